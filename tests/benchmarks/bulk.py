@@ -1,14 +1,12 @@
-"""Sequences a second of `lnrnn.Scorer` and `lnrnn score`: against the bare engine, by engine and workers.
+"""Sequences a second of `lnrnn.Scorer` and `lnrnn score`.
 
-    python tests/benchmarks/bulk.py             some minutes; --quick: only to see that it runs
+    python tests/benchmarks/bulk.py             some minutes; --quick is a short run
     python tests/benchmarks/bulk.py --engines local --workers 1 2 4 --hidden 512
 
-Sequences have 100 steps of 40 numbers. First, in one process on one thread: `rnn.ragged` on values that are
-in memory, and a Scorer on an Arrow table and on a dict of the same values; they take turns. Then `lnrnn
-score` on a file, as a command from its start to its end, for every engine and number of workers, also less
-the seconds of a file with one row group, which are for starting; the least of --turns turns counts. Every
-file written is compared with the first, byte for byte.
-"""
+Sequences have 100 steps of 40 numbers. `rnn.ragged` on values in memory, and a Scorer on an Arrow table and
+on a dict, take turns in one process on one thread. Then the command `lnrnn score` runs on a file, for every
+engine and number of workers; the shortest of --turns runs counts. A run on one row group measures the start
+of the command. Output files must be equal, byte for byte."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ def column(rng, rows):
 
 
 def in_one_process(path, rng, rows, rounds):
-    """Seconds of a call by what computes, medians over rounds in which each has a turn."""
+    """{contender: seconds of a call}, medians over rounds in which each has a turn."""
     model = lnrnn.load(path)
     table = pa.table({"x": column(rng, rows)})
     steps = table["x"].chunk(0)
@@ -87,18 +85,16 @@ def main():
     parser.add_argument("--workers", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--rounds", type=int, default=7, help="in one process")
     parser.add_argument("--turns", type=int, default=3, help="of every command")
-    parser.add_argument("--folder", type=Path, help="where the file is written (default: a temporary one)")
-    parser.add_argument("--quick", action="store_true", help="few rows; its numbers mean nothing")
+    parser.add_argument("--folder", type=Path, help="for the files (default: a temporary one)")
+    parser.add_argument("--quick", action="store_true", help="few rows: a trial, no measurement")
     options = parser.parse_args()
     if options.quick:
         options.rows, options.rounds, options.turns = 400, 1, 1
     rng = np.random.default_rng(0)
     info = lnrnn.cpu_info()
-    print(
-        f"{platform.processor() or platform.machine()}, {info['cores']} cores, kernels {info['isa']}; ",
-        end="",
-    )
-    print(f"LSTM, H = {options.hidden}, {STEPS} steps of {INPUTS} numbers")
+    cpu = platform.processor() or platform.machine()
+    print(f"{cpu}, {info['cores']} cores, kernels {info['isa']}; LSTM, H = {options.hidden}, ", end="")
+    print(f"{STEPS} steps of {INPUTS} numbers")
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         model, source = Path(folder) / "m.safetensors", Path(folder) / "in.parquet"
         lnrnn.LSTM(INPUTS, options.hidden, seed=0).save(model)

@@ -1,4 +1,4 @@
-"""One benchmark before its race: who runs, what the answer must be, what the machine allows."""
+"""A case: the contenders of one race, the right answer, and the machine's limit."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ from race import Call, on_track
 
 
 class Unavailable(Exception):
-    """This benchmark cannot run here, for a reason that the reader of the table should know."""
+    """The case or the contender cannot run here. The table shows the reason."""
 
 
 @dataclass
 class Limit:
-    """What the machine would need for the bare work. `loops` run in the same race; `seconds` turns their
-    seconds (one entry a round, by name) into seconds of one call, and `name` says what that is."""
+    """The least time in which the machine could do the work of a call."""
 
     name: str
-    loops: dict[str, Loop | Call]
-    seconds: Callable[[dict[str, np.ndarray]], np.ndarray]
+    loops: dict[str, Loop | Call]  # contenders of the same race
+    seconds: Callable[[dict[str, np.ndarray]], np.ndarray]  # {loop: seconds by round} -> seconds of a call
 
 
 def traffic(size: int, threads: int, *, copies: int = 1, reads: int = 0) -> Limit:
-    """The time to copy an array of `size` bytes `copies` times and read one like it `reads` times."""
+    """The time to copy an array of `size` bytes `copies` times and to read it `reads` times."""
     loops = {"memcpy": Loop(COPY, size, threads)}
     if reads:
         loops |= {"read": Loop(READ, size, threads), "read ahead": Loop(READ_AHEAD, size, threads)}
@@ -43,37 +42,28 @@ def traffic(size: int, threads: int, *, copies: int = 1, reads: int = 0) -> Limi
 
 @dataclass
 class Case:
-    """ours: the library's variants, the first of them the one to be judged. peers: builders, called in the
-    worker; one that raises is left out and named. Every call returns an array or a tuple of arrays in the
-    order of `reference`; `tolerance` is what each may differ by at most, absolutely (`peers_tolerance`: for
-    peers, if they sum more loosely). `steps`: time steps in one call, by which times are divided in the
-    table. `bounds`: what a variant of ours should take at most, in times of the judged one's (and `grace`
-    seconds a call besides), and `also_judged`: variants that are compared with the best peer too; the table
-    says both. `other_work`: peers that compute something else, which is no contest but worth knowing; none
-    of them is the best peer. `counted`: what a call is, if the table shall say how many of it there are in a
-    second. `beside`: what goes on beside the race, such as a busy neighbour. `tells_errors`: whether the
-    table shall say how far each contender's first result is from `reference`, as it stands in `errors`: the
-    largest and the mean error, relative to the largest value of the reference."""
+    """A call of a contender returns an array, or a tuple of arrays in the order of `reference`."""
 
-    ours: dict[str, Call]
-    peers: dict[str, Callable[[], Call]]
+    ours: dict[str, Call]  # lnrnn's contenders; the first is judged
+    peers: dict[str, Callable[[], Call]]  # builders; a peer whose builder raises is left out
     reference: tuple[np.ndarray, ...]
-    tolerance: tuple[float, ...]
+    tolerance: tuple[float, ...]  # the largest absolute error of each result
     limit: Limit | None = None
-    steps: int = 1
-    peers_tolerance: tuple[float, ...] | None = None
-    bounds: dict[str, float] = field(default_factory=dict)
-    grace: float = 0.0
-    also_judged: tuple[str, ...] = ()
-    other_work: tuple[str, ...] = ()
-    counted: str = ""
-    beside: Callable[[], AbstractContextManager] | None = None
-    tells_errors: bool = False
+    steps: int = 1  # time steps of a call; tables show the time of one
+    peers_tolerance: tuple[float, ...] | None = None  # if it is not `tolerance`
+    bounds: dict[str, float] = field(default_factory=dict)  # targets: time of a contender / the judged one's
+    grace: float = 0.0  # seconds that a bounded contender's call may take more
+    also_judged: tuple[str, ...] = ()  # more of `ours` to compare with the best peer
+    other_work: tuple[str, ...] = ()  # peers that compute something else, and never count as the best
+    counted: str = ""  # the name of a call, if the table shows how many calls a second takes
+    during: Callable[[], AbstractContextManager] | None = None  # entered while the race runs
+    shows_errors: bool = False  # whether the table shows `errors`
+    # {contender: largest and mean error of its first result}, relative to the reference's largest value
     errors: dict[str, tuple[float, float]] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)  # {peer: reason}
 
     def assemble(self) -> dict:
-        """Every contender that is here and right, by name; our own must be right."""
+        """The contenders whose answers are right, by name. Raises if one of lnrnn's is wrong."""
         contenders = {}
         for name, call in self.ours.items():
             if wrong := self._wrong(name, call, self.tolerance):
@@ -87,7 +77,7 @@ class Case:
                 wrong = str(reason)
             except ModuleNotFoundError as error:
                 wrong = f"is not installed ({error.name})"
-            except Exception as error:  # whatever a peer trips over is told, and the race goes on without it
+            except Exception as error:  # the table shows it, and the race continues without the peer
                 wrong = f"refuses: {type(error).__name__}: {' '.join(str(error).split())[:160]}"
             if wrong:
                 self.left_out[name] = wrong
@@ -96,7 +86,8 @@ class Case:
         return contenders
 
     def _wrong(self, name: str, call: Call, tolerance) -> str:
-        """What is wrong with the answer; empty if nothing is. A contender's own tolerance goes first."""
+        """The error of an answer as a text; empty if it is right. A contender's own tolerance has
+        priority."""
         with on_track(call):
             got = call.answer()
         got = got if isinstance(got, (tuple, list)) else (got,)
@@ -111,7 +102,7 @@ class Case:
                 return f"gives shape {value.shape} as result {k}, not {want.shape}"
             errors = np.abs(value - want)
             error = float(errors.max(initial=0))
-            if self.tells_errors and k == 0:
+            if self.shows_errors and k == 0:
                 top = float(np.abs(want).max())
                 self.errors[name] = error / top, float(errors.mean()) / top
             if not error <= allowed:
@@ -120,7 +111,7 @@ class Case:
 
 
 def on_one_thread_too(judged: Call, threads: int) -> dict[str, Call]:
-    """The judged call, and on several threads also the same on one."""
+    """The judged call; if there are several threads, also the same call on one."""
     if threads == 1:
         return {"lnrnn": judged}
     enter, leave = partial(lnrnn.set_num_threads, 1), partial(lnrnn.set_num_threads, threads)
@@ -135,10 +126,10 @@ def as_float64(value) -> np.ndarray:
     return np.asarray(value).astype(np.float64)
 
 
-def tolerances(reference, dtype, units: float) -> tuple[float, ...]:
-    """`units` roundings of the largest value of each result."""
+def tolerances(reference, dtype, roundings: float) -> tuple[float, ...]:
+    """So many roundings of the largest value of each result."""
     if np.dtype(dtype).kind == "V":  # bfloat16, which NumPy does not know
         from ml_dtypes import finfo
     else:
         from numpy import finfo
-    return tuple(float(units * float(finfo(dtype).eps) * np.abs(r).max(initial=0)) for r in reference)
+    return tuple(float(roundings * float(finfo(dtype).eps) * np.abs(r).max(initial=0)) for r in reference)

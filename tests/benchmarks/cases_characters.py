@@ -1,11 +1,10 @@
-"""The training benchmark from end to end: updates of a model of characters.
+"""The case of whole training updates: a model of characters.
 
-A recurrent layer reads windows of Python's own help text, one-hot, a linear layer names the next character,
-and the mean cross-entropy of all steps goes back: gradients, clipped, and Adam. Ours is the studies'
-classifier, in NumPy; in torch everything but the recurrent layer is torch's own. The answer is the losses of
-the first updates. Under Adam a gradient's scale has no effect on them; cases_training.py compares the
-gradients themselves.
-"""
+A recurrent layer reads windows of Python's help text, one-hot, and a linear layer predicts the next
+character. An update computes the mean cross-entropy of all steps, gradients, clipping, and Adam. lnrnn's
+contender is the classifier of the studies, in NumPy. In torch all but the recurrent layer is torch's own. The
+answer is the losses of the first updates. Adam ignores the scale of gradients; cases_training.py compares
+gradients."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from lnrnn.speakers import Adam, cross_entropy, updates
 from peers_rnn import torch_on
 from race import Call
 
-# Behind the modules of this folder, which some studies share a name with.
+# At the end of the path, as some studies have the names of modules of this folder.
 sys.path.append(str(Path(__file__).parents[2] / "examples" / "studies"))
 
 from characters import SYMBOLS, cut, load_help_text  # noqa: E402
@@ -32,9 +31,9 @@ from nets import StepClassifier  # noqa: E402
 
 RATE, LARGEST_NORM, GAIN = 1e-2, 1.0, 0.1
 CHECKED = 6  # updates whose losses are compared
-BATCHES = 16  # that take turns
+BATCHES = 16  # one after the other
 
-# Losses fall from 4.2 to 3.7 or less in these updates; right float32 losses differ by 6e-7 at most.
+# Losses fall from 4.2 to 3.7 or less in these updates. Right float32 losses differ by 6e-7 at most.
 TOLERANCE = 5e-6
 
 
@@ -62,9 +61,10 @@ def characters(threads, cell, batch, hidden, steps):
 
 
 def _start(cell, hidden, norm) -> dict[str, np.ndarray]:
-    """The parameters before the first update, of the recurrent layer (without the suffix) and of the head.
-    Gains are 0.1, one of the study's settings: with gains of 1 rounding errors grow from step to step, and
-    float32 losses are off by 1e-3 after five updates, whoever computes them."""
+    """The first parameters of the recurrent layer (without the suffix) and of the head.
+
+    Gains are 0.1, one of the study's settings. With gains of 1 rounding errors grow from step to step: then
+    all float32 losses are wrong by 1e-3 after five updates."""
     rnn = getattr(lnrnn, cell.NAME)(SYMBOLS, hidden, norm=norm, seed=0)
     model = StepClassifier(rnn, SYMBOLS, np.random.default_rng(0))
     return {
@@ -78,7 +78,7 @@ def _recurrent(p) -> dict[str, np.ndarray]:
 
 
 def _contender(start, batches, answer=None) -> Call:
-    """start() gives a new model as a function that makes one update and gives its loss."""
+    """start() returns a function that updates a new model once and returns the loss."""
     update, turns = start(), cycle(batches)
 
     def losses():
@@ -105,7 +105,7 @@ def _updates(model, p):
 
 
 class _InFloat64:
-    """The same model by lnrnn.reference, with the gradient of its loss."""
+    """The model and its gradients by lnrnn.reference."""
 
     def __init__(self, cell, p, norm):
         self.cell, self.norm = cell, norm
@@ -131,12 +131,11 @@ class _InFloat64:
 
 def _losses(cell, p, batches, norm) -> tuple[np.ndarray]:
     model, optimiser = _InFloat64(cell, p, norm), Adam(RATE)
-    found = [loss for loss, _ in updates(model, batches[:CHECKED], optimiser, LARGEST_NORM)]
-    return (np.array(found),)
+    return (np.array([loss for loss, _ in updates(model, batches[:CHECKED], optimiser, LARGEST_NORM)]),)
 
 
 def _module(module, p):
-    """A recurrent layer in torch: its parameters, and a function from x to y."""
+    """A recurrent layer of torch -> its parameters, and a function from x to y."""
     import torch
 
     module.load_state_dict({f"{name}_l0": torch.tensor(v) for name, v in _recurrent(p).items()})

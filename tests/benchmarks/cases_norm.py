@@ -1,6 +1,6 @@
-"""The norms' benchmarks: their inputs, our calls, the answer, and the traffic that the machine cannot avoid.
+"""The cases of norms and elementwise functions: inputs, lnrnn's contenders, the right answer, and the limit.
 
-The functions below run in a worker process; the tests name them. Arguments: threads, then the size.
+Tests name the functions below, and a worker process runs them. Their arguments are threads, then the size.
 """
 
 from __future__ import annotations
@@ -10,25 +10,26 @@ from functools import partial
 import numpy as np
 
 import lnrnn
-from case import Case, Unavailable, on_one_thread_too, tolerances, traffic
+from case import Case, on_one_thread_too, tolerances, traffic
 from lnrnn import reference
 from peers_norm import EPS, builders
 from race import Call
 
-# Roundings of the largest value within which a right answer stays: twice what the worst library here needs
-# for rows of 4096. A sum over n terms of either sign, such as a parameter's gradient, loses with the root of
-# n where it is added up in float32 by parts, as ours may be; with n where the terms are added one after the
-# other, as some peers do.
-UNITS = 6
+# The largest error of a right answer, in roundings of the largest value: twice the largest of any library for
+# rows of 4096.
+ROUNDINGS = 6
 
 
-def _units_of_sum(n):
-    """For ours and for peers."""
-    return UNITS + n**0.5 / 16, UNITS + n / 16
+def _roundings_of_sum(n):
+    """Of a sum of n terms, such as a parameter's gradient. -> for lnrnn, for peers.
+
+    lnrnn adds parts, so the error grows with the root of n. Some peers add term after term: with n.
+    """
+    return ROUNDINGS + n**0.5 / 16, ROUNDINGS + n / 16
 
 
 def _random(shape, dtype, seed=0):
-    """Mean 0.5, standard deviation 1: nothing about them is special."""
+    """Mean 0.5, standard deviation 1."""
     return (np.random.default_rng(seed).standard_normal(shape, np.float32) + np.float32(0.5)).astype(dtype)
 
 
@@ -37,24 +38,8 @@ def _affine(width, dtype):
 
 
 def _moments(width):
-    """Running statistics unlike those of the input."""
+    """Running statistics that differ from those of the input."""
     return _random(width, np.float32, 3), 1 + _random(width, np.float32, 4) ** 2
-
-
-def _need(*names):
-    missing = [name for name in names if not hasattr(lnrnn, name)]
-    if missing:
-        raise Unavailable(f"this lnrnn has no {', '.join(missing)}")
-
-
-def _need_type(function, x, *more):
-    """The function must take x and give its dtype."""
-    try:
-        got = function(x, *more).dtype
-    except TypeError as error:
-        raise Unavailable(f"{function.__name__}: {error}") from None
-    if got != x.dtype:
-        raise Unavailable(f"{function.__name__} gives {got} for {x.dtype}")
 
 
 def _dtype(name):
@@ -66,8 +51,8 @@ def _dtype(name):
 
 
 def _case(ours, peers, want, x, threads, reads=0, summed=None, limited=True) -> Case:
-    """The limit is a copy of x and `reads` times reading it. summed: the terms in a parameter's gradient."""
-    exact, loose = (UNITS, UNITS) if summed is None else _units_of_sum(summed)
+    """The limit is one copy of x and `reads` reads. summed: the number of terms of a parameter's gradient."""
+    exact, loose = (ROUNDINGS, ROUNDINGS) if summed is None else _roundings_of_sum(summed)
     ours = ours if isinstance(ours, dict) else on_one_thread_too(Call(ours), threads)
     return Case(
         ours, peers, want, tolerances(want, x.dtype, exact),
@@ -76,38 +61,35 @@ def _case(ours, peers, want, x, threads, reads=0, summed=None, limited=True) -> 
     )  # fmt: skip
 
 
-def _written(call, found, want, x, out, threads) -> Case:
-    """A function that has out=. Peers with their output bound in advance race against out=, the others
-    against fresh outputs. out None: all of them race, and both of ours; the fresh output is judged."""
+def _written(call, peers, want, x, out, threads) -> Case:
+    """A function with out=. Peers with a bound output race against out=, other peers against fresh outputs.
+    out None: all peers race, and both of lnrnn's; the fresh output is judged."""
     bound = partial(call, out=np.empty_like(x))
     ours = on_one_thread_too(Call(bound if out else call), threads)
     if out is None:
         ours = {"lnrnn": ours.pop("lnrnn"), "lnrnn out=": Call(bound), **ours}
     else:
         other = "onnxruntime" if out else "onnxruntime bound"
-        found = {name: build for name, build in found.items() if name != other}
-    return _case(ours, found, want, x, threads)
+        peers = {name: build for name, build in peers.items() if name != other}
+    return _case(ours, peers, want, x, threads)
 
 
-def _layer(layer, function, found, want, x, threads) -> Case:
-    """The layer beside its function: what it adds to a short call."""
+def _layer(layer, function, peers, want, x, threads) -> Case:
+    """A layer against its function: the overhead that the layer adds to a short call."""
     ours = on_one_thread_too(Call(partial(layer, x)), threads)
     ours = {"lnrnn": ours.pop("lnrnn"), "lnrnn function": Call(function), **ours}
-    return _case(ours, found, want, x, threads, limited=False)
+    return _case(ours, peers, want, x, threads, limited=False)
 
 
 def layer_norm(threads, shape, out=None, dtype="float32"):
-    _need("layer_norm")
     dtype = _dtype(dtype)
     x, (weight, bias), shape = _random(shape, dtype), _affine(shape[1], dtype), shape[1:]
-    _need_type(lnrnn.layer_norm, x[:1], shape)
     want = (reference.layer_norm(x, shape, weight, bias, EPS),)
     call = partial(lnrnn.layer_norm, x, shape, weight, bias, EPS)
     return _written(call, builders("layer_norm", threads, x, weight, bias), want, x, out, threads)
 
 
 def layer_norm_layer(threads, shape):
-    _need("LayerNorm")
     x, (weight, bias), width = _random(shape, np.float32), _affine(shape[1], np.float32), shape[1]
     layer = lnrnn.LayerNorm(width, EPS)
     layer.weight, layer.bias = weight, bias
@@ -117,7 +99,6 @@ def layer_norm_layer(threads, shape):
 
 
 def rms_norm(threads, shape, out=None):
-    _need("rms_norm")
     x, (weight, _), shape = _random(shape, np.float32), _affine(shape[1], np.float32), shape[1:]
     want = (reference.rms_norm(x, shape, weight, EPS),)
     call = partial(lnrnn.rms_norm, x, shape, weight, EPS)
@@ -126,17 +107,15 @@ def rms_norm(threads, shape, out=None):
 
 def layer_norm_backward(threads, shape):
     """Reads x and gy, writes gx."""
-    _need("layer_norm_backward")
     x, gy = _random(shape, np.float32), _random(shape, np.float32, 5)
     (weight, bias), shape = _affine(shape[1], np.float32), shape[1:]
     want = reference.layer_norm_backward(gy, x, shape, weight, bias, EPS)
     call = partial(lnrnn.layer_norm_backward, gy, x, shape, weight, bias, EPS)
-    found = builders("layer_norm_backward", threads, gy, x, weight, bias)
-    return _case(call, found, want, x, threads, reads=1, summed=len(x))
+    peers = builders("layer_norm_backward", threads, gy, x, weight, bias)
+    return _case(call, peers, want, x, threads, reads=1, summed=len(x))
 
 
 def batch_norm_inference(threads, shape, out=None):
-    _need("batch_norm")
     x, given = _random(shape, np.float32), (*_moments(shape[1]), *_affine(shape[1], np.float32))
     want = reference.batch_norm(x, *given, eps=EPS)[:1]
     call = partial(lnrnn.batch_norm, x, *given, False, 0.1, EPS)
@@ -144,7 +123,6 @@ def batch_norm_inference(threads, shape, out=None):
 
 
 def batch_norm_layer(threads, shape):
-    _need("BatchNorm")
     x, given = _random(shape, np.float32), (*_moments(shape[1]), *_affine(shape[1], np.float32))
     layer = lnrnn.BatchNorm(shape[1], EPS).eval()
     layer.running_mean, layer.running_var, layer.weight, layer.bias = given
@@ -154,8 +132,7 @@ def batch_norm_layer(threads, shape):
 
 
 def batch_norm_training(threads, shape, out=None):
-    """Two passes at the least: statistics, then output. The running statistics are results too."""
-    _need("batch_norm")
+    """At least two passes: statistics, then output. The running statistics are results too."""
     x, (weight, bias), moments = _random(shape, np.float32), _affine(shape[1], np.float32), _moments(shape[1])
     want = reference.batch_norm(x, *moments, weight, bias, True, 0.1, EPS)
     y = np.empty_like(x) if out else None
@@ -169,26 +146,24 @@ def batch_norm_training(threads, shape, out=None):
 
     mean, var = (m.copy() for m in moments)
     ours = on_one_thread_too(Call(call, answer=answer), threads)
-    found = builders("batch_norm_training", threads, x, *moments, weight, bias)
-    return _case(ours, found, want, x, threads, reads=1, summed=x.size // shape[1])
+    peers = builders("batch_norm_training", threads, x, *moments, weight, bias)
+    return _case(ours, peers, want, x, threads, reads=1, summed=x.size // shape[1])
 
 
 def batch_norm_backward(threads, shape):
-    """Two passes at the least, each over x and gy: sums, then gx."""
-    _need("batch_norm_backward")
+    """At least two passes over x and gy: sums, then gx."""
     x, gy = _random(shape, np.float32), _random(shape, np.float32, 5)
     (weight, bias), (mean, var) = _affine(shape[1], np.float32), _moments(shape[1])
     want = reference.batch_norm_backward(gy, x, mean, var, weight, True, EPS)
     call = partial(lnrnn.batch_norm_backward, gy, x, mean, var, weight, True, EPS)
-    found = builders("batch_norm_backward", threads, gy, x, mean, var, weight, bias)
-    return _case(call, found, want, x, threads, reads=3, summed=x.size // shape[1])
+    peers = builders("batch_norm_backward", threads, gy, x, mean, var, weight, bias)
+    return _case(call, peers, want, x, threads, reads=3, summed=x.size // shape[1])
 
 
 def elementwise(threads, name, shape, out=None):
     """name: "exp", "tanh" or "sigmoid"."""
-    _need(name)
     x = _random(shape, np.float32)
     truth = {"exp": np.exp, "tanh": np.tanh, "sigmoid": reference.sigmoid}[name]
     want = (truth(x.astype(np.float64)),)
-    found = builders("elementwise", threads, x, name)
-    return _written(partial(getattr(lnrnn, name), x), found, want, x, out, threads)
+    peers = builders("elementwise", threads, x, name)
+    return _written(partial(getattr(lnrnn, name), x), peers, want, x, out, threads)

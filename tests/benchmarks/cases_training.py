@@ -1,12 +1,11 @@
-"""The training benchmarks: one step, forward and backward, by us and by the peers, the answer, and the time
-that its matrix products need. One such step is all of T time steps; tables divide by T.
+"""The cases of training: lnrnn's contenders and the peers', the right answer, and the limit.
 
-The functions below run in a worker process; the tests name them. Arguments: threads, then the size.
+A training step is forward and backward over all T time steps; tables divide its time by T. Tests name the
+functions below, and a worker process runs them. Their arguments are threads, then the size.
 """
 
 from __future__ import annotations
 
-import inspect
 from functools import partial
 
 import numpy as np
@@ -16,31 +15,30 @@ from case import Case, Limit, Unavailable, tolerances
 from cells import CELLS
 from peers_gemm import SIDE, products
 from peers_rnn import builders
-from peers_training import PLAIN, SAME_CELL, torch_compiled, torch_module
+from peers_training import PLAIN, SAME_CELL, torch_module
 from race import Call
 from training_problem import Problem, problem
 
-# What should be reached: by a step before which all parameters were set, and so have to be packed again; by
-# lnrnn.torch, whose calls may cost a little more besides.
+# Targets for ratios of times. REPACKING: a step with all parameters set before it, so that they are packed
+# again. TORCH: a step by lnrnn.torch, which may take TORCH_CALL seconds more.
 REPACKING, TORCH, TORCH_CALL = 1.05, 1.05, 100e-6
 
-# Roundings of float32, of the largest value of a result. Right answers of all libraries differ by 50 at most
-# (up to H = 1024); a wrong formula is off by a thousand times as much.
-UNITS = 100
+# Roundings of float32 of a result's largest value. Right answers of all libraries differ by 50 at most, up to
+# H = 1024. A wrong formula is off by a thousand times as much.
+ROUNDINGS = 100
 
-# Why the others do without it. Measured with torch 2.13.0 on a Zen 5 server core, LN-LSTM, B=32 H=256 T=50:
-# the loop takes 72 ms, over a compiled step 67, unrolled and compiled as a whole 64.
+# Measured with torch 2.13.0 on a Zen 5 server core, LN-LSTM, B=32 H=256 T=50. The loop takes 72 ms, a loop
+# over a compiled step 67 ms, the compiled loop 64 ms.
 NOT_COMPILED = (
-    "races on whole batches at B=32 H=256 only: a step compiles for 7 to 18 s a shape, the unrolled loop "
-    "for 98 s, and gains a tenth at most"
+    "compiles a step for 7 to 18 s a shape, or the unrolled loop for 98 s, and is faster by a tenth at most"
 )
 
 
 def gemm(problem: Problem, threads: int) -> tuple[Limit, dict[str, str]]:
-    """The step's six products at the rate of a large float32 product, by whichever library is fastest here,
-    and why others are left out."""
-    found, left_out = products(threads)
-    loops = {f"GEMM {name}": call for name, call in found.items()}
+    """The time of the step's six products at the rate of a large float32 product, by the fastest library.
+    -> the limit, and {library: why it is left out}."""
+    calls, left_out = products(threads)
+    loops = {f"GEMM {name}": call for name, call in calls.items()}
     share = problem.operations / (2 * SIDE**3)
 
     def seconds(took):
@@ -60,8 +58,8 @@ def _model(problem: Problem):
 
 
 def _step(problem: Problem, model, *, padded=False, before=lambda: None) -> Call:
-    """The training step of a model: what the documentation shows. padded: without the lengths, where gy is 0
-    past them. before: what comes before it in the same call."""
+    """The training step of a model, as the documentation shows it. padded: no lengths, and gy is 0 past them.
+    before: a function that each call runs first."""
     x, gy, lengths = problem.x, problem.gy, problem.lengths
     if padded:
         gy, lengths = gy * problem.alive, None
@@ -86,46 +84,45 @@ def _case(problem: Problem, threads: int, ours: dict[str, Call], peers=None, lef
     answer = problem.answer()
     limit, without = gemm(problem, threads)
     return Case(
-        ours, peers or {}, answer, tolerances(answer, np.float32, UNITS), limit, len(problem.x),
+        ours, peers or {}, answer, tolerances(answer, np.float32, ROUNDINGS), limit, len(problem.x),
         left_out=without | (left_out or {}), **more,
     )  # fmt: skip
 
 
-def _beside_plain(cell, batch, hidden, steps, threads, ragged) -> dict:
-    """torch.nn's plain cell, which does less work: checked against an answer of its own."""
+def _torch_plain(cell, batch, hidden, steps, threads, ragged) -> dict:
+    """torch.nn's cell without a norm. It does less work, and is compared with its own reference."""
 
     def build():
         other = problem(cell, batch, hidden, steps, ragged=ragged, plain=True)
         call = torch_module(other, threads)
         call.reference = other.answer()
-        call.tolerance = tolerances(call.reference, np.float32, UNITS)
+        call.tolerance = tolerances(call.reference, np.float32, ROUNDINGS)
         return call
 
     return {"torch.nn plain": build}
 
 
-def normalised(threads, cell, batch, hidden, steps, ragged=False, compiled=False):
-    """Layer norm, whole batches or lengths uniform in 1..T."""
+def normalised(threads, cell, batch, hidden, steps, ragged=False):
+    """Layer norm. ragged: lengths are uniform in 1..T."""
     cell = CELLS[cell]
     task = problem(cell, batch, hidden, steps, ragged=ragged)
     model = _model(task)
     ours = {"lnrnn": _step(task, model)}
     if ragged:
         ours["lnrnn padded"] = _step(task, model, padded=True)
-    peers = SAME_CELL | ({"torch.compile": torch_compiled} if compiled else {})
-    found = builders(peers, task, threads) | _beside_plain(cell, batch, hidden, steps, threads, ragged)
-    left_out = {} if compiled else {"torch.compile": NOT_COMPILED}
-    return _case(task, threads, ours, found, left_out, other_work=("torch.nn plain",))
+    peers = builders(SAME_CELL, task, threads) | _torch_plain(cell, batch, hidden, steps, threads, ragged)
+    left_out = {"torch.compile": NOT_COMPILED}
+    return _case(task, threads, ours, peers, left_out, other_work=("torch.nn plain",))
 
 
 def plain(threads, cell, batch, hidden, steps, ragged=False):
-    """The cell without a norm; the loops of torch are slower than torch.nn's own."""
+    """The cell without a norm. torch's loops are slower than torch.nn, so they do not race."""
     task = problem(CELLS[cell], batch, hidden, steps, ragged=ragged, plain=True)
     return _case(task, threads, {"lnrnn": _step(task, _model(task))}, builders(PLAIN, task, threads))
 
 
 def repacking(threads, cell, batch, hidden, steps):
-    """With all parameters set before each step, as an optimiser does, against parameters that stay."""
+    """All parameters are set before each step, as an optimiser does, against parameters that stay."""
     task = problem(CELLS[cell], batch, hidden, steps)
     model = _model(task)
     state = model.state_dict()
@@ -137,26 +134,20 @@ def repacking(threads, cell, batch, hidden, steps):
 
 
 def torch_modules(threads, cell, batch, hidden, steps):
-    """lnrnn.torch's module, and its plain operations, against the step in NumPy."""
+    """lnrnn.torch's module, on the engine and with plain operations, against the step in NumPy."""
     task = problem(CELLS[cell], batch, hidden, steps)
-    ours, bounds = {"lnrnn": _step(task, _model(task))}, {}
-    for name, engine in engines().items():
-        ours[name] = _module_step(task, engine)
-        if name == "lnrnn.torch":
-            bounds = {name: TORCH}
-    return _case(task, threads, ours, bounds=bounds, grace=TORCH_CALL)
+    ours = {"lnrnn": _step(task, _model(task))}
+    ours |= {name: _module_step(task, engine) for name, engine in engines().items()}
+    return _case(task, threads, ours, bounds={"lnrnn.torch": TORCH}, grace=TORCH_CALL)
 
 
 def engines() -> dict[str, dict]:
-    """Arguments of lnrnn.torch's modules for each engine that this lnrnn has, by contender."""
+    """{contender: arguments of lnrnn.torch's modules}."""
     try:
-        import lnrnn.torch
+        import lnrnn.torch  # noqa: F401
     except ImportError as missing:
         raise Unavailable(str(missing)) from None
-    plain = "lnrnn.torch plain"
-    if "engine" not in inspect.signature(lnrnn.torch.LSTM).parameters:
-        return {plain: {}}
-    return {"lnrnn.torch": {}, plain: {"engine": "torch"}}
+    return {"lnrnn.torch": {}, "lnrnn.torch plain": {"engine": "torch"}}
 
 
 def _module_step(problem: Problem, engine: dict) -> Call:

@@ -6,10 +6,9 @@
     GRU     r, z = sig(LN(W_hh h_{t-1})[r, z] + LN(W_ih x_t)[r, z]), each LN over 2H
             n = tanh(LN(W_ih x_t)[n] + r LN(W_hh h_{t-1})[n]), each LN over H;    h_t = (1 - z) n + z h_{t-1}
 
-p is a dict of parameters under lnrnn's names without the layer's suffix, in the library's own arrays; a
-state is
-a tuple of arrays (B, H). `*_project` computes the input side of all steps at once, `*_step` one step. jax and
-ONNX get matrices transposed, which they multiply faster.
+p: {lnrnn's name without the layer's suffix: array of the library}. A state is a tuple of arrays (B, H).
+`*_project` computes the input side of all steps at once, `*_step` one step. JAX and ONNX get transposed
+matrices, since they multiply these faster.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ class Cell:
     NAME: str  # of the class in lnrnn and torch.nn, and of the operator in ONNX
     GATES: int
     STATES = 1
-    ONNX_GATES: list[int]  # the place in our order of ONNX's first gate, second ...
+    ONNX_GATES: list[int]  # lnrnn's index of each gate of ONNX
     ONNX_OPTIONS: dict = {}
     SIDES = ("_ih", "_hh")  # of gain and bias
 
     def parameters(self, inputs: int, hidden: int, seed: int = 0) -> dict[str, np.ndarray]:
-        """Weights of variance 1 / columns; gains about 1 and biases about 0. With them rounding errors fade
-        from step to step, so that a right answer stays near the reference for any number of steps."""
+        """Weights have variance 1 / columns, gains are near 1, biases near 0. So rounding errors fade from
+        step to step, and right answers stay near the reference for any number of steps."""
         random, rows = np.random.default_rng(seed), self.GATES * hidden
 
         def normal(*shape):
@@ -63,25 +62,25 @@ class Cell:
         return p
 
     def plain_parameters(self, hidden: int, seed: int = 0) -> dict[str, np.ndarray]:
-        """Of the cell without a norm, as torch initialises them; as many inputs as units."""
+        """Parameters of the cell without a norm, as torch initialises them; as many inputs as units."""
         random, bound, rows = np.random.default_rng(seed), hidden**-0.5, self.GATES * hidden
         widths = {"weight_ih": (hidden,), "weight_hh": (hidden,), "bias_ih": (), "bias_hh": ()}
         drawn = {name: random.uniform(-bound, bound, (rows, *width)) for name, width in widths.items()}
         return {name: value.astype(np.float32) for name, value in drawn.items()}
 
     def for_peers(self, p):
-        """The parameters in the order and the parts that the loops below take."""
+        """The parameters, ordered and split as the loops below need them."""
         return p
 
     def forward(self, p, x, states=(), **options):
-        """y (T, B, H) in float64 from these states on, and the tape. norm=None: the cell without a norm."""
+        """y (T, B, H) in float64 from these states, and the tape. norm=None: the cell without a norm."""
         function = getattr(reference, self.NAME.lower())
         initial = dict(zip(("h0", "c0"), states, strict=False))
         y, _, tape = function(x, p, eps=EPS, **initial, **options)
         return y, tape
 
     def backward(self, tape, gy):
-        """The gradients of x, of the states as a tuple, and of the parameters by name."""
+        """The gradients: x, a tuple of the states, {name: parameter}."""
         gx, gstates, grads = getattr(reference, f"{self.NAME.lower()}_backward")(tape, gy)
         return gx, gstates if isinstance(gstates, tuple) else (gstates,), grads
 
@@ -116,7 +115,8 @@ class RNN(Cell):
         return (jax.numpy.tanh(projected[0] + state[0] @ p["weight_hh"]),)
 
     def onnx_project(self, hidden):
-        """Nodes (operator, inputs, outputs, attributes) from x to p0, p1 ...; their widths in units of H."""
+        """Nodes (operator, inputs, outputs, attributes) from x to p0, p1 ..., whose widths are multiples of
+        H."""
         return [("MatMul", ["x", "weight_ih"], ["p0"], {})], [1]
 
     def onnx_step(self, hidden):
@@ -130,15 +130,16 @@ class RNN(Cell):
 
 
 class LSTM(Cell):
-    """The libraries get the gates in the order i, f, o, g, so that one call computes all three sigmoids. A
-    norm over all gates does not depend on their order."""
+    """The libraries get the gates in the order i, f, o, g, so one call computes all three sigmoids. A norm
+    over all gates does not depend on their order."""
 
     NAME, GATES, STATES = "LSTM", 4, 2
     ONNX_GATES = [0, 3, 1, 2]  # i, o, f, g
     SIDES = ("_ih", "_hh", "_c")
 
     def parameters(self, inputs, hidden, seed=0):
-        """The gain of the recurrent side is 1/2: with 1 rounding errors grow a hundredfold in 100 steps."""
+        """The gain of the recurrent side is about 1/2. With 1, rounding errors grow a hundredfold in 100
+        steps."""
         p = super().parameters(inputs, hidden, seed)
         return p | {"gain_hh": p["gain_hh"] / 2}
 
@@ -199,7 +200,7 @@ class LSTM(Cell):
 
 
 class GRU(Cell):
-    """The libraries get the parameters of r, z and of n apart: two products need no copy to be split."""
+    """The libraries get separate parameters of r, z and of n: two products need no copy to split them."""
 
     NAME, GATES = "GRU", 3
     ONNX_GATES = [1, 0, 2]  # z, r, n
@@ -212,7 +213,7 @@ class GRU(Cell):
         return {f"{name}{part}": v[rows[part]] for name, v in p.items() for part in self.PARTS}
 
     def _torch_side(self, torch, p, side, x):
-        """The normalised products of r, z and of n with the weights of a side."""
+        """The normalised products of a side: of r and z, and of n."""
         linear = torch.nn.functional.linear
         return tuple(
             torch_norm(torch, p, linear(x, p[f"weight{side}{part}"]), side + part) for part in self.PARTS

@@ -1,15 +1,15 @@
-"""The speed of this build against another one, both in one process and in turn: for a change of a few per
-cent, which two runs, minutes apart, cannot tell from the machine's own drift.
+"""Compares the speed of this build with another one. Both take turns in one process.
+
+So a change of a few per cent shows, which is less than a machine's drift between two runs.
 
     git worktree add ../before HEAD~1 && (cd ../before && python setup.py -q build_ext --inplace)
     PYTHONPATH=. python tests/benchmarks/compare_builds.py ../before/lnrnn
     PYTHONPATH=. python tests/benchmarks/compare_builds.py ../before/lnrnn --seconds 5 --pattern LSTM
 
-Answers are compared before times: a row says if they are not equal to the bit. With --threads 2 each turn is
-longer, and comes after a rest, in which the other build's threads go to sleep, and calls that are not timed.
-The columns are microseconds of a call, least and lower quartile, and their ratio: below 1 this build is
-faster. With a copy of this build as the other one, the ratios show the noise.
-"""
+Answers are compared first: a row says if their bits differ. With --threads 2 turns are longer. Before each of
+them the other build's threads go to sleep, and some calls are not timed. The columns are microseconds of a
+call, minimum and lower quartile, and their ratio: below 1 this build is faster. A copy of this build as the
+other one shows the noise."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
-# This build first: Cython registers its module as "lnrnn._core" too, whatever package imports it, unless
-# there is one already.
+# First: Cython registers the first module that is imported as "lnrnn._core", whatever its package.
 import lnrnn  # isort: skip
 import numpy as np
 
@@ -33,16 +32,16 @@ from race import Call, Pace, race
 
 OTHER = "lnrnn_other"
 COPY = tempfile.TemporaryDirectory()
-TURN = 0.0004  # seconds: many turns, so that some meet no neighbour
-REST, WAKING, LONG_TURN = 0.06, 0.03, 0.02  # of several threads: OpenMP's spin for milliseconds after a call
-FAR = 0.05  # relative to the largest value: builds that differ by more do not compute the same
+TURN = 0.0004  # seconds: some of many short turns run undisturbed
+REST, WAKING, LONG_TURN = 0.06, 0.03, 0.02  # seconds, on several threads: OpenMP's spin after a call
+FAR = 0.05  # relative to the largest value: a larger difference is an error
 
 
 def load(folder: Path) -> ModuleType:
-    """A copy of the package in `folder`, under another name than lnrnn's, its shared library too: a process
-    loads only one of a name."""
+    """The package in `folder`, imported from a copy. The copy and its shared library have other names, since
+    a process loads only one of a name."""
     if not (folder / "__init__.py").exists():
-        raise SystemExit(f"{folder} is no package: name the folder that holds __init__.py and _core.*.so")
+        raise SystemExit(f"{folder} is no package: name the folder with __init__.py and _core.*.so")
     folder = Path(shutil.copytree(folder, Path(COPY.name, OTHER)))
     for path in (*folder.glob("_core.*.so"), *folder.glob("liblnrnn.so.*")):
         renamed = path.with_name(path.name.replace("liblnrnn", "libother"))
@@ -60,15 +59,15 @@ def load(folder: Path) -> ModuleType:
 
 
 def check_apart(other: ModuleType) -> None:
-    """Ends the program unless the other build runs its own files alone: another compiled module, and
-    nothing of this build's, as it would get from `from lnrnn...` instead of `from .`."""
+    """Ends the program if the other build uses this one's compiled module, or objects that it imported by
+    `from lnrnn...` instead of `from .`."""
     ours, theirs = lnrnn._core.__file__, other._core.__file__
     if Path(ours).samefile(theirs):
         raise SystemExit(f"both builds have the same compiled module: {ours}")
     own = [module for name, module in sys.modules.items() if name.partition(".")[0] == OTHER]
     for module, value in ((one, value) for one in own for value in vars(one).values()):
         home = value if isinstance(value, ModuleType) else sys.modules.get(getattr(value, "__module__", None))
-        # The functions of either build name the compiled module as theirs.
+        # Functions of both builds name lnrnn._core as their module.
         compiled = home is lnrnn._core and value is not home
         if home is not None and home.__name__.partition(".")[0] == "lnrnn" and not compiled:
             raise SystemExit(f"{module.__name__} uses {value} of this build: it imports lnrnn by its name")
@@ -89,8 +88,8 @@ Make = Callable[[ModuleType], Callable[[], object]]
 
 
 def cases() -> Iterator[tuple[str, Make]]:
-    """(name, build -> what to call). Both builds read and write the same arrays: where these lie in memory
-    changes the time of a call."""
+    """(name, function from a build to a call). Both builds read and write the same arrays, since the time of
+    a call depends on their addresses."""
     rng = np.random.default_rng(0)
 
     def normal(*shape, dtype=np.float32):
@@ -154,7 +153,7 @@ def arrays(answer) -> list[np.ndarray]:
 
 
 def difference(ours, theirs) -> float:
-    """max |a - b| / max |b| over the arrays of two answers: 0 if they are equal to the bit."""
+    """max |a - b| / max |b| over the arrays of two answers; 0 if all bits are equal."""
     ours, theirs = arrays(ours), arrays(theirs)
     if [(a.shape, a.dtype) for a in ours] != [(b.shape, b.dtype) for b in theirs]:
         raise SystemExit("the builds' answers have different shapes or dtypes")
@@ -197,7 +196,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=how)
     parser.add_argument("other", type=Path, help="the package folder of the other build")
     parser.add_argument("--seconds", type=float, default=2.0, help="for each row (default: 2)")
-    parser.add_argument("--pattern", default="", help="only rows whose name has it")
+    parser.add_argument("--pattern", default="", help="only rows whose name contains this")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     other = load(options.other)

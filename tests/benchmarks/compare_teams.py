@@ -1,10 +1,10 @@
-"""OpenMP's threads against the pool of this library's own, both in one process and in turn.
+"""Compares OpenMP's threads with lnrnn's own pool. Both take turns in one process.
 
     python tests/benchmarks/compare_teams.py [--threads 2] [--rounds 40] [--pattern LSTM]
 
-Between two turns all threads rest, for either kind spins for a while after a call. A turn is several calls
-("close"), or calls with pauses of 5 ms, in which threads go to sleep ("apart"). Answers are compared to the
-bit first. The columns are microseconds of a call, median and least, and the pool's over OpenMP's.
+All threads rest between two turns, since both kinds spin after a call. A turn is several calls ("close"), or
+calls with pauses of 5 ms, in which threads go to sleep ("apart"). The bits of answers are compared first. The
+columns are microseconds of a call, median and minimum, and the pool's over OpenMP's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CALLS = {"close": 12, "apart": 4}
 
 
 def cases() -> Iterator[tuple[str, Callable[[], object]]]:
-    """(name, what to call)."""
+    """(name, call)."""
     rng = np.random.default_rng(0)
 
     def normal(*shape: int) -> np.ndarray:
@@ -50,7 +50,7 @@ def cases() -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 def turn(call: Callable[[], object], how: str) -> list[float]:
-    """Seconds of each call of a turn but the first."""
+    """Seconds of each call of a turn, without the first."""
     times = []
     for _ in range(CALLS[how] + 1):
         if how == "apart":
@@ -66,11 +66,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=how)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--pattern", default="", help="only rows whose name has it")
+    parser.add_argument("--pattern", default="", help="only rows whose name contains this")
     options = parser.parse_args()
     teams = lnrnn._core.team_list()
     if sorted(teams) != ["openmp", "pthread"]:
-        raise SystemExit(f"this build has {', '.join(teams) or 'no threads'} alone")
+        raise SystemExit(f"this build has only {', '.join(teams) or 'one thread'}")
     lnrnn.set_num_threads(options.threads)
     print(" " * 34, *[f"{'openmp':>9s} {'pthread':>9s} {'ratio':>6s}"] * 2)
     for name, call in cases():
@@ -84,15 +84,15 @@ def main() -> None:
         if answers and difference(*answers):
             raise SystemExit(f"{name}: the answers differ")
         for how in CALLS:
-            found: dict[str, list[float]] = {team: [] for team in teams}
+            times: dict[str, list[float]] = {team: [] for team in teams}
             for number in range(options.rounds):
                 for team in teams if number % 2 else teams[::-1]:
                     lnrnn._core.use_team(team)
                     time.sleep(REST)
-                    found[team] += turn(call, how)
+                    times[team] += turn(call, how)
             row = f"{name:28s} {how:5s}"
             for q in (0.5, 0.0):
-                openmp, pool = (1e6 * float(np.quantile(found[team], q)) for team in ("openmp", "pthread"))
+                openmp, pool = (1e6 * float(np.quantile(times[team], q)) for team in ("openmp", "pthread"))
                 row += f" {openmp:9.1f} {pool:9.1f} {pool / openmp:6.2f}"
             print(row, flush=True)
 

@@ -1,4 +1,4 @@
-"""The benchmarks' harness: options, the fixture `compete`, tables and records at the end. See README.md."""
+"""The harness of the benchmarks: options, the fixture `compete`, tables and records. See README.md."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from worker import Worker  # noqa: E402
 
 def pytest_addoption(parser):
     group = parser.getgroup("lnrnn benchmarks")
-    group.addoption("--bench-threads", default="1,2", help="numbers of threads to race on (default 1,2)")
-    cpus = "CPUs to use, most wanted first (default: from the last, as the system often uses the first)"
+    group.addoption("--bench-threads", default="1,2", help="numbers of threads (default 1,2)")
+    cpus = "CPUs, in the order of preference (default: from the last, as the system often uses the first)"
     group.addoption("--bench-cpus", default=None, help=cpus)
-    wait = "seconds to wait for calm before a disturbed race is run again"
+    wait = "seconds to wait for idle CPUs before a disturbed race is repeated"
     group.addoption("--bench-wait", type=float, default=Pace.patience, metavar="SECONDS", help=wait)
-    group.addoption("--bench-quick", action="store_true", help="few short rounds: to try it, not to measure")
-    group.addoption("--bench-results", default="benchmarks-results", help="folder of the records")
+    group.addoption("--bench-quick", action="store_true", help="few short rounds: a trial, no measurement")
+    group.addoption("--bench-results", default="benchmarks-results", help="the folder of the records")
 
 
 def pytest_configure(config):
@@ -43,12 +43,12 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "compete" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.benchmark(timer=race_clock))
-            # A race that fails leaves no times behind; its failure says enough.
+            # A race that fails has no times.
             item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used"))
 
 
 class Suite:
-    """The state of a whole run: the workers by number of threads, the races, the reasons of those not run."""
+    """The state of a run: workers by number of threads, races, and races that could not run."""
 
     def __init__(self, config):
         chosen = config.getoption("bench_cpus")
@@ -73,7 +73,7 @@ class Suite:
         return worker
 
     def records(self) -> list[dict]:
-        """One for each test file that raced."""
+        """A record for each test file with races."""
         about = next(iter(self.about.values()), {"versions": {}, "isa": None})
         head = {
             "machine": processor(),
@@ -93,8 +93,8 @@ _now = 0.0
 
 
 def race_clock() -> float:
-    """The clock that pytest-benchmark reads. It stands still but for `_replay`, which moves it by a measured
-    time: so the samples of a race, taken in another process, become a benchmark's statistics."""
+    """The clock of pytest-benchmark. Only `_replay` advances it, by a time that a worker has measured. So the
+    samples of another process become a benchmark's statistics."""
     return _now
 
 
@@ -105,14 +105,14 @@ def _replay(samples):
 
 @pytest.fixture
 def compete(request, benchmark):
-    """compete(case, table, size, threads, **arguments): races a case of cases_*.py in the worker of that many
-    threads, and adds the result to the record. pytest-benchmark's JSON has the same under extra_info."""
+    """compete(case, table, size, threads, **arguments) races a case of cases_*.py in a worker, and adds the
+    result to the record. In pytest-benchmark's JSON it stands under extra_info."""
     suite = request.config.stash[SUITE]
     subject = request.node.path.stem.removeprefix("test_bench_")
 
     def run(case, table, size, threads, **arguments):
         if threads > len(suite.cpus):
-            outcome = {"unavailable": f"{threads} threads need as many CPUs, and there are {len(suite.cpus)}"}
+            outcome = {"unavailable": f"{threads} threads need as many CPUs; there are {len(suite.cpus)}"}
         else:
             outcome = suite.worker(threads).run(case, arguments, suite.pace)
         if "unavailable" in outcome:
@@ -164,7 +164,7 @@ def processor() -> str:
 
 
 def commit() -> str | None:
-    """Of the folder; with a + where files differ from it. None outside of a clone."""
+    """The commit of this folder, with a + if files differ from it; None if there is no git repository."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--exclude=*"]
     done = subprocess.run(command, capture_output=True, text=True)
     return done.stdout.strip() or None

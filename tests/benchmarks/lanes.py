@@ -1,16 +1,15 @@
-"""How many live sessions fit on one core, and from what work on a step pays for letting go of Python's lock.
+"""Measures streams with many lanes: sessions on one core, a single step, and the release of Python's lock.
 
     python tests/benchmarks/lanes.py sessions [--hidden 128] [--frame 32] [--isa NAME]
     python tests/benchmarks/lanes.py step [--hidden 128]
     python tests/benchmarks/lanes.py lock [--hidden 128]
 
-sessions: an LSTM without a norm, of as many inputs as units, one step of every session each frame (in
-milliseconds), from Python. CONTENDERS are streams of lnrnn with a lane for each, and ONNX Runtime's operator.
-For each, the most sessions whose frames take less than the frame in 999 of 1000, at one of three tries.
-step: one session, one step a call: median microseconds, and how many times as long ONNX Runtime takes.
-lock: eight Python threads, each with its own lanes of one stream: the rate of steps by the number of lanes.
-From WORTH_RELEASING multiply-adds a call on (pyx/stream.pxi) the interpreter's lock is let go.
-"""
+The network is an LSTM without a norm, with as many inputs as units; Python calls it.
+sessions: in each frame of so many milliseconds every session makes one step. Prints for each of CONTENDERS
+how many sessions fit: 999 of 1000 frames must end in time, at one of three tries. step: one session. Prints
+median microseconds of a step, and the ratio to ONNX Runtime. lock: eight Python threads, each with its own
+lanes of one stream. Prints the rate of steps by the number of lanes. A step releases the lock if it has
+enough multiply-adds (include/lnrnn/tuning.h)."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ import lnrnn  # noqa: E402
 from lnrnn import _core  # noqa: E402
 
 FRAMES = 1000
-TRIES = 3  # of a number that does not fit: a shared machine stands still for milliseconds now and then
+TRIES = 3  # with a number of sessions: a shared machine sometimes stops for milliseconds
 
 
 def session(hidden: int, seed: int = 0) -> lnrnn.LSTM:
@@ -63,8 +62,8 @@ def operator(rnn, batch: int):
 
     p = {name.removesuffix("_l0"): value for name, value in rnn.parameters().items()}
     model = onnx_model(CELLS["lstm"], p, np.empty((1, batch, rnn.input_size), np.float32), states=True)
-    made = onnx_session(model, 1)
-    return lambda x, h, c: made.run(["hn", "cn"], {"x": x, "h": h, "c": c})
+    run = onnx_session(model, 1).run
+    return lambda x, h, c: run(["hn", "cn"], {"x": x, "h": h, "c": c})
 
 
 def batched(rnn, n):
@@ -78,7 +77,7 @@ def batched(rnn, n):
 
 
 def one_each(rnn, n):
-    """Models are shared as far as ONNX Runtime lets: one session, and states for each."""
+    """One session of ONNX Runtime for all, with states for each."""
     run = operator(rnn, 1)
     states = [[np.zeros((1, 1, rnn.hidden_size), np.float32)] * 2 for _ in range(n)]
 
@@ -90,7 +89,7 @@ def one_each(rnn, n):
     return call
 
 
-# By name: an LSTM and n sessions -> a function of x (n, inputs) that gives h (n, hidden).
+# {name: function of an LSTM and n sessions -> function from x (n, inputs) to h (n, hidden)}
 CONTENDERS = {
     "lnrnn": ours("float32", False),
     "lnrnn, rows": ours("float32", True),
@@ -110,7 +109,7 @@ def check(rnn, make, name) -> None:
 
 
 def late(call, x, frame: float) -> float:
-    """The 99.9th percentile of a frame's seconds; early, where it is over without doubt."""
+    """The 99.9th percentile of a frame's seconds. Stops early if it is certainly above `frame`."""
     took = []
     for k in range(FRAMES):
         begin = time.perf_counter()
@@ -199,17 +198,17 @@ def lock(hidden: int) -> None:
 def main() -> None:
     how = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=how)
-    parser.add_argument("what", choices=("sessions", "step", "lock"))
+    parser.add_argument("part", choices=("sessions", "step", "lock"))
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--frame", type=float, default=32.0, help="milliseconds")
     parser.add_argument("--isa")
     options = parser.parse_args()
     if options.isa:
         _core.use_isa(options.isa)
-    if options.what == "sessions":
+    if options.part == "sessions":
         sessions(options.hidden, options.frame)
     else:
-        {"step": step, "lock": lock}[options.what](options.hidden)
+        {"step": step, "lock": lock}[options.part](options.hidden)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,7 @@
-/* What one machine can do at most: arithmetic and memory traffic, timed by itself.
+/* Measures the peak rates of a machine: arithmetic and memory traffic.
  *
- * Built by machine.py with -O3 -march=native and called through ctypes. GCC's and Clang's vector extensions
- * keep it free of intrinsics, so that the same text measures AVX-512, AVX2 and NEON; only the products of
- * small types, which the language cannot say, use intrinsics and report that they are missing elsewhere.
- */
+ * machine.py builds it with -O3 -march=native and calls it through ctypes. GCC's and Clang's vector extensions measure AVX-512,
+ * AVX2 and NEON with one text. Only products of short types use intrinsics; elsewhere their rate is 0. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdint.h>
@@ -21,13 +19,13 @@
 
 enum { FMA_F32, DOT_BF16, DOT_INT8, TILE_BF16, TILE_INT8, COPY, READ, READ_AHEAD };
 
-/* The widest vector that this target has registers for. */
+/* The widest vector of this target. */
 #define WIDTH __BIGGEST_ALIGNMENT__
 typedef float floats __attribute__((vector_size(WIDTH)));
 typedef uint32_t words __attribute__((vector_size(WIDTH)));
 
-/* Independent chains: an FMA takes 4 to 5 cycles and two start in each, so ten are needed to keep both units
- * busy; twelve leave registers for the operands even where there are only sixteen. */
+/* Independent chains: an FMA takes 4 to 5 cycles, and two start in each cycle, so at least ten are needed. Twelve leave enough of 16
+ * registers for the operands. */
 enum { CHAINS = 12, INNER = 2000, MAX_THREADS = 64, LINE = 64, AHEAD = 2048 };
 
 typedef struct {
@@ -40,7 +38,7 @@ typedef struct {
     pthread_barrier_t *start;
 } job;
 
-static volatile uint32_t sink; /* results go here, so that nobody can do without them */
+static volatile uint32_t sink; /* results are stored here, or the compiler would leave them out */
 
 static double now(void)
 {
@@ -49,7 +47,7 @@ static double now(void)
     return t.tv_sec + 1e-9 * t.tv_nsec;
 }
 
-/* Keeps `a` in a register and unknown to the optimiser, so that no loop is folded or vectorised away. */
+/* Hides the value of `a`, which stays in a register, so that the compiler keeps every loop as it is. */
 #if defined(__x86_64__)
 #define OPAQUE(a) __asm__ volatile("" : "+v"(a))
 #elif defined(__aarch64__)
@@ -58,7 +56,7 @@ static double now(void)
 #define OPAQUE(a) __asm__ volatile("" : "+m"(a))
 #endif
 
-/* Twelve variables and not an array: an array would live on the stack. */
+/* Variables, since an array would be on the stack. */
 #define EACH(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11)
 #define BEGIN(c) chain chain##c = begin;
 #define SAME(c)                \
@@ -66,7 +64,7 @@ static double now(void)
     OPAQUE(chain##c);
 #define FOLD(c) total += chain##c;
 
-/* A function that runs STEP on all chains and returns the operations done: a multiply-add is two. */
+/* A function that runs STEP on all chains. -> the number of operations; a multiply-add is two. */
 #define PEAK(name, vector, scalars, first, left, right)  \
     static double name(long times)                       \
     {                                                    \
@@ -83,7 +81,7 @@ static double now(void)
         return 2.0 * CHAINS * (scalars) * INNER * times; \
     }
 
-/* What this target cannot do. */
+/* A function for an instruction that this target lacks. */
 #define ABSENT(name)               \
     static double name(long times) \
     {                              \
@@ -91,7 +89,7 @@ static double now(void)
         return 0;                  \
     }
 
-/* chain = chain * a + b tends to 1: never a denormal, never infinite. */
+/* chain = chain * a + b tends to 1, so it is never subnormal or infinite. */
 #define STEP(c) (c * a + b)
 PEAK(fma_f32, floats, WIDTH / sizeof(float), (floats){0} + 2.0f, (floats){0} + 0.999f, (floats){0} + 0.001f)
 #undef STEP
@@ -128,13 +126,12 @@ PEAK(dot_int8, int32x4_t, 16, vdupq_n_s32(2), vdupq_n_s8(1), vdupq_n_s8(1))
 ABSENT(dot_int8)
 #endif
 
-/* AMX. Tiles of 16 rows of 64 bytes: four of sums, the products of two tiles of activations and two of weights,
- * as many as there are registers for. TILE(sums, activations, weights) multiplies 16 x N by N x 16. */
+/* AMX has eight tiles of 16 rows of 64 bytes. Four have the sums, two activations, two weights.
+ * TILE(sums, activations, weights) multiplies 16 x N by N x 16. */
 #if defined(__AMX_TILE__)
 enum { TILE_ROWS = 16, XTILEDATA = 18, REQUEST_PERMISSION = 0x1023 };
 
-/* The kernel gives tiles to a process that asks; returns whether it did, with this thread's tiles set up and
- * full of `word`. */
+/* Asks the kernel for tiles, and fills this thread's tiles with `word`. -> whether the kernel grants them. */
 static int tiles_of(uint32_t word)
 {
     struct {
@@ -152,7 +149,7 @@ static int tiles_of(uint32_t word)
     __asm__ volatile(""
                      :
                      : "r"(&shape), "r"(content)
-                     : "memory"); /* the intrinsics do not say what they read */
+                     : "memory"); /* the compiler does not know that the intrinsics read these */
     _tile_loadconfig(&shape);
     _tile_zero(0);
     _tile_zero(1);
@@ -200,8 +197,7 @@ TILE_PEAK(tile_int8, 0x01010101, 64)
 ABSENT(tile_int8)
 #endif
 
-/* Reads every whole vector once. `ahead` > 0 also asks for the line that far ahead: it helps out of L2 and
- * hinders in L1. */
+/* Reads every whole vector once. `ahead` > 0 prefetches the line so many bytes ahead: faster from outside of L2, slower in L1. */
 static inline __attribute__((always_inline)) void read_once(const char *from, size_t bytes, size_t ahead,
                                                             words sum[8])
 {
@@ -262,9 +258,9 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* Does `kind` `times` times with `threads` threads, each on its slice of the `bytes` at `from` (and `to`).
- * Returns the seconds of the slowest; *done is the work of all: operations, or bytes read or copied.
- * A thread keeps its slice for all repetitions, so that it stays in the cache of the core that reads it. */
+/* Runs the loop `kind` `times` times on each thread. A thread has a slice of the `bytes` at `from` (and `to`) for all repetitions, so
+ * the slice stays in its core's cache. *done: operations, or bytes read or copied, of all threads. -> the seconds of the slowest thread,
+ * or -1. */
 double machine_time(int kind, char *to, const char *from, size_t bytes, long times, int threads, double *done)
 {
     pthread_t handle[MAX_THREADS];
@@ -282,7 +278,7 @@ double machine_time(int kind, char *to, const char *from, size_t bytes, long tim
     }
     for (int t = 1; t < threads; t++)
         if (pthread_create(&handle[t], NULL, work, &jobs[t]))
-            return -1; /* the barrier keeps the others waiting for ever: the caller gives up */
+            return -1; /* the other threads wait at the barrier for ever */
     work(&jobs[0]);
     double seconds = jobs[0].seconds;
     *done = jobs[0].work;

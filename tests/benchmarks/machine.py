@@ -1,9 +1,7 @@
-"""The limits of this machine, measured in the run that they judge: arithmetic, reading, copying.
+"""The limits of this machine: arithmetic, reading, copying.
 
-`machine.c` does the work; this file compiles it (with the C compiler that Python names, or $CC, for this very
-CPU) into a directory of its own, and offers its loops as contenders of a race. A limit measured between the
-rounds of the library it judges suffers from the same neighbours and the same clock.
-"""
+This module compiles machine.c for this CPU, by $CC or Python's own compiler. Its loops are contenders of a
+race: then a limit is measured between the rounds of lnrnn, with the same clock and the same load."""
 
 from __future__ import annotations
 
@@ -19,8 +17,7 @@ from pathlib import Path
 import numpy as np
 
 FMA_F32, DOT_BF16, DOT_INT8, TILE_BF16, TILE_INT8, COPY, READ, READ_AHEAD = range(8)
-# Multiply-adds by name: float32, dot products of pairs and fours, AMX's tiles. `UNITS` says which of them can
-# multiply weights of a type; float32 can, for weights are widened to it without loss.
+# Multiply-adds of float32, dot products of pairs and fours, AMX's tiles.
 ARITHMETIC = {
     "f32 FMA": FMA_F32,
     "bf16 dot": DOT_BF16,
@@ -28,7 +25,8 @@ ARITHMETIC = {
     "bf16 tiles": TILE_BF16,
     "int8 tiles": TILE_INT8,
 }
-UNITS = {
+# {type of weights: instructions that can multiply them}; float32 can, as weights are widened without loss.
+SUITED = {
     "float32": [FMA_F32],
     "bfloat16": [FMA_F32, DOT_BF16, TILE_BF16],
     "int8": [FMA_F32, DOT_INT8, TILE_INT8],
@@ -57,15 +55,15 @@ def _library():
 
 
 def aligned(size: int) -> np.ndarray:
-    """`size` bytes of random content, starting on a cache line, every page touched."""
-    room = np.empty(size + LINE, np.uint8)
-    room = room[-room.ctypes.data % LINE :][:size]
-    room[:] = np.resize(np.random.default_rng(0).integers(1, 256, 4096, np.uint8), size)
-    return room
+    """`size` random bytes that start on a cache line."""
+    block = np.empty(size + LINE, np.uint8)
+    block = block[-block.ctypes.data % LINE :][:size]
+    block[:] = np.resize(np.random.default_rng(0).integers(1, 256, 4096, np.uint8), size)
+    return block
 
 
 class Loop:
-    """One of machine.c's loops as a contender: `turn(n)` repeats it n times and gives the seconds it took."""
+    """A loop of machine.c as a contender: `turn(n)` repeats it n times and returns the seconds."""
 
     def __init__(self, kind: int, size: int = 0, threads: int = 1):
         self.kind, self.size, self.threads = kind, size, threads
@@ -91,7 +89,8 @@ class Loop:
         return seconds
 
     def rate(self, budget: float = 0.02, tries: int = 5) -> float:
-        """The best of some tries of `budget` seconds: operations or bytes a second; 0 if the CPU cannot."""
+        """Operations or bytes a second, the best of some tries of `budget` seconds; 0 without the
+        instruction."""
         n = 1
         while (seconds := self.turn(n)) < budget / 2:
             if not self.work.value:
@@ -101,13 +100,13 @@ class Loop:
 
 
 @cache
-def fastest_unit(dtype: str, threads: int) -> int:
-    """The arithmetic that is fastest on weights of a type."""
-    return max(UNITS[dtype], key=lambda kind: Loop(kind, threads=threads).rate())
+def fastest_arithmetic(dtype: str, threads: int) -> int:
+    """The fastest arithmetic on weights of a type."""
+    return max(SUITED[dtype], key=lambda kind: Loop(kind, threads=threads).rate())
 
 
 def cache_sizes() -> dict[str, int]:
-    """Bytes of the first CPU's data caches by level; empty where the system does not tell."""
+    """{level: bytes} of the first CPU's data caches; empty if the system does not name them."""
     sizes = {}
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         text = {name: (index / name).read_text().strip() for name in ("level", "type", "size")}
@@ -117,14 +116,14 @@ def cache_sizes() -> dict[str, int]:
 
 
 def limits(threads: int) -> dict[str, float]:
-    """Peak rates by name: operations a second ("f32 FMA" ...) and bytes a second ("read L1" ...)."""
-    found = {name: Loop(kind, threads=threads).rate() for name, kind in ARITHMETIC.items()}
+    """{name: peak rate}: operations a second ("f32 FMA" ...), bytes a second ("read L1" ...)."""
+    rates = {name: Loop(kind, threads=threads).rate() for name, kind in ARITHMETIC.items()}
     caches = cache_sizes()
     private = [level for level in caches if level in ("L1", "L2")]
-    # Half of a cache, for something else is always in it; four times the last one to be out of all of them.
+    # Half of a cache, as other data is in it too. Four times the last cache for memory.
     sizes = {level: caches[level] // 2 * (threads if level in private else 1) for level in caches}
     sizes["memory"] = max(256 << 20, 4 * max(caches.values(), default=0))
     for level, size in sizes.items():
-        found[f"read {level}"] = max(Loop(kind, size, threads).rate(tries=5) for kind in (READ, READ_AHEAD))
-    found["copy memory"] = 2 * Loop(COPY, sizes["memory"], threads).rate()  # read and written
-    return {name: rate for name, rate in found.items() if rate}
+        rates[f"read {level}"] = max(Loop(kind, size, threads).rate() for kind in (READ, READ_AHEAD))
+    rates["copy memory"] = 2 * Loop(COPY, sizes["memory"], threads).rate()  # read and written
+    return {name: rate for name, rate in rates.items() if rate}

@@ -1,11 +1,10 @@
-"""What a call needs besides its arguments and results, packed weights and workspace, against the weights; and
-what a training step needs at its peak, against the tape as `tape_bytes` states it, arguments and results.
+"""Measures memory: packed weights and workspace of a call, and the peak of a training step.
 
     python tests/benchmarks/memory.py           a few seconds; Linux
 
-Each row is a process of its own. Its resident memory is read before a network's first call, its peak after
-it; the results are taken off. A training step of one time step comes before the one that is measured.
-"""
+Each row is measured in a new process: its resident memory before a network's first call, and its peak after
+it. The bytes of results are subtracted for a call. The bound of a training step is a multiple of its tape
+(`tape_bytes`), arguments and results. A training step of one time step runs before the measured one."""
 
 from __future__ import annotations
 
@@ -20,42 +19,42 @@ import lnrnn
 MIB = 1 << 20
 PR_SET_THP_DISABLE = 41
 CELLS = ("RNN", "LSTM", "GRU")
-TRAINING = 1.1  # times the tape, arguments and results
+TRAINING = 1.1  # the bound of a training step, as a multiple
 SIZES = [(1, 128, 100), (1, 1024, 100), (1, 1024, 10_000), (8, 512, 1000), (64, 512, 100), (64, 1024, 100)]
 
 TRAINED = [(8, 256, 100), (32, 256, 1000), (64, 512, 100), (256, 512, 50)]
 
 
 def bound(weights: int) -> float:
-    """What packed weights and workspace should take together at most."""
+    """Bytes that packed weights and workspace may take together."""
     return 1.1 * weights + 2 * MIB
 
 
 def _resident(name: str) -> int:
-    """Bytes: VmRSS, resident now, or VmHWM, the most since it was reset."""
+    """Bytes. VmRSS: resident now; VmHWM: the peak since it was reset."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
 
 def _bytes(result) -> int:
-    """Of all arrays in a result."""
+    """The bytes of all arrays in a result."""
     if isinstance(result, np.ndarray):
         return result.nbytes
     return sum(map(_bytes, result.values() if isinstance(result, dict) else result))
 
 
 def _grown(call) -> tuple[int, int]:
-    """Bytes by which memory grew for a call at its peak, and those of its results."""
-    ctypes.CDLL(None).malloc_trim(0)  # or the call is served from what others have given back
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    """Bytes by which memory grew at the peak of a call, and those of its results."""
+    ctypes.CDLL(None).malloc_trim(0)  # or the call gets memory that is free but resident
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _resident("VmRSS")
     results = call()
     return _resident("VmHWM") - before, _bytes(results)
 
 
 def _prepare(batch, hidden, steps, threads) -> np.ndarray:
-    """x (T, B, H), and a process in which what the first calls load and start is there."""
-    ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)  # huge pages count 2 MiB for the first byte used
+    """Makes small calls, which load and start all that first calls need. -> x (T, B, H)."""
+    ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)  # a huge page counts as 2 MiB from its first byte
     lnrnn.set_num_threads(threads)
     for cell in (lnrnn.RNN, lnrnn.LSTM, lnrnn.GRU):
         model, x = cell(8, 64), np.ones((5, 70, 8), np.float32)
@@ -66,7 +65,7 @@ def _prepare(batch, hidden, steps, threads) -> np.ndarray:
 
 
 def measure(cell, batch, hidden, steps, dtype, threads) -> tuple[int, int, int]:
-    """Bytes: of the weights, of the packed weights, and growth of the first call."""
+    """Bytes of the weights, of the packed weights, and growth of the first call without its results."""
     x = _prepare(batch, hidden, steps, threads)
     model = getattr(lnrnn, cell)(hidden, hidden).to_dtype(dtype)
     grown, results = _grown(lambda: model(x))
@@ -76,7 +75,7 @@ def measure(cell, batch, hidden, steps, dtype, threads) -> tuple[int, int, int]:
 
 
 def measure_training(cell, batch, hidden, steps, threads) -> tuple[int, int, int]:
-    """Bytes: of the tape, of arguments and results, and of a training step's peak, arguments included."""
+    """Bytes of the tape, of arguments and results, and of a training step's peak with its arguments."""
     x = _prepare(batch, hidden, steps, threads)
     model = getattr(lnrnn, cell)(hidden, hidden)
 
@@ -92,7 +91,8 @@ def measure_training(cell, batch, hidden, steps, threads) -> tuple[int, int, int
 
 
 def table(columns: str, rows) -> float:
-    """Prints a row for each (cells, bytes measured ..., bytes allowed). -> the largest part that was used."""
+    """Prints a row for each (cells, measured bytes ..., allowed bytes). -> the largest used part of the
+    allowed."""
     widths = [max(8, len(name)) for name in columns.split()]
     print(*map(str.rjust, columns.split(), widths))
     worst = 0.0
@@ -121,8 +121,8 @@ def main():
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         of_calls = table("cell B H T weights threads MiB packed call allowed", calls(pool))
         of_steps = table("training B H T threads tape args+res peak allowed", steps(pool))
-    print(f"packed weights + workspace, of 1.1 x the weights + 2 MiB: {of_calls:.2f} at most")
-    print(f"a training step, of {TRAINING} x its tape, arguments and results: {of_steps:.2f} at most")
+    print(f"packed weights + workspace, as a part of 1.1 x the weights + 2 MiB: {of_calls:.2f} at most")
+    print(f"a training step, as a part of {TRAINING} x tape, arguments, results: {of_steps:.2f} at most")
 
 
 if __name__ == "__main__":

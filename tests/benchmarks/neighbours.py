@@ -1,4 +1,4 @@
-"""How much of our CPUs somebody else used meanwhile: the machines that benchmarks run on are shared."""
+"""Measures how much of the CPUs other processes use, as benchmarks often run on shared machines."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ import sys
 import time
 from contextlib import contextmanager
 
-BUSY = 0.03  # part of the CPUs' time from which on a race counts as disturbed
-GLANCE = 0.3  # seconds of looking whether it is calm now
+BUSY = 0.03  # a race is disturbed if others used this part of the CPUs' time
+GLANCE = 0.3  # seconds of one look at the load
 
 
 class Watch:
-    """Between its start and `others()`: the part of the CPUs' time that went to other processes, to the
-    kernel on their behalf, or to other guests of the same host. None where the system does not tell. The
-    clock ticks in 10 ms."""
+    """`others` is the part of the CPUs' time, since the start, that other processes, the kernel for them, and
+    other guests of the host used. None without /proc/stat. The clock ticks in 10 ms."""
 
     def __init__(self, cpus):
         self.names = {f"cpu{c}" for c in cpus}
         self.before = self._state()
 
     def _state(self):
-        """Seconds: used of these CPUs by anybody, used by this process (all of its threads), and now."""
+        """Seconds: used of these CPUs by all processes, used by this one with all its threads, and now."""
         try:
             with open("/proc/stat", encoding="ascii") as lines:
                 rows = [line.split() for line in lines]
@@ -41,7 +40,7 @@ class Watch:
 
 
 def wait_for_calm(cpus, patience: float) -> None:
-    """Returns when nobody else uses the CPUs, or after `patience` seconds."""
+    """Returns when no other process uses the CPUs, or after `patience` seconds."""
     end = time.perf_counter() + patience
     while time.perf_counter() < end:
         watch = Watch(cpus)
@@ -52,11 +51,11 @@ def wait_for_calm(cpus, patience: float) -> None:
 
 @contextmanager
 def busy_process():
-    """A process that computes without end, on the CPUs that this one may use. It ends with its parent."""
+    """A process that computes on the CPUs of this one, until the block ends or its parent does."""
     loop = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(100_000))"
     process = subprocess.Popen([sys.executable, "-c", loop], stdin=subprocess.DEVNULL)
     try:
-        time.sleep(GLANCE)  # until it computes
+        time.sleep(GLANCE)  # it has started by then
         yield
     finally:
         process.kill()

@@ -1,7 +1,7 @@
-"""A large float32 matrix product in every library that is here: the rate at which this machine multiplies
+"""A large float32 matrix product by every installed library: the rate at which this machine multiplies
 matrices.
 
-The fastest is not the same everywhere. On a Zen 5 core of 250 GFLOP/s oneDNN and XLA reach 220 to 230,
+Which library is fastest depends on the CPU. On a Zen 5 core of 250 GFLOP/s oneDNN and XLA reach 220 to 230,
 torch.mm (MKL) and NumPy (OpenBLAS) 100 to 118.
 """
 
@@ -19,7 +19,7 @@ SIDE = 1024
 
 
 def _numpy(a, b, threads) -> Call:
-    """As many threads as it has CPUs: its pool is sized when it is loaded."""
+    """OpenBLAS sizes its pool by the CPUs when it is loaded."""
     return Call(partial(np.matmul, a, b, out=np.empty_like(a)))
 
 
@@ -30,7 +30,7 @@ def _torch(a, b, threads) -> Call:
 
 
 def _onednn(a, b, threads) -> Call:
-    """The operator with packed weights that torch.compile puts in the place of a linear layer."""
+    """The operator with packed weights by which torch.compile replaces a linear layer."""
     torch = torch_on(threads)
     a, transposed = torch.from_numpy(a), torch.from_numpy(np.ascontiguousarray(b.T))
     weight = torch.ops.mkldnn._reorder_linear_weight(transposed, len(a))
@@ -48,7 +48,7 @@ WAYS = {"numpy": _numpy, "torch": _torch, "oneDNN": _onednn, "jax": _jax}
 
 
 def products(threads: int) -> tuple[dict[str, Call], dict[str, str]]:
-    """{library: the product of two matrices SIDE x SIDE}, and {library: why it is left out}."""
+    """{library: product of two matrices SIDE x SIDE}, and {library: why it is left out}."""
     random = np.random.default_rng(0)
     a, b = (random.standard_normal((SIDE, SIDE), np.float32) for _ in range(2))
     case = Case({}, {name: partial(build, a, b, threads) for name, build in WAYS.items()}, (a @ b,), (1e-2,))

@@ -1,8 +1,7 @@
-"""The cells of peers_rnn.py and peers_plain.py in bfloat16 and int8, as libraries do it, in NARROW. Builders
-as in peers_rnn.py; p is as `cell.for_peers` gives it, and of the cells without a norm in torch's order.
+"""The cells of peers_rnn.py and peers_plain.py with weights in bfloat16 and int8.
 
-A builder raises Unavailable where its library would compute in float32 and not say so.
-"""
+Builders are those of peers_rnn.py. p has the order of `cell.for_peers`; without a norm, torch's order. A
+builder raises Unavailable if its library would compute in float32 without a word."""
 
 from __future__ import annotations
 
@@ -21,31 +20,31 @@ from peers_norm import onnx_session
 from peers_rnn import openvino_infer, torch_on
 from race import Call
 
-# Activations that OpenVINO quantises together, along a row. Smaller groups are nearer to the answer, and
-# slower in most sizes.
+# OpenVINO quantises so many activations of a row with one scale. Smaller groups are more exact, and slower in
+# most sizes.
 GROUP = 256
 
 
 def torch_module(cell, p, x, threads) -> Call:
-    """torch.nn's RNN, LSTM or GRU, with x, y and states in bfloat16 too."""
+    """torch.nn's RNN, LSTM or GRU, with x, y and states in bfloat16."""
     torch = torch_on(threads)
     module, x = peers_plain.torch_layer(torch, cell, p).bfloat16(), torch.from_numpy(x).bfloat16()
     return Call(partial(module, x), answer=lambda: module(x)[0])
 
 
 def torch_loop(cell, p, x, threads) -> Call:
-    """The traced loop over the steps, all of it in bfloat16."""
+    """The traced loop over the steps, all in bfloat16."""
     return peers_rnn.torch_loop(cell, p, x, threads, "bfloat16")
 
 
 def torch_quantized(cell, p, x, threads) -> Call:
     """torch.nn's module after quantize_dynamic: weights in int8 with a scale for each output, activations in
-    7 bits, which is all that it has for them, with a scale for each product."""
+    7 bits with a scale for each product. It has no other type of activations."""
     torch = torch_on(threads)
     kind, tools = getattr(torch.nn, cell.NAME), torch.ao.quantization
-    holder = torch.nn.ModuleList([peers_plain.torch_layer(torch, cell, p)])  # what is inside gets replaced
+    holder = torch.nn.ModuleList([peers_plain.torch_layer(torch, cell, p)])  # its content gets replaced
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a later torch
+        warnings.simplefilter("ignore")  # later versions of torch deprecate it
         module = tools.quantize_dynamic(holder, {kind: tools.per_channel_dynamic_qconfig})[0]
     if type(module) is kind:
         raise Unavailable(f"has no {cell.NAME}: quantize_dynamic leaves it in float32")
@@ -53,28 +52,28 @@ def torch_quantized(cell, p, x, threads) -> Call:
     return Call(partial(module, x), answer=lambda: module(x)[0])
 
 
-INTEGER = {"MatMulInteger", "DynamicQuantizeLSTM"}  # what its quantisation puts in the place of products
+INTEGER = {"MatMulInteger", "DynamicQuantizeLSTM"}  # the operators of quantised products
 
 
 def _quantized(model: bytes, name: str) -> bytes:
-    """The model after quantize_dynamic: int8, a scale for each output; activations of 8 bits, one scale."""
+    """The model after quantize_dynamic: int8 with a scale for each output, activations of 8 bits with one."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     how = {"per_channel": True, "weight_type": QuantType.QInt8, "extra_options": {"EnableSubgraph": True}}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "quantized.onnx")
-        logging.disable(logging.WARNING)  # the model should be simplified first, it says: there is nothing to
+        logging.disable(logging.WARNING)  # it advises to simplify the model first
         try:
             quantize_dynamic(onnx.load_from_string(model), path, **how)
         finally:
             logging.disable(logging.NOTSET)
-        found = onnx.load(path)
-    bodies = [a.g for node in found.graph.node for a in node.attribute if a.HasField("g")]
-    for graph in bodies or [found.graph]:  # the loop's, where there is one
+        quantized = onnx.load(path)
+    bodies = [a.g for node in quantized.graph.node for a in node.attribute if a.HasField("g")]
+    for graph in bodies or [quantized.graph]:
         if not INTEGER & {node.op_type for node in graph.node}:
             raise Unavailable(f"has no {name}: quantize_dynamic leaves it in float32")
-    return found.SerializeToString()
+    return quantized.SerializeToString()
 
 
 def onnxruntime_scan(cell, p, x, threads) -> Call:
@@ -89,8 +88,8 @@ def onnxruntime_operator(cell, p, x, threads) -> Call:
 
 
 def _int8_matrices(graph) -> None:
-    """Puts int8 with a scale for each output, and a DequantizeLinear, in the place of the matrices of an ONNX
-    graph: OpenVINO keeps them like that, and quantises what they multiply."""
+    """Replaces the matrices of an ONNX graph by int8 with a scale for each output, and a DequantizeLinear.
+    OpenVINO keeps such matrices, and quantises the other factor."""
     from onnx import helper, numpy_helper
 
     matrices = {value.name: value for value in graph.initializer}
@@ -113,7 +112,7 @@ def _int8_matrices(graph) -> None:
 
 
 def openvino_quantized_scan(cell, p, x, threads) -> Call:
-    """The Scan with int8 matrices, activations in 8 bits with a scale for each GROUP of a row."""
+    """The Scan with int8 matrices, and activations in 8 bits with a scale for each GROUP of a row."""
     import onnx
 
     model = onnx.load_from_string(peers_rnn.onnx_model(cell, p, x, whole=True))
@@ -123,7 +122,7 @@ def openvino_quantized_scan(cell, p, x, threads) -> Call:
     return Call(infer, answer=lambda: infer()[0].copy())
 
 
-# {what norm the cell has: {the weights' type: {name: builder}}}
+# {norm of the cell: {type of the weights: {peer: builder}}}
 NARROW = {
     "layer": {
         "bfloat16": {"openvino bf16": partial(peers_rnn.openvino_scan, precision="bf16"),

@@ -1,8 +1,7 @@
-"""The norms as the peers offer them, each at its best: native arrays in, native arrays out, weights in place.
+"""Norms and elementwise functions of the peers: native arrays in and out, weights in place.
 
-One class a library; a method takes the problem's arrays as NumPy and returns a contender. A library that has
-no such function has no such method.
-"""
+There is a class for each library. A method takes NumPy arrays and returns a contender. A class has methods
+for the functions of its library only."""
 
 from __future__ import annotations
 
@@ -12,11 +11,11 @@ import numpy as np
 
 from race import Call
 
-EPS = float(np.float32(1e-5))  # ONNX keeps it in float32: the same number for everybody
+EPS = float(np.float32(1e-5))  # ONNX keeps it in float32
 
 
 class NumPy:
-    """NumPy, on one thread; it has no norms."""
+    """NumPy on one thread. It has no norms."""
 
     def __init__(self, threads: int):
         if threads > 1:
@@ -27,7 +26,7 @@ class NumPy:
 
 
 class Torch:
-    """PyTorch. Its functions with out= cost more than those without, so it always makes its own output."""
+    """PyTorch. Its functions with out= are slower than those without, so it allocates its output."""
 
     def __init__(self, threads: int):
         import torch
@@ -37,7 +36,7 @@ class Torch:
         self.torch = torch
 
     def _tensors(self, *arrays):
-        """As torch's tensors, in place; NumPy's bfloat16 is foreign to torch and goes over as bits."""
+        """Tensors on the same memory. torch does not know NumPy's bfloat16, so its bits are passed."""
         tensor = self.torch.from_numpy
         return [
             tensor(a.view(np.int16)).view(self.torch.bfloat16) if a.dtype == "bfloat16" else tensor(a)
@@ -58,7 +57,8 @@ class Torch:
         return Call(partial(function, x, shape, weight, EPS))
 
     def layer_norm_backward(self, gy, x, weight, bias):
-        """The kernel that autograd would call, with its forward's statistics: autograd itself adds to it."""
+        """The kernel that autograd calls, with the statistics of the forward pass. autograd itself takes
+        more."""
         gy, x, weight, bias = self._tensors(gy, x, weight, bias)
         shape = x.shape[-1:]
         _, mean, rstd = self.torch.native_layer_norm(x, shape, weight, bias, EPS)
@@ -84,7 +84,7 @@ class Torch:
 
 
 class OnnxRuntime:
-    """One operator in a graph of its own, run by session.run, as most people write it."""
+    """A graph of one operator, run by session.run, as most people write it."""
 
     bound = False
 
@@ -132,13 +132,13 @@ class OnnxRuntime:
 
 
 class OnnxRuntimeBound(OnnxRuntime):
-    """Input and output bound in advance: no output is allocated, and a call has less overhead."""
+    """Input and output are bound in advance: no output is allocated, and a call has less overhead."""
 
     bound = True
 
 
 def onnx_session(model: bytes, threads: int):
-    """A session on `threads` threads of its own."""
+    """A session with its own `threads` threads."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -147,8 +147,8 @@ def onnx_session(model: bytes, threads: int):
 
 
 class Jax:
-    """jax.jit of the textbook formula, variance by E[x^2] - E[x]^2 as in flax: XLA makes one pass of it. Its
-    threads are those that the process could run on when XLA was loaded."""
+    """jax.jit of the textbook formula. The variance is E[x^2] - E[x]^2 as in flax, which XLA computes in one
+    pass. XLA has as many threads as the process had CPUs when it was loaded."""
 
     def __init__(self, threads: int):
         import jax
@@ -223,7 +223,7 @@ class Jax:
 
 
 def _batch_axes(x):
-    """All axes but the channels', and the shape in which a vector of channels broadcasts."""
+    """All axes but the channels, and the shape in which a vector of channels broadcasts."""
     return (0, *range(2, x.ndim)), (1, -1) + (1,) * (x.ndim - 2)
 
 
@@ -234,7 +234,7 @@ LIBRARIES = {
 
 
 def builders(operation: str, threads: int, *arrays) -> dict:
-    """{peer: function that builds its contender} for the peers whose library has the operation."""
+    """{peer: function that builds its contender}, for the peers that have the operation."""
     return {
         name: partial(_build, library, operation, threads, arrays)
         for name, library in LIBRARIES.items()

@@ -1,5 +1,6 @@
-"""The cells without a norm, torch.nn's own, by the libraries' own operators for a whole sequence. Builders as
-in peers_rnn.py; p has torch's names and order of gates.
+"""The cells without a norm, by each library's own operator for a whole sequence.
+
+Builders are those of peers_rnn.py. p has torch's names and order of gates.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def torch_module(cell, p, x, threads) -> Call:
 
 
 def onnx_model(cell, p, x, states=False) -> bytes:
-    """x (T, B, I) to y (T, 1, B, H) by ONNX's operator, whose gates have an order of their own. states: of an
-    LSTM h and c come in too, and only hn and cn go out."""
+    """x (T, B, I) to y (T, 1, B, H) by ONNX's operator, which has another order of gates. states: an LSTM's h
+    and c are inputs too, and hn and cn are the only outputs."""
     from onnx import TensorProto, helper, numpy_helper
 
     hidden, (steps, batch, inputs) = p["weight_hh"].shape[1], x.shape
@@ -41,14 +42,14 @@ def onnx_model(cell, p, x, states=False) -> bytes:
     def value(name, *shape):
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
-    given, made, state = ["x", "w", "r", "b"], ["y"], (1, batch, hidden)
+    inputs_of, outputs_of, state = ["x", "w", "r", "b"], ["y"], (1, batch, hidden)
     ins, outs = [value("x", steps, batch, inputs)], [value("y", steps, 1, batch, hidden)]
     if states:
-        given, made = [*given, "", "h", "c"], ["", "hn", "cn"]
-        ins, outs = [*ins, value("h", *state), value("c", *state)], [value(n, *state) for n in made[1:]]
-    node = helper.make_node(cell.NAME, given, made, hidden_size=hidden, **cell.ONNX_OPTIONS)
-    kept = [numpy_helper.from_array(v, name) for name, v in constants.items()]
-    graph = helper.make_graph([node], "sequence", ins, outs, kept)
+        inputs_of, outputs_of = [*inputs_of, "", "h", "c"], ["", "hn", "cn"]
+        ins, outs = [*ins, value("h", *state), value("c", *state)], [value(n, *state) for n in outputs_of[1:]]
+    node = helper.make_node(cell.NAME, inputs_of, outputs_of, hidden_size=hidden, **cell.ONNX_OPTIONS)
+    initializers = [numpy_helper.from_array(v, name) for name, v in constants.items()]
+    graph = helper.make_graph([node], "sequence", ins, outs, initializers)
     opset = [helper.make_opsetid("", 18)]
     return helper.make_model(graph, opset_imports=opset, ir_version=9).SerializeToString()
 

@@ -1,10 +1,10 @@
-"""A recurrent cell over a whole sequence, or a step at a time, in the libraries that people run on a CPU.
+"""A recurrent cell with layer norm, over a whole sequence or step by step, in the libraries that people use
+on CPUs.
 
-None of them has a layer-normalised cell, so each gets the loop that its users write: ONNX's Scan for ONNX
-Runtime and OpenVINO, jax.lax.scan, and a loop traced by torch.jit. The cell's equation comes from cells.py.
-Every builder takes (cell, p, x, threads), p as `cell.for_peers` gives it and x (T, B, I) as
-NumPy, and gives a contender whose answer is y (T, B, H). peers_plain.py has the cells without a norm.
-"""
+No library has such a cell, so each runs the loop that its users write. These are ONNX's Scan for ONNX Runtime
+and OpenVINO, jax.lax.scan, and a loop traced by torch.jit. cells.py has the equations, peers_plain.py the
+cells without a norm. Every builder takes (cell, p, x, threads): p of `cell.for_peers`, and x (T, B, I) of
+NumPy. It returns a contender whose answer is y (T, B, H)."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _numpy_zeros = partial(np.zeros, dtype=np.float32)
 
 
 def _zeros(cell, p, x, zeros=_numpy_zeros):
-    """The states before the first step, made by the library's `zeros`."""
+    """The states before the first step, by the library's function `zeros`."""
     hidden = next(v.shape[1] for name, v in p.items() if name.startswith("weight_hh"))
     return tuple(zeros((x.shape[1], hidden)) for _ in range(cell.STATES))
 
 
 def torch_loop(cell, p, x, threads, dtype="float32") -> Call:
-    """The loop over the steps, unrolled by tracing, and frozen; everything in this type."""
+    """The loop over the steps, traced and frozen, all in one type."""
     torch = torch_on(threads)
     dtype = getattr(torch, dtype)
     p = {name: torch.from_numpy(value).to(dtype) for name, value in p.items()}
@@ -55,7 +55,7 @@ def torch_loop(cell, p, x, threads, dtype="float32") -> Call:
 
 
 def torch_steps(cell, p, x, threads) -> Call:
-    """One traced step a call, as a stream is served."""
+    """One traced step a call."""
     torch = torch_on(threads)
     p = {name: torch.from_numpy(value) for name, value in p.items()}
 
@@ -77,7 +77,7 @@ def torch_steps(cell, p, x, threads) -> Call:
 
 
 def jax_scan(cell, p, x, threads) -> Call:
-    """jax.lax.scan in a jitted function, the parameters its arguments."""
+    """jax.lax.scan in a jitted function. Parameters are its arguments."""
     import jax
 
     zeros = _zeros(cell, p, x, jax.numpy.zeros)
@@ -96,7 +96,7 @@ def jax_scan(cell, p, x, threads) -> Call:
 
 
 def onnx_model(cell, p, x, whole: bool) -> bytes:
-    """x (T, B, I) to y (T, B, H) with a Scan; or one step, from x (B, I) and states s0 ... to n0 ..."""
+    """whole: x (T, B, I) to y (T, B, H) by a Scan. Else one step: x (B, I), states s0 ... to n0 ..."""
     from onnx import TensorProto, helper, numpy_helper
 
     zeros = _zeros(cell, p, x)[0]
@@ -122,12 +122,12 @@ def onnx_model(cell, p, x, whole: bool) -> bytes:
         parts = [value(f"p{k}", batch, w * hidden) for k, w in enumerate(widths)]
         inner, outs = [*step, node("Identity", ["n0"], ["out"], {})], [*news, value("out", batch, hidden)]
         body = helper.make_graph(inner, "step", [*states, *parts], outs, used(step))
-        given = ["zeros"] * cell.STATES + [part.name for part in parts]
-        made = [*(f"last{k}" for k in range(cell.STATES)), "y"]
-        scan = node("Scan", given, made, {"num_scan_inputs": len(parts), "body": body})
+        scanned = ["zeros"] * cell.STATES + [part.name for part in parts]
+        results = [*(f"last{k}" for k in range(cell.STATES)), "y"]
+        scan = node("Scan", scanned, results, {"num_scan_inputs": len(parts), "body": body})
         ins, outs = [value("x", steps, batch, inputs)], [value("y", steps, batch, hidden)]
-        kept = [*used(projection), numpy_helper.from_array(zeros, "zeros")]
-        graph = helper.make_graph([*projection, scan], "sequence", ins, outs, kept)
+        initializers = [*used(projection), numpy_helper.from_array(zeros, "zeros")]
+        graph = helper.make_graph([*projection, scan], "sequence", ins, outs, initializers)
     else:
         nodes = [*projection, *step]
         graph = helper.make_graph(nodes, "step", [value("x", batch, inputs), *states], news, used(nodes))
@@ -159,20 +159,20 @@ def onnxruntime_steps(cell, p, x, threads) -> Call:
 
 
 def _collect(call) -> np.ndarray:
-    """The outputs of all steps of `call`, which hands each to its argument."""
+    """The outputs of all steps of `call`, which passes each to its argument."""
     ys = []
     call(lambda y: ys.append(np.array(y)))
     return np.stack(ys)
 
 
 def openvino_infer(model: bytes, x, threads, precision="f32", more=None):
-    """A call that runs an ONNX model on x; precision "bf16" is OpenVINO's own choice of where to round.
-    more: options besides."""
+    """A call that runs an ONNX model on x. With precision "bf16", OpenVINO chooses where to round.
+    more: further options."""
     import openvino
 
     core = openvino.Core()
     if precision == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
-        raise Unavailable("would compute in float32: it uses no bfloat16 on this CPU")
+        raise Unavailable("computes in float32: it uses no bfloat16 on this CPU")
     options = {
         "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": precision, **(more or {}),

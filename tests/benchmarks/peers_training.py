@@ -1,14 +1,11 @@
-"""A training step of a recurrent cell in the libraries that people train with: y, and the gradients of x, of
-the initial states and of all parameters.
+"""A training step of a recurrent cell in torch and JAX.
 
-Every builder takes (problem, threads), see training_problem.py, and gives a contender whose answer is in the
-order of `Problem.results`. torch gets ragged batches as PackedSequence has them, sorted and packed before;
-jax.lax.scan, whose steps are all of one size, gets them padded.
+Every builder takes (problem, threads), as training_problem.py defines them, and returns a contender. Its
+answer has the order of `Problem.results`. torch gets ragged batches as a PackedSequence, sorted and packed in
+advance. All steps of jax.lax.scan have one size, so JAX gets padded batches.
 """
 
 from __future__ import annotations
-
-from functools import partial
 
 import numpy as np
 
@@ -18,8 +15,8 @@ from training_problem import Packed, Problem
 
 
 class _Torch:
-    """What the torch contenders share: leaves (x packed, states, parameters by name), the gradient of y, and
-    the way back from packed results."""
+    """Code of all torch contenders: the leaves (packed x, states, parameters), the gradient of y, and the
+    conversion of packed results."""
 
     def __init__(self, problem: Problem, threads: int):
         self.torch, self.problem, self.packed = torch_on(threads), problem, Packed(problem)
@@ -36,23 +33,22 @@ class _Torch:
         """The parameters among the leaves."""
         return dict(zip(self.problem.names, leaves[1 + self.problem.cell.STATES :], strict=True))
 
-    def sequence(self, *leaves, step=None):
-        """y (N, H) by autograd's own loop. step: `torch_step` of the cell, or something like it."""
+    def sequence(self, *leaves):
+        """y (N, H) by a loop over the steps."""
         torch, cell, counts = self.torch, self.problem.cell, self.packed.counts
-        step = step or partial(cell.torch_step, torch)
         x, state, p = leaves[0], tuple(leaves[1 : 1 + cell.STATES]), self.named(leaves)
-        # split and cat: indexing would make a gradient of the whole sequence's size at every step.
+        # split and cat: the backward pass of indexing would allocate a whole sequence at every step.
         parts = [part.split(counts) for part in cell.torch_project(torch, p, x)]
         ys = []
         for t, n in enumerate(counts):
             if t and n < counts[t - 1]:
                 state = tuple(s[:n] for s in state)
-            state = step(p, tuple(part[t] for part in parts), state)
+            state = cell.torch_step(torch, p, tuple(part[t] for part in parts), state)
             ys.append(state[0])
         return torch.cat(ys)
 
     def contender(self, sequence, leaves=None) -> Call:
-        """sequence(*leaves) gives y; leaves may have dimensions of size 1 more than ours."""
+        """sequence(*leaves) returns y. The leaves may have additional dimensions of size 1."""
         torch, leaves = self.torch, leaves or self.leaves
 
         def call():
@@ -61,52 +57,30 @@ class _Torch:
                 return y, *torch.autograd.grad(y, leaves, self.gy.view_as(y))
 
         def answer():
-            found = [v.detach().numpy() for v in call()]
-            found = [
-                v.reshape(self.gy.shape if k == 0 else self.leaves[k - 1].shape) for k, v in enumerate(found)
-            ]
+            shapes = [self.gy.shape, *(leaf.shape for leaf in self.leaves)]
+            results = [v.detach().numpy().reshape(s) for v, s in zip(call(), shapes, strict=True)]
             states = 2 + self.problem.cell.STATES
-            packed, unsorted = map(self.packed.unpack, found[:2]), self.packed.unsort(found[2:states])
-            return *packed, *unsorted, *found[states:]
+            packed, unsorted = map(self.packed.unpack, results[:2]), self.packed.unsort(results[2:states])
+            return *packed, *unsorted, *results[states:]
 
         return Call(call, answer=answer)
 
 
 def torch_loop(problem, threads) -> Call:
-    """The loop as users write it, without a compiler."""
+    """The loop as users write it."""
     peer = _Torch(problem, threads)
     return peer.contender(peer.sequence)
 
 
 def torch_jit(problem, threads) -> Call:
-    """The loop unrolled by tracing."""
+    """The traced loop."""
     peer = _Torch(problem, threads)
     with peer.torch.enable_grad():
         return peer.contender(peer.torch.jit.trace(peer.sequence, tuple(peer.leaves), check_trace=False))
 
 
-def torch_compiled(problem, threads) -> Call:
-    """The loop over a step that torch.compile has fused. One over the whole loop, unrolled, takes minutes to
-    compile and then as long as this."""
-    peer = _Torch(problem, threads)
-    import torch._inductor.config
-
-    torch._inductor.config.compile_threads = 1  # no processes that stay
-    cell, names = problem.cell, problem.names
-
-    def step(*tensors):
-        parts = len(tensors) - cell.STATES - len(names)
-        p = dict(zip(names, tensors[parts + cell.STATES :], strict=True))
-        return cell.torch_step(torch, p, tensors[:parts], tensors[parts : parts + cell.STATES])
-
-    compiled = torch.compile(step, dynamic=False)
-    return peer.contender(
-        partial(peer.sequence, step=lambda p, projected, state: compiled(*projected, *state, *p.values()))
-    )
-
-
 def torch_module(problem, threads) -> Call:
-    """torch.nn.RNN, LSTM or GRU: the plain cell."""
+    """torch.nn.RNN, LSTM or GRU: the cell without a norm."""
     peer = _Torch(problem, threads)
     torch, cell = peer.torch, problem.cell
     x, *states = peer.leaves[: 1 + cell.STATES]
@@ -129,8 +103,7 @@ def torch_module(problem, threads) -> Call:
 
 
 def jax_scan(problem, threads) -> Call:
-    """jax.vjp through jax.lax.scan, jitted, all arguments given. Past a length gy is 0: then nothing that is
-    computed there has an effect."""
+    """jax.vjp through jax.lax.scan, jitted. gy is 0 past a length, so padding has no effect."""
     import jax
 
     cell = problem.cell

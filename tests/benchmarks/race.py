@@ -1,9 +1,8 @@
-"""Contenders timed in turn, round by round, so that a ratio holds while the machine's speed drifts.
+"""Times contenders in turn, round by round. Ratios within a round hold while the machine's speed drifts.
 
-A contender has `turn(n)`: do the work n times, give the seconds it took. `Call` makes one of a Python
-callable; the loops of machine.py are contenders as they are. Each round gives every contender one turn of its
-own calibrated n, in an order that changes from round to round, so that nobody always runs in the wake of the
-same neighbour.
+A contender has `turn(n)`, which does its work n times and returns the seconds. `Call` is the contender of a
+Python callable; the loops of machine.py are contenders too. In each round every contender has one turn of its
+calibrated n. The order changes from round to round, so that no contender always follows the same other.
 """
 
 from __future__ import annotations
@@ -20,28 +19,27 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Pace:
-    """How long a race takes: rounds, seconds of one turn, the seconds after which no further round starts
-    once there are `least` of them; how often a disturbed race is run again, and how many seconds it waits for
-    calm before that."""
+    """How long a race takes."""
 
     rounds: int = 21
-    turn: float = 0.008
-    least: int = 5
-    limit: float = 8.0
-    again: int = 2
-    patience: float = 3.0
+    turn: float = 0.008  # seconds
+    least: int = 5  # rounds, also if they take more than `limit`
+    limit: float = 8.0  # seconds, after which no round starts
+    again: int = 2  # how often a disturbed race is repeated
+    patience: float = 3.0  # seconds to wait for idle CPUs before that
 
 
 QUICK = Pace(rounds=3, turn=0.002, least=1, limit=2.0, again=0)
 
-LONG_CALL = 0.1  # seconds; a call this long needs no call before it to warm up for
-HOPELESS = 2.0  # times the best peer's time: a peer whose calls are long and this slow does not race
+LONG_CALL = 0.1  # seconds; such a call needs no warm-up
+TOO_SLOW = 2.0  # a peer with long calls does not race if it takes so many times as long as the best peer
 
 
 class Call:
-    """A Python callable as a contender. `enter` and `leave` surround its turns, untimed. `answer` gives the
-    result to be checked where the call itself does not return it; `tolerance` is this contender's own (see
-    case.py), and so is `reference`, what it must give where it does other work."""
+    """A Python callable as a contender.
+
+    enter, leave: called before and after its turns, not timed. answer: returns the result to check, if the
+    call does not. tolerance, reference: this contender's, in place of those of its `Case`."""
 
     def __init__(self, call, *, answer=None, tolerance=None, reference=None, enter=None, leave=None):
         self.call, self.answer, self.tolerance, self.reference = call, answer or call, tolerance, reference
@@ -57,7 +55,7 @@ class Call:
 
 @contextmanager
 def on_track(contender):
-    """The surroundings that a contender asked for."""
+    """Calls the contender's `enter` and `leave`."""
     enter, leave = getattr(contender, "enter", None), getattr(contender, "leave", None)
     if enter:
         enter()
@@ -81,7 +79,7 @@ def _no_garbage_collection():
 
 
 def _at_work() -> bool:
-    """Does any other thread of this process run, or wait for a core to run on?"""
+    """Whether another thread of this process runs, or waits for a core."""
     for task in Path("/proc/self/task").iterdir():
         try:
             state = (task / "stat").read_bytes().rpartition(b")")[2].split()[0]
@@ -93,17 +91,18 @@ def _at_work() -> bool:
 
 
 def quiet(patience: float = 0.3):
-    """Returns when no other thread of this process is at work, or after `patience` seconds. Thread pools spin
-    after their work, in the hope of more: GCC's and XLA's for a few milliseconds, ONNX Runtime's for fifty.
-    The next contender would share its cores with them. (The process's time does not tell: the kernel adds up
-    that of running threads only now and then.)"""
+    """Returns when no other thread of this process is at work, or after `patience` seconds.
+
+    Thread pools spin after their work: GCC's and XLA's for some milliseconds, ONNX Runtime's for fifty. The
+    next contender would share its cores with them. (The process's CPU time does not show it: the kernel adds
+    the time of running threads only now and then.)"""
     end = time.perf_counter() + patience
     while _at_work() and time.perf_counter() < end:
         time.sleep(0.001)
 
 
 def calibrate(contender, seconds: float) -> tuple[int, float]:
-    """The n whose turn takes about `seconds`, at least 1, and the seconds of one call."""
+    """-> the n, at least 1, whose turn takes about `seconds`, and the seconds of one call."""
     with on_track(contender):
         contender.turn(1)
         n = 1
@@ -113,29 +112,27 @@ def calibrate(contender, seconds: float) -> tuple[int, float]:
 
 
 def _too_slow(contenders: dict, took: dict[str, float], peers, settle: bool) -> dict[str, str]:
-    """The peers that shall not race, with the reason; took: {contender: seconds of a call}. Who looks slow is
-    timed twice more, for a neighbour or a late compiler may have been in the way."""
+    """{peer that is too slow to race: reason}. took: {contender: seconds of a call}. A slow peer is timed
+    twice more, since another process or a compiler may have slowed its call."""
     best, slow = min((took[name] for name in peers), default=0.0), {}
     for name in peers:
         least = took[name]
         for _ in range(2):
-            if least > max(LONG_CALL, HOPELESS * best):
+            if least > max(LONG_CALL, TOO_SLOW * best):
                 if settle:
                     quiet()
                 with on_track(contenders[name]):
                     least = min(least, contenders[name].turn(1))
-        if least > max(LONG_CALL, HOPELESS * best):
-            slow[name] = f"does not race: {least:.2f} s a call, {least / best:.1f} times the best peer's"
+        if least > max(LONG_CALL, TOO_SLOW * best):
+            slow[name] = f"takes {least:.2f} s a call, {least / best:.1f} times the best peer's"
     return slow
 
 
 def race(contenders: dict, pace: Pace, settle: bool = False, peers=()):
-    """{name: seconds of one call, one entry a round}; entry k of all names is of the same round. And {name:
-    reason} of those of `peers` that are so slow that they would only make the race longer.
+    """-> {contender: seconds of a call by round}, and {peer that is too slow to race: reason}.
 
-    settle: wait for the pools of the last contender before a turn (`quiet`). Where calls are short, an
-    untimed turn of a tenth comes first, to wake its own threads and to fill the caches with its own data.
-    """
+    settle: wait for the thread pool of the last contender before a turn (`quiet`). Before a turn of short
+    calls, a tenth of it runs untimed, which wakes the contender's threads and fills the caches."""
     order = random.Random(0)
     with _no_garbage_collection():
         calls = {}

@@ -1,13 +1,13 @@
 """Records: a run writes them, and the pages of docs/ show them.
 
-A record is a JSON file: title, machine, kernels, date, commit, versions, limits, and
+A record is a JSON file with title, machine, kernels, date, commit, versions, limits, and one of these:
 
-    races    one entry for each race: table, size, threads, steps, times {contender: seconds of a step for
-             each round}, ours (the contenders of lnrnn, first the one that is judged), limit, errors ...
-    columns, rows      or a table as it is; `pivot` names the column whose values become columns on the page
+    races    one entry for each race: table, size, threads, steps, times {contender: seconds of a step by
+    round}, ours (lnrnn's contenders; the first is judged), limit, errors ... columns, rows    a table;
+    `pivot` names the column whose values become columns on the page
 
-`carried_over` marks figures that were copied once from a page: there are no raw times of them. Such a race
-has one time for each contender, and `ratio` and `of_limit` as on the page, medians over rounds.
+A record with `carried_over` was copied from a page, so it has no raw times. Its races have one time for each
+contender, and `ratio` and `of_limit` as on that page.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from neighbours import BUSY
 RESULTS = Path(__file__).parent / "results"
 UNITS = {"read": "GB/s", "copy": "GB/s", "int8": "GOP/s"}  # of the machine's limits, by their first word
 FOOTNOTE = (
-    "Median over the rounds; ± half the distance between the quartiles, in % of it. Ratios compare times of "
-    "the same round: 2.0x is twice lnrnn's time. 'of limit' is the limit's time by lnrnn's. Errors are "
-    "those of "
-    "y against the reference in float64, relative to its largest value. "
-    f"(!): other processes took {BUSY:.0%} or more of the CPUs meanwhile, so believe the row less."
+    "Median over the rounds; ± half the distance of the quartiles, in % of the median. Ratios compare times "
+    "of the same round: 2.0x is twice lnrnn's time. 'of limit' is the limit's time over lnrnn's. Errors are "
+    "those of y against the reference in float64, relative to its largest value. "
+    f"(!): other processes used {BUSY:.0%} or more of the CPUs, so the row is less reliable."
 )
 
 
@@ -52,7 +51,7 @@ class Race:
 
     @property
     def of_limit(self) -> float | None:
-        """The part of our time that the machine needs anyway."""
+        """The limit's time over lnrnn's."""
         if self.limit is None:
             return self.facts.get("of_limit")
         return float(np.median(self.limit / self.times[self.judged]))
@@ -61,8 +60,8 @@ class Race:
         return float(np.median(self.times[name]))
 
     def ratio(self, name: str, ours: str | None = None) -> float:
-        """The contender's time by ours (the judged one's, or another's). The median over rounds, each by
-        itself, so that drift cancels."""
+        """The contender's time over that of `ours` (None: the judged one). It is the median of the ratios of
+        all rounds, so that drift cancels."""
         if name == self.best_peer and ours is None and "ratio" in self.facts:
             return self.facts["ratio"]
         return float(np.median(self.times[name] / self.times[ours or self.judged]))
@@ -73,12 +72,12 @@ def geometric_mean(values) -> float:
 
 
 def _in_order(groups) -> list[str]:
-    """The names of several lists, each once, in the order of their first appearance."""
+    """The names of several lists, each once, in order of first appearance."""
     return list(dict.fromkeys(name for names in groups for name in names))
 
 
 class Table:
-    """The races of one name on one number of threads."""
+    """The races with one name and one number of threads."""
 
     def __init__(self, races: list[Race]):
         self.races = races
@@ -130,7 +129,7 @@ class Table:
         return digits(middle * self.scale) + spread
 
     def errors(self) -> list[list[str]]:
-        """Header and rows of the distance to the reference; none where the case does not say it."""
+        """Header and rows of the errors; empty if the races have none."""
         rows = []
         for race in self.races:
             if errors := race.facts.get("errors"):
@@ -139,7 +138,8 @@ class Table:
         return [["error: largest, mean", *self.contenders], *rows] if rows else []
 
     def means(self) -> dict[str, str]:
-        """Geometric means over the rows of ratios and the limit's part; the lowest ratio to the best peer."""
+        """Geometric means of the ratios and of `of_limit` over the rows; the lowest ratio to the best
+        peer."""
         means = {}
         for name in (*self.compared, *self.peers):
             ratios = [r.ratio(name) for r in self.races if name in r.times]
@@ -155,7 +155,7 @@ class Table:
         return means
 
     def notes(self) -> list[str]:
-        """Bounds on variants of ours, calls a second, and the peers that did not race."""
+        """Calls a second, targets and whether they are met, and the peers that did not race."""
         lines, reasons = [], {}
         for race in self.races:
             facts = race.facts
@@ -168,13 +168,10 @@ class Table:
                 lines.append(f"{what} a second, {race.size}: {', '.join(rates)}")
             share = facts.get("grace", 0) / facts["steps"] / race.median(self.judged)
             for name, most in facts.get("bounds", {}).items():
-                verdict = "it does" if race.ratio(name) <= most + share else "IT DOES NOT"
-                allowed = f"{most:.2f}x the time of {self.judged}" + (
-                    f" and {facts['grace'] * 1e6:.0f} us" if share else ""
-                )
-                lines.append(
-                    f"{name} should take at most {allowed}, {race.size}: {verdict}, {race.ratio(name):.2f}x"
-                )
+                verdict = "met" if race.ratio(name) <= most + share else "NOT MET"
+                grace = f" and {facts['grace'] * 1e6:.0f} us" if share else ""
+                target = f"{name}, target {most:.2f}x the time of {self.judged}{grace}"
+                lines.append(f"{target}, {race.size}: {verdict}, {race.ratio(name):.2f}x")
             for name, reason in facts.get("left_out", {}).items():
                 reasons.setdefault((name, reason), []).append(race.size)
         for (name, reason), sizes in reasons.items():
@@ -190,7 +187,7 @@ class Table:
 
 
 def tables(races: list[dict]) -> list[Table]:
-    """One for each name and number of threads, in the order they ran."""
+    """A table for each name and number of threads, in the order of the races."""
     groups: dict[tuple, list[Race]] = {}
     for race in map(Race, races):
         groups.setdefault((race.table, race.threads), []).append(race)
@@ -225,7 +222,7 @@ def source(record: dict) -> str:
 
 
 def contents(record: dict) -> list[tuple[str, list[list[str]], list[str]]]:
-    """A record as tables: the caption, header and rows, and lines below."""
+    """The tables of a record: [(caption, header and rows, lines below)]."""
     if "races" in record:
         found = []
         for table in tables(record["races"]):
@@ -248,9 +245,10 @@ def contents(record: dict) -> list[tuple[str, list[list[str]], list[str]]]:
 
 
 def bars(record: dict) -> dict[str, dict[str, float]]:
-    """{group: {series: height}} of a record's figure. The height is a geometric mean. Of races it is that of
-    a peer's time over lnrnn's, by table and peer. Of a table with a pivot it is that of `against best`, by
-    the first column and the pivot."""
+    """{group: {series: height}} of a record's figure. A height is a geometric mean.
+
+    Races: of a peer's time over lnrnn's, by table and peer, on one thread. A table with a pivot: of the
+    column `against best`, by the first column and the pivot."""
     if "races" in record:
         return {
             table.races[0].table: {
@@ -270,7 +268,7 @@ def bars(record: dict) -> dict[str, dict[str, float]]:
 
 
 def terminal(records: list[dict], skipped: dict[tuple[str, str], list[str]]) -> list[str]:
-    """The end of a run. skipped: sizes by table and reason."""
+    """The lines at the end of a run. skipped: {(table, reason): sizes}."""
     lines = []
     for record in records[:1]:
         lines.append(source(record))

@@ -1,5 +1,5 @@
-"""Training steps, forward and backward: layer-normalised cells over the grid, ragged batches, plain cells;
-the cost of setting parameters, lnrnn.torch, and an example from end to end."""
+"""Training steps with layer norm and without, of whole and ragged batches, with parameters set before each
+step, and by lnrnn.torch. Whole updates of a model of characters."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import pytest
 
 CELLS = ["rnn", "lstm", "gru"]
 GRID = [(b, h) for b in (8, 32, 64, 256) for h in (128, 256, 512, 1024)]
-COMPILED = (32, 256)
 
-# table: (case, cells, (batch, units), more arguments)
+# {table: (case, cells, [(batch, units)], more arguments)}
 RACES = {
     "LN-{}, training, whole batches": ("training.normalised", CELLS, GRID, {}),
     "LN-{}, training, lengths uniform in 1..T":
@@ -25,7 +24,7 @@ RACES = {
 
 
 def steps(batch, hidden):
-    """T = 50, and less where a call would take seconds."""
+    """T: 50, or fewer where a call would take seconds."""
     work = batch * hidden * hidden
     return 50 if work < 2**25 else 20 if work < 2**28 else 10
 
@@ -42,7 +41,5 @@ def steps(batch, hidden):
 def test_training(compete, table, cell, batch, hidden, threads):
     case, _, _, more = RACES[table]
     size = {"batch": batch, "hidden": hidden, "steps": steps(batch, hidden), **more}
-    if table == "LN-{}, training, whole batches":
-        size["compiled"] = (batch, hidden) == COMPILED
     shown = f"B={batch} H={hidden} T={size['steps']}"
     compete(f"cases_{case}", table.format(cell.upper()), shown, threads, cell=cell, **size)

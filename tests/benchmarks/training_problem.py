@@ -1,8 +1,7 @@
-"""One training step as every contender is given it: parameters, sequences, the gradient that comes back, and
-what the answer must be.
+"""The arguments of a training step, the same for every contender, and the right answer.
 
-Results have one order for all contenders, which `Problem.results` makes: y, the gradients of x, of the states
-before the first step, and of the parameters as the peers want them (`cell.for_peers`), by name.
+`Problem.results` defines the order of results: y, the gradients of x, of the initial states, and of the
+parameters, sorted by the peers' names (`cell.for_peers`).
 """
 
 from __future__ import annotations
@@ -17,38 +16,35 @@ from cells import Cell
 
 @dataclass
 class Problem:
-    """p: parameters under lnrnn's names. x (T, B, I); states: of each (B,
-    H); gy (T, B, H): the loss's gradient by y; lengths (B,) or None. plain: the cell without a norm."""
-
     cell: Cell
-    p: dict[str, np.ndarray]
-    x: np.ndarray
-    states: tuple[np.ndarray, ...]
-    gy: np.ndarray
-    lengths: np.ndarray | None = None
-    plain: bool = False
-    names: list[str] = field(init=False)  # of the parameters, as peers get them, in the order of the results
+    p: dict[str, np.ndarray]  # by lnrnn's names
+    x: np.ndarray  # (T, B, I)
+    states: tuple[np.ndarray, ...]  # each (B, H)
+    gy: np.ndarray  # (T, B, H), the gradient of y
+    lengths: np.ndarray | None = None  # (B,)
+    plain: bool = False  # the cell without a norm
+    names: list[str] = field(init=False)  # of the peers' parameters, in the order of the results
 
     def __post_init__(self):
         self.names = sorted(self.for_peers(self.p))
 
     def for_peers(self, p) -> dict[str, np.ndarray]:
-        """Parameters, or gradients of them, in the order and the parts that the peers' equations want."""
+        """Parameters, or their gradients, ordered and split as the peers' equations need them."""
         return p if self.plain else self.cell.for_peers(p)
 
     def results(self, y, gx, gstates, grads) -> tuple:
-        """grads: by the names that peers use."""
+        """grads: by the peers' names."""
         return y, gx, *gstates, *(grads[name] for name in self.names)
 
     @cached_property
     def alive(self) -> np.ndarray:
-        """(T, B, 1), whether a sequence lasts so long."""
+        """(T, B, 1): whether the sequence is longer than t."""
         steps, batch = self.x.shape[:2]
         lengths = np.full(batch, steps) if self.lengths is None else self.lengths
         return (np.arange(steps)[:, None] < lengths)[:, :, None]
 
     def answer(self) -> tuple[np.ndarray, ...]:
-        """The results in float64, by `lnrnn.reference`."""
+        """The results of `lnrnn.reference`, in float64."""
         options = {"norm": None} if self.plain else {}
         y, tape = self.cell.forward(self.p, self.x, self.states, lengths=self.lengths, **options)
         gx, gstates, grads = self.cell.backward(tape, self.gy)
@@ -56,15 +52,15 @@ class Problem:
 
     @property
     def operations(self) -> int:
-        """Of the six matrix products, in the steps that sequences really have: forward W_ih x and W_hh h;
-        back the two gradients of each, by the weights and by what they are multiplied with."""
+        """Of the six matrix products, without padding: W_ih x and W_hh h, and for each the gradients of both
+        factors."""
         inputs, hidden = self.x.shape[2], self.gy.shape[2]
         return 3 * 2 * int(self.alive.sum()) * self.cell.GATES * hidden * (inputs + hidden)
 
 
 class Packed:
-    """The steps that sequences really have, without padding, as torch's PackedSequence has them: sequences by
-    falling length, step after step. counts[t]: how many sequences last beyond step t."""
+    """Batches without padding, as torch's PackedSequence has them: step after step, sequences by falling
+    length. counts[t]: the number of sequences longer than t."""
 
     def __init__(self, problem: Problem):
         alive = problem.alive[:, :, 0]
@@ -80,12 +76,12 @@ class Packed:
 
     def unpack(self, values) -> np.ndarray:
         """(N, width) to (T, B, width), 0 past a length."""
-        found = np.zeros((*self.shape, values.shape[-1]), values.dtype)
-        found[self.steps, self.columns] = values
-        return found
+        padded = np.zeros((*self.shape, values.shape[-1]), values.dtype)
+        padded[self.steps, self.columns] = values
+        return padded
 
     def sort(self, states) -> tuple[np.ndarray, ...]:
-        """States (B, H) by falling length of their sequences."""
+        """States (B, H), by falling length of their sequences."""
         return tuple(s[self.order] for s in states)
 
     def unsort(self, states) -> tuple[np.ndarray, ...]:
@@ -94,7 +90,7 @@ class Packed:
 
 
 def problem(cell, batch, hidden, steps, *, ragged=False, plain=False) -> Problem:
-    """I = H, random numbers."""
+    """Random numbers; I = H."""
     random = np.random.default_rng(7)
     p = cell.plain_parameters(hidden) if plain else cell.parameters(hidden, hidden)
     x, gy = (random.standard_normal((steps, batch, hidden), np.float32) for _ in range(2))

@@ -1,10 +1,9 @@
-"""A process of its own for each number of threads, so that every library is honest about it.
+"""A process for each number of threads, in which all contenders race.
 
-Thread pools take the CPUs that their process may use when they start, and some can never be told otherwise:
-XLA counts them when it is loaded. So the process that races on one core is pinned to one CPU before it loads
-any library, and the one for two threads to two. Within a process all contenders race together (race.py).
+The process is pinned to as many CPUs before it loads any library. Some libraries size their thread pools
+once: XLA counts the CPUs when it is loaded.
 
-    python worker.py PIPE THREADS CPU,CPU...        started by Worker, never by hand
+    python worker.py PIPE THREADS CPU,CPU...        Worker starts it
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pathlib import Path
 
 
 class Worker:
-    """The parent's end: `run(...)` races one case in the process and gives its outcome (see `_race`)."""
+    """The parent's side. `run` races one case in the process and returns the result of `_race`."""
 
     def __init__(self, threads: int, cpus: list[int]):
         ours, theirs = Pipe()
@@ -48,18 +47,18 @@ class Worker:
     def _receive(self, patience: float):
         if not self.pipe.poll(patience):
             self.stop()
-            raise RuntimeError(f"the worker said nothing for {patience:.0f} s")
+            raise RuntimeError(f"the worker did not answer for {patience:.0f} s")
         try:
             return self.pipe.recv()
         except EOFError:
-            raise RuntimeError(f"the worker died, exit status {self.process.wait()}") from None
+            raise RuntimeError(f"the worker ended with exit status {self.process.wait()}") from None
 
     @property
     def alive(self) -> bool:
         return self.process.poll() is None
 
     def stop(self):
-        self.pipe.close()  # the worker ends when its pipe does
+        self.pipe.close()  # which ends the worker
         try:
             self.process.wait(5)
         except subprocess.TimeoutExpired:
@@ -88,9 +87,12 @@ def _about(threads: int) -> dict:
 
 
 def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dict:
-    """Checks and races one case, and gives its entry of a record. times: {contender: seconds of a step, by
-    round} in the order ours, peers; limit: the same of the machine, or None; others: the part of the CPUs'
-    time that other processes took. A disturbed race is run again, and the calmest one counts."""
+    """Checks and races one case. -> its entry in a record.
+
+    times: {contender: seconds of a step by round}. limit: seconds of the machine's limit by round, or None.
+    others: the part of the CPUs' time that other processes used. A disturbed race is repeated, and the least
+    disturbed race counts.
+    """
     import numpy as np
 
     from neighbours import BUSY, Watch, wait_for_calm
@@ -99,7 +101,7 @@ def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dic
     module, function = case.rsplit(".", 1)
     prepared = getattr(importlib.import_module(module), function)(threads=threads, **arguments)
     contenders = prepared.assemble()
-    os.sched_setaffinity(0, cpus)  # a peer may have moved this thread while it was set up
+    os.sched_setaffinity(0, cpus)  # building a peer may have moved this thread
     loops = prepared.limit.loops if prepared.limit else {}
     peers = contenders.keys() - prepared.ours.keys() - set(prepared.other_work)
     samples, others = None, None
@@ -107,9 +109,9 @@ def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dic
         if again:
             wait_for_calm(cpus, pace.patience)
         watch = Watch(cpus)
-        with (prepared.beside or nullcontext)():
+        with (prepared.during or nullcontext)():
             took, slow = race({**contenders, **loops}, pace, threads > 1, peers)
-        share = None if prepared.beside else watch.others()  # a neighbour of ours disturbs by intent
+        share = None if prepared.during else watch.others()
         for name, why in slow.items():
             prepared.left_out[name] = why
             del contenders[name]
@@ -122,7 +124,7 @@ def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dic
             break
     if os.sched_getaffinity(0) != cpus:
         os.sched_setaffinity(0, cpus)
-        raise AssertionError("a contender changed the CPUs of the thread that all of them are called from")
+        raise AssertionError("a contender changed the affinity of the thread that calls all contenders")
     limit = None
     if prepared.limit:
         limit = prepared.limit.seconds({name: np.array(samples.pop(name)) for name in loops})
