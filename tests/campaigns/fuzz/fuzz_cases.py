@@ -1,4 +1,4 @@
-"""The kinds of cases, and one case by its name: what a worker runs, and what a reproducer runs again."""
+"""The kinds of cases, and the function that runs one case."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from fuzz_judge import Judge
 from helpers import available_isas
 from lnrnn import _core
 
-# Kinds in the turn in which a worker takes them; a kind is the module fuzz_KIND.
+# Kinds in the order in which a worker runs them. A kind is a module fuzz_KIND.
 SMALL = (
     "norms", "streams", "networks", "norms", "streams", "refusals", "norms", "training", "streams", "files",
-    "norms", "networks", "streams", "npy", "lanes", "lanes",
+    "norms", "networks", "streams", "files", "streams", "streams",
 )  # fmt: skip
 TURN = (*SMALL * 5, "layers", "layers", "threads")
-BLOCK = 200  # so many cases run on one instruction set: to switch takes as long as a case
+BLOCK = 200  # consecutive cases on one instruction set, since a switch takes as long as a case
 
-
-ISAS = tuple(available_isas())  # to ask for them takes as long as a case, on a virtual machine
+ISAS = tuple(available_isas())  # asked once: on a virtual machine this takes as long as a case
 _in_use = ""
 
 
@@ -34,7 +33,7 @@ def kind_of(number: int, turn: tuple[str, ...] = TURN) -> str:
 
 
 def run(kind: str, seed: int, number: int, judge: Judge) -> None:
-    """One case. Kind, seed, number and the instruction sets of the machine say what it is, nothing else."""
+    """One case, which depends on kind, seed, number and the machine's instruction sets only."""
     global _in_use
     if _in_use != isa_of(number):
         _in_use = isa_of(number)

@@ -1,15 +1,17 @@
-"""The layers LayerNorm and BatchNorm: calls in both modes beside assignments, state dicts and copies, against
-the functions of the same parameters and, for running statistics, against the reference."""
+"""The layers LayerNorm and BatchNorm: calls in both modes, assignments, state dicts and copies.
+
+Results are compared with the functions, and running statistics with the reference.
+"""
 
 from __future__ import annotations
 
 import copy
-import pickle
 
 import numpy as np
 
 import lnrnn
 from fuzz_draw import arranged, chance, pick, size, values
+from fuzz_networks import copy_of
 from lnrnn import reference as ref
 
 
@@ -52,25 +54,23 @@ def batch_norm(rng, judge) -> None:
             _, mean, var = ref.batch_norm(x, mean, var, None, None, True, momentum, eps, seen)
             seen += 1
         if tracks:
-            assert layer.num_batches_tracked == seen, (
-                f"{what}: {layer.num_batches_tracked} batches, not {seen}"
-            )
-            # Each update rounds to float32, and forgets of the roundings before what it forgets of the mean.
+            tracked = layer.num_batches_tracked
+            assert tracked == seen, f"{what}: {tracked} batches, not {seen}"
+            # An update rounds to float32, and reduces earlier roundings as it reduces the earlier mean.
             for name, true in (("running_mean", mean), ("running_var", var)):
                 allowed = 2e-7 * (1 + seen) * max(1.0, float(np.abs(true).max()), float(np.abs(x).max()) ** 2)
                 judge.within(getattr(layer, name), true, allowed, f"{what}, {name}", f"BatchNorm, {name}")
 
 
 def another(rng, judge, layer, what: str):
-    """Now and then a copy, or a new layer with the state dict."""
+    """The layer, or sometimes a copy of it or a new layer with its state dict."""
     if chance(rng, 0.6):
         return layer
-    kind = pick(rng, ("copy", "deepcopy", "pickle", "state dict"))
-    if kind == "state dict":
-        new = copy.copy(layer)
+    if chance(rng, 0.25):
+        kind, new = "state dict", copy.copy(layer)
         new.load_state_dict(layer.state_dict())
     else:
-        new = pickle.loads(pickle.dumps(layer)) if kind == "pickle" else getattr(copy, kind)(layer)
+        kind, new = copy_of(rng, layer)
     old, now = layer.state_dict(), new.state_dict()
     same = list(old) == list(now) and all(old[n].tobytes() == now[n].tobytes() for n in old)
     judge.true(kind, same and repr(new) == repr(layer), f"{what}: {kind}")

@@ -1,5 +1,8 @@
-"""Whole sequences at inference: every cell, norm, option and type of weights, against the reference and, to
-the bit, against the same sequences in other company, memory, pieces, threads, copies and files."""
+"""Whole sequences at inference: every cell, norm, option and type of weights, against the reference.
+
+The bits do not depend on other sequences of the batch, memory layouts, parts of a sequence and threads.
+Copies and files of the network give the same bits.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,31 @@ from fuzz_truth import compare, forward, rounded, short_step
 from helpers import rounds_bfloat16_rows, using_caches
 from networks import drawn_state, parts, taken, whole
 
-KNOWN = 4
-SAID = "input_size", "hidden_size", "num_layers", "norm", "bias", "batch_first", "bidirectional", "dtype"
+KNOWN = 4  # steps of batch norm's statistics
+OPTIONS = "input_size", "hidden_size", "num_layers", "norm", "bias", "batch_first", "bidirectional", "dtype"
 FILE = os.path.join(tempfile.gettempdir(), f"fuzz{os.getpid()}.safetensors")
 
 
 def described(rnn) -> str:
     f = rnn.nonlinearity if isinstance(rnn, lnrnn.RNN) else ""
-    return f"{type(rnn).__name__} {f} " + ", ".join(f"{n}={getattr(rnn, n)!r}" for n in SAID)
+    return f"{type(rnn).__name__} {f} " + ", ".join(f"{n}={getattr(rnn, n)!r}" for n in OPTIONS)
+
+
+def swapped(rnn, a: np.ndarray) -> np.ndarray:
+    """(T, B, ...) in the order of the network's arrays, and back."""
+    return a.swapaxes(0, 1) if rnn.batch_first else a
+
+
+def copy_of(rng, thing):
+    """-> the kind of a copy, and the copy."""
+    at = rng.integers(3)
+    if at == 2:
+        return "pickle", pickle.loads(pickle.dumps(thing))
+    return ("deepcopy", copy.deepcopy(thing)) if at else ("copy", copy.copy(thing))
 
 
 def equal(judge, kind, rnn, got, want, what) -> None:
-    """One execution: y and all states have the bits of others."""
+    """One execution: y and all states have the same bits."""
     judge.counts[kind] += 1
     for g, w in zip((got[0], *parts(rnn, got[1])), (want[0], *parts(rnn, want[1])), strict=True):
         alike(np.ascontiguousarray(g), np.ascontiguousarray(w), what)
@@ -44,58 +60,54 @@ def case(rng, judge) -> None:
     x, ends = inputs(rng, rnn, steps, batch), lengths(rng, steps, batch)
     h0 = drawn_state(rng, rnn, batch) if chance(rng, 0.6) else None
     what = f"{described(rnn)}, {steps} steps of {batch}, lengths {ends}"
-    swapped = (lambda a: a.swapaxes(0, 1)) if rnn.batch_first else (lambda a: a)
 
-    def call(x, h0=h0, ends=ends, rnn=rnn):
-        """Time first, whatever the network has first."""
-        y, h = rnn(swapped(x), h0, ends)
-        return swapped(y), h
+    def call(x, h0=h0, ends=ends):
+        """x and y are (T, B, ...)."""
+        y, h = rnn(swapped(rnn, x), h0, ends)
+        return swapped(rnn, y), h
 
     y, h = first = call(x)
     truth(judge, rnn, single, x, h0, ends, first, what)
-    # beyond the known steps it takes the batch's own statistics
-    alone = not (batch_norm and rnn.overrun == "batch" and steps > KNOWN)
-    same_call(rng, judge, rnn, call, swapped, x, h0, ends, first, what)
-    copies(rng, judge, rnn, swapped(x), h0, ends, (swapped(y), h), what)
-    if alone:
-        company(rng, judge, rnn, call, x, h0, ends, first, what)
-        if not rnn.bidirectional and batch:
-            stream(rng, judge, rnn, x, h0, ends, first, what)
+    same_call(rng, judge, rnn, call, x, h0, ends, first, what)
+    copies(rng, judge, rnn, swapped(rnn, x), h0, ends, (swapped(rnn, y), h), what)
+    # Beyond the known steps, overrun "batch" uses the statistics of the whole batch.
+    independent = not (batch_norm and rnn.overrun == "batch" and steps > KNOWN)
+    if independent:
+        other_batches(rng, judge, rnn, call, x, h0, ends, first, what)
+    if not rnn.bidirectional and batch and (independent or ends is None):
+        stream(rng, judge, rnn, x, h0, ends, first, what)
 
 
 def truth(judge, rnn, single, x, h0, ends, got, what) -> None:
-    """Against the reference: of bfloat16 a network of rounded weights, to the bit; step by step where what
-    weights meet is rounded too, as by int8."""
-    found = [got[0], *parts(rnn, got[1])]
+    """Compares with the reference. If only weights are rounded, to bfloat16, a float32 network of such
+    weights must give the same bits. If activations are rounded too, single steps are compared."""
+    results = [got[0], *parts(rnn, got[1])]
     if rnn.dtype == "int8" or (rnn.dtype == "bfloat16" and rounds_bfloat16_rows()):
         if rnn.num_layers == 1 and not rnn.bidirectional and ends is None and x.size and rnn.norm is None:
             state = [np.zeros((1, x.shape[1], rnn.hidden_size), np.float32) if s is None else s
                      for s in parts(rnn, h0)]  # fmt: skip
             for row in x:
-                there = rnn(row[:, None] if rnn.batch_first else row[None], whole(rnn, state))
-                found = [there[0].swapaxes(0, 1) if rnn.batch_first else there[0], *parts(rnn, there[1])]
+                y, h = rnn(swapped(rnn, row[None]), whole(rnn, state))
                 want = short_step(rnn, row[None], state)
                 judge.counts["call"] += 1
-                for k, (g, w) in enumerate(zip(found, want, strict=True)):
+                for k, (g, w) in enumerate(zip((swapped(rnn, y), *parts(rnn, h)), want, strict=True)):
                     size = np.abs(w).max(initial=1)
                     where = f"{what}, {rnn.dtype} step, result {k}"
                     judge.within(g, w, 3e-6 * size, where, f"{rnn.dtype} step")
-                state = parts(rnn, there[1])
+                state = parts(rnn, h)
         return
     if rnn.dtype == "bfloat16":
         single = rounded(single)
-        xs = x.swapaxes(0, 1) if rnn.batch_first else x
-        y, h = single(xs, h0, ends)
-        y = y.swapaxes(0, 1) if rnn.batch_first else y
-        equal(judge, "call", rnn, got, (y, h), f"{what}, rounded weights")
-    compare(judge, "call", forward(ends), found, single, (x, *parts(rnn, h0)), what)
+        y, h = single(swapped(rnn, x), h0, ends)
+        equal(judge, "call", rnn, got, (swapped(rnn, y), h), f"{what}, rounded weights")
+    compare(judge, "call", forward(ends), results, single, (x, *parts(rnn, h0)), what)
 
 
-def same_call(rng, judge, rnn, call, swapped, x, h0, ends, first, what) -> None:
+def same_call(rng, judge, rnn, call, x, h0, ends, first, what) -> None:
     """The same arguments in other forms."""
-    for name, other in arranged(rng, np.ascontiguousarray(swapped(x)), 4):
+    for name, other in arranged(rng, np.ascontiguousarray(swapped(rnn, x)), 4):
         y, h = rnn(other, h0, ends)
-        equal(judge, "call", rnn, (swapped(y), h), first, f"{what}, x {name}")
+        equal(judge, "call", rnn, (swapped(rnn, y), h), first, f"{what}, x {name}")
     equal(judge, "call", rnn, call(x.astype(np.float64)), first, f"{what}, x in float64")
     for threads in (2, 3):
         lnrnn.set_num_threads(threads)
@@ -112,8 +124,8 @@ def same_call(rng, judge, rnn, call, swapped, x, h0, ends, first, what) -> None:
             equal(judge, "call", rnn, call(x, start), first, f"{what}, h0 {name}")
 
 
-def company(rng, judge, rnn, call, x, h0, ends, first, what) -> None:
-    """A sequence gets what it gets alone, in another order, with padding of whatever, and in pieces."""
+def other_batches(rng, judge, rnn, call, x, h0, ends, first, what) -> None:
+    """Sequences alone, in another order, with any values as padding, and in two parts."""
     y, h = first
     steps, batch = x.shape[:2]
     for b in rng.permutation(batch)[:3]:
@@ -162,27 +174,23 @@ def stream(rng, judge, rnn, x, h0, ends, first, what) -> None:
 
 
 def copies(rng, judge, rnn, x, h0, ends, first, what) -> None:
-    """A copy of every kind computes the same bits."""
+    """A copy of any kind computes the same bits."""
     at = rng.random()
-    if at < 0.3:
-        name, other = "copy", copy.copy(rnn)
-    elif at < 0.5:
-        name, other = "deepcopy", copy.deepcopy(rnn)
-    elif at < 0.7:
-        name, other = "pickle", pickle.loads(pickle.dumps(rnn))
-    elif at < 0.85:
+    if at < 0.6:
+        name, other = copy_of(rng, rnn)
+    elif at < 0.8:
         name, other = "state dict", anew(rnn)
     else:
-        name, path = "file", FILE
-        rnn.save(path)
-        other = lnrnn.load(path)
-        os.remove(path)
+        name = "file"
+        rnn.save(FILE)
+        other = lnrnn.load(FILE)
+        os.remove(FILE)
     equal(judge, name, rnn, other(x, h0, ends), first, f"{what}, {name}")
 
 
 def anew(rnn):
-    """A new network of the same arguments, with the state of this one."""
-    names = [*SAID[:-1], *["nonlinearity"] * isinstance(rnn, lnrnn.RNN)]
+    """A new network with the arguments and the state of this one."""
+    names = [*OPTIONS[:-1], *["nonlinearity"] * isinstance(rnn, lnrnn.RNN)]
     other = type(rnn)(seed=5, **{name: getattr(rnn, name) for name in names})
     other.load_state_dict(rnn.state_dict())
     if rnn.overrun:

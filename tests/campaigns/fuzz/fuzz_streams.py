@@ -1,223 +1,269 @@
-"""Streams in the middle of everything: steps beside setters, copies, pickles, files and resets. Every step is
-compared, to the bit, with a whole sequence by a network that nobody has changed since the stream was made."""
+"""Streams and calls with resets. Every lane, and every part of a sequence between two resets, has the bits of
+a call with it alone. A stream stays as it is while its network is changed."""
 
 from __future__ import annotations
 
 import copy
-import os
 import pickle
+from dataclasses import dataclass
 
 import numpy as np
 
 import lnrnn
-from fuzz_draw import arranged, chance, network, parameters, pick, size
+from fuzz_draw import arranged, caches, chance, inputs, lengths, network, parameters, pick
 from fuzz_judge import alike
-from fuzz_networks import FILE, anew, described, equal
-from networks import normal, parts, whole
+from fuzz_networks import anew, copy_of, described, equal, swapped
+from helpers import using_caches
+from networks import drawn_state, normal, parts, taken, whole
 
-KNOWN = 6
-
-
-class Follower:
-    """A stream, the network as it was when it was made, and the input since its state was set."""
-
-    def __init__(self, rnn, batch: int) -> None:
-        self.twin = type(rnn).__new__(type(rnn))
-        self.twin.__setstate__(copy.copy(rnn).__getstate__())
-        self.stream, self.batch = rnn.stream(batch), batch
-        self.begin(None)
-
-    def begin(self, state) -> None:
-        self.fed, self.start = [], state
-
-    def copied(self, stream) -> Follower:
-        other = copy.copy(self)
-        other.stream, other.fed = stream, list(self.fed)
-        return other
-
-    def expected(self):
-        """(y, state) after all that was fed."""
-        x = np.array(self.fed, np.float32).reshape(len(self.fed), self.batch, -1)
-        y, state = self.twin(x.swapaxes(0, 1) if self.twin.batch_first else x, self.start)
-        return (y[:, -1] if self.twin.batch_first else y[-1]), state
+KNOWN = 4  # steps of batch norm's statistics
+LONGEST = 9  # steps of a lane before it is reset, under other norms
 
 
-def taken(stream) -> int:
-    """The steps of a stream whose lanes go together."""
-    steps = stream.step
-    assert (steps == steps[0]).all()
-    return int(steps[0])
+def most_steps(rnn) -> int:
+    return KNOWN if rnn.overrun == "raise" else LONGEST
 
 
 def case(rng, judge) -> None:
-    rnn = network(rng, known=KNOWN, stream=True, most_layers=3).to_dtype(
-        pick(rng, ("float32",) * 3 + ("bfloat16", "int8"))
-    )
-    batch = size(rng) if chance(rng, 0.6) else 1
-    batch = min(batch, 40)
-    alive = Follower(rnn, batch)
-    what = f"{described(rnn)}, overrun {rnn.overrun}, stream of {batch}"
-    others: list[Follower] = []
-    for number in range(int(rng.integers(5, 40))):
-        said = f"{what}, action {number}"
-        at = rng.random()
-        if at < 0.66:
-            alive = step(rng, judge, alive, said)
-        elif at < 0.72:
-            many_steps(rng, judge, alive, said)
-        elif at < 0.80:
-            change(rng, judge, rnn, said)
-        elif at < 0.88:
-            others.append(alive)
-            alive = follow(rng, judge, alive, rnn, said)
-        elif at < 0.93:
-            state(rng, judge, alive, said)
-        elif at < 0.96:
-            alive.stream.reset()
-            alive.begin(None)
-            judge.true("stream setter", taken(alive.stream) == 0, said)
+    rnn = network(rng, known=KNOWN, stream=chance(rng, 0.7))
+    if rnn.overrun == "batch":  # by which sequences depend on each other
+        rnn.overrun = "last"
+    rnn = rnn.to_dtype(pick(rng, ("float32",) * 3 + ("bfloat16", "int8")))
+    with using_caches(caches(rng) if chance(rng, 0.3) else None):
+        lnrnn.set_num_threads(int(rng.integers(1, 4)))
+        if rnn.bidirectional or chance(rng, 0.3):
+            calls(rng, judge, rnn)
         else:
-            stored(rng, judge, rnn, said)
-    for other in others[-2:]:  # the streams that were copied have gone on as they were
-        step(rng, judge, other, f"{what}, the stream that was copied")
+            Lanes(rng, judge, rnn).play()
 
 
-def step(rng, judge, alive: Follower, what: str) -> Follower:
-    """One step, in one of the ways to call it."""
-    stream, batch = alive.stream, alive.batch
-    x = normal(rng, batch, alive.twin.input_size)
-    if alive.twin.overrun == "raise" and taken(stream) >= KNOWN:
-        before = [s.copy() for s in parts(alive.twin, stream.state)]
+def alone(rnn, x, start):
+    """y (T, W) and the state of one sequence x (T, D), in its own call."""
+    y, h = rnn(swapped(rnn, x[:, None]), start)
+    return swapped(rnn, y)[:, 0], h
+
+
+def calls(rng, judge, rnn) -> None:
+    """A call with resets, and the same sequences in a ragged array."""
+    batch = int(rng.integers(0, 8)) if chance(rng, 0.9) else int(rng.integers(8, 80))
+    steps = int(rng.integers(0, most_steps(rnn) + 1))
+    x, ends = inputs(rng, rnn, steps, batch), lengths(rng, steps, batch)
+    resets = rng.random((steps, batch)) < rng.random()
+    start = drawn_state(rng, rnn, batch)
+    what = f"{described(rnn)}, overrun {rnn.overrun}, {steps} steps of {batch}, lengths {ends}"
+    y, h = rnn(swapped(rnn, x), start, ends, swapped(rnn, resets))
+    y, ends = swapped(rnn, y), np.full(batch, steps) if ends is None else ends
+    for b in range(min(batch, 6)):
+        at = [0, *(t for t in range(1, ends[b]) if resets[t, b]), int(ends[b])]
+        for k, (first, end) in enumerate(zip(at[:-1], at[1:], strict=True)):
+            begin = [s.copy() for s in parts(rnn, taken(rnn, start, slice(b, b + 1)))]
+            for s in begin:
+                for d in range(rnn.num_directions):  # of each layer
+                    if k < len(at) - 2 if d else k or (ends[b] and resets[0, b]):
+                        s[d :: rnn.num_directions] = 0
+            want, state = alone(rnn, x[first:end, b], whole(rnn, begin))
+            judge.same("resets", y[first:end, b], want, f"{what}, part {k} of sequence {b}")
+            for got, s in zip(parts(rnn, h), parts(rnn, state), strict=True):
+                for d in range(rnn.num_directions):
+                    if k == (0 if d else len(at) - 2):
+                        own = slice(d, None, rnn.num_directions)
+                        judge.same("resets", got[own, b], s[own, 0], f"{what}, state of {b}")
+        assert not y[ends[b] :, b].any(), f"{what}: y past the length of {b}"
+    gap = int(rng.integers(0, 3))
+    offsets = gap + np.concatenate([[0], np.cumsum(ends)]).astype(int)
+    values = normal(rng, offsets[-1] + gap, rnn.input_size)
+    for b in range(batch):
+        values[offsets[b] : offsets[b + 1]] = x[: ends[b], b]
+    want, state = rnn(swapped(rnn, x), start, ends)
+    want = swapped(rnn, want)
+    flat = np.zeros((len(values), want.shape[2]), np.float32)
+    for b in range(batch):
+        flat[offsets[b] : offsets[b + 1]] = want[: ends[b], b]
+    layouts = [array for _, array in arranged(rng, values, 1)] or [values]
+    equal(judge, "ragged", rnn, rnn.ragged(layouts[0], offsets, start), (flat, state), f"{what}, ragged")
+
+
+@dataclass(frozen=True)
+class History:
+    """Of a lane: the state that it began with, its input since then, and the steps before."""
+
+    start: object
+    x: np.ndarray
+    before: int = 0
+
+    def then(self, x: np.ndarray) -> History:
+        return History(self.start, np.concatenate([self.x, x[None]]), self.before)
+
+
+class Lanes:
+    """A stream, the network as it was when the stream was made, and the history of every lane."""
+
+    def __init__(self, rng, judge, rnn) -> None:
+        self.rng, self.judge, self.rnn = rng, judge, rnn
+        self.count = int(rng.integers(1, 10)) if chance(rng, 0.9) else int(rng.integers(10, 90))
+        self.other: tuple | None = None  # a stream that was copied, with its histories
+        self.make()
+
+    def make(self) -> None:
+        self.twin = type(self.rnn).__new__(type(self.rnn))
+        self.twin.__setstate__(copy.copy(self.rnn).__getstate__())
+        self.stream, self.most = self.rnn.stream(self.count), most_steps(self.rnn)
+        zeros = taken(self.rnn, self.stream.state, slice(0, 1))
+        self.fresh = History(zeros, np.zeros((0, self.rnn.input_size), np.float32))
+        self.lanes = [self.fresh] * self.count
+        self.what = f"{described(self.rnn)}, overrun {self.rnn.overrun}, {self.count} lanes"
+
+    def play(self) -> None:
+        actions = {
+            self.step: 0.4, self.chunk: 0.2, self.move: 0.08, self.reset: 0.06, self.refused: 0.06,
+            self.set_state: 0.06, self.copied: 0.06, self.change: 0.08,
+        }  # fmt: skip
+        for number in range(int(self.rng.integers(3, 20))):
+            self.said = f"{self.what}, action {number}"
+            list(actions)[self.rng.choice(len(actions), p=list(actions.values()))]()
+        np.testing.assert_array_equal(self.stream.step, [lane.before + len(lane.x) for lane in self.lanes])
+        if self.other:
+            self.said = f"{self.what}, the stream that was copied"
+            self.stream, self.lanes, self.twin = self.other
+            self.step()
+
+    def some(self) -> np.ndarray:
+        return self.rng.permutation(self.count)[: self.rng.integers(0, self.count + 1)]
+
+    def feed(self, lane: int, x: np.ndarray, reset: bool) -> None:
+        self.lanes[lane] = (self.fresh if reset else self.lanes[lane]).then(x)
+
+    def is_full(self, lane: int) -> bool:
+        return len(self.lanes[lane].x) >= self.most
+
+    def check(self, y, rows, counts) -> None:
+        """y: for each row its last `counts` steps. Checks some rows."""
+        for i in self.rng.permutation(len(rows))[:5]:
+            lane = self.lanes[rows[i]]
+            want, state = alone(self.twin, lane.x, lane.start)
+            said = f"{self.said}, lane {rows[i]}"
+            self.judge.same("lanes", y[i], want[len(lane.x) - counts[i] :], said)
+            got_state = self.stream.get_state([int(rows[i])]).state
+            for got, s in zip(parts(self.rnn, got_state), parts(self.rnn, state), strict=True):
+                self.judge.same("lanes", got, s, f"{said}, state")
+
+    def step(self) -> None:
+        rows, width = self.some(), self.rnn.hidden_size
+        x = normal(self.rng, len(rows), self.rnn.input_size)
+        resets = np.array([self.is_full(lane) for lane in rows], bool)
+        resets |= self.rng.random(len(rows)) < 0.1
+        for lane, row, reset in zip(rows, x, resets, strict=True):
+            self.feed(lane, row, reset)
+        if self.count == 1 and len(rows) and not resets[0] and chance(self.rng, 0.5):
+            y = self.stream(x[0])[None]
+        else:
+            out = np.full((len(rows), 2 * width), np.nan, np.float32)
+            out = pick(self.rng, (None, out[:, :width], out[:, ::2], np.ascontiguousarray(out[:, ::2])))
+            layouts = [x, x.astype(np.float64), *(array for _, array in arranged(self.rng, x, 1))]
+            lanes = list(rows) if len(rows) % 2 else rows
+            y = self.stream(pick(self.rng, layouts), lanes, out=out, resets=resets)
+            assert out is None or y is out
+        self.check(np.array(y)[:, None], rows, [1] * len(rows))
+
+    def chunk(self) -> None:
+        rows, steps = self.some(), int(self.rng.integers(0, 5))
+        x = normal(self.rng, steps, len(rows), self.rnn.input_size)
+        counts = self.rng.integers(0, steps + 1, len(rows))
+        resets = self.rng.random((steps, len(rows))) < 0.2
+        for i, lane in enumerate(rows):
+            for t in range(counts[i]):
+                resets[t, i] |= self.is_full(lane)
+                self.feed(lane, x[t, i], resets[t, i])
+        y = self.stream(swapped(self.rnn, x), rows, lengths=counts, resets=swapped(self.rnn, resets))
+        y = swapped(self.rnn, y)
+        left = [min(n, len(self.lanes[lane].x)) for n, lane in zip(counts, rows, strict=True)]
+        self.check([y[n - k : n, i] for i, (n, k) in enumerate(zip(counts, left, strict=True))], rows, left)
+        for i, n in enumerate(counts):
+            assert not y[n:, i].any(), f"{self.said}: y past the length of row {i}"
+
+    def move(self) -> None:
+        """Some sessions change lanes, by a state that may be pickled."""
+        rows = self.some()
+        to = self.rng.permutation(self.count)[: len(rows)]
+        state, histories = self.stream.get_state(rows), [self.lanes[lane] for lane in rows]
+        if chance(self.rng, 0.5):
+            state = pickle.loads(pickle.dumps(state))
+        self.stream.set_state(to, state)
+        for lane, history in zip(to, histories, strict=True):
+            self.lanes[lane] = history
+
+    def reset(self) -> None:
+        rows = self.some() if chance(self.rng, 0.6) else None
+        self.stream.reset(rows)
+        for lane in range(self.count) if rows is None else rows:
+            self.lanes[lane] = self.fresh
+
+    def set_state(self) -> None:
+        """Sets the state of all lanes, and without batch norm their steps."""
+        drawn, step = drawn_state(self.rng, self.rnn, self.count), 0
+        if self.rnn.overrun is None:
+            step = int(self.rng.integers(0, 1000))
+            self.stream.step = step
+        else:
+            self.stream.reset()
+        self.stream.state = drawn
+        for got, want in zip(parts(self.rnn, self.stream.state), parts(self.rnn, drawn), strict=True):
+            self.judge.same("stream setter", got, want, f"{self.said}, state")
+            got[...] = np.nan  # a copy, or the next steps are wrong
+        states = [taken(self.rnn, drawn, slice(k, k + 1)) for k in range(self.count)]
+        self.lanes = [History(state, self.fresh.x, step) for state in states]
+
+    def copied(self) -> None:
+        """Continues with a copy of the stream. `play` makes a step with the old one in the end."""
+        self.other = self.stream, list(self.lanes), self.twin
+        kind, self.stream = copy_of(self.rng, self.stream)
+        self.judge.counts[kind] += 1
+        np.testing.assert_array_equal(self.stream.step, self.other[0].step)
+        old, new = (parts(self.rnn, stream.state) for stream in (self.other[0], self.stream))
+        for a, b in zip(old, new, strict=True):
+            alike(b, a, f"{self.said}, state of a {kind}")
+
+    def change(self) -> None:
+        """Sets something of the network. The stream stays as it is, and the network computes the bits of a
+        new one. Sometimes a new stream takes the place of the old one."""
+        rng, rnn = self.rng, self.rnn
+        drawn, at = (
+            parameters(rng, {name: v.shape for name, v in rnn.parameters().items()}, True),
+            rng.random(),
+        )
+        if at < 0.5:
+            name = pick(rng, list(drawn))
+            layouts = [drawn[name], *(array for _, array in arranged(rng, drawn[name], 1))]
+            setattr(rnn, name, pick(rng, layouts))
+            self.judge.same("setter", getattr(rnn, name), drawn[name], f"{self.said}, {name} was set")
+        elif at < 0.8 or rnn.overrun is None:
+            rnn.load_state_dict(rnn.state_dict() | drawn)
+        else:
+            rnn.overrun = pick(rng, ("raise", "last", "mean"))
+        x = normal(rng, 3, 3, rnn.input_size)
+        equal(self.judge, "setter", rnn, rnn(x), anew(rnn)(x), f"{self.said}, after a setter")
+        if chance(rng, 0.3):
+            self.make()
+
+    def refused(self) -> None:
+        """A call with a lane twice, a lane that does not exist, or a step too many changes no lane."""
+        before = [s.tobytes() for s in parts(self.rnn, self.stream.state)], self.stream.step.tobytes()
+        rows = self.some().tolist()
+        rows += [pick(self.rng, (-1, self.count, *rows))]
         try:
-            stream(x)
-        except lnrnn.SequenceTooLongError as error:
-            judge.true(
-                "stream refused", error.known_steps == KNOWN and error.length == taken(stream) + 1, what
-            )
+            self.stream(normal(self.rng, len(rows), self.rnn.input_size), rows)
+        except ValueError:
+            self.judge.counts["lanes refused"] += 1
         else:
-            raise AssertionError(f"{what}: step {taken(stream)} of {KNOWN} was taken")
-        for a, b in zip(before, parts(alive.twin, stream.state), strict=True):
-            alike(a, b, f"{what}: a refused step changed the state")
-        stream.reset()
-        alive.begin(None)
-    count = taken(stream)
-    alive.fed.append(x)
-    want, state = alive.expected()
-    how = rng.integers(6)
-    given = x
-    if how == 0:
-        found = list(arranged(rng, x, 1))
-        given = found[0][1] if found else x
-    elif how == 1:
-        given = x.astype(np.float64)
-    elif how == 2 and batch == 1:
-        given, want = x[0], want[0]
-    if how == 3:
-        out = np.full(want.shape, np.nan, np.float32)
-        y = stream(given, out=out)
-        assert y is out, f"{what}: out is what is returned"
-    elif how == 4:
-        out = np.full((*want.shape[:-1], 2 * want.shape[-1]), np.nan, np.float32)[..., ::2]
-        y = np.array(stream(given, out=out))
-        assert np.shares_memory(out, out) and not np.isnan(out).all()
-    else:
-        y = stream(given)
-    judge.same("stream step", y, np.ascontiguousarray(want), f"{what}, step {count}, given in way {how}")
-    assert taken(stream) == count + 1, what
-    if chance(rng, 0.3):
-        equal(judge, "stream state", alive.twin, (y, stream.state), (y, state), f"{what}, state")
-    if len(alive.fed) > 12 and alive.twin.overrun is None:  # a batch norm's history has to be whole
-        alive.begin(state)
-    elif len(alive.fed) > 24:
-        stream.reset()
-        alive.begin(None)
-    return alive
-
-
-def many_steps(rng, judge, alive: Follower, what: str) -> None:
-    """A sequence from a state that was set, with and without an output of one's own, and beside it one of its
-    places by a stream of its own."""
-    stream, twin = alive.stream, alive.twin
-    state(rng, judge, alive, what)
-    steps = int(rng.integers(2, KNOWN + 1 if twin.overrun == "raise" else 30))
-    x = normal(rng, steps, alive.batch, twin.input_size)
-    alive.fed = list(x)
-    start = parts(twin, alive.start)
-    y, _ = twin(x.swapaxes(0, 1) if twin.batch_first else x, alive.start)
-    y = np.ascontiguousarray(y.swapaxes(0, 1) if twin.batch_first else y)
-    own = None
-    if twin.overrun != "batch" or steps <= KNOWN:
-        place = int(rng.integers(alive.batch))
-        own = twin.stream(1)
-        own.state = whole(twin, [np.ascontiguousarray(s[:, place : place + 1]) for s in start])
-    out = np.empty_like(y[0])
-    for t in range(steps):
-        got = stream(x[t]) if t % 2 else stream(x[t], out=out)
-        judge.same("stream step", got, y[t], f"{what}, step {t} of many")
-        if own is not None:
-            judge.same("stream step", own(x[t, place]), y[t, place], f"{what}, place {place} alone, step {t}")
-
-
-def change(rng, judge, rnn, what: str) -> None:
-    """Sets something of the network that the stream came from: the stream stays as it was, and the network
-    computes what a new one of these parameters does."""
-    drawn = parameters(rng, {name: v.shape for name, v in rnn.parameters().items()}, True)
-    at = rng.random()
-    if at < 0.5:
-        name = pick(rng, list(drawn))
-        value = drawn[name]
-        found = list(arranged(rng, value, 1))
-        setattr(rnn, name, found[0][1] if found and chance(rng, 0.5) else value)
-        judge.same("setter", getattr(rnn, name), value, f"{what}, {name} was set")
-    elif at < 0.8 or rnn.overrun is None:
-        rnn.load_state_dict(rnn.state_dict() | drawn)
-    else:
-        rnn.overrun = pick(rng, ("raise", "last", "mean", "batch"))
-    fresh = anew(rnn)
-    x = normal(rng, 3, 3, rnn.input_size)
-    equal(judge, "setter", rnn, rnn(x), fresh(x), f"{what}, after a setter")
-
-
-def follow(rng, judge, alive: Follower, rnn, what: str) -> Follower:
-    """Goes on with a copy, or with a new stream of the network as it is now."""
-    at = rng.random()
-    if at < 0.3:
-        new, kind = alive.copied(copy.copy(alive.stream)), "copy"
-    elif at < 0.5:
-        new, kind = alive.copied(copy.deepcopy(alive.stream)), "deepcopy"
-    elif at < 0.8:
-        new, kind = alive.copied(pickle.loads(pickle.dumps(alive.stream))), "pickle"
-    else:
-        return Follower(rnn, alive.batch)
-    judge.counts[kind] += 1
-    assert taken(new.stream) == taken(alive.stream), what
-    old, now = (parts(alive.twin, s.stream.state) for s in (alive, new))
-    for a, b in zip(old, now, strict=True):
-        alike(b, a, f"{what}, state of a {kind}")
-    return new
-
-
-def state(rng, judge, alive: Follower, what: str) -> None:
-    """Sets the state; under batch norm the step is 0 then, for its history begins anew."""
-    shape = parts(alive.twin, alive.stream.state)[0].shape
-    drawn = [normal(rng, *shape) for _ in parts(alive.twin, None)]
-    if alive.twin.overrun is not None:
-        alive.stream.reset()
-    elif chance(rng, 0.3):
-        alive.stream.step = int(rng.integers(0, 1000))
-    alive.stream.state = whole(alive.twin, drawn)
-    alive.begin(whole(alive.twin, drawn))
-    got = parts(alive.twin, alive.stream.state)
-    judge.counts["stream setter"] += 1
-    for g, d in zip(got, drawn, strict=True):
-        alike(g, d, f"{what}, state that was set")
-        g[...] = np.nan  # what one reads is a copy
-
-
-def stored(rng, judge, rnn, what: str) -> None:
-    """The network goes to a file and comes back."""
-    rnn.save(FILE)
-    back = lnrnn.load(FILE)
-    os.remove(FILE)
-    x = normal(rng, 2, 2, rnn.input_size)
-    equal(judge, "file", rnn, back(x), rnn(x), f"{what}, from a file")
+            raise AssertionError(f"{self.said}: rows {rows} were accepted")
+        late = [number for number, lane in enumerate(self.lanes) if len(lane.x) >= KNOWN]
+        if self.twin.overrun == "raise" and late:
+            try:
+                self.stream(normal(self.rng, self.count, self.rnn.input_size))
+            except lnrnn.SequenceTooLongError as error:
+                right = (error.sequence, error.known_steps, error.length) == (late[0], KNOWN, KNOWN + 1)
+                self.judge.true("lanes refused", right, self.said)
+            else:
+                raise AssertionError(f"{self.said}: step {KNOWN} of lane {late[0]} was accepted")
+        after = [s.tobytes() for s in parts(self.rnn, self.stream.state)], self.stream.step.tobytes()
+        assert before == after, f"{self.said}: a refused call changed a lane"

@@ -1,14 +1,18 @@
-"""forward_train, backward and calibrate against back-propagation through time in the reference, and against
-themselves: twice, with other threads, in other memory, with padding of whatever."""
+"""forward_train, backward and calibrate, against back-propagation through time in the reference.
+
+A second call, other threads, memory layouts and padding give the same bits.
+"""
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 
 import lnrnn
 from fuzz_draw import arranged, chance, inputs, lengths, network, size
 from fuzz_judge import alike
-from fuzz_networks import described, equal
+from fuzz_networks import described, equal, swapped
 from fuzz_truth import compare
 from networks import (
     drawn_state,
@@ -24,21 +28,21 @@ from networks import (
 
 
 def gradients(ends, names, masks):
-    """-> compute for fuzz_truth.compare: gradients by the names, in that order."""
+    """-> `compute` of fuzz_truth.compare: the gradients with these names."""
 
     def compute(rnn, x, gy, *states):
         half = len(states) // 2
         start, after = whole(rnn, list(states[:half])), whole(rnn, list(states[half:]))
         _, _, tapes = reference_forward(rnn, x, start, ends, training=True, masks=masks)
-        found = named_gradients(rnn, reference_backward(rnn, tapes, gy, after, masks))
-        return [found[name] for name in names]
+        named = named_gradients(rnn, reference_backward(rnn, tapes, gy, after, masks))
+        return [named[name] for name in names]
 
     return compute
 
 
 def case(rng, judge) -> None:
     cell = ("RNN", "LSTM", "GRU")[rng.integers(3)]
-    sizes = min(size(rng), 100), min(size(rng), 100)  # the reference has to keep up
+    sizes = min(size(rng), 100), min(size(rng), 100)  # or the reference would take too long
     rnn = network(rng, cell=cell, sizes=sizes)
     per_step = isinstance(rnn.norm, lnrnn.BatchNormSpec)
     steps, batch = int(rng.integers(0, 7)), int(rng.integers(0, 9))
@@ -46,53 +50,53 @@ def case(rng, judge) -> None:
     h0, gh = drawn_state(rng, rnn, batch), drawn_state(rng, rnn, batch)
     gy = normal(rng, steps, batch, rnn.hidden_size * rnn.num_directions)
     what = f"{described(rnn)}, {steps} steps of {batch}, lengths {ends}"
-    swapped = (lambda a: a.swapaxes(0, 1)) if rnn.batch_first else (lambda a: a)
+    turn = partial(swapped, rnn)
     before, drops = rnn.state_dict(), dropping(rng, rnn)
     what = f"{what}, zoneout {rnn.zoneout}, {drops}"
 
-    y, h, tape = rnn.forward_train(swapped(x), h0, ends, **drops)
+    y, h, tape = rnn.forward_train(turn(x), h0, ends, **drops)
     masks = tape.masks
     true_y, true_h, tapes = reference_forward(rnn, x, h0, ends, training=True, masks=masks)
     if per_step or masks is not None:
-        found, true = [swapped(y), *parts(rnn, h)], [true_y, *parts(rnn, true_h)]
-        given = x, *parts(rnn, h0)
-        compare(judge, "forward_train", outcome(ends, masks), found, rnn, given, what, want=true)
+        results, true = [turn(y), *parts(rnn, h)], [true_y, *parts(rnn, true_h)]
+        arguments = x, *parts(rnn, h0)
+        compare(judge, "forward_train", outcome(ends, masks), results, rnn, arguments, what, want=true)
     else:
-        want = rnn(swapped(x), h0, ends)
+        want = rnn(turn(x), h0, ends)
         equal(judge, "forward_train", rnn, (y, h), want, f"{what}, training and inference")
-    got = named_gradients(rnn, rnn.backward(tape, swapped(gy), gh))
-    # relu's slope jumps at 0
+    got = named_gradients(rnn, rnn.backward(tape, turn(gy), gh))
+    # At 0 the derivative of relu is not defined.
     if not (isinstance(rnn, lnrnn.RNN) and rnn.nonlinearity == "relu") or kink(rnn, tapes) > 1e-3:
         true = named_gradients(rnn, reference_backward(rnn, tapes, gy, gh, masks))
         compare(
             judge, "backward", gradients(ends, list(got), masks),
-            [swapped(g) if name == "x" else g for name, g in got.items()], rnn,
+            [turn(g) if name == "x" else g for name, g in got.items()], rnn,
             (x, gy, *parts(rnn, h0), *parts(rnn, gh)), what, factor=3,
             cancels=cancelling(tapes, x, gy, *parts(rnn, gh)), want=[true[name] for name in got],
         )  # fmt: skip
-    agree(judge, got, named_gradients(rnn, rnn.backward(tape, swapped(gy), gh)), f"{what}, backward again")
-    without = named_gradients(rnn, rnn.backward(tape, swapped(gy), gh, grad_x=False))
-    judge.true("backward", without.pop("x") is None, f"{what}: gx that nobody wants")
+    agree(judge, got, named_gradients(rnn, rnn.backward(tape, turn(gy), gh)), f"{what}, backward again")
+    without = named_gradients(rnn, rnn.backward(tape, turn(gy), gh, grad_x=False))
+    judge.true("backward", without.pop("x") is None, f"{what}: gx in spite of grad_x=False")
     agree(judge, {name: got[name] for name in without}, without, f"{what}, without gx")
-    added(rng, judge, rnn, tape, swapped(gy), gh, got, what)
-    for name, other in arranged(rng, np.ascontiguousarray(swapped(gy)), 2):
+    added(rng, judge, rnn, tape, turn(gy), gh, got, what)
+    for name, other in arranged(rng, np.ascontiguousarray(turn(gy)), 2):
         agree(judge, got, named_gradients(rnn, rnn.backward(tape, other, gh)), f"{what}, gy {name}")
     if per_step:
         rnn.load_state_dict(before)
     for threads in (2, 3):
         lnrnn.set_num_threads(threads)
-        other = rnn.forward_train(swapped(x), h0, ends, **drops)
+        other = rnn.forward_train(turn(x), h0, ends, **drops)
         equal(judge, "forward_train", rnn, other[:2], (y, h), f"{what}, {threads} threads")
-        again = named_gradients(rnn, rnn.backward(other[2], swapped(gy), gh))
+        again = named_gradients(rnn, rnn.backward(other[2], turn(gy), gh))
         agree(judge, got, again, f"{what}, {threads} threads")
     lnrnn.set_num_threads(1)
     if ends is not None:
         past = np.arange(steps)[:, None] >= ends
         x, gy = x.copy(), gy.copy()
         x[past], gy[past] = np.nan, np.nan
-        other = rnn.forward_train(swapped(x), h0, ends, **drops)
+        other = rnn.forward_train(turn(x), h0, ends, **drops)
         equal(judge, "forward_train", rnn, other[:2], (y, h), f"{what}, NaN past the lengths")
-        again = named_gradients(rnn, rnn.backward(other[2], swapped(gy), gh))
+        again = named_gradients(rnn, rnn.backward(other[2], turn(gy), gh))
         agree(judge, got, again, f"{what}, NaN past the lengths")
     if per_step:
         calibrated(rng, judge, rnn, x, ends, what)
@@ -103,7 +107,7 @@ def case(rng, judge) -> None:
 
 
 def dropping(rng, rnn) -> dict[str, object]:
-    """The arguments dropout and seed of some cases; sets the network's zoneout, in some."""
+    """The arguments dropout and seed. Sometimes sets the network's zoneout."""
     if chance(rng, 0.3):
         rates = [float(rng.uniform(0, 0.9)) for _ in parts(rnn, rnn.zoneout)]
         rnn.zoneout = whole(rnn, rates)
@@ -117,7 +121,7 @@ def dropping(rng, rnn) -> dict[str, object]:
 
 
 def added(rng, judge, rnn, tape, gy, gh, got, what) -> None:
-    """With out=: to the bit what is there where that is 0; else within a few roundings of every addition."""
+    """backward with out=. Gradients added to 0 keep their bits; other sums differ by a few roundings."""
     exact, wanted = chance(rng, 0.5), chance(rng, 0.5)
     before = {
         name: np.zeros_like(p) if exact else normal(rng, *p.shape) * np.float32(4.0 ** rng.integers(-4, 5))
@@ -126,24 +130,26 @@ def added(rng, judge, rnn, tape, gy, gh, got, what) -> None:
     total = {name: before[name].copy() for name in rng.permutation(list(before)).tolist()}
     grads = rnn.backward(tape, gy, gh, wanted, out=total)
     judge.true("backward", grads[2] is total, f"{what}: out came back as another dict")
-    found = named_gradients(rnn, grads)
+    named = named_gradients(rnn, grads)
     states = [name for name in ("x", "h0", "c0") if name in got and (wanted or name != "x")]
-    agree(judge, {n: got[n] for n in states}, {n: found[n] for n in states}, f"{what}, states beside out")
+    agree(judge, {n: got[n] for n in states}, {n: named[n] for n in states}, f"{what}, states with out")
     if exact:  # 0 + -0 is 0
         sums = {n: g + 0 for n, g in total.items()}
         agree(judge, {n: got[n] + 0 for n in total}, sums, f"{what}, on zeros")
         return
     roundings = (gy.shape[0] * gy.shape[1] + 2) * 2.0**-24
     for name, start in before.items():
-        # the terms of a sum may be larger than it
+        # The terms of a sum may be larger than the sum.
         largest = np.abs(start).max(initial=0) + 8 * np.abs(got[name]).max(initial=0)
         want = start.astype(float) + got[name]
         judge.within(total[name], want, roundings * largest, f"{what}, {name}, added", "gradients, added")
 
 
 def cancelling(tapes, x, *upstream) -> float:
-    """What may be left, in float32, of gradients that cancel: a norm takes the mean off g / sigma, and over
-    two values, or over one or two sequences, nothing else is in it. A few roundings of the largest."""
+    """The error of gradients that cancel: a few roundings of the largest term.
+
+    A norm subtracts the mean from g / sigma. Over two values, or over one or two sequences, the exact
+    difference is 0."""
     rstd = 1.0
     for tape in tapes.values():
         for step in tape.steps:
@@ -170,26 +176,25 @@ def agree(judge, want, got, what) -> None:
 
 
 def calibrated(rng, judge, rnn, x, ends, what) -> None:
-    """The statistics of all sequences, however they are divided into batches: the reference's."""
+    """The statistics of all sequences are the reference's, for any division into batches."""
     steps, batch = x.shape[:2]
     whole_ones = np.full(batch, steps) if ends is None else ends
     x = np.nan_to_num(x)
     if not whole_ones.max(initial=0):
         return
     cut = int(rng.integers(0, batch + 1))
-    swapped = (lambda a: a.swapaxes(0, 1)) if rnn.batch_first else (lambda a: a)
-    rnn.calibrate([(swapped(x[:, part]), whole_ones[part]) for part in (slice(cut), slice(cut, None))])
+    rnn.calibrate([(swapped(rnn, x[:, p]), whole_ones[p]) for p in (slice(cut), slice(cut, None))])
     names = [name for name in rnn.state_dict() if name.startswith("running")]
     rnn.stream(1) if not rnn.bidirectional else None
 
     def compute(rnn, x):
         _, _, tapes = reference_forward(rnn, x, None, whole_ones, training=True)
-        found = {}
+        running = {}
         for suffix in [s for layer in suffixes(rnn) for s in layer]:
             for side, (mean, var) in tapes[suffix].statistics.items():
                 end = f"_{side}{suffix}" if side else suffix
-                found |= {f"running_mean{end}": mean, f"running_var{end}": var}
-        return [found[name] for name in names]
+                running |= {f"running_mean{end}": mean, f"running_var{end}": var}
+        return [running[name] for name in names]
 
     got = [getattr(rnn, name)[: rnn.known_steps] for name in names]
     compare(judge, "calibrate", compute, got, rnn, (x,), what)

@@ -1,6 +1,5 @@
-/* exp, tanh and sigmoid of include/lnrnn/simd/vmath.h as a program, for an emulator: the instruction set is the
- * one that is defined when it is compiled (-DLNRNN_ISA_NEON). A request is two uint32, the function and n, and
- * n floats; the answer n floats. */
+/* exp, tanh and sigmoid of include/lnrnn/simd/vmath.h as a program for an emulator. A macro chooses the instruction set
+ * (-DLNRNN_ISA_NEON). A request on stdin is two uint32, the function and n, and n floats; the answer on stdout is n floats. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,11 +1,9 @@
 """exp, tanh and sigmoid of every float32, on every instruction set of this machine.
 
-Prints, for each function and instruction set, the largest error in units in the last place (ULP) with its
-input, a histogram of the errors, and the results of NaN, infinities, zeros and subnormal numbers; and which
-instruction sets give the same bits. It fails if one of the limits in `broken` does not hold. aarch64: NEON
-and the scalar code of aarch64 run in an emulator on every 1021st input. ulp_judge.c has the reference, its
-own error, and the definition of a ULP.
-"""
+Prints for each function and instruction set the largest error in units in the last place (ULP) with its
+input, and which instruction sets give the same bits. It fails if a limit in `broken` does not hold. aarch64:
+NEON and the scalar code of aarch64 run in an emulator on every 1021st input. ulp_judge.c has the reference,
+its own error, and the definition of a ULP."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ import ctypes
 import platform
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,17 +25,16 @@ from outcome import Wrong, needs
 
 HERE = Path(__file__).parent
 FUNCTIONS = {"exp": _core.Function.EXP, "tanh": _core.Function.TANH, "sigmoid": _core.Function.SIGMOID}
-QUARTERS = 8
 BLOCK = 1 << 16
-EMULATED_STEP = 1021  # a prime: every exponent, and every low bit, comes up
-# By function the largest error in ULP, at most 2 as README.md promises, and the least part of the results
-# that are the nearest float: a little beside what was measured on all floats.
+EMULATED_STEP = 1021  # a prime, so all exponents and low bits occur
+# {function: (largest error in ULP, least part of results that are the nearest float)}. README.md promises 2
+# ULP. Measured on all floats, with a small margin.
 LIMITS = {"exp": (1.2, 0.995), "tanh": (1.9, 0.996), "sigmoid": (2.0, 0.97)}
-MANY = 1_000_000  # inputs, spread over all floats: so many show that part
+MANY = 1_000_000  # inputs, from which on the part of nearest results is judged
 REFERENCE_LIMIT = 2.0**-22  # ULP: NEAR_TIE of ulp_judge.c
-REFERENCE_EVERY = 4096  # of the inputs, one in so many is compared with long double
+REFERENCE_EVERY = 4096  # the reference of every so-manyth input is compared with long double
 
-# Instruction sets with a fused multiply-add, and those without: the same bits within each.
+# Instruction sets with a fused multiply-add. They give the same bits, and so do those without it.
 FUSED = ("avx512amx", "avx512bf16", "avx512vnni", "avx512", "avxvnni", "avx2", "neon")
 
 
@@ -45,38 +42,27 @@ class Verdict(ctypes.Structure):
     """`verdict` of ulp_judge.c."""
 
     COUNTS = (
-        "nans", "nan_wrong", "infinity_wrong", "out_of_range", "special_wrong", "subnormal_results",
-        "steps_back", "deepest_step",
+        "inputs", "nearest", "near_ties", "nans", "nan_wrong", "infinity_wrong", "out_of_range",
+        "special_wrong",
     )  # fmt: skip
     _fields_ = [
         ("largest", ctypes.c_double),
         ("input", ctypes.c_uint32),
         ("result", ctypes.c_uint32),
-        ("inputs", ctypes.c_uint64),
-        ("nearest", ctypes.c_uint64),
-        ("near_ties", ctypes.c_uint64),
-        ("above", ctypes.c_uint64 * QUARTERS),
         *((name, ctypes.c_uint64) for name in COUNTS),
-        ("step_input", ctypes.c_uint32),
-        ("unused", ctypes.c_uint32),
     ]
-
-    def histogram(self) -> list[int]:
-        """Results whose error is at most 1/4 ULP, at most 2/4, .. at most 2, and above."""
-        above = [self.inputs, *self.above]
-        return [a - b for a, b in zip(above, [*above[1:], 0], strict=True)]
 
 
 @dataclass
-class Found:
-    """What a sweep found of one function."""
+class Swept:
+    """The result of a sweep of one function."""
 
-    verdicts: dict[str, Verdict]
+    verdicts: dict[str, Verdict]  # by instruction set
+    differing: dict[tuple[str, str], int]  # the number of inputs with other bits, by two instruction sets
     reference_error: float = 0.0  # in ULP, against long double
-    differing: dict[tuple[str, str], int] = field(default_factory=dict)  # inputs with other bits, by two sets
 
     def same(self) -> list[list[str]]:
-        """The instruction sets in groups whose results are the same bits."""
+        """Groups of instruction sets whose results have the same bits."""
         groups: list[list[str]] = []
         for name in self.verdicts:
             group = next((g for g in groups if not self.differing[g[0], name]), None)
@@ -87,7 +73,7 @@ class Found:
 
 
 def judge() -> ctypes.CDLL:
-    """ulp_judge.c, compiled for the widest vectors of this machine."""
+    """ulp_judge.c, compiled for the best instruction set of this machine."""
     best = isa_families()[0]
     flags = ["-O3", "-fno-trapping-math", "-shared", "-fPIC", *ISAS[best][2]]
     path = built(f"ulp-judge-{platform.machine()}-{best}", native_compiler(), HERE / "ulp_judge.c", flags)
@@ -97,12 +83,11 @@ def judge() -> ctypes.CDLL:
     return library
 
 
-# f(name of a function, x, y): y = function(x)
-Computes = Callable[[str, np.ndarray, np.ndarray], None]
+Computes = Callable[[str, np.ndarray, np.ndarray], None]  # (name of a function, x, y): y = function(x)
 
 
 def native(isa: str) -> Computes:
-    """The public functions on one instruction set of this machine, which stays in use."""
+    """The public functions on an instruction set of this machine, which remains in use."""
 
     def run(function: str, x: np.ndarray, y: np.ndarray) -> None:
         _core.use_isa(isa)
@@ -112,7 +97,7 @@ def native(isa: str) -> Computes:
 
 
 class Emulated:
-    """The three functions on an instruction set of aarch64; `run` is a Computes."""
+    """The functions on an instruction set of aarch64; `run` is a Computes."""
 
     def __init__(self, isa: str) -> None:
         flags = [*ISAS[isa][2], "-static", f"-DLNRNN_ISA_{isa.upper()}"]
@@ -136,67 +121,65 @@ def address(array: np.ndarray) -> ctypes.c_void_p:
 
 def sweep(
     function: str, sets: dict[str, Computes], step: int = 1, *, first: int = 0, last: int = 1 << 32
-) -> Found:
-    """The floats with the bits first, first + step, .. < last through `function` on each of the sets."""
+) -> Swept:
+    """`function` of the floats with the bits first, first + step, ... < last, on each of the sets."""
     library, number = judge(), int(FUNCTIONS[function])
     names = list(sets)
-    found = Found({name: Verdict() for name in names})
-    found.differing = {(a, b): 0 for a in names for b in names}
+    swept = Swept({name: Verdict() for name in names}, {(a, b): 0 for a in names for b in names})
     count = -(-(last - first) // step)
-    room = min(count, BLOCK) + 1
-    x, nearest = np.empty(room, np.float32), np.empty(room, np.float32)
-    truth, per_ulp, errors = np.empty((3, room))
-    tie = np.empty(room, np.uint8)
-    results = {name: np.empty(room, np.float32) for name in names}
+    most = min(count, BLOCK)
+    x, nearest = np.empty(most, np.float32), np.empty(most, np.float32)
+    truth, per_ulp, errors = np.empty((3, most))
+    tie = np.empty(most, np.uint8)
+    results = {name: np.empty(most, np.float32) for name in names}
     reference = [address(a) for a in (x, truth, per_ulp, nearest, tie)]
     for start in range(0, count, BLOCK):
-        begin = int(start > 0)  # one more before: the neighbour of the first
-        n = min(BLOCK, count - start) + begin
+        n = min(BLOCK, count - start)
         size = ctypes.c_size_t(n)
-        bits = ctypes.c_uint32(first + (start - begin) * step)
+        bits = ctypes.c_uint32(first + start * step)
         library.judge_inputs(bits, ctypes.c_uint32(step), size, reference[0])
         library.judge_reference(number, size, *reference)
         some = [np.ascontiguousarray(a[: n : max(1, REFERENCE_EVERY // step)]) for a in (x, truth, per_ulp)]
         error = library.judge_reference_error(number, ctypes.c_size_t(some[0].size), *map(address, some))
-        found.reference_error = max(found.reference_error, error)
+        swept.reference_error = max(swept.reference_error, error)
         blocks: dict[str, Verdict] = {}
         for k, name in enumerate(names):
             sets[name](function, x[:n], results[name][:n])
             for other in names[:k]:
                 different = library.judge_different(size, address(results[other]), address(results[name]))
-                found.differing[other, name] += different
-                found.differing[name, other] += different
+                swept.differing[other, name] += different
+                swept.differing[name, other] += different
                 if not different and name not in blocks:
                     blocks[name] = blocks[other]
             if name not in blocks:
                 blocks[name] = Verdict()
                 rest = address(results[name]), address(errors), ctypes.byref(blocks[name])
-                library.judge_compare(number, ctypes.c_size_t(begin), size, *reference, *rest)
-            library.judge_add(ctypes.byref(found.verdicts[name]), ctypes.byref(blocks[name]))
-    return found
+                library.judge_compare(number, size, *reference, *rest)
+            library.judge_add(ctypes.byref(swept.verdicts[name]), ctypes.byref(blocks[name]))
+    return swept
 
 
-def broken(function: str, found: Found) -> list[str]:
-    """What does not hold of what has to, each with what shows it."""
+def broken(function: str, swept: Swept) -> list[str]:
+    """The limits that do not hold."""
     wrong = []
-    if not found.reference_error < REFERENCE_LIMIT:
-        wrong.append(f"{function}: the reference is off by {found.reference_error:.3g} ULP")
-    for name, v in found.verdicts.items():
+    if not swept.reference_error < REFERENCE_LIMIT:
+        wrong.append(f"{function}: the reference is wrong by {swept.reference_error:.3g} ULP")
+    for name, v in swept.verdicts.items():
         where = f"{function} on {name}"
         most, part = LIMITS[function]
         if not v.largest <= most:
             wrong.append(f"{where}: {v.largest:.4f} ULP; {reproducer(function, name, v.input)}")
         if v.inputs >= MANY and v.nearest + v.near_ties < part * v.inputs:
             wrong.append(f"{where}: only {v.nearest} of {v.inputs} results are the nearest float")
-        for count, what in (
-            (v.nan_wrong, "results are NaN of a number, or no NaN of NaN"),
+        for count, error in (
+            (v.nan_wrong, "results are NaN of a number, or a number of NaN"),
             (v.infinity_wrong, "results are infinite where the nearest float is not, or the reverse"),
             (v.out_of_range, "results are out of range or have the wrong sign"),
             (v.special_wrong, "results of zeros, subnormal or infinite inputs are not the nearest float"),
         ):
             if count:
-                wrong.append(f"{where}: {count} {what}")
-    for (a, b), count in found.differing.items():
+                wrong.append(f"{where}: {count} {error}")
+    for (a, b), count in swept.differing.items():
         if a < b and count and (a in FUSED) == (b in FUSED):
             wrong.append(f"{function}: {a} and {b} differ on {count} inputs")
     return wrong
@@ -213,46 +196,38 @@ def number(bits: int) -> str:
     return f"{np.array(bits, np.uint32).view(np.float32)[()]!s} ({bits:#010x})"
 
 
-def report(function: str, found: Found) -> str:
+def report(function: str, swept: Swept) -> str:
     """Instruction sets joined by = give the same bits."""
     lines = []
-    groups = found.same()
+    groups = swept.same()
     for group in groups:
-        v = found.verdicts[group[0]]
+        v = swept.verdicts[group[0]]
         lines.append(
             f"{function} on {' = '.join(group)}: {v.inputs} numbers and {v.nans} NaN;"
             f" largest error {v.largest:.4f} ULP at {number(v.input)}, result {number(v.result)}"
         )
         lines.append(
             f"    the nearest float: {v.nearest} ({100 * v.nearest / (v.inputs - v.near_ties):.3f} %),"
-            f" apart from {v.near_ties} too near to a tie; subnormal results: {v.subnormal_results}"
+            f" apart from {v.near_ties} too near to a tie"
         )
-        edges = ", ".join(f"<= {k / QUARTERS * 2}: {n}" for k, n in enumerate(v.histogram()[:-1], 1) if n)
-        lines.append(f"    errors in ULP {edges}, above 2: {v.histogram()[-1]}")
-        lines.append(
-            f"    wrong NaN {v.nan_wrong}, infinities {v.infinity_wrong}, range or sign {v.out_of_range},"
-            f" results of zeros, subnormals, infinities {v.special_wrong}"
-        )
-        deepest = f", by {v.deepest_step} floats at most, at {number(v.step_input)}" if v.steps_back else ""
-        lines.append(f"    steps against the function's direction: {v.steps_back}{deepest}")
     for k, a in enumerate(groups):
         for b in groups[k + 1 :]:
-            lines.append(f"{function}: {a[0]} and {b[0]} differ on {found.differing[a[0], b[0]]} inputs")
-    lines.append(f"{function}: the reference against long double: {found.reference_error:.2g} ULP")
+            lines.append(f"{function}: {a[0]} and {b[0]} differ on {swept.differing[a[0], b[0]]} inputs")
+    lines.append(f"{function}: the reference against long double: {swept.reference_error:.2g} ULP")
     return "\n".join(lines)
 
 
 def judged(sets: dict[str, Computes], options: argparse.Namespace, least_step: int) -> dict[str, str]:
-    """Each function on all the sets. -> by function the largest error and the parts of nearest results."""
+    """Sweeps each function on all the sets. -> {function: largest error}."""
     step = max(1_000_003 if options.quick else options.step, least_step)
     wrong, figures = [], {}
     with using_threads(1), using_isa(available_isas()[0]):
         for function in options.function or FUNCTIONS:
-            found = sweep(function, sets, step)
+            swept = sweep(function, sets, step)
             print(f"--- {function}, every float" if step == 1 else f"--- {function}, step {step}")
-            print(report(function, found), flush=True)
-            wrong += broken(function, found)
-            worst = max(found.verdicts.values(), key=lambda v: v.largest)
+            print(report(function, swept), flush=True)
+            wrong += broken(function, swept)
+            worst = max(swept.verdicts.values(), key=lambda v: v.largest)
             figures[function] = f"{worst.largest:.4f} ULP at most, {worst.inputs} inputs"
     if wrong:
         raise Wrong("\n".join(wrong))
@@ -264,7 +239,7 @@ def here(options: argparse.Namespace) -> dict[str, str]:
 
 
 def aarch64(options: argparse.Namespace) -> dict[str, str]:
-    """NEON and aarch64's scalar code beside the best set of this machine and its scalar code."""
+    """NEON and aarch64's scalar code, against the best set of this machine and its scalar code."""
     needs(GCC_AARCH64, QEMU)
     machines = {"neon": Emulated("neon"), "scalar on aarch64": Emulated("scalar")}
     sets = {isa: native(isa) for isa in (available_isas()[0], "scalar")}
@@ -277,7 +252,7 @@ def aarch64(options: argparse.Namespace) -> dict[str, str]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--step", type=int, default=1, help="every so manyth float; 1 is all of them")
+    parser.add_argument("--step", type=int, default=1, help="every so-manyth float; 1 is all of them")
     parser.add_argument("--function", choices=FUNCTIONS, action="append", help="only this; may be repeated")
 
 

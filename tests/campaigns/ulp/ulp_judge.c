@@ -1,14 +1,12 @@
 /* Judges float32 results of exp, tanh and sigmoid: a shared library for run_ulp.py.
  *
- * The reference is computed in double. With x = n ln2 + r, |r| <= ln2/2, expm1(r) is its Taylor polynomial of
- * degree 14, whose remainder is below r^15/15! < 2^-62. ln2 is split so that n times its high part is exact
- * for |n| < 2^11; what remains are fewer than ten roundings of 2^-53 each, so exp, tanh and sigmoid have a
- * relative error below 2^-49. That is 2^-25 units in the last place of a float. judge_reference compares it
- * with the long double functions of the C library.
+ * The reference is computed in double. With x = n ln2 + r, |r| <= ln2/2, expm1(r) is its Taylor polynomial of degree 14. Its
+ * remainder is below r^15/15! < 2^-62. ln2 is split so that n times its high part is exact for |n| < 2^11. Fewer than ten
+ * roundings of 2^-53 remain, so exp, tanh and sigmoid have a relative error below 2^-49. That is 2^-25 ULP of a float.
+ * judge_reference_error compares it with the long double functions of the C library.
  *
- * A unit (ULP) is the distance of two floats in the binade of the true value, 2^-149 at the least. Where the
- * true value rounds to infinity the result has to be infinity; an infinity in other places counts as 2^128.
- */
+ * A ULP is the distance of two floats in the binade of the true value, at least 2^-149. If the true value rounds to
+ * infinity, the result must be infinity; any other infinity counts as 2^128. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -16,10 +14,10 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { EXP, TANH, SIGMOID, QUARTERS = 8 };
+enum { EXP, TANH, SIGMOID };
 
-/* A true value closer than this to the middle of two floats, in ULP: which of the two is the nearest is left
- * open. It is eight times the bound of the reference's error. */
+/* If the true value is closer than this to the middle of two floats, in ULP, either may be the nearest. This is eight times the
+ * bound of the reference's error. */
 #define NEAR_TIE 0x1p-22
 
 typedef struct {
@@ -27,16 +25,11 @@ typedef struct {
     uint32_t input, result;
     uint64_t inputs;             /* that are numbers */
     uint64_t nearest, near_ties; /* results that are the float nearest to the true value; undecided ones */
-    uint64_t above[QUARTERS];    /* results whose error is above 1/4, 2/4, .. ULP */
     uint64_t nans;               /* inputs that are NaN */
     uint64_t nan_wrong;          /* NaN of a number, or a number of NaN */
     uint64_t infinity_wrong;     /* infinity where the true value rounds to a finite float, or the reverse */
     uint64_t out_of_range;       /* exp or sigmoid with a sign bit, sigmoid or |tanh| above 1, tanh's sign */
     uint64_t special_wrong;      /* of 0, -0, subnormal and infinite inputs: not the nearest float */
-    uint64_t subnormal_results;
-    uint64_t steps_back;   /* neighbouring inputs whose results are in the wrong order */
-    uint64_t deepest_step; /* by how many floats at most, and the input that has it */
-    uint32_t step_input, unused;
 } verdict;
 
 static inline double bits_double(uint64_t u)
@@ -71,7 +64,7 @@ static inline double expm1_reduced(double x, double *power)
 
 static inline double clamped(double x, double most) { return x > most ? most : x < -most ? -most : x; }
 
-/* NaN gives any number. */
+/* x, not NaN -> the true value. */
 static inline double wide(const int function, double x)
 {
     double power, p;
@@ -90,8 +83,7 @@ static inline double wide(const int function, double x)
     return (x < 0 ? e : 1) / (1 + e);
 }
 
-/* The reference: x (n) -> true values (n), their units' reciprocals (n), the nearest floats (n), and whether
- * that is undecided (n). */
+/* x (n) -> true values (n), 1 / their ULP (n), the nearest floats (n), and whether another float may be the nearest (n). */
 #define REFERENCE(name, function)                                                                            \
     static void name(size_t n, const float *x, double *truth, double *per_ulp, float *nearest, uint8_t *tie) \
     {                                                                                                        \
@@ -122,7 +114,7 @@ EXPORT void judge_reference(int function, size_t n, const float *x, double *trut
                         : reference_sigmoid)(n, x, truth, per_ulp, nearest, tie);
 }
 
-/* The largest distance of the true values from the C library's long double functions, in ULP of a float. */
+/* The largest distance of true values (n) from the C library's long double functions, in ULP of a float. */
 EXPORT double judge_reference_error(int function, size_t n, const float *x, const double *truth,
                                     const double *per_ulp)
 {
@@ -140,7 +132,7 @@ EXPORT double judge_reference_error(int function, size_t n, const float *x, cons
     return largest;
 }
 
-/* x (n): the floats whose bits are first, first + step, .. */
+/* x (n): the floats with the bits first, first + step, ... */
 EXPORT void judge_inputs(uint32_t first, uint32_t step, size_t n, uint32_t *x)
 {
     for (size_t i = 0; i < n; i++)
@@ -149,7 +141,7 @@ EXPORT void judge_inputs(uint32_t first, uint32_t step, size_t n, uint32_t *x)
 
 static inline int is_nan(uint32_t u) { return (u & 0x7fffffff) > 0x7f800000; }
 
-/* How many of two results of the same inputs differ in their bits; all NaN are one. */
+/* a (n), b (n) -> how many differ in their bits. All NaN count as equal. */
 EXPORT uint64_t judge_different(size_t n, const uint32_t *a, const uint32_t *b)
 {
     uint64_t different = 0;
@@ -159,12 +151,8 @@ EXPORT uint64_t judge_different(size_t n, const uint32_t *a, const uint32_t *b)
     return different;
 }
 
-/* A float's place among all floats in their order. */
-static inline int32_t place(uint32_t u) { return (int32_t)(u ^ ((uint32_t)((int32_t)u >> 31) & 0x7fffffff)); }
-
-/* Adds what is to be said of the results got (n) of x (n), n < 2^32, to *v; errors (n) is room to work. begin: 1
- * if x[0] is there only as the neighbour of x[1]. */
-EXPORT void judge_compare(int function, size_t begin, size_t n, const uint32_t *x, const double *truth,
+/* Adds the verdict on results got (n) of x (n), n < 2^32, to *v. errors (n): scratch. */
+EXPORT void judge_compare(int function, size_t n, const uint32_t *x, const double *truth,
                           const double *per_ulp, const float *nearest, const uint8_t *tie,
                           const uint32_t *got, double *errors, verdict *v)
 {
@@ -172,16 +160,15 @@ EXPORT void judge_compare(int function, size_t begin, size_t n, const uint32_t *
     const uint32_t odd = function == TANH ? sign : 0, most = function == EXP ? infinity : 0x3f800000;
     const uint32_t *const best = (const uint32_t *)nearest; /* built with -fno-strict-aliasing */
     const float *const values = (const float *)got;
-    /* Loops that the compiler turns into vector code: one with doubles, one with integers. */
-    for (size_t i = begin; i < n; i++) {
+    /* Two loops, of doubles and of integers, that the compiler vectorises. */
+    for (size_t i = 0; i < n; i++) {
         const double y = values[i], value = y > 0x1p128 ? 0x1p128 : y < -0x1p128 ? -0x1p128 : y;
         const double error = fabs(value - truth[i]) * per_ulp[i];
         errors[i] = error <= 0x1p1000 ? error : INFINITY; /* of NaN too */
     }
-    uint32_t nans = 0, nan_wrong = 0, infinity_wrong = 0, range = 0, special = 0, subnormal = 0, right = 0,
-             ties = 0;
+    uint32_t nans = 0, nan_wrong = 0, infinity_wrong = 0, range = 0, special = 0, right = 0, ties = 0;
     uint32_t overflows = 0;
-    for (size_t i = begin; i < n; i++) {
+    for (size_t i = 0; i < n; i++) {
         const uint32_t u = x[i], magnitude = u & ~sign, g = got[i], g_magnitude = g & ~sign;
         const uint32_t nan = magnitude > infinity, number = !nan, open = tie[i];
         const uint32_t overflow = (best[i] & ~sign) == infinity;
@@ -190,66 +177,34 @@ EXPORT void judge_compare(int function, size_t begin, size_t n, const uint32_t *
         infinity_wrong += number & ((g_magnitude == infinity) != overflow);
         range += number & (((g ^ (u & odd)) >> 31) | (g_magnitude > most));
         special += number & ((magnitude < 0x00800000) | (magnitude == infinity)) & (g != best[i]);
-        subnormal += number & (g_magnitude != 0) & (g_magnitude < 0x00800000);
         ties += number & open;
         right += number & !open & (g == best[i]);
     }
     if (nans | overflows)
-        for (size_t i = begin; i < n; i++)
+        for (size_t i = 0; i < n; i++)
             errors[i] = is_nan(x[i])                    ? 0
                         : (best[i] & ~sign) == infinity ? (got[i] == best[i] ? 0 : INFINITY)
                                                         : errors[i];
     double largest = 0;
-    for (size_t i = begin; i < n; i++)
+    for (size_t i = 0; i < n; i++)
         largest = errors[i] > largest ? errors[i] : largest;
-    for (int k = 0; k < QUARTERS && largest > (k + 1) / 4.; k++) {
-        uint64_t above = 0;
-        for (size_t i = begin; i < n; i++)
-            above += errors[i] > (k + 1) / 4.;
-        v->above[k] += above;
-    }
-    /* By how many floats a result is on the wrong side of the one before it. Negative floats come in falling
-     * order. As unsigned numbers: the results' distance is less than 2^31 where their signs are the same. */
-    uint32_t back = 0, deepest = 0;
-    for (size_t i = 1; i < n; i++) {
-        const int32_t a = place(got[i - 1]), b = place(got[i]);
-        const int32_t low = x[i] >> 31 ? a : b, high = x[i] >> 31 ? b : a;
-        const uint32_t comparable = !(((x[i] ^ x[i - 1]) >> 31) | is_nan(x[i]) | is_nan(x[i - 1]));
-        const uint32_t step = comparable & (low < high) ? (uint32_t)high - (uint32_t)low : 0;
-        back += step > 0;
-        deepest = step > deepest ? step : deepest;
-    }
-    v->inputs += n - begin - nans;
+    v->inputs += n - nans;
     v->nans += nans, v->nan_wrong += nan_wrong, v->infinity_wrong += infinity_wrong, v->out_of_range += range;
-    v->special_wrong += special, v->subnormal_results += subnormal, v->nearest += right, v->near_ties += ties;
-    v->steps_back += back;
+    v->special_wrong += special, v->nearest += right, v->near_ties += ties;
     if (largest > v->largest) {
-        size_t i = begin;
+        size_t i = 0;
         while (errors[i] < largest)
             i++;
         v->largest = largest, v->input = x[i], v->result = got[i];
     }
-    if (deepest > v->deepest_step) {
-        v->deepest_step = deepest;
-        for (size_t i = 1; i < n; i++) {
-            const int64_t rise = (int64_t)place(got[i]) - place(got[i - 1]);
-            if (!is_nan(x[i]) && !is_nan(x[i - 1]) && (x[i] >> 31 ? rise : -rise) == deepest)
-                v->step_input = x[i];
-        }
-    }
 }
 
-/* *to += *block, where another instruction set has the same results. */
+/* *to += *block. */
 EXPORT void judge_add(verdict *to, const verdict *block)
 {
     if (block->largest > to->largest)
         to->largest = block->largest, to->input = block->input, to->result = block->result;
-    if (block->deepest_step > to->deepest_step)
-        to->deepest_step = block->deepest_step, to->step_input = block->step_input;
-    for (int k = 0; k < QUARTERS; k++)
-        to->above[k] += block->above[k];
     to->inputs += block->inputs, to->nearest += block->nearest, to->near_ties += block->near_ties;
     to->nans += block->nans, to->nan_wrong += block->nan_wrong, to->infinity_wrong += block->infinity_wrong;
     to->out_of_range += block->out_of_range, to->special_wrong += block->special_wrong;
-    to->subnormal_results += block->subnormal_results, to->steps_back += block->steps_back;
 }
