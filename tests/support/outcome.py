@@ -45,8 +45,7 @@ def until(seconds: float) -> Iterator[None]:
         yield
 
 
-def restart_with(environment: dict[str, str], *before: str) -> None:
-    """Runs this program again with those variables, after the words `before`, unless it has the variables."""
+def restart_with(environment: dict[str, str]) -> None:
+    """Runs this program again with those variables, unless it has them."""
     if environment.items() - os.environ.items():
-        command = [*before, sys.executable, *sys.argv]
-        os.execvpe(command[0], command, {**os.environ, **environment})
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **environment})

@@ -1,6 +1,6 @@
-/* A library for LD_PRELOAD that makes the n-th request of a call fail: for memory (malloc and its family,
- * mmap), or to the file system (open, write, fsync, rename, ...). Only requests of the thread that called
- * faults_call are counted, and only until it returns. Glibc only: it knows the allocator as __libc_malloc. */
+/* A library for LD_PRELOAD that lets the n-th request of a call fail. Requests are those for memory (malloc and its family,
+ * mmap), or those to the file system (open, write, fsync, rename, ...). Only requests of the thread in faults_call count,
+ * until it returns. It needs glibc, whose allocator has the name __libc_malloc. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -20,33 +20,33 @@ void *__libc_realloc(void *, size_t);
 void *__libc_memalign(size_t, size_t);
 void __libc_free(void *);
 
-/* Of the interpreter that loads this library; other programs do not have it, and do not call faults_call. */
+/* Weak, since programs other than Python load this library too. They do not call faults_call. */
 extern void *PyObject_CallNoArgs(void *callable) __attribute__((weak));
 
 enum { MEMORY = 1, FILES = 2 };
 
-/* Initial-exec: the first use of another model would allocate. */
+/* Initial-exec, since the first access by another model allocates. */
 #define OWN static __thread __attribute__((tls_model("initial-exec")))
 OWN int counted; /* MEMORY, FILES, or 0 */
 OWN long requests, failing_at;
-OWN long failing_to; /* the last one that fails */
-OWN int with_error;  /* of FILES: errno; 0: a write writes half */
+OWN long failing_to; /* the last request that fails */
+OWN int with_error;  /* of FILES: errno; 0: half of the bytes are read or written */
 OWN long failed;
 
-static long blocks, mapped; /* of the process: blocks of memory that are not free, bytes of mappings */
+static long blocks, mapped; /* of the process: allocated blocks, bytes of mappings */
 static uintptr_t spared_from, spared_to;
 
-/* What the code between these addresses asks for neither counts nor fails. */
+/* Requests of the code between these addresses neither count nor fail. */
 void faults_spare(uintptr_t from, uintptr_t to) { spared_from = from, spared_to = to; }
 
 long faults_blocks(void) { return __atomic_load_n(&blocks, __ATOMIC_RELAXED); }
 long faults_mapped(void) { return __atomic_load_n(&mapped, __ATOMIC_RELAXED); }
-/* Of the last call: requests that were counted, and those that failed. */
+/* Requests of the last call, and those that failed. */
 long faults_requests(void) { return requests; }
 long faults_failed(void) { return failed; }
 
-/* callable() whose requests from number `at` on (the first is 1) fail, `count` of them; at = 0: none does. -> its
- * result, or NULL with an exception set. */
+/* Runs callable(), and lets `count` requests from number `at` on fail; the first is 1, at = 0 is none. -> its result, or NULL
+ * with an exception set. */
 void *faults_call(void *callable, int kind, long at, long count, int error)
 {
     requests = failed = 0, failing_at = at, failing_to = at + count - 1, with_error = error;
@@ -72,16 +72,19 @@ static int fails(int kind, void *caller)
 
 /* --- memory -------------------------------------------------------------------------------------------- */
 
-static void *given(void *block)
+static void *counted_block(void *block)
 {
     if (block)
         __atomic_add_fetch(&blocks, 1, __ATOMIC_RELAXED);
     return block;
 }
 
-void *malloc(size_t size) { return fails(MEMORY, CALLER) ? NULL : given(__libc_malloc(size)); }
+void *malloc(size_t size) { return fails(MEMORY, CALLER) ? NULL : counted_block(__libc_malloc(size)); }
 
-void *calloc(size_t n, size_t size) { return fails(MEMORY, CALLER) ? NULL : given(__libc_calloc(n, size)); }
+void *calloc(size_t n, size_t size)
+{
+    return fails(MEMORY, CALLER) ? NULL : counted_block(__libc_calloc(n, size));
+}
 
 void *realloc(void *block, size_t size)
 {
@@ -89,7 +92,7 @@ void *realloc(void *block, size_t size)
         return NULL;
     void *other = __libc_realloc(block, size);
     if (!block)
-        given(other);
+        counted_block(other);
     else if (!other && !size)
         __atomic_sub_fetch(&blocks, 1, __ATOMIC_RELAXED);
     return other;
@@ -102,32 +105,31 @@ void free(void *block)
     __libc_free(block);
 }
 
-#define ALIGNED(name)                                                                  \
-    void *name(size_t alignment, size_t size)                                          \
-    {                                                                                  \
-        return fails(MEMORY, CALLER) ? NULL : given(__libc_memalign(alignment, size)); \
+#define ALIGNED(name)                                                                          \
+    void *name(size_t alignment, size_t size)                                                  \
+    {                                                                                          \
+        return fails(MEMORY, CALLER) ? NULL : counted_block(__libc_memalign(alignment, size)); \
     }
 ALIGNED(memalign)
 ALIGNED(aligned_alloc)
 
 int posix_memalign(void **block, size_t alignment, size_t size)
 {
-    void *found = fails(MEMORY, CALLER) ? NULL : given(__libc_memalign(alignment, size));
-    if (!found)
+    void *allocated = fails(MEMORY, CALLER) ? NULL : counted_block(__libc_memalign(alignment, size));
+    if (!allocated)
         return ENOMEM;
-    *block = found;
+    *block = allocated;
     return 0;
 }
 
-/* The function of that name that comes after this library's. dlsym may allocate, for which no call is to
- * fail. */
+/* The next function of that name after this library's. Requests of dlsym do not count. */
 static void *next(const char *name)
 {
     const int before = counted;
     counted = 0;
-    void *found = dlsym(RTLD_NEXT, name);
+    void *function = dlsym(RTLD_NEXT, name);
     counted = before;
-    return found;
+    return function;
 }
 
 #define NEXT(type, name, ...)         \
@@ -141,10 +143,10 @@ static void *next(const char *name)
         NEXT(void *, name, void *, size_t, int, int, int, off_t);                             \
         if (fails(MEMORY, CALLER))                                                            \
             return MAP_FAILED;                                                                \
-        void *found = real(address, size, protection, flags, file, offset);                   \
-        if (found != MAP_FAILED)                                                              \
+        void *mapping = real(address, size, protection, flags, file, offset);                 \
+        if (mapping != MAP_FAILED)                                                            \
             __atomic_add_fetch(&mapped, (long)size, __ATOMIC_RELAXED);                        \
-        return found;                                                                         \
+        return mapping;                                                                       \
     }
 MMAP(mmap)
 MMAP(mmap64)
@@ -178,7 +180,6 @@ int munmap(void *address, size_t size)
 OPEN(open)
 OPEN(open64)
 
-/* With an error of 0, half of the bytes are read or written. */
 #define TRANSFER(name, type)                                                    \
     ssize_t name(int file, type bytes, size_t size)                             \
     {                                                                           \
@@ -205,7 +206,7 @@ CALL(int, fstat64, (int file, struct stat64 *found), (file, found), int, struct 
 CALL(off_t, lseek, (int file, off_t offset, int whence), (file, offset, whence), int, off_t, int)
 CALL(off64_t, lseek64, (int file, off64_t offset, int whence), (file, offset, whence), int, off64_t, int)
 
-/* As Linux does it, the descriptor is closed even where close fails. */
+/* As on Linux, the descriptor is closed even if close fails. */
 int close(int file)
 {
     NEXT(int, close, int);

@@ -1,5 +1,5 @@
-"""Under the limits of the system: sizes of files, a full disk, processes, address space. Each is an error
-that says so, or the right result, and the next call is right.
+"""Limits of the system: sizes of files, processes, address space. A call raises an error of the limit, or
+gives the right result, and the next call is right.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ import argparse
 import errno
 import os
 import resource
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -20,13 +19,12 @@ from operations import bits
 
 import lnrnn
 from lnrnn.cli import write_array
-from outcome import Missing, needs, restart_with
 from source_copy import ROOT
 
 
 @contextmanager
 def limited(kind: int, value: int) -> Iterator[None]:
-    """The soft limit, which may be raised again."""
+    """Sets the soft limit, which may be raised again."""
     _, hard = resource.getrlimit(kind)
     resource.setrlimit(kind, (value, hard))
     try:
@@ -36,7 +34,7 @@ def limited(kind: int, value: int) -> Iterator[None]:
 
 
 class Writers:
-    """What writes files, each over an old one. The new ones are of some pages."""
+    """The functions that write files, each over an old file. The new files have some pages."""
 
     def __init__(self, folder: Path) -> None:
         self.model, self.array, self.png = (folder / n for n in ("m.safetensors", "a.npy", "f.png"))
@@ -63,30 +61,28 @@ class Writers:
         ]
 
     def whole(self, path: Path) -> str:
-        """Is what stands there "old" or "new"? Raises for anything else."""
+        """ "old" or "new". Raises if the file is neither."""
         if path == self.model:
-            found = bits(lnrnn.load(path))
-            return {bits(self.old): "old", bits(self.new): "new"}[found]
+            return {bits(self.old): "old", bits(self.new): "new"}[bits(lnrnn.load(path))]
         if path == self.array:
-            found = np.load(path).tobytes()
-            return {np.arange(3.0).tobytes(): "old", self.values.tobytes(): "new"}[found]
-        found = path.read_bytes()
-        assert found == b"old" or (found.startswith(b"\x89PNG") and found.endswith(b"IEND\xaeB`\x82"))
-        return "old" if found == b"old" else "new"
+            return {np.arange(3.0).tobytes(): "old", self.values.tobytes(): "new"}[np.load(path).tobytes()]
+        data = path.read_bytes()
+        assert data == b"old" or (data.startswith(b"\x89PNG") and data.endswith(b"IEND\xaeB`\x82"))
+        return "old" if data == b"old" else "new"
 
     def attempt(self, path: Path, write, number: int) -> bool:
-        """-> whether it was written. Raises where anything else than that error of that path came."""
+        """-> whether the file was written. Raises unless the only error is this one, of that path."""
         before = sorted(os.listdir("/proc/self/fd"))
         try:
             write()
-            told = "new"
+            expected = "new"
         except OSError as error:
             assert error.errno == number and error.filename == str(path), repr(error)
-            told = "old"
+            expected = "old"
         assert sorted(os.listdir("/proc/self/fd")) == before, "a descriptor stays open"
-        assert self.whole(path) == told, f"{path.name} is not the {told} one"
+        assert self.whole(path) == expected, f"{path.name} is not the {expected} file"
         assert set(os.listdir(self.folder)) == {p.name for p in (self.model, self.array, self.png)}
-        return told == "new"
+        return expected == "new"
 
 
 def steps_of(options: argparse.Namespace) -> int:
@@ -94,12 +90,12 @@ def steps_of(options: argparse.Namespace) -> int:
 
 
 def work_folder(options: argparse.Namespace) -> Path:
-    """An empty one."""
+    """An empty folder."""
     return Path(tempfile.mkdtemp(dir=options.folder))
 
 
 def file_sizes(options: argparse.Namespace) -> dict[str, int]:
-    """Files may have so many bytes: from none to more than are needed."""
+    """Limits the size of files, from 0 bytes to more than needed."""
     writers, tried = Writers(work_folder(options)), 0
     for path, write in writers.all():
         write()
@@ -115,39 +111,8 @@ def file_sizes(options: argparse.Namespace) -> dict[str, int]:
     return {"limits": tried}
 
 
-def disk(options: argparse.Namespace) -> dict[str, int]:
-    """A small tmpfs that others have filled up to the last pages: no page is left, one, two, and so on."""
-    folder = work_folder(options)
-    mounts = ["unshare", "-rm", "mount", "-t", "tmpfs", "none", str(folder)]
-    if "LNRNN_UNSHARED" not in os.environ:
-        needs("unshare")
-        if subprocess.run(mounts, capture_output=True).returncode:
-            raise Missing("needs a user namespace with mounts of its own")
-    restart_with({"LNRNN_UNSHARED": "1"}, "unshare", "-rm")
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "none", str(folder)], check=True)
-    writers, tried = Writers(folder), 0
-
-    for path, write in writers.all():
-        write()  # matplotlib opens files of its own, once
-        for pages in range(20):
-            writers.reset()
-            fill = folder / "a.npy.filler"
-            free = os.statvfs(folder).f_bfree
-            fill.write_bytes(b"x" * 4096 * max(0, free - pages))
-            hidden = os.open(fill, os.O_RDONLY)  # it has no name, and takes its place
-            fill.unlink()
-            try:
-                writers.attempt(path, write, errno.ENOSPC)
-            finally:
-                os.close(hidden)
-            write()
-            assert writers.whole(path) == "new"
-            tried += 1
-    return {"disks": tried}
-
-
 def address_space(options: argparse.Namespace) -> dict[str, int]:
-    """The address space may grow by so many pages: from none to more than are needed."""
+    """Limits the growth of the address space, from 0 bytes to more than needed."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((50, 16, 128)).astype(np.float32)
     rows = rng.standard_normal((4000, 1024)).astype(np.float32)
@@ -158,7 +123,7 @@ def address_space(options: argparse.Namespace) -> dict[str, int]:
         "layer_norm": (lambda: lnrnn.layer_norm(rows, 1024), bytes),
         "layer_norm_backward": (lambda: lnrnn.layer_norm_backward(rows, rows, 1024, rows[0]), bytes),
         "batch_norm": (lambda: lnrnn.batch_norm(rows, None, None, training=True), bytes),
-        # Of more memory than is kept for the next one, by malloc or by us.
+        # It needs more memory than malloc and lnrnn keep for later calls.
         "constructor": (lambda: lnrnn.LSTM(512, 2048, seed=0), bytes),
         "call": (lambda: rnn(x), lambda: bits(rnn)),
         "to_dtype": (lambda: rnn.to_dtype("int8")(x), lambda: bits(rnn)),
@@ -170,30 +135,31 @@ def address_space(options: argparse.Namespace) -> dict[str, int]:
     for name, (call, seen) in work.items():
         bn.load_state_dict(start)
         old, want, new = seen(), bits(call()), seen()
-        for room in np.linspace(0, 40 << 20, steps_of(options)).astype(int):
+        for growth in np.linspace(0, 40 << 20, steps_of(options)).astype(int):
             bn.load_state_dict(start)
             with open("/proc/self/statm") as file:
                 size = int(file.read().split()[0]) * resource.getpagesize()
-            error = found = None
-            with limited(resource.RLIMIT_AS, size + int(room)):
+            error = result = None
+            with limited(resource.RLIMIT_AS, size + int(growth)):
                 try:
-                    found = call()
+                    result = call()
                 except MemoryError as caught:
                     error = caught
+            where = f"{name}, {growth} bytes more"
             if error is None:
-                assert bits(found) == want and seen() == new, f"{name}, {room} bytes more: a wrong result"
+                assert bits(result) == want and seen() == new, f"{where}: a wrong result"
             else:
                 refused += 1
-                assert seen() in (old, new), f"{name}, {room} bytes more: neither the old nor the new"
+                assert seen() in (old, new), f"{where}: the state is neither the old nor the new one"
             bn.load_state_dict(start)
-            assert bits(call()) == want, f"{name}, {room} bytes more: the next call is wrong"
+            assert bits(call()) == want, f"{where}: the next call is wrong"
             tried += 1
     assert refused, "there was always enough memory"
     return {"limits": tried, "refused": refused}
 
 
 def processes(options: argparse.Namespace) -> dict[str, int]:
-    """So many processes and threads, for teams of several sizes: the results are those of one thread."""
+    """Limits the number of processes and threads, for several numbers of threads. The results are right."""
     sys.path.append(str(ROOT / "tests/runtime"))
     from test_threads import ADDRESSES, PROCESSES, with_limit
 
@@ -201,10 +167,10 @@ def processes(options: argparse.Namespace) -> dict[str, int]:
     for _ in range(tries):
         limit, threads = int(rng.integers(1, 20)), int(rng.integers(2, 33))
         with_limit(PROCESSES.format(limit=limit), threads)
-        room = int(rng.integers(60, 400))
+        limit = int(rng.integers(60, 400))
         try:
-            with_limit(ADDRESSES.format(limit=room), threads)
+            with_limit(ADDRESSES.format(limit=limit), threads)
         except AssertionError as error:
-            if not str(error).rstrip().endswith("MemoryError"):  # which it may be: of the results themselves
-                raise AssertionError(f"{threads} threads, {room} MiB: {error}") from None
+            if not str(error).rstrip().endswith("MemoryError"):  # no memory for the results
+                raise AssertionError(f"{threads} threads, {limit} MiB: {error}") from None
     return {"limits": 2 * tries}

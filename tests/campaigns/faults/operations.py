@@ -1,5 +1,5 @@
-"""What the library is asked to do while memory or a disk fails: each operation with what it gives and what it
-may change. Kept small: an operation is done once for every request for memory that it makes."""
+"""The operations that run while memory or files fail. They are small, since an operation runs once for each
+of its requests."""
 
 from __future__ import annotations
 
@@ -16,40 +16,36 @@ import numpy as np
 import lnrnn
 from importing import FOREIGN, drawn
 from lnrnn.cli import write_array
-from networks import CELLS, VARIANTS, drawn_state, network, normal, parts
+from networks import CELLS, VARIANTS, drawn_state, network, normal
 
 T, B, D, H = 5, 3, 4, 6
 
 
 @dataclass(frozen=True)
 class Operation:
-    """call: gives arrays, or objects that hold some. seen: what it may change, as bytes. reset: makes that as
-    it was. lost: blocks of memory that NumPy loses when a request fails, on average."""
-
-    call: Callable[[], Any]
-    seen: Callable[[], bytes] = bytes
-    reset: Callable[[], Any] = bytes
-    lost: float = 0
+    call: Callable[[], Any]  # returns arrays, or objects with arrays
+    seen: Callable[[], bytes] = bytes  # the state that it may change
+    reset: Callable[[], Any] = bytes  # restores that state
+    lost: float = 0  # blocks of memory that NumPy loses when a request fails, on average
 
 
-def bits(found: Any) -> bytes:
-    """All arrays in a result, and the shape of it."""
-    if isinstance(found, np.ndarray):
-        return f"{found.dtype}{found.shape}".encode() + found.tobytes()
-    if isinstance(found, dict):
-        return b"".join(name.encode() + bits(value) for name, value in found.items())
-    if isinstance(found, (tuple, list)):
-        return b"(" + b",".join(map(bits, found)) + b")"
-    if isinstance(found, lnrnn.Network):
-        return f"{type(found)} {found.dtype} {found.overrun}".encode() + bits(found.state_dict())
-    if hasattr(found, "get_state") or hasattr(found, "reset"):  # a stream
-        return bits([found.step, parts_of(found.state)])
-    if hasattr(found, "state_dict"):
-        return bits(found.state_dict())
-    if type(found).__name__ == "Tape":
-        # Not its arrays, parts of which nobody writes or reads.
-        return bits(found.owner.backward(found, np.ones(found.layout[1], np.float32)))
-    return repr(found).encode()
+def bits(result: Any) -> bytes:
+    """All arrays in a result, with their types and shapes."""
+    if isinstance(result, np.ndarray):
+        return f"{result.dtype}{result.shape}".encode() + result.tobytes()
+    if isinstance(result, dict):
+        return b"".join(name.encode() + bits(value) for name, value in result.items())
+    if isinstance(result, (tuple, list)):
+        return b"(" + b",".join(map(bits, result)) + b")"
+    if isinstance(result, lnrnn.Network):
+        return f"{type(result)} {result.dtype} {result.overrun}".encode() + bits(result.state_dict())
+    if hasattr(result, "get_state") or hasattr(result, "reset"):  # a stream
+        return bits([result.step, parts_of(result.state)])
+    if hasattr(result, "state_dict"):
+        return bits(result.state_dict())
+    if type(result).__name__ == "Tape":  # some parts of its arrays are never written
+        return bits(result.owner.backward(result, np.ones(result.layout[1], np.float32)))
+    return repr(result).encode()
 
 
 def parts_of(state):
@@ -60,7 +56,7 @@ Operations = dict[str, Operation]
 
 
 def norms(rng) -> Operations:
-    found: Operations = {}
+    every: Operations = {}
     for name, shape in {"small": (3, 7), "wide": (4, 600), "large": (300, 2048)}.items():
         n = shape[1]
         x, gy, w, b = normal(rng, *shape), normal(rng, *shape), normal(rng, n), normal(rng, n)
@@ -78,17 +74,17 @@ def norms(rng) -> Operations:
                 ),
             }
             for kind, call in calls.items():
-                found[f"{kind} {name} {dtype}"] = Operation(partial(call, x=x.astype(dtype)))
-            found[f"batch_norm training {name} {dtype}"] = trained_norm(x.astype(dtype))
-        found[f"layer {name}"] = norm_layer(x)
+                every[f"{kind} {name} {dtype}"] = Operation(partial(call, x=x.astype(dtype)))
+            every[f"batch_norm training {name} {dtype}"] = trained_norm(x.astype(dtype))
+        every[f"layer {name}"] = norm_layer(x)
     few, out = normal(rng, 3, 7), np.zeros((3, 14), np.float32)[:, ::2]
     rows = few.tolist()
-    found["layer_norm of a list"] = Operation(lambda: lnrnn.layer_norm(rows, 7))
-    found["rms_norm of float64, transposed"] = Operation(lambda: lnrnn.rms_norm(np.asarray(rows).T, 3))
-    found["layer_norm, out with steps"] = Operation(
+    every["layer_norm of a list"] = Operation(lambda: lnrnn.layer_norm(rows, 7))
+    every["rms_norm of float64, transposed"] = Operation(lambda: lnrnn.rms_norm(np.asarray(rows).T, 3))
+    every["layer_norm, strided out"] = Operation(
         lambda: lnrnn.layer_norm(few, 7, out=out), lambda: out.tobytes(), lambda: out.fill(0)
     )
-    return found
+    return every
 
 
 def trained_norm(x) -> Operation:
@@ -101,7 +97,7 @@ def trained_norm(x) -> Operation:
 
 
 def norm_layer(x) -> Operation:
-    """A call of a layer that learns statistics, its state dict, a copy and a pickle."""
+    """A call of a layer in training."""
     layer = lnrnn.BatchNorm(x.shape[1], momentum=None)
     start = layer.state_dict()
     return Operation(lambda: layer(x), lambda: bits(layer), lambda: layer.load_state_dict(start))
@@ -117,13 +113,13 @@ def networks(rng) -> Iterator[tuple[str, Operation]]:
         two, one = model(variant, num_layers=2, bidirectional=True), model(variant, num_layers=2)
         h0, state, seen = drawn_state(rng, two, B), two.state_dict(), partial(bits, two)
         yield f"call {variant}", Operation(partial(two, x, h0, ends), seen)
-        # After a change the weights are packed anew.
+        # load_state_dict discards the packed weights.
         yield f"first call {variant}", Operation(partial(two, x), seen, partial(two.load_state_dict, state))
         yield f"stream {variant}", stepping(one, x[0])
         yield f"new stream {variant}", Operation(partial(streamed, one, x[:2]))
         yield f"constructor {variant}", Operation(partial(constructed, VARIANTS[variant]))
         yield f"copies {variant}", Operation(partial(copies, two), lost=0.2)
-        if "batch" in variant:  # whether NumPy itself loses what is lost
+        if "batch" in variant:  # shows whether NumPy loses memory
             yield f"NumPy's copies {variant}", Operation(partial(pickled, state), lost=0.2)
         for dtype in ("bfloat16", "int8"):
             yield f"to_dtype {dtype} {variant}", Operation(partial(converted, one, dtype, x))
@@ -166,7 +162,7 @@ def stepping(rnn, x) -> Operation:
     def reset():
         stream.reset()
         if rnn.overrun is None:
-            stream.step = 5000  # an int that Python has to make
+            stream.step = 5000  # too large for Python's cached ints
 
     return Operation(call, lambda: bits(stream), reset)
 
@@ -210,7 +206,7 @@ def importers(rng) -> Iterator[tuple[str, Operation]]:
 
 
 def files(folder: Path) -> Iterator[tuple[str, Operation]]:
-    """What writes and reads files. Seen is the whole folder: a file that was left behind shows."""
+    """Functions that write and read files. `seen` is the whole folder, so a file that remains is noticed."""
     folder.mkdir(exist_ok=True)
     old, new = model("LSTM split out"), model("RNN batch")
     path, link, array = (folder / name for name in ("m.safetensors", "link", "a.npy"))
@@ -235,9 +231,9 @@ def files(folder: Path) -> Iterator[tuple[str, Operation]]:
 
 
 def content(path: Path) -> bytes:
-    """Of a model what it is: safetensors writes a header's entries in any order."""
-    found = path.read_bytes()
-    return bits(lnrnn.load(path)) if b"lnrnn" in found else found
+    """The arrays of a network, as the order of entries in the file may differ; of another file its bytes."""
+    data = path.read_bytes()
+    return bits(lnrnn.load(path)) if b"lnrnn" in data else data
 
 
 def operations(folder: Path, only_files: bool) -> Iterator[tuple[str, Operation]]:
@@ -249,6 +245,3 @@ def operations(folder: Path, only_files: bool) -> Iterator[tuple[str, Operation]
     yield from networks(rng)
     yield from importers(rng)
     yield from files(folder)
-
-
-__all__ = ["Operation", "bits", "operations", "parts"]

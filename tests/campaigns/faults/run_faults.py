@@ -1,13 +1,14 @@
-"""Faults injected into lnrnn.
+"""Injects faults: memory, files, limits and signals.
 
-memory     the n-th request for memory fails, for every n of every operation: of arrays and large objects, one
-           alone and 20 in a row
-objects    the same of every object of Python, one alone
-first      the same of the first call in a fresh process, on one thread and on two
+memory     for every n, the n-th request for memory of every operation fails, or 20 from the n-th on;
+           requests are those of arrays and large objects
+objects    for every n, the n-th request fails; requests are those of every object of Python
+first      the n-th request of the first call in a new process fails, on one thread and on two
 files      the n-th call to the file system fails: ENOSPC, EIO, EINTR, or half of a write
 sizes, address, processes    RLIMIT_FSIZE, RLIMIT_AS, RLIMIT_NPROC
-disk       a full tmpfs, in a user namespace
-kill, interrupt, command    SIGKILL and SIGINT at random moments
+kill, interrupt, command     SIGKILL and SIGINT at random moments
+
+After a fault the state is the old or the new one, and the next call is right.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from limits import address_space, disk, file_sizes, processes
+from limits import address_space, file_sizes, processes
 from signals import command, interrupt, kill
 from sweep import FILES, MEMORY, fail_all
 
@@ -49,7 +50,7 @@ sys.exit(0 if failed else 9)
 
 
 def failing() -> dict[str, str]:
-    """The environment of a program in which requests fail."""
+    """The environment that preloads failing.c."""
     if platform.libc_ver()[0] != "glibc":
         raise Missing("needs Linux and glibc")
     flags = ["-shared", "-fPIC", "-fvisibility=default", "-fno-builtin"]
@@ -69,7 +70,7 @@ def memory(options: argparse.Namespace) -> dict[str, int]:
 
 
 def objects(options: argparse.Namespace) -> dict[str, int]:
-    # CPython 3.13.0 itself crashes where a request for a function fails (PyFunction_NewWithQualName).
+    # CPython 3.13.0 crashes if the request for a function object fails (PyFunction_NewWithQualName).
     if sys.version_info >= (3, 13):
         raise Missing("needs Python 3.12 or earlier")
     restart_preloaded(PYTHONMALLOC="malloc")
@@ -93,13 +94,13 @@ def first(options: argparse.Namespace) -> dict[str, int]:
             run = [sys.executable, "-c", code]
             done = subprocess.run(run, env=environment, text=True, capture_output=True)
             status = done.returncode
-            if status == 9:  # it makes fewer requests
+            if status == 9:  # it makes fewer than `at` requests
                 break
             tried += 1
             if status:
                 ended.append(f"{what}, {threads} threads, request {at}: exit {status}, {done.stderr[-100:]}")
     print(*ended, sep="\n")
-    # Where a thread or its memory cannot be had, glibc and libgomp end the process.
+    # Without memory for a thread, glibc and libgomp end the process.
     wrong = [text for text in ended if "libgomp" not in text and "thread-local data" not in text]
     if wrong:
         raise Wrong(f"{len(wrong)} processes ended")
@@ -108,12 +109,12 @@ def first(options: argparse.Namespace) -> dict[str, int]:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", default="", help="operations whose names contain this")
-    parser.add_argument("--every", type=int, help="not every request, but every so-manyth")
-    parser.add_argument("--at", type=int, help="this request alone, with the traceback of what it raises")
+    parser.add_argument("--every", type=int, help="every so-manyth request")
+    parser.add_argument("--at", type=int, help="only this request, with its problems")
 
 
 PARTS = {
     "memory": memory, "objects": objects, "first": first, "files": files, "sizes": file_sizes,
-    "address": address_space, "processes": processes, "disk": disk,
+    "address": address_space, "processes": processes,
     "kill": kill, "interrupt": interrupt, "command": command,
 }  # fmt: skip

@@ -1,8 +1,8 @@
-"""SIGKILL and SIGINT at random moments: of a process that writes, computes and trains.
+"""SIGKILL and SIGINT at random moments, to a process that writes, computes and trains.
 
-kill: a file is then an old one or a new one, whole, and can be written again. interrupt: a KeyboardInterrupt,
-or the right result; what the call changes is as before it or as after it, no other file is left, and the next
-call is right. command: both, of `lnrnn run` and `lnrnn demo`.
+kill: the file is the whole old or new one, and can be written again. interrupt: the call raises
+KeyboardInterrupt or gives the right result. Its state is the old or the new one, no other file remains, and
+the next call is right. command: both signals, to `lnrnn run` and `lnrnn demo`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def parts_left(folder: Path) -> list[Path]:
 
 
 def kill(options: argparse.Namespace) -> Counter[str]:
-    """Children that write for ever are killed after a random time."""
+    """Kills children that write files, after a random time."""
     folder = work_folder(options)
     rng, writers, seen = np.random.default_rng(options.seed), Writers(folder), Counter()
-    lnrnn.set_num_threads(1)  # a child that is forked has no other threads
+    lnrnn.set_num_threads(1)  # a forked child has no other threads
     todo = writers.all()
     for _, write in todo:
         write()
@@ -57,26 +57,26 @@ def kill(options: argparse.Namespace) -> Counter[str]:
         os.kill(child, signal.SIGKILL)
         status = os.waitpid(child, 0)[1]
         assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, f"the child ended: {status}"
-        found = whole(writers, path)
+        content = whole(writers, path)
         left = parts_left(folder)
-        assert len(left) <= 1, left  # a killed process can remove nothing
+        assert len(left) <= 1, left  # a killed process cannot remove its file
         for part in left:
             part.unlink()
-        seen[f"{path.name} {found}{', a part left' * len(left)}"] += 1
+        seen[f"{path.name} {content}{', a part left' * len(left)}"] += 1
         write()
         assert writers.whole(path) == "new"
     return seen
 
 
 def whole(writers: Writers, path: Path) -> str:
-    """reset() writes the figure without lnrnn.files, so that it may be cut off."""
+    """Writers.reset does not write the figure atomically, so it may be incomplete."""
     if path == writers.png and path.read_bytes() in (b"", b"old"):
         return "old"
     return writers.whole(path)
 
 
 class Alarm:
-    """A KeyboardInterrupt after a random time, but only inside a `with`."""
+    """Raises a KeyboardInterrupt after a random time, but only during `call`."""
 
     def __init__(self) -> None:
         self.armed = False
@@ -101,7 +101,7 @@ class Alarm:
             return interrupt.with_traceback(None)
 
 
-# Of operations.py: these are interrupted, and a call of two hundredths of a second.
+# Operations to interrupt, besides a call of 20 ms.
 INTERRUPTED = (
     "call LSTM split out", "new stream LSTM split out", "forward_train GRU batch",
     "backward LSTM layer", "calibrate GRU batch",
@@ -114,8 +114,8 @@ def work(folder: Path) -> dict[str, Operation]:
     large, x = network(64, 200, cell="LSTM", norm="batch"), normal(np.random.default_rng(1), 400, 40, 64)
     reset = partial(large.load_state_dict, large.state_dict())
     every = {**dict(operations(folder, False)), **dict(operations(folder / "files", True))}
-    found = {name: every[name] for name in INTERRUPTED}
-    return {**found, "long call": Operation(lambda: large.forward_train(x)[:1], partial(bits, large), reset)}
+    long_call = Operation(lambda: large.forward_train(x)[:1], partial(bits, large), reset)
+    return {name: every[name] for name in INTERRUPTED} | {"long call": long_call}
 
 
 def interrupt(options: argparse.Namespace) -> Counter[str]:
@@ -137,12 +137,12 @@ def interrupt(options: argparse.Namespace) -> Counter[str]:
             if name == "long call" and rng.random() > 0.1:
                 continue
             reset()
-            found = alarm.call(call, rng.uniform(1e-6, 1.1 * took))
-            stopped = isinstance(found, KeyboardInterrupt)
+            result = alarm.call(call, rng.uniform(1e-6, 1.1 * took))
+            stopped = isinstance(result, KeyboardInterrupt)
             seen[f"{name} {'interrupted' if stopped else 'done'}"] += 1
-            assert stopped or bits(found) == want, f"{name}: a wrong result"
+            assert stopped or bits(result) == want, f"{name}: a wrong result"
             now = state()
-            assert now in (old, new) if stopped else now == new, f"{name}: neither the old nor the new"
+            assert now in (old, new) if stopped else now == new, f"{name}: neither the old state nor the new"
             reset()
             assert bits(call()) == want and state() == new, f"{name}: the next call is wrong"
     left = len(os.listdir("/proc/self/fd")) - open_before
@@ -151,7 +151,7 @@ def interrupt(options: argparse.Namespace) -> Counter[str]:
 
 
 def command(options: argparse.Namespace) -> Counter[str]:
-    """`lnrnn run` and `lnrnn demo axes --quick` as processes, killed or interrupted."""
+    """Kills or interrupts processes of `lnrnn run` and `lnrnn demo axes --quick`."""
     rng, seen, folder = np.random.default_rng(options.seed), Counter(), work_folder(options)
     model, x, y = folder / "m.safetensors", folder / "x.npy", folder / "y.npy"
     lnrnn.LSTM(32, 128, seed=0).save(model)
@@ -160,28 +160,28 @@ def command(options: argparse.Namespace) -> Counter[str]:
     run = [*lnrnn_command, "run", str(model), str(x), str(y)]
     demo = [*lnrnn_command, "demo", "axes", "--quick", "--output-dir", str(folder)]
     results = {}
-    for name, arguments, made in (("run", run, y), ("demo", demo, folder / "axes.png")):
+    for name, arguments, output in (("run", run, y), ("demo", demo, folder / "axes.png")):
         since = time.monotonic()
         subprocess.run(arguments, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        results[name] = (arguments, made, made.read_bytes(), time.monotonic() - since)
+        results[name] = (arguments, output, output.read_bytes(), time.monotonic() - since)
     for _ in until(options.seconds):
         name = str(rng.choice(["run", "run", "run", "demo"]))
-        arguments, made, want, took = results[name]
-        made.write_bytes(b"old")
+        arguments, output, want, took = results[name]
+        output.write_bytes(b"old")
         number = signal.Signals(int(rng.choice([signal.SIGKILL, signal.SIGINT])))
         process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         time.sleep(rng.uniform(0.5 * took, 1.1 * took))
         process.send_signal(number)
-        said = process.communicate()[1]
-        found = made.read_bytes()
-        new = found[:8] == want[:8] and len(found) > 0.9 * len(want) if name == "demo" else found == want
-        assert found == b"old" or new, f"{name}, {number.name}: {made} is neither the old file nor the new"
+        errors = process.communicate()[1]
+        data = output.read_bytes()
+        new = data[:8] == want[:8] and len(data) > 0.9 * len(want) if name == "demo" else data == want
+        assert data == b"old" or new, f"{name}, {number.name}: {output} is neither the old file nor the new"
         left = parts_left(folder)
         if number == signal.SIGINT:
             assert not left, f"{name}, {number.name}: {left}"
             assert process.returncode in (0, 130, -signal.SIGINT, 2, 1), process.returncode
-            assert found == want or "Segmentation" not in said
+            assert data == want or "Segmentation" not in errors
         for part in left:
             part.unlink()
-        seen[f"{name} {number.name} exit {process.returncode} {'old' if found == b'old' else 'new'}"] += 1
+        seen[f"{name} {number.name} exit {process.returncode} {'old' if data == b'old' else 'new'}"] += 1
     return seen

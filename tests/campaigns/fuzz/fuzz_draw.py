@@ -1,4 +1,4 @@
-"""What the fuzzer draws: sizes, arrays of many kinds of values, memory layouts, networks."""
+"""Random sizes, values, memory layouts and networks for the fuzzer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def chance(rng, p: float) -> bool:
 
 
 def size(rng, least: int = 1) -> int:
-    """Mostly a few, often around the widths of vectors, seldom hundreds."""
+    """Mostly small, often near the widths of vectors, rarely hundreds."""
     at = rng.random()
     if at < 0.65:
         return int(rng.integers(least, 10))
@@ -30,7 +30,7 @@ def size(rng, least: int = 1) -> int:
 
 
 def values(rng, shape, dtype, style: str) -> np.ndarray:
-    """An array whose last axis is a row: of numbers such that a norm is put to the test."""
+    """An array of rows (the last axis) that are hard for a norm."""
     x = rng.standard_normal(shape)
     if style == "shifted":
         x = 3 * x + 1
@@ -52,14 +52,14 @@ def values(rng, shape, dtype, style: str) -> np.ndarray:
 
 
 def arranged(rng, x: np.ndarray, most: int = 4):
-    """Some of the layouts in memory that NumPy can give x: (name, array)."""
-    found = list(layouts(x).items()) if x.ndim and x.size else []
-    for k in rng.permutation(len(found))[:most]:
-        yield found[k]
+    """(name, array) of some memory layouts of x."""
+    every = list(layouts(x).items()) if x.ndim and x.size else []
+    for k in rng.permutation(len(every))[:most]:
+        yield every[k]
 
 
 def spec_options(rng, cell: str, known: int) -> dict:
-    """The arguments of a network that say which cell it is, and its norm."""
+    """The arguments of a network for its cell and its norm."""
     options = dict(VARIANTS[pick(rng, [name for name in VARIANTS if name.split()[0] == cell])])
     norm = options.get("norm", "layer")
     if norm == "layer":
@@ -72,8 +72,8 @@ def spec_options(rng, cell: str, known: int) -> dict:
     elif norm is not None:
         overrun = pick(rng, ("raise", "last", "mean", "batch"))
         momentum = pick(rng, (0.1, None, 0.5, 1.0))
-        room = pick(rng, (None, None, known + 6))
-        norm = lnrnn.BatchNormSpec(room, overrun, momentum, pick(rng, (1e-5, 1e-3, 0.1)))
+        max_steps = pick(rng, (None, None, known + 6))
+        norm = lnrnn.BatchNormSpec(max_steps, overrun, momentum, pick(rng, (1e-5, 1e-3, 0.1)))
     options["norm"] = norm
     if cell == "RNN":
         options["nonlinearity"] = pick(rng, NONLINEARITIES)
@@ -81,8 +81,8 @@ def spec_options(rng, cell: str, known: int) -> dict:
 
 
 def parameters(rng, shapes: dict[str, tuple[int, ...]], calm: bool) -> dict[str, np.ndarray]:
-    """Of a network, at random. calm: such that a rounding error does not grow from step to step."""
-    found = {}
+    """Random parameters. calm: rounding errors do not grow from step to step."""
+    drawn = {}
     for name, shape in shapes.items():
         if name.startswith("weight_ih"):
             bound = (3 / shape[1]) ** 0.5
@@ -94,28 +94,28 @@ def parameters(rng, shapes: dict[str, tuple[int, ...]], calm: bool) -> dict[str,
         if name.startswith("gain"):
             small = 0.3 if calm and name.startswith(("gain_hh", "gain_c")) else 1
             value = small * (1 + value)
-        found[name] = value.astype(np.float32)
-    return found
+        drawn[name] = value.astype(np.float32)
+    return drawn
 
 
 def statistics(rng, state: dict[str, np.ndarray], known: int) -> dict[str, np.ndarray]:
-    """Batch norm's, of so many steps, by name; count falls from step to step."""
+    """{name: statistics of batch norm} of `known` steps. Counts fall from step to step."""
     count = np.sort(rng.integers(1, 50, known))[::-1]
-    found = {}
+    every = {}
     for name, value in state.items():
         if not name.startswith(("count", "running")):
             continue
         drawn = rng.standard_normal((known, *value.shape[1:])) * 0.5
         drawn = count if name.startswith("count") else np.abs(drawn) + 0.3 if "var" in name else drawn
-        found[name] = np.zeros((len(value) or known, *value.shape[1:]), value.dtype)
-        found[name][:known] = drawn
-    return found
+        every[name] = np.zeros((len(value) or known, *value.shape[1:]), value.dtype)
+        every[name][:known] = drawn
+    return every
 
 
 def network(
     rng, *, known: int = 4, most_layers: int = 3, stream: bool = False, cell: str = "", sizes=None, **fixed
 ):
-    """A network with all its options at random; batch norm knows so many steps."""
+    """A network with random options. known: steps of batch norm's statistics."""
     options = spec_options(rng, cell or pick(rng, ("RNN", "LSTM", "GRU")), known)
     options |= dict(
         num_layers=int(pick(rng, (1, 1, 2, most_layers))),
@@ -125,15 +125,15 @@ def network(
     )
     options |= fixed
     sizes = sizes or (size(rng), size(rng))
-    made = getattr(lnrnn, options.pop("cell"))(*sizes, seed=int(rng.integers(99)), **options)
-    state = made.state_dict()
-    shapes = {name: value.shape for name, value in made.parameters().items()}
-    made.load_state_dict(parameters(rng, shapes, chance(rng, 0.7)) | statistics(rng, state, known))
-    return made
+    rnn = getattr(lnrnn, options.pop("cell"))(*sizes, seed=int(rng.integers(99)), **options)
+    state = rnn.state_dict()
+    shapes = {name: value.shape for name, value in rnn.parameters().items()}
+    rnn.load_state_dict(parameters(rng, shapes, chance(rng, 0.7)) | statistics(rng, state, known))
+    return rnn
 
 
 def lengths(rng, steps: int, batch: int):
-    """None, or a length for every sequence: often with 0 and the whole among them."""
+    """None, or a length for every sequence. Often one is 0, and one is the number of steps."""
     if chance(rng, 0.35):
         return None
     ends = rng.integers(0, steps + 1, batch)
@@ -149,6 +149,7 @@ def inputs(rng, rnn, steps: int, batch: int) -> np.ndarray:
 
 
 def caches(rng) -> tuple[int, int, int]:
-    """Sizes of L1, L2 and L3, from tiny to large: what is done at a time follows from them, and no result."""
+    """Sizes of L1, L2 and L3, from tiny to large. The sizes of parts and tiles depend on them, no result
+    does."""
     l1 = 2 ** int(rng.integers(9, 17))
     return l1, l1 * 2 ** int(rng.integers(0, 6)), l1 * 2 ** int(rng.integers(6, 10))

@@ -1,4 +1,4 @@
-"""Counts executions and compares results. An execution is one call of the library whose result is checked."""
+"""Counts executions and compares results. An execution is a call of lnrnn whose result is checked."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import numpy as np
 
 
 class Judge:
-    """counts: executions by kind. nearest: by kind of bound, the largest share of what was allowed."""
+    """counts: {kind: executions}. nearest: {bound: largest part of the allowed error}."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.nearest: dict[str, float] = {}
 
     def same(self, kind: str, got: np.ndarray, want: np.ndarray, what: str) -> None:
-        """One execution: the bits of `want`; of a NaN only that it is one."""
+        """One execution: the bits are those of `want`. All NaN count as equal."""
         self.counts[kind] += 1
         alike(got, want, what)
 
     def near(self, kind: str, got: np.ndarray, want: np.ndarray, allowed, what: str, bound: str = "") -> None:
-        """One execution: within `allowed`, a number or an array, of the reference's result."""
+        """One execution: the error is at most `allowed`, a number or an array."""
         self.counts[kind] += 1
         self.within(got, want, allowed, what, bound or kind)
 
     def within(self, got, want, allowed, what: str, bound: str) -> None:
-        """The comparison alone: of one more result of an execution that is counted."""
+        """Compares one more result of an execution, and counts nothing."""
         share = share_of(got, want, allowed, what)
         self.nearest[bound] = max(share, self.nearest.get(bound, 0.0))
         assert share <= 1, f"{what}: the error is {share:.3g} times what is allowed, {describe(allowed)}"
 
     def true(self, kind: str, right: bool, what: str) -> None:
-        """One execution: whether something holds."""
+        """One execution, which is right or not."""
         self.counts[kind] += 1
         assert right, what
 
@@ -52,7 +52,7 @@ def alike(got: np.ndarray, want: np.ndarray, what: str) -> None:
 
 
 def share_of(got, want, allowed, what: str) -> float:
-    """The largest error as a share of what is allowed; NaN and infinities must agree."""
+    """The largest error over the allowed one. NaN and infinities must agree."""
     assert got.shape == want.shape, f"{what}: shape {got.shape}, expected {want.shape}"
     if not got.size:
         return 0.0

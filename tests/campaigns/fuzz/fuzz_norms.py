@@ -1,5 +1,7 @@
-"""Layer norm, RMS norm, batch norm and their gradients, and the activations: against the reference in long
-double, and against themselves."""
+"""Layer norm, RMS norm, batch norm, their gradients, and exp, tanh and sigmoid.
+
+Results are compared with the reference in long double. Other calls of the same work give the same bits.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from lnrnn import reference as ref
 
 DTYPES = (np.float32, np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
 EPS = (1e-5, 1e-5, 1e-3, 0.5, 1e-8)
-# Relative to the largest value of a row, as in tests/norm; OUTLIER: where one value leaves others no digits.
+# Relative to the largest value of a row, as in tests/norm. OUTLIER: one value is much larger than the others.
 FORWARD, BACKWARD, OUTLIER = 5e-7, 1e-6, 2e-6
 
 
@@ -55,7 +57,6 @@ def layer(rng, judge) -> None:
         scale = np.maximum(np.abs(want), np.abs(plain))
     bound = OUTLIER if style in ("outlier", "mixed") else 10 * FORWARD if style == "far" else FORWARD
     allowed = bound * SCALE[single] * scale.max(axes, keepdims=True, initial=0)
-    # A constant row has the mean's rounding left, over sqrt(eps): with float32's means in two parts, nothing.
     judge.near(kind, own, want, allowed, what, f"{kind}, {'outlier' if bound == OUTLIER else style}")
     repeated(rng, judge, kind, call, x, y, what)
     for name, owner in (("weight", weight), ("bias", None if rms else bias)):
@@ -69,13 +70,13 @@ def layer(rng, judge) -> None:
 
 
 def repeated(rng, judge, kind, call, x, y, what) -> None:
-    """The same call in other memory, with other outputs and threads: the same bits."""
+    """The same call with other memory layouts, outputs and threads has the same bits."""
     for name, other in arranged(rng, x, 5):
         judge.same(kind, call(other), y, f"{what}, {name}")
     lnrnn.set_num_threads(int(rng.integers(1, 4)))
     judge.same(kind, call(x), y, f"{what}, {lnrnn.get_num_threads()} threads")
     place = x.copy()
-    judge.true(kind, call(place, out=place) is place, f"{what}: out is what is returned")
+    judge.true(kind, call(place, out=place) is place, f"{what}: it does not return out")
     judge.same(kind, place, y, f"{what}, out=x")
     by, both = int(rng.integers(0, x.size + 1)), np.zeros(2 * x.size, x.dtype)
     place, out = both[: x.size].reshape(x.shape), both[by : by + x.size].reshape(x.shape)
@@ -104,7 +105,7 @@ def layer_back(rng, judge) -> None:
     sx, sg = (x, gy) if dtype in SCALE else (x.astype(np.float32), gy.astype(np.float32))
     own = got if dtype in SCALE else call(sg, sx)
     want = ref.layer_norm_backward(*wide(sg, sx), n, *wide(weight, bias), np.longdouble(eps))
-    # what cancels in gx: of two values in a row nothing else is left
+    # u / sigma is the size of terms that cancel in gx. In a row of two values they cancel exactly.
     u = np.abs(sg.astype(np.longdouble) * (1 if weight is None else weight)).max(1, keepdims=True)
     most = BACKWARD * SCALE[single] * u / np.sqrt(wide(sx)[0].var(1, keepdims=True) + eps)
     judge.near(kind, own[0], want[0], most, what)
@@ -174,16 +175,17 @@ def batch(rng, judge) -> None:
     largest = np.abs(wide(sx)[0]).max(axes)
     rstd = 1 / np.sqrt((wide(sx)[0].var(axes) if training else wide(var)[0]) + eps)
     most = FORWARD * SCALE[single] * scale.max(axes, keepdims=True, initial=0)
-    # What a mean is rounded by, where x - mean cancels: a given one is of x's type, the batch's is a double.
-    unit = 2.0**-53 if training else FORWARD * SCALE[single]
-    most = most + (2 * unit * (largest + np.abs(mean)) * gain * rstd).reshape(by_channel)
+    # The rounding of the mean matters if x - mean cancels. A running mean has the type of x, the batch's is a
+    # double.
+    rounding = 2.0**-53 if training else FORWARD * SCALE[single]
+    most = most + (2 * rounding * (largest + np.abs(mean)) * gain * rstd).reshape(by_channel)
     judge.near(kind, own, want, most, what, f"{kind}, {mode}")
     if dtype not in SCALE:
         judge.same(kind, y, own.astype(dtype), f"{what} by float32")
     if training:
         seen = np.maximum(np.abs(want_mean), largest)
         judge.within(running[0], want_mean, 3e-7 * SCALE[single] * seen, f"{what}, mean", "running mean")
-        # float32 rounds what it is given as the result
+        # A result that float32 cannot hold is rounded to a subnormal number.
         spread = 1e-6 * SCALE[single] * np.abs(want_var) + float(np.finfo(single).smallest_subnormal)
         judge.within(running[1], want_var, spread, f"{what}, var", "running var")
     elif running[0].tobytes() != mean.tobytes() or running[1].tobytes() != var.tobytes():
@@ -213,7 +215,6 @@ def batch(rng, judge) -> None:
     agree(judge, kind, back(gy, x), got, f"{what}, {lnrnn.get_num_threads()} threads")
 
 
-# Units in the last place, over all of float32: see tests/simd/test_vmath.py.
 TRUE = {"exp": np.exp, "tanh": np.tanh, "sigmoid": ref.sigmoid}
 
 
@@ -228,8 +229,8 @@ def activation(rng, judge) -> None:
         want = TRUE[name](x.astype(np.float64))
         single = want.astype(np.float32)
         want = np.where(np.isinf(single), single, want)
-        unit = np.where(np.isfinite(single), np.spacing(np.abs(single)), 1).astype(float)
-    judge.near(name, y, want, 2 * unit, f"{name} of {x.shape}")
+        ulp = np.where(np.isfinite(single), np.spacing(np.abs(single)), 1).astype(float)
+    judge.near(name, y, want, 2 * ulp, f"{name} of {x.shape}")
     for k in rng.permutation(n)[:4]:
         judge.same(name, call(x[k : k + 1]), y[k : k + 1], f"{name}({x[k]!r}) alone and among others")
     for layout, other in arranged(rng, x, 4):

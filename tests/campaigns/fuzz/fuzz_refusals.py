@@ -1,4 +1,4 @@
-"""Wrong arguments: each is refused by an error that names it, nothing changes, and the next call is right."""
+"""A wrong argument is refused by an error that names it, changes nothing, and the next call is right."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ BAD_NUMBERS = (-1, -1e-300, float("nan"), float("inf"), -(10**400))
 
 
 def refused(judge, errors, name: str, what: str, call, *arguments, **given) -> None:
-    """One execution: call raises one of `errors`, which says `name`, soon and in few words."""
+    """One execution: the call raises one of `errors`, whose message is short and contains `name`."""
     try:
         call(*arguments, **given)
     except errors as error:
         text = str(error)
         right = re.search(named(re.escape(name)), text) and len(text) < 400
-        judge.true("refused", bool(right), f"{what}: {name} was wrong, and it said {text[:200]!r}")
+        judge.true("refused", bool(right), f"{what}: {name} was wrong, and the error is {text[:200]!r}")
     else:
-        raise AssertionError(f"{what}: {name} was wrong, and nothing was said")
+        raise AssertionError(f"{what}: {name} was wrong, and there was no error")
 
 
 def other_shape(rng, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape that is not this one."""
+    """Another shape."""
     while True:
         new = list(shape)
         at = rng.random()
@@ -48,7 +48,7 @@ def other_shape(rng, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def wrong_array(rng, shape: tuple[int, ...]):
-    """(errors, value) for an argument that has to be an array of that shape."""
+    """(errors, wrong value) for an argument that must be an array of that shape."""
     if chance(rng, 0.4):
         return TypeError, pick(rng, NO_ARRAY)
     dtype = pick(rng, (np.float32, np.float64, np.int8))
@@ -204,7 +204,7 @@ def networks(rng, judge) -> None:
             stream = rnn.stream(batch)
             errors, value = wrong_array(rng, (batch, rnn.input_size))
             shape = getattr(value, "shape", ())
-            if (shape == (rnn.input_size,) and batch == 1) or len(shape) == 3:  # a chunk may be right
+            if (shape == (rnn.input_size,) and batch == 1) or len(shape) == 3:  # which may be right
                 continue
             refused(judge, errors, "x", f"{what}, stream, x {short(value)}", stream, value)
             errors, value = wrong_output(rng, (batch, rnn.hidden_size), np.float32)
@@ -220,7 +220,7 @@ def networks(rng, judge) -> None:
             sizes = dict(input_size=2, hidden_size=3) | {name: pick(rng, bad)}
             refused(judge, TypeError, name, f"{type(rnn).__name__}({name})", type(rnn), **sizes)
     for name, value in rnn.state_dict().items():
-        alike(value, before[name], f"{what}: what was refused changed {name}")
+        alike(value, before[name], f"{what}: a refused call changed {name}")
     judge.counts["call"] += 1
     got, got_h = rnn(given, h0, ends)
     alike(np.ascontiguousarray(got), np.ascontiguousarray(want), f"{what}, after refusals")

@@ -1,5 +1,4 @@
-"""Calls with enough work for several threads: the bits of one thread, whoever divides what; and the bits that
-caches of other sizes give."""
+"""Calls with enough work for several threads: other threads and other cache sizes give the same bits."""
 
 from __future__ import annotations
 
@@ -16,12 +15,12 @@ from helpers import using_caches
 from lnrnn import _core
 from networks import drawn_state, normal
 
-WORTH = 3 * 2**22  # multiply-adds: enough for three threads
+WORTH = 3 * 2**22  # multiply-adds that are enough for three threads
 
 
 @contextmanager
 def team(n: int, barrier: str = "together"):
-    """Up to n threads, none of which goes on alone for having waited for a busy core."""
+    """Up to n threads. No call continues on one thread because a core is busy."""
     lnrnn.set_num_threads(n)
     _core.set_barrier_mode(barrier)
     _core.teams_had()
@@ -33,7 +32,7 @@ def team(n: int, barrier: str = "together"):
 
 
 def kind_of(name: str) -> str:
-    """The kind of an execution, by the largest team that the last calls had."""
+    """The kind of an execution, with the size of the largest team of the last calls."""
     return f"{name}, team of {max(1, *_core.teams_had())}"
 
 
@@ -73,8 +72,8 @@ def norms(rng, judge) -> None:
 def networks(rng, judge) -> None:
     hidden, width = int(rng.integers(60, 280)), int(rng.integers(1, 130))
     rnn = network(rng, known=4, most_layers=2, sizes=(width, hidden))
-    room = isinstance(rnn.norm, lnrnn.BatchNormSpec) and rnn.norm.max_steps is not None  # for fewer steps
-    train = not room and chance(rng, 0.4)
+    limited = isinstance(rnn.norm, lnrnn.BatchNormSpec) and rnn.norm.max_steps is not None
+    train = not limited and chance(rng, 0.4)
     if not train:
         rnn = rnn.to_dtype(pick(rng, ("float32",) * 3 + ("bfloat16", "int8")))
     batch = int(pick(rng, (1, 2, 3, 7, 16, 33, 70)))

@@ -1,4 +1,4 @@
-"""Networks by the reference: how far float32 may be from it."""
+"""The reference of networks, and the error that float32 may have."""
 
 from __future__ import annotations
 
@@ -8,52 +8,52 @@ import numpy as np
 
 from lnrnn import reference as ref
 from networks import cell_of, nudged, options_of, parts, reference_forward, whole
-from short_weights import flushed, to_bfloat16, to_bits, to_int8
+from short_weights import flushed, to_bfloat16, to_bits
 
-# As in tests/rnn/test_forward.py: relative to the largest number of its kind, at least 1.
+# As in tests/rnn/test_forward.py, relative to the largest value of a result, at least 1.
 WHOLE = 3e-6
 DRAWS, FACTOR = 12, 16
 
 
-def elsewhere(rng, rnn):
-    """A copy of rnn, each parameter moved by at most one unit in its last place."""
+def nudged_network(rng, rnn):
+    """A copy of rnn whose parameters are changed by at most one ULP."""
     other = copy.copy(rnn)
-    moved = {name: nudged(rng, value) for name, value in rnn.parameters().items()}
-    other.load_state_dict(rnn.state_dict() | moved)
+    changed = {name: nudged(rng, value) for name, value in rnn.parameters().items()}
+    other.load_state_dict(rnn.state_dict() | changed)
     return other
 
 
 def compare(judge, kind, compute, got, rnn, states, what: str, factor=1.0, cancels=0.0, want=None) -> None:
-    """One execution with several results. compute(rnn, *states) -> those of the reference; want: these,
-    where they are known.
+    """One execution with several results. compute(rnn, *states) -> the reference's results, or `want`.
 
-    Where an error is beyond WHOLE (times `factor`), the network may amplify roundings: then as much more is
-    allowed as FACTOR times what the reference itself moves by, at most, when all that it is given is moved by
-    a unit in the last place, and `cancels`, for roundings of what cancels and so does not move.
+    An error may exceed factor * WHOLE if the network amplifies roundings. Then the bound grows by FACTOR
+    times the largest change of the reference's result, when its arguments change by one ULP. It also grows by
+    `cancels`, for the roundings of terms that cancel.
     """
     judge.counts[kind] += 1
-    want, moved = compute(rnn, *states) if want is None else want, None
+    want, changes = compute(rnn, *states) if want is None else want, None
     for k, g in enumerate(got):
         w = np.asarray(want[k])
         allowed = factor * WHOLE * np.abs(w).max(initial=1)
         if g.size and not np.abs(g - w).max() <= allowed:
-            if moved is None:
-                moved = amplification(compute, want, rnn, states)
-            allowed += FACTOR * moved[k] + cancels
-        judge.within(g, w, allowed, f"{what}, result {k}", f"{kind}, amplified" if moved else kind)
+            if changes is None:
+                changes = amplification(compute, want, rnn, states)
+            allowed += FACTOR * changes[k] + cancels
+        judge.within(g, w, allowed, f"{what}, result {k}", f"{kind}, amplified" if changes else kind)
 
 
 def amplification(compute, want, rnn, states) -> list[float]:
-    rng, moved = np.random.default_rng(0), [0.0] * len(want)
+    """The largest change of each result when the arguments change by one ULP."""
+    rng, changes = np.random.default_rng(0), [0.0] * len(want)
     for _ in range(DRAWS):
         near = [None if s is None else s if s.dtype.kind == "i" else nudged(rng, s) for s in states]
-        for k, value in enumerate(compute(elsewhere(rng, rnn), *near)):
-            moved[k] = max(moved[k], float(np.abs(value - want[k]).max(initial=0)))
-    return moved
+        for k, value in enumerate(compute(nudged_network(rng, rnn), *near)):
+            changes[k] = max(changes[k], float(np.abs(value - want[k]).max(initial=0)))
+    return changes
 
 
 def forward(ends, training: bool = False):
-    """-> compute for `compare`: of a network, x (T, B, D) and a state's arrays to y and the state."""
+    """-> `compute` of `compare`: from a network, x (T, B, D) and a state's arrays to y and the new state."""
 
     def compute(rnn, x, *state):
         h0 = None if state[0] is None else whole(rnn, list(state))
@@ -64,43 +64,37 @@ def forward(ends, training: bool = False):
 
 
 def rounded(rnn):
-    """A network with float32 weights that computes what rnn.to_dtype("bfloat16") does."""
+    """A network with the weights of rnn.to_dtype("bfloat16"), in float32."""
     other = copy.copy(rnn)
     short = {name: to_bfloat16(np.array(w)) for name, w in rnn.parameters().items() if "weight" in name}
     other.load_state_dict(rnn.state_dict() | short)
     return other
 
 
-def held(rnn, w):
-    """The rows of w as int8, or a unit for bfloat16, holds them, in double precision."""
+def rounded_rows(rnn, a, bits: int = 8):
+    """Rows as a product in the type of the weights takes them: bfloat16, or integers of so many bits.
+    float64."""
     if rnn.dtype == "bfloat16":
-        return to_bfloat16(flushed(np.asarray(w, np.float32))).astype(float)
-    numbers, scale = to_int8(np.asarray(w, np.float32))
+        return to_bfloat16(flushed(np.asarray(a, np.float32))).astype(float)
+    numbers, scale = to_bits(np.asarray(a, np.float32), bits)
     return numbers * scale.astype(float)
 
 
-def taken(rnn, a):
-    """Rows of what such a product takes, in double precision."""
-    if rnn.dtype == "bfloat16":
-        return to_bfloat16(flushed(np.asarray(a, np.float32))).astype(float)
-    numbers, step = to_bits(np.asarray(a, np.float32), rnn.activation_bits)
-    return numbers * step.astype(float)
-
-
 def short_step(rnn, x, state):
-    """One step of a network of one layer and direction with weights of int8, or of bfloat16 on a unit:
-    x (1, B, D) and the state's arrays (1, B, H) -> y and the state's arrays, in double precision.
+    """x (1, B, D) and the state's arrays (1, B, H) -> y and the state's arrays, in double precision.
 
-    The reference gets what the products get, rounded. In a GRU the old h stands beside the products too, not
-    rounded: z of the difference is added.
+    rnn has one layer and direction, weights of int8 or bfloat16, and products that round activations too. The
+    reference gets rounded factors. A GRU also uses the previous h outside of products, not rounded: z times
+    the difference is added.
     """
     p, options = options_of(rnn, "_l0")
-    p = dict(p) | {name: held(rnn, p[name]) for name in ("weight_ih", "weight_hh")}
-    start = dict(zip(("h0", "c0"), [taken(rnn, state[0][0]), *(s[0] for s in state[1:])], strict=False))
+    p = dict(p) | {name: rounded_rows(rnn, p[name]) for name in ("weight_ih", "weight_hh")}
+    rounded_x, rounded_h = (rounded_rows(rnn, a, rnn.activation_bits) for a in (x, state[0][0]))
+    start = dict(zip(("h0", "c0"), [rounded_h, *(s[0] for s in state[1:])], strict=False))
     if cell_of(rnn) == "RNN":
-        y, h, _ = ref.rnn(taken(rnn, x), **p, **options, **start)
+        y, h, _ = ref.rnn(rounded_x, **p, **options, **start)
         return [y, h[None]]
-    y, h, tape = getattr(ref, cell_of(rnn).lower())(taken(rnn, x), p, **options, **start)
+    y, h, tape = getattr(ref, cell_of(rnn).lower())(rounded_x, p, **options, **start)
     if cell_of(rnn) == "LSTM":
         return [y, *(s[None] for s in h)]
     z = tape.steps[0].kept[1]

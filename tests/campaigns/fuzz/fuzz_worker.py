@@ -1,8 +1,8 @@
-"""A process that runs cases until its time is over: fuzz_worker.py SEED FIRST STEP SECONDS PLACE KINDS. The
-campaign starts it, and reads what it says.
+"""A process that runs cases for some seconds: fuzz_worker.py SEED FIRST STEP SECONDS CURRENT KINDS.
 
-PLACE: a file of two int64, the case that runs now and when it began (monotonic nanoseconds): what is known of
-a process that has crashed or hangs. On stdout a line of JSON a second, and one for each failure.
+run_fuzz.py starts it and reads its output: a line of JSON every second, and one for each failure. CURRENT is
+a file of two int64, the number of the running case and its start (monotonic nanoseconds). The campaign reads
+it if the process crashes or hangs.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ import numpy as np  # noqa: E402
 import fuzz_cases  # noqa: E402
 from fuzz_judge import Judge  # noqa: E402
 
-MEMORY = 2 << 30  # bytes of addresses beyond those of the process with all it imports
+MEMORY = 2 << 30  # bytes of addresses that cases may use
 FAILURES = 10
 
 
 def limit_memory() -> None:
-    """What asks for more gets a MemoryError, which no case expects."""
+    """A case that asks for more memory gets a MemoryError, and fails."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.RLIM_INFINITY))
 
 
-def say(**what) -> None:
-    print(json.dumps(what), flush=True)
+def report(**entries) -> None:
+    print(json.dumps(entries), flush=True)
 
 
 def main(seed: int, first: int, step: int, seconds: float, place: str, kinds: str) -> None:
@@ -59,15 +59,15 @@ def main(seed: int, first: int, step: int, seconds: float, place: str, kinds: st
             fuzz_cases.run(kind, seed, number, judge)
         except Exception:
             failures += 1
-            say(failed=[kind, number], isa=fuzz_cases.isa_of(number), text=traceback.format_exc()[-3000:])
+            report(failed=[kind, number], isa=fuzz_cases.isa_of(number), text=traceback.format_exc()[-3000:])
         done += 1
         number += step
         if time.monotonic() > next_report:
             next_report = time.monotonic() + 1
-            say(counts=judge.counts, cases=done, nearest=judge.nearest, next=number)
+            report(counts=judge.counts, cases=done, nearest=judge.nearest)
             judge.counts.clear()
             done = 0
-    say(counts=judge.counts, cases=done, nearest=judge.nearest, next=number)
+    report(counts=judge.counts, cases=done, nearest=judge.nearest)
 
 
 if __name__ == "__main__":

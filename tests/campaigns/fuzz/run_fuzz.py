@@ -1,9 +1,8 @@
-"""Random cases, each compared with the reference in double precision, within bounds that are derived or
-measured, and with other calls of the library that have to give the same bits.
+"""Random cases, compared with the reference in double precision, and with calls that must give the same bits.
 
-Cases run in processes of their own: one that crashes, hangs or takes too much memory is reported like one
-that gives a wrong result, with a command that runs it again: --case networks:SEED:NUMBER. An execution is
-one call of the library whose result was checked. fuzz_cases.py lists the kinds of cases.
+The bounds are derived or measured. Cases run in worker processes. A wrong result, a crash, a hang and too
+much memory are reported with a command that runs the case again: --case networks:SEED:NUMBER. An execution is
+a call of lnrnn whose result was checked. fuzz_cases.py lists the kinds of cases.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from fuzz_judge import Judge
 from outcome import Wrong
 
 HERE = Path(__file__).resolve().parent
-HANG = 60  # seconds that one case may take
+HANG = 60  # seconds, after which a case counts as hanging
 
 
 class Worker:
-    """A process and what is known of it. next: the case to begin with, if it has to be started again."""
+    """A worker process. next: its first case, also after a restart."""
 
     def __init__(self, campaign: Campaign, index: int) -> None:
         self.campaign, self.next = campaign, index
@@ -54,20 +53,20 @@ class Worker:
         self.output = b""
 
     def running(self) -> tuple[int, float]:
-        """The case that runs, and for how many seconds."""
+        """The running case, and its seconds."""
         number, since = np.fromfile(self.place, np.int64)
         return int(number), (time.monotonic_ns() - int(since)) / 1e9
 
     def read(self) -> bool:
-        """Takes what the process says; False once it has ended."""
+        """Reads the output. -> whether the process still runs."""
         data = os.read(self.process.stdout.fileno(), 1 << 16)
         *lines, self.output = (self.output + data).split(b"\n")
         for line in lines:
-            self.campaign.hear(json.loads(line))
+            self.campaign.add(json.loads(line))
         return bool(data)
 
     def ended(self) -> bool:
-        """After the process has ended: whether it is started again, past a case that ended it."""
+        """Called at the end of the process. -> whether to restart it, after the case that ended it."""
         status = self.process.wait()
         self.process.stdout.close()
         self.errors.seek(0)
@@ -82,7 +81,7 @@ class Worker:
 
 
 class Campaign:
-    """Runs workers until the time is over, and adds up what they say."""
+    """Runs workers for some seconds, and adds up their reports."""
 
     def __init__(self, seed: int, seconds: float, workers: int, kinds: tuple[str, ...], folder: str) -> None:
         self.seed, self.workers, self.kinds, self.folder = seed, workers, kinds, folder
@@ -92,13 +91,13 @@ class Campaign:
         self.cases = 0
         self.failures: list[str] = []
 
-    def hear(self, said: dict) -> None:
-        if "failed" in said:
-            self.failed(said["failed"][1], said["text"])
+    def add(self, report: dict) -> None:
+        if "failed" in report:
+            self.failed(report["failed"][1], report["text"])
             return
-        self.counts.update(said["counts"])
-        self.cases += said["cases"]
-        for name, share in said["nearest"].items():
+        self.counts.update(report["counts"])
+        self.cases += report["cases"]
+        for name, share in report["nearest"].items():
             self.nearest[name] = max(share, self.nearest.get(name, 0.0))
 
     def failed(self, number: int, text: str) -> None:
@@ -109,7 +108,7 @@ class Campaign:
         print(report, flush=True)
 
     def run(self) -> None:
-        """Until the time is over, or Ctrl-C: then what has been counted by then stands."""
+        """Ctrl-C ends it early, and the counts remain."""
         chosen = selectors.DefaultSelector()
         try:
             self._run(chosen)
@@ -134,7 +133,7 @@ class Campaign:
             for key in list(chosen.get_map().values()):
                 number, seconds = key.data.running()
                 if seconds > HANG and key.data.process.poll() is None:
-                    print(f"case {number} has run for {seconds:.0f} s and is ended", flush=True)
+                    print(f"case {number} has run for {seconds:.0f} s: it is killed", flush=True)
                     key.data.process.kill()
 
 
@@ -144,7 +143,7 @@ def fuzz(options: argparse.Namespace) -> dict[str, int | str]:
         judge = Judge()
         fuzz_cases.run(kind, int(seed), int(number), judge)
         return {f"executions on {fuzz_cases.isa_of(int(number))}": judge.counts.total()}
-    memory = "/dev/shm"  # files that are saved are brought to the disk, which would take all the time
+    memory = "/dev/shm"  # lnrnn syncs files to the disk, which would take most of the time
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
         kinds = tuple(options.kinds.split(","))
         campaign = Campaign(options.seed, options.seconds, options.workers, kinds, folder)
@@ -167,7 +166,7 @@ def fuzz(options: argparse.Namespace) -> dict[str, int | str]:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, default=lnrnn.cpu_info()["cores"])
     parser.add_argument("--kinds", default=",".join(fuzz_cases.TURN), help="of those in fuzz_cases.py")
-    parser.add_argument("--case", metavar="KIND:SEED:NUMBER", help="this case alone")
+    parser.add_argument("--case", metavar="KIND:SEED:NUMBER", help="only this case")
 
 
 PARTS = {"fuzz": fuzz}

@@ -1,6 +1,4 @@
-"""The first cases of every kind, and what a campaign of fuzz reports of a process that is wrong, crashes,
-hangs or takes too much memory.
-"""
+"""Cases of every kind pass. A wrong result, a crash, a hang, too much memory and a warning are reported."""
 
 from __future__ import annotations
 
@@ -19,8 +17,8 @@ KINDS = sorted(set(fuzz_cases.TURN))
 
 
 @pytest.fixture(autouse=True)
-def as_it_was(tmp_path, monkeypatch):
-    """Files go to the test's folder, and threads and instruction set are set back."""
+def restored(tmp_path, monkeypatch):
+    """Files go to the test's folder; threads and instruction set are restored."""
     from lnrnn import _core, cpu_info, set_num_threads
 
     before = cpu_info()
@@ -33,14 +31,14 @@ def as_it_was(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_cases(kind):
-    """Of every instruction set in turn."""
+    """On every instruction set."""
     judge = Judge()
     for number in range(0, fuzz_cases.BLOCK * len(fuzz_cases.ISAS), fuzz_cases.BLOCK // 4):
         fuzz_cases.run(kind, 0, number, judge)
     assert judge.counts.total() > 50
 
 
-def test_a_case_is_the_same_whenever_it_runs():
+def test_a_case_does_not_depend_on_earlier_cases():
     counts = []
     for others in (0, 3):
         judge = Judge()
@@ -51,21 +49,21 @@ def test_a_case_is_the_same_whenever_it_runs():
     assert counts[0] == counts[1] and counts[0][0]
 
 
-# A kind that is not one of fuzz_cases.TURN: a module on the path of a worker.
+# {fault: (body of a case, part of the report)}
 FAULTS = {
     "wrong": ("judge.true('call', number_of(rng) < 2, 'a wrong result')", "a wrong result"),
     "crash": ("import ctypes; ctypes.string_at(0)", "status -11"),
     "exit": ("import os; os._exit(1)", "status 1"),
     "memory": ("judge.true('call', len(bytearray(4 << 30)) > 0, '')", "MemoryError"),
     "endless": ("while True: pass", "status -9"),
-    "warning": ("import warnings; warnings.warn('to be heard')", "to be heard"),
+    "warning": ("import warnings; warnings.warn('a planted warning')", "a planted warning"),
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_what_a_fault_looks_like(tmp_path, monkeypatch, name):
-    """It is reported with the command that runs it again, and the other cases go on."""
-    code, said = FAULTS[name]
+def test_a_fault_is_reported(tmp_path, monkeypatch, name):
+    """With the command that runs it again. The other cases run."""
+    code, message = FAULTS[name]
     body = f"    if rng.integers(4) == 3:\n        {code}\n    judge.true('call', True, '')\n"
     text = f"def number_of(rng):\n    return 2\n\n\ndef case(rng, judge):\n{body}"
     (tmp_path / "fuzz_faulty.py").write_text(text)
@@ -73,16 +71,16 @@ def test_what_a_fault_looks_like(tmp_path, monkeypatch, name):
     monkeypatch.setattr(run_fuzz, "HANG", 10)
     run = run_fuzz.Campaign(3, 1.0, 1, ("faulty",), str(tmp_path))
     run.run()
-    assert run.failures and said in run.failures[0] and run.counts["call"] > 0
+    assert run.failures and message in run.failures[0] and run.counts["call"] > 0
     kind, seed, number = re.search(r"run.py fuzz --case (\S+)", run.failures[0])[1].split(":")
     assert (kind, seed) == ("faulty", "3")
     if name == "wrong":
         monkeypatch.syspath_prepend(tmp_path)
-        with pytest.raises(AssertionError, match=said):
+        with pytest.raises(AssertionError, match=message):
             fuzz_cases.run(kind, int(seed), int(number), Judge())
 
 
-def test_the_judge_sees_one_bit():
+def test_the_judge_notices_one_bit():
     judge, one = Judge(), np.ones(3, np.float32)
     judge.same("call", one, one.copy(), "")
     for other in (np.nextafter(one, 2), one.astype(float), one[:2], np.array([1, np.nan, 1], np.float32)):

@@ -1,9 +1,10 @@
 """exp, tanh and sigmoid of every float32, on every instruction set of this machine.
 
-Prints for each function and instruction set the largest error in units in the last place (ULP) with its
-input, and which instruction sets give the same bits. It fails if a limit in `broken` does not hold. aarch64:
-NEON and the scalar code of aarch64 run in an emulator on every 1021st input. ulp_judge.c has the reference,
-its own error, and the definition of a ULP."""
+Prints the largest error of each function and instruction set, in units in the last place (ULP), and its
+input. Also prints which instruction sets give the same bits. It fails if a limit in `broken` does not hold.
+aarch64: NEON and the scalar code of aarch64 run in an emulator on every 1021st input. ulp_judge.c has the
+reference, its own error, and the definition of a ULP.
+"""
 
 from __future__ import annotations
 
