@@ -2,11 +2,11 @@
 
     python tests/campaigns/run.py NAME [PART ...] [options]; NAME --help shows the options
 
-A campaign is a module, NAME/run_NAME.py. Its PARTS are functions of the options that return figures, {name:
-number or text}, or a text. A part that fails raises an error, and one whose tools are absent raises Missing.
-A module may have add_options(parser). Each part runs in a process of its own, with the folder options.folder
-to work in. If it fails, the command that repeats it is printed, with the words of the file `at` in that
-folder. With --keep the figures are written to results/NAME.json, which the documentation shows.
+A campaign is a module, NAME/run_NAME.py. Its PARTS are functions of the options, which return figures {name:
+number or text}, or a text. A part that fails raises an error, and a part without its tools raises Missing. A
+module may have add_options(parser). Each part runs in a new process, and may write to options.folder. If it
+fails, the command that repeats it is printed, with the words of the file `at` in that folder. With --keep the
+figures are written to results/NAME.json, which the documentation shows.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from types import ModuleType
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 NAMES = sorted(path.parent.name for path in HERE.glob("*/run_*.py"))
-MISSING = 77  # exit status: something that the campaign needs is not installed
-PATIENCE = 300  # seconds until a part counts as hanging, beyond twice its --seconds, if the module says so
+MISSING = 77  # exit status if a tool is not installed
+PATIENCE = 300  # a part hangs after so many seconds and twice its --seconds, if the module has CAN_HANG
 
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]
 
@@ -49,22 +49,22 @@ def parser_of(name: str, module: ModuleType) -> argparse.ArgumentParser:
     )
     listed = ", ".join(module.PARTS)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {listed}; default: all")
-    parser.add_argument("--seed", type=int, default=int(time.time()), help="of all that is random")
-    parser.add_argument("--seconds", type=float, default=30, help="for each part without an end of its own")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="of random numbers")
+    parser.add_argument("--seconds", type=float, default=30, help="for each part without a fixed end")
     parser.add_argument("--quick", action="store_true", help="a sample that takes seconds")
     parser.add_argument("--isa", action="append", help="only this instruction set; may be repeated")
     parser.add_argument("--pytest", type=shlex.split, default=[], help="arguments of pytest, in one word")
     parser.add_argument("--folder", type=Path, default=ROOT / "build/campaigns" / name)
-    parser.add_argument("--skip-missing", action="store_true", help="pass over parts without their tools")
+    parser.add_argument("--skip-missing", action="store_true", help="skip parts without their tools")
     parser.add_argument("--keep", action="store_true", help=f"write results/{name}.json")
     parser.add_argument("--note", action="append", default=[], help="a remark for that file")
-    parser.add_argument("--figures", type=Path, help=argparse.SUPPRESS)  # run one part here, write them there
+    parser.add_argument("--figures", type=Path, help=argparse.SUPPRESS)  # run one part, and write its figures
     getattr(module, "add_options", lambda parser: None)(parser)
     return parser
 
 
 def run_here(module: ModuleType, options: argparse.Namespace) -> int:
-    """One part in this process."""
+    """Runs one part in this process."""
     (part,) = options.parts
     options.folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -81,7 +81,7 @@ def run_here(module: ModuleType, options: argparse.Namespace) -> int:
 
 
 def run_part(part: str, words: list[str], options: argparse.Namespace, limit: float | None) -> dict | int:
-    """One part in a process of its own. -> its figures, or the exit status."""
+    """Runs one part in a new process. -> its figures, or the exit status."""
     folder = options.folder.resolve() / part
     folder.mkdir(parents=True, exist_ok=True)
     figures, at = folder / "figures.json", folder / "at"
@@ -115,11 +115,11 @@ def commit() -> str:
 
 
 def keep(name: str, words: list[str], notes: list[str], seconds: float, figures: dict, passed: bool) -> None:
-    """Writes the result; of a part that is one of several, each figure with the part's name."""
+    """Writes the result. If there are several parts, figures have the names of their parts."""
     named = {
         (key if len(figures) == 1 or key == part else f"{part}: {key}"): value
-        for part, found in figures.items()
-        for key, value in found.items()
+        for part, of_part in figures.items()
+        for key, value in of_part.items()
     }
     result = {
         "campaign": name, "date": datetime.date.today().isoformat(), "commit": commit(), "cpu": cpu(),
@@ -148,13 +148,13 @@ def main(words: list[str]) -> int:
     begun, figures, failed = time.monotonic(), {}, 0
     for part in options.parts or module.PARTS:
         since = time.monotonic()
-        found = run_part(part, [name, part, *given], options, limit)
-        if isinstance(found, dict):
-            figures[part] = found
-            said = ", ".join(f"{key} {value}" for key, value in found.items())
-            print(f"{part}: {said} ({time.monotonic() - since:.0f} s)", flush=True)
-        elif found != MISSING or not options.skip_missing:
-            failed = max(failed, found)
+        result = run_part(part, [name, part, *given], options, limit)
+        if isinstance(result, dict):
+            figures[part] = result
+            summary = ", ".join(f"{key} {value}" for key, value in result.items())
+            print(f"{part}: {summary} ({time.monotonic() - since:.0f} s)", flush=True)
+        elif result != MISSING or not options.skip_missing:
+            failed = max(failed, result)
     print(f"{name}: {'FAILED' if failed else 'passed'}, seed {options.seed}")
     if options.keep:
         keep(name, words, options.note, time.monotonic() - begun, figures, not failed)

@@ -1,5 +1,4 @@
-"""Seconds of each campaign that needs no build; the runner; a row in README.md for each campaign, and results
-that the documentation can show."""
+"""Quick parts of the campaigns without a build, the runner, the table in README.md, and the results."""
 
 from __future__ import annotations
 
@@ -43,8 +42,8 @@ def test_a_quick_part(name, words, tmp_path):
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
 
 
-def test_a_part_that_fails_or_dies_is_reported(tmp_path):
-    """With the command that repeats it, and the other parts go on."""
+def test_a_part_that_fails_or_crashes_is_reported(tmp_path):
+    """With the command that repeats it. The other parts run."""
     folder = tmp_path / "toy"
     folder.mkdir()
     (folder / "run_toy.py").write_text(
@@ -64,12 +63,12 @@ def test_a_part_that_fails_or_dies_is_reported(tmp_path):
         return subprocess.run([*command, "--folder", tmp_path / "work"], capture_output=True, text=True)
 
     done = run()
-    said = done.stdout
-    assert done.returncode == 77 and "WRONG: two and two" in said and "not run: needs a tool" in said, said
-    assert re.search(r"dead: FAILED, exit 3; again: .*run.py toy dead .*--at 7", said) and "cases 5" in said
+    text = done.stdout
+    assert done.returncode == 77 and "WRONG: two and two" in text and "not run: needs a tool" in text, text
+    assert re.search(r"dead: FAILED, exit 3; again: .*run.py toy dead .*--at 7", text) and "cases 5" in text
     assert run("right", "--keep").returncode == 0 == run("right", "absent", "--skip-missing").returncode
-    kept = json.loads((tmp_path / "results/toy.json").read_text())
-    assert kept["passed"] and kept["figures"] == {"cases": 5} and kept["campaign"] == "toy"
+    result = json.loads((tmp_path / "results/toy.json").read_text())
+    assert result["passed"] and result["figures"] == {"cases": 5} and result["campaign"] == "toy"
 
 
 KEYS = {

@@ -1,10 +1,10 @@
-"""Which lines and branches of Python, Cython and C the suite never runs.
+"""Finds lines and branches of Python, Cython and C that the suite never runs.
 
-A copy of the sources is built with gcc's --coverage and the whole suite runs in it, with all processes that
-tests start. html/ in the folder shows every line. A line that nothing runs is a failure, unless a marker
-gives the reason: `# pragma: no cover - why` in Python, `GCOVR_EXCL_LINE: why`, or `GCOVR_EXCL_START: why` and
-`GCOVR_EXCL_STOP`, in comments of C and Cython. A line of a header counts as run if it ran in one instruction
-set. Branches of Cython are not counted, because most of them look for exceptions.
+A copy of the sources is built with gcc's --coverage, and the whole suite runs in it, with all processes that
+tests start. html/ in the folder shows every line. A line that never runs is a failure, unless a marker gives
+the reason. In Python it is `# pragma: no cover - why`. In comments of C and Cython it is `GCOVR_EXCL_LINE:
+why`, or `GCOVR_EXCL_START: why` and `GCOVR_EXCL_STOP`. A line of a header counts as run if it ran in one
+instruction set. Branches of Cython are not counted, because most of them look for exceptions.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from pathlib import Path
 from outcome import Missing, Wrong
 from source_copy import build, copy_sources
 
-# Other builds, programs of their own, and other people's tests, which run nothing new.
-NEVER = ("tests/mutants", "tests/campaigns/mutants", "tests/benchmarks")
+NEVER = ("tests/campaigns/mutants", "tests/benchmarks")  # tests that run another build, or nothing new
 PLAIN = "force=True,  # it goes by times"
 WITH_LINES = "emit_linenums=True, " + PLAIN
 
@@ -41,7 +40,7 @@ def measure(folder: Path, arguments: list[str]) -> int:
     setup = folder / "setup.py"
     text = setup.read_text()
     if PLAIN not in text:
-        raise Wrong("setup.py has changed: say here how Cython is told to write the numbers of its lines")
+        raise Wrong("setup.py has changed: PLAIN and WITH_LINES must give Cython the option emit_linenums")
     setup.write_text(text.replace(PLAIN, WITH_LINES))
     build(folder, CC="gcc", CFLAGS="--coverage", LDFLAGS="--coverage")
     (folder / "python").mkdir(exist_ok=True)
@@ -52,7 +51,7 @@ def measure(folder: Path, arguments: list[str]) -> int:
 
 
 def join(folder: Path) -> list[dict]:
-    """Joins both measurements in one report of gcovr. -> its files."""
+    """Joins both measurements in a report of gcovr. -> its files."""
 
     def run(*command: str) -> None:
         subprocess.run([sys.executable, "-m", *command], cwd=folder, env=variables(folder), check=True)
@@ -71,8 +70,8 @@ def join(folder: Path) -> list[dict]:
 
 
 def merged(file: dict) -> tuple[dict[int, bool], dict[tuple[int, int], bool]]:
-    """-> ({line: did it run?}, {(line, branch): was it taken?}) without excluded lines. A line may stand in
-    functions of several types and instruction sets."""
+    """-> ({line: did it run?}, {(line, branch): was it taken?}), without excluded lines. A line may be part
+    of several functions, one for each type and instruction set."""
     lines: dict[int, bool] = {}
     branches: dict[tuple[int, int], bool] = {}
     for line in file["lines"]:
@@ -102,7 +101,7 @@ def covered(options: argparse.Namespace) -> dict[str, str]:
     folder = options.folder
     if not options.only_report:
         arguments = [*(f"--ignore={name}" for name in NEVER), *options.pytest]
-        # 1: a few tests may fail under measurement, and pytest shows them.
+        # 1: a few tests may fail because they are measured.
         if measure(folder, arguments) not in (0, 1):
             raise Wrong("the suite does not run")
     parts: dict[str, tuple[list[bool], list[bool]]] = {}
@@ -122,7 +121,9 @@ def covered(options: argparse.Namespace) -> dict[str, str]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--only-report", action="store_true", help="of an earlier measurement in the folder")
+    parser.add_argument(
+        "--only-report", action="store_true", help="report an earlier measurement in the folder"
+    )
 
 
 PARTS = {"coverage": covered}

@@ -1,11 +1,9 @@
-"""One digest for each of some hundred configurations, on every instruction set: to compare two builds, bit
-for bit.
+"""Prints a digest for each of some hundred configurations, on every instruction set, to compare two builds.
 
     python tests/campaigns/digest/digest.py > before.txt        # then a change, and a build
     python tests/campaigns/digest/digest.py | diff before.txt -
 
-PYTHONPATH=OTHER chooses a build in another folder. Hashes are those of one machine and one compiler: they are
-compared, and not kept.
+PYTHONPATH=OTHER chooses a build in another folder. Digests depend on the machine and the compiler.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ def main() -> None:
     parser.add_argument(
         "--caches", type=int, nargs=3, metavar=("L1", "L2", "L3"), help="bytes, instead of the machine's"
     )
-    parser.add_argument("--every", type=int, default=1, help="not every configuration, but every so-manyth")
+    parser.add_argument("--every", type=int, default=1, help="every so-manyth configuration")
     options = parser.parse_args()
     lnrnn._core.set_barrier_mode("together")  # no call runs on one thread because the machine is busy
     for isa in options.isa or available_isas():

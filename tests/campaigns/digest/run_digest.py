@@ -1,8 +1,8 @@
-"""The same bits whatever the threads: digest.py in processes of different settings.
+"""The bits do not depend on threads: digest.py runs in processes with different settings.
 
-Settings are the number of threads (1 to 7), whose threads they are, the cores of the affinity mask, OpenMP's
-environment, and the sizes of the caches that the tuning goes by. As a control, the digests of the instruction
-sets may not all be equal.
+Settings are the number of threads (1 to 7), OpenMP's threads or lnrnn's, the cores of the affinity mask,
+OpenMP's environment, and the sizes of caches. As a control, the digests of the instruction sets may not all
+be equal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ENVIRONMENTS: tuple[dict[str, str], ...] = (
     {"OMP_SCHEDULE": "dynamic,1", "OMP_NESTED": "true"},
 )
 CACHES = (("16384", "262144", "1048576"), ("65536", "4194304", "67108864"))
-# Runs digest.py on one core: a line of its own, for not every system has taskset.
+# Runs digest.py on one core. Not every system has taskset.
 PINNED = "import os, runpy, sys; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); "
 PINNED += "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
@@ -37,22 +37,22 @@ PINNED += "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main
 def settings(quick: bool) -> list[tuple[str, list[str], dict[str, str], list[str]]]:
     """(name, words before the script, environment, words after it). The first is one thread."""
     few = ["--every", "12"] if quick else []
-    found: list[tuple[str, list[str], dict[str, str], list[str]]] = [("1 thread", [], {}, ["--threads", "1"])]
+    every: list[tuple[str, list[str], dict[str, str], list[str]]] = [("1 thread", [], {}, ["--threads", "1"])]
     for team in lnrnn._core.team_list():
         kind = {"LNRNN_TEAM": team}
         for threads in (3,) if quick else range(2, 8):
-            found.append((f"{team}, {threads} threads", [], kind, ["--threads", str(threads)]))
+            every.append((f"{team}, {threads} threads", [], kind, ["--threads", str(threads)]))
         if quick:
             continue
         for environment in ENVIRONMENTS[1:]:
             named = " ".join(f"{name}={value}" for name, value in environment.items())
-            found.append((f"{team}, 3 threads, {named}", [], {**kind, **environment}, ["--threads", "3"]))
+            every.append((f"{team}, 3 threads, {named}", [], {**kind, **environment}, ["--threads", "3"]))
         if hasattr(os, "sched_setaffinity"):
-            found.append((f"{team}, 3 threads, one core", ["-c", PINNED], kind, ["--threads", "3"]))
+            every.append((f"{team}, 3 threads, one core", ["-c", PINNED], kind, ["--threads", "3"]))
         for caches in CACHES:
             words = ["--threads", "2", "--caches", *caches]
-            found.append((f"{team}, 2 threads, caches {' '.join(caches)}", [], kind, words))
-    return [(name, before, environment, [*after, *few]) for name, before, environment, after in found]
+            every.append((f"{team}, 2 threads, caches {' '.join(caches)}", [], kind, words))
+    return [(name, before, environment, [*after, *few]) for name, before, environment, after in every]
 
 
 def digests(isa: str, before: list[str], environment: dict[str, str], after: list[str]) -> list[str]:
@@ -64,7 +64,7 @@ def digests(isa: str, before: list[str], environment: dict[str, str], after: lis
 
 
 def digested(options: argparse.Namespace) -> dict[str, int | str]:
-    found: dict[str, int | str] = {}
+    figures: dict[str, int | str] = {}
     wrong = []
     for isa in options.isa or available_isas():
         (_, *first), *others = settings(options.quick)
@@ -72,15 +72,15 @@ def digested(options: argparse.Namespace) -> dict[str, int | str]:
         for name, *setting in others:
             got = digests(isa, *setting)
             wrong += [f"{name}: {a}" for a, b in zip(got, want, strict=True) if a != b]
-        found |= {"settings": 1 + len(others), "configurations": len(want)}
+        figures |= {"settings": 1 + len(others), "configurations": len(want)}
         without_name = "\n".join(line.partition(" ")[2] for line in want)
-        found[isa] = hashlib.sha256(without_name.encode()).hexdigest()[:16]
+        figures[isa] = hashlib.sha256(without_name.encode()).hexdigest()[:16]
     if wrong:
         raise Wrong("\n".join(wrong))
-    isas = [isa for isa in found if isa in available_isas()]
-    if len(isas) > 1 and len({found[isa] for isa in isas}) == 1:
-        raise Wrong("the digests of all instruction sets are equal: they show nothing")
-    return found
+    isas = [isa for isa in figures if isa in available_isas()]
+    if len(isas) > 1 and len({figures[isa] for isa in isas}) == 1:
+        raise Wrong("the digests of all instruction sets are equal, though they round differently")
+    return figures
 
 
 PARTS = {"digest": digested}

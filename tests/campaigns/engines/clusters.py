@@ -1,7 +1,7 @@
-"""Real clusters of Dask and Ray: a Scorer as their function, lnrnn score on them; the same bits, also where a
-worker is killed.
+"""A Scorer and `lnrnn score` on clusters of Dask and Ray give the bits of one process, also if a worker is
+killed.
 
-    pytest tests/campaigns/engines/clusters.py
+pytest tests/campaigns/engines/clusters.py
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 pd = pytest.importorskip("pandas")
 
-# What these packages leave open when they end, and what they will do in later versions, is theirs.
+# Dask and Ray warn about later versions, and leave files and sockets open.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 D = 3
@@ -37,7 +37,7 @@ GROUPS = 16
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Paths of a model and an input of 16 row groups, and what a Scorer makes of the input."""
+    """Paths of a model and of an input with 16 row groups, and a Scorer's result."""
     folder = tmp_path_factory.mktemp("engines")
     model, source = folder / "m.safetensors", folder / "in.parquet"
     network(D, 128, cell="LSTM").save(model)
@@ -48,7 +48,7 @@ def files(tmp_path_factory):
 
 
 def scored(files, target, *more):
-    """Runs `lnrnn score`, which writes what a Scorer gives, byte for byte as without an engine."""
+    """Runs `lnrnn score`. The output has the Scorer's results, and all bytes of one without an engine."""
     model, source, want = files
     words = ["score", *map(str, (model, source, target)), "--column", "x"]
     assert cli.main([*words, *more]) == 0
@@ -60,7 +60,7 @@ def scored(files, target, *more):
 
 
 class Killing:
-    """Kills a process as soon as row groups have been done: with Killing(target, find) as killed."""
+    """In its block, kills a process of `find` as soon as a row group is complete."""
 
     def __init__(self, target, find):
         self.folder, self.find = target.with_name(target.name + ".parts"), find
@@ -74,8 +74,8 @@ class Killing:
     def run(self):
         until = time.monotonic() + 60
         while time.monotonic() < until and self.pid is None:
-            if list(self.folder.glob("0*.parquet")) and (found := self.find()):
-                self.pid = found[0]
+            if list(self.folder.glob("0*.parquet")) and (pids := self.find()):
+                self.pid = pids[0]
                 os.kill(self.pid, signal.SIGKILL)
             time.sleep(0.002)
 
@@ -84,8 +84,8 @@ class Killing:
         assert self.pid is not None
 
 
-def all_but_one(compute):
-    """What computes row groups, and kills its process at one."""
+def killing_at_3(compute):
+    """Computes row groups, and kills its process at row group 3."""
 
     def computes(job, index):
         if index == 3:
@@ -97,17 +97,17 @@ def all_but_one(compute):
 
 
 def a_row_group_that_kills_is_named(files, target, capsys, monkeypatch, *more, tries=3):
-    """It, and no other, after as many attempts as the message says. Dask may name another one that the same
-    worker held, and says so."""
-    monkeypatch.setattr(bulk, "compute", all_but_one(bulk.compute))
+    """The message has the row group and the number of attempts. Dask may name another one of the same
+    worker."""
+    monkeypatch.setattr(bulk, "compute", killing_at_3(bulk.compute))
     words = ["score", str(files[0]), str(files[1]), str(target), "--column", "x", "--workers", "2", *more]
     assert cli.main(words) == 2
-    said = capsys.readouterr().err
-    found = re.search(
-        rf"lnrnn score: error: row group (\d): the process .* died {tries} times \((.*)\)", said
+    errors = capsys.readouterr().err
+    died = re.search(
+        rf"lnrnn score: error: row group (\d): the process .* died {tries} times \((.*)\)", errors
     )
-    assert found, said
-    assert found[1] == "3" or "held by the same worker" in found[2], said
+    assert died, errors
+    assert died[1] == "3" or "held by the same worker" in died[2], errors
     assert len(list(target.parent.glob("*.attempt-*"))) == tries
     assert not target.exists()
 
@@ -127,14 +127,14 @@ def test_dask_computes_row_groups(files, cluster, tmp_path):
     scored(files, tmp_path / "out.parquet", "--engine", "dask", "--address", address)
 
 
-def test_dask_goes_on_where_a_worker_is_killed(files, cluster, tmp_path):
+def test_dask_continues_after_a_killed_worker(files, cluster, tmp_path):
     workers = list(cluster.run(os.getpid).values())
     assert len(workers) == 2
     with Killing(tmp_path / "out.parquet", lambda: workers):
         scored(files, tmp_path / "out.parquet", "--engine", "dask", "--address", cluster.scheduler.address)
 
 
-def test_dask_starts_as_many_processes_as_said():
+def test_dask_starts_the_given_number_of_processes():
     pytest.importorskip("distributed")
 
     def where(job, index):
@@ -149,8 +149,8 @@ def test_dask_names_a_row_group_that_kills(files, tmp_path, capsys, monkeypatch)
     a_row_group_that_kills_is_named(files, tmp_path / "out.parquet", capsys, monkeypatch, "--engine", "dask")
 
 
-def test_dask_says_how_often_its_cluster_tries(files, cluster, tmp_path, capsys, monkeypatch):
-    """As its owner has set it."""
+def test_dask_reports_the_attempts_of_its_cluster(files, cluster, tmp_path, capsys, monkeypatch):
+    """The owner of the cluster has set their number."""
     monkeypatch.setattr(cluster.cluster.scheduler, "allowed_failures", 1)
     words = "--engine", "dask", "--address", cluster.scheduler.address
     a_row_group_that_kills_is_named(files, tmp_path / "out.parquet", capsys, monkeypatch, *words, tries=2)
@@ -206,17 +206,16 @@ def test_ray_is_started_and_ended_by_the_command(files, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out.parquet"]
 
 
-def test_ray_goes_on_where_a_worker_is_killed(files, ray, tmp_path):
-    def at_work():
-        return [
-            pid for pid, text in sequence_files.descendants(os.getpid()).items() if "ray::compute" in text
-        ]
+def test_ray_continues_after_a_killed_worker(files, ray, tmp_path):
+    def workers():
+        children = sequence_files.descendants(os.getpid())
+        return [pid for pid, text in children.items() if "ray::compute" in text]
 
-    with Killing(tmp_path / "out.parquet", at_work):
+    with Killing(tmp_path / "out.parquet", workers):
         scored(files, tmp_path / "out.parquet", "--engine", "ray", "--workers", "2")
 
 
-def test_what_the_page_shows_of_ray(ray, tmp_path, monkeypatch):
+def test_the_program_of_the_page(ray, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
     exec(sequence_files.of_the_docs("", "In Python"), names)

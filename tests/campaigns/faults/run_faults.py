@@ -1,12 +1,12 @@
 """Injects faults: memory, files, limits and signals.
 
-memory     for every n, the n-th request for memory of every operation fails, or 20 from the n-th on;
-           requests are those of arrays and large objects
-objects    for every n, the n-th request fails; requests are those of every object of Python
-first      the n-th request of the first call in a new process fails, on one thread and on two
-files      the n-th call to the file system fails: ENOSPC, EIO, EINTR, or half of a write
-sizes, address, processes    RLIMIT_FSIZE, RLIMIT_AS, RLIMIT_NPROC
-kill, interrupt, command     SIGKILL and SIGINT at random moments
+    memory     for every n, the n-th request for memory of every operation fails, or 20 from the n-th on;
+               requests are those of arrays and large objects
+    objects    for every n, the n-th request fails; requests are those of every object of Python
+    first      the n-th request of the first call in a new process fails, on one thread and on two
+    files      the n-th call to the file system fails: ENOSPC, EIO, EINTR, or half of a write
+    sizes, address, processes    RLIMIT_FSIZE, RLIMIT_AS, RLIMIT_NPROC
+    kill, interrupt, command     SIGKILL and SIGINT at random moments
 
 After a fault the state is the old or the new one, and the next call is right.
 """

@@ -1,6 +1,6 @@
-/* A Python module whose set(mode) gives the data of NumPy's arrays pages of their own, from then on: an array ends
- * where a page begins that nothing may touch (mode 1), or begins where one ends (mode 2); 0: as usual. New
- * memory is filled with 0xff bytes, NaN in every floating-point type, where it need not be 0. */
+/* A Python module. After set(mode), NumPy allocates the data of an array between two pages without access. With mode 1 the
+ * data ends at such a page, with mode 2 it begins at one; mode 0 is NumPy's allocator. Memory that need not be 0 is filled
+ * with bytes 0xff, NaN in every floating-point type. */
 #define PY_SSIZE_T_CLEAN
 #define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
 #include <Python.h>
@@ -52,7 +52,7 @@ static void give(void *ctx, void *p, size_t n)
 
 static void *change(void *ctx, void *old, size_t n)
 {
-    /* NumPy does not tell the old size: a resize has no use here. */
+    /* NumPy does not pass the old size. No campaign resizes an array. */
     (void)ctx, (void)old, (void)n;
     return NULL;
 }
@@ -75,7 +75,7 @@ static PyObject *set(PyObject *self, PyObject *number)
     return PyLong_FromSize_t(arrays);
 }
 
-static PyMethodDef methods[] = {{"set", set, METH_O, "set(mode) -> how many arrays have had guards so far"},
+static PyMethodDef methods[] = {{"set", set, METH_O, "set(mode) -> the number of guarded arrays until now"},
                                 {0}};
 static PyModuleDef module = {PyModuleDef_HEAD_INIT, "guard_pages", NULL, -1, methods, NULL, NULL, NULL, NULL};
 

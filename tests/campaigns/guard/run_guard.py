@@ -1,10 +1,10 @@
 """No kernel reads or writes outside its arrays.
 
-guard: every array of NumPy's gets a page before and one after it that nothing may touch, close to its end in
-one pass and to its beginning in the other; a touch ends the process. Sizes 1 to 200 of every norm, function,
-dtype, instruction set and kind of network; the results must be those without guards, to the bit. New memory
-is NaN, so a value that is read before it is written shows too. control: a byte outside an array ends the
-process, one inside does not.
+guard: NumPy allocates every array next to a page without access, at its end in one pass and at its beginning
+in the other. An access to that page ends the process. Sizes are 1 to 200, of every norm, function, dtype,
+instruction set and kind of network. The bits must be those without guards. New memory is NaN, so reading a
+value before it is written shows too. control: a byte written outside an array ends the process, a byte inside
+does not.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Case = tuple[Callable[..., Iterator[np.ndarray]], tuple[object, ...]]
 
 
 def guard_pages(folder: Path):
-    """The module, compiled in ``folder`` for this Python unless it is there."""
+    """The module, compiled in `folder` for this Python unless it exists."""
     if not sys.platform.startswith("linux"):
         raise Missing("needs Linux: pages without access by mprotect")
     path = folder / f"guard_pages{sysconfig.get_config_var('EXT_SUFFIX')}"
@@ -57,7 +57,7 @@ def guard_pages(folder: Path):
 
 
 def of_functions(n: int) -> Iterator[np.ndarray]:
-    """Elementwise functions of n values, and into an array that is given."""
+    """Elementwise functions of n values, with and without out=."""
     x = rng_of(n).standard_normal(n).astype(np.float32)
     for function in (lnrnn.exp, lnrnn.tanh, lnrnn.sigmoid):
         yield function(x)
@@ -76,7 +76,9 @@ def of_planes(n: int, dtype: type) -> Iterator[np.ndarray]:
 
 def cases(quick: bool) -> Iterator[Case]:
     """(function, arguments): each gives arrays."""
-    for rows, dtype in itertools.product((4, 7), DTYPES):  # of 4096 bytes, which batch norm sums by four
+    for rows, dtype in itertools.product(
+        (4, 7), DTYPES
+    ):  # of 4096 bytes; batch norm sums four of them at once
         yield of_norm, ((rows, 4096 // np.dtype(dtype).itemsize), dtype, True, True)
     for n in QUICK if quick else SIZES:
         yield of_functions, (n,)
@@ -84,7 +86,7 @@ def cases(quick: bool) -> Iterator[Case]:
             yield of_norm, ((rows, n), dtype, n % 3 > 0, n % 2 > 0)
         for dtype in DTYPES:
             yield of_planes, (n, dtype)
-        # As hidden size and as input size, the other one and the batch following from it.
+        # n is the hidden size, or sometimes the input size; other sizes depend on it.
         for k, variant in enumerate(VARIANTS):
             if quick and (k + n) % 5:
                 continue
@@ -117,7 +119,7 @@ def guarded(options: argparse.Namespace) -> dict[str, int]:
                         wrong.append(f"{named} {mode}")
                 count += 1
     if wrong:
-        raise Wrong(f"other results with guards: {wrong}")
+        raise Wrong(f"results differ with guards: {wrong}")
     return {"cases": count, "arrays with guards": guard.set(0) - begun}
 
 

@@ -1,4 +1,4 @@
-"""The C of pyx/ without Python, for another machine, another C library, and for a machine that is refused."""
+"""Builds by other compilers: for aarch64, with musl, by clang, and for 32 bits, which is refused."""
 
 from __future__ import annotations
 
@@ -12,13 +12,22 @@ from pathlib import Path
 from digests import MAIN, Results, agree, native_program, results, same
 
 from compilers import CFLAGS, GCC_AARCH64, ONCE, QEMU, ROOT, linked
+from helpers import available_isas
 from outcome import Missing, Wrong, done, needs
+from pythons_here import environment
+from source_copy import build, copy_sources
 
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Werror")
+# Tests of all that a compiler can get wrong: vectors, norms, products, forward and backward.
+OF_KERNELS = [
+    "tests/simd/test_simd.py", "tests/simd/test_vmath.py", "tests/norm/test_exact_statistics.py",
+    "tests/norm/test_half.py", "tests/norm/test_magnitudes.py", "tests/norm/test_rms_norm.py",
+    "tests/rnn/test_matmul.py", "tests/rnn/test_forward.py",
+]  # fmt: skip
 
 
 def on_threads(command: list[str], isa: str, folder: Path) -> Results:
-    """The results, the same with one thread and with two; and there were two, for tasks and for units."""
+    """The results with two threads. They must be those with one thread, and both threads must have worked."""
     one, two = (results(command, isa, threads, folder) for threads in (1, 2))
     same(one, two, f"{isa} with 1 and 2 threads")
     if (one.teams, two.teams) != ((0, 0), (2, 2)):
@@ -27,7 +36,7 @@ def on_threads(command: list[str], isa: str, folder: Path) -> Results:
 
 
 def neon_quick(folder: Path) -> str:
-    """By gcc; two threads on NEON beside one on plain C, whose bits must not be the same."""
+    """By gcc: NEON with two threads against plain C with one. Their bits must differ."""
     program = linked("aarch64", [GCC_AARCH64], "aarch64", MAIN, flags=("-O1",), link=("-static",))
     vectors, scalar = (results([QEMU, str(program)], *how, folder) for how in (("neon", 2), ("scalar", 1)))
     agree(vectors, scalar, "neon and scalar")
@@ -35,7 +44,7 @@ def neon_quick(folder: Path) -> str:
         same(vectors, scalar, "neon and scalar")
     except Wrong:
         return f"{len(vectors.lines)} arrays"
-    raise Wrong("NEON and plain C give the same bits: it is not NEON")
+    raise Wrong("NEON and plain C give the same bits, so it is not NEON")
 
 
 def neon(options: argparse.Namespace) -> str:
@@ -44,35 +53,37 @@ def neon(options: argparse.Namespace) -> str:
     quick = neon_quick(folder)
     if options.quick:
         return quick
-    said, scalar = [], []
+    summary, scalar = [], []
     for compiler in ([GCC_AARCH64], ["clang", "--target=aarch64-linux-gnu"]):
         name = compiler[0]
         if not shutil.which(name):
-            said.append(f"{name} is not there")
+            summary.append(f"{name} is not installed")
             continue
         program = linked(f"aarch64-{name}", compiler, "aarch64", MAIN, link=("-static",), folder=folder)
         command = [QEMU, str(program)]
-        found = on_threads(command, "neon", folder)
-        same(found, results(command, "neondot", 1, folder), "int8 on NEON and by dot products")
+        vectors = on_threads(command, "neon", folder)
+        same(vectors, results(command, "neondot", 1, folder), "int8 on NEON and by dot products")
         emulated = results(command, "neonbf16_emulated", 1, folder)
         for isa in ("neoni8mm", "neonbf16"):
             same(on_threads(command, isa, folder), emulated, f"{isa} and the emulation")
         scalar.append(on_threads(command, "scalar", folder))
-        off = agree(found, scalar[-1], f"{name}, neon and scalar")
-        said.append(f"{name}: {len(found.lines)} arrays, neon within {off:.2g} of the tolerance from scalar")
+        error = agree(vectors, scalar[-1], f"{name}, neon and scalar")
+        summary.append(
+            f"{name}: {len(vectors.lines)} arrays, neon within {error:.2g} of the tolerance from scalar"
+        )
     if platform.machine() == "x86_64" and shutil.which("gcc"):
         scalar.append(results([str(native_program(folder))], "scalar", 1, folder))
-        said.append("scalar has the bits of x86-64")
+        summary.append("scalar has the bits of x86-64")
     for other in scalar[1:]:
         same(scalar[0], other, "scalar of two compilers or machines")
     tests = ["tests/simd", "-k", "aarch64 or emulated"]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *tests]
-    said.append(done(command, cwd=ROOT).splitlines()[-1])
-    return "; ".join(said)
+    summary.append(done(command, cwd=ROOT).splitlines()[-1])
+    return "; ".join(summary)
 
 
 REFUSAL = "lnrnn needs a 64-bit build"
-# Freestanding: the headers of these compilers' own, for C libraries of 32 bits are rarely installed.
+# Freestanding, since C libraries of 32 bits are rarely installed.
 FREESTANDING = ["-ffreestanding", "-fsyntax-only", f"-I{ROOT / 'include'}", "-x", "c", "-"]
 NARROW = (
     ["gcc", "-m32"], ["gcc", "-mx32"], ["clang", "-m32"], ["clang", "--target=armv7-linux-gnueabihf"],
@@ -81,7 +92,7 @@ NARROW = (
 
 
 def refuses(compiler: list[str]) -> bool:
-    """Whether a compiler refuses the C API's header, by our own message and no other error."""
+    """Whether a compiler refuses the header of the C API. Its only error must be lnrnn's message."""
     command = [*compiler, *FREESTANDING]
     ran = subprocess.run(command, input='#include "lnrnn.h"\n', text=True, capture_output=True)
     errors = [line for line in ran.stderr.splitlines() if "error:" in line]
@@ -93,14 +104,14 @@ def refuses(compiler: list[str]) -> bool:
 
 
 def refused_by_setup() -> None:
-    """setup.py, told that Python is one of 32 bits, ends with one line."""
-    told = "import runpy, sys; sys.maxsize = 2**31 - 1; sys.argv = ['setup.py', 'build_ext']; "
+    """setup.py prints one line and fails if sys.maxsize is that of 32 bits."""
+    code = "import runpy, sys; sys.maxsize = 2**31 - 1; sys.argv = ['setup.py', 'build_ext']; "
     ran = subprocess.run(
-        [sys.executable, "-c", told + "runpy.run_path('setup.py', run_name='__main__')"],
+        [sys.executable, "-c", code + "runpy.run_path('setup.py', run_name='__main__')"],
         cwd=ROOT, text=True, capture_output=True,
     )  # fmt: skip
     if ran.returncode == 0 or len(ran.stderr.splitlines()) != 1 or REFUSAL not in ran.stderr:
-        raise Wrong(f"setup.py with a Python of 32 bits: {ran.stderr or ran.stdout or 'no word'}")
+        raise Wrong(f"setup.py with a Python of 32 bits: {ran.stderr or ran.stdout or 'no output'}")
 
 
 def bits32(options: argparse.Namespace) -> str:
@@ -116,7 +127,8 @@ def bits32(options: argparse.Namespace) -> str:
     return f"refused: {', '.join(' '.join(c) for c in here)}, and a Python of 32 bits in setup.py"
 
 
-UNITS = {
+# Instruction sets, the most capable first.
+SETS = {
     "x86_64": (
         "avx512amx", "avx512bf16", "avx512amx_emulated", "avx512bf16_emulated", "avx512vnni", "avxvnni",
         "avx512", "avx2", "sse2", "scalar",
@@ -126,7 +138,7 @@ UNITS = {
 
 
 def musl(options: argparse.Namespace) -> str:
-    """The C with musl, beside glibc; quick: only whether musl has all that the common units need."""
+    """The C with musl has the bits of glibc. quick: only whether musl has the headers and functions."""
     needs("musl-gcc", "gcc")
     folder, machine = options.folder, platform.machine()
     if options.quick:
@@ -136,11 +148,34 @@ def musl(options: argparse.Namespace) -> str:
         return f"{len(ONCE)} files"
     program = linked("musl", ["musl-gcc"], machine, MAIN, flags=WARNINGS, link=("-static",), folder=folder)
     native = native_program(folder)
-    said = []
-    for isa in UNITS[machine]:
+    run = []
+    for isa in SETS[machine]:
         if subprocess.run([program, isa, "1"], stdout=subprocess.DEVNULL).returncode == 2:
             continue  # this machine cannot run it
         of_musl, of_glibc = on_threads([str(program)], isa, folder), results([str(native)], isa, 1, folder)
         same(of_musl, of_glibc, f"musl and glibc, {isa}")
-        said.append(isa)
-    return f"all units without a warning; {', '.join(said)} have the bits of glibc, 1 and 2 threads"
+        run.append(isa)
+    return f"no warning; {', '.join(run)} have the bits of glibc, with 1 and 2 threads"
+
+
+def clang(options: argparse.Namespace) -> str:
+    """The C by clang agrees with the C by gcc, though their bits may differ. The module by clang passes
+    tests."""
+    needs("gcc", "clang")
+    folder, own = options.folder, options.folder / "source"
+    programs = [str(native_program(folder, compiler)) for compiler in ("gcc", "clang")]
+    summary = []
+    for isa in available_isas():
+        of_gcc, of_clang = (results([program], isa, 1, folder) for program in programs)
+        agree(of_gcc, of_clang, f"gcc and clang, {isa}")
+        equal = sum(map(str.__eq__, of_gcc.lines, of_clang.lines))
+        summary.append(f"{isa}: {equal} of {len(of_gcc.lines)} arrays have the same bits")
+    copy_sources(own)
+    build(own, CC="clang")
+    free = environment(own, CC="clang")
+    file = done([sys.executable, "-c", "import lnrnn; print(lnrnn.__file__)"], cwd=own, env=free).strip()
+    if not Path(file).is_relative_to(own):
+        raise Wrong(f"{file} was imported, and not the module by clang")
+    tests = ["tests/simd", "tests/norm", "tests/rnn"] if options.whole else OF_KERNELS
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *tests]
+    return "; ".join([*summary, done(command, cwd=own, env=free).splitlines()[-1]])

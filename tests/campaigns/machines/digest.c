@@ -1,10 +1,10 @@
-/* What the C of pyx/ computes from numbers that are the same on every machine, without Python:
+/* Computes norms, products and layers by the C of pyx/, without Python, from numbers that are the same on every machine:
  *
  *     digest ISA THREADS [FILE]
  *
- * Prints a line for each array of results: its name, the type of its values, how many they are, and a hash of
- * their bytes; then the largest teams of threads that the calls had. FILE gets the bytes of all arrays. Two
- * machines whose arithmetic is the same print the same lines; others are compared by the files. */
+ * Prints a line for each array of results: its name, the type and number of its values, and a hash of their bytes. The last
+ * line has the largest teams of threads. FILE gets the bytes of all arrays. Machines with the same arithmetic print the same
+ * lines; others are compared by the files. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +31,7 @@ static uint64_t drawn_bits(void)
     return state >> 20;
 }
 
-/* -1 .. 1 in steps of 2^-16: the same float everywhere. */
+/* -1 .. 1 in steps of 2^-16, so every machine has the same float. */
 static double drawn(void) { return (double)(int64_t)(drawn_bits() & 0x1ffff) / 65536 - 1; }
 
 static float *drawn_floats(size_t n)
@@ -42,7 +42,7 @@ static float *drawn_floats(size_t n)
     return p;
 }
 
-/* n values of a type. What has 16 bits: any digits, exponents that make 1/8 to 2. */
+/* n values of a type. Types of 16 bits: any digits, with exponents of 1/8 to 2. */
 static void *drawn_values(int dtype, size_t n)
 {
     void *p = zeros(n, SIZES[dtype]);
@@ -61,18 +61,18 @@ static void *drawn_values(int dtype, size_t n)
 }
 
 /* FNV-1a of 64 bits. */
-static void report(const char *name, const char *what, int dtype, const void *p, size_t n)
+static void report(const char *name, const char *result, int dtype, const void *p, size_t n)
 {
     uint64_t hash = 14695981039346656037u;
     for (size_t i = 0; i < n * SIZES[dtype]; i++)
         hash = (hash ^ ((const unsigned char *)p)[i]) * 1099511628211u;
-    printf("%s.%s %s %zu %08lx%08lx\n", name, what, TYPES[dtype], n, (unsigned long)(hash >> 32),
+    printf("%s.%s %s %zu %08lx%08lx\n", name, result, TYPES[dtype], n, (unsigned long)(hash >> 32),
            (unsigned long)(hash & 0xffffffffu));
     if (values && fwrite(p, SIZES[dtype], n, values) != n)
         exit(4);
 }
 
-/* --- what is computed ----------------------------------------------------------------------------------- */
+/* --- norms, products, layers ---------------------------------------------------------------------------- */
 
 static void activations(void)
 {
@@ -104,7 +104,7 @@ static void norms(int dtype, size_t rows, size_t n)
     report(name, "layer_gx", dtype, y, rows * n);
     report(name, "layer_sums", LNRNN_FLOAT64, sums, 2 * n);
 
-    /* The same values as a batch of rows / 5 samples, n channels and 5 positions. */
+    /* The same values are a batch of rows / 5 samples, n channels and 5 positions. */
     if (rows < 10)
         return;
     double *mean = zeros(n, sizeof *mean), *var = zeros(n, sizeof *var);
@@ -146,7 +146,7 @@ static void products(int dtype, const char *type, size_t rows, size_t n, size_t 
     report(name, "y", LNRNN_FLOAT32, y, rows * n);
 }
 
-/* What backward gives of a layer whose forward call kept its tape. */
+/* The gradients of a layer whose forward call has written its tape. */
 static void gradients(const char *name, driver_layer *l)
 {
     const lnrnn_rnn_config *c = &l->config;
@@ -178,7 +178,7 @@ static void gradients(const char *name, driver_layer *l)
     }
 }
 
-/* One layer whose fields `config` has, with states; lengths of sequences go from T to about T / 2. */
+/* A layer with this configuration, and states. Lengths of sequences go from T to about T / 2. */
 static void layer(const char *name, lnrnn_rnn_config config, size_t T, size_t B, int trained)
 {
     driver_layer l = {.config = config};
@@ -212,7 +212,7 @@ static void layers(int cell, const char *cell_name)
     static const struct {
         size_t T, B, D, H;
     } sizes[] = {{1, 1, 1, 1}, {6, 9, 13, 50}, {6, 25, 33, 72}, {24, 2, 33, 160}};
-    enum { LARGE = 3 }; /* threads divide its units; fewer variants, for an emulator takes seconds */
+    enum { LARGE = 3 }; /* threads divide its units; fewer variants, as an emulator is slow */
     static const char *const placements[] = {"joint", "split", "gate"}, *const types[] = {"float32",
                                                                                           "bfloat16", "int8"};
     const int papers = cell == LNRNN_RNN ? LNRNN_JOINT : LNRNN_SPLIT;
@@ -220,8 +220,7 @@ static void layers(int cell, const char *cell_name)
         const size_t T = sizes[s].T, B = sizes[s].B;
         char name[64];
         lnrnn_rnn_config c = {.D = sizes[s].D, .H = sizes[s].H, .cell = cell, .eps = 1e-5f};
-        scale =
-            c.H < 100 ? 0.25f : 0.125f; /* larger weights would amplify what two machines round otherwise */
+        scale = c.H < 100 ? 0.25f : 0.125f; /* larger weights would amplify differences of rounding */
         snprintf(name, sizeof name, "%s.none.%zux%zu", cell_name, B, c.H);
         if (s != LARGE)
             layer(name, c, T, B, 1);

@@ -1,4 +1,4 @@
-"""The results of digest.c, from one machine or two."""
+"""The results of digest.c, and their comparison."""
 
 from __future__ import annotations
 
@@ -11,32 +11,28 @@ import numpy as np
 from compilers import linked
 from outcome import Wrong, done
 
-__all__ = ["MAIN", "Results", "agree", "native_program", "results", "same"]
-
 MAIN = Path(__file__).with_name("digest.c")
 READ_AS = {"float32": "<f4", "float64": "<f8", "bfloat16": "<u2", "float16": "<f2"}
-# How far two instruction sets may be from each other, as a part of an array's largest value: one unit in the
-# last place of what is rounded to 16 bits; float32 through some steps of a layer (measured: 1.2e-5); int8,
-# where an activation may be rounded to the next integer (measured: 1.5e-4).
-ONE_PLACE = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
+# The largest difference between two instruction sets, relative to an array's largest value. 16 bits: one ULP.
+# float32: some steps of a layer (measured: 1.2e-5). int8: an activation may be rounded to the next integer
+# (measured: 1.5e-4).
+ONE_ULP = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 OF_FLOAT32, OF_FLOAT64, OF_INT8 = 5e-5, 1e-13, 1e-3
 
 
 class Results(NamedTuple):
-    """lines: as printed, without the teams; teams: (tasks, units); arrays: by line, in float64."""
-
-    lines: list[str]
-    teams: tuple[int, int]
-    arrays: list[np.ndarray]
+    lines: list[str]  # as printed, without the teams
+    teams: tuple[int, int]  # (tasks, units)
+    arrays: list[np.ndarray]  # of each line, in float64
 
 
 def native_program(folder: Path, compiler: str = "gcc") -> Path:
-    """That of this machine, beside a part's folder: several parts compare with it."""
+    """The program for this machine, in a folder that several parts share."""
     return linked(f"native-{compiler}", [compiler], platform.machine(), MAIN, folder=folder.parent / "native")
 
 
 def results(command: list[str], isa: str, threads: int, folder: Path) -> Results:
-    """What digest.c computes on an instruction set. Wrong if not all of it is finite."""
+    """The results of digest.c on an instruction set. All must be finite."""
     path = folder / "values"
     *lines, last = done([*command, isa, str(threads), str(path)]).splitlines()
     values, start, arrays = path.read_bytes(), 0, []
@@ -49,7 +45,7 @@ def results(command: list[str], isa: str, threads: int, folder: Path) -> Results
             raise Wrong(f"{isa}, {threads} threads: {line} is not finite")
         arrays.append(array.astype(np.float64))
     if start != len(values):
-        raise Wrong(f"{isa}: {len(values)} bytes of values, {start} of them named")
+        raise Wrong(f"{isa}: the file has {len(values)} bytes, and the lines name {start}")
     _, tasks, units = last.split()
     return Results(lines, (int(tasks), int(units)), arrays)
 
@@ -63,15 +59,15 @@ def same(a: Results, b: Results, between: str) -> None:
 def allowed(line: str) -> float:
     name, kind, _, _ = line.split()
     parts = name.split(".")
-    if kind in ONE_PLACE:
-        return ONE_PLACE[kind]
+    if kind in ONE_ULP:
+        return ONE_ULP[kind]
     if parts[:2] == ["norm", "float64"]:
         return OF_FLOAT64
     return OF_INT8 if "int8" in parts else OF_FLOAT32
 
 
 def agree(a: Results, b: Results, between: str) -> float:
-    """The largest difference, as a part of what is allowed. Wrong if it is more."""
+    """The largest difference over the allowed one, which must be at most 1."""
     largest = 0.0
     for line, other, x, y in zip(a.lines, b.lines, a.arrays, b.arrays, strict=True):
         if line.split()[:3] != other.split()[:3]:
@@ -79,6 +75,6 @@ def agree(a: Results, b: Results, between: str) -> float:
         if x.size:
             error = np.abs(x - y).max() / (np.abs(y).max() or 1) / allowed(line)
             if error > 1:
-                raise Wrong(f"{between}: {line} is off by {error:.3g} times what is allowed")
+                raise Wrong(f"{between}: {line} differs by {error:.3g} times the tolerance")
             largest = max(largest, float(error))
     return largest

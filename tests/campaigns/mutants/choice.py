@@ -1,4 +1,4 @@
-"""Which tests call which functions, measured once, and the tests for a mutant chosen by it."""
+"""Measures once which tests call which functions, and chooses the tests for a mutant."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ HERE = Path(__file__).parent
 
 
 def pytest(folder: Path, arguments: list[str], patience: float, **environment: str) -> tuple[int | None, str]:
-    """(status, None if it did not end; output) of tests in a copy. Processes that they started end too."""
+    """Runs tests in a copy. -> (status, or None if they did not end; output). Processes that they started end
+    too."""
     command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", *arguments]
     mark = f"LNRNN_RUN={os.getpid()}.{time.monotonic_ns()}"
     own = dict([mark.split("=")], PYTHONPATH=f"{folder}:{HERE}")
@@ -44,25 +45,25 @@ def pytest(folder: Path, arguments: list[str], patience: float, **environment: s
         try:
             if mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
                 os.kill(int(entry.name), signal.SIGKILL)
-        except OSError:  # a process of somebody else, or one that has ended
+        except OSError:  # a process of another user, or one that has ended
             pass
     return process.returncode if ended else None, output
 
 
 def plain(function: str) -> str:
-    """An operation's name without its instruction set: tests take every set, but few cases are measured."""
+    """An operation's name without its instruction set: tests run on every set, but few cases are measured."""
     return re.sub(r"(include/lnrnn/simd/)\w+\.h", r"\1", function)
 
 
 class Chosen(NamedTuple):
-    """Tests of one file, and how long they take with the imports."""
+    """Tests of one file, and their seconds with the imports."""
 
     seconds: float
     tests: list[str]
 
 
 class Measure:
-    """The functions that each test calls, kept in a folder for the text of the test's file."""
+    """The functions that each test calls, stored in a folder by the content of the test's file."""
 
     def __init__(self, folder: Path, root: Path) -> None:
         self.folder, self.root, self.copy = folder / "measured", root, folder / "probed"
@@ -77,7 +78,7 @@ class Measure:
         return self.folder / f"{Path(name).stem}.{digest}.json"
 
     def complete(self, side_by_side: int, patience: float) -> None:
-        """Measures the files of tests that are new or changed."""
+        """Measures the test files that are new or changed."""
         todo = [name for name in self.files if not self.kept(name).exists()]
         if not todo:
             return
@@ -111,8 +112,8 @@ class Measure:
 
     @cached_property
     def calls(self) -> list[tuple[list[str], dict[str, dict]]]:
-        """For each file: functions that all of its tests call, and by test its functions and its seconds.
-        Tests that failed are left out."""
+        """For each file: the functions that all of its tests call, and {test: functions and seconds}. Tests
+        that failed are left out."""
         found = []
         for path in (self.kept(name) for name in self.files if self.kept(name).exists()):
             kept = json.loads(path.read_text())
@@ -121,7 +122,8 @@ class Measure:
         return found
 
     def choose(self, mutant: Mutant) -> list[Chosen]:
-        """Tests that call its function, else a function of its file, else all; the fastest file first."""
+        """Tests that call the mutant's function. If there are none, tests that call a function of its file,
+        or all tests. The fastest file is first."""
         function = f"{mutant.file}::{mutant.function}()" if mutant.function else f"{mutant.file}::"
         for start in map(plain, (function, f"{mutant.file}::", "")):
             chosen = []

@@ -1,7 +1,6 @@
-"""A plugin of pytest that notes which functions of lnrnn each test calls, from the marks of LNRNN_REACHED.
+"""A plugin of pytest that records which functions of lnrnn each test calls, by the marks in LNRNN_REACHED.
 
-LNRNN_REACH_REPORT is the file for the result. Calls outside of a test's own run, such as those of imports and
-fixtures, count for all tests of its file.
+The result is written to LNRNN_REACH_REPORT. Calls by imports and fixtures count for all tests of a file.
 """
 
 import json
@@ -11,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-CASES = 4  # of a parametrised test that are run
+CASES = 4  # how many cases of a parametrised test run
 MARKS = Path(os.environ["LNRNN_REACHED"])
 FOUND = {"shared": set(), "tests": {}, "failed": []}
 
 
 def take():
-    """The numbers that are marked; clears them."""
+    """Returns the numbers of the marks, and clears them."""
     data = MARKS.read_bytes()
-    with MARKS.open("r+b") as file:  # in place: it is mapped
+    with MARKS.open("r+b") as file:  # the same file, as it is mapped
         file.write(bytes(len(data)))
     return {number for number, mark in enumerate(data) if mark}
 
@@ -29,7 +28,7 @@ def test_of(item):
 
 
 def pytest_collection_modifyitems(items):
-    """Few cases of each test, spread evenly: enough to know which functions it calls."""
+    """Keeps a few cases of each test, which are enough to know the functions that it calls."""
     tests = {}
     for item in items:
         tests.setdefault(item.nodeid.partition("[")[0], []).append(item)

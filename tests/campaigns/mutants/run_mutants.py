@@ -1,9 +1,9 @@
 """Does the suite notice random mutations of the product's lines?
 
-All mutants of a sample are built into one copy of the sources. Each runs first the fastest tests that call
-its function, then the others, for about --limit seconds. A crash counts as noticed, and so does a test that
-does not end. Results are kept in the folder: an interrupted run continues if sources and tests are the same.
-judged.json has a verdict for each survivor that was judged, by the content of its lines.
+All mutants of a sample are built into one copy of the sources. For each mutant, the fastest tests that call
+its function run first, then the others, for about --limit seconds. A crash counts as noticed, and so does a
+test that does not end. Results are stored in the folder. An interrupted run continues if sources and tests
+are the same. judged.json has verdicts on survivors, by the content of their lines.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ CHANGES_NOTHING = (
     "message",
     "unreachable here",
 )  # verdicts; the other is "hole"
-ENOUGH = 0.95  # of the mutants that can change a result
-FIRST = 20  # seconds of tests that run before all others
-NO_TESTS = 5  # pytest's status if none has such a name
+ENOUGH = 0.95  # the least part of the mutants that can change a result
+FIRST = 20  # seconds of the tests that run first
+NO_TESTS = 5  # pytest's status if no test has the name
 
 
 def draw(found: dict[str, Source], seed: int, count: int, lines: set[tuple[str, int]] | None) -> list[Mutant]:
-    """Lines uniformly, then an operator of the line, then one of its places. No two overlap."""
+    """Draws lines uniformly, then an operator of each line, then one of its places. No two mutants
+    overlap."""
     by_line: dict[tuple[str, int], list[Mutant]] = {}
     for mutant in (mutant for source in found.values() for mutant in source.mutants()):
         if lines is None or (mutant.file, mutant.line) in lines:
@@ -75,9 +76,9 @@ def changed_lines(base: str) -> set[tuple[str, int]]:
 
 
 def built(folder: Path, drawn: list[Mutant]) -> dict[int, Mutant]:
-    """Builds a copy that has all mutants. -> them by number, without those that do not compile here.
+    """Builds a copy with all mutants. -> {number: mutant}, without those that do not compile here.
 
-    Compilers quote the line of an error, which has the number of its mutant.
+    Compilers quote the line of an error, which contains the number of its mutant.
     """
     copy_sources(folder)
     found = dict(enumerate(drawn, 1))
@@ -121,7 +122,7 @@ def tree() -> str:
 
 
 class Campaign:
-    """The mutants of one copy and their results up to now."""
+    """The mutants of a copy, and their results."""
 
     def __init__(self, folder: Path, copy: Path, measure: Measure, limit: float) -> None:
         self.folder, self.copy, self.measure, self.limit = folder, copy, measure, limit
@@ -151,7 +152,8 @@ class Campaign:
         print(f"{number} {mutant.file}:{mutant.line} {mutant.operator}: {by or 'NOT NOTICED'}", flush=True)
 
     def noticed(self, number: int, files: list[Chosen], marks: Path) -> str | None:
-        """What notices a mutant. A test that fails without the mutant too is left out."""
+        """The test or the event that notices a mutant. A test that also fails without the mutant is left
+        out."""
         listed, patience = self.folder / f"{number}.tests", 120 + 10 * sum(file.seconds for file in files)
         words = ["-x", *(test for file in files for test in file.tests)]
         while True:
@@ -197,7 +199,7 @@ def sample(options) -> dict[str, object]:
     found, judged = sources(ROOT), json.loads(JUDGED.read_text())
     stale = judged.keys() - {mutant.key for source in found.values() for mutant in source.mutants()}
     print(
-        f"{len(judged)} survivors are judged, {len(stale)} of them are not in the sources any more",
+        f"{len(judged)} survivors are judged, {len(stale)} of them are no longer in the sources",
         flush=True,
     )
     if options.prune:
@@ -228,7 +230,7 @@ def add_options(parser) -> None:
     parser.add_argument("--limit", type=float, default=300, help="seconds of tests for one mutant")
     parser.add_argument("--patience", type=float, default=600, help="seconds to measure one file of tests")
     parser.add_argument("--side-by-side", type=int, default=2, help="mutants that run at once")
-    parser.add_argument("--prune", action="store_true", help="drop verdicts about lines that are gone")
+    parser.add_argument("--prune", action="store_true", help="drop verdicts about lines that no longer exist")
 
 
 PARTS = {"sample": sample}

@@ -1,9 +1,9 @@
-"""The places of a source file where a mutation is possible, and its functions: C, Cython and Python.
+"""The possible mutations of a source file, and its functions: C, Cython and Python.
 
 The operators are those of universalmutator, cosmic-ray and mutmut: relations, arithmetic, logic, constants,
-conditions, statements left out, indices, truth values. These programs themselves replace a line or a file, so
-that C and Cython would be built again for each mutation. A switch in one build needs the bounds of each
-expression, which tree-sitter gives for all three languages.
+conditions, statements left out, indices, truth values. These programs replace a line or a file, so C and
+Cython would be built for each mutation. Here one build has all mutations, and a variable switches them. This
+needs the bounds of each expression, which tree-sitter has for all three languages.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BINARY = (
     "binary_expression", "assignment_expression", "update_expression", "binary_operator",
     "comparison_operator", "boolean_operator", "augmented_assignment",
 )  # fmt: skip
-# Nothing inside these is mutated: directives, declarations, constants that the compiler needs, strings.
+# Not mutated: directives, declarations, constants that the compiler needs, strings.
 LEFT_OUT = (
     "preproc_include", "preproc_def", "preproc_function_def", "enumerator_list", "field_declaration_list",
     "array_declarator", "type_descriptor", "gnu_asm_expression", "type", "decorator", "string",
@@ -48,7 +48,7 @@ LEFT_OUT = (
 
 @dataclass(frozen=True)
 class Mutant:
-    """One mutation: the bytes start to end of a file become another text. An expression or a statement."""
+    """A mutation of an expression or a statement: the bytes start to end of a file become another text."""
 
     file: str
     line: int
@@ -65,13 +65,13 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """A name by content: a change of any other line leaves it as it is."""
+        """A name that depends on the line and its neighbours only."""
         parts = (self.file, self.function, self.text, self.near, self.column, self.operator, self.becomes)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 def python_of_cython(text: str) -> str:
-    """Cython as Python of the same length, with places kept: types and casts are blanks."""
+    """Cython as Python of the same length: types and casts become blanks, so all places stay the same."""
 
     def blank(start: str):
         return lambda found: start + " " * (len(found[0]) - len(start))
@@ -104,7 +104,7 @@ class Source:
 
     @cached_property
     def functions(self) -> list[tuple[str, Node]]:
-        """(name, node) of each, an inner one after the one around it."""
+        """(name, node) of each function; an inner function comes after the outer one."""
         found = []
 
         def visit(node: Node, prefix: str) -> None:
@@ -127,7 +127,7 @@ class Source:
         return around[-1] if around else ""
 
     def probes(self) -> Iterator[tuple[int, str, str]]:
-        """(place, indentation, function): where to note that the function was called."""
+        """(place, indentation, function): where a probe of the function belongs."""
         for name, node in self.functions:
             body = node.child_by_field_name("body")
             if self.c:
@@ -164,7 +164,7 @@ class Source:
         return self.bytes[node.start_byte : node.end_byte].decode()
 
     def _sites(self, node: Node) -> Iterator[tuple[str, Node, str, bool]]:
-        """(operator, node, what it becomes, is it a statement?)."""
+        """(operator, node, new text, is it a statement?)."""
         if node.type in LEFT_OUT:
             return
         if not node.has_error and not node.is_missing:
@@ -210,7 +210,8 @@ class Source:
             yield "condition negated", condition, f"{'!' if c else 'not '}({self._text(condition)})", False
 
     def _can_go(self, node: Node) -> bool:
-        """Could this statement be forgotten? Not if it binds a name, and a docstring does nothing."""
+        """Whether the code is valid without this statement. Statements that bind a name, and docstrings,
+        stay."""
         if node.type == "raise_statement" or self.c:
             return len(node.children) > 0 and node.children[0].type != ";"
         inner = node.children[0]
@@ -220,7 +221,7 @@ class Source:
 
 
 def sources(root: Path) -> dict[str, Source]:
-    """Of the whole product."""
+    """{name: source} of the whole product."""
     paths = sorted(path for name in FOLDERS for path in (root / name).rglob("*") if path.suffix in SUFFIXES)
     names = [str(path.relative_to(root)) for path in paths]
     return {name: Source(name, (root / name).read_text()) for name in names if name not in GENERATED}

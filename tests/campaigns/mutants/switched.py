@@ -1,7 +1,7 @@
-"""A copy of the sources with probes or mutants, switched by the environment, so that C is built once for all.
+"""A copy of the sources with probes or mutants that environment variables switch, so C is built once.
 
-LNRNN_FAULT is the number of the mutant that is on, from 1. LNRNN_REACHED is a file of bytes: byte k becomes 1
-when probe k is passed, byte 0 when the mutant that is on is reached.
+LNRNN_FAULT is the number of the active mutant, from 1. LNRNN_REACHED is a file of bytes: byte k becomes 1
+when probe k runs, byte 0 when the active mutant runs.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from pathlib import Path
 
 from sources import Mutant, Source
 
-SIZE = 8192  # of the file of marks: more than there are functions
-# The first lines of every C file with an edit. No header is included: macros of the file itself must come
-# before the first of the system's headers. The variables are set before any other constructor runs.
+SIZE = 8192  # bytes of marks, more than there are functions
+# The first lines of every edited C file. They include no header, since macros of the file must stand before
+# the first system header. The variables are set before other constructors run.
 C_LINES = f"""\
 #ifndef LNRNN_SWITCHED
 #define LNRNN_SWITCHED
@@ -62,7 +62,7 @@ def LNRNN_FAULT(number):
 def LNRNN_REACH(number):
     _marks[number] = 1
 """
-# Where the first lines belong: after comments, which may be directives, and after imports from the future.
+# The place of the first lines: after comments, which may be directives, and after imports from __future__.
 START = {
     ".c": r"", ".h": r"", ".pyx": r"(?:#.*\n|\s*\n)*", ".py": r"(?s:.*?^from __future__ import [^\n]*\n)?",
 }  # fmt: skip
@@ -71,7 +71,7 @@ Edit = tuple[int, int, str]  # bytes from, to, and the text there
 
 
 def probe_edits(source: Source, first: int) -> tuple[list[Edit], list[str]]:
-    """Edits that note the calls of functions, numbered from `first`, and the functions' names."""
+    """Edits that mark the calls of functions, numbered from `first`, and the functions' names."""
     edits, names = [], []
     for place, indentation, function in source.probes():
         end = ";" if source.c else f"\n{indentation}"
@@ -94,7 +94,7 @@ def mutant_edit(mutant: Mutant, number: int) -> Edit:
 
 
 def edit(folder: Path, edits: dict[str, list[Edit]], root: Path) -> None:
-    """Writes the files of root with the edits into a copy."""
+    """Writes the edited files of root into a copy."""
     (folder / "lnrnn/_switched.py").write_text(PYTHON_MODULE)
     names = {name for name, found in edits.items() if found}
     if any(name.endswith((".pyx", ".pxi")) for name in names):

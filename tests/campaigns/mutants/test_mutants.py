@@ -1,4 +1,5 @@
-"""The tool of mutants in a package of two modules: what it takes for noticed, and what survives."""
+"""The campaign mutants, on small sources: the sample, noticed mutants and survivors, C, Cython, the
+interval."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def tool(monkeypatch):
 
 
 def test_a_sample(tool):
-    """The same again for a seed; one mutant for each line that has any."""
+    """A seed gives the same sample again, with at most one mutant a line."""
     found = {"lnrnn/toy.py": tool.Source("lnrnn/toy.py", PYTHON)}
     drawn = tool.draw(found, 3, 9, None)
     assert [mutant.line for mutant in sorted(drawn, key=lambda mutant: mutant.line)] == [7, 13]

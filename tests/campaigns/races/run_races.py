@@ -1,11 +1,11 @@
-"""Races: threads of one process that read, set and call one model; forks; the end of the interpreter.
+"""Races: threads that read, set and call one network; forks; the end of the interpreter.
 
-readers: while one thread sets something of a model between two versions, others read it in every way there
-is: bit for bit one version or the other. callers: eight threads call one model, streams of it among them.
-settings: the same while the number of threads changes, on every instruction set. fork: a child of a process
-whose threads compute, and a grandchild, compute the same bits. pools: multiprocessing by fork, forkserver and
-spawn. exit: the interpreter ends while daemon threads compute, train and set, with a call in atexit: exit
-code 0, no message. These threads do not save: github.com/PyO3/pyo3/issues/6084.
+readers: one thread sets something of a network to two values in turn, and others read the network in every
+way. A reader gets the bits of one value or the other. callers: eight threads call one network and its
+streams. settings: the same while the number of threads changes, on every instruction set. fork: the threads
+of a process compute, and a child and a grandchild compute the same bits. pools: multiprocessing by fork,
+forkserver and spawn. exit: the interpreter ends while daemon threads compute, train and set, with a call in
+atexit. The exit code is 0, without a message. These threads do not save: github.com/PyO3/pyo3/issues/6084.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ T, B, D, H = 6, 4, 5, 9
 PATIENCE = 30  # seconds until a child counts as hanging
 
 
-def bits(found: Any) -> bytes:
-    if isinstance(found, (tuple, list)):
-        return b"".join(map(bits, found))
-    return np.asarray(found).tobytes()
+def bits(result: Any) -> bytes:
+    if isinstance(result, (tuple, list)):
+        return b"".join(map(bits, result))
+    return np.asarray(result).tobytes()
 
 
 def shown(rnn) -> bytes:
-    """What state_dict gives, as a reader of its own."""
+    """The arrays of state_dict."""
     return bits(list(rnn.state_dict().values()))
 
 
 def readers(rnn, x, folder: Path) -> dict[str, Callable[[], bytes]]:
-    """Every way to have something of a model."""
+    """Every way to read a network."""
     h0 = drawn_state(np.random.default_rng(3), rnn, B)
     ways = {
         "call": lambda: call(rnn, x),
@@ -96,24 +96,24 @@ def trained(rnn, x) -> bytes:
 
 
 def setters(rnn, other, rng) -> dict[str, Callable[[int], Any]]:
-    """Every way to set something: with 0 one version, with 1 another."""
+    """Every way to set something of a network, to one of two values: 0 or 1."""
     states = [rnn.state_dict(), other.state_dict()]
-    found = {"load_state_dict": lambda k: rnn.load_state_dict(states[k])}
+    ways = {"load_state_dict": lambda k: rnn.load_state_dict(states[k])}
     for name in rnn.parameters():
-        found[name] = lambda k, name=name: setattr(rnn, name, states[k][name])
+        ways[name] = lambda k, name=name: setattr(rnn, name, states[k][name])
     if isinstance(rnn.norm, lnrnn.BatchNormSpec):
         data = [normal(rng, T, n, D) for n in (8, 13)]
-        found["calibrate"] = lambda k: rnn.calibrate([data[k]])
-        found["overrun"] = lambda k: setattr(rnn, "overrun", ("last", "mean")[k])
-    return found
+        ways["calibrate"] = lambda k: rnn.calibrate([data[k]])
+        ways["overrun"] = lambda k: setattr(rnn, "overrun", ("last", "mean")[k])
+    return ways
 
 
 class Mixed(AssertionError):
-    """What a reader had was neither of one version nor of the other."""
+    """A reader got neither one value nor the other."""
 
 
 def race(change, read, wanted: set[bytes], seconds: float, threads: int = 3) -> int:
-    """Reads in several threads while change(0), change(1), ... go on in another. -> how many reads."""
+    """Reads in several threads while another calls change(0), change(1), ... -> the number of reads."""
     stop, reads = threading.Event(), [0] * threads
 
     def changing():
@@ -128,7 +128,7 @@ def race(change, read, wanted: set[bytes], seconds: float, threads: int = 3) -> 
     def reading(place):
         while not stop.is_set():
             if read() not in wanted:
-                raise Mixed("neither the one version nor the other")
+                raise Mixed("neither one value nor the other")
             reads[place] += 1
 
     at_once([changing, *(lambda place=place: reading(place) for place in range(threads))])
@@ -136,7 +136,7 @@ def race(change, read, wanted: set[bytes], seconds: float, threads: int = 3) -> 
 
 
 def read_and_set(options: argparse.Namespace) -> Counter[str]:
-    """A random configuration, reader and setter, again and again."""
+    """Races of random networks, readers and setters."""
     rng, seen = np.random.default_rng(options.seed), Counter()
     sys.setswitchinterval(1e-5)
     lnrnn.set_num_threads(2)
@@ -147,15 +147,15 @@ def read_and_set(options: argparse.Namespace) -> Counter[str]:
         rnn, other = network(D, H, seed=0, **spec), network(D, H, seed=1, **spec)
         ways, sets = readers(rnn, normal(rng, T, B, D), options.folder), setters(rnn, other, rng)
         for _ in range(6):
-            way, what = str(rng.choice(list(ways))), str(rng.choice(list(sets)))
+            reader, setter = str(rng.choice(list(ways))), str(rng.choice(list(sets)))
             wanted = set()
             for k in (0, 1):
-                sets[what](k)
-                wanted.add(ways[way]())
+                sets[setter](k)
+                wanted.add(ways[reader]())
             try:
-                reads = race(sets[what], ways[way], wanted, 0.15)
+                reads = race(sets[setter], ways[reader], wanted, 0.15)
             except Mixed as error:
-                where = f"{variant}, {layers} layers, bidirectional={both}: {way} beside {what}"
+                where = f"{variant}, {layers} layers, bidirectional={both}: reads {reader}, sets {setter}"
                 raise Mixed(f"{where}: {error}") from None
             seen["pairs of a reader and a setter"] += 1
             seen["reads"] += reads
@@ -163,21 +163,21 @@ def read_and_set(options: argparse.Namespace) -> Counter[str]:
 
 
 def work(rng, rnn) -> list[tuple[Callable[[], bytes], bytes]]:
-    """Calls of one model with arrays of their own, and streams."""
-    found = []
+    """[(call or stream of one network, its bits)], with different arrays."""
+    jobs = []
     for k in range(8):
         x = normal(rng, int(rng.integers(1, 30)), int(rng.integers(1, 70)), rnn.input_size)
-        jobs = partial(call, rnn, x)
+        job = partial(call, rnn, x)
         if k % 4 == 3:
-            jobs = partial(streamed, rnn, x)
+            job = partial(streamed, rnn, x)
         elif k % 4 == 2 and "forward_train" in readers(rnn, x, Path()) and rnn.known_steps is None:
-            jobs = partial(trained, rnn, x)
-        found.append((jobs, jobs()))
-    return found
+            job = partial(trained, rnn, x)
+        jobs.append((job, job()))
+    return jobs
 
 
 def call_together(options: argparse.Namespace, changing: bool = False) -> Counter[str]:
-    """Eight threads. changing: a ninth sets the number of threads, and models have other instruction sets."""
+    """Eight threads call. changing: a ninth sets the number of threads, on a random instruction set."""
     rng, seen = np.random.default_rng(options.seed), Counter()
     sys.setswitchinterval(1e-5)
     lnrnn.set_num_threads(2)
@@ -188,7 +188,7 @@ def call_together(options: argparse.Namespace, changing: bool = False) -> Counte
         isa = str(rng.choice(available_isas())) if changing else lnrnn.cpu_info()["isa"]
         with using_isa(isa):
             jobs = work(rng, rnn)
-            with turning() if changing else nullcontext():
+            with changing_threads() if changing else nullcontext():
                 for _ in range(3):
                     for got, (_, want) in zip(at_once([job for job, _ in jobs]), jobs, strict=True):
                         assert got == want, f"{variant}, H = {rnn.hidden_size}, {isa}: other bits"
@@ -198,17 +198,17 @@ def call_together(options: argparse.Namespace, changing: bool = False) -> Counte
 
 
 @contextmanager
-def turning() -> Iterator[None]:
-    """A thread that sets the number of threads, without end."""
+def changing_threads() -> Iterator[None]:
+    """A thread sets the number of threads, until the block ends."""
     stop = threading.Event()
 
-    def turn() -> None:
+    def change() -> None:
         for k in itertools.count():
             if stop.is_set():
                 return
             lnrnn.set_num_threads(1 + k % 4)
 
-    thread = threading.Thread(target=turn)
+    thread = threading.Thread(target=change)
     thread.start()
     try:
         yield
@@ -221,7 +221,7 @@ def turning() -> Iterator[None]:
 
 
 class Load:
-    """Threads that compute, train, set and, given a folder, save without end."""
+    """Threads that compute, train, set and, if there is a folder, save, until the block ends."""
 
     def __init__(self, seed: int, folder: Path | None) -> None:
         rng = np.random.default_rng(seed)
@@ -266,11 +266,11 @@ class Load:
 
 
 def ended(child: int) -> int:
-    """The status of a child, which may not hang."""
+    """Waits for the end of a child. -> its status."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
-        found, status = os.waitpid(child, os.WNOHANG)
-        if found:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
             return status
         time.sleep(0.001)
     os.kill(child, signal.SIGKILL)
@@ -279,7 +279,7 @@ def ended(child: int) -> int:
 
 
 def child_of(load: Load) -> None:
-    """What a child does: it computes, sets threads, trains, saves, and has a child."""
+    """A child computes, sets threads, trains, saves, and forks."""
     code = 1
     try:
         same = load.result() == load.want
@@ -298,7 +298,7 @@ def child_of(load: Load) -> None:
 
 def fork(options: argparse.Namespace) -> Counter[str]:
     rng, seen = np.random.default_rng(options.seed), Counter()
-    warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, which are tested here
+    warnings.simplefilter("ignore", DeprecationWarning)  # about forks of a process with threads
     lnrnn.set_num_threads(2)
     for _ in until(options.seconds):
         with Load(int(rng.integers(1000)), options.folder) as load:
@@ -309,7 +309,7 @@ def fork(options: argparse.Namespace) -> Counter[str]:
                     child_of(load)
                 status = ended(child)
                 assert status == 0, f"child: status {status}"
-                assert load.result() == load.want, "the parent computes something else"
+                assert load.result() == load.want, "the parent computes other bits"
                 seen["children"] += 1
                 seen["grandchildren"] += 1
     return seen
@@ -329,7 +329,7 @@ def pools(options: argparse.Namespace) -> Counter[str]:
         for method in ("fork", "forkserver", "spawn"):
             with Load(options.seed, options.folder), multiprocessing.get_context(method).Pool(2) as pool:
                 assert pool.map_async(in_a_pool, range(6), 1).get(PATIENCE * 3) == want, method
-                rnn = network(12, 70, cell="LSTM")  # and as an argument, by pickle
+                rnn = network(12, 70, cell="LSTM")  # an argument, which is pickled
                 got = pool.map_async(rnn, [np.ones((3, 12), np.float32)] * 2).get(PATIENCE)
                 assert np.array_equal(got[0][0], rnn(np.ones((3, 12)))[0])
             seen[f"pools by {method}"] += 1
@@ -337,7 +337,7 @@ def pools(options: argparse.Namespace) -> Counter[str]:
 
 
 def end_of_the_interpreter(seed: int, wait: float, how: str) -> None:
-    """Runs in a process of its own."""
+    """Runs in a new process."""
     load = Load(seed, None)
     at_the_end = load.result
 
@@ -365,10 +365,8 @@ def ends(options: argparse.Namespace) -> Counter[str]:
         call = f"end_of_the_interpreter({rng.integers(1000)}, {wait}, {how!r})"
         code = f"import sys; sys.path[:0] = {sys.path!r}; import run_races; run_races.{call}"
         done = run_python(code, timeout=PATIENCE * 2, LNRNN_NUM_THREADS=str(rng.integers(1, 4)))
-        said = done.stdout.split("\n")[0]
-        assert done.returncode == 0 and said == "computed at exit" and not done.stderr, (
-            f"{call}: exit {done.returncode}, {done.stdout}{done.stderr[-1500:]}"
-        )
+        right = done.returncode == 0 and done.stdout.startswith("computed at exit\n") and not done.stderr
+        assert right, f"{call}: exit {done.returncode}, {done.stdout}{done.stderr[-1500:]}"
         seen[f"ends by {how}"] += 1
     return seen
 

@@ -1,16 +1,20 @@
-"""Memory that may not be touched or is not written, undefined behaviour, and races of threads, as compilers
-and valgrind see them.
+"""Invalid and uninitialised memory, undefined behaviour, and data races, by sanitizers and valgrind.
 
-address: the suite on a build with gcc's address and undefined-behaviour sanitizers, without tests that limit
-memory, preload a library or compile for another machine. Leaks are not looked for.
-valgrind: every norm, function and kind of network in a few sizes under valgrind's memcheck; errors in lnrnn's
-own code count. As a control, memory that nobody has written is normalised: that must be reported.
-threads: tests of threads on a build with gcc's thread sanitizer and without OpenMP, whose library it does not
-know. As a control, a barrier whose atomic operations order nothing: a race must be reported.
+address: the suite, on a build with gcc's address and undefined-behaviour sanitizers. Tests that limit memory,
+preload a library or compile for another machine are left out, and leaks are not reported. Control: a byte is
+written beyond an array.
+
+valgrind: every norm, function and kind of network in a few sizes under memcheck. Errors in lnrnn's code
+count. Control: uninitialised memory is normalised.
+
+threads: tests of threads, on a build with gcc's thread sanitizer and without OpenMP, which the sanitizer does
+not know. Control: the atomic operations of a barrier are relaxed.
+
 library: tests/capi/library.c, which tests liblnrnn without Python, with the address, undefined-behaviour,
-leak and thread sanitizers and under valgrind. All C but the kernels is compiled for these. As a control,
-floats beyond an array of the tests are written: that must be reported. Then `make install` to a path with a
-space, and a program that pkg-config links.
+leak and thread sanitizers and under valgrind. Kernels are compiled without sanitizers. Control: floats are
+written beyond an array. Then `make install` to a path with a space, and a program that pkg-config links.
+
+A control that is not reported is an error.
 """
 
 from __future__ import annotations
@@ -35,12 +39,12 @@ FOLDERS = (
     "tests/norm", "tests/rnn", "tests/reference", "tests/importers", "tests/files", "tests/cli",
     "tests/demo", "tests/data", "tests/campaigns/fuzz", "tests/runtime", "tests/capi",
 )  # fmt: skip
-# Of those: what limits memory, of which the sanitizer reserves terabytes, counts it, or measures stacks.
+# Tests in these folders that limit or count memory, or measure stacks. The sanitizer reserves terabytes.
 NOT = (
     "tests/runtime/test_threads.py", "tests/runtime/test_result_memory.py",
     "tests/runtime/test_interrupts.py", "tests/capi/test_c_realtime.py",
 )  # fmt: skip
-# A process that breaks down on purpose: the sanitizer ends it with another status.
+# A process crashes on purpose, and the sanitizer ends it with another status.
 NOT_TESTS = ("tests/campaigns/fuzz/test_fuzz.py::test_a_fault_is_reported[crash]",)
 
 MEMCHECK = """
@@ -60,15 +64,15 @@ with using_threads(1):
     lnrnn.layer_norm(np.empty((5, 37), np.float32), 37)
 """
 
-# Where threads divide units, sequences, rows and gradients, and where callers and forks meet.
+# Threads divide hidden units, sequences, rows and gradients; several threads call, and processes fork.
 OF_THREADS = (
     "tests/runtime/test_teams.py", "tests/runtime/test_concurrent_setters.py", "tests/rnn/test_equal_bits.py",
     "tests/rnn/test_lanes.py", "tests/rnn/test_partitions.py", "tests/rnn/test_short_calls.py",
     "tests/rnn/test_side_by_side.py", "tests/capi/test_c_stream.py",
 )  # fmt: skip
-# The sanitizer does not support threads that a child of a fork starts, and has a thread of its own.
+# The sanitizer does not support threads that a forked child starts, and it has its own thread.
 NOT_THREADS = "not fork and not workers_start and not allocates"
-# Units of a step divided among two threads, which meet at the barrier.
+# Two threads divide the hidden units of a step, and wait for each other at the barrier.
 CONTROL = """
 import lnrnn, numpy as np
 lnrnn._core.set_barrier_mode("together")
@@ -81,8 +85,7 @@ RACE = "WARNING: ThreadSanitizer: data race"
 
 
 def in_copy(folder: Path, libraries: list[str], arguments: list[str], **more: str) -> tuple[int, str]:
-    """Python in the copy, with the sanitizer's libraries, which have to be the first of the process. -> the
-    status, and what it prints."""
+    """Runs Python in the copy, with the sanitizer's libraries loaded first. -> status and output."""
     paths = [done(["gcc", f"-print-file-name={name}"]).strip() for name in libraries]
     environment = {**os.environ, "PYTHONPATH": str(folder), "LD_PRELOAD": " ".join(paths), **more}
     command = [sys.executable, *arguments]
@@ -103,26 +106,27 @@ def address(options: argparse.Namespace) -> dict[str, str]:
     folder = options.folder
     copy_sources(folder)
     build(folder, CC="gcc", CFLAGS=f"{SANITIZERS} -fno-omit-frame-pointer", LDFLAGS=SANITIZERS)
-    # Hostile files ask for more memory than there is: that is a MemoryError, and no error of the test.
+    # Damaged files ask for more memory than there is. Then malloc returns NULL, and Python raises
+    # MemoryError.
     settings = {
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }
     libraries = ["libasan.so", "libstdc++.so"]  # PyTorch throws exceptions of C++
     control = "import lnrnn, ctypes, numpy as np; ctypes.memset(np.ones(2, np.uint8).ctypes.data + 2, 1, 1)"
-    status, said = in_copy(folder, libraries, ["-c", control], PYTHONMALLOC="malloc", **settings)
-    if not status or "heap-buffer-overflow" not in said:
+    status, output = in_copy(folder, libraries, ["-c", control], PYTHONMALLOC="malloc", **settings)
+    if not status or "heap-buffer-overflow" not in output:
         raise Wrong("a byte written beyond an array is not reported")
     left_out = [f"--ignore={name}" for name in NOT if (folder / name).exists()]
     left_out += [f"--deselect={name}" for name in NOT_TESTS]
-    status, said = in_copy(folder, libraries, tests_of(options, [*FOLDERS, *left_out]), **settings)
+    status, output = in_copy(folder, libraries, tests_of(options, [*FOLDERS, *left_out]), **settings)
     if status:
         raise Wrong(f"pytest ends with {status}")
-    return {"tests": said.splitlines()[-1]}
+    return {"tests": output.splitlines()[-1]}
 
 
 def errors(isa: str, sizes: tuple[int, ...], every: int) -> tuple[list[str], list[str], str]:
-    """Memcheck's errors in lnrnn's code, those in the control, and the number of arrays."""
+    """-> memcheck's errors in lnrnn's code, those in the control, and the number of arrays."""
     path = [GUARD, str(ROOT / "tests/support"), str(ROOT)]
     program = MEMCHECK.format(path=path, isa=isa, sizes=sizes, every=every)
     variables = {**os.environ, "PYTHONMALLOC": "malloc", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -146,9 +150,9 @@ def valgrind(options: argparse.Namespace) -> dict[str, str]:
     figures = {}
     sizes, every = ((3,), 6) if options.quick else ((1, 3, 16, 31, 65), 1)
     for isa in options.isa or ["scalar"]:
-        found, control, figures[isa] = errors(isa, sizes, every)
-        if found:
-            raise Wrong(f"{isa}: {len(found)} errors\n" + "\n".join(found[:20]))
+        reports, control, figures[isa] = errors(isa, sizes, every)
+        if reports:
+            raise Wrong(f"{isa}: {len(reports)} errors\n" + "\n".join(reports[:20]))
         if not control:
             raise Wrong(f"{isa}: the control is not reported")
     return figures
@@ -164,24 +168,24 @@ def threads(options: argparse.Namespace) -> dict[str, str | int]:
     text = barrier.read_text()
     relaxed, count = re.subn(r"__ATOMIC_(ACQ_REL|ACQUIRE|RELEASE)", "__ATOMIC_RELAXED", text)
     if not count:
-        raise Wrong("the barrier has no ordered operations: the control has to be written anew")
+        raise Wrong("the barrier has no ordered operations: the control must be changed")
     barrier.write_text(relaxed)
     build(folder, **flags)
-    _, said = in_copy(folder, ["libtsan.so"], ["-c", CONTROL], **settings)
-    seen = said.count(RACE)
-    if not seen:
-        raise Wrong("a barrier that orders nothing is not reported: the sanitizer sees nothing here")
+    _, output = in_copy(folder, ["libtsan.so"], ["-c", CONTROL], **settings)
+    races = output.count(RACE)
+    if not races:
+        raise Wrong("a barrier with relaxed operations is not reported")
     barrier.write_text(text)
     build(folder, **flags)
     tests = tests_of(options, ["-k", NOT_THREADS, *OF_THREADS])
-    status, said = in_copy(folder, ["libtsan.so"], tests, **settings)
-    if status or RACE in said:
-        raise Wrong(f"{said.count(RACE)} races, pytest ends with {status}")
-    return {"races in the control": seen, "tests": said.splitlines()[-1]}
+    status, output = in_copy(folder, ["libtsan.so"], tests, **settings)
+    if status or RACE in output:
+        raise Wrong(f"{output.count(RACE)} races, pytest ends with {status}")
+    return {"races in the control": races, "tests": output.splitlines()[-1]}
 
 
 def compiled(folder: Path, chosen: list[Unit], flags: str) -> list[str]:
-    """The objects of these units, with more flags."""
+    """The objects of these translation units, with more flags."""
 
     def one(unit: Unit) -> str:
         target = str(folder / f"{unit.name}.o")
@@ -207,8 +211,8 @@ def library(options: argparse.Namespace) -> dict[str, str]:
         test.write_text(text)
         words = ["gcc", "-g", "-O1", *flags.split(), f"-I{ROOT / 'include'}", str(test), *objects]
         done([*words, "-lm", "-pthread", "-o", program])
-        said = subprocess.run([*before, program, *files], capture_output=True, text=True)
-        return (said.stdout + said.stderr).strip() + (f" exit {said.returncode}" if said.returncode else "")
+        run = subprocess.run([*before, program, *files], capture_output=True, text=True)
+        return (run.stdout + run.stderr).strip() + (f" exit {run.returncode}" if run.returncode else "")
 
     text = (ROOT / "tests/capi/library.c").read_text()
     checker = ["valgrind", "-q", "--leak-check=full", "--error-exitcode=9"]

@@ -1,11 +1,11 @@
-"""A service that runs for long, in short: many steps of streams and many calls of all kinds in one process.
+"""Simulates a service that runs for long: many steps of streams, and many calls of all kinds, in one process.
 
-streams: one of --steps steps, and one of a tenth of them for each other network of STREAMS. Every output is
-compared, bit for bit, with calls on whole sequences; at twenty checkpoints also with the reference.
-calls: rounds over the same random cases of the campaign fuzz, in one process, and results of many MiB.
-Networks that nobody sets have the same bits after each round.
-Memory, on Linux: without the blocks that are kept for large results, the resident memory stays within 2 MiB
-of its size after a tenth of the steps, at least 6000, or after the second round.
+streams: a stream of --steps steps, and a tenth of them for each other network of STREAMS. Every output has
+the bits of calls on whole sequences; at twenty checkpoints some are compared with the reference. calls:
+rounds over the same random cases of the campaign fuzz, and results of many MiB. After each round, networks
+that no call sets have the same bits. Memory, on Linux: resident memory, without the blocks that lnrnn keeps
+for large results, grows by at most 2 MiB. It is first measured after a tenth of the steps, at least 6000, or
+after the second round.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from fuzz_judge import Judge  # noqa: E402
 MiB = 1 << 20
 CHECKPOINTS = 20
 BLOCK = 1000  # steps of a whole sequence
-WINDOW = 20  # of them, the reference computes so many
-GROWTH = 2 * MiB  # the heap grows in steps of about one
+WINDOW = 20  # the first steps of a block, which are compared with the reference
+GROWTH = 2 * MiB  # the heap grows in steps of about 1 MiB
 WARM = 6000  # steps
-KEPT_BLOCKS, HUGE = 32, 2 * MiB  # docs/benchmarks.md; each block has up to a huge page of room to begin at
+KEPT_BLOCKS, HUGE = 32, 2 * MiB  # lnrnn keeps so many blocks; each is aligned to a huge page
 LARGEST_RESULT = 18 * MiB
 
 last = lnrnn.BatchNormSpec(overrun="last")
-# The arguments of `calm`, the type of the weights, how far y, which is below 1, may be from the reference
-# after WINDOW steps. Batch norm divides by the deviation of 64 values at step 0, which may be small.
+# {name: (arguments of `calm`, type of the weights, largest error after WINDOW steps)}; y is below 1. Batch
+# norm divides by the deviation of 64 values at step 0, which may be small.
 STREAMS = {
     "LSTM": (dict(cell="LSTM"), "float32", 5e-6),
     "RNN, two layers": (dict(cell="RNN", num_layers=2), "float32", 5e-6),
@@ -55,8 +55,8 @@ STREAMS = {
 }
 
 
-# Python's own allocator takes and gives back whole MiB, and glibc's keeps large arrays in its heap once some
-# have been freed: with these what is resident is what is in use.
+# With these, resident memory is the memory in use. Python's own allocator releases whole MiB only, and
+# glibc's keeps large arrays in its heap after some have been freed.
 ENVIRONMENT = {"PYTHONMALLOC": "malloc", "MALLOC_MMAP_THRESHOLD_": "1048576"}
 
 
@@ -66,8 +66,8 @@ def check(condition: bool, message: str) -> None:
 
 
 def resident() -> tuple[int, int, int] | None:
-    """Bytes of this process: resident outside of huge pages that were asked for, resident inside, and all of
-    the latter's address space. lnrnn's blocks are in the latter."""
+    """Bytes of this process: resident outside of mappings that ask for huge pages, resident inside them, and
+    their address space. lnrnn's blocks are in such mappings."""
     if not os.path.exists("/proc/self/smaps"):
         return None
     gc.collect()
@@ -84,36 +84,32 @@ def resident() -> tuple[int, int, int] | None:
 
 @dataclass
 class Memory:
-    """What is resident, looked at `at` every checkpoint."""
+    """The resident memory at every checkpoint."""
 
-    warm: int = 0
     seen: list[int] = field(default_factory=list)
-    blocks: int = 0
 
-    def look(self, what: str, warm: bool) -> None:
-        found = resident()
-        if found is None:
+    def look(self, where: str, warm: bool) -> None:
+        bytes_now = resident()
+        if bytes_now is None:
             return
-        rest, inside, space = found
+        rest, _, space = bytes_now
         most = KEPT_BLOCKS * (LARGEST_RESULT + HUGE)
-        check(space <= most, f"{what}: {space} bytes are kept for large results, not {most} at most")
-        self.blocks = max(self.blocks, space)
+        check(space <= most, f"{where}: {space} bytes are kept for large results, the limit is {most}")
         if not warm:
             return
         self.seen.append(rest)
         grown = rest - self.seen[0]
-        check(grown <= GROWTH, f"{what}: {grown} bytes more are resident than after the warm-up")
+        check(grown <= GROWTH, f"{where}: {grown} bytes more are resident than after the warm-up")
 
     def figures(self) -> dict[str, int | str]:
         if not self.seen:
             return {"memory": "not measured"}
         grown = max(self.seen) - self.seen[0]
-        warm = round(self.seen[0] / MiB, 1)
-        return {"MiB after the warm-up": f"{warm}", "KiB more at most": grown // 1024}
+        return {"MiB after the warm-up": f"{self.seen[0] / MiB:.1f}", "KiB more at most": grown // 1024}
 
 
 def is_checkpoint(done: int, step: int, total: int) -> bool:
-    """Whether a twentieth of the work ended in the last `step` of `done`."""
+    """Whether a twentieth of the work ended in the last `step` steps."""
     return done == total or CHECKPOINTS * done // total > CHECKPOINTS * (done - step) // total
 
 
@@ -141,12 +137,9 @@ def soak_stream(name: str, steps: int, seed: int) -> dict[str, int | str]:
                 y[t + 1] = stream(x[t + 1])
         where = f"{name}, seed {seed}, steps {done} to {done + n}"
         want, after = rnn(x, state)
-        check(
-            np.array_equal(y[:n].view(np.uint32), want.view(np.uint32)),
-            f"{where}: not the whole sequence's bits",
-        )
+        check(y[:n].tobytes() == want.tobytes(), f"{where}: not the whole sequence's bits")
         for a, b in zip(parts(rnn, stream.state), parts(rnn, after), strict=True):
-            check(np.array_equal(a.view(np.uint32), b.view(np.uint32)), f"{where}: the states differ")
+            check(a.tobytes() == b.tobytes(), f"{where}: the states differ")
         check((stream.step == done + n).all(), f"{where}: the stream is at step {stream.step}")
         done += n
         if is_checkpoint(done, n, steps):
@@ -157,14 +150,14 @@ def soak_stream(name: str, steps: int, seed: int) -> dict[str, int | str]:
                 check(error < tolerance, f"{where}: {error} from the reference")
             memory.look(where, is_warm(done, steps))
         state = after
-    found = {"steps": steps, **memory.figures()}
+    figures = {"steps": steps, **memory.figures()}
     if tolerance:
-        found["from the reference"] = f"{largest:.1e}"
-    return {f"{name}: {key}": value for key, value in found.items()}
+        figures["from the reference"] = f"{largest:.1e}"
+    return {f"{name}: {key}": value for key, value in figures.items()}
 
 
 def constant_networks() -> dict[str, lnrnn.Network]:
-    """Networks that nobody sets."""
+    """Networks that no case sets."""
     return {
         name: calm(4, 5 + k % 9, seed=k, trained=8 if "batch" in name else 0, **spec)
         for k, (name, spec) in enumerate(VARIANTS.items())
@@ -172,17 +165,17 @@ def constant_networks() -> dict[str, lnrnn.Network]:
 
 
 def digest(networks: dict[str, lnrnn.Network], x: np.ndarray) -> str:
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     with using_isa(available_isas()[0]):
         for rnn in networks.values():
             y, state = rnn(x)
             for array in (y, *parts(rnn, state)):
-                found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+                sha.update(np.ascontiguousarray(array).tobytes())
+    return sha.hexdigest()
 
 
 def large_results(rng) -> None:
-    """Of 4 MiB and more, in blocks that are kept: whole huge pages, by which `resident` knows the blocks."""
+    """Results of 4 MiB and more are in the blocks that lnrnn keeps: huge pages, which `resident` counts."""
     for mebibytes in (4, 6, 8, 18):
         x = np.broadcast_to(normal(rng, 1, 1024), (256 * mebibytes, 1024))
         error = np.abs(lnrnn.layer_norm(x, 1024)[::97] - reference.layer_norm(x[::97], 1024)).max()
@@ -209,7 +202,7 @@ def soak_calls(options: argparse.Namespace) -> dict[str, int | str]:
         rounds += 1
         where = f"after {rounds} rounds"
         memory.look(where, rounds > 1)
-        check(digest(networks, x) == first, f"{where}: networks that nobody sets give other bits")
+        check(digest(networks, x) == first, f"{where}: networks that no case sets give other bits")
         if rounds == 1:
             once = judge.counts - before
         check(judge.counts - before == once, f"{where}: another number of executions")
@@ -219,10 +212,10 @@ def soak_calls(options: argparse.Namespace) -> dict[str, int | str]:
 def streams(options: argparse.Namespace) -> dict[str, int | str]:
     restart_with(ENVIRONMENT)
     steps = 20_000 if options.quick else options.steps
-    found: dict[str, int | str] = {}
+    figures: dict[str, int | str] = {}
     for k, name in enumerate(STREAMS):
-        found |= soak_stream(name, steps if k == 0 else steps // 10, options.seed)
-    return found
+        figures |= soak_stream(name, steps if k == 0 else steps // 10, options.seed)
+    return figures
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""What a campaign of soak has to see: planted faults."""
+"""The campaign soak reports planted faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
 import argparse, pathlib, run_soak, numpy as np, lnrnn
 """
 
-# What is done to the library, steps, calls, and a part of the message.
+# {fault: (code that changes lnrnn, (steps, calls), part of the message)}
 FAULTS = {
     "a leak of 2 KB a call": (
         "kept = []; old = lnrnn.layer_norm\n"
@@ -53,10 +53,10 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_soak_sees(fault, tmp_path):
+def test_a_planted_fault_is_reported(fault, tmp_path):
     change, (steps, calls), message = FAULTS[fault]
     if "leak" in fault and not sys.platform.startswith("linux"):
-        pytest.skip("memory is measured on Linux alone")
+        pytest.skip("memory is measured on Linux only")
     more = f"seed=0, kinds='norms', cases=60, quick=False, folder=pathlib.Path({str(tmp_path)!r})"
     part = "streams" if steps else "calls"
     run = f"run_soak.PARTS[{part!r}](argparse.Namespace({steps=}, {calls=}, {more}))"

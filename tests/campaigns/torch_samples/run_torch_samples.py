@@ -1,4 +1,5 @@
-"""PyTorch's own test inputs of norms and recurrent modules: the same results, or a listed reason."""
+"""lnrnn gives PyTorch's results on PyTorch's test inputs of norms and recurrent modules, or a listed
+reason."""
 
 from pathlib import Path
 

@@ -1,5 +1,6 @@
-"""PyTorch's own test inputs, from its wheel: OpInfo's samples and errors of the norms, and ModuleInfo's of
-the norms, RNN, LSTM, GRU and their cells. Each runs through lnrnn, or is refused for a reason listed here.
+"""PyTorch's test inputs, from its wheel: OpInfo's samples and errors of the norms, and ModuleInfo's samples
+of the norms, RNN, LSTM, GRU and their cells. lnrnn gives the same results, or refuses for a reason listed
+here.
 
     pytest tests/campaigns/torch_samples/samples.py
 """
@@ -15,28 +16,28 @@ import pytest
 import lnrnn
 from networks import parts, run_apart
 
-# What lnrnn says where torch computes: each sample is run again with this value instead.
+# {error of lnrnn for arguments that torch accepts: value with which the sample runs again}
 REFUSED = {
     "eps must be": dict(eps=0.5),  # eps -0.5: the root of var + eps may be NaN
     "momentum must be": dict(momentum=0.5),  # -1 and -1.2: running statistics would not be a mean
 }
-# Samples that lnrnn refuses as a whole.
-NOT_OURS = {
-    "a 1-d x without channels": "x must be",  # torch takes x of shape (0,) and does nothing
+# Samples that lnrnn always refuses.
+UNSUPPORTED = {
+    "a 1-d x without channels": "x must be",  # torch accepts x of shape (0,) and does nothing
     "an empty batch in training": "more than 1 value",  # torch leaves the statistics as they are
     "proj_size": "proj_size",
-    "BatchNorm without a bias": "argument 'bias'",  # the class; the function takes bias=None
+    "BatchNorm without a bias": "argument 'bias'",  # of the class; the function accepts bias=None
 }
 # Not run: native_batch_norm, _native_batch_norm_legit and _batch_norm_with_update, whose samples are those of
-# nn.functional.batch_norm; the variant "without_cudnn", the same; what else has "norm" in its name is another
-# function (group norm, instance norm, norms of vectors).
+# nn.functional.batch_norm. The same holds for the variant "without_cudnn". Group norm, instance norm and
+# norms of vectors are other functions.
 
-# Of the largest value: roundings of the type, more where few values' variance is nearly 0.
+# Relative to the largest value: some roundings of the type, as the variance of few values may be nearly 0.
 TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
 
 
 def tables():
-    """torch's tables of operations and modules. Their module imports expecttest for an unneeded class."""
+    """torch's tables of operations and modules. They import expecttest for a class that is not needed."""
     import sys
     import types
     import unittest
@@ -76,7 +77,7 @@ def batch_norm(x, mean, var, weight=None, bias=None, training=False, momentum=0.
 
 
 def gradients(name, op, sample):
-    """gx and those of the parameters, torch's in float64 and lnrnn's."""
+    """Compares gx and the gradients of the parameters with torch's, in float64."""
     import torch
 
     def leaf(a):
@@ -123,7 +124,7 @@ def norms(counts, operations):
                 reason = next((r for r in REFUSED if str(error).startswith(r)), None)
                 counts[f"{name}: {error}"[:60]] += 1
                 if not reason:
-                    assert str(error).startswith(NOT_OURS["a 1-d x without channels"]), error
+                    assert str(error).startswith(UNSUPPORTED["a 1-d x without channels"]), error
                     assert sample.input.ndim == 1
                     continue
                 key, value = next(iter(REFUSED[reason].items()))
@@ -159,7 +160,7 @@ def modules(counts, table):
                 built, given = sample.constructor_input, sample.forward_input
                 module = table[name].module_cls(*built.args, **built.kwargs)
                 if built.kwargs.get("proj_size"):
-                    with pytest.raises(ValueError, match=NOT_OURS["proj_size"]):
+                    with pytest.raises(ValueError, match=UNSUPPORTED["proj_size"]):
                         lnrnn.from_torch(module)
                     counts[f"{name}: proj_size"] += 1
                     continue
@@ -198,7 +199,7 @@ def norm_modules(counts, table):
                 module = table[name].module_cls(*built.args, **built.kwargs).train(training)
                 arguments = [tuple(a) if isinstance(a, list) else a for a in built.args]
                 if kind is lnrnn.BatchNorm and "bias" in built.kwargs:
-                    with pytest.raises(TypeError, match=NOT_OURS["BatchNorm without a bias"]):
+                    with pytest.raises(TypeError, match=UNSUPPORTED["BatchNorm without a bias"]):
                         kind(*arguments, **built.kwargs)
                     counts[f"{name}: no bias"] += 1
                     continue
@@ -207,7 +208,7 @@ def norm_modules(counts, table):
                 if hasattr(norm, "train"):
                     norm.train(training)
                 if kind is lnrnn.BatchNorm and training and not x.numel():
-                    with pytest.raises(ValueError, match=NOT_OURS["an empty batch in training"]):
+                    with pytest.raises(ValueError, match=UNSUPPORTED["an empty batch in training"]):
                         norm(x)
                     counts[f"{name}: empty in training"] += 1
                     continue
@@ -219,25 +220,25 @@ def norm_modules(counts, table):
     ):
         built, (x, *_) = sample.constructor_input, sample.forward_input.args
         module = table["nn.RMSNorm"].module_cls(*built.args, **built.kwargs)
-        with torch.no_grad():  # lnrnn has the function alone
+        with torch.no_grad():  # lnrnn has only the function
             close(lnrnn.rms_norm(x, module.normalized_shape, module.weight, module.eps), module(x), "float32")
         counts["nn.RMSNorm"] += 1
 
 
 def run_all():
-    """Runs them on the instruction set in use and prints how many there are of each kind."""
+    """Runs all samples on the instruction set in use, and prints their numbers."""
     operations, table = tables()
     counts = Counter()
     norms(counts, operations)
     modules(counts, table)
     norm_modules(counts, table)
-    for what, count in sorted(counts.items()):
-        print(what, count)
+    for kind, count in sorted(counts.items()):
+        print(kind, count)
     assert all(counts[name] for name in ("nn.LSTM", "nn.functional.batch_norm, gradients"))
     print(counts.total(), "samples")
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs torch")
 def test_every_sample_runs_or_is_listed():
-    """In a process of its own: torch's tables set options of torch for whatever comes after."""
+    """In a new process, since torch's tables set options of torch."""
     run_apart(run_all)

@@ -1,5 +1,5 @@
-"""Every C unit of pyx/, for every instruction set, through every installed compiler with warnings on: there
-may be none. Nothing is built. As a control, a conversion that loses a sign must be reported.
+"""No installed compiler warns about a C unit of pyx/, for any instruction set. Nothing is built. As a
+control, a conversion that loses a sign must be reported.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-fsyntax-only"]
 
 
 def compilers() -> list[tuple[str, list[str]]]:
-    """(machine, command): gcc and clang for the machines that lnrnn has instruction sets of. One that is not
-    installed, or that lacks that machine's C library, is passed over."""
+    """(machine, command) of gcc and clang, for the machines that lnrnn supports. `warned` skips compilers
+    that are not installed, or that lack the machine's C library."""
     if sys.platform == "darwin":
         return [(platform.machine(), ["clang"])]
     found = []
@@ -37,7 +37,7 @@ def compilers() -> list[tuple[str, list[str]]]:
 
 
 def accepts(command: list[str], header: str) -> bool:
-    """Whether the compiler is here and finds a header."""
+    """Whether the compiler is installed and finds a header."""
     if not shutil.which(command[0]):
         return False
     run = [*command, "-fsyntax-only", "-x", "c", "-"]
@@ -45,7 +45,7 @@ def accepts(command: list[str], header: str) -> bool:
 
 
 def check(command: list[str], machine: str) -> list[str]:
-    """The complaints about all units, each once: a header is read by many."""
+    """The warnings about all units, each once, as many units read a header."""
     openmp = ["-fopenmp"] if accepts([*command, "-fopenmp"], "omp.h") else []
 
     def complaints(unit):
@@ -63,7 +63,7 @@ def check(command: list[str], machine: str) -> list[str]:
 def warned(options: argparse.Namespace) -> dict[str, int]:
     figures, wrong = {}, []
     for machine, command in compilers():
-        # <stdlib.h> and not <stdint.h>, which a compiler brings with it.
+        # <stdlib.h> belongs to the C library, and <stdint.h> to the compiler.
         if not accepts(command, "stdlib.h"):
             continue
         lossy = "unsigned f(int x); unsigned f(int x) { return x; }"

@@ -1,4 +1,4 @@
-"""What a wheel has to be and to do. As a program: the tests of the wheel that is installed."""
+"""Checks of a wheel. As a program: tests of the installed wheel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "support")]  # as a program, too
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "support")]  # for the program
 
 from emulated import Emulated  # noqa: E402
 
@@ -18,24 +18,22 @@ from outcome import Wrong, done  # noqa: E402
 from pythons_here import environment  # noqa: E402
 from source_copy import ROOT, copy_sources  # noqa: E402
 
-__all__ = ["contents", "in_emulator", "installed"]
-
 LARGEST = 1_500_000  # bytes
-# Tests that need the wheel alone. Of the machine's code, which is the same in the wheels of all Pythons:
-# norms and layers against the reference, equal bits by threads and batches, teams of threads.
+# Tests that need only the wheel. OF_MACHINE: of the compiled kernels, which are equal in the wheels of all
+# Pythons.
 OF_MACHINE = (
     "tests/norm/test_layer_norm.py", "tests/norm/test_norm_input.py", "tests/rnn/test_forward.py",
     "tests/rnn/test_equal_bits.py", "tests/runtime/test_teams.py",
 )  # fmt: skip
 # Of the module: arguments and their errors, streams, files.
 OF_MODULE = ("tests/rnn/test_bad_calls.py", "tests/rnn/test_lanes.py", "tests/files/test_io.py")
-# In an emulator, which takes some twenty times as long.
+# In an emulator, which is about twenty times slower.
 IN_EMULATOR = ("tests/norm/test_layer_norm.py", "tests/rnn/test_bad_calls.py", "tests/files/test_io.py")
 FOR_TESTS = ("pytest>=9", "hypothesis>=6.100", "safetensors>=0.4", "ml_dtypes>=0.4")
 
 
 def contents(wheel: Path) -> str:
-    """Size, and what check-wheel-contents finds."""
+    """Checks the size, and runs check-wheel-contents. -> the size."""
     size = wheel.stat().st_size
     if size > LARGEST:
         raise Wrong(f"{wheel.name} has {size} bytes, more than {LARGEST}")
@@ -45,14 +43,14 @@ def contents(wheel: Path) -> str:
 
 
 def program() -> str:
-    """The README's."""
-    found = (block for block in pages.blocks(ROOT / "README.md") if block.language == "python")
-    return next(block.text for block in found if "lnrnn.layer_norm(" in block.text)
+    """The program in README.md."""
+    blocks = (block for block in pages.blocks(ROOT / "README.md") if block.language == "python")
+    return next(block.text for block in blocks if "lnrnn.layer_norm(" in block.text)
 
 
 def installed(wheel: Path, python: str, folder: Path, whole: bool) -> str:
-    """In an environment of its own: pip takes NumPy alone, the README's program runs, and tests pass; whole:
-    those of the machine's code too."""
+    """Installs the wheel in a new environment: pip adds only NumPy, the README's program runs, and OF_MODULE
+    passes. whole: OF_MACHINE too. -> a summary."""
     shutil.rmtree(folder, ignore_errors=True)
     done([python, "-m", "venv", str(folder)])
     own, free = str(folder / "bin/python"), environment(folder)
@@ -65,25 +63,25 @@ def installed(wheel: Path, python: str, folder: Path, whole: bool) -> str:
     names = {line.split("==")[0] for line in done([*pip, "list", "--format=freeze"], env=free).split()}
     if names - {"pip", "setuptools"} != {"lnrnn", "numpy"}:
         raise Wrong(f"pip has installed {sorted(names)}")
-    known = done([str(folder / "bin/lnrnn"), "info"], cwd=folder, env=free)
-    if "openmp: no\nteam: pthread" not in known:
-        raise Wrong(f"not the threads that a wheel has:\n{known}")
+    info = done([str(folder / "bin/lnrnn"), "info"], cwd=folder, env=free)
+    if "openmp: no\nteam: pthread" not in info:
+        raise Wrong(f"a wheel must have lnrnn's own threads:\n{info}")
     done([*pip, "install", "--quiet", *FOR_TESTS], env=free)
-    copy_tests(folder / "room")
+    copy_tests(folder / "sources")
     command = [own, "-m", "pytest", "-p", "no:cacheprovider", *(OF_MACHINE if whole else ()), *OF_MODULE]
-    said = done(command, cwd=folder / "room", env=environment(folder / "room/tests"))
+    output = done(command, cwd=folder / "sources", env=environment(folder / "sources/tests"))
     more = import_time(own, folder, free)
-    return f"installed, first program after {took:.1f} s; import {more}; {said.splitlines()[-1]}"
+    return f"installed, first program after {took:.1f} s; import {more}; {output.splitlines()[-1]}"
 
 
 def copy_tests(folder: Path) -> None:
-    """The sources without the package, so that the tests import what is installed."""
+    """The sources without the package, so that the tests import the installed one."""
     copy_sources(folder)
     shutil.rmtree(folder / "lnrnn")
 
 
 def import_time(python: str, folder: Path, free: dict[str, str]) -> str:
-    """The least of ten starts with lnrnn, over the least of ten with NumPy alone."""
+    """The shortest of ten starts with lnrnn, less the shortest of ten with NumPy."""
 
     def least(statement: str) -> float:
         took = []
@@ -97,16 +95,16 @@ def import_time(python: str, folder: Path, free: dict[str, str]) -> str:
 
 
 def in_emulator(wheel: Path, python: str, folder: Path) -> str:
-    """The README's program, and tests of layer norm, arguments and files."""
+    """Runs the README's program and IN_EMULATOR. -> a summary."""
     machine = Emulated(folder)
     machine.install(python, str(wheel), *FOR_TESTS)
-    known = machine.run(["-m", "lnrnn", "info"], folder)
-    if "isa: neon" not in known or "team: pthread" not in known:
-        raise Wrong(f"not what a wheel for aarch64 has:\n{known}")
+    info = machine.run(["-m", "lnrnn", "info"], folder)
+    if "isa: neon" not in info or "team: pthread" not in info:
+        raise Wrong(f"a wheel for aarch64 must have NEON and lnrnn's own threads:\n{info}")
     machine.run(["-c", program()], folder)
-    copy_tests(folder / "room")
-    said = machine.run(["-m", "pytest", "-p", "no:cacheprovider", *IN_EMULATOR], folder / "room")
-    return f"in qemu: {said.splitlines()[-1]}"
+    copy_tests(folder / "sources")
+    output = machine.run(["-m", "pytest", "-p", "no:cacheprovider", *IN_EMULATOR], folder / "sources")
+    return f"in qemu: {output.splitlines()[-1]}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A Python for aarch64, of Debian's packages, in an emulator."""
+"""A Python for aarch64, from Debian's packages, in an emulator."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import subprocess
 from pathlib import Path
 
 from outcome import Missing, done, needs
-
-__all__ = ["Emulated"]
 
 VERSION = "3.11"
 PACKAGES = (
@@ -23,7 +21,7 @@ INSTALL = (
 
 
 class Emulated:
-    """The interpreter in `folder`, with packages in folder/packages that pip has chosen for it."""
+    """The interpreter in `folder`, with packages in folder/packages."""
 
     def __init__(self, folder: Path) -> None:
         self.root, self.packages = folder / "root", folder / "packages"
@@ -47,7 +45,8 @@ class Emulated:
             done(["dpkg-deb", "-x", str(package), str(self.root)])
 
     def _replace(self) -> None:
-        """The interpreter by a script that runs it in the emulator, also as the sys.executable of a test."""
+        """Replaces the interpreter by a script that runs it in the emulator, so sys.executable works in
+        tests."""
         program = self.python.with_suffix(".aarch64")
         self.python.rename(program)
         command = f'exec qemu-aarch64 -L "{self.root}" -0 "{self.python}" "{program}" "$@"'
@@ -55,11 +54,11 @@ class Emulated:
         self.python.chmod(0o755)
 
     def install(self, python: str, *packages: str) -> None:
-        """python: the one whose pip does it."""
+        """python: its pip installs the packages."""
         done([python, *INSTALL, "--target", str(self.packages), *packages])
 
     def run(self, arguments: list[str], folder: Path, **environment: str) -> str:
-        """-> what the Python prints."""
+        """-> the output of Python."""
         more = {"PYTHONHOME": self.root / "usr", "PYTHONPATH": self.packages, **environment}
         given = [f"{name}={value}" for name, value in more.items()]
         return done(["env", *given, str(self.python), *arguments], cwd=folder)

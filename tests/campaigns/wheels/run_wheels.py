@@ -1,13 +1,13 @@
-"""Wheels for this machine and for others, built and checked here.
+"""Builds and checks wheels for this machine and for others.
 
-Parts are targets: x86_64 and aarch64 (glibc 2.17 or later), musl-x86_64 and musl-aarch64, and macos: its C
-alone, which is compiled and not run. Wheels of this machine are built for every Python that is here, those
-of others for one. The compiler is clang, of the package ziglang, which has the C libraries of all targets.
-Threads are the library's own: an OpenMP in a wheel would be a second one.
+Parts are targets: x86_64 and aarch64 (glibc 2.17 or later), musl-x86_64, musl-aarch64, and macos, for which
+only the C is compiled. Wheels for this machine are built for every installed Python, others for one. The
+compiler is clang, of the package ziglang, which has the C libraries of all targets. Wheels use lnrnn's own
+threads, since a second OpenMP in a process may conflict with the first.
 
-Each wheel has to be below 1.5 MB and to pass auditwheel and check-wheel-contents. Those for this machine
-are installed where there is nothing else, and pass tests; one for aarch64 does in an emulator, if Debian's
-packages for it can be had. The others are built and not run. Wheels are written to --into.
+Each wheel must be smaller than 1.5 MB, and pass auditwheel and check-wheel-contents. Wheels for this machine
+are installed in new environments and pass tests. One for aarch64 does so in an emulator, if Debian's packages
+can be downloaded. The others do not run. Wheels are written to --into.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ HERE_TARGET = platform.machine() if platform.libc_ver()[0] == "glibc" else None
 def one(target: str, version: str, python: str, options: argparse.Namespace, first: bool) -> str:
     """Builds and checks a wheel. -> its size, and the results of its tests."""
     folder = options.folder
-    made_with = builder(folder / f"python-{version}", python)
-    wheel = build_wheel(TARGETS[target], made_with, folder / "build", options.into.resolve())
-    said = f"{wheel.name}: {contents(wheel)}"
+    build_python = builder(folder / f"python-{version}", python)
+    wheel = build_wheel(TARGETS[target], build_python, folder / "build", options.into.resolve())
+    summary = f"{wheel.name}: {contents(wheel)}"
     if target == HERE_TARGET and not options.no_tests:
-        return f"{said}; {installed(wheel, python, folder / f'user-{version}', first)}"
+        return f"{summary}; {installed(wheel, python, folder / f'user-{version}', first)}"
     if target == "aarch64" and version == VERSION and not options.no_tests:
         try:
-            return f"{said}; {in_emulator(wheel, made_with, folder / 'emulated')}"
+            return f"{summary}; {in_emulator(wheel, build_python, folder / 'emulated')}"
         except Missing as missing:
-            return f"{said}; not run: {missing}"
-    return f"{said}; not run"
+            return f"{summary}; not run: {missing}"
+    return f"{summary}; not run"
 
 
 def wheels(target: str, options: argparse.Namespace) -> dict[str, str]:
@@ -51,29 +51,29 @@ def wheels(target: str, options: argparse.Namespace) -> dict[str, str]:
     if target == "macos":
         units = compile_for_macos(options.folder)
         return {target: f"{units} units of C compiled and linked for arm64; not run"}
-    found = {version: python_of(version) for version in options.python or ALL}
-    here = {version: python for version, python in found.items() if python}
+    every = {version: python_of(version) for version in options.python or ALL}
+    here = {version: python for version, python in every.items() if python}
     if not here:
         raise Missing("needs one of these Pythons")
     versions = list(here)
     if target != HERE_TARGET and not options.python:
         versions = [VERSION] if VERSION in here else versions[:1]
-    said, wrong = {}, []
+    figures, wrong = {}, []
     for version in versions:
         try:
-            said[version] = one(target, version, here[version], options, version == versions[0])
-            print(f"{target} {version}: {said[version]}", flush=True)
+            figures[version] = one(target, version, here[version], options, version == versions[0])
+            print(f"{target} {version}: {figures[version]}", flush=True)
         except Wrong as error:
             wrong.append(f"{version}: {error}")
     if wrong:
         raise Wrong("\n".join(wrong))
-    return said
+    return figures
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--python", action="append", choices=ALL, help="only this; may be given again")
+    parser.add_argument("--python", action="append", choices=ALL, help="only this; may be repeated")
     parser.add_argument("--into", type=Path, default=Path("dist"))
-    parser.add_argument("--no-tests", action="store_true", help="build, and check the files alone")
+    parser.add_argument("--no-tests", action="store_true", help="build, and check only the files")
 
 
 PARTS = {target: partial(wheels, target) for target in (*TARGETS, "macos")}

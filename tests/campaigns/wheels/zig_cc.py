@@ -1,8 +1,10 @@
-"""zig's C compiler. Extensions of aarch64, which gcc and clang call otherwise, are translated for it. Units
-with -O1, the Cython module and the kernels for old machines, are compiled for size: zig takes -O1 for -O2.
-Clang makes no vectors of plain loops: the C has its own, and those would take an eighth of a wheel.
+"""Runs zig's C compiler with the options of gcc and clang.
 
-python tests/campaigns/wheels/zig_cc.py ARGUMENTS OF zig cc
+    python tests/campaigns/wheels/zig_cc.py ARGUMENTS OF zig cc
+
+zig has other names for the extensions of aarch64. -O1 becomes -Os, since zig treats -O1 as -O2; the Cython
+module and the kernels for old machines have it. Plain loops are not vectorised, which would make a wheel
+larger by an eighth.
 """
 
 from __future__ import annotations
