@@ -1,15 +1,15 @@
 # make demo         install lnrnn into .venv and draw the figure of the README
-# make test         the tests; K=pattern: only those whose names fit; ARGS="-m quick": a minute
-# make build        compile what has changed of C and Cython (make test does it too)
-# make lib          liblnrnn for C programs, in build/lib
-# make install      that, its header and lnrnn.pc, into PREFIX (/usr/local)
-# make bench        the benchmarks, against the peers that are installed; K=pattern
-# make lint         types, style, spelling and sentences
-# make docs         the documentation, in build/docs/index.html
-# make studies      the studies of examples/studies: an hour on two cores
-# make wheels       wheels for this machine and for others, in dist/
-# make campaign     a long search for faults: NAME=fuzz; tests/campaigns/README.md lists all
-# make clean        remove all that these made
+# make test         run the tests; K=pattern: only tests with such names; ARGS="-m quick": a minute
+# make build        compile changed C and Cython (make test does it too)
+# make lib          build liblnrnn for C programs, in build/lib
+# make install      install liblnrnn, its header and lnrnn.pc into PREFIX (/usr/local)
+# make bench        run the benchmarks against the installed peers; K=pattern
+# make lint         check types, style, spelling and sentences
+# make docs         build the documentation, build/docs/index.html
+# make studies      run the studies of examples/studies: an hour on two cores
+# make wheels       build wheels for this machine and for others, in dist/
+# make campaign     run a long search for faults: NAME=fuzz; tests/campaigns/README.md lists all
+# make clean        remove all files that these targets create
 PYTHON ?= python3
 VENV ?= .venv
 ifneq ($(words $(VENV)),1)
@@ -32,11 +32,11 @@ help:
 	@sed -n '/^# make/s/^# //p' Makefile
 	@echo
 	@echo "All take ARGS=, more arguments of their program, and VENV=, a folder other than .venv. Also:"
-	@echo "make types, style, spelling, sentences   the parts of lint; make format rewrites what style checks"
-	@echo "make warnings                 every C unit through the installed compilers, with warnings on"
+	@echo "make types, style, spelling, sentences   run a part of lint; make format formats all sources"
+	@echo "make warnings                 compile every C unit with warnings, by all installed compilers"
 	@echo "make studies TUNE=1           choose the settings of the studies first"
-	@echo "make peers                    install the libraries that the benchmarks compare with"
-	@echo "make .venv/.whole             install all that tests would be skipped without"
+	@echo "make peers                    install the peers of the benchmarks"
+	@echo "make .venv/.whole             install optional packages, without which tests are skipped"
 
 demo: $(VENV)/.demo
 	$(BIN)/lnrnn demo $(or $(ARGS),--figure build/long-sequences.png)
@@ -46,8 +46,8 @@ studies: $(VENV)/.demo
 	$(BIN)/lnrnn demo all --output-dir build/studies $(if $(TUNE),--tune) $(ARGS)
 	@echo "To keep these numbers: cp build/studies/*.json examples/studies/results/"
 
-# Two processes, for two cores; a file's tests stay together, in the order of tests/conftest.py. A test that does not end
-# fails after five minutes, and says where it was.
+# Two processes run the tests, file by file, in the order of tests/conftest.py. A test that does not end fails after five minutes, with
+# a traceback.
 test: $(VENV)/.test
 	$(BIN)/python -m pytest $(if $(K),-k "$(K)",-n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0) \
 	    -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true $(ARGS)
@@ -77,7 +77,7 @@ format: $(VENV)/.lint
 warnings:
 	$(PYTHON) tests/campaigns/run.py warnings $(ARGS)
 
-# A campaign builds in build/campaigns. These need more than the tests do.
+# Campaigns build in build/campaigns. These need more packages than the tests.
 whole_campaigns = coverage engines mutants torch_samples
 campaign: $(VENV)/$(if $(filter $(whole_campaigns),$(NAME)),.whole,.test) $(if $(filter wheels,$(NAME)),$(VENV)/.wheels) \
     $(if $(filter mutants,$(NAME)),$(VENV)/.campaigns)
@@ -87,7 +87,7 @@ campaign: $(VENV)/$(if $(filter $(whole_campaigns),$(NAME)),.whole,.test) $(if $
 wheels:
 	$(MAKE) campaign NAME=wheels
 
-# Warnings are errors. Nothing is fetched but the packages of the extra docs.
+# Warnings are errors. Only the packages of the extra docs are downloaded.
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -q -n -W --keep-going -E -b html docs build/docs
 	@echo "The documentation is build/docs/index.html"
@@ -107,21 +107,20 @@ peers: $(VENV)/.bench
 	$(PIP) install torch==2.13.0
 	$(PIP) install onnx==1.23.2 onnxruntime==1.31.1 jax==0.10.2 openvino==2026.4.1
 
-# With what some tests are skipped for, if it is not there: see .ci/run, which has compilers and emulators too.
+# Optional packages, without which tests are skipped. .ci/run installs compilers and emulators too.
 $(VENV)/.whole: $(VENV)/.test $(VENV)/.dask $(VENV)/.ray
 	$(PIP) install --quiet "torch==2.13.0" "keras>=3" "mypy>=1.16"
 	$(PIP) install --quiet --no-deps silero-vad
 	touch $@
 
-# One build for all, editable: the Python below .venv is the Python here. Without pip's own environment for builds, so that
-# a change of one header compiles what includes it and nothing else.
+# An editable install: .venv uses the Python files of this folder. Without build isolation, so a changed header compiles only the
+# files that include it.
 $(VENV)/.build: $(VENV)/.tools $(SOURCES)
-	@echo "Compiling what is new: all of lnrnn takes 40 to 80 seconds on two cores"
+	@echo "Compiling changed files: all of lnrnn takes 40 to 80 seconds on two cores"
 	@$(PIP) install --quiet --no-build-isolation --no-deps -e .
 	@touch $@
 
-# The package as a user installs it, for type checkers: what py.typed promises, with no source folder around it. Beside
-# it the packages of .venv.
+# The package as a user installs it, for type checkers, without the source folder. It also sees the packages of .venv.
 $(VENV)/.user: $(VENV)/.build $(shell find lnrnn -name '*.py*' ! -name '*.pyc')
 	rm -rf build/lib* $(VENV)/user
 	$(BIN)/python -m venv --without-pip $(VENV)/user
@@ -130,8 +129,7 @@ $(VENV)/.user: $(VENV)/.build $(shell find lnrnn -name '*.py*' ! -name '*.pyc')
 	    >"$$($(VENV)/user/bin/python -c 'import sysconfig as s; print(s.get_path("purelib"))')/beside.pth"
 	touch $@
 
-# The packages of an extra, as pyproject.toml names them, where their markers hold. -I: not as an old lnrnn.egg-info in this
-# folder names them.
+# The packages of an extra in pyproject.toml, if their markers hold. -I: an old lnrnn.egg-info in this folder is ignored.
 $(addprefix $(VENV)/.,demo test dask ray lint bench docs wheels campaigns): $(VENV)/.%: $(VENV)/.build pyproject.toml
 	@echo "Installing the packages of the extra $* into $(VENV)"
 	@$(BIN)/python -I -c 'import importlib.metadata as m, re; print(*(re.sub("( and|;) extra == .*", "", r) \
