@@ -96,8 +96,8 @@ class Table:
     def title(self) -> str:
         threads = self.races[0].threads
         where = "one core" if threads == 1 else f"{threads} threads"
-        what = "step" if self.races[0].facts["steps"] > 1 else "call"
-        return f"{self.races[0].table}, {where} ({self.unit} a {what})"
+        timed = "step" if self.races[0].facts["steps"] > 1 else "call"
+        return f"{self.races[0].table}, {where} ({self.unit} a {timed})"
 
     def cells(self) -> list[list[str]]:
         """Header and rows."""
@@ -159,13 +159,13 @@ class Table:
         lines, reasons = [], {}
         for race in self.races:
             facts = race.facts
-            if what := facts.get("counted"):
+            if counted := facts.get("counted"):
                 rates = (
                     f"{n} {digits(1 / race.median(n) / facts['steps'])}"
                     for n in self.contenders
                     if n in race.times
                 )
-                lines.append(f"{what} a second, {race.size}: {', '.join(rates)}")
+                lines.append(f"{counted} a second, {race.size}: {', '.join(rates)}")
             share = facts.get("grace", 0) / facts["steps"] / race.median(self.judged)
             for name, most in facts.get("bounds", {}).items():
                 verdict = "met" if race.ratio(name) <= most + share else "NOT MET"
@@ -224,11 +224,11 @@ def source(record: dict) -> str:
 def contents(record: dict) -> list[tuple[str, list[list[str]], list[str]]]:
     """The tables of a record: [(caption, header and rows, lines below)]."""
     if "races" in record:
-        found = []
+        shown_tables = []
         for table in tables(record["races"]):
             means = "; ".join(f"{name} {value}" for name, value in table.means().items())
-            found.append((table.title, table.cells(), [f"Geometric mean: {means}.", *table.notes()]))
-        return found
+            shown_tables.append((table.title, table.cells(), [f"Geometric mean: {means}.", *table.notes()]))
+        return shown_tables
     header, rows = record["columns"], record["rows"]
     if pivot := record.get("pivot"):
         at = header.index(pivot)
@@ -261,10 +261,10 @@ def bars(record: dict) -> dict[str, dict[str, float]]:
             if table.peers
         }
     at, height = (record["columns"].index(name) for name in (record["pivot"], "against best"))
-    found: dict[str, dict[str, list[float]]] = {}
+    heights: dict[str, dict[str, list[float]]] = {}
     for row in record["rows"]:
-        found.setdefault(row[0], {}).setdefault(f"{record['pivot']} = {row[at]}", []).append(row[height])
-    return {group: {name: geometric_mean(v) for name, v in series.items()} for group, series in found.items()}
+        heights.setdefault(row[0], {}).setdefault(f"{record['pivot']} = {row[at]}", []).append(row[height])
+    return {group: {name: geometric_mean(v) for name, v in bars.items()} for group, bars in heights.items()}
 
 
 def terminal(records: list[dict], skipped: dict[tuple[str, str], list[str]]) -> list[str]:

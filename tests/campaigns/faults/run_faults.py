@@ -35,14 +35,14 @@ sweep.find_functions()
 lnrnn._core.set_barrier_mode("together")
 lnrnn.set_num_threads({threads})
 x, rnn = np.ones((40, 64, 16), np.float32), lnrnn.LSTM(16, 32, seed=0)
-call = {{"call": lambda: rnn(x)[0], "norm": lambda: lnrnn.layer_norm(x.reshape(-1, 64), 64)}}[{what!r}]
+call = {{"call": lambda: rnn(x)[0], "norm": lambda: lnrnn.layer_norm(x.reshape(-1, 64), 64)}}[{name!r}]
 try:
-    found = sweep.lib.faults_call(call, sweep.MEMORY, {at}, 1, 0)
+    result = sweep.lib.faults_call(call, sweep.MEMORY, {at}, 1, 0)
 except MemoryError:
-    found = None
+    result = None
 failed = sweep.lib.faults_failed()
 want = call()
-assert found is None or np.array_equal(found, want)
+assert result is None or np.array_equal(result, want)
 lnrnn.set_num_threads(1)
 assert np.array_equal(call(), want)
 sys.exit(0 if failed else 9)
@@ -87,10 +87,10 @@ def files(options: argparse.Namespace) -> dict[str, int]:
 def first(options: argparse.Namespace) -> dict[str, int]:
     tried, ended = 0, []
     environment = {**os.environ, **failing()}
-    for threads, what in [(threads, what) for threads in (1, 2) for what in ("call", "norm")]:
+    for threads, name in [(threads, name) for threads in (1, 2) for name in ("call", "norm")]:
         status = 0
         for at in range(1, 1000):
-            code = FIRST.format(path=sys.path, threads=threads, what=what, at=at)
+            code = FIRST.format(path=sys.path, threads=threads, name=name, at=at)
             run = [sys.executable, "-c", code]
             done = subprocess.run(run, env=environment, text=True, capture_output=True)
             status = done.returncode
@@ -98,7 +98,7 @@ def first(options: argparse.Namespace) -> dict[str, int]:
                 break
             tried += 1
             if status:
-                ended.append(f"{what}, {threads} threads, request {at}: exit {status}, {done.stderr[-100:]}")
+                ended.append(f"{name}, {threads} threads, request {at}: exit {status}, {done.stderr[-100:]}")
     print(*ended, sep="\n")
     # Without memory for a thread, glibc and libgomp end the process.
     wrong = [text for text in ended if "libgomp" not in text and "thread-local data" not in text]

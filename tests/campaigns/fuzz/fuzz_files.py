@@ -112,10 +112,10 @@ def header(rng, raw: bytes, head: int) -> bytes:
     tree, data = unpacked(raw)
     tree["__metadata__"]["config"] = config = json.loads(tree["__metadata__"]["config"])
     for _ in range(int(rng.integers(1, 3))):
-        found = list(places(config if config and chance(rng, 0.4) else tree))
-        if not found:
+        every = list(places(config if config and chance(rng, 0.4) else tree))
+        if not every:
             break
-        (container, key), (other, at), how = pick(rng, found), pick(rng, found), rng.random()
+        (container, key), (other, at), how = pick(rng, every), pick(rng, every), rng.random()
         if how < 0.55:
             values = NUMBERS if isinstance(container[key], int) and chance(rng, 0.7) else VALUES
             container[key] = copy.deepcopy(pick(rng, values))
@@ -169,26 +169,26 @@ def models(rng, judge) -> None:
         loaded(judge, damaged, f"{damage.__name__} of a file of {type(model).__name__}")
 
 
-def loaded(judge, raw: bytes, what: str) -> None:
+def loaded(judge, raw: bytes, label: str) -> None:
     """One execution: an error, or the network of this file."""
     try:
         model = lnrnn.load(MODEL)
     except ValueError as error:
         text = str(error)
         right = str(MODEL) in text and len(text) < 700
-        judge.true("damaged safetensors, refused", right, f"{what}: {text[:200]!r}")
+        judge.true("damaged safetensors, refused", right, f"{label}: {text[:200]!r}")
         return
     except Exception as error:
-        raise AssertionError(f"{what}: {type(error).__name__}; the file: {raw[:1500]!r}") from error
+        raise AssertionError(f"{label}: {type(error).__name__}; the file: {raw[:1500]!r}") from error
     judge.counts["damaged safetensors, loaded"] += 1
     tree, data = unpacked(raw)
     for name, value in model.state_dict().items():
         first, last = tree[name]["data_offsets"]
         there = np.frombuffer(data[first:last], TYPES[tree[name]["dtype"]]).reshape(value.shape)
-        assert value.tobytes() == there.tobytes(), f"{what}: {name} differs from the file"
+        assert value.tobytes() == there.tobytes(), f"{label}: {name} differs from the file"
     x = np.zeros((1, 2, model.input_size) if model.batch_first else (2, 1, model.input_size), np.float32)
     if model.known_steps is None or model.known_steps >= 2 or model.overrun == "batch":
-        alike(model(x)[0], model(x)[0], what)
+        alike(model(x)[0], model(x)[0], label)
 
 
 # --- files of arrays, as `lnrnn run` reads them -------------------------------------------------------------

@@ -14,31 +14,33 @@ class Judge:
         self.counts: Counter[str] = Counter()
         self.nearest: dict[str, float] = {}
 
-    def same(self, kind: str, got: np.ndarray, want: np.ndarray, what: str) -> None:
+    def same(self, kind: str, got: np.ndarray, want: np.ndarray, label: str) -> None:
         """One execution: the bits are those of `want`. All NaN count as equal."""
         self.counts[kind] += 1
-        alike(got, want, what)
+        alike(got, want, label)
 
-    def near(self, kind: str, got: np.ndarray, want: np.ndarray, allowed, what: str, bound: str = "") -> None:
+    def near(
+        self, kind: str, got: np.ndarray, want: np.ndarray, allowed, label: str, bound: str = ""
+    ) -> None:
         """One execution: the error is at most `allowed`, a number or an array."""
         self.counts[kind] += 1
-        self.within(got, want, allowed, what, bound or kind)
+        self.within(got, want, allowed, label, bound or kind)
 
-    def within(self, got, want, allowed, what: str, bound: str) -> None:
+    def within(self, got, want, allowed, label: str, bound: str) -> None:
         """Compares one more result of an execution, and counts nothing."""
-        share = share_of(got, want, allowed, what)
+        share = share_of(got, want, allowed, label)
         self.nearest[bound] = max(share, self.nearest.get(bound, 0.0))
-        assert share <= 1, f"{what}: the error is {share:.3g} times what is allowed, {describe(allowed)}"
+        assert share <= 1, f"{label}: the error is {share:.3g} times the tolerance, {describe(allowed)}"
 
-    def true(self, kind: str, right: bool, what: str) -> None:
+    def true(self, kind: str, right: bool, label: str) -> None:
         """One execution, which is right or not."""
         self.counts[kind] += 1
-        assert right, what
+        assert right, label
 
 
-def alike(got: np.ndarray, want: np.ndarray, what: str) -> None:
+def alike(got: np.ndarray, want: np.ndarray, label: str) -> None:
     if got.dtype != want.dtype or got.shape != want.shape:
-        raise AssertionError(f"{what}: {got.dtype}{got.shape}, expected {want.dtype}{want.shape}")
+        raise AssertionError(f"{label}: {got.dtype}{got.shape}, expected {want.dtype}{want.shape}")
     if got.tobytes() == want.tobytes():
         return
     other = (np.isnan(got) != np.isnan(want)) | ((got != want) & ~np.isnan(want))
@@ -46,14 +48,14 @@ def alike(got: np.ndarray, want: np.ndarray, what: str) -> None:
     if other.any():
         at = tuple(int(i[0]) for i in np.nonzero(other))
         raise AssertionError(
-            f"{what}: {other.sum()} of {got.size} values differ, the first at {at}: {got[at]!r}, "
+            f"{label}: {other.sum()} of {got.size} values differ, the first at {at}: {got[at]!r}, "
             f"expected {want[at]!r}"
         )
 
 
-def share_of(got, want, allowed, what: str) -> float:
+def share_of(got, want, allowed, label: str) -> float:
     """The largest error over the allowed one. NaN and infinities must agree."""
-    assert got.shape == want.shape, f"{what}: shape {got.shape}, expected {want.shape}"
+    assert got.shape == want.shape, f"{label}: shape {got.shape}, expected {want.shape}"
     if not got.size:
         return 0.0
     wide = np.asarray(got).astype(want.dtype)

@@ -19,16 +19,16 @@ def layer_norm(rng, judge) -> None:
     shape = (size(rng),) if chance(rng, 0.7) else tuple(int(n) for n in rng.integers(1, 5, 2))
     layer = lnrnn.LayerNorm(shape, pick(rng, (1e-5, 0.1)), chance(rng, 0.8), chance(rng, 0.7))
     for number in range(int(rng.integers(2, 9))):
-        what = f"{layer!r}, action {number}"
+        label = f"{layer!r}, action {number}"
         for name in ("weight", "bias"):
             if getattr(layer, name) is not None and chance(rng, 0.3):
                 setattr(layer, name, rng.standard_normal(shape).astype(pick(rng, (np.float32, np.float64))))
-        layer = another(rng, judge, layer, what)
+        layer = another(rng, judge, layer, label)
         x = values(rng, (int(rng.integers(1, 4)), *shape), pick(rng, (np.float32, np.float64)), "shifted")
         want = lnrnn.layer_norm(x, shape, layer.weight, layer.bias, layer.eps)
-        judge.same("LayerNorm", layer.train(chance(rng, 0.5))(x), want, what)
+        judge.same("LayerNorm", layer.train(chance(rng, 0.5))(x), want, label)
         for name, other in arranged(rng, x, 2):
-            judge.same("LayerNorm", layer(other), want, f"{what}, {name}")
+            judge.same("LayerNorm", layer(other), want, f"{label}, {name}")
 
 
 def batch_norm(rng, judge) -> None:
@@ -37,10 +37,10 @@ def batch_norm(rng, judge) -> None:
     layer = lnrnn.BatchNorm(channels, eps, momentum, chance(rng, 0.8), chance(rng, 0.8))
     mean, var, seen = np.zeros(channels), np.ones(channels), 0
     for number in range(int(rng.integers(2, 12))):
-        what = f"{layer!r}, action {number}"
+        label = f"{layer!r}, action {number}"
         if layer.affine and chance(rng, 0.3):
             layer.weight = rng.standard_normal(channels).astype(np.float32)
-        layer = another(rng, judge, layer, what)
+        layer = another(rng, judge, layer, label)
         training = chance(rng, 0.6)
         layer.train() if training else layer.eval()
         shape = (int(rng.integers(2, 6)), channels, *(int(n) for n in rng.integers(1, 4, rng.integers(0, 3))))
@@ -49,20 +49,20 @@ def batch_norm(rng, judge) -> None:
         own = training or not tracks
         before = (None, None) if own else (layer.running_mean, layer.running_var)
         want = lnrnn.batch_norm(x, *before, layer.weight, layer.bias, own, eps=eps)
-        judge.same("BatchNorm", layer(x), want, what)
+        judge.same("BatchNorm", layer(x), want, label)
         if training and tracks:
             _, mean, var = ref.batch_norm(x, mean, var, None, None, True, momentum, eps, seen)
             seen += 1
         if tracks:
             tracked = layer.num_batches_tracked
-            assert tracked == seen, f"{what}: {tracked} batches, not {seen}"
+            assert tracked == seen, f"{label}: {tracked} batches, not {seen}"
             # An update rounds to float32, and reduces earlier roundings as it reduces the earlier mean.
             for name, true in (("running_mean", mean), ("running_var", var)):
                 allowed = 2e-7 * (1 + seen) * max(1.0, float(np.abs(true).max()), float(np.abs(x).max()) ** 2)
-                judge.within(getattr(layer, name), true, allowed, f"{what}, {name}", f"BatchNorm, {name}")
+                judge.within(getattr(layer, name), true, allowed, f"{label}, {name}", f"BatchNorm, {name}")
 
 
-def another(rng, judge, layer, what: str):
+def another(rng, judge, layer, label: str):
     """The layer, or sometimes a copy of it or a new layer with its state dict."""
     if chance(rng, 0.6):
         return layer
@@ -73,7 +73,7 @@ def another(rng, judge, layer, what: str):
         kind, new = copy_of(rng, layer)
     old, now = layer.state_dict(), new.state_dict()
     same = list(old) == list(now) and all(old[n].tobytes() == now[n].tobytes() for n in old)
-    judge.true(kind, same and repr(new) == repr(layer), f"{what}: {kind}")
+    judge.true(kind, same and repr(new) == repr(layer), f"{label}: {kind}")
     return new
 
 

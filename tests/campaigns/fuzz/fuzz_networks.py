@@ -43,11 +43,11 @@ def copy_of(rng, thing):
     return ("deepcopy", copy.deepcopy(thing)) if at else ("copy", copy.copy(thing))
 
 
-def equal(judge, kind, rnn, got, want, what) -> None:
+def equal(judge, kind, rnn, got, want, label) -> None:
     """One execution: y and all states have the same bits."""
     judge.counts[kind] += 1
     for g, w in zip((got[0], *parts(rnn, got[1])), (want[0], *parts(rnn, want[1])), strict=True):
-        alike(np.ascontiguousarray(g), np.ascontiguousarray(w), what)
+        alike(np.ascontiguousarray(g), np.ascontiguousarray(w), label)
 
 
 def case(rng, judge) -> None:
@@ -59,7 +59,7 @@ def case(rng, judge) -> None:
     batch = int(rng.integers(0, 8)) if chance(rng, 0.93) else int(rng.integers(8, 70))
     x, ends = inputs(rng, rnn, steps, batch), lengths(rng, steps, batch)
     h0 = drawn_state(rng, rnn, batch) if chance(rng, 0.6) else None
-    what = f"{described(rnn)}, {steps} steps of {batch}, lengths {ends}"
+    label = f"{described(rnn)}, {steps} steps of {batch}, lengths {ends}"
 
     def call(x, h0=h0, ends=ends):
         """x and y are (T, B, ...)."""
@@ -67,18 +67,18 @@ def case(rng, judge) -> None:
         return swapped(rnn, y), h
 
     y, h = first = call(x)
-    truth(judge, rnn, single, x, h0, ends, first, what)
-    same_call(rng, judge, rnn, call, x, h0, ends, first, what)
-    copies(rng, judge, rnn, swapped(rnn, x), h0, ends, (swapped(rnn, y), h), what)
+    truth(judge, rnn, single, x, h0, ends, first, label)
+    same_call(rng, judge, rnn, call, x, h0, ends, first, label)
+    copies(rng, judge, rnn, swapped(rnn, x), h0, ends, (swapped(rnn, y), h), label)
     # Beyond the known steps, overrun "batch" uses the statistics of the whole batch.
     independent = not (batch_norm and rnn.overrun == "batch" and steps > KNOWN)
     if independent:
-        other_batches(rng, judge, rnn, call, x, h0, ends, first, what)
+        other_batches(rng, judge, rnn, call, x, h0, ends, first, label)
     if not rnn.bidirectional and batch and (independent or ends is None):
-        stream(rng, judge, rnn, x, h0, ends, first, what)
+        stream(rng, judge, rnn, x, h0, ends, first, label)
 
 
-def truth(judge, rnn, single, x, h0, ends, got, what) -> None:
+def truth(judge, rnn, single, x, h0, ends, got, label) -> None:
     """Compares with the reference. If only weights are rounded, to bfloat16, a float32 network of such
     weights must give the same bits. If activations are rounded too, single steps are compared."""
     results = [got[0], *parts(rnn, got[1])]
@@ -92,67 +92,67 @@ def truth(judge, rnn, single, x, h0, ends, got, what) -> None:
                 judge.counts["call"] += 1
                 for k, (g, w) in enumerate(zip((swapped(rnn, y), *parts(rnn, h)), want, strict=True)):
                     size = np.abs(w).max(initial=1)
-                    where = f"{what}, {rnn.dtype} step, result {k}"
+                    where = f"{label}, {rnn.dtype} step, result {k}"
                     judge.within(g, w, 3e-6 * size, where, f"{rnn.dtype} step")
                 state = parts(rnn, h)
         return
     if rnn.dtype == "bfloat16":
         single = rounded(single)
         y, h = single(swapped(rnn, x), h0, ends)
-        equal(judge, "call", rnn, got, (swapped(rnn, y), h), f"{what}, rounded weights")
-    compare(judge, "call", forward(ends), results, single, (x, *parts(rnn, h0)), what)
+        equal(judge, "call", rnn, got, (swapped(rnn, y), h), f"{label}, rounded weights")
+    compare(judge, "call", forward(ends), results, single, (x, *parts(rnn, h0)), label)
 
 
-def same_call(rng, judge, rnn, call, x, h0, ends, first, what) -> None:
+def same_call(rng, judge, rnn, call, x, h0, ends, first, label) -> None:
     """The same arguments in other forms."""
     for name, other in arranged(rng, np.ascontiguousarray(swapped(rnn, x)), 4):
         y, h = rnn(other, h0, ends)
-        equal(judge, "call", rnn, (swapped(rnn, y), h), first, f"{what}, x {name}")
-    equal(judge, "call", rnn, call(x.astype(np.float64)), first, f"{what}, x in float64")
+        equal(judge, "call", rnn, (swapped(rnn, y), h), first, f"{label}, x {name}")
+    equal(judge, "call", rnn, call(x.astype(np.float64)), first, f"{label}, x in float64")
     for threads in (2, 3):
         lnrnn.set_num_threads(threads)
-        equal(judge, "call", rnn, call(x), first, f"{what}, {threads} threads")
+        equal(judge, "call", rnn, call(x), first, f"{label}, {threads} threads")
     lnrnn.set_num_threads(1)
     with using_caches(caches(rng)):
-        equal(judge, "call, other caches", rnn, call(x), first, f"{what}, other caches")
+        equal(judge, "call, other caches", rnn, call(x), first, f"{label}, other caches")
     if ends is not None:
         given = pick(rng, (ends.tolist(), ends.astype(np.int8), ends.astype(">i4"), np.repeat(ends, 2)[::2]))
-        equal(judge, "call", rnn, call(x, ends=given), first, f"{what}, lengths as {type(given)}")
+        equal(judge, "call", rnn, call(x, ends=given), first, f"{label}, lengths as {type(given)}")
     if h0 is not None:
         for name, other in arranged(rng, parts(rnn, h0)[0], 2):
             start = whole(rnn, [other, *parts(rnn, h0)[1:]])
-            equal(judge, "call", rnn, call(x, start), first, f"{what}, h0 {name}")
+            equal(judge, "call", rnn, call(x, start), first, f"{label}, h0 {name}")
 
 
-def other_batches(rng, judge, rnn, call, x, h0, ends, first, what) -> None:
+def other_batches(rng, judge, rnn, call, x, h0, ends, first, label) -> None:
     """Sequences alone, in another order, with any values as padding, and in two parts."""
     y, h = first
     steps, batch = x.shape[:2]
     for b in rng.permutation(batch)[:3]:
         n = steps if ends is None else int(ends[b])
         got = call(x[:n, b : b + 1], some(rnn, h0, [b]), None)
-        equal(judge, "call", rnn, got, (y[:n, b : b + 1], taken(rnn, h, [b])), f"{what}, sequence {b} alone")
+        equal(judge, "call", rnn, got, (y[:n, b : b + 1], taken(rnn, h, [b])), f"{label}, sequence {b} alone")
     who = rng.permutation(batch)[: rng.integers(0, batch + 1)]
     got = call(x[:, who], some(rnn, h0, who), None if ends is None else ends[who])
-    equal(judge, "call", rnn, got, (y[:, who], taken(rnn, h, who)), f"{what}, sequences {who}")
+    equal(judge, "call", rnn, got, (y[:, who], taken(rnn, h, who)), f"{label}, sequences {who}")
     here = np.full(batch, steps) if ends is None else ends
     more = int(rng.integers(0, 4))
     wide = np.concatenate([x, np.zeros((more, *x.shape[1:]), np.float32)])
     wide[np.arange(len(wide))[:, None] >= here] = pick(rng, (np.nan, np.inf, 1e30))
     padded, end = call(wide, ends=here)
-    assert not padded[steps:].any(), f"{what}: y past a length"
-    equal(judge, "call", rnn, (padded[:steps], end), first, f"{what}, {more} steps of padding")
+    assert not padded[steps:].any(), f"{label}: y past a length"
+    equal(judge, "call", rnn, (padded[:steps], end), first, f"{label}, {more} steps of padding")
     if ends is None and steps and not rnn.bidirectional and not isinstance(rnn.norm, lnrnn.BatchNormSpec):
         cut = int(rng.integers(0, steps + 1))
         one, middle = call(x[:cut])
         two, end = call(x[cut:], middle)
-        equal(judge, "call", rnn, (np.concatenate([one, two]), end), first, f"{what}, cut at {cut}")
+        equal(judge, "call", rnn, (np.concatenate([one, two]), end), first, f"{label}, cut at {cut}")
     if batch and chance(rng, 0.3):
         b = int(rng.integers(batch))
         start = None if h0 is None else whole(rnn, [s[:, b] for s in parts(rnn, h0)])
         got_y, got_h = rnn(x[:, b], start, None if ends is None else int(ends[b]))
         want = whole(rnn, [s[:, b] for s in parts(rnn, h)])
-        alone = f"{what}, sequence {b} without a batch axis"
+        alone = f"{label}, sequence {b} without a batch axis"
         equal(judge, "call", rnn, (got_y, got_h), (y[:, b], want), alone)
 
 
@@ -160,7 +160,7 @@ def some(rnn, state, who):
     return None if state is None else taken(rnn, state, who)
 
 
-def stream(rng, judge, rnn, x, h0, ends, first, what) -> None:
+def stream(rng, judge, rnn, x, h0, ends, first, label) -> None:
     y, h = first
     s = rnn.stream(x.shape[1])
     if h0 is not None:
@@ -168,12 +168,12 @@ def stream(rng, judge, rnn, x, h0, ends, first, what) -> None:
     for t, row in enumerate(x):
         got = s(row)
         alive = slice(None) if ends is None else ends > t
-        judge.same("stream step", got[alive], y[t, alive], f"{what}, stream, step {t}")
+        judge.same("stream step", got[alive], y[t, alive], f"{label}, stream, step {t}")
     if ends is None:
-        equal(judge, "stream state", rnn, (y, s.state), first, f"{what}, the stream's last state")
+        equal(judge, "stream state", rnn, (y, s.state), first, f"{label}, the stream's last state")
 
 
-def copies(rng, judge, rnn, x, h0, ends, first, what) -> None:
+def copies(rng, judge, rnn, x, h0, ends, first, label) -> None:
     """A copy of any kind computes the same bits."""
     at = rng.random()
     if at < 0.6:
@@ -185,7 +185,7 @@ def copies(rng, judge, rnn, x, h0, ends, first, what) -> None:
         rnn.save(FILE)
         other = lnrnn.load(FILE)
         os.remove(FILE)
-    equal(judge, name, rnn, other(x, h0, ends), first, f"{what}, {name}")
+    equal(judge, name, rnn, other(x, h0, ends), first, f"{label}, {name}")
 
 
 def anew(rnn):

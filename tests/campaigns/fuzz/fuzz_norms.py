@@ -36,14 +36,14 @@ def layer(rng, judge) -> None:
     given = pick(rng, (shape, shape, [*shape], shape[0] if len(shape) == 1 else shape))
     rms = chance(rng, 0.35)
     kind = "rms_norm" if rms else "layer_norm"
-    what = f"{kind} of {np.dtype(dtype).name}{x.shape} over {shape}, {style}, eps {eps}"
+    label = f"{kind} of {np.dtype(dtype).name}{x.shape} over {shape}, {style}, eps {eps}"
     if rms:
         call = partial(lnrnn.rms_norm, normalized_shape=given, weight=weight, eps=eps)
     else:
         call = partial(lnrnn.layer_norm, normalized_shape=given, weight=weight, bias=bias, eps=eps)
     y = call(x)
     if dtype not in SCALE:  # 16 bits: float32's result, rounded
-        judge.same(kind, y, call(x.astype(np.float32)).astype(dtype), f"{what} by float32")
+        judge.same(kind, y, call(x.astype(np.float32)).astype(dtype), f"{label} by float32")
     exact = x.astype(np.float32) if dtype not in SCALE else x
     own = y if dtype in SCALE else call(exact)
     axes = tuple(range(-len(shape), 0))
@@ -57,37 +57,37 @@ def layer(rng, judge) -> None:
         scale = np.maximum(np.abs(want), np.abs(plain))
     bound = OUTLIER if style in ("outlier", "mixed") else 10 * FORWARD if style == "far" else FORWARD
     allowed = bound * SCALE[single] * scale.max(axes, keepdims=True, initial=0)
-    judge.near(kind, own, want, allowed, what, f"{kind}, {'outlier' if bound == OUTLIER else style}")
-    repeated(rng, judge, kind, call, x, y, what)
+    judge.near(kind, own, want, allowed, label, f"{kind}, {'outlier' if bound == OUTLIER else style}")
+    repeated(rng, judge, kind, call, x, y, label)
     for name, owner in (("weight", weight), ("bias", None if rms else bias)):
         if owner is not None and dtype in SCALE and x.shape == shape:
             place = owner.copy()
             call(x, **{name: place}, out=place)
-            judge.same(kind, place, y, f"{what}, out={name}")
+            judge.same(kind, place, y, f"{label}, out={name}")
     if rows and rows[0] and x.size:
         for k in rng.permutation(rows[0])[:3]:
-            judge.same(kind, call(x[k]), y[k], f"{what}, row {k} alone")
+            judge.same(kind, call(x[k]), y[k], f"{label}, row {k} alone")
 
 
-def repeated(rng, judge, kind, call, x, y, what) -> None:
+def repeated(rng, judge, kind, call, x, y, label) -> None:
     """The same call with other memory layouts, outputs and threads has the same bits."""
     for name, other in arranged(rng, x, 5):
-        judge.same(kind, call(other), y, f"{what}, {name}")
+        judge.same(kind, call(other), y, f"{label}, {name}")
     lnrnn.set_num_threads(int(rng.integers(1, 4)))
-    judge.same(kind, call(x), y, f"{what}, {lnrnn.get_num_threads()} threads")
+    judge.same(kind, call(x), y, f"{label}, {lnrnn.get_num_threads()} threads")
     place = x.copy()
-    judge.true(kind, call(place, out=place) is place, f"{what}: it does not return out")
-    judge.same(kind, place, y, f"{what}, out=x")
+    judge.true(kind, call(place, out=place) is place, f"{label}: it does not return out")
+    judge.same(kind, place, y, f"{label}, out=x")
     by, both = int(rng.integers(0, x.size + 1)), np.zeros(2 * x.size, x.dtype)
     place, out = both[: x.size].reshape(x.shape), both[by : by + x.size].reshape(x.shape)
     place[...] = x
     call(place, out=out)
-    judge.same(kind, out, y, f"{what}, out begins {by} elements after x")
+    judge.same(kind, out, y, f"{label}, out begins {by} elements after x")
     for name, out in arranged(rng, np.zeros_like(x), 2):
         if not out.flags.writeable or out.dtype != x.dtype or not out.dtype.isnative:
             continue
         call(x, out=out)
-        judge.same(kind, np.array(out), y, f"{what}, out {name}")
+        judge.same(kind, np.array(out), y, f"{label}, out {name}")
 
 
 def layer_back(rng, judge) -> None:
@@ -99,7 +99,7 @@ def layer_back(rng, judge) -> None:
     weight, bias = (rng.standard_normal(n).astype(single) if chance(rng, 0.7) else None for _ in range(2))
     eps = pick(rng, EPS)
     kind = "layer_norm_backward"
-    what = f"{kind} of {np.dtype(dtype).name}{x.shape}, {style}, eps {eps}"
+    label = f"{kind} of {np.dtype(dtype).name}{x.shape}, {style}, eps {eps}"
     call = partial(lnrnn.layer_norm_backward, normalized_shape=n, weight=weight, bias=bias, eps=eps)
     got = call(gy, x)
     sx, sg = (x, gy) if dtype in SCALE else (x.astype(np.float32), gy.astype(np.float32))
@@ -108,30 +108,30 @@ def layer_back(rng, judge) -> None:
     # u / sigma is the size of terms that cancel in gx. In a row of two values they cancel exactly.
     u = np.abs(sg.astype(np.longdouble) * (1 if weight is None else weight)).max(1, keepdims=True)
     most = BACKWARD * SCALE[single] * u / np.sqrt(wide(sx)[0].var(1, keepdims=True) + eps)
-    judge.near(kind, own[0], want[0], most, what)
+    judge.near(kind, own[0], want[0], most, label)
     if dtype not in SCALE:
-        judge.same(kind, got[0], own[0].astype(dtype), f"{what} by float32")
+        judge.same(kind, got[0], own[0].astype(dtype), f"{label} by float32")
     sums = BACKWARD * SCALE[single] * np.abs(sg.astype(float)).sum(0).max(initial=0)
     xhat = np.abs(ref.layer_norm(*wide(sx), n, None, None, np.longdouble(eps))).max(initial=1)
     for name, given, g, w in zip(("gweight", "gbias"), (weight, bias), own[1:], want[1:], strict=True):
-        assert (g is None) == (given is None), f"{what}: {name} is {g}"
+        assert (g is None) == (given is None), f"{label}: {name} is {g}"
         if g is not None:
-            judge.within(g, w, sums * xhat, f"{what}, {name}", f"{kind}, sums")
+            judge.within(g, w, sums * xhat, f"{label}, {name}", f"{kind}, sums")
     for (name, ox), (_, og) in zip(arranged(rng, x, 3), arranged(rng, gy, 3), strict=True):
-        agree(judge, kind, call(og, ox), got, f"{what}, {name}")
+        agree(judge, kind, call(og, ox), got, f"{label}, {name}")
     lnrnn.set_num_threads(int(rng.integers(1, 4)))
-    agree(judge, kind, call(gy, x), got, f"{what}, {lnrnn.get_num_threads()} threads")
+    agree(judge, kind, call(gy, x), got, f"{label}, {lnrnn.get_num_threads()} threads")
     for k in rng.permutation(rows)[:2]:
-        judge.same(kind, call(gy[k], x[k])[0], got[0][k], f"{what}, row {k} alone")
+        judge.same(kind, call(gy[k], x[k])[0], got[0][k], f"{label}, row {k} alone")
 
 
-def agree(judge, kind, got, want, what) -> None:
+def agree(judge, kind, got, want, label) -> None:
     """One execution with several results."""
     judge.counts[kind] += 1
     for k, (g, w) in enumerate(zip(got, want, strict=True)):
-        assert (g is None) == (w is None), what
+        assert (g is None) == (w is None), label
         if g is not None and (g.shape != w.shape or g.dtype != w.dtype or g.tobytes() != w.tobytes()):
-            np.testing.assert_array_equal(g, w, err_msg=f"{what}, result {k}")
+            np.testing.assert_array_equal(g, w, err_msg=f"{label}, result {k}")
 
 
 def batch(rng, judge) -> None:
@@ -153,7 +153,7 @@ def batch(rng, judge) -> None:
     var = (rng.uniform(0.5, 2, channels) * size_of_x**2).astype(single)
     eps, momentum = pick(rng, EPS), pick(rng, (0.1, 0.0, 1.0, 0.37))
     kind, mode = "batch_norm", "training" if training else "inference"
-    what = f"{kind} of {np.dtype(dtype).name}{shape}, {style}, {mode}, eps {eps}"
+    label = f"{kind} of {np.dtype(dtype).name}{shape}, {style}, {mode}, eps {eps}"
     running = [mean.copy(), var.copy()]
 
     def call(x, out=None):
@@ -179,23 +179,23 @@ def batch(rng, judge) -> None:
     # double.
     rounding = 2.0**-53 if training else FORWARD * SCALE[single]
     most = most + (2 * rounding * (largest + np.abs(mean)) * gain * rstd).reshape(by_channel)
-    judge.near(kind, own, want, most, what, f"{kind}, {mode}")
+    judge.near(kind, own, want, most, label, f"{kind}, {mode}")
     if dtype not in SCALE:
-        judge.same(kind, y, own.astype(dtype), f"{what} by float32")
+        judge.same(kind, y, own.astype(dtype), f"{label} by float32")
     if training:
         seen = np.maximum(np.abs(want_mean), largest)
-        judge.within(running[0], want_mean, 3e-7 * SCALE[single] * seen, f"{what}, mean", "running mean")
+        judge.within(running[0], want_mean, 3e-7 * SCALE[single] * seen, f"{label}, mean", "running mean")
         # A result that float32 cannot hold is rounded to a subnormal number.
         spread = 1e-6 * SCALE[single] * np.abs(want_var) + float(np.finfo(single).smallest_subnormal)
-        judge.within(running[1], want_var, spread, f"{what}, var", "running var")
+        judge.within(running[1], want_var, spread, f"{label}, var", "running var")
     elif running[0].tobytes() != mean.tobytes() or running[1].tobytes() != var.tobytes():
-        raise AssertionError(f"{what}: inference changed the running statistics")
-    repeated(rng, judge, kind, call, x, y, what)
+        raise AssertionError(f"{label}: inference changed the running statistics")
+    repeated(rng, judge, kind, call, x, y, label)
     if not training:
         for k in rng.permutation(shape[0])[:3]:
-            judge.same(kind, call(x[k : k + 1]), y[k : k + 1], f"{what}, sample {k} alone")
+            judge.same(kind, call(x[k : k + 1]), y[k : k + 1], f"{label}, sample {k} alone")
     kind = "batch_norm_backward"
-    what = kind + what[10:]
+    label = kind + label[10:]
     given = dict(running_mean=mean, running_var=var, weight=weight, training=training, eps=eps)
     back = partial(lnrnn.batch_norm_backward, **given)
     got = back(gy, x)
@@ -204,15 +204,15 @@ def batch(rng, judge) -> None:
     most = BACKWARD * SCALE[single] * (np.abs(sg.astype(float)).max(axes, initial=0) * gain * rstd)
     lost = 1 + (largest + np.abs(mean)) * rstd * (0 if training and single is np.float32 else 1)
     most = (most * lost).reshape(by_channel)
-    judge.near(kind, own[0], want[0], most, what)
+    judge.near(kind, own[0], want[0], most, label)
     sums = BACKWARD * SCALE[single] * np.abs(sg.astype(float)).sum(axes)
     if weight is not None:
-        judge.within(own[1], want[1], sums * lost, f"{what}, gweight", f"{kind}, sums")
-    judge.within(own[2], want[2], sums, f"{what}, gbias", f"{kind}, sums")
+        judge.within(own[1], want[1], sums * lost, f"{label}, gweight", f"{kind}, sums")
+    judge.within(own[2], want[2], sums, f"{label}, gbias", f"{kind}, sums")
     for (name, ox), (_, og) in zip(arranged(rng, x, 3), arranged(rng, gy, 3), strict=True):
-        agree(judge, kind, back(og, ox), got, f"{what}, {name}")
+        agree(judge, kind, back(og, ox), got, f"{label}, {name}")
     lnrnn.set_num_threads(int(rng.integers(1, 4)))
-    agree(judge, kind, back(gy, x), got, f"{what}, {lnrnn.get_num_threads()} threads")
+    agree(judge, kind, back(gy, x), got, f"{label}, {lnrnn.get_num_threads()} threads")
 
 
 TRUE = {"exp": np.exp, "tanh": np.tanh, "sigmoid": ref.sigmoid}

@@ -17,16 +17,16 @@ from networks import drawn_state, normal, parts, whole
 BAD_NUMBERS = (-1, -1e-300, float("nan"), float("inf"), -(10**400))
 
 
-def refused(judge, errors, name: str, what: str, call, *arguments, **given) -> None:
+def refused(judge, errors, name: str, label: str, call, *arguments, **given) -> None:
     """One execution: the call raises one of `errors`, whose message is short and contains `name`."""
     try:
         call(*arguments, **given)
     except errors as error:
         text = str(error)
         right = re.search(named(re.escape(name)), text) and len(text) < 400
-        judge.true("refused", bool(right), f"{what}: {name} was wrong, and the error is {text[:200]!r}")
+        judge.true("refused", bool(right), f"{label}: {name} was wrong, and the error is {text[:200]!r}")
     else:
-        raise AssertionError(f"{what}: {name} was wrong, and there was no error")
+        raise AssertionError(f"{label}: {name} was wrong, and there was no error")
 
 
 def other_shape(rng, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -154,7 +154,7 @@ def networks(rng, judge) -> None:
     x, ends = normal(rng, steps, batch, rnn.input_size), lengths(rng, steps, batch)
     h0 = drawn_state(rng, rnn, batch)
     given = np.ascontiguousarray(x.swapaxes(0, 1)) if rnn.batch_first else x
-    what = described(rnn)
+    label = described(rnn)
     want, want_h = rnn(given, h0, ends)
     gy = normal(rng, *want.shape)
     tape = rnn.forward_train(given, h0, ends)[2]
@@ -167,7 +167,7 @@ def networks(rng, judge) -> None:
             errors, value = TypeError, pick(rng, NO_ARRAY)
             if chance(rng, 0.5):
                 errors, value = ValueError, np.zeros((*given.shape[:-1], rnn.input_size + 1), np.float32)
-            refused(judge, errors, "x", f"{what}, x {short(value)}", rnn, value)
+            refused(judge, errors, "x", f"{label}, x {short(value)}", rnn, value)
         elif at == 1:
             shape = parts(rnn, h0)[0].shape
             errors, value = wrong_array(rng, shape)
@@ -175,15 +175,15 @@ def networks(rng, judge) -> None:
                 continue
             name = "h0[0]" if isinstance(rnn, lnrnn.LSTM) else "h0"
             start = whole(rnn, [value, *parts(rnn, h0)[1:]])
-            refused(judge, errors, "h0", f"{what}, {name} {short(value)}", rnn, given, start)
+            refused(judge, errors, "h0", f"{label}, {name} {short(value)}", rnn, given, start)
         elif at == 2:
             errors, value = wrong_lengths(rng, steps, batch)
-            refused(judge, errors, "lengths", f"{what}, lengths {short(value)}", rnn, given, h0, value)
+            refused(judge, errors, "lengths", f"{label}, lengths {short(value)}", rnn, given, h0, value)
         elif at == 3:
             name = pick(rng, list(rnn.parameters()))
             errors, value = wrong_array(rng, rnn.parameters()[name].shape)
             errors = (errors, TypeError) if value is None else errors
-            refused(judge, errors, name, what, setattr, rnn, name, value)
+            refused(judge, errors, name, label, setattr, rnn, name, value)
         elif at == 4:
             state = rnn.state_dict()
             name = pick(rng, list(state))
@@ -191,25 +191,25 @@ def networks(rng, judge) -> None:
                 del state[name]
             else:
                 state[name + "x"] = state.pop(name)
-            refused(judge, ValueError, name, f"{what}, state without {name}", rnn.load_state_dict, state)
+            refused(judge, ValueError, name, f"{label}, state without {name}", rnn.load_state_dict, state)
         elif at == 5:
             value = pick(rng, ("float16", "", None, 8, np.float32, "INT8"))
-            refused(judge, (ValueError, TypeError), "dtype", f"{what}, dtype {value!r}", rnn.to_dtype, value)
+            refused(judge, (ValueError, TypeError), "dtype", f"{label}, dtype {value!r}", rnn.to_dtype, value)
         elif at == 6 and tape is not None:
             errors, value = wrong_array(rng, gy.shape)
             if value is not None:
-                refused(judge, errors, "gy", f"{what}, gy {short(value)}", rnn.backward, tape, value)
-            refused(judge, TypeError, "tape", what, rnn.backward, pick(rng, (None, 3, gy, object())), gy)
+                refused(judge, errors, "gy", f"{label}, gy {short(value)}", rnn.backward, tape, value)
+            refused(judge, TypeError, "tape", label, rnn.backward, pick(rng, (None, 3, gy, object())), gy)
         elif at == 7 and not rnn.bidirectional:
             stream = rnn.stream(batch)
             errors, value = wrong_array(rng, (batch, rnn.input_size))
             shape = getattr(value, "shape", ())
             if (shape == (rnn.input_size,) and batch == 1) or len(shape) == 3:  # which may be right
                 continue
-            refused(judge, errors, "x", f"{what}, stream, x {short(value)}", stream, value)
+            refused(judge, errors, "x", f"{label}, stream, x {short(value)}", stream, value)
             errors, value = wrong_output(rng, (batch, rnn.hidden_size), np.float32)
-            refused(judge, errors, "out", f"{what}, out {short(value)}", stream, x[0], out=value)
-            assert (stream.step == 0).all() and not any(s.any() for s in parts(rnn, stream.state)), what
+            refused(judge, errors, "out", f"{label}, out {short(value)}", stream, x[0], out=value)
+            assert (stream.step == 0).all() and not any(s.any() for s in parts(rnn, stream.state)), label
         elif at == 8:
             sizes, flags = (
                 ("input_size", "hidden_size", "num_layers"),
@@ -220,12 +220,12 @@ def networks(rng, judge) -> None:
             sizes = dict(input_size=2, hidden_size=3) | {name: pick(rng, bad)}
             refused(judge, TypeError, name, f"{type(rnn).__name__}({name})", type(rnn), **sizes)
     for name, value in rnn.state_dict().items():
-        alike(value, before[name], f"{what}: a refused call changed {name}")
+        alike(value, before[name], f"{label}: a refused call changed {name}")
     judge.counts["call"] += 1
     got, got_h = rnn(given, h0, ends)
-    alike(np.ascontiguousarray(got), np.ascontiguousarray(want), f"{what}, after refusals")
+    alike(np.ascontiguousarray(got), np.ascontiguousarray(want), f"{label}, after refusals")
     for g, w in zip(parts(rnn, got_h), parts(rnn, want_h), strict=True):
-        alike(g, w, f"{what}, state after refusals")
+        alike(g, w, f"{label}, state after refusals")
 
 
 def case(rng, judge) -> None:

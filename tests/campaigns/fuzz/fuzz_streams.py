@@ -50,7 +50,7 @@ def calls(rng, judge, rnn) -> None:
     x, ends = inputs(rng, rnn, steps, batch), lengths(rng, steps, batch)
     resets = rng.random((steps, batch)) < rng.random()
     start = drawn_state(rng, rnn, batch)
-    what = f"{described(rnn)}, overrun {rnn.overrun}, {steps} steps of {batch}, lengths {ends}"
+    label = f"{described(rnn)}, overrun {rnn.overrun}, {steps} steps of {batch}, lengths {ends}"
     y, h = rnn(swapped(rnn, x), start, ends, swapped(rnn, resets))
     y, ends = swapped(rnn, y), np.full(batch, steps) if ends is None else ends
     for b in range(min(batch, 6)):
@@ -62,13 +62,13 @@ def calls(rng, judge, rnn) -> None:
                     if k < len(at) - 2 if d else k or (ends[b] and resets[0, b]):
                         s[d :: rnn.num_directions] = 0
             want, state = alone(rnn, x[first:end, b], whole(rnn, begin))
-            judge.same("resets", y[first:end, b], want, f"{what}, part {k} of sequence {b}")
+            judge.same("resets", y[first:end, b], want, f"{label}, part {k} of sequence {b}")
             for got, s in zip(parts(rnn, h), parts(rnn, state), strict=True):
                 for d in range(rnn.num_directions):
                     if k == (0 if d else len(at) - 2):
                         own = slice(d, None, rnn.num_directions)
-                        judge.same("resets", got[own, b], s[own, 0], f"{what}, state of {b}")
-        assert not y[ends[b] :, b].any(), f"{what}: y past the length of {b}"
+                        judge.same("resets", got[own, b], s[own, 0], f"{label}, state of {b}")
+        assert not y[ends[b] :, b].any(), f"{label}: y past the length of {b}"
     gap = int(rng.integers(0, 3))
     offsets = gap + np.concatenate([[0], np.cumsum(ends)]).astype(int)
     values = normal(rng, offsets[-1] + gap, rnn.input_size)
@@ -80,7 +80,7 @@ def calls(rng, judge, rnn) -> None:
     for b in range(batch):
         flat[offsets[b] : offsets[b + 1]] = want[: ends[b], b]
     layouts = [array for _, array in arranged(rng, values, 1)] or [values]
-    equal(judge, "ragged", rnn, rnn.ragged(layouts[0], offsets, start), (flat, state), f"{what}, ragged")
+    equal(judge, "ragged", rnn, rnn.ragged(layouts[0], offsets, start), (flat, state), f"{label}, ragged")
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Lanes:
         zeros = taken(self.rnn, self.stream.state, slice(0, 1))
         self.fresh = History(zeros, np.zeros((0, self.rnn.input_size), np.float32))
         self.lanes = [self.fresh] * self.count
-        self.what = f"{described(self.rnn)}, overrun {self.rnn.overrun}, {self.count} lanes"
+        self.label = f"{described(self.rnn)}, overrun {self.rnn.overrun}, {self.count} lanes"
 
     def play(self) -> None:
         actions = {
@@ -119,11 +119,11 @@ class Lanes:
             self.set_state: 0.06, self.copied: 0.06, self.change: 0.08,
         }  # fmt: skip
         for number in range(int(self.rng.integers(3, 20))):
-            self.said = f"{self.what}, action {number}"
+            self.where = f"{self.label}, action {number}"
             list(actions)[self.rng.choice(len(actions), p=list(actions.values()))]()
         np.testing.assert_array_equal(self.stream.step, [lane.before + len(lane.x) for lane in self.lanes])
         if self.other:
-            self.said = f"{self.what}, the stream that was copied"
+            self.where = f"{self.label}, the stream that was copied"
             self.stream, self.lanes, self.twin = self.other
             self.step()
 
@@ -141,11 +141,11 @@ class Lanes:
         for i in self.rng.permutation(len(rows))[:5]:
             lane = self.lanes[rows[i]]
             want, state = alone(self.twin, lane.x, lane.start)
-            said = f"{self.said}, lane {rows[i]}"
-            self.judge.same("lanes", y[i], want[len(lane.x) - counts[i] :], said)
+            where = f"{self.where}, lane {rows[i]}"
+            self.judge.same("lanes", y[i], want[len(lane.x) - counts[i] :], where)
             got_state = self.stream.get_state([int(rows[i])]).state
             for got, s in zip(parts(self.rnn, got_state), parts(self.rnn, state), strict=True):
-                self.judge.same("lanes", got, s, f"{said}, state")
+                self.judge.same("lanes", got, s, f"{where}, state")
 
     def step(self) -> None:
         rows, width = self.some(), self.rnn.hidden_size
@@ -179,7 +179,7 @@ class Lanes:
         left = [min(n, len(self.lanes[lane].x)) for n, lane in zip(counts, rows, strict=True)]
         self.check([y[n - k : n, i] for i, (n, k) in enumerate(zip(counts, left, strict=True))], rows, left)
         for i, n in enumerate(counts):
-            assert not y[n:, i].any(), f"{self.said}: y past the length of row {i}"
+            assert not y[n:, i].any(), f"{self.where}: y past the length of row {i}"
 
     def move(self) -> None:
         """Some sessions change lanes, by a state that may be pickled."""
@@ -208,7 +208,7 @@ class Lanes:
             self.stream.reset()
         self.stream.state = drawn
         for got, want in zip(parts(self.rnn, self.stream.state), parts(self.rnn, drawn), strict=True):
-            self.judge.same("stream setter", got, want, f"{self.said}, state")
+            self.judge.same("stream setter", got, want, f"{self.where}, state")
             got[...] = np.nan  # a copy, or the next steps are wrong
         states = [taken(self.rnn, drawn, slice(k, k + 1)) for k in range(self.count)]
         self.lanes = [History(state, self.fresh.x, step) for state in states]
@@ -221,7 +221,7 @@ class Lanes:
         np.testing.assert_array_equal(self.stream.step, self.other[0].step)
         old, new = (parts(self.rnn, stream.state) for stream in (self.other[0], self.stream))
         for a, b in zip(old, new, strict=True):
-            alike(b, a, f"{self.said}, state of a {kind}")
+            alike(b, a, f"{self.where}, state of a {kind}")
 
     def change(self) -> None:
         """Sets something of the network. The stream stays as it is, and the network computes the bits of a
@@ -235,13 +235,13 @@ class Lanes:
             name = pick(rng, list(drawn))
             layouts = [drawn[name], *(array for _, array in arranged(rng, drawn[name], 1))]
             setattr(rnn, name, pick(rng, layouts))
-            self.judge.same("setter", getattr(rnn, name), drawn[name], f"{self.said}, {name} was set")
+            self.judge.same("setter", getattr(rnn, name), drawn[name], f"{self.where}, {name} was set")
         elif at < 0.8 or rnn.overrun is None:
             rnn.load_state_dict(rnn.state_dict() | drawn)
         else:
             rnn.overrun = pick(rng, ("raise", "last", "mean"))
         x = normal(rng, 3, 3, rnn.input_size)
-        equal(self.judge, "setter", rnn, rnn(x), anew(rnn)(x), f"{self.said}, after a setter")
+        equal(self.judge, "setter", rnn, rnn(x), anew(rnn)(x), f"{self.where}, after a setter")
         if chance(rng, 0.3):
             self.make()
 
@@ -255,15 +255,15 @@ class Lanes:
         except ValueError:
             self.judge.counts["lanes refused"] += 1
         else:
-            raise AssertionError(f"{self.said}: rows {rows} were accepted")
+            raise AssertionError(f"{self.where}: rows {rows} were accepted")
         late = [number for number, lane in enumerate(self.lanes) if len(lane.x) >= KNOWN]
         if self.twin.overrun == "raise" and late:
             try:
                 self.stream(normal(self.rng, self.count, self.rnn.input_size))
             except lnrnn.SequenceTooLongError as error:
                 right = (error.sequence, error.known_steps, error.length) == (late[0], KNOWN, KNOWN + 1)
-                self.judge.true("lanes refused", right, self.said)
+                self.judge.true("lanes refused", right, self.where)
             else:
-                raise AssertionError(f"{self.said}: step {KNOWN} of lane {late[0]} was accepted")
+                raise AssertionError(f"{self.where}: step {KNOWN} of lane {late[0]} was accepted")
         after = [s.tobytes() for s in parts(self.rnn, self.stream.state)], self.stream.step.tobytes()
-        assert before == after, f"{self.said}: a refused call changed a lane"
+        assert before == after, f"{self.where}: a refused call changed a lane"

@@ -54,19 +54,19 @@ def norms(rng, judge) -> None:
     }
     for name in rng.permutation(list(calls))[:3]:
         want = calls[name]()
-        what = f"{name} of {np.dtype(dtype).name}{x.shape}"
+        label = f"{name} of {np.dtype(dtype).name}{x.shape}"
         for threads in (2, 3):
             with team(threads):
                 got = calls[name]()
-                agree(judge, kind_of(name), got, want, f"{what}, {threads} threads")
+                agree(judge, kind_of(name), got, want, f"{label}, {threads} threads")
         with using_caches(caches(rng)):
-            agree(judge, f"{name}, other caches", calls[name](), want, f"{what}, other caches")
+            agree(judge, f"{name}, other caches", calls[name](), want, f"{label}, other caches")
         if name in ("layer_norm", "rms_norm"):
             k = int(rng.integers(rows))
             alone = (
                 lnrnn.layer_norm(x[k], n, weight, bias) if name[0] == "l" else lnrnn.rms_norm(x[k], n, weight)
             )
-            judge.same(name, alone, want[0][k], f"{what}, row {k} alone")
+            judge.same(name, alone, want[0][k], f"{label}, row {k} alone")
 
 
 def networks(rng, judge) -> None:
@@ -83,21 +83,21 @@ def networks(rng, judge) -> None:
         rnn.overrun = "last"
     x, ends, h0 = normal(rng, steps, batch, width), lengths(rng, steps, batch), drawn_state(rng, rnn, batch)
     x = np.ascontiguousarray(x.swapaxes(0, 1)) if rnn.batch_first else x
-    what = f"{described(rnn)}, {steps} steps of {batch}"
+    label = f"{described(rnn)}, {steps} steps of {batch}"
     if train:
-        training(rng, judge, rnn, x, ends, h0, what)
+        training(rng, judge, rnn, x, ends, h0, label)
         return
     want = rnn(x, h0, ends)
     for threads in (2, 3):
         barrier = pick(rng, ("together", "together", "staggered", "slow"))
         with team(threads, barrier):
             got = rnn(x, h0, ends)
-            equal(judge, kind_of("call"), rnn, got, want, f"{what}, {threads} threads, barriers {barrier}")
+            equal(judge, kind_of("call"), rnn, got, want, f"{label}, {threads} threads, barriers {barrier}")
     with using_caches(caches(rng)):
-        equal(judge, "call, other caches", rnn, rnn(x, h0, ends), want, f"{what}, other caches")
+        equal(judge, "call, other caches", rnn, rnn(x, h0, ends), want, f"{label}, other caches")
 
 
-def training(rng, judge, rnn, x, ends, h0, what) -> None:
+def training(rng, judge, rnn, x, ends, h0, label) -> None:
     before = rnn.state_dict()
     y, h, tape = rnn.forward_train(x, h0, ends)
     gy = normal(rng, *y.shape)
@@ -106,13 +106,13 @@ def training(rng, judge, rnn, x, ends, h0, what) -> None:
         rnn.load_state_dict(before)
         with team(threads):
             other = rnn.forward_train(x, h0, ends)
-            equal(judge, kind_of("forward_train"), rnn, other[:2], (y, h), f"{what}, {threads} threads")
+            equal(judge, kind_of("forward_train"), rnn, other[:2], (y, h), f"{label}, {threads} threads")
             got = rnn.backward(other[2], gy, h)
             kind = kind_of("backward")
         judge.counts[kind] += 1
-        alike(np.ascontiguousarray(got[0]), np.ascontiguousarray(want[0]), f"{what}, gx, {threads} threads")
+        alike(np.ascontiguousarray(got[0]), np.ascontiguousarray(want[0]), f"{label}, gx, {threads} threads")
         for name, value in want[2].items():
-            alike(got[2][name], value, f"{what}, {name}, {threads} threads")
+            alike(got[2][name], value, f"{label}, {name}, {threads} threads")
 
 
 def case(rng, judge) -> None:

@@ -49,10 +49,10 @@ def case(rng, judge) -> None:
     x, ends = inputs(rng, rnn, steps, batch), lengths(rng, steps, batch)
     h0, gh = drawn_state(rng, rnn, batch), drawn_state(rng, rnn, batch)
     gy = normal(rng, steps, batch, rnn.hidden_size * rnn.num_directions)
-    what = f"{described(rnn)}, {steps} steps of {batch}, lengths {ends}"
+    label = f"{described(rnn)}, {steps} steps of {batch}, lengths {ends}"
     turn = partial(swapped, rnn)
     before, drops = rnn.state_dict(), dropping(rng, rnn)
-    what = f"{what}, zoneout {rnn.zoneout}, {drops}"
+    label = f"{label}, zoneout {rnn.zoneout}, {drops}"
 
     y, h, tape = rnn.forward_train(turn(x), h0, ends, **drops)
     masks = tape.masks
@@ -60,10 +60,10 @@ def case(rng, judge) -> None:
     if per_step or masks is not None:
         results, true = [turn(y), *parts(rnn, h)], [true_y, *parts(rnn, true_h)]
         arguments = x, *parts(rnn, h0)
-        compare(judge, "forward_train", outcome(ends, masks), results, rnn, arguments, what, want=true)
+        compare(judge, "forward_train", outcome(ends, masks), results, rnn, arguments, label, want=true)
     else:
         want = rnn(turn(x), h0, ends)
-        equal(judge, "forward_train", rnn, (y, h), want, f"{what}, training and inference")
+        equal(judge, "forward_train", rnn, (y, h), want, f"{label}, training and inference")
     got = named_gradients(rnn, rnn.backward(tape, turn(gy), gh))
     # At 0 the derivative of relu is not defined.
     if not (isinstance(rnn, lnrnn.RNN) and rnn.nonlinearity == "relu") or kink(rnn, tapes) > 1e-3:
@@ -71,39 +71,39 @@ def case(rng, judge) -> None:
         compare(
             judge, "backward", gradients(ends, list(got), masks),
             [turn(g) if name == "x" else g for name, g in got.items()], rnn,
-            (x, gy, *parts(rnn, h0), *parts(rnn, gh)), what, factor=3,
+            (x, gy, *parts(rnn, h0), *parts(rnn, gh)), label, factor=3,
             cancels=cancelling(tapes, x, gy, *parts(rnn, gh)), want=[true[name] for name in got],
         )  # fmt: skip
-    agree(judge, got, named_gradients(rnn, rnn.backward(tape, turn(gy), gh)), f"{what}, backward again")
+    agree(judge, got, named_gradients(rnn, rnn.backward(tape, turn(gy), gh)), f"{label}, backward again")
     without = named_gradients(rnn, rnn.backward(tape, turn(gy), gh, grad_x=False))
-    judge.true("backward", without.pop("x") is None, f"{what}: gx in spite of grad_x=False")
-    agree(judge, {name: got[name] for name in without}, without, f"{what}, without gx")
-    added(rng, judge, rnn, tape, turn(gy), gh, got, what)
+    judge.true("backward", without.pop("x") is None, f"{label}: gx in spite of grad_x=False")
+    agree(judge, {name: got[name] for name in without}, without, f"{label}, without gx")
+    added(rng, judge, rnn, tape, turn(gy), gh, got, label)
     for name, other in arranged(rng, np.ascontiguousarray(turn(gy)), 2):
-        agree(judge, got, named_gradients(rnn, rnn.backward(tape, other, gh)), f"{what}, gy {name}")
+        agree(judge, got, named_gradients(rnn, rnn.backward(tape, other, gh)), f"{label}, gy {name}")
     if per_step:
         rnn.load_state_dict(before)
     for threads in (2, 3):
         lnrnn.set_num_threads(threads)
         other = rnn.forward_train(turn(x), h0, ends, **drops)
-        equal(judge, "forward_train", rnn, other[:2], (y, h), f"{what}, {threads} threads")
+        equal(judge, "forward_train", rnn, other[:2], (y, h), f"{label}, {threads} threads")
         again = named_gradients(rnn, rnn.backward(other[2], turn(gy), gh))
-        agree(judge, got, again, f"{what}, {threads} threads")
+        agree(judge, got, again, f"{label}, {threads} threads")
     lnrnn.set_num_threads(1)
     if ends is not None:
         past = np.arange(steps)[:, None] >= ends
         x, gy = x.copy(), gy.copy()
         x[past], gy[past] = np.nan, np.nan
         other = rnn.forward_train(turn(x), h0, ends, **drops)
-        equal(judge, "forward_train", rnn, other[:2], (y, h), f"{what}, NaN past the lengths")
+        equal(judge, "forward_train", rnn, other[:2], (y, h), f"{label}, NaN past the lengths")
         again = named_gradients(rnn, rnn.backward(other[2], turn(gy), gh))
-        agree(judge, got, again, f"{what}, NaN past the lengths")
+        agree(judge, got, again, f"{label}, NaN past the lengths")
     if per_step:
-        calibrated(rng, judge, rnn, x, ends, what)
+        calibrated(rng, judge, rnn, x, ends, label)
     elif chance(rng, 0.5):
         unchanged = rnn.state_dict()
         right = all(before[name].tobytes() == value.tobytes() for name, value in unchanged.items())
-        judge.true("forward_train", right, f"{what}: training changed a parameter")
+        judge.true("forward_train", right, f"{label}: training changed a parameter")
 
 
 def dropping(rng, rnn) -> dict[str, object]:
@@ -120,7 +120,7 @@ def dropping(rng, rnn) -> dict[str, object]:
     return {"dropout": spec, "seed": int(rng.integers(2**40))}
 
 
-def added(rng, judge, rnn, tape, gy, gh, got, what) -> None:
+def added(rng, judge, rnn, tape, gy, gh, got, label) -> None:
     """backward with out=. Gradients added to 0 keep their bits; other sums differ by a few roundings."""
     exact, wanted = chance(rng, 0.5), chance(rng, 0.5)
     before = {
@@ -129,20 +129,20 @@ def added(rng, judge, rnn, tape, gy, gh, got, what) -> None:
     }
     total = {name: before[name].copy() for name in rng.permutation(list(before)).tolist()}
     grads = rnn.backward(tape, gy, gh, wanted, out=total)
-    judge.true("backward", grads[2] is total, f"{what}: out came back as another dict")
+    judge.true("backward", grads[2] is total, f"{label}: out came back as another dict")
     named = named_gradients(rnn, grads)
     states = [name for name in ("x", "h0", "c0") if name in got and (wanted or name != "x")]
-    agree(judge, {n: got[n] for n in states}, {n: named[n] for n in states}, f"{what}, states with out")
+    agree(judge, {n: got[n] for n in states}, {n: named[n] for n in states}, f"{label}, states with out")
     if exact:  # 0 + -0 is 0
         sums = {n: g + 0 for n, g in total.items()}
-        agree(judge, {n: got[n] + 0 for n in total}, sums, f"{what}, on zeros")
+        agree(judge, {n: got[n] + 0 for n in total}, sums, f"{label}, on zeros")
         return
     roundings = (gy.shape[0] * gy.shape[1] + 2) * 2.0**-24
     for name, start in before.items():
         # The terms of a sum may be larger than the sum.
         largest = np.abs(start).max(initial=0) + 8 * np.abs(got[name]).max(initial=0)
         want = start.astype(float) + got[name]
-        judge.within(total[name], want, roundings * largest, f"{what}, {name}, added", "gradients, added")
+        judge.within(total[name], want, roundings * largest, f"{label}, {name}, added", "gradients, added")
 
 
 def cancelling(tapes, x, *upstream) -> float:
@@ -168,14 +168,14 @@ def outcome(ends, masks):
     return compute
 
 
-def agree(judge, want, got, what) -> None:
+def agree(judge, want, got, label) -> None:
     judge.counts["backward"] += 1
-    assert list(want) == list(got), what
+    assert list(want) == list(got), label
     for name, value in want.items():
-        alike(np.ascontiguousarray(got[name]), np.ascontiguousarray(value), f"{what}, {name}")
+        alike(np.ascontiguousarray(got[name]), np.ascontiguousarray(value), f"{label}, {name}")
 
 
-def calibrated(rng, judge, rnn, x, ends, what) -> None:
+def calibrated(rng, judge, rnn, x, ends, label) -> None:
     """The statistics of all sequences are the reference's, for any division into batches."""
     steps, batch = x.shape[:2]
     whole_ones = np.full(batch, steps) if ends is None else ends
@@ -197,4 +197,4 @@ def calibrated(rng, judge, rnn, x, ends, what) -> None:
         return [running[name] for name in names]
 
     got = [getattr(rnn, name)[: rnn.known_steps] for name in names]
-    compare(judge, "calibrate", compute, got, rnn, (x,), what)
+    compare(judge, "calibrate", compute, got, rnn, (x,), label)

@@ -23,7 +23,7 @@ def nudged_network(rng, rnn):
     return other
 
 
-def compare(judge, kind, compute, got, rnn, states, what: str, factor=1.0, cancels=0.0, want=None) -> None:
+def compare(judge, kind, compute, got, rnn, states, label: str, factor=1.0, cancels=0.0, want=None) -> None:
     """One execution with several results. compute(rnn, *states) -> the reference's results, or `want`.
 
     An error may exceed factor * WHOLE if the network amplifies roundings. Then the bound grows by FACTOR
@@ -39,7 +39,7 @@ def compare(judge, kind, compute, got, rnn, states, what: str, factor=1.0, cance
             if changes is None:
                 changes = amplification(compute, want, rnn, states)
             allowed += FACTOR * changes[k] + cancels
-        judge.within(g, w, allowed, f"{what}, result {k}", f"{kind}, amplified" if changes else kind)
+        judge.within(g, w, allowed, f"{label}, result {k}", f"{kind}, amplified" if changes else kind)
 
 
 def amplification(compute, want, rnn, states) -> list[float]:

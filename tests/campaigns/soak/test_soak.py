@@ -26,7 +26,7 @@ FAULTS = {
     "a result of too few digits": (
         "old = lnrnn.rms_norm\nlnrnn.rms_norm = lambda *a, **k: old(*a, **k) * (1 + 2e-3)",
         (0, 6000),
-        "times what is allowed",
+        "times the tolerance",
     ),
     "a network that changes by itself": (
         "nets = run_soak.constant_networks(); run_soak.constant_networks = lambda: nets\n"

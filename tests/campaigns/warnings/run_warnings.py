@@ -28,12 +28,12 @@ def compilers() -> list[tuple[str, list[str]]]:
     that are not installed, or that lack the machine's C library."""
     if sys.platform == "darwin":
         return [(platform.machine(), ["clang"])]
-    found = []
+    every = [(platform.machine(), ["musl-gcc"])]  # another C library
     for machine in ("x86_64", "aarch64"):
         native = machine == platform.machine()
-        found.append((machine, ["gcc" if native else f"{machine}-linux-gnu-gcc"]))
-        found.append((machine, ["clang", f"--target={machine}-linux-gnu"]))
-    return [*found, (platform.machine(), ["musl-gcc"])]  # another C library
+        every.append((machine, ["gcc" if native else f"{machine}-linux-gnu-gcc"]))
+        every.append((machine, ["clang", f"--target={machine}-linux-gnu"]))
+    return every
 
 
 def accepts(command: list[str], header: str) -> bool:
@@ -52,12 +52,12 @@ def check(command: list[str], machine: str) -> list[str]:
         include = [f"-I{folder}" for folder in unit.include]
         run = [*command, *unit.flags, *WARNINGS, *include, unit.source]
         done = subprocess.run(run, cwd=ROOT, text=True, capture_output=True)
-        found = re.findall(r"^\S+:\d+(?::\d+)?: (?:warning|error|fatal error): .*$", done.stderr, re.M)
-        return found or ([done.stderr] if done.returncode else [])
+        lines = re.findall(r"^\S+:\d+(?::\d+)?: (?:warning|error|fatal error): .*$", done.stderr, re.M)
+        return lines or ([done.stderr] if done.returncode else [])
 
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        found = pool.map(complaints, units(machine, openmp))
-    return list(dict.fromkeys(line for lines in found for line in lines))
+        of_units = pool.map(complaints, units(machine, openmp))
+    return list(dict.fromkeys(line for lines in of_units for line in lines))
 
 
 def warned(options: argparse.Namespace) -> dict[str, int]:
@@ -70,10 +70,10 @@ def warned(options: argparse.Namespace) -> dict[str, int]:
         run = [*command, *WARNINGS, "-Wsign-conversion", "-x", "c", "-"]
         if "warning:" not in subprocess.run(run, input=lossy, text=True, capture_output=True).stderr:
             wrong.append(f"{' '.join(command)} does not report a lost sign")
-        found = check(command, machine)
-        print(*found, sep="\n")
-        wrong += found
-        figures[" ".join(command)] = len(found)
+        warnings = check(command, machine)
+        print(*warnings, sep="\n")
+        wrong += warnings
+        figures[" ".join(command)] = len(warnings)
     if not figures:
         raise Missing("needs gcc or clang")
     if wrong:
