@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,11 +19,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 sys.path.insert(0, str(ROOT / "pyx"))
-from build_flags import CFLAGS, ISAS, ONCE, Unit, units  # noqa: E402
+from build_flags import CFLAGS, ISAS, Unit, units  # noqa: E402
+
+from outcome import done  # noqa: E402
 
 __all__ = [
-    "CFLAGS", "GCC_AARCH64", "ISAS", "ONCE", "QEMU", "ROOT", "Unit", "built", "emulates_aarch64", "linked",
-    "native_compiler", "preloading", "units",
+    "CFLAGS", "GCC_AARCH64", "ISAS", "QEMU", "ROOT", "Unit", "built", "emulates_aarch64", "linked",
+    "native_compiler", "objects", "preloading", "units",
 ]  # fmt: skip
 
 KEPT = ROOT / "build/tests"
@@ -48,6 +51,19 @@ def built(name: str, compiler: list[str], source: Path, flags: list[str]) -> Pat
     there."""
     words = [*CFLAGS, *flags, f"-I{ROOT / 'include'}", str(source), "-lm"]
     return _kept(name, compiler, words, [source, *(ROOT / "include").rglob("*.h")], KEPT)
+
+
+def objects(compiler: list[str], chosen: Iterable[Unit], folder: Path, *flags: str) -> list[str]:
+    """Compiles translation units in parallel. -> their objects in the folder."""
+
+    def compiled(unit: Unit) -> str:
+        target, include = str(folder / f"{unit.name}.o"), [f"-I{ROOT / path}" for path in unit.include]
+        done([*compiler, *unit.flags, *flags, *include, "-c", str(ROOT / unit.source), "-o", target])
+        return target
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        return list(pool.map(compiled, chosen))
 
 
 def preloading(library: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from digests import MAIN, Results, agree, native_program, results, same
 
-from compilers import CFLAGS, GCC_AARCH64, ONCE, QEMU, ROOT, linked
+from compilers import GCC_AARCH64, QEMU, ROOT, linked
 from helpers import available_isas
 from outcome import Missing, Wrong, done, needs
 from pythons_here import environment
@@ -138,14 +138,9 @@ SETS = {
 
 
 def musl(options: argparse.Namespace) -> str:
-    """The C with musl has the bits of glibc. quick: only whether musl has the headers and functions."""
+    """The C with musl has the bits of glibc."""
     needs("musl-gcc", "gcc")
     folder, machine = options.folder, platform.machine()
-    if options.quick:
-        for name in ONCE:
-            flags = [*CFLAGS, *WARNINGS, "-fsyntax-only", "-Iinclude", "-Ipyx"]
-            done(["musl-gcc", *flags, f"pyx/{name}"], cwd=ROOT)
-        return f"{len(ONCE)} files"
     program = linked("musl", ["musl-gcc"], machine, MAIN, flags=WARNINGS, link=("-static",), folder=folder)
     native = native_program(folder)
     run = []

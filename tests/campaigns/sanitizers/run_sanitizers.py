@@ -26,10 +26,9 @@ import re
 import shlex
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from compilers import Unit, units
+from compilers import objects, units
 from outcome import Wrong, done, needs
 from source_copy import ROOT, build, copy_sources
 
@@ -184,32 +183,18 @@ def threads(options: argparse.Namespace) -> dict[str, str | int]:
     return {"races in the control": races, "tests": output.splitlines()[-1]}
 
 
-def compiled(folder: Path, chosen: list[Unit], flags: str) -> list[str]:
-    """The objects of these translation units, with more flags."""
-
-    def one(unit: Unit) -> str:
-        target = str(folder / f"{unit.name}.o")
-        words = [*unit.flags, "-g", *flags.split(), *(f"-I{ROOT / name}" for name in unit.include)]
-        done(["gcc", *words, "-c", str(ROOT / unit.source), "-o", target])
-        return target
-
-    folder.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        return list(pool.map(one, chosen))
-
-
 def library(options: argparse.Namespace) -> dict[str, str]:
     needs("gcc", "valgrind", "pkg-config")
     folder, figures = options.folder, {}
     of_isa = [unit for unit in units(platform.machine(), []) if unit.source.startswith("pyx/isa/")]
     others = [unit for unit in units(platform.machine(), []) if unit not in of_isa]
-    kernels = compiled(folder / "kernels", of_isa, "")
+    kernels = objects(["gcc"], of_isa, folder / "kernels", "-g")
     files = sorted(map(str, (ROOT / "tests/data").glob("*.safetensors")))
 
-    def ran(name: str, flags: str, objects: list[str], text: str, *before: str) -> str:
+    def ran(name: str, flags: str, linked: list[str], text: str, *before: str) -> str:
         test, program = folder / f"{name}.c", str(folder / name)
         test.write_text(text)
-        words = ["gcc", "-g", "-O1", *flags.split(), f"-I{ROOT / 'include'}", str(test), *objects]
+        words = ["gcc", "-g", "-O1", *flags.split(), f"-I{ROOT / 'include'}", str(test), *linked]
         done([*words, "-lm", "-pthread", "-o", program])
         run = subprocess.run([*before, program, *files], capture_output=True, text=True)
         return (run.stdout + run.stderr).strip() + (f" exit {run.returncode}" if run.returncode else "")
@@ -219,13 +204,13 @@ def library(options: argparse.Namespace) -> dict[str, str]:
     for name, flags, before in (
         ("address", SANITIZERS, []), ("threads", "-fsanitize=thread", []), ("valgrind", "", checker),
     ):  # fmt: skip
-        objects = [*compiled(folder / f"{name}-objects", others, flags), *kernels]
-        figures[name] = ran(name, flags, objects, text, *before)
+        linked = [*objects(["gcc"], others, folder / f"{name}-objects", "-g", *flags.split()), *kernels]
+        figures[name] = ran(name, flags, linked, text, *before)
         if figures[name] != "passed":
             raise Wrong(f"{name}: {figures[name][-3000:]}")
         if name == "address":
             short = text.replace("malloc((n + 1) * sizeof *x)", "malloc(sizeof *x)")
-            if not re.search("overflow|insufficient space", ran("control", flags, objects, short)):
+            if not re.search("overflow|insufficient space", ran("control", flags, linked, short)):
                 raise Wrong("floats beyond an array are not reported")
     into, program = folder / "a prefix", str(folder / "installed")
     copy_sources(folder / "source")

@@ -7,13 +7,13 @@ import re
 import shlex
 import shutil
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from compilers import objects, units
 from outcome import Wrong, done
 from pythons_here import environment
-from source_copy import ROOT, copy_sources
+from source_copy import copy_sources
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 
@@ -74,20 +74,9 @@ def compile_for_macos(folder: Path) -> int:
     """Compiles all C of lnrnn, without the module, to a dynamic library. -> the number of translation
     units."""
     compiler = [*shlex.split(zig("aarch64-macos.11.0")), "-fPIC"]
-    sys.path.insert(0, str(ROOT / "pyx"))
-    from build_flags import Unit, units
-
-    def compiled(unit: Unit) -> str:
-        target = str(folder / f"{unit.name}.o")
-        paths = [f"-I{ROOT / path}" for path in unit.include]
-        done([*compiler, *unit.flags, *paths, "-c", str(ROOT / unit.source), "-o", target])
-        return target
-
-    folder.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        objects = list(pool.map(compiled, units("arm64", [])))
-    done([*compiler, "-shared", *objects, "-o", str(folder / "lnrnn.dylib")])
-    return len(objects)
+    compiled = objects(compiler, units("arm64", []), folder)
+    done([*compiler, "-shared", *compiled, "-o", str(folder / "lnrnn.dylib")])
+    return len(compiled)
 
 
 def repaired(raw: Path, target: Target, into: Path) -> Path:
