@@ -144,8 +144,7 @@ class Settings(SpeakerSettings):
 
 
 def speakers(cell: str, hidden: int | None, joined: int, seed: int) -> Network:
-    """The network of `long_sequences`. hidden: as in `Settings`. joined: utterances of a speaker in a
-    sequence."""
+    """The network of `long_sequences`. joined: utterances of a speaker in a sequence."""
     data = japanese_vowels()
     rate, gain = SETTINGS[cell, "layer"]
     settings = Settings(cell, gain, TrainingSettings(learning_rate=rate), hidden)

@@ -86,8 +86,7 @@ class Case:
         return contenders
 
     def _wrong(self, name: str, call: Call, tolerance) -> str:
-        """The error of an answer as a text; empty if it is right. A contender's own tolerance has
-        priority."""
+        """The error of an answer as a text; empty if it is right."""
         with on_track(call):
             got = call.answer()
         got = got if isinstance(got, (tuple, list)) else (got,)

@@ -15,8 +15,8 @@ from lnrnn import reference
 from peers_norm import EPS, builders
 from race import Call
 
-# The largest error of a right answer, in roundings of the largest value: twice the largest of any library for
-# rows of 4096.
+# The largest error of a right answer, in roundings of the largest value. For rows of 4096 no library has more
+# than half of it.
 ROUNDINGS = 6
 
 

@@ -32,8 +32,7 @@ ROUNDED = {"bfloat16": to_bfloat16, "int8": _int8}
 
 # Targets for ratios of times. NORM_COSTS: the cell with layer norm over the plain one, from H = NORM_FROM on.
 # RAGGED: lengths uniform in 1..T over T steps. BUSY: several threads over one thread while another process is
-# busy. A thread that loses its core delays the others; if each step lost a time slice, BUSY would be far
-# above 2.
+# busy. If each step lost a time slice, the ratio would be far above 2.
 NORM_COSTS, NORM_FROM, RAGGED, BUSY = 1.1, 256, 0.6, 2.0
 
 # The largest error with weights in a short type, as a multiple of the error that rounding the weights causes.

@@ -115,8 +115,7 @@ class RNN(Cell):
         return (jax.numpy.tanh(projected[0] + state[0] @ p["weight_hh"]),)
 
     def onnx_project(self, hidden):
-        """Nodes (operator, inputs, outputs, attributes) from x to p0, p1 ..., whose widths are multiples of
-        H."""
+        """Nodes (operator, inputs, outputs, attributes) from x to p0, p1 ..., and their widths in H."""
         return [("MatMul", ["x", "weight_ih"], ["p0"], {})], [1]
 
     def onnx_step(self, hidden):
@@ -138,8 +137,7 @@ class LSTM(Cell):
     SIDES = ("_ih", "_hh", "_c")
 
     def parameters(self, inputs, hidden, seed=0):
-        """The gain of the recurrent side is about 1/2. With 1, rounding errors grow a hundredfold in 100
-        steps."""
+        """The gain of the recurrent side is near 1/2. With 1, rounding errors grow 100 times in 100 steps."""
         p = super().parameters(inputs, hidden, seed)
         return p | {"gain_hh": p["gain_hh"] / 2}
 

@@ -89,8 +89,7 @@ class Loop:
         return seconds
 
     def rate(self, budget: float = 0.02, tries: int = 5) -> float:
-        """Operations or bytes a second, the best of some tries of `budget` seconds; 0 without the
-        instruction."""
+        """Operations or bytes a second, the best of some tries; 0 if the CPU lacks the instruction."""
         n = 1
         while (seconds := self.turn(n)) < budget / 2:
             if not self.work.value:

@@ -91,8 +91,7 @@ def measure_training(cell, batch, hidden, steps, threads) -> tuple[int, int, int
 
 
 def table(columns: str, rows) -> float:
-    """Prints a row for each (cells, measured bytes ..., allowed bytes). -> the largest used part of the
-    allowed."""
+    """Prints a row for each (cells, measured bytes ..., allowed bytes). -> the largest used part."""
     widths = [max(8, len(name)) for name in columns.split()]
     print(*map(str.rjust, columns.split(), widths))
     worst = 0.0

@@ -57,8 +57,7 @@ class Torch:
         return Call(partial(function, x, shape, weight, EPS))
 
     def layer_norm_backward(self, gy, x, weight, bias):
-        """The kernel that autograd calls, with the statistics of the forward pass. autograd itself takes
-        more."""
+        """The kernel that autograd calls, with the statistics of the forward pass."""
         gy, x, weight, bias = self._tensors(gy, x, weight, bias)
         shape = x.shape[-1:]
         _, mean, rstd = self.torch.native_layer_norm(x, shape, weight, bias, EPS)

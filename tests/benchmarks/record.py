@@ -138,8 +138,7 @@ class Table:
         return [["error: largest, mean", *self.contenders], *rows] if rows else []
 
     def means(self) -> dict[str, str]:
-        """Geometric means of the ratios and of `of_limit` over the rows; the lowest ratio to the best
-        peer."""
+        """Geometric means over the rows of ratios and `of_limit`; the lowest ratio to the best peer."""
         means = {}
         for name in (*self.compared, *self.peers):
             ratios = [r.ratio(name) for r in self.races if name in r.times]

@@ -16,7 +16,7 @@ RACES = {
     "LN-{}, whole sequences": ("whole", GATES, GRID),
     "plain {}, whole sequences": ("plain", GATES, GRID),
     "LN-{}, lengths uniform in 1..T": ("ragged", GATES, [(64, 256), (64, 512)]),
-    "LN-{}, beside a busy process": ("neighbour", GATES, [(1, 512), (64, 256)]),
+    "LN-{}, with another busy process": ("neighbour", GATES, [(1, 512), (64, 256)]),
     "LN-{}, odd sizes": (
         "whole",
         ["rnn"],

@@ -52,8 +52,7 @@ class Problem:
 
     @property
     def operations(self) -> int:
-        """Of the six matrix products, without padding: W_ih x and W_hh h, and for each the gradients of both
-        factors."""
+        """Of the six matrix products, without padding: W_ih x, W_hh h, and the gradients of their factors."""
         inputs, hidden = self.x.shape[2], self.gy.shape[2]
         return 3 * 2 * int(self.alive.sum()) * self.cell.GATES * hidden * (inputs + hidden)
 

@@ -68,8 +68,7 @@ def descriptors() -> list[str]:
 
 unraised: list[str] = []
 
-# Errors that Python and NumPy raise without memory, instead of MemoryError. They are counted, and are no
-# problems.
+# Errors that Python and NumPy raise without memory, instead of MemoryError. They are only counted.
 OTHERS = {
     SystemError: (
         "without setting an",
@@ -186,8 +185,7 @@ def note_unraised(unraisable: Any) -> None:
 
 
 def fail_all(options: argparse.Namespace, kind: int) -> dict[str, int]:
-    """Sweeps over operations whose names contain options.only: every options.every-th request, or only
-    options.at."""
+    """Sweeps over operations with options.only in their names. options.at: only this request fails."""
     find_functions()
     import safetensors.numpy  # noqa: F401
 

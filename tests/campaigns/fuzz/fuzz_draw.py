@@ -149,7 +149,6 @@ def inputs(rng, rnn, steps: int, batch: int) -> np.ndarray:
 
 
 def caches(rng) -> tuple[int, int, int]:
-    """Sizes of L1, L2 and L3, from tiny to large. The sizes of parts and tiles depend on them, no result
-    does."""
+    """Sizes of L1, L2 and L3, from tiny to large. No result depends on them."""
     l1 = 2 ** int(rng.integers(9, 17))
     return l1, l1 * 2 ** int(rng.integers(0, 6)), l1 * 2 ** int(rng.integers(6, 10))

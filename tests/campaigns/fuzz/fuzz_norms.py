@@ -175,8 +175,8 @@ def batch(rng, judge) -> None:
     largest = np.abs(wide(sx)[0]).max(axes)
     rstd = 1 / np.sqrt((wide(sx)[0].var(axes) if training else wide(var)[0]) + eps)
     most = FORWARD * SCALE[single] * scale.max(axes, keepdims=True, initial=0)
-    # The rounding of the mean matters if x - mean cancels. A running mean has the type of x, the batch's is a
-    # double.
+    # The rounding of the mean matters if x - mean cancels. A running mean has the type of x,
+    # the batch's is a double.
     rounding = 2.0**-53 if training else FORWARD * SCALE[single]
     most = most + (2 * rounding * (largest + np.abs(mean)) * gain * rstd).reshape(by_channel)
     judge.near(kind, own, want, most, label, f"{kind}, {mode}")

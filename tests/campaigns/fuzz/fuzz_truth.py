@@ -72,8 +72,7 @@ def rounded(rnn):
 
 
 def rounded_rows(rnn, a, bits: int = 8):
-    """Rows as a product in the type of the weights takes them: bfloat16, or integers of so many bits.
-    float64."""
+    """Rows rounded as for a product with such weights: bfloat16, or integers of so many bits."""
     if rnn.dtype == "bfloat16":
         return to_bfloat16(flushed(np.asarray(a, np.float32))).astype(float)
     numbers, scale = to_bits(np.asarray(a, np.float32), bits)

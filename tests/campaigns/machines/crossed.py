@@ -154,8 +154,7 @@ def musl(options: argparse.Namespace) -> str:
 
 
 def clang(options: argparse.Namespace) -> str:
-    """The C by clang agrees with the C by gcc, though their bits may differ. The module by clang passes
-    tests."""
+    """The C by clang and by gcc agrees; their bits may differ. The module by clang passes tests."""
     needs("gcc", "clang")
     folder, own = options.folder, options.folder / "source"
     programs = [str(native_program(folder, compiler)) for compiler in ("gcc", "clang")]

@@ -22,8 +22,7 @@ from outcome import Missing, Wrong, done, needs
 from pythons_here import python_of
 from source_copy import ROOT
 
-# Tests of all that depends on folders, users and Pythons: arguments, files, processes, the compiler, pages,
-# imports.
+# Tests of arguments, files, processes, the compiler, pages and imports.
 TESTS = (
     "tests/files", "tests/cli", "tests/package", "tests/capi",
     "tests/runtime/test_runtime.py", "tests/runtime/test_changed_arrays.py",

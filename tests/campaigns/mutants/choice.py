@@ -24,8 +24,8 @@ HERE = Path(__file__).parent
 
 
 def pytest(folder: Path, arguments: list[str], patience: float, **environment: str) -> tuple[int | None, str]:
-    """Runs tests in a copy. -> (status, or None if they did not end; output). Processes that they started end
-    too."""
+    """Runs tests in a copy, and ends all processes that they start. -> (status, None without an end;
+    output)."""
     command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", *arguments]
     mark = f"LNRNN_RUN={os.getpid()}.{time.monotonic_ns()}"
     own = dict([mark.split("=")], PYTHONPATH=f"{folder}:{HERE}")

@@ -44,8 +44,7 @@ NO_TESTS = 5  # pytest's status if no test has the name
 
 
 def draw(found: dict[str, Source], seed: int, count: int, lines: set[tuple[str, int]] | None) -> list[Mutant]:
-    """Draws lines uniformly, then an operator of each line, then one of its places. No two mutants
-    overlap."""
+    """Draws lines, then an operator of each line, then one of its places. No two mutants overlap."""
     by_line: dict[tuple[str, int], list[Mutant]] = {}
     for mutant in (mutant for source in found.values() for mutant in source.mutants()):
         if lines is None or (mutant.file, mutant.line) in lines:
@@ -152,8 +151,7 @@ class Campaign:
         print(f"{number} {mutant.file}:{mutant.line} {mutant.operator}: {by or 'NOT NOTICED'}", flush=True)
 
     def noticed(self, number: int, files: list[Chosen], marks: Path) -> str | None:
-        """The test or the event that notices a mutant. A test that also fails without the mutant is left
-        out."""
+        """The test or event that notices a mutant, without tests that also fail without the mutant."""
         listed, patience = self.folder / f"{number}.tests", 120 + 10 * sum(file.seconds for file in files)
         words = ["-x", *(test for file in files for test in file.tests)]
         while True:

@@ -210,8 +210,7 @@ class Source:
             yield "condition negated", condition, f"{'!' if c else 'not '}({self._text(condition)})", False
 
     def _can_go(self, node: Node) -> bool:
-        """Whether the code is valid without this statement. Statements that bind a name, and docstrings,
-        stay."""
+        """Whether a mutant may leave the statement out. Names that it binds, and docstrings, must stay."""
         if node.type == "raise_statement" or self.c:
             return len(node.children) > 0 and node.children[0].type != ";"
         inner = node.children[0]

@@ -45,8 +45,7 @@ class Emulated:
             done(["dpkg-deb", "-x", str(package), str(self.root)])
 
     def _replace(self) -> None:
-        """Replaces the interpreter by a script that runs it in the emulator, so sys.executable works in
-        tests."""
+        """Replaces the interpreter by a script that runs it in the emulator, also for sys.executable."""
         program = self.python.with_suffix(".aarch64")
         self.python.rename(program)
         command = f'exec qemu-aarch64 -L "{self.root}" -0 "{self.python}" "{program}" "$@"'

@@ -71,8 +71,7 @@ def build_wheel(target: Target, python: str, folder: Path, into: Path) -> Path:
 
 
 def compile_for_macos(folder: Path) -> int:
-    """Compiles all C of lnrnn, without the module, to a dynamic library. -> the number of translation
-    units."""
+    """Compiles all C of lnrnn, without the module, to a dynamic library. -> how many units."""
     compiler = [*shlex.split(zig("aarch64-macos.11.0")), "-fPIC"]
     compiled = objects(compiler, units("arm64", []), folder)
     done([*compiler, "-shared", *compiled, "-o", str(folder / "lnrnn.dylib")])
