@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 import lnrnn
-from lnrnn import demo, studies
+from lnrnn import demo, startup, studies
+from lnrnn.errors import bad_value, message
 from lnrnn.files import check_apart, check_replaceable, replacing
 from lnrnn.packages import require
 from lnrnn.rnn.network import architecture
@@ -33,8 +34,9 @@ def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns the exit code: 0; 2 for bad usage or input; 130 interrupted; 141 unread.
 
     argv: the words after the program's name; None takes those of the process. An error is one line on stderr.
-    (Importing lnrnn, which comes before, does the same for a bad environment variable: see `lnrnn.runtime`.)
+    The import of lnrnn does the same for a bad environment variable: see `lnrnn.runtime`.
     """
+    startup.handle_interrupts()
     parser = build_parser()
     arguments = parser.parse_args(argv)
     if arguments.name is None:
@@ -198,7 +200,8 @@ def run_demo(arguments: argparse.Namespace) -> int | None:
         demo.run(arguments.cell or CELLS[0], arguments.figure)
         return 0
     if arguments.figure is not None:
-        raise ValueError("--figure is for the short demo: figures of studies go to --output-dir")
+        do = "use --output-dir"
+        raise ValueError(message("--figure", "left out for a study", str(arguments.figure), do))
     words += [] if arguments.cell is None else [f"--cell={arguments.cell}"]
     if arguments.demo == studies.ALL:
         return studies.run_all(arguments.output_dir or Path("."), words)
@@ -287,7 +290,8 @@ def read_array(path: Path) -> np.ndarray:
         Exception
     ) as error:  # a damaged header makes NumPy raise whatever its parser does: TokenError, SyntaxError
         # Of a hostile header it quotes all.
-        raise ValueError(f"{path} is not a readable .npy file of numbers: {str(error)[:400]}") from error
+        got = f"one that NumPy cannot read ({str(error)[:400]})"
+        raise ValueError(message(str(path), "a .npy file of numbers", got)) from error
 
 
 def read_lengths(path: Path) -> np.ndarray:
@@ -297,7 +301,7 @@ def read_lengths(path: Path) -> np.ndarray:
     try:
         lines = path.read_text().splitlines()
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is neither .npy nor text: {error}") from error
+        raise ValueError(message(str(path), "a .npy or text file", f"another one ({error})")) from error
     lengths = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -305,13 +309,12 @@ def read_lengths(path: Path) -> np.ndarray:
         try:
             lengths.append(int(line))
         except ValueError:
-            raise ValueError(
-                f"{path}, line {number}: expected one integer, got {line.strip()[:40]!r}"
-            ) from None
+            got = repr(line.strip()[:40])
+            raise ValueError(message(f"line {number} of {path}", "one integer", got)) from None
     try:
         return np.array(lengths, dtype=np.int64)
     except OverflowError:
-        raise ValueError(f"{path}: a length does not fit 64 bits") from None
+        raise bad_value(f"each line of {path}", "an integer of 64 bits", max(lengths, key=abs)) from None
 
 
 def write_array(path: Path, array: np.ndarray) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from .errors import message
+
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
@@ -63,7 +65,7 @@ def check_apart(path: Path, *read: Path) -> None:
     """Raises ValueError if path is one of the files that are read, by any of its names."""
     for other in read:
         if os.path.exists(path) and os.path.samefile(path, other):
-            raise ValueError(f"{os.fsdecode(path)} would be written over while it is read")
+            raise ValueError(message("the output", "another file than the input", os.fsdecode(path)))
 
 
 def _remove(made: list[str]) -> None:

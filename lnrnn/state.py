@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from . import _core
-from .errors import bad_type, bad_value, shaped
+from .errors import bad_type, bad_value, message, shaped
 
 Made = TypeVar("Made")
 
@@ -75,7 +75,8 @@ class Closed(Named):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._fixed and name in self._slots():
-            raise AttributeError(f"{name} is fixed when the {type(self).__name__} is made")
+            kind = type(self).__name__
+            raise AttributeError(f"{name} is fixed when the {kind} is made; make a new {kind}")
         try:
             object.__setattr__(self, name, value)
         except AttributeError:
@@ -124,13 +125,14 @@ def checked(state: Any, expected: Mapping[str, np.ndarray]) -> dict[str, np.ndar
     names the keys."""
     if not isinstance(state, Mapping):
         raise bad_type("state", "a mapping of names to arrays", state)
-    missing = sorted(set(expected) - set(state))
-    foreign = sorted(map(str, set(state) - set(expected)))
-    if missing or foreign:
-        parts = [f"missing {', '.join(missing)}"] * bool(missing) + [
-            f"unexpected {', '.join(foreign)}"
-        ] * bool(foreign)
-        raise ValueError(f"state does not fit: {'; '.join(parts)}{inner_hint(state)}")
+    named = {
+        "missing": sorted(set(expected) - set(state)),
+        "unexpected": sorted(map(str, set(state) - set(expected))),
+    }
+    if any(named.values()):
+        parts = [f"{what} {', '.join(names)}" for what, names in named.items() if names]
+        expected = "a mapping with the names of state_dict()"
+        raise ValueError(message("state", expected, " and ".join(parts)) + inner_hint(state))
     return {
         name: copied(shaped(name, state[name], like.shape, like.dtype)) for name, like in expected.items()
     }

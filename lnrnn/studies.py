@@ -12,6 +12,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+from lnrnn.errors import message
 from lnrnn.speakers import CELLS
 
 FIRST, ALL = "long-sequences", "all"
@@ -73,8 +74,8 @@ def run(name: str, words: list[str]) -> int:
         names = [*found, ALL]
         near = [known for known in names if known.startswith(name.lower())]
         near += difflib.get_close_matches(name.lower(), names, 1, 0.5)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise ValueError(f"there is no study {name!r}; {hint}there are: {', '.join(names)}")
+        hint = f"did you mean {near[0]}?" if near else ""
+        raise ValueError(message("NAME", f"one of {', '.join(names)}", repr(name), hint))
     # The same lnrnn as here, wherever it is.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     code = subprocess.run([sys.executable, str(found[name]), *words], env=environment, check=False).returncode

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any
 
-from ..errors import bad_value, choice, flag, integer
+from ..errors import bad_type, bad_value, choice, flag, integer
 from .cells import NONLINEARITIES, Cell, Nonlinearity
 from .parameters import suffixes, vectors
 from .sites import Norm, norm_sites, statistics_sides
@@ -68,7 +68,7 @@ class Architecture:
         for name, value in (("nonlinearity", nonlinearity), ("bias", bias)):
             named = isinstance(value, str) and value in ("layer", "batch")
             if named or isinstance(value, (LayerNormSpec, BatchNormSpec)):
-                raise TypeError(f"{name} must not be a norm, got {value!r}: give the norm by name, norm=...")
+                raise bad_type(name, "no norm", value, "give the norm by name, norm=...")
         nonlinearity = choice("nonlinearity", nonlinearity, NONLINEARITIES)
         input_size = integer("input_size", input_size, 1, LIMIT)
         hidden_size = integer("hidden_size", hidden_size, 1, LIMIT)

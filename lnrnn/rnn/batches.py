@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..errors import bad_type, bad_value, real
+from ..errors import bad_type, bad_value, message, real
 from .cells import Cell
 
 Array = np.ndarray
@@ -26,11 +26,9 @@ State = TypeVar("State", bound="Array | tuple[Array, Array]", covariant=True)
 def refuse_packed(x: Any, batch_first: bool) -> None:
     """Raises TypeError for a PackedSequence of torch, which has its lengths inside."""
     if type(x).__name__ == "PackedSequence" and hasattr(x, "batch_sizes"):
-        raise TypeError(
-            "x must be an array of padded sequences, got a PackedSequence: x, lengths = "
-            f"torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first={batch_first}), "
-            "and give lengths=lengths"
-        )
+        do = "x, lengths = torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first="
+        do += f"{batch_first}), and give lengths=lengths"
+        raise TypeError(message("x", "an array of padded sequences", "a PackedSequence", do))
 
 
 def rows_as_they_are(x: Array) -> bool:
@@ -100,7 +98,8 @@ def checked_ragged(values: ArrayLike, offsets: ArrayLike, input_size: int) -> tu
     falls = np.flatnonzero(np.diff(found) < 0)
     if len(falls):
         k = int(falls[0])
-        raise ValueError(f"offsets must not fall, got {found[k]} and then {found[k + 1]}, of sequence {k}")
+        got = f"{found[k]} and then {found[k + 1]}, of sequence {k}"
+        raise ValueError(message("offsets", "in ascending order", got))
     if found[0] < 0 or found[-1] > len(x):
         wrong = int(found[0] if found[0] < 0 else found[-1])
         raise bad_value("offsets", f"between 0 and the {len(x)} rows of values", wrong)

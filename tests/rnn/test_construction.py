@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import tracemalloc
 from dataclasses import replace
@@ -53,6 +54,32 @@ def test_the_numbers_of_a_seed(cell, norm):
             assert (getattr(again, name) != getattr(other, name)).any()
         else:
             assert (value == (1 if name.startswith("gain") else 0)).all()
+
+
+@pytest.mark.parametrize("rng", [7, [1, 2], np.random.SeedSequence(3), np.random.PCG64(4)], ids=repr)
+def test_rng_is_any_argument_of_default_rng(rng):
+    generator = np.random.default_rng(copy.deepcopy(rng))
+    rnn, same = lnrnn.RNN(3, 4, rng=rng), lnrnn.RNN(3, 4, rng=generator)
+    np.testing.assert_array_equal(rnn.weight_ih_l0, same.weight_ih_l0)
+    assert (lnrnn.RNN(3, 4, rng=generator).weight_ih_l0 != same.weight_ih_l0).any()  # it goes on
+
+
+@pytest.mark.parametrize(
+    ("error", "options", "message"),
+    [
+        (TypeError, {"rng": "seven"}, "rng must be an argument of numpy.random.default_rng, got 'seven'"),
+        (ValueError, {"rng": -1}, "rng must be an argument of numpy.random.default_rng, got -1"),
+        (
+            ValueError,
+            {"rng": 7, "seed": 7},
+            r"seed must be None with rng, got 7 \(int\); give one of the two",
+        ),
+        (ValueError, {"seed": -1}, "seed must be an integer of at least 0, got -1"),
+    ],
+)
+def test_a_wrong_rng_or_seed_is_refused(error, options, message):
+    with pytest.raises(error, match=message):
+        lnrnn.RNN(3, 4, **options)
 
 
 @each_cell

@@ -228,7 +228,7 @@ def test_wrong_rows_are_refused_before_any_lane_moves(rng, error, rows, words):
         (ValueError, r"x must be of shape \(2, 3\)", (D,), {}),
         (ValueError, r"x must be \(T, R, input_size\) with R 2", (4, 3, D), {}),
         (ValueError, "input_size 3", (4, 2, D + 1), {}),
-        (ValueError, "lengths must be None for a step", (2, D), dict(lengths=[1, 1])),
+        (ValueError, "lengths must be None for one step", (2, D), dict(lengths=[1, 1])),
         (ValueError, r"lengths must be of shape \(2,\)", (4, 2, D), dict(lengths=[1])),
         (ValueError, "lengths must be between 0 and the 4 steps", (4, 2, D), dict(lengths=[1, 5])),
         (ValueError, "lengths must be between 0 and the 4 steps", (4, 2, D), dict(lengths=[1, -1])),

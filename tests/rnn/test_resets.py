@@ -298,7 +298,12 @@ def test_values_and_offsets_of_every_kind(rng):
         (ValueError, "values must be .*input_size 3", np.zeros((4, D + 1)), [0, 4]),
         (ValueError, "values must be", np.zeros(4), [0, 4]),
         (TypeError, "values must be an array of real numbers", ["a"], [0, 1]),
-        (ValueError, "offsets must not fall, got 3 and then 2, of sequence 1", np.zeros((4, D)), [0, 3, 2]),
+        (
+            ValueError,
+            "offsets must be in ascending order, got 3 and then 2, of sequence 1",
+            np.zeros((4, D)),
+            [0, 3, 2],
+        ),
         (ValueError, "offsets must be between 0 and the 4 rows", np.zeros((4, D)), [0, 5]),
         (ValueError, "offsets must be between 0 and the 4 rows", np.zeros((4, D)), [-1, 4]),
         (ValueError, "offsets must be of shape", np.zeros((4, D)), []),

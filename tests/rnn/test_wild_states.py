@@ -92,7 +92,7 @@ def test_the_last_step_of_all(rng):
         (lambda: stream(x[:2], [2, 3]), 3),
         (lambda: stream(normal(rng, 2, 2, D), [2, 3]), 3),
     ):
-        with pytest.raises(ValueError, match=f"^lane {lane} must be reset: it has taken {LAST} steps"):
+        with pytest.raises(ValueError, match=f"^the steps of lane {lane} must be at most {LAST}, got"):
             call()
         stays(rnn, stream, before, steps)
     stream.set_state(None, stream.get_state())  # what a stream holds can always be set
