@@ -19,8 +19,10 @@ Array = np.ndarray
 
 
 def joined(made: Architecture, batches: Iterable[Any]) -> tuple[Array, Rows]:
-    """All sequences side by side: x (T, B, D) and its rows. batches: see Network.calibrate. Raises
-    ValueError, TypeError or SequenceTooLongError for what calibrate cannot take."""
+    """All sequences in one batch: x (T, B, D) and its rows. batches: see Network.calibrate.
+
+    Raises ValueError, TypeError or SequenceTooLongError for wrong batches.
+    """
     if made.batch_norm is None:
         raise bad_value("norm", "batch norm for calibrate", made.norm)
     if hasattr(batches, "ndim") or not isinstance(batches, Iterable):
@@ -52,8 +54,7 @@ def joined(made: Architecture, batches: Iterable[Any]) -> tuple[Array, Rows]:
 
 
 def statistics(snapshot: Snapshot, x: Array, rows: Rows) -> dict[str, StepStatistics]:
-    """Of every layer and direction, by suffix, where all sequences, and parts of such, go through time
-    together."""
+    """Statistics of every layer and direction by suffix, over all rows as one batch."""
     made, T, B = snapshot.architecture, rows.longest, x.shape[1]
     seen = [blank(made.sides, T) for _ in made.suffixes]
     start = engine.state_arrays(made, "h0", None, B, False)
