@@ -130,8 +130,8 @@ def checked(state: Any, expected: Mapping[str, np.ndarray]) -> dict[str, np.ndar
     }
     if any(named.values()):
         parts = [f"{what} {', '.join(names)}" for what, names in named.items() if names]
-        expected = "a mapping with the names of state_dict()"
-        raise ValueError(message("state", expected, " and ".join(parts)) + inner_hint(state))
+        wanted = "a mapping with the names of state_dict()"
+        raise ValueError(message("state", wanted, " and ".join(parts)) + inner_hint(state))
     return {
         name: copied(shaped(name, state[name], like.shape, like.dtype)) for name, like in expected.items()
     }
