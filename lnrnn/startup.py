@@ -12,7 +12,8 @@ def is_command() -> bool:
     """Whether this process is the command line: the script `lnrnn` or `python -m lnrnn`."""
     argv = getattr(sys, "argv", None) or [""]
     if argv[0] != "-m":
-        return PurePath(argv[0]).stem == "lnrnn"
+        # multiprocessing copies argv into its processes, but not orig_argv.
+        return PurePath(argv[0]).stem == "lnrnn" and argv[0] in sys.orig_argv
     # "-m" is argv[0] while Python imports the module's package. The module's name is then the word before the
     # rest of argv, or the end of the option: -mlnrnn.
     return re.fullmatch(r"(-\w*m)?lnrnn", sys.orig_argv[-len(argv)]) is not None

@@ -426,6 +426,12 @@ def test_an_interrupt_during_the_import_is_quiet(tmp_path, words):
     assert running.returncode == -signal.SIGINT  # 130 in a shell
 
 
+def test_processes_of_the_command_keep_their_interrupts():
+    """multiprocessing gives them the command's argv."""
+    code = "import sys, signal; sys.argv = ['lnrnn']; import lnrnn; print(signal.getsignal(signal.SIGINT))"
+    assert "default_int_handler" in process("-c", code).stdout
+
+
 def test_python_m_lnrnn():
     done = process("-m", "lnrnn", "--version")
     assert (done.returncode, done.stdout) == (0, f"lnrnn {lnrnn.__version__}\n")

@@ -34,8 +34,8 @@ def with_unit(request):
 def add_product(a, b, c):
     """c + a*b of arrays that broadcast, rounded as by a unit.
 
-    It is 0 if it is below TINY as a number of 24 bits with unlimited exponent. float32, with fewer bits there,
-    could round it up to TINY.
+    It is 0 if it is below TINY as a number of 24 bits with unlimited exponent. float32, with fewer bits
+    there, could round it up to TINY.
     """
     a, b, c = np.broadcast_arrays(flushed(a), flushed(b), flushed(c))
     found = fused(np.ravel(a).copy(), np.ravel(b).copy(), np.ravel(c).copy()).reshape(c.shape)
