@@ -517,8 +517,8 @@ def exp(x: ArrayLike, *, out: Array | None = None) -> Array:
     Examples
     --------
     >>> import lnrnn
-    >>> lnrnn.exp([0.0, 1.0])
-    array([1.       , 2.7182817], dtype=float32)
+    >>> lnrnn.exp([0.0, 1.0]).round(4)
+    array([1.    , 2.7183], dtype=float32)
     """
     y = _core.map_f32(_EXP, x, out)
     return _map(_EXP, x, out) if y is None else y
