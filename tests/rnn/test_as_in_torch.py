@@ -55,11 +55,6 @@ def test_a_generator_draws_the_numbers_of_its_seed_and_continues(cell):
     by_seed, first, second = make(3, 4, seed=7), make(3, 4, rng=rng), make(3, 4, rng=rng)
     same(first.weight_hh_l0, by_seed.weight_hh_l0)
     assert not np.array_equal(second.weight_hh_l0, first.weight_hh_l0)
-    for wrong, error in ((7, TypeError), (np.random.RandomState(7), TypeError), ("a", TypeError)):
-        with pytest.raises(error, match=named("rng")):
-            make(3, 4, rng=wrong)
-    with pytest.raises(ValueError, match="seed and rng"):
-        make(3, 4, seed=7, rng=rng)
     twin = getattr(pytest.importorskip("lnrnn.torch"), cell)(3, 4, rng=np.random.default_rng(7))
     same(twin.weight_hh_l0.detach().numpy(), by_seed.weight_hh_l0)
 
@@ -128,7 +123,7 @@ def test_the_error_for_hx_names_h0(cell):
 def test_a_projection_is_refused_by_name():
     for module in (lnrnn, pytest.importorskip("lnrnn.torch")):
         module.LSTM(3, 4, proj_size=0)
-        with pytest.raises(ValueError, match=r"proj_size .* not supported yet"):
+        with pytest.raises(ValueError, match="proj_size must be 0, got 2 .*not supported"):
             module.LSTM(3, 4, proj_size=2)
         for wrong, error in ((-1, ValueError), (True, TypeError), (2.0, TypeError)):
             with pytest.raises(error, match=named("proj_size")):
