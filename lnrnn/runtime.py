@@ -49,7 +49,7 @@ def set_num_threads(n: int) -> None:
     -----
     The first of these that is set counts: this function, LNRNN_NUM_THREADS, OMP_NUM_THREADS at the time of
     the call. The default is the number of cores of this process: its affinity mask and control-group quota
-    at the import. omp_set_num_threads and threadpoolctl limit the default further.
+    at the import. Without the first two, omp_set_num_threads and threadpoolctl are further limits.
 
     If the system has no room for so many threads, calls use fewer, and one RuntimeWarning says so. The next
     call of this function makes them try again. OpenMP ends the process if it cannot start a thread, so lnrnn

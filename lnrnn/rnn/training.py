@@ -101,7 +101,7 @@ class Tape:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(
-            "a Tape cannot be pickled or deep-copied; keep the arguments of forward_train, and call it again"
+            "a Tape cannot be pickled or deep-copied: keep the arguments of forward_train, and call it again"
         )
 
 
