@@ -1,14 +1,14 @@
-"""Builds liblnrnn, the C that is compiled once and the kernels compiled once per instruction set, and
-lnrnn._core, the Cython module, which links it.
+"""Builds liblnrnn and lnrnn._core, the Cython module, which links it.
 
-Objects are kept in build/objects and compiled again only when their text, a header that they include, the
-compiler or its flags have changed: see pyx/objects.py.
+The kernels are compiled once for each instruction set, the other C once. Objects stay in build/objects.
+They are compiled again only if their source, an included header, the compiler or its flags change: see
+pyx/objects.py.
 
-LNRNN_REPOSITORY is the address of the public repository, if the package is to be published: what README.md
-links to is then found from a package index too.
+LNRNN_REPOSITORY is the address of the public repository for a published package. Links of README.md then
+work on a package index too.
 
-For another machine than this one: CC and _PYTHON_HOST_PLATFORM name the compiler and the platform, as
-tests/campaigns/wheels/targets.py does.
+To compile for another machine, CC and _PYTHON_HOST_PLATFORM name the compiler and the platform, as in
+tests/campaigns/wheels/targets.py.
 """
 
 from __future__ import annotations
@@ -44,16 +44,17 @@ if sys.maxsize < 2**32:
 
 
 def _without_python(command: list[str]) -> list[str]:
-    """The compiler without what differs from one Python to the next, so that objects of the C that does not
-    know Python serve all of them: how this Python was optimised, and what it was warned of. build_flags.py
-    has what is wanted of that."""
+    """The compiler command without the flags for optimisation and warnings of this Python.
+
+    Objects of the C without Python then serve all Pythons. Their own flags are in build_flags.py.
+    """
     of_python = shlex.split(sysconfig.get_config_var("CFLAGS") or "")
     differs = ("-W", "-O", "-g", "-D", "-fwrapv", "-fno-strict-overflow")
     return [word for word in command if not (word in of_python and word.startswith(differs))]
 
 
 class BuildExt(build_ext):
-    """Builds the shared library and, linked to it, the module, in one folder."""
+    """Builds the shared library and the module that links it, in one folder."""
 
     def build_extension(self, ext: Extension) -> None:
         command, linker = self.compiler.compiler_so, self.compiler.linker_so
@@ -70,7 +71,7 @@ class BuildExt(build_ext):
         versions = (
             f"numpy {numpy.__version__}, Cython {Cython.__version__}, Python {platform.python_version()}"
         )
-        # The longest first: each unit is a process of the compiler.
+        # The slowest unit is first: each is a process of the compiler.
         module = f"_core-{sysconfig.get_config_var('SOABI')}"
         flags = [*CFLAGS, "-O1", *macros]
         todo = [partial(for_this.compile, module, ext.sources[0], flags, python, versions)]
@@ -81,11 +82,11 @@ class BuildExt(build_ext):
         link(linker, objects, library, self.system(), openmp or ["-pthread"])
         ext.sources, ext.extra_objects = [], [compiled, str(library)]
         ext.extra_link_args = [*rpath(self.system()), "-lm"]
-        self.force = True  # linking takes no time, and setuptools does not know what it depends on
+        self.force = True  # linking is fast, and setuptools does not know the dependencies
         super().build_extension(ext)
 
     def machine(self) -> str:
-        """What is compiled for: "x86_64", "arm64", ..."""
+        """The target machine: "x86_64", "arm64", ..."""
         name = self.plat_name.rpartition("-")[2]
         return platform.machine() if name == "universal2" else name
 
@@ -108,10 +109,10 @@ class BuildExt(build_ext):
 
 
 class BuildPy(build_py):
-    """Puts the headers of the C API beside the modules; an install in place has them in include/."""
+    """Copies the headers of the C API next to the modules. An editable install has them in include/."""
 
     def headers(self) -> dict[str, str]:
-        """Where each is to be: its source."""
+        """The source of each header by its target."""
         if self.editable_mode:
             return {}
         return {os.path.join(self.build_lib, "lnrnn", path): path for path in HEADERS}
@@ -127,7 +128,7 @@ class BuildPy(build_py):
 
 
 def readme(address: str, version: str) -> str:
-    """README.md; its links and pictures of this folder by the address of that version."""
+    """README.md, with relative links and pictures as addresses of that version."""
     text = Path("README.md").read_text(encoding="utf-8")
     if not address:
         return text
@@ -171,7 +172,7 @@ setup(
     project_urls=urls(address),
     ext_modules=cythonize(
         [core],
-        force=True,  # it goes by times, which a checkout or a copy does not keep
+        force=True,  # by default it compares times, which a checkout or a copy does not keep
         include_path=["pyx", "."],
         compiler_directives={
             "language_level": 3,

@@ -27,7 +27,10 @@ author = "the lnrnn developers"
 copyright = "2026, the lnrnn developers"
 version = release = lnrnn.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_gallery.gen_gallery", "benchmark_tables"]
+extensions = [
+    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_gallery.gen_gallery",
+    "benchmark_tables",
+]  # fmt: skip
 exclude_patterns = ["_build", "studies/sg_execution_times.rst"]
 html_theme = "furo"
 html_title = f"lnrnn {release}"
@@ -85,6 +88,9 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_class_signature = "mixed"
 autodoc_preserve_defaults = True
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+default_role = "code"
 autodoc_type_aliases = {"ArrayLike": "ArrayLike"}
 python_use_unqualified_type_names = True
 # Types of others stand in signatures as text, for links to their pages would have to be fetched.
@@ -95,6 +101,7 @@ NAMED = re.compile(r"(\w+(?:, \w+)*)(?: \([^)]*\))?:(?= )")  # an argument, or s
 RESULT = re.compile(r"->|Raises\b|Returns\b|Source:")
 ARGUMENT = re.compile(r"(?<![\w.`])(\w+(?:, \w+)*)((?: \([^)]*\))?:)(?= |$)")
 CODE = re.compile(r"``.+?``|`[^`]+`")
+SECTION = re.compile(r"-{3,}$")  # below the heading of a numpydoc section
 
 
 def as_rest(lines: list[str], names: set[str]) -> list[str]:
@@ -122,6 +129,33 @@ def as_rest(lines: list[str], names: set[str]) -> list[str]:
     return found
 
 
+def escaped(lines: list[str]) -> list[str]:
+    """A docstring in numpydoc form, for napoleon: its prose without a meaning for reStructuredText."""
+    found: list[str] = []
+    literal, doctest = -1, False  # the indent of the paragraph before a literal block
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        if line.strip() and indent <= literal:
+            literal = -1
+        doctest = bool(line.strip()) and (doctest or line.lstrip().startswith(">>>"))
+        kept = literal >= 0 or doctest or SECTION.match(line.strip())
+        found.append(line if kept else _escaped(line))
+        if not kept and line.endswith("::"):
+            literal = indent
+    return found
+
+
+def _escaped(line: str) -> str:
+    parts, at = [], 0
+    for code in [*CODE.finditer(line), None]:
+        prose = line[at : code.start()] if code else line[at:]
+        parts.append(re.sub(r"[*|]|_(?!\w)", r"\\\g<0>", prose))
+        if code:
+            parts.append(code[0])
+            at = code.end()
+    return "".join(parts)
+
+
 def _text(line: str, names: set[str]) -> str:
     """A line of prose: what is between backquotes, and an argument before a colon, as code; all else without
     a meaning for reStructuredText."""
@@ -145,6 +179,9 @@ def _text(line: str, names: set[str]) -> str:
 
 
 def rewrite(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    if any(map(SECTION.match, lines)):
+        lines[:] = escaped(lines)
+        return
     try:
         names = set(inspect.signature(thing).parameters)
     except (TypeError, ValueError):
@@ -238,7 +275,7 @@ def show_campaigns(app: Any, page: str, source: list[str]) -> None:
 
 
 def setup(app: Any) -> dict[str, Any]:
-    app.connect("autodoc-process-docstring", rewrite)
+    app.connect("autodoc-process-docstring", rewrite, priority=400)  # before napoleon
     app.connect("autodoc-process-signature", mend)
     app.connect("source-read", leave_out)
     app.connect("source-read", link_pages)

@@ -31,7 +31,7 @@ enum { LNRNN_MOST_THREADS = 1024 };
 /* The version of these declarations. Within a major version they only grow. */
 #define LNRNN_API_MAJOR 3
 #define LNRNN_API_MINOR 0
-#define LNRNN_VERSION "0.1.0"
+#define LNRNN_VERSION "0.2.0"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,8 +1,8 @@
 """lnrnn: layer norm, batch norm and recurrent networks with either inside, fast on a CPU.
 
-Public is what `__all__` names here, in lnrnn.torch, lnrnn.reference and lnrnn.data, and what docs/
-names. All other modules may change from one version to the next; their names carry
-no underscore, but for the compiled _core.
+Public are the names of `__all__` here, in lnrnn.torch, lnrnn.reference and lnrnn.data, and all names in
+docs/api/. Other modules may change with any version. Their names have no underscore, except the compiled
+_core.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import threadpools
+from . import startup, threadpools  # noqa: F401  # startup before NumPy is imported
 from .errors import SequenceTooLongError
 from .io import load, save
 from .norm.functional import (
@@ -31,7 +31,7 @@ from .rnn.specs import BatchNormSpec, DropoutSpec, LayerNormSpec
 from .rnn.stream import Stream, StreamState
 from .runtime import cpu_info, get_include, get_library, get_num_threads, num_threads, set_num_threads
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 threadpools.register(__version__)
 
 __all__ = [
@@ -75,7 +75,7 @@ def __dir__() -> list[str]:
     return sorted({*__all__, "torch", *dunders})
 
 
-# What not every program needs, and takes as long to import as all the rest; lnrnn.torch needs PyTorch.
+# Imported at first use, because they take as long to import as all the rest. lnrnn.torch needs PyTorch.
 _LATER = {
     "Scorer": "lnrnn.scoring.scorer",
     "data": "lnrnn.data",
@@ -89,11 +89,11 @@ if TYPE_CHECKING:
     from . import torch as torch
     from .importers import from_keras, from_torch
     from .scoring.scorer import Scorer
-else:  # not for type checkers, which would take any name for one that is found here
+else:  # hidden from type checkers, which would accept any name
 
     def __getattr__(name: str) -> Any:
         if name not in _LATER:
-            # With these two Python's report of the error ends in the nearest name.
+            # From these two Python suggests the nearest name.
             who = {"name": name, "obj": sys.modules[__name__]}
             raise AttributeError(f"module 'lnrnn' has no attribute {name!r}", **who)
         module = importlib.import_module(_LATER[name])

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 import lnrnn
-from lnrnn import demo, studies
+from lnrnn import demo, startup, studies
+from lnrnn.errors import bad_value, message
 from lnrnn.files import check_apart, check_replaceable, replacing
 from lnrnn.packages import require
 from lnrnn.rnn.network import architecture
@@ -22,9 +23,9 @@ from lnrnn.scoring.job import ENGINES
 from lnrnn.scoring.sequences import INTO, Bad
 from lnrnn.speakers import CELLS
 
-# `lnrnn score --bad`: what it asks of the Scorer.
+# `lnrnn score --bad`: the argument `bad` of the Scorer.
 BAD: dict[str, Bad] = {"raise": "raise", "skip": "null"}
-# What bad input, a missing file or a missing package raises; anything else is a fault of lnrnn and keeps its
+# Errors of bad input, missing files and missing packages. Any other error is a fault of lnrnn and keeps its
 # traceback.
 USER_ERRORS = (OSError, ValueError, TypeError, ImportError, MemoryError)
 
@@ -32,9 +33,10 @@ USER_ERRORS = (OSError, ValueError, TypeError, ImportError, MemoryError)
 def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns the exit code: 0; 2 for bad usage or input; 130 interrupted; 141 unread.
 
-    argv: the words after the program's name; None takes those of the process. An error is one line on stderr.
-    (Importing lnrnn, which comes before, does the same for a bad environment variable: see `lnrnn.runtime`.)
+    argv: the words after the program's name, by default those of the process. An error is one line on stderr.
+    The import of lnrnn does the same for a bad environment variable: see `lnrnn.runtime`.
     """
+    startup.handle_interrupts()
     parser = build_parser()
     arguments = parser.parse_args(argv)
     if arguments.name is None:
@@ -44,13 +46,15 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def guarded(name: str, command: Callable[[], int | None], at_once: bool = False) -> int:
-    """Runs a command and returns its exit code, as `main` does. name: for errors. at_once: interrupted, the
-    process ends without waiting for threads that compute."""
+    """Runs a command and returns its exit code, as `main` does.
+
+    name: for errors. at_once: an interrupt ends the process without waiting for threads that compute.
+    """
     try:
         code = command() or 0
         print(end="", flush=True)  # sys.stdout.flush() for a process that may have no stdout
     except BrokenPipeError:
-        # Whoever read the output has stopped, as `head` does.
+        # The reader of the output has ended, as `head` does.
         discard_output()
         return 141
     except USER_ERRORS as error:
@@ -62,7 +66,7 @@ def guarded(name: str, command: Callable[[], int | None], at_once: bool = False)
         print(f"{name}: error: {message}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        terminal = sys.stderr is not None and sys.stderr.isatty()  # has written ^C at the end of a line
+        terminal = sys.stderr is not None and sys.stderr.isatty()  # it shows ^C at the end of a line
         print("\n" * terminal + f"{name}: interrupted", file=sys.stderr)
         if at_once:
             os._exit(130)
@@ -71,12 +75,12 @@ def guarded(name: str, command: Callable[[], int | None], at_once: bool = False)
 
 
 def discard_output() -> None:
-    """Python flushes what stdout still holds as it ends, and would complain again."""
+    """Redirects stdout: at its end Python flushes stdout, which would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands; each sets ``command``, a function of the parsed arguments."""
+    """The parser of all commands. Each sets ``command``, a function of the parsed arguments."""
     parser = argparse.ArgumentParser(
         prog="lnrnn", description="Layer- and batch-normalised recurrent networks on the CPU."
     )
@@ -85,7 +89,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     demo_parser = commands.add_parser(
         "demo",
-        help="show on real data what lnrnn is for",
+        help="compare layer norm and batch norm on real data",
         description="Without NAME: trains three networks in ten seconds, and tests them on longer sequences "
         "than they were trained on. A study measures a claim about the norms, over twenty seeds.",
     )
@@ -113,24 +117,24 @@ def build_parser() -> argparse.ArgumentParser:
 
     info = commands.add_parser(
         "info",
-        help="print version, instruction set and threads, or what a saved model is",
-        description="Prints version, instruction set and threads; with MODEL, what is in that file.",
+        help="print version, instruction set and threads, or describe a saved model",
+        description="Prints version, instruction set and threads; with MODEL, the contents of that file.",
     )
-    info.add_argument("model", type=Path, nargs="?", metavar="MODEL.safetensors", help="what save() wrote")
+    info.add_argument("model", type=Path, nargs="?", metavar="MODEL.safetensors", help="a saved model")
     info.set_defaults(command=print_info)
 
     run = commands.add_parser(
         "run",
         help="run a saved model over an array",
         description="Reads MODEL and IN, runs the model, and writes its output y to OUT. "
-        "OUT is only touched when all went well.",
+        "OUT is only written if all goes well.",
     )
-    run.add_argument("model", type=Path, metavar="MODEL.safetensors", help="what save() wrote")
+    run.add_argument("model", type=Path, metavar="MODEL.safetensors", help="a saved model")
     run.add_argument(
         "input", type=Path, metavar="IN.npy", help="x: (T, B, I), (B, T, I) if batch_first, or (T, I)"
     )
     run.add_argument(
-        "output", type=Path, metavar="OUT.npy", help="where y goes: float32, shaped like x but H channels"
+        "output", type=Path, metavar="OUT.npy", help="y: float32, shaped like x but with H channels"
     )
     run.add_argument(
         "--lengths",
@@ -144,24 +148,26 @@ def build_parser() -> argparse.ArgumentParser:
         "score",
         help="run a saved model over a column of a Parquet file",
         description="Reads sequences from a column of IN, and writes IN with a column of results to OUT, row "
-        "group by row group in their order. If it is killed, the same command goes on from where it was. OUT "
-        "is only touched when all went well.",
+        "group by row group. If it is killed, the same command continues where it stopped. OUT is only "
+        "written if all goes well.",
     )
-    score.add_argument("model", type=Path, metavar="MODEL.safetensors", help="what save() wrote")
+    score.add_argument("model", type=Path, metavar="MODEL.safetensors", help="a saved model")
     score.add_argument("input", type=Path, metavar="IN.parquet", help="a file with a column of sequences")
-    score.add_argument("output", type=Path, metavar="OUT.parquet", help="where IN and its results go")
-    score.add_argument("--column", required=True, metavar="NAME", help="whose rows are lists of steps")
+    score.add_argument("output", type=Path, metavar="OUT.parquet", help="IN and its results")
+    score.add_argument(
+        "--column", required=True, metavar="NAME", help="a column whose rows are lists of steps"
+    )
     score.add_argument(
         "--into",
         choices=INTO,
         default=INTO[0],
-        help=f"what a row becomes: y at its end, the mean of y, or all of y (default: {INTO[0]})",
+        help=f"result of a row: y at its end, the mean of y, or all of y (default: {INTO[0]})",
     )
     score.add_argument(
         "--name", dest="results", metavar="NAME", help="of the column of results (default: COLUMN_INTO)"
     )
     score.add_argument(
-        "--engine", choices=ENGINES, default=ENGINES[0], help=f"who computes (default: {ENGINES[0]})"
+        "--engine", choices=ENGINES, default=ENGINES[0], help=f"runs the processes (default: {ENGINES[0]})"
     )
     score.add_argument(
         "--workers", type=int, metavar="N", help="processes at a time (default: cores divided by threads)"
@@ -169,15 +175,13 @@ def build_parser() -> argparse.ArgumentParser:
     score.add_argument(
         "--threads", type=int, default=1, metavar="N", help="threads of each process (default: 1)"
     )
-    score.add_argument(
-        "--address", help="of a Dask scheduler or a Ray cluster that runs (default: starts one)"
-    )
+    score.add_argument("--address", help="of a running Dask scheduler or Ray cluster (default: starts one)")
     score.add_argument(
         "--bad",
         choices=BAD,
         default="raise",
-        help="a row that is no sequence for the model ends the command, or becomes a null and is listed in "
-        "OUT.bad.parquet (default: raise)",
+        help="a row that is no sequence for the model ends the command, or becomes a null that "
+        "OUT.bad.parquet lists (default: raise)",
     )
     score.add_argument(
         "--id-column", metavar="NAME", help="a column that identifies rows in messages about bad rows"
@@ -198,7 +202,8 @@ def run_demo(arguments: argparse.Namespace) -> int | None:
         demo.run(arguments.cell or CELLS[0], arguments.figure)
         return 0
     if arguments.figure is not None:
-        raise ValueError("--figure is for the short demo: figures of studies go to --output-dir")
+        do = "use --output-dir"
+        raise ValueError(message("--figure", "left out for a study", str(arguments.figure), do))
     words += [] if arguments.cell is None else [f"--cell={arguments.cell}"]
     if arguments.demo == studies.ALL:
         return studies.run_all(arguments.output_dir or Path("."), words)
@@ -228,8 +233,7 @@ def describe_library() -> dict[str, object]:
 
 
 def describe_model(model: lnrnn.Network[Any]) -> dict[str, object]:
-    """Its class, its arguments, how many parameters it has, for how many steps it knows statistics, and the
-    bytes that it takes when it runs."""
+    """Its class and arguments, and its numbers of parameters, known steps and packed bytes."""
     model(
         np.zeros((1, 0, model.input_size) if model.batch_first else (0, 1, model.input_size))
     )  # packs the weights
@@ -259,7 +263,7 @@ def run_model(arguments: argparse.Namespace) -> None:
 
 def score_file(arguments: argparse.Namespace) -> None:
     """``lnrnn score MODEL IN OUT --column NAME``."""
-    from lnrnn.scoring import bulk  # which imports what other commands do without
+    from lnrnn.scoring import bulk  # slow to import, and unused by other commands
 
     for package in ("tqdm", "pyarrow"):
         require(package, "lnrnn score", "score")
@@ -283,21 +287,20 @@ def read_array(path: Path) -> np.ndarray:
             return np.lib.format.read_array(file, allow_pickle=False)
     except OSError:
         raise
-    except (
-        Exception
-    ) as error:  # a damaged header makes NumPy raise whatever its parser does: TokenError, SyntaxError
-        # Of a hostile header it quotes all.
-        raise ValueError(f"{path} is not a readable .npy file of numbers: {str(error)[:400]}") from error
+    except Exception as error:  # a damaged header raises any error of NumPy's parser, such as SyntaxError
+        # The message may quote a long header.
+        got = f"one that NumPy cannot read ({str(error)[:400]})"
+        raise ValueError(message(str(path), "a .npy file of numbers", got)) from error
 
 
 def read_lengths(path: Path) -> np.ndarray:
-    """Integers from a .npy file, or from a text file with one a line (empty lines are passed over): (B,)."""
+    """Integers (B,) from a .npy file, or from a text file with one on each line that is not empty."""
     if path.suffix == ".npy":
         return read_array(path)
     try:
         lines = path.read_text().splitlines()
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is neither .npy nor text: {error}") from error
+        raise ValueError(message(str(path), "a .npy or text file", f"another one ({error})")) from error
     lengths = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -305,17 +308,16 @@ def read_lengths(path: Path) -> np.ndarray:
         try:
             lengths.append(int(line))
         except ValueError:
-            raise ValueError(
-                f"{path}, line {number}: expected one integer, got {line.strip()[:40]!r}"
-            ) from None
+            got = repr(line.strip()[:40])
+            raise ValueError(message(f"line {number} of {path}", "one integer", got)) from None
     try:
         return np.array(lengths, dtype=np.int64)
     except OverflowError:
-        raise ValueError(f"{path}: a length does not fit 64 bits") from None
+        raise bad_value(f"each line of {path}", "an integer of 64 bits", max(lengths, key=abs)) from None
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
-    """Writes a .npy file whole or not at all: into a new file beside ``path``, which then takes its place."""
+    """Writes a .npy file whole or not at all."""
     with replacing(path) as write:
-        # To a file itself NumPy writes in a way that loses the number of an error.
+        # For a real file NumPy's way of writing loses the errno of an error.
         np.lib.format.write_array(SimpleNamespace(write=write), array, allow_pickle=False)

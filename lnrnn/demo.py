@@ -1,7 +1,7 @@
 """``lnrnn demo``: past its training length batch norm has no statistics, and layer norm needs none.
 
-Three recurrent networks that differ in the norm alone learn to name the speaker of Japanese Vowels. They then
-hear test utterances of one speaker after another, longer than any training sequence. NumPy is enough.
+Three recurrent networks with different norms learn to name the speaker of Japanese Vowels. They then read
+joined test utterances of one speaker, longer than any training sequence. The demo needs no package but NumPy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from lnrnn.speakers import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-STEPS = 120  # of each joined sequence, some five times the longest training utterance
+STEPS = 120  # of each joined sequence, about five times the longest training utterance
 EPOCHS = 200
 SEED = 5  # settings were chosen with seeds 0 to 4
 PAUSE = 0.02  # seconds a step, on a terminal
@@ -63,8 +63,11 @@ Networks = dict[NormName | None, SpeakerNetwork]
 
 @dataclass(frozen=True)
 class Joined:
-    """Test utterances of one speaker after another. x (STEPS, N, channels) float32; labels (N,): the speaker
-    of each sequence. ends: for each sequence the steps at which an utterance ends."""
+    """Sequences of joined test utterances, each of one speaker.
+
+    x: (STEPS, N, channels) float32. labels: the speakers, (N,). ends: for each sequence the steps at which an
+    utterance ends.
+    """
 
     x: np.ndarray
     labels: np.ndarray
@@ -72,7 +75,7 @@ class Joined:
 
 
 def join(utterances: Utterances) -> Joined:
-    """One sequence for each utterance: it, and the next ones of its speaker, in the order of the data."""
+    """One sequence for each utterance, followed by the next ones of its speaker in the data."""
     sequences, ends = [], []
     for index, label in enumerate(utterances.labels):
         same = np.flatnonzero(utterances.labels == label)
@@ -87,7 +90,7 @@ def join(utterances: Utterances) -> Joined:
 
 
 def trained(data: JapaneseVowels, cell: str, seed: int = SEED, jobs: int = 1) -> Networks:
-    """By norm: networks of one cell, trained on whole utterances with one seed."""
+    """Networks of one cell by norm, trained on whole utterances with one seed."""
 
     def network(norm: NormName | None) -> SpeakerNetwork:
         rate, gain = SETTINGS[cell, norm]
@@ -102,26 +105,26 @@ def known_steps(networks: Networks) -> int:
 
 
 def right_answers(networks: Networks, joined: Joined) -> dict[str, np.ndarray]:
-    """For each of METHODS at which steps it is right, bool (STEPS, N). A refusal is no right answer."""
+    """For each of METHODS the steps with a right answer, bool (STEPS, N). A refusal is not right."""
 
     def right(norm: NormName | None, policy: Overrun | None = None) -> np.ndarray:
         return np.asarray(networks[norm].name_at_each_step(joined.x, policy) == joined.labels)
 
     found = {str(policy): right("batch", policy) for policy in POLICIES}
-    # Within the steps that it knows, strict batch norm answers as with any policy.
+    # Within its known steps, batch norm has the same answer under each policy.
     strict = found["last"] & (np.arange(STEPS)[:, None] < known_steps(networks))
     return {"layer norm": right("layer"), "no norm": right(None), "strict": strict, **found}
 
 
-# --- what is printed ----------------------------------------------------------------------------------------
+# --- output -------------------------------------------------------------------------------------------------
 
 
 def run(cell: str = "rnn", figure: Path | None = None) -> None:
-    """Trains and prints, in about ten seconds. cell: "rnn", "lstm" or "gru". figure: a PNG to draw, which
-    needs matplotlib.
+    """Trains and prints, in about ten seconds. cell: "rnn", "lstm" or "gru". figure: a PNG to draw with
+    matplotlib.
 
-    Raises ValueError for an unknown cell, ImportError without matplotlib, OSError if the figure cannot be
-    written: all before anything is trained.
+    Raises ValueError for an unknown cell, ImportError without matplotlib, and OSError if the figure cannot be
+    written, all before the training.
     """
     choice("cell", cell, CELLS)
     if figure is not None:
@@ -153,8 +156,11 @@ def run(cell: str = "rnn", figure: Path | None = None) -> None:
 
 
 def listen(networks: Networks, joined: Joined, right: dict[str, np.ndarray]) -> None:
-    """One joined sequence, a step a call: the answers where an utterance ends, and what batch norm says at
-    the first step that it does not know. A terminal shows every step, for PAUSE seconds."""
+    """Streams one joined sequence, and prints the answers at the ends of utterances.
+
+    At the first step without statistics it prints batch norm's error. A terminal shows every step, for PAUSE
+    seconds.
+    """
     wide = shutil.get_terminal_size().columns >= NARROWEST
     live = wide and sys.stdout is not None and sys.stdout.isatty()
     place, known = first_right(joined, right), known_steps(networks)
@@ -185,8 +191,10 @@ def first_right(joined: Joined, right: dict[str, np.ndarray]) -> int:
 
 
 def steps(networks: Networks, x: np.ndarray) -> Iterator[tuple[int, int, str]]:
-    """x (T, channels) -> the number of each step from 1, layer norm's answer, and batch norm's: one as long
-    as it has statistics, then one for each of POLICIES."""
+    """x (T, channels) -> for each step its number from 1, layer norm's answer, and batch norm's.
+
+    Batch norm has one answer while it has statistics, and then one for each of POLICIES.
+    """
     layer, batch = networks["layer"], networks["batch"]
     own, streams = layer.rnn.stream(), {}
     for policy in POLICIES:
@@ -194,10 +202,10 @@ def steps(networks: Networks, x: np.ndarray) -> Iterator[tuple[int, int, str]]:
         streams[policy] = batch.rnn.stream()
     for step, x_t in enumerate(x, 1):
         found = {policy: next_answer(batch, stream, x_t) for policy, stream in streams.items()}
-        told = [f"{policy}: {speaker}" for policy, speaker in found.items()]
+        answers = [f"{policy}: {speaker}" for policy, speaker in found.items()]
         if step <= known_steps(networks):
-            told = [f"speaker {found['last']}"]
-        yield step, next_answer(layer, own, x_t), ", ".join(told)
+            answers = [f"speaker {found['last']}"]
+        yield step, next_answer(layer, own, x_t), ", ".join(answers)
 
 
 def next_answer(network: SpeakerNetwork, stream: lnrnn.Stream[Any], x_t: np.ndarray) -> int:
@@ -207,7 +215,7 @@ def next_answer(network: SpeakerNetwork, stream: lnrnn.Stream[Any], x_t: np.ndar
 
 
 def refusal(network: SpeakerNetwork, x: np.ndarray) -> str:
-    """What strict batch norm says to x (T, channels), which has one step more than it knows."""
+    """The error of strict batch norm for x (T, channels), which has one step without statistics."""
     network.rnn.overrun = "raise"
     stream = network.rnn.stream()
     try:
@@ -219,7 +227,7 @@ def refusal(network: SpeakerNetwork, x: np.ndarray) -> str:
 
 
 def report(right: dict[str, np.ndarray], joined: Joined, known: int) -> None:
-    """One line for each of METHODS. known: the steps for which batch norm has statistics."""
+    """Prints one line for each of METHODS. known: the number of steps with statistics."""
     say(
         "All test utterances, the share named right: at the end of an utterance alone -> at the end of the "
         f"last one within {STEPS} steps of one speaker's."
@@ -232,8 +240,10 @@ def report(right: dict[str, np.ndarray], joined: Joined, known: int) -> None:
 
 
 def say(text: str, indent: str = "") -> None:
-    """Prints lines that fit the terminal; all but the first begin with ``indent``. Without a terminal a line
-    has 80 columns, or as many as the environment's COLUMNS says."""
+    """Prints text in lines that fit the terminal; all but the first begin with ``indent``.
+
+    Without a terminal a line has 80 columns, or the number in the environment variable COLUMNS.
+    """
     columns = min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
     blank = "\n" * text.startswith("\n")
     print(blank + textwrap.fill(text.removeprefix("\n"), columns, subsequent_indent=indent), flush=True)
@@ -251,8 +261,11 @@ STYLES = {
 
 
 def draw_cliff(by_step: dict[str, np.ndarray], known: int, figure: Figure) -> None:
-    """A line for each method that answers: the share of right answers at each step, (STEPS,), or (S, STEPS)
-    with one row per seed: then their mean, and twice its standard error as a band."""
+    """Draws the share of right answers at each step, a line for each of STYLES.
+
+    by_step: (STEPS,), or (S, STEPS) with a row for each seed. Then the line is their mean, and a band shows
+    twice its standard error.
+    """
     axes = figure.subplots()
     t = np.arange(1, STEPS + 1)
     axes.axvspan(known + 0.5, STEPS, color="#f1efe9", linewidth=0)
@@ -269,7 +282,7 @@ def draw_cliff(by_step: dict[str, np.ndarray], known: int, figure: Figure) -> No
             half = 2 * shares[method].std(axis=0, ddof=1) / len(shares[method]) ** 0.5
             axes.fill_between(t, mean - half, mean + half, color=colour, alpha=0.2, linewidth=0)
     cross = shares["last"].mean(axis=0)[known - 1]
-    # The words stand as far from all lines as they can.
+    # The text is placed as far from all lines as possible.
     nearby = np.concatenate([share.mean(axis=0)[known + 12 : known + 66] for share in shares.values()])
     heights = np.arange(30, 90)
     free = heights[np.abs(heights[:, None] - nearby).min(axis=1).argmax()]
@@ -289,7 +302,7 @@ def draw_cliff(by_step: dict[str, np.ndarray], known: int, figure: Figure) -> No
 
 
 def label_places(wanted: Sequence[float], height: float | np.ndarray) -> list[float]:
-    """Where labels of this height stand: as near to the wanted places as they can without an overlap."""
+    """Places of labels of this height: the nearest to the wanted ones without an overlap."""
     order = np.argsort(wanted, kind="stable")
     heights = np.broadcast_to(height, len(wanted))[order]
     above = np.cumsum(heights) - heights / 2  # the places of labels that touch, from 0
@@ -305,8 +318,8 @@ def label_places(wanted: Sequence[float], height: float | np.ndarray) -> list[fl
 
 
 def save_figure(path: Path, size: tuple[float, float], draw: Callable[[Figure], object]) -> None:
-    """Writes what ``draw`` puts on an empty figure of ``size`` inches as a PNG, whole or not at all."""
-    # Figure and canvas by hand, not pyplot: no window system is asked for and no global state is touched.
+    """Writes a figure of ``size`` inches, which ``draw`` fills, as a PNG, whole or not at all."""
+    # Without pyplot, which would open a window system and change global state.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

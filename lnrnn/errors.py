@@ -1,5 +1,8 @@
-"""What is said when an argument is wrong: its name, what came, what was expected. Every check of the package
-is here."""
+"""Errors about arguments, and the checks that raise them.
+
+`message` writes the four parts of a message: the argument, the wanted value, the given one, and a remedy if
+there is one.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,26 @@ Choice = TypeVar("Choice")
 
 
 class SequenceTooLongError(ValueError):
-    """A batch-normalised network met a time step for which it has no statistics.
+    """Raised for a time step for which a batch-normalised network has no statistics.
 
-    Attributes: `sequence` (its place in the batch, or the lane of a stream), `length` (its steps),
-    `known_steps` (the longest known).
+    Attributes
+    ----------
+    sequence : int
+        Its place in the batch, or the lane of a stream.
+    length : int
+        The number of its time steps.
+    known_steps : int
+        The number of time steps that have statistics.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import lnrnn
+    >>> rnn = lnrnn.RNN(3, 4, norm="batch", seed=0)
+    >>> _ = rnn.forward_train(np.zeros((5, 2, 3)))
+    >>> rnn(np.zeros((6, 2, 3)))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    lnrnn.errors.SequenceTooLongError: sequence 0 has 6 steps, but statistics are known for 5 only; ...
     """
 
     def __init__(
@@ -31,40 +50,47 @@ class SequenceTooLongError(ValueError):
         self._hint, self._what = hint, what
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions are else made again from their message alone, as where a process hands one to another.
+        # By default an exception is unpickled from its message alone.
         return type(self), (self.sequence, self.length, self.known_steps, self._hint, self._what)
 
 
 def described(value: Any) -> str:
-    """A value as a message shows it: short whatever it is."""
+    """A short text that shows a value in a message."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if isinstance(shape, tuple) and dtype is not None:
         return f"an array of shape {tuple(shape)} and dtype {dtype}"
     try:
         text = repr(value)
-    except Exception:  # an int of ten thousand digits has no repr, and what has none may still be wrong
+    except Exception:  # for example an int of ten thousand digits
         text = "a value"
     return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
 
 
-def bad_value(name: str, expected: str, value: Any) -> ValueError:
-    return ValueError(f"{name} must be {expected}, got {described(value)}")
+def message(name: str, expected: str, got: str, do: str = "") -> str:
+    """The text of an error about the argument `name`. do: the user's remedy, if there is one."""
+    return f"{name} must be {expected}, got {got}" + (f"; {do}" if do else "")
 
 
-def bad_type(name: str, expected: str, value: Any) -> TypeError:
-    return TypeError(f"{name} must be {expected}, got {described(value)}")
+def bad_value(name: str, expected: str, value: Any, do: str = "") -> ValueError:
+    return ValueError(message(name, expected, described(value), do))
+
+
+def bad_type(name: str, expected: str, value: Any, do: str = "") -> TypeError:
+    return TypeError(message(name, expected, described(value), do))
 
 
 def unexpected(function: str, given: Mapping[str, Any], ours: Mapping[str, str]) -> TypeError:
-    """Python's error for keyword arguments that a function does not have. ours: by another library's name of
-    an argument, its name here."""
+    """Python's error for keyword arguments that a function does not have.
+
+    ours: maps the names of arguments in another library to the names here.
+    """
     name = next(iter(given))
     hint = f"; it is called {ours[name]}" if name in ours else ""
     return TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
 
 
 def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """value as an int >= least; a bool or a float is a TypeError."""
+    """value as an int in [least, most]. Raises TypeError for a bool or a float."""
     expected = f"an integer of at least {least}" + (f" and at most {most}" if most is not None else "")
     if isinstance(value, (bool, np.bool_)):
         raise bad_type(name, expected, value)
@@ -84,7 +110,7 @@ def number(name: str, value: Any, least: float, most: float = math.inf, *, below
         expected += f" and at most {most:g}"
     if below < math.inf:
         expected += f" and below {below:g}"
-    kind = getattr(getattr(value, "dtype", None), "kind", "f")  # an array of one string makes a float too
+    kind = getattr(getattr(value, "dtype", None), "kind", "f")  # float() accepts an array of one string
     if isinstance(value, (str, bytes, bool, np.bool_)) or kind not in "fiu":
         raise bad_type(name, expected, value)
     try:
@@ -105,9 +131,9 @@ def flag(name: str, value: Any) -> bool:
 
 
 def choice(name: str, value: Any, choices: tuple[Choice, ...]) -> Choice:
-    for found in choices:
-        if value is found or (isinstance(value, str) and value == found):
-            return found
+    for each in choices:
+        if value is each or (isinstance(value, str) and value == each):
+            return each
     expected = "one of " + ", ".join(map(repr, choices))
     raise (bad_value if isinstance(value, str) or value is None else bad_type)(name, expected, value)
 
@@ -117,8 +143,11 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _array(value: Any) -> np.ndarray:
-    """value as an array, without a copy where there is memory already: also one that says it by DLPack alone,
-    and a torch tensor of bfloat16, which NumPy knows only through ml_dtypes."""
+    """value as an array, without a copy if it has memory already.
+
+    This includes objects that have only DLPack, and torch tensors of bfloat16, which NumPy knows through
+    ml_dtypes.
+    """
     if type(value) is np.ndarray:
         return value
     if _is_tensor(value) and str(value.dtype) == "torch.bfloat16":
@@ -139,58 +168,52 @@ def _array(value: Any) -> np.ndarray:
 
 
 def real(name: str, value: Any) -> np.ndarray:
-    """value as an array of real numbers, in whatever dtype, without a copy where there is an array
-    already."""
+    """value as an array of real numbers of any dtype, not copied if it is an array."""
     try:
         array = _array(value)
-    except MemoryError:  # the value is right, and there is no room for it
+    except MemoryError:  # the value is right, but there is no memory for it
         raise
-    except (
-        Exception
-    ) as error:  # ragged lists, tensors elsewhere or with a gradient: each library has its own error
-        raise bad_type(name, f"an array of real numbers ({error})", value) from None
+    except Exception as error:  # each library has its own: ragged lists, tensors on a GPU or with a gradient
+        raise bad_type(name, "an array of real numbers", value, str(error)) from None
     if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise bad_type(name, "an array of real numbers", array)
     return array
 
 
 def shaped(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """value as a C-contiguous, aligned array of that shape and dtype: a view or a copy, whose shape nobody
-    else can set."""
+    """value as a C-contiguous, aligned array of that shape and dtype.
+
+    The array is a view or a copy, so nobody else can set its shape.
+    """
     array = real(name, value)[...]
     if array.shape != shape:
         raise bad_value(name, f"of shape {shape}", array)
     flags = array.flags
     if array.dtype == dtype and flags.c_contiguous and flags.aligned and type(array) is np.ndarray:
-        return array  # what np.require would give, which takes longer
+        return array  # the same as from np.require, which is slower
     return np.require(array, dtype, ["C", "A"])
 
 
 def output(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """value, if it is an array that a result of that shape and dtype can be written to; of a torch tensor,
-    its memory."""
+    """value as an array to which a result of that shape and dtype can be written.
+
+    For a torch tensor, the array is its memory.
+    """
     if not isinstance(value, np.ndarray):
-        kind, why = (
-            f"a numpy array or a torch tensor on the CPU, of shape {shape} and dtype {np.dtype(dtype)}",
-            "",
-        )
-        tensor, given = _is_tensor(value), value
-        if tensor:
-            try:
-                value = _array(given)
-            except MemoryError:  # pragma: no cover - no memory for a copy of a tensor
-                raise
-            except (
-                Exception
-            ) as error:  # elsewhere, sparse, or with a gradient, which the write would not be part of
-                tensor, why = False, f" ({error})"
-        if not tensor:
-            raise bad_type(name, kind + why, value)
+        kind = f"a numpy array or a torch tensor on the CPU, of shape {shape} and dtype {np.dtype(dtype)}"
+        if not _is_tensor(value):
+            raise bad_type(name, kind, value)
+        try:
+            value = _array(value)
+        except MemoryError:  # pragma: no cover - no memory for a copy of a tensor
+            raise
+        except Exception as error:  # on a GPU, sparse, or with a gradient, which would miss the write
+            raise bad_type(name, kind, value, str(error)) from None
     if value.dtype != dtype:
         raise bad_type(name, f"of dtype {np.dtype(dtype)}", value)
     if value.shape != shape:
         raise bad_value(name, f"of shape {shape}", value)
     if not value.flags.writeable:
-        raise ValueError(f"{name} must be writeable, got a read-only array")
-    found: np.ndarray = value
-    return found
+        raise ValueError(message(name, "writeable", "a read-only array"))
+    array: np.ndarray = value
+    return array

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from .errors import message
+
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
@@ -17,16 +19,15 @@ Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 def replacing(path: Path, directory: str | None = None) -> Iterator[Callable[[Any], object]]:
     """``with replacing(path) as write: write(data)``: writes a file whole or not at all.
 
-    The data go into a new file in the same directory, which takes path's name when the body has ended well
-    and all of it is on the disk. If anything fails, what stood at path stays as it was and the new file is
-    removed. (A process that is killed leaves it there, under a random name.) A symbolic link stays, the file
-    that it points to is replaced. Permissions are those that open(path, "wb") leaves: of the file that is
-    replaced, or what umask allows.
+    The data go into a new file in the same directory. It gets path's name after the body has ended well and
+    all data are on the disk. If anything fails, the old file stays and the new one is removed. (A killed
+    process leaves it, under a random name.) A symbolic link stays, and its target is replaced. Permissions
+    are those that open(path, "wb") leaves: of the old file, or by umask.
 
-    directory: where the new file is made, of the same file system; None: path's own.
-    write: takes any contiguous bytes-like object, an array too.
-    Raises OSError, with errno and path, where open(path, "wb"), writing or replacing fails, and if what
-    stands at path is no regular file.
+    directory: of the new file, in the same file system; by default path's.
+    write: takes any contiguous bytes-like object, such as an array.
+    Raises OSError, with errno and path, if open(path, "wb"), writing or replacing fails, or if path is not a
+    regular file.
     """
     made: list[str] = []
     try:
@@ -46,10 +47,9 @@ def replacing(path: Path, directory: str | None = None) -> Iterator[Callable[[An
 
 
 def check_replaceable(path: Path) -> None:
-    """Raises the OSError that `replacing` would raise before its body runs. For use before a long
-    computation.
+    """Raises the OSError of `replacing` before a long computation.
 
-    It makes a file in path's directory and removes it, for permission bits do not say all that may forbid it.
+    It makes a file in path's directory and removes it, because permission bits do not show all obstacles.
     """
     made: list[str] = []
     try:
@@ -63,7 +63,7 @@ def check_apart(path: Path, *read: Path) -> None:
     """Raises ValueError if path is one of the files that are read, by any of its names."""
     for other in read:
         if os.path.exists(path) and os.path.samefile(path, other):
-            raise ValueError(f"{os.fsdecode(path)} would be written over while it is read")
+            raise ValueError(message("the output", "another file than the input", os.fsdecode(path)))
 
 
 def _remove(made: list[str]) -> None:
@@ -73,27 +73,26 @@ def _remove(made: list[str]) -> None:
 
 
 def _create(path: Path, made: list[str], directory: str | None = None) -> tuple[str, str, int]:
-    """-> the name to be replaced, that of a new file in directory or beside it, and the new file's
-    descriptor.
+    """-> the name to replace, the name of a new file in directory, and its descriptor.
 
-    made: gets the new name before there is such a file, so that an interrupt at any moment leaves none.
+    The list `made` gets the new name before the file exists, so that an interrupt leaves no file.
     """
     target = os.fsdecode(path)
     if os.path.islink(target):
         target = os.path.realpath(target)
     old = _old(target)
-    # An old file may be kept from others: so is what will replace it, from the first moment.
+    # If others cannot read the old file, they cannot read the new one at any moment.
     mode = 0o666 if old is None else stat.S_IMODE(old.st_mode) & 0o777
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     while True:
-        # Not named after path, whose name may be as long as a name can be.
+        # A random name: one made from path's could be too long.
         part = os.path.join(directory or os.path.dirname(target), f".lnrnn-{secrets.token_hex(8)}.part")
         made[:] = [part]
         try:
             descriptor = os.open(part, flags, mode)
             break
         except FileExistsError:
-            made.clear()  # somebody else's
+            made.clear()  # another process made it
     if old is not None:
         try:
             _like(old, descriptor, mode)
@@ -104,7 +103,7 @@ def _create(path: Path, made: list[str], directory: str | None = None) -> tuple[
 
 
 def _old(target: str) -> os.stat_result | None:
-    """What stands at target, if it is a file that open(target, "wb") would write to; None if nothing does."""
+    """The status of the file at target, if open(target, "wb") would write to it; None without a file."""
     try:
         old = os.stat(target)
     except FileNotFoundError:
@@ -113,31 +112,30 @@ def _old(target: str) -> os.stat_result | None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target)
     if not stat.S_ISREG(old.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", target)
-    # A read-only file is an error too. To replace it, its directory's permission would be enough.
+    # A read-only file is an error too, although its directory's permission would be enough to replace it.
     os.close(os.open(target, os.O_WRONLY))
     return old
 
 
 def _like(old: os.stat_result, descriptor: int, mode: int) -> None:
-    """Gives a new file the owner, group and permissions of the old one, which writing into that would
-    keep."""
+    """Gives a new file the owner, group and permissions of the old one."""
     if not hasattr(os, "fchown"):  # pragma: no cover - Windows
         return
     new = os.fstat(descriptor)
     for owner, group in ((old.st_uid, -1), (-1, old.st_gid)):
         if owner not in (-1, new.st_uid) or group not in (-1, new.st_gid):
-            with suppress(PermissionError):  # the owner is root's to give, the group a member's
+            with suppress(PermissionError):  # only root may set the owner, only members the group
                 os.fchown(descriptor, owner, group)
     os.fchmod(descriptor, mode)
 
 
 def _sync_directory(target: str) -> None:
-    """Brings target's new name to the disk, where a directory can be synced."""
+    """Writes target's new name to the disk, where directories can be synced."""
     if not hasattr(os, "O_DIRECTORY"):  # pragma: no cover - Windows
         return
     try:
         descriptor = os.open(os.path.dirname(target) or ".", os.O_RDONLY | os.O_DIRECTORY)
-    except PermissionError:  # a directory may be written and not read
+    except PermissionError:  # the directory may be writeable but not readable
         return
     try:
         os.fsync(descriptor)
@@ -150,7 +148,7 @@ def _sync_directory(target: str) -> None:
 
 @contextmanager
 def _said_of(path: Path, part: str | None = None) -> Iterator[None]:
-    """An OSError says path, and not the name of the new file, which the user does not know, or none."""
+    """Makes an OSError name path, instead of the new file, which the user does not know, or nothing."""
     try:
         yield
     except OSError as error:

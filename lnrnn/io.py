@@ -1,4 +1,4 @@
-"""Models in files: `save` and `load`. The format is in lnrnn.rnn.file_format."""
+"""`save` and `load` of models. The format is in lnrnn.rnn.file_format."""
 
 from __future__ import annotations
 
@@ -11,21 +11,67 @@ from .rnn.network import Network, made_of, snapshot
 
 
 def save(model: Network[Any], path: str | os.PathLike[str]) -> None:
-    """Writes model to path.
+    """Write a model's parameters, statistics and configuration to a .safetensors file.
 
-    The file is written whole or not at all: a new file in the same folder takes its place when it is complete
-    and on the disk. A symbolic link stays and its file is replaced; permissions are as open(path, "wb")
-    leaves them. Raises ImportError without the safetensors package. Raises OSError, with errno and path, if
-    it cannot be written, or if path is not that of a regular file; then nothing changes.
+    Parameters
+    ----------
+    model : Network
+        The model.
+    path : str or path-like
+        The file, which is written whole or not at all. A symbolic link stays, and its target is replaced.
+
+    Raises
+    ------
+    ImportError
+        Without the package safetensors.
+    OSError
+        If path cannot be written, or is not a regular file. Then nothing changes.
+
+    Notes
+    -----
+    A new file in the same folder replaces path when it is complete and on the disk. Its permissions are those
+    that open(path, "wb") leaves.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import lnrnn
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     lnrnn.save(lnrnn.GRU(3, 4), f"{folder}/model.safetensors")
     """
     file_format.write(snapshot(model), path)
 
 
 def load(path: str | os.PathLike[str]) -> Model:
-    """The model that `save` wrote to path. NumPy is all that this needs.
+    """Read a model from a file of `save`. This needs no package but NumPy.
 
-    Raises FileNotFoundError, MemoryError, or ValueError if the file cannot be read, is damaged, not an lnrnn
-    model, or of a newer schema.
+    Parameters
+    ----------
+    path : str or path-like
+        The file.
+
+    Returns
+    -------
+    RNN, LSTM or GRU
+        The model.
+
+    Raises
+    ------
+    OSError
+        If there is no such file, or it cannot be opened.
+    ValueError
+        If the file is damaged, not a model of lnrnn, or of a newer schema.
+    MemoryError
+        If there is no memory for the model.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import lnrnn
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     lnrnn.GRU(3, 4).save(f"{folder}/model.safetensors")
+    ...     lnrnn.load(f"{folder}/model.safetensors").hidden_size
+    4
     """
     stored = file_format.read(path)
     return made_of(CLASSES[stored.architecture.cell.name], stored)

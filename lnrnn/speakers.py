@@ -24,7 +24,7 @@ NormName = Literal["layer", "batch"]
 NORMS: tuple[NormName | None, ...] = ("layer", "batch", None)
 SPEAKERS = 9
 REFUSED = -1
-# The answers do not depend on the batch (but under overrun="batch"), and few sequences take little memory.
+# Sequences per batch, to limit memory. Except with overrun="batch" the answers do not depend on it.
 AT_A_TIME = 40
 
 Item = TypeVar("Item")
@@ -38,10 +38,10 @@ Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """epochs: passes over all sequences. batch_size: sequences per update. learning_rate: Adam's.
+    """epochs: passes over all sequences. batch_size: sequences per update. learning_rate: of Adam.
 
-    largest_norm: gradients are scaled down to this joint Euclidean norm.
-    noise: standard deviation of the Gaussian noise added to the input, drawn anew for every batch.
+    largest_norm: the limit on the joint Euclidean norm of the gradients.
+    noise: standard deviation of the Gaussian noise that is added to the input of each batch.
     """
 
     epochs: int = 200
@@ -52,7 +52,7 @@ class TrainingSettings:
 
 
 class Adam:
-    """Adam with bias correction (Kingma and Ba 2015, algorithm 1), one pair of moments per parameter name.
+    """Adam with bias correction (Kingma and Ba 2015, algorithm 1), with a pair of moments for each name.
 
     learning_rate: one number, or an array that broadcasts against every parameter.
     """
@@ -94,9 +94,12 @@ def clip(gradients: dict[str, np.ndarray], largest_norm: float) -> dict[str, np.
 def updates(
     model: Any, batches: Iterable[Batch], optimiser: Adam, largest_norm: float
 ) -> Iterator[tuple[float, int]]:
-    """Trains ``model`` in place, one update per batch: yields each batch's loss, from before its update, and
-    its number of sequences. A batch is taken from ``batches`` after the update by the one before. model: has
-    parameters(), set_parameters() and loss_and_gradients(), as the classifiers below."""
+    """Trains ``model`` in place, one update per batch.
+
+    Yields the loss of each batch before its update, and its number of sequences. The next batch is read from
+    ``batches`` after the update. model: has parameters(), set_parameters() and loss_and_gradients(), as the
+    classifiers below.
+    """
     for x, lengths, labels in batches:
         loss, gradients = model.loss_and_gradients(x, lengths, labels)
         model.set_parameters(optimiser.step(model.parameters(), clip(gradients, largest_norm)))
@@ -110,7 +113,7 @@ def shuffled(
     settings: TrainingSettings,
     rng: np.random.Generator,
 ) -> Iterator[Batch]:
-    """One epoch of `train`: all sequences in a random order, in batches, with noise."""
+    """The batches of an epoch of `train`: all sequences in random order, with noise."""
     order = rng.permutation(len(labels))
     for start in range(0, len(order), settings.batch_size):
         chosen = order[start : start + settings.batch_size]
@@ -125,8 +128,8 @@ def train(
 ) -> list[float]:  # fmt: skip
     """Trains ``model`` in place; returns the mean loss of every epoch.
 
-    x (T, N, I), lengths (N,), labels (N,): all training sequences, padded; a batch is cut to its own longest
-    sequence. rng: draws the order of the sequences, anew for every epoch, and the noise.
+    x (T, N, I), lengths (N,), labels (N,): all training sequences, padded. A batch has the steps of its
+    longest sequence. rng: draws the noise, and the order of the sequences in every epoch.
     """
     optimiser = Adam(settings.learning_rate)
     losses = []
@@ -143,8 +146,8 @@ def train(
 def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The negative logarithm of the probability of the right class, in nats, and its gradient by the logits.
 
-    logits (..., classes), labels (...): integers. -> losses (...), gradients (..., classes), each of its own
-    loss: where the loss of a batch is a mean, divide them as it does.
+    logits (..., classes), labels (...): integers. -> losses (...), gradients (..., classes) of each loss. For
+    the mean loss of a batch, divide them by its size.
     """
     shifted = logits - logits.max(axis=-1, keepdims=True)
     log_probability = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
@@ -158,9 +161,9 @@ def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, n
 
 
 class Classifier:
-    """A recurrent model and a linear layer, the head, that makes logits of its states, one per class.
+    """A recurrent model and a linear layer, the head, that computes a logit for each class from h.
 
-    rnn: a recurrent model with one layer and one direction. Of a state (h, c) the head reads h.
+    rnn: a recurrent model with one layer and one direction.
     The head's parameters are ``head_weight`` (classes, H), uniform in +-1/sqrt(H), and ``head_bias``
     (classes), zero.
     """
@@ -173,20 +176,20 @@ class Classifier:
         self.head_bias = np.zeros(classes, np.float32)
 
     def parameters(self) -> dict[str, np.ndarray]:
-        """Everything that is trained, by name."""
+        """The trainable arrays by name."""
         return {**self.rnn.parameters(), "head_weight": self.head_weight, "head_bias": self.head_bias}
 
     def set_parameters(self, values: dict[str, np.ndarray]) -> None:
-        """Takes what ``parameters()`` gives."""
+        """values: as from ``parameters()``."""
         for name, value in values.items():
             setattr(self if name.startswith("head_") else self.rnn, name, value)
 
 
 class SequenceClassifier(Classifier):
-    """The state at a sequence's own end gives the logits.
+    """A classifier of whole sequences, by the state at their ends.
 
-    The head multiplies with einsum rather than ``@``: BLAS may add in another order with another number of
-    threads, and the numbers of a study must come out the same bit for bit.
+    The head uses einsum instead of ``@``, for BLAS may add in another order with another number of threads.
+    The bits of a study must not depend on that.
     """
 
     def logits(self, state: np.ndarray) -> np.ndarray:
@@ -201,14 +204,16 @@ class SequenceClassifier(Classifier):
     def loss_and_gradients(
         self, x: np.ndarray, lengths: np.ndarray, labels: np.ndarray
     ) -> tuple[float, dict[str, np.ndarray]]:
-        """Mean cross-entropy in nats over the N sequences of a batch, and its gradient by parameter name.
-        Under batch norm this also moves the running statistics."""
+        """Mean cross-entropy in nats over the N sequences of a batch, and its gradients by parameter name.
+
+        Batch norm also updates its running statistics.
+        """
         return self.loss_and_all_gradients(x, lengths, labels)[:2]
 
     def loss_and_all_gradients(
         self, x: np.ndarray, lengths: np.ndarray, labels: np.ndarray
     ) -> tuple[float, dict[str, np.ndarray], np.ndarray]:
-        """As ``loss_and_gradients``, and the loss's gradient by x, (T, N, I)."""
+        """As ``loss_and_gradients``, and the gradient of x, (T, N, I)."""
         y, state, tape = self.rnn.forward_train(x, lengths=lengths)
         h = last_layer(state)
         losses, glogits = cross_entropy(self.logits(h), labels)
@@ -230,7 +235,7 @@ def last_layer(state: np.ndarray | tuple[np.ndarray, np.ndarray]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SpeakerSettings:
-    """cell: a key of MODELS. gain: the norm's gains at the start; without a norm, the factor of all initial
+    """cell: a key of MODELS. gain: the initial gains of the norm; without a norm, a factor of all initial
     weights."""
 
     cell: str = "rnn"
@@ -239,14 +244,14 @@ class SpeakerSettings:
 
     @property
     def hidden_size(self) -> int:
-        """Gated cells have fewer units: as many weights, about, and as fast."""
+        """Gated cells have fewer hidden units, for about the same number of weights and speed."""
         return 64 if self.cell == "rnn" else 32
 
 
 class SpeakerNetwork:
-    """A network trained on utterances of Japanese Vowels, with the scale of its training input.
+    """A network trained on utterances of Japanese Vowels, with the mean and deviation of its training input.
 
-    classifier: the SequenceClassifier. mean, deviation: float32 (channels,), of all training steps. losses:
+    classifier: the SequenceClassifier. mean, deviation: over all training steps, float32 (channels,). losses:
     mean cross-entropy in nats, one per epoch.
     """
 
@@ -254,10 +259,9 @@ class SpeakerNetwork:
         self, utterances: Utterances, norm: NormName | None, settings: SpeakerSettings, seed: int,
         max_steps: int | None = None, on_epoch: Callable[[], object] = lambda: None,
     ) -> None:  # fmt: skip
-        """Trains on the first ``max_steps`` steps of ``utterances`` (None: all of them).
+        """Trains on the first ``max_steps`` steps of ``utterances``; None is all of them.
 
-        Under batch norm the population statistics of every step are then recomputed over the same training
-        steps.
+        Batch norm's statistics are then calibrated on the same steps.
         """
         x, lengths = pad_sequence(utterances.x, max_steps)
         heard = x[np.arange(len(x))[:, None] < lengths].astype(np.float64)
@@ -281,16 +285,15 @@ class SpeakerNetwork:
         return self.classifier.rnn
 
     def standardised(self, sequences: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """As the network reads them: (T_i, channels) each, on the scale of its training."""
+        """The network's input: (T_i, channels) each, with the mean and deviation of the training removed."""
         return [(sequence - self.mean) / self.deviation for sequence in sequences]
 
     def name_speakers(self, sequences: Sequence[np.ndarray], overrun: Overrun | None = None) -> np.ndarray:
-        """The speaker that the network names for each sequence: int64 (N,).
+        """The network's answer for each sequence: int64 (N,).
 
-        sequences: N arrays (T_i, channels). They run as one batch, which matters to ``overrun="batch"``
-        alone.
-        overrun: the policy of batch norm. Under "raise" every sequence runs by itself, and REFUSED stands for
-        each that the network raised SequenceTooLongError for.
+        sequences: N arrays (T_i, channels). With ``overrun="batch"`` they run as one batch.
+        overrun: the policy of batch norm. With "raise" each sequence runs separately; the answer is REFUSED
+        for a SequenceTooLongError.
         """
         sequences = self.standardised(sequences)
         if overrun is not None:
@@ -307,7 +310,7 @@ class SpeakerNetwork:
         return named
 
     def name_at_each_step(self, x: np.ndarray, overrun: Overrun | None = None) -> np.ndarray:
-        """x (T, N, channels), not standardised -> the speaker named at each step, int64 (T, N)."""
+        """x (T, N, channels), not standardised -> the answer at each step, int64 (T, N)."""
         if overrun is not None:
             self.rnn.overrun = overrun
         y, _ = self.rnn((x - self.mean) / self.deviation)
@@ -319,8 +322,10 @@ class SpeakerNetwork:
 
 @contextmanager
 def one_thread() -> Iterator[int]:
-    """Runs the body with lnrnn on one thread, for so small a batch gains nothing from two. Gives the number
-    of threads from before, for `side_by_side`."""
+    """Runs the body with lnrnn on one thread, because small batches gain nothing from two.
+
+    Yields the former number of threads, for `side_by_side`.
+    """
     threads = lnrnn.get_num_threads()
     lnrnn.set_num_threads(1)
     try:
@@ -332,9 +337,8 @@ def one_thread() -> Iterator[int]:
 def side_by_side(function: Callable[[Item], Value], items: Iterable[Item], jobs: int) -> list[Value]:
     """[function(item) for item in items], ``jobs`` calls at a time, each on a thread of Python.
 
-    Call it within `one_thread`. The calls must not change anything that they share; then the values are the
-    same for any number of jobs. Where a call raises, those not yet begun are dropped, and the exception is
-    raised at once.
+    Call it within `one_thread`. The calls must not change shared objects; then the values do not depend on
+    jobs. If a call raises, the exception is raised at once and the remaining calls are dropped.
     """
     pool = ThreadPoolExecutor(jobs)
     try:

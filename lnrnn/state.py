@@ -1,5 +1,4 @@
-"""State that is set and read: which attributes an object has, state dicts, and how several threads change one
-object."""
+"""Attributes of objects, state dicts, and changes of one object by several threads."""
 
 from __future__ import annotations
 
@@ -15,19 +14,18 @@ from typing import Any, TypeVar
 import numpy as np
 
 from . import _core
-from .errors import bad_type, bad_value, shaped
+from .errors import bad_type, bad_value, message, shaped
 
 Made = TypeVar("Made")
 
-# Counts of sequences or batches that statistics may hold: all that float64, in which they are pooled, can
-# tell apart. Training stops counting here.
+# Limit on counts of sequences or batches, where training stops counting. Up to here float64, which pools
+# them, is exact.
 MOST_COUNTED = 2**53
 
-# Held while an object is given a changed version of its state, so that no change is lost where two threads
-# make one each. Readers do without: they take the version that is there, once. One lock for all objects: it
-# is held for microseconds, and is no part of what is copied or pickled. A fork waits for it, or the child
-# might find it held by a thread that the child does not have; so what else a fork must not cut in two, such
-# as an import, is done under it too.
+# Held while an object gets a new version of its state, so that the changes of two threads are both kept.
+# Readers take the current version without it. One lock for all objects is enough, because it is held for
+# microseconds, and then copies and pickles need none. A fork waits for it: else it could stay locked in the
+# child, by a thread that does not exist there. An import that a fork must not interrupt also holds it.
 CHANGES = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
@@ -38,20 +36,20 @@ if hasattr(os, "register_at_fork"):
 def no_attribute(
     owner: Any, name: str, known: Iterable[str], error: type[AttributeError] = AttributeError
 ) -> AttributeError:
-    """The error for an attribute that owner does not have; it names the nearest of the known ones."""
+    """The error for an unknown attribute of owner. It suggests the nearest known name."""
     near = difflib.get_close_matches(name, sorted(set(known)), 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    # name is given, and no object: else Python adds the same hint again when it prints the error.
+    # With the argument obj, Python would print the hint a second time.
     return error(f"{type(owner).__name__!r} object has no attribute {name!r}{hint}", name=name)
 
 
 class Named:
-    """Base of classes that answer a misspelt name with the nearest they have."""
+    """Base of classes that suggest the nearest name for an unknown one."""
 
     __slots__ = ()
 
     def __getattr__(self, name: str) -> Any:
-        # Underscores first: copy and pickle look for their methods in objects that hold nothing yet.
+        # No search for names with underscores: copy and pickle look for such in objects without state.
         raise no_attribute(self, name, () if name.startswith("_") else self._public())
 
     def _public(self) -> list[str]:
@@ -59,27 +57,27 @@ class Named:
 
 
 class Closed(Named):
-    """Base of the classes whose instances have the attributes that they are made with, and take no others: a
-    misspelt name raises AttributeError instead of doing nothing.
+    """Base of classes that take no unknown attributes: to set a misspelt name raises AttributeError.
 
-    It works by __slots__, which each of these classes states. As ever with __slots__, a subclass that states
-    none has a __dict__, and its instances take attributes of any name.
+    Each of these classes has __slots__. Instances of a subclass without __slots__ take attributes of any
+    name, as usual in Python.
     """
 
     __slots__ = ("__weakref__",)
 
     @property
     def _fixed(self) -> tuple[str, ...]:
-        """Attributes that are set when the object is made, and never again."""
+        """Attributes that only the constructor sets."""
         return ()
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._fixed and name in self._slots():
-            raise AttributeError(f"{name} is fixed when the {type(self).__name__} is made")
+            kind = type(self).__name__
+            raise AttributeError(f"{name} is fixed when the {kind} is made; make a new {kind}")
         try:
             object.__setattr__(self, name, value)
         except AttributeError:
-            if hasattr(type(self), name):  # a method, or a property without a setter: Python says so
+            if hasattr(type(self), name):  # a method, or a property without a setter
                 raise
             raise no_attribute(self, name, self._public()) from None
 
@@ -89,9 +87,9 @@ class Closed(Named):
         object.__delattr__(self, name)
 
     def _slots(self) -> dict[str, Any]:
-        """What stands in slots, by name."""
+        """The contents of the slots by name."""
         found = {}
-        # As pickle finds them, private ones of subclasses too; typeshed does not know the function.
+        # pickle's function, which includes private names of subclasses. typeshed does not have it.
         for name in copyreg._slotnames(type(self)):  # type: ignore[attr-defined]
             with suppress(AttributeError):  # not set yet
                 found[name] = object.__getattribute__(self, name)
@@ -106,9 +104,9 @@ class Closed(Named):
 
 
 def frozen_by_name(made: type[Made]) -> type[Made]:
-    """Decorates a frozen dataclass: to set what is not a field of it names the nearest field."""
+    """Decorates a frozen dataclass: the error for an unknown field suggests the nearest one."""
     refuse: Callable[[Any, str, Any], None] = made.__setattr__
-    names = tuple(field.name for field in fields(made))  # type: ignore[arg-type]  # which are dataclasses
+    names = tuple(field.name for field in fields(made))  # type: ignore[arg-type]  # made is a dataclass
 
     def __setattr__(self: Any, name: str, value: Any) -> None:
         if name not in names:
@@ -120,39 +118,40 @@ def frozen_by_name(made: type[Made]) -> type[Made]:
 
 
 def checked(state: Any, expected: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """state as new arrays of the expected names, shapes and dtypes; KeyError is never raised, ValueError
-    names the keys."""
+    """Copies of the arrays of state, with the expected names, shapes and dtypes.
+
+    Raises ValueError, which lists missing and unexpected names, and TypeError.
+    """
     if not isinstance(state, Mapping):
         raise bad_type("state", "a mapping of names to arrays", state)
-    missing = sorted(set(expected) - set(state))
-    foreign = sorted(map(str, set(state) - set(expected)))
-    if missing or foreign:
-        parts = [f"missing {', '.join(missing)}"] * bool(missing) + [
-            f"unexpected {', '.join(foreign)}"
-        ] * bool(foreign)
-        raise ValueError(f"state does not fit: {'; '.join(parts)}{inner_hint(state)}")
+    named = {
+        "missing": sorted(set(expected) - set(state)),
+        "unexpected": sorted(map(str, set(state) - set(expected))),
+    }
+    if any(named.values()):
+        parts = [f"{what} {', '.join(names)}" for what, names in named.items() if names]
+        wanted = "a mapping with the names of state_dict()"
+        raise ValueError(message("state", wanted, " and ".join(parts)) + inner_hint(state))
     return {
         name: copied(shaped(name, state[name], like.shape, like.dtype)) for name, like in expected.items()
     }
 
 
 def inner_hint(state: Mapping[Any, Any]) -> str:
-    """What to add to a message about a state dict: the mappings inside it, one of which may be meant, as in a
-    training program's checkpoint."""
+    """A hint for messages about a state dict: the mappings in it, as in a training program's checkpoint."""
     inner = [f"[{name!r}]" for name, value in state.items() if isinstance(value, Mapping)]
-    return f"; what is at {' or '.join(inner)} of it may be meant" if inner else ""
+    return f"; the mapping at {' or '.join(inner)} of it may be meant" if inner else ""
 
 
 def copied(array: np.ndarray) -> np.ndarray:
-    """A copy in C order. A large one, as weights are that an optimiser sets in each step, in memory that was
-    used before, whose pages nobody has to clear."""
+    """A copy in C order. Large copies use recycled memory, whose pages need no clearing."""
     found = _core.empty_like(array)
     found[...] = array
     return found
 
 
 def counted(name: str, count: np.ndarray) -> np.ndarray:
-    """count, integers, if none is negative or beyond what can be counted."""
+    """count, integers, if all are from 0 to 2**53. Raises ValueError."""
     if np.any(count < 0) or np.any(count > MOST_COUNTED):
         raise bad_value(name, "at least 0 and at most 2**53", count if count.ndim else int(count))
     return count

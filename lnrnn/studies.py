@@ -1,4 +1,4 @@
-"""``lnrnn demo NAME``: runs a study of examples/studies, which a clone and a source distribution have."""
+"""``lnrnn demo NAME``: runs a study of examples/studies, which clones and source distributions have."""
 
 from __future__ import annotations
 
@@ -12,29 +12,32 @@ import sys
 import textwrap
 from pathlib import Path
 
+from lnrnn.errors import message
 from lnrnn.speakers import CELLS
 
 FIRST, ALL = "long-sequences", "all"
 SHARED = ("common", "nets", "plots")
 WHERE = Path("examples") / "studies"
 FLAGS = {
-    "quick": "a short run, to see that everything works",
+    "quick": "a short run, to test that everything works",
     "tune": "choose the settings first, on seeds 0 to 4 or some of them",
-    "kept": "print and draw the results that are kept with the study; measure nothing",
+    "kept": "print and draw the stored results of the study; measure nothing",
     "no-figure": "draw nothing: needs no matplotlib",
 }
 
 
 def folder(name: str = "") -> Path:
-    """Where the studies are: beside the package of an editable install, else below the current folder. Raises
-    FileNotFoundError, which says where to get them. name: of a study that is looked for."""
+    """The folder of the studies: next to the package of an editable install, or in the current folder.
+
+    name: of the wanted study. Raises FileNotFoundError, which explains where the studies are.
+    """
     for root in (Path(__file__).parents[1], Path.cwd()):
         if (root / WHERE / "common.py").is_file():
             return root / WHERE
     raise FileNotFoundError(
         (f"cannot look for the study {name!r}: " if name else "")
         + "studies are not installed. Run the command in the root of a clone of lnrnn's repository, where "
-        f"{WHERE.as_posix()}/ is, or of its unpacked source distribution. lnrnn demo alone runs anywhere"
+        f"{WHERE.as_posix()}/ is, or of its source distribution. lnrnn demo without a name runs anywhere"
     )
 
 
@@ -49,13 +52,13 @@ def studies(name: str = "") -> dict[str, Path]:
 
 
 def listing() -> str:
-    """For a terminal: the short demo, and the studies with the titles of their pages."""
+    """Text for a terminal: the short demo, and the studies with their titles."""
     rows = {"(no name)": "the demo of ten seconds: past the training length (default)"}
     try:
         for name, path in studies().items():
             title = (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").partition("\n")[0]
             rows[name] = title + (" (also: --full)" if name == FIRST else "")
-        rows[ALL] = "every study, one after the other"
+        rows[ALL] = "all studies, one after the other"
     except FileNotFoundError as error:
         rows["NAME"] = str(error)
     return "\n".join(
@@ -65,17 +68,19 @@ def listing() -> str:
 
 
 def run(name: str, words: list[str]) -> int:
-    """Runs one study in a process of its own, and returns its exit code. Raises ValueError for an unknown
-    name, and KeyboardInterrupt."""
+    """Runs one study in a new process, and returns its exit code.
+
+    Raises ValueError for an unknown name, and KeyboardInterrupt.
+    """
     found = studies(name)
     name = name.replace("_", "-")
     if name not in found:
         names = [*found, ALL]
         near = [known for known in names if known.startswith(name.lower())]
         near += difflib.get_close_matches(name.lower(), names, 1, 0.5)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise ValueError(f"there is no study {name!r}; {hint}there are: {', '.join(names)}")
-    # The same lnrnn as here, wherever it is.
+        hint = f"did you mean {near[0]}?" if near else ""
+        raise ValueError(message("NAME", f"one of {', '.join(names)}", repr(name), hint))
+    # The process must import the same lnrnn.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     code = subprocess.run([sys.executable, str(found[name]), *words], env=environment, check=False).returncode
     if code in (130, -signal.SIGINT):
@@ -84,10 +89,10 @@ def run(name: str, words: list[str]) -> int:
 
 
 def run_all(output_dir: Path, words: list[str]) -> int:
-    """Runs every study, and prints what came out of all. Goes on after one that fails, and returns its code.
-    words: for each of them; they name output_dir, unless it is the current folder.
+    """Runs every study, and prints all results. Continues after a study that fails, and returns its code.
 
-    What output_dir has of an earlier run is not measured again, so that an interrupted run goes on.
+    words: arguments of each study. They name output_dir, unless it is the current folder. Results of an
+    earlier run in output_dir are not measured again, so that an interrupted run can continue.
     """
     worst, found = 0, studies()
     for place, name in enumerate(found, 1):
@@ -98,7 +103,7 @@ def run_all(output_dir: Path, words: list[str]) -> int:
         try:
             clauses = json.loads(kept.read_text("utf-8"))["clauses"]
             rows = [f"  {text}\n      {number}: {verdict}" for text, number, _, verdict, _ in clauses]
-        except (OSError, ValueError, LookupError, TypeError):  # None, or of another program
+        except (OSError, ValueError, LookupError, TypeError):  # no results, or a file of another program
             continue
         if rows:  # A quick run has none.
             print("\n".join([f"\n{kept.stem}", *rows]))

@@ -1,4 +1,4 @@
-"""Makes the library's own threads known to threadpoolctl, which knows OpenMP's by itself."""
+"""Registers lnrnn's own threads with threadpoolctl, which controls those of OpenMP without this."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from . import _core
 
 
 def register(version: str) -> None:
-    """From now on threadpool_info() has an entry of lnrnn, and threadpool_limits(n) holds for its calls, in
-    all threads, as long as nobody has set the number of threads here. Does nothing where threadpoolctl is not
-    installed. version: of the library, for the entry."""
+    """Adds lnrnn to threadpool_info(), and makes threadpool_limits(n) limit its calls in all threads.
+
+    set_num_threads overrides the limit. Without threadpoolctl this does nothing. version: of lnrnn.
+    """
     if _core.team() == "openmp" or not find_spec("threadpoolctl"):
         return
     threadpoolctl: Any = import_module("threadpoolctl")

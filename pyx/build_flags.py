@@ -1,16 +1,14 @@
-"""The units of the C and their flags. setup.py builds with them, tests/campaigns/warnings checks with them,
-and the tests of the vocabulary compile with them."""
+"""The translation units of the C and their flags, for setup.py, tests/campaigns/warnings and the tests."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import NamedTuple
 
-# No -ffast-math, ever: linking with it flips the whole process to flush-to-zero. Contraction stays off so
-# that a multiply-add is fused where the kernels say so and nowhere else. No link-time optimisation: it may
-# keep the copy of a shared function that was compiled for another instruction set. The kernels say
-# themselves what is to be unrolled: -O3 makes them no faster and takes the compiler half as long again.
-# Integers wrap around, as in Python's own C.
+# Never -ffast-math: linking with it sets the whole process to flush-to-zero. Contraction stays off so that
+# only explicit multiply-adds are fused. No link-time optimisation: it may keep the copy of a shared function
+# that was compiled for another instruction set. The kernels have explicit unrolling: -O3 makes them no
+# faster and compiles 1.5 times as long. Integers wrap around, as in Python's own C.
 CFLAGS = [
     "-std=gnu11", "-O2", "-ftree-vectorize", "-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing",
     "-fwrapv", "-fno-lto", "-fvisibility=hidden", "-g0",
@@ -20,12 +18,13 @@ AVX2 = ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mbmi2"]
 X86 = ("x86_64", "amd64")
 ARM = ("aarch64", "arm64")
-# What of lnrnn/kernels/all.h a unit holds: LNRNN_PART_NORM and so on.
+# The parts of lnrnn/kernels/all.h: LNRNN_PART_NORM and so on.
 PARTS = ("NORM", "CELLS", "PRODUCT", "INT8")
-# Sets that add a unit for one of these, or BF16, to the kernels of another set; `_emulated` in plain C.
-# instruction set: (machines, parts, flags). dispatch.c has the same rows and the question to the CPU.
+# instruction set: (machines, parts, flags). dispatch.c has the same rows with their tests of the CPU.
+# Sets without NORM replace only the int8 or bfloat16 product of another set. `_emulated`: the same bits in
+# plain C.
 ISAS = {
-    # scalar and sse2 are for machines that hardly anybody has: compiled fast
+    # -O1 compiles fast; few machines use these two
     "scalar": (X86 + ARM, PARTS, ["-O1"]),
     "sse2": (X86, PARTS, ["-O1"]),
     "avx2": (X86, PARTS, AVX2),
@@ -42,13 +41,13 @@ ISAS = {
     "neoni8mm": (ARM, ("INT8",), ["-march=armv8.2-a+dotprod+i8mm"]),
     "neonbf16_emulated": (ARM, ("BF16",), []),
 }
-# All other C of pyx/ is compiled once.
+# All other C of pyx/ is compiled once for a machine.
 HERE = Path(__file__).parent
 ONCE = sorted(path.relative_to(HERE).as_posix() for path in HERE.glob("*/*.c") if path.parent.name != "isa")
 
 
 class Unit(NamedTuple):
-    """One run of the compiler: a name of its own, the source, the flags, the folders of headers."""
+    """One run of the compiler: a unique name, the source, the flags, the folders of headers."""
 
     name: str
     source: str
@@ -57,8 +56,10 @@ class Unit(NamedTuple):
 
 
 def units(machine: str, openmp: list[str]) -> list[Unit]:
-    """All C units of a machine ("x86_64", "arm64", ...) but the Cython module, the longest to compile first.
-    openmp: the flags of the compiler for OpenMP, or none."""
+    """All C units for a machine ("x86_64", "arm64", ...) except the Cython module, the slowest first.
+
+    openmp: the flags of the compiler for OpenMP, or none.
+    """
     kernels = [
         Unit(
             f"{isa}_{part.lower()}",

@@ -1,11 +1,11 @@
-"""liblnrnn: all C of lnrnn in one library, which knows no Python.
+"""liblnrnn: all C of lnrnn in one library, which does not use Python.
 
-setup.py links the compiled module to the shared one. As a program, for `make lib` and `make install`:
+setup.py links the compiled module to the shared library. `make lib` and `make install` run this file:
 
 python3 pyx/library.py [--prefix PREFIX]
-    Compiles the shared and the static library into build/lib. PREFIX: installs them there, with header and
-    lnrnn.pc; DESTDIR stands before it in the paths of files. CC, CFLAGS, LDFLAGS and AR are as for make.
-    LNRNN_OPENMP=0 does without OpenMP.
+    Compiles the shared and the static library into build/lib. With PREFIX it installs them there, with
+    header and lnrnn.pc; DESTDIR is put before the paths of files. CC, CFLAGS, LDFLAGS and AR are as for
+    make. LNRNN_OPENMP=0 builds without OpenMP.
 """
 
 from __future__ import annotations
@@ -50,32 +50,32 @@ Cflags: -I${{includedir}}
 
 
 def library_name(system: str) -> str:
-    """The file of the shared library, which the linker records: one of the same major takes its place."""
+    """The file name of the shared library, which the linker records. It has the major version."""
     return f"liblnrnn.{MAJOR}.dylib" if system == "darwin" else f"liblnrnn.so.{MAJOR}"
 
 
 def rpath(system: str) -> list[str]:
-    """The linker's flags by which a module finds a library in its own folder."""
+    """Flags of the linker with which a module loads a library from its own folder."""
     return ["-Wl,-rpath,@loader_path"] if system == "darwin" else ["-Wl,-rpath,$ORIGIN"]
 
 
 def link(command: list[str], objects: list[str], target: Path, system: str, threads: list[str]) -> None:
-    """Links the shared library. command: the linker's for a shared object, Python's own for a module too.
-    threads: the flags for OpenMP or POSIX threads."""
+    """Links the shared library. command: links a shared object or a module of Python. threads: the flags for
+    OpenMP or POSIX threads."""
     name = library_name(system)
     if system == "darwin":
         command = [word for word in command if word not in ("-bundle", "-undefined", "dynamic_lookup")]
         own = ["-dynamiclib", f"-Wl,-install_name,@rpath/{name}"]
     else:
-        # A function of the library calls the library's own, also where a program has one of the same name.
+        # Calls within the library stay there, even if a program has a function of the same name.
         own = [f"-Wl,-soname,{name}", "-Wl,-Bsymbolic"]
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)  # a program that has it in memory keeps the old file
+    target.unlink(missing_ok=True)  # a running program keeps the old file
     subprocess.run([*command, *own, *objects, *threads, "-lm", "-o", str(target)], check=True)
 
 
 def openmp_flags(compiler: list[str], linker: list[str]) -> list[str]:
-    """["-fopenmp"] if a shared object with it compiles and links, else []. LNRNN_OPENMP=0 does without."""
+    """["-fopenmp"] if a shared object with it compiles and links, else []; also for LNRNN_OPENMP=0."""
     if os.environ.get("LNRNN_OPENMP") == "0":
         return []
     source = "#include <omp.h>\nint threads(void) { return omp_get_max_threads(); }\n"
@@ -105,13 +105,13 @@ def _make(folder: Path) -> list[str]:
     link(shared, compiled, folder / name, sys.platform, threads)
     _point(folder, name)
     archive = folder / "liblnrnn.a"
-    archive.unlink(missing_ok=True)  # ar would keep the members of an older one
+    archive.unlink(missing_ok=True)  # ar would keep the members of the old archive
     subprocess.run([*shlex.split(os.environ.get("AR", "ar")), "rcs", str(archive), *compiled], check=True)
     return [*threads, "-lm"]
 
 
 def _point(folder: Path, name: str) -> None:
-    """The name without a version that -llnrnn looks for."""
+    """Makes the link without a version, for -llnrnn."""
     plain = folder / f"liblnrnn.{'dylib' if name.endswith('dylib') else 'so'}"
     plain.unlink(missing_ok=True)
     plain.symlink_to(name)

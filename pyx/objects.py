@@ -1,4 +1,4 @@
-"""Compiled units of C, kept and compiled again only when something that they are made from has changed."""
+"""Compiled units of C, which are compiled again only if their inputs have changed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ __all__ = ["Objects", "prerequisites"]
 
 
 class Objects:
-    """Compiled units in a folder, each beside a record of what it was made from: the compiler, the flags, and
-    a hash of every file that the compiler read. Contents decide and not times, which a checkout or a copy
-    does not keep."""
+    """Compiled units in a folder, each with a record of its compiler, flags, and a hash of every input file.
+
+    Times of files do not count, for a checkout or a copy does not keep them.
+    """
 
     def __init__(self, command: list[str], version: str, folder: Path) -> None:
-        """command: the compiler, with what every unit needs. version: what it says of itself."""
+        """command: the compiler, with the flags of every unit. version: its output for --version."""
         self.command, self.folder = command, folder
         scripts = [_hash(word) for word in command if os.path.isfile(word)]  # such as zig_cc.py
         self.compiler = [version, *scripts, *command]
@@ -27,8 +28,8 @@ class Objects:
     def compile(
         self, name: str, source: str, flags: list[str], include: list[str], versions: str = ""
     ) -> str:
-        """-> the object's path. include: folders of headers. Files outside this folder are not looked at:
-        `versions` names what stands for them."""
+        """-> the object's path. include: folders of headers. versions: a text that stands for the headers
+        outside this folder, whose contents are not compared."""
         target, record = self.folder / f"{name}.o", self.folder / f"{name}.json"
         made_by = [*self.compiler, *flags, source, versions]
         try:
@@ -41,7 +42,7 @@ class Objects:
                 return str(target)
         except (OSError, ValueError):
             pass
-        record.unlink(missing_ok=True)  # an interrupted run leaves no record of an object half written
+        record.unlink(missing_ok=True)  # so an interrupted run leaves no record of a partial object
         rule = self.folder / f"{name}.d"
         command = [*self.command, *flags, *(f"-I{path}" for path in include)]
         subprocess.run([*command, "-MMD", "-MF", str(rule), "-c", source, "-o", str(target)], check=True)
@@ -52,8 +53,10 @@ class Objects:
 
 
 def prerequisites(rule: str) -> list[str]:
-    """The files that a compiler has read, from the rule for make that it writes with -MMD: separated by
-    spaces or continued lines, with `\\ `, `\\#` and `$$` for a space, # and $ in a name."""
+    """The input files of a compiler, from the rule for make that -MMD writes.
+
+    Spaces or continued lines separate names. In a name a space, # and $ are `\\ `, `\\#` and `$$`.
+    """
     files = rule.replace("\\\n", " ").partition(": ")[2]
     words = re.findall(r"(?:\\[ #]|\S)+", files)
     return [re.sub(r"\\([ #])|\$(\$)", r"\1\2", word) for word in words]

@@ -145,19 +145,52 @@ def layer_norm(
     axis: int | tuple[int, ...] | None = None,
     out: Array | None = None,
 ) -> Array:
-    """y = (x - mean) / sqrt(var + eps) * weight + bias, over the last axes, or over `axis`. As
-    torch.nn.functional.layer_norm.
+    """Layer norm over the last axes, or over `axis`, as torch.nn.functional.layer_norm.
 
-    x: (*, *normalized_shape), any rank. weight, bias: normalized_shape, or None for 1 and 0. mean and
-    (biased) var are taken over each row, that is over normalized_shape. eps >= 0.
-    axis: an axis of x, or one for each size of normalized_shape, in its order; None: the last ones. For
-    images (N, C, H, W), layer_norm(x, C, axis=1) normalises over the channels of each pixel. Other axes than
-    the last ones cost two copies of x.
-    out: where to write, of x's shape and the result's dtype: an array, or a torch tensor on the CPU that
-    needs no gradient; it may be x itself, and is what is returned. -> y, the shape of x.
+    Parameters
+    ----------
+    x : array_like of shape (*, *normalized_shape)
+        Real numbers of any dtype.
+    normalized_shape : int or tuple of int
+        Sizes of the normalised axes.
+    weight, bias : array_like of shape normalized_shape, optional
+        Gain and bias; 1 and 0 by default.
+    eps : float
+        Added to the variance; at least 0.
+    axis : int or tuple of int, optional
+        The axes of normalized_shape, in its order; by default the last ones. Other axes cost two copies of x.
+    out : array of x's shape, optional
+        Where to write y, of the result's dtype. It may be x, or a torch tensor on the CPU without gradient.
 
-    Source: Ba, Kiros, Hinton, Layer Normalization, arXiv 1607.06450, equation 3.
-    Raises ValueError for a wrong shape or eps, TypeError for what is not an array of real numbers.
+    Returns
+    -------
+    y : array of x's shape
+        The result, or `out`. It has the dtype of x; integers become floats.
+
+    Raises
+    ------
+    ValueError
+        For a wrong shape or eps.
+    TypeError
+        For other arguments than arrays of real numbers.
+
+    Notes
+    -----
+    Equation 3 of Ba, Kiros and Hinton 2016, arXiv 1607.06450::
+
+        y = (x - mean) / sqrt(var + eps) * weight + bias
+
+    mean and the biased var are taken over the normalised axes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import lnrnn
+    >>> lnrnn.layer_norm([1.0, 2.0, 3.0], 3, eps=0).round(3)
+    array([-1.225,  0.   ,  1.225])
+    >>> images = np.ones((2, 3, 8, 8), np.float32)
+    >>> lnrnn.layer_norm(images, 3, axis=1).shape  # over the channels of each pixel
+    (2, 3, 8, 8)
     """
     if axis is not None:
         return _over_axes(layer_norm, x, normalized_shape, axis, out, weight, bias, eps)
@@ -184,13 +217,31 @@ def rms_norm(
     axis: int | tuple[int, ...] | None = None,
     out: Array | None = None,
 ) -> Array:
-    """y = x / sqrt(mean(x^2) + eps) * weight, over the last axes, or over `axis`. As
-    torch.nn.functional.rms_norm.
+    """RMS norm over the last axes, or over `axis`, as torch.nn.functional.rms_norm.
 
-    x, normalized_shape, weight, axis, out, result and errors as in layer_norm; there is no mean to take off,
-    and no bias. eps >= 0, or None: the machine epsilon of the dtype in which it is computed.
+    Parameters
+    ----------
+    x, normalized_shape, weight, axis, out
+        As in `layer_norm`.
+    eps : float or None
+        Added to the mean square; at least 0. None is the machine epsilon of the computed dtype.
 
-    Source: Zhang, Sennrich, Root Mean Square Layer Normalization, arXiv 1910.07467, equation 4.
+    Returns
+    -------
+    y : array of x's shape
+        As from `layer_norm`, with the same errors.
+
+    Notes
+    -----
+    Equation 4 of Zhang and Sennrich 2019, arXiv 1910.07467::
+
+        y = x / sqrt(mean(x^2) + eps) * weight
+
+    Examples
+    --------
+    >>> import lnrnn
+    >>> lnrnn.rms_norm([3.0, 4.0], 2, eps=0).round(3)
+    array([0.849, 1.131])
     """
     if axis is not None:
         return _over_axes(rms_norm, x, normalized_shape, axis, out, weight, eps)
@@ -217,11 +268,31 @@ def layer_norm_backward(
     *,
     axis: int | tuple[int, ...] | None = None,
 ) -> tuple[Array, Array | None, Array | None]:
-    """Gradients of layer_norm: gy, x of one shape -> gx (that shape), gweight and gbias (normalized_shape).
+    """Gradients of `layer_norm`.
 
-    weight, bias, eps, axis: as there.
-    gweight is None if weight is, gbias is None if bias is. Computed in the dtype of x. Sums over rows are
-    kept in double precision and do not depend on the number of threads. Raises as layer_norm does.
+    Parameters
+    ----------
+    gy : array_like of x's shape
+        Gradient of y.
+    x, normalized_shape, weight, bias, eps, axis
+        As in `layer_norm`.
+
+    Returns
+    -------
+    gx : array of x's shape
+        Gradient of x, computed in the dtype of x.
+    gweight, gbias : array of shape normalized_shape, or None
+        Gradients of weight and bias, None without these. The sums have double precision; they do not depend
+        on the number of threads.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import lnrnn
+    >>> x = np.arange(6.0).reshape(2, 3)
+    >>> gx, gweight, gbias = lnrnn.layer_norm_backward(np.ones((2, 3)), x, 3, np.ones(3), np.zeros(3))
+    >>> gbias
+    array([2., 2., 2.])
     """
     if axis is not None:
         x, gy = input_array("x", x), real("gy", gy)
@@ -255,19 +326,19 @@ def _channels(x: Array) -> int:
 
 def _enough(x: Array) -> None:
     if x.shape[1] and x.size // x.shape[1] < 2:
-        raise ValueError(f"x must have more than 1 value per channel in training, got shape {x.shape}")
+        raise bad_value("x", "of more than 1 value per channel in training", x)
 
 
 def _running(name: str, value: Any, channels: int, training: bool) -> Array | None:
     """A running statistic: in training an array that can be updated in place."""
     if value is None:
         if not training:
-            raise ValueError(f"{name} must be an array of shape ({channels},) unless training, got None")
+            raise bad_value(name, f"an array of shape ({channels},) unless training", None)
         return None
     if not training:
         return shaped(name, value, (channels,), np.float64)
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
-        raise bad_type(name, "a numpy array of floats, since training updates it in place", value)
+        raise bad_type(name, "a numpy array of floats", value, "training updates it in place")
     return output(name, value, (channels,), value.dtype)
 
 
@@ -283,17 +354,58 @@ def batch_norm(
     *,
     out: Array | None = None,
 ) -> Array:
-    """y = (x - mean) / sqrt(var + eps) * weight + bias, per channel. As torch.nn.functional.batch_norm.
+    """Batch norm for each channel, as torch.nn.functional.batch_norm.
 
-    x: (N, C, *), rank 2 or more; a channel is axis 1. running_mean, running_var, weight, bias: (C,).
-    training=False: mean and var are the running ones. training=True: those of the batch (var biased), and the
-    running ones, if not None, become (1 - momentum) * running + momentum * batch, in place, with the batch's
-    unbiased variance.
-    out: as in layer_norm. -> y, the shape of x.
+    Parameters
+    ----------
+    x : array_like of shape (N, C, *)
+        Real numbers of any dtype; axis 1 has the channels.
+    running_mean, running_var : array_like of shape (C,), or None
+        Running statistics, read at inference. In training they must be arrays of floats, which are updated in
+        place, or None.
+    weight, bias : array_like of shape (C,), optional
+        Gain and bias; 1 and 0 by default.
+    training : bool
+        Whether to normalise with the statistics of the batch.
+    momentum : float
+        Weight of the batch in the new running statistics, in [0, 1].
+    eps : float
+        Added to the variance; at least 0.
+    out : array of x's shape, optional
+        As in `layer_norm`.
 
-    Source: Ioffe, Szegedy, Batch Normalization, arXiv 1502.03167, algorithms 1 and 2.
-    Raises ValueError for wrong shapes, eps or momentum, or one value per channel in training; TypeError for
-    what is not an array of real numbers.
+    Returns
+    -------
+    y : array of x's shape
+        The result, or `out`. It has the dtype of x; integers become floats.
+
+    Raises
+    ------
+    ValueError
+        For a wrong shape, eps or momentum, or one value per channel in training.
+    TypeError
+        For other arguments than arrays of real numbers.
+
+    Notes
+    -----
+    Algorithms 1 and 2 of Ioffe and Szegedy 2015, arXiv 1502.03167::
+
+        y = (x - mean) / sqrt(var + eps) * weight + bias
+        running = (1 - momentum) * running + momentum * batch        in training
+
+    In training mean and var are those of the batch. var is biased in y and unbiased in running_var.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import lnrnn
+    >>> mean, var = np.zeros(2), np.ones(2)
+    >>> y = lnrnn.batch_norm([[1.0, 5.0], [3.0, 9.0]], mean, var, training=True, eps=0)
+    >>> y
+    array([[-1., -1.],
+           [ 1.,  1.]])
+    >>> mean
+    array([0.2, 0.7])
     """
     y = _core.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps, out)
     if y is not None:
@@ -328,12 +440,33 @@ def batch_norm_backward(
     training: bool = True,
     eps: float = 1e-5,
 ) -> tuple[Array, Array | None, Array]:
-    """Gradients of batch_norm: gy, x (N, C, *) -> gx (N, C, *), gweight (C,) or None if weight is, gbias
-    (C,).
+    """Gradients of `batch_norm`.
 
-    training=True: mean and variance are functions of x, and the running ones are not read. training=False:
-    they are the running ones, constants. Computed in the dtype of x, sums in double precision. Raises as
-    batch_norm does.
+    Parameters
+    ----------
+    gy : array_like of x's shape
+        Gradient of y.
+    x, running_mean, running_var, weight, eps
+        As in `batch_norm`. The running statistics are read at inference only.
+    training : bool
+        Whether mean and variance are functions of x, not constants.
+
+    Returns
+    -------
+    gx : array of x's shape
+        Gradient of x, computed in the dtype of x.
+    gweight : array of shape (C,), or None
+        Gradient of weight, None without it. The sums have double precision.
+    gbias : array of shape (C,)
+        Gradient of bias.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import lnrnn
+    >>> gx, gweight, gbias = lnrnn.batch_norm_backward(np.ones((3, 2)), np.eye(3, 2))
+    >>> gbias
+    array([3., 3.])
     """
     found = _core.batch_norm_backward(gy, x, running_mean, running_var, weight, training, eps)
     if found is not None:
@@ -367,18 +500,55 @@ def _map(function: int, x: ArrayLike, out: Array | None) -> Array:
 
 
 def exp(x: ArrayLike, *, out: Array | None = None) -> Array:
-    """e^x in float32, within 2 ULP. x: any shape. out: float32 of x's shape, may be x."""
+    """e^x in float32, within 2 ULP.
+
+    Parameters
+    ----------
+    x : array_like
+        Real numbers of any shape, converted to float32.
+    out : array of float32 of x's shape, optional
+        Where to write the result. It may be x.
+
+    Returns
+    -------
+    y : array of float32 of x's shape
+        The result, or `out`.
+
+    Examples
+    --------
+    >>> import lnrnn
+    >>> lnrnn.exp([0.0, 1.0]).round(4)
+    array([1.    , 2.7183], dtype=float32)
+    """
     y = _core.map_f32(_EXP, x, out)
     return _map(_EXP, x, out) if y is None else y
 
 
 def tanh(x: ArrayLike, *, out: Array | None = None) -> Array:
-    """tanh(x) in float32, within 2 ULP. x: any shape. out: float32 of x's shape, may be x."""
+    """tanh(x) in float32, within 2 ULP.
+
+    Arguments and result are as in `exp`.
+
+    Examples
+    --------
+    >>> import lnrnn
+    >>> lnrnn.tanh([0.0, 1.0]).round(4)
+    array([0.    , 0.7616], dtype=float32)
+    """
     y = _core.map_f32(_TANH, x, out)
     return _map(_TANH, x, out) if y is None else y
 
 
 def sigmoid(x: ArrayLike, *, out: Array | None = None) -> Array:
-    """1 / (1 + e^-x) in float32, within 2 ULP. x: any shape. out: float32 of x's shape, may be x."""
+    """1 / (1 + e^-x) in float32, within 2 ULP.
+
+    Arguments and result are as in `exp`.
+
+    Examples
+    --------
+    >>> import lnrnn
+    >>> lnrnn.sigmoid([0.0, 1.0]).round(4)
+    array([0.5   , 0.7311], dtype=float32)
+    """
     y = _core.map_f32(_SIGMOID, x, out)
     return _map(_SIGMOID, x, out) if y is None else y

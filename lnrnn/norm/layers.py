@@ -65,21 +65,31 @@ class _Norm(Closed):
             object.__setattr__(self, "_tensors", {**self._tensors, **new})
 
     def train(self, mode: bool = True) -> Self:
-        """Switches to training (the default mode of a new layer), as in torch.nn. -> self."""
+        """Switch to training, the mode of a new layer, or with False to inference. Returns self."""
         self.training = flag("mode", mode)
         return self
 
     def eval(self) -> Self:
-        """Switches to inference. -> self."""
+        """Switch to inference. Returns self."""
         return self.train(False)
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Copies of parameters and statistics, by torch's names."""
+        """Return copies of parameters and statistics, by torch's names."""
         return {name: np.array(value) for name, value in self._tensors.items() if value is not None}
 
     def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
-        """Sets parameters and statistics, all in one step; every name must be there, with its shape. On an
-        error nothing changes."""
+        """Set all parameters and statistics in one step.
+
+        Parameters
+        ----------
+        state : mapping of str to array_like
+            An array for each name of `state_dict`, of its shape.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If a name is missing or unknown, or an array does not fit. Then nothing changes.
+        """
         new = checked(state, self.state_dict())
         if "num_batches_tracked" in new:
             counted("num_batches_tracked", new["num_batches_tracked"])
@@ -87,14 +97,30 @@ class _Norm(Closed):
 
 
 class LayerNorm(_Norm):
-    """lnrnn.layer_norm with parameters. As torch.nn.LayerNorm.
+    """`lnrnn.layer_norm` with parameters, as torch.nn.LayerNorm.
 
-    normalized_shape: an int or a tuple, the last axes of the input. eps >= 0. elementwise_affine: weight
-    (ones) and bias (zeros) of normalized_shape, float32, else None; bias=False: no bias. Call with x (*,
-    *normalized_shape).
+    Parameters
+    ----------
+    normalized_shape : int or tuple of int
+        Sizes of the last axes of x.
+    eps : float
+        Added to the variance; at least 0.
+    elementwise_affine : bool
+        Whether there are a weight of ones and a bias of zeros, float32 of normalized_shape.
+    bias : bool
+        Whether there is a bias.
 
-    weight, bias, eps and training may be assigned, and are checked then; a misspelt name raises
-    AttributeError.
+    Notes
+    -----
+    ``layer(x, out=None)`` computes y of x (*, *normalized_shape). weight, bias, eps and training may be
+    assigned. To read or set an unknown attribute raises AttributeError.
+
+    Examples
+    --------
+    >>> import lnrnn
+    >>> layer = lnrnn.LayerNorm(3)
+    >>> layer([[1.0, 2.0, 3.0]]).shape
+    (1, 3)
     """
 
     __slots__ = ("normalized_shape", "elementwise_affine")
@@ -132,18 +158,37 @@ class LayerNorm(_Norm):
 
 
 class BatchNorm(_Norm):
-    """lnrnn.batch_norm with parameters and running statistics. As torch.nn.BatchNorm1d, 2d, 3d: any rank >=
-    2.
+    """`lnrnn.batch_norm` with parameters and running statistics, as torch.nn.BatchNorm1d, 2d and 3d.
 
-    num_features: C, the size of axis 1. momentum: weight of a new batch in the running statistics, in [0, 1],
-    or None for the mean over all batches so far. affine: weight (ones) and bias (zeros), (C,).
-    track_running_stats=False: no running statistics, the batch's own are used in inference too. Call with x
-    (N, C, *).
+    Parameters
+    ----------
+    num_features : int
+        C, the size of axis 1.
+    eps : float
+        Added to the variance; at least 0.
+    momentum : float or None
+        Weight of a new batch in the running statistics, in [0, 1]. None takes the mean over all batches.
+    affine : bool
+        Whether there are a weight of ones and a bias of zeros, float32 of shape (C,).
+    track_running_stats : bool
+        Whether there are running statistics. Without them inference uses those of the batch.
 
-    weight, bias, running_mean, running_var (C,), num_batches_tracked (0 to 2**53, where it stays), eps,
-    momentum and training may be assigned, and are checked then; a misspelt name raises AttributeError.
-    Training makes new arrays of the running statistics. Where several threads train one layer, each batch is
-    added to what is there when it is done.
+    Notes
+    -----
+    ``layer(x, out=None)`` computes y of x (N, C, *). weight, bias, running_mean, running_var, eps, momentum,
+    training and num_batches_tracked (0 to 2**53) may be assigned. To read or set an unknown attribute raises
+    AttributeError. Training makes new arrays of the running statistics. Several threads may train one layer.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import lnrnn
+    >>> layer = lnrnn.BatchNorm(3)
+    >>> y = layer(np.ones((8, 3, 5)))
+    >>> layer.running_mean
+    array([0.1, 0.1, 0.1], dtype=float32)
+    >>> layer.eval()(np.ones((8, 3, 5))).shape
+    (8, 3, 5)
     """
 
     __slots__ = ("num_features", "momentum", "affine", "track_running_stats")

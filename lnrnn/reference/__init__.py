@@ -1,21 +1,20 @@
-"""The readable truth: every equation of lnrnn in float64 NumPy, one short function each.
+"""The reference implementation: each equation of lnrnn as a short function in float64 NumPy.
 
-Slow on purpose, and independent of the rest of the package: the kernels are tested against this package, and
-this package against finite differences, PyTorch and the ONNX node tests. Nothing here validates its input.
+It is slow, and independent of the rest of lnrnn. The kernels are tested against it. It is tested against
+finite differences, PyTorch and the ONNX node tests. The functions do not check their arguments.
 
-The activations and norms are in norms.py, the cells in cells.py, the time loop that all cells share in
-time_loop.py; everything public can be had from here.
+Symbols: T steps, B sequences, I inputs, H hidden units; sequences are (T, B, features). x_ = W_ih x and
+h_ = W_hh h, plus inner_bias_ih and inner_bias_hh if there are such. Numbers are float64, or longdouble for
+arguments of longdouble.
 
-Symbols: T steps, B sequences, I input features, H hidden units; sequences are time-major, (T, B, features).
-x_ = W_ih x and h_ = W_hh h, with a bias inside the norms if there is one: inner_bias_ih, inner_bias_hh.
-Numbers are float64, or longdouble where the caller passes longdouble (to judge the float64 kernels).
+The activations and norms are in norms.py, the cells in cells.py, their time loop in time_loop.py.
 """
 
 from __future__ import annotations
 
-# Names that are not in __all__ may be had from here too: types, and the steps of the cells.
+# Types and the steps of the cells can be imported from here too.
 # ruff: noqa: F401, F405
-from .cells import *  # noqa: F403  # what its __all__ names
+from .cells import *  # noqa: F403
 from .norms import (
     ACTIVATIONS,
     Array,

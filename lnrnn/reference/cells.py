@@ -1,11 +1,10 @@
-"""The reference's cells; lnrnn.reference says what the symbols are.
+"""The cells of lnrnn.reference, which explains the symbols.
 
 Sources. LSTM: Hochreiter, Schmidhuber 1997, with Gers' forget gate. GRU: Cho et al. 2014, with the reset
-gate after the product as in cuDNN and torch. Gates lie in torch's order: i, f, g, o and r, z, n. Placements
-of layer norm: "split" with the norm of c for the output is Ba, Kiros, Hinton 2016 (arXiv 1607.06450,
-supplement); "carry" is the LSTM of PyTorch's fastrnns benchmark and TensorFlow Addons; "gate" is that of
-Lingvo and icefall; "joint" of torchaudio's LSTM and DreamerV2's GRU. Batch norm: Cooijmans et al. 2016
-(arXiv 1603.09025).
+gate after the product as in cuDNN and torch. Gates are in torch's order: i, f, g, o and r, z, n. Layer norm:
+"split" with the norm of c for the output is Ba, Kiros, Hinton 2016 (arXiv 1607.06450, supplement). "carry" is
+the LSTM of PyTorch's fastrnns benchmark and TensorFlow Addons. "gate" is that of Lingvo and icefall. "joint"
+is that of torchaudio's LSTM and DreamerV2's GRU. Batch norm: Cooijmans et al. 2016 (arXiv 1603.09025).
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ __all__ = [
     "sum_of_sides_backward",
 ]
 
-# Of one step on the way back: the gradients of x_ and h_, and what reaches the old state not by h_.
+# Of one step: the gradients of x_ and h_, and that of the old state without its part through h_.
 Gradients = tuple[Array, Array, tuple[Any, ...]]
 GruGates = tuple[Array, Array, Array, Array]  # r, z, n, and the factor of r in the argument of n
 
@@ -120,18 +119,55 @@ def rnn(
     states_mask: ArrayLike | None = None,
     zoneout: ArrayLike | None = None,
 ) -> tuple[Array, Array, Tape]:
-    """One layer, one direction: h_t = f(gain (a_t - mu) / sigma + bias), a_t = W_hh h_{t-1} + W_ih x_t.
+    """An RNN of one layer and direction: h_t = f(gain (a_t - mu) / sigma + bias), a_t = x_ + h_.
 
-    x (T, B, I), weight_ih (H, I), weight_hh (H, H), gain, bias (H,), h0 (B, H); lengths (B,) in 0..T.
-    norm "layer" | "batch" | None; without a norm h_t = f(a_t + bias_ih + bias_hh) as in torch.nn.RNN.
-    placement "split" (layer norm): h_t = f(LN(x_; gain_ih, bias_ih) + LN(h_; gain_hh, bias_hh)).
-    Batch norm: `statistics` None takes mean and biased variance of each step from the sequences alive at it
-    (training); (mean, var), each (known steps, H), are used as given, beyond them as `overrun` says.
-    reverse: each sequence from its own end; its k-th step from there uses the k-th statistics.
-    states_mask (B, H): factors of h_{t-1} on its way to W_hh. zoneout: d in h_t = d h_{t-1} + (1 - d) h'_t, a
-    rate or a mask (T, B, H).
+    Parameters
+    ----------
+    x : array_like of shape (T, B, I)
+        Inputs.
+    weight_ih, weight_hh : array_like of shape (H, I) and (H, H)
+        Weights.
+    norm : {"layer", "batch"} or None
+        None is torch's cell: h_t = f(a_t + bias_ih + bias_hh).
+    placement : {"joint", "split"}
+        "split" is h_t = f(LN(x_; gain_ih, bias_ih) + LN(h_; gain_hh, bias_hh)).
+    gain, bias, gain_ih, bias_ih, gain_hh, bias_hh, inner_bias_ih, inner_bias_hh : array_like of shape (H,)
+        Parameters of the norms, each optional.
+    h0 : array_like of shape (B, H), optional
+        Initial state.
+    lengths : array_like of shape (B,), optional
+        Steps of each sequence, 0 to T.
+    nonlinearity : str
+        The name of f in ACTIVATIONS.
+    eps : float
+        Added to the variance.
+    statistics : (mean, var), optional
+        Batch norm: arrays (known steps, H). The default takes those of the active sequences.
+    overrun : {"raise", "last", "mean", "batch"}
+        The statistics beyond the known steps; see `statistics_at`.
+    reverse : bool
+        Whether to read each sequence from its end. The k-th step from there uses the k-th statistics.
+    states_mask : array_like of shape (B, H), optional
+        Factors of h_{t-1} in the product with W_hh.
+    zoneout : array_like, optional
+        d in h_t = d h_{t-1} + (1 - d) h'_t: a rate, or a mask (T, B, H).
 
-    Returns y (T, B, H), 0 past a length; h (B, H), the state at each sequence's own end; and the tape.
+    Returns
+    -------
+    y : array of shape (T, B, H)
+        Outputs, 0 past a length.
+    h : array of shape (B, H)
+        The state at each sequence's end.
+    tape : Tape
+        The argument of `rnn_backward`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lnrnn import reference
+    >>> y, h, tape = reference.rnn(np.ones((5, 2, 4)), np.eye(3, 4), np.eye(3))
+    >>> y.shape
+    (5, 2, 3)
     """
     if norm is None:
         biases = [real(b) for b in (bias_ih, bias_hh) if b is not None]
@@ -150,9 +186,18 @@ def rnn(
 def rnn_backward(
     tape: Tape, gy: ArrayLike, gh: ArrayLike | None = None
 ) -> tuple[Array, Array, dict[str, Array]]:
-    """From gy (T, B, H) and gh (B, H) to gx, gh0 and the gradients of the parameters that were given.
+    """The gradients gx, gh0 and those of the given parameters, from gy (T, B, H) and gh (B, H).
 
-    What gy holds past a sequence's length has no effect, for y is constant there.
+    Values of gy past a length have no effect, for y is constant there.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lnrnn import reference
+    >>> y, h, tape = reference.rnn(np.ones((5, 2, 4)), np.eye(3, 4), np.eye(3))
+    >>> gx, gh0, gradients = reference.rnn_backward(tape, np.ones_like(y))
+    >>> gx.shape, sorted(gradients)
+    ((5, 2, 4), ['weight_hh', 'weight_ih'])
     """
     gx, (gh0,), grads = run_backward(tape, gy, (gh,))
     if tape.options["norm"] is None and "bias" in grads:
@@ -209,23 +254,54 @@ def lstm(
     states_mask: ArrayLike | None = None,
     zoneout: tuple[ArrayLike | None, ArrayLike | None] | None = None,
 ) -> tuple[Array, State, Tape]:
-    """One layer, one direction of an LSTM: x (T, B, I), h0 and c0 (B, H), lengths (B,) in 0..T.
+    """An LSTM of one layer and direction. `lstm_step` has its equation.
 
-    parameters: dict of weight_ih (4H, I), weight_hh (4H, H), and of these, (4H,) each, those that there are:
-    norm None             bias_ih, bias_hh
-    "layer" split         gain_ih, bias_ih, gain_hh, bias_hh; inner_bias_ih, inner_bias_hh
-    "layer" joint, gate   gain, bias; inner_bias_ih, inner_bias_hh; the means are over 4H or the H of a gate
-    "batch"               gain_ih, gain_hh, bias
-    gain_c, bias_c (H,) belong to the norm of c: `cell` "out" | "carry" | None under layer norm, "out" under
-    batch norm.
+    Parameters
+    ----------
+    x : array_like of shape (T, B, I)
+        Inputs.
+    parameters : dict of str to array_like
+        weight_ih (4H, I), weight_hh (4H, H), and some of these, (4H,) each::
 
-    Batch norm: `statistics` None takes those of the sequences alive at each step; a dict of "ih", "hh", "c",
-    each (mean, var), each (known steps, width), is used as given, beyond it as `overrun` says.
+            norm None             bias_ih, bias_hh
+            "layer" split         gain_ih, bias_ih, gain_hh, bias_hh; inner_bias_ih, inner_bias_hh
+            "layer" joint, gate   gain, bias; inner_bias_ih, inner_bias_hh
+            "batch"               gain_ih, gain_hh, bias
 
-    states_mask, zoneout: as of rnn, zoneout a pair, of h and of c. What zoneout keeps of c is what is
-    carried: with cell "carry" the normalised c.
+        The norm of c has gain_c and bias_c, (H,).
+    norm : {"layer", "batch"} or None
+        The norm.
+    placement : {"split", "joint", "gate"}
+        Of layer norm. The means are over 4H, in "gate" over the H of a gate.
+    cell : {"out", "carry"} or None
+        The norm of c under layer norm. Batch norm has "out".
+    h0, c0 : array_like of shape (B, H), optional
+        Initial state.
+    statistics : dict of str to (mean, var), optional
+        Batch norm: arrays (known steps, width) for "ih", "hh" and "c". The default takes those of the active
+        sequences.
+    eps, lengths, overrun, reverse, states_mask
+        As in `rnn`.
+    zoneout : pair of array_like, optional
+        As in `rnn`, for h and for c, which with cell "carry" is the normalised one.
 
-    Returns y (T, B, H), 0 past a length; (h, c), each (B, H), at each sequence's own end; and the tape.
+    Returns
+    -------
+    y : array of shape (T, B, H)
+        Outputs, 0 past a length.
+    state : (h, c)
+        Arrays (B, H), at each sequence's end.
+    tape : Tape
+        The argument of `lstm_backward`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lnrnn import reference
+    >>> weights = {"weight_ih": np.eye(12, 4), "weight_hh": np.eye(12, 3)}
+    >>> y, (h, c), tape = reference.lstm(np.ones((5, 2, 4)), weights)
+    >>> y.shape
+    (5, 2, 3)
     """
     cell = {"layer": cell, "batch": "out", None: None}[norm]
     options = dict(placement=placement if norm == "layer" else "split", cell=cell)
@@ -239,7 +315,18 @@ def lstm(
 def lstm_backward(
     tape: Tape, gy: ArrayLike, gh: ArrayLike | None = None, gc: ArrayLike | None = None
 ) -> tuple[Array, State, dict[str, Array]]:
-    """From gy (T, B, H), gh and gc (B, H) to gx, (gh0, gc0) and the gradients of the parameters given."""
+    """The gradients gx, (gh0, gc0) and those of the given parameters, from gy (T, B, H), gh and gc (B, H).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lnrnn import reference
+    >>> weights = {"weight_ih": np.eye(12, 4), "weight_hh": np.eye(12, 3)}
+    >>> y, state, tape = reference.lstm(np.ones((5, 2, 4)), weights)
+    >>> gx, (gh0, gc0), gradients = reference.lstm_backward(tape, np.ones_like(y))
+    >>> gc0.shape
+    (2, 3)
+    """
     return run_backward(tape, gy, (gh, gc))
 
 
@@ -264,7 +351,7 @@ def gru_split(x_: Array, h_: Array, norm: Norm) -> GruGates:
 
 
 def gru_split_backward(gn: Array, gz: Array, r: Array, hn: Array, norm: Norm) -> tuple[Array, Array]:
-    """From the gradients of the arguments of n's tanh and z's sigmoid to those of x_ and h_."""
+    """The gradients of x_ and h_, from those of the arguments of n's tanh and z's sigmoid."""
     gr = gn * hn * r * (1 - r)
     return norm("ih", join(gr, gz, gn)), norm("hh", join(gr, gz, gn * r))
 
@@ -332,22 +419,39 @@ def gru(
     states_mask: ArrayLike | None = None,
     zoneout: ArrayLike | None = None,
 ) -> tuple[Array, Array, Tape]:
-    """One layer, one direction of a GRU: x (T, B, I), h0 (B, H), lengths (B,) in 0..T.
+    """A GRU of one layer and direction. `gru_step` has its equation.
 
-    parameters: dict of weight_ih (3H, I), weight_hh (3H, H), and of these, (3H,) each, those that there are:
-    norm None             bias_ih, bias_hh
-    "layer" split         gain_ih, bias_ih, gain_hh, bias_hh; inner_bias_ih, inner_bias_hh
-    "layer" joint, gate   gain, bias; inner_bias_ih, inner_bias_hh; the means are over 3H or the H of a gate
-    "batch"               gain_ih, gain_hh, bias
-    span, for split: None has on each side one norm over the 2H of r and z and one over the H of n, "all"
-    one over all 3H.
+    Parameters
+    ----------
+    x : array_like of shape (T, B, I)
+        Inputs.
+    parameters : dict of str to array_like
+        weight_ih (3H, I), weight_hh (3H, H), and some of the vectors of `lstm`, (3H,) each.
+    norm : {"layer", "batch"} or None
+        The norm.
+    placement : {"split", "joint", "gate"}
+        Of layer norm. The means of "joint" are over 3H, those of "gate" over the H of a gate.
+    span : {"all"} or None
+        For "split". None has one norm over the 2H of r and z and one over the H of n, on each side. "all" has
+        one over all 3H.
+    statistics : dict of str to (mean, var), optional
+        Batch norm: arrays (known steps, 3H) for "ih" and "hh". The default is as in `rnn`.
+    eps, h0, lengths, overrun, reverse, states_mask, zoneout
+        As in `rnn`. The h_{t-1} in z h_{t-1} is not dropped.
 
-    Batch norm: `statistics` None takes those of the sequences alive at each step; a dict of "ih", "hh", each
-    (mean, var), each (known steps, 3H), is used as given, beyond it as `overrun` says.
+    Returns
+    -------
+    y, h, tape
+        As from `rnn`.
 
-    states_mask, zoneout: as of rnn. The h_{t-1} in z h_{t-1} is not dropped.
-
-    Returns y (T, B, H), 0 past a length; h (B, H), at each sequence's own end; and the tape.
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lnrnn import reference
+    >>> weights = {"weight_ih": np.eye(9, 4), "weight_hh": np.eye(9, 3)}
+    >>> y, h, tape = reference.gru(np.ones((5, 2, 4)), weights)
+    >>> y.shape
+    (5, 2, 3)
     """
     options = dict(placement=placement if norm == "layer" else "split")
     kind = "all" if placement == "split" and span == "all" else placement
@@ -360,7 +464,18 @@ def gru(
 def gru_backward(
     tape: Tape, gy: ArrayLike, gh: ArrayLike | None = None
 ) -> tuple[Array, Array, dict[str, Array]]:
-    """From gy (T, B, H) and gh (B, H) to gx, gh0 and the gradients of the parameters given."""
+    """The gradients gx, gh0 and those of the given parameters, from gy (T, B, H) and gh (B, H).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lnrnn import reference
+    >>> weights = {"weight_ih": np.eye(9, 4), "weight_hh": np.eye(9, 3)}
+    >>> y, h, tape = reference.gru(np.ones((5, 2, 4)), weights)
+    >>> gx, gh0, gradients = reference.gru_backward(tape, np.ones_like(y))
+    >>> gh0.shape
+    (2, 3)
+    """
     gx, (gh0,), grads = run_backward(tape, gy, (gh,))
     return gx, gh0, grads
 
@@ -374,14 +489,30 @@ def calibrate(
     cell: Callable[..., Any] = rnn,
     **options: Any,
 ) -> tuple[Any, ...]:
-    """Population mean, biased variance and count per step, over all sequences of all batches alive at it.
+    """Mean, biased variance and count of each step, over the active sequences of all batches.
 
-    batches: pairs (x, lengths), lengths None for whole ones. All run together as one batch, each step
-    normalised by the statistics over all living sequences, so how they were divided into batches has no
-    effect.
+    All sequences run as one batch, so their division into batches has no effect.
 
-    cell: rnn, lstm or gru, which gets `parameters` and `options`. Returns mean, var, count of rnn,
-    and of the others a dict by site of (mean, var), and count.
+    Parameters
+    ----------
+    batches : iterable of (x, lengths)
+        Lengths None is for whole sequences.
+    cell : {rnn, lstm, gru}
+        Called with `parameters` and `options`.
+
+    Returns
+    -------
+    mean, var, count
+        Of `rnn`. The other cells return a dict of (mean, var) by site, and count.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lnrnn import reference
+    >>> batches = [(np.ones((5, 2, 4)), None), (np.zeros((3, 1, 4)), None)]
+    >>> mean, var, count = reference.calibrate(batches, np.eye(3, 4), np.eye(3))
+    >>> count
+    array([3, 3, 3, 2, 2])
     """
     arrays = [(real(x), n) for x, n in batches]
     whole = [(x, np.full(x.shape[1], x.shape[0]) if n is None else np.asarray(n)) for x, n in arrays]

@@ -1,8 +1,8 @@
-"""The reference's activations and norms; lnrnn.reference says what they are for.
+"""The activations and norms of lnrnn.reference.
 
 Sources. Layer norm: Ba, Kiros, Hinton 2016 (arXiv 1607.06450). Batch norm: Ioffe, Szegedy 2015 (arXiv
-1502.03167). Batch norm by time step, and what to do beyond the last known one: Cooijmans et al. 2016 (arXiv
-1603.09025).
+1502.03167). Batch norm by time step, and the policies beyond the last known one: Cooijmans et al. 2016
+(arXiv 1603.09025).
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ Activation = tuple[Callable[[Array], Array], Callable[[Array], Array]]
 
 
 def real(x: ArrayLike) -> Array:
-    """x as an array of float64, or of longdouble if it is one."""
+    """x as an array of float64, or longdouble if x has that dtype.
+
+    Examples
+    --------
+    >>> from lnrnn import reference
+    >>> reference.real([1, 2])
+    array([1., 2.])
+    """
     array: Array = np.asarray(x)
     return array.astype(np.result_type(array.dtype, np.float64), copy=False)
 
@@ -28,7 +35,14 @@ def real(x: ArrayLike) -> Array:
 
 
 def sigmoid(a: ArrayLike) -> Array:
-    """1 / (1 + exp(-a)), written so that exp never overflows."""
+    """1 / (1 + exp(-a)), without an overflow of exp.
+
+    Examples
+    --------
+    >>> from lnrnn import reference
+    >>> reference.sigmoid([-1000, 0])
+    array([0. , 0.5])
+    """
     a = real(a)
     z = np.exp(-np.abs(a))
     return np.asarray(np.where(a < 0, z, 1) / (1 + z))
@@ -48,7 +62,20 @@ ACTIVATIONS: dict[str, Activation] = {
 def standardize(a: Array, axis: int | tuple[int, ...], eps: float) -> tuple[Array, Array, Array]:
     """(a - mu) / sigma with mu = mean(a), sigma = sqrt(mean((a - mu)^2) + eps), means over `axis`.
 
-    Returns the standardised a, mu and the biased variance, the last two with `axis` kept as size 1.
+    Returns
+    -------
+    ahat : array of a's shape
+        The result.
+    mu, var : array
+        The mean and the biased variance; `axis` has size 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lnrnn import reference
+    >>> ahat, mu, var = reference.standardize(np.array([1.0, 3.0]), 0, 0.0)
+    >>> ahat
+    array([-1.,  1.])
     """
     mu = a.mean(axis, keepdims=True)
     var = ((a - mu) ** 2).mean(axis, keepdims=True)
@@ -58,9 +85,17 @@ def standardize(a: Array, axis: int | tuple[int, ...], eps: float) -> tuple[Arra
 def standardize_backward(
     g: Array, ahat: Array, var: Array, axis: int | tuple[int, ...] | None, eps: float
 ) -> Array:
-    """From the gradient g of ahat to that of `a`: (g - mean(g) - ahat mean(g ahat)) / sigma.
+    """The gradient of a from the gradient g of ahat: (g - mean(g) - ahat mean(g ahat)) / sigma.
 
-    axis None: mu and sigma were given numbers, not functions of a, and the gradient is g / sigma.
+    With axis None, mu and sigma are constants, and the gradient is g / sigma.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lnrnn import reference
+    >>> ahat, _, var = reference.standardize(np.array([1.0, 3.0]), 0, 0.0)
+    >>> reference.standardize_backward(np.ones(2), ahat, var, 0, 0.0)
+    array([0., 0.])
     """
     sigma = np.sqrt(var + eps)
     if axis is None:
@@ -70,13 +105,13 @@ def standardize_backward(
 
 
 def affine(ahat: Array, weight: ArrayLike | None, bias: ArrayLike | None) -> Array:
-    """weight ahat + bias, each of them optional."""
+    """weight ahat + bias; each may be None."""
     y: Array = ahat if weight is None else np.multiply(ahat, weight)
     return y if bias is None else np.add(y, bias)
 
 
 def _normalized_axes(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
-    """The trailing axes that layer norm runs over, as negative numbers."""
+    """The normalised axes, the last ones, as negative numbers."""
     ndim = np.size(normalized_shape)
     return tuple(range(-ndim, 0))
 
@@ -88,7 +123,18 @@ def layer_norm(
     bias: ArrayLike | None = None,
     eps: float = 1e-5,
 ) -> Array:
-    """y = weight (x - mu) / sigma + bias; mu, sigma over the trailing axes, of shape normalized_shape."""
+    """y = weight (x - mu) / sigma + bias; mu and sigma over the last axes, of shape normalized_shape.
+
+    Notes
+    -----
+    Equation 3 of Ba, Kiros and Hinton 2016, arXiv 1607.06450.
+
+    Examples
+    --------
+    >>> from lnrnn import reference
+    >>> reference.layer_norm([1, 3], 2, eps=0)
+    array([-1.,  1.])
+    """
     xhat, _, _ = standardize(real(x), _normalized_axes(normalized_shape), eps)
     return affine(xhat, weight, bias)
 
@@ -99,8 +145,19 @@ def rms_norm(
     weight: ArrayLike | None = None,
     eps: float | None = None,
 ) -> Array:
-    """y = weight x / sqrt(mean(x^2) + eps), the mean over the trailing axes; eps None: the epsilon of
-    float64 for that, else of float32.
+    """y = weight x / sqrt(mean(x^2) + eps), the mean over the last axes.
+
+    eps None is the machine epsilon of float64 if x has that dtype, else of float32.
+
+    Notes
+    -----
+    Equation 4 of Zhang and Sennrich 2019, arXiv 1910.07467.
+
+    Examples
+    --------
+    >>> from lnrnn import reference
+    >>> reference.rms_norm([3, 3], 2, eps=0)
+    array([1., 1.])
     """
     if eps is None:
         eps = float(np.finfo(np.float64 if np.asarray(x).dtype == np.float64 else np.float32).eps)
@@ -117,7 +174,16 @@ def layer_norm_backward(
     bias: ArrayLike | None = None,
     eps: float = 1e-5,
 ) -> tuple[Array, Array | None, Array | None]:
-    """(gx, gweight, gbias); the last two are None where the parameter is."""
+    """The gradients gx, gweight and gbias; None for a parameter that is None.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lnrnn import reference
+    >>> gx, gweight, gbias = reference.layer_norm_backward(np.ones((2, 3)), np.eye(2, 3), 3, bias=np.ones(3))
+    >>> gbias
+    array([2., 2., 2.])
+    """
     gy, axes = real(gy), _normalized_axes(normalized_shape)
     rows = tuple(range(gy.ndim - len(axes)))
     xhat, _, var = standardize(real(x), axes, eps)
@@ -128,7 +194,7 @@ def layer_norm_backward(
 
 
 def _channels(v: Any, ndim: int) -> Any:
-    """A vector of C entries (or None) shaped to broadcast along axis 1 of an array of that rank."""
+    """A vector (C,), or None, reshaped to broadcast along axis 1 of an array of that rank."""
     return None if v is None else real(v).reshape((1, -1) + (1,) * (ndim - 2))
 
 
@@ -147,11 +213,23 @@ def batch_norm(
     eps: float = 1e-5,
     num_batches_tracked: int = 0,
 ) -> tuple[Array, Any, Any]:
-    """y = weight (x - mu) / sigma + bias per channel (axis 1); returns y, new running mean and variance.
+    """y = weight (x - mu) / sigma + bias for each channel (axis 1). Returns y, new running mean and variance.
 
-    training: mu and the biased variance of this batch normalise, and new = (1 - momentum) old + momentum
-    batch, where the batch's variance counts unbiased. momentum None: the mean over all batches, of which
-    num_batches_tracked came before this one. Not training: the running statistics normalise and stay.
+    In training mu and the biased variance are those of the batch. The running statistics become
+    (1 - momentum) old + momentum batch, with the unbiased variance. With momentum None they are the mean over
+    all batches; num_batches_tracked is the number of earlier ones. At inference mu and the variance are the
+    running ones.
+
+    Notes
+    -----
+    Algorithms 1 and 2 of Ioffe and Szegedy 2015, arXiv 1502.03167.
+
+    Examples
+    --------
+    >>> from lnrnn import reference
+    >>> y, mean, var = reference.batch_norm([[1.0], [3.0]], [0], [1], training=True, eps=0)
+    >>> y.ravel(), mean
+    (array([-1.,  1.]), array([0.2]))
     """
     x = real(x)
     axes = _not_channels(x.ndim)
@@ -176,7 +254,16 @@ def batch_norm_backward(
     training: bool = True,
     eps: float = 1e-5,
 ) -> tuple[Array, Array | None, Array]:
-    """(gx, gweight, gbias); gweight is None if weight is. In training mu and sigma are functions of x."""
+    """The gradients gx, gweight (None without weight) and gbias. In training mu and sigma depend on x.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lnrnn import reference
+    >>> gx, gweight, gbias = reference.batch_norm_backward(np.ones((3, 2)), np.eye(3, 2))
+    >>> gbias
+    array([3., 3.])
+    """
     gy, x = real(gy), real(x)
     axes = _not_channels(x.ndim)
     if training:
@@ -193,11 +280,17 @@ def batch_norm_backward(
 
 
 def statistics_at(t: int, statistics: Moments, overrun: str) -> Moments | None:
-    """(mean, variance) of step t, each (H,); None where the living batch is to be used.
+    """Mean and variance of step t, (H,) each, from statistics (mean, var), (known steps, H) each.
 
-    statistics: (mean, var), each (known steps, H). Beyond the known steps `overrun` decides: "raise" refuses,
-    "last" repeats the last known step, "mean" averages means and variances over the known steps, "batch" is
-    None.
+    Beyond the known steps, `overrun` "raise" raises ValueError, "last" takes the last known step, and "mean"
+    averages means and variances over the known steps. "batch" returns None: use the current batch.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lnrnn import reference
+    >>> reference.statistics_at(7, (np.array([[1.0], [3.0]]), np.ones((2, 1))), "mean")
+    (array([2.]), array([1.]))
     """
     mean, var = statistics
     if t < len(mean):
@@ -212,7 +305,14 @@ def statistics_at(t: int, statistics: Moments, overrun: str) -> Moments | None:
 def pool_statistics(
     mean_a: Array, var_a: Array, n_a: int, mean_b: Array, var_b: Array, n_b: int
 ) -> tuple[Array, Array, int]:
-    """Mean, biased variance and count of the union of two samples of which these are known."""
+    """Mean, biased variance and count of the union of two samples, from their own.
+
+    Examples
+    --------
+    >>> from lnrnn import reference
+    >>> reference.pool_statistics(1.0, 0.0, 1, 3.0, 0.0, 1)
+    (2.0, 1.0, 2)
+    """
     n = n_a + n_b
     mean = (n_a * mean_a + n_b * mean_b) / n
     var = (n_a * (var_a + (mean_a - mean) ** 2) + n_b * (var_b + (mean_b - mean) ** 2)) / n
@@ -222,11 +322,20 @@ def pool_statistics(
 def update_step_statistics(
     old: tuple[Array, Array, Array], batch: tuple[Array, Array, Array], momentum: float | None
 ) -> tuple[Array, Array, Array]:
-    """Running (mean, var, count) per step after one training batch; arrays (S, H), (S, H), (S,).
+    """Running (mean, var, count) of each step after a training batch: arrays (S, H), (S, H), (S,).
 
-    A step seen for the first time is copied; after that new = (1 - momentum) old + momentum batch, or, if
-    momentum is None, the statistics of all sequences so far. The variance is biased throughout. The arrays
-    grow as needed.
+    A new step takes the values of the batch. Others become (1 - momentum) old + momentum batch, or with
+    momentum None the statistics of all sequences. Variances are biased. The arrays grow as needed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lnrnn import reference
+    >>> old = np.zeros((1, 2)), np.ones((1, 2)), np.array([4])
+    >>> batch = np.ones((3, 2)), np.ones((3, 2)), np.array([5, 5, 2])
+    >>> mean, var, count = reference.update_step_statistics(old, batch, 0.1)
+    >>> count
+    array([9, 5, 2])
     """
     steps, hidden = max(len(old[0]), len(batch[0])), batch[0].shape[1]
     mean, var, count = np.zeros((steps, hidden)), np.zeros((steps, hidden)), np.zeros(steps, np.int64)

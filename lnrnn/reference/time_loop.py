@@ -1,19 +1,20 @@
-"""The reference's time loop, one for all cells: forward and back, over the sequences alive at each step.
+"""The time loop of all cells of lnrnn.reference, forward and back, over the active sequences of each step.
 
-A cell is two functions of one step of L living sequences with H hidden units:
+A cell is two functions of one step of L active sequences with H hidden units:
 
     forward(options, x_, h_, state, norm) -> new state, kept
     backward(options, gstate, kept, norm) -> gx_, gh_, gold
 
-x_ = W_ih x + inner_bias_ih and h_ = W_hh h + inner_bias_hh are (L, gates * H). A state is a tuple of (L, H),
-the output h first. norm(site, a) is the norm at that site of the cell, on the way back its gradient; `kept`
-is what that way needs. g... is the gradient of the loss in ..., gold what reaches the old state not by h_.
+x_ = W_ih x + inner_bias_ih and h_ = W_hh h + inner_bias_hh are (L, gates * H). A state is a tuple of (L, H);
+the output h is first. norm(site, a) is the norm at that site of the cell, and in backward its gradient.
+`kept` is passed from forward to backward. gx_ is the gradient of x_, and so on. gold is the gradient of the
+old state, without its part through h_.
 
-The loop has two ways to drop, the same for all cells. Variational dropout of the states: h_ = W_hh (m h)
-with one m (B, H) for all steps (Gal, Ghahramani 2016, arXiv 1512.05287); what of the old state reaches the
-new one not by h_ is not dropped. Zoneout (Krueger et al. 2017, arXiv 1606.01305): in the place of the new
-state s' that the cell makes of the old s comes d s + (1 - d) s', where d is drawn for each step, sequence and
-unit in training, 0 or 1, and is its expectation at inference. An LSTM's h' is made of c' before that.
+All cells have two kinds of dropout. Variational dropout of the states is h_ = W_hh (m h) with one m (B, H)
+for all steps (Gal and Ghahramani 2016, arXiv 1512.05287). Other uses of the old state are not dropped.
+Zoneout (Krueger et al. 2017, arXiv 1606.01305) replaces the new state s' by d s + (1 - d) s', with the old
+state s. In training d is 0 or 1, drawn for each step, sequence and unit. At inference it is the expectation.
+An LSTM's h' is computed from c' before that.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ Backward = Callable[[Options, State, Any, Norm], tuple[Array, Array, tuple[Any, 
 
 @dataclass(frozen=True)
 class Site:
-    """Where a cell has a norm: the names of its gain and bias, and which gates it normalises together.
+    """A norm of a cell: the names of its gain and bias, and the gates that it normalises together.
 
-    spans: of each of its layer norms, side by side, the number of gates (H units each) that one mean is over.
-    first: the gate at which the site's share of gain and bias begins.
+    spans: the number of gates (H units each) of each mean. first: the gate at which the site's part of gain
+    and bias begins.
     """
 
     gain: str | None
@@ -60,31 +61,31 @@ class Site:
     first: int = 0
 
     def cut(self, a: Array) -> list[Array]:
-        """`a` (..., gates * H) in pieces that have a mean each."""
+        """`a` (..., gates * H) in pieces, one for each mean."""
         hidden = a.shape[-1] // sum(self.spans)
         return np.split(a, hidden * np.cumsum(self.spans)[:-1], axis=-1)
 
     def share(self, width: int) -> slice:
-        """The slice of gain and bias that belongs to the site's `width` units."""
+        """The slice of gain and bias for the site's `width` units."""
         start = self.first * width // sum(self.spans)
         return slice(start, start + width)
 
 
 @dataclass
 class Normed:
-    """What a norm leaves for the way back."""
+    """Results of a norm that its gradient needs."""
 
     ahat: Array  # (L, W) the standardised input; the input itself without a norm
     mean: Array | None
-    var: Array | None  # what normalised it, broadcastable to (L, W)
-    axis: int | None  # over which axis they were taken; None if they were given
+    var: Array | None  # both broadcast to (L, W)
+    axis: int | None  # of the mean; None for given statistics
 
 
 def normalize(a: Array, kind: str | None, eps: float, site: Site, given: Moments | None = None) -> Normed:
-    """The norm before gain and bias, as Normed.
+    """The norm before gain and bias.
 
-    kind "layer": over the units of each row, piece by piece. "batch": over the rows, or with the `given`
-    (mean, variance) of this step. None: no norm.
+    kind "layer" is over the units of each row, piece by piece. "batch" is over the rows, or uses the `given`
+    (mean, variance) of this step. None is no norm.
     """
     if kind is None:
         return Normed(a, None, None, None)
@@ -100,7 +101,7 @@ def normalize(a: Array, kind: str | None, eps: float, site: Site, given: Moments
 
 
 def normalize_backward(g: Array, normed: Normed, kind: str | None, eps: float, site: Site) -> Array:
-    """From the gradient of ahat to that of `a`."""
+    """The gradient of `a` from that of ahat."""
     if kind is None or normed.var is None:
         return g
     if normed.axis != -1:
@@ -112,16 +113,16 @@ def normalize_backward(g: Array, normed: Normed, kind: str | None, eps: float, s
 
 @dataclass
 class Norms:
-    """The norms of a cell at one time step: gain (a - mu) / sigma + bias at each of its sites.
+    """The norms of a cell at one time step: gain (a - mu) / sigma + bias at each site.
 
-    A site that the cell does not have leaves its input as it is; so does a gain or bias that is not there.
+    At other sites the input is unchanged. Gain and bias are optional.
     """
 
     sites: dict[str, Site]
     kind: str | None
     eps: float
     parameters: dict[str, Array]
-    given: dict[str, Moments | None]  # site -> what is to be used, None for the moments of the batch
+    given: dict[str, Moments | None]  # by site; None: the moments of the batch
     at: dict[str, Normed] = field(default_factory=dict)
 
     def forward(self, name: str, a: Array) -> Array:
@@ -135,7 +136,7 @@ class Norms:
         return affine(self.at[name].ahat, gain, bias)
 
     def backward(self, grads: dict[str, Array], name: str, gz: Array) -> Array:
-        """From the gradient of the site's output to that of its input; adds to those of gain and bias."""
+        """The gradient of the site's input from that of its output. Adds to those of gain and bias."""
         site = self.sites.get(name)
         if site is None:
             return gz
@@ -152,7 +153,15 @@ class Norms:
 
 
 def reverse_sequences(x: Array, lengths: Array) -> Array:
-    """Each sequence of x (T, B, ...) back to front within its own length, 0 beyond; its own inverse."""
+    """Reverse each sequence of x (T, B, ...) within its length; 0 beyond. It is its own inverse.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lnrnn import reference
+    >>> reference.reverse_sequences(np.array([[1], [2], [3]]), [2]).ravel()
+    array([2, 1, 0])
+    """
     y = np.zeros_like(x)
     for b, n in enumerate(lengths):
         y[:n, b] = x[:n, b][::-1]
@@ -161,25 +170,44 @@ def reverse_sequences(x: Array, lengths: Array) -> Array:
 
 @dataclass
 class Step:
-    """What one time step leaves for the way back. Rows are those of the living sequences only."""
+    """The record of one time step, with rows for the L active sequences only.
 
-    alive: Array  # (L,) which sequences are alive
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lnrnn import reference
+    >>> x, weight = np.ones((2, 3, 4)), np.eye(4)
+    >>> _, _, tape = reference.rnn(x, weight, weight, lengths=[2, 1, 2])
+    >>> tape.steps[1].alive
+    array([0, 2])
+    """
+
+    alive: Array  # (L,) the active sequences
     x: Array  # (L, I)
-    h: Array  # (L, H) the output before the step, as W_hh takes it
+    h: Array  # (L, H) the factor of W_hh
     norms: Norms
     kept: Any
 
     @property
     def ahat(self) -> Array:
-        """(L, H) what an RNN's one norm gives before gain and bias; without a norm the pre-activation."""
+        """(L, H): the result of an RNN's norm before gain and bias; without a norm the pre-activation."""
         return self.norms.at[""].ahat
 
 
 @dataclass
 class Tape:
-    """One run: its options, among them the parameters, and its steps.
+    """The record of a run: options, parameters, steps, and batch norm's statistics.
 
-    Under batch norm also the statistics of the living batch at the steps where they were used.
+    The statistics are those of the active sequences, at the steps that used them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lnrnn import reference
+    >>> x, weight = np.ones((2, 3, 4)), np.eye(4)
+    >>> _, _, tape = reference.rnn(x, weight, weight, norm="batch")
+    >>> tape.mean.shape, tape.count
+    ((2, 4), array([3, 3]))
     """
 
     options: Options
@@ -221,11 +249,11 @@ def run(
     states_mask: ArrayLike | None,
     zoneout: Sequence[ArrayLike | None],
 ) -> tuple[Array, State, Tape]:
-    """One layer, one direction, from x (T, B, I) and a state, each part (B, H) or None for zero.
+    """One layer in one direction, from x (T, B, I) and a state, (B, H) each, or None for zero.
 
-    statistics: site -> (mean, var), each (known steps, W), or None. states_mask (B, H): m, or None for 1.
-    zoneout: d of each state, or None for 0: what broadcasts to (T, B, H), in the order of x's steps in either
-    direction. Returns y, 0 past a length, the state at each sequence's own end, and the tape.
+    statistics: by site (mean, var), each (known steps, W), or None. states_mask: m (B, H), or None for 1.
+    zoneout: d of each state, broadcast to (T, B, H), in the order of x; None is 0. Returns y, 0 past a
+    length, the state at each sequence's end, and the tape.
     """
     forward, backward = cell
     x, p = real(x), {name: real(v) for name, v in parameters.items() if v is not None}
@@ -273,7 +301,7 @@ def zoned(zoneout: Zoneout, t: int, alive: Array, old: State, new: State) -> Sta
 
 
 def zoned_backward(zoneout: Zoneout, t: int, alive: Array, g: State) -> tuple[State, State]:
-    """From the gradient of what `zoned` gives to those of the new state and of the old one."""
+    """The gradients of the new and of the old state, from that of the result of `zoned`."""
     factors = [np.zeros(1) if d is None else d[t, alive] for d in zoneout]
     each = list(zip(factors, g, strict=True))
     return tuple((1 - d) * part for d, part in each), tuple(d * part for d, part in each)
@@ -282,7 +310,7 @@ def zoned_backward(zoneout: Zoneout, t: int, alive: Array, g: State) -> tuple[St
 def used_statistics(
     steps: Sequence[Step], sites: Mapping[str, Site], hidden: int
 ) -> tuple[dict[str, Moments], Array]:
-    """Those of the living batch where they were used: site -> (mean, var), and how many were alive."""
+    """Statistics of the active sequences where they were used: (mean, var) by site, and their number."""
     used = [s for s in steps if any(normed.axis == 0 for normed in s.norms.at.values())]
     statistics = {}
     for name, site in sites.items():
@@ -295,10 +323,10 @@ def used_statistics(
 def run_backward(
     tape: Tape, gy: ArrayLike, gstate: Sequence[ArrayLike | None]
 ) -> tuple[Array, State, dict[str, Array]]:
-    """Back-propagation through time: from gy (T, B, H) and the gradient of the last state, each part (B, H)
-    or None for zero, to gx, that of the initial state, and those of the parameters given to the forward run.
+    """Back-propagation through time, from gy (T, B, H) and the gradient of the last state.
 
-    What gy holds past a sequence's length has no effect, for y is constant there.
+    gstate: (B, H) each, or None for zero. Returns gx, the gradient of the initial state, and those of the
+    parameters of the forward run. Values of gy past a length have no effect, for y is constant there.
     """
     p, gy = tape.parameters, real(gy)
     if tape.reverse:

@@ -1,1 +1,1 @@
-"""Recurrent networks: what a user makes and calls, how it is trained, and what it computes with."""
+"""Recurrent networks: their classes, calls, streams, training and statistics."""

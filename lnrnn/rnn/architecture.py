@@ -1,4 +1,4 @@
-"""What is fixed when a network is made, in one object that never changes."""
+"""The unchanging description of a network: its cell, arguments, and the names and shapes of its arrays."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any
 
-from ..errors import bad_value, choice, flag, integer
+from ..errors import bad_type, bad_value, choice, flag, integer
 from .cells import NONLINEARITIES, Cell, Nonlinearity
 from .parameters import suffixes, vectors
 from .sites import Norm, norm_sites, statistics_sides
@@ -18,14 +18,15 @@ LIMIT = 2**31 - 1  # of a size, so that no product of two overflows
 
 @dataclass(frozen=True)
 class Architecture:
-    """The cell, and the arguments of a model's constructor, checked (see `checked`). norm: resolved for the
-    cell. nonlinearity: "tanh" where the cell leaves no choice.
+    """The cell and the checked arguments of a model's constructor. `checked` makes it.
 
-    And what follows from them. arguments: those of the model's constructor by name, in its order, less
-    dropout, seed and rng. suffixes: what the names of each layer and direction end in, in the order of the
-    state's first axis. sides: what batch norm keeps statistics of in each layer, and how wide; nothing for
-    another norm. gradients: for each layer and direction the names of what the compiled module gives the
-    gradients of, in its order. shapes: the trainable parameters by name, layer after layer.
+    norm: resolved for the cell. nonlinearity: "tanh" for a cell without a choice.
+
+    The other fields follow from these. arguments: of the model's constructor by name, in its order, without
+    dropout, seed and rng. suffixes: the endings of names for each layer and direction, in the order of the
+    state's first axis. sides: the widths of batch norm's statistics in each layer, by side; empty for other
+    norms. gradients: the names of the gradients from the compiled module, in its order, for each layer and
+    direction. shapes: of the trainable parameters by name, layer after layer.
     """
 
     cell: Cell
@@ -37,8 +38,8 @@ class Architecture:
     batch_first: bool
     bidirectional: bool
     norm: Norm
-    # Computed at once and not when first asked for: functools.cached_property would hold a lock for the
-    # class, which a fork in another thread leaves locked in the child.
+    # Not functools.cached_property: its lock for the class (before Python 3.12) may stay locked in a child
+    # that another thread forks.
     arguments: Mapping[str, Any] = field(init=False, repr=False, compare=False)
     suffixes: tuple[str, ...] = field(init=False, repr=False, compare=False)
     sides: Mapping[str, int] = field(init=False, repr=False, compare=False)
@@ -64,11 +65,11 @@ class Architecture:
         cls, cell: Cell, *, input_size: Any, hidden_size: Any, num_layers: Any, nonlinearity: Any = "tanh",
         bias: Any, batch_first: Any, bidirectional: Any, norm: Any,
     ) -> Architecture:  # fmt: skip
-        """Of arguments as a user gives them. Raises ValueError or TypeError that names the wrong one."""
+        """The architecture for a user's arguments. Raises ValueError or TypeError for a wrong one."""
         for name, value in (("nonlinearity", nonlinearity), ("bias", bias)):
             named = isinstance(value, str) and value in ("layer", "batch")
             if named or isinstance(value, (LayerNormSpec, BatchNormSpec)):
-                raise TypeError(f"{name} must not be a norm, got {value!r}: give the norm by name, norm=...")
+                raise bad_type(name, "no norm", value, "give the norm by name, norm=...")
         nonlinearity = choice("nonlinearity", nonlinearity, NONLINEARITIES)
         input_size = integer("input_size", input_size, 1, LIMIT)
         hidden_size = integer("hidden_size", hidden_size, 1, LIMIT)
@@ -111,7 +112,6 @@ class Architecture:
 
 @lru_cache
 def argument_names(cell: Cell) -> tuple[str, ...]:
-    """The arguments of the constructor of that cell's model that a network is described by, in its
-    order."""
+    """The arguments of that cell's model that describe a network, in the constructor's order."""
     names = (each.name for each in fields(Architecture) if each.init and each.name != "cell")
     return tuple(name for name in names if cell.nonlinear or name != "nonlinearity")

@@ -1,7 +1,7 @@
-"""A batch of sequences as the engine wants it: time first, float32, lengths checked.
+"""A batch of sequences in the engine's form: time first, float32, lengths checked.
 
-What is checked here is what is used: other threads may change an array's shape, or the lengths in it, at any
-time, so shapes are read from a view of its own and lengths from a copy.
+Other threads may change the caller's arrays at any time. So the checks read shapes from a new view and
+lengths from a copy, and these are used.
 """
 
 from __future__ import annotations
@@ -12,37 +12,39 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..errors import bad_type, bad_value, real
+from ..errors import bad_type, bad_value, message, real
 from .cells import Cell
 
 Array = np.ndarray
 FLOAT32 = np.dtype(np.float32)
 INT64 = np.dtype(np.int64)
 
-# What a call returns and a stream holds: h, or (h, c) of a cell with a cell state.
+# The state of a call and a stream: h, or (h, c) for a cell with a cell state.
 State = TypeVar("State", bound="Array | tuple[Array, Array]", covariant=True)
 
 
 def refuse_packed(x: Any, batch_first: bool) -> None:
-    """Raises TypeError for a PackedSequence of torch, which has its lengths inside."""
+    """Raises TypeError for torch's PackedSequence."""
     if type(x).__name__ == "PackedSequence" and hasattr(x, "batch_sizes"):
-        raise TypeError(
-            "x must be an array of padded sequences, got a PackedSequence: x, lengths = "
-            f"torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first={batch_first}), "
-            "and give lengths=lengths"
-        )
+        do = "x, lengths = torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first="
+        do += f"{batch_first}), and give lengths=lengths"
+        raise TypeError(message("x", "an array of padded sequences", "a PackedSequence", do))
 
 
 def rows_as_they_are(x: Array) -> bool:
-    """Whether C takes float32 x (.., D) of two or three axes where it stands: aligned, the values of a row
-    side by side, and rows whole floats apart."""
+    """Whether C can read float32 x (.., D) of two or three axes in place.
+
+    It must be aligned, with contiguous rows whose distances are multiples of 4 bytes.
+    """
     step = x.strides
     return step[-1] == 4 and not (step[0] | step[-2]) % 4 and x.flags.aligned
 
 
 def integers(name: str, value: Any) -> Array:
-    """value as an array: integers of all types that int64 holds as contiguous int64, which is all that the
-    compiled module reads. No copy of what is that already."""
+    """value as an array; integers that int64 holds as contiguous int64, for the compiled module.
+
+    An array that is contiguous int64 is not copied.
+    """
     given = real(name, value)
     kind = given.dtype
     if kind is INT64 and given.flags.c_contiguous:
@@ -53,8 +55,7 @@ def integers(name: str, value: Any) -> Array:
 def checked_batch(
     x: ArrayLike, lengths: ArrayLike | None, input_size: int, batch_first: bool
 ) -> tuple[Array, Array | None, bool]:
-    """-> x (T, B, D) float32, lengths (B,) int64 or None for whole ones, whether it came without a batch
-    axis."""
+    """-> x (T, B, D) float32, lengths (B,) int64 or None, and whether x had no batch axis."""
     if type(x) is not np.ndarray or x.dtype is not FLOAT32:
         refuse_packed(x, batch_first)
         x = real("x", x)
@@ -100,7 +101,8 @@ def checked_ragged(values: ArrayLike, offsets: ArrayLike, input_size: int) -> tu
     falls = np.flatnonzero(np.diff(found) < 0)
     if len(falls):
         k = int(falls[0])
-        raise ValueError(f"offsets must not fall, got {found[k]} and then {found[k + 1]}, of sequence {k}")
+        got = f"{found[k]} and then {found[k + 1]}, of sequence {k}"
+        raise ValueError(message("offsets", "in ascending order", got))
     if found[0] < 0 or found[-1] > len(x):
         wrong = int(found[0] if found[0] < 0 else found[-1])
         raise bad_value("offsets", f"between 0 and the {len(x)} rows of values", wrong)
@@ -108,8 +110,7 @@ def checked_ragged(values: ArrayLike, offsets: ArrayLike, input_size: int) -> tu
 
 
 def states(name: str, value: Any, cell: Cell) -> list[tuple[str, Any]]:
-    """An argument that says a state, as h, or as h and c where the cell has both: what to call each, and the
-    value."""
+    """The name and value of each state of an argument: h, or h and c."""
     if cell.states == 1:
         return [(name, value)]
     if not isinstance(value, (tuple, list)) or len(value) != 2:
@@ -127,9 +128,9 @@ def as_caller(y: Any, unbatched: bool, batch_first: bool) -> Any:
     return y[:, 0] if unbatched else y.swapaxes(0, 1) if batch_first else y
 
 
-# The cell says which of the two states it is.
+# The cell decides which type State is.
 def as_state(found: Sequence[Array], unbatched: bool = False) -> State:  # type: ignore[type-var]
-    """Arrays (num_layers * directions, B, H) -> h, or (h, c), as the caller has it."""
+    """Arrays (num_layers * directions, B, H) -> h, or (h, c), in the caller's layout."""
     if unbatched:
         found = [s[:, 0] for s in found]
     return cast(State, found[0] if len(found) == 1 else tuple(found))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import bad_type
+from ..errors import bad_type, bad_value, message
 from . import engine
 from .architecture import Architecture
 from .batches import checked_batch
@@ -19,14 +19,15 @@ Array = np.ndarray
 
 
 def joined(made: Architecture, batches: Iterable[Any]) -> tuple[Array, Rows]:
-    """All sequences side by side: x (T, B, D) and its rows. batches: see Network.calibrate. Raises
-    ValueError, TypeError or SequenceTooLongError for what calibrate cannot take."""
+    """All sequences in one batch: x (T, B, D) and its rows. batches: see Network.calibrate.
+
+    Raises ValueError, TypeError or SequenceTooLongError for wrong batches.
+    """
     if made.batch_norm is None:
-        raise ValueError("calibrate belongs to batch norm, and this network has none")
+        raise bad_value("norm", "batch norm for calibrate", made.norm)
     if hasattr(batches, "ndim") or not isinstance(batches, Iterable):
-        raise bad_type(
-            "batches", "an iterable of x, (x, lengths) or (x, lengths, resets), not one array", batches
-        )
+        expected = "an iterable of x, (x, lengths) or (x, lengths, resets)"
+        raise bad_type("batches", expected, batches, "put one array into a list")
     parts = []
     for batch in batches:
         x, lengths, resets = batch, None, None
@@ -40,7 +41,7 @@ def joined(made: Architecture, batches: Iterable[Any]) -> tuple[Array, Rows]:
     lengths = np.concatenate([n for _, n, _ in parts]) if parts else np.empty(0, np.int64)
     T, B = int(lengths.max(initial=0)), len(lengths)
     if T == 0:
-        raise ValueError("batches must hold at least one sequence of at least one step, got none")
+        raise ValueError(message("batches", "at least one sequence of at least one step", "none"))
     x, fresh, at = np.zeros((T, B, made.input_size), np.float32), np.zeros((T, B), bool), 0
     for part, n, resets in parts:
         x[: min(len(part), T), at : at + len(n)] = part[:T]
@@ -53,8 +54,7 @@ def joined(made: Architecture, batches: Iterable[Any]) -> tuple[Array, Rows]:
 
 
 def statistics(snapshot: Snapshot, x: Array, rows: Rows) -> dict[str, StepStatistics]:
-    """Of every layer and direction, by suffix, where all sequences, and parts of such, go through time
-    together."""
+    """Statistics of every layer and direction by suffix, over all rows as one batch."""
     made, T, B = snapshot.architecture, rows.longest, x.shape[1]
     seen = [blank(made.sides, T) for _ in made.suffixes]
     start = engine.state_arrays(made, "h0", None, B, False)

@@ -1,4 +1,4 @@
-"""The table of recurrent cells: what tells one from another before anything is computed."""
+"""The table of recurrent cells."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ NONLINEARITIES: tuple[Nonlinearity, ...] = get_args(Nonlinearity)
 class Cell:
     """A row of the table.
 
-    name: as in this module, and of the class in models.py and in the compiled module's CellKind. gates: how
-    many blocks of H rows the weights have. states: 1, h, or 2, h and the cell state c. placement: of layer
-    norm in Ba et al. 2016, the default. spans: with placement "split", how many gates each norm of a side is
-    over, in the order of the rows. nonlinear: whether its nonlinearity is an argument.
+    name: in this module, of the class in models.py, and in the compiled module's CellKind. gates: the number
+    of blocks of H rows in the weights. states: 1 for h, 2 for h and the cell state c. placement: the default,
+    which is that of Ba et al. 2016. spans: with placement "split", the number of gates of each norm of a
+    side, in the order of the rows. nonlinear: whether the nonlinearity is an argument.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Cell:
     nonlinear: bool = False
 
     def __reduce__(self) -> str:
-        return self.name  # a copy, pickled or not, is the one of this module: cells are compared by `is`
+        return self.name  # copies and pickles are the object of this module: cells are compared by `is`
 
 
 RNN = Cell("RNN", 1, 1, "joint", (1,), nonlinear=True)

@@ -1,5 +1,7 @@
-"""What a training run keeps of a layer that forgets its steps: the states every K steps (Chen et al. 2016,
-arXiv 1604.06174). The backward pass computes the steps between two of them again, the last ones first."""
+"""Checkpoints of a training run: the states every K steps of a layer (Chen et al. 2016, arXiv 1604.06174).
+
+The backward pass computes the steps between two checkpoints again, beginning with the last ones.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,12 @@ Array = np.ndarray
 
 
 def alone(layer: Layer) -> Network:
-    """A network of this layer in its direction."""
+    """A network with this one layer and direction."""
     return Network((layer,), 1, False, LAST_STEP)
 
 
 def _training(statistics: Any, masks: MaskArrays | None, tape: Array | None = None) -> Training:
-    """Of one layer in one direction."""
+    """The arrays of a run of one layer in one direction."""
     return Training(
         None if statistics is None else [statistics],
         None if tape is None else [tape],
@@ -33,8 +35,7 @@ def _training(statistics: Any, masks: MaskArrays | None, tape: Array | None = No
 
 
 class Checkpoints:
-    """Of one layer in one direction: the states before the steps 0, K, 2 K ... of each row, kept by
-    `forward`, which runs it."""
+    """The states of a layer and direction before the steps 0, K, 2 K ... of each row, from `forward`."""
 
     def __init__(self, every: int) -> None:
         self.every = every
@@ -54,8 +55,7 @@ class Checkpoints:
         self, network: Network, reverse: bool, *, x: Array, y: Array, before: list[Array], after: list[Array],
         rows: Array, statistics: Mapping[str, Any] | None, masks: MaskArrays | None,
     ) -> None:  # fmt: skip
-        """As Network.forward, of one layer and direction. before, after: the states (states, H), h, or h and
-        c."""
+        """Network.forward for one layer and direction. before, after: h, or h and c, (states, H) each."""
         for old, new in zip(before, after, strict=True):
             new[...] = old
         _blank_past_the_end(y, rows)
@@ -124,7 +124,7 @@ class Checkpoints:
 
 
 def _steps(rows: Array, t0: int, t1: int, reverse: bool) -> Array:
-    """The table of these rows with the steps t0 .. t1 - 1 alone, from the row's own end if reverse."""
+    """The table of these rows for the steps t0 .. t1 - 1 only, counted from the row's end if reverse."""
     found, end = rows.copy(), np.minimum(rows[:, LENGTH], t1)
     found[:, FIRST] += rows[:, LENGTH] - end if reverse else t0
     found[:, LENGTH] = end - t0

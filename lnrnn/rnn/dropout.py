@@ -1,4 +1,4 @@
-"""The masks of a training run: what dropout and zoneout draw."""
+"""The random masks of a training run, for dropout and zoneout."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .batches import FLOAT32
 from .specs import DropoutSpec
 
 Array = np.ndarray
-# Factors of h on its way to W_hh, (B, H); where zoneout keeps the old h, and the old c, (T, B, H).
+# Factors of h in the product with W_hh, (B, H); where zoneout keeps the old h, and the old c, (T, B, H).
 MaskArrays = tuple[Array | None, Array | None, Array | None]
 DRAWN = 2**16  # numbers that are drawn at a time
 
-# The first number of a stream's spawn key: what it is drawn for.
+# The first number of a generator's spawn key: the use of its numbers.
 BETWEEN, INPUTS, STATES, ZONEOUT_H, ZONEOUT_C = range(5)
 
 
-Entropy = int | Sequence[int] | None  # as np.random.SeedSequence takes it
+Entropy = int | Sequence[int] | None  # an argument of np.random.SeedSequence
 
 
 def checked_seed(seed: Any) -> Entropy:
@@ -42,8 +42,11 @@ def checked_seed(seed: Any) -> Entropy:
 
 
 def drawn(entropy: Entropy, key: tuple[int, int, int], shape: tuple[int, ...], rate: float) -> Array:
-    """Booleans, True with the probability rate, in the order of the axes. Each key (what for, layer,
-    direction) has a stream of Philox of its own, whose raw numbers are the same in every version of NumPy."""
+    """Booleans, True with the probability rate, in the order of the axes.
+
+    Each key (use, layer, direction) has its own Philox generator. Its raw numbers are the same in every
+    version of NumPy.
+    """
     numbers = np.random.Philox(np.random.SeedSequence(entropy, spawn_key=key))
     found = np.empty(shape, bool)
     flat, below = found.reshape(-1), np.uint32(min(round(rate * 2**32), 2**32 - 1))
@@ -55,18 +58,17 @@ def drawn(entropy: Entropy, key: tuple[int, int, int], shape: tuple[int, ...], r
 
 
 def factors(dropped: Array, rate: float) -> Array:
-    """What multiplies values of which these are dropped, float32: 0, or 1 / (1 - rate)."""
+    """Factors, float32: 0 for dropped values, 1 / (1 - rate) for others."""
     return np.where(dropped, FLOAT32.type(0), FLOAT32.type(1 / (1 - rate)))
 
 
 @dataclass(frozen=True, eq=False)
 class Masks:
-    """Of one training run; None stands where nothing is dropped.
+    """The masks of one training run. A mask is None if it drops nothing.
 
-    inputs: by layer, factors (B, width of its input). between: by layer, which of its inputs stay, (T, B,
-    width), and `scale` multiplies these. states: by layer and direction, factors (B, H). zoneout: by layer
-    and direction, where the old h, and the old c, is kept, (T, B, H). Steps are counted as x counts them, in
-    either direction.
+    inputs: by layer, factors (B, width of its input). between: by layer, the inputs that stay, (T, B, width);
+    `scale` multiplies these. states: by layer and direction, factors (B, H). zoneout: by layer and direction,
+    where the old h, and the old c, is kept, (T, B, H). Steps are in the order of x in both directions.
     """
 
     inputs: tuple[Array | None, ...]
@@ -80,20 +82,20 @@ class Masks:
         return [mask for mask in each if mask is not None]
 
     def of_layer(self, k: int) -> MaskArrays:
-        """Those of a layer in a direction as the compiled one takes them."""
+        """The masks of a layer in a direction, for the compiled module."""
         return self.states[k], *self.zoneout[k]
 
     def drops_input(self, layer: int) -> bool:
         return self.inputs[layer] is not None or self.between[layer] is not None
 
     def of_input(self, layer: int) -> tuple[Array | None, float, Array | None]:
-        """Those of a layer's input as the compiled module takes them: which stay, their scale, factors."""
+        """Masks of a layer's input for the compiled module: the values that stay, their scale, factors."""
         return self.between[layer], self.scale, self.inputs[layer]
 
     def on_input(self, layer: int, x: Array, out: Array) -> None:
-        """x (T, B, width), the input of a layer or its gradient -> out, which may be x: through the masks."""
+        """Applies the masks to x (T, B, width), the input of a layer or its gradient. out may be x."""
         inputs, between = self.inputs[layer], self.between[layer]
-        with np.errstate(invalid="ignore", over="ignore"):  # what is past a length may be anything
+        with np.errstate(invalid="ignore", over="ignore"):  # values past a length are arbitrary
             if between is not None:
                 np.multiply(x, between, out=out)
                 np.multiply(out, FLOAT32.type(self.scale), out=out)
@@ -105,9 +107,10 @@ class Masks:
 def draw(
     made: Architecture, spec: DropoutSpec, zoneout: Sequence[float], entropy: Entropy, T: int, B: int
 ) -> Masks | None:
-    """The masks of a run of B sequences of T steps, or None if nothing is dropped. entropy None: fresh.
+    """The masks of a run of B sequences of T steps, or None if nothing is dropped.
 
-    They depend on the seed, B and the rates; those of step t do not depend on T, nor any on lengths.
+    They depend on entropy (None: random), B and the rates, and not on lengths. Those of step t do not depend
+    on T.
     """
     layers, directions, H = made.num_layers, made.directions, made.hidden_size
     if spec.between and layers == 1:
@@ -118,7 +121,7 @@ def draw(
         )
     if not (spec.inputs or spec.states or zoneout or (spec.between and layers > 1)):
         return None
-    entropy = np.random.SeedSequence(entropy).entropy  # fresh if it is None, and then one for all streams
+    entropy = np.random.SeedSequence(entropy).entropy  # the same for all generators, also for None
     widths = [made.input_size if n == 0 else directions * H for n in range(layers)]
     inputs = tuple(
         factors(drawn(entropy, (INPUTS, n, 0), (B, width), spec.inputs), spec.inputs) if spec.inputs else None

@@ -1,8 +1,8 @@
-"""Networks run with parameters that are given with each call, as an operator of another system gives them:
-forward, and forward and back where what is saved between the two is arrays and nothing else.
+"""Networks as functions of their parameters, for operators of other systems.
 
-A network is named by a text that `described` makes of its architecture. Parameters are arrays in the order of
-`Architecture.shapes`, statistics those of each layer and direction in the order of statistics.named_shapes.
+Everything that `forward` saves for `backward` is an array. `described` makes a text of an architecture, which
+names the network. Parameters are arrays in the order of `Architecture.shapes`. Statistics are those of each
+layer and direction in the order of statistics.named_shapes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Array = np.ndarray
 
 
 def described(made: Architecture) -> str:
-    """A text from which `architecture` makes the same architecture, in another process too."""
+    """A text from which `architecture` makes the same architecture, in any process."""
     overrun = made.batch_norm.overrun if made.batch_norm else None
     return json.dumps(configuration(made, "float32", overrun))
 
@@ -40,9 +40,9 @@ def architecture(network: str) -> Architecture:
 
 
 def whole(array: Array) -> Array:
-    """A parameter as the compiled module wants it: itself, or a copy."""
+    """A parameter in the layout of the compiled module: itself, or a copy."""
     if array.dtype is FLOAT32 and array.flags.carray:
-        return array  # what np.require would give, which takes longer
+        return array  # the same as from np.require, which is slower
     return np.require(array, FLOAT32, ["C", "A"])
 
 
@@ -50,8 +50,7 @@ def whole(array: Array) -> Array:
 
 
 class Served:
-    """A network with copies of the parameters and statistics that it was made of, to be kept from one call to
-    the next: what is packed is packed once."""
+    """A network with copies of its parameters and statistics, kept between calls to pack weights once."""
 
     def __init__(
         self, made: Architecture, parameters: Sequence[Array], statistics: Sequence[Array], overrun: Any
@@ -67,7 +66,7 @@ class Served:
     def fits(
         self, made: Architecture, parameters: Sequence[Array], statistics: Sequence[Array], overrun: Any
     ) -> bool:
-        """Whether it was made of the same bytes."""
+        """Whether these arguments have the same bytes as those of the constructor."""
         if made != self._made or overrun != self._overrun:
             return False
         given = (*parameters, *statistics)
@@ -94,7 +93,7 @@ def _by_suffix(made: Architecture, statistics: Sequence[Array]) -> dict[str, Ste
 
 
 def updated(made: Architecture, statistics: Sequence[Array], seen: Sequence[Array]) -> list[Array]:
-    """The statistics after training on one batch. seen: its own, as `forward` gives them."""
+    """The statistics after training on one batch. seen: those of the batch, from `forward`."""
     momentum = made.batch_norm.momentum if made.batch_norm else None
     found: list[Array] = []
     for old, batch in zip(_by_suffix(made, statistics).values(), _seen(made, seen), strict=True):
@@ -103,7 +102,7 @@ def updated(made: Architecture, statistics: Sequence[Array], seen: Sequence[Arra
 
 
 def _seen(made: Architecture, arrays: Sequence[Array]) -> list[dict[str, Any]]:
-    """Statistics of a batch by layer and direction, as statistics.blank has them."""
+    """Statistics of a batch by layer and direction, in the form of statistics.blank."""
     found, left = [], iter(arrays)
     for _ in made.suffixes if made.sides else ():
         pairs: dict[str, Any] = {side: (next(left), next(left)) for side in made.sides}
@@ -122,7 +121,7 @@ def _tape_widths(made: Architecture, isa: str) -> tuple[int, ...]:
 
 
 def tape_widths(made: Architecture) -> tuple[int, ...]:
-    """float32 that the tape of each layer and direction has for one step of one sequence."""
+    """The number of floats in the tape of each layer and direction for one step of one sequence."""
     return _tape_widths(made, _core.isa())
 
 
@@ -132,7 +131,7 @@ def saved_arrays(made: Architecture) -> int:
 
 
 class _Kept(NamedTuple):
-    """What `backward` would make again of the arguments of `forward`."""
+    """Results from the arguments of `forward` that `backward` would else compute again."""
 
     snapshot: Snapshot  # with packed weights
     rows: Rows
@@ -178,10 +177,10 @@ def forward(
 ) -> tuple[Array, list[Array], list[Array], list[Array]]:
     """As Network.forward_train. start: h0, or h0 and c0, or nothing for zeros.
 
-    -> y; the last states; under batch norm the statistics of the batch, (T, width) float64 and counts (T,)
-    for each layer and direction; what `backward` wants saved: the outputs of all layers but the last,
-    (T, B, *), and the tape of each layer and direction, which without `record` is not written. Their shapes
-    do not depend on the lengths. x may be changed afterwards only if `backward` is not called.
+    Returns y, the last states, the statistics of the batch, and the arrays for `backward`. The statistics,
+    under batch norm, are (T, width) float64 and counts (T,) for each layer and direction. The arrays are the
+    outputs of all layers but the last, (T, B, *), and with `record` the tape of each layer and direction.
+    Their shapes do not depend on the lengths. x must not change before `backward`.
     """
     snapshot = _snapshot(made, _named(made, parameters))
     if record and lengths is None and not made.batch_norm:
@@ -218,7 +217,7 @@ def forward(
 
 
 def _active(tape: Array, rows: int, active: int) -> Array:
-    """What the rows that are active take of a tape that has room for all."""
+    """The part of a tape, allocated for all rows, that the active rows fill."""
     return tape[: len(tape) // max(rows, 1) * active]
 
 
@@ -227,7 +226,7 @@ def _arrays(value: Any) -> tuple[Array, ...]:
 
 
 def _state(arrays: Sequence[Any]) -> Any:
-    """What an argument says of h, or of h and c."""
+    """The argument for h, or for h and c, from its arrays."""
     return None if not arrays or all(a is None for a in arrays) else arrays[0] if len(arrays) == 1 else arrays
 
 
@@ -244,8 +243,11 @@ def backward(
     gend: Sequence[Array | None],
     grad_x: bool,
 ) -> tuple[Array | None, list[Array], list[Array]]:
-    """As Network.backward, of what `forward` did with the same arguments. parameters: called if they have to
-    be packed again. -> gx, the gradients of the first states, and those of the parameters."""
+    """As Network.backward, after `forward` with the same arguments.
+
+    parameters: called only to pack them again. -> gx, the gradients of the first states, and those of the
+    parameters.
+    """
     entry = _kept.get(_address(saved[made.num_layers - 1])) if x.size else None
     if entry is None:
         x, lengths, _ = checked_batch(x, lengths, made.input_size, made.batch_first)

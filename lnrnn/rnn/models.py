@@ -1,14 +1,16 @@
-"""RNN, LSTM and GRU: what each computes, and how it is made. All else they share, in network.py."""
+"""RNN, LSTM and GRU: their equations and constructors. All other methods are in network.py."""
 
 from __future__ import annotations
 
+import inspect
+import re
 from typing import Literal, TypeVar
 
 import numpy as np
 
 from . import cells
 from .cells import Nonlinearity
-from .network import Network, no_projection
+from .network import RNG, Network, no_projection
 from .specs import BatchNormSpec, LayerNormSpec
 
 Norm = Literal["layer", "batch"] | LayerNormSpec | BatchNormSpec | None
@@ -16,38 +18,74 @@ T = TypeVar("T")
 
 
 class RNN(Network[np.ndarray]):
-    """A recurrent network with a norm inside the cell. As torch.nn.RNN, and more. With D inputs and H units:
+    """A recurrent network with a norm inside the cell, after torch.nn.RNN.
 
-        norm None    h_t = f(W_ih x_t + bias_ih + W_hh h_{t-1} + bias_hh)
-        "layer"      h_t = f(LN(W_ih x_t + W_hh h_{t-1}; gain, bias))
-          "split"    h_t = f(LN(W_ih x_t; gain_ih, bias_ih) + LN(W_hh h_{t-1}; gain_hh, bias_hh))
-        "batch"      h_t = f(BN_t(W_ih x_t + W_hh h_{t-1}; gain, bias))
+    Parameters
+    ----------
+    input_size, hidden_size : int
+        Inputs D and hidden units H.
+    num_layers : int
+        Number of layers. Each layer reads the outputs of the layer below.
+    nonlinearity : {"tanh", "relu", "sigmoid", "identity"}
+        The function f of the equations.
+    bias : bool
+        Whether the cell has biases.
+    batch_first : bool
+        Whether x and y are (B, T, *) instead of (T, B, *).
+    dropout : float
+        Rate in [0, 1) at which `forward_train` drops outputs between layers. With one layer it has no effect,
+        and a UserWarning says so.
+    bidirectional : bool
+        Whether a second network reads each sequence from its end.
+    norm : {"layer", "batch"}, LayerNormSpec, BatchNormSpec or None
+        The norm inside the cell. The specs have more options.
+    seed : int, optional
+        Seed of the start values, at least 0.
+    rng : optional
+        A numpy.random.Generator that draws the start values, or another argument of numpy.random.default_rng.
 
-    norm None is torch's own; "layer" is Ba et al. 2016, arXiv 1607.06450, equation 4; "batch" is Cooijmans et
-    al. 2016, arXiv 1603.09025.
+    Attributes
+    ----------
+    weight_ih_l0, weight_hh_l0 : array of float32
+        Weights (H, D) and (H, H). Layer 1 has weight_ih_l1, and so on; names of the other direction end in
+        _reverse.
+    gain_l0, bias_l0 : array of float32
+        Gains and biases (H,), with the names of the equations. All parameters read as read-only arrays; an
+        assignment copies.
+    running_mean_l0, running_var_l0, count_l0 : array
+        Batch norm: statistics (steps, H) and the number of sequences at each step, (steps,). Read-only.
 
-    f: nonlinearity, "tanh", "relu", "sigmoid" or "identity". LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b,
-    mu and the biased variance over the H units of one sample at one step; BN_t the same over the batch, for
-    each time step t and unit by itself. norm: the name, or a LayerNormSpec for "split", another eps or biases
-    inside the norms, or a BatchNormSpec.
+    Notes
+    -----
+    The equations of a time step, with LN and BN_t as below::
 
-    input_size D, hidden_size H, num_layers. bias: whether the cell has any. batch_first: x and y are (B, T,
-    *) instead of (T, B, *). dropout: the rate in [0, 1) that `forward_train` drops between layers;
-    UserWarning with one layer. bidirectional: a second network reads from each sequence's own end. The order
-    of these arguments is that of torch.nn. seed, an integer of at least 0, or rng, a NumPy generator, draws
-    the start values: weights, and biases that no norm follows, uniform in +-1/sqrt(H) as in torch; None draws
-    others each time. Gains start at 1, biases of norms at 0.
+        norm None      h_t = f(W_ih x_t + bias_ih + W_hh h_{t-1} + bias_hh)
+        "layer"        h_t = f(LN(W_ih x_t + W_hh h_{t-1}; gain, bias))
+          "split"      h_t = f(LN(W_ih x_t; gain_ih, bias_ih) + LN(W_hh h_{t-1}; gain_hh, bias_hh))
+        "batch"        h_t = f(BN_t(W_ih x_t + W_hh h_{t-1}; gain, bias))
 
-    Parameters are attributes with torch's names: weight_ih_l0 (H, D), weight_hh_l0 (H, H), and the gains and
-    biases above, each (H,), gain_l0 and so on; _l1 .. for more layers, _reverse for the other direction. They
-    read as read-only float32 arrays; assign to set one (it is copied, and packed again at the next call). A
-    name that is none of these raises AttributeError. Batch norm's statistics are attributes too:
-    running_mean_l0, running_var_l0 (steps, H) and count_l0 (steps,).
+        LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b
 
-    Everything is computed in float32. Under layer norm, no norm, and batch norm at inference (but
-    overrun="batch") the result for a sequence does not depend on the rest of the batch, to the last bit. What
-    a norm inside takes, W x and W h, may be as large as 1e38; beyond the largest float32 it is infinite, and
-    layer norm makes the whole row NaN.
+    mu and the biased var of LN are taken over the H units of one sample at one step. BN_t takes them over the
+    batch, for each time step t and unit. "split" is a placement of LayerNormSpec.
+
+    norm None is torch's cell. "layer" is equation 4 of Ba et al. 2016, arXiv 1607.06450. "batch" is Cooijmans
+    et al. 2016, arXiv 1603.09025.
+
+    Weights start uniform in +-1/sqrt(H), as do biases without a norm. Gains start at 1, biases of norms at 0.
+
+    All arithmetic is float32. The result for a sequence does not depend on the rest of the batch, to the last
+    bit. Batch norm in training and with overrun="batch" are the exceptions. W_ih x_t and W_hh h_{t-1} may be
+    as large as 1e38. Beyond float32 they are infinite, and layer norm makes the whole row NaN.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import lnrnn
+    >>> rnn = lnrnn.RNN(3, 4, seed=0)
+    >>> y, h = rnn(np.ones((5, 2, 3)))
+    >>> y.shape, h.shape
+    ((5, 2, 4), (1, 2, 4))
     """
 
     __slots__ = ("nonlinearity",)
@@ -67,7 +105,7 @@ class RNN(Network[np.ndarray]):
         *,
         norm: Norm = "layer",
         seed: int | None = None,
-        rng: np.random.Generator | None = None,
+        rng: RNG = None,
     ) -> None:
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
@@ -77,17 +115,44 @@ class RNN(Network[np.ndarray]):
 
 
 def _with_arguments(model: type[T]) -> type[T]:
-    """model, its docstring with the paragraph of RNN's that says what the arguments are."""
-    if model.__doc__ and RNN.__doc__:  # not under python -OO
-        found = next(text for text in RNN.__doc__.split("\n\n") if text.lstrip().startswith("input_size"))
-        model.__doc__ = f"{model.__doc__.rstrip()}\n\n{found}\n    "
+    """model, with the arguments of RNN in its docstring, except nonlinearity."""
+    own, listed = inspect.getdoc(model), inspect.getdoc(RNN)
+    if own and listed:  # not under python -OO
+        shared = listed[listed.index("Parameters\n") : listed.index("Attributes\n")]
+        shared = re.sub(r"nonlinearity :.*\n.*\n", "", shared)
+        model.__doc__ = (
+            own.replace("Parameters\n----------\n", shared.rstrip() + "\n")
+            if "Parameters\n" in own
+            else own.replace("Attributes\n", f"{shared}Attributes\n", 1)
+        )
     return model
 
 
 @_with_arguments
 class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
-    """A long short-term memory with norms inside the cell. As torch.nn.LSTM, and more. With x_ = W_ih x_t and
-    h_ = W_hh h_{t-1}, both (4H,), H rows for each of the gates i, f, g, o in this order:
+    """A long short-term memory with norms inside the cell, after torch.nn.LSTM.
+
+    The state is a pair (h, c): ``y, (h, c) = lstm(x, (h0, c0))``. Each is (num_layers * directions, B, H).
+
+    Parameters
+    ----------
+    proj_size : int
+        Must be 0: a projection of h is not supported.
+
+    Attributes
+    ----------
+    weight_ih_l0, weight_hh_l0 : array of float32
+        Weights (4H, D) and (4H, H); H rows for each of the gates i, f, g, o.
+    gain_ih_l0, bias_ih_l0, gain_hh_l0, bias_hh_l0 : array of float32
+        Gains and biases (4H,), with the names of the equations.
+    gain_c_l0, bias_c_l0 : array of float32
+        Those of the norm of c, (H,).
+    running_mean_ih_l0, running_var_ih_l0, count_l0 : array
+        Batch norm: statistics (steps, 4H), likewise of hh, and of c (steps, H). count is (steps,).
+
+    Notes
+    -----
+    The equations of a time step. x_ = W_ih x_t and h_ = W_hh h_{t-1} are both (4H,)::
 
         norm None      i, f, g, o = x_ + bias_ih + h_ + bias_hh
         "layer"        i, f, g, o = LN(x_; gain_ih, bias_ih) + LN(h_; gain_hh, bias_hh)
@@ -101,22 +166,25 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
         cell "carry"   c_t = LN(c'; gain_c, bias_c)    h_t = sigmoid(o) tanh(c_t)
         "batch"        c_t = c'                        h_t = sigmoid(o) tanh(BN_t(c'; gain_c, bias_c))
 
-    Of cell, "out" is the default, and without a norm it is always None. The equations of the cell are from
-    Hochreiter, Schmidhuber 1997 and Gers et al. 2000; norm None is torch's own; "layer" is Ba et al. 2016,
-    arXiv 1607.06450; "batch" is Cooijmans et al. 2016, arXiv 1603.09025.
+        LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b
 
-    LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b, mu and the biased variance over the units of one sample at
-    one step: all 4H in "layer" and "joint". BN_t is the same over the batch, for each time step t and unit by
-    itself. norm: the name, or a LayerNormSpec (placement, cell, eps, inner_bias), or a BatchNormSpec.
+    mu and the biased var of LN are taken over the units of one sample at one step: over all 4H in "layer" and
+    "joint". BN_t takes them over the batch, for each time step t and unit. Placements and cell are options of
+    LayerNormSpec; the default of cell is "out", and without a norm it is None. Start values and bits are as
+    in RNN.
 
-    The state is a pair: y, (h, c) = lstm(x, (h0, c0)), h and c (num_layers * directions, B, H) each.
+    The cell is that of Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000. norm None is
+    torch's cell. "layer" is Ba et al. 2016, arXiv 1607.06450. "batch" is Cooijmans et al. 2016, arXiv
+    1603.09025.
 
-    The arguments are those of RNN, less nonlinearity; proj_size must be 0, a projection of h is not supported
-    yet. Parameters are attributes as there: weight_ih_l0 (4H,
-    D), weight_hh_l0 (4H, H), the gains and biases above, (4H,) each, H numbers for gate after gate, but
-    gain_c_l0, bias_c_l0 (H,). Batch norm's statistics too: running_mean_ih_l0, running_var_ih_l0 and those of
-    hh, (steps, 4H), those of c, (steps, H), and count_l0 (steps,). What RNN says of bits that do not depend
-    on the batch holds here.
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import lnrnn
+    >>> lstm = lnrnn.LSTM(3, 4, num_layers=2, seed=0)
+    >>> y, (h, c) = lstm(np.ones((5, 2, 3)), lengths=[5, 3])
+    >>> y.shape, h.shape, c.shape
+    ((5, 2, 4), (2, 2, 4), (2, 2, 4))
     """
 
     __slots__ = ()
@@ -135,7 +203,7 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
         *,
         norm: Norm = "layer",
         seed: int | None = None,
-        rng: np.random.Generator | None = None,
+        rng: RNG = None,
     ) -> None:
         no_projection(proj_size)
         self._make(
@@ -146,9 +214,21 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
 
 @_with_arguments
 class GRU(Network[np.ndarray]):
-    """A gated recurrent unit with norms inside the cell. As torch.nn.GRU, and more. With x_ = W_ih x_t and
-    h_ = W_hh h_{t-1}, both (3H,), H rows for each of the gates r, z, n in this order, X and Y standing for
-    what the norm makes of each of the two:
+    """A gated recurrent unit with norms inside the cell, after torch.nn.GRU.
+
+    Attributes
+    ----------
+    weight_ih_l0, weight_hh_l0 : array of float32
+        Weights (3H, D) and (3H, H); H rows for each of the gates r, z, n.
+    gain_ih_l0, bias_ih_l0, gain_hh_l0, bias_hh_l0 : array of float32
+        Gains and biases (3H,), with the names of the equations.
+    running_mean_ih_l0, running_var_ih_l0, count_l0 : array
+        Batch norm: statistics (steps, 3H), likewise of hh. count is (steps,).
+
+    Notes
+    -----
+    The equations of a time step. x_ = W_ih x_t and h_ = W_hh h_{t-1} are both (3H,); X and Y are their
+    normalised forms::
 
         norm None      X = x_ + bias_ih                  Y = h_ + bias_hh
         "layer"        X = LN(x_; gain_ih, bias_ih)      Y = LN(h_; gain_hh, bias_hh)
@@ -159,20 +239,25 @@ class GRU(Network[np.ndarray]):
                        n = tanh(LN(x_n + r h_n; gain_n, bias_n))
 
         h_t = (1 - z) n + z h_{t-1}
+        LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b
 
-    The cell is that of Cho et al. 2014, arXiv 1406.1078; norm None is torch's own; "layer" is Ba et al. 2016,
-    arXiv 1607.06450; "batch" follows Cooijmans et al. 2016, arXiv 1603.09025.
+    mu and the biased var of LN are taken over the units of one sample at one step. In "layer" each side has
+    one LN over the 2H of r and z and one over the H of n. With span "all" it is one over all 3H. "joint" is
+    over 3H, "gate" over H. BN_t takes them over the batch, for each time step t and unit. As in torch, r
+    follows the product with W_hh, and z is the share of h_{t-1} that is kept. Placements and span are options
+    of LayerNormSpec. Start values and bits are as in RNN.
 
-    LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b, mu and the biased variance over the units of one sample at
-    one step: in "layer" over the 2H of r and z and over the H of n, each side for itself (span "all": over
-    all 3H of a side), in "joint" over all 3H, in "gate" over H. BN_t is the same over the batch, for each
-    time step t and unit by itself. r stands after the product with W_hh, as torch has it, and z says how
-    much is kept. norm: the name, or a LayerNormSpec (placement, span, eps, inner_bias), or a BatchNormSpec.
+    The cell is that of Cho et al. 2014, arXiv 1406.1078. norm None is torch's cell. "layer" is Ba et al.
+    2016, arXiv 1607.06450. "batch" follows Cooijmans et al. 2016, arXiv 1603.09025.
 
-    The arguments are those of RNN, less nonlinearity. Parameters are attributes as there: weight_ih_l0 (3H,
-    D), weight_hh_l0 (3H, H), and the gains and biases above, (3H,) each, H numbers for gate after gate. Batch
-    norm's statistics too: running_mean_ih_l0, running_var_ih_l0 and those of hh, (steps, 3H), and count_l0
-    (steps,). What RNN says of bits that do not depend on the batch holds here.
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import lnrnn
+    >>> gru = lnrnn.GRU(3, 4, bidirectional=True, norm=lnrnn.LayerNormSpec("joint"), seed=0)
+    >>> y, h = gru(np.ones((5, 2, 3)))
+    >>> y.shape, h.shape
+    ((5, 2, 8), (2, 2, 4))
     """
 
     __slots__ = ()
@@ -190,7 +275,7 @@ class GRU(Network[np.ndarray]):
         *,
         norm: Norm = "layer",
         seed: int | None = None,
-        rng: np.random.Generator | None = None,
+        rng: RNG = None,
     ) -> None:
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,

@@ -1,5 +1,7 @@
-"""The base of the recurrent models: parameters, whole sequences, streams, copies. What one layer does is in
-lnrnn.reference, readable, and in pyx/rnn/forward.c, fast."""
+"""The base of the recurrent models: parameters, whole sequences, streams, copies.
+
+The readable equations of a layer are in lnrnn.reference, the fast ones in pyx/rnn/forward.c.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,15 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 Made = TypeVar("Made", bound="Network[Any]")
+# The arguments of numpy.random.default_rng.
+RNG = int | Sequence[int] | np.random.SeedSequence | np.random.BitGenerator | np.random.Generator | None
 _OF_A_LAYER = re.compile(r"_l\d+(_reverse)?$")  # how the names of parameters and statistics end
 DRAWN = 2**16  # values that are drawn at a time, in double precision
 DROPS_NOTHING = "has no effect with num_layers=1: it drops outputs of all layers but the last"
 
 
 def _uniform(rng: np.random.Generator, bound: float, shape: tuple[int, ...]) -> Array:
-    """rng.uniform(-bound, bound, shape) in float32, without a whole array in float64 beside it."""
+    """rng.uniform(-bound, bound, shape) in float32, without a temporary array in float64."""
     values = np.empty(shape, FLOAT32)
     flat = values.reshape(-1)
     for at in range(0, flat.size, DRAWN):
@@ -50,19 +54,25 @@ def _uniform(rng: np.random.Generator, bound: float, shape: tuple[int, ...]) -> 
 
 
 class Network(Closed, Generic[State]):
-    """The base of the models, which say what they compute and how they are made.
+    """The base class of RNN, LSTM and GRU.
 
-    Its type parameter is that of a state: an array, or a pair of arrays (h, c) where the cell has both.
+    Its type parameter is the type of a state: an array h, or for an LSTM a pair of arrays (h, c). Shapes use
+    T steps, B sequences, D inputs, H hidden units.
 
-    Attributes: a name that a network does not have raises AttributeError, whether it is read or set. A
-    subclass may have attributes of its own, by any name that does not end as parameters' names do (_l0,
-    _l1_reverse); to have one that does, it defines it in its class.
+    Notes
+    -----
+    To read or set an unknown attribute raises AttributeError. A subclass may have other attributes. If their
+    names end as those of parameters do (_l0, _l1_reverse), the class has to define them.
 
-    Threads: all that is set is set in one step, and a call computes with one version of the network, the one
-    that was there when it began. So `load_state_dict`, `calibrate`, `overrun` and each assignment to a
-    parameter may run beside calls of other threads; parameters that belong together are set together by
-    `load_state_dict` only. `forward_train` adds the statistics of its batch to those that are there when it
-    is done.
+    Threads: a call computes with the version of the network at its beginning. So other threads may meanwhile
+    assign parameters, or call `load_state_dict` and `calibrate`. Only `load_state_dict` sets several
+    parameters in one step. `forward_train` adds the statistics of its batch to the current ones at its end.
+
+    Examples
+    --------
+    >>> import lnrnn
+    >>> isinstance(lnrnn.GRU(3, 4), lnrnn.Network)
+    True
     """
 
     __slots__ = (
@@ -79,11 +89,11 @@ class Network(Closed, Generic[State]):
     num_directions: int
 
     def _make(self, dropout: Any, seed: Any, rng: Any, **arguments: Any) -> None:
-        """arguments: the others of the constructor."""
+        """Initialises the network. arguments: the other ones of the constructor."""
         made = Architecture.checked(self._cell, **arguments)
         rate = number("dropout", dropout, 0, below=1)
         if rate and made.num_layers == 1:
-            # The caller of the constructor, which calls this.
+            # stacklevel: the caller of the constructor
             warnings.warn(f"dropout={rate} {DROPS_NOTHING}", UserWarning, stacklevel=3)
         rng = _generator(seed, rng)
         bound = made.hidden_size**-0.5
@@ -103,7 +113,7 @@ class Network(Closed, Generic[State]):
         self._hold(Snapshot(made, parameters, statistics, overrun, "float32", dropout=rate))
 
     def _hold(self, snapshot: Snapshot) -> None:
-        """Sets all attributes of a network without any."""
+        """Sets all attributes of an empty network."""
         for name, value in snapshot.architecture.arguments.items():
             if name != "norm":
                 setattr(self, name, value)
@@ -127,7 +137,7 @@ class Network(Closed, Generic[State]):
             new = frozen(copied(shaped(name, value, state[name].shape, np.float32)))
             self._change(lambda old: old.changed(parameters={**old.parameters, name: new}))
         elif name in state:
-            raise AttributeError(f"{name} is set by training, calibrate or load_state_dict")
+            raise AttributeError(f"{name} cannot be assigned; train, or use calibrate or load_state_dict")
         else:
             raise no_attribute(self, name, self._public())
 
@@ -135,17 +145,17 @@ class Network(Closed, Generic[State]):
         return [*super().__dir__(), *self._state()]
 
     def _state(self) -> dict[str, Array]:
-        """Parameters and statistics by name, not copied; none while the network is being made."""
+        """Parameters and statistics by name, not copied; empty before `_hold`."""
         snapshot = getattr(self, "_snapshot", None)
         return {} if snapshot is None else snapshot.state()
 
     def _change(self, change: Callable[[Snapshot], Snapshot]) -> None:
-        """Puts another version of the network in the place of the current one."""
+        """Replaces the current version of the network."""
         with CHANGES:
             self._snapshot = change(self._snapshot)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Pickles of earlier versions have the norm twice.
+        # Old pickles have the norm twice.
         super().__setstate__({name: value for name, value in state.items() if name != "norm"})
 
     @property
@@ -153,17 +163,27 @@ class Network(Closed, Generic[State]):
         return *argument_names(self._cell), "num_directions"
 
     def parameters(self) -> dict[str, Array]:
-        """What training changes, by name: read-only arrays, not copies."""
+        """Return the trainable arrays by name: read-only, not copied."""
         return dict(self._snapshot.parameters)
 
     def state_dict(self) -> dict[str, Array]:
-        """Copies of parameters and statistics, by name."""
+        """Return copies of parameters and statistics, by name."""
         return {name: np.array(value) for name, value in self._state().items()}
 
     def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
-        """Sets parameters and statistics, all in one step. Every name must be there, with its shape;
-        statistics may have any number of steps that max_steps allows, and counts up to 2**53. On an error
-        nothing changes."""
+        """Set all parameters and statistics in one step.
+
+        Parameters
+        ----------
+        state : mapping of str to array_like
+            An array for each name of `state_dict`, of its shape. Statistics may have any number of steps that
+            max_steps allows, and counts up to 2**53.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If a name is missing or unknown, or an array does not fit. Then nothing changes.
+        """
         made = self._snapshot.architecture
         expected: dict[str, Array] = dict(self._snapshot.parameters)
         endings = made.suffixes if made.sides else ()
@@ -189,40 +209,42 @@ class Network(Closed, Generic[State]):
 
     @property
     def norm(self) -> LayerNormSpec | BatchNormSpec | None:
-        """The norm inside the cell, with all that the cell decides filled in; of batch norm with the
-        `overrun` that is set now. None without a norm."""
+        """The norm inside the cell, with the cell's defaults and the current `overrun`; None without one."""
         now = self._snapshot
         norm = now.architecture.norm
         return replace(norm, overrun=now.overrun) if now.overrun and isinstance(norm, BatchNormSpec) else norm
 
     @property
     def known_steps(self) -> int | None:
-        """Batch norm: for how many time steps there are statistics. None without batch norm."""
+        """The number of time steps with statistics; None without batch norm."""
         statistics = self._snapshot.statistics
         return min(s.known for s in statistics.values()) if statistics else None
 
     @property
     def overrun(self) -> Overrun | None:
-        """Batch norm: what happens past the known steps; may be set. None without batch norm."""
+        """The policy for steps without statistics, as in BatchNormSpec. It may be set; None without batch
+        norm."""
         return self._snapshot.overrun
 
     @overrun.setter
     def overrun(self, value: Overrun) -> None:
         if not self._snapshot.architecture.sides:
-            raise ValueError("overrun belongs to batch norm, and this network has none")
+            raise bad_value("norm", "batch norm to set overrun", self.norm)
         new = choice("overrun", value, OVERRUNS)
         self._change(lambda old: old.changed(overrun=new))
 
     @property
     def zoneout(self) -> Any:
-        """How much of the old state a step keeps (Krueger et al. 2017, arXiv 1606.01305): a rate in [0, 1), 0
-        at first; of an LSTM a pair, of h and of c. May be set, of an LSTM also to one number for both.
+        """The rate in [0, 1) at which units keep their old state; a pair, for h and c, of an LSTM.
 
-        With h' and c' for what the cell's equations make of a step, h' of c': in training each unit keeps
-        h_{t-1} at a step with this probability, and else becomes h'; c likewise. Calls, streams and
-        `calibrate` take the expectation, h_t = zoneout h_{t-1} + (1 - zoneout) h'. What is kept of c is what
-        is carried: with cell "carry" the normalised c. Batch norm's statistics of c are those of c'. Zoneout
-        is saved with the network.
+        It is 0 at first and may be set, for an LSTM also to one number for both. `save` writes it.
+
+        Notes
+        -----
+        Krueger et al. 2017, arXiv 1606.01305. h' is the new state by the cell's equations. In training, a
+        unit keeps h_{t-1} with this probability at each step, and else takes h'. Calls, streams and
+        `calibrate` use the expectation, h_t = zoneout h_{t-1} + (1 - zoneout) h'. The same holds for c, which
+        with cell "carry" is the normalised one. Batch norm's statistics of c are those of the new c'.
         """
         states = self._cell.states
         rates = self._snapshot.zoneout or (0.0,) * states
@@ -235,8 +257,10 @@ class Network(Closed, Generic[State]):
 
     @property
     def dropout(self) -> float:
-        """The rate in [0, 1) at which `forward_train` drops outputs of all layers but the last, as dropout=
-        of torch.nn.LSTM; may be set. Calls and streams drop nothing. It is saved with the network."""
+        """The rate in [0, 1) at which `forward_train` drops outputs of all layers but the last.
+
+        It may be set, and `save` writes it. Calls and streams drop nothing.
+        """
         return self._snapshot.dropout
 
     @dropout.setter
@@ -256,21 +280,41 @@ class Network(Closed, Generic[State]):
         threads: int | None = None,
         **unknown: Never,
     ) -> tuple[Array, State]:
-        """Whole sequences at inference.
+        """Run whole sequences at inference.
 
-        x (T, B, D), or (B, T, D) with batch_first, or (T, D) for one sequence. h0, the state to begin with:
-        (num_layers * directions, B, H) or (num_layers * directions, H), zeros if None; with a cell state a
-        pair (h0, c0) of such, either of which may be None. lengths (B,): integers 0 .. T; what lies past a
-        length is not read. resets (T, B), or (B, T) with batch_first, or (T,): booleans; where one is True
-        the state starts anew, at 0, before that step, as if another sequence began there, in every layer and
-        direction; so do batch norm's steps. Past a length they are ignored. threads: how many this call may
-        use; None: as set (set_num_threads).
-        -> y (T, B, directions * H), 0 past a length; h, or (h, c), like h0: the state at each sequence's own
-        end, which for a sequence of length 0 is its h0. With resets h0 enters the first part of a sequence
-        (unless it is reset at step 0), and the last in a reverse direction; h comes from the last part, and
-        in a reverse direction from the first.
+        Parameters
+        ----------
+        x : array_like of shape (T, B, D)
+            Inputs, computed in float32; (B, T, D) with batch_first, or (T, D) for one sequence.
+        h0 : array_like of shape (num_layers * directions, B, H), optional
+            Initial state, zeros by default; without B for one sequence. For an LSTM a pair (h0, c0); either
+            may be None.
+        lengths : array_like of int of shape (B,), optional
+            Steps of each sequence, 0 to T. Later steps are not read.
+        resets : array_like of bool of shape (T, B), optional
+            Where the state is set to 0 before a step, as if a new sequence began there. Batch norm's steps
+            begin again too. (B, T) with batch_first, or (T,).
+        threads : int, optional
+            Limit on the threads of this call; by default that of `set_num_threads`.
 
-        Raises ValueError or TypeError for a wrong argument, SequenceTooLongError as BatchNormSpec says.
+        Returns
+        -------
+        y : array of float32 of shape (T, B, directions * H)
+            Outputs, 0 past a length.
+        h : array of float32, or a pair (h, c)
+            The state at each sequence's end, shaped like h0. It is h0 for a sequence of length 0.
+
+        Raises
+        ------
+        ValueError, TypeError
+            For a wrong argument.
+        SequenceTooLongError
+            For a step without statistics, if `overrun` is "raise".
+
+        Notes
+        -----
+        Resets cut a sequence into parts. h0 enters the first part, unless step 0 is reset, and h is the state
+        of the last part. In a reverse direction, h0 enters the last part and h comes from the first.
         """
         if unknown:
             raise unexpected("__call__", unknown, {"hx": "h0"})
@@ -282,14 +326,32 @@ class Network(Closed, Generic[State]):
     def ragged(
         self, values: ArrayLike, offsets: ArrayLike, h0: Any = None, *, threads: int | None = None
     ) -> tuple[Array, State]:
-        """Sequences of any lengths at inference, one after the other in one array without padding: the
-        layout of Arrow's lists.
+        """Run sequences without padding at inference, with the same bits as a call.
 
-        values (N, D); offsets (B + 1,): integers that do not fall, within 0 .. N: sequence i is values[
-        offsets[i] : offsets[i + 1]]. h0, threads: as in a call.
-        -> y (N, directions * H), laid out as values, 0 where no sequence is; h, or (h, c), as of a call.
+        Parameters
+        ----------
+        values : array_like of shape (N, D)
+            All sequences, one after the other, as in Arrow's lists.
+        offsets : array_like of int of shape (B + 1,)
+            Ascending, 0 to N. Sequence i is ``values[offsets[i] : offsets[i + 1]]``.
+        h0, threads
+            As in a call.
 
-        The same bits as in a call, and no time is spent on padding. Raises what a call does.
+        Returns
+        -------
+        y : array of float32 of shape (N, directions * H)
+            Outputs in the layout of values, 0 outside of all sequences.
+        h : array of float32, or a pair (h, c)
+            As from a call.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import lnrnn
+        >>> rnn = lnrnn.GRU(3, 4, seed=0)
+        >>> y, h = rnn.ragged(np.ones((5, 3)), [0, 2, 5])
+        >>> y.shape, h.shape
+        ((5, 4), (1, 2, 4))
         """
         snapshot = self._snapshot
         made = snapshot.architecture
@@ -304,13 +366,18 @@ class Network(Closed, Generic[State]):
         return y, as_state(end)
 
     def stream(self, batch_size: int = 1) -> Stream[State]:
-        """The network one step a call, for ever, in constant memory: s = rnn.stream(B); y_t = s(x_t), a new
-        array, or s(x_t, out=y_t), which allocates nothing. Each of the batch_size sequences may go its own
-        way: s(x_t, rows=[3, 17]). See Stream."""
+        """Return a Stream, which runs step by step with batch_size independent sequences.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import lnrnn
+        >>> stream = lnrnn.RNN(3, 4, seed=0).stream()
+        >>> stream(np.ones(3)).shape
+        (4,)
+        """
         if self.bidirectional:
-            raise ValueError(
-                "a bidirectional network cannot stream: its second direction starts at the sequence's end"
-            )
+            raise bad_value("bidirectional", "False for a stream", True)
         return Stream(self._snapshot, batch_size)
 
     def forward_train(
@@ -325,21 +392,49 @@ class Network(Closed, Generic[State]):
         checkpoint: int | None = None,
         **unknown: Never,
     ) -> tuple[Array, State, Tape]:
-        """As a call, and keeps what `backward` needs. -> y, h or (h, c), tape.
+        """Run whole sequences in training, and record them for `backward`.
 
-        Batch norm normalises step t with the statistics of the sequences that live at t and updates the
-        running ones (with resets: of the parts that live at t after their beginning). A network with rounded
-        weights (to_dtype) raises ValueError.
+        Parameters
+        ----------
+        x, h0, lengths, resets
+            As in a call.
+        dropout : float or DropoutSpec, optional
+            Rate in [0, 1) between layers, or a spec with more rates. The default is the attribute `dropout`.
+        seed : int or sequence of int, optional
+            Seed of dropout and zoneout, at least 0; random by default.
+        checkpoint : int, optional
+            Keep the states of every K-th step only. `backward` then takes a third more time, for it computes
+            the other steps again. It sums gradients of parameters in another order.
 
-        dropout: a rate in [0, 1), of what goes from layer to layer, or a DropoutSpec, which says more; None:
-        the network's own `dropout`. With `zoneout` set, units keep their old state at random. seed, of what
-        is drawn: an integer of at least 0, a sequence of such, or None for another one each time. The same
-        seed drops the same with any number of threads, on every machine; what is dropped of step t of a
-        sequence depends on how many sequences there are, and not on lengths, resets or how many steps follow.
+        Returns
+        -------
+        y, h
+            As from a call.
+        tape : Tape
+            The argument of `backward`. ``tape.nbytes`` is its size, which `tape_bytes` predicts.
 
-        checkpoint: K, to keep of each layer the states every K steps alone; `backward` computes what is
-        between them again, which takes a third more time, and sums the parameters' gradients in another
-        order; all else has the same bits. `tape_bytes` says how much memory that is, and tape.nbytes.
+        Raises
+        ------
+        ValueError, TypeError
+            For a wrong argument, or rounded weights (`to_dtype`).
+
+        Notes
+        -----
+        Batch norm normalises step t over the sequences that are active at t, and updates the running
+        statistics. With resets, t is counted from the last reset.
+
+        The same seed drops the same values with any number of threads, on every machine. They depend on the
+        number of sequences, but not on lengths, resets or later steps.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import lnrnn
+        >>> rnn = lnrnn.RNN(3, 4, seed=0)
+        >>> y, h, tape = rnn.forward_train(np.ones((5, 2, 3)))
+        >>> gx, gh0, gradients = rnn.backward(tape, np.ones_like(y))
+        >>> gx.shape, gradients["weight_ih_l0"].shape
+        ((5, 2, 3), (4, 3))
         """
         if unknown:
             raise unexpected("forward_train", unknown, {"hx": "h0"})
@@ -347,15 +442,16 @@ class Network(Closed, Generic[State]):
         y, state, tape, seen = training.forward(
             self, self._snapshot, x, h0, lengths, resets, dropout, seed, checkpoint
         )
-        if seen:  # last of all: who interrupts the call finds the statistics as they were
-            # Added to those that are there now: of batches that several threads train with, none is lost.
+        if seen:  # last, so that an interrupted call leaves the statistics unchanged
+            # Added to the current statistics, which another thread may have updated meanwhile.
             self._change(lambda old: engine.with_batch(old, seen))
         return y, state, tape
 
     def tape_bytes(self, T: int, B: int, *, checkpoint: int | None = None) -> int:
-        """Bytes of the tape of `forward_train` for B sequences of T steps, without dropout and resets: what
-        the steps keep, and what goes in and out of each layer. It depends on the instruction set, whose
-        vectors the rows are filled up to."""
+        """Return the bytes of a tape for B sequences of T steps, without dropout and resets.
+
+        The number depends on the instruction set, because rows are padded to its vectors.
+        """
         T, B = integer("T", T, 0, LIMIT), integer("B", B, 0, LIMIT)
         return training.tape_bytes(self._snapshot, T, B, training.checked_checkpoint(checkpoint))
 
@@ -401,30 +497,73 @@ class Network(Closed, Generic[State]):
         *,
         out: dict[str, Array] | None = None,
     ) -> tuple[Array | None, State, dict[str, Array]]:
-        """Back-propagation through time.
+        """Back-propagate through time.
 
-        tape: from `forward_train`. gy: gradient of y, of y's shape, or None for zeros (what lies past a
-        length is not read); a classifier of the last state gives gh alone. gh: gradient of h, of h's shape,
-        or None; with a cell state a pair (gh, gc), either of which may be None. grad_x: False if nobody wants
-        gx, which is then None: a sixth of the work less. out: float32 arrays by parameter name, C-contiguous,
-        that the gradients are added to: those of several batches without new memory.
-        -> gx like x, gh0 like h0, and gradients by parameter name (`out`, if it is given).
+        Parameters
+        ----------
+        tape : Tape
+            The record of this network's `forward_train`.
+        gy : array_like of y's shape, optional
+            Gradient of y, zeros by default. Values past a length are not read.
+        gh : array_like of h's shape, optional
+            Gradient of h, zeros by default. For an LSTM a pair (gh, gc); either may be None.
+        grad_x : bool
+            False leaves out gx, which saves a sixth of the work.
+        out : dict of str to array of float32, optional
+            C-contiguous arrays by parameter name. The gradients are added to them.
 
-        The same bits for any number of threads. Raises ValueError or TypeError for a wrong argument, before
-        anything is written. An exception in the middle, as KeyboardInterrupt, leaves some gradients in `out`.
+        Returns
+        -------
+        gx : array of float32 of x's shape, or None
+            Gradient of x.
+        gh0 : array of float32, or a pair (gh0, gc0)
+            Gradient of h0.
+        gradients : dict of str to array of float32
+            Gradients by parameter name; `out`, if it is given.
+
+        Raises
+        ------
+        ValueError, TypeError
+            For a wrong argument, before anything is written.
+
+        Notes
+        -----
+        The bits do not depend on the number of threads. A KeyboardInterrupt leaves a part of the gradients in
+        `out`.
         """
         if not isinstance(tape, Tape) or tape.owner is not self:
-            raise bad_type("tape", "what this network's forward_train returned", tape)
+            raise bad_type("tape", "a Tape of this network", tape, "forward_train returns one")
         return training.backward(tape, gy, gh, flag("grad_x", grad_x), out)
 
     def calibrate(self, batches: Iterable[Any]) -> None:
-        """Batch norm: recomputes the statistics of every step, exactly, over the sequences given.
+        """Replace batch norm's statistics by exact ones over all given sequences.
 
-        batches yields x, (x, lengths) or (x, lengths, resets), each as a call has it. All sequences go
-        through time together; each step is normalised by the mean and biased variance over all that live at
-        it, and these are stored, with their number. With resets each part of a sequence counts as one. How
-        the sequences were divided into batches does not matter. All are held in memory at once. Old
-        statistics are replaced. The parameters are those that the network had when it began to compute.
+        Parameters
+        ----------
+        batches : iterable
+            Yields x, (x, lengths) or (x, lengths, resets), as in a call. All are in memory at once.
+
+        Raises
+        ------
+        ValueError, TypeError
+            For a wrong batch, or a network without batch norm.
+        SequenceTooLongError
+            For a sequence longer than max_steps.
+
+        Notes
+        -----
+        All sequences are computed as one batch. Each step is normalised by the mean and biased variance over
+        the sequences that are active at it; these are stored with their number. With resets, each part counts
+        as a sequence.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import lnrnn
+        >>> rnn = lnrnn.RNN(3, 4, norm="batch", seed=0)
+        >>> rnn.calibrate([np.ones((5, 2, 3)), (np.zeros((8, 2, 3)), [8, 6])])
+        >>> rnn.known_steps
+        8
         """
         together = calibration.joined(self._snapshot.architecture, batches)
         found = calibration.statistics(self._snapshot, *together)
@@ -432,29 +571,47 @@ class Network(Closed, Generic[State]):
 
     @property
     def dtype(self) -> Dtype:
-        """What the weight matrices are computed with: "float32", "bfloat16" or "int8"."""
+        """The type of the packed weights: "float32", "bfloat16" or "int8"."""
         return self._snapshot.dtype
 
     @property
     def activation_bits(self) -> ActivationBits | None:
-        """With dtype "int8" the bits that what the weights multiply is rounded to, 14 or 8; else None."""
+        """The bits of inputs and states with dtype "int8", 14 or 8; else None."""
         return self._snapshot.activation_bits
 
     def to_dtype(self, dtype: Dtype, activation_bits: ActivationBits | None = None) -> Self:
-        """A network like this one that computes with weight matrices of another type: a new object.
+        """Return a copy that computes with weights of another type, for inference.
 
-        dtype: "bfloat16" (rounded to nearest even), "int8" (whole numbers times one scale for each output,
-        max |w| / 127; what they multiply is rounded as well, and sums are exact, of 133144 inputs at most),
-        or "float32" (as they were). Half and a quarter of the bytes to read. Gains, biases, norms and states
-        stay float32, and so do the parameters that one reads, sets and saves: rounding is part of packing.
-        For inference; `forward_train` wants float32. Where the CPU has a unit for bfloat16
-        (`lnrnn.cpu_info()["units"]`), x and h are rounded to bfloat16 in its products too.
+        Parameters
+        ----------
+        dtype : {"float32", "bfloat16", "int8"}
+            bfloat16 rounds weights to nearest even. int8 rounds them to integers times one scale for each
+            output, max abs(w) / 127. Weights then take a half or a quarter of the memory.
+        activation_bits : {14, 8}, optional
+            For int8: each row of inputs and states is rounded to integers times max abs(a) / 8191 (14, the
+            default) or / 127 (8). 8 halves the number of products; docs/precision.md has its error.
 
-        activation_bits: of "int8" alone, which rounds each row of inputs and of states to whole numbers times
-        its largest |a| / 8191 (14, the default) or |a| / 127 (8): half of the products, and an error of the
-        size of the weights' own (docs/precision.md).
+        Returns
+        -------
+        Network
+            A network of the same class.
 
-        Raises ValueError or TypeError.
+        Raises
+        ------
+        ValueError, TypeError
+            For a wrong argument, and for int8 with more than 133144 inputs: its sums are exact.
+
+        Notes
+        -----
+        Only packed weights are rounded. Gains, biases, norms and states stay float32, as do the parameters
+        that are read, set and saved. Some CPUs have a unit for bfloat16 (``lnrnn.cpu_info()["units"]``). It
+        rounds x and h to bfloat16 too, in its products.
+
+        Examples
+        --------
+        >>> import lnrnn
+        >>> lnrnn.GRU(3, 4).to_dtype("int8").dtype
+        'int8'
         """
         other = copy.copy(self)
         new = choice("dtype", dtype, DTYPES)
@@ -462,22 +619,18 @@ class Network(Closed, Generic[State]):
         shapes = self._snapshot.architecture.shapes.values()
         inputs = max(shape[1] for shape in shapes if len(shape) == 2)
         if new == "int8" and inputs > INT8_INPUTS:
-            raise ValueError(
-                f"dtype must not be 'int8' for weights of {inputs} inputs: its sums hold {INT8_INPUTS}"
-            )
+            do = f"sums of int8 hold at most {INT8_INPUTS}"
+            raise bad_value("dtype", f"'float32' or 'bfloat16' for {inputs} inputs", dtype, do)
         other._change(lambda old: old.changed(dtype=new, activation_bits=bits))
         return other
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes parameters, statistics and configuration to a .safetensors file, whole or not at all.
-
-        Raises OSError; ImportError without the safetensors package."""
+        """Write the network to a .safetensors file, as `lnrnn.save` does."""
         file_format.write(self._snapshot, path)
 
     @property
     def packed_bytes(self) -> int:
-        """Bytes of the weights in the form in which they are computed with, which the first call makes; 0
-        before it."""
+        """The bytes of the packed weights. The first call packs them; it is 0 before."""
         return self._snapshot.packed_bytes
 
     def __repr__(self) -> str:
@@ -490,27 +643,29 @@ class Network(Closed, Generic[State]):
 
 
 def _generator(seed: Any, rng: Any) -> np.random.Generator:
-    """The constructor's arguments seed and rng as a generator."""
+    """The generator that draws the start values, from the constructor's seed or rng."""
     if rng is None:
         return np.random.default_rng(None if seed is None else integer("seed", seed, 0))
-    if not isinstance(rng, np.random.Generator):
-        raise bad_type("rng", "None or a numpy.random.Generator", rng)
     if seed is not None:
-        raise ValueError("seed and rng must not both be given: each alone draws the start values")
-    return rng
+        raise bad_value("seed", "None with rng", seed, "give one of the two")
+    try:
+        return np.random.default_rng(rng)
+    except (TypeError, ValueError) as error:
+        kind = bad_type if isinstance(error, TypeError) else bad_value
+        raise kind("rng", "an argument of numpy.random.default_rng", rng) from None
 
 
 def no_projection(proj_size: Any) -> None:
-    """Raises ValueError unless the argument of an LSTM's constructor is 0."""
+    """Raises ValueError unless this argument of an LSTM is 0."""
     if integer("proj_size", proj_size, 0):
-        raise ValueError(f"proj_size must be 0: a projection is not supported yet, got {proj_size}")
+        raise bad_value("proj_size", "0", proj_size, "a projection is not supported")
 
 
 def checked_activation_bits(dtype: Dtype, given: Any) -> ActivationBits | None:
-    """What `to_dtype` takes as activation_bits, the default in the place of None."""
+    """The argument activation_bits of `to_dtype`, with the default for None."""
     if dtype != "int8":
         if given is not None:
-            raise bad_value("activation_bits", f'None with dtype "{dtype}": "int8" has them', given)
+            raise bad_value("activation_bits", f"None with dtype {dtype!r}", given, "choose dtype 'int8'")
         return None
     bits = ACTIVATION_BITS[0] if given is None else integer("activation_bits", given, 8, 14)
     for known in ACTIVATION_BITS:
@@ -520,31 +675,31 @@ def checked_activation_bits(dtype: Dtype, given: Any) -> ActivationBits | None:
 
 
 def _check_statistics(made: Architecture, suffix: str, arrays: Mapping[str, Array]) -> None:
-    """Raises ValueError for statistics, in a state dict of the right names, that no training gives."""
+    """Raises ValueError for statistics of a state dict that no training gives."""
     count, most = arrays[f"count{suffix}"], made.batch_norm.max_steps if made.batch_norm else None
     if most is not None and len(count) != most:
         raise bad_value(f"count{suffix}", f"of shape ({most},)", count)
     if not np.array_equal(count, arrays["count_l0"]):
-        raise ValueError(f"count{suffix} must equal count_l0: all layers see the same sequences")
+        raise bad_value(f"count{suffix}", "equal to count_l0", count, "all layers count the same sequences")
     if np.any(np.diff(counted(f"count{suffix}", count)) > 0):
-        raise ValueError(f"count{suffix} must not rise from step to step")
+        raise bad_value(f"count{suffix}", "in descending order", count)
     for name in named_shapes(made.sides, 0):
         if name.startswith("running_var") and np.any(arrays[name + suffix] < 0):
-            raise ValueError(f"{name}{suffix} must not be negative")
+            raise bad_value(f"{name}{suffix}", "at least 0", arrays[name + suffix].min())
 
 
 def architecture(network: Network[Any]) -> Architecture:
-    """The network's description: for modules that tell, store or rebuild networks."""
+    """The network's description, for modules that store or rebuild networks."""
     return network._snapshot.architecture
 
 
 def made_of(model: type[Made], snapshot: Snapshot) -> Made:
-    """A new network of that class, whose cell is the snapshot's."""
+    """A new network of that class with the contents of a snapshot."""
     network = model.__new__(model)
     network._hold(snapshot)
     return network
 
 
 def snapshot(network: Network[Any]) -> Snapshot:
-    """A network as it is now: the version that a call would compute with."""
+    """The current version of a network, with which a call would compute."""
     return network._snapshot

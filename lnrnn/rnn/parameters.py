@@ -8,15 +8,19 @@ from .specs import LayerNormSpec
 
 
 def suffixes(num_layers: int, bidirectional: bool) -> tuple[str, ...]:
-    """What the names of each layer and direction end in, in the order of the state's first axis: _l0,
-    _l0_reverse, ..."""
+    """The endings of names for each layer and direction, in the order of the state's first axis.
+
+    They are _l0, _l0_reverse, ...
+    """
     ends = ("", "_reverse") if bidirectional else ("",)
     return tuple(f"_l{k}{end}" for k in range(num_layers) for end in ends)
 
 
 def vectors(cell: Cell, hidden_size: int, norm: Norm, bias: bool) -> dict[str, int]:
-    """Length of each gain and bias of one layer in one direction, by name without suffix. norm: resolved for
-    the cell."""
+    """Length of each gain and bias of one layer and direction, by name without suffix.
+
+    norm: resolved for the cell.
+    """
     found: dict[str, int] = {}
     for of_cell_state in (False, True):
         sites = [site for site in norm_sites(cell, norm) if (site.side == "c") is of_cell_state]

@@ -1,7 +1,6 @@
-"""Which steps of which sequences a call takes: the rows of the table that the compiled module goes by.
+"""The rows of a call: a table of sequences and their steps, for the compiled module.
 
-A row is a sequence, or, where states are reset on the way, a part of one between two resets: lnrnn_row of
-include/lnrnn.h. Rows do not depend on each other.
+A row is a sequence, or a part of one between two resets: lnrnn_row of include/lnrnn.h. Rows are independent.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ SEQUENCE, FIRST, LENGTH, END, STATE, START = range(6)
 
 
 def _sorted(columns: Sequence[Any], rows: int) -> Array:
-    """(rows, 6) int64 of these columns, numbers or arrays: longest first, and otherwise as they are."""
+    """The table (rows, 6) int64 of these columns, numbers or arrays, in a stable order, longest first."""
     table = np.empty((rows, 6), np.int64)
     for k, column in enumerate(columns):
         table[:, k] = column
@@ -31,10 +30,10 @@ def _sorted(columns: Sequence[Any], rows: int) -> Array:
 
 @dataclass(frozen=True)
 class Parts:
-    """Of sequences that are reset: the states of the rows, one part after the other of each sequence.
+    """The parts of sequences with resets. The states of rows are in the order of the parts.
 
-    first, last (B,): the first and the last part of each sequence. fresh (B,): it is reset before its first
-    step.
+    count: the number of parts. first, last (B,): the first and the last part of each sequence. fresh (B,):
+    whether it is reset before its first step.
     """
 
     count: int
@@ -43,22 +42,22 @@ class Parts:
     fresh: Array
 
     def reached(self, k: int, directions: int) -> Array:
-        """The parts with which line k, a layer in a direction, ends."""
+        """The last parts in time for line k, a layer in a direction."""
         return self.first if k % directions else self.last
 
     def begun(self, k: int, directions: int) -> Array:
-        """Those with which it begins."""
+        """The first parts in time for line k."""
         return self.last if k % directions else self.first
 
     def begin_backward(self, ghn: Array, directions: int) -> Array:
-        """The gradient of what `Rows.finish` has read: (lines, B, H) -> (lines, R, H)."""
+        """The gradient of `Rows.finish`: (lines, B, H) -> (lines, R, H)."""
         found = np.zeros((len(ghn), self.count, ghn.shape[2]), ghn.dtype)
         for k, given in enumerate(ghn):
             found[k, self.reached(k, directions)] = given
         return found
 
     def finish_backward(self, gh0: Array, directions: int) -> Array:
-        """The gradient of what `Rows.begin` has read: (lines, R, H) -> (lines, B, H)."""
+        """The gradient of `Rows.begin`: (lines, R, H) -> (lines, B, H)."""
         found: Array = np.stack([g[self.begun(k, directions)] for k, g in enumerate(gh0)])
         for k, g in enumerate(found):
             if not k % directions:
@@ -68,8 +67,8 @@ class Parts:
 
 @dataclass(frozen=True)
 class Rows:
-    """table (R, 6) int64, longest first. parts: None where every row is a whole sequence, and its state
-    stands where the sequence stands."""
+    """table (R, 6) int64, longest first. parts: None if every row is a whole sequence, with its state at the
+    same index."""
 
     table: Array
     parts: Parts | None = None
@@ -84,8 +83,10 @@ class Rows:
         return [self.table] + ([] if parts is None else [parts.first, parts.last, parts.fresh])
 
     def after(self, steps: Array) -> Rows:
-        """The same rows of sequences that have taken so many steps before, (B,) int64; those of one length
-        that have taken as many stand together."""
+        """The same rows after these steps of each sequence, (B,) int64.
+
+        Rows with equal lengths and equal steps are adjacent.
+        """
         table, parts = np.array(self.table), self.parts
         goes_on = table[:, FIRST] == 0
         if parts is not None:
@@ -94,15 +95,17 @@ class Rows:
         return Rows(table[np.lexsort((table[:, START], -table[:, LENGTH]))], parts)
 
     def steps(self) -> Array:
-        """How many steps each sequence has taken at its end, (B,), since it was reset."""
+        """The steps of each sequence at its end, (B,), since its last reset."""
         taken = np.empty(len(self.table), np.int64)
         taken[self.table[:, STATE]] = self.table[:, START] + self.table[:, LENGTH]
         return taken if self.parts is None else taken[self.parts.last]
 
     def begin(self, h0: Array, directions: int) -> Array:
-        """h0 (lines, B, H), of the sequences -> (lines, R, H), of the rows. A line is a layer in a direction.
-        A forward one starts with a sequence's first part, a reverse one with its last. All other parts start
-        at zero."""
+        """h0 (lines, B, H) of the sequences -> (lines, R, H) of the rows. A line is a layer in a direction.
+
+        A forward line starts with a sequence's first part, a reverse one with its last. All other parts start
+        at zero.
+        """
         parts = self.parts
         if parts is None:
             return h0
@@ -115,7 +118,7 @@ class Rows:
         return found
 
     def finish(self, hn: Array, directions: int) -> Array:
-        """hn (lines, R, H), of the rows -> (lines, B, H): the state with which each sequence ends."""
+        """hn (lines, R, H) of the rows -> (lines, B, H), the final states of the sequences."""
         parts = self.parts
         if parts is None:
             return hn
@@ -123,7 +126,7 @@ class Rows:
 
 
 def padded(lengths: Array | None, T: int, B: int) -> Rows:
-    """B sequences of T steps, or of these lengths (B,), below which padding follows."""
+    """Rows of B sequences of T steps, or of these lengths (B,), followed by padding."""
     if lengths is None:
         return _whole(T, B)
     place = np.arange(B)
@@ -139,7 +142,8 @@ def _whole(T: int, B: int) -> Rows:
 
 
 def reset(resets: Array, lengths: Array | None, T: int, B: int) -> Rows:
-    """The same, cut before each step at which resets (T, B) is True; what lies past a length is ignored."""
+    """Rows of `padded`, cut before each step at which resets (T, B) is True. Resets past a length have no
+    effect."""
     within: Array = resets.T if lengths is None else resets.T & (np.arange(T) < lengths[:, None])
     fresh = np.array(within[:, 0]) if T else np.zeros(B, bool)
     cut = np.array(within)
@@ -160,26 +164,25 @@ def reset(resets: Array, lengths: Array | None, T: int, B: int) -> Rows:
 
 
 def ragged(offsets: Array) -> Rows:
-    """Sequences that stand one after the other: sequence i has steps offsets[i] .. offsets[i + 1] - 1 of an
-    array of one column."""
+    """Rows of sequences in one column: sequence i has the steps offsets[i] .. offsets[i + 1] - 1."""
     count = len(offsets) - 1
     return Rows(_sorted((0, offsets[:-1], np.diff(offsets), offsets[1:], np.arange(count), 0), count))
 
 
 def by_state(table: Array) -> Array:
-    """A table whose sequences are named by the row of their state: in a ragged one all are in one column."""
+    """The table with the index of the state as sequence: in a ragged one all sequences are in one column."""
     named = np.array(table)
     named[:, SEQUENCE] = named[:, STATE]
     return named
 
 
-def booleans(name: str, value: Any, shape: tuple[int, ...], said: str) -> Array:
-    """value as an array of booleans of that shape, which a message calls `said`: a copy."""
+def booleans(name: str, value: Any, shape: tuple[int, ...], shown: str) -> Array:
+    """A copy of value as an array of booleans of that shape. shown: the shape in messages."""
     given = np.array(real(name, value))
     if given.dtype != bool and given.size:
         raise bad_type(name, "an array of booleans", given)
     if given.shape != shape:
-        raise bad_value(name, f"of shape {said}", given)
+        raise bad_value(name, f"of shape {shown}", given)
     return given.astype(bool)
 
 
@@ -189,12 +192,12 @@ def checked_resets(resets: Any, shape: tuple[int, ...], unbatched: bool, batch_f
     expected = (T,) if unbatched else (B, T) if batch_first else (T, B)
     axes = "(T,)" if unbatched else "(B, T)" if batch_first else "(T, B)"
     given = booleans("resets", resets, expected, f"{axes} = {expected}, as x")
-    turned: Array = given[:, None] if unbatched else given.T if batch_first else given
-    return turned
+    found: Array = given[:, None] if unbatched else given.T if batch_first else given
+    return found
 
 
 def call_rows(resets: Any, lengths: Array | None, x: Array, unbatched: bool, batch_first: bool) -> Rows:
-    """The rows of a call. x (T, B, D), lengths: as batches.checked_batch gives them; resets: the argument."""
+    """The rows of a call. x (T, B, D), lengths: from batches.checked_batch; resets: the argument."""
     T, B = x.shape[:2]
     if resets is None:
         return padded(lengths, T, B)

@@ -1,4 +1,4 @@
-"""Which norm stands inside a recurrent cell, and where."""
+"""The norms inside a recurrent cell and their places, dropout and zoneout."""
 
 from __future__ import annotations
 
@@ -20,22 +20,34 @@ OVERRUNS: tuple[Overrun, ...] = get_args(Overrun)
 @frozen_by_name
 @dataclass(frozen=True)
 class LayerNormSpec(Named):
-    """Layer norm inside a cell. x_ = W_ih x_t and h_ = W_hh h_{t-1} are the two products, of G gates by H
-    units.
+    """Layer norm inside a cell: where it is, and its options.
 
-    placement: which rows are normalised. "split": x_ and h_, each for itself, before they are added. "joint":
-    their sum, over all gates at once. "gate": their sum, each gate for itself. None: as in Ba et al. 2016,
-    "joint" for an RNN, "split" for the cells with several gates. An RNN has one gate, so "gate" says "joint".
-    What stands where is written out in the classes of the cells.
-    cell: the norm of a cell state c. "out": on the way to h only, what is carried on is not normalised;
-    "carry": the normalised state is carried; None: no such norm. In a cell without a cell state: None or
-    "out", which says nothing there.
-    eps: inside the root, >= 0.
-    span: for a GRU with placement "split". None: one norm over the 2H units of r and z and one over the H of
-    n, on each side (the paper's). "all": one norm over all 3H of a side.
-    inner_bias: biases inside the norms, as torch.nn.Linear brings them: x_ = W_ih x_t + inner_bias_ih and
-    h_ = W_hh h_{t-1} + inner_bias_hh, two more parameters (G*H), whether or not there are biases after the
-    norms.
+    x_ = W_ih x_t and h_ = W_hh h_{t-1} are the two products, with H units for each of G gates. The equations
+    are in the docstrings of RNN, LSTM and GRU.
+
+    Parameters
+    ----------
+    placement : {"split", "joint", "gate"} or None
+        "split" normalises x_ and h_ separately. "joint" normalises their sum over all gates, and "gate"
+        each gate of the sum. None is the choice of Ba et al. 2016: "joint" for an RNN, else "split". For an
+        RNN, "gate" is the same as "joint".
+    cell : {"out", "carry"} or None
+        The norm of an LSTM's c. "out" normalises c on its way to h only. "carry" also passes the normalised c
+        to the next step. None has no such norm. Other cells take "out" and None, with no effect.
+    eps : float
+        Added to the variance; at least 0.
+    span : {"all"} or None
+        For a GRU with placement "split". None has one norm over the 2H units of r and z and one over the H of
+        n, on each side, as in the paper. "all" has one norm over all 3H of a side.
+    inner_bias : bool
+        Whether x_ and h_ have biases before the norms, as those of torch.nn.Linear. They are the parameters
+        inner_bias_ih and inner_bias_hh, (G * H,).
+
+    Examples
+    --------
+    >>> import lnrnn
+    >>> lnrnn.LSTM(3, 4, norm=lnrnn.LayerNormSpec("gate", cell="carry")).norm.placement
+    'gate'
     """
 
     placement: Placement | None = None
@@ -53,30 +65,44 @@ class LayerNormSpec(Named):
         object.__setattr__(self, "inner_bias", flag("inner_bias", self.inner_bias))
 
     def resolved(self, cell: Cell) -> LayerNormSpec:
-        """What it means in that cell: placement is a string, and cell None where there is no cell state."""
+        """The spec for that cell: placement is a string, and cell is None without a cell state."""
         placement = choice("placement", self.placement or cell.placement, PLACEMENTS)
         if cell.gates == 1 and placement == "gate":
             placement = "joint"
         has_cell_state = cell.states == 2
         if self.cell == "carry" and not has_cell_state:
-            raise bad_value(
-                "cell", f"'out' or None where there is no cell state, as in {cell.name}", self.cell
-            )
+            raise bad_value("cell", f"'out' or None for {cell.name}, which has no cell state", self.cell)
         if self.span is not None and (len(cell.spans) == 1 or placement != "split"):
-            raise bad_value("span", "None but in a GRU with placement 'split'", self.span)
+            raise bad_value("span", "None unless a GRU has placement 'split'", self.span)
         return replace(self, placement=placement, cell=self.cell if has_cell_state else None)
 
 
 @frozen_by_name
 @dataclass(frozen=True)
 class BatchNormSpec(Named):
-    """Batch norm inside a cell, with statistics of its own for every time step.
+    """Batch norm inside a cell, with separate statistics for each time step.
 
-    max_steps: for how many steps there is room; None: as many as the longest training sequence. overrun: what
-    a sequence gets that is longer than any in training: "raise" (SequenceTooLongError), "last" (the
-    statistics of the last known step, Cooijmans et al. 2016), "mean" (their mean over time), "batch" (those
-    of the batch it came with). momentum: weight of a new batch, in [0, 1], or None for statistics pooled over
-    all batches so far. eps: inside the root, >= 0.
+    Parameters
+    ----------
+    max_steps : int or None
+        Limit on the length of training sequences. None has no limit.
+    overrun : {"raise", "last", "mean", "batch"}
+        The statistics of a step beyond all training sequences: SequenceTooLongError, those of the last known
+        step, their mean over time, or those of the current batch.
+    momentum : float or None
+        Weight of a new batch in the running statistics, in [0, 1]. None pools all batches so far.
+    eps : float
+        Added to the variance; at least 0.
+
+    Notes
+    -----
+    Cooijmans et al. 2016, arXiv 1603.09025, use "last".
+
+    Examples
+    --------
+    >>> import lnrnn
+    >>> lnrnn.RNN(3, 4, norm=lnrnn.BatchNormSpec(overrun="last")).overrun
+    'last'
     """
 
     max_steps: int | None = None
@@ -96,17 +122,32 @@ class BatchNormSpec(Named):
 @frozen_by_name
 @dataclass(frozen=True)
 class DropoutSpec(Named):
-    """What a training run drops: the argument `dropout` of `Network.forward_train`. Rates in [0, 1): a value
-    is dropped with that probability, which sets it to 0; what stays is multiplied by 1 / (1 - rate).
+    """Dropout rates of a training run: the argument `dropout` of `Network.forward_train`.
 
-    between: of the outputs of every layer but the last, on their way to the next one, drawn anew for each
-    step (Zaremba et al. 2014, arXiv 1409.2329), as `dropout=` of torch.nn.LSTM. inputs: of the inputs of
-    every layer, drawn once for all steps of a sequence. states: of h_{t-1} where W_hh takes it, drawn once
-    for all steps of a sequence, in each layer and direction. These two are the variational dropout of Gal,
-    Ghahramani 2016, arXiv 1512.05287. The h_{t-1} in a GRU's z h_{t-1} and a cell state are not dropped.
+    A value is set to 0 with the probability of its rate, in [0, 1). The others are multiplied by
+    1 / (1 - rate).
 
-    Batch norm's statistics are of what is left, whose variance is larger than without dropout:
-    `calibrate` makes them those of a network that drops nothing.
+    Parameters
+    ----------
+    between : float
+        Rate of the outputs of all layers but the last, drawn for each step, as in torch.nn.LSTM.
+    inputs : float
+        Rate of the inputs of every layer, drawn once for a sequence.
+    states : float
+        Rate of h_{t-1} in the product with W_hh, drawn once for a sequence in each layer and direction.
+
+    Notes
+    -----
+    `between` is from Zaremba et al. 2014, arXiv 1409.2329. `inputs` and `states` are the variational dropout
+    of Gal and Ghahramani 2016, arXiv 1512.05287. The h_{t-1} in a GRU's z h_{t-1} and an LSTM's c are not
+    dropped. Dropout enlarges the variances that batch norm stores; `calibrate` then measures them without it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import lnrnn
+    >>> spec = lnrnn.DropoutSpec(states=0.5)
+    >>> y, h, tape = lnrnn.RNN(3, 4).forward_train(np.ones((5, 2, 3)), dropout=spec, seed=0)
     """
 
     between: float = 0.0
@@ -120,14 +161,14 @@ class DropoutSpec(Named):
 
 
 def dropout_spec(dropout: Any) -> DropoutSpec:
-    """The argument `dropout` of forward_train, a rate between layers, a spec or None, as a spec."""
+    """The argument `dropout` of forward_train as a spec: a rate between layers, a spec or None."""
     if dropout is None or isinstance(dropout, DropoutSpec):
         return dropout or DropoutSpec()
     return DropoutSpec(number("dropout", dropout, 0, below=1))
 
 
 def zoneout_rates(zoneout: Any, cell: Cell) -> tuple[float, ...]:
-    """The value of `Network.zoneout` as a rate for each state of the cell, or () where none is kept."""
+    """The value of `Network.zoneout` as a rate for each state of the cell, or () if all are 0."""
     if isinstance(zoneout, (tuple, list)):
         if cell.states == 1 or len(zoneout) != 2:
             expected = "a number, or a pair of them, of h and of c" if cell.states == 2 else "a number"
@@ -139,7 +180,7 @@ def zoneout_rates(zoneout: Any, cell: Cell) -> tuple[float, ...]:
 
 
 def norm_spec(norm: Any, cell: Cell) -> LayerNormSpec | BatchNormSpec | None:
-    """The argument `norm` of a recurrent model, a name, a spec or None, as what it means for that cell."""
+    """The argument `norm` of a recurrent model as a spec for that cell, or None."""
     if isinstance(norm, str):
         norm = (
             LayerNormSpec() if choice("norm", norm, ("layer", "batch", None)) == "layer" else BatchNormSpec()

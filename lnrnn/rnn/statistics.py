@@ -22,8 +22,10 @@ def _names(side: str) -> tuple[str, str]:
 
 
 def named_shapes(sides: Mapping[str, int], steps: int) -> dict[str, tuple[int, ...]]:
-    """Names without suffix, and shapes, of the arrays of one layer in one direction. sides: as
-    sites.statistics_sides has them."""
+    """Names without suffix, and shapes, of the arrays of one layer and direction.
+
+    sides: from sites.statistics_sides.
+    """
     found: dict[str, tuple[int, ...]] = {
         name: (steps, width) for s, width in sides.items() for name in _names(s)
     }
@@ -31,13 +33,13 @@ def named_shapes(sides: Mapping[str, int], steps: int) -> dict[str, tuple[int, .
 
 
 def blank(sides: Mapping[str, int], steps: int) -> dict[str, Any]:
-    """Where a run of the compiled layer writes the statistics of its batch: (mean, var) by side, "count"."""
+    """Arrays for the statistics of a batch, which the compiled layer writes: (mean, var) by side, "count"."""
     pairs = {side: (np.zeros((steps, width)), np.zeros((steps, width))) for side, width in sides.items()}
     return {**pairs, "count": np.zeros(steps, np.int64)}
 
 
 def of_steps(batch: Mapping[str, Any] | None, t0: int, t1: int, *, copy: bool = False) -> Any:
-    """The steps t0 .. t1 - 1 of what `blank` made: views, or, to be written with the same numbers, copies."""
+    """The steps t0 .. t1 - 1 of a batch from `blank`: views, or copies, which a second run writes again."""
     if batch is None:
         return None
 
@@ -51,16 +53,13 @@ def of_steps(batch: Mapping[str, Any] | None, t0: int, t1: int, *, copy: bool = 
 
 
 def refuse_beyond(max_steps: int | None, table: Array) -> None:
-    """Raises SequenceTooLongError if there is no room for the statistics of so long a training sequence.
-
-    table: of rows.Rows.
-    """
+    """Raises SequenceTooLongError for a training sequence longer than max_steps. table: of rows.Rows."""
     if max_steps is not None:
         _refuse(max_steps, table, "raise max_steps of the BatchNormSpec")
 
 
 def _refuse(known: int, table: Array, hint: str, what: str = "sequence") -> None:
-    """Names the first sequence, or lane, that has more than the known steps."""
+    """Raises SequenceTooLongError for the first sequence, or lane, with more than the known steps."""
     ends = np.where(table[:, LENGTH] > 0, table[:, START] + table[:, LENGTH], 0)
     over = ends > known
     if over.any():
@@ -71,16 +70,15 @@ def _refuse(known: int, table: Array, hint: str, what: str = "sequence") -> None
 
 
 class StepStatistics:
-    """Of one layer in one direction: mean and biased variance of each side, float64 (steps, width), and
-    count, int64.
+    """Mean and biased variance of each side of a layer and direction, float64 (steps, width), and count.
 
-    count[t] is the number of training sequences that were seen alive at step t, whatever the side. Sequences
-    end and never begin again, so counts fall with t and the known steps are the first ones. Nothing here
-    changes: `updated` makes a new one, and a thread that computes with the old one goes on with it.
+    count[t] is the number of training sequences that were active at step t. Counts never rise with t, so the
+    known steps are the first ones. An object never changes: `updated` makes a new one, and other threads may
+    still use the old one.
     """
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
-        """Takes the arrays over; they are named as by `named_shapes`."""
+        """arrays: kept, not copied, with the names of `named_shapes`."""
         for array in arrays.values():
             array.setflags(write=False)
         self.arrays = dict(arrays)
@@ -97,11 +95,11 @@ class StepStatistics:
         )
 
     def updated(self, batch: Mapping[str, Any], momentum: float | None) -> StepStatistics:
-        """Takes in the statistics of one training batch, as `blank` holds them.
+        """The statistics after one training batch, in the form of `blank`.
 
-        A step seen for the first time takes the batch's. Later new = (1 - momentum) old + momentum batch;
-        momentum None pools old and new by their counts (Chan, Golub, LeVeque 1979), as if all had been one
-        batch. Counts end at 2**53.
+        A new step takes those of the batch. Others become (1 - momentum) old + momentum batch. momentum None
+        pools old and new by their counts, as if all were one batch (Chan, Golub, LeVeque 1979). Counts end at
+        2**53.
         """
         count = batch["count"]
         steps = int(np.count_nonzero(count))
@@ -128,8 +126,10 @@ class StepStatistics:
         return StepStatistics(arrays | {"count": new_count})
 
     def refuse_overrun(self, table: Array, overrun: str | None, what: str = "sequence") -> None:
-        """Raises SequenceTooLongError if a sequence outlasts what `overrun` can serve. table: of rows.Rows;
-        what: its sequences are called."""
+        """Raises SequenceTooLongError for a sequence with a step without statistics, as `overrun` decides.
+
+        table: of rows.Rows. The last argument is the noun for its sequences in the message.
+        """
         if overrun == "batch" or (overrun != "raise" and self.known):
             return
         _refuse(
@@ -142,11 +142,11 @@ class StepStatistics:
     def folded(
         self, parameters: Mapping[str, Array], sites: Iterable[NormSite], eps: float, overrun: str | None
     ) -> tuple[dict[str, tuple[Array, Array]], int, int]:
-        """What inference needs: a row of scale and shift for every known step, and the row for the steps
-        beyond.
+        """The norm at inference: a row of scale and shift for every known step, and the row for later steps.
 
-        parameters: gains and biases by name without suffix; sites: of the layer. -> by side scale, shift
-        (rows, width) float32, such that scale * a + shift is the normalised a; known; beyond (-1: the batch).
+        parameters: gains and biases by name without suffix. sites: of the layer. Returns (scale, shift) by
+        side, the number of known steps, and the row for later steps, or -1 for the current batch. The
+        normalised a is scale * a + shift, (rows, width) float32 each.
         """
         beyond = -1 if overrun == "batch" else self.known - 1
         averages = overrun == "mean" and self.known > 0

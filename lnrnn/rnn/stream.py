@@ -1,4 +1,4 @@
-"""A recurrent network that goes on from call to call: many sequences, each in a lane of its own."""
+"""A recurrent network that keeps its state from call to call, for many sequences: each has a lane."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import _core
-from ..errors import bad_type, bad_value, integer, output, real, shaped
+from ..errors import bad_type, bad_value, integer, message, output, real, shaped
 from ..runtime import thread_limit
 from ..state import Closed
 from . import engine
@@ -23,10 +23,27 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StreamState(Generic[State]):
-    """What lanes of a stream hold between two calls. It can be pickled and set in another process.
+    """The state of R lanes of a stream, returned by `Stream.get_state`. It can be pickled; len() is R.
 
-    state: h (num_layers, R, H), or the pair (h, c), float32; step (R,): steps taken, int64; fingerprint: of
-    the network that it belongs to, no matter on which machine. len() is R.
+    Attributes
+    ----------
+    state : array of float32 of shape (num_layers, R, H), or a pair (h, c)
+        The hidden states.
+    step : array of int64 of shape (R,)
+        The number of steps since the start or the last reset.
+    fingerprint : str
+        Hash of the network, equal on all machines.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import lnrnn
+    >>> rnn = lnrnn.RNN(3, 4, seed=0)
+    >>> stream, other = rnn.stream(2), rnn.stream(2)
+    >>> y = stream(np.ones((2, 3)))
+    >>> other.set_state([1], stream.get_state([0]))
+    >>> other.step
+    array([0, 1])
     """
 
     state: State
@@ -42,7 +59,7 @@ class StreamState(Generic[State]):
 
 
 def _shown(steps: Array) -> str:
-    """The steps of some lanes for a repr, on one line: one number, or the least and the largest."""
+    """The steps of some lanes for a repr: one number, or the least and the largest."""
     if not len(steps):
         return "()"
     least, most = int(np.min(steps)), int(np.max(steps))
@@ -50,30 +67,61 @@ def _shown(steps: Array) -> str:
 
 
 class Stream(Closed, Generic[State]):
-    """A network that is fed as its input comes, for ever, in constant memory: s = rnn.stream(batch_size);
-    y_t = s(x_t). Each of the batch_size sequences has a lane, which holds its state.
+    """A network that keeps its state from call to call, for endless sequences in constant memory.
 
-    s(x, rows=None, *, out=None, lengths=None, resets=None, threads=None)
+    ``stream = rnn.stream(batch_size)`` makes one. Each of the batch_size sequences has a lane, which holds
+    its state. ``y = stream(x)`` computes one time step or several.
 
-    rows: the lanes that take part, R different integers (or one), in any order; None is all of them, and R is
-    batch_size. Others stay as they are. What a lane gives does not depend on the other ones, to the last bit.
-    One step: x (R, D), or (D,) if R is 1 -> y (R, H), or (H,). A chunk of T steps: x (T, R, D), or (R, T, D)
-    with batch_first -> y likewise, with `lengths` (R,), integers 0 .. T: y is 0 past a length, and a lane
-    takes so many steps. resets: booleans, (R,) for a step, (T, R) or (R, T) for a chunk: the state of a lane
-    is set to 0, and its step number too, before that step.
-    out: where to write, a float32 array of y's shape, in any layout; it may be x's own memory. threads: how
-    many this call may use; None: as set (set_num_threads).
-    -> y, float32, bit for bit what the whole sequence would give: a new array, or `out`. A step with an
-    `out` allocates nothing for a float32 x and rows that are None or an int64 array, once as many rows have
-    been served.
+    Parameters
+    ----------
+    x : array_like of shape (R, D)
+        Inputs of one step for R lanes, or (D,) if R is 1. A chunk of T steps is (T, R, D), or (R, T, D) with
+        batch_first.
+    rows : array_like of int of shape (R,), optional
+        The lanes of this call, different integers; all by default. Other lanes do not change.
+    out : array of float32 of y's shape, optional
+        Where to write y. It may be the memory of x.
+    lengths : array_like of int of shape (R,), optional
+        For a chunk: the steps of each lane, 0 to T. y is 0 past a length.
+    resets : array_like of bool of shape (R,), or of a chunk (T, R)
+        Where a lane's state and step number are set to 0 before the step.
+    threads : int, optional
+        Limit on the threads of this call; by default that of `set_num_threads`.
 
-    A stream keeps the parameters and statistics that the network had when it was made. Under batch norm each
-    lane carries its own step, and past the known ones it does what `overrun` says; "raise" refuses a call,
-    naming the lane, before any lane moves, and "batch", for which all lanes have to go together, refuses
-    rows, lengths and resets. Several threads may call one stream at once if no lane is in two of the calls.
-    Where a call, `reset` or a new state is interrupted or fails, all lanes are as before it or as after it.
+    Returns
+    -------
+    y : array of float32 of shape (R, H)
+        The same bits as from the whole sequence; shaped like x. It is `out`, if that is given.
 
-    A copy, by the module copy or by pickle, is a stream of its own, with the same network, states and steps.
+    Raises
+    ------
+    ValueError, TypeError
+        For a wrong argument.
+    SequenceTooLongError
+        For a step without statistics, if `overrun` is "raise". No lane has changed then.
+
+    Notes
+    -----
+    The result of a lane does not depend on the other lanes, to the last bit. A stream keeps the parameters
+    and statistics that the network had when the stream was made. Under batch norm each lane has its own step.
+    With overrun="batch" all lanes go together, and rows, lengths and resets are refused.
+
+    A step with `out` allocates nothing if x is float32 and rows is None or int64. The first such call for a
+    new number of rows may allocate.
+
+    Several threads may call a stream at once if no lane is in two of the calls. If a call is interrupted or
+    fails, all lanes are as before or as after it. A copy or a pickle is an independent stream.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import lnrnn
+    >>> rnn = lnrnn.LSTM(3, 4, seed=0)
+    >>> x = np.ones((5, 2, 3), np.float32)
+    >>> stream = rnn.stream(2)
+    >>> y = [stream(x_t) for x_t in x]
+    >>> bool(np.all(y == rnn(x)[0]))
+    True
     """
 
     __slots__ = ("_snapshot", "_lanes", "_all", "_together")
@@ -85,9 +133,8 @@ class Stream(Closed, Generic[State]):
         state: Sequence[Array] | None = None,
         step: int | Array = 0,
     ) -> None:
-        """snapshot: of a network with one direction. batch_size: B, an integer of at least 1. state: arrays
-        (num_layers, B, H), one or two, as the cell has states; zeros if None. step: an integer, or (B,).
-        Raises ValueError or TypeError: what is unpickled is checked too."""
+        """snapshot: of a network with one direction. state: h, or h and c, (num_layers, B, H) each. step: an
+        integer or (B,). All arguments are checked, for they may come from a pickle."""
         batch_size = integer("batch_size", batch_size, 1, 2**31 - 1)
         self._snapshot = snapshot
         self._together = snapshot.overrun == "batch"
@@ -120,7 +167,7 @@ class Stream(Closed, Generic[State]):
         return self._checked(x, rows, out, lengths, resets, most)
 
     def _checked(self, x: Any, rows: Any, out: Any, lengths: Any, resets: Any, threads: int) -> Array:
-        """A call with arguments of every kind."""
+        """A call with any arguments."""
         if self._together:
             for name, value in (("rows", rows), ("lengths", lengths), ("resets", resets)):
                 self._refuse_apart(name, value)
@@ -129,9 +176,7 @@ class Stream(Closed, Generic[State]):
         if x.ndim == 3:
             return self._chunk(x, lanes, out, lengths, resets, threads)
         if lengths is not None:
-            raise bad_value(
-                "lengths", "None for a step: they belong to a chunk, x of three dimensions", lengths
-            )
+            raise bad_value("lengths", "None for one step", lengths, "a chunk has an x of three dimensions")
         shape = len(lanes), self._snapshot.architecture.input_size
         if x.shape != shape and (shape[0] != 1 or x.shape != shape[1:]):
             expected = f"{shape} or {shape[1:]}" if shape[0] == 1 else f"{shape}"
@@ -155,7 +200,7 @@ class Stream(Closed, Generic[State]):
         return found
 
     def _chunk(self, x: Any, lanes: Array, out: Any, lengths: Any, resets: Any, threads: int) -> Array:
-        """x of three dimensions, as the caller has it."""
+        """A call with x of three dimensions, in the caller's layout."""
         made = self._snapshot.architecture
         axes = "(R, T, input_size)" if made.batch_first else "(T, R, input_size)"
         if x.shape[0 if made.batch_first else 1] != len(lanes) or x.shape[2] != made.input_size:
@@ -187,7 +232,7 @@ class Stream(Closed, Generic[State]):
 
     def _refuse_apart(self, name: str, value: Any) -> None:
         if value is not None:
-            raise ValueError(f"{name} cannot be given with overrun='batch', for which all lanes go together")
+            raise bad_value(name, "None with overrun='batch'", value, "all lanes go together")
 
     def _refuse_overrun(self, rows: Rows, lanes: Array) -> None:
         table = np.array(rows.table)
@@ -196,12 +241,12 @@ class Stream(Closed, Generic[State]):
         beyond = np.flatnonzero(table[:, LENGTH] > LAST_STEP - table[:, START])
         if len(beyond):
             row = table[beyond[0]]
-            raise ValueError(
-                f"lane {row[SEQUENCE]} must be reset: it has taken {row[START]} steps of {LAST_STEP}"
-            )
+            name, expected = f"the steps of lane {row[SEQUENCE]}", f"at most {LAST_STEP}"
+            got = f"{row[LENGTH]} after {row[START]}"
+            raise ValueError(message(name, expected, got, "reset the lane"))
 
     def _chosen(self, rows: Any) -> Array:
-        """The argument as (R,) int64, different lanes of this stream."""
+        """The argument rows as different lanes of this stream, (R,) int64."""
         if rows is None:
             return self._all
         given, count = np.array(integers("rows", rows)), len(self._all)
@@ -217,13 +262,12 @@ class Stream(Closed, Generic[State]):
         found: Array = given.astype(np.int64)
         each, times = np.unique(found, return_counts=True)
         if (times > 1).any():
-            raise ValueError(f"rows must name each lane once, got lane {each[times > 1][0]} twice")
+            raise ValueError(message("rows", "different lanes", f"lane {each[times > 1][0]} twice"))
         return found
 
     @property
     def state(self) -> State:
-        """The hidden state h of all lanes, (num_layers, batch_size, H), or (h, c) with a cell state: copies.
-        Assign to set it."""
+        """A copy of h of all lanes, (num_layers, batch_size, H) float32, or of (h, c). It may be set."""
         return as_state([s.copy() for s in self._lanes.states])
 
     @state.setter
@@ -237,8 +281,10 @@ class Stream(Closed, Generic[State]):
 
     @property
     def step(self) -> Array:
-        """How many steps each lane has taken, (batch_size,) int64: a copy. Assign an integer, or one for each
-        lane, to set it: batch norm's statistics go by it."""
+        """A copy of the number of steps of each lane, (batch_size,) int64, since its start or reset.
+
+        It may be set to an integer, or one for each lane. It selects batch norm's statistics.
+        """
         found: Array = self._lanes.steps.copy()
         return found
 
@@ -247,7 +293,7 @@ class Stream(Closed, Generic[State]):
         self._lanes.put(self._all, [], self._steps("step", value, len(self._all)))
 
     def _steps(self, name: str, value: Any, lanes: int) -> Array:
-        """The steps of so many lanes, given as an integer or as one for each, as (lanes,) int64."""
+        """The steps of some lanes as (lanes,) int64, from an integer or one for each lane."""
         if not isinstance(value, (np.ndarray, list, tuple)) or not np.ndim(value):
             value = integer(name, value, 0, LAST_STEP)
         given = np.array(real(name, value))
@@ -262,30 +308,37 @@ class Stream(Closed, Generic[State]):
         return np.ascontiguousarray(np.broadcast_to(given, lanes).astype(np.int64))
 
     def reset(self, rows: ArrayLike | None = None) -> None:
-        """These lanes, or all, back to a zero state and step 0."""
+        """Set the state and step of these lanes to 0; by default of all."""
         if self._together:
             self._refuse_apart("rows", rows)
         lanes = self._chosen(rows)
         self._lanes.put(lanes, [None] * len(self._lanes.states), np.zeros(len(lanes), np.int64))
 
     def get_state(self, rows: ArrayLike | None = None) -> StreamState[State]:
-        """What these lanes, or all, hold, copied: to be set again, in this stream or in another of an equal
-        network, in this process or in another."""
+        """Return a copy of the state of these lanes, by default of all, as a StreamState.
+
+        `set_state` takes it, in this stream or another stream of an equal network, in any process.
+        """
         lanes = self._chosen(rows)
         found = [s.take(lanes, axis=1) for s in self._lanes.states]
         return StreamState(as_state(found), self._lanes.steps[lanes], self._snapshot.fingerprint())
 
     def set_state(self, rows: ArrayLike | None, state: StreamState[State]) -> None:
-        """These lanes, or all for None, go on from what `get_state` gave, one lane after the other. Raises
-        ValueError for the state of another network, and ValueError or TypeError for arrays and steps that no
-        stream can hold, before any lane changes."""
+        """Set the state of these lanes, or of all for None, to one that `get_state` returned.
+
+        Raises
+        ------
+        ValueError, TypeError
+            For the state of another network, or wrong arrays or steps. No lane has changed then.
+        """
         if self._together:
             self._refuse_apart("rows", rows)
         lanes = self._chosen(rows)
         if not isinstance(state, StreamState):
-            raise bad_type("state", "what get_state of a stream returned", state)
+            raise bad_type("state", "a StreamState", state, "get_state returns one")
         if state.fingerprint != self._snapshot.fingerprint():
-            raise ValueError("state belongs to another network: its parameters, statistics or type differ")
+            other = "one of another network, with other parameters, statistics or dtype"
+            raise ValueError(message("state", "a state of this network", other))
         steps = self._steps("state.step", state.step, len(lanes))
         self._lanes.put(lanes, self._shaped("state.state", state.state, len(lanes)), steps)
 

@@ -1,4 +1,4 @@
-"""Forward runs that are remembered, and back-propagation through time."""
+"""Forward runs with a record, and back-propagation through time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._core import Network, empty
-from ..errors import bad_type, bad_value, integer, shaped
+from ..errors import bad_type, bad_value, integer, message, shaped
 from ..state import copied
 from . import engine
 from .architecture import LIMIT, Architecture
@@ -27,8 +27,8 @@ Array = np.ndarray
 class Run(NamedTuple):
     """One layer in one direction of a forward run."""
 
-    statistics: Any  # None, or of the batch, as statistics.blank has them
-    record: Any  # an array, the tape of the compiled module, or what makes it again
+    statistics: Any  # of the batch, from statistics.blank, or None
+    record: Any  # the array of the compiled module, or Checkpoints
     x: Array  # (T, B, inputs)
     y: Array  # (T, B, H)
 
@@ -45,22 +45,21 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tape:
-    """What `forward_train` keeps for `backward`. Its arrays are read-only; it can be read as often as one
-    likes.
+    """The record of `forward_train` for `backward`, which may read it several times.
 
-    It belongs to the network that made it, in the process that did: copy.copy gives the tape itself, pickle
-    and copy.deepcopy raise TypeError.
+    It belongs to its network and process. copy.copy returns the tape itself; pickle and copy.deepcopy raise
+    TypeError.
     """
 
-    owner: object  # that network
-    network: Network  # the compiled one that ran
+    owner: object  # its network
+    network: Network  # the compiled one
     architecture: Architecture
     rows: Rows
-    layout: tuple[bool, tuple[int, ...]]  # unbatched, shape of y as the caller has it
+    layout: tuple[bool, tuple[int, ...]]  # unbatched, and the shape of y in the caller's layout
     start: tuple[Array, ...]  # h0, or h0 and c0
     masks: Masks | None
     x: Array  # (T, B, D)
-    training: engine.Training  # with tapes or, in their places, Checkpoints
+    training: engine.Training  # tapes are arrays or Checkpoints
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -75,8 +74,7 @@ class Tape:
         return tuple(found)
 
     def inputs(self, layer: int) -> Array:
-        """(T, B, *): the first layer's are x. Later ones' are the outputs of the layer before, or those that
-        dropout leaves."""
+        """(T, B, *): x, or the outputs of the layer below after dropout."""
         dropped = self.training.dropped[layer]
         if dropped is not None:
             return dropped[0]
@@ -84,7 +82,7 @@ class Tape:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that it keeps."""
+        """The bytes of the record."""
         directions = self.architecture.directions
         held = [*self.rows.arrays(), *self.start, *([] if self.masks is None else self.masks.arrays())]
         for k, run in enumerate(self.runs):
@@ -103,17 +101,14 @@ class Tape:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(
-            "a Tape cannot be pickled or deep-copied: it belongs to the network that made it; "
-            "keep the arguments of forward_train instead, and call it again"
+            "a Tape cannot be pickled or deep-copied: keep the arguments of forward_train, and call it again"
         )
 
 
 def _refuse(snapshot: Snapshot) -> None:
-    """Raises ValueError for a network that cannot be trained here."""
+    """Raises ValueError for a network with rounded weights."""
     if snapshot.dtype != "float32":
-        raise ValueError(
-            f"training wants float32 weights, these are {snapshot.dtype}: use to_dtype('float32')"
-        )
+        raise bad_value("dtype", "'float32' for training", snapshot.dtype, "use to_dtype('float32')")
 
 
 def forward(
@@ -127,8 +122,11 @@ def forward(
     seed: Any = None,
     checkpoint: Any = None,
 ) -> tuple[Array, State, Tape, list[dict[str, Any]]]:
-    """See Network.forward_train. owner: the network, whose version the snapshot is. -> also the statistics of
-    this batch, by layer and direction as statistics.blank has them; none without batch norm."""
+    """See Network.forward_train. owner: the network of the snapshot.
+
+    -> also the statistics of this batch for each layer and direction, from statistics.blank; none without
+    batch norm.
+    """
     _refuse(snapshot)
     made = snapshot.architecture
     if dropout is None and snapshot.dropout and made.num_layers > 1:
@@ -140,7 +138,7 @@ def forward(
             return *found, []
     spec, entropy, every = dropout_spec(dropout), checked_seed(seed), checked_checkpoint(checkpoint)
     x, lengths, unbatched = checked_batch(x, lengths, made.input_size, made.batch_first)
-    x = copied(x)  # the tape's own: the caller may go on with x
+    x = copied(x)  # the caller may change x
     T, B, _ = x.shape
     start = [np.array(s) for s in engine.state_arrays(made, "h0", h0, B, unbatched)]
     rows = call_rows(resets, lengths, x, unbatched, made.batch_first)
@@ -176,7 +174,7 @@ def forward(
 
 
 def _dropped(masks: Masks | None, layer: int, outputs: Sequence[Array]) -> Any:
-    """As engine.Training has it."""
+    """The field `dropped` of engine.Training for this layer."""
     if masks is None or not layer or not masks.drops_input(layer):
         return None
     return np.empty_like(outputs[layer - 1]), *masks.of_input(layer)
@@ -185,8 +183,7 @@ def _dropped(masks: Masks | None, layer: int, outputs: Sequence[Array]) -> Any:
 def short(
     owner: object, snapshot: Snapshot, x: Any, h0: Any, lengths: Any
 ) -> tuple[Array, State, Tape] | None:
-    """`forward` without batch norm and masks, where all arguments are plain arrays of few sequences; else
-    None."""
+    """`forward` for plain arrays of few sequences, without batch norm and masks; else None."""
     compiled, made = snapshot.compiled(), snapshot.architecture
     found = compiled.train(x, h0, lengths)
     if found is None:
@@ -199,7 +196,7 @@ def short(
 
 
 def _forward_checkpoints(tape: Tape) -> list[Array]:
-    """-> the states at the sequences' ends."""
+    """-> the final states of the sequences."""
     masks, D, outputs = tape.masks, tape.architecture.directions, tape.training.outputs or ()
     before = [tape.rows.begin(s, D) for s in tape.start]
     after = [np.empty_like(s) for s in before]
@@ -253,7 +250,7 @@ def backward(
         gend = None if gend is None else [_apart(g, out) for g in gend]
     rows, parts = tape.rows, tape.rows.parts
     before, gafter = [rows.begin(s, D) for s in tape.start], gend
-    if parts is not None and gend is not None:  # states are those of the parts
+    if parts is not None and gend is not None:
         gafter = [parts.begin_backward(g, D) for g in gend]
     gbefore = [np.empty(s.shape, FLOAT32) for s in before]
     given = None if out is None else [[out[name] for name in names] for names in made.gradients]
@@ -293,7 +290,7 @@ def _backward_checkpoints(
     gbefore: list[Array],
     given: list[list[Array]] | None,
 ) -> list[list[Array]]:
-    """As Network.backward of the compiled module. grad: of y."""
+    """Network.backward of the compiled module, for checkpoints. grad: the gradient of y."""
     made, masks, table = tape.architecture, tape.masks, tape.rows.table
     H, D = made.hidden_size, made.directions
     found: list[list[Array]] = [[] for _ in made.suffixes]
@@ -323,19 +320,22 @@ def _backward_checkpoints(
 
 
 def _apart(array: Array, out: dict[str, Array]) -> Array:
-    """array, or a copy of it if gradients are written to its memory while it is still read."""
+    """array, or a copy if it may share memory with out."""
     return array.copy() if any(np.may_share_memory(array, g) for g in out.values()) else array
 
 
 def refuse_gradients(out: Any, made: Architecture) -> None:
-    """Raises ValueError or TypeError for arrays that gradients cannot be added to: they must have the names
-    and shapes of the parameters, be float32, C-contiguous and writeable, and have no memory in common."""
+    """Raises ValueError or TypeError for arrays to which gradients cannot be added.
+
+    They must have the names and shapes of the parameters, be float32, C-contiguous and writeable, and share
+    no memory.
+    """
     if not isinstance(out, dict):
         raise bad_type("out", "a dict of arrays by parameter name", out)
     if missing := [name for name in made.shapes if name not in out]:
-        raise bad_value("out", f"with all parameters, also {missing[0]}", sorted(out))
+        raise bad_value("out", "a dict with all parameters", sorted(out), f"add {missing[0]}")
     if unknown := [name for name in out if name not in made.shapes]:
-        raise bad_value("out", "with the names of the parameters alone", unknown[0])
+        raise bad_value("out", "a dict with no names but parameters", unknown[0])
     for name, shape in made.shapes.items():
         g = out[name]
         if not isinstance(g, np.ndarray) or g.dtype != FLOAT32:
@@ -345,4 +345,4 @@ def refuse_gradients(out: Any, made: Architecture) -> None:
     spans = sorted((g.__array_interface__["data"][0], g.nbytes, name) for name, g in out.items())
     for (at, size, name), (other, _, of) in zip(spans, spans[1:], strict=False):
         if at + size > other:
-            raise ValueError(f"out[{name!r}] and out[{of!r}] must not share memory")
+            raise ValueError(message(f"out[{name!r}]", "separate memory", f"memory of out[{of!r}]"))

@@ -1,9 +1,10 @@
-"""The command line: what it prints, what it writes, and one clear line when something is wrong."""
+"""The command line: output, written files, and one clear line for an error."""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ def run(capsys, *arguments) -> tuple[int, str, str]:
 
 @pytest.fixture
 def files(tmp_path):
-    """A saved model, an input and what the model makes of it."""
+    """A saved model, an input and the model's output."""
     pytest.importorskip("safetensors")
     rnn = lnrnn.RNN(3, 5, seed=1)
     rnn.save(str(tmp_path / "model.safetensors"))
@@ -84,12 +85,12 @@ def test_run_does_not_write_over_the_model(files, capsys, name):
     else:
         output.hardlink_to(model)
     code, _, error = run(capsys, "run", model, input_file, output)
-    assert code == 2 and "would be written over" in error
+    assert code == 2 and "must be another file than the input" in error
     assert np.array_equal(lnrnn.load(model)(x)[0], rnn(x)[0])
 
 
 def saved(save, value, **options):
-    """-> a function that writes the value to a path, whatever its ending."""
+    """-> a function that writes the value to a path with any suffix."""
 
     def damage(path):
         with path.open("wb") as file:
@@ -109,30 +110,30 @@ def changed(change):
 HUGE_SHAPE = {"descr": "<f4", "fortran_order": False, "shape": (2**40, 2**20, 3)}
 OBJECTS = np.array([{}, None], dtype=object)
 MANY_DIGITS = b"\x93NUMPY\x01\x00" + (9000).to_bytes(2, "little") + b"9" * 9000
-NOT_READABLE = r"in\.npy is not a readable \.npy file"
+NOT_READABLE = r"in\.npy must be a \.npy file of numbers, got one that NumPy cannot read"
 
-# Which file is damaged, how, and a pattern of the message.
+# The damaged file, the damage, and a pattern of the message.
 BAD = {
     "no model": ("model", Path.unlink, r"model\.safetensors"),
     "foreign model": ("model", written(b"to whom it may concern"), ""),
     "no input": ("input", Path.unlink, r"in\.npy"),
     "empty input": ("input", written(b""), NOT_READABLE),
-    "a damaged header": ("input", changed(lambda raw: raw.replace(b"(7,", b"((7,")), "not a readable"),
-    "a header of ten thousand digits": ("input", written(MANY_DIGITS), "not a readable"),
+    "a damaged header": ("input", changed(lambda raw: raw.replace(b"(7,", b"((7,")), NOT_READABLE),
+    "a header of ten thousand digits": ("input", written(MANY_DIGITS), NOT_READABLE),
     "text as input": ("input", written(b"1 2 3"), NOT_READABLE),
     "input cut short": ("input", changed(lambda raw: raw[:-8]), NOT_READABLE),
     "archive as input": ("input", saved(np.savez, np.ones((2, 2, 3))), NOT_READABLE),
     "objects as input": (
-        "input", saved(np.save, OBJECTS, allow_pickle=True), NOT_READABLE + " of numbers: .*allow_pickle",
+        "input", saved(np.save, OBJECTS, allow_pickle=True), NOT_READABLE + ".*allow_pickle",
     ),
     "huge input": ("input", saved(np.lib.format.write_array_header_1_0, HUGE_SHAPE), ""),
     "input of text": ("input", saved(np.save, np.array([[["a"] * 3]])), "x"),
     "input of complex numbers": ("input", saved(np.save, np.ones((2, 2, 3), complex)), "x"),
     "too many channels": ("input", saved(np.save, np.ones((2, 2, 4))), "x.*4"),
-    "lengths are words": ("lengths", written(b"4\nseven\n"), r"lengths, line 2: .*'seven'"),
-    "lengths are fractions": ("lengths", written(b"4\n7.5\n"), r"lengths, line 2: .*'7\.5'"),
-    "lengths are binary": ("lengths", written(b"\xff\xfe\x00"), "neither .npy nor text"),
-    "lengths beyond 64 bits": ("lengths", written(b"4\n%d\n" % 2**64), "does not fit 64 bits"),
+    "lengths are words": ("lengths", written(b"4\nseven\n"), r"line 2 of .*lengths must be .*, got 'seven'"),
+    "lengths are fractions": ("lengths", written(b"4\n7.5\n"), r"line 2 of .*lengths must be .*, got '7\.5'"),
+    "lengths are binary": ("lengths", written(b"\xff\xfe\x00"), "must be a .npy or text file"),
+    "lengths beyond 64 bits": ("lengths", written(b"4\n%d\n" % 2**64), "an integer of 64 bits, got 1844"),
     "too few lengths": ("lengths", written(b"4\n"), "lengths"),
     "length beyond T": ("lengths", written(b"4\n8\n"), "lengths.*8"),
     "negative length": ("lengths", written(b"4\n-1\n"), "lengths.*-1"),
@@ -140,7 +141,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_run_says_what_is_wrong_in_one_line_and_leaves_the_output_alone(files, capsys, case):
+def test_run_reports_bad_files_in_one_line_and_leaves_the_output_alone(files, capsys, case):
     folder, _, _ = files
     which, damage, message = BAD[case]
     model, input_file, output = paths(folder)
@@ -156,7 +157,7 @@ def test_run_says_what_is_wrong_in_one_line_and_leaves_the_output_alone(files, c
     assert output.read_bytes() == b"old" and sorted(folder.iterdir()) == before
 
 
-def test_run_refuses_sequences_beyond_what_batch_norm_knows(files, capsys):
+def test_run_refuses_sequences_beyond_the_known_steps(files, capsys):
     folder, _, x = files
     model, input_file, output = paths(folder)
     rnn = lnrnn.RNN(3, 5, norm="batch", seed=1)
@@ -171,7 +172,7 @@ def test_run_refuses_sequences_beyond_what_batch_norm_knows(files, capsys):
     ("no/out.npy", "No such file or directory"), ("folder", "Is a directory"),
     ("/proc/out.npy", "'/proc/out.npy'"),
 ])  # fmt: skip
-def test_run_knows_before_it_reads_anything_that_it_cannot_write(tmp_path, capsys, output, message):
+def test_run_checks_the_output_before_it_reads_anything(tmp_path, capsys, output, message):
     (tmp_path / "folder").mkdir()
     code, _, error = run(capsys, "run", tmp_path / "no model", tmp_path / "no input", tmp_path / output)
     assert (code, error.count("\n")) == (2, 1) and message in error and output in error
@@ -180,7 +181,7 @@ def test_run_knows_before_it_reads_anything_that_it_cannot_write(tmp_path, capsy
 # --- lnrnn info, demo and the rest --------------------------------------------------------------------------
 
 
-def test_info_says_what_runs(capsys):
+def test_info_prints_facts_about_the_library(capsys):
     code, shown, error = run(capsys, "info")
     facts = dict(line.split(": ", 1) for line in shown.splitlines())
     info = lnrnn.cpu_info()
@@ -213,7 +214,7 @@ def test_run_and_info_know_every_cell(tmp_path, capsys, cell, norm):
     assert facts["packed_bytes"] == str(model.packed_bytes) != "0"
 
 
-def test_info_about_what_is_no_model(tmp_path, capsys):
+def test_info_about_another_file(tmp_path, capsys):
     pytest.importorskip("safetensors")
     (tmp_path / "model").write_text("to whom it may concern")
     for name in ("model", "nothing"):
@@ -226,7 +227,7 @@ def test_the_command_alone_gives_help(capsys):
     assert (code, error) == (0, "") and shown.startswith("usage: lnrnn") and "score" in shown
 
 
-def test_demo_hands_its_options_on(capsys, monkeypatch, tmp_path):
+def test_demo_passes_its_options_on(capsys, monkeypatch, tmp_path):
     calls = []
     monkeypatch.setattr(studies, "run", lambda name, words: calls.append((name, words)) or 3)
     monkeypatch.setattr(studies, "run_all", lambda folder, words: calls.append((folder, words)))
@@ -243,7 +244,7 @@ def test_demo_hands_its_options_on(capsys, monkeypatch, tmp_path):
     assert calls[-1] == (tmp_path, ["--tune", f"--output-dir={tmp_path}"])
 
 
-def test_the_short_demo_is_what_nobody_names(capsys, monkeypatch, tmp_path):
+def test_the_short_demo_is_the_default(capsys, monkeypatch, tmp_path):
     calls = []
     monkeypatch.setattr(demo, "run", lambda *arguments: calls.append(arguments))
     assert run(capsys, "demo")[0] == 0
@@ -263,7 +264,7 @@ sys.exit({code})
 
 @pytest.fixture
 def made_up(tmp_path, monkeypatch):
-    """A clone of studies in the current folder, whose name has a space; the package has no studies."""
+    """A clone of studies in the current folder, whose name has a space. The package has no studies."""
     folder = tmp_path / "a clone" / studies.WHERE
     folder.mkdir(parents=True)
     for name in ("common", "nets", "plots"):
@@ -292,7 +293,7 @@ def test_a_study_is_a_process_with_this_lnrnn(made_up, capfd):
     assert run(capfd, "demo", "--full")[1].startswith("long_sequences ")
 
 
-def test_all_studies_go_on_after_one_that_fails_and_end_with_what_came_out(made_up, capfd, tmp_path):
+def test_all_studies_continue_after_one_that_fails_and_print_all_results(made_up, capfd, tmp_path):
     (tmp_path / "out").mkdir()
     row = '["it is so", "+3 [+1, +5] points", "+1", "confirmed", "confirmed"]'
     for name, rows in (("pixels", row), ("long_sequences_gru", row), ("axes", "")):
@@ -326,7 +327,7 @@ def test_a_study_that_was_killed(made_up, capfd):
 @pytest.mark.parametrize("name, nearest", [
     ("batch-siz", "batch-size"), ("Axis", "axes"), ("LONG", "long-sequences"), ("al", "all"), ("xyzzy", None),
 ])  # fmt: skip
-def test_an_unknown_study_is_told_the_nearest_name(made_up, capsys, name, nearest):
+def test_an_unknown_study_gets_the_nearest_name(made_up, capsys, name, nearest):
     code, _, error = run(capsys, "demo", name)
     hint = f"did you mean {nearest}? " if nearest else ""
     names = "long-sequences, axes, batch-size, pixels, all"
@@ -335,7 +336,7 @@ def test_an_unknown_study_is_told_the_nearest_name(made_up, capsys, name, neares
     )  # fmt: skip
 
 
-def test_where_there_are_no_studies_it_says_where_they_are(made_up, monkeypatch, tmp_path, capsys):
+def test_without_studies_the_error_says_where_they_are(made_up, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     for words in (["axes"], ["all"], ["--full"]):
         code, _, error = run(capsys, "demo", *words)
@@ -345,7 +346,7 @@ def test_where_there_are_no_studies_it_says_where_they_are(made_up, monkeypatch,
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_the_studies_are_those_beside_the_package(monkeypatch, tmp_path):
+def test_the_studies_are_those_next_to_the_package(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert list(studies.studies())[0] == "long-sequences"
     assert studies.folder() == Path(lnrnn.__file__).parents[1] / "examples" / "studies"
@@ -387,7 +388,7 @@ def test_bad_usage(capsys, arguments):
 
 # --- as processes -------------------------------------------------------------------------------------------
 
-# What pip makes of the entry point.
+# The script that pip makes for the entry point.
 SCRIPT = """import sys
 from lnrnn.cli import main
 if __name__ == "__main__":
@@ -398,13 +399,37 @@ if __name__ == "__main__":
 
 
 def process(*words, **options) -> subprocess.CompletedProcess:
-    """A process of Python with these words, whose working directory and PYTHONPATH are this one's."""
+    """A process of Python with these words, in this working directory and with this PYTHONPATH."""
     path = os.pathsep.join([os.getcwd(), *filter(None, sys.path)])
     environment = {**os.environ, "PYTHONPATH": path, **options.pop("environment", {})}
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     return subprocess.run(
         [sys.executable, *map(str, words)], text=True, env=environment, check=False, **options
     )
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a signal")
+@pytest.mark.parametrize("words", [["-m", "lnrnn"], ["lnrnn"]], ids=["module", "script"])
+def test_an_interrupt_during_the_import_is_quiet(tmp_path, words):
+    """A module in the place of numpy reports its import, and waits."""
+    (tmp_path / "numpy.py").write_text("import time; print(flush=True); time.sleep(100)")
+    (tmp_path / "lnrnn").write_text(SCRIPT)
+    path = os.pathsep.join([str(tmp_path), str(Path(lnrnn.__file__).parents[1])])
+    words = [str(tmp_path / word) if word == "lnrnn" and len(words) == 1 else word for word in words]
+    with subprocess.Popen(
+        [sys.executable, *words, "demo"], env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as running:  # fmt: skip
+        running.stdout.readline()
+        running.send_signal(signal.SIGINT)
+        assert running.communicate()[1] == b""
+    assert running.returncode == -signal.SIGINT  # 130 in a shell
+
+
+def test_processes_of_the_command_keep_their_interrupts():
+    """multiprocessing gives them the command's argv."""
+    code = "import sys, signal; sys.argv = ['lnrnn']; import lnrnn; print(signal.getsignal(signal.SIGINT))"
+    assert "default_int_handler" in process("-c", code).stdout
 
 
 def test_python_m_lnrnn():
@@ -420,7 +445,7 @@ BAD_ENVIRONMENT = [("LNRNN_ISA", "a\nb"), ("LNRNN_NUM_THREADS", "2\n\n3")]
 @pytest.mark.parametrize("command", ["-Bm lnrnn", "-mlnrnn", "script"])
 @pytest.mark.parametrize("variable, value", BAD_ENVIRONMENT)
 def test_a_bad_environment_is_one_line(tmp_path, command, variable, value):
-    """Both commands import the package before any of their own lines runs."""
+    """Both commands import the package before their own lines run."""
     (tmp_path / "lnrnn").write_text(SCRIPT)
     words = [tmp_path / "lnrnn"] if command == "script" else command.split()
     more = {"script": [], "-mlnrnn": ["run", "m", "x", "y"], "-Bm lnrnn": ["info"]}[command]
@@ -443,8 +468,8 @@ def test_a_bad_environment_is_an_import_error_in_python(tmp_path, words):
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_output_that_nobody_reads(unbuffered):
-    """As under `head`, which may end before the first line is written."""
+def test_output_without_a_reader(unbuffered):
+    """As with `head`, which may end before the first line is written."""
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -461,7 +486,7 @@ def test_output_that_cannot_be_written():
 
 
 def test_no_output_at_all():
-    """Under `>&-` and in a service there is no stdout."""
+    """With `>&-`, and in a service, there is no stdout."""
     code = "import sys\nsys.stdout = None\nfrom lnrnn.cli import main\nsys.exit(main(['info']))"
     done = process("-c", code)
     assert (done.returncode, done.stderr) == (0, "")

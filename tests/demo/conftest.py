@@ -5,5 +5,5 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def eighty_columns(monkeypatch):
-    """Text is as wide as the terminal: here 80 columns, wherever the tests run."""
+    """Text has the width of the terminal: 80 columns in the tests."""
     monkeypatch.setenv("COLUMNS", "80")

@@ -1,4 +1,4 @@
-"""The demo of ten seconds: what it prints is what the networks that it trained say."""
+"""The demo of ten seconds: its output agrees with the networks that it trains."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EPOCHS = 40
 
 @pytest.fixture(scope="module")
 def networks():
-    """Trained in a fifth of the time."""
+    """Networks trained for a fifth of the epochs."""
     with pytest.MonkeyPatch.context() as patch, one_thread():
         patch.setattr(demo, "EPOCHS", EPOCHS)
         return demo.trained(japanese_vowels(), "rnn")
@@ -50,7 +50,7 @@ def test_sequences_are_utterances_of_one_speaker_in_their_order(joined):
         np.testing.assert_array_equal(joined.x[ends[0] : ends[1], n], test.x[after])
 
 
-def test_a_speaker_with_one_short_utterance_is_heard_again():
+def test_a_single_short_utterance_is_repeated():
     x = [np.full((7, 2), 1.0, np.float32), np.full((50, 2), 2.0, np.float32)]
     joined = demo.join(Utterances(x, np.array([3, 5])))
     assert joined.ends[0].tolist() == list(range(7, demo.STEPS + 1, 7))
@@ -82,7 +82,7 @@ def test_the_shares_are_those_of_whole_sequences(networks, joined, right, capsys
     np.testing.assert_array_equal(right["last"][:known], right["mean"][:known])
 
 
-def test_steps_of_streams_answer_as_whole_sequences(networks, joined, right):
+def test_streams_answer_as_whole_sequences(networks, joined, right):
     place, known = demo.first_right(joined, right), demo.known_steps(networks)
     x = joined.x[:, place]
     rows = list(demo.steps(networks, x))
@@ -122,7 +122,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
-def test_what_is_printed_fits_the_terminal_or_none(already_trained, monkeypatch, capsys, columns):
+def test_output_fits_the_terminal(already_trained, monkeypatch, capsys, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     demo.run()
     plain = capsys.readouterr().out
@@ -136,11 +136,11 @@ def test_what_is_printed_fits_the_terminal_or_none(already_trained, monkeypatch,
     shown = [re.split("\r", line)[-1].rstrip() for line in live.split("\n")]
     timeless = re.compile("Trained in .*")
     assert [timeless.sub("", line) for line in shown] == [timeless.sub("", row) for row in plain.split("\n")]
-    monkeypatch.setattr(sys, "stdout", None)  # a process without one
+    monkeypatch.setattr(sys, "stdout", None)  # a process without matplotlib
     demo.run()
 
 
-def test_a_narrow_terminal_gets_no_lines_that_are_written_over(already_trained, monkeypatch):
+def test_a_narrow_terminal_gets_no_overwritten_lines(already_trained, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr(sys, "stdout", Terminal())
     demo.run()
@@ -163,7 +163,7 @@ def test_the_figure(already_trained, tmp_path, capsys):
     assert str(tmp_path / "a.png") in capsys.readouterr().out
 
 
-def test_what_is_wrong_is_said_before_anything_is_trained(monkeypatch, tmp_path, capsys):
+def test_wrong_arguments_are_refused_before_the_training(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(speakers, "train", None)
     assert cli.main(["demo", "--figure", str(tmp_path / "none" / "a.png")]) == 2
     monkeypatch.setitem(sys.modules, "matplotlib", None)

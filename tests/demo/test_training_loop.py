@@ -1,5 +1,8 @@
-"""What the demo and the studies train with: the gradient, what is done with it, the loop, with a model that
-writes down what it is given; the networks of speakers, and several side by side."""
+"""The training of the demo and the studies.
+
+The gradient, Adam, clipping, the loop with a model that records its batches, the networks of speakers, and
+several networks in parallel.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ SHORT = SpeakerSettings(training=TrainingSettings(epochs=3, learning_rate=1e-2, 
 
 
 class Listener:
-    """Stands for a model: keeps the batches that it is trained on, and learns nothing."""
+    """A model that records the batches of its training, and learns nothing."""
 
     def __init__(self):
         self.seen = []
@@ -64,11 +67,10 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_sequences():
 def test_the_gradient_is_the_slope_of_the_loss(cell, norm):
     rng = np.random.default_rng(5)
     model = SequenceClassifier(MODELS[cell](3, 8, norm=mild(cell, norm), seed=1), 4, rng)
-    # Enough sequences at every step: batch norm over few of them bends too much for a difference to be the
-    # slope.
+    # Enough sequences at every step: with few sequences batch norm is too curved for central differences.
     lengths = np.repeat([5, 4, 2], 10)
     x, lengths = pad_sequence([rng.standard_normal((steps, 3)) for steps in lengths])
-    # Measured: 8e-4 off, curvature and float32 together.
+    # Measured: 8e-4, from curvature and float32.
     assert_slopes(model, (x, lengths, np.arange(30) % 4), rel=2e-3)
 
 
@@ -122,13 +124,13 @@ def test_a_batch_is_drawn_after_the_update_by_the_one_before():
             yield np.zeros(1), np.zeros(count), np.zeros(count)
 
     found = updates(Model(), batches(), Adam(0.1), 1.0)
-    assert told == []  # nothing before one asks
+    assert told == []  # nothing is drawn before the first request
     assert list(found) == [(7.0, 2), (7.0, 5)]
     assert told == ["drawn", pytest.approx(-0.1), "drawn", pytest.approx(-0.1)]
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.5])
-def test_training_adds_noise_that_is_drawn_anew_for_every_batch(noise):
+def test_training_adds_new_noise_to_every_batch(noise):
     x = np.full((50, 20, 12), 3, np.float32)
     settings = TrainingSettings(2, 10, 1e-2, 1.0, noise)
     model = Listener()
@@ -167,7 +169,7 @@ def test_training_lowers_the_loss(vowels, cell, norm):
     assert len(network.losses) == len(epochs) == 15
     assert network.losses[-1] < 0.8 * network.losses[0]
     named = network.name_speakers([x[:10] for x in vowels.train.x], "last" if norm == "batch" else None)
-    assert (named == vowels.train.labels).mean() > 3 / 9  # three times what guessing gives
+    assert (named == vowels.train.labels).mean() > 3 / 9  # three times the rate of guessing
 
 
 def test_the_input_scale_comes_from_the_steps_that_are_trained_on(vowels):
@@ -185,7 +187,7 @@ def test_every_policy_is_the_network_s_own(vowels):
     for policy in ("last", "mean", "batch"):
         rnn.overrun = policy
         assert named[policy].tolist() == network.classifier.predict(x, lengths).tolist()
-    assert len({answers.tobytes() for answers in named.values()}) == 4  # or the above would show nothing
+    assert len({answers.tobytes() for answers in named.values()}) == 4  # else the check above would be empty
     assert (named["raise"] == np.where(lengths > 10, speakers.REFUSED, named["last"])).all()
     heard = [(sequence - network.mean) / network.deviation for sequence in vowels.train.x]
     learnt = rnn.state_dict()
@@ -203,7 +205,7 @@ def two_threads():
 
 
 def test_values_come_in_the_order_of_the_items(two_threads):
-    together = threading.Barrier(2, timeout=30)  # broken unless two jobs run at a time
+    together = threading.Barrier(2, timeout=30)  # it breaks unless two jobs run at a time
 
     def job(item):
         together.wait()
@@ -227,7 +229,7 @@ def test_one_job_at_a_time_where_the_caller_allows_one_thread(two_threads):
         side_by_side(job, range(50), jobs)
 
 
-def test_a_job_that_fails_stops_those_not_begun(two_threads):
+def test_a_job_that_fails_stops_the_remaining_ones(two_threads):
     begun = []
 
     def job(item):
@@ -241,7 +243,7 @@ def test_a_job_that_fails_stops_those_not_begun(two_threads):
     assert len(begun) < 50 and lnrnn.get_num_threads() == 2
 
 
-def test_networks_side_by_side_are_those_one_after_the_other(two_threads):
+def test_networks_trained_in_parallel_are_those_trained_one_by_one(two_threads):
     x = np.random.default_rng(0).standard_normal((40, 5, 7), dtype=np.float32)
 
     def job(seed):

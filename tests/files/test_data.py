@@ -110,10 +110,14 @@ def test_pad_sequence_cuts():
 @pytest.mark.parametrize(
     ("sequences", "max_steps", "message"),
     [
-        ([], None, "sequences is empty"),
-        ([np.ones(3)], None, r"sequences\[0\] has shape \(3,\)"),
-        ([np.ones((3, 2)), np.ones((3, 1))], None, r"sequences\[1\] has shape \(3, 1\)"),
-        ([np.ones((3, 2))], 0, "max_steps must be at least 1, got 0"),
+        ([], None, "sequences must be at least one array of shape"),
+        ([np.ones(3)], None, r"sequences\[0\] must be of shape \(T_i, C\), got an array of shape \(3,\)"),
+        (
+            [np.ones((3, 2)), np.ones((3, 1))],
+            None,
+            r"sequences\[1\] must be of shape \(T_i, 2\), got an array of shape \(3, 1\)",
+        ),
+        ([np.ones((3, 2))], 0, "max_steps must be an integer of at least 1, got 0"),
     ],
 )
 def test_pad_sequence_refuses(sequences, max_steps, message):

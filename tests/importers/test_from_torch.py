@@ -265,10 +265,10 @@ def test_the_state_dict_inside_a_checkpoint_is_named(rng, prefix):
     _, state = stack(rng, FOREIGN["torch LSTM"], I, H)
     checkpoint = {prefix + "epoch": np.ones(1), prefix + "state_dict": state}
     with pytest.raises(
-        ValueError, match=r"got the keys epoch, state_dict; what is at \['state_dict'\] of it"
+        ValueError, match=r"got the keys epoch, state_dict; the mapping at \['state_dict'\] of it"
     ):
         convert_torch(checkpoint, prefix=prefix)
-    with pytest.raises(ValueError, match=r"unexpected .*; what is at \['.*state_dict'\] of it may be meant"):
+    with pytest.raises(ValueError, match=r"unexpected .*; the mapping at \['.*state_dict'\] of it may be"):
         lnrnn.LSTM(I, H, norm=None).load_state_dict(checkpoint)
 
 

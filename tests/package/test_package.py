@@ -73,7 +73,7 @@ except (ImportError, TypeError) as error:
 def test_help_says_what_every_argument_is(model):
     text = inspect.getdoc(model)
     assert all(re.search(rf"\b{name}\b", text) for name in inspect.signature(model).parameters)
-    assert text.count("bidirectional: a second network") == 1
+    assert text.count("bidirectional : bool") == 1
 
 
 def test_a_misspelt_name_is_told_the_nearest():

@@ -70,8 +70,7 @@ def test_ln_rnn_by_hand():
 
 
 def test_bn_rnn_by_hand():
-    # step 1: 0 and 6 have mean 3, variance 9; step 2 is reached by one sequence: variance 0, and the bias
-    # remains
+    # step 1: 0 and 6 have mean 3, variance 9; step 2 has one sequence: variance 0, and the result is the bias
     x = np.array([[[0.0], [6]], [[1], [np.nan]]])
     options = dict(norm="batch", eps=16, nonlinearity="identity", lengths=[2, 1])
     y, h, tape = ref.rnn(x, np.eye(1), 3 * np.eye(1), gain=np.array([5]), bias=np.array([1]), **options)
@@ -85,7 +84,7 @@ def test_bn_rnn_by_hand():
 def test_plain_rnn_by_hand():
     options = dict(bias_ih=np.array([0.5]), bias_hh=np.array([0.25]), h0=[[1.0]], nonlinearity="identity")
     y, h, _ = ref.rnn([[[1.0]], [[2.0]]], [[2.0]], [[3.0]], norm=None, **options)
-    np.testing.assert_array_equal(y[:, 0, 0], [5.75, 22])  # 2 + 3 + .75;  4 + 17.25 + .75
+    np.testing.assert_array_equal(y[:, 0, 0], [5.75, 22])  # 2 + 3 + .75; 4 + 17.25 + .75
     np.testing.assert_array_equal(h, [[22]])
 
 
@@ -117,7 +116,7 @@ def test_step_statistics_update_by_hand():
     np.testing.assert_array_equal(var, [[10], [9]])  # (4 + 8) / 2 within, 2^2 between
 
 
-def test_a_sequence_is_turned_round_within_its_own_length():
+def test_a_sequence_is_reversed_within_its_length():
     x = np.array([[1.0, 4.0, 6.0], [2.0, 5.0, 7.0], [3.0, 0.0, 8.0]])
     want = [[3, 5, 0], [2, 4, 0], [1, 0, 0]]
     np.testing.assert_array_equal(ref.reverse_sequences(x, np.array([3, 2, 0])), want)
@@ -183,7 +182,7 @@ def test_batch_norm_gradients(shape, training):
 @pytest.mark.parametrize("nonlinearity", list(ref.ACTIVATIONS))
 @pytest.mark.parametrize("norm", ["layer", "batch", None])
 def test_rnn_gradients(norm, nonlinearity, reverse):
-    """test_reference_cells.py has tanh, lengths and given statistics; here are the other nonlinearities."""
+    """The nonlinearities except tanh. test_reference_cells.py has tanh, lengths and given statistics."""
     rng = np.random.default_rng(4)
     shapes = dict(x=(4, 4, 2), h0=(4, 3), weight_ih=(3, 2), weight_hh=(3, 3))
     shapes |= dict(bias_ih=3, bias_hh=3) if norm is None else dict(gain=3, bias=3)
@@ -214,12 +213,12 @@ def test_onnx_layer_and_rms_norm(case):
     x, *parameters = case["inputs"].values()
     axis = case["attributes"].get("axis", -1) % x.ndim
     y = norm(x, x.shape[axis:], *parameters, case["attributes"].get("epsilon", 1e-5))
-    assert absolute_error(y, case["outputs"]["Y"]) < 2e-6  # 8.3e-7 was measured: their results are float32
+    assert absolute_error(y, case["outputs"]["Y"]) < 2e-6  # measured: 8.3e-7, for their results are float32
 
 
 @pytest.mark.parametrize("case", BN_CASES, ids=ids(BN_CASES))
 def test_onnx_batch_norm(case):
-    """ONNX's momentum weighs the old value, and its running variance takes the biased batch variance."""
+    """ONNX's momentum is the weight of the old value, and its running variance takes the biased one."""
     x, w, b, mean, var = case["inputs"].values()
     a = case["attributes"]
     training = bool(a.get("training_mode", 0))

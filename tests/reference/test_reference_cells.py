@@ -1,5 +1,4 @@
-"""The reference's cells against hand-computed steps, their own symmetries, central differences and ONNX's
-vectors.
+"""The reference's cells against hand-computed steps, symmetries, central differences and ONNX's vectors.
 
 test_reference_torch.py compares them with PyTorch.
 """
@@ -27,7 +26,7 @@ from reference_cells import (
     statistics_of,
 )
 
-# float64 against float64 with other shapes of the same products; 1.3e-15 was measured at worst
+# float64 against float64 with other shapes of the same products; measured at most: 1.3e-15
 SAME = 1e-14
 
 each_cell = pytest.mark.parametrize("name", CELLS)
@@ -37,7 +36,7 @@ def sig(a):
     return 1 / (1 + exp(-a))
 
 
-# --- by hand: one unit, or two, from numbers whose mean and deviation are plain -----------------------------
+# --- by hand: one hidden unit, or two, from numbers with simple mean and deviation --------------------------
 
 
 def test_plain_lstm_by_hand():
@@ -53,7 +52,7 @@ def test_plain_lstm_by_hand():
 @pytest.mark.parametrize("cell", ["out", "carry", None])
 def test_split_lstm_by_hand(cell):
     # x_ = (-3, -1, 1, 3): variance 5, and with eps 4 divided by 3; h_ = 2 (1, 1, -1, -1): divided by sqrt(8).
-    # One unit: its c is its own mean, so the norm of c leaves the bias.
+    # With one hidden unit c is its own mean, so the norm of c leaves the bias.
     p = dict(weight_ih=[[-3], [-1], [1], [3]], weight_hh=[[1], [1], [-1], [-1]])
     p |= dict(gain_ih=[1, 3, 1, 1], bias_ih=[0, 0, 1, 0], gain_hh=[sqrt(2)] * 4, bias_hh=[0, 0, 0, 1])
     p |= dict(gain_c=[1], bias_c=[0.5])
@@ -65,7 +64,7 @@ def test_split_lstm_by_hand(cell):
 
 
 def test_joint_and_gate_lstm_by_hand():
-    # two units: a gate's pair normalised alone is (-d, d) / sqrt(d^2 + eps), here d = 3, eps 16: -+3/5
+    # two hidden units: a gate's normalised pair is (-d, d) / sqrt(d^2 + eps), here d = 3, eps 16: -+3/5
     a = np.array([1, 7, 2, 8, 3, 9, 4, 10.0])  # i, f, g, o
     p = dict(weight_ih=a[:, None], weight_hh=np.zeros((8, 2)))
     y, (_, c), _ = ref.lstm([[[1.0]]], p, placement="gate", cell=None, eps=16)
@@ -90,7 +89,7 @@ def test_plain_gru_by_hand():
 
 
 def test_gru_placements_by_hand():
-    # x_ = (0, 6, 3), h_ = 1 (1, 1, 4), eps 16; a norm over one unit leaves its bias
+    # x_ = (0, 6, 3), h_ = 1 (1, 1, 4), eps 16; a norm over one hidden unit leaves its bias
     p = dict(weight_ih=np.array([[0.0], [6], [3]]), weight_hh=np.array([[1.0], [1], [4]]))
 
     def run(bias=(0, 0, 0), **options):
@@ -111,7 +110,7 @@ def test_gru_placements_by_hand():
     # the sum (1, 7, 7): (-4, 2, 2) / sqrt(8 + 16)
     ar, az, an = np.array([-4, 2, 2]) / sqrt(24)
     np.testing.assert_allclose(run(placement="joint"), new_state(sig(az), tanh(sig(ar) * an)), rtol=1e-14)
-    # each alone: only the biases remain
+    # each separately: only the biases remain
     np.testing.assert_allclose(run((1, 2, 3), placement="gate"), new_state(sig(2), tanh(3)), rtol=1e-15)
 
 
@@ -149,8 +148,9 @@ def test_split_rnn_is_the_loop_of_its_equation():
 @pytest.mark.parametrize("reverse", [False, True])
 @each_cell
 def test_a_sequence_in_a_batch_is_the_sequence_alone(name, reverse):
-    """Padding (NaN here), lengths and rows do not touch each other; length 0 keeps the state, length 1 is
-    one step.
+    """Padding (NaN here), lengths and rows are independent.
+
+    Length 0 keeps the state, length 1 is one step.
     """
     rng = np.random.default_rng(2)
     v, lengths = draw(name, rng)
@@ -184,7 +184,7 @@ def test_reverse_is_forward_on_flipped_sequences(name):
 
 @each_cell
 def test_two_halves_are_the_whole(name):
-    """The state is all that a cell carries; no initial state is a state of zeros."""
+    """A cell carries nothing but its state. No initial state is a state of zeros."""
     rng = np.random.default_rng(4)
     v, _ = draw(name, rng)
     known = {"statistics": statistics_of(name, rng, 5)} if name in PER_STEP else {}
@@ -219,8 +219,8 @@ def test_longdouble_stays_longdouble(name):
 
 
 @pytest.mark.parametrize("name", PER_STEP)
-def test_step_statistics_are_those_of_a_loop_over_the_living(name):
-    """The inputs of each norm, put together again from the outputs and from the states of shorter runs."""
+def test_step_statistics_are_those_of_a_loop_over_active_sequences(name):
+    """The inputs of each norm, from the outputs and states of shorter runs."""
     v, lengths = draw(name, np.random.default_rng(7))
     lengths[1] = 3
     v["x"][lengths[2] :, 2] = np.nan
@@ -254,7 +254,7 @@ def test_inference_with_the_statistics_of_training_is_training(name):
 
 @pytest.mark.parametrize("name", PER_STEP)
 def test_overrun(name):
-    """Beyond two known steps: as if all were known and said what `overrun` means."""
+    """After two known steps, results are those of known steps with the statistics of the policy."""
     rng = np.random.default_rng(9)
     v, lengths = draw(name, rng)
     known = statistics_of(name, rng, 2)
@@ -300,7 +300,7 @@ def test_gradients(name, reverse, ragged):
     name += " batch" if kind else ""
     rng = np.random.default_rng(14)
     v, lengths = draw(name, rng, t=4, i=2, h=3)
-    # eps: two sequences that are nearly equal would be magnified too much for differences
+    # with a small eps two nearly equal sequences would be amplified too much for differences
     options = dict(reverse=reverse, lengths=lengths if ragged else None, eps=1e-2)
     if kind:
         steps = {"given": 4, "overrun": 2}[kind]
@@ -333,14 +333,15 @@ def test_gradients_without_inner_biases_are_those_of_zeros(name):
 
 # --- ONNX node tests (float32 results of a NumPy implementation) --------------------------------------------
 
-ORDERS = {"LSTM": [0, 2, 3, 1], "GRU": [1, 0, 2]}  # ours from theirs: i, o, f, g and z, r, n
+ORDERS = {"LSTM": [0, 2, 3, 1], "GRU": [1, 0, 2]}  # our gates from theirs: i, o, f, g and z, r, n
 ONNX_CASES = [case for op in ORDERS for case in onnx_cases(op)]
 
 
 @pytest.mark.parametrize("case", ONNX_CASES, ids=ids(ONNX_CASES))
 def test_onnx(case):
-    """ONNX's GRU resets before the product by default: the same here, where h0 = 0, there is one step, no
-    bias_hh.
+    """ONNX's GRU resets before the product by default.
+
+    With h0 = 0, one step and no bias_hh this is the same.
     """
     name = case["op"].lower() + " plain"
     n, inputs = GATES[case["op"].lower()], case["inputs"]

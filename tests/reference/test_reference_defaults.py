@@ -1,4 +1,4 @@
-"""An argument that is left out means the same to the reference as to what is held to it."""
+"""The reference has the same default arguments as the functions, layers and networks."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def test_layers(layer):
 
 @pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
 def test_cells(cell):
-    """Where the norm stands when nobody says so is up to the cell: a network of it tells."""
+    """The cell decides the default placement of the norm, which a network shows."""
     found = defaults(getattr(ref, cell.lower()))
-    found.pop("bias", None)  # an array: in the classes it says whether there is one
+    found.pop("bias", None)  # an array; in the classes it is a bool
     layer, batch = (getattr(lnrnn, cell)(1, 1, norm=norm, seed=0).norm for norm in ("layer", "batch"))
     own = {"LSTM": {"cell"}, "GRU": {"span"}, "RNN": set()}[cell]
     same(found, dataclasses.asdict(layer), {"eps", "placement"} | own)

@@ -32,7 +32,7 @@ def masks_of(name, rng, t, b, h, kinds):
 
 
 def test_a_mask_by_hand():
-    """h1 = tanh(x + W (m h0)), which keeps one unit of two, and h0 itself is what zoneout keeps."""
+    """h1 = tanh(x + W (m h0)), with a mask that keeps one of two hidden units. Zoneout keeps h0 itself."""
     w = np.array([[0.5, 2], [0.25, -1]])
     x, h0 = np.array([[[1.0, -1]]]), np.array([[0.5, 0.75]])
     made = [tanh(1 + 0.5 * 2 * 0.5), tanh(-1 + 0.25 * 2 * 0.5)]
@@ -68,7 +68,7 @@ def test_zoneout_of_an_lstm_is_the_loop_of_its_equations(cell):
 
 
 def test_a_gru_keeps_what_z_keeps():
-    """A mask of zeros takes W_hh h away, and not z h."""
+    """A mask of zeros removes W_hh h, but not z h."""
     rng = np.random.default_rng(2)
     v, _ = draw("gru plain", rng)
     y, _, _ = forward("gru plain", v, states_mask=np.zeros((4, 4)))
@@ -90,7 +90,7 @@ def test_no_mask_is_no_change(name):
         y, end, _ = forward(name, v, lengths=lengths, states_mask=np.ones((4, 4)), zoneout=zoneout)
         np.testing.assert_array_equal(y, want)
         np.testing.assert_array_equal(end, state)
-    if name not in PER_STEP:  # all is kept: the state never changes
+    if name not in PER_STEP:  # zoneout keeps everything: the state never changes
         y, end, _ = forward(name, v, zoneout=pair(1.0))
         np.testing.assert_array_equal(y, np.broadcast_to(v["h0"], y.shape))
         np.testing.assert_array_equal(end, [v[k] for k in ("h0", "c0") if k in v])
@@ -98,7 +98,7 @@ def test_no_mask_is_no_change(name):
 
 @each_cell
 def test_masks_are_those_of_x_in_either_direction(name):
-    """A reverse run of sequences with lengths is a forward run of what lies in the other order, masks too."""
+    """A reverse run with lengths is a forward run of reversed sequences and masks."""
     rng = np.random.default_rng(4)
     v, lengths = draw(name, rng)
     masks = masks_of(name, rng, 5, 4, 4, ("states", "mask"))

@@ -1,4 +1,4 @@
-"""A misspelt attribute of a network, stream, layer or spec is an error that names the nearest one."""
+"""An unknown attribute of a network, stream, layer or spec is an error that suggests the nearest name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from networks import each_cell, each_norm, network, normal, same
 
 W = np.zeros((1, 1), np.float32)
 
-# What makes an object, a name that it does not have, and the nearest that it has.
+# A constructor, an unknown name, and the nearest known one.
 MISSPELT = [
     (lambda: lnrnn.LSTM(3, 4), "wieght_hh_l0", "weight_hh_l0"),
     (lambda: lnrnn.GRU(3, 4), "weight_hh_l7", "weight_hh_l0"),
@@ -68,7 +68,7 @@ def test_a_misspelt_name_is_not_read(make, name, near):
         getattr(make(), name)
     assert not hasattr(make(), name) and getattr(make(), name, 7) == 7
     printed = "".join(traceback.format_exception_only(caught.value))
-    assert printed.lower().count("did you mean") == 1  # Python does not add its own hint
+    assert printed.lower().count("did you mean") == 1  # without a hint of Python's
 
 
 @pytest.mark.parametrize("make", [case[0] for case in MISSPELT[::3]])
@@ -82,7 +82,7 @@ def test_a_name_like_no_other(make):
 @each_cell
 @each_norm
 def test_what_a_network_has_is_no_other_value(rng, cell, norm):
-    """Methods, sizes and properties cannot be replaced or deleted either; nothing changes."""
+    """Methods, sizes and properties cannot be replaced or deleted; nothing changes."""
     rnn, x = network(3, 4, cell=cell, norm=norm, trained=5), normal(rng, 5, 2, 3)
     want = rnn(x)[0]
     methods, values = (
@@ -100,7 +100,7 @@ def test_what_a_network_has_is_no_other_value(rng, cell, norm):
 
 
 class WithHead(lnrnn.LSTM):
-    """A user's network: own attributes, a method, and a name of a parameter's form."""
+    """A user's network with attributes, a method, and a name in the form of a parameter's."""
 
     scale_l0 = 1.0
 
@@ -131,7 +131,7 @@ def test_a_subclass_may_have_attributes_of_its_own(rng):
     assert not hasattr(net, "anything")
 
 
-def test_a_subclass_may_not_have_what_looks_like_a_parameter():
+def test_a_subclass_may_not_have_names_of_parameters():
     net = WithHead(2)
     for name in ("wieght_hh_l0", "weight_hh_l1", "weight_hh_l0_reverse"):
         with pytest.raises(AttributeError, match=r"did you mean 'weight_hh_l0'\?"):
@@ -142,7 +142,7 @@ def test_a_subclass_may_not_have_what_looks_like_a_parameter():
         net.hidden_size = 7
 
 
-def test_a_subclass_that_fails_before_its_base_was_made():
+def test_a_subclass_that_fails_before_its_base_is_initialised():
     class Early(lnrnn.RNN):
         def __init__(self):
             self.found = self.weight_hh_l0
@@ -194,7 +194,7 @@ def test_tensors_of_a_layer_are_checked_when_assigned(make, name):
 
 
 def test_parameters_of_a_layer_are_kept_as_they_come():
-    """As in torch.nn: one array may be the weight of two layers, and may be written to."""
+    """As in torch.nn: two layers may share one array as weight, which may be written to."""
     first, second, weight = lnrnn.LayerNorm(4), lnrnn.BatchNorm(4), np.full(4, 2.0)
     first.weight = second.weight = weight
     assert first.weight is weight and second.weight is weight
@@ -230,7 +230,7 @@ def test_options_of_a_layer_are_checked_when_assigned(name, bad):
 
 
 @pytest.mark.parametrize("layer", [lnrnn.LayerNorm(4), lnrnn.BatchNorm(4)], ids=repr)
-def test_what_is_fixed_when_a_layer_is_made(layer):
+def test_fixed_attributes_of_a_layer_cannot_be_set(layer):
     fixed = "normalized_shape elementwise_affine num_features affine track_running_stats state_dict"
     for name in fixed.split():
         with pytest.raises(AttributeError, match=name):

@@ -1,5 +1,7 @@
-"""Every argument of constructors, calls, streams, training, parameters and statistics, given wrongly: the
-type of the error, the name of the argument in its text, and nothing changed."""
+"""Wrong values of all arguments of constructors, calls, streams, training, parameters and statistics.
+
+Each raises an error of the right type that names the argument, and nothing changes.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ LONG = np.full(B, T)
 NO_INTEGERS = [
     *NO_ARRAY[:-1], LONG.astype(float), LONG.astype(np.float16), LONG > 0, [1.0, 2.0, 3.0], [1, 2, 2.5],
     [NAN] * B, LONG * 1j, LONG.astype(object), [1, 2, None], ["1", "2", "3"],
-    [1, 2, 2**64], [1, 2, HUGE],  # NumPy makes objects of these two
+    [1, 2, 2**64], [1, 2, HUGE],  # NumPy makes arrays of objects from these two
 ]  # fmt: skip
 WRONG_LENGTHS = [
     1, LONG[:2], np.full(B + 1, 1), LONG[None], LONG[:, None], [], [1, 2, T + 1], [-1, 2, 3],
@@ -80,7 +82,7 @@ def test_calls(norm, error, name, given):
 
 def test_axes_in_the_other_order_and_one_sequence():
     rnn = network(D, H, batch_first=True)
-    refuses(V, "lengths", rnn, X, lengths=LONG)  # there are T sequences now
+    refuses(V, "lengths", rnn, X, lengths=LONG)  # T is the number of sequences here
     refuses(V, "lengths", rnn, X, lengths=[1, 2, 3, B + 1])
     refuses(V, "h0", rnn, X, np.zeros((1, B, H)))
     for name, value in (
@@ -113,7 +115,7 @@ def test_calibrate_when_the_callers_iterator_fails():
 
 
 @pytest.mark.parametrize("norm", ["layer", None])
-def test_what_belongs_to_batch_norm(norm):
+def test_methods_of_batch_norm_are_refused_for_other_norms(norm):
     rnn = network(D, H, norm=norm)
     with pytest.raises(ValueError, match="batch norm"):
         rnn.calibrate([X])
@@ -187,7 +189,7 @@ def test_parameters(norm):
 
 
 def state_cases():
-    """(what is wrong, error, a word of the message, change of a state dict)."""
+    """(the fault, error, a word of the message, change of a state dict)."""
 
     def drop(state, name):
         del state[name]
@@ -303,15 +305,15 @@ def test_rnn(error, name, given):
     refuses(error, name, lnrnn.RNN, **dict(input_size=D, hidden_size=H) | given)
 
 
-def test_rnn_takes_what_is_an_integer():
+def test_rnn_takes_any_kind_of_integer():
     for two in (np.int8(2), np.uint64(2), np.array(2)):
         rnn = lnrnn.RNN(two, two, two, seed=two)
         assert (rnn.input_size, rnn.hidden_size, rnn.num_layers) == (2, 2, 2)
         spec = lnrnn.BatchNormSpec(max_steps=two)
-        assert type(rnn.input_size) is type(spec.max_steps) is int  # or no file could hold it
+        assert type(rnn.input_size) is type(spec.max_steps) is int  # no file could hold it
         np.testing.assert_array_equal(rnn.weight_ih_l0, lnrnn.RNN(2, 2, seed=2).weight_ih_l0)
         assert lnrnn.LayerNorm(two).normalized_shape == (2,)
-    assert lnrnn.RNN(1, 1, 1024).num_layers == 1024  # the most there may be
+    assert lnrnn.RNN(1, 1, 1024).num_layers == 1024  # the largest number
 
 
 @cases(

@@ -1,5 +1,8 @@
-"""Values that float32 subtracts badly: saturated activations, and norms of values whose mean is much larger
-than their differences. All numbers given are exact in float32, so that the reference sees the same ones."""
+"""Values that float32 subtracts with large errors.
+
+These are saturated activations, and norms of values whose mean is much larger than their differences. All
+given numbers are exact in float32, so the reference gets the same ones.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ each_cell = pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
 
 
 def test_the_slope_of_a_saturated_tanh(family):
-    """1 - y^2 from y itself, as near to 1 as float32 allows: a difference of squares loses nothing."""
+    """1 - y^2 from y as near to 1 as float32 allows. A difference of squares has no error."""
     units = 37
     rnn = lnrnn.RNN(1, units, norm=None, seed=0)
     rnn.weight_ih_l0, rnn.weight_hh_l0 = np.linspace(1, 8, units)[:, None], np.zeros((units, units))
@@ -27,12 +30,12 @@ def test_the_slope_of_a_saturated_tanh(family):
     np.testing.assert_allclose(gradients["bias_hh_l0"], slope, rtol=2**-23)
 
 
-# The mean of whole numbers around it is none itself, and has no exact float32.
+# The mean of the integers near it is no integer, and not exact in float32.
 FAR = 10_000
 
 
 def one_step(rnn, rng, batch):
-    """x (1, batch, inputs) whose product with W_ih is whole numbers around FAR, and W_hh h is 0."""
+    """x (1, batch, inputs) whose product with W_ih is integers near FAR; W_hh h is 0."""
     rnn.weight_hh_l0 = np.zeros(rnn.weight_hh_l0.shape)
     rows = len(rnn.weight_ih_l0)
     rnn.weight_ih_l0 = np.concatenate([np.full((rows, 1), FAR), rng.integers(-3, 4, (rows, 4))], 1)
@@ -44,7 +47,7 @@ def one_step(rnn, rng, batch):
 @each_cell
 @pytest.mark.parametrize("batch", [7, 33])
 def test_batch_norm_goes_back(family, cell, batch):
-    """The mean that the kernels take off is a float32, half a unit of 10,000 from the true one."""
+    """The mean in the kernels is a float32, half a unit in the last place of 10,000 from the true one."""
     rng = np.random.default_rng(2)
     rnn = calm(5, 33, cell=cell, norm="batch")
     x, gy = one_step(rnn, rng, batch), rng.standard_normal((1, batch, 33)).astype(np.float32) + np.float32(2)
@@ -59,7 +62,7 @@ def test_batch_norm_goes_back(family, cell, batch):
 
 
 @pytest.mark.parametrize("placement", ["gate", "joint", "split"])
-@pytest.mark.parametrize("size", [1, 2.0**80])  # of the latter the squares overflow
+@pytest.mark.parametrize("size", [1, 2.0**80])  # the squares of the latter overflow
 @each_cell
 def test_layer_norm_inside_a_cell(family, cell, size, placement):
     rng = np.random.default_rng(3)

@@ -1,4 +1,4 @@
-"""Tapes that keep the states every K steps, and what tapes take."""
+"""Tapes that keep the states every K steps, and the size of tapes."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from networks import (
 )
 
 T, B = 9, 12
-# Weights' gradients are the same sums in another order. Measured at most: 6e-7.
+# Gradients of weights are the same sums in another order. Measured at most: 6e-7.
 SUMS = 2e-6
 
 
 def drawn(rng, rnn, ragged=True):
-    """Arguments of forward_train but resets, and of backward."""
+    """Arguments of forward_train except resets, and of backward."""
     x, gy = normal(rng, T, B, 5), normal(rng, T, B, 17 * rnn.num_directions)
     ends = np.r_[[T] * 8, rng.integers(0, T + 1, B - 8)] if ragged else None
     return (x, drawn_state(rng, rnn, B), ends), (gy, drawn_state(rng, rnn, B))
 
 
 def twins(variant, **options):
-    """Two networks that are alike."""
+    """Two equal networks."""
     return [calm(5, 17, num_layers=2, bidirectional=True, **VARIANTS[variant], **options) for _ in range(2)]
 
 
@@ -44,8 +44,7 @@ def zone_out(rnn):
 @pytest.mark.parametrize("every", [1, 4, T, 20])
 @each_variant
 def test_the_same_run(rng, variant, every):
-    """What comes out, statistics of batch norm and the gradients by x and the states: the same bits; those of
-    the parameters are summed in another order."""
+    """The gradients of parameters are summed in another order. All other results have the same bits."""
     whole, kept = twins(variant)
     given, grads = drawn(rng, whole)
     resets = None if "batch" in variant else rng.random((T, B)) < 0.1
@@ -58,7 +57,7 @@ def test_the_same_run(rng, variant, every):
     equal(whole, (again, end), (y, h))
     equal_arrays(kept.state_dict(), whole.state_dict())
     want = named_gradients(whole, whole.backward(tape, *grads))
-    for _ in range(2):  # and it can be read again
+    for _ in range(2):  # the tape can be read again
         got = named_gradients(kept, kept.backward(short, *grads))
         assert list(got) == list(want)
         for name, g in want.items():

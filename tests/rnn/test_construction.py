@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import tracemalloc
 from dataclasses import replace
@@ -30,7 +31,7 @@ from networks import (
 
 
 def peak(make):
-    """What `make` gives, and how many bytes were in use at most while it ran."""
+    """The result of `make`, and the largest number of bytes in use while it ran."""
     tracemalloc.start()
     try:
         made = make()
@@ -42,8 +43,10 @@ def peak(make):
 @each_cell
 @pytest.mark.parametrize("norm", [*NORMS, spec(None, inner_bias=True)], ids=str)
 def test_the_numbers_of_a_seed(cell, norm):
-    """All that is drawn comes from one generator, in the order of the parameters, uniform in +-1/sqrt(H).
-    Gains are 1, and biases of norms 0."""
+    """One generator draws all numbers, in the order of the parameters, uniform in +-1/sqrt(H).
+
+    Gains are 1, and biases of norms 0.
+    """
     make = partial(getattr(lnrnn, cell), 301, 149, 2, norm=norm, bidirectional=True)
     rnn, again, other, rng = make(seed=7), make(seed=None), make(seed=None), np.random.default_rng(7)
     for name, value in rnn.parameters().items():
@@ -53,6 +56,32 @@ def test_the_numbers_of_a_seed(cell, norm):
             assert (getattr(again, name) != getattr(other, name)).any()
         else:
             assert (value == (1 if name.startswith("gain") else 0)).all()
+
+
+@pytest.mark.parametrize("rng", [7, [1, 2], np.random.SeedSequence(3), np.random.PCG64(4)], ids=repr)
+def test_rng_is_any_argument_of_default_rng(rng):
+    generator = np.random.default_rng(copy.deepcopy(rng))
+    rnn, same = lnrnn.RNN(3, 4, rng=rng), lnrnn.RNN(3, 4, rng=generator)
+    np.testing.assert_array_equal(rnn.weight_ih_l0, same.weight_ih_l0)
+    assert (lnrnn.RNN(3, 4, rng=generator).weight_ih_l0 != same.weight_ih_l0).any()  # the generator continues
+
+
+@pytest.mark.parametrize(
+    ("error", "options", "message"),
+    [
+        (TypeError, {"rng": "seven"}, "rng must be an argument of numpy.random.default_rng, got 'seven'"),
+        (ValueError, {"rng": -1}, "rng must be an argument of numpy.random.default_rng, got -1"),
+        (
+            ValueError,
+            {"rng": 7, "seed": 7},
+            r"seed must be None with rng, got 7 \(int\); give one of the two",
+        ),
+        (ValueError, {"seed": -1}, "seed must be an integer of at least 0, got -1"),
+    ],
+)
+def test_a_wrong_rng_or_seed_is_refused(error, options, message):
+    with pytest.raises(error, match=message):
+        lnrnn.RNN(3, 4, **options)
 
 
 @each_cell
@@ -67,8 +96,10 @@ def test_making_takes_the_memory_of_the_weights(cell):
     [("RNN", 2**20, 2**20), ("LSTM", 2**19, 2**19), ("LSTM", 2**20, 2**18), ("GRU", 2**10, 605_395)],
 )
 def test_the_largest_weights(cell, inputs, hidden):
-    """2**40 elements are allowed, one unit more is not, and it is said before memory is taken. (A norm that
-    is none is looked at after the sizes, so no matrix is made here.)"""
+    """2**40 elements are allowed. One hidden unit more is refused before memory is allocated.
+
+    (The argument norm is checked after the sizes, so this wrong one prevents any allocation.)
+    """
     gates = {"RNN": 1, "LSTM": 4, "GRU": 3}[cell]
     made = getattr(lnrnn, cell)
     assert gates * hidden * max(inputs, hidden) <= 2**40 < gates * (hidden + 1) * max(inputs, hidden + 1)
@@ -84,7 +115,7 @@ def test_the_largest_weights(cell, inputs, hidden):
 @pytest.mark.parametrize("known", [0, 3])
 @pytest.mark.parametrize("room", [4, 10**6, 2**31 - 1])
 def test_a_file_that_claims_more_steps_than_it_has(tmp_path, known, room):
-    """max_steps is compared with the tensors before statistics of that length are made."""
+    """max_steps is compared with the tensors before statistics of that length are allocated."""
     pytest.importorskip("safetensors")
     path = tmp_path / "m.safetensors"
     network(3, 5, norm="batch", trained=known).save(path)
@@ -154,10 +185,12 @@ def test_each_parameter_that_is_set_counts(rng, variant):
     assert rnn.packed_bytes > 0 and f"packed_bytes={rnn.packed_bytes}" in repr(rnn)
     for key in rnn.parameters():
         before = rnn(x)[0]
-        value = getattr(rnn, key) + rng.uniform(0.02, 0.05, getattr(rnn, key).shape)  # it stays calm
+        value = getattr(rnn, key) + rng.uniform(
+            0.02, 0.05, getattr(rnn, key).shape
+        )  # the network does not amplify
         setattr(rnn, key, value)
         same(getattr(rnn, key), value.astype(np.float32))
-        value[...] = np.nan  # it was copied
+        value[...] = np.nan  # the assignment copied it
         y = rnn(x)[0]
         assert (y != before).any(), key
         assert absolute_error(y, reference_forward(rnn, x)[0]) < 3e-6, key
@@ -167,7 +200,8 @@ def test_each_parameter_that_is_set_counts(rng, variant):
 # Measured at most: 0.006, 0.013.
 @pytest.mark.parametrize("dtype, most", [("bfloat16", 0.01), ("int8", 0.02)])
 def test_weights_of_another_type(isa, rng, variant, dtype, most):
-    """Near what the whole weights give, of half and a quarter of their bytes, and back without a loss."""
+    """Results near those of float32 weights, with a half or a quarter of their bytes, and back without a
+    loss."""
     rnn = calm(64, 96, trained=T, **VARIANTS[variant])
     x = normal(rng, T, 5, 64)
     short = rnn.to_dtype(dtype)
@@ -178,8 +212,8 @@ def test_weights_of_another_type(isa, rng, variant, dtype, most):
     equal(rnn, short.to_dtype("float32")(x), want)
 
 
-def test_what_a_spec_becomes():
-    """norm says what the cell has: a placement, and a cell where there is a cell state."""
+def test_a_spec_is_resolved_for_its_cell():
+    """norm shows the placement, and `cell` for a cell with a cell state."""
     made = {cell: getattr(lnrnn, cell)(2, 3) for cell in CELLS}
     assert [made[cell].norm.placement for cell in CELLS] == ["joint", "split", "split"]
     assert [made[cell].norm.cell for cell in CELLS] == [None, "out", None]
@@ -229,4 +263,4 @@ def test_states_that_do_not_fit(cell, trained):
             call(X, bad)
         with pytest.raises((TypeError, ValueError), match=named("state")):
             stream.state = bad
-    assert not any(s.any() for s in parts(rnn, stream.state))  # nothing was half set
+    assert not any(s.any() for s in parts(rnn, stream.state))  # no attribute was set

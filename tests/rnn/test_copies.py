@@ -1,4 +1,4 @@
-"""Streams that are copied and pickled, and networks by every protocol."""
+"""Copied and pickled streams, and networks by every pickle protocol."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WAYS = {
     },
 }
 each_way = pytest.mark.parametrize("way", WAYS)
-# Each network in one way, and one network in each.
+# Each network in one way, and one network in each way.
 each_pair = pytest.mark.parametrize(
     "variant, way",
     [*zip(VARIANTS, itertools.cycle(WAYS), strict=False), *(("LSTM batch", way) for way in WAYS)],
@@ -49,7 +49,7 @@ def stands_at(rnn, stream, state, step):
 
 @each_pair
 def test_a_copied_stream_goes_its_own_way(rng, variant, way):
-    """From the same state, step and parameters; neither moves the other, whatever the network has become."""
+    """A copy starts with the same state, step and parameters, and is then independent of both."""
     rnn = network(3, 17, num_layers=2, trained=T, **VARIANTS[variant])
     x, other = normal(rng, T, 2, 3), normal(rng, T, 2, 3)
     stream = rnn.stream(2)
@@ -61,7 +61,7 @@ def test_a_copied_stream_goes_its_own_way(rng, variant, way):
     twin, state = WAYS[way](stream), stream.state
     assert type(twin) is type(stream)
     stands_at(rnn, twin, state, 4)
-    gone = [twin(row) for row in other[4:]]  # the twin runs ahead, the stream stays
+    gone = [twin(row) for row in other[4:]]  # the copy runs ahead, the stream stays
     stands_at(rnn, stream, state, 4)
     went = [stream(row) for row in x[4:]]
     rnn.weight_hh_l0 = -rnn.weight_hh_l0
@@ -78,7 +78,7 @@ def test_a_copied_stream_goes_its_own_way(rng, variant, way):
 
 
 def test_copies_share_what_is_packed(rng):
-    """A copy of a stream is small: its state, and the network's version."""
+    """The copy of a stream is small: its state and a reference to the network's version."""
     rnn = network(3, 64)
     stream = rnn.stream()
     packed = rnn.packed_bytes
@@ -117,7 +117,7 @@ def loaded(rnn):
     options = dict(norm=rnn.norm, bidirectional=True, dropout=rnn.dropout)
     other = type(rnn)(rnn.input_size, rnn.hidden_size, rnn.num_layers, **options)
     other.zoneout = rnn.zoneout
-    other(np.zeros((0, 1, rnn.input_size)))  # packed, with parameters that are to go
+    other(np.zeros((0, 1, rnn.input_size)))  # packs weights of parameters that are replaced below
     other.load_state_dict(rnn.state_dict())
     return other
 
@@ -144,7 +144,7 @@ def test_a_copied_network_has_its_own_life(rng, tmp_path, monkeypatch, variant, 
     given = twin.state_dict()
     equal_arrays(given, state)
     for name, value in given.items():
-        value[...] = 0  # what state_dict gives is a copy
+        value[...] = 0  # state_dict copies
         assert not getattr(twin, name).flags.writeable
     equal(rnn, twin(x, h0, ends), want)
     assert repr(twin) == repr(rnn) and "dropout=0.25, zoneout=" in repr(rnn)
@@ -165,5 +165,5 @@ def test_copied_layers(way):
     same(twin(2 * x), layer(2 * x))
     for name, value in layer.state_dict().items():
         same(getattr(twin, name), value)
-    twin(3 * x)  # a shallow copy, too, learns for itself
+    twin(3 * x)  # a shallow copy also learns independently
     assert (twin.running_mean != layer.running_mean).all() and layer.num_batches_tracked == 2

@@ -1,5 +1,7 @@
-"""What forward_train drops: which values, how many, by which seed, and what it says of wrong arguments. What
-becomes of them is compared with the reference in test_dropout_training.py."""
+"""Dropout in forward_train: the dropped values, their number, seeds, and wrong arguments.
+
+test_dropout_training.py compares the results with the reference.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,8 @@ def masks_of(rnn, seed=0, T=T, B=B, dropout=ALL, **more):
 
 
 def within(dropped, rate):
-    """Is that many of them dropped as chance lets once in 10**6? (Chernoff's bound of a binomial tail.)"""
+    """Whether the number of dropped values is within its limit of chance of 1 in 10**6 (Chernoff's bound for
+    binomial tails)."""
     n, found = dropped.size, dropped.mean()
     if found in (0, 1):
         return rate == found
@@ -69,7 +72,8 @@ def test_as_many_as_the_rate_says(rate):
 
 
 def test_the_streams_are_those_of_philox():
-    """So that other programs can draw the same: a stream for each kind, layer and direction."""
+    """The documented generator for each kind, layer and direction, with which other programs can draw the
+    same."""
     rnn = lnrnn.GRU(64, 64, seed=0)
     rnn.zoneout = 0.3
     masks = rnn.forward_train(np.zeros((20, 60, 64)), dropout=DropoutSpec(inputs=0.3), seed=[7, 8])[2].masks
@@ -81,7 +85,7 @@ def test_the_streams_are_those_of_philox():
 
 
 def test_these_bits_never_change():
-    """A seed written down today drops the same tomorrow."""
+    """A stored seed drops the same values in later versions."""
     drawn = masks_of(deep(), seed=12345, T=2, B=1).arrays()
     digest = hashlib.sha256(b"".join(np.packbits(m > 0).tobytes() for m in drawn))
     assert digest.hexdigest()[:32] == "876f8c86110abefc57dec1152a48499c"
@@ -106,7 +110,7 @@ def test_the_same_seed_drops_the_same(rng, cell):
 
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if "batch" not in name])
 def test_padding_does_not_matter(rng, variant):
-    """Neither how far x goes past the longest length, nor the lengths of others, nor what is there."""
+    """Masks do not depend on padding, on the lengths of other sequences, or on values past a length."""
     rnn = network(D, H, num_layers=2, bidirectional=True, **VARIANTS[variant])
     rnn.zoneout = 0.25
     x, lengths = normal(rng, T, B, D), rng.integers(0, T + 1, B)
@@ -139,7 +143,7 @@ def test_the_caller_s_order_of_axes(rng, cell):
 
 
 def test_one_sequence_without_a_batch(rng):
-    """And from an array that cannot be written to."""
+    """Also from a read-only array."""
     rnn = deep()
     x = normal(rng, T, D)
     x.flags.writeable = False

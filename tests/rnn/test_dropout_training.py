@@ -1,5 +1,7 @@
-"""Training with dropout and zoneout against the reference with the same masks: outputs and gradients of every
-cell and norm, of layers and directions, lengths and resets."""
+"""Training with dropout and zoneout against the reference with the same masks.
+
+Outputs and gradients of every cell and norm, of layers and directions, lengths and resets.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ T = 9
 # As without dropout: tests/rnn/test_training.py.
 GRADIENT = 3e-6
 
-# What is dropped, by a name for the test: the spec, and whether there is zoneout.
+# The spec and whether there is zoneout, by a name for the test.
 KINDS = {
     "states": (DropoutSpec(states=0.4), False),
     "zoneout": (DropoutSpec(), True),
@@ -69,7 +71,7 @@ def masks_of(rnn, x, spec, seed):
 
 
 def truth(rnn, x, h0, ends, gy, gh, masks):
-    """(y, state, {name: gradient}) of the reference, or None if x is not fit to compare by: see kink."""
+    """(y, state, {name: gradient}) of the reference, or None if x is unsuitable: see kink."""
     y, h, tapes = reference_forward(rnn, x, h0, ends, training=True, masks=masks)
     found = named_gradients(rnn, reference_backward(rnn, tapes, gy, gh, masks))
     return (y, h, found) if kink(rnn, tapes) > KINK else None
@@ -81,7 +83,7 @@ def trained(rnn, x, h0, ends, gy, gh, spec, seed=5):
     return y, h, named_gradients(rnn, rnn.backward(tape, gy, gh))
 
 
-# The slope of relu and its like is taken from h, which zoneout may have kept from a step before.
+# The slope of relu and similar functions is taken from h, which zoneout may have kept from an earlier step.
 ALL = WITH_INNER_BIASES | {
     f"RNN {name}": dict(cell="RNN", nonlinearity=name) for name in ("relu", "sigmoid", "identity")
 }
@@ -90,14 +92,14 @@ ALL = WITH_INNER_BIASES | {
 @pytest.mark.parametrize("kind, variant", [*((k, v) for k in KINDS for v in VARIANTS if k != "all"),
                                            *(("all", v) for v in ALL)])  # fmt: skip
 def test_every_placement(variant, kind):
-    """Sizes around the widths of vectors, one sequence and more than a group has."""
+    """Sizes around the widths of vectors, and more sequences than a group has."""
     spec, zoneout = KINDS[kind]
     sizes = [(17, 7, 70), (33, 16, 9), (48, 5, 12)]
     for k, (hidden, inputs, batch) in enumerate(sizes if kind == "all" else sizes[:1]):
         rng, want = np.random.default_rng(k), None
         rnn = calm(inputs, hidden, seed=k, **ALL[variant])
         if zoneout:
-            kept = ((0.3, 0.2), (0.4, 0), (0, 0.95))[k]  # also of h or of c alone
+            kept = ((0.3, 0.2), (0.4, 0), (0, 0.95))[k]  # also for h or c alone
             rnn.zoneout = kept if type(rnn) is lnrnn.LSTM else kept[0]
         h0, gh = drawn_state(rng, rnn, batch), drawn_state(rng, rnn, batch)
         ends = rng.integers(3 if batch > 64 else 0, T + 1, batch)
@@ -153,7 +155,7 @@ def test_layers_and_directions(
 @each_cell
 @each_norm
 def test_threads_and_parts_do_not_matter(cell, norm):
-    """Parts: calls return after every few steps and go on."""
+    """Parts: calls return after every few steps and continue."""
     rng = np.random.default_rng(3)
     rnn = zoned(network(33, 129, cell=cell, norm=norm, num_layers=2, bidirectional=True))
     args = drawn_run(3, rnn, T, rng.integers(T // 2, T + 1, 130))
@@ -188,7 +190,7 @@ def test_gradients_added_and_gx_not_wanted(cell):
 @pytest.mark.parametrize("norm", ["layer", None])
 @each_cell
 def test_a_mask_belongs_to_a_sequence_and_not_to_its_parts(cell, norm):
-    """A sequence that is reset is its parts as sequences of their own, each with the masks of its steps."""
+    """A sequence with resets equals its parts as separate sequences, each with the masks of its steps."""
     rng = np.random.default_rng(6)
     rnn = zoned(calm(5, 17, cell=cell, norm=norm))
     x, gy, resets = normal(rng, T, 4, 5), normal(rng, T, 4, 17), np.zeros((T, 4), bool)
@@ -216,7 +218,7 @@ def test_a_mask_belongs_to_a_sequence_and_not_to_its_parts(cell, norm):
 
 
 def part_of(masks, steps, sequences):
-    """Those of some steps of some sequences."""
+    """The masks of some steps of some sequences."""
     cut = lambda m, where: None if m is None else m[where]  # noqa: E731
     return type(masks)(
         tuple(cut(m, sequences) for m in masks.inputs),
@@ -229,7 +231,7 @@ def part_of(masks, steps, sequences):
 
 @each_cell
 def test_statistics_are_those_of_what_is_dropped(cell):
-    """What is normalised are the products of what was left, and of an LSTM the c before zoneout."""
+    """The norms see the products of the values that dropout leaves, and an LSTM's c before zoneout."""
     rng = np.random.default_rng(8)
     rnn = zoned(calm(5, 17, cell=cell, norm=lnrnn.BatchNormSpec(momentum=None)))
     x, spec = normal(rng, T, 20, 5), DropoutSpec(inputs=0.3, states=0.4)

@@ -1,10 +1,12 @@
-"""Bit for bit: on one instruction set a sequence gets what it gets, whatever the batch around it, its place
-in it, padding, the number of threads, the cutting into pieces, or a call per step. No test here has a
-tolerance.
+"""On one instruction set a sequence always has the same bits.
 
-What the kernels decide runs on every instruction set but those that only add units for shorter weights, which
-test_weight_dtypes.py and test_units.py have; sizes and models take turns where each was seen with the other's
-neighbours."""
+They do not depend on the batch, the place in it, padding, the number of threads, the division into calls, or
+streaming. No test here has a tolerance.
+
+Tests of choices inside the kernels run on every instruction set. Sets that only add a unit for shorter
+weights are in test_weight_dtypes.py and test_units.py. Where a product of sizes and models is too large,
+neighbours alternate.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,7 @@ BATCHES = (*range(1, 14), 31, 32, 33, 64, 70)
 HIDDEN = (1, 15, 17, 33, 48, 65, 97, 193)
 T, KNOWN = 9, 4
 
-# What a network may be at inference; the last three under batch norm, with and without steps that nobody
-# knows.
+# Kinds of networks at inference. The last three have batch norm, with and without unknown steps.
 MODELS = {
     "layer": dict(norm="layer"),
     "none": dict(norm=None),
@@ -58,13 +59,16 @@ DTYPES = ("float32", "bfloat16", "int8")
 
 
 def made(model, inputs, hidden, k=0, **options):
-    """Such a network. LSTM and GRU take turns with types of weights; test_weight_dtypes.py has an RNN's."""
+    """A network of a kind.
+
+    LSTM and GRU alternate the types of weights; test_weight_dtypes.py has those of an RNN.
+    """
     dtype = DTYPES[k % 3] if "cell" in MODELS[model] else "float32"
     return network(inputs, hidden, **MODELS[model], **options).to_dtype(dtype)
 
 
 def drawn_lengths(rng, batch):
-    """0 .. T, with both among them where there is room."""
+    """Lengths 0 to T, which include both if there is room."""
     ends = rng.integers(0, T + 1, batch)
     ends[: min(batch, 2)] = (T, 0)[: min(batch, 2)]
     return rng.permuted(ends)
@@ -89,8 +93,8 @@ def test_any_batch_any_place(family, rng, model):
             equal(rnn, got, (y[:, who], taken(rnn, h, who)), message)
 
 
-# What stands beside ordinary rows, by an input that all units share and one that most of them share: the
-# statistics of such a row take a second pass or double precision, or are no numbers.
+# Unusual rows next to ordinary ones: an input that all hidden units share, and one that most share. The
+# statistics of such a row take a second pass or double precision, or are NaN.
 UNLIKE = {
     "far pivot": (0, 1e4), "far mean": (1e6, 0), "huge": (1e30, 1e30), "tiny": (1e-30, 1e-30),
     "subnormal squares": (0, 2.0**-65), "zero": (0, 0), "infinite": (np.inf, 0), "NaN": (np.nan, 0),
@@ -99,7 +103,7 @@ UNLIKE = {
 
 @pytest.mark.parametrize("model", [name for name in MODELS if "batch" not in name and "none" not in name])
 def test_rows_beside_others(family, rng, model):
-    """The statistics of several rows are found together, of a row alone by themselves."""
+    """Several rows have their statistics computed together, a single row alone."""
     norm = MODELS[model].get("norm", "layer")
     norm = lnrnn.LayerNormSpec() if norm == "layer" else norm
     for hidden, eps in ((3, 1e-5), (33, 2.0**-130), (130, 1e-5)):
@@ -122,7 +126,7 @@ def test_rows_beside_others(family, rng, model):
 
 @each_cell
 def test_few_sequences_whose_statistics_are_the_batch_s(family, rng, cell):
-    """A step needs the sums of all sequences: threads do not divide its units."""
+    """A step needs the sums of all sequences, so threads do not divide its hidden units."""
     rnn = network(7, 193, cell=cell, norm=lnrnn.BatchNormSpec(overrun="batch"), trained=KNOWN)
     x, h0 = normal(rng, 60, 3, 7), drawn_state(rng, rnn, 3)
     assert x.shape[0] * 3 * len(rnn.weight_hh_l0) * 200 > 2**22
@@ -135,7 +139,7 @@ def test_few_sequences_whose_statistics_are_the_batch_s(family, rng, cell):
 
 @pytest.mark.skipif(lnrnn.cpu_info()["team"] == "none", reason="built without threads")
 def test_units_of_more_sequences_than_a_tile(family, rng):
-    """Of a tile of 64 the pointers to rows are gathered."""
+    """A tile of 64 gathers pointers to rows."""
     rnn = network(7, 900)
     x, h0 = normal(rng, 3, 66, 7), drawn_state(rng, rnn, 66)
     with using_threads(1):
@@ -147,7 +151,7 @@ def test_units_of_more_sequences_than_a_tile(family, rng):
 
 @pytest.mark.parametrize("model, hidden", [("layer", 1200), ("none", 1200), ("LSTM", 601), ("GRU", 701)])
 def test_threads_within_a_step(family, rng, model, hidden):
-    """Streams so wide that a step alone is worth two threads."""
+    """Streams so wide that one step pays for two threads."""
     rnn = made(model, 7, hidden)
     x = normal(rng, 4, 3, 7)
     assert 3 * len(rnn.weight_hh_l0) * (7 + hidden) > 2**22
@@ -165,7 +169,8 @@ def test_threads_within_a_step(family, rng, model, hidden):
 )
 @pytest.mark.parametrize("batch, hidden", [(1, 193), (3, 64), (33, 65), (64, 17)])
 def test_one_call_or_several(family, rng, model, batch, hidden):
-    """A sequence in pieces, each from where the last one ended: more steps than are projected at once."""
+    """A sequence in pieces, each from the end of the last one, with more steps than one group of projected
+    rows."""
     rnn = made(model, 5, hidden, k=batch % 4, num_layers=2)
     steps = max(24, 60_000 // (batch * len(rnn.weight_hh_l0)))
     x, h0 = normal(rng, steps, batch, 5), drawn_state(rng, rnn, batch)
@@ -188,7 +193,7 @@ def test_one_call_or_several(family, rng, model, batch, hidden):
 @example(None, "LSTM", 33, 15, 2, True, True, 40, 3, 0)
 @example(None, "GRU", 33, 15, 2, True, True, 40, 3, 0)
 def test_all_of_it_at_once(kernels, model, hidden, inputs, layers, both, batch_first, batch, threads, seed):
-    """In any company, memory order, amount of padding and number of threads: what the sequence gets alone."""
+    """The bits of a single sequence, for any batch, memory order, padding and number of threads."""
     rng = np.random.default_rng(seed)
     options = dict(num_layers=layers, bidirectional=both, batch_first=batch_first)
     rnn = made(model, inputs, hidden, k=seed, seed=seed, **options)

@@ -1,5 +1,7 @@
-"""RNN, LSTM and GRU with every norm in every place against the reference: instruction sets, odd sizes,
-layers, directions, lengths, states, and inputs of every kind."""
+"""RNN, LSTM and GRU with every norm and placement against the reference.
+
+Instruction sets, odd sizes, layers, directions, lengths, states, and inputs of every kind.
+"""
 
 from __future__ import annotations
 
@@ -32,23 +34,23 @@ from networks import (
     whole,
 )
 
-# Around the widths of vectors and of panels, on every ISA.
+# Around the widths of vectors and panels, on every instruction set.
 SIZES = (1, 2, 15, 16, 17, 31, 33, 47, 48, 49, 63, 64, 65, 97, 130, 193)
 BATCHES = (*range(1, 14), 31, 32, 33, 64, 70)
 
-# Measured at most: 1.7e-6. (Networks that amplify make more of a rounding over 50 steps: see `calm`.)
+# Measured at most: 1.7e-6. (Networks that amplify increase a rounding over 50 steps: see `calm`.)
 WHOLE = 3e-6
 
 
 def close(rnn, got, want, most=WHOLE):
-    """Compares (y, state). Outputs of relu and identity may be some times larger than 1."""
+    """Compares (y, state). Outputs of relu and identity may be larger than 1."""
     for a, b in zip((got[0], *parts(rnn, got[1])), (want[0], *parts(rnn, want[1])), strict=True):
         assert a.dtype == np.float32
         assert absolute_error(a, b) < most * max(1, abs(np.asarray(want[0])).max(initial=1))
 
 
 def with_inner_bias(options):
-    """The same network with biases inside its norms, or None if it has no layer norm."""
+    """The same network with biases inside its norms, or None without layer norm."""
     norm = options.get("norm", lnrnn.LayerNormSpec())
     if not isinstance(norm, lnrnn.LayerNormSpec):
         return None
@@ -56,14 +58,15 @@ def with_inner_bias(options):
 
 
 def step_error(rnn, x, h0, y):
-    """The error of single steps: in roundings (2^-24) of what a step sums, over the root of the number of
+    """The error of single steps, in roundings (2^-24) of the sum of a step, over the root of the number of
     terms.
 
-    Every step of y is judged by the reference from the state that y itself had reached, so errors do not add
-    up over time and it does not matter whether the network amplifies them. A rounding of a term of a_t = W_ih
-    x + W_hh h moves f(gain / sigma (a - mu) + bias) by gain / sigma of itself: a unit of the error is that,
-    and a rounding of y. Each product is one chain of multiply-adds, whose roundings grow like a random walk,
-    as sqrt(D + H).
+    The reference computes each step from the state of y itself. So errors do not add up over time, and
+    networks may amplify.
+
+    One unit of the error is the effect of one rounding of a term of a_t = W_ih x + W_hh h. It moves f(gain /
+    sigma (a - mu) + bias) by gain / sigma times itself, plus a rounding of y. Each product is one chain of
+    multiply-adds. Its roundings grow like a random walk, as sqrt(D + H).
     """
     p = {name.removesuffix("_l0"): value.astype(np.float64) for name, value in rnn.parameters().items()}
     before = np.concatenate([h0, y[:-1]]).astype(np.float64)
@@ -75,7 +78,7 @@ def step_error(rnn, x, h0, y):
     elif isinstance(rnn.norm, lnrnn.LayerNormSpec):
         ahat, _, var = ref.standardize(a, -1, rnn.norm.eps)
         z = p["gain"] * ahat + p["bias"]
-        # mu and sigma hold the roundings of all units, so each has a part in every other
+        # mu and sigma have the roundings of all hidden units, so each affects every other
         unit = terms.max(-1, keepdims=True) * p["gain"] / np.sqrt(var + rnn.norm.eps) * (1 + np.abs(ahat))
         unit = unit + np.abs(p["bias"])
     else:
@@ -109,7 +112,7 @@ def test_each_step_within_a_few_roundings(family, norm, nonlinearity):
 
 
 def test_layer_norm_of_rows_far_from_zero(family):
-    """Sums of mean 1e4 and deviation 1, exact in float32: only the norm can lose them. At most: 5e-7."""
+    """Sums of mean 1e4 and deviation 1, exact in float32: only the norm adds errors. At most: 5e-7."""
     rng = np.random.default_rng(3)
     for hidden in SIZES[2:]:
         rnn = calm(1, hidden, nonlinearity="identity")
@@ -138,8 +141,11 @@ def test_fifty_steps(name, bias, inner):
 
 @each_variant
 def test_every_size(variant):
-    """Every number of units and of sequences. Layer norm over two units is nearly a sign, and amplifies what
-    is near the jump by 1 / sqrt(eps): there eps is large."""
+    """Every number of hidden units and sequences.
+
+    Layer norm over two units is nearly a sign. Near its jump it amplifies by 1 / sqrt(eps), so eps is large
+    there.
+    """
     rng = np.random.default_rng(3)
     for k, hidden in enumerate(SIZES[:-1]):
         inputs, batch = SIZES[(7 * k + 3) % len(SIZES)], BATCHES[(5 * k + len(variant)) % len(BATCHES)]
@@ -238,7 +244,7 @@ def test_without_a_norm_it_is_torchs(rng, cell, options, layers, both, batch_fir
 @each_norm
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_input_of_every_kind(rng, cell, norm, batch_first):
-    """Values that every dtype below holds give the same bits, whatever holds them, and stay as they were."""
+    """Values that every dtype below holds give the same bits for each, and do not change."""
     rnn = network(3, 17, cell=cell, norm=norm, batch_first=batch_first, trained=5)
     for steps in (5, 1):
         x = rng.integers(-3, 4, (5, steps, 3) if batch_first else (steps, 5, 3)).astype(np.float32)
@@ -273,7 +279,7 @@ def test_a_tensor_goes_in(rng):
 
 
 def test_a_pair_of_states(rng):
-    """A list is a pair too, and either state may be left out."""
+    """A list is a pair too, and either state may be None."""
     lstm = network(3, 17, cell="LSTM", num_layers=2)
     x, (h0, c0) = normal(rng, 5, 4, 3), drawn_state(rng, lstm, 4)
     zeros = np.zeros_like(h0)
@@ -287,7 +293,7 @@ def test_a_pair_of_states(rng):
 
 @pytest.mark.parametrize("nonlinearity", NONLINEARITIES)
 def test_a_nan_shows(family, rng, nonlinearity):
-    """No activation makes a number of it."""
+    """No activation turns NaN into a number."""
     rnn, x = network(3, 33, norm=None, nonlinearity=nonlinearity), normal(rng, 2, 3, 3)
     x[0, 1, 0] = np.nan
     y = rnn(x)[0]
@@ -309,5 +315,5 @@ def test_what_is_not_finite_stays_in_its_sequence(rng, variant, value):
         y, h = rnn(bad_x, whole(rnn, bad))
         others = np.delete(np.arange(13), 4)
         equal(rnn, (y[:, others], taken(rnn, h, others)), (want[0][:, others], taken(rnn, want[1], others)))
-        if np.isnan(value) or variant == "RNN":  # tanh makes 1 of infinity, and layer norm NaN
+        if np.isnan(value) or variant == "RNN":  # tanh of infinity is 1, and layer norm of it NaN
             assert np.isnan(y[2:, 4]).any()

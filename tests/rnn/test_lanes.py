@@ -1,4 +1,4 @@
-"""Lanes of a stream: each goes its own way and gives the bits that it gives alone."""
+"""Lanes of a stream are independent: each has the bits that it has alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NORMS = ("layer", None, lnrnn.BatchNormSpec(overrun="last"), lnrnn.BatchNormSpec
 
 
 def alone(rnn, x, start=None):
-    """Every sequence of x (T, B, D) by itself: y (T, B, H), and the states at the end."""
+    """Every sequence of x (T, B, D) alone: y (T, B, H), and the final states."""
     found = [
         rnn(x[:, b : b + 1], None if start is None else taken(rnn, start, slice(b, b + 1)))
         for b in range(x.shape[1])
@@ -105,7 +105,7 @@ def test_resets_of_a_step(rng, norm):
 @settings(max_examples=40)
 @given(data=st.data())
 def test_a_session_goes_away_and_comes_back(data):
-    """Its state, pickled, goes on in any lane of any stream of an equal network."""
+    """A pickled state of a lane continues in any lane of any stream of an equal network."""
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     cell = data.draw(st.sampled_from(CELLS))
     norm = data.draw(st.sampled_from(NORMS))
@@ -185,7 +185,7 @@ def test_some_lanes_are_reset(rng):
     same(stream.step, [1, 2, 3, 4])
 
 
-# --- what is refused ----------------------------------------------------------------------------------------
+# --- wrong arguments ----------------------------------------------------------------------------------------
 
 BAD_ROWS = [
     (ValueError, [-1], "between 0 and 4"),
@@ -228,7 +228,7 @@ def test_wrong_rows_are_refused_before_any_lane_moves(rng, error, rows, words):
         (ValueError, r"x must be of shape \(2, 3\)", (D,), {}),
         (ValueError, r"x must be \(T, R, input_size\) with R 2", (4, 3, D), {}),
         (ValueError, "input_size 3", (4, 2, D + 1), {}),
-        (ValueError, "lengths must be None for a step", (2, D), dict(lengths=[1, 1])),
+        (ValueError, "lengths must be None for one step", (2, D), dict(lengths=[1, 1])),
         (ValueError, r"lengths must be of shape \(2,\)", (4, 2, D), dict(lengths=[1])),
         (ValueError, "lengths must be between 0 and the 4 steps", (4, 2, D), dict(lengths=[1, 5])),
         (ValueError, "lengths must be between 0 and the 4 steps", (4, 2, D), dict(lengths=[1, -1])),
@@ -332,7 +332,7 @@ def test_out_of_a_chunk_in_every_layout(rng):
 
 
 class Exporter:
-    """Memory that is told by DLPack and in no other way."""
+    """Memory that only DLPack describes."""
 
     def __init__(self, array):
         self.array = array
@@ -345,7 +345,7 @@ class Exporter:
 
 
 def test_arrays_of_other_libraries(rng):
-    """In without a copy, out into their memory."""
+    """Inputs without a copy, outputs into their memory."""
     rnn = network(D, H)
     x, rows = normal(rng, 2, D), [3, 0]
     want = rnn.stream(4)(x, rows)
@@ -365,7 +365,7 @@ def test_arrays_of_other_libraries(rng):
 @pytest.mark.parametrize("norm", ["layer", lnrnn.BatchNormSpec(overrun="last")], ids=str)
 @pytest.mark.parametrize("hidden", [17, 300])
 def test_threads_that_serve_different_lanes_need_no_lock(rng, norm, hidden):
-    """Steps short enough to keep the interpreter's lock, and steps that let it go; rows of every number."""
+    """Steps that keep the interpreter's lock and longer ones that release it, with every number of rows."""
     rnn = network(D, hidden, norm=norm, num_layers=2, trained=4)
     callers, lanes, steps = 4, 12, 60 if hidden < 100 else 12
     x = normal(rng, steps, callers * lanes, D)
@@ -387,7 +387,7 @@ def test_threads_that_serve_different_lanes_need_no_lock(rng, norm, hidden):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_a_stream_goes_on_with_another_instruction_set(rng, dtype):
-    """Which packs weights in another form."""
+    """That set packs weights in another form."""
     rnn = network(D, 33, cell="LSTM", num_layers=2).to_dtype(dtype)
     stream, x = rnn.stream(3), normal(rng, 3, D)
     stream(x)

@@ -1,6 +1,8 @@
-"""The product of packed weights and rows, through a cell that is nothing else: every height and width of its
-tiles, and every way to walk through the panels, on every instruction set. Whole numbers, so that any order of
-sums is exact."""
+"""The product of packed weights and rows, through a cell with no other effect.
+
+Every height and width of tiles and every path through the panels, on every instruction set. All numbers are
+integers, so that sums are exact in any order.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,17 @@ from helpers import using_caches
 
 each_dtype = pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "int8 of 8 bits"])
 BATCHES = (*range(1, 10), 17, 37)
-# Outputs: every count of vectors up to four panels and beyond, of 1 to 16 lanes.
+# Outputs: every number of vectors up to four panels and more, of 1 to 16 lanes.
 WIDTHS = (*range(1, 14), 16, 24, 31, 33, 40, 48, 56, 64, 72, 80, 96, 112, 120, 128, 144, 160, 192, 208, 240)
 
 
 def whole_numbers(rng, dtype, outputs, inputs, batch):
-    """Weights (outputs, inputs) and rows (1, batch, inputs) that int8 holds as they are: its scales are the
-    largest value of a row over 127, of a row of activations over 8191 or 127, and both are 1. These values
-    meet a 0 on the other side, and come first: the last inputs, alone in their words, count."""
+    """Weights (outputs, inputs) and rows (1, batch, inputs) that int8 holds exactly.
+
+    int8's scale is the largest value of a row over 127; of a row of activations it is over 8191 or 127. Both
+    scales are 1. These largest values meet a 0 in the other factor. They come first, because the last inputs,
+    alone in their words, must count.
+    """
     w, x = rng.integers(-7, 8, (outputs, inputs + 2)), rng.integers(-7, 8, (1, batch, inputs + 2))
     w[:, :2], x[..., :2] = (127, 0), (0, 127 if dtype == "int8 of 8 bits" else 8191)
     return w.astype(np.float32), x.astype(np.float32)
@@ -48,8 +53,10 @@ def test_every_tile(isa, rng, dtype):
 
 @each_dtype
 def test_weights_of_every_size(isa, rng, dtype):
-    """Words of weights below what L1 holds, up to a third more (a single row goes through these by halves),
-    and above; and more than stays in L2. A word holds one float32, two bfloat16, four int8."""
+    """Words of weights: fewer than L1 holds, up to a third more, and many more; and more than L2 holds.
+
+    A single row goes through the second kind by halves. A word holds one float32, two bfloat16, four int8.
+    """
     to_word = {"float32": 1, "bfloat16": 2}.get(dtype, 4)
     for outputs in WIDTHS[5:]:
         padded = outputs if outputs <= 8 else -(-outputs // 16) * 16
@@ -62,7 +69,7 @@ def test_weights_of_every_size(isa, rng, dtype):
 
 
 def test_panels_in_parts(isa, rng):
-    """Panels of which L2 does not hold two: several tiles of rows go through some inputs, then the next."""
+    """L2 does not hold two panels, so several tiles of rows use some inputs, then the next ones."""
     for outputs, inputs in ((64, 1001), (113, 700), (48, 257)):
         for l2 in (4 << 10, 32 << 10, 100 << 10):
             with using_caches((4096, l2, l2)):
@@ -71,8 +78,10 @@ def test_panels_in_parts(isa, rng):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_forwards_and_backwards(isa, rng, dtype):
-    """Steps go through the weights of h in turn from the first panel to the last and from the last to the
-    first. W_hh permutes the units and changes signs, so that states stay whole numbers."""
+    """Steps traverse the weights of h alternately forwards and backwards.
+
+    W_hh permutes the hidden units and changes signs, so that states stay integers.
+    """
     for hidden in (1, 7, 16, 31, 48, 64, 97, 104, 111, 112, 120, 128, 130, 193, 420):
         rnn = lnrnn.RNN(2, hidden, nonlinearity="identity", norm=None, bias=False)
         turn = np.eye(hidden, dtype=np.float32)[rng.permutation(hidden)] * rng.choice([-1, 1], hidden).astype(

@@ -1,5 +1,7 @@
-"""ONNX's node tests of RNN, LSTM and GRU on every instruction set; tests/data/README.md says where they come
-from. Those of the norms and of exp, tanh and sigmoid are in tests/norm and tests/simd."""
+"""ONNX's node tests of RNN, LSTM and GRU on every instruction set; tests/data/README.md has their source.
+
+Those of the norms and of exp, tanh and sigmoid are in tests/norm and tests/simd.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,13 @@ import lnrnn
 from helpers import absolute_error, onnx_cases
 from networks import parts, whole
 
-# The node tests of these operators that are not in the data, and why they cannot be.
+# Node tests of these operators that are missing in the data, and the reasons.
 LEFT_OUT = {
     "test_lstm_with_peepholes": "an LSTM whose gates see c, as torch.nn's and lnrnn's do not",
     "test_gru_seq_length": "two steps of a GRU whose reset comes before the product; theirs comes after",
 }
 
-ORDERS = {"RNN": [0], "LSTM": [0, 2, 3, 1], "GRU": [1, 0, 2]}  # ours from theirs: i, o, f, g and z, r, n
+ORDERS = {"RNN": [0], "LSTM": [0, 2, 3, 1], "GRU": [1, 0, 2]}  # our gates from theirs: i, o, f, g and z, r, n
 CASES = [case for op in ORDERS for case in onnx_cases(op)]
 KINDS = {
     "LayerNormalization": 19, "RMSNormalization": 19, "BatchNormalization": 4, "RNN": 4, "LSTM": 3, "GRU": 3,
@@ -25,7 +27,7 @@ KINDS = {
 
 
 def test_which_there_are():
-    """All of ONNX 1.22's node tests of these operators, but those left out."""
+    """All of ONNX 1.22's node tests of these operators, except those left out."""
     names = {op: [case["name"] for case in onnx_cases(op)] for op in KINDS}
     assert {op: len(set(found)) for op, found in names.items()} == KINDS
     assert not set(LEFT_OUT) & {name for found in names.values() for name in found}
@@ -33,7 +35,7 @@ def test_which_there_are():
 
 @pytest.mark.parametrize("case", CASES, ids=[c["name"].removeprefix("test_") for c in CASES])
 def test_onnx(family, case):
-    """ONNX's GRU resets before the product: the same here, where h0 = 0, with one step and no bias_hh."""
+    """ONNX's GRU resets before the product. Here this is the same, with h0 = 0, one step and no bias_hh."""
     cell, inputs, batch_first = case["op"], case["inputs"], bool(case["attributes"].get("layout", 0))
     order, (_, rows, width) = ORDERS[cell], inputs["R"].shape
 

@@ -1,4 +1,4 @@
-"""What threads divide: the cost model's choice for machines with 2 to 64 cores, and the same bits for all."""
+"""The division of work among threads: the cost model's choice for 2 to 64 cores, and equal bits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from networks import drawn_state, each_cell, equal, network, normal, spec
 
 each_machine = pytest.mark.parametrize("machine", MACHINES)
 
-# Gates, and the rows of G*H that the cell reads.
+# Gates, and the number of rows of G*H that the cell reads.
 RNN, LSTM, GRU = (1, 1), (4, 2), (3, 2)
 THREADS = (2, 3, 4, 6, 8, 16, 24, 32, 64)
 
@@ -31,7 +31,7 @@ THREADS = (2, 3, 4, 6, 8, 16, 24, 32, 64)
 @pytest.mark.parametrize("threads", THREADS)
 @pytest.mark.parametrize("cell", [RNN, LSTM, GRU])
 def test_the_choice_takes_the_least(machine, threads, cell):
-    """Of all grids of sequences and units that the threads allow."""
+    """All grids of sequences and hidden units that the threads allow."""
     with on_machine(machine):
         for batch in (1, 2, 8, 17, 24, 64, 200):
             for units in (64, 384, 1536):
@@ -49,7 +49,7 @@ def test_the_choice_takes_the_least(machine, threads, cell):
 @each_machine
 @pytest.mark.parametrize("threads", THREADS)
 def test_one_sequence_has_units_to_divide_alone(machine, threads):
-    """Not by so many threads that their barrier takes longer than a small step."""
+    """Not so many threads that their barrier takes longer than a small step."""
     with on_machine(machine):
         groups, each, _, _ = _core.partition(threads, 1, 64, 64, *RNN)
         assert groups * each <= 4
@@ -62,14 +62,14 @@ def test_one_sequence_has_units_to_divide_alone(machine, threads):
 @each_machine
 @pytest.mark.parametrize("threads", THREADS)
 def test_many_sequences_are_divided_themselves(machine, threads):
-    """Whole tiles of sequences for each thread: enough arithmetic for each byte, and nothing to meet for."""
+    """Whole tiles of sequences for each thread: enough arithmetic for each byte, and no barriers."""
     with on_machine(machine):
         for units in (128, 384, 512):
             assert _core.partition(threads, 128 * threads, units, units, *RNN)[:3] == (threads, 1, False)
 
 
 def test_weights_beyond_l2_are_divided_where_arithmetic_is_too_little():
-    """L3 too slow for 12 sequences to a thread; with 640 it does not matter."""
+    """L3 is too slow for 12 sequences on a thread. With 640 it does not matter."""
     with on_machine("slow L3"):
         for cell in (RNN, LSTM, GRU):
             assert _core.partition(2, 24, 1536, 1536, *cell)[:3] == (1, 2, True)
@@ -77,7 +77,7 @@ def test_weights_beyond_l2_are_divided_where_arithmetic_is_too_little():
 
 
 def test_barriers_are_counted():
-    """One a step, two where rows are divided, each dearer by the threads that meet; none between groups."""
+    """One barrier a step, or two if rows are divided; more threads cost more. None between groups."""
     with on_machine("fast L3"):
         before = _core.cpu_model()
         dear = {"barrier": before["barrier"] + 1000, "barrier_thread": before["barrier_thread"] + 100}
@@ -90,20 +90,20 @@ def test_barriers_are_counted():
 
 
 def test_memory_is_shared_by_all_threads():
-    """Weights that no cache holds: what 64 threads read of it is no more than the machine gives."""
+    """For weights larger than all caches, 64 threads do not read faster than the machine can."""
     with on_machine("fast L3"), using_caches((32 << 10, 1 << 20, 4 << 20)):
-        share = 4 * 4 * 2048**2 / 200  # ns that all cores take to read W_hh
+        share = 4 * 4 * 2048**2 / 200  # ns in which all cores read W_hh
         assert _core.step_time(64, 1, False, 64, 2048, 2048, *LSTM) > 64 * share
 
 
 def test_a_share_that_l2_holds_is_read_from_there():
-    """Four threads have a quarter of W_hh each, which fits: more than four times as fast as one."""
+    """Each of four threads has a quarter of W_hh, which fits its cache: over four times as fast as one."""
     with on_machine("slow L3"):
         one, four = (_core.step_time(1, n, False, 1, 512, 512, *LSTM) for n in (1, 4))
         assert 4 * 4 * 512**2 > 2 << 20 and four < one / 5
 
 
-# Groups of sequences, threads to each, whether these divide the rows; and how many threads a call may have.
+# Groups of sequences, threads in each, whether these divide the rows, and the limit on threads of a call.
 GRIDS = [
     ((1, 2, False), 2), ((1, 2, True), 2), ((2, 1, False), 2), ((1, 3, True), 3), ((2, 2, False), 4),
     ((2, 2, True), 4), ((3, 2, True), 6),
@@ -122,7 +122,7 @@ NETWORKS = {
 
 
 def drawn(rng, name, batch=70, units=145, steps=24):
-    """(network, x, states, lengths), some of them 0."""
+    """(network, x, states, lengths), some lengths 0."""
     rnn = network(33, units, trained=steps, **NETWORKS[name])
     rnn = rnn.to_dtype(name.split()[1]) if name.endswith(("bfloat16", "int8")) else rnn
     ends = rng.integers(0, steps + 1, batch)
@@ -147,8 +147,8 @@ def test_every_grid_gives_the_same_bits(rng, name):
                 equal(rnn, rnn(x, h0), want[1], f"{batch} in {grid}, whole")
 
 
-# Units, and as many threads as their weights have panels, of which the first is wider than a thread's share:
-# panels of 3, 3, 2 and 2 vectors, or of 2 and 1.
+# Hidden units, and as many threads as their weights have panels. The first panel is wider than a thread's
+# share: panels of 3, 3, 2 and 2 vectors, or of 2 and 1.
 NARROW = {"avx512": (145, 4), "avx2": (17, 2), "sse2": (9, 2)}
 
 
@@ -156,7 +156,7 @@ NARROW = {"avx512": (145, 4), "avx2": (17, 2), "sse2": (9, 2)}
 @pytest.mark.parametrize("name", [name for name in NARROW if name in available_isas()])
 def test_a_share_within_one_panel(rng, name):
     units, threads = NARROW[name]
-    steps = 1 + threads * (4 << 20) // (70 * units * (33 + units))  # what so many threads are worth
+    steps = 1 + threads * (4 << 20) // (70 * units * (33 + units))  # enough work for these threads
     with using_isa(name):
         rnn, x, h0, _ = drawn(rng, "RNN", 70, units, steps)
         with using_threads(1):
@@ -170,12 +170,12 @@ def test_a_share_within_one_panel(rng, name):
 @pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
 @pytest.mark.parametrize("mode", ["slow", "staggered"])
 def test_grids_out_of_step(rng, name, mode):
-    """slow: a thread of each group has lost its core. staggered: one is slower from barrier to barrier."""
+    """slow: a thread of each group has lost its core. staggered: one is slower between barriers."""
     rnn, x, h0, ends = drawn(rng, name)
     with using_threads(1):
         want = rnn(x, h0, ends)
     for grid, threads in GRIDS[:2] + (GRIDS[5:6] if mode == "slow" else []):
-        # Chunks of one step, after which the others stop; or of several, with only the rows' barrier between.
+        # Chunks of one step, after which the others stop; or of several, with only the barrier of the rows.
         caches = (1024, 4096, 4096) if mode == "slow" else None
         with using_caches(caches), using_partition(*grid), several_threads(threads, "units"):
             _core.set_barrier_mode(mode)
@@ -211,7 +211,7 @@ def test_zoneout_and_resets_where_rows_are_divided(rng, cell):
 
 @needs_threads
 def test_fewer_threads_than_planned_take_all_groups(rng):
-    """As while cores are oversubscribed: a plan for six threads, done by one."""
+    """As with oversubscribed cores: one thread executes a plan for six."""
     rnn, x, h0, ends = drawn(rng, "LSTM")
     with using_threads(1):
         want = rnn(x, h0, ends)

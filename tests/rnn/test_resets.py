@@ -1,4 +1,4 @@
-"""resets: a sequence that is reset gives what its parts give as sequences of their own; and rnn.ragged."""
+"""A sequence with resets has the results of its parts as separate sequences; and rnn.ragged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cuts(resets, lengths, b):
 
 
 def in_parts(rnn, x, start, lengths, resets):
-    """(y, ends) of a network with one layer, part by part; x time first."""
+    """(y, final states) of a network with one layer, part by part; x is time first."""
     H = rnn.hidden_size
     y = np.zeros((*x.shape[:2], rnn.num_directions * H), np.float32)
     ends = [s.copy() for s in parts(rnn, start)]
@@ -140,7 +140,7 @@ def test_one_step_or_one_sequence_in_every_layout(rng, batch_first):
 @each_variant
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_training_is_that_of_the_parts(rng, variant, bidirectional):
-    """Outputs and gradients: of a batch of the parts as sequences of their own, summed."""
+    """Outputs, and gradients summed over a batch of the parts as separate sequences."""
     rnn = network(D, H, bidirectional=bidirectional, **VARIANTS[variant])
     x, gy = normal(rng, T, B, D), normal(rng, T, B, rnn.num_directions * H)
     start, gend = drawn_state(rng, rnn, B), drawn_state(rng, rnn, B)
@@ -173,11 +173,11 @@ def test_training_is_that_of_the_parts(rng, variant, bidirectional):
                     fresh = not d and lengths[b] and resets[0, b]
                     same(got[d, b], 0 * want[d, i] if fresh else want[d, i])
     equal_arrays(grads, pgrads)
-    equal_arrays(rnn.state_dict(), twin.state_dict())  # batch norm's statistics among them
+    equal_arrays(rnn.state_dict(), twin.state_dict())  # includes batch norm's statistics
 
 
 def of_parts(x, lengths, resets):
-    """(x, lengths) of the parts as sequences of their own."""
+    """(x, lengths) of the parts as separate sequences."""
     pieces = [(b, cut) for b in range(x.shape[1]) for cut in cuts(resets, lengths, b)]
     found = np.zeros((len(x), len(pieces), x.shape[2]), np.float32)
     for i, (b, (first, end)) in enumerate(pieces):
@@ -188,7 +188,7 @@ def of_parts(x, lengths, resets):
 @pytest.mark.parametrize("bidirectional", [False, True])
 @each_cell
 def test_calibration_is_that_of_the_parts(rng, cell, bidirectional):
-    """Each counts as a sequence of its own, in whichever batch it comes."""
+    """Each part counts as a sequence, in any batch."""
     rnn, twin = (
         network(D, H, cell=cell, norm="batch", num_layers=2, bidirectional=bidirectional, batch_first=first)
         for first in (True, False)
@@ -298,7 +298,12 @@ def test_values_and_offsets_of_every_kind(rng):
         (ValueError, "values must be .*input_size 3", np.zeros((4, D + 1)), [0, 4]),
         (ValueError, "values must be", np.zeros(4), [0, 4]),
         (TypeError, "values must be an array of real numbers", ["a"], [0, 1]),
-        (ValueError, "offsets must not fall, got 3 and then 2, of sequence 1", np.zeros((4, D)), [0, 3, 2]),
+        (
+            ValueError,
+            "offsets must be in ascending order, got 3 and then 2, of sequence 1",
+            np.zeros((4, D)),
+            [0, 3, 2],
+        ),
         (ValueError, "offsets must be between 0 and the 4 rows", np.zeros((4, D)), [0, 5]),
         (ValueError, "offsets must be between 0 and the 4 rows", np.zeros((4, D)), [-1, 4]),
         (ValueError, "offsets must be of shape", np.zeros((4, D)), []),

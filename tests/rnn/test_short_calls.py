@@ -1,4 +1,4 @@
-"""Calls that compute little go straight to C: the bits, the errors and the arrays of all other calls."""
+"""Calls with little work go straight to C, with the bits, errors and arrays of all other calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ D, H = 5, 17
 
 
 def twice(array):
-    """The same numbers as float64, which no short way takes."""
+    """The same numbers as float64, which the short path does not take."""
     return None if array is None else np.array(array, np.float64)
 
 
@@ -72,7 +72,7 @@ def test_training_s_bits_of_the_long_way(data):
     with using_threads(data.draw(st.integers(1, 3))):
         y, h, tape = rnn.forward_train(x, start, lengths)
         for array in given_arrays:
-            array.fill(np.nan)  # the tape has its own
+            array.fill(np.nan)  # the tape has its own copy
         gy = normal(rng, *y.shape)
         gx, gh0, grads = rnn.backward(tape, gy)
     assert y.flags.writeable and not np.shares_memory(y, tape.runs[-1].y)
@@ -110,12 +110,12 @@ def test_what_is_wrong_is_said_as_ever(rng):
     for error, words, changed in wrong:
         with pytest.raises(error, match=words):
             rnn(**{"x": x, "h0": good, "lengths": None, **changed})
-    # Longer than is known, but for the lengths.
+    # Longer than the known steps, except for the lengths.
     rnn(normal(rng, 4, 2, D), good, np.array([3, 2]))
 
 
 def way_of(kind, values):
-    """Integers, or booleans, as that kind of thing."""
+    """Integers, or booleans, in another container."""
     if kind in ("list", "tuple"):
         return {"list": list, "tuple": tuple}[kind](values)
     if kind == "every other one":
@@ -130,7 +130,7 @@ def way_of(kind, values):
     ["int64", "int32", "int8", "uint8", "uint32", ">i8", "<i2", "list", "tuple", "every other one", "tensor"],
 )
 def test_integers_of_every_kind_go_the_short_way(rng, monkeypatch, kind):
-    """lengths and a stream's rows: int32 is what ONNX and TensorFlow have, a list what one writes."""
+    """lengths and a stream's rows: ONNX and TensorFlow have int32, and users write lists."""
     rnn = network(D, H, cell="GRU")
     x, lengths = normal(rng, 4, 3, D), [4, 0, 3]
     want, stepped = rnn(twice(x), None, lengths)[0], rnn.stream(5)(twice(x[0]), [4, 0, 3])

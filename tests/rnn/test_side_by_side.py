@@ -1,6 +1,7 @@
-"""Layers and directions side by side: the two directions of a layer at once, stacked layers one chunk of
-steps behind the other. The bits are those of one layer after the other on one thread; no test here has a
-tolerance."""
+"""Layers and directions in parallel: both directions of a layer, or stacked layers one chunk of steps apart.
+
+The bits are those of one layer after the other on one thread. No test here has a tolerance.
+"""
 
 from __future__ import annotations
 
@@ -57,15 +58,15 @@ def same(got, want, message=""):
         np.testing.assert_array_equal(a, b, err_msg=message)
 
 
-# Every shape with one variant of each cell; two shapes with all of them: who computes which chunk when does
-# not depend on the norms, but what a chunk leaves to the next one does.
+# Every shape with one variant of each cell, and two shapes with all of them. The order of chunks does not
+# depend on the norms, but the state between two chunks does.
 CASES = [(variant, *shape) for variant in ("RNN", "LSTM split carry", "GRU batch") for shape in SHAPES]
 CASES += [(variant, *shape) for variant in VARIANTS for shape in ((3, False), (2, True))]
 
 
 @pytest.mark.parametrize("variant, layers, both", list(dict.fromkeys(CASES)))
 def test_the_bits_of_one_thread(rng, variant, layers, both):
-    """In as many threads as there is something to do for at once. A short call goes straight to C."""
+    """As many threads as there are parallel tasks. A short call goes straight to C."""
     for k, (T, B, ragged) in enumerate([(60, 1, False), (23, 5, True), (1, 3, False), (9, 70, True)]):
         turn = list(VARIANTS).index(variant) + k
         rnn = made(variant, turn, num_layers=layers, bidirectional=both, batch_first=turn % 2 > 0)
@@ -99,7 +100,7 @@ def test_nothing_to_compute(rng, T, B, both):
 @pytest.mark.parametrize("mode", ["slow", "staggered"])
 @pytest.mark.parametrize("layers, both", [(2, False), (3, False), (5, False), (2, True)])
 def test_threads_out_of_step(rng, layers, both, mode):
-    """Now this thread is late and now the other."""
+    """One thread is late, then the other."""
     rnn = network(D, H, cell="LSTM", num_layers=layers, bidirectional=both)
     x, h0, ends = drawn(rng, rnn, 200, 2, True)
     want = in_turn(rnn, x, h0, ends)
@@ -113,7 +114,10 @@ def test_threads_out_of_step(rng, layers, both, mode):
 @pytest.mark.parametrize("threads", [4, 5])
 @each_cell
 def test_half_of_the_threads_for_each_direction(rng, cell, threads):
-    """Few sequences: each half divides the units of its direction. Many: their groups."""
+    """Few sequences: each half of the threads divides the hidden units of its direction.
+
+    Many: their groups.
+    """
     rnn = network(97, 193, cell=cell, num_layers=2, bidirectional=True)
     for B, T, divide in ((1, 400, "units"), (384, 10, "tasks")):
         steps = T if cell == "RNN" else T // 3
@@ -131,7 +135,7 @@ def test_half_of_the_threads_for_each_direction(rng, cell, threads):
 @pytest.mark.parametrize("layers, both", [(3, False), (2, True)])
 @each_cell
 def test_in_parts(rng, cell, layers, both):
-    """Each chunk a part of its own, and some chunks."""
+    """Each chunk is a part, and some chunks together."""
     rnn = network(D, 65, cell=cell, num_layers=layers, bidirectional=both)
     x, h0, ends = drawn(rng, rnn, 50, 3, True)
     want = in_turn(rnn, x, h0, ends)
@@ -169,7 +173,7 @@ def test_an_interrupt_ends_a_call_and_the_next_one_is_right(rng, both):
         signal.signal(signal.SIGALRM, before)
 
 
-# A caller with more threads than cores; and one that has forked, where OpenMP has no team.
+# A caller with more threads than cores, and one that has forked, where OpenMP has no team.
 APART = """
 import os, sys
 os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
@@ -207,12 +211,12 @@ def test_on_one_core_and_in_a_fork(kind):
         ("LSTM", 256, 4, False, 1, 200, False),  # a half of the weights fits L2
         ("GRU", 256, 2, True, 4, 200, True),
         ("LSTM", 512, 2, False, 1, 20, False),  # half of the weights fit a faster cache
-        ("LSTM", 256, 4, False, 1, 8, False),  # the last layer would begin when the first has ended
+        ("LSTM", 256, 4, False, 1, 8, False),  # the last layer would begin after the first has ended
         ("LSTM", 256, 1, False, 1, 200, False),
     ],
 )
 def test_what_is_computed_side_by_side(rng, cell, hidden, layers, both, B, T, beside):
-    """Where not, two threads divide the units of each layer."""
+    """If not, two threads divide the hidden units of each layer."""
     rnn = network(hidden, hidden, cell=cell, num_layers=layers, bidirectional=both)
     x = normal(rng, T, B, hidden)
     with using_caches((1 << 15, 1 << 20, 1 << 25)), several_threads(2, "tasks" if beside else "units"):
@@ -225,7 +229,10 @@ def test_what_is_computed_side_by_side(rng, cell, hidden, layers, both, B, T, be
 @pytest.mark.parametrize("layers, both", [(2, False), (1, True)])
 @pytest.mark.parametrize("l3, beside", [(1 << 20, True), (1 << 19, False)])
 def test_weights_at_once_share_l3(rng, layers, both, l3, beside):
-    """256 KiB of W_hh each: where L3 does not keep both, two threads divide the units of each in turn."""
+    """256 KiB for each W_hh.
+
+    If L3 does not hold both, two threads divide the hidden units of each in turn.
+    """
     rnn = network(128, 128, cell="LSTM", num_layers=layers, bidirectional=both)
     x, divided = normal(rng, 200, 1, 128), "tasks" if beside else "units"
     with on_machine("fast L3"), using_caches((1 << 15, 1 << 16, l3)), several_threads(2, divided):
@@ -236,7 +243,7 @@ def test_weights_at_once_share_l3(rng, layers, both, l3, beside):
 @needs_threads
 @pytest.mark.parametrize("T, beside", [(20, False), (200, True)])
 def test_layers_of_few_steps_take_turns(rng, T, beside):
-    """A layer waits for a chunk of the one before it, and each chunk reads W_ih anew."""
+    """A layer waits for a chunk of the layer below, and each chunk reads W_ih again."""
     rnn = network(256, 256, cell="LSTM", num_layers=4)
     x = normal(rng, T, 1, 256)
     with on_machine("slow L3"), several_threads(2, "tasks" if beside else "units"):
@@ -245,7 +252,7 @@ def test_layers_of_few_steps_take_turns(rng, T, beside):
 
 
 def test_memory_is_not_shared_with_the_caller(rng):
-    """States and outputs are the caller's own, also where layers keep theirs until the end."""
+    """States and outputs belong to the caller, even if layers write theirs at the end only."""
     rnn = network(D, H, cell="LSTM", num_layers=3)
     x, h0, _ = drawn(rng, rnn, 20, 2)
     kept = [a.copy() for a in h0]

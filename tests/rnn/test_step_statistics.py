@@ -1,4 +1,4 @@
-"""Batch norm by time step: whose statistics they are, how they are kept, what comes past the last step."""
+"""Batch norm by time step: whose statistics, how they are updated, and steps beyond the last one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def spec(**options):
 
 
 def mild(cell, **options):
-    """Such a norm with an eps by which an LSTM or GRU amplifies little."""
+    """BatchNormSpec with an eps with which an LSTM or GRU amplifies little."""
     return spec(**({} if cell == "RNN" else {"eps": 0.1}) | options)
 
 
@@ -49,8 +49,10 @@ def statistics(rnn, side="", suffix="_l0"):
 
 
 def living_statistics(rnn, x, h0, ends, y):
-    """Mean, biased variance and count of W_ih x_t + W_hh h_{t-1} by a loop over one sequence after the other,
-    in float64, h being the states that the network went through."""
+    """Mean, biased variance and count of W_ih x_t + W_hh h_{t-1}, with h from the network.
+
+    A loop over one sequence after the other, in float64.
+    """
     w_ih, w_hh = rnn.weight_ih_l0.astype(np.float64), rnn.weight_hh_l0.astype(np.float64)
     means, variances, counts = [], [], []
     for t in range(max(ends, default=0)):
@@ -63,22 +65,22 @@ def living_statistics(rnn, x, h0, ends, y):
         means.append(mean)
         variances.append(sum((row - mean) ** 2 for row in rows) / len(rows))
         counts.append(len(rows))
-    shape = len(counts), rnn.hidden_size  # which steps may be none
+    shape = len(counts), rnn.hidden_size  # possibly no steps
     return np.reshape(means, shape), np.reshape(variances, shape), np.array(counts)
 
 
 def equal_statistics(got, want, most=STATISTICS["RNN"]):
-    """A rounding is one of the values, not of their difference."""
+    """Errors are relative to the values, not to their difference."""
     known = len(want[2])
     square = (want[0] ** 2 + want[1]).max(initial=1)
     assert absolute_error(got[0][:known], want[0]) < most * square**0.5
     assert absolute_error(got[1][:known], want[1]) < most * square
     same(got[2][:known], want[2])
-    assert not any(array[known:].any() for array in got)  # what nobody reached stays empty
+    assert not any(array[known:].any() for array in got)  # steps without sequences stay empty
 
 
 def as_in(rnn, tapes):
-    """The statistics of every layer, direction and side are those of the reference's training run."""
+    """The statistics of every layer, direction and side equal those of the reference's training run."""
     cell = type(rnn).__name__
     for suffix, tape in tapes.items():
         for side in sides(rnn):
@@ -117,7 +119,7 @@ def test_of_the_living_only(family, rng, hidden, inputs, batch, padding, room):
 
 
 def test_a_step_that_one_sequence_reached(rng):
-    """Its variance is 0: the output is the bias, at inference a difference times 1 / sqrt(eps)."""
+    """Its variance is 0. The output is the bias; at inference it is a difference times 1 / sqrt(eps)."""
     rnn = calm(5, 33, norm="batch", nonlinearity="identity")
     y, _, _ = rnn.forward_train(normal(rng, 3, 4, 5), None, [3, 2, 2, 1])
     same(y[2, 0], rnn.bias_l0)
@@ -125,7 +127,7 @@ def test_a_step_that_one_sequence_reached(rng):
     assert not rnn.running_var_l0[2].any() and rnn.running_var_l0[1].all()
 
 
-# --- how they are kept --------------------------------------------------------------------------------------
+# --- updates ------------------------------------------------------------------------------------------------
 
 
 def test_inference_leaves_them(rng):
@@ -139,7 +141,7 @@ def test_inference_leaves_them(rng):
 
 @each_cell
 def test_max_steps(rng, cell):
-    """Whoever is longer is refused before anything is computed or kept; longer padding is not."""
+    """A longer sequence is refused before any change. Longer padding is not."""
     rnn = network(3, 17, cell=cell, norm=spec(max_steps=5), num_layers=2)
     rnn.forward_train(normal(rng, T, 4, 3), None, [5, 0, 5, 3])
     assert statistics(rnn, sides(rnn)[-1], "_l1")[0].shape[0] == 5
@@ -168,7 +170,7 @@ def test_room_grows_with_the_longest(rng):
 @pytest.mark.parametrize("overrun", OVERRUNS)
 @pytest.mark.parametrize("known, room", [(1, None), (4, 5), (4, 3 * T), (T, None)])
 def test_overrun(cell, overrun, known, room):
-    """Whole sequences, some longer than is known; under "raise" none is. Empty room is not known."""
+    """Whole sequences, some beyond the known steps; none under "raise". Empty room is not known."""
     rng = np.random.default_rng(7)
     norm = mild(cell, overrun=overrun, max_steps=room)
     rnn = calm(5, 33, cell=cell, norm=norm, num_layers=2, bidirectional=True, trained=known)
@@ -179,7 +181,7 @@ def test_overrun(cell, overrun, known, room):
     if overrun == "raise":
         ends = np.minimum(ends, known)
     want_y, want_h, _ = reference_forward(rnn, x, h0, ends)
-    x[np.arange(T)[:, None] >= ends] = np.nan  # nor does padding count for "batch"
+    x[np.arange(T)[:, None] >= ends] = np.nan  # padding does not count for "batch" either
     for y, h in on_every_family(lambda: rnn(x, h0, ends)).values():
         assert absolute_error(y, want_y) < WHOLE[cell]
         for got, want in zip(parts(rnn, h), parts(rnn, want_h), strict=True):
@@ -196,14 +198,16 @@ def test_raise_says_who_and_computes_nothing(rng, cell, unbatched):
         rnn(x[:, 0] if unbatched else x, None, 8 if unbatched else ends)
     assert (caught.value.sequence, caught.value.length, caught.value.known_steps) == (who, 8, 4)
     assert isinstance(caught.value, ValueError)
-    rnn(x, None, np.minimum(ends, 4))  # longer padding is no longer sequence
+    rnn(x, None, np.minimum(ends, 4))  # longer padding does not make a sequence longer
 
 
 @each_cell
 @pytest.mark.parametrize("room", [None, T])
 def test_before_any_training(rng, cell, room):
-    """Nothing is known: nobody has a step to repeat or to average, only the batch itself goes on, and does
-    what training and calibration do."""
+    """Without known steps none can be repeated or averaged.
+
+    Only "batch" works, as do training and calibration.
+    """
     rnn = calm(3, 17, cell=cell, norm=mild(cell, max_steps=room))
     x, h0 = normal(rng, T, 12, 3), drawn_state(rng, rnn, 12)
     for overrun in OVERRUNS[:3]:
@@ -211,7 +215,7 @@ def test_before_any_training(rng, cell, room):
         with pytest.raises(lnrnn.SequenceTooLongError, match="train.*calibrate|calibrate.*train") as caught:
             rnn(x, h0, [0, 1, *[0] * 10])
         assert (caught.value.sequence, caught.value.length, caught.value.known_steps) == (1, 1, 0)
-        y, h = rnn(x, h0, np.zeros(12, int))  # no steps need no statistics
+        y, h = rnn(x, h0, np.zeros(12, int))  # a call without steps needs no statistics
         equal(rnn, (y, h), (np.zeros_like(y), h0))
     rnn.overrun = "batch"
     ends = np.r_[[T] * 8, 0, 3, 5, 7]
@@ -226,7 +230,7 @@ def test_before_any_training(rng, cell, room):
 @pytest.mark.parametrize("overrun", OVERRUNS)
 @pytest.mark.parametrize("known, room", [(0, None), (1, None), (4, 3 * T)])
 def test_a_stream_does_what_a_sequence_does(rng, cell, overrun, known, room):
-    """The same bits, or the same refusal at the step where it begins, which leaves the stream as it was."""
+    """The same bits, or the same refusal at its step, after which the stream is unchanged."""
     norm = spec(overrun=overrun, max_steps=room)
     rnn = network(3, 33, cell=cell, norm=norm, num_layers=2, trained=known)
     x, stream, rows = normal(rng, T, 12, 3), rnn.stream(12), []
@@ -249,7 +253,7 @@ def test_a_stream_does_what_a_sequence_does(rng, cell, overrun, known, room):
 
 
 def divided(x, ends, sizes):
-    """Batches of those sizes, each cut to its own longest sequence."""
+    """Batches of those sizes, each cut to its longest sequence."""
     cuts = np.cumsum(sizes)[:-1]
     return [
         (part[: max(n, default=0)], n)
@@ -260,15 +264,18 @@ def divided(x, ends, sizes):
 @each_cell
 @pytest.mark.parametrize("eps, room", [(0.1, None), (1e-5, T + 3)])
 def test_calibrate_is_exact_and_does_not_know_batches(family, cell, eps, room):
-    """Every side, layer and direction; the k-th step of a sequence, from its own end if read backwards, has
-    the k-th statistics; padding has no part in them."""
+    """Every side, layer and direction.
+
+    The k-th step of a sequence, from its end in a reverse direction, has the k-th statistics. Padding has no
+    effect on them.
+    """
     rng = np.random.default_rng(8)
     norm = spec(eps=eps, max_steps=room)
     rnn = calm(5, 33, cell=cell, norm=norm, num_layers=2, bidirectional=True)
     x, ends = normal(rng, T, 40, 5), rng.permutation(np.r_[[T] * 12, rng.integers(0, T + 1, 28)])
     _, _, tapes = reference_forward(rnn, x, None, ends, training=True)
     x[np.arange(T)[:, None] >= ends] = np.nan
-    learn(rnn, rng, T + 3 if room else 2 * T, 50)  # old statistics, of more steps: replaced
+    learn(rnn, rng, T + 3 if room else 2 * T, 50)  # replaces old statistics of more steps
     found = []
     for sizes in ([40], [1] * 40, [13, 0, 26, 1]):
         rnn.calibrate(iter(divided(x, ends, sizes)))
@@ -277,7 +284,7 @@ def test_calibrate_is_exact_and_does_not_know_batches(family, cell, eps, room):
         found.append(rnn.state_dict())
     equal_arrays(found[1], found[0])
     equal_arrays(found[2], found[0])
-    # who is calibrated on the test data itself gets what training on it would compute
+    # after calibration on test data, results are those of training on it
     y, want = rnn(x, None, ends)[0], rnn.forward_train(x, None, ends)[0]
     assert absolute_error(y, want) < WHOLE[cell] or (cell != "RNN" and eps != 0.1)
     # another order of the sequences: the same sums in another order, in double precision
@@ -327,7 +334,7 @@ def test_calibrate_takes_an_iterator_that_fills_one_array_again_and_again(rng, l
     equal_arrays(filled.state_dict(), at_once.state_dict())
 
 
-# --- where they travel --------------------------------------------------------------------------------------
+# --- files and copies ---------------------------------------------------------------------------------------
 
 
 @each_cell
@@ -355,7 +362,7 @@ def test_in_the_state_and_in_files(rng, tmp_path, cell, room):
 
 
 def test_counts_and_momentum_go_on_where_they_stopped(rng):
-    """Two batches in one network, or the second in a network that loaded the first's state."""
+    """Two batches in one network, or the second one in a network that loaded the state after the first."""
     first, second = normal(rng, 4, 5, 3), normal(rng, T, 7, 3)
     for momentum in (0.3, None):
         rnn, other = (network(3, 17, norm=spec(momentum=momentum)) for _ in range(2))
@@ -369,7 +376,7 @@ def test_counts_and_momentum_go_on_where_they_stopped(rng):
 
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 def test_statistics_that_cannot_be(rng, cell):
-    """Of the sides that an RNN does not have, which test_bad_calls.py takes."""
+    """Sides that an RNN does not have. test_bad_calls.py has those of an RNN."""
     rnn = network(3, 5, cell=cell, norm="batch", num_layers=2, trained=T)
     state = rnn.state_dict()
     for name, value in (
@@ -388,7 +395,10 @@ def test_statistics_that_cannot_be(rng, cell):
 
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 def test_statistics_beyond_float32(rng, cell):
-    """They are doubles of any size: what overflows in the kernels shows in its unit, and nothing warns."""
+    """Statistics are doubles of any size.
+
+    An overflow in the kernels affects its hidden unit only, without a warning.
+    """
     rnn = network(3, 5, cell=cell, norm=lnrnn.BatchNormSpec(overrun="mean", eps=1e-30), trained=2)
     x, state = normal(rng, 1, 4, 3), rnn.state_dict()
     for name, value in (
@@ -403,7 +413,7 @@ def test_statistics_beyond_float32(rng, cell):
         assert y.shape == (1, 4, 5) and not np.isnan(np.delete(y, 1, 2)).any()
 
 
-# --- room beyond the known steps, and counts, which have an end ---------------------------------------------
+# --- room beyond the known steps, and the limit of counts ---------------------------------------------------
 
 
 T, KNOWN = 9, 4
@@ -457,7 +467,7 @@ def test_counts_beyond_the_bound_are_refused(count):
 @pytest.mark.parametrize("momentum", [0.1, None])
 @pytest.mark.parametrize("before, after", [(MOST, MOST), (MOST - 6, MOST), (MOST - 7, MOST - 1)])
 def test_counting_ends_at_the_bound(rng, tmp_path, before, after, momentum):
-    """What training then saves loads again; statistics stay finite, though new batches add nothing."""
+    """A state after more training loads again. Statistics stay finite, though new batches have no effect."""
     pytest.importorskip("safetensors")
     rnn = with_counts(before, momentum=momentum)
     rnn.forward_train(normal(rng, T, 6, 3))
@@ -485,7 +495,7 @@ def test_the_twins_counts_end_there_too():
     module = lnrnn.torch.GRU(3, 5, norm="batch", seed=0)
     module(torch.randn(T, 6, 3))
     with torch.no_grad():
-        module.count_l0.fill_(2**63 - 1)  # which torch's load_state_dict would not refuse
+        module.count_l0.fill_(2**63 - 1)  # torch's load_state_dict would accept it
     module(torch.randn(T, 6, 3))
     assert (module.count_l0 == MOST).all()
     lnrnn.from_torch(module)

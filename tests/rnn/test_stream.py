@@ -1,4 +1,4 @@
-"""One step a call: the bits of whole sequences, states, no allocation, threads, `out` in any layout."""
+"""One step a call: the bits of whole sequences, states, allocations, threads, `out` in any layout."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def streamed(stream, x):
 @each_variant
 @pytest.mark.parametrize("batch, hidden, layers", [(1, 1, 1), (1, 33, 3), (5, 48, 1), (70, 33, 2)])
 def test_a_stream_gives_the_bits_of_the_whole_sequence(family, rng, variant, batch, hidden, layers):
-    """From any state, stopped anywhere and taken up by another stream."""
+    """From any state, stopped anywhere and continued by another stream."""
     rnn = network(3, hidden, num_layers=layers, trained=T, **VARIANTS[variant])
     rnn.zoneout = 0.25 if layers > 1 else 0
     x, h0 = normal(rng, T, batch, 3), drawn_state(rng, rnn, batch)
@@ -61,7 +61,7 @@ def test_a_bidirectional_network_does_not_stream(cell):
 
 
 def batch_overrun():
-    """Overrun "batch": the streams' own batch gives the statistics, all of it, whoever computes."""
+    """Overrun "batch": all lanes of the stream give the statistics, with any number of threads."""
     for threads in (1, 2, 3):
         for batch, hidden in ((1, 17), (2, 2000), (5, 97), (70, 33)):
             rnn = network(3, hidden, norm=lnrnn.BatchNormSpec(overrun="batch"), trained=2)
@@ -74,7 +74,7 @@ def batch_overrun():
 
 
 def test_past_the_known_steps_the_batch_itself():
-    run_apart(batch_overrun)  # it wrote past its scratch once: not in the process of the suite
+    run_apart(batch_overrun)  # in another process: it once wrote past its scratch
 
 
 def test_each_result_is_an_array_of_its_own(rng):
@@ -84,7 +84,7 @@ def test_each_result_is_an_array_of_its_own(rng):
     same(rows, y)
     assert all(row.dtype == np.float32 and row.flags.owndata and row.flags.writeable for row in rows)
     for row in rows:
-        row[...] = np.nan  # does the stream no harm
+        row[...] = np.nan  # the stream is unchanged
     stream.reset()
     same([stream(row) for row in x], y)
 
@@ -101,7 +101,7 @@ def test_one_sequence_goes_without_a_batch_axis(rng):
 
 
 def test_inputs_and_states_of_every_kind(rng):
-    """A stream copies the inputs and states that it is given, and gives copies."""
+    """A stream copies its inputs and states, and returns copies."""
     rnn = network(3, 17, num_layers=2)
     x = rng.integers(-3, 4, (2, 3)).astype(np.float32)  # every dtype below can hold it
     state = rng.integers(-3, 4, (2, 2, 17)).astype(np.float32)
@@ -132,7 +132,7 @@ def test_a_stream_keeps_the_network_it_was_made_from(rng, norm):
     got += [np.array(stream(row)) for row in x[1:]]
     same(got, y)
     assert (streamed(rnn.stream(2), x) != y).any()
-    del rnn  # the stream is all that is left
+    del rnn  # the stream has the last reference
     gc.collect()
     stream.reset()
     same(streamed(stream, x), y)
@@ -140,7 +140,7 @@ def test_a_stream_keeps_the_network_it_was_made_from(rng, norm):
 
 @each_norm
 def test_threads_may_change_between_steps(rng, norm):
-    rnn = network(3, 450, norm=norm, trained=T)  # a step is worth four
+    rnn = network(3, 450, norm=norm, trained=T)  # a step pays for four
     x = normal(rng, T, 70, 3)
     stream, got = rnn.stream(70), []
     for t, row in enumerate(x):
@@ -151,12 +151,12 @@ def test_threads_may_change_between_steps(rng, norm):
 
 @each_norm
 def test_streams_in_several_threads(rng, norm):
-    """Four Python threads with a stream each, and one network that computes whole sequences beside them."""
+    """Four Python threads with a stream each, while one network computes whole sequences."""
     steps = 120
     rnn = network(3, 48, norm=norm, num_layers=2, trained=steps)
     x = normal(rng, 4, steps, 5, 3)
     want = [rnn(part)[0] for part in x]
-    rnn.weight_ih_l0 = rnn.weight_ih_l0  # packed again, by whichever thread comes first
+    rnn.weight_ih_l0 = rnn.weight_ih_l0  # packed again, by the first thread that needs it
     got = [None] * 4
 
     def work(k):
@@ -176,8 +176,10 @@ LAST = lnrnn.BatchNormSpec(overrun="last")
     ("layer", 0, 1, 64, 40), (LAST, 6, 1, 64, 40),
 ], ids=str)  # fmt: skip
 def test_a_call_allocates_nothing(rng, norm, known, threads, hidden, lanes):
-    """With `out`, of all lanes or of some of so many. NumPy tells tracemalloc of its buffers. Only a few
-    Python integers of 32 bytes remain."""
+    """With `out`, for all lanes or some.
+
+    NumPy reports its buffers to tracemalloc. Only a few Python integers of 32 bytes remain.
+    """
     batch = 4
     rnn = network(3, hidden, norm=norm, num_layers=2, trained=known)
     stream, row, options = rnn.stream(lanes or batch), normal(rng, batch, 3), {}
@@ -189,7 +191,7 @@ def test_a_call_allocates_nothing(rng, norm, known, threads, hidden, lanes):
     with several_threads(threads, divide="units"):
         for _ in range(20):
             stream(row, **options)
-        # Three times, for another thread of the process, such as a progress bar's, may allocate beside one.
+        # Three tries, for another thread of the process, such as a progress bar's, may allocate during one.
         for _ in range(3):
             gc.collect()
             tracemalloc.start()
@@ -201,7 +203,7 @@ def test_a_call_allocates_nothing(rng, norm, known, threads, hidden, lanes):
                 for _ in range(120 // threads):
                     stream(row, out=out, **options)
                 after, peak = tracemalloc.get_traced_memory()
-                made = np.empty(hidden, np.float32)  # would one row of one stream have been seen?
+                made = np.empty(hidden, np.float32)  # whether the memory of one row would be visible
                 assert tracemalloc.get_traced_memory()[0] - after >= made.nbytes
             finally:
                 tracemalloc.stop()
@@ -214,13 +216,13 @@ def test_a_call_allocates_nothing(rng, norm, known, threads, hidden, lanes):
 @each_norm
 @pytest.mark.parametrize("batch, hidden, layers", [(1, 1, 1), (1, 33, 2), (5, 48, 1), (70, 17, 3)])
 def test_out_in_every_layout(family, rng, norm, batch, hidden, layers):
-    """The bits of a fresh array, in `out` itself, and nowhere beside it."""
+    """The bits of a new array, in `out` and nowhere else."""
     rnn = network(3, hidden, norm=norm, num_layers=layers, trained=T)
     x = normal(rng, T, batch, 3)
     y = rnn(x)[0]
     blank = np.zeros((batch, hidden), np.float32)
     for layout, out in layouts(blank).items():
-        if out.flags.writeable and out.dtype == np.float32:  # not those that are refused, below
+        if out.flags.writeable and out.dtype == np.float32:  # wrong ones are below
             stream = rnn.stream(batch)
             for row, want in zip(x, y, strict=True):
                 assert stream(row, out=out) is out
@@ -253,7 +255,7 @@ def test_out_without_a_batch_axis_and_over_the_input(rng):
         stream.state, stream.step = state, step
         wide[::2] = given
         same(stream(wide[::2], out=wide[::2]), want)
-    row[...] = np.nan  # what one gave as out is not the stream's
+    row[...] = np.nan  # the caller's `out` is not part of the stream
     assert np.isfinite(stream(x[0])).all()
 
 

@@ -1,4 +1,4 @@
-"""forward_train and backward of every cell and norm against the reference; what a tape keeps."""
+"""forward_train and backward of every cell and norm against the reference; the contents of tapes."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from networks import (
     whole,
 )
 
-by_row = pytest.mark.parametrize("norm", ["layer", None])  # no sequence sees another
+by_row = pytest.mark.parametrize("norm", ["layer", None])  # no sequence sees another one
 T = 9
 
 
 def some_lengths(rng, norm, steps, batch):
-    """0 .. steps each; under batch norm eight live on, for statistics of fewer amplify."""
+    """0 to `steps` each. Under batch norm eight stay active, for statistics of fewer sequences amplify."""
     ends = rng.integers(0, steps + 1, batch)
     if norm == "batch":
         ends[:8] = steps
@@ -52,7 +52,7 @@ def some_lengths(rng, norm, steps, batch):
 
 
 def amplification(rnn, x, h0, ends, gy, gh, draws=3):
-    """By how much roundings of all that is given move each gradient of the reference: {name: change}."""
+    """The change of each gradient of the reference by roundings of its arguments: {name: change}."""
     rng = np.random.default_rng(0)
     want, moved = true_gradients(rnn, x, h0, ends, gy, gh), {}
     for _ in range(draws):
@@ -96,7 +96,7 @@ KINDS = WITH_INNER_BIASES | {
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_every_size(kind):
     for k, (hidden, inputs, layers, directions, ends) in enumerate(SIZES):
-        inputs = 1 if inputs == 3 and kind["cell"] == "RNN" else inputs  # its W x has no norm of its own
+        inputs = 1 if inputs == 3 and kind["cell"] == "RNN" else inputs  # its W x has no norm
         rnn = calm(inputs, hidden, seed=k, num_layers=layers, bidirectional=directions == 2, **kind)
         x, *rest = drawn_run(k, rnn, max(ends), ends)
         while not (want := true_gradients(rnn, x, *rest)):
@@ -111,7 +111,7 @@ def test_every_size(kind):
 @each_cell
 @pytest.mark.parametrize("width", [256, 264, 512, 768])
 def test_reads_weights_of_several_panels(cell, width):
-    """Rows of 1 and 2 KiB are read as they stand; longer ones, and those of no whole vectors, are packed."""
+    """Rows of 1 and 2 KiB are read in place. Longer rows, and those with partial vectors, are packed."""
     rng = np.random.default_rng(width)
     rnn = calm(width, 256, cell=cell)
     for batch in (1, 9):
@@ -139,12 +139,14 @@ AMPLIFIED = {
 @pytest.mark.parametrize("kind", AMPLIFIED.values(), ids=AMPLIFIED)
 @each_norm
 def test_sizes_that_amplify(norm, kind):
-    """Layer norm over two units, or of W x with one input, is nearly a sign, and so is batch norm over two
-    sequences; over one, nothing depends on it. The gradients may then be off by what any float32 computation
-    loses, and no more."""
+    """Norms over two values are nearly a sign; over one, gradients are 0.
+
+    These are layer norm over two hidden units, or of W x with one input, and batch norm over two sequences.
+    Their gradients may have the error of any float32 computation, and no more.
+    """
     for hidden, inputs, batch in AMPLIFYING["RNN" if kind["cell"] == "RNN" else "LSTM"]:
         rng = np.random.default_rng(hidden)
-        # With one input next to nothing depends on the size of w: its gradient is what has cancelled.
+        # With one input almost nothing depends on the size of w: its gradient is a result of cancellation.
         rnn = calm(inputs, hidden, seed=3, norm=MILD if norm == "batch" and inputs == 1 else norm, **kind)
         ends = np.sort(rng.integers(0, T + 1, batch))
         x, gy = normal(rng, T, batch, inputs), normal(rng, T, batch, hidden)
@@ -152,7 +154,7 @@ def test_sizes_that_amplify(norm, kind):
         want, loss = true_gradients(rnn, *args), amplification(rnn, *args)
         for isa, got in on_every_family(partial(trained, rnn, *args)).items():
             for name, g in got.items():
-                # Of a gradient that is all cancellation the rest is roundings of what cancelled.
+                # Such a gradient has the roundings of its cancelled terms.
                 size = np.abs(want[name]).max(initial=0)
                 allowed = size * (GRADIENT + 2 * loss[name]) + 8e-6
                 assert absolute_error(g, want[name]) < allowed, (isa, name, hidden)
@@ -195,12 +197,12 @@ def test_layers_and_directions(
     for isa, got in on_every_family(compute).items():
         got["x"] = swapped(got["x"])
         for name, g in got.items():
-            # A gradient can be 0 by nature, as that of a bias below batch norm: what is left are roundings.
+            # A gradient can be 0, such as that of a bias before batch norm. The rest are roundings.
             scale = np.abs(want[name]).max(initial=1)
             assert absolute_error(g, want[name]) < 2 * GRADIENT * scale, (isa, name)
 
 
-# --- what a training run returns, and the statistics of batch norm ------------------------------------------
+# --- results of a training run, and the statistics of batch norm --------------------------------------------
 
 
 @each_cell
@@ -228,7 +230,10 @@ STATISTICS = 2e-6
 @each_cell
 @pytest.mark.parametrize("momentum, room", [(0.1, None), (0.25, T), (None, None)])
 def test_training_runs_as_the_reference_and_keeps_its_statistics(cell, momentum, room):
-    """What a batch gives and what three leave: one has more sequences than a tile, and one has one."""
+    """Results and updated statistics of three batches.
+
+    One has more sequences than a tile, and one has one.
+    """
     rng = np.random.default_rng(3)
     data = [
         (normal(rng, T, batch, 5), some_lengths(rng, "batch", steps, batch))
@@ -264,7 +269,7 @@ def test_training_runs_as_the_reference_and_keeps_its_statistics(cell, momentum,
     on_every_family(compute)
 
 
-# --- what does not change a bit -----------------------------------------------------------------------------
+# --- conditions that change no bit --------------------------------------------------------------------------
 
 
 @each_cell
@@ -277,7 +282,7 @@ def test_the_forward_run_is_the_call(family, rng, cell, norm):
         equal(rnn, rnn.forward_train(x, h0, ends)[:2], rnn(x, h0, ends))
 
 
-# --- what a tape keeps --------------------------------------------------------------------------------------
+# --- contents of a tape -------------------------------------------------------------------------------------
 
 
 @each_cell
@@ -290,7 +295,7 @@ def test_nothing_that_happens_later_disturbs_a_tape(rng, cell, norm):
     given = x.copy(), whole(rnn, [s.copy() for s in parts(rnn, h0)]), ends.copy()
     y, h, tape = rnn.forward_train(*given)
     for array in (given[0], *parts(rnn, given[1]), given[2], y, *parts(rnn, h)):
-        array[...] = 1  # the caller goes on with what is the caller's
+        array[...] = 1  # the caller changes its arrays
     for name, value in rnn.parameters().items():
         setattr(rnn, name, value + 1)  # an optimizer's step
     rnn(x)
@@ -299,7 +304,7 @@ def test_nothing_that_happens_later_disturbs_a_tape(rng, cell, norm):
         rnn.calibrate([normal(rng, T, 30, 3)])
         rnn.overrun = "last"
         rnn(normal(rng, 20, 30, 3))
-    for _ in range(2):  # and a tape can be read again
+    for _ in range(2):  # a tape can be read again
         equal_arrays(named_gradients(rnn, rnn.backward(tape, gy, gh)), want)
     moved = trained(rnn, x, h0, ends, gy, gh)
     assert any((moved[name] != g).any() for name, g in want.items())
@@ -323,7 +328,7 @@ def test_gradients_that_are_not_given(rng, cell, norm):
 @each_cell
 @each_norm
 def test_padding(rng, cell, norm):
-    """What x and gy hold past a length is not read; gx is 0 there; an empty sequence hands gh on."""
+    """Values of x and gy past a length are not read. gx is 0 there. An empty sequence passes gh on."""
     rnn = network(3, 17, cell=cell, norm=norm, num_layers=2, bidirectional=True)
     x, gy = normal(rng, T, 12, 3), normal(rng, T, 12, 34)
     ends = np.array([9, 0, 9, 9, 2, 9, 7, 1, 0, 5, 6, 8])
@@ -354,7 +359,7 @@ def test_a_nan_reaches_its_own_sequence_and_the_parameters(rng, cell, norm):
 @each_norm
 @pytest.mark.parametrize("steps, batch", [(0, 3), (4, 0), (0, 0), (4, 3)])
 def test_nothing_to_learn_from(rng, cell, norm, steps, batch):
-    """No steps, no sequences, no lengths: the state's gradient goes through and the parameters have none."""
+    """No steps, no sequences, no lengths: the state's gradient passes through, the parameters have none."""
     rnn = network(3, 17, cell=cell, norm=norm, bidirectional=True)
     *given, gh = drawn_run(0, rnn, steps, np.zeros(batch, int))
     out = {name: normal(rng, *p.shape) for name, p in rnn.parameters().items()}
@@ -367,7 +372,7 @@ def test_nothing_to_learn_from(rng, cell, norm, steps, batch):
     assert not any(g.any() for g in got.values())
 
 
-# --- what may be given --------------------------------------------------------------------------------------
+# --- valid arguments ----------------------------------------------------------------------------------------
 
 
 @each_cell
@@ -386,7 +391,7 @@ def test_one_sequence_without_a_batch_axis(rng, cell, norm):
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("first", [5, 1])
 def test_arrays_of_every_kind(rng, batch_first, first):
-    """Also with one step or one sequence, an axis that may have any stride: that of a packed record."""
+    """Also with one step or one sequence. Such an axis of a tape may have any stride."""
     rnn = network(3, 17, batch_first=batch_first)
     x, gy = (rng.integers(-3, 4, (first, 5, n)).astype(np.float32) for n in (3, 17))
     h0, gh = rng.integers(-3, 4, (2, 1, first if batch_first else 5, 17)).astype(np.float32)

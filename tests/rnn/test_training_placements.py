@@ -1,5 +1,7 @@
-"""backward of every norm and placement of every cell against back-propagation through time in the reference:
-batches of every size, steps of several rounds, parts of calls, threads; grad_x=False and out=."""
+"""backward of every norm and placement of every cell against the reference.
+
+Batches of every size, steps of several rounds, parts of calls, threads; grad_x=False and out=.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ from networks import (
     true_gradients,
 )
 
-# One that is batch norm, and of each kind of cell in backward_steps.c the one with the most norms.
+# One with batch norm, and for each kind of cell in backward_steps.c the one with the most norms.
 FEW = ["RNN batch", "RNN split inner", "LSTM none", "LSTM gate carry inner", "LSTM split out", "GRU batch"]
 FEW += ["GRU gate inner", "GRU split all inner", "GRU joint"]
 a_few = pytest.mark.parametrize("variant", [WITH_INNER_BIASES[name] for name in FEW], ids=FEW)
@@ -50,8 +52,8 @@ def close(got, want, note="", allowed=GRADIENT):
         assert relative_error(g, want[name]) < allowed, (name, note)
 
 
-# The lengths of a batch. 4 rows, or 8 of more than 256, have sums of their own; a tile has 64; a round has
-# 256, or those of one step, and goes into products 128 at a time.
+# The lengths of a batch. 4 rows, or 8 of more than 256, have separate sums. A tile has 64. A round has 256,
+# or those of one step, and goes into products of 128.
 BATCHES = {
     "one row": [9],
     "two": [3, 9],
@@ -76,7 +78,7 @@ BATCHES = {
 @pytest.mark.parametrize("batch", BATCHES)
 @a_few
 def test_batches(variant, batch):
-    """Under batch norm of two or one sequences nothing is left but roundings: not these."""
+    """Under batch norm of one or two sequences, gradients are only roundings, so these are left out."""
     ends = BATCHES[batch]
     if "batch" in str(variant.get("norm")).lower():
         ends = ends + [max(ends)] * 8
@@ -89,7 +91,7 @@ def test_batches(variant, batch):
 
 @pytest.mark.parametrize("variant", [WITH_INNER_BIASES[name] for name in FEW if "batch" not in name])
 def test_gradients_of_a_batch_are_those_of_its_sequences(family, variant):
-    """To the bit where each sequence has its own; those of parameters are sums."""
+    """Equal bits for arrays of each sequence. Gradients of parameters are sums."""
     rnn = calm(7, 17, **variant)
     x, h0, ends, gy, gh = drawn_run(3, rnn, 5, [5, 4, 5, 1, 0, 2, 5, 5, 3])
     want, found = trained(rnn, x, h0, ends, gy, gh), {}
@@ -107,12 +109,12 @@ def test_gradients_of_a_batch_are_those_of_its_sequences(family, variant):
 
 @a_few
 def test_threads(variant):
-    """The same bits, whoever computes, and whoever had computed the tape."""
+    """The same bits for any number of threads, in both passes."""
     hidden = 193 if variant["cell"] == "RNN" else 97
     rnn = calm(33, hidden, num_layers=2, **variant)
     ends = np.random.default_rng(0).integers(4, 10, 100)
     x, h0, ends, gy, gh = drawn_run(1, rnn, ends.max(), ends)
-    assert ends.sum() * len(rnn.weight_hh_l0) * (33 + hidden) > 3 * 2**22  # worth four threads
+    assert ends.sum() * len(rnn.weight_hh_l0) * (33 + hidden) > 3 * 2**22  # enough work for four threads
     with using_threads(1):
         *run, tape = rnn.forward_train(x, h0, ends)
         want = named_gradients(rnn, rnn.backward(tape, gy, gh))
@@ -131,7 +133,7 @@ def test_threads(variant):
 @pytest.mark.parametrize("ends", [[260, 100, 90], [5] * 70 + [2] * 30], ids=["long", "wide"])
 @a_few
 def test_parts_of_calls(variant, ends):
-    """However a call is cut changes no bit: each step of a group a part of its own; some steps; the whole."""
+    """The division of a call changes no bit: each step of a group as a part, some steps, or the whole."""
     rnn = calm(7, 17, **variant)
     x, *rest = drawn_run(2, rnn, max(ends), ends)
     tape = rnn.forward_train(x, *rest[:2])[2]
@@ -152,7 +154,7 @@ def test_parts_of_calls(variant, ends):
 
 @a_few
 def test_without_the_gradient_of_x(variant):
-    """All else has the same bits."""
+    """All other gradients have the same bits."""
     for options in (dict(), dict(num_layers=2), dict(num_layers=2, bidirectional=True)):
         rnn = calm(7, 17, **variant, **options)
         x, h0, ends, gy, gh = drawn_run(4, rnn, 9, [9, 8, 9, 2, 9, 9, 9, 9, 9, 9, 0])
@@ -162,7 +164,7 @@ def test_without_the_gradient_of_x(variant):
         assert list(got) == list(want) and got.pop("x") is None
         for name, g in got.items():
             same(g, want[name], err_msg=name)
-        # as the transposed weights are kept, also where nobody has wanted gx before
+        # the transposed weights stay packed, even if gx was not computed before
         fresh = calm(7, 17, **variant, **options)
         other = named_gradients(fresh, fresh.backward(fresh.forward_train(x, h0, ends)[2], gy, gh, False))
         assert other["x"] is None
@@ -170,14 +172,14 @@ def test_without_the_gradient_of_x(variant):
             same(g, other[name], err_msg=name)
 
 
-# A sum that starts from what is in `out` is rounded at every row, to a unit in its last place. Measured at
+# A sum that starts from the value in `out` is rounded at every row, to a unit in its last place. Measured at
 # most: 1.8e-6.
 ADDED = 4e-6
 
 
 @a_few
 def test_gradients_are_added_to_what_is_there(family, variant):
-    """Those of micro-batches, one after the other, are those of the batch. One round, several, none."""
+    """Sums over micro-batches are those of the batch. One round, several, none."""
     rnn = calm(7, 33, **variant, num_layers=2, bidirectional=True)
     total, sums = None, {}
     for seed, ends in enumerate(([9] * 11, [40] * 10, [0] * 10, [2, 1, 1] * 3)):
@@ -202,14 +204,12 @@ def test_gradients_are_added_to_what_is_there(family, variant):
 
 @a_few
 def test_gradients_are_added_to_zeros(variant):
-    """To the bit as without out, in arrays of the caller's in an order of the caller's."""
+    """The bits without `out`, in arrays of the caller in any order."""
     rnn = calm(7, 17, **variant, num_layers=2)
     x, h0, ends, gy, gh = drawn_run(5, rnn, 40, [40, 9, 17, 40, 40, 40, 40, 40, 40, 40, 40, 3])
     tape = rnn.forward_train(x, h0, ends)[2]
     _, _, want = rnn.backward(tape, gy, gh)
-    flat = np.zeros(
-        sum(g.size for g in want.values()) + 3, np.float32
-    )  # side by side, not aligned to vectors
+    flat = np.zeros(sum(g.size for g in want.values()) + 3, np.float32)  # adjacent, not aligned to vectors
     out, at = {}, 3
     for name, g in reversed(want.items()):
         out[name] = flat[at : at + g.size].reshape(g.shape)
@@ -224,7 +224,7 @@ def test_gradients_are_added_to_zeros(variant):
 
 
 def test_gradients_are_added_to_memory_that_is_read(rng):
-    """gy and gh are read as they were, also where they share memory with arrays of out."""
+    """gy and gh are read before any write, also if they share memory with arrays of out."""
     rnn = calm(7, 16, num_layers=2)
     for shared in ("gy", "gh"):
         x, h0, ends, gy, gh = drawn_run(6, rnn, 60, [60] * 16)
@@ -238,7 +238,7 @@ def test_gradients_are_added_to_memory_that_is_read(rng):
 
 
 def bad_outs(good):
-    """{what is wrong: (error, out, what the message has to say)}; good: a dict that could be given."""
+    """{the fault: (error, out, pattern of the message)}; good: a valid dict."""
     w = "weight_hh_l0"
     read_only = good[w].copy()
     read_only.flags.writeable = False
@@ -293,7 +293,7 @@ def test_bad_out(rng):
 
 
 def test_out_of_another_network(rng):
-    """What has no bias, no gain or other layers has other names."""
+    """Without biases, without gains or with other layers there are other names."""
     rnn = calm(3, 4, num_layers=2)
     tape = rnn.forward_train(normal(rng, 3, 2, 3))[2]
     for other in (calm(3, 4), calm(3, 4, norm=None, num_layers=2), calm(3, 4, num_layers=2, bias=False)):

@@ -1,6 +1,8 @@
-"""Products of bfloat16 on units of the CPU, and in plain C that stands for them: the order of sums, roundings
-and subnormal numbers that the manuals give, held to NumPy; the same bits from the unit where the machine has
-it; and the promise of equal bits."""
+"""Products of bfloat16 on units of the CPU, and in plain C that emulates them.
+
+NumPy follows the order of sums, the roundings and the subnormal numbers of the manuals. The unit, if the
+machine has it, has the same bits, and keeps the promise of equal bits.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ UNITS = [*EMULATED, *(name for name in lnrnn.cpu_info()["available"] if f"{name}
 REAL = [name for name in UNITS if name not in EMULATED]
 TINY = float(np.finfo(np.float32).tiny)
 
-# Sets whose one kernel of their own is a product of int8.
+# Sets whose only kernel is a product of int8.
 FOR_INT8 = [name for name in ("avx512vnni", "avxvnni", "neondot") if name in available_isas()]
 
 
@@ -30,8 +32,11 @@ def with_unit(request):
 
 
 def add_product(a, b, c):
-    """c + a*b of arrays that broadcast, as a unit rounds it: 0 where 24 bits hold less than TINY, also where
-    float32, which has fewer there, would round up to it."""
+    """c + a*b of arrays that broadcast, rounded as by a unit.
+
+    It is 0 if it is below TINY as a number of 24 bits with unlimited exponent. float32, with fewer bits
+    there, could round it up to TINY.
+    """
     a, b, c = np.broadcast_arrays(flushed(a), flushed(b), flushed(c))
     found = fused(np.ravel(a).copy(), np.ravel(b).copy(), np.ravel(c).copy()).reshape(c.shape)
     exact = a.astype(np.float64) * b + c
@@ -52,7 +57,7 @@ def dot2_order(x, w, c):
 
 
 def tile_order(x, w, c):
-    """Of each 32 inputs, even and odd ones are summed by themselves, from 0 on (TDPBF16PS)."""
+    """Of each 32 inputs, even and odd ones are summed separately, from 0 (TDPBF16PS)."""
     x, w = filled(x, 32), filled(w, 32)
     for first in range(0, x.shape[1], 32):
         sums = [np.zeros(c.shape, np.float32)] * 2
@@ -63,7 +68,7 @@ def tile_order(x, w, c):
 
 
 def product(x, w):
-    """x (B, k) times w (n, k), as the set in use computes it: a cell that is nothing else."""
+    """x (B, k) times w (n, k) in the current set, through a cell with no other effect."""
     rnn = lnrnn.RNN(w.shape[1], w.shape[0], nonlinearity="identity", norm=None, bias=False)
     rnn.weight_ih_l0, rnn.weight_hh_l0 = w, np.zeros((len(w), len(w)), np.float32)
     return rnn.to_dtype("bfloat16")(x[None])[0][0]
@@ -77,7 +82,7 @@ def as_the_manual_says(name, x, w):
 
 @pytest.mark.parametrize("inputs", [1, 2, 5, 31, 32, 33, 66])
 def test_the_order_of_sums(with_unit, rng, inputs):
-    """Values of such sizes that every order gives other bits."""
+    """Values of such sizes that every order of sums has other bits."""
     x = normal(rng, 3, inputs) * np.float32(2.0) ** rng.integers(-6, 7, (3, inputs)).astype(np.float32)
     w = normal(rng, 19, inputs)
     same(product(x, w), as_the_manual_says(with_unit, x, w))
@@ -85,7 +90,7 @@ def test_the_order_of_sums(with_unit, rng, inputs):
 
 @pytest.mark.parametrize("exponents", [(-70, -55), (55, 66), (-149, 128)], ids=["subnormal", "large", "any"])
 def test_the_ends_of_the_range(with_unit, rng, exponents):
-    """Products and sums that are subnormal, and that overflow: those that the manual gives 0 and infinity."""
+    """Products and sums that are subnormal or overflow: 0 and infinity by the manual."""
     low, high = exponents
     size = [np.float32(2.0) ** rng.integers(low, high, (n, 4)).astype(np.float32) for n in (17, 40)]
     x, w = normal(rng, 17, 4) * size[0], normal(rng, 40, 4) * size[1]
@@ -100,7 +105,7 @@ def test_the_ends_of_the_range(with_unit, rng, exponents):
     "below, want", [(2.0**-150, 0), (1.5 * 2.0**-151, 0), (2.0**-151, TINY), (2.0**-160, TINY)]
 )
 def test_what_rounds_up_to_the_smallest_normal_number(with_unit, below, want):
-    """TINY - below: 0 where 24 bits with a smaller exponent hold it, though float32 rounds it up to TINY."""
+    """TINY - below is 0 if 24 bits with a smaller exponent hold it, though float32 rounds it up to TINY."""
     x, w = np.zeros((1, 4), np.float32), np.zeros((2, 4), np.float32)
     x[0, ::2] = 2.0**-63, 2.0**-75
     w[:, 0] = 2.0**-63, -(2.0**-63)
@@ -121,7 +126,7 @@ def test_nan_and_infinity(with_unit, rng):
 
 @pytest.mark.parametrize("name", REAL)
 def test_the_unit_has_the_bits_of_its_emulation(rng, name):
-    """Any bits at all as weights and rows; then whole networks."""
+    """Arbitrary bits as weights and rows; then whole networks."""
     x, w = (rng.integers(0, 2**32, (n, 66), np.uint32).view(np.float32) for n in (40, 100))
     x[:30], w[:70] = normal(rng, 30, 66), normal(rng, 70, 66)
     one_pair_x, one_pair_w = x[:, :2].copy(), w[:, :2].copy()
@@ -139,7 +144,7 @@ def test_the_unit_has_the_bits_of_its_emulation(rng, name):
 
 @pytest.mark.parametrize("hidden, inputs", [(1, 1), (48, 33), (65, 3), (200, 97)])
 def test_equal_bits_alone_and_in_every_batch(with_unit, rng, hidden, inputs):
-    """Blocks of rows on tiles overlap where the number of rows is no multiple of their height."""
+    """Blocks of rows on tiles overlap if the number of rows is no multiple of their height."""
     rnn = network(inputs, hidden).to_dtype("bfloat16")
     x, ends = normal(rng, 5, 70, inputs), rng.integers(0, 6, 70)
     y = rnn(x, lengths=ends)[0]
@@ -154,8 +159,11 @@ def test_equal_bits_alone_and_in_every_batch(with_unit, rng, hidden, inputs):
 @pytest.mark.parametrize("bits", [14, 8])
 @pytest.mark.parametrize("hidden, inputs", [(1, 1), (48, 33), (65, 3), (200, 97), (130, 256)])
 def test_int8_has_the_bits_of_every_other_set(rng, name, hidden, inputs, bits):
-    """Sums of whole numbers are exact: one row or many, on tiles or not. Rows of NaN, of 0, and of the
-    largest activations that meet the largest weights: sums of 16 bits would saturate."""
+    """Sums of integers are exact, for one row or many, on tiles or not.
+
+    Also rows of NaN, of 0, and of the largest activations times the largest weights, where sums of 16 bits
+    would saturate.
+    """
     rnn = network(inputs, hidden)
     weights = rnn.weight_ih_l0.copy()
     weights[0], weights[-1] = 0.5, -0.5

@@ -1,5 +1,4 @@
-"""Weights in bfloat16 and int8: what is computed with them, that the promise of equal bits holds, and what
-they cost on real speech."""
+"""Weights in bfloat16 and int8: their definition, equal bits, and their accuracy on real speech."""
 
 from __future__ import annotations
 
@@ -17,14 +16,14 @@ each_bits = pytest.mark.parametrize("bits", [14, 8])
 
 
 def converted(rnn, dtype):
-    """to_dtype, with "int8 of 8 bits" for the activation bits."""
+    """to_dtype; "int8 of 8 bits" sets the activation bits."""
     return rnn.to_dtype("int8", activation_bits=8) if dtype == "int8 of 8 bits" else rnn.to_dtype(dtype)
 
 
 @pytest.mark.parametrize("hidden, inputs", [(1, 1), (17, 3), (48, 33), (65, 16), (130, 7)])
 @pytest.mark.parametrize("norm", ["layer", None])
 def test_bfloat16_is_float32_with_rounded_weights(isa, rng, norm, hidden, inputs):
-    """Where no unit rounds what they meet too: for those see test_units.py."""
+    """Without units that round the inputs too: those are in test_units.py."""
     if rounds_bfloat16_rows():
         pytest.skip("this set's unit rounds rows")
     rnn = network(inputs, hidden, norm=norm)
@@ -45,13 +44,13 @@ def test_int8_sums_whole_numbers(isa, rng, hidden, inputs, bits):
         want = int8_product(x[0], rnn.weight_ih_l0, bits) + int8_product(h0[0], rnn.weight_hh_l0, bits)
         want += rnn.bias_ih_l0 + rnn.bias_hh_l0
         got = rnn.to_dtype("int8", activation_bits=bits)(x, h0)[0][0]
-        # four roundings of float32: of either product, of their sum, of the bias
+        # four roundings of float32: of both products, their sum, the bias
         assert np.abs(got - want).max() <= 4 * np.finfo(np.float32).eps * max(1, np.abs(want).max())
 
 
 @each_bits
 def test_the_largest_sums_of_int8(isa, bits):
-    """Of as many products of largest numbers as 32 bits hold; a layer of more inputs is refused."""
+    """The largest number of inputs whose products 32 bits can sum. A layer of more inputs is refused."""
     most = lnrnn._core.INT8_INPUTS
     rnn = lnrnn.RNN(most, 1, norm=None, nonlinearity="identity", bias=False)
     rnn.weight_ih_l0 = np.ones((1, most))
@@ -59,7 +58,7 @@ def test_the_largest_sums_of_int8(isa, bits):
         y = rnn.to_dtype("int8", bits)(np.full((1, batch, most), sign, np.float32))[0]
         np.testing.assert_allclose(y, sign * most, rtol=1e-6)
     longer = lnrnn.RNN(most + 1, 1)
-    with pytest.raises(ValueError, match=f"dtype must not be 'int8' for weights of {most + 1} inputs"):
+    with pytest.raises(ValueError, match=f"dtype must be 'float32' or 'bfloat16' for {most + 1} inputs"):
         longer.to_dtype("int8", bits)
     longer.to_dtype("bfloat16")
 
@@ -90,7 +89,7 @@ def test_nan_and_zeros_stay_in_their_sequence(isa, rng, dtype):
 
 
 def test_bfloat16_ties_go_to_even(isa):
-    """Every weight lies halfway between two bfloat16, whose last bits are 0 and 1, or just beside."""
+    """Every weight lies halfway between two bfloat16, whose last bits are 0 and 1, or next to that."""
     half = np.array(
         [0x3F808000, 0x3F818000, 0xBF828000, 0xBF838000, 0x3FFF8000, 0x7F7E8000, 0x00008000, 0x00018000],
         np.uint32,
@@ -106,7 +105,7 @@ def test_bfloat16_ties_go_to_even(isa):
 
 
 def test_a_bfloat16_nan_stays_one(isa):
-    """Whatever else its bits are: rounding must not carry into the sign."""
+    """For any bits, rounding must not carry into the sign."""
     nans = np.array([0x7FC00000, 0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0xFF800001, 0x7FFF8000], np.uint32)
     nans = nans.view(np.float32)
     rnn = network(2, 7, norm=None, nonlinearity="identity")
@@ -118,13 +117,13 @@ def test_a_bfloat16_nan_stays_one(isa):
 
 
 def sized(rows, largest):
-    """Those rows, with another largest element each."""
+    """Those rows, each with another largest element."""
     return rows * (np.array(largest, np.float32)[:, None] / np.abs(rows).max(1, keepdims=True))
 
 
 @each_dtype
 def test_tiny_and_huge_rows(isa, rng, dtype):
-    """Of weights and of inputs. int8 takes a row below 2^-100 for 0: 1 / scale would overflow."""
+    """Of weights and inputs. int8 takes a row below 2^-100 for 0, because 1 / scale would overflow."""
     rnn = network(4, 20, norm=None, nonlinearity="identity")
     w = rnn.weight_ih_l0.copy()
     w[3:9] = sized(w[3:9], [0, 1e-39, 1e-31, 1e-29, 1e30, 1e37])
@@ -152,7 +151,7 @@ def test_tiny_and_huge_rows(isa, rng, dtype):
 
 @each_bits
 def test_the_smallest_rows_that_int8_takes(isa, bits):
-    """Below 2^-100 a row of weights counts as 0, however large what it meets: from there on it counts."""
+    """A row of weights below 2^-100 counts as 0, even for large inputs."""
     rnn = network(4, 7, norm=None, nonlinearity="identity")
     w = np.zeros((7, 4), np.float32)
     w[:, 0] = 2.0 ** np.array([-99, -100, -101, -110, -126, -127, -149])
@@ -202,7 +201,7 @@ def test_unknown_activation_bits(dtype, bits, error):
         lnrnn.RNN(2, 3).to_dtype(dtype, activation_bits=bits)
 
 
-def test_activation_bits_are_told():
+def test_activation_bits_are_shown():
     rnn = lnrnn.RNN(2, 3)
     assert rnn.activation_bits is None and "activation_bits" not in repr(rnn)
     for given, bits in ((None, 14), (14, 14), (8, 8), (np.int64(8), 8)):
@@ -213,7 +212,7 @@ def test_activation_bits_are_told():
 
 
 def test_half_and_a_quarter_of_the_bytes(rng):
-    """And the rest of what is packed, int8's scales and sums, is 8 bytes for an output."""
+    """The other packed arrays, int8's scales and sums, are 8 bytes for an output."""
     rnn, sizes = lnrnn.RNN(256, 384, seed=0), {}
     for dtype in ("float32", "bfloat16", "int8", "int8 of 8 bits"):
         other = converted(rnn, dtype)
@@ -225,7 +224,7 @@ def test_half_and_a_quarter_of_the_bytes(rng):
 
 
 def test_accuracy_on_real_speech():
-    """The demo's network on whole utterances of Japanese Vowels: accuracy moves by at most half a point."""
+    """The demo's network on whole utterances of Japanese Vowels: accuracy changes by at most half a point."""
     data = lnrnn.data.japanese_vowels()
     names = {dtype: [] for dtype in ("float32", "bfloat16", "int8", "int8 of 8 bits")}
     settings = SpeakerSettings(training=TrainingSettings(epochs=60))

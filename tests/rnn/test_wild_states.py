@@ -1,5 +1,8 @@
-"""States and step numbers that no stream can hold, from a StreamState, a pickle or an assignment: refused by
-name before any lane changes, and asserted once more where memory would be at stake."""
+"""States and step numbers that no stream can hold.
+
+They come from a StreamState, a pickle or an assignment. Each is refused by name before any lane changes.
+Where memory is at stake, C asserts it once more.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ D, H, LANES, LAST = 3, 5, 4, 2**62
 
 
 def stepped(rng, **options):
-    """A network, a stream of it that has taken a step, and its states."""
+    """A network, its stream after a step, and its states."""
     rnn = network(D, H, trained=3, **options)
     stream = rnn.stream(LANES)
     stream(normal(rng, LANES, D))
@@ -25,7 +28,7 @@ def stepped(rng, **options):
 
 
 def unpickled(stream, **changed):
-    """The stream of a pickle in which arguments are others."""
+    """The stream of a pickle with other arguments."""
     make, (snapshot, batch_size, state, step) = stream.__reduce__()
     given = {"batch_size": batch_size, "state": state, "step": step} | changed
     return pickle.loads(pickle.dumps(Remade(make, (snapshot, *given.values()))))
@@ -81,7 +84,7 @@ def test_pickled_states_that_cannot_be(rng, cell):
 
 
 def test_the_last_step_of_all(rng):
-    """Counted to its end, and then refused by the lane's name, in one step and in a chunk."""
+    """A lane counts to the last step, and is then refused by number, for one step and for a chunk."""
     rnn, stream, _ = stepped(rng)
     stream.step = [5, LAST - 1, 0, LAST]
     x = normal(rng, LANES, D)
@@ -92,16 +95,16 @@ def test_the_last_step_of_all(rng):
         (lambda: stream(x[:2], [2, 3]), 3),
         (lambda: stream(normal(rng, 2, 2, D), [2, 3]), 3),
     ):
-        with pytest.raises(ValueError, match=f"^lane {lane} must be reset: it has taken {LAST} steps"):
+        with pytest.raises(ValueError, match=f"^the steps of lane {lane} must be at most {LAST}, got"):
             call()
         stays(rnn, stream, before, steps)
-    stream.set_state(None, stream.get_state())  # what a stream holds can always be set
+    stream.set_state(None, stream.get_state())  # the state of a stream is always valid
     stream(x, resets=np.array([False, True, False, True]))
     same(stream.step, [7, 1, 1, 1])
 
 
 def test_what_the_compiled_module_is_promised(rng):
-    """`put`, where the Python above has failed to check."""
+    """`put`, if the Python above has failed to check."""
     rnn, stream, before = stepped(rng, cell="RNN", norm=lnrnn.BatchNormSpec(overrun="batch"))
     lanes, rows, h = stream._lanes, np.arange(LANES), before[0] + 1
     for states, steps in (
@@ -126,7 +129,7 @@ def layers_of(*widths, **options):
 
 
 def test_layers_of_other_widths_are_no_network():
-    """Parameters of a snapshot that was pickled may be of other shapes than its architecture says."""
+    """Parameters of a pickled snapshot may have other shapes than its architecture."""
     deep = layers_of(H, H, num_layers=2)
     assert _core.Network(deep, 1, False, LAST).layers is deep
     for other in (layers_of(H, H + 1), layers_of(H + 1, H), layers_of(H, H, cell="LSTM")):

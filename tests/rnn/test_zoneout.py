@@ -1,4 +1,4 @@
-"""Zoneout where nothing is trained: calls, streams and calibrate take its expectation; where it is kept."""
+"""Zoneout at inference: calls, streams and calibrate take its expectation; files and copies keep it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from networks import (
     unchanged,
 )
 
-# As calls without zoneout: tests/rnn/test_forward.py. Measured at most: 7.2e-7.
+# As for calls without zoneout: tests/rnn/test_forward.py. Measured at most: 7.2e-7.
 WHOLE = 3e-6
 
 
 def rates(rnn, h=0.3, c=0.2):
-    """For rnn.zoneout."""
+    """A value for rnn.zoneout."""
     return (h, c) if type(rnn) is lnrnn.LSTM else h
 
 
@@ -87,10 +87,10 @@ def test_none_is_no_change(rng, variant):
 
 @each_cell
 def test_calibrate_takes_the_expectation(rng, cell):
-    """The statistics are of a network as calls have it: a call with them is the call that gave them."""
+    """Calibration sees a network as calls compute it: with overrun "batch" a call has the same statistics."""
     rnn = zoned(calm(5, 17, cell=cell, norm=lnrnn.BatchNormSpec(overrun="batch")))
     x = normal(rng, 9, 40, 5)
-    before, _ = rnn(x)  # with the batch's own
+    before, _ = rnn(x)  # with the batch's own statistics
     rnn.calibrate([x])
     assert absolute_error(rnn(x)[0], before) < WHOLE
     assert absolute_error(rnn(x)[0], reference_forward(rnn, x)[0]) < WHOLE
@@ -121,7 +121,7 @@ def test_files_with_another_zoneout_are_refused(tmp_path, value):
         lnrnn.load(path)
 
 
-def test_what_is_set_is_what_is_there():
+def test_zoneout_can_be_set_and_read():
     for cell in CELLS:
         rnn = getattr(lnrnn, cell)(3, 4)
         pair = cell == "LSTM"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 
 import pytest
@@ -36,7 +37,7 @@ def test_the_default_is_the_first_of_the_list():
 @pytest.mark.parametrize("name", ["tbb", "OpenMP", " pthread", "0", "é"])
 def test_a_kind_that_there_is_not(name):
     done = run_python("import lnrnn", LNRNN_TEAM=name)
-    assert done.returncode and f"LNRNN_TEAM={name!r} is not a kind of threads" in done.stderr
+    assert done.returncode and re.search(f"LNRNN_TEAM must be one of .*, got {name!r}", done.stderr)
     assert all(kind in done.stderr for kind in KINDS)
     with pytest.raises(ValueError, match="is not available here; available: "):
         lnrnn._core.use_team(name)

@@ -75,11 +75,12 @@ def cases(*lists):
 
 
 def refuses(error, name, call, *args, **given):
-    """call says error, in a few words that name the argument."""
+    """call raises error, whose short message names the argument, the wanted value and the given one."""
     with pytest.raises(error, match=named(name)) as caught:
         call(*args, **given)
     assert type(caught.value) is error  # and no subclass, such as UnicodeError
-    assert len(str(caught.value)) < 400, str(caught.value)[:500]
+    text = str(caught.value)
+    assert len(text) < 400 and " must be " in text and ", got " in text, text[:500]
 
 
 def snapshot(rnn):

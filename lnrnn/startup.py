@@ -1,0 +1,30 @@
+"""The command line while Python still imports lnrnn, before any line of lnrnn.cli runs."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from pathlib import PurePath
+
+
+def is_command() -> bool:
+    """Whether this process is the command line: the script `lnrnn` or `python -m lnrnn`."""
+    argv = getattr(sys, "argv", None) or [""]
+    if argv[0] != "-m":
+        # multiprocessing copies argv into its processes, but not orig_argv.
+        return PurePath(argv[0]).stem == "lnrnn" and argv[0] in sys.orig_argv
+    # "-m" is argv[0] while Python imports the module's package. The module's name is then the word before the
+    # rest of argv, or the end of the option: -mlnrnn.
+    return re.fullmatch(r"(-\w*m)?lnrnn", sys.orig_argv[-len(argv)]) is not None
+
+
+def handle_interrupts() -> None:
+    """Makes Ctrl-C raise KeyboardInterrupt again, if the import of lnrnn has changed that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# During the import Ctrl-C ends the command without a traceback. A shell then shows status 130.
+if is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,0 +1,37 @@
+"""Examples in the docstrings of public names: each name has one, and all run."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+
+import pytest
+
+import lnrnn
+import lnrnn.reference
+
+NAMES = {f"lnrnn.{name}": getattr(lnrnn, name) for name in lnrnn.__all__ if name != "data"}
+NAMES |= {f"lnrnn.{part}.{name}": getattr(getattr(lnrnn, part), name)
+          for part in ("data", "reference") for name in getattr(lnrnn, part).__all__}  # fmt: skip
+NAMES = {name: thing for name, thing in NAMES.items() if inspect.isclass(thing) or inspect.isroutine(thing)}
+
+
+LATER = ("lnrnn.Scorer", "lnrnn.from_keras", "lnrnn.from_torch")  # without an example yet
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.xfail(name in LATER, reason="no example", strict=True))
+        for name in NAMES
+    ],
+)
+def test_examples_of_a_public_name_run(name):
+    module = inspect.getmodule(NAMES[name])
+    found = doctest.DocTestFinder().find(NAMES[name], name, module, globs={})
+    assert any(test.examples for test in found if test.name == name), f"{name} needs an example"
+    runner = doctest.DocTestRunner(verbose=False)
+    report = []
+    for test in found:
+        runner.run(test, out=report.append)
+    assert not runner.failures, "".join(report)
