@@ -1,4 +1,4 @@
-"""State dicts and modules of torch, whoever wrote the cell. Nothing here imports torch."""
+"""State dicts and modules of torch, from any author. This file does not import torch."""
 
 from __future__ import annotations
 

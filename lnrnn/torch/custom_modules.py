@@ -140,13 +140,15 @@ def replace_forward(module: torch.nn.Module) -> str:
     if not forms:
         if _takes_steps(module, arch):
             raise Refused(
-                f"{where}, and is called one step at a time: only what runs whole sequences is replaced"
+                f"{where}, and is called one step at a time, and only modules that run sequences are replaced"
             )
-        raise Refused(f"{where}, but on random input gives something else, or does not run in a usual way")
+        raise Refused(f"{where}, but returns something else on random input, or does not run in a usual way")
     try:
         trains, wrong = compare(module, forms, arch, own)
     except Differs as probe:
-        raise Refused(f"{where}, and gives what lnrnn makes of them, but not on {probe}") from None
+        raise Refused(
+            f"{where}, and agrees with lnrnn's network on ordinary input, but not on {probe}"
+        ) from None
     module.forward = Forward(module, arch, own, forms, trains, wrong is None)
     vars(module)["__prepare_scriptable__"] = _refuse_script
     options: dict[str, Any] = {"num_layers": arch.num_layers, "bidirectional": arch.bidirectional}
@@ -154,11 +156,9 @@ def replace_forward(module: torch.nn.Module) -> str:
     shown = [str(arch.input_size), str(arch.hidden_size), *shown, f"norm={arch.norm}"]
     what = f"{type(module).__name__} as lnrnn's {arch.cell.name}({', '.join(shown)})"
     if wrong:
-        what += (
-            f", without gradients; where they are wanted its own forward, whose gradients differ on {wrong}"
-        )
+        what += f", without gradients; if they are needed its own forward, whose gradients differ on {wrong}"
     if not trains:
-        what += ", in evaluation; in training its own forward, which then does something else"
+        what += ", in evaluation; in training its own forward, which then differs"
     return what
 
 

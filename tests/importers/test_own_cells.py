@@ -35,7 +35,7 @@ from own_cells import (  # noqa: E402
 
 torch.set_num_threads(1)
 
-NOTED = "names of no known cell, so it was run to find its equation: it is lnrnn"
+NOTED = "names of no known cell and was run to find its equation: it is lnrnn"
 # Over 30 steps, float32 against the module in float64. Measured over 5 draws of every module: at most 9e-6.
 CLOSE = 3e-5
 

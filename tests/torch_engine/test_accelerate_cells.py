@@ -255,7 +255,7 @@ def test_another_forward_in_training_is_kept():
     module = shaken(Drops(Layer(LayerNormLSTMCell(I, H), False)))
     plain = copy.deepcopy(module)
     ((_, what),) = accelerate(module).replaced
-    assert what.endswith("in evaluation; in training its own forward, which then does something else")
+    assert what.endswith("in evaluation; in training its own forward, which then differs")
     x = torch.randn(T, B, I)
     results = []
     for each in (module.train(), plain.train()):

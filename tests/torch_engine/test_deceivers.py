@@ -76,7 +76,7 @@ def test_other_gradients_stay(deceit, training):
     lnrnn.from_torch(module)  # for inference
     report = accelerate(module)
     ((_, what),) = report.replaced
-    assert ", without gradients; where they are wanted its own forward" in what
+    assert ", without gradients; if they are needed its own forward" in what
     given = inputs(deceit)
     assert_same(computed(module, *given), computed(plain, *given))
     with torch.no_grad():  # so the kernels compute
@@ -142,7 +142,7 @@ def test_parts_in_training_count_where_training_is_another():
     module.change()
     plain = copy.deepcopy(module)
     ((_, what),) = accelerate(module).replaced
-    assert what.endswith("in evaluation; in training its own forward, which then does something else")
+    assert what.endswith("in evaluation; in training its own forward, which then differs")
     x = torch.randn(T, B, I)
     for each in (module, plain):
         each.eval()

@@ -188,9 +188,7 @@ def test_export_for_any_sizes():
 
 def test_buffers_that_grow_are_refused_where_they_cannot():
     module = twin("GRU", "batch").train()
-    with pytest.raises(
-        ValueError, match=r"max_steps must be given .*torch.export.*max_steps=\.\.\."
-    ):
+    with pytest.raises(ValueError, match=r"max_steps must be given .*torch.export.*max_steps=\.\.\."):
         torch.export.export(module, (fresh(module).detach(),), strict=False)
     with pytest.raises(Exception, match="max_steps must be given|Observed exception"):  # older torch
         torch.compile(module, fullgraph=True, backend="eager")(fresh(module))

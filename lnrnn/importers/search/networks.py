@@ -108,7 +108,7 @@ def _warn(module: Any, model: Model) -> None:
     silence = "" if model.norm is None else "; giving this norm= silences the warning"
     name = type(module).__name__
     warnings.warn(
-        f"{name} has names of no known cell, so it was run to find its equation: it is {cell}{silence}",
+        f"{name} has names of no known cell and was run to find its equation: it is {cell}{silence}",
         UserWarning, stacklevel=4,
     )  # fmt: skip
 
