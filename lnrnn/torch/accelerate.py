@@ -102,10 +102,10 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
     be set to "torch", or to "lnrnn", which then raises for such calls.
 
     Second derivatives, and torch.autograd.grad with is_grads_batched=True, take the time of torch's
-    operations. torch.ao.quantization.quantize_dynamic quantises the modules as torch.nn's. torch.jit.script
-    raises RuntimeError: call `restore()` first. So do torch.fx.symbolic_trace for the modules of torch.nn,
-    and torch.export for other people's modules whose forward is replaced. Under torch.compile the modules run
-    outside the graph, as torch.nn's do, unless torch._dynamo.config.allow_rnn is True.
+    operations. torch.ao.quantization.quantize_dynamic quantises the modules as torch.nn's. Call `restore()`
+    before torch.jit.script, which otherwise raises RuntimeError, and before torch.fx.symbolic_trace. Call it
+    also before torch.export if the forward of other people's modules is replaced. Under torch.compile the
+    modules run outside the graph, as torch.nn's do, unless torch._dynamo.config.allow_rnn is True.
 
     The report names the modules that stay as they are. They have parametrizations, weights that are no
     parameters, forward or backward hooks, a forward of their own, or proj_size > 0. Or they are of classes

@@ -219,7 +219,7 @@ def test_the_error_of_scripting_names_alternatives():
     model = Tagger()
     report = accelerate(model)
     kinds = [type(m) for m in model.modules()]
-    message = r"AcceleratedGRU, .*restore\(\) of its report first, or use torch.jit.trace"
+    message = r"AcceleratedGRU of .*restore\(\) of its report first, or use torch.jit.trace"
     other = lnrnn.torch.LSTM(I, H), "lnrnn.torch.LSTM: use torch.jit.trace, or torch.export"
     for wrong, said in ((nn.Sequential(model.stack[0]), message), other):
         with pytest.raises(RuntimeError, match=said):
