@@ -217,7 +217,7 @@ def _difference_error(
 ) -> ValueError:
     shape = time_first(answer.x, answer.batch_first).shape
     return ValueError(
-        f"the module has {converted.system}'s parameters, but another forward: on {probe} of shape "
+        f"the module has {converted.system}'s parameters, but its forward is another: on {probe} of shape "
         f"{shape} the outputs of module and model differ by up to {difference[0]:.3g}, where rounding "
         f"explains {difference[1]:.1g}. {advice}"
     )

@@ -61,7 +61,7 @@ def assert_same(got, want):
 )
 def test_other_outputs_are_refused_and_the_probe_is_named(deceit, drawn):
     module, probe = drawn(deceiver(deceit, I, H)), OUTPUTS[deceit].probe
-    with pytest.raises(ValueError, match=f"another forward.*on {probe} of shape.*check=False"):
+    with pytest.raises(ValueError, match=f"its forward is another.*on {probe} of shape.*check=False"):
         lnrnn.from_torch(module)
     lnrnn.from_torch(module, check=False)
     report = accelerate(module)
