@@ -211,7 +211,7 @@ def with_a_hook_inside():
 LEFT = {
     "another equation": (
         lambda: Layer(OutCell(I, H), False),
-        "it has fastrnns's parameters, but on random input gives somet",
+        "it has fastrnns's parameters, but returns something else on random input",
     ),
     "an attribute": (
         lambda: Keeps(LayerNormLSTMCell(I, H), False), "its forward writes to last, which lnrnn does not"
