@@ -4,8 +4,8 @@ import os
 import sys
 import zlib
 
-# The float64 products of the reference are small. OpenBLAS would divide them among threads that spin, which
-# on a busy machine takes ten times as long. It reads this once, when NumPy is imported.
+# The float64 products of the reference are small. OpenBLAS would divide them among spinning threads, which
+# takes ten times as long on a busy machine. It reads this variable once, when NumPy is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np  # noqa: E402
@@ -26,7 +26,7 @@ settings.register_profile(
 settings.load_profile("lnrnn")
 
 
-# Files that take half a minute in few tests come first, so that of several processes none is left with one.
+# Files with few long tests come first, so that no process of several is left with one at the end.
 LONG = (
     "test_aarch64.py", "test_campaigns.py", "test_studies.py", "test_threads.py",
     "test_score_resume.py",
@@ -48,7 +48,7 @@ NOT_QUICK = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Elsewhere the first case of every test function is quick: `pytest -m quick`."""
+    """All other tests: the first case of every test function is quick (`pytest -m quick`)."""
     items.sort(key=lambda item: item.path.name not in LONG)
     seen = set()
     for item in items:
@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_report_teststatus(report):
-    """A test that fails is named at once, in a line of its own."""
+    """Reports a test that fails at once, on a line of its own."""
     if report.failed:
         category = "failed" if report.when == "call" else "error"
         crash = getattr(report.longrepr, "reprcrash", None)
@@ -78,29 +78,28 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(autouse=True)
 def seeded_torch():
-    """Torch's numbers are the same in every run of a test, whatever ran before it."""
+    """Seeds torch, so that its numbers do not depend on the tests before."""
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture
 def isa(request):
-    """The test runs once on every ISA of this machine; the ISA chosen at import is restored afterwards."""
+    """Runs the test once on every ISA of this machine. The ISA chosen at import is restored afterwards."""
     with using_isa(request.param) as name:
         yield name
 
 
 @pytest.fixture
 def family(request):
-    """As `isa`, for tests of nothing that is shorter than float32: without instruction sets that only add
-    units for products of bfloat16 and int8."""
+    """As `isa`, without instruction sets that only add products of bfloat16 and int8."""
     with using_isa(request.param) as name:
         yield name
 
 
 @pytest.fixture(scope="session")
 def unit(request):
-    """The operations of simd.h, for every instruction set of this machine, and those that it can emulate."""
+    """The operations of simd.h, for every instruction set that this machine has or can emulate."""
     unit = Unit(request.param)
     yield unit
     unit.close()
@@ -108,8 +107,10 @@ def unit(request):
 
 @pytest.fixture
 def rng(request):
-    """Random numbers of the test's own, seeded by its file, its name and its parameters without the
-    instruction set. So they are the same in every run, in every process and on every instruction set."""
+    """Random numbers, seeded by the test's file, its name and its parameters without the instruction set.
+
+    So they are the same in every run, in every process and on every instruction set.
+    """
     own = request.node
     parameters = own.callspec.id.split("-") if hasattr(own, "callspec") else []
     isas = {own.callspec.params.get(name) for name in ("isa", "family", "unit")} if parameters else set()

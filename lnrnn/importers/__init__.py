@@ -1,4 +1,4 @@
-"""Models that were trained elsewhere, as lnrnn's: `from_torch` and `from_keras`."""
+"""`from_torch` and `from_keras`: models that were trained elsewhere, as models of lnrnn."""
 
 from __future__ import annotations
 
@@ -30,65 +30,98 @@ def from_torch(
     batch_first: bool | None = None,
     check: Any = None,
 ) -> Model:
-    """A recurrent model of lnrnn with the weights of one of torch's world, for inference.
+    """Converts a recurrent model of torch, or of a library on top of it, for inference.
 
-    module_or_state_dict: a module, or a mapping of names to tensors (any device, any floating dtype) or NumPy
-    arrays, as safetensors and torch.load give them. Everything is converted to float32. What a module says
-    itself has to be said here beside a state dict, where it makes a difference. The systems, which are told
-    apart by their names:
+    Names and shapes of the parameters identify the system. They do not show how forward uses the
+    parameters, so the module is also run (see check). A module with other names is run to find its equation.
+    Its norms may stand anywhere, and its gates in any order. Its matrices for x and h may be one or two, and
+    it may add constants to gates. The search takes at most 8 s of one core. A UserWarning names the norm that
+    it finds.
 
-        "torch"       torch.nn.RNN, LSTM, GRU and their cells; every layer, direction, bias, batch_first.
-                      proj_size > 0 is refused. A state dict of an RNN wants nonlinearity=.
-        "fastrnns"    LayerNormLSTMCell of pytorch's benchmarks/fastrnns, alone or in its stacks of one or two
-        "nemo"        directions; NeMo's is the same.
-        "torchaudio"  _CustomLSTM of its RNN-T; a ModuleList of them is a stack.
-        "icefall"     LayerNormLSTM and LayerNormGRU of transducer/rnn.py. They are batch_first. proj_size > 0
-                      is refused.
-        "haste"       LayerNormLSTM and LayerNormGRU. haste's zoneout is at work at inference too: the model's
-                      `zoneout` is set to it (of h; c has none), and beside a state dict it must be given.
-        "lnrnn"       the modules of lnrnn.torch. Their state dict wants norm= (and nonlinearity=) as the
-                      model had it.
+    Parameters
+    ----------
+    module_or_state_dict : torch.nn.Module or mapping
+        A module, or names with tensors (any device, any floating dtype) or NumPy arrays, as safetensors and
+        torch.load return them. All become float32. With a state dict, the options that are attributes of a
+        module must be arguments here, if they make a difference. The systems:
 
-    A module with other names is run to find its equation. Its norms may stand anywhere, its gates in any
-    order, its matrices for x and h apart or together, and constants may be added to gates. The search gives
-    up after some 8 s of one core. A UserWarning says which norm was found; if none agrees, a ValueError says
-    which came nearest.
+            "torch"       torch.nn.RNN, LSTM, GRU and their cells; every layer, direction, bias, batch_first.
+                          proj_size > 0 is refused. A state dict of an RNN needs nonlinearity=.
+            "fastrnns"    LayerNormLSTMCell of pytorch's benchmarks/fastrnns, alone or in its stacks of one or
+            "nemo"        two directions; NeMo's is the same.
+            "torchaudio"  _CustomLSTM of its RNN-T; a ModuleList of them is a stack.
+            "icefall"     LayerNormLSTM and LayerNormGRU of transducer/rnn.py. They are batch_first.
+                          proj_size > 0 is refused.
+            "haste"       LayerNormLSTM and LayerNormGRU. Their zoneout also acts at inference: it becomes the
+                          model's `zoneout` (of h; c has none). A state dict needs zoneout=.
+            "lnrnn"       the modules of lnrnn.torch. Their state dict needs the model's norm= (and
+                          nonlinearity=).
+    kind : str, optional
+        Accept only this system.
+    prefix : str
+        With a state dict: use only the keys that begin with it, and remove it from them ("encoder.rnn.").
+    names : mapping, optional
+        Other names for some keys, {"w_ih": "weight_ih_l0"}, applied first.
+    norm : LayerNormSpec, optional
+        Where the norms stand in the cell, if not where the system has them. The parameters must fit, and its
+        eps is used. The name "layer" says only that there are norms.
+    eps : float, optional
+        Of the layer norms. Default: the module's; with a state dict 1e-5.
+    nonlinearity : {"tanh", "relu", "sigmoid", "identity"}, optional
+        Of an RNN.
+    zoneout : float, optional
+        In [0, 1), of haste's cells.
+    batch_first : bool, optional
+        Whether the model takes x as (B, T, I). Default: as the module; with a state dict False, for icefall
+        True.
+    check : bool or array, optional
+        Whether to run the module and compare it with lnrnn.reference. None: on probes, unless its class is
+        torch.nn's or lnrnn.torch's own; a module that runs in no usual way gets a UserWarning. True: always,
+        on probes. An input x, (B, I) for a cell, else in the module's order of axes: always, on x alone; it
+        should have several steps. False: never. True and x raise a ValueError for a state dict, and for a
+        module that does not run.
 
-    kind: refuse what is not of this system. prefix: of a state dict, only the keys that begin with it,
-    without it ("encoder.rnn."). names: other names for some of the keys, {"w_ih": "weight_ih_l0"}, before
-    anything else is done. norm: a LayerNormSpec, where the norms stand in the cell if not where the system
-    has them (LayerNormSpec(cell="out"), say); the parameters must fit it, and its eps counts. The name
-    "layer" says only that there are some. eps: of the layer norms; beside a state dict 1e-5 if not given.
-    batch_first: whether the new model takes x as (B, T, I); the module's own if not given (False beside a
-    state dict, True for icefall).
+    Returns
+    -------
+    RNN, LSTM, GRU or another class of lnrnn
+        The model. Dropout between the layers of torch.nn's own modules becomes its `dropout`; other dropout
+        and initial states are left out.
 
-    check: names and shapes do not say what a module's forward does with its parameters, so the module is run
-    beside lnrnn.reference, and a ValueError tells on which input, and by how much, they differ if not by
-    rounding alone. None: on probes, if the module's class is not torch.nn's or lnrnn.torch's own; one that
-    runs in none of the usual ways gets a UserWarning. True: always, on probes. An input x, (B, I) of a cell
-    or in the module's order of axes, preferably of several steps: always, on x alone. False: never. With True
-    or x a module that does not run is a ValueError, as is a state dict, which cannot.
+    Raises
+    ------
+    ValueError
+        That names the keys, for a state dict that is unknown, ambiguous or incomplete, or that has extra keys
+        or wrong shapes. Also for numbers beyond float32, tensors without numbers, and options that change the
+        equation. For a module with another equation, it names the input and the difference.
+    TypeError
+        For arguments of other types.
 
-    The probes are random: ordinary input N(0, 1); one step; 100 steps, 40 for more than a million parameters;
-    one sequence; frames of zeros; input of 1e-6 to 0.1 and of 10 to 10,000; a NaN; parameters 8 times as
-    large; and where states can be given, some in (-0.9, 0.9) and of 1 to 100. Those that the module itself
-    refuses with an exception are left out, and steps beyond those that batch norm knows. A copy of the module
-    runs in float64; a module that cannot be copied or does not compute in float64 runs in its own dtype, and
-    each step may differ by what rounding explains there. The probes do not see: conditions that they do not
-    meet (a threshold beyond these numbers, more steps or sequences, one exact value), state that is kept
-    outside of the module, what depends on time or chance, and forward's other arguments. For these compare
-    with module(x) on inputs of your own.
+    Notes
+    -----
+    The probes are random. They are ordinary input N(0, 1), one step, and 100 steps (40 for more than a
+    million parameters). Others are one sequence, frames of zeros, and input of 1e-6 to 0.1 and of 10 to
+    10,000. There is a NaN, and there are parameters 8 times as large. If states can be given, there are also
+    states in (-0.9, 0.9) and of 1 to 100. Probes that make the module raise an exception are left out, and so
+    are steps without statistics of batch norm. A copy of the module runs in float64. If that is impossible,
+    the module runs in its own dtype, and each step may differ by rounding.
 
-    The module runs on its device, in evaluation mode and without gradients; its flags, attributes, parameters
-    and buffers and torch's random state are afterwards what they were.
+    The probes cannot show a condition that they do not meet: a threshold beyond these numbers, more steps or
+    sequences, one exact value. Nor do they show state that is kept outside the module, dependence on time or
+    chance, and other arguments of forward. For these compare with module(x) on inputs of your own.
 
-    Dropout acts in training only. That between the layers of torch.nn's own modules becomes the model's
-    `dropout`, other dropout is left out. So are initial states: lnrnn's are zeros if not given.
+    The module runs on its device, in evaluation mode and without gradients. Its flags, attributes, parameters
+    and buffers, and torch's random state, are restored.
 
-    Raises ValueError, naming the keys, for a state dict that is unknown, ambiguous, incomplete, has keys too
-    many or shapes that do not fit, for numbers beyond float32 and tensors without numbers, for options that
-    would make another equation, and for a module that computes another; TypeError for what is no state dict,
-    and no numbers.
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import lnrnn
+    >>> rng = np.random.default_rng(0)
+    >>> state = {"weight_ih_l0": rng.standard_normal((16, 3)), "weight_hh_l0": rng.standard_normal((16, 4))}
+    >>> lstm = lnrnn.from_torch(state)
+    >>> y, (h, c) = lstm(np.zeros((5, 2, 3)))
+    >>> y.shape
+    (5, 2, 4)
     """
 
     def convert(source: Any, norm: Any = norm) -> Converted:
@@ -116,29 +149,55 @@ def from_keras(
     eps: float | None = None,
     batch_first: bool | None = None,
 ) -> Model:
-    """A recurrent model of lnrnn with the weights of a recurrent layer of Keras, for inference.
+    """Converts a recurrent layer of Keras, for inference.
 
-    arrays_or_layer: a layer or cell that has been built; or its arrays in the order of get_weights(); or a
-    mapping of names ("lstm/lstm_cell/kernel:0") to arrays. A list of any of these is a network of as many
-    layers. Known are Keras' SimpleRNN, LSTM and GRU, the LayerNormLSTMCell and LayerNormSimpleRNNCell of
-    TensorFlow Addons, keras.layers.RNN around them, StackedRNNCells, and Bidirectional with
+    Known are Keras' SimpleRNN, LSTM and GRU, and the LayerNormLSTMCell and LayerNormSimpleRNNCell of
+    TensorFlow Addons. Known are also keras.layers.RNN around them, StackedRNNCells, and Bidirectional with
     merge_mode="concat".
 
-    kind: "SimpleRNN", "LSTM", "GRU", "LayerNormLSTMCell" or "LayerNormSimpleRNNCell", where number and shapes
-    of the arrays leave it open (SimpleRNN with a bias, LayerNormSimpleRNNCell without one).
-    bidirectional: whether arrays (or names) are those of two directions, forward first; a layer says it
-    itself.
-    reset_after: of a GRU without bias. reset_after=False is another equation, in which r is multiplied into h
-    before the matrix, and is refused. nonlinearity: "tanh", "relu", "sigmoid" or "identity", must be given
-    beside the arrays of a SimpleRNN or LayerNormSimpleRNNCell. LSTM and GRU must have activation "tanh" and
-    recurrent_activation "sigmoid": of a layer this is checked. eps: of the layer norms, if not given their
-    default in TensorFlow Addons: 1e-3 for the LSTM, 1e-5 for the RNN. batch_first: whether the new model
-    takes x as (B, T, I); as the layer does if not given, and that is True but for time_major.
+    Parameters
+    ----------
+    arrays_or_layer : layer, cell, sequence of arrays, or mapping
+        A layer or cell that has been built; its arrays in the order of get_weights(); or names
+        ("lstm/lstm_cell/kernel:0") with arrays. A list of any of these is a network with that many layers.
+    kind : str, optional
+        "SimpleRNN", "LSTM", "GRU", "LayerNormLSTMCell" or "LayerNormSimpleRNNCell", if the number and shapes
+        of the arrays do not decide (SimpleRNN with a bias, LayerNormSimpleRNNCell without one).
+    bidirectional : bool
+        Whether arrays (or names) are those of two directions, forward first. A layer decides by itself.
+    reset_after : bool, optional
+        Of a GRU without bias. reset_after=False is refused: it multiplies r into h before the matrix.
+    nonlinearity : {"tanh", "relu", "sigmoid", "identity"}, optional
+        Needed with the arrays of a SimpleRNN or LayerNormSimpleRNNCell. LSTM and GRU must have activation
+        "tanh" and recurrent_activation "sigmoid", which is checked for a layer.
+    eps : float, optional
+        Of the layer norms. Default: that of TensorFlow Addons, 1e-3 for the LSTM, 1e-5 for the RNN.
+    batch_first : bool, optional
+        Whether the model takes x as (B, T, I). Default: as the layer, which is True unless time_major.
 
-    Dropout acts in training only and is left out; stateful, masks and initial states are the caller's. The
-    model returns whole sequences and the last state, whatever return_sequences and return_state say.
+    Returns
+    -------
+    RNN, LSTM or GRU
+        The model. It returns whole sequences and the last state, with any return_sequences and return_state.
+        Dropout, stateful, masks and initial states are left out.
 
-    Raises ValueError, naming what it is about, and TypeError for what is no layer, and no numbers.
+    Raises
+    ------
+    ValueError
+        That names the layer or array that has no equivalent.
+    TypeError
+        For arguments of other types.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import lnrnn
+    >>> rng = np.random.default_rng(0)
+    >>> kernel, recurrent, bias = (rng.standard_normal(shape) for shape in ((3, 16), (4, 16), (16,)))
+    >>> lstm = lnrnn.from_keras([kernel, recurrent, bias])
+    >>> y, (h, c) = lstm(np.zeros((2, 5, 3)))
+    >>> y.shape
+    (2, 5, 4)
     """
     return convert_keras(
         arrays_or_layer, kind=kind, bidirectional=bidirectional, reset_after=reset_after,

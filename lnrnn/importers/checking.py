@@ -1,8 +1,7 @@
-"""Whether the network that was made of a module's parameters computes what the module does: both are run on
-the inputs of probes.py.
+"""Compares a module with the network that has its parameters, on the inputs of probes.py.
 
-Names and shapes of parameters do not say what a forward method does with them. Nothing here imports torch:
-where there is a module there is torch in sys.modules.
+Names and shapes of parameters do not show how a forward method uses them. This file does not import
+torch: if there is a module, torch is in sys.modules.
 """
 
 from __future__ import annotations
@@ -21,39 +20,41 @@ from ..rnn.cells import CELLS
 from ..rnn.models import Model
 from ..rnn.network import architecture
 from ..rnn.specs import PLACEMENTS, LayerNormSpec
-from .probes import DOUBLE, SINGLE, Probe, Subject, apart, like, one_thread, probes, resolution
-from .running import GIVEN, Answer, again, answers, time_first, unchanged
-from .truth import Truth
+from .probes import DOUBLE, SINGLE, Probe, TestedModule, disagreement, like, one_thread, probes, resolution
+from .reference_network import ReferenceNetwork
+from .running import GIVEN, Answer, answers, rerun, time_first, unchanged
 from .weights import Array, Converted
 
-# How far rounding may take the outputs apart, in times of what _Network measures. Over correct modules of
-# every system, fresh and drawn parameters, 5 to 256 units, float32 and float64, 3000 cases, at most 2.2 (0.5
-# in the median); up to 18 for norms over two units, which are little more than a sign.
+# The permitted difference, in multiples of the rounding that _Network measures. In 3000 cases of correct
+# modules of every system, 5 to 256 units, float32 and float64, it was at most 2.2 (0.5 in the median). Norms
+# over two units, which are almost a sign, reached 18.
 MARGIN = 6.0
 HOW = "compare module(x) with model(x) on an input of your own, or give check=x"
 
-Convert = Callable[..., Converted]  # (module, norm=) -> what from_torch makes of it
+Convert = Callable[..., Converted]  # (module, norm=)
 
 
 class Unchecked(Exception):
-    """The module could not be run, or what came out says nothing. The text says why."""
+    """The module does not run, or its outputs decide nothing. The text says why."""
 
 
 class OtherStates(ValueError):
-    """The module takes its first states in another way than was tried, or does something else with them."""
+    """The module takes its first states in another way, or uses them otherwise."""
 
 
-class Vague(Unchecked):
-    """Rounding alone may change what came out too much."""
+class RoundingHidesDifference(Unchecked):
+    """Rounding alone may change the outputs too much."""
 
 
 def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None) -> Model:
-    """The model that convert(source) says, after the check that `from_torch` explains. batch_first: as given
-    there."""
+    """The model of convert(source), after the check that `from_torch` explains.
+
+    batch_first: the argument of from_torch.
+    """
     forced = not (check is None or isinstance(check, (bool, np.bool_)) and not check)
     module = None if isinstance(source, Mapping) else source
     if module is None and forced:
-        raise ValueError("check is for a module: a state dict cannot be run")
+        raise ValueError("check must be None or False with a state dict, which cannot be run")
     converted = convert(source)
     model = converted.model()
     if module is None or not (forced or (check is None and not known(module))):
@@ -66,22 +67,24 @@ def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None)
         message = f"the model could not be checked against the module: {reason}; {HOW}"
         if forced:
             raise ValueError(message) from None
-        warnings.warn(f"{message}; check=False leaves the check out", UserWarning, stacklevel=3)
+        warnings.warn(f"{message}; check=False skips the check", UserWarning, stacklevel=3)
         return model
     if batch_first is None and answer.batch_first not in (None, model.batch_first):
         axes = {False: "(T, B, input_size)", True: "(B, T, input_size)"}
         warnings.warn(
             f"the module takes x as {axes[answer.batch_first]}, the model as {axes[model.batch_first]}: give "
-            f"batch_first={answer.batch_first} for the module's order, batch_first={model.batch_first} "
-            "if this one is meant",
+            f"batch_first={answer.batch_first} for the module's order, or batch_first={model.batch_first} "
+            "for the model's",
             UserWarning, stacklevel=3,
         )  # fmt: skip
     return model
 
 
 def known(module: Any) -> bool:
-    """Whether the module's class itself says what it computes: torch.nn's own and lnrnn.torch's, not what is
-    derived from them, and without hooks, which may change what comes out."""
+    """Whether the module is of a class of torch.nn or lnrnn.torch, whose equation is known.
+
+    Derived classes may compute something else, and so may modules with hooks.
+    """
     nn, cls = getattr(sys.modules.get("torch"), "nn", None), type(module)
     if nn is None or not isinstance(module, nn.Module):
         return False
@@ -102,7 +105,7 @@ def _input(check: Any, input_size: int) -> Array:
         raise bad_value("check", expected, x)
     x = np.asarray(x, np.float32)
     if not np.isfinite(x).all():
-        raise ValueError("check must be finite: NaN and infinity say nothing about the module")
+        raise ValueError("check must be finite, got NaN or infinity, which hide differences")
     return x
 
 
@@ -110,29 +113,27 @@ def _input(check: Any, input_size: int) -> Array:
 
 
 class _Network:
-    """A network and how far rounding may take it from a module in which numbers have the resolution eps.
+    """A network, and how far rounding may move it from a module whose numbers have the resolution eps.
 
-    Rounding is what its own outputs change by when every parameter changes by a random eps or -eps of itself,
-    the largest of three such: that is of the order of the errors which sums over so many terms have, and
-    passes through the same steps, so that weights that magnify errors allow for them.
+    The measure is the change of its own outputs when each parameter changes by a random eps or -eps of
+    itself: the largest of three. This is of the order of the errors in sums of so many terms. It passes
+    through the same steps, so weights that magnify errors magnify the limit too.
     """
 
     def __init__(self, converted: Converted, eps: float) -> None:
         self.converted, self.model, self.eps = converted, converted.model(), eps
 
     def difference(self, answer: Answer) -> tuple[float, float]:
-        """-> the largest difference from the module, and what rounding explains."""
+        """-> the largest difference from the module, and the limit by rounding."""
         theirs = (answer.y, *answer.states)
         ours = _outputs(self.model, answer.x)[: len(theirs)]
         if not all(np.isfinite(a).all() for a in ours):
             raise Unchecked("the outputs are not finite")
-        rng, signs = np.random.default_rng(1), np.array((-1, 1), np.int8)
+        rng = np.random.default_rng(1)
 
         def disturbed() -> tuple[Array, ...]:
-            eps = np.float32(self.eps)
-            changed = {name: v * (1 + eps * rng.choice(signs, v.shape)) if v.dtype.kind == "f" else v
-                       for name, v in self.converted.state.items()}  # fmt: skip
-            return _outputs(replace(self.converted, state=changed).model(), answer.x)[: len(theirs)]
+            converted = self.converted.disturbed(np.float32(self.eps), rng)
+            return _outputs(converted.model(), answer.x)[: len(theirs)]
 
         return compared(theirs, ours, disturbed, self.eps)
 
@@ -140,24 +141,26 @@ class _Network:
 def compared(
     theirs: Sequence[Array], ours: Sequence[Array], disturbed: Callable[[], Sequence[Array]], eps: float
 ) -> tuple[float, float]:
-    """-> the largest difference of two networks' outputs, and what rounding explains. disturbed: gives ours
-    anew, after a random change of each parameter by the resolution eps."""
+    """-> the largest difference of two networks' outputs, and the limit by rounding.
+
+    disturbed: computes ours again, after each parameter changed randomly by the resolution eps.
+    """
     size = _largest(ours)
     limit = eps * max(size, 1.0)
     for _ in range(3):
         limit = max(limit, _largest(a - b for a, b in zip(ours, disturbed(), strict=True)))
-    found = _largest(a - b for a, b in zip(theirs, ours, strict=True))
+    difference = _largest(a - b for a, b in zip(theirs, ours, strict=True))
     limit *= MARGIN
-    if found <= limit > 0.25 * size:
+    if difference <= limit > 0.25 * size:
         better = "; in float32, copy.deepcopy(module).float(), it may not" if eps > 1e-6 else ""
-        raise Vague(
+        raise RoundingHidesDifference(
             f"rounding alone may change its outputs by {limit:.1g}, which would hide a difference{better}"
         )
-    return found if np.isfinite(found) else np.inf, limit
+    return difference if np.isfinite(difference) else np.inf, limit
 
 
 def _outputs(model: Any, x: Array) -> tuple[Array, ...]:
-    """y (T, B, directions * H) of x (T, B, I), and the states at the end, as Answer has them."""
+    """y (T, B, directions * H) for x (T, B, I), and the last states, as in Answer."""
     y, state = model(time_first(x, model.batch_first))
     return time_first(y, model.batch_first), *(state if isinstance(state, tuple) else (state,))
 
@@ -168,22 +171,24 @@ def _largest(arrays: Iterable[Array]) -> float:
 
 
 def _agreement(module: Any, converted: Converted, convert: Convert, x: Array | None, probed: bool) -> Answer:
-    """The way of running the module in which it agrees with its conversion. x: an input in the module's order
-    of axes, or None for a random one. probed: whether it has to agree on all probes too. Raises ValueError if
-    none agrees, Unchecked if none runs."""
+    """The way to run the module in which it agrees with its conversion.
+
+    x: an input in the module's order of axes, or None for a random one. probed: whether it must also agree on
+    all probes. Raises ValueError if it agrees in no way, Unchecked if it runs in no way.
+    """
     torch: Any = sys.modules.get("torch")
     kind: Any = getattr(getattr(torch, "nn", None), "Module", ())
     if not isinstance(module, kind):
-        raise Unchecked("it is no torch.nn.Module")
+        raise Unchecked("it is not a torch.nn.Module")
     network = _Network(converted, resolution(module))
-    found: list[tuple[float, float, Answer]] = []
+    differing: list[tuple[float, float, Answer]] = []
     failures: list[str] = []
     other: ValueError | None = None
     for answer in answers(module, network.model, x, like(module), failures):
-        vague: Vague | None = None
+        vague: RoundingHidesDifference | None = None
         try:
             difference, limit = network.difference(answer)
-        except Vague as reason:
+        except RoundingHidesDifference as reason:
             if not probed:
                 raise
             difference, limit, vague = 0.0, 0.0, reason
@@ -192,81 +197,86 @@ def _agreement(module: Any, converted: Converted, convert: Convert, x: Array | N
                 if probed:
                     _probe(module, convert, network, answer, vague)
                 return answer
-            except OtherStates as error:  # zeros do not tell the ways apart in which states are given
+            except OtherStates as error:  # states of zeros do not distinguish the ways to pass states
                 other = other or error
                 continue
-        found.append((difference, limit, answer))
+        differing.append((difference, limit, answer))
     if other:
         raise ValueError(str(other))
-    if not found and isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
+    if not differing and isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
         return _one_by_one(module, convert, x, probed)
-    if not found:
+    if not differing:
         raise Unchecked(f"it runs in none of the usual ways ({failures[0] if failures else 'no input fits'})")
-    difference, limit, answer = min(found, key=lambda f: f[0])
-    advice = _advice(module, convert, converted, [answer for _, _, answer in found], network.eps)
-    raise _other(converted, answer, "input", (difference, limit), advice)
+    difference, limit, answer = min(differing, key=lambda each: each[0])
+    advice = _advice(module, convert, converted, [answer for _, _, answer in differing], network.eps)
+    raise _difference_error(converted, answer, "input", (difference, limit), advice)
 
 
-def _other(
-    converted: Converted, answer: Answer, what: str, found: tuple[float, float], advice: str
+def _difference_error(
+    converted: Converted, answer: Answer, probe: str, difference: tuple[float, float], advice: str
 ) -> ValueError:
     shape = time_first(answer.x, answer.batch_first).shape
     return ValueError(
-        f"the module has {converted.system}'s parameters, but its forward is another: on {what} of shape "
-        f"{shape} the outputs of module and model differ by up to {found[0]:.3g}, where rounding explains "
-        f"{found[1]:.1g}. {advice}"
+        f"the module has {converted.system}'s parameters, but its forward is another: on {probe} of shape "
+        f"{shape} the outputs of module and model differ by up to {difference[0]:.3g}, where rounding "
+        f"explains {difference[1]:.1g}. {advice}"
     )
 
 
-def _probe(module: Any, convert: Convert, network: _Network, answer: Answer, vague: Vague | None) -> None:
-    """Holds a module, run in the way that gave the answer, to the reference on all probes. Raises ValueError
-    that names the probe on which they differ, OtherStates if states were given. A probe that the module
-    refuses, by whatever it raises, is left out. vague: what to raise if it does not compute in float64."""
-    torch, converted, subject = sys.modules["torch"], network.converted, Subject(module)
+def _probe(
+    module: Any, convert: Convert, network: _Network, answer: Answer, vague: RoundingHidesDifference | None
+) -> None:
+    """Compares a module with the reference on all probes, called in the way of the answer.
+
+    Raises ValueError that names the first probe on which they differ, OtherStates if that has states. Probes
+    that make the module raise are left out. vague: to be raised if the module does not compute in float64.
+    """
+    torch, converted, tested = sys.modules["torch"], network.converted, TestedModule(module)
     most = network.model.known_steps if network.model.overrun == "raise" else None
     started = answer.batch_first is None or answer.way >= GIVEN
     for n, probe in enumerate(probes(architecture(network.model), most, started)):
-        for version, eps, context in subject.versions(probe):
+        for version, eps, context in tested.versions(probe):
             try:
                 with context, unchanged(version, torch):
-                    got = again(version, network.model, answer, probe)
-            except Exception:  # whatever a module raises that takes no such input, or no float64
+                    got = rerun(version, network.model, answer, probe)
+            except Exception:  # modules raise anything for such an input, or in float64
                 continue
-            of = eps, probe.factor
-            if of not in subject.truths:
-                subject.truths[of] = Truth.of(convert(version))
-            found = _unlike(got, subject.truths[of], probe, eps)
-            if found and n == 0 and eps == DOUBLE:
-                found = _unlike(got, subject.truths[of], probe, SINGLE)
-                if found is None:  # it computes in narrower numbers inside, whatever its own dtype is
-                    subject.double = None
+            key = eps, probe.factor
+            if key not in tested.references:
+                tested.references[key] = ReferenceNetwork.of(convert(version))
+            difference = _disagreement(got, tested.references[key], probe, eps)
+            if difference and n == 0 and eps == DOUBLE:
+                difference = _disagreement(got, tested.references[key], probe, SINGLE)
+                if difference is None:  # it computes in narrower numbers inside
+                    tested.double = None
                     continue
-            if found:
-                advice = f"On ordinary input they agree. {_ways_out(converted)}"
+            if difference:
+                advice = f"On ordinary input they agree. {_alternatives(converted)}"
                 if n == 0:
                     advice = _advice(module, convert, converted, [got], SINGLE)
-                error = _other(converted, got, probe.name, found, advice)
+                error = _difference_error(converted, got, probe.name, difference, advice)
                 raise error if probe.states is None else OtherStates(*error.args)
             break
-        if vague and subject.double is None:
+        if vague and tested.double is None:
             raise vague
 
 
-def _unlike(got: Answer, truth: Truth, probe: Probe, eps: float) -> tuple[float, float] | None:
-    """By how much what a module gave on a probe is off, and what rounding explains; None if it is not."""
+def _disagreement(
+    got: Answer, network: ReferenceNetwork, probe: Probe, eps: float
+) -> tuple[float, float] | None:
+    """The difference of a module's outputs on a probe and its limit, or None if they agree."""
     rng = np.random.default_rng(1)
     theirs = (got.y, *got.states)
 
-    def outputs(of: Truth) -> list[Array]:
+    def outputs(of: ReferenceNetwork) -> list[Array]:
         run = of.forward(got.x, probe.states)
         return [run.y, *run.ends][: len(theirs)]
 
-    return apart(theirs, outputs(truth), lambda: outputs(truth.disturbed(eps, rng)), eps, MARGIN)
+    return disagreement(theirs, outputs(network), lambda: outputs(network.disturbed(eps, rng)), eps, MARGIN)
 
 
 def _one_by_one(modules: Any, convert: Convert, x: Array | None, probed: bool) -> Answer:
-    """The layers of a container that has no forward of its own, each beside its conversion, each fed by the
-    one before."""
+    """Checks the layers of a container without a forward; each takes the outputs of the one before."""
     answer = None
     for module in modules:
         answer = _agreement(module, convert(module), convert, x, probed)
@@ -277,7 +287,7 @@ def _one_by_one(modules: Any, convert: Convert, x: Array | None, probed: bool) -
 
 
 def _advice(module: Any, convert: Convert, converted: Converted, answers: list[Answer], eps: float) -> str:
-    """What to do about a module that differs: the norm with which it would not, if there is one."""
+    """The advice to the user: the norm with which a module would agree, if there is one."""
     own = converted.arguments["norm"]
     choice = isinstance(own, LayerNormSpec) and converted.system != "lnrnn"
     if choice:
@@ -286,14 +296,13 @@ def _advice(module: Any, convert: Convert, converted: Converted, answers: list[A
                 other = convert(module, norm=replace(own, placement=placement, cell=cell, span=span))
                 network = _Network(other, eps)
                 fits = any(difference <= limit for difference, limit in map(network.difference, answers))
-            except (ValueError, Unchecked):  # not a norm of this cell, or not of these parameters
+            except (ValueError, Unchecked):  # not a norm of this cell or of these parameters
                 continue
             if fits:
                 return f"They agree with norm={other.arguments['norm']}: give that"
     where = "If its norms are at other places in the cell, say where with norm=; " if choice else ""
-    return where + _ways_out(converted)
+    return where + _alternatives(converted)
 
 
-def _ways_out(converted: Converted) -> str:
-    system = converted.system
-    return f"check=x tries an input x of your own, check=False takes it as {system}'s without this check"
+def _alternatives(converted: Converted) -> str:
+    return f"check=x tries an input x of yours, check=False imports it as {converted.system}'s unchecked"

@@ -1,5 +1,7 @@
-"""Weights of Keras and TensorFlow Addons: arrays in the order of get_weights(), by name, or layers. Nothing
-here imports Keras."""
+"""Weights of Keras and TensorFlow Addons: arrays in the order of get_weights(), arrays by name, or layers.
+
+This file does not import Keras.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,11 @@ Options = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """A cell of Keras. shapes: its weights in the order of get_weights(), as check_shapes wants them; "bias"
-    may be absent.
-    eps: the default of its norms, None if it has none. epsilon: what its configuration calls that."""
+    """A cell of Keras.
+
+    shapes: of its weights in the order of get_weights(), for check_shapes; "bias" may be absent. eps: the
+    default of its norms, None without norms. epsilon: its name in the cell's configuration.
+    """
 
     shapes: dict[str, tuple[str, ...]]
     convert: Callable[[Arrays, Options], Weights]
@@ -33,7 +37,7 @@ class Kind:
 
 
 def _biases(p: Arrays) -> dict[str, Array]:
-    """torch has two biases where Keras has one."""
+    """torch has two biases, Keras has one."""
     return {"bias_ih": p["bias"], "bias_hh": np.zeros_like(p["bias"])} if "bias" in p else {}
 
 
@@ -52,12 +56,12 @@ def _gru(p: Arrays, options: Options) -> Weights:
         reset_after = p["bias"].ndim == 2
     if reset_after is None:
         raise ValueError(
-            "without a bias the weights of a GRU do not say which equation they are of: give reset_after="
+            "reset_after must be given for a GRU without bias, whose weights do not show its equation"
         )
     if not reset_after:
         raise ValueError(
-            "a GRU with reset_after=False multiplies r into h before the matrix, n = tanh(W x + U (r h)): "
-            "no cell of lnrnn does, and no other weights make it one that r is applied after"
+            "reset_after must be True, got False, with which n = tanh(W x + U (r h)): lnrnn's cells multiply "
+            "r after the matrix, and no other weights make them equal"
         )
     ours = {name: reordered(w, "zrn", "rzn") for name, w in _weights(p).items()}
     if "bias" in p:
@@ -71,7 +75,7 @@ def _gru(p: Arrays, options: Options) -> Weights:
 def _nonlinearity(options: Options) -> str:
     if options["nonlinearity"] is None:
         raise ValueError(
-            "weights do not say which activation an RNN has: give nonlinearity='tanh', or the layer itself"
+            "nonlinearity must be given for the weights of an RNN, got None; or give the layer itself"
         )
     return str(options["nonlinearity"])
 
@@ -128,7 +132,7 @@ def convert_keras(
     eps: float | None = None,
     batch_first: bool | None = None,
 ) -> Converted:
-    """What `from_keras` makes a model of; the arguments are explained there."""
+    """The conversion of `from_keras`, which explains the arguments."""
     if kind is not None:
         choice("kind", kind, tuple(KINDS))
     options = {
@@ -152,7 +156,7 @@ def convert_keras(
 
 
 def _layer(source: Any, options: Options, bidirectional: bool) -> list[list[Weights]]:
-    """-> cells by layer (several only for StackedRNNCells) and direction."""
+    """-> cells by layer (more than one for StackedRNNCells) and direction."""
     if callable(getattr(source, "get_weights", None)):
         return _from_layer(source, options)
     if isinstance(source, Mapping):
@@ -175,16 +179,13 @@ def _layer(source: Any, options: Options, bidirectional: bool) -> list[list[Weig
 def _from_layer(layer: Any, options: Options) -> list[list[Weights]]:
     if hasattr(layer, "forward_layer"):
         if layer.merge_mode != "concat":
-            raise ValueError(
-                f"merge_mode must be 'concat', got {layer.merge_mode!r}: "
-                "lnrnn puts the directions side by side"
-            )
+            raise ValueError(f"merge_mode must be 'concat', as in lnrnn, got {layer.merge_mode!r}")
         forward, backward = (_cells_of(part, options, reverse) for part, reverse
                              in ((layer.forward_layer, False), (layer.backward_layer, True)))  # fmt: skip
         if len(forward) != 1 or len(backward) != 1:
             raise ValueError(
-                "a Bidirectional layer of StackedRNNCells is another network: "
-                "its directions meet after the last cell only"
+                "a Bidirectional layer must have one cell in each direction, got StackedRNNCells, whose "
+                "directions meet only after the last cell"
             )
         return [[forward[0], backward[0]]]
     return [[cell] for cell in _cells_of(layer, options, False)]
@@ -193,8 +194,7 @@ def _from_layer(layer: Any, options: Options) -> list[list[Weights]]:
 def _cells_of(layer: Any, options: Options, reverse: bool) -> list[Weights]:
     if getattr(layer, "go_backwards", False) != reverse:
         raise ValueError(
-            "go_backwards=True reads a sequence from its end, and lnrnn does so for the second of two "
-            "directions only"
+            "go_backwards must be False except in the second of two directions, as in lnrnn, got True"
         )
     cell = getattr(layer, "cell", layer)
     return [_from_cell(part, options) for part in getattr(cell, "cells", [cell])]
@@ -204,8 +204,8 @@ def _from_cell(cell: Any, options: Options) -> Weights:
     name, config = type(cell).__name__, cell.get_config()
     kind = next((k for k in KINDS if name in (k, f"{k}Cell")), None)
     if kind is None:
-        raise ValueError(f"no cell of lnrnn is known to compute what {name} of {type(cell).__module__} does")
-    found = {
+        raise ValueError(f"lnrnn knows no cell {name} of {type(cell).__module__}")
+    own = {
         "kind": kind,
         "reset_after": config.get("reset_after"),
         "eps": config.get(KINDS[kind].epsilon),
@@ -213,24 +213,24 @@ def _from_cell(cell: Any, options: Options) -> Weights:
     }
     activation = config.get("activation")
     if "RNN" in kind:
-        found["nonlinearity"] = "identity" if activation == "linear" else activation
+        own["nonlinearity"] = "identity" if activation == "linear" else activation
     elif activation != "tanh" or config.get("recurrent_activation") != "sigmoid":
         raise ValueError(
             "activation must be 'tanh' and recurrent_activation 'sigmoid', as in every gated cell of lnrnn, "
             f"got {activation!r} and {config.get('recurrent_activation')!r}"
         )
-    for option, value in found.items():
+    for option, value in own.items():
         if options[option] is not None and options[option] != value:
-            raise ValueError(f"{option} of the layer is {value!r}, got {options[option]!r}")
+            raise ValueError(f"{option} must be the layer's {value!r}, got {options[option]!r}")
     arrays = [array(f"weights[{i}]", w) for i, w in enumerate(cell.get_weights())]
-    return _cell(_named(arrays, kind), found)
+    return _cell(_named(arrays, kind), own)
 
 
 # --- names --------------------------------------------------------------------------------------------------
 
 
 def _named(arrays: Sequence[Array], kind: str | None) -> dict[str, Array]:
-    """Gives the weights of one cell, in the order of get_weights(), their names."""
+    """Names the weights of one cell, which are in the order of get_weights()."""
     gates = arrays[1].shape[1] // max(arrays[1].shape[0], 1) if len(arrays) > 1 and arrays[1].ndim == 2 else 0
     fitting = []
     for name, k in KINDS.items():
@@ -239,18 +239,18 @@ def _named(arrays: Sequence[Array], kind: str | None) -> dict[str, Array]:
             fitting.append(k)
     shapes = [w.shape for w in arrays]
     if not fitting:
-        raise ValueError(f"weights of {kind or 'a known cell'}: unexpected number or shapes, got {shapes}")
+        raise ValueError(f"weights must be those of {kind or 'a known cell'}, got arrays of shapes {shapes}")
     if len(fitting) > 1:
         raise ValueError(
-            f"weights of shapes {shapes} may be of a SimpleRNN or a LayerNormSimpleRNNCell: "
-            "give kind=, or names"
+            f"kind must be given for weights of shapes {shapes}, which a SimpleRNN and a "
+            "LayerNormSimpleRNNCell may have; or give names"
         )
     names = [n for n in fitting[0].shapes if n != "bias" or len(arrays) == len(fitting[0].shapes)]
     return dict(zip(names, arrays, strict=True))
 
 
 def _leaves(weights: Mapping[str, Any]) -> dict[str, Array]:
-    """By leaf: the entry "rnn/lstm_cell/kernel:0" is "kernel"; what all names have in common says nothing."""
+    """By last part: the entry "rnn/lstm_cell/kernel:0" is "kernel". First parts in common are removed."""
     split = {name: str(name).removesuffix(":0").replace(".", "/").split("/") for name in weights}
     while (
         all(len(parts) > 1 for parts in split.values()) and len({parts[0] for parts in split.values()}) == 1
@@ -260,7 +260,7 @@ def _leaves(weights: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def _by_direction(weights: dict[str, Array], bidirectional: bool) -> list[dict[str, Array]]:
-    """Names that begin with forward_ and backward_ are those of Bidirectional."""
+    """Bidirectional's names begin with forward_ and backward_."""
     ways = ("forward_", "backward_")
     if not any(name.startswith(way) for name in weights for way in ways):
         if bidirectional:
@@ -270,7 +270,7 @@ def _by_direction(weights: dict[str, Array], bidirectional: bool) -> list[dict[s
     stray = sorted(name for name in weights if not name.startswith(ways))
     if stray or len({name.split("_")[0] for name in weights}) == 1:
         raise ValueError(
-            "names must begin with forward_ or backward_, and there must be both: "
+            "names must begin with forward_ or backward_, with some of each, got "
             + ", ".join(stray or sorted(weights))
         )
     return [_leaves({name: w for name, w in weights.items() if name.startswith(way)}) for way in ways]
@@ -279,9 +279,8 @@ def _by_direction(weights: dict[str, Array], bidirectional: bool) -> list[dict[s
 def _cell(weights: dict[str, Array], options: Options) -> Weights:
     names = set(weights)
     fitting = {k: v for k, v in KINDS.items() if v.fits(names) and options["kind"] in (None, k)}
-    if (
-        "kernel" in weights and weights["kernel"].ndim == 2 and len(fitting) > 1
-    ):  # SimpleRNN, LSTM, GRU: by size
+    if "kernel" in weights and weights["kernel"].ndim == 2 and len(fitting) > 1:
+        # SimpleRNN, LSTM, GRU: the sizes decide.
         hidden, columns = weights["recurrent_kernel"].shape[0], weights["kernel"].shape[1]
         fitting = {
             k: v for k, v in fitting.items() if {"SimpleRNN": 1, "GRU": 3, "LSTM": 4}[k] * hidden == columns
@@ -291,7 +290,7 @@ def _cell(weights: dict[str, Array], options: Options) -> Weights:
             f"{k}: {', '.join(KINDS[k].shapes)}" for k in KINDS if options["kind"] in (None, k)
         )
         raise ValueError(
-            f"these weights are of no known cell: {', '.join(sorted(names))} (known are {wanted})"
+            f"weights must be those of a known cell, got {', '.join(sorted(names))}; known are {wanted}"
         )
     ((name, kind),) = fitting.items()
     shapes = dict(kind.shapes)
@@ -304,6 +303,6 @@ def _cell(weights: dict[str, Array], options: Options) -> Weights:
         ("nonlinearity", "RNN" in name),
     ):
         if options[option] is not None and not owner:
-            raise ValueError(f"{option} means nothing for {name}, got {options[option]!r}")
+            raise ValueError(f"{option} must be None for {name}, got {options[option]!r}")
     eps = kind.eps if options["eps"] is None else options["eps"]
     return kind.convert(weights, {**options, "eps": eps})

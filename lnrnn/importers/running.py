@@ -1,16 +1,17 @@
-"""Somebody's module, run in the ways in which people have theirs called; and that nothing of it changes.
+"""Runs a module in the ways in which people call modules, and restores it afterwards.
 
-Nothing here imports torch: where there is a module there is torch in sys.modules.
+This file does not import torch: if there is a module, torch is in sys.modules.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,13 @@ from .weights import Array
 
 @dataclass(frozen=True)
 class Answer:
-    """What a module made of an input. x (T, B, I) and y (T, B, directions * H): time first, whatever the
-    module's own order of axes is, which batch_first says: None for a cell, which takes one step at a time.
-    states: h, or h and c, at the end, (layers * directions, B, H) each, or nothing where it is not told in a
-    usual way. way: which of the ways that `_states` has of giving a state, or those of `_step_by_step`."""
+    """The outputs of a module, and how it was called.
+
+    x (T, B, I), y (T, B, directions * H). states: the last h, or h and c, (layers * directions, B, H) each;
+    none if the module does not return them in a usual way. batch_first: the module's order of axes, None
+    for a cell, which takes one step at a time. way: the number of its arguments in `arguments`; for a cell,
+    whether h and c are packed.
+    """
 
     x: Array
     y: Array
@@ -35,8 +39,11 @@ class Answer:
 
 
 def answers(module: Any, model: Any, x: Array | None, like: Any, failures: list[str]) -> Iterator[Answer]:
-    """The module run in each way that modules are called, on x or random input. like: a tensor of its device
-    and dtype. failures: gets a line for each that does not run, or gives nothing of the right shape."""
+    """Runs a module in each usual way, on x or random input.
+
+    like: a tensor with its device and dtype. failures: gets a line for each call that raises, or returns
+    nothing of the right shape.
+    """
     torch = sys.modules["torch"]
     orders = (model.batch_first, not model.batch_first)
     if x is None:
@@ -51,136 +58,191 @@ def answers(module: Any, model: Any, x: Array | None, like: Any, failures: list[
     def tensor(array: Array) -> Any:
         return torch.tensor(array, device=like.device, dtype=like.dtype)
 
-    def run(what: str, call: Callable[[], Any]) -> Any:
+    def run(text: str, call: Callable[[], Any]) -> Any:
         try:
             with unchanged(module, torch):
                 return call()
-        except Exception as error:  # whatever a module raises that is called in another way than its own
+        except Exception as error:  # modules raise anything if they are called otherwise than they expect
             line = next(iter(str(error).strip().splitlines()), "")
-            failures.append(f"{what}: {type(error).__name__}: {line[:120]}")
+            failures.append(f"{text}: {type(error).__name__}: {line[:120]}")
         return None
 
     for order, own in given:
-        own = numbers(tensor(own)).astype(np.float32)  # as the module gets it
+        own = numbers(tensor(own)).astype(np.float32)  # rounded to the module's dtype
         batch = own.shape[not order] if own.ndim == 3 else None
-        for way, (what, state) in enumerate(_states(model, batch, tensor)):
-            found = run(f"module(x{what})", partial(_outcome, module, tensor(own), *state))
-            answer = None if found is None else _read(found, model, own, order, way)
+        for way, templates in enumerate(_arguments(model, batch)):
+            states = _first_states(model, batch, tensor, None) if len(templates) and batch is not None else []
+            text = f"module(x{''.join(', ' + name_of(template) for template in templates)})"
+            result = run(text, partial(_outcome, module, tensor(own), *filled(templates, states)))
+            answer = None if result is None else _read(result, model, own, order, way)
             if answer is not None:
                 yield answer
-            elif found is not None:
-                failures.append(f"module(x{what}): no tensor of shape {_shape(model, own)} comes out")
+            elif result is not None:
+                failures.append(f"{text}: it returns no tensor of shape {_shape(model, own)}")
     if model.num_layers * model.num_directions > 1:
         return
     for _, own in given[:1]:
         if own.ndim == 3:
             sequence = time_first(own, orders[0] if x is None else False)
-        else:  # what a cell takes at one step; the first alone would not show what it carries on
+        else:  # the input of a cell at one step, repeated, because one step would not show the carried state
             sequence = np.repeat(own[None], STEPS, 0)
         for packed in (True, False):
-            steps_ = [tensor(v) for v in sequence]
-            y = run("a step", partial(_step_by_step, module, model, steps_, packed, _zeros(model, steps_[0])))
-            if y is not None:
-                yield Answer(sequence, y, None, way=packed)
+            inputs = [tensor(v) for v in sequence]
+            zeros = _zeros(model, inputs[0])
+            ys = run("a step", partial(step_by_step, module, inputs, zeros, packed))
+            if ys is not None:
+                yield Answer(sequence, np.array([numbers(y) for y in ys]), None, way=packed)
 
 
 def _shape(model: Any, x: Array) -> tuple[int, ...]:
-    """That of y, for x in the same order of axes."""
+    """The shape of y, for x in the same order of axes."""
     return (*x.shape[:-1], model.num_directions * model.hidden_size)
 
 
-def _read(found: list[Any], model: Any, own: Array, order: bool, way: int) -> Answer | None:
-    """What a call gave for x as the module takes it; None if there is no y."""
-    at = next((i for i, t in enumerate(found) if tuple(t.shape) == _shape(model, own)), None)
+def _read(result: list[Any], model: Any, own: Array, order: bool, way: int) -> Answer | None:
+    """The outputs of a call with x in the module's order of axes; None if there is no y."""
+    at = next((i for i, t in enumerate(result) if tuple(t.shape) == _shape(model, own)), None)
     if at is None:
         return None
-    y = numbers(found.pop(at))
+    y = numbers(result.pop(at))
     if own.ndim == 2:
         return Answer(own[:, None], y[:, None], model.batch_first, way=way)
-    ends = _last_states(found, model, own.shape[not order])
+    ends = _last_states(result, model, own.shape[not order])
     return Answer(time_first(own, order), time_first(y, order), order, ends, way)
 
 
-def again(module: Any, model: Any, answer: Answer, probe: Probe) -> Answer:
-    """The module run on a probe in the way that gave an answer."""
+def rerun(module: Any, model: Any, answer: Answer, probe: Probe) -> Answer:
+    """Runs the module on a probe, called as for the answer."""
     torch, own_kind = sys.modules["torch"], like(module)
 
     def tensor(array: Array) -> Any:
         return torch.tensor(array, device=own_kind.device, dtype=own_kind.dtype)
 
-    x = numbers(tensor(probe.x))  # as the module gets it
+    x = numbers(tensor(probe.x))  # rounded to the module's dtype
     if answer.batch_first is None:
         steps = [tensor(v) for v in x]
         states = _zeros(model, steps[0]) if probe.states is None else [tensor(s[0]) for s in probe.states]
-        return Answer(x, _step_by_step(module, model, steps, bool(answer.way), states), None, (), answer.way)
-    own = time_first(x, answer.batch_first)
-    _, state = list(_states(model, x.shape[1], tensor, probe.states))[answer.way]
-    found = _outcome(module, tensor(own), *state)
-    read = _read(found, model, own, answer.batch_first, answer.way)
-    if read is None:  # of another shape than all the network gives
+        ys = step_by_step(module, steps, states, bool(answer.way))
+        return Answer(x, np.array([numbers(y) for y in ys]), None, (), answer.way)
+    own, batch = time_first(x, answer.batch_first), x.shape[1]
+    templates = list(_arguments(model, batch))[answer.way]
+    states = _first_states(model, batch, tensor, probe.states)
+    result = _outcome(module, tensor(own), *filled(templates, states))
+    read = _read(result, model, own, answer.batch_first, answer.way)
+    if read is None:  # y has another shape than the network's
         return replace(answer, x=x, y=np.zeros((0, 0, 0)), states=())
     return read
 
 
 def _outcome(module: Any, *arguments: Any) -> list[Any]:
-    """The tensors that a call of the module returns."""
+    """The tensors that a call returns."""
     return list(tensors(module(*arguments)))
 
 
 def _zeros(model: Any, x: Any) -> list[Any]:
-    """A cell's first state for x (B, I)."""
+    """A cell's first state for x (B, I), of zeros."""
     return [x.new_zeros((len(x), model.hidden_size))] * architecture(model).cell.states
 
 
-def _step_by_step(module: Any, model: Any, steps: list[Any], packed: bool, state: list[Any]) -> Array:
-    """A cell over the steps, each x (B, I), from h, or h and c. packed: whether these come as one
-    argument."""
-    shape, kinds, outputs = (len(steps[0]), model.hidden_size), len(state), []
+def _first_states(
+    model: Any, batch: int, tensor: Callable[[Array], Any], given: Sequence[Array] | None
+) -> list[Any]:
+    """New tensors of h, or h and c, (layers * directions, B, H) each, from arrays or None for zeros."""
+    shape = model.num_layers * model.num_directions, batch, model.hidden_size
+    zeros = [np.zeros(shape, np.float32)] * architecture(model).cell.states
+    return [tensor(state) for state in (zeros if given is None else given)]
+
+
+def step_by_step(
+    module: Any, steps: Iterable[Any], state: Sequence[Any], packed: bool, state_first: bool = False
+) -> list[Any]:
+    """Runs a cell over steps x (B, I), from h, or h and c, (B, H) each. -> h of each step.
+
+    The calls are module(x, h), module(x, h, c), or if packed module(x, (h, c)); with state_first the state
+    stands before x.
+    """
+    kinds, shape, outputs = len(state), tuple(state[0].shape), []
     for x in steps:
-        found = list(tensors(module(x, tuple(state)) if packed and kinds > 1 else module(x, *state)))
-        if len(found) < kinds or any(tuple(t.shape) != shape for t in found):
-            raise ValueError(f"a step gives tensors of shapes {[tuple(t.shape) for t in found]}")
-        state = found[-kinds:]  # it returns (h, c), or (h, (h, c)); or h, or (h, h)
-        outputs.append(numbers(found[0]))
-    return np.array(outputs)
+        given = (tuple(state),) if packed and kinds > 1 else tuple(state)
+        result = list(tensors(module(*given, x) if state_first else module(x, *given)))
+        if len(result) < kinds or any(tuple(t.shape) != shape for t in result):
+            raise ValueError(f"a step returns tensors of shapes {[tuple(t.shape) for t in result]}")
+        state = result[-kinds:]  # it returns (h, c) or (h, (h, c)); for one state h or (h, h)
+        outputs.append(result[0])
+    return outputs
 
 
-GIVEN = 2  # before it stand the ways of _states in which no state is given
+# --- arguments ----------------------------------------------------------------------------------------------
+
+GIVEN = 2  # the first two of `arguments` give no state
 
 
-def _states(
-    model: Any, batch: int | None, tensor: Callable[[Array], Any], given: Sequence[Array] | None = None
-) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """How modules take the first state, beside x, and how to say it: not at all, None, as torch.nn does, and
-    a cell's state for each layer and direction, as fastrnns does. batch: sequences in x, None for one without
-    an axis for it. given: h, or h and c, (layers * directions, B, H) each, or None for zeros."""
-    yield "", ()
-    yield ", None", (None,)
-    if batch is None:
-        return
-    layers, directions = model.num_layers, model.num_directions
-    shape, kinds = (layers * directions, batch, model.hidden_size), architecture(model).cell.states
-    whole = [np.zeros(shape, np.float32)] * kinds if given is None else given
+@dataclass(frozen=True)
+class Leaf:
+    """A tensor in an argument or a result: y (kind None), h (kind 0) or c (kind 1).
 
-    def of(at: Any) -> Any:
-        parts = tuple(tensor(part[at]) for part in whole)
-        return parts if kinds > 1 else parts[0]
+    place: the number of a layer and direction, for a state (B, H); None for all, (layers * directions, B, H).
+    """
 
-    yield ", state", (of(slice(None)),)
+    kind: int | None = None
+    place: int | None = None
+
+
+def arguments(kinds: int, layers: int, directions: int) -> Iterator[tuple[Any, ...]]:
+    """The usual arguments of a layer or stack after x, with Leafs for the tensors of the first state.
+
+    kinds: 1 for h, 2 for h and c. The state is left out, None, as in torch.nn, or a cell's state. It may also
+    be two arguments, or a list of the layers' states, of the directions' states, or of both.
+    """
+
+    def cell(place: int | None) -> Any:
+        leaves = tuple(Leaf(kind, place) for kind in range(kinds))
+        return leaves if kinds > 1 else leaves[0]
+
+    yield ()
+    yield (None,)
+    yield (cell(None),)
     if layers * directions == 1:
-        yield ", state", (of(0),)
-    nested = [[of(k * directions + d) for d in range(directions)] for k in range(layers)]
+        yield (cell(0),)
     if directions == 1:
-        yield ", states", ([states[0] for states in nested],)
+        yield ([cell(k) for k in range(layers)],)
     else:
-        yield ", states", (nested,)
+        yield ([[cell(k * directions + d) for d in range(directions)] for k in range(layers)],)
         if layers == 1:
-            yield ", states", (nested[0],)
+            yield ([cell(d) for d in range(directions)],)
+    if layers * directions == 1 and kinds > 1:
+        yield cell(0)
+
+
+def _arguments(model: Any, batch: int | None) -> Iterator[tuple[Any, ...]]:
+    """batch: None for x without an axis of sequences, which takes no state."""
+    ways = arguments(architecture(model).cell.states, model.num_layers, model.num_directions)
+    return ways if batch is not None else islice(ways, GIVEN)
+
+
+def filled(template: Any, states: Sequence[Any]) -> Any:
+    """A template with its Leafs replaced. states: h, or h and c, (layers * directions, B, H) each."""
+    if isinstance(template, Leaf):
+        whole = states[template.kind or 0]
+        return whole if template.place is None else whole[template.place]
+    return None if template is None else type(template)(filled(part, states) for part in template)
+
+
+def name_of(template: Any) -> str:
+    """An argument's name, for messages."""
+    if template is None:
+        return "None"
+    return "states" if isinstance(template, list) else "state"
+
+
+# --- results ------------------------------------------------------------------------------------------------
 
 
 def _last_states(tensors: list[Any], model: Any, batch: int | None) -> tuple[Array, ...]:
-    """h, or h and c, of what came out beside y: as torch.nn returns them, or as a cell's for each layer and
-    direction. Nothing if it is anything else."""
+    """h, or h and c, from the tensors after y: as in torch.nn, or as a cell's for each layer and direction.
+
+    Empty for anything else.
+    """
     kinds, places = architecture(model).cell.states, model.num_layers * model.num_directions
     shapes = [tuple(t.shape) for t in tensors]
     if shapes == [(places, batch, model.hidden_size)] * kinds:
@@ -191,7 +253,7 @@ def _last_states(tensors: list[Any], model: Any, batch: int | None) -> tuple[Arr
 
 
 def tensors(result: Any) -> Iterator[Any]:
-    """The tensors in what a module returned, in their order."""
+    """The tensors in the result of a module, in order."""
     if isinstance(result, sys.modules["torch"].Tensor):
         yield result
     elif isinstance(result, (tuple, list, Mapping)):
@@ -200,23 +262,25 @@ def tensors(result: Any) -> Iterator[Any]:
 
 
 def numbers(t: Any) -> Array:
-    found: Array = t.detach().cpu().double().numpy()
-    return found
+    result: Array = t.detach().cpu().double().numpy()
+    return result
 
 
 @contextmanager
 def unchanged(module: Any, torch: Any) -> Iterator[None]:
-    """In evaluation mode, without gradients. Afterwards torch's random state and the module's flags,
-    attributes, parameters and buffers are what they were before, and so are the dicts, lists and sets of
-    its attributes, also inside one another."""
+    """Runs the body with the module in evaluation mode and without gradients, and restores the module.
+
+    This includes torch's random state, flags, attributes, parameters and buffers. The contents of dicts,
+    lists and sets in attributes are restored at any depth.
+    """
     parts = list(module.modules())
     flags = [part.training for part in parts]
     inner = ("_parameters", "_buffers", "_modules")
     own = [d for part in parts for d in (vars(part), *map(vars(part).get, inner)) if isinstance(d, dict)]
     before = [dict(d) for d in own]
     values = [v for d in before for v in d.values()]
-    containers: dict[int, tuple[Any, Any]] = {id(d): (d, d) for d in own}  # each, and a copy of it
-    for value in values:  # which gets more on the way
+    containers: dict[int, tuple[Any, Any]] = {id(d): (d, d) for d in own}  # each with a copy of it
+    for value in values:  # the loop appends to values
         if isinstance(value, _CONTAINERS) and id(value) not in containers:
             copy = dict(value) if isinstance(value, dict) else list(value)
             containers[id(value)] = value, copy
@@ -248,7 +312,7 @@ _CONTAINERS = dict, list, set, deque, tuple
 
 
 def _refill(container: Any, contents: Any) -> None:
-    """Has a container hold what it held, if it does not."""
+    """Restores the contents of a container if they changed."""
     if isinstance(container, dict):
         if list(map(id, container)) != list(map(id, contents)) or any(
             container[key] is not value for key, value in contents.items()
@@ -261,5 +325,5 @@ def _refill(container: Any, contents: Any) -> None:
 
 
 def time_first(x: Array, batch_first: bool | None) -> Array:
-    """From the order of axes that batch_first says to time first, or back."""
+    """Between the order of axes that batch_first names and time first."""
     return x.swapaxes(0, 1) if batch_first else x

@@ -1,6 +1,7 @@
-"""The cells that people train in torch, one function each: their parameters in, lnrnn's out. The equations
-are in the sources named; the comments say only where they differ from what lnrnn's placement of the same name
-does."""
+"""The cells that people train in torch, and one function for each that converts its parameters.
+
+The sources named have the equations. Comments only name differences from lnrnn's placement of the same name.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +20,12 @@ Arrays = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class System:
-    """name: its kind, and which of its cells. shapes: every parameter of a cell and its shape, as
-    check_shapes wants them. optional: those that may be absent, all together. options: the arguments of
-    from_torch that mean something here. batch_first: how its layers take x."""
+    """A kind of cell.
+
+    name: its kind, and which cell of the kind. shapes: of all parameters of a cell, for check_shapes.
+    optional: parameters that may be absent, all together. options: the arguments of from_torch that apply.
+    batch_first: the axes of its layers' x.
+    """
 
     name: str
     shapes: dict[str, tuple[str, ...]]
@@ -46,13 +50,16 @@ def _torch(p: Arrays, options: Mapping[str, Any]) -> Weights:
     rows, hidden = p["weight_hh"].shape
     cell = next((cell.name for cell in (RNN, LSTM, GRU) if rows == cell.gates * hidden), None)
     if cell is None:
-        raise ValueError(f"weight_hh {p['weight_hh'].shape} is of no RNN (H, H), GRU (3H, H) or LSTM (4H, H)")
+        raise ValueError(
+            "weight_hh must be of shape (H, H) for an RNN, (3H, H) for a GRU or (4H, H) for an LSTM, got "
+            f"{p['weight_hh'].shape}"
+        )
     nonlinearity = options["nonlinearity"]
     if cell != "RNN" and nonlinearity is not None:
-        raise ValueError(f"nonlinearity is for an RNN, and these are weights of {cell}")
+        raise ValueError(f"nonlinearity must be None for weights of {cell}, got {nonlinearity!r}")
     if cell == "RNN" and nonlinearity is None:
         raise ValueError(
-            "a state dict does not say which nonlinearity an RNN has: give nonlinearity='tanh' or 'relu'"
+            "nonlinearity must be given for the state dict of an RNN, got None; it is 'tanh' or 'relu'"
         )
     return Weights(cell, None, "bias_ih" in p, dict(p), nonlinearity)
 
@@ -143,7 +150,7 @@ def _icefall(cell: str, gates: tuple[str, ...]) -> Callable[[Arrays, Mapping[str
     return convert
 
 
-# What icefall's GRU calls i is the update gate, torch's z.
+# icefall's GRU names the update gate i, and torch names it z.
 ICEFALL_LSTM = System(
     "icefall LSTM",
     {"weight_hh": ("4H", "H"), "weight_ih": ("4H", "I"), "bias_ih": ("4H",), "bias_hh": ("4H",)}
@@ -167,11 +174,10 @@ ICEFALL_GRU = System(
 
 
 def _haste_zoneout(options: Mapping[str, Any]) -> float:
-    """At inference haste mixes h as `Network.zoneout` does, h_t = zoneout h_{t-1} + (1 - zoneout) h', and
-    leaves c as it is."""
+    """At inference haste mixes h, but not c: h_t = zoneout h_{t-1} + (1 - zoneout) h'."""
     if options["zoneout"] is None:
         raise ValueError(
-            "haste's zoneout acts at inference too and is not in a state dict: give zoneout=, or the module"
+            "zoneout must be given for a state dict of haste, as it acts at inference; or give the module"
         )
     rate: float = options["zoneout"]
     return rate

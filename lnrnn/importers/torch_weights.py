@@ -1,4 +1,4 @@
-"""State dicts and modules of torch, whoever wrote the cell. Nothing here imports torch."""
+"""State dicts and modules of torch, from any author. This file does not import torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PROJECTION = re.compile(r"weight_hr(_l\d+(_reverse)?)?")
 
 
 class UnknownCell(ValueError):
-    """The parameters are those of no one system's cells."""
+    """The parameters do not belong to the cells of exactly one system."""
 
 
 def convert_torch(
@@ -42,7 +42,7 @@ def convert_torch(
     zoneout: float | None = None,
     batch_first: bool | None = None,
 ) -> Converted:
-    """What `from_torch` makes a model of; the arguments are explained there."""
+    """The conversion of `from_torch`, which explains the arguments."""
     if kind is not None:
         choice("kind", kind, KINDS)
     given = {
@@ -60,7 +60,7 @@ def convert_torch(
                 "module_or_state_dict", "a torch module, or a mapping of names to tensors or arrays", source
             )
         if prefix:
-            raise ValueError("prefix is for a state dict: of a module, give the part itself")
+            raise ValueError(f"prefix must be empty with a module, got {prefix!r}; give the part itself")
         state = source.state_dict()
     if names is not None:
         state = _renamed(state, names)
@@ -69,7 +69,7 @@ def convert_torch(
             raise bad_type("prefix", "a string", prefix)
         state = {name.removeprefix(prefix): v for name, v in state.items() if str(name).startswith(prefix)}
         if not state:
-            raise ValueError(f"prefix {prefix!r} begins no key; the keys are {_shown(source)}")
+            raise ValueError(f"prefix must begin some keys, got {prefix!r}; the keys are {_shown(source)}")
     if not state or not all(isinstance(name, str) for name in state):
         raise ValueError(f"a state dict must have names of parameters as keys, got {_shown(state)}")
     inner = inner_hint(state)
@@ -83,17 +83,16 @@ def convert_torch(
     if norm is not None and not own and not isinstance(norm, str):
         eps = getattr(norm, "eps", None)
         if given["eps"] not in (None, eps):
-            raise ValueError(f"eps is part of norm, got eps={given['eps']} and norm={norm}")
+            raise ValueError(f"eps must be None or the norm's, got {given['eps']} and norm={norm}")
         given["eps"] = eps
-    if module and (own or known_cells(state)):  # else `_cells` says what is known in it
+    if module and (own or known_cells(state)):  # else `_cells` names the parts that are known
         given = _options(source, given)
     if own:
         return _own(source, state, norm, given)
     projection = sorted(filter(_PROJECTION.fullmatch, (name.rpartition(".")[2] for name in state)))
     if projection:
         raise ValueError(
-            "a cell with a projection (proj_size > 0) is another equation, and not supported: "
-            + _shown(projection)
+            "proj_size must be 0, got a projection, which is another equation: " + _shown(projection)
         )
     converted = _cells(state, kind, norm, given, None if module else prefix)
     rate = getattr(source, "dropout", 0.0) if module and converted.system == TORCH.name else 0.0
@@ -103,49 +102,47 @@ def convert_torch(
 
 
 def _renamed(state: Mapping[str, Any], names: Any) -> dict[str, Any]:
-    """The state dict with the keys that `names` says, {"theirs": "ours"}."""
+    """The state dict with some keys renamed. names: {"theirs": "ours"}."""
     if not isinstance(names, Mapping) or not all(isinstance(n, str) for pair in names.items() for n in pair):
         raise bad_type("names", "a mapping of the state dict's keys to the names to read them as", names)
     for name in names:
         if name not in state:
             near = get_close_matches(name, list(map(str, state)), 1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; the keys are {_shown(state)}"
-            raise ValueError(f"names has {name!r}, which is no key of the state dict{hint}")
-    found: dict[str, str] = {}
+            raise ValueError(f"names must have keys of the state dict, got {name!r}{hint}")
+    keys: dict[str, str] = {}
     for name in state:
         new = names.get(name, name)
-        if new in found:
-            raise ValueError(f"names makes {new!r} of two keys, {found[new]!r} and {name!r}")
-        found[new] = name
-    return {new: state[name] for new, name in found.items()}
+        if new in keys:
+            raise ValueError(f"names must keep names unique, got {new!r} for {keys[new]!r} and {name!r}")
+        keys[new] = name
+    return {new: state[name] for new, name in keys.items()}
 
 
 # --- options ------------------------------------------------------------------------------------------------
 
 
 def _options(module: Any, given: dict[str, Any]) -> dict[str, Any]:
-    """The options that a module carries; an argument that says otherwise is refused."""
-    found: dict[str, set[Any]] = {name: set() for name in given}
+    """The options of a module. An argument that contradicts the module is refused."""
+    by_name: dict[str, set[Any]] = {name: set() for name in given}
     bare = []
     for name, part in module.named_modules():
         if hasattr(part, "normalized_shape"):
-            found["eps"].add(getattr(part, "eps", None))
+            by_name["eps"].add(getattr(part, "eps", None))
             if not hasattr(part, "eps"):
                 bare.append(name)
         for option in ("nonlinearity", "zoneout", "batch_first"):
             value = getattr(part, option, None)
-            if isinstance(
-                value, (str, bool, int, float)
-            ):  # a module of somebody's may use the name for another thing
-                found[option].add(value)
+            if isinstance(value, (str, bool, int, float)):  # the name may also have another meaning
+                by_name[option].add(value)
     if bare:
         if given["eps"] is None:
             raise ValueError(
-                f"the norms {_shown(bare)} have no eps: give it (that of fastrnns, decomposed, adds 0)"
+                f"eps must be given for the norms {_shown(bare)}, which have none (fastrnns, decomposed: 0)"
             )
-        found["eps"].discard(None)
+        by_name["eps"].discard(None)
     options = {}
-    for name, values in found.items():
+    for name, values in by_name.items():
         if given[name] is not None:
             values = values | {given[name]}
         if len(values) > 1:
@@ -179,7 +176,7 @@ def _place(name: str) -> tuple[int, int, str]:
 
 
 def _differences(system: System, leaves: set[str]) -> tuple[list[str], list[str]]:
-    """-> what a cell of that system lacks, and what it would have too much."""
+    """-> the parameters that a cell of that system lacks, and the ones that it has in addition."""
     required = set(system.shapes)
     if not leaves & set(system.optional):
         required -= set(system.optional)
@@ -187,7 +184,7 @@ def _differences(system: System, leaves: set[str]) -> tuple[list[str], list[str]
 
 
 def known_cells(names: Collection[str]) -> bool:
-    """Whether parameters of these names are those of one system's cells, or of a network of them."""
+    """Whether these are the names of parameters of one system's cells, or of a network of them."""
     try:
         leaves = {_place(name)[2] for name in names}
     except ValueError:
@@ -196,8 +193,10 @@ def known_cells(names: Collection[str]) -> bool:
 
 
 def _system(names: Collection[str], kind: str | None, prefix: str | None) -> System:
-    """The system whose cells have these parameters. prefix: what was taken off the keys of a state dict;
-    None: a module's."""
+    """The system whose cells have these parameters.
+
+    prefix: the prefix removed from the keys of a state dict; None for a module.
+    """
     kind = "fastrnns" if kind == "nemo" else kind
     systems = [s for s in SYSTEMS if kind in (None, s.name.split()[0])]
     leaves = {_place(name)[2] for name in names}
@@ -212,13 +211,13 @@ def _system(names: Collection[str], kind: str | None, prefix: str | None) -> Sys
         ]
     else:
         shown = [f"prefix={prefix + part!r}" for part in inner]
-    hint = f"; what a part of it has is known: give {' or '.join(shown)}" if inner else ""
+    hint = f"; from_torch knows a part of it: give {' or '.join(shown)}" if inner else ""
     error: type[ValueError] = ValueError if inner else UnknownCell
-    what, other = ("module" if prefix is None else "state dict"), ""
+    source, other = ("module" if prefix is None else "state dict"), ""
     if prefix is not None and not inner:
         other = (
-            "; of a cell of your own give the module, which can be run, or names= where only names differ "
-            "(one matrix for x and h as two: shapes do not tell which columns are whose)"
+            "; for a cell of your own give the module, which can be run, or names= if only names differ "
+            "(a matrix for both x and h cannot be split: its shape does not show which columns are for x)"
         )
     near = min(systems, key=lambda s: sum(map(len, _differences(s, leaves))))
     missing, unexpected = _differences(near, leaves)
@@ -227,21 +226,20 @@ def _system(names: Collection[str], kind: str | None, prefix: str | None) -> Sys
     parts = [f"missing {_shown(missing)}"] * bool(missing) + [f"unexpected {_shown(unexpected)}"] * bool(
         unexpected
     )
-    raise error(f"the {what} is nearest to {near.name}'s, but does not fit: {'; '.join(parts)}{hint}{other}")
+    raise error(f"the {source} is nearest to {near.name}'s, but differs: {'; '.join(parts)}{hint}{other}")
 
 
 def _parts(names: Collection[str], systems: list[System]) -> list[str]:
-    """The prefixes under which there is a known cell, or a network of them; of one within another the
-    outer."""
-    found: list[str] = []
+    """The prefixes of known cells and of networks of them, without prefixes inside others."""
+    result: list[str] = []
     for prefix in sorted({name[: dot.end()] for name in names for dot in re.finditer(r"\.", name)}, key=len):
         own = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
-        if prefix.startswith(tuple(found)) or not all(own):
+        if prefix.startswith(tuple(result)) or not all(own):
             continue
         leaves = {_place(name)[2] for name in own}
         if any(map(_LNRNN.fullmatch, own)) or any(not any(_differences(s, leaves)) for s in systems):
-            found.append(prefix)
-    return sorted(found)
+            result.append(prefix)
+    return sorted(result)
 
 
 def _cells(
@@ -259,19 +257,22 @@ def _cells(
     directions = 1 + max(direction for _, direction in parts)
     layers = 1 + max(layer for layer, _ in parts)
     if layers > len(state):
-        raise ValueError(f"keys name layer {layers - 1}, and there are {len(state)} keys: {_shown(state)}")
+        raise ValueError(
+            f"keys must name all layers below the last, got layer {layers - 1} in {len(state)} keys: "
+            f"{_shown(state)}"
+        )
     places = [(k, d) for k in range(layers) for d in range(directions)]
     missing = [f"{leaf} of layer {k}" + f", direction {d}" * (directions > 1)
                for k, d in places for leaf in leaves if leaf not in parts.get((k, d), {})]  # fmt: skip
     if missing:
-        raise ValueError(f"the state dict ({system.name}) has gaps: missing {_shown(missing)}")
+        raise ValueError(f"the state dict ({system.name}) is incomplete: missing {_shown(missing)}")
     for name in ("eps", "nonlinearity", "zoneout"):
         if (
             options[name] is not None
             and name not in system.options
             and not (name == "eps" and norm is not None)
         ):
-            raise ValueError(f"{name} means nothing for a cell of {system.name}, got {options[name]!r}")
+            raise ValueError(f"{name} must be None for a cell of {system.name}, got {options[name]!r}")
     cells: list[Weights] = []
     for place in places:
         keys = parts[place]
@@ -293,11 +294,10 @@ def _cells(
 
 
 def _own(source: Any, state: Mapping[str, Any], norm: Any, options: dict[str, Any]) -> Converted:
-    """A module of lnrnn.torch, or a state dict with lnrnn's names; the model checks names and shapes when it
-    loads them."""
+    """A module of lnrnn.torch, or a state dict with lnrnn's names, which the model will check."""
     for name in ("eps", "zoneout"):
         if options[name] is not None and isinstance(source, Mapping):
-            raise ValueError(f"{name} is not for lnrnn's own parameters (eps is part of norm)")
+            raise ValueError(f"{name} must be None for lnrnn's own parameters, got {options[name]!r}")
     arrays = {}
     for name, value in state.items():
         if name.startswith("count"):
@@ -306,13 +306,13 @@ def _own(source: Any, state: Mapping[str, Any], norm: Any, options: dict[str, An
             arrays[name] = array(name, value)
     if hasattr(source, "lnrnn_arguments"):
         if norm is not None:
-            raise ValueError("norm is for a state dict: the module has its own")
+            raise ValueError(f"norm must be None with a module, which has its own, got {norm!r}")
         cell, arguments = source.lnrnn_arguments()
         return Converted(cell, arguments, arrays, "lnrnn")
     if norm is None and any(map(_LNRNN.fullmatch, state)):
         raise ValueError(
-            "a state dict does not say where its norms stand, nor their eps: give norm=, or the module; "
-            + _shown(state)
+            "norm must be given for a state dict with norms, whose places and eps it does not show; "
+            "or give the module; " + _shown(state)
         )
     plain = {leaf: arrays.get(f"{leaf}_l0", np.empty(0)) for leaf in ("weight_hh", "weight_ih")}
     check_shapes(plain, {leaf: TORCH.shapes[leaf] for leaf in plain})

@@ -1,8 +1,8 @@
-"""What every importer ends in: weights with lnrnn's parameter names, put together into one network."""
+"""The common result of all importers: weights with lnrnn's names, which make up one network."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ class Weights:
     """One layer in one direction, in lnrnn's terms.
 
     cell: the name of lnrnn's class. parameters: by lnrnn's names without suffix, gates in lnrnn's order.
-    nonlinearity: of an RNN; None else. zoneout: as `Network.zoneout` takes it.
+    nonlinearity: of an RNN, else None. zoneout: as for `Network.zoneout`.
     """
 
     cell: str
@@ -42,32 +42,45 @@ class Weights:
 
 
 def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
-    """The same parameters inside the norm that was given, where they fit it. ValueError says why they do
-    not. The name "layer" says that there are layer norms, and not where: they stay."""
+    """The same parameters with another norm. Raises ValueError if they do not fit it.
+
+    The name "layer" says only that there are layer norms, so they stay.
+    """
     if isinstance(norm, str) and norm == "layer" and weights.norm is not None:
         return weights
     spec = norm_spec(norm, CELLS[weights.cell])
     if not isinstance(spec, LayerNormSpec) or weights.norm is None:
         has = "no norm" if weights.norm is None else "layer norms"
         raise ValueError(
-            f"norm={norm!r} does not fit: by their names these are parameters of {system}, "
-            f"which has {has} inside"
+            f"norm must fit the parameters, got {norm!r} for parameters of {system}, which has {has} inside"
         )
     wanted = set(vectors(CELLS[weights.cell], weights.hidden_size, spec, weights.bias))
-    found = set(weights.parameters) - {"weight_ih", "weight_hh"}
-    if wanted != found:
-        differ = (("lack", wanted - found), ("also have", found - wanted))
-        parts = " and ".join(f"{what} {', '.join(sorted(names))}" for what, names in differ if names)
+    names = set(weights.parameters) - {"weight_ih", "weight_hh"}
+    if wanted != names:
+        differ = (("lack", wanted - names), ("also have", names - wanted))
+        parts = " and ".join(f"{verb} {', '.join(sorted(some))}" for verb, some in differ if some)
         raise ValueError(
-            f"norm={spec} does not fit the parameters of {system}, which in lnrnn's terms {parts}"
+            f"norm must fit the parameters, got {spec} for parameters of {system}, which with lnrnn's names "
+            f"{parts}"
         )
     return replace(weights, norm=spec)
 
 
+def disturbed(
+    state: Mapping[str, Array], eps: float | np.float32, rng: np.random.Generator
+) -> dict[str, Array]:
+    """The arrays of a state dict, with each number changed by a random eps or -eps of itself."""
+    signs = np.array((-1, 1), np.int8)
+    return {name: v * (1 + eps * rng.choice(signs, v.shape)) if v.dtype.kind == "f" else v
+            for name, v in state.items()}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Converted:
-    """A network before it is made: lnrnn's class by name, the arguments of its constructor, its state dict.
-    system: whose parameters it was made of. zoneout: as `Network.zoneout` takes it."""
+    """The name of lnrnn's class, the arguments of its constructor, and the state dict.
+
+    system: where the parameters come from. zoneout: as for `Network.zoneout`.
+    """
 
     cell: str
     arguments: dict[str, Any]
@@ -81,25 +94,25 @@ class Converted:
         model.zoneout = self.zoneout
         return model
 
+    def disturbed(self, eps: float | np.float32, rng: np.random.Generator) -> Converted:
+        return replace(self, state=disturbed(self.state, eps, rng))
+
 
 def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str = "") -> Converted:
-    """layers[k][d]: layer k in direction d (0, and 1 if there are two). system: whose parameters these
-    were."""
+    """layers[k][d]: layer k in direction d (0, and 1 if there are two). system: where they come from."""
     first = layers[0][0]
     directions = len(layers[0])
     for k, layer in enumerate(layers):
         wide = first.input_size if k == 0 else directions * first.hidden_size
         for weights in layer:
-            for what in ("cell", "norm", "bias", "nonlinearity", "hidden_size"):
-                mine, theirs = getattr(weights, what), getattr(first, what)
+            for name in ("cell", "norm", "bias", "nonlinearity", "hidden_size"):
+                mine, theirs = getattr(weights, name), getattr(first, name)
                 if mine != theirs:
                     raise ValueError(
-                        f"all layers must have the same {what}, got {theirs} and, in layer {k}, {mine}"
+                        f"all layers must have the same {name}, got {theirs} and, in layer {k}, {mine}"
                     )
             if weights.input_size != wide:
-                raise ValueError(
-                    f"layer {k} must take {wide} inputs, its input weights take {weights.input_size}"
-                )
+                raise ValueError(f"layer {k} must take {wide} inputs, got weights for {weights.input_size}")
     arguments: dict[str, Any] = {
         "input_size": first.input_size,
         "hidden_size": first.hidden_size,
@@ -118,31 +131,33 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
 
 
 def array(name: str, value: Any) -> Array:
-    """A parameter as float64 or float32 NumPy: also a torch tensor on any device, of any floating dtype, with
-    a gradient. Nothing of torch is imported for it."""
+    """A parameter as a NumPy array of float64 or float32.
+
+    A torch tensor may be on any device, of any floating dtype, and have a gradient. torch is not imported.
+    """
     if hasattr(value, "detach"):
         if getattr(value, "is_meta", False):
-            raise ValueError(f"{name} is a meta tensor, without numbers: load the weights first")
+            raise ValueError(f"{name} must have numbers, got a meta tensor; load the weights first")
         value = value.detach().cpu()
-        if "bfloat16" in str(value.dtype):  # NumPy has none
+        if "bfloat16" in str(value.dtype):  # NumPy does not have it
             value = value.float()
-    found = real(name, value)
-    if found.dtype.kind not in "f" and found.dtype.name != "bfloat16":
-        raise bad_type(name, "an array of floating-point numbers", found)
-    if found.dtype.itemsize > 4 and found.size:
-        largest = np.abs(found[np.isfinite(found)]).max(initial=0)
+    result = real(name, value)
+    if result.dtype.kind not in "f" and result.dtype.name != "bfloat16":
+        raise bad_type(name, "an array of floating-point numbers", result)
+    if result.dtype.itemsize > 4 and result.size:
+        largest = np.abs(result[np.isfinite(result)]).max(initial=0)
         if largest > np.finfo(np.float32).max:
             raise ValueError(f"{name} must be in float32's range, got {largest:.3g}")
-    return found.astype(np.result_type(np.float32, found.dtype) if found.dtype.kind == "f" else np.float32)
+    return result.astype(np.result_type(np.float32, result.dtype) if result.dtype.kind == "f" else np.float32)
 
 
 def check_shapes(
     arrays: dict[str, Array], shapes: dict[str, tuple[str, ...]], where: str = ""
 ) -> dict[str, int]:
-    """Compares arrays with shapes written as ("4H", "I"). A letter stands for the size where it first stands
-    alone.
+    """Compares arrays with shapes such as ("4H", "I"). -> the size of each letter.
 
-    -> the size of each letter. ValueError names the array (where: what comes before its name).
+    A letter is the size of the first axis that it names alone. where: stands before the array's name in the
+    ValueError.
     """
     sizes: dict[str, int] = {}
     for name, dims in shapes.items():
@@ -161,6 +176,6 @@ def check_shapes(
 
 
 def reordered(value: Array, theirs: str, ours: str, axis: int = 0) -> Array:
-    """The gates along an axis, from their order to ours: reordered(w, "igfo", "ifgo")."""
+    """The gates along an axis, in our order: reordered(w, "igfo", "ifgo")."""
     parts = np.split(value, len(theirs), axis)
     return np.concatenate([parts[theirs.index(gate)] for gate in ours], axis)

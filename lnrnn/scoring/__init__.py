@@ -1,8 +1,7 @@
-"""Sequences of every length in tables: lnrnn.Scorer, and `lnrnn score` for Parquet files.
+"""Sequences of any length in tables: lnrnn.Scorer, and `lnrnn score` for Parquet files.
 
-scorer.py is the Scorer: columns.py, arrow.py and objects.py turn a column into sequences.Sequences and
-results into a column, models.py loads. The rest is `lnrnn score`: bulk.py the command, job.py what goes to a
-worker and comes back, row_groups.py what a worker does, engines.py where workers run, journal.py and parts.py
-what is kept to go on after a kill, output.py the file that comes out, parquet.py reading and writing,
-progress.py what is said.
+The Scorer (scorer.py) reads and writes columns of tables (columns.py), of Arrow (arrow.py) or of Python
+objects (objects.py). sequences.py runs the model over them. `lnrnn score` (bulk.py) has workers (engines.py)
+compute row groups (job.py). Their results wait in a folder (journal.py) until output.py writes the file.
+parquet.py reads and writes Parquet.
 """

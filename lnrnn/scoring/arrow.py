@@ -1,7 +1,6 @@
 """Columns of Arrow: lists of steps to sequences.Sequences, and results to lists.
 
-float32 values without nulls inside are used where they are, for a list<fixed_size_list<float, D>> and a
-list<list<float>> alike.
+In a list<fixed_size_list<float, D>> or list<list<float>>, float32 values without nulls are not copied.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ def is_table(value: Any) -> bool:
 def check_type(kind: Any, width: int, name: str) -> None:
     """Raises TypeError for a type that is no list of steps, ValueError for steps of another width.
 
-    kind: of the column. A column without values (type null) is one of nulls. Steps that are lists of any
-    length are checked row by row.
+    kind: of the column; that of a column without values (null) is accepted. Steps that are lists of any
+    length are checked row by row, in `sequences`.
     """
     types = pyarrow().types
     if types.is_null(kind):
@@ -54,8 +53,11 @@ def check_type(kind: Any, width: int, name: str) -> None:
 
 
 def sequences(column: Any, width: int, name: str) -> Sequences:
-    """column: an Array or ChunkedArray (whose chunks are joined, a copy if there are several) of rows that
-    are lists of steps. width: numbers of a step. name: of the column, for errors as `check_type` has them."""
+    """The rows of a column.
+
+    column: an Array, or a ChunkedArray, whose chunks are joined. width: numbers of a step. name: of the
+    column, for the errors of `check_type`.
+    """
     pa = pyarrow()
     check_type(column.type, width, name)
     if isinstance(column, pa.ChunkedArray):
@@ -71,17 +73,17 @@ def sequences(column: Any, width: int, name: str) -> Sequences:
     return Sequences.of(values, offsets, null, _bad_rows(offsets, null, wrong))
 
 
-def result(given: Sequences, found: Array, into: Into, like: Any, fixed: bool = True) -> Any:
-    """The results of `run` as an Array of what `result_type` says, with nulls where rows have none."""
+def result(given: Sequences, values: Array, into: Into, like: Any, fixed: bool = True) -> Any:
+    """The results of `run` as an Array of the type `result_type`, with nulls where rows have none."""
     pa = pyarrow()
     absent = _array(pa, pa.bool_(), len(given), np.packbits(given.absent, bitorder="little"))
-    width = found.shape[1]
+    width = values.shape[1]
     if into != "all" and not fixed:
         ends = np.cumsum(np.where(given.absent, 0, width))
         offsets = _array(pa, pa.int32(), len(given) + 1, np.concatenate([[0], ends]).astype(np.int32))
-        present = np.ascontiguousarray(found[~given.absent])
+        present = np.ascontiguousarray(values[~given.absent])
         return pa.ListArray.from_arrays(offsets, _array(pa, pa.float32(), present.size, present), mask=absent)
-    numbers = _array(pa, pa.float32(), found.size, np.ascontiguousarray(found))
+    numbers = _array(pa, pa.float32(), values.size, np.ascontiguousarray(values))
     if into != "all":
         return pa.FixedSizeListArray.from_arrays(numbers, width, mask=absent)
     steps = pa.FixedSizeListArray.from_arrays(numbers, width)
@@ -97,7 +99,7 @@ def result(given: Sequences, found: Array, into: Into, like: Any, fixed: bool = 
 
 
 def reasons(given: Sequences) -> Any:
-    """Why rows are bad: an Array of strings, null where nothing is wrong."""
+    """Why rows are bad: an Array of strings, null for other rows."""
     pa = pyarrow()
     if not given.bad:
         return pa.nulls(len(given), pa.string())
@@ -105,10 +107,10 @@ def reasons(given: Sequences) -> Any:
 
 
 def result_type(into: Into, width: int, like: Any, fixed: bool = True) -> Any:
-    """fixed_size_list<float, W>, for "all" a list of such: a large one where the column's type, `like`, is.
+    """fixed_size_list<float, W>, for "all" a list of such.
 
-    fixed: False for list<float> instead of the first. It is for Parquet: before version 26, pyarrow writes
-    nulls among lists of a fixed size and cannot read them again.
+    The list is large if the column's type, `like`, is large. fixed: False for list<float> instead of the
+    first. It is for Parquet: pyarrow before version 26 cannot read back nulls among lists of a fixed size.
     """
     pa = pyarrow()
     each = pa.list_(pa.float32(), width)
@@ -118,7 +120,7 @@ def result_type(into: Into, width: int, like: Any, fixed: bool = True) -> Any:
 
 
 def plain_type(kind: Any) -> Any:
-    """The type with lists of any size for those of a fixed one."""
+    """The type with lists of any size in place of those of a fixed size."""
     pa = pyarrow()
     if not _is_list(pa.types, kind):
         return kind
@@ -144,17 +146,16 @@ def _is_number(types: Any, kind: Any) -> bool:
     return bool(types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind))
 
 
-# Arrow's own conversions from and to NumPy import pandas, which takes half a second and 60 MB in each
-# process.
+# Arrow's own conversions from and to NumPy import pandas: half a second and 60 MB in each process.
 
 
 def _array(pa: Any, kind: Any, length: int, memory: Array) -> Any:
-    """An Array without nulls of values in memory, which is not copied."""
+    """An Array without nulls on top of the memory, which is not copied."""
     return pa.Array.from_buffers(kind, length, [None, pa.py_buffer(memory)])
 
 
 def _memory(array: Any, dtype: Any) -> Array:
-    """The values of an Array of numbers, where they are; any where it has nulls."""
+    """The values of an Array of numbers, not copied; arbitrary where it has nulls."""
     buffer, first, count = array.buffers()[1], array.offset, len(array)
     if not count:
         return np.zeros(0, dtype)
@@ -162,20 +163,20 @@ def _memory(array: Any, dtype: Any) -> Array:
 
 
 def _nulls(array: Any) -> Array:
-    """(B,) bool."""
+    """(B,) bool: whether each entry is null."""
     if not array.null_count:
         return np.zeros(len(array), bool)
     first, end = array.offset, array.offset + len(array)
     part = np.frombuffer(array.buffers()[0], np.uint8)[first // 8 : (end + 7) // 8]
-    found = np.unpackbits(part, bitorder="little")[first % 8 :]
-    nulls: Array = found[: len(array)] == 0
+    bits = np.unpackbits(part, bitorder="little")[first % 8 :]
+    nulls: Array = bits[: len(array)] == 0
     return nulls
 
 
 def _lists(pa: Any, column: Any) -> tuple[Array, Any]:
-    """Lists of any kind: offsets (B + 1,) int64, and the Array that they point into."""
+    """Lists of any kind: offsets (B + 1,) int64, and the Array of their entries."""
     kind = column.type
-    if not len(column):  # which may have no buffer of offsets
+    if not len(column):  # there may be no buffer of offsets
         return np.zeros(1, np.int64), column.values[:0]
     if pa.types.is_fixed_size_list(kind):
         size = kind.list_size
@@ -191,8 +192,10 @@ def _integers(pa: Any, kind: Any) -> Any:
 
 
 def _numbers(pa: Any, steps: Any, width: int) -> tuple[Array, dict[int, str]]:
-    """An Array of steps -> (N, width) float32, and what is wrong with a step, by its place; its numbers are
-    any then."""
+    """An Array of steps -> (N, width) float32, and the faults of steps, by position.
+
+    The numbers of a wrong step are arbitrary.
+    """
     wrong: dict[int, str] = {}
     count = len(steps)
     if _is_number(pa.types, steps.type):
@@ -212,7 +215,7 @@ def _numbers(pa: Any, steps: Any, width: int) -> tuple[Array, dict[int, str]]:
         values = flat.reshape(count, width)
         empty = None if holes is None else holes.reshape(count, width).any(1)
     else:
-        # Steps of the wrong width have no place in an array of this one: they become steps of zeros.
+        # Steps of another width do not fit into an array of this one: they become zeros.
         right = sizes == width
         places = starts[right, None] + np.arange(width)
         values, empty = np.zeros((count, width), np.float32), np.zeros(count, bool)
@@ -226,26 +229,26 @@ def _numbers(pa: Any, steps: Any, width: int) -> tuple[Array, dict[int, str]]:
 
 
 def _flat(pa: Any, numbers: Any) -> Array:
-    """An Array of numbers as float32: where it is, if it is that without nulls."""
+    """An Array of numbers as float32, not copied if it is float32 without nulls."""
     if pa.types.is_boolean(numbers.type):
         numbers = numbers.cast(pa.uint8())
-    found = _memory(numbers, _dtype(pa, numbers.type))
-    with np.errstate(over="ignore"):  # what is beyond float32 is infinite
-        return found.astype(np.float32, copy=False)
+    values = _memory(numbers, _dtype(pa, numbers.type))
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite
+        return values.astype(np.float32, copy=False)
 
 
 def _dtype(pa: Any, kind: Any) -> Any:
-    """Of numbers in memory."""
+    """The NumPy dtype of the numbers in memory."""
     letter = "f" if pa.types.is_floating(kind) else "u" if pa.types.is_unsigned_integer(kind) else "i"
     return np.dtype(f"{letter}{kind.bit_width // 8}")
 
 
 def _bad_rows(offsets: Array, null: Array, wrong: dict[int, str]) -> dict[int, str]:
-    """What is wrong with rows, by row: of each the first of its steps that is wrong."""
-    found: dict[int, str] = {}
+    """Why rows are bad, by row: the fault of the first wrong step."""
+    reasons: dict[int, str] = {}
     places = sorted(wrong)
     rows = np.searchsorted(offsets, places, side="right") - 1
     for place, row in zip(places, rows.tolist(), strict=True):
         if not null[row]:
-            found.setdefault(row, f"step {place - offsets[row]} {wrong[place]}")
-    return found
+            reasons.setdefault(row, f"step {place - offsets[row]} {wrong[place]}")
+    return reasons

@@ -1,27 +1,31 @@
-"""`lnrnn score`: a model over a column of a Parquet file, in bounded memory, from where it was if it was
-killed."""
+"""`lnrnn score`: runs a model over a column of a Parquet file.
+
+Memory is bounded. A run that was killed continues from its last complete row group. Progress is shown on
+stderr: a bar on a terminal, elsewhere a line a minute.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from ..errors import choice, integer
 from ..files import check_apart, check_replaceable
+from ..packages import require
 from . import arrow, parquet
 from .engines import outcomes
-from .job import ENGINES, Engine, Job, Outcomes
+from .job import ENGINES, Engine, Job, Outcomes, bad_rows_schema, compute
 from .journal import Journal
 from .output import Output, writing
-from .parts import is_complete
-from .progress import progress, say, summary
-from .row_groups import bad_rows_schema, compute
 from .scorer import Scorer, model_of
 from .sequences import result_width
+
+EVERY = 60.0  # seconds between two lines of progress, at least
 
 
 def score(
@@ -33,27 +37,26 @@ def score(
     workers: int = 1,
     address: str | None = None,
 ) -> None:
-    """Writes source's rows, with what the scorer makes of them, to target, and on stderr what was done.
+    """Copies the rows of source to target, with the scorer's results, and reports on stderr.
 
-    source, target: Parquet files. engine, workers, address: see engines.outcomes. Under the scorer's
-    bad="raise", a bad row raises a ValueError that names it; under "null" such rows are listed in a file
-    beside target, `bad_rows_path`.
+    source, target: Parquet files. engine, workers, address: see engines.outcomes. With bad="raise", the first
+    bad row raises a ValueError that names it. With bad="null", bad rows are listed in the file
+    `bad_rows_path`.
 
-    target is written whole or not at all, with the row groups of source in their order. Until then what is
-    done is kept in target.parts (see journal.py), and a call with the same arguments goes on from there; of
-    the arguments, engine, workers, address and the scorer's threads may be others, for no result depends on
-    them.
+    target is written whole or not at all, with the row groups of source in their order. Until then the
+    complete row groups are kept in target.parts (see journal.py). A call with the same arguments continues
+    from there. Only engine, workers, address and the scorer's threads may differ: no result depends on them.
 
-    Raises what Scorer raises, OSError, and ValueError for a source that cannot be read, for a target that is
-    the model, the source or no name of a Parquet file, for target.parts of other arguments, or of another
-    process that writes just now.
+    Raises the errors of Scorer, OSError, and ValueError. A ValueError says that source cannot be read, or
+    that target is the model, the source or not named as a Parquet file. Others say that target.parts belongs
+    to other arguments, or that another process writes there now.
     """
     began = time.monotonic()
     pa, _ = parquet.packages()
     engine = choice("engine", engine, ENGINES)
     workers = integer("workers", workers, 1, 1024)
     if target.suffix.lower() not in ("", ".parquet", ".pq"):
-        raise ValueError(f"{target} would be written as Parquet: give it the suffix .parquet")
+        raise ValueError(f"the output must be a Parquet file, got {target}; give it the suffix .parquet")
     target = Path(os.path.realpath(target))
     skip, reasons_path = scorer.bad == "null", bad_rows_path(target)
     model = model_of(scorer)
@@ -78,7 +81,7 @@ def score(
             else "raise",
         }
         folder = target.with_name(target.name + ".parts")
-        # A row group that was done under "raise" has no bad rows: it is what "skip" would have given.
+        # A row group that is complete under "raise" has no bad rows, so "skip" gives the same.
         with Journal.opened(folder, facts, [("--bad", "raise", facts["--bad"])]) as journal:
             job = Job(scorer, os.path.abspath(source), identity, str(journal.scratch))
             results_type = arrow.result_type(scorer.into, result_width(model), kind, fixed=False)
@@ -100,13 +103,12 @@ def score(
 
 
 def bad_rows_path(target: Path) -> Path:
-    """Where the bad rows of a target are listed: out.bad.parquet beside out.parquet."""
+    """The file that lists the bad rows of target: out.bad.parquet for out.parquet."""
     return target.with_name((target.stem if target.suffix == ".parquet" else target.name) + ".bad.parquet")
 
 
 def _remove_old_list(path: Path, source: Path) -> None:
-    """Removes the list of bad rows that an earlier run left beside the target. A file that is no such list
-    stays."""
+    """Removes the list of bad rows that an earlier run left next to target; keeps any other file."""
     if not path.is_file() or path.samefile(source):
         return
     try:
@@ -119,23 +121,57 @@ def _remove_old_list(path: Path, source: Path) -> None:
 
 
 def _fill(output: Output, journal: Journal, compute: Callable[[list[int]], Outcomes]) -> None:
-    """Computes what is not done yet, and writes row group after row group as soon as those before it are
-    done."""
+    """Computes the missing row groups, and writes each as soon as all before it are written."""
     metadata = output.source.metadata
     rows = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
     done = {
         k for k, count in enumerate(rows)
-        if is_complete(journal.part(k), journal.part(k, bad=True), k, count)
+        if parquet.is_complete(journal.part(k), journal.part(k, bad=True), k, count)
     }  # fmt: skip
     left = [k for k in range(len(rows)) if k not in done]
-    # closing: where something fails, the workers end before their folder is removed.
-    with closing(compute(left)) as found, progress(sum(rows), sum(rows[k] for k in done)) as add:
+    # If this fails, closing() ends the workers before their folder is removed.
+    with closing(compute(left)) as pending, progress(sum(rows), sum(rows[k] for k in done)) as add:
         for k in range(len(rows)):
             while k not in done:
-                outcome = next(found)
+                outcome = next(pending)
                 if outcome.error is not None:
                     raise ValueError(outcome.error)
                 journal.publish(outcome.index, outcome.results, outcome.bad)
                 done.add(outcome.index)
                 add(rows[outcome.index])
             output.add(k, journal.part(k), journal.part(k, bad=True))
+
+
+def say(text: str) -> None:
+    if sys.stderr is not None:  # a process may have none
+        with suppress(OSError):  # if nobody reads stderr, the work continues
+            print(f"lnrnn score: {text}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress(total: int, done: int) -> Iterator[Any]:
+    """-> a function add(rows) that counts completed rows. done: rows that were complete before."""
+    tqdm = require("tqdm", "lnrnn score", "score").tqdm
+    began = said = time.monotonic()
+    first = done
+    hidden = True if sys.stderr is None else None  # None hides the bar if stderr is no terminal
+
+    with tqdm(total=total, initial=done, unit=" rows", unit_scale=True, disable=hidden) as bar:
+
+        def add(rows: int) -> None:
+            nonlocal done, said
+            done += rows
+            bar.update(rows)
+            now = time.monotonic()
+            if bar.disable and now - said >= EVERY:
+                said = now
+                left = (now - began) * (total - done) / max(done - first, 1)
+                say(f"{done} of {total} rows, {left:.0f} s left")
+
+        yield add
+
+
+def summary(scored: Mapping[str, int], seconds: float, target: Path, reasons: Path | None) -> str:
+    """scored: counts of output.Output. reasons: the file that lists the bad rows."""
+    counts = [f"{count} {name[: -1 if count == 1 else None]}" for name, count in scored.items()]
+    return f"{', '.join(counts)}{f' ({reasons})' if reasons else ''}, {seconds:.1f} s: {target}"

@@ -1,5 +1,4 @@
-"""Tables of every kind: which column of a dict, pandas frame or Arrow table holds the sequences, and the same
-table with columns of results."""
+"""Finds the column of sequences in a dict, pandas frame or Arrow table, and adds columns of results."""
 
 from __future__ import annotations
 
@@ -13,14 +12,14 @@ from ..errors import bad_type, bad_value, described, real
 from . import arrow, objects
 from .sequences import Array, Bad, Into, Sequences
 
-# What makes columns of `run`'s array, by name; and the table with these columns more.
+# Functions of the sequences and of the array of `run`: -> columns by name; -> the table with these columns.
 Cells = Callable[[Sequences, Array], dict[str, Any]]
 WithResults = Callable[[Sequences, Array], Any]
 OFFSETS, ERROR = "_offsets", "_error"
 
 
 class Asked(Protocol):
-    """Those attributes of a Scorer that say which columns there are and will be."""
+    """The attributes of a Scorer that name columns."""
 
     column: str
     output: str
@@ -29,11 +28,11 @@ class Asked(Protocol):
     id_column: str | None
 
 
-def taken(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithResults]:
-    """The sequences of a table's column, and what adds results to the table. width: the model's.
+def sequences_of(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithResults]:
+    """-> the sequences of a table's column, and the function that adds results to the table.
 
-    Raises TypeError for what is no table, ValueError that names the column that is missing, is there twice,
-    or has the name of a result.
+    width: the model's input_size. Raises TypeError for another kind of table. Raises ValueError that names a
+    column that is missing, is there twice, or has the name of a result.
     """
     if arrow.is_table(table):
         return _of_arrow(table, asked, width)
@@ -42,26 +41,26 @@ def taken(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithResults]
     if isinstance(table, Mapping):
         return _of_mapping(table, asked, width)
     raise TypeError(
-        "expected a dict of arrays, a pandas DataFrame, an Arrow RecordBatch or Table, or an iterator of "
-        f"such, got {described(table)}"
+        "table must be a dict of arrays, a pandas DataFrame, an Arrow RecordBatch or Table, or an iterator "
+        f"of these, got {described(table)}"
     )
 
 
 def cell(table: Any, column: str, row: int) -> Any:
-    """What stands in a row of a column that a table has."""
+    """The entry of a table's column in a row."""
     if arrow.is_table(table):
         return table.column(table.schema.names.index(column))[row].as_py()
     values = table[column]
     if len(values) <= row:
         raise ValueError(f"column {column!r} has {len(values)} entries, and no row {row}")
-    found = getattr(values, "iloc", values)[row]  # of a Series by place, not by label
-    if hasattr(found, "as_py"):
-        return found.as_py()
-    return found.item() if isinstance(found, np.generic) else found
+    entry = getattr(values, "iloc", values)[row]  # in a Series by position, not by label
+    if hasattr(entry, "as_py"):
+        return entry.as_py()
+    return entry.item() if isinstance(entry, np.generic) else entry
 
 
 def in_plain_lists(table: Any, column: str) -> Any:
-    """An Arrow table whose results in that column are lists of any size; other tables as they are."""
+    """An Arrow table, with the results in that column as lists of any size; other tables unchanged."""
     if not arrow.is_table(table):
         return table
     at = table.schema.names.index(column)
@@ -72,13 +71,13 @@ def in_plain_lists(table: Any, column: str) -> Any:
 
 
 def check_names(names: list[Any], column: str, *results: str) -> None:
-    """Raises ValueError if a column is not there once, or one of the results' names is taken."""
-    found = names.count(column)
-    if found != 1:
+    """Raises ValueError unless a column is there once, or if a result's name is taken."""
+    count = names.count(column)
+    if count != 1:
         known = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
         raise ValueError(
-            f"there is no column {column!r}; there are {known or 'none'}" if not found
-            else f"there are {found} columns {column!r}"
+            f"there is no column {column!r}; there are {known or 'none'}" if not count
+            else f"there are {count} columns {column!r}"
         )  # fmt: skip
     for output in results:
         if output in names:
@@ -100,22 +99,24 @@ def _is_frame(table: Any) -> bool:
 
 
 def _columns(asked: Asked, cells: Callable[..., Any], reasons: Callable[[Sequences], Any]) -> Cells:
-    """What makes the column of results, and that of reasons if the Scorer gives one."""
+    """The function that gives the column of results and, under bad="null", that of reasons."""
 
-    def columns(given: Sequences, found: Array) -> dict[str, Any]:
-        made = {asked.output: cells(given, found)}
-        return made | {asked.output + ERROR: reasons(given)} if asked.bad == "null" else made
+    def columns(given: Sequences, result: Array) -> dict[str, Any]:
+        cells_by_name = {asked.output: cells(given, result)}
+        if asked.bad == "null":
+            cells_by_name[asked.output + ERROR] = reasons(given)
+        return cells_by_name
 
     return columns
 
 
 def _arrow_columns(asked: Asked, kind: Any) -> Cells:
     """kind: the column's type."""
-    return _columns(asked, lambda given, found: arrow.result(given, found, asked.into, kind), arrow.reasons)
+    return _columns(asked, lambda given, result: arrow.result(given, result, asked.into, kind), arrow.reasons)
 
 
 def _object_columns(asked: Asked, rows: Any, reasons: Callable[[Sequences], Any]) -> Cells:
-    return _columns(asked, lambda given, found: objects.result(given, found, asked.into, rows), reasons)
+    return _columns(asked, lambda given, result: objects.result(given, result, asked.into, rows), reasons)
 
 
 def _of_arrow(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithResults]:
@@ -123,11 +124,11 @@ def _of_arrow(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithResu
     own = table.column(table.schema.names.index(asked.column))
     columns = _arrow_columns(asked, own.type)
 
-    def with_results(given: Sequences, found: Array) -> Any:
-        made, schema = columns(given, found), table.schema
-        for name, cells in made.items():
+    def with_results(given: Sequences, result: Array) -> Any:
+        added, schema = columns(given, result), table.schema
+        for name, cells in added.items():
             schema = schema.append(arrow.pyarrow().field(name, cells.type))
-        return type(table).from_arrays([*table.columns, *made.values()], schema=schema)
+        return type(table).from_arrays([*table.columns, *added.values()], schema=schema)
 
     return arrow.sequences(own, width, asked.column), with_results
 
@@ -136,35 +137,36 @@ def _of_pandas(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithRes
     pandas = sys.modules["pandas"]
     _check_names(list(table.columns), asked)
     own = table[asked.column]
-    made: Callable[[Any], Any]
+    extension: Callable[[Any], Any]
     if isinstance(own.dtype, pandas.ArrowDtype):
         array = own.array.__arrow_array__()
         given = arrow.sequences(array, width, asked.column)
-        columns, made = _arrow_columns(asked, array.type), pandas.arrays.ArrowExtensionArray
+        columns, extension = _arrow_columns(asked, array.type), pandas.arrays.ArrowExtensionArray
     else:
         rows = own.to_numpy(dtype=object)
         given = objects.sequences(rows, width)
-        # A dtype of its own: what pandas infers differs between tables with and without bad rows.
+        # A fixed dtype: the one that pandas infers would depend on whether there are bad rows.
         columns = _object_columns(asked, rows, lambda given: pandas.array(objects.reasons(given), "string"))
-        made = lambda cells: cells  # noqa: E731
+        extension = lambda cells: cells  # noqa: E731
 
-    def with_results(given: Sequences, found: Array) -> Any:
-        cells = columns(given, found)
-        return table.assign(**{name: pandas.Series(made(cells[name]), index=table.index) for name in cells})
+    def with_results(given: Sequences, result: Array) -> Any:
+        cells = columns(given, result)
+        added = {name: pandas.Series(extension(cells[name]), index=table.index) for name in cells}
+        return table.assign(**added)
 
     return given, with_results
 
 
 def _of_mapping(table: Mapping[Any, Any], asked: Asked, width: int) -> tuple[Sequences, WithResults]:
     column = asked.column
-    beside = column + OFFSETS
+    offsets_name = column + OFFSETS
     offsets = {}
-    if beside in table and asked.into == "all":
-        offsets = {asked.output + OFFSETS: table[beside]}
+    if offsets_name in table and asked.into == "all":
+        offsets = {asked.output + OFFSETS: table[offsets_name]}
     _check_names(list(table), asked, *offsets)
     own = table[column]
-    if beside in table:
-        given, cells = _of_flat(own, table[beside], asked, width)
+    if offsets_name in table:
+        given, cells = _of_flat(own, table[offsets_name], asked, width)
         columns = _columns(asked, cells, objects.reasons)
     elif arrow.is_column(own):
         given, columns = arrow.sequences(own, width, column), _arrow_columns(asked, own.type)
@@ -174,13 +176,13 @@ def _of_mapping(table: Mapping[Any, Any], asked: Asked, width: int) -> tuple[Seq
     else:
         given, cells = _of_equal(own, asked, width)
         columns = _columns(asked, cells, objects.reasons)
-    return given, lambda given, found: {**table, **columns(given, found), **offsets}
+    return given, lambda given, result: {**table, **columns(given, result), **offsets}
 
 
 def _of_flat(
     values: Any, offsets: Any, asked: Asked, width: int
 ) -> tuple[Sequences, Callable[[Sequences, Array], Array]]:
-    """values (N, width), also (N,) if width is 1, and offsets (B + 1,)."""
+    """values (N, width), for width 1 also (N,), and offsets (B + 1,)."""
     column = f"column {asked.column!r}"
     flat = real(column, values)
     if width == 1 and flat.ndim == 1:
@@ -196,17 +198,17 @@ def _of_flat(
     at = at.astype(np.int64)
     fall = np.flatnonzero(np.diff(at) < 0)
     if len(fall):
-        raise ValueError(f"{name} must not fall, and does after row {fall[0]}")
+        raise ValueError(f"{name} must not decrease, got a smaller one after row {fall[0]}")
     if at[0] < 0 or at[-1] > len(flat):
         raise bad_value(
             name, f"between 0 and the {len(flat)} steps of {column}", int(at[0] if at[0] < 0 else at[-1])
         )
     given = Sequences.of(_float32(flat), at, np.zeros(len(at) - 1, bool), {})
-    return given, lambda given, found: _numbers(given, found, asked, at, len(flat))
+    return given, lambda given, result: _numbers(given, result, asked, at, len(flat))
 
 
 def _of_equal(values: Any, asked: Asked, width: int) -> tuple[Sequences, Callable[[Sequences, Array], Array]]:
-    """values (B, T, width), also (B, T) if width is 1: all rows have T steps."""
+    """values (B, T, width), for width 1 also (B, T): all rows have T steps."""
     column = asked.column
     array = real(f"column {column!r}", values)
     if width == 1 and array.ndim == 2:
@@ -218,28 +220,31 @@ def _of_equal(values: Any, asked: Asked, width: int) -> tuple[Sequences, Callabl
     offsets = np.arange(B + 1, dtype=np.int64) * T
     given = Sequences(_float32(array).reshape(B * T, width), offsets, np.zeros(B, bool))
 
-    def cells(given: Sequences, found: Array) -> Array:
-        numbers = _numbers(given, found, asked, offsets, B * T)
-        return numbers.reshape(B, T, found.shape[1]) if asked.into == "all" else numbers
+    def cells(given: Sequences, result: Array) -> Array:
+        numbers = _numbers(given, result, asked, offsets, B * T)
+        return numbers.reshape(B, T, result.shape[1]) if asked.into == "all" else numbers
 
     return given, cells
 
 
-def _numbers(given: Sequences, found: Array, asked: Asked, offsets: Array, steps: int) -> Array:
-    """The results of `run` as an array of numbers, (B, W), for "all" (steps, W): NaN for bad rows, and zeros
-    for steps that are no row's. offsets: of all rows, which `given` has without steps if they are bad."""
+def _numbers(given: Sequences, result: Array, asked: Asked, offsets: Array, steps: int) -> Array:
+    """The results of `run` as an array (B, W), for "all" (steps, W).
+
+    Bad rows have NaN, and steps of no row have zeros. offsets: those of the table; `given` has bad rows
+    without steps.
+    """
     if asked.into != "all":
-        found[given.absent] = np.nan
-        return found
-    if len(found) == steps:
-        return found
-    whole = np.zeros((steps, found.shape[1]), np.float32)
+        result[given.absent] = np.nan
+        return result
+    if len(result) == steps:
+        return result
+    whole = np.zeros((steps, result.shape[1]), np.float32)
     own = whole[offsets[0] : offsets[-1]]
     bad = np.repeat(given.absent, np.diff(offsets))
-    own[bad], own[~bad] = np.nan, found
+    own[bad], own[~bad] = np.nan, result
     return whole
 
 
 def _float32(array: Array) -> Array:
-    with np.errstate(over="ignore"):  # what is beyond float32 is infinite
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite
         return np.ascontiguousarray(array, np.float32)

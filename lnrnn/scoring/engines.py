@@ -1,19 +1,26 @@
-"""Where row groups are computed: in this process, in processes of its own, by Dask or by Ray.
+"""Where row groups are computed: in this process, in other processes, by Dask or by Ray.
 
-Each engine gives an outcome for every row group, in any order, and has few of them under way at a time. A
-worker that is killed costs the row groups that it was at, which are computed again; one whose workers die
-TRIES times raises ChildProcessError.
+Each engine returns one outcome for each row group, in any order, and has a bounded number of them in work.
+If a worker is killed, its row groups are computed again. A row group whose workers die TRIES times raises
+ChildProcessError.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from queue import SimpleQueue
 from typing import Any
 
 from ..packages import require
-from .job import TRIES, Compute, Engine, Job, Outcomes, lost
-from .processes import on_processes
+from .job import TRIES, Compute, Engine, Job, Outcome, Outcomes, lost
 
 
 def outcomes(
@@ -21,15 +28,15 @@ def outcomes(
 ) -> Outcomes:
     """compute(job, index) for every index.
 
-    workers: how many processes, each with job.threads threads. address: of a Dask scheduler or Ray cluster
-    that runs already, which then says how many there are; None: one is started on this machine, and ended.
+    workers: the number of processes; each has job.threads threads. address: of a running Dask scheduler or
+    Ray cluster, which then sets the number of processes. None: start one on this machine, and end it.
     """
     if engine == "dask":
         return on_dask(compute, job, indices, workers, address)
     if engine == "ray":
         return on_ray(compute, job, indices, workers, address)
     if address is not None:
-        raise ValueError("--address is for the engines dask and ray")
+        raise ValueError(f"--address must be absent with the engine local, got {address!r}")
     if workers > 1:
         return on_processes(compute, job, indices, workers)
     return (compute(job, k) for k in indices)
@@ -40,7 +47,7 @@ def on_dask(
 ) -> Outcomes:
     distributed = require("distributed", "the engine dask", "dask")
     with _dask_client(distributed, workers, address) as client:
-        found = distributed.as_completed()
+        futures = distributed.as_completed()
         numbers = iter(indices)
         under_way: dict[str, int] = {}
 
@@ -48,16 +55,16 @@ def on_dask(
             for _, index in zip(range(count), numbers, strict=False):
                 future = client.submit(compute, job, index, pure=False)
                 under_way[future.key] = index
-                found.add(future)
+                futures.add(future)
 
-        # Twice as many as are computed at a time: a worker that is ready need not wait for the next.
+        # Submit twice as many as can run at a time: a worker that is ready need not wait for the next.
         submit(2 * sum(client.nthreads().values()) if address else 2 * workers)
-        for future in found:
+        for future in futures:
             index = under_way.pop(future.key)
             try:
                 outcome = future.result()
             except distributed.scheduler.KilledWorker as error:
-                # The scheduler counts a death for every task that its worker held, also for waiting ones.
+                # The scheduler counts a death for each task of the worker, also for those that wait.
                 hint = "was there memory enough? Another row group, held by the same worker, may be the cause"
                 raise lost(index, error.allowed_failures + 1, hint) from None
             future.release()
@@ -67,7 +74,7 @@ def on_dask(
 
 @contextmanager
 def _dask_client(distributed: Any, workers: int, address: str | None) -> Iterator[Any]:
-    """The client of that scheduler, or of a cluster on this machine, which ends with it."""
+    """The client of that scheduler, or of a cluster on this machine that ends with the client."""
     dask = require("dask", "the engine dask", "dask")
     with ExitStack() as stack:
         at: Any = address
@@ -100,10 +107,10 @@ def on_ray(compute: Compute, job: Job, indices: Iterable[int], workers: int, add
 
 @contextmanager
 def _ray_started(ray: Any, cpus: int, address: str | None) -> Iterator[None]:
-    """A Ray of this process's own, unless it has one."""
+    """Uses the Ray of this process. If there is none, connects or starts one, and ends it afterwards."""
     was_there = ray.is_initialized()
     if not was_there:
-        # Only numbers and names go through the object store: the least it can be.
+        # Only numbers and names go through the object store, so the smallest store is enough.
         own = {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": 80 * 2**20}
         ray.init(address or "local", log_to_driver=False, logging_level="warning", **({} if address else own))
     try:
@@ -111,3 +118,102 @@ def _ray_started(ray: Any, cpus: int, address: str | None) -> Iterator[None]:
     finally:
         if not was_there:
             ray.shutdown()
+
+
+def on_processes(compute: Compute, job: Job, indices: Iterable[int], workers: int) -> Outcomes:
+    """compute(job, index) for every index, in worker processes of this process.
+
+    A row group whose worker dies is computed again by a new one. Each worker has pipes of its own, and shares
+    neither a lock nor a queue. So killing one at any moment cannot block the others, as it can in a
+    ProcessPoolExecutor.
+    """
+    left, died = deque(indices), Counter[int]()
+    working: dict[Connection, _Worker] = {}
+    try:
+        while left or any(worker.given for worker in working.values()):
+            for _ in range(min(workers - len(working), len(left))):
+                worker = _Worker(compute, job)
+                working[worker.outcomes] = worker
+            for worker in working.values():
+                # A second row group waits at each worker, except near the end, to balance the load.
+                while left and len(worker.given) < (2 if len(left) > workers else 1):
+                    worker.give(left.popleft())
+            for connection in wait(list(working)):
+                worker = working[connection]  # type: ignore[index]
+                try:
+                    outcome = worker.take()
+                except EOFError:
+                    del working[worker.outcomes]
+                    worker.end()
+                    left.extendleft(worker.given[::-1])
+                    at_work = worker.given[:1]
+                    died.update(at_work)
+                    if at_work and died[at_work[0]] == TRIES:
+                        raise lost(at_work[0]) from None
+                else:
+                    yield outcome
+    finally:
+        for worker in working.values():
+            worker.end()
+
+
+class _Worker:
+    """A process. outcomes: the pipe from it. given: its row groups; it works on the first."""
+
+    def __init__(self, compute: Compute, job: Job) -> None:
+        context = multiprocessing.get_context("spawn")  # fork would copy locks that other threads hold
+        numbers, self.numbers = context.Pipe(duplex=False)
+        self.outcomes, outcomes = context.Pipe(duplex=False)
+        self.given: list[int] = []
+        self.process = context.Process(target=_work, args=(compute, job, numbers, outcomes), daemon=True)
+        with numbers, outcomes:  # the worker's ends of the pipes: close them in this process
+            self.process.start()
+
+    def give(self, index: int) -> None:
+        self.given.append(index)
+        with suppress(OSError):  # the worker is dead: `take` raises EOFError
+            self.numbers.send(index)
+
+    def take(self) -> Outcome:
+        """The next outcome. Raises EOFError if the worker is dead, and the exception that compute raised."""
+        try:
+            received: tuple[Outcome | None, Exception | None, str] = self.outcomes.recv()
+        except OSError:  # pragma: no cover - it died while it sent
+            raise EOFError from None
+        outcome, error, where = received
+        if error is not None:
+            raise error from RuntimeError(f"in a worker:\n{where}")
+        assert outcome is not None
+        self.given.pop(0)
+        return outcome
+
+    def end(self) -> None:
+        """Kills the worker. The journal removes the folder with its unfinished files."""
+        self.process.kill()
+        self.process.join()
+        self.numbers.close()
+        self.outcomes.close()
+
+
+def _work(compute: Compute, job: Job, numbers: Connection, outcomes: Connection) -> None:
+    """The loop of a worker: computes the row groups whose numbers arrive, in their order.
+
+    The worker ends when the other end of `numbers` is closed, as it is when the first process ends.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the first process ends the others
+    waiting = SimpleQueue[int]()
+
+    def receive() -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                waiting.put(numbers.recv())
+        os._exit(1)
+
+    threading.Thread(target=receive, daemon=True).start()
+    while True:
+        try:
+            outcome = compute(job, waiting.get())
+        except Exception as error:  # pragma: no cover - in a process that is killed, and writes no counts
+            outcomes.send((None, error, traceback.format_exc()))
+        else:
+            outcomes.send((outcome, None, ""))

@@ -1,14 +1,14 @@
-"""What `lnrnn score` keeps beside OUT while it runs, so that it can go on after it was killed at any moment.
+"""The folder OUT.parts, from which a killed `lnrnn score` continues.
 
 OUT.parts/
-    lock                  held by the process that writes; says which it is
-    manifest.json         what the results depend on: see `Journal.opened`
+    lock                  held by the process that writes, and names it
+    manifest.json         all that the results depend on: see `Journal.opened`
     00000007.parquet      the results of row group 7, complete
     00000007.bad.parquet  its bad rows, if it has any
-    run-*/                what the running process and its workers are writing
+    run-*/                unfinished files of the running process and its workers
 
-A row group is done when its file is there under its name, which it gets, complete and on the disk, from the
-process that holds the lock, and from no worker: one that outlives a killed run publishes nothing.
+A row group is done when its file has its final name. Only the process that holds the lock renames files, when
+they are complete and on the disk. A worker that outlives a killed run cannot publish anything.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from pathlib import Path
 from ..files import replacing
 
 Facts = Mapping[str, int | str]
-Change = tuple[str, int | str, int | str]  # name, what it was, what it is
+Change = tuple[str, int | str, int | str]  # name, old value, new value
 OWN = re.compile(r"run-[0-9a-f]{16}|\d{8}(\.bad)?\.parquet|manifest\.json|\.lnrnn-[0-9a-f]{16}\.part")
 
 
 class Journal:
-    """The folder of one run. scratch: where files are written before they are published."""
+    """The folder of one run. scratch: the folder of files that are not yet published."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,12 +43,12 @@ class Journal:
     @classmethod
     @contextmanager
     def opened(cls, folder: Path, facts: Facts, harmless: Iterable[Change] = ()) -> Iterator[Journal]:
-        """Makes the folder or goes on with what is in it, and holds its lock.
+        """Makes the folder or continues in it, and holds its lock.
 
-        facts: what the results depend on, by the names that a user knows; numbers and texts. harmless:
-        changes of them under which what is done stays right. Raises ValueError, which names it, if one of
-        them is not what it was when the folder was made; BlockingIOError, which names the process, if another
-        one holds the lock. If the body fails and no row group was ever done, the folder is removed.
+        facts: numbers and texts that the results depend on, by the names that a user knows. harmless: changes
+        of facts after which complete row groups stay valid. Raises ValueError that names a fact that differs
+        from the folder's. Raises BlockingIOError that names the process that holds the lock. If the body
+        fails before any row group is complete, the folder is removed.
         """
         with _locked(folder):
             journal = cls(folder)
@@ -74,41 +74,41 @@ class Journal:
             if not isinstance(was, dict):
                 raise ValueError("it holds no names and values")
         except FileNotFoundError:
-            # Nothing was done yet, or all was: what is there is of no use.
+            # No row group is complete, or the run has finished, so the files are useless.
             self._clear()
             was = {}
         except ValueError as error:
-            raise ValueError(f"cannot go on: {manifest} is damaged ({error}); {again}") from None
+            raise ValueError(f"cannot continue: {manifest} is damaged ({error}); {again}") from None
         now = dict(facts)
         for name in [*now, *(name for name in was if name not in now)] if was else []:
             old, new = was.get(name, "not there"), now.get(name, "not there")
             if old != new and (name, old, new) not in harmless:
                 raise ValueError(
-                    f"cannot go on with what {self.folder} holds: {name} was {old}, and is {new}; {again}"
+                    f"cannot continue from {self.folder}: {name} was {old}, and is {new}; {again}"
                 )
         if was != now:
             with replacing(manifest) as write:
                 write(json.dumps(now, indent=1).encode())
 
     def part(self, index: int, bad: bool = False) -> Path:
-        """Where the results of a row group stand, or its bad rows."""
+        """The file of a row group's results, or of its bad rows."""
         return self.folder / f"{index:08}{'.bad' if bad else ''}.parquet"
 
     def publish(self, index: int, results: str, bad: str | None) -> None:
-        """Makes files of `scratch` those of a row group, which is done with that."""
+        """Moves the files of a row group from `scratch`. Then the row group is done."""
         if bad is not None:
             os.replace(bad, self.part(index, bad=True))
         os.replace(results, self.part(index))
 
     def finish(self) -> None:
-        """Removes the folder; files that are not of a journal stay, and it with them."""
+        """Removes the folder, except files of others; with such a file the folder stays."""
         self._clear()
         with suppress(OSError):
             (self.folder / "lock").unlink()
             self.folder.rmdir()
 
     def _clear(self) -> None:
-        # The manifest first: without it, nothing that is left is gone on with.
+        # Remove the manifest first: without it, no run continues from the rest.
         for left in sorted(self.folder.iterdir(), key=lambda path: path.name != "manifest.json"):
             if OWN.fullmatch(left.name):
                 _remove(left)
@@ -123,7 +123,7 @@ def _remove(path: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Makes the folder if need be, and holds the lock in it, which ends with the process however it ends."""
+    """Makes the folder if need be, and holds its lock, which the system releases when the process ends."""
     path = folder / "lock"
     while True:
         folder.mkdir(exist_ok=True)

@@ -1,5 +1,4 @@
-"""Columns whose rows are Python objects, of pandas or of NumPy: to sequences.Sequences, and results to
-objects."""
+"""Columns of Python objects, of pandas or NumPy: to sequences.Sequences, and results to objects."""
 
 from __future__ import annotations
 
@@ -13,8 +12,10 @@ from .sequences import Array, Into, Sequences
 
 
 def sequences(rows: Iterable[Any], width: int) -> Sequences:
-    """rows: each an array (T, width) or nested lists of such, or None, NaN or pandas.NA for null; also (T,)
-    if width is 1."""
+    """rows: each an array (T, width), nested lists of numbers, or None, NaN or pandas.NA for null.
+
+    For width 1 a row may also be (T,).
+    """
     arrays: list[Array | None] = []
     bad: dict[int, str] = {}
     for place, row in enumerate(rows):
@@ -28,30 +29,33 @@ def sequences(rows: Iterable[Any], width: int) -> Sequences:
     lengths = [0 if array is None else len(array) for array in arrays]
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     values = np.empty((offsets[-1], width), np.float32)
-    with np.errstate(over="ignore"):  # what is beyond float32 is infinite
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite
         for array, first, end in zip(arrays, offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
             if end > first:
                 values[first:end] = array
     return Sequences(values, offsets, null, bad)
 
 
-def result(given: Sequences, found: Array, into: Into, rows: Iterable[Any]) -> Array:
-    """The results of `run` as an array of objects (B,): arrays (W,), and for "all" arrays (T, W), or lists of
-    arrays (W,) if no row came as an array of two axes; None where a row has no result."""
+def result(given: Sequences, values: Array, into: Into, rows: Iterable[Any]) -> Array:
+    """The results of `run` as an array of objects (B,), with None where a row has no result.
+
+    The objects are arrays (W,). For "all" they are arrays (T, W), or lists of arrays (W,) if no row is an
+    array of two axes.
+    """
     cells: Array = np.empty(len(given), object)
     flat = into == "all" and any(isinstance(row, np.ndarray) and row.ndim == 2 for row in rows)
     at = given.offsets.tolist()
     for row in np.flatnonzero(~given.absent).tolist():
         if into != "all":
-            cells[row] = found[row]
+            cells[row] = values[row]
         else:
-            own = found[at[row] : at[row + 1]]
+            own = values[at[row] : at[row + 1]]
             cells[row] = own if flat else list(own)
     return cells
 
 
 def reasons(given: Sequences) -> Array:
-    """Why rows are bad: an array of objects (B,), texts, None where nothing is wrong."""
+    """Why rows are bad: an array of objects (B,), texts, None for other rows."""
     cells: Array = np.empty(len(given), object)
     for row, reason in given.bad.items():
         cells[row] = reason
@@ -65,7 +69,7 @@ def _is_null(row: Any) -> bool:
 
 
 def _steps(row: Any, width: int) -> Array:
-    """A row as an array (T, width). Raises TypeError or ValueError that says what is wrong with it."""
+    """A row as an array (T, width). Raises TypeError or ValueError that names the fault."""
     if isinstance(row, np.ndarray) and row.dtype == object and row.ndim == 1:
         row = list(row)
     if isinstance(row, (list, tuple)) and not len(row):
@@ -84,11 +88,11 @@ def _steps(row: Any, width: int) -> Array:
         if array.shape[1] != width:
             raise ValueError(f"step 0 has {array.shape[1]} numbers, the model takes {width}")
         return array
-    raise TypeError(f"expected steps of {width} numbers each, got {described(row)}")
+    raise TypeError(f"each step must be {width} numbers, got {described(row)}")
 
 
 def _check_each(row: Iterable[Any], width: int) -> None:
-    """Raises ValueError for the first step of a row that is no step."""
+    """Raises ValueError for the first step of a row that is not `width` numbers."""
     for place, step in enumerate(row):
         if _is_null(step):
             raise ValueError(f"step {place} is null")

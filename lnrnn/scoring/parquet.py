@@ -1,12 +1,20 @@
-"""Parquet files: row groups read a few rows at a time, and columns written so."""
+"""Parquet files: row groups are read in pieces, and results are written in pieces.
+
+A Part is the file of a row group's results, or of its bad rows, that `lnrnn score` keeps until OUT is
+complete. Its metadata name the row group and have its counts, and its pages have checksums. A part that is
+damaged, or belongs to another row group, is computed again.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ..packages import require
@@ -15,22 +23,22 @@ from .columns import check_names
 from .scorer import Scorer
 from .sequences import result_width
 
-# So many bytes of rows at a time, in memory; what they are read from and written to takes about as much
-# again.
-PIECE_BYTES = 2**26
+PIECE_BYTES = 2**26  # of rows in memory at a time; reading and writing them takes about as much again
 BYTES, TIME = "the input's number of bytes", "the input's time of modification (ns)"
-BUFFER = 2**20  # bytes read from the disk at a time
+BUFFER = 2**20  # bytes to read from the disk at a time
+KEY = "lnrnn"  # of the metadata of a part
+Facts = dict[str, int]  # "row group", its "rows", their "steps", its "bad rows"
 
 
 def packages() -> tuple[Any, Any]:
     """pyarrow, pyarrow.parquet"""
-    found = [require(name, "lnrnn score", "score") for name in ("pyarrow", "pyarrow.parquet")]
-    return found[0], found[1]
+    result = [require(name, "lnrnn score", "score") for name in ("pyarrow", "pyarrow.parquet")]
+    return result[0], result[1]
 
 
 @contextmanager
 def reading(path: str, where: str = "") -> Iterator[None]:
-    """Says of what goes wrong as a Parquet file is read that it cannot be read: a ValueError."""
+    """Turns errors of reading into a ValueError that says that the file cannot be read."""
     pa, _ = packages()
     try:
         yield
@@ -46,7 +54,7 @@ def opened(path: str) -> Iterator[Any]:
     _, pq = packages()
     if not os.path.exists(path):
         raise FileNotFoundError(f"no such file: {path!r}")
-    with open(path, "rb"):  # a folder, and a file that may not be read, are named by Python
+    with open(path, "rb"):  # raises OSError for a folder, and for a file without permission
         pass
     with reading(path):
         file = pq.ParquetFile(
@@ -57,27 +65,25 @@ def opened(path: str) -> Iterator[Any]:
 
 
 def identity(path: str) -> dict[str, int | str]:
-    """What tells an input from another one, or from itself before it was written to, without reading all of
-    it."""
-    found = os.stat(path)
+    """Facts that change with the input, without reading all of it."""
+    result = os.stat(path)
     with reading(path), open(path, "rb") as file:
         file.seek(-8, os.SEEK_END)
         length = int.from_bytes(file.read(4), "little")
         file.seek(-8 - length, os.SEEK_END)
         footer = hashlib.sha256(file.read(length)).hexdigest()
-    return {BYTES: found.st_size, TIME: found.st_mtime_ns, "the SHA-256 of the input's footer": footer}
+    return {BYTES: result.st_size, TIME: result.st_mtime_ns, "the SHA-256 of the input's footer": footer}
 
 
 def unchanged(path: str, was: dict[str, int | str]) -> None:
-    """Raises ValueError if an input is not what it was."""
-    found = os.stat(path)
-    if [found.st_size, found.st_mtime_ns] != [was[BYTES], was[TIME]]:
+    """Raises ValueError if the input has changed."""
+    result = os.stat(path)
+    if [result.st_size, result.st_mtime_ns] != [was[BYTES], was[TIME]]:
         raise ValueError(f"{path} has changed since its scoring began")
 
 
 def rows_at_a_time(file: Any, index: int, scorer: Scorer, model: Model) -> int:
-    """How many rows of a row group, with their results, take about PIECE_BYTES: by what its metadata say of
-    the mean row."""
+    """How many rows of a row group take about PIECE_BYTES with their results, by their mean size."""
     group = file.metadata.row_group(index)
     rows = max(group.num_rows, 1)
     own = steps = 0.0
@@ -91,18 +97,20 @@ def rows_at_a_time(file: Any, index: int, scorer: Scorer, model: Model) -> int:
 
 def batches(file: Any, path: str, index: int, rows: int, columns: list[str] | None = None) -> Iterator[Any]:
     """The RecordBatches of a row group, of `rows` rows each. path: for errors."""
-    found = file.iter_batches(rows, row_groups=[index], columns=columns, use_threads=False)
+    result = file.iter_batches(rows, row_groups=[index], columns=columns, use_threads=False)
     while True:
         with reading(path, f", row group {index},"):
-            batch = next(found, None)
+            batch = next(result, None)
         if batch is None:
             return
         yield batch
 
 
 def check_columns(file: Any, scorer: Scorer) -> Any:
-    """The type of the column to be scored. Raises ValueError if it, or that of names, is not there once, or
-    the name of the result is taken."""
+    """The type of the column to be scored.
+
+    Raises ValueError unless it and the id_column are there once, or if the name of the result is taken.
+    """
     schema = file.schema_arrow
     for column in (scorer.column, scorer.id_column):
         if column is not None:
@@ -111,7 +119,7 @@ def check_columns(file: Any, scorer: Scorer) -> Any:
 
 
 class Sink(io.RawIOBase):
-    """A file that pyarrow writes to, of a function that writes."""
+    """A file to which pyarrow writes, on top of a function that writes."""
 
     def __init__(self, write: Callable[[Any], object]) -> None:
         self._write, self._at = write, 0
@@ -127,3 +135,57 @@ class Sink(io.RawIOBase):
 
     def tell(self) -> int:  # pragma: no cover - only some versions of pyarrow call it
         return self._at
+
+
+@dataclass
+class Part:
+    """A file that is written piece by piece."""
+
+    path: str
+    schema: Any
+    _writer: Any = field(default=None, init=False)
+
+    def write(self, columns: list[Any]) -> None:
+        pa, pq = packages()
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(
+                self.path, self.schema, compression="none", use_dictionary=False, write_page_checksum=True
+            )
+        self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
+
+    def close(self, facts: Facts) -> str | None:
+        """-> the path when everything is on the disk, or None if nothing was written."""
+        if self._writer is None:
+            return None
+        self._writer.add_key_value_metadata({KEY: json.dumps(facts)})
+        self._writer.close()
+        with open(self.path, "rb") as file:
+            os.fsync(file.fileno())
+        return self.path
+
+
+def facts_of(file: Any) -> Facts:
+    """The facts of a part, a ParquetFile. Raises KeyError or ValueError if it has none."""
+    return dict(json.loads((file.metadata.metadata or {})[KEY.encode()]))
+
+
+def is_complete(results: Path, bad: Path, index: int, rows: int) -> bool:
+    """Whether the parts of row group `index` are readable and have all its `rows` rows."""
+    try:
+        facts = _read(results, rows)
+        if [facts["row group"], facts["rows"]] != [index, rows]:
+            return False
+        return not facts["bad rows"] or _read(bad, facts["bad rows"]) == facts
+    except (FileNotFoundError, KeyError, TypeError, ValueError):
+        return False
+
+
+def _read(path: Path, rows: int) -> Facts:
+    """Reads a whole part, to verify its checksums. Raises ValueError if it is damaged or has other rows."""
+    with opened(str(path)) as file:
+        for k in range(file.num_row_groups):
+            with reading(str(path)):
+                rows -= len(file.read_row_group(k, use_threads=False))
+        if rows:
+            raise ValueError(f"{path} has another number of rows")
+        return facts_of(file)

@@ -1,77 +1,166 @@
-"""The function that one gives to Ray, Dask, Spark and joblib: a saved model over a column of sequences."""
+"""lnrnn.Scorer: a saved model as a function of tables, for Ray, Dask, Spark and joblib."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 from .. import _core
 from ..errors import bad_type, choice, integer
+from ..io import load
 from ..rnn.models import Model
 from ..state import Closed
 from . import columns
-from .models import digest, loaded
 from .sequences import BAD, INTO, Bad, Into, run
+
+KEPT = 4  # models in memory at a time
+
+_LOADED: dict[tuple[object, ...], tuple[str, Model]] = {}  # by file: its SHA-256 and its model
+_LOCK = threading.Lock()
+if hasattr(os, "register_at_fork"):
+    # A fork waits for the lock. Otherwise the child could inherit it locked, by a thread it does not have.
+    os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
+
+
+def loaded(path: str, sha256: str) -> Model:
+    """The model that `save` wrote to path, from memory if this process has loaded this file before.
+
+    Raises the errors of lnrnn.load. Raises ValueError if the file's SHA-256 is not `sha256`, and under
+    overrun="batch", where the result of a row would depend on other rows.
+    """
+    with _LOCK:
+        if not os.path.isfile(path):
+            return load(path)  # raises the error that fits
+        key = path, *_identity(path)
+        kept = _LOADED.pop(key, None)
+        actual = kept[0] if kept else digest(path)
+        if actual == sha256:
+            model = kept[1] if kept else _checked(path)
+            if key != (path, *_identity(path)):  # it was replaced during the reading
+                actual = digest(path)
+        if actual != sha256:
+            raise ValueError(f"{path} has changed: its SHA-256 was {sha256}, and is {actual}")
+        _LOADED[key] = actual, model
+        while len(_LOADED) > KEPT:
+            del _LOADED[next(iter(_LOADED))]
+        return model
+
+
+def _checked(path: str) -> Model:
+    model = load(path)
+    if model.overrun == "batch":
+        raise ValueError(
+            f"overrun must be 'raise', 'last' or 'mean', got 'batch' in {path}, with which the result of a "
+            "row depends on other rows; set model.overrun and save the model again"
+        )
+    return model
+
+
+def digest(path: str) -> str:
+    """The SHA-256 of a file, in hexadecimal. Raises the errors of lnrnn.load if there is no file."""
+    if not os.path.isfile(path):
+        load(path)
+    hashed = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            hashed.update(block)
+    return hashed.hexdigest()
+
+
+def _identity(path: str) -> tuple[int, ...]:
+    """Numbers that change if another file gets this name, or if the file is written."""
+    stat = os.stat(path)
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 class Scorer(Closed):
-    """Runs a saved model over the sequences in a column of a table: scorer(table) is the table with one
-    column more.
+    """Runs a saved model over the sequences in a column of a table.
 
-    path: what save() wrote; made absolute here, loaded at the first call in each process, and never pickled:
-    a Scorer is a few hundred bytes, for any number of processes and machines that see the file. column: whose
-    rows are sequences (T, D), of any T. into: what each becomes,
+    `scorer(table)` returns the table with one more column, of results. A Scorer pickles to a few hundred
+    bytes, for any number of processes and machines that see the model's file. Each process loads the model at
+    its first call.
 
-        "last"  y at the last step of a forward direction and the first of a reverse one, which is h of
-                the last layer: W = directions * H numbers
-        "mean"  the mean of y over the steps: W numbers; zeros where there are no steps
-        "all"   y: T times W numbers
+    Parameters
+    ----------
+    path : str or os.PathLike
+        The file that save() wrote. It is stored as an absolute path.
+    column : str
+        The column of sequences. A row is a sequence (T, D), with any T.
+    into : {"last", "mean", "all"}
+        The result of a row. "last": (W,), the last layer's h, that is y at the last step of a forward
+        direction and at the first step of a reverse one; W = directions * H. "mean": (W,), the mean of y over
+        the steps, zeros without steps. "all": y (T, W).
+    threads : int or None
+        The number of threads that a call may use. None: as lnrnn.set_num_threads says.
+    output : str, optional
+        The name of the column of results, which the table must not have yet. Default: column + "_" + into.
+    bad : {"raise", "null"}
+        The treatment of bad rows. A row is bad if it has a null inside or steps of another width than the
+        model's. Under overrun="raise" it is also bad if batch norm has no statistics for all of its steps.
+        "raise": the call raises a ValueError about the first bad row, before it computes anything. "null":
+        bad rows have a null as result, NaN in arrays of numbers. Then every call adds another column,
+        output + "_error": the reason as a text, null for other rows.
+    id_column : str, optional
+        Messages about a row name its entry in this column, next to its number in the table.
+    isa : str, optional
+        The kernel set that all processes must use. "any": no check. Default: the set in use here,
+        `cpu_info()["isa"]`.
 
-    threads: that a call may use; None: what lnrnn.set_num_threads says. output: name of the new column,
-    column + "_" + into if None; it must not be there already. id_column: whose entry a message about a row
-    names, beside the row's number in its table.
+    Attributes
+    ----------
+    sha256, version, isa : str
+        The SHA-256 of the model's file, lnrnn's version and the kernel set. A call raises a ValueError if
+        one of them differs in its process, because then results differ too.
 
-    bad: what becomes of a bad row, which is one with a null inside, with steps of another width than the
-    model's, or with more steps than batch norm has statistics for under overrun="raise". "raise": the call
-    raises a ValueError for the first of them before anything is computed. "null": its result is null, NaN in
-    arrays of numbers, and one more column, output + "_error", says why: a text, null for rows that are not
-    bad. That column is there in every call.
+    Raises
+    ------
+    FileNotFoundError
+        From the constructor, if there is no such file.
+    ValueError, TypeError
+        From the constructor, for an argument; from a call, for a column that is missing or of another type,
+        and for a model with overrun="batch", with which the result of a row would depend on other rows.
 
-    A Scorer keeps the SHA-256 of the model's file, lnrnn's version and the kernel set, all as they are where
-    it is made: attributes `sha256`, `version` and `isa`. A call compares them with those of its process, and
-    raises a ValueError that names the one that differs, for then results differ too. isa: None for the kernel
-    set in use where it is made (`cpu_info()["isa"]`), the name of the one that all processes must use, or
-    "any" for no such check.
-
-    table and column, and the column of results that come of them:
+    Notes
+    -----
+    Tables, the column, and the column of results:
 
         Arrow RecordBatch or Table
-            list<fixed_size_list<float, D>> or list<list<float>>, also list<float> if D is 1; values are used
-            without a copy if they are float32 with no nulls inside, and of one chunk
+            list<fixed_size_list<float, D>> or list<list<float>>, for D = 1 also list<float>
             -> fixed_size_list<float, W>; for "all" list<fixed_size_list<float, W>>
         pandas DataFrame
             the same as an ArrowDtype -> the same
-            objects: arrays (T, D), or nested lists or arrays of arrays (D,), or a missing value
-            -> arrays (W,); for "all" arrays (T, W), or lists of arrays (W,) if no row came as an array of two
-            axes
+            objects: arrays (T, D), nested lists, arrays of arrays (D,), or a missing value
+            -> arrays (W,); for "all" arrays (T, W), or lists of arrays (W,) if no row has two axes
         dict
             {"x": values (N, D), "x_offsets": (B + 1,)}, where row b is values[offsets[b]:offsets[b + 1]]
             -> (B, W); for "all" (N, W), with an entry for its offsets too
             an array (B, T, D) -> (B, W); for "all" (B, T, W)
             an Arrow array, or a list or array of objects -> as in Arrow, as in pandas
 
-    All else in a table stays as it is, and so does the order of rows. An iterator of tables gives an iterator
-    of tables, as Spark's mapInPandas and mapInArrow want it; as Spark knows no lists of a fixed size, Arrow's
-    results are list<float> then, for "all" list<list<float>>. Values become float32. A null row gives a null,
-    a row without steps its zero state; NaN stays in its row. A row's result does not depend, by a bit, on the
-    rows around it or how a table is cut.
+    Values become float32. Arrow's float32 values without nulls, in one chunk, are not copied. All other
+    columns and the order of rows stay. A null row gives a null, and a row without steps its zero state. NaN
+    stays in its row. The other rows, and the way a table is cut, do not change a row's result by a bit.
 
-    Raises FileNotFoundError where it is made if there is no such file; at a call ValueError and TypeError for
-    a column that is missing or of another type. A model with overrun="batch" is refused, for there a row's
-    result would depend on others'.
+    An iterator of tables gives an iterator of tables, as in Spark's mapInPandas and mapInArrow. Spark has no
+    lists of a fixed size, so Arrow's results are then list<float>, for "all" list<list<float>>.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> import lnrnn
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "model.safetensors")
+    ...     lnrnn.GRU(3, 4, seed=0).save(path)
+    ...     scorer = lnrnn.Scorer(path, column="x")
+    ...     table = scorer({"x": np.zeros((2, 5, 3), np.float32)})
+    >>> table["x_last"].shape
+    (2, 4)
     """
 
     __slots__ = (
@@ -103,7 +192,7 @@ class Scorer(Closed):
         names = {"column": column, "output": output, "id_column": id_column, "isa": isa}
         for name, value in names.items():
             if not isinstance(value, str) and (name == "column" or value is not None):
-                raise bad_type(name, "a name", value)
+                raise bad_type(name, "a string", value)
         self.path = os.path.abspath(os.fsdecode(os.fspath(path)))
         self.column = column
         self.into = choice("into", into, INTO)
@@ -121,14 +210,14 @@ class Scorer(Closed):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "sha256" not in state:
-            raise ValueError("this Scorer was pickled by an earlier version of lnrnn: make it anew")
+            raise ValueError("an earlier version of lnrnn pickled this Scorer; make it anew")
         super().__setstate__(state)
 
     def __call__(self, table: Any) -> Any:
         if isinstance(table, Iterator):
             return (columns.in_plain_lists(self(one), self.output) for one in table)
         model = model_of(self)
-        given, with_results = columns.taken(table, self, model.input_size)
+        given, with_results = columns.sequences_of(table, self, model.input_size)
         given = given.less_long(model)
         if given.bad and self.bad == "raise":
             row = min(given.bad)
@@ -151,24 +240,22 @@ def _here() -> tuple[str, str]:
 
 
 def model_of(scorer: Scorer) -> Model:
-    """A Scorer's model. Raises ValueError if this process would give other results than the one that made the
-    Scorer: by another lnrnn, kernel set or model."""
+    """A Scorer's model. Raises ValueError if this process has another lnrnn, kernel set or model file."""
     (version, isa), here = _here(), f"process {os.getpid()} on {platform.node()}"
     if version != scorer.version:
         raise ValueError(
-            f"{here} has lnrnn {version}, and the Scorer is of lnrnn {scorer.version}: "
-            "their results may differ"
+            f"{here} has lnrnn {version}, and the Scorer is of lnrnn {scorer.version}; results may differ"
         )
     if isa != scorer.isa != "any":
         raise ValueError(
-            f"{here} has the kernel set {isa}, and the Scorer is for {scorer.isa}: their results differ "
-            "(the environment variable LNRNN_ISA chooses a set)"
+            f"{here} has the kernel set {isa}, and the Scorer is for {scorer.isa}, with other results; "
+            "the environment variable LNRNN_ISA chooses a set"
         )
     return loaded(scorer.path, scorer.sha256)
 
 
 def named(scorer: Scorer, table: Any, row: int) -> str:
-    """A row by its entry in the column of names, for a message; empty if the Scorer has none."""
+    """The row's entry in the id_column, for a message; empty without an id_column."""
     if scorer.id_column is None:
         return ""
     name = columns.cell(table, scorer.id_column, row)

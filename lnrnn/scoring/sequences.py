@@ -1,4 +1,4 @@
-"""Sequences one after the other in one array, as all columns become before a model runs over them."""
+"""Sequences one after another in one array: all columns take this form before a model runs over them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ INTO: tuple[Into, ...] = get_args(Into)
 Bad = Literal["raise", "null"]
 BAD: tuple[Bad, ...] = get_args(Bad)
 
-# So many numbers of y at a time: 64 MiB for each layer. A result does not depend on it.
-PIECE = 2**24
+PIECE = 2**24  # numbers of y at a time, 64 MiB for each layer; results do not depend on it
 
 
 @dataclass
@@ -24,8 +23,8 @@ class Sequences:
     """B rows of a column.
 
     values (N, D) float32; offsets (B + 1,) int64 from 0 to N: row b is values[offsets[b]:offsets[b + 1]].
-    null (B,) bool: rows that are null. bad: what is wrong with the rows that are no sequence for the model,
-    by row. Both kinds have no steps here and no result.
+    null (B,) bool: rows that are null. bad: why other rows are no sequences for the model, by row. Null and
+    bad rows have no steps here and no result.
     """
 
     values: Array
@@ -38,7 +37,7 @@ class Sequences:
 
     @classmethod
     def of(cls, values: Array, offsets: Array, null: Array, bad: dict[int, str]) -> Sequences:
-        """Of offsets that may begin anywhere, and rows that may have steps although they are null or bad."""
+        """Offsets may begin anywhere, and null and bad rows may have steps, which are removed."""
         lengths = np.diff(offsets)
         without = null.copy()
         without[list(bad)] = True
@@ -57,48 +56,48 @@ class Sequences:
 
     @property
     def absent(self) -> Array:
-        """(B,) bool: which rows have no result."""
-        found = self.null.copy()
-        found[list(self.bad)] = True
-        return found
+        """(B,) bool: the rows without a result."""
+        result = self.null.copy()
+        result[list(self.bad)] = True
+        return result
 
     def less_long(self, model: Model) -> Sequences:
-        """The same, where a row that has more steps than batch norm has statistics for is bad."""
+        """The same, with rows bad that have more steps than batch norm has statistics."""
         known = model.known_steps
         if known is None or (model.overrun != "raise" and known):
             return self
         lengths = self.lengths
-        found = {
+        reasons = {
             int(row): f"it has {lengths[row]} steps, and statistics are known for {known} only"
             for row in np.flatnonzero(lengths > known)
         }
-        return self.of(self.values, self.offsets, self.null, self.bad | found) if found else self
+        return self.of(self.values, self.offsets, self.null, self.bad | reasons) if reasons else self
 
 
 def result_width(model: Model) -> int:
-    """How many numbers the last layer gives for a step."""
+    """The width of y."""
     return model.num_directions * model.hidden_size
 
 
 def run(model: Model, given: Sequences, into: Into, threads: int | None) -> Array:
-    """What the model makes of each row: (B, directions * H), or of each step, (N, directions * H), for into
-    "all". float32; a row without steps has zeros.
+    """The result of each row, (B, directions * H) float32; for "all" y of each step, (N, directions * H).
 
-    The rows are computed in pieces, so that memory for y stays small, and each piece in sequences of nearly
-    equal length, the longest first; where all fit in one piece, values are used as they are.
+    A row without steps has zeros. Rows are computed in pieces, longest first, so that memory for y is bounded
+    and sequences of a piece have nearly equal lengths. If everything fits into one piece, values are used
+    without a copy.
     """
     lengths, wide = given.lengths, result_width(model)
     rows = len(given.values) if into == "all" else len(given)
     budget = max(PIECE // max(wide, model.input_size), 1)
     if len(given.values) <= budget and len(given) <= budget:
         return _result(model, given.values, given.offsets, into, threads)
-    found = np.zeros((rows, wide), np.float32)
-    for part in _pieces(lengths, budget):
-        own, starts = lengths[part], given.offsets[:-1][part]
+    results = np.zeros((rows, wide), np.float32)
+    for piece in _pieces(lengths, budget):
+        own, starts = lengths[piece], given.offsets[:-1][piece]
         steps = _steps(starts, own)
         result = _result(model, given.values[steps], _offsets(own), into, threads)
-        found[steps if into == "all" else part] = result
-    return found
+        results[steps if into == "all" else piece] = result
+    return results
 
 
 def _result(model: Model, values: Array, offsets: Array, into: Into, threads: int | None) -> Array:
@@ -114,27 +113,29 @@ def _result(model: Model, values: Array, offsets: Array, into: Into, threads: in
 
 
 def _means(y: Array, offsets: Array) -> Array:
-    """The mean over each row's steps: sums in float64, step after step, rounded once."""
-    found = np.zeros((len(offsets) - 1, y.shape[1]), np.float32)
+    """The mean over each row's steps, in float64, rounded once."""
+    result = np.zeros((len(offsets) - 1, y.shape[1]), np.float32)
     with np.errstate(all="ignore"):  # infinities and NaN stay in their rows
         for row, (first, end) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
             if end > first:
-                found[row] = y[first:end].sum(0, dtype=np.float64) / (end - first)
-    return found
+                result[row] = y[first:end].sum(0, dtype=np.float64) / (end - first)
+    return result
 
 
 def _pieces(lengths: Array, budget: int) -> list[Array]:
-    """The rows, longest first, in parts with at most `budget` steps, a row counting for one at least; a row
-    that has more is a part by itself."""
+    """The rows, longest first, in pieces of at most `budget` steps.
+
+    A row counts for at least one step. A longer row is a piece by itself.
+    """
     order = np.argsort(-lengths, kind="stable")
     ends = np.cumsum(np.maximum(lengths[order], 1))
-    parts, first = [], 0
+    pieces, first = [], 0
     while first < len(order):
         before = ends[first - 1] if first else 0
         end = max(int(np.searchsorted(ends, before + budget, side="right")), first + 1)
-        parts.append(order[first:end])
+        pieces.append(order[first:end])
         first = end
-    return parts
+    return pieces
 
 
 def _offsets(lengths: Array) -> Array:
@@ -143,6 +144,6 @@ def _offsets(lengths: Array) -> Array:
 
 
 def _steps(starts: Array, lengths: Array) -> Array:
-    """The places of the steps of rows that begin at `starts`, one row after the other."""
+    """The positions of the steps of rows that begin at `starts`, one row after another."""
     ends = np.cumsum(lengths, dtype=np.int64)
     return np.repeat(starts - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)

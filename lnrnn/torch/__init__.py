@@ -1,11 +1,12 @@
-"""Recurrent networks to train: torch modules with the arguments, the parameters (names, shapes, start values)
-and the results of lnrnn's classes, whose docstrings have the equations. Then run `lnrnn.from_torch(module)`.
-Needs torch; nothing else in lnrnn does.
+"""Recurrent networks to train: torch modules with the arguments, parameters and results of lnrnn's classes.
 
-On the CPU in float32 they compute with lnrnn's kernels, forward and back, as an operator of torch: with
-torch.compile, torch.export, DistributedDataParallel and torch.func.grad. On other devices and dtypes they are
-torch operations, one time step after another, with the same results to 1e-5. `module.engine` says which.
-`accelerate(model)` has the kernels compute the torch.nn.RNN, LSTM and GRU inside a model.
+Their docstrings have the equations. After training use `lnrnn.from_torch(module)`. Only this part of lnrnn
+needs torch.
+
+On the CPU in float32 the modules compute with lnrnn's kernels, forward and back, as an operator of torch.
+They support torch.compile, torch.export, DistributedDataParallel and torch.func.grad. On other devices and
+dtypes they use torch operations, one time step after another, with the same results to 1e-5. `module.engine`
+names the engine. `accelerate(model)` makes the kernels compute the torch.nn.RNN, LSTM and GRU inside a model.
 """
 
 try:
@@ -19,4 +20,4 @@ from .modules import GRU, LSTM, RNN
 __all__ = ["GRU", "LSTM", "RNN", "Report", "accelerate"]
 
 for _cls in (RNN, LSTM, GRU):
-    _cls.__module__ = __name__  # where they are public, and where pickles have always found them
+    _cls.__module__ = __name__  # the public module, which pickles name

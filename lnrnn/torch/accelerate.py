@@ -1,4 +1,4 @@
-"""`accelerate`: the recurrent parts of a larger model computed by lnrnn's kernels."""
+"""`accelerate`: lnrnn's kernels compute the recurrent modules of a larger model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..importers.checking import Unchecked, compared
 from ..importers.probes import one_thread
 from ..importers.running import numbers, tensors, unchanged
 from ..importers.torch_weights import known_cells
-from . import accelerated, adopted
+from . import custom_modules, torch_nn
 from .modules import Twin
 
 Tensor = torch.Tensor
@@ -30,15 +30,30 @@ _LAYER = re.compile(r"(RNN|LSTM|GRU)(Cell)?")
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What `accelerate` did. replaced: name of each module that lnrnn computes now, and what it is. left:
-    name of each recurrent module that it does not, and why. The model itself has the name ""."""
+    """The result of `accelerate`. The model itself has the name "".
+
+    Attributes
+    ----------
+    replaced : list of (str, str)
+        The name of each module that lnrnn computes now, and a description.
+    left : list of (str, str)
+        The name of each other recurrent module, and the reason.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import lnrnn.torch
+    >>> report = lnrnn.torch.accelerate(torch.nn.Sequential(torch.nn.GRUCell(3, 4)))
+    >>> report.left[0][0], len(report.replaced)
+    ('0', 0)
+    """
 
     replaced: list[tuple[str, str]]
     left: list[tuple[str, str]]
     _undo: list[Callable[[], None]] = field(default_factory=list)
 
     def restore(self) -> None:
-        """Makes all modules what they were before. Parameters keep what they have learned since."""
+        """Restores all modules. Parameters keep their values."""
         while self._undo:
             self._undo.pop()()
 
@@ -50,51 +65,76 @@ class Report:
 
 
 def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
-    """Has lnrnn's kernels compute the recurrent modules of a model, in place, forward and back.
+    """Makes lnrnn's kernels compute the recurrent modules of a model, in place, forward and back.
 
-    That is every torch.nn.RNN, LSTM and GRU, and modules of other people with parameters of a system that
+    These are torch.nn.RNN, LSTM and GRU, and modules of other people with parameters of a system that
     `lnrnn.from_torch` knows.
 
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model. It is changed in place.
+    check : tensor, tuple of arguments or dict of keyword arguments, optional
+        An input of the model. The model is run on it before and after, in evaluation mode and without
+        gradients. If the outputs differ by more than rounding, the model is restored and a ValueError is
+        raised. Flags, buffers and torch's random state do not change.
+
+    Returns
+    -------
+    Report
+        `replaced` and `left`, lists of (qualified name, text). `restore()` undoes everything.
+
+    Raises
+    ------
+    TypeError
+        If model or check is of another type.
+    ValueError
+        If the outputs on the input of check change.
+
+    Notes
+    -----
     The modules of torch.nn stay the same objects, with their parameters, state_dict keys, attributes, hooks
-    of state dicts and flags; an optimiser that holds their parameters goes on, and
-    isinstance(module, torch.nn.LSTM) holds. Their class becomes one that is derived from torch.nn's, equal to
-    it in dicts and sets, and takes and returns the same: PackedSequence, unbatched input, dropout between
-    layers (torch's, in training, to the mask). What lnrnn cannot compute, another device or dtype, autocast,
-    torch.func, torch.jit.trace, goes on to be computed by torch.nn's own forward; `module.engine` says which
-    it is, and may be set to "torch" or "lnrnn", which insists. Second derivatives, and torch.autograd.grad
-    with is_grads_batched=True, are right and take the time of torch's operations.
-    torch.ao.quantization.quantize_dynamic quantises the modules as torch.nn's; torch.jit.script raises
-    RuntimeError, and wants `restore()` first.
-    So do torch.fx.symbolic_trace, which takes torch.nn's modules and not the accelerated ones, and
-    torch.export of other people's modules whose forward is replaced.
+    of state dicts and flags. So optimisers that hold the parameters continue, and
+    isinstance(module, torch.nn.LSTM) holds. Their class becomes one that is derived from torch.nn's and equal
+    to it in dicts and sets. It takes and returns the same: PackedSequence, unbatched input, dropout between
+    layers (with torch's masks). torch.nn's own forward still computes calls that lnrnn cannot: on another
+    device or dtype, under autocast, torch.func and torch.jit.trace. `module.engine` names the engine. It may
+    be set to "torch", or to "lnrnn", which then raises for such calls.
 
-    Left as they are, and named in the report: modules with parametrizations, with weights that are no
-    parameters, with forward or backward hooks or a forward of their own, of classes derived from torch.nn's,
-    quantised and scripted ones, with proj_size > 0; and cells, which are called one step at a time.
+    Second derivatives, and torch.autograd.grad with is_grads_batched=True, take the time of torch's
+    operations. torch.ao.quantization.quantize_dynamic quantises the modules as torch.nn's. Call `restore()`
+    before torch.jit.script, which otherwise raises RuntimeError, and before torch.fx.symbolic_trace. Call it
+    also before torch.export if the forward of other people's modules is replaced. Under torch.compile the
+    modules run outside the graph, as torch.nn's do, unless torch._dynamo.config.allow_rnn is True.
 
-    Of other people's modules the forward is replaced (a stack of layers as one, if it can be), where it gives
-    what lnrnn makes of the parameters and writes to no attribute or buffer: called with x (T, B, I) or
-    (B, T, I) alone, with None, or with states in one of the usual orders, they return what they did, in the
-    same structure. Each way to call them is held to lnrnn.reference on the probes of `lnrnn.from_torch`, in
-    evaluation and in training; on ordinary input, on states and on the longest input so are the gradients of
-    x, states and parameters (None as zero). Where outputs in training differ (dropout), calls in training go
-    to the module's own forward; where gradients differ (detached states, clamped or stopped gradients), calls
-    that gradients are wanted of do: the report says so. So do other calls, and all calls while an attribute,
-    buffer, part or hook of the module or its parts is another than it was, or there are others (a rate of
-    dropout, a flag, a mask). What is not replaced is named. What the probes do not see `from_torch` says. Nor
-    are these changes seen: of globals and of methods of classes; what is written through tensor.data or
-    tensor.numpy() into a tensor that is no parameter; in objects of compiled classes; and beyond 300
-    attributes. A module of other people with layer norm, of 256 inputs and 512 units, takes about 6 s.
+    The report names the modules that stay as they are. They have parametrizations, weights that are no
+    parameters, forward or backward hooks, a forward of their own, or proj_size > 0. Or they are of classes
+    derived from torch.nn's, quantised, scripted, or cells, which are called one step at a time.
 
-    check: an input of the model: a tensor, a tuple of arguments, or a dict of keyword arguments. The model is
-    run on it before and after, in evaluation mode and without gradients, and a ValueError tells how far its
-    outputs differ if not by rounding alone; the model is then what it was. Its flags, buffers and torch's
-    random state do not change.
+    The forward of other people's modules is replaced, of a stack of layers as a whole if possible. The module
+    must compute the network with its parameters, and write to no attribute or buffer. The calls have x (T, B,
+    I) or (B, T, I) alone, with None, or with states in a usual order. The result has the same structure. Each
+    of these calls is compared with lnrnn.reference on the probes of `lnrnn.from_torch`, in evaluation and in
+    training. On ordinary input, on states and on the longest input the gradients of x, states and parameters
+    are compared too (None is zero).
 
-    Under torch.compile the modules run outside the graph, as torch.nn's do, unless
-    torch._dynamo.config.allow_rnn is True.
+    If outputs in training differ (dropout), the module's own forward computes calls in training. If gradients
+    differ (detached states, clamped gradients), it computes calls that need gradients. The report says so. It
+    also computes other calls, and all calls after a change: of an attribute, buffer, part or hook of the
+    module or its parts. These changes are not noticed: of globals and of methods of classes, in objects of
+    compiled classes, and beyond 300 attributes. Nor are writes through tensor.data or tensor.numpy() to a
+    tensor that is no parameter. The limits of the probes are those of `from_torch`. Replacing a module with
+    layer norm, 256 inputs and 512 units takes about 6 s.
 
-    -> a Report: `replaced` and `left`, lists of (qualified name, text); `restore()` undoes it.
+    Examples
+    --------
+    >>> import torch
+    >>> import lnrnn.torch
+    >>> model = torch.nn.Sequential(torch.nn.LSTM(3, 4))
+    >>> report = lnrnn.torch.accelerate(model, check=torch.zeros(5, 2, 3))
+    >>> [name for name, _ in report.replaced]
+    ['0']
+    >>> report.restore()
     """
     if not isinstance(model, torch.nn.Module):
         raise bad_type("model", "a torch.nn.Module", model)
@@ -111,13 +151,13 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
     return report
 
 
-# --- what there is ------------------------------------------------------------------------------------------
+# --- the modules --------------------------------------------------------------------------------------------
 
 
 def _replace(model: torch.nn.Module, report: Report) -> None:
-    first: dict[int, str] = {}  # the name of each module that the report tells of, where it stands first
+    first: dict[int, str] = {}  # the first name of each module in the report
 
-    def tell(name: str, module: torch.nn.Module, why: str | None, what: str) -> None:
+    def note(name: str, module: torch.nn.Module, why: str | None, what: str) -> None:
         first[id(module)] = name
         if why is None:
             report.replaced.append((name, what))
@@ -127,59 +167,59 @@ def _replace(model: torch.nn.Module, report: Report) -> None:
     def visit(name: str, module: Any, outer: tuple[int, ...]) -> None:
         if id(module) in first:
             same = first[id(module)]
-            found = report.replaced if any(same == known for known, _ in report.replaced) else report.left
-            found.append((name, f"the same module as {same}"))
+            listed = report.replaced if any(same == known for known, _ in report.replaced) else report.left
+            listed.append((name, f"the same module as {same}"))
             return
         if _recurrent(module):
-            tell(name, module, *_accelerated(module, report))
+            note(name, module, *_replace_native(module, report))
             return
         why = None
         if not type(module).__module__.startswith("torch.nn.") and known_cells(module.state_dict()):
-            why, what = _adopted(module, report)
+            why, what = _replace_custom(module, report)
             if why is None or why == _ALREADY:
-                tell(name, module, why, what)
+                note(name, module, why, what)
                 return
         replaced, left, known = len(report.replaced), len(report.left), dict(first)
         for own, child in vars(module)["_modules"].items():
             if child is not None and id(child) not in outer:
                 visit(f"{name}.{own}" if name else own, child, (*outer, id(child)))
-        if why is not None and len(report.replaced) == replaced:  # its parts go with it
+        if why is not None and len(report.replaced) == replaced:  # none of its parts was replaced
             del report.left[left:]
             first.clear()
             first.update(known)
-            tell(name, module, why, "")
+            note(name, module, why, "")
 
     visit("", model, (id(model),))
 
 
-def _accelerated(module: Any, report: Report) -> tuple[str | None, str]:
-    """Replaces a recurrent module of torch's. -> why it does not; what it is now."""
+def _replace_native(module: Any, report: Report) -> tuple[str | None, str]:
+    """Replaces a recurrent module of torch.nn. -> (the reason if it is left, else None; a description)."""
     why = _why_left(module)
     if why is not None:
         return why, ""
     try:
-        accelerated.adopt(module)
+        torch_nn.accelerate_module(module)
     except ValueError as error:  # sizes that lnrnn does not have
         return str(error), ""
-    report._undo.append(partial(accelerated.release, module))
+    report._undo.append(partial(torch_nn.restore_module, module))
     return None, _replacement(module)
 
 
-def _adopted(module: Any, report: Report) -> tuple[str | None, str]:
-    """The same of somebody's module that looks like one of those which from_torch knows."""
+def _replace_custom(module: Any, report: Report) -> tuple[str | None, str]:
+    """The same for a custom module with parameters that from_torch knows."""
     if isinstance(module, torch.jit.ScriptModule):
         return "it is scripted, and TorchScript's modules cannot be changed", ""
-    if isinstance(vars(module).get("forward"), adopted.Forward):
+    if isinstance(vars(module).get("forward"), custom_modules.Forward):
         return _ALREADY, ""
     for name, part in module.named_modules():
         if "forward" in vars(part) or any(vars(part).get(hooks) for hooks in _HOOKS):
             return f"it has hooks or a forward of its own{f', in {name}' if name else ''}", ""
     try:
         with one_thread():
-            what = adopted.adopt(module)
-    except adopted.Refused as why:
+            what = custom_modules.replace_forward(module)
+    except custom_modules.Refused as why:
         return str(why), ""
-    report._undo.append(partial(adopted.release, module))
+    report._undo.append(partial(custom_modules.restore_forward, module))
     return None, what
 
 
@@ -193,9 +233,9 @@ def _recurrent(module: torch.nn.Module) -> bool:
 
 
 def _why_left(module: Any) -> str | None:
-    """Why a recurrent module stays what it is; None if it need not."""
+    """Why a recurrent module is left as it is; None if it can be replaced."""
     cls, own = type(module), vars(module)
-    if isinstance(module, (Twin, accelerated.Accelerated)):
+    if isinstance(module, (Twin, torch_nn.Accelerated)):
         return _ALREADY
     if isinstance(module, torch.jit.ScriptModule):
         return "it is scripted, and TorchScript's modules cannot be changed"
@@ -206,8 +246,8 @@ def _why_left(module: Any) -> str | None:
         return f"it has parametrizations, of {', '.join(parametrized)}"
     if isinstance(module, torch.nn.RNNCellBase):
         return "it is called one step at a time: only a torch.nn.RNN, LSTM or GRU runs whole sequences"
-    if cls not in accelerated.CLASSES:
-        bases = [base.__name__ for base in accelerated.CLASSES if issubclass(cls, base)]
+    if cls not in torch_nn.CLASSES:
+        bases = [base.__name__ for base in torch_nn.CLASSES if issubclass(cls, base)]
         return f"its class {cls.__name__} is derived from torch.nn.{(*bases, 'RNNBase')[0]}"
     if "forward" in own:
         return "it has a forward of its own"
@@ -217,7 +257,7 @@ def _why_left(module: Any) -> str | None:
     if module.proj_size:
         return f"it has a projection (proj_size={module.proj_size}), which lnrnn does not have"
     parameters = dict(module.named_parameters(recurse=False, remove_duplicate=False))
-    bare = [name for name in accelerated.parameter_names(module) if name not in parameters]
+    bare = [name for name in torch_nn.parameter_names(module) if name not in parameters]
     if bare:
         return f"it has weights that are no parameters: {', '.join(bare)}"
     return None
@@ -235,7 +275,7 @@ Arrays = list[np.ndarray]
 
 
 def _call(model: torch.nn.Module, check: Any) -> Callable[[], Arrays]:
-    """-> a function that gives the numbers of all tensors which the model makes of the input."""
+    """-> a function that runs the model on the input, and returns the numbers of all its tensors."""
     arguments: tuple[Any, ...] = ()
     named: dict[str, Any] = {}
     if isinstance(check, (Tensor, PackedSequence)):
@@ -250,16 +290,16 @@ def _call(model: torch.nn.Module, check: Any) -> Callable[[], Arrays]:
 
     def run() -> Arrays:
         with unchanged(model, torch):
-            found = [numbers(t) for t in tensors(model(*arguments, **named))]
-        if not found:
-            raise ValueError("check is for a model that returns tensors, also in tuples, lists and mappings")
-        return found
+            result = [numbers(t) for t in tensors(model(*arguments, **named))]
+        if not result:
+            raise ValueError("check must be for a model that returns tensors, got a model that returns none")
+        return result
 
     return run
 
 
 def _compare(model: torch.nn.Module, run: Callable[[], Arrays], before: Arrays, report: Report) -> None:
-    """Raises ValueError if the model's outputs on the input are not what they were before."""
+    """Raises ValueError if the model's outputs on the input have changed."""
     weights = [p for name, _ in report.replaced for p in model.get_submodule(name).parameters()]
     if not weights:
         return
@@ -267,7 +307,7 @@ def _compare(model: torch.nn.Module, run: Callable[[], Arrays], before: Arrays, 
     generator = torch.Generator().manual_seed(1)
 
     def disturbed() -> Arrays:
-        with unchanged(model, torch):  # which puts the weights back
+        with unchanged(model, torch):  # which restores the weights
             for p in {id(p): p for p in weights}.values():
                 signs = torch.randint(0, 2, p.shape, generator=generator) * 2 - 1
                 p.mul_((1 + eps * signs).to(p))
@@ -297,6 +337,6 @@ def _compare(model: torch.nn.Module, run: Callable[[], Arrays], before: Arrays, 
     if difference > limit:
         raise ValueError(
             f"the model's outputs on the input of check differ by up to {difference:.3g} from those before, "
-            f"where rounding explains {limit:.1g}; the model is restored. Not all that was replaced computes "
-            f"what it did:\n{report}"
+            f"where rounding explains {limit:.1g}; the model is restored. Not all modules that were replaced "
+            f"compute what they did:\n{report}"
         )

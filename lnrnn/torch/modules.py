@@ -20,8 +20,7 @@ from ..rnn.network import DROPS_NOTHING, architecture
 from ..rnn.specs import OVERRUNS, Overrun
 from ..rnn.statistics import named_shapes
 from . import operator, plain
-from .packed import through_padding
-from .stacked import Found, layer_by_layer
+from .common import LayerResult, layer_by_layer, through_padding
 
 if TYPE_CHECKING:
     from typing_extensions import Never
@@ -30,17 +29,17 @@ Tensor = torch.Tensor
 ENGINES = ("lnrnn", "torch", None)
 
 
-def _statistics_names(made: Architecture) -> list[str]:
-    names = named_shapes(made.sides, 0) if made.sides else ()
-    return [name + end for end in made.suffixes for name in names]
+def _statistics_names(arch: Architecture) -> list[str]:
+    names = named_shapes(arch.sides, 0) if arch.sides else ()
+    return [name + end for end in arch.suffixes for name in names]
 
 
 class Twin(torch.nn.Module):
-    """The base of the modules."""
+    """The common base of the modules."""
 
     _served: ClassVar[type[models.Model]]
     architecture: Architecture
-    # What `_make` sets; torch.nn.Module calls whatever it does not know a tensor or a module.
+    # Set by `_make`. torch.nn.Module takes an unknown attribute for a tensor or a module.
     input_size: int
     hidden_size: int
     num_layers: int
@@ -52,9 +51,9 @@ class Twin(torch.nn.Module):
     num_directions: int
     _engine: str | None = None
     _dropout: float = 0.0
-    _network: str  # and how many states the cell has: what is traced asks for no more
+    _network: str  # and the number of the cell's states: traced code uses only these
     _states: int
-    _layers: tuple[tuple[Architecture, str], ...]  # each as a network of its own, and the text for it
+    _layers: tuple[tuple[Architecture, str], ...]  # each layer as a network, and its description
 
     def _make(
         self, device: Any, dtype: Any, seed: int | None, rng: Any, engine: str | None, dropout: float,
@@ -64,8 +63,8 @@ class Twin(torch.nn.Module):
         self._engine = choice("engine", engine, ENGINES)
         self.dropout = dropout
         if seed is None and rng is None:
-            seed = int(torch.randint(2**62, ()))  # so that torch.manual_seed decides
-        # It checks the arguments, and knows names, shapes and start values.
+            seed = int(torch.randint(2**62, ()))  # controlled by torch.manual_seed
+        # The model checks the arguments and has the names, shapes and initial values.
         model = self._served(**arguments, seed=seed, rng=rng)
         self.architecture = architecture(model)
         self._describe()
@@ -85,46 +84,46 @@ class Twin(torch.nn.Module):
                 self.register_buffer(name, torch.tensor(value, device=device, dtype=kind))
 
     def _describe(self) -> None:
-        made = self.architecture
-        self._network = functional.described(made)
-        self._states = made.cell.states
-        widths = made.input_size, made.directions * made.hidden_size
-        of_one = [replace(made, input_size=width, num_layers=1, batch_first=False) for width in widths]
-        first, later = ((one, functional.described(one)) for one in of_one)
-        self._layers = (first, *(later,) * (made.num_layers - 1))
+        arch = self.architecture
+        self._network = functional.described(arch)
+        self._states = arch.cell.states
+        widths = arch.input_size, arch.directions * arch.hidden_size
+        alone = [replace(arch, input_size=width, num_layers=1, batch_first=False) for width in widths]
+        first, later = ((layer, functional.described(layer)) for layer in alone)
+        self._layers = (first, *(later,) * (arch.num_layers - 1))
 
     @property
     def sides(self) -> Mapping[str, int]:
-        """What batch norm keeps statistics of in each layer, and how wide; nothing for another norm."""
+        """The sites with statistics of batch norm in each layer, with their widths; else empty."""
         return self.architecture.sides
 
     @property
     def known_steps(self) -> int | None:
-        """Batch norm: for how many time steps there are statistics. None without batch norm."""
+        """The number of time steps that have statistics of batch norm; None without batch norm."""
         return int((self.get_buffer("count_l0") > 0).sum()) if self.sides else None
 
     @property
     def overrun(self) -> Overrun | None:
-        """Batch norm: what happens past the known steps in evaluation; may be set. None without it."""
+        """How batch norm treats steps past the known ones in evaluation; may be set. None without it."""
         return self.norm.overrun if self.sides else None
 
     @overrun.setter
     def overrun(self, value: Overrun) -> None:
         if not self.sides:
-            raise ValueError("overrun belongs to batch norm, and this network has none")
+            raise ValueError("overrun must not be set without batch norm, which this network does not have")
         self.norm = replace(self.norm, overrun=choice("overrun", value, OVERRUNS))
 
     @property
     def engine(self) -> str:
-        """What a call now would compute with: "lnrnn", the C kernels, or "torch", torch's operations.
+        """The engine of a call now: "lnrnn", the C kernels, or "torch", torch's operations.
 
-        "lnrnn" where all parameters are float32 and on the CPU, except for batch norm in evaluation while
-        gradients are wanted (use torch.no_grad). It may be set: "torch" forces torch's operations; "lnrnn"
-        insists, and a call that the kernels cannot serve raises ValueError; None chooses.
+        It is "lnrnn" if all parameters are float32 and on the CPU, except for batch norm in evaluation with
+        gradients (use torch.no_grad). It may be set: "torch" uses torch's operations, "lnrnn" raises
+        ValueError for a call that the kernels cannot serve, None chooses.
         """
         if self._engine is not None:
             return self._engine
-        return "torch" if self._beyond(self._parameter_list(), False) else "lnrnn"
+        return "torch" if self._unsupported(self._parameter_list(), False) else "lnrnn"
 
     @engine.setter
     def engine(self, value: str | None) -> None:
@@ -132,8 +131,7 @@ class Twin(torch.nn.Module):
 
     @property
     def dropout(self) -> float:
-        """The rate in [0, 1) of what is dropped, in training, from the outputs of all layers but the last, as
-        dropout= of torch.nn.LSTM; may be set, and counts from the next call on."""
+        """The rate of dropout in [0, 1), in training, between layers, as in torch.nn.LSTM; may be set."""
         return self._dropout
 
     @dropout.setter
@@ -141,17 +139,15 @@ class Twin(torch.nn.Module):
         self._dropout = number("dropout", value, 0, below=1)
 
     def _parameter_list(self) -> list[Tensor]:
-        own: dict[str, Any] = (
-            self._parameters
-        )  # Module.__getattr__ looks there last; a parametrization is not there
+        # Module.__getattr__ looks here last, but parametrized parameters are only there.
+        own: dict[str, Any] = self._parameters
         return [own[n] if n in own else getattr(self, n) for n in self.architecture.shapes]
 
     def _statistics(self) -> dict[str, Tensor]:
         return {name: getattr(self, name) for name in _statistics_names(self.architecture)}
 
-    def _beyond(self, parameters: list[Tensor], inputs_learn: bool) -> str | None:
-        """Why the C engine cannot serve a call; None if it can. inputs_learn: gradients of x or h0 are
-        wanted."""
+    def _unsupported(self, parameters: list[Tensor], inputs_learn: bool) -> str | None:
+        """Why the C engine cannot serve a call, or None. inputs_learn: whether x or h0 need gradients."""
         for p in parameters:
             if p.dtype is not torch.float32 or not p.is_cpu:
                 return f"it has parameters of {p.dtype} on {p.device}, not of torch.float32 on cpu"
@@ -169,7 +165,7 @@ class Twin(torch.nn.Module):
         return self._served.__name__, {name: getattr(self, name) for name in names}
 
     def __prepare_scriptable__(self) -> Any:
-        """What torch.jit.script asks of each module."""
+        """torch.jit.script calls this for each module."""
         raise RuntimeError(
             f"torch.jit.script cannot compile lnrnn.torch.{type(self).__name__}: use torch.jit.trace, or "
             "torch.export"
@@ -178,21 +174,44 @@ class Twin(torch.nn.Module):
     # --- a call ---------------------------------------------------------------------------------------------
 
     def forward(self, x: Any, h0: Any = None, lengths: Any = None, **unknown: Never) -> tuple[Any, Any]:
-        """As a call of lnrnn's class: x (T, B, D), (B, T, D) with batch_first, or (T, D); h0, or with a cell
-        state (h0, c0); lengths (B,), integers. -> y, and h or (h, c). x may also be a PackedSequence, without
-        lengths: then y is one.
+        """Runs the network over whole sequences, as the call of lnrnn's class.
 
-        In training, `dropout` draws from torch's generator, the same masks on both engines.
+        Parameters
+        ----------
+        x : tensor or PackedSequence
+            (T, B, D), (B, T, D) with batch_first, or (T, D) for one sequence.
+        h0 : tensor or pair of tensors, optional
+            The first state, (num_layers * directions, B, H); with a cell state (h0, c0). Default: zeros.
+        lengths : tensor or array, optional
+            (B,) integers, not for a PackedSequence. y is 0 past a length.
 
-        Under batch norm, in training, a step is normalised with the mean and biased variance of the sequences
-        that live at it, and the running statistics are updated; in evaluation with the running ones, as
-        BatchNormSpec says.
+        Returns
+        -------
+        y : tensor or PackedSequence
+            The last layer's output, (T, B, directions * H), with the axes of x.
+        state : tensor or pair of tensors
+            The last h, or (h, c), with the shape of h0.
 
-        On the C engine (see `engine`): no more threads than torch.get_num_threads() and
-        lnrnn.get_num_threads() both allow; under torch.autocast x and the state are taken as float32, and
-        float32 comes back; y must not be changed in place before backward; second derivatives take the time
-        of engine="torch"; RuntimeError for those of batch norm, derivatives in forward mode and torch.vmap,
-        which want engine="torch".
+        Raises
+        ------
+        TypeError, ValueError
+            That names the argument with the wrong type, shape or dtype.
+        RuntimeError
+            With the C engine, for second derivatives of batch norm, derivatives in forward mode and
+            torch.vmap; use engine="torch".
+
+        Notes
+        -----
+        In training, `dropout` draws from torch's generator, with the same masks on both engines.
+
+        Under batch norm in training, a step is normalised with the mean and biased variance of the sequences
+        that have this step. Then the running statistics are updated. In evaluation the running statistics
+        are used, as BatchNormSpec describes.
+
+        The C engine (see `engine`) uses no more threads than torch.get_num_threads() and
+        lnrnn.get_num_threads() both allow. Under torch.autocast it converts x and the state to float32 and
+        returns float32. y must not be changed in place before backward. Second derivatives take the time of
+        engine="torch".
         """
         if unknown:
             raise unexpected("forward", unknown, {"hx": "h0"})
@@ -202,7 +221,7 @@ class Twin(torch.nn.Module):
             raise bad_type("x", "a torch tensor or a PackedSequence", x)
         if x.dim() not in (2, 3) or x.shape[-1] != self.input_size:
             raise bad_value("x", f"of two or three dimensions, the last of size {self.input_size}", x)
-        unbatched, axis = x.dim() == 2, 0 if self.batch_first else 1  # that of the sequences
+        unbatched, axis = x.dim() == 2, 0 if self.batch_first else 1  # the axis of the sequences
         if unbatched:
             x = x.unsqueeze(axis)
         start = self._start(h0, x, x.shape[axis], unbatched)
@@ -216,16 +235,16 @@ class Twin(torch.nn.Module):
         self, x: Tensor, start: list[Tensor], lengths: Tensor | None
     ) -> tuple[Tensor, list[Tensor]]:
         parameters, statistics = self._parameter_list(), [*self._statistics().values()]
-        beyond = self._beyond(parameters, any(t.requires_grad for t in (x, *start)))
-        if beyond and self._engine == "lnrnn":
-            raise ValueError(f"engine='lnrnn' cannot serve this call: {beyond}")
+        reason = self._unsupported(parameters, any(t.requires_grad for t in (x, *start)))
+        if reason and self._engine == "lnrnn":
+            raise ValueError(f"engine='lnrnn' cannot serve this call: {reason}")
         learns = bool(self.sides) and self.training
         if learns and self.norm.max_steps is None and torch.compiler.is_compiling():
             raise ValueError(
-                "batch norm with max_steps=None cannot be trained under torch.compile or torch.export, where "
-                "buffers cannot grow: give BatchNormSpec(max_steps=...)"
+                "max_steps must be given for training with batch norm under torch.compile or torch.export, "
+                "where buffers cannot grow, got None; give BatchNormSpec(max_steps=...)"
             )
-        if beyond or self._engine == "torch":
+        if reason or self._engine == "torch":
             run = self._plainly
         else:
             if torch.is_autocast_enabled("cpu"):
@@ -236,7 +255,7 @@ class Twin(torch.nn.Module):
                     raise bad_type(name, "of the parameters' dtype and device, torch.float32 on cpu", t)
             if lengths is not None:
                 lengths = lengths.cpu()
-            run = self._on_engine
+            run = self._on_kernels
         if self.training and self._dropout and self.num_layers > 1:
             y, end, seen = self._dropping(run, x, start, lengths, parameters, statistics)
         else:
@@ -245,32 +264,32 @@ class Twin(torch.nn.Module):
             self._learn(seen)
         return y, end
 
-    def _on_engine(
-        self, made: Architecture, network: str, x: Tensor, start: Sequence[Tensor], lengths: Tensor | None,
+    def _on_kernels(
+        self, arch: Architecture, network: str, x: Tensor, start: Sequence[Tensor], lengths: Tensor | None,
         parameters: Sequence[Tensor], statistics: Sequence[Tensor],
-    ) -> Found:  # fmt: skip
-        found = operator.run(network, x, start, lengths, parameters, statistics, self.overrun, self.training)
-        return found[0], found[1 : 1 + self._states], found[1 + self._states :]
+    ) -> LayerResult:  # fmt: skip
+        result = operator.run(network, x, start, lengths, parameters, statistics, self.overrun, self.training)
+        return result[0], result[1 : 1 + self._states], result[1 + self._states :]
 
     def _plainly(
-        self, made: Architecture, network: str, x: Tensor, start: Sequence[Tensor], lengths: Tensor | None,
+        self, arch: Architecture, network: str, x: Tensor, start: Sequence[Tensor], lengths: Tensor | None,
         parameters: Sequence[Tensor], statistics: Sequence[Tensor],
-    ) -> Found:  # fmt: skip
+    ) -> LayerResult:  # fmt: skip
         if not start:
-            shape = len(made.suffixes), x.shape[0 if made.batch_first else 1], self.hidden_size
+            shape = len(arch.suffixes), x.shape[0 if arch.batch_first else 1], self.hidden_size
             start = [x.new_zeros(shape) for _ in range(self._states)]
-        named = dict(zip(made.shapes, parameters, strict=True))
-        kept = dict(zip(_statistics_names(made), statistics, strict=True))
-        return plain.run(made, x, start, lengths, named, kept, self.overrun, self.training)
+        named = dict(zip(arch.shapes, parameters, strict=True))
+        kept = dict(zip(_statistics_names(arch), statistics, strict=True))
+        return plain.run(arch, x, start, lengths, named, kept, self.overrun, self.training)
 
     def _dropping(
-        self, run: Callable[..., Found], x: Tensor, start: Sequence[Tensor], lengths: Tensor | None,
+        self, run: Callable[..., LayerResult], x: Tensor, start: Sequence[Tensor], lengths: Tensor | None,
         parameters: Sequence[Tensor], statistics: Sequence[Tensor],
-    ) -> Found:  # fmt: skip
-        """What `run` computes, one layer after another, with dropout between them."""
+    ) -> LayerResult:  # fmt: skip
+        """Calls `run` for one layer after another, with dropout between them."""
 
-        # Masks are drawn as torch.nn's modules draw them on a CPU: with time first whatever batch_first says.
-        def layer(k: int, x: Tensor, start: Sequence[Tensor], *own: Sequence[Tensor]) -> Found:
+        # Masks are drawn as in torch.nn's modules on a CPU: time first, also with batch_first.
+        def layer(k: int, x: Tensor, start: Sequence[Tensor], *own: Sequence[Tensor]) -> LayerResult:
             return run(*self._layers[k], x, start, lengths, *own)
 
         y, end, seen = layer_by_layer(
@@ -285,13 +304,12 @@ class Twin(torch.nn.Module):
         return through_padding(x, self.batch_first, lambda padded, lengths: self.forward(padded, h0, lengths))
 
     def _start(self, h0: Any, x: Tensor, batch: int, unbatched: bool) -> list[Tensor]:
-        """What an argument says of h, or of h and c: (num_layers * directions, B, H) each, or nothing for
-        zeros."""
+        """h, or h and c, (num_layers * directions, B, H) each; empty for zeros."""
         if h0 is None:
             return []
         shape = (len(self.architecture.suffixes), batch, self.hidden_size)
         wanted = (shape[0], shape[2]) if unbatched else shape
-        found = []
+        result = []
         for name, value in states("h0", h0, self.architecture.cell):
             if value is None:
                 value = x.new_zeros(wanted)
@@ -299,11 +317,11 @@ class Twin(torch.nn.Module):
                 raise bad_type(name, "a torch tensor", value)
             elif value.shape != wanted:
                 raise bad_value(name, f"of shape {tuple(wanted)}", value)
-            found.append(value.reshape(shape))
-        return found
+            result.append(value.reshape(shape))
+        return result
 
     def _lengths(self, lengths: Any, batch: int, unbatched: bool) -> Tensor | None:
-        """(B,) int64. What they may be, the engine looks at: while a call is traced nobody knows."""
+        """(B,) int64. The engine checks the values, which are unknown while a call is traced."""
         if lengths is None:
             return None
         if not isinstance(lengths, Tensor):
@@ -316,13 +334,13 @@ class Twin(torch.nn.Module):
             raise bad_type("lengths", "an array of integers", lengths)
         if lengths.shape != (batch,) and not (unbatched and lengths.dim() == 0):
             raise bad_value("lengths", f"of shape ({batch},), one for each sequence", lengths)
-        found: Tensor = lengths.reshape(batch).to(torch.int64)
-        return found
+        result: Tensor = lengths.reshape(batch).to(torch.int64)
+        return result
 
     # --- batch norm's statistics ----------------------------------------------------------------------------
 
     def _learn(self, seen: list[Tensor]) -> None:
-        """Takes in the statistics of a batch: those of each layer and direction, as buffers are ordered."""
+        """Updates the running statistics. seen: those of the batch by layer and direction, as the buffers."""
         if self.norm.max_steps is None:
             count = seen[len(named_shapes(self.sides, 0)) - 1]
             steps, have = int(count.count_nonzero()), len(self.get_buffer("count_l0"))
@@ -335,7 +353,7 @@ class Twin(torch.nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
         if self.sides and self.norm.max_steps is None:
-            # The statistics are as long as the longest training sequence was.
+            # There are as many statistics as the longest training sequence had steps.
             for name, old in self.named_buffers():
                 new = state_dict.get(prefix + name)
                 if isinstance(new, Tensor) and new.dim() == old.dim():
@@ -344,7 +362,7 @@ class Twin(torch.nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        if "_layers" not in self.__dict__:  # older pickles
+        if "_layers" not in self.__dict__:  # a pickle of an earlier version
             self._describe()
 
     def extra_repr(self) -> str:
@@ -357,10 +375,36 @@ class Twin(torch.nn.Module):
 
 
 class RNN(Twin):
-    """lnrnn.RNN, trainable: the same arguments in the same order, all of them torch.nn.RNN's but norm, seed
-    and rng. device, dtype: of the parameters, torch's defaults if not given. seed, rng: as lnrnn's, the same
-    weights; without either torch's generator draws them. engine, dropout: see the properties; UserWarning
-    for dropout with one layer, which drops nothing."""
+    """lnrnn.RNN as a torch module for training, with the same parameters, initial values and results.
+
+    Parameters
+    ----------
+    input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional
+        As in torch.nn.RNN.
+    norm : "layer", "batch", None, LayerNormSpec or BatchNormSpec
+        As in lnrnn.RNN.
+    seed : int, optional
+        Of the initial weights, which are then lnrnn's. rng, a numpy.random.Generator, is an alternative.
+        Default: torch's generator decides.
+    device, dtype
+        Of the parameters, as in torch.nn.
+    engine : {"lnrnn", "torch"}, optional
+        See the property. Default: "lnrnn" if possible.
+
+    Raises
+    ------
+    TypeError, ValueError
+        That names the argument, what it must be and what it was. UserWarning for dropout with one layer.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import lnrnn.torch
+    >>> rnn = lnrnn.torch.RNN(3, 4, norm="layer", seed=0)
+    >>> y, h = rnn(torch.zeros(5, 2, 3))
+    >>> y.shape, rnn.engine
+    (torch.Size([5, 2, 4]), 'lnrnn')
+    """
 
     _served = models.RNN
 
@@ -378,8 +422,25 @@ class RNN(Twin):
 
 
 class LSTM(Twin):
-    """lnrnn.LSTM, trainable: the same arguments in the same order. device, dtype, seed, rng, engine, dropout:
-    see RNN."""
+    """lnrnn.LSTM as a torch module for training, with the same parameters, initial values and results.
+
+    Parameters
+    ----------
+    input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size
+        As in torch.nn.LSTM.
+    norm, seed, rng, device, dtype, engine
+        As in RNN.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import lnrnn.torch
+    >>> lstm = lnrnn.torch.LSTM(3, 4, seed=0)
+    >>> y, (h, c) = lstm(torch.zeros(5, 2, 3))
+    >>> y.sum().backward()
+    >>> lstm.weight_hh_l0.grad.shape
+    torch.Size([16, 4])
+    """
 
     _served = models.LSTM
 
@@ -397,8 +458,24 @@ class LSTM(Twin):
 
 
 class GRU(Twin):
-    """lnrnn.GRU, trainable: the same arguments in the same order. device, dtype, seed, rng, engine, dropout:
-    see RNN."""
+    """lnrnn.GRU as a torch module for training, with the same parameters, initial values and results.
+
+    Parameters
+    ----------
+    input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
+        As in torch.nn.GRU.
+    norm, seed, rng, device, dtype, engine
+        As in RNN.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import lnrnn.torch
+    >>> gru = lnrnn.torch.GRU(3, 4, batch_first=True, seed=0)
+    >>> y, h = gru(torch.zeros(2, 5, 3))
+    >>> y.shape
+    torch.Size([2, 5, 4])
+    """
 
     _served = models.GRU
 

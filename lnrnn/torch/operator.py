@@ -1,18 +1,18 @@
-"""The operators of the C engine, as torch knows them: torch.ops.lnrnn.
+"""The operators of the C engine in torch: torch.ops.lnrnn.
 
-run                 a network over whole sequences, with a derivative
-infer               the same without one: run calls it where no gradients are wanted,
-forward_train       and this one where they are: it also gives what backward wants saved, as tensors
-backward            the gradients; their own derivatives are torch's, of the plain engine
-update_statistics   batch norm's running statistics after training on a batch, in place, on any device
+- run: a network over whole sequences, differentiable
+- infer: the same without derivatives; run calls it if no gradients are needed
+- forward_train: run calls it if they are; it also returns the tensors that backward needs
+- backward: the gradients; the plain engine computes their own derivatives
+- update_statistics: batch norm's running statistics after training on a batch, in place, on any device
 
-network: what rnn.functional.described says of the architecture. start: h0, or h0 and c0, each
-(layers * directions, B, H), or nothing for zeros. lengths: (B,) int64 or None. parameters: in the order of
-Architecture.shapes. statistics: of each layer and direction in the order of statistics.named_shapes. All
-tensors are float32 on the CPU but statistics and lengths.
+network: functional.described(architecture). start: h0, or h0 and c0, each (layers * directions, B, H), or
+empty for zeros. lengths: (B,) int64 or None. parameters: in the order of Architecture.shapes. statistics: of
+each layer and direction in the order of statistics.named_shapes. All tensors are float32 on the CPU, except
+statistics and lengths.
 
-Operators are defined with Library.define and implemented with Library.impl: torch.library.custom_op takes
-longer for each call. Tensors go to the compiled module as NumPy arrays that share their memory.
+Operators are defined with Library.define and implemented with Library.impl, because each call through
+torch.library.custom_op takes longer. The compiled module gets tensors as NumPy arrays that share memory.
 """
 
 from __future__ import annotations
@@ -59,11 +59,13 @@ def run(
     overrun: str | None = None,
     training: bool = False,
 ) -> list[Tensor]:
-    """x (T, B, D), or (B, T, D) with batch_first. -> y, laid out as x; the last state, or both; with batch
-    norm in training the statistics of the batch, as update_statistics takes them."""
+    """x (T, B, D), or (B, T, D) with batch_first -> [y with the same axes, last h, c if the cell has it].
+
+    With batch norm in training the statistics of the batch follow, as for update_statistics.
+    """
     if torch.compiler.is_compiling() or _jit.is_tracing():
         return _run(network, x, start, lengths, parameters, statistics, overrun, training)  # type: ignore[no-any-return]
-    # What the operator does for autograd, which takes less time here, and under torch.func has to be here.
+    # The same as the operator's autograd kernel, but faster. torch.func also needs it here.
     given = x, *start, *parameters
     if _derived(given):
         return _differentiable(network, len(start), lengths, given)
@@ -75,9 +77,11 @@ _PLAIN = Tensor, torch.nn.Parameter
 
 
 def _unwatched(tensors: Sequence[Tensor | None]) -> bool:
-    """Whether nobody sees the operators that are called: no mode, transform or profiler, and no class of
-    tensors of its own; and all are on the CPU. Then the function behind an operator is called without torch's
-    dispatcher, which takes as long as a short network (training with lnrnn.torch)."""
+    """Whether nothing observes the operators, and all tensors are ordinary ones on the CPU.
+
+    Observers are modes, transforms and the profiler. Without them, the function of an operator is called
+    directly: torch's dispatcher takes as long as a short network (benchmark "training with lnrnn.torch").
+    """
     return not (
         torch._C._len_torch_dispatch_stack()
         or torch._C._are_functorch_transforms_active()
@@ -88,7 +92,7 @@ def _unwatched(tensors: Sequence[Tensor | None]) -> bool:
 def _arrays(tensors: Sequence[Any]) -> list[Any]:
     try:
         return [t if t is None else t.detach().numpy() if t.requires_grad else t.numpy() for t in tensors]
-    except RuntimeError:  # some have no memory that says their numbers: negative views, zeros of autograd's
+    except RuntimeError:  # negative views and autograd's zeros have no memory with their numbers
         return [
             t if t is None else (torch.zeros(t.shape, dtype=t.dtype) + t.detach()).numpy() for t in tensors
         ]
@@ -105,7 +109,7 @@ def _limited(n: int) -> Iterator[None]:
 
 
 def _threads() -> Any:
-    """Calls inside use no more threads than torch may."""
+    """A context in which calls use no more threads than torch may."""
     most = torch.get_num_threads()
     return _limited(most) if most < get_num_threads() else nullcontext()
 
@@ -116,9 +120,8 @@ def _learns(network: str, training: bool) -> bool:
 
 # --- on the CPU ---------------------------------------------------------------------------------------------
 
-# What was packed for inference, by the first parameter, as long as that lives. Whether its bytes and those of
-# all others are still the same is looked at in each call: a tensor's version does not count what is written
-# through p.data or p.numpy().
+# Weights packed for inference, by the first parameter, while that exists. Each call compares the bytes of all
+# parameters, because a tensor's version does not count writes through p.data or p.numpy().
 _served: Any = WeakTensorKeyDictionary()
 
 
@@ -128,8 +131,8 @@ def _snapshot(
     statistics: Sequence[Tensor],
     overrun: str | None,
 ) -> Any:
-    made = architecture(network)
-    given = made, _arrays(parameters), _arrays(statistics), overrun
+    arch = architecture(network)
+    given = arch, _arrays(parameters), _arrays(statistics), overrun
     kept = _served.get(parameters[0])
     if kept is None or not kept.fits(*given):
         kept = Served(*given)
@@ -186,17 +189,17 @@ def _backward_cpu(
     gend: Sequence[Tensor | None],
     wanted: Sequence[bool],
 ) -> list[Tensor]:
-    made = architecture(network)
-    seen = 1 + len(made.suffixes) * len(named_shapes(made.sides, 0)) if made.sides else 1
+    arch = architecture(network)
+    seen = 1 + len(arch.suffixes) * len(named_shapes(arch.sides, 0)) if arch.sides else 1
     x_, lengths_, gy_, *start_ = _arrays((x, lengths, gy, *start))
     y, *kept = _arrays(saved)
     with _threads():
         gx, gstart, grads = functional.backward(
-            made, lambda: _arrays(parameters), x_, start_, lengths_, y, kept[: seen - 1], kept[seen - 1 :],
+            arch, lambda: _arrays(parameters), x_, start_, lengths_, y, kept[: seen - 1], kept[seen - 1 :],
             gy_, _arrays(gend), wanted[0],
         )  # fmt: skip
-    found: tuple[Any, ...] = gx, *gstart[: len(start)], *grads
-    return _tensors([g for g, want in zip(found, wanted, strict=True) if want])
+    result: tuple[Any, ...] = gx, *gstart[: len(start)], *grads
+    return _tensors([g for g, want in zip(result, wanted, strict=True) if want])
 
 
 def _update_statistics(network: str, running: Sequence[Tensor], seen: Sequence[Tensor]) -> None:
@@ -212,20 +215,20 @@ _library.impl("backward", _backward_cpu, "CPU")
 _library.impl("update_statistics", _update_statistics, "CompositeExplicitAutograd")
 
 
-# --- shapes alone, for whoever traces -----------------------------------------------------------------------
+# --- shapes alone, for tracing ------------------------------------------------------------------------------
 
 
 def _results(network: str, x: Tensor, training: bool) -> list[Tensor]:
-    made = architecture(network)
-    T, B = (x.shape[1], x.shape[0]) if made.batch_first else x.shape[:2]
-    found = [x.new_empty(*x.shape[:2], made.directions * made.hidden_size)]
-    found += [x.new_empty(len(made.suffixes), B, made.hidden_size) for _ in range(made.cell.states)]
+    arch = architecture(network)
+    T, B = (x.shape[1], x.shape[0]) if arch.batch_first else x.shape[:2]
+    result = [x.new_empty(*x.shape[:2], arch.directions * arch.hidden_size)]
+    result += [x.new_empty(len(arch.suffixes), B, arch.hidden_size) for _ in range(arch.cell.states)]
     if _learns(network, training):
-        for _ in made.suffixes:
-            for width in made.sides.values():
-                found += [x.new_empty(T, width, dtype=torch.float64) for _ in range(2)]
-            found.append(x.new_empty(T, dtype=torch.int64))
-    return found
+        for _ in arch.suffixes:
+            for width in arch.sides.values():
+                result += [x.new_empty(T, width, dtype=torch.float64) for _ in range(2)]
+            result.append(x.new_empty(T, dtype=torch.int64))
+    return result
 
 
 @torch.library.register_fake("lnrnn::run", lib=_library)
@@ -236,10 +239,10 @@ def _(network, x, start, lengths, parameters, statistics, overrun, training):  #
 
 @torch.library.register_fake("lnrnn::forward_train", lib=_library)
 def _(network, x, start, lengths, parameters):  # type: ignore[no-untyped-def]
-    made, found = architecture(network), _results(network, x, True)
-    between = [x.new_empty(found[0].shape) for _ in range(made.num_layers - 1)]
+    arch, result = architecture(network), _results(network, x, True)
+    between = [x.new_empty(result[0].shape) for _ in range(arch.num_layers - 1)]
     rows = x.shape[0] * x.shape[1]
-    return [*found, *between, *(x.new_empty(width * rows) for width in functional.tape_widths(made))]
+    return [*result, *between, *(x.new_empty(width * rows) for width in functional.tape_widths(arch))]
 
 
 @torch.library.register_fake("lnrnn::backward", lib=_library)
@@ -255,12 +258,12 @@ def _(network, running, seen):  # type: ignore[no-untyped-def]
 
 # --- derivatives --------------------------------------------------------------------------------------------
 
-_REFUSAL = "lnrnn's engine has no {}: make the module with engine='torch', or set module.engine = 'torch'"
+_REFUSAL = "lnrnn's engine has no {}; make the module with engine='torch', or set module.engine = 'torch'"
 
 
 def _applied(function: Any, *arguments: Any) -> tuple[Tensor, ...]:
-    found: tuple[Tensor, ...] = function.apply(*arguments)
-    return found
+    result: tuple[Tensor, ...] = function.apply(*arguments)
+    return result
 
 
 def _refuse_jvp(ctx: Any, *tangents: Any) -> Any:
@@ -288,7 +291,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 class _Run(torch.autograd.Function):
-    """(network, how many states are given, lengths, x, states, parameters) -> what forward_train gives."""
+    """(network, number of given states, lengths, x, states, parameters) -> the results of forward_train."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
@@ -313,30 +316,32 @@ class _Run(torch.autograd.Function):
                 own = [t for t, g in zip(outputs, (gy, *gend), strict=True) if g is not None]
                 grads = torch.autograd.grad(own, given, gout, allow_unused=True)
             return (None,) * 3 + tuple(g if want else None for g, want in zip(grads, wanted, strict=True))
-        if torch.is_grad_enabled():  # somebody may want the derivative of this one
+        if torch.is_grad_enabled():  # a second derivative may follow
             lists = start, parameters, saved, gend
             flat = (tensor for each in lists for tensor in each)
             sizes = tuple(map(len, lists))
-            found = iter(_applied(_Once, ctx.network, wanted, sizes, x, lengths, gy, *flat))
+            result = iter(_applied(_Once, ctx.network, wanted, sizes, x, lengths, gy, *flat))
         else:
             call = _backward_cpu if _unwatched((x, lengths, *others, gy, *gend)) else _backward
-            found = iter(call(ctx.network, x, start, lengths, parameters, saved, gy, gend, wanted))
-        return (None,) * 3 + tuple(next(found) if want else None for want in wanted)
+            result = iter(call(ctx.network, x, start, lengths, parameters, saved, gy, gend, wanted))
+        return (None,) * 3 + tuple(next(result) if want else None for want in wanted)
 
     jvp = staticmethod(_refuse_jvp)
     vmap = staticmethod(_refuse_vmap)
 
 
 class _RunUnderFunc(_Run):
-    """The same in the form that torch.func wants, and which takes longer for each call."""
+    """The same in the form that torch.func needs, which is slower."""
 
     forward = staticmethod(_results_to_derive)  # type: ignore[assignment]
     setup_context = staticmethod(_save)
 
 
 class _Once(torch.autograd.Function):
-    """The operator backward, whose own derivative is taken of the plain engine. Its arguments, the lists of
-    tensors one after the other, behind their lengths."""
+    """The operator backward; the plain engine computes its derivative.
+
+    Its arguments are the sizes of the lists of tensors, and then all tensors.
+    """
 
     @staticmethod
     def forward(network: str, wanted: Any, sizes: tuple[int, ...], *tensors: Any) -> tuple[Tensor, ...]:
@@ -351,34 +356,34 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        made = architecture(ctx.network)
-        if made.batch_norm is not None:
+        arch = architecture(ctx.network)
+        if arch.batch_norm is not None:
             raise RuntimeError(_REFUSAL.format("second derivative of batch norm"))
         x, lengths, gy, start, parameters, saved, gend = _sorted(ctx.sizes, ctx.saved_tensors)
         vjp: Any = torch.func.vjp
-        # Inside vjp tensors have no memory, and plain.run reads the lengths as NumPy's.
+        # Inside vjp tensors have no memory, but plain.run reads the lengths as a NumPy array.
         lengths = None if lengths is None else lengths.cpu().numpy()
         given, ends = (x, *start, *parameters), (gy, *gend)
         there = [k for k, g in enumerate(ends) if g is not None]
 
         def first(*tensors: Tensor) -> tuple[Tensor, ...]:
-            """The gradients that are wanted, of what was given and of the outputs' own."""
+            """The wanted gradients. tensors: the inputs, and the gradients of the outputs."""
 
             def outputs(*given: Tensor) -> tuple[Tensor, ...]:
-                found = _plainly(ctx.network, len(start), lengths, *given)
-                return tuple(found[k] for k in there)
+                result = _plainly(ctx.network, len(start), lengths, *given)
+                return tuple(result[k] for k in there)
 
             _, pull = vjp(outputs, *tensors[: len(given)])
-            found = pull(tensors[len(given) :])
-            return tuple(g for g, want in zip(found, ctx.wanted, strict=True) if want)
+            result = pull(tensors[len(given) :])
+            return tuple(g for g, want in zip(result, ctx.wanted, strict=True) if want)
 
         with torch.enable_grad():
             values, pull = vjp(first, *given, *(ends[k] for k in there))
-            found = pull(
+            result = pull(
                 tuple(torch.zeros_like(v) if g is None else g for g, v in zip(grads, values, strict=True))
             )
-        gx, *rest = found[: len(given)]
-        left = dict(zip(there, found[len(given) :], strict=True))
+        gx, *rest = result[: len(given)]
+        left = dict(zip(there, result[len(given) :], strict=True))
         gends = [left.get(k) for k in range(len(ends))]
         return (None,) * 3 + (gx, None, gends[0], *rest, *(None for _ in saved), *gends[1:])
 
@@ -393,23 +398,23 @@ def _sorted(sizes: Sequence[int], tensors: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _plainly(network: str, states: int, lengths: Any, x: Tensor, *rest: Tensor) -> list[Tensor]:
-    """What `run` gives, in torch's operations. rest: states that are given, or none, and the parameters."""
-    made, start = architecture(network), list(rest[:states])
+    """The results of `run`, by the plain engine. rest: the given states, if any, and the parameters."""
+    arch, start = architecture(network), list(rest[:states])
     if not start:
-        shape = len(made.suffixes), x.shape[0 if made.batch_first else 1], made.hidden_size
-        start = [x.new_zeros(shape) for _ in range(made.cell.states)]
-    named = dict(zip(made.shapes, rest[states:], strict=True))
-    y, end, _ = plain.run(made, x, start, lengths, named, {}, None, True)
+        shape = len(arch.suffixes), x.shape[0 if arch.batch_first else 1], arch.hidden_size
+        start = [x.new_zeros(shape) for _ in range(arch.cell.states)]
+    named = dict(zip(arch.shapes, rest[states:], strict=True))
+    y, end, _ = plain.run(arch, x, start, lengths, named, {}, None, True)
     return [y, *end]
 
 
 def _batched(t: Tensor) -> bool:
-    """Whether it stands for many, as those of torch.autograd.grad(is_grads_batched=True)."""
+    """Whether it stands for many tensors, as in torch.autograd.grad(is_grads_batched=True)."""
     return bool(torch._C._functorch.is_legacy_batchedtensor(t))
 
 
 def _derived(tensors: Sequence[Tensor]) -> bool:
-    """Whether gradients of something are wanted."""
+    """Whether gradients are needed."""
     return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
@@ -417,12 +422,12 @@ def _differentiable(
     network: str, states: int, lengths: Tensor | None, given: Sequence[Tensor]
 ) -> list[Tensor]:
     try:
-        found = _applied(_Run, network, states, lengths, *given)
+        result = _applied(_Run, network, states, lengths, *given)
     except RuntimeError as error:
         if "setup_context" not in str(error):
             raise
-        found = _applied(_RunUnderFunc, network, states, lengths, *given)  # inside torch.func's transforms
-    return list(found[: len(found) - functional.saved_arrays(architecture(network))])
+        result = _applied(_RunUnderFunc, network, states, lengths, *given)  # under torch.func
+    return list(result[: len(result) - functional.saved_arrays(architecture(network))])
 
 
 def _refuse_tangents(tensors: Sequence[Tensor]) -> None:
@@ -450,7 +455,7 @@ def _run_autograd(
 
 
 _library.impl("run", _run_autograd, "Autograd")
-for _name in ("infer", "forward_train", "backward", "update_statistics"):  # run and _Run say what is derived
+for _name in ("infer", "forward_train", "backward", "update_statistics"):  # run and _Run have the derivatives
     _library.impl(_name, torch.library.fallthrough_kernel, "Autograd")
 
 

@@ -1,5 +1,7 @@
-"""The plain engine: recurrent layers in torch operations, one time step after another, for any device and
-dtype, to be read and differentiated as often as one likes."""
+"""The plain engine: recurrent layers in torch operations, one time step after another.
+
+It runs on any device and dtype, and can be differentiated any number of times.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ Tensor = torch.Tensor
 
 
 def run(
-    made: Architecture,
+    arch: Architecture,
     x: Tensor,
     start: Sequence[Tensor],
     lengths: Any,
@@ -30,61 +32,64 @@ def run(
     overrun: Overrun | None,
     training: bool,
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """x (T, B, D), or (B, T, D) with batch_first; start: h0, or h0 and c0, each (layers * directions, B, H);
-    lengths (B,) or None; parameters and statistics by name. -> y, laid out as x, the last states, and where
-    batch norm normalises with the batch (training) its statistics, as operator.update_statistics takes
-    them."""
+    """x (T, B, D), or (B, T, D) with batch_first -> y with the same axes, last states, batch statistics.
+
+    start: h0, or h0 and c0, each (layers * directions, B, H); lengths (B,) or None; parameters and statistics
+    by name. The batch statistics are those of batch norm in training, as for operator.update_statistics.
+    """
     lengths = lengths.cpu().numpy() if isinstance(lengths, Tensor) else lengths
-    without = np.empty((*x.shape[:-1], 0), np.float32)  # the shape of x, to check the lengths against
-    _, ends, _ = checked_batch(without, lengths, 0, made.batch_first)
-    x = time_first(x, False, made.batch_first)
+    without = np.empty((*x.shape[:-1], 0), np.float32)  # an array of x's shape, to check the lengths with
+    _, ends, _ = checked_batch(without, lengths, 0, arch.batch_first)
+    x = time_first(x, False, arch.batch_first)
     T, B, _ = x.shape
     ends = np.full(B, T) if ends is None else ends
-    learning = training and made.batch_norm is not None
-    if made.batch_norm is not None:
+    learning = training and arch.batch_norm is not None
+    if arch.batch_norm is not None:
         table = padded(ends, T, B).table
         if learning:
-            refuse_beyond(made.batch_norm.max_steps, table)
+            refuse_beyond(arch.batch_norm.max_steps, table)
         else:
-            step_statistics(made, "_l0", statistics).refuse_overrun(table, overrun)
+            step_statistics(arch, "_l0", statistics).refuse_overrun(table, overrun)
     own_lengths = torch.from_numpy(ends).to(x.device)
     times = torch.arange(T, device=x.device)[:, None]
     alive = times < own_lengths  # (T, B)
     backwards = torch.where(alive, own_lengths - 1 - times, times)[..., None]
-    x = torch.where(alive[..., None], x, 0)  # what lies past a length may be anything, NaN too
-    found, norms = [], []
-    for k, suffix in enumerate(made.suffixes):
-        d = k % made.directions
+    x = torch.where(alive[..., None], x, 0)  # padding may be anything, also NaN
+    all_ends, norms = [], []
+    for k, suffix in enumerate(arch.suffixes):
+        d = k % arch.directions
         if d == 0:
             inputs, outputs = x, []
-        norms.append(Norms(made, suffix, parameters, statistics, overrun, alive, learning))
+        norms.append(Norms(arch, suffix, parameters, statistics, overrun, alive, learning))
         own = inputs.gather(0, backwards.expand_as(inputs)) if d else inputs
-        y, end = _layer(made, own, [s[k] for s in start], norms[-1], int(ends.max(initial=0)))
+        y, end = _layer(arch, own, [s[k] for s in start], norms[-1], int(ends.max(initial=0)))
         outputs.append(y.gather(0, backwards.expand_as(y)) if d else y)
-        found.append(end)
+        all_ends.append(end)
         x = torch.cat(outputs, -1)
-    last = [torch.stack(part) for part in zip(*found, strict=True)]
+    last = [torch.stack(part) for part in zip(*all_ends, strict=True)]
     seen = [torch.from_numpy(array) for norm in norms for array in norm.arrays()] if learning else []
-    return as_caller(x, False, made.batch_first), last, seen
+    return as_caller(x, False, arch.batch_first), last, seen
 
 
-def step_statistics(made: Architecture, suffix: str, statistics: Mapping[str, Tensor]) -> StepStatistics:
+def step_statistics(arch: Architecture, suffix: str, statistics: Mapping[str, Tensor]) -> StepStatistics:
     """Copies of the statistics of one layer in one direction, in float64."""
     return StepStatistics(
         {
             name: statistics[name + suffix].cpu().numpy().astype(np.int64 if name == "count" else float)
-            for name in named_shapes(made.sides, 0)
+            for name in named_shapes(arch.sides, 0)
         }
     )
 
 
 class Norms:
-    """The norms and biases of one layer in one direction, called by side, which sites.py names. Keeps, under
-    batch norm, the statistics of the batch."""
+    """The norms and biases of one layer in one direction, called with the side of a site (sites.py).
+
+    It collects the statistics of the batch under batch norm.
+    """
 
     def __init__(
         self,
-        made: Architecture,
+        arch: Architecture,
         suffix: str,
         parameters: Mapping[str, Tensor],
         statistics: Mapping[str, Tensor],
@@ -93,31 +98,31 @@ class Norms:
         learning: bool,
     ) -> None:
         cut = len(suffix)
-        self.spec, self.hidden_size = made.norm, made.hidden_size
-        self.sites = {site.side: site for site in norm_sites(made.cell, made.norm)}
+        self.spec, self.hidden_size = arch.norm, arch.hidden_size
+        self.sites = {site.side: site for site in norm_sites(arch.cell, arch.norm)}
         self.parameters = {name[:-cut]: p for name, p in parameters.items() if name.endswith(suffix)}
         self.buffers = {name[:-cut]: b for name, b in statistics.items() if name.endswith(suffix)}
         self.overrun, self.known = overrun, 0
-        if made.sides and not learning:
+        if arch.sides and not learning:
             self.known = int((self.buffers["count"] > 0).sum())
         self.alive, self.counts = alive[..., None], alive.sum(1)  # alive: (T, B)
         self.learning, self.step = learning, 0
-        self.seen = blank(made.sides, len(alive)) if learning else {}
+        self.seen = blank(arch.sides, len(alive)) if learning else {}
         if learning:
             self.seen["count"][:] = self.counts.cpu().numpy()
 
     def arrays(self) -> list[np.ndarray]:
         """The statistics of the batch, in the order of statistics.named_shapes."""
-        found = [value if isinstance(value, tuple) else (value,) for value in self.seen.values()]
-        return [array for each in found for array in each]
+        nested = [value if isinstance(value, tuple) else (value,) for value in self.seen.values()]
+        return [array for each in nested for array in each]
 
     def __call__(self, side: str, a: Tensor, rows: slice = slice(None)) -> Tensor:
-        """a (B, width): those rows of a side, normalised, scaled and shifted."""
+        """a (B, width): the given rows of a side -> normalised, scaled and shifted."""
         site, H = self.sites[side], self.hidden_size
         if isinstance(self.spec, BatchNormSpec):
             a = self._over_batch(side, a, self.spec.eps)
         elif isinstance(self.spec, LayerNormSpec):
-            each = set(site.spans) == {1}  # then some of the rows are some of the spans
+            each = set(site.spans) == {1}  # some rows are then some of the spans
             sizes = [H] * (a.shape[-1] // H) if each else [gates * H for gates in site.spans]
             parts = torch.split(a, sizes, -1)
             a = torch.cat([F.layer_norm(part, part.shape[-1:], eps=self.spec.eps) for part in parts], -1)
@@ -137,58 +142,57 @@ class Norms:
                 for array, value in zip(self.seen[side], (mean, var), strict=True):
                     array[t] = value.detach().cpu()
         else:
-            found = (self.buffers[f"running_{what}{end}"] for what in ("mean", "var"))
+            running = (self.buffers[f"running_{name}{end}"] for name in ("mean", "var"))
             if t < self.known:
-                mean, var = (b[t] for b in found)
+                mean, var = (b[t] for b in running)
             elif self.overrun == "last":
-                mean, var = (b[self.known - 1] for b in found)
+                mean, var = (b[self.known - 1] for b in running)
             else:
-                mean, var = (b[: self.known].mean(0) for b in found)
+                mean, var = (b[: self.known].mean(0) for b in running)
         return (a - mean) / torch.sqrt(var + eps)
 
 
 def _layer(
-    made: Architecture, x: Tensor, state: list[Tensor], norms: Norms, steps: int
+    arch: Architecture, x: Tensor, state: list[Tensor], norms: Norms, steps: int
 ) -> tuple[Tensor, list[Tensor]]:
-    """One layer in one direction, which has been turned round already: x (T, B, D) -> y (T, B, H), last
-    states (B, H)."""
-    p, step = norms.parameters, _STEPS[made.cell.name]
+    """One layer in one direction: x (T, B, D), reversed if need be -> y (T, B, H), last states (B, H)."""
+    p, step = norms.parameters, _STEPS[arch.cell.name]
     x_ = F.linear(x, p["weight_ih"], p.get("inner_bias_ih"))
-    found = []
+    outputs = []
     for t in range(steps):
         norms.step, alive = t, norms.alive[t]
         h_ = F.linear(state[0], p["weight_hh"], p.get("inner_bias_hh"))
-        new = step(made, x_[t], h_, state, norms)
+        new = step(arch, x_[t], h_, state, norms)
         state = [torch.where(alive, n, old) for n, old in zip(new, state, strict=True)]
-        found.append(torch.where(alive, new[0], 0))
-    blank_steps = x.new_zeros(len(x) - steps, x.shape[1], made.hidden_size)
-    return torch.cat([torch.stack(found), blank_steps]) if found else blank_steps, state
+        outputs.append(torch.where(alive, new[0], 0))
+    blank_steps = x.new_zeros(len(x) - steps, x.shape[1], arch.hidden_size)
+    return torch.cat([torch.stack(outputs), blank_steps]) if outputs else blank_steps, state
 
 
-# One step of each cell: x_, h_, the two products (B, gates * H), the state and the norms -> the next state.
+# One step of each cell: the products x_ and h_ (B, gates * H), the state, the norms -> the next state.
 
 
 def _sum(x_: Tensor, h_: Tensor, norm: Norms) -> Tensor:
-    """What all gates of a cell are functions of, where they are functions of one sum."""
+    """The normalised sum of both sides."""
     return norm("", x_ + h_) if "" in norm.sites else norm("ih", x_) + norm("hh", h_)
 
 
-def _rnn(made: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
+def _rnn(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
     a = _sum(x_, h_, norm)
-    return [a if made.nonlinearity == "identity" else getattr(torch, made.nonlinearity)(a)]
+    return [a if arch.nonlinearity == "identity" else getattr(torch, arch.nonlinearity)(a)]
 
 
-def _lstm(made: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
+def _lstm(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
     i, f, g, o = _sum(x_, h_, norm).chunk(4, -1)
     c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
     seen = norm("c", c) if "c" in norm.sites else c
-    carry = isinstance(made.norm, LayerNormSpec) and made.norm.cell == "carry"
+    carry = isinstance(arch.norm, LayerNormSpec) and arch.norm.cell == "carry"
     return [torch.sigmoid(o) * torch.tanh(seen), seen if carry else c]
 
 
-def _gru(made: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
-    H = made.hidden_size
-    place = made.norm.placement if isinstance(made.norm, LayerNormSpec) else "split"
+def _gru(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
+    H = arch.hidden_size
+    place = arch.norm.placement if isinstance(arch.norm, LayerNormSpec) else "split"
     if place == "joint":
         a_rz, a_n = torch.split(norm("", x_ + h_), [2 * H, H], -1)
         r, z = torch.sigmoid(a_rz).chunk(2, -1)

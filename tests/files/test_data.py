@@ -1,4 +1,4 @@
-"""The data that ships: what was published, and nothing else."""
+"""The packaged data are the published ones."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from lnrnn import data
 
 KNOWN_STEPS = (10, 15, 20, 24, 25, 26, 27)
 
-# SHA-256 of the published text written one way: a line per utterance, its speaker (0 to 8) and then all
-# values step by step with six decimals, 0 without a sign. Worked out from the text files with decimal
-# arithmetic.
+# SHA-256 of the published text in one form: a line for each utterance, with its speaker (0 to 8) and then
+# all values step by step. They have six decimals, and 0 has no sign. The digest was computed from the text
+# files with decimal arithmetic.
 TRAIN_DIGEST = "e26b80fdf22e4b24d2e6bcca533abfb3cc2ea860824ca1fb1de4b93f46362841"
 TEST_DIGEST = "431f38f21f7e4142fe72e63363c9e540107524208dd2b54a851eb743f8bc5219"
 
@@ -36,7 +36,7 @@ def test_counts_of_the_publication(vowels):
 
 
 def test_values_are_the_published_ones(vowels):
-    # First and last values of both text files, then all of them by digest.
+    # The first and last values of both text files, then the digest of all values.
     assert vowels.train.x[0][0, :3].tolist() == np.float32([1.860936, -0.207383, 0.261557]).tolist()
     assert vowels.train.x[-1][-1, -1] == np.float32(0.173642)
     assert vowels.test.x[0][0, :2].tolist() == np.float32([1.635533, 0.024848]).tolist()
@@ -53,7 +53,7 @@ def test_types_and_shapes(vowels):
     for half in (vowels.train, vowels.test):
         assert half.labels.dtype == half.lengths.dtype == np.int64
         assert all(x.dtype == np.float32 and x.ndim == 2 and x.shape[1] == 12 for x in half.x)
-        assert all(x.base is None for x in half.x)  # who keeps one does not keep the memory of all
+        assert all(x.base is None for x in half.x)  # keeping one does not keep the memory of all
         assert len(half) == len(half.x) == len(half.labels)
 
 
@@ -98,7 +98,7 @@ def test_pad_sequence():
 
 
 def test_pad_sequence_cuts():
-    """The first steps stay."""
+    """It keeps the first steps."""
     a, b = np.arange(1, 7).reshape(3, 2), np.arange(7, 9).reshape(1, 2)
     x, lengths = data.pad_sequence([a, b, np.ones((0, 2))], max_steps=2)
     assert x.shape == (2, 3, 2) and lengths.tolist() == [2, 1, 0]
@@ -125,7 +125,7 @@ def test_pad_sequence_refuses(sequences, max_steps, message):
         data.pad_sequence(sequences, max_steps)
 
 
-def test_what_a_prompt_shows_is_short(vowels):
+def test_reprs_are_short(vowels):
     half = "Utterances(270 of 7 to 26 steps, 12 channels, 9 speakers)"
     assert repr(vowels.train) == half
     assert (

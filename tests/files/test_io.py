@@ -1,4 +1,4 @@
-"""Models in files: what is saved comes back to the last bit, and no file can do more than be refused."""
+"""Models in files: loading returns the saved bits; a bad file is refused and does no harm."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NETWORKS = {
     "eps": dict(norm=lnrnn.LayerNormSpec(placement="joint", cell=None, eps=0.25)),
     "no eps": dict(norm=lnrnn.LayerNormSpec(eps=0)),
     **{overrun: dict(norm=lnrnn.BatchNormSpec(overrun=overrun)) for overrun in ("last", "mean", "batch")},
-    "batch, room": dict(
+    "batch, more steps": dict(
         norm=lnrnn.BatchNormSpec(max_steps=2 * T, momentum=None, eps=1e-3, overrun="last"), num_layers=2
     ),
     "batch, momentum": dict(norm=lnrnn.BatchNormSpec(momentum=1 / 3)),
@@ -51,11 +51,11 @@ def equal(a, b):
         assert one[name].tobytes() == two[name].tobytes(), name
 
 
-# --- what is saved is what is loaded ------------------------------------------------------------------------
+# --- saving and loading -------------------------------------------------------------------------------------
 
 
 @each_network
-def test_what_was_saved_comes_back(tmp_path, rng, name):
+def test_loading_returns_what_was_saved(tmp_path, rng, name):
     rnn = network(3, 17, trained=T, **NETWORKS[name])
     rnn.save(tmp_path / "m.safetensors")
     back = lnrnn.load(tmp_path / "m.safetensors")
@@ -68,7 +68,7 @@ def test_what_was_saved_comes_back(tmp_path, rng, name):
         np.testing.assert_array_equal(got, want)
     for got, want in zip(back.forward_train(x)[:2], rnn.forward_train(x)[:2], strict=True):
         np.testing.assert_array_equal(got, want)
-    equal(rnn, back)  # the momentum too has come back
+    equal(rnn, back)  # also the momentum
 
 
 @pytest.mark.parametrize("dtype, bits", [("bfloat16", None), ("int8", None), ("int8", 14), ("int8", 8)])
@@ -81,7 +81,7 @@ def test_weights_of_another_type(tmp_path, rng, dtype, bits):
     assert (back.dtype, back.activation_bits) == (rnn.dtype, rnn.activation_bits)
     np.testing.assert_array_equal(back(x)[0], rnn(x)[0])
     assert (back(x)[0] != whole(x)[0]).any()
-    np.testing.assert_array_equal(back.to_dtype("float32")(x)[0], whole(x)[0])  # files hold what was set
+    np.testing.assert_array_equal(back.to_dtype("float32")(x)[0], whole(x)[0])  # files hold the set values
 
 
 def test_before_training_and_after_another_policy(tmp_path):
@@ -104,7 +104,7 @@ def test_a_loaded_model_is_alive(tmp_path, rng):
     rnn = network(3, 5)
     rnn.save(tmp_path / "m")
     back = lnrnn.load(tmp_path / "m")
-    os.remove(tmp_path / "m")  # nothing is read from the file later
+    os.remove(tmp_path / "m")  # the file is not read again
     x = normal(rng, T, 2, 3)
     want = rnn(x)[0]
     np.testing.assert_array_equal(back(x)[0], want)
@@ -114,7 +114,7 @@ def test_a_loaded_model_is_alive(tmp_path, rng):
 
 
 def test_no_pickle():
-    """A model goes to a file and comes back in a process where nothing can be unpickled or evaluated."""
+    """A model is saved, and loaded in a process that can neither unpickle nor evaluate."""
     done = run_python("""
 import sys, builtins, os, tempfile
 import lnrnn, safetensors.numpy, numpy as np
@@ -146,7 +146,7 @@ def pack(header, data=b"", length=None):
 
 
 def parts(rnn, path):
-    """(header, data) of rnn's file."""
+    """(header, data) of a network's file."""
     rnn.save(path)
     raw = path.read_bytes()
     n = struct.unpack("<Q", raw[:8])[0]
@@ -154,7 +154,7 @@ def parts(rnn, path):
 
 
 def refused(path, content=None, most=200_000):
-    """load says ValueError with the file's name, soon, in few words, and takes little memory. -> its text."""
+    """load raises ValueError with the file's name, quickly, briefly and with little memory. -> its text."""
     if content is not None:
         path.write_bytes(content)
     tracemalloc.start()
@@ -166,7 +166,7 @@ def refused(path, content=None, most=200_000):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert time.monotonic() - start < 20  # a hang would be hours
+    assert time.monotonic() - start < 20  # a hang would last hours
     assert peak < most, f"{peak} bytes"
     said = str(caught.value)
     assert len(said) < 600 + len(str(path)), f"{len(said)} characters: {said[:200]}"
@@ -198,7 +198,7 @@ def test_a_file_cut_anywhere(file, norm):
     equal(rnn, lnrnn.load(file))
 
 
-def test_a_file_of_another_kind_is_told_what_load_reads(file):
+def test_the_error_about_another_kind_of_file_names_the_format(file):
     with open(file, "wb") as other:
         np.savez(other, **network(2, 3).state_dict())
     with pytest.raises(ValueError, match="no whole file of safetensors, which is what save writes: "):
@@ -206,7 +206,7 @@ def test_a_file_of_another_kind_is_told_what_load_reads(file):
 
 
 def test_a_file_with_bytes_changed(file, rng):
-    """A changed byte makes another number, or a refusal; nothing else."""
+    """A changed byte gives another number or an error."""
     network(2, 3, norm="batch", trained=2).save(file)
     raw = file.read_bytes()
     n, loaded = 8 + struct.unpack("<Q", raw[:8])[0], 0
@@ -432,8 +432,8 @@ def test_statistics_that_cannot_be(file, name, values):
     assert name in refused(file, pack(header, data[:a] + values.tobytes() + data[b:]))
 
 
-def test_what_is_not_a_file(tmp_path):
-    """A pipe would be waited for, for ever."""
+def test_other_things_than_files(tmp_path):
+    """A pipe would block for ever."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path in (pipe, tmp_path):

@@ -1,5 +1,7 @@
-"""Files of RNN, LSTM and GRU with every norm, and those that lnrnn wrote before it knew more than RNN.
-Hostile files are in test_io.py."""
+"""Files of RNN, LSTM and GRU with every norm, and files of a version that only had RNN.
+
+Hostile files are in test_io.py.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ OLD = {
 
 @pytest.mark.parametrize("name", OLD)
 def test_files_from_before_there_were_other_cells(tmp_path, name):
-    """Written by lnrnn 0.1.0 when it knew no cell but RNN and no place of the norm but one."""
+    """Written by lnrnn 0.1.0 when it had only RNN, and one place of the norm."""
     rnn = OLD[name]()
     state = rnn.state_dict()
     for k, (key, value) in enumerate(rnn.parameters().items()):
@@ -40,7 +42,7 @@ def test_files_from_before_there_were_other_cells(tmp_path, name):
     rnn.load_state_dict(state)
     old = lnrnn.load(DATA / f"{name}.safetensors")
     equal(old, rnn)
-    old.save(tmp_path / "m")  # and what is written now loads
+    old.save(tmp_path / "m")  # the new file loads too
     equal(lnrnn.load(tmp_path / "m"), rnn)
 
 
@@ -71,7 +73,7 @@ CHANGES = (
 
 @pytest.mark.parametrize("name", ["LSTM split out", "GRU split all", "LSTM batch", "GRU none"])
 def test_files_of_every_cell_are_checked(tmp_path, name):
-    """Cut anywhere, with another configuration, or with a tensor too few: refused, before memory is taken."""
+    """A truncated file, another configuration or a missing tensor is refused before memory is allocated."""
     rnn, file = network(2, 3, trained=2, **VARIANTS[name]), tmp_path / "m"
     header, data = parts(rnn, file)
     raw, config = file.read_bytes(), json.loads(header["__metadata__"]["config"])

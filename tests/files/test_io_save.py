@@ -1,4 +1,4 @@
-"""What stands at a path when `save` or `lnrnn run` has written it, failed to, or was killed while it did."""
+"""The file at a path after `save` or `lnrnn run` has written it, failed, or was killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME = "m.safetensors"
 
 @pytest.fixture
 def umask():
-    """os.umask, set back afterwards."""
+    """os.umask, restored afterwards."""
     old = os.umask(0o022)
     yield os.umask
     os.umask(old)
@@ -44,7 +44,7 @@ def save_model(path):
     network(2, 3).save(path)
 
 
-# Both ways in which lnrnn writes a file that a user has named.
+# Both ways in which lnrnn writes a file that a user names.
 each_writer = pytest.mark.parametrize("write", [save_model, write_array])
 
 
@@ -58,10 +58,10 @@ def failing(write, path, number):
     assert before is None or names(folder) == before
 
 
-# --- what is written ----------------------------------------------------------------------------------------
+# --- contents -----------------------------------------------------------------------------------------------
 
 
-def test_without_safetensors_it_loads_and_says_what_to_install_to_save(tmp_path):
+def test_without_safetensors_it_loads_and_saving_names_the_package(tmp_path):
     pytest.importorskip("safetensors")
     lnrnn.RNN(3, 5, seed=0).save(tmp_path / NAME)
     done = run_python(f"""
@@ -83,7 +83,7 @@ except ImportError as error:
 @each_writer
 def test_kinds_of_paths(tmp_path, monkeypatch, write):
     monkeypatch.chdir(tmp_path)
-    long = "n" * 251 + ".npy"  # as long as a name may be
+    long = "n" * 251 + ".npy"  # the longest possible name
     for path in (tmp_path / "a", str(tmp_path / "b"), "c", os.fsencode("d"), long):
         write(path)
         assert os.path.isfile(path)
@@ -94,7 +94,7 @@ def test_kinds_of_paths(tmp_path, monkeypatch, write):
     assert names(tmp_path) == sorted(["a", "b", "c", "d", long])
 
 
-# --- permissions, links, things that are no files -----------------------------------------------------------
+# --- permissions, links, and other things than files --------------------------------------------------------
 
 
 @each_writer
@@ -124,8 +124,8 @@ def test_a_file_that_root_replaces_keeps_its_owner(tmp_path, write):
     path.write_bytes(b"old")
     os.chown(path, 12345, 54321)
     write(path)
-    found = path.stat()
-    assert (found.st_uid, found.st_gid) == (12345, 54321) and path.read_bytes() != b"old"
+    result = path.stat()
+    assert (result.st_uid, result.st_gid) == (12345, 54321) and path.read_bytes() != b"old"
 
 
 @each_writer
@@ -150,7 +150,7 @@ def test_a_secret_file_is_at_no_time_open_to_others(tmp_path, monkeypatch, umask
 @each_writer
 def test_a_link_stays_and_its_file_is_replaced(tmp_path, write):
     (tmp_path / "elsewhere").mkdir()
-    for name, content in (("old", b"old"), ("new", None)):  # a link may point to what is not there yet
+    for name, content in (("old", b"old"), ("new", None)):  # a link may point to a missing file
         file, link = tmp_path / "elsewhere" / name, tmp_path / f"to {name}"
         if content is not None:
             file.write_bytes(content)
@@ -163,7 +163,7 @@ def test_a_link_stays_and_its_file_is_replaced(tmp_path, write):
 
 
 @each_writer
-def test_what_is_no_file_is_not_replaced(tmp_path, write):
+def test_other_things_than_files_are_not_replaced(tmp_path, write):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")  # opening it would wait for a reader
     with socket.socket(socket.AF_UNIX) as listener:
@@ -195,14 +195,16 @@ def in_a_read_only_directory(folder):
 
 
 def test_a_read_only_directory_and_a_read_only_file(tmp_path):
-    """If this is root, for whom nothing is read-only: as root without that privilege. Another user might not
-    be able to read lnrnn, as below a folder of mode 0700."""
+    """root without the privilege to write read-only files, if this is root.
+
+    Another user might be unable to read lnrnn below a folder of mode 0700.
+    """
     for folder, file in (("closed", "old"), ("open", "protected")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / file).write_bytes(b"old")
     (tmp_path / "open" / "protected").chmod(0o444)
     (tmp_path / "closed").chmod(0o555)
-    # capset(2) with version 3 of its header and no capability, for this process alone.
+    # capset(2) with version 3 of its header and no capability, for this process only.
     drop = "assert ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522), (ctypes.c_uint32 * 6)()) == 0"
     done = run_python(f"""
 import ctypes
@@ -219,7 +221,7 @@ in_a_read_only_directory({str(tmp_path)!r})
 @each_writer
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_failure_at_the_end_leaves_the_old_file(tmp_path, monkeypatch, write, call):
-    """A disk may say only at the very end that it is full; a user may interrupt then."""
+    """A disk may report only at the very end that it is full. A user may interrupt then."""
     path = tmp_path / "m"
     path.write_bytes(b"old")
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -244,8 +246,8 @@ def test_everything_is_on_the_disk_before_the_name_changes(tmp_path, monkeypatch
     done, sync, replace = [], os.fsync, os.replace
 
     def synced(descriptor):
-        found = os.fstat(descriptor)
-        done.append("directory" if stat.S_ISDIR(found.st_mode) else found.st_size)
+        result = os.fstat(descriptor)
+        done.append("directory" if stat.S_ISDIR(result.st_mode) else result.st_size)
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", synced)
@@ -258,8 +260,10 @@ def test_everything_is_on_the_disk_before_the_name_changes(tmp_path, monkeypatch
     ("fsync", errno.EINVAL, True), ("open", errno.EACCES, True), ("fsync", errno.EIO, False),
 ])  # fmt: skip
 def test_a_directory_that_cannot_be_synced_is_no_failure(tmp_path, monkeypatch, call, number, right):
-    """Some file systems refuse it (EINVAL). A directory may be written to and not read, though not by root.
-    A disk that fails (EIO) is reported."""
+    """Some file systems refuse it (EINVAL). A directory may be writable but not readable, except for root.
+
+    A disk that fails (EIO) is reported.
+    """
     write_array(tmp_path / "m")
     real = getattr(os, call)
 
@@ -275,7 +279,7 @@ def test_a_directory_that_cannot_be_synced_is_no_failure(tmp_path, monkeypatch, 
 
 
 def write_beyond_the_limit(folder):
-    """Where no more than 10,000 bytes fit in a file: a small file, then a large one in its place."""
+    """With a limit of 10,000 bytes for each file: a small file, then a large one in its place."""
     import resource
 
     os.chdir(folder)
@@ -337,7 +341,7 @@ def test_a_name_that_is_taken_is_not_touched(tmp_path, monkeypatch, write):
 
 
 def test_many_writers_of_one_name(tmp_path):
-    """The file is at every moment one of those that were written, whole."""
+    """At every moment the file is one of the written ones, complete."""
     pytest.importorskip("safetensors")
     path = tmp_path / NAME
     lnrnn.RNN(3, 5, seed=0).save(path)
@@ -352,8 +356,10 @@ def test_many_writers_of_one_name(tmp_path):
 @each_writer
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a file left open
 def test_an_interrupt_at_any_line_leaves_no_other_file(tmp_path, write):
-    """A KeyboardInterrupt before the first line of the writing, then before the second, and so on; not in the
-    clearing up, where it would be the second."""
+    """A KeyboardInterrupt before the first line of the writing, then before the second, and so on.
+
+    It does not come in the clean-up, where it would be the second.
+    """
     path, done, line = tmp_path / NAME, False, 0
     while not done:
         left = line
@@ -368,7 +374,7 @@ def test_an_interrupt_at_any_line_leaves_no_other_file(tmp_path, write):
                     raise KeyboardInterrupt
             return trace
 
-        before = sys.gettrace()  # of a program that measures what runs
+        before = sys.gettrace()  # of a program that measures coverage
         sys.settrace(trace)
         try:
             write(path)

@@ -1,4 +1,4 @@
-"""The C reader of files, through `load`: it refuses a damaged file and names the part that is wrong."""
+"""The C reader of files, through `load`: it refuses a damaged file and names the wrong part."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_file_cut_at_every_byte(file):
 
 
 def test_a_header_cut_at_every_byte(file):
-    """With a length that is right, so that the text itself ends early."""
+    """With a correct length, so that the text itself ends early."""
     header, data = parts(network(2, 3), file)
     text = json.dumps(header).encode()
     for n in range(1, len(text)):
@@ -195,14 +195,14 @@ def test_a_later_version_is_refused_by_name(file, schema):
 
 
 def key(text):
-    """One more entry of the metadata, whose name is that text."""
+    """One more entry of the metadata, with that text as its name."""
     return b'"schema"', b'"' + text + b'": "", "schema"'
 
 
 ONE = b'"gain_l0": {"dtype": "F32", "shape": [3], "data_offsets": [12, 24]}'
 NOT_WHOLE, NO_JSON = "no whole file of safetensors", "its header is no JSON at byte"
 SHAPE = b'"shape": [3]'
-# Bytes of the header, and others in their place.
+# Bytes of the header, and their replacements.
 TEXTS = {
     "one tensor twice": (ONE, ONE + b", " + ONE, "'gain_l0' of its header stands there twice"),
     "one name twice": (b'"bias_l0"', b'"gain_l0"', "'gain_l0' of its header stands there twice"),
@@ -299,7 +299,7 @@ def test_numbers_are_those_of_python(file):
 
 
 def test_numbers_do_not_depend_on_the_locale(file):
-    """Where numbers have a comma. The process is one of its own, for strtod asks its locale."""
+    """With a decimal comma. The process is one of its own, because strtod uses its locale."""
     names = [name for name in ("de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "ru_RU.UTF-8") if has_locale(name)]
     if not names:
         pytest.skip("needs a locale with a decimal comma")
@@ -315,7 +315,7 @@ with_numbers(pathlib.Path({str(file)!r}))
 @pytest.mark.skipif(not float_states.known, reason="knows the rounding modes of GNU/Linux")
 @pytest.mark.parametrize("mode", ["downward", "upward", "toward zero"])
 def test_numbers_do_not_depend_on_the_rounding_mode(file, mode):
-    """strtod rounds as the calling thread does."""
+    """strtod rounds in the mode of the calling thread."""
     header, data = parts(network(2, 3), file)
     for number in ("1e-6", "1e-5", "0.3", "5e-324"):
         text = header["__metadata__"]["config"].replace("1e-05", number)
@@ -338,7 +338,7 @@ def has_locale(name):
 
 
 def test_a_placement_that_the_cell_resolves(file):
-    """Files of other writers may have it as a user gives it."""
+    """Files of other writers may have it in the form of the argument."""
     header, data = parts(network(2, 3), file)
     for placement in ("gate", None, "joint"):
         norm = {"kind": "layer", "placement": placement}

@@ -1,5 +1,7 @@
-"""from_keras on arrays: each cell against a transcription of its formula, arrays by order and by name, and
-what does not fit refused. Layers are in test_from_keras_layers.py; this file needs no Keras."""
+"""from_keras on arrays: each cell against its formula, arrays by order and by name, and refusals.
+
+Layers are in test_from_keras_layers.py. This file needs no Keras.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def shapes(gates, bias=None, **more):
 NORMS = {f"{side}_norm/{part}": (H if side == "state" else 4 * H,)
          for side in ("kernel", "recurrent", "state") for part in ("gamma", "beta")}  # fmt: skip
 GAMMA = {"layernorm/gamma": (H,)}
-# name -> cell, its weights in the order of get_weights(), states, and what the arrays do not say
+# name -> cell, its weights in the order of get_weights(), states, and the options that arrays do not show
 KERAS = {
     "SimpleRNN": (foreign_cells.keras_simple_rnn, shapes(1, (H,)), 1,
                   {"kind": "SimpleRNN", "nonlinearity": "tanh"}),
@@ -43,13 +45,13 @@ KERAS = {
 
 
 def weights(rng, name, inputs=I):
-    found = drawn(rng, KERAS[name][1])
-    found["kernel"] = rng.uniform(-0.8, 0.8, (inputs, found["kernel"].shape[1]))
-    return found
+    result = drawn(rng, KERAS[name][1])
+    result["kernel"] = rng.uniform(-0.8, 0.8, (inputs, result["kernel"].shape[1]))
+    return result
 
 
 def computed(rng, name, layers, **given):
-    """A comparison of what `convert(x, ...)` made with the formula: a function of the converted network."""
+    """A function that compares a converted network with the formula."""
     cell, _, states, _ = KERAS[name]
     nested, flat = initial(rng, states, len(layers), len(layers[0]), B, H)
     x = rng.standard_normal((T, B, I))
@@ -59,7 +61,7 @@ def computed(rng, name, layers, **given):
 
 @pytest.mark.parametrize("name", KERAS)
 def test_every_cell_computes_what_its_formula_says(rng, name):
-    p, told = weights(rng, name), KERAS[name][3]
+    p, options = weights(rng, name), KERAS[name][3]
     check = computed(rng, name, [[p]])
     for source in (
         list(p.values()),
@@ -67,18 +69,20 @@ def test_every_cell_computes_what_its_formula_says(rng, name):
         p,
         {f"rnn/{name}_3/{leaf}:0": v for leaf, v in p.items()},
     ):
-        converted = convert_keras(source, **told)
+        converted = convert_keras(source, **options)
         assert converted.arguments["batch_first"] is True
         check(converted)
-    assert convert_keras(p, **told, batch_first=False).arguments["batch_first"] is False
+    assert convert_keras(p, **options, batch_first=False).arguments["batch_first"] is False
 
 
 @pytest.mark.parametrize("name", KERAS)
 def test_two_directions_and_two_layers(rng, name):
-    told = KERAS[name][3]
+    options = KERAS[name][3]
     first, second = ([weights(rng, name, n), weights(rng, name, n)] for n in (I, 2 * H))
     check = computed(rng, name, [first, second])
-    check(convert_keras([[*a.values(), *b.values()] for a, b in (first, second)], bidirectional=True, **told))
+    check(
+        convert_keras([[*a.values(), *b.values()] for a, b in (first, second)], bidirectional=True, **options)
+    )
     named = [
         {
             f"bidirectional_{k}/{way}_lstm/lstm_cell/{leaf}": v
@@ -87,24 +91,24 @@ def test_two_directions_and_two_layers(rng, name):
         }
         for k, pair in enumerate((first, second))
     ]
-    check(convert_keras(named, **told))
+    check(convert_keras(named, **options))
     one, two = weights(rng, name), weights(rng, name, H)
-    computed(rng, name, [[one], [two]])(convert_keras([one, list(two.values())], **told))
+    computed(rng, name, [[one], [two]])(convert_keras([one, list(two.values())], **options))
 
 
 @pytest.mark.parametrize("name", [n for n in KERAS if "Norm" in n])
 def test_eps_is_the_one_that_is_given(rng, name):
-    p, told = weights(rng, name), KERAS[name][3]
-    computed(rng, name, [[p]], eps=0.3)(convert_keras(p, eps=0.3, **told))
+    p, options = weights(rng, name), KERAS[name][3]
+    computed(rng, name, [[p]], eps=0.3)(convert_keras(p, eps=0.3, **options))
 
 
 @pytest.mark.parametrize("nonlinearity", ["relu", "sigmoid", "identity"])
 @pytest.mark.parametrize("name", [n for n in KERAS if "RNN" in n])
 def test_activations_of_an_rnn(rng, name, nonlinearity):
-    p, told = weights(rng, name), KERAS[name][3] | {"nonlinearity": nonlinearity}
+    p, options = weights(rng, name), KERAS[name][3] | {"nonlinearity": nonlinearity}
     for w in ("kernel", "recurrent_kernel"):
         p[w] /= 4  # so that nine steps of the identity stay small
-    computed(rng, name, [[p]], nonlinearity=nonlinearity)(convert_keras(p, **told))
+    computed(rng, name, [[p]], nonlinearity=nonlinearity)(convert_keras(p, **options))
 
 
 def test_the_numbers_that_tensorflow_addons_expects_of_its_own():
@@ -125,11 +129,11 @@ def test_the_numbers_that_tensorflow_addons_expects_of_its_own():
 
 def test_reset_after_false_is_another_equation(rng):
     for p in (drawn(rng, shapes(3, (3 * H,))), drawn(rng, shapes(3))):
-        with pytest.raises(ValueError, match="reset_after=False multiplies r into h before the matrix"):
+        with pytest.raises(ValueError, match="reset_after must be True, got False"):
             convert_keras(p, reset_after=False)
         with pytest.raises(ValueError, match="reset_after"):
             convert_keras(p)
-    # And it is: with the same weights the two differ.
+    # The equations differ: with the same weights the outputs do.
     p = drawn(rng, shapes(3))
     x, h = rng.standard_normal((B, I)), (rng.uniform(-0.9, 0.9, (B, H)),)
     after, before = (foreign_cells.keras_gru(x, h, p | {"bias": np.zeros(n)}, reset_after=r)[0]
@@ -139,13 +143,13 @@ def test_reset_after_false_is_another_equation(rng):
 
 def test_three_arrays_of_an_rnn_may_be_two_things(rng):
     p = drawn(rng, shapes(1, (H,)))
-    with pytest.raises(ValueError, match="kind="):
+    with pytest.raises(ValueError, match="kind must be given"):
         convert_keras(list(p.values()), nonlinearity="tanh")
 
 
-def test_what_arrays_do_not_say_must_be_said(rng):
+def test_options_that_arrays_do_not_show_are_needed(rng):
     p = drawn(rng, shapes(1, (H,)))
-    with pytest.raises(ValueError, match="nonlinearity='tanh'"):
+    with pytest.raises(ValueError, match="nonlinearity must be given"):
         convert_keras(p)
     with pytest.raises(ValueError, match="nonlinearity must be one of"):
         convert_keras(p, nonlinearity="selu").model()
@@ -153,24 +157,24 @@ def test_what_arrays_do_not_say_must_be_said(rng):
 
 @pytest.mark.parametrize("name", KERAS)
 def test_missing_surplus_and_misshapen(rng, name):
-    p, told = weights(rng, name), KERAS[name][3]
+    p, options = weights(rng, name), KERAS[name][3]
     for leaf, value in p.items():
         less = {k: v for k, v in p.items() if k != leaf}
         if leaf not in ("bias", "layernorm/gamma"):  # without these it is another known cell
-            with pytest.raises(ValueError, match="no known cell"):
-                convert_keras(less, **told)
+            with pytest.raises(ValueError, match="must be those of a known cell"):
+                convert_keras(less, **options)
         for wrong in (value[:-1], value[..., :-1], value[None], value[..., :0]):
             if wrong.shape != (I - 1, *p["kernel"].shape[1:]) or leaf != "kernel":  # another number of inputs
                 for source in ({**p, leaf: wrong}, list({**p, leaf: wrong}.values())):
                     with pytest.raises(
-                        ValueError, match=r"must be of shape|no known cell|unexpected number or shapes"
+                        ValueError, match=r"must be of shape|a known cell|weights must be those of"
                     ):
-                        convert_keras(source, **told)
-    with pytest.raises(ValueError, match="no known cell: .*momentum"):
-        convert_keras({**p, "momentum": np.ones(3)}, **told)
+                        convert_keras(source, **options)
+    with pytest.raises(ValueError, match="a known cell, got .*momentum"):
+        convert_keras({**p, "momentum": np.ones(3)}, **options)
     for source in ([*p.values()][:1], [*p.values()] * 2, [*p.values(), np.ones(3), np.ones(3), np.ones(3)]):
-        with pytest.raises(ValueError, match="unexpected number or shapes|must be of shape"):
-            convert_keras(source, **told)
+        with pytest.raises(ValueError, match="weights must be those of|must be of shape"):
+            convert_keras(source, **options)
 
 
 def test_options_that_mean_nothing_are_refused(rng):
@@ -198,7 +202,7 @@ def test_directions_that_do_not_fit(rng):
     with pytest.raises(ValueError, match="even in number, got 3"):
         convert_keras(list(p.values()), bidirectional=True)
     forward = {f"forward_lstm/{k}": v for k, v in p.items()}
-    with pytest.raises(ValueError, match="there must be both"):
+    with pytest.raises(ValueError, match="with some of each"):
         convert_keras(forward | {f"forward_gru/{k}": v for k, v in p.items()})
     with pytest.raises(ValueError, match="dense/kernel"):
         convert_keras(
@@ -207,8 +211,8 @@ def test_directions_that_do_not_fit(rng):
 
 
 @pytest.mark.parametrize("source", [None, 3, "lstm.h5", object(), np.ones(3), [None], []])
-def test_what_is_no_layer_and_no_weights(source):
-    with pytest.raises((TypeError, ValueError), match=r"arrays_or_layer|unexpected number|weights\[0\]"):
+def test_other_arguments_are_refused(source):
+    with pytest.raises((TypeError, ValueError), match=r"arrays_or_layer|weights must be|weights\[0\]"):
         convert_keras(source)
 
 

@@ -1,5 +1,7 @@
-"""from_keras on layers of Keras itself, run by the backend that KERAS_BACKEND names, or JAX, or PyTorch. What
-layers say that are refused is in test_from_keras_standins.py."""
+"""from_keras on layers of Keras, run by the backend in KERAS_BACKEND, or JAX, or PyTorch.
+
+Layers that are refused are in test_from_keras_standins.py.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from helpers import absolute_error
 keras = pytest.importorskip("keras")
 from keras import layers, ops  # noqa: E402
 
-# Keras' own: its variables' __array__ knows no copy argument.
+# An error of Keras: its variables' __array__ has no copy argument.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 T, B, I, H = 9, 3, 5, 6  # noqa: E741 - the letters of the shapes in the documentation
@@ -30,7 +32,7 @@ def layer(name, **options):
 
 
 def outputs(rng, layer, x):
-    """What Keras computes, all weights drawn first: y and a list of states."""
+    """The outputs of Keras with random weights: y and a list of states."""
     layer(x)
     layer.set_weights([rng.uniform(-0.4, 0.4, w.shape).astype(np.float32) for w in layer.get_weights()])
     y, *states = map(ops.convert_to_numpy, layer(x))
@@ -54,18 +56,18 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_layers_and_their_arrays(rng, name, options):
-    """By order, as get_weights() has them, and by name."""
+    """In the order of get_weights(), and by name."""
     x = rng.standard_normal((B, T, I)).astype(np.float32)
     trained = layer(name, **options)
     y, states = outputs(rng, trained, x)
     agree(lnrnn.from_keras(trained), x, y, states)
-    told = {"kind": name} | ({"reset_after": True} if name == "GRU" else {})
+    extra = {"kind": name} | ({"reset_after": True} if name == "GRU" else {})
     if name == "SimpleRNN":
         activation = options.get("activation", "tanh")
-        told["nonlinearity"] = "identity" if activation == "linear" else activation
+        extra["nonlinearity"] = "identity" if activation == "linear" else activation
     named = {w.path: ops.convert_to_numpy(w) for w in trained.weights if "seed" not in w.path}
     for arrays in (trained.get_weights(), named):
-        agree(lnrnn.from_keras(arrays, **told), x, y, states)
+        agree(lnrnn.from_keras(arrays, **extra), x, y, states)
 
 
 @pytest.mark.parametrize("name", ["SimpleRNN", "LSTM", "GRU"])

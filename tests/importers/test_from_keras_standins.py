@@ -1,6 +1,8 @@
-"""from_keras on layers, without Keras: objects with the methods and attributes that layers of Keras and
-TensorFlow Addons have (get_weights, get_config, cell, forward_layer, ...) and that from_keras reads. Real
-ones are in test_from_keras_layers.py."""
+"""from_keras on layers, without Keras.
+
+The layers are objects with the methods and attributes that from_keras reads (get_weights, get_config, cell,
+forward_layer, ...). Real layers are in test_from_keras_layers.py.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ CONFIGS = {
 
 
 def cell(name, p, **config):
-    """A cell of that class name, with weights p and what its configuration says."""
+    """A cell with that class name, with weights p and that configuration."""
     cls = type(name if name.endswith("Cell") else f"{name}Cell", (), {
         "get_weights": lambda self: list(p.values()), "get_config": lambda self: CONFIGS[name] | config,
     })  # fmt: skip
@@ -33,11 +35,11 @@ def cell(name, p, **config):
 
 def layer(name, p, *, go_backwards=False, time_major=None, **config):
     """A recurrent layer around it. time_major: only tf.keras' layers have it."""
-    made = SimpleNamespace(
+    network = SimpleNamespace(
         cell=cell(name, p, **config), go_backwards=go_backwards, get_weights=lambda: list(p.values())
     )
-    vars(made).update({} if time_major is None else {"time_major": time_major})
-    return made
+    vars(network).update({} if time_major is None else {"time_major": time_major})
+    return network
 
 
 def bidirectional(forward, backward, merge_mode="concat"):
@@ -54,15 +56,15 @@ def compare(rng, name, converted, layers, **given):
 def test_layers_and_cells_compute_what_the_formula_says(rng, name):
     for full in (name, f"{name} without bias"):
         p = weights(rng, full)
-        for made in (layer(name, p), cell(name, p)):
-            converted = convert_keras(made)
+        for network in (layer(name, p), cell(name, p)):
+            converted = convert_keras(network)
             assert converted.arguments["batch_first"] is True
             compare(rng, full, converted, [[p]])
     first, second = weights(rng, name), weights(rng, name, H)
     compare(rng, name, convert_keras([layer(name, first), layer(name, second)]), [[first], [second]])
     stacked = SimpleNamespace(cells=[cell(name, first), cell(name, second)])
-    made = SimpleNamespace(cell=stacked, get_weights=lambda: [])
-    compare(rng, name, convert_keras(made), [[first], [second]])
+    network = SimpleNamespace(cell=stacked, get_weights=lambda: [])
+    compare(rng, name, convert_keras(network), [[first], [second]])
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -71,7 +73,7 @@ def test_two_directions_are_put_side_by_side_and_nothing_else(rng, name):
     forward, backward = layer(name, p), layer(name, q, go_backwards=True)
     compare(rng, name, convert_keras(bidirectional(forward, backward)), [[p, q]])
     for mode in ("sum", "mul", "ave", None):
-        with pytest.raises(ValueError, match=f"merge_mode must be 'concat', got {mode!r}"):
+        with pytest.raises(ValueError, match=f"merge_mode must be 'concat', as in lnrnn, got {mode!r}"):
             convert_keras(bidirectional(forward, backward, mode))
 
 
@@ -80,28 +82,28 @@ def test_the_direction_in_which_a_layer_reads(rng):
     ahead, back = layer("GRU", p), layer("GRU", q, go_backwards=True)
     pairs = (back, back), (ahead, ahead), (back, ahead)
     for wrong in (back, [ahead, back], *(bidirectional(*pair) for pair in pairs)):
-        with pytest.raises(ValueError, match="go_backwards=True reads a sequence from its end"):
+        with pytest.raises(ValueError, match="go_backwards must be False"):
             convert_keras(wrong)
 
 
 def test_a_bidirectional_layer_of_stacked_cells_is_another_network(rng):
     p = weights(rng, "GRU")
-    made = {
+    network = {
         reverse: SimpleNamespace(cell=SimpleNamespace(cells=[cell("GRU", p)] * 2), go_backwards=reverse)
         for reverse in (False, True)
     }
     with pytest.raises(ValueError, match="StackedRNNCells"):
-        convert_keras(bidirectional(made[False], made[True]))
+        convert_keras(bidirectional(network[False], network[True]))
 
 
 def test_the_order_of_axes_is_the_layers(rng):
     p, q = weights(rng, "LSTM"), weights(rng, "LSTM", H)
     for time_major in (True, False, None):
-        made = layer("LSTM", p, time_major=time_major)
-        for source in (made, [made, layer("LSTM", q, time_major=time_major)]):
+        network = layer("LSTM", p, time_major=time_major)
+        for source in (network, [network, layer("LSTM", q, time_major=time_major)]):
             assert convert_keras(source).arguments["batch_first"] is not bool(time_major)
         for given in (True, False):
-            assert convert_keras(made, batch_first=given).arguments["batch_first"] is given
+            assert convert_keras(network, batch_first=given).arguments["batch_first"] is given
     x = rng.standard_normal((T, B, I)).astype(np.float32)
     time_first = lnrnn.from_keras(layer("LSTM", p, time_major=True))(x)[0]
     batch_first = lnrnn.from_keras(layer("LSTM", p))(x.swapaxes(0, 1))[0]
@@ -143,27 +145,27 @@ def test_eps_is_the_layers(rng, name, option):
         converted = convert_keras(layer(name, p, **{option: eps}))
         assert converted.arguments["norm"].eps == eps
         compare(rng, name, converted, [[p]], eps=eps)
-    with pytest.raises(ValueError, match="eps of the layer is 0.3, got 0.1"):
+    with pytest.raises(ValueError, match="eps must be the layer's 0.3, got 0.1"):
         convert_keras(layer(name, p, **{option: 0.3}), eps=0.1)
 
 
-def test_what_a_layer_says_and_an_argument_denies(rng):
-    made = layer("LSTM", weights(rng, "LSTM"))
+def test_arguments_that_contradict_a_layer_are_refused(rng):
+    network = layer("LSTM", weights(rng, "LSTM"))
     for option in ({"kind": "GRU"}, {"eps": 1e-3}, {"nonlinearity": "relu"}, {"reset_after": True}):
-        with pytest.raises(ValueError, match=f"{next(iter(option))} of the layer is"):
-            convert_keras(made, **option)
-    assert convert_keras(made, kind="LSTM").cell == "LSTM"
+        with pytest.raises(ValueError, match=f"{next(iter(option))} must be the layer's"):
+            convert_keras(network, **option)
+    assert convert_keras(network, kind="LSTM").cell == "LSTM"
 
 
 def test_reset_after_is_the_layers(rng):
     for name in ("GRU", "GRU without bias"):
-        with pytest.raises(ValueError, match="reset_after=False multiplies"):
+        with pytest.raises(ValueError, match="reset_after must be True"):
             convert_keras(layer("GRU", weights(rng, name), reset_after=False))
 
 
 def test_cells_of_somebody_else_are_refused(rng):
     mine = type("MyCell", (), {"get_weights": lambda self: [], "get_config": lambda self: {}})()
-    with pytest.raises(ValueError, match=f"what MyCell of {__name__} does"):
+    with pytest.raises(ValueError, match=f"lnrnn knows no cell MyCell of {__name__}"):
         convert_keras(mine)
-    with pytest.raises(ValueError, match="unexpected number or shapes"):
-        convert_keras(cell("LSTM", {}))  # never built
+    with pytest.raises(ValueError, match="weights must be those of"):
+        convert_keras(cell("LSTM", {}))  # without weights, as before build()

@@ -1,5 +1,7 @@
-"""from_torch on state dicts: each system against a transcription of its formula, and every state dict that
-does not fit refused by name. Modules are in test_from_torch_modules.py; this file needs no torch."""
+"""from_torch on state dicts: each system against its formula, and refusals that name the fault.
+
+Modules are in test_from_torch_modules.py. This file needs no torch.
+"""
 
 from __future__ import annotations
 
@@ -25,43 +27,43 @@ STACKS = [
 
 
 def options(name):
-    """What a state dict of that system does not say."""
+    """The options that a state dict of that system does not show."""
     return {"zoneout": 0} if "haste" in name else {"nonlinearity": "tanh"} if name == "torch RNN" else {}
 
 
-def converted(rng, foreign, told, layers=1, directions=1, scale=1.0, **given):
-    """A network of the foreign cell, which computes what the formula says, and its state dict.
+def converted(rng, foreign, asked, layers=1, directions=1, scale=1.0, **given):
+    """A network of the foreign cell, which is compared with the formula, and its state dict.
 
-    told: what convert_torch is given. given: the formula's options. scale: of the recurrent weights."""
+    asked: options of convert_torch. given: options of the formula. scale: of the recurrent weights."""
     parts, state = stack(rng, foreign, I, H, layers, directions)
     for value in (v for name, v in state.items() if "weight_hh" in name):
         value *= scale
     nested, states = initial(rng, foreign.states, layers, directions, B, H)
     x = rng.standard_normal((T, B, I))
-    found = convert_torch(state, **told)
-    assert_agrees(found, foreign_cells.run(partial(foreign.cell, **given), x, parts, nested), x, states)
-    return found, state
+    result = convert_torch(state, **asked)
+    assert_agrees(result, foreign_cells.run(partial(foreign.cell, **given), x, parts, nested), x, states)
+    return result, state
 
 
 @pytest.mark.parametrize(("name", "layers", "directions"), STACKS)
 def test_every_system_computes_what_its_formula_says(rng, name, layers, directions):
-    found, state = converted(rng, FOREIGN[name], options(name), layers, directions)
-    assert convert_torch(state, kind=name.split()[0].lower(), **options(name)).cell == found.cell
+    result, state = converted(rng, FOREIGN[name], options(name), layers, directions)
+    assert convert_torch(state, kind=name.split()[0].lower(), **options(name)).cell == result.cell
 
 
 WITH_EPS = "fastrnns", "torchaudio", "icefall"
 OPTIONS = [
     *((name, {"eps": 0.3}, {}, 1) for name in FOREIGN if name.split()[0] in WITH_EPS),
-    ("torch RNN", {"nonlinearity": "relu"}, {}, 0.3),  # relu has no bound, and nine steps shall stay small
+    ("torch RNN", {"nonlinearity": "relu"}, {}, 0.3),  # relu is unbounded, and nine steps must stay small
     ("haste LSTM", {"zoneout": 0.3}, {"zoneout": (0.3, 0.0)}, 1),
     ("haste GRU", {"zoneout": 0.3}, {"zoneout": 0.3}, 1),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "given", "found", "scale"), OPTIONS)
-def test_options_are_those_that_are_given(rng, name, given, found, scale):
+@pytest.mark.parametrize(("name", "given", "result", "scale"), OPTIONS)
+def test_options_are_those_that_are_given(rng, name, given, result, scale):
     network, _ = converted(rng, FOREIGN[name], given, 2, scale=scale, **given)
-    for option, value in found.items():
+    for option, value in result.items():
         assert getattr(network.model(), option) == value
 
 
@@ -88,13 +90,13 @@ def test_prefix_takes_a_part_of_a_larger_model(rng):
     _, state = stack(rng, FOREIGN["torchaudio"], I, H, 2)
     larger = {f"predictor.lstm_layers.{key}": v for key, v in state.items()}
     larger |= {"predictor.linear.weight": np.ones((2, H))}
-    found = convert_torch(larger, prefix="predictor.lstm_layers.")
-    np.testing.assert_equal(found.state, convert_torch(state).state)
-    told = "prefix 'encoder.' begins no key; the keys are .*predictor.linear.weight"
-    with pytest.raises(ValueError, match=told):
+    result = convert_torch(larger, prefix="predictor.lstm_layers.")
+    np.testing.assert_equal(result.state, convert_torch(state).state)
+    asked = "prefix must begin some keys, got 'encoder.'; the keys are .*predictor.linear.weight"
+    with pytest.raises(ValueError, match=asked):
         convert_torch(larger, prefix="encoder.")
     for prefix in ({}, {"prefix": "predictor."}):
-        with pytest.raises(ValueError, match=r"known: give prefix='predictor.lstm_layers.'$"):
+        with pytest.raises(ValueError, match=r"a part of it: give prefix='predictor.lstm_layers.'$"):
             convert_torch(larger, **prefix)
     head = {"head.weight": np.ones(3)}
     two = {f"{part}.rnn.{key}": v for part in ("decoder", "encoder") for key, v in state.items()}
@@ -104,13 +106,13 @@ def test_prefix_takes_a_part_of_a_larger_model(rng):
         convert_torch(two | head)
     with pytest.raises(ValueError, match="unexpected head.weight; .*give prefix='layers.'$"):
         convert_torch({f"layers.{key}": v for key, v in state.items()} | head)
-    with pytest.raises(ValueError, match="no known cell") as error:  # kind says that this is not looked for
+    with pytest.raises(ValueError, match="no known cell") as error:  # kind excludes the cells in it
         convert_torch(larger, kind="haste")
     assert "give prefix" not in str(error.value)
     own = {f"rnn.{key}": v for key, v in lnrnn.GRU(I, H, seed=0).state_dict().items()}
     with pytest.raises(ValueError, match="give prefix='rnn.'$"):
         convert_torch(own | head)
-    with pytest.raises(ValueError, match="eps is not for lnrnn's own parameters"):
+    with pytest.raises(ValueError, match="eps must be None for lnrnn's own parameters"):
         lnrnn.from_torch(lnrnn.GRU(I, H, seed=0).state_dict(), eps=1e-3)
 
 
@@ -132,7 +134,7 @@ def test_floating_dtypes(rng, dtype):
         np.testing.assert_array_equal(getattr(got, name), value.astype(dtype).astype(np.float32))
 
 
-def test_what_comes_is_not_changed_and_not_kept(rng):
+def test_arguments_are_neither_changed_nor_kept(rng):
     _, state = stack(rng, FOREIGN["haste GRU"], I, H)
     state = {name: v.astype(np.float32) for name, v in state.items()}
     before = {name: v.copy() for name, v in state.items()}
@@ -153,13 +155,13 @@ def test_lnrnns_own_names(rng):
     gru = lnrnn.GRU(I, H, norm=lnrnn.LayerNormSpec("gate", inner_bias=True), bias=False, seed=1)
     got = lnrnn.from_torch(gru.state_dict(), norm=gru.norm)
     np.testing.assert_array_equal(got(x)[0], gru(x)[0])
-    with pytest.raises(ValueError, match="norm="):
+    with pytest.raises(ValueError, match="norm must be given"):
         lnrnn.from_torch(gru.state_dict())
     with pytest.raises(ValueError, match="gain_hh_l0"):
         lnrnn.from_torch(gru.state_dict(), norm="layer")
 
 
-# --- what does not fit --------------------------------------------------------------------------------------
+# --- refusals -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", FOREIGN)
@@ -181,7 +183,7 @@ def test_a_surplus_key_is_named(rng, name):
 
 
 def other_inputs(key, value):
-    """The shapes that input weights have for one input less: these are not wrong."""
+    """The shapes of input weights for one input less, which are valid."""
     if "weight_ih" in key or "x2g" in key:
         return [(value.shape[0], value.shape[1] - 1)]
     return [(value.shape[0] - 1, value.shape[1])] if key == "0.kernel" else []
@@ -194,9 +196,9 @@ def test_each_wrong_shape_is_named(rng, name, cut):
     for key, value in state.items():
         if cut(value).shape in other_inputs(key, value):
             continue
-        with pytest.raises(ValueError, match="must be of shape|is of no") as error:
+        with pytest.raises(ValueError, match="must be of shape") as error:
             convert_torch({**state, key: cut(value)}, **options(name))
-        # A matrix that is wrong may make others look wrong; what is said names a key of the state dict.
+        # A wrong matrix may make others look wrong, so the message names some key of the state dict.
         assert any(leaf in str(error.value) for leaf in FOREIGN[name].shapes(I, H))
 
 
@@ -226,15 +228,15 @@ def test_a_key_that_is_no_name_of_a_parameter(name):
 
 
 def test_a_key_of_a_far_layer(rng):
-    """What a state dict claims costs no time before it is refused."""
+    """A state dict that claims to be huge is refused quickly."""
     p = drawn(rng, FOREIGN["torch LSTM"].shapes(I, H))
     far = {f"{name}_l{layer}": value for layer in (0, 10**6) for name, value in p.items()}
-    with pytest.raises(ValueError, match=f"keys name layer {10**6}, and there are {len(far)} keys"):
+    with pytest.raises(ValueError, match=f"got layer {10**6} in {len(far)} keys"):
         convert_torch(far)
 
 
 def test_gates_come_into_our_order():
-    """Of orders that are no mere exchange: there and back are not the same."""
+    """Also orders that are not their own inverse."""
     value = np.arange(6).reshape(3, 2)
     np.testing.assert_array_equal(reordered(value, "abc", "bca"), value[[1, 2, 0]])
     np.testing.assert_array_equal(reordered(value.T, "abc", "cab", axis=1), value.T[:, [2, 0, 1]])
@@ -256,7 +258,7 @@ def test_projections_are_refused(rng, key):
 
 def test_zoneout_is_not_in_a_state_dict(rng):
     _, state = stack(rng, FOREIGN["haste LSTM"], I, H)
-    with pytest.raises(ValueError, match="is not in a state dict: give zoneout="):
+    with pytest.raises(ValueError, match="zoneout must be given for a state dict"):
         convert_torch(state)
 
 
@@ -284,7 +286,7 @@ def test_options_that_mean_nothing_are_refused(rng):
         with pytest.raises(ValueError, match=next(iter(option))):
             convert_torch(state, **option)
     _, state = stack(rng, FOREIGN["torch RNN"], I, H)
-    with pytest.raises(ValueError, match="nonlinearity='tanh' or 'relu'"):
+    with pytest.raises(ValueError, match="it is 'tanh' or 'relu'"):
         convert_torch(state)
 
 
@@ -300,7 +302,7 @@ def test_another_kind_is_refused(rng):
 
 
 @pytest.mark.parametrize("source", [None, 3, "weights.pt", [np.ones(3)], np.ones(3), object()])
-def test_what_is_no_state_dict(source):
+def test_other_objects_are_refused(source):
     with pytest.raises(TypeError, match="module_or_state_dict must be a torch module"):
         convert_torch(source)
 

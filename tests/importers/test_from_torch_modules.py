@@ -1,4 +1,4 @@
-"""from_torch on modules: torch's own, and cells of other projects written anew in plain torch."""
+"""from_torch on modules: torch's own, and cells of other projects rewritten in plain torch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_torchs_own(name, batch_first, bias, num_layers, bidirectional):
     got, end = model(x)
     assert_same(got, y)
     assert_same(end, state)
-    # Packed: every sequence ends where it ends, and the second direction begins there.
+    # Packed: every sequence ends at its length, and the second direction begins there.
     lengths = torch.tensor([4, T, 1])
     packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first, enforce_sorted=False)
     y, state = module(packed, state)
@@ -80,7 +80,7 @@ def test_projections_are_refused():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_every_floating_dtype_and_what_requires_grad(dtype):
     module = shaken(nn.GRU(I, H)).to(dtype)
-    kept = dict(module.named_parameters())  # these require grad, those of state_dict() do not
+    kept = dict(module.named_parameters())  # these require grad, the tensors of state_dict() do not
     for source in (module, module.state_dict(), kept):
         model = lnrnn.from_torch(source)
         for name, p in kept.items():
@@ -106,11 +106,11 @@ def test_the_prefix_of_a_module_is_its_part():
     model = nn.ModuleDict({"rnn": nn.GRU(I, H), "head": nn.Linear(H, 2)})
     with pytest.raises(ValueError, match="give the part itself"):
         lnrnn.from_torch(model, prefix="rnn.")
-    with pytest.raises(ValueError, match=r"known: give model\.rnn$"):
+    with pytest.raises(ValueError, match=r"a part of it: give model\.rnn$"):
         lnrnn.from_torch(model)
     parts = nn.ModuleDict({"rnn": nn.GRU(I, H)}), nn.LSTM(I, H), nn.Linear(H, 2)
     deep = nn.ModuleDict({"parts": nn.ModuleList(parts)})
-    with pytest.raises(ValueError, match=r"known: give model\.parts\[0\]\.rnn or model\.parts\[1\]$"):
+    with pytest.raises(ValueError, match=r"a part of it: give model\.parts\[0\]\.rnn or model\.parts\[1\]$"):
         lnrnn.from_torch(deep)
     assert lnrnn.from_torch(model["rnn"]).hidden_size == H
 
@@ -132,7 +132,7 @@ def test_fastrnns_stacks():
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 def test_eps_is_the_modules():
-    """Also where it is scripted."""
+    """Also scripted modules."""
     x = torch.randn(T, B, I)
     module = shaken(Layer(LayerNormLSTMCell(I, H, lambda n: nn.LayerNorm(n, eps=0.1)), False))
     for given in (module, torch.jit.script(module)):
@@ -147,7 +147,7 @@ def test_eps_is_the_modules():
 def test_norms_without_eps():
     x = torch.randn(T, B, I)
     module = shaken(Layer(LayerNormLSTMCell(I, H, Bare), False))
-    with pytest.raises(ValueError, match="cell.layernorm_c, .* have no eps"):
+    with pytest.raises(ValueError, match="eps must be given for the norms .*cell.layernorm_c"):
         lnrnn.from_torch(module)
     # NaN: the first h has variance 0.
     assert_same(lnrnn.from_torch(module, eps=0, check=False)(x)[0], module(x))
@@ -187,7 +187,7 @@ def test_haste():
 
 
 def test_norms_beside_a_known_layer_do_not_matter():
-    """RMSNorm has eps None, and a norm of a head another eps than the cell's."""
+    """RMSNorm has eps None, and the norm of a head has another eps than the cell's."""
     model = nn.ModuleDict(
         {"rnn": nn.LSTM(3, 5), "a": nn.RMSNorm(5), "b": nn.LayerNorm(5), "c": nn.LayerNorm(5, 0.1)}
     )

@@ -1,6 +1,8 @@
-"""from_torch runs a module beside the network that it made of its parameters: modules that compute something
-else are refused, right ones pass however they are called, what cannot be run is said, and nothing of the
-module changes."""
+"""from_torch runs a module and compares it with the network that has its parameters.
+
+Modules with another equation are refused. Right ones pass, however they are called. A message says why a
+module cannot be run. Modules are not changed.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ torch.set_num_threads(1)  # operations this small take longer on several, and mu
 
 T, B, I, H = 6, 4, 5, 12  # noqa: E741 - the letters of the shapes in the documentation
 OUT = lnrnn.LayerNormSpec("split", "out")
-OTHER = "forward is another"
+OTHER = "its forward is another"
 
 
 each_way = pytest.mark.parametrize("way", WAYS)
@@ -47,16 +49,16 @@ each_way = pytest.mark.parametrize("way", WAYS)
 @each_way
 def test_a_right_module_passes_however_it_is_called(way):
     module = shaken(WAYS[way](LayerNormLSTMCell))
-    assert lnrnn.from_torch(module, check=True).norm.cell == "carry"  # one that does not run is an error
+    assert lnrnn.from_torch(module, check=True).norm.cell == "carry"  # if it does not run, this raises
 
 
 @each_way
-def test_a_module_that_computes_something_else_is_refused_with_what_it_computes(way):
+def test_a_module_that_computes_something_else_is_refused_with_its_equation(way):
     module = fresh(WAYS[way](OutCell))
-    told = (
+    message = (
         rf"fastrnns's parameters, .*{OTHER}.*differ by up to \d\.\d+,.*norm={re.escape(str(OUT))}: give that"
     )
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         lnrnn.from_torch(module)
     assert lnrnn.from_torch(module, norm=OUT, check=True).norm == OUT
 
@@ -121,11 +123,11 @@ def test_a_twenty_thousandth_is_no_rounding(seed):
             lnrnn.from_torch(module)
 
 
-# --- what is another equation -------------------------------------------------------------------------------
+# --- other equations ----------------------------------------------------------------------------------------
 
 
 class Changed(LayerNormLSTMCell):
-    """One place of the equation at a time."""
+    """One change of the equation at a time."""
 
     change = None
 
@@ -159,7 +161,7 @@ def test_small_changes_are_noticed(change):
             lnrnn.from_torch(each)
 
 
-def test_what_is_derived_from_a_known_class_is_not_known():
+def test_a_class_derived_from_a_known_one_is_not_known():
     class Same(nn.LSTM):
         pass
 
@@ -175,11 +177,11 @@ def test_what_is_derived_from_a_known_class_is_not_known():
 
     lnrnn.from_torch(Same(I, H))
     for module in (Residual(I, H), Twin(I, H)):
-        with pytest.raises(ValueError, match=rf"{OTHER}.* differ.*explains \S+\. check=x"):  # and no norm=
+        with pytest.raises(ValueError, match=rf"{OTHER}.* differ.*explains \S+\. check=x"):  # no norm= fits
             lnrnn.from_torch(module)
 
 
-def test_what_was_hung_onto_a_known_module_counts():
+def test_hooks_and_forwards_of_a_known_module_are_noticed():
     hooked, replaced = nn.GRU(I, H), nn.GRU(I, H)
     hooked.register_forward_hook(lambda module, x, result: (result[0] + 1, result[1]))
     replaced.forward = lambda x, h=None: (torch.zeros(*x.shape[:2], H), h)
@@ -207,7 +209,7 @@ def test_a_known_module_is_run_only_if_that_is_asked_for(monkeypatch):
             lnrnn.from_torch(module, check=True)
 
 
-# --- what cannot be run -------------------------------------------------------------------------------------
+# --- modules that cannot be run -----------------------------------------------------------------------------
 
 
 class Elsewise(nn.Module):
@@ -227,8 +229,8 @@ class Elsewise(nn.Module):
 ])  # fmt: skip
 def test_a_module_that_does_not_run_is_a_warning_or_if_asked_for_an_error(how, reason):
     module = Elsewise(how)
-    told = rf"could not be checked.*usual ways.*{reason}.*compare module\(x\).*check=False"
-    with pytest.warns(UserWarning, match=told) as caught:
+    message = rf"could not be checked.*usual ways.*{reason}.*compare module\(x\).*check=False"
+    with pytest.warns(UserWarning, match=message) as caught:
         assert lnrnn.from_torch(module).norm.cell == "carry"
     assert len(caught) == 1 and caught[0].filename == __file__
     for check in (True, np.zeros((T, B, I))):
@@ -237,7 +239,7 @@ def test_a_module_that_does_not_run_is_a_warning_or_if_asked_for_an_error(how, r
     lnrnn.from_torch(module, check=False)
 
 
-def test_what_only_looks_like_a_module():
+def test_objects_that_look_like_modules_are_not_checked():
     class Looks:
         def state_dict(self):
             return nn.GRU(I, H).state_dict()
@@ -248,11 +250,13 @@ def test_what_only_looks_like_a_module():
         def named_modules(self):
             return iter([("", self)])
 
-    with pytest.warns(UserWarning, match="could not be checked against the module: it is no torch.nn.Module"):
+    with pytest.warns(
+        UserWarning, match="could not be checked against the module: it is not a torch.nn.Module"
+    ):
         assert lnrnn.from_torch(Looks()).hidden_size == H
 
 
-def test_outputs_that_say_nothing():
+def test_outputs_that_are_not_finite():
     nan = shaken(LayerNormLSTMCell(I, H))
     with torch.no_grad():
         nan.weight_ih[0, 0] = torch.nan
@@ -261,7 +265,7 @@ def test_outputs_that_say_nothing():
     with pytest.raises(ValueError, match="not finite"):
         lnrnn.from_torch(nan, check=True)
 
-    class Nan(nn.Module):  # here it is the forward
+    class Nan(nn.Module):  # its forward returns NaN
         def __init__(self):
             super().__init__()
             self.cell = shaken(LayerNormLSTMCell(I, H))
@@ -273,17 +277,17 @@ def test_outputs_that_say_nothing():
         lnrnn.from_torch(Nan())
 
 
-def test_half_precision_is_checked_where_it_says_something():
+def test_half_precision_is_checked_where_it_is_precise_enough():
     right, wrong = shaken(LayerNormLSTMCell(I, H)), shaken(OutCell(I, H))
     lnrnn.from_torch(copy.deepcopy(right).half(), check=True)
     with pytest.raises(ValueError, match=OTHER):
         lnrnn.from_torch(copy.deepcopy(wrong).half())
-    lnrnn.from_torch(right.bfloat16(), check=True)  # in float64, which has all of its numbers
+    lnrnn.from_torch(right.bfloat16(), check=True)  # in float64, which represents all its numbers
     with pytest.raises(ValueError, match=OTHER):
         lnrnn.from_torch(wrong.bfloat16())
-    right.__deepcopy__ = refuse  # without a copy rounding could hide as much
-    told = r"rounding alone may change its outputs by \d.*deepcopy\(module\)\.float\(\)"
-    with pytest.warns(UserWarning, match=told):
+    right.__deepcopy__ = refuse  # without a copy, rounding could hide as large a difference
+    message = r"rounding alone may change its outputs by \d.*deepcopy\(module\)\.float\(\)"
+    with pytest.warns(UserWarning, match=message):
         lnrnn.from_torch(right)
 
 
@@ -328,7 +332,7 @@ def test_an_input_of_a_cell_or_of_one_sequence():
     lnrnn.from_torch(shaken(LayerNormLSTMCell(I, H)), check=x)
     lnrnn.from_torch(shaken(nn.GRUCell(I, H)), check=x)
     lnrnn.from_torch(shaken(nn.LSTM(I, H, 2, bidirectional=True)), check=x)
-    with pytest.raises(ValueError, match=OTHER):  # the first of these steps does not tell them apart
+    with pytest.raises(ValueError, match=OTHER):  # the first step alone would not show it
         lnrnn.from_torch(shaken(OutCell(I, H)), check=x)
 
 
@@ -359,7 +363,7 @@ def test_a_state_dict_cannot_be_run():
     state = nn.GRU(I, H).state_dict()
     lnrnn.from_torch(state, check=False)
     for check in (True, np.zeros((T, B, I))):
-        with pytest.raises(ValueError, match="check is for a module"):
+        with pytest.raises(ValueError, match="check must be None or False with a state dict"):
             lnrnn.from_torch(state, check=check)
 
 
@@ -373,10 +377,10 @@ assert "torch" not in sys.modules"""
 # --- the order of axes --------------------------------------------------------------------------------------
 
 
-def test_an_order_of_axes_that_is_the_modules_and_not_the_models_is_said():
-    module = BatchFirst(shaken(LayerNormLSTMCell(I, H)))  # it does not say batch_first
-    told = r"takes x as \(B, T, input_size\), the model as \(T, B, input_size\): give batch_first=True"
-    with pytest.warns(UserWarning, match=told) as caught:
+def test_another_order_of_axes_is_a_warning():
+    module = BatchFirst(shaken(LayerNormLSTMCell(I, H)))  # it has no attribute batch_first
+    message = r"takes x as \(B, T, input_size\), the model as \(T, B, input_size\): give batch_first=True"
+    with pytest.warns(UserWarning, match=message) as caught:
         assert not lnrnn.from_torch(module).batch_first
     assert len(caught) == 1 and caught[0].filename == __file__
     assert lnrnn.from_torch(module, batch_first=True, check=True).batch_first
@@ -391,7 +395,7 @@ def test_an_order_of_axes_that_is_the_modules_and_not_the_models_is_said():
 
 
 class Restless(nn.Module):
-    """Changes all that a forward pass can change."""
+    """Changes everything that a forward can change."""
 
     def __init__(self):
         super().__init__()
@@ -459,5 +463,5 @@ def test_another_state_at_the_end_is_noticed(place):
             y, state = super().forward(x, hx)
             return y, tuple(2 * s if k == place else s for k, s in enumerate(state))
 
-    with pytest.raises(ValueError, match="its forward is another"):
+    with pytest.raises(ValueError, match=OTHER):
         lnrnn.from_torch(Other(5, 7, num_layers=2, bidirectional=True))

@@ -1,4 +1,4 @@
-"""from_torch with norm=: the same parameters under a norm at another place than the system's."""
+"""from_torch with norm=: the same parameters with a norm at another place than the system's."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ FITTING = [
 ]
 
 
-@pytest.mark.parametrize(("name", "said"), FITTING, ids=str)
-def test_a_norm_that_is_given_overrides_the_systems(rng, name, said):
-    told = {"zoneout": 0} if "haste" in name else {}
+@pytest.mark.parametrize(("name", "norm_options"), FITTING, ids=str)
+def test_a_norm_that_is_given_overrides_the_systems(rng, name, norm_options):
+    options = {"zoneout": 0} if "haste" in name else {}
     _, state = stack(rng, FOREIGN[name], I, H)
-    norm = lnrnn.LayerNormSpec(**said)
+    norm = lnrnn.LayerNormSpec(**norm_options)
     guessed, model = (
-        lnrnn.from_torch(state, batch_first=False, **told),
-        lnrnn.from_torch(state, norm=norm, batch_first=False, **told),
+        lnrnn.from_torch(state, batch_first=False, **options),
+        lnrnn.from_torch(state, norm=norm, batch_first=False, **options),
     )
     assert model.norm == norm.resolved(architecture(model).cell) != guessed.norm
     by_hand = type(model)(I, H, norm=norm)
@@ -40,9 +40,9 @@ def test_a_norm_that_is_given_overrides_the_systems(rng, name, said):
     x = rng.standard_normal((T, B, I)).astype(np.float32)
     np.testing.assert_array_equal(model(x)[0], by_hand(x)[0])
     assert absolute_error(model(x)[0], guessed(x)[0]) > 1e-3
-    lnrnn.from_torch(state, norm=norm, eps=norm.eps, **told)
-    with pytest.raises(ValueError, match="eps is part of norm, got eps=0.25"):
-        lnrnn.from_torch(state, norm=norm, eps=0.25, **told)
+    lnrnn.from_torch(state, norm=norm, eps=norm.eps, **options)
+    with pytest.raises(ValueError, match="eps must be None or the norm's, got 0.25"):
+        lnrnn.from_torch(state, norm=norm, eps=0.25, **options)
 
 
 @pytest.mark.parametrize(("name", "norm", "message"), [
@@ -85,7 +85,7 @@ def test_the_eps_of_a_modules_norms_must_be_that_of_norm():
 
 @pytest.mark.parametrize("name", ["fastrnns", "torchaudio", "icefall GRU", "haste LSTM"])
 def test_the_name_layer_says_no_other_place(rng, name):
-    """That there is layer norm, as the user knows, and not that it stands where lnrnn's default has it."""
-    told = {"zoneout": 0} if "haste" in name else {}
+    """The name says that there is layer norm, as the user knows. It does not imply lnrnn's placement."""
+    options = {"zoneout": 0} if "haste" in name else {}
     _, state = stack(rng, FOREIGN[name], I, H)
-    assert lnrnn.from_torch(state, norm="layer", **told).norm == lnrnn.from_torch(state, **told).norm
+    assert lnrnn.from_torch(state, norm="layer", **options).norm == lnrnn.from_torch(state, **options).norm

@@ -1,4 +1,4 @@
-"""from_torch of cells that people wrote for themselves: their equation is found by running them."""
+"""from_torch of cells that people wrote for themselves: running them shows their equation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CLOSE = 3e-5
 
 
 def drawn(module):
-    """The module with parameters at random, gains and biases too, as after training."""
+    """The module with random parameters, also gains and biases, as after training."""
     with torch.no_grad():
         for p in module.parameters():
             p.add_(0.3 * torch.randn_like(p))
@@ -54,7 +54,7 @@ def taken(module, **options):
 
 
 def outputs(module, batch_first, x):
-    """y (T, B, ...) of the module itself in float64, for x (T, B, D)."""
+    """y (T, B, ...) of the module in float64, for x (T, B, D)."""
     module, x = copy.deepcopy(module).double(), torch.tensor(x, dtype=torch.float64)
     with torch.no_grad():
         if hasattr(module, "step"):
@@ -77,30 +77,32 @@ SIZES = [*((name, 8) for name in TAKEN), *((name, 1) for name in FIRST), ("two L
 
 
 @pytest.mark.parametrize(("name", "D"), SIZES)
-def test_what_people_write_is_taken(name, D):
+def test_custom_cells_are_converted(name, D):
     make, cell = TAKEN[name]
     model = assert_taken(drawn(make(D, 8)), D)
     assert type(model).__name__ == cell and (model.input_size, model.hidden_size) == (D, 8)
 
 
-FAR = r"may not have this equation: peepholes.*nearest is lnrnn\.LSTM.*By hand: model = lnrnn\.LSTM\(input_si"
+FAR = r"may lack this equation: .*peepholes.*nearest is lnrnn\.LSTM.*By hand: model = lnrnn\.LSTM\(input_si"
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_other_equations_are_refused_with_the_nearest(name):
-    """Where it is far off no spec is recommended."""
-    told = FAR if name in ("peephole", "std + eps", "clipped", "noisy") else r"By hand: model = lnrnn\."
-    with pytest.raises(ValueError, match=rf"of no known cell.*not found by running it.*{told}"):
+    """No spec is recommended for an equation that is far away."""
+    advice = FAR if name in ("peephole", "std + eps", "clipped", "noisy") else r"By hand: model = lnrnn\."
+    with pytest.raises(
+        ValueError, match=rf"of no known cell.*running it did not find its equation.*{advice}"
+    ):
         lnrnn.from_torch(REFUSED[name](5, 8))
 
 
-def test_of_what_is_near_the_spec_is_recommended():
+def test_the_spec_of_a_near_equation_is_recommended():
     module = two_linears(5, 8)
-    module.ln_c.eps = 3e-5  # lnrnn's norms have one eps
+    module.ln_c.eps = 3e-5  # lnrnn's norms share one eps
     spec = r"LayerNormSpec\(placement='split', cell='out', eps=[\d.e-]{3,7}, "
     with pytest.raises(ValueError, match=rf"nearest is.*\de-\d\d off.*By hand: .*norm={spec}") as e:
         lnrnn.from_torch(module)
-    assert "may not have" not in str(e.value)
+    assert "may lack" not in str(e.value)
 
 
 def test_a_bias_without_a_place_is_named():
@@ -113,7 +115,7 @@ ORDERS = [*permutations("ifgo"), *permutations("rzn")]
 
 @pytest.mark.parametrize("order", ORDERS[::3], ids="".join)
 def test_the_order_of_gates_is_found(order):
-    """And columns of x are not taken for those of h, of which there are as many."""
+    """Also if x and h have the same number of columns."""
     x_first = order[0] in "iz"
     module = drawn(one_linear(6, 6, "cell(x, (h, c))" if len(order) == 4 else "cell(x, h)", order, x_first))
     theirs = module.lin.weight.detach().numpy()
@@ -124,16 +126,16 @@ def test_the_order_of_gates_is_found(order):
     np.testing.assert_array_equal(model.weight_hh_l0, columns[1 if x_first else 0])
 
 
-def test_layers_and_directions_are_told_apart_by_running_them():
+def test_running_distinguishes_layers_and_directions():
     for check in (None, False):
         model = assert_taken(drawn(BothWays(16, 8, layers=2)), 16, check=check)
         assert model.num_layers == 2 and model.bidirectional
 
 
 def test_a_part_that_can_be_taken_is_named():
-    """And many convolutions beside it are refused at once."""
+    """Also next to many convolutions, which are refused at once."""
     parts = {"rnn": elman(5, 8), "head": nn.Linear(8, 3)}
-    with pytest.raises(ValueError, match=r"what a part of it computes was found: give model\.rnn"):
+    with pytest.raises(ValueError, match=r"lnrnn knows a part of it: give model\.rnn"):
         lnrnn.from_torch(nn.ModuleDict(parts))
     many = {str(k): nn.Conv2d(k + 1, k + 2, 3) for k in range(12)}
     with pytest.raises(ValueError, match="of no known cell"):
@@ -145,7 +147,7 @@ def test_without_gradients_the_search_says_so():
     module.own_step = torch.no_grad()(module.own_step)
     with pytest.raises(ValueError, match="gives no gradients, and the search needs them"):
         lnrnn.from_torch(module)
-    with torch.inference_mode():  # which is no hindrance by itself
+    with torch.inference_mode():  # which the search leaves
         assert taken(two_linears(5, 8)).hidden_size == 8
 
 
@@ -193,8 +195,8 @@ def test_the_module_is_afterwards_what_it_was():
 
 @pytest.mark.parametrize("looks", [1, 10, 30, 400])
 def test_the_search_stops_at_its_limit(looks, monkeypatch):
-    """The clock says that the time is over from so many looks on: the module is not run again, and what came
-    nearest until then is said."""
+    """The time ends at a given look at the clock. Then the module is not run again, and the message names the
+    nearest equation so far."""
     runs, passed, module = [], [], peephole(5, 8)
     step = module.own_step
     module.own_step = lambda *given: (runs.append(len(passed)), step(*given))[1]
@@ -213,7 +215,7 @@ def test_the_search_stops_at_its_limit(looks, monkeypatch):
         torch.set_num_threads(1)
     assert max(runs, default=0) <= looks and len(passed) == looks + 1
     assert ("the nearest is lnrnn.LSTM" in str(e.value)) == (looks >= 30)
-    assert set(passed[1:]) == {1}  # time in other threads is not counted
+    assert set(passed[1:]) == {1}  # time in other threads would not be counted
 
 
 G2P = {"w_ih": "weight_ih_l0", "w_hh": "weight_hh_l0", "b_ih": "bias_ih_l0", "b_hh": "bias_hh_l0"}
@@ -239,15 +241,15 @@ def test_names_of_a_bare_state_dict():
         (
             {"w_ihh": "weight_ih_l0"},
             ValueError,
-            "'w_ihh', which is no key of the state dict; did you mean 'w_ih'",
+            "names must have keys of the state dict, got 'w_ihh'; did you mean 'w_ih'",
         ),
         (
             {"q": "weight_ih_l0"},
             ValueError,
-            "'q', which is no key of the state dict; the keys are b_hh, b_ih",
+            "names must have keys of the state dict, got 'q'; the keys are b_hh, b_ih",
         ),
-        (G2P | {"w_hh": "weight_ih_l0"}, ValueError, "'weight_ih_l0' of two keys, 'w_ih' and 'w_hh'"),
-        ({"w_ih": "w_hh"}, ValueError, "'w_hh' of two keys"),
+        (G2P | {"w_hh": "weight_ih_l0"}, ValueError, "unique, got 'weight_ih_l0' for 'w_ih' and 'w_hh'"),
+        ({"w_ih": "w_hh"}, ValueError, "unique, got 'w_hh' for"),
         (["w_ih"], TypeError, "names must be a mapping"),
         ({"w_ih": 3}, TypeError, "names must be a mapping"),
     ],
@@ -258,13 +260,13 @@ def test_wrong_names(names, error, message):
         lnrnn.from_torch(state, names=names)
 
 
-def test_a_state_dict_of_ones_own_cell_is_told_to_bring_the_module():
-    with pytest.raises(ValueError, match="give the module, which can be run, or names= where only names"):
+def test_the_state_dict_of_a_custom_cell_is_not_enough():
+    with pytest.raises(ValueError, match="give the module, which can be run, or names= if only names"):
         lnrnn.from_torch(two_linears(5, 8).state_dict())
 
 
 def test_tensors_without_numbers_and_numbers_beyond_float32():
-    with pytest.raises(ValueError, match=r"weight_ih_l0 is a meta tensor"):
+    with pytest.raises(ValueError, match=r"weight_ih_l0 must have numbers, got a meta tensor"):
         lnrnn.from_torch(nn.LSTM(5, 8, device="meta"))
     state = {name: v.double() for name, v in nn.GRU(5, 8).state_dict().items()}
     state["weight_hh_l0"][3, 2] = -1e39
@@ -272,11 +274,11 @@ def test_tensors_without_numbers_and_numbers_beyond_float32():
         lnrnn.from_torch(state)
 
 
-def test_what_names_do_not_tell_apart_is_refused():
+def test_an_ambiguous_state_argument_is_refused():
     class Unnamed(ElmanStateFirst):
         def forward(self, a, b):
             return super().forward(a, b)
 
-    with pytest.raises(ValueError, match=r"forward\(a, b\) does not say which argument is the state"):
+    with pytest.raises(ValueError, match=r"forward\(a, b\) does not show which argument is the state"):
         lnrnn.from_torch(Unnamed(8, 8))
     assert taken(Unnamed(5, 8)).input_size == 5

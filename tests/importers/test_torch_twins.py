@@ -1,4 +1,4 @@
-"""lnrnn.torch: the twins against the reference in float64, lnrnn's classes in float32, and as modules."""
+"""lnrnn.torch: the modules against the reference in float64, and against lnrnn's classes in float32."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_seeds_and_start_values_are_lnrnns(cell):
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_what_lies_past_a_length_is_not_read(rng, cell):
+def test_padding_is_not_read(rng, cell):
     for norm in ("layer", "batch"):
         module = twin(cell, norm, steps=T, num_layers=2, bidirectional=True)
         x = torch.randn(T, B, I)
@@ -125,7 +125,7 @@ def test_running_statistics_are_those_of_forward_train(rng, momentum):
     for steps in (3, T, 2):
         x = rng.standard_normal((steps, 32, I)).astype(np.float32)
         lengths = rng.integers(0, steps + 1, 32)
-        lengths[:16] = steps  # of few sequences a variance may be tiny, which magnifies float32's error
+        lengths[:16] = steps  # with few sequences a variance may be tiny, which magnifies float32's error
         served.forward_train(x, lengths=lengths)
         module(torch.from_numpy(x).double(), lengths=lengths)
     state = module.state_dict()
@@ -210,14 +210,14 @@ def test_state_dict_goes_round(cell, norm):
     compare(served(x), other(x), 1e-5)
     other.load_state_dict({name: torch.from_numpy(value) for name, value in served.state_dict().items()})
     assert torch.equal(module(x)[0], other(x)[0])
-    told = {"norm": module.norm} if norm is not None else {}
+    extra = {"norm": module.norm} if norm is not None else {}
     again = lnrnn.from_torch(
-        module.state_dict(), **told, **({"nonlinearity": "tanh"} if cell == "RNN" else {})
+        module.state_dict(), **extra, **({"nonlinearity": "tanh"} if cell == "RNN" else {})
     )
     compare(again(x), served(x), 1e-9)
 
 
-def test_copies_dtypes_and_what_it_says_of_itself():
+def test_copies_dtypes_and_repr():
     module = twin("LSTM", "batch", steps=T)
     x = torch.randn(T, B, I)
     assert torch.equal(copy.deepcopy(module)(x)[0], module(x)[0])
@@ -270,6 +270,6 @@ def test_constructors_check_as_lnrnns_do():
 
 
 def test_from_torch_of_a_twin_takes_no_norm():
-    with pytest.raises(ValueError, match="norm is for a state dict"):
+    with pytest.raises(ValueError, match="norm must be None with a module"):
         lnrnn.from_torch(twin("GRU"), norm="layer")
     assert lnrnn.from_torch(twin("GRU", batch_first=True)).batch_first

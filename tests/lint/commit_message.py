@@ -1,7 +1,9 @@
-"""Checks commit messages: a subject in the imperative, an empty line, and a body that says why.
+"""Checks commit messages: a subject in the imperative, an empty line, and a body that says why. Usage:
 
-python tests/lint/commit_message.py FILE      the message in a file, as git's hook commit-msg calls it
-python tests/lint/commit_message.py A..B      the commits of a range, without merges
+    python tests/lint/commit_message.py FILE      the message in a file, as git's hook commit-msg calls it
+    python tests/lint/commit_message.py A..B      the commits of a range, without merges
+
+It prints the faults, and fails if there are any.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ NOT_IMPERATIVE = re.compile(
 
 
 def faults(message: str) -> list[str]:
-    """-> the reasons against a message; comments of git are not part of it."""
+    """-> the faults of a message. Comments of git are not part of it."""
     text = re.split(r"^# -+ >8 -+$", message, flags=re.M)[0]
     lines = [line.rstrip() for line in text.splitlines() if not line.startswith("#")]
     subject, *rest = "\n".join(lines).strip().split("\n")

@@ -25,7 +25,7 @@ def git(*arguments: str) -> str:
 
 
 def folder(name: str) -> str:
-    """The folder that a file counts for; some are shown in two levels."""
+    """The folder in which a file is counted. Some folders are shown with two levels."""
     parts = Path(name).parts[:-1]
     return "/".join(parts[: 2 if parts[:1] in (("lnrnn",), ("tests",), ("examples",)) else 1]) or "."
 
@@ -53,7 +53,7 @@ def main(base: str) -> None:
 
 
 def branch_point() -> str:
-    """Where HEAD left main; HEAD itself in a clone without main."""
+    """The commit where HEAD left main; HEAD itself in a clone without main."""
     for name in ("main", "origin/main"):
         if (
             subprocess.run(

@@ -1,5 +1,8 @@
-"""CONTRIBUTING.md is true where that can be counted. Its tables have the files that mention an existing cell,
-placement, instruction set, importer or study. The sentences above them have the numbers."""
+"""CONTRIBUTING.md is true, as far as it can be counted.
+
+Its tables list the files that mention an existing cell, placement, instruction set, importer or study. The
+sentences above them have the numbers.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the 
 
 
 class Counted(NamedTuple):
-    """A table, and the example whose files it should have."""
+    """A table, and the example whose files it lists."""
 
     sentence: str  # the start of the sentence above the table
     name: str  # of the example, instead of NAME in the table
     mention: str  # a regular expression of the example in code
     folders: tuple[str, ...]
-    others: dict[str, str] = {}  # files that mention it and are not to be changed: why
-    docstrings: bool = True  # do those of Python count?
+    others: dict[str, str] = {}  # files that mention it but need no change: the reason
+    docstrings: bool = True  # whether docstrings of Python count
 
 
 TABLES = [
@@ -39,7 +42,7 @@ TABLES = [
         others={
             "lnrnn/rnn/specs.py": "an option that only a GRU has",
             "lnrnn/torch/accelerate.py": "torch's own classes",
-            "lnrnn/torch/accelerated.py": "torch's own classes",
+            "lnrnn/torch/torch_nn.py": "torch's own classes",
         },
         docstrings=False,
     ),
@@ -79,12 +82,12 @@ def code(name: str, docstrings: bool) -> str:
 
 def named_in(table: Counted) -> tuple[int, int, list[str]]:
     """The numbers in the sentence above a table, and the files in its last column."""
-    found = re.search(
+    result = re.search(
         rf"{re.escape(table.sentence)} changes (\d+) files(?:, (\w+) of them new)?:\n\n((?:\|.*\n)+)",
         PAGE.read_text(encoding="utf-8"),
     )
-    assert found, f"no table below {table.sentence!r}"
-    cells = [row.rstrip("|").rpartition("|")[2] for row in found[3].splitlines()[2:]]
+    assert result, f"no table below {table.sentence!r}"
+    cells = [row.rstrip("|").rpartition("|")[2] for row in result[3].splitlines()[2:]]
     folder, files = "", list[str]()
     for path in re.findall(r"`([^`]+)`", " ".join(cells)):
         if path.endswith("/"):
@@ -92,9 +95,9 @@ def named_in(table: Counted) -> tuple[int, int, list[str]]:
             continue
         path = path if "/" in path else folder + path
         files.append(path.replace("NAME", table.name))
-    new = {None: 0, "one": 1, "two": 2, "three": 3}[found[2]]
-    assert len(re.findall(r"\(new\)", found[3])) == new
-    return int(found[1]), new, files
+    new = {None: 0, "one": 1, "two": 2, "three": 3}[result[2]]
+    assert len(re.findall(r"\(new\)", result[3])) == new
+    return int(result[1]), new, files
 
 
 @each_table

@@ -1,4 +1,4 @@
-"""README.md and docs/: every block of code runs, or says why not; links lead somewhere."""
+"""README.md and docs/: every block of code runs or has a reason not to, and links have targets."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def shown(page):
 
 
 @pytest.mark.parametrize("page", RUN, ids=shown)
-def test_what_a_page_shows_runs_and_prints_what_it_says(page, tmp_path):
+def test_the_code_of_a_page_runs_and_prints_its_output(page, tmp_path):
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     strict = ["-W", "error::RuntimeWarning", "-W", "error::UserWarning"]
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, *strict, pages.__file__, str(page)],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
-    assert found.returncode == 0, found.stderr
-    if found.stdout:
-        pytest.skip(found.stdout)
+    assert result.returncode == 0, result.stderr
+    if result.stdout:
+        pytest.skip(result.stdout)
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=shown)
@@ -59,7 +59,7 @@ def test_blocks_that_are_not_run_have_a_reason(page):
 
 
 def check_command(words, where):
-    """That there are such a command and its arguments, such a target, such a file."""
+    """The command with its arguments, the target or the file exists."""
     while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
         words = words[1:]
     if words[0].endswith("lnrnn"):
@@ -77,7 +77,7 @@ def check_command(words, where):
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=shown)
 def test_links_lead_to_files_that_there_are(page):
-    """Relative ones; `make docs` holds the sections to which they point."""
+    """Relative links only. `make docs` checks the sections in them."""
     text = re.sub(r"(?s)```.*?\n```|`[^`\n]+`", "", page.read_text())
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if not target.startswith(("http:", "https:", "#")):
@@ -85,7 +85,7 @@ def test_links_lead_to_files_that_there_are(page):
 
 
 def test_every_page_is_in_the_site():
-    """`make docs` fails for one that is in no list; here without Sphinx, for those of the top folder."""
+    """Every page of the top folder is in a list. `make docs` checks this for all folders."""
     index = (ROOT / "docs" / "index.md").read_text().splitlines()
     for page in (ROOT / "docs").glob("*.md"):
         if page.stem != "index":
@@ -110,11 +110,11 @@ def test_a_page_that_is_wrong_fails(code, tmp_path):
     language = "console" if code.startswith("console:") else "python"
     page = tmp_path / "page.md"
     page.write_text(f"# Title\n\n```{language}\n{code.removeprefix('console:')}\n```\n")
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, pages.__file__, str(page)], cwd=tmp_path, capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    assert found.returncode and WRONG[code] in found.stderr
+    assert result.returncode and WRONG[code] in result.stderr
     page.write_text(page.read_text().replace("```", "<!-- not run: it is wrong -->\n```", 1))
     assert pages.run(page) == ""
 
@@ -162,9 +162,9 @@ def test_contributing_names_folders_and_files_that_there_are():
         if folder.is_dir() and not folder.name.startswith(("_", ".")):
             assert re.search(rf"`(tests/)?{folder.name}[`/]", page), folder.name
     paths = {path for path in re.findall(r"`([a-z_.]+/[\w./]+)`", page) if "NAME" not in path}
-    made = {".venv/.whole", "build/docs/index.html"}
+    generated = {".venv/.whole", "build/docs/index.html"}
     assert len(paths) > 40
-    assert [path for path in sorted(paths - made) if not (ROOT / path).exists()] == []
+    assert [path for path in sorted(paths - generated) if not (ROOT / path).exists()] == []
 
 
 def test_the_citation_is_of_this_version():

@@ -16,16 +16,9 @@ NAMES |= {f"lnrnn.{part}.{name}": getattr(getattr(lnrnn, part), name)
 NAMES = {name: thing for name, thing in NAMES.items() if inspect.isclass(thing) or inspect.isroutine(thing)}
 
 
-LATER = ("lnrnn.Scorer", "lnrnn.from_keras", "lnrnn.from_torch")  # without an example yet
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(name in LATER, reason="no example", strict=True))
-        for name in NAMES
-    ],
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_examples_of_a_public_name_run(name):
     module = inspect.getmodule(NAMES[name])
     found = doctest.DocTestFinder().find(NAMES[name], name, module, globs={})

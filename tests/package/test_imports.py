@@ -1,5 +1,7 @@
-"""How the modules of lnrnn depend on each other: imports go one way, and private attributes stay at home.
-Read from the source, so imports inside functions and for type checkers alone count as well."""
+"""The modules of lnrnn import each other in one direction, and use private attributes only where defined.
+
+The source is read, so imports in functions and for type checkers count too.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import lnrnn
 
 ROOT = Path(lnrnn.__file__).parent
 
-# Private names of others that there is no way around: the standard library's and torch's.
+# Private names of the standard library and of torch that have no public equivalent.
 FOREIGN = {
     ("os", "_exit"), ("copyreg", "_slotnames"), ("tensor", "_version"), ("part", "_parameters"),
     ("part", "_buffers"), ("module", "_forward_hooks"), ("module", "_forward_pre_hooks"), ("torch", "_C"),
@@ -25,31 +27,33 @@ FOREIGN = {
 
 @cache
 def sources() -> dict[str, tuple[ast.Module, bool]]:
-    """By module name: its syntax tree, and whether it is a package."""
-    found = {}
+    """-> by module name: its syntax tree, and whether it is a package."""
+    result = {}
     for path in sorted(ROOT.rglob("*.py")):
         parts = ["lnrnn", *path.relative_to(ROOT).with_suffix("").parts]
         package = parts[-1] == "__init__"
-        found[".".join(parts[:-1] if package else parts)] = ast.parse(path.read_text()), package
-    return found
+        result[".".join(parts[:-1] if package else parts)] = ast.parse(path.read_text()), package
+    return result
 
 
 def imported(name: str, tree: ast.Module, package: bool, modules: set[str]) -> set[str]:
-    """Which of the modules a module imports: by a statement, wherever it stands, or by a string that is a
-    module's name, as importlib takes it."""
-    found = set()
+    """The given modules that a module imports, anywhere in it.
+
+    A string with the name of a module counts as an import, as for importlib.
+    """
+    result = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            result |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             parts = name.split(".")
             home = ".".join(parts[: len(parts) - node.level + package]) if node.level else ""
             base = ".".join(part for part in (home, node.module) if part)
-            # `from . import x`: the module x if there is one, else a name in the package.
-            found |= {x if (x := f"{base}.{alias.name}") in modules else base for alias in node.names}
+            # `from . import x`: the module x if it exists, else a name in the package.
+            result |= {x if (x := f"{base}.{alias.name}") in modules else base for alias in node.names}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.count("."):
-            found.add(node.value)
-    return (found & modules) - {name}
+            result.add(node.value)
+    return (result & modules) - {name}
 
 
 def graph(files: dict[str, tuple[ast.Module, bool]]) -> dict[str, set[str]]:
@@ -58,7 +62,7 @@ def graph(files: dict[str, tuple[ast.Module, bool]]) -> dict[str, set[str]]:
 
 
 def circle(edges: dict[str, set[str]]) -> list[str]:
-    """Modules each of which imports the next, and the last the first; empty if there is no such circle."""
+    """Modules that each import the next, the last the first; empty without such a circle."""
     left = {name: set(targets) for name, targets in edges.items()}
     while free := [name for name, targets in left.items() if not targets & left.keys()]:
         for name in free:
@@ -72,11 +76,13 @@ def circle(edges: dict[str, set[str]]) -> list[str]:
 
 
 def foreign_attributes(tree: ast.Module) -> Iterator[str]:
-    """Reads and writes of `x._private` where x is not self or cls, and no class of this module has such an
-    attribute; and imports of private names, but for the compiled module's."""
+    """Uses of `x._private` where x is not self or cls and no class of this module has the attribute.
+
+    Also imports of private names, except the compiled module.
+    """
     own = set()
-    for made in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
-        for node in ast.walk(made):
+    for definition in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        for node in ast.walk(definition):
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 own.add(node.name)
             elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -110,8 +116,8 @@ def test_no_module_but_the_compiled_one_has_a_private_name():
 
 
 def test_private_attributes_are_used_where_they_are_defined():
-    found = {name: list(foreign_attributes(tree)) for name, (tree, _) in sources().items()}
-    assert not {name: lines for name, lines in found.items() if lines}
+    result = {name: list(foreign_attributes(tree)) for name, (tree, _) in sources().items()}
+    assert not {name: lines for name, lines in result.items() if lines}
 
 
 def test_norms_and_the_reference_know_no_network():

@@ -1,4 +1,4 @@
-"""What a package index shows: README.md and addresses, where the public repository has one."""
+"""The page of a package index: README.md, and the addresses of the public repository if it has one."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ def metadata(into, **environment):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """Without an address."""
+    """Without a public repository."""
     return metadata(tmp_path_factory.mktemp("plain"))
 
 
 def test_links_and_pictures_lead_to_the_repository(tmp_path):
-    found = metadata(tmp_path, LNRNN_REPOSITORY=ADDRESS + "/")
-    assert dict(line.split(", ") for line in found.get_all("Project-URL")) == {
+    result = metadata(tmp_path, LNRNN_REPOSITORY=ADDRESS + "/")
+    assert dict(line.split(", ") for line in result.get_all("Project-URL")) == {
         "Source": ADDRESS,
         "Documentation": f"{ADDRESS}/blob/main/docs/index.md",
         "Changelog": f"{ADDRESS}/blob/main/CHANGELOG.md",
         "Issues": f"{ADDRESS}/issues",
     }
-    text = found.get_payload()
+    text = result.get_payload()
     links = re.findall(r"(!?)\[[^\]]*\]\(([^)]+)\)", text)
     assert len(links) > 10 and all(to.startswith(f"{ADDRESS}/") for _, to in links)
     kinds = {(picture, to[len(ADDRESS) :].split("/")[1]) for picture, to in links}
     assert kinds == {("!", "raw"), ("", "blob")}
-    version = found["Version"]
+    version = result["Version"]
     here = [to.partition(f"/v{version}/")[2].partition("#")[0] for _, to in links]
     assert all((ROOT / path).is_file() for path in here)
 

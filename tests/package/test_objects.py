@@ -1,4 +1,4 @@
-"""pyx/objects.py, with which setup.py compiles: what is compiled again, and when."""
+"""pyx/objects.py, with which setup.py compiles: which units are compiled again, and when."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from compilers import native_compiler  # and pyx/ is on the path
 
 @pytest.mark.parametrize("folder", ["plain", "a space", "mein Büro", r"$HOME #1 $$ a\b: c"])
 def test_a_unit_is_compiled_when_its_text_a_header_or_a_flag_has_changed(tmp_path, monkeypatch, folder):
-    """In any folder: headers of other packages have absolute paths, and the compiler escapes them."""
+    """Any folder works: headers of other packages have absolute paths, which the compiler escapes."""
     compiler = native_compiler()
-    room = tmp_path / folder
+    folder_ = tmp_path / folder
     for path, text in (
         ("other/numpy.h", "#define ONE 1\n"), ("include/a.h", "#define TWO 2\n"), ("include/not.h", ""),
         ("unit.c", '#include "a.h"\n#include <numpy.h>\nint sum(void) { return ONE + TWO; }\n'),
     ):  # fmt: skip
-        (room / path).parent.mkdir(parents=True, exist_ok=True)
-        (room / path).write_text(text)
-    monkeypatch.chdir(room)
+        (folder_ / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder_ / path).write_text(text)
+    monkeypatch.chdir(folder_)
     runs = []
 
     def run(command, **options):
@@ -32,26 +32,28 @@ def test_a_unit_is_compiled_when_its_text_a_header_or_a_flag_has_changed(tmp_pat
     monkeypatch.setattr(subprocess, "run", run)
 
     def compiled(*flags):
-        """How often the compiler runs."""
+        """The number of runs of the compiler."""
         before = len(runs)
-        unit = Objects(compiler, "version", room / "objects")
-        assert unit.compile("unit", "unit.c", [*flags], ["include", str(room / "other")]).endswith("unit.o")
+        unit = Objects(compiler, "version", folder_ / "objects")
+        assert unit.compile("unit", "unit.c", [*flags], ["include", str(folder_ / "other")]).endswith(
+            "unit.o"
+        )
         return len(runs) - before
 
     assert [compiled(), compiled()] == [1, 0]
     for path in ("include/a.h", "unit.c"):
-        (room / path).write_text((room / path).read_text() + "\n")
+        (folder_ / path).write_text((folder_ / path).read_text() + "\n")
         assert [compiled(), compiled()] == [1, 0], path
     assert [compiled("-DX"), compiled("-DX")] == [1, 0]
-    (room / "include/not.h").write_text("#error\n")
-    (room / "unit.c").touch()
+    (folder_ / "include/not.h").write_text("#error\n")
+    (folder_ / "unit.c").touch()
     assert compiled("-DX") == 0
-    (room / "objects/unit.o").unlink()
+    (folder_ / "objects/unit.o").unlink()
     assert compiled("-DX") == 1
 
 
 def test_a_unit_is_compiled_when_the_compiler_is_another_one(tmp_path, monkeypatch):
-    """Another version, other words of its command, or another text of a script that it is."""
+    """Another version, other words of its command, or another text if it is a script."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "unit.c").write_text("int one = 1;\n")
     script, done = tmp_path / "cc.sh", tmp_path / "done"

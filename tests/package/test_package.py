@@ -1,4 +1,4 @@
-"""What `lnrnn` itself shows: its public names, and advice that works."""
+"""The package `lnrnn` itself: its public names, and advice in its messages that works."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_dir_shows_the_public_names_and_nothing_else():
     assert all(hasattr(lnrnn, name) for name in lnrnn.__all__)
 
 
-def test_what_not_every_program_needs_is_imported_when_it_is_asked_for():
+def test_optional_parts_are_imported_when_they_are_used():
     code = """
 import sys, lnrnn
 later = "lnrnn.data", "lnrnn.importers", "lnrnn.scoring", "lnrnn.torch"
@@ -37,7 +37,7 @@ print([name for name in later if name in sys.modules], lnrnn.from_torch is lnrnn
     assert said(code) == "[]\n['lnrnn.data', 'lnrnn.importers', 'lnrnn.scoring'] True"
 
 
-def test_no_message_advises_to_install_what_is_not_published():
+def test_no_message_advises_to_install_an_unpublished_package():
     for path in PACKAGE.rglob("*.py"):
         assert not re.search(r"pip install\W+lnrnn", path.read_text()), path
 
@@ -49,7 +49,7 @@ def test_messages_have_no_article_that_is_wrong():
 
 
 def test_modules_of_packages_that_are_not_there():
-    """lnrnn.torch is imported when it is asked for; what is missing is said."""
+    """lnrnn.torch is imported when it is used, and an error names a missing package."""
     pytest.importorskip("torch")
     without = """
 import sys
@@ -70,20 +70,20 @@ except (ImportError, TypeError) as error:
 
 
 @pytest.mark.parametrize("model", [lnrnn.RNN, lnrnn.LSTM, lnrnn.GRU])
-def test_help_says_what_every_argument_is(model):
+def test_help_describes_every_argument(model):
     text = inspect.getdoc(model)
     assert all(re.search(rf"\b{name}\b", text) for name in inspect.signature(model).parameters)
     assert text.count("bidirectional : bool") == 1
 
 
-def test_a_misspelt_name_is_told_the_nearest():
+def test_the_error_about_a_misspelt_name_has_the_nearest():
     command = [sys.executable, "-c", "import lnrnn; lnrnn.from_pytorch"]
     asked = subprocess.run(command, capture_output=True, text=True, check=False)
     assert asked.returncode == 1 and "Did you mean: 'from_torch'?" in asked.stderr
 
 
 def test_no_module_has_the_name_of_a_function():
-    """A type checker takes such a name for the module, and calls of the function for errors."""
+    """A type checker would take such a name for the module, and report calls of the function."""
     functions = {name for name in lnrnn.__all__ if callable(getattr(lnrnn, name))}
     folders = [PACKAGE, *(part for part in PACKAGE.iterdir() if part.is_dir())]
     modules = {module.name for module in pkgutil.iter_modules(map(str, folders))}

@@ -1,4 +1,4 @@
-"""Torch tensors as arguments: `out` is written and comes back; packed sequences are refused."""
+"""Torch tensors as arguments: `out` is written and returned; packed sequences are refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tensor(dtype, *shape):
 
 
 def bits(t):
-    """What a tensor or array holds, to be compared with another of its dtype."""
+    """The numbers of a tensor or array, for comparison with another of its dtype."""
     if not isinstance(t, torch.Tensor):
         t = torch.from_numpy(t.view(np.int16) if t.dtype.name == "bfloat16" else t)
     return t.contiguous().view(torch.uint8).tolist()
@@ -40,15 +40,15 @@ def bits(t):
 
 @each
 def test_a_tensor_on_the_cpu_is_written_to_and_returned(name, dtype):
-    """Also x itself, one that is not contiguous, and one that overlaps x by all rows but one."""
+    """Also x itself, an array that is not contiguous, and one that overlaps x by all rows but one."""
     x, function = tensor(dtype), FUNCTIONS[name]
     want = bits(function(x))
-    same, room = x.clone(), torch.zeros(7, C, dtype=dtype)
-    room[:-1] = x
+    same, larger = x.clone(), torch.zeros(7, C, dtype=dtype)
+    larger[:-1] = x
     array = x.clone() if dtype == torch.bfloat16 else x.numpy().copy()
     for given, out in (
         (x, torch.full_like(x, 7)), (array, torch.full_like(x, 7)), (same, same),
-        (x, torch.zeros(C, 6, dtype=dtype).t()), (room[:-1], room[1:]),
+        (x, torch.zeros(C, 6, dtype=dtype).t()), (larger[:-1], larger[1:]),
     ):  # fmt: skip
         assert function(given, out=out) is out
         assert bits(out) == want

@@ -1,6 +1,6 @@
-"""What a type checker says of a user's program. Checked by `make lint`, never run. `assert_type` states a
-type; a line that is wrong on purpose bears the error that has to be found there, and an ignore that silences
-nothing is an error itself (mypy: warn_unused_ignores)."""
+"""A user's program for type checkers. `make lint` checks it, and it never runs. `assert_type` states a
+type. A line that is wrong on purpose ends with the expected error. An ignore without an error is itself an
+error (mypy: warn_unused_ignores)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ y, (h, c) = lstm(x, (h, None))
 assert_type(c, Array)
 assert_type(lstm(x)[1], tuple[Array, Array])
 
-# One step a call.
+# One step for each call.
 assert_type(rnn.stream().state, Array)
 assert_type(lstm.stream(8).state, tuple[Array, Array])
 assert_type(lstm.stream(8)(x[0]), Array)
@@ -68,7 +68,7 @@ batch.calibrate([x, (x, None)])
 batch.overrun = "mean"
 assert_type(batch.known_steps, int | None)
 
-# Models from elsewhere are one of three classes, and each of these is a Network.
+# Imported models are of one of three classes, and each of these is a Network.
 model = lnrnn.from_torch({})
 assert_type(model, lnrnn.RNN | lnrnn.LSTM | lnrnn.GRU)
 assert_type(lnrnn.from_keras([], kind="LSTM"), lnrnn.RNN | lnrnn.LSTM | lnrnn.GRU)
@@ -86,7 +86,7 @@ def hidden_sizes(networks: list[lnrnn.Network[Array]]) -> list[int]:
 hidden_sizes([rnn, gru])
 hidden_sizes([lstm])  # type: ignore[list-item]
 
-# Misspelt names are found, and torch's name of h0.
+# Misspelt names and torch's name of h0 are errors.
 rnn(x, hx=None)  # type: ignore[arg-type]
 lnrnn.RNN(40, 256, norm="lyaer")  # type: ignore[arg-type]
 lnrnn.RNN(40, 256, nonlinearity="tahn")  # type: ignore[arg-type]

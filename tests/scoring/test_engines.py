@@ -1,5 +1,8 @@
-"""lnrnn score on Dask and Ray, and a Scorer as a function of Dask and joblib: the same bits. Dask computes in
-threads here and Ray is a stand-in; tests/campaigns/engines starts the real ones, and kills their workers."""
+"""lnrnn score on Dask and Ray, and a Scorer as a function of Dask and joblib: the same bits.
+
+Dask computes in threads here, and Ray is a stand-in. tests/campaigns/engines starts the real ones, and kills
+their workers.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 pd = pytest.importorskip("pandas")
 
-# What these packages leave open when they end, and what they will do in later versions, is theirs.
+# Warnings of these packages about open resources and later versions do not concern lnrnn.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 D = 3
@@ -32,7 +35,7 @@ D = 3
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Paths of a model and an input of 8 row groups, and what a Scorer makes of the input."""
+    """Paths of a model and an input of 8 row groups, and the Scorer's table of the input."""
     folder = tmp_path_factory.mktemp("engines")
     model, source, rng = folder / "m.safetensors", folder / "in.parquet", np.random.default_rng(0)
     network(D, 8, cell="LSTM").save(model)
@@ -46,7 +49,7 @@ def score(files, target, *more):
 
 
 def died_at_three(error):
-    """What computes row groups, but for one whose process died each time."""
+    """Computes row groups, but the process of one row group dies each time."""
     real = bulk.compute
 
     def compute(job, index):
@@ -59,7 +62,7 @@ def died_at_three(error):
 
 @pytest.fixture
 def distributed(monkeypatch):
-    """Its clusters have threads for processes. `asked` lists what they were asked for."""
+    """A cluster with threads in place of processes. `asked` lists its arguments."""
     distributed = pytest.importorskip("distributed")
     real, asked = distributed.LocalCluster, []
 
@@ -102,7 +105,7 @@ def test_dask_maps_partitions(files):
 
 
 class Ray:
-    """Computes a task as it is asked for, last first. A task whose process dies is tried again."""
+    """Computes a task when its result is requested, last first. A task whose process dies is tried again."""
 
     class exceptions:
         class WorkerCrashedError(Exception):
@@ -158,19 +161,16 @@ def test_ray_computes_row_groups(files, tmp_path, ray, address):
     (at, options), end = ray.started
     assert at == (address or "local") and end == "ended"
     assert options.get("num_cpus") == (None if address else 4) and ray.options["num_cpus"] == 2
-    assert ray.most == (6 if address else 4)  # twice as many as are computed at a time
+    assert ray.most == (6 if address else 4)  # twice as many as can run at a time
 
 
 def test_ray_names_a_row_group_that_kills(files, tmp_path, ray, monkeypatch, capsys):
-    """After as many attempts as it says."""
+    """After as many attempts as the message says."""
     ray.init("mine")
     monkeypatch.setattr(bulk, "compute", died_at_three(ray.exceptions.WorkerCrashedError()))
     assert score(files, tmp_path / "out.parquet", "--engine", "ray") == 2
-    assert (
-        f"row group 3: the process that was to compute it died {ray.attempts} times"
-        in capsys.readouterr().err
-    )
-    assert ray.attempts == TRIES and ray.started == [("mine", {})]  # which is not ended
+    assert f"row group 3: the process that computed it died {ray.attempts} times" in capsys.readouterr().err
+    assert ray.attempts == TRIES and ray.started == [("mine", {})]  # and it is not ended
 
 
 def test_joblib(files):
@@ -182,7 +182,7 @@ def test_joblib(files):
     assert pa.Table.from_batches(got).combine_chunks().equals(want.combine_chunks())
 
 
-def test_what_the_page_shows(tmp_path, distributed, monkeypatch):
+def test_the_code_of_the_page(tmp_path, distributed, monkeypatch):
     pytest.importorskip("dask.dataframe")
     pytest.importorskip("joblib")
     client = functools.partial(distributed.module.Client, processes=False)

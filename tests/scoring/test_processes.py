@@ -1,4 +1,4 @@
-"""The processes of `lnrnn score --workers`: every row group once, whatever becomes of a process."""
+"""The processes of `lnrnn score --workers`: every row group is computed once, even if processes die."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lnrnn.scoring.processes import on_processes
+from lnrnn.scoring.engines import on_processes
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills processes")
 
@@ -21,7 +21,7 @@ def square(folder, index):
 
 
 def note_and_wait(folder, index):
-    """Leaves its process's number in a file of the folder, and takes a second if the index is odd."""
+    """Writes its process's number into a file of the folder, and takes a second if the index is odd."""
     part = Path(folder) / f"{index}.part"
     part.write_text(str(os.getpid()))
     part.rename(Path(folder) / f"{index}.pid")
@@ -36,7 +36,7 @@ def refuse_three(folder, index):
 
 
 def kill_who_is_idle(folder, index):
-    """Index 1 waits until 0 is done, and kills the process that did it."""
+    """Index 1 waits until 0 is done, and kills the process of 0."""
     done = Path(folder) / "0.pid"
     if index == 0:
         note_and_wait(folder, index)
@@ -50,7 +50,7 @@ def kill_who_is_idle(folder, index):
 
 
 def die_once(folder, index):
-    """Every third dies the first time, after some milliseconds, or at once."""
+    """Every third index dies the first time, after some milliseconds or at once."""
     try:
         (Path(folder) / f"{index}.first").touch(exist_ok=False)
     except FileExistsError:
@@ -81,7 +81,7 @@ def die_at_three(folder, index):
 
 @pytest.fixture(autouse=True)
 def children():
-    """A function that gives the processes of this test: none when it ends."""
+    """A function that returns the processes of this test; there are none at its end."""
     before = set(multiprocessing.active_children())
 
     def own():
@@ -104,8 +104,8 @@ def test_an_exception_is_raised_here(tmp_path):
 
 
 def test_who_has_enough_ends_them_in_the_middle(tmp_path, children):
-    with closing(on_processes(note_and_wait, str(tmp_path), range(1, 100), 2)) as found:
-        next(found)
+    with closing(on_processes(note_and_wait, str(tmp_path), range(1, 100), 2)) as result:
+        next(result)
         at_work = {int(path.read_text()) for path in tmp_path.glob("*.pid")}
         assert children() >= at_work
     assert not children()
@@ -116,7 +116,7 @@ def test_one_that_waits_may_die(tmp_path):
 
 
 def test_one_that_ends_every_process_is_named(tmp_path):
-    """Others are done meanwhile."""
+    """Other row groups are computed meanwhile."""
     done, message = [], r"^row group 3: the process .* died 3 times \(was there memory"
     with pytest.raises(ChildProcessError, match=message):
         for index, _ in on_processes(die_at_three, str(tmp_path), range(12), 2):
@@ -131,5 +131,5 @@ def test_processes_that_die_are_replaced(tmp_path, workers):
 
 
 def test_only_the_one_at_work_is_blamed(tmp_path):
-    """Not the one that waited behind it, which may then die as often itself."""
+    """The death does not count for the row group that waits behind it."""
     assert sorted(on_processes(die_in_turn, str(tmp_path), range(3), 1)) == [(k, None) for k in range(3)]

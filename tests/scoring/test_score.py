@@ -1,4 +1,4 @@
-"""lnrnn score: what it writes, from which files, and what it refuses with one line and nothing written."""
+"""lnrnn score: its output, its input files, and errors of one line that leave no file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import lnrnn
 import sequence_files
 from lnrnn import cli
-from lnrnn.scoring import parquet, progress
+from lnrnn.scoring import bulk, parquet
 from networks import network
 
 pytest.importorskip("safetensors")
@@ -33,7 +33,7 @@ def run(capsys, *arguments):
 
 
 def summary(capsys, *arguments):
-    """The one line that a run which succeeds prints."""
+    """The only line of a run that succeeds."""
     code, out, err = run(capsys, *arguments)
     assert (code, out) == (0, "") and re.fullmatch(r"lnrnn score: .* s: \S+\n", err), err
     return re.sub(r"[\d.]+ s: ", "", err.removeprefix("lnrnn score: "))
@@ -59,7 +59,7 @@ def names(folder):
 
 
 def assert_scored(folder, table, into="last"):
-    """The output is what a Scorer makes of the table. -> the output."""
+    """The output is the table of a Scorer. -> the output."""
     got, want = (
         pq.read_table(folder / "out.parquet"),
         lnrnn.Scorer(folder / "m.safetensors", "x", into)(table),
@@ -73,11 +73,11 @@ def row_groups(path):
     return [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
 
 
-# --- what is written ----------------------------------------------------------------------------------------
+# --- output -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("into", ["last", "mean", "all"])
-def test_what_a_scorer_gives_row_group_by_row_group(files, capsys, into):
+def test_the_output_has_the_scorers_results_by_row_group(files, capsys, into):
     folder, table = files
     summary(capsys, *paths(folder), "--column", "x", "--into", into, "--workers", 1)
     assert assert_scored(folder, table, into)[f"x_{into}"].null_count == 3
@@ -140,7 +140,7 @@ def test_empty_row_groups_and_files(files, capsys, groups):
     assert got.num_rows == sum(groups) and got.schema.names == ["id", "x", "x_last"]
 
 
-# --- what is said -------------------------------------------------------------------------------------------
+# --- messages -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -161,16 +161,16 @@ def test_one_is_no_plural(files, capsys):
 
 def test_lines_tell_how_far_it_is_where_no_terminal_is(files, capsys, monkeypatch):
     folder, _ = files
-    monkeypatch.setattr(progress, "EVERY", 0)
+    monkeypatch.setattr(bulk, "EVERY", 0)
     code, _, err = run(capsys, *paths(folder), "--column", "x", "--workers", 1)
-    told = re.findall(r"^lnrnn score: (\d+) of 60 rows, \d+ s left$", err, re.M)
-    assert code == 0 and told == ["16", "32", "48", "60"] and err.count("\n") == 5
+    counts = re.findall(r"^lnrnn score: (\d+) of 60 rows, \d+ s left$", err, re.M)
+    assert code == 0 and counts == ["16", "32", "48", "60"] and err.count("\n") == 5
 
 
 def test_a_log_that_cannot_be_written_stops_nothing(files, monkeypatch):
-    """Nor does a bar, which there is none of."""
+    """Nor does the bar, which is absent."""
     folder, _ = files
-    monkeypatch.setattr(progress, "EVERY", 0)
+    monkeypatch.setattr(bulk, "EVERY", 0)
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stderr", full)
         code = cli.main(["score", *map(str, paths(folder)), "--column", "x", "--workers", "1"])
@@ -185,7 +185,7 @@ def test_a_log_that_cannot_be_written_stops_nothing(files, monkeypatch):
 
 @pytest.fixture
 def some_bad(files):
-    """The files of `files`, where rows 20, 21 and 40 are bad."""
+    """The files of `files`, with the bad rows 20, 21 and 40."""
     folder, table = files
     rows = table["x"].to_pylist()
     rows[20] = [[1.0, 2.0, 3.0], [1.0, 2.0]]
@@ -210,7 +210,7 @@ def test_a_bad_row_is_named(some_bad, capsys):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_bad_rows_are_left_out_and_listed(some_bad, capsys, workers):
-    """Also where --bad raise has ended a run before: what that has done is right."""
+    """Also after a run that --bad raise has ended: its complete row groups are used."""
     folder, rows = some_bad
     assert run(capsys, *paths(folder), "--column", "x", "--workers", 1)[0] == 2
     assert names(folder / "out.parquet.parts") == ["00000000.parquet", "lock", "manifest.json"]
@@ -247,7 +247,7 @@ def test_an_old_list_of_bad_rows_goes(some_bad, capsys):
 
 
 @pytest.mark.parametrize("what", ["text", "the input", "an input like a list", "another table"])
-def test_what_is_no_list_of_bad_rows_stays(files, capsys, what):
+def test_other_files_in_place_of_the_list_stay(files, capsys, what):
     folder, table = files
     model, source, target = paths(folder)
     other = folder / "out.bad.parquet"
@@ -295,7 +295,7 @@ def test_rows_beyond_the_known_steps(files, capsys):
     assert pq.read_table(folder / "out.bad.parquet")["row"].to_pylist() == long
 
 
-# --- what is refused ----------------------------------------------------------------------------------------
+# --- refusals -----------------------------------------------------------------------------------------------
 
 
 def cut(path):
@@ -310,12 +310,12 @@ def save_wide(path):
     pq.write_table(pa.table({"x": pa.array([], pa.list_(pa.list_(pa.float32(), 4)))}), path)
 
 
-# What is done to which file, further words, and the error.
+# The change of a file, further words, and the error.
 MODEL, INPUT = "m.safetensors", "in.parquet"
 REFUSED = {
     "no model": (MODEL, lambda path: path.unlink(), (), r"m\.safetensors"),
     "foreign model": (MODEL, lambda path: path.write_text("hello"), (), "cannot load"),
-    "overrun=batch": (MODEL, save_batch, (), "overrun='batch': a row's result would depend"),
+    "overrun=batch": (MODEL, save_batch, (), "overrun must be 'raise', 'last' or 'mean', got 'batch'"),
     "no input": (INPUT, lambda path: path.unlink(), (), r"no such file: '.*in\.parquet'"),
     "a folder as input": (INPUT, lambda path: (path.unlink(), path.mkdir()), (), "Is a directory"),
     "an empty input": (INPUT, lambda path: path.write_bytes(b""), (), "cannot be read as Parquet"),
@@ -328,7 +328,7 @@ REFUSED = {
     "another width": (INPUT, save_wide, (), "column 'x' has 4 numbers a step, the model takes 3"),
     "no workers": (INPUT, None, ("--workers", "0"), "workers must be an integer of at least 1"),
     "no threads": (INPUT, None, ("--threads", "0", "--workers", "1"), "threads must be an integer of"),
-    "an address": (INPUT, None, ("--address", "tcp://a:1"), "--address is for the engines dask and ray"),
+    "an address": (INPUT, None, ("--address", "tcp://a:1"), "--address must be absent with the engine local"),
 }
 
 
@@ -345,8 +345,8 @@ def test_refused_with_nothing_written(files, capsys, case):
     assert names(folder) == before
 
 
-def test_damage_within_the_input_is_told_by_row_group(files, capsys):
-    """Nothing is written then but what was done before."""
+def test_damage_within_the_input_is_reported_by_row_group(files, capsys):
+    """The file has only the row groups that were complete before."""
     folder, _ = files
     data = bytearray((folder / "in.parquet").read_bytes())
     column = pq.read_metadata(folder / "in.parquet").row_group(2).column(1)
@@ -388,7 +388,7 @@ def test_the_input_is_not_written_over(files, capsys):
 
 @pytest.mark.parametrize("how", ["itself", "symlink", "hard link"])
 def test_the_model_is_not_written_over(files, capsys, how):
-    """Neither by OUT nor by its list of bad rows."""
+    """Neither the output nor its list of bad rows may be the input."""
     folder, _ = files
     model, source, _ = paths(folder)
     before = model.read_bytes()
@@ -407,7 +407,7 @@ def test_the_model_is_not_written_over(files, capsys, how):
 def test_a_name_of_another_format_is_refused(files, capsys, name):
     folder, _ = files
     code, _, err = run(capsys, *paths(folder)[:2], folder / name, "--column", "x")
-    assert code == 2 and f"{name} would be written as Parquet" in err
+    assert code == 2 and "the output must be a Parquet file" in err and name in err
     assert names(folder) == ["in.parquet", "m.safetensors"]
 
 

@@ -1,4 +1,4 @@
-"""lnrnn score: memory does not grow with the file, nor with its row groups."""
+"""lnrnn score: memory does not grow with the file or its row groups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 D = 16
 ROWS = 400  # of 100 steps on average: 2.5 MB
 
-# Pieces of 1 MB, and of that again for y.
+# Pieces of 1 MB, and as much again for y.
 PROGRAM = """
 import sys
 from lnrnn import cli
@@ -30,7 +30,7 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 
 
 def peak(folder, into):
-    """KiB that a run takes at its most."""
+    """The peak memory of a run in KiB."""
     done = subprocess.run(
         [
             sys.executable, "-c", PROGRAM, "score", folder / "m.safetensors", folder / "in.parquet",

@@ -1,5 +1,7 @@
-"""lnrnn score: killed at any moment it goes on without losing or repeating a row group; what would give other
-results, and a second writer, are refused."""
+"""lnrnn score continues after it was killed, and neither loses nor repeats a row group.
+
+Changes that would give other results are refused, and so is a second writer.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ GROUPS = 12
 
 @pytest.fixture
 def files(tmp_path, rng):
-    """Paths of a model, an input of 12 row groups and an output to be."""
+    """Paths of a model, an input of 12 row groups, and an output that does not exist yet."""
     network(D, 5, cell="GRU").save(tmp_path / "m.safetensors")
     lengths = rng.integers(0, 9, 10 * GROUPS)
     sequence_files.write(tmp_path / "in.parquet", rng, lengths, D, row_group_size=10, null=(7, 8))
@@ -44,7 +46,7 @@ def words(files, *more):
 
 
 def whole(files, *more):
-    """What an undisturbed run writes."""
+    """The output of an undisturbed run."""
     model, source, target = files
     other = target.with_name("whole.parquet")
     assert cli.main(words((model, source, other), *more)) == 0
@@ -55,7 +57,7 @@ def whole(files, *more):
 
 @pytest.fixture
 def begun(files):
-    """`files`, where a run has done five row groups and was interrupted."""
+    """`files` after a run that was interrupted when it had five row groups."""
     stop_at(5, files)
     folder = files[2].with_name("out.parquet.parts")
     assert sorted(path.name for path in folder.iterdir()) == [
@@ -70,7 +72,7 @@ def parts(target):
 
 
 def computed(monkeypatch):
-    """A list that gets the number of each row group as it is computed."""
+    """A list of the numbers of row groups that are computed."""
     real, calls = bulk.compute, []
 
     def compute(job, index):
@@ -89,7 +91,7 @@ def test_killed_before_each_change_of_a_file(tmp_path, rng):
     network(D, 5).save(tmp_path / "m.safetensors")
     table = sequence_files.write(tmp_path / "in.parquet", rng, [3, 0, 5, 2, 4, 1], D, row_group_size=2)
     rows = table["x"].to_pylist()
-    rows[3][1] = None  # a bad one
+    rows[3][1] = None  # a bad row
     table = table.set_column(1, "x", [rows]).cast(table.schema)
     pq.write_table(table, tmp_path / "in.parquet", row_group_size=2)
     names = [tmp_path / name for name in ("m.safetensors", "in.parquet", "out.parquet")]
@@ -135,20 +137,20 @@ def cut_off(path):
 
 
 def another_bit(path):
-    """Of its last number."""
+    """Removes its last number."""
     at, data = pq.read_metadata(path).row_group(0).column(0), bytearray(path.read_bytes())
     data[at.data_page_offset + at.total_compressed_size - 1] ^= 1
     path.write_bytes(data)
 
 
 def leave_rubbish(path):
-    """As killed runs do."""
+    """As killed runs leave it."""
     (path.parent / ".lnrnn-0123456789abcdef.part").write_bytes(b"a manifest")
     (path.parent / "run-0123456789abcdef").mkdir()
     (path.parent / "run-0123456789abcdef" / "00000009.parquet").write_bytes(b"of a killed run")
 
 
-# What has become of part 3, and whether it is computed again; further words, of which no result depends.
+# The change of part 3, whether it is computed again, and further words that change no result.
 DAMAGES = {
     "none": (lambda path: None, False, ()),
     "rubbish beside it": (leave_rubbish, False, ()),
@@ -164,7 +166,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("what", DAMAGES)
-def test_interrupted_and_gone_on_with(begun, monkeypatch, what):
+def test_an_interrupted_run_continues(begun, monkeypatch, what):
     """All row groups have ten rows."""
     change, again, more = DAMAGES[what]
     change(parts(begun[2]) / "00000003.parquet")
@@ -183,7 +185,7 @@ def test_by_another_number_of_processes(begun):
 
 @pytest.mark.parametrize("change", ["removed", "of another row group", "where none belongs"])
 def test_a_list_of_bad_rows_that_is_not_its_own_is_made_again(files, monkeypatch, change):
-    """Row groups 0 and 2 have a bad row each. A list of a row group that has none is not read."""
+    """Row groups 0 and 2 have a bad row each. A list for a row group without bad rows is not read."""
     table = pq.read_table(files[1])
     rows = table["x"].to_pylist()
     rows[5], rows[25] = [[1.0, None, 2.0]], [[1.0, None, 2.0]]
@@ -214,14 +216,14 @@ def refused(files, capsys, message, *more):
     capsys.readouterr()
     assert cli.main(words(files, *more)) == 2
     captured = capsys.readouterr()
-    said = rf"lnrnn score: error: cannot go on:? ?{message}\n"
+    said = rf"lnrnn score: error: cannot continue:? ?{message}\n"
     assert captured.out == "" and re.fullmatch(said, captured.err), captured.err
     assert {path.name: path.read_bytes() for path in parts(files[2]).glob("*.*")} == kept
     assert not files[2].exists()
 
 
 def stop_at(row_group, files, *more):
-    """Those before it are done."""
+    """The row groups before it are complete."""
     real = bulk.compute
 
     def compute(job, index):
@@ -242,13 +244,13 @@ def another_column(files, rng):
 
 
 def another_input(files, rng):
-    """Of the same age."""
+    """With the same time of modification."""
     before = files[1].stat()
     sequence_files.write(files[1], rng, rng.integers(0, 9, 10 * GROUPS), D, row_group_size=10)
     os.utime(files[1], ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-# Words of the first run, what is done then, words of the second, and what is said.
+# Words of the first run, a change, words of the second run, and the message.
 SKIP, NUMBER, SHA = ("--bad", "skip"), "was [0-9]+, and is [0-9]+", "[0-9a-f]{64}"
 REFUSED = {
     "into": ((), None, ("--into", "mean"), "--into was last, and is mean"),
@@ -266,14 +268,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_would_give_other_results(files, capsys, rng, what):
+def test_changes_with_other_results_are_refused(files, capsys, rng, what):
     first, change, more, message = REFUSED[what]
     if what == "column":
         another_column(files, rng)
     stop_at(2, files, *first)
     if change is not None:
         change(files, rng)
-    refused(files, capsys, rf"with what \S+out.parquet.parts holds: {message}; remove .*", *more)
+    refused(files, capsys, rf"from \S+out.parquet.parts: {message}; remove .*", *more)
 
 
 def test_another_version_and_another_kernel_set(begun, capsys, monkeypatch):
@@ -283,11 +285,11 @@ def test_another_version_and_another_kernel_set(begun, capsys, monkeypatch):
     ):
         with monkeypatch.context() as other:
             other.setattr(module, name, value)
-            refused(begun, capsys, rf"with .* holds: {message}; remove .*")
+            refused(begun, capsys, rf"from .*: {message}; remove .*")
 
 
 def test_a_worker_with_another_kernel_set(files, capsys, monkeypatch):
-    """Its own check: workers may run on other machines."""
+    """Each worker checks, because workers may run on other machines."""
     real, isa = bulk.compute, _core.isa()
 
     def compute(job, index):
@@ -298,7 +300,7 @@ def test_a_worker_with_another_kernel_set(files, capsys, monkeypatch):
     monkeypatch.setattr(bulk, "compute", compute)
     assert cli.main(words(files)) == 2
     err = capsys.readouterr().err
-    assert re.search(rf"has the kernel set other, and the Scorer is for {isa}: .* LNRNN_ISA", err), err
+    assert re.search(rf"has the kernel set other, and the Scorer is for {isa}, .* LNRNN_ISA", err), err
     assert not files[2].exists() and not parts(files[2]).exists()
 
 
@@ -316,7 +318,7 @@ def test_files_that_change_on_the_way(files, capsys, monkeypatch, which):
 
     monkeypatch.setattr(bulk, "compute", compute)
     assert cli.main(words(files)) == 2
-    message = "has changed since its scoring began" if which == "input" else "is not the model that it was"
+    message = "has changed since its scoring began" if which == "input" else "has changed: its SHA-256 was"
     assert message in capsys.readouterr().err
     assert not files[2].exists()
 
@@ -344,14 +346,14 @@ def test_a_damaged_manifest(begun, capsys):
         refused(begun, capsys, r".*manifest.json is damaged .*; remove \S+out.parquet.parts to .*")
 
 
-def test_what_a_user_put_into_the_folder_stays(begun):
+def test_files_of_the_user_in_the_folder_stay(begun):
     (parts(begun[2]) / "notes.txt").write_text("mine")
     assert cli.main(words(begun)) == 0
     assert [path.name for path in parts(begun[2]).iterdir()] == ["notes.txt"]
-    assert cli.main(words(begun)) == 0  # and does not hinder the next run
+    assert cli.main(words(begun)) == 0  # the next run succeeds
 
 
-def test_the_manifest_says_what_results_depend_on(begun):
+def test_the_manifest_has_all_that_results_depend_on(begun):
     held = json.loads((parts(begun[2]) / "manifest.json").read_text())
     assert held["lnrnn's version"] == lnrnn.__version__ and held["the kernel set"]
     assert not {"--engine", "--workers", "--threads"} & set(held)

@@ -1,4 +1,4 @@
-"""lnrnn.Scorer: every kind of table and column, row by row what the model itself gives, bit for bit."""
+"""lnrnn.Scorer: for every kind of table and column, each row has the model's own result, bit for bit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import lnrnn
-from lnrnn.scoring import models, sequences
+from lnrnn.scoring import scorer as scorer_module
+from lnrnn.scoring import sequences
 from networks import network
 
 pytest.importorskip("safetensors")
@@ -43,7 +44,7 @@ def rows(rng):
 
 
 def expected(model, row, into):
-    """Of one sequence (T, D), by a plain call."""
+    """The result of one sequence (T, D), by a plain call."""
     if into == "last":
         state = model(row[:, None])[1]
         h = state[0] if isinstance(state, tuple) else state
@@ -57,13 +58,13 @@ def expected(model, row, into):
 def test_truths_are_numbers(model, path):
     row = [[True, False, True], [False, False, True]]
     kind = pa.list_(pa.list_(pa.bool_(), D))
-    found = lnrnn.Scorer(path, "x")(pa.table({"x": pa.array([row, None], kind)}))["x_last"]
-    np.testing.assert_array_equal(found[0].as_py(), expected(model, np.array(row, np.float32), "last"))
-    assert not found[1].is_valid
+    result = lnrnn.Scorer(path, "x")(pa.table({"x": pa.array([row, None], kind)}))["x_last"]
+    np.testing.assert_array_equal(result[0].as_py(), expected(model, np.array(row, np.float32), "last"))
+    assert not result[1].is_valid
 
 
 def test_rows_without_steps_count_too():
-    """Of a piece: there are results for them."""
+    """Each row is in one piece."""
     parts = sequences._pieces(np.array([0] * 95 + [3, 25]), 10)
     assert [len(part) for part in parts] == [1, 8, *[10] * 8, 8]
     assert sorted(np.concatenate(parts)) == list(range(97))
@@ -85,13 +86,13 @@ def flat(rows):
 
 
 def same(got, want):
-    """Bit for bit, NaN too."""
+    """Bit for bit, also NaN."""
     got = np.asarray(got, np.float32)
     assert got.shape == want.shape and got.tobytes() == want.tobytes()
 
 
 def same_rows(cells, model, rows, into):
-    """cells: what became of each row; None of one that is None."""
+    """cells: the results of the rows; None for a null row."""
     for row, cell in zip(rows, cells, strict=True):
         assert (cell is None or cell is pd.NA) == (row is None)
         if row is not None:
@@ -100,14 +101,14 @@ def same_rows(cells, model, rows, into):
 
 
 def python(program, given=None, **environment):
-    """What a process of its own prints; `given` is pickled for its stdin."""
+    """The output of a process of its own; `given` is pickled for its stdin."""
     return subprocess.run(
         [sys.executable, "-c", program], input=pickle.dumps(given), env=os.environ | environment,
         capture_output=True,
     )  # fmt: skip
 
 
-# --- what a row becomes -------------------------------------------------------------------------------------
+# --- results of rows ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("into", INTO)
@@ -257,7 +258,7 @@ def test_tables_without_rows(path, into):
 @pytest.mark.parametrize("into", INTO)
 @pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
 def test_equal_bits_however_a_table_is_cut(tmp_path, rng, into, cell, monkeypatch):
-    """And however many steps are computed at a time."""
+    """Nor on the number of steps that are computed at a time."""
     network(D, 9, cell=cell, bidirectional=True, batch_first=True).save(tmp_path / "m.safetensors")
     scorer = lnrnn.Scorer(tmp_path / "m.safetensors", "x", into)
     rows = [rng.standard_normal((T, D)).tolist() for T in rng.integers(0, 30, 60)]
@@ -286,7 +287,7 @@ def test_nan_and_infinity_stay_in_their_rows(path, model, rows, into):
 
 
 def watched(monkeypatch):
-    """What Network.ragged is called with: a list of (values, options)."""
+    """The calls of Network.ragged: a list of (values, options)."""
     given, ragged = [], lnrnn.Network.ragged
 
     def call(self, values, offsets, **options):
@@ -307,7 +308,7 @@ def test_values_of_arrow_are_not_copied(path, rows, kind, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [STEPS, pa.list_(pa.list_(pa.float32()))])
-def test_what_stands_under_a_null_row_is_not_read(path, model, rows, kind):
+def test_values_under_a_null_row_are_not_read(path, model, rows, kind):
     whole = pa.array(lists(rows[2:5]), kind)
     hidden = type(whole).from_arrays(whole.offsets, whole.values, mask=pa.array([False, True, False]))
     assert hidden.values.equals(whole.values) and hidden.null_count == 1
@@ -320,7 +321,7 @@ def test_what_stands_under_a_null_row_is_not_read(path, model, rows, kind):
 @pytest.mark.parametrize("length", [0, 2])
 @pytest.mark.parametrize("kind", [pa.list_, pa.large_list, lambda each: pa.list_(each, 3)])
 def test_lists_without_a_buffer_of_offsets(path, kind, length):
-    """As Arrow allows where a list array is empty; also inside rows that are all empty."""
+    """As in an empty list array of Arrow, also inside rows that are all empty."""
     step = kind(pa.float32())
     buffers = [None] if pa.types.is_fixed_size_list(step) else [None, None]
     steps = pa.Array.from_buffers(step, 0, buffers, children=[pa.array([], pa.float32())])
@@ -369,7 +370,7 @@ def test_a_relative_path_is_that_of_the_process_that_made_the_scorer(path, rows,
 
 @pytest.mark.parametrize("called", [False, True])
 def test_a_model_that_takes_the_place_of_another_is_refused(tmp_path, rows, called):
-    """By a Scorer of the first; one that is made then takes the second."""
+    """A Scorer of the first refuses the second. A new Scorer takes the second."""
     path, models = tmp_path / "m.safetensors", [network(D, 5, seed=seed) for seed in (1, 2)]
     models[0].save(path)
     file = path.read_bytes()
@@ -379,7 +380,7 @@ def test_a_model_that_takes_the_place_of_another_is_refused(tmp_path, rows, call
     models[1].save(path)
     second = lnrnn.Scorer(path, "x")
     for _ in range(2):
-        with pytest.raises(ValueError, match=f"m.safetensors is not the model .* was {first.sha256}, and"):
+        with pytest.raises(ValueError, match=f"m.safetensors has changed: .* was {first.sha256}, and"):
             pickle.loads(pickle.dumps(first))(flat(rows))
         same(second(flat(rows))["x_last"][0], expected(models[1], rows[0], "last"))
     path.write_bytes(file)
@@ -390,27 +391,27 @@ def test_a_model_that_is_replaced_while_it_is_read_is_refused(tmp_path, rows, mo
     path = tmp_path / "m.safetensors"
     network(D, 5, seed=1).save(path)
     scorer = lnrnn.Scorer(path, "x")
-    load = models.load
+    load = scorer_module.load
 
     def replaced(path):
         network(D, 5, seed=2).save(path)
         return load(path)
 
-    monkeypatch.setattr(models, "load", replaced)
+    monkeypatch.setattr(scorer_module, "load", replaced)
     for _ in range(2):
-        with pytest.raises(ValueError, match="is not the model that it was"):
+        with pytest.raises(ValueError, match="m.safetensors has changed: its SHA-256 was "):
             scorer(flat(rows))
 
 
 def test_another_version_is_refused(path, rows, monkeypatch):
     scorer = lnrnn.Scorer(path, "x", isa="any")
     monkeypatch.setattr(lnrnn, "__version__", "9.9")
-    with pytest.raises(ValueError, match=f"has lnrnn 9.9, and the Scorer is of lnrnn {scorer.version}: "):
+    with pytest.raises(ValueError, match=f"has lnrnn 9.9, and the Scorer is of lnrnn {scorer.version}; "):
         scorer(flat(rows))
 
 
 def test_another_kernel_set_is_refused(path, rows):
-    """By a process that uses it; none refuses where any will do."""
+    """The process that uses the Scorer compares; with isa="any" none refuses."""
     here = lnrnn.cpu_info()["isa"]
     other = next(name for name in lnrnn.cpu_info()["available"][::-1] if name != here)
     program = (
@@ -425,10 +426,10 @@ def test_another_kernel_set_is_refused(path, rows):
     for isa in (None, here):
         assert lnrnn.Scorer(path, "x", isa=isa).isa == here
         said = elsewhere(isa).stderr.decode()
-        assert f"has the kernel set {other}, and the Scorer is for {here}: " in said
+        assert f"has the kernel set {other}, and the Scorer is for {here}, " in said
     for isa in ("any", other):
         assert elsewhere(isa).stdout.decode().split() == [f"({len(rows)},", "10)", isa]
-    with pytest.raises(ValueError, match=f"has the kernel set {here}, and the Scorer is for {other}: "):
+    with pytest.raises(ValueError, match=f"has the kernel set {here}, and the Scorer is for {other}, "):
         lnrnn.Scorer(path, "x", isa=other)(flat(rows))
 
 

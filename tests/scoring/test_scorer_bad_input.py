@@ -1,4 +1,4 @@
-"""lnrnn.Scorer: what is wrong with a row, a column, a table or an argument is said by name."""
+"""lnrnn.Scorer: errors name the wrong row, column, table or argument."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def objects(rows):
     return column
 
 
-# What stands after two good steps, and the error for it.
+# A step after two good ones, and its error.
 BAD_STEPS = {
     "a null": (None, "step 2 is null"),
     "a null inside": ([1.0, None, 3.0], "step 2 holds a null"),
@@ -51,7 +51,7 @@ BAD_STEPS = {
 
 
 MAKES = "nested", "fixed", "frame", "frame of arrays", "list"
-# Lists of a fixed size have no step of another width.
+# A list of a fixed size has no step of another width.
 CASES = [(bad, make) for bad in BAD_STEPS for make in MAKES if make != "fixed" or not bad.startswith("too")]
 
 
@@ -77,7 +77,7 @@ def test_the_first_of_several_bad_steps_is_named(path):
 
 
 BAD_ROWS = [
-    *((row, "expected steps of 3 numbers each, got ")
+    *((row, "each step must be 3 numbers, got ")
       for row in ("text", b"bytes", 5, 2.5, {"a": 1}, np.ones((2, 2, D)), np.ones(D), object())),
     *((row, r"step 0 has \d numbers, the model takes 3 ")
       for row in (np.ones((2, 4)), np.ones((5, 2)), [[1.0, 2.0]])),
@@ -97,7 +97,7 @@ def test_a_row_that_is_no_sequence_of_steps(path, row, message):
 
 
 def bad_tables(kind):
-    """Rows: good, null, bad, without steps, bad; and who they are."""
+    """Rows: good, null, bad, without steps, bad; and their names."""
     rows = [GOOD, None, [[1.0, None, 3.0]], [], [GOOD[0], [1.0]]]
     names = ["a", "b", "c", "d", "e"]
     if kind == "pandas":
@@ -135,7 +135,7 @@ def test_bad_rows_become_null(path, kind, into):
 
 
 def two_rows(table):
-    """Those that are not bad."""
+    """The rows that are not bad."""
     return {name: table[name][:2] for name in table} if isinstance(table, dict) else table[:2]
 
 
@@ -153,7 +153,7 @@ def test_the_column_of_errors_is_always_there(path, kind):
 @pytest.mark.parametrize("into", ["last", "all"])
 @pytest.mark.parametrize("flat", [True, False])
 def test_bad_rows_of_arrays_become_nan(tmp_path, into, flat):
-    """They have too many steps; steps that are no row's have zeros."""
+    """They have too many steps. Steps of no row have zeros."""
     model = network(D, 4, norm=lnrnn.BatchNormSpec(max_steps=4), trained=4)
     model.save(tmp_path / "m.safetensors")
     x = np.random.default_rng(0).standard_normal((11, D)).astype(np.float32)
@@ -208,7 +208,11 @@ def test_arrow_columns_of_another_type(path, kind, error, message):
     [
         ({"x": np.ones((2, D)), "x_offsets": [0, 3]}, ValueError, "'x_offsets' must be between 0 and the 2"),
         ({"x": np.ones((2, D)), "x_offsets": [-1, 2]}, ValueError, "'x_offsets' must be between 0 and the 2"),
-        ({"x": np.ones((2, D)), "x_offsets": [0, 2, 1]}, ValueError, "must not fall, and does after row 1"),
+        (
+            {"x": np.ones((2, D)), "x_offsets": [0, 2, 1]},
+            ValueError,
+            "must not decrease, got a smaller one after row 1",
+        ),
         ({"x": np.ones((2, D)), "x_offsets": []}, TypeError, "an array of integers"),
         ({"x": np.ones((2, D)), "x_offsets": np.zeros(0, int)}, ValueError, r"of shape \(B \+ 1,\)"),
         ({"x": np.ones((2, D)), "x_offsets": [0.0, 2.0]}, TypeError, "an array of integers"),
@@ -225,9 +229,9 @@ def test_arrow_columns_of_another_type(path, kind, error, message):
         (pd.DataFrame({"x": [GOOD], "x_last": [1]}), ValueError, "there is a column 'x_last' already"),
         (pa.table({"y": [1]}), ValueError, "there is no column 'x'; there are 'y'"),
         (pa.table([[1], [2]], names=["x", "x"]), ValueError, "there are 2 columns 'x'"),
-        (np.ones((2, D)), TypeError, "expected a dict of arrays, .*, got an array of shape"),
-        ([GOOD], TypeError, "expected a dict of arrays"),
-        (None, TypeError, "expected a dict of arrays"),
+        (np.ones((2, D)), TypeError, "table must be a dict of arrays, .*, got an array of shape"),
+        ([GOOD], TypeError, "table must be a dict of arrays"),
+        (None, TypeError, "table must be a dict of arrays"),
     ],
 )
 def test_bad_tables(path, table, error, message):
@@ -244,15 +248,15 @@ def test_offsets_of_all_steps_need_a_name_of_their_own(path):
 @pytest.mark.parametrize(
     "options, error, message",
     [
-        (dict(column=3), TypeError, "column must be a name, got 3"),
-        (dict(column=None), TypeError, "column must be a name"),
+        (dict(column=3), TypeError, "column must be a string, got 3"),
+        (dict(column=None), TypeError, "column must be a string"),
         (dict(into="first"), ValueError, "into must be one of 'last', 'mean', 'all', got 'first'"),
         (dict(threads=0), ValueError, "threads must be an integer of at least 1"),
         (dict(threads=1.5), TypeError, "threads must be an integer"),
-        (dict(output=3), TypeError, "output must be a name"),
+        (dict(output=3), TypeError, "output must be a string"),
         (dict(bad="skip"), ValueError, "bad must be one of 'raise', 'null', got 'skip'"),
-        (dict(id_column=3), TypeError, "id_column must be a name"),
-        (dict(isa=3), TypeError, "isa must be a name"),
+        (dict(id_column=3), TypeError, "id_column must be a string"),
+        (dict(isa=3), TypeError, "isa must be a string"),
     ],
 )
 def test_bad_options(path, options, error, message):
@@ -298,7 +302,7 @@ def batch_normed(tmp_path, overrun, trained=4):
 
 def test_a_batch_that_is_its_own_statistics_is_refused(tmp_path):
     _, scorer = batch_normed(tmp_path, "batch")
-    with pytest.raises(ValueError, match="overrun='batch': a row's result would depend"):
+    with pytest.raises(ValueError, match="overrun must be 'raise', 'last' or 'mean', got 'batch' in "):
         scorer({"x": [GOOD]})
 
 
@@ -306,8 +310,8 @@ def test_a_row_beyond_the_known_steps_is_named(tmp_path):
     model, scorer = batch_normed(tmp_path, "raise")
     assert model.known_steps == 4
     rows = [None, np.ones((4, D)), np.ones((5, D)), np.ones((6, D))]
-    told = "row 2 of the 4 in this table: it has 5 steps, and statistics are known for 4 only"
-    with pytest.raises(ValueError, match=told):
+    expected_text = "row 2 of the 4 in this table: it has 5 steps, and statistics are known for 4 only"
+    with pytest.raises(ValueError, match=expected_text):
         scorer({"x": rows})
     assert len(scorer({"x": rows[:2]})["x_last"]) == 2
 
@@ -319,8 +323,8 @@ def test_steps_beyond_the_known_ones(tmp_path, overrun):
     got = scorer({"x": [row, GOOD]})["x_last"]
     assert np.array_equal(got[0], model(row[:, None])[1][0, 0])
     _, scorer = batch_normed(tmp_path, overrun, trained=0)
-    told = "row 0 of the 1 in this table: it has 2 steps, and statistics are known for 0 only"
-    with pytest.raises(ValueError, match=told):
+    expected_text = "row 0 of the 1 in this table: it has 2 steps, and statistics are known for 0 only"
+    with pytest.raises(ValueError, match=expected_text):
         scorer({"x": [GOOD]})
 
 

@@ -1,5 +1,7 @@
-"""Values that an argument may be given wrongly, with the error each has to raise: for tests of bad input. And
-`refuses`, which checks the type of the error and that its text names the argument."""
+"""Wrong values for arguments, each with the error it must raise, for tests of bad input.
+
+`refuses` checks the type of the error, and that its text names the argument.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 class Hostile:
-    """Whatever one asks it, and be it for its text, is answered by an error."""
+    """Raises an error for every question, also for its text."""
 
     def fail(self, *args):
         raise RuntimeError("asked")
@@ -30,7 +32,7 @@ class Hostile:
 
 
 class Turned:
-    """What says that it is an integer, and then is none."""
+    """Claims to be an integer, but has no value."""
 
     def __index__(self):
         return "3"
@@ -84,5 +86,5 @@ def refuses(error, name, call, *args, **given):
 
 
 def snapshot(rnn):
-    """All that a network is: names and bits."""
+    """All names and bits of a network."""
     return {k: v.tobytes() for k, v in rnn.state_dict().items()}, rnn.overrun, rnn.known_steps

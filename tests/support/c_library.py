@@ -1,4 +1,4 @@
-"""liblnrnn as ctypes sees it: networks from arrays or files, calls, streams."""
+"""liblnrnn through ctypes: networks from arrays or files, calls, streams."""
 
 from __future__ import annotations
 
@@ -53,44 +53,44 @@ class Refused(Exception):
 
 
 def library(path: str | Path | None = None) -> ctypes.CDLL:
-    """The library that the package's module uses, so that both have one pool and one setting."""
-    found = ctypes.CDLL(str(path or lnrnn.get_library()))
+    """The library of the package's module, so that both share the threads and the settings."""
+    result = ctypes.CDLL(str(path or lnrnn.get_library()))
     for name in ("inputs", "units", "layers", "directions", "states"):
-        getattr(found, f"lnrnn_network_{name}").restype = SIZE
-        getattr(found, f"lnrnn_network_{name}").argtypes = [P]
-    found.lnrnn_describe.restype = Description
-    found.lnrnn_describe.argtypes = [INT, SIZE, SIZE]
-    found.lnrnn_network_release.argtypes = [P]
-    return found
+        getattr(result, f"lnrnn_network_{name}").restype = SIZE
+        getattr(result, f"lnrnn_network_{name}").argtypes = [P]
+    result.lnrnn_describe.restype = Description
+    result.lnrnn_describe.argtypes = [INT, SIZE, SIZE]
+    result.lnrnn_network_release.argtypes = [P]
+    return result
 
 
 def described(rnn: Any) -> Description:
-    """Of a network of Python."""
+    """The description of a network of Python."""
     norm, lstm = rnn.norm, type(rnn).__name__ == "LSTM"
     weights = {"float32": 0, "bfloat16": 1, "int8": 2}[rnn.dtype]
     weights += weights == 2 and rnn.activation_bits == 8
     kinds = {type(None): 0, lnrnn.LayerNormSpec: 1, lnrnn.BatchNormSpec: 2}
     rates = rnn.zoneout if lstm else (rnn.zoneout, 0.0)
-    made = Description(
+    structs = Description(
         CELLS.index(type(rnn).__name__), ACTIVATIONS.index(getattr(rnn, "nonlinearity", "tanh")), weights,
         rnn.input_size, rnn.hidden_size, rnn.num_layers, rnn.bias, rnn.batch_first, rnn.bidirectional,
         kinds[type(norm)], len(PLACEMENTS), zoneout=(DOUBLE * 2)(*rates), eps=getattr(norm, "eps", 0.0),
     )  # fmt: skip
     if isinstance(norm, lnrnn.LayerNormSpec):
-        made.placement, made.inner_bias = PLACEMENTS.index(norm.placement), norm.inner_bias
-        made.span, made.cell_norm = norm.span == "all", (None, "out", "carry").index(norm.cell)
+        structs.placement, structs.inner_bias = PLACEMENTS.index(norm.placement), norm.inner_bias
+        structs.span, structs.cell_norm = norm.span == "all", (None, "out", "carry").index(norm.cell)
     elif norm is not None:
-        made.overrun, made.max_steps = OVERRUNS.index(norm.overrun), norm.max_steps or 0
-    return made
+        structs.overrun, structs.max_steps = OVERRUNS.index(norm.overrun), norm.max_steps or 0
+    return structs
 
 
 def arrays_of(state: dict[str, np.ndarray]) -> Any:
-    made = (Array * len(state))()
-    for one, (name, value) in zip(made, state.items(), strict=True):
+    structs = (Array * len(state))()
+    for one, (name, value) in zip(structs, state.items(), strict=True):
         one.name, one.dtype, one.ndim = name.encode(), DTYPES.get(value.dtype.name, 3), value.ndim
         one.shape[: value.ndim] = value.shape
         one.data = value.ctypes.data
-    return made
+    return structs
 
 
 def checked(function: Any, *arguments: Any) -> None:
@@ -101,7 +101,7 @@ def checked(function: Any, *arguments: Any) -> None:
 
 
 class Network:
-    """An lnrnn_network, of a description and arrays or of a file."""
+    """An lnrnn_network, made from a description and arrays or from a file."""
 
     def __init__(self, c: ctypes.CDLL, source: Any, state: dict[str, np.ndarray] | None = None) -> None:
         self.c, self.pointer = c, P()
@@ -129,7 +129,7 @@ class Network:
         self, x: np.ndarray, state: Any = None, lengths: Any = None, resets: Any = None,
         batch_first: bool = False, threads: int = 0,
     ) -> tuple[np.ndarray, list[np.ndarray]]:  # fmt: skip
-        """As Python's networks: y, and h or h and c."""
+        """As a call of Python's networks: y, and h or h and c."""
         T, B = x.shape[1::-1] if batch_first else x.shape[:2]
         lines = self.size("layers") * self.size("directions")
         y = np.full((*x.shape[:2], self.size("directions") * self.size("units")), np.nan, np.float32)

@@ -1,5 +1,8 @@
-"""The C API as a stranger finds it: the header's list of functions, the table in the capsule, compiled units
-that include the header, and handles of streams, called by ctypes, which lets go of the interpreter's lock."""
+"""The C API as another program sees it.
+
+These are the header's list of functions, the table in the capsule, compiled units that include the header,
+and handles of streams. ctypes calls them without the interpreter's lock.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ FLAGS = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
 
 
 def listed(header: str | None = None) -> list[str]:
-    """The names of the header's list, in its order."""
+    """The names in the header's list, in its order."""
     text = HEADER.read_text() if header is None else header
     body = re.search(r"#define LNRNN_API_FUNCTIONS\(X\)((?:.*\\\n)*.*\n)", text)
     return re.findall(r"X\((\w+)\)", body.group(1))
@@ -44,7 +47,7 @@ P, SIZE, INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 
 
 def function(name: str, result, *arguments, locked: bool = False):
-    """A function of the table. locked: it needs the interpreter's lock, and may raise."""
+    """A function of the table. locked: whether it needs the interpreter's lock, and may raise."""
     kind = ctypes.PYFUNCTYPE if locked else ctypes.CFUNCTYPE
     return kind(result, *arguments)(getattr(table(), name))
 
@@ -67,14 +70,14 @@ class Handle:
             setattr(self, name, function(f"lnrnn_network_{name}", SIZE, P)(network))
 
     def step(self, x, y, lanes=None) -> int:
-        """x (rows, D), y (rows, H), lanes (rows) int64: contiguous arrays. -> the code."""
+        """x (rows, D), y (rows, H), lanes (rows) int64: contiguous arrays. -> the status."""
         assert x.dtype == y.dtype == np.float32 and x.flags.c_contiguous and y.flags.c_contiguous
         assert lanes is None or lanes.dtype == np.int64
         step = function("lnrnn_handle_step", INT, P, P, P, P)
         return step(self.pointer, address(lanes), address(x), address(y))
 
     def stepped(self, x, lanes=None):
-        """The result of a step that has to succeed."""
+        """The result of a step that must succeed."""
         y = np.full((self.rows, self.units), np.nan, np.float32)
         assert self.step(x, y, None if lanes is None else np.array(lanes, np.int64)) == 0
         return y
@@ -85,14 +88,14 @@ class Handle:
 
     def state(self, layer: int, cell: int = 0):
         """h or c of a layer, (lanes, H): the memory itself, or None."""
-        found = function("lnrnn_stream_state", P, P, SIZE, INT)(self.stream, layer, cell)
-        return found and np.ctypeslib.as_array(
-            (ctypes.c_float * (self.lanes * self.units)).from_address(found)
+        result = function("lnrnn_stream_state", P, P, SIZE, INT)(self.stream, layer, cell)
+        return result and np.ctypeslib.as_array(
+            (ctypes.c_float * (self.lanes * self.units)).from_address(result)
         ).reshape(self.lanes, self.units)
 
     def steps(self):
-        found = function("lnrnn_stream_steps", P, P)(self.stream)
-        return np.ctypeslib.as_array((ctypes.c_int64 * self.lanes).from_address(found)).copy()
+        result = function("lnrnn_stream_steps", P, P)(self.stream)
+        return np.ctypeslib.as_array((ctypes.c_int64 * self.lanes).from_address(result)).copy()
 
     def close(self) -> None:
         function("lnrnn_handle_free", None, P)(self.pointer)
@@ -110,7 +113,7 @@ def python_include() -> str:
 
 
 def compiled(folder: Path, name: str, sources: list[Path], *flags: str) -> Path:
-    """The extension module `name` of these C sources, made in folder with lnrnn.get_include()."""
+    """The extension module `name`, built from these C sources in a folder with lnrnn.get_include()."""
     target = folder / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
     shared = shlex.split(sysconfig.get_config_var("LDSHARED"))[1:]  # without the compiler
     command = [
@@ -123,7 +126,7 @@ def compiled(folder: Path, name: str, sources: list[Path], *flags: str) -> Path:
 
 
 def imported(path: Path):
-    """The extension module in a file, made anew."""
+    """The extension module in a file, imported anew."""
     name = path.name.partition(".")[0]
     spec = spec_from_file_location(name, path, loader=ExtensionFileLoader(name, str(path)))
     module = module_from_spec(spec)

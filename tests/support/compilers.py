@@ -1,5 +1,7 @@
-"""C that the tests compile for themselves: this machine's compiler, one for aarch64 and an emulator, and
-programs that are kept until something they are made from changes."""
+"""C that the tests compile: for this machine, or for aarch64 with an emulator.
+
+Programs are kept until one of their sources changes.
+"""
 
 from __future__ import annotations
 
@@ -33,22 +35,23 @@ GCC_AARCH64, QEMU = "aarch64-linux-gnu-gcc", "qemu-aarch64"
 
 
 def native_compiler() -> list[str]:
-    """The command of a C compiler for this machine; without one the test is skipped."""
+    """The command of a C compiler for this machine. Without one the test is skipped."""
     named = [shlex.split(words or "") for words in (os.environ.get("CC"), sysconfig.get_config_var("CC"))]
     named += [["cc"], ["gcc"], ["clang"]]
-    found = next((command for command in named if command and shutil.which(command[0])), None)
-    return found or pytest.skip("needs a C compiler")
+    result = next((command for command in named if command and shutil.which(command[0])), None)
+    return result or pytest.skip("needs a C compiler")
 
 
 def emulates_aarch64() -> bool:
-    """Whether code for aarch64 can be compiled and run here."""
+    """Whether this machine can compile and run code for aarch64."""
     return bool(shutil.which(GCC_AARCH64) and shutil.which(QEMU))
 
 
 def built(name: str, compiler: list[str], source: Path, flags: list[str]) -> Path:
-    """The program that `source` and the headers in include/ make with these flags. It is kept in
-    build/tests under a hash of the compiler, the flags and every text, so that a second run finds it
-    there."""
+    """The program of `source` and the headers in include/, compiled with these flags.
+
+    It is kept in build/tests under a hash of the compiler, the flags and every text. A second run uses it.
+    """
     words = [*CFLAGS, *flags, f"-I{ROOT / 'include'}", str(source), "-lm"]
     return _kept(name, compiler, words, [source, *(ROOT / "include").rglob("*.h")], KEPT)
 
@@ -67,8 +70,10 @@ def objects(compiler: list[str], chosen: Iterable[Unit], folder: Path, *flags: s
 
 
 def preloading(library: Path) -> dict[str, str]:
-    """The variables of the environment that load a library before all others. LD_PRELOAD is cut at spaces: it
-    has the file's name alone, and LD_LIBRARY_PATH the folder."""
+    """The variables of the environment that load a library before all others.
+
+    LD_PRELOAD is cut at spaces, so it has only the file's name, and LD_LIBRARY_PATH has the folder.
+    """
     folders = [str(library.parent), os.environ.get("LD_LIBRARY_PATH", "")]
     return {"LD_PRELOAD": library.name, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, folders))}
 
@@ -83,10 +88,12 @@ def linked(
     link: tuple[str, ...] = (),
     folder: Path = KEPT,
 ) -> Path:
-    """The program of `main` and all C of pyx/ for a machine ("aarch64", "x86_64"), without OpenMP; kept as
-    those of `built`, and each object too. flags: the compiler's, after those of build_flags.py; link: the
-    linker's."""
-    headers = [header for room in ("include", "pyx") for header in (ROOT / room).rglob("*.h")]
+    """The program of `main` and all C of pyx/ for a machine ("aarch64", "x86_64"), without OpenMP.
+
+    It and its objects are kept as in `built`. flags: for the compiler, after those of build_flags.py. link:
+    for the linker.
+    """
+    headers = [header for folder in ("include", "pyx") for header in (ROOT / folder).rglob("*.h")]
     own = [*(ROOT / "tests/simd").glob("*.h")]
     named = Unit(main.stem, str(main), CFLAGS, ["include", "pyx", "tests/simd"])
 
@@ -103,17 +110,17 @@ def linked(
 
 
 def _kept(name: str, compiler: list[str], words: list[str], texts: list[Path], folder: Path) -> Path:
-    """What a compiler makes of `texts`, which its words name."""
+    """The output of a compiler for `texts`, which its command names."""
     version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=True).stdout
     key = hashlib.sha256(repr((version, [*compiler, *words])).encode())
     for path in sorted(texts):
         key.update(path.read_bytes())
-    made = folder / f"{name}-{key.hexdigest()[:16]}"
-    if not made.exists():
+    program = folder / f"{name}-{key.hexdigest()[:16]}"
+    if not program.exists():
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob(f"{name}-*"):
             old.unlink(missing_ok=True)
-        unfinished = made.with_name(f"{made.name}.{os.getpid()}")
+        unfinished = program.with_name(f"{program.name}.{os.getpid()}")
         subprocess.run([*compiler, *words, "-o", str(unfinished)], check=True)
-        unfinished.replace(made)  # two runs at a time each see a whole program
-    return made
+        unfinished.replace(program)  # two runs at the same time each see a whole program
+    return program

@@ -1,5 +1,7 @@
-"""Some hundred configurations of norms and networks, and the arrays that each gives. The campaign digest
-compares two builds by them, tests/runtime/test_caches.py two settings of one build."""
+"""Some hundred configurations of norms and networks, and the arrays of their results.
+
+The campaign digest compares two builds with them. tests/runtime/test_caches.py compares two settings.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,14 @@ def rng_of(*key) -> np.random.Generator:
 
 
 def digest(arrays) -> str:
-    found = hashlib.sha256()
+    result = hashlib.sha256()
     for array in arrays:
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()[:16]
+        result.update(np.ascontiguousarray(array).tobytes())
+    return result.hexdigest()[:16]
 
 
 def of_norm(shape, dtype, gain, bias):
-    """Layer norm, RMS norm, batch norm of both modes, and the gradients, of one array."""
+    """Layer norm, RMS norm, batch norm in both modes, and the gradients, for one array."""
     rng = rng_of(shape, np.dtype(dtype).name, gain, bias)
     x, gy = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
     w, b = (rng.standard_normal(shape[1:]).astype(np.float32) if use else None for use in (gain, bias))
@@ -46,7 +48,7 @@ def of_norm(shape, dtype, gain, bias):
 
 
 def of_network(variant, sizes, batch, dtype, layers):
-    """A call, a call with lengths, a stream, and what training gives, also with dropout."""
+    """A call, a call with lengths, a stream, and the results of training, also with dropout."""
     rng = rng_of(variant, sizes, batch, dtype, layers)
     T = 9
     rnn = network(*sizes, **VARIANTS[variant], trained=T, num_layers=layers, bidirectional=layers == 2)
@@ -67,7 +69,7 @@ def of_network(variant, sizes, batch, dtype, layers):
 
 
 def of_dropout(rnn, x, h0, ends):
-    """A call with zoneout, a stream, and what training gives where all that can be dropped is."""
+    """A call with zoneout, a stream, and the results of training with all kinds of dropout."""
     rnn.zoneout = 0.25
     y, state = rnn(x, h0, ends)
     yield from (y, *parts(rnn, state))

@@ -14,9 +14,12 @@ from torch_cells import LayerNormLSTMCell
 
 @dataclass(frozen=True)
 class Deceit:
-    """before: what becomes of x. carried: of h and c before step t. start: of states that are given. parts:
-    further attributes. change: what is done to the module later. probe: the input on which from_torch sees
-    that the outputs are others."""
+    """How a module deceives.
+
+    before: changes x. carried: changes h and c before step t. start: changes states that are given. parts:
+    further attributes. change: alters the module later. probe: the input on which from_torch notices the
+    difference.
+    """
 
     before: Callable = lambda module, x: x
     carried: Callable = lambda module, t, h, c: (h, c)
@@ -27,7 +30,7 @@ class Deceit:
 
 
 class Deceiver(nn.Module):
-    """An LSTM of fastrnns, x (T, B, I) -> y. deceit: its row in DECEITS."""
+    """An LSTM as in fastrnns, x (T, B, I) -> y. deceit: its row in DECEITS."""
 
     shift = 0.0  # an attribute of the class
 
@@ -82,7 +85,7 @@ class Slots:
 
 
 def skip_blanks(module, x):
-    """Frames of zeros are taken for padding."""
+    """Treats frames of zeros as padding."""
     return torch.where((x == 0).all(-1, keepdim=True), torch.ones_like(x), x)
 
 

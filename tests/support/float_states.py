@@ -1,4 +1,4 @@
-"""The floating-point state of the calling thread: read and set by what glibc keeps it in, fenv_t."""
+"""The floating-point state of the calling thread, read and set through glibc's fenv_t."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import platform
 import sys
 from contextlib import contextmanager
 
-# PLACE: in fenv_t, of the word that says how vector instructions compute. STATES: other words than the
-# default one. They flush denormals, round otherwise, have sticky flags, or trap on invalid
-# operations, overflow and division by 0.
+# PLACE: the position, in fenv_t, of the word that controls vector instructions. STATES: other words than the
+# default. They flush denormals, round otherwise, have sticky flags, or trap on invalid operations, overflow
+# and division by 0.
 if platform.machine() == "x86_64":
     PLACE, DEFAULT, FLAGS = 28, 0x1F80, 0x3F  # MXCSR
     STATES = {
@@ -27,9 +27,9 @@ _libm = ctypes.CDLL("libm.so.6") if known else None
 
 
 def state() -> int:
-    found = ctypes.create_string_buffer(64)
-    assert _libm.fegetenv(found) == 0
-    return int.from_bytes(found[PLACE : PLACE + 4], "little")
+    result = ctypes.create_string_buffer(64)
+    assert _libm.fegetenv(result) == 0
+    return int.from_bytes(result[PLACE : PLACE + 4], "little")
 
 
 def set_state(value: int) -> None:
@@ -41,7 +41,7 @@ def set_state(value: int) -> None:
 
 @contextmanager
 def in_state(value: int):
-    """The body should do little else than to call lnrnn: Python computes in that state too."""
+    """The body should only call lnrnn, because Python computes in that state too."""
     before = state()
     set_state(value)
     try:
@@ -50,7 +50,7 @@ def in_state(value: int):
         set_state(before)
 
 
-# Of fesetround.
+# The argument of fesetround.
 ROUNDING = {"downward": 0x400, "upward": 0x800, "toward zero": 0xC00}
 if platform.machine() == "aarch64":
     ROUNDING = {"downward": 2 << 22, "upward": 1 << 22, "toward zero": 3 << 22}
@@ -58,7 +58,7 @@ if platform.machine() == "aarch64":
 
 @contextmanager
 def rounding(mode: str):
-    """As `in_state`, for all arithmetic of the thread: C's functions may go by the x87 too."""
+    """As `in_state`, for all arithmetic of the thread: C functions may use the x87 too."""
     before = _libm.fegetround()
     assert _libm.fesetround(ROUNDING[mode]) == 0
     try:

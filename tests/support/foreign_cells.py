@@ -1,9 +1,9 @@
-"""The recurrent cells of other libraries in float64 NumPy, one function each, from their formulas and with
-their names: what the importers are held to. Independent of lnrnn; every function says which file it speaks
-of.
+"""The recurrent cells of other libraries in float64 NumPy, one function each.
 
-A cell takes x (B, I), the state and its parameters by name; it returns the state, a tuple of which h is the
-first.
+They follow the libraries' formulas and names, independently of lnrnn. The importers are compared with them.
+Every function names its source file.
+
+A cell takes x (B, I), the state and its parameters by name. It returns the state, a tuple that begins with h.
 """
 
 from __future__ import annotations
@@ -192,9 +192,8 @@ def tfa_simple_rnn(x, state, p, eps=1e-5, nonlinearity="tanh"):
 def run(cell, x, layers, states, **options):
     """A stack of layers, of one or two directions each, all sequences of full length.
 
-    x (T, B, I); layers[k][d]: the parameters of layer k in direction d; states[k][d]: its first state, a
-    tuple of (B, H). Returns y (T, B, directions * H) and the last states, as a tuple of (layers * directions,
-    B, H).
+    x (T, B, I). layers[k][d]: the parameters of layer k in direction d. states[k][d]: its first state, a
+    tuple of (B, H). Returns y (T, B, directions * H) and the last states, (layers * directions, B, H) each.
     """
     ends = []
     for layer, begin in zip(layers, states, strict=True):

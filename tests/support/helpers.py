@@ -1,4 +1,4 @@
-"""What several test files share: every ISA in turn, errors measured one way, arrays of every kind."""
+"""Shared by several test files: every ISA in turn, one measure of errors, arrays of every kind."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ FLOATS = (np.float32, np.float64)
 
 each_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.__name__)
 
-# What float32 is held to, float64 has to reach 2^29 times better: the same roundings, of 2^-53 and not 2^-24.
+# float64 rounds at 2^-53 instead of 2^-24, so its errors must be 2^29 times smaller than float32's.
 SCALE = {np.float32: 1.0, np.float64: 2.0**-29}
 
-# More than three vectors of the widest ISA, one value at a time; then odd sizes beyond.
+# Widths: each up to three vectors of the widest ISA and a little more, then larger odd ones.
 LENGTHS = (*range(1, 51), 63, 64, 65, 127, 129, 255, 257, 1000, 1023, 1024, 4099)
 
 
@@ -29,43 +29,42 @@ LENGTHS = (*range(1, 51), 63, 64, 65, 127, 129, 255, 257, 1000, 1023, 1024, 4099
 
 
 def available_isas() -> list[str]:
-    """The ISAs of this machine, whatever LNRNN_ISA says."""
+    """The ISAs of this machine, independently of LNRNN_ISA."""
     import lnrnn
 
     return list(lnrnn.cpu_info()["available"])
 
 
-# A set that is not tested where the machine has another one: that has all its kernels, together with a third
-# one; or all but the int8 product, which test_units.py holds to the bits of that other one.
+# A set is not tested if the machine has its replacement here. That has all its kernels with a third set, or
+# all but the int8 product, whose bits test_units.py compares with that set.
 INSTEAD = {"avx512vnni": "avx512bf16", "avxvnni": "avx2", "neonbf16": "neoni8mm", "neondot": "neon"}
 
 
 def tested_isas() -> list[str]:
-    """Of these as many as have all kernels of all."""
+    """A subset of these that together has all their kernels."""
     available = available_isas()
     return [name for name in available if INSTEAD.get(name) not in available]
 
 
 def isa_families() -> list[str]:
-    """The ISAs of this machine that differ in more than the products of bfloat16 and int8, which are all that
-    sets with a unit have of their own."""
+    """The ISAs of this machine that differ in more than the products of bfloat16 and int8."""
     return [name for name in available_isas() if name in ("avx512", "avx2", "sse2", "neon", "scalar")]
 
 
 def without_units(name: str) -> str:
-    """The set that a set with units has all other kernels from."""
+    """The set that has all other kernels of a set with units."""
     return "neon" if name.startswith("neon") else "avx2" if name == "avxvnni" else "avx512"
 
 
 def rounds_bfloat16_rows() -> bool:
-    """Whether the set in use multiplies bfloat16 weights with rows that are rounded to bfloat16 too."""
+    """Whether products with bfloat16 weights also round the rows to bfloat16, on the set in use."""
     import lnrnn
 
     return lnrnn.cpu_info()["units"]["bfloat16"] is not None
 
 
 def isa_options(doc: str | None) -> argparse.ArgumentParser:
-    """The parser of a program that goes through instruction sets: --isa, which says through which."""
+    """The parser of a program that runs on instruction sets. --isa selects some."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--isa", action="append", help="only this instruction set; may be repeated")
     return parser
@@ -96,13 +95,13 @@ def on_every_isa(compute, names=None) -> dict[str, object]:
 
 
 def on_every_family(compute) -> dict[str, object]:
-    """As on_every_isa, for what is never shorter than float32."""
+    """As on_every_isa, for functions that do not use bfloat16 or int8."""
     return on_every_isa(compute, isa_families())
 
 
 @contextmanager
 def using_threads(n: int):
-    """Run the body with up to n threads a call."""
+    """Run the body with up to n threads for each call."""
     import lnrnn
 
     before = lnrnn.get_num_threads()
@@ -113,7 +112,7 @@ def using_threads(n: int):
         lnrnn.set_num_threads(before)
 
 
-# Bytes from which on an output is larger than the caches are in the body of using_small_caches.
+# In the body of using_small_caches, outputs of at least so many bytes are larger than the caches.
 LARGE_OUTPUT = 1 << 19
 
 
@@ -123,8 +122,10 @@ def using_small_caches():
 
 @contextmanager
 def using_caches(sizes: tuple[int, int, int] | None, reads_ahead: bool = False):
-    """Run the body as on a machine whose L1, L2 and L3 have so many bytes, and whose cores read ahead by
-    themselves or need prefetches; None: as it is."""
+    """Run the body with these sizes of L1, L2 and L3 in bytes.
+
+    prefetches: whether the cores read ahead by themselves, or need prefetch instructions; None: as they do.
+    """
     from lnrnn import _core
 
     before = (*_core.caches(), _core.reads_ahead()) if sizes else None
@@ -176,28 +177,31 @@ def _setting(setter: str, values: tuple, usual: tuple):
 
 
 def using_partition(groups: int, units: int = 1, rows: bool = False):
-    """Run the body with so many groups of sequences at a time and so many threads to each, which divide the
-    units of a step, and with `rows` the rows of the states too: wherever a call may have as many threads."""
+    """Run the body with this number of groups of sequences at a time, and of threads for each group.
+
+    The threads of a group divide the units of a step, and with `rows` the rows of the states too. It applies
+    to calls that may use as many threads.
+    """
     return _setting("set_partition", (groups, units, rows), ())
 
 
 def in_parts_of(size: float):
-    """Run the body with long calls done in parts of so many multiply-adds, 1 being a step of a group."""
+    """Run the body with long calls split into parts of so many multiply-adds. 1 means one step of a group."""
     return _setting("set_part", (size,), (0,))
 
 
 def using_network_way(way: str):
-    """Run the body with layers and directions "in turn", "side by side" where that can be, or "fastest"."""
+    """Run the body with layers and directions "in turn", "side by side" if possible, or "fastest"."""
     return _setting("set_network_way", (way,), ("fastest",))
 
 
 @contextmanager
 def several_threads(n: int, divide: str = "tasks", had: int | None = None):
-    """Run the body with up to n threads a call and assert that the largest team of its calls was one of n, or
-    of `had`: that so many divided "tasks" (rows, sequences, blocks of a gradient), the "units" of a step, or
-    "either" of these. A team of 1: every call ran alone.
+    """Run the body with up to n threads for each call, and assert the size of the largest team.
 
-    Calls do not run alone here for having waited for a busy core before.
+    It must have n threads, or `had`. They divide "tasks" (rows, sequences, blocks of a gradient), the "units"
+    of a step, or "either". A team of 1: every call ran alone. Calls do not run alone here because a core was
+    busy before.
     """
     import lnrnn
     from lnrnn import _core
@@ -217,7 +221,7 @@ def several_threads(n: int, divide: str = "tasks", had: int | None = None):
 
 
 def together(work, callers: int, patience: float = 60) -> None:
-    """work(k) for k in range(callers), each in its own thread, all begun at once; raises what one raises."""
+    """work(k) for k in range(callers), each in its own thread, started together. Raises the error of one."""
     begin, failures = threading.Barrier(callers), []
 
     def run(k):
@@ -238,7 +242,7 @@ def together(work, callers: int, patience: float = 60) -> None:
 
 
 def at_once(jobs) -> list:
-    """Calls all jobs, each in a thread of its own, all begun at once. -> their results."""
+    """Calls all jobs, each in a thread of its own, started together. -> their results."""
     results = [None] * len(jobs)
 
     def work(k):
@@ -249,7 +253,7 @@ def at_once(jobs) -> list:
 
 
 def seen_while(change, read, readers=3):
-    """What `read` gives in some threads while `change` runs in another. -> a set."""
+    """The results of `read` in some threads while `change` runs in another. -> a set."""
     stop = threading.Event()
 
     def changing():
@@ -319,7 +323,7 @@ def normal(rng, shape, dtype):
 
 
 def wide(*arrays):
-    """Arguments for the reference, in longdouble: float64 kernels need a judge better than themselves."""
+    """Arguments for the reference, in longdouble: float64 kernels need a more precise reference."""
     return [None if a is None else np.asarray(a).astype(np.longdouble) for a in arrays]
 
 
@@ -340,7 +344,7 @@ def offset(x, by=1):
 
 
 class Kind(np.ndarray):
-    """A subclass of NumPy's array, which has nothing of its own."""
+    """A subclass of NumPy's array without additions."""
 
 
 def read_only(x):
@@ -360,7 +364,7 @@ def layouts(x):
     record = np.zeros(1, [("x", x.dtype, x.shape[1:]), ("more", "i1")])["x"] if x.shape[:1] == (1,) else None
     if record is not None:
         record[...] = x
-    found = {
+    result = {
         "fortran": np.asfortranarray(x),
         "strided": strided,
         "rows with gaps": padded,
@@ -372,15 +376,17 @@ def layouts(x):
         "of a packed record": record,  # strides that are no multiple of an element
         "foreign byte order": x.astype(x.dtype.newbyteorder()),
     }
-    return {name: y for name, y in found.items() if y is not None}
+    return {name: y for name, y in result.items() if y is not None}
 
 
 # --- bad input ----------------------------------------------------------------------------------------------
 
 
 def program(path):
-    """A program of the tests as a module, under its path's name, for the test of a quick part of it. What it
-    adds to sys.path stays there."""
+    """Imports a program of the tests as a module named after its path, to test a quick part of it.
+
+    Its additions to sys.path stay.
+    """
     spec = importlib.util.spec_from_file_location("_".join(path.parts[-2:])[: -len(".py")], path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -388,7 +394,7 @@ def program(path):
 
 
 class Anything:
-    """An object that is no number; its name is the same in every process, as the ids of tests have to be."""
+    """An object that is no number. Its name is the same in every process, because it is in ids of tests."""
 
     def __repr__(self):
         return "Anything()"
@@ -401,7 +407,7 @@ NOT_REAL = [
 
 
 def bad_outs(x):
-    """(error, out): what must be refused as the output of a function of x, a float32 matrix."""
+    """(error, out): outputs that a function of x, a float32 matrix, must refuse."""
     return [
         (ValueError, np.zeros(x.shape[::-1], np.float32)),
         (ValueError, np.zeros((1, *x.shape), np.float32)),
@@ -415,7 +421,7 @@ def bad_outs(x):
 
 
 def named(name):
-    """A pattern for messages that say the name of an argument, as a word of its own."""
+    """A pattern for messages that contain the name of an argument as a word."""
     return rf"(?<![\w']){name}(?![\w'])"
 
 

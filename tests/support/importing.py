@@ -1,6 +1,7 @@
-"""What the tests of the importers share: parameters of foreign cells under their own names, and the three-way
-comparison of a foreign cell with lnrnn's reference and lnrnn's model, both with the parameters that the
-importer made."""
+"""Shared by the tests of the importers: parameters of foreign cells with their own names, and a comparison.
+
+It compares a foreign cell with lnrnn's reference and with lnrnn's model, both with the converted parameters.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +14,18 @@ import foreign_cells
 from helpers import absolute_error
 from lnrnn import reference as ref
 
-# Over 9 steps of 12 units, float64 against float64 with sums in another order, and float32 against float64.
-# Measured over 20 draws of every system: at most 1.1e-14 and 6e-6, in the median 6e-16 and 3e-7.
+# Over 9 steps of 12 units: float64 against float64 with sums in another order, and float32 against float64.
+# Over 20 draws of every system, at most 1.1e-14 and 6e-6 were measured, 6e-16 and 3e-7 in the median.
 EXACT, SINGLE = 1e-13, 1e-5
 
 
 @dataclass(frozen=True)
 class Foreign:
-    """A foreign cell. shapes: of its parameters, for `inputs` inputs and H units. states: how many arrays its
-    state has. key: how a stack of layers names a parameter: (leaf, layer, direction, directions) -> key."""
+    """A foreign cell.
+
+    shapes: of its parameters, for `inputs` inputs and H units. states: the number of arrays in its state.
+    key: the name of a parameter in a stack of layers, (leaf, layer, direction, directions) -> key.
+    """
 
     cell: Callable
     shapes: Callable[[int, int], dict[str, tuple[int, ...]]]
@@ -110,26 +114,26 @@ TORCHAUDIO_PLAIN = Foreign(foreign_cells.torchaudio_lstm, _torchaudio_plain, 2, 
 
 def drawn(rng, shapes):
     """Parameters of these shapes, none of them at its default; gains around 1."""
-    found = {}
+    result = {}
     for name, shape in shapes.items():
         gain = "gamma" in name or ("norm" in name and name.endswith("weight"))
-        found[name] = rng.uniform(0.5, 1.5, shape) if gain else rng.uniform(-0.8, 0.8, shape)
-    return found
+        result[name] = rng.uniform(0.5, 1.5, shape) if gain else rng.uniform(-0.8, 0.8, shape)
+    return result
 
 
 def stack(rng, foreign, inputs, H, layers=1, directions=1):
     """-> parameters by layer and direction, and all of them under the keys of a state dict."""
-    found = [
+    result = [
         [drawn(rng, foreign.shapes(inputs if k == 0 else directions * H, H)) for _ in range(directions)]
         for k in range(layers)
     ]
     state = {
         foreign.key(leaf, k, d, directions): value
-        for k, layer in enumerate(found)
+        for k, layer in enumerate(result)
         for d, p in enumerate(layer)
         for leaf, value in p.items()
     }
-    return found, state
+    return result, state
 
 
 def initial(rng, states, layers, directions, B, H):
@@ -142,8 +146,10 @@ def initial(rng, states, layers, directions, B, H):
 
 
 def through_reference(converted, x, states, lengths=None, training=False):
-    """The converted network in lnrnn's reference, float64: y (T, B, D * H) and the last states. x is time
-    first. Under batch norm with the network's own statistics, or, training, with those of the batch."""
+    """The converted network in lnrnn's reference, float64: y (T, B, D * H) and the last states.
+
+    x is time first. Batch norm uses the network's statistics, or in training those of the batch.
+    """
     a, ends, k = converted.arguments, [], 0
     norm = a["norm"]
     options = {"norm": None, "lengths": lengths, "zoneout": converted.zoneout or None}
@@ -163,12 +169,12 @@ def through_reference(converted, x, states, lengths=None, training=False):
             running = {name: p.pop(name)[:known] for name in list(p) if name.startswith("running")}
             own = {**options, "h0": states[0][k], "reverse": reverse}
             if running and not training:
-                found = {
+                result = {
                     name.removeprefix("running_mean").lstrip("_"): (v, running[name.replace("mean", "var")])
                     for name, v in running.items()
                     if "mean" in name
                 }
-                own["statistics"] = found.get("", found)
+                own["statistics"] = result.get("", result)
             if converted.cell == "LSTM":
                 y, end, _ = ref.lstm(x, p, c0=states[1][k], **own)
             elif converted.cell == "GRU":

@@ -1,10 +1,10 @@
-"""Kills `lnrnn score` before each of its changes to files in turn, and lets it go on: a program of its own.
+"""A program that kills `lnrnn score` before each of its changes to files in turn, and starts it again.
 
     python killed_runs.py FOLDER WORDS...
 
-runs `lnrnn score WORDS...`, whose files lie in FOLDER, to its end once; then for n = 1, 2, .. kills it before
-its n-th change, and runs it again to its end. Prints how many changes there are; fails if any of the outputs
-is another than that of the first run, or if anything else is left.
+runs `lnrnn score WORDS...` once, with files in FOLDER. Then for n = 1, 2, .. it kills the command before its
+n-th change, and runs it again to its end. It prints the number of changes. It fails if an output differs from
+that of the first run, or if any other file is left.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import signal
 import sys
 from pathlib import Path
 
-# Imported once, and not in each of the processes.
+# Imported once here instead of in each process.
 import pyarrow.parquet
 import safetensors.numpy  # noqa: F401
 import tqdm  # noqa: F401
@@ -47,7 +47,7 @@ def child(words: list[str], kill_at: int) -> int:
         return call
 
     real_open = os.open
-    os.fsync = lambda descriptor: None  # takes long, and is for machines that stop
+    os.fsync = lambda descriptor: None  # it is slow, and only matters if the machine stops
     for name in CHANGES:
         setattr(os, name, counted(getattr(os, name)))
     os._exit(cli.main(["score", *words]))
@@ -57,13 +57,13 @@ def main(folder: Path, words: list[str]) -> None:
     before = {path.name for path in folder.iterdir()}
 
     def outputs() -> dict[str, bytes]:
-        found = {}
+        result = {}
         for path in sorted(folder.iterdir()):
-            # A new file beside OUT tries out whether OUT can be written: it is empty.
+            # An empty new file next to OUT, which tests whether OUT can be written.
             own = path.name.startswith(".lnrnn-") and not path.stat().st_size
             if path.name not in before and not own:
-                found[path.name] = path.read_bytes() if path.is_file() else b"a folder"
-        return found
+                result[path.name] = path.read_bytes() if path.is_file() else b"a folder"
+        return result
 
     def clean() -> None:
         for path in folder.iterdir():

@@ -1,4 +1,4 @@
-"""A model with modules of torch.nn inside, and such modules beside accelerated copies. Needs torch."""
+"""A model that contains modules of torch.nn, and pairs of modules, one of them accelerated. Needs torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SINGLE = 5e-6  # both are float32
 
 
 def pair(name, **options):
-    """A module of torch.nn, accelerated, and as it was."""
+    """A module of torch.nn, accelerated, and a copy that is not."""
     plain = getattr(nn, name)(I, H, **options)
     module = copy.deepcopy(plain)
     assert accelerate(module).replaced
@@ -23,7 +23,7 @@ def pair(name, **options):
 
 
 def flat(value):
-    """The tensors of what a call returns."""
+    """The tensors in the result of a call."""
     if isinstance(value, torch.Tensor):
         return [value]
     parts = value.values() if isinstance(value, dict) else value
@@ -39,7 +39,7 @@ def assert_same(got, want, tolerance=SINGLE):
 
 
 def state(module, *batch):
-    """First states of a module, drawn anew, beside x."""
+    """Random first states of a module for x."""
     shape = (module.num_layers * (1 + module.bidirectional), *batch, H)
     parts = tuple(torch.randn(shape) for _ in range(1 + isinstance(module, nn.LSTM)))
     return parts if len(parts) == 2 else parts[0]

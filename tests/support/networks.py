@@ -1,5 +1,8 @@
-"""What the tests of the recurrent network share: networks whose parameters are not the defaults, the
-reference run through the same layers and directions, and code that runs in a process of its own."""
+"""Shared by the tests of the recurrent networks.
+
+Networks with other parameters than the defaults, the reference with the same layers and directions, and code
+that runs in a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,8 @@ def spec(placement, cell="out", **options):
     return lnrnn.LayerNormSpec(placement, cell, **options)
 
 
-# In a batch's first step h is 0 and has no variance: this eps keeps another h0 from being amplified by 1 /
-# sqrt(1e-5).
+# In the first step of a batch h is 0 and has no variance. With this eps another h0 is not amplified by
+# 1 / sqrt(1e-5).
 MILD = lnrnn.BatchNormSpec(eps=0.1)
 
 # Every norm of every cell, by a name for the test: the arguments of `network`.
@@ -52,7 +55,7 @@ VARIANTS = {
 }
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 
-# And with biases inside the layer norms. "RNN" is the paper's placement, which "joint" is by name.
+# The same with biases inside the layer norms. "RNN" has the paper's placement, which is also named "joint".
 WITH_INNER_BIASES = VARIANTS | {"RNN joint": dict(cell="RNN", norm=spec("joint"))}
 WITH_INNER_BIASES |= {
     f"{name} inner": variant | {"norm": replace(variant["norm"], inner_bias=True)}
@@ -62,7 +65,7 @@ WITH_INNER_BIASES |= {
 
 
 def network(input_size, hidden_size, *, cell="RNN", seed=0, trained=0, **options):
-    """A network whose gains and biases are drawn too; batch norm has seen a batch of `trained` steps."""
+    """A network with random gains and biases. Batch norm has seen a batch of `trained` steps."""
     rnn = getattr(lnrnn, cell)(input_size, hidden_size, seed=seed, **options)
     rng = np.random.default_rng(seed + 1)
     for name, value in rnn.parameters().items():
@@ -74,7 +77,7 @@ def network(input_size, hidden_size, *, cell="RNN", seed=0, trained=0, **options
 
 
 def learn(rnn, rng, steps, batch):
-    """Gives batch norm the statistics of a batch of that many steps and sequences."""
+    """Gives batch norm the statistics of a batch with that many steps and sequences."""
     if steps and isinstance(rnn.norm, lnrnn.BatchNormSpec):
         x = rng.standard_normal((steps, batch, rnn.input_size))
         rnn.calibrate([x.swapaxes(0, 1) if rnn.batch_first else x])
@@ -86,7 +89,7 @@ def normal(rng, *shape):
 
 
 def suffixes(rnn):
-    """Of the parameters' names, layer by layer: [["_l0", "_l0_reverse"], ["_l1", ...]]."""
+    """The suffixes of the parameters' names, layer by layer: [["_l0", "_l0_reverse"], ["_l1", ...]]."""
     ends = ("", "_reverse") if rnn.bidirectional else ("",)
     return [[f"_l{k}{end}" for end in ends] for k in range(rnn.num_layers)]
 
@@ -96,7 +99,7 @@ def cell_of(rnn):
 
 
 def options_of(rnn, suffix, training=False):
-    """How the reference is called for one layer and direction: (parameters, options)."""
+    """The arguments of the reference for one layer and direction: (parameters, options)."""
     parameters = {
         name.removesuffix(suffix): value for name, value in rnn.parameters().items() if name.endswith(suffix)
     }
@@ -122,35 +125,35 @@ def options_of(rnn, suffix, training=False):
 
 
 def sides(rnn):
-    """What batch norm keeps statistics of."""
+    """The sites with statistics of batch norm."""
     return {"RNN": [""], "LSTM": ["ih", "hh", "c"], "GRU": ["ih", "hh"]}[cell_of(rnn)]
 
 
 def parts(rnn, state):
-    """A state as a list: [h], or of an LSTM [h, c]; of None as many None."""
+    """A state as a list: [h], or for an LSTM [h, c]; for None as many None."""
     count = 2 if cell_of(rnn) == "LSTM" else 1
     return [None] * count if state is None else list(state) if count == 2 else [state]
 
 
-def whole(rnn, found):
-    """The other way round."""
-    return tuple(found) if cell_of(rnn) == "LSTM" else found[0]
+def whole(rnn, result):
+    """The inverse of the above."""
+    return tuple(result) if cell_of(rnn) == "LSTM" else result[0]
 
 
 def equal(rnn, got, want, message=""):
-    """The same bits in two pairs (y, state)."""
+    """Asserts the same bits in two pairs (y, state)."""
     for a, b in zip((got[0], *parts(rnn, got[1])), (want[0], *parts(rnn, want[1])), strict=True):
         same(a, b, err_msg=message)
 
 
 def stays(rnn, stream, before, steps):
-    """A stream has the states `before`, as a list, and is at those steps."""
+    """Asserts that a stream has the states `before`, a list, and is at those steps."""
     equal(rnn, (0, stream.state), (0, whole(rnn, before)))
     same(stream.step, steps)
 
 
 def equal_arrays(got, want):
-    """The same bits in two dicts of arrays: state dicts, or gradients by name."""
+    """Asserts the same bits in two dicts of arrays: state dicts, or gradients by name."""
     assert list(got) == list(want)
     for name, value in want.items():
         same(got[name], value, err_msg=name)
@@ -158,7 +161,7 @@ def equal_arrays(got, want):
 
 @contextmanager
 def unchanged(rnn):
-    """The body changes neither parameters nor statistics."""
+    """Asserts that the body changes neither parameters nor statistics."""
     before = rnn.state_dict()
     yield
     equal_arrays(rnn.state_dict(), before)
@@ -176,24 +179,26 @@ def taken(rnn, state, who):
 
 
 def dropped_input(masks, layer, a):
-    """The input of a layer, or its gradient, through the masks of a training run; float64."""
+    """The input of a layer, or its gradient, with the masks of a training run; float64."""
     if masks is not None and masks.between[layer] is not None:
         a = a * masks.between[layer] * masks.scale
     return a if masks is None or masks.inputs[layer] is None else a * masks.inputs[layer].astype(float)
 
 
 def dropping(rnn, masks, k):
-    """The reference's arguments for dropout of the k-th layer and direction. masks: None for a call."""
-    found = parts(rnn, rnn.zoneout)
+    """The reference's arguments for dropout in the k-th layer and direction. masks: None for a call."""
+    result = parts(rnn, rnn.zoneout)
     if masks is not None:
-        found = [0 if d is None else d for d in masks.zoneout[k][: len(found)]]
+        result = [0 if d is None else d for d in masks.zoneout[k][: len(result)]]
     states = None if masks is None else masks.states[k]
-    return dict(states_mask=states, zoneout=whole(rnn, found))
+    return dict(states_mask=states, zoneout=whole(rnn, result))
 
 
 def reference_forward(rnn, x, h0=None, lengths=None, training=False, masks=None):
-    """(y, h, tapes) of the reference with rnn's parameters; x (T, B, D), time first. Tapes by suffix. masks:
-    of a training run that drops, tape.masks."""
+    """(y, h, tapes) of the reference with rnn's parameters; x (T, B, D). Tapes by suffix.
+
+    masks: tape.masks of a training run with dropout.
+    """
     tapes, ends = {}, []
     for n, layer in enumerate(suffixes(rnn)):
         outputs, x = [], dropped_input(masks, n, x)
@@ -213,7 +218,7 @@ def reference_forward(rnn, x, h0=None, lengths=None, training=False, masks=None)
 
 
 def reference_backward(rnn, tapes, gy, gh=None, masks=None):
-    """(gx, gh0, gradients by parameter name) of the reference; gy (T, B, D * H), time first."""
+    """(gx, gh0, gradients by parameter name) of the reference; gy (T, B, D * H)."""
     H, grads, gh0 = rnn.hidden_size, {}, []
     backward = getattr(ref, f"{cell_of(rnn).lower()}_backward")
     for n, layer in reversed(list(enumerate(suffixes(rnn)))):
@@ -222,20 +227,20 @@ def reference_backward(rnn, tapes, gy, gh=None, masks=None):
             index = [s for names in suffixes(rnn) for s in names].index(suffix)
             part = gy[..., d * H : (d + 1) * H]
             gend = [None if g is None else g[index] for g in parts(rnn, gh)]
-            gx, g, found = backward(tapes[suffix], part, *gend)
+            gx, g, result = backward(tapes[suffix], part, *gend)
             below = below + gx
             states.append(parts(rnn, g))
-            grads |= {name + suffix: value for name, value in found.items()}
+            grads |= {name + suffix: value for name, value in result.items()}
         gy, gh0 = dropped_input(masks, n, below), states + gh0
     return gy, whole(rnn, [np.array(g) for g in zip(*gh0, strict=True)]), grads
 
 
-# Nearer to 0 than this, float32 and the reference may be on two sides of relu's corner.
+# With arguments nearer to 0, float32 and the reference may be on different sides of relu's corner.
 KINK = 3e-6
 
 
 def kink(rnn, tapes):
-    """How near any argument of relu comes to 0, where its slope jumps: float32 may be on the other side."""
+    """The smallest magnitude of relu's arguments. At 0 its slope jumps, so float32 may have another."""
     nearest = np.inf
     for tape in tapes.values() if getattr(rnn, "nonlinearity", None) == "relu" else ():
         for step in tape.steps:
@@ -267,25 +272,25 @@ def trained(rnn, x, h0, ends, gy, gh, **options):
 
 
 def true_gradients(rnn, x, h0, ends, gy, gh):
-    """{name: gradient} of the reference, or None if x is not fit to compare by: see kink."""
+    """{name: gradient} of the reference, or None if x is not fit for a comparison: see kink."""
     _, _, tapes = reference_forward(rnn, x, h0, ends, training=True)
     return named_gradients(rnn, reference_backward(rnn, tapes, gy, gh)) if kink(rnn, tapes) > KINK else None
 
 
 def nudged(rng, value):
-    """Each number moved to a float32 beside it, or left."""
+    """Each number moved to a neighbouring float32, or not."""
     value = np.asarray(value, np.float32)
     return np.nextafter(value, value + rng.integers(-1, 2, value.shape).astype(np.float32))
 
 
-# As pyproject.toml has them for the suite's own process.
+# The same as in pyproject.toml for the suite's own process.
 WARNINGS = ["-W", "error"]
 for setting in ("shape", "dtype"):
     WARNINGS += ["-W", f"ignore:Setting the {setting} on a NumPy array:DeprecationWarning"]
 
 
 def run_python(code, timeout=120, **environment):
-    """Runs code in a new interpreter that finds what this one finds. None takes a variable away."""
+    """Runs code in a new interpreter with the same packages. None removes a variable."""
     path = [str(Path(__file__).parent), *filter(None, sys.path), os.getcwd()]
     here = {"PYTHONPATH": os.pathsep.join(path)}
     env = {name: v for name, v in {**os.environ, **here, **environment}.items() if v is not None}
@@ -294,7 +299,7 @@ def run_python(code, timeout=120, **environment):
     )
 
 
-# Variables that say how many threads there are, on which cores and with what kernels: none of them.
+# Variables for the numbers of threads, the cores and the kernels: all removed.
 FREE = dict.fromkeys([
     "LNRNN_ISA", "LNRNN_NUM_THREADS", "LNRNN_TEAM", "OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "OMP_DYNAMIC",
     "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "OMP_STACKSIZE", "GOMP_STACKSIZE",
@@ -302,7 +307,7 @@ FREE = dict.fromkeys([
 
 
 def said(code, **environment):
-    """What code prints in a process of its own, whose environment has of threads and kernels only this."""
+    """The output of code in a process of its own, with only these variables for threads and kernels."""
     done = run_python(code, **{**FREE, **environment})
     assert done.returncode == 0 and not done.stderr, f"exit {done.returncode}\n{done.stderr[-2000:]}"
     return done.stdout.strip()
@@ -315,9 +320,11 @@ def run_apart(function, **environment):
 
 
 def calm(input_size, hidden_size, *, seed=0, trained=0, **options):
-    """A network through which a rounding error does not grow: every unit's sum of inputs has a variance near
-    1, beside which W_hh, of spectral radius 0.6, is small. Where W_hh h, or a c that is carried, has a norm
-    of its own, it is the gain that is small. Batch norm learns from sequences like `normal` draws."""
+    """A network that does not amplify rounding errors.
+
+    Every unit's sum of inputs has a variance near 1, and W_hh has the spectral radius 0.6. If W_hh h, or a c
+    that is carried, has a norm of its own, its gain is small. Batch norm has seen sequences from `normal`.
+    """
     small = {"gain_hh": 0.3, "gain_c": 0.5}
     rnn = network(input_size, hidden_size, seed=seed, **options)
     rng = np.random.default_rng(seed + 2)

@@ -1,4 +1,4 @@
-"""How a part of a campaign ends when it does not pass, and how it runs commands."""
+"""The results of a campaign's parts that do not pass, and a function that runs commands."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["Missing", "Wrong", "done", "needs", "restart_with", "run_pytest", "u
 
 
 class Missing(Exception):
-    """What the part needs is not installed."""
+    """A program that the part needs is not installed."""
 
 
 class Wrong(Exception):
-    """What came out is not what has to."""
+    """The result is wrong."""
 
 
 def needs(*commands: str) -> None:
@@ -27,7 +27,7 @@ def needs(*commands: str) -> None:
 
 
 def done(command: list[str], **options) -> str:
-    """What a command prints. Wrong, with the end of all it has said, if it fails."""
+    """The output of a command. Raises Wrong with the end of the output if the command fails."""
     ran = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
     if ran.returncode:
         raise Wrong(f"exit {ran.returncode} of {' '.join(map(str, command))}\n{ran.stdout[-3000:]}")
@@ -35,7 +35,7 @@ def done(command: list[str], **options) -> str:
 
 
 def run_pytest(program: str, more: list[str]) -> str:
-    """Runs a file of tests, with more arguments. -> the end of what pytest prints."""
+    """Runs a file of tests, with more arguments. -> the end of pytest's output."""
     return done([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", program, *more])[-200:]
 
 
@@ -46,6 +46,6 @@ def until(seconds: float) -> Iterator[None]:
 
 
 def restart_with(environment: dict[str, str]) -> None:
-    """Runs this program again with those variables, unless it has them."""
+    """Starts this program again with those variables, unless they are set."""
     if environment.items() - os.environ.items():
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **environment})

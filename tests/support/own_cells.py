@@ -1,8 +1,8 @@
-"""Recurrent cells and layers with layer norm, as people write them for themselves: no two name, order, shape
-or call their parts alike. TAKEN lists those that lnrnn computes, REFUSED those that it does not. Needs torch.
+"""Recurrent cells and layers with layer norm, as people write them for themselves.
 
-Each is a function of D and H that returns an Own: the parts, one step of the equation, and a word of CALLS
-for the way in which it is called.
+No two have the same names, order, shapes or calls. TAKEN lists those that lnrnn computes, REFUSED the others.
+Each is a function of D and H that returns an Own: the parts, one step of the equation, and a key of CALLS.
+Needs torch.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def lstm(gates, order, c, forget=0.0):
 
 
 def two_linears(D, H, call="cell(x, (h, c))", change=lambda module, x, h, c: (x, h, c), clip=None, **more):
-    """A norm on each side and one of c on its way out. change: of what comes in."""
+    """A norm on each side, and one of c for the output. change: of the inputs."""
 
     def step(m, x, h, c):
         x, h, c = change(m, x, h, c)
@@ -156,7 +156,7 @@ def two_linears_with_bias(D, H):
 
 
 def one_linear(D, H, call="cell(x, (h, c))", order="fiog", x_first=True, bias=True, per_gate=False):
-    """One Linear over [x, h] or [h, x], and one norm over all gates or one for each; an LSTM or a GRU."""
+    """One Linear of [x, h] or [h, x], and one norm of all gates or one of each; an LSTM or a GRU."""
 
     def step(m, x, h, *c):
         a = m.lin(torch.cat([x, h] if x_first else [h, x], 1)).chunk(len(m.norms), 1)
@@ -193,7 +193,7 @@ def linears_for_each_gate(D, H):
 
 
 def einsum(D, H):
-    """Weights of the gates along an axis of their own, gains in a matrix; the normalised c is carried."""
+    """Weights with an axis of gates, gains in a matrix; the normalised c is carried."""
 
     def step(m, x, h, c):
         a = torch.einsum("bd,gdh->gbh", x, m.w) + torch.einsum("bk,gkh->gbh", h, m.u)
@@ -207,7 +207,7 @@ def einsum(D, H):
 
 
 def interleaved(D, H):
-    """No norm; gates lie side by side in each unit, as view(B, H, 4) has them."""
+    """No norm; gates are interleaved, as in view(B, H, 4)."""
 
     def step(m, x, h, c):
         c, o = lstm((m.x2h(x) + m.h2h(h)).view(-1, H, 4).unbind(-1), "igfo", c, 1.0)
@@ -217,7 +217,7 @@ def interleaved(D, H):
 
 
 def scrambled_gates(D, H):
-    """No norm; eight Linears with biases, made in no order."""
+    """No norm; eight Linears with biases, in random order."""
 
     def step(m, x, h, c):
         c, o = lstm([m.parts["x" + k](x) + m.parts["h" + k](h) for k in "ifog"], "ifog", c)
@@ -286,7 +286,7 @@ def norm_per_gate_and_cell(D, H, biases=(True, True), cell=True):
 
 
 def sheeprl(D, H):
-    """One matrix over [h, x], one norm over all 3H with another eps, update and its offset of -1."""
+    """One matrix of [h, x], one norm of all 3H with another eps, and an offset of -1 for the update gate."""
 
     def step(m, x, h):
         reset, cand, update = m.layer_norm(m.linear(torch.cat((h, x), -1))).chunk(3, -1)
@@ -297,7 +297,7 @@ def sheeprl(D, H):
 
 
 def swapped_gru(D, H):
-    """z says how much is new, and stands first; F.linear on parameters; norms over all 3H of each side."""
+    """z multiplies the new state and stands first; F.linear on parameters; norms of all 3H of each side."""
 
     def step(m, x, h):
         gx = F.layer_norm(F.linear(x, m.kernel), (3 * H,), m.g1, m.b1)
@@ -311,7 +311,7 @@ def swapped_gru(D, H):
 
 
 def parts_of_a_gru(D, H):
-    """No norm; one Linear over [x, h] for r and z, and two for the candidate."""
+    """No norm; one Linear of [x, h] for r and z, and two for the candidate."""
 
     def step(m, x, h):
         z, r = torch.sigmoid(m.zr(torch.cat((x, h), dim=-1))).split(H, -1)
@@ -321,7 +321,7 @@ def parts_of_a_gru(D, H):
 
 
 def paper_gru(D, H):
-    """Ba et al.'s: on each side a norm of r and z together and one of the candidate."""
+    """As in Ba et al.: on each side a norm of r and z together and one of the candidate."""
 
     def step(m, x, h):
         r, u = torch.sigmoid(m.ln1(m.U(h)) + m.ln2(m.W(x))).chunk(2, dim=1)
@@ -368,7 +368,7 @@ def elman(D, H):
 
 
 class ElmanStateFirst(nn.Module):
-    """h' of (h, x): with as many inputs as units either may be the input of an RNN, and names decide."""
+    """h' of (h, x): with as many inputs as units, only names show which argument is the input."""
 
     def __init__(self, D, H, clip=None):
         super().__init__()
@@ -383,7 +383,7 @@ class ElmanStateFirst(nn.Module):
 
 
 def reset_before(D, H):
-    """The reset gate comes before the matrix."""
+    """The reset gate is multiplied before the matrix."""
 
     def step(m, x, h):
         r, z = torch.sigmoid(m.gates(torch.cat([x, h], 1))).chunk(2, 1)
@@ -427,7 +427,7 @@ class BothWays(nn.Module):
 
 
 class ParameterLists(nn.Module):
-    """Two layers of an RNN, batch first, whose parameters stand in lists by kind."""
+    """Two layers of an RNN, batch first, with lists of parameters by kind."""
 
     def __init__(self, D, H):
         super().__init__()
@@ -446,15 +446,15 @@ class ParameterLists(nn.Module):
 
 
 def noisy(module, x, h, c):
-    return F.dropout(x, 0.2), h, c  # in evaluation too
+    return F.dropout(x, 0.2), h, c  # also in evaluation
 
 
 def peephole(D, H):
-    """c enters the gates."""
+    """c is an input of the gates."""
     return two_linears(D, H, p_i=nn.Parameter(torch.randn(H)), p_f=nn.Parameter(torch.randn(H)))
 
 
-# What makes each, and the class of lnrnn that computes it. The first are tried with several D.
+# Functions that make each cell, and the class of lnrnn that computes it. The first ones have several D.
 FIRST = {
     "two Linears": (two_linears, "LSTM"),
     "two Linears with bias": (two_linears_with_bias, "LSTM"),

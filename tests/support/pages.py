@@ -1,18 +1,18 @@
-"""Pages of Markdown as programs: what a page shows is run, block after block, as one who follows it would.
+"""Runs pages of Markdown as programs, block after block, and compares their output.
 
-A block of ```python is run in the page's one namespace. What it prints must be the comments behind its
-print(...), in order, or the ```text block that follows it; else it may print nothing. A block of ```console
-has commands, `$ lnrnn ...`, and below each what it prints, or nothing, where that is not compared. In what is
-printed `...` stands for what is not the same everywhere.
+A block of ```python runs in the page's one namespace. Its output must be the comments after its print(...),
+in order, or the ```text block that follows; otherwise there must be no output. A block of ```console has
+commands, `$ lnrnn ...`, each with its output below, or with none, which is not compared. In an output, `...`
+matches any text.
 
-Comments of HTML say what differs:
+Comments of HTML mark exceptions:
 
     <!-- setup ... -->                    Python that is run there and not shown
     <!-- needs: torch, pandas -->         the next block, and so the rest of the page, is run where these are
     <!-- not run: why -->                 the next block is not run; at the top of a page: none of its blocks
     <!-- tested by: tests/... -->         as before: a test of its own runs it
 
-`python tests/support/pages.py PAGE` runs one in the current folder.
+`python tests/support/pages.py PAGE` runs a page in the current folder.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ MARK = re.compile(r"<!-- (not run|tested by|needs): (.+) -->")
 
 @dataclass
 class Block:
-    """line: the number of its first line. language: "python", "console", "setup", or what the fence says.
-    marks: of the comments above it."""
+    """line: the number of its first line. language: "python", "console", "setup", or that of the fence.
+
+    marks: those of the comments above it.
+    """
 
     language: str
     line: int
@@ -45,51 +47,55 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """All fenced blocks of a page and its hidden setups, in order; directives of Sphinx are none."""
-    found: list[Block] = []
+    """All fenced blocks of a page and its hidden setups, in order, without directives of Sphinx."""
+    result: list[Block] = []
     lines = page.read_text().splitlines()
-    whole: dict[str, str] = {}  # marks at the top, which hold for all blocks
+    whole: dict[str, str] = {}  # marks at the top, for all blocks
     marks: dict[str, str] = {}
     at = 0
     while at < len(lines):
         line = lines[at]
         fence, mark = FENCE.match(line), MARK.fullmatch(line.strip())
         if mark:
-            (marks if found or any(lines[i].startswith("#") for i in range(at)) else whole)[mark[1]] = mark[2]
+            (marks if result or any(lines[i].startswith("#") for i in range(at)) else whole)[mark[1]] = mark[
+                2
+            ]
         elif line.strip() == "<!-- setup":
             end = lines.index("-->", at)
-            found.append(Block("setup", at + 1, "\n".join(lines[at + 1 : end]), whole | marks))
+            result.append(Block("setup", at + 1, "\n".join(lines[at + 1 : end]), whole | marks))
             at = end
         elif fence:
             end = next((i for i in range(at + 1, len(lines)) if lines[i].strip() == fence[1]), None)
             assert end is not None, f"{page}:{at + 1}: a block that does not end"
             language = fence[2].strip()
             if not language.startswith("{"):
-                found.append(Block(language, at + 1, "\n".join(lines[at + 1 : end]), whole | marks))
+                result.append(Block(language, at + 1, "\n".join(lines[at + 1 : end]), whole | marks))
             marks = {}
             at = end
         elif line.strip():
             marks = {}
         at += 1
-    return found
+    return result
 
 
 def commands(block: Block) -> list[tuple[str, str | None]]:
-    """Of a console block: each command, and the output that stands below it, None for none."""
-    found: list[tuple[str, str | None]] = []
+    """A console block: each command, with the output below it, or None."""
+    result: list[tuple[str, str | None]] = []
     for line in block.text.replace("\\\n", "").splitlines():
         if line.startswith("$ "):
-            found.append((line[2:], None))
+            result.append((line[2:], None))
             continue
-        assert found, f"line {block.line}: commands begin with $"
-        command, output = found[-1]
-        found[-1] = command, line if output is None else f"{output}\n{line}"
-    return found
+        assert result, f"line {block.line}: commands begin with $"
+        command, output = result[-1]
+        result[-1] = command, line if output is None else f"{output}\n{line}"
+    return result
 
 
 def run(page: Path) -> str:
-    """Runs a page in the current folder. -> "" or why its rest was left out. Raises what its code does, and
-    AssertionError, naming the line, where something else is printed than the page says."""
+    """Runs a page in the current folder. -> "" or the reason to skip its rest.
+
+    Raises the errors of its code. Raises AssertionError with the line if the output differs.
+    """
     names: dict[str, object] = {"__name__": "__main__"}
     todo = blocks(page)
     for block, after in zip_longest(todo, todo[1:]):
@@ -114,19 +120,19 @@ def run(page: Path) -> str:
 
 
 def fits(got: str, want: str) -> bool:
-    """Whether that was printed; `...` stands for what is not the same everywhere."""
+    """Whether the output is as expected; `...` matches any text."""
     return re.fullmatch(re.escape(want).replace(r"\.\.\.", "(?s:.*)"), got) is not None
 
 
 def command_line(words: list[str]) -> str:
-    """What `lnrnn ...` prints."""
+    """The output of `lnrnn ...`."""
     from lnrnn import cli
 
     assert words[0] == "lnrnn", f"give a reason why {words[0]} is not run: <!-- not run: why -->"
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         try:
             code: object = cli.main(words[1:])
-        except SystemExit as end:  # of --help, --version, and of arguments that it does not have
+        except SystemExit as end:  # for --help, --version and unknown arguments
             code = end.code
     assert code in (0, None), words
     return printed.getvalue().rstrip("\n")

@@ -13,12 +13,12 @@ VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 
 
 def python_of(version: str) -> str | None:
-    """The path of such a Python that runs, of pyenv or on the path. "3.14t": without a global lock."""
+    """The path of this Python, from pyenv or on the path, if it runs. "3.14t": without a global lock."""
     root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     there = sorted((root / "versions").glob(f"{version.rstrip('t')}.*/bin/python"))
-    found = [*map(str, there), *filter(None, [shutil.which(f"python{version}")])]
+    result = [*map(str, there), *filter(None, [shutil.which(f"python{version}")])]
     asked = ["-c", "import sys; print('%d.%d' % sys.version_info[:2] + getattr(sys, 'abiflags', ''))"]
-    for python in reversed(found):
+    for python in reversed(result):
         ran = subprocess.run([python, *asked], capture_output=True, text=True)
         if ran.stdout.strip() == version:
             return python
@@ -26,7 +26,7 @@ def python_of(version: str) -> str | None:
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """Without what would choose another module, compiler or instruction set."""
+    """The environment without variables that choose another module, compiler or instruction set."""
     mine = ("LNRNN_", "OMP_", "CFLAGS", "LDFLAGS", "CC", "PYTHON")
     free = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
     return {**free, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(folder), **more}

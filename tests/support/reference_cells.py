@@ -1,6 +1,4 @@
-"""What the tests of the reference's cells share: every kind of cell, its parameters, and one way to run
-them all.
-"""
+"""Shared by the tests of the reference's cells: every kind of cell, its parameters, and one way to run it."""
 
 from __future__ import annotations
 
@@ -10,13 +8,14 @@ from lnrnn import reference as ref
 
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 
-# Five-point differences with h = 1e-4 err by h^4 / 30 of the fifth derivative (up to 1e8 where a variance
-# over three units is small) and by eps / h ~ 1e-12 of a loss of size ~10. 8e-11 was measured at worst.
+# Five-point differences with h = 1e-4 have two errors. One is h^4 / 30 of the fifth derivative, up to 1e8
+# if a variance over three units is small. The other is eps / h ~ 1e-12 of a loss of size ~10. At most 8e-11
+# was measured.
 DIFFERENCE_TOLERANCE = 1e-9
 
 TWO = "gain_ih bias_ih gain_hh bias_hh"
 
-# name -> cell, options, and the parameters beside the weights and the biases inside the norms
+# name -> cell, options, and the parameters except weights and biases inside the norms
 CELLS = {
     "rnn plain": ("rnn", dict(norm=None), "bias_ih bias_hh"),
     "rnn joint": ("rnn", dict(placement="joint"), "gain bias"),
@@ -47,8 +46,10 @@ LAYER = [name for name in CELLS if name not in PER_STEP + PLAIN]
 
 
 def draw(name, rng, t=5, b=4, i=3, h=4, inner=None):
-    """(values, lengths): x, the initial state and all parameters of a cell as float64 arrays by name; lengths
-    include T, 0 and 1. inner: with biases inside the norms (by default where there is a norm)."""
+    """(values, lengths): x, the initial state and all parameters of a cell as float64 arrays by name.
+
+    lengths include T, 0 and 1. inner: whether there are biases inside the norms (default: with a norm).
+    """
     cell, options, more = CELLS[name]
     n = GATES[cell]
     values = dict(x=rng.standard_normal((t, b, i)), h0=rng.standard_normal((b, h)))
@@ -78,7 +79,7 @@ def forward(name, values, **more):
 
 
 def backward(name, tape, gy, gstate=()):
-    """The gradients by the names of draw: x, h0, c0 and the parameters."""
+    """The gradients by the names of `draw`: x, h0, c0 and the parameters."""
     cell = CELLS[name][0]
     gx, gstate0, grads = getattr(ref, cell + "_backward")(tape, gy, *gstate)
     states = dict(zip(("h0", "c0"), gstate0 if cell == "lstm" else (gstate0,), strict=False))
@@ -87,7 +88,7 @@ def backward(name, tape, gy, gstate=()):
 
 
 def statistics_of(name, rng, steps, h=4):
-    """Statistics as inference takes them: of an RNN (mean, var), of the others by site."""
+    """Statistics for inference: for an RNN (mean, var), else by site."""
     cell = CELLS[name][0]
     widths = dict(ih=GATES[cell] * h, hh=GATES[cell] * h) | (dict(c=h) if cell == "lstm" else {})
     drawn = {
@@ -98,7 +99,7 @@ def statistics_of(name, rng, steps, h=4):
 
 
 def mapped(statistics, f):
-    """f over every array of such statistics."""
+    """f of every array of such statistics."""
     if isinstance(statistics, dict):
         return {site: mapped(s, f) for site, s in statistics.items()}
     return tuple(f(s) for s in statistics)
@@ -111,8 +112,9 @@ def numeric_slope(loss, x, direction, h=1e-4):
 
 
 def assert_gradients(rng, run, back, values):
-    """Compares the gradients with differences along two random directions in the space of all values. Every
-    wrong entry of a gradient changes both.
+    """Compares the gradients with differences along two random directions in the space of all values.
+
+    Every wrong entry of a gradient changes both.
 
     run(values) -> y, state, tape. back(tape, gy, gstate) -> the gradients of all values, by name.
     -> the tape, gradients of y and of the state, and the result of back.

@@ -17,7 +17,7 @@ ROOT = Path(lnrnn.__file__).parents[1]
 
 
 def sequences(rng, lengths, width, null=()):
-    """A column list<fixed_size_list<float, width>> of rows with so many steps; those in `null` are null."""
+    """A column list<fixed_size_list<float, width>> of rows with these lengths; rows in `null` are null."""
     import pyarrow as pa
 
     offsets = np.cumsum([0, *lengths])
@@ -38,7 +38,7 @@ def write(path, rng, lengths, width, *, row_group_size, null=()):
 
 
 def as_written(table, into="last"):
-    """A Scorer's table as `lnrnn score` writes it: a row of results is a list of no fixed size in a file."""
+    """A Scorer's table in the form of `lnrnn score`: a row of results is a list of any size."""
     import pyarrow as pa
 
     place = table.schema.names.index(f"x_{into}")
@@ -49,7 +49,7 @@ def as_written(table, into="last"):
 
 
 def command(*arguments):
-    """`lnrnn` with these arguments, which runs."""
+    """A process of `lnrnn` with these arguments."""
     own = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
         [sys.executable, "-m", "lnrnn", *map(str, arguments)],
@@ -67,7 +67,7 @@ def ended(process, timeout=120):
 
 
 def descendants(pid):
-    """Processes below one, by pid: what each was started with. Linux."""
+    """The processes below one, by pid: their commands. Linux."""
     parents, words = {}, {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -88,7 +88,7 @@ def descendants(pid):
 
 
 def of_the_docs(*headings):
-    """The Python below these headings of docs/scoring.md, "" for what stands before all of them."""
+    """The Python below these headings of docs/scoring.md. "": above the first heading."""
     text = (ROOT / "docs" / "scoring.md").read_text()
     names = ["", *re.findall(r"^##+ (.+)$", text, re.M)]
     parts = dict(zip(names, re.split(r"^##+ .+$", text, flags=re.M), strict=True))

@@ -1,4 +1,4 @@
-"""What the operations of include/lnrnn/simd/simd.h mean in plain NumPy, and numbers to try them with."""
+"""Definitions in NumPy of the operations of include/lnrnn/simd/simd.h, and numbers to test them with."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def bits(x):
 
 
 def assert_bits(got, want):
-    """Equal to the bit, signs of zero and the payloads of NaN included."""
+    """Equal bits, including signs of zero and the payloads of NaN."""
     assert got.dtype == want.dtype
     np.testing.assert_array_equal(bits(got), bits(want))
 
 
 def assert_values(got, want):
-    """Equal to the bit, but that any NaN is as good as any other."""
+    """Equal bits, but any NaN equals any other."""
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
     assert_bits(got[~np.isnan(got)], want[~np.isnan(want)])
 
@@ -64,7 +64,7 @@ def nearest(exact: Fraction, dtype):
     except OverflowError:
         near = dtype(np.inf if exact > 0 else -np.inf)
     candidates = {near, np.nextafter(near, dtype(-np.inf)), np.nextafter(near, dtype(np.inf))}
-    beyond = Fraction(2) ** info.maxexp  # what infinity stands for here
+    beyond = Fraction(2) ** info.maxexp  # stands for infinity
 
     def distance(x):
         value = Fraction(float(x)) if np.isfinite(x) else beyond * (1 if x > 0 else -1)
@@ -77,13 +77,13 @@ def fused(a, b, c):
     """a*b + c in one rounding."""
     plain, dtype = a * b + c, a.dtype.type
     product = np.isfinite(a) & np.isfinite(b)
-    plain = np.where(product & np.isinf(c), c, plain)  # however large a*b is
+    plain = np.where(product & np.isinf(c), c, plain)  # for any size of a*b
     for k in np.flatnonzero(product & np.isfinite(c)):
         exact = Fraction(float(a[k])) * Fraction(float(b[k])) + Fraction(float(c[k]))
         if exact:
             plain[k] = nearest(exact, dtype)
         elif c[k]:
-            plain[k] = 0  # a*b is -c; rounded alone it might not be
+            plain[k] = 0  # a*b is -c, but rounded alone it might differ
     return plain
 
 
@@ -119,12 +119,14 @@ TO = {"bf16": to_bf16, "f16": to_f16}
 
 
 def around_short_floats(rng, kind):
-    """Floats at every number of 16 bits, halfway to the next and one place beside that; numbers that are
-    too large; NaN that keep their payload in bits that are cut off; and any."""
+    """Floats at every number of 16 bits, halfway to the next, and the floats next to those.
+
+    Also numbers that are too large, NaN with a payload only in bits that are cut off, and random ones.
+    """
     h = np.arange(0, 0x7F80 if kind == "bf16" else 0x7C00, dtype=U16)
     at = FROM[kind](h).astype(F64)
     largest = 2.0**128 if kind == "bf16" else 2.0**16
-    half = (at + np.append(at[1:], largest)) / 2  # of the largest: from there on it is infinity
+    half = (at + np.append(at[1:], largest)) / 2  # after the largest: from there on it is infinity
     half = half.astype(F32)
     x = np.concatenate(
         [at.astype(F32), half, np.nextafter(half, F32(0)), np.nextafter(half, F32(np.inf)), special(F32)]

@@ -1,8 +1,7 @@
-"""The vocabulary of include/lnrnn/simd/simd.h as programs, one for each instruction set, whose operations are
-asked for by name.
+"""The vocabulary of include/lnrnn/simd/simd.h as programs, one for each instruction set.
 
-A program and not a library: what reads past an array ends this program and fails its test, not the run of all
-tests; and the same program runs in an emulator.
+They are programs and not libraries, so that reading past an array only ends the program and fails one test.
+The same program also runs in an emulator.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import pytest
 from compilers import GCC_AARCH64, ISAS, QEMU, ROOT, built, emulates_aarch64, native_compiler
 from helpers import available_isas
 
-END = -1  # a place: operands and result end where their pages do
+END = -1  # a place: operands and result end at the end of their pages
 
 BFLOAT16 = ("avx512bf16", "avx512amx", "neonbf16")  # sets that add a unit with no operation of simd.h
 EMULATED = {"emulated-neon": "neon", "emulated-scalar": "scalar"}
@@ -27,8 +26,11 @@ def unit_names() -> list[str]:
 
 
 class Unit:
-    """The operations of one instruction set. `lanes`: of v32, v64, v16 and vi32. `operations`: by name the
-    sizes of the result and of each operand, (bytes, whether that is of one element of n)."""
+    """The operations of one instruction set.
+
+    lanes: of v32, v64, v16 and vi32. operations: by name, the sizes of the result and of each operand,
+    (bytes, whether that is for one element of n).
+    """
 
     def __init__(self, name: str) -> None:
         self.isa, emulator = EMULATED.get(name, name), []
@@ -59,8 +61,10 @@ class Unit:
         self.process.stdout.close()
 
     def run(self, operation: str, *operands: np.ndarray, n: int = 0, place: int = 0, count: int = 1) -> bytes:
-        """Runs an operation `count` times, on consecutive vectors, and gives the bytes of the results.
-        `place`: the bytes between the beginning of its page and each operand and result, or END."""
+        """Runs an operation `count` times, on consecutive vectors, and returns the bytes of the results.
+
+        place: the bytes between the beginning of its page and each operand and result, or END.
+        """
         result, *wanted = (size * n if per_n else size for size, per_n in self.operations[operation])
         sent = [np.ascontiguousarray(operand).tobytes() for operand in operands]
         assert [len(bytes_) for bytes_ in sent] == [count * size for size in wanted], operation
@@ -75,8 +79,10 @@ class Unit:
         return self.process.stdout.read(count * result)
 
     def map(self, operation: str, *operands: np.ndarray, dtype=None) -> np.ndarray:
-        """An operation lane by lane: arrays of one length -> an array of that length, of the first one's
-        dtype unless another is named."""
+        """An operation lane by lane: arrays of one length -> an array of that length.
+
+        The dtype of the result is the first array's, unless another is given.
+        """
         (size, _), *_ = self.operations[operation]
         dtype = np.dtype(dtype or operands[0].dtype)
         lanes, length = size // dtype.itemsize, len(operands[0])

@@ -1,4 +1,4 @@
-"""What the tests of the demos' trained models share: gradients, held to differences of the loss."""
+"""Shared by the tests of the demos' trained models: compares gradients with differences of the loss."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import lnrnn
 
 
 def mild(cell, norm):
-    """That norm, for a model of which differences are taken: where h and c of an LSTM are small their norms
-    bend so much that no difference is the slope, but for a larger eps."""
+    """A norm for a model that is differentiated numerically, with a larger eps.
+
+    If h and c of an LSTM are small, their norms bend so much that no difference is the slope.
+    """
     if cell == "lstm" and norm:
         return (lnrnn.LayerNormSpec if norm == "layer" else lnrnn.BatchNormSpec)(eps=0.1)
     return norm
 
 
 def assert_slopes(model, batch, rel):
-    """The gradients of model.loss_and_gradients(*batch): along a gradient itself the slope is its norm."""
+    """Checks the gradients of model.loss_and_gradients(*batch): along a gradient the slope is its norm."""
     start = {name: value.copy() for name, value in model.parameters().items()}
     _, gradients = model.loss_and_gradients(*batch)
     assert gradients.keys() == start.keys()

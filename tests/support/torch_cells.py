@@ -1,5 +1,4 @@
-"""Cells of other projects written anew in plain torch, as people have them, and the ways in which people have
-them called. Needs torch."""
+"""Cells of other projects, rewritten in plain torch, and the ways in which people call them. Needs torch."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from torch import nn
 
 
 def shaken(module, seed=0):
-    """The module with every parameter drawn anew, so that none is at its default."""
+    """The module with random parameters, so that none is at its default."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, p in module.named_parameters():
@@ -20,7 +19,7 @@ def shaken(module, seed=0):
 
 
 class Bare(nn.Module):
-    """A layer norm with no eps at all, as fastrnns' decomposed one."""
+    """A layer norm without eps, as in fastrnns, decomposed."""
 
     def __init__(self, size):
         super().__init__()
@@ -34,7 +33,7 @@ class Bare(nn.Module):
 
 
 class LayerNormLSTMCell(nn.Module):
-    """As of fastrnns and NeMo."""
+    """As in fastrnns and NeMo."""
 
     def __init__(self, inputs, hidden, norm=nn.LayerNorm):
         super().__init__()
@@ -102,13 +101,13 @@ class CustomLSTM(nn.Module):
 
     def forward(self, x):
         h = c = torch.zeros(x.size(1), self.p2g.in_features)
-        found = []
+        result = []
         for x_t in self.x2g(x):
             i, f, g, o = self.g_norm(x_t + self.p2g(h)).chunk(4, 1)
             c = self.c_norm(f.sigmoid() * c + i.sigmoid() * g.tanh())
             h = o.sigmoid() * c.tanh()
-            found.append(h)
-        return torch.stack(found)
+            result.append(h)
+        return torch.stack(result)
 
 
 class GateGRUCell(nn.Module):
@@ -132,7 +131,7 @@ class GateGRUCell(nn.Module):
 
 
 class HasteGRU(nn.Module):
-    """As haste's LayerNormGRU: its parameters and options."""
+    """The parameters and options of haste's LayerNormGRU."""
 
     def __init__(self, inputs, hidden, batch_first=False, zoneout=0.0):
         super().__init__()
@@ -143,7 +142,7 @@ class HasteGRU(nn.Module):
         self.gamma = nn.Parameter(torch.ones(2, 3 * hidden))
 
     def forward(self, x):
-        h, found = torch.zeros(x.size(1), self.recurrent_kernel.size(0)), []
+        h, result = torch.zeros(x.size(1), self.recurrent_kernel.size(0)), []
         for x_t in x:
             vx = nn.functional.layer_norm(x_t @ self.kernel, self.bias.shape, self.gamma[0]) + self.bias
             vh = (
@@ -154,12 +153,12 @@ class HasteGRU(nn.Module):
             z, r = torch.sigmoid(xz + hz), torch.sigmoid(xr + hr)
             new = z * h + (1 - z) * torch.tanh(xg + r * hg)
             h = self.zoneout * h + (1 - self.zoneout) * new  # as haste in evaluation
-            found.append(h)
-        return torch.stack(found)
+            result.append(h)
+        return torch.stack(result)
 
 
 def fresh(module):
-    """As somebody leaves it who has not trained: gains 1, biases 0."""
+    """A module without training: gains 1, biases 0."""
     for name, p in module.named_parameters():
         if "norm" not in name:
             nn.init.uniform_(p, -0.3, 0.3)
@@ -167,7 +166,7 @@ def fresh(module):
 
 
 class OutCell(LayerNormLSTMCell):
-    """fastrnns' parameters, with c normalised on the way out only, as in Ba et al. 2016."""
+    """fastrnns' parameters, with c normalised only for the output, as in Ba et al. 2016."""
 
     def forward(self, x, h, c):
         gates = self.layernorm_i(x @ self.weight_ih.t()) + self.layernorm_h(h @ self.weight_hh.t())
@@ -264,7 +263,7 @@ class BatchFirst(nn.Module):
 _Forward = namedtuple("_Forward", "cell reverse", defaults=[False])
 
 
-# What makes a module of a kind of cell, by how it is called; 5 inputs, 12 units.
+# The functions that make a module of a kind of cell, by the way to call it; 5 inputs, 12 units.
 WAYS = {
     "cell(x, h, c)": lambda cell: cell(5, 12),
     "cell(x, (h, c))": lambda cell: Pair(cell(5, 12)),

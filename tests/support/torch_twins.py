@@ -1,4 +1,4 @@
-"""Modules of lnrnn.torch of every cell and norm, with parameters drawn anew, and what goes in and out."""
+"""Modules of lnrnn.torch of every cell and norm, with random parameters, and their inputs and outputs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NETWORKS = [(cell, norm) for cell in CELLS for norm in NORMS[cell]]
 
 
 def twin(cell, norm="layer", *, seed=0, steps=0, dtype=None, **options):
-    """A twin with every parameter drawn anew; under batch norm it has seen a batch of that many steps."""
+    """A twin with random parameters. Under batch norm it has seen a batch of that many steps."""
     module = getattr(lnrnn.torch, cell)(I, H, norm=norm, seed=seed, dtype=dtype, **options)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -73,7 +73,7 @@ def weighed(results):
 
 
 def called(call, x, state, lengths, wanted):
-    """y and the last states, and the gradients of x, of the first states and of what is wanted."""
+    """y and the last states, and the gradients of x, of the first states and of the given tensors."""
     x = x.detach().requires_grad_()
     start = [s.detach().requires_grad_() for s in states_of(state)]
     y, end = call(x, tuple(start) if len(start) == 2 else start[0], lengths)

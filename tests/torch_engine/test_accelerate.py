@@ -1,4 +1,4 @@
-"""Modules of torch.nn on lnrnn's kernels: calls, training, which engine, compilers."""
+"""Modules of torch.nn on lnrnn's kernels: calls, training, the engine, compilers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_packed_sequences_are_torchs(name, options, lengths):
         assert_same(got, want)
 
 
-def test_what_torch_refuses_is_refused_in_its_words():
+def test_torchs_refusals_keep_their_messages():
     module, plain = pair("LSTM")
     x = torch.randn(T, B, I)
     wrong = [
@@ -97,7 +97,7 @@ def test_dropout_in_training_is_torchs_to_the_mask(name, options, lengths):
         y, end = each(own, start)
         y = y if lengths is None else y.data
         results.append([y, *flat(end), torch.autograd.grad(y.square().sum(), given)[0]])
-        results[-1].append(torch.rand(3))  # as many numbers were drawn
+        results[-1].append(torch.rand(3))  # equal if as many numbers were drawn
     assert_same(*results, 2e-5)
 
 
@@ -118,7 +118,7 @@ def test_gradients_are_torchs(name, options, packed):
     module, plain = pair(name, **options)
     x = torch.randn(B, T, I) if module.batch_first else torch.randn(T, B, I)
     start = flat(state(module, B))
-    found = []
+    result = []
     for each in (module, plain):
         given, first = x.clone().requires_grad_(), [s.clone().requires_grad_() for s in start]
         inputs = given
@@ -129,8 +129,8 @@ def test_gradients_are_torchs(name, options, packed):
         y, end = each(inputs, tuple(first) if len(first) == 2 else first[0])
         y = y.data if packed else y
         loss = y.square().sum() + sum(s.sin().sum() for s in flat(end))
-        found.append(torch.autograd.grad(loss, [given, *first, *each.parameters()]))
-    for got, want in zip(*found, strict=True):
+        result.append(torch.autograd.grad(loss, [given, *first, *each.parameters()]))
+    for got, want in zip(*result, strict=True):
         assert (got - want).abs().max() < 1e-5 * want.abs().max()
 
 

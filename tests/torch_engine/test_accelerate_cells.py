@@ -45,7 +45,7 @@ SEQUENCES = {
 
 
 def structure(value):
-    """Types all the way down, with the shapes of tensors."""
+    """The same types at every level, with the shapes of tensors."""
     if isinstance(value, torch.Tensor):
         return tuple(value.shape)
     if isinstance(value, dict):
@@ -54,12 +54,12 @@ def structure(value):
 
 
 def ways_to_call(module, x):
-    """Arguments with which a module runs: x alone, None, and its states in some order."""
+    """Arguments with which a module runs: x alone, None, and its states in a usual order."""
     B = x.shape[1]
     a, b, c, d = ((torch.randn(B, H), torch.randn(B, H)) for _ in range(4))
     one = (torch.randn(1, B, H), torch.randn(1, B, H))
     for state in ((), (None,), (a,), (one,), ([a, b],), ([[a, b], [c, d]],)):
-        with suppress(Exception):  # whatever a module raises that is called in another way than its own
+        with suppress(Exception):  # modules raise anything if they are called otherwise than they expect
             module(x, *state)
             yield state
 
@@ -74,7 +74,7 @@ def test_sequences_are_replaced_and_compute_what_they_did(what):
     assert list(module.state_dict()) == keys and [id(p) for p in module.parameters()] == parameters
     assert type(module) is type(plain)
     first, other = (m[0] if isinstance(m, (nn.ModuleList, nn.Sequential)) else m for m in (module, plain))
-    # More steps and sequences than it was tried with.
+    # More steps and sequences than in the probes.
     x = torch.randn(T + 4, B + 1, I)
     calls = list(ways_to_call(other, x))
     assert calls
@@ -98,13 +98,13 @@ def test_sequences_are_replaced_and_compute_what_they_did(what):
 
 
 def test_the_kernels_compute(monkeypatch):
-    """The module's own forward is not run where lnrnn's is."""
+    """lnrnn computes the call, not the module's own forward."""
     module = shaken(Layer(LayerNormLSTMCell(I, H), False))
     accelerate(module)
     want = module(torch.randn(T, B, I))
     monkeypatch.setattr(Layer, "forward", lambda self, x: None)
     assert module(torch.randn(T, B, I)).shape == want.shape
-    assert module(torch.randn(T, B, I).double()) is None  # and it is where lnrnn's is not
+    assert module(torch.randn(T, B, I).double()) is None  # lnrnn does not compute this call
     assert module(x=torch.randn(T, B, I)) is None
     assert module(torch.randn(0, B, I)) is None
     with torch.autocast("cpu", torch.bfloat16):
@@ -144,7 +144,7 @@ def test_weights_that_change_are_seen(what):
                 assert absolute_error(module(x).numpy(), plain(x).numpy()) < SINGLE
 
 
-def test_what_takes_steps_is_left():
+def test_cells_that_take_steps_are_left():
     for what in STEPS:
         module = shaken(nn.ModuleDict({"a": WAYS[what](LayerNormLSTMCell)}))
         report = accelerate(module)
@@ -183,7 +183,7 @@ class Counts(Layer):
 
 
 class Remembers(Layer):
-    """In dicts, lists and sets."""
+    """Also settings in dicts, lists and sets."""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
@@ -211,7 +211,7 @@ def with_a_hook_inside():
 LEFT = {
     "another equation": (
         lambda: Layer(OutCell(I, H), False),
-        "it has fastrnns's parameters, but on random input gives somet",
+        "it has fastrnns's parameters, but returns something else on random input",
     ),
     "an attribute": (
         lambda: Keeps(LayerNormLSTMCell(I, H), False), "its forward writes to last, which lnrnn does not"
@@ -234,7 +234,7 @@ LEFT = {
 
 
 @pytest.mark.parametrize("what", LEFT)
-def test_another_equation_or_what_keeps_something_is_left(what):
+def test_other_equations_and_modules_with_memory_are_left(what):
     make, why = LEFT[what]
     report = accelerate(shaken(nn.ModuleDict({"part": make()})))
     assert not report.replaced
@@ -251,11 +251,11 @@ def test_the_parts_of_another_equation_are_replaced():
     assert absolute_error(module(x).detach().numpy(), plain(x).detach().numpy()) < SINGLE
 
 
-def test_what_does_something_else_in_training_does_so():
+def test_another_forward_in_training_is_kept():
     module = shaken(Drops(Layer(LayerNormLSTMCell(I, H), False)))
     plain = copy.deepcopy(module)
     ((_, what),) = accelerate(module).replaced
-    assert what.endswith("in evaluation; in training its own forward, which then does something else")
+    assert what.endswith("in evaluation; in training its own forward, which then differs")
     x = torch.randn(T, B, I)
     results = []
     for each in (module.train(), plain.train()):
@@ -266,7 +266,7 @@ def test_what_does_something_else_in_training_does_so():
     assert not torch.equal(got, want) and absolute_error(got.detach().numpy(), want.detach().numpy()) < SINGLE
 
 
-def test_containers_of_a_module_are_what_they_were():
+def test_containers_of_a_module_are_restored():
     module = shaken(Remembers(LayerNormLSTMCell(I, H), False))
     module.memory["states"]["c"] = module.records
     for look in (accelerate, lnrnn.from_torch):
@@ -285,7 +285,7 @@ def test_twice_and_shared():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_scripting_says_what_to_do():
+def test_the_error_of_scripting_names_restore():
     module = shaken(nn.Sequential(nn.Identity(), CustomLSTM(I, H, True)))
     report, x = accelerate(module), torch.randn(T, B, I)
     with pytest.raises(RuntimeError, match=r"has replaced: call restore\(\) of its report first"):

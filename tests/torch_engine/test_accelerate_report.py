@@ -1,4 +1,4 @@
-"""lnrnn.torch.accelerate: that a model is what it was, what is left and why, and check."""
+"""lnrnn.torch.accelerate: a model that stays the same, its report, and check."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import lnrnn.torch  # noqa: E402
 from lnrnn.torch import accelerate  # noqa: E402
 from mixed_models import SINGLE, B, H, I, T, Tagger, assert_same, pair  # noqa: E402
 
-# --- it stays what it was -----------------------------------------------------------------------------------
+# --- unchanged ----------------------------------------------------------------------------------------------
 
 
 def test_modules_parameters_and_names_stay():
@@ -85,7 +85,7 @@ def test_state_dicts_go_between_accelerated_and_plain():
     assert absolute_error(served(x.numpy())[0], plain(x)[0].detach().numpy()) < SINGLE
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        lnrnn.from_torch(module)  # a known class: nothing to check
+        lnrnn.from_torch(module)  # of a known class, so it is not run
 
 
 def test_restore():
@@ -104,7 +104,7 @@ def test_restore():
     assert len(accelerate(model).replaced) == 3
 
 
-def test_restore_of_what_was_parametrized_since():
+def test_restore_of_a_module_that_was_parametrized_later():
     model = nn.ModuleList([nn.LSTM(3, 4), nn.LSTM(3, 4), nn.GRU(3, 4)])
     twin, report = copy.deepcopy(model), accelerate(model)
     nn.utils.parametrizations.weight_norm(model[1], "weight_hh_l0")
@@ -117,7 +117,7 @@ def test_restore_of_what_was_parametrized_since():
     assert type(model[1]) is nn.LSTM
 
 
-# --- what is left -------------------------------------------------------------------------------------------
+# --- modules that are left ----------------------------------------------------------------------------------
 
 
 class Own(nn.LSTM):
@@ -162,7 +162,7 @@ LEFT = {
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("why", LEFT)
-def test_what_is_left_is_named(why):
+def test_modules_that_are_left_are_named(why):
     part = LEFT[why]()
     model = nn.ModuleDict({"part": part, "other": nn.GRU(I, H)})
     kind = type(part)
@@ -191,13 +191,13 @@ def test_accelerated_modules_can_be_quantised(inplace):
     model = Tagger(num_layers=2).eval()
     twin = copy.deepcopy(model)
     accelerate(model)
-    kinds, found = {nn.LSTM, nn.GRU, nn.Linear}, []
+    kinds, result = {nn.LSTM, nn.GRU, nn.Linear}, []
     try:
         for each in (twin, model):
-            found.append(torch.ao.quantization.quantize_dynamic(each, kinds, inplace=inplace))
+            result.append(torch.ao.quantization.quantize_dynamic(each, kinds, inplace=inplace))
     except (AttributeError, RuntimeError) as error:
         pytest.skip(f"torch cannot quantise here: {error}")
-    want, got = found
+    want, got = result
     assert type(got.encoder["rnn"]) is type(want.encoder["rnn"]) is torch.ao.nn.quantized.dynamic.LSTM
     assert type(got.stack[0]) is torch.ao.nn.quantized.dynamic.GRU
     words = torch.randint(0, 20, (B, T))
@@ -215,13 +215,13 @@ def test_only_the_exact_class_equals_torchs():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_scripting_says_what_to_do():
+def test_the_error_of_scripting_names_alternatives():
     model = Tagger()
     report = accelerate(model)
     kinds = [type(m) for m in model.modules()]
-    told = r"AcceleratedGRU, .*restore\(\) of its report first; torch.jit.trace can"
+    message = r"AcceleratedGRU of .*restore\(\) of its report first, or use torch.jit.trace"
     other = lnrnn.torch.LSTM(I, H), "lnrnn.torch.LSTM: use torch.jit.trace, or torch.export"
-    for wrong, said in ((nn.Sequential(model.stack[0]), told), other):
+    for wrong, said in ((nn.Sequential(model.stack[0]), message), other):
         with pytest.raises(RuntimeError, match=said):
             torch.jit.script(wrong)
     assert kinds == [type(m) for m in model.modules()]
@@ -266,7 +266,7 @@ def test_bad_models():
 
 
 class Named(nn.Module):
-    """Takes and gives several things, and has a buffer that changes."""
+    """Takes and returns several things, and has a buffer that changes."""
 
     def __init__(self):
         super().__init__()
@@ -282,7 +282,7 @@ class Named(nn.Module):
         return {"y": y, "state": [h, (c,)], "scores": scores, "best": scores.argmax(-1), "n": 3}
 
 
-def test_check_takes_what_a_call_takes():
+def test_check_takes_the_arguments_of_a_call():
     x = torch.randn(T, B, I)
     mask = torch.rand(B, H) < 0.2
     for check in (x, (x,), (x, 2.0), {"x": x, "mask": mask}):
@@ -306,7 +306,7 @@ def test_bad_checks():
     with pytest.raises(RuntimeError, match="input.size"):
         accelerate(model, check=torch.randn(T, B, I + 1))
     assert type(model[0]) is nn.GRU
-    with pytest.raises(ValueError, match="check is for a model that returns tensors"):
+    with pytest.raises(ValueError, match="check must be for a model that returns tensors"):
         accelerate(WithoutOutput(), check=torch.randn(T, B, I))
 
 
@@ -316,7 +316,7 @@ class WithoutOutput(nn.Module):
 
 
 class LooksAtTheClass(nn.Module):
-    """Computes something else where its network is not exactly torch.nn's: only its outputs say so."""
+    """Computes something else unless its network is exactly torch.nn's, which only its outputs show."""
 
     def __init__(self, change):
         super().__init__()

@@ -1,5 +1,7 @@
-"""Modules whose parameters are a known system's and whose forward is another, in ways that ordinary input
-does not show: from_torch refuses them, and accelerate changes nothing of what they compute."""
+"""Modules with the parameters of a known system and another forward, which ordinary input does not show.
+
+from_torch refuses them, and accelerate changes none of their results.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ T, B, I, H = 40, 3, 5, 8  # noqa: E741 - the letters of the shapes in the docume
 
 
 def inputs(deceit):
-    """x that shows what the module does, and its states."""
+    """x that shows the other forward, and states."""
     x = 20 * torch.randn(T, B, I)
     x[3] = 0
     x[5] *= 1e-5
@@ -32,11 +34,11 @@ def inputs(deceit):
 
 
 def computed(module, x, *state):
-    """What it gives, and the gradients of x, the states and the parameters; None as zero."""
+    """Its results, and the gradients of x, the states and the parameters; None as zero."""
     torch.manual_seed(1)
     x, states = x.clone().requires_grad_(), [s.clone().requires_grad_() for s in (state[0] if state else ())]
-    found = module(x, *([tuple(states)] if state else []))
-    outputs = [found] if isinstance(found, torch.Tensor) else [found[0], *found[1]]
+    result = module(x, *([tuple(states)] if state else []))
+    outputs = [result] if isinstance(result, torch.Tensor) else [result[0], *result[1]]
     given = [x, *states, *module.parameters()]
     grads = [None] * len(given)
     if outputs[0].requires_grad:
@@ -68,16 +70,16 @@ def test_other_outputs_are_refused_and_the_probe_is_named(deceit, drawn):
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("deceit", GRADIENTS)
-def test_other_gradients_stay_what_they_are(deceit, training):
+def test_other_gradients_stay(deceit, training):
     module = shaken(deceiver(deceit, I, H)).train(training)
     plain = copy.deepcopy(module)
-    lnrnn.from_torch(module)  # it is for inference
+    lnrnn.from_torch(module)  # for inference
     report = accelerate(module)
     ((_, what),) = report.replaced
-    assert ", without gradients; where they are wanted its own forward" in what
+    assert ", without gradients; if they are needed its own forward" in what
     given = inputs(deceit)
     assert_same(computed(module, *given), computed(plain, *given))
-    with torch.no_grad():  # where the kernels compute
+    with torch.no_grad():  # so the kernels compute
         got, want = module(*given), plain(*given)
         got, want = (v if isinstance(v, torch.Tensor) else v[0] for v in (got, want))
         assert not torch.equal(got, want) and (got - want).abs().max() < 1e-5
@@ -109,7 +111,7 @@ COPIED = "in a dict", "a buffer in place", "a part's rate", "slots"
         *((d, way) for d in COPIED for way in ("deepcopy", "pickle")),
     ],
 )
-def test_what_is_changed_later_is_heeded(deceit, way):
+def test_later_changes_are_noticed(deceit, way):
     module = shaken(deceiver(deceit, I, H)).train()
     plain = copy.deepcopy(module)
     ((_, what),) = accelerate(module).replaced
@@ -119,7 +121,7 @@ def test_what_is_changed_later_is_heeded(deceit, way):
     first = computed(module, x)
     assert_same(first, computed(plain, x))
     assert not torch.equal(first[0][0], computed(plain, x)[0][0])  # the kernels computed it
-    if deceit == "a buffer in place":  # the same numbers again change nothing
+    if deceit == "a buffer in place":  # writing the same numbers changes nothing
         module.mask.add_(0)
         assert torch.equal(module(x), first[0][0])
     module.change(), plain.change()
@@ -140,7 +142,7 @@ def test_parts_in_training_count_where_training_is_another():
     module.change()
     plain = copy.deepcopy(module)
     ((_, what),) = accelerate(module).replaced
-    assert what.endswith("in evaluation; in training its own forward, which then does something else")
+    assert what.endswith("in evaluation; in training its own forward, which then differs")
     x = torch.randn(T, B, I)
     for each in (module, plain):
         each.eval()

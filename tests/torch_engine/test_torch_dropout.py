@@ -34,7 +34,7 @@ from torch_twins import (  # noqa: E402
     weighed,
 )  # fmt: skip
 
-# What torch itself warns of while it traces.
+# Warnings of torch itself in tracing.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -130,18 +130,18 @@ def test_a_stack_of_single_layers_to_the_bit(rng, cell, norm, options):
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("cell", CELLS)
 def test_the_masks_are_those_of_torchs_modules(cell, options, engine):
-    """Without a norm, and with torch.nn's weights, the same results under the same seed."""
+    """Without a norm and with torch.nn's weights, the results are the same with the same seed."""
     kwargs = {"dropout": RATE, **options}
     theirs = getattr(torch.nn, cell)(I, H, **kwargs)
     ours = getattr(lnrnn.torch, cell)(I, H, norm=None, engine=engine, **kwargs)
-    served = lnrnn.from_torch(theirs.eval())  # without the bias that torch.nn has twice
+    served = lnrnn.from_torch(theirs.eval())  # without torch.nn's second bias
     ours.load_state_dict({name: torch.tensor(value) for name, value in served.state_dict().items()})
-    x, found = as_given(ours, torch.randn(T, B, I)), []
+    x, result = as_given(ours, torch.randn(T, B, I)), []
     for module in (ours.train(), theirs.train()):
         torch.manual_seed(4)
         with torch.no_grad():
-            found.append(module(x))
-    compare(*found, 1e-5)
+            result.append(module(x))
+    compare(*result, 1e-5)
 
 
 @pytest.mark.parametrize("engine", [None, "torch"])
@@ -182,15 +182,15 @@ def test_one_sequence_and_nothing():
         for shape in ((0, T, I), (B, 0, I)):
             y, h = module(torch.randn(shape, requires_grad=True))
             assert y.shape == (*shape[:2], H) and h.shape == (2, shape[0], H)
-            if engine is None:  # of no steps, the plain engine's y depends on nothing
+            if engine is None:  # without steps, the plain engine's y depends on no input
                 y.sum().backward()
                 assert all(not p.grad.any() for p in module.parameters())
 
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_the_argument(cell):
-    made = getattr(lnrnn.torch, cell)
-    module = made(I, H, 2, dropout=RATE)
+    cls = getattr(lnrnn.torch, cell)
+    module = cls(I, H, 2, dropout=RATE)
     assert module.dropout == RATE and f"dropout={RATE}" in repr(module)
     for other in (copy.deepcopy(module), copy.copy(module), pickle.loads(pickle.dumps(module))):
         assert other.dropout == RATE
@@ -200,7 +200,7 @@ def test_the_argument(cell):
     assert torch.load(file, weights_only=False).dropout == RATE
     module.dropout = 0
     assert module.dropout == 0 and "dropout" not in repr(module)
-    assert "dropout" not in repr(made(I, H)) and made(I, H).dropout == 0
+    assert "dropout" not in repr(cls(I, H)) and cls(I, H).dropout == 0
 
 
 @pytest.mark.parametrize("bad", [1, -0.1, 1.5, float("nan"), float("inf"), True, "0.5", None, [0.1, 0.2]])
@@ -215,9 +215,9 @@ def test_bad_values(bad):
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_one_layer_has_nothing_to_drop(cell):
-    with pytest.warns(UserWarning, match=r"dropout=0.5 has no effect with num_layers=1") as found:
+    with pytest.warns(UserWarning, match=r"dropout=0.5 has no effect with num_layers=1") as result:
         module = getattr(lnrnn.torch, cell)(I, H, dropout=0.5)
-    assert found[0].filename == __file__
+    assert result[0].filename == __file__
     before = torch.get_rng_state()
     x = torch.ones(T, B, I)
     y = module(x)
@@ -231,20 +231,20 @@ def test_one_layer_has_nothing_to_drop(cell):
 
 
 def test_monte_carlo_without_gradients():
-    """In training without a tape: the same results, whatever was packed before."""
+    """In training without a tape: the same results, with any packed weights from before."""
     module = dropping("LSTM", num_layers=2)
-    x, found = torch.randn(T, B, I), []
+    x, result = torch.randn(T, B, I), []
     with torch.no_grad():
         want = module.eval()(x)
         for _ in range(2):
             torch.manual_seed(8)
-            found.append(module.train()(x))
+            result.append(module.train()(x))
             compare(module.eval()(x), want, 1e-30)
     torch.manual_seed(8)
-    found.append(module.train()(x))
-    assert not torch.equal(found[0][0], want[0])
-    compare(found[0], found[1], 1e-30)
-    compare(found[0], found[2], 1e-30)
+    result.append(module.train()(x))
+    assert not torch.equal(result[0][0], want[0])
+    compare(result[0], result[1], 1e-30)
+    compare(result[0], result[2], 1e-30)
 
 
 @pytest.mark.parametrize(
@@ -257,15 +257,15 @@ def test_compile(cell, norm, options):
     other = copy.deepcopy(module)
     compiled = torch.compile(other, fullgraph=True, backend="aot_eager")
     for rate, training in ((RATE, True), (0.25, True), (0.25, False), (0.0, True)):
-        found = []
+        result = []
         for of, call in ((module, module), (other, compiled)):
             of.train(training or bool(of.sides)).dropout = rate
             x = as_given(module, torch.ones(T, B, I).cumsum(0)).requires_grad_()
             torch.manual_seed(7)
             y, end = call(x)
             wanted = [x, *of.parameters()]
-            found.append([y, *states_of(end), *torch.autograd.grad(weighed([y]), wanted), *of.buffers()])
-        assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+            result.append([y, *states_of(end), *torch.autograd.grad(weighed([y]), wanted), *of.buffers()])
+        assert all(torch.equal(a, b) for a, b in zip(*result, strict=True))
 
 
 def test_export():

@@ -1,4 +1,4 @@
-"""lnrnn.torch on the C engine: the bits of lnrnn's classes forward, the plain engine's gradients back."""
+"""lnrnn.torch on the C engine: forward the bits of lnrnn's classes, back the plain engine's gradients."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def test_forward_has_the_bits_of_lnrnns_classes(rng, cell, norm, options):
             want = served(x, h0, lengths)
             with torch.no_grad():
                 assert module.engine == "lnrnn"
-                found = [module(x, h0, lengths)]
-            if trains:  # with gradients: other code, the same bits
-                found.append(module(x, h0, lengths))
-                assert found[1][0].requires_grad
-            for y, end in found:
+                result = [module(x, h0, lengths)]
+            if trains:  # with gradients another code computes the same bits
+                result.append(module(x, h0, lengths))
+                assert result[1][0].requires_grad
+            for y, end in result:
                 assert y.is_contiguous() and y.dtype == torch.float32
                 np.testing.assert_array_equal(y.detach(), want[0])
                 for got, of in zip(states_of(end), states_of(want[1]), strict=True):
@@ -64,9 +64,11 @@ def test_forward_has_the_bits_of_lnrnns_classes(rng, cell, norm, options):
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize(("cell", "norm"), NETWORKS, ids=str)
 def test_gradients_are_the_plain_engines(rng, cell, norm, options):
-    """Those of float64, which both engines approximate, to 2e-5 of the largest of each tensor; where a
-    network magnifies roundings (norms of small rows, batch norm of near values), to twice what torch's
-    float32 is off."""
+    """Compares both engines with float64, to 2e-5 of the largest number of each tensor.
+
+    If a network magnifies rounding (norms of small rows, batch norm of near values), the limit is twice the
+    error of torch's float32.
+    """
     batch = 128 if norm == "batch" else B
     module, plain = twin(cell, norm, **options), twin(cell, norm, engine="torch", **options)
     exact = twin(cell, norm, dtype=torch.float64, engine="torch", **options)
@@ -87,7 +89,7 @@ def test_gradients_are_the_plain_engines(rng, cell, norm, options):
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_only_what_is_wanted(rng, cell):
+def test_gradients_of_some_arguments_only(rng, cell):
     """Frozen parameters, x without a gradient, only the state used, only y used."""
     module = twin(cell, num_layers=2)
     x = torch.randn(T, B, I)
@@ -110,7 +112,7 @@ def test_only_what_is_wanted(rng, cell):
     (by_y,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
     (by_end,) = torch.autograd.grad(states_of(end)[-1].sum(), x, retain_graph=True)
     (both,) = torch.autograd.grad([y.sum(), states_of(end)[-1].sum()], x)
-    # The two may cancel: rounding goes with the larger of them.
+    # The two may cancel, so the error is relative to the larger of them.
     assert float((by_y + by_end - both).abs().max()) < 1e-6 * float(by_y.abs().max() + 1)
     assert float(by_end.abs().max()) > 0
 
@@ -126,8 +128,8 @@ def test_backward_twice_over_one_graph():
         y.sum().backward()
 
 
-def test_what_was_changed_in_place_is_noticed():
-    """As torch's own functions do: what backward reads must be as it was."""
+def test_changes_in_place_are_noticed():
+    """As in torch's own functions, tensors that backward reads must not be changed."""
     module = twin("LSTM")
     x = torch.randn(T, B, I)
     for change in (lambda y: x.add_(1), lambda y: module.weight_hh_l0.add_(1), lambda y: y.relu_()):
@@ -164,7 +166,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_changed_weight_is_seen_by_the_next_call(change):
-    """However it was changed, and whether or not gradients are wanted."""
+    """After any kind of change, with and without gradients."""
     for name in ("weight_hh_l0", "weight_ih_l1"):
         module = twin("LSTM", num_layers=2)
         x = torch.randn(T, B, I)
@@ -190,11 +192,11 @@ def test_a_changed_vector_or_statistic_is_seen_by_the_next_call():
             assert not torch.equal(before, after), name
             np.testing.assert_array_equal(after, lnrnn.from_torch(module)(x)[0])
         module.count_l0[3:] = 0
-        found = []
+        result = []
         for module.overrun in ("last", "mean", "batch", "last"):
-            found.append(module(x)[0])
-            np.testing.assert_array_equal(found[-1], lnrnn.from_torch(module)(x)[0])
-        assert torch.equal(found[0], found[3]) and not torch.equal(found[0], found[1])
+            result.append(module(x)[0])
+            np.testing.assert_array_equal(result[-1], lnrnn.from_torch(module)(x)[0])
+        assert torch.equal(result[0], result[3]) and not torch.equal(result[0], result[1])
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -219,7 +221,7 @@ def test_sizes(cell, steps, batch):
 
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_memory_of_every_kind(batch_first):
-    """Strides, an expanded batch, a storage offset that no vector is aligned to: the bits of a plain copy."""
+    """Strides, an expanded batch and an unaligned storage offset give the bits of a plain copy."""
     module = twin("LSTM", num_layers=2, batch_first=batch_first)
     base = torch.randn(2 * T, 2 * B, 2 * I + 1)
     cases = [
@@ -241,18 +243,18 @@ def test_memory_of_every_kind(batch_first):
 
 @pytest.mark.parametrize("batch", [1, 11])
 def test_bits_do_not_depend_on_where_weights_lie(batch):
-    """A weight at a multiple of 64 bytes is read as it stands by the backward pass; another one is packed."""
+    """The backward pass reads a weight at a multiple of 64 bytes in place, and packs others."""
     module = lnrnn.torch.LSTM(128, 64, seed=3)
-    x, found = torch.randn(3, batch, 128, generator=torch.Generator().manual_seed(5)), []
+    x, result = torch.randn(3, batch, 128, generator=torch.Generator().manual_seed(5)), []
     for skip in (0, 1):
         for p in (module.weight_ih_l0, module.weight_hh_l0):
-            room = torch.empty(p.numel() + 17)
-            start = -room.data_ptr() % 64 // 4 + skip
-            p.data = room[start : start + p.numel()].view(p.shape).copy_(p.data)
+            memory = torch.empty(p.numel() + 17)
+            start = -memory.data_ptr() % 64 // 4 + skip
+            p.data = memory[start : start + p.numel()].view(p.shape).copy_(p.data)
             assert (p.data_ptr() % 64 == 0) == (skip == 0)
         given = x.clone().requires_grad_()
-        found.append(torch.autograd.grad(module(given)[0].square().sum(), [given, *module.parameters()]))
-    for one, other in zip(*found, strict=True):
+        result.append(torch.autograd.grad(module(given)[0].square().sum(), [given, *module.parameters()]))
+    for one, other in zip(*result, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -270,7 +272,7 @@ def test_bad_numbers_stay_in_their_sequence():
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_no_more_threads_than_torch_may_use(threads):
-    """Results do not depend on them; how many there are shows in what a call inside sees."""
+    """Results do not depend on the number of threads, which a call inside shows."""
     from lnrnn.torch import operator
 
     before = torch.get_num_threads(), lnrnn.get_num_threads()

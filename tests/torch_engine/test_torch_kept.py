@@ -1,5 +1,4 @@
-"""What the engine keeps from one call to another, by what keys: packed networks for inference, and of a graph
-what its backward call would make again."""
+"""Data that the engine keeps between calls: packed networks for inference, and backward's data of a graph."""
 
 from __future__ import annotations
 
@@ -19,15 +18,15 @@ from torch_twins import CELLS, LENGTHS, B, Batch, I, Layer, T, twin  # noqa: E40
 
 
 def served(module, x):
-    """In evaluation, and what a network made anew of the module gives."""
+    """In evaluation, against the results of a new network from the module."""
     with torch.no_grad():
         return module.eval()(x)[0].numpy(), lnrnn.from_torch(module)(x)[0]
 
 
 def test_statistics_of_another_number_of_steps_are_seen_by_the_next_call():
-    """No parameter changes, and no statistic keeps its shape."""
+    """Parameters stay, and statistics get another shape."""
     module, fewer = twin("LSTM", Batch(), steps=3), twin("LSTM", Batch(), steps=2)
-    x, found = torch.randn(2, B, I), []
+    x, result = torch.randn(2, B, I), []
     for change in (
         lambda: None,
         lambda: module.train()(torch.randn(T, B, I)),
@@ -36,20 +35,20 @@ def test_statistics_of_another_number_of_steps_are_seen_by_the_next_call():
         change()
         got, want = served(module, x)
         np.testing.assert_array_equal(got, want)
-        found.append(got)
-    assert not any(np.array_equal(a, b) for a, b in itertools.pairwise(found))
+        result.append(got)
+    assert not any(np.array_equal(a, b) for a, b in itertools.pairwise(result))
 
 
 def test_modules_of_other_equations_with_the_same_parameters():
     one, other = twin("GRU"), twin("GRU", Layer(eps=0.5))
     for name, p in one.named_parameters():
         setattr(other, name, p)
-    x, found = torch.randn(T, B, I), []
+    x, result = torch.randn(T, B, I), []
     for module in (one, other, one):
         got, want = served(module, x)
         np.testing.assert_array_equal(got, want)
-        found.append(got)
-    assert not np.array_equal(*found[:2])
+        result.append(got)
+    assert not np.array_equal(*result[:2])
 
 
 def slopes(module, y):
@@ -59,7 +58,7 @@ def slopes(module, y):
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("norm", ["layer", "batch"])
 def test_gradients_of_graphs_that_live_at_the_same_time(cell, norm):
-    """Of two modules, two inputs and other lengths, all of the same shapes: their tapes look alike."""
+    """Of two modules, two inputs and other lengths, all with the same shapes: their tapes look alike."""
     one, other = (twin(cell, norm, seed=seed, num_layers=2).train() for seed in (0, 1))
     a, b = torch.randn(2, T, B, I)
     calls = [(one, a, None), (other, a, None), (one, b, LENGTHS)]
@@ -81,15 +80,15 @@ def test_nothing_is_kept_of_graphs_that_are_gone():
 
 
 def test_tapes_are_as_wide_as_the_instruction_set_makes_them():
-    """In one process, and of one architecture."""
-    rnn, found = lnrnn.LSTM(I, 5, norm="layer", num_layers=2, seed=0), set()
-    made = rnn.stream()._snapshot.architecture
+    """In one process, with one architecture."""
+    rnn, result = lnrnn.LSTM(I, 5, norm="layer", num_layers=2, seed=0), set()
+    arch = rnn.stream()._snapshot.architecture
     for name in available_isas():
         with using_isa(name):
-            widths = functional.tape_widths(made)
+            widths = functional.tape_widths(arch)
             assert widths == tuple(layer.tape_width for layer in rnn.stream()._snapshot.layers())
             x = np.zeros((T, B, I), np.float32)
-            *_, saved = functional.forward(made, list(rnn.parameters().values()), x, [], None)
+            *_, saved = functional.forward(arch, list(rnn.parameters().values()), x, [], None)
             assert [tape.size for tape in saved[1:]] == [width * T * B for width in widths]
-            found.add(widths)
-    assert len(found) > 1 or len(available_isas()) == 1
+            result.add(widths)
+    assert len(result) > 1 or len(available_isas()) == 1

@@ -1,4 +1,4 @@
-"""lnrnn.torch's modules as torch.nn's: which engine serves, autocast, packed sequences, copies, buffers."""
+"""lnrnn.torch's modules as torch.nn's: the engine, autocast, packed sequences, copies, buffers."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_which_engine():
 def test_an_engine_that_is_insisted_on():
     module = twin("GRU", engine="lnrnn").double()
     assert module.engine == "lnrnn"
-    told = r"engine='lnrnn' cannot serve .*torch.float64 on cpu, not of torch.float32"
-    with pytest.raises(ValueError, match=told):
+    message = r"engine='lnrnn' cannot serve .*torch.float64 on cpu, not of torch.float32"
+    with pytest.raises(ValueError, match=message):
         module(torch.randn(T, B, I).double())
     module.float()
     module(torch.randn(T, B, I))
@@ -81,7 +81,7 @@ def test_both_engines_agree_in_training_with_batch_norm(cell):
 
 
 def test_buffers_stay_the_same_tensors():
-    """As torch.nn.BatchNorm's: what holds them, as DistributedDataParallel does, sees them change."""
+    """As in torch.nn.BatchNorm, other holders of the buffers, as DistributedDataParallel, see the change."""
     module = twin("GRU", Batch(T)).train()
     held = dict(module.named_buffers())
     versions = {name: b._version for name, b in held.items()}
@@ -124,7 +124,7 @@ def test_autocast_computes_in_float32(cell):
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("cell", CELLS)
 def test_packed_sequences(cell, batch_first, engine):
-    """As torch.nn's: with the parameters of torch.nn's own module, sorted and not."""
+    """As in torch.nn, with its module's parameters, sorted and not."""
     module = twin(cell, None, num_layers=2, bidirectional=True, batch_first=batch_first, engine=engine)
     known = getattr(torch.nn, cell)(I, H, 2, bidirectional=True, batch_first=batch_first)
     known.load_state_dict(module.state_dict())

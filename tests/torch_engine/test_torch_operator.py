@@ -1,4 +1,4 @@
-"""The operators of lnrnn.torch as torch sees them: opcheck, torch.compile, torch.export, torch.func."""
+"""The operators of lnrnn.torch in torch: opcheck, torch.compile, torch.export, torch.func."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 import lnrnn.torch  # noqa: E402
 from torch_twins import B, Batch, I, Layer, T, twin  # noqa: E402
 
-# What torch itself warns of while it traces.
+# Warnings of torch itself in tracing.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -46,7 +46,7 @@ def first_of(end):
 
 
 def trained(module, call, x, **options):
-    """What comes out, and all gradients, also of a call that is not the module's own."""
+    """The results and all gradients, also of another call than the module's."""
     module.zero_grad()
     x = x.detach().requires_grad_()
     y, end = call(x, **options)
@@ -66,16 +66,16 @@ def trains_alike(module, other, x, lengths=None):
 
 
 def call_of(module, x, start, lengths):
-    """The arguments of torch.ops.lnrnn.run, as the module gives them, found where it does."""
+    """The arguments of torch.ops.lnrnn.run from the module, noted in its call."""
     from lnrnn.torch import operator
 
-    found = []
-    before, operator.run = operator.run, lambda *given: (found.append(given), before(*given))[1]
+    result = []
+    before, operator.run = operator.run, lambda *given: (result.append(given), before(*given))[1]
     try:
         module(x, start if len(start) != 1 else start[0], lengths)
     finally:
         operator.run = before
-    return found[0]
+    return result[0]
 
 
 @each_network
@@ -90,15 +90,13 @@ def test_opcheck_of_run(cell, options, grad):
     )
     for lengths in (None, LENGTHS)[1 - grad :]:
         network, x, given, *rest = call_of(module, x, start, lengths)
-        given = [
-            h.detach().requires_grad_(grad) for h in given
-        ]  # leaves, of which opcheck reads the gradients
+        given = [h.detach().requires_grad_(grad) for h in given]  # leaves: opcheck reads their gradients
         torch.library.opcheck(torch.ops.lnrnn.run.default, (network, x, given, *rest))
 
 
 @pytest.mark.parametrize(("cell", "options"), NETWORKS[::3], ids=str)
-def test_opcheck_of_what_run_calls(cell, options):
-    """A tape has room that is never written: test_aot_dispatch_dynamic would compare it."""
+def test_opcheck_of_the_inner_operators(cell, options):
+    """A tape has memory that is never written, which test_aot_dispatch_dynamic would compare."""
     module = getattr(lnrnn.torch, cell)(I, 16, **options)
     x = fresh(module).detach()
     network, x, start, lengths, parameters, statistics, *_ = call_of(
@@ -139,7 +137,7 @@ def test_compile_without_graph_breaks(cell, options):
 
 
 def test_compiled_to_code():
-    """By inductor, the default."""
+    """With inductor, the default."""
     module = twin("LSTM", num_layers=2)
     compiled = torch.compile(copy.deepcopy(module), fullgraph=True)
     x = fresh(module)
@@ -190,11 +188,9 @@ def test_export_for_any_sizes():
 
 def test_buffers_that_grow_are_refused_where_they_cannot():
     module = twin("GRU", "batch").train()
-    with pytest.raises(
-        ValueError, match=r"max_steps=None cannot be trained under .*torch.export.*max_steps=\.\.\."
-    ):
+    with pytest.raises(ValueError, match=r"max_steps must be given .*torch.export.*max_steps=\.\.\."):
         torch.export.export(module, (fresh(module).detach(),), strict=False)
-    with pytest.raises(Exception, match="max_steps=None cannot be trained|Observed exception"):  # older torch
+    with pytest.raises(Exception, match="max_steps must be given|Observed exception"):  # older torch
         torch.compile(module, fullgraph=True, backend="eager")(fresh(module))
     module(fresh(module))
     x = fresh(module).detach()
@@ -203,9 +199,9 @@ def test_buffers_that_grow_are_refused_where_they_cannot():
         assert torch.equal(torch.compile(module, fullgraph=True, backend="eager")(x)[0], want)
 
 
-# --- torch.func, and what is refused ------------------------------------------------------------------------
+# --- torch.func, and refusals -------------------------------------------------------------------------------
 
-REFUSED = "lnrnn's engine has no {}: .*engine='torch'"
+REFUSED = "lnrnn's engine has no {}; .*engine='torch'"
 
 
 def scalar(module, parameters, x):
@@ -262,7 +258,7 @@ REFUSALS = {
 @pytest.mark.filterwarnings(
     "ignore:There is a performance drop because we have not yet implemented.*:UserWarning"
 )
-def test_what_is_refused_the_plain_engine_does(what, call):
+def test_the_plain_engine_serves_refused_calls(what, call):
     module = twin("LSTM")
     x = fresh(module)
     with pytest.raises(RuntimeError, match=REFUSED.format(what)):
@@ -270,28 +266,28 @@ def test_what_is_refused_the_plain_engine_does(what, call):
     module.engine = "torch"
     assert torch.isfinite(call(module, x)).all()
     module.engine = None
-    with torch.no_grad():  # nothing of the refused call is left
+    with torch.no_grad():  # the refused call has no effect
         assert torch.equal(module(x)[0], twin("LSTM")(x)[0])
 
 
-@pytest.mark.filterwarnings("ignore")  # the tracer warns of what looks at shapes
+@pytest.mark.filterwarnings("ignore")  # the tracer warns of code that reads shapes
 @pytest.mark.parametrize("training", [False, True])
 def test_trace(training):
-    """With lnrnn's operator in it, for any number of steps and sequences, and with its derivative."""
+    """The trace contains lnrnn's operator and its derivative, and runs any number of steps and sequences."""
     module = twin("LSTM", num_layers=2, bidirectional=True).train(training)
     traced = torch.jit.trace(module, (torch.randn(T, B, I),))
     file = io.BytesIO()
     torch.jit.save(traced, file)
     for call in (traced, torch.jit.load(io.BytesIO(file.getvalue()))):
-        x, found = torch.randn(T + 3, B + 1, I, requires_grad=True), []
+        x, result = torch.randn(T + 3, B + 1, I, requires_grad=True), []
         for each in (call, module):
             y, (h, c) = each(x)
-            found.append([y, h, c, torch.autograd.grad(y.square().sum(), x)[0]])
-        assert all(map(torch.equal, *found))
+            result.append([y, h, c, torch.autograd.grad(y.square().sum(), x)[0]])
+        assert all(map(torch.equal, *result))
 
 
 def penalty(module, x, times, lengths=None):
-    """The gradients of x, the states and the parameters of a penalty on gradients, `times` - 1 times over."""
+    """The gradients of x, the states and the parameters of a penalty on gradients, `times` - 1 times."""
     n = module.num_layers * module.num_directions
     shape = module._states, n, x.shape[1], module.hidden_size
     start = [s.clone().requires_grad_() for s in torch.linspace(-1, 1, math.prod(shape)).reshape(shape)]
@@ -299,9 +295,9 @@ def penalty(module, x, times, lengths=None):
     inputs = [x, *start, *module.parameters()]
     loss = y.square().sum() + (end[-1] if isinstance(end, tuple) else end).sin().sum()
     for k in range(times):
-        found = torch.autograd.grad(loss, inputs, create_graph=k + 1 < times)
-        loss = sum(g.square().sum() for g in found)
-    return found
+        result = torch.autograd.grad(loss, inputs, create_graph=k + 1 < times)
+        loss = sum(g.square().sum() for g in result)
+    return result
 
 
 def penalty_of_torch_func(module, x):
@@ -328,12 +324,12 @@ DERIVATIVES = {
 @pytest.mark.parametrize("what", DERIVATIVES)
 def test_other_derivatives_are_the_plain_engines(what):
     cell, options, derivatives = DERIVATIVES[what]
-    module, found = twin(cell, **options), []
+    module, result = twin(cell, **options), []
     x = fresh(module)
     for engine in ("lnrnn", "torch"):
         module.engine = engine
-        found.append(derivatives(module, x))
-    for got, want in zip(*found, strict=True):
+        result.append(derivatives(module, x))
+    for got, want in zip(*result, strict=True):
         assert got.shape == want.shape
         assert (got - want).abs().max() <= (1e-5 if "once" in what else 1e-4) * want.abs().max()
 

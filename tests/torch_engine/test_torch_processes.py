@@ -15,7 +15,7 @@ forks = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")
 
 
 class Encoded(torch.utils.data.Dataset):
-    """What a module makes of each item, which a worker computes."""
+    """The outputs of a module for each item, computed by a worker."""
 
     def __init__(self, module, items):
         self.module, self.items = module, items
@@ -29,11 +29,11 @@ class Encoded(torch.utils.data.Dataset):
 
 
 @forks
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of fork beside threads
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of fork in a process with threads
 def test_workers_of_a_data_loader():
     module, items = twin("LSTM", num_layers=2), torch.randn(6, T, B, I)
     with torch.no_grad():
-        want = torch.stack([module(x)[0] for x in items])  # packed here, before the fork
+        want = torch.stack([module(x)[0] for x in items])  # packs the weights before the fork
     loader = torch.utils.data.DataLoader(
         Encoded(module, items), batch_size=3, num_workers=2, multiprocessing_context="fork", timeout=120
     )

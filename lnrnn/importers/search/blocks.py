@@ -1,8 +1,8 @@
-"""Which parts of a module's parameters do what, from the gradients of its outputs: exact zeros say what a
-part cannot reach, equal gradients say what is added to the same place.
+"""The roles of a module's parameters, from the gradients of its outputs.
 
-A piece is what belongs to one gate: H rows of a matrix that x or h is multiplied by, or H numbers. Gates are
-numbered here by the order in which their matrices for x stand; which gate is which is for later.
+A gradient of exactly zero shows that a part cannot reach an output. Equal gradients show that two parts are
+added up. A piece belongs to one gate: H rows of a matrix for x or h, or H numbers. Gates have numbers in the
+order of their matrices for x; which gate is which is decided later.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ import numpy as np
 from ..weights import Array
 from .runs import BATCH, Runs, Unsuitable
 
-STEPS, MANY = 2, 12  # of MANY sequences one at least gets past each relu
+STEPS, MANY = 2, 12  # with MANY sequences, at least one passes each relu
 
 
 @dataclass(frozen=True)
 class Piece:
-    """name, index: of the parameter, and of the matrix in it. rows: which belong to it. columns: those of a
-    matrix, None for a vector. transposed: whether the parameter has them the other way round. plus: what the
-    forward adds to a gain."""
+    """The part of a parameter that belongs to one gate.
+
+    name, index: the parameter, and the matrix in it. rows: of the piece. columns: of a matrix, None for a
+    vector. transposed: whether the parameter has rows and columns exchanged. plus: the constant that the
+    forward adds to a gain.
+    """
 
     name: str
     index: int
@@ -34,8 +37,8 @@ class Piece:
     def of(self, values: Mapping[str, Array]) -> Array:
         """(H, columns) or (H,)"""
         if self.columns is None:
-            found = values[self.name].reshape(-1)[_slice(self.rows)]
-            return found + self.plus if self.plus else found
+            result = values[self.name].reshape(-1)[_slice(self.rows)]
+            return result + self.plus if self.plus else result
         matrix = _matrices(values[self.name])[self.index]
         block: Array = (matrix.T if self.transposed else matrix)[_slice(self.rows), _slice(self.columns)]
         return block
@@ -54,7 +57,11 @@ def _matrices(p: Array) -> Array:
 
 @dataclass(frozen=True)
 class Vector:
-    """A parameter, or a row of one, of one or more pieces. dead: what has no effect while it is zero."""
+    """A parameter, or a row of one, of one or more pieces.
+
+    x, h: the gates whose matrices have no effect while the vector is zero. vectors: other pieces without
+    effect then.
+    """
 
     pieces: tuple[Piece, ...]
     x: frozenset[int]
@@ -69,7 +76,7 @@ class Matrix:
     rows: int
     x: range | None
     h: range | None
-    transposed: bool | None  # None: a square one, which does not say
+    transposed: bool | None  # None: unknown, for a square one
 
     def pieces(self, columns: range, H: int, transposed: bool, interleaved: bool) -> list[Piece]:
         return [Piece(self.name, self.index, rows, columns, bool(transposed))
@@ -77,7 +84,7 @@ class Matrix:
 
 
 def gate_rows(n: int, H: int, interleaved: bool) -> list[range]:
-    """The rows of each of n gates: H in a row, or every n-th."""
+    """The rows of each of n gates: H consecutive ones, or every n-th."""
     return [range(k, n * H, n) if interleaved and n > 1 else range(k * H, (k + 1) * H) for k in range(n)]
 
 
@@ -86,34 +93,38 @@ def largest(*arrays: Array) -> float:
 
 
 def draw(runs: Runs, rng: np.random.Generator, scale: float = 1.5) -> dict[str, Array]:
-    """Parameters at random: what a matrix gives is of the order of scale, vectors have either sign and no
-    small number. Single numbers stay what they are."""
-    found = {}
+    """Random parameters. Products are of the order of scale; vectors have both signs and no small numbers.
+
+    Single numbers keep their values.
+    """
+    result = {}
     for name, p in runs.parameters.items():
         shape = tuple(p.shape)
         if p.numel() <= 1 or not p.is_floating_point():
-            found[name] = p.detach().numpy().copy()
+            result[name] = p.detach().numpy().copy()
         elif name not in runs.matrices:
-            found[name] = rng.uniform(0.4, 1.2, shape) * rng.choice((-1.0, 1.0), shape)
+            result[name] = rng.uniform(0.4, 1.2, shape) * rng.choice((-1.0, 1.0), shape)
         else:
             fan = min(max(shape[-2:]), runs.D + runs.H)
-            found[name] = rng.standard_normal(shape) * scale / np.sqrt(fan)
-    return found
+            result[name] = rng.standard_normal(shape) * scale / np.sqrt(fan)
+    return result
 
 
 # --- matrices -----------------------------------------------------------------------------------------------
 
 
 def find_matrices(runs: Runs, rng: np.random.Generator) -> list[Matrix]:
-    """Each matrix, with its columns for x and for h, whichever way round it is: where x has one feature
-    alone, all but one of x's columns have no gradient."""
+    """Each matrix, with its columns for x and for h, transposed or not.
+
+    If only one feature of x is not zero, all but one of x's columns have no gradient.
+    """
     D, H = runs.D, runs.H
     x = rng.standard_normal((STEPS, MANY, D))
     _, usual = runs.gradients(x)
     x[..., 1:] = 0
     _, one = runs.gradients(x)
-    _, first = runs.gradients(x[:1])  # h is 0: the columns that it is multiplied by have no effect
-    found = []
+    _, first = runs.gradients(x[:1])  # h is 0, so its columns have no effect
+    result = []
     for name, p in runs.parameters.items():
         if name not in runs.matrices or not usual[name].any():
             continue
@@ -124,15 +135,14 @@ def find_matrices(runs: Runs, rng: np.random.Generator) -> list[Matrix]:
             if not ways:
                 raise Unsuitable(f"{name} {tuple(p.shape)} fits no cell of {D} inputs and {H} units")
             way, (of_x, of_h, rows) = next(iter(ways.items()))
-            found.append(Matrix(name, index, rows, of_x, of_h, way if len(ways) == 1 else None))
-    return found
+            result.append(Matrix(name, index, rows, of_x, of_h, way if len(ways) == 1 else None))
+    return result
 
 
 def _columns(
     grads: tuple[Array, ...], transposed: bool, D: int, H: int
 ) -> tuple[range | None, range | None, int] | None:
-    """-> the columns for x, those for h, and the number of rows; None if the matrix, this way round, has
-    neither."""
+    """-> the columns for x, those for h, and the number of rows; None if it has neither."""
     usual, one, first = (g.T if transposed else g for g in grads)
     rows, columns = usual.shape
     if rows % H or columns not in (D, H, D + H):
@@ -141,7 +151,7 @@ def _columns(
     alive, still, at_once = ((np.abs(g) > tiny).any(0) for g in (usual, one, first))
     for begin in sorted({0, columns - D}) if columns != H or D == H else ():
         of_x = range(begin, begin + D)
-        if D == 1:  # there is no column but x's first: those of h have no effect at the first step
+        if D == 1:  # x has one column: those of h have no effect at the first step
             fits = columns == 1 or (at_once[begin] and not np.delete(at_once, begin).any())
         else:
             fits = alive[list(of_x)].all() and not still[list(of_x)[1:]].any()
@@ -151,8 +161,11 @@ def _columns(
 
 
 def layouts(runs: Runs, matrices: list[Matrix], rng: np.random.Generator) -> tuple[bool, ...]:
-    """Whether the gates may lie side by side in each unit: what one of them does at the first step, where the
-    state is 0, is nothing in an LSTM and in most GRUs, and where the zeros of its gradients lie shows it."""
+    """Whether the gates may be interleaved, unit by unit.
+
+    At the first step, where the state is 0, one gate has no effect in an LSTM and in most GRUs. The zeros of
+    its gradients show where it stands.
+    """
     H, wide = runs.H, [m for m in matrices if m.rows > runs.H]
     if not wide:
         return (False,)
@@ -177,8 +190,11 @@ def layouts(runs: Runs, matrices: list[Matrix], rng: np.random.Generator) -> tup
 
 @dataclass(frozen=True)
 class Parts:
-    """The pieces by gate: x[k] and h[k]. The vectors, and which pieces are added where x[k]'s products are:
-    at[k]. dead: the gates without effect at the first step, where the state is 0."""
+    """The pieces by gate, x[k] and h[k], and the vectors.
+
+    at[k]: the pieces that are added where x[k]'s products are. first: the gates without effect at the first
+    step, where the state is 0.
+    """
 
     x: tuple[Piece, ...]
     h: tuple[Piece, ...]
@@ -190,7 +206,7 @@ class Parts:
 def pieces_of(
     runs: Runs, matrices: list[Matrix], square: bool, interleaved: bool
 ) -> tuple[list[Piece], list[Piece]]:
-    """The pieces for x and for h, each in the order of the parameters. square: whether square matrices are
+    """The pieces for x and for h, in the order of the parameters. square: whether square matrices are
     transposed."""
     x: list[Piece] = []
     h: list[Piece] = []
@@ -222,13 +238,13 @@ def find_parts(
             each.append(tuple(Piece(name, 0, range(r.start + start, r.stop + start, r.step)) for r in rows))
     every = [piece for pieces in each for piece in pieces]
 
-    def dead(of: Sequence[Piece], grads: Mapping[str, Array]) -> frozenset[int]:
+    def without_effect(of: Sequence[Piece], grads: Mapping[str, Array]) -> frozenset[int]:
         return frozenset(k for k, p in enumerate(of) if not p.of(grads).any())
 
     vectors = []
     for pieces in each:
         name = pieces[0].name
-        for plus in (0.0, 1.0):  # a gain that counts from 0, or from 1
+        for plus in (0.0, 1.0):  # a gain may be the parameter, or 1 plus the parameter
             without = values[name].copy()
             for p in pieces:
                 p.of({name: without})[...] = -plus
@@ -236,13 +252,13 @@ def find_parts(
             _, grads = runs.gradients(x)
             runs.set({name: values[name]})
             others = [p for p in every if p not in pieces]
-            killed = frozenset(others[k] for k in dead(others, grads))
-            found = dead(x_pieces, grads), dead(h_pieces, grads), killed
-            if any(found):
+            lost = frozenset(others[k] for k in without_effect(others, grads))
+            result = without_effect(x_pieces, grads), without_effect(h_pieces, grads), lost
+            if any(result):
                 break
-        plus *= any(found)
-        vectors.append(Vector(tuple(replace(p, plus=plus) for p in pieces), *found))
-    # What the first step alone says: the gradient of a product, which is that of all that is added to it.
+        plus *= any(result)
+        vectors.append(Vector(tuple(replace(p, plus=plus) for p in pieces), *result))
+    # The first step alone shows the gradient of a product, which is that of all that is added to it.
     _, grads = runs.gradients(x[:1, :BATCH], last=True)
     by_gate = [p.of(grads) @ x[0, 0] / (x[0, 0] @ x[0, 0]) for p in x_pieces]
     size = largest(*by_gate)
@@ -257,11 +273,13 @@ def find_parts(
 def aligned(
     runs: Runs, x_pieces: list[Piece], h_pieces: list[Piece], rng: np.random.Generator
 ) -> tuple[Piece, ...]:
-    """The pieces for h in the order of those for x. Where both are added, the gradients of both products are
-    the same; elsewhere the order of the parameters is kept."""
+    """The pieces for h in the order of those for x.
+
+    Where both products are added, their gradients are equal. Elsewhere the order of the parameters is kept.
+    """
     if {p.name for p in x_pieces} == {p.name for p in h_pieces} or len({p.name for p in h_pieces}) == 1:
         return tuple(h_pieces)
-    x = rng.standard_normal((2, BATCH, runs.D))  # the second orthogonal to the first, which tells them apart
+    x = rng.standard_normal((2, BATCH, runs.D))  # make the second orthogonal to the first, to separate them
     if runs.D > 1:
         x[1] -= np.sum(x[1] * x[0], -1, keepdims=True) / np.sum(x[0] ** 2, -1, keepdims=True) * x[0]
     else:
@@ -273,10 +291,10 @@ def aligned(
     for_x = [p.of(grads) @ seen / (seen @ seen) for p in x_pieces]
     for_h = [p.of(grads) @ h / (h @ h) for p in h_pieces]
     size, free = largest(*for_x), list(range(len(h_pieces)))
-    found = []
+    result = []
     same = [[k for k in free if largest(for_h[k] - g) <= 1e-9 * size] for g in for_x]
     taken = {ks[0] for ks in same if len(ks) == 1}
     left = [k for k in free if k not in taken]
     for ks in same:
-        found.append(ks[0] if len(ks) == 1 else left.pop(0) if left else -1)
-    return tuple(h_pieces[k] for k in found) if sorted(found) == free else tuple(h_pieces)
+        result.append(ks[0] if len(ks) == 1 else left.pop(0) if left else -1)
+    return tuple(h_pieces[k] for k in result) if sorted(result) == free else tuple(h_pieces)

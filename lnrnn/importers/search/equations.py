@@ -1,5 +1,7 @@
-"""Cells of lnrnn that a module might be, with their parameters put together from its pieces, and how far each
-is from its outputs. The equations are the reference's."""
+"""The cells of lnrnn, with parameters from a module's pieces, and their distance from its outputs.
+
+The equations are the reference's.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,16 @@ from ..weights import Array, Weights
 from .blocks import Parts, Piece, largest
 from .runs import Limit
 
-Roles = Mapping[str, Mapping[int, Sequence[Piece]]]  # lnrnn's name of a parameter -> gate -> what is there
+Roles = Mapping[str, Mapping[int, Sequence[Piece]]]  # lnrnn's name of a parameter -> gate -> its pieces
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One draw of the parameters. x_, h_ (T, B, gates, H): the products, of x and of the outputs before each
-    step. y (T, B, H): the module's outputs."""
+class Sample:
+    """Random parameters, and the module's outputs with them.
+
+    x_, h_ (T, B, gates, H): the products with x and with the outputs before each step. y (T, B, H): the
+    module's outputs.
+    """
 
     values: Mapping[str, Array]
     x_: Array
@@ -32,20 +37,23 @@ class Trial:
     y: Array
 
 
-def trial(parts: Parts, values: Mapping[str, Array], x: Array, y: Array) -> Trial:
+def sample(parts: Parts, values: Mapping[str, Array], x: Array, y: Array) -> Sample:
     before = np.concatenate([np.zeros_like(y[:1]), y[:-1]])
 
     def products(pieces: Sequence[Piece], a: Array) -> Array:
-        rows = a.reshape(-1, a.shape[-1])  # of one product each: of three axes NumPy's is slow
+        rows = a.reshape(-1, a.shape[-1])  # one product each: with three axes NumPy is slow
         return np.stack([(rows @ p.of(values).T).reshape(*a.shape[:2], -1) for p in pieces], 2)
 
-    return Trial(values, products(parts.x, x), products(parts.h, before), y)
+    return Sample(values, products(parts.x, x), products(parts.h, before), y)
 
 
 @dataclass(frozen=True)
 class Equation:
-    """A cell. order: the module's gates in lnrnn's order. flipped: whether its update gate says how much of h
-    is new. offsets: what the forward adds to each gate, in lnrnn's order."""
+    """A cell of lnrnn.
+
+    order: the module's gates in lnrnn's order. flipped: whether its update gate multiplies the new state, not
+    h. offsets: constants that the forward adds to each gate, in lnrnn's order.
+    """
 
     cell: Cell
     norm: LayerNormSpec | None
@@ -57,7 +65,7 @@ class Equation:
 
     def vectors(self, values: Mapping[str, Array], H: int) -> dict[str, Array]:
         """lnrnn's gains and biases, without suffix."""
-        found = {}
+        result = {}
         for name in vectors(self.cell, H, self.norm, True):
             gates = (0,) if name.endswith("_c") else self.order
             blocks = np.full((len(gates), H), float(name.startswith("gain")))
@@ -67,45 +75,47 @@ class Equation:
                     blocks[at] = np.sum(pieces, 0)
                 if self.flipped and at == 1 and not name.startswith("inner"):
                     blocks[at] *= -1
-            found[name] = blocks.reshape(-1)
+            result[name] = blocks.reshape(-1)
         if self.offsets:
-            found["bias" if "bias" in found else "bias_ih"] += np.repeat(self.offsets, H)
-        return found
+            result["bias" if "bias" in result else "bias_ih"] += np.repeat(self.offsets, H)
+        return result
 
     def weights(self, parts: Parts, values: Mapping[str, Array]) -> Weights:
         """lnrnn's parameters."""
         sides = {"weight_ih": parts.x, "weight_hh": parts.h}
-        found = {}
+        result = {}
         for name, pieces in sides.items():
             blocks = [pieces[gate].of(values) for gate in self.order]
             if self.flipped and self.norm is None:
                 blocks[1] = -blocks[1]
-            found[name] = np.concatenate(blocks)
-        found |= self.vectors(values, len(parts.x[0].rows))
-        bias = any(v.any() for name, v in found.items() if name.startswith("bias"))
+            result[name] = np.concatenate(blocks)
+        result |= self.vectors(values, len(parts.x[0].rows))
+        bias = any(v.any() for name, v in result.items() if name.startswith("bias"))
         if not bias:
-            found = {name: v for name, v in found.items() if not name.startswith("bias")}
-        return Weights(self.cell.name, self.norm, bias, found, self.nonlinearity)
+            result = {name: v for name, v in result.items() if not name.startswith("bias")}
+        return Weights(self.cell.name, self.norm, bias, result, self.nonlinearity)
 
-    def outputs(self, trial: Trial, steps: int, rows: slice = slice(None)) -> Array:
-        """y (steps, B, H), each step with the module's own outputs before it."""
-        norms, x_, h_ = self._products(trial, steps, rows)
+    def outputs(self, sample: Sample, steps: int, rows: slice = slice(None)) -> Array:
+        """y (steps, B, H); before each step h is the module's own output."""
+        norms, x_, h_ = self._products(sample, steps, rows)
         step, _, options = self._step()
-        state = (np.zeros_like(trial.y[0, rows]),) * self.cell.states
-        found = []
+        state = (np.zeros_like(sample.y[0, rows]),) * self.cell.states
+        result = []
         for t in range(steps):
             state, _ = step(options, x_[t], h_[t], state, norms.forward)
-            found.append(state[0])
-            state = (trial.y[t, rows], *state[1:])
-        return np.array(found)
+            result.append(state[0])
+            state = (sample.y[t, rows], *state[1:])
+        return np.array(result)
 
-    def lstm_distances(self, trial: Trial, steps: int, orders: Array) -> Array:
-        """The largest difference from the module's outputs of the first sequence, had the gates each of these
-        orders (n, 4): what enters them is the same but for its order."""
-        norms, x_, h_ = self._products(trial, steps, slice(0, 1))
+    def lstm_distances(self, sample: Sample, steps: int, orders: Array) -> Array:
+        """The largest difference from the first sequence's outputs, for each order (n, 4) of the gates.
+
+        The inputs of the gates are the same in each order, so they are computed once.
+        """
+        norms, x_, h_ = self._products(sample, steps, slice(0, 1))
         _, _, options = self._step()
-        B, H, n = 1, trial.y.shape[-1], len(orders)
-        found, c = np.zeros(n), np.zeros((n * B, H))
+        B, H, n = 1, sample.y.shape[-1], len(orders)
+        result, c = np.zeros(n), np.zeros((n * B, H))
         for t in range(steps):
             a = sum_of_sides(options, x_[t], h_[t], norms.forward).reshape(B, 4, H)[:, orders]
             a = a.swapaxes(0, 1).reshape(n * B, 4 * H)
@@ -113,17 +123,17 @@ class Equation:
             (h, c), _ = lstm_step(
                 joint, a, np.zeros(1), (c, c), lambda side, v: norms.forward("c", v) if side == "c" else v
             )
-            found = np.maximum(found, np.abs(h.reshape(n, B, H) - trial.y[t, :1]).max((1, 2)))
-        return found
+            result = np.maximum(result, np.abs(h.reshape(n, B, H) - sample.y[t, :1]).max((1, 2)))
+        return result
 
-    def _products(self, trial: Trial, steps: int, rows: slice) -> tuple[Norms, Array, Array]:
-        """The cell's norms, and x_ and h_ (steps, B, gates * H) as its step takes them."""
-        p = self.vectors(trial.values, trial.y.shape[-1])
+    def _products(self, sample: Sample, steps: int, rows: slice) -> tuple[Norms, Array, Array]:
+        """The cell's norms, and x_ and h_ (steps, B, gates * H) for its step."""
+        p = self.vectors(sample.values, sample.y.shape[-1])
         if self.cell.gates == 1 and self.norm is None:
             p = {"bias": p["bias_ih"] + p["bias_hh"]}
         kind, eps = (None, 0.0) if self.norm is None else ("layer", self.norm.eps)
         norms = Norms(self._step()[1], kind, eps, p, {})
-        x_, h_ = (a[:steps, rows][:, :, list(self.order)] for a in (trial.x_, trial.h_))
+        x_, h_ = (a[:steps, rows][:, :, list(self.order)] for a in (sample.x_, sample.h_))
         if self.flipped and self.norm is None:
             x_[:, :, 1] *= -1
             h_[:, :, 1] *= -1
@@ -147,14 +157,18 @@ class Equation:
         return gru_step, GRU_SITES["all" if norm and norm.span else placement], options
 
 
-def distance(equation: Equation, trials: Sequence[Trial], steps: int | None = None) -> float:
+def distance(equation: Equation, samples: Sequence[Sample], steps: int | None = None) -> float:
     """The largest difference from the module's outputs."""
-    return max(largest(equation.outputs(t, steps or len(t.y)) - t.y[:steps]) for t in trials)
+    return max(largest(equation.outputs(t, steps or len(t.y)) - t.y[:steps]) for t in samples)
 
 
-def fitted(equation: Equation, trials: Sequence[Trial], good: float, limit: Limit) -> tuple[Equation, float]:
-    """The equation with the offsets and the eps that bring it nearest to the module's outputs, by least
-    squares over the first sequence, and its distance."""
+def fitted(
+    equation: Equation, samples: Sequence[Sample], good: float, limit: Limit
+) -> tuple[Equation, float]:
+    """The equation with the offsets and the eps that bring it nearest to the outputs, and its distance.
+
+    Least squares (Levenberg-Marquardt) over the first sequence.
+    """
     G, free = equation.cell.gates, equation.norm is not None
     rows = slice(0, 1)
 
@@ -165,7 +179,7 @@ def fitted(equation: Equation, trials: Sequence[Trial], good: float, limit: Limi
     def residual(p: Array) -> Array:
         limit.look()
         e = at(p)
-        return np.concatenate([(e.outputs(t, len(t.y), rows) - t.y[:, rows]).ravel() for t in trials])
+        return np.concatenate([(e.outputs(t, len(t.y), rows) - t.y[:, rows]).ravel() for t in samples])
 
     p = np.array([*(equation.offsets or [0.0] * G), equation.norm.eps if equation.norm else 0.0])
     r = residual(p)
@@ -181,7 +195,7 @@ def fitted(equation: Equation, trials: Sequence[Trial], good: float, limit: Limi
             move = np.linalg.solve(J.T @ J + damping * np.eye(J.shape[1]), -J.T @ r) / scale
             tried = p.copy()
             tried[: G + free] += move
-            tried[G] = max(tried[G], 1e-30)  # 0 divides by 0 where h is 0
+            tried[G] = max(tried[G], 1e-30)  # with h = 0, eps = 0 would divide by 0
             new = residual(tried)
             if new @ new < r @ r:
                 p, r, damping = tried, new, max(damping / 30, 1e-12)
@@ -189,5 +203,5 @@ def fitted(equation: Equation, trials: Sequence[Trial], good: float, limit: Limi
             damping *= 10
         else:
             break
-    found = at(p)
-    return found, distance(found, trials)
+    result = at(p)
+    return result, distance(result, samples)

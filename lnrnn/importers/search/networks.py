@@ -1,5 +1,4 @@
-"""Networks of somebody's own cells: the module itself if it is one layer, or its parts, each a cell, stacked
-or in two directions."""
+"""Networks of custom cells: a module that is one layer, or its parts, stacked or in two directions."""
 
 from __future__ import annotations
 
@@ -15,17 +14,17 @@ from ..checking import checked, known
 from ..probes import one_thread
 from ..torch_weights import convert_torch
 from ..weights import Converted, Weights, network
-from . import NEAR, Wanted, search
+from . import NEAR, Criteria, search
 from .runs import OutOfTime, Unsuitable, batch_axis_first
 
 Convert = Callable[..., Converted]
-Part = Callable[[Any], Weights]  # a part of the module, or of a copy of it -> its parameters
-NAME = "the found cell"
+Part = Callable[[Any], Weights]  # (a part of the module, or of a copy of it) -> its parameters
+NAME = "the cell of the search"
 
 
 @dataclass(frozen=True)
 class Network:
-    """paths: of the parts of a module. parts: what each is. arranged: layer by layer, the parts of each."""
+    """paths: of the parts of a module. parts: their conversions. arranged: each layer's parts."""
 
     paths: tuple[str, ...]
     parts: tuple[Part, ...]
@@ -35,14 +34,16 @@ class Network:
 
     def converted(self, module: Any, **options: Any) -> Converted:
         if options:
-            raise ValueError("what was found has its own norm")
-        found = [part(module.get_submodule(path)) for path, part in zip(self.paths, self.parts, strict=True)]
-        layers = [[found[k] for k in layer] for layer in self.arranged]
+            raise ValueError("norm must be None, because the search has decided it")
+        weights = [
+            part(module.get_submodule(path)) for path, part in zip(self.paths, self.parts, strict=True)
+        ]
+        layers = [[weights[k] for k in layer] for layer in self.arranged]
         return network(layers, self.batch_first, NAME)
 
 
-def _turned(module: Any, convert: Convert) -> tuple[Any, Convert]:
-    """A cell that takes its state first as one that takes x first, for the check, and its conversion."""
+def _with_state_last(module: Any, convert: Convert) -> tuple[Any, Convert]:
+    """Wraps a cell that takes its state first, and its conversion, for the check."""
     nn: Any = sys.modules["torch"].nn
 
     class StateLast(nn.Module):  # type: ignore[misc]
@@ -53,11 +54,11 @@ def _turned(module: Any, convert: Convert) -> tuple[Any, Convert]:
         def forward(self, x: Any, *state: Any) -> Any:
             return self.inner(*state, x)
 
-    return StateLast(), lambda turned, **options: convert(turned.inner, **options)
+    return StateLast(), lambda wrapper, **options: convert(wrapper.inner, **options)
 
 
 def searchable(source: Any) -> bool:
-    """Whether it is a module whose class does not say what it computes."""
+    """Whether it is a module of a class whose equation is not known."""
     kind: Any = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", ())
     return isinstance(source, kind) and not known(source) and not hasattr(source, "lnrnn_arguments")
 
@@ -71,36 +72,38 @@ def from_search(
     batch_first: bool | None,
     check: Any,
 ) -> Model:
-    """The model of a module whose names are of no known cell, or the refusal, with what the search adds."""
+    """The model of a module with unknown names. Raises the refusal, extended, if none fits."""
     inner = {v for part in module.modules() if isinstance(v := getattr(part, "eps", None), float)}
     spec = norm if isinstance(norm, LayerNormSpec) else None
     given = spec.eps if spec else eps
     tried = (*sorted(inner), 1e-5) if given is None else (given,)
-    wanted = Wanted(spec, norm == "layer", tried, nonlinearity)
+    wanted = Criteria(spec, norm == "layer", tried, nonlinearity)
     reasons: list[str] = []
-    # Gradients are needed, and the time of one thread is the search's.
+    # The search needs gradients, and measures the time of one thread.
     with sys.modules["torch"].inference_mode(False), one_thread():
-        for made in _networks(module, wanted):
-            if isinstance(made, Unsuitable):
-                reasons += [str(made)] * bool(str(made))
+        for network in _networks(module, wanted):
+            if isinstance(network, Unsuitable):
+                reasons += [str(network)] * bool(str(network))
                 continue
-            made = made if batch_first is None else replace(made, batch_first=batch_first)
+            network = network if batch_first is None else replace(network, batch_first=batch_first)
             how = check
-            if len(made.paths) > 1 and (check is None or check is False):
-                how = True  # that says which arrangement it is
-            subject, convert = (module, made.converted) if made.usual else _turned(module, made.converted)
+            if len(network.paths) > 1 and (check is None or check is False):
+                how = True  # the check decides between arrangements
+            tested, convert = module, network.converted
+            if not network.usual:
+                tested, convert = _with_state_last(module, network.converted)
             try:
-                model = checked(subject, convert, how, batch_first)
+                model = checked(tested, convert, how, batch_first)
             except ValueError as error:
                 reasons.append(str(error))
                 continue
             if spec is None:
-                _say(module, model)
+                _warn(module, model)
             return model
     raise ValueError(f"{refusal}; {_failure(wanted, reasons)}") from None
 
 
-def _say(module: Any, model: Model) -> None:
+def _warn(module: Any, model: Model) -> None:
     cell = f"lnrnn.{type(model).__name__}({model.input_size}, {model.hidden_size}, norm={model.norm})"
     silence = "" if model.norm is None else "; giving this norm= silences the warning"
     name = type(module).__name__
@@ -110,30 +113,29 @@ def _say(module: Any, model: Model) -> None:
     )  # fmt: skip
 
 
-def _failure(wanted: Wanted, reasons: list[str]) -> str:
-    """Why nothing was found, the nearest equation, and how to set parameters by hand, with the norm of the
-    nearest if it is near."""
-    found = f"its equation was not found by running it either: {'; '.join(dict.fromkeys(reasons[:2]))}"
+def _failure(wanted: Criteria, reasons: list[str]) -> str:
+    """The reasons, the nearest equation, and how to set parameters by hand, with the nearest norm if near."""
+    text = f"running it did not find its equation either: {'; '.join(dict.fromkeys(reasons[:2]))}"
     e = wanted.nearest
     name, norm = e.cell.name if e else "LSTM", "..."
     if e is not None:
         spec = e.norm and replace(e.norm, eps=float(f"{e.norm.eps:.2g}"))
         off = f"{wanted.distance:.2g} off on random parameters"
-        found += f"; the nearest is lnrnn.{name} with norm={spec}, {off}"
+        text += f"; the nearest is lnrnn.{name} with norm={spec}, {off}"
         norm = f"{spec}" if wanted.distance <= NEAR else norm
     return (
-        f"{found}. By hand: model = lnrnn.{name}(input_size, hidden_size, norm={norm}); "
+        f"{text}. By hand: model = lnrnn.{name}(input_size, hidden_size, norm={norm}); "
         "model.weight_ih_l0 = ...; and so on for all of model.parameters(), with the gates in lnrnn's order; "
         "docs/which_cell.md has the equations"
     )
 
 
-def _networks(module: Any, wanted: Wanted) -> Iterator[Network | Unsuitable]:
+def _networks(module: Any, wanted: Criteria) -> Iterator[Network | Unsuitable]:
     """The module as one layer; then its parts, level by level, in each arrangement of layers and
     directions."""
     try:
-        found = search(module, wanted)
-        yield Network(("",), (found.weights,), ((0,),), bool(found.way.batch_first), found.way.usual)
+        match = search(module, wanted)
+        yield Network(("",), (match.weights,), ((0,),), bool(match.way.batch_first), match.way.usual)
     except OutOfTime as reason:
         yield reason
         return
@@ -155,23 +157,23 @@ def _networks(module: Any, wanted: Wanted) -> Iterator[Network | Unsuitable]:
         return
 
 
-def _parts(modules: dict[str, Any], wanted: Wanted) -> tuple[Part, ...]:
-    """What each is; those of one class and with the same shapes are the same, or the check will say so."""
-    found: dict[Any, Part] = {}
+def _parts(modules: dict[str, Any], wanted: Criteria) -> tuple[Part, ...]:
+    """The conversion of each part. Parts of one class and shape share it; the check refuses other parts."""
+    by_kind: dict[Any, Part] = {}
     missing, taken = False, []
     kinds = [(type(m), *((name, p.shape) for name, p in m.named_parameters())) for m in modules.values()]
     for kind, (path, module) in zip(kinds, modules.items(), strict=True):
         try:
-            if kind not in found:
-                found[kind] = _own if known(module) else search(module, wanted).weights
+            if kind not in by_kind:
+                by_kind[kind] = _own if known(module) else search(module, wanted).weights
             taken.append(f"model.{path}")
         except OutOfTime:
             raise
         except Unsuitable:
             missing = True
     if missing:
-        raise Unsuitable(taken and f"what a part of it computes was found: give {' or '.join(taken)}" or "")
-    return tuple(found[kind] for kind in kinds)
+        raise Unsuitable(f"lnrnn knows a part of it: give {' or '.join(taken)}" if taken else "")
+    return tuple(by_kind[kind] for kind in kinds)
 
 
 def _own(part: Any) -> Weights:
@@ -182,7 +184,7 @@ def _own(part: Any) -> Weights:
 
 
 def _levels(module: Any) -> Iterator[list[str]]:
-    """Paths of parts that have all of the module's parameters among them: its children, theirs, and so on."""
+    """Lists of paths of parts that together have all parameters: its children, their children, and so on."""
     paths = [""]
     while True:
         below = []
@@ -198,8 +200,7 @@ def _levels(module: Any) -> Iterator[list[str]]:
 
 
 def _arrangements(n: int) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """n parts as layers and directions: one above the other, pairs next to each other, or first all that read
-    forward."""
+    """n parts as layers and directions: one after another, in pairs, or first all forward ones."""
     yield tuple((k,) for k in range(n))
     if n % 2 == 0:
         pairs = tuple((k, k + 1) for k in range(0, n, 2))

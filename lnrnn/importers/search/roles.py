@@ -1,5 +1,7 @@
-"""Which parameters of lnrnn a module's gains and biases may be: few of the ways are left by what has no
-effect while one of them is zero."""
+"""The parameters of lnrnn that a module's gains and biases may be.
+
+Few choices remain after looking at the pieces that have no effect while one of them is zero.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from ...rnn.specs import PLACEMENTS, CellNorm, LayerNormSpec, Placement, Span
 from .blocks import Parts, Piece, Vector
 
 Option = tuple[str, tuple[int, ...]]  # lnrnn's name of a parameter, and the gates of the pieces
-MOST = 600  # ways for one placement of the norms
+MOST = 600  # choices for one placement of the norms
 
 
 def placements(cell: Cell, parts: Parts) -> Iterator[LayerNormSpec | None]:
-    """Where norms may stand: by what the gains reach, or anywhere if there are none."""
+    """The possible placements of norms: where the gains reach, or anywhere if there are none."""
     gains = [v for v in parts.vectors if is_gain(cell, v)]
     if not gains:
         yield None
@@ -34,8 +36,11 @@ def placements(cell: Cell, parts: Parts) -> Iterator[LayerNormSpec | None]:
 
 
 def is_cell_gain(cell: Cell, v: Vector) -> bool:
-    """A gain of c's norm: without it i, f and g reach nothing. Where one norm is over all gates their
-    matrices still do, for they change the o of that norm, and their gains and biases do not."""
+    """Whether it is a gain of c's norm: without it i, f and g reach nothing.
+
+    If one norm is over all gates, their matrices still have an effect, because they change that norm's o.
+    Their gains and biases do not.
+    """
     return cell.states == 2 and len(v.pieces) == 1 and (
         len(v.x) == 3 or (not v.x and not v.h and bool(v.vectors))
     )  # fmt: skip
@@ -46,7 +51,7 @@ def is_gain(cell: Cell, v: Vector) -> bool:
 
 
 def ways(cell: Cell, parts: Parts, norm: LayerNormSpec | None) -> Iterator[dict[str, dict[int, list[Piece]]]]:
-    """Each way in which the vectors may be lnrnn's parameters under that norm, the likely ones first."""
+    """Each choice of lnrnn's parameters for the vectors under that norm, likely ones first."""
     G = cell.gates
     numbers = tuple(range(G))
     whole = len({p.name for p in parts.x}) == 1
@@ -73,8 +78,7 @@ def without_role(cell: Cell, parts: Parts, specs: Sequence[LayerNormSpec | None]
 
 
 def _sensible(roles: Mapping[str, Mapping[int, Sequence[Piece]]], norm: LayerNormSpec | None) -> bool:
-    """One gain a place, a gain for c only where it has a norm, and no two after-norm biases of one gate where
-    another has none."""
+    """Whether each place has one gain, and no gate has more biases after its norm than another."""
     for name, gates in roles.items():
         counts = {len(pieces) for pieces in gates.values()}
         if name.startswith("gain") and counts != {1}:
@@ -95,7 +99,7 @@ def _options(
     if is_gain(cell, v):
         return _gain(cell, parts, v, order, side)
     gains = [u for u in parts.vectors if is_gain(cell, u)]
-    killers = _killers(gains, v)
+    required = _required_gains(gains, v)
     if n == G:
         gates = [order]
     elif n == 1:
@@ -104,17 +108,21 @@ def _options(
         gates = [*permutations(range(3), 2)]
     else:
         return []
-    found: list[Option] = []
+    result: list[Option] = []
     inside = [k for k, at in enumerate(parts.at) if at & set(v.pieces)]
-    if killers or not gains:
+    if required or not gains:
         sides = ("ih", "hh") if norm.placement == "split" or G == 3 else ("ih",)
         for of in sides:
-            if killers and norm.placement == "split" and not any(u.x if of == "ih" else u.h for u in killers):
+            if (
+                required
+                and norm.placement == "split"
+                and not any(u.x if of == "ih" else u.h for u in required)
+            ):
                 continue
-            at = [g for g in gates if not killers or n != 1 or any(g[0] in u.x | u.h for u in killers)]
+            at = [g for g in gates if not required or n != 1 or any(g[0] in u.x | u.h for u in required)]
             at = [g for g in at if n != 1 or not inside or g[0] in inside]
-            found += [(f"inner_bias_{of}", g) for g in at]
-    if not inside and (not killers or (G == 3 and n == 1)):
+            result += [(f"inner_bias_{of}", g) for g in at]
+    if not inside and (not required or (G == 3 and n == 1)):
         named = ("bias_ih", "bias_hh") if norm.placement == "split" and G == 3 else (f"bias{side[0]}",)
         after = [(name, g) for name in named for g in gates]
         if n == 1 and G > 1:
@@ -126,26 +134,28 @@ def _options(
                 each = any(len(u.pieces) == 1 for u in gains)
                 if norm.placement != "gate" or not each:
                     after = after[-2:] if after[-1][0] == "gain_c" else after[-1:]
-        found = after + found
-    return found
+        result = after + result
+    return result
 
 
-def _killers(gains: Sequence[Vector], v: Vector) -> list[Vector]:
-    """The gains without which v has no effect, none if a piece of v keeps its effect without any one gain.
-    One bias in front of all gates' norms has a gain for each piece. Of the gains of one piece, those that
-    reach least count: a GRU's candidate without its gain leaves no effect to r."""
-    found: list[Vector] = []
+def _required_gains(gains: Sequence[Vector], v: Vector) -> list[Vector]:
+    """The gains without which v has no effect; empty if a piece of v has an effect without any one gain.
+
+    One bias before the norms of all gates has a gain for each piece. Of the gains of one piece, those that
+    reach least count, because without the gain of a GRU's candidate r has no effect either.
+    """
+    result: list[Vector] = []
     for piece in v.pieces:
         of_piece = [u for u in gains if piece in u.vectors]
         if not of_piece:
             return []
         least = min(len(u.x | u.h) for u in of_piece)
-        found += [u for u in of_piece if len(u.x | u.h) == least]
-    return found
+        result += [u for u in of_piece if len(u.x | u.h) == least]
+    return result
 
 
 def _nearest_first(cell: Cell, parts: Parts, v: Vector, options: list[Option]) -> list[Option]:
-    """By how far, in the order of the parameters, the gain of the same gate stands."""
+    """The options by their distance, in the order of the parameters, from the gain of the same gate."""
     at = {u: k for k, u in enumerate(parts.vectors)}
     where = {min(u.x | u.h): at[u] for u in parts.vectors if is_gain(cell, u) and len(u.pieces) == 1}
     return sorted(options, key=lambda o: abs(at[v] - where.get(o[1][0], 99) - 0.5))
@@ -158,13 +168,13 @@ def _gain(cell: Cell, parts: Parts, v: Vector, order: tuple[int, ...], side: tup
         return [(name, order)] if len(reached) == cell.gates else []
     if len(v.pieces) == len(reached):
         return [(name, gates) for gates in permutations(reached)]
-    # Without the gain of a GRU's candidate, r reaches nothing either.
+    # Without the gain of a GRU's candidate, r has no effect either.
     others = {k for u in parts.vectors if u != v and len(u.x) == 1 for k in u.x}
     return [(name, (k,)) for k in reached if k not in others] if len(v.pieces) == 1 else []
 
 
 def _without_norm(cell: Cell, parts: Parts, v: Vector, order: tuple[int, ...]) -> list[Option]:
-    """Biases. Of a GRU's candidate those of the side of h are multiplied by r: their gradient is another."""
+    """Biases. Those of a GRU's candidate on the side of h are multiplied by r, so their gradient differs."""
     G = cell.gates
     if len(v.pieces) == G:
         sides = ("bias_ih", "bias_hh") if G == 3 else ("bias_ih",)
@@ -173,7 +183,7 @@ def _without_norm(cell: Cell, parts: Parts, v: Vector, order: tuple[int, ...]) -
     for piece in v.pieces:
         known = [k for k, at in enumerate(parts.at) if piece in at]
         each.append(known or sorted(parts.first) or list(range(G)))
-    found = [("bias_ih", gates) for gates in product(*each)]
+    result = [("bias_ih", gates) for gates in product(*each)]
     if G == 3:
-        found += [("bias_hh", gates) for gates in product(*[range(G)] * len(v.pieces))]
-    return found
+        result += [("bias_hh", gates) for gates in product(*[range(G)] * len(v.pieces))]
+    return result

@@ -1,5 +1,8 @@
-"""torch.nn's RNN, LSTM and GRU, and what is set as the class of one of them so that it computes with lnrnn's
-kernels: parameters, attributes and hooks stay what they are, in the same object."""
+"""Classes for torch.nn's RNN, LSTM and GRU on lnrnn's kernels.
+
+`accelerate_module` sets the class of a module. It stays the same object with its parameters, attributes and
+hooks.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +20,22 @@ from ..rnn import functional
 from ..rnn.architecture import Architecture
 from ..rnn.cells import CELLS
 from . import operator
+from .common import LayerResult, layer_by_layer, through_padding
 from .modules import ENGINES
-from .packed import through_padding
-from .stacked import Found, layer_by_layer
 
 Tensor = torch.Tensor
 _jit: Any = torch.jit
 
 
 def parameter_names(module: Any) -> list[str]:
-    """Those of a module of torch.nn, in its order, which is lnrnn's too."""
+    """The names of a module's parameters, in torch.nn's order, which is also lnrnn's."""
     leaves = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")[: 4 if module.bias else 2]
     ends = ("", "_reverse") if module.bidirectional else ("",)
     return [f"{leaf}_l{k}{end}" for k in range(module.num_layers) for end in ends for leaf in leaves]
 
 
 def other_system() -> str | None:
-    """What else of torch's a call now is under, for which lnrnn's operators are not made."""
+    """The transform of torch that applies to a call now, and that lnrnn's operators do not support."""
     if torch.is_autocast_enabled("cpu"):
         return "it is under torch.autocast"
     if not torch.compiler.is_compiling():
@@ -46,15 +48,19 @@ def other_system() -> str | None:
 
 @cache
 def _untraced() -> Any:
-    """Accelerated._forward, which torch.compile does not try to trace. It refuses the module itself, as
-    torch.nn's, and would go on with each function that is called inside."""
+    """Accelerated._forward, which torch.compile does not trace.
+
+    torch.compile skips the module itself, as it skips torch.nn's, but would trace each function inside.
+    """
     disable: Any = torch.compiler.disable
     return disable(Accelerated._forward)
 
 
 def networks(module: torch.nn.RNNBase) -> tuple[str, ...]:
-    """What lnrnn calls the network of a module of torch.nn: time first and batch first; and its first layer
-    and each other alone, time first. Raises ValueError where lnrnn has no such network."""
+    """lnrnn's descriptions of a module: time first, batch first, and the first and a later layer alone.
+
+    Raises ValueError if lnrnn has no such network.
+    """
     directions = 2 if module.bidirectional else 1
 
     def named(input_size: int, num_layers: int, batch_first: bool) -> str:
@@ -72,11 +78,11 @@ def networks(module: torch.nn.RNNBase) -> tuple[str, ...]:
 
 
 class Accelerated:
-    """The base of the classes. Objects of them are made by `adopt` alone."""
+    """The base of the classes. Only `accelerate_module` makes objects of them."""
 
     _engine: str | None = None
     _networks: tuple[str, ...]
-    # torch.nn.RNNBase's
+    # The attributes of torch.nn.RNNBase.
     input_size: int
     hidden_size: int
     num_layers: int
@@ -89,30 +95,30 @@ class Accelerated:
 
     @property
     def engine(self) -> str:
-        """What a call now would compute with: "lnrnn", the C kernels, or "torch", torch.nn's own forward.
+        """The engine of a call now: "lnrnn", the C kernels, or "torch", torch.nn's own forward.
 
-        "lnrnn" where all parameters are float32 and on the CPU. A call falls back to torch.nn's under
-        autocast, torch.func, forward-mode derivatives and torch.jit.trace, and for x or states that torch.nn
-        refuses, or that have no elements. It may be set: "torch" forces torch.nn's own; "lnrnn" insists, and
-        a call that the kernels cannot serve raises ValueError; None chooses.
+        It is "lnrnn" if all parameters are float32 and on the CPU. torch.nn's forward still computes calls
+        under autocast, torch.func, forward-mode derivatives and torch.jit.trace. It also computes calls with
+        x or states that are empty, or that torch.nn refuses. It may be set: "torch" uses torch.nn's forward,
+        "lnrnn" raises ValueError for a call that the kernels cannot serve, None chooses.
         """
         if self._engine is not None:
             return self._engine
-        return "torch" if self._foreign(self._parameter_list()) else "lnrnn"
+        return "torch" if self._unsupported_parameters(self._parameter_list()) else "lnrnn"
 
     @engine.setter
     def engine(self, value: str | None) -> None:
         self._engine = choice("engine", value, ENGINES)
 
     def __prepare_scriptable__(self) -> Any:
-        """What torch.jit.script asks of each module."""
+        """torch.jit.script calls this for each module."""
         raise RuntimeError(
-            f"torch.jit.script cannot compile {type(self).__name__}, which lnrnn.torch.accelerate made: call "
-            "restore() of its report first; torch.jit.trace can do without"
+            f"torch.jit.script cannot compile {type(self).__name__} of lnrnn.torch.accelerate: call "
+            "restore() of its report first, or use torch.jit.trace"
         )
 
     def forward(self, input: Any, hx: Any = None) -> Any:
-        """As torch.nn's."""
+        """As in torch.nn."""
         if torch.compiler.is_compiling() or "torch._dynamo" not in sys.modules:
             return self._forward(input, hx)
         return _untraced()(self, input, hx)
@@ -121,17 +127,17 @@ class Accelerated:
         if self._engine == "torch":
             return super().forward(input, hx)  # type: ignore[misc]
         parameters = self._parameter_list()
-        beyond = self._foreign(parameters) or self._beyond(input, hx)
-        if beyond:
+        reason = self._unsupported_parameters(parameters) or self._unsupported_arguments(input, hx)
+        if reason:
             if self._engine == "lnrnn":
-                raise ValueError(f"engine='lnrnn' cannot serve this call: {beyond}")
+                raise ValueError(f"engine='lnrnn' cannot serve this call: {reason}")
             return super().forward(input, hx)  # type: ignore[misc]
         start = [] if hx is None else list(hx) if self.mode == "LSTM" else [hx]
         if isinstance(input, PackedSequence):
             return through_padding(
                 input, False, lambda x, lengths: self._run(x, start, lengths, False, parameters, input)
             )
-        unbatched, axis = input.dim() == 2, 0 if self.batch_first else 1  # that of the sequences
+        unbatched, axis = input.dim() == 2, 0 if self.batch_first else 1  # the axis of the sequences
         if unbatched:
             input, start = input.unsqueeze(axis), [s.unsqueeze(1) for s in start]
         y, end = self._run(input, start, None, self.batch_first, parameters)
@@ -144,10 +150,10 @@ class Accelerated:
         self, x: Tensor, start: list[Tensor], lengths: Tensor | None, batch_first: bool,
         parameters: Sequence[Tensor], packed: PackedSequence | None = None,
     ) -> tuple[Tensor, Any]:  # fmt: skip
-        """packed: what x was padded from. -> y, and h or (h, c), as torch.nn's for a batch."""
+        """-> y, and h or (h, c), for a batch. packed: the PackedSequence that was padded to x."""
         if self.training and self.dropout and self.num_layers > 1:
 
-            def layer(k: int, x: Tensor, start: Sequence[Tensor], own: Sequence[Tensor]) -> Found:
+            def layer(k: int, x: Tensor, start: Sequence[Tensor], own: Sequence[Tensor]) -> LayerResult:
                 y, *end = operator.run(self._networks[3 if k else 2], x, start, lengths, own)
                 return y, end, []
 
@@ -163,17 +169,16 @@ class Accelerated:
     def _parameter_list(self) -> list[Tensor]:
         return [getattr(self, name) for name in parameter_names(self)]
 
-    # --- which calls the kernels serve ----------------------------------------------------------------------
+    # --- calls that the kernels do not serve ----------------------------------------------------------------
 
-    def _foreign(self, parameters: Sequence[Tensor]) -> str | None:
+    def _unsupported_parameters(self, parameters: Sequence[Tensor]) -> str | None:
         for p in parameters:
             if p.dtype is not torch.float32 or not p.is_cpu:
                 return f"it has parameters of {p.dtype} on {p.device}, not of torch.float32 on cpu"
         return None
 
-    def _beyond(self, x: Any, hx: Any) -> str | None:
-        """Why a call with these arguments is torch.nn's, which takes it or says what is wrong with it; None
-        if lnrnn can serve it."""
+    def _unsupported_arguments(self, x: Any, hx: Any) -> str | None:
+        """Why torch.nn must compute this call, or refuse it; None if lnrnn can compute it."""
         system = other_system()
         if system:
             return system
@@ -203,8 +208,10 @@ class Accelerated:
 
 
 class _Like(type):
-    """Of a class that is equal to the one of torch.nn's that it is derived from, in dicts and sets too: what
-    looks modules up by their exact class, as torch.ao.quantization.quantize_dynamic, finds it."""
+    """A metaclass: the class is equal to its base of torch.nn, also in dicts and sets.
+
+    Functions that look up modules by class, as torch.ao.quantization.quantize_dynamic, thus find it.
+    """
 
     def __eq__(cls, other: object) -> bool:
         return cls is other or other is cls.__bases__[-1]
@@ -228,19 +235,19 @@ class AcceleratedGRU(Accelerated, torch.nn.GRU, metaclass=_Like):
 CLASSES = {cls.__bases__[1]: cls for cls in (AcceleratedRNN, AcceleratedLSTM, AcceleratedGRU)}
 
 
-def adopt(module: torch.nn.RNNBase) -> None:
-    """Makes a torch.nn.RNN, LSTM or GRU an accelerated one, in place."""
+def accelerate_module(module: torch.nn.RNNBase) -> None:
+    """Changes the class of a torch.nn.RNN, LSTM or GRU."""
     names = networks(module)
     module.__class__ = CLASSES[type(module)]
     module._networks = names
 
 
-def release(module: torch.nn.RNNBase) -> None:
-    """Undoes `adopt`."""
+def restore_module(module: torch.nn.RNNBase) -> None:
+    """Undoes `accelerate_module`."""
     cls: Any = type(module)
     if cls in CLASSES.values():
         module.__class__ = cls.__bases__[1]
-    else:  # torch derives one for each parametrized module, and goes back to its base
+    else:  # torch derives a class for each parametrized module, and later returns to its base
         cls.__bases__ = tuple(
             base.__bases__[1] if base in CLASSES.values() else base for base in cls.__bases__
         )

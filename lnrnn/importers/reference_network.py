@@ -1,5 +1,4 @@
-"""A converted network in lnrnn.reference, float64, forward and back: what the modules of others are held
-to."""
+"""A converted network in lnrnn.reference, in float64, forward and back, for comparison with modules."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from .. import reference
 from ..rnn.architecture import Architecture
 from ..rnn.network import architecture
 from ..rnn.specs import LayerNormSpec
-from .weights import Array, Converted
+from .weights import Array, Converted, disturbed
 
 _FORWARD: dict[str, Any] = {"RNN": reference.rnn, "LSTM": reference.lstm, "GRU": reference.gru}
 _BACKWARD: dict[str, Any] = {
@@ -24,8 +23,8 @@ _BACKWARD: dict[str, Any] = {
 
 
 class Run(NamedTuple):
-    """y (T, B, directions * H); ends: h, or h and c, (layers * directions, B, H) each; what `backward`
-    needs."""
+    """y (T, B, directions * H); ends: the last h, or h and c, (layers * directions, B, H) each; tapes: for
+    `backward`."""
 
     y: Array
     ends: tuple[Array, ...]
@@ -33,73 +32,71 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Truth:
-    """A network: its architecture, its state dict by lnrnn's names, and its zoneout."""
+class ReferenceNetwork:
+    """The architecture of a network, its state dict with lnrnn's names, and its zoneout."""
 
-    made: Architecture
+    arch: Architecture
     state: Mapping[str, Array]
     zoneout: float | tuple[float, float] = 0.0
 
     @classmethod
-    def of(cls, converted: Converted) -> Truth:
+    def of(cls, converted: Converted) -> ReferenceNetwork:
         return cls(architecture(converted.model()), converted.state, converted.zoneout)
 
-    def disturbed(self, eps: float, rng: np.random.Generator) -> Truth:
-        """With every parameter changed by a random eps or -eps of itself."""
-        signs = np.array((-1, 1), np.int8)
-        changed = {name: v * (1 + eps * rng.choice(signs, v.shape)) if v.dtype.kind == "f" else v
-                   for name, v in self.state.items()}  # fmt: skip
-        return replace(self, state=changed)
+    def disturbed(self, eps: float, rng: np.random.Generator) -> ReferenceNetwork:
+        """A copy in which each parameter is changed by a random eps or -eps of itself."""
+        return replace(self, state=disturbed(self.state, eps, rng))
 
     def forward(self, x: Array, states: Sequence[Array] | None = None) -> Run:
-        """x (T, B, I), time first whatever the network's order of axes is. states: h, or h and c, each
-        (layers * directions, B, H); None for zeros."""
+        """x (T, B, I). states: h, or h and c, (layers * directions, B, H) each; None for zeros."""
         tapes, ends, y = [], [], np.asarray(x, float)
-        call = _FORWARD[self.made.cell.name]
-        with np.errstate(all="ignore"):  # inputs may be NaN, or too large for the formula of a sigmoid
-            for k, suffix in enumerate(self.made.suffixes):
-                if k % self.made.directions == 0:
+        call = _FORWARD[self.arch.cell.name]
+        with np.errstate(all="ignore"):  # inputs may be NaN, or overflow in a sigmoid
+            for k, suffix in enumerate(self.arch.suffixes):
+                if k % self.arch.directions == 0:
                     inputs, outputs = y, []
                 own, options = self._part(suffix)
                 start = () if states is None else [part[k] for part in states]
                 options |= dict(zip(("h0", "c0"), start, strict=False))
-                if self.made.cell.name == "RNN":
-                    found = call(inputs, **own, **options)
+                if self.arch.cell.name == "RNN":
+                    result = call(inputs, **own, **options)
                 else:
-                    found = call(inputs, own, **options)
-                outputs.append(found[0])
-                ends.append(found[1] if isinstance(found[1], tuple) else (found[1],))
-                tapes.append(found[2])
+                    result = call(inputs, own, **options)
+                outputs.append(result[0])
+                ends.append(result[1] if isinstance(result[1], tuple) else (result[1],))
+                tapes.append(result[2])
                 y = np.concatenate(outputs, axis=-1)
         return Run(y, tuple(np.array(part) for part in zip(*ends, strict=True)), tapes)
 
     def backward(
         self, run: Run, gy: Array, gends: Sequence[Array]
     ) -> tuple[Array, tuple[Array, ...], dict[str, Array]]:
-        """The gradients of x, of the first states, and of the parameters by name, from those of what `run`
-        has, in its shapes."""
-        call, H, D = _BACKWARD[self.made.cell.name], self.made.hidden_size, self.made.directions
+        """The gradients of x, of the first states, and of the parameters by name.
+
+        gy, gends: the gradients of run.y and run.ends.
+        """
+        call, H, D = _BACKWARD[self.arch.cell.name], self.arch.hidden_size, self.arch.directions
         grads: dict[str, Array] = {}
         gstates = []
         with np.errstate(all="ignore"):
-            for k, suffix in reversed(list(enumerate(self.made.suffixes))):
+            for k, suffix in reversed(list(enumerate(self.arch.suffixes))):
                 d = k % D
                 if d == D - 1:
                     gout, gy = gy, np.zeros(1)
                 part = gout[..., d * H : (d + 1) * H]
-                gx, gstart, found = call(run.tapes[k], part, *(g[k] for g in gends))
+                gx, gstart, result = call(run.tapes[k], part, *(g[k] for g in gends))
                 gy = gy + gx
                 gstates.append(gstart if isinstance(gstart, tuple) else (gstart,))
-                grads |= {name + suffix: value for name, value in found.items()}
+                grads |= {name + suffix: value for name, value in result.items()}
         return gy, tuple(np.array(part[::-1]) for part in zip(*gstates, strict=True)), grads
 
     def _part(self, suffix: str) -> tuple[dict[str, Array], dict[str, Any]]:
-        """The parameters of one layer in one direction, and the options of the reference's cell."""
-        cell, norm = self.made.cell.name, self.made.norm
+        """The parameters of one layer in one direction, and the options of the reference's function."""
+        cell, norm = self.arch.cell.name, self.arch.norm
         options: dict[str, Any] = {"norm": None, "reverse": suffix.endswith("_reverse")}
         own = {name.removesuffix(suffix): v for name, v in self.state.items() if name.endswith(suffix)}
         if cell == "RNN":
-            options["nonlinearity"] = self.made.nonlinearity
+            options["nonlinearity"] = self.arch.nonlinearity
         if self.zoneout not in (0, (0, 0)):
             options["zoneout"] = self.zoneout
         if isinstance(norm, LayerNormSpec):
@@ -110,10 +107,10 @@ class Truth:
             options |= {"norm": "batch", "eps": norm.eps, "overrun": norm.overrun}
             known = int((own.pop("count") > 0).sum())
             running = {name: own.pop(name)[:known] for name in list(own) if name.startswith("running")}
-            found = {
+            result = {
                 name.removeprefix("running_mean").lstrip("_"): (mean, running[name.replace("mean", "var")])
                 for name, mean in running.items()
                 if "mean" in name
             }
-            options["statistics"] = found.get("", found)
+            options["statistics"] = result.get("", result)
         return own, options

@@ -1,8 +1,8 @@
-"""Other people's recurrent modules on lnrnn's kernels: those whose parameters `lnrnn.from_torch` knows, and
-whose forward, run on random input, gives what lnrnn makes of them.
+"""Custom recurrent modules on lnrnn's kernels.
 
-How such a module is called, and what it returns, is learned by calling it: with x alone, with None, and with
-states in each order in which people have them. A call that was not learned goes to the module's own forward.
+Their parameters are known to `lnrnn.from_torch`, and their forward computes lnrnn's network on random input.
+Calling the module shows the forms in which it can be called, and the structure of its results. The module's
+own forward computes calls in other forms.
 """
 
 from __future__ import annotations
@@ -16,36 +16,35 @@ import torch
 
 from ..importers.checking import Unchecked, compared
 from ..importers.probes import BATCH, SINGLE, STEPS
-from ..importers.running import numbers, unchanged
+from ..importers.running import Leaf, arguments, filled, numbers, unchanged
 from ..importers.torch_weights import convert_torch
 from ..importers.weights import Converted
 from ..rnn import functional
 from ..rnn.architecture import Architecture
 from ..rnn.network import architecture
 from . import operator
-from .accelerated import other_system
-from .forms import Form, Leaf, arrangements, built, collect, filled, signature
-from .recipes import Recipe, recipes
-from .settings import BYTES, Settings
-from .trials import Differs, tried
+from .custom_checks import Differs, compare
+from .custom_mapping import Form, Recipe, built, collect, recipes, signature
+from .custom_settings import BYTES, Settings
+from .torch_nn import other_system
 
 Tensor = torch.Tensor
 
 
 class Forward:
-    """What stands in place of a module's forward."""
+    """Replaces a module's forward."""
 
     def __init__(
-        self, module: torch.nn.Module, made: Architecture, recipes: Sequence[Recipe], forms: Sequence[Form],
+        self, module: torch.nn.Module, arch: Architecture, recipes: Sequence[Recipe], forms: Sequence[Form],
         trains: bool, derives: bool,
     ) -> None:  # fmt: skip
         self._module, self._recipes, self._forms = module, tuple(recipes), tuple(forms)
         self._settings = Settings(module)
-        self._trains = trains  # whether it computes the same in training, without dropout
+        self._trains = trains  # whether it computes the same in training, that is without dropout
         self._derives = derives  # whether its gradients are the network's
-        self._network, self._places = functional.described(made), len(made.suffixes)
-        self._hidden_size, self._input_size = made.hidden_size, made.input_size
-        self._axis = 0 if made.batch_first else 1  # that of the sequences
+        self._network, self._places = functional.described(arch), len(arch.suffixes)
+        self._hidden_size, self._input_size = arch.hidden_size, arch.input_size
+        self._axis = 0 if arch.batch_first else 1  # the axis of the sequences
         self._kept: list[Tensor] = []
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
@@ -54,17 +53,17 @@ class Forward:
         if form is None or any(p.dtype is not torch.float32 or not p.is_cpu for p in parameters):
             return type(self._module).forward(self._module, *arguments, **named)
         x, *state = arguments
-        found: dict[Leaf, Tensor] = {}
-        collect(form.state, state[0] if state else None, found)
+        given: dict[Leaf, Tensor] = {}
+        collect(form.state, state[0] if state else None, given)
         learning = torch.is_grad_enabled() and not self._derives
-        if learning and any(t.requires_grad for t in (x, *found.values(), *parameters)):
+        if learning and any(t.requires_grad for t in (x, *given.values(), *parameters)):
             return type(self._module).forward(self._module, *arguments)
-        start = [self._start(kind, found) for kind in (0, 1) if any(leaf.kind == kind for leaf in found)]
+        start = [self._start(kind, given) for kind in (0, 1) if any(leaf.kind == kind for leaf in given)]
         y, *ends = operator.run(self._network, x, start, None, parameters)
         return built(form.result, y, ends)
 
     def _form(self, arguments: tuple[Any, ...]) -> Form | None:
-        """How lnrnn serves a call; None if it is the module's own."""
+        """The form of a call that lnrnn computes; None for one that the module computes."""
         if not 1 <= len(arguments) <= 2 or other_system() or not self._settings.hold(self._trains):
             return None
         x = arguments[0]
@@ -73,31 +72,31 @@ class Forward:
         given, called = len(arguments) == 2, signature(arguments[1]) if len(arguments) == 2 else None
         for form in self._forms:
             if form.given == given and form.signature == called:
-                found: dict[Leaf, Tensor] = {}
-                collect(form.state, arguments[1] if given else None, found)
+                states: dict[Leaf, Tensor] = {}
+                collect(form.state, arguments[1] if given else None, states)
                 B, H = x.shape[self._axis], self._hidden_size
                 if all(
                     _plain(t) and t.shape == ((B, H) if at.place is not None else (self._places, B, H))
-                    for at, t in found.items()
+                    for at, t in states.items()
                 ):
                     return form
         return None
 
-    def _start(self, kind: int, found: Mapping[Leaf, Tensor]) -> Tensor:
-        whole = found.get(Leaf(kind))
+    def _start(self, kind: int, given: Mapping[Leaf, Tensor]) -> Tensor:
+        whole = given.get(Leaf(kind))
         if whole is not None:
             return whole
-        return torch.stack([found[Leaf(kind, place)] for place in range(self._places)])
+        return torch.stack([given[Leaf(kind, place)] for place in range(self._places)])
 
     def _parameters(self) -> list[Tensor]:
-        found = [recipe.made(self._module) for recipe in self._recipes]
+        new = [recipe.parameter(self._module) for recipe in self._recipes]
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return found
-        # What is put together anew for each call has nothing by which packed weights could be found again.
-        kept = self._kept if len(self._kept) == len(found) else found
+            return new
+        # The cache of packed weights needs the same tensors in each call, not new equal ones.
+        kept = self._kept if len(self._kept) == len(new) else new
         self._kept = [
-            new if recipe.index is None or not torch.equal(new, old) else old
-            for recipe, new, old in zip(self._recipes, found, kept, strict=True)
+            mine if recipe.index is None or not torch.equal(mine, old) else old
+            for recipe, mine, old in zip(self._recipes, new, kept, strict=True)
         ]
         return self._kept
 
@@ -109,21 +108,21 @@ def _plain(t: Any) -> bool:
     return isinstance(t, Tensor) and t.dtype is torch.float32 and t.is_cpu
 
 
-# --- learning how a module is called ------------------------------------------------------------------------
+# --- the forms of calls -------------------------------------------------------------------------------------
 
 
 class Refused(Exception):
     """Why a module stays as it is."""
 
 
-def adopt(module: torch.nn.Module) -> str:
-    """Sets the forward of a module whose parameters are a known system's. -> what it is. Raises Refused."""
+def replace_forward(module: torch.nn.Module) -> str:
+    """Replaces the forward of a module with a known system's parameters. -> a description. Raises Refused."""
     try:
         converted = convert_torch(module)
-        made = architecture(converted.model())
+        arch = architecture(converted.model())
         if converted.zoneout not in (0, (0, 0)):
             raise ValueError(f"zoneout={converted.zoneout}: from_torch computes it, lnrnn.torch does not")
-        own = recipes(module, made)
+        own = recipes(module, arch)
     except (ValueError, TypeError) as error:
         raise Refused(str(error)) from None
     where = f"it has {converted.system}'s parameters"
@@ -131,70 +130,71 @@ def adopt(module: torch.nn.Module) -> str:
         raise Refused(
             f"{where}, but not in torch.float32 on cpu, the only dtype and device on which it can be tested"
         )
-    found: list[Form] = []
-    for batch_first in (made.batch_first, not made.batch_first):
-        if not found:
-            arguments = {**converted.arguments, "batch_first": batch_first}
-            converted = replace(converted, arguments=arguments)
-            made = architecture(converted.model())
-            found = list(_forms(module, converted, made))
-    if not found:
-        if _takes_steps(module, made):
+    forms: list[Form] = []
+    for batch_first in (arch.batch_first, not arch.batch_first):
+        if not forms:
+            chosen = {**converted.arguments, "batch_first": batch_first}
+            converted = replace(converted, arguments=chosen)
+            arch = architecture(converted.model())
+            forms = list(_forms(module, converted, arch))
+    if not forms:
+        if _takes_steps(module, arch):
             raise Refused(
-                f"{where}, and is called one step at a time: only what runs whole sequences is replaced"
+                f"{where}, and is called one step at a time, and only modules that run sequences are replaced"
             )
-        raise Refused(f"{where}, but on random input gives something else, or does not run in a usual way")
+        raise Refused(f"{where}, but returns something else on random input, or does not run in a usual way")
     try:
-        trains, wrong = tried(module, found, made, own)
+        trains, wrong = compare(module, forms, arch, own)
     except Differs as probe:
-        raise Refused(f"{where}, and gives what lnrnn makes of them, but not on {probe}") from None
-    module.forward = Forward(module, made, own, found, trains, wrong is None)
+        raise Refused(
+            f"{where}, and agrees with lnrnn's network on ordinary input, but not on {probe}"
+        ) from None
+    module.forward = Forward(module, arch, own, forms, trains, wrong is None)
     vars(module)["__prepare_scriptable__"] = _refuse_script
-    options: dict[str, Any] = {"num_layers": made.num_layers, "bidirectional": made.bidirectional}
+    options: dict[str, Any] = {"num_layers": arch.num_layers, "bidirectional": arch.bidirectional}
     shown = [f"{name}={value}" for name, value in options.items() if value > 1 or value is True]
-    shown = [str(made.input_size), str(made.hidden_size), *shown, f"norm={made.norm}"]
-    what = f"{type(module).__name__} as lnrnn's {made.cell.name}({', '.join(shown)})"
+    shown = [str(arch.input_size), str(arch.hidden_size), *shown, f"norm={arch.norm}"]
+    what = f"{type(module).__name__} as lnrnn's {arch.cell.name}({', '.join(shown)})"
     if wrong:
-        what += (
-            f", without gradients; where they are wanted its own forward, whose gradients differ on {wrong}"
-        )
+        what += f", without gradients; if they are needed its own forward, whose gradients differ on {wrong}"
     if not trains:
-        what += ", in evaluation; in training its own forward, which then does something else"
+        what += ", in evaluation; in training its own forward, which then differs"
     return what
 
 
-def release(module: torch.nn.Module) -> None:
-    """Undoes `adopt`."""
+def restore_forward(module: torch.nn.Module) -> None:
+    """Undoes `replace_forward`."""
     for name in ("forward", "__prepare_scriptable__"):
         vars(module).pop(name, None)
 
 
 def _refuse_script() -> Any:
-    """What torch.jit.script calls of each module."""
+    """torch.jit.script calls this for each module."""
     raise RuntimeError(
         "torch.jit.script cannot compile a forward that lnrnn.torch.accelerate has replaced: call restore() "
-        "of its report first; torch.jit.trace can do without"
+        "of its report first, or use torch.jit.trace"
     )
 
 
-def _forms(module: torch.nn.Module, converted: Converted, made: Architecture) -> Iterator[Form]:
-    """The ways to call a module in which, on ordinary input, it returns what the network does."""
+def _forms(module: torch.nn.Module, converted: Converted, arch: Architecture) -> Iterator[Form]:
+    """The ways to call a module in which it returns the network's results on ordinary input."""
     rng = np.random.default_rng(0)
-    places, kinds, H = len(made.suffixes), made.cell.states, made.hidden_size
-    shape = (BATCH, STEPS) if made.batch_first else (STEPS, BATCH)
-    x = rng.standard_normal((*shape, made.input_size), dtype=np.float32)
+    places, kinds, H = len(arch.suffixes), arch.cell.states, arch.hidden_size
+    shape = (BATCH, STEPS) if arch.batch_first else (STEPS, BATCH)
+    x = rng.standard_normal((*shape, arch.input_size), dtype=np.float32)
     states = rng.uniform(-0.9, 0.9, (kinds, places, BATCH, H)).astype(np.float32)
     given = [torch.tensor(s) for s in states]
     settings = Settings(module)
     if settings.unseen:
         raise Refused(
-            f"it has arrays of more than {BYTES} bytes in {', '.join(dict.fromkeys(settings.unseen))}: "
-            "whether they change cannot be looked at in each call; make them buffers, with persistent=False"
+            f"it has arrays of more than {BYTES} bytes in {', '.join(dict.fromkeys(settings.unseen))}, "
+            "which are too large to compare in each call; make them buffers, with persistent=False"
         )
-    ways: list[tuple[tuple[Any, ...], Any]] = [((), None), ((None,), None)]
-    for template in arrangements(kinds, made.num_layers, made.directions):
-        ways.append(((filled(template, given),), template))
-    for state, template in ways:
+    for templates in arguments(kinds, arch.num_layers, arch.directions):
+        if len(templates) > 1:
+            continue
+        template = templates[0] if templates else None
+        state = filled(templates, given)
         own = (None if template is None else tuple(states)) if kinds > 1 or template is None else states[0]
         results: list[Any] = []
         changed: list[str] = []
@@ -204,7 +204,7 @@ def _forms(module: torch.nn.Module, converted: Converted, made: Architecture) ->
                     module.train(training)
                     results.append(module(torch.tensor(x), *state))
                     changed += settings.changed(written=True)
-            except Exception:  # whatever a module raises that is called in another way than its own
+            except Exception:  # modules raise anything if they are called otherwise than they expect
                 break
         if changed:
             raise Refused(f"its forward writes to {', '.join(sorted(set(changed)))}, which lnrnn does not")
@@ -215,7 +215,7 @@ def _forms(module: torch.nn.Module, converted: Converted, made: Architecture) ->
 
 
 def _agrees(result: Any, converted: Converted, x: np.ndarray, state: Any) -> tuple[Any] | None:
-    """The Leafs of what a call returned, in its structure, if its numbers are the network's; or None."""
+    """The result of a call with Leafs in place of tensors, if its numbers are the network's; else None."""
     ours = _leaves(converted, x, state)
     chosen: list[Leaf] = []
     theirs: list[np.ndarray] = []
@@ -237,17 +237,16 @@ def _agrees(result: Any, converted: Converted, x: np.ndarray, state: Any) -> tup
             return {key: read(own) for key, own in part.items()}
         if part is None:
             return part
-        raise ValueError  # numbers may be of this input alone
+        raise ValueError  # numbers may depend on this input
 
-    rng, signs, eps = np.random.default_rng(1), np.array((-1, 1), np.int8), np.float32(SINGLE)
+    rng = np.random.default_rng(1)
 
     def of(leaves: list[tuple[Leaf, np.ndarray]]) -> list[np.ndarray]:
         named = dict(leaves)
         return [named[leaf] for leaf in chosen]
 
     def disturbed() -> list[np.ndarray]:
-        changed = {name: v * (1 + eps * rng.choice(signs, v.shape)) for name, v in converted.state.items()}
-        return of(_leaves(replace(converted, state=changed), x, state))
+        return of(_leaves(converted.disturbed(np.float32(SINGLE), rng), x, state))
 
     try:
         template = read(result)
@@ -258,19 +257,19 @@ def _agrees(result: Any, converted: Converted, x: np.ndarray, state: Any) -> tup
 
 
 def _leaves(converted: Converted, x: np.ndarray, state: Any) -> list[tuple[Leaf, np.ndarray]]:
-    """All that a call of the network may return, in float64."""
+    """All tensors that a call of the network may return, in float64."""
     y, end = converted.model()(x, state)
-    found = [(Leaf(), np.asarray(y, float))]
+    result = [(Leaf(), np.asarray(y, float))]
     for kind, whole in enumerate(end if isinstance(end, tuple) else (end,)):
         whole = np.asarray(whole, float)
-        found += [(Leaf(kind), whole), *((Leaf(kind, k), part) for k, part in enumerate(whole))]
-    return found
+        result += [(Leaf(kind), whole), *((Leaf(kind, k), part) for k, part in enumerate(whole))]
+    return result
 
 
-def _takes_steps(module: torch.nn.Module, made: Architecture) -> bool:
-    """Whether it runs as a cell: x (B, I) and h, or h and c, of (B, H)."""
-    x, h = torch.zeros(BATCH, made.input_size), torch.zeros(BATCH, made.hidden_size)
-    for state in ([h] * made.cell.states, [(h,) * made.cell.states]):
+def _takes_steps(module: torch.nn.Module, arch: Architecture) -> bool:
+    """Whether it runs as a cell, with x (B, I) and h, or h and c, (B, H)."""
+    x, h = torch.zeros(BATCH, arch.input_size), torch.zeros(BATCH, arch.hidden_size)
+    for state in ([h] * arch.cell.states, [(h,) * arch.cell.states]):
         try:
             with unchanged(module, torch):
                 module(x, *state)

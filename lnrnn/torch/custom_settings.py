@@ -1,5 +1,7 @@
-"""What other people's modules were like when their forward was learned: rates, flags, buffers, functions and
-parts, which may be changed afterwards."""
+"""The settings of a custom module when its forward was replaced: rates, flags, buffers, functions and parts.
+
+They may be changed later, and then the replaced forward may be wrong.
+"""
 
 from __future__ import annotations
 
@@ -12,34 +14,36 @@ import numpy as np
 import torch
 
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None))
-# What every module has, and of these the parts, and what is called around the forward of one.
+# The attributes of every module, among them the parts, and the wrappers of forward.
 _TORCH = frozenset(vars(torch.nn.Module())) | {"forward", "__prepare_scriptable__"}
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-# What accelerate and torch.nn.Module.compile set.
+# Attributes that accelerate and torch.nn.Module.compile set.
 _LATER = frozenset({"forward", "__prepare_scriptable__", "_compiled_call_impl"})
-MOST = 300  # that are looked at in each call, those nearest to the module first
-BYTES = 4096  # of an array: larger ones would take longer to compare than a short sequence to compute
+MOST = 300  # settings to compare in each call, the nearest to the module first
+BYTES = 4096  # of an array: a longer comparison would take longer than a short sequence
 
 
 class _Gone:
-    """Of an attribute that is not there. A class, since copies of one are the same."""
+    """Stands for an absent attribute. A class, because copies of a class are the same object."""
 
 
 class Settings:
-    """The attributes and buffers of a module and of its parts, and what is in dicts, lists, tuples, sets,
-    arrays and objects there."""
+    """The attributes and buffers of a module and its parts.
+
+    Also the contents of dicts, lists, tuples, sets, arrays and objects in them.
+    """
 
     def __init__(self, module: torch.nn.Module) -> None:
-        # The last of each entry is the name of the module's attribute that it belongs to.
+        # Each entry ends with the name of the module's attribute that contains it.
         self._parts = list(module.modules())
-        self._names: list[tuple[Any, set[str], str]] = []  # those of objects' attributes
+        self._names: list[tuple[Any, set[str], str]] = []  # of objects' attributes
         self._sizes: list[tuple[Any, int, str]] = []
         self._attributes: list[tuple[Any, str, Any, str]] = []
         self._items: list[tuple[Any, Any, Any, str]] = []
         self._tensors: list[list[Any]] = []  # a tensor, its version, a copy
         self._sets: list[tuple[Any, Any, str]] = []
         self._arrays: list[tuple[Any, bytes, str]] = []
-        self.unseen: list[str] = []  # attributes with arrays that are too large to be compared in each call
+        self.unseen: list[str] = []  # attributes with arrays that are too large to compare in each call
         inside: deque[tuple[Any, str]] = deque()
         seen = {id(part) for part in self._parts}
         for path, part in module.named_modules():
@@ -61,15 +65,14 @@ class Settings:
             if id(value) in seen or isinstance(value, (*_SIMPLE, torch.nn.Module, type, ModuleType)):
                 continue
             seen.add(id(value))
-            found = self._looked_into(value, name)
-            inside.extend((inner, name) for inner in found)
+            inside.extend((inner, name) for inner in self._contents(value, name))
 
     def _tensor(self, tensor: torch.Tensor, name: str) -> None:
         version = -1 if tensor.is_inference() else tensor._version
         self._tensors.append([tensor, version, tensor.detach().clone(), name])
 
-    def _looked_into(self, value: Any, name: str) -> list[Any]:
-        """-> what is inside."""
+    def _contents(self, value: Any, name: str) -> list[Any]:
+        """Notes a value. -> the values in it."""
         if isinstance(value, torch.Tensor):
             if not isinstance(value, torch.nn.Parameter):
                 self._tensor(value, name)
@@ -88,22 +91,24 @@ class Settings:
             self._sizes.append((value, len(value), name))
             self._items += [(value, key, inner, name) for key, inner in items]
             return [inner for _, inner in items]
-        found = {key: getattr(value, key, _Gone) for key in _slots(type(value))}
+        by_name = {key: getattr(value, key, _Gone) for key in _slots(type(value))}
         if hasattr(value, "__dict__"):
             self._names.append((value, vars(value).keys() - _LATER, name))
-            found |= vars(value)
-        self._attributes += [(value, key, inner, name) for key, inner in found.items()]
-        return list(found.values())
+            by_name |= vars(value)
+        self._attributes += [(value, key, inner, name) for key, inner in by_name.items()]
+        return list(by_name.values())
 
     def hold(self, training: bool) -> bool:
-        """Whether all are what they were. training: whether modules may be in training."""
+        """Whether nothing has changed. training: whether modules may be in training."""
         for _ in self.changed():
             return False
         return training or not any(part.training for part in self._parts)
 
     def changed(self, written: bool = False) -> Iterator[str]:
-        """The names of attributes that are not what they were. written: whether tensors are compared that
-        do not say that they were written to, as after tensor.data.add_(1)."""
+        """The names of changed attributes.
+
+        written: whether to compare also tensors whose version is unchanged, as after tensor.data.add_(1).
+        """
         for of, name, value, where in self._attributes:
             now = getattr(of, name, _Gone)
             if now is not value and not _same(now, value):
@@ -137,8 +142,10 @@ class Settings:
 
 
 def _attributes(part: torch.nn.Module, outermost: bool) -> Iterator[tuple[str, Any]]:
-    """Those of the object, and the simple ones of its classes. The hooks of the outermost module, which take
-    no part in its forward, are left out."""
+    """The attributes of the object, and the simple ones of its classes.
+
+    The hooks of the outermost module are left out, because they take no part in its forward.
+    """
     own = vars(part)
     for name, value in own.items():
         if name not in _TORCH:
@@ -150,7 +157,7 @@ def _attributes(part: torch.nn.Module, outermost: bool) -> Iterator[tuple[str, A
             break
         for name, value in vars(cls).items():
             if name not in own and type(value) in _SIMPLE and not name.startswith("__"):
-                now = getattr(part, name)  # that of a derived class may be of another kind
+                now = getattr(part, name)  # a derived class may have another kind of value
                 if type(now) in _SIMPLE:
                     yield name, now
 
@@ -170,7 +177,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """NaN is equal to itself."""
+    """Whether all numbers are equal, with NaN equal to itself."""
     if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
         return False
     return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())

@@ -1,0 +1,59 @@
+"""PackedSequence, and dropout between layers: shared by modules.py and torch_nn.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+Tensor = torch.Tensor
+LayerResult = tuple[Tensor, list[Tensor], list[Tensor]]  # y, the last states, the statistics of the batch
+
+
+def through_padding(
+    x: PackedSequence, batch_first: bool, call: Callable[[Tensor, Tensor], tuple[Tensor, Any]]
+) -> tuple[PackedSequence, Any]:
+    """Runs a network that takes padded sequences and lengths.
+
+    call: (padded x, lengths (B,)) -> y and the last states, with axes as batch_first. As in torch, states are
+    in the order of the sequences before sorting.
+    """
+    padded, lengths = pad_packed_sequence(x, batch_first)
+    y, end = call(padded, lengths)
+    order = x.sorted_indices
+    if order is not None:
+        y, lengths = y.index_select(0 if batch_first else 1, order), lengths[order.cpu()]
+    data = pack_padded_sequence(y, lengths, batch_first).data
+    return PackedSequence(data, x.batch_sizes, order, x.unsorted_indices), end
+
+
+def layer_by_layer(
+    x: Tensor, start: Sequence[Tensor], rate: float, layers: int, directions: int,
+    lists: Sequence[Sequence[Tensor]], run: Callable[..., LayerResult], packed: PackedSequence | None = None,
+) -> LayerResult:  # fmt: skip
+    """Runs layers one after another, with dropout between them. -> y (T, B, *), last states, statistics.
+
+    x (T, B, I); start: states (layers * directions, B, H), or empty for zeros; lists: tensors of all layers.
+    run: (number of a layer, its input, its states, its part of each of `lists`). packed: the PackedSequence
+    that was padded to x. Masks are then drawn for its data, as in torch.
+    """
+    ends, seen = [], []
+    for k in range(layers):
+        if k:  # contiguous, because torch draws a mask in the order of memory
+            x = F.dropout(x.contiguous(), rate) if packed is None else x * _mask(packed, x, rate)
+        state = [s[directions * k :][:directions] for s in start]
+        own = [each[len(each) // layers * k :][: len(each) // layers] for each in lists]
+        x, end, batch = run(k, x, state, *own)
+        ends.append(end)
+        seen += batch
+    return x, [torch.cat(parts) for parts in zip(*ends, strict=True)], seen
+
+
+def _mask(packed: PackedSequence, x: Tensor, rate: float) -> Tensor:
+    """The dropout mask of x (T, B, *), which is `packed` with padding."""
+    drawn = F.dropout(x.new_ones(len(packed.data), x.shape[-1]), rate)
+    order = packed.sorted_indices, packed.unsorted_indices
+    return pad_packed_sequence(PackedSequence(drawn, packed.batch_sizes, *order))[0]
