@@ -27,7 +27,9 @@ author = "the lnrnn developers"
 copyright = "2026, the lnrnn developers"
 version = release = lnrnn.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_gallery.gen_gallery", "benchmark_tables"]
+extensions = [
+    "myst_parser", "sphinx.ext.autodoc", "sphinx_gallery.gen_gallery", "sphinx_copybutton", "benchmark_tables",
+]  # fmt: skip
 exclude_patterns = ["_build", "studies/sg_execution_times.rst"]
 html_theme = "furo"
 html_title = f"lnrnn {release}"
@@ -37,6 +39,12 @@ html_math_renderer = "mathml"
 html_copy_source = False
 highlight_language = "none"
 smartquotes = False
+
+# Code has a button that copies it without prompts. Output has none.
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+copybutton_line_continuation_character = "\\"
+copybutton_selector = "div[class*=highlight-]:not(.highlight-text, .highlight-none, .highlight-default) > div > pre"
 
 # --- Markdown -----------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ QUICK = {
     "machines": ["bits32", "musl"],  # tests/simd/test_aarch64.py runs NEON's kernels
     "races": ["readers", "callers", "settings", "fork", "pools", "exit"],
     "reader": ["fuzz"],
+    "site": ["control"],
     "soak": ["streams", "calls"],
     "ulp": ["aarch64"],
 }  # fmt: skip
