@@ -13,7 +13,7 @@ import pytest
 from common import FOLDER
 
 CLAIMS = (FOLDER / "README.rst").read_text("utf-8").partition("Two claims that")[0]
-ROWS = [row.split(" | ") for row in re.findall(r"^   (.*\|.*)$", CLAIMS, re.MULTILINE)[2:]]
+ROWS = [row.split(" | ") for row in re.findall(r"^    (.*\|.*)$", CLAIMS, re.MULTILINE)[2:]]
 NUMBER = r"[-+]?\d+(?:\.\d+)?"
 
 
