@@ -129,8 +129,8 @@ class FeedForward:
 
     def summed_inputs(self, x: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         """x (B, M, in), or (B, in) for all networks. -> W h of each hidden layer, and gain * norm(W h) +
-        bias, the argument of f: (B, M, units) each. Batch norm takes the statistics of this batch, and keeps the
-        running ones."""
+        bias, the argument of f: (B, M, units) each. Batch norm takes the statistics of this batch, and
+        keeps the running ones."""
         h, found = _for_all(x, self.count), []
         for index, layer in enumerate(self.layers(self.values)[:-1]):
             z = np.einsum("bmi,moi->bmo", h, layer.weight)

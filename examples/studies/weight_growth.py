@@ -325,9 +325,9 @@ def updated(model, images, chosen, steps):
 
 def train(model, images, steps, hold=False):
     """-> (the trained model, growth, angles, the largest cosine between a group and its gradient). growth
-    (U + 1,): the logarithm of the length of the weights over the first one, mean over groups. angles (U,): the
-    mean angle of each update. hold: after each update the groups get back their first lengths, which
-    changes no output."""
+    (U + 1,): the logarithm of the length of the weights over the first, mean over groups. angles (U,): the
+    mean angle of each update. hold: groups get back their first lengths after each update, which changes no
+    output."""
     start = lengths(model.groups(model.weight))
     growth, turn, cosine = [0.0], [], 0.0
     for chosen in images.order:
