@@ -80,7 +80,7 @@ warnings:
 # Campaigns build in build/campaigns. These need more packages than the tests.
 whole_campaigns = coverage engines mutants torch_samples
 campaign: $(VENV)/$(if $(filter $(whole_campaigns),$(NAME)),.whole,.test) $(if $(filter wheels,$(NAME)),$(VENV)/.wheels) \
-    $(if $(filter mutants,$(NAME)),$(VENV)/.campaigns)
+    $(if $(filter mutants,$(NAME)),$(VENV)/.campaigns) $(if $(filter site,$(NAME)),$(VENV)/.docs)
 	$(if $(filter coverage,$(NAME)),$(PIP) install --quiet "coverage[toml]>=7.10" "gcovr>=8")
 	$(BIN)/python tests/campaigns/run.py $(NAME) $(ARGS)
 

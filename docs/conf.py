@@ -1,4 +1,4 @@
-"""Sphinx's configuration of the documentation: `make docs`. Nothing is fetched from the network."""
+"""Sphinx's configuration for `make docs`. Nothing is fetched from the network."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ version = release = lnrnn.__version__
 
 extensions = [
     "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_gallery.gen_gallery",
-    "benchmark_tables",
+    "sphinx_copybutton", "benchmark_tables",
 ]  # fmt: skip
 exclude_patterns = ["_build", "studies/sg_execution_times.rst"]
 html_theme = "furo"
@@ -41,6 +41,14 @@ html_copy_source = False
 highlight_language = "none"
 smartquotes = False
 
+# Code has a button that copies it without prompts. Output has none.
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+copybutton_line_continuation_character = "\\"
+copybutton_selector = (
+    "div[class*=highlight-]:not(.highlight-text, .highlight-none, .highlight-default) > div > pre"
+)
+
 # --- Markdown -----------------------------------------------------------------------------------------------
 
 myst_enable_extensions = ["colon_fence"]
@@ -48,7 +56,7 @@ myst_heading_anchors = 3
 
 # --- studies ------------------------------------------------------------------------------------------------
 
-FIRST = f"{studies.FIRST.replace('-', '_')}.py"  # what the demo shows, too
+FIRST = f"{studies.FIRST.replace('-', '_')}.py"
 SHARED = "|".join(studies.SHARED)
 sphinx_gallery_conf = {
     "examples_dirs": "../examples/studies",
@@ -71,7 +79,7 @@ sphinx_gallery_conf = {
 
 
 def as_mathml(block: bool) -> tuple[Any, None]:
-    """Formulas that a browser draws by itself, with no script that would have to be fetched."""
+    """MathML, which browsers draw without a script."""
 
     def visit(writer: Any, node: Any) -> None:
         found = latex2mathml.tex2mathml(node.astext(), as_block=block)
@@ -83,7 +91,7 @@ def as_mathml(block: bool) -> tuple[Any, None]:
 
 # --- docstrings ---------------------------------------------------------------------------------------------
 
-autodoc_mock_imports = ["torch"]  # lnrnn.torch is shown where PyTorch is not installed, too
+autodoc_mock_imports = ["torch"]  # for lnrnn.torch without PyTorch
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_class_signature = "mixed"
@@ -93,11 +101,11 @@ napoleon_use_rtype = False
 default_role = "code"
 autodoc_type_aliases = {"ArrayLike": "ArrayLike"}
 python_use_unqualified_type_names = True
-# Types of others stand in signatures as text, for links to their pages would have to be fetched.
+# Types of other packages are text: links to their pages would need the network.
 nitpick_ignore_regex = [("py:.*", ".*")]
 
-TABULAR = re.compile(r"\S {3,}\S")  # columns, as of a table in plain text
-NAMED = re.compile(r"(\w+(?:, \w+)*)(?: \([^)]*\))?:(?= )")  # an argument, or several, and what they are
+TABULAR = re.compile(r"\S {3,}\S")  # the columns of a table in plain text
+NAMED = re.compile(r"(\w+(?:, \w+)*)(?: \([^)]*\))?:(?= )")  # arguments before a description
 RESULT = re.compile(r"->|Raises\b|Returns\b|Source:")
 ARGUMENT = re.compile(r"(?<![\w.`])(\w+(?:, \w+)*)((?: \([^)]*\))?:)(?= |$)")
 CODE = re.compile(r"``.+?``|`[^`]+`")
@@ -105,9 +113,8 @@ SECTION = re.compile(r"-{3,}$")  # below the heading of a numpydoc section
 
 
 def as_rest(lines: list[str], names: set[str]) -> list[str]:
-    """A docstring of lnrnn, which is plain text, as reStructuredText that shows what it says. Paragraphs stay
-    paragraphs; what is indented, or has columns, is shown as it stands; `name` is code; a line that begins
-    with one of the names, an argument, with a result or with what is raised begins a paragraph."""
+    """A docstring in plain text as reStructuredText. Indented lines and lines with columns become literal
+    blocks, and `name` becomes code. An argument of `names`, a result and an exception begin a paragraph."""
     found: list[str] = []
     literal = False
     for line in lines:
@@ -157,8 +164,7 @@ def _escaped(line: str) -> str:
 
 
 def _text(line: str, names: set[str]) -> str:
-    """A line of prose: what is between backquotes, and an argument before a colon, as code; all else without
-    a meaning for reStructuredText."""
+    """A line of prose. Text in backquotes and arguments before a colon become code, the rest is escaped."""
     line = ARGUMENT.sub(
         lambda found: (
             re.sub(r"\w+", r"`\g<0>`", found[1]) + found[2]
@@ -192,9 +198,9 @@ def rewrite(app: Any, what: str, name: str, thing: Any, options: Any, lines: lis
 
 
 def mend(app: Any, what: str, name: str, thing: Any, options: Any, arguments: str, result: str) -> Any:
-    """Signatures without what Sphinx makes of an alias in a union, and of types beside a default that is no
-    Python, <factory>."""
-    if name.startswith("lnrnn.torch.") and what == "class":  # whose base is not there, nor its signature
+    """Mends signatures: Sphinx shows an alias in a union as TypeAliasForwardRef, and full paths of types if a
+    default is <factory>, which is no Python."""
+    if name.startswith("lnrnn.torch.") and what == "class":  # its base is a mock without a signature
         arguments = stringify_signature(
             signature(thing.__init__, bound_method=True), unqualified_typehints=True
         )
@@ -207,7 +213,7 @@ def mend(app: Any, what: str, name: str, thing: Any, options: Any, arguments: st
 
 
 class Help(Directive):
-    """What `lnrnn --help` says, or with an argument that command's --help."""
+    """The output of `lnrnn --help`, or with an argument of `lnrnn ARGUMENT --help`."""
 
     optional_arguments = 1
 
@@ -221,7 +227,7 @@ class Help(Directive):
         return [nodes.literal_block(text, text, language="text")]
 
 
-# --- pages that need not be there ---------------------------------------------------------------------------
+# --- optional pages -----------------------------------------------------------------------------------------
 
 
 def leave_out(app: Any, page: str, source: list[str]) -> None:
@@ -232,7 +238,7 @@ def leave_out(app: Any, page: str, source: list[str]) -> None:
 
 
 def link_pages(app: Any, page: str, source: list[str]) -> None:
-    """Links to the files of studies, as a code host shows them: here to their pages."""
+    """Links to the files of studies become links to their pages."""
     if page == "studies/index":
         source[0] = re.sub(r"<(\w+)\.py>`__", r"<\1.html>`__", source[0])
     found = re.sub(r"\]\(\.\./((?:\.\./)*)examples/studies/(\w+)\.\w+\)", r"](\1studies/\2.rst)", source[0])
@@ -240,7 +246,7 @@ def link_pages(app: Any, page: str, source: list[str]) -> None:
 
 
 def fold_method(app: Any, doctree: Any, page: str) -> None:
-    """Shows the method of a study, its words and not its code, at a click: pages are long without it."""
+    """Folds the text of a study's method, since pages are long."""
     for section in doctree.findall(nodes.section):
         if page.startswith("studies/") and section[0].astext() == "How it was measured":
             words = sum(1 for _ in takewhile(lambda part: isinstance(part, nodes.paragraph), section[1:]))
@@ -253,23 +259,23 @@ def fold_method(app: Any, doctree: Any, page: str) -> None:
 
 
 def show_campaigns(app: Any, page: str, source: list[str]) -> None:
-    """The results of tests/campaigns as a table; what is tried is the question in the README there."""
+    """The results of tests/campaigns as a table. The README there has the questions."""
     if page != "reliability":
         return
     folder = Path(app.srcdir).parent / "tests/campaigns"
-    asked = dict(re.findall(r"(?m)^\| \[(\w+)\].*?\| (.+?) \|", (folder / "README.md").read_text()))
-    rows = [
-        "| campaign | what is tried | command | result | numbers | date, commit | machine |",
-        "|---" * 7 + "|",
-    ]
+    questions = dict(re.findall(r"(?m)^\| \[(\w+)\].*?\| (.+?) \|", (folder / "README.md").read_text()))
+    rows = ["| question | command | numbers | date |", "|---" * 4 + "|"]
     for path in sorted((folder / "results").glob("*.json")):
-        found = json.loads(path.read_text())
-        numbers = "; ".join(f"{name}: {value}" for name, value in found["figures"].items())
-        said = " ".join([("failed", "passed")[found["passed"]] + ".", *found["notes"]])
-        machine = f"{found['cpu']}, Python {found['python']}"
+        result = json.loads(path.read_text())
+        numbers = "; ".join(f"{name}: {value}" for name, value in result["figures"].items())
+        notes = [note for note in result["notes"] if not note.startswith("Carried over")]
+        carried = ", carried over" * (len(notes) < len(result["notes"]))
+        _, name, *words = result["command"].split(" ", 2)
+        command = f"make campaign NAME={name}" + "".join(f' ARGS="{given}"' for given in words)
         rows.append(
-            f"| {path.stem} | {asked.get(path.stem, '')} | `{found['command']}` | {said} | {numbers} "
-            f"| {found['date']}, {found['commit']} | {machine} |"
+            f"| {questions.get(path.stem, path.stem)} | `{command}` "
+            f"| {('**Failed.** ', '')[result['passed']]}{'. '.join([numbers, *notes])} "
+            f"| {result['date']}{carried}; {result['cpu']}, Python {result['python']} |"
         )
     source[0] = source[0].replace("<!-- campaigns -->", "\n".join(rows))
 

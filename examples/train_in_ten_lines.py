@@ -1,8 +1,8 @@
-"""A layer-normalised LSTM learns to add, in torch and on lnrnn's kernels: ten lines and what they print.
+"""A layer-normalised LSTM learns to add, in torch and on lnrnn's kernels: ten lines and their output.
 
     python examples/train_in_ten_lines.py
 
-Needs torch. Each sequence has 30 numbers, two of which are marked; their sum is asked for.
+Needs torch. Each sequence has 30 numbers. Two are marked, and the target is their sum.
 """
 
 import torch

@@ -2,9 +2,9 @@
 
     python examples/train_with_scipy.py [--cell rnn|lstm|gru] [--iterations 60]
 
-lnrnn gives the gradients of a recurrent network; padding is lnrnn.data.pad_sequence; the loss is SciPy's
-log_softmax, the optimiser SciPy's L-BFGS over all training utterances at once. For mini-batches and Adam
-there is torch: examples/train_with_torch.py.
+lnrnn gives the gradients of a recurrent network, and lnrnn.data.pad_sequence pads. The loss is SciPy's
+log_softmax, and the optimiser SciPy's L-BFGS over all training utterances at once.
+examples/train_with_torch.py has mini-batches and Adam.
 """
 
 from __future__ import annotations

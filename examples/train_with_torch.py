@@ -3,10 +3,10 @@ Japanese Vowels, and lnrnn serves it.
 
     python examples/train_with_torch.py [--cell rnn|lstm|gru] [--epochs 40] [--seeds 1]
 
-Needs torch. The data set comes with lnrnn. On every machine lnrnn's hidden states are those of torch's own
-operations to within TOLERANCE; it ends with an error if not. How many utterances are named right depends on
-the seed, and for one seed on the machine: kernels round differently on each, and training amplifies that. So
---seeds N trains N times, with the seeds 0 to N - 1, and prints mean and range.
+Needs torch. The data set comes with lnrnn. If lnrnn's hidden states differ from those of torch's operations
+by more than TOLERANCE, the script ends with an error. Accuracy depends on the seed and the machine: kernels
+round differently, and training amplifies that. --seeds N trains with the seeds 0 to N - 1, and prints mean
+and range.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def train(
 
 
 def timed(run):
-    """What run() returns, and the seconds it took at best of five."""
+    """-> the result of run(), and the least of five times in seconds."""
     best = float("inf")
     for _ in range(5):
         begin = time.perf_counter()
@@ -68,7 +68,7 @@ def timed(run):
 
 
 def train_and_serve(cell: str, seed: int, epochs: int) -> float:
-    """Prints what torch and lnrnn make of the test utterances; returns the accuracy of lnrnn's answers."""
+    """Prints the answers of torch and lnrnn on the test utterances. -> the accuracy of lnrnn's."""
     torch.manual_seed(seed)
     data = lnrnn.data.japanese_vowels()
     frames = np.concatenate(data.train.x)

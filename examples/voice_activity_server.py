@@ -4,11 +4,11 @@
     python examples/voice_activity_server.py --port 5050 --sessions 1000
     python examples/voice_activity_server.py --measure 200         # so many voices at real time, in here
 
-A connection is a session: it sends sound of 16 kHz, 16-bit integers, little-endian, one channel, and gets
-back one float32 for every 512 samples (32 ms): the probability that somebody speaks. Each session has a lane
-of one stream (rnn.stream(sessions)). Whatever sessions have a frame are served together: lanes do not depend
-on each other, so that the LSTM gives a session the bits that it would give it alone. What stands around it, a
-short-time Fourier transform and four convolutions before, one after, is run by torch from silero-vad's file.
+A connection is a session. It sends sound of 16 kHz, 16-bit integers, little-endian, one channel. For every
+512 samples (32 ms) it gets back one float32, the probability of speech. Each session has a lane of one stream
+(rnn.stream(sessions)), and all sessions with a frame are served together. Lanes do not depend on each other,
+so a session gets the bits that the LSTM gives it alone. Torch runs the other layers from silero-vad's file: a
+short-time Fourier transform and four convolutions before the LSTM, one after.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Server:
                 self.some.set()
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
-            while self.waiting[lane]:  # what was sent is answered
+            while self.waiting[lane]:  # a session that leaves gets its last answers
                 await asyncio.sleep(0.001)
         finally:
             del self.waiting[lane], self.writers[lane]

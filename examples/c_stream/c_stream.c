@@ -8,8 +8,8 @@
  * With -I as above the compiler needs nothing else of lnrnn: the functions come by the import. */
 #include <lnrnn_api.h>
 
-/* One lane of the stream, T steps: x (T, D) -> y (T, H). -> 0, or what is wrong with step *t. A loop like this
- * may run in a thread that Python knows nothing of, as that of a sound card. */
+/* One lane of the stream, T steps: x (T, D) -> y (T, H). -> 0, or the status of step *t. A loop like this
+ * may run in a thread without Python's knowledge, as that of a sound card. */
 static int take_steps(lnrnn_handle *h, int64_t lane, size_t T, const float *x, float *y, size_t *t)
 {
     const lnrnn_network *const n = lnrnn_stream_network(lnrnn_handle_stream(h));

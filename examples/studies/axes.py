@@ -1,18 +1,18 @@
 r"""
-What shares a mean
-==================
+Values that share a mean
+========================
 
-LN and BN subtract a mean and divide by a standard deviation. They differ in what they average over: BN takes
-one unit or channel over the batch, LN one sample over all its units (Ba, Kiros and Hinton 2016, arXiv
-1607.06450, section 3; Ioffe and Szegedy 2015, arXiv 1502.03167, section 3):
+LN and BN subtract a mean and divide by a standard deviation. They average over different values. BN takes
+one unit or channel over the batch, LN one sample over all its units. (Ioffe and Szegedy 2015, arXiv
+1502.03167, section 3; Ba, Kiros and Hinton 2016, arXiv 1607.06450, section 3.)
 
 .. math::
 
    \mathrm{BN}:\; \mu_c = \frac{1}{NHW} \sum_{n,h,w} a_{nchw} \qquad
    \mathrm{LN}:\; \mu_n = \frac{1}{CHW} \sum_{c,h,w} a_{nchw}
 
-In a recurrent network both do so at each time step by itself (Cooijmans et al. 2016, arXiv 1603.09025). BN
-keeps averages for inference, LN keeps nothing. One post describes BN otherwise, as one mean for each pixel:
+In a recurrent network both do so at each time step alone (Cooijmans et al. 2016, arXiv 1603.09025). BN
+keeps averages for inference, LN keeps nothing. One post describes one mean for each pixel in BN:
 "把一个batch中每一张图片对应位置像素做标准化" (in a batch, the pixels at the same place of all images are
 standardised).
 """
@@ -32,7 +32,7 @@ CLAIMED = {
     "BN, NC": "N", "BN, NCL": "NL", "BN, NCHW": "NHW", "BN per step, TBH": "B",
     "BN over all steps, TBH": "TB", "LN, NC": "C", "LN, NCL": "CL", "LN, NCHW": "CHW", "LN, TBH": "H",
 }  # fmt: skip
-CLOSE = 1e-5  # what counts as equal
+CLOSE = 1e-5  # smaller differences count as none
 
 FIGURE = (10.0, 6.4)
 WHAT = {"NC": "samples", "NCL": "sequences", "NCHW": "images", "TBH": "recurrent"}
@@ -109,15 +109,15 @@ show("axes", draw, FIGURE)
 #   and 3, 5 and 5). In images it does not: BN has one gain for each channel (3), LN one for each channel and
 #   place (12).
 # - BN stores numbers for inference: a mean and a variance for each group, and a count; per step, 44 numbers
-#   for 4 steps of 5 units. LN stores nothing, and computes at inference what it computes in training.
-# - With a gain of sigma and a bias of mu, BN gives its input back in (N, C), (N, C, L) and (N, C, H, W). LN
+#   for 4 steps of 5 units. LN stores nothing, and computes the same in inference and training.
+# - With sigma as gain and mu as bias, BN gives its input back in (N, C), (N, C, L) and (N, C, H, W). LN
 #   does so for one sample only: its gains belong to units, its means to samples.
 #
 # A Transformer's tokens, (batch, tokens, features), are the last case under other names: LN takes one mean
 # for each token, over its features.
 #
-# What to do
-# ----------
+# Advice
+# ------
 # Ask of any norm: which axes share a mean? If the batch is one of them, inference needs stored numbers, and
 # the size of the batch matters. Some convolutional networks take LN over the channels alone, at each place by
 # itself. In lnrnn this is ``layer_norm`` of the array with the channels moved last.
@@ -190,8 +190,8 @@ def make(case):
 
 
 def moved(call, x):
-    """Which outputs differ in any bit when one value of x is changed by 1: bool (x.size, x.size), a row for
-    each value that is changed."""
+    """bool (x.size, x.size): the outputs that differ in any bit if one value of x grows by 1. A row for each
+    value."""
     before, rows = call(x).ravel().copy(), []
     for place in range(x.size):
         changed = x.copy()
@@ -201,8 +201,8 @@ def moved(call, x):
 
 
 def group(moves):
-    """moves, as `moved` gives it -> the number of each value's group, and whether the groups are disjoint:
-    the rows of a group's members are alike, and name just its members."""
+    """moves: the result of `moved`. -> the number of each value's group, and whether the groups are disjoint.
+    Then rows of members are alike, and have True at the members only."""
     _, numbers = np.unique(moves.argmax(axis=1), return_inverse=True)
     return numbers, bool(np.array_equal(moves, numbers[:, None] == numbers[None]))
 
@@ -222,7 +222,7 @@ def standardise(x, numbers, eps):
 
 
 def probe(norm, layout, dtype, seed):
-    """What calls of one norm tell.
+    """The results of calls of one norm.
 
     groups: the number of each value's group. exact: whether its group's mean and deviation give the output.
     over, infer: the axes of a group in training and at inference. gains, stored: how many numbers. back: how
@@ -256,7 +256,7 @@ def probe_case(case, seed):
 
 
 def measure(seeds, settings, quick):
-    """Of each case what the first seed gives, and whether the others give the same."""
+    """For each case the result of the first seed, and whether the others agree."""
     results = {}
     for case in CLAIMED:
         first, *others = (probe_case(case, seed) for seed in seeds)

@@ -77,8 +77,8 @@ show("batch_size", draw, (10, 4))
 # At 2 images a batch BN's output is +1 or -1 for every unit, whatever the two images are (but for eps). A
 # unit learns only which of the two has the greater value.
 #
-# What to do
-# ----------
+# Advice
+# ------
 # Below 16 images a batch use LN. Above 64 try both. Do not judge BN by its accuracy in training mode: with
 # batches of 8 it is 5.5 points below that in inference mode.
 #
@@ -175,7 +175,7 @@ def accuracy_in_training_mode(networks, data, size):
 
 
 def refusal():
-    """What batch norm says of a batch of one image."""
+    """The message of batch norm for a batch of one image."""
     data = load_digits()
     try:
         FeedForward([0], "batch").losses_and_gradients(data.train_x[:1, None], data.train_labels[:1, None])

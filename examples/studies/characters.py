@@ -48,7 +48,7 @@ SYMBOLS = 64  # the 63 most frequent characters of the training text, and one fo
 
 
 def draw(results, figure):
-    """Of one cell bits by position, and while it trains; of all what is lost."""
+    """Bits of one cell by position and during training; losses of all cells."""
     panels = figure.subplot_mosaic([["position", "lost"], ["curve", "lost"]], width_ratios=(1.25, 1))
     draw_position(panels["position"], results)
 
@@ -76,7 +76,7 @@ def draw_position(axes, results):
     axes.axvspan(STEPS, results["steps"], color=SHADE, lw=0, zorder=0)
     axes.text(STEPS * 1.1, 2.96, "longer than in training", va="top", color="#555555")
     middle, ends = np.exp(results["at"]), {}
-    gap = np.searchsorted(middle, STEPS)  # no line rises before what makes it rise
+    gap = np.searchsorted(middle, STEPS)  # lines rise only after their cause
     for method, values in results["position"].items():
         colour, _, width = STYLES[method]
         x, y = np.insert(middle, gap, STEPS), np.insert(values.mean(axis=0), gap, np.nan)
@@ -102,7 +102,7 @@ show("characters", draw, (9.8, 6.6))
 # - **BN's last step can be repeated: confirmed**, in all three cells. Up to 3,000 steps it changes the bits
 #   by 0.001. Strict BN refuses the 101st character.
 # - **Averaging the statistics over time degrades severely: refuted** in all three. The change is between
-#   -0.003 and +0.001 bits. What does cost is to take the statistics of the 32 sequences that run: 0.10 bits
+#   -0.003 and +0.001 bits. Statistics of the 32 running sequences cost more: 0.10 bits
 #   in the RNN and the GRU, 0.12 in the LSTM.
 # - **LN loses nothing: confirmed.**
 # - **In RNNs LN beats BN at equal length: refuted.** In no cell LN is 0.05 bits ahead. In the LSTM BN is
@@ -111,11 +111,10 @@ show("characters", draw, (9.8, 6.6))
 #   [34, 45] and 33 % in the GRU [26, 39]. **Refuted in the RNN**: 10 % more [-2, 23]. BN needs the fewest
 #   updates in all three.
 #
-# What to do
-# ----------
-# On text that goes on alike, where training windows begin anywhere and have one length, any step of BN is as
-# typical as the others: repeat the last one. Where sequences begin and end, it fails: see step_statistics and
-# two_digits.
+# Advice
+# ------
+# On uniform text, with training windows of one length from anywhere, every step of BN is as typical as the
+# others: repeat the last one. If sequences begin and end, that fails: see step_statistics and two_digits.
 #
 # Try it yourself
 # ---------------
@@ -125,16 +124,16 @@ show("characters", draw, (9.8, 6.6))
 # -------------------
 # The text is that of ``help("topics")`` in Python 3.11.7 (373,217 characters; another Python has another
 # text): 80 % to train on, 8 % to choose settings, 12 % to test. Cells of 64 units, 200 updates by Adam on 32
-# windows of 100 characters. For each cell and norm the best of six pairs of rate and initial gain (without a
-# norm, scale of the weights) on the held-out text, under seed 0 only. Results are of seeds 5 to 24. What is
-# lost beyond step 100 compares the same characters, as one of the steps 51 to 100 of fresh windows; at equal
-# length these are the bits that count. Updates are counted until the training bits, mean of ten updates,
-# reach what no norm has after 100 of its 200, mean over seeds 0 to 4. The margins are ours: 0.05 bits, 0.1
-# for "severely", 20 % of the updates. The three intervals of a part hold together at 95 %, for this one test
-# text.
+# windows of 100 characters. Each cell and norm has six pairs of rate and initial gain (without a norm, scale
+# of the weights). The pair with the fewest held-out bits counts, under seed 0 only. Results are of seeds 5 to
+# 24. The loss past step 100 compares the same characters, as one of the steps 51 to 100 of fresh windows. At
+# equal length these bits count. Updates are counted until the training bits, mean of ten updates, reach a
+# target. The target is the bits of no norm after 100 of its 200 updates, mean over seeds 0 to 4. The margins
+# are ours: 0.05 bits, 0.1 for "severely", 20 % of the updates. The three intervals of a part hold together at
+# 95 %, for this one test text.
 #
-# The paper's LSTM has 1,000 units; these use little of what they have seen: after ten characters more hardly
-# helps. Networks with a longer memory could lose where these do not.
+# The paper's LSTM has 1,000 units. These have a short memory: more than ten characters hardly help. Networks
+# with a longer memory could lose here.
 
 
 # --- the text -----------------------------------------------------------------------------------------------
@@ -153,7 +152,7 @@ class HelpText:
 
 
 def load_help_text(characters=None):
-    """What ``help("topics")`` shows in the Python that runs. characters: of each part, or all."""
+    """The text of ``help("topics")`` in this Python. characters: of each part, or all."""
     text = join_topics(topics)
     parts, others = split_text(text)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -162,8 +161,8 @@ def load_help_text(characters=None):
 
 
 def join_topics(topics):
-    """One text of all topics in the order of their names; a paragraph that occurs again is left out, for
-    whole topics are parts of others, and the test text would be in the training text."""
+    """One text of all topics in the order of their names. A repeated paragraph is left out: whole topics are
+    parts of others, so test text would be in the training text."""
     paragraphs = (part.strip("\n") for name in sorted(topics) for part in topics[name].split("\n\n"))
     return "".join(f"{part}\n\n" for part in dict.fromkeys(paragraphs) if part)
 
@@ -243,8 +242,8 @@ def fresh_starts(text):
 
 
 def by_character(found, starts, size):
-    """found (STEPS, N), of fresh windows -> (size,): every character's bits in the one window in which it
-    comes after WARM_UP steps; NaN at the text's ends."""
+    """found (STEPS, N), of fresh windows -> (size,): the bits of each character, from the one window where it
+    follows WARM_UP steps. NaN at the text's ends."""
     values = np.full(size, np.nan)
     values[starts + np.arange(WARM_UP + 1, STEPS + 1)[:, None]] = found[WARM_UP:]
     return values
@@ -271,10 +270,10 @@ def average_over_time(rnn):
 
 
 def run_over(model, norm, text, steps):
-    """Of one network, all in bits per character: (1) at each step of long sequences, by method, (steps,);
-    (2) of the same characters within STEPS steps of a fresh window, (steps,); (3) under batch norm, at each
-    step of fresh windows with its own statistics and with their average over time, (2, STEPS). Leaves batch
-    norm with averaged statistics."""
+    """-> bits per character of one network. (1) By method, at each step of long sequences: (steps,). (2) The
+    same characters within STEPS steps of a fresh window: (steps,). (3) Batch norm at each step of fresh
+    windows, with its own statistics and with their average over time: (2, STEPS). Leaves batch norm with
+    averaged statistics."""
     starts, fresh = long_starts(len(text), steps), fresh_starts(text)
     within = bits(model, text, fresh, STEPS)
     same = by_character(within, fresh, len(text))[starts + np.arange(1, steps + 1)[:, None]].mean(axis=1)
@@ -290,7 +289,7 @@ def run_over(model, norm, text, steps):
 
 
 def refusal(text, units):
-    """What batch norm with statistics of STEPS steps says to one more, if it may not go on."""
+    """The message of strict batch norm with statistics of STEPS steps for one more step."""
     rnn = MODELS[CELLS[0]](SYMBOLS, units, norm="batch", seed=0)
     rnn.calibrate([cut(text, np.arange(BATCH), STEPS)[0]])
     try:
@@ -309,9 +308,9 @@ def extent(quick):
 
 
 def tune(seeds, quick):
-    """settings: for each cell and norm the rate and factor with the fewest bits on the held-out text within
-    STEPS steps, under the first seed alone. target: for each cell the bits that a network without norm
-    reaches after half the updates, mean over the seeds."""
+    """settings: for each cell and norm, the rate and factor with the fewest held-out bits within STEPS steps,
+    under the first seed alone. target: for each cell, the bits of a network without norm after half the
+    updates, mean over the seeds."""
     text, units, count, _ = extent(quick)
     starts = np.arange(0, len(text.held_out) - STEPS, STEPS)
     grids = {norm: list(itertools.product(RATES, FACTORS[norm]))[: 2 if quick else None] for norm in NORMS}

@@ -1,4 +1,4 @@
-"""What the studies share: data, intervals and verdicts, tables, and how a study is run and its results kept.
+"""Shared parts of the studies: data, intervals and verdicts, tables, runs, kept results.
 
 A study is one file: constants to change, the functions ``tune`` and ``measure``, its clauses, tables and
 figure. As a script it measures; in a page or a notebook it draws the results kept in ``results/``.
@@ -111,9 +111,9 @@ def interval(values: np.ndarray, comparisons: int = 1) -> tuple[float, float]:
 class Clause:
     """One part of a claim: that a mean over the seeds is above a threshold.
 
-    text: what is claimed, in a few words. values: (S,), one per seed; a difference is paired by seed. unit:
-    what they are printed in; "points" and "%" are hundredths; "times" is a ratio, of which the values and the
-    margin are the natural logarithm. margin: the project's threshold. comparisons: see `interval`.
+    text: the claim in a few words. values: (S,), one per seed; a difference is paired by seed. unit: for
+    printing; "points" and "%" are hundredths, and for "times" values and margin are natural logarithms of
+    ratios. margin: the project's threshold. comparisons: see `interval`.
     """
 
     text: str
@@ -179,8 +179,8 @@ def columns() -> int:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Aligned columns under a ruled header: the first column to the left, the others to the right. What is
-    wider than `columns` is cut into parts, each with the first column."""
+    """Aligned columns under a ruled header: the first column to the left, the others to the right. A table
+    wider than `columns` is divided, and each piece has the first column."""
     lines = [list(header), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     parts: list[list[int]] = [[]]
@@ -262,7 +262,7 @@ class Study:
         return self.name + ("" if option in (None, *self.options[:1]) else f"_{option}") + suffix
 
     def kept(self, option: str | None = None) -> dict[str, Any] | None:
-        """What the full run left in results/: version, isa, seeds, settings, results, clauses. None without
+        """The file of the full run in results/: version, isa, seeds, settings, results, clauses. None without
         such a file."""
         path = FOLDER / "results" / self.file(option)
         found = read(path)
@@ -279,7 +279,7 @@ class Study:
     def measured(
         self, seeds: Sequence[int], quick: bool = False, tune: bool = False, option: str | None = None
     ) -> dict[str, Any]:
-        """Measures, and returns what `kept` returns, with arrays for lists."""
+        """Measures. -> as `kept`, with arrays instead of lists."""
         global _jobs
         words = {"option": option or self.options[0]} if self.options else {}
         kept, settings = None if tune else self.kept(option), None
@@ -415,14 +415,14 @@ class Study:
 
 
 def conditions(seeds: Sequence[int], quick: bool = False) -> dict[str, Any]:
-    """What the results of a study depend on, but for its settings."""
+    """The inputs of a study's results, except its settings."""
     isa = lnrnn.cpu_info()["isa"]
     return {"lnrnn": lnrnn.__version__, "isa": isa, "quick": quick, "seeds": list(seeds)}
 
 
 def show(name: str, draw: Callable[[Results, Any], object], size: tuple[float, float] = SIZE) -> None:
-    """Draws the kept results of a study, in its page or notebook. A script draws what it measures, at its
-    end. A study that another one imports draws nothing."""
+    """Draws the kept results of a study, in its page or notebook. A script draws its own results at its end.
+    An imported study draws nothing."""
     if in_page() and draw.__module__ == "__main__":
         from matplotlib import pyplot
 
@@ -458,7 +458,7 @@ def read(path: Path) -> dict[str, Any] | None:
 
 @contextmanager
 def blaming(path: Path) -> Iterator[None]:
-    """What fails while a kept file is read, printed or drawn becomes a ValueError that names the file."""
+    """Errors in reading, printing or drawing a kept file become a ValueError that names the file."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:

@@ -41,7 +41,7 @@ RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 BATCH, PASSES = 32, 12
 REACHED, WINDOW = 0.95, 200  # speed: images seen until so many of the last WINDOW were right
 CONVERGED = 0.9  # a network that is right on so many images has converged
-FASTER, MARGIN = math.log(1.25), 0.005  # what counts: a quarter faster, half a point better
+FASTER, MARGIN = math.log(1.25), 0.005  # thresholds: a quarter faster, half a point better
 COMPARISONS = 7  # intervals on this page, which hold together
 
 
@@ -89,12 +89,12 @@ show("convolution", draw, SIZE)
 #   those inside, on the average over networks (1.1 points less [-6.4, 8.5]). In a single network the two
 #   differ by 8.5 points, either way; with BN by 5.1, without a norm by 3.8.
 #
-# A post explains a lead of BN: LN loses what one feature tells about several images. In ``saturation`` LN
-# does lose that spread, in eight layers of a network that is not trained. Here, after training, the test
+# A post explains a lead of BN: with LN, one feature no longer distinguishes several images. In ``saturation``
+# LN does lose that spread, in eight layers of an untrained network. Here, after training, the test
 # images show no such loss.
 #
-# What to do
-# ----------
+# Advice
+# ------
 # With batches of 32 images and more use BN: it learns fastest. Where a batch norm cannot be used, LN is as
 # accurate.
 #
@@ -118,8 +118,8 @@ EPS, MOMENTUM = 1e-5, 0.1
 
 
 def patches(x, stride):
-    """x (B, side, side, inputs) -> what each output of a 3 x 3 convolution sees of it and of the zeros
-    around it: (B, side / stride, side / stride, 3, 3, inputs)."""
+    """x (B, side, side, inputs) -> the inputs of each output of a 3 x 3 convolution, with zeros at the edges:
+    (B, side / stride, side / stride, 3, 3, inputs)."""
     count, side, _, inputs = x.shape
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
     found = np.empty((count, side // stride, side // stride, 3, 3, inputs), x.dtype)
@@ -141,8 +141,8 @@ class ConvolutionalNetwork:
     """Convolutions relu(gain * norm(W * x) + bias), without a norm relu(W * x + bias), then a dense layer.
 
     Activations are (B, height, width, channels). LN takes its statistics of one image over channels and
-    positions, with a gain and a bias for each of these units, as its paper says. BN takes them per channel,
-    over the batch and all positions, with a gain and a bias per channel.
+    positions. Each of these units has a gain and a bias, as in its paper. BN takes them per channel, over the
+    batch and all positions, with a gain and a bias per channel.
 
     Weights are normal with variance 2 / inputs (He et al. 2015), gains 1, biases 0; networks of one seed
     start alike, whatever their norm. right: for each image learnt from, whether the network was right just
@@ -176,7 +176,7 @@ class ConvolutionalNetwork:
         self.values.update(values)
 
     def hidden(self, x, training=False):
-        """x (B, pixels) -> of each convolution what it sees, its products, and its outputs."""
+        """x (B, pixels) -> the inputs, products and outputs of each convolution."""
         h, found = x.reshape(-1, SIDE, SIDE, 1), []
         for layer, stride in enumerate(STRIDES):
             seen = patches(h, stride)
@@ -242,7 +242,7 @@ class ConvolutionalNetwork:
 
 
 def as_images(x):
-    """Pixels from 0, the background and what surrounds an image in a convolution, to 1."""
+    """Pixels from 0 to 1. 0 is the background, and the padding of a convolution."""
     return (x + 1) / 2
 
 

@@ -1,6 +1,6 @@
 r"""
-Formulas, and what posts say of them
-====================================
+Formulas, and their form in posts
+=================================
 
 BN and LN subtract a mean, divide by a standard deviation, then multiply by a gain (gamma) and add a bias
 (beta). BN takes the mean and the biased variance of each unit over the batch, LN of each sample over its
@@ -139,8 +139,8 @@ show("definitions", draw, FIGURE)
 # - Without gain and bias, networks with 32 units lose no test accuracy (less than 1 point, LN and BN). BN
 #   with 4 units loses 4.7 points [2.3, 7.1] and fits the training images worse. All else is unclear.
 #
-# What to do
-# ----------
+# Advice
+# ------
 # Before you copy a momentum, find which value it weighs: 0.1 in torch is 0.9 in the other reading. Start
 # gains at 1 and biases at 0. Use them: they cost little, and narrow networks can need them. For small
 # batches, LN needs no estimate.
@@ -168,7 +168,7 @@ def normalised(x, axis):
 
 
 def by_hand(frames, seed):
-    """Deviations of what the library gives from what a formula says, for a batch of frames."""
+    """Deviations of the library's results from a formula, for a batch of frames."""
     rng = np.random.default_rng(seed)
     x = frames[rng.choice(len(frames), BATCH, replace=False)].astype(np.float64)
     units, mean, var = x.shape[1], x.mean(0), x.var(0)
@@ -220,8 +220,8 @@ def momentum(frames, seed, batches=40):
 
 
 def errors(frames, seed, draws=200):
-    """By size of the batch, the error of its mean, over the standard deviation, and of its biased variance,
-    over the variance: root mean squares over channels and draws, which are with replacement."""
+    """By size of the batch: the error of its mean over the standard deviation, and the error of its biased
+    variance over the variance. Root mean squares over channels and draws with replacement."""
     rng = np.random.default_rng([2, seed])
     x = frames.astype(np.float64)
     mean, var, found = x.mean(0), x.var(0), {"mean": [], "variance": []}
@@ -302,7 +302,7 @@ def tune(seeds, quick):
 
 def multiply_adds(size, images=800):
     """Of an update on a batch of ``size``, and of exact statistics, which need all images' summed inputs in
-    both hidden layers. Backward costs twice what forward does."""
+    both hidden layers. Backward costs twice as much as forward."""
     hidden = 64 * WIDTHS[0] + WIDTHS[0] ** 2
     return 3 * size * (hidden + 10 * WIDTHS[0]), images * hidden
 

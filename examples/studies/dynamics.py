@@ -2,9 +2,12 @@ r"""
 States and gradients over many steps
 ====================================
 
-In a standard RNN "there is a tendency for the average magnitude of the summed inputs to the recurrent
-units to either grow or shrink at every time-step, leading to exploding or vanishing gradients" (Ba, Kiros
-and Hinton 2016, arXiv 1607.06450, section 3.1). With layer norm (LN) the hidden-to-hidden dynamics are
+Ba, Kiros and Hinton (2016, arXiv 1607.06450, section 3.1) write about a standard RNN:
+
+    there is a tendency for the average magnitude of the summed inputs to the recurrent units to either grow
+    or shrink at every time-step, leading to exploding or vanishing gradients
+
+With layer norm (LN) the hidden-to-hidden dynamics are
 "much more stable":
 
 .. math::
@@ -110,8 +113,8 @@ show("dynamics", draw, SIZE)
 # The reason: LN divides by the deviation of the sum. The input has its share of that, so the recurrent
 # part is made smaller at every step.
 #
-# What to do
-# ----------
+# Advice
+# ------
 # Use LN to keep states in range over many steps. Do not count on it to carry gradients through hundreds
 # of steps. Start its gains at 1.0 where W_hh h and W_ih x are normalised together, as here.
 #
@@ -264,9 +267,8 @@ def clauses(results):
 
 
 def steadier(results, quantity):
-    """For each case whether LN is as stable as claimed: "yes", "no", "-" where that is unclear, and "both
-    stay" where the network without a norm clearly drifts by less than a decade, too. All intervals hold
-    together."""
+    """-> for each case "yes" if LN is as stable as claimed, "no", or "-" if unclear. "both stay": the network
+    without a norm clearly drifts by less than a decade too. All intervals hold together."""
     found = {}
     for case in CASES:
         low, high = interval(to_spare(results, case, quantity), len(CASES))

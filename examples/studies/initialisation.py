@@ -75,8 +75,8 @@ show("initialisation", draw, (10.0, 3.8))
 # gradient does. From 100 times He's scale nothing trains. The last layer, which has no norm, starts 100
 # times too large as well.
 #
-# What to do
-# ----------
+# Advice
+# ------
 # Where you cannot choose the weights at the start, use a norm. With a norm weights may be too small; if
 # they are too large, raise the rate. At high rates (0.1 with Adam) BN trains from 72 % of the scales, LN
 # from 17 %. Do not choose LN for its speed with SGD alone.
@@ -106,7 +106,7 @@ def from_scale(name, scale, seed, quick):
     data, seeds = load_digits(), [seed] * len(RATES)
     networks = FeedForward(seeds, NORMS[name], DEEP, scale)
     chosen = [data.without_fold(seed % FOLDS)] * len(RATES)
-    # Where training fails, numbers may leave float32; what such a network then says is wrong.
+    # Where training fails, numbers may leave float32; such an answer counts as wrong.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         train(networks, data.train_x, data.train_labels, chosen, seeds, RATES, BATCH, 1 if quick else EPOCHS)
         logits = networks.logits(data.test_x)
@@ -115,8 +115,8 @@ def from_scale(name, scale, seed, quick):
 
 
 def updates_to_reach(name, optimiser, seeds, rates, x, labels, quick):
-    """For each network (M,): updates until REACHED of x (B, in) or (B, M, in), labels (B,) or (B, M), are
-    right, or all updates if that never happens; and the accuracy in the end."""
+    """x (B, in) or (B, M, in), labels (B,) or (B, M). -> the updates until REACHED of x are right, or all
+    updates, and the final accuracy: (M,) each."""
     data, course = load_digits(), []
     networks = FeedForward(seeds, NORMS[name])
     chosen = [data.without_fold(seed % FOLDS) for seed in seeds]

@@ -1,10 +1,10 @@
 r"""
-What each norm is invariant to
-==============================
+Invariances of each norm
+========================
 
-Table 1 of the layer norm paper (Ba, Kiros and Hinton 2016, arXiv 1607.06450, section 5.1) lists six changes
-of weights and data, and says which leave the output of a normalised layer as it was. LN subtracts the mean of
-one sample's summed inputs:
+Table 1 of the layer norm paper lists six changes of weights and data (Ba, Kiros and Hinton 2016, arXiv
+1607.06450, section 5.1). It marks those that leave the output of a normalised layer unchanged. LN subtracts
+the mean of one sample's summed inputs:
 
 .. math::
 
@@ -24,15 +24,15 @@ from lnrnn.data import japanese_vowels
 
 # Change these.
 UNITS, CASES = 64, 128
-FACTORS = (0.01, 0.3, 3.0, 100.0)  # of what is scaled
-SHIFTS = (0.3, 3.0, 100.0)  # over the size of what is shifted
+FACTORS = (0.01, 0.3, 3.0, 100.0)  # of the scaling
+SHIFTS = (0.3, 3.0, 100.0)  # over the size of the shifted array
 EPS = 1e-5  # of the library's layers
 SAME, OTHERWISE = 1e-10, 1e-2  # a deviation below is an output that stays, one above an output that moves
 
 FIGURE = (10.0, 4.8)
 CHANGES = ("W scaled", "W shifted", "w scaled", "D scaled", "D shifted", "x scaled")
 STORED, BEFORE = "BN, stored statistics", "LN before W"
-# Table 1 of the paper, and what its text says of a norm before W; of stored statistics it says nothing.
+# Table 1 of the paper, and its text on a norm before W. It says nothing on stored statistics.
 TABLE = {
     "BN": (True, False, True, True, True, False),
     "weight norm": (True, False, True, False, False, False),
@@ -116,31 +116,31 @@ show("invariances", draw, FIGURE)
 # - All 18 entries of Table 1 are as the paper says.
 # - LN ignores one vector added to the weights of every unit. It does not ignore one vector added to every
 #   sample: the output moves by 0.84 and more. The post is right about the weights and wrong about the input.
-# - LN does ignore one number added to all summed inputs of a sample, which may be what the post means.
-# - LN before W, as in :math:`W\,\mathrm{LN}(x)`, loses both invariances to W: times 100, W moves the output
-#   by 99 times its size, against 6e-16 for LN after W. The paper is right.
+# - LN does ignore one number added to all summed inputs of a sample, and the post may mean this.
+# - LN before W, as in :math:`W\,\mathrm{LN}(x)`, loses both invariances to W. W times 100 moves the output
+#   by 99 times its size, and by 6e-16 with LN after W. The paper is right.
 # - With stored statistics, as at inference, BN is invariant to none of the six. Its four invariances are
 #   those of training.
 # - The paper's text contradicts its table: "all the normalization methods are invariant to re-scaling the
 #   dataset". The table is right: weight norm multiplies its output by the factor.
 #
-# What to do
-# ----------
+# Advice
+# ------
 # Place the norm after W if the scale of the weights shall not matter. Keep the standard deviation of summed
 # inputs well above 0.02: eps = 1e-5 shrinks the output by :math:`1 - s / \sqrt{s^2 + \epsilon}`, 1 % at s =
 # 0.022, half of it at 0.0018. Data that drift by a shift need their mean removed, LN does not do it.
 #
 # Try it yourself
 # ---------------
-# ``EPS = 1e-3``: the limit of 1 % moves from 0.022 to 0.22. ``SHIFTS``: at 1e6, float32 no longer ignores a
-# shift (it does to 1 % up to 2e4 times the size of what is shifted), and float64 still does. A factor of -1
-# in ``FACTORS`` turns the sign of the output, so the entry is no longer "same".
+# ``EPS = 1e-3``: the limit of 1 % moves from 0.022 to 0.22. ``SHIFTS``: at 1e6, float32 does not ignore a
+# shift, and float64 does. (float32 does to 1 %, up to 2e4 times the size of the shifted array.) A factor of
+# -1 in ``FACTORS`` turns the sign of the output, so the entry is no longer "same".
 #
 # How it was measured
 # -------------------
 # 64 units with normal weights, 128 frames of 12 channels of Japanese Vowels, 20 seeds. Factors are 0.01, 0.3,
-# 3 and 100. Shifts are random vectors, 0.3, 3 and 100 times as large as what they are added to. The deviation
-# is the root mean square of the output's change over that of the output, in the worst sample or unit, in
+# 3 and 100. Shifts are random vectors, 0.3, 3 and 100 times as large as the array. The deviation is the root
+# mean square of the output's change over that of the output, in the worst sample or unit. It is computed in
 # float64 with eps = 0. Weight norm (Salimans and Kingma 2016, arXiv 1602.07868) is ``rms_norm`` of the rows
 # of W. An invariance is a statement about every input, so extremes over the seeds decide, not means with
 # intervals. These are checks: they can only fail if the library does.
@@ -149,8 +149,8 @@ show("invariances", draw, FIGURE)
 
 
 def make_layer(frames, seed):
-    """Weights W (UNITS, I), data D (CASES, I) drawn from frames, and what the changes need: shifts of the
-    size of each, the unit and the case that are changed alone."""
+    """Weights W (UNITS, I) and data D (CASES, I) from frames; shifts of the size of each; the unit and the
+    case that change alone."""
     rng = np.random.default_rng(seed)
     inputs = frames.shape[1]
     cases = frames[rng.choice(len(frames), CASES, replace=False)].astype(np.float64)
@@ -220,7 +220,7 @@ NORMS = {"BN": batch_norm, "weight norm": weight_norm, "LN": layer_norm}
 
 
 def divided_by(norm, layer):
-    """What the norm divides by: standard deviations of each unit's or case's summed inputs, or the root mean
+    """The divisors of the norm: standard deviations of each unit's or case's summed inputs, or the root mean
     square of each unit's weights."""
     if norm == "weight norm":
         return root_mean_square(layer["W"], 1)
@@ -249,11 +249,11 @@ def crossing(scales, deviations, level=0.01):
 
 
 def measure_one(layer, factors):
-    """What one layer gives.
+    """The results of one layer.
 
     entries: the deviation by norm, change and amount, in float64 at eps 0. turned: that of the output under
-    the factor -1 from -y, where Table 1 says that a factor leaves it. scales, scaled: what a norm divides by
-    after W is scaled, and how far the float32 kernel at EPS is off. harmless: the largest shift that moves
+    the factor -1 from -y, where Table 1 says that a factor leaves it. scales, scaled: the divisors of a norm
+    after W is scaled, and the error of the float32 kernel at EPS. harmless: the largest shift that moves
     that kernel by 1 % at most. one number: LN's deviation where a number is added to all summed inputs."""
     W, D, entries, turned, scales, scaled, harmless = layer["W"], layer["D"], {}, {}, {}, {}, {}
     for name, norm in {**NORMS, STORED: stored_batch_norm(layer), BEFORE: layer_norm_before}.items():

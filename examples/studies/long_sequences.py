@@ -2,9 +2,9 @@ r"""
 Sequences longer than any in training
 =====================================
 
-Batch norm (BN) in a recurrent network needs "separate statistics for each time step", which "is problematic
-if a test sequence is longer than any of the training sequences"; layer norm (LN) "does not have such problem"
-(Ba, Kiros and Hinton 2016, arXiv 1607.06450, section 3.1). Unit :math:`i` at step :math:`t` becomes
+Batch norm (BN) in a recurrent network needs "separate statistics for each time step". This "is problematic if
+a test sequence is longer than any of the training sequences". Layer norm (LN) "does not have such problem".
+(Ba, Kiros and Hinton 2016, arXiv 1607.06450, section 3.1.) Unit :math:`i` at step :math:`t` becomes
 
 .. math::
 
@@ -34,7 +34,7 @@ BETTER = 0.01  # of two norms at equal length
 LEARNT, FASTER = 0.3, 0.2  # a training loss in nats; the share of epochs that has to be saved
 
 NORMS = {"LN": "layer", "BN": "batch", "no norm": None}
-# By name: the norm, and what it does at a step without statistics.
+# By name: the norm, and its rule for a step without statistics.
 METHODS = {
     "LN": ("LN", None), "no norm": ("no norm", None), "BN raise": ("BN", "raise"), "BN last": ("BN", "last"),
     "BN mean": ("BN", "mean"), "BN batch": ("BN", "batch"),
@@ -70,7 +70,7 @@ show("long_sequences", draw)
 # - **"LN trains RNNs faster": refuted.** With the fastest of nine settings for each, LN needs 6.9 epochs to a
 #   training loss of 0.3 nats, the network without a norm 6.6, and BN 19.1.
 #
-# The network without a norm keeps its accuracy, too: what fails is statistics by time step. Only one training
+# The network without a norm keeps its accuracy, too: statistics by time step fail. Only one training
 # utterance reaches step 26, so the variance there is 0. But a step that all sequences reach can fail too: see
 # :doc:`two_digits`.
 #
@@ -79,8 +79,8 @@ show("long_sequences", draw)
 # there. Repeating after 10 steps costs the GRU 2.1 points [0.9, 3.2], which is unclear. LN needs 22 % more
 # epochs than the network without a norm in the LSTM, and 13 % fewer in the GRU.
 #
-# What to do
-# ----------
+# Advice
+# ------
 # Use LN where sequences may be longer than in training. With BN keep ``overrun="raise"``: an error is
 # better than a wrong answer. If BN has to answer, try "mean" first, at the length that you need.
 #
@@ -117,8 +117,8 @@ def learnt(losses):
 
 
 def tune(seeds, quick, option):
-    """Of nine settings for each training and norm the one that is right most often on held-out training
-    utterances, every third in turn; under "fastest" the one that needs the fewest epochs."""
+    """-> for each training and norm the best of nine settings on held-out training utterances, every third in
+    turn. "fastest" has the setting with the fewest epochs."""
     utterances, epochs = japanese_vowels().train, 2 if quick else EPOCHS
     part = np.arange(len(utterances)) % 3
     grids = {norm: list(product(RATES[:1] if quick else RATES, GAINS[norm])) for norm in NORMS}
@@ -188,8 +188,8 @@ def measure(seeds, settings, quick, option):
 
 
 def by_step(networks, cliff):
-    """As README and `lnrnn demo` show it: how many sequences are right at each step, and which share at the
-    end of their first and of their last utterance within demo.STEPS."""
+    """The figures of README and `lnrnn demo`. -> the number of right sequences at each step; the share at the
+    end of their first and last utterance within demo.STEPS."""
     found, places = {}, range(len(cliff.ends))
     first, last = ([ends[k] - 1 for ends in cliff.ends] for k in (0, -1))
     for method, right in demo.right_answers(networks, cliff).items():

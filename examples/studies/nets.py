@@ -1,10 +1,10 @@
 """The networks that several studies train: stacks of small feed-forward networks, and a classifier of steps.
 
-One small network alone would spend its time in calls of Python, so M of them run as a stack: activations are
-(B, M, units), and every network has its own parameters, data and learning rate. They do not touch each other.
+One small network alone would spend its time in calls of Python, so M of them run as a stack. Activations are
+(B, M, units). Every network has its own parameters, data and learning rate, and does not depend on others.
 
-einsum multiplies rather than ``@``: BLAS may add in another order with another number of threads, and the
-numbers of a study must come out the same bit for bit.
+einsum multiplies, not ``@``. With another number of threads BLAS may add in another order, and a study must
+give the same bits.
 """
 
 from __future__ import annotations
@@ -128,9 +128,9 @@ class FeedForward:
             h = self._activated(layer, np.einsum("bmi,moi->bmo", h, layer.weight), index, True, 1.0)
 
     def summed_inputs(self, x: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """x (B, M, in), or (B, in) for all networks alike -> for each hidden layer W h, and what f is taken
-        of, gain * norm(W h) + bias: (B, M, units) each. Batch norm takes the statistics of this batch, and
-        leaves the running ones alone."""
+        """x (B, M, in), or (B, in) for all networks. -> W h of each hidden layer, and gain * norm(W h) +
+        bias, the argument of f: (B, M, units) each. Batch norm takes the statistics of this batch, and
+        keeps the running ones."""
         h, found = _for_all(x, self.count), []
         for index, layer in enumerate(self.layers(self.values)[:-1]):
             z = np.einsum("bmi,moi->bmo", h, layer.weight)
@@ -164,8 +164,8 @@ class FeedForward:
     def losses_and_gradients(
         self, x: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """x (B, M, in), labels (B, M) -> each network's mean cross-entropy over the batch in nats (M,), its
-        gradient by ``values`` (M, P), and the logits (B, M, classes).
+        """x (B, M, in), labels (B, M). -> each network's mean cross-entropy in nats (M,), its gradient by
+        ``values`` (M, P), and the logits (B, M, classes).
 
         weights: (B, M), of each image in the mean; None: 1 / B. Images of weight 0 still take part in the
         statistics of batch norm.
@@ -260,14 +260,13 @@ def train(
     on_update: Callable[[], object] = lambda: None,
     optimiser: type[Adam | Sgd] = Adam,
 ) -> np.ndarray:
-    """Trains the stack in place, in epochs of full batches: what is left over is left out, anew in every
-    epoch.
+    """Trains the stack in place, in epochs of full batches. Each epoch leaves out the images of a last
+    batch that is not full.
 
     x (N, in), labels (N,): the images. chosen: for each network the indices of those that it trains on, as
-    many for all. seeds: for each network what its order of images follows from. learning_rates: one each.
+    many for all. seeds: for each network the seed of its order of images. learning_rates: one each.
     on_update: called after every update, which makes ``networks.values`` a new array.
-    Returns what the networks said of every image just before they learnt from it: bool (images seen, M), True
-    where it was right.
+    -> bool (images seen, M): True if the network named the image before it learnt from it.
     """
     steps = optimiser(np.asarray(learning_rates, np.float32)[:, None])
     orders = [np.random.default_rng([1, seed]) for seed in seeds]
@@ -315,8 +314,8 @@ def best_rates(
 class StepClassifier(Classifier):
     """A recurrent network whose state at every step gives logits: a class per step, as the next character.
 
-    The head is a stack of products, one per step: so small (N x H x classes up to a few 100,000) each is
-    computed by one thread of BLAS, and in one order, and yet several times faster than with einsum.
+    The head is a stack of products, one per step. One thread of BLAS computes each in one order, since they
+    are small (N x H x classes up to a few 100,000). This is several times faster than einsum.
     """
 
     def logits(self, y: np.ndarray) -> np.ndarray:
@@ -332,7 +331,7 @@ class StepClassifier(Classifier):
     ) -> tuple[float, dict[str, np.ndarray]]:
         """Mean cross-entropy in nats over all steps of all sequences, and its gradient by parameter name.
 
-        x (T, N, I), lengths (N,), labels (T, N): what lies past a length does not count, but has to be a
+        x (T, N, I), lengths (N,), labels (T, N). Labels past a length do not count, but have to be a
         class. Under batch norm this also moves the running statistics.
         """
         y, _, tape = self.rnn.forward_train(x, lengths=lengths)

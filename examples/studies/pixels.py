@@ -43,7 +43,7 @@ EPOCHS = 40  # passes over 800 images, in batches of 50: 640 updates
 NOISE = 0.1  # standard deviation of h0 in training
 RATES = (3e-3, 1e-2, 3e-2)  # of Adam
 GAINS = (0.1, 1.0)  # where a norm's gains start
-SCALES = (1.0, 3.0)  # without a norm: what the initial weights are multiplied by
+SCALES = (1.0, 3.0)  # without a norm: factors of the initial weights
 LEVEL = 0.75  # updates are counted up to this accuracy
 MARGIN = 0.01  # one point of accuracy counts as nothing,
 FASTER = -np.log(0.9)  # and so do a tenth fewer updates
@@ -85,8 +85,8 @@ show("pixels", draw)
 # differ clearly from the network without a norm: -0.8 points [-3.2, +1.6] and +0.8 [-2.0, +3.5]. It is
 # not faster either: 0.76 times as fast in order, 0.89 permuted.
 #
-# What to do
-# ----------
+# Advice
+# ------
 # If all your sequences have one length, try BN in the recurrent network. If they may be longer than in
 # training, first see :doc:`two_digits`.
 #
@@ -162,8 +162,8 @@ def accuracy(network, x, labels):
 
 
 def trained(data, name, order, setting, seed, epochs, images=800, every=EVERY):
-    """Trains on images outside the seed's fold -> the network, and its accuracy on the images of the fold,
-    each time ``every`` epochs have passed and at the end."""
+    """Trains on images outside the seed's fold. -> the network, and its accuracy on the images of the fold
+    after each ``every`` epochs and at the end."""
     rate, start = setting
     x, held = sequences(data.train_x, order), data.fold == seed % FOLDS
     learnt = np.flatnonzero(~held)[:images]
@@ -225,8 +225,8 @@ def measure(seeds, settings, quick):
 
 
 def updates_to(level, curve, updates):
-    """When a curve (E,) of accuracies after ``updates`` (E,) first reaches ``level``, between two points by
-    a straight line, which begins at 0; the last update if it does not."""
+    """-> the update at which a curve (E,) of accuracies after ``updates`` (E,) first reaches ``level``, by
+    straight lines that begin at 0. The last update if it never does."""
     reached = np.flatnonzero(curve >= level)
     if not len(reached):
         return float(updates[-1])

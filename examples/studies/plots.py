@@ -1,4 +1,4 @@
-"""What the studies' figures share: colours, and two kinds of plots.
+"""Shared parts of the studies' figures: colours, and two kinds of plots.
 
 The colours are of Okabe and Ito, which differ for all kinds of colour vision; so do the markers.
 """
@@ -13,7 +13,7 @@ from common import interval
 
 from lnrnn.demo import label_places
 
-# what is drawn -> colour, marker, line width
+# name -> colour, marker, line width
 STYLES: dict[str, tuple[str, str, float]] = {
     "no norm": ("#777777", "s", 1.6),
     "BN": ("#D55E00", "^", 2.2),
@@ -27,7 +27,7 @@ SHADE = "#f1efe9"
 
 
 def tidy(axes: Any, title: str = "", **labels: Any) -> None:
-    """A title on the left, which states what was found; axes below and on the left only. labels: as for
+    """A title on the left, which states the result; axes below and on the left only. labels: as for
     Axes.set."""
     axes.set(**labels)
     axes.set_title(title, loc="left", fontsize=10.5, fontweight="bold")

@@ -44,7 +44,7 @@ from lnrnn.speakers import SequenceClassifier, TrainingSettings, train
 NORMS = {"no norm": None, "LN": "layer", "BN": "batch"}
 NETS = {"deep": "sigmoid", "RNN": "sigmoid", "ReLU": "relu"}  # ReLU is deep too
 DEPTH, STEPS, UNITS = 8, 16, 32  # hidden layers of a deep network, steps of the recurrent one
-# Where gains start; without a norm, what multiplies the usual weights of the hidden layers.
+# Initial gains; without a norm, factors of the usual weights of the hidden layers.
 FACTORS = {"deep": (1, 2, 4, 8, 16), "RNN": (1, 2, 4, 8, 16), "ReLU": (1,)}
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 BATCH, PASSES = 32, 20
@@ -99,7 +99,7 @@ show("saturation", draw, SIZE)
 #   margin of 1.25 in the recurrent one (1.3 times [1.0, 1.6]). LN: unclear in the deep one (1.1 times [1.0,
 #   1.3]), refuted in the recurrent one, where it is slower (0.7 times [0.6, 0.8]).
 # - **At the usual scale of weights both norms are faster: confirmed.** The deep network without a norm does
-#   not reach 80 % within 20 passes in any seed, so LN is at least 2.7 times as fast there, and BN at least 10
+#   not reach 80 % within 20 passes in any seed. So LN is at least 2.7 times as fast there, BN at least 10
 #   times. In the recurrent network they are at least 1.5 and 3.6 times as fast.
 # - **Norms saturate less: confirmed, but for LN in the deep network**, which saturates more (43 % of the
 #   units against 35 %).
@@ -113,12 +113,12 @@ show("saturation", draw, SIZE)
 # - **LN helps most with ReLU: unclear in drift, refuted in speed.** With ReLU LN changes neither drift (0.97
 #   times [0.81, 1.17]) nor speed (1.01 times [0.90, 1.12]) much. With sigmoids it adds drift, so ReLU is
 #   ahead there (1.27 times [1.04, 1.54]).
-# - **LN loses what one unit tells about several images: confirmed** at initial weights. The spread of a unit
-#   over the images falls to 1/791 over eight layers; BN keeps it. Trained, BN ends 1.9 points above LN in the
-#   deep network [0.3, 3.6], unclear at our margin of 0.5.
+# - **With LN one unit distinguishes images less and less: confirmed** at initial weights. The spread of a
+#   unit over the images falls to 1/791 over eight layers; BN keeps it. Trained, BN ends 1.9 points above LN
+#   in the deep network [0.3, 3.6], unclear at our margin of 0.5.
 #
-# What to do
-# ----------
+# Advice
+# ------
 # In deep sigmoid networks use BN. Otherwise start with larger weights or, with LN, larger gains. Then LN is
 # not clearly faster.
 #
@@ -161,7 +161,7 @@ def correlation(changes):
 
 
 def examined(before, after, gradient):
-    """What a network does with the probed images, by place: a hidden layer, or a time step.
+    """Measures of a network on the probed images, by place: a hidden layer, or a time step.
 
     before, after: (images, units) for each place, before the norm and as the nonlinearity takes them.
     gradient: lengths of the loss's gradient by the weights of a layer, or by the input at a step.
@@ -171,7 +171,7 @@ def examined(before, after, gradient):
     return {
         "before": np.stack([moments(values) for values in before]),
         "after": after,
-        # What one unit spreads over the images: root mean square over the units.
+        # The spread of one unit over the images: root mean square over the units.
         "spread": np.log10(np.sqrt((after[:, 1] ** 2).mean(axis=-1))),
         "saturated": np.array([(4 * h * (1 - h) < SATURATED).mean() for h in sigmoid]),
         "gradient": np.log10(np.maximum(np.asarray(gradient, np.float64), 1e-45)),
@@ -265,8 +265,8 @@ def gradient_shift(networks, old, x, labels):
 
 
 def correlation_from_below(old, new, x):
-    """`correlation` of how the summed inputs W h move when h moves as from stack ``old`` to ``new`` and W
-    stays, mean over the hidden layers from the second on."""
+    """`correlation` of the changes of W h if h moves from stack ``old`` to ``new`` and W stays. Mean over the
+    hidden layers from the second on."""
     found = []
     inputs = zip(old.summed_inputs(x), new.summed_inputs(x), strict=True)
     for layer, ((_, before), (_, after)) in zip(old.layers(old.values)[1:-1], inputs, strict=False):
@@ -328,7 +328,7 @@ def as_sequences(x):
 
 
 def summed_inputs(parameters, norm, x, y):
-    """W_ih x_t + W_hh h_{t-1}, and what the sigmoid is taken of, in training mode: (B, units) at each step.
+    """W_ih x_t + W_hh h_{t-1}, and the argument of the sigmoid, in training mode: (B, units) at each step.
 
     parameters: of an RNN of one layer, by name. x (T, B, I), y (T, B, units): its inputs and outputs.
     """
@@ -400,7 +400,7 @@ def follow_recurrent(data, net, name, seed, setting, passes):
 
 # --- all of it ---
 
-USUAL = ", usual"  # ends the name of what is at factor 1, if that is one of several
+USUAL = ", usual"  # ends the name of the entry at factor 1, if there are several
 START = ("start gradient", "start spread", "start saturated", "accuracy")  # all that is kept of it
 
 CASES = [(net, name) for net in NETS for name in NORMS]
@@ -412,8 +412,8 @@ def grid_of(net, quick):
 
 
 def tune(seeds, quick):
-    """For each network and norm the factor and rate with the best held-out accuracy, mean over the passes
-    and the seeds, and the best rate at factor 1, the usual scale."""
+    """-> for each network and norm, the factor and rate with the best held-out accuracy, and the best rate at
+    factor 1, the usual scale. Accuracies are means over passes and seeds."""
     data, settings = load_digits(), {}
 
     def one(run):
@@ -470,7 +470,7 @@ def natural(decades):
     return math.log(10) * decades
 
 
-# question -> of which less is better, (S,); margin; unit
+# question -> values (S,), less is better; margin; unit
 QUESTIONS = {
     "saturates less": (lambda own: own["saturated"], 0.05, "points"),
     "gradients reach further": (lambda own: natural(own["decades"]), natural(0.5), "times"),
@@ -482,7 +482,7 @@ QUESTIONS = {
 
 
 def less(results, question, name, net, other="no norm"):
-    """What norm ``name`` gains on no norm."""
+    """The gain of norm ``name`` over no norm."""
     what = QUESTIONS[question.split(" at ")[0]][0]
     usual = USUAL if "usual" in question else ""
     return what(results[f"{net}, {other}{usual}"]) - what(results[f"{net}, {name}{usual}"])

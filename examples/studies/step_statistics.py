@@ -3,8 +3,8 @@ Repeating the last step's statistics
 ====================================
 
 Recurrent batch norm has a mean and a deviation for each time step. Past the longest training sequence, of
-:math:`T` steps, it has none. Cooijmans et al. (2016, arXiv 1603.09025, section 3 and figure 5) answer that
-the statistics converge within a few steps, so those of the last known step can serve for all later ones:
+:math:`T` steps, it has none. Cooijmans et al. (2016, arXiv 1603.09025, section 3, figure 5) answer that the
+statistics converge within a few steps, so that those of the last known step serve for all later ones:
 
 .. math::
 
@@ -36,7 +36,7 @@ BN, LN = (STYLES[norm][0] for norm in NORMS)
 
 
 def draw(results, figure):
-    """How the statistics change, and what it costs to repeat those of step K."""
+    """The change of the statistics, and the cost of repeating those of step K."""
     moves, costs, middle = figure.subplots(1, 3, width_ratios=(1, 1.15, 1.15))
     moves.axhline(SETTLED, color="#999999", lw=1, ls=":")
     moves.text(22, SETTLED + 0.008, f"{SETTLED:g}: small below", color="#777777", ha="right")
@@ -94,14 +94,14 @@ show("step_statistics", draw, (10, 4.4))
 #   0.1 points [-0.4, +0.7]. After 2,610 steps LN is 1.7 points better off than BN with step 13 [0.5, 2.9].
 # - **The number of utterances does not decide.** Step 18 is known from 78, with an error of 0.06; it costs 11
 #   points. Step 12, with the statistics of those 78 alone, costs 3.0; with those of 78 drawn from all, 2.9.
-#   What is left is the place: late steps lie near the end of an utterance.
+#   So the place decides: late steps lie near the end of an utterance.
 #
 # In the study two_digits all training sequences reach every step, and to repeat the last one fails too.
 #
-# What to do
-# ----------
+# Advice
+# ------
 # If sequences may be longer than in training, use LN. If it has to be BN, do not repeat the last step. Repeat
-# one that is typical of what comes later, and measure what it costs on long sequences: here 1 to 2 points.
+# one that is typical of later steps, and measure its cost on long sequences: here 1 to 2 points.
 # With ``load_state_dict`` a network keeps the first K steps of its statistics, as ``keep_steps`` does below.
 #
 # Try it yourself
@@ -111,11 +111,11 @@ show("step_statistics", draw, (10, 4.4))
 #
 # How it was measured
 # -------------------
-# An RNN of 64 tanh units learns to name nine speakers from whole utterances of Japanese Vowels (270 of 7 to
-# 26 steps), with the settings that the study long_sequences chose. BN's statistics are then recomputed over
+# An RNN of 64 tanh units learns to name nine speakers from whole utterances of Japanese Vowels, 270 of 7 to
+# 26 steps. It has the settings of the study long_sequences. BN's statistics are then recomputed over
 # all training utterances. The network keeps those of the steps 1 to K, for every K, and repeats the last. The
-# 370 test utterances are joined, 8 or 170 of one speaker; accuracy at the end is compared with that on the
-# last utterance alone, with all statistics: 98.2 %. Seeds 5 to 24, paired. The six intervals of repeating
+# 370 test utterances are joined, 8 or 170 of one speaker. Accuracy at the end is compared with 98.2 %, that
+# on the last utterance alone with all statistics. Seeds 5 to 24, paired. The six intervals of repeating
 # hold together at 95 %; those in the table are not corrected. The paper's text has sequences of one length,
 # so its last step is as well known as all others.
 
@@ -147,9 +147,9 @@ def distance(a, b, unit):
 
 
 def errors(rnn, x, lengths, unit, rng):
-    """Half the distance of the statistics of two random halves of the sequences, mean over SPLITS, by step as
-    far as all halves reach: a half's error is sqrt(2) times that of the whole, a difference's again. Leaves
-    the network with the statistics of all."""
+    """-> by step, half the distance between statistics of two random halves of the sequences, SPLITS times.
+    (A half has sqrt(2) times the error of the whole, and a difference that again.) Stops at the last step
+    that all halves reach. Leaves the network with the statistics of all."""
     found = []
     for _ in range(SPLITS):
         order = rng.permutation(len(lengths))
@@ -163,7 +163,7 @@ def errors(rnn, x, lengths, unit, rng):
     return np.mean([one[: min(map(len, found))] for one in found], axis=0)
 
 
-# --- what repeating does ------------------------------------------------------------------------------------
+# --- the effect of repeating --------------------------------------------------------------------------------
 
 
 def keep_steps(rnn, state, steps):
@@ -226,9 +226,9 @@ def of_seed(data, joined, seed, epochs):
 
 def measure(seeds, settings, quick):
     """By seed. change: distance from the step before, steps 2, 3, ... error: see `errors`, steps 1, 2, ...
-    accuracy: on the test utterances, with all statistics. What repeating step K gains, K = 1, 2, ...: alone,
-    on test utterances longer than K against all own statistics; joined, at the end of so many utterances
-    against the last one alone. long_only, drawn: as joined. LN: what joining changes there."""
+    accuracy: on the test utterances, with all statistics. Gains of repeating step K = 1, 2, ... alone: on
+    test utterances longer than K, over all own statistics. joined: at the end of several utterances, over the
+    last one alone. long_only, drawn: as joined. LN: the change by joining."""
     data = japanese_vowels()
     joined = {
         str(count): join_utterances(data.test, count, np.random.default_rng(count))
@@ -242,7 +242,7 @@ def measure(seeds, settings, quick):
 
 
 def after(results, step, count):
-    """What repeating ``step`` gains at the end of ``count`` utterances, (S,)."""
+    """The gain of repeating ``step`` at the end of ``count`` utterances, (S,)."""
     return results["joined"][str(count)][:, step - 1]
 
 

@@ -10,9 +10,8 @@ sequences longer than those seen during training is straightforward": repeat the
 
    (\mu_t, \sigma_t) = (\mu_T, \sigma_T), \qquad t > T
 
-In :doc:`long_sequences` this fails. There the last step was reached by one training sequence alone, so one
-may think that counts decide: repeat a step that *most* sequences reach, and all is well. Here all of them
-reach every step.
+In :doc:`long_sequences` this fails. There one training sequence alone reached the last step. So one may think
+that counts decide, and repeat a step that *most* sequences reach. Here all of them reach every step.
 """
 
 import itertools
@@ -94,15 +93,15 @@ show("two_digits", draw)
 # an image do not.
 #
 # Networks with LN and without a norm store no statistics, and lose too: they fall from 87.8 to 73.9 % and
-# from 88.6 to 73.3. They learnt to begin with an empty state, and now begin with what another image left.
+# from 88.6 to 73.3. They learnt to begin with an empty state, and begin with the state of another image here.
 # That LN keeps its accuracy past its training length is refuted here. It loses 66 points fewer than BN
 # with step 64 repeated.
 #
-# What to do
-# ----------
+# Advice
+# ------
 # If you know where an image begins, reset the state there: then every image is one alone. If you do not,
-# recompute BN's statistics on training sequences joined to the length that you expect (``calibrate``; here
-# with the noise of training in h0). No weight changes, and BN then reaches 88.4 %. The statistics of the
+# recompute BN's statistics on training sequences that are joined to the expected length (``calibrate``). Here
+# h0 has the noise of training. No weight changes, and BN then reaches 88.4 %. The statistics of the
 # test batch do nearly as well (87.9 %), but then an answer depends on the other sequences of its batch.
 #
 # Try it yourself
@@ -115,8 +114,8 @@ show("two_digits", draw)
 # -------------------
 # Networks, training and settings are those of :doc:`pixels`, in order. An image is 64 steps of one pixel.
 # In the test each of the 797 test images follows another one, drawn at random for each seed; the label is
-# that of the last image. Past step 64, BN gets its statistics from elsewhere: those of one step (64, or
-# any other), their mean, steps 1 to 64 again, those of the test batch, or of 800 pairs of training images.
+# that of the last image. Past step 64, BN gets other statistics. These are those of one step (64, or
+# another), their mean, steps 1 to 64 again, those of the test batch, or of 800 pairs of training images.
 #
 # Results are of seeds 5 to 24, intervals Student's t, not corrected for being eight. Less than three
 # points counts as nothing; that margin is ours, and no verdict here depends on it.
@@ -136,7 +135,7 @@ def after_another(images, seed):
 
 
 def use_statistics_of(rnn, steps):
-    """Step i takes the statistics of what was step steps[i]."""
+    """Step i gets the statistics of step steps[i]."""
     state = rnn.state_dict()
     of_steps = {name: value[steps] for name, value in state.items() if name.startswith(("running", "count"))}
     rnn.load_state_dict({**state, **of_steps})

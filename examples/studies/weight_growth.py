@@ -5,15 +5,15 @@ Growing weights
 In a normalised model "the norm of the weight vector effectively controls the learning rate for the weight
 vector" (Ba, Kiros and Hinton 2016, arXiv 1607.06450, section 5.2). Weights grow in training, so the
 effective learning rate falls: "implicit early stopping". The paper argues with the Fisher information F,
-the curvature of the Kullback-Leibler divergence (KL). For softmax regression with probabilities p, and
-with a norm of deviation :math:`\sigma_i` and gain :math:`g_i`, the block of rows i and j is as follows;
+the curvature of the Kullback-Leibler divergence (KL). This is the block of rows i and j. Softmax
+regression has probabilities p, and its norm has the deviation :math:`\sigma_i` and the gain :math:`g_i`.
 :math:`\chi_i` is the derivative of the normalised sum i by its row, times :math:`\sigma_i`:
 
 .. math::
 
-   F_{ij} = \mathbb{E}_x\!\left[ \mathrm{Cov}(y_i, y_j)\, \frac{g_i g_j}{\sigma_i \sigma_j}\,
-   \chi_i \chi_j^\top \right], \qquad
-   \mathrm{KL}(\theta \,\|\, \theta + \delta) \approx \tfrac{1}{2} \delta^\top F \delta
+    F_{ij} = \mathbb{E}_x\!\left[ \mathrm{Cov}(y_i, y_j)\, \frac{g_i g_j}{\sigma_i \sigma_j}\,
+    \chi_i \chi_j^\top \right], \qquad
+    \mathrm{KL}(\theta \,\|\, \theta + \delta) \approx \tfrac{1}{2} \delta^\top F \delta
 
 Without norm this is a mean of Kronecker products, :math:`(\mathrm{diag}(p) - p p^\top) \otimes x x^\top`.
 If :math:`w_i` doubles, so does :math:`\sigma_i`: the paper says that the curvature along it changes "by a
@@ -50,7 +50,7 @@ RATES = {"SGD": (0.01, 0.1, 1.0, 10.0), "Adam": (1e-4, 1e-3, 1e-2, 1e-1)}
 EPOCHS, BATCH = 40, 32
 EPS = 1e-5  # in training; the Fisher information is taken at 0
 FACTORS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-GROWN, FALLEN = 1.1, 0.9  # what counts as growth, and as a smaller effective rate
+GROWN, FALLEN = 1.1, 0.9  # thresholds of growth, and of a smaller effective rate
 NORMS = ("no norm", "WN", "BN", "LN")
 NORMALISED, JUDGED = NORMS[1:], NORMS[:1:-1]
 OPTIMISERS = {"SGD": Sgd, "Adam": Adam}
@@ -111,8 +111,8 @@ show("weight_growth", draw, (10.0, 3.8))
 # - A training in which \|W\| is held turns them 918 and 3.4 times (LN), 1.5 and 3.8 times (BN) more. LN
 #   with SGD does not learn in it, so its gradients stay large: growth is not the only cause there.
 #
-# What to do
-# ----------
+# Advice
+# ------
 # Expect the effective rate of a normalised layer to fall without any schedule. Growth can make a high
 # rate usable. LN with SGD at rate 10 is right on 96 % of the held-out images. With \|W\| held it is right
 # on 13 %, hardly more than chance. So do not rescale trained weights to their first length.
@@ -132,8 +132,8 @@ show("weight_growth", draw, (10.0, 3.8))
 #
 # F is an exact sum over the classes, on held-out images, at eps 0. For no norm and for LN it is also
 # built from Kronecker products, with the derivative of LN on both sides of the covariance. It agrees with
-# second differences of the KL. The paper derives all this and measures none of it. This is one layer;
-# nothing here says what deep networks do.
+# second differences of the KL. The paper derives all this and measures none of it. This is one layer,
+# and shows nothing about deep networks.
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class Regression:
 
     def through_norm(self, g, z):
         """The derivative of norm(z) times g, (N, C): it is symmetric, so that the library's backward takes
-        directions forward, too. Not for WN, which depends on W beside z."""
+        directions forward, too. Not for WN, which depends on W and z."""
         if self.norm == "LN":
             return lnrnn.layer_norm_backward(g, z, z.shape[1], eps=self.eps)[0]
         if self.norm == "BN":
@@ -215,8 +215,8 @@ class Regression:
         return np.stack([self.through_norm(np.broadcast_to(unit, z.shape), z) for unit in units], axis=2)
 
     def root(self, x):
-        """A (N, K, C, I) with F = A'A, summed over images and classes: the derivatives of the logits by W,
-        less their mean under the softmax p, times the root of p / N."""
+        """A (N, K, C, I) with F = A'A, summed over images and classes. It is the derivative of logits by W,
+        minus its mean under the softmax p, times the root of p / N."""
         z, p = self.products(x), softmax(self.logits(x))
         if self.norm in ("LN", "no norm"):
             a = np.einsum("nkc,ni->nkci", self.derivative(z), x)
@@ -235,7 +235,7 @@ class Regression:
 
     def gain_curvature(self, x):
         """F along the gain of one class, mean over the classes. Without norm: along the length of a row of W,
-        which is what a gain stands for."""
+        which corresponds to a gain."""
         p, n = softmax(self.logits(x)), self.normalised(self.products(x))
         if self.norm == "no norm":
             n = n / lengths(self.weight)
@@ -324,9 +324,9 @@ def updated(model, images, chosen, steps):
 
 
 def train(model, images, steps, hold=False):
-    """Returns the trained model and what was watched: the logarithm of the length of the weights over that at
-    the start (U + 1,), mean over the groups; the mean angle of each update (U,); the largest cosine between a
-    group and its gradient. hold: after each update the groups get back their first lengths, which changes no
+    """-> (the trained model, growth, angles, the largest cosine between a group and its gradient). growth
+    (U + 1,): the logarithm of the length of the weights over the first, mean over groups. angles (U,): the
+    mean angle of each update. hold: groups get back their first lengths after each update, which changes no
     output."""
     start = lengths(model.groups(model.weight))
     growth, turn, cosine = [0.0], [], 0.0

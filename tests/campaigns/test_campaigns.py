@@ -26,6 +26,7 @@ QUICK = {
     "machines": ["bits32"],  # tests/simd/test_aarch64.py runs NEON, and `make warnings` compiles with musl
     "races": ["readers", "callers", "settings", "fork", "pools", "exit"],
     "reader": ["fuzz"],
+    "site": ["control"],
     "soak": ["streams", "calls"],
     "ulp": ["aarch64"],
 }  # fmt: skip

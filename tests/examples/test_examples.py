@@ -1,4 +1,4 @@
-"""The scripts in examples/ run, and say what they promise."""
+"""The scripts in examples/ run, and print the promised results."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_train_with_scipy(monkeypatch, capsys, cell):
     told = capsys.readouterr().out
     name, first, last = re.match(r"LN-(\w+): loss (\S+) -> (\S+) in 12 iterations\n", told).groups()
     assert name == cell.upper() and float(last) < 0.6 * float(first)
-    assert int(re.search(r"(\d+) of 370", told)[1]) > 3 * 370 / 9  # three times what guessing gives
+    assert int(re.search(r"(\d+) of 370", told)[1]) > 3 * 370 / 9  # three times as many as by guessing
 
 
 def test_train_with_scipy_has_the_slope_of_its_loss():

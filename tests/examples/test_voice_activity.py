@@ -15,8 +15,8 @@ silero = pytest.importorskip("silero_vad")
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "voice_activity_server.py"
 FRAME, SESSIONS = 512, 5
-# Measured on a Zen 5: the model's own answers differ by 1.8e-6 between a frame alone and the same in a batch
-# of five; the server's from those of the same batch by 1e-6.
+# On a Zen 5, the model's own answers differ by 1.8e-6 between a frame alone and in a batch of five. The
+# server's differ from those of the batch by 1e-6.
 ALIKE = 3e-6
 
 

@@ -1,4 +1,4 @@
-"""The study ``axes``: what it finds out by calls, where the answer is known, and what its page says."""
+"""The study ``axes``: its calls on cases with known answers, and the statements of its page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small batches: the parts of the measurement, and what the page says."""
+"""Small batches: the parts of the measurement, and the statements of the page."""
 
 import batch_size
 import numpy as np

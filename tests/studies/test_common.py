@@ -1,4 +1,4 @@
-"""What the studies share: intervals, verdicts, and a run that loses nothing."""
+"""Shared parts of the studies: intervals, verdicts, and a run that loses nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The study of convolutions: its network's gradients and its measures, and what its page says."""
+"""The study of convolutions: its network's gradients and its measures, and the statements of its page."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_gradient_is_the_slope_of_the_defined_loss(norm):
             network.values[name] = start[name].astype(np.float64) + sign * 1e-4 * gradient / size
             found.append(loss_of(by_definition(network, x), labels))
         network.values[name] = start[name]
-        # A gradient's slope along itself is its length; 2 % for what a ReLU bends within the step.
+        # A gradient's slope along itself is its length; 2 % for ReLUs that change side within the step.
         assert (found[0] - found[1]) / 2e-4 == pytest.approx(size, rel=2e-2), name
 
 

@@ -1,4 +1,4 @@
-"""The study ``definitions``: what it measures, where the answer is known, and what its page says."""
+"""The study ``definitions``: its measures on cases with known answers, and the statements of its page."""
 
 from __future__ import annotations
 

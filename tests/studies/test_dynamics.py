@@ -1,4 +1,4 @@
-"""Sizes, drifts and gradients on cases with known answers, and what the page says."""
+"""Sizes, drifts and gradients on cases with known answers, and the statements of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arithmetic of the study of weights at the start, and what the page says."""
+"""The arithmetic of the study of initial weights, and the statements of the page."""
 
 from __future__ import annotations
 

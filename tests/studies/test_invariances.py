@@ -1,4 +1,4 @@
-"""The study ``invariances``: its measures on cases with known answers, and what its page says."""
+"""The study ``invariances``: its measures on cases with known answers, and the statements of its page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sequences longer than any in training: the parts of the measurement, and what the page says."""
+"""Sequences longer than any in training: the parts of the measurement, and the statements of the page."""
 
 from types import SimpleNamespace
 

@@ -1,5 +1,5 @@
-"""Stacks of feed-forward networks: their gradients are the slopes, the networks of a stack do not touch each
-other, batch norm's two modes are what it says; the classifier of steps; and the digits and their split."""
+"""Stacks of feed-forward networks: gradients against slopes, independence within a stack, both modes of batch
+norm. The classifier of steps; the digits and their split."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_the_loss_of_steps_is_the_mean_over_all_that_live():
     alive = np.arange(6)[:, None] < [6, 1, 3]
     loss, gradients = model.loss_and_gradients(x, np.array([6, 1, 3]), labels)
     assert loss == pytest.approx(each[alive].mean(), rel=1e-6)
-    # What lies past a length does not count.
+    # Labels past a length do not count.
     other, same = model.loss_and_gradients(x, np.array([6, 1, 3]), np.where(alive, labels, 0))
     assert other == loss and all(np.array_equal(same[name], gradients[name]) for name in same)
 

@@ -1,4 +1,4 @@
-"""The study of pixels: sequences, noise and starts, updates to a level, and what its page says."""
+"""The study of pixels: sequences, noise and starts, updates to a level, and the statements of its page."""
 
 from __future__ import annotations
 

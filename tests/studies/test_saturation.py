@@ -1,4 +1,4 @@
-"""The study of saturation and drift: its measures on cases with known answers, and what its page says."""
+"""The study of saturation and drift: measures on known answers, and the statements of its page."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ for package in ("scipy", "sklearn", "tqdm", "matplotlib"):
 NAMES = [path.stem for path in studies.studies().values()]
 KEPT = sorted((FOLDER / "results").glob("*.json"))
 SMALLEST, WIDEST = 9, 10  # points of text; inches
-# The verdicts that the sentences of the pages rest on, in the order of the clauses, at the margin and at 0: c
-# confirmed, r refuted, u unclear, h holds.
+# The verdicts in the text of the pages, in the order of the clauses, at the margin and at 0. c: confirmed, r:
+# refuted, u: unclear, h: holds.
 VERDICTS = {
     "axes": "h h h h h h h h",
     "batch_size": "cc cc cu uc cc uu cc cc cc uu uu uu h",
@@ -135,7 +135,7 @@ def test_a_figure_can_be_read(path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_study_s_figure_is_the_page_s(name):
-    """`show` draws in a page what `STUDY` draws in a run."""
+    """`show` in a page and `STUDY` in a run draw the same."""
     text = (FOLDER / f"{name}.py").read_text("utf-8")
     assert re.search(rf'^show\("{name}", draw\b', text, re.MULTILINE)
     assert importlib.import_module(name).STUDY.draw.__name__ == "draw"

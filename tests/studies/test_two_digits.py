@@ -1,4 +1,4 @@
-"""The study of two digits in a row: its pairs, its ways to go on past step 64, and what its page says."""
+"""The study of two digits in a row: pairs, statistics past step 64, and the statements of its page."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_step_64_repeated_is_the_library_s_own_way_to_repeat_the_last(lstm, rng)
 
 
 def test_ways_to_go_on_do_not_touch_each_other(lstm, rng):
-    """In a network whose statistics an earlier way has changed, a later one gives what it gives alone."""
+    """A choice of statistics gives the same alone and after another choice in the same network."""
     x = images(rng, 40)
     pairs, labels = after_another(x, 0), rng.integers(10, size=40)
     known = lstm.state_dict()
