@@ -12,6 +12,7 @@ import warnings
 import numpy as np
 import pytest
 
+import engine_switches
 import lnrnn
 from helpers import available_isas, using_isa, using_threads
 from networks import FREE, run_apart, run_python, said
@@ -176,10 +177,10 @@ def compute():
 def test_fewer_threads_than_were_asked_for():
     """OpenMP may give fewer threads than it is asked for: no work is lost, nobody waits for ever."""
     code = """
-import hashlib, lnrnn, test_runtime as t
-lnrnn._core.set_barrier_mode("together")
+import engine_switches, hashlib, lnrnn, test_runtime as t
+engine_switches.set_barrier_mode("together")
 lnrnn.set_num_threads(4)
-print(hashlib.sha256(t.compute()).hexdigest(), *lnrnn._core.teams_had())
+print(hashlib.sha256(t.compute()).hexdigest(), *engine_switches.teams_had())
 """
     kind = dict(LNRNN_TEAM="openmp")
     plenty, *teams = said(code, **kind).split()
@@ -194,10 +195,10 @@ print(hashlib.sha256(t.compute()).hexdigest(), *lnrnn._core.teams_had())
 def with_three_threads():
     """What is computed by three threads, whatever the machine."""
     warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads: that is the test
-    lnrnn._core.set_barrier_mode("together")
+    engine_switches.set_barrier_mode("together")
     lnrnn.set_num_threads(3)
     want = compute()
-    assert lnrnn._core.teams_had() == (3, 3)
+    assert engine_switches.teams_had() == (3, 3)
     return want
 
 
@@ -216,9 +217,9 @@ def forks():
             finally:
                 os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
-        lnrnn._core.teams_had()
+        engine_switches.teams_had()
         assert compute() == want  # and the parent goes on, with threads
-        assert lnrnn._core.teams_had() == (3, 3)
+        assert engine_switches.teams_had() == (3, 3)
 
 
 def pools():
@@ -265,16 +266,16 @@ def denormals():
     assert ((small * 1.0) > 0).all() and ((small + small) > small).all()
     assert np.float32(2e-38) * np.float32(0.25) > 0
 denormals()
-import lnrnn, test_runtime as t
+import engine_switches, lnrnn, test_runtime as t
 denormals()
-lnrnn._core.set_barrier_mode("together")
+engine_switches.set_barrier_mode("together")
 lnrnn.set_num_threads(3)
 t.compute()
 denormals()
 x = np.full((400, 512), 1e-40, np.float32)
-lnrnn._core.teams_had()
+engine_switches.teams_had()
 assert (lnrnn.tanh(x) == x).all()                   # by threads, with the rounding that they have
-print(max(1, *lnrnn._core.teams_had()))
+print(max(1, *engine_switches.teams_had()))
 def work():
     t.compute()
     denormals()
@@ -293,17 +294,17 @@ print("kept")
 def test_the_callers_openmp_setting_is_its_own():
     """set_num_threads is lnrnn's: threadpoolctl's subject, the runtime's own number, stays."""
     code = """
-import ctypes, lnrnn
+import ctypes, engine_switches, lnrnn
 with open("/proc/self/maps") as f:
     maps = f.read().split()
 path = next(p for p in maps if "libgomp" in p or "libomp" in p)
 omp = ctypes.CDLL(path)
 before = omp.omp_get_max_threads()
-lnrnn._core.set_barrier_mode("together")
+engine_switches.set_barrier_mode("together")
 lnrnn.set_num_threads(before + 3)
 import test_runtime as t
 t.compute()
-assert max(lnrnn._core.teams_had()) > 1
+assert max(engine_switches.teams_had()) > 1
 print(omp.omp_get_max_threads() - before)
 """
     if not sys.platform.startswith("linux") or not lnrnn.cpu_info()["openmp"]:
