@@ -60,8 +60,8 @@ static int model_of_machine(void)
 static int model_of_machine(void) { return OTHER; }
 #endif
 
-/* Measured on a Zen 4: the product of one row with 4 MiB of weights reads 98 bytes a ns from L3, but 79 bytes
- * if each line is prefetched. Other CPUs have not been measured without prefetches. */
+/* Measured on a Zen 4, for the product of one row with 4 MiB of weights: it reads 98 bytes a ns from L3, with
+ * prefetches only 79. Other CPUs have not been measured without prefetches. */
 int lnrnn_model_reads_ahead(void) { return model_of_machine() == ZEN_4; }
 
 static lnrnn_cpu_model model;
