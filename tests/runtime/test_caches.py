@@ -1,4 +1,4 @@
-"""The sizes of the machine's caches choose how a result is computed, never what it is."""
+"""The sizes of the machine's caches decide how a result is computed, and change no bit of it."""
 
 import platform
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Long calls are done in parts, between which an interrupt is served: how they were cut changes no bit, and
-what was interrupted has changed nothing."""
+"""Long calls are done in parts, and an interrupt is served between two of them. The division changes no bit,
+and an interrupted call has changed nothing."""
 
 from __future__ import annotations
 

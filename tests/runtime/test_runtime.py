@@ -1,4 +1,4 @@
-"""What surrounds the kernels: the environment, threads of OpenMP, forks, the whole process."""
+"""The surroundings of the kernels: the environment, threads of OpenMP, forks, the whole process."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ print(lnrnn.cpu_info()["isa"], *lnrnn.cpu_info()["available"], rnn(x)[0].tobytes
 
 @pytest.mark.parametrize("name", [*available_isas(), *lnrnn.cpu_info()["emulated"]])
 def test_a_set_that_adds_a_unit_has_all_else_from_its_family(name):
-    """What the tests with the fixture `family` rely on: the bits of norms, functions and float32 networks,
-    forward and backward, are those of the set without the unit."""
+    """Norms, functions and float32 networks have the bits of the set without the unit, forward and backward.
+    The tests with the fixture `family` rely on it."""
     family = next((f for f in ("avx512", "neon") if name.startswith(f)), name)
     x = np.random.default_rng(0).standard_normal((9, 11, 97))
     layers = [cell(97, 65, seed=1, norm=norm) for cell in (lnrnn.RNN, lnrnn.LSTM, lnrnn.GRU)
@@ -71,7 +71,7 @@ def test_a_set_that_adds_a_unit_has_all_else_from_its_family(name):
 
 
 def test_units_are_named():
-    """What the set in use multiplies short weights on, and what became of the permission to use AMX."""
+    """The units on which the set in use multiplies short weights, and the state of AMX."""
     code = "import lnrnn; i = lnrnn.cpu_info(); print(i['units']['bfloat16'], i['units']['int8'], sep=', ')"
     known = {
         "avx512amx": "amx, amx", "avx512bf16": "avx512_bf16, avx512_vnni", "avx512vnni": "None, avx512_vnni",
@@ -131,7 +131,7 @@ def test_a_number_of_threads_that_is_none(text):
 
 
 def test_what_others_say_of_openmp_does_not_stop_the_import():
-    """OMP_NUM_THREADS is everybody's: what OpenMP ignores is ignored. (It may complain.)"""
+    """Other libraries read OMP_NUM_THREADS too: lnrnn ignores the values that OpenMP ignores."""
     done = run_python(THREADS, **{**FREE, "OMP_NUM_THREADS": "many"})
     one, two, cores = done.stdout.split()
     assert done.returncode == 0 and one == two == cores
@@ -193,7 +193,7 @@ print(hashlib.sha256(t.compute()).hexdigest(), *engine_switches.teams_had())
 
 
 def with_three_threads():
-    """What is computed by three threads, whatever the machine."""
+    """The bits that three threads compute, on any machine."""
     warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads: that is the test
     engine_switches.set_barrier_mode("together")
     lnrnn.set_num_threads(3)

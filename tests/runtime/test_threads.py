@@ -1,4 +1,4 @@
-"""How many threads a call has: cores, quotas, what the system allows, and what each kind of team gives."""
+"""How many threads a call has: cores, quotas, limits of the system, and the kinds of teams."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_cores_are_those_of_the_process_where_openmp_binds_its_threads(setting):
 
 @pytest.fixture
 def cores(tmp_path):
-    """cores(groups, files, cpus=8): what is allowed to a process whose /proc/self/cgroup holds `groups`."""
+    """cores(groups, files, cpus=8): the cores of a process whose /proc/self/cgroup holds `groups`."""
 
     def count(groups, files, cpus=8):
         (tmp_path / "cgroup").write_text(groups)
@@ -144,8 +144,8 @@ def test_groups_without_files(cores, tmp_path):
 
 # --- threads that the system does not start -----------------------------------------------------------------
 
-# Everything is loaded, then the limit is set, and what several threads compute is compared with what one did.
-# Prints the largest team, and how often and how a warning was given.
+# The limit is set after all is loaded. The results of several threads are compared with those of one. Prints
+# the largest team, and the number of warnings.
 SHORTAGE = """
 import os, resource, sys, threading, warnings
 import engine_switches, lnrnn, numpy as np
@@ -179,7 +179,7 @@ if os.getuid() == 0:
 resource.setrlimit(resource.RLIMIT_NPROC, ({limit}, {limit}))
 """
 
-# Beyond what the process has.
+# In addition to the present size of the process.
 ADDRESSES = """
 with open("/proc/self/statm") as f:
     size = int(f.read().split()[0]) * resource.getpagesize()
@@ -340,12 +340,12 @@ def test_openmp_s_own_limit_is_no_shortage():
     assert with_limit(ADDRESSES.format(limit=300), 64, OMP_STACKSIZE="16M", OMP_THREAD_LIMIT="3") == (3, 0)
 
 
-# --- what the tests see -------------------------------------------------------------------------------------
+# --- the switch teams_had -----------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(not KINDS, reason="built without threads")
 def test_the_tests_see_how_many_threads_a_call_had(rng):
-    """What `several_threads` asserts with."""
+    """`several_threads` asserts with it."""
     x = normal(rng, 1000, 512)
     with using_threads(3):
         engine_switches.set_barrier_mode("together")
