@@ -101,7 +101,6 @@ def num_threads(n: int) -> Iterator[None]:
     1
     """
     n = integer("n", n, 1, 1024)
-    _core.use_own_num_threads()
     before = _core.own_num_threads.set(n)
     try:
         yield
@@ -153,18 +152,7 @@ def cpu_info() -> dict[str, Any]:
     >>> info["isa"] in info["available"] + info["emulated"]
     True
     """
-    return {
-        "isa": _core.isa(),
-        "available": _core.isa_list(),
-        "emulated": _core.isa_emulated(),
-        "units": _core.units(),
-        "amx": _core.amx(),
-        "openmp": _core.has_openmp(),
-        "team": _core.team(),
-        "num_threads": _core.get_num_threads(),
-        "cores": _core.cores(),
-        "caches": dict(zip(("l1", "l2", "l3"), _core.caches(), strict=True)),
-    }
+    return _core.cpu_info()
 
 
 def get_include() -> str:

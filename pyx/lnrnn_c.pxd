@@ -218,9 +218,15 @@ cdef extern from "file/model_file.h" nogil:
     void lnrnn_model_file_close(lnrnn_model_file *model)
 
 cdef extern from "norm/statistics.h" nogil:
-    void lnrnn_read_doubles(size_t n, const void *array, int is_double, double *values)
     void lnrnn_write_doubles(size_t n, const double *values, void *array, int is_double, int add)
-    void lnrnn_update_statistic(size_t n, void *array, int is_double, double momentum, const double *batch, size_t unbiased)
+
+    ctypedef struct lnrnn_running:
+        void *mean
+        void *var
+        int mean_is_double, var_is_double
+
+    void lnrnn_read_running(const lnrnn_batch *b, const lnrnn_running *r)
+    void lnrnn_update_running(const lnrnn_batch *b, const lnrnn_running *r, double momentum)
 
 cdef extern from "runtime/floats.h" nogil:
     ctypedef struct lnrnn_floats:

@@ -65,9 +65,9 @@ cdef class Call:
         self.c.part = fixed_part or (0 if work < LNRNN_FIRST_PART_WORK else LNRNN_FIRST_PART_WORK)
         while not finished:
             since = perf_counter() if self.c.part else 0
-            state = let_others(work >= LNRNN_RELEASE_LOCK_WORK)
+            state = release_gil(work >= LNRNN_RELEASE_LOCK_WORK)
             finished = lnrnn_network_forward(&self.c) if g == NULL else lnrnn_network_backward(&self.c, g)
-            go_on(state)
+            acquire_gil(state)
             if not finished:
                 took = perf_counter() - since
                 PyErr_CheckSignals()
@@ -388,7 +388,7 @@ cdef class Network:
         cdef int index
         cdef float *pgy = NULL
         cdef Layer layer
-        cdef room doubles
+        cdef double *sums = NULL
         # A tape belongs to the caller, who may make its arrays writeable again.
         rows = cnp.PyArray_NewCopy(<cnp.ndarray?>rows, cnp.NPY_CORDER)
         call.c.threads = threads or allowed_threads()
@@ -406,11 +406,11 @@ cdef class Network:
                 grads.append((<Layer>each).empty_gradients())
         for each in self.layers:
             need += (<Layer>each).gradient_doubles()
-        take(&doubles, need)
         g.line = <lnrnn_rnn_gradients *>calloc(lines, sizeof(lnrnn_rnn_gradients))
         try:
             if g.line == NULL:
                 raise MemoryError
+            sums = malloc_doubles(need)
             kept, need = [], 0
             for k in range(lines):
                 layer, line = self.layers[k], &g.line[k]
@@ -424,7 +424,7 @@ cdef class Network:
                 for index, gain in layer.learnt: # two biases of one sum have one gradient
                     where = layer.gradient_of(line, index, gain)
                     if where[0] == NULL:
-                        where[0] = doubles.values + need
+                        where[0] = sums + need
                         need += layer.width_of(index)
             call.run(self.net.step_work * <double>c.steps * <double>c.sequences, &g)
             for k in range(lines):
@@ -436,7 +436,7 @@ cdef class Network:
             return grads
         finally:
             free(g.line)
-            leave(&doubles)
+            free(sums)
 
 
 cdef float *laid_out(lnrnn_network_call *c, array, size_t width, bint writable) except? NULL:

@@ -159,9 +159,9 @@ cdef class Lanes:
         if lnrnn_handle_choose(&work.handle, chosen, fresh):
             self.give(work)
             return None
-        state = let_others(multiply_adds >= LNRNN_RELEASE_LOCK_WORK)
+        state = release_gil(multiply_adds >= LNRNN_RELEASE_LOCK_WORK)
         lnrnn_handle_run(&work.handle, py)
-        go_on(state)
+        acquire_gil(state)
         if py == work.y:
             step = cnp.PyArray_STRIDES(<cnp.ndarray>y)
             copy_rows(<float *>data(y), step[0], step[ndim - 1], py, H * sizeof(float), sizeof(float), R, H)

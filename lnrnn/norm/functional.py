@@ -1,23 +1,23 @@
 """Layer norm, batch norm and activations as functions of arrays, with their gradients.
 
-Dtypes of the norms: float32 and float64 are computed as they are; float16 and bfloat16 (arrays of
+Dtypes of the norms: float32 and float64 are computed as they are. float16 and bfloat16 (arrays of
 ml_dtypes.bfloat16, or torch tensors on the CPU) are computed in float32 and rounded to nearest even at the
-end; bool and integers are converted once, to what `np.result_type(x, np.float32)` says. The result has the
-dtype of x, gradients of parameters that of the computation. Weights and biases are converted to the dtype of
-the computation. Any array-like of real numbers will do; a non-contiguous one is copied once.
+end. bool and integers are converted once, to `np.result_type(x, np.float32)`. The result has the dtype of x;
+gradients of parameters have that of the computation. Weights and biases are converted to the dtype of the
+computation. Any array-like of real numbers will do. A non-contiguous array is copied once.
 
-Magnitudes: rows (in batch norm's training, channels) whose squares overflow or underflow are scaled by a
-power of two, so that every finite row gives its norm and its gradients, from the smallest subnormal to the
-largest number. What remains is the range of the results: a gradient of x grows as x gets smaller and becomes
-infinite beyond the dtype, a variance written to a float32 running_var beyond 3.4e38. Sums of gradients, and
-their products with x where batch norm's statistics are given, are formed in the dtype of the computation and
-must not overflow there; nor may x - running_mean.
+Magnitudes: a row whose squares overflow or underflow is scaled by a power of two, as is a channel in the
+training of batch norm. So every finite row has its norm and its gradients, from the smallest subnormal to the
+largest number. Only the range of results is limited. A gradient of x grows as x gets smaller, and becomes
+infinite beyond the dtype. So does a variance beyond 3.4e38 in a float32 running_var. Sums of gradients must
+not overflow in the dtype of the computation. Where batch norm's statistics are given, neither may the sums of
+gradients times x, nor x - running_mean.
 
-Memory: results of 4 MiB and more, where no `out` is given, live (on Linux) in blocks of lnrnn's own, in huge
-pages where the system allows them. When such an array and all its views are gone, its block is kept for the
-next result, for clearing the pages of fresh memory takes longer than the norm itself. At most four blocks and
-512 MiB are kept. Those of more than 16 MiB are marked as free (MADV_FREE): they still count as resident, but
-the system takes them when it is short of memory.
+Memory: on Linux, results of 256 KiB and more lie in blocks of lnrnn's own, unless `out` is given. The blocks
+have huge pages if the system allows them. When such an array and all its views are gone, its block is kept
+for the next result. The reason is that to clear the pages of new memory takes longer than the norm itself. At
+most 32 blocks and 1 GiB are kept. Blocks of more than 16 MiB are marked as free (MADV_FREE). They still count
+as resident, but the system takes them when it is short of memory.
 """
 
 from __future__ import annotations
@@ -34,15 +34,14 @@ from ..errors import bad_type, bad_value, flag, integer, number, output, real, s
 
 Array = np.ndarray
 Result = TypeVar("Result")
-LARGEST = (
-    2**40
-)  # elements of a parameter: what is beyond is a mistake, and NumPy would not say of which argument
+# Elements of a parameter. More are a mistake, for which NumPy would not name the argument.
+LARGEST = 2**40
 
 
 def input_array(name: str, value: ArrayLike) -> Array:
-    """value in a dtype that the norms take as it is, C-contiguous and aligned."""
+    """value as a C-contiguous, aligned array in a dtype that needs no conversion."""
     array = real(name, value)
-    # float16 and float32 by char: NumPy takes longer to spell a name than to convert a short array.
+    # float16 and float32 by char: NumPy takes longer for a dtype's name than to convert a short array.
     if array.dtype.char not in "ef" and array.dtype.name != "bfloat16":
         array = np.asarray(array, np.result_type(array.dtype, np.float32))
         array = array if array.dtype == np.float32 else array.astype(np.float64, copy=False)
@@ -50,12 +49,12 @@ def input_array(name: str, value: ArrayLike) -> Array:
 
 
 def _computed(x: Array) -> np.dtype:
-    """The dtype in which that of x is computed."""
+    """The dtype in which x is computed."""
     return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
 
 
 def checked_shape(normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
-    """The sizes of the axes that layer norm runs over, the last ones, as a tuple."""
+    """normalized_shape as a tuple."""
     one = isinstance(normalized_shape, str) or getattr(normalized_shape, "ndim", 1) == 0
     if one or not hasattr(normalized_shape, "__len__"):
         return (integer("normalized_shape", normalized_shape, 0, LARGEST),)
@@ -78,7 +77,7 @@ def _row_shape(x: Array, normalized_shape: int | tuple[int, ...]) -> tuple[int, 
 
 
 def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
-    """Where to compute: `out` if the kernels can write there, else an array of its own for `_deliver`."""
+    """The array to compute into: `out` if the kernels can write there, else a new one for `_deliver`."""
     if out is None:
         return _core.empty_like(x)
     out = output("out", out, x.shape, x.dtype)
@@ -92,14 +91,14 @@ def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
 
 
 def _done(result: Result | None) -> Result:
-    """result of a kernel's function, which has been given plain arrays. It refuses what is not plain by None,
-    and then nothing was computed."""
+    """The result of a function of _core, which is None if an argument is not plain: nothing was computed."""
     if result is None:  # pragma: no cover - another thread changes x at this moment
         raise RuntimeError("an array was changed by another thread during the call")
     return result
 
 
 def _deliver(y: Array, out: Array | None) -> Array:
+    """-> out, with the values of y; y without an out."""
     if out is None or out is y:
         return y
     place = out if isinstance(out, np.ndarray) else real("out", out)  # the memory of a tensor
@@ -125,7 +124,7 @@ def _axes(x: Array, normalized_shape: Any, axis: Any) -> tuple[tuple[int, ...], 
 def _over_axes(
     norm: Callable[..., Array], x: ArrayLike, normalized_shape: Any, axis: Any, out: Any, *rest: Any
 ) -> Array:
-    """layer_norm or rms_norm over these axes of x. rest: their arguments after normalized_shape."""
+    """layer_norm or rms_norm over these axes of x. rest: the arguments after normalized_shape."""
     x = input_array("x", x)
     shape, axes = _axes(x, normalized_shape, axis)
     if out is not None:
@@ -492,7 +491,7 @@ _EXP, _TANH, _SIGMOID = int(_core.Function.EXP), int(_core.Function.TANH), int(_
 
 
 def _map(function: int, x: ArrayLike, out: Array | None) -> Array:
-    """What the kernels do not take as it is."""
+    """For an x or an out that the kernel does not take as it is."""
     x = np.require(real("x", x), np.float32, ["C", "A"])
     y = _result(out, x)
     _done(_core.map_f32(function, x, y))

@@ -27,10 +27,10 @@ def _tensor(name: str) -> Any:
 
 
 class _Norm(Closed):
-    """What the two layers share: a mode, tensors, and a state dict.
+    """A mode, tensors, and a state dict: the parts that both layers have.
 
-    Threads: a call computes with the tensors that were there when it began, and `load_state_dict` puts all of
-    them there in one step. (A parameter that is written to in place, as in weight[...] = w, is not
+    Threads: a call computes with the tensors that the layer had when the call began. `load_state_dict`
+    replaces all of them in one step. (A parameter that is written to in place, as in weight[...] = w, is not
     protected.)
     """
 
@@ -46,12 +46,11 @@ class _Norm(Closed):
         super().__setattr__(name, self._checks[name](value) if name in self._checks else value)
 
     def _shape(self) -> tuple[int, ...]:
-        """Of weight and bias, and of running statistics."""
+        """The shape of weight, bias and running statistics."""
         raise NotImplementedError  # pragma: no cover - each kind of layer defines it
 
     def _kept(self, name: str, value: Any) -> Array | None:
-        """What is kept of a tensor that is assigned: an array of floats as it is, not copied; others in
-        float32."""
+        """The tensor to keep when value is assigned: an array of floats itself, other values in float32."""
         if value is None:
             return None
         array = real(name, value)
@@ -244,14 +243,14 @@ class BatchNorm(_Norm):
         mean, var = tensors["running_mean"], tensors["running_var"]
         weight, bias = tensors["weight"], tensors["bias"]
         by_batch, updates = training or not tracks, training and tracks
-        # Running statistics have num_features channels: x, where it fits them, has as many.
-        features = self.num_features if by_batch else None
         if updates:
-            # The batch's statistics, times momentum, apart from the running ones: other threads may be
-            # reading those.
+            # The statistics of the batch, times momentum. The running ones do not change yet, since other
+            # threads may be reading them.
             mean, var = seen = np.zeros((2, self.num_features))
         part = 1.0 if momentum is None else momentum
-        y = _core.batch_norm(x, mean, var, weight, bias, by_batch, part, eps, out, features)
+        y = None
+        if tracks or getattr(x, "shape", ())[1:2] == (self.num_features,):  # no statistics have that shape
+            y = _core.batch_norm(x, mean, var, weight, bias, by_batch, part, eps, out)
         if y is None:
             x = F.input_array("x", x)
             if x.ndim >= 2 and x.shape[1] != self.num_features:

@@ -68,21 +68,20 @@ int lnrnn_has_avx512bf16(void)
     return lnrnn_has_avx512vnni() && leaf_7_1_has(AVX512_BF16);
 }
 
+unsigned lnrnn_cpu_family(const char *vendor)
+{
+    unsigned a, b, c, d, own[3];
+    if (!__get_cpuid(0, &a, own, own + 2, own + 1) || memcmp(own, vendor, sizeof own)
+        || !__get_cpuid(1, &a, &b, &c, &d))
+        return 0;
+    const unsigned base = a >> 8 & 15;
+    return base == 15 ? base + (a >> 20 & 255) : base;
+}
+
 /* AMD's families from 25 on: measured on Zen 4 (family 25) and Zen 5 (26), "bf16" of
  * tests/benchmarks/machine.py. Intel's Cooper Lake, Sapphire Rapids and their successors take twice as long,
  * so float32 multiply-adds lose nothing there. Other makers are unknown. */
-int lnrnn_fast_bf16(void)
-{
-    unsigned a, b, c, d;
-    char vendor[12];
-    if (!__get_cpuid(0, &a, &b, &c, &d))
-        return 0;
-    memcpy(vendor, &b, 4), memcpy(vendor + 4, &d, 4), memcpy(vendor + 8, &c, 4);
-    if (memcmp(vendor, "AuthenticAMD", sizeof vendor) || !__get_cpuid(1, &a, &b, &c, &d))
-        return 0;
-    const unsigned family = (a >> 8 & 15) + (a >> 20 & 255);
-    return family >= 25;
-}
+int lnrnn_fast_bf16(void) { return lnrnn_cpu_family("AuthenticAMD") >= 25; }
 
 /* Linux grants tiles to a process that asks, if their 8 KiB fit on its alternative signal stacks. */
 static int permitted(void)

@@ -17,6 +17,9 @@ int lnrnn_has_amx(void);
  * on it. */
 int lnrnn_fast_bf16(void);
 
+/* The family of a CPU of this vendor (12 letters), or 0. */
+unsigned lnrnn_cpu_family(const char *vendor);
+
 /* "usable", "not on this CPU", "not enabled by the operating system" or "refused by the kernel". */
 const char *lnrnn_amx(void);
 

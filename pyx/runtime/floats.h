@@ -1,8 +1,8 @@
 /* The floating-point state in which this library computes.
  *
  * A thread can make its CPU flush denormals to zero, round differently, or trap. A library built with
- * -ffast-math sets the first of these in every thread that loads it, and a new thread inherits the state of
- * its creator. No result may depend on that, so all functions compute in the default state of a process.
+ * -ffast-math switches the thread that loads it to flush-to-zero. A new thread inherits the state of its
+ * creator. No result may depend on that, so all functions compute in the default state of a process.
  * LNRNN_DEFAULT_FLOATS stands first in each function of lnrnn.h that computes, and team.c uses it in each
  * thread of a team. At the end of the block the thread gets its own state back, including the sticky flags.
  *

@@ -6,9 +6,9 @@
 #include "lnrnn/tuning.h"
 #include "runtime/threads.h"
 
-/* Queue q of Q holds the tasks q, q + Q, q + 2 Q, .. and has a cache line of its own. Worker w takes the
- * tasks of queue w first, since the data of an earlier call with the same tasks may still be in its core's
- * cache. Then it takes tasks from the other queues. */
+/* Queue q of Q holds the tasks q, q + Q, q + 2 Q, .. and has a cache line of its own. Worker w begins with
+ * queue w, since its core's cache may still hold the data of an earlier call with the same tasks. Then it
+ * takes tasks from the other queues. */
 enum { QUEUES = 64 };
 typedef struct {
     size_t next;

@@ -32,8 +32,6 @@ _Static_assert(LNRNN_CACHED_BYTES / GRAIN < HUGE, "the size fits into the low bi
 static size_t cached_bytes;
 static unsigned next_place;
 
-int lnrnn_keeps_result_memory(void) { return 1; }
-
 static header *header_of(void *block) { return (header *)block - 1; }
 
 static size_t bytes_of(uintptr_t entry) { return entry % HUGE * GRAIN; }
@@ -51,8 +49,9 @@ static void unmap(void *block)
         munmap(header_of(block)->map, header_of(block)->mapped);
 }
 
-void lnrnn_result_free(void *block)
+void lnrnn_result_free(void *ctx, void *block, size_t size)
 {
+    (void)ctx, (void)size;
     if (!block)
         return;
     const size_t bytes = header_of(block)->bytes;
@@ -97,8 +96,9 @@ static void *map(size_t size)
     return block;
 }
 
-void *lnrnn_result_malloc(size_t size)
+void *lnrnn_result_malloc(void *ctx, size_t size)
 {
+    (void)ctx;
     /* Youngest first: it is the most likely to be in the caches. */
     const unsigned last = __atomic_load_n(&next_place, __ATOMIC_RELAXED) - 1;
     for (unsigned j = 0; j < LNRNN_CACHED_BLOCKS; j++) {
@@ -112,24 +112,45 @@ void *lnrnn_result_malloc(size_t size)
     return map(size);
 }
 
-void *lnrnn_result_realloc(void *block, size_t size)
+void *lnrnn_result_realloc(void *ctx, void *block, size_t size)
 {
     const size_t bytes = block ? header_of(block)->bytes : 0;
     if (block && size <= bytes && size >= bytes / 2)
         return block;
-    void *other = lnrnn_result_malloc(size);
+    void *other = lnrnn_result_malloc(ctx, size);
     if (other && block) {
         memcpy(other, block, size < bytes ? size : bytes);
-        lnrnn_result_free(block);
+        lnrnn_result_free(ctx, block, bytes);
     }
     return other;
 }
 
 #else
 
-int lnrnn_keeps_result_memory(void) { return 0; }
-void *lnrnn_result_malloc(size_t size) { return malloc(size); }
-void *lnrnn_result_realloc(void *block, size_t size) { return realloc(block, size); }
-void lnrnn_result_free(void *block) { free(block); }
+void *lnrnn_result_malloc(void *ctx, size_t size)
+{
+    (void)ctx;
+    return malloc(size);
+}
+
+void *lnrnn_result_realloc(void *ctx, void *block, size_t size)
+{
+    (void)ctx;
+    return realloc(block, size);
+}
+
+void lnrnn_result_free(void *ctx, void *block, size_t size)
+{
+    (void)ctx, (void)size;
+    free(block);
+}
 
 #endif
+
+/* GCOVR_EXCL_START: NumPy demands it of an allocator, and calls it for zeros only */
+void *lnrnn_result_calloc(void *ctx, size_t n, size_t size)
+{
+    void *block = size && n > SIZE_MAX / size ? NULL : lnrnn_result_malloc(ctx, n * size);
+    return block ? memset(block, 0, n * size) : NULL;
+}
+/* GCOVR_EXCL_STOP */

@@ -4,7 +4,9 @@
  * system. The kernel clears each page at its first touch, which takes longer than a norm. So some freed
  * blocks stay mapped, at most LNRNN_CACHED_BLOCKS with LNRNN_CACHED_BYTES. Large blocks are marked as free
  * (MADV_FREE), so that the kernel can take their pages when memory is short. The contents of a freed block
- * are lost. All functions are safe in any thread and after a fork. */
+ * are lost.
+ *
+ * Systems without MADV_FREE use malloc. */
 #ifndef LNRNN_RESULT_MEMORY_H
 #define LNRNN_RESULT_MEMORY_H
 
@@ -15,14 +17,17 @@
 /* The Cython module calls these from outside the library. */
 #pragma GCC visibility push(default)
 
-/* Does this system keep blocks? If not, the functions below are malloc's own. */
-int lnrnn_keeps_result_memory(void);
-/* -> at least `size` bytes at a multiple of 64, not cleared; NULL if there is no memory. */
-void *lnrnn_result_malloc(size_t size);
+/* The four functions have the signatures of a memory handler of NumPy (NEP 49). ctx is unused. They are safe
+ * in any thread and after a fork.
+ *
+ * -> at least `size` bytes, not cleared, at a multiple of 64 (on Linux); NULL if there is no memory. */
+void *lnrnn_result_malloc(void *ctx, size_t size);
+/* -> n * size bytes of 0. */
+void *lnrnn_result_calloc(void *ctx, size_t n, size_t size);
 /* -> the same contents, possibly at another address, as realloc. */
-void *lnrnn_result_realloc(void *block, size_t size);
-/* NULL is allowed. */
-void lnrnn_result_free(void *block);
+void *lnrnn_result_realloc(void *ctx, void *block, size_t size);
+/* block may be NULL. size is unused. */
+void lnrnn_result_free(void *ctx, void *block, size_t size);
 
 #pragma GCC visibility pop
 

@@ -86,9 +86,8 @@ static int current_cpu(void)
 }
 
 /* Moves the thread to another CPU than `cpu`, if it may use one. Linux may wake a thread on the CPU of its
- * caller: on a virtual machine a CPU that was idle looks as if the host had taken it away
- * (vcpu_is_preempted). There the two would share their time, and the thread would sleep and wake on the same
- * CPU again. */
+ * caller. This happens on virtual machines, where an idle CPU looks as if the host had taken it away
+ * (vcpu_is_preempted). The two would share that CPU, and the thread would wake there again and again. */
 static void leave_cpu(int cpu)
 {
 #if defined(__linux__)

@@ -67,7 +67,7 @@ def check_backward(gy, x, mean, var, weight, training, eps=1e-5):
     gx, gweight, gbias = lnrnn.batch_norm_backward(gy, x, mean, var, weight, training, eps)
     want = ref.batch_norm_backward(*wide(gy, x, mean, var, weight), training, eps)
     axes = (0, *range(2, x.ndim))
-    # what cancels in gx: of two values per channel nothing else is left
+    # The terms that cancel in gx. With two values per channel, all of gx cancels.
     gain = 1 if weight is None else weight.reshape(-1, *[1] * (x.ndim - 2))
     u = np.abs(gy.astype(np.float64) * gain)
     rstd = 1 / np.sqrt((x.astype(np.float64).var(axes) if training else var) + eps)
@@ -127,8 +127,8 @@ def test_mean_far_from_zero(family, dtype):
         axes = (0, *range(2, len(shape)))
         mean, var = (f(axes, dtype=np.longdouble).astype(np.float64) for f in (x.mean, x.var))
         want = ref.batch_norm(*wide(x), training=True)[0]
-        # The mean is a double. For float64 that is what remains: half its last place at 1e4, 9e-13, where it
-        # is given, and in training once more for each of up to 64 blocks (6e-12 was measured).
+        # The mean is a double. For float64 its rounding limits the error. A given mean of 1e4 has half its
+        # last place, 9e-13. In training each of up to 64 blocks adds as much (6e-12 was measured).
         single = dtype is np.float32
         trained = lnrnn.batch_norm(x, None, None, training=True)
         assert absolute_error(trained, want) < (5e-6 if single else 2e-11)
@@ -268,7 +268,7 @@ def test_running_statistics_keep_their_own_dtype_and_memory():
 
 @each_dtype
 def test_running_statistics_that_overlap(family, dtype):
-    """Both are computed from what they were before the call, and then written, the mean first."""
+    """Both are computed from their values before the call, and then written, the mean first."""
     x = normal(np.random.default_rng(17), (6, 5), dtype) + dtype(3)
     room = np.arange(1, 7, dtype=dtype)
     mean, var = room[:5].copy(), room[1:].copy()

@@ -1,6 +1,7 @@
-"""Inputs whose mean and variance are exact in every order of summation, as oneDNN's benchdnn builds them: of
-every dtype and length, on every instruction set. Where var + eps is a power of 4 the whole layer norm is
-exact, and compared without a tolerance: a value left out, added twice or read past the end shows."""
+"""Inputs whose mean and variance are exact in every order of summation, as in oneDNN's benchdnn.
+
+They have every dtype and length, on every instruction set. If var + eps is a power of 4, the whole layer norm
+is exact and compared without a tolerance. So a value left out, added twice or read past the end shows."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ each_length = pytest.mark.parametrize("lengths", [LENGTHS[::2], LENGTHS[1::2]], 
 def deviations(n):
     """-> (integers (n) whose sum is 0, their variance, eps): var + eps is 4, 16 or 64.
 
-    n // 2 pairs d, -d, and a 0 if n is odd, whose squares have the sum n var, an integer: of 1, 2 and 3 as
-    many as it takes, with var 2 wherever that is possible.
+    There are n // 2 pairs d, -d, and a 0 if n is odd. d is 1, 2 or 3. The squares have the sum n var, an
+    integer. var is 2 if that is possible.
     """
     for var in (2, 4, 6, 1, 14):
         pairs, total = n // 2, n * var
@@ -69,7 +70,7 @@ def equal(got, want, message):
 @each_type
 @each_length
 def test_layer_and_rms_norm(family, rng, dtype, lengths):
-    """1 to 9 rows: kernels take four at a time, and what remains one by one."""
+    """1 to 9 rows: kernels take four at a time, and the last ones one by one."""
     for n in lengths:
         for count in (9, 1 + n % 8):
             x, d, _, var, eps = rows(rng, count, n, dtype)
@@ -87,8 +88,8 @@ def test_layer_and_rms_norm(family, rng, dtype, lengths):
 @each_type
 @each_length
 def test_layer_norm_backward(family, rng, dtype, lengths):
-    """gy has the same value at both places of a pair d, -d, and a sum of 0: both means that are taken from
-    it are 0, and gx is gy weight / sqrt(var + eps)."""
+    """gy has one value for both of a pair d, -d, and a sum of 0. So both means of its gradient are 0, and gx
+    is gy weight / sqrt(var + eps)."""
     for n in lengths:
         if n < 4:
             continue

@@ -63,8 +63,8 @@ def test_backward_at_every_length(family, dtype, affine):
         weight, bias = normal(rng, (2, n), dtype) if affine else (None, None)
         got = lnrnn.layer_norm_backward(gy, x, n, weight, bias)
         want = ref.layer_norm_backward(*wide(gy, x), (n,), *wide(weight, bias))
-        # rows of one or two units have next to no gradient, all of it cancels: their scale is that of what
-        # cancels
+        # The gradient of a row of one or two values cancels almost entirely. Its scale is that of the terms
+        # that cancel.
         scale = np.abs(want[0]).max()
         if n < 3:
             scale = np.abs(gy * (1 if weight is None else weight)).max() / np.sqrt(x.var(1).min() + 1e-5)
@@ -80,8 +80,8 @@ def test_backward_at_every_length(family, dtype, affine):
 
 @each_dtype
 def test_backward_of_many_rows(family, dtype):
-    """Several tasks, and tasks of many more rows than are summed before they go to double precision: sums of
-    5000 values of mean 1 are as good as short ones."""
+    """Several tasks, and tasks of many rows, whose partial sums are added in double precision. Sums of 5000
+    values of mean 1 are as good as short ones."""
     rng = np.random.default_rng(16)
     for rows, n in ((400, 100), (5000, 100), (5000, 3)):
         x, gy = normal(rng, (2, rows, n), dtype)
@@ -96,7 +96,7 @@ def test_backward_of_many_rows(family, dtype):
 
 @each_dtype
 def test_mean_far_from_zero(family, dtype):
-    """Rows of mean 1e4 and standard deviation 1; float32 holds them to 5e-4; that is what counts."""
+    """Rows of mean 1e4 and standard deviation 1. float32 holds them to 5e-4, which limits the result."""
     rng = np.random.default_rng(4)
     for n in (16, 17, 100, 128, 512, 1000, 4096):
         for mean in (1e4, -1e4):

@@ -32,8 +32,8 @@ FORWARD, BACKWARD = 5e-7, 1e-6
 
 
 def extremes(rng, n, dtype):
-    """Rows (7, n): squares that overflow, values up to the largest, ordinary ones, squares that underflow,
-    subnormals, and deviations of 2^-20 of a large and of a small mean."""
+    """Rows (7, n). Their squares overflow, reach the largest number, are ordinary or underflow. Others are
+    subnormal, or deviate by 2^-20 from a large or a small mean."""
     info = np.finfo(dtype)
     large, small = (1e19, 1e-23) if dtype is np.float32 else (1e155, 1e-165)
     rows = [
@@ -172,8 +172,8 @@ def test_an_eps_of_the_size_of_the_variance(family, dtype):
 
 @each_dtype
 def test_one_such_row_among_others(family, dtype):
-    """Rows are taken four at a time: what one of them needs, a scale or a second pass, it gets wherever it
-    stands, and the others keep their bits."""
+    """Rows are taken four at a time. One that needs a scale or a second pass gets it at any place, and the
+    others keep their bits."""
     rng = np.random.default_rng(10)
     for n in (5, 17, 100):
         far = normal(rng, (1, n), dtype)
@@ -212,8 +212,8 @@ def test_any_magnitude(data):
     square = (wide(x)[0] ** 2).mean(1, keepdims=True) + np.longdouble(eps)
 
     def near(got, want, scale, gain, rstd, isa):
-        """Besides the usual error: a mean, the two terms of what gain multiplies, and the result are
-        multiples of the smallest subnormal."""
+        """In addition to the usual error, some values are multiples of the smallest subnormal: the mean, two
+        terms that gain multiplies, and the result."""
         most = SCALE[dtype] * scale + unit * (1 + gain * (2 + rstd))
         assert (np.abs(got.astype(np.longdouble) - want) <= most).all(), isa
 

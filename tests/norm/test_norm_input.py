@@ -1,5 +1,5 @@
-"""Layer, RMS and batch norm: arguments that are taken, arguments that are refused, other axes than the last
-ones, and the layers lnrnn.LayerNorm and lnrnn.BatchNorm."""
+"""Layer, RMS and batch norm: valid and invalid arguments, other axes than the last ones, and the layers
+lnrnn.LayerNorm and lnrnn.BatchNorm."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def has_gradient(norm):
     return norm != "rms_norm"
 
 
-# --- what is taken ------------------------------------------------------------------------------------------
+# --- valid arguments ---------------------------------------------------------------------------------------
 
 
 @each_norm
@@ -127,7 +127,7 @@ def test_read_only_statistics_are_not_trained(name, dtype):
     same(statistics["running_var"], V)
 
 
-# --- what is refused ----------------------------------------------------------------------------------------
+# --- invalid arguments -------------------------------------------------------------------------------------
 
 ARRAYS = [v for v in NOT_REAL if v is not None]
 STATISTICS = ("running_mean", "running_var")

@@ -44,7 +44,7 @@ def test_a_row_does_not_depend_on_its_company(family, dtype):
 @each_dtype
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 def test_what_is_not_finite_stays_in_its_row(family, dtype, poison):
-    """A NaN spoils its row; an infinity leaves 0 beside itself, as x / infinity is."""
+    """A NaN spoils its row. An infinity makes the other values 0, since x / infinity is 0."""
     for n in (1, 5, 16, 40, 3000):
         x = normal(np.random.default_rng(5), (9, n), dtype)
         clean = lnrnn.rms_norm(x, n)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import engine_switches
 import lnrnn
 from helpers import (
     MACHINES,
@@ -17,7 +18,6 @@ from helpers import (
     using_partition,
     using_threads,
 )
-from lnrnn import _core
 from networks import drawn_state, each_cell, equal, network, normal, spec
 
 each_machine = pytest.mark.parametrize("machine", MACHINES)
@@ -35,7 +35,7 @@ def test_the_choice_takes_the_least(machine, threads, cell):
     with on_machine(machine):
         for batch in (1, 2, 8, 17, 24, 64, 200):
             for units in (64, 384, 1536):
-                groups, each, rows, took = _core.partition(threads, batch, units, units, *cell)
+                groups, each, rows, took = engine_switches.partition(threads, batch, units, units, *cell)
                 assert groups * each <= threads and groups <= batch
                 assert not rows or each > 1
                 for e in range(1, threads + 1):
@@ -43,7 +43,7 @@ def test_the_choice_takes_the_least(machine, threads, cell):
                     if e > 1 and (e > cell[0] * units // 64 or g > 64):
                         continue
                     for r in (False, True) if e > 1 else (False,):
-                        assert took <= _core.step_time(g, e, r, batch, units, units, *cell)
+                        assert took <= engine_switches.step_time(g, e, r, batch, units, units, *cell)
 
 
 @each_machine
@@ -51,12 +51,12 @@ def test_the_choice_takes_the_least(machine, threads, cell):
 def test_one_sequence_has_units_to_divide_alone(machine, threads):
     """Not so many threads that their barrier takes longer than a small step."""
     with on_machine(machine):
-        groups, each, _, _ = _core.partition(threads, 1, 64, 64, *RNN)
+        groups, each, _, _ = engine_switches.partition(threads, 1, 64, 64, *RNN)
         assert groups * each <= 4
         for units in (256, 512, 1024, 2048):
-            groups, each, rows, took = _core.partition(threads, 1, units, units, *LSTM)
+            groups, each, rows, took = engine_switches.partition(threads, 1, units, units, *LSTM)
             assert (groups, rows) == (1, False) and 2 <= each <= threads
-            assert took < _core.step_time(1, 1, False, 1, units, units, *LSTM)
+            assert took < engine_switches.step_time(1, 1, False, 1, units, units, *LSTM)
 
 
 @each_machine
@@ -65,41 +65,43 @@ def test_many_sequences_are_divided_themselves(machine, threads):
     """Whole tiles of sequences for each thread: enough arithmetic for each byte, and no barriers."""
     with on_machine(machine):
         for units in (128, 384, 512):
-            assert _core.partition(threads, 128 * threads, units, units, *RNN)[:3] == (threads, 1, False)
+            chosen = engine_switches.partition(threads, 128 * threads, units, units, *RNN)
+            assert chosen[:3] == (threads, 1, False)
 
 
 def test_weights_beyond_l2_are_divided_where_arithmetic_is_too_little():
     """L3 is too slow for 12 sequences on a thread. With 640 it does not matter."""
     with on_machine("slow L3"):
         for cell in (RNN, LSTM, GRU):
-            assert _core.partition(2, 24, 1536, 1536, *cell)[:3] == (1, 2, True)
-            assert _core.partition(2, 1280, 1536, 1536, *cell)[:3] == (2, 1, False)
+            assert engine_switches.partition(2, 24, 1536, 1536, *cell)[:3] == (1, 2, True)
+            assert engine_switches.partition(2, 1280, 1536, 1536, *cell)[:3] == (2, 1, False)
 
 
 def test_barriers_are_counted():
     """One barrier a step, or two if rows are divided; more threads cost more. None between groups."""
     with on_machine("fast L3"):
-        before = _core.cpu_model()
-        dear = {"barrier": before["barrier"] + 1000, "barrier_thread": before["barrier_thread"] + 100}
+        before, dear = engine_switches.get_cpu_model(), engine_switches.get_cpu_model()
+        dear.barrier += 1000
+        dear.barrier_thread += 100
         for grid, barriers, more in (((4, 1, False), 0, 0), ((1, 5, False), 1, 3), ((2, 4, True), 2, 4)):
-            took = _core.step_time(*grid, 16, 512, 512)
-            _core.set_cpu_model(**before | dear)
-            dearer = _core.step_time(*grid, 16, 512, 512)
-            _core.set_cpu_model(**before)
+            took = engine_switches.step_time(*grid, 16, 512, 512)
+            engine_switches.set_cpu_model(dear)
+            dearer = engine_switches.step_time(*grid, 16, 512, 512)
+            engine_switches.set_cpu_model(before)
             np.testing.assert_allclose(dearer - took, barriers * 1000 + more * 100, atol=1e-6)
 
 
 def test_memory_is_shared_by_all_threads():
     """For weights larger than all caches, 64 threads do not read faster than the machine can."""
     with on_machine("fast L3"), using_caches((32 << 10, 1 << 20, 4 << 20)):
-        share = 4 * 4 * 2048**2 / 200  # ns in which all cores read W_hh
-        assert _core.step_time(64, 1, False, 64, 2048, 2048, *LSTM) > 64 * share
+        share = 4 * 4 * 2048**2 / 200  # ns that all cores take to read W_hh
+        assert engine_switches.step_time(64, 1, False, 64, 2048, 2048, *LSTM) > 64 * share
 
 
 def test_a_share_that_l2_holds_is_read_from_there():
     """Each of four threads has a quarter of W_hh, which fits its cache: over four times as fast as one."""
     with on_machine("slow L3"):
-        one, four = (_core.step_time(1, n, False, 1, 512, 512, *LSTM) for n in (1, 4))
+        one, four = (engine_switches.step_time(1, n, False, 1, 512, 512, *LSTM) for n in (1, 4))
         assert 4 * 4 * 512**2 > 2 << 20 and four < one / 5
 
 
@@ -178,7 +180,7 @@ def test_grids_out_of_step(rng, name, mode):
         # Chunks of one step, after which the others stop; or of several, with only the barrier of the rows.
         caches = (1024, 4096, 4096) if mode == "slow" else None
         with using_caches(caches), using_partition(*grid), several_threads(threads, "units"):
-            _core.set_barrier_mode(mode)
+            engine_switches.set_barrier_mode(mode)
             equal(rnn, rnn(x, h0, ends), want, f"{grid}")
 
 
@@ -216,9 +218,9 @@ def test_fewer_threads_than_planned_take_all_groups(rng):
     with using_threads(1):
         want = rnn(x, h0, ends)
     with using_partition(3, 2, True), several_threads(6, "either", had=1):
-        _core.set_back_off(60)
+        engine_switches.set_back_off(60)
         try:
             got = rnn(x, h0, ends)
         finally:
-            _core.set_back_off(0)
+            engine_switches.set_back_off(0)
     equal(rnn, got, want)

@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 
+import engine_switches
 import lnrnn
 from helpers import (
     in_parts_of,
@@ -106,7 +107,7 @@ def test_threads_out_of_step(rng, layers, both, mode):
     want = in_turn(rnn, x, h0, ends)
     for n in (2, 3):
         with using_network_way("side by side"), several_threads(n, "either", min(n, 2 if both else layers)):
-            _core.set_barrier_mode(mode)
+            engine_switches.set_barrier_mode(mode)
             same(result(rnn, x, h0, ends, threads=n), want, f"{n} threads")
 
 
@@ -220,7 +221,7 @@ def test_what_is_computed_side_by_side(rng, cell, hidden, layers, both, B, T, be
     rnn = network(hidden, hidden, cell=cell, num_layers=layers, bidirectional=both)
     x = normal(rng, T, B, hidden)
     with using_caches((1 << 15, 1 << 20, 1 << 25)), several_threads(2, "tasks" if beside else "units"):
-        _core.teams_had()
+        engine_switches.teams_had()
         got = result(rnn, x)
     same(got, in_turn(rnn, x))
 

@@ -13,13 +13,13 @@ from networks import said
 ONE_CORE = """
 import os, time
 os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-import numpy as np, lnrnn
+import numpy as np, engine_switches, lnrnn
 lnrnn.set_num_threads(2)
 rnn, x = lnrnn.RNN(7, 1200, seed=0), np.ones((4, 3, 7), np.float32)
 def team(call=lambda: rnn(x)[0]):
-    lnrnn._core.teams_had()
+    engine_switches.teams_had()
     y = call().tobytes()
-    return max(1, *lnrnn._core.teams_had()), y
+    return max(1, *engine_switches.teams_had()), y
 def wait_until_alone():
     until = time.monotonic() + 30
     while time.monotonic() < until:
@@ -51,27 +51,27 @@ for _ in range(40):    # what was taken back is not done later, when its memory 
     for other, y in zip(others, wanted):
         assert np.array_equal(rnn(other)[0], y)
         time.sleep(0.001)
-lnrnn._core.set_barrier_mode("together")
+engine_switches.set_barrier_mode("together")
 print(alone, *team()[:1], team()[1] == want)
 """
 )
 
 # In this mode nothing but the test backs off. 1600 lanes: two threads' work, but brief.
 STREAMS = """
-import numpy as np, lnrnn
+import numpy as np, engine_switches, lnrnn
 lnrnn.set_num_threads(2)
-lnrnn._core.set_barrier_mode("together")
+engine_switches.set_barrier_mode("together")
 rnn, frame = lnrnn.RNN(7, 128, seed=0), np.ones((1600, 7), np.float32)
 def team(stream):
-    lnrnn._core.teams_had()
+    engine_switches.teams_had()
     stream(frame)
-    return max(1, *lnrnn._core.teams_had())
+    return max(1, *engine_switches.teams_had())
 before = rnn.stream(1600)
 found = [team(before)]
-lnrnn._core.set_back_off(1000)
+engine_switches.set_back_off(1000)
 then = rnn.stream(1600)
 found += [team(before), team(then)]
-lnrnn._core.set_back_off(0)
+engine_switches.set_back_off(0)
 print(*found, team(before), team(then))
 """
 

@@ -1,5 +1,6 @@
-"""Arrays that are changed while they are used, by another thread or behind a read-only flag: what was checked
-is what is computed with, so nothing of it can crash the process."""
+"""Arrays that change during a call, by another thread or behind a read-only flag.
+
+The call computes with the checked values, so no change can crash the process."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ T, B, D, H = 7, 5, 3, 17
 
 
 def at_every_line(call, change, restore):
-    """call(), with change() before the first line of Python inside lnrnn that it comes to, then before the
-    second, ...: as another thread may do it, but every time. -> its results, or errors."""
+    """call() many times, with change() before the first line of Python in lnrnn, then before the second, and
+    so on. Another thread may do so at any of these moments. -> the results, or errors."""
     done, results = False, []
     while not done:
         left = len(results)
@@ -41,7 +42,7 @@ def at_every_line(call, change, restore):
             return trace
 
         restore()
-        before = sys.gettrace()  # of a program that measures what runs
+        before = sys.gettrace()  # of a program that measures coverage
         sys.settrace(trace)
         try:
             results.append(call())
@@ -103,7 +104,7 @@ def test_within_a_call(attack):
 
 
 def test_statistics_that_get_another_dtype_while_they_are_computed():
-    """Their bytes are those that were checked: nothing is written beside them."""
+    """Only the checked bytes are written."""
     x = np.random.default_rng(0).standard_normal((200000, 64), dtype=np.float32)
     memory = np.zeros(3 * 64, np.float32)
     mean = memory[64:128]
@@ -187,7 +188,7 @@ def taped(cell="RNN", norm="layer"):
 
 
 def arrays_of(tape):
-    """What a tape holds, by a name for messages."""
+    """The arrays of a tape, by a name for messages."""
     found = {"rows": tape.rows.table} | {f"start {k}": s for k, s in enumerate(tape.start)}
     for k, run in enumerate(tape.runs):
         found |= {f"{name} {k}": getattr(run, name) for name in ("record", "x", "y")}
@@ -213,7 +214,7 @@ def test_a_tape_is_read_only(cell, norm):
 
 
 def force_tapes():
-    """Each array of a tape made writeable, and filled with what leads out of bounds if it is believed."""
+    """Makes each array of a tape writeable, and fills it with numbers that lead out of bounds if believed."""
     for cell in CELLS:
         for norm in NORMS:
             rnn, tape, gy = taped(cell, norm)

@@ -222,8 +222,8 @@ def test_running_statistics_stay_together():
 
 
 def forks():
-    """A child that is made while threads make models and set parameters can do both: a lock that another
-    thread holds at the fork would stay locked in the child."""
+    """A child can create models and set parameters although threads did so at the fork. A lock that another
+    thread held at the fork would stay locked in the child."""
     warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads: that is the test
     sys.setswitchinterval(1e-5)
     rnn, stop = network(3, 5), threading.Event()
@@ -259,8 +259,8 @@ def forks_while_importing():
     importing = threading.Event()
 
     class Slow:
-        """A finder of modules that is asked first. What it finds takes its time to run: unlike the search,
-        through which a fork waits anyhow."""
+        """A finder of modules that is asked first. Its modules take long to run. (A fork waits for the end of
+        the search, but not for that.)"""
 
         @staticmethod
         def find_spec(name, *where):

@@ -1,5 +1,6 @@
-"""How the caller's CPU rounds, flushes denormals or traps changes no bit of what C computes, on any number of
-threads; and it stays as it was, sticky flags included."""
+"""The caller's floating-point state changes no bit of a result, on any number of threads.
+
+The state is rounding, flushing of denormals and traps. It is the same after a call, sticky flags included."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def results_of(networks, x):
             found += [stream(x[0]), stream(x[1]), *np.atleast_1d(stream.state)]
         if rnn.dtype == "float32":
             y, _, tape = rnn.forward_train(x)
-            # NumPy adds what two directions give.
+            # NumPy adds the gradients of two directions.
             gx, gh, grads = rnn.backward(tape, y, grad_x=not rnn.bidirectional)
             found += [y, *([] if gx is None else [gx]), *parts(rnn, gh), *grads.values()]
     return found

@@ -1,5 +1,5 @@
-"""Long calls are done in parts, between which an interrupt is served: how they were cut changes no bit, and
-what was interrupted has changed nothing."""
+"""Long calls are done in parts, and an interrupt is served between two of them. The division changes no bit,
+and an interrupted call has changed nothing."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+import engine_switches
 import lnrnn
 from helpers import in_parts_of, several_threads, using_caches, using_partition, using_threads
 from lnrnn import _core
@@ -91,7 +92,7 @@ def test_where_a_thread_has_lost_its_core(cell):
         y, h = rnn(x, h0)
     # Several chunks to a part.
     with using_caches((1024, 4096, 4096)), in_parts_of(SIZES[1]), several_threads(2, divide="units"):
-        _core.set_barrier_mode("slow")
+        engine_switches.set_barrier_mode("slow")
         got, state = rnn(x, h0)
     for array, want in zip((got, *parts(rnn, state)), (y, *parts(rnn, h)), strict=True):
         same(array, want)

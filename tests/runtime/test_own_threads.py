@@ -107,12 +107,13 @@ LIMITS = """
 import os
 import {first}, {second}
 from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
+import engine_switches
 rnn, x = lnrnn.RNN(7, 1200, seed=0), np.ones((4, 3, 7), np.float32)
-lnrnn._core.set_barrier_mode("together")
+engine_switches.set_barrier_mode("together")
 def team():
-    lnrnn._core.teams_had()
+    engine_switches.teams_had()
     rnn(x)
-    return lnrnn.get_num_threads(), max(1, *lnrnn._core.teams_had())
+    return lnrnn.get_num_threads(), max(1, *engine_switches.teams_had())
 found = [team()]
 with threadpool_limits(1):
     found.append(team())

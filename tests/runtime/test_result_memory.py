@@ -121,7 +121,7 @@ def test_many_threads_take_and_give_back():
 def test_at_most_32_blocks_are_kept():
     for y in [unwritten(16 * MiB) for _ in range(KEPT)]:
         del y  # from here on, all places are taken by these
-    gc.collect()  # or what earlier tests have left is given back in between
+    gc.collect()  # or memory of earlier tests is returned in between
     before = mapped()
     held = [unwritten(16 * MiB) for _ in range(KEPT + 8)]
     assert mapped() >= before + 8 * 16 * MiB
@@ -132,7 +132,7 @@ def test_at_most_32_blocks_are_kept():
 def test_at_most_1_gib_is_kept():
     held = [unwritten(400 * MiB) for _ in range(2)]
     held.clear()
-    before = mapped()  # of blocks only these two are left, and what is small
+    before = mapped()  # these two and small blocks are kept
     held = [unwritten(400 * MiB) for _ in range(4)]
     held.clear()
     assert mapped() - before < 50 * MiB  # two of the four
@@ -159,7 +159,7 @@ def test_of_two_that_are_too_much_the_younger_is_kept():
 def test_a_small_result_leaves_a_large_block_to_others():
     large = unwritten(1 << 30)
     place = large.ctypes.data
-    del large  # nothing else is kept beside it
+    del large  # no other block is kept
     small = unwritten(600 * MiB)
     assert small.ctypes.data != place
     assert unwritten(900 * MiB).ctypes.data == place

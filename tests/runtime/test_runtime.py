@@ -1,4 +1,4 @@
-"""What surrounds the kernels: the environment, threads of OpenMP, forks, the whole process."""
+"""The surroundings of the kernels: the environment, threads of OpenMP, forks, the whole process."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import warnings
 import numpy as np
 import pytest
 
+import engine_switches
 import lnrnn
 from helpers import available_isas, using_isa, using_threads
 from networks import FREE, run_apart, run_python, said
@@ -47,8 +48,8 @@ print(lnrnn.cpu_info()["isa"], *lnrnn.cpu_info()["available"], rnn(x)[0].tobytes
 
 @pytest.mark.parametrize("name", [*available_isas(), *lnrnn.cpu_info()["emulated"]])
 def test_a_set_that_adds_a_unit_has_all_else_from_its_family(name):
-    """What the tests with the fixture `family` rely on: the bits of norms, functions and float32 networks,
-    forward and backward, are those of the set without the unit."""
+    """Norms, functions and float32 networks have the bits of the set without the unit, forward and backward.
+    The tests with the fixture `family` rely on it."""
     family = next((f for f in ("avx512", "neon") if name.startswith(f)), name)
     x = np.random.default_rng(0).standard_normal((9, 11, 97))
     layers = [cell(97, 65, seed=1, norm=norm) for cell in (lnrnn.RNN, lnrnn.LSTM, lnrnn.GRU)
@@ -70,7 +71,7 @@ def test_a_set_that_adds_a_unit_has_all_else_from_its_family(name):
 
 
 def test_units_are_named():
-    """What the set in use multiplies short weights on, and what became of the permission to use AMX."""
+    """The units on which the set in use multiplies short weights, and the state of AMX."""
     code = "import lnrnn; i = lnrnn.cpu_info(); print(i['units']['bfloat16'], i['units']['int8'], sep=', ')"
     known = {
         "avx512amx": "amx, amx", "avx512bf16": "avx512_bf16, avx512_vnni", "avx512vnni": "None, avx512_vnni",
@@ -130,7 +131,7 @@ def test_a_number_of_threads_that_is_none(text):
 
 
 def test_what_others_say_of_openmp_does_not_stop_the_import():
-    """OMP_NUM_THREADS is everybody's: what OpenMP ignores is ignored. (It may complain.)"""
+    """Other libraries read OMP_NUM_THREADS too: lnrnn ignores the values that OpenMP ignores."""
     done = run_python(THREADS, **{**FREE, "OMP_NUM_THREADS": "many"})
     one, two, cores = done.stdout.split()
     assert done.returncode == 0 and one == two == cores
@@ -176,10 +177,10 @@ def compute():
 def test_fewer_threads_than_were_asked_for():
     """OpenMP may give fewer threads than it is asked for: no work is lost, nobody waits for ever."""
     code = """
-import hashlib, lnrnn, test_runtime as t
-lnrnn._core.set_barrier_mode("together")
+import engine_switches, hashlib, lnrnn, test_runtime as t
+engine_switches.set_barrier_mode("together")
 lnrnn.set_num_threads(4)
-print(hashlib.sha256(t.compute()).hexdigest(), *lnrnn._core.teams_had())
+print(hashlib.sha256(t.compute()).hexdigest(), *engine_switches.teams_had())
 """
     kind = dict(LNRNN_TEAM="openmp")
     plenty, *teams = said(code, **kind).split()
@@ -192,12 +193,12 @@ print(hashlib.sha256(t.compute()).hexdigest(), *lnrnn._core.teams_had())
 
 
 def with_three_threads():
-    """What is computed by three threads, whatever the machine."""
+    """The bits that three threads compute, on any machine."""
     warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads: that is the test
-    lnrnn._core.set_barrier_mode("together")
+    engine_switches.set_barrier_mode("together")
     lnrnn.set_num_threads(3)
     want = compute()
-    assert lnrnn._core.teams_had() == (3, 3)
+    assert engine_switches.teams_had() == (3, 3)
     return want
 
 
@@ -216,9 +217,9 @@ def forks():
             finally:
                 os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
-        lnrnn._core.teams_had()
+        engine_switches.teams_had()
         assert compute() == want  # and the parent goes on, with threads
-        assert lnrnn._core.teams_had() == (3, 3)
+        assert engine_switches.teams_had() == (3, 3)
 
 
 def pools():
@@ -265,16 +266,16 @@ def denormals():
     assert ((small * 1.0) > 0).all() and ((small + small) > small).all()
     assert np.float32(2e-38) * np.float32(0.25) > 0
 denormals()
-import lnrnn, test_runtime as t
+import engine_switches, lnrnn, test_runtime as t
 denormals()
-lnrnn._core.set_barrier_mode("together")
+engine_switches.set_barrier_mode("together")
 lnrnn.set_num_threads(3)
 t.compute()
 denormals()
 x = np.full((400, 512), 1e-40, np.float32)
-lnrnn._core.teams_had()
+engine_switches.teams_had()
 assert (lnrnn.tanh(x) == x).all()                   # by threads, with the rounding that they have
-print(max(1, *lnrnn._core.teams_had()))
+print(max(1, *engine_switches.teams_had()))
 def work():
     t.compute()
     denormals()
@@ -293,17 +294,17 @@ print("kept")
 def test_the_callers_openmp_setting_is_its_own():
     """set_num_threads is lnrnn's: threadpoolctl's subject, the runtime's own number, stays."""
     code = """
-import ctypes, lnrnn
+import ctypes, engine_switches, lnrnn
 with open("/proc/self/maps") as f:
     maps = f.read().split()
 path = next(p for p in maps if "libgomp" in p or "libomp" in p)
 omp = ctypes.CDLL(path)
 before = omp.omp_get_max_threads()
-lnrnn._core.set_barrier_mode("together")
+engine_switches.set_barrier_mode("together")
 lnrnn.set_num_threads(before + 3)
 import test_runtime as t
 t.compute()
-assert max(lnrnn._core.teams_had()) > 1
+assert max(engine_switches.teams_had()) > 1
 print(omp.omp_get_max_threads() - before)
 """
     if not sys.platform.startswith("linux") or not lnrnn.cpu_info()["openmp"]:

@@ -17,10 +17,10 @@ pool = pytest.mark.skipif("pthread" not in KINDS, reason="a system without POSIX
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 BITS = """
-import hashlib, lnrnn, test_runtime as t
-lnrnn._core.set_barrier_mode("{mode}")
+import engine_switches, hashlib, lnrnn, test_runtime as t
+engine_switches.set_barrier_mode("{mode}")
 lnrnn.set_num_threads({threads})
-print(lnrnn.cpu_info()["team"], hashlib.sha256(t.compute()).hexdigest(), *lnrnn._core.teams_had())
+print(lnrnn.cpu_info()["team"], hashlib.sha256(t.compute()).hexdigest(), *engine_switches.teams_had())
 """
 
 
@@ -78,8 +78,8 @@ def asleep(n):
 import numpy as np
 x = np.random.default_rng(0).standard_normal((4096, 512)).astype(np.float32)
 before = len(workers())                     # none, unless NumPy's BLAS has some
-import lnrnn
-lnrnn._core.set_barrier_mode("together")
+import engine_switches, lnrnn
+engine_switches.set_barrier_mode("together")
 lnrnn.set_num_threads(4)
 """
 
@@ -115,18 +115,18 @@ def test_workers_may_run_on_every_core_of_the_process(setting):
 def test_callers_do_not_wait_for_each_other():
     """Eight at a time, each with a team of its own of three; and again, with the threads that there are."""
     code = """
-import threading, lnrnn, test_runtime as t
-lnrnn._core.set_barrier_mode("together")
+import engine_switches, threading, lnrnn, test_runtime as t
+engine_switches.set_barrier_mode("together")
 lnrnn.set_num_threads(1)
 want = t.compute()
 lnrnn.set_num_threads(3)
 teams, together = [], threading.Barrier(8)
 def work():
     together.wait(60)
-    lnrnn._core.teams_had()
+    engine_switches.teams_had()
     for _ in range(3):
         if t.compute() == want:
-            teams.append(lnrnn._core.teams_had())
+            teams.append(engine_switches.teams_had())
 callers = [threading.Thread(target=work) for _ in range(8)]
 for caller in callers: caller.start()
 for caller in callers: caller.join()
@@ -146,7 +146,7 @@ lnrnn.layer_norm(x[:1], 512); counts.append(len(workers()) - before)
 want = lnrnn.layer_norm(x, 512).tobytes(); counts.append(len(workers()) - before)
 print(counts, {state for state, _ in asleep(before + 3)})
 assert lnrnn.layer_norm(x, 512).tobytes() == want                   # they wake
-print(len(workers()) - before, lnrnn._core.teams_had()[0])
+print(len(workers()) - before, engine_switches.teams_had()[0])
 """
     )
     lines = said(code, LNRNN_TEAM="pthread", OPENBLAS_NUM_THREADS="1").splitlines()
@@ -167,16 +167,16 @@ def test_workers_take_no_signals():
 def test_a_child_of_a_fork_starts_workers_of_its_own():
     """A thread forks while another computes. (test_runtime.py forks while none does.)"""
     code = """
-import os, threading, warnings, lnrnn, test_runtime as t
+import engine_switches, os, threading, warnings, lnrnn, test_runtime as t
 warnings.simplefilter("ignore", DeprecationWarning)         # of forks with threads: that is the test
-lnrnn._core.set_barrier_mode("together")
+engine_switches.set_barrier_mode("together")
 lnrnn.set_num_threads(3)
 want = t.compute()
 def in_child():
     pid = os.fork()
     if not pid:
-        lnrnn._core.teams_had()
-        right = t.compute() == want and lnrnn._core.teams_had() == (3, 3)
+        engine_switches.teams_had()
+        right = t.compute() == want and engine_switches.teams_had() == (3, 3)
         os._exit(0 if right else 1)
     return os.waitpid(pid, 0)[1]
 stop, codes = threading.Event(), []
@@ -200,8 +200,8 @@ print(codes, t.compute() == want)
 @linux
 def test_a_process_ends_while_workers_spin_and_while_they_compute():
     code = """
-import threading, lnrnn, test_runtime as t
-lnrnn._core.set_barrier_mode("together")
+import engine_switches, threading, lnrnn, test_runtime as t
+engine_switches.set_barrier_mode("together")
 lnrnn.set_num_threads(3)
 t.compute()
 def for_ever():

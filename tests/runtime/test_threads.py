@@ -1,4 +1,4 @@
-"""How many threads a call has: cores, quotas, what the system allows, and what each kind of team gives."""
+"""How many threads a call has: cores, quotas, limits of the system, and the kinds of teams."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import textwrap
 
 import pytest
 
+import engine_switches
 import lnrnn
 from helpers import several_threads, using_threads
 from networks import FREE, network, normal, run_python, said
@@ -41,8 +42,9 @@ def test_one_core_of_the_affinity_mask_is_one_core():
 ], ids=lambda s: " ".join(s.values()))  # fmt: skip
 def test_cores_are_those_of_the_process_where_openmp_binds_its_threads(setting):
     """OpenMP binds the initial thread as it is loaded; its mask is no longer that of the process."""
-    allowed = str(lnrnn._core.cores_of(len(os.sched_getaffinity(0)), "/proc/self/cgroup", "/sys/fs/cgroup"))
-    assert said(COUNTS, **setting).split() == [allowed] * 3
+    cpus = len(os.sched_getaffinity(0))
+    allowed = engine_switches.cores_of(cpus, "/proc/self/cgroup", "/sys/fs/cgroup")
+    assert said(COUNTS, **setting).split() == [str(allowed)] * 3
     assert said(PINNED + COUNTS, **setting) == "1 1 1"
 
 
@@ -51,7 +53,7 @@ def test_cores_are_those_of_the_process_where_openmp_binds_its_threads(setting):
 
 @pytest.fixture
 def cores(tmp_path):
-    """cores(groups, files, cpus=8): what is allowed to a process whose /proc/self/cgroup holds `groups`."""
+    """cores(groups, files, cpus=8): the cores of a process whose /proc/self/cgroup holds `groups`."""
 
     def count(groups, files, cpus=8):
         (tmp_path / "cgroup").write_text(groups)
@@ -59,7 +61,7 @@ def cores(tmp_path):
             file = tmp_path / "root" / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
-        return lnrnn._core.cores_of(cpus, tmp_path / "cgroup", tmp_path / "root")
+        return engine_switches.cores_of(cpus, tmp_path / "cgroup", tmp_path / "root")
 
     return count
 
@@ -137,21 +139,21 @@ def test_malformed_lists_of_groups(cores, groups):
 
 def test_groups_without_files(cores, tmp_path):
     assert cores("0::/app\n4:cpu:/app\n", {}) == 8  # not even the root
-    assert lnrnn._core.cores_of(5, tmp_path / "nowhere", tmp_path) == 5
+    assert engine_switches.cores_of(5, tmp_path / "nowhere", tmp_path) == 5
 
 
 # --- threads that the system does not start -----------------------------------------------------------------
 
-# Everything is loaded, then the limit is set, and what several threads compute is compared with what one did.
-# Prints the largest team, and how often and how a warning was given.
+# The limit is set after all is loaded. The results of several threads are compared with those of one. Prints
+# the largest team, and the number of warnings.
 SHORTAGE = """
 import os, resource, sys, threading, warnings
-import lnrnn, numpy as np
+import engine_switches, lnrnn, numpy as np
 from test_runtime import compute
 x = np.random.default_rng(2).standard_normal((8192, 512)).astype(np.float32)
 def results():
     return {all} and compute(), lnrnn.layer_norm(x, 512).tobytes()  # the latter has work for 256 threads
-lnrnn._core.set_barrier_mode("together")
+engine_switches.set_barrier_mode("together")
 lnrnn.set_num_threads(1)
 want = results()
 warnings.simplefilter("always")
@@ -160,7 +162,7 @@ warnings.showwarning = lambda message, category, *_: given.append((category, str
 {limit}
 lnrnn.set_num_threads({threads})
 assert results() == want
-first = max(lnrnn._core.teams_had())
+first = max(engine_switches.teams_had())
 assert results() == want
 {more}
 assert all(category is RuntimeWarning and "threads" in message for category, message in given), given
@@ -177,7 +179,7 @@ if os.getuid() == 0:
 resource.setrlimit(resource.RLIMIT_NPROC, ({limit}, {limit}))
 """
 
-# Beyond what the process has.
+# In addition to the present size of the process.
 ADDRESSES = """
 with open("/proc/self/statm") as f:
     size = int(f.read().split()[0]) * resource.getpagesize()
@@ -260,7 +262,7 @@ def work():
     try:
         for _ in range(3):
             assert results() == want
-            teams.append(max(lnrnn._core.teams_had()))
+            teams.append(max(engine_switches.teams_had()))
             together.wait(60)                                       # all teams are alive
     except BaseException:
         together.abort()
@@ -287,12 +289,12 @@ assert len(teams) == 18 and all(0 <= team <= 16 for team in teams), teams
 def test_set_num_threads_tries_again(kind, limit, threads, environment):
     more = f"""
 resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
-lnrnn._core.teams_had()
+engine_switches.teams_had()
 assert results() == want
-assert max(lnrnn._core.teams_had()) == first
+assert max(engine_switches.teams_had()) == first
 lnrnn.set_num_threads({threads})
 assert results() == want
-assert max(lnrnn._core.teams_had()) == {threads}
+assert max(engine_switches.teams_had()) == {threads}
 """
     team, warned = with_limit(ADDRESSES.format(limit=limit), threads, more, kind=kind, **environment)
     assert team < threads and warned == 1
@@ -338,29 +340,29 @@ def test_openmp_s_own_limit_is_no_shortage():
     assert with_limit(ADDRESSES.format(limit=300), 64, OMP_STACKSIZE="16M", OMP_THREAD_LIMIT="3") == (3, 0)
 
 
-# --- what the tests see -------------------------------------------------------------------------------------
+# --- the switch teams_had -----------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(not KINDS, reason="built without threads")
 def test_the_tests_see_how_many_threads_a_call_had(rng):
-    """What `several_threads` asserts with."""
-    core, x = lnrnn._core, normal(rng, 1000, 512)
+    """`several_threads` asserts with it."""
+    x = normal(rng, 1000, 512)
     with using_threads(3):
-        core.set_barrier_mode("together")
-        core.teams_had()
+        engine_switches.set_barrier_mode("together")
+        engine_switches.teams_had()
         try:
             lnrnn.layer_norm(x[:10], 512)  # too small
-            assert core.teams_had() == (0, 0)
+            assert engine_switches.teams_had() == (0, 0)
             lnrnn.layer_norm(x, 512)
-            assert core.teams_had() == (3, 0) and core.teams_had() == (0, 0)
+            assert engine_switches.teams_had() == (3, 0) and engine_switches.teams_had() == (0, 0)
             lnrnn.layer_norm(x, 512)
             with using_threads(2):
                 lnrnn.layer_norm(x, 512)
-            assert core.teams_had() == (3, 0)  # the largest of all calls
+            assert engine_switches.teams_had() == (3, 0)  # the largest of all calls
             network(7, 1200)(normal(rng, 4, 3, 7))
-            assert core.teams_had() == (0, 3)
+            assert engine_switches.teams_had() == (0, 3)
         finally:
-            core.set_barrier_mode("normal")
+            engine_switches.set_barrier_mode("normal")
     for wrong in (dict(n=4), dict(n=1), dict(n=3, divide="units"), dict(n=3, had=2), dict(n=3, had=1)):
         refused = pytest.raises(AssertionError, match="were to divide")
         with refused, several_threads(**wrong), using_threads(3):

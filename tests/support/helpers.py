@@ -124,18 +124,17 @@ def using_small_caches():
 def using_caches(sizes: tuple[int, int, int] | None, reads_ahead: bool = False):
     """Run the body with these sizes of L1, L2 and L3 in bytes.
 
-    prefetches: whether the cores read ahead by themselves, or need prefetch instructions; None: as they do.
+    reads_ahead: whether the cores read ahead by themselves, or need prefetch instructions; None: as they do.
     """
-    from lnrnn import _core
+    import engine_switches
 
-    before = (*_core.caches(), _core.reads_ahead()) if sizes else None
+    before = engine_switches.get_caches()
     if sizes:
-        _core.set_caches(*sizes, reads_ahead)
+        engine_switches.set_caches(engine_switches.Caches(*sizes, reads_ahead))
     try:
         yield
     finally:
-        if before:
-            _core.set_caches(*before)
+        engine_switches.set_caches(before)
 
 
 FAST_L3 = (
@@ -152,16 +151,16 @@ MACHINES = {"fast L3": FAST_L3, "slow L3": SLOW_L3}
 @contextmanager
 def on_machine(name: str):
     """Run the body with the CPU model and the caches of one of MACHINES."""
-    from lnrnn import _core
+    import engine_switches
 
     model, caches = MACHINES[name]
-    before = _core.cpu_model()
+    before = engine_switches.get_cpu_model()
     with using_caches(caches):
-        _core.set_cpu_model(**model)
+        engine_switches.set_cpu_model(engine_switches.CpuModel(**model))
         try:
             yield
         finally:
-            _core.set_cpu_model(**before)
+            engine_switches.set_cpu_model(before)
 
 
 @contextmanager
@@ -176,13 +175,20 @@ def _setting(setter: str, values: tuple, usual: tuple):
         getattr(_core, setter)(*usual)
 
 
+@contextmanager
 def using_partition(groups: int, units: int = 1, rows: bool = False):
     """Run the body with this number of groups of sequences at a time, and of threads for each group.
 
     The threads of a group divide the units of a step, and with `rows` the rows of the states too. It applies
     to calls that may use as many threads.
     """
-    return _setting("set_partition", (groups, units, rows), ())
+    import engine_switches
+
+    engine_switches.set_partition(groups, units, rows)
+    try:
+        yield
+    finally:
+        engine_switches.set_partition()
 
 
 def in_parts_of(size: float):
@@ -203,17 +209,17 @@ def several_threads(n: int, divide: str = "tasks", had: int | None = None):
     of a step, or "either". A team of 1: every call ran alone. Calls do not run alone here because a core was
     busy before.
     """
+    import engine_switches
     import lnrnn
-    from lnrnn import _core
 
     with using_threads(n):
-        _core.set_barrier_mode("together")
-        _core.teams_had()
+        engine_switches.set_barrier_mode("together")
+        engine_switches.teams_had()
         try:
             yield
-            teams = dict(zip(("tasks", "units"), _core.teams_had(), strict=True))
+            teams = dict(zip(("tasks", "units"), engine_switches.teams_had(), strict=True))
         finally:
-            _core.set_barrier_mode("normal")
+            engine_switches.set_barrier_mode("normal")
     had = n if had is None else had
     if lnrnn.cpu_info()["team"] != "none":
         largest = max(1, *teams.values()) if had == 1 or divide == "either" else teams[divide]

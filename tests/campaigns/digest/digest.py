@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
-import lnrnn  # noqa: E402
+import engine_switches  # noqa: E402
 from configurations import configurations, digest  # noqa: E402
 from helpers import available_isas, isa_options, using_caches, using_isa, using_threads  # noqa: E402
 
@@ -25,7 +25,7 @@ def main() -> None:
     )
     parser.add_argument("--every", type=int, default=1, help="every so-manyth configuration")
     options = parser.parse_args()
-    lnrnn._core.set_barrier_mode("together")  # no call runs on one thread because the machine is busy
+    engine_switches.set_barrier_mode("together")  # no call runs on one thread because the machine is busy
     for isa in options.isa or available_isas():
         with using_isa(isa), using_threads(options.threads), using_caches(options.caches):
             for function, arguments in list(configurations())[:: options.every]:

@@ -30,9 +30,9 @@ from outcome import Missing, Wrong, restart_with
 HERE = Path(__file__).parent
 FIRST = """
 import sys; sys.path[:0] = {path!r}
-import sweep, numpy as np, lnrnn
+import sweep, numpy as np, lnrnn, engine_switches
 sweep.find_functions()
-lnrnn._core.set_barrier_mode("together")
+engine_switches.set_barrier_mode("together")
 lnrnn.set_num_threads({threads})
 x, rnn = np.ones((40, 64, 16), np.float32), lnrnn.LSTM(16, 32, seed=0)
 call = {{"call": lambda: rnn(x)[0], "norm": lambda: lnrnn.layer_norm(x.reshape(-1, 64), 64)}}[{name!r}]

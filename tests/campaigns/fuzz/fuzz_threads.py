@@ -6,13 +6,13 @@ from contextlib import contextmanager
 
 import numpy as np
 
+import engine_switches
 import lnrnn
 from fuzz_draw import STYLES, caches, chance, lengths, network, pick, values
 from fuzz_judge import alike
 from fuzz_networks import described, equal
 from fuzz_norms import agree
 from helpers import using_caches
-from lnrnn import _core
 from networks import drawn_state, normal
 
 WORTH = 3 * 2**22  # multiply-adds that are enough for three threads
@@ -22,18 +22,18 @@ WORTH = 3 * 2**22  # multiply-adds that are enough for three threads
 def team(n: int, barrier: str = "together"):
     """Up to n threads. No call continues on one thread because a core is busy."""
     lnrnn.set_num_threads(n)
-    _core.set_barrier_mode(barrier)
-    _core.teams_had()
+    engine_switches.set_barrier_mode(barrier)
+    engine_switches.teams_had()
     try:
         yield
     finally:
-        _core.set_barrier_mode("normal")
+        engine_switches.set_barrier_mode("normal")
         lnrnn.set_num_threads(1)
 
 
 def kind_of(name: str) -> str:
     """The kind of an execution, with the size of the largest team of the last calls."""
-    return f"{name}, team of {max(1, *_core.teams_had())}"
+    return f"{name}, team of {max(1, *engine_switches.teams_had())}"
 
 
 def norms(rng, judge) -> None:

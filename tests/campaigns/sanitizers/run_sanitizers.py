@@ -73,12 +73,14 @@ OF_THREADS = (
 NOT_THREADS = "not fork and not workers_start and not allocates"
 # Two threads divide the hidden units of a step, and wait for each other at the barrier.
 CONTROL = """
-import lnrnn, numpy as np
-lnrnn._core.set_barrier_mode("together")
+import sys
+sys.path.insert(0, "tests/support")
+import engine_switches, lnrnn, numpy as np
+engine_switches.set_barrier_mode("together")
 lnrnn.set_num_threads(2)
 rnn = lnrnn.RNN(8, 1024, seed=0)
 rnn(np.random.default_rng(0).standard_normal((20, 1, 8)).astype(np.float32))
-assert lnrnn._core.teams_had()[1] == 2
+assert engine_switches.teams_had()[1] == 2
 """
 RACE = "WARNING: ThreadSanitizer: data race"
 

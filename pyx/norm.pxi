@@ -1,0 +1,199 @@
+# The norms and the elementwise functions. Part of _core.pyx. A function takes arguments that are plain. For others it does
+# nothing and returns None: lnrnn/norm/functional.py then converts them or raises an error.
+
+Function = _enumeration("Function", EXP=LNRNN_MAP_EXP, TANH=LNRNN_MAP_TANH, SIGMOID=LNRNN_MAP_SIGMOID)
+
+cdef int bfloat16 = -1  # NumPy's number of the type, once an array of ml_dtypes has come
+
+
+cdef inline int dtype_of(cnp.ndarray array) except -2:
+    """The number of the array's type in lnrnn.h, or -1."""
+    global bfloat16
+    cdef int kind = cnp.PyArray_TYPE(array)
+    if kind == cnp.NPY_FLOAT32 or kind == cnp.NPY_FLOAT64:
+        return LNRNN_FLOAT32 if kind == cnp.NPY_FLOAT32 else LNRNN_FLOAT64
+    if kind >= 256 and bfloat16 < 0 and array.dtype.name == "bfloat16":  # 256: NPY_USERDEF
+        bfloat16 = kind
+    return LNRNN_FLOAT16 if kind == cnp.NPY_FLOAT16 else LNRNN_BFLOAT16 if kind == bfloat16 else -1
+
+
+cdef inline bint is_double(object array) noexcept:
+    return array is not None and cnp.PyArray_TYPE(<cnp.ndarray>array) == cnp.NPY_FLOAT64
+
+
+cdef inline int computed_type(cnp.ndarray x) noexcept:
+    """NumPy's number for the type in which x is computed, that of its parameters."""
+    return cnp.NPY_FLOAT64 if is_double(x) else cnp.NPY_FLOAT32
+
+
+cdef inline object widened(object parameter, object x):
+    """In float32, if it has x's own type of 16 bits. This comes first, since other threads may run meanwhile."""
+    if (parameter is None or not ordinary(x) or cnp.PyArray_ITEMSIZE(<cnp.ndarray>x) != 2
+            or not plain(parameter, cnp.PyArray_TYPE(<cnp.ndarray>x))):
+        return parameter
+    return (<cnp.ndarray>parameter).astype(np.float32)
+
+
+cdef inline bint fits(object parameter, int kind, cnp.ndarray x, int first, int axes) noexcept:
+    """None, or a plain array of this type, in the shape of these axes of x?"""
+    return parameter is None or (
+        plain(parameter, kind) and cnp.PyArray_NDIM(<cnp.ndarray>parameter) == axes
+        and cnp.PyArray_CompareLists(cnp.PyArray_DIMS(<cnp.ndarray>parameter), cnp.PyArray_DIMS(x) + first, axes))
+
+
+cdef inline int threads_of(size_t elements) except -1:
+    """The most threads. 0: for few elements, which one thread computes without releasing the interpreter's lock."""
+    return allowed_threads() if elements >= LNRNN_RELEASE_LOCK_ELEMENTS else 0
+
+
+cdef inline bint takes(lnrnn_batch *b, cnp.ndarray x, int first, int axes, gain, bias, eps, gy, out) except -1:
+    """Are these plain, x not empty, gy like x, and `out` None or like x and apart? Then b gets all but its statistics and
+    its memory. x is (N, C, L), gain and bias are (C): C has `axes` axes of x, from `first` on."""
+    cdef cnp.npy_intp *shape = cnp.PyArray_DIMS(x)
+    cdef int kind = computed_type(x)
+    if (type(eps) is not float or not fits(gain, kind, x, first, axes) or not fits(bias, kind, x, first, axes)
+            or not (gy is x or like(gy, x)) or not (out is None or writable(out, x)) or not disjoint(out, gain)
+            or not disjoint(out, bias)):
+        return False
+    b.dtype, b.eps, b.x, b.gain, b.bias = dtype_of(x), eps, data(x), data(gain), data(bias)
+    b.N, b.C = cnp.PyArray_MultiplyList(shape, first), cnp.PyArray_MultiplyList(shape + first, axes)
+    b.L = cnp.PyArray_MultiplyList(shape + first + axes, cnp.PyArray_NDIM(x) - first - axes)
+    b.threads = threads_of(b.N * b.C * b.L)
+    return b.dtype >= 0 and 0 <= b.eps < INFINITY and b.N * b.C * b.L > 0
+
+
+cdef inline bint takes_rows(lnrnn_batch *b, x, shape, gain, bias, eps, gy, out) except -1:
+    """The same for layer norm: the last axes of x must have the sizes `shape`, an int or a tuple of ints."""
+    cdef Py_ssize_t k, ndim, axes = len(<tuple>shape) if type(shape) is tuple else 1
+    if not ordinary(x) or not 0 < axes <= cnp.PyArray_NDIM(<cnp.ndarray>x):
+        return False
+    ndim = cnp.PyArray_NDIM(<cnp.ndarray>x)
+    for k in range(axes):
+        size = (<tuple>shape)[k] if type(shape) is tuple else shape
+        if type(size) is not int or size != cnp.PyArray_DIMS(<cnp.ndarray>x)[ndim - axes + k]:
+            return False
+    return takes(b, x, <int>(ndim - axes), <int>axes, gain, bias, eps, gy, out)
+
+
+cdef inline bint is_statistic(object array, cnp.ndarray x) noexcept:
+    return fits(array, cnp.NPY_FLOAT32, x, 1, 1) or fits(array, cnp.NPY_FLOAT64, x, 1, 1)
+
+
+cdef inline bint takes_channels(lnrnn_batch *b, lnrnn_running *r, x, gain, bias, eps, gy, out, mean, var, training) except -1:
+    """The same for batch norm. Inference needs mean and var, training several values in each channel."""
+    if (not ordinary(x) or type(training) is not bool or cnp.PyArray_NDIM(<cnp.ndarray>x) < 2
+            or not is_statistic(mean, x) or not is_statistic(var, x) or not takes(b, x, 1, 1, gain, bias, eps, gy, out)):
+        return False
+    r.mean, r.var, r.mean_is_double, r.var_is_double = data(mean), data(var), is_double(mean), is_double(var)
+    return b.N * b.L > 1 if training else mean is not None and var is not None
+
+
+cdef inline bint can_update(object array, x, gain, bias, out, other) noexcept:
+    return array is None or (cnp.PyArray_ISWRITEABLE(<cnp.ndarray>array) and disjoint(array, x) and disjoint(array, gain)
+                             and disjoint(array, bias) and disjoint(array, out) and disjoint(array, other))
+
+
+cdef inline double *allocate(lnrnn_batch *b, size_t work) except NULL:
+    """-> two rows (C) for gradients. free(b.mean) frees all."""
+    b.mean = malloc_doubles(4 * b.C + work)
+    b.var, b.work = b.mean + b.C, b.mean + 4 * b.C
+    return b.mean + 2 * b.C
+
+
+def layer_norm(x, shape, gain, bias, eps, out, bint centred=True):
+    """-> y, or None. Not centred: RMS norm. Its eps may be None: the machine epsilon of the computation."""
+    cdef lnrnn_batch b
+    gain, bias = widened(gain, x), widened(bias, x)
+    if eps is None and not centred and ordinary(x):
+        eps = DBL_EPSILON if is_double(x) else FLT_EPSILON
+    if not takes_rows(&b, x, shape, gain, bias, eps, x, out):
+        return None
+    y = empty_like(x) if out is None else out
+    cdef void *py = data(y)
+    cdef PyThreadState *gil = release_gil(b.threads)
+    lnrnn_layer_norm(b.dtype, b.N, b.C, b.x, b.C, b.gain, b.bias, b.eps, py, b.C, centred, b.threads)
+    acquire_gil(gil)
+    return y
+
+
+def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out):
+    """-> y, or None. Training updates mean and var, unless they are None."""
+    cdef lnrnn_batch b
+    cdef lnrnn_running r
+    if type(momentum) is not float or not 0 <= momentum <= 1:
+        return None
+    gain, bias = widened(gain, x), widened(bias, x)
+    if (not takes_channels(&b, &r, x, gain, bias, eps, x, out, mean, var, training)
+            or not disjoint(out, mean) or not disjoint(out, var)
+            or training and not (can_update(mean, x, gain, bias, out, var) and can_update(var, x, gain, bias, out, mean))):
+        return None
+    y = empty_like(x) if out is None else out
+    cdef void *py = data(y)
+    cdef bint train = training
+    allocate(&b, lnrnn_batch_work(&b, train))
+    if not train:
+        lnrnn_read_running(&b, &r)
+    cdef PyThreadState *gil = release_gil(b.threads)
+    lnrnn_batch_norm(&b, py, train)
+    acquire_gil(gil)
+    if train:
+        lnrnn_update_running(&b, &r, momentum)
+    free(b.mean)
+    return y
+
+
+cdef inline tuple gradients(lnrnn_batch *b, const lnrnn_running *r, bint train, gy, x, ggain, gbias):
+    """Back through a norm, batch norm unless r is NULL. -> gx, ggain, gbias; the last two are written unless None."""
+    gx = empty_like(x)
+    cdef void *pgy = data(gy)
+    cdef void *pgx = data(gx)
+    cdef double *sums = allocate(b, lnrnn_layer_norm_work(b.N, b.C) if r == NULL else lnrnn_batch_work(b, True))
+    if r != NULL and not train:
+        lnrnn_read_running(b, r)
+    cdef PyThreadState *gil = release_gil(b.threads)
+    if r == NULL:
+        lnrnn_layer_norm_backward(b.dtype, b.N, b.C, pgy, b.x, b.gain, b.eps, pgx, sums, sums + b.C, b.work, b.threads)
+    else:
+        lnrnn_batch_norm_backward(b, pgy, pgx, sums, sums + b.C, train)
+    acquire_gil(gil)
+    lnrnn_write_doubles(b.C, sums, data(ggain), is_double(ggain), False)
+    lnrnn_write_doubles(b.C, sums + b.C, data(gbias), is_double(gbias), False)
+    free(b.mean)
+    return gx, ggain, gbias
+
+
+def layer_norm_backward(gy, x, shape, gain, bias, eps):
+    """-> gx, ggain or None, gbias or None; or None."""
+    cdef lnrnn_batch b
+    gain, bias = widened(gain, x), widened(bias, x)
+    if not takes_rows(&b, x, shape, gain, bias, eps, gy, None):
+        return None
+    return gradients(&b, NULL, False, gy, x, gain if gain is None else empty_like(gain), bias if bias is None else empty_like(bias))
+
+
+def batch_norm_backward(gy, x, mean, var, gain, training, eps):
+    """-> gx, ggain or None, gbias; or None. mean and var are read unless training."""
+    cdef lnrnn_batch b
+    cdef lnrnn_running r
+    gain = widened(gain, x)
+    if training is True:
+        mean = var = None
+    if not takes_channels(&b, &r, x, gain, None, eps, gy, None, mean, var, training):
+        return None
+    gbias = cnp.PyArray_EMPTY(1, cnp.PyArray_DIMS(<cnp.ndarray>x) + 1, computed_type(x), 0)
+    return gradients(&b, &r, training, gy, x, gain if gain is None else empty_like(gain), gbias)
+
+
+def map_f32(int function, x, out):
+    """-> y, or None. function: a member of Function, or its value."""
+    if not plain(x, cnp.NPY_FLOAT32) or not (out is None or writable(out, x)):
+        return None
+    y = empty_like(x) if out is None else out
+    cdef size_t n = cnp.PyArray_SIZE(<cnp.ndarray>x)
+    cdef const float *px = <const float *>data(x)
+    cdef float *py = <float *>data(y)
+    cdef int threads = threads_of(n)
+    cdef PyThreadState *gil = release_gil(threads)
+    lnrnn_map(function, n, px, py, threads)
+    acquire_gil(gil)
+    return y

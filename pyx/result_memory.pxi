@@ -1,0 +1,52 @@
+# Memory of results. Part of _core.pyx. NumPy asks for large arrays in the blocks of result_memory.h through a memory handler
+# (NEP 49). Each array remembers its handler, so its memory may have any owner.
+
+from cpython.contextvars cimport PyContext_Copy, PyContext_Enter, PyContext_Exit, PyContext_New
+
+cdef extern from *:
+    """
+    #include "runtime/result_memory.h"
+    static PyDataMem_Handler lnrnn_result_handler = {
+        "lnrnn", 1, {NULL, lnrnn_result_malloc, lnrnn_result_calloc, lnrnn_result_realloc, lnrnn_result_free}};
+    """
+    enum: LNRNN_RESULT_FROM
+    ctypedef struct PyDataMem_Handler:
+        pass
+    PyDataMem_Handler lnrnn_result_handler
+    object PyDataMem_SetHandler(object handler)
+
+# NumPy looks for the handler in the context of contextvars.
+cdef object handler_context = PyContext_New()
+PyContext_Enter(handler_context)
+PyDataMem_SetHandler(PyCapsule_New(&lnrnn_result_handler, b"mem_handler", NULL))
+PyContext_Exit(handler_context)
+
+
+cdef object empty_of(int ndim, cnp.npy_intp *dims, int kind, size_t bytes):
+    """A C-contiguous array of these axes and this type, which takes so many bytes; not initialised."""
+    if bytes < LNRNN_RESULT_FROM:
+        return cnp.PyArray_EMPTY(ndim, dims, kind, 0)
+    # A copy, since only one thread can enter a context. To exit takes no memory; to set NumPy's handler back would.
+    context = PyContext_Copy(handler_context)
+    PyContext_Enter(context)
+    try:
+        return cnp.PyArray_EMPTY(ndim, dims, kind, 0)
+    finally:
+        PyContext_Exit(context)
+
+
+cpdef empty_like(x):
+    """An array of x's shape and type, in C order; not initialised."""
+    return empty_of(cnp.PyArray_NDIM(<cnp.ndarray?>x), cnp.PyArray_DIMS(<cnp.ndarray>x), cnp.PyArray_TYPE(<cnp.ndarray>x),
+                    cnp.PyArray_NBYTES(<cnp.ndarray>x))
+
+
+def empty(tuple shape):
+    """A float32 array of this shape, in C order; not initialised."""
+    cdef cnp.npy_intp dims[3]
+    cdef int k, ndim = len(shape)
+    if ndim > 3:
+        raise AssertionError(f"broken promise: {ndim} axes")
+    for k in range(ndim):
+        dims[k] = shape[k]
+    return empty_of(ndim, dims, cnp.NPY_FLOAT32, cnp.PyArray_MultiplyList(dims, ndim) * sizeof(float))

@@ -1,0 +1,126 @@
+"""Switches of the engine that only tests and benchmarks use.
+
+They are C functions of liblnrnn. The headers in pyx/ describe them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import c_char_p, c_double, c_int, c_int64, c_size_t
+from typing import Any
+
+import lnrnn
+
+library = ctypes.CDLL(lnrnn.get_library())
+
+
+def function(name: str, result: Any, *arguments: Any) -> Any:
+    """The C function lnrnn_NAME with these types."""
+    found = getattr(library, f"lnrnn_{name}")
+    found.restype, found.argtypes = result, arguments
+    return found
+
+
+# --- threads: runtime/threads.h -----------------------------------------------------------------------------
+
+
+class Teams(ctypes.Structure):
+    _fields_ = (("tasks", c_int), ("units", c_int))
+
+
+BARRIER_MODES = ("normal", "together", "staggered", "slow")
+_cores_of = function("cores_of", c_int, c_int, c_char_p, c_char_p)
+_teams_had = function("teams_had", Teams)
+_set_barrier_mode = function("set_barrier_mode", None, c_int)
+_set_back_off = function("set_back_off", None, c_int64)
+
+
+def cores_of(cpus: int, groups: str | os.PathLike[str], root: str | os.PathLike[str]) -> int:
+    return _cores_of(cpus, os.fsencode(groups), os.fsencode(root))
+
+
+def teams_had() -> tuple[int, int]:
+    """The largest teams since the last call of this function: for tasks, and for the units of a step."""
+    teams = _teams_had()
+    return teams.tasks, teams.units
+
+
+def set_barrier_mode(mode: str) -> None:
+    _set_barrier_mode(BARRIER_MODES.index(mode))
+
+
+def set_back_off(seconds: int) -> None:
+    """0 ends the back-off."""
+    _set_back_off(1_000_000_000 * seconds)
+
+
+# --- the machine: lnrnn/tuning.h, runtime/cpu_model.h -------------------------------------------------------
+
+
+class Caches(ctypes.Structure):
+    _fields_ = (("l1", c_size_t), ("l2", c_size_t), ("l3", c_size_t), ("reads_ahead", c_int))
+
+
+class CpuModel(ctypes.Structure):
+    _fields_ = tuple(
+        (name, c_double)
+        for name in ("multiply_adds", "l2", "l3", "memory", "all_memory", "barrier", "barrier_thread")
+    )
+
+
+get_caches = function("get_caches", Caches)
+set_caches = function("set_caches", None, Caches)
+get_cpu_model = function("get_cpu_model", CpuModel)
+set_cpu_model = function("set_cpu_model", None, CpuModel)
+
+
+# --- the partition of a step: runtime/thread_policy.h, rnn/cost_model.h -------------------------------------
+
+
+class Partition(ctypes.Structure):
+    _fields_ = (("groups", c_int), ("team", c_int), ("divide_rows", c_int))
+
+
+class StepWork(ctypes.Structure):
+    _fields_ = (
+        *((name, c_size_t) for name in ("rows", "inputs", "units", "outputs", "panels")),
+        *((name, c_int) for name in ("dtype", "sides", "at_once")),
+        ("caches", Caches),
+    )
+
+
+_panels_of = function("panels_of", c_size_t, c_int, c_size_t)
+_step_time = function("step_time", c_double, ctypes.POINTER(StepWork), Partition)
+_choose_partition = function(
+    "choose_partition", Partition, c_int, c_size_t, c_size_t, ctypes.POINTER(StepWork), ctypes.c_void_p
+)
+_set_partition = function("set_partition", None, Partition)
+
+
+def _step_work(B: int, D: int, H: int, gates: int, sides: int) -> StepWork:
+    """A step of float32 weights, with the caches in use."""
+    panels = _panels_of(0, gates * H)
+    return StepWork(B, D, H, gates * H, panels, 0, sides, 1, get_caches())
+
+
+def partition(
+    threads: int, B: int, D: int, H: int, gates: int = 1, sides: int = 1
+) -> tuple[int, int, bool, float]:
+    """-> groups of sequences at a time, the threads of each, whether these divide the rows of the states
+    too, and the ns of a step."""
+    work = _step_work(B, D, H, gates, sides)
+    chosen = _choose_partition(threads, B, work.panels, work, ctypes.cast(_step_time, ctypes.c_void_p))
+    return chosen.groups, chosen.team, bool(chosen.divide_rows), _step_time(work, chosen)
+
+
+def step_time(
+    groups: int, team: int, divide_rows: bool, B: int, D: int, H: int, gates: int = 1, sides: int = 1
+) -> float:
+    """The ns of a step with this partition."""
+    return _step_time(_step_work(B, D, H, gates, sides), Partition(groups, team, divide_rows))
+
+
+def set_partition(groups: int = 0, team: int = 0, divide_rows: bool = False) -> None:
+    """All calls that may use so many threads take this partition. Without arguments: the fastest again."""
+    _set_partition(Partition(groups, team, divide_rows))
