@@ -1,15 +1,14 @@
 /* How the cells read the products of a step, with their norms and biases.
  *
- * A row has G*H values, gate after gate. The row of W x, of W h, or of their sum is read as
+ * A row of W x, of W h, or of their sum has G*H values, gate after gate. It is read as
  *     LNRNN_PLAIN     v + bias
  *     LNRNN_AFFINE    (v - mean) * gain + bias       batch norm; mean may be NULL for 0
  *     LNRNN_NORMED    (v - m) / sqrt(var + eps) * gain + bias, m and var over the `spans` of the row
  * as lnrnn_gate_norm in table.h says. rnn_cell.h, lstm_cell.h and gru_cell.h compute the states from these
  * values; lnrnn/reference/cells.py has the equations.
  *
- * Inline functions are compiled anew for every constant they are called with. Such constants are `how`, one
- * of the three above; `separate`: W x is read too, by itself, and added; `whole`: i .. i + k - 1 are a whole
- * vector.
+ * Inline functions are compiled anew for every constant that they are called with. Such constants are `how`, one of
+ * the three above; `separate`: W x is read separately, and added; `whole`: i .. i + k - 1 are a whole vector.
  */
 #ifndef LNRNN_GATE_NORM_H
 #define LNRNN_GATE_NORM_H
@@ -136,13 +135,13 @@ LNRNN_INLINE v32 gate_read(const int how, const gate_side *side, const int gate,
     const size_t at = (size_t)gate * norm->H + i;
     v32 v = get_f32(side->a + at, k, whole);
     if (how == LNRNN_PLAIN)
-        return v32_add(v, get_f32(norm->bias + at, k, whole));
+        return v + get_f32(norm->bias + at, k, whole);
     if (how == LNRNN_NORMED) {
         const span_moments *m = side->of_gate[gate];
         v = normalised_f32(v, v32_set1(m->mean[side->at]), v32_set1(m->rstd[side->at]),
                            v32_set1(m->rest[side->at]));
     } else if (norm->mean)
-        v = v32_sub(v, get_f32(norm->mean + at, k, whole));
+        v -= get_f32(norm->mean + at, k, whole);
     return v32_fma(v, get_f32(norm->gain + at, k, whole), get_f32(norm->bias + at, k, whole));
 }
 
@@ -151,12 +150,11 @@ LNRNN_INLINE v32 gate_sum(const int how, const int separate, const gate_row *row
                           size_t k, const int whole)
 {
     const v32 z = gate_read(how, &row->hidden, gate, i, k, whole);
-    return separate ? v32_add(gate_read(how, &row->input, gate, i, k, whole), z) : z;
+    return separate ? gate_read(how, &row->input, gate, i, k, whole) + z : z;
 }
 
-/* Calls rows_of(how, separate, step, rows) for the way in which a step of several gates reads its rows, both
- * of them constants. bare: whether a cell without a norm reads W x by itself; one with batch norm does
- * (lnrnn_rnn_config). */
+/* Calls rows_of(how, separate, step, rows), with the constants `how` and `separate` of a step of several gates. bare:
+ * `separate` of the cell without a norm. With batch norm it is 1 (lnrnn_rnn_config). */
 #define LNRNN_AS_READ(rows_of, bare, step, rows)      \
     do {                                              \
         if ((step)->hidden->how == LNRNN_PLAIN)       \
@@ -168,6 +166,29 @@ LNRNN_INLINE v32 gate_sum(const int how, const int separate, const gate_row *row
         else                                          \
             rows_of(LNRNN_NORMED, 0, step, rows);     \
     } while (0)
+
+/* --- gradients -------------------------------------------------------------------------------------- */
+
+/* Row r of a step of the backward pass. */
+LNRNN_INLINE lnrnn_gate_gradients gradients_of_row(const lnrnn_gate_gradients *b, size_t r)
+{
+    const ptrdiff_t row = (ptrdiff_t)r;
+    lnrnn_gate_gradients one = *b;
+    one.saved_gates += row * b->ks, one.x += row * b->ks, one.a += row * b->ks;
+    one.u += row * b->us;
+    one.state_prev += row;
+    one.gh += row * b->hs, one.gc += row * b->hs, one.gu += row * b->hs;
+    one.gx += b->gx ? row * b->as : 0, one.ga += row * b->as;
+    one.sum += row * b->ss;
+    return one;
+}
+
+/* Calls f(i, k, whole, row) for all units of each row of gradients. */
+#define LNRNN_FOR_GRADIENTS(b, f)                                  \
+    for (size_t r_ = 0; r_ < (b)->rows; r_++) {                    \
+        const lnrnn_gate_gradients row_ = gradients_of_row(b, r_); \
+        LNRNN_FOR_UNITS(row_.H, f, &row_);                         \
+    }
 
 /* --- rows, normalised and written ------------------------------------------------------------------- */
 

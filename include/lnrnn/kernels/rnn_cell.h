@@ -61,7 +61,7 @@ static void rnn_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 LNRNN_INLINE void rnn_backward_units(size_t i, size_t k, const int whole, int act, const float *gh,
                                      const float *h, float *ga)
 {
-    put_f32(ga + i, v32_mul(get_f32(gh + i, k, whole), act_slope(act, get_f32(h + i, k, whole))), k, whole);
+    put_f32(ga + i, get_f32(gh + i, k, whole) * act_slope(act, get_f32(h + i, k, whole)), k, whole);
 }
 
 /* gh, h (n): the gradient of a step's output, and the output -> ga (n), that of the activation's argument,

@@ -190,8 +190,8 @@ typedef struct {
     ptrdiff_t ks, us;
     const float *const *state_prev; /* rows pointers to (H): before the step, an LSTM's c, a GRU's h */
     float *gh, *gc, *gu;            /* (rows, H), row stride hs; gc, gu: LSTM */
-    /* (rows, G*H), row stride as: of the norms' outputs, at W x (GRU; NULL: the norm is of the sum of both
-     * products) and at W h */
+    /* (rows, G*H), row stride as: the gradients of the norms' outputs. ga: at W h, or at the sum of both products. gx: at
+     * W x; GRU, NULL if the norm is of the sum. */
     float *gx, *ga;
     ptrdiff_t hs, as;
     /* (rows, G*H), of an LSTM (rows, H), row stride ss: inputs of a norm that the tape does not have. */
