@@ -85,21 +85,18 @@ typedef struct {
     size_t at;
 } gate_side;
 
-/* One row of a step: W h, or the sum; and W x, if the products are separate. */
+/* One row of a step: W h, or the sum; W x, if the products are separate; and the row's pointers of
+ * lnrnn_step_rows. */
 typedef struct {
     gate_side hidden, input;
+    const float *h_prev;
+    float *c, *h, *saved_gates;
 } gate_row;
 
 /* The rows of a step from r on, at most LNRNN_ROWS_TOGETHER. */
 LNRNN_INLINE lnrnn_step_rows rows_together(const lnrnn_step_rows *rows, size_t r)
 {
-    lnrnn_step_rows some = *rows;
-    some.n = rows->n - r < LNRNN_ROWS_TOGETHER ? rows->n - r : LNRNN_ROWS_TOGETHER;
-    some.x += rows->x ? (ptrdiff_t)r * rows->xs : 0;
-    some.a += (ptrdiff_t)r * rows->as;
-    some.h_prev += r, some.c += r, some.h += r;
-    some.saved_gates += rows->saved_gates ? (ptrdiff_t)r * rows->as : 0;
-    return some;
+    return lnrnn_rows_from(rows, r, rows->n - r < LNRNN_ROWS_TOGETHER ? rows->n - r : LNRNN_ROWS_TOGETHER);
 }
 
 /* The moments of a gate. All gates of an LSTM with separate products share a span, as do r and z of a GRU.
@@ -116,7 +113,13 @@ LNRNN_INLINE gate_row gate_row_of(const int num_gates, const int how, const int 
                                   const lnrnn_step_config *step, const lnrnn_step_rows *rows, size_t r,
                                   const rows_moments *m)
 {
-    gate_row row = {.hidden = {.norm = step->hidden, .a = rows->a + (ptrdiff_t)r * rows->as, .at = r}};
+    gate_row row = {
+        .hidden = {.norm = step->hidden, .a = rows->a + (ptrdiff_t)r * rows->as, .at = r},
+        .h_prev = num_gates == GRU_GATES ? rows->h_prev[r] : NULL,
+        .c = num_gates == LSTM_GATES ? rows->c[r] : NULL,
+        .h = rows->h[r],
+        .saved_gates = rows->saved_gates ? rows->saved_gates + (ptrdiff_t)r * rows->as : NULL,
+    };
     if (separate)
         row.input =
             (gate_side){.norm = step->input, .a = rows->x + (ptrdiff_t)r * rows->xs, .at = rows->n + r};
@@ -169,25 +172,39 @@ LNRNN_INLINE v32 gate_sum(const int how, const int separate, const gate_row *row
 
 /* --- gradients -------------------------------------------------------------------------------------- */
 
-/* Row r of a step of the backward pass. */
-LNRNN_INLINE lnrnn_gate_gradients gradients_of_row(const lnrnn_gate_gradients *b, size_t r)
+/* Row r of lnrnn_gate_gradients. */
+typedef struct {
+    size_t H;
+    const float *saved_gates, *x, *a, *u, *state_prev;
+    float *gh, *gc, *gu, *gx, *ga, *sum;
+    int carry;
+} gradient_row;
+
+LNRNN_INLINE gradient_row gradient_row_of(const lnrnn_gate_gradients *b, size_t r)
 {
     const ptrdiff_t row = (ptrdiff_t)r;
-    lnrnn_gate_gradients one = *b;
-    one.saved_gates += row * b->ks, one.x += row * b->ks, one.a += row * b->ks;
-    one.u += row * b->us;
-    one.state_prev += row;
-    one.gh += row * b->hs, one.gc += row * b->hs, one.gu += row * b->hs;
-    one.gx += b->gx ? row * b->as : 0, one.ga += row * b->as;
-    one.sum += row * b->ss;
-    return one;
+    return (gradient_row){
+        .H = b->H,
+        .saved_gates = b->saved_gates + row * b->ks,
+        .x = b->x + row * b->ks,
+        .a = b->a + row * b->ks,
+        .u = b->u + row * b->us,
+        .state_prev = b->state_prev[r],
+        .gh = b->gh + row * b->hs,
+        .gc = b->gc + row * b->hs,
+        .gu = b->gu + row * b->hs,
+        .gx = b->gx ? b->gx + row * b->as : NULL,
+        .ga = b->ga + row * b->as,
+        .sum = b->sum + row * b->ss,
+        .carry = b->carry,
+    };
 }
 
 /* Calls f(i, k, whole, row) for all units of each row of gradients. */
-#define LNRNN_FOR_GRADIENTS(b, f)                                  \
-    for (size_t r_ = 0; r_ < (b)->rows; r_++) {                    \
-        const lnrnn_gate_gradients row_ = gradients_of_row(b, r_); \
-        LNRNN_FOR_UNITS(row_.H, f, &row_);                         \
+#define LNRNN_FOR_GRADIENTS(b, f)                         \
+    for (size_t r_ = 0; r_ < (b)->rows; r_++) {           \
+        const gradient_row row_ = gradient_row_of(b, r_); \
+        LNRNN_FOR_UNITS(row_.H, f, &row_);                \
     }
 
 /* --- rows, normalised and written ------------------------------------------------------------------- */

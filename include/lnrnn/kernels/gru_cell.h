@@ -6,13 +6,6 @@
 #include "lnrnn/kernels/activations.h"
 #include "lnrnn/kernels/gate_norm.h"
 
-/* One row of a step: the gates and h_prev are read, h and (G*H) saved_gates, if not NULL, are written. */
-typedef struct {
-    gate_row gates;
-    const float *h_prev;
-    float *h, *saved_gates;
-} gru_row;
-
 /* n and z -> h = (1 - z) n + z h_prev */
 LNRNN_INLINE void gru_mix(v32 z, v32 n, const float *h_prev, float *h, size_t k, const int whole)
 {
@@ -20,21 +13,21 @@ LNRNN_INLINE void gru_mix(v32 z, v32 n, const float *h_prev, float *h, size_t k,
 }
 
 LNRNN_INLINE void gru_units(size_t first, size_t k, const int vecs, const int how, const int separate,
-                            const gru_row *row)
+                            const gate_row *row)
 {
-    const size_t H = row->gates.hidden.norm->H;
+    const size_t H = row->hidden.norm->H;
     const int m = vecs ? vecs : 1;
     v32 rz[4], n[2];
     LNRNN_FOR_EACH (v, m) {
         const size_t i = unit_of(first, v);
-        rz[2 * v] = gate_sum(how, separate, &row->gates, GATE_R, i, k, vecs);
-        rz[2 * v + 1] = gate_sum(how, separate, &row->gates, GATE_Z, i, k, vecs);
+        rz[2 * v] = gate_sum(how, separate, row, GATE_R, i, k, vecs);
+        rz[2 * v + 1] = gate_sum(how, separate, row, GATE_Z, i, k, vecs);
     }
     v32_sigmoids(2 * m, rz);
     LNRNN_FOR_EACH (v, m) {
         const size_t i = unit_of(first, v);
-        const v32 recurrent = gate_read(how, &row->gates.hidden, GATE_N, i, k, vecs);
-        n[v] = separate ? v32_fma(rz[2 * v], recurrent, gate_read(how, &row->gates.input, GATE_N, i, k, vecs))
+        const v32 recurrent = gate_read(how, &row->hidden, GATE_N, i, k, vecs);
+        n[v] = separate ? v32_fma(rz[2 * v], recurrent, gate_read(how, &row->input, GATE_N, i, k, vecs))
                         : rz[2 * v] * recurrent;
     }
     v32_tanhs(m, n);
@@ -58,12 +51,7 @@ LNRNN_INLINE void gru_rows(const int how, const int separate, const lnrnn_step_c
         moments_of_rows(GRU_GATES, step->hidden, rows->n, rows->a, rows->as, separate ? rows->x : NULL,
                         rows->xs, &m);
     for (size_t r = 0; r < rows->n; r++) {
-        const gru_row row = {
-            .gates = gate_row_of(GRU_GATES, how, separate, step, rows, r, &m),
-            .h_prev = rows->h_prev[r],
-            .h = rows->h[r],
-            .saved_gates = rows->saved_gates ? rows->saved_gates + (ptrdiff_t)r * rows->as : NULL,
-        };
+        const gate_row row = gate_row_of(GRU_GATES, how, separate, step, rows, r, &m);
         LNRNN_FOR_PAIRS(step->hidden->H, gru_units, how, separate, &row);
     }
 }
@@ -145,19 +133,18 @@ static void gru_gate_step(const lnrnn_step_config *step, const lnrnn_step_rows *
 
 /* h = (1 - z) n + z h_prev: gh -> the gradient of tanh's argument, and in *gz that of the argument of z's sigmoid. gh
  * becomes the gradient of h_prev. */
-LNRNN_INLINE v32 gru_mix_backward(size_t i, size_t k, const int whole, const lnrnn_gate_gradients *row,
-                                  v32 *gz)
+LNRNN_INLINE v32 gru_mix_backward(size_t i, size_t k, const int whole, const gradient_row *row, v32 *gz)
 {
     const size_t H = row->H;
     const v32 z = get_f32(row->saved_gates + GATE_Z * H + i, k, whole),
               n = get_f32(row->saved_gates + GATE_N * H + i, k, whole);
-    const v32 g = get_f32(row->gh + i, k, whole), h_prev = get_f32(*row->state_prev + i, k, whole);
+    const v32 g = get_f32(row->gh + i, k, whole), h_prev = get_f32(row->state_prev + i, k, whole);
     *gz = g * (h_prev - n) * sigmoid_slope(z);
     put_f32(row->gh + i, g * z, k, whole);
     return g * (v32_set1(1.0f) - z) * tanh_slope(n);
 }
 
-LNRNN_INLINE void gru_backward_units(size_t i, size_t k, const int whole, const lnrnn_gate_gradients *row)
+LNRNN_INLINE void gru_backward_units(size_t i, size_t k, const int whole, const gradient_row *row)
 {
     const size_t H = row->H;
     const v32 r = get_f32(row->saved_gates + GATE_R * H + i, k, whole), u = get_f32(row->u + i, k, whole);
@@ -180,8 +167,7 @@ static void gru_backward(const lnrnn_gate_gradients *b) { LNRNN_FOR_GRADIENTS(b,
 
 /* --- backward, a norm for each gate ----------------------------------------------------------------- */
 
-LNRNN_INLINE void gru_gate_sum_backward_units(size_t i, size_t k, const int whole,
-                                              const lnrnn_gate_gradients *row)
+LNRNN_INLINE void gru_gate_sum_backward_units(size_t i, size_t k, const int whole, const gradient_row *row)
 {
     const size_t H = row->H;
     const v32 r = get_f32(row->saved_gates + GATE_R * H + i, k, whole);
@@ -196,8 +182,7 @@ static void gru_gate_sum(const lnrnn_gate_gradients *b)
     LNRNN_FOR_GRADIENTS(b, gru_gate_sum_backward_units);
 }
 
-LNRNN_INLINE void gru_gate_output_backward_units(size_t i, size_t k, const int whole,
-                                                 const lnrnn_gate_gradients *row)
+LNRNN_INLINE void gru_gate_output_backward_units(size_t i, size_t k, const int whole, const gradient_row *row)
 {
     v32 gz;
     put_f32(row->ga + GATE_N * row->H + i, gru_mix_backward(i, k, whole, row, &gz), k, whole);
@@ -211,8 +196,7 @@ static void gru_gate_output_backward(const lnrnn_gate_gradients *b)
     LNRNN_FOR_GRADIENTS(b, gru_gate_output_backward_units);
 }
 
-LNRNN_INLINE void gru_gate_reset_backward_units(size_t i, size_t k, const int whole,
-                                                const lnrnn_gate_gradients *row)
+LNRNN_INLINE void gru_gate_reset_backward_units(size_t i, size_t k, const int whole, const gradient_row *row)
 {
     const size_t H = row->H;
     const v32 r = get_f32(row->saved_gates + GATE_R * H + i, k, whole),

@@ -6,22 +6,15 @@
 #include "lnrnn/kernels/activations.h"
 #include "lnrnn/kernels/gate_norm.h"
 
-/* One row of a step: the gates are read, c is read and written, h and (G*H) saved_gates, if not NULL, are
- * written. */
-typedef struct {
-    gate_row gates;
-    float *c, *h, *saved_gates;
-} lstm_row;
-
-/* h gets the output gate; lstm_output_rows follows. */
+/* c and saved_gates, if not NULL, are written. h gets the output gate; lstm_output_rows follows. */
 LNRNN_INLINE void lstm_units(size_t i, size_t k, const int whole, const int how, const int separate,
-                             const lstm_row *row)
+                             const gate_row *row)
 {
-    const size_t H = row->gates.hidden.norm->H;
-    v32 ifo[] = {gate_sum(how, separate, &row->gates, GATE_I, i, k, whole),
-                 gate_sum(how, separate, &row->gates, GATE_F, i, k, whole),
-                 gate_sum(how, separate, &row->gates, GATE_O, i, k, whole)};
-    const v32 g_gate = v32_tanh(gate_sum(how, separate, &row->gates, GATE_G, i, k, whole));
+    const size_t H = row->hidden.norm->H;
+    v32 ifo[] = {gate_sum(how, separate, row, GATE_I, i, k, whole),
+                 gate_sum(how, separate, row, GATE_F, i, k, whole),
+                 gate_sum(how, separate, row, GATE_O, i, k, whole)};
+    const v32 g_gate = v32_tanh(gate_sum(how, separate, row, GATE_G, i, k, whole));
     v32_sigmoids(3, ifo);
     const v32 i_gate = ifo[0], f_gate = ifo[1], o_gate = ifo[2];
     put_f32(row->c + i, v32_fma(f_gate, get_f32(row->c + i, k, whole), i_gate * g_gate), k, whole);
@@ -94,12 +87,7 @@ LNRNN_INLINE void lstm_rows(const int how, const int separate, const lnrnn_step_
         moments_of_rows(LSTM_GATES, step->hidden, rows->n, rows->a, rows->as, separate ? rows->x : NULL,
                         rows->xs, &m);
     for (size_t r = 0; r < rows->n; r++) {
-        const lstm_row row = {
-            .gates = gate_row_of(LSTM_GATES, how, separate, step, rows, r, &m),
-            .c = rows->c[r],
-            .h = rows->h[r],
-            .saved_gates = rows->saved_gates ? rows->saved_gates + (ptrdiff_t)r * rows->as : NULL,
-        };
+        const gate_row row = gate_row_of(LSTM_GATES, how, separate, step, rows, r, &m);
         LNRNN_FOR_UNITS(step->hidden->H, lstm_units, how, separate, &row);
     }
 }
@@ -121,21 +109,20 @@ static void lstm_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows
 
 /* --- backward --------------------------------------------------------------------------------------- */
 
-LNRNN_INLINE void lstm_cell_sum_units(size_t i, size_t k, const int whole, const lnrnn_gate_gradients *row)
+LNRNN_INLINE void lstm_cell_sum_units(size_t i, size_t k, const int whole, const gradient_row *row)
 {
     const float *const gates = row->saved_gates + i;
     const v32 i_gate = get_f32(gates + GATE_I * row->H, k, whole);
     const v32 f_gate = get_f32(gates + GATE_F * row->H, k, whole);
     const v32 g_gate = get_f32(gates + GATE_G * row->H, k, whole);
-    const v32 c_prev = get_f32(*row->state_prev + i, k, whole);
+    const v32 c_prev = get_f32(row->state_prev + i, k, whole);
     put_f32(row->sum + i, v32_fma(f_gate, c_prev, i_gate * g_gate), k, whole);
 }
 
 /* c = f c_prev + i g, with the bits of lstm_step -> b->sum (rows, H). */
 static void lstm_cell_sum(const lnrnn_gate_gradients *b) { LNRNN_FOR_GRADIENTS(b, lstm_cell_sum_units); }
 
-LNRNN_INLINE void lstm_output_backward_units(size_t i, size_t k, const int whole,
-                                             const lnrnn_gate_gradients *row)
+LNRNN_INLINE void lstm_output_backward_units(size_t i, size_t k, const int whole, const gradient_row *row)
 {
     const size_t at_o = GATE_O * row->H + i;
     const v32 o = get_f32(row->saved_gates + at_o, k, whole),
@@ -154,14 +141,13 @@ static void lstm_output_backward(const lnrnn_gate_gradients *b)
     LNRNN_FOR_GRADIENTS(b, lstm_output_backward_units);
 }
 
-LNRNN_INLINE void lstm_backward_units(size_t i, size_t k, const int whole, const lnrnn_gate_gradients *row)
+LNRNN_INLINE void lstm_backward_units(size_t i, size_t k, const int whole, const gradient_row *row)
 {
     const size_t H = row->H;
     const float *const gates = row->saved_gates + i;
     float *const ga = row->ga + i;
     const v32 i_gate = get_f32(gates + GATE_I * H, k, whole), f_gate = get_f32(gates + GATE_F * H, k, whole);
-    const v32 g_gate = get_f32(gates + GATE_G * H, k, whole),
-              c_prev = get_f32(*row->state_prev + i, k, whole);
+    const v32 g_gate = get_f32(gates + GATE_G * H, k, whole), c_prev = get_f32(row->state_prev + i, k, whole);
     const v32 gc = get_f32(row->gc + i, k, whole) + get_f32(row->gu + i, k, whole);
     put_f32(ga + GATE_I * H, gc * g_gate * sigmoid_slope(i_gate), k, whole);
     put_f32(ga + GATE_F * H, gc * c_prev * sigmoid_slope(f_gate), k, whole);

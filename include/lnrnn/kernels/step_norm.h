@@ -23,7 +23,7 @@ typedef struct {
 } column_tile;
 
 /* Vector v of vecs in row r. */
-LNRNN_INLINE v32 tile_load(const column_tile *t, const int vecs, size_t r, int v)
+LNRNN_INLINE v32 columns_load(const column_tile *t, const int vecs, size_t r, int v)
 {
     const float *const p = t->x + (ptrdiff_t)r * t->xs + v * V32_LANES;
     return v < vecs - 1 ? v32_load(p) : v32_load_n(p, t->last);
@@ -34,21 +34,21 @@ LNRNN_INLINE v32 tile_load(const column_tile *t, const int vecs, size_t r, int v
 LNRNN_INLINE void tile_moments(const column_tile *t, const int vecs, double na, double *mean, double *m2)
 {
     v32 pivot[4], sum[4], squares[4];
-    for (int v = 0; v < vecs; v++)
-        pivot[v] = tile_load(t, vecs, 0, v), sum[v] = v32_zero(), squares[v] = v32_zero();
+    LNRNN_FOR_EACH (v, vecs)
+        pivot[v] = columns_load(t, vecs, 0, v), sum[v] = v32_zero(), squares[v] = v32_zero();
     for (size_t r = 1; r < t->rows; r++)
-        for (int v = 0; v < vecs; v++)
-            sum[v] += tile_load(t, vecs, r, v) - pivot[v];
+        LNRNN_FOR_EACH (v, vecs)
+            sum[v] += columns_load(t, vecs, r, v) - pivot[v];
     const v32 rows = v32_set1((float)t->rows);
-    for (int v = 0; v < vecs; v++)
+    LNRNN_FOR_EACH (v, vecs)
         pivot[v] += sum[v] / rows, sum[v] = v32_zero();
     for (size_t r = 0; r < t->rows; r++)
-        for (int v = 0; v < vecs; v++) {
-            const v32 d = tile_load(t, vecs, r, v) - pivot[v];
+        LNRNN_FOR_EACH (v, vecs) {
+            const v32 d = columns_load(t, vecs, r, v) - pivot[v];
             sum[v] += d, squares[v] = v32_fma(d, d, squares[v]);
         }
     float pivots[4 * V32_LANES], sums[4 * V32_LANES], sums_of_squares[4 * V32_LANES];
-    for (int v = 0; v < vecs; v++) {
+    LNRNN_FOR_EACH (v, vecs) {
         v32_store(pivots + v * V32_LANES, pivot[v]);
         v32_store(sums + v * V32_LANES, sum[v]);
         v32_store(sums_of_squares + v * V32_LANES, squares[v]);
