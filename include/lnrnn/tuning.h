@@ -64,7 +64,7 @@ static inline size_t lnrnn_panel_parts(lnrnn_caches c, size_t bytes)
 }
 
 /* Is a row multiplied by one half of the weights after the other, with the order of the halves reversed at
- * each step? This pays for weights that exceed L1 by up to a third: the half that ended a step is still in L1
+ * each step? This pays if weights exceed L1 by up to a third. The half that ended a step is then still in L1
  * when the next step begins. Each half has half as many chains of multiply-adds, which for float still keep
  * up with L2 (rnn B1-H128). */
 static inline int lnrnn_by_halves(lnrnn_caches c, size_t bytes)
@@ -152,8 +152,8 @@ static inline size_t lnrnn_nontemporal_from(lnrnn_caches c)
     return of_cache < most ? of_cache : most;
 }
 
-/* A second pass over an input of fewer bytes runs backwards: it begins with the values that the first pass
- * left in the caches (batch_norm training, 2048x1024 to 16384x1024). */
+/* A second pass over an input of fewer bytes runs backwards. It begins with the values that the first pass left in
+ * the caches (batch_norm training, 2048x1024 to 16384x1024). */
 static inline size_t lnrnn_reverse_below(lnrnn_caches c) { return c.l3 / 8 * 3; }
 
 /* Rows of at least so many bytes are written from the first aligned vector on. NumPy's large arrays begin 16
@@ -180,8 +180,8 @@ enum { LNRNN_FIRST_PART_WORK = 1 << 28 };
 
 /* --- threads: runtime/ ---------------------------------------------------------------------------------- */
 
-/* ns. A wait that is longer means that a thread has lost its core: the scheduler's time slice is 1 ms or
- * more, a step of a sequence takes microseconds. The same holds for a call that took so much longer than one
+/* ns. After a longer wait, some thread has lost its core. A time slice of the scheduler is 1 ms or more, a step of
+ * a sequence takes microseconds. The same holds for a call that took so much longer than one
  * thread would have. Then brief calls run on one thread for FIRST_BACK_OFF, doubling to LONGEST_BACK_OFF
  * (neighbours.py, with a busy process). */
 enum { LNRNN_PREEMPTED = 400000, LNRNN_FIRST_BACK_OFF = 2000000, LNRNN_LONGEST_BACK_OFF = 400000000 };

@@ -13,16 +13,16 @@
 #include "runtime/floats.h"
 #include "runtime/resumable.h"
 
-/* Active rows of a chunk, if no step has more. They are enough for the products over them. They are few
- * enough that the gradients of W x and W h stay in the caches until these products read them (lstm training).
+/* Active rows of a chunk, if no step has more. With so many, the products over the rows are efficient. The
+ * gradients of W x and W h are still in the caches when these products read them (lstm training).
  * PRODUCT_ROWS: the most rows of one product. */
 enum { CHUNK_ROWS = 256, PRODUCT_ROWS = 128 };
 
-/* Floats in a cache line. Rows of gradients are an odd number of lines apart: the products of
- * weight_gradients.c read columns, and rows a power of two apart share few sets of L1. */
+/* Floats in a cache line. Rows of gradients are an odd number of lines apart, since weight_gradients.c reads columns.
+ * Rows a power of two apart share few sets of L1. */
 enum { LINE = 16 };
 
-/* -> the job, and its floats. Its memory is `work`, or, if that is NULL, not set. */
+/* -> the job, with its arrays in `work`, and in *floats the size of `work`. work NULL: only the size. */
 static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g, float *work,
                             size_t *floats)
 {

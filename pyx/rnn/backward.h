@@ -1,5 +1,5 @@
-/* The backward pass: the call and its chunks of steps (backward.c); a step (backward_steps.c); norms
- * (backward_sites.c); the products over all rows of a chunk (weight_gradients.c). */
+/* The backward pass. backward.c has the call and its chunks of steps; backward_steps.c has a step, and
+ * backward_sites.c its norms. weight_gradients.c has the products over all rows of a chunk. */
 #ifndef LNRNN_BACKWARD_H
 #define LNRNN_BACKWARD_H
 
@@ -33,8 +33,9 @@ typedef struct {
     double *sums;        /* (blocks, lnrnn_sums): gradients of the sites' parameters */
     float *partial;      /* (blocks, lnrnn_sums): those of a few rows, which are then added to sums */
     float *gh, *gc;      /* (B, narrow): the gradient of the state; gc: LSTM */
-    /* Of a chunk: gradients of W x and W h, (rows, wide), one array if the cell takes their sum. x and
-     * h_prev, packed block by block for the weights' gradients. Where each row's gradient of x goes. */
+    /* Of a chunk. gx, ga (rows, wide): gradients of W x and W h, one array if the cell takes their sum. packed_x,
+     * packed_h: x and h_prev, packed block by block for the weights' gradients. gx_rows (rows): pointers to the
+     * gradients of x, in the caller's array. */
     float *gx, *ga, *packed_x, *packed_h;
     float **gx_rows;
     size_t *done;  /* (groups): steps of the chunk that each has taken */
@@ -68,8 +69,7 @@ struct backward_step {
 /* Doubles of a block's sums: gain and bias of each site, then the inner biases, that of W x and that of W
  * h. */
 size_t lnrnn_sums(const lnrnn_rnn_config *c);
-/* Where those of a site begin: LNRNN_SITE_INPUT .., or LNRNN_SITES and LNRNN_SITES + 1 for the inner
- * biases. */
+/* The first of a site: LNRNN_SITE_INPUT .., or LNRNN_SITES and LNRNN_SITES + 1 for the inner biases. */
 size_t lnrnn_sums_at(const lnrnn_rnn_config *c, int site);
 
 /* The values of a site at a step. */
@@ -80,9 +80,8 @@ typedef struct {
     ptrdiff_t as, gs;
 } site_rows;
 
-/* The gradient of a site's output -> that of its input, in values from .. end - 1 of its rows, which no span
- * crosses; the gradients of gain and bias are added to the blocks' sums. Without a norm rows->ga is
- * rows->g. */
+/* The gradient of a site's output -> that of its input, for values from .. end - 1 of its rows; spans lie inside or
+ * outside. Adds the gradients of gain and bias to the blocks' sums. Without a norm rows->ga is rows->g. */
 void lnrnn_site_backward(const backward_step *s, int site, size_t from, size_t end, const site_rows *rows);
 /* Adds the columns of g (active, G*H), row stride j->wide, to the sums of an inner bias. */
 void lnrnn_inner_backward(const backward_step *s, int inner, const float *g);

@@ -1,8 +1,8 @@
 /* Back through the norms and biases of a step, and the gradients of gains and biases.
  *
- * These gradients are sums over all rows. Rows form blocks (sum_rows of rows.h). Each block has sums of its
- * own, which are added in order at the end: they do not depend on the division of rows among threads. Within
- * a block, float sums of a few rows, `partial`, are added to doubles. */
+ * These gradients are sums over all rows. Rows form blocks (sum_rows of rows.h). Each block has sums
+ * of its own, which are added in order at the end. So the result does not depend on the division of rows among
+ * threads. Within a block, float sums of a few rows, `partial`, are added to doubles. */
 #include <math.h>
 #include <string.h>
 
@@ -23,7 +23,7 @@ size_t lnrnn_sums(const lnrnn_rnn_config *c)
     return lnrnn_sums_at(c, LNRNN_SITES) + (size_t)inner * c->outputs;
 }
 
-/* The values from .. end - 1 of a site's row have one mean and variance. -> end. */
+/* -> the end of the span that begins at value `from` of a site's row. */
 static size_t span_end(const lnrnn_gate_norm *norm, size_t from, size_t width)
 {
     if (norm->how != LNRNN_NORMED || norm->spans == LNRNN_SPANS_ALL)
@@ -67,8 +67,7 @@ static void batch_backward(const backward_step *s, int site, const site_rows *ro
                                              &coefficients, rows->ga + i * rows->gs);
 }
 
-/* Rows i .. of the step that are in one block -> their number in *n, and the block's partial sums from `at`
- * on. */
+/* *n: the rows of the step from row i on that are in one block. -> that block's partial sums, from `at` on. */
 static float *partial_sums(const backward_step *s, size_t i, size_t at, size_t *n)
 {
     const backward_job *j = s->j;
@@ -139,7 +138,7 @@ static void flush(size_t n, float *partial, double *sums)
     }
 }
 
-/* In partial, the sums of a span are adjacent, those of the gain first. In sums all gains of a site precede
+/* In `partial` the sums of each span are adjacent, the gain's before the bias's. In `sums` all gains of a site precede
  * its biases. */
 static void flush_block(const backward_job *j, size_t block)
 {
@@ -160,7 +159,7 @@ static void flush_block(const backward_job *j, size_t block)
 
 void lnrnn_flush_sums(const backward_job *j, size_t first, size_t rows, size_t t)
 {
-    /* At some 32 rows of a block, and after the last ones. */
+    /* After each 32 rows of a block, or a few more, and after the last step. */
     if (j->sum_rows >= 32 || t % (32 / j->sum_rows) == 0)
         for (size_t block = first / j->sum_rows; block * j->sum_rows < first + rows; block++)
             flush_block(j, block);

@@ -27,8 +27,8 @@ size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_step 
 
 /* --- the rows ------------------------------------------------------------------------------------------- */
 
-/* Adds gy of the step to the gradient of the state, and notes where the rows' x and h_prev stand and gx
- * goes. */
+/* Adds gy of the step to the gradient of the state. Collects pointers to x, h_prev and the gradient of x of the
+ * rows. */
 static void gather(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -57,8 +57,8 @@ static void pack(backward_step *s)
 
 /* --- zoneout -------------------------------------------------------------------------------------------- */
 
-/* g (active, narrow), the gradient of the states after zoneout -> g, that of the states which the cell
- * computed, and skip, that of the old states. masks: r->masks.h or .c. */
+/* g, skip (active, narrow). g: the gradient of the states after zoneout -> that of the states that the cell computed.
+ * skip gets that of the old states. masks: r->masks.h or .c. */
 static void split_gradient(const backward_step *s, const unsigned char *masks, float *g, float *skip)
 {
     const size_t H = s->j->c->H, narrow = s->j->narrow;
@@ -88,8 +88,8 @@ static void add_skip_c(backward_step *s) { add_skip(s, s->skip_c, s->b.gc); }
 
 /* --- cells ---------------------------------------------------------------------------------------------- */
 
-/* b.gh, b.gc: the gradient of the state -> that of the state before, without the part through W h; b.gx,
- * b.ga: the gradients of the norms' outputs. */
+/* b.gh, b.gc: the gradient of the state -> that of the previous state, without the part through W h. b.gx, b.ga get
+ * the gradients of the norms' outputs. */
 
 static void rnn_cell(backward_step *s)
 {
@@ -109,14 +109,14 @@ static void lstm_c(backward_step *s)
     s->c = s->tape + j->p->tape.c, s->cs = (ptrdiff_t)j->p->tape.width;
 }
 
-/* Computes c = f c_prev + i g again, which its norm or zoneout has changed. */
+/* Computes c = f c_prev + i g again: the tape has c after its norm or zoneout. */
 static void lstm_sum(backward_step *s)
 {
     s->c = s->sum, s->cs = s->b.ss = (ptrdiff_t)s->j->narrow;
     s->j->k->cells->lstm_cell_sum(&s->b);
 }
 
-/* Where u of h = o tanh(u) stands: it is c; or its norm, which the tape has, or which is computed again. */
+/* u in h = o tanh(u) is c, or the norm of c. The tape has that norm if it is carried; else it is computed again. */
 static void u_is_c(backward_step *s) { s->b.u = s->c, s->b.us = s->cs; }
 static void u_is_carried(backward_step *s)
 {
@@ -147,7 +147,7 @@ static void joint_gru_cell(backward_step *s)
     gru_cell(s);
 }
 
-/* A GRU with a norm for each gate: that of n reads x + r a, and those of r and z come after it. */
+/* A GRU with a norm for each gate. The norm of n reads x + r a, so it comes before those of r and z on the way back. */
 static void gru_gate_cell(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -176,7 +176,7 @@ static void side(const backward_step *s, int site, const float *a, const float *
 }
 
 static void input_side(backward_step *s) { side(s, LNRNN_SITE_INPUT, s->tape, s->ga, s->gx); }
-/* The cell has given W x a gradient that is not that of W h. */
+/* In this cell W x and W h have different gradients. */
 static void own_input_side(backward_step *s) { side(s, LNRNN_SITE_INPUT, s->tape, s->gx, s->gx); }
 static void hidden_side(backward_step *s)
 {

@@ -4,9 +4,8 @@
  * rows.h says how rows are sorted. Padding is neither multiplied nor normalised. Where a step takes less time
  * that way, several threads divide the units of a group: split.c.
  *
- * A group takes its steps in chunks. W_ih x of all steps of a chunk comes first: it does not depend on the
- * states, and one product of many rows is faster than many of few. Then each step runs through its phases
- * (step.c). */
+ * A group takes its steps in chunks. W_ih x of all its steps comes first, since it does not depend on the
+ * states. One product of many rows is faster than many of few. Then each step runs through its phases (step.c). */
 #include "rnn/forward.h"
 
 #include <string.h>

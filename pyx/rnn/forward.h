@@ -12,9 +12,8 @@ static inline size_t *group_positions(const lnrnn_rnn_call *r)
     return positions_at(r->scratch + r->plan->scratch.positions);
 }
 
-/* Takes the steps of a group from *position up to `until`, as far as *left pays for them, and advances
- * *position, to LNRNN_DONE after the last one (resumable.h). memory: plan->scratch.worker floats; the next call
- * may find others there. */
+/* Takes the steps of a group from *position up to `until`, as far as *left pays for them. Advances *position, to
+ * LNRNN_DONE after the last step (resumable.h). memory: plan->scratch.worker floats; they need not stay as they are until the next call. */
 void lnrnn_forward_group(const lnrnn_rnn_call *r, size_t group, float *memory, size_t *position, size_t until,
                          int64_t *left);
 

@@ -1,4 +1,4 @@
-/* Where a step of a row (lnrnn_row) stands in each array.
+/* The place of a row's step in each array. Rows are lnrnn_row of layer.h.
  *
  * Rows are sorted by length, longest first, so the active ones, those that have not ended, come first. In the
  * tape the active rows of each step follow those of the step before: the place of a row does not depend on
@@ -110,8 +110,9 @@ static inline double call_multiply_adds(const lnrnn_rnn_call *r)
     return (double)all_rows(r) * (double)r->config->outputs * (double)(r->config->D + r->config->H);
 }
 
-/* A step of so many rows in multiply-adds, by which a call is done in parts (runtime/resumable.h): products of
- * G*H values with k numbers each. Norms and activations count as 32 more; a step without rows is not free. */
+/* The cost of a step of so many rows, in multiply-adds: products of G*H values with k numbers each. Norms and
+ * activations count as 32 more; a step without rows is not free. A call is divided into parts by this cost
+ * (runtime/resumable.h). */
 static inline double step_cost(const lnrnn_rnn_call *r, double rows, size_t k)
 {
     return 1024 + rows * (double)r->config->outputs * (double)(k + 32);

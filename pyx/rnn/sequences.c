@@ -6,8 +6,8 @@
 #include "rnn/network.h"
 #include "runtime/threads.h"
 
-/* The memory of a call. A row is a sequence or, where states are reset on the way, a part of one: parts of a
- * sequence stand one after the other in the states. */
+/* The memory of a call. A row is a sequence. A reset of the states divides a sequence into several rows, whose states
+ * are adjacent. */
 typedef struct {
     const lnrnn_network *n;
     const lnrnn_sequences *s;
@@ -58,7 +58,7 @@ static int longest_first(const void *a, const void *b)
                                   : (x->state > y->state) - (x->state < y->state);
 }
 
-/* Can there be memory for the arrays of the call? Then size_t holds all sizes that follow from them. */
+/* Whether size_t can hold the sizes of all arrays of the call. */
 static int fits(const lnrnn_network *n, const lnrnn_sequences *s)
 {
     const size_t units = n->layers * n->directions * n->units, widest = units > n->inputs ? units : n->inputs;

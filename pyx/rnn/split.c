@@ -1,11 +1,11 @@
 /* The time loop for threads that divide the units of a group of sequences.
  *
  * A step of few sequences takes the time of reading the weights. So each thread of a group has some panels of
- * W_ih and W_hh, which may stay in its own L2 cache, and computes their columns of every product. Two threads
- * that share a panel compute it for some of the rows each: 14 panels of 40 vectors in all are not two times
- * seven of 20. Barriers stand after W_hh h of each step, before it if it is added to W_ih x, and where a part
- * of a call begins. The first of them also waits for W_ih x. For the states there are two ways, between which
- * the plan chooses (cost_model.c):
+ * W_ih and W_hh, and computes their columns of every product. These panels may stay in its own L2 cache. Panels
+ * cannot always be divided evenly. So two threads may share one, and compute it for some of the rows each.
+ * Barriers stand after W_hh h of each step, before it if it is added to W_ih x, and where a part of a call begins.
+ * The first of them also waits for W_ih x. For the states there are two ways, between which the plan chooses
+ * (cost_model.c):
  *     Each thread makes the states of all rows. If rows are few, normalising and activating what other
  *     threads compute too takes less time than a second barrier. Thread 0 of the group writes h to y and c to
  *     cn, the others to their own memory. W_hh h of separate products is double-buffered: a fast thread does
@@ -14,8 +14,8 @@
  *     stands before the next product, which reads all of them.
  *
  * Groups never meet. If fewer threads come than planned, they are divided among the groups again, down to one
- * thread for several groups. The order of sums is that of one thread. A call that is done in parts stops at
- * the same step in all threads of a group, as each counts the cost of all columns. */
+ * thread for several groups. The order of sums is that of one thread. If a call is done in parts, all threads
+ * of a group stop at the same step, because each counts the cost of all columns. */
 #include <string.h>
 
 #include "lnrnn/tuning.h"
@@ -25,7 +25,7 @@
 
 /* A group of sequences and its threads. */
 typedef struct {
-    int alone;        /* thread 0 continues by itself */
+    int alone;        /* thread 0 computes all columns from now on */
     char padding[60]; /* different groups write to different cache lines */
     lnrnn_barrier barrier;
 } split_group;

@@ -55,22 +55,11 @@ static void separate_product(lnrnn_step *s)
     lnrnn_hidden_product(s, 0);
 }
 
-/* Rows first .. first + n - 1 of `all`. */
-static lnrnn_step_rows rows_from(const lnrnn_step_rows *all, size_t first, size_t n)
-{
-    lnrnn_step_rows some = *all;
-    some.n = n;
-    some.x += some.x ? (ptrdiff_t)first * some.xs : 0;
-    some.a += (ptrdiff_t)first * some.as;
-    some.h_prev += first, some.c += first, some.h += first;
-    return some;
-}
-
-/* The threads of a group divide the rows: each makes the states of its own. */
+/* The threads of a group divide the rows. Each computes the states of its own. */
 static void take_rows(lnrnn_step *s)
 {
     const size_t team = (size_t)s->team, from = s->active * (size_t)s->index / team;
-    s->cell = rows_from(&s->cell, from, s->active * ((size_t)s->index + 1) / team - from);
+    s->cell = lnrnn_rows_from(&s->cell, from, s->active * ((size_t)s->index + 1) / team - from);
     s->row += from;
 }
 
@@ -143,7 +132,7 @@ static void cell_from_tables(lnrnn_step *s)
                 s->norm[k].gain = site->scale + row * site->width,
                 s->norm[k].bias = site->shift + row * site->width;
         }
-        s->cell = rows_from(&all, i, n);
+        s->cell = lnrnn_rows_from(&all, i, n);
         cell(s);
     }
     s->cell = all;

@@ -1,6 +1,5 @@
-/* A step as a value: the view of a group's active rows, which step.c moves from step to step, and the phases
- * that the plan has resolved. forward.c gives a thread all columns of its rows; split.c lets threads divide
- * the columns. */
+/* A step of a group. The view of its active rows moves from step to step (step.c); the plan has resolved its phases.
+ * In forward.c a thread has all columns of its rows; in split.c threads divide the columns. */
 #ifndef LNRNN_STEP_H
 #define LNRNN_STEP_H
 
@@ -45,8 +44,8 @@ struct lnrnn_step {
     int index, team;
     lnrnn_share share;
     lnrnn_barrier *barrier;
-    /* Memory of the group: W_ih x of a chunk, (chunk, group, G*H); W_hh h of separate products without a
-     * tape, (group, G*H), or, with divide_units, (2, group, G*H). Row stride plan->wide. */
+    /* Memory of the group, row stride plan->wide. chunk: (plan->chunk, group, G*H), W_ih x. products: W_hh h of
+     * separate products without a tape, (group, G*H), or, with divide_units, (2, group, G*H). */
     float *chunk, *products;
     /* Memory of the thread, (group, H), row stride plan->narrow. own: the states of threads other than 0,
      * with divide_units but not divide_rows. old: the states before the step, with zoneout. masked: h as W_hh
@@ -90,8 +89,8 @@ void lnrnn_step_meet(lnrnn_step *s);
  * each row. */
 size_t lnrnn_step_end(const lnrnn_step *s);
 
-/* rows: n pointers to h (H) of the rows from r0 on -> to (n, H), row stride plan->narrow: h times the dropout
- * factors of their sequences. The pointers then point there. */
+/* rows: n pointers to h (H), of the rows from r0 on. to (n, H), row stride plan->narrow: gets h times the dropout
+ * factors of their sequences, and then the pointers point to its rows. */
 void lnrnn_mask_rows(const lnrnn_rnn_call *r, size_t r0, size_t n, const float **rows, float *to);
 
 /* --- product.c ------------------------------------------------------------------------------------------ */

@@ -7,13 +7,12 @@
  *
  * Each thread repeatedly takes a free run whose next chunk can be computed, computes that chunk and gives
  * the run back. It prefers the run that it had before, whose weights its caches hold, and then the lowest
- * layer, on which the others wait. So n threads go through n layers one chunk behind the other. One thread
- * alone, which others may never have joined, computes everything in order. Where the threads do not divide
- * the layers evenly, the last layers are preferred to a thread's own: else one thread would be left with
- * them at the end.
+ * layer, on which the others wait. So n threads go through n layers one chunk behind the other. A thread
+ * that no other joins computes everything in order. If the layers cannot be divided evenly among the threads, a
+ * thread prefers the last layers to its own. Otherwise they would all be left to one thread at the end.
  *
- * A thread waits only for a chunk that another one computes. The assignment of runs to threads changes no
- * bit: the arithmetic of a run is that of one thread, wherever its chunks end. */
+ * A thread waits only for a chunk that another one computes. The assignment of runs to threads changes no bit: one
+ * thread at a time computes a run, in the same order wherever its chunks end. */
 #include "rnn/wavefront.h"
 
 #include <string.h>

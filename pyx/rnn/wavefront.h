@@ -1,5 +1,5 @@
-/* The layers and directions of a network side by side: network_plan.c says when that is faster than one
- * layer after the other, wavefront.c does it. */
+/* Several layers and directions of a network at a time: wavefront.c. network_plan.c predicts whether that is faster
+ * than one after another. */
 #ifndef LNRNN_WAVEFRONT_H
 #define LNRNN_WAVEFRONT_H
 
@@ -53,8 +53,8 @@ static inline network_run *runs_at(float *p)
 }
 
 /* The lines' config, T, B, rows and last_step_end are set; there are no tapes, masks and counts. -> 1 if
- * the network is to be computed by lnrnn_wavefront_forward with at most so many threads; 0 if layer after
- * layer by lnrnn_rnn_forward is at least as fast, or the only way. */
+ * lnrnn_wavefront_forward should compute the network, with at most so many threads. 0 if lnrnn_rnn_forward is at
+ * least as fast, layer after layer, or is the only way. */
 int lnrnn_wavefront_plan(lnrnn_wavefront *n, int threads);
 /* All layers. -> as lnrnn_rnn_forward. The bits are those of layer after layer. */
 int lnrnn_wavefront_forward(lnrnn_wavefront *n);

@@ -48,7 +48,7 @@ void lnrnn_pack_inputs(const backward_job *j, size_t n, size_t pos, size_t rows,
     }
 }
 
-/* Do n pointers to rows stand at even distances? -> that distance, 0: they do not. */
+/* -> the distance between n pointers to rows, 0 if it is not the same for all. */
 static ptrdiff_t distance(size_t n, float *const *rows)
 {
     const ptrdiff_t one = n > 1 ? rows[1] - rows[0] : 0;
@@ -65,7 +65,7 @@ static void input_gradient(const backward_job *j, size_t index, float *tile)
     const size_t D = j->c->D, wide = j->k->product->width(D), first = index * TILE;
     const size_t n = j->chunk->rows - first < TILE ? j->chunk->rows - first : TILE;
     float *const *const out = j->gx_rows + first;
-    /* A product writes whole vectors: into the array itself where that is not beyond a row. */
+    /* A product writes whole vectors. It writes to the caller's array if rows are whole vectors. */
     const ptrdiff_t apart = wide == D ? distance(n, out) : 0;
     const float *rows[TILE];
     for (size_t i = 0; i < n; i++)
@@ -82,9 +82,8 @@ static size_t parts_of_weight(const backward_job *j)
     return (j->c->outputs + rows - 1) / rows;
 }
 
-/* Rows part * rows_of_task .. of gw_ih (G*H, D) or, if `hidden`, gw_hh (G*H, H): adds the sum over the
- * chunk's rows of g[row][o] * v[row][i]. g is the gradient of the product, v its input. tile (rows_of_task,
- * n): scratch. */
+/* Rows part * rows_of_task .. of gw_ih (G*H, D) or, if `hidden`, gw_hh (G*H, H). Over the chunk's rows, gw[o][i]
+ * += g[row][o] * v[row][i], where g is the gradient of the product, v its input. tile (rows_of_task, n): scratch. */
 static void weight_gradient(const backward_job *j, size_t part, int hidden, float *tile)
 {
     const lnrnn_product *product = j->k->product;
@@ -95,7 +94,7 @@ static void weight_gradient(const backward_job *j, size_t part, int hidden, floa
     const float *g = (hidden ? j->ga : j->gx) + o0, *packed = hidden ? j->packed_h : j->packed_x;
     const int add = !chunk->first || j->g->add;
     float *const out = (hidden ? j->g->gw_hh : j->g->gw_ih) + o0 * n;
-    /* (count, n), row stride wide: the result itself, where the product writes nothing behind a row. */
+    /* (count, n), row stride wide: the result itself, if its rows are whole vectors. */
     float *const sum = wide == n ? out : tile;
     lnrnn_matmul m = {.dtype = LNRNN_WEIGHT_F32, .n = n, .p1 = product->panels(n), .caches = j->p->caches};
     if (chunk->rows == 0) {

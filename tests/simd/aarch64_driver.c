@@ -53,8 +53,8 @@ static void layer_norm_backward(int dtype, size_t rows, size_t n)
         exit(4);
 }
 
-/* One layer with the paper's norms. Read: x, w_ih, w_hh, then gain and bias, of an RNN those of the sum, of the others those
- * of W x, W h, and of an LSTM's c. */
+/* One layer with the paper's norms. Reads x, w_ih, w_hh, then gain and bias of each site. An RNN has one site, the sum.
+ * An LSTM and a GRU have W x and W h, and an LSTM also has c. */
 static void layer(int cell, size_t T, size_t B, size_t D, size_t H, int dtype)
 {
     driver_layer l = {.config = {.D = D,

@@ -30,7 +30,7 @@ static uint32_t *packed(int dtype, size_t n, size_t k, const float *w, ptrdiff_t
     return p;
 }
 
-/* l->config has what the caller sets, but no parameters. Takes x (T, B, D), w_ih, w_hh, and gain and bias of
+/* l->config has the caller's fields, but no parameters. Takes x (T, B, D), w_ih, w_hh, and gain and bias of
  * each site, in this order. States begin at 0; sequences have T steps. plan_layer has to follow. */
 static void make_layer(driver_layer *l, size_t T, size_t B, number_source *numbers)
 {

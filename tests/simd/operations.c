@@ -1,19 +1,17 @@
-/* Every operation of lnrnn/simd/simd.h, to be asked for by name: a program for one instruction set, the one that
- * is defined when it is compiled (-DLNRNN_ISA_AVX2). tests/support/simd_units.py builds it and talks to it.
+/* Runs the operations of lnrnn/simd/simd.h, which are requested by name. A program for one instruction set, which is
+ * defined when it is compiled (-DLNRNN_ISA_AVX2). tests/support/simd_units.py builds it and sends requests.
  *
- * First it writes its numbers of lanes, then a line for each operation: its name, the bytes of its result,
- * and the bytes of each operand ("n4": n times 4), and an empty line. A request is a line
+ * First it writes its numbers of lanes. A line for each operation follows, and then an empty line. Such a line has the
+ * name, the bytes of the result, and the bytes of each operand ("n4": n times 4). A request is a line
  *
  *     NAME COUNT N PLACE
  *
- * and the bytes of COUNT first operands, then those of COUNT second operands, and so on. The answer is the
- * line "ok" and the bytes of COUNT results, or a line that says what was wrong. N is the n of load_n,
- * store_n and keep_n. Each operand, and the result, lies in a page of its own between two pages that may be
- * neither read nor written: PLACE bytes from its beginning, or at its very end for PLACE -1. The bytes
- * around the result are compared with what they were before.
+ * and the bytes of COUNT first operands, then those of COUNT second operands, and so on. The answer is the line "ok" and
+ * the bytes of COUNT results, or a line with an error. N is the n of load_n, store_n and keep_n. Each operand, and the
+ * result, has a page of its own between two pages that may be neither read nor written. It lies PLACE bytes from the
+ * start of the page, or at its very end for PLACE -1. The bytes around the result must keep their values.
  *
- * Vectors are made from bytes and turned into bytes by memcpy, so that no operation is judged through
- * another one.
+ * Vectors are copied from and to bytes by memcpy, so that no operation is tested through another one.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -25,7 +23,7 @@
 #include "lnrnn/simd/simd.h"
 
 enum { FILLER = 0xa5, AROUND = 128, MOST_OPERANDS = 4 };
-#define PER_N ((size_t)1 << 16) /* of a size: it is that of one element, of which there are n */
+#define PER_N ((size_t)1 << 16) /* a size with this bit is that of one of n elements */
 
 #define VECTOR_OF(T)               \
     static T T##_of(const char *p) \
@@ -73,7 +71,7 @@ static void bf16_pair(const char *p, char *out)
         memcpy(out, &r_, sizeof r_);    \
     } while (0)
 
-/* OPERATION(name, bytes of the result, what to do with in[0], in[1], out and n, bytes of each operand). */
+/* OPERATION(name, bytes of the result, code that uses in[0], in[1], out and n, bytes of each operand). */
 #define MEMORY(T, S, SIZE)                                                                   \
     OPERATION(T##_load, SIZE, RESULT(T##_load((const S *)in[0])), SIZE)                      \
     OPERATION(T##_load_n, SIZE, RESULT(T##_load_n((const S *)in[0], n)), PER_N | sizeof(S))  \
@@ -84,19 +82,19 @@ static void bf16_pair(const char *p, char *out)
 #define BINARY(T, op, SIZE) \
     OPERATION(T##_##op, SIZE, RESULT(T##_##op(T##_of(in[0]), T##_of(in[1]))), SIZE, SIZE)
 
+#define OPERATOR(T, name, op, SIZE) \
+    OPERATION(T##_##name, SIZE, RESULT(T##_of(in[0]) op T##_of(in[1])), SIZE, SIZE)
+
 #define BOTH(T, S, SIZE)                                                                                     \
     MEMORY(T, S, SIZE)                                                                                       \
     OPERATION(T##_zero, SIZE, RESULT(T##_zero()))                                                            \
     OPERATION(T##_set1, SIZE, RESULT(T##_set1(*(const S *)in[0])), sizeof(S))                                \
     OPERATION(T##_keep_n, SIZE, RESULT(T##_keep_n(T##_of(in[0]), n)), SIZE)                                  \
-    BINARY(T, add, SIZE)                                                                                     \
-    BINARY(T, sub, SIZE)                                                                                     \
-    BINARY(T, mul, SIZE)                                                                                     \
-    BINARY(T, div, SIZE)                                                                                     \
-    BINARY(T, min, SIZE)                                                                                     \
-    BINARY(T, max, SIZE)                                                                                     \
+    OPERATOR(T, add, +, SIZE)                                                                                \
+    OPERATOR(T, sub, -, SIZE)                                                                                \
+    OPERATOR(T, mul, *, SIZE)                                                                                \
+    OPERATOR(T, div, /, SIZE)                                                                                \
     OPERATION(T##_fma, SIZE, RESULT(T##_fma(T##_of(in[0]), T##_of(in[1]), T##_of(in[2]))), SIZE, SIZE, SIZE) \
-    OPERATION(T##_sqrt, SIZE, RESULT(T##_sqrt(T##_of(in[0]))), SIZE)                                         \
     OPERATION(T##_sum, sizeof(S), RESULT(T##_sum(T##_of(in[0]))), SIZE)
 
 #define SHORT_FLOATS(t)                                                                            \
@@ -119,6 +117,11 @@ static void bf16_pair(const char *p, char *out)
     OPERATION(v32_prefetch_l2, 0, prefetch_anywhere(in[0]), V32)                                            \
     OPERATION(LNRNN_LOADED, V32, loaded(in[0], out), V32)                                                   \
     OPERATION(v32_sums, V32, RESULT(v32_sums((const v32 *)in[0])), (V32_LANES) * (V32))                     \
+    OPERATION(v32_sqrt, V32, RESULT(v32_sqrt(v32_of(in[0]))), V32)                                          \
+    BINARY(v32, min, V32)                                                                                   \
+    BINARY(v32, max, V32)                                                                                   \
+    OPERATION(v32_to_vi32, V32, RESULT(v32_to_vi32(v32_of(in[0]))), V32)                                    \
+    OPERATION(v32_of_bits, V32, RESULT(v32_of_bits(vi32_of(in[0]))), V32)                                   \
     OPERATION(v32_round, V32, RESULT(v32_round(v32_of(in[0]))), V32)                                        \
     BINARY(v32, scale, V32)                                                                                 \
     OPERATION(v32_lookup16, V32, RESULT(v32_lookup16((const float *)in[1], v32_of(in[0]))), V32, 64)        \
@@ -147,9 +150,7 @@ static void bf16_pair(const char *p, char *out)
     OPERATION(vi32_dot4_s8, V32,                                                                            \
               RESULT(vi32_dot4_s8(vi32_of(in[0]), *(const uint32_t *)in[1], (const uint32_t *)in[2])), V32, \
               4, V32)                                                                                       \
-    OPERATION(vi32_shifted, V32, RESULT(vi32_shifted((const int32_t *)in[0], (int)n)), V32)                 \
-    OPERATION(vi32_to_v32, V32, RESULT(vi32_to_v32(vi32_of(in[0]))), V32)                                   \
-    OPERATION(vi32_less, V32, RESULT(vi32_less(vi32_of(in[0]), vi32_of(in[1]))), V32, V32)
+    OPERATION(vi32_to_v32, V32, RESULT(vi32_to_v32(vi32_of(in[0]))), V32)
 
 #define OPERATION(name, result, action, ...)                           \
     static void run_##name(const char *const *in, char *out, size_t n) \
@@ -188,7 +189,7 @@ static char *page_between_others(size_t page)
     return p + page;
 }
 
-/* Runs an operation COUNT times. -> NULL, or what was wrong. */
+/* Runs an operation COUNT times. -> NULL, or an error. */
 static const char *run(const operation *op, size_t count, size_t n, long place, const char *data,
                        char *results)
 {

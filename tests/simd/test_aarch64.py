@@ -19,7 +19,7 @@ def driver():
     program = linked("aarch64", [GCC_AARCH64], "aarch64", main, flags=("-O1",), link=("-static",))
 
     def run(*arguments, isa="neon", cpu="max", dtype=np.float32, **arrays):
-        """What the driver prints. Arrays are sent in float32, but x and gy in dtype."""
+        """-> the output of the driver. Arrays are sent in float32, but x and gy in dtype."""
         kinds = [dtype if name in ("x", "gy") or dtype == np.float64 else np.float32 for name in arrays]
         sent = b"".join(
             np.ascontiguousarray(a, kind).tobytes() for a, kind in zip(arrays.values(), kinds, strict=True)
@@ -43,7 +43,7 @@ CPUS = [("max", "neoni8mm"), ("cortex-a76", "neondot"), ("cortex-a53", "neon")]
 
 @pytest.mark.parametrize("cpu, best", CPUS)
 def test_what_a_cpu_has_is_chosen(driver, cpu, best):
-    """And nothing that it has not."""
+    """And the driver refuses every better set."""
     assert driver("isa", isa="best", cpu=cpu).decode().strip() == best
     better = ["neoni8mm", "neonbf16", "neondot", "neon"]
     for isa in better[: better.index(best)]:
@@ -142,7 +142,7 @@ def test_rnn_with_short_weights(driver, dtype, B):
 
 
 def parameters_of(cell, D, H):
-    """What the driver reads of a layer, beside x, and the network that has it."""
+    """-> a network, and the arrays that the driver reads of its layer, without x."""
     rnn = getattr(lnrnn, cell)(D, H, seed=1)
     rng = np.random.default_rng(2)
     for name, value in rnn.parameters().items():
@@ -235,7 +235,7 @@ def test_int8_has_the_same_bits_on_every_unit(driver, dtype, D, H):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
 def test_plain_c_gives_the_bits_of_this_machine(driver, cell, dtype):
-    """Another compiler for another architecture: what is IEEE, and in one order, is equal."""
+    """Another compiler for another architecture: IEEE operations in the same order have equal results."""
     T, B, D, H = 6, 9, 13, 50
     code = code_of(dtype)
     rnn, arrays = parameters_of(cell, D, H)

@@ -28,9 +28,11 @@ def truth(name, x):
 
 @cache
 def sweep():
-    """1.4 million floats of both signs: every 4001st from 0 to infinity; every 389th of 2^-9 to 16, where the
-    functions bend; all around the multiples and odd half multiples of ln 2, where exp changes its power of
-    two, around the saturation of tanh, and around the bounds of exp's range.
+    """1.4 million floats of both signs.
+
+    Every 4001st from 0 to infinity, and every 389th from 2^-9 to 16, where the functions bend. And all floats
+    near some points: the bounds of exp's range, the saturation of tanh, and multiples and odd half multiples
+    of ln 2. At the last, exp changes its power of two.
     """
     everywhere = np.arange(0, 0x7F800001, 4001, dtype=np.uint32).view(np.float32)
     first, last = np.array([2.0**-9, 16], np.float32).view(np.uint32)
@@ -67,7 +69,7 @@ def test_within_two_ulp_on_a_dense_sweep(family, name):
 INF = np.inf
 
 
-# Denormals, of which tanh is the identity; the others cannot tell them from 0.
+# Denormals: tanh(x) = x, and for exp and sigmoid they are as good as 0.
 DENORMALS = np.array([1, 2, 3, 1000, 0x7FFFFF, 0x400000], np.uint32).view(np.float32).tolist()
 
 

@@ -11,6 +11,7 @@ enum { MOST_ROWS = 37, MOST_K = 70, MOST_N = 9 * NR, SPARE = 5, STRIDE = MOST_N 
 
 static float a[MOST_ROWS][MOST_K], w[MOST_N][MOST_K], c[MOST_ROWS][STRIDE], before[MOST_ROWS][STRIDE];
 static float columns[MOST_K][MOST_ROWS], lines[MOST_K][MOST_N];
+static const float *row[MOST_ROWS]; /* of a */
 static uint32_t packed[MOST_N * (MOST_K + 2)], scratch[1 << 16];
 static int wrong;
 
@@ -41,10 +42,7 @@ static const product_loop *const LOOPS[] = {&f32_product, &f32_lines_product, &b
 
 static const void *rows_of(const kind *of, const product_job *job)
 {
-    static const float *row[MOST_ROWS];
     (void)job;
-    for (int i = 0; i < MOST_ROWS; i++)
-        row[i] = a[i];
     return of->number == PRODUCT_F32_COLUMNS ? (const void *)columns : row;
 }
 
@@ -63,14 +61,11 @@ static v32 defined(const kind *of, const product_job *job, const void *rows, siz
     v32 sum = job->add == LNRNN_ADD_ON ? was : v32_zero();
     for (size_t j = 0; j < job->k; j++)
         sum = v32_fma(v32_set1(a[i][j]), weights(o, j, of->number == PRODUCT_BF16), sum);
-    return job->add == LNRNN_ADD_AFTER ? v32_add(sum, was) : sum;
+    return job->add == LNRNN_ADD_AFTER ? sum + was : sum;
 }
 
 static void product(const kind *of, const lnrnn_matmul *m, size_t rows)
 {
-    const float *row[MOST_ROWS];
-    for (int i = 0; i < MOST_ROWS; i++)
-        row[i] = a[i];
     if (of->number == PRODUCT_F32_COLUMNS)
         matmul_columns(m, rows, columns[0], MOST_ROWS, c[0], STRIDE);
     else
@@ -84,13 +79,12 @@ static const product_loop *const LOOPS[] = {&dot2_product};
 
 static const void *rows_of(const kind *of, const product_job *job)
 {
-    static const uint32_t *row[MOST_ROWS];
-    const float *x[MOST_ROWS];
+    static const uint32_t *rounded[MOST_ROWS];
     (void)of;
     for (int i = 0; i < MOST_ROWS; i++)
-        x[i] = a[i], row[i] = scratch + (size_t)i * job->words;
-    bf16_round_rows(job, MOST_ROWS, x, scratch);
-    return row;
+        rounded[i] = scratch + (size_t)i * job->words;
+    bf16_round_rows(job, MOST_ROWS, row, scratch);
+    return rounded;
 }
 
 static v32 defined(const kind *of, const product_job *job, const void *rows, size_t i, size_t o)
@@ -111,10 +105,7 @@ static v32 defined(const kind *of, const product_job *job, const void *rows, siz
 
 static void product(const kind *of, const lnrnn_matmul *m, size_t rows)
 {
-    const float *row[MOST_ROWS];
     (void)of;
-    for (int i = 0; i < MOST_ROWS; i++)
-        row[i] = a[i];
     matmul_bf16(m, rows, row, c[0], STRIDE);
 }
 #endif
@@ -125,41 +116,35 @@ static const product_loop *const LOOPS[] = {&i8_product, &i8a8_product};
 
 static const void *rows_of(const kind *of, const product_job *job)
 {
-    static quantized_row row[MOST_ROWS];
-    const float *x[MOST_ROWS];
+    static quantized_row quantized[MOST_ROWS];
     const lnrnn_matmul m = {.dtype = of->dtype, .k = job->k, .scratch = scratch};
-    for (int i = 0; i < MOST_ROWS; i++)
-        x[i] = a[i];
-    int8_quantize_rows(&m, MOST_ROWS, x, row);
-    return row;
+    int8_quantize_rows(&m, MOST_ROWS, row, quantized);
+    return quantized;
 }
 
 static v32 defined(const kind *of, const product_job *job, const void *rows, size_t i, size_t o)
 {
     const int parts = of->number == PRODUCT_I8 ? 2 : 1;
-    const quantized_row *const row = (const quantized_row *)rows + i;
+    const quantized_row *const own = (const quantized_row *)rows + i;
     int32_t sums[2][V32_LANES] = {{0}};
     float y[V32_LANES];
     for (int part = 0; part < parts; part++)
         for (size_t l = 0; l < V32_LANES; l++)
             for (size_t j = 0; j < job->k; j++) {
                 const float inverse = job->scale[o + l] > 0 ? 1 / job->scale[o + l] : 0;
-                const uint8_t byte = ((const uint8_t *)row->part[part])[j];
+                const uint8_t byte = ((const uint8_t *)own->part[part])[j];
                 const int input = parts == 1 && S8_OFFSET == 0 ? (int8_t)byte : byte;
                 sums[part][l] += input * (int)lrintf(w[o + l][j] * inverse);
             }
     memcpy(y, &before[i][o], sizeof y);
     int8_output(parts, job->add, vi32_load(sums[0]), vi32_load(sums[parts - 1]), int8_added(parts, job, o),
-                v32_mul(v32_load(job->scale + o), v32_set1(row->scale)), y);
+                v32_load(job->scale + o) * v32_set1(own->scale), y);
     return v32_load(y);
 }
 
 static void product(const kind *of, const lnrnn_matmul *m, size_t rows)
 {
-    const float *row[MOST_ROWS];
     (void)of;
-    for (int i = 0; i < MOST_ROWS; i++)
-        row[i] = a[i];
     matmul_int8(m, rows, row, c[0], STRIDE);
 }
 #endif
@@ -244,9 +229,11 @@ static void loops(const kind *of, size_t n, size_t k, int add)
 
 int main(void)
 {
-    for (int i = 0; i < MOST_ROWS; i++)
+    for (int i = 0; i < MOST_ROWS; i++) {
+        row[i] = a[i];
         for (int j = 0; j < MOST_K; j++)
             columns[j][i] = a[i][j] = number();
+    }
     for (int o = 0; o < MOST_N; o++)
         for (int j = 0; j < MOST_K; j++)
             lines[j][o] = w[o][j] = number();

@@ -19,13 +19,13 @@ LNRNN_INLINE void v32_acts(int act, const int m, v32 *v)
 }
 
 /* y = sigmoid(z) -> dy/dz */
-LNRNN_INLINE v32 sigmoid_slope(v32 y) { return v32_mul(y, v32_sub(v32_set1(1.0f), y)); }
+LNRNN_INLINE v32 sigmoid_slope(v32 y) { return y * (v32_set1(1.0f) - y); }
 
 /* y = tanh(z) -> dy/dz. Not 1 - y*y: that cancels near 1. */
 LNRNN_INLINE v32 tanh_slope(v32 y)
 {
     const v32 one = v32_set1(1.0f);
-    return v32_mul(v32_sub(one, y), v32_add(one, y));
+    return (one - y) * (one + y);
 }
 
 /* y = act(z) -> dy/dz */

@@ -11,8 +11,8 @@
 #include "lnrnn/simd/simd.h"
 #include "lnrnn/tuning.h"
 
-/* The file is compiled once for each part of a set (build_flags.py), so that a change of a header compiles
- * only the parts that include it. Without a part it has the four that every complete set has. */
+/* The file is compiled once for each part of a set (build_flags.py). So after a change of a header only the parts
+ * that include it are compiled again. Without a part it has the four that every complete set has. */
 #if !defined(LNRNN_PART_NORM) && !defined(LNRNN_PART_CELLS) && !defined(LNRNN_PART_PRODUCT) \
     && !defined(LNRNN_PART_INT8) && !defined(LNRNN_PART_BF16)
 #define LNRNN_PART_NORM
@@ -24,7 +24,7 @@
 #if defined(LNRNN_PART_NORM) || defined(LNRNN_PART_CELLS)
 #define LNRNN_TYPE f32
 #define elem float
-#define LNRNN_E(op) v32_##op
+#define LNRNN_ELEM(op) v32_##op
 #include "lnrnn/kernels/norm.h"
 #endif
 
@@ -32,17 +32,17 @@
 #define LNRNN_TYPE f64
 #define LNRNN_DOUBLE
 #define elem double
-#define LNRNN_E(op) v64_##op
+#define LNRNN_ELEM(op) v64_##op
 #include "lnrnn/kernels/norm.h"
 
 #define LNRNN_TYPE bf16
 #define elem uint16_t
-#define LNRNN_E(op) v32_##op##_bf16
+#define LNRNN_ELEM(op) v32_##op##_bf16
 #include "lnrnn/kernels/norm.h"
 
 #define LNRNN_TYPE f16
 #define elem uint16_t
-#define LNRNN_E(op) v32_##op##_f16
+#define LNRNN_ELEM(op) v32_##op##_f16
 #include "lnrnn/kernels/norm.h"
 
 #define LNRNN_NORM_TABLE(t)                                    \
@@ -133,8 +133,6 @@ const lnrnn_product LNRNN_CAT(lnrnn_product_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_
 
 #ifdef LNRNN_TILES
 #include "lnrnn/kernels/product_amx.h"
-#define LNRNN_BF16_PRODUCT matmul_bf16_amx
-#define LNRNN_INT8_PRODUCT matmul_int8_amx
 #else
 #ifdef LNRNN_PART_BF16
 #include "lnrnn/kernels/product_bf16.h"
@@ -142,21 +140,17 @@ const lnrnn_product LNRNN_CAT(lnrnn_product_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_
 #ifdef LNRNN_PART_INT8
 #include "lnrnn/kernels/product_int8.h"
 #endif
-#define LNRNN_BF16_PRODUCT matmul_bf16
-#define LNRNN_INT8_PRODUCT matmul_int8
 #endif
 
 /* Only for instruction sets with a unit; the others have bfloat16 in the part above. */
 #ifdef LNRNN_PART_BF16
-const lnrnn_product LNRNN_CAT(lnrnn_bf16_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT,
-                                                                                   LNRNN_BF16_PRODUCT, NULL,
-                                                                                   bf16_scratch);
+const lnrnn_product LNRNN_CAT(lnrnn_bf16_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT, matmul_bf16,
+                                                                                   NULL, bf16_scratch);
 #endif
 
 #ifdef LNRNN_PART_INT8
-const lnrnn_product LNRNN_CAT(lnrnn_int8_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT,
-                                                                                   LNRNN_INT8_PRODUCT, NULL,
-                                                                                   int8_scratch);
+const lnrnn_product LNRNN_CAT(lnrnn_int8_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT, matmul_int8,
+                                                                                   NULL, int8_scratch);
 #endif
 
 #endif

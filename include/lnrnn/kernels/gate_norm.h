@@ -1,15 +1,14 @@
 /* How the cells read the products of a step, with their norms and biases.
  *
- * A row has G*H values, gate after gate. The row of W x, of W h, or of their sum is read as
+ * A row of W x, of W h, or of their sum has G*H values, gate after gate. It is read as
  *     LNRNN_PLAIN     v + bias
  *     LNRNN_AFFINE    (v - mean) * gain + bias       batch norm; mean may be NULL for 0
  *     LNRNN_NORMED    (v - m) / sqrt(var + eps) * gain + bias, m and var over the `spans` of the row
  * as lnrnn_gate_norm in table.h says. rnn_cell.h, lstm_cell.h and gru_cell.h compute the states from these
  * values; lnrnn/reference/cells.py has the equations.
  *
- * Inline functions are compiled anew for every constant they are called with. Such constants are `how`, one
- * of the three above; `separate`: W x is read too, by itself, and added; `whole`: i .. i + k - 1 are a whole
- * vector.
+ * Inline functions are compiled anew for every constant that they are called with. Such constants are `how`, one of
+ * the three above; `separate`: W x is read separately, and added; `whole`: i .. i + k - 1 are a whole vector.
  */
 #ifndef LNRNN_GATE_NORM_H
 #define LNRNN_GATE_NORM_H
@@ -86,21 +85,18 @@ typedef struct {
     size_t at;
 } gate_side;
 
-/* One row of a step: W h, or the sum; and W x, if the products are separate. */
+/* One row of a step: W h, or the sum; W x, if the products are separate; and the row's pointers of
+ * lnrnn_step_rows. */
 typedef struct {
     gate_side hidden, input;
+    const float *h_prev;
+    float *c, *h, *saved_gates;
 } gate_row;
 
 /* The rows of a step from r on, at most LNRNN_ROWS_TOGETHER. */
 LNRNN_INLINE lnrnn_step_rows rows_together(const lnrnn_step_rows *rows, size_t r)
 {
-    lnrnn_step_rows some = *rows;
-    some.n = rows->n - r < LNRNN_ROWS_TOGETHER ? rows->n - r : LNRNN_ROWS_TOGETHER;
-    some.x += rows->x ? (ptrdiff_t)r * rows->xs : 0;
-    some.a += (ptrdiff_t)r * rows->as;
-    some.h_prev += r, some.c += r, some.h += r;
-    some.saved_gates += rows->saved_gates ? (ptrdiff_t)r * rows->as : 0;
-    return some;
+    return lnrnn_rows_from(rows, r, rows->n - r < LNRNN_ROWS_TOGETHER ? rows->n - r : LNRNN_ROWS_TOGETHER);
 }
 
 /* The moments of a gate. All gates of an LSTM with separate products share a span, as do r and z of a GRU.
@@ -117,7 +113,13 @@ LNRNN_INLINE gate_row gate_row_of(const int num_gates, const int how, const int 
                                   const lnrnn_step_config *step, const lnrnn_step_rows *rows, size_t r,
                                   const rows_moments *m)
 {
-    gate_row row = {.hidden = {.norm = step->hidden, .a = rows->a + (ptrdiff_t)r * rows->as, .at = r}};
+    gate_row row = {
+        .hidden = {.norm = step->hidden, .a = rows->a + (ptrdiff_t)r * rows->as, .at = r},
+        .h_prev = num_gates == GRU_GATES ? rows->h_prev[r] : NULL,
+        .c = num_gates == LSTM_GATES ? rows->c[r] : NULL,
+        .h = rows->h[r],
+        .saved_gates = rows->saved_gates ? rows->saved_gates + (ptrdiff_t)r * rows->as : NULL,
+    };
     if (separate)
         row.input =
             (gate_side){.norm = step->input, .a = rows->x + (ptrdiff_t)r * rows->xs, .at = rows->n + r};
@@ -136,13 +138,13 @@ LNRNN_INLINE v32 gate_read(const int how, const gate_side *side, const int gate,
     const size_t at = (size_t)gate * norm->H + i;
     v32 v = get_f32(side->a + at, k, whole);
     if (how == LNRNN_PLAIN)
-        return v32_add(v, get_f32(norm->bias + at, k, whole));
+        return v + get_f32(norm->bias + at, k, whole);
     if (how == LNRNN_NORMED) {
         const span_moments *m = side->of_gate[gate];
         v = normalised_f32(v, v32_set1(m->mean[side->at]), v32_set1(m->rstd[side->at]),
                            v32_set1(m->rest[side->at]));
     } else if (norm->mean)
-        v = v32_sub(v, get_f32(norm->mean + at, k, whole));
+        v -= get_f32(norm->mean + at, k, whole);
     return v32_fma(v, get_f32(norm->gain + at, k, whole), get_f32(norm->bias + at, k, whole));
 }
 
@@ -151,12 +153,11 @@ LNRNN_INLINE v32 gate_sum(const int how, const int separate, const gate_row *row
                           size_t k, const int whole)
 {
     const v32 z = gate_read(how, &row->hidden, gate, i, k, whole);
-    return separate ? v32_add(gate_read(how, &row->input, gate, i, k, whole), z) : z;
+    return separate ? gate_read(how, &row->input, gate, i, k, whole) + z : z;
 }
 
-/* Calls rows_of(how, separate, step, rows) for the way in which a step of several gates reads its rows, both
- * of them constants. bare: whether a cell without a norm reads W x by itself; one with batch norm does
- * (lnrnn_rnn_config). */
+/* Calls rows_of(how, separate, step, rows), with the constants `how` and `separate` of a step of several gates. bare:
+ * `separate` of the cell without a norm. With batch norm it is 1 (lnrnn_rnn_config). */
 #define LNRNN_AS_READ(rows_of, bare, step, rows)      \
     do {                                              \
         if ((step)->hidden->how == LNRNN_PLAIN)       \
@@ -168,6 +169,43 @@ LNRNN_INLINE v32 gate_sum(const int how, const int separate, const gate_row *row
         else                                          \
             rows_of(LNRNN_NORMED, 0, step, rows);     \
     } while (0)
+
+/* --- gradients -------------------------------------------------------------------------------------- */
+
+/* Row r of lnrnn_gate_gradients. */
+typedef struct {
+    size_t H;
+    const float *saved_gates, *x, *a, *u, *state_prev;
+    float *gh, *gc, *gu, *gx, *ga, *sum;
+    int carry;
+} gradient_row;
+
+LNRNN_INLINE gradient_row gradient_row_of(const lnrnn_gate_gradients *b, size_t r)
+{
+    const ptrdiff_t row = (ptrdiff_t)r;
+    return (gradient_row){
+        .H = b->H,
+        .saved_gates = b->saved_gates + row * b->ks,
+        .x = b->x + row * b->ks,
+        .a = b->a + row * b->ks,
+        .u = b->u + row * b->us,
+        .state_prev = b->state_prev[r],
+        .gh = b->gh + row * b->hs,
+        .gc = b->gc + row * b->hs,
+        .gu = b->gu + row * b->hs,
+        .gx = b->gx ? b->gx + row * b->as : NULL,
+        .ga = b->ga + row * b->as,
+        .sum = b->sum + row * b->ss,
+        .carry = b->carry,
+    };
+}
+
+/* Calls f(i, k, whole, row) for all units of each row of gradients. */
+#define LNRNN_FOR_GRADIENTS(b, f)                         \
+    for (size_t r_ = 0; r_ < (b)->rows; r_++) {           \
+        const gradient_row row_ = gradient_row_of(b, r_); \
+        LNRNN_FOR_UNITS(row_.H, f, &row_);                \
+    }
 
 /* --- rows, normalised and written ------------------------------------------------------------------- */
 

@@ -6,36 +6,29 @@
 #include "lnrnn/kernels/activations.h"
 #include "lnrnn/kernels/gate_norm.h"
 
-/* One row of a step: the gates and h_prev are read, h and (G*H) saved_gates, if not NULL, are written. */
-typedef struct {
-    gate_row gates;
-    const float *h_prev;
-    float *h, *saved_gates;
-} gru_row;
-
 /* n and z -> h = (1 - z) n + z h_prev */
 LNRNN_INLINE void gru_mix(v32 z, v32 n, const float *h_prev, float *h, size_t k, const int whole)
 {
-    put_f32(h, v32_fma(z, v32_sub(get_f32(h_prev, k, whole), n), n), k, whole);
+    put_f32(h, v32_fma(z, get_f32(h_prev, k, whole) - n, n), k, whole);
 }
 
 LNRNN_INLINE void gru_units(size_t first, size_t k, const int vecs, const int how, const int separate,
-                            const gru_row *row)
+                            const gate_row *row)
 {
-    const size_t H = row->gates.hidden.norm->H;
+    const size_t H = row->hidden.norm->H;
     const int m = vecs ? vecs : 1;
     v32 rz[4], n[2];
     LNRNN_FOR_EACH (v, m) {
         const size_t i = unit_of(first, v);
-        rz[2 * v] = gate_sum(how, separate, &row->gates, GATE_R, i, k, vecs);
-        rz[2 * v + 1] = gate_sum(how, separate, &row->gates, GATE_Z, i, k, vecs);
+        rz[2 * v] = gate_sum(how, separate, row, GATE_R, i, k, vecs);
+        rz[2 * v + 1] = gate_sum(how, separate, row, GATE_Z, i, k, vecs);
     }
     v32_sigmoids(2 * m, rz);
     LNRNN_FOR_EACH (v, m) {
         const size_t i = unit_of(first, v);
-        const v32 recurrent = gate_read(how, &row->gates.hidden, GATE_N, i, k, vecs);
-        n[v] = separate ? v32_fma(rz[2 * v], recurrent, gate_read(how, &row->gates.input, GATE_N, i, k, vecs))
-                        : v32_mul(rz[2 * v], recurrent);
+        const v32 recurrent = gate_read(how, &row->hidden, GATE_N, i, k, vecs);
+        n[v] = separate ? v32_fma(rz[2 * v], recurrent, gate_read(how, &row->input, GATE_N, i, k, vecs))
+                        : rz[2 * v] * recurrent;
     }
     v32_tanhs(m, n);
     LNRNN_FOR_EACH (v, m) {
@@ -58,12 +51,7 @@ LNRNN_INLINE void gru_rows(const int how, const int separate, const lnrnn_step_c
         moments_of_rows(GRU_GATES, step->hidden, rows->n, rows->a, rows->as, separate ? rows->x : NULL,
                         rows->xs, &m);
     for (size_t r = 0; r < rows->n; r++) {
-        const gru_row row = {
-            .gates = gate_row_of(GRU_GATES, how, separate, step, rows, r, &m),
-            .h_prev = rows->h_prev[r],
-            .h = rows->h[r],
-            .saved_gates = rows->saved_gates ? rows->saved_gates + (ptrdiff_t)r * rows->as : NULL,
-        };
+        const gate_row row = gate_row_of(GRU_GATES, how, separate, step, rows, r, &m);
         LNRNN_FOR_PAIRS(step->hidden->H, gru_units, how, separate, &row);
     }
 }
@@ -84,15 +72,23 @@ static void gru_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 LNRNN_INLINE void gru_gate_sum_units(size_t i, size_t k, const int whole, const float *x, const float *a,
                                      float *sum)
 {
-    put_f32(sum + i, v32_add(get_f32(x + i, k, whole), get_f32(a + i, k, whole)), k, whole);
+    put_f32(sum + i, get_f32(x + i, k, whole) + get_f32(a + i, k, whole), k, whole);
 }
 
-/* x, a (H): of the gate n -> sum (H) = x + r a; r is read from the row, and saved, if gates is not NULL. */
+/* x, a, sum (3*H): sum = x + r a for units i .. i + k - 1 of the gate n. */
+LNRNN_INLINE void gru_gate_last_sum(size_t i, size_t k, const int whole, size_t H, v32 r, const float *x,
+                                    const float *a, float *sum)
+{
+    const size_t at = GATE_N * H + i;
+    put_f32(sum + at, v32_fma(r, get_f32(a + at, k, whole), get_f32(x + at, k, whole)), k, whole);
+}
+
+/* r is read from the row, and saved, if gates is not NULL. */
 LNRNN_INLINE void gru_gate_reset_units(size_t i, size_t k, const int whole, const gate_side *side,
                                        const float *x, const float *a, float *sum, float *gates)
 {
     const v32 r = v32_sigmoid(gate_read(LNRNN_NORMED, side, GATE_R, i, k, whole));
-    put_f32(sum + i, v32_fma(r, get_f32(a + i, k, whole), get_f32(x + i, k, whole)), k, whole);
+    gru_gate_last_sum(i, k, whole, side->norm->H, r, x, a, sum);
     if (gates)
         put_f32(gates + GATE_R * side->norm->H + i, r, k, whole);
 }
@@ -127,8 +123,7 @@ static void gru_gate_step(const lnrnn_step_config *step, const lnrnn_step_rows *
         float *const gates = rows->saved_gates ? rows->saved_gates + (ptrdiff_t)r * rows->as : NULL;
         LNRNN_FOR_UNITS(GATE_N * H, gru_gate_sum_units, x, a, sum);
         moments_of_rows(GATE_N, norm, 1, sum, 0, NULL, 0, &m);
-        LNRNN_FOR_UNITS(H, gru_gate_reset_units, &side, x + GATE_N * H, a + GATE_N * H, sum + GATE_N * H,
-                        gates);
+        LNRNN_FOR_UNITS(H, gru_gate_reset_units, &side, x, a, sum, gates);
         row_moments(H, sum + GATE_N * H, norm->eps, &m.spans[GATE_N], 0);
         LNRNN_FOR_UNITS(H, gru_gate_output_units, &side, h_prev, h, gates);
     }
@@ -136,53 +131,29 @@ static void gru_gate_step(const lnrnn_step_config *step, const lnrnn_step_rows *
 
 /* --- backward --------------------------------------------------------------------------------------- */
 
-/* One row of lnrnn_gate_gradients. */
-typedef struct {
-    size_t H;
-    const float *gates, *h_prev, *u, *x, *a;
-    float *gx, *ga, *gh, *sum;
-} gru_backward_row;
-
-LNRNN_INLINE gru_backward_row gru_backward_row_of(const lnrnn_gate_gradients *b, size_t row)
-{
-    const ptrdiff_t r = (ptrdiff_t)row;
-    return (gru_backward_row){
-        .H = b->H,
-        .gates = b->saved_gates + r * b->ks,
-        .h_prev = b->state_prev[row],
-        .u = b->u + r * b->us,
-        .x = b->x + r * b->ks,
-        .a = b->a + r * b->ks,
-        .gx = b->gx ? b->gx + r * b->as : NULL,
-        .ga = b->ga + r * b->as,
-        .gh = b->gh + r * b->hs,
-        .sum = b->sum + r * b->ss,
-    };
-}
-
-/* h = (1 - z) n + z h_prev: gh -> those of the arguments of tanh and of the z's sigmoid; gh that of h_prev.
- */
-LNRNN_INLINE v32 gru_mix_backward(size_t i, size_t k, const int whole, const gru_backward_row *row, v32 *gz)
+/* h = (1 - z) n + z h_prev: gh -> the gradient of tanh's argument, and in *gz that of the argument of z's sigmoid. gh
+ * becomes the gradient of h_prev. */
+LNRNN_INLINE v32 gru_mix_backward(size_t i, size_t k, const int whole, const gradient_row *row, v32 *gz)
 {
     const size_t H = row->H;
-    const v32 z = get_f32(row->gates + GATE_Z * H + i, k, whole),
-              n = get_f32(row->gates + GATE_N * H + i, k, whole);
-    const v32 g = get_f32(row->gh + i, k, whole), h_prev = get_f32(row->h_prev + i, k, whole);
-    *gz = v32_mul(v32_mul(g, v32_sub(h_prev, n)), sigmoid_slope(z));
-    put_f32(row->gh + i, v32_mul(g, z), k, whole);
-    return v32_mul(v32_mul(g, v32_sub(v32_set1(1.0f), z)), tanh_slope(n));
+    const v32 z = get_f32(row->saved_gates + GATE_Z * H + i, k, whole),
+              n = get_f32(row->saved_gates + GATE_N * H + i, k, whole);
+    const v32 g = get_f32(row->gh + i, k, whole), h_prev = get_f32(row->state_prev + i, k, whole);
+    *gz = g * (h_prev - n) * sigmoid_slope(z);
+    put_f32(row->gh + i, g * z, k, whole);
+    return g * (v32_set1(1.0f) - z) * tanh_slope(n);
 }
 
-LNRNN_INLINE void gru_backward_units(size_t i, size_t k, const int whole, const gru_backward_row *row)
+LNRNN_INLINE void gru_backward_units(size_t i, size_t k, const int whole, const gradient_row *row)
 {
     const size_t H = row->H;
-    const v32 r = get_f32(row->gates + GATE_R * H + i, k, whole), u = get_f32(row->u + i, k, whole);
+    const v32 r = get_f32(row->saved_gates + GATE_R * H + i, k, whole), u = get_f32(row->u + i, k, whole);
     v32 gz;
     const v32 gn = gru_mix_backward(i, k, whole, row, &gz);
-    const v32 gr = v32_mul(v32_mul(gn, u), sigmoid_slope(r));
+    const v32 gr = gn * u * sigmoid_slope(r);
     put_f32(row->ga + GATE_R * H + i, gr, k, whole);
     put_f32(row->ga + GATE_Z * H + i, gz, k, whole);
-    put_f32(row->ga + GATE_N * H + i, v32_mul(gn, r), k, whole);
+    put_f32(row->ga + GATE_N * H + i, gn * r, k, whole);
     if (!row->gx)
         return;
     put_f32(row->gx + GATE_R * H + i, gr, k, whole);
@@ -190,75 +161,56 @@ LNRNN_INLINE void gru_backward_units(size_t i, size_t k, const int whole, const 
     put_f32(row->gx + GATE_N * H + i, gn, k, whole);
 }
 
-/* h = (1 - z) n + z h_prev, n = tanh(x + r u): gh -> gx and ga, which differ in n, and gh of the step before
+/* h = (1 - z) n + z h_prev, n = tanh(x + r u): gh -> gx and ga, which differ in n. gh becomes the gradient of h_prev,
  * without its part through W h. Without gx: n = tanh(r u). */
-static void gru_backward(const lnrnn_gate_gradients *b)
-{
-    for (size_t r = 0; r < b->rows; r++) {
-        const gru_backward_row row = gru_backward_row_of(b, r);
-        LNRNN_FOR_UNITS(b->H, gru_backward_units, &row);
-    }
-}
+static void gru_backward(const lnrnn_gate_gradients *b) { LNRNN_FOR_GRADIENTS(b, gru_backward_units); }
 
 /* --- backward, a norm for each gate ----------------------------------------------------------------- */
 
-/* x, a (H): of the gate n; r (H) -> sum (H), with the bits of gru_gate_step. */
-LNRNN_INLINE void gru_gate_last_sum_units(size_t i, size_t k, const int whole, const float *r, const float *x,
-                                          const float *a, float *sum)
+LNRNN_INLINE void gru_gate_sum_backward_units(size_t i, size_t k, const int whole, const gradient_row *row)
 {
-    put_f32(sum + i, v32_fma(get_f32(r + i, k, whole), get_f32(a + i, k, whole), get_f32(x + i, k, whole)), k,
-            whole);
+    const size_t H = row->H;
+    const v32 r = get_f32(row->saved_gates + GATE_R * H + i, k, whole);
+    gru_gate_sum_units(GATE_R * H + i, k, whole, row->x, row->a, row->sum);
+    gru_gate_sum_units(GATE_Z * H + i, k, whole, row->x, row->a, row->sum);
+    gru_gate_last_sum(i, k, whole, H, r, row->x, row->a, row->sum);
 }
 
-/* x, a and the gates -> b->sum (rows, 3*H): the inputs of the three norms. */
+/* x, a and the gates -> b->sum (rows, 3*H): the inputs of the three norms, with the bits of gru_gate_step. */
 static void gru_gate_sum(const lnrnn_gate_gradients *b)
 {
-    const size_t H = b->H;
-    for (size_t r = 0; r < b->rows; r++) {
-        const gru_backward_row row = gru_backward_row_of(b, r);
-        LNRNN_FOR_UNITS(GATE_N * H, gru_gate_sum_units, row.x, row.a, row.sum);
-        LNRNN_FOR_UNITS(H, gru_gate_last_sum_units, row.gates, row.x + GATE_N * H, row.a + GATE_N * H,
-                        row.sum + GATE_N * H);
-    }
+    LNRNN_FOR_GRADIENTS(b, gru_gate_sum_backward_units);
 }
 
-LNRNN_INLINE void gru_gate_output_backward_units(size_t i, size_t k, const int whole,
-                                                 const gru_backward_row *row)
+LNRNN_INLINE void gru_gate_output_backward_units(size_t i, size_t k, const int whole, const gradient_row *row)
 {
     v32 gz;
     put_f32(row->ga + GATE_N * row->H + i, gru_mix_backward(i, k, whole, row, &gz), k, whole);
     put_f32(row->ga + GATE_Z * row->H + i, gz, k, whole);
 }
 
-/* gh -> ga of z and n, the gradients of the outputs of their norms, and gh of the step before without its
+/* gh -> ga of z and n, the gradients of the outputs of their norms. gh becomes the gradient of h_prev, without its
  * part through W h. */
 static void gru_gate_output_backward(const lnrnn_gate_gradients *b)
 {
-    for (size_t r = 0; r < b->rows; r++) {
-        const gru_backward_row row = gru_backward_row_of(b, r);
-        LNRNN_FOR_UNITS(b->H, gru_gate_output_backward_units, &row);
-    }
+    LNRNN_FOR_GRADIENTS(b, gru_gate_output_backward_units);
 }
 
-LNRNN_INLINE void gru_gate_reset_backward_units(size_t i, size_t k, const int whole,
-                                                const gru_backward_row *row)
+LNRNN_INLINE void gru_gate_reset_backward_units(size_t i, size_t k, const int whole, const gradient_row *row)
 {
     const size_t H = row->H;
-    const v32 r = get_f32(row->gates + GATE_R * H + i, k, whole),
+    const v32 r = get_f32(row->saved_gates + GATE_R * H + i, k, whole),
               gs = get_f32(row->ga + GATE_N * H + i, k, whole);
-    put_f32(row->ga + GATE_R * H + i,
-            v32_mul(v32_mul(gs, get_f32(row->a + GATE_N * H + i, k, whole)), sigmoid_slope(r)), k, whole);
+    put_f32(row->ga + GATE_R * H + i, gs * get_f32(row->a + GATE_N * H + i, k, whole) * sigmoid_slope(r), k,
+            whole);
     put_f32(row->gx + GATE_N * H + i, gs, k, whole);
-    put_f32(row->ga + GATE_N * H + i, v32_mul(gs, r), k, whole);
+    put_f32(row->ga + GATE_N * H + i, gs * r, k, whole);
 }
 
-/* ga of n, the gradient of x + r a -> gx and ga of n, and ga of r, the gradient of the output of its norm. */
+/* ga of n: the gradient of x + r a -> gx and ga of n: those of x and a. ga of r: that of the output of its norm. */
 static void gru_gate_reset_backward(const lnrnn_gate_gradients *b)
 {
-    for (size_t r = 0; r < b->rows; r++) {
-        const gru_backward_row row = gru_backward_row_of(b, r);
-        LNRNN_FOR_UNITS(b->H, gru_gate_reset_backward_units, &row);
-    }
+    LNRNN_FOR_GRADIENTS(b, gru_gate_reset_backward_units);
 }
 
 #endif

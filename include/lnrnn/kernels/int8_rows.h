@@ -69,14 +69,14 @@ LNRNN_INLINE quantized_row int8_quantize(int parts, size_t k, const float *x, fl
             memset(first + (size_t)part * int8_part_bytes(k) + k / INT8_READ * INT8_READ, 0, INT8_READ);
     size_t i = 0;
     for (; i + V32_LANES <= k; i += V32_LANES)
-        int8_store(parts, first + i, second + i, v32_mul(v32_load(x + i), inverse));
+        int8_store(parts, first + i, second + i, v32_load(x + i) * inverse);
     if (i < k)
-        int8_store(parts, first + i, second + i, v32_mul(v32_load_n(x + i, k - i), inverse));
+        int8_store(parts, first + i, second + i, v32_load_n(x + i, k - i) * inverse);
     return (quantized_row){{scratch, scratch + words}, top < INFINITY ? scale : NAN};
 }
 
-/* rows pointers to (k) activations -> quantized. The largest of all rows come first: the rest of one row
- * waits for two divisions, during which the next row is computed. */
+/* rows pointers to (k) activations -> quantized. The largest values of all rows are computed first. The rest of a row
+ * waits for two divisions; meanwhile the CPU computes the next row. */
 LNRNN_INLINE void int8_quantize_parts(const int parts, size_t k, size_t rows, const float *const *a,
                                       uint32_t *scratch, quantized_row *quantized)
 {
@@ -96,22 +96,22 @@ LNRNN_INLINE void int8_quantize_rows(const lnrnn_matmul *m, size_t rows, const f
         int8_quantize_parts(1, m->k, rows, a, m->scratch, quantized);
 }
 
-/* The part of the sums of a vector of outputs from o on that 8192 or S8_OFFSET has added: the offset of the
- * activations times the sums of the weights. int8_output subtracts it. */
+/* The activations have an offset, 8192 or S8_OFFSET. -> the offset times the sums of the weights, for a vector of
+ * outputs from o on. int8_output subtracts it. */
 LNRNN_INLINE vi32 int8_added(const int parts, const product_job *job, size_t o)
 {
-    return parts == 2 || S8_OFFSET != 0 ? vi32_shifted(job->sums + o, parts == 2 ? 6 : 7) : vi32_zero();
+    return parts == 2 || S8_OFFSET != 0 ? vi32_load(job->sums + o) << (parts == 2 ? 6 : 7) : vi32_zero();
 }
 
-/* The sums of a vector of outputs of one row, in two parts or in `upper` -> y. Without `added` the upper
- * parts are small: exact as floats. */
+/* upper, lower: the sums of a vector of outputs of one row in two parts, or in `upper` alone -> y. Without `added`
+ * the upper sums are small, so exact as floats. */
 LNRNN_INLINE void int8_output(const int parts, int add, vi32 upper, vi32 lower, vi32 added, v32 scale,
                               float *y)
 {
-    v32 sum = vi32_less(upper, added);
+    v32 sum = vi32_to_v32(upper - added);
     if (parts == 2)
         sum = v32_fma(sum, v32_set1(128.0f), vi32_to_v32(lower));
-    v32_store(y, add ? v32_fma(sum, scale, v32_load(y)) : v32_mul(sum, scale));
+    v32_store(y, add ? v32_fma(sum, scale, v32_load(y)) : sum * scale);
 }
 
 /* sums (rows, parts, vecs vectors) of a tile -> its outputs, from row r and output o on. */
@@ -128,7 +128,7 @@ LNRNN_INLINE void int8_outputs_of(const int parts, const int add, int rows, int 
         float *y = c;
         for (int i = 0; i < rows; i++, of_row += parts * part, y += cs)
             int8_output(parts, add, vi32_load(of_row), vi32_load(of_row + (parts - 1) * part), added,
-                        v32_mul(scales, v32_set1(a[i].scale)), y);
+                        scales * v32_set1(a[i].scale), y);
     }
 }
 

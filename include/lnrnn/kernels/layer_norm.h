@@ -1,10 +1,10 @@
 /* Layer norm and RMS norm, forward, and layer norm backward: one text for each type in memory, see norm.h.
  *
  * Rows are taken in groups of four. The dependent sum, square root and division at the end of one row's
- * statistics overlap with those of the next rows. Gain and bias, which wide rows evict from L1, are loaded
+ * statistics overlap with those of the next rows. Wide rows evict gain and bias from L1; these are loaded
  * once for the four. The result of a row does not depend on its group.
  *
- * A row whose squares overflow or underflow (out_of_range_T in norm.h) is computed by itself and multiplied
+ * A row whose squares overflow or underflow (out_of_range in norm.h) is computed by itself and multiplied
  * by a power of two s:
  *     (x s - mean s) / sqrt(var s^2 + eps s^2) = (x - mean) / sqrt(var + eps)
  */
@@ -18,232 +18,175 @@
 
 /* --- forward -------------------------------------------------------------------------------------------- */
 
-/* lnrnn_layer_norm_rows with types, from the row that comes next. */
-typedef struct {
-    size_t n;
-    const elem *x; /* row stride xs */
-    elem *y;       /* row stride ys */
-    ptrdiff_t xs, ys;
-    const real *gain, *bias; /* (n) or NULL */
-    double eps;
-} norm_rows_T;
-
-/* The statistics of up to four rows, each in all lanes: the arguments of normalised_T. */
+/* The statistics of up to four rows, each in all lanes: the arguments of normalised. */
 typedef struct {
     vreal mean[4], rstd[4], rest[4];
-} row_statistics_T;
+} T(row_statistics);
 
-/* Row j of r alone. */
-LNRNN_INLINE norm_rows_T norm_row_T(const norm_rows_T *r, int j)
+/* The rows from row j on. */
+LNRNN_INLINE lnrnn_layer_norm_rows T(rows_from)(lnrnn_layer_norm_rows r, int j)
 {
-    norm_rows_T row = *r;
-    row.x += j * r->xs, row.y += j * r->ys;
-    return row;
-}
-
-/* x (LANES), values of row j -> y (LANES). */
-LNRNN_INLINE vreal layer_norm_value_T(const int form, vreal x, const row_statistics_T *s, int j, vreal gain,
-                                      vreal bias)
-{
-    const vreal z =
-        form & LNRNN_CENTRED ? normalised_T(x, s->mean[j], s->rstd[j], s->rest[j]) : v_mul(x, s->rstd[j]);
-    return v_fma(z, gain, bias);
+    r.x = (const elem *)r.x + j * r.xs, r.y = (elem *)r.y + j * r.ys;
+    r.rows -= (size_t)j;
+    return r;
 }
 
 /* Values i .. i+k-1 of each row. rows: 1 or 4. */
-LNRNN_INLINE void layer_norm_part_T(size_t i, size_t k, const int whole, const int rows, const int form,
-                                    const norm_rows_T *r, const row_statistics_T *s)
+LNRNN_INLINE void T(layer_norm_part)(size_t i, size_t k, const int whole, const int rows, const int form,
+                                     const lnrnn_layer_norm_rows *r, const T(row_statistics) *s)
 {
-    const vreal gain = form & LNRNN_GAIN ? get_real_T(r->gain + i, k, whole) : v_set1(1);
-    const vreal bias = form & LNRNN_BIAS ? get_real_T(r->bias + i, k, whole) : v_zero();
+    const elem *const x = (const elem *)r->x + i;
+    elem *const y = (elem *)r->y + i;
+    const vreal gain = form & LNRNN_GAIN ? T(get_real)((const real *)r->gain + i, k, whole) : v_set1(1);
+    const vreal bias = form & LNRNN_BIAS ? T(get_real)((const real *)r->bias + i, k, whole) : v_zero();
     LNRNN_FOR_EACH (j, rows) {
-        const vreal x = get_T(r->x + j * r->xs + i, k, whole);
-        put_T(r->y + j * r->ys + i, layer_norm_value_T(form, x, s, j, gain, bias), k, whole);
+        const vreal v = T(get)(x + j * r->xs, k, whole);
+        const vreal z =
+            form & LNRNN_CENTRED ? T(normalised)(v, s->mean[j], s->rstd[j], s->rest[j]) : v * s->rstd[j];
+        T(put)(y + j * r->ys, v_fma(z, gain, bias), k, whole);
     }
 }
 
-LNRNN_SELDOM void layer_norm_scaled_T(norm_rows_T r, int form, real scale);
+LNRNN_SELDOM void T(layer_norm_scaled)(lnrnn_layer_norm_rows r, int form, real scale);
 
-/* The next 1 or 4 rows. final: without a test whether their squares leave the range of real. */
-LNRNN_INLINE void layer_norm_group_T(const int rows, const int form, const norm_rows_T *r, const int final)
+/* The next 1 or 4 rows. final: without a test whether their squares leave the range of real. nontemporal: one
+ * row, with non-temporal stores; meanwhile x is prefetched, a row ahead, or a page if that is more. */
+LNRNN_INLINE void T(layer_norm_group)(const int rows, const int form, const lnrnn_layer_norm_rows *r,
+                                      const int final, const int nontemporal)
 {
-    moments_of_4_T m;
+    T(moments_of_4) m;
     real rstd[4], rest[4], spread = 0;
-    moments_T(rows, r->n, r->x, r->xs, &m, form & LNRNN_CENTRED);
+    T(moments)(rows, r->n, r->x, r->xs, &m, form & LNRNN_CENTRED);
     for (int j = 0; j < rows; j++) {
         spread += m.var[j] + (real)r->eps;
         rstd[j] = 1 / real_sqrt(m.var[j] + (real)r->eps);
         rest[j] = -m.mean_lo[j] * rstd[j];
     }
     /* Did a variance overflow? One test of their sum will do: if it overflows but no variance does, each
-     * row's scale is 1. Did one underflow? Only an eps below least_spread_T leaves that open. */
+     * row's scale is 1. Did one underflow? Only an eps below least_spread leaves that open. */
     int rescale = !(spread < INFINITY);
-    if (r->eps < least_spread_T())
+    if (r->eps < T(least_spread)())
         for (int j = 0; j < rows; j++)
-            rescale |= out_of_range_T(rstd[j]);
+            rescale |= T(out_of_range)(rstd[j]);
     if (!final && __builtin_expect(rescale, 0)) {
         for (int j = 0; j < rows; j++)
-            layer_norm_scaled_T(norm_row_T(r, j), form, row_scale_T(rstd[j], m.mean_hi[j]));
+            T(layer_norm_scaled)(T(rows_from)(*r, j), form, T(row_scale)(rstd[j], m.mean_hi[j]));
         return;
     }
-    row_statistics_T s;
+    T(row_statistics) s;
     LNRNN_FOR_EACH (j, rows)
         s.mean[j] = v_set1(m.mean_hi[j]), s.rstd[j] = v_set1(rstd[j]), s.rest[j] = v_set1(rest[j]);
-    const size_t head = rows == 1 || r->ys % (ptrdiff_t)LANES == 0 ? to_whole_lines_T(r->y, r->n) : 0;
-    LNRNN_FOR_ROW(head, r->n, layer_norm_part_T, rows, form, r, &s);
+    if (nontemporal) {
+        const size_t page = LNRNN_PREFETCH_ROWS / sizeof(elem), ahead = r->n < page ? page : r->n;
+        LNRNN_STREAM_ROW((const elem *)r->x, ahead, r->y, r->n, T(layer_norm_part), 1, form, r, &s);
+        return;
+    }
+    const size_t head = rows == 1 || r->ys % (ptrdiff_t)LANES == 0 ? T(to_whole_lines)(r->y, r->n) : 0;
+    LNRNN_FOR_ROW(head, r->n, T(layer_norm_part), rows, form, r, &s);
 }
 
-LNRNN_INLINE void scale_part_T(size_t i, size_t k, const int whole, const elem *x, elem *y, real scale)
+LNRNN_INLINE void T(scale_part)(size_t i, size_t k, const int whole, const elem *x, elem *y, real scale)
 {
-    put_T(y + i, v_mul(get_T(x + i, k, whole), v_set1(scale)), k, whole);
+    T(put)(y + i, T(get)(x + i, k, whole) * v_set1(scale), k, whole);
 }
 
-/* One row, multiplied by `scale` first. y holds the scaled row before it holds the result; float16 cannot
- * hold every scaled row, but has no values whose squares leave the range of float. */
-static void layer_norm_scaled_T(norm_rows_T r, int form, real scale)
+/* One row, multiplied by `scale` first. y holds the scaled row, and then the result. float16 cannot hold every scaled
+ * row, but none of its values has a square out of the range of float. */
+static void T(layer_norm_scaled)(lnrnn_layer_norm_rows r, int form, real scale)
 {
     if (scale != 1) {
-        LNRNN_FOR_ROW(0, r.n, scale_part_T, r.x, r.y, scale);
+        LNRNN_FOR_ROW(0, r.n, T(scale_part), r.x, r.y, scale);
         r.x = r.y;
     }
     r.eps = r.eps * scale * scale;
-    layer_norm_group_T(1, form, &r, 1);
+    T(layer_norm_group)(1, form, &r, 1, 0);
 }
 
-/* One row with non-temporal stores. While it is written, the input that follows is prefetched: a row ahead,
- * or a page if that is more. */
-LNRNN_INLINE void layer_norm_nontemporal_T(const int form, const norm_rows_T *r)
+LNRNN_INLINE void T(layer_norm_rows)(const int form, lnrnn_layer_norm_rows r)
 {
-    moments_of_4_T m;
-    moments_T(1, r->n, r->x, 0, &m, form & LNRNN_CENTRED);
-    const real rstd = 1 / real_sqrt(m.var[0] + (real)r->eps);
-    if (__builtin_expect(out_of_range_T(rstd), 0)) {
-        layer_norm_scaled_T(norm_row_T(r, 0), form, row_scale_T(rstd, m.mean_hi[0]));
-        return;
-    }
-    const row_statistics_T s = {
-        .mean = {v_set1(m.mean_hi[0])},
-        .rstd = {v_set1(rstd)},
-        .rest = {v_set1(-m.mean_lo[0] * rstd)},
-    };
-    const size_t n = r->n, page = LNRNN_PREFETCH_ROWS / sizeof(elem), ahead = n < page ? page : n;
-    size_t i = to_aligned_T(r->y, n);
-    if (i)
-        layer_norm_part_T(0, i, 0, 1, form, r, &s);
-    for (; i + LANES <= n; i += LANES) {
-        v32_prefetch((const float *)(r->x + i + ahead));
-        const vreal gain = form & LNRNN_GAIN ? v_load(r->gain + i) : v_set1(1);
-        const vreal bias = form & LNRNN_BIAS ? v_load(r->bias + i) : v_zero();
-        v_stream_elem(r->y + i, layer_norm_value_T(form, v_load_elem(r->x + i), &s, 0, gain, bias));
-    }
-    if (i < n)
-        layer_norm_part_T(i, n - i, 0, 1, form, r, &s);
-}
-
-LNRNN_INLINE void layer_norm_rows_T(size_t rows, const int form, const norm_rows_T *first)
-{
-    norm_rows_T r = *first;
 #ifndef LNRNN_FEW_COPIES
-    for (; rows >= 4; rows -= 4, r.x += 4 * r.xs, r.y += 4 * r.ys)
-        layer_norm_group_T(4, form, &r, 0);
+    for (; r.rows >= 4; r = T(rows_from)(r, 4))
+        T(layer_norm_group)(4, form, &r, 0, 0);
 #endif
-    for (; rows; rows--, r.x += r.xs, r.y += r.ys)
-        layer_norm_group_T(1, form, &r, 0);
+    for (; r.rows; r = T(rows_from)(r, 1))
+        T(layer_norm_group)(1, form, &r, 0, 0);
 }
 
 /* centred: LNRNN_CENTRED or 0. */
-LNRNN_INLINE void layer_norm_any_T(size_t rows, const int centred, const norm_rows_T *first, int nontemporal)
+LNRNN_INLINE void T(layer_norm_any)(const int centred, lnrnn_layer_norm_rows r)
 {
-    const int form = centred | (first->gain ? LNRNN_GAIN : 0) | (first->bias ? LNRNN_BIAS : 0);
-    if (nontemporal) {
-        norm_rows_T r = *first;
-        for (; rows; rows--, r.x += r.xs, r.y += r.ys)
-            layer_norm_nontemporal_T(form, &r);
+    const int form = centred | (r.gain ? LNRNN_GAIN : 0) | (r.bias ? LNRNN_BIAS : 0);
+    if (r.nontemporal) {
+        for (; r.rows; r = T(rows_from)(r, 1))
+            T(layer_norm_group)(1, form, &r, 0, 1);
         stream_end();
         return;
     }
 #ifdef LNRNN_FEW_COPIES
-    layer_norm_rows_T(rows, form, first);
+    T(layer_norm_rows)(form, r);
 #else
-    if (first->gain && first->bias)
-        layer_norm_rows_T(rows, centred | LNRNN_GAIN | LNRNN_BIAS, first);
-    else if (first->gain)
-        layer_norm_rows_T(rows, centred | LNRNN_GAIN, first);
+    if (r.gain && r.bias)
+        T(layer_norm_rows)(centred | LNRNN_GAIN | LNRNN_BIAS, r);
+    else if (r.gain)
+        T(layer_norm_rows)(centred | LNRNN_GAIN, r);
     else
-        layer_norm_rows_T(rows, centred | (first->bias ? LNRNN_BIAS : 0), first);
+        T(layer_norm_rows)(centred | (r.bias ? LNRNN_BIAS : 0), r);
 #endif
 }
 
 /* Layer norm, or RMS norm if not centred: x (rows, n) -> y (rows, n). */
-static void layer_norm_kernel_T(const lnrnn_layer_norm_rows *a)
+static void T(layer_norm_kernel)(const lnrnn_layer_norm_rows *a)
 {
-    norm_rows_T r = {
-        .n = a->n,
-        .x = a->x,
-        .y = a->y,
-        .xs = a->xs,
-        .ys = a->ys,
-        .gain = a->gain,
-        .bias = a->bias,
-        .eps = a->eps,
-    };
+    lnrnn_layer_norm_rows r = *a;
     if (a->centred)
-        layer_norm_any_T(a->rows, LNRNN_CENTRED, &r, a->nontemporal);
+        T(layer_norm_any)(LNRNN_CENTRED, r);
     else {
         r.bias = NULL;
-        layer_norm_any_T(a->rows, 0, &r, a->nontemporal);
+        T(layer_norm_any)(0, r);
     }
 }
 
 /* --- backward ------------------------------------------------------------------------------------------- */
 
-/* lnrnn_layer_norm_gradients with types, from the row that comes next. */
-typedef struct {
-    size_t n;
-    const elem *gy, *x; /* row strides gys, xs */
-    elem *gx;           /* row stride gxs */
-    ptrdiff_t gys, xs, gxs;
-    const real *gain; /* (n) or NULL */
-    double eps;
-    real *ggain, *gbias; /* (n) partial sums, added to */
-} gradient_rows_T;
-
 /* The statistics for the gradient of a row, with u = gy gain and d = (x scale - mean_hi) - mean_lo:
  *     gx = rstd (u - mean_u - d slope) scale */
 typedef struct {
     real mean_hi, mean_lo, rstd, mean_u, slope, scale;
-} row_gradient_T;
+} T(row_gradient);
 
-/* Row j of r alone. */
-LNRNN_INLINE gradient_rows_T gradient_row_T(const gradient_rows_T *r, int j)
+/* The rows from row j on. */
+LNRNN_INLINE lnrnn_layer_norm_gradients T(gradients_from)(lnrnn_layer_norm_gradients r, int j)
 {
-    gradient_rows_T row = *r;
-    row.gy += j * r->gys, row.x += j * r->xs, row.gx += j * r->gxs;
-    return row;
+    r.gy = (const elem *)r.gy + j * r.gys, r.x = (const elem *)r.x + j * r.xs;
+    r.gx = (elem *)r.gx + j * r.gxs;
+    r.rows -= (size_t)j;
+    return r;
 }
 
 /* k values of x, multiplied by scale if LNRNN_SCALED. */
-LNRNN_INLINE vreal get_scaled_T(const int form, const elem *x, size_t k, const int whole, real scale)
+LNRNN_INLINE vreal T(get_scaled)(const int form, const elem *x, size_t k, const int whole, real scale)
 {
-    return form & LNRNN_SCALED ? v_mul(get_T(x, k, whole), v_set1(scale)) : get_T(x, k, whole);
+    return form & LNRNN_SCALED ? T(get)(x, k, whole) * v_set1(scale) : T(get)(x, k, whole);
 }
 
 /* Adds values i .. i+k-1 of a row to the accumulators numbered a: g is u. */
-LNRNN_INLINE void row_sums_part_T(size_t i, size_t k, const int whole, const int a, const int form,
-                                  const gradient_rows_T *r, real scale, vreal pivot, accumulators_T *s)
+LNRNN_INLINE void T(row_sums_part)(size_t i, size_t k, const int whole, const int a, const int form,
+                                   const lnrnn_layer_norm_gradients *r, real scale, vreal pivot,
+                                   T(accumulators) *s)
 {
-    const vreal d = v_sub(get_scaled_T(form, r->x + i, k, whole, scale), pivot);
-    const vreal gy = get_T(r->gy + i, k, whole);
-    const vreal u = form & LNRNN_GAIN ? v_mul(gy, get_real_T(r->gain + i, k, whole)) : gy;
-    accumulate_T(s, a, whole ? d : v_keep_n(d, k), u, 1);
+    const vreal d = T(get_scaled)(form, (const elem *)r->x + i, k, whole, scale) - pivot;
+    const vreal gy = T(get)((const elem *)r->gy + i, k, whole);
+    const vreal u = form & LNRNN_GAIN ? gy * T(get_real)((const real *)r->gain + i, k, whole) : gy;
+    T(accumulate)(s, a, whole ? d : v_keep_n(d, k), u, 1);
 }
 
 /* One row -> the statistics for its gradient, gx = rstd (u - mean(u) - z mean(u z)) with z = d rstd. One pass
- * over the row, or two, as in moments_about_T. scale: 1 unless LNRNN_SCALED. */
-LNRNN_INLINE row_gradient_T row_sums_T(const int form, const gradient_rows_T *r, double eps, real scale)
+ * over the row, or two, as in moments_about. scale: 1 unless LNRNN_SCALED. */
+LNRNN_INLINE T(row_gradient)
+    T(row_sums)(const int form, const lnrnn_layer_norm_gradients *r, double eps, real scale)
 {
     const size_t n = r->n;
-    real pivot = form & LNRNN_SCALED ? pivot_of_T(n, r->x) * scale : pivot_of_T(n, r->x), mean_d, var;
+    real pivot = form & LNRNN_SCALED ? T(pivot_of)(n, r->x) * scale : T(pivot_of)(n, r->x), mean_d, var;
     double sum_u, sum_ud;
     for (int pass = 0;; pass++) {
         const vreal m = v_set1(pivot);
@@ -251,23 +194,23 @@ LNRNN_INLINE row_gradient_T row_sums_T(const int form, const gradient_rows_T *r,
         sum_u = sum_ud = 0;
         for (size_t i = 0; i < n;) {
             const size_t left = n - i < LNRNN_BLOCK(2) ? n - i : LNRNN_BLOCK(2), end = i + left;
-            accumulators_T s = accumulators_zero_T();
+            T(accumulators) s = {0};
             for (; i + 2 * LANES <= end; i += 2 * LANES) {
-                row_sums_part_T(i, LANES, 1, 0, form, r, scale, m, &s);
-                row_sums_part_T(i + LANES, LANES, 1, 1, form, r, scale, m, &s);
+                T(row_sums_part)(i, LANES, 1, 0, form, r, scale, m, &s);
+                T(row_sums_part)(i + LANES, LANES, 1, 1, form, r, scale, m, &s);
             }
             if (i + LANES <= end) {
-                row_sums_part_T(i, LANES, 1, 0, form, r, scale, m, &s);
+                T(row_sums_part)(i, LANES, 1, 0, form, r, scale, m, &s);
                 i += LANES;
             }
             if (i < end) {
-                row_sums_part_T(i, end - i, 0, 1, form, r, scale, m, &s);
+                T(row_sums_part)(i, end - i, 0, 1, form, r, scale, m, &s);
                 i = end;
             }
-            sum += (double)total_of_2_T(s.d);
-            squares += (double)total_of_2_T(s.dd);
-            sum_u += (double)total_of_2_T(s.g);
-            sum_ud += (double)total_of_2_T(s.gd);
+            sum += (double)T(total_of_2)(s.d);
+            squares += (double)T(total_of_2)(s.dd);
+            sum_u += (double)T(total_of_2)(s.g);
+            sum_ud += (double)T(total_of_2)(s.gd);
         }
         mean_d = (real)(sum / (double)n);
         var = (real)(squares / (double)n) - mean_d * mean_d;
@@ -275,7 +218,7 @@ LNRNN_INLINE row_gradient_T row_sums_T(const int form, const gradient_rows_T *r,
             break;
         pivot += mean_d;
     }
-    row_gradient_T g;
+    T(row_gradient) g;
     g.mean_u = (real)(sum_u / (double)n);
     g.mean_hi = pivot + mean_d;
     g.mean_lo = (pivot - g.mean_hi) + mean_d;
@@ -287,105 +230,94 @@ LNRNN_INLINE row_gradient_T row_sums_T(const int form, const gradient_rows_T *r,
 
 /* Values i .. i+k-1 of each row: gx, and their terms of ggain, sum gy z, and of gbias, sum gy. rows: 1 or 4.
  */
-LNRNN_INLINE void layer_norm_gx_part_T(size_t i, size_t k, const int whole, const int rows, const int form,
-                                       const gradient_rows_T *r, const row_gradient_T *g)
+LNRNN_INLINE void T(layer_norm_gx_part)(size_t i, size_t k, const int whole, const int rows, const int form,
+                                        const lnrnn_layer_norm_gradients *r, const T(row_gradient) *g)
 {
-    const vreal gain = form & LNRNN_GAIN ? get_real_T(r->gain + i, k, whole) : v_set1(1);
-    vreal ggain = get_real_T(r->ggain + i, k, whole), gbias = get_real_T(r->gbias + i, k, whole);
+    const elem *const gy_row = (const elem *)r->gy + i, *const x_row = (const elem *)r->x + i;
+    elem *const gx_row = (elem *)r->gx + i;
+    real *const partial = (real *)r->partial + i;
+    const vreal gain = form & LNRNN_GAIN ? T(get_real)((const real *)r->gain + i, k, whole) : v_set1(1);
+    vreal ggain = T(get_real)(partial, k, whole), gbias = T(get_real)(partial + r->n, k, whole);
     LNRNN_FOR_EACH (j, rows) {
-        const vreal gy = get_T(r->gy + j * r->gys + i, k, whole);
-        const vreal x = get_scaled_T(form, r->x + j * r->xs + i, k, whole, g[j].scale);
-        const vreal d = v_sub(v_sub(x, v_set1(g[j].mean_hi)), v_set1(g[j].mean_lo));
-        const vreal u = form & LNRNN_GAIN ? v_mul(gy, gain) : gy, rstd = v_set1(g[j].rstd);
-        ggain = v_fma(v_mul(gy, rstd), d, ggain);
-        gbias = v_add(gbias, gy);
+        const vreal gy = T(get)(gy_row + j * r->gys, k, whole);
+        const vreal x = T(get_scaled)(form, x_row + j * r->xs, k, whole, g[j].scale);
+        const vreal d = (x - v_set1(g[j].mean_hi)) - v_set1(g[j].mean_lo);
+        const vreal u = form & LNRNN_GAIN ? gy * gain : gy, rstd = v_set1(g[j].rstd);
+        ggain = v_fma(gy * rstd, d, ggain);
+        gbias += gy;
         /* mean_u is subtracted first: if all u are equal, the difference is exactly 0 */
-        const vreal du = v_fma(d, v_set1(-g[j].slope), v_sub(u, v_set1(g[j].mean_u)));
-        const vreal gx = v_mul(du, rstd);
-        put_T(r->gx + j * r->gxs + i, form & LNRNN_SCALED ? v_mul(gx, v_set1(g[j].scale)) : gx, k, whole);
+        const vreal du = v_fma(d, v_set1(-g[j].slope), u - v_set1(g[j].mean_u));
+        const vreal gx = du * rstd;
+        T(put)(gx_row + j * r->gxs, form & LNRNN_SCALED ? gx * v_set1(g[j].scale) : gx, k, whole);
     }
-    put_real_T(r->ggain + i, ggain, k, whole);
-    put_real_T(r->gbias + i, gbias, k, whole);
+    T(put_real)(partial, ggain, k, whole);
+    T(put_real)(partial + r->n, gbias, k, whole);
 }
 
-LNRNN_INLINE void layer_norm_gx_T(const int rows, const int form, const gradient_rows_T *r,
-                                  const row_gradient_T *g)
+LNRNN_INLINE void T(layer_norm_gx)(const int rows, const int form, const lnrnn_layer_norm_gradients *r,
+                                   const T(row_gradient) *g)
 {
-    const size_t head = rows == 1 || r->gxs % (ptrdiff_t)LANES == 0 ? to_whole_lines_T(r->gx, r->n) : 0;
-    LNRNN_FOR_ROW(head, r->n, layer_norm_gx_part_T, rows, form, r, g);
+    const size_t head = rows == 1 || r->gxs % (ptrdiff_t)LANES == 0 ? T(to_whole_lines)(r->gx, r->n) : 0;
+    LNRNN_FOR_ROW(head, r->n, T(layer_norm_gx_part), rows, form, r, g);
 }
 
 /* One row whose squares may leave the range of real. gx may be gy, so that it cannot hold the scaled row. */
-LNRNN_SELDOM void layer_norm_backward_scaled_T(gradient_rows_T r, real scale)
+LNRNN_SELDOM void T(layer_norm_backward_scaled)(lnrnn_layer_norm_gradients r, real scale)
 {
     const int form = LNRNN_SCALED | (r.gain ? LNRNN_GAIN : 0);
-    const row_gradient_T g = row_sums_T(form, &r, r.eps * scale * scale, scale);
-    layer_norm_gx_T(1, form, &r, &g);
+    const T(row_gradient) g = T(row_sums)(form, &r, r.eps * scale * scale, scale);
+    T(layer_norm_gx)(1, form, &r, &g);
 }
 
 /* The next 1 or 4 rows. */
-LNRNN_INLINE void layer_norm_backward_group_T(const int rows, const int form, const gradient_rows_T *r)
+LNRNN_INLINE void T(layer_norm_backward_group)(const int rows, const int form,
+                                               const lnrnn_layer_norm_gradients *r)
 {
-    row_gradient_T g[4];
+    T(row_gradient) g[4];
     int rescale = 0;
     for (int j = 0; j < rows; j++) {
-        const gradient_rows_T row = gradient_row_T(r, j);
-        g[j] = row_sums_T(form, &row, r->eps, 1);
-        rescale |= out_of_range_T(g[j].rstd);
+        const lnrnn_layer_norm_gradients row = T(gradients_from)(*r, j);
+        g[j] = T(row_sums)(form, &row, r->eps, 1);
+        rescale |= T(out_of_range)(g[j].rstd);
     }
     if (__builtin_expect(rescale, 0))
         for (int j = 0; j < rows; j++)
-            layer_norm_backward_scaled_T(gradient_row_T(r, j), row_scale_T(g[j].rstd, g[j].mean_hi));
+            T(layer_norm_backward_scaled)(T(gradients_from)(*r, j), T(row_scale)(g[j].rstd, g[j].mean_hi));
     else
-        layer_norm_gx_T(rows, form, r, g);
+        T(layer_norm_gx)(rows, form, r, g);
 }
 
-LNRNN_INLINE void layer_norm_backward_rows_T(size_t rows, const int form, const gradient_rows_T *first,
-                                             double *ggain, double *gbias)
+LNRNN_INLINE void T(layer_norm_backward_rows)(const int form, lnrnn_layer_norm_gradients r)
 {
-    gradient_rows_T r = *first;
-    for (size_t done = 0; done < rows;) {
+    real *const partial = r.partial;
+    for (size_t done = 0; r.rows;) {
 #ifdef LNRNN_FEW_COPIES
         const int group = 1;
-        layer_norm_backward_group_T(1, form, &r);
+        T(layer_norm_backward_group)(1, form, &r);
 #else
-        const int group = rows - done >= 4 ? 4 : 1;
+        const int group = r.rows >= 4 ? 4 : 1;
         if (group == 4)
-            layer_norm_backward_group_T(4, form, &r);
+            T(layer_norm_backward_group)(4, form, &r);
         else
-            layer_norm_backward_group_T(1, form, &r);
+            T(layer_norm_backward_group)(1, form, &r);
 #endif
-        r = gradient_row_T(&r, group);
+        r = T(gradients_from)(r, group);
         done += (size_t)group;
-        if (ggain && (done % 32 == 0 || done == rows)) /* 32 is a multiple of a group */
-            flush_T(r.n, r.ggain, ggain), flush_T(r.n, r.gbias, gbias);
+        if (r.ggain && (done % 32 == 0 || !r.rows)) /* 32 is a multiple of a group */
+            T(flush)(r.n, partial, r.ggain), T(flush)(r.n, partial + r.n, r.gbias);
     }
 }
 
-/* gy, x (rows, n) -> gx (rows, n). The sums of the rows are added to ggain = sum gy z and gbias = sum gy,
- * both (n) of double; without these two they stay in a->partial. */
-static void layer_norm_backward_kernel_T(const lnrnn_layer_norm_gradients *a)
+/* gy, x (rows, n) -> gx (rows, n). Adds the sums of the rows to ggain = sum gy z and gbias = sum gy, both (n)
+ * of double. Without these two the sums stay in a->partial. */
+static void T(layer_norm_backward_kernel)(const lnrnn_layer_norm_gradients *a)
 {
-    real *const partial = a->partial;
-    const gradient_rows_T r = {
-        .n = a->n,
-        .gy = a->gy,
-        .x = a->x,
-        .gx = a->gx,
-        .gys = a->gys,
-        .xs = a->xs,
-        .gxs = a->gxs,
-        .gain = a->gain,
-        .eps = a->eps,
-        .ggain = partial,
-        .gbias = partial + a->n,
-    };
 #ifdef LNRNN_FEW_COPIES
-    layer_norm_backward_rows_T(a->rows, r.gain ? LNRNN_GAIN : 0, &r, a->ggain, a->gbias);
+    T(layer_norm_backward_rows)(a->gain ? LNRNN_GAIN : 0, *a);
 #else
-    if (r.gain)
-        layer_norm_backward_rows_T(a->rows, LNRNN_GAIN, &r, a->ggain, a->gbias);
+    if (a->gain)
+        T(layer_norm_backward_rows)(LNRNN_GAIN, *a);
     else
-        layer_norm_backward_rows_T(a->rows, 0, &r, a->ggain, a->gbias);
+        T(layer_norm_backward_rows)(0, *a);
 #endif
 }

@@ -6,25 +6,18 @@
 #include "lnrnn/kernels/activations.h"
 #include "lnrnn/kernels/gate_norm.h"
 
-/* One row of a step: the gates are read, c is read and written, h and (G*H) saved_gates, if not NULL, are
- * written. */
-typedef struct {
-    gate_row gates;
-    float *c, *h, *saved_gates;
-} lstm_row;
-
-/* h gets the output gate; lstm_output_rows follows. */
+/* c and saved_gates, if not NULL, are written. h gets the output gate; lstm_output_rows follows. */
 LNRNN_INLINE void lstm_units(size_t i, size_t k, const int whole, const int how, const int separate,
-                             const lstm_row *row)
+                             const gate_row *row)
 {
-    const size_t H = row->gates.hidden.norm->H;
-    v32 ifo[] = {gate_sum(how, separate, &row->gates, GATE_I, i, k, whole),
-                 gate_sum(how, separate, &row->gates, GATE_F, i, k, whole),
-                 gate_sum(how, separate, &row->gates, GATE_O, i, k, whole)};
-    const v32 g_gate = v32_tanh(gate_sum(how, separate, &row->gates, GATE_G, i, k, whole));
+    const size_t H = row->hidden.norm->H;
+    v32 ifo[] = {gate_sum(how, separate, row, GATE_I, i, k, whole),
+                 gate_sum(how, separate, row, GATE_F, i, k, whole),
+                 gate_sum(how, separate, row, GATE_O, i, k, whole)};
+    const v32 g_gate = v32_tanh(gate_sum(how, separate, row, GATE_G, i, k, whole));
     v32_sigmoids(3, ifo);
     const v32 i_gate = ifo[0], f_gate = ifo[1], o_gate = ifo[2];
-    put_f32(row->c + i, v32_fma(f_gate, get_f32(row->c + i, k, whole), v32_mul(i_gate, g_gate)), k, whole);
+    put_f32(row->c + i, v32_fma(f_gate, get_f32(row->c + i, k, whole), i_gate * g_gate), k, whole);
     put_f32(row->h + i, o_gate, k, whole);
     if (row->saved_gates) {
         put_f32(row->saved_gates + GATE_I * H + i, i_gate, k, whole);
@@ -50,11 +43,11 @@ LNRNN_INLINE void lstm_output_units(size_t first, size_t k, const int vecs, cons
     }
     v32_tanhs(m, u);
     LNRNN_FOR_EACH (v, m)
-        put_f32(h + unit_of(first, v), v32_mul(get_f32(h + unit_of(first, v), k, vecs), u[v]), k, vecs);
+        put_f32(h + unit_of(first, v), get_f32(h + unit_of(first, v), k, vecs) * u[v], k, vecs);
 }
 
-/* n <= LNRNN_ROWS_TOGETHER pointers to c (H) and to h (H), which holds the output gate o -> h = o
- * tanh(norm(c)); LNRNN_CELL_CARRY: c = norm(c) too. */
+/* c, h: n <= LNRNN_ROWS_TOGETHER pointers to (H). h holds the output gate o and becomes o tanh(norm(c)).
+ * LNRNN_CELL_CARRY: then c = norm(c). */
 LNRNN_OUTLINE void lstm_output_rows(const lnrnn_step_config *step, size_t n, float *const *c, float *const *h)
 {
     const lnrnn_gate_norm *norm = step->cell;
@@ -94,12 +87,7 @@ LNRNN_INLINE void lstm_rows(const int how, const int separate, const lnrnn_step_
         moments_of_rows(LSTM_GATES, step->hidden, rows->n, rows->a, rows->as, separate ? rows->x : NULL,
                         rows->xs, &m);
     for (size_t r = 0; r < rows->n; r++) {
-        const lstm_row row = {
-            .gates = gate_row_of(LSTM_GATES, how, separate, step, rows, r, &m),
-            .c = rows->c[r],
-            .h = rows->h[r],
-            .saved_gates = rows->saved_gates ? rows->saved_gates + (ptrdiff_t)r * rows->as : NULL,
-        };
+        const gate_row row = gate_row_of(LSTM_GATES, how, separate, step, rows, r, &m);
         LNRNN_FOR_UNITS(step->hidden->H, lstm_units, how, separate, &row);
     }
 }
@@ -121,78 +109,53 @@ static void lstm_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows
 
 /* --- backward --------------------------------------------------------------------------------------- */
 
-LNRNN_INLINE void lstm_cell_sum_units(size_t i, size_t k, const int whole, const size_t H, const float *gates,
-                                      const float *c_prev, float *c)
+LNRNN_INLINE void lstm_cell_sum_units(size_t i, size_t k, const int whole, const gradient_row *row)
 {
-    const v32 i_gate = get_f32(gates + GATE_I * H + i, k, whole),
-              g_gate = get_f32(gates + GATE_G * H + i, k, whole);
-    put_f32(c + i,
-            v32_fma(get_f32(gates + GATE_F * H + i, k, whole), get_f32(c_prev + i, k, whole),
-                    v32_mul(i_gate, g_gate)),
-            k, whole);
+    const float *const gates = row->saved_gates + i;
+    const v32 i_gate = get_f32(gates + GATE_I * row->H, k, whole);
+    const v32 f_gate = get_f32(gates + GATE_F * row->H, k, whole);
+    const v32 g_gate = get_f32(gates + GATE_G * row->H, k, whole);
+    const v32 c_prev = get_f32(row->state_prev + i, k, whole);
+    put_f32(row->sum + i, v32_fma(f_gate, c_prev, i_gate * g_gate), k, whole);
 }
 
 /* c = f c_prev + i g, with the bits of lstm_step -> b->sum (rows, H). */
-static void lstm_cell_sum(const lnrnn_gate_gradients *b)
-{
-    for (size_t r = 0; r < b->rows; r++)
-        LNRNN_FOR_UNITS(b->H, lstm_cell_sum_units, b->H, b->saved_gates + (ptrdiff_t)r * b->ks,
-                        b->state_prev[r], b->sum + (ptrdiff_t)r * b->ss);
-}
+static void lstm_cell_sum(const lnrnn_gate_gradients *b) { LNRNN_FOR_GRADIENTS(b, lstm_cell_sum_units); }
 
-LNRNN_INLINE void lstm_output_backward_units(size_t i, size_t k, const int whole, const int carry,
-                                             const float *o, const float *u, const float *gh, float *go,
-                                             float *gu, float *gc)
+LNRNN_INLINE void lstm_output_backward_units(size_t i, size_t k, const int whole, const gradient_row *row)
 {
-    const v32 out = get_f32(o + i, k, whole), tanh_u = v32_tanh(get_f32(u + i, k, whole));
-    const v32 g = get_f32(gh + i, k, whole), g_u = v32_mul(v32_mul(g, out), tanh_slope(tanh_u));
-    put_f32(go + i, v32_mul(v32_mul(g, tanh_u), sigmoid_slope(out)), k, whole);
-    put_f32(gu + i, carry ? v32_add(g_u, get_f32(gc + i, k, whole)) : g_u, k, whole);
-    if (carry)
-        put_f32(gc + i, v32_zero(), k, whole);
+    const size_t at_o = GATE_O * row->H + i;
+    const v32 o = get_f32(row->saved_gates + at_o, k, whole),
+              tanh_u = v32_tanh(get_f32(row->u + i, k, whole));
+    const v32 gh = get_f32(row->gh + i, k, whole), gu = gh * o * tanh_slope(tanh_u);
+    put_f32(row->ga + at_o, gh * tanh_u * sigmoid_slope(o), k, whole);
+    put_f32(row->gu + i, row->carry ? gu + get_f32(row->gc + i, k, whole) : gu, k, whole);
+    if (row->carry)
+        put_f32(row->gc + i, v32_zero(), k, whole);
 }
 
 /* h = o tanh(u): gh, o and u -> the output gate's part of ga, and gu. Where u is carried too
  * (LNRNN_CELL_CARRY), gu gets all of gc, and gc 0. */
 static void lstm_output_backward(const lnrnn_gate_gradients *b)
 {
-    for (size_t r = 0; r < b->rows; r++) {
-        const float *o = b->saved_gates + (ptrdiff_t)r * b->ks + GATE_O * b->H,
-                    *u = b->u + (ptrdiff_t)r * b->us;
-        const float *gh = b->gh + (ptrdiff_t)r * b->hs;
-        float *go = b->ga + (ptrdiff_t)r * b->as + GATE_O * b->H, *gu = b->gu + (ptrdiff_t)r * b->hs;
-        float *gc = b->gc + (ptrdiff_t)r * b->hs;
-        if (b->carry)
-            LNRNN_FOR_UNITS(b->H, lstm_output_backward_units, 1, o, u, gh, go, gu, gc);
-        else
-            LNRNN_FOR_UNITS(b->H, lstm_output_backward_units, 0, o, u, gh, go, gu, gc);
-    }
+    LNRNN_FOR_GRADIENTS(b, lstm_output_backward_units);
 }
 
-LNRNN_INLINE void lstm_backward_units(size_t i, size_t k, const int whole, const size_t H, const float *gates,
-                                      const float *c_prev, const float *gu, float *ga, float *gc)
+LNRNN_INLINE void lstm_backward_units(size_t i, size_t k, const int whole, const gradient_row *row)
 {
-    const v32 i_gate = get_f32(gates + GATE_I * H + i, k, whole),
-              f_gate = get_f32(gates + GATE_F * H + i, k, whole);
-    const v32 g_gate = get_f32(gates + GATE_G * H + i, k, whole);
-    const v32 g_c = v32_add(get_f32(gc + i, k, whole), get_f32(gu + i, k, whole));
-    const v32 g_f = v32_mul(g_c, get_f32(c_prev + i, k, whole));
-    put_f32(ga + GATE_I * H + i, v32_mul(v32_mul(g_c, g_gate), sigmoid_slope(i_gate)), k, whole);
-    put_f32(ga + GATE_F * H + i, v32_mul(g_f, sigmoid_slope(f_gate)), k, whole);
-    put_f32(ga + GATE_G * H + i, v32_mul(v32_mul(g_c, i_gate), tanh_slope(g_gate)), k, whole);
-    put_f32(gc + i, v32_mul(g_c, f_gate), k, whole);
+    const size_t H = row->H;
+    const float *const gates = row->saved_gates + i;
+    float *const ga = row->ga + i;
+    const v32 i_gate = get_f32(gates + GATE_I * H, k, whole), f_gate = get_f32(gates + GATE_F * H, k, whole);
+    const v32 g_gate = get_f32(gates + GATE_G * H, k, whole), c_prev = get_f32(row->state_prev + i, k, whole);
+    const v32 gc = get_f32(row->gc + i, k, whole) + get_f32(row->gu + i, k, whole);
+    put_f32(ga + GATE_I * H, gc * g_gate * sigmoid_slope(i_gate), k, whole);
+    put_f32(ga + GATE_F * H, gc * c_prev * sigmoid_slope(f_gate), k, whole);
+    put_f32(ga + GATE_G * H, gc * i_gate * tanh_slope(g_gate), k, whole);
+    put_f32(row->gc + i, gc * f_gate, k, whole);
 }
 
 /* c = f c_prev + i g: gc, to which gu is added first -> the other gates of ga, and gc of the step before. */
-static void lstm_backward(const lnrnn_gate_gradients *b)
-{
-    const size_t H = b->H;
-    for (size_t r = 0; r < b->rows; r++) {
-        const float *gates = b->saved_gates + (ptrdiff_t)r * b->ks, *c_prev = b->state_prev[r];
-        const float *gu = b->gu + (ptrdiff_t)r * b->hs;
-        float *ga = b->ga + (ptrdiff_t)r * b->as, *gc = b->gc + (ptrdiff_t)r * b->hs;
-        LNRNN_FOR_UNITS(H, lstm_backward_units, H, gates, c_prev, gu, ga, gc);
-    }
-}
+static void lstm_backward(const lnrnn_gate_gradients *b) { LNRNN_FOR_GRADIENTS(b, lstm_backward_units); }
 
 #endif

@@ -1,5 +1,12 @@
-/* Sums over a row, and its mean and variance: the functions that all norms share. One text for four types in
- * memory: all.h includes it once for each, and names.h explains the suffix _T, elem, real, vreal and LANES.
+/* Sums over a row, and its mean and variance: the functions that all norms share.
+ *
+ * norm.h, layer_norm.h and batch_norm.h are one text for four types in memory: all.h includes it once for
+ * each. A function or type T(name) gets the suffix of its type: T(moments) is moments_f32, moments_f64,
+ * moments_bf16 and moments_f16. Before that, all.h defines
+ *     LNRNN_TYPE      the suffix
+ *     LNRNN_DOUBLE    if the arithmetic is in double, else it is in float
+ *     elem            the type in memory
+ *     LNRNN_ELEM(op)  a load or store of elem, converted from or to real
  *
  * The moments are taken in one pass, from the differences d to a value near the mean, the pivot:
  *     mean = pivot + mean(d),  var = mean(d^2) - mean(d)^2
@@ -8,36 +15,83 @@
  * pivot. A constant row has differences of exactly 0.
  *
  * mean = mean_hi + mean_lo: the mean rounded to real, and the error of that rounding. Rows with a mean far
- * from 0 need both: x - mean_hi is exact there, and without mean_lo the mean would be wrong by up to half an
- * ULP.
+ * from 0 need both. x - mean_hi is exact there; without mean_lo the mean would be wrong by up to half an ULP.
  *
- * A loop over a row is whole vectors and then a tail of fewer than LANES values. Where a wide row is written,
- * or read several times, some values come first, up to an aligned address: no result depends on how many they
- * are.
+ * A loop over a row takes whole vectors and then a tail of fewer than LANES values. Where a wide row is
+ * written, or read several times, some values come first, up to an aligned address. No result depends on
+ * their number.
  */
-#include "lnrnn/kernels/names.h"
+
+#define T(name) LNRNN_CAT(name##_, LNRNN_TYPE)
+
+/* real: the type of the arithmetic; vreal: a vector of LANES such values; v_op: an operation on it (simd.h). */
+#ifdef LNRNN_DOUBLE
+#define real double
+#define real_sqrt sqrt
+#define vreal v64
+#define LANES V64_LANES
+#define LNRNN_V(op) v64_##op
+#else
+#define real float
+#define real_sqrt sqrtf
+#define vreal v32
+#define LANES V32_LANES
+#define LNRNN_V(op) v32_##op
+#endif
+#define v_zero LNRNN_V(zero)
+#define v_set1 LNRNN_V(set1)
+#define v_load LNRNN_V(load)
+#define v_load_n LNRNN_V(load_n)
+#define v_store LNRNN_V(store)
+#define v_store_n LNRNN_V(store_n)
+#define v_keep_n LNRNN_V(keep_n)
+#define v_fma LNRNN_V(fma)
+#define v_sum LNRNN_V(sum)
+
+/* LNRNN_FOR_VECTORS (vector_loop.h) over a row of values of the type. */
+#define LNRNN_FOR_ROW(head, n, part, ...) LNRNN_FOR_VECTORS(LANES, head, n, part, __VA_ARGS__)
+
+/* The same with non-temporal stores to y (n). Meanwhile x is prefetched, `ahead` values ahead. */
+#define LNRNN_STREAM_ROW(x, ahead, y, n, part, ...)               \
+    do {                                                          \
+        size_t i_ = T(to_aligned)(y, n);                          \
+        if (i_)                                                   \
+            part((size_t)0, i_, 0, __VA_ARGS__);                  \
+        for (; i_ + LANES <= (n); i_ += LANES) {                  \
+            v32_prefetch((const float *)((x) + i_ + (ahead)));    \
+            part(i_, (size_t)LANES, LNRNN_STREAMED, __VA_ARGS__); \
+        }                                                         \
+        if (i_ < (n))                                             \
+            part(i_, (n) - i_, 0, __VA_ARGS__);                   \
+    } while (0)
+
+/* The number of values whose sum is kept in real, in `ways` accumulators. Longer sums are continued in
+ * double, since their last terms would be rounded to the size of the sum. */
+#define LNRNN_BLOCK(ways) (32 * (ways) * LANES)
 
 /* --- loads and stores of k values, or of a vector if whole, which is a constant ------------------------- */
 
-LNRNN_INLINE vreal get_T(const elem *p, size_t k, const int whole)
+LNRNN_INLINE vreal T(get)(const elem *p, size_t k, const int whole)
 {
-    return whole ? v_load_elem(p) : v_load_n_elem(p, k);
+    return whole ? LNRNN_ELEM(load)(p) : LNRNN_ELEM(load_n)(p, k);
 }
 
-LNRNN_INLINE vreal get_real_T(const real *p, size_t k, const int whole)
+LNRNN_INLINE vreal T(get_real)(const real *p, size_t k, const int whole)
 {
     return whole ? v_load(p) : v_load_n(p, k);
 }
 
-LNRNN_INLINE void put_T(elem *p, vreal v, size_t k, const int whole)
+LNRNN_INLINE void T(put)(elem *p, vreal v, size_t k, const int whole)
 {
-    if (whole)
-        v_store_elem(p, v);
+    if (whole == LNRNN_STREAMED)
+        LNRNN_ELEM(stream)(p, v);
+    else if (whole)
+        LNRNN_ELEM(store)(p, v);
     else
-        v_store_n_elem(p, v, k);
+        LNRNN_ELEM(store_n)(p, v, k);
 }
 
-LNRNN_INLINE void put_real_T(real *p, vreal v, size_t k, const int whole)
+LNRNN_INLINE void T(put_real)(real *p, vreal v, size_t k, const int whole)
 {
     if (whole)
         v_store(p, v);
@@ -47,7 +101,7 @@ LNRNN_INLINE void put_real_T(real *p, vreal v, size_t k, const int whole)
 
 /* Values from y (n) up to the next address that is aligned to a vector in memory, where non-temporal stores
  * may begin. */
-LNRNN_INLINE size_t to_aligned_T(const elem *y, size_t n)
+LNRNN_INLINE size_t T(to_aligned)(const elem *y, size_t n)
 {
     const size_t head = -(uintptr_t)y % (LANES * sizeof(elem)) / sizeof(elem);
     return head < n ? head : n;
@@ -56,9 +110,9 @@ LNRNN_INLINE size_t to_aligned_T(const elem *y, size_t n)
 /* The same for a row of at least 2 KiB, else 0: alignment does not pay in a shorter one. NumPy's large arrays
  * begin 16 bytes into a cache line: without this every vector of 64 bytes would cross a line, and every
  * second one of 32 bytes. */
-LNRNN_INLINE size_t to_whole_lines_T(const elem *y, size_t n)
+LNRNN_INLINE size_t T(to_whole_lines)(const elem *y, size_t n)
 {
-    return n * sizeof(elem) < LNRNN_WIDE_ROW ? 0 : to_aligned_T(y, n);
+    return n * sizeof(elem) < LNRNN_WIDE_ROW ? 0 : T(to_aligned)(y, n);
 }
 
 /* --- sums ----------------------------------------------------------------------------------------------- */
@@ -67,33 +121,27 @@ LNRNN_INLINE size_t to_whole_lines_T(const elem *y, size_t n)
  * kept in up to four accumulators: additions to different ones do not wait for each other. */
 typedef struct {
     vreal d[4], dd[4], g[4], gd[4];
-} accumulators_T;
-
-LNRNN_INLINE accumulators_T accumulators_zero_T(void)
-{
-    const vreal z = v_zero();
-    return (accumulators_T){{z, z, z, z}, {z, z, z, z}, {z, z, z, z}, {z, z, z, z}};
-}
+} T(accumulators);
 
 /* Adds a vector of d, and if has_g one of g, to the accumulators numbered a. */
-LNRNN_INLINE void accumulate_T(accumulators_T *s, const int a, vreal d, vreal g, const int has_g)
+LNRNN_INLINE void T(accumulate)(T(accumulators) *s, const int a, vreal d, vreal g, const int has_g)
 {
-    s->d[a] = v_add(s->d[a], d);
+    s->d[a] += d;
     s->dd[a] = v_fma(d, d, s->dd[a]);
     if (has_g) {
-        s->g[a] = v_add(s->g[a], g);
+        s->g[a] += g;
         s->gd[a] = v_fma(g, d, s->gd[a]);
     }
 }
 
-/* Accumulators (2 or 4) -> their total; lanes_of_4_T: that of each lane. */
-LNRNN_INLINE vreal lanes_of_4_T(const vreal *a) { return v_add(v_add(a[0], a[1]), v_add(a[2], a[3])); }
-LNRNN_INLINE real total_of_2_T(const vreal *a) { return v_sum(v_add(a[0], a[1])); }
-LNRNN_INLINE real total_of_4_T(const vreal *a) { return v_sum(lanes_of_4_T(a)); }
+/* Accumulators (2 or 4) -> their total; lanes_of_4: that of each lane. */
+LNRNN_INLINE vreal T(lanes_of_4)(const vreal *a) { return (a[0] + a[1]) + (a[2] + a[3]); }
+LNRNN_INLINE real T(total_of_2)(const vreal *a) { return v_sum(a[0] + a[1]); }
+LNRNN_INLINE real T(total_of_4)(const vreal *a) { return v_sum(T(lanes_of_4)(a)); }
 
 /* Adds partial (n) to total (n) and clears it: sums of few values are kept in real, those of many in
  * double. */
-LNRNN_INLINE void flush_T(size_t n, real *partial, double *total)
+LNRNN_INLINE void T(flush)(size_t n, real *partial, double *total)
 {
     for (size_t i = 0; i < n; i++) {
         total[i] += partial[i];
@@ -106,74 +154,74 @@ LNRNN_INLINE void flush_T(size_t n, real *partial, double *total)
 /* x (n) -> lanes whose sum is its pivot: the first value of a row shorter than a vector, else the mean of the
  * first vector. Values are scaled before they are added, so that the mean of large values does not overflow.
  */
-LNRNN_INLINE vreal pivot_lanes_T(size_t n, const elem *x)
+LNRNN_INLINE vreal T(pivot_lanes)(size_t n, const elem *x)
 {
-    return n < LANES ? v_load_n_elem(x, 1) : v_mul(v_load_elem(x), v_set1((real)1 / LANES));
+    return n < LANES ? LNRNN_ELEM(load_n)(x, 1) : LNRNN_ELEM(load)(x) * v_set1((real)1 / LANES);
 }
 
-LNRNN_INLINE real pivot_of_T(size_t n, const elem *x) { return v_sum(pivot_lanes_T(n, x)); }
+LNRNN_INLINE real T(pivot_of)(size_t n, const elem *x) { return v_sum(T(pivot_lanes)(n, x)); }
 
 /* Adds k values of x, as differences to the pivot if centred. */
-LNRNN_INLINE void moments_part_T(size_t k, const int whole, const int a, const elem *x, vreal pivot,
-                                 const int centred, accumulators_T *s)
+LNRNN_INLINE void T(moments_part)(size_t k, const int whole, const int a, const elem *x, vreal pivot,
+                                  const int centred, T(accumulators) *s)
 {
-    const vreal v = get_T(x, k, whole), d = centred ? v_sub(v, pivot) : v;
-    accumulate_T(s, a, whole ? d : v_keep_n(d, k), v_zero(), 0);
+    const vreal v = T(get)(x, k, whole), d = centred ? v - pivot : v;
+    T(accumulate)(s, a, whole ? d : v_keep_n(d, k), v_zero(), 0);
 }
 
 /* Whether the sums of n values are kept in real. */
-LNRNN_INLINE int in_one_block_T(size_t n) { return n <= LNRNN_BLOCK(4); }
+LNRNN_INLINE int T(in_one_block)(size_t n) { return n <= LNRNN_BLOCK(4); }
 
-/* x (n), in_one_block_T -> lanes whose sums are those of d = x - pivot and of d^2; if not centred only that
+/* x (n), in_one_block -> lanes whose sums are those of d = x - pivot and of d^2; if not centred only that
  * of x^2. */
-LNRNN_INLINE void lanes_about_T(size_t n, const elem *x, real pivot, vreal *sum, vreal *squares,
-                                const int centred)
+LNRNN_INLINE void T(lanes_about)(size_t n, const elem *x, real pivot, vreal *sum, vreal *squares,
+                                 const int centred)
 {
     const size_t body = n - n % LANES, body4 = n - n % (4 * LANES);
     const vreal m = v_set1(pivot);
-    accumulators_T s = accumulators_zero_T();
+    T(accumulators) s = {0};
     size_t i = 0;
     for (; i < body4; i += 4 * LANES) {
-        moments_part_T(LANES, 1, 0, x + i, m, centred, &s);
-        moments_part_T(LANES, 1, 1, x + i + LANES, m, centred, &s);
-        moments_part_T(LANES, 1, 2, x + i + 2 * LANES, m, centred, &s);
-        moments_part_T(LANES, 1, 3, x + i + 3 * LANES, m, centred, &s);
+        T(moments_part)(LANES, 1, 0, x + i, m, centred, &s);
+        T(moments_part)(LANES, 1, 1, x + i + LANES, m, centred, &s);
+        T(moments_part)(LANES, 1, 2, x + i + 2 * LANES, m, centred, &s);
+        T(moments_part)(LANES, 1, 3, x + i + 3 * LANES, m, centred, &s);
     }
     for (; i < body; i += LANES)
-        moments_part_T(LANES, 1, 0, x + i, m, centred, &s);
+        T(moments_part)(LANES, 1, 0, x + i, m, centred, &s);
     if (i < n)
-        moments_part_T(n - i, 0, 1, x + i, m, centred, &s);
-    *sum = centred ? lanes_of_4_T(s.d) : v_zero();
-    *squares = lanes_of_4_T(s.dd);
+        T(moments_part)(n - i, 0, 1, x + i, m, centred, &s);
+    *sum = centred ? T(lanes_of_4)(s.d) : v_zero();
+    *squares = T(lanes_of_4)(s.dd);
 }
 
 /* The sums themselves. */
-LNRNN_INLINE void sums_about_T(size_t n, const elem *x, real pivot, real *sum, real *squares,
-                               const int centred)
+LNRNN_INLINE void T(sums_about)(size_t n, const elem *x, real pivot, real *sum, real *squares,
+                                const int centred)
 {
     vreal sum_lanes, square_lanes;
-    lanes_about_T(n, x, pivot, &sum_lanes, &square_lanes, centred);
+    T(lanes_about)(n, x, pivot, &sum_lanes, &square_lanes, centred);
     *sum = centred ? v_sum(sum_lanes) : 0;
     *squares = v_sum(square_lanes);
 }
 
 /* x (n), n >= 1 -> the mean, *mean_hi + *mean_lo, and the biased variance. If not centred: 0, and the mean of
  * squares. */
-LNRNN_INLINE void moments_about_T(size_t n, const elem *x, real *mean_hi, real *mean_lo, real *var,
-                                  const int centred)
+LNRNN_INLINE void T(moments_about)(size_t n, const elem *x, real *mean_hi, real *mean_lo, real *var,
+                                   const int centred)
 {
-    real pivot = centred ? pivot_of_T(n, x) : 0, mean_d, v;
+    real pivot = centred ? T(pivot_of)(n, x) : 0, mean_d, v;
     for (int pass = 0;; pass++) {
         real sum, squares;
-        if (in_one_block_T(n)) {
-            sums_about_T(n, x, pivot, &sum, &squares, centred);
+        if (T(in_one_block)(n)) {
+            T(sums_about)(n, x, pivot, &sum, &squares, centred);
             mean_d = sum / (real)n;
             v = squares / (real)n - mean_d * mean_d;
         } else {
             double all = 0, all_squares = 0;
             for (size_t i = 0; i < n; i += LNRNN_BLOCK(4)) {
                 const size_t k = n - i < LNRNN_BLOCK(4) ? n - i : LNRNN_BLOCK(4);
-                sums_about_T(k, x + i, pivot, &sum, &squares, centred);
+                T(sums_about)(k, x + i, pivot, &sum, &squares, centred);
                 all += (double)sum, all_squares += (double)squares;
             }
             mean_d = (real)(all / (double)n);
@@ -191,17 +239,18 @@ LNRNN_INLINE void moments_about_T(size_t n, const elem *x, real *mean_hi, real *
 /* The moments of one row or four. */
 typedef struct {
     real mean_hi[4], mean_lo[4], var[4];
-} moments_of_4_T;
+} T(moments_of_4);
 
-/* x (4, n), row stride xs, in_one_block_T -> as moments_about_T for each row: the divisions of the four
+/* x (4, n), row stride xs, in_one_block -> as moments_about for each row: the divisions of the four
  * overlap. */
-LNRNN_INLINE void four_moments_T(size_t n, const elem *x, ptrdiff_t xs, moments_of_4_T *m, const int centred)
+LNRNN_INLINE void T(four_moments)(size_t n, const elem *x, ptrdiff_t xs, T(moments_of_4) *m,
+                                  const int centred)
 {
     real pivot[4], sum[4], squares[4];
     int second_pass = 0;
     for (int j = 0; j < 4; j++) {
-        pivot[j] = centred ? pivot_of_T(n, x + j * xs) : 0;
-        sums_about_T(n, x + j * xs, pivot[j], sum + j, squares + j, centred);
+        pivot[j] = centred ? T(pivot_of)(n, x + j * xs) : 0;
+        T(sums_about)(n, x + j * xs, pivot[j], sum + j, squares + j, centred);
     }
     for (int j = 0; j < 4; j++) {
         const real mean_d = sum[j] / (real)n, v = squares[j] / (real)n - mean_d * mean_d;
@@ -212,56 +261,56 @@ LNRNN_INLINE void four_moments_T(size_t n, const elem *x, ptrdiff_t xs, moments_
     }
     if (centred && second_pass)
         for (int j = 0; j < 4; j++)
-            moments_about_T(n, x + j * xs, m->mean_hi + j, m->mean_lo + j, m->var + j, centred);
+            T(moments_about)(n, x + j * xs, m->mean_hi + j, m->mean_lo + j, m->var + j, centred);
 }
 
-/* x (rows, n), row stride xs, rows 4 or 1 -> as moments_about_T. Not inlined: most of the norms' loops begin
+/* x (rows, n), row stride xs, rows 4 or 1 -> as moments_about. Not inlined: most of the norms' loops begin
  * with it. */
-LNRNN_OUTLINE void moments_T(const int rows, size_t n, const elem *x, ptrdiff_t xs, moments_of_4_T *m,
-                             int centred)
+LNRNN_OUTLINE void T(moments)(const int rows, size_t n, const elem *x, ptrdiff_t xs, T(moments_of_4) *m,
+                              int centred)
 {
-    if (rows == 4 && in_one_block_T(n)) {
+    if (rows == 4 && T(in_one_block)(n)) {
         if (centred)
-            four_moments_T(n, x, xs, m, 1);
+            T(four_moments)(n, x, xs, m, 1);
         else
-            four_moments_T(n, x, xs, m, 0);
+            T(four_moments)(n, x, xs, m, 0);
         return;
     }
     for (int j = 0; j < rows; j++)
         if (centred)
-            moments_about_T(n, x + j * xs, m->mean_hi + j, m->mean_lo + j, m->var + j, 1);
+            T(moments_about)(n, x + j * xs, m->mean_hi + j, m->mean_lo + j, m->var + j, 1);
         else
-            moments_about_T(n, x + j * xs, m->mean_hi + j, m->mean_lo + j, m->var + j, 0);
+            T(moments_about)(n, x + j * xs, m->mean_hi + j, m->mean_lo + j, m->var + j, 0);
 }
 
 /* x (LANES) -> (x - mean) * rstd; rest = -mean_lo * rstd. */
-LNRNN_INLINE vreal normalised_T(vreal x, vreal mean_hi, vreal rstd, vreal rest)
+LNRNN_INLINE vreal T(normalised)(vreal x, vreal mean_hi, vreal rstd, vreal rest)
 {
-    return v_fma(v_sub(x, mean_hi), rstd, rest);
+    return v_fma(x - mean_hi, rstd, rest);
 }
 
 /* --- squares out of the range of real ------------------------------------------------------------------- */
 
-/* Did the squares of a row with this 1 / sqrt(var + eps) leave the range of real? Where they overflow it is 0
- * or NaN. Above the bound var + eps is so small that squares below the smallest normal number, which are
- * rounded to multiples of the smallest subnormal one, may have cost it digits. */
-LNRNN_INLINE int out_of_range_T(real rstd)
+/* Did the squares of a row with this rstd = 1 / sqrt(var + eps) leave the range of real? If they overflow, rstd is 0 or
+ * NaN. Above the bound var + eps is so small that some squares may be below the smallest normal number. These have
+ * lost digits: they are rounded to multiples of the smallest subnormal number. */
+LNRNN_INLINE int T(out_of_range)(real rstd)
 {
     return !(rstd > 0 && rstd <= (real)(sizeof(real) == 4 ? 0x1p61 : 0x1p509));
 }
 
 /* The var + eps that belongs to that bound. */
-LNRNN_INLINE double least_spread_T(void) { return sizeof(real) == 4 ? 0x1p-122 : 0x1p-1018; }
+LNRNN_INLINE double T(least_spread)(void) { return sizeof(real) == 4 ? 0x1p-122 : 0x1p-1018; }
 
 /* -> the power of two by which a row is multiplied before it is normalised; 1 if its squares are in range. A
- * row that holds a NaN or an infinity has the same result with any scale. A row whose variance is small
- * compared with its mean is constant up to rounding, and eps is small: it needs no scale, and might overflow
- * with one. Float: 2^100 takes a spread below 2^-61 to where squares are normal numbers, and 2^-72 the
- * largest values to where the squares of a row of any length are finite; double likewise. */
-LNRNN_INLINE real row_scale_T(real rstd, real mean)
+ * row that holds a NaN or an infinity has the same result with any scale. A row with a variance that is
+ * small compared with its mean is constant up to rounding. It needs no scale, and might overflow with one. Float: with
+ * 2^100 the squares of a spread below 2^-61 are normal numbers. With 2^-72 the squares of the largest values are
+ * finite, in a row of any length. Double likewise. */
+LNRNN_INLINE real T(row_scale)(real rstd, real mean)
 {
     const real largest_mean = (real)(sizeof(real) == 4 ? 0x1p-30 : 0x1p-400);
-    if (!out_of_range_T(rstd))
+    if (!T(out_of_range)(rstd))
         return 1;
     if (rstd > 0)
         return -largest_mean < mean && mean < largest_mean ? (real)(sizeof(real) == 4 ? 0x1p100 : 0x1p700)
@@ -274,4 +323,26 @@ LNRNN_INLINE real row_scale_T(real rstd, real mean)
 #include "lnrnn/kernels/batch_norm.h"
 #endif
 
-#include "lnrnn/kernels/names.h"
+/* So that no other header sees these, and for the next type. */
+#undef LNRNN_TYPE
+#undef LNRNN_DOUBLE
+#undef elem
+#undef LNRNN_ELEM
+#undef T
+#undef real
+#undef real_sqrt
+#undef vreal
+#undef LANES
+#undef LNRNN_V
+#undef v_zero
+#undef v_set1
+#undef v_load
+#undef v_load_n
+#undef v_store
+#undef v_store_n
+#undef v_keep_n
+#undef v_fma
+#undef v_sum
+#undef LNRNN_FOR_ROW
+#undef LNRNN_STREAM_ROW
+#undef LNRNN_BLOCK

@@ -1,7 +1,7 @@
 /* Packed weights.
  *
  * W (n, k) is packed into panels of NR_VECS vectors of outputs. A panel holds, for each input j in turn, the
- * weights of its outputs side by side, so that a product reads it with full-width loads from end to end. The
+ * weights of its outputs side by side. So a product reads it from end to end with loads of whole vectors. The
  * last panels may be narrower, and the last vector is padded with zero weights.
  *
  * A word of 32 bits holds one float, two bfloat16 of inputs 2j and 2j + 1, or four int8 of inputs 4j .. 4j +
@@ -94,8 +94,8 @@ LNRNN_INLINE void transpose_4(const float *from, ptrdiff_t rs, float *to, size_t
 }
 
 /* w (n, k) float, row stride rs, the values of a row side by side -> packed: a row becomes a column of a
- * panel. Four rows at a time from end to end: a CPU fetches few rows ahead by itself, and not sixteen (lstm
- * training, parameters set before each step). */
+ * panel. Four rows at a time, from end to end. The hardware prefetches a few rows by itself, but not sixteen
+ * (lstm training, parameters set before each step). */
 static void pack_by_rows(size_t n, size_t k, const float *w, ptrdiff_t rs, float *packed)
 {
     const size_t width = packed_width(n), quads = k / 4 * 4;
@@ -111,8 +111,8 @@ static void pack_by_rows(size_t n, size_t k, const float *w, ptrdiff_t rs, float
     }
 }
 
-/* v (n): one input's weights of all outputs -> that input of packed (n, k), which is j * m floats behind the
- * start of each panel of m outputs. */
+/* v (n): the weights of input j of all outputs -> packed (n, k). They stand j * m floats after the start of each panel
+ * of m outputs. */
 LNRNN_INLINE void pack_column(size_t n, size_t k, size_t j, const float *v, float *packed)
 {
     const size_t width = packed_width(n);

@@ -126,7 +126,7 @@ static void bf16_amx_loop(const product_job *job, size_t rows, const uint32_t *a
 }
 
 /* As matmul_f32, of bfloat16 weights. m->scratch: bf16_scratch(dtype, rows, k) words. */
-static void matmul_bf16_amx(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
+static void matmul_bf16(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
     product_job job = product_job_of(m, m->scratch, c, cs);
     for (size_t r = 0; r < rows; r += BF16_ROWS, job.c += BF16_ROWS * cs) {
@@ -168,8 +168,8 @@ static void int8_amx_loop(const product_job *job, int parts, size_t rows, const 
     tiles_end(&t);
 }
 
-/* As matmul_int8. */
-static void matmul_int8_amx(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
+/* As matmul_f32, of int8 weights. m->scratch: int8_scratch(dtype, rows, k) words. */
+static void matmul_int8(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
     quantized_row quantized[INT8_ROWS];
     product_job job = product_job_of(m, quantized, c, cs);

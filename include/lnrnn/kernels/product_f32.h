@@ -66,7 +66,7 @@ LNRNN_INLINE void f32_tile(const int product, const tile_shape s, const product_
     if (product == PRODUCT_F32_COLUMNS && job->add == LNRNN_ADD_AFTER)
         LNRNN_FOR_EACH (i, s.rows)
             LNRNN_FOR_EACH (v, vecs)
-                acc[i][v] = v32_add(acc[i][v], v32_load(c + i * cs + v * V32_LANES));
+                acc[i][v] += v32_load(c + i * cs + v * V32_LANES);
     LNRNN_FOR_EACH (i, s.rows)
         LNRNN_FOR_EACH (v, vecs)
             v32_store(c + i * cs + v * V32_LANES, acc[i][v]);
@@ -77,8 +77,9 @@ LNRNN_PRODUCT(f32_lines, PRODUCT_F32_LINES, MR, 0)
 LNRNN_PRODUCT(bf16, PRODUCT_BF16, MR, 0)
 LNRNN_PRODUCT(f32_columns, PRODUCT_F32_COLUMNS, MR, 0)
 
-/* a: rows pointers to (k) floats -> c (rows, packed_width(n)), row stride cs: c[i][o] (+)= sum_j a[i][j]
- * w[o][j] for the outputs o of the panels. Outputs past n keep their value (LNRNN_ADD_ON) or become 0. */
+/* a: rows pointers to (k) floats -> c (rows, packed_width(n)), row stride cs. For the outputs o of the panels
+ *     c[i][o] = sum_j a[i][j] w[o][j], or added to c[i][o]
+ * Outputs past n keep their value (LNRNN_ADD_ON) or become 0. */
 static void matmul_f32(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
     product_job job = product_job_of(m, a, c, cs);

@@ -1,5 +1,5 @@
-/* Rows times weights of int8 on vectors: int8_rows.h turns the rows into integers, tiles sum their products,
- * and int8_rows.h turns the sums into floats. */
+/* Rows times weights of int8, on vectors. int8_rows.h converts the rows to integers, and the sums of the tiles to
+ * floats. */
 #ifndef LNRNN_PRODUCT_INT8_H
 #define LNRNN_PRODUCT_INT8_H
 
@@ -36,8 +36,8 @@ LNRNN_INLINE void int8_sums(const int parts, const tile_shape s, const product_j
     }
 }
 
-/* acc has `lines` rows of sums, one for each part of a row. The sums of several rows go through memory, so
- * that one function writes the outputs of all tiles: unrolled in each tile it would be most of the code. */
+/* acc has `lines` rows of sums, one for each part of a row. The sums of several rows go through memory to one function,
+ * which writes the outputs of all tiles. Unrolled in each tile it would be most of the code. */
 LNRNN_INLINE void int8_tile(const int product, const tile_shape s, const product_job *job, size_t r, size_t o)
 {
     const int parts = product == PRODUCT_I8 ? 2 : 1, vecs = tile_vecs(s), lines = s.rows * parts;
@@ -63,7 +63,7 @@ LNRNN_INLINE void int8_tile(const int product, const tile_shape s, const product
         LNRNN_FOR_EACH (v, vecs) {
             const size_t at = o + (size_t)v * V32_LANES;
             int8_output(parts, job->add, acc[0][v], acc[parts - 1][v], int8_added(parts, job, at),
-                        v32_mul(v32_load(job->scale + at), v32_set1(a->scale)), c + v * V32_LANES);
+                        v32_load(job->scale + at) * v32_set1(a->scale), c + v * V32_LANES);
         }
         return;
     }

@@ -7,7 +7,7 @@
 #include "lnrnn/kernels/gate_norm.h"
 
 LNRNN_INLINE void rnn_units(size_t first, size_t k, const int vecs, const int act, const int how,
-                            const int separate, const gate_row *row, float *h)
+                            const int separate, const gate_row *row)
 {
     const int m = vecs ? vecs : 1;
     v32 z[2];
@@ -15,7 +15,7 @@ LNRNN_INLINE void rnn_units(size_t first, size_t k, const int vecs, const int ac
         z[v] = gate_sum(how, separate, row, 0, unit_of(first, v), k, vecs);
     v32_acts(act, m, z);
     LNRNN_FOR_EACH (v, m)
-        put_f32(h + unit_of(first, v), z[v], k, vecs);
+        put_f32(row->h + unit_of(first, v), z[v], k, vecs);
 }
 
 LNRNN_INLINE void rnn_rows(const int act, const int how, const int separate, const lnrnn_step_config *step,
@@ -28,7 +28,7 @@ LNRNN_INLINE void rnn_rows(const int act, const int how, const int separate, con
             moments_of_rows(1, step->hidden, some.n, some.a, some.as, separate ? some.x : NULL, some.xs, &m);
         for (size_t r = 0; r < some.n; r++) {
             const gate_row row = gate_row_of(1, how, separate, step, &some, r, &m);
-            LNRNN_FOR_PAIRS(step->hidden->H, rnn_units, act, how, separate, &row, some.h[r]);
+            LNRNN_FOR_PAIRS(step->hidden->H, rnn_units, act, how, separate, &row);
         }
     }
 }
@@ -61,7 +61,7 @@ static void rnn_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 LNRNN_INLINE void rnn_backward_units(size_t i, size_t k, const int whole, int act, const float *gh,
                                      const float *h, float *ga)
 {
-    put_f32(ga + i, v32_mul(get_f32(gh + i, k, whole), act_slope(act, get_f32(h + i, k, whole))), k, whole);
+    put_f32(ga + i, get_f32(gh + i, k, whole) * act_slope(act, get_f32(h + i, k, whole)), k, whole);
 }
 
 /* gh, h (n): the gradient of a step's output, and the output -> ga (n), that of the activation's argument,

@@ -1,6 +1,5 @@
 /* Rows of a tile in pairs, on units that multiply two rows by two outputs (units.h). They need half as many
- * instructions as dot products, and some that put two words of each output side by side, once for all rows. A
- * unit has them for one type of weights, whose sums are vsum. */
+ * instructions as dot products. A few more, once for all rows, put two words of each output side by side. A unit has them for one type of weights; vsum is the type of its sums. */
 #ifndef LNRNN_ROW_PAIRS_H
 #define LNRNN_ROW_PAIRS_H
 

@@ -1,9 +1,9 @@
 /* The statistics of a layer norm inside a cell: the moments of spans of rows.
  *
  * The 1 / sigma of a span needs two sums over lanes, a root and two quotients, one after the other. This
- * chain takes longer than the sums of a short row. So the moments of several rows are computed together, as
- * many as a vector has lanes: the sums over lanes, then roots and quotients of one vector. Each span gets the
- * bits that it would get alone.
+ * chain takes longer than the sums of a short row. So the moments of as many rows as a vector has lanes
+ * are computed together. Their sums over lanes form one vector, and so do roots and quotients. Each span gets
+ * the bits that it would get alone.
  */
 #ifndef LNRNN_SPAN_MOMENTS_H
 #define LNRNN_SPAN_MOMENTS_H
@@ -11,12 +11,12 @@
 #include "lnrnn/kernels/vector_loop.h"
 #include "lnrnn/simd/simd.h"
 
-/* Rows of a step whose moments are computed together, and their spans, those of W h and of W x: whole
- * vectors. Their values are read again for the gates, so they should still be in cache (lstm, gru and rnn
- * B64, H from 64 to 512). Fewer than LNRNN_FEW_SPANS are not worth a vector (B1 and B2). */
+/* Rows of a step whose moments are computed together, and their spans, of W h and of W x: whole vectors. The gates
+ * read the rows again, so these should still be in cache (lstm, gru and rnn B64, H from 64 to 512). Fewer than
+ * LNRNN_FEW_SPANS are not worth a vector (B1 and B2). */
 enum { LNRNN_ROWS_TOGETHER = 16, LNRNN_SPANS_TOGETHER = 2 * LNRNN_ROWS_TOGETHER, LNRNN_FEW_SPANS = 4 };
 
-/* For each span the arguments of normalised_f32 (normalised_T in norm.h): mean, 1 / sigma, and -mean_lo /
+/* For each span the arguments of normalised_f32 (norm.h): mean, 1 / sigma, and -mean_lo /
  * sigma. */
 typedef struct {
     float mean[LNRNN_SPANS_TOGETHER], rstd[LNRNN_SPANS_TOGETHER], rest[LNRNN_SPANS_TOGETHER];
@@ -48,9 +48,9 @@ LNRNN_OUTLINE void row_moments(size_t n, const float *a, float eps, span_moments
     m->mean[at] = mean_hi, m->rstd[at] = rstd, m->rest[at] = -mean_lo * rstd;
 }
 
-/* a: k <= V32_LANES pointers to spans of n values, in_one_block -> places at .. at + V32_LANES - 1 of m; only
- * the first k have a meaning. The operations are those of row_moments, which is called for spans that need
- * more of them. */
+/* a: k <= V32_LANES pointers to spans of n values, in_one_block -> places at .. at + V32_LANES - 1 of m; only the first
+ * k have a meaning. The operations are those of row_moments. Spans that need a second pass, or double precision, are
+ * left to that function. */
 LNRNN_INLINE void moments_in_lanes(size_t n, size_t k, const float *const *a, float eps, span_moments *m,
                                    size_t at)
 {
@@ -65,14 +65,14 @@ LNRNN_INLINE void moments_in_lanes(size_t n, size_t k, const float *const *a, fl
     v32_store(pivots, pivot);
     for (size_t j = 0; j < k; j++)
         lanes_about_f32(n, a[j], pivots[j], lanes + j, square_lanes + j, 1);
-    const v32 mean_d = v32_div(v32_sums(lanes), of), mean_d2 = v32_mul(mean_d, mean_d);
-    const v32 v = v32_sub(v32_div(v32_sums(square_lanes), of), mean_d2);
-    const v32 mean = v32_add(pivot, mean_d), mean_lo = v32_add(v32_sub(pivot, mean), mean_d);
+    const v32 mean_d = v32_sums(lanes) / of, mean_d2 = mean_d * mean_d;
+    const v32 v = v32_sums(square_lanes) / of - mean_d2;
+    const v32 mean = pivot + mean_d, mean_lo = (pivot - mean) + mean_d;
     const v32 var = v32_select_lt(v, zero, zero, v);
-    const v32 rstd = v32_div(one, v32_sqrt(v32_add(var, v32_set1(eps))));
+    const v32 rstd = one / v32_sqrt(var + v32_set1(eps));
     v32_store(m->mean + at, mean);
     v32_store(m->rstd + at, rstd);
-    v32_store(m->rest + at, v32_mul(v32_mul(mean_lo, v32_set1(-1.0f)), rstd));
+    v32_store(m->rest + at, mean_lo * v32_set1(-1.0f) * rstd);
     /* Is the pivot near the mean, and are the squares in range? 1 in each lane where they are. */
     const v32 in_range = v32_select_lt(zero, rstd, v32_select_lt(v32_set1(0x1p61f), rstd, zero, one), zero);
     const v32 exact = v32_select_lt(v, mean_d2, zero, in_range);

@@ -23,7 +23,7 @@ typedef struct {
 } column_tile;
 
 /* Vector v of vecs in row r. */
-LNRNN_INLINE v32 tile_load(const column_tile *t, const int vecs, size_t r, int v)
+LNRNN_INLINE v32 columns_load(const column_tile *t, const int vecs, size_t r, int v)
 {
     const float *const p = t->x + (ptrdiff_t)r * t->xs + v * V32_LANES;
     return v < vecs - 1 ? v32_load(p) : v32_load_n(p, t->last);
@@ -34,21 +34,21 @@ LNRNN_INLINE v32 tile_load(const column_tile *t, const int vecs, size_t r, int v
 LNRNN_INLINE void tile_moments(const column_tile *t, const int vecs, double na, double *mean, double *m2)
 {
     v32 pivot[4], sum[4], squares[4];
-    for (int v = 0; v < vecs; v++)
-        pivot[v] = tile_load(t, vecs, 0, v), sum[v] = v32_zero(), squares[v] = v32_zero();
+    LNRNN_FOR_EACH (v, vecs)
+        pivot[v] = columns_load(t, vecs, 0, v), sum[v] = v32_zero(), squares[v] = v32_zero();
     for (size_t r = 1; r < t->rows; r++)
-        for (int v = 0; v < vecs; v++)
-            sum[v] = v32_add(sum[v], v32_sub(tile_load(t, vecs, r, v), pivot[v]));
+        LNRNN_FOR_EACH (v, vecs)
+            sum[v] += columns_load(t, vecs, r, v) - pivot[v];
     const v32 rows = v32_set1((float)t->rows);
-    for (int v = 0; v < vecs; v++)
-        pivot[v] = v32_add(pivot[v], v32_div(sum[v], rows)), sum[v] = v32_zero();
+    LNRNN_FOR_EACH (v, vecs)
+        pivot[v] += sum[v] / rows, sum[v] = v32_zero();
     for (size_t r = 0; r < t->rows; r++)
-        for (int v = 0; v < vecs; v++) {
-            const v32 d = v32_sub(tile_load(t, vecs, r, v), pivot[v]);
-            sum[v] = v32_add(sum[v], d), squares[v] = v32_fma(d, d, squares[v]);
+        LNRNN_FOR_EACH (v, vecs) {
+            const v32 d = columns_load(t, vecs, r, v) - pivot[v];
+            sum[v] += d, squares[v] = v32_fma(d, d, squares[v]);
         }
     float pivots[4 * V32_LANES], sums[4 * V32_LANES], sums_of_squares[4 * V32_LANES];
-    for (int v = 0; v < vecs; v++) {
+    LNRNN_FOR_EACH (v, vecs) {
         v32_store(pivots + v * V32_LANES, pivot[v]);
         v32_store(sums + v * V32_LANES, sum[v]);
         v32_store(sums_of_squares + v * V32_LANES, squares[v]);
@@ -75,7 +75,7 @@ static void moments_columns(size_t rows, size_t n, const float *x, ptrdiff_t xs,
 {
     for (size_t i = 0; i < n; i++)
         mean[i] = m2[i] = 0;
-    /* 64 rows at a time: the second pass over a tile finds it in the cache. */
+    /* 64 rows at a time: a tile is still in the cache for its second pass. */
     for (size_t r = 0; r < rows; r += 64) {
         column_tile t = {rows - r < 64 ? rows - r : 64, x + (ptrdiff_t)r * xs, xs, V32_LANES};
         size_t i = 0;
@@ -98,13 +98,13 @@ static void add_columns(size_t rows, size_t n, const float *x, ptrdiff_t xs, flo
         const size_t k = n - i < V32_LANES ? n - i : V32_LANES;
         v32 sum = v32_load_n(sums + i, k);
         for (size_t r = 0; r < rows; r++)
-            sum = v32_add(sum, v32_load_n(x + (ptrdiff_t)r * xs + i, k));
+            sum += v32_load_n(x + (ptrdiff_t)r * xs + i, k);
         v32_store_n(sums + i, sum, k);
     }
 }
 
-/* gy, x (rows, n), row strides gs, xs; mean (n) -> adds sum gy to sum_gy (n), and sum gy (x - mean) to
- * sum_gyd (n), of each column. partial (2, n) holds zeros before and after. */
+/* gy, x (rows, n), row strides gs, xs; mean (n). Adds to sum_gy (n) and sum_gyd (n) each column's sum of gy, and of
+ * gy (x - mean). partial (2, n) holds zeros before and after. */
 static void sums_columns(size_t rows, size_t n, const float *gy, ptrdiff_t gs, const float *x, ptrdiff_t xs,
                          const float *mean, double *sum_gy, double *sum_gyd, float *partial)
 {
@@ -112,8 +112,8 @@ static void sums_columns(size_t rows, size_t n, const float *gy, ptrdiff_t gs, c
     for (size_t r = 0; r < rows; r++, gy += gs, x += xs) {
         for (size_t i = 0; i < n; i += V32_LANES) {
             const size_t k = n - i < V32_LANES ? n - i : V32_LANES;
-            const v32 g = v32_load_n(gy + i, k), d = v32_sub(v32_load_n(x + i, k), v32_load_n(mean + i, k));
-            v32_store_n(partial_gy + i, v32_add(g, v32_load_n(partial_gy + i, k)), k);
+            const v32 g = v32_load_n(gy + i, k), d = v32_load_n(x + i, k) - v32_load_n(mean + i, k);
+            v32_store_n(partial_gy + i, g + v32_load_n(partial_gy + i, k), k);
             v32_store_n(partial_gyd + i, v32_fma(g, d, v32_load_n(partial_gyd + i, k)), k);
         }
         if (r % 32 == 31)

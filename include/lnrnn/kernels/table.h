@@ -180,6 +180,18 @@ typedef struct {
     float *scratch;             /* config->cell_scratch floats */
 } lnrnn_step_rows;
 
+/* Rows first .. first + n - 1. */
+static inline lnrnn_step_rows lnrnn_rows_from(const lnrnn_step_rows *rows, size_t first, size_t n)
+{
+    lnrnn_step_rows some = *rows;
+    some.n = n;
+    some.x += rows->x ? (ptrdiff_t)first * rows->xs : 0;
+    some.a += (ptrdiff_t)first * rows->as;
+    some.h_prev += first, some.c += first, some.h += first;
+    some.saved_gates += rows->saved_gates ? (ptrdiff_t)first * rows->as : 0;
+    return some;
+}
+
 /* Some rows of one step of the backward pass; gh is the gradient of the loss with respect to h, and so on. */
 typedef struct {
     size_t H, rows;
@@ -190,8 +202,8 @@ typedef struct {
     ptrdiff_t ks, us;
     const float *const *state_prev; /* rows pointers to (H): before the step, an LSTM's c, a GRU's h */
     float *gh, *gc, *gu;            /* (rows, H), row stride hs; gc, gu: LSTM */
-    /* (rows, G*H), row stride as: of the norms' outputs, at W x (GRU; NULL: the norm is of the sum of both
-     * products) and at W h */
+    /* (rows, G*H), row stride as: the gradients of the norms' outputs. ga: at W h, or at the sum of both products. gx: at
+     * W x; GRU, NULL if the norm is of the sum. */
     float *gx, *ga;
     ptrdiff_t hs, as;
     /* (rows, G*H), of an LSTM (rows, H), row stride ss: inputs of a norm that the tape does not have. */

@@ -4,7 +4,7 @@
  * Every output is one chain of multiply-adds over the inputs j = 0 .. k-1. The chain starts from the value
  * that c holds, or from 0; LNRNN_ADD_AFTER adds c at its end. Tiles differ only in the number of chains that
  * run together. So the result of a row depends neither on the rows around it nor on the thread that computes
- * a panel: the guarantee of equal bits rests on this.
+ * a panel. The guarantee of equal bits rests on this.
  */
 #ifndef LNRNN_TILE_H
 #define LNRNN_TILE_H
@@ -130,9 +130,8 @@ LNRNN_INLINE void tile_prefetch(const tile_shape s, const product_job *job, cons
         v32_prefetch((const float *)later);
 }
 
-/* A vector of words for dot products, which read it from memory: address_of_words. Where registers are left,
- * a copy is kept in one: GCC would load the words again for each row (bf16 rnn B2-H512: a third more time).
- */
+/* A vector of words for dot products, which read it from address_of_words. If registers are left, one keeps a copy.
+ * Otherwise GCC would load the words again for each row (bf16 rnn B2-H512: a third more time). */
 #ifdef LNRNN_KEEPS_WORDS
 typedef vi32 kept_words;
 LNRNN_INLINE const uint32_t *address_of_words(const kept_words *w) { return (const uint32_t *)w; }

@@ -5,6 +5,9 @@
 #define LNRNN_CAT_(a, b) a##b
 #define LNRNN_CAT(a, b) LNRNN_CAT_(a, b)
 
+/* A value of `whole`, below: the vector is written by a non-temporal store. */
+enum { LNRNN_STREAMED = -1 };
+
 /* Calls part(i, k, whole, ...) for the values i .. i + k - 1 of a row until all n are done. First come `head`
  * values, then whole vectors, for which k is `lanes` and whole the constant 1, then the rest. A macro,
  * because part is a function that must be inlined: its arguments stay in registers. */

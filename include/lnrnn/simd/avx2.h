@@ -13,8 +13,7 @@
 #define S8_OFFSET 0
 #endif
 
-typedef __m256 v32;
-typedef __m256d v64;
+LNRNN_VECTORS(32)
 
 LNRNN_INLINE __m256i v32_mask_n(size_t n)
 {
@@ -22,7 +21,6 @@ LNRNN_INLINE __m256i v32_mask_n(size_t n)
     return _mm256_loadu_si256((const __m256i *)(mask + 8 - n));
 }
 
-LNRNN_INLINE v32 v32_zero(void) { return _mm256_setzero_ps(); }
 LNRNN_INLINE v32 v32_set1(float s) { return _mm256_set1_ps(s); }
 LNRNN_INLINE v32 v32_load(const float *p) { return _mm256_loadu_ps(p); }
 LNRNN_INLINE v32 v32_load_n(const float *p, size_t n) { return _mm256_maskload_ps(p, v32_mask_n(n)); }
@@ -30,12 +28,6 @@ LNRNN_INLINE void v32_store(float *p, v32 v) { _mm256_storeu_ps(p, v); }
 LNRNN_INLINE void v32_stream(float *p, v32 v) { _mm256_stream_ps(p, v); }
 LNRNN_INLINE void v32_store_n(float *p, v32 v, size_t n) { _mm256_maskstore_ps(p, v32_mask_n(n), v); }
 LNRNN_INLINE v32 v32_keep_n(v32 v, size_t n) { return _mm256_and_ps(v, _mm256_castsi256_ps(v32_mask_n(n))); }
-LNRNN_INLINE void v32_prefetch(const float *p) { __builtin_prefetch(p); }
-LNRNN_INLINE void v32_prefetch_l2(const float *p) { __builtin_prefetch(p, 0, 2); }
-LNRNN_INLINE v32 v32_add(v32 a, v32 b) { return _mm256_add_ps(a, b); }
-LNRNN_INLINE v32 v32_sub(v32 a, v32 b) { return _mm256_sub_ps(a, b); }
-LNRNN_INLINE v32 v32_mul(v32 a, v32 b) { return _mm256_mul_ps(a, b); }
-LNRNN_INLINE v32 v32_div(v32 a, v32 b) { return _mm256_div_ps(a, b); }
 LNRNN_INLINE v32 v32_fma(v32 a, v32 b, v32 c) { return _mm256_fmadd_ps(a, b, c); }
 LNRNN_INLINE v32 v32_sqrt(v32 v) { return _mm256_sqrt_ps(v); }
 LNRNN_INLINE v32 v32_min(v32 a, v32 b) { return _mm256_min_ps(a, b); }
@@ -48,8 +40,8 @@ LNRNN_INLINE float v32_sum(v32 v)
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
-/* The upper half of what each of two vectors holds of a sum, added to the lower half: the parts that a, then that b has. low
- * and high: where `shuffle` finds them. */
+/* Each of a and b holds parts of sums. -> half as many parts of each: the lower half of its parts plus the upper
+ * half, those of a before those of b. low, high: the arguments with which `shuffle` selects the halves. */
 #define HALVES(shuffle, a, b, low, high) _mm256_add_ps(shuffle(a, b, low), shuffle(a, b, high))
 
 LNRNN_INLINE v32 v32_sums(const v32 *v)
@@ -67,15 +59,6 @@ LNRNN_INLINE v32 v32_sums(const v32 *v)
 LNRNN_INLINE v32 v32_round(v32 v)
 {
     return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
-
-/* Multiplied by two powers of two, for one alone may be out of range. */
-LNRNN_INLINE v32 v32_scale(v32 v, v32 n)
-{
-    const __m256i e = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(e, 1), bias = _mm256_set1_epi32(127);
-    const __m256i a = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
-    const __m256i b = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(e, half), bias), 23);
-    return _mm256_mul_ps(_mm256_mul_ps(v, _mm256_castsi256_ps(a)), _mm256_castsi256_ps(b));
 }
 
 /* A permutation looks at the low three bits, a blend at the highest one. */
@@ -105,23 +88,7 @@ typedef __m128i v16;
 LNRNN_INLINE v16 v16_load(const uint16_t *p) { return _mm_loadu_si128((const __m128i *)p); }
 LNRNN_INLINE void v16_store(uint16_t *p, v16 v) { _mm_storeu_si128((__m128i *)p, v); }
 LNRNN_INLINE void v16_stream(uint16_t *p, v16 v) { _mm_stream_si128((__m128i *)p, v); }
-
-/* AVX2 has no masked loads and stores of 16 bits: a part of a vector is copied through the stack. */
-LNRNN_OUTLINE v16 v16_load_n(const uint16_t *p, size_t n)
-{
-    uint16_t t[8] = {0};
-    for (size_t i = 0; i < n; i++)
-        t[i] = p[i];
-    return v16_load(t);
-}
-
-LNRNN_OUTLINE void v16_store_n(uint16_t *p, v16 v, size_t n)
-{
-    uint16_t t[8];
-    v16_store(t, v);
-    for (size_t i = 0; i < n; i++)
-        p[i] = t[i];
-}
+LNRNN_THROUGH_STACK(LNRNN_OUTLINE, v16, uint16_t, 8)
 
 LNRNN_INLINE v32 v32_from_bf16(v16 h)
 {
@@ -151,7 +118,6 @@ LNRNN_INLINE __m256i v64_mask_n(size_t n)
     return _mm256_loadu_si256((const __m256i *)(mask + 4 - n));
 }
 
-LNRNN_INLINE v64 v64_zero(void) { return _mm256_setzero_pd(); }
 LNRNN_INLINE v64 v64_set1(double s) { return _mm256_set1_pd(s); }
 LNRNN_INLINE v64 v64_load(const double *p) { return _mm256_loadu_pd(p); }
 LNRNN_INLINE v64 v64_load_n(const double *p, size_t n) { return _mm256_maskload_pd(p, v64_mask_n(n)); }
@@ -159,14 +125,7 @@ LNRNN_INLINE void v64_store(double *p, v64 v) { _mm256_storeu_pd(p, v); }
 LNRNN_INLINE void v64_stream(double *p, v64 v) { _mm256_stream_pd(p, v); }
 LNRNN_INLINE void v64_store_n(double *p, v64 v, size_t n) { _mm256_maskstore_pd(p, v64_mask_n(n), v); }
 LNRNN_INLINE v64 v64_keep_n(v64 v, size_t n) { return _mm256_and_pd(v, _mm256_castsi256_pd(v64_mask_n(n))); }
-LNRNN_INLINE v64 v64_add(v64 a, v64 b) { return _mm256_add_pd(a, b); }
-LNRNN_INLINE v64 v64_sub(v64 a, v64 b) { return _mm256_sub_pd(a, b); }
-LNRNN_INLINE v64 v64_mul(v64 a, v64 b) { return _mm256_mul_pd(a, b); }
-LNRNN_INLINE v64 v64_div(v64 a, v64 b) { return _mm256_div_pd(a, b); }
 LNRNN_INLINE v64 v64_fma(v64 a, v64 b, v64 c) { return _mm256_fmadd_pd(a, b, c); }
-LNRNN_INLINE v64 v64_sqrt(v64 v) { return _mm256_sqrt_pd(v); }
-LNRNN_INLINE v64 v64_min(v64 a, v64 b) { return _mm256_min_pd(a, b); }
-LNRNN_INLINE v64 v64_max(v64 a, v64 b) { return _mm256_max_pd(a, b); }
 
 LNRNN_INLINE double v64_sum(v64 v)
 {
@@ -175,13 +134,6 @@ LNRNN_INLINE double v64_sum(v64 v)
 }
 
 LNRNN_INLINE void stream_end(void) { _mm_sfence(); }
-
-LNRNN_INLINE v32 v32_bf16_pair(const uint32_t *p, v32 *odd)
-{
-    const __m256i w = _mm256_loadu_si256((const __m256i *)p);
-    *odd = _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32((int)0xffff0000u)));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
-}
 
 LNRNN_INLINE v32 v32_larger(v32 a, v32 b)
 {
@@ -197,18 +149,13 @@ LNRNN_INLINE float v32_largest(v32 v)
     return bits_float((uint32_t)_mm_cvtsi128_si32(h));
 }
 
-/* v to the nearest integers, ties to even, plus a number. */
-LNRNN_INLINE __m256i v32_to_integers(v32 v, int plus)
-{
-    return _mm256_add_epi32(_mm256_cvtps_epi32(v32_round(v)), _mm256_set1_epi32(plus));
-}
+LNRNN_INLINE vi32 v32_to_vi32(v32 v) { return (vi32)_mm256_cvtps_epi32(v); }
 
 LNRNN_INLINE void v32_store_s14(uint8_t *high, uint8_t *low, v32 v)
 {
-    const __m256i n = v32_to_integers(v, 8192);
+    const vi32 n = v32_to_vi32(v) + 8192;
     /* in each half of 128 bits: four integers' upper parts, then their lower ones */
-    const __m256i s =
-        _mm256_packs_epi32(_mm256_srli_epi32(n, 7), _mm256_and_si256(n, _mm256_set1_epi32(127)));
+    const __m256i s = _mm256_packs_epi32((__m256i)(n >> 7), (__m256i)(n & 127));
     const __m256i bytes = _mm256_packus_epi16(s, s);
     const __m128i both =
         _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
@@ -218,17 +165,15 @@ LNRNN_INLINE void v32_store_s14(uint8_t *high, uint8_t *low, v32 v)
 
 LNRNN_INLINE void v32_store_s8(uint8_t *p, v32 v)
 {
-    const __m256i n = v32_to_integers(v, S8_OFFSET);
+    const __m256i n = (__m256i)(v32_to_vi32(v) + S8_OFFSET);
     const __m128i s = _mm_packs_epi32(_mm256_castsi256_si128(n), _mm256_extracti128_si256(n, 1));
     _mm_storel_epi64((__m128i *)p, S8_OFFSET ? _mm_packus_epi16(s, s) : _mm_packs_epi16(s, s));
 }
 
-typedef __m256i vi32;
+LNRNN_INLINE vi32 vi32_load(const int32_t *p) { return (vi32)_mm256_loadu_si256((const __m256i *)p); }
+LNRNN_INLINE void vi32_store(int32_t *p, vi32 v) { _mm256_storeu_si256((__m256i *)p, (__m256i)v); }
 
-LNRNN_INLINE vi32 vi32_zero(void) { return _mm256_setzero_si256(); }
-LNRNN_INLINE vi32 vi32_load(const int32_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
-LNRNN_INLINE void vi32_store(int32_t *p, vi32 v) { _mm256_storeu_si256((__m256i *)p, v); }
-
+#define LNRNN_OWN_DOT4
 LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
 {
     const __m256i s = _mm256_set1_epi32((int)a), w = _mm256_loadu_si256((const __m256i *)p);
@@ -238,11 +183,11 @@ LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
     return v;
 #else
     /* 2 * 127 * 127 fits in 16 bits: maddubs does not saturate */
-    return _mm256_add_epi32(v, _mm256_madd_epi16(_mm256_maddubs_epi16(s, w), _mm256_set1_epi16(1)));
+    return v + (vi32)_mm256_madd_epi16(_mm256_maddubs_epi16(s, w), _mm256_set1_epi16(1));
 #endif
 }
 
-LNRNN_INLINE v32 vi32_to_v32(vi32 v) { return _mm256_cvtepi32_ps(v); }
+LNRNN_INLINE v32 vi32_to_v32(vi32 v) { return _mm256_cvtepi32_ps((__m256i)v); }
 
 LNRNN_INLINE vi32 vi32_dot4_s8(vi32 v, uint32_t a, const uint32_t *p)
 {
@@ -253,13 +198,6 @@ LNRNN_INLINE vi32 vi32_dot4_s8(vi32 v, uint32_t a, const uint32_t *p)
     const __m256i w = _mm256_loadu_si256((const __m256i *)p);
     const __m256i pairs =
         _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(_mm256_set1_epi32((int)a), w));
-    return _mm256_add_epi32(v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    return v + (vi32)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 #endif
 }
-
-LNRNN_INLINE vi32 vi32_shifted(const int32_t *p, int bits)
-{
-    return _mm256_sll_epi32(_mm256_loadu_si256((const __m256i *)p), _mm_cvtsi32_si128(bits));
-}
-
-LNRNN_INLINE v32 vi32_less(vi32 v, vi32 s) { return _mm256_cvtepi32_ps(_mm256_sub_epi32(v, s)); }

@@ -15,13 +15,11 @@
 #define S8_OFFSET 0
 #endif
 
-typedef __m512 v32;
-typedef __m512d v64;
+LNRNN_VECTORS(64)
 
 /* bzhi and not a shift: n may be 16. */
 LNRNN_INLINE __mmask16 v32_mask_n(size_t n) { return (__mmask16)_bzhi_u32(0xffffu, (unsigned)n); }
 
-LNRNN_INLINE v32 v32_zero(void) { return _mm512_setzero_ps(); }
 LNRNN_INLINE v32 v32_set1(float s) { return _mm512_set1_ps(s); }
 LNRNN_INLINE v32 v32_load(const float *p) { return _mm512_loadu_ps(p); }
 LNRNN_INLINE v32 v32_load_n(const float *p, size_t n) { return _mm512_maskz_loadu_ps(v32_mask_n(n), p); }
@@ -29,12 +27,6 @@ LNRNN_INLINE void v32_store(float *p, v32 v) { _mm512_storeu_ps(p, v); }
 LNRNN_INLINE void v32_stream(float *p, v32 v) { _mm512_stream_ps(p, v); }
 LNRNN_INLINE void v32_store_n(float *p, v32 v, size_t n) { _mm512_mask_storeu_ps(p, v32_mask_n(n), v); }
 LNRNN_INLINE v32 v32_keep_n(v32 v, size_t n) { return _mm512_maskz_mov_ps(v32_mask_n(n), v); }
-LNRNN_INLINE void v32_prefetch(const float *p) { __builtin_prefetch(p); }
-LNRNN_INLINE void v32_prefetch_l2(const float *p) { __builtin_prefetch(p, 0, 2); }
-LNRNN_INLINE v32 v32_add(v32 a, v32 b) { return _mm512_add_ps(a, b); }
-LNRNN_INLINE v32 v32_sub(v32 a, v32 b) { return _mm512_sub_ps(a, b); }
-LNRNN_INLINE v32 v32_mul(v32 a, v32 b) { return _mm512_mul_ps(a, b); }
-LNRNN_INLINE v32 v32_div(v32 a, v32 b) { return _mm512_div_ps(a, b); }
 LNRNN_INLINE v32 v32_fma(v32 a, v32 b, v32 c) { return _mm512_fmadd_ps(a, b, c); }
 LNRNN_INLINE v32 v32_sqrt(v32 v) { return _mm512_sqrt_ps(v); }
 LNRNN_INLINE v32 v32_min(v32 a, v32 b) { return _mm512_min_ps(a, b); }
@@ -48,8 +40,8 @@ LNRNN_INLINE float v32_sum(v32 v)
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
-/* The upper half of what each of two vectors holds of a sum, added to the lower half: the parts that a, then that b has. low
- * and high: where `shuffle` finds them. */
+/* Each of a and b holds parts of sums. -> half as many parts of each: the lower half of its parts plus the upper
+ * half, those of a before those of b. low, high: the arguments with which `shuffle` selects the halves. */
 #define HALVES(shuffle, a, b, low, high) _mm512_add_ps(shuffle(a, b, low), shuffle(a, b, high))
 
 LNRNN_INLINE v32 v32_sums(const v32 *v)
@@ -71,6 +63,7 @@ LNRNN_INLINE v32 v32_round(v32 v)
 {
     return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
+#define LNRNN_OWN_SCALE
 LNRNN_INLINE v32 v32_scale(v32 v, v32 n) { return _mm512_scalef_ps(v, n); }
 LNRNN_INLINE v32 v32_lookup16(const float *p, v32 v)
 {
@@ -125,7 +118,6 @@ LNRNN_INLINE v16 v32_to_f16(v32 v)
 
 LNRNN_INLINE __mmask8 v64_mask_n(size_t n) { return (__mmask8)_bzhi_u32(0xffu, (unsigned)n); }
 
-LNRNN_INLINE v64 v64_zero(void) { return _mm512_setzero_pd(); }
 LNRNN_INLINE v64 v64_set1(double s) { return _mm512_set1_pd(s); }
 LNRNN_INLINE v64 v64_load(const double *p) { return _mm512_loadu_pd(p); }
 LNRNN_INLINE v64 v64_load_n(const double *p, size_t n) { return _mm512_maskz_loadu_pd(v64_mask_n(n), p); }
@@ -133,14 +125,7 @@ LNRNN_INLINE void v64_store(double *p, v64 v) { _mm512_storeu_pd(p, v); }
 LNRNN_INLINE void v64_stream(double *p, v64 v) { _mm512_stream_pd(p, v); }
 LNRNN_INLINE void v64_store_n(double *p, v64 v, size_t n) { _mm512_mask_storeu_pd(p, v64_mask_n(n), v); }
 LNRNN_INLINE v64 v64_keep_n(v64 v, size_t n) { return _mm512_maskz_mov_pd(v64_mask_n(n), v); }
-LNRNN_INLINE v64 v64_add(v64 a, v64 b) { return _mm512_add_pd(a, b); }
-LNRNN_INLINE v64 v64_sub(v64 a, v64 b) { return _mm512_sub_pd(a, b); }
-LNRNN_INLINE v64 v64_mul(v64 a, v64 b) { return _mm512_mul_pd(a, b); }
-LNRNN_INLINE v64 v64_div(v64 a, v64 b) { return _mm512_div_pd(a, b); }
 LNRNN_INLINE v64 v64_fma(v64 a, v64 b, v64 c) { return _mm512_fmadd_pd(a, b, c); }
-LNRNN_INLINE v64 v64_sqrt(v64 v) { return _mm512_sqrt_pd(v); }
-LNRNN_INLINE v64 v64_min(v64 a, v64 b) { return _mm512_min_pd(a, b); }
-LNRNN_INLINE v64 v64_max(v64 a, v64 b) { return _mm512_max_pd(a, b); }
 
 LNRNN_INLINE double v64_sum(v64 v)
 {
@@ -150,13 +135,6 @@ LNRNN_INLINE double v64_sum(v64 v)
 }
 
 LNRNN_INLINE void stream_end(void) { _mm_sfence(); }
-
-LNRNN_INLINE v32 v32_bf16_pair(const uint32_t *p, v32 *odd)
-{
-    const __m512i w = _mm512_loadu_si512(p);
-    *odd = _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32((int)0xffff0000u)));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
-}
 
 LNRNN_INLINE v32 v32_larger(v32 a, v32 b)
 {
@@ -168,31 +146,27 @@ LNRNN_INLINE float v32_largest(v32 v)
     return bits_float((uint32_t)_mm512_reduce_max_epi32(_mm512_castps_si512(v)));
 }
 
-/* v to the nearest integers, ties to even, plus a number. */
-LNRNN_INLINE __m512i v32_to_integers(v32 v, int plus)
+LNRNN_INLINE vi32 v32_to_vi32(v32 v)
 {
-    return _mm512_add_epi32(_mm512_cvt_roundps_epi32(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
-                            _mm512_set1_epi32(plus));
+    return (vi32)_mm512_cvt_roundps_epi32(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
 LNRNN_INLINE void v32_store_s14(uint8_t *high, uint8_t *low, v32 v)
 {
-    const __m512i n = v32_to_integers(v, 8192);
-    _mm_storeu_si128((__m128i *)high, _mm512_cvtepi32_epi8(_mm512_srli_epi32(n, 7)));
-    _mm_storeu_si128((__m128i *)low, _mm512_cvtepi32_epi8(_mm512_and_si512(n, _mm512_set1_epi32(127))));
+    const vi32 n = v32_to_vi32(v) + 8192;
+    _mm_storeu_si128((__m128i *)high, _mm512_cvtepi32_epi8((__m512i)(n >> 7)));
+    _mm_storeu_si128((__m128i *)low, _mm512_cvtepi32_epi8((__m512i)(n & 127)));
 }
 
 LNRNN_INLINE void v32_store_s8(uint8_t *p, v32 v)
 {
-    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(v32_to_integers(v, S8_OFFSET)));
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8((__m512i)(v32_to_vi32(v) + S8_OFFSET)));
 }
 
-typedef __m512i vi32;
+LNRNN_INLINE vi32 vi32_load(const int32_t *p) { return (vi32)_mm512_loadu_si512(p); }
+LNRNN_INLINE void vi32_store(int32_t *p, vi32 v) { _mm512_storeu_si512(p, (__m512i)v); }
 
-LNRNN_INLINE vi32 vi32_zero(void) { return _mm512_setzero_si512(); }
-LNRNN_INLINE vi32 vi32_load(const int32_t *p) { return _mm512_loadu_si512(p); }
-LNRNN_INLINE void vi32_store(int32_t *p, vi32 v) { _mm512_storeu_si512(p, v); }
-
+#define LNRNN_OWN_DOT4
 LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
 {
     const __m512i s = _mm512_set1_epi32((int)a), w = _mm512_loadu_si512(p);
@@ -203,11 +177,11 @@ LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
     return v;
 #else
     /* 2 * 127 * 127 fits in 16 bits: maddubs does not saturate */
-    return _mm512_add_epi32(v, _mm512_madd_epi16(_mm512_maddubs_epi16(s, w), _mm512_set1_epi16(1)));
+    return v + (vi32)_mm512_madd_epi16(_mm512_maddubs_epi16(s, w), _mm512_set1_epi16(1));
 #endif
 }
 
-LNRNN_INLINE v32 vi32_to_v32(vi32 v) { return _mm512_cvtepi32_ps(v); }
+LNRNN_INLINE v32 vi32_to_v32(vi32 v) { return _mm512_cvtepi32_ps((__m512i)v); }
 
 LNRNN_INLINE vi32 vi32_dot4_s8(vi32 v, uint32_t a, const uint32_t *p)
 {
@@ -218,13 +192,6 @@ LNRNN_INLINE vi32 vi32_dot4_s8(vi32 v, uint32_t a, const uint32_t *p)
     const __m512i s = _mm512_set1_epi32((int)a), w = _mm512_loadu_si512(p);
     const __m512i signs = _mm512_mask_sub_epi8(s, _mm512_movepi8_mask(w), _mm512_setzero_si512(), s);
     const __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(w), signs);
-    return _mm512_add_epi32(v, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+    return v + (vi32)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
 #endif
 }
-
-LNRNN_INLINE vi32 vi32_shifted(const int32_t *p, int bits)
-{
-    return _mm512_sll_epi32(_mm512_loadu_si512(p), _mm_cvtsi32_si128(bits));
-}
-
-LNRNN_INLINE v32 vi32_less(vi32 v, vi32 s) { return _mm512_cvtepi32_ps(_mm512_sub_epi32(v, s)); }

@@ -3,8 +3,8 @@
 
 #define V32_LANES 4
 #define V64_LANES 2
-/* Beside blocks (units.h) clang has too few registers for the sums of eight rows: a loop has 72 to 100
- * instructions where gcc's has 52. */
+/* With blocks (units.h) clang runs out of registers for the sums of eight rows: its loops have 72 to 100 instructions,
+ * gcc's 52. */
 #if defined(LNRNN_BLOCKS) && defined(__clang__)
 #define MR 6
 #else
@@ -16,22 +16,7 @@
 
 typedef float32x4_t v32;
 typedef float64x2_t v64;
-
-LNRNN_INLINE v32 v32_load_n(const float *p, size_t n)
-{
-    float t[4] = {0};
-    for (size_t i = 0; i < n; i++)
-        t[i] = p[i];
-    return vld1q_f32(t);
-}
-
-LNRNN_INLINE void v32_store_n(float *p, v32 v, size_t n)
-{
-    float t[4];
-    vst1q_f32(t, v);
-    for (size_t i = 0; i < n; i++)
-        p[i] = t[i];
-}
+typedef int32x4_t vi32;
 
 LNRNN_INLINE v32 v32_keep_n(v32 v, size_t n)
 {
@@ -39,33 +24,19 @@ LNRNN_INLINE v32 v32_keep_n(v32 v, size_t n)
     return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(v), vld1q_u32(mask + 4 - n)));
 }
 
-LNRNN_INLINE v32 v32_zero(void) { return vdupq_n_f32(0.0f); }
 LNRNN_INLINE v32 v32_set1(float s) { return vdupq_n_f32(s); }
 LNRNN_INLINE v32 v32_load(const float *p) { return vld1q_f32(p); }
 LNRNN_INLINE void v32_store(float *p, v32 v) { vst1q_f32(p, v); }
+LNRNN_THROUGH_STACK(LNRNN_INLINE, v32, float, 4)
 LNRNN_INLINE void v32_stream(float *p, v32 v) { vst1q_f32(p, v); }
-LNRNN_INLINE void v32_prefetch(const float *p) { __builtin_prefetch(p); }
-LNRNN_INLINE void v32_prefetch_l2(const float *p) { __builtin_prefetch(p, 0, 2); }
-LNRNN_INLINE v32 v32_add(v32 a, v32 b) { return vaddq_f32(a, b); }
-LNRNN_INLINE v32 v32_sub(v32 a, v32 b) { return vsubq_f32(a, b); }
-LNRNN_INLINE v32 v32_mul(v32 a, v32 b) { return vmulq_f32(a, b); }
-LNRNN_INLINE v32 v32_div(v32 a, v32 b) { return vdivq_f32(a, b); }
 LNRNN_INLINE v32 v32_fma(v32 a, v32 b, v32 c) { return vfmaq_f32(c, a, b); }
 LNRNN_INLINE v32 v32_sqrt(v32 v) { return vsqrtq_f32(v); }
-/* Not vminq and vmaxq: these return NaN if either is NaN, where simd.h says b. */
+/* Not vminq and vmaxq: if one of a and b is NaN, these return NaN; simd.h wants b. */
 LNRNN_INLINE v32 v32_min(v32 a, v32 b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 LNRNN_INLINE v32 v32_max(v32 a, v32 b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
 LNRNN_INLINE float v32_sum(v32 v) { return vaddvq_f32(v); }
 LNRNN_INLINE v32 v32_sums(const v32 *v) { return vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3])); }
 LNRNN_INLINE v32 v32_round(v32 v) { return vrndnq_f32(v); }
-
-LNRNN_INLINE v32 v32_scale(v32 v, v32 n)
-{
-    const int32x4_t e = vcvtq_s32_f32(n), half = vshrq_n_s32(e, 1), bias = vdupq_n_s32(127);
-    const int32x4_t a = vshlq_n_s32(vaddq_s32(half, bias), 23);
-    const int32x4_t b = vshlq_n_s32(vaddq_s32(vsubq_s32(e, half), bias), 23);
-    return vmulq_f32(vmulq_f32(v, vreinterpretq_f32_s32(a)), vreinterpretq_f32_s32(b));
-}
 
 /* A lookup of bytes: those of entry k are 4 k .. 4 k + 3. */
 LNRNN_INLINE v32 v32_lookup16(const float *p, v32 v)
@@ -87,22 +58,7 @@ typedef uint16x4_t v16;
 LNRNN_INLINE v16 v16_load(const uint16_t *p) { return vld1_u16(p); }
 LNRNN_INLINE void v16_store(uint16_t *p, v16 v) { vst1_u16(p, v); }
 LNRNN_INLINE void v16_stream(uint16_t *p, v16 v) { vst1_u16(p, v); }
-
-LNRNN_INLINE v16 v16_load_n(const uint16_t *p, size_t n)
-{
-    uint16_t t[4] = {0};
-    for (size_t i = 0; i < n; i++)
-        t[i] = p[i];
-    return vld1_u16(t);
-}
-
-LNRNN_INLINE void v16_store_n(uint16_t *p, v16 v, size_t n)
-{
-    uint16_t t[4];
-    vst1_u16(t, v);
-    for (size_t i = 0; i < n; i++)
-        p[i] = t[i];
-}
+LNRNN_THROUGH_STACK(LNRNN_INLINE, v16, uint16_t, 4)
 
 LNRNN_INLINE v32 v32_from_bf16(v16 h) { return vreinterpretq_f32_u32(vshll_n_u16(h, 16)); }
 
@@ -117,47 +73,16 @@ LNRNN_INLINE v16 v32_to_bf16(v32 v)
 LNRNN_INLINE v32 v32_from_f16(v16 h) { return vcvt_f32_f16(vreinterpret_f16_u16(h)); }
 LNRNN_INLINE v16 v32_to_f16(v32 v) { return vreinterpret_u16_f16(vcvt_f16_f32(v)); }
 
-LNRNN_INLINE v64 v64_zero(void) { return vdupq_n_f64(0.0); }
 LNRNN_INLINE v64 v64_set1(double s) { return vdupq_n_f64(s); }
 LNRNN_INLINE v64 v64_load(const double *p) { return vld1q_f64(p); }
-LNRNN_INLINE v64 v64_load_n(const double *p, size_t n)
-{
-    return n >= 2 ? vld1q_f64(p) : n ? vsetq_lane_f64(*p, vdupq_n_f64(0.0), 0) : vdupq_n_f64(0.0);
-}
 
 LNRNN_INLINE void v64_store(double *p, v64 v) { vst1q_f64(p, v); }
 LNRNN_INLINE void v64_stream(double *p, v64 v) { vst1q_f64(p, v); }
-LNRNN_INLINE void v64_store_n(double *p, v64 v, size_t n)
-{
-    if (n >= 2)
-        vst1q_f64(p, v);
-    else if (n)
-        *p = vgetq_lane_f64(v, 0);
-}
 
-LNRNN_INLINE v64 v64_keep_n(v64 v, size_t n)
-{
-    return n >= 2 ? v : n ? vsetq_lane_f64(0.0, v, 1) : vdupq_n_f64(0.0);
-}
-
-LNRNN_INLINE v64 v64_add(v64 a, v64 b) { return vaddq_f64(a, b); }
-LNRNN_INLINE v64 v64_sub(v64 a, v64 b) { return vsubq_f64(a, b); }
-LNRNN_INLINE v64 v64_mul(v64 a, v64 b) { return vmulq_f64(a, b); }
-LNRNN_INLINE v64 v64_div(v64 a, v64 b) { return vdivq_f64(a, b); }
 LNRNN_INLINE v64 v64_fma(v64 a, v64 b, v64 c) { return vfmaq_f64(c, a, b); }
-LNRNN_INLINE v64 v64_sqrt(v64 v) { return vsqrtq_f64(v); }
-LNRNN_INLINE v64 v64_min(v64 a, v64 b) { return vbslq_f64(vcltq_f64(a, b), a, b); }
-LNRNN_INLINE v64 v64_max(v64 a, v64 b) { return vbslq_f64(vcgtq_f64(a, b), a, b); }
 LNRNN_INLINE double v64_sum(v64 v) { return vaddvq_f64(v); }
 
 LNRNN_INLINE void stream_end(void) {}
-
-LNRNN_INLINE v32 v32_bf16_pair(const uint32_t *p, v32 *odd)
-{
-    const uint32x4_t w = vld1q_u32(p);
-    *odd = vreinterpretq_f32_u32(vandq_u32(w, vdupq_n_u32(0xffff0000u)));
-    return vreinterpretq_f32_u32(vshlq_n_u32(w, 16));
-}
 
 LNRNN_INLINE v32 v32_larger(v32 a, v32 b)
 {
@@ -166,10 +91,12 @@ LNRNN_INLINE v32 v32_larger(v32 a, v32 b)
 
 LNRNN_INLINE float v32_largest(v32 v) { return bits_float((uint32_t)vmaxvq_s32(vreinterpretq_s32_f32(v))); }
 
+LNRNN_INLINE vi32 v32_to_vi32(v32 v) { return vcvtnq_s32_f32(v); }
+
 LNRNN_INLINE void v32_store_s14(uint8_t *high, uint8_t *low, v32 v)
 {
-    const int32x4_t n = vaddq_s32(vcvtnq_s32_f32(v), vdupq_n_s32(8192));
-    const int16x8_t s = vcombine_s16(vmovn_s32(vshrq_n_s32(n, 7)), vmovn_s32(vandq_s32(n, vdupq_n_s32(127))));
+    const vi32 n = v32_to_vi32(v) + 8192;
+    const int16x8_t s = vcombine_s16(vmovn_s32(n >> 7), vmovn_s32(n & 127));
     const uint32x2_t bytes = vreinterpret_u32_s8(vmovn_s16(s));
     const uint32_t of_high = vget_lane_u32(bytes, 0), of_low = vget_lane_u32(bytes, 1);
     memcpy(high, &of_high, sizeof of_high);
@@ -178,14 +105,11 @@ LNRNN_INLINE void v32_store_s14(uint8_t *high, uint8_t *low, v32 v)
 
 LNRNN_INLINE void v32_store_s8(uint8_t *p, v32 v)
 {
-    const int16x4_t s = vmovn_s32(vcvtnq_s32_f32(v));
+    const int16x4_t s = vmovn_s32(v32_to_vi32(v));
     const uint32_t bytes = vget_lane_u32(vreinterpret_u32_s8(vmovn_s16(vcombine_s16(s, s))), 0);
     memcpy(p, &bytes, sizeof bytes);
 }
 
-typedef int32x4_t vi32;
-
-LNRNN_INLINE vi32 vi32_zero(void) { return vdupq_n_s32(0); }
 LNRNN_INLINE vi32 vi32_load(const int32_t *p) { return vld1q_s32(p); }
 LNRNN_INLINE void vi32_store(int32_t *p, vi32 v) { vst1q_s32(p, v); }
 
@@ -203,13 +127,3 @@ LNRNN_INLINE vi32 vi32_dot4_s8(vi32 v, uint32_t a, const uint32_t *p)
 }
 
 LNRNN_INLINE v32 vi32_to_v32(vi32 v) { return vcvtq_f32_s32(v); }
-
-/* What is in 0 .. 127 is the same as a signed byte. */
-LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p) { return vi32_dot4_s8(v, a, p); }
-
-LNRNN_INLINE vi32 vi32_shifted(const int32_t *p, int bits)
-{
-    return vshlq_s32(vld1q_s32(p), vdupq_n_s32(bits));
-}
-
-LNRNN_INLINE v32 vi32_less(vi32 v, vi32 s) { return vcvtq_f32_s32(vsubq_s32(v, s)); }

@@ -10,8 +10,8 @@
 
 typedef float v32;
 typedef double v64;
+typedef int32_t vi32;
 
-LNRNN_INLINE v32 v32_zero(void) { return 0.0f; }
 LNRNN_INLINE v32 v32_set1(float s) { return s; }
 LNRNN_INLINE v32 v32_load(const float *p) { return *p; }
 LNRNN_INLINE v32 v32_load_n(const float *p, size_t n) { return n ? *p : 0.0f; }
@@ -25,12 +25,6 @@ LNRNN_INLINE void v32_store_n(float *p, v32 v, size_t n)
 }
 LNRNN_INLINE v32 v32_keep_n(v32 v, size_t n) { return n ? v : 0.0f; }
 /* GCOVR_EXCL_STOP */
-LNRNN_INLINE void v32_prefetch(const float *p) { __builtin_prefetch(p); }
-LNRNN_INLINE void v32_prefetch_l2(const float *p) { __builtin_prefetch(p, 0, 2); }
-LNRNN_INLINE v32 v32_add(v32 a, v32 b) { return a + b; }
-LNRNN_INLINE v32 v32_sub(v32 a, v32 b) { return a - b; }
-LNRNN_INLINE v32 v32_mul(v32 a, v32 b) { return a * b; }
-LNRNN_INLINE v32 v32_div(v32 a, v32 b) { return a / b; }
 LNRNN_INLINE v32 v32_fma(v32 a, v32 b, v32 c) { return a * b + c; }
 LNRNN_INLINE v32 v32_sqrt(v32 v) { return sqrtf(v); }
 LNRNN_INLINE v32 v32_min(v32 a, v32 b) { return a < b ? a : b; }
@@ -43,16 +37,6 @@ LNRNN_INLINE v32 v32_round(v32 v)
 {
     const float big = 12582912.0f; /* 1.5 * 2^23: the sum has no digits below 1 */
     return (v + big) - big;
-}
-
-LNRNN_INLINE v32 v32_scale(v32 v, v32 n)
-{
-    /* Converting a NaN is undefined in C. */
-    const int32_t e = n == n ? (int32_t)n : 0, half = e >> 1;
-    const int32_t bits[2] = {(half + 127) << 23, (e - half + 127) << 23};
-    float r[2];
-    memcpy(r, bits, sizeof r);
-    return v * r[0] * r[1];
 }
 
 LNRNN_INLINE v32 v32_lookup16(const float *p, v32 v)
@@ -84,7 +68,6 @@ LNRNN_OUTLINE v16 v32_to_bf16(v32 v) { return float_to_bf16(v); }
 LNRNN_OUTLINE v32 v32_from_f16(v16 h) { return f16_to_float(h); }
 LNRNN_OUTLINE v16 v32_to_f16(v32 v) { return float_to_f16(v); }
 
-LNRNN_INLINE v64 v64_zero(void) { return 0.0; }
 LNRNN_INLINE v64 v64_set1(double s) { return s; }
 LNRNN_INLINE v64 v64_load(const double *p) { return *p; }
 LNRNN_INLINE v64 v64_load_n(const double *p, size_t n) { return n ? *p : 0.0; }
@@ -98,44 +81,25 @@ LNRNN_INLINE void v64_store_n(double *p, v64 v, size_t n)
 }
 LNRNN_INLINE v64 v64_keep_n(v64 v, size_t n) { return n ? v : 0.0; }
 /* GCOVR_EXCL_STOP */
-LNRNN_INLINE v64 v64_add(v64 a, v64 b) { return a + b; }
-LNRNN_INLINE v64 v64_sub(v64 a, v64 b) { return a - b; }
-LNRNN_INLINE v64 v64_mul(v64 a, v64 b) { return a * b; }
-LNRNN_INLINE v64 v64_div(v64 a, v64 b) { return a / b; }
 LNRNN_INLINE v64 v64_fma(v64 a, v64 b, v64 c) { return a * b + c; }
-LNRNN_INLINE v64 v64_sqrt(v64 v) { return sqrt(v); }
-LNRNN_INLINE v64 v64_min(v64 a, v64 b) { return a < b ? a : b; }
-LNRNN_INLINE v64 v64_max(v64 a, v64 b) { return a > b ? a : b; }
 LNRNN_INLINE double v64_sum(v64 v) { return v; }
 
 LNRNN_INLINE void stream_end(void) {}
-
-LNRNN_INLINE v32 v32_bf16_pair(const uint32_t *p, v32 *odd)
-{
-    const uint32_t low = *p << 16, high = *p & 0xffff0000u;
-    v32 even;
-    memcpy(&even, &low, sizeof even);
-    memcpy(odd, &high, sizeof *odd);
-    return even;
-}
 
 LNRNN_INLINE v32 v32_larger(v32 a, v32 b) { return float_bits(a) > float_bits(b) ? a : b; }
 LNRNN_INLINE float v32_largest(v32 v) { return v; }
 
 /* Converting a NaN is undefined in C. */
-LNRNN_INLINE int v32_to_integers(v32 v) { return v == v ? (int)v32_round(v) : 0; }
+LNRNN_INLINE vi32 v32_to_vi32(v32 v) { return v == v ? (vi32)v32_round(v) : 0; }
 
 LNRNN_INLINE void v32_store_s14(uint8_t *high, uint8_t *low, v32 v)
 {
-    const int n = v32_to_integers(v) + 8192;
+    const int n = v32_to_vi32(v) + 8192;
     *high = (uint8_t)(n >> 7), *low = (uint8_t)(n & 127);
 }
 
-LNRNN_INLINE void v32_store_s8(uint8_t *p, v32 v) { *p = (uint8_t)v32_to_integers(v); }
+LNRNN_INLINE void v32_store_s8(uint8_t *p, v32 v) { *p = (uint8_t)v32_to_vi32(v); }
 
-typedef int32_t vi32;
-
-LNRNN_INLINE vi32 vi32_zero(void) { return 0; }
 LNRNN_INLINE vi32 vi32_load(const int32_t *p) { return *p; }
 LNRNN_INLINE void vi32_store(int32_t *p, vi32 v) { *p = v; }
 
@@ -146,9 +110,4 @@ LNRNN_OUTLINE vi32 vi32_dot4_s8(vi32 v, uint32_t a, const uint32_t *p)
     return v;
 }
 
-/* What is in 0 .. 127 is the same as a signed byte. */
-LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p) { return vi32_dot4_s8(v, a, p); }
-
 LNRNN_INLINE v32 vi32_to_v32(vi32 v) { return (float)v; }
-LNRNN_INLINE vi32 vi32_shifted(const int32_t *p, int bits) { return *p * (1 << bits); }
-LNRNN_INLINE v32 vi32_less(vi32 v, vi32 s) { return (float)(v - s); }

@@ -1,8 +1,9 @@
 /* Every vector operation that kernels may use, documented once.
  *
- * A file that defines LNRNN_ISA_<NAME> and includes this one gets the definitions for one instruction set.
- * v32 holds V32_LANES floats, v64 holds V64_LANES doubles. The operations marked (both) exist as v32_op and
- * v64_op; norm.h and the headers that it includes are one text for both types, and write v_op (names.h).
+ * A file that defines LNRNN_ISA_<NAME> and includes this one gets the definitions for one instruction set. v32
+ * holds V32_LANES floats, v64 V64_LANES doubles, vi32 V32_LANES integers of 32 bits. Vectors are added, multiplied
+ * and so on by the operators of C, with one IEEE rounding each. The other operations have names. Those marked
+ * (both) exist as v32_op and v64_op: norm.h is one text for both types, and writes v_op.
  *
  *   (both)  zero()            all lanes 0
  *           set1(s)           all lanes s
@@ -12,17 +13,18 @@
  *           store_n(p, v, n)  the first n lanes; nothing else is written
  *           stream(p, v)      a non-temporal store, where the ISA has one; p aligned to the vector
  *           keep_n(v, n)      the first n lanes of v, the other lanes 0
- *           add sub mul div   one rounding each, IEEE
  *           fma(a, b, c)      a*b + c: one rounding where the ISA has it, two on sse2 and scalar
- *           sqrt(v)           correctly rounded
- *           min(a, b)         a < b ? a : b; if either is NaN, b (so a NaN in b survives)
- *           max(a, b)         a > b ? a : b; likewise
  *           sum(v)            all lanes added, in one order that is fixed for the ISA
  *
  *   (v32)   sums(v)           lane i: sum(v[i]), of LANES vectors at v
+ *           sqrt(v)           correctly rounded
+ *           min(a, b)         a < b ? a : b; if either is NaN, b (so a NaN in b survives)
+ *           max(a, b)         a > b ? a : b; likewise
  *           prefetch(p)       prefetches the cache line at p, which may be any address
- *           prefetch_l2(p)    the same, into L2: what is used after more than L1 holds
+ *           prefetch_l2(p)    the same, into L2, for data that is used after more than L1 holds
  *           round(v)          to the nearest integer, ties to even, for |v| < 2^22
+ *           to_vi32(v)        the same as a vi32; any number for a NaN
+ *           of_bits(i)        the floats with these bits, of a vi32
  *           scale(v, n)       v 2^n in one rounding, for |v| in [1/2, 2] and integer-valued n in
  *                             [-252, 254]; anything if n is NaN, and NaN if v is
  *           lookup16(p, v)    p[k], lane by lane, of 16 floats; k: the last four bits of the lane's float
@@ -39,37 +41,34 @@
  *           load_bf16(p)  load_n_bf16(p, n)  store_bf16(p, v)  store_n_bf16(p, v, n)  stream_bf16(p, v)
  *                             as above, of arrays of bfloat16, with the conversion; and the same with f16
  *           bf16_pair(p, odd) LANES words of two bfloat16: the low halves as floats, the high halves in *odd
- *           larger(a, b)      no sign bit set: the larger, infinity before numbers and a NaN before infinity
- *           largest(v)        no sign bit set: the lane that is so the largest
- *           store_s14(high, low, v)   n = v rounded to the nearest integer, ties to even, -8192 .. 8191:
- *                             LANES bytes to high, the upper 7 bits of n + 8192, and to low, its lower 7; a
- *                             NaN becomes any bytes
- *           store_s8(p, v)    as well, n in -127 .. 127: LANES bytes n + S8_OFFSET
+ *           larger(a, b)      of two without a sign bit: the larger; infinity is larger than any number, a NaN
+ *                             larger than infinity
+ *           largest(v)        the largest lane, in the same sense
+ *           store_s14(high, low, v)   n = to_vi32(v), -8192 .. 8191: LANES bytes to high, the upper 7 bits of
+ *                             n + 8192, and to low, its lower 7; a NaN becomes any bytes
+ *           store_s8(p, v)    n = to_vi32(v), -127 .. 127: LANES bytes n + S8_OFFSET
  *
- *   (vi32, LANES integers of 32 bits)
- *           zero()
+ *   (vi32)  zero()
+ *           load(p)  store(p, v)   LANES integers, any alignment
+ *           to_v32(v)         the nearest floats
  *           dot4(v, a, p)     v + the dot product of four bytes: those of a (0 .. 127, one word for all
  *                             lanes) and those at p (-127 .. 127, a word for each lane)
  *           dot4_s8(v, a, p)  as dot4, with bytes of a that store_s8 wrote: where S8_OFFSET is 128 they count
  *                             as unsigned, so that v grows by 128 times the sum of p's four bytes as well
- *           load(p)  store(p, v)   LANES integers, any alignment
- *           shifted(p, bits)  LANES integers at p, times 2^bits
- *           to_v32(v)         nearest floats
- *           less(v, s)        v - s, exact, then rounded to floats
  *
  * stream_end() orders non-temporal stores before all stores that follow.
  *
- * The constants: V32_LANES, V64_LANES, and the tile of a matrix product, MR rows by NR_VECS vectors of sums.
- * These, NR_VECS loaded weights and one broadcast value fill the register file. dot4_s8 may need registers of
- * its own: its tile has MR_S8 rows. S8_OFFSET: 128 where the machine multiplies unsigned bytes by signed
- * ones, 0 where both are signed.
+ * The constants: V32_LANES, V64_LANES, and the tile of a matrix product, MR rows by NR_VECS vectors of sums. The
+ * sums, NR_VECS loaded weights and one broadcast value fill the register file. dot4_s8 may need registers of
+ * its own: its tile has MR_S8 rows. S8_OFFSET is 128 where the machine multiplies unsigned bytes by signed
+ * ones, and 0 where both are signed.
  * LNRNN_KEEPS_WORDS is defined where a tile's dot products leave registers for the words of weights that its
  * rows share.
- * LNRNN_FEW_COPIES is defined for instruction sets that few machines need: there kernels leave out
+ * LNRNN_FEW_COPIES is defined for instruction sets that few machines need. There kernels leave out
  * specialised copies that are only faster.
  *
- * Everything here is static: a function shared between objects of different ISAs could be merged by the
- * linker into one copy, which the machine might not be able to run.
+ * Everything here is static. Otherwise the linker could merge functions of different sets into one copy, which
+ * the machine might not be able to run.
  */
 #ifndef LNRNN_SIMD_H
 #define LNRNN_SIMD_H
@@ -98,6 +97,31 @@
 
 #include "lnrnn/simd/half.h"
 
+/* The vectors of x86, of so many bytes. Not __m256 and its like: their sums have this type, and both types in
+ * one conditional expression are an error. */
+#define LNRNN_VECTORS(bytes)                                \
+    typedef float v32 __attribute__((vector_size(bytes)));  \
+    typedef double v64 __attribute__((vector_size(bytes))); \
+    typedef int32_t vi32 __attribute__((vector_size(bytes)));
+
+/* load_n and store_n of a vector V of `lanes` values, through the stack: for sets without masked loads and
+ * stores. */
+#define LNRNN_THROUGH_STACK(LINKAGE, V, type, lanes) \
+    LINKAGE V V##_load_n(const type *p, size_t n)    \
+    {                                                \
+        type t[lanes] = {0};                         \
+        for (size_t i = 0; i < n; i++)               \
+            t[i] = p[i];                             \
+        return V##_load(t);                          \
+    }                                                \
+    LINKAGE void V##_store_n(type *p, V v, size_t n) \
+    {                                                \
+        type t[lanes];                               \
+        V##_store(t, v);                             \
+        for (size_t i = 0; i < n; i++)               \
+            p[i] = t[i];                             \
+    }
+
 #if defined(LNRNN_ISA_AVX512)
 #include "lnrnn/simd/avx512.h"
 #elif defined(LNRNN_ISA_AVX512VNNI) || defined(LNRNN_ISA_AVX512BF16) || defined(LNRNN_ISA_AVX512AMX)
@@ -113,6 +137,58 @@
 #include "lnrnn/simd/scalar.h"
 #else
 #error "define LNRNN_ISA_<NAME> before including simd.h"
+#endif
+
+LNRNN_INLINE v32 v32_zero(void) { return (v32){0}; }
+LNRNN_INLINE v64 v64_zero(void) { return (v64){0}; }
+LNRNN_INLINE vi32 vi32_zero(void) { return (vi32){0}; }
+LNRNN_INLINE void v32_prefetch(const float *p) { __builtin_prefetch(p); }
+LNRNN_INLINE void v32_prefetch_l2(const float *p) { __builtin_prefetch(p, 0, 2); }
+
+#if V64_LANES == 2
+LNRNN_INLINE v64 v64_load_n(const double *p, size_t n)
+{
+    return n >= 2 ? v64_load(p) : n ? (v64){*p} : (v64){0};
+}
+
+LNRNN_INLINE void v64_store_n(double *p, v64 v, size_t n)
+{
+    if (n >= 2)
+        v64_store(p, v);
+    else if (n)
+        *p = v[0];
+}
+
+LNRNN_INLINE v64 v64_keep_n(v64 v, size_t n) { return n >= 2 ? v : n ? (v64){v[0]} : (v64){0}; }
+#endif
+
+LNRNN_INLINE v32 v32_of_bits(vi32 bits)
+{
+    v32 v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+LNRNN_INLINE v32 v32_bf16_pair(const uint32_t *p, v32 *odd)
+{
+    const vi32 w = vi32_load((const int32_t *)p);
+    *odd = v32_of_bits(w & (int32_t)0xffff0000);
+    return v32_of_bits(w << 16);
+}
+
+/* The operations that some sets have as instructions of their own. */
+#ifndef LNRNN_OWN_DOT4
+/* The bytes 0 .. 127 of a are equal as signed and as unsigned bytes. */
+LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p) { return vi32_dot4_s8(v, a, p); }
+#endif
+
+#ifndef LNRNN_OWN_SCALE
+/* Multiplies by two powers of two: one alone may be out of range. */
+LNRNN_INLINE v32 v32_scale(v32 v, v32 n)
+{
+    const vi32 e = v32_to_vi32(n), half = e >> 1;
+    return v * v32_of_bits((half + 127) << 23) * v32_of_bits((e - half + 127) << 23);
+}
 #endif
 
 /* Keeps v in a register. GCC may load it from memory again for each use, and a load that crosses a cache line

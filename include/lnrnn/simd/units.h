@@ -27,8 +27,8 @@
  *           dot_u8(t, c, a, b)     tile c of int32 += the same of four bytes to a word: unsigned in a,
  *                             signed in b
  *
- * With LNRNN_EMULATED they are plain C with the same bits, on machines without the unit. It follows the
- * manuals in the order of sums, in roundings, and in reading and writing 0 for subnormal numbers. Intel,
+ * With LNRNN_EMULATED they are plain C with the same bits, for machines without the unit. It follows the manuals: the
+ * order of sums, roundings, and 0 for subnormal operands and results. Intel,
  * Architecture Instruction Set Extensions Programming Reference: VDPBF16PS, TDPBF16PS, TDPBUSD. Arm,
  * Architecture Reference Manual: BFDOT, BFMMLA. tests/rnn/test_units.py and tests/simd/test_aarch64.py hold
  * units to their emulation.
@@ -59,15 +59,15 @@ LNRNN_INLINE float unit_fma(uint32_t a, uint32_t b, float sum)
 /* --- dot2 -------------------------------------------------------------------------------------------- */
 
 #if defined(LNRNN_EMULATED) && defined(LNRNN_ISA_NEONBF16)
-/* v + rest, a sum or product in double and its rounding error -> float, rounded to odd: truncated, and the
- * last bit set if that was not exact. */
+/* v + rest: a sum or product in double, and its rounding error -> float, rounded to odd. That is truncated, and if this
+ * was not exact the last bit is set. */
 LNRNN_INLINE float to_odd(double v, double rest)
 {
     if (!(fabs(v) < 0x1p128))
         return (float)v;
     uint64_t u;
     memcpy(&u, &v, sizeof u);
-    if (rest != 0 && !(u & 1)) /* to odd in double: the code below sees that it is not exact */
+    if (rest != 0 && !(u & 1)) /* to odd in double, so that v is not exact as a float */
         u = (rest > 0) == (v > 0) ? u + 1 : u - 1;
     memcpy(&v, &u, sizeof v);
     if (fabs(v) < 0x1p-126)

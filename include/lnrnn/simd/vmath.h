@@ -1,9 +1,9 @@
-/* exp, tanh and sigmoid of a vector of floats, within 2 ULP of the true value on every instruction set,
- * subnormal results, infinities and NaN included (tests/simd/test_vmath.py; tests/campaigns/ulp tries all floats).
+/* exp, tanh and sigmoid of a vector of floats, within 2 ULP of the true value on every instruction set. This includes
+ * subnormal results, infinities and NaN (tests/simd/test_vmath.py; tests/campaigns/ulp tries all floats).
  *
- * exp and sigmoid use the reduction x = n ln2 + r with |r| <= ln2/2 and a minimax polynomial of degree 6 for
- * exp(r) or exp(-r), whose relative error is below 4e-9, a sixteenth of half an ULP. tanh uses tables and the
- * addition theorem. They divide: a reciprocal that an instruction approximates is another one on another CPU.
+ * exp and sigmoid reduce x to n ln2 + r with |r| <= ln2/2. A minimax polynomial of degree 6 approximates exp(r) or
+ * exp(-r) with a relative error below 4e-9, a sixteenth of half an ULP. tanh uses tables and the addition theorem. They
+ * divide, because the approximate reciprocal of one CPU has other bits than that of another.
  */
 #ifndef LNRNN_VMATH_H
 #define LNRNN_VMATH_H
@@ -11,12 +11,13 @@
 #include "lnrnn.h"
 #include "lnrnn/simd/simd.h"
 
-/* 1.5 * 2^23: a sum with it has no digits below 1, so that it is rounded to an integer, whose low bits are
- * the last ones of its representation. */
+/* 1.5 * 2^23. A sum with it has no digits below 1, so it is rounded to an integer. The last bits of its representation
+ * are the low bits of the integer. */
 #define LNRNN_TO_INTEGER 0x1.8p23f
 
-/* What follows is for m vectors, a constant: each operation on all of them before the next. The operations of one wait for
- * each other, and a CPU finds others to do meanwhile only if they are not far ahead (lstm and gru B64-H64). */
+/* The functions below take m vectors, a constant, and do each operation on all of them before the next. The operations
+ * of one vector wait for each other. Meanwhile a CPU can do those of another, if they are not far ahead (lstm and gru
+ * B64-H64). */
 enum { LNRNN_MOST_TOGETHER = 4 };
 #define EACH LNRNN_FOR_EACH (i, m)
 
@@ -25,7 +26,7 @@ LNRNN_INLINE void v32_reduced(const int m, v32 *x, v32 *n)
 {
     const v32 to_integer = v32_set1(LNRNN_TO_INTEGER);
     EACH n[i] = v32_fma(x[i], v32_set1(0x1.715476p+0f), to_integer);
-    EACH n[i] = v32_sub(n[i], to_integer);
+    EACH n[i] -= to_integer;
     /* Cody-Waite: the high part of ln2 has 12 bits and n at most 8, so that their product is exact without
      * fma too. */
     EACH x[i] = v32_fma(n[i], v32_set1(-0x1.62ep-1f), x[i]);
@@ -72,15 +73,15 @@ LNRNN_INLINE void v32_tanhs(const int m, v32 *x)
     /* tanh(9.011) rounds to 1. */
     EACH a[i] = v32_min(v32_set1(9.015f), v32_abs(x[i]));
     EACH k[i] = v32_fma(a[i], v32_set1(1.71875f), v32_set1(LNRNN_TO_INTEGER));
-    EACH d[i] = v32_sub(a[i], v32_lookup16(lnrnn_tanh_at, k[i])); /* exact */
+    EACH d[i] = a[i] - v32_lookup16(lnrnn_tanh_at, k[i]); /* exact */
     EACH of[i] = v32_lookup16(lnrnn_tanh_of, k[i]);
     /* |d| <= 0.32 where the result is below 1 - 2^-22: tanh(d) = d + d^3 P(d^2), minimax, relative error
      * 2e-8 */
-    EACH z[i] = v32_mul(d[i], d[i]);
+    EACH z[i] = d[i] * d[i];
     EACH q[i] = v32_fma(v32_set1(-0x1.99e6dcp-5f), z[i], v32_set1(0x1.109d2cp-3f));
     EACH q[i] = v32_fma(q[i], z[i], v32_set1(-0x1.555466p-2f));
-    EACH q[i] = v32_fma(v32_mul(d[i], z[i]), q[i], d[i]);
-    EACH q[i] = v32_div(q[i], v32_fma(of[i], q[i], v32_set1(1.0f)));
+    EACH q[i] = v32_fma(d[i] * z[i], q[i], d[i]);
+    EACH q[i] = q[i] / v32_fma(of[i], q[i], v32_set1(1.0f));
     EACH q[i] = v32_fma(v32_lookup16(lnrnn_tanh_slope, k[i]), q[i], of[i]);
     EACH x[i] = v32_copysign(q[i], x[i]);
 }
@@ -91,10 +92,10 @@ LNRNN_INLINE v32 v32_tanh(v32 x)
     return x;
 }
 
-/* With x = n ln2 + r and p = 2^n it is p / (p + exp(-r)), where p is exact and the sum is 1 + p and r times a
- * polynomial, rounded once. All is multiplied by 5/3: then 1 + p too is rounded by at most a third of the
- * last place, while 1 + 2^-24 would be halfway between two floats; and where the quotient is nearly twice a
- * power of two the sum is 1.67 of one, so that its rounding counts less. */
+/* With x = n ln2 + r and p = 2^n, sigmoid(x) = p / (p + exp(-r)). p is exact. The sum is 1 + p, plus r times a
+ * polynomial, rounded once. Both are multiplied by 5/3, for two reasons. 1 + p is then rounded by at most a third of
+ * the last place, whereas 1 + 2^-24 is halfway between two floats. And where the quotient is nearly twice a power of
+ * two, the sum is 1.67 times one, so that its rounding counts less. */
 LNRNN_INLINE void v32_sigmoids(const int m, v32 *x)
 {
     enum { M = LNRNN_MOST_TOGETHER };
@@ -108,8 +109,8 @@ LNRNN_INLINE void v32_sigmoids(const int m, v32 *x)
     EACH q[i] = v32_fma(q[i], r[i], v32_set1(-0x1.1c7118p-2f));
     EACH q[i] = v32_fma(q[i], r[i], v32_set1(0x1.aaaaa0p-1f));
     EACH q[i] = v32_fma(q[i], r[i], v32_set1(-0x1.aaaaaap+0f));
-    EACH q[i] = v32_fma(q[i], r[i], v32_add(p[i], scale));
-    EACH x[i] = v32_div(p[i], q[i]);
+    EACH q[i] = v32_fma(q[i], r[i], p[i] + scale);
+    EACH x[i] = p[i] / q[i];
 }
 
 LNRNN_INLINE v32 v32_sigmoid(v32 x)
