@@ -19,9 +19,11 @@ cdef class FileMemory:
 
 
 def read_model(path):
-    """-> the configuration of the network in that file, JSON that C has checked; its numbers as C reads them, eps, momentum,
-    the two rates of zoneout, dropout; its arrays by name, read-only views of one block of memory.
-    Raises FileNotFoundError, MemoryError or ValueError, with the path."""
+    """-> the configuration, numbers and arrays of the network in that file. Raises FileNotFoundError, MemoryError or
+    ValueError, with the path.
+
+    configuration: JSON, which C has checked. numbers, as C reads them: eps, momentum, two rates of zoneout, dropout.
+    arrays, by name: read-only views of one block of memory."""
     cdef FileMemory memory = FileMemory()
     cdef int status = LNRNN_NO_FILE
     cdef char message[LNRNN_MESSAGE]

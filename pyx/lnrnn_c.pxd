@@ -1,5 +1,5 @@
-# The C as Cython sees it: what everybody may call is in lnrnn/__init__.pxd, the rest here. What a function does
-# stands in the headers.
+# The functions of liblnrnn that only this module calls. Those of lnrnn.h are in lnrnn/__init__.pxd. The headers describe
+# all of them.
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint32_t
 
@@ -52,22 +52,17 @@ cdef extern from "file/model_file.h" nogil:
 cdef extern from "rnn/network.h" nogil:
     int64_t LNRNN_LAST_STEP
 
-    ctypedef struct lnrnn_rnn_config:
-        size_t H
-        float zoneout_h, zoneout_c
-
     ctypedef struct lnrnn_network_fields "lnrnn_network": # as this module sees it
         size_t layers, directions
-        const lnrnn_rnn_config *config
         const char *isa
         int64_t refused_from
         int together
+        size_t weight_bytes
         size_t inputs, units
         int states
         double step_work
 
     lnrnn_network_fields lnrnn_network_line(const lnrnn_network_fields *n, size_t line)
-    size_t lnrnn_network_bytes(const lnrnn_network_fields *n)
     size_t lnrnn_description_tape_width(const lnrnn_description *d)
 
     ctypedef struct lnrnn_backward_weights:
@@ -76,29 +71,11 @@ cdef extern from "rnn/network.h" nogil:
     const lnrnn_backward_weights *lnrnn_network_backward_weights(
         lnrnn_network_fields *n, const lnrnn_array *arrays, int inputs)
 
-    ctypedef struct lnrnn_rnn_masks:
-        const float *state
-        const unsigned char *h
-        const unsigned char *c
-        size_t sequences
-
-    ctypedef struct lnrnn_line_training:
-        float *tape
-        lnrnn_rnn_masks masks
-
-    ctypedef struct lnrnn_layer_training:
-        float *y
-        float *dropped
-        const unsigned char *kept
-        float scale
-        const float *factors
-
     ctypedef struct lnrnn_line:
-        lnrnn_line_training training
-        lnrnn_layer_training layer
+        pass
 
     ctypedef struct lnrnn_row:
-        int64_t length
+        pass
 
     ctypedef struct lnrnn_network_call:
         const lnrnn_network_fields *network
@@ -114,14 +91,20 @@ cdef extern from "rnn/network.h" nogil:
         const float *c0
         float *hn
         float *cn
-        int training, outputs, threads
+        int threads
         float *scratch
 
     int lnrnn_rows_of_lengths(lnrnn_row *rows, size_t B, size_t steps, const int64_t *lengths)
     void lnrnn_network_lay_out(lnrnn_network_call *n, int batch_first)
-    void **lnrnn_statistic_of(lnrnn_line_training *training, int role)
+
+    ctypedef struct lnrnn_training_array:
+        void **to
+        int dtype, written, needed
+        size_t size
+
+    size_t lnrnn_training_begin(lnrnn_network_call *n)
+    lnrnn_training_array lnrnn_training_array_of(const lnrnn_network_call *n, size_t k, int backward)
     int lnrnn_rows_fit(const lnrnn_network_call *n, char *seen)
-    size_t lnrnn_active_steps(const lnrnn_network_call *n)
 
     ctypedef struct lnrnn_network_gradients:
         const lnrnn_backward_weights *weights
@@ -159,6 +142,7 @@ cdef extern from "rnn/stream.h" nogil:
         lnrnn_network_call call
         float *x
 
+    int lnrnn_stream_put(lnrnn_stream_fields *s, const int64_t *lanes, size_t n, const float **states, const int64_t *steps)
     int lnrnn_handle_choose(lnrnn_handle_fields *h, const int64_t *lanes, const unsigned char *resets)
     void lnrnn_handle_run(lnrnn_handle_fields *h, float *y)
 

@@ -4,7 +4,7 @@ cdef enum:
     FEW = 64  # a call of more sequences is checked in Python
 
 INT8_INPUTS = LNRNN_INT8_INPUTS
-cdef int *KINDS = [cnp.NPY_FLOAT32, cnp.NPY_FLOAT64, cnp.NPY_INT64]  # by LNRNN_ARRAY_F32 ..
+cdef int *KINDS = [cnp.NPY_FLOAT32, cnp.NPY_FLOAT64, cnp.NPY_INT64, cnp.NPY_BOOL]  # by LNRNN_ARRAY_F32 ..
 # By the numbers of description.h.
 cdef tuple USES = ("weight", "weight", "inner", "inner", "count") + 3 * ("gain", "bias", "mean", "variance")
 
@@ -111,7 +111,6 @@ cdef class Network:
     """A version of a network. state: parameters and statistics by name; kept, and not to be changed."""
 
     cdef lnrnn_description d
-    cdef int roles[LNRNN_ROLES]
     cdef lnrnn_array *arrays
     cdef size_t of_line, parameters  # arrays of a line; how many of them are parameters
     cdef list kept
@@ -120,12 +119,13 @@ cdef class Network:
 
     def __init__(self, Description description, dict state):
         cdef size_t k, count
+        cdef int roles[LNRNN_ROLES]
         cdef lnrnn_array *array
         self.d, self.kept = description.d, []
         if "count_l0" in state:  # whatever max_steps says
             self.d.max_steps, self.d.steps = 0, axis(state["count_l0"], 0)
         count = lnrnn_description_arrays(&self.d)
-        self.of_line = lnrnn_description_roles(&self.d, self.roles)
+        self.of_line = lnrnn_description_roles(&self.d, roles)
         self.parameters = lnrnn_description_parameters(&self.d)
         self.arrays = <lnrnn_array *>calloc(count, sizeof(lnrnn_array) + LNRNN_ARRAY_NAME)
         if self.arrays == NULL:
@@ -147,7 +147,7 @@ cdef class Network:
         cdef size_t found = 0
         with cython.critical_section(self):
             if self.packed != NULL:
-                found = lnrnn_network_bytes(self.packed)
+                found = self.packed.weight_bytes
         return found
 
     cdef lnrnn_network_fields *pack(self) except NULL:
@@ -199,21 +199,23 @@ cdef class Network:
 
     def call(self, x, h0, lengths, int threads):
         """x (T, B, D), or (B, T, D) with batch_first -> y, and h or (h, c), as Network.__call__. threads: 0: as set.
-        Or None: for many sequences, for arguments that are not plain arrays of the right types and shapes, and for
-        sequences that are refused. The caller then looks closer."""
+
+        -> None for many sequences, for arguments that are not plain arrays of the right types and shapes, and for sequences
+        that are refused. The caller then finds the reason."""
         cdef Call call = self.take()
         found = self.run(call, threads) if self.takes(call, x, h0, lengths) else None
         self.give(call)
         return found
 
     def train(self, x, h0, lengths):
-        """As `call`, for backward: not for batch norm. -> y, h or (h, c), and the parts of a tape; or None.
+        """As `call`, for backward; not for batch norm. -> y, h or (h, c), and the parts of a tape, or None.
 
-        The parts are read-only arrays of nobody else. They are the initial states, each (lines, B, H), x, the table of
-        rows (B, 6), the outputs of each layer, laid out as x, and the record of each line."""
+        The parts are new read-only arrays: the initial states, each (lines, B, H); x; the table of rows (B, 6); the outputs
+        of each layer. The last one is the record of each line."""
         cdef Call call = self.take()
         cdef lnrnn_network_call *c = &call.c
-        cdef size_t k, layers = c.network.layers, lines = layers * c.network.directions, width
+        cdef size_t k, layers = c.network.layers, lines = layers * c.network.directions
+        cdef lnrnn_training_array one
         cdef cnp.npy_intp[3] dims = [lines, 0, c.network.units]
         if not self.takes(call, x, h0, lengths):
             self.give(call)
@@ -221,27 +223,26 @@ cdef class Network:
         start, outputs, tapes = [], [], []  # no comprehension: see Lanes
         dims[1] = c.sequences
         for k in range(<size_t>c.network.states):
-            one = h0[k] if c.network.states == 2 and h0 is not None else h0
-            one = cnp.PyArray_ZEROS(3, dims, cnp.NPY_FLOAT32, 0) if one is None else copied(one)
-            start.append(read_only(one))
+            given = h0[k] if c.network.states == 2 and h0 is not None else h0
+            start.append(read_only(cnp.PyArray_ZEROS(3, dims, cnp.NPY_FLOAT32, 0) if given is None else copied(given)))
         x = read_only(copied(x))
         c.x, c.h0, c.c0 = <float *>data(x), <float *>data(start[0]), <float *>data(start[c.network.states - 1])
         dims[0], dims[1] = c.B, sizeof(lnrnn_row) // sizeof(int64_t)
         table = read_only(cnp.PyArray_EMPTY(2, dims, cnp.NPY_INT64, 0))
         memcpy(data(table), c.rows, c.B * sizeof(lnrnn_row))
-        memset(c.line, 0, lines * sizeof(lnrnn_line))
-        c.training = c.outputs = True
+        lnrnn_training_begin(c)
+        for k in range(lines):
+            one = lnrnn_training_array_of(c, 4 * k, False)
+            tapes.append(read_only(aligned(one.size)))
+            one.to[0] = data(tapes[k])
         for k in range(layers):
             outputs.append(self.empty_outputs(c))
-            c.line[k * c.network.directions].layer.y = <float *>data(outputs[k])
-        width = lnrnn_description_tape_width(&self.d)
-        for k in range(lines):
-            tapes.append(read_only(aligned(width * lnrnn_active_steps(c))))
-            c.line[k].training.tape = <float *>data(tapes[k])
+            if k < layers - 1:
+                lnrnn_training_array_of(c, 4 * lines + 5 * k, False).to[0] = data(outputs[k])
         y, end = self.run(call, 0, outputs[layers - 1])
         self.give(call)
-        for one in outputs:
-            read_only(one)
+        for given in outputs:
+            read_only(given)
         return copied(y), end, tuple(start), x, table, outputs, tapes
 
     cdef bint takes(self, Call call, x, h0, lengths) except *:
@@ -299,25 +300,25 @@ cdef class Network:
         """x (T, B, D), h0, c0 (lines, states, H) -> y (T, B, directions * H), hn, cn (lines, states, H). A line is a layer
         in one direction; only an LSTM has c0 and cn.
 
-        rows (R, 6): lnrnn_row, longest first; no other thread can change them. training: None, or an engine.Training,
-        whose arrays are written for `backward`. threads: the most that are used; 0: as set for all calls. line: only
-        this line is computed; -1: all.
-        """
+        rows (R, 6): lnrnn_row, longest first; no other thread can change them. training: None, or the arrays that
+        lnrnn_training_array_of lists. threads: the most that are used; 0: as set for all calls. line: the only one that is
+        computed; -1: all of them."""
         cdef Call call = self.take(line)
         self.fill(call, x, y, h0, hn, c0, cn, rows, training, True)
         call.run(threads or allowed_threads())
         self.give(call)
 
-    cdef int fill(self, Call call, x, y, h0, hn, c0, cn, rows, training, bint writable) except -1:
+    cdef int fill(self, Call call, x, y, h0, hn, c0, cn, rows, list training, bint writable) except -1:
         """Arguments as of forward. Not writable: for backward, which only reads these arrays."""
         cdef lnrnn_network_call *c = &call.c
         cdef const lnrnn_network_fields *n = c.network
-        cdef size_t width = n.directions * n.units, k, states
+        cdef size_t states, k
+        cdef lnrnn_training_array one
         cdef float *px = NULL
         c.steps, c.sequences, c.states = axis(x, 0), axis(x, 1), axis(h0, 1)
         strided(x, c.steps, c.sequences, n.inputs, False, &px, &c.xt, &c.xb)
         c.x = px
-        strided(y, c.steps, c.sequences, width, writable, &c.y, &c.yt, &c.yb)
+        strided(y, c.steps, c.sequences, n.directions * n.units, writable, &c.y, &c.yt, &c.yb)
         states = n.layers * n.directions * c.states * n.units
         c.h0, c.hn = floats(h0, states), <float *>pointer(hn, cnp.NPY_FLOAT32, states, writable)
         if n.states == 2:
@@ -330,59 +331,20 @@ cdef class Network:
             raise AssertionError("broken promise: rows that cannot be")
         if training is None:
             return 0
-        memset(c.line, 0, n.layers * n.directions * sizeof(lnrnn_line))
-        c.training, c.outputs = True, training.outputs is not None
-        for k in range(n.layers * n.directions):
-            self.fill_line(c, k, training, writable)
-        for k in range(n.layers if c.outputs else 0):
-            self.fill_layer(c, k, training, writable)
-        return 0
-
-    cdef int fill_line(self, lnrnn_network_call *c, size_t k, training, bint writable) except -1:
-        cdef lnrnn_line_training *line = &c.line[k].training
-        cdef const lnrnn_rnn_config *config = &c.network.config[k]
-        cdef const lnrnn_array *array
-        cdef size_t T = c.rows[0].length if c.B else 0, n
-        given = [] if training.statistics is None else list(training.statistics[k].values())
-        if <size_t>len(given) != self.of_line - self.parameters:
-            raise AssertionError(f"broken promise: {len(given)} arrays of statistics")
-        for n in range(self.parameters, self.of_line):
-            array = &self.arrays[n]
-            lnrnn_statistic_of(line, self.roles[n])[0] = pointer(
-                given[n - self.parameters], KINDS[array.dtype], T * (array.shape[1] if array.ndim == 2 else 1), writable)
-        if training.masks is not None:
-            state, of_h, of_c = training.masks[k]
-            line.masks.sequences, n = c.sequences, c.steps * c.sequences * config.H
-            line.masks.state = floats(state, c.sequences * config.H)
-            line.masks.h = <const unsigned char *>pointer(of_h, cnp.NPY_BOOL, n, False)
-            line.masks.c = <const unsigned char *>pointer(of_c, cnp.NPY_BOOL, n, False)
-        if training.tapes is not None:
-            if (line.masks.h == NULL) != (config.zoneout_h == 0) or (line.masks.c == NULL) != (config.zoneout_c == 0):
-                raise AssertionError("broken promise: a tape with zoneout, and no masks of it")
-            n = lnrnn_description_tape_width(&self.d) * lnrnn_active_steps(c)
-            line.tape = <float *>pointer(training.tapes[k], cnp.NPY_FLOAT32, n, writable)
-            if line.tape == NULL:
-                raise AssertionError("broken promise: no tape")
-        return 0
-
-    cdef int fill_layer(self, lnrnn_network_call *c, size_t k, training, bint writable) except -1:
-        cdef lnrnn_layer_training *layer = &c.line[k * c.network.directions].layer
-        cdef size_t width = c.network.directions * c.network.units
-        if k < c.network.layers - 1:
-            layer.y = laid_out(c, training.outputs[k], width, writable)
-        if k == 0 or training.dropped[k] is None:
-            return 0
-        inputs, kept, scale, factors = training.dropped[k]
-        layer.dropped, layer.scale = laid_out(c, inputs, width, writable), scale
-        layer.kept = <const unsigned char *>pointer(kept, cnp.NPY_BOOL, c.steps * c.sequences * width, False)
-        layer.factors = floats(factors, c.sequences * width)
+        if <size_t>len(training) != lnrnn_training_begin(c):
+            raise AssertionError(f"broken promise: {len(training)} arrays of training")
+        for k in range(<size_t>len(training)):
+            one = lnrnn_training_array_of(c, k, not writable)
+            one.to[0] = pointer(training[k], KINDS[one.dtype], one.size, writable and one.written)
+            if one.needed and training[k] is None:
+                raise AssertionError(f"broken promise: no array {k} of training")
         return 0
 
     def backward(self, *, x, y, h0, c0=None, rows, training, gy, ghn, gcn=None, gx, gh0, gc0=None,
                  list grads, bint add=False, int threads=0, Py_ssize_t line=-1):
-        """Gradients of a call of `forward` with the same arguments, which here are only read. gx, gh0, gc0 are written; gx
-        None: it is not wanted. grads: arrays for the gradients of the parameters of each line, in the order of
-        Description.arrays; written, or added to (add)."""
+        """The gradients of a call of `forward`, whose arguments are only read here -> gx, gh0, gc0; gx None: not wanted.
+        grads: arrays for the gradients of each line's parameters, in the order of Description.arrays. These are written or,
+        with add, added to their values."""
         cdef Call call = self.take(line)
         cdef lnrnn_network_call *c = &call.c
         cdef const lnrnn_network_fields *n = c.network
@@ -394,8 +356,8 @@ cdef class Network:
         # A tape belongs to the caller, who may make its arrays writeable again.
         rows = copied(<cnp.ndarray?>rows)
         self.fill(call, x, y, h0, h0, c0, c0, rows, training, False)
-        if training.tapes is None or (n.layers > 1 and not c.outputs) or <size_t>len(grads) != lines * self.parameters:
-            raise AssertionError("broken promise: a tape without its records, or gradients of other parameters")
+        if <size_t>len(grads) != lines * self.parameters:
+            raise AssertionError(f"broken promise: gradients of {len(grads)} parameters")
         memset(&g, 0, sizeof(g))
         strided(gy, c.steps, c.sequences, n.directions * n.units, False, &pgy, &g.gyt, &g.gyb)
         states = lines * c.states * n.units
@@ -424,15 +386,3 @@ cdef inline object copied(array):
 
 cdef inline size_t elements(const lnrnn_array *array) noexcept:
     return array.shape[0] * (array.shape[1] if array.ndim == 2 else 1)
-
-
-cdef float *laid_out(lnrnn_network_call *c, array, size_t width, bint writable) except? NULL:
-    """The data of an array (steps, sequences, width) without gaps, with axes in the order of y."""
-    cdef float *found = NULL
-    cdef ptrdiff_t steps, sequences, t = width * c.sequences, b = width
-    strided(array, c.steps, c.sequences, width, writable, &found, &steps, &sequences)
-    if c.yb > c.yt:
-        t, b = width, width * c.steps
-    if c.steps and c.sequences and ((c.steps > 1 and steps != t) or (c.sequences > 1 and sequences != b)):
-        raise AssertionError(f"broken promise: {array.shape} {array.strides}")
-    return found

@@ -4,7 +4,7 @@ LAST_STEP = LNRNN_LAST_STEP
 
 
 cdef inline bint native_floats(object array, int ndim, Py_ssize_t n0, Py_ssize_t n1) noexcept:
-    """A numpy array, no subclass, of float32 in the machine's byte order, (n0, n1), or (n1,) if n0 is 1?"""
+    """Is it a NumPy array, of no subclass, of float32 in the machine's byte order, (n0, n1), or (n1,) if n0 is 1?"""
     return (cnp.PyArray_CheckExact(array) and cnp.PyArray_TYPE(<cnp.ndarray>array) == cnp.NPY_FLOAT32
             and cnp.PyArray_ISNOTSWAPPED(<cnp.ndarray>array) and cnp.PyArray_NDIM(<cnp.ndarray>array) == ndim
             and cnp.PyArray_DIMS(<cnp.ndarray>array)[0] == (n0 if ndim == 2 else n1)
@@ -82,9 +82,8 @@ cdef class Lanes:
         """x (R, D), or (D,) for one row -> y (R, H), or (H,): out, or a new array; x may be out. rows (R,)
         int64, or None for all; resets (R,) or None. threads: 0: as set for all calls.
 
-        -> None, and nothing has changed, for arguments that are not arrays of these types and shapes, for wrong lanes,
-        and for a step that is refused. The caller then looks closer. Or an error, of memory, and nothing has changed. No
-        signal is handled in between.
+        -> None for arguments that are not arrays of these types and shapes, for wrong lanes and for a step that is refused.
+        The caller then finds the reason. Then, and without memory, nothing has changed. No signal is handled in between.
         """
         cdef Py_ssize_t R = self.stream.lanes, D = self.stream.network.inputs, H = self.stream.network.units
         cdef double multiply_adds
@@ -124,33 +123,13 @@ cdef class Lanes:
         return out
 
     def put(self, rows, list states, steps):
-        """Sets these lanes, (R,) int64: states, (layers, R, H) float32 each, and steps, (R,) int64; None: 0,
-        but of steps, where states are given: as they are. All of it or, on an error, nothing; no signal is
-        handled in between."""
-        cdef Py_ssize_t R = axis(rows, 0), L = self.stream.network.layers, i, k
-        cdef size_t row = self.stream.network.units * sizeof(float)
-        cdef const int64_t *chosen = indices(rows, R)
-        cdef const int64_t *given = indices(steps, R)
-        cdef const char *source
-        cdef char *to
+        """Sets these lanes, (R,) int64. states: (layers, R, H) float32 each; None: zeros; no states: they stay. steps:
+        (R,) int64; None: they stay. It sets all of them, or on an error nothing. No signal is handled in between."""
+        cdef Py_ssize_t R = axis(rows, 0), k
+        cdef const float *given[2]
         if states and len(states) != len(self.states):
             raise AssertionError(f"broken promise: {len(states)} states, of {len(self.states)}")
-        for i in range(R):
-            if chosen[i] < 0 or chosen[i] >= <int64_t>self.stream.lanes:
-                raise AssertionError(f"broken promise: lane {chosen[i]}")
-            # Statistics of the batch are those of one step.
-            if given != NULL and (given[i] < 0 or given[i] > LNRNN_LAST_STEP
-                                  or (self.stream.network.together and given[i] != given[0])):
-                raise AssertionError(f"broken promise: step {given[i]}")
-        for new in states:
-            floats(new, L * R * self.stream.network.units)
-        for own, new in zip(self.states, states):
-            to, source = <char *>data(own), <const char *>data(new)
-            for k in range(L * R):
-                i = k // R * self.stream.lanes + chosen[k % R]
-                if source == NULL:
-                    memset(to + i * row, 0, row)
-                else:
-                    memcpy(to + i * row, source + k * row, row)
-        for i in range(R if given != NULL else 0):
-            self.stream.steps[chosen[i]] = given[i]
+        for k in range(len(states)):
+            given[k] = floats(states[k], self.stream.network.layers * R * self.stream.network.units)
+        if not lnrnn_stream_put(&self.stream, indices(rows, R), R, given if states else NULL, indices(steps, R)):
+            raise AssertionError(f"broken promise: lanes {rows}, steps {steps}")

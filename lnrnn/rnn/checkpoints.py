@@ -10,20 +10,15 @@ import numpy as np
 
 from .._core import Network, aligned, empty
 from .dropout import MaskArrays
-from .engine import Training
 from .rows import END, FIRST, LENGTH, SEQUENCE, START, STATE
 from .statistics import of_steps
 
 Array = np.ndarray
 
 
-def _training(statistics: Any, masks: MaskArrays | None, tape: Array | None = None) -> Training:
-    """Of one layer in one direction."""
-    return Training(
-        None if statistics is None else [statistics],
-        None if tape is None else [tape],
-        None if masks is None else [masks],
-    )
+def _training(statistics: Any, masks: MaskArrays | None, tape: Array | None = None) -> list[Array | None]:
+    """The arrays of one layer in one direction."""
+    return [tape, *(masks or (None, None, None)), *(statistics or {}).values(), *[None] * 5]
 
 
 class Checkpoints:

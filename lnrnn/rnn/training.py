@@ -268,7 +268,7 @@ def backward(
         ends: Sequence[Any] = [None] if gafter is None else gafter
         tape.network.backward(
             x=tape.x, y=(wanted.outputs or ())[-1], h0=before[0], c0=before[-1], rows=rows.table,
-            training=wanted, gy=grad, ghn=ends[0], gcn=ends[-1], gx=gx, gh0=gbefore[0],
+            training=wanted.arrays(made), gy=grad, ghn=ends[0], gcn=ends[-1], gx=gx, gh0=gbefore[0],
             gc0=gbefore[-1],
             grads=given, add=out is not None,
         )  # fmt: skip

@@ -1,6 +1,6 @@
-/* A network, and the driver of its layers and directions: side by side as a wavefront where that is
- * faster, else one after the other, each over all steps. A step of a stream is a call with one step and a
- * plan that is kept. */
+/* The driver of a network's layers and directions. It computes them side by side, as a wavefront, where that is
+ * faster. Else it computes one after the other, each over all steps. A step of a stream is a call with one
+ * step and a plan that is kept. */
 #include "rnn/network.h"
 
 #include <string.h>
@@ -34,6 +34,9 @@ lnrnn_network lnrnn_network_line(const lnrnn_network *n, size_t line)
 }
 
 static size_t line_count(const lnrnn_network_call *n) { return n->network->layers * n->network->directions; }
+
+/* Does the caller give memory for the outputs of each layer? */
+static int keeps_outputs(const lnrnn_network_call *n) { return n->training && n->line->layer.y; }
 
 /* Values of a step of a layer's outputs. */
 static size_t output_width(const lnrnn_network_call *n) { return n->network->directions * n->network->units; }
@@ -132,7 +135,7 @@ size_t lnrnn_network_plan(lnrnn_network_call *n)
     const size_t between = net->layers - 1, most = n->side_by_side ? between : 2;
     n->buffer_floats = lnrnn_whole_floats(n->steps * n->sequences * output_width(n));
     n->buffers = lnrnn_whole_floats(floats);
-    n->zeros = n->buffers + (n->outputs ? 0 : between < most ? between : most) * n->buffer_floats;
+    n->zeros = n->buffers + (keeps_outputs(n) ? 0 : between < most ? between : most) * n->buffer_floats;
     n->dealt =
         n->zeros + (n->h0 && (n->c0 || net->states == 1) ? 0 : lnrnn_whole_floats(n->states * net->units));
     return n->dealt + (n->deal ? lnrnn_whole_floats(n->B * sizeof(lnrnn_row) / sizeof(float)) : 0) + 16;
@@ -140,8 +143,8 @@ size_t lnrnn_network_plan(lnrnn_network_call *n)
 
 /* --- a call --------------------------------------------------------------------------------------------- */
 
-/* Deals the rows, longest first, to groups of so many: one to each group in turn, alternately from the
- * first group on and from the last. So groups cost about the same, and in each the longest stands first. */
+/* Distributes the rows, longest first, over groups of so many: one to each group in turn. Every other turn
+ * begins at the last group. So groups cost about the same, and in each the longest stands first. */
 static const lnrnn_row *dealt_rows(const lnrnn_network_call *n, size_t group)
 {
     if (!n->deal || group >= n->B)
@@ -190,14 +193,14 @@ static float *outputs_of(const lnrnn_network_call *n, size_t layer)
 {
     if (layer + 1 == n->network->layers)
         return n->y;
-    if (n->outputs)
+    if (keeps_outputs(n))
         return training_of(n, layer)->y;
     return n->scratch + n->buffers + (n->side_by_side ? layer : layer % 2) * n->buffer_floats;
 }
 
 static int drops_input(const lnrnn_network_call *n, size_t layer)
 {
-    return layer && n->outputs && training_of(n, layer)->dropped;
+    return layer && n->training && training_of(n, layer)->dropped;
 }
 
 /* Sets the pointers of each line's call. */
@@ -248,7 +251,7 @@ static void drop(const lnrnn_network_call *n, size_t layer, const float *x, floa
             const float *const factors = training->factors ? training->factors + b * width : NULL;
             for (size_t i = 0; i < width; i++) {
                 const float all = x[at + (ptrdiff_t)i],
-                            some = kept ? all * (float)kept[i] * training->scale : all;
+                            some = kept ? all * (float)kept[i] * *training->scale : all;
                 out[at + (ptrdiff_t)i] = factors ? some * factors[i] : some;
             }
         }

@@ -30,6 +30,7 @@ struct lnrnn_network {
     const char *isa;                     /* the instruction set for which the weights are packed */
     int64_t refused_from;                /* the step that no sequence may take */
     int together;                        /* all sequences take their steps together: overrun="batch" */
+    size_t weight_bytes;                 /* of the packed weights, and of those for back-propagation */
     int references;
     lnrnn_backward_weights *backward[2]; /* lnrnn_network_backward_weights, by `inputs`; NULL: not yet */
     /* Set by lnrnn_network_complete. */
@@ -46,8 +47,6 @@ struct lnrnn_network {
 void lnrnn_network_complete(lnrnn_network *n);
 /* A network of that line alone, valid as long as n is. It is not to be released. */
 lnrnn_network lnrnn_network_line(const lnrnn_network *n, size_t line);
-/* Bytes of the packed weights, for back-propagation too. */
-size_t lnrnn_network_bytes(const lnrnn_network *n);
 /* Floats of a step of a row in the tape of each line. */
 size_t lnrnn_description_tape_width(const lnrnn_description *d);
 /* arrays: as the network was created of, in the order of its description. inputs: for the gradient of x too.
@@ -72,7 +71,6 @@ typedef struct {
     const float *h0, *c0; /* (lines, states, H), or NULL: zeros */
     float *hn, *cn;       /* (lines, states, H); may be h0, c0; cn: LSTM */
     int training;         /* `training` of each line is set; 0: inference */
-    int outputs;          /* `layer` of the lines is set; 0: nobody wants the outputs of each layer */
     int threads;          /* the most that may be used */
     double part;          /* these two as lnrnn_rnn_call has them */
     int resumed;
@@ -81,7 +79,7 @@ typedef struct {
     /* Set by the driver. */
     lnrnn_wavefront wave;
     int side_by_side;     /* the wavefront computes all lines; else one after the other is computed */
-    int deal;             /* rows are dealt to the groups of a plan, so that all groups cost about the same */
+    int deal;             /* rows are distributed over the groups of a plan: all groups cost about the same */
     int pointed;          /* kept: the lines have their pointers, but for y */
     size_t at;            /* the line that is computed next; backward: how many are left */
     size_t buffer_floats; /* of the outputs of a layer before the last */
@@ -93,8 +91,18 @@ typedef struct {
 int lnrnn_rows_of_lengths(lnrnn_row *rows, size_t B, size_t steps, const int64_t *lengths);
 /* Sets the strides of contiguous x and y: (steps, sequences, *), or with batch_first (sequences, steps, *). */
 void lnrnn_network_lay_out(lnrnn_network_call *n, int batch_first);
-/* Where an array of batch norm's statistics goes, by its use. */
-void **lnrnn_statistic_of(lnrnn_line_training *training, int role);
+/* The arrays of a call in training. Of each line: tape; masks: state, h, c; statistics of batch norm, in the
+ * description's order. Then of each layer: the fields of lnrnn_layer_training, in their order. */
+typedef struct {
+    void **to; /* where its pointer goes */
+    int dtype; /* LNRNN_ARRAY_F32 ..; LNRNN_ARRAY_OTHER: bytes, 0 or 1 */
+    int written, needed;
+    size_t size;
+} lnrnn_training_array;
+/* -> how many there are; none is set yet. */
+size_t lnrnn_training_begin(lnrnn_network_call *n);
+/* To be asked in turn: whether an array is needed depends on the ones before it. */
+lnrnn_training_array lnrnn_training_array_of(const lnrnn_network_call *n, size_t k, int backward);
 /* seen: (states) zeros, written. -> do the rows stand within steps, sequences and states, longest first,
  * and no two with one state? */
 int lnrnn_rows_fit(const lnrnn_network_call *n, char *seen);
@@ -118,9 +126,9 @@ typedef struct {
     float *gx;              /* (steps, sequences, inputs), written; NULL: not wanted */
     ptrdiff_t gxt, gxb;
     float *gh0, *gc0; /* (lines, states, H), written */
-    /* Set by the driver. Offsets into scratch: outputs, the gradients of the outputs of two layers; second,
-     * that of a layer's inputs from its first direction, which is computed after the other one; sums, `line`
-     * and the sums that it points to. */
+    /* Set by the driver. The others are offsets into scratch. outputs: the gradients of the outputs of two
+     * layers. second: the gradient of a layer's inputs from its first direction, which is computed last. sums:
+     * `line`, and the sums that it points to. */
     lnrnn_rnn_gradients *line; /* (lines) */
     size_t outputs[2], second, sums;
 } lnrnn_network_gradients;

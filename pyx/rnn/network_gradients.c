@@ -1,5 +1,5 @@
-/* Training of a network: its weights as back-propagation reads them, where the gradients of its parameters go,
- * and statistics of batch norm. */
+/* Training of a network: its weights as back-propagation reads them, the gradients of its parameters, and the
+ * arrays of a call. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,13 +49,16 @@ const lnrnn_backward_weights *lnrnn_network_backward_weights(lnrnn_network *n, c
         there = __atomic_load_n(&n->backward[k], __ATOMIC_ACQUIRE);
     if (there)
         return there;
-    char *const memory = aligned_alloc(64, write_weights(n, arrays, inputs, NULL));
+    const size_t bytes = write_weights(n, arrays, inputs, NULL);
+    char *const memory = aligned_alloc(64, bytes);
     if (!memory)
         return NULL;
     write_weights(n, arrays, inputs, memory);
     if (__atomic_compare_exchange_n(&n->backward[inputs], &there, (lnrnn_backward_weights *)(void *)memory, 0,
-                                    __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+                                    __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+        __atomic_add_fetch(&n->weight_bytes, bytes, __ATOMIC_RELAXED);
         return (lnrnn_backward_weights *)(void *)memory;
+    }
     free(memory); /* another thread was first */
     return there;
 }
@@ -122,10 +125,72 @@ void lnrnn_write_parameters(const lnrnn_network *n, const lnrnn_network_gradient
         }
 }
 
-void **lnrnn_statistic_of(lnrnn_line_training *training, int role)
+/* --- arrays of training --------------------------------------------------------------------------------- */
+
+/* The arrays of a line before its statistics; of a layer. */
+enum { TAPE, MASK_STATE, MASK_H, MASK_C, BEFORE_STATISTICS };
+enum { Y, DROPPED, KEPT, SCALE, FACTORS, OF_LAYER };
+
+static size_t arrays_of_line(const lnrnn_network *n)
 {
+    int roles[LNRNN_ROLES];
+    return BEFORE_STATISTICS + lnrnn_description_roles(&n->description, roles)
+           - lnrnn_description_parameters(&n->description);
+}
+
+size_t lnrnn_training_begin(lnrnn_network_call *n)
+{
+    const size_t lines = line_count(n->network);
+    memset(n->line, 0, lines * sizeof *n->line);
+    n->training = 1;
+    return lines * arrays_of_line(n->network) + n->network->layers * OF_LAYER;
+}
+
+/* A statistic of batch norm: k counts from the first one on. */
+static lnrnn_training_array statistic(const lnrnn_network_call *n, size_t line, size_t k)
+{
+    const lnrnn_description *const d = &n->network->description;
+    lnrnn_line_training *const training = &n->line[line].training;
+    const size_t T = n->B ? (size_t)n->rows->length : 0;
+    int roles[LNRNN_ROLES];
+    lnrnn_description_roles(d, roles);
+    const int role = roles[lnrnn_description_parameters(d) + k], site = (role - LNRNN_AT_SITES) / 4;
     if (role == LNRNN_COUNT)
-        return (void **)&training->count;
-    lnrnn_site_statistics *const site = &training->statistics[(role - LNRNN_AT_SITES) / 4];
-    return (void **)((role - LNRNN_AT_SITES) % 4 == LNRNN_MEAN ? &site->mean : &site->var);
+        return (lnrnn_training_array){(void **)&training->count, LNRNN_ARRAY_I64, 1, 1, T};
+    lnrnn_site_statistics *const own = &training->statistics[site];
+    void **const to = (void **)((role - LNRNN_AT_SITES) % 4 == LNRNN_MEAN ? &own->mean : &own->var);
+    return (lnrnn_training_array){to, LNRNN_ARRAY_F64, 1, 1, T * n->network->config[line].site[site].width};
+}
+
+lnrnn_training_array lnrnn_training_array_of(const lnrnn_network_call *n, size_t k, int backward)
+{
+    const lnrnn_network *const net = n->network;
+    const size_t of_line = arrays_of_line(net), at_layers = of_line * line_count(net),
+                 row = net->directions * net->units, all = n->steps * n->sequences;
+    if (k < at_layers && k % of_line >= BEFORE_STATISTICS)
+        return statistic(n, k / of_line, k % of_line - BEFORE_STATISTICS);
+    if (k < at_layers) {
+        const lnrnn_rnn_config *const c = &net->config[k / of_line];
+        lnrnn_line_training *const line = &n->line[k / of_line].training;
+        lnrnn_rnn_masks *const masks = &line->masks;
+        const int taped = line->tape != NULL;
+        masks->sequences = n->sequences;
+        return (const lnrnn_training_array[]){
+            [TAPE] = {(void **)&line->tape, LNRNN_ARRAY_F32, 1, backward,
+                      lnrnn_tape_width(c) * lnrnn_active_steps(n)},
+            [MASK_STATE] = {(void **)&masks->state, LNRNN_ARRAY_F32, 0, 0, n->sequences * c->H},
+            [MASK_H] = {(void **)&masks->h, LNRNN_ARRAY_OTHER, 0, taped && c->zoneout_h != 0, all * c->H},
+            [MASK_C] = {(void **)&masks->c, LNRNN_ARRAY_OTHER, 0, taped && c->zoneout_c != 0, all * c->H},
+        }[k % of_line];
+    }
+    const size_t index = (k - at_layers) / OF_LAYER;
+    lnrnn_layer_training *const layer = &n->line[index * net->directions].layer;
+    const int last = index + 1 == net->layers, wanted = n->line->layer.y || backward;
+    return (const lnrnn_training_array[]){
+        [Y] = {(void **)&layer->y, LNRNN_ARRAY_F32, 1, wanted && !last, all * row},
+        [DROPPED] = {(void **)&layer->dropped, LNRNN_ARRAY_F32, 1, 0, all * row},
+        [KEPT] = {(void **)&layer->kept, LNRNN_ARRAY_OTHER, 0, 0, all * row},
+        [SCALE] = {(void **)&layer->scale, LNRNN_ARRAY_F32, 0, layer->kept != NULL, 1},
+        [FACTORS] = {(void **)&layer->factors, LNRNN_ARRAY_F32, 0, 0, n->sequences * row},
+    }[(k - at_layers) % OF_LAYER];
 }

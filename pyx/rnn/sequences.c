@@ -6,8 +6,8 @@
 #include "rnn/network.h"
 #include "runtime/threads.h"
 
-/* The memory of a call. A row is a sequence or, where states are reset on the way, a part of one: parts of a
- * sequence stand one after the other in the states. */
+/* The memory of a call. A row is a sequence or, where states are reset on the way, a part of one. The parts
+ * of a sequence have consecutive states. */
 typedef struct {
     const lnrnn_network *n;
     const lnrnn_sequences *s;

@@ -27,14 +27,13 @@ struct lnrnn_handle {
     int busy;             /* a call of lnrnn_handle_step or lnrnn_handle_reset is under way */
 };
 
-/* Bytes of memory for lnrnn_handle_prepare. */
-size_t lnrnn_handle_memory(const lnrnn_network *network, size_t lanes, size_t rows);
-/* stream, network and rows are set. memory: zeros, at a multiple of 64. -> floats of call.scratch. */
-size_t lnrnn_handle_prepare(lnrnn_handle *h, int threads, void *memory);
-
 /* The Cython module calls these from outside the library. */
 #pragma GCC visibility push(default)
 
+/* lanes (n). states: h, and c of an LSTM, (layers, n, H), each of them NULL for zeros; NULL: they stay. steps
+ * (n), or NULL: they stay. -> 0 for a wrong lane or step: then nothing has changed. */
+int lnrnn_stream_put(lnrnn_stream *s, const int64_t *lanes, size_t n, const float *const *states,
+                     const int64_t *steps);
 /* lanes, resets (rows), or NULL: puts the lanes of the next step into the table. Where resets is not 0, it
  * sets the states of a lane to 0. -> 0, or a code of lnrnn_status, and no lane has changed. */
 int lnrnn_handle_choose(lnrnn_handle *h, const int64_t *lanes, const unsigned char *resets);

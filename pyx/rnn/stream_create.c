@@ -51,6 +51,38 @@ void lnrnn_stream_release(lnrnn_stream *s)
     free(s);
 }
 
+/* Bytes of memory for prepare_handle. */
+static size_t handle_memory(const lnrnn_network *network, size_t lanes, size_t rows)
+{
+    return lnrnn_whole_lines(network->layers * sizeof(lnrnn_line))
+           + lnrnn_whole_lines(rows * sizeof(lnrnn_row))
+           + lnrnn_whole_lines(rows * network->inputs * sizeof(float))
+           + lnrnn_whole_lines(lanes * sizeof(int64_t));
+}
+
+/* stream, network and rows are set. memory: zeros, at a multiple of 64. -> floats of call.scratch. */
+static size_t prepare_handle(lnrnn_handle *h, int threads, void *memory)
+{
+    const lnrnn_network *const network = h->network;
+    lnrnn_network_call *const call = &h->call;
+    char *next = memory;
+    h->table = (lnrnn_row *)next, next += lnrnn_whole_lines(h->rows * sizeof(lnrnn_row));
+    h->x = (float *)next, next += lnrnn_whole_lines(h->rows * network->inputs * sizeof(float));
+    h->seen = (int64_t *)next, next += lnrnn_whole_lines(h->stream->lanes * sizeof(int64_t));
+    h->stamp = 0;
+    for (size_t i = 0; i < h->rows; i++)
+        h->table[i] = (lnrnn_row){.sequence = (int64_t)i, .length = 1, .end = 1, .state = (int64_t)i};
+    *call = (lnrnn_network_call){.network = network, .line = (lnrnn_line *)next, .threads = threads};
+    call->rows = h->table, call->B = h->rows, call->kept = 1;
+    call->steps = 1, call->sequences = h->rows;
+    call->x = h->x, call->xb = (ptrdiff_t)network->inputs;
+    call->yb = (ptrdiff_t)network->units;
+    call->states = h->stream->lanes;
+    call->hn = h->stream->h, call->cn = h->stream->c;
+    call->h0 = call->hn, call->c0 = call->cn;
+    return lnrnn_network_plan(call);
+}
+
 lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrnn_handle **handle,
                                  char message[LNRNN_MESSAGE])
 {
@@ -70,10 +102,10 @@ lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrn
     const size_t head = lnrnn_whole_lines(sizeof(lnrnn_handle));
     /* The bytes of x and of the tables must be a size_t before they are asked for. */
     const int countable = rows <= (size_t)PTRDIFF_MAX / (n->inputs * sizeof(float) + 128);
-    lnrnn_handle *const h = countable ? zeros(head + lnrnn_handle_memory(n, s->lanes, rows)) : NULL;
+    lnrnn_handle *const h = countable ? zeros(head + handle_memory(n, s->lanes, rows)) : NULL;
     if (h) {
         h->stream = s, h->network = n, h->rows = rows;
-        h->call.scratch = zeros(lnrnn_handle_prepare(h, threads, (char *)h + head) * sizeof(float));
+        h->call.scratch = zeros(prepare_handle(h, threads, (char *)h + head) * sizeof(float));
     }
     if (!h || !h->call.scratch) {
         free(h);

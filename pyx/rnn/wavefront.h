@@ -1,5 +1,5 @@
-/* The layers and directions of a network side by side: network_plan.c says when that is faster than one
- * layer after the other, wavefront.c does it. */
+/* The layers and directions of a network side by side (wavefront.c). network_plan.c decides when that is
+ * faster than one layer after the other. */
 #ifndef LNRNN_WAVEFRONT_H
 #define LNRNN_WAVEFRONT_H
 
@@ -19,12 +19,12 @@ typedef struct {
 /* Training: the arrays of a layer, contiguous, with axes in the order of the call's y. */
 typedef struct {
     float *y; /* (steps, sequences, directions * H): the outputs, written; unused of the last layer */
-    /* Dropout of the inputs of layers after the first: dropped = x * kept * scale * factors, in this
+    /* Dropout of the inputs of layers after the first: dropped = x * kept * scale[0] * factors, in this
      * order. */
     float *dropped;            /* as y, written; NULL: nothing is dropped */
     const unsigned char *kept; /* (steps, sequences, directions * H), 0 or 1, or NULL */
-    float scale;
-    const float *factors; /* (sequences, directions * H), or NULL */
+    const float *scale;        /* (1); NULL: without kept */
+    const float *factors;      /* (sequences, directions * H), or NULL */
 } lnrnn_layer_training;
 
 /* A layer in one direction. call: as for lnrnn_rnn_forward, all but plan, scratch, part and resumed. */
@@ -74,8 +74,8 @@ static inline network_run *runs_at(float *p)
 }
 
 /* The lines' config, T, B, rows and last_step_end are set; there are no tapes, masks and counts. -> 1 if
- * the network is to be computed by lnrnn_wavefront_forward with at most so many threads; 0 if layer after
- * layer by lnrnn_rnn_forward is at least as fast, or the only way. */
+ * lnrnn_wavefront_forward is faster, with at most so many threads. 0 if layer after layer by
+ * lnrnn_rnn_forward is at least as fast, or the only way. */
 int lnrnn_wavefront_plan(lnrnn_wavefront *n, int threads);
 /* All layers. -> as lnrnn_rnn_forward. The bits are those of layer after layer. */
 int lnrnn_wavefront_forward(lnrnn_wavefront *n);

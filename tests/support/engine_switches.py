@@ -1,6 +1,6 @@
 """Switches of the engine that only tests and benchmarks use.
 
-They are C functions of liblnrnn. The headers in pyx/ say what each one does.
+They are C functions of liblnrnn, which the headers in pyx/ describe.
 """
 
 from __future__ import annotations
