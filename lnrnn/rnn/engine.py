@@ -50,7 +50,8 @@ class Training(NamedTuple):
         for k in range(made.num_layers):
             # The outputs of the last layer are the y of the call.
             y = self.outputs[k] if self.outputs and k < made.num_layers - 1 else None
-            inputs, kept, scale, factors = (self.dropped[k] if self.dropped else None) or (None, None, 0.0, None)
+            dropped = self.dropped[k] if self.dropped else None
+            inputs, kept, scale, factors = (None, None, 0.0, None) if dropped is None else dropped
             laid_out = (None if a is None else as_caller(a, False, made.batch_first) for a in (y, inputs))
             found += (*laid_out, kept, np.array([scale], FLOAT32), factors)
         return found

@@ -128,7 +128,9 @@ def _description(
     zoneout: tuple[float, ...],
     activation_bits: ActivationBits | None,
 ) -> _core.Description:
-    return made.description(dtype, overrun, zoneout=zoneout_entry(made, zoneout), activation_bits=activation_bits)
+    return made.description(
+        dtype, overrun, zoneout=zoneout_entry(made, zoneout), activation_bits=activation_bits
+    )
 
 
 def tape_width(made: Architecture) -> int:

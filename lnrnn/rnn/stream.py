@@ -64,8 +64,8 @@ class Stream(Closed, Generic[State]):
     out: where to write, a float32 array of y's shape, in any layout; it may be x's own memory. threads: how
     many this call may use; None: as set (set_num_threads).
     -> y, float32, bit for bit what the whole sequence would give: a new array, or `out`. A step with an
-    `out` allocates nothing for a float32 x and rows that are None or an int64 array, once as many rows have
-    been served.
+    `out` allocates nothing for x and `out` that are float32 and C-contiguous, and rows that are None or an
+    int64 array, once as many rows have been served.
 
     A stream keeps the parameters and statistics that the network had when it was made. Under batch norm each
     lane carries its own step, and past the known ones it does what `overrun` says; "raise" refuses a call,

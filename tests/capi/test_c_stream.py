@@ -172,6 +172,18 @@ def test_steps_that_no_lane_counts(rng):
     same(stream.step, [1, 1])
 
 
+def test_a_stream_of_python_that_c_releases(rng):
+    """lnrnn_api.h forbids it. Python's count of references makes it harmless."""
+    rnn = network(D, H)
+    stream, alike, x = rnn.stream(3), rnn.stream(3), normal(rng, 3, D)
+    with Handle(stream, 3) as handle:
+        for _ in range(3):
+            function("lnrnn_stream_release", None, P)(handle.stream)
+        same(handle.stepped(x), alike(x))
+        same(stream(x), alike(x))
+    same(stream(x), alike(x))
+
+
 def test_all_lanes_together(rng):
     """overrun="batch": the bits of Python's calls, and nothing that would part the lanes."""
     rnn = network(D, H, norm=lnrnn.BatchNormSpec(overrun="batch"), trained=2)
