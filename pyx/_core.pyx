@@ -215,7 +215,6 @@ def _enumeration(str name, **members):
 include "result_memory.pxi"
 include "arrays.pxi"
 include "norm.pxi"
-include "recurrent.pxi"
 include "network.pxi"
 include "stream.pxi"
 include "file.pxi"

@@ -35,10 +35,26 @@ class Training(NamedTuple):
     """
 
     statistics: Sequence[Mapping[str, Any]] | None = None
-    tapes: Sequence[Array] | None = None
+    tapes: Sequence[Array | None] | None = None
     masks: Sequence[MaskArrays] | None = None
     outputs: Sequence[Array] | None = None
     dropped: Sequence[tuple[Array, Array | None, float, Array | None] | None] = ()
+
+    def arrays(self, made: Architecture) -> list[Array | None]:
+        """In the order of lnrnn_training_array_of (pyx/rnn/network.h)."""
+        found: list[Array | None] = []
+        for k in range(len(self.statistics or self.tapes or made.suffixes)):
+            found.append(self.tapes[k] if self.tapes else None)
+            found += self.masks[k] if self.masks else (None, None, None)
+            found += self.statistics[k].values() if self.statistics else ()
+        for k in range(made.num_layers):
+            # The outputs of the last layer are the y of the call.
+            y = self.outputs[k] if self.outputs and k < made.num_layers - 1 else None
+            dropped = self.dropped[k] if self.dropped else None
+            inputs, kept, scale, factors = (None, None, 0.0, None) if dropped is None else dropped
+            laid_out = (None if a is None else as_caller(a, False, made.batch_first) for a in (y, inputs))
+            found += (*laid_out, kept, np.array([scale], FLOAT32), factors)
+        return found
 
 
 def empty_outputs(made: Architecture, T: int, B: int) -> Array:
@@ -80,7 +96,7 @@ def run(
     after = [np.empty_like(s) for s in before]
     snapshot.compiled().forward(
         x=x, y=y, h0=before[0], hn=after[0], c0=before[-1], cn=after[-1], rows=rows.table,
-        training=training, threads=threads,
+        training=None if training is None else training.arrays(made), threads=threads,
     )  # fmt: skip
     return y, [rows.finish(s, made.directions) for s in after]
 

@@ -28,6 +28,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..rnn import engine, functional
 from ..rnn.functional import Served, architecture
+from ..rnn.snapshot import tape_width
 from ..rnn.statistics import named_shapes
 from ..runtime import get_num_threads, num_threads
 from . import plain
@@ -241,8 +242,8 @@ def _(network, x, start, lengths, parameters, statistics, overrun, training):  #
 def _(network, x, start, lengths, parameters):  # type: ignore[no-untyped-def]
     arch, result = architecture(network), _results(network, x, True)
     between = [x.new_empty(result[0].shape) for _ in range(arch.num_layers - 1)]
-    rows = x.shape[0] * x.shape[1]
-    return [*result, *between, *(x.new_empty(width * rows) for width in functional.tape_widths(arch))]
+    floats = x.shape[0] * x.shape[1] * tape_width(arch)
+    return [*result, *between, *(x.new_empty(floats) for _ in arch.suffixes)]
 
 
 @torch.library.register_fake("lnrnn::backward", lib=_library)

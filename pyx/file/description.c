@@ -114,15 +114,14 @@ static const struct {
     {"gain", JOINT, 0, GATES, AT(HIDDEN, GAIN)},
     {"gain_ih", SPLIT, 0, GATES, AT(INPUT, GAIN)},
     {"gain_hh", SPLIT, 0, GATES, AT(HIDDEN, GAIN)},
-    {"gain_c", CELL, 0, UNITS, AT(CELL, GAIN)},
     {"bias", JOINT, 0, GATES, AT(HIDDEN, BIAS)},
     {"bias", BATCH_SPLIT, 0, GATES, AT(INPUT, BIAS)},
     {"bias_ih", NO_NORM | LAYER_SPLIT, 0, GATES, AT(INPUT, BIAS)},
     {"bias_hh", NO_NORM | LAYER_SPLIT, 0, GATES, AT(HIDDEN, BIAS)},
+    {"gain_c", CELL, 0, UNITS, AT(CELL, GAIN)},
     {"bias_c", CELL, 0, UNITS, AT(CELL, BIAS)},
     {"inner_bias_ih", INNER, 0, GATES, LNRNN_INNER_IH},
     {"inner_bias_hh", INNER, 0, GATES, LNRNN_INNER_HH},
-    {"count", BATCH, 0, COUNTS, LNRNN_COUNT},
     {"running_mean", JOINT, BATCH, STEP_GATES, AT(HIDDEN, MEAN)},
     {"running_var", JOINT, BATCH, STEP_GATES, AT(HIDDEN, VARIANCE)},
     {"running_mean_ih", BATCH_SPLIT, 0, STEP_GATES, AT(INPUT, MEAN)},
@@ -131,6 +130,7 @@ static const struct {
     {"running_var_hh", BATCH_SPLIT, 0, STEP_GATES, AT(HIDDEN, VARIANCE)},
     {"running_mean_c", CELL, BATCH, STEP_UNITS, AT(CELL, MEAN)},
     {"running_var_c", CELL, BATCH, STEP_UNITS, AT(CELL, VARIANCE)},
+    {"count", BATCH, 0, COUNTS, LNRNN_COUNT},
 };
 enum { ROWS = sizeof ARRAYS / sizeof *ARRAYS };
 
@@ -169,10 +169,22 @@ lnrnn_array lnrnn_description_array(const lnrnn_description *d, size_t k, char n
     return array;
 }
 
-int lnrnn_description_role(const lnrnn_description *d, size_t k)
+size_t lnrnn_description_roles(const lnrnn_description *d, int roles[LNRNN_ROLES])
 {
     int rows[ROWS];
-    return ARRAYS[rows[k % rows_of(d, rows)]].role;
+    const size_t n = rows_of(d, rows);
+    for (size_t k = 0; k < n; k++)
+        roles[k] = ARRAYS[rows[k]].role;
+    return n;
+}
+
+size_t lnrnn_description_parameters(const lnrnn_description *d)
+{
+    int rows[ROWS];
+    size_t n = rows_of(d, rows);
+    while (ARRAYS[rows[n - 1]].shape >= COUNTS)
+        n--;
+    return n;
 }
 
 lnrnn_status lnrnn_check_values(const lnrnn_array *array, const lnrnn_array *count, char *message)

@@ -5,6 +5,9 @@
 #include "file/message.h"
 #include "rnn/layer.h"
 
+/* The Cython module calls these from outside the library. */
+#pragma GCC visibility push(default)
+
 /* The use of an array in its layer. A gain, a bias, a mean and a variance stand at a site. */
 enum {
     LNRNN_WEIGHT_IH,
@@ -19,8 +22,13 @@ enum {
     LNRNN_VARIANCE,
     LNRNN_ROLES = LNRNN_AT_SITES + 4 * LNRNN_SITES
 };
-/* The use of the k-th array. */
-int lnrnn_description_role(const lnrnn_description *d, size_t k);
+/* The uses of the arrays of each layer and direction, in their order -> how many there are. weight_ih and
+ * weight_hh come first, statistics of batch norm last. */
+size_t lnrnn_description_roles(const lnrnn_description *d, int roles[LNRNN_ROLES]);
+/* How many of them are parameters. */
+size_t lnrnn_description_parameters(const lnrnn_description *d);
+
+#pragma GCC visibility pop
 
 /* Refuses statistics that no training gives: counts that rise or differ from those of layer 0, negative
  * variances. Other arrays may have any values. count: the array count_l0, or NULL without batch norm. */

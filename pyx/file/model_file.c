@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -173,10 +174,10 @@ static lnrnn_status read_object(lnrnn_json *json, const entry *entries, const ch
     return LNRNN_OK;
 }
 
-static lnrnn_status read_configuration(lnrnn_text text, lnrnn_description *d, char *message)
+/* start: changed, since strings are decoded in place. */
+static lnrnn_status read_configuration(char *start, size_t length, lnrnn_description *d, char *message)
 {
-    char *start = (char *)text.bytes;
-    lnrnn_json json = {start, start + text.length, NULL};
+    lnrnn_json json = {start, start + length, NULL};
     configuration c = {
         {.placement = LNRNN_PLACEMENTS, .cell_norm = LNRNN_CELL_OUT, .eps = 1e-5, .momentum = 0.1}, 0, 0};
     if (lnrnn_json_next(&json).kind != LNRNN_JSON_OBJECT)
@@ -196,6 +197,19 @@ static lnrnn_status read_configuration(lnrnn_text text, lnrnn_description *d, ch
         c.d.weights = LNRNN_WEIGHT_I8A8;
     *d = c.d;
     return lnrnn_description_resolve(d, message);
+}
+
+lnrnn_status lnrnn_description_read(const char *text, size_t length, lnrnn_description *d,
+                                    char message[LNRNN_MESSAGE])
+{
+    char *const copy = malloc(length + 1);
+    if (!copy)
+        return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for a configuration of %zu bytes", length);
+    memcpy(copy, text, length);
+    copy[length] = '\0';
+    const lnrnn_status status = read_configuration(copy, length, d, message);
+    free(copy);
+    return status;
 }
 
 /* --- arrays against the description --------------------------------------------------------------------- */
@@ -261,7 +275,8 @@ static lnrnn_status read_model(FILE *stream, uint64_t size, lnrnn_model_file *mo
     if (!lnrnn_text_is(meta[LNRNN_META_SCHEMA], "1"))
         return lnrnn_fail(message, LNRNN_OTHER_VERSION, "its schema is %s, this version reads 1",
                           lnrnn_text_shown(meta[LNRNN_META_SCHEMA].bytes, shown));
-    if (!(status = read_configuration(meta[LNRNN_META_CONFIG], &model->description, message))
+    if (!(status = lnrnn_description_read(meta[LNRNN_META_CONFIG].bytes, meta[LNRNN_META_CONFIG].length,
+                                          &model->description, message))
         && !(status = check_arrays(file, &model->description, message)))
         status = lnrnn_safetensors_read(stream, file, message);
     const lnrnn_tensor *count = lnrnn_safetensors_find(file, "count_l0");

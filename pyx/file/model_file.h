@@ -12,6 +12,9 @@ typedef struct {
     lnrnn_safetensors file;        /* its arrays are those of the description, with their dtypes and shapes */
 } lnrnn_model_file;
 
+/* text: a configuration, JSON as the metadata of a file have it. -> d, resolved. */
+lnrnn_status lnrnn_description_read(const char *text, size_t length, lnrnn_description *d,
+                                    char message[LNRNN_MESSAGE]);
 /* Reads a whole file. After LNRNN_OK it is to be closed when its arrays are no longer needed. */
 lnrnn_status lnrnn_model_file_open(const char *path, lnrnn_model_file *model, char message[LNRNN_MESSAGE]);
 /* The same of a stream of `size` bytes. */

@@ -16,9 +16,9 @@ static inline size_t lnrnn_whole_floats(size_t floats) { return (floats + 15) & 
 /* The Cython module calls these from outside the library. */
 #pragma GCC visibility push(default)
 
-/* The places of norms, and of the biases added after them: W x, if it has its own; W h, or the sum W x + W h;
- * an LSTM's c. Without a norm, a GRU has bias_ih at the input side. All other biases are at the hidden
- * side. */
+/* The places of norms, and of the biases added after them. INPUT: W x, if it has its own. HIDDEN: W h, or
+ * W x + W h. CELL: an LSTM's c. Without a norm, a GRU has bias_ih at the input side. All other biases are
+ * at the hidden side. */
 enum { LNRNN_SITE_INPUT, LNRNN_SITE_HIDDEN, LNRNN_SITE_CELL, LNRNN_SITES };
 
 /* The most inputs of an output of int8: sums of 32 bits hold so many products of 127 and 127. */
@@ -70,14 +70,14 @@ typedef struct {
     size_t cell_scratch;       /* floats that this kernel needs */
 } lnrnn_rnn_config;
 
-/* To be called once the caller has set its fields; and again after a change of gain, bias, scale, shift,
- * known, overrun_row, inner_ih or inner_hh, which alone may change later. */
+/* To be called once the caller has set its fields. Later only gain, bias, scale, shift, known, overrun_row,
+ * inner_ih and inner_hh may change; then it is to be called again. */
 void lnrnn_rnn_configure(lnrnn_rnn_config *config);
 /* Floats of a record of the tape. */
 size_t lnrnn_tape_width(const lnrnn_rnn_config *config);
 
-/* The scratch memory of a call, in floats: that of each group, if its threads share some; that of each
- * worker, from groups * shared on; positions. */
+/* The scratch memory of a call, in floats. Each group has some, if its threads share it. Then comes that of
+ * each worker, from groups * shared on, then the positions. */
 typedef struct {
     size_t shared, worker; /* of a group, 0 without divide_units; of a worker: lnrnn_step_memory */
     size_t positions;      /* where the steps that each group has taken stand */
@@ -201,9 +201,9 @@ typedef struct {
  * multiple of 64: else it is to be transposed and packed. */
 int lnrnn_reads_lines(const float *w, size_t k);
 size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *r);
-/* r: that of the forward call, with a plan made anew, and with y, tape and, of batch norm, count and
- * statistics as that call has written them; only read. -> as lnrnn_rnn_forward; g too stays as it is
- * from part to part. */
+/* r: that of the forward call, with a new plan; only read. y, tape and batch norm's count and statistics are
+ * as that call has written them. -> as lnrnn_rnn_forward. g too stays as it is from part to part.
+ */
 int lnrnn_rnn_backward(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g);
 
 #pragma GCC visibility pop

@@ -1,10 +1,10 @@
 /* Networks from a description and named arrays, or from a file. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "file/model_file.h"
-#include "rnn/fold.h"
 #include "rnn/network.h"
 #include "runtime/floats.h"
 
@@ -72,6 +72,76 @@ static lnrnn_status check_arrays(const lnrnn_description *d, const lnrnn_array *
     return LNRNN_OK;
 }
 
+/* --- batch norm: a scale and a shift for every step ---------------------------------------------------- */
+
+/* count (steps): the sequences that training has seen alive at each step. -> how many of the first steps
+ * have statistics. */
+static size_t known_steps(const int64_t *count, size_t steps)
+{
+    size_t known = 0;
+    while (known < steps && count[known])
+        known++;
+    return known;
+}
+
+/* values (n), n <= 128: the sum in the order in which NumPy adds up the values of one row. */
+static double row_sum(const double *values, size_t n)
+{
+    double sum = 0, part[8];
+    size_t i = 0;
+    if (n >= 8) {
+        for (; i < 8; i++)
+            part[i] = values[i];
+        for (; i < n - n % 8; i++)
+            part[i % 8] += values[i];
+        sum = ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
+    }
+    for (; i < n; i++)
+        sum += values[i];
+    return sum;
+}
+
+static double long_row_sum(const double *values, size_t n)
+{
+    const size_t half = n / 2 - n / 2 % 8;
+    return n <= 128 ? row_sum(values, n) : long_row_sum(values, half) + long_row_sum(values + half, n - half);
+}
+
+/* values (steps, width) -> the mean of column k over the steps, with the bits of NumPy's mean(0). */
+static double mean_over_steps(const double *values, size_t steps, size_t width, size_t k)
+{
+    double sum = values[k];
+    if (width == 1)
+        sum = long_row_sum(values, steps);
+    else
+        for (size_t t = 1; t < steps; t++)
+            sum += values[t * width + k];
+    return sum / (double)steps;
+}
+
+/* A site of batch norm at inference. */
+typedef struct {
+    size_t known, width;
+    int averages;             /* one more row: the means over the known steps, at least one */
+    const double *mean, *var; /* (known, width) */
+    const float *gain, *bias; /* (width); bias may be NULL: zeros */
+    double eps;
+} step_norm;
+
+/* -> scale, shift (known, or known + 1, width): scale * a + shift is the normalised a. */
+static void fold(const step_norm *f, float *scale, float *shift)
+{
+    for (size_t t = 0; t < f->known + (f->averages != 0); t++)
+        for (size_t k = 0; k < f->width; k++) {
+            const size_t at = t * f->width + k;
+            const double mean = t < f->known ? f->mean[at] : mean_over_steps(f->mean, f->known, f->width, k);
+            const double var = t < f->known ? f->var[at] : mean_over_steps(f->var, f->known, f->width, k);
+            const double exact = f->gain[k] / sqrt(var + f->eps);
+            scale[at] = (float)exact;
+            shift[at] = (float)((f->bias ? (double)f->bias[k] : 0.0) - mean * exact);
+        }
+}
+
 /* --- the network ---------------------------------------------------------------------------------------- */
 
 /* Memory of the network, which `lay_out` divides twice: first only to learn how much it takes. */
@@ -79,7 +149,7 @@ typedef struct {
     const lnrnn_description *d;
     const lnrnn_array *const *used;
     char *memory; /* NULL: the first time */
-    size_t bytes;
+    size_t bytes, weight_bytes;
 } construction;
 
 static void *part_of(construction *b, size_t bytes)
@@ -106,6 +176,7 @@ static const uint32_t *packed(construction *b, int dtype, const float *w, size_t
     uint32_t *const words = part_of(b, lnrnn_packed_size(dtype, n, k) * sizeof(uint32_t));
     if (words)
         lnrnn_pack(dtype, n, k, w, (ptrdiff_t)k, 1, words);
+    b->weight_bytes += lnrnn_packed_size(dtype, n, k) * sizeof(uint32_t);
     return words;
 }
 
@@ -128,21 +199,17 @@ static void fill_site(construction *b, lnrnn_rnn_config *c, int index, const voi
     const size_t values = (c->known + (size_t)averages) * site->width;
     float *const scale = part_of(b, values * sizeof(float)), *const shift =
                                                                  part_of(b, values * sizeof(float));
-    const lnrnn_fold_job job = {c->known,           site->width, averages, at[LNRNN_MEAN],
-                                at[LNRNN_VARIANCE], gain,        bias,     b->d->eps};
+    const step_norm job = {c->known,           site->width, averages, at[LNRNN_MEAN],
+                           at[LNRNN_VARIANCE], gain,        bias,     b->d->eps};
     if (scale)
-        lnrnn_fold(&job, scale, shift);
+        fold(&job, scale, shift);
     site->scale = scale, site->shift = shift;
 }
 
-static void fill_line(construction *b, size_t line, lnrnn_rnn_config *c, lnrnn_packed_weights *weights)
+/* A line without its arrays. */
+static void configure(const lnrnn_description *d, size_t line, lnrnn_rnn_config *c)
 {
-    const lnrnn_description *const d = b->d;
     const size_t directions = d->bidirectional ? 2 : 1;
-    const size_t arrays = lnrnn_description_arrays(d) / (d->num_layers * directions);
-    const void *roles[LNRNN_ROLES] = {NULL};
-    for (size_t k = line * arrays; k < (line + 1) * arrays; k++)
-        roles[lnrnn_description_role(d, k)] = b->used[k]->data;
     *c = (lnrnn_rnn_config){
         .D = line < directions ? d->input_size : directions * d->hidden_size,
         .H = d->hidden_size,
@@ -159,11 +226,29 @@ static void fill_line(construction *b, size_t line, lnrnn_rnn_config *c, lnrnn_p
         .zoneout_c = (float)d->zoneout[1],
     };
     lnrnn_rnn_configure(c);
+}
+
+size_t lnrnn_description_tape_width(const lnrnn_description *d)
+{
+    lnrnn_rnn_config c;
+    configure(d, 0, &c);
+    return lnrnn_tape_width(&c);
+}
+
+static void fill_line(construction *b, size_t line, lnrnn_rnn_config *c, lnrnn_packed_weights *weights)
+{
+    const lnrnn_description *const d = b->d;
+    int order[LNRNN_ROLES];
+    const size_t arrays = lnrnn_description_roles(d, order);
+    const void *roles[LNRNN_ROLES] = {NULL};
+    for (size_t k = 0; k < arrays; k++)
+        roles[order[k]] = b->used[line * arrays + k]->data;
+    configure(d, line, c);
     const int apart = c->separate_products;
     c->inner_ih = sum_of(b, roles[LNRNN_INNER_IH], apart ? NULL : roles[LNRNN_INNER_HH], c->outputs, -1);
     c->inner_hh = apart ? sum_of(b, roles[LNRNN_INNER_HH], NULL, c->outputs, -1) : NULL;
     if (d->norm == LNRNN_NORM_BATCH) {
-        c->known = lnrnn_known_steps(roles[LNRNN_COUNT], d->steps);
+        c->known = known_steps(roles[LNRNN_COUNT], d->steps);
         c->overrun_row = d->overrun == LNRNN_OVERRUN_BATCH ? -1 : (ptrdiff_t)c->known - 1;
         if (d->overrun == LNRNN_OVERRUN_MEAN && c->known)
             c->overrun_row = (ptrdiff_t)c->known;
@@ -180,7 +265,7 @@ static lnrnn_network *lay_out(construction *b)
 {
     const lnrnn_description *const d = b->d;
     const size_t directions = d->bidirectional ? 2 : 1, lines = d->num_layers * directions;
-    b->bytes = 0;
+    b->bytes = b->weight_bytes = 0;
     lnrnn_network *const n = part_of(b, sizeof *n);
     lnrnn_rnn_config *const config = part_of(b, lines * sizeof *config);
     lnrnn_packed_weights *const weights = part_of(b, lines * sizeof *weights);
@@ -196,15 +281,16 @@ static lnrnn_network *lay_out(construction *b)
     if (d->overrun == LNRNN_OVERRUN_BATCH || (d->overrun != LNRNN_OVERRUN_RAISE && known))
         known = LNRNN_LAST_STEP;
     if (n)
-        *n = (lnrnn_network){.layers = d->num_layers,
+        *n = (lnrnn_network){.description = *d,
+                             .layers = d->num_layers,
                              .directions = directions,
                              .config = config,
                              .weights = weights,
                              .isa = lnrnn_isa_name(),
+                             .weight_bytes = b->weight_bytes,
                              .refused_from = known,
                              .together = d->norm == LNRNN_NORM_BATCH && d->overrun == LNRNN_OVERRUN_BATCH,
-                             .owner = n,
-                             .release = free};
+                             .references = 1};
     return n;
 }
 
@@ -272,6 +358,21 @@ lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char 
     free(arrays);
     lnrnn_model_file_close(&model);
     return status;
+}
+
+lnrnn_network *lnrnn_network_retain(lnrnn_network *n)
+{
+    if (n)
+        __atomic_fetch_add(&n->references, 1, __ATOMIC_RELAXED);
+    return n;
+}
+
+void lnrnn_network_release(lnrnn_network *n)
+{
+    if (!n || __atomic_sub_fetch(&n->references, 1, __ATOMIC_ACQ_REL))
+        return;
+    free(n->backward[0]), free(n->backward[1]);
+    free(n);
 }
 
 lnrnn_status lnrnn_check_isa(const lnrnn_network *n, const char *name, char *message)

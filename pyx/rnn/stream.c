@@ -4,35 +4,6 @@
 
 #include "rnn/stream.h"
 
-size_t lnrnn_handle_memory(const lnrnn_network *network, size_t lanes, size_t rows)
-{
-    return lnrnn_whole_lines(network->layers * sizeof(lnrnn_line))
-           + lnrnn_whole_lines(rows * sizeof(lnrnn_row))
-           + lnrnn_whole_lines(rows * network->inputs * sizeof(float))
-           + lnrnn_whole_lines(lanes * sizeof(int64_t));
-}
-
-size_t lnrnn_handle_prepare(lnrnn_handle *h, const lnrnn_network *network, int threads, void *memory)
-{
-    lnrnn_network_call *const call = &h->call;
-    char *next = memory;
-    h->table = (lnrnn_row *)next, next += lnrnn_whole_lines(h->rows * sizeof(lnrnn_row));
-    h->x = (float *)next, next += lnrnn_whole_lines(h->rows * network->inputs * sizeof(float));
-    h->seen = (int64_t *)next, next += lnrnn_whole_lines(h->stream->lanes * sizeof(int64_t));
-    h->stamp = 0;
-    for (size_t i = 0; i < h->rows; i++)
-        h->table[i] = (lnrnn_row){.sequence = (int64_t)i, .length = 1, .end = 1, .state = (int64_t)i};
-    *call = (lnrnn_network_call){.network = network, .line = (lnrnn_line *)next, .threads = threads};
-    call->rows = h->table, call->B = h->rows, call->kept = 1;
-    call->steps = 1, call->sequences = h->rows;
-    call->x = h->x, call->xb = (ptrdiff_t)network->inputs;
-    call->yb = (ptrdiff_t)network->units;
-    call->states = h->stream->lanes;
-    call->hn = h->stream->h, call->cn = h->stream->c;
-    call->h0 = call->hn, call->c0 = call->cn;
-    return lnrnn_network_plan(call);
-}
-
 /* Sorts rows (n) by their starts. Shell's sort: qsort may allocate. */
 static void sort_by_start(lnrnn_row *rows, size_t n)
 {
@@ -60,14 +31,32 @@ static int named_once(lnrnn_handle *h, int64_t lane)
     return 0;
 }
 
+int lnrnn_stream_put(lnrnn_stream *s, const int64_t *lanes, size_t n, const float *const *states,
+                     const int64_t *steps)
+{
+    const size_t H = s->network->units, layers = s->network->layers;
+    for (size_t i = 0; i < n; i++)
+        if ((uint64_t)lanes[i] >= s->lanes
+            || (steps
+                && ((uint64_t)steps[i] > LNRNN_LAST_STEP || (s->network->together && steps[i] != *steps))))
+            return 0;
+    for (size_t k = 0; states && k < (size_t)s->network->states * layers * n; k++) {
+        const size_t state = k / n / layers, layer = k / n % layers, i = k % n;
+        float *const to = lnrnn_stream_state(s, layer, (int)state) + (size_t)lanes[i] * H;
+        if (states[state])
+            memcpy(to, states[state] + k % (layers * n) * H, H * sizeof(float));
+        else
+            memset(to, 0, H * sizeof(float));
+    }
+    for (size_t i = 0; steps && i < n; i++)
+        s->steps[lanes[i]] = steps[i];
+    return 1;
+}
+
 static void clear(const lnrnn_handle *h, int64_t lane)
 {
-    const size_t H = h->call.network->units;
-    for (size_t k = 0; k < h->call.network->layers; k++) {
-        memset(lnrnn_stream_state(h->stream, k, 0) + (size_t)lane * H, 0, H * sizeof(float));
-        if (h->call.cn)
-            memset(lnrnn_stream_state(h->stream, k, 1) + (size_t)lane * H, 0, H * sizeof(float));
-    }
+    static const float *const zeros[2];
+    lnrnn_stream_put(h->stream, &lane, 1, zeros, NULL);
 }
 
 int lnrnn_handle_choose(lnrnn_handle *h, const int64_t *lanes, const unsigned char *resets)

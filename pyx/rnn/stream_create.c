@@ -51,18 +51,42 @@ void lnrnn_stream_release(lnrnn_stream *s)
     free(s);
 }
 
-static void release_handle(void *owner)
+/* Bytes of memory for prepare_handle. */
+static size_t handle_memory(const lnrnn_network *network, size_t lanes, size_t rows)
 {
-    lnrnn_handle *const h = owner;
-    lnrnn_stream_release(h->stream);
-    free(h->call.scratch);
-    free(h);
+    return lnrnn_whole_lines(network->layers * sizeof(lnrnn_line))
+           + lnrnn_whole_lines(rows * sizeof(lnrnn_row))
+           + lnrnn_whole_lines(rows * network->inputs * sizeof(float))
+           + lnrnn_whole_lines(lanes * sizeof(int64_t));
+}
+
+/* stream, network and rows are set. memory: zeros, at a multiple of 64. -> floats of call.scratch. */
+static size_t prepare_handle(lnrnn_handle *h, int threads, void *memory)
+{
+    const lnrnn_network *const network = h->network;
+    lnrnn_network_call *const call = &h->call;
+    char *next = memory;
+    h->table = (lnrnn_row *)next, next += lnrnn_whole_lines(h->rows * sizeof(lnrnn_row));
+    h->x = (float *)next, next += lnrnn_whole_lines(h->rows * network->inputs * sizeof(float));
+    h->seen = (int64_t *)next, next += lnrnn_whole_lines(h->stream->lanes * sizeof(int64_t));
+    h->stamp = 0;
+    for (size_t i = 0; i < h->rows; i++)
+        h->table[i] = (lnrnn_row){.sequence = (int64_t)i, .length = 1, .end = 1, .state = (int64_t)i};
+    *call = (lnrnn_network_call){.network = network, .line = (lnrnn_line *)next, .threads = threads};
+    call->rows = h->table, call->B = h->rows, call->kept = 1;
+    call->steps = 1, call->sequences = h->rows;
+    call->x = h->x, call->xb = (ptrdiff_t)network->inputs;
+    call->yb = (ptrdiff_t)network->units;
+    call->states = h->stream->lanes;
+    call->hn = h->stream->h, call->cn = h->stream->c;
+    call->h0 = call->hn, call->c0 = call->cn;
+    return lnrnn_network_plan(call);
 }
 
 lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrnn_handle **handle,
                                  char message[LNRNN_MESSAGE])
 {
-    const lnrnn_network *const n = s->network;
+    lnrnn_network *const n = s->network;
     *handle = NULL;
     const lnrnn_status status = lnrnn_check_isa(n, "the stream's network", message);
     if (status)
@@ -78,15 +102,16 @@ lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrn
     const size_t head = lnrnn_whole_lines(sizeof(lnrnn_handle));
     /* The bytes of x and of the tables must be a size_t before they are asked for. */
     const int countable = rows <= (size_t)PTRDIFF_MAX / (n->inputs * sizeof(float) + 128);
-    lnrnn_handle *const h = countable ? zeros(head + lnrnn_handle_memory(n, s->lanes, rows)) : NULL;
+    lnrnn_handle *const h = countable ? zeros(head + handle_memory(n, s->lanes, rows)) : NULL;
     if (h) {
-        h->stream = s, h->rows = rows, h->owner = h, h->release = release_handle;
-        h->call.scratch = zeros(lnrnn_handle_prepare(h, n, threads, (char *)h + head) * sizeof(float));
+        h->stream = s, h->network = n, h->rows = rows;
+        h->call.scratch = zeros(prepare_handle(h, threads, (char *)h + head) * sizeof(float));
     }
     if (!h || !h->call.scratch) {
         free(h);
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for a handle of %zu rows", rows);
     }
+    lnrnn_network_retain(n);
     __atomic_add_fetch(&s->references, 1, __ATOMIC_RELAXED);
     *handle = h;
     return LNRNN_OK;
@@ -94,8 +119,16 @@ lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrn
 
 void lnrnn_handle_free(lnrnn_handle *h)
 {
-    if (h)
-        h->release(h->owner);
+    if (!h)
+        return;
+    void *const owner = h->owner;
+    void (*const release)(void *) = h->release;
+    lnrnn_network_release(h->network);
+    lnrnn_stream_release(h->stream);
+    free(h->call.scratch);
+    free(h);
+    if (release)
+        release(owner);
 }
 
 lnrnn_stream *lnrnn_handle_stream(const lnrnn_handle *h) { return h->stream; }

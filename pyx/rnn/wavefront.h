@@ -1,5 +1,5 @@
-/* Several layers and directions of a network at a time: wavefront.c. network_plan.c predicts whether that is faster
- * than one after another. */
+/* The layers and directions of a network side by side (wavefront.c). network_plan.c decides when that is
+ * faster than one layer after the other. */
 #ifndef LNRNN_WAVEFRONT_H
 #define LNRNN_WAVEFRONT_H
 
@@ -8,10 +8,31 @@
 
 #include "rnn/layer.h"
 
+/* Training: the arrays of a layer in one direction, as lnrnn_rnn_call has them. */
+typedef struct {
+    lnrnn_site_statistics statistics[LNRNN_SITES];
+    int64_t *count;
+    float *tape;
+    lnrnn_rnn_masks masks;
+} lnrnn_line_training;
+
+/* Training: the arrays of a layer, contiguous, with axes in the order of the call's y. */
+typedef struct {
+    float *y; /* (steps, sequences, directions * H): the outputs, written; unused of the last layer */
+    /* Dropout of the inputs of layers after the first: dropped = x * kept * scale[0] * factors, in this
+     * order. */
+    float *dropped;            /* as y, written; NULL: nothing is dropped */
+    const unsigned char *kept; /* (steps, sequences, directions * H), 0 or 1, or NULL */
+    const float *scale;        /* (1); NULL: without kept */
+    const float *factors;      /* (sequences, directions * H), or NULL */
+} lnrnn_layer_training;
+
 /* A layer in one direction. call: as for lnrnn_rnn_forward, all but plan, scratch, part and resumed. */
 typedef struct {
     lnrnn_rnn_call call;
     lnrnn_rnn_plan plan;
+    lnrnn_line_training training;
+    lnrnn_layer_training layer; /* of the line of its first direction */
 } lnrnn_line;
 
 typedef struct {
@@ -53,8 +74,8 @@ static inline network_run *runs_at(float *p)
 }
 
 /* The lines' config, T, B, rows and last_step_end are set; there are no tapes, masks and counts. -> 1 if
- * lnrnn_wavefront_forward should compute the network, with at most so many threads. 0 if lnrnn_rnn_forward is at
- * least as fast, layer after layer, or is the only way. */
+ * lnrnn_wavefront_forward is faster, with at most so many threads. 0 if layer after layer by
+ * lnrnn_rnn_forward is at least as fast, or the only way. */
 int lnrnn_wavefront_plan(lnrnn_wavefront *n, int threads);
 /* All layers. -> as lnrnn_rnn_forward. The bits are those of layer after layer. */
 int lnrnn_wavefront_forward(lnrnn_wavefront *n);
@@ -62,7 +83,7 @@ int lnrnn_wavefront_forward(lnrnn_wavefront *n);
 /* For tests. FASTEST: as above. IN_TURN: layer after layer. SIDE_BY_SIDE: side by side wherever that can
  * be, with all threads, however little there is to compute. */
 enum { LNRNN_NETWORK_FASTEST, LNRNN_NETWORK_IN_TURN, LNRNN_NETWORK_SIDE_BY_SIDE };
-/* The Cython module calls it from outside the library. */
+/* Tests call it from outside the library. */
 #pragma GCC visibility push(default)
 void lnrnn_set_network_way(int way);
 #pragma GCC visibility pop

@@ -11,7 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import lnrnn
-from helpers import absolute_error, layouts, on_every_family, relative_error
+from helpers import absolute_error, available_isas, layouts, on_every_family, relative_error, using_isa
 from lnrnn import reference as ref
 from networks import (
     MILD,
@@ -404,3 +404,18 @@ def test_arrays_of_every_kind(rng, batch_first, first):
     for form, made in forms.items():
         for name, g in trained(rnn, made(x), made(h0), None, made(gy), made(gh)).items():
             same(g, want[name], err_msg=f"{form}: {name}")
+
+
+def test_backward_with_another_instruction_set(rng):
+    """It decides how a tape is laid out."""
+    first, *_, last = available_isas() * 2
+    rnn, x = network(3, 17), normal(rng, T, 2, 3)
+    with using_isa(first):
+        y, _, tape = rnn.forward_train(x)
+        want = rnn.backward(tape, y)[0]
+    with using_isa(last):
+        if first != last:
+            with pytest.raises(RuntimeError, match=f"tape is of instruction set {first}, backward .* {last}"):
+                rnn.backward(tape, y)
+    with using_isa(first):
+        same(rnn.backward(tape, y)[0], want)

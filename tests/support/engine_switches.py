@@ -124,3 +124,14 @@ def step_time(
 def set_partition(groups: int = 0, team: int = 0, divide_rows: bool = False) -> None:
     """All calls that may use so many threads take this partition. Without arguments: the fastest again."""
     _set_partition(Partition(groups, team, divide_rows))
+
+
+# --- networks: rnn/network.h, rnn/wavefront.h ---------------------------------------------------------------
+
+NETWORK_WAYS = ("fastest", "in turn", "side by side")
+_set_network_way = function("set_network_way", None, c_int)
+set_part = function("set_part", None, c_double)
+
+
+def set_network_way(way: str) -> None:
+    _set_network_way(NETWORK_WAYS.index(way))

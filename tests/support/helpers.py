@@ -8,6 +8,7 @@ import json
 import threading
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -164,15 +165,15 @@ def on_machine(name: str):
 
 
 @contextmanager
-def _setting(setter: str, values: tuple, usual: tuple):
-    """Run the body after _core.setter(*values)."""
-    from lnrnn import _core
+def _switched(switch: str, value: Any, usual: Any):
+    """Run the body after engine_switches.switch(value)."""
+    import engine_switches
 
-    getattr(_core, setter)(*values)
+    getattr(engine_switches, switch)(value)
     try:
         yield
     finally:
-        getattr(_core, setter)(*usual)
+        getattr(engine_switches, switch)(usual)
 
 
 @contextmanager
@@ -193,12 +194,12 @@ def using_partition(groups: int, units: int = 1, rows: bool = False):
 
 def in_parts_of(size: float):
     """Run the body with long calls split into parts of so many multiply-adds. 1 means one step of a group."""
-    return _setting("set_part", (size,), (0,))
+    return _switched("set_part", size, 0)
 
 
 def using_network_way(way: str):
     """Run the body with layers and directions "in turn", "side by side" if possible, or "fastest"."""
-    return _setting("set_network_way", (way,), ("fastest",))
+    return _switched("set_network_way", way, "fastest")
 
 
 @contextmanager

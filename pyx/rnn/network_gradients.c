@@ -1,0 +1,196 @@
+/* Training of a network: its weights as back-propagation reads them, the gradients of its parameters, and the
+ * arrays of a call. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "file/description.h"
+#include "norm/statistics.h"
+#include "rnn/network.h"
+
+static size_t line_count(const lnrnn_network *n) { return n->layers * n->directions; }
+
+/* w (n, k) -> its transpose, packed, at memory + *bytes, which it adds to; NULL if w is read as it stands.
+ * Without memory it only counts. */
+static const uint32_t *transposed(const float *w, size_t n, size_t k, char *memory, size_t *bytes)
+{
+    if (lnrnn_reads_lines(w, k))
+        return NULL;
+    uint32_t *const words = memory ? (uint32_t *)(void *)(memory + *bytes) : NULL;
+    *bytes += lnrnn_whole_lines(lnrnn_packed_size(LNRNN_WEIGHT_F32, k, n) * sizeof(uint32_t));
+    if (words)
+        lnrnn_pack(LNRNN_WEIGHT_F32, k, n, w, 1, (ptrdiff_t)k, words);
+    return words;
+}
+
+/* Writes the weights of all lines to memory, if it is not NULL. -> bytes. */
+static size_t write_weights(const lnrnn_network *n, const lnrnn_array *arrays, int inputs, char *memory)
+{
+    int roles[LNRNN_ROLES];
+    const size_t count = lnrnn_description_roles(&n->description, roles);
+    lnrnn_backward_weights *const weights = (lnrnn_backward_weights *)(void *)memory;
+    size_t bytes = lnrnn_whole_lines(line_count(n) * sizeof *weights);
+    for (size_t k = 0; k < line_count(n); k++) {
+        const lnrnn_rnn_config *const c = &n->config[k];
+        lnrnn_backward_weights w = {.w_ih = arrays[k * count].data, .w_hh = arrays[k * count + 1].data};
+        w.w_hh_t = transposed(w.w_hh, c->outputs, c->H, memory, &bytes);
+        if (inputs || k >= n->directions)
+            w.w_ih_t = transposed(w.w_ih, c->outputs, c->D, memory, &bytes);
+        if (memory)
+            weights[k] = w;
+    }
+    return bytes;
+}
+
+const lnrnn_backward_weights *lnrnn_network_backward_weights(lnrnn_network *n, const lnrnn_array *arrays,
+                                                             int inputs)
+{
+    lnrnn_backward_weights *there = NULL;
+    for (int k = inputs; k < 2 && !there; k++)
+        there = __atomic_load_n(&n->backward[k], __ATOMIC_ACQUIRE);
+    if (there)
+        return there;
+    const size_t bytes = write_weights(n, arrays, inputs, NULL);
+    char *const memory = aligned_alloc(64, bytes);
+    if (!memory)
+        return NULL;
+    write_weights(n, arrays, inputs, memory);
+    if (__atomic_compare_exchange_n(&n->backward[inputs], &there, (lnrnn_backward_weights *)(void *)memory, 0,
+                                    __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+        __atomic_add_fetch(&n->weight_bytes, bytes, __ATOMIC_RELAXED);
+        return (lnrnn_backward_weights *)(void *)memory;
+    }
+    free(memory); /* another thread was first */
+    return there;
+}
+
+/* --- gradients ------------------------------------------------------------------------------------------ */
+
+/* The sum of the gradient of a gain or a bias, by its use, and its width. Two biases of one sum have one. */
+static double **sum_of(lnrnn_rnn_gradients *g, const lnrnn_rnn_config *c, int role, size_t *width)
+{
+    *width = c->outputs;
+    if (role < LNRNN_AT_SITES)
+        return &g->inner[role == LNRNN_INNER_HH && c->inner_hh];
+    int site = (role - LNRNN_AT_SITES) / 4;
+    if (site == LNRNN_SITE_INPUT && !c->input_side)
+        site = LNRNN_SITE_HIDDEN;
+    *width = c->site[site].width;
+    return (role - LNRNN_AT_SITES) % 4 == LNRNN_GAIN ? &g->site[site].gain : &g->site[site].bias;
+}
+
+size_t lnrnn_gradient_floats(const lnrnn_network *n)
+{
+    size_t bytes = line_count(n) * sizeof(lnrnn_rnn_gradients);
+    for (size_t k = 0; k < line_count(n); k++) {
+        size_t values = 2 * n->config[k].outputs;
+        for (int site = 0; site < LNRNN_SITES; site++)
+            values += 2 * n->config[k].site[site].width;
+        bytes += values * sizeof(double);
+    }
+    return lnrnn_whole_lines(bytes) / sizeof(float);
+}
+
+void lnrnn_point_parameters(const lnrnn_network *n, lnrnn_network_gradients *g)
+{
+    int roles[LNRNN_ROLES];
+    lnrnn_description_roles(&n->description, roles);
+    const size_t count = lnrnn_description_parameters(&n->description);
+    double *next = (double *)(void *)(g->line + line_count(n));
+    for (size_t k = 0; k < line_count(n); k++) {
+        const lnrnn_backward_weights *const w = &g->weights[k];
+        lnrnn_rnn_gradients *const line = &g->line[k];
+        *line =
+            (lnrnn_rnn_gradients){.w_ih_t = w->w_ih_t, .w_hh_t = w->w_hh_t, .w_ih = w->w_ih, .w_hh = w->w_hh};
+        line->gw_ih = g->parameters[k * count], line->gw_hh = g->parameters[k * count + 1];
+        line->add = g->add;
+        for (size_t i = 2; i < count; i++) {
+            size_t width;
+            double **const sum = sum_of(line, &n->config[k], roles[i], &width);
+            if (!*sum)
+                *sum = next, next += width;
+        }
+    }
+}
+
+void lnrnn_write_parameters(const lnrnn_network *n, const lnrnn_network_gradients *g)
+{
+    int roles[LNRNN_ROLES];
+    lnrnn_description_roles(&n->description, roles);
+    const size_t count = lnrnn_description_parameters(&n->description);
+    for (size_t k = 0; k < line_count(n); k++)
+        for (size_t i = 2; i < count; i++) {
+            size_t width;
+            double **const sum = sum_of(&g->line[k], &n->config[k], roles[i], &width);
+            lnrnn_write_doubles(width, *sum, g->parameters[k * count + i], 0, g->add);
+        }
+}
+
+/* --- arrays of training --------------------------------------------------------------------------------- */
+
+/* The arrays of a line before its statistics; of a layer. */
+enum { TAPE, MASK_STATE, MASK_H, MASK_C, BEFORE_STATISTICS };
+enum { Y, DROPPED, KEPT, SCALE, FACTORS, OF_LAYER };
+
+static size_t arrays_of_line(const lnrnn_network *n)
+{
+    int roles[LNRNN_ROLES];
+    return BEFORE_STATISTICS + lnrnn_description_roles(&n->description, roles)
+           - lnrnn_description_parameters(&n->description);
+}
+
+size_t lnrnn_training_begin(lnrnn_network_call *n)
+{
+    const size_t lines = line_count(n->network);
+    memset(n->line, 0, lines * sizeof *n->line);
+    n->training = 1;
+    return lines * arrays_of_line(n->network) + n->network->layers * OF_LAYER;
+}
+
+/* A statistic of batch norm: k counts from the first one on. */
+static lnrnn_training_array statistic(const lnrnn_network_call *n, size_t line, size_t k)
+{
+    const lnrnn_description *const d = &n->network->description;
+    lnrnn_line_training *const training = &n->line[line].training;
+    const size_t T = n->B ? (size_t)n->rows->length : 0;
+    int roles[LNRNN_ROLES];
+    lnrnn_description_roles(d, roles);
+    const int role = roles[lnrnn_description_parameters(d) + k], site = (role - LNRNN_AT_SITES) / 4;
+    if (role == LNRNN_COUNT)
+        return (lnrnn_training_array){(void **)&training->count, LNRNN_ARRAY_I64, 1, 1, T};
+    lnrnn_site_statistics *const own = &training->statistics[site];
+    void **const to = (void **)((role - LNRNN_AT_SITES) % 4 == LNRNN_MEAN ? &own->mean : &own->var);
+    return (lnrnn_training_array){to, LNRNN_ARRAY_F64, 1, 1, T * n->network->config[line].site[site].width};
+}
+
+lnrnn_training_array lnrnn_training_array_of(const lnrnn_network_call *n, size_t k, int backward)
+{
+    const lnrnn_network *const net = n->network;
+    const size_t of_line = arrays_of_line(net), at_layers = of_line * line_count(net),
+                 row = net->directions * net->units, all = n->steps * n->sequences;
+    if (k < at_layers && k % of_line >= BEFORE_STATISTICS)
+        return statistic(n, k / of_line, k % of_line - BEFORE_STATISTICS);
+    if (k < at_layers) {
+        const lnrnn_rnn_config *const c = &net->config[k / of_line];
+        lnrnn_line_training *const line = &n->line[k / of_line].training;
+        lnrnn_rnn_masks *const masks = &line->masks;
+        const int taped = line->tape != NULL;
+        masks->sequences = n->sequences;
+        return (const lnrnn_training_array[]){
+            [TAPE] = {(void **)&line->tape, LNRNN_ARRAY_F32, 1, backward,
+                      lnrnn_tape_width(c) * lnrnn_active_steps(n)},
+            [MASK_STATE] = {(void **)&masks->state, LNRNN_ARRAY_F32, 0, 0, n->sequences * c->H},
+            [MASK_H] = {(void **)&masks->h, LNRNN_ARRAY_OTHER, 0, taped && c->zoneout_h != 0, all * c->H},
+            [MASK_C] = {(void **)&masks->c, LNRNN_ARRAY_OTHER, 0, taped && c->zoneout_c != 0, all * c->H},
+        }[k % of_line];
+    }
+    const size_t index = (k - at_layers) / OF_LAYER;
+    lnrnn_layer_training *const layer = &n->line[index * net->directions].layer;
+    const int last = index + 1 == net->layers, wanted = n->line->layer.y || backward;
+    return (const lnrnn_training_array[]){
+        [Y] = {(void **)&layer->y, LNRNN_ARRAY_F32, 1, wanted && !last, all * row},
+        [DROPPED] = {(void **)&layer->dropped, LNRNN_ARRAY_F32, 1, 0, all * row},
+        [KEPT] = {(void **)&layer->kept, LNRNN_ARRAY_OTHER, 0, 0, all * row},
+        [SCALE] = {(void **)&layer->scale, LNRNN_ARRAY_F32, 0, layer->kept != NULL, 1},
+        [FACTORS] = {(void **)&layer->factors, LNRNN_ARRAY_F32, 0, 0, n->sequences * row},
+    }[(k - at_layers) % OF_LAYER];
+}
