@@ -26,7 +26,6 @@ import os
 import warnings
 from contextvars import ContextVar
 from enum import IntEnum
-from time import perf_counter
 
 import numpy as np
 
