@@ -25,7 +25,6 @@ import os
 import warnings
 from contextvars import ContextVar
 from enum import IntEnum
-from time import perf_counter
 
 import numpy as np
 

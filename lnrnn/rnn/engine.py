@@ -50,10 +50,18 @@ class Training(NamedTuple):
         for k in range(made.num_layers):
             # The outputs of the last layer are the y of the call.
             y = self.outputs[k] if self.outputs and k < made.num_layers - 1 else None
+            found.append(None if y is None else as_caller(y, False, made.batch_first))
             dropped = self.dropped[k] if self.dropped else None
-            inputs, kept, scale, factors = (None, None, 0.0, None) if dropped is None else dropped
-            laid_out = (None if a is None else as_caller(a, False, made.batch_first) for a in (y, inputs))
-            found += (*laid_out, kept, np.array([scale], FLOAT32), factors)
+            if dropped is None:
+                found += (None, None, None, None)
+            else:
+                inputs, kept, scale, factors = dropped
+                found += (
+                    as_caller(inputs, False, made.batch_first),
+                    kept,
+                    np.array([scale], FLOAT32),
+                    factors,
+                )
         return found
 
 

@@ -71,6 +71,7 @@ typedef struct {
     const float *h0, *c0; /* (lines, states, H), or NULL: zeros */
     float *hn, *cn;       /* (lines, states, H); may be h0, c0; cn: LSTM */
     int training;         /* `training` of each line is set; 0: inference */
+    size_t line_arrays;   /* set by lnrnn_training_begin */
     int threads;          /* the most that may be used */
     double part;          /* these two as lnrnn_rnn_call has them */
     int resumed;

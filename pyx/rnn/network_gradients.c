@@ -131,19 +131,15 @@ void lnrnn_write_parameters(const lnrnn_network *n, const lnrnn_network_gradient
 enum { TAPE, MASK_STATE, MASK_H, MASK_C, BEFORE_STATISTICS };
 enum { Y, DROPPED, KEPT, SCALE, FACTORS, OF_LAYER };
 
-static size_t arrays_of_line(const lnrnn_network *n)
-{
-    int roles[LNRNN_ROLES];
-    return BEFORE_STATISTICS + lnrnn_description_roles(&n->description, roles)
-           - lnrnn_description_parameters(&n->description);
-}
-
 size_t lnrnn_training_begin(lnrnn_network_call *n)
 {
+    int roles[LNRNN_ROLES];
     const size_t lines = line_count(n->network);
     memset(n->line, 0, lines * sizeof *n->line);
     n->training = 1;
-    return lines * arrays_of_line(n->network) + n->network->layers * OF_LAYER;
+    n->line_arrays = BEFORE_STATISTICS + lnrnn_description_roles(&n->network->description, roles)
+                     - lnrnn_description_parameters(&n->network->description);
+    return lines * n->line_arrays + n->network->layers * OF_LAYER;
 }
 
 /* A statistic of batch norm: k counts from the first one on. */
@@ -165,7 +161,7 @@ static lnrnn_training_array statistic(const lnrnn_network_call *n, size_t line, 
 lnrnn_training_array lnrnn_training_array_of(const lnrnn_network_call *n, size_t k, int backward)
 {
     const lnrnn_network *const net = n->network;
-    const size_t of_line = arrays_of_line(net), at_layers = of_line * line_count(net),
+    const size_t of_line = n->line_arrays, at_layers = of_line * line_count(net),
                  row = net->directions * net->units, all = n->steps * n->sequences;
     if (k < at_layers && k % of_line >= BEFORE_STATISTICS)
         return statistic(n, k / of_line, k % of_line - BEFORE_STATISTICS);
