@@ -71,11 +71,7 @@ def read_model(path):
         "dtype": "int8" if bits else name_of(WeightType, d.weights), "activation_bits": bits,
         "zoneout": rates if any(rates) else (), "dropout": d.dropout,
     }
-    cdef const lnrnn_safetensors *file = &memory.model.file
-    cdef const lnrnn_array *array
+    cdef const lnrnn_array *array = memory.model.arrays
     cdef size_t k
-    arrays = {}
-    for k in range(file.count):
-        array = &file.tensors[k].array
-        arrays[array.name.decode()] = memory.view(array)
+    arrays = {array[k].name.decode(): memory.view(&array[k]) for k in range(memory.model.count)}
     return config, arrays

@@ -203,16 +203,10 @@ cdef extern from "rnn/stream.h" nogil:
     void lnrnn_handle_run(lnrnn_handle_fields *h, float *y)
 
 cdef extern from "file/model_file.h" nogil:
-    ctypedef struct lnrnn_tensor:
-        lnrnn_array array
-
-    ctypedef struct lnrnn_safetensors:
-        lnrnn_tensor *tensors
-        size_t count
-
     ctypedef struct lnrnn_model_file:
         lnrnn_description description
-        lnrnn_safetensors file
+        lnrnn_array *arrays
+        size_t count
 
     lnrnn_status lnrnn_model_file_open(const char *path, lnrnn_model_file *model, char *message)
     void lnrnn_model_file_close(lnrnn_model_file *model)
