@@ -188,7 +188,7 @@ lnrnn_json_value lnrnn_json_next(lnrnn_json *json)
         fail(json);
     if (json->close[depth] == '}') {
         json->name[depth] = take(json, '"') ? string(json) : NULL;
-        if (!take(json, ':'))
+        if (!json->name[depth] || !take(json, ':'))
             fail(json);
     } else if (json->close[depth] == ']') {
         json->name[depth] = &numbers[2 * (json->index[depth] < 10 ? json->index[depth] - 1 : 9)];
