@@ -204,7 +204,7 @@ static const char *shown(const lnrnn_array *array, char buffer[LNRNN_ARRAY_NAME]
     return buffer;
 }
 
-/* The place of an array in the description, or, if it has none of that name, the number of its arrays. */
+/* The number of the array of that name, or, if there is none, the number of all arrays. */
 static size_t find(const lnrnn_description *d, const char *name)
 {
     char other[LNRNN_ARRAY_NAME];

@@ -1,4 +1,4 @@
-/* A network as plain values: lnrnn_description of lnrnn.h, and its arrays. */
+/* The arrays of a description, which is a network as plain values. */
 #ifndef LNRNN_FILE_DESCRIPTION_H
 #define LNRNN_FILE_DESCRIPTION_H
 

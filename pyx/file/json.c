@@ -6,12 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int fail(lnrnn_json *json)
+/* Keeps the place of the first error, and goes to the end: no more values follow. */
+static void fail(lnrnn_json *json)
 {
     if (!json->wrong)
         json->wrong = json->at;
     json->at = json->end;
-    return 0;
 }
 
 static void spaces(lnrnn_json *json) { json->at += strspn(json->at, " \t\n\r"); }
@@ -38,7 +38,7 @@ static long hexadecimal(lnrnn_json *json)
     return strtol(digits, NULL, 16);
 }
 
-/* Behind a backslash -> the code point, or -1. One beyond 16 bits is a pair of surrogates. */
+/* Behind a backslash -> the code point, or -1. Two surrogates are one code point. */
 static long escape(lnrnn_json *json)
 {
     static const char letters[] = "\"\\/bfnrt", characters[] = "\"\\/\b\f\n\r\t";
@@ -90,8 +90,10 @@ static const char *string(lnrnn_json *json)
     char *const text = json->at, *out = text;
     while (*json->at != '"') {
         const long c = *json->at == '\\' ? (json->at++, escape(json)) : character(json);
-        if (c < 0)
-            return fail(json), NULL;
+        if (c < 0) {
+            fail(json);
+            return NULL;
+        }
         out = put(out, c);
     }
     json->at++;
@@ -101,7 +103,7 @@ static const char *string(lnrnn_json *json)
 
 /* --- values --------------------------------------------------------------------------------------------- */
 
-/* Passes the byte if it is one of these. -> whether it was. */
+/* Passes over the byte if it is one of these. -> whether it was. */
 static int passes(const char **at, const char *bytes)
 {
     const int there = **at && strchr(bytes, **at);
@@ -109,6 +111,7 @@ static int passes(const char **at, const char *bytes)
     return there;
 }
 
+/* Passes over digits. -> how many. */
 static int digits(const char **at)
 {
     const size_t n = strspn(*at, "0123456789");
@@ -116,8 +119,8 @@ static int digits(const char **at)
     return (int)n;
 }
 
-/* strtod gets the number without its point, which it would read as the locale does: 1.25e3 is 125e1. The
- * rounding mode and the traps of the thread, which it heeds too, are set aside. */
+/* strtod reads a decimal point as the locale does, and rounds and traps as the thread does. So it gets the
+ * number without its point, 125e1 for 1.25e3, in the default state. */
 static lnrnn_json_value number(lnrnn_json *json)
 {
     enum { MOST = 376 };
@@ -154,6 +157,7 @@ static lnrnn_json_value number(lnrnn_json *json)
     return value;
 }
 
+/* A value, of a list or object its first byte. */
 static lnrnn_json_value value_of(lnrnn_json *json)
 {
     spaces(json);
@@ -181,7 +185,7 @@ lnrnn_json_value lnrnn_json_next(lnrnn_json *json)
     if (depth == 0 && json->index[0]) {
         spaces(json);
         if (json->at != json->end)
-            fail(json);
+            fail(json); /* the text goes on, or has a NUL inside */
         return value;
     }
     if (json->index[depth]++ && !take(json, ','))
@@ -200,9 +204,9 @@ lnrnn_json_value lnrnn_json_next(lnrnn_json *json)
         json->open++;
         json->index[depth + 1] = 0;
         json->close[depth + 1] = value.kind == '[' ? ']' : '}';
+        if (depth == LNRNN_JSON_DEPTH)
+            fail(json);
     }
-    if (json->open > LNRNN_JSON_DEPTH + 1)
-        fail(json);
     if (json->wrong)
         value.kind = '\0';
     return value;

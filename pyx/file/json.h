@@ -8,22 +8,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { LNRNN_JSON_DEPTH = 3 }; /* values that are deeper are refused */
+enum { LNRNN_JSON_DEPTH = 4 }; /* no list and no object may have this depth */
 
-/* The caller sets at and end. The last value, at some depth, is item number index[depth] of its list or
- * object, from 1 on. name[1 .. depth]: its name, and of what it is in; in lists "0" .. "8", then "9";
- * name[depth + 1] is "". */
+/* The caller sets at and end. */
 typedef struct {
     char *at, *end;    /* *end is the NUL */
     const char *wrong; /* NULL, or the place of the first error */
-    int open;          /* lists and objects that are not yet complete */
-    size_t index[LNRNN_JSON_DEPTH + 2];
+    int open;          /* lists and objects whose end is still to come */
+    /* The path of the last value, from depth 1 to its own: in an object the name of the entry, in a list "0"
+     * to "8", then "9". One deeper is "". */
     const char *name[LNRNN_JSON_DEPTH + 2];
+    size_t index[LNRNN_JSON_DEPTH + 2]; /* likewise, the number of the item, from 1 on */
     char close[LNRNN_JSON_DEPTH + 2];
 } lnrnn_json;
 
 typedef struct {
-    /* The first byte of a string, list, object, null, true or false: " [ { n t f. Of a number d, or i if it
+    /* The first byte of a string, list, object, null, true or false: " [ { n t f. A number has d, or i if it
      * is an integer of int64. 0: there is no value. */
     char kind;
     int depth; /* 0: the outermost */

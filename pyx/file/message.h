@@ -8,7 +8,7 @@
 lnrnn_status lnrnn_fail(char *message, lnrnn_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Refuses what is not right, in a function that has a `message`. */
+/* Returns LNRNN_INVALID, with this message, from a function that has a `message`, unless `right`. */
 #define LNRNN_CHECK(right, ...)                                     \
     do {                                                            \
         if (!(right))                                               \

@@ -11,7 +11,7 @@
 
 /* --- the configuration ---------------------------------------------------------------------------------- */
 
-/* A description, and what it has in another form. */
+/* A description, and entries that it has in another form. */
 typedef struct {
     lnrnn_description d;
     size_t bits;    /* of activations; 0: not given */
@@ -19,13 +19,13 @@ typedef struct {
 } configuration;
 
 enum { SIZE, NUMBER, FLAG, CHOICE, RATES, NORM };
-/* Networks that have an entry. One of them may lack it if it is optional. */
+/* Networks that have an entry. In all others it is refused, and in these it may be missing if it is optional. */
 enum { ALL = 1, RNN = 2, ANY_NORM = 4, LAYER = 8, BATCH = 16, PAIR = 32, OPTIONAL = 64, NULLABLE = 128 };
 enum { OF_ALL = ALL | OPTIONAL, OF_LAYER = LAYER | OPTIONAL, OF_BATCH = BATCH | OPTIONAL };
 
 #define AT(member) offsetof(configuration, member)
 
-/* choices: of a CHOICE, the first for the value `first`. null: the value that null stands for. */
+/* The entries, by their path. choices: names of the values `first`, `first` + 1, ... null: the value for null. */
 static const struct {
     const char *name;
     int type, of;
@@ -74,7 +74,7 @@ static int place(const char *text, const char *names)
     return -1;
 }
 
-/* Reads the value of entry k. -> NULL, or the values that it may have. */
+/* Reads the value of entry k. -> NULL, or, if it is wrong, the values that are right. */
 static const char *read_value(int k, const lnrnn_json_value *v, configuration *c)
 {
     void *const to = (char *)c + ENTRIES[k].offset;
@@ -155,7 +155,7 @@ typedef struct {
 /* Entries of the metadata. */
 enum { FORMAT, SCHEMA, CONFIG, METADATA };
 
-/* What a call knows of a file. */
+/* A file while it is read. */
 typedef struct {
     FILE *stream;
     tensor *tensors; /* (count), with room for `most` */
@@ -178,7 +178,7 @@ static lnrnn_status take(FILE *stream, void *to, size_t bytes, char *message)
 
 static const char INVALID[] = "must have a valid dtype, shape and data_offsets, and nothing else";
 
-/* The next value of the header. -> NULL, or what is wrong with its entry. */
+/* Takes the next value of the header. -> NULL, or why its entry is wrong. */
 static const char *read_entry(const lnrnn_json *json, const lnrnn_json_value *v, reader *r)
 {
     const int is_metadata = !strcmp(json->name[1], "__metadata__");
@@ -223,7 +223,7 @@ static int by_place(const void *a, const void *b)
     return (x[end] > y[end]) - (x[end] < y[end]);
 }
 
-/* end: of the data of the tensor before it, and of its own. -> NULL, or what is wrong with it. */
+/* *end: where the data of the tensors before it end -> where its own end. -> NULL, or why it is wrong. */
 static const char *check_tensor(tensor *t, size_t *end)
 {
     if (t->seen != 7 || t->places != 2 || t->place[0] > t->place[1])
@@ -242,7 +242,7 @@ static const char *check_tensor(tensor *t, size_t *end)
     return NULL;
 }
 
-/* The data of the tensors, sorted by place, have to be the `bytes` behind the header, end to end. */
+/* Sorts the tensors by place: their data have to be all `bytes` behind the header, without a gap. */
 static lnrnn_status read_header(lnrnn_json *json, reader *r, size_t bytes, char *message)
 {
     const char *const start = json->at, *wrong = NULL, *name = NULL;
@@ -301,7 +301,7 @@ static lnrnn_status open_header(reader *r, uint64_t size, lnrnn_model_file *mode
 static size_t bytes_of(const tensor *t) { return t->place[1] - t->place[0]; }
 static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/* Names, dtypes and shapes are checked first: a few bytes of metadata can ask for any amount of memory. */
+/* Names, dtypes and shapes are checked before memory is taken: a few bytes can ask for any amount. */
 static lnrnn_status read_arrays(reader *r, lnrnn_model_file *model, char *message)
 {
     size_t bytes = 64; /* arrays without elements have an address too */

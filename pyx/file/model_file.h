@@ -1,8 +1,8 @@
-/* Files of networks, as Python's `save` writes them, in the format safetensors: 8 bytes, the length of the
- * header; the header, JSON; the data of named arrays. All numbers are little-endian.
+/* Reads files that Python's `save` writes, in the format safetensors: 8 bytes, the length of the header; the
+ * header, in JSON; the data of named arrays. Numbers are little-endian.
  *
- * The header is read and checked first, and nothing is allocated that is larger than the file. The data are
- * read when names, dtypes and shapes are those of the network. */
+ * The header is read and checked first. No allocation for it is larger than 10 MB and three times the file.
+ * The data are read only if names, dtypes and shapes are those of the network. */
 #ifndef LNRNN_FILE_MODEL_FILE_H
 #define LNRNN_FILE_MODEL_FILE_H
 
@@ -10,18 +10,18 @@
 
 #include "file/description.h"
 
-/* The Cython module calls these from outside the library. */
+/* The Cython module, outside the library, calls these. */
 #pragma GCC visibility push(default)
 
 typedef struct {
     lnrnn_description description; /* resolved */
-    lnrnn_array *arrays; /* (count): those of the description, in any order; data: aligned by 64 bytes */
+    lnrnn_array *arrays; /* (count): all of the description, in any order; data at multiples of 64 bytes */
     size_t count;
     char *header; /* has the names */
     void *data;
 } lnrnn_model_file;
 
-/* Reads a whole file. After LNRNN_OK it is to be closed when its arrays are no longer needed. */
+/* Reads a whole file. After LNRNN_OK the caller has to close it, when it no longer needs the arrays. */
 lnrnn_status lnrnn_model_file_open(const char *path, lnrnn_model_file *model, char *message);
 /* The same of a stream of `size` bytes. */
 lnrnn_status lnrnn_model_file_read(FILE *stream, uint64_t size, lnrnn_model_file *model, char *message);

@@ -25,7 +25,7 @@ int main(void)
 {
     const char *sets[LNRNN_ISAS];
     const size_t last = lnrnn_isa_list(sets) - 1;
-    /* What a program sets before Python starts, Python finds. */
+    /* Python reads the values that a program has set before it starts Python. */
     lnrnn_set_num_threads(3);
     CHECK(lnrnn_isa_use(sets[last]) == 0);
     Py_Initialize();
