@@ -1,30 +1,19 @@
 # The functions of lnrnn_api.h that need Python, and the table. Part of _core.pyx.
 
 
-cdef void release_owner(void *owner) noexcept with gil:
-    Py_DECREF(<object>owner)
+cdef void release_lanes(void *lanes) noexcept with gil:
+    Py_DECREF(<object>lanes)
 
 
 cdef lnrnn_handle *open_handle(object stream, size_t rows, int threads) except NULL:
-    found = getattr(stream, "_lanes", None)
-    if type(found) is not Lanes:
+    cdef lnrnn_handle_fields *h
+    lanes = getattr(stream, "_lanes", None)
+    if type(lanes) is not Lanes:
         raise TypeError(f"stream must be a stream of lnrnn, as rnn.stream(lanes) gives, got {type(stream).__name__}")
-    cdef Lanes lanes = found
-    cdef Workspace work
-    if lanes.network.net.together and rows != <size_t>lanes.lanes:
-        raise ValueError(
-            f"rows must be {lanes.lanes}, all lanes of the stream, with overrun='batch', for which they go together, got {rows}")
-    if rows < 1 or rows > <size_t>lanes.lanes:
-        raise ValueError(f"rows must be between 1 and {lanes.lanes}, the lanes of the stream, got {rows}")
-    if threads < 1 or threads > LNRNN_MOST_THREADS:
-        raise ValueError(f"threads must be between 1 and {LNRNN_MOST_THREADS}, got {threads}")
-    work = Workspace()
-    work.prepare(lanes, rows, threads)
-    work.touch()
-    owner = (work, lanes)
-    Py_INCREF(owner)
-    work.handle.owner, work.handle.release = <void *>owner, release_owner
-    return <lnrnn_handle *>&work.handle
+    h = (<Lanes>lanes).create(rows, threads)
+    Py_INCREF(lanes)
+    h.owner, h.release = <void *>lanes, release_lanes
+    return <lnrnn_handle *>h
 
 
 # The function above has no name for the linker: it is put into the table here, at the import.

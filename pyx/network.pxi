@@ -1,32 +1,65 @@
-# Networks: calls of whole sequences, forward and back. Part of _core.pyx.
-
-# A long call is done in parts, and between two of them an interrupt is served. 0: as long as tuning.h says.
-cdef double fixed_part = 0
+# Networks: their description, and calls of whole sequences, forward and back. Part of _core.pyx.
 
 cdef enum:
-    FEW = 64  # sequences of a call whose table of rows is made here
+    FEW = 64  # a call of more sequences is checked in Python
+
+INT8_INPUTS = LNRNN_INT8_INPUTS
+cdef int *KINDS = [cnp.NPY_FLOAT32, cnp.NPY_FLOAT64, cnp.NPY_INT64]  # by LNRNN_ARRAY_F32 ..
+# By the numbers of description.h.
+cdef tuple USES = ("weight", "weight", "inner", "inner", "count") + 3 * ("gain", "bias", "mean", "variance")
 
 
-def set_part(double part):
-    """For tests: the multiply-adds of a thread in each part of a call; 0: as tuning.h says."""
-    global fixed_part
-    fixed_part = part
+cdef int check(int status, const char *message) except -1:
+    if status == LNRNN_NO_MEMORY:
+        raise MemoryError(message.decode())
+    if status:
+        raise ValueError(message.decode("utf-8", "replace"))
+    return 0
 
 
-def set_network_way(str way):
-    """For tests: how layers and directions are computed, as wavefront.h says."""
-    lnrnn_set_network_way({"fastest": LNRNN_NETWORK_FASTEST, "in turn": LNRNN_NETWORK_IN_TURN, "side by side": LNRNN_NETWORK_SIDE_BY_SIDE}[way])
+cdef inline bint fits(object array, int kind, int ndim, Py_ssize_t n0, Py_ssize_t n1, Py_ssize_t n2) noexcept:
+    """Is it a plain array of this type and these axes? -1: an axis of any length."""
+    cdef cnp.npy_intp *n
+    if not plain(array, kind) or cnp.PyArray_NDIM(<cnp.ndarray>array) != ndim:
+        return False
+    n = cnp.PyArray_DIMS(<cnp.ndarray>array)
+    return (n0 < 0 or n[0] == n0) and (ndim < 2 or n1 < 0 or n[1] == n1) and (ndim < 3 or n2 < 0 or n[2] == n2)
 
 
-cdef class Packed:
-    """A network with its weights packed for one instruction set."""
+cdef object empty_axes(cnp.npy_intp n0, cnp.npy_intp n1, cnp.npy_intp n2):
+    cdef cnp.npy_intp[3] dims = [n0, n1, n2]
+    return empty_of(3, dims, cnp.NPY_FLOAT32, n0 * n1 * n2 * sizeof(float))
 
-    cdef lnrnn_network_fields value
-    cdef object network
-    cdef list kept
 
-    def __dealloc__(self):
-        free(<void *>self.value.weights)
+cdef class Description:
+    """A network without its arrays. configuration: JSON, as the metadata of a model file have it."""
+
+    cdef lnrnn_description d
+
+    def __init__(self, str configuration):
+        cdef char message[LNRNN_MESSAGE]
+        cdef bytes text = configuration.encode()
+        check(lnrnn_description_read(text, len(text), &self.d, message), message)
+
+    def arrays(self):
+        """-> (name, shape, use, site) of each array, in the order of C. use: one of USES; site: a number, or -1."""
+        cdef int roles[LNRNN_ROLES]
+        cdef char name[LNRNN_ARRAY_NAME]
+        cdef lnrnn_array array
+        cdef size_t k, count = lnrnn_description_roles(&self.d, roles)
+        cdef int role
+        found = []
+        for k in range(lnrnn_description_arrays(&self.d)):
+            array, role = lnrnn_description_array(&self.d, k, name), roles[k % count]
+            shape = array.shape[0], array.shape[1]
+            site = (role - LNRNN_AT_SITES) // 4 if role >= LNRNN_AT_SITES else -1
+            found.append((array.name.decode(), shape[:array.ndim], USES[role], site))
+        return found
+
+    @property
+    def tape_width(self):
+        """Floats of a step of a row in the tape of each layer and direction."""
+        return lnrnn_description_tape_width(&self.d)
 
 
 cdef class Call:
@@ -34,120 +67,127 @@ cdef class Call:
 
     cdef lnrnn_network_call c
     cdef lnrnn_row rows[FEW]
-    cdef lnrnn_line_training *line_training
-    cdef lnrnn_layer_training *layer_training
-    cdef Packed packed
+    cdef lnrnn_network_fields *network  # packed; the call has a reference
+    cdef lnrnn_network_fields one  # a line of it
     cdef object scratch
 
-    def __cinit__(self, size_t layers, size_t lines):
-        self.c.line = <lnrnn_line *>malloc(lines * sizeof(lnrnn_line))
-        self.line_training = <lnrnn_line_training *>malloc(lines * sizeof(lnrnn_line_training))
-        self.layer_training = <lnrnn_layer_training *>malloc(layers * sizeof(lnrnn_layer_training))
-        if self.c.line == NULL or self.line_training == NULL or self.layer_training == NULL:
+    def __cinit__(self, size_t lines):
+        self.c.line = <lnrnn_line *>calloc(lines, sizeof(lnrnn_line))
+        if self.c.line == NULL:
             raise MemoryError
 
     def __dealloc__(self):
         free(self.c.line)
-        free(self.line_training)
-        free(self.layer_training)
+        lnrnn_network_release(<lnrnn_network *>self.network)
 
-    cdef int run(self, double work, lnrnn_network_gradients *g=NULL) except -1:
-        """Forward, or back with g. work: multiply-adds, about."""
-        cdef size_t need = lnrnn_network_plan(&self.c)
-        cdef bint finished = False
-        cdef double since, took
+    cdef inline double work(self) noexcept:
+        return self.c.network.step_work * <double>self.c.steps * <double>self.c.sequences
+
+    cdef int run(self, int threads, lnrnn_network_gradients *g=NULL) except -1:
+        """Forward, or back with g."""
+        cdef bint release = self.work() >= LNRNN_RELEASE_LOCK_WORK, finished = False
         cdef PyThreadState *state
+        cdef size_t need
+        self.c.threads = threads
+        need = lnrnn_network_plan(&self.c)
         if g != NULL:
             need = lnrnn_network_backward_plan(&self.c, g)
         if self.scratch is None or <size_t>cnp.PyArray_SIZE(<cnp.ndarray>self.scratch) < need:
             self.scratch = aligned(need)
-        self.c.scratch, self.c.resumed = <float *>data(self.scratch), 0
-        self.c.part = fixed_part or (0 if work < LNRNN_FIRST_PART_WORK else LNRNN_FIRST_PART_WORK)
+        self.c.scratch = <float *>data(self.scratch)
+        lnrnn_network_begin(&self.c)
         while not finished:
-            since = perf_counter() if self.c.part else 0
-            state = let_others(work >= LNRNN_RELEASE_LOCK_WORK)
-            finished = lnrnn_network_forward(&self.c) if g == NULL else lnrnn_network_backward(&self.c, g)
+            state = let_others(release)
+            finished = lnrnn_network_go_on(&self.c, g)
             go_on(state)
             if not finished:
-                took = perf_counter() - since
                 PyErr_CheckSignals()
-                if not fixed_part:
-                    self.c.part *= min(4, max(0.25, LNRNN_PART_SECONDS / max(took, 1e-6)))
-                self.c.resumed = 1
         if need * sizeof(float) >= LNRNN_RESULT_FROM: # large memory belongs to all: result_memory.h
             self.scratch = None
         return 0
 
 
 cdef class Network:
-    """The layers and directions of one version of a network. refused_from: the step that no sequence may take; together: all
-    sequences take their steps together."""
+    """A version of a network. state: parameters and statistics by name; kept, and not to be changed."""
 
-    cdef readonly tuple layers
-    cdef lnrnn_network_fields net
-    cdef bint batch_first
-    cdef Packed packed # for the instruction set in use, or for another
+    cdef lnrnn_description d
+    cdef int roles[LNRNN_ROLES]
+    cdef lnrnn_array *arrays
+    cdef size_t of_line, parameters  # arrays of a line; how many of them are parameters
+    cdef list kept
+    cdef lnrnn_network_fields *packed  # for the instruction set in use, or for another
     cdef Call spare # that no call uses
 
-    def __init__(self, tuple layers, size_t directions, bint batch_first, int64_t refused_from, bint together=False):
-        cdef Layer layer
-        cdef size_t k, lines = len(layers)
-        cdef lnrnn_rnn_config *config = <lnrnn_rnn_config *>malloc(lines * sizeof(lnrnn_rnn_config))
-        if config == NULL:
+    def __init__(self, Description description, dict state):
+        cdef size_t k, count
+        cdef lnrnn_array *array
+        self.d, self.kept = description.d, []
+        if "count_l0" in state:  # whatever max_steps says
+            self.d.max_steps, self.d.steps = 0, axis(state["count_l0"], 0)
+        count = lnrnn_description_arrays(&self.d)
+        self.of_line = lnrnn_description_roles(&self.d, self.roles)
+        self.parameters = lnrnn_description_parameters(&self.d)
+        self.arrays = <lnrnn_array *>calloc(count, sizeof(lnrnn_array) + LNRNN_ARRAY_NAME)
+        if self.arrays == NULL:
             raise MemoryError
-        self.layers, self.batch_first, self.net.config = layers, batch_first, config
-        self.net.layers, self.net.directions = lines // directions, directions
-        self.net.refused_from, self.net.together = refused_from, together
-        for k in range(lines):
-            layer = layers[k]
-            config[k] = layer.config
-        k = lnrnn_network_complete(&self.net)
-        if k < lines:
-            raise AssertionError(f"broken promise: layer {k} of {config[k].D} inputs and {config[k].H} units")
+        for k in range(count):
+            array = &self.arrays[k]
+            array[0] = lnrnn_description_array(&self.d, k, <char *>(self.arrays + count) + k * LNRNN_ARRAY_NAME)
+            given = state[array.name.decode()]
+            array.data = pointer(given, KINDS[array.dtype], elements(array), False)
+            self.kept.append(given)
 
     def __dealloc__(self):
-        free(<void *>self.net.config)
+        free(self.arrays)
+        lnrnn_network_release(<lnrnn_network *>self.packed)
 
-    cdef Packed pack(self):
-        """For the instruction set in use. A caller keeps it while C reads it: another thread may pack again."""
-        cdef Packed found
-        cdef Layer layer
-        cdef lnrnn_packed_weights *weights
-        cdef size_t k
-        cdef tuple kept
+    @property
+    def nbytes(self):
+        """Bytes of the packed weights; 0 before the first call."""
+        cdef size_t found = 0
         with cython.critical_section(self):
-            found = self.packed
-        if found is not None and found.value.isa == lnrnn_isa_name():
-            return found
-        found = Packed()
-        found.value, found.network, found.kept = self.net, self, []
-        weights = <lnrnn_packed_weights *>malloc(len(self.layers) * sizeof(lnrnn_packed_weights))
-        if weights == NULL:
-            raise MemoryError
-        found.value.weights = weights
-        for k in range(<size_t>len(self.layers)):
-            layer = self.layers[k]
-            kept = layer.pack()
-            found.value.isa = <const char *><uintptr_t>kept[0]
-            found.kept.append(kept)
-            weights[k].ih, weights[k].hh = words(kept[1]), words(kept[2])
-        with cython.critical_section(self):
-            self.packed = found
+            if self.packed != NULL:
+                found = lnrnn_network_bytes(self.packed)
         return found
 
-    cdef Call take(self):
-        """Memory for a call, which nobody else has."""
-        cdef Call call
-        cdef Packed packed = self.pack()
-        cdef lnrnn_line *line
+    cdef lnrnn_network_fields *pack(self) except NULL:
+        """For the instruction set in use. -> with a reference for the caller."""
+        cdef lnrnn_network *found = NULL
+        cdef lnrnn_network_fields *old
+        cdef char message[LNRNN_MESSAGE]
+        cdef int status
         with cython.critical_section(self):
-            call = self.spare
-            self.spare = None
+            if self.packed != NULL and self.packed.isa == lnrnn_isa_name():
+                found = lnrnn_network_retain(<lnrnn_network *>self.packed)
+        if found != NULL:
+            return <lnrnn_network_fields *>found
+        with nogil:
+            status = lnrnn_network_create(&self.d, self.arrays, lnrnn_description_arrays(&self.d), &found, message)
+        check(status, message)
+        with cython.critical_section(self):
+            old, self.packed = self.packed, <lnrnn_network_fields *>lnrnn_network_retain(found)
+        lnrnn_network_release(<lnrnn_network *>old)
+        return <lnrnn_network_fields *>found
+
+    cdef Call take(self, Py_ssize_t line=-1):
+        """Memory for a call, which nobody else has. line: the call is of this line alone."""
+        cdef Call call
+        cdef lnrnn_network_fields *network
+        cdef lnrnn_line *memory
+        with cython.critical_section(self):
+            call, self.spare = self.spare, None
         if call is None:
-            call = Call(self.net.layers, len(self.layers))
-        line = call.c.line
+            call = Call(self.d.num_layers * (2 if self.d.bidirectional else 1))
+        if call.network == NULL or call.network.isa != lnrnn_isa_name():
+            network = self.pack()
+            lnrnn_network_release(<lnrnn_network *>call.network)
+            call.network = network
+        memory = call.c.line
         memset(&call.c, 0, sizeof(call.c))
-        call.packed, call.c.line, call.c.network = packed, line, &packed.value
+        call.c.line, call.c.network = memory, call.network
+        if line >= 0:
+            call.one = lnrnn_network_line(call.network, line)
+            call.c.network = &call.one
         return call
 
     cdef int give(self, Call call) except -1:
@@ -155,14 +195,14 @@ cdef class Network:
             self.spare = call
         return 0
 
+    # --- plain arrays ---
+
     def call(self, x, h0, lengths, int threads):
         """x (T, B, D), or (B, T, D) with batch_first -> y, and h or (h, c), as Network.__call__. threads: 0: as set.
         Or None: for many sequences, for arguments that are not plain arrays of the right types and shapes, and for
         sequences that are refused. The caller then looks closer."""
         cdef Call call = self.take()
-        found = None
-        if self.takes(call, x, h0, lengths):
-            found = self.run(call, threads)
+        found = self.run(call, threads) if self.takes(call, x, h0, lengths) else None
         self.give(call)
         return found
 
@@ -173,148 +213,116 @@ cdef class Network:
         rows (B, 6), the outputs of each layer, laid out as x, and the record of each line."""
         cdef Call call = self.take()
         cdef lnrnn_network_call *c = &call.c
-        cdef const float **state
-        cdef cnp.npy_intp dims[3]
-        cdef size_t k
-        cdef Layer layer
+        cdef size_t k, layers = c.network.layers, lines = layers * c.network.directions, width
+        cdef cnp.npy_intp[3] dims = [lines, 0, c.network.units]
         if not self.takes(call, x, h0, lengths):
             self.give(call)
             return None
-        dims[0], dims[1], dims[2] = len(self.layers), c.sequences, self.net.units
-        start, tapes = [], []
-        for k in range(<size_t>self.net.states):
-            state = &c.c0 if k else &c.h0
-            if state[0] == NULL:
-                one = cnp.PyArray_ZEROS(3, dims, cnp.NPY_FLOAT32, 0)
-            else:
-                one = cnp.PyArray_NewCopy(<cnp.ndarray>(h0[k] if self.net.states == 2 else h0), cnp.NPY_CORDER)
-            state[0] = <const float *>data(one)
+        start, outputs, tapes = [], [], []  # no comprehension: see Lanes
+        dims[1] = c.sequences
+        for k in range(<size_t>c.network.states):
+            one = h0[k] if c.network.states == 2 and h0 is not None else h0
+            one = cnp.PyArray_ZEROS(3, dims, cnp.NPY_FLOAT32, 0) if one is None else copied(one)
             start.append(read_only(one))
-        x = read_only(cnp.PyArray_NewCopy(<cnp.ndarray>x, cnp.NPY_CORDER))
-        c.x = <const float *>data(x)
+        x = read_only(copied(x))
+        c.x, c.h0, c.c0 = <float *>data(x), <float *>data(start[0]), <float *>data(start[c.network.states - 1])
         dims[0], dims[1] = c.B, sizeof(lnrnn_row) // sizeof(int64_t)
         table = read_only(cnp.PyArray_EMPTY(2, dims, cnp.NPY_INT64, 0))
         memcpy(data(table), c.rows, c.B * sizeof(lnrnn_row))
-        outputs = [] # no comprehension: see Lanes
-        for k in range(self.net.layers):
+        memset(c.line, 0, lines * sizeof(lnrnn_line))
+        c.training = c.outputs = True
+        for k in range(layers):
             outputs.append(self.empty_outputs(c))
-        memset(call.line_training, 0, len(self.layers) * sizeof(lnrnn_line_training))
-        memset(call.layer_training, 0, self.net.layers * sizeof(lnrnn_layer_training))
-        c.line_training, c.layer_training = call.line_training, call.layer_training
-        for k in range(<size_t>len(self.layers)):
-            layer = self.layers[k]
-            tapes.append(read_only(layer.tape(lnrnn_active_steps(c))))
-            call.line_training[k].tape = <float *>data(tapes[k])
-        for k in range(self.net.layers):
-            call.layer_training[k].y = <float *>data(outputs[k])
-        y, end = self.run(call, 0, outputs[self.net.layers - 1])
+            c.line[k * c.network.directions].layer.y = <float *>data(outputs[k])
+        width = lnrnn_description_tape_width(&self.d)
+        for k in range(lines):
+            tapes.append(read_only(aligned(width * lnrnn_active_steps(c))))
+            c.line[k].training.tape = <float *>data(tapes[k])
+        y, end = self.run(call, 0, outputs[layers - 1])
         self.give(call)
         for one in outputs:
             read_only(one)
-        return cnp.PyArray_NewCopy(<cnp.ndarray>y, cnp.NPY_CORDER), end, tuple(start), x, table, outputs, tapes
+        return copied(y), end, tuple(start), x, table, outputs, tapes
 
     cdef bint takes(self, Call call, x, h0, lengths) except *:
         """Are the arguments plain arrays of the right types and shapes, and sequences few? Then they stand in the call."""
         cdef lnrnn_network_call *c = &call.c
-        cdef lnrnn_row row
-        cdef int64_t T, B, i, j
-        cdef cnp.npy_intp *shape
-        cdef int s
-        if not plain(x, cnp.NPY_FLOAT32) or cnp.PyArray_NDIM(<cnp.ndarray>x) != 3:
+        cdef const lnrnn_network_fields *n = c.network
+        cdef Py_ssize_t lines = n.layers * n.directions, T, B
+        h = cell = None
+        if not fits(x, cnp.NPY_FLOAT32, 3, -1, -1, n.inputs):
             return False
-        shape = cnp.PyArray_DIMS(<cnp.ndarray>x)
-        T, B = (shape[1], shape[0]) if self.batch_first else (shape[0], shape[1])
-        if <size_t>shape[2] != self.net.inputs or T < 1 or B < 1 or B > FEW or T > self.net.refused_from:
+        T, B = cnp.PyArray_DIMS(<cnp.ndarray>x)[0], cnp.PyArray_DIMS(<cnp.ndarray>x)[1]
+        if self.d.batch_first:
+            T, B = B, T
+        if T < 1 or B < 1 or B > FEW or T > n.refused_from:
             return False
         if h0 is not None:
-            if self.net.states == 2 and (type(h0) is not tuple or len(h0) != 2):
+            if n.states == 1:
+                h = h0
+            elif type(h0) is tuple and len(h0) == 2:
+                h, cell = h0
+            if (not fits(h, cnp.NPY_FLOAT32, 3, lines, B, n.units)
+                    or (n.states == 2 and not fits(cell, cnp.NPY_FLOAT32, 3, lines, B, n.units))):
                 return False
-            for s in range(self.net.states):
-                one = h0[s] if self.net.states == 2 else h0
-                if (not plain(one, cnp.NPY_FLOAT32) or cnp.PyArray_NDIM(<cnp.ndarray>one) != 3
-                        or cnp.PyArray_DIMS(<cnp.ndarray>one)[0] != len(self.layers)
-                        or cnp.PyArray_DIMS(<cnp.ndarray>one)[1] != B
-                        or <size_t>cnp.PyArray_DIMS(<cnp.ndarray>one)[2] != self.net.units):
-                    return False
-                if s:
-                    c.c0 = <const float *>data(one)
-                else:
-                    c.h0 = <const float *>data(one)
-        if lengths is not None and not (plain(lengths, cnp.NPY_INT64) and cnp.PyArray_NDIM(<cnp.ndarray>lengths) == 1
-                                        and cnp.PyArray_SIZE(<cnp.ndarray>lengths) == B):
+        if lengths is not None and not fits(lengths, cnp.NPY_INT64, 1, B, -1, -1):
             return False
-        for i in range(B):
-            row.sequence = row.state = i
-            row.first, row.start = 0, 0
-            row.length, row.end = T if lengths is None else (<const int64_t *>data(lengths))[i], T
-            if row.length < 0 or row.length > T:
-                return False
-            j = i
-            while j > 0 and call.rows[j - 1].length < row.length: # longest first, and otherwise as they came
-                call.rows[j] = call.rows[j - 1]
-                j -= 1
-            call.rows[j] = row
-        c.x, c.rows, c.B, c.steps, c.sequences, c.states = <const float *>data(x), call.rows, B, T, B, B
-        self.lay_out(c, &c.xt, &c.xb, self.net.inputs)
+        if not lnrnn_rows_of_lengths(call.rows, B, T, <const int64_t *>data(lengths)):
+            return False
+        c.x, c.h0, c.c0, c.rows = <float *>data(x), <float *>data(h), <float *>data(cell), call.rows
+        c.B, c.steps, c.sequences, c.states = B, T, B, B
+        lnrnn_network_lay_out(c, self.d.batch_first)
         return True
-
-    cdef void lay_out(self, lnrnn_network_call *c, ptrdiff_t *steps, ptrdiff_t *sequences, size_t width) noexcept:
-        """The strides of a C-contiguous array of the caller."""
-        steps[0] = width if self.batch_first else c.sequences * width
-        sequences[0] = c.steps * width if self.batch_first else width
 
     cdef object empty_outputs(self, lnrnn_network_call *c):
         """An array for the outputs of a layer."""
-        cdef cnp.npy_intp dims[3]
-        dims[0], dims[1] = (c.sequences, c.steps) if self.batch_first else (c.steps, c.sequences)
-        dims[2] = self.net.directions * self.net.units
-        return empty_of(3, dims, cnp.NPY_FLOAT32, dims[0] * dims[1] * dims[2] * sizeof(float))
+        cdef size_t T = c.steps, B = c.sequences
+        if self.d.batch_first:
+            T, B = B, T
+        return empty_axes(T, B, c.network.directions * c.network.units)
 
     cdef object run(self, Call call, int threads, y=None):
         """-> y, and h or (h, c)."""
         cdef lnrnn_network_call *c = &call.c
-        cdef double work = self.net.step_work * <double>c.steps * <double>c.sequences
-        cdef cnp.npy_intp dims[3]
-        cdef size_t bytes = len(self.layers) * c.states * self.net.units * sizeof(float)
-        dims[0], dims[1], dims[2] = len(self.layers), c.states, self.net.units
-        h, cell = empty_of(3, dims, cnp.NPY_FLOAT32, bytes), None
-        if self.net.states == 2:
-            cell = empty_of(3, dims, cnp.NPY_FLOAT32, bytes)
+        cdef size_t lines = c.network.layers * c.network.directions
+        h = empty_axes(lines, c.states, c.network.units)
+        cell = empty_axes(lines, c.states, c.network.units) if c.network.states == 2 else None
         if y is None:
             y = self.empty_outputs(c)
         c.y, c.hn, c.cn = <float *>data(y), <float *>data(h), <float *>data(cell)
-        self.lay_out(c, &c.yt, &c.yb, self.net.directions * self.net.units)
-        c.threads = threads_for(work, threads)
-        call.run(work)
+        call.run(threads_for(call.work(), threads))
         return y, h if cell is None else (h, cell)
 
-    def forward(self, *, x, y, h0, hn, c0=None, cn=None, rows, training=None, int threads=0):
+    # --- arrays that Python has checked ---
+
+    def forward(self, *, x, y, h0, hn, c0=None, cn=None, rows, training=None, int threads=0, Py_ssize_t line=-1):
         """x (T, B, D), h0, c0 (lines, states, H) -> y (T, B, directions * H), hn, cn (lines, states, H). A line is a layer
         in one direction; only an LSTM has c0 and cn.
 
         rows (R, 6): lnrnn_row, longest first; no other thread can change them. training: None, or an engine.Training,
-        whose arrays are written for `backward`. threads: the most that are used; 0: as set for all calls.
+        whose arrays are written for `backward`. threads: the most that are used; 0: as set for all calls. line: only
+        this line is computed; -1: all.
         """
-        cdef Call call = self.take()
-        call.c.threads = threads or allowed_threads()
+        cdef Call call = self.take(line)
         self.fill(call, x, y, h0, hn, c0, cn, rows, training, True)
-        call.run(self.net.step_work * <double>call.c.steps * <double>call.c.sequences)
+        call.run(threads or allowed_threads())
         self.give(call)
 
     cdef int fill(self, Call call, x, y, h0, hn, c0, cn, rows, training, bint writable) except -1:
         """Arguments as of forward. Not writable: for backward, which only reads these arrays."""
         cdef lnrnn_network_call *c = &call.c
-        cdef size_t lines = len(self.layers), width = self.net.directions * self.net.units, k, states
+        cdef const lnrnn_network_fields *n = c.network
+        cdef size_t width = n.directions * n.units, k, states
         cdef float *px = NULL
         c.steps, c.sequences, c.states = axis(x, 0), axis(x, 1), axis(h0, 1)
-        strided(x, c.steps, c.sequences, self.net.inputs, False, &px, &c.xt, &c.xb)
+        strided(x, c.steps, c.sequences, n.inputs, False, &px, &c.xt, &c.xb)
         c.x = px
         strided(y, c.steps, c.sequences, width, writable, &c.y, &c.yt, &c.yb)
-        states = lines * c.states * self.net.units
+        states = n.layers * n.directions * c.states * n.units
         c.h0, c.hn = floats(h0, states), <float *>pointer(hn, cnp.NPY_FLOAT32, states, writable)
-        if self.net.states == 2:
+        if n.states == 2:
             c.c0, c.cn = floats(c0, states), <float *>pointer(cn, cnp.NPY_FLOAT32, states, writable)
-            if cn is None or axis(c0, 1) != <Py_ssize_t>c.states:
+            if c.c0 == NULL or c.cn == NULL:
                 raise AssertionError("broken promise: an LSTM without c")
         c.B, c.rows = axis(rows, 0), <const lnrnn_row *>indices(rows, 6 * <size_t>axis(rows, 0))
         seen = np.zeros(c.states, np.bool_)
@@ -322,33 +330,26 @@ cdef class Network:
             raise AssertionError("broken promise: rows that cannot be")
         if training is None:
             return 0
-        memset(call.line_training, 0, lines * sizeof(lnrnn_line_training))
-        for k in range(lines):
-            self.fill_line(c, &call.line_training[k], k, training, writable)
-        c.line_training = call.line_training
-        if training.outputs is not None:
-            memset(call.layer_training, 0, self.net.layers * sizeof(lnrnn_layer_training))
-            for k in range(self.net.layers - 1):
-                call.layer_training[k].y = laid_out(c, training.outputs[k], width, writable)
-            for k in range(1, self.net.layers):
-                self.fill_dropped(c, &call.layer_training[k], training.dropped[k], writable)
-            c.layer_training = call.layer_training
+        memset(c.line, 0, n.layers * n.directions * sizeof(lnrnn_line))
+        c.training, c.outputs = True, training.outputs is not None
+        for k in range(n.layers * n.directions):
+            self.fill_line(c, k, training, writable)
+        for k in range(n.layers if c.outputs else 0):
+            self.fill_layer(c, k, training, writable)
         return 0
 
-    cdef int fill_line(self, lnrnn_network_call *c, lnrnn_line_training *line, size_t k, training, bint writable) except -1:
-        cdef Layer layer = self.layers[k]
-        cdef lnrnn_rnn_config *config = &layer.config
+    cdef int fill_line(self, lnrnn_network_call *c, size_t k, training, bint writable) except -1:
+        cdef lnrnn_line_training *line = &c.line[k].training
+        cdef const lnrnn_rnn_config *config = &c.network.config[k]
+        cdef const lnrnn_array *array
         cdef size_t T = c.rows[0].length if c.B else 0, n
-        cdef int index
-        if training.statistics is not None:
-            for side, value in training.statistics[k].items():
-                if side == "count":
-                    line.count = <int64_t *>pointer(value, cnp.NPY_INT64, T, writable)
-                else:
-                    index, (mean, var) = layer.site_of(side), value
-                    n = T * config.site[index].width  # GCOVR_EXCL_LINE: gcc moves the computation
-                    line.statistics[index].mean = <double *>pointer(mean, cnp.NPY_FLOAT64, n, writable)
-                    line.statistics[index].var = <double *>pointer(var, cnp.NPY_FLOAT64, n, writable)
+        given = [] if training.statistics is None else list(training.statistics[k].values())
+        if <size_t>len(given) != self.of_line - self.parameters:
+            raise AssertionError(f"broken promise: {len(given)} arrays of statistics")
+        for n in range(self.parameters, self.of_line):
+            array = &self.arrays[n]
+            lnrnn_statistic_of(line, self.roles[n])[0] = pointer(
+                given[n - self.parameters], KINDS[array.dtype], T * (array.shape[1] if array.ndim == 2 else 1), writable)
         if training.masks is not None:
             state, of_h, of_c = training.masks[k]
             line.masks.sequences, n = c.sequences, c.steps * c.sequences * config.H
@@ -358,85 +359,71 @@ cdef class Network:
         if training.tapes is not None:
             if (line.masks.h == NULL) != (config.zoneout_h == 0) or (line.masks.c == NULL) != (config.zoneout_c == 0):
                 raise AssertionError("broken promise: a tape with zoneout, and no masks of it")
-            n = lnrnn_tape_width(config) * lnrnn_active_steps(c)
+            n = lnrnn_description_tape_width(&self.d) * lnrnn_active_steps(c)
             line.tape = <float *>pointer(training.tapes[k], cnp.NPY_FLOAT32, n, writable)
+            if line.tape == NULL:
+                raise AssertionError("broken promise: no tape")
         return 0
 
-    cdef int fill_dropped(self, lnrnn_network_call *c, lnrnn_layer_training *layer, dropped, bint writable) except -1:
-        cdef size_t width = self.net.directions * self.net.units
-        if dropped is None:
+    cdef int fill_layer(self, lnrnn_network_call *c, size_t k, training, bint writable) except -1:
+        cdef lnrnn_layer_training *layer = &c.line[k * c.network.directions].layer
+        cdef size_t width = c.network.directions * c.network.units
+        if k < c.network.layers - 1:
+            layer.y = laid_out(c, training.outputs[k], width, writable)
+        if k == 0 or training.dropped[k] is None:
             return 0
-        inputs, kept, scale, factors = dropped
+        inputs, kept, scale, factors = training.dropped[k]
         layer.dropped, layer.scale = laid_out(c, inputs, width, writable), scale
         layer.kept = <const unsigned char *>pointer(kept, cnp.NPY_BOOL, c.steps * c.sequences * width, False)
         layer.factors = floats(factors, c.sequences * width)
         return 0
 
     def backward(self, *, x, y, h0, c0=None, rows, training, gy, ghn, gcn=None, gx, gh0, gc0=None,
-                 list grads=None, bint add=False, int threads=0):
+                 list grads, bint add=False, int threads=0, Py_ssize_t line=-1):
         """Gradients of a call of `forward` with the same arguments, which here are only read. gx, gh0, gc0 are written; gx
-        None: it is not wanted.
-
-        -> for each line the gradients of weight_ih and weight_hh, then of the gain and the bias of each site that has
-        them, then of the inner biases, all float32. They stand in the arrays of `grads`, or are added to them (add), or
-        stand in new ones."""
-        cdef Call call = self.take()
+        None: it is not wanted. grads: arrays for the gradients of the parameters of each line, in the order of
+        Description.arrays; written, or added to (add)."""
+        cdef Call call = self.take(line)
         cdef lnrnn_network_call *c = &call.c
+        cdef const lnrnn_network_fields *n = c.network
         cdef lnrnn_network_gradients g
-        cdef lnrnn_rnn_gradients *line
-        cdef size_t lines = len(self.layers), states, k, need = 0, n
-        cdef int index
+        cdef size_t first = line if line >= 0 else 0, lines = n.layers * n.directions, states, k
+        cdef bint inputs = gx is not None and first < call.network.directions
         cdef float *pgy = NULL
-        cdef Layer layer
-        cdef room doubles
+        cdef float **parameters
         # A tape belongs to the caller, who may make its arrays writeable again.
-        rows = cnp.PyArray_NewCopy(<cnp.ndarray?>rows, cnp.NPY_CORDER)
-        call.c.threads = threads or allowed_threads()
+        rows = copied(<cnp.ndarray?>rows)
         self.fill(call, x, y, h0, h0, c0, c0, rows, training, False)
+        if training.tapes is None or (n.layers > 1 and not c.outputs) or <size_t>len(grads) != lines * self.parameters:
+            raise AssertionError("broken promise: a tape without its records, or gradients of other parameters")
         memset(&g, 0, sizeof(g))
-        strided(gy, c.steps, c.sequences, self.net.directions * self.net.units, False, &pgy, &g.gyt, &g.gyb)
-        states = lines * c.states * self.net.units
+        strided(gy, c.steps, c.sequences, n.directions * n.units, False, &pgy, &g.gyt, &g.gyb)
+        states = lines * c.states * n.units
         g.gy, g.ghn, g.gcn = pgy, floats(ghn, states), floats(gcn, states)
         if gx is not None:
-            strided(gx, c.steps, c.sequences, self.net.inputs, True, &g.gx, &g.gxt, &g.gxb)
-        g.gh0, g.gc0 = out_floats(gh0, states), out_floats(gc0, states)
-        if grads is None:
-            grads, add = [], False
-            for each in self.layers:
-                grads.append((<Layer>each).empty_gradients())
-        for each in self.layers:
-            need += (<Layer>each).gradient_doubles()
-        take(&doubles, need)
-        g.line = <lnrnn_rnn_gradients *>calloc(lines, sizeof(lnrnn_rnn_gradients))
-        try:
-            if g.line == NULL:
-                raise MemoryError
-            kept, need = [], 0
-            for k in range(lines):
-                layer, line = self.layers[k], &g.line[k]
-                for index in range(LNRNN_SITES):
-                    if c.line_training == NULL or c.line_training[k].tape == NULL or (
-                            layer.config.norm == LNRNN_NORM_BATCH and layer.config.site[index].width and (
-                                c.line_training[k].count == NULL or c.line_training[k].statistics[index].mean == NULL)):
-                        raise AssertionError("broken promise: a tape without its records or statistics")
-                kept.append(layer.fill_gradients(line, grads[k], gx is not None or k >= self.net.directions))
-                line.add = add
-                for index, gain in layer.learnt: # two biases of one sum have one gradient
-                    where = layer.gradient_of(line, index, gain)
-                    if where[0] == NULL:
-                        where[0] = doubles.values + need
-                        need += layer.width_of(index)
-            call.run(self.net.step_work * <double>c.steps * <double>c.sequences, &g)
-            for k in range(lines):
-                layer = self.layers[k]
-                for one, (index, gain) in zip(grads[k][2:], layer.learnt, strict=True):
-                    n = layer.width_of(index)
-                    lnrnn_write_doubles(n, layer.gradient_of(&g.line[k], index, gain)[0], out_floats(one, n), False, add)
-            self.give(call)
-            return grads
-        finally:
-            free(g.line)
-            leave(&doubles)
+            strided(gx, c.steps, c.sequences, n.inputs, True, &g.gx, &g.gxt, &g.gxb)
+        g.gh0, g.gc0, g.add = out_floats(gh0, states), out_floats(gc0, states), add
+        addresses = np.empty(len(grads), np.uintp)
+        parameters = <float **>data(addresses)
+        for k in range(lines * self.parameters):
+            parameters[k] = out_floats(
+                grads[k], elements(&self.arrays[(first + k // self.parameters) * self.of_line + k % self.parameters]))
+        g.parameters = parameters
+        with nogil:
+            g.weights = lnrnn_network_backward_weights(call.network, self.arrays, inputs)
+        if g.weights == NULL:
+            raise MemoryError
+        g.weights += first
+        call.run(threads or allowed_threads(), &g)
+        self.give(call)
+
+
+cdef inline object copied(array):
+    return cnp.PyArray_NewCopy(<cnp.ndarray>array, cnp.NPY_CORDER)
+
+
+cdef inline size_t elements(const lnrnn_array *array) noexcept:
+    return array.shape[0] * (array.shape[1] if array.ndim == 2 else 1)
 
 
 cdef float *laid_out(lnrnn_network_call *c, array, size_t width, bint writable) except? NULL:

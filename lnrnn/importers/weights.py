@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import bad_type, real
+from ..rnn.architecture import suffixes, vectors
 from ..rnn.cells import CELLS
 from ..rnn.models import CLASSES, Model
-from ..rnn.parameters import suffixes, vectors
 from ..rnn.specs import LayerNormSpec, norm_spec
 
 Array = np.ndarray

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any
 
+from .._core import Description
 from ..errors import bad_value, choice, flag, integer
 from .cells import NONLINEARITIES, Cell, Nonlinearity
-from .parameters import suffixes, vectors
-from .sites import Norm, norm_sites, statistics_sides
 from .specs import BatchNormSpec, LayerNormSpec, norm_spec
 
+Norm = LayerNormSpec | BatchNormSpec | None
 LIMIT = 2**31 - 1  # of a size, so that no product of two overflows
 
 
@@ -23,9 +24,11 @@ class Architecture:
 
     And what follows from them. arguments: those of the model's constructor by name, in its order, less
     dropout, seed and rng. suffixes: what the names of each layer and direction end in, in the order of the
-    state's first axis. sides: what batch norm keeps statistics of in each layer, and how wide; nothing for
-    another norm. gradients: for each layer and direction the names of what the compiled module gives the
-    gradients of, in its order. shapes: the trainable parameters by name, layer after layer.
+    state's first axis. shapes: the trainable parameters by name, layer after layer.
+
+    Norms and biases stand at sides: "ih" and "hh", the products W_ih x and W_hh h; "", their sum; "c", a cell
+    state c. sites: by side the names, without suffix, of its "gain", "bias", "mean" and "variance", as far as
+    it has them. sides: where batch norm keeps statistics, and how wide they are; empty for another norm.
     """
 
     cell: Cell
@@ -41,23 +44,28 @@ class Architecture:
     # class, which a fork in another thread leaves locked in the child.
     arguments: Mapping[str, Any] = field(init=False, repr=False, compare=False)
     suffixes: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    sides: Mapping[str, int] = field(init=False, repr=False, compare=False)
-    gradients: tuple[tuple[str, ...], ...] = field(init=False, repr=False, compare=False)
     shapes: Mapping[str, tuple[int, ...]] = field(init=False, repr=False, compare=False)
+    sites: Mapping[str, Mapping[str, str]] = field(init=False, repr=False, compare=False)
+    sides: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        arguments = {name: getattr(self, name) for name in argument_names(self.cell)}
+        object.__setattr__(self, "arguments", arguments)
+        table = self.description("float32", "raise").arrays()
+        at_sites: dict[int, dict[str, str]] = {}
+        for name, _, use, site in table[: len(table) // (self.num_layers * self.directions)]:
+            if site >= 0:
+                at_sites.setdefault(site, {})[use] = name.removesuffix("_l0")
+        sites = {next(iter(names.values())).partition("_")[2]: names for names in at_sites.values()}
+        widths = {name: shape[1] for name, shape, use, _ in table if use == "mean"}
         follows = {
-            "arguments": {name: getattr(self, name) for name in argument_names(self.cell)},
             "suffixes": suffixes(self.num_layers, self.bidirectional),
-            "sides": statistics_sides(self.cell, self.norm, self.hidden_size),
+            "shapes": {n: shape for n, shape, use, _ in table if use not in ("mean", "variance", "count")},
+            "sites": sites,
+            "sides": {side: widths[at["mean"] + "_l0"] for side, at in sites.items() if widths},
         }
         for name, value in follows.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "shapes", self._shapes())
-        at_sites = [name for site in norm_sites(self.cell, self.norm) for name in site.parameters if name]
-        vectors = (*at_sites, "inner_bias_ih", "inner_bias_hh")
-        names = ("weight_ih", "weight_hh", *(name for name in vectors if f"{name}_l0" in self.shapes))
-        object.__setattr__(self, "gradients", tuple(tuple(n + s for n in names) for s in self.suffixes))
 
     @classmethod
     def checked(
@@ -97,16 +105,32 @@ class Architecture:
         """The norm, if it is batch norm."""
         return self.norm if isinstance(self.norm, BatchNormSpec) else None
 
-    def _shapes(self) -> Mapping[str, tuple[int, ...]]:
-        found: dict[str, tuple[int, ...]] = {}
-        rows = self.cell.gates * self.hidden_size
-        of_one = vectors(self.cell, self.hidden_size, self.norm, self.bias)
-        for index, suffix in enumerate(self.suffixes):
-            wide = self.input_size if index < self.directions else self.directions * self.hidden_size
-            found[f"weight_ih{suffix}"] = (rows, wide)
-            found[f"weight_hh{suffix}"] = (rows, self.hidden_size)
-            found |= {name + suffix: (length,) for name, length in of_one.items()}
-        return found
+    def configuration(self, dtype: str, overrun: str | None) -> dict[str, Any]:
+        """The network as JSON has it: pyx/file/model_file.c and file_format.architecture_of read it."""
+        norm: dict[str, Any] | None = None
+        if self.norm is not None:
+            norm = {"kind": "batch" if self.batch_norm else "layer", **vars(self.norm)}
+            norm |= {"overrun": overrun} if self.batch_norm else {}
+        return {"dtype": dtype, **self.arguments, "cell": self.cell.name, "norm": norm}
+
+    def description(self, dtype: str, overrun: str | None, **options: Any) -> Description:
+        """For the compiled module. options: more of the configuration."""
+        return Description(json.dumps({**self.configuration(dtype, overrun), **options}))
+
+
+def suffixes(num_layers: int, bidirectional: bool) -> tuple[str, ...]:
+    """What the names of each layer and direction end in, in the order of the state's first axis: _l0,
+    _l0_reverse, ..."""
+    ends = ("", "_reverse") if bidirectional else ("",)
+    return tuple(f"_l{k}{end}" for k in range(num_layers) for end in ends)
+
+
+@lru_cache(maxsize=64)
+def vectors(cell: Cell, hidden_size: int, norm: Norm, bias: bool) -> Mapping[str, int]:
+    """Length of each gain and bias of one layer in one direction, by name without suffix. norm: resolved for
+    the cell."""
+    made = Architecture(cell, hidden_size, hidden_size, 1, "tanh", bias, False, False, norm)
+    return {name.removesuffix("_l0"): shape[0] for name, shape in made.shapes.items() if len(shape) == 1}
 
 
 @lru_cache

@@ -8,19 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from .._core import Layer, Network, empty
+from .._core import Network, aligned, empty
 from .dropout import MaskArrays
 from .engine import Training
 from .rows import END, FIRST, LENGTH, SEQUENCE, START, STATE
-from .snapshot import LAST_STEP
 from .statistics import of_steps
 
 Array = np.ndarray
-
-
-def alone(layer: Layer) -> Network:
-    """A network of this layer in its direction."""
-    return Network((layer,), 1, False, LAST_STEP)
 
 
 def _training(statistics: Any, masks: MaskArrays | None, tape: Array | None = None) -> Training:
@@ -36,8 +30,8 @@ class Checkpoints:
     """Of one layer in one direction: the states before the steps 0, K, 2 K ... of each row, kept by
     `forward`, which runs it."""
 
-    def __init__(self, every: int) -> None:
-        self.every = every
+    def __init__(self, every: int, tape_width: int) -> None:
+        self.every, self.tape_width = every, tape_width
         self.states: list[tuple[Array, ...]] = []  # (rows that have such a step, H): h, or h and c
 
     def arrays(self) -> Iterator[Array]:
@@ -51,11 +45,10 @@ class Checkpoints:
             yield t0, min(t0 + self.every, longest), table[table[:, LENGTH] > t0]
 
     def forward(
-        self, network: Network, reverse: bool, *, x: Array, y: Array, before: list[Array], after: list[Array],
-        rows: Array, statistics: Mapping[str, Any] | None, masks: MaskArrays | None,
+        self, network: Network, line: int, reverse: bool, *, x: Array, y: Array, before: list[Array],
+        after: list[Array], rows: Array, statistics: Mapping[str, Array] | None, masks: MaskArrays | None,
     ) -> None:  # fmt: skip
-        """As Network.forward, of one layer and direction. before, after: the states (states, H), h, or h and
-        c."""
+        """As Network.forward, of one line. before, after: the states (states, H), h, or h and c."""
         for old, new in zip(before, after, strict=True):
             new[...] = old
         _blank_past_the_end(y, rows)
@@ -66,20 +59,17 @@ class Checkpoints:
             table[:, STATE] = np.arange(len(table))
             network.forward(
                 x=x, y=y, h0=found[0], hn=found[0], c0=found[-1], cn=found[-1], rows=table,
-                training=_training(of_steps(statistics, t0, t1), masks),
+                training=_training(of_steps(statistics, t0, t1), masks), line=line,
             )  # fmt: skip
             for whole, part in zip(after, found, strict=True):
                 whole[some[:, STATE]] = part[0]
 
     def backward(
-        self, network: Network, reverse: bool, *, x: Array, rows: Array, statistics: Mapping[str, Any] | None,
-        masks: MaskArrays | None, gy: Array, gafter: list[Array | None], gx: Array | None,
-        gbefore: list[Array], grads: list[Array] | None,
-    ) -> list[Array]:  # fmt: skip
-        """As Network.backward. gafter, gbefore: the gradients of the states, (states, H). grads: arrays that
-        the gradients are added to, or None for new ones."""
-        add = grads is not None
-        grads = network.layers[0].empty_gradients() if grads is None else grads
+        self, network: Network, line: int, reverse: bool, *, x: Array, rows: Array,
+        statistics: Mapping[str, Array] | None, masks: MaskArrays | None, gy: Array,
+        gafter: list[Array | None], gx: Array | None, gbefore: list[Array], grads: list[Array], add: bool,
+    ) -> None:  # fmt: skip
+        """As Network.backward, of one line. gafter, gbefore: the gradients of the states, (states, H)."""
         for g, given in zip(gbefore, gafter * len(gbefore), strict=False):
             g[...] = 0 if given is None else given
         parts = list(self._parts(rows))
@@ -98,21 +88,20 @@ class Checkpoints:
                 _picked(masks[0], who), _picked(masks[1], (steps, who)), _picked(masks[2], (steps, who)),
             )  # fmt: skip
             own_x, own_statistics = x[steps, who], of_steps(statistics, t0, t1, copy=True)
-            y, record = (
-                empty((*steps.shape, gy.shape[2])),
-                network.layers[0].tape(int(table[:, LENGTH].sum())),
-            )
+            y, record = empty((*steps.shape, gy.shape[2])), aligned(int(within.sum()) * self.tape_width)
             begin = [s[None] for s in begin]
             end, last = [np.empty_like(s) for s in begin], [g[some[:, STATE]][None] for g in gbefore]
             training = _training(own_statistics, own_masks, record)
             network.forward(
-                x=own_x, y=y, h0=begin[0], hn=end[0], c0=begin[-1], cn=end[-1], rows=table, training=training
+                x=own_x, y=y, h0=begin[0], hn=end[0], c0=begin[-1], cn=end[-1], rows=table, training=training,
+                line=line,
             )  # fmt: skip
             own_gx = None if gx is None else empty(own_x.shape)
             first = [np.empty_like(g) for g in last]
             network.backward(
                 x=own_x, y=y, h0=begin[0], c0=begin[-1], rows=table, training=training, gy=gy[steps, who],
-                ghn=last[0], gcn=last[-1], gx=own_gx, gh0=first[0], gc0=first[-1], grads=[grads], add=add,
+                ghn=last[0], gcn=last[-1], gx=own_gx, gh0=first[0], gc0=first[-1], grads=grads, add=add,
+                line=line,
             )  # fmt: skip
             add = True
             for whole, part in zip(gbefore, first, strict=True):
@@ -120,7 +109,6 @@ class Checkpoints:
             if gx is not None and own_gx is not None:
                 at, row = np.nonzero(within)
                 gx[steps[at, row], who[row]] = own_gx[at, row]
-        return grads
 
 
 def _steps(rows: Array, t0: int, t1: int, reverse: bool) -> Array:

@@ -16,8 +16,8 @@ from ..files import replacing
 from ..state import CHANGES
 from .architecture import Architecture, argument_names
 from .cells import CELLS
-from .snapshot import Dtype, Snapshot
-from .specs import BatchNormSpec, LayerNormSpec, Overrun
+from .snapshot import ACTIVATION_BITS, Snapshot, zoneout_entry
+from .specs import BatchNormSpec, LayerNormSpec
 from .statistics import StepStatistics, named_shapes
 
 SCHEMA = 1
@@ -33,23 +33,12 @@ def _safetensors() -> Any:
     return safetensors
 
 
-def configuration(made: Architecture, dtype: Dtype, overrun: Overrun | None) -> dict[str, Any]:
-    """The JSON that describes a network: `architecture_of` reads it."""
-    norm: dict[str, Any] | None = None
-    if made.norm is not None:
-        kind = "layer" if isinstance(made.norm, LayerNormSpec) else "batch"
-        norm = {"kind": kind, **vars(made.norm)}
-        if kind == "batch":
-            norm["overrun"] = overrun
-    return {"dtype": dtype, **made.arguments, "cell": made.cell.name, "norm": norm}
-
-
 def write(snapshot: Snapshot, path: str | os.PathLike[str]) -> None:
     """Writes one version of a network to path; see lnrnn.io.save."""
     made = snapshot.architecture
-    config = configuration(made, snapshot.dtype, snapshot.overrun)
+    config = made.configuration(snapshot.dtype, snapshot.overrun)
     if snapshot.zoneout:
-        config["zoneout"] = snapshot.zoneout if made.cell.states == 2 else snapshot.zoneout[0]
+        config["zoneout"] = zoneout_entry(made, snapshot.zoneout)
     if snapshot.dropout:
         config["dropout"] = snapshot.dropout
     if snapshot.activation_bits == 8:  # files of the default are those of versions that knew no other
@@ -62,8 +51,14 @@ def write(snapshot: Snapshot, path: str | os.PathLike[str]) -> None:
 
 def read(path: str | os.PathLike[str]) -> Snapshot:
     """The network that `write` wrote to path; see lnrnn.io.load."""
-    config, arrays = _core.read_model(os.fspath(path))
+    text, (eps, momentum, *zoneout, dropout), arrays = _core.read_model(os.fspath(path))
+    config = json.loads(text)
+    if norm := config["norm"]:
+        norm["eps"] = eps
+        norm |= {"momentum": momentum} if norm.get("momentum") is not None else {}
     made = architecture_of(config)
+    rates = tuple(zoneout[: made.cell.states]) if any(zoneout) else ()
+    bits = config.get("activation_bits") or (ACTIVATION_BITS[0] if config["dtype"] == "int8" else None)
     parameters = {name: arrays[name] for name in made.shapes}
     names = named_shapes(made.sides, 0)
     statistics = {
@@ -73,12 +68,12 @@ def read(path: str | os.PathLike[str]) -> Snapshot:
     }
     return Snapshot(
         made, parameters, statistics, made.batch_norm.overrun if made.batch_norm else None, config["dtype"],
-        config["zoneout"], config["activation_bits"], config["dropout"],
+        rates, bits, dropout,
     )  # fmt: skip
 
 
 def architecture_of(config: Mapping[str, Any]) -> Architecture:
-    """The architecture that `configuration` described."""
+    """The architecture that Architecture.configuration described."""
     cell = CELLS[config["cell"]]
     arguments = {name: config[name] for name in argument_names(cell)}
     if arguments["norm"] is not None:

@@ -19,9 +19,9 @@ from .. import _core
 from . import engine, training
 from .architecture import Architecture
 from .batches import FLOAT32, as_caller, checked_batch, time_first
-from .file_format import architecture_of, configuration
+from .file_format import architecture_of
 from .rows import LENGTH, Rows, padded
-from .snapshot import Snapshot
+from .snapshot import Snapshot, tape_width
 from .specs import Overrun
 from .statistics import StepStatistics, blank, named_shapes, of_steps, refuse_beyond
 
@@ -31,7 +31,7 @@ Array = np.ndarray
 def described(made: Architecture) -> str:
     """A text from which `architecture` makes the same architecture, in another process too."""
     overrun = made.batch_norm.overrun if made.batch_norm else None
-    return json.dumps(configuration(made, "float32", overrun))
+    return json.dumps(made.configuration("float32", overrun))
 
 
 @lru_cache(maxsize=256)
@@ -88,7 +88,7 @@ def _by_suffix(made: Architecture, statistics: Sequence[Array]) -> dict[str, Ste
     for k, suffix in enumerate(made.suffixes):
         own = zip(names, statistics[k * len(names) :], strict=False)
         found[suffix] = StepStatistics(
-            {name: a.astype(np.int64 if name == "count" else float) for name, a in own}
+            {name: a.astype(np.int64 if name == "count" else float, order="C") for name, a in own}
         )
     return found
 
@@ -102,28 +102,16 @@ def updated(made: Architecture, statistics: Sequence[Array], seen: Sequence[Arra
     return found
 
 
-def _seen(made: Architecture, arrays: Sequence[Array]) -> list[dict[str, Any]]:
+def _seen(made: Architecture, arrays: Sequence[Array]) -> list[dict[str, Array]]:
     """Statistics of a batch by layer and direction, as statistics.blank has them."""
-    found, left = [], iter(arrays)
-    for _ in made.suffixes if made.sides else ():
-        pairs: dict[str, Any] = {side: (next(left), next(left)) for side in made.sides}
-        found.append({**pairs, "count": next(left)})
-    return found
+    names = list(named_shapes(made.sides, 0)) if made.sides else []
+    return [
+        dict(zip(names, arrays[k : k + len(names)], strict=True))
+        for k in range(0, len(arrays), len(names) or 1)
+    ]
 
 
 # --- training -----------------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=256)
-def _tape_widths(made: Architecture, isa: str) -> tuple[int, ...]:
-    empty = {name: np.zeros(shape, FLOAT32) for name, shape in made.shapes.items()}
-    layers = _snapshot(made, empty).layers()
-    return tuple(layer.tape_width for layer in layers)
-
-
-def tape_widths(made: Architecture) -> tuple[int, ...]:
-    """float32 that the tape of each layer and direction has for one step of one sequence."""
-    return _tape_widths(made, _core.isa())
 
 
 def saved_arrays(made: Architecture) -> int:
@@ -202,7 +190,7 @@ def forward(
     active = int(rows.table[:, LENGTH].sum())
     seen = [blank(made.sides, T) for _ in made.suffixes] if made.sides else []
     outputs = [engine.empty_outputs(made, T, B) for _ in range(made.num_layers)] if record else []
-    tapes = [layer.tape(T * B) for layer in snapshot.layers()] if record else []
+    tapes = [_core.aligned(T * B * tape_width(made)) for _ in made.suffixes] if record else []
     wanted = engine.Training(
         [of_steps(each, 0, rows.longest) for each in seen] if seen else None,
         [_active(tape, T * B, active) for tape in tapes] if record else None,
@@ -213,7 +201,7 @@ def forward(
     between = [as_caller(one, False, made.batch_first) for one in outputs[:-1]]
     if record and T * B:
         _keep(tapes[0], _Kept(snapshot, rows, tuple(states)))
-    flat = [a for each in seen for value in each.values() for a in _arrays(value)]
+    flat = [array for each in seen for array in each.values()]
     return as_caller(y, False, made.batch_first), end, flat, between + tapes
 
 

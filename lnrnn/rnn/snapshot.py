@@ -1,4 +1,4 @@
-"""What a network computes with at one moment, in one object, and the compiled layers made of it."""
+"""What a network computes with at one moment, in one object, and the compiled network made of it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from .. import _core
-from .._core import Activation, CellKind, CellNorm, NormKind, Placement, Span, WeightType
 from .architecture import Architecture
-from .sites import norm_sites
-from .specs import BatchNormSpec, LayerNormSpec, Overrun
+from .specs import Overrun
 from .statistics import StepStatistics
 
 Array = np.ndarray
@@ -88,53 +86,20 @@ class Snapshot:
             object.__setattr__(self, "_fingerprint", found)
         return found
 
-    @property
-    def refused_from(self) -> int:
-        """The first step, from 0, that no sequence may take: under batch norm, as `overrun` says."""
-        statistics = self.statistics.get("_l0")
-        if statistics is None or self.overrun == "batch" or (self.overrun != "raise" and statistics.known):
-            return LAST_STEP
-        return min(each.known for each in self.statistics.values())
-
     def compiled(self) -> _core.Network:
-        """The compiled form of every layer and direction."""
+        """The compiled form of the network."""
         made = self._compiled
         if made is None:
-            own = self.architecture
-            layers = tuple(map(self._layer, own.suffixes))
-            together = self.overrun == "batch"
-            made = _core.Network(layers, own.directions, own.batch_first, self.refused_from, together)
+            description = _description(
+                self.architecture, self.overrun, self.dtype, self.zoneout, self.activation_bits
+            )
+            made = _core.Network(description, self.state())
             object.__setattr__(self, "_compiled", made)
         return made
 
-    def layers(self) -> tuple[Any, ...]:
-        return self.compiled().layers
-
     @property
     def packed_bytes(self) -> int:
-        return sum(layer.nbytes for layer in (self._compiled.layers if self._compiled else ()))
-
-    def _weight_type(self) -> WeightType:
-        return WeightType.INT8_OF_8_BITS if self.activation_bits == 8 else WeightType[self.dtype.upper()]
-
-    def _layer(self, suffix: str) -> Any:
-        made, norm, own = self.architecture, self.architecture.norm, self.parameters
-        options, sides = _layer_options(made)
-        given = {side: (own.get(f"{gain}{suffix}"), own.get(f"{bias}{suffix}")) for side, gain, bias in sides}
-        of_h, of_c = (*self.zoneout, 0.0, 0.0)[:2]
-        layer = _core.Layer(
-            CellKind[made.cell.name], own["weight_ih" + suffix], own["weight_hh" + suffix], given,
-            inner_bias_ih=own.get("inner_bias_ih" + suffix), inner_bias_hh=own.get("inner_bias_hh" + suffix),
-            reverse=suffix.endswith("_reverse"), dtype=self._weight_type(),
-            zoneout_h=of_h, zoneout_c=of_c, **options,
-        )  # fmt: skip
-        if isinstance(norm, BatchNormSpec):
-            cut = len(suffix)
-            named = {name[:-cut]: value for name, value in own.items() if name.endswith(suffix)}
-            layer.set_steps(
-                *self.statistics[suffix].folded(named, norm_sites(made.cell, norm), norm.eps, self.overrun)
-            )
-        return layer
+        return self._compiled.nbytes if self._compiled else 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Snapshot:
         return self
@@ -150,24 +115,23 @@ class Snapshot:
         self.__dict__["statistics"] = {end: StepStatistics(s.arrays) for end, s in self.statistics.items()}
 
 
+def zoneout_entry(made: Architecture, zoneout: tuple[float, ...]) -> Any:
+    """zoneout as a configuration has it."""
+    return (zoneout if made.cell.states == 2 else zoneout[0]) if zoneout else 0
+
+
 @lru_cache(maxsize=64)
-def _layer_options(
+def _description(
     made: Architecture,
-) -> tuple[dict[str, Any], tuple[tuple[str, str | None, str | None], ...]]:
-    """What is the same for each layer and direction: the arguments of the compiled layer, and the names of
-    gain and bias by side."""
-    norm = made.norm
-    options: dict[str, Any] = {"norm": NormKind.NONE, "eps": 0.0}
-    if isinstance(norm, LayerNormSpec):
-        options = {
-            "norm": NormKind.LAYER, "eps": norm.eps, "placement": Placement[str(norm.placement).upper()],
-            "span": Span[(norm.span or "paper").upper()],
-            "cell_norm": CellNorm[(norm.cell or "none").upper()],
-        }  # fmt: skip
-    elif isinstance(norm, BatchNormSpec):
-        options = {
-            "norm": NormKind.BATCH, "eps": norm.eps, "placement": Placement[made.cell.placement.upper()],
-            "cell_norm": CellNorm.OUT if "c" in made.sides else CellNorm.NONE,
-        }  # fmt: skip
-    sides = tuple((site.side, site.gain, site.bias) for site in norm_sites(made.cell, norm))
-    return {"act": Activation[made.nonlinearity.upper()], **options}, sides
+    overrun: Overrun | None,
+    dtype: Dtype,
+    zoneout: tuple[float, ...],
+    activation_bits: ActivationBits | None,
+) -> _core.Description:
+    return made.description(dtype, overrun, zoneout=zoneout_entry(made, zoneout), activation_bits=activation_bits)
+
+
+def tape_width(made: Architecture) -> int:
+    """Floats of the tape of each layer and direction, for a step of a sequence and the instruction set in
+    use."""
+    return _description(made, None if made.batch_norm is None else "raise", "float32", (), None).tape_width

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from .. import _core
 from ..errors import SequenceTooLongError
 from ..state import MOST_COUNTED
 from .rows import LENGTH, SEQUENCE, START
-from .sites import SIDES, NormSite
 
 Array = np.ndarray
 
@@ -23,31 +21,24 @@ def _names(side: str) -> tuple[str, str]:
 
 def named_shapes(sides: Mapping[str, int], steps: int) -> dict[str, tuple[int, ...]]:
     """Names without suffix, and shapes, of the arrays of one layer in one direction. sides: as
-    sites.statistics_sides has them."""
+    Architecture has them."""
     found: dict[str, tuple[int, ...]] = {
         name: (steps, width) for s, width in sides.items() for name in _names(s)
     }
     return found | {"count": (steps,)}
 
 
-def blank(sides: Mapping[str, int], steps: int) -> dict[str, Any]:
-    """Where a run of the compiled layer writes the statistics of its batch: (mean, var) by side, "count"."""
-    pairs = {side: (np.zeros((steps, width)), np.zeros((steps, width))) for side, width in sides.items()}
-    return {**pairs, "count": np.zeros(steps, np.int64)}
+def blank(sides: Mapping[str, int], steps: int) -> dict[str, Array]:
+    """Zeros with these names and shapes: a training run writes the statistics of its batch there."""
+    shapes = named_shapes(sides, steps)
+    return {name: np.zeros(shape, np.int64 if name == "count" else float) for name, shape in shapes.items()}
 
 
-def of_steps(batch: Mapping[str, Any] | None, t0: int, t1: int, *, copy: bool = False) -> Any:
-    """The steps t0 .. t1 - 1 of what `blank` made: views, or, to be written with the same numbers, copies."""
+def of_steps(batch: Mapping[str, Array] | None, t0: int, t1: int, *, copy: bool = False) -> Any:
+    """The steps t0 .. t1 - 1 of such arrays: views, or, to be written with the same numbers, copies."""
     if batch is None:
         return None
-
-    def own(array: Array) -> Array:
-        return array[t0:t1].copy() if copy else array[t0:t1]
-
-    return {
-        key: tuple(map(own, value)) if isinstance(value, tuple) else own(value)
-        for key, value in batch.items()
-    }
+    return {name: array[t0:t1].copy() if copy else array[t0:t1] for name, array in batch.items()}
 
 
 def refuse_beyond(max_steps: int | None, table: Array) -> None:
@@ -85,18 +76,14 @@ class StepStatistics:
             array.setflags(write=False)
         self.arrays = dict(arrays)
         self.count = self.arrays["count"]
-        self.sides = [side for side in SIDES if _names(side)[0] in self.arrays]
         dead = np.flatnonzero(self.count == 0)
         self.known = int(dead[0]) if len(dead) else len(self.count)
 
     @classmethod
     def empty(cls, sides: Mapping[str, int], steps: int) -> StepStatistics:
-        shapes = named_shapes(sides, steps)
-        return cls(
-            {name: np.zeros(shape, np.int64 if name == "count" else float) for name, shape in shapes.items()}
-        )
+        return cls(blank(sides, steps))
 
-    def updated(self, batch: Mapping[str, Any], momentum: float | None) -> StepStatistics:
+    def updated(self, batch: Mapping[str, Array], momentum: float | None) -> StepStatistics:
         """Takes in the statistics of one training batch, as `blank` holds them.
 
         A step seen for the first time takes the batch's. Later new = (1 - momentum) old + momentum batch;
@@ -109,10 +96,10 @@ class StepStatistics:
         new_count = np.minimum(np.pad(self.count, (0, more)), MOST_COUNTED)
         seen, here = new_count[:steps, None], count[:steps, None]
         arrays = {}
-        for side in self.sides:
-            names = _names(side)
+        for mean_name in (name for name in self.arrays if name.startswith("running_mean")):
+            names = mean_name, mean_name.replace("mean", "var", 1)
             old = [np.pad(self.arrays[name], ((0, more), (0, 0))) for name in names]
-            (mean, var), (m, v) = (o[:steps] for o in old), (n[:steps] for n in batch[side])
+            (mean, var), (m, v) = (o[:steps] for o in old), (batch[name][:steps] for name in names)
             joined: tuple[Array, ...]
             if momentum is None:
                 share, apart = here / (seen + here), m - mean
@@ -138,23 +125,3 @@ class StepStatistics:
             else "train, calibrate, or load statistics first",
             what,
         )  # fmt: skip
-
-    def folded(
-        self, parameters: Mapping[str, Array], sites: Iterable[NormSite], eps: float, overrun: str | None
-    ) -> tuple[dict[str, tuple[Array, Array]], int, int]:
-        """What inference needs: a row of scale and shift for every known step, and the row for the steps
-        beyond.
-
-        parameters: gains and biases by name without suffix; sites: of the layer. -> by side scale, shift
-        (rows, width) float32, such that scale * a + shift is the normalised a; known; beyond (-1: the batch).
-        """
-        beyond = -1 if overrun == "batch" else self.known - 1
-        averages = overrun == "mean" and self.known > 0
-        if averages:
-            beyond = self.known
-        tables = {}
-        for site in sites:
-            mean, var = (np.ascontiguousarray(self.arrays[n][: self.known]) for n in _names(site.side))
-            gain, bias = (parameters.get(name or "") for name in site.parameters)
-            tables[site.side] = _core.fold(mean, var, gain, bias, eps, averages)
-        return tables, self.known, beyond

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._core import Network, empty
+from .._core import Network, aligned, empty, isa
 from ..errors import bad_type, bad_value, integer, shaped
 from ..state import copied
 from . import engine
 from .architecture import LIMIT, Architecture
 from .batches import FLOAT32, State, as_caller, as_state, checked_batch, integers, time_first
-from .checkpoints import Checkpoints, alone
+from .checkpoints import Checkpoints
 from .dropout import Masks, checked_seed, draw
 from .rows import LENGTH, Rows, call_rows
-from .snapshot import Snapshot
+from .snapshot import Snapshot, tape_width
 from .specs import dropout_spec
 from .statistics import blank, refuse_beyond
 
@@ -39,8 +39,7 @@ class Run(NamedTuple):
     def kept(self) -> Iterator[Array]:
         """All but x and y."""
         yield from self.record.arrays() if isinstance(self.record, Checkpoints) else (self.record,)
-        for value in (self.statistics or {}).values():
-            yield from value if isinstance(value, tuple) else (value,)
+        yield from (self.statistics or {}).values()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -61,6 +60,7 @@ class Tape:
     masks: Masks | None
     x: Array  # (T, B, D)
     training: engine.Training  # with tapes or, in their places, Checkpoints
+    isa: str = field(default_factory=isa)  # the instruction set, which decides how tapes are laid out
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -152,12 +152,12 @@ def forward(
         masks.on_input(0, x, x)
     seen = [blank(made.sides, rows.longest) for _ in made.suffixes] if made.sides else []
     outputs = [engine.empty_outputs(made, T, B) for _ in range(made.num_layers)]
-    steps, layers = int(rows.table[:, LENGTH].sum()), snapshot.layers()
-    records: Any = [layer.tape(steps) if every is None else Checkpoints(every) for layer in layers]
+    steps, width, lines = int(rows.table[:, LENGTH].sum()), tape_width(made), range(len(made.suffixes))
+    records: Any = [aligned(steps * width) if every is None else Checkpoints(every, width) for _ in lines]
     wanted = engine.Training(
         seen or None,
         records,
-        None if masks is None else [masks.of_layer(k) for k in range(len(layers))],
+        None if masks is None else [masks.of_layer(k) for k in lines],
         outputs,
         [_dropped(masks, n, outputs) for n in range(made.num_layers)],
     )
@@ -207,7 +207,7 @@ def _forward_checkpoints(tape: Tape) -> list[Array]:
         if k % D == 0 and k and masks is not None and masks.drops_input(k // D):
             masks.on_input(k // D, outputs[k // D - 1], run.x)
         run.record.forward(
-            alone(tape.network.layers[k]), k % D == 1, x=run.x, y=run.y, before=[s[k] for s in before],
+            tape.network, k, k % D == 1, x=run.x, y=run.y, before=[s[k] for s in before],
             after=[s[k] for s in after], rows=tape.rows.table, statistics=run.statistics,
             masks=None if masks is None else masks.of_layer(k),
         )  # fmt: skip
@@ -226,8 +226,8 @@ def tape_bytes(snapshot: Snapshot, steps: int, batch: int, every: int | None) ->
     states = made.cell.states * made.hidden_size
     rows, parts = steps * batch, 0 if every is None else -(-steps // every)
     floats = rows * (made.input_size + made.num_layers * made.directions * made.hidden_size)
-    for layer in snapshot.layers():
-        floats += batch * states * (1 + parts) + (layer.tape_width * rows if every is None else 0)
+    width = tape_width(made) if every is None else 0
+    floats += len(made.suffixes) * (batch * states * (1 + parts) + width * rows)
     statistics = 8 * steps * (2 * sum(made.sides.values()) + 1) * len(made.suffixes) if made.sides else 0
     return 4 * floats + 48 * batch + statistics
 
@@ -236,6 +236,8 @@ def backward(
     tape: Tape, gy: Any, gh: Any, grad_x: bool, out: Any
 ) -> tuple[Array | None, State, dict[str, Array]]:
     """See Network.backward."""
+    if tape.isa != isa():
+        raise RuntimeError(f"the tape is of instruction set {tape.isa}, backward is called with {isa()}")
     made, (unbatched, shape), masks = tape.architecture, tape.layout, tape.masks
     H, D = made.hidden_size, made.directions
     T, B, _ = tape.x.shape
@@ -256,32 +258,26 @@ def backward(
     if parts is not None and gend is not None:  # states are those of the parts
         gafter = [parts.begin_backward(g, D) for g in gend]
     gbefore = [np.empty(s.shape, FLOAT32) for s in before]
-    given = None if out is None else [[out[name] for name in names] for names in made.gradients]
+    grads = {name: empty(s) for name, s in made.shapes.items()} if out is None else out
+    given = [grads[name] for name in made.shapes]
     gx: Array | None = empty(tape.x.shape) if grad_x else None
     wanted = tape.training
     if wanted.tapes and isinstance(wanted.tapes[0], Checkpoints):
-        found = _backward_checkpoints(tape, before, grad, gafter, gx, gbefore, given)
+        _backward_checkpoints(tape, before, grad, gafter, gx, gbefore, given, out is not None)
     else:
         ends: Sequence[Any] = [None] if gafter is None else gafter
-        found = tape.network.backward(
+        tape.network.backward(
             x=tape.x, y=(wanted.outputs or ())[-1], h0=before[0], c0=before[-1], rows=rows.table,
             training=wanted, gy=grad, ghn=ends[0], gcn=ends[-1], gx=gx, gh0=gbefore[0],
             gc0=gbefore[-1],
-            grads=given, add=given is not None,
+            grads=given, add=out is not None,
         )  # fmt: skip
     gstart = gbefore if parts is None else [parts.finish_backward(g, D) for g in gbefore]
     if gx is not None and masks is not None and masks.drops_input(0):
         masks.on_input(0, gx, gx)
     if gx is not None:
         gx = np.ascontiguousarray(as_caller(gx, unbatched, made.batch_first))
-    if out is not None:
-        return gx, as_state(gstart, unbatched), out
-    named = {
-        name: g
-        for names, own in zip(made.gradients, found, strict=True)
-        for name, g in zip(names, own, strict=True)
-    }
-    return gx, as_state(gstart, unbatched), {name: named[name] for name in made.shapes}
+    return gx, as_state(gstart, unbatched), grads
 
 
 def _backward_checkpoints(
@@ -291,12 +287,13 @@ def _backward_checkpoints(
     gafter: list[Array] | None,
     gx: Array | None,
     gbefore: list[Array],
-    given: list[list[Array]] | None,
-) -> list[list[Array]]:
+    given: list[Array],
+    add: bool,
+) -> None:
     """As Network.backward of the compiled module. grad: of y."""
     made, masks, table = tape.architecture, tape.masks, tape.rows.table
     H, D = made.hidden_size, made.directions
-    found: list[list[Array]] = [[] for _ in made.suffixes]
+    count = len(given) // len(made.suffixes)
     below: Array | None = None
     runs = tape.runs
     for k in reversed(range(len(runs))):
@@ -307,19 +304,18 @@ def _backward_checkpoints(
         if k >= D or gx is not None:
             own = empty(run.x.shape)
             own[...] = 0
-        found[k] = run.record.backward(
-            alone(tape.network.layers[k]), d == 1, x=run.x, rows=table, statistics=run.statistics,
+        run.record.backward(
+            tape.network, k, d == 1, x=run.x, rows=table, statistics=run.statistics,
             masks=None if masks is None else masks.of_layer(k), gy=grad[:, :, d * H : (d + 1) * H],
             gafter=[None] if gafter is None else [g[k] for g in gafter], gx=own,
             gbefore=[g[k] for g in gbefore],
-            grads=None if given is None else given[k],
+            grads=given[k * count : (k + 1) * count], add=add,
         )  # fmt: skip
         below = own if below is None or own is None else below + own
         if d == 0 and k and below is not None and masks is not None and masks.drops_input(k // D):
             masks.on_input(k // D, below, below)
     if gx is not None and below is not None:
         gx[...] = below
-    return found
 
 
 def _apart(array: Array, out: dict[str, Array]) -> Array:

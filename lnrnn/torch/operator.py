@@ -28,6 +28,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..rnn import engine, functional
 from ..rnn.functional import Served, architecture
+from ..rnn.snapshot import tape_width
 from ..rnn.statistics import named_shapes
 from ..runtime import get_num_threads, num_threads
 from . import plain
@@ -238,8 +239,8 @@ def _(network, x, start, lengths, parameters, statistics, overrun, training):  #
 def _(network, x, start, lengths, parameters):  # type: ignore[no-untyped-def]
     made, found = architecture(network), _results(network, x, True)
     between = [x.new_empty(found[0].shape) for _ in range(made.num_layers - 1)]
-    rows = x.shape[0] * x.shape[1]
-    return [*found, *between, *(x.new_empty(width * rows) for width in functional.tape_widths(made))]
+    floats = x.shape[0] * x.shape[1] * tape_width(made)
+    return [*found, *between, *(x.new_empty(floats) for _ in made.suffixes)]
 
 
 @torch.library.register_fake("lnrnn::backward", lib=_library)

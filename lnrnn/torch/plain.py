@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from ..rnn.architecture import Architecture
 from ..rnn.batches import as_caller, checked_batch, time_first
 from ..rnn.rows import padded
-from ..rnn.sites import norm_sites
 from ..rnn.specs import BatchNormSpec, LayerNormSpec, Overrun
 from ..rnn.statistics import StepStatistics, blank, named_shapes, refuse_beyond
 
@@ -79,7 +78,7 @@ def step_statistics(made: Architecture, suffix: str, statistics: Mapping[str, Te
 
 
 class Norms:
-    """The norms and biases of one layer in one direction, called by side, which sites.py names. Keeps, under
+    """The norms and biases of one layer in one direction, called by side: see Architecture. Keeps, under
     batch norm, the statistics of the batch."""
 
     def __init__(
@@ -93,8 +92,7 @@ class Norms:
         learning: bool,
     ) -> None:
         cut = len(suffix)
-        self.spec, self.hidden_size = made.norm, made.hidden_size
-        self.sites = {site.side: site for site in norm_sites(made.cell, made.norm)}
+        self.made, self.spec, self.sites = made, made.norm, made.sites
         self.parameters = {name[:-cut]: p for name, p in parameters.items() if name.endswith(suffix)}
         self.buffers = {name[:-cut]: b for name, b in statistics.items() if name.endswith(suffix)}
         self.overrun, self.known = overrun, 0
@@ -108,36 +106,39 @@ class Norms:
 
     def arrays(self) -> list[np.ndarray]:
         """The statistics of the batch, in the order of statistics.named_shapes."""
-        found = [value if isinstance(value, tuple) else (value,) for value in self.seen.values()]
-        return [array for each in found for array in each]
+        return list(self.seen.values())
 
     def __call__(self, side: str, a: Tensor, rows: slice = slice(None)) -> Tensor:
         """a (B, width): those rows of a side, normalised, scaled and shifted."""
-        site, H = self.sites[side], self.hidden_size
+        names, H = self.sites.get(side, {}), self.made.hidden_size
         if isinstance(self.spec, BatchNormSpec):
-            a = self._over_batch(side, a, self.spec.eps)
+            a = self._over_batch(names, a, self.spec.eps)
         elif isinstance(self.spec, LayerNormSpec):
-            each = set(site.spans) == {1}  # then some of the rows are some of the spans
-            sizes = [H] * (a.shape[-1] // H) if each else [gates * H for gates in site.spans]
+            spans: tuple[int, ...] = (a.shape[-1] // H,)
+            if self.spec.placement == "gate":
+                spans = (1,) * spans[0]
+            elif self.spec.placement == "split" and self.spec.span is None and side != "c":
+                spans = self.made.cell.spans
+            sizes = [gates * H for gates in spans]
             parts = torch.split(a, sizes, -1)
             a = torch.cat([F.layer_norm(part, part.shape[-1:], eps=self.spec.eps) for part in parts], -1)
-        if site.gain in self.parameters:
-            a = a * self.parameters[site.gain][rows]
-        if site.bias in self.parameters:
-            a = a + self.parameters[site.bias][rows]
+        if "gain" in names:
+            a = a * self.parameters[names["gain"]][rows]
+        if "bias" in names:
+            a = a + self.parameters[names["bias"]][rows]
         return a
 
-    def _over_batch(self, side: str, a: Tensor, eps: float) -> Tensor:
-        t, end = self.step, f"_{side}" if side else ""
+    def _over_batch(self, names: Mapping[str, str], a: Tensor, eps: float) -> Tensor:
+        t, own = self.step, (names["mean"], names["variance"])
         if self.learning or (t >= self.known and self.overrun == "batch"):
             alive, n = self.alive[t], self.counts[t]
             mean = torch.where(alive, a, 0).sum(0) / n
             var = torch.where(alive, a - mean, 0).square().sum(0) / n
             if self.learning:
-                for array, value in zip(self.seen[side], (mean, var), strict=True):
-                    array[t] = value.detach().cpu()
+                for name, value in zip(own, (mean, var), strict=True):
+                    self.seen[name][t] = value.detach().cpu()
         else:
-            found = (self.buffers[f"running_{what}{end}"] for what in ("mean", "var"))
+            found = (self.buffers[name] for name in own)
             if t < self.known:
                 mean, var = (b[t] for b in found)
             elif self.overrun == "last":

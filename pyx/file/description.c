@@ -116,15 +116,14 @@ static const struct {
     {"gain", JOINT, GATES, AT(HIDDEN, GAIN)},
     {"gain_ih", SPLIT, GATES, AT(INPUT, GAIN)},
     {"gain_hh", SPLIT, GATES, AT(HIDDEN, GAIN)},
-    {"gain_c", CELL, UNITS, AT(CELL, GAIN)},
     {"bias", JOINT, GATES, AT(HIDDEN, BIAS)},
     {"bias", BATCH_SPLIT, GATES, AT(INPUT, BIAS)},
     {"bias_ih", TWO_BIASES, GATES, AT(INPUT, BIAS)},
     {"bias_hh", TWO_BIASES, GATES, AT(HIDDEN, BIAS)},
+    {"gain_c", CELL, UNITS, AT(CELL, GAIN)},
     {"bias_c", CELL, UNITS, AT(CELL, BIAS)},
     {"inner_bias_ih", INNER, GATES, LNRNN_INNER_IH},
     {"inner_bias_hh", INNER, GATES, LNRNN_INNER_HH},
-    {"count", BATCH, COUNTS, LNRNN_COUNT},
     {"running_mean", BATCH_JOINT, STEP_GATES, AT(HIDDEN, MEAN)},
     {"running_var", BATCH_JOINT, STEP_GATES, AT(HIDDEN, VARIANCE)},
     {"running_mean_ih", BATCH_SPLIT, STEP_GATES, AT(INPUT, MEAN)},
@@ -133,6 +132,7 @@ static const struct {
     {"running_var_hh", BATCH_SPLIT, STEP_GATES, AT(HIDDEN, VARIANCE)},
     {"running_mean_c", BATCH_CELL, STEP_UNITS, AT(CELL, MEAN)},
     {"running_var_c", BATCH_CELL, STEP_UNITS, AT(CELL, VARIANCE)},
+    {"count", BATCH, COUNTS, LNRNN_COUNT},
 };
 enum { ROWS = sizeof ARRAYS / sizeof *ARRAYS };
 
@@ -183,10 +183,22 @@ lnrnn_array lnrnn_description_array(const lnrnn_description *d, size_t k, char n
     };
 }
 
-int lnrnn_description_role(const lnrnn_description *d, size_t k)
+size_t lnrnn_description_roles(const lnrnn_description *d, int roles[LNRNN_ROLES])
 {
     int rows[ROWS];
-    return ARRAYS[rows[k % rows_of(d, rows)]].role;
+    const size_t n = rows_of(d, rows);
+    for (size_t k = 0; k < n; k++)
+        roles[k] = ARRAYS[rows[k]].role;
+    return n;
+}
+
+size_t lnrnn_description_parameters(const lnrnn_description *d)
+{
+    int rows[ROWS];
+    size_t n = rows_of(d, rows);
+    while (ARRAYS[rows[n - 1]].shape >= COUNTS)
+        n--;
+    return n;
 }
 
 /* "float32 (4, 3)" -> buffer. */
@@ -251,10 +263,12 @@ lnrnn_status lnrnn_match_arrays(lnrnn_description *d, const lnrnn_array *arrays,
 
 lnrnn_status lnrnn_check_values(const lnrnn_description *d, const lnrnn_array *const *used, char *message)
 {
-    const size_t arrays = lnrnn_description_arrays(d), counts = find(d, "count_l0");
+    int roles[LNRNN_ROLES];
+    const size_t arrays = lnrnn_description_arrays(d), counts = find(d, "count_l0"),
+                 each = lnrnn_description_roles(d, roles);
     for (size_t k = 0; k < arrays; k++) {
         const lnrnn_array *const array = used[k];
-        const int role = lnrnn_description_role(d, k);
+        const int role = roles[k % each];
         CHECK(array->data || !array->shape[0], "%s must have data, got NULL", array->name);
         const int variances = role >= LNRNN_AT_SITES && (role - LNRNN_AT_SITES) % 4 == LNRNN_VARIANCE;
         for (size_t i = 0; variances && i < d->steps * array->shape[1]; i++)

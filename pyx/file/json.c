@@ -179,6 +179,8 @@ lnrnn_json_value lnrnn_json_next(lnrnn_json *json)
 {
     static const char numbers[] = "0\0001\0002\0003\0004\0005\0006\0007\0008\0009";
     lnrnn_json_value value = {0};
+    if (json->wrong)
+        return value;
     while (json->open && take(json, json->close[json->open]))
         json->open--;
     const int depth = json->open;

@@ -101,9 +101,10 @@ static const char *read_value(int k, const lnrnn_json_value *v, configuration *c
     }
 }
 
-static lnrnn_status read_configuration(char *text, lnrnn_description *d, char *message)
+/* Changes the text, for strings are decoded in place. */
+static lnrnn_status read_configuration(char *text, size_t length, lnrnn_description *d, char *message)
 {
-    lnrnn_json json = {.at = text, .end = text + strlen(text)};
+    lnrnn_json json = {.at = text, .end = text + length};
     configuration c = {.d = lnrnn_describe(0, 0, 0)};
     unsigned seen = 0;
     lnrnn_json_value v = lnrnn_json_next(&json);
@@ -121,9 +122,9 @@ static lnrnn_status read_configuration(char *text, lnrnn_description *d, char *m
         LNRNN_CHECK(!(seen >> k & 1), "its configuration has the entry '%s' twice", name);
         seen |= 1u << k;
         const char *const expected = read_value(k, &v, &c), *const quote = v.kind == '"' ? "'" : "";
-        const size_t length = *quote ? strlen(v.text) : (size_t)(json.at - v.text);
+        const size_t shown = *quote ? strlen(v.text) : (size_t)(json.at - v.text);
         LNRNN_CHECK(!expected, "%s must be %s, got %s%.*s%s", name, expected, quote,
-                    length < 54 ? (int)length : 54, v.text, quote);
+                    shown < 54 ? (int)shown : 54, v.text, quote);
     }
     LNRNN_CHECK(!json.wrong, "its configuration is no JSON at byte %td", json.wrong - text);
     const int is = ALL | (c.d.cell == LNRNN_RNN ? RNN : 0) | (c.norm ? ANY_NORM : 0) | (c.pair ? PAIR : 0)
@@ -141,6 +142,18 @@ static lnrnn_status read_configuration(char *text, lnrnn_description *d, char *m
         c.d.weights = LNRNN_WEIGHT_I8A8;
     *d = c.d;
     return lnrnn_description_resolve(d, message);
+}
+
+lnrnn_status lnrnn_description_read(const char *text, size_t length, lnrnn_description *d, char *message)
+{
+    char *const copy = malloc(length + 1);
+    if (!copy)
+        return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for a configuration of %zu bytes", length);
+    memcpy(copy, text, length);
+    copy[length] = '\0';
+    const lnrnn_status status = read_configuration(copy, length, d, message);
+    free(copy);
+    return status;
 }
 
 /* --- the header ----------------------------------------------------------------------------------------- */
@@ -335,7 +348,9 @@ static lnrnn_status read_all(reader *r, uint64_t size, lnrnn_model_file *model, 
     if (!meta[SCHEMA] || strcmp(meta[SCHEMA], "1"))
         return lnrnn_fail(message, LNRNN_OTHER_VERSION, "its schema is '%.54s', this version reads 1",
                           meta[SCHEMA] ? meta[SCHEMA] : "");
-    status = read_configuration(meta[CONFIG] ? meta[CONFIG] : (char[]){""}, &model->description, message);
+    model->configuration = meta[CONFIG] ? meta[CONFIG] : "";
+    status = lnrnn_description_read(model->configuration, strlen(model->configuration), &model->description,
+                                    message);
     return status ? status : read_arrays(r, model, message);
 }
 

@@ -17,10 +17,13 @@ typedef struct {
     lnrnn_description description; /* resolved */
     lnrnn_array *arrays; /* (count): all of the description, in any order; data at multiples of 64 bytes */
     size_t count;
-    char *header; /* has the names */
+    const char *configuration; /* the JSON */
+    char *header;              /* has the names and the configuration */
     void *data;
 } lnrnn_model_file;
 
+/* text (length): a configuration, the JSON in the metadata of a file. -> d, resolved. */
+lnrnn_status lnrnn_description_read(const char *text, size_t length, lnrnn_description *d, char *message);
 /* Reads a whole file. After LNRNN_OK the caller has to close it, when it no longer needs the arrays. */
 lnrnn_status lnrnn_model_file_open(const char *path, lnrnn_model_file *model, char *message);
 /* The same of a stream of `size` bytes. */

@@ -5,39 +5,32 @@
 
 #include <string.h>
 
+#include "lnrnn/tuning.h"
 #include "rnn/rows.h"
 #include "runtime/floats.h"
+#include "runtime/threads.h"
 
-size_t lnrnn_network_complete(lnrnn_network *n)
+void lnrnn_network_complete(lnrnn_network *n)
 {
     LNRNN_DEFAULT_FLOATS;
     const lnrnn_rnn_config *const first = n->config;
-    n->references = 1;
     n->inputs = first->D, n->units = first->H;
     n->states = 1 + first->cell_state;
     n->by_step = first->norm == LNRNN_NORM_BATCH;
     n->step_work = 0;
     for (size_t k = 0; k < n->layers * n->directions; k++) {
         const lnrnn_rnn_config *c = &n->config[k];
-        if (c->D != (k < n->directions ? n->inputs : n->directions * n->units) || c->H != n->units
-            || c->cell_state != first->cell_state)
-            return k;
         n->step_work += (double)c->outputs * (double)(c->D + c->H);
     }
-    return n->layers * n->directions;
 }
 
-lnrnn_network *lnrnn_network_retain(lnrnn_network *n)
+lnrnn_network lnrnn_network_line(const lnrnn_network *n, size_t line)
 {
-    if (n)
-        __atomic_fetch_add(&n->references, 1, __ATOMIC_RELAXED);
-    return n;
-}
-
-void lnrnn_network_release(lnrnn_network *n)
-{
-    if (n && __atomic_sub_fetch(&n->references, 1, __ATOMIC_ACQ_REL) == 0 && n->release)
-        n->release(n->owner);
+    lnrnn_network one = *n;
+    one.layers = one.directions = 1;
+    one.config += line, one.weights += line;
+    lnrnn_network_complete(&one);
+    return one;
 }
 
 static size_t line_count(const lnrnn_network_call *n) { return n->network->layers * n->network->directions; }
@@ -56,6 +49,22 @@ int lnrnn_rows_fit(const lnrnn_network_call *n, char *seen)
             || row->start < 0 || row->start > INT64_MAX - row->length || (i && row->length > row[-1].length))
             return 0;
         seen[row->state] = 1;
+    }
+    return 1;
+}
+
+int lnrnn_rows_of_lengths(lnrnn_row *rows, size_t B, size_t steps, const int64_t *lengths)
+{
+    const int64_t T = (int64_t)steps;
+    for (size_t i = 0; i < B; i++) {
+        const lnrnn_row row = {
+            .sequence = (int64_t)i, .state = (int64_t)i, .length = lengths ? lengths[i] : T, .end = T};
+        size_t k = i;
+        if (row.length < 0 || row.length > T)
+            return 0;
+        for (; k > 0 && rows[k - 1].length < row.length; k--)
+            rows[k] = rows[k - 1];
+        rows[k] = row;
     }
     return 1;
 }
@@ -93,8 +102,8 @@ static void describe_lines(lnrnn_network_call *n)
                               .w_hh = n->network->weights[k].hh,
                               .rows = n->rows,
                               .last_step_end = last_step_end};
-        if (n->line_training) {
-            const lnrnn_line_training *const training = &n->line_training[k];
+        if (n->training) {
+            const lnrnn_line_training *const training = &n->line[k].training;
             memcpy(r->statistics, training->statistics, sizeof r->statistics);
             r->count = training->count, r->tape = training->tape, r->masks = training->masks;
         }
@@ -108,9 +117,9 @@ size_t lnrnn_network_plan(lnrnn_network_call *n)
     size_t floats = 0;
     describe_lines(n);
     n->wave = (lnrnn_wavefront){.line = n->line, .layers = net->layers, .directions = net->directions};
-    n->side_by_side = !n->line_training && lnrnn_wavefront_plan(&n->wave, n->threads);
+    n->side_by_side = !n->training && lnrnn_wavefront_plan(&n->wave, n->threads);
     n->pointed = 0;
-    n->deal = !n->line_training && !of_one_length(n);
+    n->deal = !n->training && !of_one_length(n);
     for (size_t k = 0; !n->side_by_side && k < lines; k++) {
         lnrnn_rnn_plan *const plan = &n->line[k].plan;
         lnrnn_rnn_make_plan(&n->line[k].call, n->threads, plan);
@@ -123,7 +132,7 @@ size_t lnrnn_network_plan(lnrnn_network_call *n)
     const size_t between = net->layers - 1, most = n->side_by_side ? between : 2;
     n->buffer_floats = lnrnn_whole_floats(n->steps * n->sequences * output_width(n));
     n->buffers = lnrnn_whole_floats(floats);
-    n->zeros = n->buffers + (n->layer_training ? 0 : between < most ? between : most) * n->buffer_floats;
+    n->zeros = n->buffers + (n->outputs ? 0 : between < most ? between : most) * n->buffer_floats;
     n->dealt =
         n->zeros + (n->h0 && (n->c0 || net->states == 1) ? 0 : lnrnn_whole_floats(n->states * net->units));
     return n->dealt + (n->deal ? lnrnn_whole_floats(n->B * sizeof(lnrnn_row) / sizeof(float)) : 0) + 16;
@@ -150,13 +159,30 @@ static const lnrnn_row *dealt_rows(const lnrnn_network_call *n, size_t group)
     return dealt;
 }
 
+/* The strides of a contiguous array. */
+static void strides_of(const lnrnn_network_call *n, size_t width, int batch_first, ptrdiff_t *steps,
+                       ptrdiff_t *sequences)
+{
+    *steps = (ptrdiff_t)(batch_first ? width : n->sequences * width);
+    *sequences = (ptrdiff_t)(batch_first ? n->steps * width : width);
+}
+
 /* The strides of an array of a layer's outputs, with axes in the order of y. */
 static void set_strides(const lnrnn_network_call *n, ptrdiff_t *steps, ptrdiff_t *sequences)
 {
-    const ptrdiff_t width = (ptrdiff_t)output_width(n);
-    const int batch_first = n->yb > n->yt;
-    *steps = batch_first ? width : (ptrdiff_t)n->sequences * width;
-    *sequences = batch_first ? (ptrdiff_t)n->steps * width : width;
+    strides_of(n, output_width(n), n->yb > n->yt, steps, sequences);
+}
+
+void lnrnn_network_lay_out(lnrnn_network_call *n, int batch_first)
+{
+    strides_of(n, n->network->inputs, batch_first, &n->xt, &n->xb);
+    strides_of(n, output_width(n), batch_first, &n->yt, &n->yb);
+}
+
+/* The arrays of a layer in training. */
+static lnrnn_layer_training *training_of(const lnrnn_network_call *n, size_t layer)
+{
+    return &n->line[layer * n->network->directions].layer;
 }
 
 /* Where a layer writes. */
@@ -164,14 +190,14 @@ static float *outputs_of(const lnrnn_network_call *n, size_t layer)
 {
     if (layer + 1 == n->network->layers)
         return n->y;
-    if (n->layer_training)
-        return n->layer_training[layer].y;
+    if (n->outputs)
+        return training_of(n, layer)->y;
     return n->scratch + n->buffers + (n->side_by_side ? layer : layer % 2) * n->buffer_floats;
 }
 
 static int drops_input(const lnrnn_network_call *n, size_t layer)
 {
-    return layer && n->layer_training && n->layer_training[layer].dropped;
+    return layer && n->outputs && training_of(n, layer)->dropped;
 }
 
 /* Sets the pointers of each line's call. */
@@ -188,7 +214,7 @@ static void point_lines(lnrnn_network_call *n)
         lnrnn_rnn_call *const r = &n->line[k].call;
         const size_t layer = k / net->directions;
         const int last = layer + 1 == net->layers;
-        r->x = drops_input(n, layer) ? n->layer_training[layer].dropped : x;
+        r->x = drops_input(n, layer) ? training_of(n, layer)->dropped : x;
         r->xt = xt, r->xb = xb;
         r->y = outputs_of(n, layer) + k % net->directions * net->units;
         r->yt = last ? n->yt : yt, r->yb = last ? n->yb : yb;
@@ -210,7 +236,7 @@ static void point_lines(lnrnn_network_call *n)
 static void drop(const lnrnn_network_call *n, size_t layer, const float *x, float *out)
 {
     LNRNN_DEFAULT_FLOATS;
-    const lnrnn_layer_training *const training = &n->layer_training[layer];
+    const lnrnn_layer_training *const training = training_of(n, layer);
     const size_t width = output_width(n);
     ptrdiff_t xt, xb;
     set_strides(n, &xt, &xb);
@@ -254,7 +280,7 @@ static int forward_in_turn(lnrnn_network_call *n)
         lnrnn_rnn_call *const r = &n->line[n->at].call;
         const size_t layer = n->at / n->network->directions;
         if (!r->resumed && n->at % n->network->directions == 0 && drops_input(n, layer))
-            drop(n, layer, outputs_of(n, layer - 1), n->layer_training[layer].dropped);
+            drop(n, layer, outputs_of(n, layer - 1), training_of(n, layer)->dropped);
         if (!r->resumed)
             r->rows = dealt_rows(n, r->plan->group);
         r->part = left;
@@ -299,7 +325,8 @@ size_t lnrnn_network_backward_plan(const lnrnn_network_call *n, lnrnn_network_gr
     g->outputs[0] = lnrnn_whole_floats(floats);
     g->outputs[1] = g->outputs[0] + (net->layers > 1 ? n->buffer_floats : 0);
     g->second = g->outputs[1] + (net->layers > 2 ? n->buffer_floats : 0);
-    return g->second + (net->directions > 1 ? lnrnn_whole_floats(n->steps * n->sequences * widest) : 0);
+    g->sums = g->second + (net->directions > 1 ? lnrnn_whole_floats(n->steps * n->sequences * widest) : 0);
+    return g->sums + lnrnn_gradient_floats(net);
 }
 
 /* Sets the pointers of each line's gradients. */
@@ -309,6 +336,8 @@ static void point_gradients(const lnrnn_network_call *n, lnrnn_network_gradients
     const size_t states = n->states * net->units;
     ptrdiff_t yt, yb;
     set_strides(n, &yt, &yb);
+    g->line = (lnrnn_rnn_gradients *)(void *)(n->scratch + g->sums);
+    lnrnn_point_parameters(net, g);
     for (size_t k = 0; k < line_count(n); k++) {
         lnrnn_rnn_gradients *const line = &g->line[k];
         const size_t layer = k / net->directions, d = k % net->directions;
@@ -354,14 +383,9 @@ static void add_directions(const lnrnn_network_call *n, const lnrnn_rnn_gradient
         }
 }
 
-int lnrnn_network_backward(lnrnn_network_call *n, lnrnn_network_gradients *g)
+static int backward_in_turn(lnrnn_network_call *n, lnrnn_network_gradients *g)
 {
     double left = n->part;
-    if (!n->resumed) {
-        n->at = line_count(n);
-        point_lines(n);
-        point_gradients(n, g);
-    }
     while (n->at) {
         const size_t k = n->at - 1, layer = k / n->network->directions, d = k % n->network->directions;
         lnrnn_rnn_call *const r = &n->line[k].call;
@@ -385,4 +409,46 @@ int lnrnn_network_backward(lnrnn_network_call *n, lnrnn_network_gradients *g)
             return !n->at;
     }
     return 1;
+}
+
+int lnrnn_network_backward(lnrnn_network_call *n, lnrnn_network_gradients *g)
+{
+    if (!n->resumed) {
+        n->at = line_count(n);
+        point_lines(n);
+        point_gradients(n, g);
+    }
+    const int finished = backward_in_turn(n, g);
+    if (finished)
+        lnrnn_write_parameters(n->network, g);
+    return finished;
+}
+
+/* --- calls in parts ------------------------------------------------------------------------------------- */
+
+static double fixed_part;
+
+void lnrnn_set_part(double part) { fixed_part = part; }
+
+void lnrnn_network_begin(lnrnn_network_call *n)
+{
+    LNRNN_DEFAULT_FLOATS;
+    const double work = n->network->step_work * (double)n->steps * (double)n->sequences;
+    n->part = work < LNRNN_FIRST_PART_WORK ? 0 : LNRNN_FIRST_PART_WORK;
+    if (fixed_part > 0)
+        n->part = fixed_part;
+    n->resumed = 0;
+}
+
+int lnrnn_network_go_on(lnrnn_network_call *n, lnrnn_network_gradients *g)
+{
+    const int64_t since = n->part > 0 ? lnrnn_nanoseconds() : 0;
+    n->resumed = g ? !lnrnn_network_backward(n, g) : !lnrnn_network_forward(n);
+    if (n->resumed && fixed_part <= 0) {
+        LNRNN_DEFAULT_FLOATS;
+        const double nanoseconds = 1 + (double)(lnrnn_nanoseconds() - since),
+                     times = 1e9 * LNRNN_PART_SECONDS / nanoseconds;
+        n->part *= times < 0.25 ? 0.25 : times > 4 ? 4 : times;
+    }
+    return !n->resumed;
 }

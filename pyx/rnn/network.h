@@ -13,21 +13,26 @@ typedef struct {
     const uint32_t *ih, *hh;
 } lnrnn_packed_weights;
 
+/* The weights of a layer in one direction as back-propagation reads them: fields of lnrnn_rnn_gradients. */
+typedef struct {
+    const uint32_t *w_ih_t, *w_hh_t;
+    const float *w_ih, *w_hh;
+} lnrnn_backward_weights;
+
 /* A network is a value: nothing in it changes, so any number of threads, calls and streams may share it.
  * Line k is layer k / directions in direction k % directions; direction 1 reads its sequences from their
  * ends. The first layer has `inputs` inputs, each later one directions * units. */
 struct lnrnn_network {
-    /* Set by its creator. */
+    lnrnn_description description; /* resolved, with the steps of the statistics */
     size_t layers, directions;
     const lnrnn_rnn_config *config;      /* (lines), configured */
     const lnrnn_packed_weights *weights; /* (lines) */
     const char *isa;                     /* the instruction set for which the weights are packed */
     int64_t refused_from;                /* the step that no sequence may take */
     int together;                        /* all sequences take their steps together: overrun="batch" */
-    void *owner;                         /* of all this memory, and of the struct itself */
-    void (*release)(void *owner);        /* called when nobody refers to the network any more; NULL: never */
-    /* Set by lnrnn_network_complete. */
     int references;
+    lnrnn_backward_weights *backward[2]; /* lnrnn_network_backward_weights, by `inputs`; NULL: not yet */
+    /* Set by lnrnn_network_complete. */
     size_t inputs, units;
     int states;       /* 1: h; 2: h and c */
     int by_step;      /* results depend on the step: batch norm */
@@ -37,34 +42,24 @@ struct lnrnn_network {
 /* Steps that a stream can take, so that sums of two counts of steps never overflow. */
 #define LNRNN_LAST_STEP ((int64_t)1 << 62)
 
-/* Sets the fields that follow from the configurations, and one reference. -> the first line whose inputs,
- * units or states do not fit the others; how many lines there are, if all do. */
-size_t lnrnn_network_complete(lnrnn_network *n);
-
-/* Training: the arrays of a layer in one direction, as lnrnn_rnn_call has them. */
-typedef struct {
-    lnrnn_site_statistics statistics[LNRNN_SITES];
-    int64_t *count;
-    float *tape;
-    lnrnn_rnn_masks masks;
-} lnrnn_line_training;
-
-/* Training: the arrays of a layer, contiguous, with axes in the order of the call's y. */
-typedef struct {
-    float *y; /* (steps, sequences, directions * H): the outputs, written; unused of the last layer */
-    /* Dropout of the inputs of layers after the first: dropped = x * kept * scale * factors, in this
-     * order. */
-    float *dropped;            /* as y, written; NULL: nothing is dropped */
-    const unsigned char *kept; /* (steps, sequences, directions * H), 0 or 1, or NULL */
-    float scale;
-    const float *factors; /* (sequences, directions * H), or NULL */
-} lnrnn_layer_training;
+/* Sets the fields that follow from the configurations. */
+void lnrnn_network_complete(lnrnn_network *n);
+/* A network of that line alone, valid as long as n is. It is not to be released. */
+lnrnn_network lnrnn_network_line(const lnrnn_network *n, size_t line);
+/* Bytes of the packed weights, for back-propagation too. */
+size_t lnrnn_network_bytes(const lnrnn_network *n);
+/* Floats of a step of a row in the tape of each line. */
+size_t lnrnn_description_tape_width(const lnrnn_description *d);
+/* arrays: as the network was created of, in the order of its description. inputs: for the gradient of x too.
+ * -> (lines), which n keeps; NULL without memory. */
+const lnrnn_backward_weights *lnrnn_network_backward_weights(lnrnn_network *n, const lnrnn_array *arrays,
+                                                             int inputs);
 
 /* A call: whole sequences, or the next step of some lanes of a stream. */
 typedef struct {
     /* Set by the caller. */
     const lnrnn_network *network;
-    lnrnn_line *line;        /* (lines), of any contents: memory of the driver */
+    lnrnn_line *line;        /* (lines): memory of the driver, and the arrays of training */
     size_t steps, sequences; /* the axes of x and y */
     const float *x;          /* (steps, sequences, inputs), the last axis contiguous */
     ptrdiff_t xt, xb;        /* its strides */
@@ -76,10 +71,10 @@ typedef struct {
     size_t states;        /* rows of the states */
     const float *h0, *c0; /* (lines, states, H), or NULL: zeros */
     float *hn, *cn;       /* (lines, states, H); may be h0, c0; cn: LSTM */
-    const lnrnn_line_training *line_training;   /* (lines); NULL: inference */
-    const lnrnn_layer_training *layer_training; /* (layers); NULL: inference */
-    int threads;                                /* the most that may be used */
-    double part;                                /* these two as lnrnn_rnn_call has them */
+    int training;         /* `training` of each line is set; 0: inference */
+    int outputs;          /* `layer` of the lines is set; 0: nobody wants the outputs of each layer */
+    int threads;          /* the most that may be used */
+    double part;          /* these two as lnrnn_rnn_call has them */
     int resumed;
     /* As many floats as lnrnn_network_plan says, which keep their values until a call returns 1. */
     float *scratch;
@@ -93,6 +88,13 @@ typedef struct {
     size_t buffers, zeros, dealt; /* offsets into scratch: outputs, initial states, rows */
 } lnrnn_network_call;
 
+/* lengths (B), or NULL: all `steps`. -> rows (B), longest first; 0: a length is not within 0 .. steps. For
+ * few sequences. */
+int lnrnn_rows_of_lengths(lnrnn_row *rows, size_t B, size_t steps, const int64_t *lengths);
+/* Sets the strides of contiguous x and y: (steps, sequences, *), or with batch_first (sequences, steps, *). */
+void lnrnn_network_lay_out(lnrnn_network_call *n, int batch_first);
+/* Where an array of batch norm's statistics goes, by its use. */
+void **lnrnn_statistic_of(lnrnn_line_training *training, int role);
 /* seen: (states) zeros, written. -> do the rows stand within steps, sequences and states, longest first,
  * and no two with one state? */
 int lnrnn_rows_fit(const lnrnn_network_call *n, char *seen);
@@ -105,17 +107,22 @@ int lnrnn_network_forward(lnrnn_network_call *n);
 
 /* Back through time. */
 typedef struct {
-    /* Set by the caller. In each line: all but gy, ghn, gcn, gx, gh0, gc0, their strides, and work. */
-    lnrnn_rnn_gradients *line; /* (lines) */
-    const float *gy;           /* (steps, sequences, directions * H), the last axis contiguous */
+    /* Set by the caller. */
+    const lnrnn_backward_weights *weights; /* (lines) */
+    float *const
+        *parameters; /* the gradients of each line's parameters, in the description's order, written */
+    int add;         /* to their values */
+    const float *gy; /* (steps, sequences, directions * H), the last axis contiguous */
     ptrdiff_t gyt, gyb;
     const float *ghn, *gcn; /* (lines, states, H), or NULL: zeros */
     float *gx;              /* (steps, sequences, inputs), written; NULL: not wanted */
     ptrdiff_t gxt, gxb;
     float *gh0, *gc0; /* (lines, states, H), written */
-    /* Set by the driver: offsets into scratch. outputs: gradients of the outputs of two layers. second:
-     * that of a layer's inputs from its first direction, which is computed after the other one. */
-    size_t outputs[2], second;
+    /* Set by the driver. Offsets into scratch: outputs, the gradients of the outputs of two layers; second,
+     * that of a layer's inputs from its first direction, which is computed after the other one; sums, `line`
+     * and the sums that it points to. */
+    lnrnn_rnn_gradients *line; /* (lines) */
+    size_t outputs[2], second, sums;
 } lnrnn_network_gradients;
 
 /* n: with the tapes, statistics and outputs that the forward call has written, with h0 and c0, and with a
@@ -124,7 +131,21 @@ size_t lnrnn_network_backward_plan(const lnrnn_network_call *n, lnrnn_network_gr
 /* -> as lnrnn_rnn_backward. */
 int lnrnn_network_backward(lnrnn_network_call *n, lnrnn_network_gradients *g);
 
+/* A call in parts, between which its caller may serve an interrupt.
+ * Sets `part` and `resumed` for the first of them. */
+void lnrnn_network_begin(lnrnn_network_call *n);
+/* Forward, or back with g. -> as lnrnn_rnn_forward, and the next part has another size. */
+int lnrnn_network_go_on(lnrnn_network_call *n, lnrnn_network_gradients *g);
+/* For tests: the multiply-adds of a thread in each part; 0: as tuning.h says. */
+void lnrnn_set_part(double part);
+
 #pragma GCC visibility pop
+
+/* The gradients of parameters (network_gradients.c): floats of `sums`; points each line to its sums; writes
+ * these to the parameters' gradients. */
+size_t lnrnn_gradient_floats(const lnrnn_network *n);
+void lnrnn_point_parameters(const lnrnn_network *n, lnrnn_network_gradients *g);
+void lnrnn_write_parameters(const lnrnn_network *n, const lnrnn_network_gradients *g);
 
 /* -> LNRNN_OK if the weights are packed for the instruction set in use. name: of the argument, for the
  * message. */

@@ -70,14 +70,10 @@ static void fill_site(construction *b, lnrnn_rnn_config *c, int index, const voi
     site->scale = scale, site->shift = shift;
 }
 
-static void fill_line(construction *b, size_t line, lnrnn_rnn_config *c, lnrnn_packed_weights *weights)
+/* A line without its arrays. */
+static void configure(const lnrnn_description *d, size_t line, lnrnn_rnn_config *c)
 {
-    const lnrnn_description *const d = b->d;
     const size_t directions = d->bidirectional ? 2 : 1;
-    const size_t arrays = lnrnn_description_arrays(d) / (d->num_layers * directions);
-    const void *roles[LNRNN_ROLES] = {NULL};
-    for (size_t k = line * arrays; k < (line + 1) * arrays; k++)
-        roles[lnrnn_description_role(d, k)] = b->used[k]->data;
     *c = (lnrnn_rnn_config){
         .D = line < directions ? d->input_size : directions * d->hidden_size,
         .H = d->hidden_size,
@@ -94,6 +90,24 @@ static void fill_line(construction *b, size_t line, lnrnn_rnn_config *c, lnrnn_p
         .zoneout_c = (float)d->zoneout[1],
     };
     lnrnn_rnn_configure(c);
+}
+
+size_t lnrnn_description_tape_width(const lnrnn_description *d)
+{
+    lnrnn_rnn_config c;
+    configure(d, 0, &c);
+    return lnrnn_tape_width(&c);
+}
+
+static void fill_line(construction *b, size_t line, lnrnn_rnn_config *c, lnrnn_packed_weights *weights)
+{
+    const lnrnn_description *const d = b->d;
+    int order[LNRNN_ROLES];
+    const size_t arrays = lnrnn_description_roles(d, order);
+    const void *roles[LNRNN_ROLES] = {NULL};
+    for (size_t k = 0; k < arrays; k++)
+        roles[order[k]] = b->used[line * arrays + k]->data;
+    configure(d, line, c);
     const int apart = c->separate_products;
     c->inner_ih = sum_of(b, roles[LNRNN_INNER_IH], apart ? NULL : roles[LNRNN_INNER_HH], c->outputs, -1);
     c->inner_hh = apart ? sum_of(b, roles[LNRNN_INNER_HH], NULL, c->outputs, -1) : NULL;
@@ -131,15 +145,15 @@ static lnrnn_network *lay_out(construction *b)
     if (d->overrun == LNRNN_OVERRUN_BATCH || (d->overrun != LNRNN_OVERRUN_RAISE && known))
         known = LNRNN_LAST_STEP;
     if (n)
-        *n = (lnrnn_network){.layers = d->num_layers,
+        *n = (lnrnn_network){.description = *d,
+                             .layers = d->num_layers,
                              .directions = directions,
                              .config = config,
                              .weights = weights,
                              .isa = lnrnn_isa_name(),
                              .refused_from = known,
                              .together = d->norm == LNRNN_NORM_BATCH && d->overrun == LNRNN_OVERRUN_BATCH,
-                             .owner = n,
-                             .release = free};
+                             .references = 1};
     return n;
 }
 
@@ -183,6 +197,37 @@ lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char 
     status = lnrnn_network_create(&model.description, model.arrays, model.count, network, message);
     lnrnn_model_file_close(&model);
     return status;
+}
+
+lnrnn_network *lnrnn_network_retain(lnrnn_network *n)
+{
+    if (n)
+        __atomic_fetch_add(&n->references, 1, __ATOMIC_RELAXED);
+    return n;
+}
+
+void lnrnn_network_release(lnrnn_network *n)
+{
+    if (!n || __atomic_sub_fetch(&n->references, 1, __ATOMIC_ACQ_REL))
+        return;
+    free(n->backward[0]), free(n->backward[1]);
+    free(n);
+}
+
+size_t lnrnn_network_bytes(const lnrnn_network *n)
+{
+    size_t words = 0;
+    for (size_t k = 0; k < n->layers * n->directions; k++) {
+        const lnrnn_rnn_config *const c = &n->config[k];
+        words +=
+            lnrnn_packed_size(c->dtype, c->outputs, c->D) + lnrnn_packed_size(c->dtype, c->outputs, c->H);
+        for (int inputs = 0; inputs < 2; inputs++) {
+            const lnrnn_backward_weights *const w = n->backward[inputs];
+            words += w && w[k].w_ih_t ? lnrnn_packed_size(LNRNN_WEIGHT_F32, c->D, c->outputs) : 0;
+            words += w && w[k].w_hh_t ? lnrnn_packed_size(LNRNN_WEIGHT_F32, c->H, c->outputs) : 0;
+        }
+    }
+    return words * sizeof(uint32_t);
 }
 
 lnrnn_status lnrnn_check_isa(const lnrnn_network *n, const char *name, char *message)

@@ -139,7 +139,7 @@ static lnrnn_status run(call_memory *m, char *message)
 {
     const lnrnn_network *const n = m->n;
     const lnrnn_sequences *const s = m->s;
-    const size_t T = s->steps, B = s->sequences, D = n->inputs, H = n->directions * n->units;
+    const size_t B = s->sequences;
     for (size_t b = 0; b < B; b++)
         m->parts += split(s, b, 0, NULL);
     m->rows = malloc((m->parts + 1) * sizeof *m->rows);
@@ -154,9 +154,8 @@ static lnrnn_status run(call_memory *m, char *message)
             message, LNRNN_TOO_LONG, "sequence %lld has %lld steps, but statistics are known for %lld only",
             (long long)m->rows->sequence, (long long)m->rows->length, (long long)n->refused_from);
     lnrnn_network_call call = {
-        .network = n, .line = m->lines, .steps = T, .sequences = B, .x = s->x, .y = s->y};
-    call.xt = (ptrdiff_t)(s->batch_first ? D : B * D), call.xb = (ptrdiff_t)(s->batch_first ? T * D : D);
-    call.yt = (ptrdiff_t)(s->batch_first ? H : B * H), call.yb = (ptrdiff_t)(s->batch_first ? T * H : H);
+        .network = n, .line = m->lines, .steps = s->steps, .sequences = B, .x = s->x, .y = s->y};
+    lnrnn_network_lay_out(&call, s->batch_first);
     call.rows = m->rows, call.B = call.states = m->parts;
     call.h0 = m->states[0], call.c0 = m->states[1], call.hn = m->states[2], call.cn = m->states[3];
     call.threads = s->threads ? s->threads : lnrnn_get_num_threads();

@@ -12,8 +12,9 @@ size_t lnrnn_handle_memory(const lnrnn_network *network, size_t lanes, size_t ro
            + lnrnn_whole_lines(lanes * sizeof(int64_t));
 }
 
-size_t lnrnn_handle_prepare(lnrnn_handle *h, const lnrnn_network *network, int threads, void *memory)
+size_t lnrnn_handle_prepare(lnrnn_handle *h, int threads, void *memory)
 {
+    const lnrnn_network *const network = h->network;
     lnrnn_network_call *const call = &h->call;
     char *next = memory;
     h->table = (lnrnn_row *)next, next += lnrnn_whole_lines(h->rows * sizeof(lnrnn_row));

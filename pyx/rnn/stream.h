@@ -4,25 +4,22 @@
 
 #include "rnn/network.h"
 
-/* The Cython module calls these from outside the library. */
-#pragma GCC visibility push(default)
-
 struct lnrnn_stream {
     lnrnn_network *network;
     size_t lanes;
     float *h, *c;   /* (layers, lanes, H); c: LSTM, else NULL */
     int64_t *steps; /* (lanes): the steps that each lane has taken since its reset */
-    /* Of lnrnn_stream_create: one for each handle, and one for the creator. */
+    /* One for each handle, and one for the creator. Python frees its streams itself, whatever the number. */
     int references;
 };
 
 struct lnrnn_handle {
-    /* Set by its creator. */
     lnrnn_stream *stream;
+    lnrnn_network *network; /* the stream's, when the handle was created */
     size_t rows;
-    void *owner; /* of the handle and its memory */
+    void *owner; /* Python's object, or NULL; release is called when the handle has been freed */
     void (*release)(void *owner);
-    /* Set by lnrnn_handle_prepare; scratch by the creator. */
+    lnrnn_handle *next; /* of Python's handles that no call uses */
     lnrnn_network_call call;
     lnrnn_row *table;     /* (rows), the call's */
     float *x;             /* (rows, D), the call's */
@@ -32,9 +29,12 @@ struct lnrnn_handle {
 
 /* Bytes of memory for lnrnn_handle_prepare. */
 size_t lnrnn_handle_memory(const lnrnn_network *network, size_t lanes, size_t rows);
-/* network: the stream's, packed for the instruction set in use. memory: zeros, aligned for pointers, and at
- * a multiple of 64 for speed. -> floats of call.scratch. */
-size_t lnrnn_handle_prepare(lnrnn_handle *h, const lnrnn_network *network, int threads, void *memory);
+/* stream, network and rows are set. memory: zeros, at a multiple of 64. -> floats of call.scratch. */
+size_t lnrnn_handle_prepare(lnrnn_handle *h, int threads, void *memory);
+
+/* The Cython module calls these from outside the library. */
+#pragma GCC visibility push(default)
+
 /* lanes, resets (rows), or NULL: puts the lanes of the next step into the table. Where resets is not 0, it
  * sets the states of a lane to 0. -> 0, or a code of lnrnn_status, and no lane has changed. */
 int lnrnn_handle_choose(lnrnn_handle *h, const int64_t *lanes, const unsigned char *resets);

@@ -51,18 +51,10 @@ void lnrnn_stream_release(lnrnn_stream *s)
     free(s);
 }
 
-static void release_handle(void *owner)
-{
-    lnrnn_handle *const h = owner;
-    lnrnn_stream_release(h->stream);
-    free(h->call.scratch);
-    free(h);
-}
-
 lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrnn_handle **handle,
                                  char message[LNRNN_MESSAGE])
 {
-    const lnrnn_network *const n = s->network;
+    lnrnn_network *const n = s->network;
     *handle = NULL;
     const lnrnn_status status = lnrnn_check_isa(n, "the stream's network", message);
     if (status)
@@ -80,13 +72,14 @@ lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrn
     const int countable = rows <= (size_t)PTRDIFF_MAX / (n->inputs * sizeof(float) + 128);
     lnrnn_handle *const h = countable ? zeros(head + lnrnn_handle_memory(n, s->lanes, rows)) : NULL;
     if (h) {
-        h->stream = s, h->rows = rows, h->owner = h, h->release = release_handle;
-        h->call.scratch = zeros(lnrnn_handle_prepare(h, n, threads, (char *)h + head) * sizeof(float));
+        h->stream = s, h->network = n, h->rows = rows;
+        h->call.scratch = zeros(lnrnn_handle_prepare(h, threads, (char *)h + head) * sizeof(float));
     }
     if (!h || !h->call.scratch) {
         free(h);
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for a handle of %zu rows", rows);
     }
+    lnrnn_network_retain(n);
     __atomic_add_fetch(&s->references, 1, __ATOMIC_RELAXED);
     *handle = h;
     return LNRNN_OK;
@@ -94,8 +87,16 @@ lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrn
 
 void lnrnn_handle_free(lnrnn_handle *h)
 {
-    if (h)
-        h->release(h->owner);
+    if (!h)
+        return;
+    void *const owner = h->owner;
+    void (*const release)(void *) = h->release;
+    lnrnn_network_release(h->network);
+    lnrnn_stream_release(h->stream);
+    free(h->call.scratch);
+    free(h);
+    if (release)
+        release(owner);
 }
 
 lnrnn_stream *lnrnn_handle_stream(const lnrnn_handle *h) { return h->stream; }

@@ -8,10 +8,31 @@
 
 #include "rnn/layer.h"
 
+/* Training: the arrays of a layer in one direction, as lnrnn_rnn_call has them. */
+typedef struct {
+    lnrnn_site_statistics statistics[LNRNN_SITES];
+    int64_t *count;
+    float *tape;
+    lnrnn_rnn_masks masks;
+} lnrnn_line_training;
+
+/* Training: the arrays of a layer, contiguous, with axes in the order of the call's y. */
+typedef struct {
+    float *y; /* (steps, sequences, directions * H): the outputs, written; unused of the last layer */
+    /* Dropout of the inputs of layers after the first: dropped = x * kept * scale * factors, in this
+     * order. */
+    float *dropped;            /* as y, written; NULL: nothing is dropped */
+    const unsigned char *kept; /* (steps, sequences, directions * H), 0 or 1, or NULL */
+    float scale;
+    const float *factors; /* (sequences, directions * H), or NULL */
+} lnrnn_layer_training;
+
 /* A layer in one direction. call: as for lnrnn_rnn_forward, all but plan, scratch, part and resumed. */
 typedef struct {
     lnrnn_rnn_call call;
     lnrnn_rnn_plan plan;
+    lnrnn_line_training training;
+    lnrnn_layer_training layer; /* of the line of its first direction */
 } lnrnn_line;
 
 typedef struct {
@@ -62,7 +83,7 @@ int lnrnn_wavefront_forward(lnrnn_wavefront *n);
 /* For tests. FASTEST: as above. IN_TURN: layer after layer. SIDE_BY_SIDE: side by side wherever that can
  * be, with all threads, however little there is to compute. */
 enum { LNRNN_NETWORK_FASTEST, LNRNN_NETWORK_IN_TURN, LNRNN_NETWORK_SIDE_BY_SIDE };
-/* The Cython module calls it from outside the library. */
+/* Tests call it from outside the library. */
 #pragma GCC visibility push(default)
 void lnrnn_set_network_way(int way);
 #pragma GCC visibility pop

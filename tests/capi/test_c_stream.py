@@ -176,7 +176,7 @@ def test_all_lanes_together(rng):
     """overrun="batch": the bits of Python's calls, and nothing that would part the lanes."""
     rnn = network(D, H, norm=lnrnn.BatchNormSpec(overrun="batch"), trained=2)
     stream, alike = rnn.stream(4), rnn.stream(4)
-    with pytest.raises(ValueError, match=r"rows must be 4, all lanes .*overrun='batch'.*, got 3"):
+    with pytest.raises(ValueError, match=r"rows must be 4, all lanes .*overrun \"batch\".*, got 3"):
         Handle(stream, 3)
     with Handle(stream, 4) as handle:
         for _ in range(5):
@@ -202,9 +202,9 @@ def test_what_is_no_stream(wrong):
 
 
 @pytest.mark.parametrize("rows, threads, words", [
-    (0, 1, "rows must be between 1 and 5, the lanes of the stream, got 0"),
-    (6, 1, "rows must be between 1 and 5, the lanes of the stream, got 6"),
-    (2**64 - 1, 1, "rows must be between 1 and 5, .* got 18446744073709551615"),
+    (0, 1, "rows must be between 1 and the 5 lanes, got 0"),
+    (6, 1, "rows must be between 1 and the 5 lanes, got 6"),
+    (2**64 - 1, 1, "rows must be between 1 and the 5 lanes, got 18446744073709551615"),
     (1, 0, "threads must be between 1 and 1024, got 0"),
     (1, -1, "threads must be between 1 and 1024, got -1"),
     (1, 1025, "threads must be between 1 and 1024, got 1025"),

@@ -98,7 +98,7 @@ def test_a_file_that_claims_more_steps_than_it_has(tmp_path, known, room):
     path.write_bytes(len(text).to_bytes(8, "little") + text + raw[8 + size :])
 
     def load():
-        want = rf"'count_l0' is \({known},\) I64, its configuration says \({room},\) I64"
+        want = rf"'running_mean_l0' is \({known}, 5\) F64, its configuration says \({room}, 5\) F64"
         with pytest.raises(ValueError, match=want):
             lnrnn.load(path)
 

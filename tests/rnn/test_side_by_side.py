@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -169,17 +170,20 @@ def test_an_interrupt_ends_a_call_and_the_next_one_is_right(rng, both):
         signal.signal(signal.SIGALRM, before)
 
 
+SUPPORT = str(Path(__file__).parents[1] / "support")
+
 # A caller with more threads than cores; and one that has forked, where OpenMP has no team.
 APART = """
 import os, sys
+sys.path.insert(0, os.environ["SUPPORT"])
 os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-import numpy as np, lnrnn
+import engine_switches, numpy as np, lnrnn
 rng = np.random.default_rng(0)
 nets = [lnrnn.LSTM(20, 150, 4, seed=0), lnrnn.GRU(20, 150, 2, bidirectional=True, seed=0)]
 x = rng.standard_normal((60, 2, 20)).astype(np.float32)
-lnrnn._core.set_network_way("in turn")
+engine_switches.set_network_way("in turn")
 want = [rnn(x, threads=1)[0] for rnn in nets]
-lnrnn._core.set_network_way("side by side")
+engine_switches.set_network_way("side by side")
 def right():
     tries = [(rnn, y, n) for rnn, y in zip(nets, want) for n in (2, 3, 7)] * 5
     return all(np.array_equal(rnn(x, threads=n)[0], y) for rnn, y, n in tries)
@@ -196,7 +200,7 @@ print(os.waitpid(child, 0)[1], right())
 )
 @pytest.mark.parametrize("kind", _core.team_list())
 def test_on_one_core_and_in_a_fork(kind):
-    assert said(APART, LNRNN_TEAM=kind) == "True 0 True"
+    assert said(APART, LNRNN_TEAM=kind, SUPPORT=SUPPORT) == "True 0 True"
 
 
 @needs_threads

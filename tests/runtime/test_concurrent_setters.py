@@ -86,19 +86,19 @@ def test_load_state_dict_is_one_step(tmp_path, way, norm):
 @pytest.mark.parametrize("norm", ["layer", "batch"])
 @pytest.mark.parametrize("way", ["call", "stream", "copy"])
 def test_what_is_set_between_two_layers(monkeypatch, way, norm):
-    """A moment that threads seldom meet: one layer is packed, and then another model is loaded."""
+    """A moment that threads seldom meet: another model is loaded while the compiled network is created."""
     options = dict(cell="LSTM", norm=norm, num_layers=3, trained=T)
     rnn, other = network(3, 5, seed=0, **options), network(3, 5, seed=1, **options)
-    wanted, state, pack = READERS[way](copy.deepcopy(rnn)), other.state_dict(), lnrnn._core.Layer
+    wanted, state, pack = READERS[way](copy.deepcopy(rnn)), other.state_dict(), lnrnn._core.Network
     rnn.gain_ih_l0 = rnn.gain_ih_l0  # not packed from here on
 
     def load_then_pack(*arguments, **options):
-        monkeypatch.setattr(lnrnn._core, "Layer", pack)
-        layer = pack(*arguments, **options)
+        monkeypatch.setattr(lnrnn._core, "Network", pack)
+        compiled = pack(*arguments, **options)
         rnn.load_state_dict(state)
-        return layer
+        return compiled
 
-    monkeypatch.setattr(lnrnn._core, "Layer", load_then_pack)
+    monkeypatch.setattr(lnrnn._core, "Network", load_then_pack)
     assert READERS[way](rnn) == wanted
     assert READERS[way](rnn) == READERS[way](other) != wanted
 

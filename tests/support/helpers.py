@@ -8,6 +8,7 @@ import json
 import threading
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -175,6 +176,18 @@ def _setting(setter: str, values: tuple, usual: tuple):
         getattr(_core, setter)(*usual)
 
 
+@contextmanager
+def _switched(switch: str, value: Any, usual: Any):
+    """Run the body after engine_switches.switch(value)."""
+    import engine_switches
+
+    getattr(engine_switches, switch)(value)
+    try:
+        yield
+    finally:
+        getattr(engine_switches, switch)(usual)
+
+
 def using_partition(groups: int, units: int = 1, rows: bool = False):
     """Run the body with so many groups of sequences at a time and so many threads to each, which divide the
     units of a step, and with `rows` the rows of the states too: wherever a call may have as many threads."""
@@ -183,12 +196,12 @@ def using_partition(groups: int, units: int = 1, rows: bool = False):
 
 def in_parts_of(size: float):
     """Run the body with long calls done in parts of so many multiply-adds, 1 being a step of a group."""
-    return _setting("set_part", (size,), (0,))
+    return _switched("set_part", size, 0)
 
 
 def using_network_way(way: str):
     """Run the body with layers and directions "in turn", "side by side" where that can be, or "fastest"."""
-    return _setting("set_network_way", (way,), ("fastest",))
+    return _switched("set_network_way", way, "fastest")
 
 
 @contextmanager

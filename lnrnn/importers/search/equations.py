@@ -11,8 +11,8 @@ import numpy as np
 
 from ...reference.cells import GRU_SITES, LSTM_SITES, RNN_SITES, gru_step, lstm_step, rnn_step, sum_of_sides
 from ...reference.time_loop import Norms, Site
+from ...rnn.architecture import vectors
 from ...rnn.cells import Cell
-from ...rnn.parameters import vectors
 from ...rnn.specs import LayerNormSpec
 from ..weights import Array, Weights
 from .blocks import Parts, Piece, largest
