@@ -222,8 +222,10 @@ static const char *read_entry(const lnrnn_json *json, const lnrnn_json_value *v,
             const size_t n = json->index[3];
             if (n > (k == 1 ? LNRNN_ARRAY_DIMS : 2) || v->kind != 'i' || v->integer < 0)
                 return INVALID;
-            *(k == 1 ? &t->array.ndim : &t->places) = n;
-            (k == 1 ? t->array.shape : t->place)[n - 1] = (size_t)v->integer;
+            if (k == 1)
+                t->array.shape[n - 1] = (size_t)v->integer, t->array.ndim = n;
+            else
+                t->place[n - 1] = (size_t)v->integer, t->places = n;
         }
     }
     return NULL;
