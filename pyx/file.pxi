@@ -29,9 +29,8 @@ def read_model(path):
     cdef char message[LNRNN_MESSAGE]
     cdef bytes encoded = os.fsencode(path)
     cdef const char *name = encoded
-    cdef const lnrnn_array *array
+    cdef const lnrnn_array *array = NULL
     cdef lnrnn_description d
-    cdef lnrnn_text config
     cdef size_t k
     if b"\0" not in encoded:
         with nogil:
@@ -42,8 +41,7 @@ def read_model(path):
         raise MemoryError(f"cannot load {path!r}: {message.decode()}")
     if status != LNRNN_OK:
         raise ValueError(f"cannot load {path!r}: {message.decode('utf-8', 'replace')}")
-    d, config, arrays = memory.model.description, memory.model.file.metadata[LNRNN_META_CONFIG], {}
-    for k in range(memory.model.file.count):
-        array = &memory.model.file.tensors[k].array
-        arrays[array.name.decode()] = memory.view(array)
-    return config.bytes[:config.length].decode(), (d.eps, d.momentum, d.zoneout[0], d.zoneout[1], d.dropout), arrays
+    d, array = memory.model.description, memory.model.arrays
+    arrays = {array[k].name.decode(): memory.view(&array[k]) for k in range(memory.model.count)}
+    numbers = d.eps, d.momentum, d.zoneout[0], d.zoneout[1], d.dropout
+    return memory.model.configuration.decode(), numbers, arrays

@@ -27,23 +27,11 @@ cdef extern from "file/description.h" nogil:
     size_t lnrnn_description_parameters(const lnrnn_description *d)
 
 cdef extern from "file/model_file.h" nogil:
-    enum: LNRNN_META_CONFIG
-
-    ctypedef struct lnrnn_text:
-        const char *bytes
-        size_t length
-
-    ctypedef struct lnrnn_tensor:
-        lnrnn_array array
-
-    ctypedef struct lnrnn_safetensors:
-        lnrnn_tensor *tensors
-        size_t count
-        lnrnn_text *metadata
-
     ctypedef struct lnrnn_model_file:
         lnrnn_description description
-        lnrnn_safetensors file
+        lnrnn_array *arrays
+        size_t count
+        const char *configuration
 
     lnrnn_status lnrnn_description_read(const char *text, size_t length, lnrnn_description *d, char *message)
     lnrnn_status lnrnn_model_file_open(const char *path, lnrnn_model_file *model, char *message)

@@ -34,7 +34,7 @@ cdef inline object widened(object parameter, object x):
     return (<cnp.ndarray>parameter).astype(np.float32)
 
 
-cdef inline bint fits(object parameter, int kind, cnp.ndarray x, int first, int axes) noexcept:
+cdef inline bint parameter_fits(object parameter, int kind, cnp.ndarray x, int first, int axes) noexcept:
     """None, or a plain array of this type, in the shape of these axes of x?"""
     return parameter is None or (
         plain(parameter, kind) and cnp.PyArray_NDIM(<cnp.ndarray>parameter) == axes
@@ -51,7 +51,7 @@ cdef inline bint takes(lnrnn_batch *b, cnp.ndarray x, int first, int axes, gain,
     its memory. x is (N, C, L), gain and bias are (C): C has `axes` axes of x, from `first` on."""
     cdef cnp.npy_intp *shape = cnp.PyArray_DIMS(x)
     cdef int kind = computed_type(x)
-    if (type(eps) is not float or not fits(gain, kind, x, first, axes) or not fits(bias, kind, x, first, axes)
+    if (type(eps) is not float or not parameter_fits(gain, kind, x, first, axes) or not parameter_fits(bias, kind, x, first, axes)
             or not (gy is x or like(gy, x)) or not (out is None or writable(out, x)) or not disjoint(out, gain)
             or not disjoint(out, bias)):
         return False
@@ -76,7 +76,7 @@ cdef inline bint takes_rows(lnrnn_batch *b, x, shape, gain, bias, eps, gy, out) 
 
 
 cdef inline bint is_statistic(object array, cnp.ndarray x) noexcept:
-    return fits(array, cnp.NPY_FLOAT32, x, 1, 1) or fits(array, cnp.NPY_FLOAT64, x, 1, 1)
+    return parameter_fits(array, cnp.NPY_FLOAT32, x, 1, 1) or parameter_fits(array, cnp.NPY_FLOAT64, x, 1, 1)
 
 
 cdef inline bint takes_channels(lnrnn_batch *b, lnrnn_running *r, x, gain, bias, eps, gy, out, mean, var, training) except -1:

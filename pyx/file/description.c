@@ -1,35 +1,46 @@
 #include "file/description.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "lnrnn.h"
 #include "runtime/floats.h"
+
+lnrnn_status lnrnn_fail(char *message, lnrnn_status status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    if (message)
+        vsnprintf(message, LNRNN_MESSAGE, format, arguments);
+    va_end(arguments);
+    for (char *at = message; message && *at; at++)
+        *at = *at >= ' ' && *at <= '~' ? *at : '?';
+    return status;
+}
+
+/* --- values --------------------------------------------------------------------------------------------- */
 
 static const size_t NUM_GATES[] = {[LNRNN_RNN] = 1, [LNRNN_LSTM] = 4, [LNRNN_GRU] = 3};
 
 lnrnn_description lnrnn_describe(int cell, size_t input_size, size_t hidden_size)
 {
-    return (lnrnn_description){.cell = cell,
-                               .input_size = input_size,
-                               .hidden_size = hidden_size,
-                               .num_layers = 1,
-                               .bias = 1,
-                               .norm = LNRNN_NORM_LAYER,
-                               .placement = LNRNN_PLACEMENTS,
-                               .cell_norm = LNRNN_CELL_OUT,
-                               .eps = 1e-5,
-                               .momentum = 0.1};
+    return (lnrnn_description){
+        .cell = cell,
+        .input_size = input_size,
+        .hidden_size = hidden_size,
+        .num_layers = 1,
+        .bias = 1,
+        .norm = LNRNN_NORM_LAYER,
+        .placement = LNRNN_PLACEMENTS,
+        .cell_norm = LNRNN_CELL_OUT,
+        .eps = 1e-5,
+        .momentum = 0.1,
+    };
 }
 
-/* --- values --------------------------------------------------------------------------------------------- */
-
-#define CHECK(right, ...)                                           \
-    do {                                                            \
-        if (!(right))                                               \
-            return lnrnn_fail(message, LNRNN_INVALID, __VA_ARGS__); \
-    } while (0)
+#define CHECK LNRNN_CHECK
 #define CHECK_SIZE(d, name, most)                \
     CHECK((d)->name >= 1 && (d)->name <= (most), \
           #name " must be an integer of at least 1 and at most %d, got %zu", most, (d)->name)
@@ -84,18 +95,10 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
 
 /* --- arrays --------------------------------------------------------------------------------------------- */
 
-/* Which networks have an array. */
-enum {
-    EVERY = 1,
-    NO_NORM = 2,
-    JOINT = 4,
-    LAYER_SPLIT = 8,
-    BATCH_SPLIT = 16,
-    CELL = 32,
-    INNER = 64,
-    BATCH = 128
-};
-enum { SPLIT = LAYER_SPLIT | BATCH_SPLIT };
+/* Networks that have an array. */
+enum { EVERY = 1, NO_NORM = 2, JOINT = 4, LAYER_SPLIT = 8, BATCH_SPLIT = 16, CELL = 32, INNER = 64 };
+enum { BATCH = 128, BATCH_JOINT = 256, BATCH_CELL = 512 };
+enum { SPLIT = LAYER_SPLIT | BATCH_SPLIT, TWO_BIASES = NO_NORM | LAYER_SPLIT };
 /* Shapes, with D inputs and G gates of H units: (G*H, D), (G*H, H), (G*H), (H), (steps), (steps, G*H),
  * (steps, H). */
 enum { BY_INPUTS, BY_UNITS, GATES, UNITS, COUNTS, STEP_GATES, STEP_UNITS };
@@ -103,46 +106,49 @@ enum { BY_INPUTS, BY_UNITS, GATES, UNITS, COUNTS, STEP_GATES, STEP_UNITS };
 /* A use at a site. */
 #define AT(site, use) (LNRNN_AT_SITES + 4 * LNRNN_SITE_##site + LNRNN_##use)
 
-/* The arrays of one layer in one direction: the one table of names, shapes and sites. Networks have those
- * for which they are one of `any` and all of `all`. */
+/* The arrays of one layer in one direction: the one table of names, shapes and sites. */
 static const struct {
     const char *name;
-    int any, all, shape, role;
+    int of, shape, role;
 } ARRAYS[] = {
-    {"weight_ih", EVERY, 0, BY_INPUTS, LNRNN_WEIGHT_IH},
-    {"weight_hh", EVERY, 0, BY_UNITS, LNRNN_WEIGHT_HH},
-    {"gain", JOINT, 0, GATES, AT(HIDDEN, GAIN)},
-    {"gain_ih", SPLIT, 0, GATES, AT(INPUT, GAIN)},
-    {"gain_hh", SPLIT, 0, GATES, AT(HIDDEN, GAIN)},
-    {"bias", JOINT, 0, GATES, AT(HIDDEN, BIAS)},
-    {"bias", BATCH_SPLIT, 0, GATES, AT(INPUT, BIAS)},
-    {"bias_ih", NO_NORM | LAYER_SPLIT, 0, GATES, AT(INPUT, BIAS)},
-    {"bias_hh", NO_NORM | LAYER_SPLIT, 0, GATES, AT(HIDDEN, BIAS)},
-    {"gain_c", CELL, 0, UNITS, AT(CELL, GAIN)},
-    {"bias_c", CELL, 0, UNITS, AT(CELL, BIAS)},
-    {"inner_bias_ih", INNER, 0, GATES, LNRNN_INNER_IH},
-    {"inner_bias_hh", INNER, 0, GATES, LNRNN_INNER_HH},
-    {"running_mean", JOINT, BATCH, STEP_GATES, AT(HIDDEN, MEAN)},
-    {"running_var", JOINT, BATCH, STEP_GATES, AT(HIDDEN, VARIANCE)},
-    {"running_mean_ih", BATCH_SPLIT, 0, STEP_GATES, AT(INPUT, MEAN)},
-    {"running_var_ih", BATCH_SPLIT, 0, STEP_GATES, AT(INPUT, VARIANCE)},
-    {"running_mean_hh", BATCH_SPLIT, 0, STEP_GATES, AT(HIDDEN, MEAN)},
-    {"running_var_hh", BATCH_SPLIT, 0, STEP_GATES, AT(HIDDEN, VARIANCE)},
-    {"running_mean_c", CELL, BATCH, STEP_UNITS, AT(CELL, MEAN)},
-    {"running_var_c", CELL, BATCH, STEP_UNITS, AT(CELL, VARIANCE)},
-    {"count", BATCH, 0, COUNTS, LNRNN_COUNT},
+    {"weight_ih", EVERY, BY_INPUTS, LNRNN_WEIGHT_IH},
+    {"weight_hh", EVERY, BY_UNITS, LNRNN_WEIGHT_HH},
+    {"gain", JOINT, GATES, AT(HIDDEN, GAIN)},
+    {"gain_ih", SPLIT, GATES, AT(INPUT, GAIN)},
+    {"gain_hh", SPLIT, GATES, AT(HIDDEN, GAIN)},
+    {"bias", JOINT, GATES, AT(HIDDEN, BIAS)},
+    {"bias", BATCH_SPLIT, GATES, AT(INPUT, BIAS)},
+    {"bias_ih", TWO_BIASES, GATES, AT(INPUT, BIAS)},
+    {"bias_hh", TWO_BIASES, GATES, AT(HIDDEN, BIAS)},
+    {"gain_c", CELL, UNITS, AT(CELL, GAIN)},
+    {"bias_c", CELL, UNITS, AT(CELL, BIAS)},
+    {"inner_bias_ih", INNER, GATES, LNRNN_INNER_IH},
+    {"inner_bias_hh", INNER, GATES, LNRNN_INNER_HH},
+    {"running_mean", BATCH_JOINT, STEP_GATES, AT(HIDDEN, MEAN)},
+    {"running_var", BATCH_JOINT, STEP_GATES, AT(HIDDEN, VARIANCE)},
+    {"running_mean_ih", BATCH_SPLIT, STEP_GATES, AT(INPUT, MEAN)},
+    {"running_var_ih", BATCH_SPLIT, STEP_GATES, AT(INPUT, VARIANCE)},
+    {"running_mean_hh", BATCH_SPLIT, STEP_GATES, AT(HIDDEN, MEAN)},
+    {"running_var_hh", BATCH_SPLIT, STEP_GATES, AT(HIDDEN, VARIANCE)},
+    {"running_mean_c", BATCH_CELL, STEP_UNITS, AT(CELL, MEAN)},
+    {"running_var_c", BATCH_CELL, STEP_UNITS, AT(CELL, VARIANCE)},
+    {"count", BATCH, COUNTS, LNRNN_COUNT},
 };
 enum { ROWS = sizeof ARRAYS / sizeof *ARRAYS };
 
 /* Rows of the table for one layer in one direction -> how many. */
 static size_t rows_of(const lnrnn_description *d, int rows[ROWS])
 {
-    int batch = d->norm == LNRNN_NORM_BATCH, split = d->placement == LNRNN_SPLIT;
-    int is = EVERY | (batch ? BATCH : 0) | (d->inner_bias ? INNER : 0) | (d->cell_norm ? CELL : 0);
-    is |= d->norm == LNRNN_NORM_NONE ? NO_NORM : !split ? JOINT : batch ? BATCH_SPLIT : LAYER_SPLIT;
+    const int batch = d->norm == LNRNN_NORM_BATCH, split = d->placement == LNRNN_SPLIT;
+    const int sums = d->norm == LNRNN_NORM_NONE ? NO_NORM
+                     : !split                   ? JOINT
+                     : batch                    ? BATCH_SPLIT
+                                                : LAYER_SPLIT;
+    const int is = EVERY | sums | (d->cell_norm ? CELL : 0) | (d->inner_bias ? INNER : 0)
+                   | (batch ? BATCH | (split ? 0 : BATCH_JOINT) | (d->cell_norm ? BATCH_CELL : 0) : 0);
     size_t n = 0;
     for (int k = 0; k < ROWS; k++)
-        if (ARRAYS[k].any & is && !(ARRAYS[k].all & ~is) && (d->bias || strncmp(ARRAYS[k].name, "bias", 4)))
+        if (ARRAYS[k].of & is && (d->bias || strncmp(ARRAYS[k].name, "bias", 4)))
             rows[n++] = k;
     return n;
 }
@@ -156,17 +162,25 @@ size_t lnrnn_description_arrays(const lnrnn_description *d)
 lnrnn_array lnrnn_description_array(const lnrnn_description *d, size_t k, char name[LNRNN_ARRAY_NAME])
 {
     int rows[ROWS];
-    size_t n = rows_of(d, rows), directions = d->bidirectional ? 2 : 1, place = k / n;
-    size_t H = d->hidden_size, GH = NUM_GATES[d->cell] * H,
-           D = place < directions ? d->input_size : directions * H;
-    int row = rows[k % n], shape = ARRAYS[row].shape;
-    lnrnn_array array = {.name = name, .ndim = shape == GATES || shape == UNITS || shape == COUNTS ? 1 : 2};
-    array.shape[0] = shape >= COUNTS ? d->steps : shape == UNITS ? H : GH;
-    array.shape[1] = shape == BY_INPUTS ? D : shape == STEP_GATES ? GH : H;
-    array.dtype = shape == COUNTS ? LNRNN_ARRAY_I64 : shape > COUNTS ? LNRNN_ARRAY_F64 : LNRNN_ARRAY_F32;
+    const size_t n = rows_of(d, rows), directions = d->bidirectional ? 2 : 1, place = k / n;
+    const size_t H = d->hidden_size, GH = NUM_GATES[d->cell] * H,
+                 D = place < directions ? d->input_size : directions * H;
+    const int row = rows[k % n], shape = ARRAYS[row].shape;
     snprintf(name, LNRNN_ARRAY_NAME, "%s_l%zu%s", ARRAYS[row].name, place / directions,
              place % directions ? "_reverse" : "");
-    return array;
+    return (lnrnn_array){
+        .name = name,
+        .dtype = shape == COUNTS  ? LNRNN_ARRAY_I64
+                 : shape > COUNTS ? LNRNN_ARRAY_F64
+                                  : LNRNN_ARRAY_F32,
+        .ndim = shape == GATES || shape == UNITS || shape == COUNTS ? 1 : 2,
+        .shape = {shape >= COUNTS  ? d->steps
+                  : shape == UNITS ? H
+                                   : GH,
+                  shape == BY_INPUTS    ? D
+                  : shape == STEP_GATES ? GH
+                                        : H},
+    };
 }
 
 size_t lnrnn_description_roles(const lnrnn_description *d, int roles[LNRNN_ROLES])
@@ -187,22 +201,86 @@ size_t lnrnn_description_parameters(const lnrnn_description *d)
     return n;
 }
 
-lnrnn_status lnrnn_check_values(const lnrnn_array *array, const lnrnn_array *count, char *message)
+/* "float32 (4, 3)" -> buffer. */
+static const char *shown(const lnrnn_array *array, char buffer[LNRNN_ARRAY_NAME])
 {
-    size_t steps = count ? count->shape[0] : 0;
-    if (array->dtype == LNRNN_ARRAY_I64) {
-        const int64_t *own = array->data, *first = count->data;
-        for (size_t t = 0; t < steps; t++) {
+    static const char *const dtypes[] = {"float32", "float64", "int64"};
+    const int known = array->dtype >= 0 && array->dtype < LNRNN_ARRAY_OTHER;
+    const char *const dtype = known ? dtypes[array->dtype] : "another dtype";
+    if (array->ndim == 1)
+        snprintf(buffer, LNRNN_ARRAY_NAME, "%s (%zu,)", dtype, array->shape[0]);
+    else if (array->ndim == 2)
+        snprintf(buffer, LNRNN_ARRAY_NAME, "%s (%zu, %zu)", dtype, array->shape[0], array->shape[1]);
+    else
+        snprintf(buffer, LNRNN_ARRAY_NAME, "%s with %zu axes", dtype, array->ndim);
+    return buffer;
+}
+
+/* The number of the array of that name, or, if there is none, the number of all arrays. */
+static size_t find(const lnrnn_description *d, const char *name)
+{
+    char other[LNRNN_ARRAY_NAME];
+    const size_t arrays = lnrnn_description_arrays(d), each = arrays / d->num_layers;
+    const char *const suffix = strstr(name, "_l");
+    const size_t layer = suffix ? strtoul(suffix + 2, NULL, 10) : d->num_layers;
+    for (size_t k = 0; k < each && layer < d->num_layers; k++)
+        if (!strcmp(lnrnn_description_array(d, layer * each + k, other).name, name))
+            return layer * each + k;
+    return arrays;
+}
+
+lnrnn_status lnrnn_match_arrays(lnrnn_description *d, const lnrnn_array *arrays, size_t count,
+                                const lnrnn_array ***used, char *message)
+{
+    char name[LNRNN_ARRAY_NAME], is[LNRNN_ARRAY_NAME], should[LNRNN_ARRAY_NAME];
+    const size_t wanted = lnrnn_description_arrays(d), counts = find(d, "count_l0");
+    const lnrnn_array **const at = *used = calloc(wanted, sizeof *at);
+    const char *unknown = NULL;
+    if (!at)
+        return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for the names of %zu arrays", wanted);
+    for (size_t i = 0; i < count; i++) {
+        CHECK(arrays[i].name, "arrays[%zu] must have a name", i);
+        const size_t k = find(d, arrays[i].name);
+        CHECK(k == wanted || !at[k], "arrays must have each name once, got %.60s twice", arrays[i].name);
+        if (k < wanted)
+            at[k] = &arrays[i];
+        else
+            unknown = arrays[i].name;
+    }
+    if (counts < wanted && at[counts] && at[counts]->ndim == 1 && !d->max_steps)
+        d->steps = at[counts]->shape[0];
+    CHECK(d->steps <= INT32_MAX, "count_l0 must have at most %d steps, got %zu", INT32_MAX, d->steps);
+    for (size_t k = 0; k < wanted; k++) {
+        const lnrnn_array like = lnrnn_description_array(d, k, name);
+        CHECK(at[k], "%s must be %s, and is missing", name, shown(&like, should));
+        CHECK(at[k]->dtype == like.dtype && at[k]->ndim == like.ndim
+                  && !memcmp(at[k]->shape, like.shape, like.ndim * sizeof *like.shape),
+              "%s must be %s, got %s", name, shown(&like, should), shown(at[k], is));
+    }
+    CHECK(!unknown, "%.60s is no array of this network", unknown);
+    return LNRNN_OK;
+}
+
+lnrnn_status lnrnn_check_values(const lnrnn_description *d, const lnrnn_array *const *used, char *message)
+{
+    int roles[LNRNN_ROLES];
+    const size_t arrays = lnrnn_description_arrays(d), counts = find(d, "count_l0"),
+                 each = lnrnn_description_roles(d, roles);
+    for (size_t k = 0; k < arrays; k++) {
+        const lnrnn_array *const array = used[k];
+        const int role = roles[k % each];
+        CHECK(array->data || !array->shape[0], "%s must have data, got NULL", array->name);
+        const int variances = role >= LNRNN_AT_SITES && (role - LNRNN_AT_SITES) % 4 == LNRNN_VARIANCE;
+        for (size_t i = 0; variances && i < d->steps * array->shape[1]; i++)
+            CHECK(!(((const double *)array->data)[i] < 0), "%s must not be negative", array->name);
+        const int64_t *const own = array->data, *const first = used[counts < arrays ? counts : k]->data;
+        for (size_t t = 0; role == LNRNN_COUNT && t < d->steps; t++) {
             CHECK(own[t] >= 0 && own[t] <= (int64_t)1 << 53,
                   "%s must be at least 0 and at most 2**53, got %lld", array->name, (long long)own[t]);
             CHECK(!t || own[t] <= own[t - 1], "%s must not rise from step to step", array->name);
             CHECK(own[t] == first[t], "%s must equal count_l0: all layers see the same sequences",
                   array->name);
         }
-    } else if (!strncmp(array->name, "running_var", strlen("running_var"))) {
-        const double *variances = array->data;
-        for (size_t k = 0; k < steps * array->shape[1]; k++)
-            CHECK(!(variances[k] < 0), "%s must not be negative", array->name);
     }
     return LNRNN_OK;
 }

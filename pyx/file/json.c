@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Keeps the place of the first error, and goes to the end: no more values follow. */
 static void fail(lnrnn_json *json)
 {
     if (!json->wrong)
@@ -13,248 +14,202 @@ static void fail(lnrnn_json *json)
     json->at = json->end;
 }
 
-/* Whether the next byte is one of these. */
-static int next_is(const lnrnn_json *json, const char *bytes)
-{
-    return json->at < json->end && *json->at && strchr(bytes, *json->at);
-}
-
-static void spaces(lnrnn_json *json)
-{
-    while (next_is(json, " \t\n\r"))
-        json->at++;
-}
+static void spaces(lnrnn_json *json) { json->at += strspn(json->at, " \t\n\r"); }
 
 /* Passes over spaces, and over the byte if it comes next. */
 static int take(lnrnn_json *json, char byte)
 {
     spaces(json);
-    int there = json->at < json->end && *json->at == byte;
+    const int there = *json->at == byte;
     json->at += there;
     return there;
 }
 
 /* --- strings -------------------------------------------------------------------------------------------- */
 
-/* uXXXX -> the number, or -1. */
+/* Four hexadecimal digits -> the number, or -1. */
 static long hexadecimal(lnrnn_json *json)
 {
     char digits[5] = "";
-    if (json->end - json->at < 5 || *json->at != 'u')
+    if (strspn(json->at, "0123456789abcdefABCDEF") < 4)
         return -1;
-    memcpy(digits, json->at + 1, 4);
-    json->at += 5;
-    return strspn(digits, "0123456789abcdefABCDEF") == 4 ? strtol(digits, NULL, 16) : -1;
+    memcpy(digits, json->at, 4);
+    json->at += 4;
+    return strtol(digits, NULL, 16);
 }
 
-/* Behind a backslash -> the code point, or -1. One beyond 16 bits is a pair of surrogates. */
+/* Behind a backslash -> the code point, or -1. Two surrogates are one code point. */
 static long escape(lnrnn_json *json)
 {
-    static const char letters[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
-    if (next_is(json, letters))
-        return meant[strchr(letters, *json->at++) - letters];
-    long c = hexadecimal(json), low = 0xDC00;
-    if (c >= 0xD800 && c <= 0xDBFF)
-        low = next_is(json, "\\") ? (json->at++, hexadecimal(json)) : -1;
-    if (low < 0xDC00 || low > 0xDFFF || (c >= 0xDC00 && c <= 0xDFFF))
+    static const char letters[] = "\"\\/bfnrt", characters[] = "\"\\/\b\f\n\r\t";
+    const size_t letter = strcspn(letters, (char[]){*json->at, '\0'});
+    if (letters[letter])
+        return json->at++, characters[letter];
+    if (*json->at != 'u')
         return -1;
-    return c >= 0xD800 && c <= 0xDBFF ? 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00) : c;
-}
-
-/* Writes a code point as UTF-8. -> the byte behind it. */
-static char *put(char *out, long c)
-{
-    int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3; /* bytes that follow the first */
-    *out++ = (char)(more ? (0xF00 >> more & 0xF0) | c >> 6 * more : c);
-    while (more--)
-        *out++ = (char)(0x80 | (c >> 6 * more & 0x3F));
-    return out;
+    json->at++;
+    const long c = hexadecimal(json);
+    if (c < 0xD800 || c > 0xDFFF)
+        return c;
+    if (c > 0xDBFF || json->at[0] != '\\' || json->at[1] != 'u')
+        return -1;
+    json->at += 2;
+    const long low = hexadecimal(json);
+    return low >= 0xDC00 && low <= 0xDFFF ? 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00) : -1;
 }
 
 /* The next character of UTF-8, or -1 for a control character and for bytes that UTF-8 forbids. */
 static long character(lnrnn_json *json)
 {
-    static const long shortest[] = {0x20, 0x80, 0x800, 0x10000};
-    long c = (unsigned char)*json->at++;
-    int more = c >= 0xF0 ? 3 : c >= 0xE0 ? 2 : c >= 0x80 ? 1 : 0;
-    if (c >= 0xF8 || (more && c < 0xC0))
-        return -1;
-    c &= more ? 0x3F >> more : 0x7F;
+    static const long least[] = {0x20, 0x80, 0x800, 0x10000};
+    const long first = (unsigned char)*json->at++;
+    const int more = first >= 0xF0 ? 3 : first >= 0xE0 ? 2 : first >= 0xC0 ? 1 : 0;
+    long c = more ? first & 0x7F >> more : first;
     for (int k = 0; k < more; k++) {
-        if (json->at == json->end || (*json->at & 0xC0) != 0x80)
+        if ((*json->at & 0xC0) != 0x80) /* so it stops at the NUL */
             return -1;
         c = c << 6 | (*json->at++ & 0x3F);
     }
-    return c < shortest[more] || c > 0x10FFFF || (c >= 0xD800 && c <= 0xDFFF) ? -1 : c;
+    return c < least[more] || c > (more ? 0x10FFFF : 0x7F) || (c >= 0xD800 && c <= 0xDFFF) ? -1 : c;
 }
 
-/* Behind the opening quote. No character is longer than its escape, so the text fits where it stands. */
-static lnrnn_text string(lnrnn_json *json)
+/* Writes a code point as UTF-8. -> the byte behind it. */
+static char *put(char *out, long c)
 {
-    char *start = json->at, *out = start;
-    while (json->at < json->end && *json->at != '"') {
-        int escaped = *json->at == '\\';
-        json->at += escaped;
-        long c = escaped ? escape(json) : character(json);
-        if (c < 0)
+    const int more = c && c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3; /* bytes behind the first */
+    *out++ = (char)(more ? (0xF00 >> more & 0xF0) | c >> 6 * more : c);
+    for (int k = more; k--;)
+        *out++ = (char)(0x80 | (c >> 6 * k & 0x3F));
+    return out;
+}
+
+/* Behind the opening quote -> the text, or NULL. It fits where it is: no character is longer than its
+ * escape. */
+static const char *string(lnrnn_json *json)
+{
+    char *const text = json->at, *out = text;
+    while (*json->at != '"') {
+        const long c = *json->at == '\\' ? (json->at++, escape(json)) : character(json);
+        if (c < 0) {
             fail(json);
-        else
-            out = put(out, c);
-    }
-    if (json->at == json->end) {
-        fail(json);
-        return (lnrnn_text){"", 0};
+            return NULL;
+        }
+        out = put(out, c);
     }
     json->at++;
     *out = '\0';
-    return (lnrnn_text){start, (size_t)(out - start)};
-}
-
-/* --- numbers -------------------------------------------------------------------------------------------- */
-
-/* Copies digits to text, as far as there is room. -> how many. */
-static size_t digits(lnrnn_json *json, char *text, size_t room)
-{
-    size_t n = 0;
-    while (n < room && next_is(json, "0123456789"))
-        text[n++] = *json->at++;
-    return n;
-}
-
-/* The nearest double. strtod goes by the state of the thread: by its rounding mode, and where it traps. */
-static double nearest(const char *text)
-{
-    fenv_t own;
-    fegetenv(&own);
-    fesetenv(FE_DFL_ENV);
-    const double value = strtod(text, NULL);
-    fesetenv(&own);
-    return value;
-}
-
-/* The number is written anew without its point, for which strtod would ask the locale: 1.25e3 is 125e1. */
-static void number(lnrnn_json *json, lnrnn_json_value *value)
-{
-    enum { MOST = 376 };
-    char text[MOST + 24], power[7] = "";
-    size_t n = 0, before, behind = 0;
-    int negative = 0, whole = 1;
-    if (next_is(json, "-"))
-        text[n++] = *json->at++;
-    int zero = next_is(json, "0");
-    n += before = digits(json, text + n, MOST - n);
-    int right = zero ? before == 1 : before > 0;
-    if (next_is(json, ".")) {
-        whole = 0;
-        json->at++;
-        n += behind = digits(json, text + n, MOST - n);
-        right &= behind > 0;
-    }
-    if (next_is(json, "eE")) {
-        whole = 0;
-        json->at++;
-        negative = next_is(json, "-");
-        json->at += next_is(json, "+-");
-        right &= digits(json, power, sizeof power - 1) > 0;
-    }
-    if (!right || next_is(json, "0123456789")) {
-        fail(json);
-        return;
-    }
-    text[n] = '\0';
-    errno = 0;
-    value->integer = whole ? strtoll(text, NULL, 10) : 0;
-    value->kind = whole && !errno ? LNRNN_JSON_INTEGER : LNRNN_JSON_NUMBER;
-    snprintf(text + n, sizeof text - n, "e%ld", (negative ? -atol(power) : atol(power)) - (long)behind);
-    value->number = nearest(text);
+    return text;
 }
 
 /* --- values --------------------------------------------------------------------------------------------- */
 
-lnrnn_json_value lnrnn_json_next(lnrnn_json *json)
+/* Passes over the byte if it is one of these. -> whether it was. */
+static int passes(const char **at, const char *bytes)
 {
-    static const char *const words[] = {
-        [LNRNN_JSON_NULL] = "null", [LNRNN_JSON_FALSE] = "false", [LNRNN_JSON_TRUE] = "true"};
-    lnrnn_json_value value = {LNRNN_JSON_NONE, 0, 0, {"", 0}};
-    spaces(json);
-    const char *start = json->at;
-    if (take(json, '"')) {
-        value.text = string(json);
-        value.kind = LNRNN_JSON_STRING;
-    } else if (take(json, '[')) {
-        value.kind = LNRNN_JSON_LIST;
-    } else if (take(json, '{')) {
-        value.kind = LNRNN_JSON_OBJECT;
-    } else if (next_is(json, "-0123456789")) {
-        number(json, &value);
-    } else {
-        for (int k = LNRNN_JSON_NULL; k <= LNRNN_JSON_TRUE; k++)
-            if ((size_t)(json->end - start) >= strlen(words[k])
-                && !memcmp(start, words[k], strlen(words[k]))) {
-                value.kind = (lnrnn_json_kind)k;
-                json->at += strlen(words[k]);
-            }
-        if (!value.kind)
-            fail(json);
+    const int there = **at && strchr(bytes, **at);
+    *at += there;
+    return there;
+}
+
+/* Passes over digits. -> how many. */
+static int digits(const char **at)
+{
+    const size_t n = strspn(*at, "0123456789");
+    *at += n;
+    return (int)n;
+}
+
+/* strtod reads a decimal point as the locale does, and rounds and traps as the thread does. So it gets the
+ * number without its point, 125e1 for 1.25e3, in the default state. */
+static lnrnn_json_value number(lnrnn_json *json)
+{
+    enum { MOST = 376 };
+    char text[MOST + 24];
+    lnrnn_json_value value = {.kind = 'i', .text = json->at};
+    const char *at = json->at;
+    const int sign = passes(&at, "-"), before = passes(&at, "0") ? 1 : digits(&at);
+    const char *const fraction = at + 1, *power = "0";
+    int behind = 0, right = before > 0;
+    if (passes(&at, "."))
+        value.kind = 'd', right &= (behind = digits(&at)) > 0;
+    if (passes(&at, "eE")) {
+        value.kind = 'd', power = at;
+        passes(&at, "+-");
+        const int figures = digits(&at);
+        right &= figures > 0 && figures < 7;
     }
-    if (value.kind != LNRNN_JSON_STRING)
-        value.text = (lnrnn_text){start, (size_t)(json->at - start)};
-    if (json->wrong)
-        value.kind = LNRNN_JSON_NONE;
+    if (!right || sign + before + behind > MOST) {
+        fail(json);
+        return value;
+    }
+    errno = 0;
+    value.integer = strtoll(json->at, NULL, 10);
+    if (errno)
+        value.kind = 'd';
+    snprintf(text, sizeof text, "%.*s%.*se%ld", sign + before, json->at, behind, fraction,
+             strtol(power, NULL, 10) - behind);
+    fenv_t own;
+    fegetenv(&own);
+    fesetenv(FE_DFL_ENV);
+    value.number = strtod(text, NULL);
+    fesetenv(&own);
+    json->at = (char *)at;
     return value;
 }
 
-/* 1 if another item or entry follows; 0 at the end of the list or object, and after an error. */
-static int more(lnrnn_json *json, int first, char close)
-{
-    if (take(json, close))
-        return 0;
-    if (!first && !take(json, ','))
-        fail(json);
-    return !json->wrong;
-}
-
-int lnrnn_json_item(lnrnn_json *json, int first) { return more(json, first, ']'); }
-
-int lnrnn_json_entry(lnrnn_json *json, int first, lnrnn_text *name)
-{
-    if (!more(json, first, '}'))
-        return 0;
-    if (take(json, '"'))
-        *name = string(json);
-    else
-        fail(json);
-    if (!take(json, ':'))
-        fail(json);
-    return !json->wrong;
-}
-
-const char *lnrnn_json_end(lnrnn_json *json)
+/* A value, of a list or object its first byte. */
+static lnrnn_json_value value_of(lnrnn_json *json)
 {
     spaces(json);
-    if (json->at < json->end)
+    lnrnn_json_value value = {.kind = *json->at, .text = json->at};
+    const char *const word = value.kind == 'n'   ? "null"
+                             : value.kind == 't' ? "true"
+                             : value.kind == 'f' ? "false"
+                                                 : NULL;
+    if (word && !strncmp(json->at, word, strlen(word)))
+        json->at += strlen(word);
+    else if (take(json, '"'))
+        value.text = string(json);
+    else if (!take(json, '[') && !take(json, '{'))
+        value = number(json);
+    return value;
+}
+
+lnrnn_json_value lnrnn_json_next(lnrnn_json *json)
+{
+    static const char numbers[] = "0\0001\0002\0003\0004\0005\0006\0007\0008\0009";
+    lnrnn_json_value value = {0};
+    if (json->wrong)
+        return value;
+    while (json->open && take(json, json->close[json->open]))
+        json->open--;
+    const int depth = json->open;
+    if (depth == 0 && json->index[0]) {
+        spaces(json);
+        if (json->at != json->end)
+            fail(json); /* the text goes on, or has a NUL inside */
+        return value;
+    }
+    if (json->index[depth]++ && !take(json, ','))
         fail(json);
-    return json->wrong;
-}
-
-/* --- messages ------------------------------------------------------------------------------------------- */
-
-int lnrnn_text_is(lnrnn_text text, const char *name)
-{
-    return text.length == strlen(name) && !memcmp(text.bytes, name, text.length);
-}
-
-const char *lnrnn_text_shown(const char *text, char buffer[LNRNN_SHOWN])
-{
-    snprintf(buffer, LNRNN_SHOWN, "'%.54s%s", text, strlen(text) > 54 ? "...'" : "'");
-    return buffer;
-}
-
-const char *lnrnn_json_shown(const lnrnn_json_value *value, char buffer[LNRNN_SHOWN])
-{
-    if (value->kind == LNRNN_JSON_STRING)
-        return lnrnn_text_shown(value->text.bytes, buffer);
-    snprintf(buffer, LNRNN_SHOWN, "%.*s", (int)(value->text.length < 40 ? value->text.length : 40),
-             value->text.bytes);
-    return buffer;
+    if (json->close[depth] == '}') {
+        json->name[depth] = take(json, '"') ? string(json) : NULL;
+        if (!json->name[depth] || !take(json, ':'))
+            fail(json);
+    } else if (json->close[depth] == ']') {
+        json->name[depth] = &numbers[2 * (json->index[depth] < 10 ? json->index[depth] - 1 : 9)];
+    }
+    value = value_of(json);
+    value.depth = depth;
+    json->name[depth + 1] = "";
+    if (value.kind == '[' || value.kind == '{') {
+        json->open++;
+        json->index[depth + 1] = 0;
+        json->close[depth + 1] = value.kind == '[' ? ']' : '}';
+        if (depth == LNRNN_JSON_DEPTH)
+            fail(json);
+    }
+    if (json->wrong)
+        value.kind = '\0';
+    return value;
 }

@@ -5,9 +5,14 @@
 #include "lnrnn.h"
 
 /* Writes the message, printable ASCII and cut to its buffer, which may be NULL. -> status. */
-#if defined(__GNUC__)
-__attribute__((format(printf, 3, 4)))
-#endif
-lnrnn_status lnrnn_fail(char message[LNRNN_MESSAGE], lnrnn_status status, const char *format, ...);
+lnrnn_status lnrnn_fail(char *message, lnrnn_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Returns LNRNN_INVALID, with this message, from a function that has a `message`, unless `right`. */
+#define LNRNN_CHECK(right, ...)                                     \
+    do {                                                            \
+        if (!(right))                                               \
+            return lnrnn_fail(message, LNRNN_INVALID, __VA_ARGS__); \
+    } while (0)
 
 #endif

@@ -7,200 +7,144 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "lnrnn.h"
+#include "file/json.h"
 
 /* --- the configuration ---------------------------------------------------------------------------------- */
 
-/* The parts of a description that a file has in another form. */
+/* A description, and entries that it has in another form. */
 typedef struct {
     lnrnn_description d;
-    size_t bits; /* of activations; 0: none are said */
-    int pair;    /* zoneout is a list of two rates */
+    size_t bits;    /* of activations; 0: not given */
+    int norm, pair; /* the norm is an object, zoneout a list */
 } configuration;
 
 enum { SIZE, NUMBER, FLAG, CHOICE, RATES, NORM };
-enum { IN_ALL, IN_RNN, OPTIONAL, IN_LAYER_NORM, IN_BATCH_NORM };
-
-/* An entry of an object: who has it, and where its value goes. null: the value that null stands for, -2:
- * none. names: those of an enumeration, by number, "" for a number without one. */
-typedef struct {
-    const char *name;
-    int type, has;
-    size_t offset;
-    int null;
-    const char *names[5];
-} entry;
+/* Networks that have an entry. In all others it is refused, and in these it may be missing if it is optional. */
+enum { ALL = 1, RNN = 2, ANY_NORM = 4, LAYER = 8, BATCH = 16, PAIR = 32, OPTIONAL = 64, NULLABLE = 128 };
+enum { OF_ALL = ALL | OPTIONAL, OF_LAYER = LAYER | OPTIONAL, OF_BATCH = BATCH | OPTIONAL };
 
 #define AT(member) offsetof(configuration, member)
 
-static const entry ENTRIES[] = {
-    {"cell", CHOICE, IN_ALL, AT(d.cell), -2, {"RNN", "LSTM", "GRU"}},
-    {"nonlinearity", CHOICE, IN_RNN, AT(d.act), -2, {"tanh", "relu", "sigmoid", "identity"}},
-    {"dtype", CHOICE, IN_ALL, AT(d.weights), -2, {"float32", "bfloat16", "int8"}},
-    {"activation_bits", SIZE, OPTIONAL, AT(bits), 0, {NULL}},
-    {"input_size", SIZE, IN_ALL, AT(d.input_size), -2, {NULL}},
-    {"hidden_size", SIZE, IN_ALL, AT(d.hidden_size), -2, {NULL}},
-    {"num_layers", SIZE, IN_ALL, AT(d.num_layers), -2, {NULL}},
-    {"bias", FLAG, IN_ALL, AT(d.bias), -2, {NULL}},
-    {"batch_first", FLAG, IN_ALL, AT(d.batch_first), -2, {NULL}},
-    {"bidirectional", FLAG, IN_ALL, AT(d.bidirectional), -2, {NULL}},
-    {"norm", NORM, IN_ALL, AT(d.norm), LNRNN_NORM_NONE, {NULL}},
-    {"zoneout", RATES, OPTIONAL, AT(d.zoneout), -2, {NULL}},
-    {"dropout", NUMBER, OPTIONAL, AT(d.dropout), -2, {NULL}},
-    {NULL, 0, 0, 0, 0, {NULL}},
+/* The entries, by their path. choices: names of the values `first`, `first` + 1, ... null: the value for null. */
+static const struct {
+    const char *name;
+    int type, of;
+    size_t offset;
+    const char *choices;
+    int first, null;
+} ENTRIES[] = {
+    {"cell", CHOICE, ALL, AT(d.cell), "one of 'RNN', 'LSTM', 'GRU'", 0, 0},
+    {"nonlinearity", CHOICE, RNN, AT(d.act), "one of 'tanh', 'relu', 'sigmoid', 'identity'", 0, 0},
+    {"dtype", CHOICE, ALL, AT(d.weights), "one of 'float32', 'bfloat16', 'int8'", 0, 0},
+    {"activation_bits", SIZE, OF_ALL | NULLABLE, AT(bits), NULL, 0, 0},
+    {"input_size", SIZE, ALL, AT(d.input_size), NULL, 0, 0},
+    {"hidden_size", SIZE, ALL, AT(d.hidden_size), NULL, 0, 0},
+    {"num_layers", SIZE, ALL, AT(d.num_layers), NULL, 0, 0},
+    {"bias", FLAG, ALL, AT(d.bias), NULL, 0, 0},
+    {"batch_first", FLAG, ALL, AT(d.batch_first), NULL, 0, 0},
+    {"bidirectional", FLAG, ALL, AT(d.bidirectional), NULL, 0, 0},
+    {"dropout", NUMBER, OF_ALL, AT(d.dropout), NULL, 0, 0},
+    {"zoneout", RATES, OF_ALL, AT(pair), NULL, 0, 0},
+    {"zoneout.0", NUMBER, PAIR, AT(d.zoneout[0]), NULL, 0, 0},
+    {"zoneout.1", NUMBER, PAIR, AT(d.zoneout[1]), NULL, 0, 0},
+    {"norm", NORM, ALL | NULLABLE, AT(norm), NULL, 0, 0},
+    {"norm.kind", CHOICE, ANY_NORM, AT(d.norm), "one of 'layer', 'batch'", LNRNN_NORM_LAYER, 0},
+    {"norm.eps", NUMBER, ANY_NORM | OPTIONAL, AT(d.eps), NULL, 0, 0},
+    {"norm.placement", CHOICE, OF_LAYER | NULLABLE, AT(d.placement), "one of 'joint', 'split', 'gate'", 0,
+     LNRNN_PLACEMENTS},
+    {"norm.cell", CHOICE, OF_LAYER | NULLABLE, AT(d.cell_norm), "one of 'out', 'carry'", LNRNN_CELL_OUT, 0},
+    {"norm.span", CHOICE, OF_LAYER | NULLABLE, AT(d.span), "'all'", LNRNN_SPAN_ALL, 0},
+    {"norm.inner_bias", FLAG, OF_LAYER, AT(d.inner_bias), NULL, 0, 0},
+    {"norm.max_steps", SIZE, OF_BATCH | NULLABLE, AT(d.max_steps), NULL, 0, 0},
+    {"norm.overrun", CHOICE, OF_BATCH, AT(d.overrun), "one of 'raise', 'last', 'mean', 'batch'", 0, 0},
+    {"norm.momentum", NUMBER, OF_BATCH | NULLABLE, AT(d.momentum), NULL, 0, -1},
 };
-static const entry NORM_ENTRIES[] = {
-    {"kind", CHOICE, IN_ALL, AT(d.norm), -2, {"", "layer", "batch"}},
-    {"placement", CHOICE, IN_LAYER_NORM, AT(d.placement), LNRNN_PLACEMENTS, {"joint", "split", "gate"}},
-    {"cell", CHOICE, IN_LAYER_NORM, AT(d.cell_norm), LNRNN_CELL_NONE, {"", "out", "carry"}},
-    {"span", CHOICE, IN_LAYER_NORM, AT(d.span), LNRNN_SPAN_PAPER, {"", "all"}},
-    {"inner_bias", FLAG, IN_LAYER_NORM, AT(d.inner_bias), -2, {NULL}},
-    {"eps", NUMBER, OPTIONAL, AT(d.eps), -2, {NULL}},
-    {"max_steps", SIZE, IN_BATCH_NORM, AT(d.max_steps), 0, {NULL}},
-    {"overrun", CHOICE, IN_BATCH_NORM, AT(d.overrun), -2, {"raise", "last", "mean", "batch"}},
-    {"momentum", NUMBER, IN_BATCH_NORM, AT(d.momentum), -1, {NULL}},
-    {NULL, 0, 0, 0, 0, {NULL}},
-};
+enum { NUM_ENTRIES = sizeof ENTRIES / sizeof *ENTRIES };
 
-/* The place of a text in a list that ends with NULL, "" for none; or -1. */
-static int place(lnrnn_text text, const char *const *names)
+/* The place of a text among the names in single quotes, or -1. */
+static int place(const char *text, const char *names)
 {
-    for (int k = 0; names[k]; k++)
-        if (text.length && lnrnn_text_is(text, names[k]))
+    const size_t length = strlen(text);
+    for (int k = 0; (names = strchr(names, '\'')); k++) {
+        const size_t n = strcspn(++names, "'");
+        if (n == length && !memcmp(names, text, n))
             return k;
+        names += n + 1;
+    }
     return -1;
 }
 
-/* "one of 'out', 'carry'" -> buffer. */
-static const char *listed(const entry *e, char buffer[LNRNN_MESSAGE])
+/* Reads the value of entry k. -> NULL, or, if it is wrong, the values that are right. */
+static const char *read_value(int k, const lnrnn_json_value *v, configuration *c)
 {
-    int n = snprintf(buffer, LNRNN_MESSAGE, "one of");
-    for (int k = 0; e->names[k]; k++)
-        if (*e->names[k])
-            n += snprintf(buffer + n, LNRNN_MESSAGE - (size_t)n, " '%s',", e->names[k]);
-    buffer[n - 1] = '\0';
-    return buffer;
-}
-
-static int is_number(const lnrnn_json_value *value)
-{
-    return (value->kind == LNRNN_JSON_INTEGER || value->kind == LNRNN_JSON_NUMBER) && value->number >= 0;
-}
-
-/* A rate for all states, or a list of two. -> 1 if it is one. */
-static int read_rates(lnrnn_json *json, const lnrnn_json_value *value, configuration *c)
-{
-    int n = 0;
-    c->d.zoneout[0] = c->d.zoneout[1] = value->number;
-    if (value->kind != LNRNN_JSON_LIST)
-        return is_number(value);
-    for (; lnrnn_json_item(json, n == 0); n++) {
-        lnrnn_json_value rate = lnrnn_json_next(json);
-        if (n == 2 || !is_number(&rate))
-            return 0;
-        c->d.zoneout[n] = rate.number;
+    void *const to = (char *)c + ENTRIES[k].offset;
+    const int null = v->kind == 'n' && ENTRIES[k].of & NULLABLE, number = v->kind == 'i' || v->kind == 'd';
+    switch (ENTRIES[k].type) {
+    case SIZE:
+        *(size_t *)to = (size_t)(null ? 0 : v->integer);
+        return null || (v->kind == 'i' && v->integer >= 1) ? NULL : "an integer of at least 1";
+    case NUMBER:
+        *(double *)to = null ? ENTRIES[k].null : v->number;
+        return null || (number && v->number >= 0) ? NULL : "a number of at least 0";
+    case FLAG: *(int *)to = v->kind == 't'; return v->kind == 't' || v->kind == 'f' ? NULL : "true or false";
+    case CHOICE: {
+        const int choice = v->kind == '"' ? place(v->text, ENTRIES[k].choices) : -1;
+        *(int *)to = null ? ENTRIES[k].null : ENTRIES[k].first + choice;
+        return null || choice >= 0 ? NULL : ENTRIES[k].choices;
     }
-    c->pair = 1;
-    return n == 2;
+    case RATES:
+        c->pair = v->kind == '[';
+        c->d.zoneout[0] = c->d.zoneout[1] = v->number;
+        return c->pair || (number && v->number >= 0) ? NULL
+                                                     : "a number of at least 0, or of an LSTM a list of two";
+    default: c->norm = v->kind == '{'; return c->norm || null ? NULL : "null or an object";
+    }
 }
 
-static lnrnn_status read_object(lnrnn_json *json, const entry *entries, const char *object, configuration *c,
-                                char *message);
-
-static lnrnn_status read_entry(lnrnn_json *json, const entry *e, configuration *c, char *message)
+/* Changes the text, for strings are decoded in place. */
+static lnrnn_status read_configuration(char *text, size_t length, lnrnn_description *d, char *message)
 {
-    static const char *const expected[] = {
-        [SIZE] = "an integer of at least 1",
-        [NUMBER] = "a number of at least 0",
-        [FLAG] = "true or false",
-        [RATES] = "a number of at least 0, or of an LSTM a list of two",
-        [NORM] = "null or an object",
-    };
-    char shown[LNRNN_SHOWN], names[LNRNN_MESSAGE];
-    lnrnn_json_value value = lnrnn_json_next(json);
-    void *to = (char *)c + e->offset;
-    int null = e->null > -2 && value.kind == LNRNN_JSON_NULL, right = 1;
-    int k = value.kind == LNRNN_JSON_STRING ? place(value.text, e->names) : -1;
-    if (e->type == NORM && value.kind == LNRNN_JSON_OBJECT)
-        return read_object(json, NORM_ENTRIES, "norm", c, message);
-    if (e->type == SIZE && (null || (value.kind == LNRNN_JSON_INTEGER && value.integer >= 1)))
-        *(size_t *)to = null ? 0 : (size_t)value.integer;
-    else if (e->type == NUMBER && (null || is_number(&value)))
-        *(double *)to = null ? e->null : value.number;
-    else if (e->type == FLAG && (value.kind == LNRNN_JSON_TRUE || value.kind == LNRNN_JSON_FALSE))
-        *(int *)to = value.kind == LNRNN_JSON_TRUE;
-    else if (e->type == CHOICE && (null || k >= 0))
-        *(int *)to = null ? e->null : k;
-    else
-        right = null || (e->type == RATES && read_rates(json, &value, c));
-    if (right || json->wrong)
-        return LNRNN_OK;
-    return lnrnn_fail(message, LNRNN_INVALID, "%s must be %s, got %s", e->name,
-                      e->type == CHOICE ? listed(e, names) : expected[e->type],
-                      lnrnn_json_shown(&value, shown));
-}
-
-/* Behind the bracket: reads every entry, each known and once, and none missing. */
-static lnrnn_status read_object(lnrnn_json *json, const entry *entries, const char *object, configuration *c,
-                                char *message)
-{
-    char shown[LNRNN_SHOWN];
+    lnrnn_json json = {.at = text, .end = text + length};
+    configuration c = {.d = lnrnn_describe(0, 0, 0)};
     unsigned seen = 0;
-    lnrnn_text name;
-    while (lnrnn_json_entry(json, !seen, &name)) {
+    lnrnn_json_value v = lnrnn_json_next(&json);
+    c.d.norm = LNRNN_NORM_NONE;
+    LNRNN_CHECK(v.kind == '{', "its configuration is no object of JSON");
+    while ((v = lnrnn_json_next(&json)).kind) {
+        const char *const outer = json.name[1], *const inner = json.name[2];
+        char name[80];
         int k = 0;
-        while (entries[k].name && !lnrnn_text_is(name, entries[k].name))
+        snprintf(name, sizeof name, "%.32s%s%.32s", outer, *inner ? "." : "", inner);
+        while (k < NUM_ENTRIES && strcmp(name, ENTRIES[k].name))
             k++;
-        if (!entries[k].name || seen >> k & 1)
-            return lnrnn_fail(message, LNRNN_INVALID, "its %s has the entry %s %s", object,
-                              lnrnn_text_shown(name.bytes, shown),
-                              entries[k].name ? "twice" : "that is unknown");
+        LNRNN_CHECK(k < NUM_ENTRIES && !strchr(outer, '.'),
+                    "its configuration has the entry '%s' that is unknown", name);
+        LNRNN_CHECK(!(seen >> k & 1), "its configuration has the entry '%s' twice", name);
         seen |= 1u << k;
-        lnrnn_status status = read_entry(json, &entries[k], c, message);
-        if (status)
-            return status;
+        const char *const expected = read_value(k, &v, &c), *const quote = v.kind == '"' ? "'" : "";
+        const size_t shown = *quote ? strlen(v.text) : (size_t)(json.at - v.text);
+        LNRNN_CHECK(!expected, "%s must be %s, got %s%.*s%s", name, expected, quote,
+                    shown < 54 ? (int)shown : 54, v.text, quote);
     }
-    for (int k = 0; entries[k].name && !json->wrong; k++) {
-        int has = entries[k].has, there = seen >> k & 1;
-        if (!there && (has == IN_ALL || (has == IN_RNN && c->d.cell == LNRNN_RNN)))
-            return lnrnn_fail(message, LNRNN_INVALID, "its %s has no entry '%s'", object, entries[k].name);
-        if (there
-            && ((has == IN_RNN && c->d.cell != LNRNN_RNN)
-                || (has == IN_LAYER_NORM && c->d.norm != LNRNN_NORM_LAYER)
-                || (has == IN_BATCH_NORM && c->d.norm != LNRNN_NORM_BATCH)))
-            return lnrnn_fail(message, LNRNN_INVALID, "its %s has the entry '%s' of another kind", object,
-                              entries[k].name);
+    LNRNN_CHECK(!json.wrong, "its configuration is no JSON at byte %td", json.wrong - text);
+    const int is = ALL | (c.d.cell == LNRNN_RNN ? RNN : 0) | (c.norm ? ANY_NORM : 0) | (c.pair ? PAIR : 0)
+                   | (c.d.norm == LNRNN_NORM_LAYER ? LAYER : 0) | (c.d.norm == LNRNN_NORM_BATCH ? BATCH : 0);
+    for (int k = 0; k < NUM_ENTRIES; k++) {
+        const int has = seen >> k & 1, of = ENTRIES[k].of;
+        LNRNN_CHECK(!has || of & is, "its configuration has the entry '%s' of another kind", ENTRIES[k].name);
+        LNRNN_CHECK(has || of & OPTIONAL || !(of & is), "its configuration has no entry '%s'",
+                    ENTRIES[k].name);
     }
-    return LNRNN_OK;
-}
-
-/* start: changed, since strings are decoded in place. */
-static lnrnn_status read_configuration(char *start, size_t length, lnrnn_description *d, char *message)
-{
-    lnrnn_json json = {start, start + length, NULL};
-    configuration c = {
-        {.placement = LNRNN_PLACEMENTS, .cell_norm = LNRNN_CELL_OUT, .eps = 1e-5, .momentum = 0.1}, 0, 0};
-    if (lnrnn_json_next(&json).kind != LNRNN_JSON_OBJECT)
-        return lnrnn_fail(message, LNRNN_INVALID, "its configuration is no object of JSON");
-    lnrnn_status status = read_object(&json, ENTRIES, "configuration", &c, message);
-    if (!status && lnrnn_json_end(&json))
-        status = lnrnn_fail(message, LNRNN_INVALID, "its configuration is no JSON at byte %td",
-                            json.wrong - start);
-    if (status)
-        return status;
-    if (c.pair && c.d.cell != LNRNN_LSTM)
-        return lnrnn_fail(message, LNRNN_INVALID, "zoneout must be a number, only of an LSTM a list of two");
-    if (c.bits && (c.d.weights != LNRNN_WEIGHT_I8 || (c.bits != 8 && c.bits != 14)))
-        return lnrnn_fail(message, LNRNN_INVALID, "activation_bits must be 14 or 8 and only of int8, got %zu",
-                          c.bits);
+    LNRNN_CHECK(!c.pair || c.d.cell == LNRNN_LSTM, "zoneout must be a number, only of an LSTM a list of two");
+    LNRNN_CHECK(!c.bits || (c.d.weights == LNRNN_WEIGHT_I8 && (c.bits == 8 || c.bits == 14)),
+                "activation_bits must be 14 or 8 and only of int8, got %zu", c.bits);
     if (c.bits == 8)
         c.d.weights = LNRNN_WEIGHT_I8A8;
     *d = c.d;
     return lnrnn_description_resolve(d, message);
 }
 
-lnrnn_status lnrnn_description_read(const char *text, size_t length, lnrnn_description *d,
-                                    char message[LNRNN_MESSAGE])
+lnrnn_status lnrnn_description_read(const char *text, size_t length, lnrnn_description *d, char *message)
 {
     char *const copy = malloc(length + 1);
     if (!copy)
@@ -212,116 +156,247 @@ lnrnn_status lnrnn_description_read(const char *text, size_t length, lnrnn_descr
     return status;
 }
 
-/* --- arrays against the description --------------------------------------------------------------------- */
+/* --- the header ----------------------------------------------------------------------------------------- */
 
-/* "(4, 3) F32" -> buffer. */
-static const char *described(const lnrnn_array *array, const char *dtype, char buffer[LNRNN_MESSAGE])
+typedef struct {
+    lnrnn_array array;
+    const char *dtype;
+    size_t places, place[2]; /* of its data, behind the header: begin, end */
+    unsigned seen;           /* entries */
+} tensor;
+
+/* Entries of the metadata. */
+enum { FORMAT, SCHEMA, CONFIG, METADATA };
+
+/* A file while it is read. */
+typedef struct {
+    FILE *stream;
+    tensor *tensors; /* (count), with room for `most` */
+    size_t count, most;
+    char *metadata[METADATA]; /* NULL: the file has none */
+    const lnrnn_array **used;
+} reader;
+
+#define REFUSE(...)                    \
+    lnrnn_fail(message, LNRNN_INVALID, \
+               "it is no whole file of safetensors, which is what save writes: " __VA_ARGS__)
+
+/* Fails where a disk fails, or a file becomes shorter. */
+static lnrnn_status take(FILE *stream, void *to, size_t bytes, char *message)
 {
-    int n = snprintf(buffer, LNRNN_MESSAGE, "(");
-    for (size_t k = 0; k < array->ndim; k++)
-        n += snprintf(buffer + n, LNRNN_MESSAGE - (size_t)n, "%s%zu", k ? ", " : "", array->shape[k]);
-    snprintf(buffer + n, LNRNN_MESSAGE - (size_t)n, "%s %.8s", array->ndim == 1 ? ",)" : ")", dtype);
-    return buffer;
+    if (fread(to, 1, bytes, stream) == bytes)
+        return LNRNN_OK;
+    return lnrnn_fail(message, LNRNN_CANNOT_READ, "it ends too early"); /* GCOVR_EXCL_LINE: a disk */
 }
 
-static lnrnn_status misfit(const char *name, const lnrnn_tensor *there, const lnrnn_array *wanted,
-                           char *message)
-{
-    char is[LNRNN_MESSAGE], says[LNRNN_MESSAGE], shown[LNRNN_SHOWN];
-    return lnrnn_fail(message, LNRNN_INVALID, "tensor %s is %s, its configuration says %s",
-                      lnrnn_text_shown(name, shown),
-                      there ? described(&there->array, there->dtype, is) : "nothing",
-                      wanted ? described(wanted, lnrnn_dtype_names[wanted->dtype], says) : "nothing");
-}
+static const char INVALID[] = "must have a valid dtype, shape and data_offsets, and nothing else";
 
-/* Before data are read: a few bytes of metadata can ask for any amount of memory. */
-static lnrnn_status check_arrays(const lnrnn_safetensors *file, lnrnn_description *d, char *message)
+/* Takes the next value of the header. -> NULL, or why its entry is wrong. */
+static const char *read_entry(const lnrnn_json *json, const lnrnn_json_value *v, reader *r)
 {
-    char name[LNRNN_ARRAY_NAME];
-    if (d->num_layers > file->count)
-        return lnrnn_fail(message, LNRNN_INVALID, "its configuration says %zu layers, it has %zu tensors",
-                          d->num_layers, file->count);
-    const lnrnn_tensor *count = lnrnn_safetensors_find(file, "count_l0");
-    d->steps = d->max_steps ? d->max_steps : count && count->array.ndim ? count->array.shape[0] : 0;
-    size_t wanted = lnrnn_description_arrays(d);
-    for (size_t k = 0; k < wanted; k++) {
-        lnrnn_array like = lnrnn_description_array(d, k, name);
-        lnrnn_tensor *there = lnrnn_safetensors_find(file, name);
-        if (!there || there->array.dtype != like.dtype || there->array.ndim != like.ndim
-            || memcmp(there->array.shape, like.shape, like.ndim * sizeof *like.shape))
-            return misfit(name, there, &like, message);
-        there->wanted = 1;
+    const int is_metadata = !strcmp(json->name[1], "__metadata__");
+    if (v->depth == 1) {
+        if (v->kind != '{')
+            return "is not an object";
+        if (!is_metadata && r->count == r->most)
+            return "is one of too many";
+        if (!is_metadata)
+            r->tensors[r->count++].array.name = json->name[1];
+    } else if (is_metadata) {
+        const int k = place(json->name[2], "'format', 'schema', 'config'");
+        if (v->kind != '"')
+            return "has a value that is not a string";
+        if (k >= 0 && r->metadata[k])
+            return "has an entry twice";
+        if (k >= 0)
+            r->metadata[k] = (char *)v->text;
+    } else {
+        tensor *const t = &r->tensors[r->count - 1];
+        const int k = place(json->name[2], "'dtype', 'shape', 'data_offsets'");
+        if (v->depth == 2) {
+            if (k < 0 || t->seen >> k & 1 || v->kind != (k ? '[' : '"'))
+                return INVALID;
+            t->seen |= 1u << k;
+            t->dtype = k ? t->dtype : v->text;
+        } else {
+            const size_t n = json->index[3];
+            if (n > (k == 1 ? LNRNN_ARRAY_DIMS : 2) || v->kind != 'i' || v->integer < 0)
+                return INVALID;
+            if (k == 1)
+                t->array.shape[n - 1] = (size_t)v->integer, t->array.ndim = n;
+            else
+                t->place[n - 1] = (size_t)v->integer, t->places = n;
+        }
     }
-    for (size_t k = 0; k < file->count; k++)
-        if (!file->tensors[k].wanted)
-            return misfit(file->tensors[k].array.name, &file->tensors[k], NULL, message);
-    return LNRNN_OK;
+    return NULL;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const size_t *const x = ((const tensor *)a)->place, *const y = ((const tensor *)b)->place;
+    const int end = x[0] == y[0];
+    return (x[end] > y[end]) - (x[end] < y[end]);
+}
+
+/* *end: where the data of the tensors before it end -> where its own end. -> NULL, or why it is wrong. */
+static const char *check_tensor(tensor *t, size_t *end)
+{
+    if (t->seen != 7 || t->places != 2 || t->place[0] > t->place[1])
+        return INVALID;
+    const int dtype = place(t->dtype, "'F32', 'F64', 'I64'");
+    size_t bytes = dtype == LNRNN_ARRAY_F32 ? 4 : 8;
+    t->array.dtype = dtype < 0 ? LNRNN_ARRAY_OTHER : dtype;
+    for (size_t k = 0; k < t->array.ndim; k++)
+        if (__builtin_mul_overflow(bytes, t->array.shape[k], &bytes))
+            return "has a shape that overflows";
+    if (dtype >= 0 && t->place[1] - t->place[0] != bytes)
+        return "has a shape of another size than its data_offsets";
+    if (t->place[0] != *end)
+        return "has data that overlap or leave a gap";
+    *end = t->place[1];
+    return NULL;
+}
+
+/* Sorts the tensors by place: their data have to be all `bytes` behind the header, without a gap. */
+static lnrnn_status read_header(lnrnn_json *json, reader *r, size_t bytes, char *message)
+{
+    const char *const start = json->at, *wrong = NULL, *name = NULL;
+    lnrnn_json_value v = lnrnn_json_next(json);
+    if (v.kind && v.kind != '{')
+        wrong = "is not an object";
+    while (!wrong && (v = lnrnn_json_next(json)).kind)
+        if ((wrong = read_entry(json, &v, r)))
+            name = json->name[1];
+    if (json->wrong)
+        return REFUSE("its header is no JSON at byte %td", json->wrong - start);
+    size_t end = 0;
+    if (!wrong)
+        qsort(r->tensors, r->count, sizeof *r->tensors, by_place);
+    for (size_t k = 0; k < r->count && !wrong; k++)
+        if ((wrong = check_tensor(&r->tensors[k], &end)))
+            name = r->tensors[k].array.name;
+    if (!wrong && end != bytes)
+        wrong = "has data that do not end with the file";
+    return name    ? REFUSE("entry '%.54s' of its header %s", name, wrong)
+           : wrong ? REFUSE("its header %s", wrong)
+                   : LNRNN_OK;
+}
+
+static lnrnn_status open_header(reader *r, uint64_t size, lnrnn_model_file *model, char *message)
+{
+    enum { MOST_BYTES = 100000000, MOST_TENSORS = 1 << 16, LEAST_TENSOR = 48 };
+    unsigned char prefix[8];
+    uint64_t length = 0;
+    if (size < sizeof prefix)
+        return REFUSE("it has %d bytes", (int)size);
+    lnrnn_status status = take(r->stream, prefix, sizeof prefix, message);
+    if (status)
+        return status; /* GCOVR_EXCL_LINE: see take */
+    for (int k = 8; k--;)
+        length = length << 8 | prefix[k];
+    size -= sizeof prefix;
+    if (length > MOST_BYTES || length > size || length == 0)
+        return REFUSE("the length of its header is %llu, and %llu bytes follow", (unsigned long long)length,
+                      (unsigned long long)size);
+    r->most = length / LEAST_TENSOR < MOST_TENSORS ? length / LEAST_TENSOR + 1 : MOST_TENSORS;
+    r->tensors = calloc(r->most, sizeof *r->tensors);
+    model->arrays = malloc(r->most * sizeof *model->arrays);
+    model->header = malloc((size_t)length + 1);
+    if (!r->tensors || !model->arrays || !model->header)
+        return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory"); /* GCOVR_EXCL_LINE: no memory */
+    if ((status = take(r->stream, model->header, (size_t)length, message)))
+        return status; /* GCOVR_EXCL_LINE: see take */
+    model->header[length] = '\0';
+    lnrnn_json json = {.at = model->header, .end = model->header + length};
+    return read_header(&json, r, (size_t)(size - length), message);
+}
+
+/* --- the data ------------------------------------------------------------------------------------------- */
+
+static size_t bytes_of(const tensor *t) { return t->place[1] - t->place[0]; }
+static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/* Names, dtypes and shapes are checked before memory is taken: a few bytes can ask for any amount. */
+static lnrnn_status read_arrays(reader *r, lnrnn_model_file *model, char *message)
+{
+    size_t bytes = 64; /* arrays without elements have an address too */
+    model->count = r->count;
+    for (size_t k = 0; k < r->count; k++) {
+        model->arrays[k] = r->tensors[k].array;
+        bytes += aligned(bytes_of(&r->tensors[k]));
+    }
+    lnrnn_status status = lnrnn_match_arrays(&model->description, model->arrays, r->count, &r->used, message);
+    if (status)
+        return status;
+    char *at = model->data = aligned_alloc(64, bytes);
+    if (!at)
+        return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory"); /* GCOVR_EXCL_LINE: no memory */
+    for (size_t k = 0; k < r->count && !status; k++) {
+        model->arrays[k].data = at;
+        status = take(r->stream, at, bytes_of(&r->tensors[k]), message);
+        at += aligned(bytes_of(&r->tensors[k]));
+    }
+    return status ? status : lnrnn_check_values(&model->description, r->used, message);
+}
+
+static lnrnn_status read_all(reader *r, uint64_t size, lnrnn_model_file *model, char *message)
+{
+    char *const *const meta = r->metadata;
+    lnrnn_status status = open_header(r, size, model, message);
+    if (status)
+        return status;
+    LNRNN_CHECK(meta[FORMAT] && !strcmp(meta[FORMAT], "lnrnn"),
+                "it is a safetensors file, but not of an lnrnn model");
+    if (!meta[SCHEMA] || strcmp(meta[SCHEMA], "1"))
+        return lnrnn_fail(message, LNRNN_OTHER_VERSION, "its schema is '%.54s', this version reads 1",
+                          meta[SCHEMA] ? meta[SCHEMA] : "");
+    model->configuration = meta[CONFIG] ? meta[CONFIG] : "";
+    status = lnrnn_description_read(model->configuration, strlen(model->configuration), &model->description,
+                                    message);
+    return status ? status : read_arrays(r, model, message);
 }
 
 /* --- files ---------------------------------------------------------------------------------------------- */
 
-static lnrnn_status read_model(FILE *stream, uint64_t size, lnrnn_model_file *model, char *message)
+lnrnn_status lnrnn_model_file_read(FILE *stream, uint64_t size, lnrnn_model_file *model, char *message)
 {
-    char shown[LNRNN_SHOWN];
-    lnrnn_safetensors *file = &model->file;
-    lnrnn_status status = lnrnn_safetensors_open(stream, size, file, message);
-    if (status)
-        return status;
-    lnrnn_text *meta = file->metadata, none = {"", 0};
-    for (int k = 0; k < LNRNN_METADATA; k++)
-        meta[k] = meta[k].bytes ? meta[k] : none;
-    if (!lnrnn_text_is(meta[LNRNN_META_FORMAT], "lnrnn"))
-        return lnrnn_fail(message, LNRNN_INVALID, "it is a safetensors file, but not of an lnrnn model");
-    if (!lnrnn_text_is(meta[LNRNN_META_SCHEMA], "1"))
-        return lnrnn_fail(message, LNRNN_OTHER_VERSION, "its schema is %s, this version reads 1",
-                          lnrnn_text_shown(meta[LNRNN_META_SCHEMA].bytes, shown));
-    if (!(status = lnrnn_description_read(meta[LNRNN_META_CONFIG].bytes, meta[LNRNN_META_CONFIG].length,
-                                          &model->description, message))
-        && !(status = check_arrays(file, &model->description, message)))
-        status = lnrnn_safetensors_read(stream, file, message);
-    const lnrnn_tensor *count = lnrnn_safetensors_find(file, "count_l0");
-    for (size_t k = 0; k < file->count && !status; k++)
-        status = lnrnn_check_values(&file->tensors[k].array, count ? &count->array : NULL, message);
-    return status;
-}
-
-lnrnn_status lnrnn_model_file_read(FILE *stream, uint64_t size, lnrnn_model_file *model,
-                                   char message[LNRNN_MESSAGE])
-{
-    lnrnn_status status = read_model(stream, size, model, message);
+    reader r = {.stream = stream};
+    *model = (lnrnn_model_file){0};
+    const lnrnn_status status = read_all(&r, size, model, message);
+    free(r.tensors);
+    free(r.used);
     if (status)
         lnrnn_model_file_close(model);
     return status;
 }
 
-static lnrnn_status cannot(char *message)
-{
-    int missing = errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG || errno == ELOOP;
-    return lnrnn_fail(message, missing ? LNRNN_NO_FILE : LNRNN_CANNOT_READ, "%s", strerror(errno));
-}
-
-lnrnn_status lnrnn_model_file_open(const char *path, lnrnn_model_file *model, char message[LNRNN_MESSAGE])
+lnrnn_status lnrnn_model_file_open(const char *path, lnrnn_model_file *model, char *message)
 {
     struct stat about;
     FILE *stream = NULL;
-    lnrnn_status status;
-    int descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe is not waited for */
-    if (descriptor < 0)
-        return cannot(message);
-    if (fstat(descriptor, &about))
-        status = cannot(message); /* GCOVR_EXCL_LINE: a disk that fails */
-    else if (!S_ISREG(about.st_mode))
+    lnrnn_status status = LNRNN_OK;
+    const int descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe is not waited for */
+    if (descriptor < 0 || fstat(descriptor, &about)) {
+        const int none = errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG || errno == ELOOP;
+        status = lnrnn_fail(message, none ? LNRNN_NO_FILE : LNRNN_CANNOT_READ, "%s", strerror(errno));
+    } else if (!S_ISREG(about.st_mode)) {
         status = lnrnn_fail(message, LNRNN_INVALID, "it is not a regular file");
-    else if (!(stream = fdopen(descriptor, "rb")))
+    } else if (!(stream = fdopen(descriptor, "rb"))) {
         status = lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory"); /* GCOVR_EXCL_LINE: no memory */
-    if (!stream) {
-        close(descriptor);
-        return status;
+    } else {
+        setvbuf(stream, NULL, _IONBF, 0); /* the reads are large, and a buffer takes memory */
+        status = lnrnn_model_file_read(stream, (uint64_t)about.st_size, model, message);
+        fclose(stream);
     }
-    setvbuf(stream, NULL, _IONBF, 0); /* the reads are large, and a buffer takes memory */
-    status = lnrnn_model_file_read(stream, (uint64_t)about.st_size, model, message);
-    fclose(stream);
+    if (!stream && descriptor >= 0)
+        close(descriptor);
     return status;
 }
 
-void lnrnn_model_file_close(lnrnn_model_file *model) { lnrnn_safetensors_close(&model->file); }
+void lnrnn_model_file_close(lnrnn_model_file *model)
+{
+    free(model->arrays);
+    free(model->header);
+    free(model->data);
+    *model = (lnrnn_model_file){0};
+}

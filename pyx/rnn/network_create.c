@@ -1,76 +1,11 @@
 /* Networks from a description and named arrays, or from a file. */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "file/model_file.h"
 #include "rnn/network.h"
 #include "runtime/floats.h"
-
-/* --- the arrays of the caller --------------------------------------------------------------------------- */
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp((*(const lnrnn_array *const *)a)->name, (*(const lnrnn_array *const *)b)->name);
-}
-
-static const lnrnn_array *find(const lnrnn_array *const *sorted, size_t count, const char *name)
-{
-    const lnrnn_array key = {.name = name}, *const pointer = &key;
-    const lnrnn_array *const *const found = bsearch(&pointer, sorted, count, sizeof *sorted, by_name);
-    return found ? *found : NULL;
-}
-
-/* "float32 (4, 3)" -> buffer. */
-static const char *described(const lnrnn_array *array, char buffer[LNRNN_ARRAY_NAME])
-{
-    static const char *const dtypes[] = {"float32", "float64", "int64"};
-    const char *const dtype =
-        array->dtype >= 0 && array->dtype < LNRNN_ARRAY_OTHER ? dtypes[array->dtype] : "another dtype";
-    if (array->ndim == 1)
-        snprintf(buffer, LNRNN_ARRAY_NAME, "%s (%zu,)", dtype, array->shape[0]);
-    else if (array->ndim == 2)
-        snprintf(buffer, LNRNN_ARRAY_NAME, "%s (%zu, %zu)", dtype, array->shape[0], array->shape[1]);
-    else
-        snprintf(buffer, LNRNN_ARRAY_NAME, "%s with %zu axes", dtype, array->ndim);
-    return buffer;
-}
-
-/* used (wanted): the arrays, in the description's order, each of its dtype and shape, and no others. */
-static lnrnn_status check_arrays(const lnrnn_description *d, const lnrnn_array *const *sorted, size_t count,
-                                 const lnrnn_array **used, char *message)
-{
-    const size_t wanted = lnrnn_description_arrays(d);
-    const lnrnn_array *const counts = find(sorted, count, "count_l0");
-    char name[LNRNN_ARRAY_NAME], is[LNRNN_ARRAY_NAME], should[LNRNN_ARRAY_NAME];
-    for (size_t k = 0; k < wanted; k++) {
-        const lnrnn_array like = lnrnn_description_array(d, k, name);
-        used[k] = find(sorted, count, name);
-        if (!used[k] || (!used[k]->data && like.shape[0]))
-            return lnrnn_fail(message, LNRNN_INVALID, "%s must be %s, and is missing", name,
-                              described(&like, should));
-        if (used[k]->dtype != like.dtype || used[k]->ndim != like.ndim
-            || memcmp(used[k]->shape, like.shape, like.ndim * sizeof *like.shape))
-            return lnrnn_fail(message, LNRNN_INVALID, "%s must be %s, got %s", name, described(&like, should),
-                              described(used[k], is));
-        const lnrnn_status status = lnrnn_check_values(used[k], counts, message);
-        if (status)
-            return status;
-    }
-    for (size_t i = 0; i + 1 < count; i++)
-        if (!strcmp(sorted[i]->name, sorted[i + 1]->name))
-            return lnrnn_fail(message, LNRNN_INVALID, "arrays must have each name once, got %.60s twice",
-                              sorted[i]->name);
-    for (size_t i = 0; i < count && count > wanted; i++) {
-        size_t k = 0;
-        while (k < wanted && used[k] != sorted[i])
-            k++;
-        if (k == wanted)
-            return lnrnn_fail(message, LNRNN_INVALID, "%.60s is no array of this network", sorted[i]->name);
-    }
-    return LNRNN_OK;
-}
 
 /* --- batch norm: a scale and a shift for every step ---------------------------------------------------- */
 
@@ -294,10 +229,10 @@ static lnrnn_network *lay_out(construction *b)
     return n;
 }
 
-static lnrnn_status create(const lnrnn_description *d, const lnrnn_array *const *sorted, size_t count,
-                           const lnrnn_array **used, lnrnn_network **network, char *message)
+static lnrnn_status create(const lnrnn_description *d, const lnrnn_array *const *used,
+                           lnrnn_network **network, char *message)
 {
-    const lnrnn_status status = check_arrays(d, sorted, count, used, message);
+    const lnrnn_status status = lnrnn_check_values(d, used, message);
     if (status)
         return status;
     construction b = {.d = d, .used = used};
@@ -315,30 +250,12 @@ lnrnn_status lnrnn_network_create(const lnrnn_description *given, const lnrnn_ar
 {
     LNRNN_DEFAULT_FLOATS;
     lnrnn_description d = *given;
+    const lnrnn_array **used = NULL;
     *network = NULL;
-    for (size_t k = 0; k < count; k++)
-        if (!arrays[k].name)
-            return lnrnn_fail(message, LNRNN_INVALID, "arrays[%zu] must have a name", k);
     lnrnn_status status = lnrnn_description_resolve(&d, message);
-    if (status)
-        return status;
-    const lnrnn_array **const sorted = malloc((count + lnrnn_description_arrays(&d)) * sizeof *sorted);
-    if (!sorted)
-        return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for the names of %zu arrays", count);
-    for (size_t k = 0; k < count; k++)
-        sorted[k] = &arrays[k];
-    qsort(sorted, count, sizeof *sorted, by_name);
-    const lnrnn_array *const counts = find(sorted, count, "count_l0");
-    if (d.norm != LNRNN_NORM_BATCH)
-        d.steps = 0;
-    else if (counts && counts->ndim == 1)
-        d.steps = d.max_steps ? d.max_steps : counts->shape[0];
-    if (d.steps > INT32_MAX)
-        status = lnrnn_fail(message, LNRNN_INVALID, "count_l0 must have at most %d steps, got %zu", INT32_MAX,
-                            d.steps);
-    else
-        status = create(&d, sorted, count, sorted + count, network, message);
-    free(sorted);
+    if (!status && !(status = lnrnn_match_arrays(&d, arrays, count, &used, message)))
+        status = create(&d, used, network, message);
+    free(used);
     return status;
 }
 
@@ -349,13 +266,7 @@ lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char 
     *network = NULL;
     if (status)
         return status;
-    const size_t count = model.file.count;
-    lnrnn_array *const arrays = malloc((count ? count : 1) * sizeof *arrays);
-    for (size_t k = 0; arrays && k < count; k++)
-        arrays[k] = model.file.tensors[k].array;
-    status = arrays ? lnrnn_network_create(&model.description, arrays, count, network, message)
-                    : lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for the names of %zu arrays", count);
-    free(arrays);
+    status = lnrnn_network_create(&model.description, model.arrays, model.count, network, message);
     lnrnn_model_file_close(&model);
     return status;
 }

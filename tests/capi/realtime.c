@@ -26,7 +26,7 @@ typedef struct {
     const float *x;
     float *y;
     size_t steps, rows, of_x, of_y; /* of_x: rows * D; of_y: rows * H */
-    int wrong;                      /* what one of them said */
+    int wrong;                      /* a status that was not LNRNN_OK */
     int ended;
 } run;
 
@@ -104,7 +104,7 @@ long allocations(run *r)
 
 static int sorting(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
 
-/* The control: what one malloc, one free and qsort of a large array count. */
+/* The control: the counted calls of one malloc, one free, and qsort of a large array. */
 long control_allocations(void)
 {
     static int large[1 << 12];

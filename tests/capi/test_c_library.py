@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,12 +32,12 @@ def program(folder: Path, source: Path, compiler: list[str], *flags: str) -> Pat
     target = folder / source.stem
     include = f"-I{lnrnn.get_include()}"
     linked = [str(path), f"-Wl,-rpath,{path.parent}", "-pthread", "-o", str(target)]
-    subprocess.run([*compiler, *flags, *FLAGS, include, str(source), *linked], check=True)
+    subprocess.run([*compiler, *FLAGS, include, str(source), *flags, *linked], check=True)
     return target
 
 
 def ran(command: list, **options) -> str:
-    """The output of a program that has to succeed, without this process's sanitizers."""
+    """The output of a program that has to succeed."""
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -112,6 +114,29 @@ def test_all_faces_share_one_library():
     if platform.system() == "Linux":
         maps = Path("/proc/self/maps").read_text()
         assert len({line.split()[-1] for line in maps.splitlines() if "liblnrnn" in line}) == 1
+
+
+def python_flags() -> list[str]:
+    """The flags with which a program embeds this Python."""
+    names = ("LIBDIR", "LDLIBRARY", "LIBS", "SYSLIBS")
+    folder, library, *more = (sysconfig.get_config_var(name) or "" for name in names)
+    header, file = Path(sysconfig.get_path("include"), "Python.h"), Path(folder, library)
+    for needed in (header, file):
+        if not needed.is_file():
+            pytest.skip(f"needs {needed}, to embed Python")
+    if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
+        pytest.skip("needs a shared library of Python, to embed it")
+    return ["-isystem", str(header.parent), str(file), f"-Wl,-rpath,{folder}", *shlex.split(" ".join(more))]
+
+
+def test_a_program_that_embeds_python_has_one_library(tmp_path):
+    """Threads and the instruction set that C sets, Python reads, and the reverse; both have one pool."""
+    source = ROOT / "tests/capi/embedding.c"
+    made = program(tmp_path, source, native_compiler(), "-std=gnu11", "-O1", *python_flags())
+    environment = {k: v for k, v in os.environ.items() if k != "LNRNN_ISA"}
+    path = [str(Path(lnrnn.__file__).parents[1]), *filter(None, sys.path)]
+    environment |= {"PYTHONHOME": sys.base_prefix, "PYTHONPATH": os.pathsep.join(path)}
+    assert ran([made], env=environment) == "passed\n"
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="writes to a file of ELF")

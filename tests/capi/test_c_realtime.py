@@ -60,7 +60,7 @@ NETWORKS = {
 
 
 def measured(path: str, name: str, dtype: str) -> None:
-    """In a process that has preloaded the library: prints what one kind of network asks of the system."""
+    """Prints how often one kind of network calls the system. The process has preloaded the library."""
     rng = np.random.default_rng(0)
     rnn = network(5, 37, trained=200, **NETWORKS[name]).to_dtype(dtype)
     lanes, steps = 300, 40

@@ -1,4 +1,4 @@
-"""Streams stepped through the table of the C API: Python's bits, its lanes, and what is refused."""
+"""Streams stepped through the table of the C API: the bits of Python, its lanes, wrong arguments."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_python_and_c_see_the_same_lanes(rng):
         assert not handle.state(1)[3].any() and handle.state(1)[1].any()
         same(handle.steps(), [0, 1, 0, 0])
         stream.set_state([0, 2], kept)
-        # C writes what Python reads, and both go on from there.
+        # Python reads the state that C has written, and both go on from there.
         handle.state(0)[3], handle.state(1, 1)[3] = 0.25, -0.5
         h, c = stream.state
         assert (h[0, 3] == 0.25).all() and (c[1, 3] == -0.5).all()
@@ -116,7 +116,7 @@ def test_resets(rng, cell):
         same(handle.stepped(x), alike(x))
 
 
-# --- what is refused ----------------------------------------------------------------------------------------
+# --- wrong arguments ----------------------------------------------------------------------------------------
 
 NO_LANE, TWICE, OVERRUN, TOGETHER = -1, -2, -3, -4
 
@@ -160,7 +160,7 @@ def test_steps_without_statistics(rng):
 
 
 def test_steps_that_no_lane_counts(rng):
-    """Past the last one, and what somebody has written into the memory that is to be read."""
+    """A lane beyond the last, and a number of steps that somebody has written into the memory."""
     rnn = network(D, H, norm=lnrnn.BatchNormSpec(overrun="last"), trained=2)
     stream = rnn.stream(2)
     with Handle(stream, 2) as handle:
@@ -259,7 +259,7 @@ def test_threads_step_different_lanes_at_once(rng, norm):
     assert (stream.step == steps).all()
 
 
-# --- what a handle keeps ------------------------------------------------------------------------------------
+# --- references of a handle ---------------------------------------------------------------------------------
 
 
 def test_a_handle_keeps_the_lanes_and_gives_them_back(rng):

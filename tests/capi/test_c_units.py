@@ -1,4 +1,4 @@
-"""What others compile against lnrnn: the headers, the .pxd, versions, the examples; and what is installed."""
+"""Modules compiled against lnrnn: the headers, the .pxd, versions, the examples, the installed files."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_each_function_of_the_list_has_its_name():
     assert [a for a, _ in named] == [b for _, b in named] == listed()
 
 
-# What a module may have been compiled for: the functions of each minor of this major, in the table's order.
+# The functions of each minor of this major, in the order of the table: older modules rely on them.
 RELEASED = {
     0: """handle_open version isa_list isa_emulated isa_name isa_use isa_unit isa_amx has_openmp team_list
           team_name team_use cores get_num_threads set_num_threads on_shortage try_threads_again map
@@ -210,7 +210,7 @@ def test_the_example_in_cython(tmp_path):
     native_compiler()
     folder = tmp_path / "cython_stream"
     shutil.copytree(EXAMPLES / "cython_stream", folder)
-    # -O0: a few seconds instead of ten; what it computes is lnrnn's.
+    # -O0 compiles in a few seconds instead of ten, and lnrnn itself computes.
     environment = {**os.environ, "PYTHONPATH": str(Path(lnrnn.__file__).parents[1]), "CFLAGS": "-O0"}
     done = subprocess.run(
         [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],

@@ -1,6 +1,6 @@
-/* An extension module of two units, of which this one imports the table for both. And the layout and the constants of
- * what the C API hands over: a change of these is a new major, for modules that were compiled before would run with
- * it. A constant that is added after the last of its enumeration is a new minor. */
+/* An extension module of two units: this one imports the table for both. Static assertions hold the layouts and the
+ * constants of the C API, which modules are compiled with. A change of one is a new major. A new constant after the
+ * last of its enumeration is a new minor. */
 #include <lnrnn_api.h>
 
 PyObject *names(PyObject *module, PyObject *nothing);

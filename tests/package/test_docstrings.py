@@ -16,8 +16,6 @@ NAMES |= {f"lnrnn.{part}.{name}": getattr(getattr(lnrnn, part), name)
 NAMES = {name: thing for name, thing in NAMES.items() if inspect.isclass(thing) or inspect.isroutine(thing)}
 
 
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_examples_of_a_public_name_run(name):
     module = inspect.getmodule(NAMES[name])
