@@ -46,7 +46,8 @@ copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 copybutton_line_continuation_character = "\\"
 copybutton_selector = (
-    "div[class*=highlight-]:not(.highlight-text, .highlight-none, .highlight-default) > div > pre"
+    "div[class*=highlight-]:not(.highlight-text, .highlight-none, .highlight-default) > div > pre, "
+    "div.doctest > div > pre"
 )
 
 # --- Markdown -----------------------------------------------------------------------------------------------
@@ -274,7 +275,7 @@ def show_campaigns(app: Any, page: str, source: list[str]) -> None:
         command = f"make campaign NAME={name}" + "".join(f' ARGS="{given}"' for given in words)
         rows.append(
             f"| {questions.get(path.stem, path.stem)} | `{command}` "
-            f"| {('**Failed.** ', '')[result['passed']]}{'. '.join([numbers, *notes])} "
+            f"| {('**Failed.** ', '')[result['passed']]}{numbers}. {' '.join(notes)} "
             f"| {result['date']}{carried}; {result['cpu']}, Python {result['python']} |"
         )
     source[0] = source[0].replace("<!-- campaigns -->", "\n".join(rows))

@@ -93,7 +93,7 @@ def names_of(site: Path, quick: bool) -> list[str]:
 
 
 def check_scripts(browser: Browser) -> list[str]:
-    """What scripts and loads of the opened page have complained about."""
+    """Errors of scripts and loads of the opened page."""
     faults = []
     for event in browser.events:
         said = event.get("params", {})
