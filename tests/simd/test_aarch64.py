@@ -35,7 +35,7 @@ def number_of(cell):
 
 
 def code_of(dtype):
-    return ("float32", "bfloat16", "int8").index(dtype)
+    return ("float32", "bfloat16", "int8", "int8_of_8_bits").index(dtype)
 
 
 CPUS = [("max", "neoni8mm"), ("cortex-a76", "neondot"), ("cortex-a53", "neon")]
