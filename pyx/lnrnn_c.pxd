@@ -1,17 +1,15 @@
 # The functions of liblnrnn that only this module calls. Those of lnrnn.h are in lnrnn/__init__.pxd. The headers describe
 # all of them.
 from libc.stddef cimport ptrdiff_t
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t
 
 from lnrnn cimport *
 
 cdef extern from "lnrnn/tuning.h" nogil:
     ctypedef struct lnrnn_caches:
         size_t l1, l2, l3
-        bint reads_ahead
 
     lnrnn_caches lnrnn_get_caches()
-    void lnrnn_set_caches(lnrnn_caches caches)
 
     enum:
         LNRNN_RELEASE_LOCK_WORK
@@ -145,49 +143,6 @@ cdef extern from "norm/statistics.h" nogil:
     void lnrnn_read_running(const lnrnn_batch *b, const lnrnn_running *r)
     void lnrnn_update_running(const lnrnn_batch *b, const lnrnn_running *r, double momentum)
 
-cdef extern from "runtime/cpu_model.h" nogil:
-    ctypedef struct lnrnn_cpu_model:
-        double multiply_adds, l2, l3, memory, all_memory, barrier, barrier_thread
-
-    lnrnn_cpu_model lnrnn_get_cpu_model()
-    void lnrnn_set_cpu_model(lnrnn_cpu_model model)
-
-cdef extern from "rnn/cost_model.h" nogil:
-    ctypedef struct lnrnn_step_work:
-        size_t rows, inputs, units, outputs, panels
-        int dtype, sides, at_once
-        lnrnn_caches caches
-
 cdef extern from "runtime/thread_policy.h" nogil:
     int lnrnn_allowed_threads(int own)
     bint lnrnn_repays_threads(double multiply_adds)
-
-    ctypedef struct lnrnn_partition:
-        int groups, team, divide_rows
-
-    ctypedef double (*lnrnn_partition_time)(const lnrnn_step_work *work, lnrnn_partition partition)
-
-    lnrnn_partition lnrnn_choose_partition(int threads, size_t rows, size_t panels, const lnrnn_step_work *work,
-                                           lnrnn_partition_time time)
-    void lnrnn_set_partition(lnrnn_partition partition)
-
-cdef extern from "rnn/cost_model.h" nogil:
-    size_t lnrnn_panels_of(int dtype, size_t outputs)
-    double lnrnn_step_time(const lnrnn_step_work *work, lnrnn_partition partition)
-
-cdef extern from "runtime/threads.h" nogil:
-    int lnrnn_cores_of(int cpus, const char *groups, const char *root)
-
-    ctypedef struct lnrnn_teams:
-        int tasks, units
-
-    lnrnn_teams lnrnn_teams_had()
-
-    enum:
-        LNRNN_BARRIER_NORMAL
-        LNRNN_BARRIER_TOGETHER
-        LNRNN_BARRIER_STAGGERED
-        LNRNN_BARRIER_SLOW
-
-    void lnrnn_set_barrier_mode(int mode)
-    void lnrnn_set_back_off(int64_t nanoseconds)

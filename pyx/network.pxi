@@ -92,9 +92,10 @@ cdef class Call:
         need = lnrnn_network_plan(&self.c)
         if g != NULL:
             need = lnrnn_network_backward_plan(&self.c, g)
-        if self.scratch is None or <size_t>cnp.PyArray_SIZE(<cnp.ndarray>self.scratch) < need:
-            self.scratch = aligned(need)
-        self.c.scratch = <float *>data(self.scratch)
+        scratch = self.scratch
+        if scratch is None or <size_t>cnp.PyArray_SIZE(<cnp.ndarray>scratch) < need:
+            scratch = aligned(need)
+        self.c.scratch = <float *>data(scratch)
         lnrnn_network_begin(&self.c)
         while not finished:
             state = release_gil(release)
@@ -102,8 +103,8 @@ cdef class Call:
             acquire_gil(state)
             if not finished:
                 PyErr_CheckSignals()
-        if need * sizeof(float) >= LNRNN_RESULT_FROM: # large memory belongs to all: result_memory.h
-            self.scratch = None
+        if need * sizeof(float) < LNRNN_RESULT_FROM: # large memory belongs to all: result_memory.h
+            self.scratch = scratch
         return 0
 
 

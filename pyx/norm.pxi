@@ -36,9 +36,24 @@ cdef inline object widened(object parameter, object x):
 
 cdef inline bint parameter_fits(object parameter, int kind, cnp.ndarray x, int first, int axes) noexcept:
     """None, or a plain array of this type, in the shape of these axes of x?"""
-    return parameter is None or (
-        plain(parameter, kind) and cnp.PyArray_NDIM(<cnp.ndarray>parameter) == axes
-        and cnp.PyArray_CompareLists(cnp.PyArray_DIMS(<cnp.ndarray>parameter), cnp.PyArray_DIMS(x) + first, axes))
+    cdef int k
+    if parameter is None:
+        return True
+    if not plain(parameter, kind) or cnp.PyArray_NDIM(<cnp.ndarray>parameter) != axes:
+        return False
+    for k in range(axes):
+        if cnp.PyArray_DIMS(<cnp.ndarray>parameter)[k] != cnp.PyArray_DIMS(x)[first + k]:
+            return False
+    return True
+
+
+cdef inline size_t product(cnp.ndarray x, int first, int end) noexcept:
+    """Of the sizes of axes of x."""
+    cdef size_t n = 1
+    cdef int k
+    for k in range(first, end):
+        n *= cnp.PyArray_DIMS(x)[k]
+    return n
 
 
 cdef inline int threads_of(size_t elements) except -1:
@@ -49,15 +64,14 @@ cdef inline int threads_of(size_t elements) except -1:
 cdef inline bint takes(lnrnn_batch *b, cnp.ndarray x, int first, int axes, gain, bias, eps, gy, out) except -1:
     """Are these plain, x not empty, gy like x, and `out` None or like x and apart? Then b gets all but its statistics and
     its memory. x is (N, C, L), gain and bias are (C): C has `axes` axes of x, from `first` on."""
-    cdef cnp.npy_intp *shape = cnp.PyArray_DIMS(x)
     cdef int kind = computed_type(x)
     if (type(eps) is not float or not parameter_fits(gain, kind, x, first, axes) or not parameter_fits(bias, kind, x, first, axes)
             or not (gy is x or like(gy, x)) or not (out is None or writable(out, x)) or not disjoint(out, gain)
             or not disjoint(out, bias)):
         return False
     b.dtype, b.eps, b.x, b.gain, b.bias = dtype_of(x), eps, data(x), data(gain), data(bias)
-    b.N, b.C = cnp.PyArray_MultiplyList(shape, first), cnp.PyArray_MultiplyList(shape + first, axes)
-    b.L = cnp.PyArray_MultiplyList(shape + first + axes, cnp.PyArray_NDIM(x) - first - axes)
+    b.N, b.C = product(x, 0, first), product(x, first, first + axes)
+    b.L = product(x, first + axes, cnp.PyArray_NDIM(x))
     b.threads = threads_of(b.N * b.C * b.L)
     return b.dtype >= 0 and 0 <= b.eps < INFINITY and b.N * b.C * b.L > 0
 
@@ -93,11 +107,20 @@ cdef inline bint can_update(object array, x, gain, bias, out, other) noexcept:
                              and disjoint(array, bias) and disjoint(array, out) and disjoint(array, other))
 
 
-cdef inline double *allocate(lnrnn_batch *b, size_t work) except NULL:
-    """-> two rows (C) for gradients. free(b.mean) frees all."""
-    b.mean = malloc_doubles(4 * b.C + work)
+cdef enum:
+    FEW_DOUBLES = 1024  # that a call has on its stack
+
+
+cdef inline double *allocate(lnrnn_batch *b, size_t work, double *few) except NULL:
+    """few (FEW_DOUBLES): used if it suffices. -> two rows (C) for gradients. `release` frees all."""
+    b.mean = few if 4 * b.C + work <= FEW_DOUBLES else malloc_doubles(4 * b.C + work)
     b.var, b.work = b.mean + b.C, b.mean + 4 * b.C
     return b.mean + 2 * b.C
+
+
+cdef inline void release(lnrnn_batch *b, double *few) noexcept:
+    if b.mean != few:
+        free(b.mean)
 
 
 def layer_norm(x, shape, gain, bias, eps, out, bint centred=True):
@@ -130,7 +153,8 @@ def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out):
     y = empty_like(x) if out is None else out
     cdef void *py = data(y)
     cdef bint train = training
-    allocate(&b, lnrnn_batch_work(&b, train))
+    cdef double few[FEW_DOUBLES]
+    allocate(&b, lnrnn_batch_work(&b, train), few)
     if not train:
         lnrnn_read_running(&b, &r)
     cdef PyThreadState *gil = release_gil(b.threads)
@@ -138,7 +162,7 @@ def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out):
     acquire_gil(gil)
     if train:
         lnrnn_update_running(&b, &r, momentum)
-    free(b.mean)
+    release(&b, few)
     return y
 
 
@@ -147,7 +171,8 @@ cdef inline tuple gradients(lnrnn_batch *b, const lnrnn_running *r, bint train, 
     gx = empty_like(x)
     cdef void *pgy = data(gy)
     cdef void *pgx = data(gx)
-    cdef double *sums = allocate(b, lnrnn_layer_norm_work(b.N, b.C) if r == NULL else lnrnn_batch_work(b, True))
+    cdef double few[FEW_DOUBLES]
+    cdef double *sums = allocate(b, lnrnn_layer_norm_work(b.N, b.C) if r == NULL else lnrnn_batch_work(b, True), few)
     if r != NULL and not train:
         lnrnn_read_running(b, r)
     cdef PyThreadState *gil = release_gil(b.threads)
@@ -158,7 +183,7 @@ cdef inline tuple gradients(lnrnn_batch *b, const lnrnn_running *r, bint train, 
     acquire_gil(gil)
     lnrnn_write_doubles(b.C, sums, data(ggain), is_double(ggain), False)
     lnrnn_write_doubles(b.C, sums + b.C, data(gbias), is_double(gbias), False)
-    free(b.mean)
+    release(b, few)
     return gx, ggain, gbias
 
 
