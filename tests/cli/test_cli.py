@@ -329,10 +329,10 @@ def test_a_study_that_was_killed(made_up, capfd):
 ])  # fmt: skip
 def test_an_unknown_study_gets_the_nearest_name(made_up, capsys, name, nearest):
     code, _, error = run(capsys, "demo", name)
-    hint = f"did you mean {nearest}? " if nearest else ""
+    hint = f"; did you mean {nearest}?" if nearest else ""
     names = "long-sequences, axes, batch-size, pixels, all"
     assert (code, error) == (
-        2, f"lnrnn demo: error: there is no study {name!r}; {hint}there are: {names}\n",
+        2, f"lnrnn demo: error: NAME must be one of {names}, got {name!r}{hint}\n",
     )  # fmt: skip
 
 

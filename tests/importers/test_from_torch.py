@@ -331,3 +331,9 @@ def test_options_out_of_range(rng, option, value):
     _, state = stack(rng, FOREIGN["haste LSTM"], I, H)
     with pytest.raises((ValueError, TypeError), match=option):
         convert_torch(state, **{"zoneout": 0, option: value})
+
+
+def test_a_nonlinearity_of_a_cell_without_a_choice_is_refused():
+    state = lnrnn.LSTM(3, 4, norm=None, seed=0).state_dict()
+    with pytest.raises(ValueError, match="nonlinearity must be None for weights of LSTM, got 'tanh'"):
+        lnrnn.from_torch(state, nonlinearity="tanh")

@@ -42,12 +42,6 @@ def test_no_message_advises_to_install_an_unpublished_package():
         assert not re.search(r"pip install\W+lnrnn", path.read_text()), path
 
 
-def test_messages_have_no_article_that_is_wrong():
-    lstm = lnrnn.LSTM(3, 4, norm=None, seed=0).state_dict()
-    with pytest.raises(ValueError, match="nonlinearity is for an RNN, and these are weights of LSTM"):
-        lnrnn.from_torch(lstm, nonlinearity="tanh")
-
-
 def test_modules_of_packages_that_are_not_there():
     """lnrnn.torch is imported when it is used, and an error names a missing package."""
     pytest.importorskip("torch")

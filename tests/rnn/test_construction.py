@@ -129,7 +129,7 @@ def test_a_file_that_claims_more_steps_than_it_has(tmp_path, known, room):
     path.write_bytes(len(text).to_bytes(8, "little") + text + raw[8 + size :])
 
     def load():
-        want = rf"'running_mean_l0' is \({known}, 5\) F64, its configuration says \({room}, 5\) F64"
+        want = rf"running_mean_l0 must be float64 \({room}, 5\), got float64 \({known}, 5\)"
         with pytest.raises(ValueError, match=want):
             lnrnn.load(path)
 
