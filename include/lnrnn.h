@@ -19,8 +19,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Sizes of working memory are products of shapes, which size_t has to hold; and x86's 32-bit compilers use
- * the x87, which does not round as float does. */
+/* Sizes of working memory are products of shapes, which size_t must hold. On x86, compilers for 32 bits use the
+ * x87, which does not round as float does. */
 #if SIZE_MAX < UINT64_MAX
 #error "lnrnn needs a 64-bit build: this compiler has pointers and sizes of 32 bits"
 #endif
@@ -75,9 +75,9 @@ int lnrnn_team_use(const char *name);
 /* Cores that this process may use: the smaller of the affinity mask (under OMP_PROC_BIND: of OpenMP's places)
  * and the control group's quota, at least 1. */
 int lnrnn_cores(void);
-/* The most threads of a call that sets no number itself. The default is the value of OMP_NUM_THREADS now,
- * else the cores at the first call of this function; limits of omp_set_num_threads in the calling thread and
- * of threadpoolctl hold too. Reads the environment, which no other thread may change meanwhile. */
+/* The most threads of a call that sets no number itself. The default is the current value of OMP_NUM_THREADS,
+ * else the number of cores at the first call of this function. Limits of omp_set_num_threads in the calling
+ * thread and of threadpoolctl hold too. No other thread may change the environment meanwhile. */
 int lnrnn_get_num_threads(void);
 /* n >= 1, for the whole process. Then lnrnn_try_threads_again. */
 void lnrnn_set_num_threads(int n);
@@ -104,8 +104,8 @@ enum { LNRNN_FLOAT32, LNRNN_FLOAT64, LNRNN_BFLOAT16, LNRNN_FLOAT16, LNRNN_DTYPES
  * without bias. n >= 1. */
 void lnrnn_layer_norm(int dtype, size_t rows, size_t n, const void *x, ptrdiff_t xs, const void *gain,
                       const void *bias, double eps, void *y, ptrdiff_t ys, int centred, int threads);
-/* gy, x (rows, n) contiguous, gain (n) or NULL -> gx (rows, n), which may be gy or x, ggain, gbias (n);
- * work: lnrnn_layer_norm_work(rows, n) doubles. */
+/* gy, x (rows, n) contiguous, gain (n) or NULL -> gx (rows, n), ggain, gbias (n). gx may be gy or x. work has
+ * lnrnn_layer_norm_work(rows, n) doubles. */
 void lnrnn_layer_norm_backward(int dtype, size_t rows, size_t n, const void *gy, const void *x,
                                const void *gain, double eps, void *gx, double *ggain, double *gbias,
                                double *work, int threads);
@@ -147,8 +147,8 @@ typedef enum {
     LNRNN_STREAM_BUSY = -5      /* another thread is in a call of this handle */
 } lnrnn_status;
 
-/* Functions with a parameter `message` write a text into it unless they return LNRNN_OK: it names the
- * argument or array, its value and the expected one. It has room for LNRNN_MESSAGE bytes, or is NULL. */
+/* After an error, functions with a parameter `message` write a text into it. The text names the argument or
+ * array, its value and the expected one. `message` has LNRNN_MESSAGE bytes, or is NULL. */
 enum { LNRNN_MESSAGE = 256 };
 
 /* --- networks ------------------------------------------------------------------------------------------ */
@@ -251,7 +251,7 @@ lnrnn_status lnrnn_network_run(const lnrnn_network *n, const lnrnn_sequences *s,
  *
  * A stream has lanes. Each lane holds the states of one sequence, which continues from call to call. A handle
  * is the memory with which one thread steps some of the lanes. Several threads may step lanes of one stream
- * at the same time, without a lock: each with its own handle, and no lane in two calls at a time.
+ * at the same time without a lock, each with its own handle. No lane may be in two calls at a time.
  */
 
 typedef struct lnrnn_stream lnrnn_stream;
@@ -265,11 +265,11 @@ lnrnn_status lnrnn_stream_create(lnrnn_network *network, size_t lanes, lnrnn_str
 void lnrnn_stream_release(lnrnn_stream *s);
 const lnrnn_network *lnrnn_stream_network(const lnrnn_stream *s);
 size_t lnrnn_stream_lanes(const lnrnn_stream *s);
-/* -> the states h (lanes, H) of a layer, or c with cell = 1; NULL for a c of another cell than an LSTM, and
- * for a layer beyond the last. They may be read and written while no call has the lane. */
+/* -> the states h (lanes, H) of a layer, or with cell = 1 its c. NULL: only an LSTM has c, or the layer is
+ * beyond the last. They may be read and written while no call has the lane. */
 float *lnrnn_stream_state(const lnrnn_stream *s, size_t layer, int cell);
-/* -> (lanes): the steps that each lane has taken since its reset; likewise. Batch norm's statistics depend
- * on them. */
+/* -> (lanes): the number of steps of each lane since its reset. They may be written likewise. Batch norm's
+ * statistics depend on them. */
 int64_t *lnrnn_stream_steps(const lnrnn_stream *s);
 
 /* A handle that steps `rows` (1 .. lanes) of the lanes a call, on up to `threads` (1 .. LNRNN_MOST_THREADS)

@@ -9,16 +9,16 @@
  *     ... without the interpreter's lock: lnrnn_handle_step(h, lanes, x, y);
  *     lnrnn_handle_free(h);
  *
- * Once lnrnn_import has returned 0, all functions of lnrnn.h can be called by their names, and not before:
- * each name is a macro for a pointer in a table, which the compiled module lnrnn._core exports as the
- * capsule LNRNN_API_CAPSULE.
+ * All functions of lnrnn.h can be called by their names, but only after lnrnn_import has returned 0. Each name
+ * is a macro for a pointer in a table. The module lnrnn._core exports the table as the capsule
+ * LNRNN_API_CAPSULE.
  *
  * lnrnn_import and lnrnn_handle_open need the interpreter's lock (the GIL). All others do not; only
  * lnrnn_handle_free takes it, for a handle of lnrnn_handle_open.
  *
- * Versions: a module that was compiled with major m and minor n runs with every lnrnn whose API has major m
- * and minor n or more. Within a major the table only grows at its end, and no function, struct or constant
- * of lnrnn.h that it needs changes. Else lnrnn_import raises ImportError, which says both versions.
+ * Versions: a module compiled with major m and minor n needs an lnrnn with major m and minor n or more. With
+ * others lnrnn_import raises ImportError, which has both versions. Within a major the table only grows at its
+ * end, and no function, struct or constant of lnrnn.h that it needs changes.
  *
  * Compilers: those that build lnrnn, gcc and clang, as C99 or C++11 and later, with __typeof__ and
  * __attribute__. */
@@ -118,8 +118,8 @@ typedef struct {
 
 #ifndef LNRNN_CORE /* lnrnn._core itself, which has the functions */
 
-/* One for all units of a module or program, so that one of them calls lnrnn_import for all; the linker takes
- * the weak ones for one, and nobody outside sees it. */
+/* All translation units of a module or program share this table, so one of them calls lnrnn_import for all. The
+ * linker merges weak definitions, and other modules do not see a hidden one. */
 __attribute__((weak, visibility("hidden"))) const lnrnn_api *lnrnn_api_table;
 
 /* Imports lnrnn and its table. -> 0, or -1 with a Python exception. To be called with the interpreter's lock,

@@ -1,5 +1,5 @@
-# cimport lnrnn: the C API for Cython. What a function does is said in lnrnn.h and lnrnn_api.h, in the folder
-# lnrnn.get_include(), which the compiler has to be told. lnrnn_import() comes before everything else.
+# cimport lnrnn: the C API for Cython. lnrnn.h and lnrnn_api.h describe the functions. The compiler needs their
+# folder, lnrnn.get_include(). Call lnrnn_import() before everything else.
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t
 

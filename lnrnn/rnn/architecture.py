@@ -27,9 +27,9 @@ class Architecture:
     dropout, seed and rng. suffixes: the endings of names for each layer and direction, in the order of the
     state's first axis. shapes: of the trainable parameters by name, layer after layer.
 
-    A side is a place of a norm or bias: "ih" and "hh", the products W_ih x and W_hh h; "", their sum; "c", a
-    cell state c. sites: by side the names, without suffix, of its "gain", "bias", "mean" and "variance".
-    sides: the widths of batch norm's statistics in each layer, by side; empty for other norms.
+    A side is a place of a norm or bias. "ih" and "hh" are the products W_ih x and W_hh h, "" is their sum,
+    "c" is a cell state. sites: by side the names, without suffix, of its "gain", "bias", "mean" and
+    "variance". sides: the widths of batch norm's statistics in each layer; empty for other norms.
     """
 
     cell: Cell
@@ -120,7 +120,7 @@ class Architecture:
 
 
 def suffixes(num_layers: int, bidirectional: bool) -> tuple[str, ...]:
-    """What the names of each layer and direction end in, in the order of the state's first axis: _l0,
+    """The endings of names for each layer and direction, in the order of the state's first axis: _l0,
     _l0_reverse, ..."""
     ends = ("", "_reverse") if bidirectional else ("",)
     return tuple(f"_l{k}{end}" for k in range(num_layers) for end in ends)

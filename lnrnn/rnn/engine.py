@@ -1,9 +1,8 @@
-"""What a network computes with: one version of it (snapshot.Snapshot), run over whole sequences.
+"""Whole sequences through one version of a network, a Snapshot.
 
-This is all that training.py, calibration.py and network.py know of computing: a Snapshot holds the
-description of the network (its `architecture`, which never changes), parameters and statistics; `run` runs
-it; `with_batch` and `with_statistics` give the version that follows when statistics have been taken. Nothing
-here changes a network: whoever owns one puts the new version in the place of the old.
+training.py, calibration.py and network.py compute through these functions alone. `run` runs a snapshot.
+`with_batch` and `with_statistics` return the next version, with new statistics. Nothing here changes a
+network: its owner replaces the old version.
 """
 
 from __future__ import annotations
@@ -73,8 +72,10 @@ def empty_outputs(made: Architecture, T: int, B: int) -> Array:
 
 
 def state_arrays(made: Architecture, name: str, value: Any, batch: int, unbatched: bool) -> list[Array]:
-    """What an argument says of h, or of h and c: arrays (num_layers * directions, B, H) float32, zeros for
-    None. Raises ValueError or TypeError that names the argument."""
+    """h, or h and c, of an argument: arrays (num_layers * directions, B, H) float32, zeros for None.
+
+    Raises ValueError or TypeError, which names the argument.
+    """
     shape = (len(made.suffixes), batch, made.hidden_size)
     if value is None:
         return [np.zeros(shape, FLOAT32)] * made.cell.states  # one array twice: nobody writes to it

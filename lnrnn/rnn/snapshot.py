@@ -1,4 +1,4 @@
-"""What a network computes with at one moment, in one object, and the compiled network made of it."""
+"""One version of a network in one object, and its compiled form."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .statistics import StepStatistics
 Array = np.ndarray
 Dtype = Literal["float32", "bfloat16", "int8"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
-# Bits that what weights of int8 multiply is rounded to: the first if nobody says.
+# Bits to which the inputs of int8 weights are rounded. The first is the default.
 ActivationBits = Literal[14, 8]
 ACTIVATION_BITS: tuple[ActivationBits, ...] = get_args(ActivationBits)
 LAST_STEP = _core.LAST_STEP  # that a stream counts
@@ -31,13 +31,14 @@ def frozen(array: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """One version of a network: its parameters by name, statistics by suffix, overrun, dtype, with "int8" the
-    activation bits, zoneout, a rate for each state, or () for none, and dropout, a rate between layers, in
+    """One version of a network: its parameters by name, its statistics by suffix, and its settings.
+
+    zoneout: a rate for each state, or (). activation_bits: with "int8". dropout: a rate between layers, in
     training.
 
-    Nothing in it changes. A network holds its current version in one attribute; whoever sets something puts
-    another one there, made by `changed`. So a thread that took a version once computes with that one to the
-    end, whatever others set meanwhile, and streams and copies share one, its packed weights included.
+    Nothing in it changes. A network holds its current version in one attribute, and a setter replaces it with
+    the result of `changed`. So a thread computes with one version to the end, whatever others set meanwhile.
+    Streams and copies share a version, including its packed weights.
     """
 
     architecture: Architecture
@@ -48,12 +49,12 @@ class Snapshot:
     zoneout: tuple[float, ...] = ()
     activation_bits: ActivationBits | None = None
     dropout: float = 0.0
-    # Made when they are first needed. Two threads may both make them: they are alike, and one of them stays.
+    # Computed at first need. If two threads compute one, the results are equal, and one of them stays.
     _compiled: _core.Network | None = field(default=None, init=False, repr=False)
     _fingerprint: str | None = field(default=None, init=False, repr=False)
 
-    def changed(self, **what: Any) -> Snapshot:
-        return replace(self, **what)
+    def changed(self, **fields: Any) -> Snapshot:
+        return replace(self, **fields)
 
     def state(self) -> dict[str, Array]:
         """Parameters and statistics by name, not copied."""
@@ -62,15 +63,19 @@ class Snapshot:
             found |= {name + suffix: array for name, array in statistics.arrays.items()}
         return found
 
-    def refuse_overrun(self, table: Array, what: str = "sequence") -> None:
-        """Raises SequenceTooLongError for a sequence that has no statistics. table: of rows.Rows; what: its
-        sequences are called."""
+    def refuse_overrun(self, table: Array, kind: str = "sequence") -> None:
+        """Raises SequenceTooLongError for a sequence without statistics.
+
+        table: of rows.Rows. kind: the word for its sequences.
+        """
         for statistics in self.statistics.values():
-            statistics.refuse_overrun(table, self.overrun, what)
+            statistics.refuse_overrun(table, self.overrun, kind)
 
     def fingerprint(self) -> str:
-        """Of all that results depend on but the kernels: equal for equal networks, in other processes and on
-        other machines too. 64 hexadecimal digits of SHA-256."""
+        """SHA-256 of all that results depend on except the kernels, as 64 hexadecimal digits.
+
+        It is equal for equal networks, in other processes and on other machines too.
+        """
         found = self._fingerprint
         if found is None:
             made = self.architecture
@@ -105,7 +110,7 @@ class Snapshot:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is packed is packed for this machine, and made again where it is needed.
+        # Weights are packed for this machine. Another one packs them again when needed.
         return self.__dict__ | {"_compiled": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -1,12 +1,10 @@
 """Finds long sentences and unclear words in comments, docstrings and pages.
 
     python tests/lint/sentences.py               the check of `make lint`
-    python tests/lint/sentences.py FILE ...      shows what it finds in these files
-    python tests/lint/sentences.py --write       writes the list anew, for example after files were renamed
+    python tests/lint/sentences.py FILE ...      the same for these files
 
 A sentence has at most 25 words, and 17 in the mean. UNCLEAR has words and clauses that a reader must read
-twice. Files that still have findings are listed in sentences_to_do.txt. The check fails if another file has
-one, and if a file of the list has none, so the list only shrinks.
+twice.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-TO_DO = Path(__file__).with_name("sentences_to_do.txt")
 MOST_WORDS = 25
 MOST_IN_THE_MEAN = 17
 UNCLEAR = re.compile(r"\b(?:of which|of what|beside|told|dealt|found:|made:)(?!\w)|\bwhat\b(?=[^?]*$)", re.I)
@@ -86,26 +83,13 @@ def main(arguments: list[str]) -> int:
     names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     suffixes = (*PAGES, *PYTHON, ".c", ".h")
     chosen = [name for name in names.splitlines() if name.endswith(suffixes) and (ROOT / name).is_file()]
-    if arguments and arguments != ["--write"]:
+    if arguments:
         chosen = [str(Path(name).resolve().relative_to(ROOT)) for name in arguments]
     texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in chosen}
-    by_file = {name: list(findings(name, text)) for name, text in texts.items()}
+    messages = [line for name, text in texts.items() for line in findings(name, text)]
     lengths = [len(words) for name, text in texts.items() for _, _, words in sentences(name, text) if words]
     mean = sum(lengths) / max(len(lengths), 1)
-    bad = {name for name, of_file in by_file.items() if of_file}
-    if arguments == ["--write"]:
-        TO_DO.write_text("".join(f"{name}\n" for name in sorted(bad)))
-        return 0
-    listed = set() if arguments else set(TO_DO.read_text().split())
-    messages = [line for name in sorted(bad - listed) for line in by_file[name]]
-    messages += [
-        f"{name}: nothing is left to do: remove it from {TO_DO.name}" for name in sorted(listed - bad)
-    ]
-    print(
-        *messages,
-        f"sentences: {len(bad)} of {len(by_file)} files to do, {mean:.1f} words in the mean",
-        sep="\n",
-    )
+    print(*messages, f"sentences: {len(messages)} findings, {mean:.1f} words in the mean", sep="\n")
     return bool(messages) or mean > MOST_IN_THE_MEAN
 
 

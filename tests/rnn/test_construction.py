@@ -58,7 +58,9 @@ def test_the_numbers_of_a_seed(cell, norm):
             assert (value == (1 if name.startswith("gain") else 0)).all()
 
 
-@pytest.mark.parametrize("rng", [7, [1, 2], np.random.SeedSequence(3), np.random.PCG64(4)], ids=lambda rng: type(rng).__name__)
+@pytest.mark.parametrize(
+    "rng", [7, [1, 2], np.random.SeedSequence(3), np.random.PCG64(4)], ids=lambda rng: type(rng).__name__
+)
 def test_rng_is_any_argument_of_default_rng(rng):
     generator = np.random.default_rng(copy.deepcopy(rng))
     rnn, same = lnrnn.RNN(3, 4, rng=rng), lnrnn.RNN(3, 4, rng=generator)
