@@ -214,7 +214,7 @@ def axes_of(groups, layout):
 
 
 def standardise(x, numbers, eps):
-    """x with each group's mean taken off and divided by its sqrt(var + eps); and these two, by group."""
+    """x minus the mean of its group, divided by the group's sigma = sqrt(var + eps); mean; sigma."""
     counts, values = np.bincount(numbers), x.ravel().astype(np.float64)
     mean = np.bincount(numbers, values) / counts
     sigma = np.sqrt(np.bincount(numbers, (values - mean[numbers]) ** 2) / counts + eps)

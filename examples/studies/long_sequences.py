@@ -188,8 +188,11 @@ def measure(seeds, settings, quick, option):
 
 
 def by_step(networks, cliff):
-    """The figures of README and `lnrnn demo`. -> the number of right sequences at each step; the share at the
-    end of their first and last utterance within demo.STEPS."""
+    """The numbers in README and of `lnrnn demo`, by method.
+
+    -> how many sequences have a right answer at each step. And the share of right answers at the end of the
+    first utterance, and of the last one within demo.STEPS.
+    """
     found, places = {}, range(len(cliff.ends))
     first, last = ([ends[k] - 1 for ends in cliff.ends] for k in (0, -1))
     for method, right in demo.right_answers(networks, cliff).items():

@@ -249,11 +249,11 @@ def run(
     states_mask: ArrayLike | None,
     zoneout: Sequence[ArrayLike | None],
 ) -> tuple[Array, State, Tape]:
-    """One layer in one direction, from x (T, B, I) and a state, (B, H) each, or None for zero.
+    """Run one layer in one direction on x (T, B, I), from states (B, H); None is zero.
 
-    statistics: by site (mean, var), each (known steps, W), or None. states_mask: m (B, H), or None for 1.
-    zoneout: d of each state, broadcast to (T, B, H), in the order of x; None is 0. Returns y, 0 past a
-    length, the state at each sequence's end, and the tape.
+    statistics: by site (mean, var), (known steps, values of the site) each, or None. states_mask (B, H): the
+    dropout mask of the old h; None is 1. zoneout: for each state the rate or mask, broadcast to (T, B, H), in
+    the order of x; None is 0. Returns y, 0 past a length, the state at each sequence's end, and the tape.
     """
     forward, backward = cell
     x, p = real(x), {name: real(v) for name, v in parameters.items() if v is not None}

@@ -1,6 +1,6 @@
 """The base of the recurrent models: parameters, whole sequences, streams, copies.
 
-The readable equations of a layer are in lnrnn.reference, the fast ones in pyx/rnn/forward.c.
+lnrnn.reference has the readable equations of a layer, include/lnrnn/kernels/ the fast ones.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 
 PyObject *names(PyObject *module, PyObject *nothing);
 
-/* names() -> of each function of the list: its name, and whether it is there. */
+/* names() -> a pair for each function of LNRNN_API_FUNCTIONS: its name, and whether the table has its address. */
 PyObject *names(PyObject *module, PyObject *nothing)
 {
     PyObject *found = PyList_New(0);

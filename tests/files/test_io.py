@@ -154,7 +154,7 @@ def parts(rnn, path):
 
 
 def refused(path, content=None, most=200_000):
-    """load raises ValueError with the file's name, quickly, briefly and with little memory. -> its text."""
+    """load raises ValueError with the file's name soon, in a short text, with little memory. -> the text."""
     if content is not None:
         path.write_bytes(content)
     tracemalloc.start()

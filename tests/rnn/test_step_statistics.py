@@ -70,7 +70,7 @@ def living_statistics(rnn, x, h0, ends, y):
 
 
 def equal_statistics(got, want, most=STATISTICS["RNN"]):
-    """Errors are relative to the values, not to their difference."""
+    """Errors are relative to the mean square, not to the variance, which may be far smaller."""
     known = len(want[2])
     square = (want[0] ** 2 + want[1]).max(initial=1)
     assert absolute_error(got[0][:known], want[0]) < most * square**0.5

@@ -1,4 +1,4 @@
-"""Gradients and Fisher information against finite differences, training by its geometry, the page."""
+"""Gradients and Fisher information against finite differences, growth against Pythagoras, and the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-/* Batch norm, forward and backward: one text for each type in memory, see norm.h.
+/* Batch norm, forward and backward. all.h includes this file once for each type of the arrays, as norm.h explains.
  *
  * x (N, C, L) is contiguous and read in the order of memory. If L is 1, a row is a sample, and each of its
  * columns is a channel. Otherwise a row is a plane: the L values of one channel of one sample.

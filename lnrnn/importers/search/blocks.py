@@ -273,9 +273,10 @@ def find_parts(
 def aligned(
     runs: Runs, x_pieces: list[Piece], h_pieces: list[Piece], rng: np.random.Generator
 ) -> tuple[Piece, ...]:
-    """The pieces for h in the order of those for x.
+    """The pieces of the recurrent weights, in the order of the gates in the input weights.
 
-    Where both products are added, their gradients are equal. Elsewhere the order of the parameters is kept.
+    If a gate adds W x and W h, the loss has the same gradient at both, so equal gradients show the pairs.
+    Otherwise the pieces stay in the order of the parameters.
     """
     if {p.name for p in x_pieces} == {p.name for p in h_pieces} or len({p.name for p in h_pieces}) == 1:
         return tuple(h_pieces)

@@ -51,7 +51,7 @@ def is_gain(cell: Cell, v: Vector) -> bool:
 
 
 def ways(cell: Cell, parts: Parts, norm: LayerNormSpec | None) -> Iterator[dict[str, dict[int, list[Piece]]]]:
-    """Each choice of lnrnn's parameters for the vectors under that norm, likely ones first."""
+    """Each way to assign gains and biases to lnrnn's parameters, if the norm is `norm`; likely ones first."""
     G = cell.gates
     numbers = tuple(range(G))
     whole = len({p.name for p in parts.x}) == 1
