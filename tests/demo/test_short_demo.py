@@ -17,12 +17,16 @@ from lnrnn.speakers import one_thread
 EPOCHS = 40
 
 
-@pytest.fixture(scope="module")
-def networks():
+def briefly_trained(cell):
     """Networks trained for a fifth of the epochs."""
     with pytest.MonkeyPatch.context() as patch, one_thread():
         patch.setattr(demo, "EPOCHS", EPOCHS)
-        return demo.trained(japanese_vowels(), "rnn")
+        return demo.trained(japanese_vowels(), cell)
+
+
+@pytest.fixture(scope="module")
+def networks():
+    return briefly_trained("rnn")
 
 
 @pytest.fixture
@@ -35,6 +39,15 @@ def already_trained(networks, monkeypatch):
 @pytest.fixture(scope="module")
 def joined():
     return demo.join(japanese_vowels().test)
+
+
+@pytest.mark.parametrize("cell", speakers.CELLS)
+def test_the_settings_of_every_cell_suit_its_training(networks, cell):
+    """A fifth of the epochs suffices for answers that are mostly right: measured 95 to 99 %."""
+    test = japanese_vowels().test
+    for norm, network in (networks if cell == "rnn" else briefly_trained(cell)).items():
+        named = network.name_speakers(test.x, "last" if norm == "batch" else None)
+        assert (named == test.labels).mean() > 0.9, norm
 
 
 def test_sequences_are_utterances_of_one_speaker_in_their_order(joined):

@@ -465,3 +465,13 @@ def test_another_state_at_the_end_is_noticed(place):
 
     with pytest.raises(ValueError, match=OTHER):
         lnrnn.from_torch(Other(5, 7, num_layers=2, bidirectional=True))
+
+
+def test_the_limit_is_in_proportion_to_large_outputs():
+    """Also if rounding the parameters changes no output."""
+    for size in (1.0, 3e5):
+        ours = (np.array([size, -size / 2]), np.zeros(2))
+        theirs = (ours[0] * (1 + 5e-7), ours[1])
+        difference, limit = checking.compared(theirs, ours, lambda ours=ours: ours, 1e-7)
+        assert difference == pytest.approx(5e-7 * size, rel=1e-6)
+        assert limit == pytest.approx(checking.MARGIN * 1e-7 * size)

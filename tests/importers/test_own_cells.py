@@ -272,6 +272,9 @@ def test_tensors_without_numbers_and_numbers_beyond_float32():
     state["weight_hh_l0"][3, 2] = -1e39
     with pytest.raises(ValueError, match=r"weight_hh_l0 must be in float32's range, got 1e\+39"):
         lnrnn.from_torch(state)
+    largest = np.finfo(np.float32).max
+    state["weight_hh_l0"][3, 2] = float(largest)
+    assert lnrnn.from_torch(state).weight_hh_l0[3, 2] == largest
 
 
 def test_an_ambiguous_state_argument_is_refused():

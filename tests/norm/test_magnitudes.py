@@ -274,6 +274,14 @@ def test_batch_norm_in_training(family, dtype):
             assert absolute_error(got[1], slopes[1]) < BACKWARD * SCALE[dtype] * np.abs(gy).sum(axes).max()
 
 
+def test_batch_norm_in_training_of_large_channels_with_eps(family, rng):
+    """The usual eps stays negligible where a channel is scaled down."""
+    x = normal32(rng, 50, 5) * np.array([3e18, 1e19, 1e20, 1e21, 1e22], np.float32)
+    y = lnrnn.batch_norm(x, None, None, training=True, eps=1e-5)
+    want = ref.batch_norm(*wide(x, None, None), training=True, eps=1e-5)[0]
+    rows_agree(y.T, want.T, FORWARD)
+
+
 @pytest.mark.parametrize("name", [name for name in VARIANTS if "none" not in name and "batch" not in name])
 def test_layer_norm_inside_a_cell(family, name):
     """Right while sums of products stay within 1e38 (docstring of lnrnn.RNN); infinities give NaN."""

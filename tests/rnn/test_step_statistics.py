@@ -226,6 +226,17 @@ def test_before_any_training(rng, cell, room):
     assert absolute_error(rnn(x)[0], y) < WHOLE[cell]
 
 
+@pytest.mark.parametrize("known", [8, 9, 130, 300])
+def test_the_mean_of_one_unit_has_numpys_bits(rng, known):
+    """Large means cancel, so float32 shows the rounding errors of their sum, which depend on its order."""
+    rnn = learn(lnrnn.RNN(3, 1, norm=spec(overrun="mean"), nonlinearity="identity"), rng, known, 16)
+    large = 1e10 * rng.standard_normal((known, 1))
+    means, variance = large - large.mean() + rng.standard_normal((known, 1)), statistics(rnn)[1].mean(0)
+    rnn.load_state_dict(rnn.state_dict() | {"running_mean_l0": means, "weight_hh_l0": np.zeros((1, 1))})
+    y, _ = rnn(np.zeros((known + 1, 1, 3)))
+    same(y[known, 0], np.float32(-means.mean(0) * (rnn.gain_l0 / np.sqrt(variance + rnn.norm.eps))))
+
+
 @each_cell
 @pytest.mark.parametrize("overrun", OVERRUNS)
 @pytest.mark.parametrize("known, room", [(0, None), (1, None), (4, 3 * T)])

@@ -70,6 +70,10 @@ def test_a_set_that_adds_a_unit_has_all_else_from_its_family(name):
     assert found[0] == found[1]
 
 
+def test_openmp_is_named_if_its_threads_can_be_chosen():
+    assert lnrnn.cpu_info()["openmp"] == ("openmp" in lnrnn._core.team_list())
+
+
 def test_units_are_named():
     """The units on which the set in use multiplies short weights, and the state of AMX."""
     code = "import lnrnn; i = lnrnn.cpu_info(); print(i['units']['bfloat16'], i['units']['int8'], sep=', ')"

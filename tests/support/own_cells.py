@@ -58,6 +58,7 @@ CALLS = {
     "layer(x) -> y": lambda module, x: sequence(module, x)[0],
     "layer(x) -> y, h, c": lambda module, x: (lambda y, state: (y, *state))(*sequence(module, x)),
     "layer(x, state)": sequence,
+    "layer(x, h)": lambda module, x, h: sequence(module, x, h.unbind()),
     "layer(x, state), batch first": batch_first,
     "layer(x) -> dict": in_a_dict,
 }
@@ -357,14 +358,13 @@ def norm_per_gate_gru(D, H):
                norms=nn.ModuleList(LayerNorm(H) for _ in range(3)))  # fmt: skip
 
 
-def elman(D, H):
+def elman(D, H, call="layer(x, state), batch first"):
     """With relu; one bias too many."""
 
     def step(m, x, h):
         return (torch.relu(m.norm(m.inp(x) + m.rec(h))),)
 
-    return Own("layer(x, state), batch first", step, H, 1, inp=nn.Linear(D, H), rec=linear(H, H),
-               norm=LayerNorm(H))  # fmt: skip
+    return Own(call, step, H, 1, inp=nn.Linear(D, H), rec=linear(H, H), norm=LayerNorm(H))
 
 
 class ElmanStateFirst(nn.Module):
@@ -485,6 +485,7 @@ TAKEN = FIRST | PER_GATE | {
     "paper GRU": (paper_gru, "GRU"),
     "state first": (state_first, "GRU"),
     "Elman, state first": (ElmanStateFirst, "RNN"),
+    "Elman, state required": (lambda D, H: elman(D, H, "layer(x, h)"), "RNN"),
 }  # fmt: skip
 REFUSED = {
     "clipped input, state first": lambda D, H: ElmanStateFirst(D, H, clip=8.0),

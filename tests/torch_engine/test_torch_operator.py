@@ -232,6 +232,17 @@ def test_functional_call_with_other_parameters():
         assert torch.equal(torch.func.functional_call(module, given, (x,))[0], other(x)[0])
 
 
+def test_functional_call_with_parameters_that_are_not_contiguous():
+    module = twin("LSTM")
+    x, given = fresh(module).detach(), {name: p.detach() for name, p in module.named_parameters()}
+    others = {name: p.t().contiguous().t() for name, p in given.items()}
+    assert not others["weight_hh_l0"].is_contiguous()
+    got, want = (torch.func.grad_and_value(scalar, argnums=1)(module, p, x) for p in (others, given))
+    assert torch.equal(got[1], want[1])
+    for name, gradient in want[0].items():
+        assert torch.equal(got[0][name], gradient), name
+
+
 def in_dual_level(module, x):
     with torch.autograd.forward_ad.dual_level(), torch.no_grad():
         return torch.autograd.forward_ad.unpack_dual(

@@ -210,9 +210,12 @@ class Source:
             yield "condition negated", condition, f"{'!' if c else 'not '}({self._text(condition)})", False
 
     def _can_go(self, node: Node) -> bool:
-        """Whether a mutant may leave the statement out. Names that it binds, and docstrings, must stay."""
+        """Whether a mutant may leave the statement out. Names that it binds, and docstrings, must stay.
+
+        In C an identifier alone is a macro, which may expand to a declaration.
+        """
         if node.type == "raise_statement" or self.c:
-            return len(node.children) > 0 and node.children[0].type != ";"
+            return len(node.children) > 0 and node.children[0].type not in (";", "identifier")
         inner = node.children[0]
         if inner.type == "assignment":
             return inner.child_by_field_name("left").type in ("attribute", "subscript")

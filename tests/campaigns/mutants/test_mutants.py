@@ -107,6 +107,13 @@ def test_mutants_of_c_in_one_build(tool, tmp_path):
     assert sums[0] == 3 and sorted(sums[1:]) == [2, 6, 7]
 
 
+def test_a_macro_that_may_declare_stays(tool):
+    body = "void f(void)\n{\n    DEFAULT_FLOATS;\n    g();\n}\n"
+    assert [(m.operator, m.was) for m in tool.Source("toy.c", body).mutants()] == [
+        ("statement left out", "g();")
+    ]
+
+
 def test_places_of_cython(tool):
     source = tool.Source("pyx/toy.pxi", CYTHON)
     assert [name for name, _ in source.functions] == ["Row.find"]
