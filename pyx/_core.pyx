@@ -8,6 +8,7 @@ valid. Objects of several threads change in critical sections, which matter to P
 cimport cython
 cimport numpy as cnp
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.long cimport PyLong_AsLongAndOverflow
 from cpython.pycapsule cimport PyCapsule_New
 from cpython.pystate cimport PyThreadState
 from cpython.ref cimport Py_DECREF, Py_INCREF

@@ -79,13 +79,14 @@ cdef inline bint takes(lnrnn_batch *b, cnp.ndarray x, int first, int axes, gain,
 cdef inline bint takes_rows(lnrnn_batch *b, x, shape, gain, bias, eps, gy, out) except -1:
     """The same for layer norm: the last axes of x must have the sizes `shape`, an int or a tuple of ints."""
     cdef Py_ssize_t k, ndim, axes = len(<tuple>shape) if type(shape) is tuple else 1
+    cdef int overflow
     if not ordinary(x) or not 0 < axes <= cnp.PyArray_NDIM(<cnp.ndarray>x):
         return False
     ndim = cnp.PyArray_NDIM(<cnp.ndarray>x)
     for k in range(axes):
         size = (<tuple>shape)[k] if type(shape) is tuple else shape
-        if type(size) is not int or size != cnp.PyArray_DIMS(<cnp.ndarray>x)[ndim - axes + k]:
-            return False
+        if type(size) is not int or PyLong_AsLongAndOverflow(size, &overflow) != cnp.PyArray_DIMS(<cnp.ndarray>x)[ndim - axes + k]:
+            return False  # with an overflow the number is -1
     return takes(b, x, <int>(ndim - axes), <int>axes, gain, bias, eps, gy, out)
 
 
@@ -108,7 +109,7 @@ cdef inline bint can_update(object array, x, gain, bias, out, other) noexcept:
 
 
 cdef enum:
-    FEW_DOUBLES = 1024  # that a call has on its stack
+    FEW_DOUBLES = 1536  # that a call has on its stack
 
 
 cdef inline double *allocate(lnrnn_batch *b, size_t work, double *few) except NULL:

@@ -1,6 +1,8 @@
 /* Statistics and gradients, which are computed in doubles, to and from the caller's arrays. */
 #include "norm/statistics.h"
 
+#include <string.h>
+
 #include "runtime/floats.h"
 
 void lnrnn_write_doubles(size_t n, const double *values, void *array, int is_double, int add)
@@ -8,7 +10,9 @@ void lnrnn_write_doubles(size_t n, const double *values, void *array, int is_dou
     LNRNN_DEFAULT_FLOATS;
     double *const doubles = array;
     float *const floats = array;
-    for (size_t i = 0; array && i < n; i++)
+    if (!array)
+        return;
+    for (size_t i = 0; i < n; i++)
         if (is_double)
             doubles[i] = add ? doubles[i] + values[i] : values[i];
         else
@@ -17,8 +21,12 @@ void lnrnn_write_doubles(size_t n, const double *values, void *array, int is_dou
 
 static void read(size_t n, const void *array, int is_double, double *values)
 {
-    for (size_t i = 0; i < n; i++)
-        values[i] = is_double ? ((const double *)array)[i] : (double)((const float *)array)[i];
+    const float *const floats = array;
+    if (is_double)
+        memcpy(values, array, n * sizeof *values);
+    else
+        for (size_t i = 0; i < n; i++)
+            values[i] = floats[i];
 }
 
 void lnrnn_read_running(const lnrnn_batch *b, const lnrnn_running *r)
@@ -33,7 +41,9 @@ static void update(size_t n, void *array, int is_double, double old, double new,
 {
     double *const doubles = array;
     float *const floats = array;
-    for (size_t i = 0; array && i < n; i++)
+    if (!array)
+        return;
+    for (size_t i = 0; i < n; i++)
         if (is_double)
             doubles[i] = old * doubles[i] + new * batch[i];
         else
