@@ -66,8 +66,9 @@ cdef inline bint takes(lnrnn_batch *b, cnp.ndarray x, int first, int axes, gain,
     its memory. x is (N, C, L), gain and bias are (C): C has `axes` axes of x, from `first` on."""
     cdef int kind = computed_type(x)
     if (type(eps) is not float or not parameter_fits(gain, kind, x, first, axes) or not parameter_fits(bias, kind, x, first, axes)
-            or not (gy is x or like(gy, x)) or not (out is None or writable(out, x)) or not disjoint(out, gain)
-            or not disjoint(out, bias)):
+            or not (gy is x or like(gy, x))):
+        return False
+    if out is not None and not (writable(out, x) and disjoint(out, gain) and disjoint(out, bias)):
         return False
     b.dtype, b.eps, b.x, b.gain, b.bias = dtype_of(x), eps, data(x), data(gain), data(bias)
     b.N, b.C = product(x, 0, first), product(x, first, first + axes)
