@@ -57,7 +57,9 @@ class SequenceTooLongError(ValueError):
 def described(value: Any) -> str:
     """A short text that shows a value in a message."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if isinstance(shape, tuple) and dtype is not None:
+    if shape == () and hasattr(value, "item"):  # a number of NumPy
+        value = value.item()
+    elif isinstance(shape, tuple) and dtype is not None:
         return f"an array of shape {tuple(shape)} and dtype {dtype}"
     try:
         text = repr(value)

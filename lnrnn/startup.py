@@ -5,18 +5,30 @@ from __future__ import annotations
 import re
 import signal
 import sys
+from contextlib import suppress
 from pathlib import PurePath
 
 
 def is_command() -> bool:
     """Whether this process is the command line: the script `lnrnn` or `python -m lnrnn`."""
     argv = getattr(sys, "argv", None) or [""]
+    if not isinstance(argv[0], str) or len(argv) > len(sys.orig_argv):
+        return False
     if argv[0] != "-m":
         # multiprocessing copies argv into its processes, but not orig_argv.
-        return PurePath(argv[0]).stem == "lnrnn" and argv[0] in sys.orig_argv
+        return PurePath(argv[0]).stem == "lnrnn" and argv[0] in sys.orig_argv and _calls_cli(argv[0])
     # "-m" is argv[0] while Python imports the module's package. The module's name is then the word before the
     # rest of argv, or the end of the option: -mlnrnn.
     return re.fullmatch(r"(-\w*m)?lnrnn", sys.orig_argv[-len(argv)]) is not None
+
+
+def _calls_cli(path: str) -> bool:
+    """Whether a file is the script that an installation writes, and not a program of the same name."""
+    try:
+        with open(path, "rb") as file:
+            return b"lnrnn.cli" in file.read(4096)
+    except OSError:
+        return False
 
 
 def handle_interrupts() -> None:
@@ -27,4 +39,5 @@ def handle_interrupts() -> None:
 
 # During the import Ctrl-C ends the command without a traceback. A shell then shows status 130.
 if is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGINT, signal.SIG_DFL)

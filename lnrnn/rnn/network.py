@@ -682,7 +682,7 @@ def _check_statistics(made: Architecture, suffix: str, arrays: Mapping[str, Arra
     if not np.array_equal(count, arrays["count_l0"]):
         raise bad_value(f"count{suffix}", "equal to count_l0", count, "all layers count the same sequences")
     if np.any(np.diff(counted(f"count{suffix}", count)) > 0):
-        raise bad_value(f"count{suffix}", "in descending order", count)
+        raise bad_value(f"count{suffix}", "numbers that do not rise from step to step", count)
     for name in named_shapes(made.sides, 0):
         if name.startswith("running_var") and np.any(arrays[name + suffix] < 0):
             raise bad_value(f"{name}{suffix}", "at least 0", arrays[name + suffix].min())

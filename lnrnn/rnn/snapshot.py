@@ -98,7 +98,12 @@ class Snapshot:
             description = _description(
                 self.architecture, self.overrun, self.dtype, self.zoneout, self.activation_bits
             )
-            made = _core.Network(description, self.state())
+            # C needs only the number of known steps. Nobody else has these arrays and might change them.
+            counts = {
+                f"count{suffix}": (np.arange(len(s.count)) < s.known).astype(np.int64)
+                for suffix, s in self.statistics.items()
+            }
+            made = _core.Network(description, self.state() | counts)
             object.__setattr__(self, "_compiled", made)
         return made
 

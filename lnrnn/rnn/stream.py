@@ -106,8 +106,8 @@ class Stream(Closed, Generic[State]):
     and statistics that the network had when the stream was made. Under batch norm each lane has its own step.
     With overrun="batch" all lanes go together, and rows, lengths and resets are refused.
 
-    A step with `out` allocates nothing if x is float32 and rows is None or int64. The first such call for a
-    new number of rows may allocate.
+    A step with `out` allocates nothing if x and `out` are float32 and C-contiguous, and rows is None or
+    int64. The first such call for a new number of rows may allocate.
 
     Several threads may call a stream at once if no lane is in two of the calls. If a call is interrupted or
     fails, all lanes are as before or as after it. A copy or a pickle is an independent stream.

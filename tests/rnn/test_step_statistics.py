@@ -510,3 +510,14 @@ def test_the_twins_counts_end_there_too():
     module(torch.randn(T, 6, 3))
     assert (module.count_l0 == MOST).all()
     lnrnn.from_torch(module)
+
+
+def test_counts_that_change_before_the_first_call_change_nothing():
+    """Packing takes the known steps of the moment at which the statistics were set."""
+    for overrun in OVERRUNS:
+        rnn, other = (network(3, 17, norm=spec(overrun=overrun), trained=T) for _ in range(2))
+        other.count_l0.setflags(write=True)
+        other.count_l0[:] = 0
+        x = np.ones((T, 2, 3), np.float32)
+        same(other(x)[0], rnn(x)[0])
+        same(other.stream(2)(x[0]), rnn.stream(2)(x[0]))

@@ -287,7 +287,7 @@ def change_tapes_within_a_call():
     """A signal is handled between two parts of a call, which goes on with the rows that it has checked."""
     rng = np.random.default_rng(0)
     rnn = network(64, 128, cell="LSTM")
-    y, _, tape = rnn.forward_train(normal(rng, 200, 33, 64))
+    y, _, tape = rnn.forward_train(normal(rng, 500, 33, 64))
     want = rnn.backward(tape, y)[0]
     table = tape.rows.table
     kept, changes = table.copy(), []
@@ -295,14 +295,14 @@ def change_tapes_within_a_call():
 
     def change(_, frame):
         if frame.f_code is change_tapes_within_a_call.__code__:  # the call has not begun
-            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            signal.setitimer(signal.ITIMER_REAL, 0.004)
             return
         changes.append(1)
         table[...] = 10**6
 
     with in_parts_of(2**16):
         signal.signal(signal.SIGALRM, change)
-        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        signal.setitimer(signal.ITIMER_REAL, 0.004)
         got = rnn.backward(tape, y)[0]
     assert changes
     same(got, want)
