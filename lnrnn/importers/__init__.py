@@ -43,7 +43,7 @@ def from_torch(
     module_or_state_dict : torch.nn.Module or mapping
         A module, or names with tensors (any device, any floating dtype) or NumPy arrays, as safetensors and
         torch.load return them. All become float32. With a state dict, the options that are attributes of a
-        module must be arguments here, if they make a difference. The systems:
+        module must be arguments here, if they make a difference. The systems::
 
             "torch"       torch.nn.RNN, LSTM, GRU and their cells; every layer, direction, bias, batch_first.
                           proj_size > 0 is refused. A state dict of an RNN needs nonlinearity=.
