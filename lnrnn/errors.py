@@ -57,7 +57,7 @@ class SequenceTooLongError(ValueError):
 def described(value: Any) -> str:
     """A short text that shows a value in a message."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if shape == () and hasattr(value, "item"):  # a number of NumPy
+    if shape == () and hasattr(value, "item") and not hasattr(value, "__len__"):  # a number of NumPy
         value = value.item()
     elif isinstance(shape, tuple) and dtype is not None:
         return f"an array of shape {tuple(shape)} and dtype {dtype}"
