@@ -208,10 +208,6 @@ def aligned(size_t n):
     return a[skip:skip + n]
 
 
-def _enumeration(str name, **members):
-    return IntEnum(name, members, module=__name__)
-
-
 include "result_memory.pxi"
 include "arrays.pxi"
 include "norm.pxi"

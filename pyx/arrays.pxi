@@ -51,13 +51,6 @@ cdef inline void acquire_gil(PyThreadState *state) noexcept:
         PyEval_RestoreThread(state)
 
 
-cdef inline double *malloc_doubles(size_t n) except NULL:
-    cdef double *memory = <double *>malloc(n * sizeof(double))
-    if memory == NULL:
-        raise MemoryError
-    return memory
-
-
 def same_bytes(a, b):
     """Have two C-contiguous arrays of one size the same bytes? So NaN equals itself, and 0 is not -0."""
     cdef const char *p = cnp.PyArray_BYTES(<cnp.ndarray?>a)

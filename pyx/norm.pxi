@@ -1,7 +1,7 @@
 # The norms and the elementwise functions. Part of _core.pyx. A function takes arguments that are plain. For others it does
 # nothing and returns None: lnrnn/norm/functional.py then converts them or raises an error.
 
-Function = _enumeration("Function", EXP=LNRNN_MAP_EXP, TANH=LNRNN_MAP_TANH, SIGMOID=LNRNN_MAP_SIGMOID)
+Function = IntEnum("Function", {"EXP": LNRNN_MAP_EXP, "TANH": LNRNN_MAP_TANH, "SIGMOID": LNRNN_MAP_SIGMOID}, module=__name__)
 
 cdef int bfloat16 = -1  # NumPy's number of the type, once an array of ml_dtypes has come
 
@@ -115,7 +115,10 @@ cdef enum:
 
 cdef inline double *allocate(lnrnn_batch *b, size_t work, double *few) except NULL:
     """few (FEW_DOUBLES): used if it suffices. -> two rows (C) for gradients. `release` frees all."""
-    b.mean = few if 4 * b.C + work <= FEW_DOUBLES else malloc_doubles(4 * b.C + work)
+    cdef size_t n = 4 * b.C + work
+    b.mean = few if n <= FEW_DOUBLES else <double *>malloc(n * sizeof(double))
+    if b.mean == NULL:
+        raise MemoryError
     b.var, b.work = b.mean + b.C, b.mean + 4 * b.C
     return b.mean + 2 * b.C
 

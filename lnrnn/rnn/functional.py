@@ -189,7 +189,8 @@ def forward(
     active = int(rows.table[:, LENGTH].sum())
     seen = [blank(made.sides, T) for _ in made.suffixes] if made.sides else []
     outputs = [engine.empty_outputs(made, T, B) for _ in range(made.num_layers)] if record else []
-    tapes = [_core.aligned(T * B * tape_width(made)) for _ in made.suffixes] if record else []
+    floats = T * B * tape_width(made) if record else 0
+    tapes = [_core.aligned(floats) for _ in made.suffixes] if record else []
     wanted = engine.Training(
         [of_steps(each, 0, rows.longest) for each in seen] if seen else None,
         [_active(tape, T * B, active) for tape in tapes] if record else None,
