@@ -89,12 +89,12 @@ void lnrnn_set_num_threads(int n);
 void lnrnn_on_shortage(void (*report)(int wanted, int given));
 void lnrnn_try_threads_again(void);
 
-/* --- vmath.h: elementwise functions --------------------------------------------------------------------- */
+/* --- vmath.h: elementwise functions, x (n) -> y (n); y may be x ---------------------------------------- */
 
 enum { LNRNN_MAP_EXP, LNRNN_MAP_TANH, LNRNN_MAP_SIGMOID };
 void lnrnn_map(int function, size_t n, const float *x, float *y, int threads);
 
-/* --- layer_norm.c, batch_norm.c: the norms over threads ---
+/* --- layer_norm.c, batch_norm.c: the norms ---
  *
  * x, y and their gradients gx, gy have the type `dtype`. gain and bias are float, or double if dtype is
  * LNRNN_FLOAT64. 16-bit types are computed in float and rounded to nearest even at the end.
@@ -113,10 +113,10 @@ void lnrnn_layer_norm_backward(int dtype, size_t rows, size_t n, const void *gy,
                                double *work, int threads);
 size_t lnrnn_layer_norm_work(size_t rows, size_t n);
 
-/* x (N, C, L), contiguous: N samples, C channels, L positions, each at least 1; gain, bias (C) or NULL;
- * mean, biased variance var (C). In training, lnrnn_batch_norm writes mean and var of the batch; otherwise
- * it reads them. work has lnrnn_batch_work(b, sums) doubles, which depends on dtype, N, C, L; sums = 1 in
- * training and for the gradient, else 0. */
+/* The arguments of batch norm. x (N, C, L), contiguous: N samples, C channels, L positions, each at least 1;
+ * gain, bias (C) or NULL. mean, biased var (C): in training lnrnn_batch_norm writes those of the batch,
+ * otherwise it reads them. work has lnrnn_batch_work(b, sums) doubles, which depends on dtype, N, C, L; sums =
+ * 1 in training and for the gradient, else 0. */
 typedef struct {
     int dtype;
     size_t N, C, L;
@@ -126,7 +126,7 @@ typedef struct {
 } lnrnn_batch;
 
 size_t lnrnn_batch_work(const lnrnn_batch *b, int sums);
-/* b->x -> y (N, C, L). y may be x. */
+/* Writes y (N, C, L), the norm of x. y may be x. */
 void lnrnn_batch_norm(const lnrnn_batch *given, void *y, int training);
 /* gy (N, C, L) -> gx (N, C, L), which may be x; ggain, gbias (C). */
 void lnrnn_batch_norm_backward(const lnrnn_batch *given, const void *gy, void *gx, double *ggain,
@@ -180,7 +180,7 @@ typedef struct {
     int cell, act, weights;                     /* LNRNN_RNN .., LNRNN_ACT_TANH .., LNRNN_WEIGHT_F32 .. */
     size_t input_size, hidden_size, num_layers; /* D, H */
     int bias, batch_first, bidirectional;
-    int norm;
+    int norm; /* LNRNN_NORM_NONE .. */
     /* Only layer norm reads these. placement LNRNN_PLACEMENTS: the cell's default. */
     int placement, span, cell_norm, inner_bias;
     /* Both norms. */
@@ -193,7 +193,7 @@ typedef struct {
     double zoneout[2], dropout; /* zoneout of h and of c; dropout between layers */
 } lnrnn_description;
 
-/* A description with Python's defaults: layer norm, one layer, one direction, with biases. */
+/* Returns a description with Python's defaults: layer norm, one layer, one direction, with biases. */
 lnrnn_description lnrnn_describe(int cell, size_t input_size, size_t hidden_size);
 /* Replaces defaults by the cell's values, and fails if a value is invalid. */
 lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_MESSAGE]);
@@ -209,8 +209,8 @@ typedef struct {
     const void *data; /* in C order, aligned for its type */
 } lnrnn_array;
 
-/* The number of arrays of a network with this resolved description, and the k-th array without its data.
- * `name` is a buffer to which the array's name is written. */
+/* Return the number of arrays of a network with this resolved description, and the k-th array without its data.
+ * The buffer `name` gets its name. */
 size_t lnrnn_description_arrays(const lnrnn_description *d);
 lnrnn_array lnrnn_description_array(const lnrnn_description *d, size_t k, char name[LNRNN_ARRAY_NAME]);
 
@@ -264,7 +264,7 @@ typedef struct lnrnn_handle lnrnn_handle;
  * must have one direction. */
 lnrnn_status lnrnn_stream_create(lnrnn_network *network, size_t lanes, lnrnn_stream **stream,
                                  char message[LNRNN_MESSAGE]);
-/* Frees the stream as soon as it has no handle. s may be NULL. */
+/* Frees the stream when its last handle is freed, or now if it has none. s may be NULL. */
 void lnrnn_stream_release(lnrnn_stream *s);
 const lnrnn_network *lnrnn_stream_network(const lnrnn_stream *s);
 size_t lnrnn_stream_lanes(const lnrnn_stream *s);
@@ -279,13 +279,13 @@ int64_t *lnrnn_stream_steps(const lnrnn_stream *s);
  * LNRNN_MOST_THREADS), or to NULL after an error. With overrun "batch", rows must be the number of lanes. */
 lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrnn_handle **handle,
                                  char message[LNRNN_MESSAGE]);
-/* No thread may be in a call of h. h may be NULL. */
+/* Frees h, which no thread may be using. h may be NULL. */
 void lnrnn_handle_free(lnrnn_handle *h);
 lnrnn_stream *lnrnn_handle_stream(const lnrnn_handle *h);
 size_t lnrnn_handle_rows(const lnrnn_handle *h);
-/* x (rows, D) -> y (rows, H), contiguous: one step. lanes (rows): the lane of each row, none twice; NULL:
- * lanes 0 .. rows - 1. y may overlap x. With overrun "batch", lanes must be NULL. On one thread there is no
- * allocation, lock or system call. */
+/* x (rows, D) -> y (rows, H), contiguous: computes one step. lanes (rows): the lane of each row, none twice;
+ * NULL: lanes 0 .. rows - 1. y may overlap x. With overrun "batch", lanes must be NULL. On one thread there is
+ * no allocation, lock or system call. */
 lnrnn_status lnrnn_handle_step(lnrnn_handle *h, const int64_t *lanes, const float *x, float *y);
 /* Sets lanes (n) to zero states and step 0. None may be named twice; NULL: lanes 0 .. n - 1. With overrun
  * "batch", n must be the number of lanes. */

@@ -72,7 +72,7 @@ int64_t lnrnn_nanoseconds(void);
 
 /* Returns 1 if this call may have a team: not with one thread, inside another parallel region, or after a fork. */
 int lnrnn_can_have_team(int threads);
-/* Calls body(ctx, worker, team) in each thread of a team of at most `threads`, if
+/* Calls body(ctx, worker, team) in each thread of a team of at most `threads`. Call it only if
  * lnrnn_can_have_team(threads). Returns the size of the team. team.h explains `arrival`. */
 int lnrnn_run_team(int threads, int64_t arrival, void (*body)(void *ctx, int worker, int team), void *ctx);
 
