@@ -1,5 +1,5 @@
-# cimport lnrnn: the C API for Cython. lnrnn.h and lnrnn_api.h describe the functions. The compiler needs their
-# folder, lnrnn.get_include(). Call lnrnn_import() before everything else.
+# `cimport lnrnn` gives Cython the C API. lnrnn.h and lnrnn_api.h describe the functions. Compile with their
+# folder, lnrnn.get_include(), as include path. Call lnrnn_import() before all other functions.
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t
 
@@ -8,7 +8,7 @@ cdef extern from "lnrnn_api.h":
     int LNRNN_API_MINOR
     const char *LNRNN_VERSION
 
-    # These need the interpreter's lock; nothing else does.
+    # Only these need the interpreter's lock.
     int lnrnn_import() except -1
 
     ctypedef struct lnrnn_handle:

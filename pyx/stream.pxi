@@ -1,10 +1,10 @@
-# Streams: a step of some lanes. Part of _core.pyx.
+# Streams: computes a step of some lanes. Part of _core.pyx.
 
 LAST_STEP = LNRNN_LAST_STEP
 
 
 cdef inline bint native_floats(object array, int ndim, Py_ssize_t n0, Py_ssize_t n1) noexcept:
-    """Is it a NumPy array, of no subclass, of float32 in the machine's byte order, (n0, n1), or (n1,) if n0 is 1?"""
+    """Returns True for a float32 NumPy array, no subclass, in the machine's byte order, (n0, n1), or (n1,) if n0 is 1."""
     return (cnp.PyArray_CheckExact(array) and cnp.PyArray_TYPE(<cnp.ndarray>array) == cnp.NPY_FLOAT32
             and cnp.PyArray_ISNOTSWAPPED(<cnp.ndarray>array) and cnp.PyArray_NDIM(<cnp.ndarray>array) == ndim
             and cnp.PyArray_DIMS(<cnp.ndarray>array)[0] == (n0 if ndim == 2 else n1)
@@ -12,24 +12,23 @@ cdef inline bint native_floats(object array, int ndim, Py_ssize_t n0, Py_ssize_t
 
 
 cdef class Lanes:
-    """The states and steps of a stream's lanes, and the step that some of them take.
+    """The states and step counts of a stream's lanes, and the step of some of them.
 
-    states: arrays (layers, lanes, H), float32, one or two; steps (lanes,) int64. Threads that step different lanes
-    share nothing that is written.
-    """
+    states: arrays (layers, lanes, H), float32, one or two; steps (lanes,) int64. Threads that step different lanes write no
+    common memory."""
 
     cdef readonly list states
     cdef readonly object steps
     cdef Network network
     cdef lnrnn_stream_fields stream
-    cdef lnrnn_handle_fields *idle  # handles that no call uses, by their `next`
+    cdef lnrnn_handle_fields *idle  # list of unused handles, linked by `next`
 
     def __init__(self, Network network, Py_ssize_t lanes):
         self.network = network
         self.stream.network, self.stream.lanes = network.pack(), lanes
-        self.stream.references = 1 << 30  # so that no lnrnn_stream_release of C frees it
+        self.stream.references = 1 << 30  # lnrnn_stream_release must never free it
         shape = self.stream.network.layers, lanes, self.stream.network.units
-        # No comprehension: where there is no memory for its list, Cython 3.3 gives a new element up twice.
+        # No comprehension: if there is no memory for its list, Cython 3.3 drops the reference to a new element twice.
         self.states = []
         for _ in range(self.stream.network.states):
             one = np.zeros(shape, np.float32)
@@ -37,7 +36,7 @@ cdef class Lanes:
         self.steps = np.zeros(lanes, np.int64)
         self.stream.steps, self.stream.h = <int64_t *>data(self.steps), <float *>data(self.states[0])
         self.stream.c = <float *>data(self.states[1]) if self.stream.network.states == 2 else NULL
-        # So that the first step has nothing to pack.
+        # Create a handle now, so that the first step need not pack weights.
         self.give(self.create(lanes, threads_for(self.stream.network.step_work * lanes, 0)))
 
     def __dealloc__(self):
@@ -49,7 +48,7 @@ cdef class Lanes:
         lnrnn_network_release(<lnrnn_network *>self.stream.network)
 
     cdef lnrnn_handle_fields *create(self, size_t rows, int threads) except NULL:
-        """A handle for the instruction set in use."""
+        """Creates a handle for the instruction set in use."""
         cdef lnrnn_network_fields *network
         cdef lnrnn_handle *found
         cdef char message[LNRNN_MESSAGE]
@@ -62,7 +61,7 @@ cdef class Lanes:
         return <lnrnn_handle_fields *>found
 
     cdef lnrnn_handle_fields *take(self, size_t rows, int threads) except NULL:
-        """A handle that no other call has."""
+        """Returns a handle that no other call uses."""
         cdef lnrnn_handle_fields *h
         with cython.critical_section(self):
             h = self.idle
@@ -79,12 +78,12 @@ cdef class Lanes:
         return 0
 
     def step(self, x, rows, out, resets, int threads):
-        """x (R, D), or (D,) for one row -> y (R, H), or (H,): out, or a new array; x may be out. rows (R,)
-        int64, or None for all; resets (R,) or None. threads: 0: as set for all calls.
+        """x (R, D), or (D,) for one row -> y (R, H), or (H,): out, or a new array; x may be out. rows (R,) int64, or None
+        for all; resets (R,) or None. threads 0: the number set for all calls.
 
-        -> None for arguments that are not arrays of these types and shapes, for wrong lanes and for a step that is refused.
-        The caller then finds the reason. Then, and without memory, nothing has changed. No signal is handled in between.
-        """
+        Returns None for arguments that are not arrays of these types and shapes, for invalid lanes and for a step without
+        statistics. The caller then raises the error. Then, and without memory, nothing has changed. No signal is handled in
+        between."""
         cdef Py_ssize_t R = self.stream.lanes, D = self.stream.network.inputs, H = self.stream.network.units
         cdef double multiply_adds
         cdef PyThreadState *state
@@ -123,8 +122,9 @@ cdef class Lanes:
         return out
 
     def put(self, rows, list states, steps):
-        """Sets these lanes, (R,) int64. states: (layers, R, H) float32 each; None: zeros; no states: they stay. steps:
-        (R,) int64; None: they stay. It sets all of them, or on an error nothing. No signal is handled in between."""
+        """Sets lanes `rows`, (R,) int64. states: arrays (layers, R, H) float32, or None for zeros; an empty list leaves the
+        states. steps: (R,) int64; None leaves the steps. After an error nothing has changed. No signal is handled in
+        between."""
         cdef Py_ssize_t R = axis(rows, 0), k
         cdef const float *given[2]
         if states and len(states) != len(self.states):

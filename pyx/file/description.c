@@ -95,7 +95,7 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
 
 /* --- arrays --------------------------------------------------------------------------------------------- */
 
-/* Networks that have an array. */
+/* Bits that say which networks have an array. */
 enum { EVERY = 1, NO_NORM = 2, JOINT = 4, LAYER_SPLIT = 8, BATCH_SPLIT = 16, CELL = 32, INNER = 64 };
 enum { BATCH = 128, BATCH_JOINT = 256, BATCH_CELL = 512 };
 enum { SPLIT = LAYER_SPLIT | BATCH_SPLIT, TWO_BIASES = NO_NORM | LAYER_SPLIT };
@@ -103,10 +103,10 @@ enum { SPLIT = LAYER_SPLIT | BATCH_SPLIT, TWO_BIASES = NO_NORM | LAYER_SPLIT };
  * (steps, H). */
 enum { BY_INPUTS, BY_UNITS, GATES, UNITS, COUNTS, STEP_GATES, STEP_UNITS };
 
-/* A use at a site. */
+/* The role of an array of a site (description.h). */
 #define AT(site, use) (LNRNN_AT_SITES + 4 * LNRNN_SITE_##site + LNRNN_##use)
 
-/* The arrays of one layer in one direction: the one table of names, shapes and sites. */
+/* The arrays of one layer in one direction. All names, shapes and sites come from this table. */
 static const struct {
     const char *name;
     int of, shape, role;
@@ -136,7 +136,7 @@ static const struct {
 };
 enum { ROWS = sizeof ARRAYS / sizeof *ARRAYS };
 
-/* Rows of the table for one layer in one direction -> how many. */
+/* Writes the numbers of the rows of ARRAYS that a layer has in one direction. Returns how many. */
 static size_t rows_of(const lnrnn_description *d, int rows[ROWS])
 {
     const int batch = d->norm == LNRNN_NORM_BATCH, split = d->placement == LNRNN_SPLIT;
@@ -201,7 +201,7 @@ size_t lnrnn_description_parameters(const lnrnn_description *d)
     return n;
 }
 
-/* "float32 (4, 3)" -> buffer. */
+/* Writes dtype and shape, such as "float32 (4, 3)". Returns the buffer. */
 static const char *shown(const lnrnn_array *array, char buffer[LNRNN_ARRAY_NAME])
 {
     static const char *const dtypes[] = {"float32", "float64", "int64"};
@@ -216,7 +216,7 @@ static const char *shown(const lnrnn_array *array, char buffer[LNRNN_ARRAY_NAME]
     return buffer;
 }
 
-/* The number of the array of that name, or, if there is none, the number of all arrays. */
+/* Returns the index of the array of that name, or the number of all arrays if there is none. */
 static size_t find(const lnrnn_description *d, const char *name)
 {
     char other[LNRNN_ARRAY_NAME];

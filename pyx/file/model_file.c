@@ -11,21 +11,22 @@
 
 /* --- the configuration ---------------------------------------------------------------------------------- */
 
-/* A description, and entries that it has in another form. */
+/* A description, and entries of the file that a description stores differently. */
 typedef struct {
     lnrnn_description d;
-    size_t bits;    /* of activations; 0: not given */
+    size_t bits;    /* activation_bits; 0: not in the file */
     int norm, pair; /* the norm is an object, zoneout a list */
 } configuration;
 
 enum { SIZE, NUMBER, FLAG, CHOICE, RATES, NORM };
-/* Networks that have an entry. In all others it is refused, and in these it may be missing if it is optional. */
+/* Bits: which networks have an entry. In others it is an error. OPTIONAL: it may be missing. NULLABLE: it may be
+ * null. */
 enum { ALL = 1, RNN = 2, ANY_NORM = 4, LAYER = 8, BATCH = 16, PAIR = 32, OPTIONAL = 64, NULLABLE = 128 };
 enum { OF_ALL = ALL | OPTIONAL, OF_LAYER = LAYER | OPTIONAL, OF_BATCH = BATCH | OPTIONAL };
 
 #define AT(member) offsetof(configuration, member)
 
-/* The entries, by their path. choices: names of the values `first`, `first` + 1, ... null: the value for null. */
+/* The entries, by path. choices: names of the values first, first + 1, ... null: the value for null. */
 static const struct {
     const char *name;
     int type, of;
@@ -61,7 +62,7 @@ static const struct {
 };
 enum { NUM_ENTRIES = sizeof ENTRIES / sizeof *ENTRIES };
 
-/* The place of a text among the names in single quotes, or -1. */
+/* Returns the index of a text among the names in single quotes, or -1. */
 static int place(const char *text, const char *names)
 {
     const size_t length = strlen(text);
@@ -74,7 +75,7 @@ static int place(const char *text, const char *names)
     return -1;
 }
 
-/* Reads the value of entry k. -> NULL, or, if it is wrong, the values that are right. */
+/* Reads the value of entry k. Returns NULL, or, if it is invalid, a description of valid values. */
 static const char *read_value(int k, const lnrnn_json_value *v, configuration *c)
 {
     void *const to = (char *)c + ENTRIES[k].offset;
@@ -101,7 +102,7 @@ static const char *read_value(int k, const lnrnn_json_value *v, configuration *c
     }
 }
 
-/* Changes the text, for strings are decoded in place. */
+/* Changes the text, because strings are decoded in place. */
 static lnrnn_status read_configuration(char *text, size_t length, lnrnn_description *d, char *message)
 {
     lnrnn_json json = {.at = text, .end = text + length};
@@ -161,17 +162,17 @@ lnrnn_status lnrnn_description_read(const char *text, size_t length, lnrnn_descr
 typedef struct {
     lnrnn_array array;
     const char *dtype;
-    size_t places, place[2]; /* of its data, behind the header: begin, end */
-    unsigned seen;           /* entries */
+    size_t places, place[2]; /* begin and end of its data, counted from the end of the header */
+    unsigned seen;           /* a bit for each entry that was read */
 } tensor;
 
-/* Entries of the metadata. */
+/* Indices of the metadata. */
 enum { FORMAT, SCHEMA, CONFIG, METADATA };
 
-/* A file while it is read. */
+/* The state of reading a file. */
 typedef struct {
     FILE *stream;
-    tensor *tensors; /* (count), with room for `most` */
+    tensor *tensors; /* (count), with memory for `most` */
     size_t count, most;
     char *metadata[METADATA]; /* NULL: the file has none */
     const lnrnn_array **used;
@@ -181,7 +182,7 @@ typedef struct {
     lnrnn_fail(message, LNRNN_INVALID, \
                "it is no whole file of safetensors, which is what save writes: " __VA_ARGS__)
 
-/* Fails where a disk fails, or a file becomes shorter. */
+/* Reads bytes. Fails if the disk fails, or the file becomes shorter meanwhile. */
 static lnrnn_status take(FILE *stream, void *to, size_t bytes, char *message)
 {
     if (fread(to, 1, bytes, stream) == bytes)
@@ -191,7 +192,7 @@ static lnrnn_status take(FILE *stream, void *to, size_t bytes, char *message)
 
 static const char INVALID[] = "must have a valid dtype, shape and data_offsets, and nothing else";
 
-/* Takes the next value of the header. -> NULL, or why its entry is wrong. */
+/* Processes the next value of the header. Returns NULL, or why its entry is invalid. */
 static const char *read_entry(const lnrnn_json *json, const lnrnn_json_value *v, reader *r)
 {
     const int is_metadata = !strcmp(json->name[1], "__metadata__");
@@ -238,7 +239,7 @@ static int by_place(const void *a, const void *b)
     return (x[end] > y[end]) - (x[end] < y[end]);
 }
 
-/* *end: where the data of the tensors before it end -> where its own end. -> NULL, or why it is wrong. */
+/* Moves *end, the begin of the tensor's data, to their end. Returns NULL, or why the tensor is invalid. */
 static const char *check_tensor(tensor *t, size_t *end)
 {
     if (t->seen != 7 || t->places != 2 || t->place[0] > t->place[1])
@@ -257,7 +258,7 @@ static const char *check_tensor(tensor *t, size_t *end)
     return NULL;
 }
 
-/* Sorts the tensors by place: their data have to be all `bytes` behind the header, without a gap. */
+/* Reads the header, sorts the tensors by place, and checks that their data fill the `bytes` after the header. */
 static lnrnn_status read_header(lnrnn_json *json, reader *r, size_t bytes, char *message)
 {
     const char *const start = json->at, *wrong = NULL, *name = NULL;
@@ -316,10 +317,10 @@ static lnrnn_status open_header(reader *r, uint64_t size, lnrnn_model_file *mode
 static size_t bytes_of(const tensor *t) { return t->place[1] - t->place[0]; }
 static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/* Names, dtypes and shapes are checked before memory is taken: a few bytes can ask for any amount. */
+/* Checks names, dtypes and shapes before it allocates: a few bytes of a bad file can ask for any amount. */
 static lnrnn_status read_arrays(reader *r, lnrnn_model_file *model, char *message)
 {
-    size_t bytes = 64; /* arrays without elements have an address too */
+    size_t bytes = 64; /* so that arrays without elements have an address too */
     model->count = r->count;
     for (size_t k = 0; k < r->count; k++) {
         model->arrays[k] = r->tensors[k].array;
@@ -375,7 +376,8 @@ lnrnn_status lnrnn_model_file_open(const char *path, lnrnn_model_file *model, ch
     struct stat about;
     FILE *stream = NULL;
     lnrnn_status status = LNRNN_OK;
-    const int descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe is not waited for */
+    const int descriptor =
+        open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* O_NONBLOCK: do not wait for a pipe */
     if (descriptor < 0 || fstat(descriptor, &about)) {
         const int none = errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG || errno == ELOOP;
         status = lnrnn_fail(message, none ? LNRNN_NO_FILE : LNRNN_CANNOT_READ, "%s", strerror(errno));
@@ -384,7 +386,7 @@ lnrnn_status lnrnn_model_file_open(const char *path, lnrnn_model_file *model, ch
     } else if (!(stream = fdopen(descriptor, "rb"))) {
         status = lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory"); /* GCOVR_EXCL_LINE: no memory */
     } else {
-        setvbuf(stream, NULL, _IONBF, 0); /* the reads are large, and a buffer takes memory */
+        setvbuf(stream, NULL, _IONBF, 0); /* no buffer: the reads are large */
         status = lnrnn_model_file_read(stream, (uint64_t)about.st_size, model, message);
         fclose(stream);
     }

@@ -1,8 +1,8 @@
-/* Back through the norms and biases of a step, and the gradients of gains and biases.
+/* Back-propagates through the norms and biases of a step, and sums the gradients of gains and biases.
  *
- * These gradients are sums over all rows. Rows form blocks (sum_rows of rows.h). Each block has sums
- * of its own, which are added in order at the end. So the result does not depend on the division of rows among
- * threads. Within a block, float sums of a few rows, `partial`, are added to doubles. */
+ * These gradients are sums over all rows. Each block of sum_rows rows (rows.h) has sums of its own, which are
+ * added up in order at the end. So the result does not depend on how threads divide the rows. Within a block,
+ * float sums of a few rows (`partial`) are added to sums in double. */
 #include <math.h>
 #include <string.h>
 
@@ -23,7 +23,7 @@ size_t lnrnn_sums(const lnrnn_rnn_config *c)
     return lnrnn_sums_at(c, LNRNN_SITES) + (size_t)inner * c->outputs;
 }
 
-/* -> the end of the span that begins at value `from` of a site's row. */
+/* Returns the end of the span (the values that share statistics) that begins at value `from` of a row. */
 static size_t span_end(const lnrnn_gate_norm *norm, size_t from, size_t width)
 {
     if (norm->how != LNRNN_NORMED || norm->spans == LNRNN_SPANS_ALL)
@@ -33,8 +33,8 @@ static size_t span_end(const lnrnn_gate_norm *norm, size_t from, size_t width)
     return from + norm->H;
 }
 
-/* Batch norm, with the statistics of step t that the forward call has written. All rows are in one group;
- * their sums are those of the first block. */
+/* Batch norm, with the statistics of step t from the forward call. All rows are in one group, and use the
+ * sums of the first block. */
 static void batch_backward(const backward_step *s, int site, const site_rows *rows)
 {
     const backward_job *j = s->j;
@@ -61,13 +61,14 @@ static void batch_backward(const backward_step *s, int site, const site_rows *ro
         c2[o] = (float)slope;
     }
     const lnrnn_coefficients coefficients = {.mean = mean_f, .scale = scale, .shift = c1, .slope = c2};
-    /* Row by row: gx_columns has one stride for g and a. */
+    /* Call it row by row, because gx_columns has the same stride for g and a. */
     for (ptrdiff_t i = 0; i < (ptrdiff_t)s->active; i++)
         j->k->norm[LNRNN_FLOAT32].gx_columns(1, N, rows->g + i * rows->gs, rows->a + i * rows->as, 0,
                                              &coefficients, rows->ga + i * rows->gs);
 }
 
-/* *n: the rows of the step from row i on that are in one block. -> that block's partial sums, from `at` on. */
+/* Returns the partial sums, from offset `at` on, of the block that has row i of the step. Sets *n to the
+ * number of rows of the step from row i on in this block. */
 static float *partial_sums(const backward_step *s, size_t i, size_t at, size_t *n)
 {
     const backward_job *j = s->j;
@@ -76,7 +77,7 @@ static float *partial_sums(const backward_step *s, size_t i, size_t at, size_t *
     return j->partial + block * lnrnn_sums(j->c) + at;
 }
 
-/* Adds the columns of g (active, width), row stride gs. */
+/* g (active, width), row stride gs: adds its columns to the partial sums at offset `at`. */
 static void add_columns(const backward_step *s, size_t at, size_t width, const float *g, ptrdiff_t gs)
 {
     for (size_t i = 0, n; i < s->active; i += n) {
@@ -91,7 +92,7 @@ void lnrnn_inner_backward(const backward_step *s, int inner, const float *g)
     add_columns(s, lnrnn_sums_at(c, LNRNN_SITES + inner), c->outputs, g, (ptrdiff_t)s->j->wide);
 }
 
-/* Layer norm of the values from .. to - 1, a span. */
+/* Layer norm of one span, the values from .. to - 1. */
 static void span_backward(const backward_step *s, int site, size_t from, size_t to, const site_rows *rows)
 {
     const lnrnn_gate_norm *norm = &s->j->c->site[site].norm;
@@ -159,7 +160,7 @@ static void flush_block(const backward_job *j, size_t block)
 
 void lnrnn_flush_sums(const backward_job *j, size_t first, size_t rows, size_t t)
 {
-    /* After each 32 rows of a block, or a few more, and after the last step. */
+    /* Do it after about every 32 rows of a block, and after the last step. */
     if (j->sum_rows >= 32 || t % (32 / j->sum_rows) == 0)
         for (size_t block = first / j->sum_rows; block * j->sum_rows < first + rows; block++)
             flush_block(j, block);

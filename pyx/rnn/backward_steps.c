@@ -1,5 +1,5 @@
-/* A step back through time. It turns the gradient of the state into those of W x and W h, kept for all rows
- * of the chunk. Through W_hh these give the gradient of the state before the step. */
+/* One step back through time: from the gradient of the state to those of W x and W h, which the whole chunk keeps.
+ * Multiplied by W_hh, they give the gradient of the state before the step. */
 #include <string.h>
 
 #include "rnn/backward.h"
@@ -27,8 +27,8 @@ size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_step 
 
 /* --- the rows ------------------------------------------------------------------------------------------- */
 
-/* Adds gy of the step to the gradient of the state. Collects pointers to x, h_prev and the gradient of x of the
- * rows. */
+/* Adds gy of the step to the gradient of the state. Collects the rows' pointers to x, h_prev and the gradient
+ * of x. */
 static void gather(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -57,8 +57,9 @@ static void pack(backward_step *s)
 
 /* --- zoneout -------------------------------------------------------------------------------------------- */
 
-/* g, skip (active, narrow). g: the gradient of the states after zoneout -> that of the states that the cell computed.
- * skip gets that of the old states. masks: r->masks.h or .c. */
+/* g, skip (active, narrow); masks: r->masks.h or r->masks.c. Zoneout mixed the cell's states with the old
+ * states. Divides the gradient g of the mixed states: g becomes the gradient of the cell's states, skip that
+ * of the old states. */
 static void split_gradient(const backward_step *s, const unsigned char *masks, float *g, float *skip)
 {
     const size_t H = s->j->c->H, narrow = s->j->narrow;
@@ -74,7 +75,7 @@ static void split_gradient(const backward_step *s, const unsigned char *masks, f
 static void split_h(backward_step *s) { split_gradient(s, s->j->r->masks.h, s->b.gh, s->skip_h); }
 static void split_c(backward_step *s) { split_gradient(s, s->j->r->masks.c, s->b.gc, s->skip_c); }
 
-/* Adds skip to g, by now the gradient of the states before the step. */
+/* Adds skip to g, which is now the gradient of the states before the step. */
 static void add_skip(const backward_step *s, const float *skip, float *g)
 {
     const size_t H = s->j->c->H, narrow = s->j->narrow;
@@ -88,8 +89,8 @@ static void add_skip_c(backward_step *s) { add_skip(s, s->skip_c, s->b.gc); }
 
 /* --- cells ---------------------------------------------------------------------------------------------- */
 
-/* b.gh, b.gc: the gradient of the state -> that of the previous state, without the part through W h. b.gx, b.ga get
- * the gradients of the norms' outputs. */
+/* b.gh, b.gc: from the gradient of the state to that of the previous state, without its path through W h.
+ * Writes the gradients of the norms' outputs to b.gx and b.ga. */
 
 static void rnn_cell(backward_step *s)
 {
@@ -99,7 +100,7 @@ static void rnn_cell(backward_step *s)
                                   y_row(j->r, s->first + i, s->t), s->ga + i * j->wide);
 }
 
-/* The tape has c as it is carried on. */
+/* Reads c from the tape, which has c as the next step gets it. */
 static void lstm_c(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -109,14 +110,14 @@ static void lstm_c(backward_step *s)
     s->c = s->tape + j->p->tape.c, s->cs = (ptrdiff_t)j->p->tape.width;
 }
 
-/* Computes c = f c_prev + i g again: the tape has c after its norm or zoneout. */
+/* Computes c = f c_prev + i g again, because the tape has c after its norm or zoneout. */
 static void lstm_sum(backward_step *s)
 {
     s->c = s->sum, s->cs = s->b.ss = (ptrdiff_t)s->j->narrow;
     s->j->k->cells->lstm_cell_sum(&s->b);
 }
 
-/* u in h = o tanh(u) is c, or the norm of c. The tape has that norm if it is carried; else it is computed again. */
+/* Set u of h = o tanh(u), which is c or LN(c). The tape has LN(c) only if the next step gets it. */
 static void u_is_c(backward_step *s) { s->b.u = s->c, s->b.us = s->cs; }
 static void u_is_carried(backward_step *s)
 {
@@ -147,7 +148,7 @@ static void joint_gru_cell(backward_step *s)
     gru_cell(s);
 }
 
-/* A GRU with a norm for each gate. The norm of n reads x + r a, so it comes before those of r and z on the way back. */
+/* A GRU with a norm for each gate. The input of n's norm depends on r, so back-propagate n before r and z. */
 static void gru_gate_cell(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -167,7 +168,7 @@ static void gru_gate_cell(backward_step *s)
 
 /* --- the norms and the product ------------------------------------------------------------------------- */
 
-/* g: the gradient of the site's output -> ga. a: its input in the records. */
+/* g -> ga: from the gradient of a site's output to that of its input a, in the tape. */
 static void side(const backward_step *s, int site, const float *a, const float *g, float *ga)
 {
     const site_rows rows = {
@@ -176,7 +177,7 @@ static void side(const backward_step *s, int site, const float *a, const float *
 }
 
 static void input_side(backward_step *s) { side(s, LNRNN_SITE_INPUT, s->tape, s->ga, s->gx); }
-/* In this cell W x and W h have different gradients. */
+/* Cells whose W x and W h have different gradients. */
 static void own_input_side(backward_step *s) { side(s, LNRNN_SITE_INPUT, s->tape, s->gx, s->gx); }
 static void hidden_side(backward_step *s)
 {
@@ -186,7 +187,7 @@ static void hidden_side(backward_step *s)
 static void inner_hh(backward_step *s) { lnrnn_inner_backward(s, 1, s->ga); }
 static void inner_ih(backward_step *s) { lnrnn_inner_backward(s, 0, s->gx); }
 
-/* Multiplies the gradient of W h by W_hh -> to (active, narrow). add: to the values there. */
+/* Multiplies the gradient of W h by W_hh -> to (active, narrow). add: adds to the values of `to`. */
 static void product(const backward_step *s, int add, float *to)
 {
     const backward_job *j = s->j;
@@ -244,7 +245,7 @@ void lnrnn_resolve_backward(backward_job *j)
         {kernel == LNRNN_STEP_GRU, c->own_input_gradient ? gru_cell : joint_gru_cell},
         {kernel == LNRNN_STEP_GRU_GATE, gru_gate_cell},
         {c->input_side, c->own_input_gradient ? own_input_side : input_side},
-        {kernel != LNRNN_STEP_GRU_GATE, hidden_side}, /* that cell contains it */
+        {kernel != LNRNN_STEP_GRU_GATE, hidden_side}, /* gru_gate_cell contains hidden_side */
         {c->inner_hh != NULL, inner_hh},
         {c->inner_ih != NULL, inner_ih},
         {1, masks ? masked_product : hidden_product},
@@ -258,7 +259,7 @@ void lnrnn_resolve_backward(backward_job *j)
     *phase = NULL;
 }
 
-/* record: of the group's first row at step t, in the tape; before: all active rows of step t - 1. */
+/* record: the tape's record of the group's first row at step t; before: the number of active rows at step t - 1. */
 static void take_step(backward_step *s, size_t record, size_t before)
 {
     const backward_job *j = s->j;

@@ -1,11 +1,11 @@
-/* Resolves a recurrent layer once: its products, how each site reads its values, the kernel of its step. A
- * cell is a row of CELLS, a placement of its norms a row of FORMS. */
+/* Resolves the properties of a recurrent layer once: products, norms, the kernel of a step. A cell is a row of CELLS,
+ * a placement of its norms a row of FORMS. */
 #include "rnn/layer.h"
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/tuning.h"
 #include "runtime/floats.h"
 
-/* The properties of a cell in all placements: fields of lnrnn_rnn_config. */
+/* Fields of lnrnn_rnn_config that depend only on the cell. */
 static const struct {
     size_t num_gates;
     int cell_state, saved_gates, direct_h;
@@ -16,10 +16,11 @@ static const struct {
 };
 _Static_assert(sizeof CELLS / sizeof *CELLS == LNRNN_CELLS, "CELLS has a row for each cell");
 
-/* A cell without norms is a form too. */
+/* BARE: the cell without norms. */
 enum { BARE = LNRNN_PLACEMENTS, FORMS_OF_A_CELL };
 
-/* spans: the paper's. scratch_gates: the kernel needs scratch for the values of so many gates. */
+/* spans: how many norms divide the gates (LNRNN_SPAN_PAPER). scratch_gates: the gates for whose values the
+ * kernel needs scratch. */
 static const struct {
     int step_kernel, separate_products, input_side, own_input_gradient, spans;
     size_t scratch_gates;
@@ -44,7 +45,7 @@ static const struct {
                              .spans = LNRNN_SPANS_ALL},
             [LNRNN_GATE] = {.step_kernel = LNRNN_STEP_LSTM, .spans = LNRNN_SPANS_EACH},
         },
-    /* r multiplies W h alone: a GRU has separate products unless their sum is normalised as a whole. */
+    /* A GRU multiplies only W h by r, so W x and W h are separate products, except if their sum is normalised. */
     [LNRNN_GRU] =
         {
             [BARE] = {.step_kernel = LNRNN_STEP_GRU,
@@ -66,7 +67,8 @@ static const struct {
 };
 _Static_assert(sizeof FORMS / sizeof *FORMS == LNRNN_CELLS, "FORMS has a row for each cell");
 
-/* How a site reads its values; the scale and shift of batch norm belong to a step: step.c adds them. */
+/* Returns the description of a site's norm for the kernel. step.c adds scale and shift of batch norm, because
+ * they depend on the step. */
 static lnrnn_gate_norm gate_norm_of(const lnrnn_rnn_config *c, const lnrnn_site *site, int spans)
 {
     lnrnn_gate_norm norm = {.H = c->H, .eps = c->eps};

@@ -1,5 +1,4 @@
-/* Training of a network: its weights as back-propagation reads them, the gradients of its parameters, and the
- * arrays of a call. */
+/* Training of a network: weights for back-propagation, gradients of parameters, and the arrays of a call. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,8 +8,8 @@
 
 static size_t line_count(const lnrnn_network *n) { return n->layers * n->directions; }
 
-/* w (n, k) -> its transpose, packed, at memory + *bytes, which it adds to; NULL if w is read as it stands.
- * Without memory it only counts. */
+/* w (n, k). Packs the transpose at memory + *bytes, adds its size to *bytes and returns it. Returns NULL if w
+ * itself can be read (lnrnn_reads_lines). Without memory it only counts. */
 static const uint32_t *transposed(const float *w, size_t n, size_t k, char *memory, size_t *bytes)
 {
     if (lnrnn_reads_lines(w, k))
@@ -22,7 +21,7 @@ static const uint32_t *transposed(const float *w, size_t n, size_t k, char *memo
     return words;
 }
 
-/* Writes the weights of all lines to memory, if it is not NULL. -> bytes. */
+/* Writes the weights of all lines to memory, if that is not NULL. Returns the bytes. */
 static size_t write_weights(const lnrnn_network *n, const lnrnn_array *arrays, int inputs, char *memory)
 {
     int roles[LNRNN_ROLES];
@@ -59,13 +58,14 @@ const lnrnn_backward_weights *lnrnn_network_backward_weights(lnrnn_network *n, c
         __atomic_add_fetch(&n->weight_bytes, bytes, __ATOMIC_RELAXED);
         return (lnrnn_backward_weights *)(void *)memory;
     }
-    free(memory); /* another thread was first */
+    free(memory); /* another thread has stored its weights first */
     return there;
 }
 
 /* --- gradients ------------------------------------------------------------------------------------------ */
 
-/* The sum of the gradient of a gain or a bias, by its use, and its width. Two biases of one sum have one. */
+/* Returns the sum for the gradient of a gain or a bias with this role, and sets *width. Two biases that are
+ * added to the same sum share it. */
 static double **sum_of(lnrnn_rnn_gradients *g, const lnrnn_rnn_config *c, int role, size_t *width)
 {
     *width = c->outputs;
@@ -127,7 +127,7 @@ void lnrnn_write_parameters(const lnrnn_network *n, const lnrnn_network_gradient
 
 /* --- arrays of training --------------------------------------------------------------------------------- */
 
-/* The arrays of a line before its statistics; of a layer. */
+/* The arrays of a line before its statistics; the arrays of a layer. */
 enum { TAPE, MASK_STATE, MASK_H, MASK_C, BEFORE_STATISTICS };
 enum { Y, DROPPED, KEPT, SCALE, FACTORS, OF_LAYER };
 
@@ -142,7 +142,7 @@ size_t lnrnn_training_begin(lnrnn_network_call *n)
     return lines * n->line_arrays + n->network->layers * OF_LAYER;
 }
 
-/* A statistic of batch norm: k counts from the first one on. */
+/* Returns the k-th array of batch norm's statistics of a line. */
 static lnrnn_training_array statistic(const lnrnn_network_call *n, size_t line, size_t k)
 {
     const lnrnn_description *const d = &n->network->description;

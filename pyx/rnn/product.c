@@ -1,4 +1,4 @@
-/* The products of a step, W_ih x and W_hh h, in the columns of one thread. */
+/* The products of a step, W_ih x and W_hh h, for the columns that one thread computes. */
 #include <string.h>
 
 #include "rnn/rows.h"
@@ -24,18 +24,18 @@ lnrnn_share lnrnn_share_of(const lnrnn_rnn_call *r, size_t index, size_t team)
     return (lnrnn_share){cut_of(r, index, team), cut_of(r, index + 1, team)};
 }
 
-/* How many of n rows lie before a cut in its panel. */
+/* Returns how many of n rows are before a cut within a panel (lnrnn_cut). */
 static size_t rows_before(lnrnn_cut cut, size_t n) { return (n * cut.part + cut.of / 2) / cut.of; }
 
 /* The weights of a product, packed (G*H, inputs). */
 typedef struct {
     size_t inputs;
     const uint32_t *w;
-    const float *inner; /* (G*H) or NULL: the biases that the product is added to */
-    int add, from_end;  /* add: to the output; from_end: the last panel first */
+    const float *inner; /* (G*H) or NULL: biases, added to the product */
+    int add, from_end;  /* add: add to the output; from_end: compute the last panel first */
 } weights;
 
-/* rows: n pointers to (inputs) -> the columns of panels p0 .. p1 - 1 of a (n, G*H), row stride as. */
+/* rows: n pointers to (inputs) -> a (n, G*H), row stride as: only the columns of panels p0 .. p1 - 1. */
 static void panels_product(const lnrnn_step *s, const weights *u, size_t n, const float *const *rows,
                            size_t p0, size_t p1, float *a, ptrdiff_t as)
 {
@@ -62,8 +62,8 @@ static void panels_product(const lnrnn_step *s, const weights *u, size_t n, cons
     k->matmul(&m, n, rows, a, as);
 }
 
-/* As panels_product, in the thread's share: all rows in whole panels, some of them in panels that a cut
- * divides. */
+/* As panels_product, for the thread's share: all rows of its whole panels, and some rows of a panel that two
+ * threads share. */
 static void product(const lnrnn_step *s, const weights *u, size_t n, const float *const *rows, float *a,
                     ptrdiff_t as)
 {
@@ -82,8 +82,8 @@ static void product(const lnrnn_step *s, const weights *u, size_t n, const float
     }
 }
 
-/* Float32 rows are divided evenly between products: a few remaining rows would take nearly as long as reading
- * W_ih. */
+/* Float32: make all products equally large, because a product of few remaining rows would read all of W_ih
+ * for them. */
 void lnrnn_input_product(const lnrnn_step *s, size_t n)
 {
     const lnrnn_rnn_config *c = s->r->config;

@@ -1,7 +1,7 @@
-/* The phases of a step, from W_ih x to the states, and the view that moves from step to step.
+/* The phases of a step, from W_ih x to the states, and the view (lnrnn_step) that moves from step to step.
  *
- * A site reads its values in one of three ways (kernels/gate_norm.h). Without a norm it adds a bias. Batch
- * norm is a scale and shift of the step. Layer norm uses the statistics of each row. */
+ * A site (layer.h) has one of three forms (kernels/gate_norm.h). Without a norm it adds a bias. Batch norm is a scale
+ * and a shift of the step. Layer norm uses the statistics of each row. */
 #include <string.h>
 
 #include "rnn/rows.h"
@@ -10,7 +10,7 @@
 
 /* --- the phases ----------------------------------------------------------------------------------------- */
 
-/* W_ih x goes into the tape; the rest of the record follows there. */
+/* Copies W_ih x into the tape, and points the other arrays of the step into the tape. */
 static void record(lnrnn_step *s)
 {
     const lnrnn_rnn_call *r = s->r;
@@ -55,7 +55,7 @@ static void separate_product(lnrnn_step *s)
     lnrnn_hidden_product(s, 0);
 }
 
-/* The threads of a group divide the rows. Each computes the states of its own. */
+/* Selects the rows whose states this thread of the group computes. */
 static void take_rows(lnrnn_step *s)
 {
     const size_t team = (size_t)s->team, from = s->active * (size_t)s->index / team;
@@ -63,11 +63,11 @@ static void take_rows(lnrnn_step *s)
     s->row += from;
 }
 
-/* Two doubles and three floats for each value of a site, in whole doubles. */
+/* Returns the floats for two doubles and three floats per value of a site, rounded to whole doubles. */
 static size_t statistics_floats(const lnrnn_rnn_config *c) { return 7 * c->outputs + c->outputs % 2; }
 
-/* a (active, width), row stride cell.as: the values that a site reads -> the site's norm for this step. The
- * call gets the statistics too if it asks for them. */
+/* a (active, width), row stride cell.as: the input of a site. Computes the batch's statistics, sets the
+ * site's scale and shift, and writes the statistics to the call's arrays, if any. */
 static void site_statistics(lnrnn_step *s, int site, const float *a)
 {
     const lnrnn_rnn_call *r = s->r;
@@ -99,7 +99,7 @@ static void site_statistics(lnrnn_step *s, int site, const float *a)
 static void input_statistics(lnrnn_step *s) { site_statistics(s, LNRNN_SITE_INPUT, s->cell.x); }
 static void hidden_statistics(lnrnn_step *s) { site_statistics(s, LNRNN_SITE_HIDDEN, s->a); }
 
-/* The cell overwrites c, and h of a thread that has states of its own. */
+/* Saves the old states for zoneout, because the cell may overwrite them. */
 static void save(const lnrnn_step *s, const float *const *states, float *old)
 {
     for (size_t i = 0; i < s->cell.n; i++)
@@ -111,14 +111,14 @@ static void save_c(lnrnn_step *s) { save(s, (const float *const *)s->cell.c, s->
 
 static void cell(lnrnn_step *s) { s->kernel(&s->config, &s->cell); }
 
-/* Batch norm at inference: the row of the tables that row i of s->cell takes. */
+/* Batch norm at inference: returns the row of scale and shift for row i of s->cell. */
 static size_t table_row(const lnrnn_step *s, size_t i)
 {
     const size_t step = (size_t)s->r->rows[s->row + i].start + s->t;
     return step < s->r->config->known ? step : (size_t)s->r->config->overrun_row;
 }
 
-/* Rows of a stream may have taken different numbers of steps: those at the same step go together. */
+/* Calls the kernel for runs of rows at the same step, because the lanes of a stream may be at different steps. */
 static void cell_from_tables(lnrnn_step *s)
 {
     const lnrnn_step_rows all = s->cell;
@@ -138,7 +138,7 @@ static void cell_from_tables(lnrnn_step *s)
     s->cell = all;
 }
 
-/* The norm of c takes the statistics of all rows: h becomes the output gate, and `output` follows. */
+/* Batch norm of c needs c of all rows first: the kernel writes the output gate to h, and `output` completes h. */
 static void cell_without_output(lnrnn_step *s)
 {
     s->config.deferred_output = 1;
@@ -157,8 +157,8 @@ static void output(lnrnn_step *s)
     s->r->plan->kernels->cells->lstm_output(&s->config, &s->cell);
 }
 
-/* old (n, H), states: n pointers to (H). masks: one of r->masks, or NULL: then a unit keeps `rate` of its old
- * state. */
+/* old (n, H), states: n pointers to (H). masks: r->masks.h or r->masks.c, or NULL: then every unit keeps
+ * `rate` of its old state. */
 static void zoneout(const lnrnn_step *s, float rate, const unsigned char *masks, const float *old,
                     float *const *states)
 {
@@ -169,7 +169,7 @@ static void zoneout(const lnrnn_step *s, float rate, const unsigned char *masks,
         float *now = states[i];
         if (mask)
             for (size_t u = 0; u < H; u++) {
-                const float a = old[u], b = now[u]; /* both are read, so that the choice needs no branch */
+                const float a = old[u], b = now[u]; /* read both, so that the choice needs no branch */
                 now[u] = mask[u] ? a : b;
             }
         else
@@ -190,7 +190,7 @@ static void zoneout_c(lnrnn_step *s)
 
 /* --- the diagram ---------------------------------------------------------------------------------------- */
 
-/* The tape records c as it is carried on; the backward pass computes c before zoneout again. */
+/* The tape has c after zoneout; the backward pass computes c before zoneout again. */
 void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     const lnrnn_rnn_config *c = r->config;
@@ -307,7 +307,7 @@ void lnrnn_step_begin(lnrnn_step *s, const lnrnn_rnn_call *r, size_t group, size
                       .norm = {c->site[0].norm, c->site[1].norm, c->site[2].norm},
                       .cell = {.xs = stride, .as = stride}};
     lnrnn_step_memory(s, r, p, shared, own, &floats);
-    s->hidden = s->all_c = s->products; /* without a tape: the cell has read W_hh h when c takes its place */
+    s->hidden = s->all_c = s->products; /* without a tape, c overwrites W_hh h, which the cell has read */
     for (size_t i = 0; i < s->active; i++) {
         s->h_prev[i] = h_row(r, first + i, t);
         s->c[i] = c_row(r, first + i);
@@ -322,9 +322,9 @@ void lnrnn_step_load(const lnrnn_step *s)
         memmove(c_row(r, i), r->c0 + state_at(r, i), r->config->H * sizeof(float));
 }
 
-/* At most a thread's part at a time: else a thread with expensive steps would use up the others' budget, and
- * they would wait. And at most its share of the budget: else the others would wait for its last chunk. (rnn
- * and lstm B32-H2048, and rnn B64-H640 with 24 steps, each with two threads.) */
+/* Returns the end of the steps that this thread may take now. A thread with expensive steps must not use up
+ * the budget of the others, nor let them wait for its last chunk. (Benchmarks: rnn and lstm B32-H2048, and
+ * rnn B64-H640 with 24 steps, each with two threads.) */
 static size_t affordable(const lnrnn_step *s, size_t stop, int64_t *left)
 {
     const lnrnn_rnn_call *r = s->r;

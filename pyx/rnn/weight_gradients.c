@@ -1,13 +1,13 @@
-/* The products over all rows of a chunk: each row's gradient of x, and the chunk's part of the weights'
- * gradients. These are sums over the rows in their order, whatever the number of threads. All cells share
- * this code; its tasks need no order. */
+/* The products over all rows of a chunk: the gradient of x, and the chunk's part of the gradients of the
+ * weights. The latter are sums over the rows in their order, whatever the number of threads. The products are
+ * independent tasks, the same for all cells. */
 #include <string.h>
 
 #include "rnn/backward.h"
 #include "rnn/rows.h"
 #include "runtime/resumable.h"
 
-/* Rows of a weight's gradient in one task: as many as leave every thread a task, within limits. */
+/* Returns the rows of a weight's gradient per task, within limits, such that every thread gets a task. */
 static size_t rows_of_task(const backward_job *j)
 {
     const size_t of_thread = j->c->outputs / (size_t)j->p->threads;
@@ -31,7 +31,7 @@ void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k,
     product->matmul(&all_panels, m, rows, c, (ptrdiff_t)cs);
 }
 
-/* Rows of the block that begins at row `first` of the chunk. */
+/* Returns the number of rows of the block that begins at row `first` of the chunk. */
 static size_t block_rows(const backward_chunk *chunk, size_t first)
 {
     return chunk->rows - first < chunk->block ? chunk->rows - first : chunk->block;
@@ -48,7 +48,7 @@ void lnrnn_pack_inputs(const backward_job *j, size_t n, size_t pos, size_t rows,
     }
 }
 
-/* -> the distance between n pointers to rows, 0 if it is not the same for all. */
+/* Returns the distance between n pointers to rows, or 0 if it is not constant. */
 static ptrdiff_t distance(size_t n, float *const *rows)
 {
     const ptrdiff_t one = n > 1 ? rows[1] - rows[0] : 0;
@@ -58,14 +58,14 @@ static ptrdiff_t distance(size_t n, float *const *rows)
     return one;
 }
 
-/* The gradient of W x (n, G*H), of n <= TILE rows from index * TILE on -> gx of these rows, in the
- * caller's array. tile (TILE, D): scratch. */
+/* Gradient of W x (n, G*H) -> gradient of x (n, D), in the caller's array. n <= TILE rows, from row index * TILE on.
+ * tile (TILE, D): scratch. */
 static void input_gradient(const backward_job *j, size_t index, float *tile)
 {
     const size_t D = j->c->D, wide = j->k->product->width(D), first = index * TILE;
     const size_t n = j->chunk->rows - first < TILE ? j->chunk->rows - first : TILE;
     float *const *const out = j->gx_rows + first;
-    /* A product writes whole vectors. It writes to the caller's array if rows are whole vectors. */
+    /* The product can write to the caller's array only if rows are whole vectors. */
     const ptrdiff_t apart = wide == D ? distance(n, out) : 0;
     const float *rows[TILE];
     for (size_t i = 0; i < n; i++)
@@ -82,8 +82,9 @@ static size_t parts_of_weight(const backward_job *j)
     return (j->c->outputs + rows - 1) / rows;
 }
 
-/* Rows part * rows_of_task .. of gw_ih (G*H, D) or, if `hidden`, gw_hh (G*H, H). Over the chunk's rows, gw[o][i]
- * += g[row][o] * v[row][i], where g is the gradient of the product, v its input. tile (rows_of_task, n): scratch. */
+/* Computes gw_ih (G*H, D), or if `hidden` gw_hh (G*H, H), from row part * rows_of_task on. gw[o][i] += g[row][o] *
+ * v[row][i] over the rows of the chunk; g is the gradient of the product, v its input. tile (rows_of_task, n):
+ * scratch. */
 static void weight_gradient(const backward_job *j, size_t part, int hidden, float *tile)
 {
     const lnrnn_product *product = j->k->product;
@@ -94,7 +95,7 @@ static void weight_gradient(const backward_job *j, size_t part, int hidden, floa
     const float *g = (hidden ? j->ga : j->gx) + o0, *packed = hidden ? j->packed_h : j->packed_x;
     const int add = !chunk->first || j->g->add;
     float *const out = (hidden ? j->g->gw_hh : j->g->gw_ih) + o0 * n;
-    /* (count, n), row stride wide: the result itself, if its rows are whole vectors. */
+    /* (count, n), row stride wide: the result array itself, if its rows are whole vectors. */
     float *const sum = wide == n ? out : tile;
     lnrnn_matmul m = {.dtype = LNRNN_WEIGHT_F32, .n = n, .p1 = product->panels(n), .caches = j->p->caches};
     if (chunk->rows == 0) {

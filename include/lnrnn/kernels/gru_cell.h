@@ -6,7 +6,7 @@
 #include "lnrnn/kernels/activations.h"
 #include "lnrnn/kernels/gate_norm.h"
 
-/* n and z -> h = (1 - z) n + z h_prev */
+/* Computes h = (1 - z) n + z h_prev. */
 LNRNN_INLINE void gru_mix(v32 z, v32 n, const float *h_prev, float *h, size_t k, const int whole)
 {
     put_f32(h, v32_fma(z, get_f32(h_prev, k, whole) - n, n), k, whole);
@@ -42,7 +42,7 @@ LNRNN_INLINE void gru_units(size_t first, size_t k, const int vecs, const int ho
     }
 }
 
-/* At most LNRNN_ROWS_TOGETHER rows. */
+/* Computes a step of at most LNRNN_ROWS_TOGETHER rows. */
 LNRNN_INLINE void gru_rows(const int how, const int separate, const lnrnn_step_config *step,
                            const lnrnn_step_rows *rows)
 {
@@ -56,9 +56,9 @@ LNRNN_INLINE void gru_rows(const int how, const int separate, const lnrnn_step_c
     }
 }
 
-/* x is read as step->input says (gate_norm.h), a as step->hidden; x counts as 0 if it is NULL:
+/* Reads x through the norm step->input and a through step->hidden (gate_norm.h). x is 0 if it is NULL:
  *     r, z = sigmoid(x + a), n = tanh(x + r a), h = (1 - z) n + z h_prev
- * h_prev may be h. A cell without a norm has x. */
+ * h_prev may be h. In a cell without a norm x is not NULL. */
 static void gru_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     for (size_t r = 0; r < rows->n; r += LNRNN_ROWS_TOGETHER) {
@@ -75,7 +75,7 @@ LNRNN_INLINE void gru_gate_sum_units(size_t i, size_t k, const int whole, const 
     put_f32(sum + i, get_f32(x + i, k, whole) + get_f32(a + i, k, whole), k, whole);
 }
 
-/* x, a, sum (3*H): sum = x + r a for units i .. i + k - 1 of the gate n. */
+/* x, a, sum (3*H). Computes sum = x + r a for units i .. i + k - 1 of the gate n. */
 LNRNN_INLINE void gru_gate_last_sum(size_t i, size_t k, const int whole, size_t H, v32 r, const float *x,
                                     const float *a, float *sum)
 {
@@ -83,7 +83,7 @@ LNRNN_INLINE void gru_gate_last_sum(size_t i, size_t k, const int whole, size_t 
     put_f32(sum + at, v32_fma(r, get_f32(a + at, k, whole), get_f32(x + at, k, whole)), k, whole);
 }
 
-/* r is read from the row, and saved, if gates is not NULL. */
+/* Computes r through the norm, and the sum for n. Saves r if gates is not NULL. */
 LNRNN_INLINE void gru_gate_reset_units(size_t i, size_t k, const int whole, const gate_side *side,
                                        const float *x, const float *a, float *sum, float *gates)
 {
@@ -106,8 +106,8 @@ LNRNN_INLINE void gru_gate_output_units(size_t i, size_t k, const int whole, con
     gru_mix(z, n, h_prev + i, h + i, k, whole);
 }
 
-/* r, z = sigmoid(norm(x + a)), n = tanh(norm(x + r a)), each norm over its own gate, LNRNN_SPANS_EACH; h as
- * above. rows->scratch (3*H). */
+/* r, z = sigmoid(norm(x + a)), n = tanh(norm(x + r a)), with a norm for each gate (LNRNN_SPANS_EACH), and h
+ * as above. rows->scratch (3*H). */
 static void gru_gate_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     const lnrnn_gate_norm *norm = step->hidden;
@@ -131,8 +131,8 @@ static void gru_gate_step(const lnrnn_step_config *step, const lnrnn_step_rows *
 
 /* --- backward --------------------------------------------------------------------------------------- */
 
-/* h = (1 - z) n + z h_prev: gh -> the gradient of tanh's argument, and in *gz that of the argument of z's sigmoid. gh
- * becomes the gradient of h_prev. */
+/* Back-propagates gh through h = (1 - z) n + z h_prev. Returns the gradient of tanh's argument, sets *gz to
+ * that of the argument of z's sigmoid, and replaces gh by the gradient of h_prev. */
 LNRNN_INLINE v32 gru_mix_backward(size_t i, size_t k, const int whole, const gradient_row *row, v32 *gz)
 {
     const size_t H = row->H;
@@ -161,8 +161,8 @@ LNRNN_INLINE void gru_backward_units(size_t i, size_t k, const int whole, const 
     put_f32(row->gx + GATE_N * H + i, gn, k, whole);
 }
 
-/* h = (1 - z) n + z h_prev, n = tanh(x + r u): gh -> gx and ga, which differ in n. gh becomes the gradient of h_prev,
- * without its part through W h. Without gx: n = tanh(r u). */
+/* Back-propagates gh through h = (1 - z) n + z h_prev, n = tanh(x + r u) to gx and ga, which differ in n.
+ * Replaces gh by the gradient of h_prev without its path through W h. Without gx: n = tanh(r u). */
 static void gru_backward(const lnrnn_gate_gradients *b) { LNRNN_FOR_GRADIENTS(b, gru_backward_units); }
 
 /* --- backward, a norm for each gate ----------------------------------------------------------------- */
@@ -176,7 +176,7 @@ LNRNN_INLINE void gru_gate_sum_backward_units(size_t i, size_t k, const int whol
     gru_gate_last_sum(i, k, whole, H, r, row->x, row->a, row->sum);
 }
 
-/* x, a and the gates -> b->sum (rows, 3*H): the inputs of the three norms, with the bits of gru_gate_step. */
+/* x, a, gates -> b->sum (rows, 3*H): the inputs of the three norms, bit for bit as in gru_gate_step. */
 static void gru_gate_sum(const lnrnn_gate_gradients *b)
 {
     LNRNN_FOR_GRADIENTS(b, gru_gate_sum_backward_units);
@@ -189,8 +189,8 @@ LNRNN_INLINE void gru_gate_output_backward_units(size_t i, size_t k, const int w
     put_f32(row->ga + GATE_Z * row->H + i, gz, k, whole);
 }
 
-/* gh -> ga of z and n, the gradients of the outputs of their norms. gh becomes the gradient of h_prev, without its
- * part through W h. */
+/* gh -> ga of z and n, the gradients of the outputs of their norms. Replaces gh by the gradient of h_prev
+ * without its path through W h. */
 static void gru_gate_output_backward(const lnrnn_gate_gradients *b)
 {
     LNRNN_FOR_GRADIENTS(b, gru_gate_output_backward_units);
@@ -207,7 +207,7 @@ LNRNN_INLINE void gru_gate_reset_backward_units(size_t i, size_t k, const int wh
     put_f32(row->ga + GATE_N * H + i, gs * r, k, whole);
 }
 
-/* ga of n: the gradient of x + r a -> gx and ga of n: those of x and a. ga of r: that of the output of its norm. */
+/* From ga of n, the gradient of x + r a, computes gx and ga of n, and ga of r, the gradient of its norm's output. */
 static void gru_gate_reset_backward(const lnrnn_gate_gradients *b)
 {
     LNRNN_FOR_GRADIENTS(b, gru_gate_reset_backward_units);
