@@ -29,7 +29,7 @@
 enum { LNRNN_MOST_THREADS = 1024 };
 
 /* The version of these declarations. Within a major version they only grow. */
-#define LNRNN_API_MAJOR 3
+#define LNRNN_API_MAJOR 4
 #define LNRNN_API_MINOR 0
 #define LNRNN_VERSION "0.2.0"
 
@@ -284,6 +284,11 @@ size_t lnrnn_handle_rows(const lnrnn_handle *h);
  * lanes 0 .. rows - 1. y may overlap x. With overrun "batch" lanes has to be NULL. With one thread: no
  * allocation, lock or system call. */
 lnrnn_status lnrnn_handle_step(lnrnn_handle *h, const int64_t *lanes, const float *x, float *y);
+/* handles (n), of different streams. x, y: n pointers, to (rows, D) and (rows, H) of each handle. One step of lanes
+ * 0 .. rows - 1 of every handle, in turn. All of x is read before any y is written. After an error no lane has
+ * changed, and *refused, unless NULL, is the number of the handle that lnrnn_handle_step would refuse. */
+lnrnn_status lnrnn_step_all(lnrnn_handle *const *handles, size_t n, const float *const *x, float *const *y,
+                            size_t *refused);
 /* lanes (n), each at most once, n any number; NULL: lanes 0 .. n - 1. They return to a zero state and step
  * 0. With overrun "batch" n has to be that of all lanes. */
 lnrnn_status lnrnn_handle_reset(lnrnn_handle *h, const int64_t *lanes, size_t n);

@@ -186,3 +186,5 @@ cdef extern from "lnrnn_api.h" nogil:
     size_t lnrnn_handle_rows(const lnrnn_handle *h)
     lnrnn_status lnrnn_handle_step(lnrnn_handle *h, const int64_t *lanes, const float *x, float *y)
     lnrnn_status lnrnn_handle_reset(lnrnn_handle *h, const int64_t *lanes, size_t n)
+    lnrnn_status lnrnn_step_all(lnrnn_handle *const *handles, size_t n, const float *const *x, float *const *y,
+                                size_t *refused)

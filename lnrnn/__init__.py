@@ -28,7 +28,7 @@ from .norm.layers import BatchNorm, LayerNorm
 from .rnn.models import GRU, LSTM, RNN
 from .rnn.network import Network
 from .rnn.specs import BatchNormSpec, DropoutSpec, LayerNormSpec
-from .rnn.stream import Stream, StreamState
+from .rnn.stream import Stream, StreamState, step_all
 from .runtime import cpu_info, get_include, get_library, get_num_threads, num_threads, set_num_threads
 
 __version__ = "0.2.0"
@@ -66,6 +66,7 @@ __all__ = [
     "save",
     "set_num_threads",
     "sigmoid",
+    "step_all",
     "tanh",
 ]
 
