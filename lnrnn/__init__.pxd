@@ -32,6 +32,7 @@ cdef extern from "lnrnn_api.h" nogil:
         LNRNN_RNN
         LNRNN_LSTM
         LNRNN_GRU
+        LNRNN_LIGRU
         LNRNN_CELLS
         LNRNN_ACT_TANH
         LNRNN_ACT_RELU
@@ -43,6 +44,7 @@ cdef extern from "lnrnn_api.h" nogil:
         LNRNN_JOINT
         LNRNN_SPLIT
         LNRNN_GATE
+        LNRNN_INPUT
         LNRNN_PLACEMENTS
         LNRNN_SPAN_PAPER
         LNRNN_SPAN_ALL

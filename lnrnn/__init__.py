@@ -25,7 +25,7 @@ from .norm.functional import (
     tanh,
 )
 from .norm.layers import BatchNorm, LayerNorm
-from .rnn.models import GRU, LSTM, RNN
+from .rnn.models import GRU, LSTM, RNN, LiGRU
 from .rnn.network import Network
 from .rnn.specs import BatchNormSpec, DropoutSpec, LayerNormSpec
 from .rnn.stream import Stream, StreamState, step_all
@@ -42,6 +42,7 @@ __all__ = [
     "LSTM",
     "LayerNorm",
     "LayerNormSpec",
+    "LiGRU",
     "Network",
     "RNN",
     "Scorer",

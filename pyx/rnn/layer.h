@@ -40,12 +40,13 @@ typedef struct {
     lnrnn_gate_norm norm; /* for its kernel; batch norm: a step adds scale and shift */
 } lnrnn_site;
 
-/* One layer, one direction. G gates: RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n). lnrnn/reference/ has
+/* One layer, one direction. G gates: RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n), LiGRU 2 (z, n). lnrnn/reference/ has
  * the equations. */
 typedef struct {
     /* Set by the caller. */
-    size_t D, H;                                     /* inputs, units */
-    int cell, act, norm, placement, span, cell_norm; /* batch norm: joint in an RNN, split in the others */
+    size_t D, H; /* inputs, units */
+    /* Batch norm: joint in an RNN, of the input in a LiGRU, split in the others. */
+    int cell, act, norm, placement, span, cell_norm;
     float eps;
     int reverse;                      /* read every sequence from its own end to its start */
     int dtype;                        /* of the packed weights */

@@ -4,7 +4,7 @@
  *     LNRNN_PLAIN     v + bias
  *     LNRNN_AFFINE    (v - mean) * gain + bias       batch norm; mean may be NULL for 0
  *     LNRNN_NORMED    (v - m) / sqrt(var + eps) * gain + bias, m and var over the `spans` of the row
- * as lnrnn_gate_norm in table.h says. rnn_cell.h, lstm_cell.h and gru_cell.h compute the states from these
+ * as lnrnn_gate_norm in table.h says. rnn_cell.h, lstm_cell.h, gru_cell.h and ligru_cell.h compute the states from these
  * values; lnrnn/reference/cells.py has the equations.
  *
  * Inline functions are compiled anew for every constant that they are called with. Such constants are `how`, one of
@@ -21,6 +21,7 @@
 /* The gates of each cell, in the order of their weights, and their number. */
 enum { GATE_I, GATE_F, GATE_G, GATE_O, LSTM_GATES };
 enum { GATE_R, GATE_Z, GATE_N, GRU_GATES };
+enum { LIGRU_Z, LIGRU_N, LIGRU_GATES };
 
 /* Calls f(i, k, whole, ...) for the units i .. i + k - 1, a vector at a time, until all of 0 .. n - 1 are
  * done: vector_loop.h. */
@@ -99,12 +100,12 @@ LNRNN_INLINE lnrnn_step_rows rows_together(const lnrnn_step_rows *rows, size_t r
     return lnrnn_rows_from(rows, r, rows->n - r < LNRNN_ROWS_TOGETHER ? rows->n - r : LNRNN_ROWS_TOGETHER);
 }
 
-/* The moments of a gate. All gates of an LSTM with separate products share a span, as do r and z of a GRU.
+/* The moments of a gate. All gates of an LSTM or LiGRU with separate products share a span, as do r and z of a GRU.
  * Such gates get the same pointer at compile time, so that the compiler loads the moments once. */
 LNRNN_INLINE const span_moments *moments_of_gate(const int num_gates, const int separate,
                                                  const rows_moments *m, const int gate)
 {
-    const int first = num_gates == LSTM_GATES ? separate : num_gates == GRU_GATES ? gate < GATE_N : 1;
+    const int first = num_gates == GRU_GATES ? gate < GATE_N : num_gates == 1 ? 1 : separate;
     return first ? &m->spans[0] : m->of_gate[gate];
 }
 
@@ -115,7 +116,7 @@ LNRNN_INLINE gate_row gate_row_of(const int num_gates, const int how, const int 
 {
     gate_row row = {
         .hidden = {.norm = step->hidden, .a = rows->a + (ptrdiff_t)r * rows->as, .at = r},
-        .h_prev = num_gates == GRU_GATES ? rows->h_prev[r] : NULL,
+        .h_prev = num_gates == GRU_GATES || num_gates == LIGRU_GATES ? rows->h_prev[r] : NULL,
         .c = num_gates == LSTM_GATES ? rows->c[r] : NULL,
         .h = rows->h[r],
         .saved_gates = rows->saved_gates ? rows->saved_gates + (ptrdiff_t)r * rows->as : NULL,

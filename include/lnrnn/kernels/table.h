@@ -137,7 +137,7 @@ typedef struct lnrnn_product {
                            ptrdiff_t cs);
 } lnrnn_product;
 
-/* --- the cells: G gates of H units, RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n) ------------------------ */
+/* --- the cells: G gates of H units, RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n), LiGRU 2 (z, n) -------- */
 
 /* How a kernel reads the values of a row, gate after gate: with a bias, as batch norm, or as layer norm.
  * kernels/gate_norm.h has the equations. */
@@ -155,14 +155,14 @@ typedef struct {
 
 /* The kernels that compute the states of a step: one for each cell, and another for a GRU with a norm for
  * each gate. */
-enum { LNRNN_STEP_RNN, LNRNN_STEP_LSTM, LNRNN_STEP_GRU, LNRNN_STEP_GRU_GATE, LNRNN_STEPS };
+enum { LNRNN_STEP_RNN, LNRNN_STEP_LSTM, LNRNN_STEP_GRU, LNRNN_STEP_GRU_GATE, LNRNN_STEP_LIGRU, LNRNN_STEPS };
 
 /* The configuration of such a kernel. */
 typedef struct {
     const lnrnn_gate_norm *hidden; /* how W h is read, or the sum W x + W h */
     const lnrnn_gate_norm *input;  /* how W x is read: as W h, with its own gain and bias; NULL: as it is */
     const lnrnn_gate_norm *cell;   /* LSTM with a norm of c: how c is read */
-    int act;                       /* RNN: LNRNN_ACT_TANH .. */
+    int act;                       /* RNN, LiGRU: LNRNN_ACT_TANH .. */
     int cell_norm;                 /* LSTM: LNRNN_CELL_NONE .. */
     int deferred_output;           /* LSTM: h gets the output gate alone, lstm_output is still to come */
 } lnrnn_step_config;
@@ -173,10 +173,10 @@ typedef struct {
     const float *x; /* (n, G*H), row stride xs: W x; NULL: a is the sum of both products */
     const float *a; /* (n, G*H), row stride as: W h, or the sum */
     ptrdiff_t xs, as;
-    const float *const *h_prev; /* n pointers to (H): GRU */
+    const float *const *h_prev; /* n pointers to (H): GRU, LiGRU */
     float *const *c;            /* n pointers to (H): LSTM: c before the step, then after it */
     float *const *h;            /* n pointers to (H): written */
-    float *saved_gates;         /* (n, G*H), row stride as, or NULL: gets the gates; LSTM and GRU */
+    float *saved_gates;         /* (n, G*H), row stride as, or NULL: gets the gates; not of an RNN */
     float *scratch;             /* config->cell_scratch floats */
 } lnrnn_step_rows;
 
@@ -200,7 +200,7 @@ typedef struct {
     /* (rows, H), row stride us: of an LSTM u in h = o tanh(u); of a GRU the factor of r. */
     const float *u;
     ptrdiff_t ks, us;
-    const float *const *state_prev; /* rows pointers to (H): before the step, an LSTM's c, a GRU's h */
+    const float *const *state_prev; /* rows pointers to (H): before the step, an LSTM's c, else h */
     float *gh, *gc, *gu;            /* (rows, H), row stride hs; gc, gu: LSTM */
     /* (rows, G*H), row stride as: the gradients of the norms' outputs. ga: at W h, or at the sum of both products. gx: at
      * W x; GRU, NULL if the norm is of the sum. */
@@ -212,7 +212,7 @@ typedef struct {
     int carry; /* LSTM: u was carried, LNRNN_CELL_CARRY */
 } lnrnn_gate_gradients;
 
-/* rnn_cell.h, lstm_cell.h, gru_cell.h, gate_norm.h, step_norm.h, vmath.h. */
+/* rnn_cell.h, lstm_cell.h, gru_cell.h, ligru_cell.h, gate_norm.h, step_norm.h, vmath.h. */
 typedef struct {
     void (*step[LNRNN_STEPS])(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
     void (*lstm_output)(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
@@ -221,6 +221,7 @@ typedef struct {
     void (*lstm_output_backward)(const lnrnn_gate_gradients *b);
     void (*lstm_backward)(const lnrnn_gate_gradients *b);
     void (*gru_backward)(const lnrnn_gate_gradients *b);
+    void (*ligru_backward)(int act, const lnrnn_gate_gradients *b);
     void (*gru_gate_sum)(const lnrnn_gate_gradients *b);
     void (*gru_gate_output_backward)(const lnrnn_gate_gradients *b);
     void (*gru_gate_reset_backward)(const lnrnn_gate_gradients *b);
