@@ -157,8 +157,8 @@ enum { LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU, LNRNN_LIGRU, LNRNN_CELLS };
 /* The activation of an RNN, and of a LiGRU's candidate n. */
 enum { LNRNN_ACT_TANH, LNRNN_ACT_RELU, LNRNN_ACT_SIGMOID, LNRNN_ACT_IDENTITY };
 enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH };
-/* The rows that a norm is taken of: the sum W x + W h; each of the two products; the sum, gate by gate; W x
- * alone, for a LiGRU. */
+/* The rows that a norm is taken of: the sum W x + W h; each of the two products; each gate of the sum. In a
+ * LiGRU it may be W x alone. */
 enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_INPUT, LNRNN_PLACEMENTS };
 /* The GRU's split norms: one over r and z and one over n, as Ba et al. 2016; or one over all three. */
 enum { LNRNN_SPAN_PAPER, LNRNN_SPAN_ALL };
