@@ -29,7 +29,7 @@
 enum { LNRNN_MOST_THREADS = 1024 };
 
 /* The version of these declarations. Within a major version, declarations are only added. */
-#define LNRNN_API_MAJOR 3
+#define LNRNN_API_MAJOR 4
 #define LNRNN_API_MINOR 0
 #define LNRNN_VERSION "0.2.0"
 
@@ -156,12 +156,12 @@ enum { LNRNN_MESSAGE = 256 };
 
 /* --- networks ------------------------------------------------------------------------------------------ */
 
-enum { LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU, LNRNN_CELLS };
-/* The activation of an RNN. */
+enum { LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU, LNRNN_LIGRU, LNRNN_CELLS };
+/* The activation of an RNN, and of a LiGRU's candidate n. */
 enum { LNRNN_ACT_TANH, LNRNN_ACT_RELU, LNRNN_ACT_SIGMOID, LNRNN_ACT_IDENTITY };
 enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH };
-/* The input of layer norm: the sum W x + W h; W x and W h separately; each gate of the sum. */
-enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_PLACEMENTS };
+/* The input of layer norm: the sum W x + W h; W x and W h separately; each gate of the sum; W x alone (LiGRU). */
+enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_INPUT, LNRNN_PLACEMENTS };
 /* LNRNN_SPLIT in a GRU: a norm over r and z and one over n (Ba et al. 2016), or one norm over all gates. */
 enum { LNRNN_SPAN_PAPER, LNRNN_SPAN_ALL };
 /* Layer norm of an LSTM's c. NONE: no norm. OUT: h = o tanh(LN(c)), and the next step gets c. CARRY: the same, but
@@ -287,6 +287,11 @@ size_t lnrnn_handle_rows(const lnrnn_handle *h);
  * NULL: lanes 0 .. rows - 1. y may overlap x. With overrun "batch", lanes must be NULL. On one thread there is
  * no allocation, lock or system call. */
 lnrnn_status lnrnn_handle_step(lnrnn_handle *h, const int64_t *lanes, const float *x, float *y);
+/* handles (n), of different streams. x, y: n pointers, to (rows, D) and (rows, H) of each handle. Computes one
+ * step of lanes 0 .. rows - 1 of every handle. All of x is read before any y is written. After an error no
+ * lane has changed. Then *refused, unless NULL, is the number of the handle that caused the error. */
+lnrnn_status lnrnn_step_all(lnrnn_handle *const *handles, size_t n, const float *const *x, float *const *y,
+                            size_t *refused);
 /* Sets lanes (n) to zero states and step 0. None may be named twice; NULL: lanes 0 .. n - 1. With overrun
  * "batch", n must be the number of lanes. */
 lnrnn_status lnrnn_handle_reset(lnrnn_handle *h, const int64_t *lanes, size_t n);

@@ -93,7 +93,8 @@ lnrnn_handle *lnrnn_handle_open(PyObject *stream, size_t rows, int threads);
     X(lnrnn_handle_stream)       \
     X(lnrnn_handle_rows)         \
     X(lnrnn_handle_step)         \
-    X(lnrnn_handle_reset)
+    X(lnrnn_handle_reset)        \
+    X(lnrnn_step_all)
 
 /* In C++, ::name is the function even inside a struct with a member of this name. */
 #ifdef __cplusplus
@@ -192,6 +193,7 @@ static inline int lnrnn_import(void)
 #define lnrnn_handle_rows (lnrnn_api_table->lnrnn_handle_rows)
 #define lnrnn_handle_step (lnrnn_api_table->lnrnn_handle_step)
 #define lnrnn_handle_reset (lnrnn_api_table->lnrnn_handle_reset)
+#define lnrnn_step_all (lnrnn_api_table->lnrnn_step_all)
 
 #endif
 

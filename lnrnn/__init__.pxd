@@ -32,6 +32,7 @@ cdef extern from "lnrnn_api.h" nogil:
         LNRNN_RNN
         LNRNN_LSTM
         LNRNN_GRU
+        LNRNN_LIGRU
         LNRNN_CELLS
         LNRNN_ACT_TANH
         LNRNN_ACT_RELU
@@ -43,6 +44,7 @@ cdef extern from "lnrnn_api.h" nogil:
         LNRNN_JOINT
         LNRNN_SPLIT
         LNRNN_GATE
+        LNRNN_INPUT
         LNRNN_PLACEMENTS
         LNRNN_SPAN_PAPER
         LNRNN_SPAN_ALL
@@ -186,3 +188,5 @@ cdef extern from "lnrnn_api.h" nogil:
     size_t lnrnn_handle_rows(const lnrnn_handle *h)
     lnrnn_status lnrnn_handle_step(lnrnn_handle *h, const int64_t *lanes, const float *x, float *y)
     lnrnn_status lnrnn_handle_reset(lnrnn_handle *h, const int64_t *lanes, size_t n)
+    lnrnn_status lnrnn_step_all(lnrnn_handle *const *handles, size_t n, const float *const *x, float *const *y,
+                                size_t *refused)

@@ -25,10 +25,10 @@ from .norm.functional import (
     tanh,
 )
 from .norm.layers import BatchNorm, LayerNorm
-from .rnn.models import GRU, LSTM, RNN
+from .rnn.models import GRU, LSTM, RNN, LiGRU
 from .rnn.network import Network
 from .rnn.specs import BatchNormSpec, DropoutSpec, LayerNormSpec
-from .rnn.stream import Stream, StreamState
+from .rnn.stream import Stream, StreamState, step_all
 from .runtime import cpu_info, get_include, get_library, get_num_threads, num_threads, set_num_threads
 
 __version__ = "0.2.0"
@@ -42,6 +42,7 @@ __all__ = [
     "LSTM",
     "LayerNorm",
     "LayerNormSpec",
+    "LiGRU",
     "Network",
     "RNN",
     "Scorer",
@@ -66,6 +67,7 @@ __all__ = [
     "save",
     "set_num_threads",
     "sigmoid",
+    "step_all",
     "tanh",
 ]
 

@@ -133,3 +133,57 @@ cdef class Lanes:
             given[k] = floats(states[k], self.stream.network.layers * R * self.stream.network.units)
         if not lnrnn_stream_put(&self.stream, indices(rows, R), R, given if states else NULL, indices(steps, R)):
             raise AssertionError(f"broken promise: lanes {rows}, steps {steps}")
+
+
+def step_all(list steps, int threads):
+    """One step of all lanes of several streams. steps: pairs of a stream and its x (lanes, D), or (D,) for one lane ->
+    [y, ...], new arrays (lanes, H) or (H,). threads: as in Lanes.step.
+
+    -> None for other pairs, where Lanes.step would return None, and for a stream that stands in two pairs. Then, and
+    without memory, nothing has changed. No signal is handled in between.
+    """
+    cdef Py_ssize_t n = len(steps), k, R, D, H
+    cdef double multiply_adds = 0
+    cdef PyThreadState *state
+    cdef cnp.npy_intp dims[2]
+    cdef int ndim
+    cdef Lanes each
+    cdef lnrnn_handle_fields *h
+    cdef list lanes = [], results = []
+    cdef lnrnn_handle_fields **handles = <lnrnn_handle_fields **>calloc(n + 1, sizeof(lnrnn_handle_fields *))
+    if handles == NULL:
+        raise MemoryError
+    try:
+        for k in range(n):
+            pair = steps[k]
+            if type(pair) is not tuple or len(<tuple>pair) != 2:
+                return None
+            found, x = getattr((<tuple>pair)[0], "_lanes", None), (<tuple>pair)[1]
+            if type(found) is not Lanes:
+                return None
+            each = found
+            R, D, H = each.stream.lanes, each.stream.network.inputs, each.stream.network.units
+            ndim = cnp.PyArray_NDIM(<cnp.ndarray>x) if cnp.PyArray_CheckExact(x) else 0
+            if ndim < 1 or ndim > 2 or not native_floats(x, ndim, R, D):
+                return None
+            x = x if ordinary(x) else copied(x)
+            dims[0], dims[ndim - 1] = R, H
+            results.append(empty_of(ndim, dims, cnp.NPY_FLOAT32, R * H * sizeof(float)))
+            multiply_adds += each.stream.network.step_work * R
+            h = each.take(R, threads_for(each.stream.network.step_work * R, threads))
+            handles[len(lanes)] = h
+            lanes.append(each)
+            memcpy(h.x, data(x), R * D * sizeof(float))
+            if lnrnn_handle_choose(h, NULL, NULL):
+                return None
+        if len(set(lanes)) != n:
+            return None
+        state = release_gil(multiply_adds >= LNRNN_RELEASE_LOCK_WORK)
+        for k in range(n):
+            lnrnn_handle_run(handles[k], <float *>cnp.PyArray_DATA(<cnp.ndarray>results[k]))
+        acquire_gil(state)
+        return results
+    finally:
+        for k in range(len(lanes)):
+            (<Lanes>lanes[k]).give(handles[k])
+        free(handles)

@@ -7,7 +7,8 @@ Symbols: T steps, B sequences, I inputs, H hidden units; sequences are (T, B, fe
 h_ = W_hh h, plus inner_bias_ih and inner_bias_hh if there are such. Numbers are float64, or longdouble for
 arguments of longdouble.
 
-The activations and norms are in norms.py, the cells in cells.py, their time loop in time_loop.py.
+The activations and norms are in norms.py, the cells in cells.py and ligru.py, their time loop in
+time_loop.py.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 # Types and the steps of the cells can be imported from here too.
 # ruff: noqa: F401, F405
 from .cells import *  # noqa: F403
+from .ligru import *  # noqa: F403
 from .norms import (
     ACTIVATIONS,
     Array,
@@ -54,6 +56,8 @@ __all__ = [
     "gru_backward",
     "layer_norm",
     "layer_norm_backward",
+    "ligru",
+    "ligru_backward",
     "lstm",
     "lstm_backward",
     "pool_statistics",

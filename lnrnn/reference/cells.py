@@ -497,7 +497,7 @@ def calibrate(
     ----------
     batches : iterable of (x, lengths)
         Lengths None is for whole sequences.
-    cell : {rnn, lstm, gru}
+    cell : {rnn, lstm, gru, ligru}
         Called with `parameters` and `options`.
 
     Returns

@@ -33,4 +33,5 @@ class Cell:
 RNN = Cell("RNN", 1, 1, "joint", (1,), nonlinear=True)
 LSTM = Cell("LSTM", 4, 2, "split", (4,))
 GRU = Cell("GRU", 3, 1, "split", (2, 1))
-CELLS = {cell.name: cell for cell in (RNN, LSTM, GRU)}
+LiGRU = Cell("LiGRU", 2, 1, "input", (2,), nonlinear=True)
+CELLS = {cell.name: cell for cell in (RNN, LSTM, GRU, LiGRU)}

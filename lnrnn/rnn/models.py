@@ -1,4 +1,4 @@
-"""RNN, LSTM and GRU: their equations and constructors. All other methods are in network.py."""
+"""RNN, LSTM, GRU and LiGRU: their equations and constructors. All other methods are in network.py."""
 
 from __future__ import annotations
 
@@ -283,5 +283,79 @@ class GRU(Network[np.ndarray]):
         )  # fmt: skip
 
 
-Model = RNN | LSTM | GRU
-CLASSES: dict[str, type[Model]] = {model._cell.name: model for model in (RNN, LSTM, GRU)}
+@_with_arguments
+class LiGRU(Network[np.ndarray]):
+    """A light gated recurrent unit: a GRU without reset gate, with relu for tanh.
+
+    Parameters
+    ----------
+    nonlinearity : {"relu", "tanh", "sigmoid", "identity"}
+        The function f of the equations.
+
+    Attributes
+    ----------
+    weight_ih_l0, weight_hh_l0 : array of float32
+        Weights (2H, D) and (2H, H); H rows for each of z and n.
+    gain_ih_l0, bias_ih_l0 : array of float32
+        Gains and biases (2H,), with the names of the equations.
+    running_mean_ih_l0, running_var_ih_l0, count_l0 : array
+        Batch norm: statistics (steps, 2H). count is (steps,).
+
+    Notes
+    -----
+    The equations of a time step. x_ = W_ih x_t and h_ = W_hh h_{t-1} are both (2H,)::
+
+        norm None      z, n = x_ + bias_ih + h_ + bias_hh
+        "layer"        z, n = LN(x_; gain_ih, bias_ih) + h_
+          "split"      z, n = LN(x_; gain_ih, bias_ih) + LN(h_; gain_hh, bias_hh)
+          "joint"      z, n = LN(x_ + h_; gain, bias)
+          "gate"       z = LN(x_z + h_z; gain_z, bias_z), n likewise, each over H
+        "batch"        z, n = BN_t(x_; gain_ih, bias_ih) + h_
+
+        h_t = (1 - sigmoid(z)) f(n) + sigmoid(z) h_{t-1}
+        LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b
+
+    mu and the biased var of LN are taken over the 2H units of one sample at one step. BN_t takes them over
+    the batch, for each time step t and unit. Ravanelli et al. have one batch norm for all steps. Start values
+    and bits are as in RNN. With relu h is not bounded.
+
+    The cell is that of Ravanelli et al. 2018, arXiv 1803.10225. "split" is speechbrain's SLiGRU.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import lnrnn
+    >>> rnn = lnrnn.LiGRU(3, 4, seed=0)
+    >>> y, h = rnn(np.ones((5, 2, 3)))
+    >>> y.shape, h.shape
+    ((5, 2, 4), (1, 2, 4))
+    """
+
+    __slots__ = ("nonlinearity",)
+    _cell = cells.LiGRU
+    nonlinearity: Nonlinearity
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: Nonlinearity = "relu",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        norm: Norm = "layer",
+        seed: int | None = None,
+        rng: RNG = None,
+    ) -> None:
+        self._make(
+            dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
+            nonlinearity=nonlinearity, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
+            norm=norm,
+        )  # fmt: skip
+
+
+Model = RNN | LSTM | GRU | LiGRU
+CLASSES: dict[str, type[Model]] = {model._cell.name: model for model in (RNN, LSTM, GRU, LiGRU)}

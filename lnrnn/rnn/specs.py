@@ -9,7 +9,7 @@ from ..errors import bad_type, bad_value, choice, flag, integer, number
 from ..state import Named, frozen_by_name
 from .cells import Cell
 
-Placement = Literal["joint", "split", "gate"]
+Placement = Literal["joint", "split", "gate", "input"]
 CellNorm = Literal["out", "carry"]
 Span = Literal["all"]
 Overrun = Literal["raise", "last", "mean", "batch"]
@@ -27,10 +27,10 @@ class LayerNormSpec(Named):
 
     Parameters
     ----------
-    placement : {"split", "joint", "gate"} or None
+    placement : {"split", "joint", "gate", "input"} or None
         "split" normalises x_ and h_ separately. "joint" normalises their sum over all gates, and "gate"
-        each gate of the sum. None is the choice of Ba et al. 2016: "joint" for an RNN, else "split". For an
-        RNN, "gate" is the same as "joint".
+        each gate of the sum. "input" normalises x_ alone, in a LiGRU. None is the choice of the papers:
+        "joint" for an RNN, "input" for a LiGRU, else "split". For an RNN, "gate" is the same as "joint".
     cell : {"out", "carry"} or None
         The norm of an LSTM's c. "out" normalises c on its way to h only. "carry" also passes the normalised c
         to the next step. None has no such norm. Other cells take "out" and None, with no effect.
@@ -67,6 +67,8 @@ class LayerNormSpec(Named):
     def resolved(self, cell: Cell) -> LayerNormSpec:
         """The spec for that cell: placement is a string, and cell is None without a cell state."""
         placement = choice("placement", self.placement or cell.placement, PLACEMENTS)
+        if placement == "input" != cell.placement:
+            raise bad_value("placement", f"'split', 'joint' or 'gate' for {cell.name}", placement)
         if cell.gates == 1 and placement == "gate":
             placement = "joint"
         has_cell_state = cell.states == 2

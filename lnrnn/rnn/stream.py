@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -177,11 +177,8 @@ class Stream(Closed, Generic[State]):
             return self._chunk(x, lanes, out, lengths, resets, threads)
         if lengths is not None:
             raise bad_value("lengths", "None for one step", lengths, "a chunk has an x of three dimensions")
-        shape = len(lanes), self._snapshot.architecture.input_size
-        if x.shape != shape and (shape[0] != 1 or x.shape != shape[1:]):
-            expected = f"{shape} or {shape[1:]}" if shape[0] == 1 else f"{shape}"
-            raise bad_value("x", f"of shape {expected}, or a chunk of three dimensions", x)
-        fresh = np.zeros(shape[0], bool)
+        self._refuse_shape("x", x, len(lanes), ", or a chunk of three dimensions")
+        fresh = np.zeros(len(lanes), bool)
         if resets is not None:
             fresh = booleans("resets", resets, fresh.shape, f"{fresh.shape}, one for each lane")
         result = None
@@ -230,18 +227,33 @@ class Stream(Closed, Generic[State]):
         found: Array = out
         return found
 
+    def _refuse_shape(self, name: str, x: Any, lanes: int, otherwise: str = "") -> None:
+        """Raises ValueError unless x has the shape of one step of so many lanes."""
+        shape = lanes, self._snapshot.architecture.input_size
+        if x.shape != shape and (lanes != 1 or x.shape != shape[1:]):
+            expected = f"{shape} or {shape[1:]}" if lanes == 1 else f"{shape}"
+            raise bad_value(name, f"of shape {expected}{otherwise}", x)
+
+    def _next_input(self, pair: str, x: Any) -> Array:
+        """A copy of x for the compiled step of all lanes. pair: the name of (self, x) in messages."""
+        x = real(f"{pair}[1]", x)[...]
+        self._refuse_shape(f"{pair}[1]", x, len(self._all))
+        rows = padded(None, 1, len(self._all)).after(self._lanes.steps)
+        self._refuse_overrun(rows, self._all, f"{pair}[0], lane")
+        return np.array(x, FLOAT32, order="C")
+
     def _refuse_apart(self, name: str, value: Any) -> None:
         if value is not None:
             raise bad_value(name, "None with overrun='batch'", value, "all lanes go together")
 
-    def _refuse_overrun(self, rows: Rows, lanes: Array) -> None:
+    def _refuse_overrun(self, rows: Rows, lanes: Array, lane: str = "lane") -> None:
         table = np.array(rows.table)
         table[:, SEQUENCE] = lanes[table[:, SEQUENCE]]
-        self._snapshot.refuse_overrun(table, "lane")
+        self._snapshot.refuse_overrun(table, lane)
         beyond = np.flatnonzero(table[:, LENGTH] > LAST_STEP - table[:, START])
         if len(beyond):
             row = table[beyond[0]]
-            name, expected = f"the steps of lane {row[SEQUENCE]}", f"at most {LAST_STEP}"
+            name, expected = f"the steps of {lane} {row[SEQUENCE]}", f"at most {LAST_STEP}"
             got = f"{row[LENGTH]} after {row[START]}"
             raise ValueError(message(name, expected, got, "reset the lane"))
 
@@ -349,3 +361,58 @@ class Stream(Closed, Generic[State]):
     def __reduce__(self) -> tuple[Any, ...]:
         state = [s.copy() for s in self._lanes.states]
         return type(self), (self._snapshot, state[0].shape[1], state, self.step)
+
+
+def step_all(steps: Iterable[tuple[Stream[Any], ArrayLike]], *, threads: int | None = None) -> list[Array]:
+    """Compute one time step of several streams in one call, which costs less than a call for each.
+
+    The gain is large for small networks, whose step takes less time than a call from Python.
+
+    Parameters
+    ----------
+    steps : iterable of (Stream, array_like)
+        The streams, each once, and the inputs of all lanes of each: (R, D), or (D,) for one lane.
+    threads : int, optional
+        Limit on the threads of each step; by default that of `set_num_threads`. The streams are computed one
+        after the other, so one may not depend on the result of another.
+
+    Returns
+    -------
+    list of array of float32 of shape (R, H), or (H,)
+        The outputs, in the order of the streams. The bits are those of ``stream(x)``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a wrong argument; the message has its number. No lane of any stream has changed then.
+    SequenceTooLongError
+        For a step without statistics, if `overrun` is "raise". No lane has changed either.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import lnrnn
+    >>> one, other = lnrnn.GRU(3, 4, seed=0).stream(), lnrnn.LSTM(5, 2, seed=0).stream(8)
+    >>> y, z = lnrnn.step_all([(one, np.ones(3)), (other, np.ones((8, 5)))])
+    >>> y.shape, z.shape
+    ((4,), (8, 2))
+    """
+    most = 0 if threads is None else thread_limit(threads)
+    pairs = list(steps)
+    return _core.step_all(pairs, most) or _step_all_checked(pairs, most)
+
+
+def _step_all_checked(pairs: list[Any], threads: int) -> list[Array]:
+    """step_all with any arguments."""
+    streams: list[Stream[Any]] = []
+    for i, pair in enumerate(pairs):
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], Stream):
+            raise bad_type(f"steps[{i}]", "a pair (stream, x)", pair)
+        if pair[0] in streams:
+            raise bad_value(f"steps[{i}][0]", "a stream that no other pair has", pair[0])
+        streams.append(pair[0])
+    inputs = [stream._next_input(f"steps[{i}]", pairs[i][1]) for i, stream in enumerate(streams)]
+    y = _core.step_all(list(zip(streams, inputs, strict=True)), threads)
+    if y is None:  # pragma: no cover - another thread uses the lanes at this moment
+        raise RuntimeError("a stream was changed by another thread, which used the same lanes")
+    return y

@@ -1,4 +1,4 @@
-"""RNN, LSTM and GRU as torch modules."""
+"""RNN, LSTM, GRU and LiGRU as torch modules."""
 
 from __future__ import annotations
 
@@ -488,4 +488,39 @@ class GRU(Twin):
         self._make(
             device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
             num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm,
+        )  # fmt: skip
+
+
+class LiGRU(Twin):
+    """lnrnn.LiGRU as a torch module for training, with the same parameters, initial values and results.
+
+    Parameters
+    ----------
+    input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional
+        As in lnrnn.LiGRU.
+    norm, seed, rng, device, dtype, engine
+        As in RNN.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import lnrnn.torch
+    >>> rnn = lnrnn.torch.LiGRU(3, 4, seed=0)
+    >>> y, h = rnn(torch.zeros(5, 2, 3))
+    >>> y.shape
+    torch.Size([5, 2, 4])
+    """
+
+    _served = models.LiGRU
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "relu",
+        bias: bool = True, batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
+        norm: models.Norm = "layer", seed: int | None = None, rng: np.random.Generator | None = None,
+        device: Any = None, dtype: torch.dtype | None = None, engine: str | None = None,
+    ) -> None:  # fmt: skip
+        self._make(
+            device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
+            num_layers=num_layers, nonlinearity=nonlinearity, bias=bias, batch_first=batch_first,
+            bidirectional=bidirectional, norm=norm,
         )  # fmt: skip

@@ -178,9 +178,13 @@ def _sum(x_: Tensor, h_: Tensor, norm: Norms) -> Tensor:
     return norm("", x_ + h_) if "" in norm.sites else norm("ih", x_) + norm("hh", h_)
 
 
+def _activated(arch: Architecture, a: Tensor) -> Tensor:
+    result: Tensor = a if arch.nonlinearity == "identity" else getattr(torch, arch.nonlinearity)(a)
+    return result
+
+
 def _rnn(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
-    a = _sum(x_, h_, norm)
-    return [a if arch.nonlinearity == "identity" else getattr(torch, arch.nonlinearity)(a)]
+    return [_activated(arch, _sum(x_, h_, norm))]
 
 
 def _lstm(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
@@ -210,4 +214,10 @@ def _gru(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: 
     return [(1 - z) * n + z * state[0]]
 
 
-_STEPS = {"RNN": _rnn, "LSTM": _lstm, "GRU": _gru}
+def _ligru(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
+    z, n = (norm("ih", x_) + h_ if list(norm.sites) == ["ih"] else _sum(x_, h_, norm)).chunk(2, -1)
+    z, n = torch.sigmoid(z), _activated(arch, n)
+    return [(1 - z) * n + z * state[0]]
+
+
+_STEPS = {"RNN": _rnn, "LSTM": _lstm, "GRU": _gru, "LiGRU": _ligru}

@@ -22,7 +22,7 @@ lnrnn_status lnrnn_fail(char *message, lnrnn_status status, const char *format, 
 
 /* --- values --------------------------------------------------------------------------------------------- */
 
-static const size_t NUM_GATES[] = {[LNRNN_RNN] = 1, [LNRNN_LSTM] = 4, [LNRNN_GRU] = 3};
+static const size_t NUM_GATES[] = {[LNRNN_RNN] = 1, [LNRNN_LSTM] = 4, [LNRNN_GRU] = 3, [LNRNN_LIGRU] = 2};
 
 lnrnn_description lnrnn_describe(int cell, size_t input_size, size_t hidden_size)
 {
@@ -66,9 +66,13 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     int lstm = d->cell == LNRNN_LSTM, layer = d->norm == LNRNN_NORM_LAYER,
         batch = d->norm == LNRNN_NORM_BATCH;
     if (!layer || d->placement == LNRNN_PLACEMENTS)
-        d->placement = d->cell == LNRNN_RNN ? LNRNN_JOINT : LNRNN_SPLIT;
+        d->placement = d->cell == LNRNN_RNN     ? LNRNN_JOINT
+                       : d->cell == LNRNN_LIGRU ? LNRNN_INPUT
+                                                : LNRNN_SPLIT;
     if (d->placement == LNRNN_GATE && d->cell == LNRNN_RNN)
         d->placement = LNRNN_JOINT;
+    CHECK(d->placement != LNRNN_INPUT || d->cell == LNRNN_LIGRU,
+          "placement must be 'split', 'joint' or 'gate' but in a LiGRU, got 'input'");
     CHECK(!layer || lstm || d->cell_norm != LNRNN_CELL_CARRY,
           "cell must be 'out' or None where there is no cell state, got 'carry'");
     CHECK(!layer || !d->span || (d->cell == LNRNN_GRU && d->placement == LNRNN_SPLIT),
@@ -97,7 +101,7 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
 
 /* Bits that say which networks have an array. */
 enum { EVERY = 1, NO_NORM = 2, JOINT = 4, LAYER_SPLIT = 8, BATCH_SPLIT = 16, CELL = 32, INNER = 64 };
-enum { BATCH = 128, BATCH_JOINT = 256, BATCH_CELL = 512 };
+enum { BATCH = 128, BATCH_JOINT = 256, BATCH_CELL = 512, INPUT = 1024, BATCH_INPUT = 2048 };
 enum { SPLIT = LAYER_SPLIT | BATCH_SPLIT, TWO_BIASES = NO_NORM | LAYER_SPLIT };
 /* Shapes, with D inputs and G gates of H units: (G*H, D), (G*H, H), (G*H), (H), (steps), (steps, G*H),
  * (steps, H). */
@@ -114,11 +118,11 @@ static const struct {
     {"weight_ih", EVERY, BY_INPUTS, LNRNN_WEIGHT_IH},
     {"weight_hh", EVERY, BY_UNITS, LNRNN_WEIGHT_HH},
     {"gain", JOINT, GATES, AT(HIDDEN, GAIN)},
-    {"gain_ih", SPLIT, GATES, AT(INPUT, GAIN)},
+    {"gain_ih", SPLIT | INPUT, GATES, AT(INPUT, GAIN)},
     {"gain_hh", SPLIT, GATES, AT(HIDDEN, GAIN)},
     {"bias", JOINT, GATES, AT(HIDDEN, BIAS)},
     {"bias", BATCH_SPLIT, GATES, AT(INPUT, BIAS)},
-    {"bias_ih", TWO_BIASES, GATES, AT(INPUT, BIAS)},
+    {"bias_ih", TWO_BIASES | INPUT, GATES, AT(INPUT, BIAS)},
     {"bias_hh", TWO_BIASES, GATES, AT(HIDDEN, BIAS)},
     {"gain_c", CELL, UNITS, AT(CELL, GAIN)},
     {"bias_c", CELL, UNITS, AT(CELL, BIAS)},
@@ -126,8 +130,8 @@ static const struct {
     {"inner_bias_hh", INNER, GATES, LNRNN_INNER_HH},
     {"running_mean", BATCH_JOINT, STEP_GATES, AT(HIDDEN, MEAN)},
     {"running_var", BATCH_JOINT, STEP_GATES, AT(HIDDEN, VARIANCE)},
-    {"running_mean_ih", BATCH_SPLIT, STEP_GATES, AT(INPUT, MEAN)},
-    {"running_var_ih", BATCH_SPLIT, STEP_GATES, AT(INPUT, VARIANCE)},
+    {"running_mean_ih", BATCH_SPLIT | BATCH_INPUT, STEP_GATES, AT(INPUT, MEAN)},
+    {"running_var_ih", BATCH_SPLIT | BATCH_INPUT, STEP_GATES, AT(INPUT, VARIANCE)},
     {"running_mean_hh", BATCH_SPLIT, STEP_GATES, AT(HIDDEN, MEAN)},
     {"running_var_hh", BATCH_SPLIT, STEP_GATES, AT(HIDDEN, VARIANCE)},
     {"running_mean_c", BATCH_CELL, STEP_UNITS, AT(CELL, MEAN)},
@@ -139,13 +143,20 @@ enum { ROWS = sizeof ARRAYS / sizeof *ARRAYS };
 /* Writes the numbers of the rows of ARRAYS that a layer has in one direction. Returns how many. */
 static size_t rows_of(const lnrnn_description *d, int rows[ROWS])
 {
-    const int batch = d->norm == LNRNN_NORM_BATCH, split = d->placement == LNRNN_SPLIT;
+    const int batch = d->norm == LNRNN_NORM_BATCH, split = d->placement == LNRNN_SPLIT,
+              input = d->placement == LNRNN_INPUT;
     const int sums = d->norm == LNRNN_NORM_NONE ? NO_NORM
+                     : input                    ? INPUT
                      : !split                   ? JOINT
                      : batch                    ? BATCH_SPLIT
                                                 : LAYER_SPLIT;
     const int is = EVERY | sums | (d->cell_norm ? CELL : 0) | (d->inner_bias ? INNER : 0)
-                   | (batch ? BATCH | (split ? 0 : BATCH_JOINT) | (d->cell_norm ? BATCH_CELL : 0) : 0);
+                   | (batch ? BATCH
+                                  | (split   ? 0
+                                     : input ? BATCH_INPUT
+                                             : BATCH_JOINT)
+                                  | (d->cell_norm ? BATCH_CELL : 0)
+                            : 0);
     size_t n = 0;
     for (int k = 0; k < ROWS; k++)
         if (ARRAYS[k].of & is && (d->bias || strncmp(ARRAYS[k].name, "bias", 4)))

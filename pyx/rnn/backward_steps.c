@@ -142,6 +142,8 @@ static void gru_cell(backward_step *s)
     s->j->k->cells->gru_backward(&s->b);
 }
 
+static void ligru_cell(backward_step *s) { s->j->k->cells->ligru_backward(s->j->c->act, &s->b); }
+
 static void joint_gru_cell(backward_step *s)
 {
     s->b.gx = NULL;
@@ -244,6 +246,7 @@ void lnrnn_resolve_backward(backward_job *j)
         {lstm, lstm_gates},
         {kernel == LNRNN_STEP_GRU, c->own_input_gradient ? gru_cell : joint_gru_cell},
         {kernel == LNRNN_STEP_GRU_GATE, gru_gate_cell},
+        {kernel == LNRNN_STEP_LIGRU, ligru_cell},
         {c->input_side, c->own_input_gradient ? own_input_side : input_side},
         {kernel != LNRNN_STEP_GRU_GATE, hidden_side}, /* gru_gate_cell contains hidden_side */
         {c->inner_hh != NULL, inner_hh},

@@ -13,16 +13,17 @@ static const struct {
     [LNRNN_RNN] = {.num_gates = 1},
     [LNRNN_LSTM] = {.num_gates = 4, .cell_state = 1, .saved_gates = 1},
     [LNRNN_GRU] = {.num_gates = 3, .saved_gates = 1, .direct_h = 1},
+    [LNRNN_LIGRU] = {.num_gates = 2, .saved_gates = 1, .direct_h = 1},
 };
 _Static_assert(sizeof CELLS / sizeof *CELLS == LNRNN_CELLS, "CELLS has a row for each cell");
 
 /* BARE: the cell without norms. */
 enum { BARE = LNRNN_PLACEMENTS, FORMS_OF_A_CELL };
 
-/* spans: how many norms divide the gates (LNRNN_SPAN_PAPER). scratch_gates: the gates for whose values the
- * kernel needs scratch. */
+/* spans: how many norms divide the gates (LNRNN_SPAN_PAPER). bare_hidden: W h has no norm. scratch_gates: the
+ * gates for whose values the kernel needs scratch. */
 static const struct {
-    int step_kernel, separate_products, input_side, own_input_gradient, spans;
+    int step_kernel, separate_products, input_side, own_input_gradient, spans, bare_hidden;
     size_t scratch_gates;
 } FORMS[][FORMS_OF_A_CELL] = {
     [LNRNN_RNN] =
@@ -64,16 +65,33 @@ static const struct {
                             .spans = LNRNN_SPANS_EACH,
                             .scratch_gates = 3},
         },
+    [LNRNN_LIGRU] =
+        {
+            [BARE] = {.step_kernel = LNRNN_STEP_LIGRU},
+            [LNRNN_JOINT] = {.step_kernel = LNRNN_STEP_LIGRU, .spans = LNRNN_SPANS_ALL},
+            [LNRNN_SPLIT] = {.step_kernel = LNRNN_STEP_LIGRU,
+                             .separate_products = 1,
+                             .input_side = 1,
+                             .spans = LNRNN_SPANS_ALL,
+                             .scratch_gates = 2},
+            [LNRNN_GATE] = {.step_kernel = LNRNN_STEP_LIGRU, .spans = LNRNN_SPANS_EACH},
+            [LNRNN_INPUT] = {.step_kernel = LNRNN_STEP_LIGRU,
+                             .separate_products = 1,
+                             .input_side = 1,
+                             .spans = LNRNN_SPANS_ALL,
+                             .bare_hidden = 1,
+                             .scratch_gates = 2},
+        },
 };
 _Static_assert(sizeof FORMS / sizeof *FORMS == LNRNN_CELLS, "FORMS has a row for each cell");
 
-/* Returns the description of a site's norm for the kernel. step.c adds scale and shift of batch norm, because
- * they depend on the step. */
-static lnrnn_gate_norm gate_norm_of(const lnrnn_rnn_config *c, const lnrnn_site *site, int spans)
+/* Returns the description of a site's norm for the kernel. bare: the site has none. step.c adds scale and
+ * shift of batch norm, because they depend on the step. */
+static lnrnn_gate_norm gate_norm_of(const lnrnn_rnn_config *c, const lnrnn_site *site, int spans, int bare)
 {
     lnrnn_gate_norm norm = {.H = c->H, .eps = c->eps};
-    norm.how = c->norm == LNRNN_NORM_NONE ? LNRNN_PLAIN : LNRNN_NORMED;
-    if (c->norm == LNRNN_NORM_BATCH)
+    norm.how = bare || c->norm == LNRNN_NORM_NONE ? LNRNN_PLAIN : LNRNN_NORMED;
+    if (c->norm == LNRNN_NORM_BATCH && !bare)
         norm.how = LNRNN_AFFINE;
     if (norm.how == LNRNN_NORMED)
         norm.spans = spans, norm.gain = site->gain;
@@ -103,9 +121,9 @@ void lnrnn_rnn_configure(lnrnn_rnn_config *c)
     input->width = c->input_side ? c->outputs : 0;
     hidden->width = c->outputs;
     cell->width = c->cell_norm != LNRNN_CELL_NONE ? c->H : 0;
-    input->norm = gate_norm_of(c, input, spans);
-    hidden->norm = gate_norm_of(c, hidden, spans);
-    cell->norm = gate_norm_of(c, cell, LNRNN_SPANS_ALL);
+    input->norm = gate_norm_of(c, input, spans, 0);
+    hidden->norm = gate_norm_of(c, hidden, spans, FORMS[c->cell][form].bare_hidden);
+    cell->norm = gate_norm_of(c, cell, LNRNN_SPANS_ALL, 0);
 }
 
 /* --- weights in the form that the product reads --------------------------------------------------------- */

@@ -39,12 +39,13 @@ typedef struct {
     lnrnn_gate_norm norm; /* the kernel's argument; with batch norm each step adds scale and shift */
 } lnrnn_site;
 
-/* One layer in one direction. G gates: RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n). lnrnn/reference/cells.py
- * has the equations. */
+/* One layer in one direction. G gates: RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n), LiGRU 2 (z, n).
+ * lnrnn/reference/ has the equations. */
 typedef struct {
     /* Set by the caller. */
-    size_t D, H;                                     /* inputs, units */
-    int cell, act, norm, placement, span, cell_norm; /* batch norm: joint in an RNN, split in LSTM and GRU */
+    size_t D, H; /* inputs, units */
+    /* Batch norm: joint in an RNN, of the input in a LiGRU, split in LSTM and GRU. */
+    int cell, act, norm, placement, span, cell_norm;
     float eps;
     int reverse;                      /* read every sequence from its own end to its start */
     int dtype;                        /* type of the packed weights */

@@ -128,7 +128,7 @@ static void fill_site(construction *b, lnrnn_rnn_config *c, int index, const voi
         return;
     site->gain = sum_of(b, gain, NULL, site->width, 1);
     site->bias = sum_of(b, other, bias, site->width, 0);
-    if (c->norm != LNRNN_NORM_BATCH)
+    if (site->norm.how != LNRNN_AFFINE)
         return;
     const int averages = b->d->overrun == LNRNN_OVERRUN_MEAN && c->known;
     const size_t values = (c->known + (size_t)averages) * site->width;

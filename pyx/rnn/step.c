@@ -128,7 +128,7 @@ static void cell_from_tables(lnrnn_step *s)
             n++;
         for (int k = 0; k < LNRNN_SITES; k++) {
             const lnrnn_site *site = &s->r->config->site[k];
-            if (site->width)
+            if (site->norm.how == LNRNN_AFFINE && site->width)
                 s->norm[k].gain = site->scale + row * site->width,
                 s->norm[k].bias = site->shift + row * site->width;
         }
@@ -207,7 +207,7 @@ void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
             {p->divide_units, lnrnn_step_meet},
             {p->divide_units && p->divide_rows, take_rows},
             {batch && c->input_side, input_statistics},
-            {batch, hidden_statistics},
+            {batch && c->site[LNRNN_SITE_HIDDEN].norm.how == LNRNN_AFFINE, hidden_statistics},
             {c->zoneout_h > 0, save_h},
             {c->zoneout_c > 0, save_c},
             {1, deferred           ? cell_without_output

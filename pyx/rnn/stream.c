@@ -140,3 +140,26 @@ lnrnn_status lnrnn_handle_reset(lnrnn_handle *h, const int64_t *lanes, size_t n)
     }
     return leave(h, wrong);
 }
+
+lnrnn_status lnrnn_step_all(lnrnn_handle *const *handles, size_t n, const float *const *x, float *const *y,
+                            size_t *refused)
+{
+    size_t entered = 0;
+    int wrong = 0;
+    for (size_t i = 0; i < n && !wrong; i++) {
+        lnrnn_handle *const h = handles[i];
+        wrong = is_busy(h) ? LNRNN_STREAM_BUSY : 0;
+        entered += !wrong;
+        if (!wrong)
+            wrong = lnrnn_handle_choose(h, NULL, NULL);
+        if (wrong && refused)
+            *refused = i;
+    }
+    for (size_t i = 0; i < n && !wrong; i++)
+        memcpy(handles[i]->x, x[i], handles[i]->rows * handles[i]->call.network->inputs * sizeof(float));
+    for (size_t i = 0; i < n && !wrong; i++)
+        lnrnn_handle_run(handles[i], y[i]);
+    for (size_t i = 0; i < entered; i++)
+        leave(handles[i], LNRNN_OK);
+    return wrong;
+}

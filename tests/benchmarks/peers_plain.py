@@ -30,8 +30,8 @@ def torch_module(cell, p, x, threads) -> Call:
 
 
 def onnx_model(cell, p, x, states=False) -> bytes:
-    """x (T, B, I) to y (T, 1, B, H) by ONNX's operator, which has another order of gates. states: an LSTM's h
-    and c are inputs too, and hn and cn are the only outputs."""
+    """x (T, B, I) to y (T, 1, B, H) by ONNX's operator, which has another order of gates. states: h, and an
+    LSTM's c, are inputs too, and hn and cn are the only outputs."""
     from onnx import TensorProto, helper, numpy_helper
 
     hidden, (steps, batch, inputs) = p["weight_hh"].shape[1], x.shape
@@ -45,8 +45,9 @@ def onnx_model(cell, p, x, states=False) -> bytes:
     inputs_of, outputs_of, state = ["x", "w", "r", "b"], ["y"], (1, batch, hidden)
     ins, outs = [value("x", steps, batch, inputs)], [value("y", steps, 1, batch, hidden)]
     if states:
-        inputs_of, outputs_of = [*inputs_of, "", "h", "c"], ["", "hn", "cn"]
-        ins, outs = [*ins, value("h", *state), value("c", *state)], [value(n, *state) for n in outputs_of[1:]]
+        before, after = ["h", "c"][: cell.STATES], ["hn", "cn"][: cell.STATES]
+        inputs_of, outputs_of = [*inputs_of, "", *before], ["", *after]
+        ins, outs = [*ins, *(value(n, *state) for n in before)], [value(n, *state) for n in after]
     node = helper.make_node(cell.NAME, inputs_of, outputs_of, hidden_size=hidden, **cell.ONNX_OPTIONS)
     initializers = [numpy_helper.from_array(v, name) for name, v in constants.items()]
     graph = helper.make_graph([node], "sequence", ins, outs, initializers)

@@ -287,6 +287,55 @@ static void test_streams(void)
     lnrnn_network_release(n);
 }
 
+/* A step of several handles has the bits of their own steps; a refused one changes no lane. */
+static void test_step_all(void)
+{
+    enum { N = 4 };
+    static const int cells[N] = {LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU, LNRNN_GRU};
+    lnrnn_stream *s[N], *alike[N];
+    lnrnn_handle *h[N], *one[N];
+    float x[N][2 * 3], y[N][2 * 9], want[2 * 9];
+    const float *xs[N];
+    float *ys[N];
+    size_t refused = 99;
+    for (int i = 0; i < N; i++) {
+        lnrnn_description d = lnrnn_describe(cells[i], 3, (size_t)(4 * i) % 9 + 1);
+        d.norm = i == 3 ? LNRNN_NORM_BATCH : LNRNN_NORM_NONE, d.max_steps = i == 3 ? 2 : 0;
+        lnrnn_network *const n = network_of(&d);
+        CHECK(!lnrnn_stream_create(n, 2, &s[i], message) && !lnrnn_stream_create(n, 2, &alike[i], message));
+        CHECK(!lnrnn_handle_create(s[i], 2, 1, &h[i], message));
+        CHECK(!lnrnn_handle_create(alike[i], 2, 1, &one[i], message));
+        lnrnn_network_release(n);
+        xs[i] = x[i], ys[i] = y[i];
+    }
+    CHECK(!lnrnn_step_all(NULL, 0, NULL, NULL, NULL));
+    for (int t = 0; t < 2; t++) {
+        for (int i = 0; i < N; i++)
+            for (int k = 0; k < 6; k++)
+                x[i][k] = (float)draw(-0.5);
+        CHECK(!lnrnn_step_all(h, N, xs, ys, NULL));
+        for (int i = 0; i < N; i++) {
+            CHECK(!lnrnn_handle_step(one[i], NULL, x[i], want));
+            CHECK(!memcmp(want, y[i], 2 * lnrnn_network_units(lnrnn_stream_network(s[i])) * sizeof *want));
+        }
+    }
+    CHECK(lnrnn_step_all(h, N, xs, ys, &refused) == LNRNN_STREAM_OVERRUN && refused == 3);
+    CHECK(lnrnn_step_all(h, N, xs, ys, NULL) == LNRNN_STREAM_OVERRUN);
+    for (int i = 0; i < N; i++)
+        CHECK(lnrnn_stream_steps(s[i])[0] == 2 && lnrnn_stream_steps(s[i])[1] == 2);
+    CHECK(!lnrnn_step_all(h, 3, xs, ys, &refused) && refused == 3);
+    lnrnn_handle_free(h[3]);
+    h[3] = h[1]; /* the same handle twice */
+    CHECK(lnrnn_step_all(h, N, xs, ys, &refused) == LNRNN_STREAM_BUSY && refused == 3);
+    CHECK(!lnrnn_step_all(h, 3, xs, ys, NULL));
+    for (int i = 0; i < N; i++) {
+        if (i < 3)
+            lnrnn_handle_free(h[i]);
+        lnrnn_handle_free(one[i]);
+        lnrnn_stream_release(s[i]), lnrnn_stream_release(alike[i]);
+    }
+}
+
 /* --- threads -------------------------------------------------------------------------------------------- */
 
 enum { STEPS = 200, THREADS = 4 };
@@ -364,6 +413,7 @@ int main(int count, char **arguments)
     test_wrong_arguments();
     test_shapes_beyond_memory();
     test_streams();
+    test_step_all();
     test_threads();
     for (int k = 1; k < count; k++)
         test_file(arguments[k]);

@@ -68,10 +68,10 @@ batch.calibrate([x, (x, None)])
 batch.overrun = "mean"
 assert_type(batch.known_steps, int | None)
 
-# Imported models are of one of three classes, and each of these is a Network.
+# Imported models are of one of four classes, and each of these is a Network.
 model = lnrnn.from_torch({})
-assert_type(model, lnrnn.RNN | lnrnn.LSTM | lnrnn.GRU)
-assert_type(lnrnn.from_keras([], kind="LSTM"), lnrnn.RNN | lnrnn.LSTM | lnrnn.GRU)
+assert_type(model, lnrnn.RNN | lnrnn.LSTM | lnrnn.GRU | lnrnn.LiGRU)
+assert_type(lnrnn.from_keras([], kind="LSTM"), lnrnn.RNN | lnrnn.LSTM | lnrnn.GRU | lnrnn.LiGRU)
 model = lnrnn.load(Path("m.safetensors"))
 model.save("m.safetensors")
 lnrnn.save(model, Path("m.safetensors"))

@@ -18,14 +18,17 @@ from networks import each_cell, same
 x = np.random.default_rng(0).standard_normal((6, 2, 3), dtype=np.float32)
 
 
+torchs_cells = pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
+
+
 def positional(cell):
     """Every positional argument of torch.nn by name, none at its default."""
     first = {"input_size": 3, "hidden_size": 4, "num_layers": 2}
-    own = {"nonlinearity": "relu"} if cell == "RNN" else {}
+    own = {"nonlinearity": "relu"} if cell in ("RNN", "LiGRU") else {}
     return first | own | {"bias": False, "batch_first": True, "dropout": 0.25, "bidirectional": True}
 
 
-@each_cell
+@torchs_cells
 def test_positional_arguments_are_those_of_torch(cell):
     torch = pytest.importorskip("torch")
     arguments = positional(cell)
@@ -97,7 +100,7 @@ def test_dropout_of_one_layer_warns_once_and_drops_nothing():
     same(rnn.forward_train(x)[0], rnn(x)[0])
 
 
-@each_cell
+@torchs_cells
 def test_dropout_of_a_twin_and_of_torchs_own_module_arrives(cell):
     torch = pytest.importorskip("torch")
     for make in (getattr(lnrnn.torch, cell), getattr(torch.nn, cell)):

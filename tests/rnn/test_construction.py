@@ -139,7 +139,7 @@ def test_a_file_that_claims_more_steps_than_it_has(tmp_path, known, room):
 
 
 T = 7
-GATES = {"RNN": 1, "LSTM": 4, "GRU": 3}
+GATES = {"RNN": 1, "LSTM": 4, "GRU": 3, "LiGRU": 2}
 
 
 VECTORS = {
@@ -148,6 +148,7 @@ VECTORS = {
     "joint": "gain bias",
     "gate": "gain bias",
     "batch": "gain_ih gain_hh bias",
+    "input": "gain_ih bias_ih",
 }
 
 
@@ -161,7 +162,7 @@ def test_names_and_shapes(variant, bias, inner):
     if inner and place[0] not in ("none", "batch"):
         options["norm"] = replace(options.pop("norm", lnrnn.LayerNormSpec()), inner_bias=True)
     rnn, G = network(3, 5, num_layers=2, bidirectional=True, bias=bias, **options), GATES[cell] * 5
-    vectors = "gain bias" if variant == "RNN batch" else VECTORS[place[0]]
+    vectors = {"RNN batch": "gain bias", "LiGRU batch": VECTORS["input"]}.get(variant, VECTORS[place[0]])
     lengths = {vector: G for vector in vectors.split()}
     if variant == "LSTM batch" or place[-1] in ("out", "carry"):
         lengths |= {"gain_c": 5, "bias_c": 5}
@@ -217,8 +218,8 @@ def test_weights_of_another_type(isa, rng, variant, dtype, most):
 def test_a_spec_is_resolved_for_its_cell():
     """norm shows the placement, and `cell` for a cell with a cell state."""
     made = {cell: getattr(lnrnn, cell)(2, 3) for cell in CELLS}
-    assert [made[cell].norm.placement for cell in CELLS] == ["joint", "split", "split"]
-    assert [made[cell].norm.cell for cell in CELLS] == [None, "out", None]
+    assert [made[cell].norm.placement for cell in CELLS] == ["joint", "split", "split", "input"]
+    assert [made[cell].norm.cell for cell in CELLS] == [None, "out", None, None]
     assert lnrnn.RNN(2, 3, norm=spec("gate")).norm == made["RNN"].norm
     for rnn in made.values():
         assert type(rnn)(2, 3, norm=rnn.norm).norm == rnn.norm
@@ -229,6 +230,8 @@ def test_a_spec_is_resolved_for_its_cell():
     ("RNN", "span", spec("split", span="all")), ("LSTM", "span", spec("split", span="all")),
     ("GRU", "span", spec("gate", span="all")), ("GRU", "span", spec("joint", span="all")),
     ("LSTM", "norm", "Layer"), ("GRU", "norm", "instance"),
+    *((cell, "placement", spec("input")) for cell in ("RNN", "LSTM", "GRU")),
+    ("LiGRU", "cell", spec("input", "carry")), ("LiGRU", "span", spec("split", span="all")),
 ])  # fmt: skip
 def test_norms_that_a_cell_does_not_have(cell, word, norm):
     with pytest.raises(ValueError, match=named(word)):

@@ -132,6 +132,8 @@ def test_layers_and_directions(
 ):
     assume(layers > 1 or not between)
     rng = np.random.default_rng(seed)
+    # Dropout may leave one small value in a row. With this eps layer norm does not amplify it.
+    norm = lnrnn.LayerNormSpec(eps=0.1) if norm == "layer" else norm
     options = dict(cell=cell, norm=norm, num_layers=layers, bidirectional=both, batch_first=batch_first)
     rnn = calm(5, hidden, seed=seed, **options)
     rnn = zoned(rnn) if zoneout else rnn

@@ -13,8 +13,8 @@ import lnrnn
 INT, SIZE, DOUBLE, P = ctypes.c_int, ctypes.c_size_t, ctypes.c_double, ctypes.c_void_p
 MESSAGE = 256
 DTYPES = {"float32": 0, "float64": 1, "int64": 2}
-CELLS, ACTIVATIONS = ("RNN", "LSTM", "GRU"), ("tanh", "relu", "sigmoid", "identity")
-PLACEMENTS, OVERRUNS = ("joint", "split", "gate"), ("raise", "last", "mean", "batch")
+CELLS, ACTIVATIONS = ("RNN", "LSTM", "GRU", "LiGRU"), ("tanh", "relu", "sigmoid", "identity")
+PLACEMENTS, OVERRUNS = ("joint", "split", "gate", "input"), ("raise", "last", "mean", "batch")
 
 
 class Description(ctypes.Structure):

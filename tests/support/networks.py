@@ -21,7 +21,7 @@ from lnrnn import reference as ref
 
 NORMS = ("layer", "batch", None)
 NONLINEARITIES = ("tanh", "relu", "sigmoid", "identity")
-CELLS = ("RNN", "LSTM", "GRU")
+CELLS = ("RNN", "LSTM", "GRU", "LiGRU")
 each_norm = pytest.mark.parametrize("norm", NORMS)
 each_cell = pytest.mark.parametrize("cell", CELLS)
 same = np.testing.assert_array_equal
@@ -52,6 +52,13 @@ VARIANTS = {
     "GRU batch": dict(cell="GRU", norm=MILD),
     "GRU split all": dict(cell="GRU", norm=spec("split", span="all")),
     **{f"GRU {p}": dict(cell="GRU", norm=spec(p)) for p in ("split", "joint", "gate")},
+    "LiGRU none": dict(cell="LiGRU", norm=None),
+    "LiGRU batch": dict(cell="LiGRU", norm=MILD, nonlinearity="tanh"),
+    "LiGRU joint": dict(cell="LiGRU", norm=spec("joint")),
+    **{
+        f"LiGRU {p}": dict(cell="LiGRU", norm=spec(p), nonlinearity="tanh")
+        for p in ("input", "split", "gate")
+    },
 }
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 
@@ -104,7 +111,7 @@ def options_of(rnn, suffix, training=False):
         name.removesuffix(suffix): value for name, value in rnn.parameters().items() if name.endswith(suffix)
     }
     options = dict(norm=None, reverse=suffix.endswith("_reverse"))
-    if cell_of(rnn) == "RNN":
+    if hasattr(rnn, "nonlinearity"):
         options["nonlinearity"] = rnn.nonlinearity
     if isinstance(rnn.norm, lnrnn.LayerNormSpec):
         options |= dict(norm="layer", eps=rnn.norm.eps, placement=rnn.norm.placement)
@@ -126,7 +133,7 @@ def options_of(rnn, suffix, training=False):
 
 def sides(rnn):
     """The sites with statistics of batch norm."""
-    return {"RNN": [""], "LSTM": ["ih", "hh", "c"], "GRU": ["ih", "hh"]}[cell_of(rnn)]
+    return {"RNN": [""], "LSTM": ["ih", "hh", "c"], "GRU": ["ih", "hh"], "LiGRU": ["ih"]}[cell_of(rnn)]
 
 
 def parts(rnn, state):
@@ -244,6 +251,9 @@ def kink(rnn, tapes):
     nearest = np.inf
     for tape in tapes.values() if getattr(rnn, "nonlinearity", None) == "relu" else ():
         for step in tape.steps:
+            if cell_of(rnn) == "LiGRU":
+                nearest = min(nearest, np.abs(step.kept[-1]).min())
+                continue
             argument = 0
             for name, normed in step.norms.at.items():
                 site, p = step.norms.sites[name], tape.parameters

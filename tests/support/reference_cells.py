@@ -6,7 +6,7 @@ import numpy as np
 
 from lnrnn import reference as ref
 
-GATES = {"rnn": 1, "lstm": 4, "gru": 3}
+GATES = {"rnn": 1, "lstm": 4, "gru": 3, "ligru": 2}
 
 # Five-point differences with h = 1e-4 have two errors. One is h^4 / 30 of the fifth derivative, up to 1e8
 # if a variance over three units is small. The other is eps / h ~ 1e-12 of a loss of size ~10. At most 8e-11
@@ -38,6 +38,12 @@ CELLS = {
     "gru joint": ("gru", dict(placement="joint"), "gain bias"),
     "gru gate": ("gru", dict(placement="gate"), "gain bias"),
     "gru batch": ("gru", dict(norm="batch"), "gain_ih gain_hh bias"),
+    "ligru plain": ("ligru", dict(norm=None), "bias_ih bias_hh"),
+    "ligru input": ("ligru", dict(nonlinearity="tanh"), "gain_ih bias_ih"),
+    "ligru split": ("ligru", dict(placement="split", nonlinearity="tanh"), TWO),
+    "ligru joint": ("ligru", dict(placement="joint"), "gain bias"),
+    "ligru gate": ("ligru", dict(placement="gate", nonlinearity="sigmoid"), "gain bias"),
+    "ligru batch": ("ligru", dict(norm="batch", nonlinearity="tanh"), "gain_ih bias_ih"),
 }
 
 PER_STEP = [name for name in CELLS if name.endswith("batch")]
@@ -90,7 +96,8 @@ def backward(name, tape, gy, gstate=()):
 def statistics_of(name, rng, steps, h=4):
     """Statistics for inference: for an RNN (mean, var), else by site."""
     cell = CELLS[name][0]
-    widths = dict(ih=GATES[cell] * h, hh=GATES[cell] * h) | (dict(c=h) if cell == "lstm" else {})
+    widths = {site: GATES[cell] * h for site in (("ih",) if cell == "ligru" else ("ih", "hh"))}
+    widths |= dict(c=h) if cell == "lstm" else {}
     drawn = {
         site: (rng.standard_normal((steps, w)), rng.uniform(0.5, 2, (steps, w)))
         for site, w in ({"": h} if cell == "rnn" else widths).items()

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 T, B, I, H = 7, 4, 3, 12  # noqa: E741 - the letters of the shapes in the documentation
 LENGTHS = [4, T, 0, 1]
-CELLS = ("RNN", "LSTM", "GRU")
+CELLS = ("RNN", "LSTM", "GRU", "LiGRU")
 Layer, Batch = lnrnn.LayerNormSpec, lnrnn.BatchNormSpec
 NORMS = {
     "RNN": [None, "layer", Layer("split"), Layer("split", inner_bias=True), Layer(inner_bias=True, eps=0.1),
@@ -22,6 +22,8 @@ NORMS = {
     "GRU": [None, "batch",
             *(Layer(p, inner_bias=b) for p in ("split", "joint", "gate") for b in (False, True)),
             Layer("split", span="all"), Layer("split", span="all", inner_bias=True, eps=0.1)],
+    "LiGRU": [None, "batch", *(Layer(p, inner_bias=b) for p in ("input", "split", "joint", "gate")
+                               for b in (False, True))],
 }  # fmt: skip
 NETWORKS = [(cell, norm) for cell in CELLS for norm in NORMS[cell]]
 

@@ -72,6 +72,7 @@ _Static_assert(sizeof LNRNN_CAT(lnrnn_norm_, LNRNN_ISA_SUFFIX) == LNRNN_DTYPES *
 
 #ifdef LNRNN_PART_CELLS
 #include "lnrnn/kernels/gru_cell.h"
+#include "lnrnn/kernels/ligru_cell.h"
 #include "lnrnn/kernels/lstm_cell.h"
 #include "lnrnn/kernels/rnn_cell.h"
 #include "lnrnn/kernels/step_norm.h"
@@ -84,6 +85,7 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
             [LNRNN_STEP_LSTM] = lstm_step,
             [LNRNN_STEP_GRU] = gru_step,
             [LNRNN_STEP_GRU_GATE] = gru_gate_step,
+            [LNRNN_STEP_LIGRU] = ligru_step,
         },
     .lstm_output = lstm_output,
     .rnn_backward = rnn_backward,
@@ -91,6 +93,7 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
     .lstm_output_backward = lstm_output_backward,
     .lstm_backward = lstm_backward,
     .gru_backward = gru_backward,
+    .ligru_backward = ligru_backward,
     .gru_gate_sum = gru_gate_sum,
     .gru_gate_output_backward = gru_gate_output_backward,
     .gru_gate_reset_backward = gru_gate_reset_backward,

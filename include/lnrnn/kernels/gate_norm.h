@@ -4,8 +4,8 @@
  *     LNRNN_PLAIN     v + bias
  *     LNRNN_AFFINE    (v - mean) * gain + bias       batch norm; mean may be NULL for 0
  *     LNRNN_NORMED    (v - m) / sqrt(var + eps) * gain + bias, m and var over the `spans` of the row
- * lnrnn_gate_norm of table.h describes it. rnn_cell.h, lstm_cell.h and gru_cell.h compute the states from the
- * results; lnrnn/reference/cells.py has the equations.
+ * lnrnn_gate_norm of table.h describes it. rnn_cell.h, lstm_cell.h, gru_cell.h and ligru_cell.h compute the
+ * states from the results; lnrnn/reference has the equations.
  *
  * The compiler makes a copy of an inline function for every constant argument. Such constants are `how`, one
  * of the three forms above; `separate`: W x has a norm of its own, and is added afterwards; `whole`: i .. i +
@@ -22,6 +22,7 @@
 /* The gates of each cell, in the order of their weights, and their number. */
 enum { GATE_I, GATE_F, GATE_G, GATE_O, LSTM_GATES };
 enum { GATE_R, GATE_Z, GATE_N, GRU_GATES };
+enum { LIGRU_Z, LIGRU_N, LIGRU_GATES };
 
 /* Calls f(i, k, whole, ...) for the units i .. i + k - 1, a vector at a time, until all of 0 .. n - 1 are
  * done: vector_loop.h. */
@@ -100,12 +101,12 @@ LNRNN_INLINE lnrnn_step_rows rows_together(const lnrnn_step_rows *rows, size_t r
     return lnrnn_rows_from(rows, r, rows->n - r < LNRNN_ROWS_TOGETHER ? rows->n - r : LNRNN_ROWS_TOGETHER);
 }
 
-/* Returns the moments for a gate. All gates of an LSTM with separate products share a span, as do r and z of
- * a GRU. The compiler sees the same pointer for such gates, and loads the moments once. */
+/* Returns the moments for a gate. All gates of an LSTM or LiGRU with separate products share a span, as do r
+ * and z of a GRU. The compiler sees the same pointer for such gates, and loads the moments once. */
 LNRNN_INLINE const span_moments *moments_of_gate(const int num_gates, const int separate,
                                                  const rows_moments *m, const int gate)
 {
-    const int first = num_gates == LSTM_GATES ? separate : num_gates == GRU_GATES ? gate < GATE_N : 1;
+    const int first = num_gates == GRU_GATES ? gate < GATE_N : num_gates == 1 ? 1 : separate;
     return first ? &m->spans[0] : m->of_gate[gate];
 }
 
@@ -116,7 +117,7 @@ LNRNN_INLINE gate_row gate_row_of(const int num_gates, const int how, const int 
 {
     gate_row row = {
         .hidden = {.norm = step->hidden, .a = rows->a + (ptrdiff_t)r * rows->as, .at = r},
-        .h_prev = num_gates == GRU_GATES ? rows->h_prev[r] : NULL,
+        .h_prev = num_gates == GRU_GATES || num_gates == LIGRU_GATES ? rows->h_prev[r] : NULL,
         .c = num_gates == LSTM_GATES ? rows->c[r] : NULL,
         .h = rows->h[r],
         .saved_gates = rows->saved_gates ? rows->saved_gates + (ptrdiff_t)r * rows->as : NULL,

@@ -136,7 +136,7 @@ typedef struct lnrnn_product {
                            ptrdiff_t cs);
 } lnrnn_product;
 
-/* --- the cells: G gates of H units, RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n) ------------------------ */
+/* --- the cells: G gates of H units, RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n), LiGRU 2 (z, n) -------- */
 
 /* How a kernel reads the values of a row: adding a bias, with batch norm, or with layer norm.
  * kernels/gate_norm.h has the equations. */
@@ -153,14 +153,14 @@ typedef struct {
 } lnrnn_gate_norm;
 
 /* The kernels that compute new states: one for each cell, and another for a GRU with a norm for each gate. */
-enum { LNRNN_STEP_RNN, LNRNN_STEP_LSTM, LNRNN_STEP_GRU, LNRNN_STEP_GRU_GATE, LNRNN_STEPS };
+enum { LNRNN_STEP_RNN, LNRNN_STEP_LSTM, LNRNN_STEP_GRU, LNRNN_STEP_GRU_GATE, LNRNN_STEP_LIGRU, LNRNN_STEPS };
 
 /* The configuration of a kernel that computes new states. */
 typedef struct {
     const lnrnn_gate_norm *hidden; /* norm of W h, or of the sum W x + W h */
-    const lnrnn_gate_norm *input;  /* norm of W x, of the same form as `hidden`; NULL: W x itself */
+    const lnrnn_gate_norm *input;  /* norm of W x, but in a LiGRU of the form of `hidden`; NULL: W x itself */
     const lnrnn_gate_norm *cell;   /* LSTM: norm of c, or NULL */
-    int act;                       /* RNN: LNRNN_ACT_TANH .. */
+    int act;                       /* RNN, LiGRU: LNRNN_ACT_TANH .. */
     int cell_norm;                 /* LSTM: LNRNN_CELL_NONE .. */
     int deferred_output;           /* LSTM: write only the output gate to h; lstm_output follows */
 } lnrnn_step_config;
@@ -171,10 +171,10 @@ typedef struct {
     const float *x; /* (n, G*H), row stride xs: W x; NULL: a is the sum of both products */
     const float *a; /* (n, G*H), row stride as: W h, or the sum */
     ptrdiff_t xs, as;
-    const float *const *h_prev; /* n pointers to (H): GRU */
+    const float *const *h_prev; /* n pointers to (H): GRU, LiGRU */
     float *const *c;            /* n pointers to (H), LSTM: c, replaced by the new c */
     float *const *h;            /* n pointers to (H): written */
-    float *saved_gates;         /* (n, G*H), row stride as, or NULL: the gates, written; LSTM and GRU */
+    float *saved_gates;         /* (n, G*H), row stride as, or NULL: the gates, written; not of an RNN */
     float *scratch;             /* config->cell_scratch floats */
 } lnrnn_step_rows;
 
@@ -198,7 +198,7 @@ typedef struct {
     /* (rows, H), row stride us. LSTM: u in h = o tanh(u); GRU: the factor of r. */
     const float *u;
     ptrdiff_t ks, us;
-    const float *const *state_prev; /* `rows` pointers to (H), before the step: c of an LSTM, h of a GRU */
+    const float *const *state_prev; /* `rows` pointers to (H), before the step: c of an LSTM, else h */
     float *gh, *gc, *gu;            /* (rows, H), row stride hs; gc, gu: LSTM */
     /* (rows, G*H), row stride as: the gradients of the norms' outputs. ga: norm of W h, or of the sum of both
      * products. gx: norm of W x in a GRU; NULL if the sum is normalised. */
@@ -210,7 +210,7 @@ typedef struct {
     int carry; /* LSTM: the next step got u (LNRNN_CELL_CARRY) */
 } lnrnn_gate_gradients;
 
-/* rnn_cell.h, lstm_cell.h, gru_cell.h, gate_norm.h, step_norm.h, vmath.h. */
+/* rnn_cell.h, lstm_cell.h, gru_cell.h, ligru_cell.h, gate_norm.h, step_norm.h, vmath.h. */
 typedef struct {
     void (*step[LNRNN_STEPS])(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
     void (*lstm_output)(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
@@ -219,6 +219,7 @@ typedef struct {
     void (*lstm_output_backward)(const lnrnn_gate_gradients *b);
     void (*lstm_backward)(const lnrnn_gate_gradients *b);
     void (*gru_backward)(const lnrnn_gate_gradients *b);
+    void (*ligru_backward)(int act, const lnrnn_gate_gradients *b);
     void (*gru_gate_sum)(const lnrnn_gate_gradients *b);
     void (*gru_gate_output_backward)(const lnrnn_gate_gradients *b);
     void (*gru_gate_reset_backward)(const lnrnn_gate_gradients *b);
