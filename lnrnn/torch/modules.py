@@ -49,6 +49,7 @@ class Twin(torch.nn.Module):
     batch_first: bool
     bidirectional: bool
     num_directions: int
+    num_heads: int  # of an LSTM or GRU
     _engine: str | None = None
     _dropout: float = 0.0
     _network: str  # and the number of the cell's states: traced code uses only these
@@ -366,7 +367,7 @@ class Twin(torch.nn.Module):
             self._describe()
 
     def extra_repr(self) -> str:
-        named = [f"{name}={getattr(self, name)!r}" for name in list(self.architecture.arguments)[2:]]
+        named = [f"{name}={getattr(self, name)!r}" for name in list(self.architecture.stated)[2:]]
         if self._dropout:
             named.append(f"dropout={self._dropout!r}")
         if self._engine is not None:
