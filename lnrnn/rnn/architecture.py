@@ -93,7 +93,7 @@ class Architecture:
             )
         num_heads = integer("num_heads", num_heads, 1, LIMIT)
         if hidden_size % num_heads:
-            raise bad_value("hidden_size", f"a multiple of num_heads {num_heads}", hidden_size)
+            raise bad_value("num_heads", f"a divisor of hidden_size {hidden_size}", num_heads)
         return cls(
             cell, input_size, hidden_size, num_layers, nonlinearity, flag("bias", bias),
             flag("batch_first", batch_first), flag("bidirectional", bidirectional), norm_spec(norm, cell),

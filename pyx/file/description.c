@@ -65,7 +65,7 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     CHECK(NUM_GATES[d->cell] * H <= ((size_t)1 << 40) / widest,
           "hidden_size must be such that a weight matrix has at most 2**40 elements, got %zu", H);
     CHECK_SIZE(d, num_heads, INT32_MAX);
-    CHECK(H % d->num_heads == 0, "hidden_size must be a multiple of num_heads %zu, got %zu", d->num_heads, H);
+    CHECK(H % d->num_heads == 0, "num_heads must be a divisor of hidden_size %zu, got %zu", H, d->num_heads);
     CHECK(d->num_heads == 1 || d->cell != LNRNN_RNN, "num_heads must be 1 in an RNN, got %zu", d->num_heads);
     int lstm = d->cell == LNRNN_LSTM, layer = d->norm == LNRNN_NORM_LAYER,
         batch = d->norm == LNRNN_NORM_BATCH;
@@ -90,8 +90,8 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     CHECK_RATE(d->zoneout[0], "zoneout");
     CHECK_RATE(d->zoneout[1], "zoneout");
     CHECK_RATE(d->dropout, "dropout");
-    size_t above = d->num_layers > 1 && d->bidirectional ? 2 * H : H,
-           inputs = above > widest ? above : widest;
+    size_t above = d->num_layers == 1 ? H / d->num_heads : d->bidirectional ? 2 * H : H,
+           inputs = above > d->input_size ? above : d->input_size;
     CHECK(d->weights < LNRNN_WEIGHT_I8 || inputs <= LNRNN_INT8_INPUTS,
           "dtype must not be 'int8' for weights of %zu inputs: its sums hold %d", inputs, LNRNN_INT8_INPUTS);
     return LNRNN_OK;
