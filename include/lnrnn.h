@@ -191,6 +191,8 @@ typedef struct {
     int overrun;
     double momentum;
     double zoneout[2], dropout; /* zoneout of h and of c; dropout between layers */
+    /* LSTM, GRU: W_hh is block-diagonal: the H / num_heads units of a head read h of that head alone. */
+    size_t num_heads;
 } lnrnn_description;
 
 /* Returns a description with Python's defaults: layer norm, one layer, one direction, with biases. */

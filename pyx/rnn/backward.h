@@ -60,6 +60,7 @@ struct backward_step {
     float *sum;             /* (group, wide or narrow): the input of a norm, if the tape lacks it */
     float *skip_h, *skip_c; /* the gradient that zoneout passes to the old state */
     float *masked;          /* with masks.state: the masked h that W_hh multiplied, later its gradient */
+    float *head;            /* several heads: (TILE, head_units), the row stride in whole vectors */
     float *batch;           /* batch norm: two doubles and six floats per value of the widest norm */
     const float **x, **h,
         **state_prev; /* (group) pointers: x; h_prev, or its masked copy; c_prev or h_prev */
@@ -108,10 +109,10 @@ void lnrnn_backward_group(void *ctx, size_t group, int worker, int64_t *left);
  * is w in packed form, and is read instead. add: adds to the values of c. */
 void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k, const float *const *rows,
                             const float *w, const uint32_t *packed, int add, float *c, size_t cs);
-/* v: `rows` pointers to (n), the inputs x or h that belong to the gradients from row `row` of gx or ga on ->
- * packed. */
-void lnrnn_pack_inputs(const backward_job *j, size_t n, size_t row, size_t rows, const float *const *v,
-                       float *packed);
+/* v: `rows` pointers to (heads, n), the inputs x or h that belong to the gradients from row `row` of gx or ga
+ * on -> packed. Each block of rows has its heads one after another. */
+void lnrnn_pack_inputs(const backward_job *j, size_t heads, size_t n, size_t row, size_t rows,
+                       const float *const *v, float *packed);
 /* The products over a chunk are tasks. Returned: the largest number of tasks of a chunk of `rows` rows; their number
  * in this chunk; the floats of scratch per task. lnrnn_gradient_task is a task of lnrnn_limited_tasks, where ctx is
  * the job. */

@@ -12,7 +12,7 @@
 
 /* The work of a step (runtime/thread_policy.h declares the type). */
 struct lnrnn_step_work {
-    size_t rows, inputs, units; /* B, D, H */
+    size_t rows, inputs, units; /* B, D, and H, or the units of a head */
     size_t outputs;             /* G*H */
     size_t panels;              /* panels of the weights; a thread has whole panels of units */
     int dtype;                  /* type of the weights */

@@ -29,6 +29,13 @@ enum { LNRNN_INT8_INPUTS = INT32_MAX / (127 * 127) };
 size_t lnrnn_packed_size(int dtype, size_t n, size_t k);
 void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed);
 
+typedef struct lnrnn_rnn_config lnrnn_rnn_config;
+/* w: the rows of so many gates of W_hh, (gates * H, head_units) -> packed, lnrnn_packed_heads_size words: head
+ * after head, as (gates * head_units, head_units). work: lnrnn_pack_heads_work floats. */
+size_t lnrnn_packed_heads_size(const lnrnn_rnn_config *c, size_t gates);
+size_t lnrnn_pack_heads_work(const lnrnn_rnn_config *c);
+void lnrnn_pack_heads(const lnrnn_rnn_config *c, size_t gates, const float *w, float *work, uint32_t *packed);
+
 /* The norm and bias at a site. */
 typedef struct {
     const float *gain, *bias; /* (width); without a norm only bias */
@@ -41,9 +48,10 @@ typedef struct {
 
 /* One layer in one direction. G gates: RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n), LiGRU 2 (z, n).
  * lnrnn/reference/ has the equations. */
-typedef struct {
+struct lnrnn_rnn_config {
     /* Set by the caller. */
-    size_t D, H; /* inputs, units */
+    size_t D, H;      /* inputs, units */
+    size_t num_heads; /* W_hh is block-diagonal: each head reads its own H / num_heads units; 0 counts as 1 */
     /* Batch norm: joint in an RNN, of the input in a LiGRU, split in LSTM and GRU. */
     int cell, act, norm, placement, span, cell_norm;
     float eps;
@@ -60,6 +68,7 @@ typedef struct {
     ptrdiff_t overrun_row;
     /* Set by lnrnn_rnn_configure. */
     size_t num_gates, outputs; /* G, and G*H: outputs of a product */
+    size_t head_units;         /* H / num_heads: the inputs of an output of W_hh */
     int separate_products;     /* the cell's kernel adds W h to W x, not the product */
     int input_side;            /* W x has a norm or a bias of its own */
     int cell_state;            /* the cell has a state c */
@@ -68,7 +77,7 @@ typedef struct {
     int direct_h;           /* the cell reads h_prev too, not only W h */
     int step_kernel;        /* LNRNN_STEP_RNN .. of kernels/table.h: the kernel that computes new states */
     size_t cell_scratch;    /* floats of scratch for this kernel */
-} lnrnn_rnn_config;
+};
 
 /* Call it when the caller's fields are set. Later only gain, bias, scale, shift, known, overrun_row, inner_ih
  * and inner_hh may change; call it again then. */
@@ -140,11 +149,12 @@ typedef struct {
 typedef struct {
     const lnrnn_rnn_config *config;
     const lnrnn_rnn_plan *plan;
-    size_t T, B;                 /* the largest number of steps of a row; the number of rows */
-    const uint32_t *w_ih, *w_hh; /* packed (G*H, D), (G*H, H), for the plan's instruction set */
-    const float *x;              /* (steps, sequences, D), the last axis contiguous */
-    ptrdiff_t xt, xb;            /* its strides */
-    float *y;                    /* (steps, sequences, H), the last axis contiguous */
+    size_t T, B; /* the largest number of steps of a row; the number of rows */
+    /* Packed for the plan's instruction set: (G*H, D), and as lnrnn_pack_heads does. */
+    const uint32_t *w_ih, *w_hh;
+    const float *x;   /* (steps, sequences, D), the last axis contiguous */
+    ptrdiff_t xt, xb; /* its strides */
+    float *y;         /* (steps, sequences, H), the last axis contiguous */
     ptrdiff_t yt, yb;
     const float *h0, *c0;  /* (states, H); c0, cn: LSTM, else NULL */
     float *hn, *cn;        /* (states, H): the state at each row's own end; may be h0, c0 */
@@ -184,13 +194,14 @@ typedef struct {
     ptrdiff_t gyt, gyb;
     const float *ghn, *gcn; /* (states, H): gradients of hn, cn; NULL: zeros */
     /* The transposed weights in float, packed (D, G*H), (H, G*H). If one is NULL, w_ih (G*H, D) or w_hh (G*H,
-     * H) is read instead, if lnrnn_reads_lines permits it. Without gx, W_ih is not read. */
+     * head_units) is read instead, if lnrnn_reads_lines permits it. Without gx, W_ih is not read. With several
+     * heads w_hh_t has the transpose of each gate of each head, (head_units, head_units). */
     const uint32_t *w_ih_t, *w_hh_t;
     const float *w_ih, *w_hh;
     float *gx; /* (shape of x), written only where rows have steps; NULL: not wanted */
     ptrdiff_t gxt, gxb;
     float *gh0, *gc0;                       /* (states, H) */
-    float *gw_ih, *gw_hh;                   /* (G*H, D), (G*H, H) */
+    float *gw_ih, *gw_hh;                   /* (G*H, D), (G*H, head_units) */
     int add;                                /* add to the values of gw_ih and gw_hh */
     lnrnn_site_gradients site[LNRNN_SITES]; /* written */
     double *inner[2]; /* (G*H): gradients of inner_ih, inner_hh, written; NULL if the layer has none */

@@ -107,7 +107,7 @@ static inline const float *state_mask(const lnrnn_rnn_call *r, size_t i)
 /* Returns the multiply-adds of a call: each active row of each step is multiplied by W_ih and W_hh. */
 static inline double call_multiply_adds(const lnrnn_rnn_call *r)
 {
-    return (double)all_rows(r) * (double)r->config->outputs * (double)(r->config->D + r->config->H);
+    return (double)all_rows(r) * (double)r->config->outputs * (double)(r->config->D + r->config->head_units);
 }
 
 /* Returns the cost of a step of `rows` rows in multiply-adds: G*H outputs with k inputs each. Norms and
