@@ -1,6 +1,7 @@
 /* Resolves the properties of a recurrent layer once: products, norms, the kernel of a step. A cell is a row of CELLS,
  * a placement of its norms a row of FORMS. */
 #include <string.h>
+
 #include "rnn/layer.h"
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/tuning.h"

@@ -116,7 +116,7 @@ def cell_of(rnn):
 
 def heads_of(rnn):
     """The argument num_heads of its class, if it has one."""
-    return {} if cell_of(rnn) == "RNN" else {"num_heads": rnn.num_heads}
+    return {"num_heads": rnn.num_heads} if hasattr(rnn, "num_heads") else {}
 
 
 def options_of(rnn, suffix, training=False):
