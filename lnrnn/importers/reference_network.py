@@ -93,7 +93,7 @@ class ReferenceNetwork:
     def _part(self, suffix: str) -> tuple[dict[str, Array], dict[str, Any]]:
         """The parameters of one layer in one direction, and the options of the reference's function."""
         cell, norm = self.arch.cell.name, self.arch.norm
-        options: dict[str, Any] = {"norm": None, "reverse": suffix.endswith("_reverse")}
+        options: dict[str, Any] = {"norm": None, "reverse": self.arch.reverse or suffix.endswith("_reverse")}
         own = {name.removesuffix(suffix): v for name, v in self.state.items() if name.endswith(suffix)}
         if cell == "RNN":
             options["nonlinearity"] = self.arch.nonlinearity

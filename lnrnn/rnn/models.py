@@ -39,6 +39,9 @@ class RNN(Network[np.ndarray]):
         Whether a second network reads each sequence from its end.
     norm : {"layer", "batch"}, LayerNormSpec, BatchNormSpec or None
         The norm inside the cell. The specs have more options.
+    reverse : bool
+        Whether the network reads each sequence from its end, as direction 1 of a bidirectional one. y keeps
+        the order of x, and h is the state after step 0. Refused with bidirectional, and by `stream`.
     seed : int, optional
         Seed of the start values, at least 0.
     rng : optional
@@ -104,13 +107,14 @@ class RNN(Network[np.ndarray]):
         bidirectional: bool = False,
         *,
         norm: Norm = "layer",
+        reverse: bool = False,
         seed: int | None = None,
         rng: RNG = None,
     ) -> None:
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
             nonlinearity=nonlinearity, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
-            norm=norm,
+            norm=norm, reverse=reverse,
         )  # fmt: skip
 
 
@@ -202,13 +206,14 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
         proj_size: int = 0,
         *,
         norm: Norm = "layer",
+        reverse: bool = False,
         seed: int | None = None,
         rng: RNG = None,
     ) -> None:
         no_projection(proj_size)
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
-            bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm,
+            bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, reverse=reverse,
         )  # fmt: skip
 
 
@@ -274,12 +279,13 @@ class GRU(Network[np.ndarray]):
         bidirectional: bool = False,
         *,
         norm: Norm = "layer",
+        reverse: bool = False,
         seed: int | None = None,
         rng: RNG = None,
     ) -> None:
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
-            bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm,
+            bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, reverse=reverse,
         )  # fmt: skip
 
 

@@ -49,6 +49,7 @@ class Twin(torch.nn.Module):
     batch_first: bool
     bidirectional: bool
     num_directions: int
+    reverse: bool
     _engine: str | None = None
     _dropout: float = 0.0
     _network: str  # and the number of the cell's states: traced code uses only these
@@ -366,7 +367,7 @@ class Twin(torch.nn.Module):
             self._describe()
 
     def extra_repr(self) -> str:
-        named = [f"{name}={getattr(self, name)!r}" for name in list(self.architecture.arguments)[2:]]
+        named = [f"{name}={getattr(self, name)!r}" for name in list(self.architecture.stated)[2:]]
         if self._dropout:
             named.append(f"dropout={self._dropout!r}")
         if self._engine is not None:
@@ -381,7 +382,7 @@ class RNN(Twin):
     ----------
     input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional
         As in torch.nn.RNN.
-    norm : "layer", "batch", None, LayerNormSpec or BatchNormSpec
+    norm, reverse
         As in lnrnn.RNN.
     seed : int, optional
         Of the initial weights, which are then lnrnn's. rng, a numpy.random.Generator, is an alternative.
@@ -411,13 +412,14 @@ class RNN(Twin):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: Nonlinearity = "tanh",
         bias: bool = True, batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
-        norm: models.Norm = "layer", seed: int | None = None, rng: np.random.Generator | None = None,
-        device: Any = None, dtype: torch.dtype | None = None, engine: str | None = None,
+        norm: models.Norm = "layer", reverse: bool = False, seed: int | None = None,
+        rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
+        engine: str | None = None,
     ) -> None:  # fmt: skip
         self._make(
             device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
             num_layers=num_layers, nonlinearity=nonlinearity, bias=bias, batch_first=batch_first,
-            bidirectional=bidirectional, norm=norm,
+            bidirectional=bidirectional, norm=norm, reverse=reverse,
         )  # fmt: skip
 
 
@@ -428,7 +430,7 @@ class LSTM(Twin):
     ----------
     input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size
         As in torch.nn.LSTM.
-    norm, seed, rng, device, dtype, engine
+    norm, reverse, seed, rng, device, dtype, engine
         As in RNN.
 
     Examples
@@ -447,13 +449,14 @@ class LSTM(Twin):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, *,
-        norm: models.Norm = "layer", seed: int | None = None, rng: np.random.Generator | None = None,
-        device: Any = None, dtype: torch.dtype | None = None, engine: str | None = None,
+        norm: models.Norm = "layer", reverse: bool = False, seed: int | None = None,
+        rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
+        engine: str | None = None,
     ) -> None:  # fmt: skip
         self._make(
             device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
             num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
-            proj_size=proj_size, norm=norm,
+            proj_size=proj_size, norm=norm, reverse=reverse,
         )  # fmt: skip
 
 
@@ -464,7 +467,7 @@ class GRU(Twin):
     ----------
     input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
         As in torch.nn.GRU.
-    norm, seed, rng, device, dtype, engine
+    norm, reverse, seed, rng, device, dtype, engine
         As in RNN.
 
     Examples
@@ -482,10 +485,12 @@ class GRU(Twin):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
-        norm: models.Norm = "layer", seed: int | None = None, rng: np.random.Generator | None = None,
-        device: Any = None, dtype: torch.dtype | None = None, engine: str | None = None,
+        norm: models.Norm = "layer", reverse: bool = False, seed: int | None = None,
+        rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
+        engine: str | None = None,
     ) -> None:  # fmt: skip
         self._make(
             device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
-            num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm,
+            num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
+            norm=norm, reverse=reverse,
         )  # fmt: skip

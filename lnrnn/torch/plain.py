@@ -56,13 +56,13 @@ def run(
     x = torch.where(alive[..., None], x, 0)  # padding may be anything, also NaN
     all_ends, norms = [], []
     for k, suffix in enumerate(arch.suffixes):
-        d = k % arch.directions
-        if d == 0:
+        reverse = arch.reversed[k]
+        if k % arch.directions == 0:
             inputs, outputs = x, []
         norms.append(Norms(arch, suffix, parameters, statistics, overrun, alive, learning))
-        own = inputs.gather(0, backwards.expand_as(inputs)) if d else inputs
+        own = inputs.gather(0, backwards.expand_as(inputs)) if reverse else inputs
         y, end = _layer(arch, own, [s[k] for s in start], norms[-1], int(ends.max(initial=0)))
-        outputs.append(y.gather(0, backwards.expand_as(y)) if d else y)
+        outputs.append(y.gather(0, backwards.expand_as(y)) if reverse else y)
         all_ends.append(end)
         x = torch.cat(outputs, -1)
     last = [torch.stack(part) for part in zip(*all_ends, strict=True)]

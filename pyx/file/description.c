@@ -60,6 +60,7 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     CHECK_SIZE(d, input_size, INT32_MAX);
     CHECK_SIZE(d, hidden_size, INT32_MAX);
     CHECK_SIZE(d, num_layers, 1024);
+    CHECK(!d->reverse || !d->bidirectional, "reverse must be False with bidirectional=True, got True");
     size_t H = d->hidden_size, widest = d->input_size > H ? d->input_size : H;
     CHECK(NUM_GATES[d->cell] * H <= ((size_t)1 << 40) / widest,
           "hidden_size must be such that a weight matrix has at most 2**40 elements, got %zu", H);

@@ -155,7 +155,7 @@ static void configure(const lnrnn_description *d, size_t line, lnrnn_rnn_config 
         .span = d->span,
         .cell_norm = d->cell_norm,
         .eps = (float)(d->norm == LNRNN_NORM_NONE ? 0 : d->eps),
-        .reverse = line % directions == 1,
+        .reverse = d->reverse || line % directions == 1,
         .dtype = d->weights,
         .zoneout_h = (float)d->zoneout[0],
         .zoneout_c = (float)d->zoneout[1],

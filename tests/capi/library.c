@@ -166,11 +166,13 @@ static void test_networks(void)
                     if (overrun != LNRNN_OVERRUN_BATCH)
                         compare_resets(n);
                     lnrnn_network_release(n);
-                    d.bidirectional = 1;
-                    n = network_of(&d);
-                    if (overrun != LNRNN_OVERRUN_BATCH)
-                        compare_resets(n);
-                    lnrnn_network_release(n);
+                    for (int reverse = 0; reverse < 2; reverse++) {
+                        d.bidirectional = !reverse, d.reverse = reverse;
+                        n = network_of(&d);
+                        if (overrun != LNRNN_OVERRUN_BATCH)
+                            compare_resets(n);
+                        lnrnn_network_release(n);
+                    }
                 }
 }
 
@@ -280,10 +282,14 @@ static void test_streams(void)
     CHECK(lnrnn_handle_step(h, NULL, x, y) == LNRNN_STREAM_TOGETHER);
     lnrnn_handle_free(h);
     lnrnn_stream_release(s);
+    for (int reverse = 0; reverse < 2; reverse++) {
+        d.bidirectional = !reverse, d.reverse = reverse;
+        lnrnn_network *const back = network_of(&d);
+        CHECK(lnrnn_stream_create(back, 1, &s, message) == LNRNN_INVALID);
+        lnrnn_network_release(back);
+    }
     d.bidirectional = 1;
-    lnrnn_network *const both = network_of(&d);
-    CHECK(lnrnn_stream_create(both, 1, &s, message) == LNRNN_INVALID);
-    lnrnn_network_release(both);
+    CHECK(lnrnn_description_resolve(&d, message) == LNRNN_INVALID);
     lnrnn_network_release(n);
 }
 

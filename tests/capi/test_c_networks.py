@@ -18,6 +18,7 @@ NETWORKS = {
     "rnn split": dict(cell="RNN", norm=LAYER(placement="split"), num_layers=2),
     "lstm": dict(cell="LSTM", num_layers=2, bidirectional=True),
     "lstm, no norm": dict(cell="LSTM", norm=None, bidirectional=True),
+    "lstm reverse": dict(cell="LSTM", num_layers=2, reverse=True),
     "lstm, no bias": dict(cell="LSTM", bias=False),
     "lstm joint carry": dict(cell="LSTM", norm=LAYER(placement="joint", cell="carry", inner_bias=True)),
     "lstm gate": dict(cell="LSTM", norm=LAYER(placement="gate", cell=None)),

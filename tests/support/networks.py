@@ -94,6 +94,11 @@ def suffixes(rnn):
     return [[f"_l{k}{end}" for end in ends] for k in range(rnn.num_layers)]
 
 
+def only_forward(rnn):
+    """Whether no layer reads sequences from their ends: then there are streams."""
+    return not (rnn.bidirectional or rnn.reverse)
+
+
 def cell_of(rnn):
     return type(rnn).__name__
 
@@ -103,7 +108,7 @@ def options_of(rnn, suffix, training=False):
     parameters = {
         name.removesuffix(suffix): value for name, value in rnn.parameters().items() if name.endswith(suffix)
     }
-    options = dict(norm=None, reverse=suffix.endswith("_reverse"))
+    options = dict(norm=None, reverse=rnn.reverse or suffix.endswith("_reverse"))
     if cell_of(rnn) == "RNN":
         options["nonlinearity"] = rnn.nonlinearity
     if isinstance(rnn.norm, lnrnn.LayerNormSpec):
