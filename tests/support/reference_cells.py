@@ -38,6 +38,9 @@ CELLS = {
     "gru joint": ("gru", dict(placement="joint"), "gain bias"),
     "gru gate": ("gru", dict(placement="gate"), "gain bias"),
     "gru batch": ("gru", dict(norm="batch"), "gain_ih gain_hh bias"),
+    "gru reset plain": ("gru", dict(norm=None, reset_after=False), "bias_ih bias_hh"),
+    "gru reset split": ("gru", dict(reset_after=False), TWO),
+    "gru reset batch": ("gru", dict(norm="batch", reset_after=False), "gain_ih gain_hh bias"),
 }
 
 PER_STEP = [name for name in CELLS if name.endswith("batch")]
