@@ -187,6 +187,8 @@ typedef struct {
     int overrun;
     double momentum;
     double zoneout[2], dropout; /* of h and c; between layers */
+    size_t
+        num_heads; /* LSTM, GRU: W_hh multiplies the H / num_heads units of each head by themselves; or 1 */
 } lnrnn_description;
 
 /* A description with Python's defaults: layer norm, one layer, one direction, with biases. */

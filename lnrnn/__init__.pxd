@@ -103,6 +103,7 @@ cdef extern from "lnrnn_api.h" nogil:
         double momentum
         double[2] zoneout
         double dropout
+        size_t num_heads
 
     ctypedef struct lnrnn_array:
         const char *name

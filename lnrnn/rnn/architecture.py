@@ -43,6 +43,7 @@ class Architecture:
     bidirectional: bool
     norm: Norm
     reverse: bool = False
+    num_heads: int = 1
     # Not functools.cached_property: its lock for the class (before Python 3.12) may stay locked in a child
     # that another thread forks.
     arguments: Mapping[str, Any] = field(init=False, repr=False, compare=False)
@@ -76,7 +77,7 @@ class Architecture:
     @classmethod
     def checked(
         cls, cell: Cell, *, input_size: Any, hidden_size: Any, num_layers: Any, nonlinearity: Any = "tanh",
-        bias: Any, batch_first: Any, bidirectional: Any, norm: Any, reverse: Any = False,
+        bias: Any, batch_first: Any, bidirectional: Any, norm: Any, reverse: Any = False, num_heads: Any = 1,
     ) -> Architecture:  # fmt: skip
         """The architecture for a user's arguments. Raises ValueError or TypeError for a wrong one."""
         for name, value in (("nonlinearity", nonlinearity), ("bias", bias)):
@@ -94,9 +95,12 @@ class Architecture:
         bidirectional, reverse = flag("bidirectional", bidirectional), flag("reverse", reverse)
         if bidirectional and reverse:
             raise bad_value("reverse", "False with bidirectional=True", reverse)
+        num_heads = integer("num_heads", num_heads, 1, LIMIT)
+        if hidden_size % num_heads:
+            raise bad_value("hidden_size", f"a multiple of num_heads {num_heads}", hidden_size)
         return cls(
             cell, input_size, hidden_size, num_layers, nonlinearity, flag("bias", bias),
-            flag("batch_first", batch_first), bidirectional, norm_spec(norm, cell), reverse,
+            flag("batch_first", batch_first), bidirectional, norm_spec(norm, cell), reverse, num_heads,
         )  # fmt: skip
 
     def __str__(self) -> str:
@@ -155,4 +159,5 @@ DEFAULTS = {each.name: each.default for each in fields(Architecture) if each.def
 def argument_names(cell: Cell) -> tuple[str, ...]:
     """The arguments of that cell's model that describe a network, in the constructor's order."""
     names = (each.name for each in fields(Architecture) if each.init and each.name != "cell")
-    return tuple(name for name in names if cell.nonlinear or name != "nonlinearity")
+    missing = "num_heads" if cell.nonlinear else "nonlinearity"
+    return tuple(name for name in names if name != missing)

@@ -191,8 +191,9 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
     ((5, 2, 4), (2, 2, 4), (2, 2, 4))
     """
 
-    __slots__ = ()
+    __slots__ = ("num_heads",)
     _cell = cells.LSTM
+    num_heads: int
 
     def __init__(
         self,
@@ -205,6 +206,7 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
         bidirectional: bool = False,
         proj_size: int = 0,
         *,
+        num_heads: int = 1,
         norm: Norm = "layer",
         reverse: bool = False,
         seed: int | None = None,
@@ -214,6 +216,7 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
             bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, reverse=reverse,
+            num_heads=num_heads,
         )  # fmt: skip
 
 
@@ -265,8 +268,9 @@ class GRU(Network[np.ndarray]):
     ((5, 2, 8), (2, 2, 4))
     """
 
-    __slots__ = ()
+    __slots__ = ("num_heads",)
     _cell = cells.GRU
+    num_heads: int
 
     def __init__(
         self,
@@ -278,6 +282,7 @@ class GRU(Network[np.ndarray]):
         dropout: float = 0.0,
         bidirectional: bool = False,
         *,
+        num_heads: int = 1,
         norm: Norm = "layer",
         reverse: bool = False,
         seed: int | None = None,
@@ -286,6 +291,7 @@ class GRU(Network[np.ndarray]):
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
             bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, reverse=reverse,
+            num_heads=num_heads,
         )  # fmt: skip
 
 

@@ -50,6 +50,7 @@ class Twin(torch.nn.Module):
     bidirectional: bool
     num_directions: int
     reverse: bool
+    num_heads: int  # of an LSTM or GRU
     _engine: str | None = None
     _dropout: float = 0.0
     _network: str  # and the number of the cell's states: traced code uses only these

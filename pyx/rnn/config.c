@@ -1,5 +1,7 @@
 /* Resolves a recurrent layer once: its products, how each site reads its values, the kernel of its step. A
  * cell is a row of CELLS, a placement of its norms a row of FORMS. */
+#include <string.h>
+
 #include "rnn/layer.h"
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/tuning.h"
@@ -87,6 +89,8 @@ void lnrnn_rnn_configure(lnrnn_rnn_config *c)
     lnrnn_site *const cell = &c->site[LNRNN_SITE_CELL];
     c->num_gates = CELLS[c->cell].num_gates;
     c->outputs = c->num_gates * c->H;
+    c->num_heads += !c->num_heads;
+    c->head_units = c->H / c->num_heads;
     c->cell_state = CELLS[c->cell].cell_state;
     c->saved_gates = CELLS[c->cell].saved_gates;
     c->own_input_gradient = FORMS[c->cell][form].own_input_gradient;
@@ -117,6 +121,30 @@ void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptr
 {
     LNRNN_DEFAULT_FLOATS;
     lnrnn_product_of(lnrnn_active(), dtype)->pack(dtype, n, k, w, rs, cs, packed);
+}
+
+size_t lnrnn_packed_heads_size(const lnrnn_rnn_config *c, size_t gates)
+{
+    return c->num_heads * lnrnn_packed_size(c->dtype, gates * c->head_units, c->head_units);
+}
+
+size_t lnrnn_pack_heads_work(const lnrnn_rnn_config *c)
+{
+    return c->num_heads > 1 ? c->num_gates * c->head_units * c->head_units : 1;
+}
+
+void lnrnn_pack_heads(const lnrnn_rnn_config *c, size_t gates, const float *w, float *work, uint32_t *packed)
+{
+    const size_t k = c->head_units, n = gates * k, words = lnrnn_packed_size(c->dtype, n, k);
+    if (c->num_heads == 1) {
+        lnrnn_pack(c->dtype, n, k, w, (ptrdiff_t)k, 1, packed);
+        return;
+    }
+    for (size_t head = 0; head < c->num_heads; head++) {
+        for (size_t gate = 0; gate < gates; gate++)
+            memcpy(work + gate * k * k, w + (gate * c->H + head * k) * k, k * k * sizeof *work);
+        lnrnn_pack(c->dtype, n, k, work, (ptrdiff_t)k, 1, packed + head * words);
+    }
 }
 
 int lnrnn_reads_lines(const float *w, size_t k)
