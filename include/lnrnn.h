@@ -176,6 +176,7 @@ typedef struct {
     int cell, act, weights;                     /* LNRNN_RNN .., LNRNN_ACT_TANH .., LNRNN_WEIGHT_F32 .. */
     size_t input_size, hidden_size, num_layers; /* D, H */
     int bias, batch_first, bidirectional, reverse;
+    int reset_after; /* GRU; 0: the reset gate comes before the product */
     int norm;
     /* Of layer norm. LNRNN_PLACEMENTS: the cell's own placement. */
     int placement, span, cell_norm, inner_bias;

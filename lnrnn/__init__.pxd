@@ -95,6 +95,7 @@ cdef extern from "lnrnn_api.h" nogil:
         int cell, act, weights
         size_t input_size, hidden_size, num_layers
         int bias, batch_first, bidirectional, reverse
+        int reset_after
         int norm
         int placement, span, cell_norm, inner_bias
         double eps

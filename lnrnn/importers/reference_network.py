@@ -99,6 +99,8 @@ class ReferenceNetwork:
             options["nonlinearity"] = self.arch.nonlinearity
         if self.zoneout not in (0, (0, 0)):
             options["zoneout"] = self.zoneout
+        if not self.arch.reset_after:
+            options["reset_after"] = False
         if isinstance(norm, LayerNormSpec):
             options |= {"norm": "layer", "eps": norm.eps, "placement": norm.placement}
             own_options: dict[str, dict[str, Any]] = {"LSTM": {"cell": norm.cell}, "GRU": {"span": norm.span}}

@@ -43,6 +43,7 @@ class Architecture:
     bidirectional: bool
     norm: Norm
     reverse: bool = False
+    reset_after: bool = True
     num_heads: int = 1
     # Not functools.cached_property: its lock for the class (before Python 3.12) may stay locked in a child
     # that another thread forks.
@@ -77,7 +78,8 @@ class Architecture:
     @classmethod
     def checked(
         cls, cell: Cell, *, input_size: Any, hidden_size: Any, num_layers: Any, nonlinearity: Any = "tanh",
-        bias: Any, batch_first: Any, bidirectional: Any, norm: Any, reverse: Any = False, num_heads: Any = 1,
+        bias: Any, batch_first: Any, bidirectional: Any, norm: Any, reverse: Any = False,
+        reset_after: Any = True, num_heads: Any = 1,
     ) -> Architecture:  # fmt: skip
         """The architecture for a user's arguments. Raises ValueError or TypeError for a wrong one."""
         for name, value in (("nonlinearity", nonlinearity), ("bias", bias)):
@@ -98,9 +100,15 @@ class Architecture:
         num_heads = integer("num_heads", num_heads, 1, LIMIT)
         if hidden_size % num_heads:
             raise bad_value("hidden_size", f"a multiple of num_heads {num_heads}", hidden_size)
+        norm = norm_spec(norm, cell)
+        if not flag("reset_after", reset_after) and isinstance(norm, LayerNormSpec):
+            if norm.placement != "split":
+                raise bad_value("reset_after", f"True with placement {norm.placement!r}", reset_after)
+            if norm.span is not None:
+                raise bad_value("reset_after", f"True with span {norm.span!r}", reset_after)
         return cls(
             cell, input_size, hidden_size, num_layers, nonlinearity, flag("bias", bias),
-            flag("batch_first", batch_first), bidirectional, norm_spec(norm, cell), reverse, num_heads,
+            flag("batch_first", batch_first), bidirectional, norm, reverse, reset_after, num_heads,
         )  # fmt: skip
 
     def __str__(self) -> str:
@@ -159,5 +167,6 @@ DEFAULTS = {each.name: each.default for each in fields(Architecture) if each.def
 def argument_names(cell: Cell) -> tuple[str, ...]:
     """The arguments of that cell's model that describe a network, in the constructor's order."""
     names = (each.name for each in fields(Architecture) if each.init and each.name != "cell")
-    missing = "num_heads" if cell.nonlinear else "nonlinearity"
-    return tuple(name for name in names if name != missing)
+    missing = {"num_heads"} if cell.nonlinear else {"nonlinearity"}
+    missing |= {"reset_after"} if cell.name != "GRU" else set()
+    return tuple(name for name in names if name not in missing)

@@ -224,6 +224,13 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
 class GRU(Network[np.ndarray]):
     """A gated recurrent unit with norms inside the cell, after torch.nn.GRU.
 
+    Parameters
+    ----------
+    reset_after : bool
+        Whether the reset gate r follows the product with W_hh, as in torch. False is the equation of Cho et
+        al. 2014, Keras' reset_after=False and ONNX's linear_before_reset=0; not for "joint", "gate" and span
+        "all".
+
     Attributes
     ----------
     weight_ih_l0, weight_hh_l0 : array of float32
@@ -242,6 +249,7 @@ class GRU(Network[np.ndarray]):
         "layer"        X = LN(x_; gain_ih, bias_ih)      Y = LN(h_; gain_hh, bias_hh)
         "batch"        X = BN_t(x_; gain_ih) + bias      Y = BN_t(h_; gain_hh)
                        r, z = sigmoid(X_rz + Y_rz)       n = tanh(X_n + r Y_n)
+          reset_after=False                              n = tanh(X_n + Y_n), h_n = W_hh,n (r h_{t-1})
           "joint"      a = LN(x_ + h_; gain, bias)       r, z = sigmoid(a_rz)      n = tanh(r a_n)
           "gate"       r = sigmoid(LN(x_r + h_r; gain_r, bias_r)), z likewise
                        n = tanh(LN(x_n + r h_n; gain_n, bias_n))
@@ -268,9 +276,10 @@ class GRU(Network[np.ndarray]):
     ((5, 2, 8), (2, 2, 4))
     """
 
-    __slots__ = ("num_heads",)
+    __slots__ = ("num_heads", "reset_after")
     _cell = cells.GRU
     num_heads: int
+    reset_after: bool
 
     def __init__(
         self,
@@ -285,13 +294,14 @@ class GRU(Network[np.ndarray]):
         num_heads: int = 1,
         norm: Norm = "layer",
         reverse: bool = False,
+        reset_after: bool = True,
         seed: int | None = None,
         rng: RNG = None,
     ) -> None:
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
             bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, reverse=reverse,
-            num_heads=num_heads,
+            reset_after=reset_after, num_heads=num_heads,
         )  # fmt: skip
 
 

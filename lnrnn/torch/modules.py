@@ -51,6 +51,7 @@ class Twin(torch.nn.Module):
     num_directions: int
     reverse: bool
     num_heads: int  # of an LSTM or GRU
+    reset_after: bool  # of a GRU
     _engine: str | None = None
     _dropout: float = 0.0
     _network: str  # and the number of the cell's states: traced code uses only these
@@ -468,7 +469,9 @@ class GRU(Twin):
     ----------
     input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
         As in torch.nn.GRU.
-    norm, reverse, seed, rng, device, dtype, engine
+    norm, reverse, reset_after
+        As in lnrnn.GRU.
+    seed, rng, device, dtype, engine
         As in RNN.
 
     Examples
@@ -486,12 +489,12 @@ class GRU(Twin):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
-        norm: models.Norm = "layer", reverse: bool = False, seed: int | None = None,
+        norm: models.Norm = "layer", reverse: bool = False, reset_after: bool = True, seed: int | None = None,
         rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
         engine: str | None = None,
     ) -> None:  # fmt: skip
         self._make(
             device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
             num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
-            norm=norm, reverse=reverse,
+            norm=norm, reverse=reverse, reset_after=reset_after,
         )  # fmt: skip

@@ -44,6 +44,7 @@ static const struct {
     {"batch_first", FLAG, ALL, AT(d.batch_first), NULL, 0, 0},
     {"bidirectional", FLAG, ALL, AT(d.bidirectional), NULL, 0, 0},
     {"reverse", FLAG, OF_ALL, AT(d.reverse), NULL, 0, 0},
+    {"reset_after", FLAG, OF_ALL, AT(d.reset_after), NULL, 0, 0},
     {"num_heads", SIZE, OF_ALL, AT(d.num_heads), NULL, 0, 0},
     {"dropout", NUMBER, OF_ALL, AT(d.dropout), NULL, 0, 0},
     {"zoneout", RATES, OF_ALL, AT(pair), NULL, 0, 0},

@@ -17,7 +17,7 @@ typedef struct {
 
 typedef struct backward_step backward_step;
 typedef void backward_phase(backward_step *s);
-enum { BACKWARD_PHASES = 21 };
+enum { BACKWARD_PHASES = 23 };
 
 typedef struct {
     const lnrnn_rnn_call *r;
@@ -36,7 +36,7 @@ typedef struct {
     /* Of a chunk. gx, ga (rows, wide): gradients of W x and W h, one array if the cell takes their sum. packed_x,
      * packed_h: x and h_prev, packed block by block for the weights' gradients. gx_rows (rows): pointers to the
      * gradients of x, in the caller's array. */
-    float *gx, *ga, *packed_x, *packed_h;
+    float *gx, *ga, *packed_x, *packed_h, *packed_reset; /* the last: r h, reset_before */
     float **gx_rows;
     size_t *done;  /* (groups): steps of the chunk that each has taken */
     size_t *tasks; /* (lnrnn_gradient_tasks): the position of each product */
@@ -56,7 +56,7 @@ struct backward_step {
     const float *c;          /* (active, H), row stride cs: of an LSTM f c_prev + i g */
     ptrdiff_t cs;
     /* The worker's memory. u, gu, skip_h, skip_c, masked: (group, narrow). */
-    float *u, *gu;          /* as lnrnn_gate_gradients; gu: LSTM */
+    float *u, *gu;          /* as lnrnn_gate_gradients; gu: LSTM, and reset_before: r h, then its gradient */
     float *sum;             /* (group, wide or narrow): the input of a norm that the tape does not have */
     float *skip_h, *skip_c; /* the gradient that zoneout passes to the old state */
     float *masked;          /* masks.state: h as W_hh took it, then the gradient of that */

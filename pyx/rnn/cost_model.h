@@ -19,6 +19,7 @@ struct lnrnn_step_work {
     int dtype;                  /* of the weights */
     int sides;                  /* rows of G*H that a cell reads: 2 with separate products, else 1 */
     int at_once;                /* layers and directions of this size that are computed at a time */
+    int reset_before;           /* a step has two products and so twice as many barriers */
     lnrnn_caches caches;
 };
 

@@ -55,8 +55,9 @@ struct lnrnn_rnn_config {
     size_t num_heads; /* W_hh is block-diagonal: each head reads its own H / num_heads units; 0 counts as 1 */
     int cell, act, norm, placement, span, cell_norm; /* batch norm: joint in an RNN, split in the others */
     float eps;
-    int reverse;                      /* read every sequence from its own end to its start */
-    int dtype;                        /* of the packed weights */
+    int reset_before; /* GRU: r multiplies h before the product; without a norm, with "split" or batch norm */
+    int reverse;      /* read every sequence from its own end to its start */
+    int dtype;        /* of the packed weights */
     const float *inner_ih, *inner_hh; /* (G*H) or NULL: added to W x and W h, before any norm; inner_hh
                                        * only with separate_products, else the sum of both is inner_ih */
     float zoneout_h, zoneout_c; /* in [0, 1): how much of the old h and c a step keeps, where a call has no
@@ -68,6 +69,7 @@ struct lnrnn_rnn_config {
     ptrdiff_t overrun_row;
     /* Set by lnrnn_rnn_configure. */
     size_t num_gates, outputs; /* G, and G*H: values of a product */
+    size_t first_gates;        /* whose W_hh is packed first: all; with reset_before r and z, and n follows */
     size_t head_units;         /* H / num_heads: the inputs of an output of W_hh */
     int separate_products;     /* W h is not added to W x by the product, but by the cell */
     int input_side;            /* W x has a norm, or a bias, of its own */
@@ -96,7 +98,7 @@ typedef struct {
 /* A phase of a step, and the view that it works on: step.h. */
 typedef struct lnrnn_step lnrnn_step;
 typedef void lnrnn_phase(lnrnn_step *s);
-enum { LNRNN_PHASES = 15 };
+enum { LNRNN_PHASES = 20 };
 
 /* How the calls of one shape are done: set by lnrnn_rnn_make_plan. */
 typedef struct {
@@ -111,6 +113,7 @@ typedef struct {
     size_t input_rows;    /* the most rows of x in one product */
     size_t panels;        /* of the packed weights */
     size_t wide, narrow;  /* row strides of G*H values, of H values */
+    size_t first_words;   /* of w_hh, before the weights of n: reset_before */
     /* Steps from here on, counted with those before the call, take their statistics from the batch; SIZE_MAX:
      * none. */
     size_t batch_from;
@@ -193,8 +196,8 @@ typedef struct {
     ptrdiff_t gyt, gyb;
     const float *ghn, *gcn; /* (states, H) gradients of hn, cn, or NULL */
     /* The transposes, float, packed (D, G*H), (H, G*H); without gx no w_ih_t. Where one is NULL, the weights
-     * themselves are read: (G*H, D), (G*H, head_units), as lnrnn_reads_lines says. With several heads w_hh_t has
-     * the transpose of each gate of each head, (head_units, head_units). */
+     * themselves are read: (G*H, D), (G*H, head_units), as lnrnn_reads_lines says. With several heads, and
+     * with reset_before, w_hh_t has the transpose of each gate of each head, (head_units, head_units). */
     const uint32_t *w_ih_t, *w_hh_t;
     const float *w_ih, *w_hh;
     float *gx; /* as x; written only where rows have steps; NULL: not wanted */

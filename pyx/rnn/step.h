@@ -51,6 +51,10 @@ struct lnrnn_step {
      * with divide_units but not divide_rows. old: the states before the step, with zoneout. masked: h as W_hh
      * takes it, with masks.state. */
     float *own_h, *own_c, *old_h, *old_c, *masked;
+    /* reset_before, (group, 2, H), row stride cell.rs: r h and z. With divide_rows the threads share it. reset_rows:
+     * (group) pointers to r h. */
+    float *reset;
+    const float **reset_rows;
     float *statistics; /* (LNRNN_SITES, statistics_floats), with statistics of the batch */
     uint32_t *packed;  /* of the product */
     float *block;      /* (TILE, outputs of a head), the row stride whole vectors */

@@ -168,6 +168,7 @@ static void test_networks(void)
                     lnrnn_network_release(n);
                     for (int reverse = 0; reverse < 2; reverse++) {
                         d.bidirectional = !reverse, d.reverse = reverse;
+                        d.reset_after = cell != LNRNN_GRU;
                         n = network_of(&d);
                         if (overrun != LNRNN_OVERRUN_BATCH)
                             compare_resets(n);
@@ -290,6 +291,13 @@ static void test_streams(void)
     }
     d.bidirectional = 1;
     CHECK(lnrnn_description_resolve(&d, message) == LNRNN_INVALID);
+    d = lnrnn_describe(LNRNN_LSTM, 3, 4), d.reset_after = 0;
+    CHECK(lnrnn_description_resolve(&d, message) == LNRNN_INVALID);
+    for (int placement = LNRNN_JOINT; placement < LNRNN_PLACEMENTS; placement++)
+        for (int span = LNRNN_SPAN_PAPER; span <= (placement == LNRNN_SPLIT); span++) {
+            d = lnrnn_describe(LNRNN_GRU, 3, 4), d.placement = placement, d.span = span, d.reset_after = 0;
+            CHECK(!lnrnn_description_resolve(&d, message) == (placement == LNRNN_SPLIT && !span));
+        }
     lnrnn_network_release(n);
 }
 

@@ -52,6 +52,9 @@ VARIANTS = {
     "GRU batch": dict(cell="GRU", norm=MILD),
     "GRU split all": dict(cell="GRU", norm=spec("split", span="all")),
     **{f"GRU {p}": dict(cell="GRU", norm=spec(p)) for p in ("split", "joint", "gate")},
+    "GRU reset none": dict(cell="GRU", norm=None, reset_after=False),
+    "GRU reset split": dict(cell="GRU", norm=spec("split"), reset_after=False),
+    "GRU reset batch": dict(cell="GRU", norm=MILD, reset_after=False),
 }
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 
@@ -99,6 +102,12 @@ def only_forward(rnn):
     return not (rnn.bidirectional or rnn.reverse)
 
 
+def newer_arguments(rnn):
+    """The arguments of the constructor that the first versions did not have."""
+    names = "reverse", "reset_after", "num_heads"
+    return {name: getattr(rnn, name) for name in names if hasattr(rnn, name)}
+
+
 def cell_of(rnn):
     return type(rnn).__name__
 
@@ -111,6 +120,8 @@ def options_of(rnn, suffix, training=False):
     options = dict(norm=None, reverse=rnn.reverse or suffix.endswith("_reverse"))
     if cell_of(rnn) == "RNN":
         options["nonlinearity"] = rnn.nonlinearity
+    if not getattr(rnn, "reset_after", True):
+        options["reset_after"] = False
     if isinstance(rnn.norm, lnrnn.LayerNormSpec):
         options |= dict(norm="layer", eps=rnn.norm.eps, placement=rnn.norm.placement)
         options |= dict(cell=rnn.norm.cell) if cell_of(rnn) == "LSTM" else {}

@@ -18,16 +18,17 @@ from fuzz_draw import arranged, caches, chance, inputs, lengths, network, pick
 from fuzz_judge import alike
 from fuzz_truth import compare, forward, rounded, short_step
 from helpers import rounds_bfloat16_rows, using_caches
-from networks import drawn_state, only_forward, parts, taken, whole
+from networks import drawn_state, newer_arguments, only_forward, parts, taken, whole
 
 KNOWN = 4  # steps of batch norm's statistics
-OPTIONS = "input_size", "hidden_size", "num_layers", "norm", "bias", "batch_first", "bidirectional", "reverse"
+OPTIONS = "input_size", "hidden_size", "num_layers", "norm", "bias", "batch_first", "bidirectional"
 FILE = os.path.join(tempfile.gettempdir(), f"fuzz{os.getpid()}.safetensors")
 
 
 def described(rnn) -> str:
     f = rnn.nonlinearity if isinstance(rnn, lnrnn.RNN) else ""
-    return f"{type(rnn).__name__} {f} " + ", ".join(f"{n}={getattr(rnn, n)!r}" for n in (*OPTIONS, "dtype"))
+    values = {n: getattr(rnn, n) for n in OPTIONS} | newer_arguments(rnn) | {"dtype": rnn.dtype}
+    return f"{type(rnn).__name__} {f} " + ", ".join(f"{n}={value!r}" for n, value in values.items())
 
 
 def swapped(rnn, a: np.ndarray) -> np.ndarray:
@@ -191,7 +192,7 @@ def copies(rng, judge, rnn, x, h0, ends, first, label) -> None:
 def anew(rnn):
     """A new network with the arguments and the state of this one."""
     names = [*OPTIONS, *["nonlinearity"] * isinstance(rnn, lnrnn.RNN)]
-    other = type(rnn)(seed=5, **{name: getattr(rnn, name) for name in names})
+    other = type(rnn)(seed=5, **{name: getattr(rnn, name) for name in names}, **newer_arguments(rnn))
     other.load_state_dict(rnn.state_dict())
     if rnn.overrun:
         other.overrun = rnn.overrun
