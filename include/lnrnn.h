@@ -179,8 +179,9 @@ enum { LNRNN_WEIGHT_F32, LNRNN_WEIGHT_BF16, LNRNN_WEIGHT_I8, LNRNN_WEIGHT_I8A8 }
 typedef struct {
     int cell, act, weights;                     /* LNRNN_RNN .., LNRNN_ACT_TANH .., LNRNN_WEIGHT_F32 .. */
     size_t input_size, hidden_size, num_layers; /* D, H */
-    int bias, batch_first, bidirectional;
-    int norm; /* LNRNN_NORM_NONE .. */
+    int bias, batch_first, bidirectional, reverse;
+    int reset_after; /* GRU; 0: the reset gate comes before the product */
+    int norm;        /* LNRNN_NORM_NONE .. */
     /* Only layer norm reads these. placement LNRNN_PLACEMENTS: the cell's default. */
     int placement, span, cell_norm, inner_bias;
     /* Both norms. */
@@ -263,7 +264,7 @@ typedef struct lnrnn_stream lnrnn_stream;
 typedef struct lnrnn_handle lnrnn_handle;
 
 /* Sets *stream to a stream whose lanes have zero states, at step 0, or to NULL after an error. The network
- * must have one direction. */
+ * must have one direction, and not be a reverse one. */
 lnrnn_status lnrnn_stream_create(lnrnn_network *network, size_t lanes, lnrnn_stream **stream,
                                  char message[LNRNN_MESSAGE]);
 /* Frees the stream when its last handle is freed, or now if it has none. s may be NULL. */

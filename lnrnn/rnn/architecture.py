@@ -42,6 +42,8 @@ class Architecture:
     batch_first: bool
     bidirectional: bool
     norm: Norm
+    reverse: bool = False
+    reset_after: bool = True
     num_heads: int = 1
     # Not functools.cached_property: its lock for the class (before Python 3.12) may stay locked in a child
     # that another thread forks.
@@ -76,7 +78,8 @@ class Architecture:
     @classmethod
     def checked(
         cls, cell: Cell, *, input_size: Any, hidden_size: Any, num_layers: Any, nonlinearity: Any = "tanh",
-        bias: Any, batch_first: Any, bidirectional: Any, norm: Any, num_heads: Any = 1,
+        bias: Any, batch_first: Any, bidirectional: Any, norm: Any, reverse: Any = False,
+        reset_after: Any = True, num_heads: Any = 1,
     ) -> Architecture:  # fmt: skip
         """The architecture for a user's arguments. Raises ValueError or TypeError for a wrong one."""
         for name, value in (("nonlinearity", nonlinearity), ("bias", bias)):
@@ -91,13 +94,21 @@ class Architecture:
             raise bad_value(
                 "hidden_size", "such that a weight matrix has at most 2**40 elements", hidden_size
             )
+        bidirectional, reverse = flag("bidirectional", bidirectional), flag("reverse", reverse)
+        if bidirectional and reverse:
+            raise bad_value("reverse", "False with bidirectional=True", reverse)
         num_heads = integer("num_heads", num_heads, 1, LIMIT)
         if hidden_size % num_heads:
             raise bad_value("num_heads", f"a divisor of hidden_size {hidden_size}", num_heads)
+        norm = norm_spec(norm, cell)
+        if not flag("reset_after", reset_after) and isinstance(norm, LayerNormSpec):
+            if norm.placement != "split":
+                raise bad_value("reset_after", f"True with placement {norm.placement!r}", reset_after)
+            if norm.span is not None:
+                raise bad_value("reset_after", f"True with span {norm.span!r}", reset_after)
         return cls(
             cell, input_size, hidden_size, num_layers, nonlinearity, flag("bias", bias),
-            flag("batch_first", batch_first), flag("bidirectional", bidirectional), norm_spec(norm, cell),
-            num_heads,
+            flag("batch_first", batch_first), bidirectional, norm, reverse, reset_after, num_heads,
         )  # fmt: skip
 
     def __str__(self) -> str:
@@ -109,6 +120,11 @@ class Architecture:
     @property
     def directions(self) -> int:
         return 2 if self.bidirectional else 1
+
+    @property
+    def reversed(self) -> tuple[bool, ...]:
+        """Whether each layer and direction reads sequences from their ends."""
+        return ((False, True) if self.bidirectional else (self.reverse,)) * self.num_layers
 
     @property
     def batch_norm(self) -> BatchNormSpec | None:
@@ -151,5 +167,6 @@ DEFAULTS = {each.name: each.default for each in fields(Architecture) if each.def
 def argument_names(cell: Cell) -> tuple[str, ...]:
     """The arguments of that cell's model that describe a network, in the constructor's order."""
     names = (each.name for each in fields(Architecture) if each.init and each.name != "cell")
-    missing = "num_heads" if cell.nonlinear else "nonlinearity"
-    return tuple(name for name in names if name != missing)
+    missing = {"num_heads"} if cell.nonlinear else {"nonlinearity"}
+    missing |= {"reset_after"} if cell.name != "GRU" else set()
+    return tuple(name for name in names if name not in missing)

@@ -77,7 +77,7 @@ class Network(Closed, Generic[State]):
 
     __slots__ = (
         "input_size", "hidden_size", "num_layers", "bias", "batch_first", "bidirectional", "num_directions",
-        "_snapshot",
+        "reverse", "_snapshot",
     )  # fmt: skip
     _cell: Cell
     input_size: int
@@ -87,6 +87,7 @@ class Network(Closed, Generic[State]):
     batch_first: bool
     bidirectional: bool
     num_directions: int
+    reverse: bool
 
     def _make(self, dropout: Any, seed: Any, rng: Any, **arguments: Any) -> None:
         """Initialises the network. arguments: the other ones of the constructor."""
@@ -380,6 +381,8 @@ class Network(Closed, Generic[State]):
         """
         if self.bidirectional:
             raise bad_value("bidirectional", "False for a stream", True)
+        if self.reverse:
+            raise bad_value("reverse", "False for a stream", True)
         return Stream(self._snapshot, batch_size)
 
     def forward_train(

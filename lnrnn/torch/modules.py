@@ -49,7 +49,9 @@ class Twin(torch.nn.Module):
     batch_first: bool
     bidirectional: bool
     num_directions: int
+    reverse: bool
     num_heads: int  # of an LSTM or GRU
+    reset_after: bool  # of a GRU
     _engine: str | None = None
     _dropout: float = 0.0
     _network: str  # and the number of the cell's states: traced code uses only these
@@ -382,7 +384,7 @@ class RNN(Twin):
     ----------
     input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional
         As in torch.nn.RNN.
-    norm : "layer", "batch", None, LayerNormSpec or BatchNormSpec
+    norm, reverse
         As in lnrnn.RNN.
     seed : int, optional
         Of the initial weights, which are then lnrnn's. rng, a numpy.random.Generator, is an alternative.
@@ -412,13 +414,14 @@ class RNN(Twin):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: Nonlinearity = "tanh",
         bias: bool = True, batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
-        norm: models.Norm = "layer", seed: int | None = None, rng: np.random.Generator | None = None,
-        device: Any = None, dtype: torch.dtype | None = None, engine: str | None = None,
+        norm: models.Norm = "layer", reverse: bool = False, seed: int | None = None,
+        rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
+        engine: str | None = None,
     ) -> None:  # fmt: skip
         self._make(
             device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
             num_layers=num_layers, nonlinearity=nonlinearity, bias=bias, batch_first=batch_first,
-            bidirectional=bidirectional, norm=norm,
+            bidirectional=bidirectional, norm=norm, reverse=reverse,
         )  # fmt: skip
 
 
@@ -429,7 +432,7 @@ class LSTM(Twin):
     ----------
     input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size
         As in torch.nn.LSTM.
-    norm, seed, rng, device, dtype, engine
+    norm, reverse, seed, rng, device, dtype, engine
         As in RNN.
     num_heads : int
         As in lnrnn.LSTM.
@@ -450,14 +453,14 @@ class LSTM(Twin):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, *,
-        norm: models.Norm = "layer", num_heads: int = 1, seed: int | None = None,
+        norm: models.Norm = "layer", reverse: bool = False, num_heads: int = 1, seed: int | None = None,
         rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
         engine: str | None = None,
     ) -> None:  # fmt: skip
         self._make(
             device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
             num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
-            proj_size=proj_size, norm=norm, num_heads=num_heads,
+            proj_size=proj_size, norm=norm, reverse=reverse, num_heads=num_heads,
         )  # fmt: skip
 
 
@@ -468,7 +471,9 @@ class GRU(Twin):
     ----------
     input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
         As in torch.nn.GRU.
-    norm, seed, rng, device, dtype, engine
+    norm, reverse, reset_after
+        As in lnrnn.GRU.
+    seed, rng, device, dtype, engine
         As in RNN.
     num_heads : int
         As in lnrnn.GRU.
@@ -488,14 +493,14 @@ class GRU(Twin):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
-        norm: models.Norm = "layer", num_heads: int = 1, seed: int | None = None,
-        rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
-        engine: str | None = None,
+        norm: models.Norm = "layer", reverse: bool = False, reset_after: bool = True, num_heads: int = 1,
+        seed: int | None = None, rng: np.random.Generator | None = None, device: Any = None,
+        dtype: torch.dtype | None = None, engine: str | None = None,
     ) -> None:  # fmt: skip
         self._make(
             device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
             num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
-            norm=norm, num_heads=num_heads,
+            norm=norm, reverse=reverse, reset_after=reset_after, num_heads=num_heads,
         )  # fmt: skip
 
 
@@ -504,7 +509,7 @@ class LiGRU(Twin):
 
     Parameters
     ----------
-    input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional
+    input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional, reverse
         As in lnrnn.LiGRU.
     norm, seed, rng, device, dtype, engine
         As in RNN.
@@ -524,11 +529,11 @@ class LiGRU(Twin):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "relu",
         bias: bool = True, batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
-        norm: models.Norm = "layer", seed: int | None = None, rng: np.random.Generator | None = None,
-        device: Any = None, dtype: torch.dtype | None = None, engine: str | None = None,
+        norm: models.Norm = "layer", reverse: bool = False, seed: int | None = None,
+        rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None, engine: str | None = None,
     ) -> None:  # fmt: skip
         self._make(
             device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
             num_layers=num_layers, nonlinearity=nonlinearity, bias=bias, batch_first=batch_first,
-            bidirectional=bidirectional, norm=norm,
+            bidirectional=bidirectional, norm=norm, reverse=reverse,
         )  # fmt: skip

@@ -32,6 +32,7 @@ lnrnn_description lnrnn_describe(int cell, size_t input_size, size_t hidden_size
         .hidden_size = hidden_size,
         .num_layers = 1,
         .bias = 1,
+        .reset_after = 1,
         .num_heads = 1,
         .norm = LNRNN_NORM_LAYER,
         .placement = LNRNN_PLACEMENTS,
@@ -61,6 +62,7 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     CHECK_SIZE(d, input_size, INT32_MAX);
     CHECK_SIZE(d, hidden_size, INT32_MAX);
     CHECK_SIZE(d, num_layers, 1024);
+    CHECK(!d->reverse || !d->bidirectional, "reverse must be False with bidirectional=True, got True");
     size_t H = d->hidden_size, widest = d->input_size > H ? d->input_size : H;
     CHECK(NUM_GATES[d->cell] * H <= ((size_t)1 << 40) / widest,
           "hidden_size must be such that a weight matrix has at most 2**40 elements, got %zu", H);
@@ -81,6 +83,10 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
           "cell must be 'out' or None where there is no cell state, got 'carry'");
     CHECK(!layer || !d->span || (d->cell == LNRNN_GRU && d->placement == LNRNN_SPLIT),
           "span must be None but in a GRU with placement 'split', got 'all'");
+    CHECK(d->reset_after || d->cell == LNRNN_GRU,
+          "reset_after must be True in a cell that is no GRU, got False");
+    CHECK(d->reset_after || (d->placement == LNRNN_SPLIT && !(layer && d->span)),
+          "reset_after must be True with another placement than 'split' and with span 'all', got False");
     d->cell_norm = !lstm || (!layer && !batch) ? LNRNN_CELL_NONE : batch ? LNRNN_CELL_OUT : d->cell_norm;
     d->inner_bias = layer && d->inner_bias;
     CHECK(isfinite(d->eps) && d->eps >= 0, "eps must be a finite number of at least 0, got %g", d->eps);

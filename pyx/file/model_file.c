@@ -21,7 +21,16 @@ typedef struct {
 enum { SIZE, NUMBER, FLAG, CHOICE, RATES, NORM };
 /* Bits: which networks have an entry. In others it is an error. OPTIONAL: it may be missing. NULLABLE: it may be
  * null. */
-enum { ALL = 1, ACTIVATED = 2, ANY_NORM = 4, LAYER = 8, BATCH = 16, PAIR = 32, OPTIONAL = 64, NULLABLE = 128 };
+enum {
+    ALL = 1,
+    ACTIVATED = 2,
+    ANY_NORM = 4,
+    LAYER = 8,
+    BATCH = 16,
+    PAIR = 32,
+    OPTIONAL = 64,
+    NULLABLE = 128
+};
 enum { OF_ALL = ALL | OPTIONAL, OF_LAYER = LAYER | OPTIONAL, OF_BATCH = BATCH | OPTIONAL };
 
 #define AT(member) offsetof(configuration, member)
@@ -44,6 +53,8 @@ static const struct {
     {"bias", FLAG, ALL, AT(d.bias), NULL, 0, 0},
     {"batch_first", FLAG, ALL, AT(d.batch_first), NULL, 0, 0},
     {"bidirectional", FLAG, ALL, AT(d.bidirectional), NULL, 0, 0},
+    {"reverse", FLAG, OF_ALL, AT(d.reverse), NULL, 0, 0},
+    {"reset_after", FLAG, OF_ALL, AT(d.reset_after), NULL, 0, 0},
     {"num_heads", SIZE, OF_ALL, AT(d.num_heads), NULL, 0, 0},
     {"dropout", NUMBER, OF_ALL, AT(d.dropout), NULL, 0, 0},
     {"zoneout", RATES, OF_ALL, AT(pair), NULL, 0, 0},

@@ -54,6 +54,8 @@ static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *
     j.gx = c->separate_products ? lnrnn_carve(work, &at, rows * j.wide) : j.ga;
     j.packed_x = lnrnn_carve(work, &at, rows * p->kernels->product->width(c->D));
     j.packed_h = lnrnn_carve(work, &at, rows * c->num_heads * p->kernels->product->width(c->head_units));
+    j.packed_reset = lnrnn_carve(
+        work, &at, c->reset_before ? rows * c->num_heads * p->kernels->product->width(c->head_units) : 0);
     j.gx_rows = lnrnn_carve(work, &at, words * rows);
     j.done = lnrnn_carve(work, &at, words * p->groups);
     j.tasks = lnrnn_carve(work, &at, words * lnrnn_most_gradient_tasks(&j, rows));

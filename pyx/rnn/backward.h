@@ -17,7 +17,7 @@ typedef struct {
 
 typedef struct backward_step backward_step;
 typedef void backward_phase(backward_step *s);
-enum { BACKWARD_PHASES = 21 };
+enum { BACKWARD_PHASES = 23 };
 
 typedef struct {
     const lnrnn_rnn_call *r;
@@ -34,9 +34,9 @@ typedef struct {
     float *partial;      /* (blocks, lnrnn_sums): sums over a few rows, later added to `sums` */
     float *gh, *gc;      /* (B, narrow): the gradient of the state; gc: LSTM */
     /* One chunk. gx, ga (rows, wide): gradients of W x and W h; the same array if the cell reads only their
-     * sum. packed_x, packed_h: x and h_prev, packed block by block for the gradients of the weights. gx_rows
-     * (rows): pointers into the caller's array for the gradient of x. */
-    float *gx, *ga, *packed_x, *packed_h;
+     * sum. packed_x, packed_h, packed_reset: x, h_prev and (reset_before) r h, packed block by block for the
+     * gradients of the weights. gx_rows (rows): pointers into the caller's array for the gradient of x. */
+    float *gx, *ga, *packed_x, *packed_h, *packed_reset;
     float **gx_rows;
     size_t *done;  /* (groups): steps of the chunk that each group has computed */
     size_t *tasks; /* (lnrnn_gradient_tasks): the position of each product */
@@ -56,8 +56,8 @@ struct backward_step {
     const float *c;          /* (active, H), row stride cs: f c_prev + i g of an LSTM */
     ptrdiff_t cs;
     /* Scratch of the worker. u, gu, skip_h, skip_c, masked: (group, narrow). */
-    float *u, *gu;          /* fields of lnrnn_gate_gradients; gu: only LSTM */
-    float *sum;             /* (group, wide or narrow): the input of a norm, if the tape lacks it */
+    float *u, *gu; /* fields of lnrnn_gate_gradients; gu: LSTM, and reset_before: r h, then its gradient */
+    float *sum;    /* (group, wide or narrow): the input of a norm, if the tape lacks it */
     float *skip_h, *skip_c; /* the gradient that zoneout passes to the old state */
     float *masked;          /* with masks.state: the masked h that W_hh multiplied, later its gradient */
     float *head;            /* several heads: (TILE, head_units), the row stride in whole vectors */

@@ -19,8 +19,8 @@ static const struct {
 };
 _Static_assert(sizeof CELLS / sizeof *CELLS == LNRNN_CELLS, "CELLS has a row for each cell");
 
-/* BARE: the cell without norms. */
-enum { BARE = LNRNN_PLACEMENTS, FORMS_OF_A_CELL };
+/* BARE: the cell without norms. RESET_BARE, RESET_SPLIT: a GRU whose reset gate comes before the product. */
+enum { BARE = LNRNN_PLACEMENTS, RESET_BARE, RESET_SPLIT, FORMS_OF_A_CELL };
 
 /* spans: how many norms divide the gates (LNRNN_SPAN_PAPER). bare_hidden: W h has no norm. scratch_gates: the
  * gates for whose values the kernel needs scratch. */
@@ -66,6 +66,15 @@ static const struct {
                             .own_input_gradient = 1,
                             .spans = LNRNN_SPANS_EACH,
                             .scratch_gates = 3},
+            [RESET_BARE] = {.step_kernel = LNRNN_STEP_GRU_RESET,
+                            .separate_products = 1,
+                            .input_side = 1,
+                            .own_input_gradient = 1},
+            [RESET_SPLIT] = {.step_kernel = LNRNN_STEP_GRU_RESET,
+                             .separate_products = 1,
+                             .input_side = 1,
+                             .own_input_gradient = 1,
+                             .spans = LNRNN_SPANS_LAST},
         },
     [LNRNN_LIGRU] =
         {
@@ -104,11 +113,13 @@ static lnrnn_gate_norm gate_norm_of(const lnrnn_rnn_config *c, const lnrnn_site 
 
 void lnrnn_rnn_configure(lnrnn_rnn_config *c)
 {
-    const int form = c->norm == LNRNN_NORM_NONE ? BARE : c->placement;
+    const int bare = c->norm == LNRNN_NORM_NONE;
+    const int form = c->reset_before ? (bare ? RESET_BARE : RESET_SPLIT) : bare ? BARE : c->placement;
     lnrnn_site *const input = &c->site[LNRNN_SITE_INPUT], *const hidden = &c->site[LNRNN_SITE_HIDDEN];
     lnrnn_site *const cell = &c->site[LNRNN_SITE_CELL];
     c->num_gates = CELLS[c->cell].num_gates;
     c->outputs = c->num_gates * c->H;
+    c->first_gates = c->num_gates - (c->reset_before != 0);
     c->num_heads += !c->num_heads;
     c->head_units = c->H / c->num_heads;
     c->cell_state = CELLS[c->cell].cell_state;

@@ -18,6 +18,7 @@ struct lnrnn_step_work {
     int dtype;                  /* type of the weights */
     int sides;                  /* G*H values that a cell reads per row, times: 2 (separate products) or 1 */
     int at_once;                /* layers and directions of this size that are computed at the same time */
+    int reset_before;           /* a step has two products, and so twice as many barriers */
     lnrnn_caches caches;
 };
 

@@ -55,8 +55,9 @@ struct lnrnn_rnn_config {
     /* Batch norm: joint in an RNN, of the input in a LiGRU, split in LSTM and GRU. */
     int cell, act, norm, placement, span, cell_norm;
     float eps;
-    int reverse;                      /* read every sequence from its own end to its start */
-    int dtype;                        /* type of the packed weights */
+    int reset_before; /* GRU: r multiplies h before the product; without a norm, with "split" or batch norm */
+    int reverse;      /* read every sequence from its own end to its start */
+    int dtype;        /* type of the packed weights */
     const float *inner_ih, *inner_hh; /* (G*H) or NULL: biases of W x and W h, before any norm; without
                                        * separate_products inner_ih is their sum and inner_hh NULL */
     float zoneout_h, zoneout_c; /* in [0, 1): the part of the old h and c that a step keeps if a call has no
@@ -68,6 +69,7 @@ struct lnrnn_rnn_config {
     ptrdiff_t overrun_row;
     /* Set by lnrnn_rnn_configure. */
     size_t num_gates, outputs; /* G, and G*H: outputs of a product */
+    size_t first_gates;        /* whose W_hh is packed first: all; with reset_before r and z, and n follows */
     size_t head_units;         /* H / num_heads: the inputs of an output of W_hh */
     int separate_products;     /* the cell's kernel adds W h to W x, not the product */
     int input_side;            /* W x has a norm or a bias of its own */
@@ -96,7 +98,7 @@ typedef struct {
 /* A phase of a step is a function of the step's view: step.h. */
 typedef struct lnrnn_step lnrnn_step;
 typedef void lnrnn_phase(lnrnn_step *s);
-enum { LNRNN_PHASES = 15 };
+enum { LNRNN_PHASES = 20 };
 
 /* How all calls of one shape are computed; lnrnn_rnn_make_plan sets it. */
 typedef struct {
@@ -111,6 +113,7 @@ typedef struct {
     size_t input_rows;    /* the largest number of rows of x in one product */
     size_t panels;        /* panels of the packed weights */
     size_t wide, narrow;  /* row strides of G*H values, of H values */
+    size_t first_words;   /* reset_before: of w_hh, before the weights of n */
     /* Steps from batch_from on use the statistics of the batch; SIZE_MAX: none. Steps before the call count too. */
     size_t batch_from;
     lnrnn_phase
@@ -195,7 +198,7 @@ typedef struct {
     const float *ghn, *gcn; /* (states, H): gradients of hn, cn; NULL: zeros */
     /* The transposed weights in float, packed (D, G*H), (H, G*H). If one is NULL, w_ih (G*H, D) or w_hh (G*H,
      * head_units) is read instead, if lnrnn_reads_lines permits it. Without gx, W_ih is not read. With several
-     * heads w_hh_t has the transpose of each gate of each head, (head_units, head_units). */
+     * heads, and with reset_before, w_hh_t has the transpose of each gate of each head, (head_units, head_units). */
     const uint32_t *w_ih_t, *w_hh_t;
     const float *w_ih, *w_hh;
     float *gx; /* (shape of x), written only where rows have steps; NULL: not wanted */

@@ -20,8 +20,9 @@ typedef struct {
 } lnrnn_backward_weights;
 
 /* A network is immutable, so any number of threads, calls and streams may share it. A line is a layer in one
- * direction: line k is layer k / directions in direction k % directions. Direction 1 reads sequences from
- * their ends. The first layer has `inputs` inputs, each later layer has directions * units. */
+ * direction: line k is layer k / directions in direction k % directions. Direction 1, and each line of a
+ * reverse network, reads sequences from their ends. The first layer has `inputs` inputs, each later layer has
+ * directions * units. */
 struct lnrnn_network {
     lnrnn_description description; /* resolved; `steps` is the number of rows of the statistics */
     size_t layers, directions;

@@ -118,10 +118,14 @@ static const uint32_t *packed(construction *b, int dtype, const float *w, size_t
 
 static const uint32_t *packed_heads(construction *b, const lnrnn_rnn_config *c, const float *w)
 {
-    const size_t words = lnrnn_packed_heads_size(c, c->num_gates);
+    const size_t first = c->first_gates, rest = c->num_gates - first;
+    const size_t before = lnrnn_packed_heads_size(c, first),
+                 words = before + (rest ? lnrnn_packed_heads_size(c, rest) : 0);
     uint32_t *const to = part_of(b, words * sizeof(uint32_t));
     if (to)
-        lnrnn_pack_heads(c, c->num_gates, w, b->work, to);
+        lnrnn_pack_heads(c, first, w, b->work, to);
+    if (to && rest)
+        lnrnn_pack_heads(c, rest, w + first * c->H * c->head_units, b->work, to + before);
     b->weight_bytes += words * sizeof(uint32_t);
     return to;
 }
@@ -167,7 +171,8 @@ static void configure(const lnrnn_description *d, size_t line, lnrnn_rnn_config 
         .span = d->span,
         .cell_norm = d->cell_norm,
         .eps = (float)(d->norm == LNRNN_NORM_NONE ? 0 : d->eps),
-        .reverse = line % directions == 1,
+        .reset_before = !d->reset_after,
+        .reverse = d->reverse || line % directions == 1,
         .dtype = d->weights,
         .zoneout_h = (float)d->zoneout[0],
         .zoneout_c = (float)d->zoneout[1],

@@ -33,7 +33,7 @@ static size_t write_weights(const lnrnn_network *n, const lnrnn_array *arrays, i
     for (size_t k = 0; k < line_count(n); k++) {
         const lnrnn_rnn_config *const c = &n->config[k];
         lnrnn_backward_weights w = {.w_ih = arrays[k * count].data, .w_hh = arrays[k * count + 1].data};
-        const size_t parts = c->num_heads > 1 ? c->num_gates * c->num_heads : 1;
+        const size_t parts = c->num_heads > 1 || c->reset_before ? c->num_gates * c->num_heads : 1;
         w.w_hh_t = transposed(w.w_hh, parts, c->outputs / parts, c->head_units, memory, &bytes);
         if (inputs || k >= n->directions)
             w.w_ih_t = transposed(w.w_ih, 1, c->outputs, c->D, memory, &bytes);

@@ -129,7 +129,8 @@ static void place_gates(size_t units, size_t H, size_t from, size_t to, const fl
     }
 }
 
-/* A product writes whole vectors, which would overwrite outputs of other heads. So it writes to a block. */
+/* A product writes whole vectors, which would overwrite outputs of other heads. So it writes to a block. One head
+ * has nothing but padding, and gates of later products, behind its outputs. */
 void lnrnn_head_products(const lnrnn_step *s, size_t gate, size_t gates, const uint32_t *w,
                          const float *const *rows, int add)
 {
@@ -137,7 +138,8 @@ void lnrnn_head_products(const lnrnn_step *s, size_t gate, size_t gates, const u
     const lnrnn_rnn_config *c = r->config;
     const lnrnn_product *product = r->plan->product;
     const size_t units = c->head_units, N = gates * units, words = product->size(c->dtype, N, units);
-    const ptrdiff_t as = s->cell.as, wide = (ptrdiff_t)product->width(N);
+    const int direct = c->num_heads == 1;
+    const ptrdiff_t as = s->cell.as, wide = direct ? as : (ptrdiff_t)product->width(N);
     const int from_end = (int)(((size_t)r->rows[0].start + s->t) % 2);
     for (size_t k = 0; k < c->num_heads; k++) {
         const size_t head = from_end ? c->num_heads - 1 - k : k, first = gate * c->H + head * units;
@@ -154,17 +156,17 @@ void lnrnn_head_products(const lnrnn_step *s, size_t gate, size_t gates, const u
         const size_t from = product->start(N, m.p0), end = product->start(N, m.p1), to = end < N ? end : N;
         for (size_t i = 0, n; m.p0 < m.p1 && i < s->active; i += n) {
             const float *inputs[TILE];
-            float *const a = s->a + (ptrdiff_t)i * as + first;
+            float *const a = s->a + (ptrdiff_t)i * as + first, *const block = direct ? a : s->block;
             for (n = 0; n < TILE && i + n < s->active; n++) {
                 inputs[n] = rows[i + n] + head * units;
-                if (m.add)
+                if (m.add && (c->inner_hh || !direct))
                     copy_gates(units, c->H, from, to,
                                c->inner_hh ? c->inner_hh + first : a + (ptrdiff_t)n * as,
-                               s->block + (ptrdiff_t)n * wide);
+                               block + (ptrdiff_t)n * wide);
             }
-            product->matmul(&m, n, inputs, s->block, wide);
-            for (size_t q = 0; q < n; q++)
-                place_gates(units, c->H, from, to, s->block + (ptrdiff_t)q * wide, a + (ptrdiff_t)q * as);
+            product->matmul(&m, n, inputs, block, wide);
+            for (size_t q = 0; q < n && !direct; q++)
+                place_gates(units, c->H, from, to, block + (ptrdiff_t)q * wide, a + (ptrdiff_t)q * as);
         }
     }
 }

@@ -53,6 +53,10 @@ struct lnrnn_step {
      * than 0, with divide_units but not divide_rows. old_h, old_c: the states before the step, for zoneout.
      * masked: h times masks.state. */
     float *own_h, *own_c, *old_h, *old_c, *masked;
+    /* reset_before, (group, 2, H), row stride cell.rs: r h and z. With divide_rows the threads share it. reset_rows:
+     * (group) pointers to r h. */
+    float *reset;
+    const float **reset_rows;
     float *statistics; /* (LNRNN_SITES, statistics_floats): the statistics of the batch */
     uint32_t *packed;  /* scratch of the product */
     float *block;      /* (TILE, outputs of a head), the row stride in whole vectors */

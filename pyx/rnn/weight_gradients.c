@@ -101,6 +101,8 @@ static void weight_gradient(const backward_job *j, size_t o0, size_t count, int 
     const size_t n = hidden ? j->c->head_units : j->c->D, wide = product->width(n);
     const size_t heads = hidden ? j->c->num_heads : 1, head = o0 / n % heads;
     const float *g = (hidden ? j->ga : j->gx) + o0, *packed = hidden ? j->packed_h : j->packed_x;
+    if (hidden && o0 >= j->c->first_gates * j->c->H)
+        packed = j->packed_reset;
     const int add = !chunk->first || j->g->add;
     float *const out = (hidden ? j->g->gw_hh : j->g->gw_ih) + o0 * n;
     /* (count, n), row stride wide: the result array itself, if its rows are whole vectors. */
@@ -122,12 +124,12 @@ static void weight_gradient(const backward_job *j, size_t o0, size_t count, int 
         memcpy(out + o * n, sum + o * wide, n * sizeof *sum);
 }
 
-/* Rows part * rows_of_task .., head by head. */
+/* Rows part * rows_of_task .., head by head; with one head those whose input is h, then those whose input is r h. */
 static void weight_gradients(const backward_job *j, size_t part, int hidden, float *tile)
 {
     const size_t N = j->c->outputs, of_task = rows_of_task(j), first = part * of_task,
                  end = N - first < of_task ? N : first + of_task;
-    const size_t each = hidden && j->c->num_heads > 1 ? j->c->head_units : N;
+    const size_t each = !hidden ? N : j->c->num_heads > 1 ? j->c->head_units : j->c->first_gates * j->c->H;
     for (size_t o = first, left; o < end; o += left) {
         left = each - o % each < end - o ? each - o % each : end - o;
         weight_gradient(j, o, left, hidden, tile);

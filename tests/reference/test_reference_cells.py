@@ -231,6 +231,9 @@ def test_step_statistics_are_those_of_a_loop_over_active_sequences(name):
         x_ = v["x"][t, alive] @ v["weight_ih"].T + v["inner_bias_ih"]
         before = forward(name, v, lengths=np.minimum(lengths, t))[1][0][alive]
         h_ = before @ v["weight_hh"].T + v["inner_bias_hh"]
+        if "reset" in name:
+            r, n = tape.steps[t].kept[0], slice(2 * before.shape[1], None)
+            h_[:, n] = (r * before) @ v["weight_hh"][n].T + v["inner_bias_hh"][n]
         inputs = {"": x_ + h_} if name.startswith("rnn") else {"ih": x_, "hh": h_}
         if name.startswith("ligru"):
             del inputs["hh"]

@@ -53,6 +53,11 @@ MODELS = {
     "GRU batch": dict(cell="GRU", norm=lnrnn.BatchNormSpec(overrun="mean"), trained=KNOWN),
     "LSTM heads": dict(cell="LSTM", num_heads=3),
     "GRU heads": dict(cell="GRU", num_heads=5, norm=spec("joint")),
+    "GRU reset": dict(cell="GRU", norm=spec("split", inner_bias=True), reset_after=False),
+    "GRU reset none": dict(cell="GRU", norm=None, reset_after=False),
+    "GRU reset batch": dict(
+        cell="GRU", norm=lnrnn.BatchNormSpec(overrun="mean"), reset_after=False, trained=KNOWN
+    ),
 }
 each_model = pytest.mark.parametrize("model", MODELS)
 

@@ -16,8 +16,8 @@ from networks import (
     each_variant,
     equal,
     equal_arrays,
-    heads_of,
     network,
+    newer_arguments,
     normal,
     parts,
     same,
@@ -83,7 +83,7 @@ def test_the_bits_of_the_parts(rng, variant, bidirectional):
 def lnrnn_twin(rnn):
     """The same network, time first."""
     names = ["input_size", "hidden_size", "num_layers", "norm", "bias", "bidirectional"]
-    twin = type(rnn)(seed=0, **{name: getattr(rnn, name) for name in names}, **heads_of(rnn))
+    twin = type(rnn)(seed=0, **{name: getattr(rnn, name) for name in names}, **newer_arguments(rnn))
     twin.load_state_dict(rnn.state_dict())
     twin.zoneout = rnn.zoneout
     if rnn.overrun:

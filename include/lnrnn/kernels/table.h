@@ -152,8 +152,17 @@ typedef struct {
     const float *mean, *gain, *bias; /* (G*H), as `how` needs them */
 } lnrnn_gate_norm;
 
-/* The kernels that compute new states: one for each cell, and another for a GRU with a norm for each gate. */
-enum { LNRNN_STEP_RNN, LNRNN_STEP_LSTM, LNRNN_STEP_GRU, LNRNN_STEP_GRU_GATE, LNRNN_STEP_LIGRU, LNRNN_STEPS };
+/* The kernels that compute new states: one for each cell, and two more for a GRU. One has a norm for each
+ * gate, the other the reset gate before the product. */
+enum {
+    LNRNN_STEP_RNN,
+    LNRNN_STEP_LSTM,
+    LNRNN_STEP_GRU,
+    LNRNN_STEP_GRU_GATE,
+    LNRNN_STEP_GRU_RESET,
+    LNRNN_STEP_LIGRU,
+    LNRNN_STEPS
+};
 
 /* The configuration of a kernel that computes new states. */
 typedef struct {
@@ -176,6 +185,9 @@ typedef struct {
     float *const *h;            /* n pointers to (H): written */
     float *saved_gates;         /* (n, G*H), row stride as, or NULL: the gates, written; not of an RNN */
     float *scratch;             /* config->cell_scratch floats */
+    float *
+        reset; /* (n, 2, H), row stride rs, z at rs / 2: r h and z; GRU with the reset gate before the product */
+    ptrdiff_t rs;
 } lnrnn_step_rows;
 
 /* Returns rows first .. first + n - 1. */
@@ -187,6 +199,7 @@ static inline lnrnn_step_rows lnrnn_rows_from(const lnrnn_step_rows *rows, size_
     some.a += (ptrdiff_t)first * rows->as;
     some.h_prev += first, some.c += first, some.h += first;
     some.saved_gates += rows->saved_gates ? (ptrdiff_t)first * rows->as : 0;
+    some.reset += rows->reset ? (ptrdiff_t)first * rows->rs : 0;
     return some;
 }
 
@@ -199,7 +212,8 @@ typedef struct {
     const float *u;
     ptrdiff_t ks, us;
     const float *const *state_prev; /* `rows` pointers to (H), before the step: c of an LSTM, else h */
-    float *gh, *gc, *gu;            /* (rows, H), row stride hs; gc, gu: LSTM */
+    /* (rows, H), row stride hs; gc: LSTM; gu: LSTM, and GRU with the reset gate before the product. */
+    float *gh, *gc, *gu;
     /* (rows, G*H), row stride as: the gradients of the norms' outputs. ga: norm of W h, or of the sum of both
      * products. gx: norm of W x in a GRU; NULL if the sum is normalised. */
     float *gx, *ga;
@@ -214,6 +228,7 @@ typedef struct {
 typedef struct {
     void (*step[LNRNN_STEPS])(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
     void (*lstm_output)(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
+    void (*gru_reset_gates)(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
     void (*rnn_backward)(int act, size_t n, const float *gh, const float *h, float *ga);
     void (*lstm_cell_sum)(const lnrnn_gate_gradients *b);
     void (*lstm_output_backward)(const lnrnn_gate_gradients *b);
@@ -223,6 +238,9 @@ typedef struct {
     void (*gru_gate_sum)(const lnrnn_gate_gradients *b);
     void (*gru_gate_output_backward)(const lnrnn_gate_gradients *b);
     void (*gru_gate_reset_backward)(const lnrnn_gate_gradients *b);
+    void (*gru_reset_input)(const lnrnn_gate_gradients *b);
+    void (*gru_reset_output_backward)(const lnrnn_gate_gradients *b);
+    void (*gru_reset_backward)(const lnrnn_gate_gradients *b);
     void (*normalise_rows)(int num_gates, const lnrnn_gate_norm *norm, size_t rows, const float *x,
                            ptrdiff_t xs, float *y, ptrdiff_t ys);
     void (*moments_columns)(size_t rows, size_t n, const float *x, ptrdiff_t xs, double *mean, double *m2);

@@ -212,6 +212,8 @@ static const char *const WORDS[] = {
     "batch_first",
     "bidirectional",
     "num_heads",
+    "reverse",
+    "reset_after",
     "norm",
     "weight_ih_l0",
     "weight_hh_l0",
