@@ -530,7 +530,8 @@ class LiGRU(Twin):
         self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "relu",
         bias: bool = True, batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
         norm: models.Norm = "layer", reverse: bool = False, seed: int | None = None,
-        rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None, engine: str | None = None,
+        rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
+        engine: str | None = None,
     ) -> None:  # fmt: skip
         self._make(
             device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
