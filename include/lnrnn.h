@@ -29,7 +29,7 @@
 enum { LNRNN_MOST_THREADS = 1024 };
 
 /* The version of these declarations. Within a major version they only grow. */
-#define LNRNN_API_MAJOR 3
+#define LNRNN_API_MAJOR 4
 #define LNRNN_API_MINOR 0
 #define LNRNN_VERSION "0.2.0"
 
@@ -187,6 +187,7 @@ typedef struct {
     int overrun;
     double momentum;
     double zoneout[2], dropout; /* of h and c; between layers */
+    size_t proj_size; /* LSTM: P values of h, below hidden_size; 0: H values, as in all other cells */
 } lnrnn_description;
 
 /* A description with Python's defaults: layer norm, one layer, one direction, with biases. */
@@ -230,8 +231,11 @@ size_t lnrnn_network_units(const lnrnn_network *n);
 size_t lnrnn_network_layers(const lnrnn_network *n);
 size_t lnrnn_network_directions(const lnrnn_network *n);
 size_t lnrnn_network_states(const lnrnn_network *n);
+/* Values of a row of h, H or, with proj_size, P; with cell = 1 those of c, 0 if there is none. */
+size_t lnrnn_network_state_size(const lnrnn_network *n, int cell);
 
-/* B sequences of up to T steps, in contiguous arrays. With batch_first the axes (T, B) are (B, T). */
+/* B sequences of up to T steps, in contiguous arrays. With batch_first the axes (T, B) are (B, T). P is
+ * lnrnn_network_state_size(n, 0). */
 typedef struct {
     size_t steps, sequences; /* T, B */
     int batch_first;
@@ -239,8 +243,8 @@ typedef struct {
     const float *x;              /* (T, B, D) */
     const int64_t *lengths;      /* (B): 0 .. T; NULL: all T */
     const unsigned char *resets; /* (T, B): not 0: the state starts anew before this step; NULL: never */
-    const float *h0, *c0;        /* (layers * directions, B, H); NULL: zeros. c0, cn: LSTM, else NULL */
-    float *y;                    /* (T, B, directions * H), 0 past a length; no other array overlaps it */
+    const float *h0, *c0;        /* (layers * directions, B, P or H); NULL: zeros. c0, cn: LSTM, else NULL */
+    float *y;                    /* (T, B, directions * P), 0 past a length; no other array overlaps it */
     float *hn, *cn;              /* as h0; may be h0, c0; NULL: not wanted */
 } lnrnn_sequences;
 
@@ -265,7 +269,7 @@ lnrnn_status lnrnn_stream_create(lnrnn_network *network, size_t lanes, lnrnn_str
 void lnrnn_stream_release(lnrnn_stream *s);
 const lnrnn_network *lnrnn_stream_network(const lnrnn_stream *s);
 size_t lnrnn_stream_lanes(const lnrnn_stream *s);
-/* -> the states h (lanes, H) of a layer, or with cell = 1 its c. NULL: only an LSTM has c, or the layer is
+/* -> the states h (lanes, P) of a layer, or with cell = 1 its c (lanes, H). NULL: only an LSTM has c, or the layer is
  * beyond the last. They may be read and written while no call has the lane. */
 float *lnrnn_stream_state(const lnrnn_stream *s, size_t layer, int cell);
 /* -> (lanes): the number of steps of each lane since its reset. They may be written likewise. Batch norm's
@@ -280,7 +284,7 @@ lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrn
 void lnrnn_handle_free(lnrnn_handle *h);
 lnrnn_stream *lnrnn_handle_stream(const lnrnn_handle *h);
 size_t lnrnn_handle_rows(const lnrnn_handle *h);
-/* x (rows, D) -> y (rows, H), contiguous: one step of lanes (rows), each at most once, in any order; NULL:
+/* x (rows, D) -> y (rows, P), contiguous: one step of lanes (rows), each at most once, in any order; NULL:
  * lanes 0 .. rows - 1. y may overlap x. With overrun "batch" lanes has to be NULL. With one thread: no
  * allocation, lock or system call. */
 lnrnn_status lnrnn_handle_step(lnrnn_handle *h, const int64_t *lanes, const float *x, float *y);

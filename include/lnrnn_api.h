@@ -96,7 +96,8 @@ lnrnn_handle *lnrnn_handle_open(PyObject *stream, size_t rows, int threads);
     X(lnrnn_handle_stream)       \
     X(lnrnn_handle_rows)         \
     X(lnrnn_handle_step)         \
-    X(lnrnn_handle_reset)
+    X(lnrnn_handle_reset)        \
+    X(lnrnn_network_state_size)
 
 /* In C++ the ::name keeps its meaning where a member has that name too. */
 #ifdef __cplusplus
@@ -195,6 +196,7 @@ static inline int lnrnn_import(void)
 #define lnrnn_handle_rows (lnrnn_api_table->lnrnn_handle_rows)
 #define lnrnn_handle_step (lnrnn_api_table->lnrnn_handle_step)
 #define lnrnn_handle_reset (lnrnn_api_table->lnrnn_handle_reset)
+#define lnrnn_network_state_size (lnrnn_api_table->lnrnn_network_state_size)
 
 #endif
 

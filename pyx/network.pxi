@@ -6,7 +6,7 @@ cdef enum:
 INT8_INPUTS = LNRNN_INT8_INPUTS
 cdef int *KINDS = [cnp.NPY_FLOAT32, cnp.NPY_FLOAT64, cnp.NPY_INT64, cnp.NPY_BOOL]  # by LNRNN_ARRAY_F32 ..
 # By the numbers of description.h.
-cdef tuple USES = ("weight", "weight", "inner", "inner", "count") + 3 * ("gain", "bias", "mean", "variance")
+cdef tuple USES = ("weight", "weight", "weight", "inner", "inner", "count") + 3 * ("gain", "bias", "mean", "variance")
 
 
 cdef int check(int status, const char *message) except -1:

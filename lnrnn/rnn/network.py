@@ -21,7 +21,7 @@ from ..errors import bad_type, bad_value, choice, flag, integer, number, real, s
 from ..runtime import thread_limit
 from ..state import CHANGES, Closed, checked, copied, counted, no_attribute
 from . import calibration, engine, file_format, training
-from .architecture import LIMIT, Architecture, argument_names
+from .architecture import DEFAULTS, LIMIT, Architecture, argument_names
 from .batches import FLOAT32, State, as_state, checked_ragged
 from .cells import Cell
 from .rows import by_state, ragged
@@ -155,8 +155,10 @@ class Network(Closed, Generic[State]):
             self._snapshot = change(self._snapshot)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Old pickles have the norm twice.
-        super().__setstate__({name: value for name, value in state.items() if name != "norm"})
+        # Old pickles have the norm twice, and not all arguments.
+        defaults = {name: value for name, value in DEFAULTS.items() if name in argument_names(self._cell)}
+        given = {name: value for name, value in state.items() if name != "norm"}
+        super().__setstate__({**defaults, **given})
 
     @property
     def _fixed(self) -> tuple[str, ...]:
@@ -634,7 +636,7 @@ class Network(Closed, Generic[State]):
         return self._snapshot.packed_bytes
 
     def __repr__(self) -> str:
-        names = (*argument_names(self._cell)[2:], "dtype")
+        names = (*list(self._snapshot.architecture.stated)[2:], "dtype")
         names += ("activation_bits",) if self.activation_bits else ()
         names += ("packed_bytes",)
         names += tuple(name for name in ("dropout", "zoneout") if getattr(self._snapshot, name))
@@ -653,12 +655,6 @@ def _generator(seed: Any, rng: Any) -> np.random.Generator:
     except (TypeError, ValueError) as error:
         kind = bad_type if isinstance(error, TypeError) else bad_value
         raise kind("rng", "an argument of numpy.random.default_rng", rng) from None
-
-
-def no_projection(proj_size: Any) -> None:
-    """Raises ValueError unless this argument of an LSTM is 0."""
-    if integer("proj_size", proj_size, 0):
-        raise bad_value("proj_size", "0", proj_size, "a projection is not supported")
 
 
 def checked_activation_bits(dtype: Dtype, given: Any) -> ActivationBits | None:

@@ -63,8 +63,10 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     size_t H = d->hidden_size, widest = d->input_size > H ? d->input_size : H;
     CHECK(NUM_GATES[d->cell] * H <= ((size_t)1 << 40) / widest,
           "hidden_size must be such that a weight matrix has at most 2**40 elements, got %zu", H);
-    int lstm = d->cell == LNRNN_LSTM, layer = d->norm == LNRNN_NORM_LAYER,
-        batch = d->norm == LNRNN_NORM_BATCH;
+    int lstm = d->cell == LNRNN_LSTM;
+    CHECK(lstm || !d->proj_size, "proj_size must be 0 but in an LSTM, got %zu", d->proj_size);
+    CHECK(d->proj_size < H, "proj_size must be below hidden_size %zu, got %zu", H, d->proj_size);
+    int layer = d->norm == LNRNN_NORM_LAYER, batch = d->norm == LNRNN_NORM_BATCH;
     if (!layer || d->placement == LNRNN_PLACEMENTS)
         d->placement = d->cell == LNRNN_RNN ? LNRNN_JOINT : LNRNN_SPLIT;
     if (d->placement == LNRNN_GATE && d->cell == LNRNN_RNN)
@@ -86,7 +88,7 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     CHECK_RATE(d->zoneout[0], "zoneout");
     CHECK_RATE(d->zoneout[1], "zoneout");
     CHECK_RATE(d->dropout, "dropout");
-    size_t above = d->num_layers > 1 && d->bidirectional ? 2 * H : H,
+    size_t P = d->proj_size ? d->proj_size : H, above = d->num_layers > 1 && d->bidirectional ? 2 * P : P,
            inputs = above > widest ? above : widest;
     CHECK(d->weights < LNRNN_WEIGHT_I8 || inputs <= LNRNN_INT8_INPUTS,
           "dtype must not be 'int8' for weights of %zu inputs: its sums hold %d", inputs, LNRNN_INT8_INPUTS);
@@ -97,11 +99,11 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
 
 /* Networks that have an array. */
 enum { EVERY = 1, NO_NORM = 2, JOINT = 4, LAYER_SPLIT = 8, BATCH_SPLIT = 16, CELL = 32, INNER = 64 };
-enum { BATCH = 128, BATCH_JOINT = 256, BATCH_CELL = 512 };
+enum { BATCH = 128, BATCH_JOINT = 256, BATCH_CELL = 512, PROJECTED = 1024 };
 enum { SPLIT = LAYER_SPLIT | BATCH_SPLIT, TWO_BIASES = NO_NORM | LAYER_SPLIT };
-/* Shapes, with D inputs and G gates of H units: (G*H, D), (G*H, H), (G*H), (H), (steps), (steps, G*H),
- * (steps, H). */
-enum { BY_INPUTS, BY_UNITS, GATES, UNITS, COUNTS, STEP_GATES, STEP_UNITS };
+/* Shapes, with D inputs, G gates of H units and P values of h: (G*H, D), (G*H, P), (P, H), (G*H), (H), (steps),
+ * (steps, G*H), (steps, H). */
+enum { BY_INPUTS, BY_OUTPUTS, PROJECTION, GATES, UNITS, COUNTS, STEP_GATES, STEP_UNITS };
 
 /* A use at a site. */
 #define AT(site, use) (LNRNN_AT_SITES + 4 * LNRNN_SITE_##site + LNRNN_##use)
@@ -112,7 +114,8 @@ static const struct {
     int of, shape, role;
 } ARRAYS[] = {
     {"weight_ih", EVERY, BY_INPUTS, LNRNN_WEIGHT_IH},
-    {"weight_hh", EVERY, BY_UNITS, LNRNN_WEIGHT_HH},
+    {"weight_hh", EVERY, BY_OUTPUTS, LNRNN_WEIGHT_HH},
+    {"weight_hr", PROJECTED, PROJECTION, LNRNN_WEIGHT_HR},
     {"gain", JOINT, GATES, AT(HIDDEN, GAIN)},
     {"gain_ih", SPLIT, GATES, AT(INPUT, GAIN)},
     {"gain_hh", SPLIT, GATES, AT(HIDDEN, GAIN)},
@@ -145,6 +148,7 @@ static size_t rows_of(const lnrnn_description *d, int rows[ROWS])
                      : batch                    ? BATCH_SPLIT
                                                 : LAYER_SPLIT;
     const int is = EVERY | sums | (d->cell_norm ? CELL : 0) | (d->inner_bias ? INNER : 0)
+                   | (d->proj_size ? PROJECTED : 0)
                    | (batch ? BATCH | (split ? 0 : BATCH_JOINT) | (d->cell_norm ? BATCH_CELL : 0) : 0);
     size_t n = 0;
     for (int k = 0; k < ROWS; k++)
@@ -163,8 +167,8 @@ lnrnn_array lnrnn_description_array(const lnrnn_description *d, size_t k, char n
 {
     int rows[ROWS];
     const size_t n = rows_of(d, rows), directions = d->bidirectional ? 2 : 1, place = k / n;
-    const size_t H = d->hidden_size, GH = NUM_GATES[d->cell] * H,
-                 D = place < directions ? d->input_size : directions * H;
+    const size_t H = d->hidden_size, GH = NUM_GATES[d->cell] * H, P = d->proj_size ? d->proj_size : H,
+                 D = place < directions ? d->input_size : directions * P;
     const int row = rows[k % n], shape = ARRAYS[row].shape;
     snprintf(name, LNRNN_ARRAY_NAME, "%s_l%zu%s", ARRAYS[row].name, place / directions,
              place % directions ? "_reverse" : "");
@@ -174,10 +178,12 @@ lnrnn_array lnrnn_description_array(const lnrnn_description *d, size_t k, char n
                  : shape > COUNTS ? LNRNN_ARRAY_F64
                                   : LNRNN_ARRAY_F32,
         .ndim = shape == GATES || shape == UNITS || shape == COUNTS ? 1 : 2,
-        .shape = {shape >= COUNTS  ? d->steps
-                  : shape == UNITS ? H
-                                   : GH,
+        .shape = {shape >= COUNTS       ? d->steps
+                  : shape == PROJECTION ? P
+                  : shape == UNITS      ? H
+                                        : GH,
                   shape == BY_INPUTS    ? D
+                  : shape == BY_OUTPUTS ? P
                   : shape == STEP_GATES ? GH
                                         : H},
     };

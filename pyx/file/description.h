@@ -9,12 +9,20 @@
 #pragma GCC visibility push(default)
 
 /* The use of an array in its layer. A gain, a bias, a mean and a variance belong to a site. */
-enum { LNRNN_WEIGHT_IH, LNRNN_WEIGHT_HH, LNRNN_INNER_IH, LNRNN_INNER_HH, LNRNN_COUNT, LNRNN_AT_SITES };
+enum {
+    LNRNN_WEIGHT_IH,
+    LNRNN_WEIGHT_HH,
+    LNRNN_WEIGHT_HR,
+    LNRNN_INNER_IH,
+    LNRNN_INNER_HH,
+    LNRNN_COUNT,
+    LNRNN_AT_SITES
+};
 /* From LNRNN_AT_SITES on by site: LNRNN_AT_SITES + 4 * site + LNRNN_GAIN .. */
 enum { LNRNN_GAIN, LNRNN_BIAS, LNRNN_MEAN, LNRNN_VARIANCE };
 enum { LNRNN_ROLES = LNRNN_AT_SITES + 4 * LNRNN_SITES };
-/* The uses of the arrays of each layer and direction, in their order -> how many there are. weight_ih and
- * weight_hh come first, statistics of batch norm last. */
+/* The uses of the arrays of each layer and direction, in their order -> how many there are. weight_ih,
+ * weight_hh and weight_hr come first, statistics of batch norm last. */
 size_t lnrnn_description_roles(const lnrnn_description *d, int roles[LNRNN_ROLES]);
 /* How many of them are parameters. */
 size_t lnrnn_description_parameters(const lnrnn_description *d);

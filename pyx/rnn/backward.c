@@ -37,6 +37,7 @@ static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *
                       .narrow = p->narrow,
                       .h_stride = p->h_stride,
                       .c_stride = p->c_stride,
+                      .gh_stride = p->h_stride | LINE,
                       .sum_rows = sum_rows(r->B)};
     const size_t all = all_rows(r), most = CHUNK_ROWS > r->B ? CHUNK_ROWS : r->B,
                  rows = all < most ? all : most;
@@ -55,6 +56,8 @@ static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *
     j.gx = c->separate_products ? lnrnn_carve(work, &at, rows * j.wide) : j.ga;
     j.packed_x = lnrnn_carve(work, &at, rows * p->kernels->product->width(c->D));
     j.packed_h = lnrnn_carve(work, &at, rows * p->kernels->product->width(c->P));
+    j.gh_rows = lnrnn_carve(work, &at, c->projection ? rows * j.gh_stride : 0);
+    j.packed_output = lnrnn_carve(work, &at, c->projection ? rows * j.narrow : 0);
     j.gx_rows = lnrnn_carve(work, &at, words * rows);
     j.done = lnrnn_carve(work, &at, words * p->groups);
     j.tasks = lnrnn_carve(work, &at, words * lnrnn_most_gradient_tasks(&j, rows));
@@ -140,7 +143,8 @@ int lnrnn_rnn_backward(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g)
         backward_chunk *chunk = j->chunk;
         const double rows = (double)chunk->rows;
         const double steps = step_cost(r, rows, c->P) + 1024 * (double)(chunk->t1 - chunk->t0),
-                     products = rows * (double)c->outputs * (double)((g->gx ? 2 : 1) * c->D + c->P);
+                     products = rows * (double)c->outputs * (double)((g->gx ? 2 : 1) * c->D + c->P)
+                                + rows * (double)c->projection;
         if (!chunk->products) {
             if (!lnrnn_limited_tasks(r->plan->groups, threads, j->done, steps, left, lnrnn_backward_group,
                                      &job))

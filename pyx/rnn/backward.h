@@ -17,7 +17,7 @@ typedef struct {
 
 typedef struct backward_step backward_step;
 typedef void backward_phase(backward_step *s);
-enum { BACKWARD_PHASES = 21 };
+enum { BACKWARD_PHASES = 22 };
 
 typedef struct {
     const lnrnn_rnn_call *r;
@@ -38,6 +38,9 @@ typedef struct {
      * packed_h: x and h_prev, packed block by block for the weights' gradients. gx_rows (rows): pointers to the
      * gradients of x, in the caller's array. */
     float *gx, *ga, *packed_x, *packed_h;
+    /* With a projection, gh_rows (rows, gh_stride): gradients of h; packed_output: the cell's outputs, packed. */
+    float *gh_rows, *packed_output;
+    size_t gh_stride;
     float **gx_rows;
     size_t *done;  /* (groups): steps of the chunk that each has taken */
     size_t *tasks; /* (lnrnn_gradient_tasks): the position of each product */
@@ -63,6 +66,8 @@ struct backward_step {
     float *skip_h, *skip_c; /* the gradient that zoneout passes to the old state */
     float *masked;          /* masks.state: h as W_hh took it, then the gradient of that */
     float *batch;           /* batch norm: two doubles and six floats for each value of the widest site */
+    float *unprojected;     /* (group, narrow), with a projection: the gradient of the cell's output */
+    const float **outputs;  /* (group) pointers: that output */
     const float **x, **h, **state_prev; /* (group) pointers: x, h_prev as W_hh took it, c_prev or h_prev */
 };
 

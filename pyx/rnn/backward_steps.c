@@ -19,6 +19,8 @@ size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_step 
     s->skip_c = lnrnn_carve(base, &at, c->zoneout_c > 0 ? group * j->c_stride : 0);
     s->masked = lnrnn_carve(base, &at, j->r->masks.state ? h : 0);
     s->batch = lnrnn_carve(base, &at, j->p->synchronous ? 10 * c->outputs + 2 : 0);
+    s->unprojected = lnrnn_carve(base, &at, c->projection ? units : 0);
+    s->outputs = lnrnn_carve(base, &at, c->projection ? pointers : 0);
     s->x = lnrnn_carve(base, &at, pointers);
     s->h = lnrnn_carve(base, &at, pointers);
     s->state_prev = lnrnn_carve(base, &at, pointers);
@@ -53,6 +55,20 @@ static void pack(backward_step *s)
     const backward_job *j = s->j;
     lnrnn_pack_inputs(j, j->c->D, s->row, s->active, s->x, j->packed_x);
     lnrnn_pack_inputs(j, j->c->P, s->row, s->active, s->h, j->packed_h);
+}
+
+/* g (active, k), row stride gs -> to (active, n), row stride ts: the product with w (k, n), or with its packed
+ * transpose if that is not NULL. add: to the values there. */
+static void product(const backward_step *s, const float *g, size_t gs, size_t k, size_t n, const float *w,
+                    const uint32_t *packed, int add, float *to, size_t ts)
+{
+    const float *rows[TILE];
+    for (size_t i = 0; i < s->active; i += TILE) {
+        const size_t m = s->active - i < TILE ? s->active - i : TILE;
+        for (size_t q = 0; q < m; q++)
+            rows[q] = g + (i + q) * gs;
+        lnrnn_gradient_product(s->j, m, n, k, rows, w, packed, add, to + i * ts, ts);
+    }
 }
 
 /* --- zoneout -------------------------------------------------------------------------------------------- */
@@ -91,6 +107,23 @@ static void add_skip(const backward_step *s, size_t width, size_t stride, const 
 
 static void add_skip_h(backward_step *s) { add_skip(s, s->j->c->P, s->j->h_stride, s->skip_h, s->gh); }
 static void add_skip_c(backward_step *s) { add_skip(s, s->j->c->C, s->j->c_stride, s->skip_c, s->b.gc); }
+
+/* --- the projection ------------------------------------------------------------------------------------- */
+
+/* The gradient of h, kept for that of W_hr -> the gradient of the cell's output. */
+static void unproject(backward_step *s)
+{
+    const backward_job *j = s->j;
+    const size_t P = j->c->P, H = j->c->H;
+    float *const kept = j->gh_rows + s->row * j->gh_stride;
+    for (size_t i = 0; i < s->active; i++) {
+        memcpy(kept + i * j->gh_stride, s->gh + i * j->h_stride, P * sizeof *kept);
+        s->outputs[i] = s->tape + i * j->p->tape.width + j->p->tape.output;
+    }
+    lnrnn_pack_inputs(j, H, s->row, s->active, s->outputs, j->packed_output);
+    product(s, kept, j->gh_stride, P, H, j->g->w_hr, j->g->w_hr_t, 0, s->unprojected, j->narrow);
+    s->b.gh = s->unprojected;
+}
 
 /* --- cells ---------------------------------------------------------------------------------------------- */
 
@@ -193,26 +226,19 @@ static void inner_hh(backward_step *s) { lnrnn_inner_backward(s, 1, s->ga); }
 static void inner_ih(backward_step *s) { lnrnn_inner_backward(s, 0, s->gx); }
 
 /* Multiplies the gradient of W h by W_hh -> to (active, h_stride). add: to the values there. */
-static void product(const backward_step *s, int add, float *to)
+static void back_product(const backward_step *s, int add, float *to)
 {
     const backward_job *j = s->j;
-    const float *rows[TILE];
-    for (size_t i = 0; i < s->active; i += TILE) {
-        const size_t n = s->active - i < TILE ? s->active - i : TILE;
-        for (size_t q = 0; q < n; q++)
-            rows[q] = s->ga + (i + q) * j->wide;
-        lnrnn_gradient_product(j, n, j->c->P, j->c->outputs, rows, j->g->w_hh, j->g->w_hh_t, add,
-                               to + i * j->h_stride, j->h_stride);
-    }
+    product(s, s->ga, j->wide, j->c->outputs, j->c->P, j->g->w_hh, j->g->w_hh_t, add, to, j->h_stride);
 }
 
-static void hidden_product(backward_step *s) { product(s, s->j->c->direct_h, s->gh); }
+static void hidden_product(backward_step *s) { back_product(s, s->j->c->direct_h, s->gh); }
 
 static void masked_product(backward_step *s)
 {
     const size_t P = s->j->c->P, stride = s->j->h_stride;
     const int add = s->j->c->direct_h;
-    product(s, 0, s->masked);
+    back_product(s, 0, s->masked);
     for (size_t i = 0; i < s->active; i++) {
         const float *factors = state_mask(s->j->r, s->first + i), *g = s->masked + i * stride;
         float *gh = s->gh + i * stride;
@@ -238,6 +264,7 @@ void lnrnn_resolve_backward(backward_job *j)
         {1, pack},
         {c->zoneout_h > 0, split_h},
         {zoned, split_c},
+        {c->projection > 0, unproject},
         {kernel == LNRNN_STEP_RNN, rnn_cell},
         {lstm, lstm_c},
         {lstm && (carry || zoned), lstm_sum},

@@ -88,6 +88,7 @@ void lnrnn_rnn_configure(lnrnn_rnn_config *c)
     c->num_gates = CELLS[c->cell].num_gates;
     c->outputs = c->num_gates * c->H;
     c->C = CELLS[c->cell].cell_states * c->H;
+    c->projection = c->P < c->H ? c->P * c->H : 0;
     c->saved_gates = CELLS[c->cell].saved_gates;
     c->own_input_gradient = FORMS[c->cell][form].own_input_gradient;
     c->direct_h = CELLS[c->cell].direct_h;

@@ -6,6 +6,7 @@
  *     product     Each thread multiplies the rows of its group by its share of the weights. Rows pass a panel
  *                 in tiles. The first tile reads the panel from wherever the weights lie, the other tiles
  *                 read it from L2.
+ *     projection  Of the same rows as the cell, by all of W_hr.
  *     cell        Norms and activations, of all rows of the group, or of some if the team divides the rows.
  *     barriers    One after the products of a step. A second one after the states if the team divides the
  *                 rows.
@@ -84,6 +85,8 @@ static double group_time(const lnrnn_step_work *w, size_t rows, lnrnn_partition 
                   + product_time(TILE, share * outputs * (double)w->inputs, panels * input, &rates)
                         * (double)rows / TILE;
     time += (double)own * outputs * LNRNN_OUTPUT_TIME;
+    if (w->projection)
+        time += product_time(own, (double)w->projection, size * (double)w->projection, &rates);
     if (team > 1) {
         const lnrnn_cpu_model cpu = lnrnn_get_cpu_model();
         const double foreign = 1 - 1 / (double)team;
@@ -119,6 +122,7 @@ lnrnn_step_work lnrnn_work_of(const lnrnn_rnn_config *c, lnrnn_caches caches, si
                              .inputs = c->D,
                              .units = c->P,
                              .outputs = c->outputs,
+                             .projection = c->projection,
                              .panels = lnrnn_panels_of(c->dtype, c->outputs),
                              .dtype = c->dtype,
                              .sides = 1 + c->separate_products,

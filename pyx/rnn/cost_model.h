@@ -13,8 +13,9 @@
 
 /* The work of a step (runtime/thread_policy.h declares the type). */
 struct lnrnn_step_work {
-    size_t rows, inputs, units; /* B, D, H */
+    size_t rows, inputs, units; /* B, D, P */
     size_t outputs;             /* G*H */
+    size_t projection;          /* P * H, or 0 */
     size_t panels;              /* of the weights; threads divide the units by panels */
     int dtype;                  /* of the weights */
     int sides;                  /* rows of G*H that a cell reads: 2 with separate products, else 1 */

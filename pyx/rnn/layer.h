@@ -63,6 +63,7 @@ typedef struct {
     int separate_products;     /* W h is not added to W x by the product, but by the cell */
     int input_side;            /* W x has a norm, or a bias, of its own */
     size_t C;                  /* values of a row of c; 0: there is none */
+    size_t projection;         /* P * H where h is W_hr times the cell's output (H); 0: h is that output */
     int saved_gates;           /* the tape keeps the gates */
     int own_input_gradient;    /* GRU but joint: r multiplies W h alone, whose gradient is not that of W x */
     int direct_h;              /* the cell takes h_prev itself too, not only W h */
@@ -87,7 +88,7 @@ typedef struct {
 /* A phase of a step, and the view that it works on: step.h. */
 typedef struct lnrnn_step lnrnn_step;
 typedef void lnrnn_phase(lnrnn_step *s);
-enum { LNRNN_PHASES = 15 };
+enum { LNRNN_PHASES = 18 };
 
 /* How the calls of one shape are done: set by lnrnn_rnn_make_plan. */
 typedef struct {
@@ -110,8 +111,9 @@ typedef struct {
     lnrnn_caches caches;
     int synchronous; /* there are such steps: then one group has all sequences */
     struct {
-        /* A record of the tape: the offsets of W h (or the sum), the gates and c; W x is at 0. */
-        size_t h, gates, c, width;
+        /* A record of the tape: the offsets of W h (or the sum), the gates, c and, with a projection, the cell's
+         * output; W x is at 0. */
+        size_t h, gates, c, output, width;
     } tape;
     lnrnn_rnn_scratch scratch;
 } lnrnn_rnn_plan;
@@ -141,11 +143,12 @@ typedef struct {
 typedef struct {
     const lnrnn_rnn_config *config;
     const lnrnn_rnn_plan *plan;
-    size_t T, B;                 /* the most steps of a row, rows */
-    const uint32_t *w_ih, *w_hh; /* packed (G*H, D), (G*H, P), for the ISA of the plan */
-    const float *x;              /* (steps, sequences, D), the last axis contiguous */
-    ptrdiff_t xt, xb;            /* its strides */
-    float *y;                    /* (steps, sequences, P), the last axis contiguous */
+    size_t T, B; /* the most steps of a row, rows */
+    /* Packed (G*H, D), (G*H, P) and, with a projection, (P, H), for the ISA of the plan. */
+    const uint32_t *w_ih, *w_hh, *w_hr;
+    const float *x;   /* (steps, sequences, D), the last axis contiguous */
+    ptrdiff_t xt, xb; /* its strides */
+    float *y;         /* (steps, sequences, P), the last axis contiguous */
     ptrdiff_t yt, yb;
     const float *h0, *c0;  /* (states, P), (states, C); c0, cn: NULL without a c */
     float *hn, *cn;        /* as h0, c0: the state at each row's own end; may be h0, c0 */
@@ -184,15 +187,15 @@ typedef struct {
     const float *gy; /* as y; read only where rows have steps */
     ptrdiff_t gyt, gyb;
     const float *ghn, *gcn; /* as hn, cn: their gradients, or NULL */
-    /* The transposes, float, packed (D, G*H), (P, G*H); without gx no w_ih_t. Where one is NULL, the weights
-     * themselves are read: (G*H, D), (G*H, P), as lnrnn_reads_lines says. */
-    const uint32_t *w_ih_t, *w_hh_t;
-    const float *w_ih, *w_hh;
+    /* The transposes, float, packed (D, G*H), (P, G*H), (H, P); without gx no w_ih_t. Where one is NULL, the
+     * weights themselves are read: (G*H, D), (G*H, P), (P, H), as lnrnn_reads_lines says. */
+    const uint32_t *w_ih_t, *w_hh_t, *w_hr_t;
+    const float *w_ih, *w_hh, *w_hr;
     float *gx; /* as x; written only where rows have steps; NULL: not wanted */
     ptrdiff_t gxt, gxb;
     float *gh0, *gc0;                       /* as h0, c0 */
-    float *gw_ih, *gw_hh;                   /* (G*H, D), (G*H, P) */
-    int add;                                /* to the values of gw_ih and gw_hh */
+    float *gw_ih, *gw_hh, *gw_hr;           /* (G*H, D), (G*H, P), (P, H) */
+    int add;                                /* to the values of these */
     lnrnn_site_gradients site[LNRNN_SITES]; /* written */
     double *inner[2]; /* (G*H) of inner_ih, inner_hh, written; NULL where the layer has none */
     float *work;      /* lnrnn_rnn_backward_work(r) floats, aligned for doubles and pointers */

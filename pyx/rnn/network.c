@@ -20,7 +20,7 @@ void lnrnn_network_complete(lnrnn_network *n)
     n->step_work = 0;
     for (size_t k = 0; k < n->layers * n->directions; k++) {
         const lnrnn_rnn_config *c = &n->config[k];
-        n->step_work += (double)c->outputs * (double)(c->D + c->P);
+        n->step_work += (double)c->outputs * (double)(c->D + c->P) + (double)c->projection;
     }
 }
 
@@ -106,6 +106,7 @@ static void describe_lines(lnrnn_network_call *n)
                               .B = n->B,
                               .w_ih = n->network->weights[k].ih,
                               .w_hh = n->network->weights[k].hh,
+                              .w_hr = n->network->weights[k].hr,
                               .rows = n->rows,
                               .last_step_end = last_step_end};
         if (n->training) {

@@ -8,15 +8,15 @@
 /* The Cython module calls these from outside the library. */
 #pragma GCC visibility push(default)
 
-/* The packed weights of a layer in one direction: (G*H, D) and (G*H, P). */
+/* The packed weights of a layer in one direction: (G*H, D), (G*H, P) and, with a projection, (P, H). */
 typedef struct {
-    const uint32_t *ih, *hh;
+    const uint32_t *ih, *hh, *hr;
 } lnrnn_packed_weights;
 
 /* The weights of a layer in one direction as back-propagation reads them: fields of lnrnn_rnn_gradients. */
 typedef struct {
-    const uint32_t *w_ih_t, *w_hh_t;
-    const float *w_ih, *w_hh;
+    const uint32_t *w_ih_t, *w_hh_t, *w_hr_t;
+    const float *w_ih, *w_hh, *w_hr;
 } lnrnn_backward_weights;
 
 /* A network is a value: nothing in it changes, so any number of threads, calls and streams may share it.

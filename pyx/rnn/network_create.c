@@ -144,11 +144,11 @@ static void fill_site(construction *b, lnrnn_rnn_config *c, int index, const voi
 /* A line without its arrays. */
 static void configure(const lnrnn_description *d, size_t line, lnrnn_rnn_config *c)
 {
-    const size_t directions = d->bidirectional ? 2 : 1;
+    const size_t directions = d->bidirectional ? 2 : 1, P = d->proj_size ? d->proj_size : d->hidden_size;
     *c = (lnrnn_rnn_config){
-        .D = line < directions ? d->input_size : directions * d->hidden_size,
+        .D = line < directions ? d->input_size : directions * P,
         .H = d->hidden_size,
-        .P = d->hidden_size,
+        .P = P,
         .cell = d->cell,
         .act = d->act,
         .norm = d->norm,
@@ -194,6 +194,7 @@ static void fill_line(construction *b, size_t line, lnrnn_rnn_config *c, lnrnn_p
     lnrnn_rnn_configure(c);
     weights->ih = packed(b, c->dtype, roles[LNRNN_WEIGHT_IH], c->outputs, c->D);
     weights->hh = packed(b, c->dtype, roles[LNRNN_WEIGHT_HH], c->outputs, c->P);
+    weights->hr = c->projection ? packed(b, c->dtype, roles[LNRNN_WEIGHT_HR], c->P, c->H) : NULL;
 }
 
 /* All of the network; the first time it writes to no memory but its own. */
@@ -301,3 +302,4 @@ size_t lnrnn_network_units(const lnrnn_network *n) { return n->units; }
 size_t lnrnn_network_layers(const lnrnn_network *n) { return n->layers; }
 size_t lnrnn_network_directions(const lnrnn_network *n) { return n->directions; }
 size_t lnrnn_network_states(const lnrnn_network *n) { return (size_t)n->states; }
+size_t lnrnn_network_state_size(const lnrnn_network *n, int cell) { return cell ? n->c_width : n->h_width; }

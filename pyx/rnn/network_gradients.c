@@ -9,6 +9,9 @@
 
 static size_t line_count(const lnrnn_network *n) { return n->layers * n->directions; }
 
+/* The first parameters of each line: weight_ih, weight_hh and, with a projection, weight_hr. */
+static size_t weight_count(const lnrnn_network *n) { return n->config->projection ? 3 : 2; }
+
 /* w (n, k) -> its transpose, packed, at memory + *bytes, which it adds to; NULL if w is read as it stands.
  * Without memory it only counts. */
 static const uint32_t *transposed(const float *w, size_t n, size_t k, char *memory, size_t *bytes)
@@ -33,6 +36,10 @@ static size_t write_weights(const lnrnn_network *n, const lnrnn_array *arrays, i
         const lnrnn_rnn_config *const c = &n->config[k];
         lnrnn_backward_weights w = {.w_ih = arrays[k * count].data, .w_hh = arrays[k * count + 1].data};
         w.w_hh_t = transposed(w.w_hh, c->outputs, c->P, memory, &bytes);
+        if (c->projection) {
+            w.w_hr = arrays[k * count + 2].data;
+            w.w_hr_t = transposed(w.w_hr, c->P, c->H, memory, &bytes);
+        }
         if (inputs || k >= n->directions)
             w.w_ih_t = transposed(w.w_ih, c->outputs, c->D, memory, &bytes);
         if (memory)
@@ -99,11 +106,16 @@ void lnrnn_point_parameters(const lnrnn_network *n, lnrnn_network_gradients *g)
     for (size_t k = 0; k < line_count(n); k++) {
         const lnrnn_backward_weights *const w = &g->weights[k];
         lnrnn_rnn_gradients *const line = &g->line[k];
-        *line =
-            (lnrnn_rnn_gradients){.w_ih_t = w->w_ih_t, .w_hh_t = w->w_hh_t, .w_ih = w->w_ih, .w_hh = w->w_hh};
+        *line = (lnrnn_rnn_gradients){.w_ih_t = w->w_ih_t,
+                                      .w_hh_t = w->w_hh_t,
+                                      .w_hr_t = w->w_hr_t,
+                                      .w_ih = w->w_ih,
+                                      .w_hh = w->w_hh,
+                                      .w_hr = w->w_hr};
         line->gw_ih = g->parameters[k * count], line->gw_hh = g->parameters[k * count + 1];
+        line->gw_hr = n->config[k].projection ? g->parameters[k * count + 2] : NULL;
         line->add = g->add;
-        for (size_t i = 2; i < count; i++) {
+        for (size_t i = weight_count(n); i < count; i++) {
             size_t width;
             double **const sum = sum_of(line, &n->config[k], roles[i], &width);
             if (!*sum)
@@ -118,7 +130,7 @@ void lnrnn_write_parameters(const lnrnn_network *n, const lnrnn_network_gradient
     lnrnn_description_roles(&n->description, roles);
     const size_t count = lnrnn_description_parameters(&n->description);
     for (size_t k = 0; k < line_count(n); k++)
-        for (size_t i = 2; i < count; i++) {
+        for (size_t i = weight_count(n); i < count; i++) {
             size_t width;
             double **const sum = sum_of(&g->line[k], &n->config[k], roles[i], &width);
             lnrnn_write_doubles(width, *sum, g->parameters[k * count + i], 0, g->add);

@@ -105,18 +105,19 @@ static inline const float *state_mask(const lnrnn_rnn_call *r, size_t i)
     return r->masks.state + (size_t)r->rows[i].sequence * r->config->P;
 }
 
-/* The products of a call: each active row of each step is multiplied by W_ih and W_hh. */
+/* The products of a call: each active row of each step is multiplied by all weights. */
 static inline double call_multiply_adds(const lnrnn_rnn_call *r)
 {
-    return (double)all_rows(r) * (double)r->config->outputs * (double)(r->config->D + r->config->P);
+    const lnrnn_rnn_config *c = r->config;
+    return (double)all_rows(r) * ((double)c->outputs * (double)(c->D + c->P) + (double)c->projection);
 }
 
-/* The cost of a step of so many rows, in multiply-adds: products of G*H values with k numbers each. Norms and
+/* The cost of a step of so many rows, in multiply-adds: products of G*H values with k numbers each, and the projection. Norms and
  * activations count as 32 more; a step without rows is not free. A call is divided into parts by this cost
  * (runtime/resumable.h). */
 static inline double step_cost(const lnrnn_rnn_call *r, double rows, size_t k)
 {
-    return 1024 + rows * (double)r->config->outputs * (double)(k + 32);
+    return 1024 + rows * (double)r->config->outputs * (double)(k + 32) + rows * (double)r->config->projection;
 }
 
 /* The cost of all steps of all groups. */

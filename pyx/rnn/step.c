@@ -112,6 +112,22 @@ static void save_c(lnrnn_step *s)
         memcpy(s->old_c + i * s->r->plan->c_stride, s->cell.c[i], s->r->config->C * sizeof(float));
 }
 
+/* The cell's outputs are no states yet: `project` follows. */
+static void record_outputs(lnrnn_step *s)
+{
+    const lnrnn_rnn_plan *p = s->r->plan;
+    for (size_t i = 0; i < s->active; i++)
+        s->outputs[i] = s->cell.saved_gates - p->tape.gates + i * p->tape.width + p->tape.output;
+}
+
+static void unproject(lnrnn_step *s) { s->cell.h = s->outputs; }
+
+static void project(lnrnn_step *s)
+{
+    s->cell.h = s->h + (s->row - s->first);
+    lnrnn_projection(s);
+}
+
 static void cell(lnrnn_step *s) { s->kernel(&s->config, &s->cell); }
 
 /* Batch norm at inference: the row of the tables that row i of s->cell takes. */
@@ -214,11 +230,14 @@ void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
             {batch, hidden_statistics},
             {c->zoneout_h > 0, save_h},
             {c->zoneout_c > 0, save_c},
+            {tape && c->projection, record_outputs},
+            {c->projection > 0, unproject},
             {1, deferred           ? cell_without_output
                 : tables && !batch ? cell_from_tables
                                    : cell},
             {deferred || (tape && c->C && !(c->zoneout_c > 0)), gather_c},
             {deferred, output},
+            {c->projection > 0, project},
             {c->zoneout_h > 0, zoneout_h},
             {c->zoneout_c > 0, zoneout_c},
             {tape && c->zoneout_c > 0, gather_c},
@@ -274,11 +293,14 @@ size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn
     s->statistics = lnrnn_carve(own, &at, p->synchronous ? LNRNN_SITES * statistics_floats(c) : 0);
     s->cell.scratch = lnrnn_carve(own, &at, c->cell_scratch);
     s->packed = lnrnn_carve(
-        own, &at, p->product->scratch(c->dtype, chunk < TILE ? chunk : TILE, c->D > c->P ? c->D : c->P));
+        own, &at, p->product->scratch(c->dtype, chunk < TILE ? chunk : TILE, c->D > c->H ? c->D : c->H));
+    s->unprojected = lnrnn_carve(own, &at, c->projection && !r->tape ? p->group * p->narrow : 0);
+    s->projected = lnrnn_carve(own, &at, c->projection ? TILE * p->h_stride : 0);
     s->x = lnrnn_carve(own, &at, pointers * chunk);
     s->h_prev = lnrnn_carve(own, &at, pointers * p->group);
     s->c = lnrnn_carve(own, &at, pointers * p->group);
     s->h = lnrnn_carve(own, &at, pointers * p->group);
+    s->outputs = lnrnn_carve(own, &at, c->projection ? pointers * p->group : 0);
     s->recurrent = r->masks.state ? lnrnn_carve(own, &at, pointers * p->group) : s->h_prev;
     return at;
 }
@@ -317,6 +339,8 @@ void lnrnn_step_begin(lnrnn_step *s, const lnrnn_rnn_call *r, size_t group, size
         s->c[i] = c_row(r, first + i);
         s->h[i] = y_row(r, first + i, t);
     }
+    for (size_t i = 0; c->projection && !r->tape && i < s->active; i++)
+        s->outputs[i] = s->unprojected + i * p->narrow;
 }
 
 void lnrnn_step_load(const lnrnn_step *s)

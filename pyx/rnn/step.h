@@ -28,6 +28,7 @@ struct lnrnn_step {
      * copies. */
     const float **x, **h_prev, **recurrent;
     float **c, **h;
+    float **outputs;  /* with a projection: (H), rows of the cell's output, in the tape or in `unprojected` */
     ptrdiff_t next_h; /* from a row of h to that of the next step */
     /* (active, G*H). wx, row stride plan->wide: W_ih x of step t. Row stride cell.as: a: W_hh h, or W_ih x +
      * W_hh h; hidden: where W_hh h of separate products goes. all_c (active, C), row stride cell.as: c of all
@@ -52,6 +53,9 @@ struct lnrnn_step {
      * with divide_units but not divide_rows. old: the states before the step, with zoneout. masked: h as W_hh
      * takes it, with masks.state. */
     float *own_h, *own_c, *old_h, *old_c, *masked;
+    /* With a projection, memory of the thread. unprojected: (group, H), row stride plan->narrow. projected:
+     * (TILE, P), row stride plan->h_stride. */
+    float *unprojected, *projected;
     float *statistics; /* (LNRNN_SITES, statistics_floats), with statistics of the batch */
     uint32_t *packed;  /* of the product */
 };
@@ -103,5 +107,7 @@ lnrnn_share lnrnn_share_of(const lnrnn_rnn_call *r, size_t index, size_t team);
 void lnrnn_input_product(const lnrnn_step *s, size_t n);
 /* W_hh h of the active rows -> s->a; add: to the values of s->a. */
 void lnrnn_hidden_product(const lnrnn_step *s, int add);
+/* W_hr times the outputs of the rows of s->cell -> their h. */
+void lnrnn_projection(const lnrnn_step *s);
 
 #endif

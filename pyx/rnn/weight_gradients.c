@@ -76,24 +76,46 @@ static void input_gradient(const backward_job *j, size_t index, float *tile)
         memcpy(out[i], tile + i * wide, D * sizeof *tile);
 }
 
-static size_t parts_of_weight(const backward_job *j)
+/* A weight whose gradient is summed over the chunk's rows. */
+typedef struct {
+    size_t outputs, inputs;
+    const float *g, *packed; /* the gradient of its product, row stride gs; the product's inputs, packed */
+    size_t gs;
+    float *gw; /* (outputs, inputs) */
+} weight;
+
+enum { WEIGHT_IH, WEIGHT_HH, WEIGHT_HR, WEIGHTS };
+
+static weight weight_of(const backward_job *j, int k)
 {
-    const size_t rows = rows_of_task(j);
-    return (j->c->outputs + rows - 1) / rows;
+    const lnrnn_rnn_config *c = j->c;
+    return (const weight[]){
+        [WEIGHT_IH] = {c->outputs, c->D, j->gx, j->packed_x, j->wide, j->g->gw_ih},
+        [WEIGHT_HH] = {c->outputs, c->P, j->ga, j->packed_h, j->wide, j->g->gw_hh},
+        [WEIGHT_HR] = {c->P, c->H, j->gh_rows, j->packed_output, j->gh_stride, j->g->gw_hr},
+    }[k];
 }
 
-/* Rows part * rows_of_task .. of gw_ih (G*H, D) or, if `hidden`, gw_hh (G*H, P). Over the chunk's rows, gw[o][i]
- * += g[row][o] * v[row][i], where g is the gradient of the product, v its input. tile (rows_of_task, n): scratch. */
-static void weight_gradient(const backward_job *j, size_t part, int hidden, float *tile)
+static int weights(const backward_job *j) { return j->c->projection ? WEIGHTS : WEIGHT_HR; }
+
+static size_t parts_of_weight(const backward_job *j, int k)
+{
+    const size_t rows = rows_of_task(j), outputs = k == WEIGHT_HR ? j->c->P : j->c->outputs;
+    return (outputs + rows - 1) / rows;
+}
+
+/* Rows part * rows_of_task .. of the gradient of weight k. Over the chunk's rows, gw[o][i] += g[row][o] * v[row][i],
+ * where g is the gradient of the product, v its input. tile (rows_of_task, inputs): scratch. */
+static void weight_gradient(const backward_job *j, size_t part, int k, float *tile)
 {
     const lnrnn_product *product = j->k->product;
     const backward_chunk *chunk = j->chunk;
-    const size_t N = j->c->outputs, of_task = rows_of_task(j), o0 = part * of_task;
-    const size_t count = N - o0 < of_task ? N - o0 : of_task; /* rows of this part */
-    const size_t n = hidden ? j->c->P : j->c->D, wide = product->width(n);
-    const float *g = (hidden ? j->ga : j->gx) + o0, *packed = hidden ? j->packed_h : j->packed_x;
+    const weight w = weight_of(j, k);
+    const size_t of_task = rows_of_task(j), o0 = part * of_task, left = w.outputs - o0;
+    const size_t count = left < of_task ? left : of_task; /* rows of this part */
+    const size_t n = w.inputs, wide = product->width(n);
     const int add = !chunk->first || j->g->add;
-    float *const out = (hidden ? j->g->gw_hh : j->g->gw_ih) + o0 * n;
+    float *const out = w.gw + o0 * n;
     /* (count, n), row stride wide: the result itself, if its rows are whole vectors. */
     float *const sum = wide == n ? out : tile;
     lnrnn_matmul m = {.dtype = LNRNN_WEIGHT_F32, .n = n, .p1 = product->panels(n), .caches = j->p->caches};
@@ -105,9 +127,9 @@ static void weight_gradient(const backward_job *j, size_t part, int hidden, floa
     for (size_t o = 0; sum != out && add && o < count; o++)
         memcpy(sum + o * wide, out + o * n, n * sizeof *sum);
     for (size_t row = 0; row < chunk->rows; row += m.k) {
-        m.w = (const uint32_t *)(packed + row * wide);
+        m.w = (const uint32_t *)(w.packed + row * wide);
         m.k = block_rows(chunk, row), m.add = add || row > 0 ? LNRNN_ADD_AFTER : LNRNN_ADD_NOT;
-        product->matmul_columns(&m, count, g + row * j->wide, (ptrdiff_t)j->wide, sum, (ptrdiff_t)wide);
+        product->matmul_columns(&m, count, w.g + row * w.gs + o0, (ptrdiff_t)w.gs, sum, (ptrdiff_t)wide);
     }
     for (size_t o = 0; sum != out && o < count; o++)
         memcpy(out + o * n, sum + o * wide, n * sizeof *sum);
@@ -115,7 +137,10 @@ static void weight_gradient(const backward_job *j, size_t part, int hidden, floa
 
 size_t lnrnn_most_gradient_tasks(const backward_job *j, size_t rows)
 {
-    return 2 * parts_of_weight(j) + (rows + TILE - 1) / TILE;
+    size_t tasks = (rows + TILE - 1) / TILE;
+    for (int k = 0; k < weights(j); k++)
+        tasks += parts_of_weight(j, k);
+    return tasks;
 }
 
 size_t lnrnn_gradient_tasks(const backward_job *j)
@@ -126,14 +151,17 @@ size_t lnrnn_gradient_tasks(const backward_job *j)
 void lnrnn_gradient_task(void *ctx, size_t index, int worker, int64_t *left)
 {
     const backward_job *j = ctx;
-    const size_t n = parts_of_weight(j), D = j->c->D, P = j->c->P, N = j->c->outputs;
     float *tile = j->work + (size_t)worker * j->worker;
-    if (index < 2 * n) {
-        weight_gradient(j, index % n, index >= n, tile);
-        spend(left, (double)j->chunk->rows * (double)rows_of_task(j) * (double)(index >= n ? P : D));
+    size_t part = index;
+    int k = 0;
+    while (k < weights(j) && part >= parts_of_weight(j, k))
+        part -= parts_of_weight(j, k++);
+    if (k < weights(j)) {
+        weight_gradient(j, part, k, tile);
+        spend(left, (double)j->chunk->rows * (double)rows_of_task(j) * (double)weight_of(j, k).inputs);
     } else {
-        input_gradient(j, index - 2 * n, tile);
-        spend(left, (double)TILE * (double)N * (double)D);
+        input_gradient(j, part, tile);
+        spend(left, (double)TILE * (double)j->c->outputs * (double)j->c->D);
     }
     j->tasks[index] = LNRNN_DONE;
 }
@@ -141,7 +169,7 @@ void lnrnn_gradient_task(void *ctx, size_t index, int worker, int64_t *left)
 size_t lnrnn_gradient_work(const backward_job *j)
 {
     const lnrnn_product *product = j->k->product;
-    const size_t D = j->c->D, P = j->c->P, widest = product->width(D > P ? D : P);
+    const size_t D = j->c->D, H = j->c->H, widest = product->width(D > H ? D : H);
     const size_t weights = rows_of_task(j) * widest, tile = TILE * product->width(D);
     return tile > weights ? tile : weights;
 }

@@ -8,9 +8,9 @@ PyObject *names(PyObject *module, PyObject *nothing);
 #define LAYOUT(type, last, offset, size) \
     _Static_assert(offsetof(type, last) == (offset) && sizeof(type) == (size), "a new layout: a new major")
 
-_Static_assert(LNRNN_API_MAJOR == 3, "a new major: the layouts below are those of major 3");
+_Static_assert(LNRNN_API_MAJOR == 4, "a new major: the layouts below are those of major 4");
 LAYOUT(lnrnn_batch, threads, 88, 96);
-LAYOUT(lnrnn_description, dropout, 128, 136);
+LAYOUT(lnrnn_description, proj_size, 136, 144);
 LAYOUT(lnrnn_array, data, 72, 80);
 LAYOUT(lnrnn_sequences, cn, 80, 88);
 
