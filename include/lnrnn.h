@@ -194,6 +194,7 @@ typedef struct {
     double zoneout[2], dropout; /* zoneout of h and of c; dropout between layers */
     /* LSTM, GRU: W_hh is block-diagonal: the H / num_heads units of a head read h of that head alone. */
     size_t num_heads;
+    size_t proj_size; /* LSTM: P values of h, below hidden_size; 0: H values, as in all other cells */
 } lnrnn_description;
 
 /* Returns a description with Python's defaults: layer norm, one layer, one direction, with biases. */
@@ -236,8 +237,11 @@ size_t lnrnn_network_units(const lnrnn_network *n);
 size_t lnrnn_network_layers(const lnrnn_network *n);
 size_t lnrnn_network_directions(const lnrnn_network *n);
 size_t lnrnn_network_states(const lnrnn_network *n);
+/* Values of a row of h, H or, with proj_size, P; with cell = 1 those of c, 0 if there is none. */
+size_t lnrnn_network_state_size(const lnrnn_network *n, int cell);
 
-/* B sequences of up to T steps, in contiguous arrays. With batch_first the axes (T, B) are (B, T). */
+/* B sequences of up to T steps, in contiguous arrays. With batch_first the axes (T, B) are (B, T). P is
+ * lnrnn_network_state_size(n, 0). */
 typedef struct {
     size_t steps, sequences; /* T, B */
     int batch_first;
@@ -245,9 +249,9 @@ typedef struct {
     const float *x;              /* (T, B, D) */
     const int64_t *lengths;      /* (B): 0 .. T; NULL: all T */
     const unsigned char *resets; /* (T, B), not 0: set h and c to zero before this step; NULL: never */
-    const float *h0, *c0;        /* (layers * directions, B, H); NULL: zeros. c0, cn: only LSTM */
-    float *y;                    /* (T, B, directions * H), 0 past a length; no other array overlaps it */
-    float *hn, *cn;              /* (shape of h0), may be h0 and c0; NULL: not wanted */
+    const float *h0, *c0;        /* (layers * directions, B, P), (.., H); NULL: zeros. c0, cn: only LSTM */
+    float *y;                    /* (T, B, directions * P), 0 past a length; no other array overlaps it */
+    float *hn, *cn;              /* (shapes of h0, c0), may be h0 and c0; NULL: not wanted */
 } lnrnn_sequences;
 
 /* Runs all layers and directions. Results equal those of a stream, bit for bit. */
@@ -271,7 +275,7 @@ lnrnn_status lnrnn_stream_create(lnrnn_network *network, size_t lanes, lnrnn_str
 void lnrnn_stream_release(lnrnn_stream *s);
 const lnrnn_network *lnrnn_stream_network(const lnrnn_stream *s);
 size_t lnrnn_stream_lanes(const lnrnn_stream *s);
-/* Returns the states h (lanes, H) of a layer, or its c if cell = 1. NULL: the network has no such layer or no c. A
+/* Returns the states h (lanes, P) of a layer, or its c (lanes, H) if cell = 1. NULL: the network has no such layer or no c. A
  * lane's states may be read and written while no call steps the lane. */
 float *lnrnn_stream_state(const lnrnn_stream *s, size_t layer, int cell);
 /* Returns (lanes): the number of steps of each lane since its reset, which selects batch norm's statistics.
@@ -286,7 +290,7 @@ lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrn
 void lnrnn_handle_free(lnrnn_handle *h);
 lnrnn_stream *lnrnn_handle_stream(const lnrnn_handle *h);
 size_t lnrnn_handle_rows(const lnrnn_handle *h);
-/* x (rows, D) -> y (rows, H), contiguous: computes one step. lanes (rows): the lane of each row, none twice;
+/* x (rows, D) -> y (rows, P), contiguous: computes one step. lanes (rows): the lane of each row, none twice;
  * NULL: lanes 0 .. rows - 1. y may overlap x. With overrun "batch", lanes must be NULL. On one thread there is
  * no allocation, lock or system call. */
 lnrnn_status lnrnn_handle_step(lnrnn_handle *h, const int64_t *lanes, const float *x, float *y);

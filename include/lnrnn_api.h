@@ -94,7 +94,8 @@ lnrnn_handle *lnrnn_handle_open(PyObject *stream, size_t rows, int threads);
     X(lnrnn_handle_rows)         \
     X(lnrnn_handle_step)         \
     X(lnrnn_handle_reset)        \
-    X(lnrnn_step_all)
+    X(lnrnn_step_all)            \
+    X(lnrnn_network_state_size)
 
 /* In C++, ::name is the function even inside a struct with a member of this name. */
 #ifdef __cplusplus
@@ -194,6 +195,7 @@ static inline int lnrnn_import(void)
 #define lnrnn_handle_step (lnrnn_api_table->lnrnn_handle_step)
 #define lnrnn_handle_reset (lnrnn_api_table->lnrnn_handle_reset)
 #define lnrnn_step_all (lnrnn_api_table->lnrnn_step_all)
+#define lnrnn_network_state_size (lnrnn_api_table->lnrnn_network_state_size)
 
 #endif
 

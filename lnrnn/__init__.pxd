@@ -107,6 +107,7 @@ cdef extern from "lnrnn_api.h" nogil:
         double[2] zoneout
         double dropout
         size_t num_heads
+        size_t proj_size
 
     ctypedef struct lnrnn_array:
         const char *name
@@ -175,6 +176,7 @@ cdef extern from "lnrnn_api.h" nogil:
     size_t lnrnn_network_layers(const lnrnn_network *n)
     size_t lnrnn_network_directions(const lnrnn_network *n)
     size_t lnrnn_network_states(const lnrnn_network *n)
+    size_t lnrnn_network_state_size(const lnrnn_network *n, int cell)
     lnrnn_status lnrnn_network_run(const lnrnn_network *n, const lnrnn_sequences *s, char *message)
     lnrnn_status lnrnn_stream_create(lnrnn_network *network, size_t lanes, lnrnn_stream **stream, char
                                      *message)

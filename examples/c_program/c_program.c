@@ -44,16 +44,16 @@ int main(int count, char **arguments)
         fprintf(stderr, "%s\n", message);
         return 1;
     }
-    const size_t D = lnrnn_network_inputs(network), H = lnrnn_network_units(network);
-    float *const x = malloc(D * sizeof *x), *const y = malloc(H * sizeof *y);
+    const size_t D = lnrnn_network_inputs(network), P = lnrnn_network_state_size(network, 0);
+    float *const x = malloc(D * sizeof *x), *const y = malloc(P * sizeof *y);
     while (x && y && fgets(line, sizeof line, stdin)) {
         if (!strcmp(line, "reset\n"))
             lnrnn_handle_reset(handle, NULL, 1);
         else if (!read_numbers(line, x, D) || lnrnn_handle_step(handle, NULL, x, y))
             fprintf(stderr, "not a step of %zu inputs: %s", D, line);
         else
-            for (size_t i = 0; i < H; i++)
-                printf("%.9g%c", (double)y[i], i + 1 < H ? ' ' : '\n');
+            for (size_t i = 0; i < P; i++)
+                printf("%.9g%c", (double)y[i], i + 1 < P ? ' ' : '\n');
     }
     free(x), free(y);
     lnrnn_handle_free(handle);

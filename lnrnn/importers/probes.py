@@ -66,8 +66,8 @@ def probes(arch: Architecture, most: int | None, started: bool) -> Iterator[Prob
     def states(batch: int) -> tuple[Array, ...] | None:
         if not started:
             return None
-        shape = arch.cell.states, len(arch.suffixes), batch, arch.hidden_size
-        return tuple(rng.uniform(-0.9, 0.9, shape).astype(np.float32).astype(float))
+        shapes = [(len(arch.suffixes), batch, width) for width in arch.widths]
+        return tuple(rng.uniform(-0.9, 0.9, s).astype(np.float32).astype(float) for s in shapes)
 
     x = normal(steps, BATCH)
     yield Probe("ordinary input", x, derived=True)

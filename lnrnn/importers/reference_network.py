@@ -48,7 +48,7 @@ class ReferenceNetwork:
         return replace(self, state=disturbed(self.state, eps, rng))
 
     def forward(self, x: Array, states: Sequence[Array] | None = None) -> Run:
-        """x (T, B, I). states: h, or h and c, (layers * directions, B, H) each; None for zeros."""
+        """x (T, B, I). states: h, or h and c, (layers * directions, B, *) each; None for zeros."""
         tapes, ends, y = [], [], np.asarray(x, float)
         call = _FORWARD[self.arch.cell.name]
         with np.errstate(all="ignore"):  # inputs may be NaN, or overflow in a sigmoid
@@ -75,7 +75,7 @@ class ReferenceNetwork:
 
         gy, gends: the gradients of run.y and run.ends.
         """
-        call, H, D = _BACKWARD[self.arch.cell.name], self.arch.hidden_size, self.arch.directions
+        call, P, D = _BACKWARD[self.arch.cell.name], self.arch.h_width, self.arch.directions
         grads: dict[str, Array] = {}
         gstates = []
         with np.errstate(all="ignore"):
@@ -83,7 +83,7 @@ class ReferenceNetwork:
                 d = k % D
                 if d == D - 1:
                     gout, gy = gy, np.zeros(1)
-                part = gout[..., d * H : (d + 1) * H]
+                part = gout[..., d * P : (d + 1) * P]
                 gx, gstart, result = call(run.tapes[k], part, *(g[k] for g in gends))
                 gy = gy + gx
                 gstates.append(gstart if isinstance(gstart, tuple) else (gstart,))

@@ -96,7 +96,7 @@ def answers(module: Any, model: Any, x: Array | None, like: Any, failures: list[
 
 def _shape(model: Any, x: Array) -> tuple[int, ...]:
     """The shape of y, for x in the same order of axes."""
-    return (*x.shape[:-1], model.num_directions * model.hidden_size)
+    return (*x.shape[:-1], model.num_directions * architecture(model).h_width)
 
 
 def _read(result: list[Any], model: Any, own: Array, order: bool, way: int) -> Answer | None:
@@ -141,15 +141,15 @@ def _outcome(module: Any, *arguments: Any) -> list[Any]:
 
 def _zeros(model: Any, x: Any) -> list[Any]:
     """A cell's first state for x (B, I), of zeros."""
-    return [x.new_zeros((len(x), model.hidden_size))] * architecture(model).cell.states
+    return [x.new_zeros((len(x), width)) for width in architecture(model).widths]
 
 
 def _first_states(
     model: Any, batch: int, tensor: Callable[[Array], Any], given: Sequence[Array] | None
 ) -> list[Any]:
     """New tensors of h, or h and c, (layers * directions, B, H) each, from arrays or None for zeros."""
-    shape = model.num_layers * model.num_directions, batch, model.hidden_size
-    zeros = [np.zeros(shape, np.float32)] * architecture(model).cell.states
+    lines = model.num_layers * model.num_directions
+    zeros = [np.zeros((lines, batch, width), np.float32) for width in architecture(model).widths]
     return [tensor(state) for state in (zeros if given is None else given)]
 
 
@@ -243,11 +243,12 @@ def _last_states(tensors: list[Any], model: Any, batch: int | None) -> tuple[Arr
 
     Empty for anything else.
     """
-    kinds, places = architecture(model).cell.states, model.num_layers * model.num_directions
+    widths, places = architecture(model).widths, model.num_layers * model.num_directions
+    kinds = len(widths)
     shapes = [tuple(t.shape) for t in tensors]
-    if shapes == [(places, batch, model.hidden_size)] * kinds:
+    if shapes == [(places, batch, width) for width in widths]:
         return tuple(map(numbers, tensors))
-    if shapes == [(batch, model.hidden_size)] * (kinds * places):
+    if shapes == [(batch, width) for width in widths] * places:
         return tuple(np.array([numbers(t) for t in tensors[k::kinds]]) for k in range(kinds))
     return ()
 

@@ -72,6 +72,20 @@ TORCH = System(
     options=("nonlinearity",),
 )
 
+
+def _projected(p: Arrays, options: Mapping[str, Any]) -> Weights:
+    return Weights("LSTM", None, "bias_ih" in p, dict(p))
+
+
+PROJECTED = System(
+    "torch LSTM with proj_size",
+    {"weight_hr": ("P", "H"), "weight_hh": ("4H", "P"), "weight_ih": ("4H", "I"), "bias_ih": ("4H",),
+     "bias_hh": ("4H",)},
+    _projected,
+    optional=("bias_ih", "bias_hh"),
+    options=(),
+)  # fmt: skip
+
 # --- benchmarks/fastrnns/custom_lstms.py of pytorch; nemo/collections/common/parts/rnn.py of NeMo -----------
 
 
@@ -232,6 +246,16 @@ HASTE_GRU = System(
 )  # fmt: skip
 
 # By this order, where two are equally near to keys that fit neither.
-SYSTEMS = (TORCH, FASTRNNS, TORCHAUDIO, TORCHAUDIO_PLAIN, ICEFALL_LSTM, ICEFALL_GRU, HASTE_LSTM, HASTE_GRU)
+SYSTEMS = (
+    TORCH,
+    PROJECTED,
+    FASTRNNS,
+    TORCHAUDIO,
+    TORCHAUDIO_PLAIN,
+    ICEFALL_LSTM,
+    ICEFALL_GRU,
+    HASTE_LSTM,
+    HASTE_GRU,
+)
 SystemName = Literal["torch", "fastrnns", "nemo", "torchaudio", "icefall", "haste", "lnrnn"]
 KINDS: tuple[SystemName, ...] = get_args(SystemName)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import bad_type, choice, flag, number
 from ..state import inner_hint
-from .systems import KINDS, SYSTEMS, TORCH, System
+from .systems import KINDS, PROJECTED, SYSTEMS, TORCH, System
 from .weights import Array, Converted, Weights, array, check_shapes, network, with_norm
 
 # weight_ih_l0_reverse, as torch.nn names the parameters of layer 0 in direction 1 ...
@@ -23,7 +23,6 @@ _NESTED = re.compile(
 _LNRNN = re.compile(
     r"(gain|bias|gain_ih|gain_hh|gain_c|bias_c|inner_bias_ih|running_mean|running_mean_ih|count)_l\d+(_reverse)?"
 )
-_PROJECTION = re.compile(r"weight_hr(_l\d+(_reverse)?)?")
 
 
 class UnknownCell(ValueError):
@@ -89,13 +88,12 @@ def convert_torch(
         given = _options(source, given)
     if own:
         return _own(source, state, norm, given)
-    projection = sorted(filter(_PROJECTION.fullmatch, (name.rpartition(".")[2] for name in state)))
-    if projection:
-        raise ValueError(
-            "proj_size must be 0, got a projection, which is another equation: " + _shown(projection)
-        )
     converted = _cells(state, kind, norm, given, None if module else prefix)
-    rate = getattr(source, "dropout", 0.0) if module and converted.system == TORCH.name else 0.0
+    rate = (
+        getattr(source, "dropout", 0.0)
+        if module and converted.system in (TORCH.name, PROJECTED.name)
+        else 0.0
+    )
     if converted.arguments["num_layers"] > 1 and isinstance(rate, (int, float)) and 0 < rate < 1:
         converted.arguments["dropout"] = float(rate)
     return converted
@@ -314,9 +312,11 @@ def _own(source: Any, state: Mapping[str, Any], norm: Any, options: dict[str, An
             "norm must be given for a state dict with norms, whose places and eps it does not show; "
             "or give the module; " + _shown(state)
         )
-    plain = {leaf: arrays.get(f"{leaf}_l0", np.empty(0)) for leaf in ("weight_hh", "weight_ih")}
-    check_shapes(plain, {leaf: TORCH.shapes[leaf] for leaf in plain})
-    like = TORCH.convert(plain, options)
+    system = PROJECTED if "weight_hr_l0" in arrays else TORCH
+    weights = [leaf for leaf in system.shapes if leaf.startswith("weight")]
+    plain = {leaf: arrays.get(f"{leaf}_l0", np.empty(0)) for leaf in weights}
+    check_shapes(plain, {leaf: system.shapes[leaf] for leaf in plain})
+    like = system.convert(plain, options)
     arguments = {
         "input_size": like.input_size,
         "hidden_size": like.hidden_size,
@@ -328,4 +328,6 @@ def _own(source: Any, state: Mapping[str, Any], norm: Any, options: dict[str, An
     }
     if like.cell == "RNN":
         arguments["nonlinearity"] = like.nonlinearity
+    if like.proj_size:
+        arguments["proj_size"] = like.proj_size
     return Converted(like.cell, arguments, arrays, "lnrnn")

@@ -34,7 +34,12 @@ class Weights:
 
     @property
     def hidden_size(self) -> int:
-        return int(self.parameters["weight_hh"].shape[1])
+        of_state = self.parameters.get("weight_hr", self.parameters["weight_hh"])
+        return int(of_state.shape[1])
+
+    @property
+    def proj_size(self) -> int:
+        return int(self.parameters["weight_hr"].shape[0]) if "weight_hr" in self.parameters else 0
 
     @property
     def input_size(self) -> int:
@@ -55,7 +60,7 @@ def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
             f"norm must fit the parameters, got {norm!r} for parameters of {system}, which has {has} inside"
         )
     wanted = set(vectors(CELLS[weights.cell], weights.hidden_size, spec, weights.bias))
-    names = set(weights.parameters) - {"weight_ih", "weight_hh"}
+    names = set(weights.parameters) - {"weight_ih", "weight_hh", "weight_hr"}
     if wanted != names:
         differ = (("lack", wanted - names), ("also have", names - wanted))
         parts = " and ".join(f"{verb} {', '.join(sorted(some))}" for verb, some in differ if some)
@@ -103,9 +108,9 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
     first = layers[0][0]
     directions = len(layers[0])
     for k, layer in enumerate(layers):
-        wide = first.input_size if k == 0 else directions * first.hidden_size
+        wide = first.input_size if k == 0 else directions * (first.proj_size or first.hidden_size)
         for weights in layer:
-            for name in ("cell", "norm", "bias", "nonlinearity", "hidden_size"):
+            for name in ("cell", "norm", "bias", "nonlinearity", "hidden_size", "proj_size"):
                 mine, theirs = getattr(weights, name), getattr(first, name)
                 if mine != theirs:
                     raise ValueError(
@@ -124,6 +129,8 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
     }
     if first.nonlinearity is not None:
         arguments["nonlinearity"] = first.nonlinearity
+    if first.proj_size:
+        arguments["proj_size"] = first.proj_size
     parts = [weights.parameters for layer in layers for weights in layer]
     ends = suffixes(len(layers), directions == 2)
     state = {name + end: v for own, end in zip(parts, ends, strict=True) for name, v in own.items()}

@@ -96,6 +96,8 @@ def block_diagonal(weight: Array, num_heads: int) -> Array:
            [0., 0., 5., 6.],
            [0., 0., 7., 8.]])
     """
+    if num_heads == 1:
+        return weight
     units = weight.shape[1]
     blocks = weight.reshape(-1, num_heads, units, 1, units)
     own = np.eye(num_heads, dtype=weight.dtype)[:, None, :, None]
@@ -116,6 +118,8 @@ def diagonal_blocks(weight: Array, num_heads: int) -> Array:
            [10, 11],
            [14, 15]])
     """
+    if num_heads == 1:
+        return weight
     units = weight.shape[1] // num_heads
     blocks = weight.reshape(-1, num_heads, units, num_heads, units)
     own = [blocks[:, k, :, k] for k in range(num_heads)]
@@ -321,7 +325,8 @@ def lstm(
     x : array_like of shape (T, B, I)
         Inputs.
     parameters : dict of str to array_like
-        weight_ih (4H, I), weight_hh (4H, H / num_heads), and some of these, (4H,) each::
+        weight_ih (4H, I), weight_hh (4H, H / num_heads), and some of these, (4H,) each. With weight_hr
+        (P, H), h is its product with o tanh(c), (P), and weight_hh is (4H, P)::
 
             norm None             bias_ih, bias_hh
             "layer" split         gain_ih, bias_ih, gain_hh, bias_hh; inner_bias_ih, inner_bias_hh
@@ -335,8 +340,8 @@ def lstm(
         Of layer norm. The means are over 4H, in "gate" over the H of a gate.
     cell : {"out", "carry"} or None
         The norm of c under layer norm. Batch norm has "out".
-    h0, c0 : array_like of shape (B, H), optional
-        Initial state.
+    h0, c0 : array_like of shape (B, P) and (B, H), optional
+        Initial state. P is H without weight_hr.
     statistics : dict of str to (mean, var), optional
         Batch norm: arrays (known steps, width) for "ih", "hh" and "c". The default takes those of the active
         sequences.
@@ -349,10 +354,10 @@ def lstm(
 
     Returns
     -------
-    y : array of shape (T, B, H)
+    y : array of shape (T, B, P)
         Outputs, 0 past a length.
     state : (h, c)
-        Arrays (B, H), at each sequence's end.
+        Arrays (B, P) and (B, H), at each sequence's end.
     tape : Tape
         The argument of `lstm_backward`.
 
@@ -379,7 +384,8 @@ def lstm(
 def lstm_backward(
     tape: Tape, gy: ArrayLike, gh: ArrayLike | None = None, gc: ArrayLike | None = None
 ) -> tuple[Array, State, dict[str, Array]]:
-    """The gradients gx, (gh0, gc0) and those of the given parameters, from gy (T, B, H), gh and gc (B, H).
+    """The gradients gx, (gh0, gc0) and those of the given parameters, from gy (T, B, P), gh (B, P) and gc
+    (B, H).
 
     Examples
     --------

@@ -6,7 +6,8 @@ A cell is two functions of one step of L active sequences with H hidden units:
     backward(options, gstate, kept, norm) -> gx_, gh_, gold
 
 x_ = W_ih x + inner_bias_ih and h_ = W_hh h + inner_bias_hh are (L, gates * H). A state is a tuple of (L, H);
-the output h is first. norm(site, a) is the norm at that site of the cell, and in backward its gradient.
+the output h is first. With weight_hr (P, H) the state's h is W_hr times that output, (L, P) (Sak et al. 2014,
+arXiv 1402.1128). norm(site, a) is the norm at that site of the cell, and in backward its gradient.
 `kept` is passed from forward to backward. gx_ is the gradient of x_, and so on. gold is the gradient of the
 old state, without its part through h_.
 
@@ -14,7 +15,7 @@ All cells have two kinds of dropout. Variational dropout of the states is h_ = W
 for all steps (Gal and Ghahramani 2016, arXiv 1512.05287). Other uses of the old state are not dropped.
 Zoneout (Krueger et al. 2017, arXiv 1606.01305) replaces the new state s' by d s + (1 - d) s', with the old
 state s. In training d is 0 or 1, drawn for each step, sequence and unit. At inference it is the expectation.
-An LSTM's h' is computed from c' before that.
+An LSTM's h' is computed from c' before that, and projected.
 """
 
 from __future__ import annotations
@@ -228,9 +229,10 @@ class Step:
 
     alive: Array  # (L,) the active sequences
     x: Array  # (L, I)
-    h: Array  # (L, H) the factor of W_hh
+    h: Array  # (L, P) the factor of W_hh
     norms: Norms
     kept: Any
+    output: Array  # (L, H) the factor of W_hr
     reset: Reset | None = None
 
     @property
@@ -264,7 +266,8 @@ class Tape:
     steps: list[Step] = field(default_factory=list)
     statistics: dict[str, Moments] | None = None  # site -> (mean, var), each (steps, W)
     count: Array | None = None  # (steps,)
-    states_mask: Array | None = None  # (B, H)
+    states_mask: Array | None = None  # (B, P)
+    widths: tuple[int, ...] = ()  # of the states
     zoneout: Zoneout = ()
 
     @property
@@ -294,15 +297,17 @@ def run(
     states_mask: ArrayLike | None,
     zoneout: Sequence[ArrayLike | None],
 ) -> tuple[Array, State, Tape]:
-    """Run one layer in one direction on x (T, B, I), from states (B, H); None is zero.
+    """Run one layer in one direction on x (T, B, I), from states (B, *); None is zero.
 
-    statistics: by site (mean, var), (known steps, values of the site) each, or None. states_mask (B, H): the
-    dropout mask of the old h; None is 1. zoneout: for each state the rate or mask, broadcast to (T, B, H), in
+    statistics: by site (mean, var), (known steps, values of the site) each, or None. states_mask (B, P): the
+    dropout mask of the old h; None is 1. zoneout: for each state the rate or mask, broadcast to (T, B, *), in
     the order of x; None is 0. Returns y, 0 past a length, the state at each sequence's end, and the tape.
     """
     forward, backward = cell
     x, p = real(x), {name: real(v) for name, v in parameters.items() if v is not None}
-    dtype, (t_max, batch), hidden = np.result_type(x, *p.values()), x.shape[:2], p["weight_hh"].shape[1]
+    dtype, (t_max, batch), wide = np.result_type(x, *p.values()), x.shape[:2], p["weight_hh"].shape[1]
+    project = p.get("weight_hr")
+    hidden = wide if project is None else project.shape[1]
     lengths = np.full(batch, t_max) if lengths is None else np.asarray(lengths)
     steps = int(lengths.max(initial=0))
     rows = (
@@ -317,13 +322,18 @@ def run(
     tape = Tape(options, p, backward, lengths, x.shape, reverse)
     if states_mask is not None:
         tape.states_mask = real(states_mask)
-    shape = t_max, batch, hidden
-    tape.zoneout = tuple(None if d is None else np.broadcast_to(real(d), shape) for d in zoneout)
+    tape.widths = (wide, *[hidden] * (len(state) - 1))
+    shapes = [(t_max, batch, width) for width in tape.widths]
+    tape.zoneout = tuple(
+        None if d is None else np.broadcast_to(real(d), shape)
+        for d, shape in zip(zoneout, shapes, strict=True)
+    )
     if reverse:
         x = reverse_sequences(x, lengths)
         tape.zoneout = tuple(None if d is None else reverse_sequences(d, lengths) for d in tape.zoneout)
-    now = [np.zeros((batch, hidden), dtype) if s is None else real(s).astype(dtype) for s in state]
-    y = np.zeros((t_max, batch, hidden), dtype)
+    now = [np.zeros(shape[1:], dtype) if s is None else real(s).astype(dtype)
+           for s, shape in zip(state, shapes, strict=True)]  # fmt: skip
+    y = np.zeros(shapes[0], dtype)
     for t in range(steps):
         alive = np.flatnonzero(lengths > t)
         old = tuple(s[alive] for s in now)
@@ -334,7 +344,9 @@ def run(
         reset = None if rows.stop is None else Reset(p, h)
         more = () if reset is None else (reset.forward,)
         new, kept = forward(options, x_, h_, old, norms.forward, *more)
-        tape.steps.append(Step(alive, x[t, alive], h, norms, kept, reset))
+        tape.steps.append(Step(alive, x[t, alive], h, norms, kept, new[0], reset))
+        if project is not None:
+            new = (new[0] @ project.T, *new[1:])
         new = zoned(tape.zoneout, t, alive, old, new)
         for whole, part in zip(now, new, strict=True):
             whole[alive] = part
@@ -373,21 +385,25 @@ def used_statistics(
 def run_backward(
     tape: Tape, gy: ArrayLike, gstate: Sequence[ArrayLike | None]
 ) -> tuple[Array, State, dict[str, Array]]:
-    """Back-propagation through time, from gy (T, B, H) and the gradient of the last state.
+    """Back-propagation through time, from gy (T, B, P) and the gradient of the last state.
 
-    gstate: (B, H) each, or None for zero. Returns gx, the gradient of the initial state, and those of the
+    gstate: (B, *) each, or None for zero. Returns gx, the gradient of the initial state, and those of the
     parameters of the forward run. Values of gy past a length have no effect, for y is constant there.
     """
     p, gy = tape.parameters, real(gy)
     if tape.reverse:
         gy = reverse_sequences(gy, tape.lengths)
     gx = np.zeros(tape.shape, gy.dtype)
-    gnow = [np.zeros(gy.shape[1:], gy.dtype) if g is None else real(g).copy() for g in gstate]
+    gnow = [np.zeros((gy.shape[1], width), gy.dtype) if g is None else real(g).copy()
+            for g, width in zip(gstate, tape.widths, strict=True)]  # fmt: skip
     grads = {name: np.zeros(v.shape, np.result_type(v, gy)) for name, v in p.items()}
     for t in reversed(range(len(tape.steps))):
         s = tape.steps[t]
         first, *others = (g[s.alive] for g in gnow)
         new, held = zoned_backward(tape.zoneout, t, s.alive, (first + gy[t, s.alive], *others))
+        if "weight_hr" in p:
+            grads["weight_hr"] += new[0].T @ s.output
+            new = (new[0] @ p["weight_hr"], *new[1:])
         more = () if s.reset is None else (partial(s.reset.backward, grads),)
         gx_, gh_, gold = tape.backward(tape.options, new, s.kept, partial(s.norms.backward, grads), *more)
         if "inner_bias_ih" in grads:

@@ -45,6 +45,7 @@ class Architecture:
     reverse: bool = False
     reset_after: bool = True
     num_heads: int = 1
+    proj_size: int = 0
     # Not functools.cached_property: its lock for the class (before Python 3.12) may stay locked in a child
     # that another thread forks.
     arguments: Mapping[str, Any] = field(init=False, repr=False, compare=False)
@@ -79,7 +80,7 @@ class Architecture:
     def checked(
         cls, cell: Cell, *, input_size: Any, hidden_size: Any, num_layers: Any, nonlinearity: Any = "tanh",
         bias: Any, batch_first: Any, bidirectional: Any, norm: Any, reverse: Any = False,
-        reset_after: Any = True, num_heads: Any = 1,
+        reset_after: Any = True, num_heads: Any = 1, proj_size: Any = 0,
     ) -> Architecture:  # fmt: skip
         """The architecture for a user's arguments. Raises ValueError or TypeError for a wrong one."""
         for name, value in (("nonlinearity", nonlinearity), ("bias", bias)):
@@ -100,6 +101,11 @@ class Architecture:
         num_heads = integer("num_heads", num_heads, 1, LIMIT)
         if hidden_size % num_heads:
             raise bad_value("num_heads", f"a divisor of hidden_size {hidden_size}", num_heads)
+        proj_size = integer("proj_size", proj_size, 0, LIMIT)
+        if proj_size >= hidden_size:
+            raise bad_value("proj_size", f"smaller than hidden_size {hidden_size}", proj_size)
+        if proj_size and num_heads > 1:
+            raise bad_value("proj_size", f"0 with num_heads {num_heads}", proj_size)
         norm = norm_spec(norm, cell)
         if not flag("reset_after", reset_after) and isinstance(norm, LayerNormSpec):
             if norm.placement != "split":
@@ -109,6 +115,7 @@ class Architecture:
         return cls(
             cell, input_size, hidden_size, num_layers, nonlinearity, flag("bias", bias),
             flag("batch_first", batch_first), bidirectional, norm, reverse, reset_after, num_heads,
+            proj_size,
         )  # fmt: skip
 
     def __str__(self) -> str:
@@ -125,6 +132,16 @@ class Architecture:
     def reversed(self) -> tuple[bool, ...]:
         """Whether each layer and direction reads sequences from their ends."""
         return ((False, True) if self.bidirectional else (self.reverse,)) * self.num_layers
+
+    @property
+    def h_width(self) -> int:
+        """The values of h, and of y in each direction."""
+        return self.proj_size or self.hidden_size
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The values of each array of a state: of h, or of h and c."""
+        return (self.h_width, self.hidden_size)[: self.cell.states]
 
     @property
     def batch_norm(self) -> BatchNormSpec | None:
@@ -167,6 +184,8 @@ DEFAULTS = {each.name: each.default for each in fields(Architecture) if each.def
 def argument_names(cell: Cell) -> tuple[str, ...]:
     """The arguments of that cell's model that describe a network, in the constructor's order."""
     names = (each.name for each in fields(Architecture) if each.init and each.name != "cell")
-    missing = {"num_heads"} if cell.nonlinear else {"nonlinearity"}
-    missing |= {"reset_after"} if cell.name != "GRU" else set()
-    return tuple(name for name in names if name not in missing)
+    of_some = {
+        "nonlinearity": cell.nonlinear, "num_heads": cell.headed, "reset_after": cell.name == "GRU",
+        "proj_size": cell.projected,
+    }  # fmt: skip
+    return tuple(name for name in names if of_some.get(name, True))

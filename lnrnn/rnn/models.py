@@ -10,7 +10,7 @@ import numpy as np
 
 from . import cells
 from .cells import Nonlinearity
-from .network import RNG, Network, no_projection
+from .network import RNG, Network
 from .specs import BatchNormSpec, LayerNormSpec
 
 Norm = Literal["layer", "batch"] | LayerNormSpec | BatchNormSpec | None
@@ -195,9 +195,10 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
     ((5, 2, 4), (2, 2, 4), (2, 2, 4))
     """
 
-    __slots__ = ("num_heads",)
+    __slots__ = ("num_heads", "proj_size")
     _cell = cells.LSTM
     num_heads: int
+    proj_size: int
 
     def __init__(
         self,
@@ -216,11 +217,10 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
         seed: int | None = None,
         rng: RNG = None,
     ) -> None:
-        no_projection(proj_size)
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
             bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, reverse=reverse,
-            num_heads=num_heads,
+            num_heads=num_heads, proj_size=proj_size,
         )  # fmt: skip
 
 

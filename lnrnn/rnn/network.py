@@ -660,12 +660,6 @@ def _generator(seed: Any, rng: Any) -> np.random.Generator:
         raise kind("rng", "an argument of numpy.random.default_rng", rng) from None
 
 
-def no_projection(proj_size: Any) -> None:
-    """Raises ValueError unless this argument of an LSTM is 0."""
-    if integer("proj_size", proj_size, 0):
-        raise bad_value("proj_size", "0", proj_size, "a projection is not supported")
-
-
 def checked_activation_bits(dtype: Dtype, given: Any) -> ActivationBits | None:
     """The argument activation_bits of `to_dtype`, with the default for None."""
     if dtype != "int8":

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ..rnn.models import Model
+from ..rnn.network import architecture
 
 Array = np.ndarray
 Into = Literal["last", "mean", "all"]
@@ -76,7 +77,7 @@ class Sequences:
 
 def result_width(model: Model) -> int:
     """The width of y."""
-    return model.num_directions * model.hidden_size
+    return model.num_directions * architecture(model).h_width
 
 
 def run(model: Model, given: Sequences, into: Into, threads: int | None) -> Array:

@@ -108,7 +108,7 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
     modules run outside the graph, as torch.nn's do, unless torch._dynamo.config.allow_rnn is True.
 
     The report names the modules that stay as they are. They have parametrizations, weights that are no
-    parameters, forward or backward hooks, a forward of their own, or proj_size > 0. Or they are of classes
+    parameters, forward or backward hooks, or a forward of their own. Or they are of classes
     derived from torch.nn's, quantised, scripted, or cells, which are called one step at a time.
 
     The forward of other people's modules is replaced, of a stack of layers as a whole if possible. The module
@@ -254,8 +254,6 @@ def _why_left(module: Any) -> str | None:
     hooks = [name.strip("_") for name in _HOOKS if own.get(name)]
     if hooks:
         return f"it has {' and '.join(hooks).replace('_', ' ')}"
-    if module.proj_size:
-        return f"it has a projection (proj_size={module.proj_size}), which lnrnn does not have"
     parameters = dict(module.named_parameters(recurse=False, remove_duplicate=False))
     bare = [name for name in torch_nn.parameter_names(module) if name not in parameters]
     if bare:

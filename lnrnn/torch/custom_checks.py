@@ -98,8 +98,7 @@ class _Call:
         self.eps, self.cache = eps, cache
         dtype = like(version).dtype
         self.x = torch.tensor(self._own_axes(probe.x), dtype=dtype, requires_grad=True)
-        shape = len(arch.suffixes), probe.x.shape[1], arch.hidden_size
-        zeros = [np.zeros(shape)] * arch.cell.states
+        zeros = [np.zeros((len(arch.suffixes), probe.x.shape[1], width)) for width in arch.widths]
         given = () if form.state is None else zeros if probe.states is None else probe.states
         self.states = [torch.tensor(s, dtype=dtype, requires_grad=True) for s in given]
 

@@ -43,7 +43,7 @@ class Forward:
         self._trains = trains  # whether it computes the same in training, that is without dropout
         self._derives = derives  # whether its gradients are the network's
         self._network, self._places = functional.described(arch), len(arch.suffixes)
-        self._hidden_size, self._input_size = arch.hidden_size, arch.input_size
+        self._widths, self._input_size = arch.widths, arch.input_size
         self._axis = 0 if arch.batch_first else 1  # the axis of the sequences
         self._kept: list[Tensor] = []
 
@@ -74,13 +74,14 @@ class Forward:
             if form.given == given and form.signature == called:
                 states: dict[Leaf, Tensor] = {}
                 collect(form.state, arguments[1] if given else None, states)
-                B, H = x.shape[self._axis], self._hidden_size
-                if all(
-                    _plain(t) and t.shape == ((B, H) if at.place is not None else (self._places, B, H))
-                    for at, t in states.items()
-                ):
+                B = x.shape[self._axis]
+                if all(_plain(t) and t.shape == self._state_shape(at, B) for at, t in states.items()):
                     return form
         return None
+
+    def _state_shape(self, at: Leaf, B: int) -> tuple[int, ...]:
+        row = B, self._widths[at.kind or 0]
+        return row if at.place is not None else (self._places, *row)
 
     def _start(self, kind: int, given: Mapping[Leaf, Tensor]) -> Tensor:
         whole = given.get(Leaf(kind))
@@ -179,10 +180,10 @@ def _refuse_script() -> Any:
 def _forms(module: torch.nn.Module, converted: Converted, arch: Architecture) -> Iterator[Form]:
     """The ways to call a module in which it returns the network's results on ordinary input."""
     rng = np.random.default_rng(0)
-    places, kinds, H = len(arch.suffixes), arch.cell.states, arch.hidden_size
+    places, kinds = len(arch.suffixes), arch.cell.states
     shape = (BATCH, STEPS) if arch.batch_first else (STEPS, BATCH)
     x = rng.standard_normal((*shape, arch.input_size), dtype=np.float32)
-    states = rng.uniform(-0.9, 0.9, (kinds, places, BATCH, H)).astype(np.float32)
+    states = [rng.uniform(-0.9, 0.9, (places, BATCH, n)).astype(np.float32) for n in arch.widths]
     given = [torch.tensor(s) for s in states]
     settings = Settings(module)
     if settings.unseen:
@@ -268,8 +269,8 @@ def _leaves(converted: Converted, x: np.ndarray, state: Any) -> list[tuple[Leaf,
 
 def _takes_steps(module: torch.nn.Module, arch: Architecture) -> bool:
     """Whether it runs as a cell, with x (B, I) and h, or h and c, (B, H)."""
-    x, h = torch.zeros(BATCH, arch.input_size), torch.zeros(BATCH, arch.hidden_size)
-    for state in ([h] * arch.cell.states, [(h,) * arch.cell.states]):
+    x, zeros = torch.zeros(BATCH, arch.input_size), [torch.zeros(BATCH, width) for width in arch.widths]
+    for state in (zeros, [tuple(zeros)]):
         try:
             with unchanged(module, torch):
                 module(x, *state)

@@ -44,6 +44,7 @@ class Twin(torch.nn.Module):
     hidden_size: int
     num_layers: int
     nonlinearity: str  # of an RNN
+    proj_size: int  # of an LSTM
     norm: Any  # a LayerNormSpec, resolved for the cell, a BatchNormSpec, or None
     bias: bool
     batch_first: bool
@@ -90,7 +91,7 @@ class Twin(torch.nn.Module):
         arch = self.architecture
         self._network = functional.described(arch)
         self._states = arch.cell.states
-        widths = arch.input_size, arch.directions * arch.hidden_size
+        widths = arch.input_size, arch.directions * arch.h_width
         alone = [replace(arch, input_size=width, num_layers=1, batch_first=False) for width in widths]
         first, later = ((layer, functional.described(layer)) for layer in alone)
         self._layers = (first, *(later,) * (arch.num_layers - 1))
@@ -279,8 +280,8 @@ class Twin(torch.nn.Module):
         parameters: Sequence[Tensor], statistics: Sequence[Tensor],
     ) -> LayerResult:  # fmt: skip
         if not start:
-            shape = len(arch.suffixes), x.shape[0 if arch.batch_first else 1], self.hidden_size
-            start = [x.new_zeros(shape) for _ in range(self._states)]
+            B = x.shape[0 if arch.batch_first else 1]
+            start = [x.new_zeros(len(arch.suffixes), B, width) for width in arch.widths]
         named = dict(zip(arch.shapes, parameters, strict=True))
         kept = dict(zip(_statistics_names(arch), statistics, strict=True))
         return plain.run(arch, x, start, lengths, named, kept, self.overrun, self.training)
@@ -307,13 +308,14 @@ class Twin(torch.nn.Module):
         return through_padding(x, self.batch_first, lambda padded, lengths: self.forward(padded, h0, lengths))
 
     def _start(self, h0: Any, x: Tensor, batch: int, unbatched: bool) -> list[Tensor]:
-        """h, or h and c, (num_layers * directions, B, H) each; empty for zeros."""
+        """h, or h and c, (num_layers * directions, B, *) each; empty for zeros."""
         if h0 is None:
             return []
-        shape = (len(self.architecture.suffixes), batch, self.hidden_size)
-        wanted = (shape[0], shape[2]) if unbatched else shape
+        arch = self.architecture
         result = []
-        for name, value in states("h0", h0, self.architecture.cell):
+        for (name, value), width in zip(states("h0", h0, arch.cell), arch.widths, strict=True):
+            shape = (len(arch.suffixes), batch, width)
+            wanted = (shape[0], shape[2]) if unbatched else shape
             if value is None:
                 value = x.new_zeros(wanted)
             elif not isinstance(value, Tensor):

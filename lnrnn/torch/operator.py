@@ -6,7 +6,7 @@
 - backward: the gradients; the plain engine computes their own derivatives
 - update_statistics: batch norm's running statistics after training on a batch, in place, on any device
 
-network: functional.described(architecture). start: h0, or h0 and c0, each (layers * directions, B, H), or
+network: functional.described(architecture). start: h0, or h0 and c0, each (layers * directions, B, *), or
 empty for zeros. lengths: (B,) int64 or None. parameters: in the order of Architecture.shapes. statistics: of
 each layer and direction in the order of statistics.named_shapes. All tensors are float32 on the CPU, except
 statistics and lengths.
@@ -222,8 +222,8 @@ _library.impl("update_statistics", _update_statistics, "CompositeExplicitAutogra
 def _results(network: str, x: Tensor, training: bool) -> list[Tensor]:
     arch = architecture(network)
     T, B = (x.shape[1], x.shape[0]) if arch.batch_first else x.shape[:2]
-    result = [x.new_empty(*x.shape[:2], arch.directions * arch.hidden_size)]
-    result += [x.new_empty(len(arch.suffixes), B, arch.hidden_size) for _ in range(arch.cell.states)]
+    result = [x.new_empty(*x.shape[:2], arch.directions * arch.h_width)]
+    result += [x.new_empty(len(arch.suffixes), B, width) for width in arch.widths]
     if _learns(network, training):
         for _ in arch.suffixes:
             for width in arch.sides.values():
@@ -402,8 +402,8 @@ def _plainly(network: str, states: int, lengths: Any, x: Tensor, *rest: Tensor) 
     """The results of `run`, by the plain engine. rest: the given states, if any, and the parameters."""
     arch, start = architecture(network), list(rest[:states])
     if not start:
-        shape = len(arch.suffixes), x.shape[0 if arch.batch_first else 1], arch.hidden_size
-        start = [x.new_zeros(shape) for _ in range(arch.cell.states)]
+        B = x.shape[0 if arch.batch_first else 1]
+        start = [x.new_zeros(len(arch.suffixes), B, width) for width in arch.widths]
     named = dict(zip(arch.shapes, rest[states:], strict=True))
     y, end, _ = plain.run(arch, x, start, lengths, named, {}, None, True)
     return [y, *end]

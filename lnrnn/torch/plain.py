@@ -33,7 +33,7 @@ def run(
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     """x (T, B, D), or (B, T, D) with batch_first -> y with the same axes, last states, batch statistics.
 
-    start: h0, or h0 and c0, each (layers * directions, B, H); lengths (B,) or None; parameters and statistics
+    start: h0, or h0 and c0, each (layers * directions, B, *); lengths (B,) or None; parameters and statistics
     by name. The batch statistics are those of batch norm in training, as for operator.update_statistics.
     """
     lengths = lengths.cpu().numpy() if isinstance(lengths, Tensor) else lengths
@@ -158,7 +158,7 @@ class Norms:
 def _layer(
     arch: Architecture, x: Tensor, state: list[Tensor], norms: Norms, steps: int
 ) -> tuple[Tensor, list[Tensor]]:
-    """One layer in one direction: x (T, B, D), reversed if need be -> y (T, B, H), last states (B, H)."""
+    """One layer in one direction: x (T, B, D), reversed if need be -> y (T, B, P), last states (B, *)."""
     p, step = norms.parameters, _STEPS[arch.cell.name]
     x_ = F.linear(x, p["weight_ih"], p.get("inner_bias_ih"))
     outputs = []
@@ -168,9 +168,11 @@ def _layer(
             new = step(arch, x_[t], _hidden_product(arch, p, state[0]), state, norms)
         else:
             new = _gru_reset(arch, x_[t], state, norms)
+        if "weight_hr" in p:
+            new[0] = F.linear(new[0], p["weight_hr"])
         state = [torch.where(alive, n, old) for n, old in zip(new, state, strict=True)]
         outputs.append(torch.where(alive, new[0], 0))
-    blank_steps = x.new_zeros(len(x) - steps, x.shape[1], arch.hidden_size)
+    blank_steps = x.new_zeros(len(x) - steps, x.shape[1], arch.h_width)
     return torch.cat([torch.stack(outputs), blank_steps]) if outputs else blank_steps, state
 
 

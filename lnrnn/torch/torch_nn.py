@@ -28,8 +28,10 @@ _jit: Any = torch.jit
 
 
 def parameter_names(module: Any) -> list[str]:
-    """The names of a module's parameters, in torch.nn's order, which is also lnrnn's."""
-    leaves = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")[: 4 if module.bias else 2]
+    """The names of a module's parameters, in lnrnn's order."""
+    leaves = ["weight_ih", "weight_hh"]
+    leaves += ["weight_hr"] if module.proj_size else []
+    leaves += ["bias_ih", "bias_hh"] if module.bias else []
     ends = ("", "_reverse") if module.bidirectional else ("",)
     return [f"{leaf}_l{k}{end}" for k in range(module.num_layers) for end in ends for leaf in leaves]
 
@@ -69,12 +71,13 @@ def networks(module: torch.nn.RNNBase) -> tuple[str, ...]:
                 CELLS[module.mode.partition("_")[0]], input_size=input_size, hidden_size=module.hidden_size,
                 num_layers=num_layers, norm=None, bias=bool(module.bias), batch_first=batch_first,
                 nonlinearity="relu" if module.mode == "RNN_RELU" else "tanh",
-                bidirectional=bool(module.bidirectional),
+                bidirectional=bool(module.bidirectional), proj_size=module.proj_size,
             )
         )  # fmt: skip
 
     whole = [named(module.input_size, module.num_layers, batch_first) for batch_first in (False, True)]
-    return (*whole, named(module.input_size, 1, False), named(directions * module.hidden_size, 1, False))
+    below = directions * (module.proj_size or module.hidden_size)
+    return (*whole, named(module.input_size, 1, False), named(below, 1, False))
 
 
 class Accelerated:
@@ -85,6 +88,7 @@ class Accelerated:
     # The attributes of torch.nn.RNNBase.
     input_size: int
     hidden_size: int
+    proj_size: int
     num_layers: int
     mode: str
     bias: bool
@@ -192,16 +196,15 @@ class Accelerated:
             return "x has no elements"
         if hx is None:
             return None
-        layers, H = self.num_layers * (2 if self.bidirectional else 1), self.hidden_size
-        if not packed and data.dim() == 2:
-            shape: tuple[Any, ...] = layers, H
-        else:
+        axes: tuple[int, ...] = (self.num_layers * (2 if self.bidirectional else 1),)
+        if packed or data.dim() == 3:
             batch = x.batch_sizes[0] if packed else data.shape[0 if self.batch_first else 1]
-            shape = layers, int(batch), H
+            axes = *axes, int(batch)
         given = hx if self.mode == "LSTM" else (hx,)
         if self.mode == "LSTM" and not (isinstance(hx, (tuple, list)) and len(hx) == 2):
             return "hx must be a pair (h, c)"
-        for s in given:
+        for s, width in zip(given, (self.proj_size or self.hidden_size, self.hidden_size), strict=False):
+            shape = *axes, width
             if not isinstance(s, Tensor) or s.shape != shape or s.dtype is not torch.float32 or not s.is_cpu:
                 return f"states must be of torch.float32 on cpu, of shape {shape}"
         return None

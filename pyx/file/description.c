@@ -68,9 +68,14 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
           "hidden_size must be such that a weight matrix has at most 2**40 elements, got %zu", H);
     CHECK_SIZE(d, num_heads, INT32_MAX);
     CHECK(H % d->num_heads == 0, "num_heads must be a divisor of hidden_size %zu, got %zu", H, d->num_heads);
-    CHECK(d->num_heads == 1 || d->cell != LNRNN_RNN, "num_heads must be 1 in an RNN, got %zu", d->num_heads);
-    int lstm = d->cell == LNRNN_LSTM, layer = d->norm == LNRNN_NORM_LAYER,
-        batch = d->norm == LNRNN_NORM_BATCH;
+    CHECK(d->num_heads == 1 || d->cell == LNRNN_LSTM || d->cell == LNRNN_GRU,
+          "num_heads must be 1 but in an LSTM or GRU, got %zu", d->num_heads);
+    int lstm = d->cell == LNRNN_LSTM;
+    CHECK(lstm || !d->proj_size, "proj_size must be 0 but in an LSTM, got %zu", d->proj_size);
+    CHECK(d->proj_size < H, "proj_size must be below hidden_size %zu, got %zu", H, d->proj_size);
+    CHECK(!d->proj_size || d->num_heads == 1, "proj_size must be 0 with several heads, got %zu",
+          d->proj_size);
+    int layer = d->norm == LNRNN_NORM_LAYER, batch = d->norm == LNRNN_NORM_BATCH;
     if (!layer || d->placement == LNRNN_PLACEMENTS)
         d->placement = d->cell == LNRNN_RNN     ? LNRNN_JOINT
                        : d->cell == LNRNN_LIGRU ? LNRNN_INPUT
@@ -100,10 +105,13 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     CHECK_RATE(d->zoneout[0], "zoneout");
     CHECK_RATE(d->zoneout[1], "zoneout");
     CHECK_RATE(d->dropout, "dropout");
-    size_t above = d->num_layers == 1 ? H / d->num_heads
-                   : d->bidirectional ? 2 * H
-                                      : H,
+    size_t P = d->proj_size ? d->proj_size : H,
+           above = d->num_layers == 1 ? P / d->num_heads
+                   : d->bidirectional ? 2 * P
+                                      : P,
            inputs = above > d->input_size ? above : d->input_size;
+    if (d->proj_size && inputs < H)
+        inputs = H;
     CHECK(d->weights < LNRNN_WEIGHT_I8 || inputs <= LNRNN_INT8_INPUTS,
           "dtype must not be 'int8' for weights of %zu inputs: its sums hold %d", inputs, LNRNN_INT8_INPUTS);
     return LNRNN_OK;
@@ -113,11 +121,11 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
 
 /* Bits that say which networks have an array. */
 enum { EVERY = 1, NO_NORM = 2, JOINT = 4, LAYER_SPLIT = 8, BATCH_SPLIT = 16, CELL = 32, INNER = 64 };
-enum { BATCH = 128, BATCH_JOINT = 256, BATCH_CELL = 512, INPUT = 1024, BATCH_INPUT = 2048 };
+enum { BATCH = 128, BATCH_JOINT = 256, BATCH_CELL = 512, INPUT = 1024, BATCH_INPUT = 2048, PROJECTED = 4096 };
 enum { SPLIT = LAYER_SPLIT | BATCH_SPLIT, TWO_BIASES = NO_NORM | LAYER_SPLIT };
-/* There are D inputs, G gates of H units, and K units to a head. The shapes: (G*H, D), (G*H, K), (G*H), (H),
- * (steps), (steps, G*H), (steps, H). */
-enum { BY_INPUTS, BY_HEAD, GATES, UNITS, COUNTS, STEP_GATES, STEP_UNITS };
+/* There are D inputs, G gates of H units, P values of h, and K of them to a head. The shapes: (G*H, D), (G*H, K), (P, H),
+ * (G*H), (H), (steps), (steps, G*H), (steps, H). */
+enum { BY_INPUTS, BY_HEAD, PROJECTION, GATES, UNITS, COUNTS, STEP_GATES, STEP_UNITS };
 
 /* The role of an array of a site (description.h). */
 #define AT(site, use) (LNRNN_AT_SITES + 4 * LNRNN_SITE_##site + LNRNN_##use)
@@ -129,6 +137,7 @@ static const struct {
 } ARRAYS[] = {
     {"weight_ih", EVERY, BY_INPUTS, LNRNN_WEIGHT_IH},
     {"weight_hh", EVERY, BY_HEAD, LNRNN_WEIGHT_HH},
+    {"weight_hr", PROJECTED, PROJECTION, LNRNN_WEIGHT_HR},
     {"gain", JOINT, GATES, AT(HIDDEN, GAIN)},
     {"gain_ih", SPLIT | INPUT, GATES, AT(INPUT, GAIN)},
     {"gain_hh", SPLIT, GATES, AT(HIDDEN, GAIN)},
@@ -163,6 +172,7 @@ static size_t rows_of(const lnrnn_description *d, int rows[ROWS])
                      : batch                    ? BATCH_SPLIT
                                                 : LAYER_SPLIT;
     const int is = EVERY | sums | (d->cell_norm ? CELL : 0) | (d->inner_bias ? INNER : 0)
+                   | (d->proj_size ? PROJECTED : 0)
                    | (batch ? BATCH
                                   | (split   ? 0
                                      : input ? BATCH_INPUT
@@ -186,8 +196,8 @@ lnrnn_array lnrnn_description_array(const lnrnn_description *d, size_t k, char n
 {
     int rows[ROWS];
     const size_t n = rows_of(d, rows), directions = d->bidirectional ? 2 : 1, place = k / n;
-    const size_t H = d->hidden_size, GH = NUM_GATES[d->cell] * H,
-                 D = place < directions ? d->input_size : directions * H;
+    const size_t H = d->hidden_size, GH = NUM_GATES[d->cell] * H, P = d->proj_size ? d->proj_size : H,
+                 D = place < directions ? d->input_size : directions * P;
     const int row = rows[k % n], shape = ARRAYS[row].shape;
     snprintf(name, LNRNN_ARRAY_NAME, "%s_l%zu%s", ARRAYS[row].name, place / directions,
              place % directions ? "_reverse" : "");
@@ -197,11 +207,12 @@ lnrnn_array lnrnn_description_array(const lnrnn_description *d, size_t k, char n
                  : shape > COUNTS ? LNRNN_ARRAY_F64
                                   : LNRNN_ARRAY_F32,
         .ndim = shape == GATES || shape == UNITS || shape == COUNTS ? 1 : 2,
-        .shape = {shape >= COUNTS  ? d->steps
-                  : shape == UNITS ? H
-                                   : GH,
+        .shape = {shape >= COUNTS       ? d->steps
+                  : shape == PROJECTION ? P
+                  : shape == UNITS      ? H
+                                        : GH,
                   shape == BY_INPUTS    ? D
-                  : shape == BY_HEAD    ? H / d->num_heads
+                  : shape == BY_HEAD    ? P / d->num_heads
                   : shape == STEP_GATES ? GH
                                         : H},
     };

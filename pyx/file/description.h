@@ -9,12 +9,20 @@
 #pragma GCC visibility push(default)
 
 /* The role of an array in its layer. Gains, biases, means and variances belong to a site (layer.h). */
-enum { LNRNN_WEIGHT_IH, LNRNN_WEIGHT_HH, LNRNN_INNER_IH, LNRNN_INNER_HH, LNRNN_COUNT, LNRNN_AT_SITES };
+enum {
+    LNRNN_WEIGHT_IH,
+    LNRNN_WEIGHT_HH,
+    LNRNN_WEIGHT_HR,
+    LNRNN_INNER_IH,
+    LNRNN_INNER_HH,
+    LNRNN_COUNT,
+    LNRNN_AT_SITES
+};
 /* Their role is LNRNN_AT_SITES + 4 * site + LNRNN_GAIN .. */
 enum { LNRNN_GAIN, LNRNN_BIAS, LNRNN_MEAN, LNRNN_VARIANCE };
 enum { LNRNN_ROLES = LNRNN_AT_SITES + 4 * LNRNN_SITES };
-/* Writes the roles of the arrays of a layer in one direction, in their order. Returns how many. weight_ih and
- * weight_hh come first, statistics of batch norm last. */
+/* Writes the roles of the arrays of a layer in one direction, in their order. Returns how many. weight_ih,
+ * weight_hh and weight_hr come first, statistics of batch norm last. */
 size_t lnrnn_description_roles(const lnrnn_description *d, int roles[LNRNN_ROLES]);
 /* Returns how many of them are parameters. */
 size_t lnrnn_description_parameters(const lnrnn_description *d);

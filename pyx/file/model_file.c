@@ -50,6 +50,7 @@ static const struct {
     {"input_size", SIZE, ALL, AT(d.input_size), NULL, 0, 0},
     {"hidden_size", SIZE, ALL, AT(d.hidden_size), NULL, 0, 0},
     {"num_layers", SIZE, ALL, AT(d.num_layers), NULL, 0, 0},
+    {"proj_size", SIZE, OF_ALL, AT(d.proj_size), NULL, 0, 0},
     {"bias", FLAG, ALL, AT(d.bias), NULL, 0, 0},
     {"batch_first", FLAG, ALL, AT(d.batch_first), NULL, 0, 0},
     {"bidirectional", FLAG, ALL, AT(d.bidirectional), NULL, 0, 0},

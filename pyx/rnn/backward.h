@@ -17,7 +17,7 @@ typedef struct {
 
 typedef struct backward_step backward_step;
 typedef void backward_phase(backward_step *s);
-enum { BACKWARD_PHASES = 23 };
+enum { BACKWARD_PHASES = 26 };
 
 typedef struct {
     const lnrnn_rnn_call *r;
@@ -27,16 +27,20 @@ typedef struct {
     const lnrnn_rnn_gradients *g;
     backward_phase *phases[BACKWARD_PHASES + 1]; /* the phases of a step, ending with NULL */
     backward_chunk *chunk;
-    size_t wide, narrow; /* row strides of G*H values, of H values */
-    size_t sum_rows;     /* rows of a block; each block has sums of its own */
-    size_t blocks;       /* the number of blocks */
-    double *sums;        /* (blocks, lnrnn_sums): gradients of the norms' gains and biases */
-    float *partial;      /* (blocks, lnrnn_sums): sums over a few rows, later added to `sums` */
-    float *gh, *gc;      /* (B, narrow): the gradient of the state; gc: LSTM */
+    size_t wide, narrow;       /* row strides of G*H values, of H values */
+    size_t h_stride, c_stride; /* row strides of h, of c */
+    size_t sum_rows;           /* rows of a block; each block has sums of its own */
+    size_t blocks;             /* the number of blocks */
+    double *sums;              /* (blocks, lnrnn_sums): gradients of the norms' gains and biases */
+    float *partial;            /* (blocks, lnrnn_sums): sums over a few rows, later added to `sums` */
+    float *gh, *gc;            /* (B, h_stride), (B, c_stride): the gradient of the state */
     /* One chunk. gx, ga (rows, wide): gradients of W x and W h; the same array if the cell reads only their
      * sum. packed_x, packed_h, packed_reset: x, h_prev and (reset_before) r h, packed block by block for the
      * gradients of the weights. gx_rows (rows): pointers into the caller's array for the gradient of x. */
     float *gx, *ga, *packed_x, *packed_h, *packed_reset;
+    /* With a projection, gh_rows (rows, gh_stride): gradients of h; packed_output: the cell's outputs, packed. */
+    float *gh_rows, *packed_output;
+    size_t gh_stride;
     float **gx_rows;
     size_t *done;  /* (groups): steps of the chunk that each group has computed */
     size_t *tasks; /* (lnrnn_gradient_tasks): the position of each product */
@@ -52,16 +56,19 @@ struct backward_step {
     const float *tape;       /* the tape's records of these rows */
     const float *previous;   /* the tape's records of the same rows at step t - 1 */
     float *gx, *ga;          /* (active, G*H), row stride j->wide */
+    float *gh;               /* (active, h_stride), of j->gh */
     lnrnn_gate_gradients b;  /* for the cell's kernels */
-    const float *c;          /* (active, H), row stride cs: f c_prev + i g of an LSTM */
+    const float *c;          /* (active, C), row stride cs: f c_prev + i g of an LSTM */
     ptrdiff_t cs;
-    /* Scratch of the worker. u, gu, skip_h, skip_c, masked: (group, narrow). */
+    /* Scratch of the worker. u, gu: (group, narrow). skip_h, masked: (group, h_stride). skip_c: (group, c_stride). */
     float *u, *gu; /* fields of lnrnn_gate_gradients; gu: LSTM, and reset_before: r h, then its gradient */
     float *sum;    /* (group, wide or narrow): the input of a norm, if the tape lacks it */
     float *skip_h, *skip_c; /* the gradient that zoneout passes to the old state */
     float *masked;          /* with masks.state: the masked h that W_hh multiplied, later its gradient */
     float *head;            /* several heads: (TILE, head_units), the row stride in whole vectors */
     float *batch;           /* batch norm: two doubles and six floats per value of the widest norm */
+    float *unprojected;     /* (group, narrow), with a projection: the gradient of the cell's output */
+    const float **outputs;  /* (group) pointers: that output */
     const float **x, **h,
         **state_prev; /* (group) pointers: x; h_prev, or its masked copy; c_prev or h_prev */
 };

@@ -9,17 +9,19 @@
 size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_step *s)
 {
     const lnrnn_rnn_config *c = j->c;
-    const size_t group = j->p->group, state = group * j->narrow,
+    const size_t group = j->p->group, units = group * j->narrow, h = group * j->h_stride,
                  pointers = group * sizeof(float *) / sizeof(float);
     size_t at = 0;
-    s->u = lnrnn_carve(base, &at, c->saved_gates ? state : 0);
-    s->gu = lnrnn_carve(base, &at, c->cell_state || c->reset_before ? state : 0);
+    s->u = lnrnn_carve(base, &at, c->saved_gates ? units : 0);
+    s->gu = lnrnn_carve(base, &at, c->C || c->reset_before ? units : 0);
     s->sum = lnrnn_carve(base, &at, c->saved_gates ? group * j->wide : 0);
-    s->skip_h = lnrnn_carve(base, &at, c->zoneout_h > 0 ? state : 0);
-    s->skip_c = lnrnn_carve(base, &at, c->zoneout_c > 0 ? state : 0);
-    s->masked = lnrnn_carve(base, &at, j->r->masks.state ? state : 0);
+    s->skip_h = lnrnn_carve(base, &at, c->zoneout_h > 0 ? h : 0);
+    s->skip_c = lnrnn_carve(base, &at, c->zoneout_c > 0 ? group * j->c_stride : 0);
+    s->masked = lnrnn_carve(base, &at, j->r->masks.state ? h : 0);
     s->batch = lnrnn_carve(base, &at, j->p->synchronous ? 10 * c->outputs + 2 : 0);
     s->head = lnrnn_carve(base, &at, c->num_heads > 1 ? TILE * j->k->product->width(c->head_units) : 0);
+    s->unprojected = lnrnn_carve(base, &at, c->projection ? units : 0);
+    s->outputs = lnrnn_carve(base, &at, c->projection ? pointers : 0);
     s->x = lnrnn_carve(base, &at, pointers);
     s->h = lnrnn_carve(base, &at, pointers);
     s->state_prev = lnrnn_carve(base, &at, pointers);
@@ -38,8 +40,8 @@ static void gather(backward_step *s)
     for (size_t i = 0; i < s->active; i++) {
         const size_t q = s->first + i;
         const ptrdiff_t t = at_step(r, q, s->t), sequence = r->rows[q].sequence;
-        j->k->cells->add_columns(1, j->c->H, g->gy + t * g->gyt + sequence * g->gyb, 0,
-                                 j->gh + q * j->narrow);
+        j->k->cells->add_columns(1, j->c->P, g->gy + t * g->gyt + sequence * g->gyb, 0,
+                                 j->gh + q * j->h_stride);
         if (g->gx)
             j->gx_rows[s->row + i] = g->gx + t * g->gxt + sequence * g->gxb;
         s->x[i] = x_row(r, q, s->t);
@@ -71,37 +73,74 @@ static void pack_reset(backward_step *s)
     }
 }
 
+/* g (active, k), row stride gs -> to (active, n), row stride ts: the product with w (k, n), or with its packed
+ * transpose if that is not NULL. add: to the values there. */
+static void product(const backward_step *s, const float *g, size_t gs, size_t k, size_t n, const float *w,
+                    const uint32_t *packed, int add, float *to, size_t ts)
+{
+    const float *rows[TILE];
+    for (size_t i = 0; i < s->active; i += TILE) {
+        const size_t m = s->active - i < TILE ? s->active - i : TILE;
+        for (size_t q = 0; q < m; q++)
+            rows[q] = g + (i + q) * gs;
+        lnrnn_gradient_product(s->j, m, n, k, rows, w, packed, add, to + i * ts, ts);
+    }
+}
+
 /* --- zoneout -------------------------------------------------------------------------------------------- */
 
-/* g, skip (active, narrow); masks: r->masks.h or r->masks.c. Zoneout mixed the cell's states with the old
- * states. Divides the gradient g of the mixed states: g becomes the gradient of the cell's states, skip that
- * of the old states. */
-static void split_gradient(const backward_step *s, const unsigned char *masks, float *g, float *skip)
+/* g, skip (active, width), row stride `stride`; masks: r->masks.h or r->masks.c. Zoneout mixed the cell's
+ * states with the old states. Divides the gradient g of the mixed states: g becomes the gradient of the cell's
+ * states, skip that of the old states. */
+static void split_gradient(const backward_step *s, const unsigned char *masks, size_t width, size_t stride,
+                           float *g, float *skip)
 {
-    const size_t H = s->j->c->H, narrow = s->j->narrow;
-    for (size_t i = 0; i < s->active; i++, g += narrow, skip += narrow) {
-        const unsigned char *mask = mask_row(s->j->r, masks, s->first + i, s->t);
-        for (size_t u = 0; u < H; u++) {
+    for (size_t i = 0; i < s->active; i++, g += stride, skip += stride) {
+        const unsigned char *mask = mask_row(s->j->r, masks, width, s->first + i, s->t);
+        for (size_t u = 0; u < width; u++) {
             skip[u] = mask[u] ? g[u] : 0;
             g[u] = mask[u] ? 0 : g[u];
         }
     }
 }
 
-static void split_h(backward_step *s) { split_gradient(s, s->j->r->masks.h, s->b.gh, s->skip_h); }
-static void split_c(backward_step *s) { split_gradient(s, s->j->r->masks.c, s->b.gc, s->skip_c); }
+static void split_h(backward_step *s)
+{
+    split_gradient(s, s->j->r->masks.h, s->j->c->P, s->j->h_stride, s->gh, s->skip_h);
+}
+
+static void split_c(backward_step *s)
+{
+    split_gradient(s, s->j->r->masks.c, s->j->c->C, s->j->c_stride, s->b.gc, s->skip_c);
+}
 
 /* Adds skip to g, which is now the gradient of the states before the step. */
-static void add_skip(const backward_step *s, const float *skip, float *g)
+static void add_skip(const backward_step *s, size_t width, size_t stride, const float *skip, float *g)
 {
-    const size_t H = s->j->c->H, narrow = s->j->narrow;
-    for (size_t i = 0; i < s->active; i++, g += narrow, skip += narrow)
-        for (size_t u = 0; u < H; u++)
+    for (size_t i = 0; i < s->active; i++, g += stride, skip += stride)
+        for (size_t u = 0; u < width; u++)
             g[u] += skip[u];
 }
 
-static void add_skip_h(backward_step *s) { add_skip(s, s->skip_h, s->b.gh); }
-static void add_skip_c(backward_step *s) { add_skip(s, s->skip_c, s->b.gc); }
+static void add_skip_h(backward_step *s) { add_skip(s, s->j->c->P, s->j->h_stride, s->skip_h, s->gh); }
+static void add_skip_c(backward_step *s) { add_skip(s, s->j->c->C, s->j->c_stride, s->skip_c, s->b.gc); }
+
+/* --- the projection ------------------------------------------------------------------------------------- */
+
+/* The gradient of h, kept for that of W_hr -> the gradient of the cell's output. */
+static void unproject(backward_step *s)
+{
+    const backward_job *j = s->j;
+    const size_t P = j->c->P, H = j->c->H;
+    float *const kept = j->gh_rows + s->row * j->gh_stride;
+    for (size_t i = 0; i < s->active; i++) {
+        memcpy(kept + i * j->gh_stride, s->gh + i * j->h_stride, P * sizeof *kept);
+        s->outputs[i] = s->tape + i * j->p->tape.width + j->p->tape.output;
+    }
+    lnrnn_pack_inputs(j, 1, H, s->row, s->active, s->outputs, j->packed_output);
+    product(s, kept, j->gh_stride, P, H, j->g->w_hr, j->g->w_hr_t, 0, s->unprojected, j->narrow);
+    s->b.gh = s->unprojected;
+}
 
 /* --- cells ---------------------------------------------------------------------------------------------- */
 
@@ -121,8 +160,8 @@ static void lstm_c(backward_step *s)
 {
     const backward_job *j = s->j;
     for (size_t i = 0; i < s->active; i++)
-        s->state_prev[i] = s->t ? s->previous + i * j->p->tape.width + j->p->tape.c
-                                : j->r->c0 + state_at(j->r, s->first + i);
+        s->state_prev[i] =
+            s->t ? s->previous + i * j->p->tape.width + j->p->tape.c : j->r->c0 + c_at(j->r, s->first + i);
     s->c = s->tape + j->p->tape.c, s->cs = (ptrdiff_t)j->p->tape.width;
 }
 
@@ -205,8 +244,8 @@ static void hidden_side(backward_step *s)
 static void inner_hh(backward_step *s) { lnrnn_inner_backward(s, 1, s->ga); }
 static void inner_ih(backward_step *s) { lnrnn_inner_backward(s, 0, s->gx); }
 
-/* ga: pointers to n rows of the gradient of W h, (G*H) each -> to (n, narrow): that of h through the gates
- * gate .. end - 1. A product writes whole vectors, which would overwrite other heads. */
+/* ga: pointers to n rows of the gradient of W h, (G*H) each -> to (n, h_stride): that of h through the gates
+ * first .. end - 1. A product writes whole vectors, which would overwrite other heads. */
 static void head_product(const backward_step *s, size_t first, size_t end, size_t n, const float *const *ga,
                          int add, float *to)
 {
@@ -214,13 +253,13 @@ static void head_product(const backward_step *s, size_t first, size_t end, size_
     const lnrnn_rnn_gradients *g = j->g;
     const lnrnn_product *product = j->k->product;
     const size_t units = j->c->head_units, heads = j->c->num_heads, direct = heads == 1,
-                 wide = direct ? j->narrow : product->width(units),
+                 wide = direct ? j->h_stride : product->width(units),
                  words = product->size(LNRNN_WEIGHT_F32, units, units);
     for (size_t head = 0; head < heads; head++) {
         const size_t at = head * units;
         float *const sum = direct ? to : s->head;
         for (size_t i = 0; add && !direct && i < n; i++)
-            memcpy(s->head + i * wide, to + i * j->narrow + at, units * sizeof *to);
+            memcpy(s->head + i * wide, to + i * j->h_stride + at, units * sizeof *to);
         for (size_t gate = first; gate < end; gate++) {
             const size_t part = gate * heads + head;
             const float *rows[TILE];
@@ -231,12 +270,12 @@ static void head_product(const backward_step *s, size_t first, size_t end, size_
                                    wide);
         }
         for (size_t i = 0; !direct && i < n; i++)
-            memcpy(to + i * j->narrow + at, s->head + i * wide, units * sizeof *to);
+            memcpy(to + i * j->h_stride + at, s->head + i * wide, units * sizeof *to);
     }
 }
 
-/* Multiplies the gradient of W h by the gates first .. end - 1 of W_hh -> to (active, narrow). add: adds to the
- * values of `to`. */
+/* Multiplies the gradient of W h by the gates first .. end - 1 of W_hh -> to (active, h_stride). add: adds to
+ * the values of `to`. */
 static void gates_product(const backward_step *s, size_t first, size_t end, int add, float *to)
 {
     const backward_job *j = s->j;
@@ -245,30 +284,31 @@ static void gates_product(const backward_step *s, size_t first, size_t end, int 
         const size_t n = s->active - i < TILE ? s->active - i : TILE;
         for (size_t q = 0; q < n; q++)
             rows[q] = s->ga + (i + q) * j->wide;
-        if (j->c->num_heads > 1 || j->c->reset_before)
-            head_product(s, first, end, n, rows, add, to + i * j->narrow);
-        else
-            lnrnn_gradient_product(j, n, j->c->H, j->c->outputs, rows, j->g->w_hh, j->g->w_hh_t, add,
-                                   to + i * j->narrow, j->narrow);
+        head_product(s, first, end, n, rows, add, to + i * j->h_stride);
     }
 }
 
-static void product(const backward_step *s, int add, float *to)
+/* The same for all gates. */
+static void back_product(const backward_step *s, int add, float *to)
 {
-    gates_product(s, 0, s->j->c->num_gates, add, to);
+    const backward_job *j = s->j;
+    if (j->c->num_heads > 1 || j->c->reset_before)
+        gates_product(s, 0, j->c->num_gates, add, to);
+    else
+        product(s, s->ga, j->wide, j->c->outputs, j->c->P, j->g->w_hh, j->g->w_hh_t, add, to, j->h_stride);
 }
 
-static void hidden_product(backward_step *s) { product(s, s->j->c->direct_h, s->b.gh); }
+static void hidden_product(backward_step *s) { back_product(s, s->j->c->direct_h, s->gh); }
 
 static void masked_product(backward_step *s)
 {
-    const size_t H = s->j->c->H, narrow = s->j->narrow;
+    const size_t P = s->j->c->P, stride = s->j->h_stride;
     const int add = s->j->c->direct_h;
-    product(s, 0, s->masked);
+    back_product(s, 0, s->masked);
     for (size_t i = 0; i < s->active; i++) {
-        const float *factors = state_mask(s->j->r, s->first + i), *g = s->masked + i * narrow;
-        float *gh = s->b.gh + i * narrow;
-        for (size_t u = 0; u < H; u++)
+        const float *factors = state_mask(s->j->r, s->first + i), *g = s->masked + i * stride;
+        float *gh = s->gh + i * stride;
+        for (size_t u = 0; u < P; u++)
             gh[u] = factors[u] * g[u] + (add ? gh[u] : 0);
     }
 }
@@ -327,6 +367,7 @@ void lnrnn_resolve_backward(backward_job *j)
         {reset, pack_reset},
         {c->zoneout_h > 0, split_h},
         {zoned, split_c},
+        {c->projection > 0, unproject},
         {kernel == LNRNN_STEP_RNN, rnn_cell},
         {lstm, lstm_c},
         {lstm && (carry || zoned), lstm_sum},
@@ -362,12 +403,12 @@ static void take_step(backward_step *s, size_t record, size_t before)
 {
     const backward_job *j = s->j;
     const lnrnn_rnn_plan *p = j->p;
-    const size_t state = s->first * j->narrow;
     s->row = record - j->chunk->before;
     s->tape = j->r->tape + record * p->tape.width;
     s->previous = s->tape - before * p->tape.width;
     s->gx = j->gx + s->row * j->wide;
     s->ga = j->ga + s->row * j->wide;
+    s->gh = j->gh + s->first * j->h_stride;
     s->b = (lnrnn_gate_gradients){.H = j->c->H,
                                   .rows = s->active,
                                   .saved_gates = s->tape + p->tape.gates,
@@ -375,8 +416,8 @@ static void take_step(backward_step *s, size_t record, size_t before)
                                   .a = s->tape + p->tape.h,
                                   .ks = (ptrdiff_t)p->tape.width,
                                   .state_prev = s->state_prev,
-                                  .gh = j->gh + state,
-                                  .gc = j->gc + state,
+                                  .gh = s->gh,
+                                  .gc = j->gc + s->first * j->c_stride,
                                   .gu = s->gu,
                                   .hs = (ptrdiff_t)j->narrow,
                                   .gx = s->gx,

@@ -9,11 +9,11 @@
 
 /* Fields of lnrnn_rnn_config that depend only on the cell. */
 static const struct {
-    size_t num_gates;
-    int cell_state, saved_gates, direct_h;
+    size_t num_gates, cell_states; /* cell_states: arrays of H values in a row of c */
+    int saved_gates, direct_h;
 } CELLS[] = {
     [LNRNN_RNN] = {.num_gates = 1},
-    [LNRNN_LSTM] = {.num_gates = 4, .cell_state = 1, .saved_gates = 1},
+    [LNRNN_LSTM] = {.num_gates = 4, .cell_states = 1, .saved_gates = 1},
     [LNRNN_GRU] = {.num_gates = 3, .saved_gates = 1, .direct_h = 1},
     [LNRNN_LIGRU] = {.num_gates = 2, .saved_gates = 1, .direct_h = 1},
 };
@@ -121,8 +121,9 @@ void lnrnn_rnn_configure(lnrnn_rnn_config *c)
     c->outputs = c->num_gates * c->H;
     c->first_gates = c->num_gates - (c->reset_before != 0);
     c->num_heads += !c->num_heads;
-    c->head_units = c->H / c->num_heads;
-    c->cell_state = CELLS[c->cell].cell_state;
+    c->head_units = c->P / c->num_heads;
+    c->C = CELLS[c->cell].cell_states * c->H;
+    c->projection = c->P < c->H ? c->P * c->H : 0;
     c->saved_gates = CELLS[c->cell].saved_gates;
     c->own_input_gradient = FORMS[c->cell][form].own_input_gradient;
     c->direct_h = CELLS[c->cell].direct_h;
@@ -156,7 +157,7 @@ void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptr
 
 size_t lnrnn_packed_heads_size(const lnrnn_rnn_config *c, size_t gates)
 {
-    return c->num_heads * lnrnn_packed_size(c->dtype, gates * c->head_units, c->head_units);
+    return c->num_heads * lnrnn_packed_size(c->dtype, gates * c->H / c->num_heads, c->head_units);
 }
 
 size_t lnrnn_pack_heads_work(const lnrnn_rnn_config *c)
@@ -166,7 +167,7 @@ size_t lnrnn_pack_heads_work(const lnrnn_rnn_config *c)
 
 void lnrnn_pack_heads(const lnrnn_rnn_config *c, size_t gates, const float *w, float *work, uint32_t *packed)
 {
-    const size_t k = c->head_units, n = gates * k, words = lnrnn_packed_size(c->dtype, n, k);
+    const size_t k = c->head_units, n = gates * c->H / c->num_heads, words = lnrnn_packed_size(c->dtype, n, k);
     if (c->num_heads == 1) {
         lnrnn_pack(c->dtype, n, k, w, (ptrdiff_t)k, 1, packed);
         return;

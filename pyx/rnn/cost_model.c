@@ -5,6 +5,7 @@
  * divide the panels of W_hh and W_ih. The time of a step is the sum of:
  *     product     Each thread multiplies the rows of its group, tile by tile, by its share of the weights. The first
  *                 tile reads the weights from L2, L3 or memory, the other tiles read them from L2.
+ *     projection  All of W_hr multiplies the rows of which the thread computes the cell.
  *     cell        Norms and activations of all rows of the group, or of some if the team divides the rows.
  *     barriers    One after the products of a step, and one after the states if the team divides the rows.
  *     exchange    Reading values that another thread of the team has written, at half the rate of L3.
@@ -81,6 +82,8 @@ static double group_time(const lnrnn_step_work *w, size_t rows, lnrnn_partition 
                   + product_time(TILE, share * outputs * (double)w->inputs, panels * input, &rates)
                         * (double)rows / TILE;
     time += (double)own * outputs * LNRNN_OUTPUT_TIME;
+    if (w->projection)
+        time += product_time(own, (double)w->projection, size * (double)w->projection, &rates);
     if (team > 1) {
         const lnrnn_cpu_model cpu = lnrnn_get_cpu_model();
         const double foreign = 1 - 1 / (double)team;
@@ -117,6 +120,7 @@ lnrnn_step_work lnrnn_work_of(const lnrnn_rnn_config *c, lnrnn_caches caches, si
                              .inputs = c->D,
                              .units = c->head_units,
                              .outputs = c->outputs,
+                             .projection = c->projection,
                              .panels = lnrnn_panels_of(c->dtype, c->outputs),
                              .dtype = c->dtype,
                              .reset_before = c->reset_before,

@@ -12,8 +12,9 @@
 
 /* The work of a step (runtime/thread_policy.h declares the type). */
 struct lnrnn_step_work {
-    size_t rows, inputs, units; /* B, D, and H, or the units of a head */
+    size_t rows, inputs, units; /* B, D, and P, or the units of a head */
     size_t outputs;             /* G*H */
+    size_t projection;          /* P * H, or 0 */
     size_t panels;              /* panels of the weights; a thread has whole panels of units */
     int dtype;                  /* type of the weights */
     int sides;                  /* G*H values that a cell reads per row, times: 2 (separate products) or 1 */

@@ -31,7 +31,7 @@ void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptr
 
 typedef struct lnrnn_rnn_config lnrnn_rnn_config;
 /* w: the rows of so many gates of W_hh, (gates * H, head_units) -> packed, lnrnn_packed_heads_size words: head
- * after head, as (gates * head_units, head_units). work: lnrnn_pack_heads_work floats. */
+ * after head, as (gates * H / num_heads, head_units). work: lnrnn_pack_heads_work floats. */
 size_t lnrnn_packed_heads_size(const lnrnn_rnn_config *c, size_t gates);
 size_t lnrnn_pack_heads_work(const lnrnn_rnn_config *c);
 void lnrnn_pack_heads(const lnrnn_rnn_config *c, size_t gates, const float *w, float *work, uint32_t *packed);
@@ -50,7 +50,7 @@ typedef struct {
  * lnrnn/reference/ has the equations. */
 struct lnrnn_rnn_config {
     /* Set by the caller. */
-    size_t D, H;      /* inputs, units */
+    size_t D, H, P;   /* inputs, units, values of h */
     size_t num_heads; /* W_hh is block-diagonal: each head reads its own H / num_heads units; 0 counts as 1 */
     /* Batch norm: joint in an RNN, of the input in a LiGRU, split in LSTM and GRU. */
     int cell, act, norm, placement, span, cell_norm;
@@ -70,10 +70,11 @@ struct lnrnn_rnn_config {
     /* Set by lnrnn_rnn_configure. */
     size_t num_gates, outputs; /* G, and G*H: outputs of a product */
     size_t first_gates;        /* whose W_hh is packed first: all; with reset_before r and z, and n follows */
-    size_t head_units;         /* H / num_heads: the inputs of an output of W_hh */
+    size_t head_units;         /* P / num_heads: the inputs of an output of W_hh */
     int separate_products;     /* the cell's kernel adds W h to W x, not the product */
     int input_side;            /* W x has a norm or a bias of its own */
-    int cell_state;            /* the cell has a state c */
+    size_t C;                  /* values of a row of c; 0: there is none */
+    size_t projection;         /* P * H if h is W_hr times the cell's output (H); 0: h is that output */
     int saved_gates;           /* the tape has the gates */
     int own_input_gradient; /* GRU but joint: W x and W h have different gradients, since r multiplies W h */
     int direct_h;           /* the cell reads h_prev too, not only W h */
@@ -98,7 +99,7 @@ typedef struct {
 /* A phase of a step is a function of the step's view: step.h. */
 typedef struct lnrnn_step lnrnn_step;
 typedef void lnrnn_phase(lnrnn_step *s);
-enum { LNRNN_PHASES = 20 };
+enum { LNRNN_PHASES = 23 };
 
 /* How all calls of one shape are computed; lnrnn_rnn_make_plan sets it. */
 typedef struct {
@@ -113,7 +114,8 @@ typedef struct {
     size_t input_rows;    /* the largest number of rows of x in one product */
     size_t panels;        /* panels of the packed weights */
     size_t wide, narrow;  /* row strides of G*H values, of H values */
-    size_t first_words;   /* reset_before: of w_hh, before the weights of n */
+    size_t h_stride, c_stride; /* row strides of h, of c */
+    size_t first_words;        /* reset_before: of w_hh, before the weights of n */
     /* Steps from batch_from on use the statistics of the batch; SIZE_MAX: none. Steps before the call count too. */
     size_t batch_from;
     lnrnn_phase
@@ -121,8 +123,9 @@ typedef struct {
     lnrnn_caches caches;
     int synchronous; /* there are such steps, so one group has all sequences */
     struct {
-        /* Offsets in a record of the tape: W h (or W x + W h), the gates, c. W x is at 0. */
-        size_t h, gates, c, width;
+        /* Offsets in a record of the tape: W h (or W x + W h), the gates, c and, with a projection, the cell's
+         * output. W x is at 0. */
+        size_t h, gates, c, output, width;
     } tape;
     lnrnn_rnn_scratch scratch;
 } lnrnn_rnn_plan;
@@ -142,8 +145,8 @@ typedef struct {
 
 /* Masks of dropout in training; NULL: no dropout. */
 typedef struct {
-    const float *state; /* (sequences, H): factors of h in W_hh h */
-    /* (steps, sequences, H), 0 or 1: zoneout keeps the old h, the old c of these units. A call with a tape
+    const float *state; /* (sequences, P): factors of h in W_hh h */
+    /* (steps, sequences, P or C), 0 or 1: zoneout keeps the old h, the old c of these units. A call with a tape
      * has them exactly if zoneout_h, zoneout_c is not 0. */
     const unsigned char *h, *c;
     size_t sequences;
@@ -153,14 +156,14 @@ typedef struct {
     const lnrnn_rnn_config *config;
     const lnrnn_rnn_plan *plan;
     size_t T, B; /* the largest number of steps of a row; the number of rows */
-    /* Packed for the plan's instruction set: (G*H, D), and as lnrnn_pack_heads does. */
-    const uint32_t *w_ih, *w_hh;
+    /* Packed for the plan's instruction set: (G*H, D), as lnrnn_pack_heads does, and with a projection (P, H). */
+    const uint32_t *w_ih, *w_hh, *w_hr;
     const float *x;   /* (steps, sequences, D), the last axis contiguous */
     ptrdiff_t xt, xb; /* its strides */
-    float *y;         /* (steps, sequences, H), the last axis contiguous */
+    float *y;         /* (steps, sequences, P), the last axis contiguous */
     ptrdiff_t yt, yb;
-    const float *h0, *c0;  /* (states, H); c0, cn: LSTM, else NULL */
-    float *hn, *cn;        /* (states, H): the state at each row's own end; may be h0, c0 */
+    const float *h0, *c0;  /* (states, P), (states, C); c0, cn: NULL without a c */
+    float *hn, *cn;        /* (shapes of h0, c0): the state at each row's own end; may be h0, c0 */
     const lnrnn_row *rows; /* (B), longest first; no two write the same state or the same steps of y. With
                             * statistics of the batch all have the same start */
     size_t last_step_end;  /* the last step of all calls of the plan, counted with start; SIZE_MAX: not
@@ -195,17 +198,18 @@ typedef struct {
 typedef struct {
     const float *gy; /* (shape of y), read only where rows have steps */
     ptrdiff_t gyt, gyb;
-    const float *ghn, *gcn; /* (states, H): gradients of hn, cn; NULL: zeros */
-    /* The transposed weights in float, packed (D, G*H), (H, G*H). If one is NULL, w_ih (G*H, D) or w_hh (G*H,
-     * head_units) is read instead, if lnrnn_reads_lines permits it. Without gx, W_ih is not read. With several
-     * heads, and with reset_before, w_hh_t has the transpose of each gate of each head, (head_units, head_units). */
-    const uint32_t *w_ih_t, *w_hh_t;
-    const float *w_ih, *w_hh;
+    const float *ghn, *gcn; /* (shapes of hn, cn): their gradients; NULL: zeros */
+    /* The transposed weights in float, packed (D, G*H), (P, G*H), (H, P). If one is NULL, w_ih (G*H, D), w_hh (G*H,
+     * head_units) or w_hr (P, H) is read instead, if lnrnn_reads_lines permits it. Without gx, W_ih is not
+     * read. With several heads, and with reset_before, w_hh_t has the transpose of each gate of each head,
+     * (head_units, head_units). */
+    const uint32_t *w_ih_t, *w_hh_t, *w_hr_t;
+    const float *w_ih, *w_hh, *w_hr;
     float *gx; /* (shape of x), written only where rows have steps; NULL: not wanted */
     ptrdiff_t gxt, gxb;
-    float *gh0, *gc0;                       /* (states, H) */
-    float *gw_ih, *gw_hh;                   /* (G*H, D), (G*H, head_units) */
-    int add;                                /* add to the values of gw_ih and gw_hh */
+    float *gh0, *gc0;                       /* (shapes of h0, c0) */
+    float *gw_ih, *gw_hh, *gw_hr;           /* (G*H, D), (G*H, head_units), (P, H) */
+    int add;                                /* add to the values of these */
     lnrnn_site_gradients site[LNRNN_SITES]; /* written */
     double *inner[2]; /* (G*H): gradients of inner_ih, inner_hh, written; NULL if the layer has none */
     float *work;      /* lnrnn_rnn_backward_work(r) floats, aligned for doubles and pointers */

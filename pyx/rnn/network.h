@@ -8,21 +8,21 @@
 /* Exported, because the Cython module calls these functions. */
 #pragma GCC visibility push(default)
 
-/* The packed weights of a layer in one direction: (G*H, D) and (G*H, H). */
+/* The packed weights of a layer in one direction: (G*H, D), (G*H, P) and, with a projection, (P, H). */
 typedef struct {
-    const uint32_t *ih, *hh;
+    const uint32_t *ih, *hh, *hr;
 } lnrnn_packed_weights;
 
 /* The weights of a layer in one direction for back-propagation: fields of lnrnn_rnn_gradients. */
 typedef struct {
-    const uint32_t *w_ih_t, *w_hh_t;
-    const float *w_ih, *w_hh;
+    const uint32_t *w_ih_t, *w_hh_t, *w_hr_t;
+    const float *w_ih, *w_hh, *w_hr;
 } lnrnn_backward_weights;
 
 /* A network is immutable, so any number of threads, calls and streams may share it. A line is a layer in one
  * direction: line k is layer k / directions in direction k % directions. Direction 1, and each line of a
  * reverse network, reads sequences from their ends. The first layer has `inputs` inputs, each later layer has
- * directions * units. */
+ * directions * h_width. */
 struct lnrnn_network {
     lnrnn_description description; /* resolved; `steps` is the number of rows of the statistics */
     size_t layers, directions;
@@ -35,10 +35,10 @@ struct lnrnn_network {
     int references;
     lnrnn_backward_weights *backward[2]; /* of lnrnn_network_backward_weights, by `inputs`; NULL: none yet */
     /* Set by lnrnn_network_complete. */
-    size_t inputs, units;
-    int states;       /* 1: h; 2: h and c */
-    int by_step;      /* results depend on the step: batch norm */
-    double step_work; /* multiply-adds of one step of one sequence */
+    size_t inputs, units, h_width, c_width; /* D, H, P, C */
+    int states;                             /* 1: h; 2: h and c */
+    int by_step;                            /* results depend on the step: batch norm */
+    double step_work;                       /* multiply-adds of one step of one sequence */
 };
 
 /* The most steps of a stream, so that sums of two counts of steps never overflow. */
@@ -63,14 +63,14 @@ typedef struct {
     size_t steps, sequences; /* the axes of x and y */
     const float *x;          /* (steps, sequences, inputs), the last axis contiguous */
     ptrdiff_t xt, xb;        /* its strides */
-    float *y;                /* (steps, sequences, directions * H), the last axis contiguous */
+    float *y;                /* (steps, sequences, directions * P), the last axis contiguous */
     ptrdiff_t yt, yb;
     const lnrnn_row *rows; /* (B), as in lnrnn_rnn_call */
     size_t B;
     int kept;             /* a stream keeps the plan for calls that differ in y and in the starts of rows */
     size_t states;        /* rows of h0, c0, hn, cn */
-    const float *h0, *c0; /* (lines, states, H), or NULL: zeros */
-    float *hn, *cn;       /* (lines, states, H); may be h0, c0; cn: LSTM */
+    const float *h0, *c0; /* (lines, states, P), (lines, states, C), or NULL: zeros */
+    float *hn, *cn;       /* (shapes of h0, c0); may be h0, c0; cn: with a c */
     int training;         /* `training` of each line is set; 0: inference */
     size_t line_arrays;   /* set by lnrnn_training_begin */
     int threads;          /* the largest number of threads */
@@ -123,12 +123,12 @@ typedef struct {
     float *const
         *parameters; /* the gradients of each line's parameters, in the description's order, written */
     int add;         /* add to their values */
-    const float *gy; /* (steps, sequences, directions * H), the last axis contiguous */
+    const float *gy; /* (steps, sequences, directions * P), the last axis contiguous */
     ptrdiff_t gyt, gyb;
-    const float *ghn, *gcn; /* (lines, states, H), or NULL: zeros */
+    const float *ghn, *gcn; /* as hn, cn, or NULL: zeros */
     float *gx;              /* (steps, sequences, inputs), written; NULL: not wanted */
     ptrdiff_t gxt, gxb;
-    float *gh0, *gc0; /* (lines, states, H), written */
+    float *gh0, *gc0; /* (shapes of h0, c0), written */
     /* Set by network.c. The others are offsets into scratch. outputs: the gradients of two layers' outputs. second:
      * the gradient of a layer's inputs from direction 0, which is computed last. sums: `line` and its sums. */
     lnrnn_rnn_gradients *line; /* (lines) */

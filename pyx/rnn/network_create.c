@@ -159,11 +159,12 @@ static void fill_site(construction *b, lnrnn_rnn_config *c, int index, const voi
 /* Configures a line (a layer in one direction), without its arrays. */
 static void configure(const lnrnn_description *d, size_t line, lnrnn_rnn_config *c)
 {
-    const size_t directions = d->bidirectional ? 2 : 1;
+    const size_t directions = d->bidirectional ? 2 : 1, P = d->proj_size ? d->proj_size : d->hidden_size;
     *c = (lnrnn_rnn_config){
-        .D = line < directions ? d->input_size : directions * d->hidden_size,
+        .D = line < directions ? d->input_size : directions * P,
         .H = d->hidden_size,
         .num_heads = d->num_heads,
+        .P = P,
         .cell = d->cell,
         .act = d->act,
         .norm = d->norm,
@@ -210,6 +211,7 @@ static void fill_line(construction *b, size_t line, lnrnn_rnn_config *c, lnrnn_p
     lnrnn_rnn_configure(c);
     weights->ih = packed(b, c->dtype, roles[LNRNN_WEIGHT_IH], c->outputs, c->D);
     weights->hh = packed_heads(b, c, roles[LNRNN_WEIGHT_HH]);
+    weights->hr = c->projection ? packed(b, c->dtype, roles[LNRNN_WEIGHT_HR], c->P, c->H) : NULL;
 }
 
 /* Builds the network in b->memory. If that is NULL, it only counts bytes. */
@@ -322,3 +324,4 @@ size_t lnrnn_network_units(const lnrnn_network *n) { return n->units; }
 size_t lnrnn_network_layers(const lnrnn_network *n) { return n->layers; }
 size_t lnrnn_network_directions(const lnrnn_network *n) { return n->directions; }
 size_t lnrnn_network_states(const lnrnn_network *n) { return (size_t)n->states; }
+size_t lnrnn_network_state_size(const lnrnn_network *n, int cell) { return cell ? n->c_width : n->h_width; }

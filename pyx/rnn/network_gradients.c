@@ -8,6 +8,9 @@
 
 static size_t line_count(const lnrnn_network *n) { return n->layers * n->directions; }
 
+/* The first parameters of each line: weight_ih, weight_hh and, with a projection, weight_hr. */
+static size_t weight_count(const lnrnn_network *n) { return n->config->projection ? 3 : 2; }
+
 /* w (parts, n, k). Packs the transpose of each part at memory + *bytes, adds their size to *bytes and returns
  * them. Returns NULL if w itself can be read (lnrnn_reads_lines). Without memory it only counts. */
 static const uint32_t *transposed(const float *w, size_t parts, size_t n, size_t k, char *memory,
@@ -35,6 +38,10 @@ static size_t write_weights(const lnrnn_network *n, const lnrnn_array *arrays, i
         lnrnn_backward_weights w = {.w_ih = arrays[k * count].data, .w_hh = arrays[k * count + 1].data};
         const size_t parts = c->num_heads > 1 || c->reset_before ? c->num_gates * c->num_heads : 1;
         w.w_hh_t = transposed(w.w_hh, parts, c->outputs / parts, c->head_units, memory, &bytes);
+        if (c->projection) {
+            w.w_hr = arrays[k * count + 2].data;
+            w.w_hr_t = transposed(w.w_hr, 1, c->P, c->H, memory, &bytes);
+        }
         if (inputs || k >= n->directions)
             w.w_ih_t = transposed(w.w_ih, 1, c->outputs, c->D, memory, &bytes);
         if (memory)
@@ -102,11 +109,16 @@ void lnrnn_point_parameters(const lnrnn_network *n, lnrnn_network_gradients *g)
     for (size_t k = 0; k < line_count(n); k++) {
         const lnrnn_backward_weights *const w = &g->weights[k];
         lnrnn_rnn_gradients *const line = &g->line[k];
-        *line =
-            (lnrnn_rnn_gradients){.w_ih_t = w->w_ih_t, .w_hh_t = w->w_hh_t, .w_ih = w->w_ih, .w_hh = w->w_hh};
+        *line = (lnrnn_rnn_gradients){.w_ih_t = w->w_ih_t,
+                                      .w_hh_t = w->w_hh_t,
+                                      .w_hr_t = w->w_hr_t,
+                                      .w_ih = w->w_ih,
+                                      .w_hh = w->w_hh,
+                                      .w_hr = w->w_hr};
         line->gw_ih = g->parameters[k * count], line->gw_hh = g->parameters[k * count + 1];
+        line->gw_hr = n->config[k].projection ? g->parameters[k * count + 2] : NULL;
         line->add = g->add;
-        for (size_t i = 2; i < count; i++) {
+        for (size_t i = weight_count(n); i < count; i++) {
             size_t width;
             double **const sum = sum_of(line, &n->config[k], roles[i], &width);
             if (!*sum)
@@ -121,7 +133,7 @@ void lnrnn_write_parameters(const lnrnn_network *n, const lnrnn_network_gradient
     lnrnn_description_roles(&n->description, roles);
     const size_t count = lnrnn_description_parameters(&n->description);
     for (size_t k = 0; k < line_count(n); k++)
-        for (size_t i = 2; i < count; i++) {
+        for (size_t i = weight_count(n); i < count; i++) {
             size_t width;
             double **const sum = sum_of(&g->line[k], &n->config[k], roles[i], &width);
             lnrnn_write_doubles(width, *sum, g->parameters[k * count + i], 0, g->add);
@@ -165,7 +177,7 @@ lnrnn_training_array lnrnn_training_array_of(const lnrnn_network_call *n, size_t
 {
     const lnrnn_network *const net = n->network;
     const size_t of_line = n->line_arrays, at_layers = of_line * line_count(net),
-                 row = net->directions * net->units, all = n->steps * n->sequences;
+                 row = net->directions * net->h_width, all = n->steps * n->sequences;
     if (k < at_layers && k % of_line >= BEFORE_STATISTICS)
         return statistic(n, k / of_line, k % of_line - BEFORE_STATISTICS);
     if (k < at_layers) {
@@ -177,9 +189,9 @@ lnrnn_training_array lnrnn_training_array_of(const lnrnn_network_call *n, size_t
         return (const lnrnn_training_array[]){
             [TAPE] = {(void **)&line->tape, LNRNN_ARRAY_F32, 1, backward,
                       lnrnn_tape_width(c) * lnrnn_active_steps(n)},
-            [MASK_STATE] = {(void **)&masks->state, LNRNN_ARRAY_F32, 0, 0, n->sequences * c->H},
-            [MASK_H] = {(void **)&masks->h, LNRNN_ARRAY_OTHER, 0, taped && c->zoneout_h != 0, all * c->H},
-            [MASK_C] = {(void **)&masks->c, LNRNN_ARRAY_OTHER, 0, taped && c->zoneout_c != 0, all * c->H},
+            [MASK_STATE] = {(void **)&masks->state, LNRNN_ARRAY_F32, 0, 0, n->sequences * c->P},
+            [MASK_H] = {(void **)&masks->h, LNRNN_ARRAY_OTHER, 0, taped && c->zoneout_h != 0, all * c->P},
+            [MASK_C] = {(void **)&masks->c, LNRNN_ARRAY_OTHER, 0, taped && c->zoneout_c != 0, all * c->C},
         }[k % of_line];
     }
     const size_t index = (k - at_layers) / OF_LAYER;

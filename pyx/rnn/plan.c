@@ -25,7 +25,8 @@ static size_t first_from_batch(const lnrnn_rnn_call *r)
     return c->overrun_row >= 0 || r->last_step_end <= c->known ? SIZE_MAX : c->known;
 }
 
-/* A record of the tape holds W x (only with separate products), W h or the sum of both, the gates, and c. */
+/* A record of the tape holds W x (only with separate products), W h or the sum of both, the gates, c, and the
+ * output that is projected. */
 static void layout_tape(const lnrnn_rnn_config *c, lnrnn_rnn_plan *p)
 {
     p->wide = p->kernels->product->width(c->outputs);
@@ -33,10 +34,13 @@ static void layout_tape(const lnrnn_rnn_config *c, lnrnn_rnn_plan *p)
     /* The product of n writes whole vectors behind r and z. */
     if (c->reset_before && p->wide < c->first_gates * c->H + p->narrow)
         p->wide = lnrnn_whole_floats(c->first_gates * c->H + p->narrow);
+    p->h_stride = p->kernels->product->width(c->P);
+    p->c_stride = p->kernels->product->width(c->C);
     p->tape.h = c->separate_products ? p->wide : 0;
     p->tape.gates = p->tape.h + p->wide;
     p->tape.c = p->tape.gates + (c->saved_gates ? p->wide : 0);
-    p->tape.width = p->tape.c + (c->cell_state ? p->narrow : 0);
+    p->tape.output = p->tape.c + p->c_stride;
+    p->tape.width = p->tape.output + (c->projection ? p->narrow : 0);
 }
 
 size_t lnrnn_tape_width(const lnrnn_rnn_config *config)

@@ -1,4 +1,4 @@
-/* The products of a step, W_ih x and W_hh h, for the columns that one thread computes. */
+/* The products of a step: W_ih x and W_hh h, for the columns that one thread computes, and the projection. */
 #include <string.h>
 
 #include "rnn/rows.h"
@@ -36,21 +36,21 @@ lnrnn_share lnrnn_share_of(const lnrnn_rnn_call *r, size_t index, size_t team)
 /* Returns how many of n rows are before a cut within a panel (lnrnn_cut). */
 static size_t rows_before(lnrnn_cut cut, size_t n) { return (n * cut.part + cut.of / 2) / cut.of; }
 
-/* The weights of a product, packed (G*H, inputs). */
+/* The weights of a product, packed (outputs, inputs). */
 typedef struct {
-    size_t inputs;
+    size_t outputs, inputs;
     const uint32_t *w;
-    const float *inner; /* (G*H) or NULL: biases, added to the product */
+    const float *inner; /* (outputs) or NULL: biases, added to the product */
     int add, from_end;  /* add: add to the output; from_end: compute the last panel first */
 } weights;
 
-/* rows: n pointers to (inputs) -> a (n, G*H), row stride as: only the columns of panels p0 .. p1 - 1. */
+/* rows: n pointers to (inputs) -> a (n, outputs), row stride as: only the columns of panels p0 .. p1 - 1. */
 static void panels_product(const lnrnn_step *s, const weights *u, size_t n, const float *const *rows,
                            size_t p0, size_t p1, float *a, ptrdiff_t as)
 {
     const lnrnn_rnn_plan *p = s->r->plan;
     const lnrnn_product *k = p->product;
-    const size_t N = s->r->config->outputs;
+    const size_t N = u->outputs;
     if (!n || p0 >= p1)
         return;
     if (u->inner) {
@@ -96,7 +96,7 @@ static void product(const lnrnn_step *s, const weights *u, size_t n, const float
 void lnrnn_input_product(const lnrnn_step *s, size_t n)
 {
     const lnrnn_rnn_config *c = s->r->config;
-    const weights w_ih = {.inputs = c->D, .w = s->r->w_ih, .inner = c->inner_ih};
+    const weights w_ih = {.outputs = c->outputs, .inputs = c->D, .w = s->r->w_ih, .inner = c->inner_ih};
     const size_t most = s->r->plan->input_rows, times = (n + most - 1) / most, wide = s->r->plan->wide,
                  each = c->dtype == LNRNN_WEIGHT_F32 ? (n + times - 1) / times : most;
     for (size_t i = 0; i < n; i += each)
@@ -180,7 +180,8 @@ void lnrnn_hidden_product(const lnrnn_step *s, int add)
         lnrnn_head_products(s, 0, r->config->num_gates, r->w_hh, s->recurrent, add);
         return;
     }
-    const weights w_hh = {.inputs = r->config->H,
+    const weights w_hh = {.outputs = r->config->outputs,
+                          .inputs = r->config->P,
                           .w = r->w_hh,
                           .inner = r->config->inner_hh,
                           .add = add,
@@ -188,4 +189,22 @@ void lnrnn_hidden_product(const lnrnn_step *s, int add)
     for (size_t i = 0; i < s->active; i += TILE)
         product(s, &w_hh, s->active - i < TILE ? s->active - i : TILE, s->recurrent + i,
                 s->a + (ptrdiff_t)i * s->cell.as, s->cell.as);
+}
+
+/* The threads of a group divide no panels here: each projects the rows whose states it computes. */
+void lnrnn_projection(const lnrnn_step *s)
+{
+    const lnrnn_rnn_call *r = s->r;
+    const size_t P = r->config->P, panels = r->plan->product->panels(P), stride = r->plan->h_stride;
+    const weights w_hr = {.outputs = P,
+                          .inputs = r->config->H,
+                          .w = r->w_hr,
+                          .from_end = (int)(((size_t)r->rows[0].start + s->t) % 2)};
+    for (size_t i = 0; i < s->cell.n; i += TILE) {
+        const size_t n = s->cell.n - i < TILE ? s->cell.n - i : TILE;
+        panels_product(s, &w_hr, n, (const float *const *)s->outputs + i, 0, panels, s->projected,
+                       (ptrdiff_t)stride);
+        for (size_t q = 0; q < n; q++)
+            memcpy(s->cell.h[i + q], s->projected + q * stride, P * sizeof(float));
+    }
 }

@@ -62,10 +62,15 @@ static inline ptrdiff_t at_step(const lnrnn_rnn_call *r, size_t i, size_t t)
     return (ptrdiff_t)(row->first + (r->config->reverse ? row->length - 1 - (int64_t)t : (int64_t)t));
 }
 
-/* Returns the offset of the state of row i in h0, c0, hn, cn. */
-static inline size_t state_at(const lnrnn_rnn_call *r, size_t i)
+/* Returns the offset of the state of row i in h0 and hn. */
+static inline size_t h_at(const lnrnn_rnn_call *r, size_t i)
 {
-    return (size_t)r->rows[i].state * r->config->H;
+    return (size_t)r->rows[i].state * r->config->P;
+}
+
+static inline size_t c_at(const lnrnn_rnn_call *r, size_t i)
+{
+    return (size_t)r->rows[i].state * r->config->C;
 }
 
 static inline const float *x_row(const lnrnn_rnn_call *r, size_t i, size_t t)
@@ -81,41 +86,39 @@ static inline float *y_row(const lnrnn_rnn_call *r, size_t i, size_t t)
 /* Returns h of row i before step t. */
 static inline const float *h_row(const lnrnn_rnn_call *r, size_t i, size_t t)
 {
-    return t ? y_row(r, i, t - 1) : r->h0 + state_at(r, i);
+    return t ? y_row(r, i, t - 1) : r->h0 + h_at(r, i);
 }
 
-static inline float *c_row(const lnrnn_rnn_call *r, size_t i)
-{
-    return r->cn ? r->cn + state_at(r, i) : NULL;
-}
+static inline float *c_row(const lnrnn_rnn_call *r, size_t i) { return r->cn ? r->cn + c_at(r, i) : NULL; }
 
-/* masks: r->masks.h or r->masks.c. Returns the mask (H) of row i at step t, or NULL without masks. */
-static inline const unsigned char *mask_row(const lnrnn_rnn_call *r, const unsigned char *masks, size_t i,
-                                            size_t t)
+/* masks: r->masks.h or r->masks.c. Returns the mask (width) of row i at step t, or NULL without masks. */
+static inline const unsigned char *mask_row(const lnrnn_rnn_call *r, const unsigned char *masks, size_t width,
+                                            size_t i, size_t t)
 {
-    const ptrdiff_t column = (ptrdiff_t)(r->masks.sequences * r->config->H);
-    const ptrdiff_t H = (ptrdiff_t)r->config->H;
-    return masks ? masks + at_step(r, i, t) * column + r->rows[i].sequence * H : NULL;
+    const ptrdiff_t n = (ptrdiff_t)width, column = (ptrdiff_t)r->masks.sequences * n;
+    return masks ? masks + at_step(r, i, t) * column + r->rows[i].sequence * n : NULL;
 }
 
 /* Returns r->masks.state of row i's sequence, the factors (H) of h in W_hh h. */
 static inline const float *state_mask(const lnrnn_rnn_call *r, size_t i)
 {
-    return r->masks.state + (size_t)r->rows[i].sequence * r->config->H;
+    return r->masks.state + (size_t)r->rows[i].sequence * r->config->P;
 }
 
-/* Returns the multiply-adds of a call: each active row of each step is multiplied by W_ih and W_hh. */
+/* Returns the multiply-adds of a call: each active row of each step is multiplied by all weights. */
 static inline double call_multiply_adds(const lnrnn_rnn_call *r)
 {
-    return (double)all_rows(r) * (double)r->config->outputs * (double)(r->config->D + r->config->head_units);
+    const lnrnn_rnn_config *c = r->config;
+    return (double)all_rows(r)
+           * ((double)c->outputs * (double)(c->D + c->head_units) + (double)c->projection);
 }
 
-/* Returns the cost of a step of `rows` rows in multiply-adds: G*H outputs with k inputs each. Norms and
- * activations count as 32 more inputs, and a step without rows is not free. Calls are divided into parts by
- * this cost (runtime/resumable.h). */
+/* Returns the cost of a step of `rows` rows in multiply-adds: G*H outputs with k inputs each, and the
+ * projection. Norms and activations count as 32 more inputs, and a step without rows is not free. Calls are
+ * divided into parts by this cost (runtime/resumable.h). */
 static inline double step_cost(const lnrnn_rnn_call *r, double rows, size_t k)
 {
-    return 1024 + rows * (double)r->config->outputs * (double)(k + 32);
+    return 1024 + rows * (double)r->config->outputs * (double)(k + 32) + rows * (double)r->config->projection;
 }
 
 /* Returns the cost of all steps of all groups. */

@@ -27,10 +27,10 @@ static void record(lnrnn_step *s)
 
 void lnrnn_mask_rows(const lnrnn_rnn_call *r, size_t r0, size_t n, const float **rows, float *to)
 {
-    const size_t H = r->config->H;
-    for (size_t i = 0; i < n; i++, to += r->plan->narrow) {
+    const size_t P = r->config->P;
+    for (size_t i = 0; i < n; i++, to += r->plan->h_stride) {
         const float *mask = state_mask(r, r0 + i), *h = rows[i];
-        for (size_t u = 0; u < H; u++)
+        for (size_t u = 0; u < P; u++)
             to[u] = mask[u] * h[u];
         rows[i] = to;
     }
@@ -132,14 +132,33 @@ static void last_statistics(lnrnn_step *s)
 }
 
 /* Saves the old states for zoneout, because the cell may overwrite them. */
-static void save(const lnrnn_step *s, const float *const *states, float *old)
+static void save_h(lnrnn_step *s)
 {
     for (size_t i = 0; i < s->cell.n; i++)
-        memcpy(old + i * s->r->plan->narrow, states[i], s->r->config->H * sizeof *old);
+        memcpy(s->old_h + i * s->r->plan->h_stride, s->cell.h_prev[i], s->r->config->P * sizeof(float));
 }
 
-static void save_h(lnrnn_step *s) { save(s, s->cell.h_prev, s->old_h); }
-static void save_c(lnrnn_step *s) { save(s, (const float *const *)s->cell.c, s->old_c); }
+static void save_c(lnrnn_step *s)
+{
+    for (size_t i = 0; i < s->cell.n; i++)
+        memcpy(s->old_c + i * s->r->plan->c_stride, s->cell.c[i], s->r->config->C * sizeof(float));
+}
+
+/* The cell's outputs are no states yet: `project` follows. */
+static void record_outputs(lnrnn_step *s)
+{
+    const lnrnn_rnn_plan *p = s->r->plan;
+    for (size_t i = 0; i < s->active; i++)
+        s->outputs[i] = s->cell.saved_gates - p->tape.gates + i * p->tape.width + p->tape.output;
+}
+
+static void unproject(lnrnn_step *s) { s->cell.h = s->outputs; }
+
+static void project(lnrnn_step *s)
+{
+    s->cell.h = s->h + (s->row - s->first);
+    lnrnn_projection(s);
+}
 
 static void cell(lnrnn_step *s) { s->kernel(&s->config, &s->cell); }
 
@@ -193,7 +212,7 @@ static void cell_without_output(lnrnn_step *s)
 static void gather_c(lnrnn_step *s)
 {
     for (size_t i = 0; i < s->active; i++)
-        memcpy(s->all_c + (ptrdiff_t)i * s->cell.as, s->c[i], s->r->config->H * sizeof(float));
+        memcpy(s->all_c + (ptrdiff_t)i * s->cell.as, s->c[i], s->r->config->C * sizeof(float));
 }
 
 static void output(lnrnn_step *s)
@@ -202,35 +221,36 @@ static void output(lnrnn_step *s)
     s->r->plan->kernels->cells->lstm_output(&s->config, &s->cell);
 }
 
-/* old (n, H), states: n pointers to (H). masks: r->masks.h or r->masks.c, or NULL: then every unit keeps
- * `rate` of its old state. */
-static void zoneout(const lnrnn_step *s, float rate, const unsigned char *masks, const float *old,
-                    float *const *states)
+/* old (n, width), row stride `stride`; states: n pointers to (width). masks: r->masks.h or r->masks.c, or
+ * NULL: then every unit keeps `rate` of its old state. */
+static void zoneout(const lnrnn_step *s, size_t width, float rate, const unsigned char *masks,
+                    const float *old, size_t stride, float *const *states)
 {
-    const size_t H = s->r->config->H;
     const float rest = 1 - rate;
-    for (size_t i = 0; i < s->cell.n; i++, old += s->r->plan->narrow) {
-        const unsigned char *mask = mask_row(s->r, masks, s->row + i, s->t);
+    for (size_t i = 0; i < s->cell.n; i++, old += stride) {
+        const unsigned char *mask = mask_row(s->r, masks, width, s->row + i, s->t);
         float *now = states[i];
         if (mask)
-            for (size_t u = 0; u < H; u++) {
+            for (size_t u = 0; u < width; u++) {
                 const float a = old[u], b = now[u]; /* read both, so that the choice needs no branch */
                 now[u] = mask[u] ? a : b;
             }
         else
-            for (size_t u = 0; u < H; u++)
+            for (size_t u = 0; u < width; u++)
                 now[u] = rate * old[u] + rest * now[u];
     }
 }
 
 static void zoneout_h(lnrnn_step *s)
 {
-    zoneout(s, s->r->config->zoneout_h, s->r->masks.h, s->old_h, s->cell.h);
+    const lnrnn_rnn_config *c = s->r->config;
+    zoneout(s, c->P, c->zoneout_h, s->r->masks.h, s->old_h, s->r->plan->h_stride, s->cell.h);
 }
 
 static void zoneout_c(lnrnn_step *s)
 {
-    zoneout(s, s->r->config->zoneout_c, s->r->masks.c, s->old_c, s->cell.c);
+    const lnrnn_rnn_config *c = s->r->config;
+    zoneout(s, c->C, c->zoneout_c, s->r->masks.c, s->old_c, s->r->plan->c_stride, s->cell.c);
 }
 
 /* --- the diagram ---------------------------------------------------------------------------------------- */
@@ -263,11 +283,14 @@ void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
             {reset && batch, last_statistics},
             {c->zoneout_h > 0, save_h},
             {c->zoneout_c > 0, save_c},
+            {tape && c->projection, record_outputs},
+            {c->projection > 0, unproject},
             {1, deferred           ? cell_without_output
                 : tables && !batch ? cell_from_tables
                                    : cell},
-            {deferred || (tape && c->cell_state && !(c->zoneout_c > 0)), gather_c},
+            {deferred || (tape && c->C && !(c->zoneout_c > 0)), gather_c},
             {deferred, output},
+            {c->projection > 0, project},
             {c->zoneout_h > 0, zoneout_h},
             {c->zoneout_c > 0, zoneout_c},
             {tape && c->zoneout_c > 0, gather_c},
@@ -306,34 +329,37 @@ size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn
                          float *own, size_t *floats)
 {
     const lnrnn_rnn_config *c = r->config;
-    const size_t rows = p->group * p->wide, states = p->group * p->narrow, chunk = p->group * p->chunk,
-                 own_states = p->divide_units && !p->divide_rows ? states : 0,
+    const size_t rows = p->group * p->wide, chunk = p->group * p->chunk, h = p->group * p->h_stride,
+                 all_c = p->group * p->c_stride, copies = p->divide_units && !p->divide_rows,
                  pointers = sizeof(size_t) / sizeof(float);
     size_t at = 0;
     s->chunk = lnrnn_carve(shared, &at, p->chunk * rows);
     s->products =
         lnrnn_carve(shared, &at, c->separate_products && !r->tape ? (p->divide_units ? 2 : 1) * rows : 0);
     if (c->reset_before && p->divide_rows)
-        s->reset = lnrnn_carve(shared, &at, 2 * states);
+        s->reset = lnrnn_carve(shared, &at, 2 * p->group * p->narrow);
     *floats = p->divide_units ? at : 0;
     at -= *floats;
     if (c->reset_before && !p->divide_rows)
-        s->reset = lnrnn_carve(own, &at, 2 * states);
-    s->own_h = lnrnn_carve(own, &at, own_states);
-    s->own_c = lnrnn_carve(own, &at, c->cell_state ? own_states : 0);
-    s->old_h = lnrnn_carve(own, &at, c->zoneout_h > 0 ? states : 0);
-    s->old_c = lnrnn_carve(own, &at, c->zoneout_c > 0 ? states : 0);
-    s->masked = lnrnn_carve(own, &at, r->masks.state ? states : 0);
+        s->reset = lnrnn_carve(own, &at, 2 * p->group * p->narrow);
+    s->own_h = lnrnn_carve(own, &at, copies * h);
+    s->own_c = lnrnn_carve(own, &at, copies * all_c);
+    s->old_h = lnrnn_carve(own, &at, c->zoneout_h > 0 ? h : 0);
+    s->old_c = lnrnn_carve(own, &at, c->zoneout_c > 0 ? all_c : 0);
+    s->masked = lnrnn_carve(own, &at, r->masks.state ? h : 0);
     s->statistics = lnrnn_carve(own, &at, p->synchronous ? LNRNN_SITES * statistics_floats(c) : 0);
     s->cell.scratch = lnrnn_carve(own, &at, c->cell_scratch);
     s->packed = lnrnn_carve(
         own, &at, p->product->scratch(c->dtype, chunk < TILE ? chunk : TILE, c->D > c->H ? c->D : c->H));
     s->block =
         lnrnn_carve(own, &at, c->num_heads > 1 ? TILE * p->product->width(c->num_gates * c->head_units) : 0);
+    s->unprojected = lnrnn_carve(own, &at, c->projection && !r->tape ? p->group * p->narrow : 0);
+    s->projected = lnrnn_carve(own, &at, c->projection ? TILE * p->h_stride : 0);
     s->x = lnrnn_carve(own, &at, pointers * chunk);
     s->h_prev = lnrnn_carve(own, &at, pointers * p->group);
     s->c = lnrnn_carve(own, &at, pointers * p->group);
     s->h = lnrnn_carve(own, &at, pointers * p->group);
+    s->outputs = lnrnn_carve(own, &at, c->projection ? pointers * p->group : 0);
     s->recurrent = r->masks.state ? lnrnn_carve(own, &at, pointers * p->group) : s->h_prev;
     s->reset_rows = lnrnn_carve(own, &at, c->reset_before ? pointers * p->group : 0);
     return at;
@@ -375,13 +401,15 @@ void lnrnn_step_begin(lnrnn_step *s, const lnrnn_rnn_call *r, size_t group, size
     }
     for (size_t i = 0; c->reset_before && i < s->active; i++)
         s->reset_rows[i] = s->reset + (ptrdiff_t)i * s->cell.rs;
+    for (size_t i = 0; c->projection && !r->tape && i < s->active; i++)
+        s->outputs[i] = s->unprojected + i * p->narrow;
 }
 
 void lnrnn_step_load(const lnrnn_step *s)
 {
     const lnrnn_rnn_call *r = s->r;
     for (size_t i = s->first; r->cn && r->cn != r->c0 && i < s->first + s->count; i++)
-        memmove(c_row(r, i), r->c0 + state_at(r, i), r->config->H * sizeof(float));
+        memmove(c_row(r, i), r->c0 + c_at(r, i), r->config->C * sizeof(float));
 }
 
 /* Returns the end of the steps that this thread may take now. A thread with expensive steps must not use up
@@ -420,14 +448,14 @@ size_t lnrnn_step_chunk(lnrnn_step *s, size_t stop, int64_t *left)
 size_t lnrnn_step_end(const lnrnn_step *s)
 {
     const lnrnn_rnn_call *r = s->r;
-    const size_t H = r->config->H;
+    const size_t bytes = r->config->P * sizeof(float);
     if (s->t < s->length)
         return s->t;
     for (size_t i = s->first; i < s->first + s->count; i++) {
         const lnrnn_row *row = &r->rows[i];
-        memmove(r->hn + state_at(r, i), h_row(r, i, row_length(r, i)), H * sizeof(float));
+        memmove(r->hn + h_at(r, i), h_row(r, i, row_length(r, i)), bytes);
         for (int64_t t = row->first + row->length; t < row->end; t++)
-            memset(r->y + t * r->yt + row->sequence * r->yb, 0, H * sizeof(float));
+            memset(r->y + t * r->yt + row->sequence * r->yb, 0, bytes);
     }
     return LNRNN_DONE;
 }

@@ -24,13 +24,14 @@ struct lnrnn_step {
     const lnrnn_rnn_call *r;
     size_t first, count, length; /* length: steps of the longest row */
     size_t t, active;
-    /* Pointers. x: to (D), the active rows of step after step of the chunk. h_prev, c, h: to (H), the states of the
-     * active rows before and after step t. recurrent: the rows that W_hh multiplies, h_prev or masked copies. */
+    /* Pointers. x: to (D), the active rows of step after step of the chunk. h_prev, h (P) and c (C): the states of
+     * the active rows before and after step t. recurrent: the rows that W_hh multiplies, h_prev or masked copies. */
     const float **x, **h_prev, **recurrent;
     float **c, **h;
+    float **outputs;  /* with a projection: (H), rows of the cell's output, in the tape or in `unprojected` */
     ptrdiff_t next_h; /* offset from a row of h to its row at the next step */
     /* (active, G*H). wx, row stride plan->wide: W_ih x of step t. a, row stride cell.as: W_hh h, or W_ih x +
-     * W_hh h. hidden, row stride cell.as: W_hh h of separate products. all_c (active, H), row stride cell.as:
+     * W_hh h. hidden, row stride cell.as: W_hh h of separate products. all_c (active, C), row stride cell.as:
      * c of all rows. */
     float *wx, *a, *hidden, *all_c;
     size_t recorded,
@@ -49,10 +50,13 @@ struct lnrnn_step {
     /* Memory of the group, row stride plan->wide. chunk (plan->chunk, group, G*H): W_ih x. products (group,
      * G*H), or with divide_units (2, group, G*H): W_hh h of separate products, if there is no tape. */
     float *chunk, *products;
-    /* Memory of the thread, (group, H), row stride plan->narrow. own_h, own_c: the states in threads other
-     * than 0, with divide_units but not divide_rows. old_h, old_c: the states before the step, for zoneout.
-     * masked: h times masks.state. */
+    /* Memory of the thread, (group, P or C), row stride plan->h_stride or c_stride. own_h, own_c: the states in
+     * threads other than 0, with divide_units but not divide_rows. old_h, old_c: the states before the step, for
+     * zoneout. masked: h times masks.state. */
     float *own_h, *own_c, *old_h, *old_c, *masked;
+    /* With a projection, memory of the thread. unprojected: (group, H), row stride plan->narrow. projected:
+     * (TILE, P), row stride plan->h_stride. */
+    float *unprojected, *projected;
     /* reset_before, (group, 2, H), row stride cell.rs: r h and z. With divide_rows the threads share it. reset_rows:
      * (group) pointers to r h. */
     float *reset;
@@ -96,8 +100,8 @@ void lnrnn_step_meet(lnrnn_step *s);
  * LNRNN_DONE. */
 size_t lnrnn_step_end(const lnrnn_step *s);
 
-/* rows: n pointers to h (H), from row r0 on -> to (n, H), row stride plan->narrow: h times masks.state. Then sets the
- * pointers to the rows of `to`. */
+/* rows: n pointers to h (P), from row r0 on -> to (n, P), row stride plan->h_stride: h times masks.state. Then sets
+ * the pointers to the rows of `to`. */
 void lnrnn_mask_rows(const lnrnn_rnn_call *r, size_t r0, size_t n, const float **rows, float *to);
 
 /* --- product.c ------------------------------------------------------------------------------------------ */
@@ -113,5 +117,7 @@ void lnrnn_hidden_product(const lnrnn_step *s, int add);
  * as lnrnn_pack_heads does. rows: pointers to (H), of the active rows. */
 void lnrnn_head_products(const lnrnn_step *s, size_t gate, size_t gates, const uint32_t *w,
                          const float *const *rows, int add);
+/* W_hr times the outputs of the rows of s->cell -> their h. */
+void lnrnn_projection(const lnrnn_step *s);
 
 #endif

@@ -5,12 +5,16 @@
 #include "rnn/network.h"
 
 struct lnrnn_stream {
-    lnrnn_network *network;
+    lnrnn_network *network; /* Python may replace it, by one for another instruction set */
     size_t lanes;
-    float *h, *c;   /* (layers, lanes, H); c: LSTM, else NULL */
+    float *h, *c;   /* (layers, lanes, P), (layers, lanes, C); c: NULL without a c */
     int64_t *steps; /* (lanes): the steps that each lane has taken since its reset */
     /* One reference for each handle and one for the creator. Python frees its streams without this count. */
     int references;
+    /* Set by lnrnn_stream_of; equal for all its networks. */
+    size_t inputs, layers, h_width, c_width;
+    int together;
+    double step_work;
 };
 
 struct lnrnn_handle {
@@ -30,14 +34,16 @@ struct lnrnn_handle {
 /* Exported, because the Cython module calls these functions. */
 #pragma GCC visibility push(default)
 
-/* lanes (n). states: NULL, or h and for an LSTM c, (layers, n, H), each NULL for zeros. steps: NULL, or (n).
+/* Sets the network and lanes of s, and the fields that follow from them. */
+void lnrnn_stream_of(lnrnn_stream *s, lnrnn_network *n, size_t lanes);
+/* lanes (n). states: NULL, or h and for an LSTM c, (layers, n, P or C), each NULL for zeros. steps: NULL, or (n).
  * NULL leaves states or steps unchanged. Returns 0, without a change, if a lane or step is invalid. */
 int lnrnn_stream_put(lnrnn_stream *s, const int64_t *lanes, size_t n, const float *const *states,
                      const int64_t *steps);
 /* lanes, resets (rows), or NULL. Selects the lanes of the next step, and sets the states of lanes with resets
  * != 0 to zeros. Returns 0, or an error code of lnrnn_status, without a change. */
 int lnrnn_handle_choose(lnrnn_handle *h, const int64_t *lanes, const unsigned char *resets);
-/* h->x (rows, D) -> y (rows, H): computes the step of the selected lanes through all layers. */
+/* h->x (rows, D) -> y (rows, P): computes the step of the selected lanes through all layers. */
 void lnrnn_handle_run(lnrnn_handle *h, float *y);
 
 #pragma GCC visibility pop

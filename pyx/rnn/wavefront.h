@@ -18,12 +18,12 @@ typedef struct {
 
 /* Training: the arrays of a layer, contiguous, with axes in the order of the call's y. */
 typedef struct {
-    float *y; /* (steps, sequences, directions * H): the outputs, written; unused in the last layer */
+    float *y; /* (steps, sequences, directions * P): the outputs, written; unused in the last layer */
     /* Dropout of the inputs, not in the first layer: dropped = x * kept * scale[0] * factors, in this order. */
     float *dropped;            /* (shape of y), written; NULL: no dropout */
-    const unsigned char *kept; /* (steps, sequences, directions * H), 0 or 1, or NULL */
+    const unsigned char *kept; /* (steps, sequences, directions * P), 0 or 1, or NULL */
     const float *scale;        /* (1); NULL: without kept */
-    const float *factors;      /* (sequences, directions * H), or NULL */
+    const float *factors;      /* (sequences, directions * P), or NULL */
 } lnrnn_layer_training;
 
 /* A layer in one direction. call: set for lnrnn_rnn_forward, except plan, scratch, part and resumed. */

@@ -97,10 +97,11 @@ enum { T = 4, B = 5 };
 /* Steps of a stream, one lane after the other and all at once, give the bits of whole sequences. */
 static void compare_stream(lnrnn_network *n)
 {
-    const size_t D = lnrnn_network_inputs(n), H = lnrnn_network_units(n), layers = lnrnn_network_layers(n);
-    const size_t states = lnrnn_network_states(n);
-    float *const x = floats(T * B * D), *const y = floats(T * B * H), *const one = floats(B * H);
-    float *const h = floats(layers * B * H), *const c = floats(layers * B * H);
+    const size_t D = lnrnn_network_inputs(n), layers = lnrnn_network_layers(n),
+                 states = lnrnn_network_states(n);
+    const size_t P = lnrnn_network_state_size(n, 0), C = lnrnn_network_state_size(n, 1);
+    float *const x = floats(T * B * D), *const y = floats(T * B * P), *const one = floats(B * P);
+    float *const h = floats(layers * B * P), *const c = floats(layers * B * C);
     const int64_t order[B] = {3, 1, 4, 0, 2};
     lnrnn_stream *stream;
     lnrnn_handle *single, *all;
@@ -111,24 +112,24 @@ static void compare_stream(lnrnn_network *n)
     CHECK(!lnrnn_handle_create(stream, B, 2, &all, message));
     for (size_t t = 0; t < T; t++) {
         CHECK(!lnrnn_handle_step(all, NULL, x + t * B * D, one));
-        CHECK(!memcmp(one, y + t * B * H, B * H * sizeof *one));
+        CHECK(!memcmp(one, y + t * B * P, B * P * sizeof *one));
     }
     for (size_t k = 0; k < layers; k++) {
-        CHECK(!memcmp(lnrnn_stream_state(stream, k, 0), h + k * B * H, B * H * sizeof *h));
-        CHECK(states == 1 || !memcmp(lnrnn_stream_state(stream, k, 1), c + k * B * H, B * H * sizeof *c));
+        CHECK(!memcmp(lnrnn_stream_state(stream, k, 0), h + k * B * P, B * P * sizeof *h));
+        CHECK(states == 1 || !memcmp(lnrnn_stream_state(stream, k, 1), c + k * B * C, B * C * sizeof *c));
     }
     if (!lnrnn_handle_create(stream, 1, 1, &single, message)) { /* overrun "batch" has no single lanes */
         CHECK(!lnrnn_handle_reset(single, order, B));
         for (size_t t = 0; t < T; t++)
             for (size_t i = 0; i < B; i++) {
                 CHECK(!lnrnn_handle_step(single, &order[i], x + (t * B + (size_t)order[i]) * D, one));
-                CHECK(!memcmp(one, y + (t * B + (size_t)order[i]) * H, H * sizeof *one));
+                CHECK(!memcmp(one, y + (t * B + (size_t)order[i]) * P, P * sizeof *one));
             }
         lnrnn_handle_free(single);
     }
     lnrnn_stream_release(stream); /* its last handle keeps it */
     CHECK(!lnrnn_handle_reset(all, NULL, B) && !lnrnn_handle_step(all, NULL, x, one));
-    CHECK(!memcmp(one, y, B * H * sizeof *one));
+    CHECK(!memcmp(one, y, B * P * sizeof *one));
     lnrnn_handle_free(all);
     free(x), free(y), free(one), free(h), free(c);
 }
@@ -136,7 +137,8 @@ static void compare_stream(lnrnn_network *n)
 /* A reset begins a new sequence; steps past a length are 0. */
 static void compare_resets(lnrnn_network *n)
 {
-    const size_t D = lnrnn_network_inputs(n), H = lnrnn_network_units(n) * lnrnn_network_directions(n);
+    const size_t D = lnrnn_network_inputs(n),
+                 H = lnrnn_network_state_size(n, 0) * lnrnn_network_directions(n);
     float *const x = floats(T * D), *const y = floats(T * H), *const other = floats(T * H);
     const unsigned char resets[T] = {0, 0, 1, 1};
     const int64_t whole = 3, parts[2] = {2, 1};
@@ -151,30 +153,32 @@ static void compare_resets(lnrnn_network *n)
     free(x), free(y), free(other);
 }
 
+static void test_networks_of(int cell, size_t proj_size)
+{
+    for (int norm = LNRNN_NORM_NONE; norm <= LNRNN_NORM_BATCH; norm++)
+        for (int weights = LNRNN_WEIGHT_F32; weights <= LNRNN_WEIGHT_I8A8; weights++)
+            for (int overrun = 0; overrun < (norm == LNRNN_NORM_BATCH ? LNRNN_OVERRUNS : 1); overrun++) {
+                lnrnn_description d = lnrnn_describe(cell, 3, 19);
+                d.norm = norm, d.weights = weights, d.overrun = overrun, d.num_layers = 2, d.max_steps = 4;
+                d.steps = 4, d.inner_bias = 1, d.zoneout[0] = 0.25, d.proj_size = proj_size;
+                lnrnn_network *n = network_of(&d);
+                compare_stream(n);
+                if (overrun != LNRNN_OVERRUN_BATCH)
+                    compare_resets(n);
+                lnrnn_network_release(n);
+                d.bidirectional = 1;
+                n = network_of(&d);
+                if (overrun != LNRNN_OVERRUN_BATCH)
+                    compare_resets(n);
+                lnrnn_network_release(n);
+            }
+}
+
 static void test_networks(void)
 {
     for (int cell = 0; cell < LNRNN_CELLS; cell++)
-        for (int norm = LNRNN_NORM_NONE; norm <= LNRNN_NORM_BATCH; norm++)
-            for (int weights = LNRNN_WEIGHT_F32; weights <= LNRNN_WEIGHT_I8A8; weights++)
-                for (int overrun = 0; overrun < (norm == LNRNN_NORM_BATCH ? LNRNN_OVERRUNS : 1); overrun++) {
-                    lnrnn_description d = lnrnn_describe(cell, 3, 19);
-                    d.norm = norm, d.weights = weights, d.overrun = overrun, d.num_layers = 2,
-                    d.max_steps = 4;
-                    d.steps = 4, d.inner_bias = 1, d.zoneout[0] = 0.25;
-                    lnrnn_network *n = network_of(&d);
-                    compare_stream(n);
-                    if (overrun != LNRNN_OVERRUN_BATCH)
-                        compare_resets(n);
-                    lnrnn_network_release(n);
-                    for (int reverse = 0; reverse < 2; reverse++) {
-                        d.bidirectional = !reverse, d.reverse = reverse;
-                        d.reset_after = cell != LNRNN_GRU;
-                        n = network_of(&d);
-                        if (overrun != LNRNN_OVERRUN_BATCH)
-                            compare_resets(n);
-                        lnrnn_network_release(n);
-                    }
-                }
+        test_networks_of(cell, 0);
+    test_networks_of(LNRNN_LSTM, 7);
 }
 
 static void test_heads(void)

@@ -72,9 +72,17 @@ def test_torchs_cells(name):
     assert_same(tuple(e[0] for e in end) if name == "LSTMCell" else end[0], state)
 
 
-def test_projections_are_refused():
-    with pytest.raises(ValueError, match="proj_size"):
-        lnrnn.from_torch(nn.LSTM(I, H, proj_size=3))
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize("layers, both, bias", [(1, False, True), (2, False, False), (2, True, True)])
+def test_projections(layers, both, bias):
+    module = shaken(nn.LSTM(I, H, layers, bias, bidirectional=both, proj_size=3))
+    x = torch.randn(5, B, I, generator=torch.Generator().manual_seed(1))
+    for source in (module, module.state_dict()):
+        model = lnrnn.from_torch(source)
+        assert (model.hidden_size, model.proj_size) == (H, 3)
+        y, (h, c) = model(x)
+        want, (h_want, c_want) = module(x)
+        assert_same((y, h, c), (want, h_want, c_want))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])

@@ -123,12 +123,13 @@ def test_the_error_for_hx_names_h0(cell):
             call(x, length=[1, 2])
 
 
-def test_a_projection_is_refused_by_name():
+def test_wrong_projections_are_refused_by_name():
     for module in (lnrnn, pytest.importorskip("lnrnn.torch")):
-        module.LSTM(3, 4, proj_size=0)
-        with pytest.raises(ValueError, match="proj_size must be 0, got 2 .*not supported"):
-            module.LSTM(3, 4, proj_size=2)
-        for wrong, error in ((-1, ValueError), (True, TypeError), (2.0, TypeError)):
+        assert module.LSTM(3, 4, proj_size=0).proj_size == 0
+        assert module.LSTM(3, 4, proj_size=3).proj_size == 3
+        with pytest.raises(ValueError, match="proj_size must be smaller than hidden_size 4, got 4"):
+            module.LSTM(3, 4, proj_size=4)
+        for wrong, error in ((-1, ValueError), (5, ValueError), (True, TypeError), (2.0, TypeError)):
             with pytest.raises(error, match=named("proj_size")):
                 module.LSTM(3, 4, proj_size=wrong)
         for cell in ("RNN", "GRU"):  # as in torch.nn, only an LSTM has it

@@ -26,6 +26,7 @@ class Description(ctypes.Structure):
         ("reset_after", INT), ("norm", INT), ("placement", INT), ("span", INT), ("cell_norm", INT),
         ("inner_bias", INT), ("eps", DOUBLE), ("max_steps", SIZE), ("steps", SIZE), ("overrun", INT),
         ("momentum", DOUBLE), ("zoneout", DOUBLE * 2), ("dropout", DOUBLE), ("num_heads", SIZE),
+        ("proj_size", SIZE),
     ]  # fmt: skip
 
 
@@ -58,6 +59,8 @@ def library(path: str | Path | None = None) -> ctypes.CDLL:
     for name in ("inputs", "units", "layers", "directions", "states"):
         getattr(result, f"lnrnn_network_{name}").restype = SIZE
         getattr(result, f"lnrnn_network_{name}").argtypes = [P]
+    result.lnrnn_network_state_size.restype = SIZE
+    result.lnrnn_network_state_size.argtypes = [P, INT]
     result.lnrnn_describe.restype = Description
     result.lnrnn_describe.argtypes = [INT, SIZE, SIZE]
     result.lnrnn_network_release.argtypes = [P]
@@ -76,6 +79,7 @@ def described(rnn: Any) -> Description:
         rnn.input_size, rnn.hidden_size, rnn.num_layers, rnn.bias, rnn.batch_first, rnn.bidirectional,
         rnn.reverse, getattr(rnn, "reset_after", True), kinds[type(norm)], len(PLACEMENTS),
         zoneout=(DOUBLE * 2)(*rates), eps=getattr(norm, "eps", 0.0), num_heads=getattr(rnn, "num_heads", 1),
+        proj_size=getattr(rnn, "proj_size", 0),
     )  # fmt: skip
     if isinstance(norm, lnrnn.LayerNormSpec):
         structs.placement, structs.inner_bias = PLACEMENTS.index(norm.placement), norm.inner_bias
@@ -133,10 +137,9 @@ class Network:
         """As a call of Python's networks: y, and h or h and c."""
         T, B = x.shape[1::-1] if batch_first else x.shape[:2]
         lines = self.size("layers") * self.size("directions")
-        y = np.full((*x.shape[:2], self.size("directions") * self.size("units")), np.nan, np.float32)
-        end = [
-            np.full((lines, B, self.size("units")), np.nan, np.float32) for _ in range(self.size("states"))
-        ]
+        widths = [int(self.c.lnrnn_network_state_size(self.pointer, k)) for k in range(self.size("states"))]
+        y = np.full((*x.shape[:2], self.size("directions") * widths[0]), np.nan, np.float32)
+        end = [np.full((lines, B, width), np.nan, np.float32) for width in widths]
         start = list(state or [])
 
         def data(array: Any) -> int | None:

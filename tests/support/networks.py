@@ -77,14 +77,16 @@ WITH_INNER_BIASES |= {
 }
 
 
-def network(input_size, hidden_size, *, cell="RNN", seed=0, trained=0, **options):
+def network(input_size, hidden_size, *, cell="RNN", seed=0, trained=0, projected=False, **options):
     """A network with random gains and biases. Batch norm has seen a batch of `trained` steps.
 
-    num_heads: the next larger divisor of hidden_size is taken.
+    num_heads: the next larger divisor of hidden_size is taken. projected: h has half as many values as there
+    are units.
     """
     if "num_heads" in options:
         least = min(options["num_heads"], hidden_size)
         options["num_heads"] = next(n for n in range(least, hidden_size + 1) if hidden_size % n == 0)
+    options |= dict(proj_size=hidden_size // 2) if projected else {}
     rnn = getattr(lnrnn, cell)(input_size, hidden_size, seed=seed, **options)
     rng = np.random.default_rng(seed + 1)
     for name, value in rnn.parameters().items():
@@ -173,6 +175,11 @@ def parts(rnn, state):
     return [None] * count if state is None else list(state) if count == 2 else [state]
 
 
+def widths(rnn):
+    """The values of h, or of h and c."""
+    return parts(rnn, whole(rnn, (getattr(rnn, "proj_size", 0) or rnn.hidden_size, rnn.hidden_size)))
+
+
 def whole(rnn, result):
     """The inverse of the above."""
     return tuple(result) if cell_of(rnn) == "LSTM" else result[0]
@@ -207,8 +214,8 @@ def unchanged(rnn):
 
 def drawn_state(rng, rnn, batch):
     """h0, or (h0, c0), for that many sequences."""
-    shape = rnn.num_layers * rnn.num_directions, batch, rnn.hidden_size
-    return whole(rnn, [normal(rng, *shape) for _ in parts(rnn, None)])
+    lines = rnn.num_layers * rnn.num_directions
+    return whole(rnn, [normal(rng, lines, batch, width) for width in widths(rnn)])
 
 
 def taken(rnn, state, who):
@@ -256,14 +263,14 @@ def reference_forward(rnn, x, h0=None, lengths=None, training=False, masks=None)
 
 
 def reference_backward(rnn, tapes, gy, gh=None, masks=None):
-    """(gx, gh0, gradients by parameter name) of the reference; gy (T, B, D * H)."""
-    H, grads, gh0 = rnn.hidden_size, {}, []
+    """(gx, gh0, gradients by parameter name) of the reference; gy (T, B, D * P)."""
+    P, grads, gh0 = widths(rnn)[0], {}, []
     backward = getattr(ref, f"{cell_of(rnn).lower()}_backward")
     for n, layer in reversed(list(enumerate(suffixes(rnn)))):
         below, states = 0, []
         for d, suffix in enumerate(layer):
             index = [s for names in suffixes(rnn) for s in names].index(suffix)
-            part = gy[..., d * H : (d + 1) * H]
+            part = gy[..., d * P : (d + 1) * P]
             gend = [None if g is None else g[index] for g in parts(rnn, gh)]
             gx, g, result = backward(tapes[suffix], part, *gend)
             below = below + gx
@@ -303,7 +310,7 @@ def drawn_run(seed, rnn, steps, ends):
     """Arguments of a training run for sequences of these lengths: (x, h0, lengths, gy, gh)."""
     rng, batch = np.random.default_rng(seed), len(ends)
     x = normal(rng, steps, batch, rnn.input_size)
-    gy = normal(rng, steps, batch, rnn.hidden_size * rnn.num_directions)
+    gy = normal(rng, steps, batch, widths(rnn)[0] * rnn.num_directions)
     return x, drawn_state(rng, rnn, batch), np.asarray(ends), gy, drawn_state(rng, rnn, batch)
 
 

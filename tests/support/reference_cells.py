@@ -13,6 +13,7 @@ GATES = {"rnn": 1, "lstm": 4, "gru": 3, "ligru": 2}
 # was measured.
 DIFFERENCE_TOLERANCE = 1e-9
 
+PROJECTED = 3  # the values of h in a projected cell
 TWO = "gain_ih bias_ih gain_hh bias_hh"
 
 # name -> cell, options, and the parameters except weights and biases inside the norms
@@ -60,11 +61,13 @@ def draw(name, rng, t=5, b=4, i=3, h=4, inner=None):
     lengths include T, 0 and 1. inner: whether there are biases inside the norms (default: with a norm).
     """
     cell, options, more = CELLS[name]
-    n = GATES[cell]
-    values = dict(x=rng.standard_normal((t, b, i)), h0=rng.standard_normal((b, h)))
+    n, p = GATES[cell], PROJECTED if "projected" in name else h
+    values = dict(x=rng.standard_normal((t, b, i)), h0=rng.standard_normal((b, p)))
     if cell == "lstm":
         values["c0"] = rng.standard_normal((b, h))
-    values |= dict(weight_ih=rng.standard_normal((n * h, i)), weight_hh=rng.standard_normal((n * h, h)))
+    values |= dict(weight_ih=rng.standard_normal((n * h, i)), weight_hh=rng.standard_normal((n * h, p)))
+    if p < h:
+        values["weight_hr"] = rng.standard_normal((p, h))
     if name not in PLAIN if inner is None else inner:
         more += " inner_bias_ih inner_bias_hh"
     for parameter in more.split():

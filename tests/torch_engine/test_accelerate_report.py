@@ -149,7 +149,6 @@ def without_a_parameter():
 LEFT = {
     "parametrizations, of weight_hh_l0": lambda: parametrizations.weight_norm(nn.LSTM(I, H), "weight_hh_l0"),
     "its class Own is derived from torch.nn.LSTM": lambda: Own(I, H),
-    "a projection (proj_size=3)": lambda: nn.LSTM(I, H, proj_size=3),
     "a forward of its own": with_forward,
     "weights that are no parameters: weight_hh_l0": without_a_parameter,
     "lnrnn computes it already": lambda: lnrnn.torch.LSTM(I, H),

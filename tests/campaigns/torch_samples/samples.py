@@ -25,7 +25,6 @@ REFUSED = {
 UNSUPPORTED = {
     "a 1-d x without channels": "x must be",  # torch accepts x of shape (0,) and does nothing
     "an empty batch in training": "more than 1 value",  # torch leaves the statistics as they are
-    "proj_size": "proj_size",
     "BatchNorm without a bias": "argument 'bias'",  # of the class; the function accepts bias=None
 }
 # Not run: native_batch_norm, _native_batch_norm_legit and _batch_norm_with_update, whose samples are those of
@@ -159,11 +158,6 @@ def modules(counts, table):
             for sample in table[name].module_inputs_func(table[name], "cpu", torch.float32, False, training):
                 built, given = sample.constructor_input, sample.forward_input
                 module = table[name].module_cls(*built.args, **built.kwargs)
-                if built.kwargs.get("proj_size"):
-                    with pytest.raises(ValueError, match=UNSUPPORTED["proj_size"]):
-                        lnrnn.from_torch(module)
-                    counts[f"{name}: proj_size"] += 1
-                    continue
                 x, *state = given.args
                 rnn = lnrnn.from_torch(module)
                 with torch.no_grad():
