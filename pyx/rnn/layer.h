@@ -80,7 +80,7 @@ size_t lnrnn_tape_width(const lnrnn_rnn_config *config);
 typedef struct {
     size_t shared, worker; /* per group, 0 without divide_units; per worker (lnrnn_step_memory) */
     size_t positions;      /* the offset of the numbers of steps that each group has computed */
-    size_t floats;         /* the whole size */
+    size_t floats;         /* the size of all */
 } lnrnn_rnn_scratch;
 
 /* A phase of a step is a function of the step's view: step.h. */
@@ -179,14 +179,14 @@ typedef struct {
 } lnrnn_site_gradients;
 
 typedef struct {
-    const float *gy; /* (shape of y), read only where rows have steps */
+    const float *gy; /* (shape of y), not read past the end of a row */
     ptrdiff_t gyt, gyb;
     const float *ghn, *gcn; /* (states, H): gradients of hn, cn; NULL: zeros */
     /* The transposed weights in float, packed (D, G*H), (H, G*H). If one is NULL, w_ih (G*H, D) or w_hh (G*H,
      * H) is read instead, if lnrnn_reads_lines permits it. Without gx, W_ih is not read. */
     const uint32_t *w_ih_t, *w_hh_t;
     const float *w_ih, *w_hh;
-    float *gx; /* (shape of x), written only where rows have steps; NULL: not wanted */
+    float *gx; /* (shape of x), not written past the end of a row; NULL: not wanted */
     ptrdiff_t gxt, gxb;
     float *gh0, *gc0;                       /* (states, H) */
     float *gw_ih, *gw_hh;                   /* (G*H, D), (G*H, H) */

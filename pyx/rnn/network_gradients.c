@@ -8,7 +8,7 @@
 
 static size_t line_count(const lnrnn_network *n) { return n->layers * n->directions; }
 
-/* w (n, k). Packs the transpose at memory + *bytes, adds its size to *bytes and returns it. Returns NULL if w
+/* w (n, k). Packs its transpose at memory + *bytes, adds the size to *bytes, and returns the address, or NULL if w
  * itself can be read (lnrnn_reads_lines). Without memory it only counts. */
 static const uint32_t *transposed(const float *w, size_t n, size_t k, char *memory, size_t *bytes)
 {
