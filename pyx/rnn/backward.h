@@ -61,8 +61,7 @@ struct backward_step {
     float *skip_h, *skip_c; /* the gradient that zoneout passes to the old state */
     float *masked;          /* with masks.state: the masked h that W_hh multiplied, later its gradient */
     float *batch;           /* batch norm: two doubles and six floats per value of the widest norm */
-    const float **x, **h,
-        **state_prev; /* (group) pointers: x; h_prev, or its masked copy; c_prev or h_prev */
+    const float **x, **h, **state_prev; /* (group): x; h_prev or masked copies; c_prev or h_prev */
 };
 
 /* --- backward_sites.c ----------------------------------------------------------------------------------- */

@@ -103,8 +103,7 @@ typedef struct {
     size_t wide, narrow;  /* row strides of G*H values, of H values */
     /* Steps from batch_from on use the statistics of the batch; SIZE_MAX: none. Steps before the call count too. */
     size_t batch_from;
-    lnrnn_phase
-        *phases[2][LNRNN_PHASES + 1]; /* phases of a step, ending with NULL; [1]: from batch_from on */
+    lnrnn_phase *phases[2][LNRNN_PHASES + 1]; /* of a step, then NULL; [1]: from batch_from on */
     lnrnn_caches caches;
     int synchronous; /* there are such steps, so one group has all sequences */
     struct {
