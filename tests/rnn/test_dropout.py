@@ -110,7 +110,7 @@ def test_the_same_seed_drops_the_same_values(rng, cell):
 
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if "batch" not in name])
 def test_masks_do_not_depend_on_padding(rng, variant):
-    """They do not depend on the lengths of other sequences or on values past a length either."""
+    """The lengths of other sequences and values past a length do not matter either."""
     rnn = network(D, H, num_layers=2, bidirectional=True, **VARIANTS[variant])
     rnn.zoneout = 0.25
     x, lengths = normal(rng, T, B, D), rng.integers(0, T + 1, B)

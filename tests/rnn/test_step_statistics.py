@@ -138,7 +138,7 @@ def test_inference_does_not_change_statistics(rng):
 
 @each_cell
 def test_a_sequence_beyond_max_steps_is_refused(rng, cell):
-    """It is refused before any change. Padding may be longer."""
+    """The call is refused before any change. Padding may be longer."""
     rnn = network(3, 17, cell=cell, norm=spec(max_steps=5), num_layers=2)
     rnn.forward_train(normal(rng, T, 4, 3), None, [5, 0, 5, 3])
     assert statistics(rnn, sides(rnn)[-1], "_l1")[0].shape[0] == 5
@@ -235,7 +235,7 @@ def test_the_mean_of_one_unit_has_numpys_bits(rng, known):
 @pytest.mark.parametrize("overrun", OVERRUNS)
 @pytest.mark.parametrize("known, room", [(0, None), (1, None), (4, 3 * T)])
 def test_a_stream_overruns_as_a_sequence_does(rng, cell, overrun, known, room):
-    """It gives the same bits, or the same error, which leaves the stream unchanged."""
+    """The results have the same bits, or the error is the same and leaves the stream unchanged."""
     norm = spec(overrun=overrun, max_steps=room)
     rnn = network(3, 33, cell=cell, norm=norm, num_layers=2, trained=known)
     x, stream, rows = normal(rng, T, 12, 3), rnn.stream(12), []

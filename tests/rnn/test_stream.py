@@ -35,7 +35,7 @@ def streamed(stream, x):
 @each_variant
 @pytest.mark.parametrize("batch, hidden, layers", [(1, 1, 1), (1, 33, 3), (5, 48, 1), (70, 33, 2)])
 def test_a_stream_gives_the_bits_of_the_whole_sequence(family, rng, variant, batch, hidden, layers):
-    """It starts from any state, and another stream continues it."""
+    """The stream starts from any state, and another stream continues from its state."""
     rnn = network(3, hidden, num_layers=layers, trained=T, **VARIANTS[variant])
     rnn.zoneout = 0.25 if layers > 1 else 0
     x, h0 = normal(rng, T, batch, 3), drawn_state(rng, rnn, batch)
@@ -176,7 +176,7 @@ LAST = lnrnn.BatchNormSpec(overrun="last")
     ("layer", 0, 1, 64, 40), (LAST, 6, 1, 64, 40),
 ], ids=str)  # fmt: skip
 def test_a_call_allocates_nothing(rng, norm, known, threads, hidden, lanes):
-    """It steps all lanes or some of them into `out`.
+    """The call steps all lanes, or some of them, into `out`.
 
     NumPy reports its buffers to tracemalloc. Only a few Python integers of 32 bytes remain.
     """

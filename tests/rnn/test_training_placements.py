@@ -154,7 +154,7 @@ def test_calls_in_parts_change_no_bit_of_a_gradient(variant, ends):
 
 @a_few
 def test_grad_x_false_changes_no_other_gradient(variant):
-    """They have the same bits."""
+    """All other gradients have the same bits."""
     for options in (dict(), dict(num_layers=2), dict(num_layers=2, bidirectional=True)):
         rnn = calm(7, 17, **variant, **options)
         x, h0, ends, gy, gh = drawn_run(4, rnn, 9, [9, 8, 9, 2, 9, 9, 9, 9, 9, 9, 0])

@@ -138,7 +138,7 @@ def test_a_network_with_parameters_of_other_shapes_is_refused():
 
 @pytest.mark.parametrize("what", ["_snapshot", "_lanes"])
 def test_compiled_objects_have_no_pickle(what):
-    """They hold memory addresses."""
+    """Compiled objects hold memory addresses."""
     stream = network(D, H).stream(1)
     found = stream._lanes if what == "_lanes" else stream._snapshot.compiled()
     with pytest.raises(TypeError, match="cannot pickle|no default __reduce__"):
