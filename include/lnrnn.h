@@ -55,8 +55,7 @@ size_t lnrnn_isa_emulated(const char *names[LNRNN_ISAS]);
 /* Returns the set in use. The default is the first of lnrnn_isa_list that this model of CPU runs at least
  * as fast as the next set. */
 const char *lnrnn_isa_name(void);
-/* Selects a set of either list. Returns 0, or -1 if `name` is in neither list. No other thread may compute
- * meanwhile. */
+/* Selects a set. Returns 0, or -1 if it is in neither list. No other thread may compute meanwhile. */
 int lnrnn_isa_use(const char *name);
 /* Returns the special unit of the CPU (for example "AMX") that multiplies by weights of this form
  * (LNRNN_WEIGHT_F32 ..), or NULL: vector instructions. A bfloat16 unit rounds x and h to bfloat16. */
@@ -67,8 +66,7 @@ const char *lnrnn_isa_amx(void);
 /* --- cores.c, team.c: how many threads ----------------------------------------------------------------- */
 
 int lnrnn_has_openmp(void);
-/* Writes the names of the thread pools of this build ("openmp", "pthread"), the default first. Returns their
- * number. */
+/* Writes the thread pools of this build ("openmp", "pthread"), the default first. Returns their number. */
 size_t lnrnn_team_list(const char *names[2]);
 /* Returns the name of the pool in use, or "none" in a build without threads. */
 const char *lnrnn_team_name(void);
@@ -164,8 +162,7 @@ enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH };
 enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_INPUT, LNRNN_PLACEMENTS };
 /* LNRNN_SPLIT in a GRU: a norm over r and z and one over n (Ba et al. 2016), or one norm over all gates. */
 enum { LNRNN_SPAN_PAPER, LNRNN_SPAN_ALL };
-/* Layer norm of an LSTM's c. NONE: no norm. OUT: h = o tanh(LN(c)), and the next step gets c. CARRY: the same, but
- * the next step gets LN(c). */
+/* Layer norm of an LSTM's c. OUT: h = o tanh(LN(c)), and the next step gets c. CARRY: the next step gets LN(c). */
 enum { LNRNN_CELL_NONE, LNRNN_CELL_OUT, LNRNN_CELL_CARRY };
 /* Batch norm at a step without statistics: an error; the statistics of the last known step; the mean over
  * time; those of the batch itself. */

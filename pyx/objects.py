@@ -28,8 +28,8 @@ class Objects:
     def compile(
         self, name: str, source: str, flags: list[str], include: list[str], versions: str = ""
     ) -> str:
-        """Returns the path of the object file, compiled if necessary. include: folders of headers. versions:
-        a text that changes when unhashed headers outside of this folder do.
+        """Returns the object's path. include: folders of headers. versions: changes with headers outside of
+        here.
         """
         target, record = self.folder / f"{name}.o", self.folder / f"{name}.json"
         made_by = [*self.compiler, *flags, source, versions]
@@ -56,8 +56,7 @@ class Objects:
 def prerequisites(rule: str) -> list[str]:
     """Returns the input files of a compilation, from the rule for make that -MMD writes.
 
-    Spaces or continued lines separate names. Within names the rule writes a space, # and $ as `\\ `, `\\#`
-    and `$$`.
+    Spaces or continued lines separate names. In names, a space, # and $ are written `\\ `, `\\#` and `$$`.
     """
     files = rule.replace("\\\n", " ").partition(": ")[2]
     words = re.findall(r"(?:\\[ #]|\S)+", files)

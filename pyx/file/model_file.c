@@ -19,8 +19,7 @@ typedef struct {
 } configuration;
 
 enum { SIZE, NUMBER, FLAG, CHOICE, RATES, NORM };
-/* Bits: which networks have an entry. In others it is an error. OPTIONAL: it may be missing. NULLABLE: it may be
- * null. */
+/* Bits: which networks have an entry. In others it is an error. OPTIONAL: may be missing. NULLABLE: may be null. */
 enum {
     ALL = 1,
     ACTIVATED = 2,
@@ -390,8 +389,7 @@ lnrnn_status lnrnn_model_file_open(const char *path, lnrnn_model_file *model, ch
     struct stat about;
     FILE *stream = NULL;
     lnrnn_status status = LNRNN_OK;
-    const int descriptor =
-        open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* O_NONBLOCK: do not wait for a pipe */
+    const int descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* does not wait for a pipe */
     if (descriptor < 0 || fstat(descriptor, &about)) {
         const int none = errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG || errno == ELOOP;
         status = lnrnn_fail(message, none ? LNRNN_NO_FILE : LNRNN_CANNOT_READ, "%s", strerror(errno));

@@ -24,8 +24,7 @@ typedef struct {
 
 /* text (length): a configuration, which is the JSON in the metadata of a file. Sets *d, resolved. */
 lnrnn_status lnrnn_description_read(const char *text, size_t length, lnrnn_description *d, char *message);
-/* Reads a whole file. After LNRNN_OK the caller must call lnrnn_model_file_close when it no longer needs the
- * arrays. */
+/* Reads a whole file. After LNRNN_OK, call lnrnn_model_file_close when the arrays are no longer needed. */
 lnrnn_status lnrnn_model_file_open(const char *path, lnrnn_model_file *model, char *message);
 /* The same for a stream of `size` bytes. */
 lnrnn_status lnrnn_model_file_read(FILE *stream, uint64_t size, lnrnn_model_file *model, char *message);

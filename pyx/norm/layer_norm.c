@@ -15,8 +15,7 @@ static void forward_task(void *ctx, size_t index, int worker)
 {
     const forward_job *j = ctx;
     const size_t first = index * j->block;
-    const ptrdiff_t bytes =
-        (ptrdiff_t)(first * j->size); /* bytes before the task's first row, if the row stride were 1 */
+    const ptrdiff_t bytes = (ptrdiff_t)(first * j->size); /* offset at a row stride of 1 */
     lnrnn_layer_norm_rows rows = j->all;
     (void)worker;
     rows.rows = lnrnn_min(j->block, rows.rows - first);
@@ -25,8 +24,7 @@ static void forward_task(void *ctx, size_t index, int worker)
     j->kernels->layer_norm(&rows);
 }
 
-/* Returns the rows per task: a multiple of four, because the kernel computes four at a time, unless rows are
- * very wide. */
+/* Returns the rows per task: a multiple of four, which the kernel computes at a time, unless rows are very wide. */
 static size_t forward_block(size_t rows, size_t n)
 {
     const size_t block = lnrnn_rows_to_task(rows, n);

@@ -69,8 +69,7 @@ struct backward_step {
     float *batch;           /* batch norm: two doubles and six floats per value of the widest norm */
     float *unprojected;     /* (group, narrow), with a projection: the gradient of the cell's output */
     const float **outputs;  /* (group) pointers: that output */
-    const float **x, **h,
-        **state_prev; /* (group) pointers: x; h_prev, or its masked copy; c_prev or h_prev */
+    const float **x, **h, **state_prev; /* (group): x; h_prev or masked copies; c_prev or h_prev */
 };
 
 /* --- backward_sites.c ----------------------------------------------------------------------------------- */

@@ -22,8 +22,8 @@ _Static_assert(sizeof CELLS / sizeof *CELLS == LNRNN_CELLS, "CELLS has a row for
 /* BARE: the cell without norms. RESET_BARE, RESET_SPLIT: a GRU whose reset gate comes before the product. */
 enum { BARE = LNRNN_PLACEMENTS, RESET_BARE, RESET_SPLIT, FORMS_OF_A_CELL };
 
-/* spans: how many norms divide the gates (LNRNN_SPAN_PAPER). bare_hidden: W h has no norm. scratch_gates: the
- * gates for whose values the kernel needs scratch. */
+/* spans: with LNRNN_SPAN_PAPER. bare_hidden: W h has no norm. scratch_gates: the kernel needs scratch for the values
+ * of so many gates. */
 static const struct {
     int step_kernel, separate_products, input_side, own_input_gradient, spans, bare_hidden;
     size_t scratch_gates;
@@ -96,8 +96,8 @@ static const struct {
 };
 _Static_assert(sizeof FORMS / sizeof *FORMS == LNRNN_CELLS, "FORMS has a row for each cell");
 
-/* Returns the description of a site's norm for the kernel. bare: the site has none. step.c adds scale and
- * shift of batch norm, because they depend on the step. */
+/* Returns a site's norm for the kernel. bare: there is none. step.c adds scale and shift of batch norm, which
+ * depend on the step. */
 static lnrnn_gate_norm gate_norm_of(const lnrnn_rnn_config *c, const lnrnn_site *site, int spans, int bare)
 {
     lnrnn_gate_norm norm = {.H = c->H, .eps = c->eps};

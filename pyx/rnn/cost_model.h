@@ -17,7 +17,7 @@ struct lnrnn_step_work {
     size_t projection;          /* P * H, or 0 */
     size_t panels;              /* panels of the weights; a thread has whole panels of units */
     int dtype;                  /* type of the weights */
-    int sides;                  /* G*H values that a cell reads per row, times: 2 (separate products) or 1 */
+    int sides;                  /* products that the cell reads: 2 if they are separate, else 1 */
     int at_once;                /* layers and directions of this size that are computed at the same time */
     int reset_before;           /* a step has two products, and so twice as many barriers */
     lnrnn_caches caches;

@@ -93,7 +93,7 @@ size_t lnrnn_tape_width(const lnrnn_rnn_config *config);
 typedef struct {
     size_t shared, worker; /* per group, 0 without divide_units; per worker (lnrnn_step_memory) */
     size_t positions;      /* the offset of the numbers of steps that each group has computed */
-    size_t floats;         /* the whole size */
+    size_t floats;         /* the size of all */
 } lnrnn_rnn_scratch;
 
 /* A phase of a step is a function of the step's view: step.h. */
@@ -118,8 +118,7 @@ typedef struct {
     size_t first_words;        /* reset_before: of w_hh, before the weights of n */
     /* Steps from batch_from on use the statistics of the batch; SIZE_MAX: none. Steps before the call count too. */
     size_t batch_from;
-    lnrnn_phase
-        *phases[2][LNRNN_PHASES + 1]; /* phases of a step, ending with NULL; [1]: from batch_from on */
+    lnrnn_phase *phases[2][LNRNN_PHASES + 1]; /* of a step, then NULL; [1]: from batch_from on */
     lnrnn_caches caches;
     int synchronous; /* there are such steps, so one group has all sequences */
     struct {
@@ -196,7 +195,7 @@ typedef struct {
 } lnrnn_site_gradients;
 
 typedef struct {
-    const float *gy; /* (shape of y), read only where rows have steps */
+    const float *gy; /* (shape of y), not read past the end of a row */
     ptrdiff_t gyt, gyb;
     const float *ghn, *gcn; /* (shapes of hn, cn): their gradients; NULL: zeros */
     /* The transposed weights in float, packed (D, G*H), (P, G*H), (H, P). If one is NULL, w_ih (G*H, D), w_hh (G*H,
@@ -205,7 +204,7 @@ typedef struct {
      * (head_units, head_units). */
     const uint32_t *w_ih_t, *w_hh_t, *w_hr_t;
     const float *w_ih, *w_hh, *w_hr;
-    float *gx; /* (shape of x), written only where rows have steps; NULL: not wanted */
+    float *gx; /* (shape of x), not written past the end of a row; NULL: not wanted */
     ptrdiff_t gxt, gxb;
     float *gh0, *gc0;                       /* (shapes of h0, c0) */
     float *gw_ih, *gw_hh, *gw_hr;           /* (G*H, D), (G*H, head_units), (P, H) */

@@ -1,6 +1,5 @@
-/* A step of a group of rows. lnrnn_step is the view of the active rows, which moves from step to step; the
- * plan has the phases of a step. In forward.c a thread computes all columns of its rows; in split.c threads
- * divide the columns. */
+/* A step of a group of rows. lnrnn_step is a view of the active rows, which moves from step to step; the plan has the
+ * phases. In forward.c a thread computes all columns of its rows; in split.c threads divide the columns. */
 #ifndef LNRNN_STEP_H
 #define LNRNN_STEP_H
 
@@ -34,8 +33,7 @@ struct lnrnn_step {
      * W_hh h. hidden, row stride cell.as: W_hh h of separate products. all_c (active, C), row stride cell.as:
      * c of all rows. */
     float *wx, *a, *hidden, *all_c;
-    size_t recorded,
-        live; /* with a tape: active rows of all groups at all steps before t, and at step t - 1 */
+    size_t recorded, live; /* tape: active rows of all groups before step t; at step t - 1 */
     /* The cell's kernel and its arguments. cell: the rows whose states this thread computes, from row `row`
      * of the call on. */
     void (*kernel)(const lnrnn_step_config *config, const lnrnn_step_rows *rows);

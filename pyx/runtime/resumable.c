@@ -1,4 +1,4 @@
-/* Runs long work in parts, so that a caller can serve an interrupt in between. */
+/* Runs long work in parts, so that Python can handle an interrupt (Ctrl-C) in between. */
 #include "lnrnn.h"
 #include "runtime/resumable.h"
 #include "runtime/threads.h"
@@ -11,8 +11,8 @@ typedef struct {
     void *ctx;
 } parts_job;
 
-/* Without a limit, lnrnn_parallel distributes the tasks, because it prefers the thread whose cache may have
- * the data. */
+/* Finishes a task. Without a limit lnrnn_parallel distributes tasks, because it prefers threads whose caches may
+ * have the data. */
 static void finish_task(void *ctx, size_t index, int worker)
 {
     const parts_job *j = ctx;

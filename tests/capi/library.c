@@ -1,4 +1,4 @@
-/* Tests of liblnrnn without Python. usage: library [FILE of a saved network ...]. It prints "passed" at its end. */
+/* Tests of liblnrnn without Python. Usage: library [FILE of a saved network ...]. It prints "passed" at its end. */
 #include <lnrnn.h>
 
 #include <pthread.h>
@@ -20,14 +20,14 @@ static char message[LNRNN_MESSAGE];
 
 static uint32_t state = 1;
 
-/* A number in [low, low + 1). */
+/* Returns a random number in [low, low + 1). */
 static double draw(double low)
 {
     state = state * 1664525u + 1013904223u;
     return low + (state >> 8) / 16777216.0;
 }
 
-/* An array of the right values for its dtype: floats in [-0.5, 0.5), variances in [0.5, 1.5), counts of 4. */
+/* Returns valid random values for an array: floats in [-0.5, 0.5), variances in [0.5, 1.5), counts of 4. */
 static void *values_of(const lnrnn_array *array)
 {
     size_t n = 1;
@@ -94,7 +94,7 @@ static float *floats(size_t n)
 
 enum { T = 4, B = 5 };
 
-/* Steps of a stream, one lane after the other and all at once, give the bits of whole sequences. */
+/* Asserts that steps of a stream, one lane after the other or all together, have the bits of whole sequences. */
 static void compare_stream(lnrnn_network *n)
 {
     const size_t D = lnrnn_network_inputs(n), layers = lnrnn_network_layers(n),
@@ -118,7 +118,7 @@ static void compare_stream(lnrnn_network *n)
         CHECK(!memcmp(lnrnn_stream_state(stream, k, 0), h + k * B * P, B * P * sizeof *h));
         CHECK(states == 1 || !memcmp(lnrnn_stream_state(stream, k, 1), c + k * B * C, B * C * sizeof *c));
     }
-    if (!lnrnn_handle_create(stream, 1, 1, &single, message)) { /* overrun "batch" has no single lanes */
+    if (!lnrnn_handle_create(stream, 1, 1, &single, message)) { /* with overrun "batch" this fails */
         CHECK(!lnrnn_handle_reset(single, order, B));
         for (size_t t = 0; t < T; t++)
             for (size_t i = 0; i < B; i++) {
@@ -127,14 +127,14 @@ static void compare_stream(lnrnn_network *n)
             }
         lnrnn_handle_free(single);
     }
-    lnrnn_stream_release(stream); /* its last handle keeps it */
+    lnrnn_stream_release(stream); /* its handles keep the stream */
     CHECK(!lnrnn_handle_reset(all, NULL, B) && !lnrnn_handle_step(all, NULL, x, one));
     CHECK(!memcmp(one, y, B * P * sizeof *one));
     lnrnn_handle_free(all);
     free(x), free(y), free(one), free(h), free(c);
 }
 
-/* A reset begins a new sequence; steps past a length are 0. */
+/* Asserts that a reset begins a new sequence, and that steps past a length are 0. */
 static void compare_resets(lnrnn_network *n)
 {
     const size_t D = lnrnn_network_inputs(n),
@@ -229,7 +229,7 @@ static void test_wrong_arguments(void)
     lnrnn_handle_free(NULL);
 }
 
-/* Shapes that no memory holds, also where no step is computed. */
+/* Shapes too large for memory are refused, even if no step is computed. */
 static void test_shapes_beyond_memory(void)
 {
     static const size_t shapes[][2] = {{SIZE_MAX, 1},
@@ -249,7 +249,7 @@ static void test_shapes_beyond_memory(void)
             .steps = shapes[k][0], .sequences = shapes[k][1], .x = x, .y = y, .lengths = lengths};
         CHECK(lnrnn_network_run(n, &call, message) == LNRNN_INVALID && strstr(message, "memory can hold"));
     }
-    CHECK(!lnrnn_network_run(n, &(lnrnn_sequences){.steps = SIZE_MAX}, message)); /* of no sequence */
+    CHECK(!lnrnn_network_run(n, &(lnrnn_sequences){.steps = SIZE_MAX}, message)); /* no sequences */
     lnrnn_network_release(n);
 }
 
@@ -264,7 +264,7 @@ static void test_streams(void)
     CHECK(lnrnn_stream_create(n, 0, &s, message) == LNRNN_INVALID && !s);
     CHECK(lnrnn_stream_create(n, (size_t)-1, &s, message) == LNRNN_INVALID);
     CHECK(!lnrnn_stream_create(n, 3, &s, message));
-    lnrnn_network_release(n); /* the stream keeps it */
+    lnrnn_network_release(n); /* the stream keeps the network */
     CHECK(lnrnn_stream_network(s) == n && lnrnn_stream_lanes(s) == 3);
     CHECK(lnrnn_handle_create(s, 0, 1, &h, message) == LNRNN_INVALID && !h);
     CHECK(lnrnn_handle_create(s, 4, 1, &h, message) == LNRNN_INVALID);

@@ -1,4 +1,4 @@
-"""A sequence with resets has the results of its parts as separate sequences; and rnn.ragged."""
+"""A sequence with resets has the results of its parts as separate sequences. Also tests rnn.ragged."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ D, H, T, B = 3, 17, 9, 8
 
 
 def cuts(resets, lengths, b):
-    """The parts of sequence b: (first step, end) each."""
+    """Returns the parts of sequence b, (first step, end) each."""
     at = [0, *(t for t in range(1, lengths[b]) if resets[t, b]), lengths[b]]
     return list(zip(at[:-1], at[1:], strict=True))
 
 
 def in_parts(rnn, x, start, lengths, resets):
-    """(y, final states) of a network with one layer, part by part; x is time first."""
+    """Returns (y, final states) of a network with one layer, computed part by part. x is (T, B, D)."""
     H = rnn.hidden_size
     y = np.zeros((*x.shape[:2], rnn.num_directions * H), np.float32)
     ends = [s.copy() for s in parts(rnn, start)]
@@ -66,7 +66,7 @@ def laid(rnn, a):
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 @each_variant
-def test_the_bits_of_the_parts(rng, variant, bidirectional):
+def test_resets_give_the_bits_of_separate_sequences(rng, variant, bidirectional):
     rnn = network(D, H, trained=4, bidirectional=bidirectional, batch_first=True, **VARIANTS[variant])
     if rnn.known_steps is not None:
         rnn.overrun = "last"
@@ -81,7 +81,7 @@ def test_the_bits_of_the_parts(rng, variant, bidirectional):
 
 
 def lnrnn_twin(rnn):
-    """The same network, time first."""
+    """Returns the same network with batch_first=False."""
     names = ["input_size", "hidden_size", "num_layers", "norm", "bias", "bidirectional"]
     twin = type(rnn)(seed=0, **{name: getattr(rnn, name) for name in names}, **newer_arguments(rnn))
     twin.load_state_dict(rnn.state_dict())
@@ -94,7 +94,7 @@ def lnrnn_twin(rnn):
 @pytest.mark.parametrize("bidirectional", [False, True])
 @each_cell
 def test_every_layer_is_reset(rng, cell, bidirectional):
-    """Two layers in one network, and one layer after the other."""
+    """A network of two layers equals two networks of one layer, one after the other."""
     rnn = network(D, H, cell=cell, num_layers=2, bidirectional=bidirectional)
     x, resets = normal(rng, T, B, D), rng.random((T, B)) < 0.3
     lengths = rng.integers(0, T + 1, B)
@@ -108,7 +108,7 @@ def test_every_layer_is_reset(rng, cell, bidirectional):
     same(rnn(x, None, lengths, resets)[0], below)
 
 
-def test_no_reset_is_no_change(rng):
+def test_resets_that_are_all_false_change_nothing(rng):
     rnn = network(D, H, cell="LSTM", num_layers=2, bidirectional=True)
     x, start, lengths = normal(rng, T, B, D), drawn_state(rng, rnn, B), rng.integers(0, T + 1, B)
     want = rnn(x, start, lengths)
@@ -117,7 +117,7 @@ def test_no_reset_is_no_change(rng):
         equal(rnn, rnn(x, start, lengths, resets), want)
 
 
-def test_one_sequence_and_none(rng):
+def test_resets_of_one_sequence_and_of_an_empty_batch(rng):
     rnn = network(D, H)
     x, resets = normal(rng, T, D), rng.random(T) < 0.5
     same(rnn(x, resets=resets)[0], rnn(x[:, None], resets=resets[:, None])[0][:, 0])
@@ -140,8 +140,8 @@ def test_one_step_or_one_sequence_in_every_layout(rng, batch_first):
 
 @each_variant
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_training_is_that_of_the_parts(rng, variant, bidirectional):
-    """Outputs, and gradients summed over a batch of the parts as separate sequences."""
+def test_training_with_resets_equals_training_on_the_parts(rng, variant, bidirectional):
+    """Compares outputs and gradients with those of a batch of the parts as separate sequences."""
     rnn = network(D, H, bidirectional=bidirectional, **VARIANTS[variant])
     x, gy = normal(rng, T, B, D), normal(rng, T, B, rnn.num_directions * H)
     start, gend = drawn_state(rng, rnn, B), drawn_state(rng, rnn, B)
@@ -178,7 +178,7 @@ def test_training_is_that_of_the_parts(rng, variant, bidirectional):
 
 
 def of_parts(x, lengths, resets):
-    """(x, lengths) of the parts as separate sequences."""
+    """Returns (x, lengths) of the parts as separate sequences."""
     pieces = [(b, cut) for b in range(x.shape[1]) for cut in cuts(resets, lengths, b)]
     found = np.zeros((len(x), len(pieces), x.shape[2]), np.float32)
     for i, (b, (first, end)) in enumerate(pieces):
@@ -188,7 +188,7 @@ def of_parts(x, lengths, resets):
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 @each_cell
-def test_calibration_is_that_of_the_parts(rng, cell, bidirectional):
+def test_calibration_with_resets_equals_calibration_on_the_parts(rng, cell, bidirectional):
     """Each part counts as a sequence, in any batch."""
     rnn, twin = (
         network(D, H, cell=cell, norm="batch", num_layers=2, bidirectional=bidirectional, batch_first=first)
@@ -289,7 +289,7 @@ def test_values_and_offsets_of_every_kind(rng):
             same(rnn.ragged(given_values, given_offsets)[0], want, err_msg=name)
     assert rnn.ragged(np.zeros((0, D)), [0])[0].shape == (0, H)
     want = rnn.ragged(values[:1], [0, 1])[0]
-    for name, given_values in layouts(values[:1]).items():  # one row may have any stride
+    for name, given_values in layouts(values[:1]).items():  # an axis of length 1 may have any stride
         same(rnn.ragged(given_values, [0, 1])[0], want, err_msg=name)
 
 

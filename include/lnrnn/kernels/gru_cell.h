@@ -304,7 +304,7 @@ LNRNN_INLINE void gru_gate_reset_backward_units(size_t i, size_t k, const int wh
     put_f32(row->ga + GATE_N * H + i, gs * r, k, whole);
 }
 
-/* From ga of n, the gradient of x + r a, computes gx and ga of n, and ga of r, the gradient of its norm's output. */
+/* ga of n, the gradient of x + r a -> gx and ga of n, and ga of r, the gradient of its norm's output. */
 static void gru_gate_reset_backward(const lnrnn_gate_gradients *b)
 {
     LNRNN_FOR_GRADIENTS(b, gru_gate_reset_backward_units);

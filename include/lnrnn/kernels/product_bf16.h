@@ -8,9 +8,7 @@
 #include "lnrnn/simd/units.h"
 #ifdef LNRNN_BLOCKS
 #include "lnrnn/kernels/row_pairs.h"
-enum {
-    DOT2_FEW_ROWS = FEW_ROWS < 3 ? FEW_ROWS : 3
-}; /* more rows are computed in pairs, one panel at a time */
+enum { DOT2_FEW_ROWS = FEW_ROWS < 3 ? FEW_ROWS : 3 }; /* more are pairs, with one panel */
 #else
 enum { DOT2_FEW_ROWS = FEW_ROWS };
 #endif
