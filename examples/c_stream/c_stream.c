@@ -44,7 +44,7 @@ static PyObject *run(PyObject *module, PyObject *args)
             wrong = take_steps(h, lane, T, x.buf, y.buf, &t);
             Py_END_ALLOW_THREADS;
             if (wrong)
-                PyErr_Format(PyExc_ValueError, "step %zu of lane %lld failed with status %d", t, lane, wrong);
+                PyErr_Format(PyExc_ValueError, "step %zu of lane %lld is refused: code %d", t, lane, wrong);
         }
         lnrnn_handle_free(h);
     }

@@ -27,6 +27,6 @@ def run(stream, const float[:, :, ::1] x, const float[::1] gain, const float[::1
                     break
                 lnrnn.lnrnn_layer_norm(lnrnn.LNRNN_FLOAT32, R, H, row, H, &gain[0], &bias[0], 1e-5, row, H, 1, 1)
         if wrong:
-            raise ValueError(f"step {t} failed with status {wrong}")
+            raise ValueError(f"step {t} is refused: code {wrong}")
     finally:
         lnrnn.lnrnn_handle_free(h)

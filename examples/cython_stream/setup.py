@@ -1,4 +1,4 @@
-"""Compiles cython_stream.pyx: python3 setup.py build_ext --inplace. Needs a C compiler, setuptools, Cython."""
+"""Compile by: python3 setup.py build_ext --inplace. Needs a C compiler, setuptools and Cython."""
 
 from pathlib import Path
 

@@ -69,7 +69,7 @@ def draw(results, figure):
         test.hlines(wrong.mean(), place - 0.4, place + 0.4, color=STYLES[name][0], lw=2)
     test.set_xticks(range(len(NORMS)), list(NORMS))
     test.set_ylim(0, None)
-    tidy(test, "Both norms end equal", ylabel="test images wrong, %")
+    tidy(test, "Both norms end alike", ylabel="test images wrong, %")
 
 
 SIZE = (10.0, 4.2)
