@@ -30,10 +30,10 @@ enum { MEMORY = 1, FILES = 2 };
 OWN int counted; /* MEMORY, FILES, or 0 */
 OWN long requests, failing_at;
 OWN long failing_to; /* the last request that fails */
-OWN int with_error;  /* of FILES: errno; 0: half of the bytes are read or written */
+OWN int with_error;  /* for FILES: errno; 0: only half of the bytes are read or written */
 OWN long failed;
 
-static long blocks, mapped; /* of the process: allocated blocks, bytes of mappings */
+static long blocks, mapped; /* allocated blocks, and bytes of mappings, of the whole process */
 static uintptr_t spared_from, spared_to;
 
 /* Requests by code between these addresses neither count nor fail. */
