@@ -190,8 +190,7 @@ def make(case):
 
 
 def moved(call, x):
-    """Returns bool (x.size, x.size). Row i marks the outputs that change in any bit if value i of x grows
-    by 1."""
+    """Returns bool (x.size, x.size). Row i marks outputs that change if value i of x grows by 1."""
     before, rows = call(x).ravel().copy(), []
     for place in range(x.size):
         changed = x.copy()

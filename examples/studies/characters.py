@@ -185,8 +185,7 @@ def split_text(text):
 
 
 def cut(text, starts, steps):
-    """Returns sequences that begin at ``starts`` (N,): one-hot x (steps, N, SYMBOLS), and at each step the
-    next symbol, (steps, N)."""
+    """Returns sequences from ``starts`` (N,) on: one-hot x (steps, N, SYMBOLS), next symbols (steps, N)."""
     symbols = text[starts + np.arange(steps + 1)[:, None]]
     x = np.zeros((steps, len(starts), SYMBOLS), np.float32)
     np.put_along_axis(x, symbols[:-1, :, None], 1, -1)
@@ -205,8 +204,7 @@ def random_windows(text, count, rng):
 
 def trained(text, cell, norm, setting, seed, units=UNITS, count=UPDATES):
     """Returns a trained network, and the bits per character of each batch before the update with it. setting:
-    learning rate, and initial gain (no norm: factor of the weights). Recomputes BN's statistics at the
-    end."""
+    learning rate, and initial gain (no norm: factor of the weights). Recomputes BN's statistics."""
     rate, factor = setting
     rnn = MODELS[cell](SYMBOLS, units, norm=NORMS[norm], seed=seed)
     for name, value in rnn.parameters().items():
@@ -222,8 +220,7 @@ def trained(text, cell, norm, setting, seed, units=UNITS, count=UPDATES):
 
 
 def smooth(losses):
-    """Returns running means over SMOOTH updates (or over all, if fewer). Mean u ends with update u +
-    SMOOTH."""
+    """Returns running means over SMOOTH updates, or all if fewer. Mean u ends with update u + SMOOTH."""
     width = min(SMOOTH, len(losses))
     return np.convolve(losses, np.full(width, 1 / width), "valid")
 
@@ -280,9 +277,8 @@ def average_over_time(rnn):
 def run_over(model, norm, text, steps):
     """Returns three results in bits per character of one network. (1) By method, at each step of long
     sequences, (steps,). (2) The same characters within STEPS steps of a fresh window, (steps,). (3) BN in
-    fresh windows, with its own statistics and with their average over time, (2, STEPS). BN keeps the
-    averages.
-    """
+    fresh windows, with its own statistics and with their average over time, (2, STEPS). BN then has the
+    averages."""
     starts, fresh = long_starts(len(text), steps), fresh_starts(text)
     within = bits(model, text, fresh, STEPS)
     same = by_character(within, fresh, len(text))[starts + np.arange(1, steps + 1)[:, None]].mean(axis=1)
@@ -389,8 +385,7 @@ def measure(seeds, settings, quick):
 
 
 def edges(steps):
-    """Returns the first steps of ranges, about evenly spaced on a logarithmic scale. One range begins right
-    after STEPS."""
+    """Returns first steps of ranges, evenly spaced in logarithms. One range begins after STEPS."""
     found = np.concatenate([np.geomspace(1, STEPS + 1, 17), np.geomspace(STEPS + 1, steps + 1, 13)[:-1]])
     return np.unique(np.round(found).astype(int))
 

@@ -54,8 +54,7 @@ class Digits:
     (1000,): the fold, 0 to 4, of each training image; every fold has 200 images.
 
     Source: E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning
-    Repository, doi:10.24432/C50P49, CC BY 4.0: the test set.
-    """
+    Repository, doi:10.24432/C50P49, CC BY 4.0: the test set."""
 
     train_x: np.ndarray
     train_labels: np.ndarray
@@ -112,8 +111,7 @@ class Clause:
 
     text: the claim in a few words. values: (S,), one per seed; a difference is paired by seed. margin: the
     project's threshold. unit: for printing. "points" and "%" print values times 100, and "times" prints
-    exp(value), because values and margin are then logarithms of ratios. comparisons: see `interval`.
-    """
+    exp(value), because values and margin are then logarithms of ratios. comparisons: see `interval`."""
 
     text: str
     values: np.ndarray
@@ -245,8 +243,7 @@ class Study:
     Arrays with an entry per seed are (S, ...). Random numbers depend on the seeds alone.
     clauses(results): returns the parts of the claim. tables(results): returns text. draw(results, figure).
     size: of the figure in inches, at most 10 wide. options: names of variants, such as cells. `measure` and
-    `tune` get one as `option`, and the name of the results' file contains it.
-    """
+    `tune` get one as `option`, and the name of the results' file contains it."""
 
     name: str
     measure: Callable[..., Results]
@@ -261,8 +258,7 @@ class Study:
         return self.name + ("" if option in (None, *self.options[:1]) else f"_{option}") + suffix
 
     def kept(self, option: str | None = None) -> dict[str, Any] | None:
-        """Returns the stored full run: version, isa, seeds, settings, results, clauses. None if results/ has
-        no file of it."""
+        """Returns the stored run: version, isa, seeds, settings, results, clauses. None without a file."""
         path = FOLDER / "results" / self.file(option)
         found = read(path)
         if found is not None and self.tune is not None:
@@ -299,8 +295,7 @@ class Study:
         return dict(loaded)
 
     def text(self, found: dict[str, Any]) -> str:
-        """Returns the tables, and the clauses with their verdicts. A quick run has no clauses, because it is
-        too small for verdicts."""
+        """Returns the tables, and the clauses with their verdicts. A quick run is too small for clauses."""
         tables = self.tables(found["results"])
         if not found["clauses"]:
             return tables

@@ -146,8 +146,7 @@ class ConvolutionalNetwork:
 
     Initial weights are normal with variance 2 / inputs (He et al. 2015), gains 1, biases 0. Networks of one
     seed have the same initial weights, whatever their norm. right: for each image of training, whether the
-    network was right before it learnt from that image.
-    """
+    network was right before it learnt from that image."""
 
     def __init__(self, norm, seed):
         self.norm, self.right, self.values, self.running = norm, [], {}, []
@@ -228,8 +227,7 @@ class ConvolutionalNetwork:
         return float(losses.mean()), gradients
 
     def _through_norm(self, g, z, layer):
-        """g: the gradient of gain * norm(z) + bias. Returns the gradient of z, and of gain and bias by
-        name."""
+        """g: the gradient of gain * norm(z) + bias. Returns those of z, and of gain and bias by name."""
         if self.norm is None:
             return g, {f"bias_{layer}": g.sum(axis=(0, 1, 2))}
         bias, gain = self.values[f"bias_{layer}"], self.values[f"gain_{layer}"]

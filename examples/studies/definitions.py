@@ -243,8 +243,7 @@ def exponent(error):
 
 
 def shapes(networks, x, seeds):
-    """Returns measures, (S,) each, of how Gaussian the normalised summed inputs of trained networks are for
-    x.
+    """Returns how Gaussian the normalised summed inputs of trained networks are, as measures (S,).
 
     skewness: mean |skewness| over the units. of Gaussian numbers: the same for as many Gaussian numbers.
     rejected: the share of units whose normality a test rejects at 1 %. change: the largest change of skewness

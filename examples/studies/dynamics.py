@@ -142,8 +142,7 @@ def recurrent_weights(rng, units=UNITS):
 
 
 def network(nonlinearity, radius, gain, weights, inputs):
-    """Returns an RNN without biases. weights: W_hh of radius 1; inputs: W_ih (units, I). gain: of layer norm;
-    None: no norm."""
+    """Returns an RNN without biases. weights: W_hh of radius 1. inputs: W_ih. gain: of LN; None: no norm."""
     norm = None if gain is None else "layer"
     rnn = lnrnn.RNN(inputs.shape[1], len(weights), norm=norm, bias=False, nonlinearity=nonlinearity, seed=0)
     rnn.weight_hh_l0 = (radius * weights).astype(np.float32)
@@ -154,8 +153,7 @@ def network(nonlinearity, radius, gain, weights, inputs):
 
 
 def log_size(values):
-    """Returns log10 of the root mean square over the last axis, clipped to float32's range and averaged over
-    the other axes."""
+    """Returns log10 of the root mean square over the last axis, clipped to float32's range, then averaged."""
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         found = np.log10(np.sqrt((values.astype(np.float64) ** 2).mean(axis=-1)))
     found = np.where(np.isfinite(values).all(axis=-1), found, LARGEST)
@@ -172,9 +170,7 @@ def run(rnn, x, h0, gradient):
 
     Returns log10 of the states' size after PIECE, 2 PIECE, ... steps, (T / PIECE,), log10 of the gradient's
     size as many steps before the end, and the share of saturated units after step 100. After each PIECE steps
-    back the gradient is scaled to length 1 and its logarithm recorded, so that it cannot leave float32's
-    range.
-    """
+    back the gradient is scaled to length 1 and its logarithm recorded, so it stays in range."""
     tapes, states, saturated, h = [], [], [0.0], h0
     for start in range(0, len(x), PIECE):
         y, h, tape = rnn.forward_train(x[start : start + PIECE], h)
@@ -249,8 +245,7 @@ def weakest(of, results, quantity):
 
 
 def gained(results):
-    """Returns how much larger a gradient is with gain 0.1 than with gain 1.0 after 100 steps, in decades, for
-    tanh, noise and radius 1."""
+    """Returns log10(gradient with gain 0.1 / with gain 1.0) after 100 steps, for tanh, noise and radius 1."""
     one, tenth = (drift(results, "tanh, noise, 1", name, "gradient") for name in ("LN", "LN, gain 0.1"))
     return (tenth - one) * 100 / (STEPS - PIECE)
 

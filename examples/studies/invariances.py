@@ -241,8 +241,7 @@ def deviation(new, y):
 
 
 def crossing(scales, deviations, level=0.01):
-    """Returns the scale at which deviations, which fall as scales rise, cross ``level``. Interpolates
-    logarithms."""
+    """Returns the scale at which falling deviations cross ``level``, by interpolation of logarithms."""
     low = np.flatnonzero(deviations > level)[-1]
     logs = np.log(deviations[low : low + 2])
     part = (logs[0] - np.log(level)) / (logs[0] - logs[1])
@@ -255,8 +254,7 @@ def measure_one(layer, factors):
     entries: deviations by norm, change and amount, in float64 with eps 0. turned: the deviation of the output
     from -y for the factor -1, if Table 1 claims invariance to factors. scales, scaled: the divisors of a norm
     for scaled W, and the deviation of the float32 kernel with EPS. harmless: the largest shift that moves the
-    output of that kernel by at most 1 %. one number: LN's deviation if all summed inputs grow by one
-    number."""
+    output of that kernel by at most 1 %. one number: LN's deviation if summed inputs grow by a number."""
     W, D, entries, turned, scales, scaled, harmless = layer["W"], layer["D"], {}, {}, {}, {}, {}
     for name, norm in {**NORMS, STORED: stored_batch_norm(layer), BEFORE: layer_norm_before}.items():
         y = output(norm, W, D)
@@ -304,8 +302,7 @@ def measure(seeds, settings, quick):
 
 
 def decided(values):
-    """Returns True if the output stays for all seeds and amounts, False if it moves for all, None
-    otherwise."""
+    """Returns True if the output always stays, False if it always moves, None otherwise."""
     return True if values.max() <= SAME else False if values.min() >= OTHERWISE else None
 
 

@@ -191,8 +191,7 @@ def measure(seeds, settings, quick, option):
 
 def by_step(networks, cliff):
     """Returns the numbers of README.md and `lnrnn demo` by method. First: how many sequences have a right
-    answer at each step. Second: accuracy at the end of the first utterance and of the last one within
-    demo.STEPS."""
+    answer at each step. Second: accuracy at the ends of the first and last utterance."""
     found, places = {}, range(len(cliff.ends))
     first, last = ([ends[k] - 1 for ends in cliff.ends] for k in (0, -1))
     for method, right in demo.right_answers(networks, cliff).items():
@@ -202,8 +201,7 @@ def by_step(networks, cliff):
 
 
 def change(results, training, method):
-    """Returns accuracy at the end of the longest sequences minus accuracy at the end of one utterance,
-    (S,)."""
+    """Returns accuracy at the end of the longest sequences minus that of one utterance, (S,)."""
     accuracy = results["accuracy"][f"{training}, {method}"]
     return accuracy[:, -1] - accuracy[:, 0]
 

@@ -103,8 +103,7 @@ class FeedForward:
         """x (B, M, in), or (B, in) for all networks. Returns logits (B, M, classes).
 
         training: batch norm uses the statistics of this batch, and does not update the running ones. It then
-        raises ValueError if B is 1, because one value has no variance.
-        """
+        raises ValueError if B is 1, because one value has no variance."""
         h = _for_all(x, self.count)
         *hidden, last = self.layers(self.values)
         for index, layer in enumerate(hidden):
@@ -129,9 +128,9 @@ class FeedForward:
             h = self._activated(layer, np.einsum("bmi,moi->bmo", h, layer.weight), index, True, 1.0)
 
     def summed_inputs(self, x: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """x (B, M, in), or (B, in) for all networks. Returns for each hidden layer W h, and the argument of
-        f, gain * norm(W h) + bias: (B, M, units) each. Batch norm uses the statistics of this batch, and does
-        not update the running ones."""
+        """x (B, M, in), or (B, in) for all networks. Returns W h of each hidden layer, and gain * norm(W h) +
+        bias, the argument of f: (B, M, units). Batch norm uses the statistics of this batch, and does not
+        update the running ones."""
         h, found = _for_all(x, self.count), []
         for index, layer in enumerate(self.layers(self.values)[:-1]):
             z = np.einsum("bmi,moi->bmo", h, layer.weight)
@@ -265,8 +264,7 @@ def train(
     x (N, in), labels (N,): the images. chosen: for each network the indices of its training images, equally
     many for all. seeds: for each network the seed of its order of images. learning_rates: one per network.
     on_update: a function that is called after every update; ``networks.values`` is then a new array.
-    Returns bool (images seen, M): whether the network was right on the image before it learnt from it.
-    """
+    Returns bool (images seen, M): whether the network was right on the image before it learnt from it."""
     steps = optimiser(np.asarray(learning_rates, np.float32)[:, None])
     orders = [np.random.default_rng([1, seed]) for seed in seeds]
     told = []
@@ -298,8 +296,7 @@ def best_rates(
     """Returns for each part the rate with the best accuracy on the digits' held-out folds, averaged over
     seeds.
 
-    make(part, seeds, rates): returns trained networks, one per seed and rate.
-    """
+    make(part, seeds, rates): returns trained networks, one per seed and rate."""
     data, each = load_digits(), [seed for seed in seeds for _ in rates]
     held = np.stack([np.flatnonzero(data.fold == seed % FOLDS) for seed in each], axis=1)
 
@@ -315,8 +312,7 @@ class StepClassifier(Classifier):
     """A recurrent network with logits at every step, as for the next character.
 
     The head computes one product per step with ``@``, several times faster than einsum. BLAS computes such
-    small products (N x H x classes up to a few 100,000) in one thread, so their order of sums is fixed.
-    """
+    small products (N x H x classes up to a few 100,000) in one thread, so their order of sums is fixed."""
 
     def logits(self, y: np.ndarray) -> np.ndarray:
         """y: states (T, N, H). Returns logits (T, N, classes)."""

@@ -121,8 +121,7 @@ class PixelLSTM(lnrnn.LSTM):
 
     name: of NORMS. start: the initial gain, or without a norm the factor of the initial weights. Initial
     forget biases are 1, others 0. BN's running statistics are those of the last batch, until
-    `calibrate_noisily` sets them to those of all training images.
-    """
+    `calibrate_noisily` sets them to those of all training images."""
 
     def __init__(self, name, start, seed):
         super().__init__(1, HIDDEN, norm=NORMS[name], seed=seed)

@@ -24,8 +24,7 @@ SHADE = "#f1efe9"
 
 
 def tidy(axes: Any, title: str = "", **labels: Any) -> None:
-    """Sets a title on the left, which states the result, and removes the upper and right edges. labels:
-    keywords of Axes.set."""
+    """Sets a title on the left, and removes the upper and right edges. labels: keywords of Axes.set."""
     axes.set(**labels)
     axes.set_title(title, loc="left", fontsize=10.5, fontweight="bold")
     axes.spines[["top", "right"]].set_visible(False)
@@ -36,8 +35,7 @@ def lines(
 ) -> None:
     """Draws for each method the mean over seeds, a band with the 95 % interval, and the name at the end.
 
-    by_method: name -> values (S, X), one row per seed. Set the limits of y before: they decide how far apart
-    the names are."""
+    by_method: name -> values (S, X), one row per seed. Set the limits of y before."""
     low, high = axes.get_ylim()
     wanted = [float(np.clip(values.mean(axis=0)[-1], low, high)) for values in by_method.values()]
     ends = label_places(wanted, 0.055 * (high - low))

@@ -151,8 +151,7 @@ def drift(old, new):
     (P,).
 
     old, new: `moments` of each layer, (P, 2, units). The distance is the Wasserstein distance of normal
-    distributions, as root mean square over the units. The spread averages the old and the new one.
-    """
+    distributions, as root mean square over the units. The spread averages the old and the new one."""
     moved = ((new - old) ** 2).sum(axis=1).mean(axis=-1)
     spread = (old[:, 1] ** 2 + new[:, 1] ** 2).mean(axis=-1) / 2
     tiny = np.finfo(np.float64).tiny
@@ -169,8 +168,7 @@ def examined(before, after, gradient):
     """Returns measures of a network on the probed images for each place: a hidden layer or a time step.
 
     before, after: for each place values (images, units) before the norm, and arguments of the nonlinearity.
-    gradient: the length of the loss's gradient for the weights of each layer, or the input at each step.
-    """
+    gradient: the length of the loss's gradient for the weights of each layer, or the input at each step."""
     sigmoid = [1 / (1 + np.exp(-values.astype(np.float64))) for values in after]
     after = np.stack([moments(values) for values in after])
     return {
@@ -184,8 +182,7 @@ def examined(before, after, gradient):
 
 
 def summary(course):
-    """course: results of `examined` before training and after each epoch. Returns the kept results by
-    name."""
+    """course: results of `examined` before training and after each epoch. Returns results by name."""
     gradient = np.array([found["gradient"] - found["gradient"][-1] for found in course])
 
     def drifts(which):
@@ -242,8 +239,7 @@ def try_deep(data, net, name, seed, grid, passes):
 
 
 def examine_deep(networks, x, labels):
-    """Examines the first network of a stack in training mode, on a copy, so that its running statistics
-    stay."""
+    """Examines a copy of a stack's first network in training mode. The original's statistics stay."""
     own = networks.part([0])
     before, after = zip(*own.summed_inputs(x), strict=True)
     gradients = own.layers(own.losses_and_gradients(x[:, None], labels[:, None])[1])[:-1]
@@ -336,8 +332,7 @@ def as_sequences(x):
 
 def summed_inputs(parameters, norm, x, y):
     """Returns for each step W_ih x_t + W_hh h_{t-1} and the argument of the sigmoid, (B, units) each, in
-    training mode. parameters: of an RNN of one layer, by name. x (T, B, I), y (T, B, units): its inputs and
-    outputs."""
+    training mode. parameters: of an RNN of one layer, by name. x (T, B, I), y (T, B, units)."""
     gain = parameters.get("gain_l0")
     # Without a norm there are two biases, as in torch.nn: bias_ih and bias_hh.
     bias = np.sum([value for name, value in parameters.items() if name.startswith("bias")], axis=0)

@@ -137,8 +137,7 @@ def trained(train, norm, seed, epochs):
 
 
 def statistics(rnn):
-    """Returns mean and standard deviation at each step, (2, steps, units), and how many utterances reach
-    it."""
+    """Returns mean and deviation at each step, (2, steps, units), and how many utterances reach it."""
     return np.stack([rnn.running_mean_l0, np.sqrt(rnn.running_var_l0)]), rnn.count_l0
 
 
@@ -174,8 +173,7 @@ def errors(rnn, x, lengths, unit, rng):
 
 
 def keep_steps(rnn, state, steps):
-    """Gives the network only the first ``steps`` steps of the statistics in ``state``. It repeats the
-    last."""
+    """Gives the network only the statistics of the first ``steps`` steps. It repeats the last."""
     names = ("running_mean_l0", "running_var_l0", "count_l0")
     rnn.load_state_dict({**state, **{name: state[name][:steps] for name in names}})
     rnn.overrun = "last"
@@ -252,8 +250,7 @@ def measure(seeds, settings, quick):
 
 
 def after(results, step, count):
-    """Returns the gain of accuracy, (S,), by repeating ``step``, at the end of ``count`` joined
-    utterances."""
+    """Returns the gain of accuracy, (S,), by repeating ``step``, after ``count`` joined utterances."""
     return results["joined"][str(count)][:, step - 1]
 
 

@@ -57,8 +57,7 @@ OPTIMISERS = {"SGD": Sgd, "Adam": Adam}
 
 
 def draw(results, figure):
-    """Draws F for weights scaled by hand, and in training the growth of weights and the angle of an
-    update."""
+    """Draws F for weights scaled by hand, and in training growth of weights and angles of updates."""
     hand, grown, turned = figure.subplots(1, 3)
     for name, line, marker in (("LN", "-", ""), ("BN", "none", "^")):
         colour, _, width = STYLES[name]
@@ -143,8 +142,7 @@ class Regression:
     """Softmax regression, logits = gain * norm(W x) + bias: weight (C, I), gain (C,), bias (C,), float64.
 
     Weight norm (WN; Salimans, Kingma 2016) divides W x by the length of each row of W. Without a norm the
-    gain is always 1.
-    """
+    gain is always 1."""
 
     norm: str
     weight: np.ndarray
@@ -212,8 +210,7 @@ class Regression:
     # The Fisher information ---------------------------------------------------------------------------------
 
     def derivative(self, z):
-        """Returns the derivative of norm(z)[n, k] with respect to z[n, c], (N, K, C), for LN and for no
-        norm."""
+        """Returns the derivative of norm(z)[n, k] with respect to z[n, c], (N, K, C). Not for BN and WN."""
         units = np.eye(z.shape[1])
         return np.stack([self.through_norm(np.broadcast_to(unit, z.shape), z) for unit in units], axis=2)
 
@@ -314,8 +311,7 @@ def images_of(seed, quick):
 
 
 def initial(norm, seed):
-    """Returns a model with normal weights of variance 1 / 64, gains 1 and biases 0. A row's length is about
-    1."""
+    """Returns a model with normal weights, so that a row's length is about 1, gains 1 and biases 0."""
     weight = np.random.default_rng(seed).standard_normal((CLASSES, PIXELS)) / PIXELS**0.5
     return Regression(norm, weight, np.ones(CLASSES), np.zeros(CLASSES))
 
@@ -330,8 +326,7 @@ def updated(model, images, chosen, steps):
 def train(model, images, steps, hold=False):
     """Returns (the trained model, growth, angles, the largest cosine between a group and its gradient).
     growth (U + 1,): log(length of weights / initial length), averaged over groups. angles (U,): the mean
-    angle of each update. hold: scale groups to their initial lengths after each update, which changes no
-    output."""
+    angle of each update. hold: scale groups to initial lengths after each update."""
     start = lengths(model.groups(model.weight))
     growth, turn, cosine = [0.0], [], 0.0
     for chosen in images.order:

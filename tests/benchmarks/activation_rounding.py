@@ -112,8 +112,7 @@ def check(cell, p, x, lengths) -> None:
 
 @dataclass(frozen=True)
 class Network:
-    """A trained network, test data x (T, B, I) with lengths (B,), and right answers (B,), or (T, B) if
-    by_step."""
+    """A trained network, test data x (T, B, I), lengths (B,), and right answers (B,), or (T, B) by step."""
 
     cell: str
     parameters: dict[str, np.ndarray]

@@ -30,8 +30,7 @@ class Limit:
 
 
 def traffic(size: int, threads: int, *, copies: int = 1, reads: int = 0) -> Limit:
-    """Returns as limit the time to copy an array of `size` bytes `copies` times and to read it `reads`
-    times."""
+    """Returns as limit the time of `copies` copies and `reads` reads of `size` bytes."""
     loops = {"memcpy": Loop(COPY, size, threads)}
     if reads:
         loops |= {"read": Loop(READ, size, threads), "read ahead": Loop(READ_AHEAD, size, threads)}
@@ -45,8 +44,7 @@ def traffic(size: int, threads: int, *, copies: int = 1, reads: int = 0) -> Limi
 
 @dataclass
 class Case:
-    """A race of lnrnn against peers. Calls return an array, or a tuple of arrays in the order of
-    `reference`."""
+    """A race of lnrnn against peers. Calls return an array, or a tuple ordered like `reference`."""
 
     ours: dict[str, Call]  # lnrnn's contenders; the first is judged
     peers: dict[str, Callable[[], Call]]  # builders; if one raises an error, its peer does not race

@@ -23,8 +23,7 @@ ROUNDINGS = 6
 def _roundings_of_sum(n):
     """Returns the tolerances of lnrnn and of peers for a sum of n terms, such as a parameter's gradient.
 
-    lnrnn adds partial sums, so its error grows with the root of n. Some peers add term after term, so it
-    grows with n.
+    lnrnn adds partial sums, so its error grows with the root of n. Some peers add in turn: it grows with n.
     """
     return ROUNDINGS + n**0.5 / 16, ROUNDINGS + n / 16
 
@@ -52,8 +51,7 @@ def _dtype(name):
 
 
 def _case(ours, peers, want, x, threads, reads=0, summed=None, limited=True) -> Case:
-    """Returns a Case. Its limit is one copy of x and `reads` reads. summed: how many terms each parameter's
-    gradient has."""
+    """Returns a Case. Its limit is a copy of x and `reads` reads. summed: terms of a parameter's gradient."""
     exact, loose = (ROUNDINGS, ROUNDINGS) if summed is None else _roundings_of_sum(summed)
     ours = ours if isinstance(ours, dict) else on_one_thread_too(Call(ours), threads)
     return Case(

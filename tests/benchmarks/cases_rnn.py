@@ -101,8 +101,7 @@ def whole(threads, cell, batch, hidden, steps):
 
 
 def narrow(threads, cell, batch, hidden, steps, dtype, norm):
-    """Whole sequences with weights in bfloat16 or int8, against peers in the same type and lnrnn in float32.
-    norm: "layer" or None."""
+    """Whole sequences with short weights, against peers in the same type and lnrnn in float32."""
     cell = CELLS[cell]
     p = cell.parameters(hidden, hidden) if norm else cell.plain_parameters(hidden)
     x, full = _inputs(steps, batch, hidden), _model(cell, p, norm)
@@ -147,8 +146,7 @@ def streamed(threads, cell, batch, hidden, steps):
 
 
 def batch_norm(threads, cell, batch, hidden, steps):
-    """Batch norm per time step in inference mode, against layer norm in the same cell. No peer has such a
-    cell."""
+    """Batch norm per time step at inference, against layer norm in the same cell. No peer has it."""
     cell = CELLS[cell]
     p, x = cell.parameters(hidden, hidden), _inputs(steps, batch, hidden)
     model = _model(cell, p, norm="batch")

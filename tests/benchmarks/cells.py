@@ -45,9 +45,7 @@ class Cell:
 
     def parameters(self, inputs: int, hidden: int, seed: int = 0) -> dict[str, np.ndarray]:
         """Returns random parameters: weights of variance 1 / columns, gains near 1, biases near 0. With
-        these, rounding errors fade from step to step, so right answers agree with the reference after any
-        number of steps.
-        """
+        these, rounding errors fade from step to step, so right answers always agree with the reference."""
         random, rows = np.random.default_rng(seed), self.GATES * hidden
 
         def normal(*shape):
@@ -117,8 +115,7 @@ class RNN(Cell):
         return (jax.numpy.tanh(projected[0] + state[0] @ p["weight_hh"]),)
 
     def onnx_project(self, hidden):
-        """Returns nodes (operator, inputs, outputs, attributes) from x to p0, p1 ..., and the widths of these
-        in H."""
+        """Returns nodes (operator, inputs, outputs, attributes) from x to p0, p1 ..., and widths in H."""
         return [("MatMul", ["x", "weight_ih"], ["p0"], {})], [1]
 
     def onnx_step(self, hidden):

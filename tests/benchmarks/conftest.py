@@ -164,8 +164,7 @@ def processor() -> str:
 
 
 def commit() -> str | None:
-    """Returns the commit of this folder, with a + if files differ from it, or None without a git
-    repository."""
+    """Returns the commit of this folder, with a + if files differ from it, or None without git."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--exclude=*"]
     done = subprocess.run(command, capture_output=True, text=True)
     return done.stdout.strip() or None

@@ -75,8 +75,7 @@ def measure(cell, batch, hidden, steps, dtype, threads) -> tuple[int, int, int]:
 
 
 def measure_training(cell, batch, hidden, steps, threads) -> tuple[int, int, int]:
-    """Returns bytes of the tape, of arguments and results, and of a training step's peak with its
-    arguments."""
+    """Returns bytes of the tape, of arguments and results, and of a training step's peak with arguments."""
     x = _prepare(batch, hidden, steps, threads)
     model = getattr(lnrnn, cell)(hidden, hidden)
 

@@ -37,8 +37,8 @@ class Torch:
         self.torch = torch
 
     def _tensors(self, *arrays):
-        """Returns tensors on the same memory. bfloat16 is passed as bits, because NumPy's dtype is unknown to
-        torch."""
+        """Returns tensors on the same memory. bfloat16 is passed as bits, because torch does not know NumPy's
+        dtype."""
         tensor = self.torch.from_numpy
         return [
             tensor(a.view(np.int16)).view(self.torch.bfloat16) if a.dtype == "bfloat16" else tensor(a)

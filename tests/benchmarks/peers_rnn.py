@@ -95,8 +95,7 @@ def jax_scan(cell, p, x, threads) -> Call:
 
 
 def onnx_model(cell, p, x, whole: bool) -> bytes:
-    """Returns a model: if `whole`, a Scan from x (T, B, I) to y (T, B, H); else one step, from x (B, I) and
-    states s0 ... to states n0 ..."""
+    """Returns a Scan from x (T, B, I) to y (T, B, H) if `whole`, or a step from x (B, I) and states."""
     from onnx import TensorProto, helper, numpy_helper
 
     zeros = _zeros(cell, p, x)[0]

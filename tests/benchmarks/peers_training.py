@@ -15,8 +15,8 @@ from training_problem import Packed, Problem
 
 
 class _Torch:
-    """Code of all torch contenders: leaves of autograd (packed x, states, parameters), gradient of y, and
-    conversion of packed results."""
+    """Code of all torch contenders. It converts arguments to leaves of autograd (packed x, states,
+    parameters), and results back to arrays."""
 
     def __init__(self, problem: Problem, threads: int):
         self.torch, self.problem, self.packed = torch_on(threads), problem, Packed(problem)

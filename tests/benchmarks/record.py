@@ -25,8 +25,8 @@ RESULTS = Path(__file__).parent / "results"
 UNITS = {"read": "GB/s", "copy": "GB/s", "int8": "GOP/s"}  # first word of a limit's name -> its unit
 FOOTNOTE = (
     "Times are medians over the rounds, ± half the distance of the quartiles in % of the median. Ratios "
-    "compare times of the same round: 2.0x is twice lnrnn's time. 'of limit' is the limit's time over lnrnn's. "
-    "Errors are those of y against the reference in float64, relative to its largest value. "
+    "compare times of the same round: 2.0x is twice lnrnn's time. 'of limit' is the limit's time over "
+    "lnrnn's. Errors are those of y against the reference in float64, relative to its largest value. "
     f"(!): other processes used {BUSY:.0%} or more of the CPUs, so the row is less reliable."
 )
 
@@ -138,8 +138,7 @@ class Table:
         return [["error: largest, mean", *self.contenders], *rows] if rows else []
 
     def means(self) -> dict[str, str]:
-        """Returns geometric means over the rows of ratios and `of_limit`, and the lowest ratio to the best
-        peer."""
+        """Returns geometric means of ratios and `of_limit`, and the lowest ratio to the best peer."""
         means = {}
         for name in (*self.compared, *self.peers):
             ratios = [r.ratio(name) for r in self.races if name in r.times]
@@ -155,8 +154,7 @@ class Table:
         return means
 
     def notes(self) -> list[str]:
-        """Returns lines with calls per second, targets and whether they are met, and peers that did not
-        race."""
+        """Returns lines with calls per second, targets, whether they are met, and peers that did not race."""
         lines, reasons = [], {}
         for race in self.races:
             facts = race.facts

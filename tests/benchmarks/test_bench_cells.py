@@ -1,5 +1,4 @@
-"""Benchmarks of recurrent cells: whole sequences, streams, ragged batches, short weights, busy CPUs,
-threads."""
+"""Benchmarks of recurrent cells: sequences, streams, ragged batches, short weights, busy CPUs, threads."""
 
 from __future__ import annotations
 

@@ -52,8 +52,7 @@ class Problem:
 
     @property
     def operations(self) -> int:
-        """Returns the operations of six products, without padding: W_ih x, W_hh h, gradients of their
-        factors."""
+        """Returns the operations of six products: W_ih x, W_hh h, gradients of their factors. No padding."""
         inputs, hidden = self.x.shape[2], self.gy.shape[2]
         return 3 * 2 * int(self.alive.sum()) * self.cell.GATES * hidden * (inputs + hidden)
 

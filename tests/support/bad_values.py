@@ -74,8 +74,7 @@ def cases(*lists):
 
 
 def refuses(error, name, call, *args, **given):
-    """Asserts that call raises error, and that its message names the argument, the valid and the given
-    value."""
+    """Asserts that call raises error. Its message must name the argument, the valid and the given value."""
     with pytest.raises(error, match=named(name)) as caught:
         call(*args, **given)
     assert type(caught.value) is error  # a subclass, such as UnicodeError, is not allowed

@@ -69,8 +69,7 @@ def objects(compiler: list[str], chosen: Iterable[Unit], folder: Path, *flags: s
 def preloading(library: Path) -> dict[str, str]:
     """Returns the environment variables that load a library before all others.
 
-    LD_PRELOAD cannot contain spaces, so it has only the file's name, and LD_LIBRARY_PATH has the folder.
-    """
+    LD_PRELOAD cannot contain spaces, so it has only the file's name, and LD_LIBRARY_PATH has the folder."""
     folders = [str(library.parent), os.environ.get("LD_LIBRARY_PATH", "")]
     return {"LD_PRELOAD": library.name, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, folders))}
 
@@ -88,8 +87,7 @@ def linked(
     """Compiles `main` with all C of pyx/, for a machine ("aarch64", "x86_64"), without OpenMP.
 
     Stores the program and its objects as `built` does, and returns the program. flags: for the compiler,
-    after those of build_flags.py. link: flags for the linker.
-    """
+    after those of build_flags.py. link: flags for the linker."""
     headers = [header for folder in ("include", "pyx") for header in (ROOT / folder).rglob("*.h")]
     own = [*(ROOT / "tests/simd").glob("*.h")]
     named = Unit(main.stem, str(main), CFLAGS, ["include", "pyx", "tests/simd"])

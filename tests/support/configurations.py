@@ -31,8 +31,7 @@ def digest(arrays) -> str:
 
 
 def of_norm(shape, dtype, gain, bias):
-    """Yields the results of layer norm, RMS norm and batch norm in both modes, and gradients, for one
-    array."""
+    """Yields the results of layer, RMS and batch norm in both modes, and gradients, for one array."""
     rng = rng_of(shape, np.dtype(dtype).name, gain, bias)
     x, gy = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
     w, b = (rng.standard_normal(shape[1:]).astype(np.float32) if use else None for use in (gain, bias))
@@ -49,8 +48,7 @@ def of_norm(shape, dtype, gain, bias):
 
 
 def of_network(variant, sizes, batch, dtype, layers):
-    """Yields the results of calls with and without lengths, a stream, and training with and without
-    dropout."""
+    """Yields the results of calls with and without lengths, a stream, and training, also with dropout."""
     rng = rng_of(variant, sizes, batch, dtype, layers)
     T = 9
     rnn = network(*sizes, **VARIANTS[variant], trained=T, num_layers=layers, bidirectional=layers == 2)

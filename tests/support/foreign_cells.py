@@ -194,8 +194,8 @@ def run(cell, x, layers, states, **options):
     """Runs a stack of layers, each of one or two directions, on sequences of full length.
 
     x (T, B, I). layers[k][d]: the parameters of layer k in direction d. states[k][d]: the initial state of
-    that layer and direction, a tuple of (B, H). Returns y (T, B, directions * H) and the last states, (layers
-    * directions, B, H) each."""
+    that layer and direction, (B, H) each. Returns y (T, B, directions * H) and last states, (layers *
+    directions, B, H)."""
     ends = []
     for layer, begin in zip(layers, states, strict=True):
         sides = []

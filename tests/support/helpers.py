@@ -87,8 +87,7 @@ def using_isa(name: str):
 
 
 def on_every_isa(compute, names=None) -> dict[str, object]:
-    """Calls compute() once per ISA. Returns {isa: result}. For property tests, which cannot use the
-    fixture."""
+    """Returns {isa: compute()} for each ISA. For property tests, which cannot use the fixture."""
     results = {}
     for name in tested_isas() if names is None else names:
         with using_isa(name):
@@ -127,8 +126,7 @@ def using_caches(sizes: tuple[int, int, int] | None, reads_ahead: bool = False):
     """Runs the body with these sizes of L1, L2 and L3 in bytes.
 
     reads_ahead: whether cores prefetch by themselves, or need prefetch instructions; None: as on this
-    machine.
-    """
+    machine."""
     import engine_switches
 
     before = engine_switches.get_caches()
@@ -183,8 +181,7 @@ def using_partition(groups: int, units: int = 1, rows: bool = False):
     """Runs the body with this number of groups of sequences at a time, and of threads for each group.
 
     The threads of a group divide the units of a step, and with `rows` the rows of the states too. Calls with
-    too few threads ignore these numbers.
-    """
+    too few threads ignore these numbers."""
     import engine_switches
 
     engine_switches.set_partition(groups, units, rows)
@@ -210,8 +207,7 @@ def several_threads(n: int, divide: str = "tasks", had: int | None = None):
 
     had: another number of threads than n; 1: every call uses one thread. divide: the shared work: "tasks"
     (rows, sequences, blocks of a gradient), the "units" of a step, or "either". Busy cores have no influence,
-    because the back-off is switched off.
-    """
+    because the back-off is switched off."""
     import engine_switches
     import lnrnn
 
@@ -310,8 +306,7 @@ def relative_error(got, want) -> float:
 
 
 def ulp_error(got, want) -> float:
-    """Returns max |got - want| in units in the last place (ulp) of got's dtype at want, which has a wider
-    dtype.
+    """Returns max |got - want| in units in the last place of got's dtype. want has a wider dtype.
 
     If want overflows got's dtype, got must be infinity of that sign. If want is tiny, the unit is the
     smallest denormal number."""
@@ -435,8 +430,7 @@ def named(name):
 
 
 def onnx_cases(op: str) -> list[dict]:
-    """Returns ONNX's tests of one operator: dicts of name, attributes, inputs and outputs (float32
-    arrays)."""
+    """Returns ONNX's tests of one operator: dicts of name, attributes, inputs and outputs in float32."""
     with np.load(DATA / "onnx_node_tests.npz") as z:
         values, index = z["values"], json.loads(str(z["index"]))
     cases, at = [], 0

@@ -25,8 +25,7 @@ class Foreign:
     """A recurrent cell of another library.
 
     shapes(inputs, H): returns the shapes of its parameters. states: the number of arrays in its state.
-    key(leaf, layer, direction, directions): returns the name of parameter `leaf` in a stack of layers.
-    """
+    key(leaf, layer, direction, directions): returns the name of parameter `leaf` in a stack of layers."""
 
     cell: Callable
     shapes: Callable[[int, int], dict[str, tuple[int, ...]]]
@@ -149,8 +148,7 @@ def initial(rng, states, layers, directions, B, H):
 def through_reference(converted, x, states, lengths=None, training=False):
     """Runs the converted network in lnrnn's float64 reference. Returns y (T, B, D * H) and the last states.
 
-    x (T, B, I). Batch norm uses the network's statistics, or in training those of the batch.
-    """
+    x (T, B, I). Batch norm uses the network's statistics, or in training those of the batch."""
     a, ends, k = converted.arguments, [], 0
     norm = a["norm"]
     options = {"norm": None, "lengths": lengths, "zoneout": converted.zoneout or None}
@@ -192,8 +190,7 @@ def through_reference(converted, x, states, lengths=None, training=False):
 
 
 def assert_agrees(converted, want, x, states):
-    """Asserts that lnrnn's reference and model give `want`: (y, last states) of the foreign cell, time
-    first."""
+    """Asserts that lnrnn's reference and model give `want`, a foreign cell's (y, last states)."""
     y, ends = through_reference(converted, x, states)
     assert absolute_error(y, want[0]) < EXACT
     for end, wanted in zip(ends, want[1], strict=True):

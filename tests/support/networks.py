@@ -127,8 +127,7 @@ def sides(rnn):
 
 
 def parts(rnn, state):
-    """Returns a state as a list: [h], or for an LSTM [h, c]. For None, the list has None instead of
-    arrays."""
+    """Returns a state as a list: [h], or for an LSTM [h, c]. The state None gives a list of None."""
     count = 2 if cell_of(rnn) == "LSTM" else 1
     return [None] * count if state is None else list(state) if count == 2 else [state]
 
@@ -177,16 +176,15 @@ def taken(rnn, state, who):
 
 
 def dropped_input(masks, layer, a):
-    """Returns a layer's input `a`, or its gradient, after dropout with the masks of a training run;
-    float64."""
+    """Returns a layer's input `a`, or its gradient, after dropout with these masks, in float64."""
     if masks is not None and masks.between[layer] is not None:
         a = a * masks.between[layer] * masks.scale
     return a if masks is None or masks.inputs[layer] is None else a * masks.inputs[layer].astype(float)
 
 
 def dropping(rnn, masks, k):
-    """Returns the reference's arguments for dropout in the k-th layer and direction. masks: None in
-    inference."""
+    """Returns the reference's arguments for dropout in the k-th layer and direction. masks: None without
+    dropout."""
     result = parts(rnn, rnn.zoneout)
     if masks is not None:
         result = [0 if d is None else d for d in masks.zoneout[k][: len(result)]]
@@ -260,8 +258,7 @@ def named_gradients(rnn, gradients):
 
 
 def drawn_run(seed, rnn, steps, ends):
-    """Returns random arguments of a training run, (x, h0, lengths, gy, gh), for sequences of lengths
-    `ends`."""
+    """Returns random arguments of a training run, (x, h0, lengths, gy, gh), for lengths `ends`."""
     rng, batch = np.random.default_rng(seed), len(ends)
     x = normal(rng, steps, batch, rnn.input_size)
     gy = normal(rng, steps, batch, rnn.hidden_size * rnn.num_directions)
@@ -292,8 +289,7 @@ for setting in ("shape", "dtype"):
 
 
 def run_python(code, timeout=120, **environment):
-    """Runs code in a new interpreter with the same packages. environment: variables to set; None removes
-    one."""
+    """Runs code in a new interpreter with the same packages. In `environment` None removes a variable."""
     path = [str(Path(__file__).parent), *filter(None, sys.path), os.getcwd()]
     here = {"PYTHONPATH": os.pathsep.join(path)}
     env = {name: v for name, v in {**os.environ, **here, **environment}.items() if v is not None}
@@ -326,9 +322,7 @@ def calm(input_size, hidden_size, *, seed=0, trained=0, **options):
     """Returns a network that does not amplify rounding errors.
 
     Every unit's W_ih x has a variance near 1, and W_hh has the spectral radius 0.6. The gain is small if W_hh
-    h has its own norm, or if the normalised c is carried. Batch norm has statistics of sequences from
-    `normal`.
-    """
+    h has its own norm, or if the normalised c is carried. BN has statistics of `normal` sequences."""
     small = {"gain_hh": 0.3, "gain_c": 0.5}
     rnn = network(input_size, hidden_size, seed=seed, **options)
     rng = np.random.default_rng(seed + 2)

@@ -121,8 +121,7 @@ class StdPlusEps(GammaBeta):
 
 
 def lstm(gates, order, c, forget=0.0):
-    """Returns the next c and the output gate. gates: one tensor of the sums of all gates, or a list of
-    tensors."""
+    """Returns the next c and the output gate. gates: sums of all gates, as a tensor or a list."""
     a = dict(zip(order, gates.chunk(4, -1) if isinstance(gates, torch.Tensor) else gates, strict=True))
     c = torch.sigmoid(a["f"] + forget) * c + torch.sigmoid(a["i"]) * torch.tanh(a["g"])
     return c, torch.sigmoid(a["o"])
@@ -132,8 +131,7 @@ def lstm(gates, order, c, forget=0.0):
 
 
 def two_linears(D, H, call="cell(x, (h, c))", change=lambda module, x, h, c: (x, h, c), clip=None, **more):
-    """Norms of W x and of W h, and one of c for the output. change: a function that changes x, h and c
-    first."""
+    """Norms of W x, of W h, and of c for the output. change: a function that changes x, h and c first."""
 
     def step(m, x, h, c):
         x, h, c = change(m, x, h, c)
@@ -301,8 +299,7 @@ def sheeprl(D, H):
 
 
 def swapped_gru(D, H):
-    """z multiplies the new state, and is the first gate. F.linear on parameters, and norms of W x and W h
-    over 3H."""
+    """z multiplies the new state, and is the first gate. Norms of W x and W h over 3H."""
 
     def step(m, x, h):
         gx = F.layer_norm(F.linear(x, m.kernel), (3 * H,), m.g1, m.b1)
@@ -372,8 +369,7 @@ def elman(D, H, call="layer(x, state), batch first"):
 
 
 class ElmanStateFirst(nn.Module):
-    """An RNN whose forward takes (h, x). If inputs and units are equally many, only names distinguish h and
-    x."""
+    """An RNN whose forward takes (h, x). If D equals H, only names distinguish h and x."""
 
     def __init__(self, D, H, clip=None):
         super().__init__()

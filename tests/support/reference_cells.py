@@ -48,9 +48,7 @@ LAYER = [name for name in CELLS if name not in PER_STEP + PLAIN]
 def draw(name, rng, t=5, b=4, i=3, h=4, inner=None):
     """Returns (values, lengths). values: random x, initial state and parameters of a cell, float64, by name.
 
-    lengths include T, 0 and 1. inner: whether there are biases inside the norms (default: if there is a
-    norm).
-    """
+    lengths include T, 0 and 1. inner: whether norms have inner biases (default: yes)."""
     cell, options, more = CELLS[name]
     n = GATES[cell]
     values = dict(x=rng.standard_normal((t, b, i)), h0=rng.standard_normal((b, h)))
@@ -89,8 +87,7 @@ def backward(name, tape, gy, gstate=()):
 
 
 def statistics_of(name, rng, steps, h=4):
-    """Returns random statistics for inference: (mean, var) for an RNN, {site: (mean, var)} for other
-    cells."""
+    """Returns random statistics for inference: (mean, var) for an RNN, {site: (mean, var)} else."""
     cell = CELLS[name][0]
     widths = dict(ih=GATES[cell] * h, hh=GATES[cell] * h) | (dict(c=h) if cell == "lstm" else {})
     drawn = {
@@ -118,8 +115,7 @@ def assert_gradients(rng, run, back, values):
     Any wrong entry of a gradient changes both.
 
     run(values): returns y, state, tape. back(tape, gy, gstate): returns the gradients of all values by name.
-    Returns the tape, gradients of y and of the state, and the result of back.
-    """
+    Returns the tape, gradients of y and of the state, and the result of back."""
     y, state, tape = run(values)
     gy, gstate = rng.standard_normal(y.shape), [rng.standard_normal(s.shape) for s in state]
     gradients = back(tape, gy, gstate)

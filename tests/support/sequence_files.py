@@ -17,8 +17,8 @@ ROOT = Path(lnrnn.__file__).parents[1]
 
 
 def sequences(rng, lengths, width, null=()):
-    """Returns a random column list<fixed_size_list<float, width>> with these lengths. Rows in `null` are
-    null."""
+    """Returns a random column list<fixed_size_list<float, width>> of these lengths. null: the indices of null
+    rows."""
     import pyarrow as pa
 
     offsets = np.cumsum([0, *lengths])
@@ -39,8 +39,7 @@ def write(path, rng, lengths, width, *, row_group_size, null=()):
 
 
 def as_written(table, into="last"):
-    """Converts a Scorer's table to the types of `lnrnn score`, whose rows of results are lists of any
-    size."""
+    """Converts a Scorer's table to the types of `lnrnn score`, whose results are lists of any size."""
     import pyarrow as pa
 
     place = table.schema.names.index(f"x_{into}")

@@ -92,8 +92,7 @@ def from_bf16(h):
 
 
 def to_bf16(x):
-    """Rounds to the nearer bfloat16, or to the even one of a tie. Infinity counts as the number after the
-    last."""
+    """Rounds to the nearest bfloat16, ties to even. Infinity counts as the number after the last."""
     low = (x.view(U32) >> 16).astype(U16)
     high = low + U16(1)
 
@@ -122,8 +121,7 @@ TO = {"bf16": to_bf16, "f16": to_f16}
 def around_short_floats(rng, kind):
     """Returns all numbers of 16 bits, the midpoints between them, and the neighbouring floats of both.
 
-    Also returns numbers that are too large, NaN whose payload is only in the removed bits, and random
-    numbers.
+    Also returns numbers that are too large, NaN whose payload is only in the removed bits, and random ones.
     """
     h = np.arange(0, 0x7F80 if kind == "bf16" else 0x7C00, dtype=U16)
     at = FROM[kind](h).astype(F64)

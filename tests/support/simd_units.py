@@ -29,8 +29,7 @@ class Unit:
     """The operations of one instruction set.
 
     lanes: of v32, v64, v16 and vi32. operations: {name: sizes of the result and of each operand}. A size is
-    (bytes, whether these are the bytes of one of n elements).
-    """
+    (bytes, whether these are the bytes of one of n elements)."""
 
     def __init__(self, name: str) -> None:
         self.isa, emulator = EMULATED.get(name, name), []
@@ -63,8 +62,7 @@ class Unit:
     def run(self, operation: str, *operands: np.ndarray, n: int = 0, place: int = 0, count: int = 1) -> bytes:
         """Runs an operation `count` times, on consecutive vectors, and returns the bytes of the results.
 
-        place: the offset in bytes of each operand and result from the start of a page, or END.
-        """
+        place: the offset in bytes of each operand and result from the start of a page, or END."""
         result, *wanted = (size * n if per_n else size for size, per_n in self.operations[operation])
         sent = [np.ascontiguousarray(operand).tobytes() for operand in operands]
         assert [len(bytes_) for bytes_ in sent] == [count * size for size in wanted], operation
@@ -81,8 +79,7 @@ class Unit:
     def map(self, operation: str, *operands: np.ndarray, dtype=None) -> np.ndarray:
         """Applies an operation to arrays of equal length, lane by lane. Returns an array of that length.
 
-        dtype: of the result; default: that of the first array.
-        """
+        dtype: of the result; default: that of the first array."""
         (size, _), *_ = self.operations[operation]
         dtype = np.dtype(dtype or operands[0].dtype)
         lanes, length = size // dtype.itemsize, len(operands[0])

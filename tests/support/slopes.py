@@ -11,8 +11,7 @@ import lnrnn
 def mild(cell, norm):
     """Returns the norm with a larger eps, for numeric differentiation.
 
-    With the default eps, norms of small h and c have so much curvature that differences are inexact.
-    """
+    With the default eps, norms of small h and c have so much curvature that differences are inexact."""
     if cell == "lstm" and norm:
         return (lnrnn.LayerNormSpec if norm == "layer" else lnrnn.BatchNormSpec)(eps=0.1)
     return norm

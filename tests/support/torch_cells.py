@@ -1,5 +1,4 @@
-"""Cells of other projects, rewritten in plain torch, and wrappers with the signatures that users write. Needs
-torch."""
+"""Cells of other projects, rewritten in plain torch, with the signatures that users write. Needs torch."""
 
 from __future__ import annotations
 

@@ -73,8 +73,7 @@ def weighed(results):
 
 
 def called(call, x, state, lengths, wanted):
-    """Returns y, the last states, and the gradients of x, of the initial states and of the tensors
-    `wanted`."""
+    """Returns y, the last states, and the gradients of x, of initial states and of the tensors `wanted`."""
     x = x.detach().requires_grad_()
     start = [s.detach().requires_grad_() for s in states_of(state)]
     y, end = call(x, tuple(start) if len(start) == 2 else start[0], lengths)

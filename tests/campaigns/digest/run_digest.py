@@ -34,8 +34,7 @@ PINNED += "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main
 
 
 def settings(quick: bool) -> list[tuple[str, list[str], dict[str, str], list[str]]]:
-    """Returns (name, arguments before the script, environment, arguments after it) of each setting. The first
-    setting has one thread."""
+    """Returns (name, words before the script, environment, words after it). The first has one thread."""
     few = ["--every", "12"] if quick else []
     every: list[tuple[str, list[str], dict[str, str], list[str]]] = [("1 thread", [], {}, ["--threads", "1"])]
     for team in lnrnn._core.team_list():

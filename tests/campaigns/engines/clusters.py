@@ -48,8 +48,7 @@ def files(tmp_path_factory):
 
 
 def scored(files, target, *more):
-    """Runs `lnrnn score`, and asserts that the output has the Scorer's results and the bytes of a local
-    run."""
+    """Runs `lnrnn score`, and asserts that it gives the Scorer's results and the bytes of a local run."""
     model, source, want = files
     words = ["score", *map(str, (model, source, target)), "--column", "x"]
     assert cli.main([*words, *more]) == 0

@@ -71,8 +71,7 @@ class Writers:
         return "old" if data == b"old" else "new"
 
     def attempt(self, path: Path, write, number: int) -> bool:
-        """Returns whether `write` wrote the file. The only permitted error has this number and names this
-        path."""
+        """Returns whether `write` wrote the file. An error must have this number and name this path."""
         before = sorted(os.listdir("/proc/self/fd"))
         try:
             write()

@@ -1,5 +1,4 @@
-"""Operations that run while requests for memory or files fail. They are small, because an operation runs once
-for each of its requests."""
+"""Operations that run while requests for memory or files fail. They are small, as each runs many times."""
 
 from __future__ import annotations
 
@@ -231,8 +230,7 @@ def files(folder: Path) -> Iterator[tuple[str, Operation]]:
 
 
 def content(path: Path) -> bytes:
-    """Returns the arrays of a network's file, whose entries may have any order, or the bytes of another
-    file."""
+    """Returns the arrays of a network's file, or the bytes of another file."""
     data = path.read_bytes()
     return bits(lnrnn.load(path)) if b"lnrnn" in data else data
 

@@ -69,8 +69,7 @@ def kill(options: argparse.Namespace) -> Counter[str]:
 
 
 def whole(writers: Writers, path: Path) -> str:
-    """Returns "old" or "new". The old figure may be incomplete, because Writers.reset does not write
-    atomically."""
+    """Returns "old" or "new". The old figure may be incomplete, as Writers.reset is not atomic."""
     if path == writers.png and path.read_bytes() in (b"", b"old"):
         return "old"
     return writers.whole(path)

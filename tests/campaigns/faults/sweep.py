@@ -118,8 +118,7 @@ class Sweep:
         )
 
     def check(self, at: int) -> bool:
-        """Runs the operation with request `at` failing, and notes problems. Returns whether a request
-        failed."""
+        """Makes request `at` fail, and notes problems. Returns whether a request failed."""
         self.operation.reset()
         result, error = self.attempt(at)
         if not lib.faults_failed():

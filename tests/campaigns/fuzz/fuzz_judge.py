@@ -8,8 +8,7 @@ import numpy as np
 
 
 class Judge:
-    """Compares results, and counts executions. counts: {kind: executions}. nearest: {bound: the largest error
-    over the allowed error}."""
+    """counts: {kind: executions}. nearest: {bound: the largest error over the allowed error}."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()

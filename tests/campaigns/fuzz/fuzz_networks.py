@@ -80,8 +80,7 @@ def case(rng, judge) -> None:
 
 def truth(judge, rnn, single, x, h0, ends, got, label) -> None:
     """Compares with the reference. If only weights are rounded to bfloat16, a float32 network with the
-    rounded weights must give the same bits. If activations are rounded too, only single steps are
-    compared."""
+    rounded weights must give the same bits. If x and h are rounded too, single steps are compared."""
     results = [got[0], *parts(rnn, got[1])]
     if rnn.dtype == "int8" or (rnn.dtype == "bfloat16" and rounds_bfloat16_rows()):
         if rnn.num_layers == 1 and not rnn.bidirectional and ends is None and x.size and rnn.norm is None:

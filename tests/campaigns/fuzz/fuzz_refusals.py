@@ -1,5 +1,4 @@
-"""Passes invalid arguments. The error must name the argument, nothing may change, and the next call is
-right."""
+"""Passes invalid arguments. Errors must name them, nothing may change, and the next call must be right."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ BAD_NUMBERS = (-1, -1e-300, float("nan"), float("inf"), -(10**400))
 
 
 def refused(judge, errors, name: str, label: str, call, *arguments, **given) -> None:
-    """Counts one execution, and asserts that it raises one of `errors` with a short message containing
+    """Counts one execution, and asserts that it raises one of `errors`, with a short message that contains
     `name`."""
     try:
         call(*arguments, **given)

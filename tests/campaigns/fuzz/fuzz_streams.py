@@ -246,8 +246,7 @@ class Lanes:
             self.make()
 
     def refused(self) -> None:
-        """Checks that a call with a lane twice, without such a lane, or past the last step changes no
-        lane."""
+        """Checks that a call with a wrong lane, a lane twice, or a step too many changes no lane."""
         before = [s.tobytes() for s in parts(self.rnn, self.stream.state)], self.stream.step.tobytes()
         rows = self.some().tolist()
         rows += [pick(self.rng, (-1, self.count, *rows))]

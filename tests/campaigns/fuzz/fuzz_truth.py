@@ -29,8 +29,7 @@ def compare(judge, kind, compute, got, rnn, states, label: str, factor=1.0, canc
 
     If the network amplifies roundings, errors may exceed factor * WHOLE. The bound then grows by FACTOR times
     the largest change of the reference's result if arguments change by one ULP. It also grows by `cancels`,
-    for the roundings of terms that cancel.
-    """
+    for the roundings of terms that cancel."""
     judge.counts[kind] += 1
     want, changes = compute(rnn, *states) if want is None else want, None
     for k, g in enumerate(got):
@@ -54,8 +53,7 @@ def amplification(compute, want, rnn, states) -> list[float]:
 
 
 def forward(ends, training: bool = False):
-    """Returns the argument `compute` of `compare` that runs the reference forward on x (T, B, D) and a
-    state."""
+    """Returns the argument `compute` of `compare` that runs the reference on x (T, B, D) and a state."""
 
     def compute(rnn, x, *state):
         h0 = None if state[0] is None else whole(rnn, list(state))
@@ -86,8 +84,7 @@ def short_step(rnn, x, state):
 
     rnn has one layer and direction, weights of int8 or bfloat16, and products that also round x and h. The
     reference gets the rounded arrays. A GRU also uses the previous h outside of products without rounding, so
-    z times the difference is added.
-    """
+    z times the difference is added."""
     p, options = options_of(rnn, "_l0")
     p = dict(p) | {name: rounded_rows(rnn, p[name]) for name in ("weight_ih", "weight_hh")}
     rounded_x, rounded_h = (rounded_rows(rnn, a, rnn.activation_bits) for a in (x, state[0][0]))

@@ -27,8 +27,7 @@ OF_KERNELS = [
 
 
 def on_threads(command: list[str], isa: str, folder: Path) -> Results:
-    """Returns the results with two threads. They must equal those of one thread, and both threads must
-    work."""
+    """Returns the results with two threads. Both must work, and give the results of one thread."""
     one, two = (results(command, isa, threads, folder) for threads in (1, 2))
     same(one, two, f"{isa} with 1 and 2 threads")
     if (one.teams, two.teams) != ((0, 0), (2, 2)):
@@ -37,8 +36,7 @@ def on_threads(command: list[str], isa: str, folder: Path) -> Results:
 
 
 def neon_quick(folder: Path) -> str:
-    """Compiles by gcc, and compares NEON on two threads with plain C on one. Bits must differ, errors be
-    small."""
+    """Compiles by gcc. NEON on two threads and plain C on one must have different bits, but agree."""
     program = linked("aarch64", [GCC_AARCH64], "aarch64", MAIN, flags=("-O1",), link=("-static",))
     vectors, scalar = (results([QEMU, str(program)], *how, folder) for how in (("neon", 2), ("scalar", 1)))
     agree(vectors, scalar, "neon and scalar")
@@ -94,8 +92,7 @@ NARROW = (
 
 
 def refuses(compiler: list[str]) -> bool:
-    """Returns whether the compiler fails on the header of the C API. The only error must be lnrnn's
-    message."""
+    """Returns whether the compiler fails on the C API's header, with lnrnn's message alone."""
     command = [*compiler, *FREESTANDING]
     ran = subprocess.run(command, input='#include "lnrnn.h"\n', text=True, capture_output=True)
     errors = [line for line in ran.stderr.splitlines() if "error:" in line]
@@ -157,8 +154,7 @@ def musl(options: argparse.Namespace) -> str:
 
 
 def clang(options: argparse.Namespace) -> str:
-    """Checks that C code by clang and by gcc agrees, up to roundings, and that clang's module passes
-    tests."""
+    """Checks that clang and gcc agree up to roundings, and that clang's module passes tests."""
     needs("gcc", "clang")
     folder, own = options.folder, options.folder / "source"
     programs = [str(native_program(folder, compiler)) for compiler in ("gcc", "clang")]

@@ -77,8 +77,7 @@ def changed_lines(base: str) -> set[tuple[str, int]]:
 def built(folder: Path, drawn: list[Mutant]) -> dict[int, Mutant]:
     """Builds a copy with all mutants. Returns {number: mutant} without mutants that do not compile.
 
-    Compilers quote the line of an error, and the line contains the number of its mutant.
-    """
+    Compilers quote the line of an error, and the line contains the number of its mutant."""
     copy_sources(folder)
     found = dict(enumerate(drawn, 1))
     checks = [
@@ -151,8 +150,7 @@ class Campaign:
         print(f"{number} {mutant.file}:{mutant.line} {mutant.operator}: {by or 'NOT NOTICED'}", flush=True)
 
     def noticed(self, number: int, files: list[Chosen], marks: Path) -> str | None:
-        """Returns the test or event that notices a mutant, or None. Ignores tests that fail without the
-        mutant."""
+        """Returns the test or event that notices a mutant, or None. Ignores tests that fail without it."""
         listed, patience = self.folder / f"{number}.tests", 120 + 10 * sum(file.seconds for file in files)
         words = ["-x", *(test for file in files for test in file.tests)]
         while True:

@@ -96,8 +96,7 @@ def trained(rnn, x) -> bytes:
 
 
 def setters(rnn, other, rng) -> dict[str, Callable[[int], Any]]:
-    """Returns all functions that set a part of a network, by name. Their argument 0 or 1 chooses the
-    value."""
+    """Returns {name: function that sets a part of a network}. The argument 0 or 1 chooses the value."""
     states = [rnn.state_dict(), other.state_dict()]
     ways = {"load_state_dict": lambda k: rnn.load_state_dict(states[k])}
     for name in rnn.parameters():
@@ -178,8 +177,7 @@ def work(rng, rnn) -> list[tuple[Callable[[], bytes], bytes]]:
 
 
 def call_together(options: argparse.Namespace, changing: bool = False) -> Counter[str]:
-    """Eight threads call one network. changing: a ninth sets the number of threads meanwhile, on a random
-    instruction set."""
+    """Eight threads call one network. changing: a ninth sets the number of threads."""
     rng, seen = np.random.default_rng(options.seed), Counter()
     sys.setswitchinterval(1e-5)
     lnrnn.set_num_threads(2)

