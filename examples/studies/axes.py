@@ -25,7 +25,7 @@ from plots import STYLES
 
 import lnrnn
 
-# Change these.
+# Constants to change.
 SHAPES = {"NC": (4, 3), "NCL": (3, 3, 4), "NCHW": (2, 3, 2, 2), "TBH": (4, 3, 5)}
 # For each norm and layout: the axes over which the papers say that it averages.
 CLAIMED = {

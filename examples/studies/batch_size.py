@@ -21,7 +21,7 @@ from plots import STYLES, forest, lines, tidy
 
 from lnrnn.speakers import Adam
 
-# Change these.
+# Constants to change.
 BATCHES = (256, 128, 32, 8, 4, 2, 1)
 LARGE, SMALL = 128, (4, 2)
 RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)

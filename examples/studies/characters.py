@@ -29,7 +29,7 @@ import lnrnn
 from lnrnn.demo import label_places
 from lnrnn.speakers import CELLS, MODELS, Adam, updates
 
-# Change these.
+# Constants to change.
 UNITS, UPDATES = 64, 200
 STEPS, BATCH = 100, 32  # steps per training window; windows per update and sequences in the test
 LONG = 3000  # steps of a test sequence

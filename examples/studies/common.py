@@ -460,7 +460,7 @@ def blaming(path: Path) -> Iterator[None]:
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise ValueError(
-            f"{path} is damaged, or from another version of the study; delete it to measure anew ({reason})"
+            f"{path} is damaged, or from another version of the study; delete it to measure again ({reason})"
         ) from error
 
 

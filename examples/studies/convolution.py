@@ -34,7 +34,7 @@ from plots import STYLES, lines, tidy
 import lnrnn
 from lnrnn.speakers import TrainingSettings, cross_entropy, train
 
-# Change these.
+# Constants to change.
 NORMS = {"no norm": None, "LN": "layer", "BN": "batch"}
 CHANNELS, STRIDES = (8, 8, 16, 16), (1, 1, 2, 1)  # of the convolutions, each 3 x 3
 RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)

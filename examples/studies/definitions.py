@@ -45,7 +45,7 @@ import lnrnn
 from lnrnn.data import japanese_vowels
 from lnrnn.packages import require
 
-# Change these.
+# Constants to change.
 WIDTHS = (32, 8, 4)  # units in each of the two hidden layers
 RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
 BATCH, EPOCHS = 32, 30

@@ -25,7 +25,7 @@ from plots import SHADE, STYLES, tidy
 
 import lnrnn
 
-# Change these.
+# Constants to change.
 UNITS, INPUTS, SEQUENCES = 64, 16, 4
 STEPS, PIECE = 10_000, 10
 RADII = (0.9, 0.99, 1.0, 1.01, 1.1)

@@ -20,7 +20,7 @@ from common import FOLDS, Clause, Study, best, load_digits, percent, show, side_
 from nets import Adam, FeedForward, Sgd, accuracy, train
 from plots import tidy
 
-# Change these.
+# Constants to change.
 SCALES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # times He's deviation, sqrt(2 / inputs)
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # of Adam
 DEEP = (64, 32, 32, 32, 32, 10)

@@ -22,7 +22,7 @@ from plots import OTHER, STYLES, tidy
 import lnrnn
 from lnrnn.data import japanese_vowels
 
-# Change these.
+# Constants to change.
 UNITS, CASES = 64, 128
 FACTORS = (0.01, 0.3, 3.0, 100.0)  # of scaled arrays
 SHIFTS = (0.3, 3.0, 100.0)  # relative to the size of the shifted array

@@ -23,7 +23,7 @@ from lnrnn import demo
 from lnrnn.data import Utterances, japanese_vowels
 from lnrnn.speakers import CELLS, REFUSED, SpeakerNetwork, SpeakerSettings, TrainingSettings
 
-# Change these.
+# Constants to change.
 TRAININGS = {"10 steps": 10, "whole utterances": None}  # how many steps of each training utterance are used
 COUNTS = (1, 2, 4, 16, 170)  # how many utterances of a speaker are joined to a test sequence
 EPOCHS = 200

@@ -37,7 +37,7 @@ from plots import lines, tidy
 import lnrnn
 from lnrnn.speakers import SequenceClassifier, TrainingSettings, train
 
-# Change these.
+# Constants to change.
 HIDDEN = 32
 EPOCHS = 40  # passes over 800 images, in batches of 50: 640 updates
 NOISE = 0.1  # standard deviation of h0 in training

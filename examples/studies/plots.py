@@ -10,7 +10,7 @@ from common import interval
 
 from lnrnn.demo import label_places
 
-# name -> colour, marker, line width
+# Name -> colour, marker, line width.
 STYLES: dict[str, tuple[str, str, float]] = {
     "no norm": ("#777777", "s", 1.6),
     "BN": ("#D55E00", "^", 2.2),

@@ -41,7 +41,7 @@ from plots import STYLES, lines, tidy
 import lnrnn
 from lnrnn.speakers import SequenceClassifier, TrainingSettings, train
 
-# Change these.
+# Constants to change.
 NORMS = {"no norm": None, "LN": "layer", "BN": "batch"}
 NETS = {"deep": "sigmoid", "RNN": "sigmoid", "ReLU": "relu"}  # "ReLU" is also a deep network
 DEPTH, STEPS, UNITS = 8, 16, 32  # hidden layers of a deep network, steps of the recurrent one

@@ -22,7 +22,7 @@ from lnrnn.data import japanese_vowels, pad_sequence
 from lnrnn.demo import SETTINGS
 from lnrnn.speakers import AT_A_TIME, SpeakerNetwork, SpeakerSettings, TrainingSettings
 
-# Change these.
+# Constants to change.
 JOINED = (8, 170)  # utterances of one speaker: 123 and 2,610 steps
 EPOCHS = 200
 ENOUGH = 20  # the figure omits steps that fewer utterances reach

@@ -35,7 +35,7 @@ from common import (
 from pixels import IN_ORDER, NORMS, accuracy, extent, sequences, trained
 from plots import STYLES, tidy
 
-# Change these. The network and its training are those of pixels.py.
+# Constants to change. The network and its training are those of pixels.py.
 MARGIN = 0.03  # a difference of at most three points of accuracy is ignored
 REPEATED = range(1, PIXELS + 1)  # each of these steps is tried as the one that is repeated past step 64
 # Where BN takes its mean and deviation from past step 64.

@@ -45,7 +45,7 @@ import lnrnn
 from lnrnn.demo import label_places
 from lnrnn.speakers import Adam
 
-# Change these.
+# Constants to change.
 RATES = {"SGD": (0.01, 0.1, 1.0, 10.0), "Adam": (1e-4, 1e-3, 1e-2, 1e-1)}
 EPOCHS, BATCH = 40, 32
 EPS = 1e-5  # in training; the Fisher information is computed with eps 0

@@ -69,7 +69,7 @@ class Cell:
         return {name: value.astype(np.float32) for name, value in drawn.items()}
 
     def for_peers(self, p):
-        """Returns the parameters in the order, and divided into arrays, as the peers' loops need them."""
+        """Returns the parameters as the peers' loops need them: in another order, and in other arrays."""
         return p
 
     def forward(self, p, x, states=(), **options):

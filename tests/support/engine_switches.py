@@ -104,8 +104,8 @@ def _step_work(B: int, D: int, H: int, gates: int, sides: int) -> StepWork:
 def partition(
     threads: int, B: int, D: int, H: int, gates: int = 1, sides: int = 1
 ) -> tuple[int, int, bool, float]:
-    """Returns how a step is divided: the number of groups of sequences at a time, the threads of each group,
-    and whether these also divide the rows of the states. Last comes the ns of the step."""
+    """Returns (groups of sequences at a time, threads per group, whether threads divide the states' rows too,
+    ns of a step)."""
     work = _step_work(B, D, H, gates, sides)
     chosen = _choose_partition(threads, B, work.panels, work, ctypes.cast(_step_time, ctypes.c_void_p))
     return chosen.groups, chosen.team, bool(chosen.divide_rows), _step_time(work, chosen)

@@ -112,7 +112,7 @@ def run(page: Path) -> str:
             if not want and after is not None and after.language == "text" and not after.marks:
                 want = after.text
             got = printed.getvalue().rstrip("\n")
-            assert fits(got, want), f"{page}:{block.line}: the page shows\n{want}\nbut the code prints\n{got}"
+            assert fits(got, want), f"{page}:{block.line}: the page says\n{want}\nand the code prints\n{got}"
     return ""
 
 

@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument(
         "--caches", type=int, nargs=3, metavar=("L1", "L2", "L3"), help="bytes, instead of the machine's"
     )
-    parser.add_argument("--every", type=int, default=1, help="every so-manyth configuration")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th configuration")
     options = parser.parse_args()
     engine_switches.set_barrier_mode("together")  # calls use all threads even if the machine is busy
     for isa in options.isa or available_isas():

@@ -159,7 +159,7 @@ def address_space(options: argparse.Namespace) -> dict[str, int]:
 
 
 def processes(options: argparse.Namespace) -> dict[str, int]:
-    """Limits the number of processes and threads, for several numbers of threads. Results must be right."""
+    """Limits the number of processes and threads. Results must be right with any number of threads."""
     sys.path.append(str(ROOT / "tests/runtime"))
     from test_threads import ADDRESSES, PROCESSES, with_limit
 
