@@ -136,8 +136,9 @@ show("definitions", draw, FIGURE)
 # - A gain of :math:`\sqrt{\mathrm{Var} + \epsilon}` and a bias of E give x back, to 1e-15. The mean becomes
 #   beta and the standard deviation gamma, so the variance is gamma squared. The LN paper's supplement swaps
 #   the initial values: with gain 0 every output is the bias, and no gradient passes the norm.
-# - A batch's mean has an error of 1.00 standard deviations over the root of the batch size, from 2 to 256. So
-#   a batch 4 times as large halves the error. The variance's error falls as batch size to the power -0.484.
+# - For batches of 2 to 256, the error of the mean is 1.00 standard deviations over the root of the batch
+#   size. So a batch 4 times as large halves the error. The variance's error falls as batch size to the power
+#   -0.484.
 # - Statistics of all 800 images increase the multiply-adds of an update on 32 images 8.5 times.
 # - Without gain and bias, networks with 32 units lose no test accuracy (less than 1 point, LN and BN). BN
 #   with 4 units loses 4.7 points [2.3, 7.1] and fits the training images worse. The other cases are unclear.

@@ -127,7 +127,7 @@ show("dynamics", draw, SIZE)
 # The RNNs have 64 units, initial weights and no biases. W_hh is Gaussian, scaled to a spectral radius. Noise
 # is white, and gives W_ih x variance 1. We propagate the gradient of a random direction at the last step.
 # After every 10 steps it is scaled to length 1 and its logarithm recorded, so float32's range does not limit
-# gradients. It does limit states. Seeds are 5 to 24, and no setting is tuned. Each verdict is that of the
+# gradients. Only states are limited. Seeds are 5 to 24, and no setting is tuned. Each verdict is that of the
 # case which supports the claim least, and the intervals hold jointly for all 16 cases.
 #
 # The LN paper measures no dynamics in that section. Cooijmans et al. normalise W_hh h and W_ih x separately,

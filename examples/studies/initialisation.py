@@ -78,8 +78,8 @@ show("initialisation", draw, (10.0, 3.8))
 # Advice
 # ------
 # If you cannot choose the initial weights, use a norm. With a norm weights may be too small. If they are too
-# large, raise the learning rate. At high rates (0.1 with Adam) BN trains from 72 % of the scales, LN from 17
-# %. With plain SGD, LN is no reason to expect faster training.
+# large, raise the learning rate. At high rates (0.1 with Adam) BN trains from 72 % of the scales, and LN from
+# 17 %. With plain SGD, LN is no reason to expect faster training.
 #
 # Try it yourself
 # ---------------

@@ -78,8 +78,8 @@ show("pixels", draw)
 # Result
 # ------
 # BN helps here. With permuted pixels it is 1.6 times as fast as no norm [1.4, 1.8], and ends 7.6 points
-# better on the test images [4.9, 10.3]. With pixels in order it ends 4.0 points better [2.2, 5.7]; in the
-# paper it gains 0.1 points. It is 1.11 times as fast there [1.01, 1.23], which is unclear at our margin.
+# better on the test images [4.9, 10.3]. With pixels in order it ends 4.0 points better [2.2, 5.7], in the
+# paper 0.1 points. It is then 1.11 times as fast as no norm [1.01, 1.23], which is unclear at our margin.
 #
 # Both claims on LN are refuted. LN ends 4.8 points below BN in order, and 6.8 points below permuted. Its
 # accuracy does not differ clearly from that without a norm: -0.8 points [-3.2, +1.6] in order, and +0.8

@@ -95,7 +95,7 @@ show("saturation", draw, SIZE)
 # Result
 # ------
 # Networks without a norm have the best of five scales of initial weights, so that the comparison is fair.
-# Numbers are ratios to these networks. "Deep" and "recurrent" networks have sigmoids.
+# Factors compare with these networks. "Deep" and "recurrent" networks have sigmoids.
 #
 # - **Networks with a norm learn faster.** BN: confirmed in the deep network (4.1 times [3.4, 4.9]), unclear
 #   at our margin of 1.25 in the recurrent one (1.3 times [1.0, 1.6]). LN: unclear in the deep one (1.1 times

@@ -121,9 +121,8 @@ show("step_statistics", draw, (10, 4.4))
 # utterances is last once. Accuracy at the end is compared with 98.2 %, the accuracy on the last utterance
 # alone with all statistics.
 #
-# Results come from seeds 5 to 24, and are paired by seed. The six intervals of repeating hold jointly at 95
-# %; those in the table are not corrected. In the paper's texts all sequences have one length, so every step
-# has equally many.
+# Results come from seeds 5 to 24, paired by seed. The six intervals of repeating hold jointly at 95 %, and
+# those in the table are not corrected. In the paper's texts all sequences reach every step.
 
 
 def trained(train, norm, seed, epochs):

@@ -88,14 +88,14 @@ show("two_digits", draw)
 # No other step can be repeated either. Even if we take for each seed the step that is best on the test
 # images, BN loses 54 points. With the mean of all 64 steps it loses 66.
 #
-# The network itself still works: if the statistics of steps 1 to 64 are used a second time, it reaches 85.6
-# %. So statistics must come from steps with similar states. The paper expects states to settle, but while the
+# The network itself still works: it reaches 85.6 % if the statistics of steps 1 to 64 are used a second time.
+# So statistics must come from steps with similar states. The paper expects states to settle, but while the
 # network reads an image they do not.
 #
 # Networks with LN or without a norm store no statistics, but lose too: from 87.8 to 73.9 %, and from 88.6 to
 # 73.3. They learnt with an empty initial state, and here begin with the state after another image. So "LN
-# keeps its accuracy past its training length" is refuted here. It loses 66 points fewer than BN that repeats
-# step 64.
+# keeps its accuracy past its training length" is refuted here. But LN loses 66 points fewer than BN that
+# repeats step 64.
 #
 # Advice
 # ------

@@ -286,7 +286,7 @@ def second_difference(model, x, direction, step=1e-3):
 
 
 # %%
-# Training, watched
+# Training
 
 
 @dataclass(frozen=True)
