@@ -1,15 +1,15 @@
-/* An extension module whose C steps a stream of lnrnn, without Python's lock and without allocation.
+/* An extension module whose C code steps a stream of lnrnn, without Python's lock and without allocation.
  *
  *     cc -O2 -shared -fPIC -I"$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')" \
  *         -I"$(python3 -c 'import lnrnn; print(lnrnn.get_include())')" \
- *         c_stream.c -o c_stream.so                # macOS: and -undefined dynamic_lookup
+ *         c_stream.c -o c_stream.so                # on macOS add -undefined dynamic_lookup
  *     python3 demo.py
  *
- * With -I as above the compiler needs nothing else of lnrnn: the functions come by the import. */
+ * The module is not linked with lnrnn, because lnrnn_import() finds lnrnn's functions when Python imports the module. */
 #include <lnrnn_api.h>
 
-/* One lane of the stream, T steps: x (T, D) -> y (T, P). -> 0, or the status of step *t. A loop like this
- * may run in a thread without Python's knowledge, as that of a sound card. */
+/* x (T, D), y (T, P). Steps one lane of the stream T times. Returns 0, or the status of the failed step *t. Such a loop
+ * may also run in a thread that Python does not know, such as the thread of a sound card. */
 static int take_steps(lnrnn_handle *h, int64_t lane, size_t T, const float *x, float *y, size_t *t)
 {
     const lnrnn_network *const n = lnrnn_stream_network(lnrnn_handle_stream(h));
@@ -22,7 +22,7 @@ static int take_steps(lnrnn_handle *h, int64_t lane, size_t T, const float *x, f
     return 0;
 }
 
-/* run(stream, x, y, lane): x (T, D) and y (T, P) are contiguous arrays of float32. */
+/* Python's run(stream, x, y, lane): x (T, D) and y (T, P) are contiguous arrays of float32. */
 static PyObject *run(PyObject *module, PyObject *args)
 {
     PyObject *stream;
@@ -56,7 +56,8 @@ static PyObject *run(PyObject *module, PyObject *args)
 }
 
 static PyMethodDef methods[] = {
-    {"run", run, METH_VARARGS, "run(stream, x, y, lane): x (T, D) -> y (T, P), T steps of that lane"},
+    {"run", run, METH_VARARGS,
+     "run(stream, x, y, lane): steps a lane T times; x (T, D) is read, y (T, P) is written"},
     {NULL, NULL, 0, NULL},
 };
 

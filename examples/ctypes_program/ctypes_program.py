@@ -1,4 +1,4 @@
-"""Streams a saved model through liblnrnn by ctypes: the pattern for any language that can call C.
+"""Streams a saved model by calling liblnrnn through ctypes, as any language that calls C can do.
 
     python3 ctypes_program.py LIBRARY model.safetensors
 
@@ -15,7 +15,7 @@ P = ctypes.c_void_p
 
 
 class Stream:
-    """One sequence of the model in a file, step by step."""
+    """Runs the model of a file step by step on one sequence."""
 
     def __init__(self, library: str, path: str) -> None:
         self.c = ctypes.CDLL(library)
@@ -38,7 +38,7 @@ class Stream:
         y = (ctypes.c_float * self.outputs)()
         status = self.c.lnrnn_handle_step(self.handle, None, (ctypes.c_float * self.inputs)(*x), y)
         if status:
-            raise ValueError(f"the step is refused: status {status}")
+            raise ValueError(f"the step failed with status {status}")
         return list(y)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-# A stream of lnrnn and a layer norm in one loop of Cython, without Python's lock.
+# A Cython loop that steps a stream of lnrnn and normalises its output, without Python's lock.
 #
 #     python3 setup.py build_ext --inplace
 #     python3 demo.py
@@ -8,12 +8,12 @@ lnrnn.lnrnn_import()
 
 
 def run(stream, const float[:, :, ::1] x, const float[::1] gain, const float[::1] bias, float[:, :, ::1] y):
-    """x (T, R, D) -> y (T, R, P): T steps of lanes 0 .. R - 1, and each row of y is layer-normalised, with gain and
-    bias (P). Float32."""
+    """x (T, R, D), gain and bias (P), y (T, R, P), all float32. Steps lanes 0 to R - 1 T times, and writes the outputs
+    to y after layer norm."""
     cdef Py_ssize_t T = x.shape[0], R = x.shape[1], P = y.shape[2], t
     cdef float *row
     cdef int wrong = 0
-    cdef lnrnn.lnrnn_handle *h = lnrnn.lnrnn_handle_open(stream, R, 1)  # R rows a step, on one thread
+    cdef lnrnn.lnrnn_handle *h = lnrnn.lnrnn_handle_open(stream, R, 1)  # R rows per step, on one thread
     cdef const lnrnn.lnrnn_network *n = lnrnn.lnrnn_stream_network(lnrnn.lnrnn_handle_stream(h))
     try:
         if (<size_t>x.shape[2] != lnrnn.lnrnn_network_inputs(n) or <size_t>P != lnrnn.lnrnn_network_state_size(n, 0)

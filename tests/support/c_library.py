@@ -1,4 +1,4 @@
-"""liblnrnn through ctypes: networks from arrays or files, calls, streams."""
+"""Calls liblnrnn through ctypes: networks from arrays or files, calls, streams."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLACEMENTS, OVERRUNS = ("joint", "split", "gate", "input"), ("raise", "last", "m
 
 
 class Description(ctypes.Structure):
-    """lnrnn_description."""
+    """The struct lnrnn_description."""
 
     _fields_ = [
         ("cell", INT), ("act", INT), ("weights", INT), ("input_size", SIZE), ("hidden_size", SIZE),
@@ -31,13 +31,13 @@ class Description(ctypes.Structure):
 
 
 class Array(ctypes.Structure):
-    """lnrnn_array."""
+    """The struct lnrnn_array."""
 
     _fields_ = [("name", ctypes.c_char_p), ("dtype", INT), ("ndim", SIZE), ("shape", SIZE * 6), ("data", P)]
 
 
 class Sequences(ctypes.Structure):
-    """lnrnn_sequences."""
+    """The struct lnrnn_sequences."""
 
     _fields_ = [
         ("steps", SIZE), ("sequences", SIZE), ("batch_first", INT), ("threads", INT), ("x", P),
@@ -46,7 +46,7 @@ class Sequences(ctypes.Structure):
 
 
 class Refused(Exception):
-    """A status other than LNRNN_OK, and the message."""
+    """A function returned a status other than LNRNN_OK, with this message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ class Refused(Exception):
 
 
 def library(path: str | Path | None = None) -> ctypes.CDLL:
-    """The library of the package's module, so that both share the threads and the settings."""
+    """Loads the library that lnrnn itself has loaded, so that both share threads and settings."""
     result = ctypes.CDLL(str(path or lnrnn.get_library()))
     for name in ("inputs", "units", "layers", "directions", "states"):
         getattr(result, f"lnrnn_network_{name}").restype = SIZE
@@ -68,7 +68,7 @@ def library(path: str | Path | None = None) -> ctypes.CDLL:
 
 
 def described(rnn: Any) -> Description:
-    """The description of a network of Python."""
+    """Returns the description of a network of lnrnn's Python classes."""
     norm, lstm = rnn.norm, type(rnn).__name__ == "LSTM"
     weights = {"float32": 0, "bfloat16": 1, "int8": 2}[rnn.dtype]
     weights += weights == 2 and rnn.activation_bits == 8
@@ -106,7 +106,7 @@ def checked(function: Any, *arguments: Any) -> None:
 
 
 class Network:
-    """An lnrnn_network, made from a description and arrays or from a file."""
+    """An lnrnn_network from a description and arrays, or from a file."""
 
     def __init__(self, c: ctypes.CDLL, source: Any, state: dict[str, np.ndarray] | None = None) -> None:
         self.c, self.pointer = c, P()
@@ -134,7 +134,7 @@ class Network:
         self, x: np.ndarray, state: Any = None, lengths: Any = None, resets: Any = None,
         batch_first: bool = False, threads: int = 0,
     ) -> tuple[np.ndarray, list[np.ndarray]]:  # fmt: skip
-        """As a call of Python's networks: y, and h or h and c."""
+        """Runs the network as a Python network's call does. Returns y, and h or h and c."""
         T, B = x.shape[1::-1] if batch_first else x.shape[:2]
         lines = self.size("layers") * self.size("directions")
         widths = [int(self.c.lnrnn_network_state_size(self.pointer, k)) for k in range(self.size("states"))]

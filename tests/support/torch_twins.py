@@ -33,7 +33,7 @@ HEADED = [
 
 
 def twin(cell, norm="layer", *, seed=0, steps=0, dtype=None, **options):
-    """A twin with random parameters. Under batch norm it has seen a batch of that many steps."""
+    """Returns a module of lnrnn.torch with random parameters. steps: with statistics, for batch norm."""
     module = getattr(lnrnn.torch, cell)(I, H, norm=norm, seed=seed, dtype=dtype, **options)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -68,18 +68,18 @@ def compare(got, want, tolerance):
 
 
 def states_of(end):
-    """The last states as a tuple, one or two."""
+    """Returns the last states as a tuple of one or two."""
     return end if isinstance(end, tuple) else (end,)
 
 
 def weighed(results):
-    """A sum of everything that a call returns, with random weights."""
+    """Returns the sum of all results of a call, with random weights."""
     generator = torch.Generator().manual_seed(3)
     return sum((v * torch.randn(v.shape, generator=generator)).sum() for v in results)
 
 
 def called(call, x, state, lengths, wanted):
-    """y and the last states, and the gradients of x, of the first states and of the given tensors."""
+    """Returns y, the last states, and the gradients of x, of initial states and of the tensors `wanted`."""
     x = x.detach().requires_grad_()
     start = [s.detach().requires_grad_() for s in states_of(state)]
     y, end = call(x, tuple(start) if len(start) == 2 else start[0], lengths)

@@ -1,4 +1,4 @@
-"""A wrong argument is refused by an error that names it, changes nothing, and the next call is right."""
+"""Passes invalid arguments. Errors must name them, nothing may change, and the next call must be right."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ BAD_NUMBERS = (-1, -1e-300, float("nan"), float("inf"), -(10**400))
 
 
 def refused(judge, errors, name: str, label: str, call, *arguments, **given) -> None:
-    """One execution: the call raises one of `errors`, whose message is short and contains `name`."""
+    """Counts one execution, and asserts that it raises one of `errors`, with a short message that contains
+    `name`."""
     try:
         call(*arguments, **given)
     except errors as error:
@@ -30,7 +31,7 @@ def refused(judge, errors, name: str, label: str, call, *arguments, **given) -> 
 
 
 def other_shape(rng, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Another shape."""
+    """Returns a different shape."""
     while True:
         new = list(shape)
         at = rng.random()
@@ -48,7 +49,7 @@ def other_shape(rng, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def wrong_array(rng, shape: tuple[int, ...]):
-    """(errors, wrong value) for an argument that must be an array of that shape."""
+    """Returns (errors, invalid value) for an argument that must be an array of this shape."""
     if chance(rng, 0.4):
         return TypeError, pick(rng, NO_ARRAY)
     dtype = pick(rng, (np.float32, np.float64, np.int8))
@@ -204,7 +205,7 @@ def networks(rng, judge) -> None:
             stream = rnn.stream(batch)
             errors, value = wrong_array(rng, (batch, rnn.input_size))
             shape = getattr(value, "shape", ())
-            if (shape == (rnn.input_size,) and batch == 1) or len(shape) == 3:  # which may be right
+            if (shape == (rnn.input_size,) and batch == 1) or len(shape) == 3:  # may be valid
                 continue
             refused(judge, errors, "x", f"{label}, stream, x {short(value)}", stream, value)
             errors, value = wrong_output(rng, (batch, rnn.hidden_size), np.float32)
