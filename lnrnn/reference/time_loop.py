@@ -5,16 +5,17 @@ A cell is two functions of one step of L active sequences with H hidden units:
     forward(options, x_, h_, state, norm) -> new state, kept
     backward(options, gstate, kept, norm) -> gx_, gh_, gold
 
-x_ = W_ih x + inner_bias_ih and h_ = W_hh h + inner_bias_hh are (L, gates * H). A state is a tuple of (L, H);
-the output h is first. norm(site, a) is the norm at that site of the cell, and in backward its gradient.
-`kept` is passed from forward to backward. gx_ is the gradient of x_, and so on. gold is the gradient of the
-old state, without its part through h_.
+x_ = W_ih x + inner_bias_ih and h_ = W_hh h + inner_bias_hh are (L, gates * H). A state is a tuple of arrays
+(L, H); the first is the output h. norm(site, a) applies the cell's norm at that site. In backward, `a` is the
+gradient of the norm's output, and the result that of its input. `kept` has values of forward for backward.
+gstate, gx_ and gh_ are gradients of the new state, x_ and h_. gold is the gradient of the old state, without
+the part through h_.
 
 All cells have two kinds of dropout. Variational dropout of the states is h_ = W_hh (m h) with one m (B, H)
 for all steps (Gal and Ghahramani 2016, arXiv 1512.05287). Other uses of the old state are not dropped.
 Zoneout (Krueger et al. 2017, arXiv 1606.01305) replaces the new state s' by d s + (1 - d) s', with the old
-state s. In training d is 0 or 1, drawn for each step, sequence and unit. At inference it is the expectation.
-An LSTM's h' is computed from c' before that.
+state s. In training d is 0 or 1, drawn for each step, sequence and unit. At inference d is the mean of these
+draws. An LSTM computes h' from c' before zoneout.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from .norms import (
 )
 
 State = tuple[Array, ...]
-Zoneout = tuple[Array | None, ...]  # of each state d (T, B, H), in the order in which steps are taken
+Zoneout = tuple[Array | None, ...]  # d (T, B, H) for each state, in the order in which steps are computed
 Options = Mapping[str, Any]
 Norm = Callable[[str, Array], Array]
 Forward = Callable[[Options, Array, Array, State, Norm], tuple[State, Any]]
@@ -51,8 +52,8 @@ Backward = Callable[[Options, State, Any, Norm], tuple[Array, Array, tuple[Any, 
 class Site:
     """A norm of a cell: the names of its gain and bias, and the gates that it normalises together.
 
-    spans: the number of gates (H units each) of each mean. first: the gate at which the site's part of gain
-    and bias begins.
+    spans: the first spans[0] gates (H units each) have one mean and variance, the next spans[1] the next, and
+    so on. first: the index of the gate at which the site's part of gain and bias begins.
     """
 
     gain: str | None
@@ -61,31 +62,31 @@ class Site:
     first: int = 0
 
     def cut(self, a: Array) -> list[Array]:
-        """`a` (..., gates * H) in pieces, one for each mean."""
+        """`a` (..., gates * H) as a list of arrays, one for each of the spans."""
         hidden = a.shape[-1] // sum(self.spans)
         return np.split(a, hidden * np.cumsum(self.spans)[:-1], axis=-1)
 
     def share(self, width: int) -> slice:
-        """The slice of gain and bias for the site's `width` units."""
+        """The slice of gain and bias for this site, whose input has `width` units."""
         start = self.first * width // sum(self.spans)
         return slice(start, start + width)
 
 
 @dataclass
 class Normed:
-    """Results of a norm that its gradient needs."""
+    """Results of `normalize` that `normalize_backward` needs."""
 
     ahat: Array  # (L, W) the standardised input; the input itself without a norm
     mean: Array | None
     var: Array | None  # both broadcast to (L, W)
-    axis: int | None  # of the mean; None for given statistics
+    axis: int | None  # over which the mean was taken; None if the statistics were given
 
 
 def normalize(a: Array, kind: str | None, eps: float, site: Site, given: Moments | None = None) -> Normed:
-    """The norm before gain and bias.
+    """The norm of `a` (L, W), before gain and bias.
 
-    kind "layer" is over the units of each row, piece by piece. "batch" is over the rows, or uses the `given`
-    (mean, variance) of this step. None is no norm.
+    kind "layer" takes the mean over the units of a row, for each of the site's spans. "batch" takes it over
+    the rows, or uses the `given` (mean, variance) of this step. None is no norm.
     """
     if kind is None:
         return Normed(a, None, None, None)
@@ -101,7 +102,7 @@ def normalize(a: Array, kind: str | None, eps: float, site: Site, given: Moments
 
 
 def normalize_backward(g: Array, normed: Normed, kind: str | None, eps: float, site: Site) -> Array:
-    """The gradient of `a` from that of ahat."""
+    """The gradient of `a` in `normalize`, from the gradient g of ahat."""
     if kind is None or normed.var is None:
         return g
     if normed.axis != -1:
@@ -113,16 +114,16 @@ def normalize_backward(g: Array, normed: Normed, kind: str | None, eps: float, s
 
 @dataclass
 class Norms:
-    """The norms of a cell at one time step: gain (a - mu) / sigma + bias at each site.
+    """The norms of a cell at one time step: gain (a - mu) / sigma + bias at each of the `sites`.
 
-    At other sites the input is unchanged. Gain and bias are optional.
+    For a name that is not in `sites`, `forward` returns its input. Gain and bias are optional.
     """
 
     sites: dict[str, Site]
     kind: str | None
     eps: float
     parameters: dict[str, Array]
-    given: dict[str, Moments | None]  # by site; None: the moments of the batch
+    given: dict[str, Moments | None]  # by site; None takes the moments of the batch
     at: dict[str, Normed] = field(default_factory=dict)
 
     def forward(self, name: str, a: Array) -> Array:
@@ -136,7 +137,7 @@ class Norms:
         return affine(self.at[name].ahat, gain, bias)
 
     def backward(self, grads: dict[str, Array], name: str, gz: Array) -> Array:
-        """The gradient of the site's input from that of its output. Adds to those of gain and bias."""
+        """The gradient of the norm's input, from gz of its output. Adds those of gain and bias to grads."""
         site = self.sites.get(name)
         if site is None:
             return gz
@@ -153,7 +154,7 @@ class Norms:
 
 
 def reverse_sequences(x: Array, lengths: Array) -> Array:
-    """Reverse each sequence of x (T, B, ...) within its length; 0 beyond. It is its own inverse.
+    """Reverse each sequence of x (T, B, ...) within its length. Later steps of the result are 0.
 
     Examples
     --------
@@ -184,7 +185,7 @@ class Step:
 
     alive: Array  # (L,) the active sequences
     x: Array  # (L, I)
-    h: Array  # (L, H) the factor of W_hh
+    h: Array  # (L, H) that W_hh multiplies
     norms: Norms
     kept: Any
 
@@ -198,7 +199,7 @@ class Step:
 class Tape:
     """The record of a run: options, parameters, steps, and batch norm's statistics.
 
-    The statistics are those of the active sequences, at the steps that used them.
+    The statistics are those of the batch's active sequences, for the steps that were normalised with these.
 
     Examples
     --------
@@ -224,12 +225,12 @@ class Tape:
 
     @property
     def mean(self) -> Array | None:
-        """(steps, H) of the one norm of an RNN."""
+        """The means (steps, H) of an RNN's norm."""
         return None if self.statistics is None else self.statistics[""][0]
 
     @property
     def var(self) -> Array | None:
-        """(steps, H) of the one norm of an RNN."""
+        """The biased variances (steps, H) of an RNN's norm."""
         return None if self.statistics is None else self.statistics[""][1]
 
 
@@ -249,11 +250,11 @@ def run(
     states_mask: ArrayLike | None,
     zoneout: Sequence[ArrayLike | None],
 ) -> tuple[Array, State, Tape]:
-    """Run one layer in one direction on x (T, B, I), from states (B, H); None is zero.
+    """Run one layer in one direction on x (T, B, I). state: initial states (B, H); None is zero.
 
-    statistics: by site (mean, var), (known steps, values of the site) each, or None. states_mask (B, H): the
-    dropout mask of the old h; None is 1. zoneout: for each state the rate or mask, broadcast to (T, B, H), in
-    the order of x; None is 0. Returns y, 0 past a length, the state at each sequence's end, and the tape.
+    statistics: by site (mean, var), arrays (known steps, W), or None. states_mask (B, H): the dropout mask of
+    the old h; None is 1. zoneout: for each state the rate or mask, broadcast to (T, B, H), in the order of x;
+    None is 0. Returns y, which is 0 past a length, the state at each sequence's end, and the tape.
     """
     forward, backward = cell
     x, p = real(x), {name: real(v) for name, v in parameters.items() if v is not None}
@@ -295,13 +296,13 @@ def run(
 
 
 def zoned(zoneout: Zoneout, t: int, alive: Array, old: State, new: State) -> State:
-    """d old + (1 - d) new of each state, the d of step t."""
+    """d old + (1 - d) new for each state, with d of step t."""
     each = zip(zoneout, old, new, strict=True)
     return tuple(n if d is None else d[t, alive] * o + (1 - d[t, alive]) * n for d, o, n in each)
 
 
 def zoned_backward(zoneout: Zoneout, t: int, alive: Array, g: State) -> tuple[State, State]:
-    """The gradients of the new and of the old state, from that of the result of `zoned`."""
+    """The gradients of the new and of the old state, from the gradient g of the result of `zoned`."""
     factors = [np.zeros(1) if d is None else d[t, alive] for d in zoneout]
     each = list(zip(factors, g, strict=True))
     return tuple((1 - d) * part for d, part in each), tuple(d * part for d, part in each)
@@ -310,7 +311,7 @@ def zoned_backward(zoneout: Zoneout, t: int, alive: Array, g: State) -> tuple[St
 def used_statistics(
     steps: Sequence[Step], sites: Mapping[str, Site], hidden: int
 ) -> tuple[dict[str, Moments], Array]:
-    """Statistics of the active sequences where they were used: (mean, var) by site, and their number."""
+    """The fields `statistics` and `count` of Tape."""
     used = [s for s in steps if any(normed.axis == 0 for normed in s.norms.at.values())]
     statistics = {}
     for name, site in sites.items():
@@ -323,10 +324,10 @@ def used_statistics(
 def run_backward(
     tape: Tape, gy: ArrayLike, gstate: Sequence[ArrayLike | None]
 ) -> tuple[Array, State, dict[str, Array]]:
-    """Back-propagation through time, from gy (T, B, H) and the gradient of the last state.
+    """Back-propagation through time, from the gradients gy (T, B, H) of y and gstate of the last state.
 
-    gstate: (B, H) each, or None for zero. Returns gx, the gradient of the initial state, and those of the
-    parameters of the forward run. Values of gy past a length have no effect, for y is constant there.
+    gstate has an array (B, H) for each state; None is zero. Returns gx, the gradient of the initial state,
+    and gradients by parameter name. Values of gy past a length have no effect, for y is constant there.
     """
     p, gy = tape.parameters, real(gy)
     if tape.reverse:
