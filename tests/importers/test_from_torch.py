@@ -92,7 +92,7 @@ def test_prefix_takes_a_part_of_a_larger_model(rng):
     larger |= {"predictor.linear.weight": np.ones((2, H))}
     result = convert_torch(larger, prefix="predictor.lstm_layers.")
     np.testing.assert_equal(result.state, convert_torch(state).state)
-    asked = "prefix must begin some keys, got 'encoder.'; the keys are .*predictor.linear.weight"
+    asked = "prefix must begin a key, got 'encoder.'; the keys are .*predictor.linear.weight"
     with pytest.raises(ValueError, match=asked):
         convert_torch(larger, prefix="encoder.")
     for prefix in ({}, {"prefix": "predictor."}):
@@ -244,7 +244,7 @@ def test_gates_come_into_our_order():
 
 def test_one_parameter_under_two_names(rng):
     p = drawn(rng, FOREIGN["torch LSTM"].shapes(I, H))
-    with pytest.raises(ValueError, match="weight_ih and cell.weight_ih mean the same"):
+    with pytest.raises(ValueError, match="got weight_ih and cell.weight_ih for one"):
         convert_torch(p | {"cell.weight_ih": p["weight_ih"]})
 
 

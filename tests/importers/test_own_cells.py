@@ -135,7 +135,7 @@ def test_running_distinguishes_layers_and_directions():
 def test_a_part_that_can_be_taken_is_named():
     """Also next to many convolutions, which are refused at once."""
     parts = {"rnn": elman(5, 8), "head": nn.Linear(8, 3)}
-    with pytest.raises(ValueError, match=r"lnrnn knows a part of it: give model\.rnn"):
+    with pytest.raises(ValueError, match=r"from_torch can convert a part of it: give model\.rnn"):
         lnrnn.from_torch(nn.ModuleDict(parts))
     many = {str(k): nn.Conv2d(k + 1, k + 2, 3) for k in range(12)}
     with pytest.raises(ValueError, match="of no known cell"):
