@@ -153,7 +153,7 @@ def compared(
     if difference <= limit > 0.25 * size:
         better = "; in float32, copy.deepcopy(module).float(), it may not" if eps > 1e-6 else ""
         raise RoundingHidesDifference(
-            f"rounding may change its outputs by {limit:.1g}, which would hide a difference{better}"
+            f"rounding alone may change its outputs by {limit:.1g}, which would hide a difference{better}"
         )
     return difference if np.isfinite(difference) else np.inf, limit
 
