@@ -1,5 +1,5 @@
-# cimport lnrnn: the C API for Cython. lnrnn.h and lnrnn_api.h describe the functions. The compiler needs their
-# folder, lnrnn.get_include(). Call lnrnn_import() before everything else.
+# The C API for Cython modules, which cimport lnrnn. lnrnn.h and lnrnn_api.h describe the functions. The
+# compiler needs the folder of these headers, lnrnn.get_include(). Call lnrnn_import() before other functions.
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t
 
@@ -8,7 +8,7 @@ cdef extern from "lnrnn_api.h":
     int LNRNN_API_MINOR
     const char *LNRNN_VERSION
 
-    # These need the interpreter's lock; nothing else does.
+    # Only these two functions need the interpreter's lock (GIL).
     int lnrnn_import() except -1
 
     ctypedef struct lnrnn_handle:
