@@ -25,8 +25,7 @@ from lnrnn.speakers import CELLS
 
 # `lnrnn score --bad`: the argument `bad` of the Scorer.
 BAD: dict[str, Bad] = {"raise": "raise", "skip": "null"}
-# Errors because of bad input, missing files and missing packages. Other errors are faults of lnrnn, and are
-# shown with a traceback.
+# Errors because of bad input, missing files and missing packages. Other errors are shown with a traceback.
 USER_ERRORS = (OSError, ValueError, TypeError, ImportError, MemoryError)
 
 

@@ -120,8 +120,7 @@ def right_answers(networks: Networks, joined: Joined) -> dict[str, np.ndarray]:
 
 
 def run(cell: str = "rnn", figure: Path | None = None) -> None:
-    """Runs the demo, in about ten seconds. cell: "rnn", "lstm" or "gru". figure: a PNG file to draw with
-    matplotlib.
+    """Runs the demo, in about ten seconds. cell: "rnn", "lstm" or "gru". figure: a PNG file to draw, or None.
 
     Before the training, it raises ValueError for an unknown cell, ImportError without matplotlib, and OSError
     if the figure cannot be written.

@@ -24,10 +24,9 @@ def replacing(path: Path, directory: str | None = None) -> Iterator[Callable[[An
     the new one is removed. (A killed process leaves the new file, which has a random name.) If path is a
     symbolic link, its target is replaced. Permissions are those of the old file, or given by umask.
 
-    directory: that of the new file, on the same file system; by default path's.
-    write: takes any contiguous bytes-like object, such as an array.
-    Raises OSError, with errno and path, if open(path, "wb"), writing or replacing fails, or if path is not a
-    regular file.
+    directory: that of the new file, on the same file system; by default path's. write: takes any contiguous
+    bytes-like object, such as an array. Raises OSError, with errno and path, if open(path, "wb"), writing or
+    replacing fails, or if path is not a regular file.
     """
     made: list[str] = []
     try:

@@ -17,8 +17,7 @@ EXTRAS = {
 def require(package: str, user: str, extra: str, otherwise: str = "") -> Any:
     """Imports and returns a package of an extra (see EXTRAS), for `user`, a command or class of lnrnn.
 
-    Raises ImportError with the command that installs all packages of the extra. otherwise: an alternative for
-    the message.
+    Raises ImportError with the command that installs the extra, and with `otherwise`, an alternative to it.
     """
     try:
         return importlib.import_module(package)

@@ -128,8 +128,7 @@ def cpu_info() -> dict[str, Any]:
         available : list of str
             All sets of this build and machine, best first. LNRNN_ISA chooses one.
         emulated : list of str
-            Sets that compute the same bits as special instructions in plain C. They are slow, and used only
-            if LNRNN_ISA chooses one.
+            Sets with the bits of special instructions, in slow plain C. Only LNRNN_ISA chooses them.
         units : dict of str to str or None
             For "bfloat16" and for "int8" weights, the special instructions that multiply them: "amx",
             "avx512_bf16", "avx512_vnni", "avx_vnni", "arm_bf16", "arm_i8mm" or "arm_dotprod". None: there are

@@ -292,8 +292,7 @@ class SpeakerNetwork:
         """The network's answer for each sequence: int64 (N,).
 
         sequences: N arrays (T_i, channels). With ``overrun="batch"`` they are one batch.
-        overrun: the policy of batch norm. With "raise", each sequence is a batch, and a SequenceTooLongError
-        gives the answer REFUSED.
+        overrun: batch norm's policy. With "raise", the answer is REFUSED for a SequenceTooLongError.
         """
         sequences = self.standardised(sequences)
         if overrun is not None:

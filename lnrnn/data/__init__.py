@@ -105,8 +105,7 @@ def japanese_vowels() -> JapaneseVowels:
     coefficients, dimensionless, about -1.9 to 2.2, with six decimals.
 
     Source: M. Kudo, J. Toyama, M. Shimbo, Japanese Vowels, UCI Machine Learning Repository,
-    doi:10.24432/C5NS47, licence CC BY 4.0. lnrnn changed the file format only; lnrnn/data/README.md has the
-    details.
+    doi:10.24432/C5NS47, licence CC BY 4.0. lnrnn changed the file format only: see lnrnn/data/README.md.
 
     Examples
     --------
@@ -181,9 +180,8 @@ def _read(path: Path) -> JapaneseVowels:
 
 
 def _half(file: Any, name: str) -> Utterances:
-    # The file has the values as integers, in millionths. They are exact, because the source has six decimals.
-    # The four bytes of an integer are stored apart, which compresses better. Division in float64 gives the
-    # numbers of the source.
+    # The file has integer millionths, which are exact because the source has six decimals. Their four bytes
+    # are stored apart, which compresses better. Division in float64 gives the numbers of the source.
     millionths = np.ascontiguousarray(file[f"{name}_bytes"].T).view("<i4")[..., 0]
     values = (millionths / 1e6).astype(np.float32)
     ends = np.cumsum(file[f"{name}_lengths"])

@@ -72,8 +72,7 @@ def from_torch(
     zoneout : float, optional
         The zoneout rate of haste's cells, in [0, 1).
     batch_first : bool, optional
-        Whether the model takes x as (B, T, I). Default: as the module does; for a state dict False, or True
-        for icefall's cells.
+        Whether the model takes x as (B, T, I). Default: as the module; for a state dict as the system.
     check : bool or array, optional
         Whether to run the module and compare its outputs with lnrnn.reference. None and True compare them on
         random inputs, the probes below. None leaves out classes of torch.nn and lnrnn.torch, and gives a
@@ -151,9 +150,8 @@ def from_keras(
 ) -> Model:
     """Converts a recurrent layer of Keras, for inference.
 
-    It may be Keras' SimpleRNN, LSTM or GRU, or the LayerNormLSTMCell or LayerNormSimpleRNNCell of TensorFlow
-    Addons. These may be inside of keras.layers.RNN, StackedRNNCells, or Bidirectional with
-    merge_mode="concat".
+    It may be Keras' SimpleRNN, LSTM or GRU, or LayerNormLSTMCell or LayerNormSimpleRNNCell of TensorFlow
+    Addons. These may be in keras.layers.RNN, StackedRNNCells, or Bidirectional with merge_mode="concat".
 
     Parameters
     ----------

@@ -23,9 +23,8 @@ Options = Mapping[str, Any]
 class Kind:
     """A cell of Keras.
 
-    shapes: those of its weights in the order of get_weights(), for check_shapes; "bias" may be absent.
-    convert: the function that converts the weights. eps: the default eps of its norms, None without norms.
-    epsilon: the name of eps in the cell's configuration.
+    shapes: those of its weights in the order of get_weights(), for check_shapes; "bias" may be absent. eps:
+    the default eps of its norms, None without norms. epsilon: the name of eps in the cell's configuration.
     """
 
     shapes: dict[str, tuple[str, ...]]
@@ -157,8 +156,7 @@ def convert_keras(
 
 
 def _layer(source: Any, options: Options, bidirectional: bool) -> list[list[Weights]]:
-    """Returns the cells result[layer][direction] of one element of the stack; StackedRNNCells has several
-    layers."""
+    """Returns cells as result[layer][direction]; a source with StackedRNNCells has several layers."""
     if callable(getattr(source, "get_weights", None)):
         return _from_layer(source, options)
     if isinstance(source, Mapping):

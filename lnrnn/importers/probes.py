@@ -49,8 +49,7 @@ class Probe:
 def probes(arch: Architecture, most: int | None, started: bool) -> Iterator[Probe]:
     """All probes for a network, ordinary input first.
 
-    most: the largest permitted number of steps, or None for any. started: whether the module takes initial
-    states; else they are zeros.
+    most: the largest permitted number of steps, or None for any. started: whether the module takes states.
     """
     rng = np.random.default_rng(0)
     size = sum(int(np.prod(shape)) for shape in arch.shapes.values())

@@ -23,8 +23,7 @@ _BACKWARD: dict[str, Any] = {
 
 
 class Run(NamedTuple):
-    """y: (T, B, directions * H). ends: the last h, or h and c, (layers * directions, B, H) each. tapes: the
-    records for `backward`."""
+    """y: (T, B, directions * H). ends: the last (h,) or (h, c), (layers * directions, B, H) each."""
 
     y: Array
     ends: tuple[Array, ...]

@@ -100,10 +100,7 @@ def _shape(model: Any, x: Array) -> tuple[int, ...]:
 
 
 def _read(result: list[Any], model: Any, own: Array, order: bool, way: int) -> Answer | None:
-    """The Answer for the tensors that a call returned, or None if none has y's shape.
-
-    own: x in the module's order of axes. order: whether this is batch first.
-    """
+    """The Answer for the tensors that a call with x = own returned, or None if none of them has y's shape."""
     at = next((i for i, t in enumerate(result) if tuple(t.shape) == _shape(model, own)), None)
     if at is None:
         return None
@@ -161,8 +158,7 @@ def step_by_step(
 ) -> list[Any]:
     """Runs a cell over steps x (B, I), from state [h] or [h, c], (B, H) each. Returns h of each step.
 
-    The calls are module(x, h), module(x, h, c), or if packed module(x, (h, c)). With state_first the state
-    is before x: module(h, x).
+    Calls are module(x, h), module(x, h, c), or if packed module(x, (h, c)); with state_first module(h, x).
     """
     kinds, shape, outputs = len(state), tuple(state[0].shape), []
     for x in steps:

@@ -23,9 +23,8 @@ class System:
     """An implementation of a cell.
 
     name: the argument `kind` of from_torch; more words name the cell. shapes: those of all parameters of a
-    cell, for check_shapes. convert: the function that converts the parameters. optional: parameters that are
-    all present or all absent. options: the arguments of from_torch that apply. batch_first: the order of the
-    axes of x.
+    cell, for check_shapes. optional: parameters that are all present or all absent. options: the arguments of
+    from_torch that apply. batch_first: the order of the axes of x.
     """
 
     name: str

@@ -10,8 +10,8 @@ Magnitudes: if squares in a row overflow or underflow, the row is scaled by a po
 training scales channels likewise. So the norm and the gradients of every finite row are correct, from the
 smallest subnormal number to the largest number. Results beyond the range of the dtype are infinite: gradients
 of very small x, and variances beyond 3.4e38 in a float32 running_var. Sums of gradients must not overflow in
-the dtype of the computation. If batch norm uses given statistics, this is also required of sums of gradients
-times x, and of x - running_mean.
+the dtype of the computation. If batch norm uses given statistics, sums of gradients times x, and
+x - running_mean, must not overflow either.
 
 Memory: on Linux, results of 256 KiB and more are in memory blocks that lnrnn manages, unless `out` is given.
 The blocks have huge pages if the system allows them. When such an array and all its views are deleted, lnrnn
@@ -91,7 +91,7 @@ def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
 
 
 def _done(result: Result | None) -> Result:
-    """Returns the result of a function of _core. None means that it refused an argument: raises an error."""
+    """Returns the result of a function of _core. Raises an error for None, which means a refused argument."""
     if result is None:  # pragma: no cover - another thread changes x at this moment
         raise RuntimeError("an array was changed by another thread during the call")
     return result
@@ -157,8 +157,7 @@ def layer_norm(
     eps : float
         Added to the variance; at least 0.
     axis : int or tuple of int, optional
-        The axes to normalise, in the order of normalized_shape; by default the last ones. Other axes need two
-        copies of x.
+        The axes to normalise, as in normalized_shape; by default the last ones. Others need two copies of x.
     out : array of x's shape, optional
         An array for y, with the result's dtype. It may be x, or a torch tensor on the CPU without gradient.
 
@@ -361,8 +360,7 @@ def batch_norm(
     x : array_like of shape (N, C, *)
         Real numbers of any dtype; axis 1 has the channels.
     running_mean, running_var : array_like of shape (C,), or None
-        Running statistics, used at inference. In training they must be None, or arrays of floats, which are
-        updated in place.
+        Running statistics for inference. In training None, or arrays of floats, which are updated in place.
     weight, bias : array_like of shape (C,), optional
         Gain and bias; 1 and 0 by default.
     training : bool
@@ -393,8 +391,7 @@ def batch_norm(
         y = (x - mean) / sqrt(var + eps) * weight + bias
         running = (1 - momentum) * running + momentum * batch        in training
 
-    In training mean and var are those of the batch. The biased variance is used for y, the unbiased one for
-    running_var.
+    In training mean and var are those of the batch; var is biased for y, and unbiased for running_var.
 
     Examples
     --------

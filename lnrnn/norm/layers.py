@@ -86,8 +86,7 @@ class _Norm(Closed):
         Raises
         ------
         ValueError, TypeError
-            If a name is missing or unknown, or an array has a wrong shape, type or value. The layer is then
-            unchanged.
+            If a name is missing or unknown, or an array is wrong. The layer is then unchanged.
         """
         new = checked(state, self.state_dict())
         if "num_batches_tracked" in new:

@@ -278,8 +278,7 @@ def lstm(
     h0, c0 : array_like of shape (B, H), optional
         Initial state.
     statistics : dict of str to (mean, var), optional
-        Batch norm: arrays (known steps, 4H) for "ih" and "hh", (known steps, H) for "c". The default is as in
-        `rnn`.
+        Batch norm: arrays (known steps, 4H) for "ih" and "hh", (known steps, H) for "c". Default as in `rnn`.
     eps, lengths, overrun, reverse, states_mask
         As in `rnn`.
     zoneout : pair of array_like, optional

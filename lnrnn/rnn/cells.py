@@ -15,9 +15,8 @@ class Cell:
 
     name: the name of the object here, of its class in models.py, and of its CellKind in C. gates: weight
     matrices have H rows for each gate. states: 1 for h, 2 for h and the cell state c. placement: the default
-    placement of layer norm, from Ba et al. 2016. spans: the numbers of gates that are normalised together
-    under placement "split", in W_ih x and in W_hh h. nonlinear: whether the constructor has an argument
-    nonlinearity.
+    placement of layer norm, from Ba et al. 2016. spans: the numbers of gates normalised together in W_ih x
+    and in W_hh h, if "split". nonlinear: whether the constructor has an argument nonlinearity.
     """
 
     name: str

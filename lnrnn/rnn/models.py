@@ -47,8 +47,7 @@ class RNN(Network[np.ndarray]):
     Attributes
     ----------
     weight_ih_l0, weight_hh_l0 : array of float32
-        Weights (H, D) and (H, H). Layer 1 has weight_ih_l1, and so on; names of the other direction end in
-        _reverse.
+        Weights (H, D) and (H, H); in other layers weight_ih_l1 and so on, in the other direction _l0_reverse.
     gain_l0, bias_l0 : array of float32
         Gains and biases (H,), with the names of the equations. All parameters are read-only arrays. To change
         one, assign a new array, which is copied.
@@ -72,8 +71,7 @@ class RNN(Network[np.ndarray]):
     norm None is torch's cell. "layer" is equation 4 of Ba et al. 2016, arXiv 1607.06450. "batch" is Cooijmans
     et al. 2016, arXiv 1603.09025.
 
-    Initial weights, and biases without a norm, are uniform in +-1/sqrt(H). Initial gains are 1, biases of
-    norms 0.
+    Initial weights, and biases without a norm, are uniform in +-1/sqrt(H); gains are 1, biases of norms 0.
 
     All arithmetic is float32. The result for a sequence does not depend on the rest of the batch, to the last
     bit. Batch norm in training and with overrun="batch" are the exceptions. W_ih x_t and W_hh h_{t-1} may be

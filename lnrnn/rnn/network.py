@@ -176,14 +176,13 @@ class Network(Closed, Generic[State]):
         Parameters
         ----------
         state : mapping of str to array_like
-            The names and shapes of `state_dict`. If max_steps is None, statistics may have another number of
+            The names and shapes of `state_dict`. If max_steps is None, statistics may have any number of
             steps. Counts are at most 2**53.
 
         Raises
         ------
         ValueError, TypeError
-            If a name is missing or unknown, or an array has a wrong shape, type or value. The network is then
-            unchanged.
+            If a name is missing or unknown, or an array is wrong. The network is then unchanged.
         """
         made = self._snapshot.architecture
         expected: dict[str, Array] = dict(self._snapshot.parameters)

@@ -143,8 +143,7 @@ def _whole(T: int, B: int) -> Rows:
 
 
 def reset(resets: Array, lengths: Array | None, T: int, B: int) -> Rows:
-    """Rows as from `padded`, divided before each step at which resets (T, B) is True. Resets after the end of
-    a sequence have no effect."""
+    """Rows as from `padded`, divided before each step of a sequence at which resets (T, B) is True."""
     within: Array = resets.T if lengths is None else resets.T & (np.arange(T) < lengths[:, None])
     fresh = np.array(within[:, 0]) if T else np.zeros(B, bool)
     cut = np.array(within)

@@ -33,8 +33,7 @@ def frozen(array: Array) -> Array:
 class Snapshot:
     """One version of a network: its parameters by name, its statistics by suffix, and its settings.
 
-    zoneout: a rate for each state, or (). activation_bits: the argument of to_dtype("int8"). dropout: the
-    rate between layers, in training.
+    zoneout: a rate for each state, or (). activation_bits: the argument of to_dtype. dropout: between layers.
 
     A snapshot never changes. A network has an attribute with its current snapshot, and a setter replaces this
     with the result of `changed`. So a call uses the same values to its end, even if other threads set new
@@ -98,8 +97,7 @@ class Snapshot:
             description = _description(
                 self.architecture, self.overrun, self.dtype, self.zoneout, self.activation_bits
             )
-            # C reads from counts only whether a step is known. New arrays, because other threads cannot
-            # change these.
+            # C reads from counts only whether a step is known. Other threads cannot change these new arrays.
             counts = {
                 f"count{suffix}": (np.arange(len(s.count)) < s.known).astype(np.int64)
                 for suffix, s in self.statistics.items()
@@ -145,6 +143,5 @@ def _description(
 
 
 def tape_width(made: Architecture) -> int:
-    """The number of floats in a tape for one step of one sequence, one layer and one direction, with the
-    instruction set in use."""
+    """The floats of a tape for one step, sequence, layer and direction, with the instruction set in use."""
     return _description(made, None if made.batch_norm is None else "raise", "float32", (), None).tape_width

@@ -32,9 +32,8 @@ class LayerNormSpec(Named):
         each gate of the sum. None is the placement of Ba et al. 2016: "joint" for an RNN, else "split". For
         an RNN, "gate" is the same as "joint".
     cell : {"out", "carry"} or None
-        The norm of an LSTM's c. With "out", h is computed from the normalised c, and the next step gets c.
-        With "carry", the next step also gets the normalised c. None does not normalise c. Other cells accept
-        "out" and None, without effect.
+        The norm of an LSTM's c. With "out", h is computed from the normalised c. With "carry", the next step
+        also gets the normalised c. None does not normalise c. Other cells ignore "out" and None.
     eps : float
         Added to the variance; at least 0.
     span : {"all"} or None
@@ -92,8 +91,7 @@ class BatchNormSpec(Named):
         SequenceTooLongError. "last" uses the statistics of the last known step, "mean" the mean over all
         known steps, "batch" those of the current batch.
     momentum : float or None
-        Weight of a new batch in the running statistics, in [0, 1]. None takes the statistics over all
-        sequences of all batches so far.
+        Weight of a new batch in the running statistics, in [0, 1]. None pools the sequences of all batches.
     eps : float
         Added to the variance; at least 0.
 
@@ -142,8 +140,7 @@ class DropoutSpec(Named):
     -----
     `between` is from Zaremba et al. 2014, arXiv 1409.2329. `inputs` and `states` are the variational dropout
     of Gal and Ghahramani 2016, arXiv 1512.05287. The h_{t-1} in a GRU's z h_{t-1} and an LSTM's c are not
-    dropped. Dropout increases the variances that batch norm stores. After training, `calibrate` measures them
-    without dropout.
+    dropped. Dropout increases the variances that batch norm stores. `calibrate` measures them without it.
 
     Examples
     --------

@@ -50,10 +50,7 @@ def refuse_beyond(max_steps: int | None, table: Array) -> None:
 
 
 def _refuse(known: int, table: Array, hint: str, what: str = "sequence") -> None:
-    """Raises SequenceTooLongError for the first sequence or lane with more steps than `known`.
-
-    The last argument is the word for a sequence in the message.
-    """
+    """Raises SequenceTooLongError for the first sequence or lane with more than `known` steps."""
     ends = np.where(table[:, LENGTH] > 0, table[:, START] + table[:, LENGTH], 0)
     over = ends > known
     if over.any():
@@ -68,8 +65,7 @@ class StepStatistics:
 
     They are mean and biased variance, float64 (steps, width), for each place of a norm, and count (steps,).
     count[t] is the number of training sequences that had a step t. It never rises with t, so the known steps
-    are the first ones. An object never changes, because other threads may use it: `updated` returns a new
-    object.
+    are the first ones. An object never changes, because other threads may use it.
     """
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
@@ -89,8 +85,7 @@ class StepStatistics:
         """The statistics after a training batch. batch: arrays from `blank` with the batch's statistics.
 
         A step without old statistics takes the batch's. Others become (1 - momentum) old + momentum batch.
-        momentum None pools old and new by their counts, as if all were one batch (Chan, Golub, LeVeque 1979).
-        Counts do not exceed 2**53.
+        momentum None pools both by their counts (Chan, Golub, LeVeque 1979). Counts do not exceed 2**53.
         """
         count = batch["count"]
         steps = int(np.count_nonzero(count))

@@ -110,8 +110,7 @@ class Stream(Closed, Generic[State]):
     int64. The first such call for a new number of rows may allocate.
 
     Several threads may call a stream at once if no lane is in two of the calls. If a call is interrupted or
-    raises an exception, all lanes are as before the call, or all as after it. A copy or a pickle is an
-    independent stream.
+    fails, all lanes are as before the call or all as after it. A copy or a pickle is an independent stream.
 
     Examples
     --------
@@ -284,8 +283,7 @@ class Stream(Closed, Generic[State]):
     def step(self) -> Array:
         """A copy of the number of steps of each lane since its start or reset, (batch_size,) int64.
 
-        It may be set to one integer or to an integer for each lane. Batch norm uses the statistics of this
-        step.
+        It may be set, to an integer or one for each lane. Batch norm uses the statistics of this step.
         """
         found: Array = self._lanes.steps.copy()
         return found

@@ -46,8 +46,7 @@ class Run(NamedTuple):
 class Tape:
     """The record of `forward_train` for `backward`, which may use it several times.
 
-    A tape is for one network in one process. copy.copy returns the tape itself. pickle and copy.deepcopy
-    raise TypeError.
+    A tape is for one network in one process. copy.copy returns it; pickle and copy.deepcopy raise TypeError.
     """
 
     owner: object  # the network, of lnrnn
@@ -183,10 +182,7 @@ def _dropped(masks: Masks | None, layer: int, outputs: Sequence[Array]) -> Any:
 def short(
     owner: object, snapshot: Snapshot, x: Any, h0: Any, lengths: Any
 ) -> tuple[Array, State, Tape] | None:
-    """`forward` in one function of the compiled module, without batch norm, masks and checkpoints.
-
-    Returns None if the compiled module does not accept the arguments as they are.
-    """
+    """`forward` by one call of C, without batch norm, masks and checkpoints; None if C refuses it."""
     compiled, made = snapshot.compiled(), snapshot.architecture
     found = compiled.train(x, h0, lengths)
     if found is None:

@@ -32,8 +32,7 @@ def is_table(value: Any) -> bool:
 def check_type(kind: Any, width: int, name: str) -> None:
     """Raises TypeError unless the column's type `kind` is a list of steps or null (all rows are null).
 
-    Raises ValueError if the steps have another width than `width`. If the type permits any width, `sequences`
-    checks the width of each step.
+    Raises ValueError if the steps have another width. If the type permits any width, `sequences` checks it.
     """
     types = pyarrow().types
     if types.is_null(kind):
@@ -56,8 +55,7 @@ def check_type(kind: Any, width: int, name: str) -> None:
 def sequences(column: Any, width: int, name: str) -> Sequences:
     """The rows of a column as Sequences.
 
-    column: an Array, or a ChunkedArray, whose chunks are joined. width: the numbers in a step. name: the
-    column's name, for error messages.
+    column: an Array, or a ChunkedArray, whose chunks are joined. width: numbers in a step. name: its name.
     """
     pa = pyarrow()
     check_type(column.type, width, name)
@@ -148,8 +146,8 @@ def _is_number(types: Any, kind: Any) -> bool:
     return bool(types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind))
 
 
-# The functions below use Arrow's buffers, because Arrow's own conversions from and to NumPy import pandas.
-# Importing pandas takes half a second and 60 MB in each process.
+# The functions below do not use Arrow's conversions from and to NumPy, because these import pandas, which
+# takes half a second and 60 MB in each process.
 
 
 def _array(pa: Any, kind: Any, length: int, memory: Array) -> Any:

@@ -40,8 +40,7 @@ def score(
     """Copies the rows of source to target, adds the scorer's results, and reports on stderr.
 
     source, target: Parquet files. engine, workers, address: see engines.outcomes. With bad="raise", the first
-    bad row raises a ValueError that names the row. With bad="null", bad rows are listed in the file
-    `bad_rows_path`.
+    bad row raises a ValueError that names it. With bad="null", the file `bad_rows_path` lists bad rows.
 
     target appears only when it is complete; its row groups are in the order of source. Until then, complete
     row groups are kept in target.parts (see journal.py). A call with the same arguments continues from there.
@@ -150,10 +149,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def progress(total: int, done: int) -> Iterator[Any]:
-    """A context that shows progress. Yields a function add(rows), to be called for completed rows.
-
-    done: the number of rows that an earlier run completed.
-    """
+    """A context that shows progress. Yields a function add(rows) for completed rows. done: earlier ones."""
     tqdm = require("tqdm", "lnrnn score", "score").tqdm
     began = said = time.monotonic()
     first = done

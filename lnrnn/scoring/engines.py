@@ -107,8 +107,7 @@ def on_ray(compute: Compute, job: Job, indices: Iterable[int], workers: int, add
 
 @contextmanager
 def _ray_started(ray: Any, cpus: int, address: str | None) -> Iterator[None]:
-    """Uses this process's connection to Ray. If there is none, connects to or starts a cluster, until the
-    context ends."""
+    """A context that uses this process's connection to Ray, or a new connection or cluster until its end."""
     was_there = ray.is_initialized()
     if not was_there:
         # Only numbers and names go through the object store, so the smallest store is enough.

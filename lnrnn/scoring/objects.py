@@ -39,8 +39,8 @@ def sequences(rows: Iterable[Any], width: int) -> Sequences:
 def result(given: Sequences, values: Array, into: Into, rows: Iterable[Any]) -> Array:
     """The results of `run` as an array of objects (B,), with None for a row without a result.
 
-    The objects are arrays (W,). For "all" they are arrays (T, W), or lists of arrays (W,) if no row of the
-    input is an array of two axes.
+    The objects are arrays (W,). For "all" they are arrays (T, W), or lists of arrays (W,) if no row has two
+    axes.
     """
     cells: Array = np.empty(len(given), object)
     flat = into == "all" and any(isinstance(row, np.ndarray) and row.ndim == 2 for row in rows)

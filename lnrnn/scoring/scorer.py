@@ -81,9 +81,8 @@ def _identity(path: str) -> tuple[int, ...]:
 class Scorer(Closed):
     """Runs a saved model over the sequences in a column of a table.
 
-    `scorer(table)` returns the table with an additional column of results. A pickle of a Scorer has a few
-    hundred bytes, and works in any process and machine that can read the model's file. Each process loads the
-    model at its first call.
+    `scorer(table)` returns the table with a column of results. A pickle of a Scorer has a few hundred bytes,
+    for processes and machines that can read the model's file. Each loads the model at its first call.
 
     Parameters
     ----------
@@ -92,9 +91,8 @@ class Scorer(Closed):
     column : str
         The column of sequences. Each row of it is a sequence (T, D), with its own T.
     into : {"last", "mean", "all"}
-        The result of a row, with W = directions * H. "last": (W,), the last layer's final h, which a reverse
-        direction has at step 0. "mean": (W,), the mean of y over the steps, zeros without steps. "all":
-        y (T, W).
+        The result of a row, with W = directions * H. "last": (W,), the last layer's h, in a reverse direction
+        at step 0. "mean": (W,), the mean of y over the steps, zeros without steps. "all": y (T, W).
     threads : int or None
         The number of threads that a call may use. None is that of lnrnn.set_num_threads.
     output : str, optional
@@ -145,8 +143,8 @@ class Scorer(Closed):
 
     Values become float32. Arrow's float32 values without nulls, in one chunk, are not copied. Other columns
     and the order of rows do not change. The result of a null row is null, that of a row without steps is 0.
-    A NaN has no effect on other rows. The result of a row does not depend on other rows, or on how a table is
-    divided, to the last bit.
+    A NaN has no effect on other rows. The bits of a result do not depend on other rows, or on how a table is
+    divided.
 
     For an iterator of tables, a call returns an iterator of tables, as Spark's mapInPandas and mapInArrow
     need. Spark has no lists of a fixed size, so Arrow's results are then list<float>, for "all"

@@ -107,8 +107,7 @@ class Settings:
     def changed(self, written: bool = False) -> Iterator[str]:
         """The names of changed attributes.
 
-        written: whether to compare the numbers of all tensors. Some writes, such as tensor.data.add_(1), do
-        not change the tensor's version.
+        written: whether to compare all numbers, because tensor.data.add_(1) does not change the version.
         """
         for of, name, value, where in self._attributes:
             now = getattr(of, name, _Gone)

@@ -148,8 +148,7 @@ class Twin(torch.nn.Module):
         return {name: getattr(self, name) for name in _statistics_names(self.architecture)}
 
     def _unsupported(self, parameters: list[Tensor], inputs_learn: bool) -> str | None:
-        """The reason why the C kernels cannot serve a call, or None. inputs_learn: whether x or a state needs
-        gradients."""
+        """The reason why C cannot serve a call, or None. inputs_learn: if x or a state needs gradients."""
         for p in parameters:
             if p.dtype is not torch.float32 or not p.is_cpu:
                 return f"it has parameters of {p.dtype} on {p.device}, not of torch.float32 on cpu"
@@ -207,8 +206,7 @@ class Twin(torch.nn.Module):
         In training, `dropout` draws from torch's generator. Both engines draw the same masks.
 
         Batch norm in training normalises step t with mean and biased variance over the sequences that have a
-        step t. Then it updates the running statistics. In evaluation it uses the running statistics, as
-        BatchNormSpec describes.
+        step t. Then it updates the running statistics, which evaluation uses as BatchNormSpec describes.
 
         The engine "lnrnn" uses at most the smaller of torch.get_num_threads() and lnrnn.get_num_threads().
         Under torch.autocast it converts x and the state to float32 and returns float32. y must not be changed

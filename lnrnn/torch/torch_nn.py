@@ -49,8 +49,7 @@ def other_system() -> str | None:
 def _untraced() -> Any:
     """Accelerated._forward, with tracing by torch.compile disabled.
 
-    torch.compile does not trace the module, as it does not trace torch.nn's, but it would trace functions
-    that the module calls.
+    torch.compile does not trace modules of torch.nn, but it would trace functions that such a module calls.
     """
     disable: Any = torch.compiler.disable
     return disable(Accelerated._forward)

@@ -267,10 +267,10 @@ def test_the_state_dict_inside_a_checkpoint_is_named(rng, prefix):
     _, state = stack(rng, FOREIGN["torch LSTM"], I, H)
     checkpoint = {prefix + "epoch": np.ones(1), prefix + "state_dict": state}
     with pytest.raises(
-        ValueError, match=r"got the keys epoch, state_dict; did you mean the mapping at \['state_dict'\] of it"
+        ValueError, match=r"keys epoch, state_dict; did you mean the mapping at \['state_dict'\] of it"
     ):
         convert_torch(checkpoint, prefix=prefix)
-    with pytest.raises(ValueError, match=r"unexpected .*; did you mean the mapping at \['.*state_dict'\] of it"):
+    with pytest.raises(ValueError, match=r"unexpected .*; did you mean the mapping at \['.*state_dict'\]"):
         lnrnn.LSTM(I, H, norm=None).load_state_dict(checkpoint)
 
 

@@ -27,8 +27,7 @@ from .equations import Equation, Sample, distance, fitted, sample
 from .roles import placements, ways, without_role
 from .runs import BATCH, SECONDS, Limit, OutOfTime, Runs, Sizes, Unsuitable, Way, in_doubles, suitable_runs
 
-# The largest difference from the module's outputs in float64. The same equation differs by 1e-12, an equation
-# with std + eps by 1e-7.
+# The largest difference in float64 from the module. An equal equation has 1e-12, one with std + eps 1e-7.
 EXACT = 1e-8
 NEAR = 1e-2  # the largest difference of an equation that is the same except for eps, on random parameters
 DISAGREES = "it agrees with none of lnrnn's cells"

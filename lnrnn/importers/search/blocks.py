@@ -143,10 +143,7 @@ def find_matrices(runs: Runs, rng: np.random.Generator) -> list[Matrix]:
 def _columns(
     grads: tuple[Array, ...], transposed: bool, D: int, H: int
 ) -> tuple[range | None, range | None, int] | None:
-    """Returns the columns for x, the columns for h, and the number of rows; None if there are no columns.
-
-    grads: of the loss for random x, for x with one feature, and for one step.
-    """
+    """Returns the columns for x, the columns for h, and the number of rows; None if there are no columns."""
     usual, one, first = (g.T if transposed else g for g in grads)
     rows, columns = usual.shape
     if rows % H or columns not in (D, H, D + H):
@@ -167,8 +164,7 @@ def _columns(
 def layouts(runs: Runs, matrices: list[Matrix], rng: np.random.Generator) -> tuple[bool, ...]:
     """The possible values of `interleaved`: whether row k belongs to gate k % G, not to gate k // H.
 
-    At the first step the state is 0, so one gate has no effect in an LSTM and in most GRUs. Its rows are
-    those with gradients of 0.
+    At the first step the state is 0, so in an LSTM and most GRUs the rows of one gate have gradients of 0.
     """
     H, wide = runs.H, [m for m in matrices if m.rows > runs.H]
     if not wide:
@@ -210,8 +206,7 @@ class Parts:
 def pieces_of(
     runs: Runs, matrices: list[Matrix], square: bool, interleaved: bool
 ) -> tuple[list[Piece], list[Piece]]:
-    """The pieces of the matrices for x and for h, in the order of the parameters. square: whether square
-    matrices are transposed."""
+    """The pieces of matrices for x and for h, in order. square: whether square matrices are transposed."""
     x: list[Piece] = []
     h: list[Piece] = []
     for m in matrices:

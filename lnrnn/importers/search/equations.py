@@ -48,9 +48,8 @@ def sample(parts: Parts, values: Mapping[str, Array], x: Array, y: Array) -> Sam
 class Equation:
     """A cell of lnrnn, and the pieces of a module's parameters that give its parameters.
 
-    order: the numbers of the module's gates, in lnrnn's order. flipped: whether the update gate of a GRU
-    multiplies the new state, in place of h. offsets: constants that forward adds to each gate, in lnrnn's
-    order.
+    order: the numbers of the module's gates, in lnrnn's order. flipped: whether a GRU's update gate
+    multiplies the new state, not h. offsets: constants that forward adds to each gate, in lnrnn's order.
     """
 
     cell: Cell

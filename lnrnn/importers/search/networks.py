@@ -24,10 +24,8 @@ NAME = "the cell of the search"
 
 @dataclass(frozen=True)
 class Network:
-    """A module as a network of submodules (parts), each of them one layer in one direction.
-
-    paths: the paths of the parts. parts: their conversions. arranged: indices of each layer's parts.
-    """
+    """A module as a network of submodules, each one layer in one direction. paths: those of the submodules.
+    parts: their conversions. arranged: the indices of each layer's submodules."""
 
     paths: tuple[str, ...]
     parts: tuple[Part, ...]
@@ -75,10 +73,7 @@ def from_search(
     batch_first: bool | None,
     check: Any,
 ) -> Model:
-    """The model of a module whose parameters have unknown names.
-
-    If there is none, raises `refusal` with the reasons added.
-    """
+    """The model of a module whose parameters have unknown names. Raises a longer `refusal` if none fits."""
     inner = {v for part in module.modules() if isinstance(v := getattr(part, "eps", None), float)}
     spec = norm if isinstance(norm, LayerNormSpec) else None
     given = spec.eps if spec else eps
