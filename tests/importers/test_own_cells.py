@@ -248,7 +248,11 @@ def test_names_of_a_bare_state_dict():
             ValueError,
             "names must have keys of the state dict, got 'q'; the keys are b_hh, b_ih",
         ),
-        (G2P | {"w_hh": "weight_ih_l0"}, ValueError, "unique, got 'weight_ih_l0' for 'w_ih' and 'w_hh'"),
+        (
+            G2P | {"w_hh": "weight_ih_l0"},
+            ValueError,
+            "different keys, got 'weight_ih_l0' for 'w_ih' and 'w_hh'",
+        ),
         ({"w_ih": "w_hh"}, ValueError, "unique, got 'w_hh' for"),
         (["w_ih"], TypeError, "names must be a mapping"),
         ({"w_ih": 3}, TypeError, "names must be a mapping"),
