@@ -253,7 +253,7 @@ def test_names_of_a_bare_state_dict():
             ValueError,
             "different keys, got 'weight_ih_l0' for 'w_ih' and 'w_hh'",
         ),
-        ({"w_ih": "w_hh"}, ValueError, "unique, got 'w_hh' for"),
+        ({"w_ih": "w_hh"}, ValueError, "different keys, got 'w_hh' for"),
         (["w_ih"], TypeError, "names must be a mapping"),
         ({"w_ih": 3}, TypeError, "names must be a mapping"),
     ],
