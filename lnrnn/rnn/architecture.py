@@ -128,7 +128,7 @@ def suffixes(num_layers: int, bidirectional: bool) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def vectors(cell: Cell, hidden_size: int, norm: Norm, bias: bool) -> Mapping[str, int]:
-    """Length of each gain and bias of a layer in a direction, by name without suffix. norm: of norm_spec."""
+    """Length of each gain and bias of a layer and direction, by name without suffix. norm: from norm_spec."""
     made = Architecture(cell, hidden_size, hidden_size, 1, "tanh", bias, False, False, norm)
     return {name.removesuffix("_l0"): shape[0] for name, shape in made.shapes.items() if len(shape) == 1}
 

@@ -95,8 +95,8 @@ def run(
     """Runs all layers and directions on x (T, B, D) float32.
 
     start: initial states, from `state_arrays`. threads: the maximum; 0 is that of set_num_threads. out: an
-    array for y, float32 with a contiguous last axis, without memory in common with x. Returns the final
-    states and y (T, B, directions * H), whose memory is (B, T, *) with batch_first.
+    array for y, float32 with a contiguous last axis, without memory in common with x. Returns y (T, B,
+    directions * H), whose memory is (B, T, *) with batch_first, and the final states.
     """
     made = snapshot.architecture
     y = empty_outputs(made, x.shape[0], x.shape[1]) if out is None else out

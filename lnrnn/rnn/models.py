@@ -47,7 +47,7 @@ class RNN(Network[np.ndarray]):
     Attributes
     ----------
     weight_ih_l0, weight_hh_l0 : array of float32
-        Weights (H, D) and (H, H); in other layers weight_ih_l1 and so on, in the other direction _l0_reverse.
+        Weights (H, D) and (H, H). Names end in _l1 for layer 1, and in _l0_reverse for the other direction.
     gain_l0, bias_l0 : array of float32
         Gains and biases (H,), with the names of the equations. All parameters are read-only arrays. To change
         one, assign a new array, which is copied.

@@ -222,7 +222,7 @@ class Network(Closed, Generic[State]):
 
     @property
     def overrun(self) -> Overrun | None:
-        """The policy for steps without statistics, as in BatchNormSpec; it may be set. Else None."""
+        """The policy for steps without statistics (see BatchNormSpec), None without batch norm; may be set."""
         return self._snapshot.overrun
 
     @overrun.setter

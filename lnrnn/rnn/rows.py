@@ -68,8 +68,8 @@ class Parts:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a call. table: (R, 6) int64, long rows first. parts: None without resets; then row and
-    state of a sequence have the sequence's index."""
+    """The rows of a call. table: (R, 6) int64, long rows first. parts: None without resets; then the state of
+    a row has the index of its sequence."""
 
     table: Array
     parts: Parts | None = None

@@ -146,8 +146,8 @@ def _is_number(types: Any, kind: Any) -> bool:
     return bool(types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind))
 
 
-# The functions below do not use Arrow's conversions from and to NumPy, because these import pandas, which
-# takes half a second and 60 MB in each process.
+# The functions below do not use Arrow's conversions from and to NumPy, because these import pandas. The
+# import takes half a second and 60 MB in each process.
 
 
 def _array(pa: Any, kind: Any, length: int, memory: Array) -> Any:

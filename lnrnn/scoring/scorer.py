@@ -113,7 +113,7 @@ class Scorer(Closed):
     ----------
     sha256, version, isa : str
         The SHA-256 of the model's file, lnrnn's version and the kernel set. A call raises a ValueError if
-        one of them is another in its process, because results may then differ.
+        one of them differs in its process, because results may then differ.
 
     Raises
     ------
@@ -241,7 +241,7 @@ def _here() -> tuple[str, str]:
 
 
 def model_of(scorer: Scorer) -> Model:
-    """A Scorer's model. Raises ValueError if lnrnn, kernel set or model file are others in this process."""
+    """A Scorer's model. Raises ValueError if this process has another lnrnn, kernel set or model file."""
     (version, isa), here = _here(), f"process {os.getpid()} on {platform.node()}"
     if version != scorer.version:
         raise ValueError(

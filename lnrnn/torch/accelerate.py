@@ -96,10 +96,10 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
     Modules of torch.nn remain the same objects, with their parameters, state_dict keys, attributes, hooks of
     state dicts and flags. So optimisers continue to work. The new class of such a module is derived from
     torch.nn's, and equal to it in dicts and sets. So isinstance(module, torch.nn.LSTM) remains true.
-    Arguments and results are the same, with PackedSequence, unbatched input, and dropout
-    between layers (with torch's masks). torch.nn's forward still computes calls on another device or dtype,
-    under autocast, torch.func and torch.jit.trace. `module.engine` says whether "lnrnn" or "torch" computes a
-    call. It may be set; with "lnrnn", calls that lnrnn cannot compute raise a ValueError.
+    Arguments and results are the same, with PackedSequence, unbatched input, and dropout between layers (with
+    torch's masks). torch.nn's forward still computes calls on another device or dtype, under autocast,
+    torch.func and torch.jit.trace. `module.engine` says whether "lnrnn" or "torch" computes a call. It may be
+    set; with "lnrnn", calls that lnrnn cannot compute raise a ValueError.
 
     Second derivatives, and torch.autograd.grad with is_grads_batched=True, take the time of torch's
     operations. torch.ao.quantization.quantize_dynamic quantises the modules as torch.nn's. Call `restore()`

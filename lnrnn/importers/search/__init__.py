@@ -27,9 +27,10 @@ from .equations import Equation, Sample, distance, fitted, sample
 from .roles import placements, ways, without_role
 from .runs import BATCH, SECONDS, Limit, OutOfTime, Runs, Sizes, Unsuitable, Way, in_doubles, suitable_runs
 
-# The largest difference in float64 from the module. An equal equation has 1e-12, one with std + eps 1e-7.
+# An equation is the module's if the outputs differ by at most this, in float64. Rounding causes 1e-12; a
+# module that divides by std + eps differs by 1e-7.
 EXACT = 1e-8
-NEAR = 1e-2  # the largest difference of an equation that is the same except for eps, on random parameters
+NEAR = 1e-2  # the largest difference if only eps is wrong, on random parameters
 DISAGREES = "it agrees with none of lnrnn's cells"
 GIVEN = "with this norm=; without norm= all norms are tried"
 OUTSIDE = "lnrnn may lack this equation: it has no peepholes, clipped states, std + eps or RMS norm"

@@ -115,9 +115,9 @@ def draw(runs: Runs, rng: np.random.Generator, scale: float = 1.5) -> dict[str, 
 
 
 def find_matrices(runs: Runs, rng: np.random.Generator) -> list[Matrix]:
-    """Each matrix, with its columns for x and for h, and whether it is transposed.
+    """The matrices, each with its columns for x and for h, and whether it is transposed.
 
-    These follow from gradients: if all features of x but one are 0, so are the gradients of their columns.
+    The columns for x follow from gradients, which are 0 for the columns of features that are 0.
     """
     D, H = runs.D, runs.H
     x = rng.standard_normal((STEPS, MANY, D))
