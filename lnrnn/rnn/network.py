@@ -222,7 +222,7 @@ class Network(Closed, Generic[State]):
 
     @property
     def overrun(self) -> Overrun | None:
-        """The policy for steps without statistics (see BatchNormSpec), None without batch norm; may be set."""
+        """The policy for steps without statistics (BatchNormSpec), None without batch norm. It may be set."""
         return self._snapshot.overrun
 
     @overrun.setter

@@ -135,10 +135,7 @@ def _locked(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             with file:
-                if error.errno not in (
-                    errno.EAGAIN,
-                    errno.EACCES,
-                ):  # pragma: no cover - a file system without locks
+                if error.errno not in (errno.EAGAIN, errno.EACCES):  # pragma: no cover - no file locks
                     raise
                 file.seek(0)
                 owner = file.read(300).decode(errors="replace").strip() or "another process"

@@ -105,7 +105,7 @@ class Twin(torch.nn.Module):
 
     @property
     def overrun(self) -> Overrun | None:
-        """The policy for steps without statistics (see BatchNormSpec), None without batch norm; may be set."""
+        """The policy for steps without statistics (BatchNormSpec), None without batch norm. It may be set."""
         return self.norm.overrun if self.sides else None
 
     @overrun.setter
