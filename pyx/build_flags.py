@@ -24,7 +24,7 @@ PARTS = ("NORM", "CELLS", "PRODUCT", "INT8")
 # without NORM replaces only the int8 or bfloat16 product of another set. `_emulated` is plain C with the same
 # results.
 ISAS = {
-    # -O1 compiles fast; few machines use these two
+    # -O1, which compiles faster, because few machines use these two sets
     "scalar": (X86 + ARM, PARTS, ["-O1"]),
     "sse2": (X86, PARTS, ["-O1"]),
     "avx2": (X86, PARTS, AVX2),

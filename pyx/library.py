@@ -105,7 +105,7 @@ def _make(folder: Path) -> list[str]:
     link(shared, compiled, folder / name, sys.platform, threads)
     _point(folder, name)
     archive = folder / "liblnrnn.a"
-    archive.unlink(missing_ok=True)  # ar would keep the members of the old archive
+    archive.unlink(missing_ok=True)  # else ar keeps members of the old archive
     subprocess.run([*shlex.split(os.environ.get("AR", "ar")), "rcs", str(archive), *compiled], check=True)
     return [*threads, "-lm"]
 

@@ -1,4 +1,4 @@
-"""Weights of Keras and TensorFlow Addons: arrays in the order of get_weights(), arrays by name, or layers.
+"""Converts weights of Keras and TensorFlow Addons: layers, arrays by name, or lists from get_weights().
 
 This file does not import Keras.
 """
@@ -23,8 +23,8 @@ Options = Mapping[str, Any]
 class Kind:
     """A cell of Keras.
 
-    shapes: of its weights in the order of get_weights(), for check_shapes; "bias" may be absent. eps: the
-    default of its norms, None without norms. epsilon: its name in the cell's configuration.
+    shapes: those of its weights in the order of get_weights(), for check_shapes; "bias" may be absent. eps:
+    the default eps of its norms, None without norms. epsilon: the name of eps in the cell's configuration.
     """
 
     shapes: dict[str, tuple[str, ...]]
@@ -37,17 +37,17 @@ class Kind:
 
 
 def _biases(p: Arrays) -> dict[str, Array]:
-    """torch has two biases, Keras has one."""
+    """torch's two biases from the one bias of Keras; the second is 0."""
     return {"bias_ih": p["bias"], "bias_hh": np.zeros_like(p["bias"])} if "bias" in p else {}
 
 
 def _weights(p: Arrays) -> dict[str, Array]:
-    """(I, units) -> (units, I)."""
+    """torch's matrices (G * H, I) and (G * H, H), which Keras stores transposed."""
     return {"weight_ih": p["kernel"].T, "weight_hh": p["recurrent_kernel"].T}
 
 
 def _lstm(p: Arrays, options: Options) -> Weights:
-    return Weights("LSTM", None, "bias" in p, _weights(p) | _biases(p))  # i, f, c, o is torch's i, f, g, o
+    return Weights("LSTM", None, "bias" in p, _weights(p) | _biases(p))  # Keras' c is torch's g
 
 
 def _gru(p: Arrays, options: Options) -> Weights:
@@ -60,8 +60,8 @@ def _gru(p: Arrays, options: Options) -> Weights:
         )
     if not reset_after:
         raise ValueError(
-            "reset_after must be True, got False, with which n = tanh(W x + U (r h)): lnrnn's cells multiply "
-            "r after the matrix, and no other weights make them equal"
+            "reset_after must be True, got False, which is n = tanh(W x + U (r h)): lnrnn's GRU computes "
+            "n = tanh(W x + r (U h)), and no other weights make them equal"
         )
     ours = {name: reordered(w, "zrn", "rzn") for name, w in _weights(p).items()}
     if "bias" in p:
@@ -85,7 +85,7 @@ def _simple_rnn(p: Arrays, options: Options) -> Weights:
 
 
 def _layer_norm_lstm(p: Arrays, options: Options) -> Weights:
-    # z = LN(x W) + LN(h R) + bias, and the normalised c is the state.
+    # The gates are LN(x W) + LN(h R) + bias. The next step gets the normalised c.
     bias = p.get("bias", 0)
     ours = _weights(p) | {
         "gain_ih": p["kernel_norm/gamma"], "bias_ih": p["kernel_norm/beta"] + bias,
@@ -156,7 +156,7 @@ def convert_keras(
 
 
 def _layer(source: Any, options: Options, bidirectional: bool) -> list[list[Weights]]:
-    """-> cells by layer (more than one for StackedRNNCells) and direction."""
+    """Returns cells as result[layer][direction]; a source with StackedRNNCells has several layers."""
     if callable(getattr(source, "get_weights", None)):
         return _from_layer(source, options)
     if isinstance(source, Mapping):
@@ -184,8 +184,8 @@ def _from_layer(layer: Any, options: Options) -> list[list[Weights]]:
                              in ((layer.forward_layer, False), (layer.backward_layer, True)))  # fmt: skip
         if len(forward) != 1 or len(backward) != 1:
             raise ValueError(
-                "a Bidirectional layer must have one cell in each direction, got StackedRNNCells, whose "
-                "directions meet only after the last cell"
+                "a Bidirectional layer must have one cell in each direction, got StackedRNNCells, which "
+                "concatenates the directions only after the last cell"
             )
         return [[forward[0], backward[0]]]
     return [[cell] for cell in _cells_of(layer, options, False)]
@@ -250,7 +250,7 @@ def _named(arrays: Sequence[Array], kind: str | None) -> dict[str, Array]:
 
 
 def _leaves(weights: Mapping[str, Any]) -> dict[str, Array]:
-    """By last part: the entry "rnn/lstm_cell/kernel:0" is "kernel". First parts in common are removed."""
+    """The arrays by name without the prefix that all have: "rnn/lstm_cell/kernel:0" becomes "kernel"."""
     split = {name: str(name).removesuffix(":0").replace(".", "/").split("/") for name in weights}
     while (
         all(len(parts) > 1 for parts in split.values()) and len({parts[0] for parts in split.values()}) == 1
@@ -260,7 +260,7 @@ def _leaves(weights: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def _by_direction(weights: dict[str, Array], bidirectional: bool) -> list[dict[str, Array]]:
-    """Bidirectional's names begin with forward_ and backward_."""
+    """The weights of each direction, by the prefixes forward_ and backward_ of Keras' Bidirectional."""
     ways = ("forward_", "backward_")
     if not any(name.startswith(way) for name in weights for way in ways):
         if bidirectional:
@@ -280,7 +280,7 @@ def _cell(weights: dict[str, Array], options: Options) -> Weights:
     names = set(weights)
     fitting = {k: v for k, v in KINDS.items() if v.fits(names) and options["kind"] in (None, k)}
     if "kernel" in weights and weights["kernel"].ndim == 2 and len(fitting) > 1:
-        # SimpleRNN, LSTM, GRU: the sizes decide.
+        # SimpleRNN, LSTM and GRU have the same names, and G * H columns.
         hidden, columns = weights["recurrent_kernel"].shape[0], weights["kernel"].shape[1]
         fitting = {
             k: v for k, v in fitting.items() if {"SimpleRNN": 1, "GRU": 3, "LSTM": 4}[k] * hidden == columns

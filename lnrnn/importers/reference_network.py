@@ -1,4 +1,4 @@
-"""A converted network in lnrnn.reference, in float64, forward and back, for comparison with modules."""
+"""Runs a converted network with lnrnn.reference in float64, forward and back, to compare it with modules."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ _BACKWARD: dict[str, Any] = {
 
 
 class Run(NamedTuple):
-    """y (T, B, directions * H); ends: the last h, or h and c, (layers * directions, B, H) each; tapes: for
-    `backward`."""
+    """y: (T, B, directions * H). ends: the last (h,) or (h, c), (layers * directions, B, H) each."""
 
     y: Array
     ends: tuple[Array, ...]
@@ -44,11 +43,11 @@ class ReferenceNetwork:
         return cls(architecture(converted.model()), converted.state, converted.zoneout)
 
     def disturbed(self, eps: float, rng: np.random.Generator) -> ReferenceNetwork:
-        """A copy in which each parameter is changed by a random eps or -eps of itself."""
+        """A copy in which each parameter differs by a random relative eps or -eps."""
         return replace(self, state=disturbed(self.state, eps, rng))
 
     def forward(self, x: Array, states: Sequence[Array] | None = None) -> Run:
-        """x (T, B, I). states: h, or h and c, (layers * directions, B, *) each; None for zeros."""
+        """Runs x (T, B, I). states: initial h, or h and c, (layers * directions, B, *) each; None for zeros."""
         tapes, ends, y = [], [], np.asarray(x, float)
         call = _FORWARD[self.arch.cell.name]
         with np.errstate(all="ignore"):  # inputs may be NaN, or overflow in a sigmoid
@@ -71,7 +70,7 @@ class ReferenceNetwork:
     def backward(
         self, run: Run, gy: Array, gends: Sequence[Array]
     ) -> tuple[Array, tuple[Array, ...], dict[str, Array]]:
-        """The gradients of x, of the first states, and of the parameters by name.
+        """Returns the gradients of x, of the initial states, and of the parameters by name.
 
         gy, gends: the gradients of run.y and run.ends.
         """
@@ -91,7 +90,7 @@ class ReferenceNetwork:
         return gy, tuple(np.array(part[::-1]) for part in zip(*gstates, strict=True)), grads
 
     def _part(self, suffix: str) -> tuple[dict[str, Array], dict[str, Any]]:
-        """The parameters of one layer in one direction, and the options of the reference's function."""
+        """The parameters of one layer in one direction, and its options for lnrnn.reference."""
         cell, norm = self.arch.cell.name, self.arch.norm
         options: dict[str, Any] = {"norm": None, "reverse": self.arch.reverse or suffix.endswith("_reverse")}
         own = {name.removesuffix(suffix): v for name, v in self.state.items() if name.endswith(suffix)}

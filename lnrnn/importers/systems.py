@@ -1,6 +1,6 @@
-"""The cells that people train in torch, and one function for each that converts its parameters.
+"""The known implementations of cells in torch (systems), each with a function that converts its parameters.
 
-The sources named have the equations. Comments only name differences from lnrnn's placement of the same name.
+The file named above a system has its equation. Comments name differences from lnrnn's cells.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Arrays = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class System:
-    """A kind of cell.
+    """An implementation of a cell.
 
-    name: its kind, and which cell of the kind. shapes: of all parameters of a cell, for check_shapes.
-    optional: parameters that may be absent, all together. options: the arguments of from_torch that apply.
-    batch_first: the axes of its layers' x.
+    name: the argument `kind` of from_torch; more words name the cell. shapes: those of all parameters of a
+    cell, for check_shapes. optional: parameters that are all present or all absent. options: the arguments of
+    from_torch that apply. batch_first: the order of the axes of x.
     """
 
     name: str
@@ -188,7 +188,7 @@ ICEFALL_GRU = System(
 
 
 def _haste_zoneout(options: Mapping[str, Any]) -> float:
-    """At inference haste mixes h, but not c: h_t = zoneout h_{t-1} + (1 - zoneout) h'."""
+    """The zoneout rate of h. At inference haste has h_t = zoneout h_{t-1} + (1 - zoneout) h' and c_t = c'."""
     if options["zoneout"] is None:
         raise ValueError(
             "zoneout must be given for a state dict of haste, as it acts at inference; or give the module"
@@ -245,7 +245,7 @@ HASTE_GRU = System(
     options=("eps", "zoneout"),
 )  # fmt: skip
 
-# By this order, where two are equally near to keys that fit neither.
+# If keys fit no system, messages name the nearest one, and the first of equally near ones.
 SYSTEMS = (
     TORCH,
     PROJECTED,

@@ -1,4 +1,4 @@
-"""The common result of all importers: weights with lnrnn's names, which make up one network."""
+"""The result of all importers: weights with lnrnn's names, for layers (Weights) and a network (Converted)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Weights:
-    """One layer in one direction, in lnrnn's terms.
+    """One layer in one direction, with lnrnn's names.
 
     cell: the name of lnrnn's class. parameters: by lnrnn's names without suffix, gates in lnrnn's order.
-    nonlinearity: of an RNN, else None. zoneout: as for `Network.zoneout`.
+    nonlinearity: that of an RNN, else None. zoneout: a value for `Network.zoneout`.
     """
 
     cell: str
@@ -47,9 +47,9 @@ class Weights:
 
 
 def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
-    """The same parameters with another norm. Raises ValueError if they do not fit it.
+    """The same parameters with another norm. Raises ValueError if they do not fit the norm.
 
-    The name "layer" says only that there are layer norms, so they stay.
+    The string "layer" accepts the layer norms that `weights` has.
     """
     if isinstance(norm, str) and norm == "layer" and weights.norm is not None:
         return weights
@@ -65,7 +65,7 @@ def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
         differ = (("lack", wanted - names), ("also have", names - wanted))
         parts = " and ".join(f"{verb} {', '.join(sorted(some))}" for verb, some in differ if some)
         raise ValueError(
-            f"norm must fit the parameters, got {spec} for parameters of {system}, which with lnrnn's names "
+            f"norm must fit the parameters, got {spec} for parameters of {system}, which in lnrnn's names "
             f"{parts}"
         )
     return replace(weights, norm=spec)
@@ -74,7 +74,7 @@ def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
 def disturbed(
     state: Mapping[str, Array], eps: float | np.float32, rng: np.random.Generator
 ) -> dict[str, Array]:
-    """The arrays of a state dict, with each number changed by a random eps or -eps of itself."""
+    """The arrays of a state dict, with each number changed by a random relative eps or -eps."""
     signs = np.array((-1, 1), np.int8)
     return {name: v * (1 + eps * rng.choice(signs, v.shape)) if v.dtype.kind == "f" else v
             for name, v in state.items()}  # fmt: skip
@@ -82,9 +82,9 @@ def disturbed(
 
 @dataclass(frozen=True)
 class Converted:
-    """The name of lnrnn's class, the arguments of its constructor, and the state dict.
+    """A converted network: the name of lnrnn's class, the arguments of its constructor, and the state dict.
 
-    system: where the parameters come from. zoneout: as for `Network.zoneout`.
+    system: the implementation from which the parameters come. zoneout: a value for `Network.zoneout`.
     """
 
     cell: str
@@ -104,7 +104,7 @@ class Converted:
 
 
 def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str = "") -> Converted:
-    """layers[k][d]: layer k in direction d (0, and 1 if there are two). system: where they come from."""
+    """The network of layers[k][d]: layer k in direction d, 0 or 1. system: a field of the result."""
     first = layers[0][0]
     directions = len(layers[0])
     for k, layer in enumerate(layers):
@@ -140,7 +140,7 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
 def array(name: str, value: Any) -> Array:
     """A parameter as a NumPy array of float64 or float32.
 
-    A torch tensor may be on any device, of any floating dtype, and have a gradient. torch is not imported.
+    A torch tensor may have any device and floating dtype, and a gradient. torch is not imported.
     """
     if hasattr(value, "detach"):
         if getattr(value, "is_meta", False):
@@ -161,10 +161,10 @@ def array(name: str, value: Any) -> Array:
 def check_shapes(
     arrays: dict[str, Array], shapes: dict[str, tuple[str, ...]], where: str = ""
 ) -> dict[str, int]:
-    """Compares arrays with shapes such as ("4H", "I"). -> the size of each letter.
+    """Compares arrays with shapes such as ("4H", "I"). Returns the size for each letter.
 
-    A letter is the size of the first axis that it names alone. where: stands before the array's name in the
-    ValueError.
+    The first axis that is named by a letter alone, such as "I", decides its size. where: text before the
+    array's name in the ValueError.
     """
     sizes: dict[str, int] = {}
     for name, dims in shapes.items():
@@ -183,6 +183,6 @@ def check_shapes(
 
 
 def reordered(value: Array, theirs: str, ours: str, axis: int = 0) -> Array:
-    """The gates along an axis, in our order: reordered(w, "igfo", "ifgo")."""
+    """Reorders the gates along an axis: reordered(w, "igfo", "ifgo") exchanges the second and third."""
     parts = np.split(value, len(theirs), axis)
     return np.concatenate([parts[theirs.index(gate)] for gate in ours], axis)

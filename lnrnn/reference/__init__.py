@@ -1,11 +1,11 @@
 """The reference implementation: each equation of lnrnn as a short function in float64 NumPy.
 
-It is slow, and independent of the rest of lnrnn. The kernels are tested against it. It is tested against
-finite differences, PyTorch and the ONNX node tests. The functions do not check their arguments.
+It is slow, and uses no other module of lnrnn. Tests compare the kernels with it, and compare it with finite
+differences, PyTorch and the ONNX node tests. The functions do not check their arguments.
 
 Symbols: T steps, B sequences, I inputs, H hidden units; sequences are (T, B, features). x_ = W_ih x and
-h_ = W_hh h, plus inner_bias_ih and inner_bias_hh if there are such. Numbers are float64, or longdouble for
-arguments of longdouble.
+h_ = W_hh h, plus the biases inner_bias_ih and inner_bias_hh if these are given. Numbers are float64, or
+longdouble for arguments of longdouble.
 
 The activations and norms are in norms.py, the cells in cells.py and ligru.py, their time loop in
 time_loop.py.

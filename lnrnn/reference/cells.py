@@ -56,9 +56,9 @@ __all__ = [
     "sum_of_sides_backward",
 ]
 
-# Of one step: the gradients of x_ and h_, and that of the old state without its part through h_.
+# Gradients of x_, of h_, and of the old state without the part through h_, at one step.
 Gradients = tuple[Array, Array, tuple[Any, ...]]
-GruGates = tuple[Array, Array, Array, Array]  # r, z, n, and the factor of r in the argument of n
+GruGates = tuple[Array, Array, Array, Array]  # r, z, n, and the array that r multiplies inside n's tanh
 
 
 def gates(a: Array, n: int) -> list[Array]:
@@ -76,7 +76,7 @@ def sum_of_sides(options: Options, x_: Array, h_: Array, norm: Norm) -> Array:
 
 
 def sum_of_sides_backward(options: Options, ga: Array, norm: Norm) -> tuple[Array, Array]:
-    """The gradients of x_ and h_."""
+    """The gradients of x_ and h_, from the gradient ga of the pre-activations."""
     return (norm("ih", ga), norm("hh", ga)) if options["placement"] == "split" else (norm("", ga),) * 2
 
 
@@ -146,7 +146,7 @@ RNN_SITES: dict[str, dict[str, Site]] = {
 
 
 def rnn_step(options: Options, x_: Array, h_: Array, state: State, norm: Norm) -> tuple[State, Array]:
-    """h' = f(a), a the normalised sum of the two sides."""
+    """h' = f(a), where `a` is the result of `sum_of_sides`."""
     f, _ = ACTIVATIONS[options["nonlinearity"]]
     h = f(sum_of_sides(options, x_, h_, norm))
     return (h,), h
@@ -205,13 +205,13 @@ def rnn(
     eps : float
         Added to the variance.
     statistics : (mean, var), optional
-        Batch norm: arrays (known steps, H). The default takes those of the active sequences.
+        Batch norm: arrays (known steps, H). By default, each step uses those of its active sequences.
     overrun : {"raise", "last", "mean", "batch"}
         The statistics beyond the known steps; see `statistics_at`.
     reverse : bool
         Whether to read each sequence from its end. The k-th step from there uses the k-th statistics.
     states_mask : array_like of shape (B, H), optional
-        Factors of h_{t-1} in the product with W_hh.
+        Dropout mask: factors of h_{t-1} in the product with W_hh.
     zoneout : array_like, optional
         d in h_t = d h_{t-1} + (1 - d) h'_t: a rate, or a mask (T, B, H).
 
@@ -335,16 +335,15 @@ def lstm(
 
         The norm of c has gain_c and bias_c, (H,).
     norm : {"layer", "batch"} or None
-        The norm.
+        The kind of norm. None is torch's cell.
     placement : {"split", "joint", "gate"}
-        Of layer norm. The means are over 4H, in "gate" over the H of a gate.
+        The placement of layer norm. Means are over 4H units, in "gate" over the H units of each gate.
     cell : {"out", "carry"} or None
         The norm of c under layer norm. Batch norm has "out".
     h0, c0 : array_like of shape (B, P) and (B, H), optional
         Initial state. P is H without weight_hr.
     statistics : dict of str to (mean, var), optional
-        Batch norm: arrays (known steps, width) for "ih", "hh" and "c". The default takes those of the active
-        sequences.
+        Batch norm: arrays (known steps, 4H) for "ih" and "hh", (known steps, H) for "c". Default as in `rnn`.
     eps, lengths, overrun, reverse, states_mask
         As in `rnn`.
     zoneout : pair of array_like, optional
@@ -533,12 +532,12 @@ def gru(
     parameters : dict of str to array_like
         weight_ih (3H, I), weight_hh (3H, H / num_heads), and some of the vectors of `lstm`, (3H,) each.
     norm : {"layer", "batch"} or None
-        The norm.
+        The kind of norm. None is torch's cell.
     placement : {"split", "joint", "gate"}
-        Of layer norm. The means of "joint" are over 3H, those of "gate" over the H of a gate.
+        The placement of layer norm. Means of "joint" are over 3H units, of "gate" over the H of each gate.
     span : {"all"} or None
-        For "split". None has one norm over the 2H of r and z and one over the H of n, on each side. "all" has
-        one over all 3H.
+        For "split". None normalises the 2H units of r and z together, and the H of n, in x_ and in h_. "all"
+        normalises all 3H units together.
     statistics : dict of str to (mean, var), optional
         Batch norm: arrays (known steps, 3H) for "ih" and "hh". The default is as in `rnn`.
     eps, h0, lengths, overrun, reverse, states_mask, zoneout
@@ -625,7 +624,7 @@ def calibrate(
     Returns
     -------
     mean, var, count
-        Of `rnn`. The other cells return a dict of (mean, var) by site, and count.
+        For `rnn`. For other cells a dict of (mean, var) by site, and count.
 
     Examples
     --------

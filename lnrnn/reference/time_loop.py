@@ -39,7 +39,7 @@ from .norms import (
 )
 
 State = tuple[Array, ...]
-Zoneout = tuple[Array | None, ...]  # of each state d (T, B, H), in the order in which steps are taken
+Zoneout = tuple[Array | None, ...]  # d (T, B, H) for each state, in the order in which steps are computed
 Options = Mapping[str, Any]
 Norm = Callable[[str, Array], Array]
 # A GRU whose reset gate comes before the product has one more argument: Reset.forward, Reset.backward.
@@ -53,8 +53,8 @@ Backward = Callable[..., tuple[Array, Array, tuple[Any, ...]]]  # (options, grad
 class Site:
     """A norm of a cell: the names of its gain and bias, and the gates that it normalises together.
 
-    spans: the number of gates (H units each) of each mean. first: the gate at which the site's part of gain
-    and bias begins.
+    spans: the first spans[0] gates (H units each) have one mean and variance, the next spans[1] the next, and
+    so on. first: the index of the gate at which the site's part of gain and bias begins.
     """
 
     gain: str | None
@@ -63,31 +63,31 @@ class Site:
     first: int = 0
 
     def cut(self, a: Array) -> list[Array]:
-        """`a` (..., gates * H) in pieces, one for each mean."""
+        """`a` (..., gates * H) as a list of arrays, one for each of the spans."""
         hidden = a.shape[-1] // sum(self.spans)
         return np.split(a, hidden * np.cumsum(self.spans)[:-1], axis=-1)
 
     def share(self, width: int) -> slice:
-        """The slice of gain and bias for the site's `width` units."""
+        """The slice of gain and bias for this site, whose input has `width` units."""
         start = self.first * width // sum(self.spans)
         return slice(start, start + width)
 
 
 @dataclass
 class Normed:
-    """Results of a norm that its gradient needs."""
+    """Results of `normalize` that `normalize_backward` needs."""
 
     ahat: Array  # (L, W) the standardised input; the input itself without a norm
     mean: Array | None
     var: Array | None  # both broadcast to (L, W)
-    axis: int | None  # of the mean; None for given statistics
+    axis: int | None  # over which the mean was taken; None if the statistics were given
 
 
 def normalize(a: Array, kind: str | None, eps: float, site: Site, given: Moments | None = None) -> Normed:
-    """The norm before gain and bias.
+    """The norm of `a` (L, W), before gain and bias.
 
-    kind "layer" is over the units of each row, piece by piece. "batch" is over the rows, or uses the `given`
-    (mean, variance) of this step. None is no norm.
+    kind "layer" takes the mean over the units of a row, for each of the site's spans. "batch" takes it over
+    the rows, or uses the `given` (mean, variance) of this step. None is no norm.
     """
     if kind is None:
         return Normed(a, None, None, None)
@@ -103,7 +103,7 @@ def normalize(a: Array, kind: str | None, eps: float, site: Site, given: Moments
 
 
 def normalize_backward(g: Array, normed: Normed, kind: str | None, eps: float, site: Site) -> Array:
-    """The gradient of `a` from that of ahat."""
+    """The gradient of `a` in `normalize`, from the gradient g of ahat."""
     if kind is None or normed.var is None:
         return g
     if normed.axis != -1:
@@ -115,16 +115,16 @@ def normalize_backward(g: Array, normed: Normed, kind: str | None, eps: float, s
 
 @dataclass
 class Norms:
-    """The norms of a cell at one time step: gain (a - mu) / sigma + bias at each site.
+    """The norms of a cell at one time step: gain (a - mu) / sigma + bias at each of the `sites`.
 
-    At other sites the input is unchanged. Gain and bias are optional.
+    For a name that is not in `sites`, `forward` returns its input. Gain and bias are optional.
     """
 
     sites: dict[str, Site]
     kind: str | None
     eps: float
     parameters: dict[str, Array]
-    given: dict[str, Moments | None]  # by site; None: the moments of the batch
+    given: dict[str, Moments | None]  # by site; None takes the moments of the batch
     at: dict[str, Normed] = field(default_factory=dict)
 
     def forward(self, name: str, a: Array) -> Array:
@@ -138,7 +138,7 @@ class Norms:
         return affine(self.at[name].ahat, gain, bias)
 
     def backward(self, grads: dict[str, Array], name: str, gz: Array) -> Array:
-        """The gradient of the site's input from that of its output. Adds to those of gain and bias."""
+        """The gradient of the norm's input, from gz of its output. Adds those of gain and bias to grads."""
         site = self.sites.get(name)
         if site is None:
             return gz
@@ -155,7 +155,7 @@ class Norms:
 
 
 def reverse_sequences(x: Array, lengths: Array) -> Array:
-    """Reverse each sequence of x (T, B, ...) within its length; 0 beyond. It is its own inverse.
+    """Reverse each sequence of x (T, B, ...) within its length. Later steps of the result are 0.
 
     Examples
     --------
@@ -245,7 +245,7 @@ class Step:
 class Tape:
     """The record of a run: options, parameters, steps, and batch norm's statistics.
 
-    The statistics are those of the active sequences, at the steps that used them.
+    The statistics are those of the batch's active sequences, for the steps that were normalised with these.
 
     Examples
     --------
@@ -272,12 +272,12 @@ class Tape:
 
     @property
     def mean(self) -> Array | None:
-        """(steps, H) of the one norm of an RNN."""
+        """The means (steps, H) of an RNN's norm."""
         return None if self.statistics is None else self.statistics[""][0]
 
     @property
     def var(self) -> Array | None:
-        """(steps, H) of the one norm of an RNN."""
+        """The biased variances (steps, H) of an RNN's norm."""
         return None if self.statistics is None else self.statistics[""][1]
 
 
@@ -357,13 +357,13 @@ def run(
 
 
 def zoned(zoneout: Zoneout, t: int, alive: Array, old: State, new: State) -> State:
-    """d old + (1 - d) new of each state, the d of step t."""
+    """d old + (1 - d) new for each state, with d of step t."""
     each = zip(zoneout, old, new, strict=True)
     return tuple(n if d is None else d[t, alive] * o + (1 - d[t, alive]) * n for d, o, n in each)
 
 
 def zoned_backward(zoneout: Zoneout, t: int, alive: Array, g: State) -> tuple[State, State]:
-    """The gradients of the new and of the old state, from that of the result of `zoned`."""
+    """The gradients of the new and of the old state, from the gradient g of the result of `zoned`."""
     factors = [np.zeros(1) if d is None else d[t, alive] for d in zoneout]
     each = list(zip(factors, g, strict=True))
     return tuple((1 - d) * part for d, part in each), tuple(d * part for d, part in each)
@@ -372,7 +372,7 @@ def zoned_backward(zoneout: Zoneout, t: int, alive: Array, g: State) -> tuple[St
 def used_statistics(
     steps: Sequence[Step], sites: Mapping[str, Site], hidden: int
 ) -> tuple[dict[str, Moments], Array]:
-    """Statistics of the active sequences where they were used: (mean, var) by site, and their number."""
+    """The fields `statistics` and `count` of Tape."""
     used = [s for s in steps if any(normed.axis == 0 for normed in s.norms.at.values())]
     statistics = {}
     for name, site in sites.items():

@@ -1,4 +1,4 @@
-"""The unchanging description of a network: its cell, arguments, and the names and shapes of its arrays."""
+"""The immutable description of a network: its cell, its arguments, the names and shapes of its arrays."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from .cells import NONLINEARITIES, Cell, Nonlinearity
 from .specs import BatchNormSpec, LayerNormSpec, norm_spec
 
 Norm = LayerNormSpec | BatchNormSpec | None
-LIMIT = 2**31 - 1  # of a size, so that no product of two overflows
+LIMIT = 2**31 - 1  # the largest size: products of two sizes do not overflow int64
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """The cell and the checked arguments of a model's constructor. `checked` makes it.
+    """The cell and the arguments of a model's constructor, checked by the class method `checked`.
 
-    norm: resolved for the cell. nonlinearity: "tanh" for a cell without a choice.
+    norm: a spec with the cell's defaults. nonlinearity: "tanh" for a cell without this argument.
 
-    The other fields follow from these. arguments: of the model's constructor by name, in its order, without
-    dropout, seed and rng; stated: without those of DEFAULTS too. suffixes: the endings of names for each
-    layer and direction, in the order of the state's first axis. shapes: of the trainable parameters by name,
-    layer after layer.
+    The other fields are computed from these. arguments: the constructor's arguments by name, in its order,
+    without dropout, seed and rng; stated: without those of DEFAULTS too. suffixes: the endings of names for
+    each layer and direction (_l0_reverse), in the order of the state's first axis. shapes: those of all
+    parameters by name, layer after layer.
 
     A side is a place of a norm or bias. "ih" and "hh" are the products W_ih x and W_hh h, "" is their sum,
-    "c" is a cell state. sites: by side the names, without suffix, of its "gain", "bias", "mean" and
-    "variance". sides: the widths of batch norm's statistics in each layer; empty for other norms.
+    "c" is a cell state. sites: maps a side to the names, without suffix, of its "gain", "bias", "mean" and
+    "variance". sides: maps a side to the width of batch norm's statistics; empty for other norms.
     """
 
     cell: Cell
@@ -46,8 +46,8 @@ class Architecture:
     reset_after: bool = True
     num_heads: int = 1
     proj_size: int = 0
-    # Not functools.cached_property: its lock for the class (before Python 3.12) may stay locked in a child
-    # that another thread forks.
+    # functools.cached_property would have a lock before Python 3.12. If another thread forks while it is
+    # locked, it stays locked in the child process.
     arguments: Mapping[str, Any] = field(init=False, repr=False, compare=False)
     stated: Mapping[str, Any] = field(init=False, repr=False, compare=False)
     suffixes: tuple[str, ...] = field(init=False, repr=False, compare=False)
@@ -82,7 +82,7 @@ class Architecture:
         bias: Any, batch_first: Any, bidirectional: Any, norm: Any, reverse: Any = False,
         reset_after: Any = True, num_heads: Any = 1, proj_size: Any = 0,
     ) -> Architecture:  # fmt: skip
-        """The architecture for a user's arguments. Raises ValueError or TypeError for a wrong one."""
+        """The architecture for a user's arguments. Raises ValueError or TypeError for a wrong argument."""
         for name, value in (("nonlinearity", nonlinearity), ("bias", bias)):
             named = isinstance(value, str) and value in ("layer", "batch")
             if named or isinstance(value, (LayerNormSpec, BatchNormSpec)):
@@ -119,7 +119,7 @@ class Architecture:
         )  # fmt: skip
 
     def __str__(self) -> str:
-        """For reprs on one line."""
+        """A short description, for the reprs of streams and tapes."""
         kinds = {LayerNormSpec: "layer", BatchNormSpec: "batch"}
         sizes = f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
         return f"{self.cell.name}({sizes}, norm={kinds.get(type(self.norm))!r})"
@@ -145,11 +145,11 @@ class Architecture:
 
     @property
     def batch_norm(self) -> BatchNormSpec | None:
-        """The norm, if it is batch norm."""
+        """The norm if it is batch norm, else None."""
         return self.norm if isinstance(self.norm, BatchNormSpec) else None
 
     def configuration(self, dtype: str, overrun: str | None) -> dict[str, Any]:
-        """The network as JSON has it: pyx/file/model_file.c and file_format.architecture_of read it."""
+        """The configuration in a model file, for pyx/file/model_file.c and file_format.architecture_of."""
         norm: dict[str, Any] | None = None
         if self.norm is not None:
             norm = {"kind": "batch" if self.batch_norm else "layer", **vars(self.norm)}
@@ -157,7 +157,7 @@ class Architecture:
         return {"dtype": dtype, **self.stated, "cell": self.cell.name, "norm": norm}
 
     def description(self, dtype: str, overrun: str | None, **options: Any) -> Description:
-        """For the compiled module. options: more of the configuration."""
+        """The configuration as an object of the compiled module. options: more entries."""
         return Description(json.dumps({**self.configuration(dtype, overrun), **options}))
 
 
@@ -170,8 +170,7 @@ def suffixes(num_layers: int, bidirectional: bool) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def vectors(cell: Cell, hidden_size: int, norm: Norm, bias: bool) -> Mapping[str, int]:
-    """Length of each gain and bias of one layer in one direction, by name without suffix. norm: resolved for
-    the cell."""
+    """Length of each gain and bias of a layer and direction, by name without suffix. norm: from norm_spec."""
     made = Architecture(cell, hidden_size, hidden_size, 1, "tanh", bias, False, False, norm)
     return {name.removesuffix("_l0"): shape[0] for name, shape in made.shapes.items() if len(shape) == 1}
 
@@ -182,7 +181,7 @@ DEFAULTS = {each.name: each.default for each in fields(Architecture) if each.def
 
 @lru_cache
 def argument_names(cell: Cell) -> tuple[str, ...]:
-    """The arguments of that cell's model that describe a network, in the constructor's order."""
+    """The arguments of the constructor that are fields of Architecture, in the constructor's order."""
     names = (each.name for each in fields(Architecture) if each.init and each.name != "cell")
     of_some = {
         "nonlinearity": cell.nonlinear, "num_heads": cell.headed, "reset_after": cell.name == "GRU",

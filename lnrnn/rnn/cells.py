@@ -11,13 +11,13 @@ NONLINEARITIES: tuple[Nonlinearity, ...] = get_args(Nonlinearity)
 
 @dataclass(frozen=True)
 class Cell:
-    """A row of the table.
+    """A recurrent cell, with H hidden units.
 
-    name: in this module, of the class in models.py, and in the compiled module's CellKind. gates: the number
-    of blocks of H rows in the weights. states: 1 for h, 2 for h and the cell state c. placement: the default,
-    which is that of Ba et al. 2016. spans: with placement "split", the number of gates of each norm of a
-    side, in the order of the rows. nonlinear, headed, projected: whether nonlinearity, num_heads and
-    proj_size are arguments.
+    name: the name of the object here, of its class in models.py, and of its CellKind in C. gates: weight
+    matrices have H rows for each gate. states: 1 for h, 2 for h and the cell state c. placement: the default
+    placement of layer norm, from the paper. spans: the numbers of gates normalised together in W_ih x and in
+    W_hh h, if "split". nonlinear, headed, projected: whether the constructor has the arguments nonlinearity,
+    num_heads and proj_size.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Cell:
     projected: bool = False
 
     def __reduce__(self) -> str:
-        return self.name  # copies and pickles are the object of this module: cells are compared by `is`
+        return self.name  # a copy or pickle gives the object of this module: cells are compared by `is`
 
 
 RNN = Cell("RNN", 1, 1, "joint", (1,), nonlinear=True)

@@ -36,25 +36,24 @@ class RNN(Network[np.ndarray]):
         Rate in [0, 1) at which `forward_train` drops outputs between layers. With one layer it has no effect,
         and a UserWarning says so.
     bidirectional : bool
-        Whether a second network reads each sequence from its end.
+        Whether each layer has a second direction, which reads each sequence from its end.
     norm : {"layer", "batch"}, LayerNormSpec, BatchNormSpec or None
         The norm inside the cell. The specs have more options.
     reverse : bool
         Whether the network reads each sequence from its end, as direction 1 of a bidirectional one. y keeps
         the order of x, and h is the state after step 0. Refused with bidirectional, and by `stream`.
     seed : int, optional
-        Seed of the start values, at least 0.
+        Seed of the initial parameters, at least 0.
     rng : optional
-        A numpy.random.Generator that draws the start values, or another argument of numpy.random.default_rng.
+        A numpy.random.Generator, or another argument of numpy.random.default_rng, for the initial parameters.
 
     Attributes
     ----------
     weight_ih_l0, weight_hh_l0 : array of float32
-        Weights (H, D) and (H, H). Layer 1 has weight_ih_l1, and so on; names of the other direction end in
-        _reverse.
+        Weights (H, D) and (H, H). Names end in _l1 for layer 1, and in _l0_reverse for the other direction.
     gain_l0, bias_l0 : array of float32
-        Gains and biases (H,), with the names of the equations. All parameters read as read-only arrays; an
-        assignment copies.
+        Gains and biases (H,), with the names of the equations. All parameters are read-only arrays. To change
+        one, assign a new array, which is copied.
     running_mean_l0, running_var_l0, count_l0 : array
         Batch norm: statistics (steps, H) and the number of sequences at each step, (steps,). Read-only.
 
@@ -69,17 +68,17 @@ class RNN(Network[np.ndarray]):
 
         LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b
 
-    mu and the biased var of LN are taken over the H units of one sample at one step. BN_t takes them over the
-    batch, for each time step t and unit. "split" is a placement of LayerNormSpec.
+    LN takes mean mu and biased variance var over the H units of one sequence at one step. BN_t takes them
+    over the batch, for each time step t and unit. "split" is a placement of LayerNormSpec.
 
     norm None is torch's cell. "layer" is equation 4 of Ba et al. 2016, arXiv 1607.06450. "batch" is Cooijmans
     et al. 2016, arXiv 1603.09025.
 
-    Weights start uniform in +-1/sqrt(H), as do biases without a norm. Gains start at 1, biases of norms at 0.
+    Initial weights, and biases without a norm, are uniform in +-1/sqrt(H); gains are 1, biases of norms 0.
 
     All arithmetic is float32. The result for a sequence does not depend on the rest of the batch, to the last
     bit. Batch norm in training and with overrun="batch" are the exceptions. W_ih x_t and W_hh h_{t-1} may be
-    as large as 1e38. Beyond float32 they are infinite, and layer norm makes the whole row NaN.
+    as large as 1e38. If one overflows, layer norm makes all units of the sequence NaN from that step on.
 
     Examples
     --------
@@ -119,7 +118,7 @@ class RNN(Network[np.ndarray]):
 
 
 def _with_arguments(model: type[T]) -> type[T]:
-    """model, with the arguments of RNN in its docstring, except nonlinearity."""
+    """Adds the arguments of RNN, except nonlinearity, to the docstring of `model`; returns `model`."""
     own, listed = inspect.getdoc(model), inspect.getdoc(RNN)
     if own and listed:  # not under python -OO
         shared = listed[listed.index("Parameters\n") : listed.index("Attributes\n")]
@@ -154,9 +153,9 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
     gain_ih_l0, bias_ih_l0, gain_hh_l0, bias_hh_l0 : array of float32
         Gains and biases (4H,), with the names of the equations.
     gain_c_l0, bias_c_l0 : array of float32
-        Those of the norm of c, (H,).
+        Gain and bias (H,) of the norm of c.
     running_mean_ih_l0, running_var_ih_l0, count_l0 : array
-        Batch norm: statistics (steps, 4H), likewise of hh, and of c (steps, H). count is (steps,).
+        Batch norm: statistics (steps, 4H) of x_, likewise hh for h_, and c (steps, H). count is (steps,).
 
     Notes
     -----
@@ -176,10 +175,10 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
 
         LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b
 
-    mu and the biased var of LN are taken over the units of one sample at one step: over all 4H in "layer" and
-    "joint". BN_t takes them over the batch, for each time step t and unit. Placements and cell are options of
-    LayerNormSpec; the default of cell is "out", and without a norm it is None. Start values and bits are as
-    in RNN.
+    LN takes mean mu and biased variance var over units of one sequence at one step: over all 4H in "layer"
+    and "joint". BN_t takes them over the batch, for each time step t and unit. Placements and cell are
+    options of LayerNormSpec; the default of cell is "out", and without a norm it is None. Initial parameters
+    and arithmetic are as in RNN.
 
     The cell is that of Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000. norm None is
     torch's cell. "layer" is Ba et al. 2016, arXiv 1607.06450. "batch" is Cooijmans et al. 2016, arXiv
@@ -246,7 +245,7 @@ class GRU(Network[np.ndarray]):
     gain_ih_l0, bias_ih_l0, gain_hh_l0, bias_hh_l0 : array of float32
         Gains and biases (3H,), with the names of the equations.
     running_mean_ih_l0, running_var_ih_l0, count_l0 : array
-        Batch norm: statistics (steps, 3H), likewise of hh. count is (steps,).
+        Batch norm: statistics (steps, 3H) of x_, likewise hh for h_. count is (steps,).
 
     Notes
     -----
@@ -265,11 +264,11 @@ class GRU(Network[np.ndarray]):
         h_t = (1 - z) n + z h_{t-1}
         LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b
 
-    mu and the biased var of LN are taken over the units of one sample at one step. In "layer" each side has
-    one LN over the 2H of r and z and one over the H of n. With span "all" it is one over all 3H. "joint" is
-    over 3H, "gate" over H. BN_t takes them over the batch, for each time step t and unit. As in torch, r
-    follows the product with W_hh, and z is the share of h_{t-1} that is kept. Placements and span are options
-    of LayerNormSpec. Start values and bits are as in RNN.
+    LN takes mean mu and biased variance var over units of one sequence at one step. In "layer", x_ and h_
+    each have one LN over the 2H of r and z, and one over the H of n. With span "all" they have one over all
+    3H. "joint" is over 3H, "gate" over H. BN_t takes mean and variance over the batch, for each time step t
+    and unit. As in torch, r multiplies after the product with W_hh, and z is the weight of h_{t-1}.
+    Placements and span are options of LayerNormSpec. Initial parameters and arithmetic are as in RNN.
 
     The cell is that of Cho et al. 2014, arXiv 1406.1078. norm None is torch's cell. "layer" is Ba et al.
     2016, arXiv 1607.06450. "batch" follows Cooijmans et al. 2016, arXiv 1603.09025.

@@ -1,4 +1,4 @@
-"""A recurrent network that keeps its state from call to call, for many sequences: each has a lane."""
+"""Stream: a recurrent network that keeps the states of many sequences from call to call."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class StreamState(Generic[State]):
 
 
 def _shown(steps: Array) -> str:
-    """The steps of some lanes for a repr: one number, or the least and the largest."""
+    """The steps of some lanes, for a repr: one number, or the smallest and the largest."""
     if not len(steps):
         return "()"
     least, most = int(np.min(steps)), int(np.max(steps))
@@ -78,39 +78,39 @@ class Stream(Closed, Generic[State]):
         Inputs of one step for R lanes, or (D,) if R is 1. A chunk of T steps is (T, R, D), or (R, T, D) with
         batch_first.
     rows : array_like of int of shape (R,), optional
-        The lanes of this call, different integers; all by default. Other lanes do not change.
+        The indices of R different lanes to compute, all by default. Other lanes do not change.
     out : array of float32 of y's shape, optional
         Where to write y. It may be the memory of x.
     lengths : array_like of int of shape (R,), optional
-        For a chunk: the steps of each lane, 0 to T. y is 0 past a length.
-    resets : array_like of bool of shape (R,), or of a chunk (T, R)
-        Where a lane's state and step number are set to 0 before the step.
+        For a chunk: the number of steps of each lane, 0 to T. y is 0 past a length.
+    resets : array_like of bool of shape (R,), or for a chunk (T, R)
+        True where a lane's state and step number are set to 0 before the step.
     threads : int, optional
-        Limit on the threads of this call; by default that of `set_num_threads`.
+        Maximum number of threads in this call; by default that of `set_num_threads`.
 
     Returns
     -------
     y : array of float32 of shape (R, H)
-        The same bits as from the whole sequence; shaped like x. It is `out`, if that is given.
+        Outputs, with the axes of x; the same bits as from a call on whole sequences. It is `out` if given.
 
     Raises
     ------
     ValueError, TypeError
         For a wrong argument.
     SequenceTooLongError
-        For a step without statistics, if `overrun` is "raise". No lane has changed then.
+        If batch norm has no statistics for a step, and `overrun` is "raise". No lane has changed then.
 
     Notes
     -----
     The result of a lane does not depend on the other lanes, to the last bit. A stream keeps the parameters
-    and statistics that the network had when the stream was made. Under batch norm each lane has its own step.
-    With overrun="batch" all lanes go together, and rows, lengths and resets are refused.
+    and statistics that the network had when the stream was created. Under batch norm each lane counts its own
+    steps. With overrun="batch" all lanes must have the same step, so rows, lengths and resets are refused.
 
-    A step with `out` allocates nothing if x and `out` are float32 and C-contiguous, and rows is None or
+    A step with `out` allocates no memory if x and `out` are float32 and C-contiguous, and rows is None or
     int64. The first such call for a new number of rows may allocate.
 
     Several threads may call a stream at once if no lane is in two of the calls. If a call is interrupted or
-    fails, all lanes are as before or as after it. A copy or a pickle is an independent stream.
+    fails, all lanes are as before the call or all as after it. A copy or a pickle is an independent stream.
 
     Examples
     --------
@@ -133,8 +133,8 @@ class Stream(Closed, Generic[State]):
         state: Sequence[Array] | None = None,
         step: int | Array = 0,
     ) -> None:
-        """snapshot: of a network with one direction. state: h, or h and c, (num_layers, B, H) each. step: an
-        integer or (B,). All arguments are checked, for they may come from a pickle."""
+        """snapshot: that of a network with one direction. state: h, or h and c, (num_layers, B, H) each.
+        step: an integer or (B,). All arguments are checked, because they may come from a pickle."""
         batch_size = integer("batch_size", batch_size, 1, 2**31 - 1)
         self._snapshot = snapshot
         self._together = snapshot.overrun == "batch"
@@ -167,7 +167,7 @@ class Stream(Closed, Generic[State]):
         return self._checked(x, rows, out, lengths, resets, most)
 
     def _checked(self, x: Any, rows: Any, out: Any, lengths: Any, resets: Any, threads: int) -> Array:
-        """A call with any arguments."""
+        """A call whose arguments `Lanes.step` of the compiled module does not accept as they are."""
         if self._together:
             for name, value in (("rows", rows), ("lengths", lengths), ("resets", resets)):
                 self._refuse_apart(name, value)
@@ -197,7 +197,7 @@ class Stream(Closed, Generic[State]):
         return found
 
     def _chunk(self, x: Any, lanes: Array, out: Any, lengths: Any, resets: Any, threads: int) -> Array:
-        """A call with x of three dimensions, in the caller's layout."""
+        """A call with several steps: x has three dimensions, in the caller's order of axes."""
         made = self._snapshot.architecture
         axes = "(R, T, input_size)" if made.batch_first else "(T, R, input_size)"
         if x.shape[0 if made.batch_first else 1] != len(lanes) or x.shape[2] != made.input_size:
@@ -244,7 +244,7 @@ class Stream(Closed, Generic[State]):
 
     def _refuse_apart(self, name: str, value: Any) -> None:
         if value is not None:
-            raise bad_value(name, "None with overrun='batch'", value, "all lanes go together")
+            raise bad_value(name, "None with overrun='batch'", value, "all lanes have the same step")
 
     def _refuse_overrun(self, rows: Rows, lanes: Array, lane: str = "lane") -> None:
         table = np.array(rows.table)
@@ -258,7 +258,7 @@ class Stream(Closed, Generic[State]):
             raise ValueError(message(name, expected, got, "reset the lane"))
 
     def _chosen(self, rows: Any) -> Array:
-        """The argument rows as different lanes of this stream, (R,) int64."""
+        """The argument rows, checked, as (R,) int64."""
         if rows is None:
             return self._all
         given, count = np.array(integers("rows", rows)), len(self._all)
@@ -279,7 +279,7 @@ class Stream(Closed, Generic[State]):
 
     @property
     def state(self) -> State:
-        """A copy of h of all lanes, (num_layers, batch_size, H) float32, or of (h, c). It may be set."""
+        """A copy of h, (num_layers, batch_size, H) float32, or for an LSTM of (h, c). It may be set."""
         return as_state([s.copy() for s in self._lanes.states])
 
     @state.setter
@@ -293,9 +293,9 @@ class Stream(Closed, Generic[State]):
 
     @property
     def step(self) -> Array:
-        """A copy of the number of steps of each lane, (batch_size,) int64, since its start or reset.
+        """A copy of the number of steps of each lane since its start or reset, (batch_size,) int64.
 
-        It may be set to an integer, or one for each lane. It selects batch norm's statistics.
+        It may be set, to an integer or one for each lane. Batch norm uses the statistics of this step.
         """
         found: Array = self._lanes.steps.copy()
         return found
@@ -305,7 +305,7 @@ class Stream(Closed, Generic[State]):
         self._lanes.put(self._all, [], self._steps("step", value, len(self._all)))
 
     def _steps(self, name: str, value: Any, lanes: int) -> Array:
-        """The steps of some lanes as (lanes,) int64, from an integer or one for each lane."""
+        """The argument `name`, an integer or an array of one for each lane, as (lanes,) int64."""
         if not isinstance(value, (np.ndarray, list, tuple)) or not np.ndim(value):
             value = integer(name, value, 0, LAST_STEP)
         given = np.array(real(name, value))
@@ -320,23 +320,23 @@ class Stream(Closed, Generic[State]):
         return np.ascontiguousarray(np.broadcast_to(given, lanes).astype(np.int64))
 
     def reset(self, rows: ArrayLike | None = None) -> None:
-        """Set the state and step of these lanes to 0; by default of all."""
+        """Set state and step to 0, for the lanes `rows` or by default for all lanes."""
         if self._together:
             self._refuse_apart("rows", rows)
         lanes = self._chosen(rows)
         self._lanes.put(lanes, [None] * len(self._lanes.states), np.zeros(len(lanes), np.int64))
 
     def get_state(self, rows: ArrayLike | None = None) -> StreamState[State]:
-        """Return a copy of the state of these lanes, by default of all, as a StreamState.
+        """Return a copy of the state of the lanes `rows`, by default of all lanes, as a StreamState.
 
-        `set_state` takes it, in this stream or another stream of an equal network, in any process.
+        It is an argument for `set_state` of this stream, or of a stream of an equal network in any process.
         """
         lanes = self._chosen(rows)
         found = [s.take(lanes, axis=1) for s in self._lanes.states]
         return StreamState(as_state(found), self._lanes.steps[lanes], self._snapshot.fingerprint())
 
     def set_state(self, rows: ArrayLike | None, state: StreamState[State]) -> None:
-        """Set the state of these lanes, or of all for None, to one that `get_state` returned.
+        """Set the state of the lanes `rows`, or for None of all lanes, to a result of `get_state`.
 
         Raises
         ------

@@ -31,13 +31,14 @@ def run(
     overrun: Overrun | None,
     training: bool,
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """x (T, B, D), or (B, T, D) with batch_first -> y with the same axes, last states, batch statistics.
+    """Runs x (T, B, D), or (B, T, D) with batch_first. Returns y with the same axes, last states, statistics.
 
     start: h0, or h0 and c0, each (layers * directions, B, *); lengths (B,) or None; parameters and statistics
-    by name. The batch statistics are those of batch norm in training, as for operator.update_statistics.
+    by name. The returned statistics are those of the batch, for operator.update_statistics; they are empty
+    without batch norm and in evaluation.
     """
     lengths = lengths.cpu().numpy() if isinstance(lengths, Tensor) else lengths
-    without = np.empty((*x.shape[:-1], 0), np.float32)  # an array of x's shape, to check the lengths with
+    without = np.empty((*x.shape[:-1], 0), np.float32)  # an array for checked_batch, with x's shape
     _, ends, _ = checked_batch(without, lengths, 0, arch.batch_first)
     x = time_first(x, False, arch.batch_first)
     T, B, _ = x.shape
@@ -53,7 +54,7 @@ def run(
     times = torch.arange(T, device=x.device)[:, None]
     alive = times < own_lengths  # (T, B)
     backwards = torch.where(alive, own_lengths - 1 - times, times)[..., None]
-    x = torch.where(alive[..., None], x, 0)  # padding may be anything, also NaN
+    x = torch.where(alive[..., None], x, 0)  # padding may contain NaN
     all_ends, norms = [], []
     for k, suffix in enumerate(arch.suffixes):
         reverse = arch.reversed[k]
@@ -81,9 +82,9 @@ def step_statistics(arch: Architecture, suffix: str, statistics: Mapping[str, Te
 
 
 class Norms:
-    """The norms and biases of one layer in one direction, called with a side of `Architecture`.
+    """The norms and biases of one layer in one direction, called for each side (see Architecture).
 
-    It collects the statistics of the batch under batch norm.
+    Under batch norm in training, `seen` collects the statistics of the batch.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class Norms:
         return list(self.seen.values())
 
     def __call__(self, side: str, a: Tensor, rows: slice = slice(None)) -> Tensor:
-        """a (B, width): the given rows of a side -> normalised, scaled and shifted."""
+        """a (B, width), normalised, scaled and shifted. rows: the rows of the side's gain and bias to use."""
         names, H = self.sites.get(side, {}), self.arch.hidden_size
         if isinstance(self.spec, BatchNormSpec):
             a = self._over_batch(names, a, self.spec.eps, rows)
@@ -158,7 +159,7 @@ class Norms:
 def _layer(
     arch: Architecture, x: Tensor, state: list[Tensor], norms: Norms, steps: int
 ) -> tuple[Tensor, list[Tensor]]:
-    """One layer in one direction: x (T, B, D), reversed if need be -> y (T, B, P), last states (B, *)."""
+    """Runs one layer in one direction on x (T, B, D), in the order of steps. Returns y and last states."""
     p, step = norms.parameters, _STEPS[arch.cell.name]
     x_ = F.linear(x, p["weight_ih"], p.get("inner_bias_ih"))
     outputs = []
@@ -179,7 +180,7 @@ def _layer(
 def _hidden_product(
     arch: Architecture, p: Mapping[str, Tensor], h: Tensor, rows: slice = slice(None)
 ) -> Tensor:
-    """h (B, H) -> these rows of W_hh h + inner_bias_hh (B, gates * H), head by head. rows: of whole gates."""
+    """These rows of W_hh h + inner_bias_hh, (B, gates * H), for h (B, H). rows: those of whole gates."""
     weight, bias = p["weight_hh"][rows], p.get("inner_bias_hh")
     bias = None if bias is None else bias[rows]
     if arch.num_heads == 1:
@@ -190,11 +191,11 @@ def _hidden_product(
     return h_ if bias is None else h_ + bias
 
 
-# One step of each cell: the products x_ and h_ (B, gates * H), the state, the norms -> the next state.
+# One step of each cell. x_, h_: the products (B, gates * H). state: [h] or [h, c]. Returns the next state.
 
 
 def _sum(x_: Tensor, h_: Tensor, norm: Norms) -> Tensor:
-    """The normalised sum of both sides."""
+    """The pre-activations of RNN and LSTM: norm(x_ + h_), or norm(x_) + norm(h_)."""
     return norm("", x_ + h_) if "" in norm.sites else norm("ih", x_) + norm("hh", h_)
 
 

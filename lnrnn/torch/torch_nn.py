@@ -1,7 +1,6 @@
-"""Classes for torch.nn's RNN, LSTM and GRU on lnrnn's kernels.
+"""Classes derived from torch.nn's RNN, LSTM and GRU that compute with lnrnn's kernels.
 
-`accelerate_module` sets the class of a module. It stays the same object with its parameters, attributes and
-hooks.
+`accelerate_module` sets the class of a module, which keeps its parameters, attributes and hooks.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def parameter_names(module: Any) -> list[str]:
 
 
 def other_system() -> str | None:
-    """The transform of torch that applies to a call now, and that lnrnn's operators do not support."""
+    """The reason if a transform of torch is active that lnrnn's operators do not support, else None."""
     if torch.is_autocast_enabled("cpu"):
         return "it is under torch.autocast"
     if not torch.compiler.is_compiling():
@@ -50,16 +49,16 @@ def other_system() -> str | None:
 
 @cache
 def _untraced() -> Any:
-    """Accelerated._forward, which torch.compile does not trace.
+    """Accelerated._forward, with tracing by torch.compile disabled.
 
-    torch.compile skips the module itself, as it skips torch.nn's, but would trace each function inside.
+    torch.compile does not trace modules of torch.nn, but it would trace functions that such a module calls.
     """
     disable: Any = torch.compiler.disable
     return disable(Accelerated._forward)
 
 
 def networks(module: torch.nn.RNNBase) -> tuple[str, ...]:
-    """lnrnn's descriptions of a module: time first, batch first, and the first and a later layer alone.
+    """Descriptions of lnrnn's networks for a module: time first, batch first, its first layer, a later layer.
 
     Raises ValueError if lnrnn has no such network.
     """
@@ -81,7 +80,7 @@ def networks(module: torch.nn.RNNBase) -> tuple[str, ...]:
 
 
 class Accelerated:
-    """The base of the classes. Only `accelerate_module` makes objects of them."""
+    """The base of the classes. Their objects are modules whose class `accelerate_module` has set."""
 
     _engine: str | None = None
     _networks: tuple[str, ...]
@@ -99,12 +98,13 @@ class Accelerated:
 
     @property
     def engine(self) -> str:
-        """The engine of a call now: "lnrnn", the C kernels, or "torch", torch.nn's own forward.
+        """The engine of the next call: "lnrnn", the C kernels, or "torch", torch.nn's own forward.
 
         It is "lnrnn" if all parameters are float32 and on the CPU. torch.nn's forward still computes calls
         under autocast, torch.func, forward-mode derivatives and torch.jit.trace. It also computes calls with
-        x or states that are empty, or that torch.nn refuses. It may be set: "torch" uses torch.nn's forward,
-        "lnrnn" raises ValueError for a call that the kernels cannot serve, None chooses.
+        x or states that are empty, or that torch.nn refuses. The property may be set. "torch" uses torch.nn's
+        forward for all calls. "lnrnn" raises ValueError for calls that the kernels cannot serve. None
+        restores the default.
         """
         if self._engine is not None:
             return self._engine
@@ -154,7 +154,7 @@ class Accelerated:
         self, x: Tensor, start: list[Tensor], lengths: Tensor | None, batch_first: bool,
         parameters: Sequence[Tensor], packed: PackedSequence | None = None,
     ) -> tuple[Tensor, Any]:  # fmt: skip
-        """-> y, and h or (h, c), for a batch. packed: the PackedSequence that was padded to x."""
+        """Returns y, and h or (h, c), for a batch. packed: the PackedSequence that was padded to x."""
         if self.training and self.dropout and self.num_layers > 1:
 
             def layer(k: int, x: Tensor, start: Sequence[Tensor], own: Sequence[Tensor]) -> LayerResult:
@@ -182,7 +182,7 @@ class Accelerated:
         return None
 
     def _unsupported_arguments(self, x: Any, hx: Any) -> str | None:
-        """Why torch.nn must compute this call, or refuse it; None if lnrnn can compute it."""
+        """The reason why lnrnn cannot compute a call with these arguments, or None if it can."""
         system = other_system()
         if system:
             return system
@@ -211,9 +211,9 @@ class Accelerated:
 
 
 class _Like(type):
-    """A metaclass: the class is equal to its base of torch.nn, also in dicts and sets.
+    """A metaclass whose classes are equal to their base in torch.nn, also in dicts and sets.
 
-    Functions that look up modules by class, as torch.ao.quantization.quantize_dynamic, thus find it.
+    Functions that look up the class of a module need it, such as torch.ao.quantization.quantize_dynamic.
     """
 
     def __eq__(cls, other: object) -> bool:
@@ -239,18 +239,18 @@ CLASSES = {cls.__bases__[1]: cls for cls in (AcceleratedRNN, AcceleratedLSTM, Ac
 
 
 def accelerate_module(module: torch.nn.RNNBase) -> None:
-    """Changes the class of a torch.nn.RNN, LSTM or GRU."""
+    """Sets the class of a torch.nn.RNN, LSTM or GRU to the one derived from it."""
     names = networks(module)
     module.__class__ = CLASSES[type(module)]
     module._networks = names
 
 
 def restore_module(module: torch.nn.RNNBase) -> None:
-    """Undoes `accelerate_module`."""
+    """Sets the class that the module had before `accelerate_module`."""
     cls: Any = type(module)
     if cls in CLASSES.values():
         module.__class__ = cls.__bases__[1]
-    else:  # torch derives a class for each parametrized module, and later returns to its base
+    else:  # torch derived a class for the module's parametrization
         cls.__bases__ = tuple(
             base.__bases__[1] if base in CLASSES.values() else base for base in cls.__bases__
         )

@@ -92,7 +92,7 @@ def test_prefix_selects_a_part_of_a_larger_model(rng):
     larger |= {"predictor.linear.weight": np.ones((2, H))}
     result = convert_torch(larger, prefix="predictor.lstm_layers.")
     np.testing.assert_equal(result.state, convert_torch(state).state)
-    asked = "prefix must begin some keys, got 'encoder.'; the keys are .*predictor.linear.weight"
+    asked = "prefix must begin a key, got 'encoder.'; the keys are .*predictor.linear.weight"
     with pytest.raises(ValueError, match=asked):
         convert_torch(larger, prefix="encoder.")
     for prefix in ({}, {"prefix": "predictor."}):
@@ -244,7 +244,7 @@ def test_gates_are_reordered():
 
 def test_one_parameter_under_two_names_is_refused(rng):
     p = drawn(rng, FOREIGN["torch LSTM"].shapes(I, H))
-    with pytest.raises(ValueError, match="weight_ih and cell.weight_ih mean the same"):
+    with pytest.raises(ValueError, match="got weight_ih and cell.weight_ih for one"):
         convert_torch(p | {"cell.weight_ih": p["weight_ih"]})
 
 
@@ -267,10 +267,10 @@ def test_the_state_dict_inside_a_checkpoint_is_named(rng, prefix):
     _, state = stack(rng, FOREIGN["torch LSTM"], I, H)
     checkpoint = {prefix + "epoch": np.ones(1), prefix + "state_dict": state}
     with pytest.raises(
-        ValueError, match=r"got the keys epoch, state_dict; the mapping at \['state_dict'\] of it"
+        ValueError, match=r"keys epoch, state_dict; did you mean the mapping at \['state_dict'\] of it"
     ):
         convert_torch(checkpoint, prefix=prefix)
-    with pytest.raises(ValueError, match=r"unexpected .*; the mapping at \['.*state_dict'\] of it may be"):
+    with pytest.raises(ValueError, match=r"unexpected .*; did you mean the mapping at \['.*state_dict'\]"):
         lnrnn.LSTM(I, H, norm=None).load_state_dict(checkpoint)
 
 

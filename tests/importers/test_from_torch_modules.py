@@ -59,7 +59,7 @@ def test_relu_and_dropout_are_kept():
     x = torch.randn(T, B, I, generator=torch.Generator().manual_seed(1))
     for module in (nn.RNN(I, H, nonlinearity="relu"), nn.LSTM(I, H, 2, dropout=0.5)):
         assert_same(lnrnn.from_torch(shaken(module))(x)[0], module(x)[0])
-    with pytest.raises(ValueError, match="nonlinearity must be one for all, got .*'relu', 'tanh'"):
+    with pytest.raises(ValueError, match="nonlinearity must be the same in .*, got .*'relu', 'tanh'"):
         lnrnn.from_torch(nn.RNN(I, H, nonlinearity="relu"), nonlinearity="tanh")
 
 
@@ -112,7 +112,7 @@ def test_unknown_modules_are_refused(module):
 
 def test_prefix_selects_a_submodule():
     model = nn.ModuleDict({"rnn": nn.GRU(I, H), "head": nn.Linear(H, 2)})
-    with pytest.raises(ValueError, match="give the part itself"):
+    with pytest.raises(ValueError, match="give the submodule itself"):
         lnrnn.from_torch(model, prefix="rnn.")
     with pytest.raises(ValueError, match=r"a part of it: give model\.rnn$"):
         lnrnn.from_torch(model)
@@ -145,10 +145,10 @@ def test_eps_is_that_of_the_module():
     module = shaken(Layer(LayerNormLSTMCell(I, H, lambda n: nn.LayerNorm(n, eps=0.1)), False))
     for given in (module, torch.jit.script(module)):
         assert_same(lnrnn.from_torch(given)(x)[0], module(x))
-    with pytest.raises(ValueError, match=r"eps must be one for all, got \[0.01, 0.1\]"):
+    with pytest.raises(ValueError, match=r"eps must be the same in module and arguments, got \[0.01, 0.1\]"):
         lnrnn.from_torch(module, eps=0.01)
     module.cell.layernorm_c.eps = 1e-3
-    with pytest.raises(ValueError, match=r"eps must be one for all, got \[0.001, 0.1\]"):
+    with pytest.raises(ValueError, match=r"eps must be the same in module and arguments, got \[0.001, 0.1\]"):
         lnrnn.from_torch(module)
 
 
@@ -190,7 +190,7 @@ def test_haste_has_the_same_results():
     module.zoneout = 1.0
     with pytest.raises(ValueError, match="zoneout must be .*below 1, got 1.0"):
         lnrnn.from_torch(module)
-    with pytest.raises(ValueError, match="zoneout must be one for all"):
+    with pytest.raises(ValueError, match="zoneout must be the same in"):
         lnrnn.from_torch(HasteGRU(I, H, zoneout=0.1), zoneout=0)
 
 

@@ -157,7 +157,7 @@ def test_small_changes_are_noticed(change):
     assert lnrnn.from_torch(fresh(module), check=True)
     module.change = change
     for each in (module, shaken(module), module.double()):
-        with pytest.raises(ValueError, match=rf"{OTHER}.*say where with norm=.*check=x.*check=False"):
+        with pytest.raises(ValueError, match=rf"{OTHER}.*name the places with norm=.*check=x.*check=False"):
             lnrnn.from_torch(each)
 
 

@@ -78,7 +78,7 @@ def test_the_eps_of_norm_must_be_that_of_the_module():
     from torch_cells import Layer, OutCell, shaken
 
     module = Layer(shaken(OutCell(I, H, lambda n: torch.nn.LayerNorm(n, eps=0.1))), False)
-    with pytest.raises(ValueError, match=r"eps must be one for all, got \[1e-05, 0.1\]"):
+    with pytest.raises(ValueError, match=r"eps must be the same in module and arguments, got \[1e-05, 0.1\]"):
         lnrnn.from_torch(module, norm=OUT)
     assert lnrnn.from_torch(module, norm=lnrnn.LayerNormSpec("split", "out", 0.1)).norm.eps == 0.1
 

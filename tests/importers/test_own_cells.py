@@ -135,7 +135,7 @@ def test_running_distinguishes_layers_and_directions():
 def test_a_convertible_submodule_is_named():
     """The submodule may be next to many convolutions, which are refused immediately."""
     parts = {"rnn": elman(5, 8), "head": nn.Linear(8, 3)}
-    with pytest.raises(ValueError, match=r"lnrnn knows a part of it: give model\.rnn"):
+    with pytest.raises(ValueError, match=r"from_torch can convert a part of it: give model\.rnn"):
         lnrnn.from_torch(nn.ModuleDict(parts))
     many = {str(k): nn.Conv2d(k + 1, k + 2, 3) for k in range(12)}
     with pytest.raises(ValueError, match="of no known cell"):
@@ -248,8 +248,12 @@ def test_names_of_a_state_dict_may_be_given():
             ValueError,
             "names must have keys of the state dict, got 'q'; the keys are b_hh, b_ih",
         ),
-        (G2P | {"w_hh": "weight_ih_l0"}, ValueError, "unique, got 'weight_ih_l0' for 'w_ih' and 'w_hh'"),
-        ({"w_ih": "w_hh"}, ValueError, "unique, got 'w_hh' for"),
+        (
+            G2P | {"w_hh": "weight_ih_l0"},
+            ValueError,
+            "different keys, got 'weight_ih_l0' for 'w_ih' and 'w_hh'",
+        ),
+        ({"w_ih": "w_hh"}, ValueError, "different keys, got 'w_hh' for"),
         (["w_ih"], TypeError, "names must be a mapping"),
         ({"w_ih": 3}, TypeError, "names must be a mapping"),
     ],

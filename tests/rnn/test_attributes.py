@@ -138,7 +138,7 @@ def test_a_subclass_may_not_have_names_of_parameters():
             setattr(net, name, net.weight_hh_l0)
     with pytest.raises(AttributeError, match="'classes'"):
         print(net.clases)
-    with pytest.raises(AttributeError, match="fixed"):
+    with pytest.raises(AttributeError, match="is set by the constructor only"):
         net.hidden_size = 7
 
 

@@ -155,5 +155,5 @@ def test_a_pair_of_rates_needs_a_cell_state():
         with pytest.raises(TypeError, match=f"zoneout must be a number, for {cell}"):
             getattr(lnrnn, cell)(3, 4).zoneout = 0.1, 0.1
     for wrong in ((), (0.1,), (0.1, 0.1, 0.1)):
-        with pytest.raises(TypeError, match="zoneout must be a number, or a pair of them"):
+        with pytest.raises(TypeError, match="zoneout must be a number, or a pair of numbers"):
             lnrnn.LSTM(3, 4).zoneout = wrong

@@ -321,7 +321,7 @@ REFUSED = {
     "an empty input": (INPUT, lambda path: path.write_bytes(b""), (), "cannot be read as Parquet"),
     "a truncated input": (INPUT, cut, (), r"in\.parquet cannot be read as Parquet"),
     "text as input": (INPUT, lambda path: path.write_text("1 2 3" * 9), (), "Parquet magic bytes not found"),
-    "no such column": (INPUT, None, ("--column", "y"), "there is no column 'y'; there are 'id', 'x'"),
+    "no such column": (INPUT, None, ("--column", "y"), "there is no column 'y'; the columns are 'id', 'x'"),
     "another type": (INPUT, None, ("--column", "id"), "column 'id' must be .*, got int64"),
     "the name is taken": (INPUT, None, ("--name", "id"), "there is a column 'id' already"),
     "no such column of names": (INPUT, None, ("--id-column", "y"), "there is no column 'y'"),

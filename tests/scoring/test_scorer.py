@@ -437,7 +437,7 @@ def test_attributes_are_fixed_and_output_names_the_result(path, rows):
     scorer = lnrnn.Scorer(path, column="x", into="last", threads=2, output="code")
     assert (scorer.column, scorer.into, scorer.threads, scorer.output) == ("x", "last", 2, "code")
     assert set(scorer(flat(rows))) == {"x", "x_offsets", "code"}
-    with pytest.raises(AttributeError, match="column is fixed"):
+    with pytest.raises(AttributeError, match="column is set by the constructor only"):
         scorer.column = "y"
     with pytest.raises(AttributeError, match="did you mean 'into'"):
         scorer.into_ = "y"

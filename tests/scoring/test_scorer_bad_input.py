@@ -211,7 +211,7 @@ def test_arrow_columns_of_another_type_are_refused(path, kind, error, message):
         (
             {"x": np.ones((2, D)), "x_offsets": [0, 2, 1]},
             ValueError,
-            "must not decrease, got a smaller one after row 1",
+            "must not decrease, got a smaller offset after row 1",
         ),
         ({"x": np.ones((2, D)), "x_offsets": []}, TypeError, "an array of integers"),
         ({"x": np.ones((2, D)), "x_offsets": np.zeros(0, int)}, ValueError, r"of shape \(B \+ 1,\)"),
@@ -221,13 +221,13 @@ def test_arrow_columns_of_another_type_are_refused(path, kind, error, message):
         ({"x": np.ones((2, D))}, ValueError, r"'x' must be of shape \(B, T, 3\), or with an array 'x_off"),
         ({"x": np.ones((2, 5, 4))}, ValueError, r"'x' must be of shape \(B, T, 3\)"),
         ({"x": "text"}, TypeError, "column 'x' must be an array of real numbers"),
-        ({"y": 1}, ValueError, "there is no column 'x'; there are 'y'"),
-        ({}, ValueError, "there is no column 'x'; there are none"),
+        ({"y": 1}, ValueError, "there is no column 'x'; the columns are 'y'"),
+        ({}, ValueError, "there is no column 'x'; the columns are none"),
         ({"x": [GOOD], "x_last": 1}, ValueError, "there is a column 'x_last' already"),
-        (pd.DataFrame({"y": [1]}), ValueError, "there is no column 'x'; there are 'y'"),
+        (pd.DataFrame({"y": [1]}), ValueError, "there is no column 'x'; the columns are 'y'"),
         (pd.DataFrame([[1, 2]], columns=["x", "x"]), ValueError, "there are 2 columns 'x'"),
         (pd.DataFrame({"x": [GOOD], "x_last": [1]}), ValueError, "there is a column 'x_last' already"),
-        (pa.table({"y": [1]}), ValueError, "there is no column 'x'; there are 'y'"),
+        (pa.table({"y": [1]}), ValueError, "there is no column 'x'; the columns are 'y'"),
         (pa.table([[1], [2]], names=["x", "x"]), ValueError, "there are 2 columns 'x'"),
         (np.ones((2, D)), TypeError, "table must be a dict of arrays, .*, got an array of shape"),
         ([GOOD], TypeError, "table must be a dict of arrays"),
@@ -267,7 +267,7 @@ def test_bad_options_are_refused(path, options, error, message):
 @pytest.mark.parametrize("kind", KINDS)
 def test_missing_and_existing_names_of_columns_are_refused(path, kind):
     table = bad_tables(kind)
-    with pytest.raises(ValueError, match="there is no column 'who'; there are 'x', 'user'"):
+    with pytest.raises(ValueError, match="there is no column 'who'; the columns are 'x', 'user'"):
         lnrnn.Scorer(path, "x", id_column="who")(table)
     good = two_rows(table)
     with pytest.raises(ValueError, match="there is a column 'code_error' already"):
