@@ -155,5 +155,5 @@ def test_refused_by_name(cell):
         make(D, H, reverse=1)
     with pytest.raises(ValueError, match="reverse must be False for a stream, got True"):
         make(D, H, reverse=True).stream()
-    with pytest.raises(AttributeError, match="reverse is fixed"):
+    with pytest.raises(AttributeError, match="reverse is set by the constructor only"):
         make(D, H).reverse = True

@@ -93,7 +93,7 @@ def test_gradients_are_those_of_the_plain_engine(rng, cell, norm, options):
 @pytest.mark.parametrize(("cell", "norm"), HEADED, ids=str)
 def test_heads(rng, cell, norm):
     test_forward_has_the_bits_of_lnrnns_classes(rng, cell, norm, OPTIONS[0] | {"num_heads": 3})
-    test_gradients_are_the_plain_engines(rng, cell, norm, OPTIONS[1] | {"num_heads": 4})
+    test_gradients_are_those_of_the_plain_engine(rng, cell, norm, OPTIONS[1] | {"num_heads": 4})
 
 
 @pytest.mark.parametrize("cell", CELLS)
