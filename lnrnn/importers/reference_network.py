@@ -47,7 +47,7 @@ class ReferenceNetwork:
         return replace(self, state=disturbed(self.state, eps, rng))
 
     def forward(self, x: Array, states: Sequence[Array] | None = None) -> Run:
-        """Runs x (T, B, I). states: initial h, or h and c, (layers * directions, B, *) each; None for zeros."""
+        """Runs x (T, B, I). states: initial h, or h and c, (layers * directions, B, *); None for zeros."""
         tapes, ends, y = [], [], np.asarray(x, float)
         call = _FORWARD[self.arch.cell.name]
         with np.errstate(all="ignore"):  # inputs may be NaN, or overflow in a sigmoid
