@@ -115,6 +115,7 @@ FIELDS = (
 
 def loaded(rnn):
     options = dict(norm=rnn.norm, bidirectional=True, dropout=rnn.dropout)
+    options |= dict(proj_size=rnn.proj_size) if isinstance(rnn, lnrnn.LSTM) else {}
     other = type(rnn)(rnn.input_size, rnn.hidden_size, rnn.num_layers, **options)
     other.zoneout = rnn.zoneout
     other(np.zeros((0, 1, rnn.input_size)))  # packs weights of parameters that are replaced below

@@ -116,6 +116,8 @@ NETWORKS = {
     "LSTM": dict(cell="LSTM"),
     "LSTM joint": dict(cell="LSTM", norm=spec("joint", "carry", inner_bias=True)),
     "LSTM batch": dict(cell="LSTM", norm="batch"),
+    "LSTM projected": dict(cell="LSTM", projected=True),
+    "LSTM projected int8": dict(cell="LSTM", norm=None, projected=True),
     "GRU": dict(cell="GRU"),
     "GRU gate": dict(cell="GRU", norm=spec("gate")),
     "RNN bfloat16": dict(cell="RNN"),
@@ -126,7 +128,7 @@ NETWORKS = {
 def drawn(rng, name, batch=70, units=145, steps=24):
     """(network, x, states, lengths), some lengths 0."""
     rnn = network(33, units, trained=steps, **NETWORKS[name])
-    rnn = rnn.to_dtype(name.split()[1]) if name.endswith(("bfloat16", "int8")) else rnn
+    rnn = rnn.to_dtype(name.split()[-1]) if name.endswith(("bfloat16", "int8")) else rnn
     ends = rng.integers(0, steps + 1, batch)
     ends[: batch // 2] = rng.integers(steps // 2, steps + 1, batch // 2)
     ends[0] = steps

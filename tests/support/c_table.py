@@ -68,9 +68,11 @@ class Handle:
         network = function("lnrnn_stream_network", P, P)(self.stream)
         for name in ("inputs", "units", "layers"):
             setattr(self, name, function(f"lnrnn_network_{name}", SIZE, P)(network))
+        size = function("lnrnn_network_state_size", SIZE, P, INT)
+        self.widths = size(network, 0), size(network, 1)
 
     def step(self, x, y, lanes=None) -> int:
-        """x (rows, D), y (rows, H), lanes (rows) int64: contiguous arrays. -> the status."""
+        """x (rows, D), y (rows, P), lanes (rows) int64: contiguous arrays. -> the status."""
         assert x.dtype == y.dtype == np.float32 and x.flags.c_contiguous and y.flags.c_contiguous
         assert lanes is None or lanes.dtype == np.int64
         step = function("lnrnn_handle_step", INT, P, P, P, P)
@@ -78,7 +80,7 @@ class Handle:
 
     def stepped(self, x, lanes=None):
         """The result of a step that must succeed."""
-        y = np.full((self.rows, self.units), np.nan, np.float32)
+        y = np.full((self.rows, self.widths[0]), np.nan, np.float32)
         assert self.step(x, y, None if lanes is None else np.array(lanes, np.int64)) == 0
         return y
 
@@ -87,11 +89,11 @@ class Handle:
         return function("lnrnn_handle_reset", INT, P, P, SIZE)(self.pointer, address(lanes), n)
 
     def state(self, layer: int, cell: int = 0):
-        """h or c of a layer, (lanes, H): the memory itself, or None."""
+        """h or c of a layer, (lanes, P or H): the memory itself, or None."""
         result = function("lnrnn_stream_state", P, P, SIZE, INT)(self.stream, layer, cell)
         return result and np.ctypeslib.as_array(
-            (ctypes.c_float * (self.lanes * self.units)).from_address(result)
-        ).reshape(self.lanes, self.units)
+            (ctypes.c_float * (self.lanes * self.widths[cell])).from_address(result)
+        ).reshape(self.lanes, self.widths[cell])
 
     def steps(self):
         result = function("lnrnn_stream_steps", P, P)(self.stream)

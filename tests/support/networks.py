@@ -48,6 +48,9 @@ VARIANTS = {
         for p in ("split", "joint", "gate")
         for c in ("out", "carry", None)
     },
+    "LSTM none projected": dict(cell="LSTM", norm=None, projected=True),
+    "LSTM split projected": dict(cell="LSTM", norm=spec("split"), projected=True),
+    "LSTM batch projected": dict(cell="LSTM", norm=MILD, projected=True),
     "GRU none": dict(cell="GRU", norm=None),
     "GRU batch": dict(cell="GRU", norm=MILD),
     "GRU split all": dict(cell="GRU", norm=spec("split", span="all")),

@@ -24,11 +24,19 @@ NORMS = {
             Layer("split", span="all"), Layer("split", span="all", inner_bias=True, eps=0.1)],
 }  # fmt: skip
 NETWORKS = [(cell, norm) for cell in CELLS for norm in NORMS[cell]]
+NETWORKS += [("LSTM projected", norm) for norm in (None, Layer(eps=0.1), "batch")]
+
+
+def class_of(cell):
+    """The name of a cell of NETWORKS as that of its class, and more options."""
+    name, _, projected = cell.partition(" ")
+    return name, dict(proj_size=5) if projected else {}
 
 
 def twin(cell, norm="layer", *, seed=0, steps=0, dtype=None, **options):
     """A twin with random parameters. Under batch norm it has seen a batch of that many steps."""
-    module = getattr(lnrnn.torch, cell)(I, H, norm=norm, seed=seed, dtype=dtype, **options)
+    cell, more = class_of(cell)
+    module = getattr(lnrnn.torch, cell)(I, H, norm=norm, seed=seed, dtype=dtype, **options, **more)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, p in module.named_parameters():
@@ -43,9 +51,7 @@ def twin(cell, norm="layer", *, seed=0, steps=0, dtype=None, **options):
 
 def inputs(rng, module, B=B):
     n = module.num_layers * module.num_directions
-    states = tuple(
-        rng.uniform(-0.9, 0.9, (n, B, H)) for _ in range(2 if type(module).__name__ == "LSTM" else 1)
-    )
+    states = tuple(rng.uniform(-0.9, 0.9, (n, B, width)) for width in module.architecture.widths)
     return rng.standard_normal((T, B, I)), states
 
 
