@@ -132,17 +132,20 @@ def _with_arguments(model: type[T]) -> type[T]:
 class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
     """A long short-term memory with norms inside the cell, after torch.nn.LSTM.
 
-    The state is a pair (h, c): ``y, (h, c) = lstm(x, (h0, c0))``. Each is (num_layers * directions, B, H).
+    The state is a pair (h, c): ``y, (h, c) = lstm(x, (h0, c0))``. Each is (num_layers * directions, B, *):
+    h has P values, which is H or proj_size, and c has H.
 
     Parameters
     ----------
     proj_size : int
-        Must be 0: a projection of h is not supported.
+        Values P of h, fewer than H, by a projection; 0 for none.
 
     Attributes
     ----------
     weight_ih_l0, weight_hh_l0 : array of float32
-        Weights (4H, D) and (4H, H); H rows for each of the gates i, f, g, o.
+        Weights (4H, D) and (4H, P); H rows for each of the gates i, f, g, o.
+    weight_hr_l0 : array of float32
+        The projection, (P, H), with proj_size.
     gain_ih_l0, bias_ih_l0, gain_hh_l0, bias_hh_l0 : array of float32
         Gains and biases (4H,), with the names of the equations.
     gain_c_l0, bias_c_l0 : array of float32
@@ -168,6 +171,9 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
 
         LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b
 
+    With proj_size, h_t is W_hr times the h_t above. Then y, later layers, zoneout and dropout of states have
+    the projected h.
+
     mu and the biased var of LN are taken over the units of one sample at one step: over all 4H in "layer" and
     "joint". BN_t takes them over the batch, for each time step t and unit. Placements and cell are options of
     LayerNormSpec; the default of cell is "out", and without a norm it is None. Start values and bits are as
@@ -175,7 +181,7 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
 
     The cell is that of Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000. norm None is
     torch's cell. "layer" is Ba et al. 2016, arXiv 1607.06450. "batch" is Cooijmans et al. 2016, arXiv
-    1603.09025.
+    1603.09025. The projection is Sak et al. 2014, arXiv 1402.1128.
 
     Examples
     --------

@@ -93,8 +93,8 @@ class Scorer(Closed):
         The column of sequences. A row is a sequence (T, D), with any T.
     into : {"last", "mean", "all"}
         The result of a row. "last": (W,), the last layer's h, that is y at the last step of a forward
-        direction and at the first step of a reverse one; W = directions * H. "mean": (W,), the mean of y over
-        the steps, zeros without steps. "all": y (T, W).
+        direction and at the first step of a reverse one; W is the width of y. "mean": (W,), the mean of y
+        over the steps, zeros without steps. "all": y (T, W).
     threads : int or None
         The number of threads that a call may use. None: as lnrnn.set_num_threads says.
     output : str, optional

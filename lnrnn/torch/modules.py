@@ -182,14 +182,15 @@ class Twin(torch.nn.Module):
         x : tensor or PackedSequence
             (T, B, D), (B, T, D) with batch_first, or (T, D) for one sequence.
         h0 : tensor or pair of tensors, optional
-            The first state, (num_layers * directions, B, H); with a cell state (h0, c0). Default: zeros.
+            The first state, (num_layers * directions, B, P); with a cell state (h0, c0). Default: zeros.
         lengths : tensor or array, optional
             (B,) integers, not for a PackedSequence. y is 0 past a length.
 
         Returns
         -------
         y : tensor or PackedSequence
-            The last layer's output, (T, B, directions * H), with the axes of x.
+            The last layer's output, (T, B, directions * P), with the axes of x. P is an
+            LSTM's proj_size, or hidden_size.
         state : tensor or pair of tensors
             The last h, or (h, c), with the shape of h0.
 

@@ -111,8 +111,8 @@ typedef struct {
     lnrnn_caches caches;
     int synchronous; /* there are such steps: then one group has all sequences */
     struct {
-        /* A record of the tape: the offsets of W h (or the sum), the gates, c and, with a projection, the cell's
-         * output; W x is at 0. */
+        /* A record of the tape: the offsets of W h (or the sum), the gates, c, and the output that is projected.
+         * W x is at 0. */
         size_t h, gates, c, output, width;
     } tape;
     lnrnn_rnn_scratch scratch;

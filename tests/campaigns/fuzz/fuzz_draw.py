@@ -125,6 +125,8 @@ def network(
     )
     options |= fixed
     sizes = sizes or (size(rng), size(rng))
+    if options.pop("projected", False):
+        options["proj_size"] = int(rng.integers(0, sizes[1]))
     rnn = getattr(lnrnn, options.pop("cell"))(*sizes, seed=int(rng.integers(99)), **options)
     state = rnn.state_dict()
     shapes = {name: value.shape for name, value in rnn.parameters().items()}

@@ -18,7 +18,7 @@ from fuzz_draw import arranged, caches, chance, inputs, lengths, network, pick
 from fuzz_judge import alike
 from fuzz_truth import compare, forward, rounded, short_step
 from helpers import rounds_bfloat16_rows, using_caches
-from networks import drawn_state, parts, taken, whole
+from networks import drawn_state, parts, taken, whole, widths
 
 KNOWN = 4  # steps of batch norm's statistics
 OPTIONS = "input_size", "hidden_size", "num_layers", "norm", "bias", "batch_first", "bidirectional", "dtype"
@@ -84,8 +84,8 @@ def truth(judge, rnn, single, x, h0, ends, got, label) -> None:
     results = [got[0], *parts(rnn, got[1])]
     if rnn.dtype == "int8" or (rnn.dtype == "bfloat16" and rounds_bfloat16_rows()):
         if rnn.num_layers == 1 and not rnn.bidirectional and ends is None and x.size and rnn.norm is None:
-            state = [np.zeros((1, x.shape[1], rnn.hidden_size), np.float32) if s is None else s
-                     for s in parts(rnn, h0)]  # fmt: skip
+            state = [np.zeros((1, x.shape[1], width), np.float32) if s is None else s
+                     for s, width in zip(parts(rnn, h0), widths(rnn), strict=True)]  # fmt: skip
             for row in x:
                 y, h = rnn(swapped(rnn, row[None]), whole(rnn, state))
                 want = short_step(rnn, row[None], state)
@@ -191,6 +191,7 @@ def copies(rng, judge, rnn, x, h0, ends, first, label) -> None:
 def anew(rnn):
     """A new network with the arguments and the state of this one."""
     names = [*OPTIONS[:-1], *["nonlinearity"] * isinstance(rnn, lnrnn.RNN)]
+    names += ["proj_size"] * isinstance(rnn, lnrnn.LSTM)
     other = type(rnn)(seed=5, **{name: getattr(rnn, name) for name in names})
     other.load_state_dict(rnn.state_dict())
     if rnn.overrun:
