@@ -46,7 +46,7 @@ def from_torch(
         module's attributes, such as eps; give them as arguments here. The systems::
 
             "torch"       torch.nn.RNN, LSTM, GRU and their cells; every layer, direction, bias, batch_first.
-                          proj_size > 0 is refused. A state dict of an RNN needs nonlinearity=.
+                          proj_size too. A state dict of an RNN needs nonlinearity=.
             "fastrnns"    LayerNormLSTMCell of pytorch's benchmarks/fastrnns, alone or in its stacks of one or
             "nemo"        two directions; NeMo's is the same.
             "torchaudio"  _CustomLSTM of its RNN-T. A ModuleList is converted as layers of one network.

@@ -135,12 +135,13 @@ def _with_arguments(model: type[T]) -> type[T]:
 class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
     """A long short-term memory with norms inside the cell, after torch.nn.LSTM.
 
-    The state is a pair (h, c): ``y, (h, c) = lstm(x, (h0, c0))``. Each is (num_layers * directions, B, H).
+    The state is a pair (h, c): ``y, (h, c) = lstm(x, (h0, c0))``. Each is (num_layers * directions, B, *):
+    h has P values, which is H or proj_size, and c has H.
 
     Parameters
     ----------
     proj_size : int
-        Must be 0: a projection of h is not supported.
+        Values P of h, fewer than H, by a projection; 0 for none.
     num_heads : int
         Number of heads, a divisor of H. W_hh is block-diagonal: a unit reads h of the H / num_heads units of
         its head only, and a step takes less time. Norms are over all units.
@@ -149,7 +150,10 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
     ----------
     weight_ih_l0, weight_hh_l0 : array of float32
         Weights (4H, D) and (4H, H / num_heads); H rows for each of the gates i, f, g, o. With
-        several heads, row u of a gate belongs to head u // (H / num_heads).
+        several heads, row u of a gate belongs to head u // (H / num_heads). With proj_size weight_hh_l0 is
+        (4H, P).
+    weight_hr_l0 : array of float32
+        The projection, (P, H), with proj_size.
     gain_ih_l0, bias_ih_l0, gain_hh_l0, bias_hh_l0 : array of float32
         Gains and biases (4H,), with the names of the equations.
     gain_c_l0, bias_c_l0 : array of float32
@@ -175,6 +179,9 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
 
         LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b
 
+    With proj_size, h_t is W_hr times the h_t above. Then y, later layers, zoneout and dropout of states have
+    the projected h.
+
     LN takes mean mu and biased variance var over units of one sequence at one step: over all 4H in "layer"
     and "joint". BN_t takes them over the batch, for each time step t and unit. Placements and cell are
     options of LayerNormSpec; the default of cell is "out", and without a norm it is None. Initial parameters
@@ -182,7 +189,7 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
 
     The cell is that of Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000. norm None is
     torch's cell. "layer" is Ba et al. 2016, arXiv 1607.06450. "batch" is Cooijmans et al. 2016, arXiv
-    1603.09025.
+    1603.09025. The projection is Sak et al. 2014, arXiv 1402.1128.
 
     Examples
     --------

@@ -27,7 +27,7 @@ class StreamState(Generic[State]):
 
     Attributes
     ----------
-    state : array of float32 of shape (num_layers, R, H), or a pair (h, c)
+    state : array of float32 of shape (num_layers, R, P), or a pair (h, c)
         The hidden states.
     step : array of int64 of shape (R,)
         The number of steps since the start or the last reset.
@@ -90,7 +90,7 @@ class Stream(Closed, Generic[State]):
 
     Returns
     -------
-    y : array of float32 of shape (R, H)
+    y : array of float32 of shape (R, P)
         Outputs, with the axes of x; the same bits as from a call on whole sequences. It is `out` if given.
 
     Raises
@@ -133,7 +133,7 @@ class Stream(Closed, Generic[State]):
         state: Sequence[Array] | None = None,
         step: int | Array = 0,
     ) -> None:
-        """snapshot: that of a network with one direction. state: h, or h and c, (num_layers, B, H) each.
+        """snapshot: that of a network with one direction. state: h, or h and c, (num_layers, B, *) each.
         step: an integer or (B,). All arguments are checked, because they may come from a pickle."""
         batch_size = integer("batch_size", batch_size, 1, 2**31 - 1)
         self._snapshot = snapshot
@@ -279,7 +279,7 @@ class Stream(Closed, Generic[State]):
 
     @property
     def state(self) -> State:
-        """A copy of h, (num_layers, batch_size, H) float32, or for an LSTM of (h, c). It may be set."""
+        """A copy of h, (num_layers, batch_size, P) float32, or for an LSTM of (h, c). It may be set."""
         return as_state([s.copy() for s in self._lanes.states])
 
     @state.setter

@@ -186,14 +186,15 @@ class Twin(torch.nn.Module):
         x : tensor or PackedSequence
             (T, B, D), (B, T, D) with batch_first, or (T, D) for one sequence.
         h0 : tensor or pair of tensors, optional
-            The initial state, (num_layers * directions, B, H); for an LSTM (h0, c0). Default: zeros.
+            The initial state, (num_layers * directions, B, P); for an LSTM (h0, c0). Default: zeros.
         lengths : tensor or array, optional
             Steps of each sequence, (B,) integers; not for a PackedSequence. y is 0 past a length.
 
         Returns
         -------
         y : tensor or PackedSequence
-            The outputs of the last layer, (T, B, directions * H), with the axes of x.
+            The outputs of the last layer, (T, B, directions * P), with the axes of x. P is an LSTM's
+            proj_size, or hidden_size.
         state : tensor or pair of tensors
             The final h, or (h, c), with the shape of h0.
 

@@ -73,7 +73,7 @@ static void pack_reset(backward_step *s)
     }
 }
 
-/* g (active, k), row stride gs -> to (active, n), row stride ts: the product with w (k, n), or with its packed
+/* g (active, k), row stride gs -> to (active, n), row stride ts. It is multiplied by w (k, n), or by its packed
  * transpose if that is not NULL. add: to the values there. */
 static void product(const backward_step *s, const float *g, size_t gs, size_t k, size_t n, const float *w,
                     const uint32_t *packed, int add, float *to, size_t ts)

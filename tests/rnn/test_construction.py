@@ -165,14 +165,15 @@ def test_parameters_have_documented_names_and_shapes(variant, bias, inner):
     rnn, G = network(3, 5, num_layers=2, bidirectional=True, bias=bias, **options), GATES[cell] * 5
     vectors = {"RNN batch": "gain bias", "LiGRU batch": VECTORS["input"]}.get(variant, VECTORS[place[0]])
     lengths = {vector: G for vector in vectors.split()}
-    if variant == "LSTM batch" or place[-1] in ("out", "carry"):
+    if variant.startswith("LSTM batch") or place[-1] in ("out", "carry") or place == ["split", "projected"]:
         lengths |= {"gain_c": 5, "bias_c": 5}
     lengths = {vector: n for vector, n in lengths.items() if bias or not vector.startswith("bias")}
     if inner and place[0] not in ("none", "batch"):
         lengths |= {"inner_bias_ih": G, "inner_bias_hh": G}
-    want = {}
-    for end, wide in (("_l0", 3), ("_l0_reverse", 3), ("_l1", 10), ("_l1_reverse", 10)):
-        want |= {"weight_ih" + end: (G, wide), "weight_hh" + end: (G, units)}
+    P, want = 2 if "projected" in variant else 5, {}
+    for end, wide in (("_l0", 3), ("_l0_reverse", 3), ("_l1", 2 * P), ("_l1_reverse", 2 * P)):
+        want |= {"weight_ih" + end: (G, wide), "weight_hh" + end: (G, P if P < 5 else units)}
+        want |= {"weight_hr" + end: (P, 5)} if P < 5 else {}
         want |= {v + end: (n,) for v, n in lengths.items()}
     assert {key: value.shape for key, value in rnn.parameters().items()} == want
     for key, value in rnn.parameters().items():

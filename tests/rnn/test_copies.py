@@ -115,7 +115,7 @@ FIELDS = (
 
 
 def loaded(rnn):
-    options = dict(norm=rnn.norm, bidirectional=True, dropout=rnn.dropout, **heads_of(rnn))
+    options = dict(norm=rnn.norm, bidirectional=True, dropout=rnn.dropout, **newer_arguments(rnn))
     options |= {"nonlinearity": rnn.nonlinearity} if hasattr(rnn, "nonlinearity") else {}
     other = type(rnn)(rnn.input_size, rnn.hidden_size, rnn.num_layers, **options)
     other.zoneout = rnn.zoneout

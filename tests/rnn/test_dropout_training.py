@@ -44,6 +44,7 @@ from networks import (
     reference_forward,
     same,
     taken,
+    widths,
 )
 
 T = 9
@@ -105,7 +106,7 @@ def test_every_placement_equals_the_reference(variant, kind):
         ends = rng.integers(3 if batch > 64 else 0, T + 1, batch)
         ends[:8] = T
         while want is None:
-            x, gy = normal(rng, T, batch, inputs), normal(rng, T, batch, hidden)
+            x, gy = normal(rng, T, batch, inputs), normal(rng, T, batch, widths(rnn)[0])
             want = truth(rnn, x, h0, ends, gy, gh, masks_of(rnn, x, spec, 5))
         y, h, want = want
         for isa, got in on_every_family(partial(trained, rnn, x, h0, ends, gy, gh, spec)).items():

@@ -42,6 +42,8 @@ MODELS = {
     "batch, mean": dict(norm=lnrnn.BatchNormSpec(overrun="mean"), trained=KNOWN),
     "LSTM": dict(cell="LSTM"),
     "LSTM none": dict(cell="LSTM", norm=None),
+    "LSTM projected": dict(cell="LSTM", projected=True),
+    "LSTM none projected": dict(cell="LSTM", norm=None, projected=True),
     "LSTM joint": dict(cell="LSTM", norm=spec("joint", None, inner_bias=True)),
     "LSTM gate": dict(cell="LSTM", norm=spec("gate", "carry")),
     "LSTM batch": dict(cell="LSTM", norm=lnrnn.BatchNormSpec(overrun="last"), trained=KNOWN),

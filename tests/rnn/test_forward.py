@@ -32,6 +32,7 @@ from networks import (
     same,
     taken,
     whole,
+    widths,
 )
 
 # Sizes around the widths of vectors and panels of every instruction set.
@@ -212,13 +213,16 @@ def test_one_sequence_without_a_batch_axis(rng, variant):
         for n in (None, 9, 4, 0):
             y, h = rnn(x, alone, n)
             want_y, want_h = rnn(np.expand_dims(x, axis), h0, None if n is None else [n])
-            assert y.shape == (9, 34) and all(s.shape == (4, 17) for s in parts(rnn, h))
+            assert y.shape == (9, 2 * widths(rnn)[0])
+            assert [s.shape for s in parts(rnn, h)] == [(4, width) for width in widths(rnn)]
             equal(rnn, (y, h), (want_y.squeeze(axis), whole(rnn, [s[:, 0] for s in parts(rnn, want_h)])))
 
 
 @pytest.mark.parametrize("cell, options", [
     ("RNN", dict(nonlinearity="tanh")), ("RNN", dict(nonlinearity="relu")), ("LSTM", {}), ("GRU", {}),
+    ("LSTM", dict(proj_size=32)), ("LSTM", dict(proj_size=5)),
 ])  # fmt: skip
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize(
     "layers, both, batch_first, bias",
     [(1, False, False, True), (2, True, True, True), (3, False, True, False), (2, True, False, True)],

@@ -116,6 +116,8 @@ NETWORKS = {
     "LSTM": dict(cell="LSTM"),
     "LSTM joint": dict(cell="LSTM", norm=spec("joint", "carry", inner_bias=True)),
     "LSTM batch": dict(cell="LSTM", norm="batch"),
+    "LSTM projected": dict(cell="LSTM", projected=True),
+    "LSTM projected int8": dict(cell="LSTM", norm=None, projected=True),
     "GRU": dict(cell="GRU"),
     "GRU gate": dict(cell="GRU", norm=spec("gate")),
     "RNN bfloat16": dict(cell="RNN"),

@@ -24,6 +24,7 @@ from networks import (
     taken,
     unchanged,
     whole,
+    widths,
 )
 
 D, H, T, B = 3, 17, 9, 8
@@ -37,8 +38,7 @@ def cuts(resets, lengths, b):
 
 def in_parts(rnn, x, start, lengths, resets):
     """Returns (y, final states) of a network with one layer, computed part by part. x is (T, B, D)."""
-    H = rnn.hidden_size
-    y = np.zeros((*x.shape[:2], rnn.num_directions * H), np.float32)
+    y = np.zeros((*x.shape[:2], rnn.num_directions * widths(rnn)[0]), np.float32)
     ends = [s.copy() for s in parts(rnn, start)]
     for b in range(x.shape[1]):
         pieces = cuts(resets, lengths, b)
@@ -143,14 +143,14 @@ def test_one_step_or_one_sequence_in_every_layout(rng, batch_first):
 def test_training_with_resets_equals_training_on_the_parts(rng, variant, bidirectional):
     """Compares outputs and gradients with those of a batch of the parts as separate sequences."""
     rnn = network(D, H, bidirectional=bidirectional, **VARIANTS[variant])
-    x, gy = normal(rng, T, B, D), normal(rng, T, B, rnn.num_directions * H)
+    x, gy = normal(rng, T, B, D), normal(rng, T, B, rnn.num_directions * widths(rnn)[0])
     start, gend = drawn_state(rng, rnn, B), drawn_state(rng, rnn, B)
     resets, lengths = rng.random((T, B)) < 0.3, rng.integers(0, T + 1, B)
     pieces = [(b, k, cut) for b in range(B) for k, cut in enumerate(cuts(resets, lengths, b))]
     counts = [sum(p[0] == b for p in pieces) for b in range(B)]
     px, pg = (np.zeros((T, len(pieces), a.shape[2]), np.float32) for a in (x, gy))
-    shape = rnn.num_directions, len(pieces), H
-    pstart, pend = ([np.zeros(shape, np.float32) for _ in parts(rnn, None)] for _ in range(2))
+    shapes = [(rnn.num_directions, len(pieces), width) for width in widths(rnn)]
+    pstart, pend = ([np.zeros(shape, np.float32) for shape in shapes] for _ in range(2))
     for i, (b, k, (first, end)) in enumerate(pieces):
         px[: end - first, i], pg[: end - first, i] = x[first:end, b], gy[first:end, b]
         for d in range(rnn.num_directions):
@@ -272,7 +272,7 @@ def test_ragged_gives_the_bits_of_a_padded_call(data):
     with using_threads(data.draw(st.integers(1, 3))):
         want, end = rnn(laid(rnn, x), start, lengths)
         y, h = rnn.ragged(values, offsets, start)
-    assert y.shape == (len(values), rnn.num_directions * H)
+    assert y.shape == (len(values), rnn.num_directions * widths(rnn)[0])
     for b, n in enumerate(lengths):
         same(y[offsets[b] : offsets[b + 1]], laid(rnn, want)[:n, b])
     assert not y[: offsets[0]].any() and not y[offsets[-1] :].any()

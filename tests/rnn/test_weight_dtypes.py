@@ -48,6 +48,30 @@ def test_int8_adds_products_of_integers(isa, rng, hidden, inputs, bits):
         assert np.abs(got - want).max() <= 4 * np.finfo(np.float32).eps * max(1, np.abs(want).max())
 
 
+def test_a_projection_of_bfloat16(isa, rng):
+    if rounds_bfloat16_rows():
+        pytest.skip("this set's unit rounds rows")
+    rnn, rounded = (network(5, 33, cell="LSTM", proj_size=17) for _ in range(2))
+    for name in ("weight_ih_l0", "weight_hh_l0", "weight_hr_l0"):
+        setattr(rounded, name, to_bfloat16(getattr(rnn, name)))
+    x = normal(rng, 12, 9, 5)
+    same(rnn.to_dtype("bfloat16")(x)[0], rounded(x)[0])
+
+
+@each_bits
+def test_a_projection_of_int8(isa, rng, bits):
+    """From h 0, a step of the cell is that of an LSTM that projects nothing."""
+    rnn, whole = (network(5, 33, cell="LSTM", proj_size=size) for size in (17, 0))
+    for name, value in rnn.parameters().items():
+        if not name.startswith(("weight_hh", "weight_hr")):
+            setattr(whole, name, value)
+    x = normal(rng, 1, 9, 5)
+    outputs = whole.to_dtype("int8", activation_bits=bits)(x)[0][0]
+    want = int8_product(outputs, rnn.weight_hr_l0, bits)
+    got = rnn.to_dtype("int8", activation_bits=bits)(x)[0][0]
+    assert np.abs(got - want).max() <= 2 * np.finfo(np.float32).eps * max(1, np.abs(want).max())
+
+
 @each_bits
 def test_int8_allows_the_most_inputs_that_32_bits_can_sum(isa, bits):
     """A layer with more inputs is refused."""

@@ -67,9 +67,11 @@ class Handle:
         network = function("lnrnn_stream_network", P, P)(self.stream)
         for name in ("inputs", "units", "layers"):
             setattr(self, name, function(f"lnrnn_network_{name}", SIZE, P)(network))
+        size = function("lnrnn_network_state_size", SIZE, P, INT)
+        self.widths = size(network, 0), size(network, 1)
 
     def step(self, x, y, lanes=None) -> int:
-        """x (rows, D), y (rows, H), lanes (rows) int64: contiguous arrays. Returns the status."""
+        """x (rows, D), y (rows, P), lanes (rows) int64: contiguous arrays. Returns the status."""
         assert x.dtype == y.dtype == np.float32 and x.flags.c_contiguous and y.flags.c_contiguous
         assert lanes is None or lanes.dtype == np.int64
         step = function("lnrnn_handle_step", INT, P, P, P, P)
@@ -77,7 +79,7 @@ class Handle:
 
     def stepped(self, x, lanes=None):
         """Returns the y of a step, which must succeed."""
-        y = np.full((self.rows, self.units), np.nan, np.float32)
+        y = np.full((self.rows, self.widths[0]), np.nan, np.float32)
         assert self.step(x, y, None if lanes is None else np.array(lanes, np.int64)) == 0
         return y
 
@@ -86,11 +88,11 @@ class Handle:
         return function("lnrnn_handle_reset", INT, P, P, SIZE)(self.pointer, address(lanes), n)
 
     def state(self, layer: int, cell: int = 0):
-        """Returns h or c of a layer, (lanes, H), as a view of the C memory, or None."""
+        """Returns h or c of a layer, (lanes, P or H), as a view of the C memory, or None."""
         result = function("lnrnn_stream_state", P, P, SIZE, INT)(self.stream, layer, cell)
         return result and np.ctypeslib.as_array(
-            (ctypes.c_float * (self.lanes * self.units)).from_address(result)
-        ).reshape(self.lanes, self.units)
+            (ctypes.c_float * (self.lanes * self.widths[cell])).from_address(result)
+        ).reshape(self.lanes, self.widths[cell])
 
     def steps(self):
         result = function("lnrnn_stream_steps", P, P)(self.stream)

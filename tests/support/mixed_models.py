@@ -40,8 +40,9 @@ def assert_same(got, want, tolerance=SINGLE):
 
 def state(module, *batch):
     """Returns random initial states of a module, for a batch of this shape."""
-    shape = (module.num_layers * (1 + module.bidirectional), *batch, H)
-    parts = tuple(torch.randn(shape) for _ in range(1 + isinstance(module, nn.LSTM)))
+    lines, widths = module.num_layers * (1 + module.bidirectional), (module.proj_size or H, H)
+    widths = widths[: 1 + isinstance(module, nn.LSTM)]
+    parts = tuple(torch.randn(lines, *batch, width) for width in widths)
     return parts if len(parts) == 2 else parts[0]
 
 

@@ -44,6 +44,9 @@ VARIANTS = {
         for p in ("split", "joint", "gate")
         for c in ("out", "carry", None)
     },
+    "LSTM none projected": dict(cell="LSTM", norm=None, projected=True),
+    "LSTM split projected": dict(cell="LSTM", norm=spec("split"), projected=True),
+    "LSTM batch projected": dict(cell="LSTM", norm=MILD, projected=True),
     "GRU none": dict(cell="GRU", norm=None),
     "GRU batch": dict(cell="GRU", norm=MILD),
     "GRU split all": dict(cell="GRU", norm=spec("split", span="all")),
@@ -118,7 +121,7 @@ def only_forward(rnn):
 
 def newer_arguments(rnn):
     """The arguments of the constructor that the first versions did not have."""
-    names = "reverse", "reset_after", "num_heads"
+    names = "reverse", "reset_after", "num_heads", "proj_size"
     return {name: getattr(rnn, name) for name in names if hasattr(rnn, name)}
 
 

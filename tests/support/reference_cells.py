@@ -13,7 +13,6 @@ GATES = {"rnn": 1, "lstm": 4, "gru": 3, "ligru": 2}
 # ~10. Measured errors are at most 8e-11.
 DIFFERENCE_TOLERANCE = 1e-9
 
-PROJECTED = 3  # the values of h in a projected cell
 TWO = "gain_ih bias_ih gain_hh bias_hh"
 
 # Name -> cell, options, and names of parameters, without weights and biases inside the norms.
@@ -33,6 +32,9 @@ CELLS = {
     "lstm gate carry": ("lstm", dict(placement="gate", cell="carry"), "gain bias gain_c bias_c"),
     "lstm gate none": ("lstm", dict(placement="gate", cell=None), "gain bias"),
     "lstm batch": ("lstm", dict(norm="batch"), "gain_ih gain_hh bias gain_c bias_c"),
+    "lstm projected plain": ("lstm", dict(norm=None), "bias_ih bias_hh"),
+    "lstm projected split": ("lstm", dict(), TWO + " gain_c bias_c"),
+    "lstm projected batch": ("lstm", dict(norm="batch"), "gain_ih gain_hh bias gain_c bias_c"),
     "gru plain": ("gru", dict(norm=None), "bias_ih bias_hh"),
     "gru split": ("gru", dict(), TWO),
     "gru split all": ("gru", dict(span="all"), TWO),
@@ -60,13 +62,13 @@ def draw(name, rng, t=5, b=4, i=3, h=4, inner=None):
 
     lengths include T, 0 and 1. inner: whether norms have inner biases (default: yes)."""
     cell, options, more = CELLS[name]
-    n, p = GATES[cell], PROJECTED if "projected" in name else h
-    values = dict(x=rng.standard_normal((t, b, i)), h0=rng.standard_normal((b, p)))
+    n = GATES[cell]
+    values = dict(x=rng.standard_normal((t, b, i)), h0=rng.standard_normal((b, h)))
     if cell == "lstm":
         values["c0"] = rng.standard_normal((b, h))
-    values |= dict(weight_ih=rng.standard_normal((n * h, i)), weight_hh=rng.standard_normal((n * h, p)))
-    if p < h:
-        values["weight_hr"] = rng.standard_normal((p, h))
+    values |= dict(weight_ih=rng.standard_normal((n * h, i)), weight_hh=rng.standard_normal((n * h, h)))
+    if "projected" in name:  # to as many values as there are units
+        values["weight_hr"] = rng.standard_normal((h, h))
     if name not in PLAIN if inner is None else inner:
         more += " inner_bias_ih inner_bias_hh"
     for parameter in more.split():

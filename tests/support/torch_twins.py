@@ -26,15 +26,25 @@ NORMS = {
                                for b in (False, True))],
 }  # fmt: skip
 NETWORKS = [(cell, norm) for cell in CELLS for norm in NORMS[cell]]
+NETWORKS += [("LSTM projected", norm) for norm in (None, Layer(eps=0.1), "batch")]
 # Networks that the tests make with several heads.
 HEADED = [
-    (cell, norm) for cell in CELLS[1:] for norm in (None, "batch", Layer(), Layer("joint"), Layer("gate"))
+    (cell, norm)
+    for cell in ("LSTM", "GRU")
+    for norm in (None, "batch", Layer(), Layer("joint"), Layer("gate"))
 ]
+
+
+def class_of(cell):
+    """Returns the name of the class for a cell of NETWORKS, and more options."""
+    name, _, projected = cell.partition(" ")
+    return name, dict(proj_size=5) if projected else {}
 
 
 def twin(cell, norm="layer", *, seed=0, steps=0, dtype=None, **options):
     """Returns a module of lnrnn.torch with random parameters. steps: with statistics, for batch norm."""
-    module = getattr(lnrnn.torch, cell)(I, H, norm=norm, seed=seed, dtype=dtype, **options)
+    cell, more = class_of(cell)
+    module = getattr(lnrnn.torch, cell)(I, H, norm=norm, seed=seed, dtype=dtype, **options, **more)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, p in module.named_parameters():
@@ -49,9 +59,7 @@ def twin(cell, norm="layer", *, seed=0, steps=0, dtype=None, **options):
 
 def inputs(rng, module, B=B):
     n = module.num_layers * module.num_directions
-    states = tuple(
-        rng.uniform(-0.9, 0.9, (n, B, H)) for _ in range(2 if type(module).__name__ == "LSTM" else 1)
-    )
+    states = tuple(rng.uniform(-0.9, 0.9, (n, B, width)) for width in module.architecture.widths)
     return rng.standard_normal((T, B, I)), states
 
 

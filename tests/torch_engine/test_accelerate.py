@@ -15,11 +15,15 @@ from torch.nn.utils import rnn as packing  # noqa: E402
 from lnrnn.torch import accelerate  # noqa: E402
 from mixed_models import SINGLE, B, H, I, T, Tagger, assert_same, flat, pair, state  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+
 MODULES = [
     ("RNN", {}),
     ("RNN", {"nonlinearity": "relu", "num_layers": 2, "bias": False}),
     ("LSTM", {}),
     ("LSTM", {"num_layers": 2, "bidirectional": True, "batch_first": True}),
+    ("LSTM", {"proj_size": 5}),
+    ("LSTM", {"proj_size": 11, "num_layers": 2, "bidirectional": True, "bias": False}),
     ("GRU", {"bias": False, "batch_first": True}),
     ("GRU", {"num_layers": 3, "bidirectional": True}),
 ]
@@ -79,9 +83,10 @@ def test_an_empty_batch_has_the_results_of_torch():
 
 @pytest.mark.parametrize("lengths", [None, [7, 5, 5, 1], [3, 7, 1, 6]], ids=str)
 @pytest.mark.parametrize("options", [{"bidirectional": True}, {"batch_first": True}], ids=str)
-@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "LSTM projected", "GRU"])
 def test_dropout_in_training_has_the_masks_of_torch(name, options, lengths):
-    module, plain = pair(name, num_layers=3, dropout=0.5, **options)
+    options = options | (dict(proj_size=5) if "projected" in name else {})
+    module, plain = pair(name.split()[0], num_layers=3, dropout=0.5, **options)
     batch_first = module.batch_first
     x = torch.randn(B, T, I) if batch_first else torch.randn(T, B, I)
     start, results = state(module, B), []

@@ -138,6 +138,8 @@ def pickled(thing):
 
 def constructed(options):
     options = dict(options)
+    if options.pop("projected", False):
+        options["proj_size"] = H // 2
     return getattr(lnrnn, options.pop("cell"))(D, H, seed=3, num_layers=2, bidirectional=True, **options)
 
 

@@ -126,6 +126,8 @@ def network(
     options["reverse"] = not (stream or options["bidirectional"]) and chance(rng, 0.2)
     options |= fixed
     sizes = sizes or (size(rng), size(rng))
+    if options.pop("projected", False):
+        options["proj_size"] = int(rng.integers(0, sizes[1]))
     rnn = getattr(lnrnn, options.pop("cell"))(*sizes, seed=int(rng.integers(99)), **options)
     state = rnn.state_dict()
     shapes = {name: value.shape for name, value in rnn.parameters().items()}

@@ -18,7 +18,7 @@ from fuzz_draw import arranged, caches, chance, inputs, lengths, network, pick
 from fuzz_judge import alike
 from fuzz_truth import compare, forward, rounded, short_step
 from helpers import rounds_bfloat16_rows, using_caches
-from networks import drawn_state, newer_arguments, only_forward, parts, taken, whole
+from networks import drawn_state, newer_arguments, only_forward, parts, taken, whole, widths
 
 KNOWN = 4  # how many steps have statistics of batch norm
 OPTIONS = "input_size", "hidden_size", "num_layers", "norm", "bias", "batch_first", "bidirectional"
@@ -85,8 +85,8 @@ def truth(judge, rnn, single, x, h0, ends, got, label) -> None:
     results = [got[0], *parts(rnn, got[1])]
     if rnn.dtype == "int8" or (rnn.dtype == "bfloat16" and rounds_bfloat16_rows()):
         if rnn.num_layers == 1 and only_forward(rnn) and ends is None and x.size and rnn.norm is None:
-            state = [np.zeros((1, x.shape[1], rnn.hidden_size), np.float32) if s is None else s
-                     for s in parts(rnn, h0)]  # fmt: skip
+            state = [np.zeros((1, x.shape[1], width), np.float32) if s is None else s
+                     for s, width in zip(parts(rnn, h0), widths(rnn), strict=True)]  # fmt: skip
             for row in x:
                 y, h = rnn(swapped(rnn, row[None]), whole(rnn, state))
                 want = short_step(rnn, row[None], state)

@@ -12,7 +12,7 @@ from fuzz_draw import chance, lengths, network, pick
 from fuzz_judge import alike
 from fuzz_networks import described
 from helpers import named
-from networks import drawn_state, normal, only_forward, parts, whole
+from networks import drawn_state, normal, only_forward, parts, whole, widths
 
 BAD_NUMBERS = (-1, -1e-300, float("nan"), float("inf"), -(10**400))
 
@@ -208,7 +208,7 @@ def networks(rng, judge) -> None:
             if (shape == (rnn.input_size,) and batch == 1) or len(shape) == 3:  # may be valid
                 continue
             refused(judge, errors, "x", f"{label}, stream, x {short(value)}", stream, value)
-            errors, value = wrong_output(rng, (batch, rnn.hidden_size), np.float32)
+            errors, value = wrong_output(rng, (batch, widths(rnn)[0]), np.float32)
             refused(judge, errors, "out", f"{label}, out {short(value)}", stream, x[0], out=value)
             assert (stream.step == 0).all() and not any(s.any() for s in parts(rnn, stream.state)), label
         elif at == 8:

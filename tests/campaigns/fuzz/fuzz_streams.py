@@ -14,7 +14,7 @@ from fuzz_draw import arranged, caches, chance, inputs, lengths, network, parame
 from fuzz_judge import alike
 from fuzz_networks import anew, copy_of, described, equal, swapped
 from helpers import using_caches
-from networks import drawn_state, normal, only_forward, parts, taken, whole
+from networks import drawn_state, normal, only_forward, parts, taken, whole, widths
 
 KNOWN = 4  # how many steps have statistics of batch norm
 LONGEST = 9  # steps of a lane before it is reset, for other norms
@@ -148,7 +148,7 @@ class Lanes:
                 self.judge.same("lanes", got, s, f"{where}, state")
 
     def step(self) -> None:
-        rows, width = self.some(), self.rnn.hidden_size
+        rows, width = self.some(), widths(self.rnn)[0]
         x = normal(self.rng, len(rows), self.rnn.input_size)
         resets = np.array([self.is_full(lane) for lane in rows], bool)
         resets |= self.rng.random(len(rows)) < 0.1

@@ -25,6 +25,7 @@ from networks import (
     reference_forward,
     suffixes,
     whole,
+    widths,
 )
 
 
@@ -49,7 +50,7 @@ def case(rng, judge) -> None:
     steps, batch = int(rng.integers(0, 7)), int(rng.integers(0, 9))
     x, ends = inputs(rng, rnn, steps, batch), lengths(rng, steps, batch)
     h0, gh = drawn_state(rng, rnn, batch), drawn_state(rng, rnn, batch)
-    gy = normal(rng, steps, batch, rnn.hidden_size * rnn.num_directions)
+    gy = normal(rng, steps, batch, widths(rnn)[0] * rnn.num_directions)
     label = f"{described(rnn)}, {steps} steps of {batch}, lengths {ends}"
     turn = partial(swapped, rnn)
     before, drops = rnn.state_dict(), dropping(rng, rnn)
