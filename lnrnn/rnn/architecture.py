@@ -10,7 +10,7 @@ from typing import Any
 
 from .._core import Description
 from ..errors import bad_type, bad_value, choice, flag, integer
-from .cells import NONLINEARITIES, Cell, Nonlinearity
+from .cells import NONLINEARITIES, OPTIONS, Cell, Nonlinearity
 from .specs import BatchNormSpec, LayerNormSpec, norm_spec
 
 Norm = LayerNormSpec | BatchNormSpec | None
@@ -99,7 +99,7 @@ class Architecture:
             raise bad_value("reverse", "False with bidirectional=True", reverse)
         num_heads = integer("num_heads", num_heads, 1, LIMIT)
         if hidden_size % num_heads:
-            raise bad_value("hidden_size", f"a multiple of num_heads {num_heads}", hidden_size)
+            raise bad_value("num_heads", f"a divisor of hidden_size {hidden_size}", num_heads)
         norm = norm_spec(norm, cell)
         if not flag("reset_after", reset_after) and isinstance(norm, LayerNormSpec):
             if norm.placement != "split":
@@ -167,6 +167,4 @@ DEFAULTS = {each.name: each.default for each in fields(Architecture) if each.def
 def argument_names(cell: Cell) -> tuple[str, ...]:
     """The arguments of that cell's model that describe a network, in the constructor's order."""
     names = (each.name for each in fields(Architecture) if each.init and each.name != "cell")
-    missing = {"num_heads"} if cell.nonlinear else {"nonlinearity"}
-    missing |= {"reset_after"} if cell.name != "GRU" else set()
-    return tuple(name for name in names if name not in missing)
+    return tuple(name for name in names if name not in OPTIONS or name in cell.options)

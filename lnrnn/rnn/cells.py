@@ -16,7 +16,7 @@ class Cell:
     name: in this module, of the class in models.py, and in the compiled module's CellKind. gates: the number
     of blocks of H rows in the weights. states: 1 for h, 2 for h and the cell state c. placement: the default,
     which is that of Ba et al. 2016. spans: with placement "split", the number of gates of each norm of a
-    side, in the order of the rows. nonlinear: whether the nonlinearity is an argument.
+    side, in the order of the rows. options: the arguments of its constructor that not all cells have.
     """
 
     name: str
@@ -24,13 +24,19 @@ class Cell:
     states: int
     placement: str
     spans: tuple[int, ...]
-    nonlinear: bool = False
+    options: tuple[str, ...]
+
+    @property
+    def nonlinear(self) -> bool:
+        """Whether the nonlinearity is an argument."""
+        return "nonlinearity" in self.options
 
     def __reduce__(self) -> str:
         return self.name  # copies and pickles are the object of this module: cells are compared by `is`
 
 
-RNN = Cell("RNN", 1, 1, "joint", (1,), nonlinear=True)
-LSTM = Cell("LSTM", 4, 2, "split", (4,))
-GRU = Cell("GRU", 3, 1, "split", (2, 1))
+RNN = Cell("RNN", 1, 1, "joint", (1,), ("nonlinearity",))
+LSTM = Cell("LSTM", 4, 2, "split", (4,), ("num_heads",))
+GRU = Cell("GRU", 3, 1, "split", (2, 1), ("reset_after", "num_heads"))
 CELLS = {cell.name: cell for cell in (RNN, LSTM, GRU)}
+OPTIONS = {name for cell in CELLS.values() for name in cell.options}

@@ -142,11 +142,15 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
     ----------
     proj_size : int
         Must be 0: a projection of h is not supported.
+    num_heads : int
+        Number of heads, a divisor of H. W_hh is block-diagonal: a unit reads h of the H / num_heads units of
+        its head only, and a step takes less time. Norms are over all units.
 
     Attributes
     ----------
     weight_ih_l0, weight_hh_l0 : array of float32
-        Weights (4H, D) and (4H, H); H rows for each of the gates i, f, g, o.
+        Weights (4H, D) and (4H, H / num_heads); H rows for each of the gates i, f, g, o. With
+        several heads, row u of a gate belongs to head u // (H / num_heads).
     gain_ih_l0, bias_ih_l0, gain_hh_l0, bias_hh_l0 : array of float32
         Gains and biases (4H,), with the names of the equations.
     gain_c_l0, bias_c_l0 : array of float32
@@ -206,9 +210,9 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
         bidirectional: bool = False,
         proj_size: int = 0,
         *,
-        num_heads: int = 1,
         norm: Norm = "layer",
         reverse: bool = False,
+        num_heads: int = 1,
         seed: int | None = None,
         rng: RNG = None,
     ) -> None:
@@ -230,11 +234,15 @@ class GRU(Network[np.ndarray]):
         Whether the reset gate r follows the product with W_hh, as in torch. False is the equation of Cho et
         al. 2014, Keras' reset_after=False and ONNX's linear_before_reset=0; not for "joint", "gate" and span
         "all".
+    num_heads : int
+        Number of heads, a divisor of H. W_hh is block-diagonal: a unit reads h of the H / num_heads units of
+        its head only, and a step takes less time. Norms are over all units.
 
     Attributes
     ----------
     weight_ih_l0, weight_hh_l0 : array of float32
-        Weights (3H, D) and (3H, H); H rows for each of the gates r, z, n.
+        Weights (3H, D) and (3H, H / num_heads); H rows for each of the gates r, z, n. With
+        several heads, row u of a gate belongs to head u // (H / num_heads).
     gain_ih_l0, bias_ih_l0, gain_hh_l0, bias_hh_l0 : array of float32
         Gains and biases (3H,), with the names of the equations.
     running_mean_ih_l0, running_var_ih_l0, count_l0 : array
@@ -291,10 +299,10 @@ class GRU(Network[np.ndarray]):
         dropout: float = 0.0,
         bidirectional: bool = False,
         *,
-        num_heads: int = 1,
         norm: Norm = "layer",
         reverse: bool = False,
         reset_after: bool = True,
+        num_heads: int = 1,
         seed: int | None = None,
         rng: RNG = None,
     ) -> None:

@@ -434,6 +434,8 @@ class LSTM(Twin):
         As in torch.nn.LSTM.
     norm, reverse, seed, rng, device, dtype, engine
         As in RNN.
+    num_heads : int
+        As in lnrnn.LSTM.
 
     Examples
     --------
@@ -451,14 +453,14 @@ class LSTM(Twin):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, *,
-        norm: models.Norm = "layer", reverse: bool = False, seed: int | None = None,
+        norm: models.Norm = "layer", reverse: bool = False, num_heads: int = 1, seed: int | None = None,
         rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
         engine: str | None = None,
     ) -> None:  # fmt: skip
         self._make(
             device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
             num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
-            proj_size=proj_size, norm=norm, reverse=reverse,
+            proj_size=proj_size, norm=norm, reverse=reverse, num_heads=num_heads,
         )  # fmt: skip
 
 
@@ -473,6 +475,8 @@ class GRU(Twin):
         As in lnrnn.GRU.
     seed, rng, device, dtype, engine
         As in RNN.
+    num_heads : int
+        As in lnrnn.GRU.
 
     Examples
     --------
@@ -489,12 +493,13 @@ class GRU(Twin):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
-        norm: models.Norm = "layer", reverse: bool = False, reset_after: bool = True, seed: int | None = None,
+        norm: models.Norm = "layer", reverse: bool = False, reset_after: bool = True, num_heads: int = 1,
+        seed: int | None = None,
         rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
         engine: str | None = None,
     ) -> None:  # fmt: skip
         self._make(
             device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
             num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
-            norm=norm, reverse=reverse, reset_after=reset_after,
+            norm=norm, reverse=reverse, reset_after=reset_after, num_heads=num_heads,
         )  # fmt: skip

@@ -165,7 +165,7 @@ def _layer(
     for t in range(steps):
         norms.step, alive = t, norms.alive[t]
         if arch.reset_after:
-            new = step(arch, x_[t], _hidden(p, state[0]), state, norms)
+            new = step(arch, x_[t], _hidden_product(arch, state[0], p), state, norms)
         else:
             new = _gru_reset(arch, x_[t], state, norms)
         state = [torch.where(alive, n, old) for n, old in zip(new, state, strict=True)]
@@ -174,10 +174,18 @@ def _layer(
     return torch.cat([torch.stack(outputs), blank_steps]) if outputs else blank_steps, state
 
 
-def _hidden(p: Mapping[str, Tensor], h: Tensor, rows: slice = slice(None)) -> Tensor:
-    """W_hh h of these rows of W_hh."""
-    bias = p.get("inner_bias_hh")
-    return F.linear(h, p["weight_hh"][rows], None if bias is None else bias[rows])
+def _hidden_product(
+    arch: Architecture, h: Tensor, p: Mapping[str, Tensor], rows: slice = slice(None)
+) -> Tensor:
+    """h (B, H) -> W_hh h + inner_bias_hh (B, gates * H), head by head. rows: of W_hh, those of some gates."""
+    weight, bias = p["weight_hh"][rows], p.get("inner_bias_hh")
+    bias = None if bias is None else bias[rows]
+    if arch.num_heads == 1:
+        return F.linear(h, weight, bias)
+    units = weight.shape[1]
+    blocks = weight.reshape(-1, arch.num_heads, units, units)
+    h_ = torch.einsum("bhi,ghoi->bgho", h.view(-1, arch.num_heads, units), blocks).flatten(1)
+    return h_ if bias is None else h_ + bias
 
 
 # One step of each cell: the products x_ and h_ (B, gates * H), the state, the norms -> the next state.
@@ -225,8 +233,8 @@ def _gru_reset(arch: Architecture, x_: Tensor, state: list[Tensor], norm: Norms)
     H, p = arch.hidden_size, norm.parameters
     rz, last = slice(2 * H), slice(2 * H, None)
     x_rz, x_n = torch.split(norm("ih", x_), [2 * H, H], -1)
-    r, z = torch.sigmoid(x_rz + norm("hh", _hidden(p, state[0], rz), rz)).chunk(2, -1)
-    n = torch.tanh(x_n + norm("hh", _hidden(p, r * state[0], last), last))
+    r, z = torch.sigmoid(x_rz + norm("hh", _hidden_product(arch, state[0], p, rz), rz)).chunk(2, -1)
+    n = torch.tanh(x_n + norm("hh", _hidden_product(arch, r * state[0], p, last), last))
     return [(1 - z) * n + z * state[0]]
 
 

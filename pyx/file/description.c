@@ -67,7 +67,7 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     CHECK(NUM_GATES[d->cell] * H <= ((size_t)1 << 40) / widest,
           "hidden_size must be such that a weight matrix has at most 2**40 elements, got %zu", H);
     CHECK_SIZE(d, num_heads, INT32_MAX);
-    CHECK(H % d->num_heads == 0, "hidden_size must be a multiple of num_heads %zu, got %zu", d->num_heads, H);
+    CHECK(H % d->num_heads == 0, "num_heads must be a divisor of hidden_size %zu, got %zu", H, d->num_heads);
     CHECK(d->num_heads == 1 || d->cell != LNRNN_RNN, "num_heads must be 1 in an RNN, got %zu", d->num_heads);
     int lstm = d->cell == LNRNN_LSTM, layer = d->norm == LNRNN_NORM_LAYER,
         batch = d->norm == LNRNN_NORM_BATCH;
@@ -96,8 +96,10 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     CHECK_RATE(d->zoneout[0], "zoneout");
     CHECK_RATE(d->zoneout[1], "zoneout");
     CHECK_RATE(d->dropout, "dropout");
-    size_t above = d->num_layers > 1 && d->bidirectional ? 2 * H : H,
-           inputs = above > widest ? above : widest;
+    size_t above = d->num_layers == 1 ? H / d->num_heads
+                   : d->bidirectional ? 2 * H
+                                      : H,
+           inputs = above > d->input_size ? above : d->input_size;
     CHECK(d->weights < LNRNN_WEIGHT_I8 || inputs <= LNRNN_INT8_INPUTS,
           "dtype must not be 'int8' for weights of %zu inputs: its sums hold %d", inputs, LNRNN_INT8_INPUTS);
     return LNRNN_OK;
@@ -109,8 +111,8 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
 enum { EVERY = 1, NO_NORM = 2, JOINT = 4, LAYER_SPLIT = 8, BATCH_SPLIT = 16, CELL = 32, INNER = 64 };
 enum { BATCH = 128, BATCH_JOINT = 256, BATCH_CELL = 512 };
 enum { SPLIT = LAYER_SPLIT | BATCH_SPLIT, TWO_BIASES = NO_NORM | LAYER_SPLIT };
-/* Shapes, with D inputs and G gates of H units: (G*H, D), (G*H, H / num_heads), (G*H), (H), (steps),
- * (steps, G*H), (steps, H). */
+/* There are D inputs, G gates of H units, and K units to a head. The shapes: (G*H, D), (G*H, K), (G*H), (H),
+ * (steps), (steps, G*H), (steps, H). */
 enum { BY_INPUTS, BY_HEAD, GATES, UNITS, COUNTS, STEP_GATES, STEP_UNITS };
 
 /* A use at a site. */

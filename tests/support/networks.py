@@ -52,6 +52,9 @@ VARIANTS = {
     "GRU batch": dict(cell="GRU", norm=MILD),
     "GRU split all": dict(cell="GRU", norm=spec("split", span="all")),
     **{f"GRU {p}": dict(cell="GRU", norm=spec(p)) for p in ("split", "joint", "gate")},
+    "LSTM heads none": dict(cell="LSTM", num_heads=2, norm=None),
+    "LSTM heads split out": dict(cell="LSTM", num_heads=2, norm=spec("split")),
+    "GRU heads split": dict(cell="GRU", num_heads=2, norm=spec("split")),
     "GRU reset none": dict(cell="GRU", norm=None, reset_after=False),
     "GRU reset split": dict(cell="GRU", norm=spec("split"), reset_after=False),
     "GRU reset batch": dict(cell="GRU", norm=MILD, reset_after=False),
@@ -68,7 +71,13 @@ WITH_INNER_BIASES |= {
 
 
 def network(input_size, hidden_size, *, cell="RNN", seed=0, trained=0, **options):
-    """A network with random gains and biases. Batch norm has seen a batch of `trained` steps."""
+    """A network with random gains and biases. Batch norm has seen a batch of `trained` steps.
+
+    num_heads: the next larger divisor of hidden_size is taken.
+    """
+    if "num_heads" in options:
+        least = min(options["num_heads"], hidden_size)
+        options["num_heads"] = next(n for n in range(least, hidden_size + 1) if hidden_size % n == 0)
     rnn = getattr(lnrnn, cell)(input_size, hidden_size, seed=seed, **options)
     rng = np.random.default_rng(seed + 1)
     for name, value in rnn.parameters().items():
@@ -112,6 +121,11 @@ def cell_of(rnn):
     return type(rnn).__name__
 
 
+def heads_of(rnn):
+    """The argument num_heads of its class, if it has one."""
+    return {} if cell_of(rnn) == "RNN" else {"num_heads": rnn.num_heads}
+
+
 def options_of(rnn, suffix, training=False):
     """The arguments of the reference for one layer and direction: (parameters, options)."""
     parameters = {
@@ -120,6 +134,7 @@ def options_of(rnn, suffix, training=False):
     options = dict(norm=None, reverse=rnn.reverse or suffix.endswith("_reverse"))
     if cell_of(rnn) == "RNN":
         options["nonlinearity"] = rnn.nonlinearity
+    options |= heads_of(rnn)
     if not getattr(rnn, "reset_after", True):
         options["reset_after"] = False
     if isinstance(rnn.norm, lnrnn.LayerNormSpec):

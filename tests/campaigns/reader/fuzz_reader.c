@@ -211,6 +211,7 @@ static const char *const WORDS[] = {
     "bias",
     "batch_first",
     "bidirectional",
+    "num_heads",
     "reverse",
     "reset_after",
     "norm",
