@@ -164,8 +164,7 @@ def from_keras(
     bidirectional : bool
         Whether the arrays or names are those of two directions, forward first. A layer does not need it.
     reset_after : bool, optional
-        As in Keras; needed for the arrays of a GRU without bias. False is refused, because its equation
-        multiplies h by r before the product with the matrix.
+        As in Keras; needed for the arrays of a GRU without bias, which do not show it.
     nonlinearity : {"tanh", "relu", "sigmoid", "identity"}, optional
         Needed for the arrays of a SimpleRNN or LayerNormSimpleRNNCell. LSTM and GRU must have activation
         "tanh" and recurrent_activation "sigmoid", which is checked for a layer.
@@ -178,7 +177,8 @@ def from_keras(
     -------
     RNN, LSTM or GRU
         The model. It ignores return_sequences and return_state: a call returns all outputs and the last
-        state. Dropout, stateful, masks and initial states are left out.
+        state. Dropout, stateful, masks and initial states are left out. A layer with go_backwards becomes a
+        network with reverse=True: y has the order of x, and Keras' outputs have the reverse order.
 
     Raises
     ------

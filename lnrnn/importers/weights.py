@@ -22,7 +22,7 @@ class Weights:
     """One layer in one direction, with lnrnn's names.
 
     cell: the name of lnrnn's class. parameters: by lnrnn's names without suffix, gates in lnrnn's order.
-    nonlinearity: that of an RNN, else None. zoneout: a value for `Network.zoneout`.
+    nonlinearity: that of an RNN, else None. zoneout: a value for `Network.zoneout`. reset_after: that of a GRU.
     """
 
     cell: str
@@ -31,6 +31,7 @@ class Weights:
     parameters: dict[str, Array]
     nonlinearity: str | None = None
     zoneout: float | tuple[float, float] = 0.0
+    reset_after: bool = True
 
     @property
     def hidden_size(self) -> int:
@@ -110,7 +111,7 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
     for k, layer in enumerate(layers):
         wide = first.input_size if k == 0 else directions * (first.proj_size or first.hidden_size)
         for weights in layer:
-            for name in ("cell", "norm", "bias", "nonlinearity", "hidden_size", "proj_size"):
+            for name in ("cell", "norm", "bias", "nonlinearity", "reset_after", "hidden_size", "proj_size"):
                 mine, theirs = getattr(weights, name), getattr(first, name)
                 if mine != theirs:
                     raise ValueError(
@@ -131,6 +132,8 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
         arguments["nonlinearity"] = first.nonlinearity
     if first.proj_size:
         arguments["proj_size"] = first.proj_size
+    if not first.reset_after:
+        arguments["reset_after"] = False
     parts = [weights.parameters for layer in layers for weights in layer]
     ends = suffixes(len(layers), directions == 2)
     state = {name + end: v for own, end in zip(parts, ends, strict=True) for name, v in own.items()}

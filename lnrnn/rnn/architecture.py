@@ -10,7 +10,7 @@ from typing import Any
 
 from .._core import Description
 from ..errors import bad_type, bad_value, choice, flag, integer
-from .cells import NONLINEARITIES, Cell, Nonlinearity
+from .cells import NONLINEARITIES, OPTIONS, Cell, Nonlinearity
 from .specs import BatchNormSpec, LayerNormSpec, norm_spec
 
 Norm = LayerNormSpec | BatchNormSpec | None
@@ -183,8 +183,4 @@ DEFAULTS = {each.name: each.default for each in fields(Architecture) if each.def
 def argument_names(cell: Cell) -> tuple[str, ...]:
     """The arguments of the constructor that are fields of Architecture, in the constructor's order."""
     names = (each.name for each in fields(Architecture) if each.init and each.name != "cell")
-    of_some = {
-        "nonlinearity": cell.nonlinear, "num_heads": cell.headed, "reset_after": cell.name == "GRU",
-        "proj_size": cell.projected,
-    }  # fmt: skip
-    return tuple(name for name in names if of_some.get(name, True))
+    return tuple(name for name in names if name not in OPTIONS or name in cell.options)

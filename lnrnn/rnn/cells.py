@@ -16,8 +16,7 @@ class Cell:
     name: the name of the object here, of its class in models.py, and of its CellKind in C. gates: weight
     matrices have H rows for each gate. states: 1 for h, 2 for h and the cell state c. placement: the default
     placement of layer norm, from the paper. spans: the numbers of gates normalised together in W_ih x and in
-    W_hh h, if "split". nonlinear, headed, projected: whether the constructor has the arguments nonlinearity,
-    num_heads and proj_size.
+    W_hh h, if "split". options: the arguments of the constructor that not all cells have.
     """
 
     name: str
@@ -25,16 +24,20 @@ class Cell:
     states: int
     placement: str
     spans: tuple[int, ...]
-    nonlinear: bool = False
-    headed: bool = False
-    projected: bool = False
+    options: tuple[str, ...]
+
+    @property
+    def nonlinear(self) -> bool:
+        """Whether the nonlinearity is an argument."""
+        return "nonlinearity" in self.options
 
     def __reduce__(self) -> str:
         return self.name  # a copy or pickle gives the object of this module: cells are compared by `is`
 
 
-RNN = Cell("RNN", 1, 1, "joint", (1,), nonlinear=True)
-LSTM = Cell("LSTM", 4, 2, "split", (4,), headed=True, projected=True)
-GRU = Cell("GRU", 3, 1, "split", (2, 1), headed=True)
-LiGRU = Cell("LiGRU", 2, 1, "input", (2,), nonlinear=True)
+RNN = Cell("RNN", 1, 1, "joint", (1,), ("nonlinearity",))
+LSTM = Cell("LSTM", 4, 2, "split", (4,), ("num_heads", "proj_size"))
+GRU = Cell("GRU", 3, 1, "split", (2, 1), ("reset_after", "num_heads"))
+LiGRU = Cell("LiGRU", 2, 1, "input", (2,), ("nonlinearity",))
 CELLS = {cell.name: cell for cell in (RNN, LSTM, GRU, LiGRU)}
+OPTIONS = {name for cell in CELLS.values() for name in cell.options}

@@ -247,8 +247,8 @@ class Network(Closed, Generic[State]):
         Krueger et al. 2017, arXiv 1606.01305. h' is the new state by the cell's equations. In training, a
         unit keeps h_{t-1} with this probability at each step, and else takes h'. Calls, streams and
         `calibrate` use the expectation, h_t = zoneout h_{t-1} + (1 - zoneout) h'. The same holds for c. With
-        cell "carry", c is the normalised cell state. Batch norm takes its statistics of c before zoneout. With
-        proj_size, h is projected before zoneout.
+        cell "carry", c is the normalised cell state. Batch norm takes its statistics of c before zoneout.
+        With proj_size, h is projected before zoneout.
         """
         states = self._cell.states
         rates = self._snapshot.zoneout or (0.0,) * states
@@ -291,8 +291,8 @@ class Network(Closed, Generic[State]):
         x : array_like of shape (T, B, D)
             Inputs, converted to float32; (B, T, D) with batch_first, or (T, D) for one sequence.
         h0 : array_like of shape (num_layers * directions, B, P), optional
-            Initial state, zeros by default. There is no axis B if x is (T, D). For an LSTM a pair (h0, c0), c0
-            with H values; either may be None.
+            Initial state, zeros by default. There is no axis B if x is (T, D). For an LSTM a pair (h0, c0),
+            c0 with H values; either may be None.
         lengths : array_like of int of shape (B,), optional
             The number of steps of each sequence, 0 to T. Later steps of x are not read.
         resets : array_like of bool of shape (T, B), optional

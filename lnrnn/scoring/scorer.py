@@ -91,7 +91,7 @@ class Scorer(Closed):
     column : str
         The column of sequences. Each row of it is a sequence (T, D), with its own T.
     into : {"last", "mean", "all"}
-        The result of a row, with W values of y at a step. "last": (W,), the last layer's h, in a reverse direction
+        The result of a row. W is the width of y. "last": (W,), the last layer's h, in a reverse direction
         at step 0. "mean": (W,), the mean of y over the steps, zeros without steps. "all": y (T, W).
     threads : int or None
         The number of threads that a call may use. None is that of lnrnn.set_num_threads.

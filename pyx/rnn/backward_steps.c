@@ -245,7 +245,8 @@ static void inner_hh(backward_step *s) { lnrnn_inner_backward(s, 1, s->ga); }
 static void inner_ih(backward_step *s) { lnrnn_inner_backward(s, 0, s->gx); }
 
 /* ga: pointers to n rows of the gradient of W h, (G*H) each -> to (n, h_stride): that of h through the gates
- * first .. end - 1. A product writes whole vectors, which would overwrite other heads. */
+ * first .. end - 1. Each head by itself: a product
+ * writes whole vectors, which would overwrite other heads. */
 static void head_product(const backward_step *s, size_t first, size_t end, size_t n, const float *const *ga,
                          int add, float *to)
 {

@@ -167,7 +167,8 @@ size_t lnrnn_pack_heads_work(const lnrnn_rnn_config *c)
 
 void lnrnn_pack_heads(const lnrnn_rnn_config *c, size_t gates, const float *w, float *work, uint32_t *packed)
 {
-    const size_t k = c->head_units, n = gates * c->H / c->num_heads, words = lnrnn_packed_size(c->dtype, n, k);
+    const size_t k = c->head_units, n = gates * c->H / c->num_heads,
+                 words = lnrnn_packed_size(c->dtype, n, k);
     if (c->num_heads == 1) {
         lnrnn_pack(c->dtype, n, k, w, (ptrdiff_t)k, 1, packed);
         return;

@@ -168,7 +168,7 @@ static void reset_gates(lnrnn_step *s)
     const float *const *const h_prev = s->cell.h_prev;
     if (s->r->masks.state)
         s->cell.h_prev = s->recurrent;
-    s->r->plan->kernels->cells->gru_reset_gates(&s->config, &s->cell);
+    s->r->plan->kernels->cells->reset_gates(&s->config, &s->cell);
     s->cell.h_prev = h_prev;
 }
 

@@ -18,6 +18,7 @@ from networks import (
     equal_arrays,
     heads_of,
     network,
+    newer_arguments,
     normal,
     parts,
     run_python,

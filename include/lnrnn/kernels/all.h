@@ -89,7 +89,7 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
             [LNRNN_STEP_GRU_RESET] = gru_reset_step,
         },
     .lstm_output = lstm_output,
-    .gru_reset_gates = gru_reset_gates,
+    .reset_gates = gru_reset_gates,
     .rnn_backward = rnn_backward,
     .lstm_cell_sum = lstm_cell_sum,
     .lstm_output_backward = lstm_output_backward,

@@ -228,7 +228,7 @@ typedef struct {
 typedef struct {
     void (*step[LNRNN_STEPS])(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
     void (*lstm_output)(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
-    void (*gru_reset_gates)(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
+    void (*reset_gates)(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
     void (*rnn_backward)(int act, size_t n, const float *gh, const float *h, float *ga);
     void (*lstm_cell_sum)(const lnrnn_gate_gradients *b);
     void (*lstm_output_backward)(const lnrnn_gate_gradients *b);

@@ -17,7 +17,7 @@ NORMS = [None, Layer("split"), Layer("split", inner_bias=True, eps=0.1), Batch(e
 
 @pytest.mark.parametrize("norm", NORMS, ids=str)
 def test_reset_before_the_product(rng, norm):
-    module = twin("GRU", norm, steps=T, num_layers=2, reset_after=False)
+    module = twin("GRU", norm, steps=T, num_layers=2, reset_after=False, num_heads=3)
     served = lnrnn.from_torch(module)
     assert served.reset_after is False and "reset_after=False" in repr(module)
     x, state = tensors(*inputs(rng, module), torch.float32)
