@@ -126,6 +126,8 @@ def network(
     options["reverse"] = not (stream or options["bidirectional"]) and chance(rng, 0.2)
     options |= fixed
     sizes = sizes or (size(rng), size(rng))
+    if "num_heads" in options:
+        options["num_heads"] = int(pick(rng, [n for n in range(1, sizes[1] + 1) if sizes[1] % n == 0]))
     rnn = getattr(lnrnn, options.pop("cell"))(*sizes, seed=int(rng.integers(99)), **options)
     state = rnn.state_dict()
     shapes = {name: value.shape for name, value in rnn.parameters().items()}
