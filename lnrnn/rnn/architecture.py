@@ -24,9 +24,8 @@ class Architecture:
     norm: resolved for the cell. nonlinearity: "tanh" for a cell without a choice.
 
     The other fields follow from these. arguments: of the model's constructor by name, in its order, without
-    dropout, seed and rng; stated: without those of DEFAULTS too. suffixes: the endings of names for each
-    layer and direction, in the order of the state's first axis. shapes: of the trainable parameters by name,
-    layer after layer.
+    dropout, seed and rng. suffixes: the endings of names for each layer and direction, in the order of the
+    state's first axis. shapes: of the trainable parameters by name, layer after layer.
 
     A side is a place of a norm or bias. "ih" and "hh" are the products W_ih x and W_hh h, "" is their sum,
     "c" is a cell state. sites: by side the names, without suffix, of its "gain", "bias", "mean" and
@@ -46,7 +45,6 @@ class Architecture:
     # Not functools.cached_property: its lock for the class (before Python 3.12) may stay locked in a child
     # that another thread forks.
     arguments: Mapping[str, Any] = field(init=False, repr=False, compare=False)
-    stated: Mapping[str, Any] = field(init=False, repr=False, compare=False)
     suffixes: tuple[str, ...] = field(init=False, repr=False, compare=False)
     shapes: Mapping[str, tuple[int, ...]] = field(init=False, repr=False, compare=False)
     sites: Mapping[str, Mapping[str, str]] = field(init=False, repr=False, compare=False)
@@ -54,9 +52,7 @@ class Architecture:
 
     def __post_init__(self) -> None:
         arguments = {name: getattr(self, name) for name in argument_names(self.cell)}
-        stated = {name: v for name, v in arguments.items() if name not in DEFAULTS or v != DEFAULTS[name]}
         object.__setattr__(self, "arguments", arguments)
-        object.__setattr__(self, "stated", stated)
         table = self.description("float32", "raise").arrays()
         at_sites: dict[int, dict[str, str]] = {}
         for name, _, use, site in table[: len(table) // (self.num_layers * self.directions)]:
@@ -109,6 +105,11 @@ class Architecture:
     @property
     def directions(self) -> int:
         return 2 if self.bidirectional else 1
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """The arguments, without those of DEFAULTS that have their default."""
+        return {n: v for n, v in self.arguments.items() if n not in DEFAULTS or v != DEFAULTS[n]}
 
     @property
     def h_width(self) -> int:
