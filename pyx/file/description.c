@@ -65,7 +65,7 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
           "hidden_size must be such that a weight matrix has at most 2**40 elements, got %zu", H);
     int lstm = d->cell == LNRNN_LSTM;
     CHECK(lstm || !d->proj_size, "proj_size must be 0 but in an LSTM, got %zu", d->proj_size);
-    CHECK(d->proj_size < H, "proj_size must be below hidden_size %zu, got %zu", H, d->proj_size);
+    CHECK(d->proj_size < H, "proj_size must be smaller than hidden_size %zu, got %zu", H, d->proj_size);
     int layer = d->norm == LNRNN_NORM_LAYER, batch = d->norm == LNRNN_NORM_BATCH;
     if (!layer || d->placement == LNRNN_PLACEMENTS)
         d->placement = d->cell == LNRNN_RNN ? LNRNN_JOINT : LNRNN_SPLIT;
