@@ -54,6 +54,10 @@ def from_torch(
                           proj_size > 0 is refused.
             "haste"       LayerNormLSTM and LayerNormGRU. Their zoneout also acts at inference: it becomes the
                           model's `zoneout` (of h; c has none). A state dict needs zoneout=.
+            "speechbrain" LiGRU, SLiGRU and their layers, as modules, with relu or tanh. They are batch_first.
+                          Batch norm is folded into weight_ih and bias_ih: norm is None, and training goes on
+                          without it. An SLiGRU must have ff_normalization="layernorm". Both directions get
+                          copies of the same weights; their last state is lnrnn's.
             "lnrnn"       the modules of lnrnn.torch. Their state dict needs the model's norm= (and
                           nonlinearity=).
     kind : str, optional

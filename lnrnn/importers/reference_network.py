@@ -14,11 +14,17 @@ from ..rnn.network import architecture
 from ..rnn.specs import LayerNormSpec
 from .weights import Array, Converted, disturbed
 
-_FORWARD: dict[str, Any] = {"RNN": reference.rnn, "LSTM": reference.lstm, "GRU": reference.gru}
+_FORWARD: dict[str, Any] = {
+    "RNN": reference.rnn,
+    "LSTM": reference.lstm,
+    "GRU": reference.gru,
+    "LiGRU": reference.ligru,
+}
 _BACKWARD: dict[str, Any] = {
     "RNN": reference.rnn_backward,
     "LSTM": reference.lstm_backward,
     "GRU": reference.gru_backward,
+    "LiGRU": reference.ligru_backward,
 }
 
 
@@ -95,7 +101,7 @@ class ReferenceNetwork:
         cell, norm = self.arch.cell.name, self.arch.norm
         options: dict[str, Any] = {"norm": None, "reverse": suffix.endswith("_reverse")}
         own = {name.removesuffix(suffix): v for name, v in self.state.items() if name.endswith(suffix)}
-        if cell == "RNN":
+        if self.arch.cell.nonlinear:
             options["nonlinearity"] = self.arch.nonlinearity
         if self.zoneout not in (0, (0, 0)):
             options["zoneout"] = self.zoneout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -16,9 +17,10 @@ from .weights import Array, Converted, Weights, array, check_shapes, network, wi
 
 # weight_ih_l0_reverse, as torch.nn names the parameters of layer 0 in direction 1 ...
 _SUFFIXED = re.compile(r"(?P<leaf>\w+?)_l(?P<layer>\d+)(?P<reverse>_reverse)?")
-# ... and layers.0.directions.1.cell.weight_ih, as stacks of modules do.
+# ... and layers.0.directions.1.cell.weight_ih, as stacks of modules do; rnn.0.w.weight is of speechbrain.
 _NESTED = re.compile(
-    r"(?:(?:(?:lstm_)?layers\.)?(?P<layer>\d+)\.)?(?:directions\.(?P<direction>[01])\.)?(?:cell\.)?(?P<leaf>.+)"
+    r"(?:(?:(?:lstm_)?layers\.|rnn\.(?=\d+\.(?:[wu]|(?:layer_)?norm|h_init|drop_masks?(?:_te)?)\b))?"
+    r"(?P<layer>\d+)\.)?(?:directions\.(?P<direction>[01])\.)?(?:cell\.)?(?P<leaf>.+)"
 )
 _LNRNN = re.compile(
     r"(gain|bias|gain_ih|gain_hh|gain_c|bias_c|inner_bias_ih|running_mean|running_mean_ih|count)_l\d+(_reverse)?"
@@ -94,7 +96,7 @@ def convert_torch(
         raise ValueError(
             "proj_size must be 0, got a projection, which is another equation: " + _shown(projection)
         )
-    converted = _cells(state, kind, norm, given, None if module else prefix)
+    converted = _cells(state, kind, norm, given, None if module else prefix, source if module else None)
     rate = getattr(source, "dropout", 0.0) if module and converted.system == TORCH.name else 0.0
     if converted.arguments["num_layers"] > 1 and isinstance(rate, (int, float)) and 0 < rate < 1:
         converted.arguments["dropout"] = float(rate)
@@ -180,7 +182,7 @@ def _differences(system: System, leaves: set[str]) -> tuple[list[str], list[str]
     required = set(system.shapes)
     if not leaves & set(system.optional):
         required -= set(system.optional)
-    return sorted(required - leaves), sorted(leaves - set(system.shapes))
+    return sorted(required - leaves), sorted(leaves - set(system.shapes) - set(system.buffers))
 
 
 def known_cells(names: Collection[str]) -> bool:
@@ -243,8 +245,9 @@ def _parts(names: Collection[str], systems: list[System]) -> list[str]:
 
 
 def _cells(
-    state: Mapping[str, Any], kind: str | None, norm: Any, options: dict[str, Any], prefix: str | None
-) -> Converted:
+    state: Mapping[str, Any], kind: str | None, norm: Any, options: dict[str, Any], prefix: str | None,
+    module: Any,
+) -> Converted:  # fmt: skip
     parts: dict[tuple[int, int], dict[str, str]] = {}  # (layer, direction) -> name within the cell -> key
     for name in state:
         layer, direction, leaf = _place(name)
@@ -273,9 +276,13 @@ def _cells(
             and not (name == "eps" and norm is not None)
         ):
             raise ValueError(f"{name} must be None for a cell of {system.name}, got {options[name]!r}")
+    for name, value in ({} if system.settings is None else system.settings(module)).items():
+        if options.get(name) not in (None, value):
+            raise ValueError(f"{name} must be the module's {value!r}, got {options[name]!r}")
+        options[name] = value
     cells: list[Weights] = []
     for place in places:
-        keys = parts[place]
+        keys = {leaf: key for leaf, key in parts[place].items() if leaf not in system.buffers}
         arrays: dict[str, Array] = {leaf: array(key, state[key]) for leaf, key in keys.items()}
         check_shapes(
             arrays,
@@ -285,9 +292,11 @@ def _cells(
         cell = system.convert(arrays, options)
         cells.append(cell if norm is None else with_norm(cell, norm, system.name))
     batch_first = system.batch_first if options["batch_first"] is None else options["batch_first"]
-    return network(
-        [cells[k * directions : (k + 1) * directions] for k in range(layers)], batch_first, system.name
-    )
+    stack = [cells[k * directions : (k + 1) * directions] for k in range(layers)]
+    if options.get("bidirectional"):  # both directions have the same weights
+        stack = [layer * 2 for layer in stack]
+        return replace(network(stack, batch_first, system.name), last_states=False)
+    return network(stack, batch_first, system.name)
 
 
 # --- lnrnn's own names --------------------------------------------------------------------------------------

@@ -79,7 +79,8 @@ def disturbed(
 class Converted:
     """The name of lnrnn's class, the arguments of its constructor, and the state dict.
 
-    system: where the parameters come from. zoneout: as for `Network.zoneout`.
+    system: where the parameters come from. zoneout: as for `Network.zoneout`. last_states: whether states
+    that a module returns are the network's; speechbrain's are not, if there are two directions.
     """
 
     cell: str
@@ -87,6 +88,7 @@ class Converted:
     state: dict[str, Array]
     system: str = ""
     zoneout: float | tuple[float, float] = 0.0
+    last_states: bool = True
 
     def model(self) -> Model:
         model = CLASSES[self.cell](**self.arguments)

@@ -11,7 +11,19 @@ from helpers import absolute_error
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from torch_cells import Bare, Both, CustomLSTM, GateGRUCell, HasteGRU, Layer, LayerNormLSTMCell, Stack, shaken  # noqa: E402
+from torch_cells import (  # noqa: E402
+    Bare,
+    Both,
+    CustomLSTM,
+    GateGRUCell,
+    HasteGRU,
+    Layer,
+    LayerNormLSTMCell,
+    LiGRU,
+    LiGRULayer,
+    Stack,
+    shaken,
+)
 
 torch.set_num_threads(1)  # operations this small take longer on several, and much longer on a busy machine
 
@@ -184,6 +196,63 @@ def test_haste():
         lnrnn.from_torch(module)
     with pytest.raises(ValueError, match="zoneout must be one for all"):
         lnrnn.from_torch(HasteGRU(I, H, zoneout=0.1), zoneout=0)
+
+
+def ligru(layers=1, **options):
+    """A LiGRU of speechbrain, with statistics of batch norm that are not at their defaults."""
+    wide = H * (1 + options.get("bidirectional", False))
+    module = shaken(LiGRU(*(LiGRULayer(wide if k else I, H, **options) for k in range(layers))))
+    for name, value in module.named_buffers():
+        if "running" in name:
+            value.uniform_(0.2, 0.8)
+    return module
+
+
+@pytest.mark.parametrize("layer_norm", [None, False, True])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize(("act", "name"), [(nn.ReLU(), "relu"), (nn.Tanh(), "tanh")])
+def test_speechbrains_ligru(act, name, bidirectional, layer_norm):
+    x = torch.randn(B, T, I, generator=torch.Generator().manual_seed(1))
+    module = ligru(2, norm=nn.LayerNorm, act=act, bidirectional=bidirectional, layer_norm=layer_norm)
+    model = lnrnn.from_torch(module, kind="speechbrain")
+    assert (model.nonlinearity, model.bidirectional, model.batch_first) == (name, bidirectional, True)
+    assert model.norm.placement == ("input" if layer_norm is None else "split")
+    (y, h), (got, end) = module(x), model(x)
+    assert_same(got, y)
+    if not bidirectional:
+        assert_same(end, h)
+    assert_same(lnrnn.from_torch(module.rnn[0])(x)[0], module.rnn[0](x))
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_batch_norm_of_speechbrain_is_folded(bidirectional):
+    x = torch.randn(B, T, I, generator=torch.Generator().manual_seed(1))
+    module = ligru(2, bidirectional=bidirectional, norm=lambda n: nn.BatchNorm1d(n, eps=0.1))
+    model = lnrnn.from_torch(module)
+    assert model.norm is None and not model.bias_hh_l0.any()
+    assert_same(model(x)[0], module(x)[0])
+
+
+REFUSED_LIGRUS = [
+    (lambda: ligru(act=torch.sin), "nonlinearity must be 'relu' or 'tanh' .*got sin"),
+    (lambda: ligru(act=nn.LeakyReLU()), "nonlinearity must be 'relu' or 'tanh' .*got LeakyReLU"),
+    (lambda: ligru(layer_norm=False), "ff_normalization must be 'layernorm' for an SLiGRU"),
+    (lambda: ligru().state_dict(), "a state dict .*does not show its activation.*give the module"),
+    (lambda: ligru(norm=nn.LayerNorm, layer_norm=True).state_dict(), "give the module"),
+    (lambda: LiGRU(LiGRULayer(I, H), LiGRULayer(H, H, act=nn.Tanh())), "nonlinearity must be one for all"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "message"), REFUSED_LIGRUS)
+def test_other_ligrus_are_refused(source, message):
+    with pytest.raises(ValueError, match=message):
+        lnrnn.from_torch(source())
+
+
+def test_options_of_a_ligru_are_the_modules():
+    for option, value in (("nonlinearity", "tanh"), ("eps", 0.1)):
+        with pytest.raises(ValueError, match=f"{option} must be the module's .*, got {value!r}"):
+            lnrnn.from_torch(ligru(), **{option: value})
 
 
 def test_norms_beside_a_known_layer_do_not_matter():
