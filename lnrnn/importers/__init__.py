@@ -8,6 +8,7 @@ from typing import Any
 from ..rnn.cells import Nonlinearity
 from ..rnn.models import Model, Norm
 from .checking import checked
+from .computed_weights import with_plain_weights
 from .keras_weights import LayerName, convert_keras
 from .search.networks import from_search, searchable
 from .systems import SystemName
@@ -43,7 +44,8 @@ def from_torch(
     module_or_state_dict : torch.nn.Module or mapping
         A module, or names with tensors (any device, any floating dtype) or NumPy arrays, as safetensors and
         torch.load return them. All become float32. With a state dict, the options that are attributes of a
-        module must be arguments here, if they make a difference. The systems::
+        module must be arguments here, if they make a difference. Weights that a module's parametrizations or
+        weight_norm compute are taken as they are; of a state dict, weight_norm's. The systems::
 
             "torch"       torch.nn.RNN, LSTM, GRU and their cells; every layer, direction, bias, batch_first.
                           proj_size > 0 is refused. A state dict of an RNN needs nonlinearity=.
@@ -72,7 +74,7 @@ def from_torch(
     eps : float, optional
         Of the layer norms. Default: the module's; with a state dict 1e-5.
     nonlinearity : {"tanh", "relu", "sigmoid", "identity"}, optional
-        Of an RNN.
+        Of an RNN or LiGRU.
     zoneout : float, optional
         In [0, 1), of haste's cells.
     batch_first : bool, optional
@@ -134,6 +136,7 @@ def from_torch(
             zoneout=zoneout, batch_first=batch_first,
         )  # fmt: skip
 
+    module_or_state_dict = with_plain_weights(module_or_state_dict)
     try:
         return checked(module_or_state_dict, convert, check, batch_first)
     except UnknownCell as refusal:

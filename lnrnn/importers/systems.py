@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ..rnn.cells import GRU, LSTM, RNN
+from ..rnn.cells import GRU, LSTM, RNN, LiGRU
 from ..rnn.specs import LayerNormSpec
 from .weights import Array, Weights, reordered
 
@@ -51,20 +51,20 @@ def _eps(options: Mapping[str, Any]) -> float:
 
 def _torch(p: Arrays, options: Mapping[str, Any]) -> Weights:
     rows, hidden = p["weight_hh"].shape
-    cell = next((cell.name for cell in (RNN, LSTM, GRU) if rows == cell.gates * hidden), None)
+    cell = next((cell for cell in (RNN, LSTM, GRU, LiGRU) if rows == cell.gates * hidden), None)
     if cell is None:
         raise ValueError(
-            "weight_hh must be of shape (H, H) for an RNN, (3H, H) for a GRU or (4H, H) for an LSTM, got "
-            f"{p['weight_hh'].shape}"
+            "weight_hh must be of shape (H, H) for an RNN, (2H, H) for a LiGRU, (3H, H) for a GRU or (4H, H) "
+            f"for an LSTM, got {p['weight_hh'].shape}"
         )
     nonlinearity = options["nonlinearity"]
-    if cell != "RNN" and nonlinearity is not None:
-        raise ValueError(f"nonlinearity must be None for weights of {cell}, got {nonlinearity!r}")
-    if cell == "RNN" and nonlinearity is None:
+    if not cell.nonlinear and nonlinearity is not None:
+        raise ValueError(f"nonlinearity must be None for weights of {cell.name}, got {nonlinearity!r}")
+    if cell.nonlinear and nonlinearity is None:
         raise ValueError(
-            "nonlinearity must be given for the state dict of an RNN, got None; it is 'tanh' or 'relu'"
+            f"nonlinearity must be given for the state dict of {cell.name}, got None; it is 'tanh' or 'relu'"
         )
-    return Weights(cell, None, "bias_ih" in p, dict(p), nonlinearity)
+    return Weights(cell.name, None, "bias_ih" in p, dict(p), nonlinearity)
 
 
 TORCH = System(

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import bad_type, choice, flag, number
 from ..state import inner_hint
+from .computed_weights import with_weight_norm
 from .systems import KINDS, SYSTEMS, TORCH, System
 from .weights import Array, Converted, Weights, array, check_shapes, network, with_norm
 
@@ -77,6 +78,8 @@ def convert_torch(
     inner = inner_hint(state)
     if inner:
         raise ValueError(f"a state dict must have arrays as values, got the keys {_shown(state)}{inner}")
+    if not module:
+        state = with_weight_norm(state)
     own = (
         kind == "lnrnn"
         or hasattr(source, "lnrnn_arguments")
@@ -335,6 +338,6 @@ def _own(source: Any, state: Mapping[str, Any], norm: Any, options: dict[str, An
         "batch_first": bool(options["batch_first"]),
         "bidirectional": any(name.endswith("_reverse") for name in state),
     }
-    if like.cell == "RNN":
+    if like.nonlinearity is not None:
         arguments["nonlinearity"] = like.nonlinearity
     return Converted(like.cell, arguments, arrays, "lnrnn")

@@ -101,13 +101,6 @@ def test_every_floating_dtype_and_what_requires_grad(dtype):
         lnrnn.from_torch({name: p.detach().to(torch.int8) for name, p in kept.items()})
 
 
-def test_parametrizations_are_not_taken_for_weights():
-    module = nn.LSTM(I, H)
-    torch.nn.utils.parametrizations.weight_norm(module, "weight_hh_l0")
-    with pytest.raises(ValueError, match="original0"):
-        lnrnn.from_torch(module)
-
-
 @pytest.mark.parametrize("module", [nn.Linear(3, 4), nn.Conv1d(3, 4, 1), nn.LayerNorm(3), nn.Identity()])
 def test_other_modules(module):
     with pytest.raises(ValueError, match="keys"):
@@ -253,6 +246,50 @@ def test_options_of_a_ligru_are_the_modules():
     for option, value in (("nonlinearity", "tanh"), ("eps", 0.1)):
         with pytest.raises(ValueError, match=f"{option} must be the module's .*, got {value!r}"):
             lnrnn.from_torch(ligru(), **{option: value})
+
+
+WEIGHT_NORMS = [torch.nn.utils.weight_norm, torch.nn.utils.parametrizations.weight_norm]
+
+
+def with_weight_norm(kind, module, *paths, **options):
+    """The module with weight norm on some weights, and other random parameters."""
+    for path in paths:
+        part, _, name = path.rpartition(".")
+        kind(module.get_submodule(part), name, **options)
+    return shaken(module)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize("dim", [0, 1, None])
+@pytest.mark.parametrize("kind", WEIGHT_NORMS)
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
+def test_weight_norm_is_folded(name, kind, dim):
+    x = torch.randn(T, B, I, generator=torch.Generator().manual_seed(1))
+    module = with_weight_norm(kind, getattr(nn, name)(I, H, 2), "weight_hh_l0", "weight_ih_l1", dim=dim)
+    before, y = module.state_dict(), module(x)[0]
+    options = {"nonlinearity": "tanh"} if name == "RNN" else {}
+    for given in (module, module.state_dict()):
+        assert_same(lnrnn.from_torch(given, **options)(x)[0], y)
+    assert module.state_dict().keys() == before.keys() and torch.equal(module(x)[0], y)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize("kind", WEIGHT_NORMS)
+def test_weight_norm_of_linears_is_folded(kind):
+    x = torch.randn(T, B, I, generator=torch.Generator().manual_seed(1))
+    module = with_weight_norm(kind, CustomLSTM(I, H, True), "x2g.weight", "p2g.weight")
+    y = module(x)
+    for given in (module, module.state_dict()):
+        assert_same(lnrnn.from_torch(given)(x)[0], y)
+    assert_same(module(x).detach().numpy(), y)
+
+
+def test_other_parametrizations_are_folded_in_a_module():
+    x = torch.randn(T, B, I, generator=torch.Generator().manual_seed(1))
+    module = torch.nn.utils.parametrizations.spectral_norm(nn.GRU(I, H), "weight_hh_l0").eval()
+    assert_same(lnrnn.from_torch(module)(x)[0], module(x)[0])
+    with pytest.raises(ValueError, match="missing weight_hh; unexpected parametrizations.weight_hh_l0"):
+        lnrnn.from_torch(module.state_dict())
 
 
 def test_norms_beside_a_known_layer_do_not_matter():
