@@ -176,7 +176,8 @@ enum { LNRNN_WEIGHT_F32, LNRNN_WEIGHT_BF16, LNRNN_WEIGHT_I8, LNRNN_WEIGHT_I8A8 }
 typedef struct {
     int cell, act, weights;                     /* LNRNN_RNN .., LNRNN_ACT_TANH .., LNRNN_WEIGHT_F32 .. */
     size_t input_size, hidden_size, num_layers; /* D, H */
-    int bias, batch_first, bidirectional;
+    int bias, batch_first, bidirectional, reverse;
+    int reset_after; /* GRU; 0: the reset gate comes before the product */
     int norm;
     /* Of layer norm. LNRNN_PLACEMENTS: the cell's own placement. */
     int placement, span, cell_norm, inner_bias;
@@ -188,6 +189,8 @@ typedef struct {
     int overrun;
     double momentum;
     double zoneout[2], dropout; /* of h and c; between layers */
+    size_t
+        num_heads; /* LSTM, GRU: W_hh multiplies the H / num_heads units of each head by themselves; or 1 */
 } lnrnn_description;
 
 /* A description with Python's defaults: layer norm, one layer, one direction, with biases. */
@@ -258,8 +261,8 @@ lnrnn_status lnrnn_network_run(const lnrnn_network *n, const lnrnn_sequences *s,
 typedef struct lnrnn_stream lnrnn_stream;
 typedef struct lnrnn_handle lnrnn_handle;
 
-/* A stream of a network with one direction: lanes with zero states, at step 0. -> *stream, NULL after an
- * error. */
+/* A stream of a network with one direction, not a reverse one: lanes with zero states, at step 0. -> *stream,
+ * NULL after an error. */
 lnrnn_status lnrnn_stream_create(lnrnn_network *network, size_t lanes, lnrnn_stream **stream,
                                  char message[LNRNN_MESSAGE]);
 /* Frees the stream, or lets its last handle do it. s may be NULL. */

@@ -96,7 +96,8 @@ cdef extern from "lnrnn_api.h" nogil:
     ctypedef struct lnrnn_description:
         int cell, act, weights
         size_t input_size, hidden_size, num_layers
-        int bias, batch_first, bidirectional
+        int bias, batch_first, bidirectional, reverse
+        int reset_after
         int norm
         int placement, span, cell_norm, inner_bias
         double eps
@@ -105,6 +106,7 @@ cdef extern from "lnrnn_api.h" nogil:
         double momentum
         double[2] zoneout
         double dropout
+        size_t num_heads
 
     ctypedef struct lnrnn_array:
         const char *name

@@ -173,7 +173,7 @@ def from_keras(
     bidirectional : bool
         Whether arrays (or names) are those of two directions, forward first. A layer decides by itself.
     reset_after : bool, optional
-        Of a GRU without bias. reset_after=False is refused: it multiplies r into h before the matrix.
+        Of a GRU without bias, whose weights do not show it.
     nonlinearity : {"tanh", "relu", "sigmoid", "identity"}, optional
         Needed with the arrays of a SimpleRNN or LayerNormSimpleRNNCell. LSTM and GRU must have activation
         "tanh" and recurrent_activation "sigmoid", which is checked for a layer.
@@ -186,7 +186,8 @@ def from_keras(
     -------
     RNN, LSTM or GRU
         The model. It returns whole sequences and the last state, with any return_sequences and return_state.
-        Dropout, stateful, masks and initial states are left out.
+        Dropout, stateful, masks and initial states are left out. A layer with go_backwards becomes a network
+        with reverse=True: y has the order of x, and Keras' outputs have the reverse order.
 
     Raises
     ------

@@ -52,24 +52,24 @@ def _lstm(p: Arrays, options: Options) -> Weights:
 
 def _gru(p: Arrays, options: Options) -> Weights:
     reset_after = options["reset_after"]
-    if "bias" in p and reset_after is None:
-        reset_after = p["bias"].ndim == 2
+    if "bias" in p:
+        shown = p["bias"].ndim == 2
+        if reset_after is not None and reset_after != shown:
+            raise ValueError(
+                f"reset_after must be {shown} for a bias of shape {p['bias'].shape}, got {reset_after}"
+            )
+        reset_after = shown
     if reset_after is None:
         raise ValueError(
             "reset_after must be given for a GRU without bias, whose weights do not show its equation"
         )
-    if not reset_after:
-        raise ValueError(
-            "reset_after must be True, got False, with which n = tanh(W x + U (r h)): lnrnn's cells multiply "
-            "r after the matrix, and no other weights make them equal"
-        )
     ours = {name: reordered(w, "zrn", "rzn") for name, w in _weights(p).items()}
     if "bias" in p:
+        both = p["bias"] if reset_after else (p["bias"], np.zeros_like(p["bias"]))
         ours |= {
-            name: reordered(b, "zrn", "rzn")
-            for name, b in zip(("bias_ih", "bias_hh"), p["bias"], strict=True)
+            name: reordered(b, "zrn", "rzn") for name, b in zip(("bias_ih", "bias_hh"), both, strict=True)
         }
-    return Weights("GRU", None, "bias" in p, ours)
+    return Weights("GRU", None, "bias" in p, ours, reset_after=reset_after)
 
 
 def _nonlinearity(options: Options) -> str:
@@ -152,7 +152,25 @@ def convert_keras(
         layers += _layer(layer, options, bidirectional)
     if batch_first is None:
         batch_first = not any(getattr(layer, "time_major", False) for layer in stack)
-    return network(layers, batch_first)
+    converted = network(layers, batch_first)
+    if _reads_backwards(stack):
+        converted.arguments["reverse"] = True
+    return converted
+
+
+def _reads_backwards(stack: Sequence[Any]) -> bool:
+    """Whether the layers read sequences from their ends.
+
+    The outputs of a layer with go_backwards are in reverse order. So the layers above it read from the end
+    too.
+    """
+    first, *others = (bool(getattr(layer, "go_backwards", False)) for layer in stack)
+    if any(others):
+        raise ValueError(
+            "go_backwards must be False except in the first layer, since all layers of a network read in one "
+            f"direction, got True in layer {others.index(True) + 1}"
+        )
+    return first
 
 
 def _layer(source: Any, options: Options, bidirectional: bool) -> list[list[Weights]]:
@@ -188,13 +206,15 @@ def _from_layer(layer: Any, options: Options) -> list[list[Weights]]:
                 "directions meet only after the last cell"
             )
         return [[forward[0], backward[0]]]
-    return [[cell] for cell in _cells_of(layer, options, False)]
+    return [[cell] for cell in _cells_of(layer, options, None)]
 
 
-def _cells_of(layer: Any, options: Options, reverse: bool) -> list[Weights]:
-    if getattr(layer, "go_backwards", False) != reverse:
+def _cells_of(layer: Any, options: Options, reverse: bool | None) -> list[Weights]:
+    """reverse: of a direction of a Bidirectional layer, else None."""
+    if reverse is not None and bool(getattr(layer, "go_backwards", False)) != reverse:
         raise ValueError(
-            "go_backwards must be False except in the second of two directions, as in lnrnn, got True"
+            "go_backwards must be False in the first of two directions and True in the second, got "
+            f"{not reverse}"
         )
     cell = getattr(layer, "cell", layer)
     return [_from_cell(part, options) for part in getattr(cell, "cells", [cell])]

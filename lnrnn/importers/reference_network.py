@@ -99,12 +99,14 @@ class ReferenceNetwork:
     def _part(self, suffix: str) -> tuple[dict[str, Array], dict[str, Any]]:
         """The parameters of one layer in one direction, and the options of the reference's function."""
         cell, norm = self.arch.cell.name, self.arch.norm
-        options: dict[str, Any] = {"norm": None, "reverse": suffix.endswith("_reverse")}
+        options: dict[str, Any] = {"norm": None, "reverse": self.arch.reverse or suffix.endswith("_reverse")}
         own = {name.removesuffix(suffix): v for name, v in self.state.items() if name.endswith(suffix)}
         if self.arch.cell.nonlinear:
             options["nonlinearity"] = self.arch.nonlinearity
         if self.zoneout not in (0, (0, 0)):
             options["zoneout"] = self.zoneout
+        if not self.arch.reset_after:
+            options["reset_after"] = False
         if isinstance(norm, LayerNormSpec):
             options |= {"norm": "layer", "eps": norm.eps, "placement": norm.placement}
             own_options: dict[str, dict[str, Any]] = {"LSTM": {"cell": norm.cell}, "GRU": {"span": norm.span}}

@@ -22,7 +22,7 @@ class Weights:
     """One layer in one direction, in lnrnn's terms.
 
     cell: the name of lnrnn's class. parameters: by lnrnn's names without suffix, gates in lnrnn's order.
-    nonlinearity: of an RNN, else None. zoneout: as for `Network.zoneout`.
+    nonlinearity: of an RNN, else None. zoneout: as for `Network.zoneout`. reset_after: of a GRU.
     """
 
     cell: str
@@ -31,6 +31,7 @@ class Weights:
     parameters: dict[str, Array]
     nonlinearity: str | None = None
     zoneout: float | tuple[float, float] = 0.0
+    reset_after: bool = True
 
     @property
     def hidden_size(self) -> int:
@@ -107,7 +108,7 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
     for k, layer in enumerate(layers):
         wide = first.input_size if k == 0 else directions * first.hidden_size
         for weights in layer:
-            for name in ("cell", "norm", "bias", "nonlinearity", "hidden_size"):
+            for name in ("cell", "norm", "bias", "nonlinearity", "reset_after", "hidden_size"):
                 mine, theirs = getattr(weights, name), getattr(first, name)
                 if mine != theirs:
                     raise ValueError(
@@ -126,6 +127,8 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
     }
     if first.nonlinearity is not None:
         arguments["nonlinearity"] = first.nonlinearity
+    if not first.reset_after:
+        arguments["reset_after"] = False
     parts = [weights.parameters for layer in layers for weights in layer]
     ends = suffixes(len(layers), directions == 2)
     state = {name + end: v for own, end in zip(parts, ends, strict=True) for name, v in own.items()}

@@ -1,10 +1,11 @@
 """The cells of lnrnn.reference, which explains the symbols.
 
-Sources. LSTM: Hochreiter, Schmidhuber 1997, with Gers' forget gate. GRU: Cho et al. 2014, with the reset
-gate after the product as in cuDNN and torch. Gates are in torch's order: i, f, g, o and r, z, n. Layer norm:
-"split" with the norm of c for the output is Ba, Kiros, Hinton 2016 (arXiv 1607.06450, supplement). "carry" is
-the LSTM of PyTorch's fastrnns benchmark and TensorFlow Addons. "gate" is that of Lingvo and icefall. "joint"
-is that of torchaudio's LSTM and DreamerV2's GRU. Batch norm: Cooijmans et al. 2016 (arXiv 1603.09025).
+Sources. LSTM: Hochreiter, Schmidhuber 1997, with Gers' forget gate. GRU: Cho et al. 2014; by default with
+the reset gate after the product, as in cuDNN and torch. Gates are in torch's order: i, f, g, o and r, z, n.
+Layer norm: "split" with the norm of c for the output is Ba, Kiros, Hinton 2016, arXiv 1607.06450, supplement.
+"carry" is the LSTM of PyTorch's fastrnns benchmark and TensorFlow Addons. "gate" is that of Lingvo and
+icefall. "joint" is that of torchaudio's LSTM and DreamerV2's GRU. Batch norm: Cooijmans et al. 2016 (arXiv
+1603.09025).
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ __all__ = [
     "gru_gate_backward",
     "gru_joint",
     "gru_joint_backward",
+    "gru_reset_step",
+    "gru_reset_step_backward",
     "gru_split",
     "gru_split_backward",
     "gru_step",
@@ -46,6 +49,7 @@ __all__ = [
     "rnn_backward",
     "rnn_step",
     "rnn_step_backward",
+    "sites_of_reset",
     "sum_of_sides",
     "sum_of_sides_backward",
 ]
@@ -342,6 +346,12 @@ GRU_SITES: dict[str | None, dict[str, Site]] = {
 }
 
 
+def sites_of_reset(sites: Mapping[str, Site]) -> dict[str, Site]:
+    """The sites of a GRU whose reset gate comes before the product: W h of r and z, and that of n."""
+    gain, bias = sites["hh"].gain, sites["hh"].bias
+    return {"ih": sites["ih"], "rz": Site(gain, bias, (2,)), "n": Site(gain, bias, (1,), first=2)}
+
+
 def gru_split(x_: Array, h_: Array, norm: Norm) -> GruGates:
     """X = norm(x_), Y = norm(h_): r, z = sig(X + Y), n = tanh(X_n + r Y_n). Returns r, z, n, Y_n."""
     xr, xz, xn = gates(norm("ih", x_), 3)
@@ -403,6 +413,32 @@ def gru_step_backward(options: Options, gstate: State, kept: State, norm: Norm) 
     return *GRU_GATES[options["placement"]][1](gn, gz, r, factor, norm), (gh * z,)
 
 
+def gru_reset_step(
+    options: Options, x_: Array, h_: Array, state: State, norm: Norm, product: Callable[[Array], Array]
+) -> tuple[State, State]:
+    """X = norm(x_): r, z = sig(X + norm(U_rz h)), n = tanh(X_n + norm(U_n (r h))), h' = (1 - z) n + z h.
+
+    h_ = U_rz h; product: r -> U_n (r h).
+    """
+    (h,) = state
+    xr, xz, xn = gates(norm("ih", x_), 3)
+    hr, hz = gates(norm("rz", h_), 2)
+    r, z = sigmoid(xr + hr), sigmoid(xz + hz)
+    n = np.tanh(xn + norm("n", product(r)))
+    return ((1 - z) * n + z * h,), (r, z, n, h)
+
+
+def gru_reset_step_backward(
+    options: Options, gstate: State, kept: State, norm: Norm, product: Callable[[Array], Array]
+) -> Gradients:
+    """product: the gradient of U_n (r h) -> that of r."""
+    (gh,) = gstate
+    r, z, n, h = kept
+    gn, gz = gh * (1 - z) * (1 - n * n), gh * (h - n) * z * (1 - z)
+    gr = product(norm("n", gn)) * r * (1 - r)
+    return norm("ih", join(gr, gz, gn)), norm("rz", join(gr, gz)), (gh * z,)
+
+
 def gru(
     x: ArrayLike,
     parameters: Mapping[str, ArrayLike | None],
@@ -418,8 +454,9 @@ def gru(
     reverse: bool = False,
     states_mask: ArrayLike | None = None,
     zoneout: ArrayLike | None = None,
+    reset_after: bool = True,
 ) -> tuple[Array, Array, Tape]:
-    """A GRU of one layer and direction. `gru_step` has its equation.
+    """A GRU of one layer and direction. `gru_step` has its equation, `gru_reset_step` the one of Cho et al.
 
     Parameters
     ----------
@@ -438,6 +475,8 @@ def gru(
         Batch norm: arrays (known steps, 3H) for "ih" and "hh". The default is as in `rnn`.
     eps, h0, lengths, overrun, reverse, states_mask, zoneout
         As in `rnn`. The h_{t-1} in z h_{t-1} is not dropped.
+    reset_after : bool
+        False is for the reset gate before the product, without a norm, with "split" and with batch norm.
 
     Returns
     -------
@@ -453,11 +492,24 @@ def gru(
     >>> y.shape
     (5, 2, 3)
     """
-    options = dict(placement=placement if norm == "layer" else "split")
+    options: dict[str, Any] = dict(
+        placement=placement if norm == "layer" else "split", reset_after=reset_after
+    )
     kind = "all" if placement == "split" and span == "all" else placement
     sites = GRU_SITES[kind if norm == "layer" else norm]
+    cell: Any = gru_step, gru_step_backward
+    if not reset_after:
+        cell, sites = (gru_reset_step, gru_reset_step_backward), sites_of_reset(sites)
+        if statistics is not None:
+            rz, n = zip(
+                *(np.split(real(a), [2 * np.shape(a)[1] // 3], 1) for a in statistics["hh"]), strict=True
+            )
+            statistics = {"ih": statistics["ih"], "rz": rz, "n": n}
     how = (norm, eps, lengths, statistics, overrun, reverse, states_mask, (zoneout,))
-    y, (h,), tape = run((gru_step, gru_step_backward), options, sites, x, parameters, (h0,), *how)
+    y, (h,), tape = run(cell, options, sites, x, parameters, (h0,), *how)
+    if not reset_after and tape.statistics is not None:
+        (mean, var), own = tape.statistics.pop("rz"), tape.statistics.pop("n")
+        tape.statistics["hh"] = join(mean, own[0]), join(var, own[1])
     return y, h, tape
 
 

@@ -41,8 +41,9 @@ State = tuple[Array, ...]
 Zoneout = tuple[Array | None, ...]  # of each state d (T, B, H), in the order in which steps are taken
 Options = Mapping[str, Any]
 Norm = Callable[[str, Array], Array]
-Forward = Callable[[Options, Array, Array, State, Norm], tuple[State, Any]]
-Backward = Callable[[Options, State, Any, Norm], tuple[Array, Array, tuple[Any, ...]]]
+# A GRU whose reset gate comes before the product has one more argument: Reset.forward, Reset.backward.
+Forward = Callable[..., tuple[State, Any]]  # (options, x_, h_, state, norm)
+Backward = Callable[..., tuple[Array, Array, tuple[Any, ...]]]  # (options, gradient of the state, kept, norm)
 
 # --- the norms inside a cell --------------------------------------------------------------------------------
 
@@ -168,6 +169,49 @@ def reverse_sequences(x: Array, lengths: Array) -> Array:
     return y
 
 
+def product(p: dict[str, Array], v: Array, rows: slice) -> Array:
+    """W_hh v + inner_bias_hh of these rows of W_hh. v (L, H)."""
+    bias = p.get("inner_bias_hh")
+    return affine(v @ p["weight_hh"][rows].T, None, None if bias is None else bias[rows])
+
+
+def product_backward(p: dict[str, Array], grads: dict[str, Array], g: Array, v: Array, rows: slice) -> Array:
+    """The gradient of v from that of `product`. Adds to those of W_hh and inner_bias_hh."""
+    if "inner_bias_hh" in grads:
+        grads["inner_bias_hh"][rows] += g.sum(0)
+    grads["weight_hh"][rows] += g.T @ v
+    gv: Array = g @ p["weight_hh"][rows]
+    return gv
+
+
+@dataclass
+class Reset:
+    """U_n (r h) of one step of a GRU whose reset gate comes before the product.
+
+    h (L, H): the factor of the other rows of W_hh.
+    """
+
+    parameters: dict[str, Array]
+    h: Array
+    r: Array = field(init=False)
+    gh: Array = field(init=False)  # the gradient of h through this product
+
+    @property
+    def rows(self) -> slice:
+        return slice(2 * self.h.shape[1], None)
+
+    def forward(self, r: Array) -> Array:
+        self.r = r
+        return product(self.parameters, r * self.h, self.rows)
+
+    def backward(self, grads: dict[str, Array], g: Array) -> Array:
+        """The gradient of r from that of the product."""
+        gv: Array = product_backward(self.parameters, grads, g, self.r * self.h, self.rows)
+        self.gh = gv * self.r
+        gr: Array = gv * self.h
+        return gr
+
+
 @dataclass
 class Step:
     """The record of one time step, with rows for the L active sequences only.
@@ -187,6 +231,7 @@ class Step:
     h: Array  # (L, H) the factor of W_hh
     norms: Norms
     kept: Any
+    reset: Reset | None = None
 
     @property
     def ahat(self) -> Array:
@@ -260,6 +305,9 @@ def run(
     dtype, (t_max, batch), hidden = np.result_type(x, *p.values()), x.shape[:2], p["weight_hh"].shape[1]
     lengths = np.full(batch, t_max) if lengths is None else np.asarray(lengths)
     steps = int(lengths.max(initial=0))
+    rows = (
+        slice(None) if options.get("reset_after", True) else slice(2 * hidden)
+    )  # of W_hh, whose factor is h
     given: dict[str, Moments] = {}
     if norm == "batch" and statistics is not None:
         given = {name: (real(mean), real(var)) for name, (mean, var) in statistics.items()}
@@ -281,10 +329,12 @@ def run(
         old = tuple(s[alive] for s in now)
         x_ = affine(x[t, alive] @ p["weight_ih"].T, None, p.get("inner_bias_ih"))
         h = old[0] if tape.states_mask is None else tape.states_mask[alive] * old[0]
-        h_ = affine(h @ p["weight_hh"].T, None, p.get("inner_bias_hh"))
+        h_ = product(p, h, rows)
         norms = Norms(sites, norm, eps, p, {name: statistics_at(t, s, overrun) for name, s in given.items()})
-        new, kept = forward(options, x_, h_, old, norms.forward)
-        tape.steps.append(Step(alive, x[t, alive], h, norms, kept))
+        reset = None if rows.stop is None else Reset(p, h)
+        more = () if reset is None else (reset.forward,)
+        new, kept = forward(options, x_, h_, old, norms.forward, *more)
+        tape.steps.append(Step(alive, x[t, alive], h, norms, kept, reset))
         new = zoned(tape.zoneout, t, alive, old, new)
         for whole, part in zip(now, new, strict=True):
             whole[alive] = part
@@ -338,14 +388,15 @@ def run_backward(
         s = tape.steps[t]
         first, *others = (g[s.alive] for g in gnow)
         new, held = zoned_backward(tape.zoneout, t, s.alive, (first + gy[t, s.alive], *others))
-        gx_, gh_, gold = tape.backward(tape.options, new, s.kept, partial(s.norms.backward, grads))
-        for name, g in (("inner_bias_ih", gx_), ("inner_bias_hh", gh_)):
-            if name in grads:
-                grads[name] += g.sum(0)
+        more = () if s.reset is None else (partial(s.reset.backward, grads),)
+        gx_, gh_, gold = tape.backward(tape.options, new, s.kept, partial(s.norms.backward, grads), *more)
+        if "inner_bias_ih" in grads:
+            grads["inner_bias_ih"] += gx_.sum(0)
         grads["weight_ih"] += gx_.T @ s.x
-        grads["weight_hh"] += gh_.T @ s.h
         gx[t, s.alive] = gx_ @ p["weight_ih"]
-        gh = gh_ @ p["weight_hh"]
+        gh = product_backward(p, grads, gh_, s.h, slice(gh_.shape[1]))
+        if s.reset is not None:
+            gh = gh + s.reset.gh
         if tape.states_mask is not None:
             gh = tape.states_mask[s.alive] * gh
         gold = (gh + gold[0], *gold[1:])

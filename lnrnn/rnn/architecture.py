@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from typing import Any
 
@@ -24,8 +24,9 @@ class Architecture:
     norm: resolved for the cell. nonlinearity: "tanh" for a cell without a choice.
 
     The other fields follow from these. arguments: of the model's constructor by name, in its order, without
-    dropout, seed and rng. suffixes: the endings of names for each layer and direction, in the order of the
-    state's first axis. shapes: of the trainable parameters by name, layer after layer.
+    dropout, seed and rng; stated: without those of DEFAULTS too. suffixes: the endings of names for each
+    layer and direction, in the order of the state's first axis. shapes: of the trainable parameters by name,
+    layer after layer.
 
     A side is a place of a norm or bias. "ih" and "hh" are the products W_ih x and W_hh h, "" is their sum,
     "c" is a cell state. sites: by side the names, without suffix, of its "gain", "bias", "mean" and
@@ -41,9 +42,13 @@ class Architecture:
     batch_first: bool
     bidirectional: bool
     norm: Norm
+    reverse: bool = False
+    reset_after: bool = True
+    num_heads: int = 1
     # Not functools.cached_property: its lock for the class (before Python 3.12) may stay locked in a child
     # that another thread forks.
     arguments: Mapping[str, Any] = field(init=False, repr=False, compare=False)
+    stated: Mapping[str, Any] = field(init=False, repr=False, compare=False)
     suffixes: tuple[str, ...] = field(init=False, repr=False, compare=False)
     shapes: Mapping[str, tuple[int, ...]] = field(init=False, repr=False, compare=False)
     sites: Mapping[str, Mapping[str, str]] = field(init=False, repr=False, compare=False)
@@ -51,7 +56,9 @@ class Architecture:
 
     def __post_init__(self) -> None:
         arguments = {name: getattr(self, name) for name in argument_names(self.cell)}
+        stated = {name: v for name, v in arguments.items() if name not in DEFAULTS or v != DEFAULTS[name]}
         object.__setattr__(self, "arguments", arguments)
+        object.__setattr__(self, "stated", stated)
         table = self.description("float32", "raise").arrays()
         at_sites: dict[int, dict[str, str]] = {}
         for name, _, use, site in table[: len(table) // (self.num_layers * self.directions)]:
@@ -71,7 +78,8 @@ class Architecture:
     @classmethod
     def checked(
         cls, cell: Cell, *, input_size: Any, hidden_size: Any, num_layers: Any, nonlinearity: Any = "tanh",
-        bias: Any, batch_first: Any, bidirectional: Any, norm: Any,
+        bias: Any, batch_first: Any, bidirectional: Any, norm: Any, reverse: Any = False,
+        reset_after: Any = True, num_heads: Any = 1,
     ) -> Architecture:  # fmt: skip
         """The architecture for a user's arguments. Raises ValueError or TypeError for a wrong one."""
         for name, value in (("nonlinearity", nonlinearity), ("bias", bias)):
@@ -86,9 +94,21 @@ class Architecture:
             raise bad_value(
                 "hidden_size", "such that a weight matrix has at most 2**40 elements", hidden_size
             )
+        bidirectional, reverse = flag("bidirectional", bidirectional), flag("reverse", reverse)
+        if bidirectional and reverse:
+            raise bad_value("reverse", "False with bidirectional=True", reverse)
+        num_heads = integer("num_heads", num_heads, 1, LIMIT)
+        if hidden_size % num_heads:
+            raise bad_value("hidden_size", f"a multiple of num_heads {num_heads}", hidden_size)
+        norm = norm_spec(norm, cell)
+        if not flag("reset_after", reset_after) and isinstance(norm, LayerNormSpec):
+            if norm.placement != "split":
+                raise bad_value("reset_after", f"True with placement {norm.placement!r}", reset_after)
+            if norm.span is not None:
+                raise bad_value("reset_after", f"True with span {norm.span!r}", reset_after)
         return cls(
             cell, input_size, hidden_size, num_layers, nonlinearity, flag("bias", bias),
-            flag("batch_first", batch_first), flag("bidirectional", bidirectional), norm_spec(norm, cell),
+            flag("batch_first", batch_first), bidirectional, norm, reverse, reset_after, num_heads,
         )  # fmt: skip
 
     def __str__(self) -> str:
@@ -102,6 +122,11 @@ class Architecture:
         return 2 if self.bidirectional else 1
 
     @property
+    def reversed(self) -> tuple[bool, ...]:
+        """Whether each layer and direction reads sequences from their ends."""
+        return ((False, True) if self.bidirectional else (self.reverse,)) * self.num_layers
+
+    @property
     def batch_norm(self) -> BatchNormSpec | None:
         """The norm, if it is batch norm."""
         return self.norm if isinstance(self.norm, BatchNormSpec) else None
@@ -112,7 +137,7 @@ class Architecture:
         if self.norm is not None:
             norm = {"kind": "batch" if self.batch_norm else "layer", **vars(self.norm)}
             norm |= {"overrun": overrun} if self.batch_norm else {}
-        return {"dtype": dtype, **self.arguments, "cell": self.cell.name, "norm": norm}
+        return {"dtype": dtype, **self.stated, "cell": self.cell.name, "norm": norm}
 
     def description(self, dtype: str, overrun: str | None, **options: Any) -> Description:
         """For the compiled module. options: more of the configuration."""
@@ -134,8 +159,14 @@ def vectors(cell: Cell, hidden_size: int, norm: Norm, bias: bool) -> Mapping[str
     return {name.removesuffix("_l0"): shape[0] for name, shape in made.shapes.items() if len(shape) == 1}
 
 
+# Arguments that older versions did not have. Files, reprs and fingerprints have them only with another value.
+DEFAULTS = {each.name: each.default for each in fields(Architecture) if each.default is not MISSING}
+
+
 @lru_cache
 def argument_names(cell: Cell) -> tuple[str, ...]:
     """The arguments of that cell's model that describe a network, in the constructor's order."""
     names = (each.name for each in fields(Architecture) if each.init and each.name != "cell")
-    return tuple(name for name in names if cell.nonlinear or name != "nonlinearity")
+    missing = {"num_heads"} if cell.nonlinear else {"nonlinearity"}
+    missing |= {"reset_after"} if cell.name != "GRU" else set()
+    return tuple(name for name in names if name not in missing)

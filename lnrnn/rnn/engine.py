@@ -101,13 +101,13 @@ def run(
     """
     made = snapshot.architecture
     y = empty_outputs(made, x.shape[0], x.shape[1]) if out is None else out
-    before = [rows.begin(s, made.directions) for s in start]
+    before = [rows.begin(s, made.reversed) for s in start]
     after = [np.empty_like(s) for s in before]
     snapshot.compiled().forward(
         x=x, y=y, h0=before[0], hn=after[0], c0=before[-1], cn=after[-1], rows=rows.table,
         training=None if training is None else training.arrays(made), threads=threads,
     )  # fmt: skip
-    return y, [rows.finish(s, made.directions) for s in after]
+    return y, [rows.finish(s, made.reversed) for s in after]
 
 
 def call(snapshot: Snapshot, x: Any, h0: Any, lengths: Any, resets: Any, threads: int) -> Any:

@@ -39,6 +39,9 @@ class RNN(Network[np.ndarray]):
         Whether a second network reads each sequence from its end.
     norm : {"layer", "batch"}, LayerNormSpec, BatchNormSpec or None
         The norm inside the cell. The specs have more options.
+    reverse : bool
+        Whether the network reads each sequence from its end, as direction 1 of a bidirectional one. y keeps
+        the order of x, and h is the state after step 0. Refused with bidirectional, and by `stream`.
     seed : int, optional
         Seed of the start values, at least 0.
     rng : optional
@@ -104,13 +107,14 @@ class RNN(Network[np.ndarray]):
         bidirectional: bool = False,
         *,
         norm: Norm = "layer",
+        reverse: bool = False,
         seed: int | None = None,
         rng: RNG = None,
     ) -> None:
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
             nonlinearity=nonlinearity, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
-            norm=norm,
+            norm=norm, reverse=reverse,
         )  # fmt: skip
 
 
@@ -187,8 +191,9 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
     ((5, 2, 4), (2, 2, 4), (2, 2, 4))
     """
 
-    __slots__ = ()
+    __slots__ = ("num_heads",)
     _cell = cells.LSTM
+    num_heads: int
 
     def __init__(
         self,
@@ -201,20 +206,30 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
         bidirectional: bool = False,
         proj_size: int = 0,
         *,
+        num_heads: int = 1,
         norm: Norm = "layer",
+        reverse: bool = False,
         seed: int | None = None,
         rng: RNG = None,
     ) -> None:
         no_projection(proj_size)
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
-            bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm,
+            bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, reverse=reverse,
+            num_heads=num_heads,
         )  # fmt: skip
 
 
 @_with_arguments
 class GRU(Network[np.ndarray]):
     """A gated recurrent unit with norms inside the cell, after torch.nn.GRU.
+
+    Parameters
+    ----------
+    reset_after : bool
+        Whether the reset gate r follows the product with W_hh, as in torch. False is the equation of Cho et
+        al. 2014, Keras' reset_after=False and ONNX's linear_before_reset=0; not for "joint", "gate" and span
+        "all".
 
     Attributes
     ----------
@@ -234,6 +249,7 @@ class GRU(Network[np.ndarray]):
         "layer"        X = LN(x_; gain_ih, bias_ih)      Y = LN(h_; gain_hh, bias_hh)
         "batch"        X = BN_t(x_; gain_ih) + bias      Y = BN_t(h_; gain_hh)
                        r, z = sigmoid(X_rz + Y_rz)       n = tanh(X_n + r Y_n)
+          reset_after=False                              n = tanh(X_n + Y_n), h_n = W_hh,n (r h_{t-1})
           "joint"      a = LN(x_ + h_; gain, bias)       r, z = sigmoid(a_rz)      n = tanh(r a_n)
           "gate"       r = sigmoid(LN(x_r + h_r; gain_r, bias_r)), z likewise
                        n = tanh(LN(x_n + r h_n; gain_n, bias_n))
@@ -260,8 +276,10 @@ class GRU(Network[np.ndarray]):
     ((5, 2, 8), (2, 2, 4))
     """
 
-    __slots__ = ()
+    __slots__ = ("num_heads", "reset_after")
     _cell = cells.GRU
+    num_heads: int
+    reset_after: bool
 
     def __init__(
         self,
@@ -273,13 +291,17 @@ class GRU(Network[np.ndarray]):
         dropout: float = 0.0,
         bidirectional: bool = False,
         *,
+        num_heads: int = 1,
         norm: Norm = "layer",
+        reverse: bool = False,
+        reset_after: bool = True,
         seed: int | None = None,
         rng: RNG = None,
     ) -> None:
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
-            bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm,
+            bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, reverse=reverse,
+            reset_after=reset_after, num_heads=num_heads,
         )  # fmt: skip
 
 
@@ -347,13 +369,14 @@ class LiGRU(Network[np.ndarray]):
         bidirectional: bool = False,
         *,
         norm: Norm = "layer",
+        reverse: bool = False,
         seed: int | None = None,
         rng: RNG = None,
     ) -> None:
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
             nonlinearity=nonlinearity, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
-            norm=norm,
+            norm=norm, reverse=reverse,
         )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from ..errors import bad_type, bad_value, choice, flag, integer, number, real, s
 from ..runtime import thread_limit
 from ..state import CHANGES, Closed, checked, copied, counted, no_attribute
 from . import calibration, engine, file_format, training
-from .architecture import LIMIT, Architecture, argument_names
+from .architecture import DEFAULTS, LIMIT, Architecture, argument_names
 from .batches import FLOAT32, State, as_state, checked_ragged
 from .cells import Cell
 from .rows import by_state, ragged
@@ -77,7 +77,7 @@ class Network(Closed, Generic[State]):
 
     __slots__ = (
         "input_size", "hidden_size", "num_layers", "bias", "batch_first", "bidirectional", "num_directions",
-        "_snapshot",
+        "reverse", "_snapshot",
     )  # fmt: skip
     _cell: Cell
     input_size: int
@@ -87,6 +87,7 @@ class Network(Closed, Generic[State]):
     batch_first: bool
     bidirectional: bool
     num_directions: int
+    reverse: bool
 
     def _make(self, dropout: Any, seed: Any, rng: Any, **arguments: Any) -> None:
         """Initialises the network. arguments: the other ones of the constructor."""
@@ -155,8 +156,10 @@ class Network(Closed, Generic[State]):
             self._snapshot = change(self._snapshot)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Old pickles have the norm twice.
-        super().__setstate__({name: value for name, value in state.items() if name != "norm"})
+        # Old pickles have the norm twice, and not all arguments.
+        defaults = {name: value for name, value in DEFAULTS.items() if name in argument_names(self._cell)}
+        given = {name: value for name, value in state.items() if name != "norm"}
+        super().__setstate__({**defaults, **given})
 
     @property
     def _fixed(self) -> tuple[str, ...]:
@@ -378,6 +381,8 @@ class Network(Closed, Generic[State]):
         """
         if self.bidirectional:
             raise bad_value("bidirectional", "False for a stream", True)
+        if self.reverse:
+            raise bad_value("reverse", "False for a stream", True)
         return Stream(self._snapshot, batch_size)
 
     def forward_train(
@@ -634,7 +639,7 @@ class Network(Closed, Generic[State]):
         return self._snapshot.packed_bytes
 
     def __repr__(self) -> str:
-        names = (*argument_names(self._cell)[2:], "dtype")
+        names = (*list(self._snapshot.architecture.stated)[2:], "dtype")
         names += ("activation_bits",) if self.activation_bits else ()
         names += ("packed_bytes",)
         names += tuple(name for name in ("dropout", "zoneout") if getattr(self._snapshot, name))

@@ -41,26 +41,26 @@ class Parts:
     last: Array
     fresh: Array
 
-    def reached(self, k: int, directions: int) -> Array:
-        """The last parts in time for line k, a layer in a direction."""
-        return self.first if k % directions else self.last
+    def reached(self, reverse: bool) -> Array:
+        """The last parts in time for a line, a layer in a direction. reverse: it reads from the end."""
+        return self.first if reverse else self.last
 
-    def begun(self, k: int, directions: int) -> Array:
-        """The first parts in time for line k."""
-        return self.last if k % directions else self.first
+    def begun(self, reverse: bool) -> Array:
+        """The first parts in time for a line."""
+        return self.last if reverse else self.first
 
-    def begin_backward(self, ghn: Array, directions: int) -> Array:
+    def begin_backward(self, ghn: Array, reversed_: Sequence[bool]) -> Array:
         """The gradient of `Rows.finish`: (lines, B, H) -> (lines, R, H)."""
         found = np.zeros((len(ghn), self.count, ghn.shape[2]), ghn.dtype)
         for k, given in enumerate(ghn):
-            found[k, self.reached(k, directions)] = given
+            found[k, self.reached(reversed_[k])] = given
         return found
 
-    def finish_backward(self, gh0: Array, directions: int) -> Array:
+    def finish_backward(self, gh0: Array, reversed_: Sequence[bool]) -> Array:
         """The gradient of `Rows.begin`: (lines, R, H) -> (lines, B, H)."""
-        found: Array = np.stack([g[self.begun(k, directions)] for k, g in enumerate(gh0)])
+        found: Array = np.stack([g[self.begun(reversed_[k])] for k, g in enumerate(gh0)])
         for k, g in enumerate(found):
-            if not k % directions:
+            if not reversed_[k]:
                 g[self.fresh] = 0
         return found
 
@@ -100,29 +100,29 @@ class Rows:
         taken[self.table[:, STATE]] = self.table[:, START] + self.table[:, LENGTH]
         return taken if self.parts is None else taken[self.parts.last]
 
-    def begin(self, h0: Array, directions: int) -> Array:
+    def begin(self, h0: Array, reversed_: Sequence[bool]) -> Array:
         """h0 (lines, B, H) of the sequences -> (lines, R, H) of the rows. A line is a layer in a direction.
 
-        A forward line starts with a sequence's first part, a reverse one with its last. All other parts start
-        at zero.
+        reversed_: Architecture.reversed. A forward line starts with a sequence's first part, a reverse one
+        with its last. All other parts start at zero.
         """
         parts = self.parts
         if parts is None:
             return h0
         found = np.zeros((len(h0), parts.count, h0.shape[2]), h0.dtype)
         for k, given in enumerate(h0):
-            if k % directions:
+            if reversed_[k]:
                 found[k, parts.last] = given
             else:
                 found[k, parts.first[~parts.fresh]] = given[~parts.fresh]
         return found
 
-    def finish(self, hn: Array, directions: int) -> Array:
+    def finish(self, hn: Array, reversed_: Sequence[bool]) -> Array:
         """hn (lines, R, H) of the rows -> (lines, B, H), the final states of the sequences."""
         parts = self.parts
         if parts is None:
             return hn
-        return np.stack([given[parts.reached(k, directions)] for k, given in enumerate(hn)])
+        return np.stack([given[parts.reached(reversed_[k])] for k, given in enumerate(hn)])
 
 
 def padded(lengths: Array | None, T: int, B: int) -> Rows:

@@ -198,17 +198,18 @@ def short(
 def _forward_checkpoints(tape: Tape) -> list[Array]:
     """-> the final states of the sequences."""
     masks, D, outputs = tape.masks, tape.architecture.directions, tape.training.outputs or ()
-    before = [tape.rows.begin(s, D) for s in tape.start]
+    reverse = tape.architecture.reversed
+    before = [tape.rows.begin(s, reverse) for s in tape.start]
     after = [np.empty_like(s) for s in before]
     for k, run in enumerate(tape.runs):
         if k % D == 0 and k and masks is not None and masks.drops_input(k // D):
             masks.on_input(k // D, outputs[k // D - 1], run.x)
         run.record.forward(
-            tape.network, k, k % D == 1, x=run.x, y=run.y, before=[s[k] for s in before],
+            tape.network, k, reverse[k], x=run.x, y=run.y, before=[s[k] for s in before],
             after=[s[k] for s in after], rows=tape.rows.table, statistics=run.statistics,
             masks=None if masks is None else masks.of_layer(k),
         )  # fmt: skip
-    return [tape.rows.finish(s, D) for s in after]
+    return [tape.rows.finish(s, reverse) for s in after]
 
 
 def checked_checkpoint(checkpoint: Any) -> int | None:
@@ -251,9 +252,9 @@ def backward(
         grad = _apart(grad, out)
         gend = None if gend is None else [_apart(g, out) for g in gend]
     rows, parts = tape.rows, tape.rows.parts
-    before, gafter = [rows.begin(s, D) for s in tape.start], gend
+    before, gafter = [rows.begin(s, made.reversed) for s in tape.start], gend
     if parts is not None and gend is not None:
-        gafter = [parts.begin_backward(g, D) for g in gend]
+        gafter = [parts.begin_backward(g, made.reversed) for g in gend]
     gbefore = [np.empty(s.shape, FLOAT32) for s in before]
     grads = {name: empty(s) for name, s in made.shapes.items()} if out is None else out
     given = [grads[name] for name in made.shapes]
@@ -269,7 +270,7 @@ def backward(
             gc0=gbefore[-1],
             grads=given, add=out is not None,
         )  # fmt: skip
-    gstart = gbefore if parts is None else [parts.finish_backward(g, D) for g in gbefore]
+    gstart = gbefore if parts is None else [parts.finish_backward(g, made.reversed) for g in gbefore]
     if gx is not None and masks is not None and masks.drops_input(0):
         masks.on_input(0, gx, gx)
     if gx is not None:
@@ -302,7 +303,7 @@ def _backward_checkpoints(
             own = empty(run.x.shape)
             own[...] = 0
         run.record.backward(
-            tape.network, k, d == 1, x=run.x, rows=table, statistics=run.statistics,
+            tape.network, k, made.reversed[k], x=run.x, rows=table, statistics=run.statistics,
             masks=None if masks is None else masks.of_layer(k), gy=grad[:, :, d * H : (d + 1) * H],
             gafter=[None] if gafter is None else [g[k] for g in gafter], gx=own,
             gbefore=[g[k] for g in gbefore],

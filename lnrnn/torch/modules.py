@@ -49,6 +49,9 @@ class Twin(torch.nn.Module):
     batch_first: bool
     bidirectional: bool
     num_directions: int
+    reverse: bool
+    num_heads: int  # of an LSTM or GRU
+    reset_after: bool  # of a GRU
     _engine: str | None = None
     _dropout: float = 0.0
     _network: str  # and the number of the cell's states: traced code uses only these
@@ -366,7 +369,7 @@ class Twin(torch.nn.Module):
             self._describe()
 
     def extra_repr(self) -> str:
-        named = [f"{name}={getattr(self, name)!r}" for name in list(self.architecture.arguments)[2:]]
+        named = [f"{name}={getattr(self, name)!r}" for name in list(self.architecture.stated)[2:]]
         if self._dropout:
             named.append(f"dropout={self._dropout!r}")
         if self._engine is not None:
@@ -381,7 +384,7 @@ class RNN(Twin):
     ----------
     input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional
         As in torch.nn.RNN.
-    norm : "layer", "batch", None, LayerNormSpec or BatchNormSpec
+    norm, reverse
         As in lnrnn.RNN.
     seed : int, optional
         Of the initial weights, which are then lnrnn's. rng, a numpy.random.Generator, is an alternative.
@@ -411,13 +414,14 @@ class RNN(Twin):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: Nonlinearity = "tanh",
         bias: bool = True, batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
-        norm: models.Norm = "layer", seed: int | None = None, rng: np.random.Generator | None = None,
-        device: Any = None, dtype: torch.dtype | None = None, engine: str | None = None,
+        norm: models.Norm = "layer", reverse: bool = False, seed: int | None = None,
+        rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
+        engine: str | None = None,
     ) -> None:  # fmt: skip
         self._make(
             device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
             num_layers=num_layers, nonlinearity=nonlinearity, bias=bias, batch_first=batch_first,
-            bidirectional=bidirectional, norm=norm,
+            bidirectional=bidirectional, norm=norm, reverse=reverse,
         )  # fmt: skip
 
 
@@ -428,7 +432,7 @@ class LSTM(Twin):
     ----------
     input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size
         As in torch.nn.LSTM.
-    norm, seed, rng, device, dtype, engine
+    norm, reverse, seed, rng, device, dtype, engine
         As in RNN.
 
     Examples
@@ -447,13 +451,14 @@ class LSTM(Twin):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, *,
-        norm: models.Norm = "layer", seed: int | None = None, rng: np.random.Generator | None = None,
-        device: Any = None, dtype: torch.dtype | None = None, engine: str | None = None,
+        norm: models.Norm = "layer", reverse: bool = False, seed: int | None = None,
+        rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
+        engine: str | None = None,
     ) -> None:  # fmt: skip
         self._make(
             device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
             num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
-            proj_size=proj_size, norm=norm,
+            proj_size=proj_size, norm=norm, reverse=reverse,
         )  # fmt: skip
 
 
@@ -464,7 +469,9 @@ class GRU(Twin):
     ----------
     input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
         As in torch.nn.GRU.
-    norm, seed, rng, device, dtype, engine
+    norm, reverse, reset_after
+        As in lnrnn.GRU.
+    seed, rng, device, dtype, engine
         As in RNN.
 
     Examples
@@ -482,12 +489,14 @@ class GRU(Twin):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
-        norm: models.Norm = "layer", seed: int | None = None, rng: np.random.Generator | None = None,
-        device: Any = None, dtype: torch.dtype | None = None, engine: str | None = None,
+        norm: models.Norm = "layer", reverse: bool = False, reset_after: bool = True, seed: int | None = None,
+        rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
+        engine: str | None = None,
     ) -> None:  # fmt: skip
         self._make(
             device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
-            num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm,
+            num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
+            norm=norm, reverse=reverse, reset_after=reset_after,
         )  # fmt: skip
 
 
@@ -498,7 +507,7 @@ class LiGRU(Twin):
     ----------
     input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional
         As in lnrnn.LiGRU.
-    norm, seed, rng, device, dtype, engine
+    norm, reverse, seed, rng, device, dtype, engine
         As in RNN.
 
     Examples
@@ -516,11 +525,12 @@ class LiGRU(Twin):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "relu",
         bias: bool = True, batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
-        norm: models.Norm = "layer", seed: int | None = None, rng: np.random.Generator | None = None,
-        device: Any = None, dtype: torch.dtype | None = None, engine: str | None = None,
+        norm: models.Norm = "layer", reverse: bool = False, seed: int | None = None,
+        rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
+        engine: str | None = None,
     ) -> None:  # fmt: skip
         self._make(
             device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
             num_layers=num_layers, nonlinearity=nonlinearity, bias=bias, batch_first=batch_first,
-            bidirectional=bidirectional, norm=norm,
+            bidirectional=bidirectional, norm=norm, reverse=reverse,
         )  # fmt: skip

@@ -56,13 +56,13 @@ def run(
     x = torch.where(alive[..., None], x, 0)  # padding may be anything, also NaN
     all_ends, norms = [], []
     for k, suffix in enumerate(arch.suffixes):
-        d = k % arch.directions
-        if d == 0:
+        reverse = arch.reversed[k]
+        if k % arch.directions == 0:
             inputs, outputs = x, []
         norms.append(Norms(arch, suffix, parameters, statistics, overrun, alive, learning))
-        own = inputs.gather(0, backwards.expand_as(inputs)) if d else inputs
+        own = inputs.gather(0, backwards.expand_as(inputs)) if reverse else inputs
         y, end = _layer(arch, own, [s[k] for s in start], norms[-1], int(ends.max(initial=0)))
-        outputs.append(y.gather(0, backwards.expand_as(y)) if d else y)
+        outputs.append(y.gather(0, backwards.expand_as(y)) if reverse else y)
         all_ends.append(end)
         x = torch.cat(outputs, -1)
     last = [torch.stack(part) for part in zip(*all_ends, strict=True)]
@@ -117,12 +117,14 @@ class Norms:
         """a (B, width): the given rows of a side -> normalised, scaled and shifted."""
         names, H = self.sites.get(side, {}), self.arch.hidden_size
         if isinstance(self.spec, BatchNormSpec):
-            a = self._over_batch(names, a, self.spec.eps)
+            a = self._over_batch(names, a, self.spec.eps, rows)
         elif isinstance(self.spec, LayerNormSpec):
             spans: tuple[int, ...] = (a.shape[-1] // H,)
             if self.spec.placement == "gate":
                 spans = (1,) * spans[0]
-            elif self.spec.placement == "split" and self.spec.span is None and side != "c":
+            elif (
+                self.spec.placement == "split" and self.spec.span is None and spans[0] == self.arch.cell.gates
+            ):
                 spans = self.arch.cell.spans
             sizes = [gates * H for gates in spans]
             parts = torch.split(a, sizes, -1)
@@ -133,7 +135,7 @@ class Norms:
             a = a + self.parameters[names["bias"]][rows]
         return a
 
-    def _over_batch(self, names: Mapping[str, str], a: Tensor, eps: float) -> Tensor:
+    def _over_batch(self, names: Mapping[str, str], a: Tensor, eps: float, rows: slice) -> Tensor:
         t, own = self.step, (names["mean"], names["variance"])
         if self.learning or (t >= self.known and self.overrun == "batch"):
             alive, n = self.alive[t], self.counts[t]
@@ -141,9 +143,9 @@ class Norms:
             var = torch.where(alive, a - mean, 0).square().sum(0) / n
             if self.learning:
                 for name, value in zip(own, (mean, var), strict=True):
-                    self.seen[name][t] = value.detach().cpu()
+                    self.seen[name][t, rows] = value.detach().cpu()
         else:
-            running = (self.buffers[name] for name in own)
+            running = (self.buffers[name][:, rows] for name in own)
             if t < self.known:
                 mean, var = (b[t] for b in running)
             elif self.overrun == "last":
@@ -162,12 +164,20 @@ def _layer(
     outputs = []
     for t in range(steps):
         norms.step, alive = t, norms.alive[t]
-        h_ = F.linear(state[0], p["weight_hh"], p.get("inner_bias_hh"))
-        new = step(arch, x_[t], h_, state, norms)
+        if arch.reset_after:
+            new = step(arch, x_[t], _hidden(p, state[0]), state, norms)
+        else:
+            new = _gru_reset(arch, x_[t], state, norms)
         state = [torch.where(alive, n, old) for n, old in zip(new, state, strict=True)]
         outputs.append(torch.where(alive, new[0], 0))
     blank_steps = x.new_zeros(len(x) - steps, x.shape[1], arch.hidden_size)
     return torch.cat([torch.stack(outputs), blank_steps]) if outputs else blank_steps, state
+
+
+def _hidden(p: Mapping[str, Tensor], h: Tensor, rows: slice = slice(None)) -> Tensor:
+    """W_hh h of these rows of W_hh."""
+    bias = p.get("inner_bias_hh")
+    return F.linear(h, p["weight_hh"][rows], None if bias is None else bias[rows])
 
 
 # One step of each cell: the products x_ and h_ (B, gates * H), the state, the norms -> the next state.
@@ -217,6 +227,16 @@ def _gru(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: 
 def _ligru(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
     z, n = (norm("ih", x_) + h_ if list(norm.sites) == ["ih"] else _sum(x_, h_, norm)).chunk(2, -1)
     z, n = torch.sigmoid(z), _activated(arch, n)
+    return [(1 - z) * n + z * state[0]]
+
+
+def _gru_reset(arch: Architecture, x_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
+    """The reset gate before the product."""
+    H, p = arch.hidden_size, norm.parameters
+    rz, last = slice(2 * H), slice(2 * H, None)
+    x_rz, x_n = torch.split(norm("ih", x_), [2 * H, H], -1)
+    r, z = torch.sigmoid(x_rz + norm("hh", _hidden(p, state[0], rz), rz)).chunk(2, -1)
+    n = torch.tanh(x_n + norm("hh", _hidden(p, r * state[0], last), last))
     return [(1 - z) * n + z * state[0]]
 
 

@@ -32,6 +32,8 @@ lnrnn_description lnrnn_describe(int cell, size_t input_size, size_t hidden_size
         .hidden_size = hidden_size,
         .num_layers = 1,
         .bias = 1,
+        .reset_after = 1,
+        .num_heads = 1,
         .norm = LNRNN_NORM_LAYER,
         .placement = LNRNN_PLACEMENTS,
         .cell_norm = LNRNN_CELL_OUT,
@@ -60,9 +62,13 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     CHECK_SIZE(d, input_size, INT32_MAX);
     CHECK_SIZE(d, hidden_size, INT32_MAX);
     CHECK_SIZE(d, num_layers, 1024);
+    CHECK(!d->reverse || !d->bidirectional, "reverse must be False with bidirectional=True, got True");
     size_t H = d->hidden_size, widest = d->input_size > H ? d->input_size : H;
     CHECK(NUM_GATES[d->cell] * H <= ((size_t)1 << 40) / widest,
           "hidden_size must be such that a weight matrix has at most 2**40 elements, got %zu", H);
+    CHECK_SIZE(d, num_heads, INT32_MAX);
+    CHECK(H % d->num_heads == 0, "hidden_size must be a multiple of num_heads %zu, got %zu", d->num_heads, H);
+    CHECK(d->num_heads == 1 || d->cell != LNRNN_RNN, "num_heads must be 1 in an RNN, got %zu", d->num_heads);
     int lstm = d->cell == LNRNN_LSTM, layer = d->norm == LNRNN_NORM_LAYER,
         batch = d->norm == LNRNN_NORM_BATCH;
     if (!layer || d->placement == LNRNN_PLACEMENTS)
@@ -77,6 +83,10 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
           "cell must be 'out' or None where there is no cell state, got 'carry'");
     CHECK(!layer || !d->span || (d->cell == LNRNN_GRU && d->placement == LNRNN_SPLIT),
           "span must be None but in a GRU with placement 'split', got 'all'");
+    CHECK(d->reset_after || d->cell == LNRNN_GRU,
+          "reset_after must be True in a cell that is no GRU, got False");
+    CHECK(d->reset_after || (d->placement == LNRNN_SPLIT && !(layer && d->span)),
+          "reset_after must be True with another placement than 'split' and with span 'all', got False");
     d->cell_norm = !lstm || (!layer && !batch) ? LNRNN_CELL_NONE : batch ? LNRNN_CELL_OUT : d->cell_norm;
     d->inner_bias = layer && d->inner_bias;
     CHECK(isfinite(d->eps) && d->eps >= 0, "eps must be a finite number of at least 0, got %g", d->eps);
@@ -103,9 +113,9 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
 enum { EVERY = 1, NO_NORM = 2, JOINT = 4, LAYER_SPLIT = 8, BATCH_SPLIT = 16, CELL = 32, INNER = 64 };
 enum { BATCH = 128, BATCH_JOINT = 256, BATCH_CELL = 512, INPUT = 1024, BATCH_INPUT = 2048 };
 enum { SPLIT = LAYER_SPLIT | BATCH_SPLIT, TWO_BIASES = NO_NORM | LAYER_SPLIT };
-/* Shapes, with D inputs and G gates of H units: (G*H, D), (G*H, H), (G*H), (H), (steps), (steps, G*H),
- * (steps, H). */
-enum { BY_INPUTS, BY_UNITS, GATES, UNITS, COUNTS, STEP_GATES, STEP_UNITS };
+/* Shapes, with D inputs and G gates of H units: (G*H, D), (G*H, H / num_heads), (G*H), (H), (steps),
+ * (steps, G*H), (steps, H). */
+enum { BY_INPUTS, BY_HEAD, GATES, UNITS, COUNTS, STEP_GATES, STEP_UNITS };
 
 /* A use at a site. */
 #define AT(site, use) (LNRNN_AT_SITES + 4 * LNRNN_SITE_##site + LNRNN_##use)
@@ -116,7 +126,7 @@ static const struct {
     int of, shape, role;
 } ARRAYS[] = {
     {"weight_ih", EVERY, BY_INPUTS, LNRNN_WEIGHT_IH},
-    {"weight_hh", EVERY, BY_UNITS, LNRNN_WEIGHT_HH},
+    {"weight_hh", EVERY, BY_HEAD, LNRNN_WEIGHT_HH},
     {"gain", JOINT, GATES, AT(HIDDEN, GAIN)},
     {"gain_ih", SPLIT | INPUT, GATES, AT(INPUT, GAIN)},
     {"gain_hh", SPLIT, GATES, AT(HIDDEN, GAIN)},
@@ -189,6 +199,7 @@ lnrnn_array lnrnn_description_array(const lnrnn_description *d, size_t k, char n
                   : shape == UNITS ? H
                                    : GH,
                   shape == BY_INPUTS    ? D
+                  : shape == BY_HEAD    ? H / d->num_heads
                   : shape == STEP_GATES ? GH
                                         : H},
     };

@@ -17,7 +17,7 @@ typedef struct {
 
 typedef struct backward_step backward_step;
 typedef void backward_phase(backward_step *s);
-enum { BACKWARD_PHASES = 21 };
+enum { BACKWARD_PHASES = 23 };
 
 typedef struct {
     const lnrnn_rnn_call *r;
@@ -36,7 +36,7 @@ typedef struct {
     /* Of a chunk. gx, ga (rows, wide): gradients of W x and W h, one array if the cell takes their sum. packed_x,
      * packed_h: x and h_prev, packed block by block for the weights' gradients. gx_rows (rows): pointers to the
      * gradients of x, in the caller's array. */
-    float *gx, *ga, *packed_x, *packed_h;
+    float *gx, *ga, *packed_x, *packed_h, *packed_reset; /* the last: r h, reset_before */
     float **gx_rows;
     size_t *done;  /* (groups): steps of the chunk that each has taken */
     size_t *tasks; /* (lnrnn_gradient_tasks): the position of each product */
@@ -56,10 +56,11 @@ struct backward_step {
     const float *c;          /* (active, H), row stride cs: of an LSTM f c_prev + i g */
     ptrdiff_t cs;
     /* The worker's memory. u, gu, skip_h, skip_c, masked: (group, narrow). */
-    float *u, *gu;          /* as lnrnn_gate_gradients; gu: LSTM */
+    float *u, *gu;          /* as lnrnn_gate_gradients; gu: LSTM, and reset_before: r h, then its gradient */
     float *sum;             /* (group, wide or narrow): the input of a norm that the tape does not have */
     float *skip_h, *skip_c; /* the gradient that zoneout passes to the old state */
     float *masked;          /* masks.state: h as W_hh took it, then the gradient of that */
+    float *head;            /* (TILE, head_units), the row stride whole vectors: with several heads */
     float *batch;           /* batch norm: two doubles and six floats for each value of the widest site */
     const float **x, **h, **state_prev; /* (group) pointers: x, h_prev as W_hh took it, c_prev or h_prev */
 };
@@ -109,9 +110,10 @@ void lnrnn_backward_group(void *ctx, size_t group, int worker, int64_t *left);
  * packed transpose. add: to the values of c. */
 void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k, const float *const *rows,
                             const float *w, const uint32_t *packed, int add, float *c, size_t cs);
-/* v: `rows` pointers to (n), inputs of the product whose gradients begin at `row` of ga or gx -> packed. */
-void lnrnn_pack_inputs(const backward_job *j, size_t n, size_t row, size_t rows, const float *const *v,
-                       float *packed);
+/* v: `rows` pointers to (heads, n), inputs of the product whose gradients begin at `row` of ga or gx -> packed:
+ * block by block, and in a block head by head. */
+void lnrnn_pack_inputs(const backward_job *j, size_t heads, size_t n, size_t row, size_t rows,
+                       const float *const *v, float *packed);
 /* The products over a chunk as tasks: the most of them, those of this chunk, and the floats of scratch of
  * one. lnrnn_gradient_task is a task of lnrnn_limited_tasks, ctx the job, index < lnrnn_gradient_tasks. */
 size_t lnrnn_most_gradient_tasks(const backward_job *j, size_t rows);

@@ -33,24 +33,25 @@ static size_t span_end(const lnrnn_gate_norm *norm, size_t from, size_t width)
     return from + norm->H;
 }
 
-/* Batch norm, with the statistics of step t that the forward call has written. All rows are in one group;
- * their sums are those of the first block. */
-static void batch_backward(const backward_step *s, int site, const site_rows *rows)
+/* Batch norm of the values from .. end - 1, with the statistics of step t that the forward call has written. All
+ * rows are in one group; their sums are those of the first block. */
+static void batch_backward(const backward_step *s, int site, size_t from, size_t end, const site_rows *rows)
 {
     const backward_job *j = s->j;
     const lnrnn_site_statistics *batch = &j->r->statistics[site];
-    const float *const gain = j->c->site[site].gain;
-    const size_t N = j->c->site[site].width;
-    const double *mean = batch->mean + s->t * N, *var = batch->var + s->t * N;
+    const float *const gain = j->c->site[site].gain + from, *const g = rows->g + from,
+                       *const a = rows->a + from;
+    const size_t N = end - from, width = j->c->site[site].width, at = s->t * width + from;
+    const double *mean = batch->mean + at, *var = batch->var + at;
     const double n = (double)s->active;
-    double *const ggain = j->sums + lnrnn_sums_at(j->c, site), *const gbias = ggain + N;
+    double *const ggain = j->sums + lnrnn_sums_at(j->c, site) + from, *const gbias = ggain + width;
     double *s0 = (double *)(((uintptr_t)s->batch + 7) & ~(uintptr_t)7), *s1 = s0 + N;
     float *mean_f = (float *)(s1 + N), *c1 = mean_f + N, *c2 = c1 + N, *scale = c2 + N, *zeros = scale + N;
     for (size_t o = 0; o < N; o++)
         mean_f[o] = (float)mean[o];
     memset(s0, 0, 2 * N * sizeof *s0);
     memset(zeros, 0, 2 * N * sizeof *zeros);
-    j->k->cells->sums_columns(s->active, N, rows->g, rows->gs, rows->a, rows->as, mean_f, s0, s1, zeros);
+    j->k->cells->sums_columns(s->active, N, g, rows->gs, a, rows->as, mean_f, s0, s1, zeros);
     for (size_t o = 0; o < N; o++) {
         const double low = mean[o] - mean_f[o], rvar = 1 / (var[o] + j->c->eps);
         const double rstd = sqrt(rvar), sgx = s1[o] - low * s0[o], slope = sgx / n * rvar;
@@ -63,8 +64,8 @@ static void batch_backward(const backward_step *s, int site, const site_rows *ro
     const lnrnn_coefficients coefficients = {.mean = mean_f, .scale = scale, .shift = c1, .slope = c2};
     /* Row by row: gx_columns has one stride for g and a. */
     for (ptrdiff_t i = 0; i < (ptrdiff_t)s->active; i++)
-        j->k->norm[LNRNN_FLOAT32].gx_columns(1, N, rows->g + i * rows->gs, rows->a + i * rows->as, 0,
-                                             &coefficients, rows->ga + i * rows->gs);
+        j->k->norm[LNRNN_FLOAT32].gx_columns(1, N, g + i * rows->gs, a + i * rows->as, 0, &coefficients,
+                                             rows->ga + from + i * rows->gs);
 }
 
 /* *n: the rows of the step from row i on that are in one block. -> that block's partial sums, from `at` on. */
@@ -118,9 +119,9 @@ void lnrnn_site_backward(const backward_step *s, int site, size_t from, size_t e
     const lnrnn_gate_norm *norm = &s->j->c->site[site].norm;
     const size_t width = s->j->c->site[site].width;
     if (norm->how == LNRNN_AFFINE)
-        batch_backward(s, site, rows);
+        batch_backward(s, site, from, end, rows);
     else if (norm->how == LNRNN_PLAIN)
-        add_columns(s, lnrnn_sums_at(s->j->c, site) + width, width, rows->g, rows->gs);
+        add_columns(s, lnrnn_sums_at(s->j->c, site) + width + from, end - from, rows->g + from, rows->gs);
     else
         for (size_t to; from < end; from = to) {
             to = span_end(norm, from, width);

@@ -13,12 +13,13 @@ size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_step 
                  pointers = group * sizeof(float *) / sizeof(float);
     size_t at = 0;
     s->u = lnrnn_carve(base, &at, c->saved_gates ? state : 0);
-    s->gu = lnrnn_carve(base, &at, c->cell_state ? state : 0);
+    s->gu = lnrnn_carve(base, &at, c->cell_state || c->reset_before ? state : 0);
     s->sum = lnrnn_carve(base, &at, c->saved_gates ? group * j->wide : 0);
     s->skip_h = lnrnn_carve(base, &at, c->zoneout_h > 0 ? state : 0);
     s->skip_c = lnrnn_carve(base, &at, c->zoneout_c > 0 ? state : 0);
     s->masked = lnrnn_carve(base, &at, j->r->masks.state ? state : 0);
     s->batch = lnrnn_carve(base, &at, j->p->synchronous ? 10 * c->outputs + 2 : 0);
+    s->head = lnrnn_carve(base, &at, c->num_heads > 1 ? TILE * j->k->product->width(c->head_units) : 0);
     s->x = lnrnn_carve(base, &at, pointers);
     s->h = lnrnn_carve(base, &at, pointers);
     s->state_prev = lnrnn_carve(base, &at, pointers);
@@ -51,8 +52,23 @@ static void mask(backward_step *s) { lnrnn_mask_rows(s->j->r, s->first, s->activ
 static void pack(backward_step *s)
 {
     const backward_job *j = s->j;
-    lnrnn_pack_inputs(j, j->c->D, s->row, s->active, s->x, j->packed_x);
-    lnrnn_pack_inputs(j, j->c->H, s->row, s->active, s->h, j->packed_h);
+    lnrnn_pack_inputs(j, 1, j->c->D, s->row, s->active, s->x, j->packed_x);
+    lnrnn_pack_inputs(j, j->c->num_heads, j->c->head_units, s->row, s->active, s->h, j->packed_h);
+}
+
+/* The input of W_hh for n: r h. */
+static void pack_reset(backward_step *s)
+{
+    const backward_job *j = s->j;
+    const float *rows[TILE];
+    s->b.state_prev = s->h;
+    j->k->cells->gru_reset_input(&s->b);
+    s->b.state_prev = s->state_prev;
+    for (size_t i = 0, n; i < s->active; i += n) {
+        for (n = 0; n < TILE && i + n < s->active; n++)
+            rows[n] = s->gu + (i + n) * j->narrow;
+        lnrnn_pack_inputs(j, j->c->num_heads, j->c->head_units, s->row + i, n, rows, j->packed_reset);
+    }
 }
 
 /* --- zoneout -------------------------------------------------------------------------------------------- */
@@ -188,8 +204,39 @@ static void hidden_side(backward_step *s)
 static void inner_hh(backward_step *s) { lnrnn_inner_backward(s, 1, s->ga); }
 static void inner_ih(backward_step *s) { lnrnn_inner_backward(s, 0, s->gx); }
 
-/* Multiplies the gradient of W h by W_hh -> to (active, narrow). add: to the values there. */
-static void product(const backward_step *s, int add, float *to)
+/* ga: pointers to n rows of the gradient of W h, (G*H) each -> to (n, narrow): that of h through the gates
+ * gate .. end - 1. A product writes whole vectors, which would overwrite other heads. */
+static void head_product(const backward_step *s, size_t first, size_t end, size_t n, const float *const *ga,
+                         int add, float *to)
+{
+    const backward_job *j = s->j;
+    const lnrnn_rnn_gradients *g = j->g;
+    const lnrnn_product *product = j->k->product;
+    const size_t units = j->c->head_units, heads = j->c->num_heads, direct = heads == 1,
+                 wide = direct ? j->narrow : product->width(units),
+                 words = product->size(LNRNN_WEIGHT_F32, units, units);
+    for (size_t head = 0; head < heads; head++) {
+        const size_t at = head * units;
+        float *const sum = direct ? to : s->head;
+        for (size_t i = 0; add && !direct && i < n; i++)
+            memcpy(s->head + i * wide, to + i * j->narrow + at, units * sizeof *to);
+        for (size_t gate = first; gate < end; gate++) {
+            const size_t part = gate * heads + head;
+            const float *rows[TILE];
+            for (size_t i = 0; i < n; i++)
+                rows[i] = ga[i] + part * units;
+            lnrnn_gradient_product(j, n, units, units, rows, g->w_hh + part * units * units,
+                                   g->w_hh_t ? g->w_hh_t + part * words : NULL, add || gate > first, sum,
+                                   wide);
+        }
+        for (size_t i = 0; !direct && i < n; i++)
+            memcpy(to + i * j->narrow + at, s->head + i * wide, units * sizeof *to);
+    }
+}
+
+/* Multiplies the gradient of W h by the gates first .. end - 1 of W_hh -> to (active, narrow). add: to the values
+ * there. */
+static void gates_product(const backward_step *s, size_t first, size_t end, int add, float *to)
 {
     const backward_job *j = s->j;
     const float *rows[TILE];
@@ -197,9 +244,17 @@ static void product(const backward_step *s, int add, float *to)
         const size_t n = s->active - i < TILE ? s->active - i : TILE;
         for (size_t q = 0; q < n; q++)
             rows[q] = s->ga + (i + q) * j->wide;
-        lnrnn_gradient_product(j, n, j->c->H, j->c->outputs, rows, j->g->w_hh, j->g->w_hh_t, add,
-                               to + i * j->narrow, j->narrow);
+        if (j->c->num_heads > 1 || j->c->reset_before)
+            head_product(s, first, end, n, rows, add, to + i * j->narrow);
+        else
+            lnrnn_gradient_product(j, n, j->c->H, j->c->outputs, rows, j->g->w_hh, j->g->w_hh_t, add,
+                                   to + i * j->narrow, j->narrow);
     }
+}
+
+static void product(const backward_step *s, int add, float *to)
+{
+    gates_product(s, 0, s->j->c->num_gates, add, to);
 }
 
 static void hidden_product(backward_step *s) { product(s, s->j->c->direct_h, s->b.gh); }
@@ -217,14 +272,50 @@ static void masked_product(backward_step *s)
     }
 }
 
+/* --- a GRU whose reset gate comes before the product ----------------------------------------------------- */
+
+/* The gradient of r follows from that of r h, and so from that of the product of n. */
+static void gru_reset_cell(backward_step *s)
+{
+    const backward_job *j = s->j;
+    const lnrnn_cells *k = j->k->cells;
+    const size_t first = j->c->first_gates, N = j->c->outputs, n = first * j->c->H;
+    const site_rows rows = {.a = s->tape + j->p->tape.h,
+                            .as = (ptrdiff_t)j->p->tape.width,
+                            .g = s->ga,
+                            .ga = s->ga,
+                            .gs = (ptrdiff_t)j->wide};
+    k->gru_reset_output_backward(&s->b);
+    lnrnn_site_backward(s, LNRNN_SITE_HIDDEN, n, N, &rows);
+    gates_product(s, first, j->c->num_gates, 0, s->gu);
+    s->b.state_prev = s->h;
+    k->gru_reset_backward(&s->b);
+    lnrnn_site_backward(s, LNRNN_SITE_HIDDEN, 0, n, &rows);
+}
+
+/* The parts through both products are added, before the dropout of h. */
+static void reset_product(backward_step *s)
+{
+    const size_t H = s->j->c->H, narrow = s->j->narrow;
+    const int masks = s->j->r->masks.state != NULL;
+    gates_product(s, 0, s->j->c->first_gates, 1, s->gu);
+    for (size_t i = 0; i < s->active; i++) {
+        const float *const factors = masks ? state_mask(s->j->r, s->first + i) : NULL, *const g =
+                                                                                           s->gu + i * narrow;
+        float *const gh = s->b.gh + i * narrow;
+        for (size_t u = 0; u < H; u++)
+            gh[u] += factors ? factors[u] * g[u] : g[u];
+    }
+}
+
 /* --- the diagram ---------------------------------------------------------------------------------------- */
 
 void lnrnn_resolve_backward(backward_job *j)
 {
     const lnrnn_rnn_config *c = j->c;
     const int masks = j->r->masks.state != NULL, kernel = c->step_kernel, lstm = kernel == LNRNN_STEP_LSTM,
-              normed = lstm && c->cell_norm != LNRNN_CELL_NONE, carry = c->cell_norm == LNRNN_CELL_CARRY,
-              zoned = c->zoneout_c > 0;
+              reset = kernel == LNRNN_STEP_GRU_RESET, normed = lstm && c->cell_norm != LNRNN_CELL_NONE,
+              carry = c->cell_norm == LNRNN_CELL_CARRY, zoned = c->zoneout_c > 0;
     const struct {
         int used;
         backward_phase *phase;
@@ -232,6 +323,7 @@ void lnrnn_resolve_backward(backward_job *j)
         {1, gather},
         {masks, mask},
         {1, pack},
+        {reset, pack_reset},
         {c->zoneout_h > 0, split_h},
         {zoned, split_c},
         {kernel == LNRNN_STEP_RNN, rnn_cell},
@@ -246,11 +338,14 @@ void lnrnn_resolve_backward(backward_job *j)
         {kernel == LNRNN_STEP_GRU, c->own_input_gradient ? gru_cell : joint_gru_cell},
         {kernel == LNRNN_STEP_GRU_GATE, gru_gate_cell},
         {kernel == LNRNN_STEP_LIGRU, ligru_cell},
+        {reset, gru_reset_cell},
         {c->input_side, c->own_input_gradient ? own_input_side : input_side},
-        {kernel != LNRNN_STEP_GRU_GATE, hidden_side}, /* that cell contains it */
+        {kernel != LNRNN_STEP_GRU_GATE && !reset, hidden_side}, /* these cells contain it */
         {c->inner_hh != NULL, inner_hh},
         {c->inner_ih != NULL, inner_ih},
-        {1, masks ? masked_product : hidden_product},
+        {1, reset   ? reset_product
+            : masks ? masked_product
+                    : hidden_product},
         {c->zoneout_h > 0, add_skip_h},
         {zoned, add_skip_c},
     };
@@ -312,7 +407,7 @@ void lnrnn_backward_group(void *ctx, size_t group, int worker, int64_t *left)
         if (s.active)
             take_step(&s, record, before);
         lnrnn_flush_sums(j, first, count, t);
-        spend(left, step_cost(r, (double)s.active, j->c->H));
+        spend(left, step_cost(r, (double)s.active, j->c->head_units));
     }
     j->done[group] = t > chunk->t0 ? chunk->t1 - t : LNRNN_DONE;
 }

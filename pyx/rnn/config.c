@@ -1,5 +1,7 @@
 /* Resolves a recurrent layer once: its products, how each site reads its values, the kernel of its step. A
  * cell is a row of CELLS, a placement of its norms a row of FORMS. */
+#include <string.h>
+
 #include "rnn/layer.h"
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/tuning.h"
@@ -17,8 +19,8 @@ static const struct {
 };
 _Static_assert(sizeof CELLS / sizeof *CELLS == LNRNN_CELLS, "CELLS has a row for each cell");
 
-/* A cell without norms is a form too. */
-enum { BARE = LNRNN_PLACEMENTS, FORMS_OF_A_CELL };
+/* A cell without norms is a form too. So are the two of a GRU whose reset gate comes before the product. */
+enum { BARE = LNRNN_PLACEMENTS, RESET_BARE, RESET_SPLIT, FORMS_OF_A_CELL };
 
 /* spans: the paper's. bare_hidden: W h has no norm. scratch_gates: the kernel needs scratch for the values of so many
  * gates. */
@@ -64,6 +66,15 @@ static const struct {
                             .own_input_gradient = 1,
                             .spans = LNRNN_SPANS_EACH,
                             .scratch_gates = 3},
+            [RESET_BARE] = {.step_kernel = LNRNN_STEP_GRU_RESET,
+                            .separate_products = 1,
+                            .input_side = 1,
+                            .own_input_gradient = 1},
+            [RESET_SPLIT] = {.step_kernel = LNRNN_STEP_GRU_RESET,
+                             .separate_products = 1,
+                             .input_side = 1,
+                             .own_input_gradient = 1,
+                             .spans = LNRNN_SPANS_LAST},
         },
     [LNRNN_LIGRU] =
         {
@@ -101,11 +112,15 @@ static lnrnn_gate_norm gate_norm_of(const lnrnn_rnn_config *c, const lnrnn_site 
 
 void lnrnn_rnn_configure(lnrnn_rnn_config *c)
 {
-    const int form = c->norm == LNRNN_NORM_NONE ? BARE : c->placement;
+    const int bare = c->norm == LNRNN_NORM_NONE;
+    const int form = c->reset_before ? (bare ? RESET_BARE : RESET_SPLIT) : bare ? BARE : c->placement;
     lnrnn_site *const input = &c->site[LNRNN_SITE_INPUT], *const hidden = &c->site[LNRNN_SITE_HIDDEN];
     lnrnn_site *const cell = &c->site[LNRNN_SITE_CELL];
     c->num_gates = CELLS[c->cell].num_gates;
     c->outputs = c->num_gates * c->H;
+    c->first_gates = c->num_gates - (c->reset_before != 0);
+    c->num_heads += !c->num_heads;
+    c->head_units = c->H / c->num_heads;
     c->cell_state = CELLS[c->cell].cell_state;
     c->saved_gates = CELLS[c->cell].saved_gates;
     c->own_input_gradient = FORMS[c->cell][form].own_input_gradient;
@@ -136,6 +151,30 @@ void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptr
 {
     LNRNN_DEFAULT_FLOATS;
     lnrnn_product_of(lnrnn_active(), dtype)->pack(dtype, n, k, w, rs, cs, packed);
+}
+
+size_t lnrnn_packed_heads_size(const lnrnn_rnn_config *c, size_t gates)
+{
+    return c->num_heads * lnrnn_packed_size(c->dtype, gates * c->head_units, c->head_units);
+}
+
+size_t lnrnn_pack_heads_work(const lnrnn_rnn_config *c)
+{
+    return c->num_heads > 1 ? c->num_gates * c->head_units * c->head_units : 1;
+}
+
+void lnrnn_pack_heads(const lnrnn_rnn_config *c, size_t gates, const float *w, float *work, uint32_t *packed)
+{
+    const size_t k = c->head_units, n = gates * k, words = lnrnn_packed_size(c->dtype, n, k);
+    if (c->num_heads == 1) {
+        lnrnn_pack(c->dtype, n, k, w, (ptrdiff_t)k, 1, packed);
+        return;
+    }
+    for (size_t head = 0; head < c->num_heads; head++) {
+        for (size_t gate = 0; gate < gates; gate++)
+            memcpy(work + gate * k * k, w + (gate * c->H + head * k) * k, k * k * sizeof *work);
+        lnrnn_pack(c->dtype, n, k, work, (ptrdiff_t)k, 1, packed + head * words);
+    }
 }
 
 int lnrnn_reads_lines(const float *w, size_t k)

@@ -90,7 +90,8 @@ static double group_time(const lnrnn_step_work *w, size_t rows, lnrnn_partition 
         const double read =
             (double)own * outputs * w->sides + (p.divide_rows ? (double)(rows * w->units) : 0);
         time += foreign * read * sizeof(float) / (cpu.l3 * LNRNN_EXCHANGE_RATE);
-        time += (p.divide_rows ? 2 : 1) * (cpu.barrier + cpu.barrier_thread * (p.team - 2));
+        time += (p.divide_rows ? 2 : 1) * (1 + w->reset_before)
+                * (cpu.barrier + cpu.barrier_thread * (p.team - 2));
     }
     return time;
 }
@@ -117,10 +118,11 @@ lnrnn_step_work lnrnn_work_of(const lnrnn_rnn_config *c, lnrnn_caches caches, si
 {
     return (lnrnn_step_work){.rows = rows,
                              .inputs = c->D,
-                             .units = c->H,
+                             .units = c->head_units,
                              .outputs = c->outputs,
                              .panels = lnrnn_panels_of(c->dtype, c->outputs),
                              .dtype = c->dtype,
+                             .reset_before = c->reset_before,
                              .sides = 1 + c->separate_products,
                              .at_once = 1,
                              .caches = caches};

@@ -13,12 +13,13 @@
 
 /* The work of a step (runtime/thread_policy.h declares the type). */
 struct lnrnn_step_work {
-    size_t rows, inputs, units; /* B, D, H */
+    size_t rows, inputs, units; /* B, D, and H, or the units of a head */
     size_t outputs;             /* G*H */
     size_t panels;              /* of the weights; threads divide the units by panels */
     int dtype;                  /* of the weights */
     int sides;                  /* rows of G*H that a cell reads: 2 with separate products, else 1 */
     int at_once;                /* layers and directions of this size that are computed at a time */
+    int reset_before;           /* a step has two products and so twice as many barriers */
     lnrnn_caches caches;
 };
 

@@ -20,8 +20,8 @@ typedef struct {
 } lnrnn_backward_weights;
 
 /* A network is a value: nothing in it changes, so any number of threads, calls and streams may share it.
- * Line k is layer k / directions in direction k % directions; direction 1 reads its sequences from their
- * ends. The first layer has `inputs` inputs, each later one directions * units. */
+ * Line k is layer k / directions in direction k % directions; direction 1, or each line of a reverse network, reads
+ * its sequences from their ends. The first layer has `inputs` inputs, each later one directions * units. */
 struct lnrnn_network {
     lnrnn_description description; /* resolved, with the steps of the statistics */
     size_t layers, directions;

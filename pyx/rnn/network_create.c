@@ -84,6 +84,7 @@ typedef struct {
     const lnrnn_description *d;
     const lnrnn_array *const *used;
     char *memory; /* NULL: the first time */
+    float *work;  /* for lnrnn_pack_heads */
     size_t bytes, weight_bytes;
 } construction;
 
@@ -113,6 +114,20 @@ static const uint32_t *packed(construction *b, int dtype, const float *w, size_t
         lnrnn_pack(dtype, n, k, w, (ptrdiff_t)k, 1, words);
     b->weight_bytes += lnrnn_packed_size(dtype, n, k) * sizeof(uint32_t);
     return words;
+}
+
+static const uint32_t *packed_heads(construction *b, const lnrnn_rnn_config *c, const float *w)
+{
+    const size_t first = c->first_gates, rest = c->num_gates - first;
+    const size_t before = lnrnn_packed_heads_size(c, first),
+                 words = before + (rest ? lnrnn_packed_heads_size(c, rest) : 0);
+    uint32_t *const to = part_of(b, words * sizeof(uint32_t));
+    if (to)
+        lnrnn_pack_heads(c, first, w, b->work, to);
+    if (to && rest)
+        lnrnn_pack_heads(c, rest, w + first * c->H * c->head_units, b->work, to + before);
+    b->weight_bytes += words * sizeof(uint32_t);
+    return to;
 }
 
 /* Gives a site its gain and bias, and with batch norm its scales and shifts. */
@@ -148,6 +163,7 @@ static void configure(const lnrnn_description *d, size_t line, lnrnn_rnn_config 
     *c = (lnrnn_rnn_config){
         .D = line < directions ? d->input_size : directions * d->hidden_size,
         .H = d->hidden_size,
+        .num_heads = d->num_heads,
         .cell = d->cell,
         .act = d->act,
         .norm = d->norm,
@@ -155,7 +171,8 @@ static void configure(const lnrnn_description *d, size_t line, lnrnn_rnn_config 
         .span = d->span,
         .cell_norm = d->cell_norm,
         .eps = (float)(d->norm == LNRNN_NORM_NONE ? 0 : d->eps),
-        .reverse = line % directions == 1,
+        .reset_before = !d->reset_after,
+        .reverse = d->reverse || line % directions == 1,
         .dtype = d->weights,
         .zoneout_h = (float)d->zoneout[0],
         .zoneout_c = (float)d->zoneout[1],
@@ -192,7 +209,7 @@ static void fill_line(construction *b, size_t line, lnrnn_rnn_config *c, lnrnn_p
         fill_site(b, c, k, roles);
     lnrnn_rnn_configure(c);
     weights->ih = packed(b, c->dtype, roles[LNRNN_WEIGHT_IH], c->outputs, c->D);
-    weights->hh = packed(b, c->dtype, roles[LNRNN_WEIGHT_HH], c->outputs, c->H);
+    weights->hh = packed_heads(b, c, roles[LNRNN_WEIGHT_HH]);
 }
 
 /* All of the network; the first time it writes to no memory but its own. */
@@ -237,10 +254,15 @@ static lnrnn_status create(const lnrnn_description *d, const lnrnn_array *const 
         return status;
     construction b = {.d = d, .used = used};
     lay_out(&b);
-    b.memory = aligned_alloc(64, b.bytes);
+    lnrnn_rnn_config line;
+    configure(d, 0, &line);
+    b.work = malloc(lnrnn_pack_heads_work(&line) * sizeof *b.work);
+    b.memory = b.work ? aligned_alloc(64, b.bytes) : NULL;
+    if (b.memory)
+        *network = lay_out(&b);
+    free(b.work);
     if (!b.memory)
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for a network of %zu bytes", b.bytes);
-    *network = lay_out(&b);
     lnrnn_network_complete(*network);
     return LNRNN_OK;
 }

@@ -30,6 +30,9 @@ static void layout_tape(const lnrnn_rnn_config *c, lnrnn_rnn_plan *p)
 {
     p->wide = p->kernels->product->width(c->outputs);
     p->narrow = p->kernels->product->width(c->H);
+    /* The product of n writes whole vectors behind r and z. */
+    if (c->reset_before && p->wide < c->first_gates * c->H + p->narrow)
+        p->wide = lnrnn_whole_floats(c->first_gates * c->H + p->narrow);
     p->tape.h = c->separate_products ? p->wide : 0;
     p->tape.gates = p->tape.h + p->wide;
     p->tape.c = p->tape.gates + (c->saved_gates ? p->wide : 0);
@@ -68,7 +71,7 @@ int lnrnn_threads_now(const lnrnn_rnn_plan *p) { return lnrnn_free_threads(p->th
 static size_t chunk_rows(const lnrnn_rnn_config *c, const lnrnn_rnn_plan *p)
 {
     const size_t of_cache = lnrnn_chunk_bytes(p->caches) / (p->wide * sizeof(float)),
-                 of_weights = (c->D + c->H) / LNRNN_WEIGHTS_TO_CHUNK;
+                 of_weights = (c->D + c->head_units) / LNRNN_WEIGHTS_TO_CHUNK;
     size_t rows = p->input_rows;
     rows = rows > 2 * of_weights ? 2 * of_weights : rows < of_weights ? of_weights : rows;
     return rows > of_cache ? rows : of_cache;
@@ -109,6 +112,7 @@ void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *p
     p->product = lnrnn_product_of(p->kernels, c->dtype);
     p->input_rows = c->dtype == LNRNN_WEIGHT_F32 ? lnrnn_input_rows(p->caches, c->D * sizeof(float)) : TILE;
     p->panels = p->product->panels(c->outputs);
+    p->first_words = c->reset_before ? lnrnn_packed_heads_size(c, c->first_gates) : 0;
     p->batch_from = first_from_batch(r);
     p->synchronous = p->batch_from < SIZE_MAX;
     layout_tape(c, p);

@@ -101,7 +101,7 @@ static void copy_states(const call_memory *m, float *of_rows, float *of_sequence
     for (size_t line = 0; line < lines; line++)
         for (size_t b = 0, state = 0; b < B; b++) {
             const size_t count = split(m->s, b, 0, NULL);
-            const int from_end = (line % m->n->directions == 1) == in;
+            const int from_end = m->n->config[line].reverse == in;
             float *const row = of_rows + (line * m->parts + state + (from_end ? count - 1 : 0)) * H;
             float *const sequence = of_sequences + (line * B + b) * H;
             const int skipped = in && !from_end && is_reset(m->s, 0, b);

@@ -55,6 +55,21 @@ static void separate_product(lnrnn_step *s)
     lnrnn_hidden_product(s, 0);
 }
 
+/* With the reset gate before the product: first W_hh h of r and z, which give r h, then W_hh (r h) of n. */
+static void first_product(lnrnn_step *s)
+{
+    s->cell.x = s->a;
+    s->cell.a = s->a = s->hidden;
+    s->cell.reset = s->reset;
+    lnrnn_head_products(s, 0, s->r->config->first_gates, s->r->w_hh, s->recurrent, 0);
+}
+
+static void last_product(lnrnn_step *s)
+{
+    const size_t first = s->r->config->first_gates;
+    lnrnn_head_products(s, first, 1, s->r->w_hh + s->r->plan->first_words, s->reset_rows, 0);
+}
+
 /* The threads of a group divide the rows. Each computes the states of its own. */
 static void take_rows(lnrnn_step *s)
 {
@@ -66,38 +81,55 @@ static void take_rows(lnrnn_step *s)
 /* Two doubles and three floats for each value of a site, in whole doubles. */
 static size_t statistics_floats(const lnrnn_rnn_config *c) { return 7 * c->outputs + c->outputs % 2; }
 
-/* a (active, width), row stride cell.as: the values that a site reads -> the site's norm for this step. The
- * call gets the statistics too if it asks for them. */
-static void site_statistics(lnrnn_step *s, int site, const float *a)
+/* a (active, width), row stride cell.as: the values that a site reads -> the site's norm for values from .. to - 1
+ * of this step. The call gets the statistics too if it asks for them. */
+static void site_statistics(lnrnn_step *s, int site, size_t from, size_t to, const float *a)
 {
     const lnrnn_rnn_call *r = s->r;
     const lnrnn_site *at = &r->config->site[site];
-    const size_t n = at->width, active = s->active;
-    double *mean = (double *)(s->statistics + (size_t)site * statistics_floats(r->config)), *m2 = mean + n;
-    float *coefficients = (float *)(m2 + n);
-    r->plan->kernels->cells->moments_columns(active, n, a, s->cell.as, mean, m2);
+    const size_t width = at->width, n = to - from, active = s->active, step = s->t * width + from;
+    double *all = (double *)(s->statistics + (size_t)site * statistics_floats(r->config)), *mean = all + from,
+           *m2 = mean + width;
+    float *coefficients = (float *)(all + 2 * width);
+    r->plan->kernels->cells->moments_columns(active, n, a + from, s->cell.as, mean, m2);
     if (r->count) {
         const lnrnn_site_statistics *out = &r->statistics[site];
-        memcpy(out->mean + s->t * n, mean, n * sizeof *mean);
+        memcpy(out->mean + step, mean, n * sizeof *mean);
         for (size_t i = 0; i < n; i++)
-            out->var[s->t * n + i] = m2[i] / (double)active;
+            out->var[step + i] = m2[i] / (double)active;
         r->count[s->t] = (int64_t)active;
     }
     const lnrnn_channels channels = {.n = n,
                                      .mean = mean,
                                      .m2 = m2,
                                      .count = (double)active,
-                                     .gain = at->gain,
-                                     .bias = at->bias,
+                                     .gain = at->gain + from,
+                                     .bias = at->bias + from,
                                      .eps = (double)r->config->eps};
-    const lnrnn_coefficients out = {
-        .mean = coefficients, .scale = coefficients + n, .shift = coefficients + 2 * n};
+    const lnrnn_coefficients out = {.mean = coefficients + from,
+                                    .scale = coefficients + width + from,
+                                    .shift = coefficients + 2 * width + from};
     r->plan->kernels->norm[LNRNN_FLOAT32].fold(&channels, &out);
-    s->norm[site].mean = out.mean, s->norm[site].gain = out.scale, s->norm[site].bias = out.shift;
+    s->norm[site].mean = coefficients;
+    s->norm[site].gain = coefficients + width, s->norm[site].bias = coefficients + 2 * width;
 }
 
-static void input_statistics(lnrnn_step *s) { site_statistics(s, LNRNN_SITE_INPUT, s->cell.x); }
-static void hidden_statistics(lnrnn_step *s) { site_statistics(s, LNRNN_SITE_HIDDEN, s->a); }
+static void input_statistics(lnrnn_step *s)
+{
+    site_statistics(s, LNRNN_SITE_INPUT, 0, s->r->config->outputs, s->cell.x);
+}
+
+/* Of all gates; with the reset gate before the product of r and z, and later of n. */
+static void hidden_statistics(lnrnn_step *s)
+{
+    site_statistics(s, LNRNN_SITE_HIDDEN, 0, s->r->config->first_gates * s->r->config->H, s->a);
+}
+
+static void last_statistics(lnrnn_step *s)
+{
+    const lnrnn_rnn_config *c = s->r->config;
+    site_statistics(s, LNRNN_SITE_HIDDEN, c->first_gates * c->H, c->outputs, s->a);
+}
 
 /* The cell overwrites c, and h of a thread that has states of its own. */
 static void save(const lnrnn_step *s, const float *const *states, float *old)
@@ -111,6 +143,16 @@ static void save_c(lnrnn_step *s) { save(s, (const float *const *)s->cell.c, s->
 
 static void cell(lnrnn_step *s) { s->kernel(&s->config, &s->cell); }
 
+/* r multiplies h as W_hh takes it. Threads do not divide rows that have masks. */
+static void reset_gates(lnrnn_step *s)
+{
+    const float *const *const h_prev = s->cell.h_prev;
+    if (s->r->masks.state)
+        s->cell.h_prev = s->recurrent;
+    s->r->plan->kernels->cells->gru_reset_gates(&s->config, &s->cell);
+    s->cell.h_prev = h_prev;
+}
+
 /* Batch norm at inference: the row of the tables that row i of s->cell takes. */
 static size_t table_row(const lnrnn_step *s, size_t i)
 {
@@ -119,7 +161,7 @@ static size_t table_row(const lnrnn_step *s, size_t i)
 }
 
 /* Rows of a stream may have taken different numbers of steps: those at the same step go together. */
-static void cell_from_tables(lnrnn_step *s)
+static void from_tables(lnrnn_step *s, lnrnn_phase *kernel)
 {
     const lnrnn_step_rows all = s->cell;
     for (size_t i = 0, n; i < all.n; i += n) {
@@ -133,10 +175,13 @@ static void cell_from_tables(lnrnn_step *s)
                 s->norm[k].bias = site->shift + row * site->width;
         }
         s->cell = lnrnn_rows_from(&all, i, n);
-        cell(s);
+        kernel(s);
     }
     s->cell = all;
 }
+
+static void cell_from_tables(lnrnn_step *s) { from_tables(s, cell); }
+static void reset_gates_from_tables(lnrnn_step *s) { from_tables(s, reset_gates); }
 
 /* The norm of c takes the statistics of all rows: h becomes the output gate, and `output` follows. */
 static void cell_without_output(lnrnn_step *s)
@@ -153,7 +198,7 @@ static void gather_c(lnrnn_step *s)
 
 static void output(lnrnn_step *s)
 {
-    site_statistics(s, LNRNN_SITE_CELL, s->all_c);
+    site_statistics(s, LNRNN_SITE_CELL, 0, s->r->config->H, s->all_c);
     s->r->plan->kernels->cells->lstm_output(&s->config, &s->cell);
 }
 
@@ -194,7 +239,8 @@ static void zoneout_c(lnrnn_step *s)
 void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     const lnrnn_rnn_config *c = r->config;
-    const int tape = r->tape != NULL, tables = c->norm == LNRNN_NORM_BATCH;
+    const int tape = r->tape != NULL, tables = c->norm == LNRNN_NORM_BATCH, reset = c->reset_before,
+              shared = p->divide_units && p->divide_rows;
     for (int batch = 0; batch < 2; batch++) {
         const int deferred = batch && c->cell_norm != LNRNN_CELL_NONE;
         const struct {
@@ -203,11 +249,18 @@ void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
         } diagram[] = {
             {tape, record},
             {r->masks.state != NULL, mask},
-            {1, c->separate_products ? separate_product : joint_product},
+            {1, reset                  ? first_product
+                : c->separate_products ? separate_product
+                                       : joint_product},
             {p->divide_units, lnrnn_step_meet},
-            {p->divide_units && p->divide_rows, take_rows},
+            {shared, take_rows},
             {batch && c->input_side, input_statistics},
             {batch && c->site[LNRNN_SITE_HIDDEN].norm.how == LNRNN_AFFINE, hidden_statistics},
+            {reset, tables && !batch ? reset_gates_from_tables : reset_gates},
+            {reset && shared, lnrnn_step_meet},
+            {reset, last_product},
+            {reset && p->divide_units, lnrnn_step_meet},
+            {reset && batch, last_statistics},
             {c->zoneout_h > 0, save_h},
             {c->zoneout_c > 0, save_c},
             {1, deferred           ? cell_without_output
@@ -260,8 +313,12 @@ size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn
     s->chunk = lnrnn_carve(shared, &at, p->chunk * rows);
     s->products =
         lnrnn_carve(shared, &at, c->separate_products && !r->tape ? (p->divide_units ? 2 : 1) * rows : 0);
+    if (c->reset_before && p->divide_rows)
+        s->reset = lnrnn_carve(shared, &at, 2 * states);
     *floats = p->divide_units ? at : 0;
     at -= *floats;
+    if (c->reset_before && !p->divide_rows)
+        s->reset = lnrnn_carve(own, &at, 2 * states);
     s->own_h = lnrnn_carve(own, &at, own_states);
     s->own_c = lnrnn_carve(own, &at, c->cell_state ? own_states : 0);
     s->old_h = lnrnn_carve(own, &at, c->zoneout_h > 0 ? states : 0);
@@ -271,11 +328,14 @@ size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn
     s->cell.scratch = lnrnn_carve(own, &at, c->cell_scratch);
     s->packed = lnrnn_carve(
         own, &at, p->product->scratch(c->dtype, chunk < TILE ? chunk : TILE, c->D > c->H ? c->D : c->H));
+    s->block =
+        lnrnn_carve(own, &at, c->num_heads > 1 ? TILE * p->product->width(c->num_gates * c->head_units) : 0);
     s->x = lnrnn_carve(own, &at, pointers * chunk);
     s->h_prev = lnrnn_carve(own, &at, pointers * p->group);
     s->c = lnrnn_carve(own, &at, pointers * p->group);
     s->h = lnrnn_carve(own, &at, pointers * p->group);
     s->recurrent = r->masks.state ? lnrnn_carve(own, &at, pointers * p->group) : s->h_prev;
+    s->reset_rows = lnrnn_carve(own, &at, c->reset_before ? pointers * p->group : 0);
     return at;
 }
 
@@ -305,7 +365,7 @@ void lnrnn_step_begin(lnrnn_step *s, const lnrnn_rnn_call *r, size_t group, size
                                  .act = c->act,
                                  .cell_norm = c->cell_norm},
                       .norm = {c->site[0].norm, c->site[1].norm, c->site[2].norm},
-                      .cell = {.xs = stride, .as = stride}};
+                      .cell = {.xs = stride, .as = stride, .rs = 2 * (ptrdiff_t)p->narrow}};
     lnrnn_step_memory(s, r, p, shared, own, &floats);
     s->hidden = s->all_c = s->products; /* without a tape: the cell has read W_hh h when c takes its place */
     for (size_t i = 0; i < s->active; i++) {
@@ -313,6 +373,8 @@ void lnrnn_step_begin(lnrnn_step *s, const lnrnn_rnn_call *r, size_t group, size
         s->c[i] = c_row(r, first + i);
         s->h[i] = y_row(r, first + i, t);
     }
+    for (size_t i = 0; c->reset_before && i < s->active; i++)
+        s->reset_rows[i] = s->reset + (ptrdiff_t)i * s->cell.rs;
 }
 
 void lnrnn_step_load(const lnrnn_step *s)
@@ -328,7 +390,7 @@ void lnrnn_step_load(const lnrnn_step *s)
 static size_t affordable(const lnrnn_step *s, size_t stop, int64_t *left)
 {
     const lnrnn_rnn_call *r = s->r;
-    const double cost = step_cost(r, (double)s->active, r->config->D + r->config->H),
+    const double cost = step_cost(r, (double)s->active, r->config->D + r->config->head_units),
                  all = (double)remaining(left) > 0 ? (double)remaining(left) : 0,
                  most = r->part > 0 && all > r->part ? r->part : all,
                  share = r->plan->divide_units ? most : all / r->plan->threads,

@@ -22,6 +22,8 @@ lnrnn_status lnrnn_stream_create(lnrnn_network *n, size_t lanes, lnrnn_stream **
     if (n->directions != 1)
         return lnrnn_fail(message, LNRNN_INVALID,
                           "network must have one direction: a second one starts at the end");
+    if (n->config->reverse)
+        return lnrnn_fail(message, LNRNN_INVALID, "network must not have reverse: it starts at the end");
     if (lanes < 1 || lanes > INT32_MAX)
         return lnrnn_fail(message, LNRNN_INVALID, "lanes must be between 1 and %d, got %zu", INT32_MAX,
                           lanes);

@@ -166,11 +166,14 @@ static void test_networks(void)
                     if (overrun != LNRNN_OVERRUN_BATCH)
                         compare_resets(n);
                     lnrnn_network_release(n);
-                    d.bidirectional = 1;
-                    n = network_of(&d);
-                    if (overrun != LNRNN_OVERRUN_BATCH)
-                        compare_resets(n);
-                    lnrnn_network_release(n);
+                    for (int reverse = 0; reverse < 2; reverse++) {
+                        d.bidirectional = !reverse, d.reverse = reverse;
+                        d.reset_after = cell != LNRNN_GRU;
+                        n = network_of(&d);
+                        if (overrun != LNRNN_OVERRUN_BATCH)
+                            compare_resets(n);
+                        lnrnn_network_release(n);
+                    }
                 }
 }
 
@@ -280,10 +283,21 @@ static void test_streams(void)
     CHECK(lnrnn_handle_step(h, NULL, x, y) == LNRNN_STREAM_TOGETHER);
     lnrnn_handle_free(h);
     lnrnn_stream_release(s);
+    for (int reverse = 0; reverse < 2; reverse++) {
+        d.bidirectional = !reverse, d.reverse = reverse;
+        lnrnn_network *const back = network_of(&d);
+        CHECK(lnrnn_stream_create(back, 1, &s, message) == LNRNN_INVALID);
+        lnrnn_network_release(back);
+    }
     d.bidirectional = 1;
-    lnrnn_network *const both = network_of(&d);
-    CHECK(lnrnn_stream_create(both, 1, &s, message) == LNRNN_INVALID);
-    lnrnn_network_release(both);
+    CHECK(lnrnn_description_resolve(&d, message) == LNRNN_INVALID);
+    d = lnrnn_describe(LNRNN_LSTM, 3, 4), d.reset_after = 0;
+    CHECK(lnrnn_description_resolve(&d, message) == LNRNN_INVALID);
+    for (int placement = LNRNN_JOINT; placement < LNRNN_PLACEMENTS; placement++)
+        for (int span = LNRNN_SPAN_PAPER; span <= (placement == LNRNN_SPLIT); span++) {
+            d = lnrnn_describe(LNRNN_GRU, 3, 4), d.placement = placement, d.span = span, d.reset_after = 0;
+            CHECK(!lnrnn_description_resolve(&d, message) == (placement == LNRNN_SPLIT && !span));
+        }
     lnrnn_network_release(n);
 }
 

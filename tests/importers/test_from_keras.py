@@ -21,6 +21,12 @@ def shapes(gates, bias=None, **more):
     return {"kernel": (I, gates * H), "recurrent_kernel": (H, gates * H), **bias, **more}
 
 
+def before(x, state, p):
+    """reset_after=False, which has one bias."""
+    bias = p.get("bias", np.zeros(p["kernel"].shape[1]))
+    return foreign_cells.keras_gru(x, state, p | {"bias": bias}, reset_after=False)
+
+
 NORMS = {f"{side}_norm/{part}": (H if side == "state" else 4 * H,)
          for side in ("kernel", "recurrent", "state") for part in ("gamma", "beta")}  # fmt: skip
 GAMMA = {"layernorm/gamma": (H,)}
@@ -33,6 +39,8 @@ KERAS = {
     "LSTM without bias": (foreign_cells.keras_lstm, shapes(4), 2, {}),
     "GRU": (foreign_cells.keras_gru, shapes(3, (2, 3 * H)), 1, {}),
     "GRU without bias": (foreign_cells.keras_gru, shapes(3), 1, {"reset_after": True}),
+    "GRU reset before": (before, shapes(3, (3 * H,)), 1, {}),
+    "GRU reset before without bias": (before, shapes(3), 1, {"reset_after": False}),
     "LayerNormLSTMCell": (foreign_cells.tfa_lstm, shapes(4, (4 * H,), **NORMS), 2, {}),
     "LayerNormLSTMCell without bias": (foreign_cells.tfa_lstm, shapes(4, **NORMS), 2, {}),
     "LayerNormSimpleRNNCell": (foreign_cells.tfa_simple_rnn, shapes(1, (H,), **GAMMA), 1,
@@ -128,11 +136,12 @@ def test_the_numbers_that_tensorflow_addons_expects_of_its_own():
 
 
 def test_reset_after_false_is_another_equation(rng):
-    for p in (drawn(rng, shapes(3, (3 * H,))), drawn(rng, shapes(3))):
-        with pytest.raises(ValueError, match="reset_after must be True, got False"):
-            convert_keras(p, reset_after=False)
-        with pytest.raises(ValueError, match="reset_after"):
-            convert_keras(p)
+    for bias, shown in (((3 * H,), False), ((2, 3 * H), True)):
+        p = drawn(rng, shapes(3, bias))
+        with pytest.raises(ValueError, match=f"reset_after must be {shown} for a bias of shape"):
+            convert_keras(p, reset_after=not shown)
+    with pytest.raises(ValueError, match="reset_after must be given for a GRU without bias"):
+        convert_keras(drawn(rng, shapes(3)))
     # The equations differ: with the same weights the outputs do.
     p = drawn(rng, shapes(3))
     x, h = rng.standard_normal((B, I)), (rng.uniform(-0.9, 0.9, (B, H)),)

@@ -81,9 +81,27 @@ def test_the_direction_in_which_a_layer_reads(rng):
     p, q = weights(rng, "GRU"), weights(rng, "GRU")
     ahead, back = layer("GRU", p), layer("GRU", q, go_backwards=True)
     pairs = (back, back), (ahead, ahead), (back, ahead)
-    for wrong in (back, [ahead, back], *(bidirectional(*pair) for pair in pairs)):
+    with pytest.raises(ValueError, match="go_backwards must be False except in the first layer"):
+        convert_keras([ahead, layer("GRU", weights(rng, "GRU", H), go_backwards=True)])
+    for wrong in (bidirectional(*pair) for pair in pairs):
         with pytest.raises(ValueError, match="go_backwards must be False"):
             convert_keras(wrong)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_layers_that_go_backwards(rng, name):
+    """Keras reads x from its end and returns the outputs in that order, which the next layer reads."""
+    p, q = weights(rng, name), weights(rng, name, H)
+    x = rng.standard_normal((B, T, I)).astype(np.float32)
+    for many in (1, 2):
+        stack = [layer(name, p, go_backwards=True), layer(name, q)][:many]
+        forward = [layer(name, p), layer(name, q)][:many]
+        rnn = lnrnn.from_keras(stack)
+        assert rnn.reverse
+        y, end = rnn(x)
+        theirs, last = lnrnn.from_keras(forward)(x[:, ::-1])
+        np.testing.assert_array_equal(y[:, ::-1], theirs)
+        np.testing.assert_array_equal(end, last)
 
 
 def test_a_bidirectional_layer_of_stacked_cells_is_another_network(rng):
@@ -158,9 +176,20 @@ def test_arguments_that_contradict_a_layer_are_refused(rng):
 
 
 def test_reset_after_is_the_layers(rng):
-    for name in ("GRU", "GRU without bias"):
-        with pytest.raises(ValueError, match="reset_after must be True"):
-            convert_keras(layer("GRU", weights(rng, name), reset_after=False))
+    for name in ("GRU reset before", "GRU reset before without bias"):
+        p = weights(rng, name)
+        converted = convert_keras(layer("GRU", p, reset_after=False))
+        assert converted.arguments["reset_after"] is False
+        compare(rng, name, converted, [[p]])
+        with pytest.raises(ValueError, match="reset_after must be the layer's"):
+            convert_keras(layer("GRU", p, reset_after=False), reset_after=True)
+    with pytest.raises(ValueError, match="all layers must have the same reset_after"):
+        convert_keras(
+            [
+                layer("GRU", weights(rng, "GRU")),
+                layer("GRU", weights(rng, "GRU reset before", H), reset_after=False),
+            ]
+        )
 
 
 def test_cells_of_somebody_else_are_refused(rng):

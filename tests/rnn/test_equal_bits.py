@@ -51,6 +51,11 @@ MODELS = {
     "GRU joint": dict(cell="GRU", norm=spec("joint")),
     "GRU gate": dict(cell="GRU", norm=spec("gate", inner_bias=True)),
     "GRU batch": dict(cell="GRU", norm=lnrnn.BatchNormSpec(overrun="mean"), trained=KNOWN),
+    "GRU reset": dict(cell="GRU", norm=spec("split", inner_bias=True), reset_after=False),
+    "GRU reset none": dict(cell="GRU", norm=None, reset_after=False),
+    "GRU reset batch": dict(
+        cell="GRU", norm=lnrnn.BatchNormSpec(overrun="mean"), reset_after=False, trained=KNOWN
+    ),
 }
 each_model = pytest.mark.parametrize("model", MODELS)
 

@@ -22,10 +22,10 @@ class Description(ctypes.Structure):
 
     _fields_ = [
         ("cell", INT), ("act", INT), ("weights", INT), ("input_size", SIZE), ("hidden_size", SIZE),
-        ("num_layers", SIZE), ("bias", INT), ("batch_first", INT), ("bidirectional", INT), ("norm", INT),
-        ("placement", INT), ("span", INT), ("cell_norm", INT), ("inner_bias", INT), ("eps", DOUBLE),
-        ("max_steps", SIZE), ("steps", SIZE), ("overrun", INT), ("momentum", DOUBLE), ("zoneout", DOUBLE * 2),
-        ("dropout", DOUBLE),
+        ("num_layers", SIZE), ("bias", INT), ("batch_first", INT), ("bidirectional", INT), ("reverse", INT),
+        ("reset_after", INT), ("norm", INT), ("placement", INT), ("span", INT), ("cell_norm", INT),
+        ("inner_bias", INT), ("eps", DOUBLE), ("max_steps", SIZE), ("steps", SIZE), ("overrun", INT),
+        ("momentum", DOUBLE), ("zoneout", DOUBLE * 2), ("dropout", DOUBLE), ("num_heads", SIZE),
     ]  # fmt: skip
 
 
@@ -74,7 +74,8 @@ def described(rnn: Any) -> Description:
     structs = Description(
         CELLS.index(type(rnn).__name__), ACTIVATIONS.index(getattr(rnn, "nonlinearity", "tanh")), weights,
         rnn.input_size, rnn.hidden_size, rnn.num_layers, rnn.bias, rnn.batch_first, rnn.bidirectional,
-        kinds[type(norm)], len(PLACEMENTS), zoneout=(DOUBLE * 2)(*rates), eps=getattr(norm, "eps", 0.0),
+        rnn.reverse, getattr(rnn, "reset_after", True), kinds[type(norm)], len(PLACEMENTS),
+        zoneout=(DOUBLE * 2)(*rates), eps=getattr(norm, "eps", 0.0), num_heads=getattr(rnn, "num_heads", 1),
     )  # fmt: skip
     if isinstance(norm, lnrnn.LayerNormSpec):
         structs.placement, structs.inner_bias = PLACEMENTS.index(norm.placement), norm.inner_bias

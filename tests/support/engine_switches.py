@@ -85,7 +85,7 @@ class Partition(ctypes.Structure):
 class StepWork(ctypes.Structure):
     _fields_ = (
         *((name, c_size_t) for name in ("rows", "inputs", "units", "outputs", "panels")),
-        *((name, c_int) for name in ("dtype", "sides", "at_once")),
+        *((name, c_int) for name in ("dtype", "sides", "at_once", "reset_before")),
         ("caches", Caches),
     )
 
@@ -101,7 +101,7 @@ _set_partition = function("set_partition", None, Partition)
 def _step_work(B: int, D: int, H: int, gates: int, sides: int) -> StepWork:
     """A step of float32 weights, with the caches in use."""
     panels = _panels_of(0, gates * H)
-    return StepWork(B, D, H, gates * H, panels, 0, sides, 1, get_caches())
+    return StepWork(B, D, H, gates * H, panels, 0, sides, 1, 0, get_caches())
 
 
 def partition(

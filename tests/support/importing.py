@@ -167,7 +167,7 @@ def through_reference(converted, x, states, lengths=None, training=False):
             p = {name.removesuffix(suffix): v for name, v in converted.state.items() if name.endswith(suffix)}
             known = int((p.pop("count", np.zeros(0)) > 0).sum())
             running = {name: p.pop(name)[:known] for name in list(p) if name.startswith("running")}
-            own = {**options, "h0": states[0][k], "reverse": reverse}
+            own = {**options, "h0": states[0][k], "reverse": reverse or a.get("reverse", False)}
             if running and not training:
                 result = {
                     name.removeprefix("running_mean").lstrip("_"): (v, running[name.replace("mean", "var")])
@@ -178,7 +178,7 @@ def through_reference(converted, x, states, lengths=None, training=False):
             if converted.cell == "LSTM":
                 y, end, _ = ref.lstm(x, p, c0=states[1][k], **own)
             elif converted.cell == "GRU":
-                y, h, _ = ref.gru(x, p, **own)
+                y, h, _ = ref.gru(x, p, **own, reset_after=a.get("reset_after", True))
                 end = (h,)
             elif converted.cell == "LiGRU":
                 y, h, _ = ref.ligru(x, p, nonlinearity=a["nonlinearity"], **own)

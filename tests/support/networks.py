@@ -59,6 +59,9 @@ VARIANTS = {
         f"LiGRU {p}": dict(cell="LiGRU", norm=spec(p), nonlinearity="tanh")
         for p in ("input", "split", "gate")
     },
+    "GRU reset none": dict(cell="GRU", norm=None, reset_after=False),
+    "GRU reset split": dict(cell="GRU", norm=spec("split"), reset_after=False),
+    "GRU reset batch": dict(cell="GRU", norm=MILD, reset_after=False),
 }
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 
@@ -101,6 +104,17 @@ def suffixes(rnn):
     return [[f"_l{k}{end}" for end in ends] for k in range(rnn.num_layers)]
 
 
+def only_forward(rnn):
+    """Whether no layer reads sequences from their ends: then there are streams."""
+    return not (rnn.bidirectional or rnn.reverse)
+
+
+def newer_arguments(rnn):
+    """The arguments of the constructor that the first versions did not have."""
+    names = "reverse", "reset_after", "num_heads"
+    return {name: getattr(rnn, name) for name in names if hasattr(rnn, name)}
+
+
 def cell_of(rnn):
     return type(rnn).__name__
 
@@ -110,9 +124,11 @@ def options_of(rnn, suffix, training=False):
     parameters = {
         name.removesuffix(suffix): value for name, value in rnn.parameters().items() if name.endswith(suffix)
     }
-    options = dict(norm=None, reverse=suffix.endswith("_reverse"))
+    options = dict(norm=None, reverse=rnn.reverse or suffix.endswith("_reverse"))
     if hasattr(rnn, "nonlinearity"):
         options["nonlinearity"] = rnn.nonlinearity
+    if not getattr(rnn, "reset_after", True):
+        options["reset_after"] = False
     if isinstance(rnn.norm, lnrnn.LayerNormSpec):
         options |= dict(norm="layer", eps=rnn.norm.eps, placement=rnn.norm.placement)
         options |= dict(cell=rnn.norm.cell) if cell_of(rnn) == "LSTM" else {}

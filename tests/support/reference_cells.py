@@ -44,6 +44,9 @@ CELLS = {
     "ligru joint": ("ligru", dict(placement="joint"), "gain bias"),
     "ligru gate": ("ligru", dict(placement="gate", nonlinearity="sigmoid"), "gain bias"),
     "ligru batch": ("ligru", dict(norm="batch", nonlinearity="tanh"), "gain_ih bias_ih"),
+    "gru reset plain": ("gru", dict(norm=None, reset_after=False), "bias_ih bias_hh"),
+    "gru reset split": ("gru", dict(reset_after=False), TWO),
+    "gru reset batch": ("gru", dict(norm="batch", reset_after=False), "gain_ih gain_hh bias"),
 }
 
 PER_STEP = [name for name in CELLS if name.endswith("batch")]

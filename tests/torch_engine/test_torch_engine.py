@@ -34,6 +34,7 @@ def gradients(module, x, state, lengths):
 OPTIONS = [
     {"num_layers": 2, "bidirectional": True, "batch_first": True},
     {"num_layers": 3, "bias": False},
+    {"num_layers": 2, "reverse": True},
 ]
 
 

@@ -153,9 +153,17 @@ typedef struct {
     const float *mean, *gain, *bias; /* (G*H), those that `how` uses */
 } lnrnn_gate_norm;
 
-/* The kernels that compute the states of a step: one for each cell, and another for a GRU with a norm for
- * each gate. */
-enum { LNRNN_STEP_RNN, LNRNN_STEP_LSTM, LNRNN_STEP_GRU, LNRNN_STEP_GRU_GATE, LNRNN_STEP_LIGRU, LNRNN_STEPS };
+/* The kernels that compute the states of a step: one for each cell, and two more for a GRU. One has a norm for
+ * each gate, the other the reset gate before the product. */
+enum {
+    LNRNN_STEP_RNN,
+    LNRNN_STEP_LSTM,
+    LNRNN_STEP_GRU,
+    LNRNN_STEP_GRU_GATE,
+    LNRNN_STEP_LIGRU,
+    LNRNN_STEP_GRU_RESET,
+    LNRNN_STEPS
+};
 
 /* The configuration of such a kernel. */
 typedef struct {
@@ -178,6 +186,9 @@ typedef struct {
     float *const *h;            /* n pointers to (H): written */
     float *saved_gates;         /* (n, G*H), row stride as, or NULL: gets the gates; not of an RNN */
     float *scratch;             /* config->cell_scratch floats */
+    float *
+        reset; /* (n, 2, H), row stride rs, z at rs / 2: r h and z; GRU with the reset gate before the product */
+    ptrdiff_t rs;
 } lnrnn_step_rows;
 
 /* Rows first .. first + n - 1. */
@@ -189,6 +200,7 @@ static inline lnrnn_step_rows lnrnn_rows_from(const lnrnn_step_rows *rows, size_
     some.a += (ptrdiff_t)first * rows->as;
     some.h_prev += first, some.c += first, some.h += first;
     some.saved_gates += rows->saved_gates ? (ptrdiff_t)first * rows->as : 0;
+    some.reset += rows->reset ? (ptrdiff_t)first * rows->rs : 0;
     return some;
 }
 
@@ -201,7 +213,8 @@ typedef struct {
     const float *u;
     ptrdiff_t ks, us;
     const float *const *state_prev; /* rows pointers to (H): before the step, an LSTM's c, else h */
-    float *gh, *gc, *gu;            /* (rows, H), row stride hs; gc, gu: LSTM */
+    float *gh, *gc,
+        *gu; /* (rows, H), row stride hs; gc, gu: LSTM; gu: GRU with the reset gate before the product */
     /* (rows, G*H), row stride as: the gradients of the norms' outputs. ga: at W h, or at the sum of both products. gx: at
      * W x; GRU, NULL if the norm is of the sum. */
     float *gx, *ga;
@@ -216,6 +229,7 @@ typedef struct {
 typedef struct {
     void (*step[LNRNN_STEPS])(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
     void (*lstm_output)(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
+    void (*gru_reset_gates)(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
     void (*rnn_backward)(int act, size_t n, const float *gh, const float *h, float *ga);
     void (*lstm_cell_sum)(const lnrnn_gate_gradients *b);
     void (*lstm_output_backward)(const lnrnn_gate_gradients *b);
@@ -225,6 +239,9 @@ typedef struct {
     void (*gru_gate_sum)(const lnrnn_gate_gradients *b);
     void (*gru_gate_output_backward)(const lnrnn_gate_gradients *b);
     void (*gru_gate_reset_backward)(const lnrnn_gate_gradients *b);
+    void (*gru_reset_input)(const lnrnn_gate_gradients *b);
+    void (*gru_reset_output_backward)(const lnrnn_gate_gradients *b);
+    void (*gru_reset_backward)(const lnrnn_gate_gradients *b);
     void (*normalise_rows)(int num_gates, const lnrnn_gate_norm *norm, size_t rows, const float *x,
                            ptrdiff_t xs, float *y, ptrdiff_t ys);
     void (*moments_columns)(size_t rows, size_t n, const float *x, ptrdiff_t xs, double *mean, double *m2);

@@ -123,6 +123,7 @@ def network(
         batch_first=chance(rng, 0.4),
         bias=chance(rng, 0.8),
     )
+    options["reverse"] = not (stream or options["bidirectional"]) and chance(rng, 0.2)
     options |= fixed
     sizes = sizes or (size(rng), size(rng))
     rnn = getattr(lnrnn, options.pop("cell"))(*sizes, seed=int(rng.integers(99)), **options)

@@ -18,16 +18,17 @@ from fuzz_draw import arranged, caches, chance, inputs, lengths, network, pick
 from fuzz_judge import alike
 from fuzz_truth import compare, forward, rounded, short_step
 from helpers import rounds_bfloat16_rows, using_caches
-from networks import drawn_state, parts, taken, whole
+from networks import drawn_state, newer_arguments, only_forward, parts, taken, whole
 
 KNOWN = 4  # steps of batch norm's statistics
-OPTIONS = "input_size", "hidden_size", "num_layers", "norm", "bias", "batch_first", "bidirectional", "dtype"
+OPTIONS = "input_size", "hidden_size", "num_layers", "norm", "bias", "batch_first", "bidirectional"
 FILE = os.path.join(tempfile.gettempdir(), f"fuzz{os.getpid()}.safetensors")
 
 
 def described(rnn) -> str:
     f = rnn.nonlinearity if isinstance(rnn, lnrnn.RNN) else ""
-    return f"{type(rnn).__name__} {f} " + ", ".join(f"{n}={getattr(rnn, n)!r}" for n in OPTIONS)
+    values = {n: getattr(rnn, n) for n in OPTIONS} | newer_arguments(rnn) | {"dtype": rnn.dtype}
+    return f"{type(rnn).__name__} {f} " + ", ".join(f"{n}={value!r}" for n, value in values.items())
 
 
 def swapped(rnn, a: np.ndarray) -> np.ndarray:
@@ -74,7 +75,7 @@ def case(rng, judge) -> None:
     independent = not (batch_norm and rnn.overrun == "batch" and steps > KNOWN)
     if independent:
         other_batches(rng, judge, rnn, call, x, h0, ends, first, label)
-    if not rnn.bidirectional and batch and (independent or ends is None):
+    if only_forward(rnn) and batch and (independent or ends is None):
         stream(rng, judge, rnn, x, h0, ends, first, label)
 
 
@@ -83,7 +84,7 @@ def truth(judge, rnn, single, x, h0, ends, got, label) -> None:
     weights must give the same bits. If activations are rounded too, single steps are compared."""
     results = [got[0], *parts(rnn, got[1])]
     if rnn.dtype == "int8" or (rnn.dtype == "bfloat16" and rounds_bfloat16_rows()):
-        if rnn.num_layers == 1 and not rnn.bidirectional and ends is None and x.size and rnn.norm is None:
+        if rnn.num_layers == 1 and only_forward(rnn) and ends is None and x.size and rnn.norm is None:
             state = [np.zeros((1, x.shape[1], rnn.hidden_size), np.float32) if s is None else s
                      for s in parts(rnn, h0)]  # fmt: skip
             for row in x:
@@ -142,7 +143,7 @@ def other_batches(rng, judge, rnn, call, x, h0, ends, first, label) -> None:
     padded, end = call(wide, ends=here)
     assert not padded[steps:].any(), f"{label}: y past a length"
     equal(judge, "call", rnn, (padded[:steps], end), first, f"{label}, {more} steps of padding")
-    if ends is None and steps and not rnn.bidirectional and not isinstance(rnn.norm, lnrnn.BatchNormSpec):
+    if ends is None and steps and only_forward(rnn) and not isinstance(rnn.norm, lnrnn.BatchNormSpec):
         cut = int(rng.integers(0, steps + 1))
         one, middle = call(x[:cut])
         two, end = call(x[cut:], middle)
@@ -190,8 +191,8 @@ def copies(rng, judge, rnn, x, h0, ends, first, label) -> None:
 
 def anew(rnn):
     """A new network with the arguments and the state of this one."""
-    names = [*OPTIONS[:-1], *["nonlinearity"] * isinstance(rnn, lnrnn.RNN)]
-    other = type(rnn)(seed=5, **{name: getattr(rnn, name) for name in names})
+    names = [*OPTIONS, *["nonlinearity"] * isinstance(rnn, lnrnn.RNN)]
+    other = type(rnn)(seed=5, **{name: getattr(rnn, name) for name in names}, **newer_arguments(rnn))
     other.load_state_dict(rnn.state_dict())
     if rnn.overrun:
         other.overrun = rnn.overrun

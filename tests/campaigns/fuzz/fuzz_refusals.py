@@ -12,7 +12,7 @@ from fuzz_draw import chance, lengths, network, pick
 from fuzz_judge import alike
 from fuzz_networks import described
 from helpers import named
-from networks import drawn_state, normal, parts, whole
+from networks import drawn_state, normal, only_forward, parts, whole
 
 BAD_NUMBERS = (-1, -1e-300, float("nan"), float("inf"), -(10**400))
 
@@ -200,7 +200,7 @@ def networks(rng, judge) -> None:
             if value is not None:
                 refused(judge, errors, "gy", f"{label}, gy {short(value)}", rnn.backward, tape, value)
             refused(judge, TypeError, "tape", label, rnn.backward, pick(rng, (None, 3, gy, object())), gy)
-        elif at == 7 and not rnn.bidirectional:
+        elif at == 7 and only_forward(rnn):
             stream = rnn.stream(batch)
             errors, value = wrong_array(rng, (batch, rnn.input_size))
             shape = getattr(value, "shape", ())
@@ -213,7 +213,7 @@ def networks(rng, judge) -> None:
         elif at == 8:
             sizes, flags = (
                 ("input_size", "hidden_size", "num_layers"),
-                ("bias", "batch_first", "bidirectional"),
+                ("bias", "batch_first", "bidirectional", "reverse"),
             )
             name = pick(rng, (*sizes, *flags))
             bad = NO_FLAG if name in flags else NO_INTEGER

@@ -14,7 +14,7 @@ from fuzz_draw import arranged, caches, chance, inputs, lengths, network, parame
 from fuzz_judge import alike
 from fuzz_networks import anew, copy_of, described, equal, swapped
 from helpers import using_caches
-from networks import drawn_state, normal, parts, taken, whole
+from networks import drawn_state, normal, only_forward, parts, taken, whole
 
 KNOWN = 4  # steps of batch norm's statistics
 LONGEST = 9  # steps of a lane before it is reset, under other norms
@@ -31,7 +31,7 @@ def case(rng, judge) -> None:
     rnn = rnn.to_dtype(pick(rng, ("float32",) * 3 + ("bfloat16", "int8")))
     with using_caches(caches(rng) if chance(rng, 0.3) else None):
         lnrnn.set_num_threads(int(rng.integers(1, 4)))
-        if rnn.bidirectional or chance(rng, 0.3):
+        if not only_forward(rnn) or chance(rng, 0.3):
             calls(rng, judge, rnn)
         else:
             Lanes(rng, judge, rnn).play()
@@ -59,13 +59,13 @@ def calls(rng, judge, rnn) -> None:
             begin = [s.copy() for s in parts(rnn, taken(rnn, start, slice(b, b + 1)))]
             for s in begin:
                 for d in range(rnn.num_directions):  # of each layer
-                    if k < len(at) - 2 if d else k or (ends[b] and resets[0, b]):
+                    if k < len(at) - 2 if d or rnn.reverse else k or (ends[b] and resets[0, b]):
                         s[d :: rnn.num_directions] = 0
             want, state = alone(rnn, x[first:end, b], whole(rnn, begin))
             judge.same("resets", y[first:end, b], want, f"{label}, part {k} of sequence {b}")
             for got, s in zip(parts(rnn, h), parts(rnn, state), strict=True):
                 for d in range(rnn.num_directions):
-                    if k == (0 if d else len(at) - 2):
+                    if k == (0 if d or rnn.reverse else len(at) - 2):
                         own = slice(d, None, rnn.num_directions)
                         judge.same("resets", got[own, b], s[own, 0], f"{label}, state of {b}")
         assert not y[ends[b] :, b].any(), f"{label}: y past the length of {b}"

@@ -19,6 +19,7 @@ from networks import (
     kink,
     named_gradients,
     normal,
+    only_forward,
     parts,
     reference_backward,
     reference_forward,
@@ -185,7 +186,7 @@ def calibrated(rng, judge, rnn, x, ends, label) -> None:
     cut = int(rng.integers(0, batch + 1))
     rnn.calibrate([(swapped(rnn, x[:, p]), whole_ones[p]) for p in (slice(cut), slice(cut, None))])
     names = [name for name in rnn.state_dict() if name.startswith("running")]
-    rnn.stream(1) if not rnn.bidirectional else None
+    rnn.stream(1) if only_forward(rnn) else None
 
     def compute(rnn, x):
         _, _, tapes = reference_forward(rnn, x, None, whole_ones, training=True)

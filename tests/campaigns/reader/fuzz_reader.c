@@ -211,6 +211,8 @@ static const char *const WORDS[] = {
     "bias",
     "batch_first",
     "bidirectional",
+    "reverse",
+    "reset_after",
     "norm",
     "weight_ih_l0",
     "weight_hh_l0",
