@@ -220,9 +220,9 @@ def test_a_state_dict_loads_in_torch_and_in_lnrnn(cell, norm):
     other.load_state_dict({name: torch.from_numpy(value) for name, value in served.state_dict().items()})
     assert torch.equal(module(x)[0], other(x)[0])
     extra = {"norm": module.norm} if norm is not None else {}
-    again = lnrnn.from_torch(
-        module.state_dict(), **extra, **({"nonlinearity": "tanh"} if cell == "RNN" else {})
-    )
+    if cell in ("RNN", "LiGRU"):
+        extra["nonlinearity"] = module.nonlinearity
+    again = lnrnn.from_torch(module.state_dict(), **extra)
     compare(again(x), served(x), 1e-9)
 
 

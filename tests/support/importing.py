@@ -158,7 +158,7 @@ def through_reference(converted, x, states, lengths=None, training=False):
         options |= {"norm": "layer" if hasattr(norm, "placement") else "batch", "eps": norm.eps}
     if options["norm"] == "layer":
         options["placement"] = norm.placement
-        options |= {"LSTM": {"cell": norm.cell}, "GRU": {"span": norm.span}, "RNN": {}}[converted.cell]
+        options |= {"LSTM": {"cell": norm.cell}, "GRU": {"span": norm.span}}.get(converted.cell, {})
     elif norm is not None:
         options["overrun"] = norm.overrun
     for layer in range(a["num_layers"]):
@@ -180,6 +180,9 @@ def through_reference(converted, x, states, lengths=None, training=False):
                 y, end, _ = ref.lstm(x, p, c0=states[1][k], **own)
             elif converted.cell == "GRU":
                 y, h, _ = ref.gru(x, p, **own, reset_after=a.get("reset_after", True))
+                end = (h,)
+            elif converted.cell == "LiGRU":
+                y, h, _ = ref.ligru(x, p, nonlinearity=a["nonlinearity"], **own)
                 end = (h,)
             else:
                 y, h, _ = ref.rnn(x, nonlinearity=a["nonlinearity"], **p, **own)
