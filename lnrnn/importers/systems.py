@@ -324,8 +324,8 @@ SPEECHBRAIN_BATCH = _speechbrain(
 
 # If keys fit no system, messages name the nearest one, and the first of equally near ones.
 SYSTEMS = (
-    TORCH, PROJECTED, FASTRNNS, TORCHAUDIO, TORCHAUDIO_PLAIN, ICEFALL_LSTM, ICEFALL_GRU, HASTE_LSTM, HASTE_GRU,
-    SPEECHBRAIN, SPEECHBRAIN_BATCH,
+    TORCH, PROJECTED, FASTRNNS, TORCHAUDIO, TORCHAUDIO_PLAIN, ICEFALL_LSTM, ICEFALL_GRU, HASTE_LSTM,
+    HASTE_GRU, SPEECHBRAIN, SPEECHBRAIN_BATCH,
 )  # fmt: skip
 SystemName = Literal["torch", "fastrnns", "nemo", "torchaudio", "icefall", "haste", "speechbrain", "lnrnn"]
 KINDS: tuple[SystemName, ...] = get_args(SystemName)

@@ -24,7 +24,6 @@ def placements(cell: Cell, parts: Parts) -> Iterator[LayerNormSpec | None]:
         yield None
     alone = any(bool(v.x) != bool(v.h) for v in gains)
     which: tuple[Placement, ...] = ("split",) if alone else ("joint", "gate") if gains else PLACEMENTS
-    which = tuple(placement for placement in which if placement != "input")  # of a LiGRU, which has no search
     for placement in which:
         if (cell.gates == 1 and placement == "gate") or (placement == "input" != cell.placement):
             continue
