@@ -156,6 +156,8 @@ enum { LNRNN_MESSAGE = 256 };
 enum { LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU, LNRNN_LIGRU, LNRNN_CELLS };
 /* The activation of an RNN, and of a LiGRU's candidate n. */
 enum { LNRNN_ACT_TANH, LNRNN_ACT_RELU, LNRNN_ACT_SIGMOID, LNRNN_ACT_IDENTITY };
+/* That of the gates i, f, o of an LSTM, and r, z of a GRU; the hard sigmoid is min(max(x / 6 + 1/2, 0), 1). */
+enum { LNRNN_GATES_SIGMOID, LNRNN_GATES_HARD_SIGMOID };
 enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH };
 /* The rows that a norm is taken of: the sum W x + W h; each of the two products; each gate of the sum. In a
  * LiGRU it may be W x alone. */
@@ -191,6 +193,7 @@ typedef struct {
     double zoneout[2], dropout; /* of h and c; between layers */
     size_t
         num_heads; /* LSTM, GRU: W_hh multiplies the H / num_heads units of each head by themselves; or 1 */
+    int gate_activation; /* LNRNN_GATES_SIGMOID ..; another one only without a norm */
 } lnrnn_description;
 
 /* A description with Python's defaults: layer norm, one layer, one direction, with biases. */

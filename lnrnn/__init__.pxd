@@ -107,6 +107,7 @@ cdef extern from "lnrnn_api.h" nogil:
         double[2] zoneout
         double dropout
         size_t num_heads
+        int gate_activation
 
     ctypedef struct lnrnn_array:
         const char *name

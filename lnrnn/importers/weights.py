@@ -23,6 +23,7 @@ class Weights:
 
     cell: the name of lnrnn's class. parameters: by lnrnn's names without suffix, gates in lnrnn's order.
     nonlinearity: of an RNN, else None. zoneout: as for `Network.zoneout`. reset_after: of a GRU.
+    gate_activation: of an LSTM or GRU.
     """
 
     cell: str
@@ -32,6 +33,7 @@ class Weights:
     nonlinearity: str | None = None
     zoneout: float | tuple[float, float] = 0.0
     reset_after: bool = True
+    gate_activation: str = "sigmoid"
 
     @property
     def hidden_size(self) -> int:
@@ -108,7 +110,9 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
     for k, layer in enumerate(layers):
         wide = first.input_size if k == 0 else directions * first.hidden_size
         for weights in layer:
-            for name in ("cell", "norm", "bias", "nonlinearity", "reset_after", "hidden_size"):
+            for name in (
+                "cell", "norm", "bias", "nonlinearity", "reset_after", "gate_activation", "hidden_size",
+            ):  # fmt: skip
                 mine, theirs = getattr(weights, name), getattr(first, name)
                 if mine != theirs:
                     raise ValueError(
@@ -129,6 +133,8 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
         arguments["nonlinearity"] = first.nonlinearity
     if not first.reset_after:
         arguments["reset_after"] = False
+    if first.gate_activation != "sigmoid":
+        arguments["gate_activation"] = first.gate_activation
     parts = [weights.parameters for layer in layers for weights in layer]
     ends = suffixes(len(layers), directions == 2)
     state = {name + end: v for own, end in zip(parts, ends, strict=True) for name, v in own.items()}

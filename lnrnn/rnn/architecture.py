@@ -10,7 +10,7 @@ from typing import Any
 
 from .._core import Description
 from ..errors import bad_type, bad_value, choice, flag, integer
-from .cells import NONLINEARITIES, Cell, Nonlinearity
+from .cells import GATE_ACTIVATIONS, NONLINEARITIES, Cell, GateActivation, Nonlinearity
 from .specs import BatchNormSpec, LayerNormSpec, norm_spec
 
 Norm = LayerNormSpec | BatchNormSpec | None
@@ -45,6 +45,7 @@ class Architecture:
     reverse: bool = False
     reset_after: bool = True
     num_heads: int = 1
+    gate_activation: GateActivation = "sigmoid"
     # Not functools.cached_property: its lock for the class (before Python 3.12) may stay locked in a child
     # that another thread forks.
     arguments: Mapping[str, Any] = field(init=False, repr=False, compare=False)
@@ -79,7 +80,7 @@ class Architecture:
     def checked(
         cls, cell: Cell, *, input_size: Any, hidden_size: Any, num_layers: Any, nonlinearity: Any = "tanh",
         bias: Any, batch_first: Any, bidirectional: Any, norm: Any, reverse: Any = False,
-        reset_after: Any = True, num_heads: Any = 1,
+        reset_after: Any = True, num_heads: Any = 1, gate_activation: Any = "sigmoid",
     ) -> Architecture:  # fmt: skip
         """The architecture for a user's arguments. Raises ValueError or TypeError for a wrong one."""
         for name, value in (("nonlinearity", nonlinearity), ("bias", bias)):
@@ -106,9 +107,13 @@ class Architecture:
                 raise bad_value("reset_after", f"True with placement {norm.placement!r}", reset_after)
             if norm.span is not None:
                 raise bad_value("reset_after", f"True with span {norm.span!r}", reset_after)
+        gate_activation = choice("gate_activation", gate_activation, GATE_ACTIVATIONS)
+        if gate_activation != "sigmoid" and norm is not None:
+            raise bad_value("gate_activation", "'sigmoid' with a norm", gate_activation)
         return cls(
             cell, input_size, hidden_size, num_layers, nonlinearity, flag("bias", bias),
             flag("batch_first", batch_first), bidirectional, norm, reverse, reset_after, num_heads,
+            gate_activation,
         )  # fmt: skip
 
     def __str__(self) -> str:
@@ -167,6 +172,6 @@ DEFAULTS = {each.name: each.default for each in fields(Architecture) if each.def
 def argument_names(cell: Cell) -> tuple[str, ...]:
     """The arguments of that cell's model that describe a network, in the constructor's order."""
     names = (each.name for each in fields(Architecture) if each.init and each.name != "cell")
-    missing = {"num_heads"} if cell.nonlinear else {"nonlinearity"}
+    missing = {"num_heads", "gate_activation"} if cell.nonlinear else {"nonlinearity"}
     missing |= {"reset_after"} if cell.name != "GRU" else set()
     return tuple(name for name in names if name not in missing)

@@ -7,6 +7,8 @@ from typing import Literal, get_args
 
 Nonlinearity = Literal["tanh", "relu", "sigmoid", "identity"]
 NONLINEARITIES: tuple[Nonlinearity, ...] = get_args(Nonlinearity)
+GateActivation = Literal["sigmoid", "hard_sigmoid"]
+GATE_ACTIVATIONS: tuple[GateActivation, ...] = get_args(GateActivation)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from . import cells
-from .cells import Nonlinearity
+from .cells import GateActivation, Nonlinearity
 from .network import RNG, Network, no_projection
 from .specs import BatchNormSpec, LayerNormSpec
 
@@ -142,6 +142,9 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
     ----------
     proj_size : int
         Must be 0: a projection of h is not supported.
+    gate_activation : {"sigmoid", "hard_sigmoid"}
+        The function of the gates. The hard sigmoid is min(max(a / 6 + 1/2, 0), 1), as in torch. It needs
+        norm=None.
 
     Attributes
     ----------
@@ -191,9 +194,10 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
     ((5, 2, 4), (2, 2, 4), (2, 2, 4))
     """
 
-    __slots__ = ("num_heads",)
+    __slots__ = ("gate_activation", "num_heads")
     _cell = cells.LSTM
     num_heads: int
+    gate_activation: GateActivation
 
     def __init__(
         self,
@@ -209,6 +213,7 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
         num_heads: int = 1,
         norm: Norm = "layer",
         reverse: bool = False,
+        gate_activation: GateActivation = "sigmoid",
         seed: int | None = None,
         rng: RNG = None,
     ) -> None:
@@ -216,7 +221,7 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
             bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, reverse=reverse,
-            num_heads=num_heads,
+            num_heads=num_heads, gate_activation=gate_activation,
         )  # fmt: skip
 
 
@@ -230,6 +235,9 @@ class GRU(Network[np.ndarray]):
         Whether the reset gate r follows the product with W_hh, as in torch. False is the equation of Cho et
         al. 2014, Keras' reset_after=False and ONNX's linear_before_reset=0; not for "joint", "gate" and span
         "all".
+    gate_activation : {"sigmoid", "hard_sigmoid"}
+        The function of the gates. The hard sigmoid is min(max(a / 6 + 1/2, 0), 1), as in torch. It needs
+        norm=None.
 
     Attributes
     ----------
@@ -276,9 +284,10 @@ class GRU(Network[np.ndarray]):
     ((5, 2, 8), (2, 2, 4))
     """
 
-    __slots__ = ("num_heads", "reset_after")
+    __slots__ = ("gate_activation", "num_heads", "reset_after")
     _cell = cells.GRU
     num_heads: int
+    gate_activation: GateActivation
     reset_after: bool
 
     def __init__(
@@ -295,13 +304,14 @@ class GRU(Network[np.ndarray]):
         norm: Norm = "layer",
         reverse: bool = False,
         reset_after: bool = True,
+        gate_activation: GateActivation = "sigmoid",
         seed: int | None = None,
         rng: RNG = None,
     ) -> None:
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
             bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, reverse=reverse,
-            reset_after=reset_after, num_heads=num_heads,
+            reset_after=reset_after, num_heads=num_heads, gate_activation=gate_activation,
         )  # fmt: skip
 
 

@@ -168,6 +168,11 @@ CONFIGURATIONS = {
     "layers": (dict(num_layers=900), r"weight_ih_l1 must be float32 \(3, 3\), and is missing"),
     "int8": (dict(dtype="int8", input_size=200_000), "must not be 'int8' for weights of 200000 inputs"),
     "bits": (dict(activation_bits=8), "activation_bits must be 14 or 8 and only of int8, got 8"),
+    "gates": (dict(gate_activation="hard"), "gate_activation must be one of 'sigmoid', 'hard_sigmoid', got"),
+    "no gates": (
+        dict(gate_activation="hard_sigmoid"),
+        "gate_activation must be 'sigmoid' but in an LSTM or GRU without a norm, got 'hard_sigmoid'",
+    ),
     "zoneout": (dict(zoneout=[0.1, 0.2]), "zoneout must be a number, only of an LSTM a list of two"),
 }
 

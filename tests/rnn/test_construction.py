@@ -156,7 +156,7 @@ VECTORS = {
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("inner", [True, False])
 def test_names_and_shapes(variant, bias, inner):
-    cell, *place = variant.split()
+    cell, *place = variant.replace(" reset", "").split()
     place = place or ["joint"]
     options = dict(VARIANTS[variant])
     if inner and place[0] not in ("none", "batch"):

@@ -17,6 +17,7 @@ from networks import (
     equal,
     equal_arrays,
     network,
+    newer_arguments,
     normal,
     parts,
     run_python,
@@ -116,6 +117,7 @@ FIELDS = (
 def loaded(rnn):
     options = dict(norm=rnn.norm, bidirectional=True, dropout=rnn.dropout)
     options |= {"nonlinearity": rnn.nonlinearity} if hasattr(rnn, "nonlinearity") else {}
+    options |= newer_arguments(rnn)
     other = type(rnn)(rnn.input_size, rnn.hidden_size, rnn.num_layers, **options)
     other.zoneout = rnn.zoneout
     other(np.zeros((0, 1, rnn.input_size)))  # packs weights of parameters that are replaced below

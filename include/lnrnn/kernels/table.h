@@ -139,9 +139,9 @@ typedef struct lnrnn_product {
 
 /* --- the cells: G gates of H units, RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n), LiGRU 2 (z, n) -------- */
 
-/* How a kernel reads the values of a row, gate after gate: with a bias, as batch norm, or as layer norm.
- * kernels/gate_norm.h has the equations. */
-enum { LNRNN_PLAIN, LNRNN_AFFINE, LNRNN_NORMED };
+/* How a kernel reads the values of a row, gate after gate: with a bias, as batch norm, as layer norm, or with a bias
+ * for hard sigmoids. kernels/gate_norm.h has the equations. */
+enum { LNRNN_PLAIN, LNRNN_AFFINE, LNRNN_NORMED, LNRNN_HARD };
 /* The spans of a row, each with a mean and a variance: all gates; each gate; the last gate, and the
  * others. */
 enum { LNRNN_SPANS_ALL, LNRNN_SPANS_EACH, LNRNN_SPANS_LAST };
@@ -223,6 +223,7 @@ typedef struct {
     float *sum;
     ptrdiff_t ss;
     int carry; /* LSTM: u was carried, LNRNN_CELL_CARRY */
+    int hard;  /* the gates have the hard sigmoid */
 } lnrnn_gate_gradients;
 
 /* rnn_cell.h, lstm_cell.h, gru_cell.h, ligru_cell.h, gate_norm.h, step_norm.h, vmath.h. */
