@@ -157,6 +157,8 @@ enum { LNRNN_MESSAGE = 256 };
 enum { LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU, LNRNN_LIGRU, LNRNN_CELLS };
 /* The activation of an RNN, and of a LiGRU's candidate n. */
 enum { LNRNN_ACT_TANH, LNRNN_ACT_RELU, LNRNN_ACT_SIGMOID, LNRNN_ACT_IDENTITY };
+/* That of the gates i, f, o of an LSTM, and r, z of a GRU; the hard sigmoid is min(max(x / 6 + 1/2, 0), 1). */
+enum { LNRNN_GATES_SIGMOID, LNRNN_GATES_HARD_SIGMOID };
 enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH };
 /* The input of layer norm: the sum W x + W h; W x and W h separately; each gate of the sum; W x alone (LiGRU). */
 enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_INPUT, LNRNN_PLACEMENTS };
@@ -191,7 +193,8 @@ typedef struct {
     double zoneout[2], dropout; /* zoneout of h and of c; dropout between layers */
     /* LSTM, GRU: W_hh is block-diagonal: the H / num_heads units of a head read h of that head alone. */
     size_t num_heads;
-    size_t proj_size; /* LSTM: P values of h, below hidden_size; 0: H values, as in all other cells */
+    size_t proj_size;    /* LSTM: P values of h, below hidden_size; 0: H values, as in all other cells */
+    int gate_activation; /* LNRNN_GATES_SIGMOID ..; another one only without a norm */
 } lnrnn_description;
 
 /* Returns a description with Python's defaults: layer norm, one layer, one direction, with biases. */

@@ -108,6 +108,7 @@ cdef extern from "lnrnn_api.h" nogil:
         double dropout
         size_t num_heads
         size_t proj_size
+        int gate_activation
 
     ctypedef struct lnrnn_array:
         const char *name

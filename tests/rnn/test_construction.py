@@ -156,7 +156,7 @@ VECTORS = {
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("inner", [True, False])
 def test_parameters_have_documented_names_and_shapes(variant, bias, inner):
-    cell, *place = variant.replace(" heads", "").split()
+    cell, *place = variant.replace(" heads", "").replace(" reset", "").split()
     place = place or ["joint"]
     options = dict(VARIANTS[variant])
     units = 1 if "num_heads" in options else 5
