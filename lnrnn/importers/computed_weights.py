@@ -52,7 +52,8 @@ def with_plain_weights(module: Any) -> Any:
 
 def _weight_norms(part: Any) -> list[str]:
     """The names of the weights that hooks of torch.nn.utils.weight_norm compute."""
-    return [hook.name for hook in part._forward_pre_hooks.values() if type(hook).__name__ == "WeightNorm"]
+    hooks = vars(part).get("_forward_pre_hooks", {}).values()
+    return [hook.name for hook in hooks if type(hook).__name__ == "WeightNorm"]
 
 
 def with_weight_norm(state: Mapping[str, Any]) -> dict[str, Any]:

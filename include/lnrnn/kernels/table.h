@@ -139,8 +139,8 @@ typedef struct lnrnn_product {
 
 /* --- the cells: G gates of H units, RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n), LiGRU 2 (z, n) -------- */
 
-/* How a kernel reads the values of a row, gate after gate: with a bias, as batch norm, as layer norm, or with a bias
- * for hard sigmoids. kernels/gate_norm.h has the equations. */
+/* How a kernel reads the values of a row, gate after gate: with a bias, as batch norm, as layer norm. The last is with
+ * a bias too, for hard sigmoids. kernels/gate_norm.h has the equations. */
 enum { LNRNN_PLAIN, LNRNN_AFFINE, LNRNN_NORMED, LNRNN_HARD };
 /* The spans of a row, each with a mean and a variance: all gates; each gate; the last gate, and the
  * others. */
