@@ -74,6 +74,7 @@ _Static_assert(sizeof LNRNN_CAT(lnrnn_norm_, LNRNN_ISA_SUFFIX) == LNRNN_DTYPES *
 #include "lnrnn/kernels/gru_cell.h"
 #include "lnrnn/kernels/lstm_cell.h"
 #include "lnrnn/kernels/rnn_cell.h"
+#include "lnrnn/kernels/slstm_cell.h"
 #include "lnrnn/kernels/step_norm.h"
 #include "lnrnn/simd/vmath.h"
 
@@ -84,6 +85,7 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
             [LNRNN_STEP_LSTM] = lstm_step,
             [LNRNN_STEP_GRU] = gru_step,
             [LNRNN_STEP_GRU_GATE] = gru_gate_step,
+            [LNRNN_STEP_SLSTM] = slstm_step,
         },
     .lstm_output = lstm_output,
     .rnn_backward = rnn_backward,
@@ -94,6 +96,8 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
     .gru_gate_sum = gru_gate_sum,
     .gru_gate_output_backward = gru_gate_output_backward,
     .gru_gate_reset_backward = gru_gate_reset_backward,
+    .slstm_backward = slstm_backward,
+    .normalise_heads = normalise_heads,
     .normalise_rows = normalise_rows,
     .moments_columns = moments_columns,
     .sums_columns = sums_columns,

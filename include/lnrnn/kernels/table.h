@@ -155,7 +155,7 @@ typedef struct {
 
 /* The kernels that compute the states of a step: one for each cell, and another for a GRU with a norm for
  * each gate. */
-enum { LNRNN_STEP_RNN, LNRNN_STEP_LSTM, LNRNN_STEP_GRU, LNRNN_STEP_GRU_GATE, LNRNN_STEPS };
+enum { LNRNN_STEP_RNN, LNRNN_STEP_LSTM, LNRNN_STEP_GRU, LNRNN_STEP_GRU_GATE, LNRNN_STEP_SLSTM, LNRNN_STEPS };
 
 /* The configuration of such a kernel. */
 typedef struct {
@@ -165,6 +165,7 @@ typedef struct {
     int act;                       /* RNN: LNRNN_ACT_TANH .. */
     int cell_norm;                 /* LSTM: LNRNN_CELL_NONE .. */
     int deferred_output;           /* LSTM: h gets the output gate alone, lstm_output is still to come */
+    int exp_forget, round_states;  /* SLSTM: f is the argument of an exp; all states are rounded to bfloat16 */
 } lnrnn_step_config;
 
 /* Some rows of one step, between their products and their states. */
@@ -174,7 +175,7 @@ typedef struct {
     const float *a; /* (n, G*H), row stride as: W h, or the sum */
     ptrdiff_t xs, as;
     const float *const *h_prev; /* n pointers to (H): GRU */
-    float *const *c;            /* n pointers to (H): LSTM: c before the step, then after it */
+    float *const *c;            /* n pointers: LSTM (H), SLSTM (3 H): c before the step, then after it */
     float *const *h;            /* n pointers to (H): written */
     float *saved_gates;         /* (n, G*H), row stride as, or NULL: gets the gates; LSTM and GRU */
     float *scratch;             /* config->cell_scratch floats */
@@ -210,9 +211,12 @@ typedef struct {
     float *sum;
     ptrdiff_t ss;
     int carry; /* LSTM: u was carried, LNRNN_CELL_CARRY */
+    /* SLSTM: gc is (rows, 3 H), row stride gcs, as slstm_cell.h says. */
+    ptrdiff_t gcs;
+    int exp_forget;
 } lnrnn_gate_gradients;
 
-/* rnn_cell.h, lstm_cell.h, gru_cell.h, gate_norm.h, step_norm.h, vmath.h. */
+/* rnn_cell.h, lstm_cell.h, gru_cell.h, slstm_cell.h, gate_norm.h, step_norm.h, vmath.h. */
 typedef struct {
     void (*step[LNRNN_STEPS])(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
     void (*lstm_output)(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
@@ -224,6 +228,9 @@ typedef struct {
     void (*gru_gate_sum)(const lnrnn_gate_gradients *b);
     void (*gru_gate_output_backward)(const lnrnn_gate_gradients *b);
     void (*gru_gate_reset_backward)(const lnrnn_gate_gradients *b);
+    void (*slstm_backward)(const lnrnn_gate_gradients *b);
+    void (*normalise_heads)(const lnrnn_gate_norm *norm, size_t heads, size_t rows, const float *const *h,
+                            float *const *y);
     void (*normalise_rows)(int num_gates, const lnrnn_gate_norm *norm, size_t rows, const float *x,
                            ptrdiff_t xs, float *y, ptrdiff_t ys);
     void (*moments_columns)(size_t rows, size_t n, const float *x, ptrdiff_t xs, double *mean, double *m2);
