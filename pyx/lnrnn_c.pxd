@@ -44,7 +44,7 @@ cdef extern from "rnn/network.h" nogil:
         int64_t refused_from
         int together
         size_t weight_bytes
-        size_t inputs, units
+        size_t inputs, units, h_width, c_width
         int states
         double step_work
 
@@ -118,6 +118,8 @@ cdef extern from "rnn/stream.h" nogil:
         float *c
         int64_t *steps
         int references
+        size_t inputs, h_width, c_width
+        double step_work
 
     ctypedef struct lnrnn_handle_fields "lnrnn_handle":
         lnrnn_network_fields *network
@@ -128,6 +130,7 @@ cdef extern from "rnn/stream.h" nogil:
         lnrnn_network_call call
         float *x
 
+    void lnrnn_stream_of(lnrnn_stream_fields *s, lnrnn_network_fields *n, size_t lanes)
     int lnrnn_stream_put(lnrnn_stream_fields *s, const int64_t *lanes, size_t n, const float **states, const int64_t *steps)
     int lnrnn_handle_choose(lnrnn_handle_fields *h, const int64_t *lanes, const unsigned char *resets)
     void lnrnn_handle_run(lnrnn_handle_fields *h, float *y)

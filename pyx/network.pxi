@@ -217,13 +217,15 @@ cdef class Network:
         cdef lnrnn_network_call *c = &call.c
         cdef size_t k, layers = c.network.layers, lines = layers * c.network.directions
         cdef lnrnn_training_array one
-        cdef cnp.npy_intp[3] dims = [lines, 0, c.network.units]
+        cdef size_t[2] widths = [c.network.h_width, c.network.c_width]
+        cdef cnp.npy_intp[3] dims = [lines, 0, 0]
         if not self.takes(call, x, h0, lengths):
             self.give(call)
             return None
         start, outputs, tapes = [], [], []  # no comprehension: see Lanes
         dims[1] = c.sequences
         for k in range(<size_t>c.network.states):
+            dims[2] = widths[k]
             given = h0[k] if c.network.states == 2 and h0 is not None else h0
             start.append(read_only(cnp.PyArray_ZEROS(3, dims, cnp.NPY_FLOAT32, 0) if given is None else copied(given)))
         x = read_only(copied(x))
@@ -264,8 +266,8 @@ cdef class Network:
                 h = h0
             elif type(h0) is tuple and len(h0) == 2:
                 h, cell = h0
-            if (not fits(h, cnp.NPY_FLOAT32, 3, lines, B, n.units)
-                    or (n.states == 2 and not fits(cell, cnp.NPY_FLOAT32, 3, lines, B, n.units))):
+            if (not fits(h, cnp.NPY_FLOAT32, 3, lines, B, n.h_width)
+                    or (n.states == 2 and not fits(cell, cnp.NPY_FLOAT32, 3, lines, B, n.c_width))):
                 return False
         if lengths is not None and not fits(lengths, cnp.NPY_INT64, 1, B, -1, -1):
             return False
@@ -281,14 +283,14 @@ cdef class Network:
         cdef size_t T = c.steps, B = c.sequences
         if self.d.batch_first:
             T, B = B, T
-        return empty_axes(T, B, c.network.directions * c.network.units)
+        return empty_axes(T, B, c.network.directions * c.network.h_width)
 
     cdef object run(self, Call call, int threads, y=None):
         """-> y, and h or (h, c)."""
         cdef lnrnn_network_call *c = &call.c
         cdef size_t lines = c.network.layers * c.network.directions
-        h = empty_axes(lines, c.states, c.network.units)
-        cell = empty_axes(lines, c.states, c.network.units) if c.network.states == 2 else None
+        h = empty_axes(lines, c.states, c.network.h_width)
+        cell = empty_axes(lines, c.states, c.network.c_width) if c.network.states == 2 else None
         if y is None:
             y = self.empty_outputs(c)
         c.y, c.hn, c.cn = <float *>data(y), <float *>data(h), <float *>data(cell)
@@ -298,8 +300,8 @@ cdef class Network:
     # --- arrays that Python has checked ---
 
     def forward(self, *, x, y, h0, hn, c0=None, cn=None, rows, training=None, int threads=0, Py_ssize_t line=-1):
-        """x (T, B, D), h0, c0 (lines, states, H) -> y (T, B, directions * H), hn, cn (lines, states, H). A line is a layer
-        in one direction; only an LSTM has c0 and cn.
+        """x (T, B, D), h0 (lines, states, P), c0 (lines, states, C) -> y (T, B, directions * P), hn and cn as h0 and c0.
+        A line is a layer in one direction; only an LSTM has c0 and cn.
 
         rows (R, 6): lnrnn_row, longest first; no other thread can change them. training: None, or the arrays that
         lnrnn_training_array_of lists. threads: the most that are used; 0: as set for all calls. line: the only one that is
@@ -313,17 +315,16 @@ cdef class Network:
         """Arguments as of forward. Not writable: for backward, which only reads these arrays."""
         cdef lnrnn_network_call *c = &call.c
         cdef const lnrnn_network_fields *n = c.network
-        cdef size_t states, k
+        cdef size_t states = n.layers * n.directions * axis(h0, 1), h = states * n.h_width, cells = states * n.c_width, k
         cdef lnrnn_training_array one
         cdef float *px = NULL
         c.steps, c.sequences, c.states = axis(x, 0), axis(x, 1), axis(h0, 1)
         strided(x, c.steps, c.sequences, n.inputs, False, &px, &c.xt, &c.xb)
         c.x = px
-        strided(y, c.steps, c.sequences, n.directions * n.units, writable, &c.y, &c.yt, &c.yb)
-        states = n.layers * n.directions * c.states * n.units
-        c.h0, c.hn = floats(h0, states), <float *>pointer(hn, cnp.NPY_FLOAT32, states, writable)
+        strided(y, c.steps, c.sequences, n.directions * n.h_width, writable, &c.y, &c.yt, &c.yb)
+        c.h0, c.hn = floats(h0, h), <float *>pointer(hn, cnp.NPY_FLOAT32, h, writable)
         if n.states == 2:
-            c.c0, c.cn = floats(c0, states), <float *>pointer(cn, cnp.NPY_FLOAT32, states, writable)
+            c.c0, c.cn = floats(c0, cells), <float *>pointer(cn, cnp.NPY_FLOAT32, cells, writable)
             if c.c0 == NULL or c.cn == NULL:
                 raise AssertionError("broken promise: an LSTM without c")
         c.B, c.rows = axis(rows, 0), <const lnrnn_row *>indices(rows, 6 * <size_t>axis(rows, 0))
@@ -350,7 +351,7 @@ cdef class Network:
         cdef lnrnn_network_call *c = &call.c
         cdef const lnrnn_network_fields *n = c.network
         cdef lnrnn_network_gradients g
-        cdef size_t first = line if line >= 0 else 0, lines = n.layers * n.directions, states, k
+        cdef size_t first = line if line >= 0 else 0, lines = n.layers * n.directions, states, h, cells, k
         cdef bint inputs = gx is not None and first < call.network.directions
         cdef float *pgy = NULL
         cdef float **parameters
@@ -360,12 +361,14 @@ cdef class Network:
         if <size_t>len(grads) != lines * self.parameters:
             raise AssertionError(f"broken promise: gradients of {len(grads)} parameters")
         memset(&g, 0, sizeof(g))
-        strided(gy, c.steps, c.sequences, n.directions * n.units, False, &pgy, &g.gyt, &g.gyb)
-        states = lines * c.states * n.units
-        g.gy, g.ghn, g.gcn = pgy, floats(ghn, states), floats(gcn, states)
+        strided(gy, c.steps, c.sequences, n.directions * n.h_width, False, &pgy, &g.gyt, &g.gyb)
+        states = lines * c.states
+        h, cells = states * n.h_width, states * n.c_width
+        g.gy, g.ghn, g.gh0, g.add = pgy, floats(ghn, h), out_floats(gh0, h), add
+        if n.states == 2:
+            g.gcn, g.gc0 = floats(gcn, cells), out_floats(gc0, cells)
         if gx is not None:
             strided(gx, c.steps, c.sequences, n.inputs, True, &g.gx, &g.gxt, &g.gxb)
-        g.gh0, g.gc0, g.add = out_floats(gh0, states), out_floats(gc0, states), add
         addresses = np.empty(len(grads), np.uintp)
         parameters = <float **>data(addresses)
         for k in range(lines * self.parameters):

@@ -14,7 +14,7 @@ cdef inline bint native_floats(object array, int ndim, Py_ssize_t n0, Py_ssize_t
 cdef class Lanes:
     """The states and steps of a stream's lanes, and the step that some of them take.
 
-    states: arrays (layers, lanes, H), float32, one or two; steps (lanes,) int64. Threads that step different lanes
+    states: arrays float32, h (layers, lanes, P) and, if there is one, c (layers, lanes, C); steps (lanes,) int64. Threads that step different lanes
     share nothing that is written.
     """
 
@@ -25,20 +25,20 @@ cdef class Lanes:
     cdef lnrnn_handle_fields *idle  # handles that no call uses, by their `next`
 
     def __init__(self, Network network, Py_ssize_t lanes):
+        cdef lnrnn_network_fields *packed = network.pack()
         self.network = network
-        self.stream.network, self.stream.lanes = network.pack(), lanes
+        lnrnn_stream_of(&self.stream, packed, lanes)
         self.stream.references = 1 << 30  # so that no lnrnn_stream_release of C frees it
-        shape = self.stream.network.layers, lanes, self.stream.network.units
         # No comprehension: where there is no memory for its list, Cython 3.3 gives a new element up twice.
         self.states = []
-        for _ in range(self.stream.network.states):
-            one = np.zeros(shape, np.float32)
+        for width in (packed.h_width, packed.c_width)[:packed.states]:
+            one = np.zeros((packed.layers, lanes, width), np.float32)
             self.states.append(one)
         self.steps = np.zeros(lanes, np.int64)
         self.stream.steps, self.stream.h = <int64_t *>data(self.steps), <float *>data(self.states[0])
-        self.stream.c = <float *>data(self.states[1]) if self.stream.network.states == 2 else NULL
+        self.stream.c = <float *>data(self.states[1]) if packed.states == 2 else NULL
         # So that the first step has nothing to pack.
-        self.give(self.create(lanes, threads_for(self.stream.network.step_work * lanes, 0)))
+        self.give(self.create(lanes, threads_for(self.stream.step_work * lanes, 0)))
 
     def __dealloc__(self):
         cdef lnrnn_handle_fields *h = self.idle
@@ -50,15 +50,16 @@ cdef class Lanes:
 
     cdef lnrnn_handle_fields *create(self, size_t rows, int threads) except NULL:
         """A handle for the instruction set in use."""
-        cdef lnrnn_network_fields *network
+        cdef lnrnn_network_fields *network = self.network.pack()
         cdef lnrnn_handle *found
         cdef char message[LNRNN_MESSAGE]
-        if self.stream.network.isa != lnrnn_isa_name():
-            network = self.network.pack()
-            with cython.critical_section(self):
-                network, self.stream.network = self.stream.network, network
-            lnrnn_network_release(<lnrnn_network *>network)
-        check(lnrnn_handle_create(<lnrnn_stream *>&self.stream, rows, threads, &found, message), message)
+        cdef int status
+        # Another thread may replace the network too, and release the one that this call reads.
+        with cython.critical_section(self):
+            network, self.stream.network = self.stream.network, network
+            status = lnrnn_handle_create(<lnrnn_stream *>&self.stream, rows, threads, &found, message)
+        lnrnn_network_release(<lnrnn_network *>network)
+        check(status, message)
         return <lnrnn_handle_fields *>found
 
     cdef lnrnn_handle_fields *take(self, size_t rows, int threads) except NULL:
@@ -79,13 +80,13 @@ cdef class Lanes:
         return 0
 
     def step(self, x, rows, out, resets, int threads):
-        """x (R, D), or (D,) for one row -> y (R, H), or (H,): out, or a new array; x may be out. rows (R,)
+        """x (R, D), or (D,) for one row -> y (R, P), or (P,): out, or a new array; x may be out. rows (R,)
         int64, or None for all; resets (R,) or None. threads: 0: as set for all calls.
 
         -> None for arguments that are not arrays of these types and shapes, for wrong lanes and for a step that is refused.
         The caller then finds the reason. Then, and without memory, nothing has changed. No signal is handled in between.
         """
-        cdef Py_ssize_t R = self.stream.lanes, D = self.stream.network.inputs, H = self.stream.network.units
+        cdef Py_ssize_t R = self.stream.lanes, D = self.stream.inputs, P = self.stream.h_width
         cdef double multiply_adds
         cdef PyThreadState *state
         cdef lnrnn_handle_fields *h
@@ -100,14 +101,14 @@ cdef class Lanes:
             return None
         if resets is not None and not fits(resets, cnp.NPY_BOOL, 1, R, -1, -1):
             return None
-        if out is not None and not (native_floats(out, ndim, R, H) and cnp.PyArray_ISWRITEABLE(<cnp.ndarray>out)):
+        if out is not None and not (native_floats(out, ndim, R, P) and cnp.PyArray_ISWRITEABLE(<cnp.ndarray>out)):
             return None
         x = x if ordinary(x) else copied(x)
-        dims[0], dims[ndim - 1] = R, H
-        y = out if ordinary(out) else empty_of(ndim, dims, cnp.NPY_FLOAT32, R * H * sizeof(float))
+        dims[0], dims[ndim - 1] = R, P
+        y = out if ordinary(out) else empty_of(ndim, dims, cnp.NPY_FLOAT32, R * P * sizeof(float))
         if R == 0:
             return y if out is None else out
-        multiply_adds = self.stream.network.step_work * R
+        multiply_adds = self.stream.step_work * R
         h = self.take(R, threads_for(multiply_adds, threads))
         memcpy(h.x, data(x), R * D * sizeof(float))
         if lnrnn_handle_choose(h, <const int64_t *>data(rows), <const unsigned char *>data(resets)):
@@ -123,13 +124,14 @@ cdef class Lanes:
         return out
 
     def put(self, rows, list states, steps):
-        """Sets these lanes, (R,) int64. states: (layers, R, H) float32 each; None: zeros; no states: they stay. steps:
+        """Sets these lanes, (R,) int64. states: shaped (layers, R, *) float32; None: zeros; no states: they stay. steps:
         (R,) int64; None: they stay. It sets all of them, or on an error nothing. No signal is handled in between."""
         cdef Py_ssize_t R = axis(rows, 0), k
         cdef const float *given[2]
         if states and len(states) != len(self.states):
             raise AssertionError(f"broken promise: {len(states)} states, of {len(self.states)}")
         for k in range(len(states)):
-            given[k] = floats(states[k], self.stream.network.layers * R * self.stream.network.units)
+            shape = self.states[k].shape
+            given[k] = floats(states[k], <size_t>shape[0] * R * <size_t>shape[2])
         if not lnrnn_stream_put(&self.stream, indices(rows, R), R, given if states else NULL, indices(steps, R)):
             raise AssertionError(f"broken promise: lanes {rows}, steps {steps}")

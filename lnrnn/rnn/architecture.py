@@ -102,6 +102,16 @@ class Architecture:
         return 2 if self.bidirectional else 1
 
     @property
+    def h_width(self) -> int:
+        """The values of h, and of y in each direction."""
+        return self.hidden_size
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The values of each array of a state: of h, or of h and c."""
+        return (self.h_width, self.hidden_size)[: self.cell.states]
+
+    @property
     def batch_norm(self) -> BatchNormSpec | None:
         """The norm, if it is batch norm."""
         return self.norm if isinstance(self.norm, BatchNormSpec) else None

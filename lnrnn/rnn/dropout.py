@@ -15,7 +15,7 @@ from .batches import FLOAT32
 from .specs import DropoutSpec
 
 Array = np.ndarray
-# Factors of h in the product with W_hh, (B, H); where zoneout keeps the old h, and the old c, (T, B, H).
+# Factors of h in the product with W_hh, (B, P); where zoneout keeps the old h, and the old c, (T, B, *).
 MaskArrays = tuple[Array | None, Array | None, Array | None]
 DRAWN = 2**16  # numbers that are drawn at a time
 
@@ -67,8 +67,8 @@ class Masks:
     """The masks of one training run. A mask is None if it drops nothing.
 
     inputs: by layer, factors (B, width of its input). between: by layer, the inputs that stay, (T, B, width);
-    `scale` multiplies these. states: by layer and direction, factors (B, H). zoneout: by layer and direction,
-    where the old h, and the old c, is kept, (T, B, H). Steps are in the order of x in both directions.
+    `scale` multiplies these. states: by layer and direction, factors (B, P). zoneout: by layer and direction,
+    where the old h, and the old c, is kept, (T, B, *). Steps are in the order of x in both directions.
     """
 
     inputs: tuple[Array | None, ...]
@@ -112,7 +112,7 @@ def draw(
     They depend on entropy (None: random), B and the rates, and not on lengths. Those of step t do not depend
     on T.
     """
-    layers, directions, H = made.num_layers, made.directions, made.hidden_size
+    layers, directions, P = made.num_layers, made.directions, made.h_width
     if spec.between and layers == 1:
         warnings.warn(
             f"dropout between layers has no effect: {made.cell.name} has one layer (num_layers=1); "
@@ -122,7 +122,7 @@ def draw(
     if not (spec.inputs or spec.states or zoneout or (spec.between and layers > 1)):
         return None
     entropy = np.random.SeedSequence(entropy).entropy  # the same for all generators, also for None
-    widths = [made.input_size if n == 0 else directions * H for n in range(layers)]
+    widths = [made.input_size if n == 0 else directions * P for n in range(layers)]
     inputs = tuple(
         factors(drawn(entropy, (INPUTS, n, 0), (B, width), spec.inputs), spec.inputs) if spec.inputs else None
         for n, width in enumerate(widths)
@@ -133,13 +133,15 @@ def draw(
     )
     places = [divmod(k, directions) for k in range(layers * directions)]
     states = tuple(
-        factors(drawn(entropy, (STATES, *place), (B, H), spec.states), spec.states) if spec.states else None
+        factors(drawn(entropy, (STATES, *place), (B, P), spec.states), spec.states) if spec.states else None
         for place in places
     )
     rates = (*zoneout, 0.0, 0.0)[:2]
 
-    def kept(kind: int, place: tuple[int, int], rate: float) -> Array | None:
-        return drawn(entropy, (kind, *place), (T, B, H), rate) if rate else None
+    def kept(kind: int, place: tuple[int, int], state: int) -> Array | None:
+        if not rates[state]:
+            return None
+        return drawn(entropy, (kind, *place), (T, B, made.widths[state]), rates[state])
 
-    pairs = tuple((kept(ZONEOUT_H, p, rates[0]), kept(ZONEOUT_C, p, rates[1])) for p in places)
+    pairs = tuple((kept(ZONEOUT_H, p, 0), kept(ZONEOUT_C, p, 1)) for p in places)
     return Masks(inputs, between, 1 / (1 - spec.between), states, pairs)

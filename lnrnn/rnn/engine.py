@@ -65,23 +65,25 @@ class Training(NamedTuple):
 
 
 def empty_outputs(made: Architecture, T: int, B: int) -> Array:
-    """(T, B, directions * H), of any contents; in memory (B, T, *) with batch_first."""
-    wide = made.directions * made.hidden_size
+    """(T, B, directions * P), of any contents; in memory (B, T, *) with batch_first."""
+    wide = made.directions * made.h_width
     found: Array = empty((B, T, wide)).swapaxes(0, 1) if made.batch_first else empty((T, B, wide))
     return found
 
 
 def state_arrays(made: Architecture, name: str, value: Any, batch: int, unbatched: bool) -> list[Array]:
-    """h, or h and c, of an argument: arrays (num_layers * directions, B, H) float32, zeros for None.
+    """h, or h and c, of an argument: arrays (num_layers * directions, B, *) float32, zeros for None.
 
     Raises ValueError or TypeError, which names the argument.
     """
-    shape = (len(made.suffixes), batch, made.hidden_size)
-    if value is None:
-        return [np.zeros(shape, FLOAT32)] * made.cell.states  # one array twice: nobody writes to it
-    outer = (shape[0], shape[2]) if unbatched else shape
-    return [np.zeros(shape, FLOAT32) if v is None else shaped(n, v, outer, FLOAT32).reshape(shape)
-            for n, v in states(name, value, made.cell)]  # fmt: skip
+    lines = len(made.suffixes)
+    named = [(name, None)] * made.cell.states if value is None else states(name, value, made.cell)
+    found = []
+    for (n, v), width in zip(named, made.widths, strict=True):
+        shape = lines, batch, width
+        outer = (lines, width) if unbatched else shape
+        found.append(np.zeros(shape, FLOAT32) if v is None else shaped(n, v, outer, FLOAT32).reshape(shape))
+    return found
 
 
 def run(
@@ -97,7 +99,7 @@ def run(
 
     x (T, B, D) float32; start: see `state_arrays`; threads: the most that are used, 0: as set for all calls.
     out: where to write y, float32, the last axis contiguous, without memory in common with x.
-    -> y (T, B, directions * H), in memory (B, T, *) with batch_first, and the states at the sequences' ends.
+    -> y (T, B, directions * P), in memory (B, T, *) with batch_first, and the states at the sequences' ends.
     """
     made = snapshot.architecture
     y = empty_outputs(made, x.shape[0], x.shape[1]) if out is None else out

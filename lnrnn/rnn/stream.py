@@ -186,7 +186,7 @@ class Stream(Closed, Generic[State]):
             fresh = booleans("resets", resets, fresh.shape, f"{fresh.shape}, one for each lane")
         result = None
         if out is not None:
-            wide = (*x.shape[:-1], self._snapshot.architecture.hidden_size)
+            wide = (*x.shape[:-1], self._snapshot.architecture.h_width)
             result = output("out", out, wide, FLOAT32)
         taken = np.where(fresh, 0, self._lanes.steps[lanes])
         self._refuse_overrun(padded(None, 1, len(lanes)).after(taken), lanes)
@@ -210,7 +210,7 @@ class Stream(Closed, Generic[State]):
         self._refuse_overrun(rows, lanes)
         direct = result = None
         if out is not None:
-            result = output("out", out, (*x.shape[:2], made.hidden_size), FLOAT32)
+            result = output("out", out, (*x.shape[:2], made.h_width), FLOAT32)
             if rows_as_they_are(result) and not np.may_share_memory(result, batch):
                 direct = as_caller(result, False, made.batch_first)
         y, end = engine.run(
@@ -276,8 +276,8 @@ class Stream(Closed, Generic[State]):
 
     def _shaped(self, name: str, value: Any, lanes: int) -> list[Array]:
         made = self._snapshot.architecture
-        shape = made.num_layers, lanes, made.hidden_size
-        return [shaped(n, v, shape, FLOAT32) for n, v in states(name, value, made.cell)]
+        named = zip(states(name, value, made.cell), made.widths, strict=True)
+        return [shaped(n, v, (made.num_layers, lanes, width), FLOAT32) for (n, v), width in named]
 
     @property
     def step(self) -> Array:

@@ -30,7 +30,7 @@ class Run(NamedTuple):
     statistics: Any  # of the batch, from statistics.blank, or None
     record: Any  # the array of the compiled module, or Checkpoints
     x: Array  # (T, B, inputs)
-    y: Array  # (T, B, H)
+    y: Array  # (T, B, P)
 
     def arrays(self) -> Iterator[Array]:
         yield from (self.x, self.y)
@@ -64,12 +64,12 @@ class Tape:
     @property
     def runs(self) -> tuple[Run, ...]:
         """By layer and direction."""
-        D, H, own = self.architecture.directions, self.architecture.hidden_size, self.training
+        D, P, own = self.architecture.directions, self.architecture.h_width, self.training
         found = []
         for k, record in enumerate(own.tapes or ()):
             statistics = None if own.statistics is None else own.statistics[k]
             y = (own.outputs or ())[k // D]
-            y = y if D == 1 else y[:, :, k % D * H : (k % D + 1) * H]
+            y = y if D == 1 else y[:, :, k % D * P : (k % D + 1) * P]
             found.append(Run(statistics, record, self.inputs(k // D), y))
         return tuple(found)
 
@@ -220,9 +220,9 @@ def tape_bytes(snapshot: Snapshot, steps: int, batch: int, every: int | None) ->
     """See Network.tape_bytes."""
     _refuse(snapshot)
     made = snapshot.architecture
-    states = made.cell.states * made.hidden_size
+    states = sum(made.widths)
     rows, parts = steps * batch, 0 if every is None else -(-steps // every)
-    floats = rows * (made.input_size + made.num_layers * made.directions * made.hidden_size)
+    floats = rows * (made.input_size + made.num_layers * made.directions * made.h_width)
     width = tape_width(made) if every is None else 0
     floats += len(made.suffixes) * (batch * states * (1 + parts) + width * rows)
     statistics = 8 * steps * (2 * sum(made.sides.values()) + 1) * len(made.suffixes) if made.sides else 0
@@ -236,15 +236,15 @@ def backward(
     if tape.isa != isa():
         raise RuntimeError(f"the tape is of instruction set {tape.isa}, backward is called with {isa()}")
     made, (unbatched, shape), masks = tape.architecture, tape.layout, tape.masks
-    H, D = made.hidden_size, made.directions
+    P, D = made.h_width, made.directions
     T, B, _ = tape.x.shape
     if gy is None:
-        grad = np.zeros((T, B, D * H), FLOAT32)
+        grad = np.zeros((T, B, D * P), FLOAT32)
     else:
         shown = shaped("gy", gy, shape, FLOAT32)
         grad = np.ascontiguousarray(time_first(shown, unbatched, made.batch_first))
         # An axis of length 1 may have any stride: contiguous to NumPy, not to the compiled module.
-        grad = grad.reshape(-1).reshape(T, B, D * H)
+        grad = grad.reshape(-1).reshape(T, B, D * P)
     gend: list[Array] | None = None if gh is None else engine.state_arrays(made, "gh", gh, B, unbatched)
     if out is not None:
         refuse_gradients(out, made)
@@ -289,7 +289,7 @@ def _backward_checkpoints(
 ) -> None:
     """Network.backward of the compiled module, for checkpoints. grad: the gradient of y."""
     made, masks, table = tape.architecture, tape.masks, tape.rows.table
-    H, D = made.hidden_size, made.directions
+    P, D = made.h_width, made.directions
     count = len(given) // len(made.suffixes)
     below: Array | None = None
     runs = tape.runs
@@ -303,7 +303,7 @@ def _backward_checkpoints(
             own[...] = 0
         run.record.backward(
             tape.network, k, d == 1, x=run.x, rows=table, statistics=run.statistics,
-            masks=None if masks is None else masks.of_layer(k), gy=grad[:, :, d * H : (d + 1) * H],
+            masks=None if masks is None else masks.of_layer(k), gy=grad[:, :, d * P : (d + 1) * P],
             gafter=[None] if gafter is None else [g[k] for g in gafter], gx=own,
             gbefore=[g[k] for g in gbefore],
             grads=given[k * count : (k + 1) * count], add=add,

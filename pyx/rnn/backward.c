@@ -35,24 +35,26 @@ static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *
                       .g = g,
                       .wide = p->wide | LINE,
                       .narrow = p->narrow,
+                      .h_stride = p->h_stride,
+                      .c_stride = p->c_stride,
                       .sum_rows = sum_rows(r->B)};
     const size_t all = all_rows(r), most = CHUNK_ROWS > r->B ? CHUNK_ROWS : r->B,
                  rows = all < most ? all : most;
     backward_step unused;
     const size_t through = lnrnn_backward_scratch(&j, NULL, &unused), after = lnrnn_gradient_work(&j);
-    const size_t words = sizeof(size_t) / sizeof(float), state = r->B * j.narrow;
+    const size_t words = sizeof(size_t) / sizeof(float);
     size_t at = 0;
     j.blocks = r->B ? (r->B + j.sum_rows - 1) / j.sum_rows : 1;
     j.worker = ((through > after ? through : after) + LINE - 1) / LINE * LINE | LINE;
     j.chunk = lnrnn_carve(work, &at, sizeof(backward_chunk) / sizeof(float));
     j.sums = lnrnn_carve(work, &at, 2 * j.blocks * lnrnn_sums(c));
     j.partial = lnrnn_carve(work, &at, j.blocks * lnrnn_sums(c));
-    j.gh = lnrnn_carve(work, &at, state);
-    j.gc = lnrnn_carve(work, &at, c->cell_state ? state : 0);
+    j.gh = lnrnn_carve(work, &at, r->B * j.h_stride);
+    j.gc = lnrnn_carve(work, &at, r->B * j.c_stride);
     j.ga = lnrnn_carve(work, &at, rows * j.wide);
     j.gx = c->separate_products ? lnrnn_carve(work, &at, rows * j.wide) : j.ga;
     j.packed_x = lnrnn_carve(work, &at, rows * p->kernels->product->width(c->D));
-    j.packed_h = lnrnn_carve(work, &at, rows * p->kernels->product->width(c->H));
+    j.packed_h = lnrnn_carve(work, &at, rows * p->kernels->product->width(c->P));
     j.gx_rows = lnrnn_carve(work, &at, words * rows);
     j.done = lnrnn_carve(work, &at, words * p->groups);
     j.tasks = lnrnn_carve(work, &at, words * lnrnn_most_gradient_tasks(&j, rows));
@@ -96,17 +98,17 @@ static void begin_chunk(const backward_job *j, size_t t1, int first)
 static void begin(const backward_job *j)
 {
     const lnrnn_rnn_call *r = j->r;
-    const size_t narrow = j->narrow, bytes = j->c->H * sizeof(float), sums = j->blocks * lnrnn_sums(j->c);
+    const size_t sums = j->blocks * lnrnn_sums(j->c);
     memset(j->sums, 0, sums * sizeof *j->sums);
     memset(j->partial, 0, sums * sizeof *j->partial);
-    memset(j->gh, 0, r->B * narrow * sizeof *j->gh);
-    if (j->c->cell_state)
-        memset(j->gc, 0, r->B * narrow * sizeof *j->gc);
+    memset(j->gh, 0, r->B * j->h_stride * sizeof *j->gh);
+    if (j->c->C)
+        memset(j->gc, 0, r->B * j->c_stride * sizeof *j->gc);
     for (size_t i = 0; i < r->B; i++) {
         if (j->g->ghn)
-            memcpy(j->gh + i * narrow, j->g->ghn + state_at(r, i), bytes);
-        if (j->g->gcn && j->c->cell_state)
-            memcpy(j->gc + i * narrow, j->g->gcn + state_at(r, i), bytes);
+            memcpy(j->gh + i * j->h_stride, j->g->ghn + h_at(r, i), j->c->P * sizeof(float));
+        if (j->g->gcn && j->c->C)
+            memcpy(j->gc + i * j->c_stride, j->g->gcn + c_at(r, i), j->c->C * sizeof(float));
     }
     begin_chunk(j, r->T, 1);
 }
@@ -115,11 +117,10 @@ static void begin(const backward_job *j)
 static void finish(const backward_job *j)
 {
     const lnrnn_rnn_call *r = j->r;
-    const size_t bytes = j->c->H * sizeof(float);
     for (size_t i = 0; i < r->B; i++) {
-        memcpy(j->g->gh0 + state_at(r, i), j->gh + i * j->narrow, bytes);
-        if (j->c->cell_state)
-            memcpy(j->g->gc0 + state_at(r, i), j->gc + i * j->narrow, bytes);
+        memcpy(j->g->gh0 + h_at(r, i), j->gh + i * j->h_stride, j->c->P * sizeof(float));
+        if (j->c->C)
+            memcpy(j->g->gc0 + c_at(r, i), j->gc + i * j->c_stride, j->c->C * sizeof(float));
     }
     lnrnn_total_sums(j);
 }
@@ -138,8 +139,8 @@ int lnrnn_rnn_backward(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g)
     for (;;) {
         backward_chunk *chunk = j->chunk;
         const double rows = (double)chunk->rows;
-        const double steps = step_cost(r, rows, c->H) + 1024 * (double)(chunk->t1 - chunk->t0),
-                     products = rows * (double)c->outputs * (double)((g->gx ? 2 : 1) * c->D + c->H);
+        const double steps = step_cost(r, rows, c->P) + 1024 * (double)(chunk->t1 - chunk->t0),
+                     products = rows * (double)c->outputs * (double)((g->gx ? 2 : 1) * c->D + c->P);
         if (!chunk->products) {
             if (!lnrnn_limited_tasks(r->plan->groups, threads, j->done, steps, left, lnrnn_backward_group,
                                      &job))

@@ -27,12 +27,13 @@ typedef struct {
     const lnrnn_rnn_gradients *g;
     backward_phase *phases[BACKWARD_PHASES + 1]; /* of a step, up to NULL */
     backward_chunk *chunk;
-    size_t wide, narrow; /* row strides of G*H values, of H values */
-    size_t sum_rows;     /* rows of a block that has sums of its own */
-    size_t blocks;       /* the number of such blocks */
-    double *sums;        /* (blocks, lnrnn_sums): gradients of the sites' parameters */
-    float *partial;      /* (blocks, lnrnn_sums): those of a few rows, which are then added to sums */
-    float *gh, *gc;      /* (B, narrow): the gradient of the state; gc: LSTM */
+    size_t wide, narrow;       /* row strides of G*H values, of H values */
+    size_t h_stride, c_stride; /* row strides of h, of c */
+    size_t sum_rows;           /* rows of a block that has sums of its own */
+    size_t blocks;             /* the number of such blocks */
+    double *sums;              /* (blocks, lnrnn_sums): gradients of the sites' parameters */
+    float *partial;            /* (blocks, lnrnn_sums): those of a few rows, which are then added to sums */
+    float *gh, *gc;            /* (B, h_stride), (B, c_stride): the gradient of the state */
     /* Of a chunk. gx, ga (rows, wide): gradients of W x and W h, one array if the cell takes their sum. packed_x,
      * packed_h: x and h_prev, packed block by block for the weights' gradients. gx_rows (rows): pointers to the
      * gradients of x, in the caller's array. */
@@ -52,10 +53,11 @@ struct backward_step {
     const float *tape;       /* their records */
     const float *previous;   /* records of the same rows at step t - 1 */
     float *gx, *ga;          /* (active, G*H), row stride j->wide */
+    float *gh;               /* (active, h_stride), of j->gh */
     lnrnn_gate_gradients b;  /* for the cell's kernels */
-    const float *c;          /* (active, H), row stride cs: of an LSTM f c_prev + i g */
+    const float *c;          /* (active, C), row stride cs: of an LSTM f c_prev + i g */
     ptrdiff_t cs;
-    /* The worker's memory. u, gu, skip_h, skip_c, masked: (group, narrow). */
+    /* The worker's memory. u, gu: (group, narrow). skip_h, masked: (group, h_stride). skip_c: (group, c_stride). */
     float *u, *gu;          /* as lnrnn_gate_gradients; gu: LSTM */
     float *sum;             /* (group, wide or narrow): the input of a norm that the tape does not have */
     float *skip_h, *skip_c; /* the gradient that zoneout passes to the old state */

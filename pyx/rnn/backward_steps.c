@@ -9,15 +9,15 @@
 size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_step *s)
 {
     const lnrnn_rnn_config *c = j->c;
-    const size_t group = j->p->group, state = group * j->narrow,
+    const size_t group = j->p->group, units = group * j->narrow, h = group * j->h_stride,
                  pointers = group * sizeof(float *) / sizeof(float);
     size_t at = 0;
-    s->u = lnrnn_carve(base, &at, c->saved_gates ? state : 0);
-    s->gu = lnrnn_carve(base, &at, c->cell_state ? state : 0);
+    s->u = lnrnn_carve(base, &at, c->saved_gates ? units : 0);
+    s->gu = lnrnn_carve(base, &at, c->C ? units : 0);
     s->sum = lnrnn_carve(base, &at, c->saved_gates ? group * j->wide : 0);
-    s->skip_h = lnrnn_carve(base, &at, c->zoneout_h > 0 ? state : 0);
-    s->skip_c = lnrnn_carve(base, &at, c->zoneout_c > 0 ? state : 0);
-    s->masked = lnrnn_carve(base, &at, j->r->masks.state ? state : 0);
+    s->skip_h = lnrnn_carve(base, &at, c->zoneout_h > 0 ? h : 0);
+    s->skip_c = lnrnn_carve(base, &at, c->zoneout_c > 0 ? group * j->c_stride : 0);
+    s->masked = lnrnn_carve(base, &at, j->r->masks.state ? h : 0);
     s->batch = lnrnn_carve(base, &at, j->p->synchronous ? 10 * c->outputs + 2 : 0);
     s->x = lnrnn_carve(base, &at, pointers);
     s->h = lnrnn_carve(base, &at, pointers);
@@ -37,8 +37,8 @@ static void gather(backward_step *s)
     for (size_t i = 0; i < s->active; i++) {
         const size_t q = s->first + i;
         const ptrdiff_t t = at_step(r, q, s->t), sequence = r->rows[q].sequence;
-        j->k->cells->add_columns(1, j->c->H, g->gy + t * g->gyt + sequence * g->gyb, 0,
-                                 j->gh + q * j->narrow);
+        j->k->cells->add_columns(1, j->c->P, g->gy + t * g->gyt + sequence * g->gyb, 0,
+                                 j->gh + q * j->h_stride);
         if (g->gx)
             j->gx_rows[s->row + i] = g->gx + t * g->gxt + sequence * g->gxb;
         s->x[i] = x_row(r, q, s->t);
@@ -52,39 +52,45 @@ static void pack(backward_step *s)
 {
     const backward_job *j = s->j;
     lnrnn_pack_inputs(j, j->c->D, s->row, s->active, s->x, j->packed_x);
-    lnrnn_pack_inputs(j, j->c->H, s->row, s->active, s->h, j->packed_h);
+    lnrnn_pack_inputs(j, j->c->P, s->row, s->active, s->h, j->packed_h);
 }
 
 /* --- zoneout -------------------------------------------------------------------------------------------- */
 
-/* g, skip (active, narrow). g: the gradient of the states after zoneout -> that of the states that the cell computed.
+/* g, skip (active, width), row stride `stride`. g: the gradient of the states after zoneout -> that of the states that the cell computed.
  * skip gets that of the old states. masks: r->masks.h or .c. */
-static void split_gradient(const backward_step *s, const unsigned char *masks, float *g, float *skip)
+static void split_gradient(const backward_step *s, const unsigned char *masks, size_t width, size_t stride,
+                           float *g, float *skip)
 {
-    const size_t H = s->j->c->H, narrow = s->j->narrow;
-    for (size_t i = 0; i < s->active; i++, g += narrow, skip += narrow) {
-        const unsigned char *mask = mask_row(s->j->r, masks, s->first + i, s->t);
-        for (size_t u = 0; u < H; u++) {
+    for (size_t i = 0; i < s->active; i++, g += stride, skip += stride) {
+        const unsigned char *mask = mask_row(s->j->r, masks, width, s->first + i, s->t);
+        for (size_t u = 0; u < width; u++) {
             skip[u] = mask[u] ? g[u] : 0;
             g[u] = mask[u] ? 0 : g[u];
         }
     }
 }
 
-static void split_h(backward_step *s) { split_gradient(s, s->j->r->masks.h, s->b.gh, s->skip_h); }
-static void split_c(backward_step *s) { split_gradient(s, s->j->r->masks.c, s->b.gc, s->skip_c); }
+static void split_h(backward_step *s)
+{
+    split_gradient(s, s->j->r->masks.h, s->j->c->P, s->j->h_stride, s->gh, s->skip_h);
+}
+
+static void split_c(backward_step *s)
+{
+    split_gradient(s, s->j->r->masks.c, s->j->c->C, s->j->c_stride, s->b.gc, s->skip_c);
+}
 
 /* Adds skip to g, by now the gradient of the states before the step. */
-static void add_skip(const backward_step *s, const float *skip, float *g)
+static void add_skip(const backward_step *s, size_t width, size_t stride, const float *skip, float *g)
 {
-    const size_t H = s->j->c->H, narrow = s->j->narrow;
-    for (size_t i = 0; i < s->active; i++, g += narrow, skip += narrow)
-        for (size_t u = 0; u < H; u++)
+    for (size_t i = 0; i < s->active; i++, g += stride, skip += stride)
+        for (size_t u = 0; u < width; u++)
             g[u] += skip[u];
 }
 
-static void add_skip_h(backward_step *s) { add_skip(s, s->skip_h, s->b.gh); }
-static void add_skip_c(backward_step *s) { add_skip(s, s->skip_c, s->b.gc); }
+static void add_skip_h(backward_step *s) { add_skip(s, s->j->c->P, s->j->h_stride, s->skip_h, s->gh); }
+static void add_skip_c(backward_step *s) { add_skip(s, s->j->c->C, s->j->c_stride, s->skip_c, s->b.gc); }
 
 /* --- cells ---------------------------------------------------------------------------------------------- */
 
@@ -104,8 +110,8 @@ static void lstm_c(backward_step *s)
 {
     const backward_job *j = s->j;
     for (size_t i = 0; i < s->active; i++)
-        s->state_prev[i] = s->t ? s->previous + i * j->p->tape.width + j->p->tape.c
-                                : j->r->c0 + state_at(j->r, s->first + i);
+        s->state_prev[i] =
+            s->t ? s->previous + i * j->p->tape.width + j->p->tape.c : j->r->c0 + c_at(j->r, s->first + i);
     s->c = s->tape + j->p->tape.c, s->cs = (ptrdiff_t)j->p->tape.width;
 }
 
@@ -186,7 +192,7 @@ static void hidden_side(backward_step *s)
 static void inner_hh(backward_step *s) { lnrnn_inner_backward(s, 1, s->ga); }
 static void inner_ih(backward_step *s) { lnrnn_inner_backward(s, 0, s->gx); }
 
-/* Multiplies the gradient of W h by W_hh -> to (active, narrow). add: to the values there. */
+/* Multiplies the gradient of W h by W_hh -> to (active, h_stride). add: to the values there. */
 static void product(const backward_step *s, int add, float *to)
 {
     const backward_job *j = s->j;
@@ -195,22 +201,22 @@ static void product(const backward_step *s, int add, float *to)
         const size_t n = s->active - i < TILE ? s->active - i : TILE;
         for (size_t q = 0; q < n; q++)
             rows[q] = s->ga + (i + q) * j->wide;
-        lnrnn_gradient_product(j, n, j->c->H, j->c->outputs, rows, j->g->w_hh, j->g->w_hh_t, add,
-                               to + i * j->narrow, j->narrow);
+        lnrnn_gradient_product(j, n, j->c->P, j->c->outputs, rows, j->g->w_hh, j->g->w_hh_t, add,
+                               to + i * j->h_stride, j->h_stride);
     }
 }
 
-static void hidden_product(backward_step *s) { product(s, s->j->c->direct_h, s->b.gh); }
+static void hidden_product(backward_step *s) { product(s, s->j->c->direct_h, s->gh); }
 
 static void masked_product(backward_step *s)
 {
-    const size_t H = s->j->c->H, narrow = s->j->narrow;
+    const size_t P = s->j->c->P, stride = s->j->h_stride;
     const int add = s->j->c->direct_h;
     product(s, 0, s->masked);
     for (size_t i = 0; i < s->active; i++) {
-        const float *factors = state_mask(s->j->r, s->first + i), *g = s->masked + i * narrow;
-        float *gh = s->b.gh + i * narrow;
-        for (size_t u = 0; u < H; u++)
+        const float *factors = state_mask(s->j->r, s->first + i), *g = s->masked + i * stride;
+        float *gh = s->gh + i * stride;
+        for (size_t u = 0; u < P; u++)
             gh[u] = factors[u] * g[u] + (add ? gh[u] : 0);
     }
 }
@@ -263,12 +269,12 @@ static void take_step(backward_step *s, size_t record, size_t before)
 {
     const backward_job *j = s->j;
     const lnrnn_rnn_plan *p = j->p;
-    const size_t state = s->first * j->narrow;
     s->row = record - j->chunk->before;
     s->tape = j->r->tape + record * p->tape.width;
     s->previous = s->tape - before * p->tape.width;
     s->gx = j->gx + s->row * j->wide;
     s->ga = j->ga + s->row * j->wide;
+    s->gh = j->gh + s->first * j->h_stride;
     s->b = (lnrnn_gate_gradients){.H = j->c->H,
                                   .rows = s->active,
                                   .saved_gates = s->tape + p->tape.gates,
@@ -276,8 +282,8 @@ static void take_step(backward_step *s, size_t record, size_t before)
                                   .a = s->tape + p->tape.h,
                                   .ks = (ptrdiff_t)p->tape.width,
                                   .state_prev = s->state_prev,
-                                  .gh = j->gh + state,
-                                  .gc = j->gc + state,
+                                  .gh = s->gh,
+                                  .gc = j->gc + s->first * j->c_stride,
                                   .gu = s->gu,
                                   .hs = (ptrdiff_t)j->narrow,
                                   .gx = s->gx,
@@ -309,7 +315,7 @@ void lnrnn_backward_group(void *ctx, size_t group, int worker, int64_t *left)
         if (s.active)
             take_step(&s, record, before);
         lnrnn_flush_sums(j, first, count, t);
-        spend(left, step_cost(r, (double)s.active, j->c->H));
+        spend(left, step_cost(r, (double)s.active, j->c->P));
     }
     j->done[group] = t > chunk->t0 ? chunk->t1 - t : LNRNN_DONE;
 }

@@ -7,11 +7,11 @@
 
 /* The properties of a cell in all placements: fields of lnrnn_rnn_config. */
 static const struct {
-    size_t num_gates;
-    int cell_state, saved_gates, direct_h;
+    size_t num_gates, cell_states; /* cell_states: arrays of H values in a row of c */
+    int saved_gates, direct_h;
 } CELLS[] = {
     [LNRNN_RNN] = {.num_gates = 1},
-    [LNRNN_LSTM] = {.num_gates = 4, .cell_state = 1, .saved_gates = 1},
+    [LNRNN_LSTM] = {.num_gates = 4, .cell_states = 1, .saved_gates = 1},
     [LNRNN_GRU] = {.num_gates = 3, .saved_gates = 1, .direct_h = 1},
 };
 _Static_assert(sizeof CELLS / sizeof *CELLS == LNRNN_CELLS, "CELLS has a row for each cell");
@@ -87,7 +87,7 @@ void lnrnn_rnn_configure(lnrnn_rnn_config *c)
     lnrnn_site *const cell = &c->site[LNRNN_SITE_CELL];
     c->num_gates = CELLS[c->cell].num_gates;
     c->outputs = c->num_gates * c->H;
-    c->cell_state = CELLS[c->cell].cell_state;
+    c->C = CELLS[c->cell].cell_states * c->H;
     c->saved_gates = CELLS[c->cell].saved_gates;
     c->own_input_gradient = FORMS[c->cell][form].own_input_gradient;
     c->direct_h = CELLS[c->cell].direct_h;

@@ -44,7 +44,7 @@ typedef struct {
  * the equations. */
 typedef struct {
     /* Set by the caller. */
-    size_t D, H;                                     /* inputs, units */
+    size_t D, H, P;                                  /* inputs, units, values of h */
     int cell, act, norm, placement, span, cell_norm; /* batch norm: joint in an RNN, split in the others */
     float eps;
     int reverse;                      /* read every sequence from its own end to its start */
@@ -62,7 +62,7 @@ typedef struct {
     size_t num_gates, outputs; /* G, and G*H: values of a product */
     int separate_products;     /* W h is not added to W x by the product, but by the cell */
     int input_side;            /* W x has a norm, or a bias, of its own */
-    int cell_state;            /* there is a c */
+    size_t C;                  /* values of a row of c; 0: there is none */
     int saved_gates;           /* the tape keeps the gates */
     int own_input_gradient;    /* GRU but joint: r multiplies W h alone, whose gradient is not that of W x */
     int direct_h;              /* the cell takes h_prev itself too, not only W h */
@@ -102,6 +102,7 @@ typedef struct {
     size_t input_rows;    /* the most rows of x in one product */
     size_t panels;        /* of the packed weights */
     size_t wide, narrow;  /* row strides of G*H values, of H values */
+    size_t h_stride, c_stride; /* row strides of h, of c */
     /* Steps from here on, counted with those before the call, take their statistics from the batch; SIZE_MAX:
      * none. */
     size_t batch_from;
@@ -130,8 +131,8 @@ typedef struct {
 
 /* Dropout of a call in training; each is NULL where it drops nothing. */
 typedef struct {
-    const float *state; /* (sequences, H): factors of h on its way to W h */
-    /* (steps, sequences, H), 0 or 1: the units that keep the old h, the old c, by zoneout. Only where
+    const float *state; /* (sequences, P): factors of h on its way to W h */
+    /* (steps, sequences, P or C), 0 or 1: the units that keep the old h, the old c, by zoneout. Only where
      * zoneout_h, zoneout_c is not 0; there every call with a tape has them. */
     const unsigned char *h, *c;
     size_t sequences;
@@ -141,13 +142,13 @@ typedef struct {
     const lnrnn_rnn_config *config;
     const lnrnn_rnn_plan *plan;
     size_t T, B;                 /* the most steps of a row, rows */
-    const uint32_t *w_ih, *w_hh; /* packed (G*H, D), (G*H, H), for the ISA of the plan */
+    const uint32_t *w_ih, *w_hh; /* packed (G*H, D), (G*H, P), for the ISA of the plan */
     const float *x;              /* (steps, sequences, D), the last axis contiguous */
     ptrdiff_t xt, xb;            /* its strides */
-    float *y;                    /* (steps, sequences, H), the last axis contiguous */
+    float *y;                    /* (steps, sequences, P), the last axis contiguous */
     ptrdiff_t yt, yb;
-    const float *h0, *c0;  /* (states, H); c0, cn: LSTM, NULL in the others */
-    float *hn, *cn;        /* (states, H): the state at each row's own end; may be h0, c0 */
+    const float *h0, *c0;  /* (states, P), (states, C); c0, cn: NULL without a c */
+    float *hn, *cn;        /* as h0, c0: the state at each row's own end; may be h0, c0 */
     const lnrnn_row *rows; /* (B), longest first; no two write the same state or the same steps of y. With
                             * statistics of the batch the same start in all */
     size_t last_step_end;  /* the last step that a call of the plan takes, start included; SIZE_MAX: not
@@ -182,15 +183,15 @@ typedef struct {
 typedef struct {
     const float *gy; /* as y; read only where rows have steps */
     ptrdiff_t gyt, gyb;
-    const float *ghn, *gcn; /* (states, H) gradients of hn, cn, or NULL */
-    /* The transposes, float, packed (D, G*H), (H, G*H); without gx no w_ih_t. Where one is NULL, the weights
-     * themselves are read: (G*H, D), (G*H, H), as lnrnn_reads_lines says. */
+    const float *ghn, *gcn; /* as hn, cn: their gradients, or NULL */
+    /* The transposes, float, packed (D, G*H), (P, G*H); without gx no w_ih_t. Where one is NULL, the weights
+     * themselves are read: (G*H, D), (G*H, P), as lnrnn_reads_lines says. */
     const uint32_t *w_ih_t, *w_hh_t;
     const float *w_ih, *w_hh;
     float *gx; /* as x; written only where rows have steps; NULL: not wanted */
     ptrdiff_t gxt, gxb;
-    float *gh0, *gc0;                       /* (states, H) */
-    float *gw_ih, *gw_hh;                   /* (G*H, D), (G*H, H) */
+    float *gh0, *gc0;                       /* as h0, c0 */
+    float *gw_ih, *gw_hh;                   /* (G*H, D), (G*H, P) */
     int add;                                /* to the values of gw_ih and gw_hh */
     lnrnn_site_gradients site[LNRNN_SITES]; /* written */
     double *inner[2]; /* (G*H) of inner_ih, inner_hh, written; NULL where the layer has none */

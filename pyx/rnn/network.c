@@ -14,13 +14,13 @@ void lnrnn_network_complete(lnrnn_network *n)
 {
     LNRNN_DEFAULT_FLOATS;
     const lnrnn_rnn_config *const first = n->config;
-    n->inputs = first->D, n->units = first->H;
-    n->states = 1 + first->cell_state;
+    n->inputs = first->D, n->units = first->H, n->h_width = first->P, n->c_width = first->C;
+    n->states = first->C ? 2 : 1;
     n->by_step = first->norm == LNRNN_NORM_BATCH;
     n->step_work = 0;
     for (size_t k = 0; k < n->layers * n->directions; k++) {
         const lnrnn_rnn_config *c = &n->config[k];
-        n->step_work += (double)c->outputs * (double)(c->D + c->H);
+        n->step_work += (double)c->outputs * (double)(c->D + c->P);
     }
 }
 
@@ -39,7 +39,10 @@ static size_t line_count(const lnrnn_network_call *n) { return n->network->layer
 static int keeps_outputs(const lnrnn_network_call *n) { return n->training && n->line->layer.y; }
 
 /* Values of a step of a layer's outputs. */
-static size_t output_width(const lnrnn_network_call *n) { return n->network->directions * n->network->units; }
+static size_t output_width(const lnrnn_network_call *n)
+{
+    return n->network->directions * n->network->h_width;
+}
 
 int lnrnn_rows_fit(const lnrnn_network_call *n, char *seen)
 {
@@ -132,12 +135,12 @@ size_t lnrnn_network_plan(lnrnn_network_call *n)
         floats = n->wave.floats;
     /* Side by side each layer's outputs are read until the end; in turn, until the next layer has been
      * computed. */
-    const size_t between = net->layers - 1, most = n->side_by_side ? between : 2;
+    const size_t between = net->layers - 1, most = n->side_by_side ? between : 2,
+                 widest = net->h_width > net->c_width ? net->h_width : net->c_width;
     n->buffer_floats = lnrnn_whole_floats(n->steps * n->sequences * output_width(n));
     n->buffers = lnrnn_whole_floats(floats);
     n->zeros = n->buffers + (keeps_outputs(n) ? 0 : between < most ? between : most) * n->buffer_floats;
-    n->dealt =
-        n->zeros + (n->h0 && (n->c0 || net->states == 1) ? 0 : lnrnn_whole_floats(n->states * net->units));
+    n->dealt = n->zeros + (n->h0 && (n->c0 || net->states == 1) ? 0 : lnrnn_whole_floats(n->states * widest));
     return n->dealt + (n->deal ? lnrnn_whole_floats(n->B * sizeof(lnrnn_row) / sizeof(float)) : 0) + 16;
 }
 
@@ -207,25 +210,25 @@ static int drops_input(const lnrnn_network_call *n, size_t layer)
 static void point_lines(lnrnn_network_call *n)
 {
     const lnrnn_network *const net = n->network;
-    const size_t states = n->states * net->units;
+    const size_t h = n->states * net->h_width, c = n->states * net->c_width;
     const float *x = n->x, *const zeros = n->scratch + n->zeros;
     ptrdiff_t xt = n->xt, xb = n->xb, yt, yb;
     set_strides(n, &yt, &yb);
     if (n->zeros < n->dealt)
-        memset(n->scratch + n->zeros, 0, states * sizeof(float));
+        memset(n->scratch + n->zeros, 0, (n->dealt - n->zeros) * sizeof(float));
     for (size_t k = 0; k < line_count(n); k++) {
         lnrnn_rnn_call *const r = &n->line[k].call;
         const size_t layer = k / net->directions;
         const int last = layer + 1 == net->layers;
         r->x = drops_input(n, layer) ? training_of(n, layer)->dropped : x;
         r->xt = xt, r->xb = xb;
-        r->y = outputs_of(n, layer) + k % net->directions * net->units;
+        r->y = outputs_of(n, layer) + k % net->directions * net->h_width;
         r->yt = last ? n->yt : yt, r->yb = last ? n->yb : yb;
-        r->h0 = n->h0 ? n->h0 + k * states : zeros;
-        r->hn = n->hn + k * states;
+        r->h0 = n->h0 ? n->h0 + k * h : zeros;
+        r->hn = n->hn + k * h;
         if (net->states == 2) {
-            r->c0 = n->c0 ? n->c0 + k * states : zeros;
-            r->cn = n->cn + k * states;
+            r->c0 = n->c0 ? n->c0 + k * c : zeros;
+            r->cn = n->cn + k * c;
         }
         r->scratch = n->scratch;
         r->resumed = 0;
@@ -261,7 +264,7 @@ static void drop(const lnrnn_network_call *n, size_t layer, const float *x, floa
 static double after_line(const lnrnn_rnn_call *r, size_t products, double left)
 {
     LNRNN_DEFAULT_FLOATS;
-    return left - all_steps_cost(r, products * (r->config->D + r->config->H)) / r->plan->threads;
+    return left - all_steps_cost(r, products * (r->config->D + r->config->P)) / r->plan->threads;
 }
 
 /* Before the first part of a call. */
@@ -272,7 +275,7 @@ static void begin(lnrnn_network_call *n)
     if (!n->pointed)
         point_lines(n);
     for (size_t d = 0; n->pointed && d < directions; d++)
-        n->line[last + d].call.y = n->y + d * n->network->units;
+        n->line[last + d].call.y = n->y + d * n->network->h_width;
     n->pointed = n->kept;
 }
 
@@ -336,7 +339,7 @@ size_t lnrnn_network_backward_plan(const lnrnn_network_call *n, lnrnn_network_gr
 static void point_gradients(const lnrnn_network_call *n, lnrnn_network_gradients *g)
 {
     const lnrnn_network *const net = n->network;
-    const size_t states = n->states * net->units;
+    const size_t h = n->states * net->h_width, c = n->states * net->c_width;
     ptrdiff_t yt, yb;
     set_strides(n, &yt, &yb);
     g->line = (lnrnn_rnn_gradients *)(void *)(n->scratch + g->sums);
@@ -345,7 +348,7 @@ static void point_gradients(const lnrnn_network_call *n, lnrnn_network_gradients
         lnrnn_rnn_gradients *const line = &g->line[k];
         const size_t layer = k / net->directions, d = k % net->directions;
         const int last = layer + 1 == net->layers;
-        line->gy = (last ? g->gy : n->scratch + g->outputs[layer % 2]) + d * net->units;
+        line->gy = (last ? g->gy : n->scratch + g->outputs[layer % 2]) + d * net->h_width;
         line->gyt = last ? g->gyt : yt, line->gyb = last ? g->gyb : yb;
         line->gx = layer ? n->scratch + g->outputs[(layer - 1) % 2] : g->gx;
         line->gxt = layer ? yt : g->gxt, line->gxb = layer ? yb : g->gxb;
@@ -354,10 +357,10 @@ static void point_gradients(const lnrnn_network_call *n, lnrnn_network_gradients
             line->gx = n->scratch + g->second;
             line->gxt = (ptrdiff_t)n->sequences * width, line->gxb = width;
         }
-        line->ghn = g->ghn ? g->ghn + k * states : NULL;
-        line->gcn = g->gcn ? g->gcn + k * states : NULL;
-        line->gh0 = g->gh0 + k * states;
-        line->gc0 = g->gc0 ? g->gc0 + k * states : NULL;
+        line->ghn = g->ghn ? g->ghn + k * h : NULL;
+        line->gcn = g->gcn ? g->gcn + k * c : NULL;
+        line->gh0 = g->gh0 + k * h;
+        line->gc0 = g->gc0 ? g->gc0 + k * c : NULL;
         line->work = n->scratch;
     }
 }

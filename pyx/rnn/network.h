@@ -8,7 +8,7 @@
 /* The Cython module calls these from outside the library. */
 #pragma GCC visibility push(default)
 
-/* The packed weights of a layer in one direction: (G*H, D) and (G*H, H). */
+/* The packed weights of a layer in one direction: (G*H, D) and (G*H, P). */
 typedef struct {
     const uint32_t *ih, *hh;
 } lnrnn_packed_weights;
@@ -21,7 +21,7 @@ typedef struct {
 
 /* A network is a value: nothing in it changes, so any number of threads, calls and streams may share it.
  * Line k is layer k / directions in direction k % directions; direction 1 reads its sequences from their
- * ends. The first layer has `inputs` inputs, each later one directions * units. */
+ * ends. The first layer has `inputs` inputs, each later one directions * h_width. */
 struct lnrnn_network {
     lnrnn_description description; /* resolved, with the steps of the statistics */
     size_t layers, directions;
@@ -34,10 +34,10 @@ struct lnrnn_network {
     int references;
     lnrnn_backward_weights *backward[2]; /* lnrnn_network_backward_weights, by `inputs`; NULL: not yet */
     /* Set by lnrnn_network_complete. */
-    size_t inputs, units;
-    int states;       /* 1: h; 2: h and c */
-    int by_step;      /* results depend on the step: batch norm */
-    double step_work; /* multiply-adds of one step of one sequence */
+    size_t inputs, units, h_width, c_width; /* D, H, P, C */
+    int states;                             /* 1: h; 2: h and c */
+    int by_step;                            /* results depend on the step: batch norm */
+    double step_work;                       /* multiply-adds of one step of one sequence */
 };
 
 /* Steps that a stream can take, so that sums of two counts of steps never overflow. */
@@ -62,14 +62,14 @@ typedef struct {
     size_t steps, sequences; /* the axes of x and y */
     const float *x;          /* (steps, sequences, inputs), the last axis contiguous */
     ptrdiff_t xt, xb;        /* its strides */
-    float *y;                /* (steps, sequences, directions * H), the last axis contiguous */
+    float *y;                /* (steps, sequences, directions * P), the last axis contiguous */
     ptrdiff_t yt, yb;
     const lnrnn_row *rows; /* (B), as lnrnn_rnn_call has them */
     size_t B;
     int kept;             /* the plan is kept for calls that differ in y and in the starts of rows */
     size_t states;        /* rows of the states */
-    const float *h0, *c0; /* (lines, states, H), or NULL: zeros */
-    float *hn, *cn;       /* (lines, states, H); may be h0, c0; cn: LSTM */
+    const float *h0, *c0; /* (lines, states, P), (lines, states, C), or NULL: zeros */
+    float *hn, *cn;       /* as h0, c0; may be them; cn: with a c */
     int training;         /* `training` of each line is set; 0: inference */
     size_t line_arrays;   /* set by lnrnn_training_begin */
     int threads;          /* the most that may be used */
@@ -121,12 +121,12 @@ typedef struct {
     float *const
         *parameters; /* the gradients of each line's parameters, in the description's order, written */
     int add;         /* to their values */
-    const float *gy; /* (steps, sequences, directions * H), the last axis contiguous */
+    const float *gy; /* (steps, sequences, directions * P), the last axis contiguous */
     ptrdiff_t gyt, gyb;
-    const float *ghn, *gcn; /* (lines, states, H), or NULL: zeros */
+    const float *ghn, *gcn; /* as hn, cn, or NULL: zeros */
     float *gx;              /* (steps, sequences, inputs), written; NULL: not wanted */
     ptrdiff_t gxt, gxb;
-    float *gh0, *gc0; /* (lines, states, H), written */
+    float *gh0, *gc0; /* as h0, c0, written */
     /* Set by the driver. The others are offsets into scratch. outputs: the gradients of the outputs of two
      * layers. second: the gradient of a layer's inputs from its first direction, which is computed last. sums:
      * `line`, and the sums that it points to. */

@@ -148,6 +148,7 @@ static void configure(const lnrnn_description *d, size_t line, lnrnn_rnn_config 
     *c = (lnrnn_rnn_config){
         .D = line < directions ? d->input_size : directions * d->hidden_size,
         .H = d->hidden_size,
+        .P = d->hidden_size,
         .cell = d->cell,
         .act = d->act,
         .norm = d->norm,
@@ -192,7 +193,7 @@ static void fill_line(construction *b, size_t line, lnrnn_rnn_config *c, lnrnn_p
         fill_site(b, c, k, roles);
     lnrnn_rnn_configure(c);
     weights->ih = packed(b, c->dtype, roles[LNRNN_WEIGHT_IH], c->outputs, c->D);
-    weights->hh = packed(b, c->dtype, roles[LNRNN_WEIGHT_HH], c->outputs, c->H);
+    weights->hh = packed(b, c->dtype, roles[LNRNN_WEIGHT_HH], c->outputs, c->P);
 }
 
 /* All of the network; the first time it writes to no memory but its own. */

@@ -32,7 +32,7 @@ static size_t write_weights(const lnrnn_network *n, const lnrnn_array *arrays, i
     for (size_t k = 0; k < line_count(n); k++) {
         const lnrnn_rnn_config *const c = &n->config[k];
         lnrnn_backward_weights w = {.w_ih = arrays[k * count].data, .w_hh = arrays[k * count + 1].data};
-        w.w_hh_t = transposed(w.w_hh, c->outputs, c->H, memory, &bytes);
+        w.w_hh_t = transposed(w.w_hh, c->outputs, c->P, memory, &bytes);
         if (inputs || k >= n->directions)
             w.w_ih_t = transposed(w.w_ih, c->outputs, c->D, memory, &bytes);
         if (memory)
@@ -162,7 +162,7 @@ lnrnn_training_array lnrnn_training_array_of(const lnrnn_network_call *n, size_t
 {
     const lnrnn_network *const net = n->network;
     const size_t of_line = n->line_arrays, at_layers = of_line * line_count(net),
-                 row = net->directions * net->units, all = n->steps * n->sequences;
+                 row = net->directions * net->h_width, all = n->steps * n->sequences;
     if (k < at_layers && k % of_line >= BEFORE_STATISTICS)
         return statistic(n, k / of_line, k % of_line - BEFORE_STATISTICS);
     if (k < at_layers) {
@@ -174,9 +174,9 @@ lnrnn_training_array lnrnn_training_array_of(const lnrnn_network_call *n, size_t
         return (const lnrnn_training_array[]){
             [TAPE] = {(void **)&line->tape, LNRNN_ARRAY_F32, 1, backward,
                       lnrnn_tape_width(c) * lnrnn_active_steps(n)},
-            [MASK_STATE] = {(void **)&masks->state, LNRNN_ARRAY_F32, 0, 0, n->sequences * c->H},
-            [MASK_H] = {(void **)&masks->h, LNRNN_ARRAY_OTHER, 0, taped && c->zoneout_h != 0, all * c->H},
-            [MASK_C] = {(void **)&masks->c, LNRNN_ARRAY_OTHER, 0, taped && c->zoneout_c != 0, all * c->H},
+            [MASK_STATE] = {(void **)&masks->state, LNRNN_ARRAY_F32, 0, 0, n->sequences * c->P},
+            [MASK_H] = {(void **)&masks->h, LNRNN_ARRAY_OTHER, 0, taped && c->zoneout_h != 0, all * c->P},
+            [MASK_C] = {(void **)&masks->c, LNRNN_ARRAY_OTHER, 0, taped && c->zoneout_c != 0, all * c->C},
         }[k % of_line];
     }
     const size_t index = (k - at_layers) / OF_LAYER;

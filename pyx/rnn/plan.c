@@ -30,10 +30,12 @@ static void layout_tape(const lnrnn_rnn_config *c, lnrnn_rnn_plan *p)
 {
     p->wide = p->kernels->product->width(c->outputs);
     p->narrow = p->kernels->product->width(c->H);
+    p->h_stride = p->kernels->product->width(c->P);
+    p->c_stride = p->kernels->product->width(c->C);
     p->tape.h = c->separate_products ? p->wide : 0;
     p->tape.gates = p->tape.h + p->wide;
     p->tape.c = p->tape.gates + (c->saved_gates ? p->wide : 0);
-    p->tape.width = p->tape.c + (c->cell_state ? p->narrow : 0);
+    p->tape.width = p->tape.c + p->c_stride;
 }
 
 size_t lnrnn_tape_width(const lnrnn_rnn_config *config)
@@ -68,7 +70,7 @@ int lnrnn_threads_now(const lnrnn_rnn_plan *p) { return lnrnn_free_threads(p->th
 static size_t chunk_rows(const lnrnn_rnn_config *c, const lnrnn_rnn_plan *p)
 {
     const size_t of_cache = lnrnn_chunk_bytes(p->caches) / (p->wide * sizeof(float)),
-                 of_weights = (c->D + c->H) / LNRNN_WEIGHTS_TO_CHUNK;
+                 of_weights = (c->D + c->P) / LNRNN_WEIGHTS_TO_CHUNK;
     size_t rows = p->input_rows;
     rows = rows > 2 * of_weights ? 2 * of_weights : rows < of_weights ? of_weights : rows;
     return rows > of_cache ? rows : of_cache;

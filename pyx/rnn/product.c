@@ -99,7 +99,7 @@ void lnrnn_input_product(const lnrnn_step *s, size_t n)
 void lnrnn_hidden_product(const lnrnn_step *s, int add)
 {
     const lnrnn_rnn_call *r = s->r;
-    const weights w_hh = {.inputs = r->config->H,
+    const weights w_hh = {.inputs = r->config->P,
                           .w = r->w_hh,
                           .inner = r->config->inner_hh,
                           .add = add,

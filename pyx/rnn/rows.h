@@ -62,10 +62,15 @@ static inline ptrdiff_t at_step(const lnrnn_rnn_call *r, size_t i, size_t t)
     return (ptrdiff_t)(row->first + (r->config->reverse ? row->length - 1 - (int64_t)t : (int64_t)t));
 }
 
-/* Where the state of row i stands in h0, hn and their like. */
-static inline size_t state_at(const lnrnn_rnn_call *r, size_t i)
+/* Where the state of row i stands in h0, hn and their like, and in c0, cn and theirs. */
+static inline size_t h_at(const lnrnn_rnn_call *r, size_t i)
 {
-    return (size_t)r->rows[i].state * r->config->H;
+    return (size_t)r->rows[i].state * r->config->P;
+}
+
+static inline size_t c_at(const lnrnn_rnn_call *r, size_t i)
+{
+    return (size_t)r->rows[i].state * r->config->C;
 }
 
 static inline const float *x_row(const lnrnn_rnn_call *r, size_t i, size_t t)
@@ -81,33 +86,29 @@ static inline float *y_row(const lnrnn_rnn_call *r, size_t i, size_t t)
 /* h before step t. */
 static inline const float *h_row(const lnrnn_rnn_call *r, size_t i, size_t t)
 {
-    return t ? y_row(r, i, t - 1) : r->h0 + state_at(r, i);
+    return t ? y_row(r, i, t - 1) : r->h0 + h_at(r, i);
 }
 
-static inline float *c_row(const lnrnn_rnn_call *r, size_t i)
-{
-    return r->cn ? r->cn + state_at(r, i) : NULL;
-}
+static inline float *c_row(const lnrnn_rnn_call *r, size_t i) { return r->cn ? r->cn + c_at(r, i) : NULL; }
 
-/* The mask of row i at step t in one of r->masks, (H); NULL where there is none. */
-static inline const unsigned char *mask_row(const lnrnn_rnn_call *r, const unsigned char *masks, size_t i,
-                                            size_t t)
+/* The mask of row i at step t in one of r->masks, (width); NULL where there is none. */
+static inline const unsigned char *mask_row(const lnrnn_rnn_call *r, const unsigned char *masks, size_t width,
+                                            size_t i, size_t t)
 {
-    const ptrdiff_t column = (ptrdiff_t)(r->masks.sequences * r->config->H);
-    const ptrdiff_t H = (ptrdiff_t)r->config->H;
-    return masks ? masks + at_step(r, i, t) * column + r->rows[i].sequence * H : NULL;
+    const ptrdiff_t n = (ptrdiff_t)width, column = (ptrdiff_t)r->masks.sequences * n;
+    return masks ? masks + at_step(r, i, t) * column + r->rows[i].sequence * n : NULL;
 }
 
 /* The factors of h on its way to W h, of row i: those of its sequence. */
 static inline const float *state_mask(const lnrnn_rnn_call *r, size_t i)
 {
-    return r->masks.state + (size_t)r->rows[i].sequence * r->config->H;
+    return r->masks.state + (size_t)r->rows[i].sequence * r->config->P;
 }
 
 /* The products of a call: each active row of each step is multiplied by W_ih and W_hh. */
 static inline double call_multiply_adds(const lnrnn_rnn_call *r)
 {
-    return (double)all_rows(r) * (double)r->config->outputs * (double)(r->config->D + r->config->H);
+    return (double)all_rows(r) * (double)r->config->outputs * (double)(r->config->D + r->config->P);
 }
 
 /* The cost of a step of so many rows, in multiply-adds: products of G*H values with k numbers each. Norms and

@@ -14,7 +14,7 @@ typedef struct {
     lnrnn_row *rows;
     size_t parts;      /* rows, and states of each line */
     lnrnn_line *lines; /* (lines) */
-    float *states[4];  /* h0, c0, hn, cn as the driver has them, (lines, parts, H) */
+    float *states[4];  /* h0, c0, hn, cn as the driver has them, (lines, parts, P or C) */
     float *owned;      /* of those that are not the caller's */
     float *scratch;
 } call_memory;
@@ -58,10 +58,14 @@ static int longest_first(const void *a, const void *b)
                                   : (x->state > y->state) - (x->state < y->state);
 }
 
+/* Values of a row of h, or with cell = 1 of c. */
+static size_t width_of(const lnrnn_network *n, int cell) { return cell ? n->c_width : n->h_width; }
+
 /* Whether size_t can hold the sizes of all arrays of the call. */
 static int fits(const lnrnn_network *n, const lnrnn_sequences *s)
 {
-    const size_t units = n->layers * n->directions * n->units, widest = units > n->inputs ? units : n->inputs;
+    const size_t state = n->h_width > n->c_width ? n->h_width : n->c_width,
+                 states = n->layers * n->directions * state, widest = states > n->inputs ? states : n->inputs;
     size_t rows;
     return !__builtin_mul_overflow(s->steps ? s->steps : 1, s->sequences, &rows)
            && rows <= (SIZE_MAX >> 10) / widest;
@@ -92,22 +96,22 @@ static lnrnn_status check(const lnrnn_network *n, const lnrnn_sequences *s, char
     return LNRNN_OK;
 }
 
-/* Copies a state of the sequences (lines, B, H) into that of the rows, where `in`, or back. A forward
+/* Copies a state of the sequences (lines, B, width) into that of the rows, where `in`, or back. A forward
  * direction begins with a sequence's first part and ends with its last, a reverse one the other way around;
  * other parts begin at 0. */
-static void copy_states(const call_memory *m, float *of_rows, float *of_sequences, int in)
+static void copy_states(const call_memory *m, size_t width, float *of_rows, float *of_sequences, int in)
 {
-    const size_t H = m->n->units, lines = m->n->layers * m->n->directions, B = m->s->sequences;
+    const size_t lines = m->n->layers * m->n->directions, B = m->s->sequences;
     for (size_t line = 0; line < lines; line++)
         for (size_t b = 0, state = 0; b < B; b++) {
             const size_t count = split(m->s, b, 0, NULL);
             const int from_end = (line % m->n->directions == 1) == in;
-            float *const row = of_rows + (line * m->parts + state + (from_end ? count - 1 : 0)) * H;
-            float *const sequence = of_sequences + (line * B + b) * H;
+            float *const row = of_rows + (line * m->parts + state + (from_end ? count - 1 : 0)) * width;
+            float *const sequence = of_sequences + (line * B + b) * width;
             const int skipped = in && !from_end && is_reset(m->s, 0, b);
             state += count;
             if (!skipped)
-                memcpy(in ? row : sequence, in ? sequence : row, H * sizeof(float));
+                memcpy(in ? row : sequence, in ? sequence : row, width * sizeof(float));
         }
 }
 
@@ -116,9 +120,10 @@ static int take_states(call_memory *m)
 {
     const lnrnn_sequences *const s = m->s;
     float *const given[4] = {(float *)s->h0, (float *)s->c0, s->hn, s->cn};
-    const size_t one = m->n->layers * m->n->directions * m->n->units;
+    const size_t lines = m->n->layers * m->n->directions,
+                 widest = width_of(m->n, m->n->c_width > m->n->h_width);
     size_t floats, bytes;
-    if (__builtin_mul_overflow(one, m->parts, &floats)
+    if (__builtin_mul_overflow(lines * widest, m->parts, &floats)
         || __builtin_mul_overflow(floats, 4 * sizeof(float), &bytes))
         return 0;
     m->owned = calloc(bytes ? bytes : 1, 1);
@@ -130,7 +135,7 @@ static int take_states(call_memory *m)
             continue;
         m->states[k] = own ? m->owned + (size_t)k * floats : given[k];
         if (in && s->resets && given[k])
-            copy_states(m, m->states[k], given[k], 1);
+            copy_states(m, width_of(m->n, cell), m->states[k], given[k], 1);
     }
     return 1;
 }
@@ -167,7 +172,7 @@ static lnrnn_status run(call_memory *m, char *message)
     lnrnn_network_forward(&call);
     for (int k = 2; k < 2 + n->states && s->resets; k++)
         if (k == 2 ? s->hn : s->cn)
-            copy_states(m, m->states[k], k == 2 ? s->hn : s->cn, 0);
+            copy_states(m, width_of(n, k == 3), m->states[k], k == 2 ? s->hn : s->cn, 0);
     return LNRNN_OK;
 }
 

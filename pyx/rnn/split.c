@@ -41,10 +41,10 @@ static void keep_own_states(lnrnn_step *s)
     const lnrnn_rnn_call *r = s->r;
     const lnrnn_rnn_plan *p = r->plan;
     for (size_t i = 0; i < s->active; i++) {
-        s->h[i] = s->own_h + i * p->narrow;
+        s->h[i] = s->own_h + i * p->h_stride;
         if (r->cn)
-            s->c[i] = memcpy(s->own_c + i * p->narrow, (s->t ? r->cn : r->c0) + state_at(r, s->first + i),
-                             r->config->H * sizeof(float));
+            s->c[i] = memcpy(s->own_c + i * p->c_stride, (s->t ? r->cn : r->c0) + c_at(r, s->first + i),
+                             r->config->C * sizeof(float));
     }
     s->next_h = 0;
 }

@@ -27,10 +27,10 @@ static void record(lnrnn_step *s)
 
 void lnrnn_mask_rows(const lnrnn_rnn_call *r, size_t r0, size_t n, const float **rows, float *to)
 {
-    const size_t H = r->config->H;
-    for (size_t i = 0; i < n; i++, to += r->plan->narrow) {
+    const size_t P = r->config->P;
+    for (size_t i = 0; i < n; i++, to += r->plan->h_stride) {
         const float *mask = state_mask(r, r0 + i), *h = rows[i];
-        for (size_t u = 0; u < H; u++)
+        for (size_t u = 0; u < P; u++)
             to[u] = mask[u] * h[u];
         rows[i] = to;
     }
@@ -100,14 +100,17 @@ static void input_statistics(lnrnn_step *s) { site_statistics(s, LNRNN_SITE_INPU
 static void hidden_statistics(lnrnn_step *s) { site_statistics(s, LNRNN_SITE_HIDDEN, s->a); }
 
 /* The cell overwrites c, and h of a thread that has states of its own. */
-static void save(const lnrnn_step *s, const float *const *states, float *old)
+static void save_h(lnrnn_step *s)
 {
     for (size_t i = 0; i < s->cell.n; i++)
-        memcpy(old + i * s->r->plan->narrow, states[i], s->r->config->H * sizeof *old);
+        memcpy(s->old_h + i * s->r->plan->h_stride, s->cell.h_prev[i], s->r->config->P * sizeof(float));
 }
 
-static void save_h(lnrnn_step *s) { save(s, s->cell.h_prev, s->old_h); }
-static void save_c(lnrnn_step *s) { save(s, (const float *const *)s->cell.c, s->old_c); }
+static void save_c(lnrnn_step *s)
+{
+    for (size_t i = 0; i < s->cell.n; i++)
+        memcpy(s->old_c + i * s->r->plan->c_stride, s->cell.c[i], s->r->config->C * sizeof(float));
+}
 
 static void cell(lnrnn_step *s) { s->kernel(&s->config, &s->cell); }
 
@@ -148,7 +151,7 @@ static void cell_without_output(lnrnn_step *s)
 static void gather_c(lnrnn_step *s)
 {
     for (size_t i = 0; i < s->active; i++)
-        memcpy(s->all_c + (ptrdiff_t)i * s->cell.as, s->c[i], s->r->config->H * sizeof(float));
+        memcpy(s->all_c + (ptrdiff_t)i * s->cell.as, s->c[i], s->r->config->C * sizeof(float));
 }
 
 static void output(lnrnn_step *s)
@@ -157,35 +160,36 @@ static void output(lnrnn_step *s)
     s->r->plan->kernels->cells->lstm_output(&s->config, &s->cell);
 }
 
-/* old (n, H), states: n pointers to (H). masks: one of r->masks, or NULL: then a unit keeps `rate` of its old
- * state. */
-static void zoneout(const lnrnn_step *s, float rate, const unsigned char *masks, const float *old,
-                    float *const *states)
+/* old (n, width), row stride `stride`; states: n pointers to (width). masks: one of r->masks, or NULL: then a
+ * unit keeps `rate` of its old state. */
+static void zoneout(const lnrnn_step *s, size_t width, float rate, const unsigned char *masks,
+                    const float *old, size_t stride, float *const *states)
 {
-    const size_t H = s->r->config->H;
     const float rest = 1 - rate;
-    for (size_t i = 0; i < s->cell.n; i++, old += s->r->plan->narrow) {
-        const unsigned char *mask = mask_row(s->r, masks, s->row + i, s->t);
+    for (size_t i = 0; i < s->cell.n; i++, old += stride) {
+        const unsigned char *mask = mask_row(s->r, masks, width, s->row + i, s->t);
         float *now = states[i];
         if (mask)
-            for (size_t u = 0; u < H; u++) {
+            for (size_t u = 0; u < width; u++) {
                 const float a = old[u], b = now[u]; /* both are read, so that the choice needs no branch */
                 now[u] = mask[u] ? a : b;
             }
         else
-            for (size_t u = 0; u < H; u++)
+            for (size_t u = 0; u < width; u++)
                 now[u] = rate * old[u] + rest * now[u];
     }
 }
 
 static void zoneout_h(lnrnn_step *s)
 {
-    zoneout(s, s->r->config->zoneout_h, s->r->masks.h, s->old_h, s->cell.h);
+    const lnrnn_rnn_config *c = s->r->config;
+    zoneout(s, c->P, c->zoneout_h, s->r->masks.h, s->old_h, s->r->plan->h_stride, s->cell.h);
 }
 
 static void zoneout_c(lnrnn_step *s)
 {
-    zoneout(s, s->r->config->zoneout_c, s->r->masks.c, s->old_c, s->cell.c);
+    const lnrnn_rnn_config *c = s->r->config;
+    zoneout(s, c->C, c->zoneout_c, s->r->masks.c, s->old_c, s->r->plan->c_stride, s->cell.c);
 }
 
 /* --- the diagram ---------------------------------------------------------------------------------------- */
@@ -213,7 +217,7 @@ void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
             {1, deferred           ? cell_without_output
                 : tables && !batch ? cell_from_tables
                                    : cell},
-            {deferred || (tape && c->cell_state && !(c->zoneout_c > 0)), gather_c},
+            {deferred || (tape && c->C && !(c->zoneout_c > 0)), gather_c},
             {deferred, output},
             {c->zoneout_h > 0, zoneout_h},
             {c->zoneout_c > 0, zoneout_c},
@@ -253,8 +257,8 @@ size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn
                          float *own, size_t *floats)
 {
     const lnrnn_rnn_config *c = r->config;
-    const size_t rows = p->group * p->wide, states = p->group * p->narrow, chunk = p->group * p->chunk,
-                 own_states = p->divide_units && !p->divide_rows ? states : 0,
+    const size_t rows = p->group * p->wide, chunk = p->group * p->chunk, h = p->group * p->h_stride,
+                 all_c = p->group * p->c_stride, copies = p->divide_units && !p->divide_rows,
                  pointers = sizeof(size_t) / sizeof(float);
     size_t at = 0;
     s->chunk = lnrnn_carve(shared, &at, p->chunk * rows);
@@ -262,15 +266,15 @@ size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn
         lnrnn_carve(shared, &at, c->separate_products && !r->tape ? (p->divide_units ? 2 : 1) * rows : 0);
     *floats = p->divide_units ? at : 0;
     at -= *floats;
-    s->own_h = lnrnn_carve(own, &at, own_states);
-    s->own_c = lnrnn_carve(own, &at, c->cell_state ? own_states : 0);
-    s->old_h = lnrnn_carve(own, &at, c->zoneout_h > 0 ? states : 0);
-    s->old_c = lnrnn_carve(own, &at, c->zoneout_c > 0 ? states : 0);
-    s->masked = lnrnn_carve(own, &at, r->masks.state ? states : 0);
+    s->own_h = lnrnn_carve(own, &at, copies * h);
+    s->own_c = lnrnn_carve(own, &at, copies * all_c);
+    s->old_h = lnrnn_carve(own, &at, c->zoneout_h > 0 ? h : 0);
+    s->old_c = lnrnn_carve(own, &at, c->zoneout_c > 0 ? all_c : 0);
+    s->masked = lnrnn_carve(own, &at, r->masks.state ? h : 0);
     s->statistics = lnrnn_carve(own, &at, p->synchronous ? LNRNN_SITES * statistics_floats(c) : 0);
     s->cell.scratch = lnrnn_carve(own, &at, c->cell_scratch);
     s->packed = lnrnn_carve(
-        own, &at, p->product->scratch(c->dtype, chunk < TILE ? chunk : TILE, c->D > c->H ? c->D : c->H));
+        own, &at, p->product->scratch(c->dtype, chunk < TILE ? chunk : TILE, c->D > c->P ? c->D : c->P));
     s->x = lnrnn_carve(own, &at, pointers * chunk);
     s->h_prev = lnrnn_carve(own, &at, pointers * p->group);
     s->c = lnrnn_carve(own, &at, pointers * p->group);
@@ -319,7 +323,7 @@ void lnrnn_step_load(const lnrnn_step *s)
 {
     const lnrnn_rnn_call *r = s->r;
     for (size_t i = s->first; r->cn && r->cn != r->c0 && i < s->first + s->count; i++)
-        memmove(c_row(r, i), r->c0 + state_at(r, i), r->config->H * sizeof(float));
+        memmove(c_row(r, i), r->c0 + c_at(r, i), r->config->C * sizeof(float));
 }
 
 /* At most a thread's part at a time: else a thread with expensive steps would use up the others' budget, and
@@ -328,7 +332,7 @@ void lnrnn_step_load(const lnrnn_step *s)
 static size_t affordable(const lnrnn_step *s, size_t stop, int64_t *left)
 {
     const lnrnn_rnn_call *r = s->r;
-    const double cost = step_cost(r, (double)s->active, r->config->D + r->config->H),
+    const double cost = step_cost(r, (double)s->active, r->config->D + r->config->P),
                  all = (double)remaining(left) > 0 ? (double)remaining(left) : 0,
                  most = r->part > 0 && all > r->part ? r->part : all,
                  share = r->plan->divide_units ? most : all / r->plan->threads,
@@ -358,14 +362,14 @@ size_t lnrnn_step_chunk(lnrnn_step *s, size_t stop, int64_t *left)
 size_t lnrnn_step_end(const lnrnn_step *s)
 {
     const lnrnn_rnn_call *r = s->r;
-    const size_t H = r->config->H;
+    const size_t bytes = r->config->P * sizeof(float);
     if (s->t < s->length)
         return s->t;
     for (size_t i = s->first; i < s->first + s->count; i++) {
         const lnrnn_row *row = &r->rows[i];
-        memmove(r->hn + state_at(r, i), h_row(r, i, row_length(r, i)), H * sizeof(float));
+        memmove(r->hn + h_at(r, i), h_row(r, i, row_length(r, i)), bytes);
         for (int64_t t = row->first + row->length; t < row->end; t++)
-            memset(r->y + t * r->yt + row->sequence * r->yb, 0, H * sizeof(float));
+            memset(r->y + t * r->yt + row->sequence * r->yb, 0, bytes);
     }
     return LNRNN_DONE;
 }

@@ -23,13 +23,14 @@ struct lnrnn_step {
     const lnrnn_rnn_call *r;
     size_t first, count, length; /* length: steps of the longest row */
     size_t t, active;
-    /* Pointers to rows: (D) of x, the active rows of a chunk's steps in turn; (H) of the active rows before
-     * and after step t. The product with W_hh takes those of `recurrent`: h_prev, or its masked copies. */
+    /* Pointers to rows. x: (D), the active rows of a chunk's steps in turn. h_prev, h (P) and c (C): the active
+     * rows before and after step t. The product with W_hh takes those of `recurrent`: h_prev, or its masked
+     * copies. */
     const float **x, **h_prev, **recurrent;
     float **c, **h;
     ptrdiff_t next_h; /* from a row of h to that of the next step */
     /* (active, G*H). wx, row stride plan->wide: W_ih x of step t. Row stride cell.as: a: W_hh h, or W_ih x +
-     * W_hh h; hidden: where W_hh h of separate products goes. all_c (active, H), row stride cell.as: c of all
+     * W_hh h; hidden: where W_hh h of separate products goes. all_c (active, C), row stride cell.as: c of all
      * rows. */
     float *wx, *a, *hidden, *all_c;
     size_t recorded, live; /* with a tape: rows of all groups before step t, and at the step before */
@@ -47,7 +48,7 @@ struct lnrnn_step {
     /* Memory of the group, row stride plan->wide. chunk: (plan->chunk, group, G*H), W_ih x. products: W_hh h of
      * separate products without a tape, (group, G*H), or, with divide_units, (2, group, G*H). */
     float *chunk, *products;
-    /* Memory of the thread, (group, H), row stride plan->narrow. own: the states of threads other than 0,
+    /* Memory of the thread, (group, P or C), row stride plan->h_stride or c_stride. own: the states of threads other than 0,
      * with divide_units but not divide_rows. old: the states before the step, with zoneout. masked: h as W_hh
      * takes it, with masks.state. */
     float *own_h, *own_c, *old_h, *old_c, *masked;
@@ -89,7 +90,7 @@ void lnrnn_step_meet(lnrnn_step *s);
  * each row. */
 size_t lnrnn_step_end(const lnrnn_step *s);
 
-/* rows: n pointers to h (H), of the rows from r0 on. to (n, H), row stride plan->narrow: gets h times the dropout
+/* rows: n pointers to h (P), of the rows from r0 on. to (n, P), row stride plan->h_stride: gets h times the dropout
  * factors of their sequences, and then the pointers point to its rows. */
 void lnrnn_mask_rows(const lnrnn_rnn_call *r, size_t r0, size_t n, const float **rows, float *to);
 

@@ -34,19 +34,19 @@ static int named_once(lnrnn_handle *h, int64_t lane)
 int lnrnn_stream_put(lnrnn_stream *s, const int64_t *lanes, size_t n, const float *const *states,
                      const int64_t *steps)
 {
-    const size_t H = s->network->units, layers = s->network->layers;
+    const size_t layers = s->layers, kinds = s->c ? 2 : 1;
     for (size_t i = 0; i < n; i++)
         if ((uint64_t)lanes[i] >= s->lanes
-            || (steps
-                && ((uint64_t)steps[i] > LNRNN_LAST_STEP || (s->network->together && steps[i] != *steps))))
+            || (steps && ((uint64_t)steps[i] > LNRNN_LAST_STEP || (s->together && steps[i] != *steps))))
             return 0;
-    for (size_t k = 0; states && k < (size_t)s->network->states * layers * n; k++) {
-        const size_t state = k / n / layers, layer = k / n % layers, i = k % n;
-        float *const to = lnrnn_stream_state(s, layer, (int)state) + (size_t)lanes[i] * H;
+    for (size_t k = 0; states && k < kinds * layers * n; k++) {
+        const size_t state = k / n / layers, layer = k / n % layers, i = k % n,
+                     width = state ? s->c_width : s->h_width;
+        float *const to = lnrnn_stream_state(s, layer, (int)state) + (size_t)lanes[i] * width;
         if (states[state])
-            memcpy(to, states[state] + k % (layers * n) * H, H * sizeof(float));
+            memcpy(to, states[state] + k % (layers * n) * width, width * sizeof(float));
         else
-            memset(to, 0, H * sizeof(float));
+            memset(to, 0, width * sizeof(float));
     }
     for (size_t i = 0; steps && i < n; i++)
         s->steps[lanes[i]] = steps[i];

@@ -15,6 +15,13 @@ static void *zeros(size_t bytes)
     return memory;
 }
 
+void lnrnn_stream_of(lnrnn_stream *s, lnrnn_network *n, size_t lanes)
+{
+    s->network = n, s->lanes = lanes;
+    s->inputs = n->inputs, s->layers = n->layers, s->h_width = n->h_width, s->c_width = n->c_width;
+    s->together = n->together, s->step_work = n->step_work;
+}
+
 lnrnn_status lnrnn_stream_create(lnrnn_network *n, size_t lanes, lnrnn_stream **stream,
                                  char message[LNRNN_MESSAGE])
 {
@@ -27,18 +34,19 @@ lnrnn_status lnrnn_stream_create(lnrnn_network *n, size_t lanes, lnrnn_stream **
                           lanes);
     const size_t steps = lnrnn_whole_lines(lanes * sizeof(int64_t)),
                  head = lnrnn_whole_lines(sizeof(lnrnn_stream));
-    size_t one, bytes;
+    const size_t h = n->layers * n->h_width, c = n->layers * n->c_width;
+    size_t bytes;
     lnrnn_stream *s = NULL;
-    if (!__builtin_mul_overflow(n->layers * n->units * sizeof(float), lanes, &one)
-        && !__builtin_mul_overflow(one, (size_t)n->states, &bytes)
+    if (!__builtin_mul_overflow((h + c) * sizeof(float), lanes, &bytes)
         && !__builtin_add_overflow(bytes, head + steps, &bytes))
         s = zeros(bytes);
     if (!s)
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for a stream of %zu lanes", lanes);
-    s->network = lnrnn_network_retain(n), s->lanes = lanes, s->references = 1;
+    lnrnn_stream_of(s, lnrnn_network_retain(n), lanes);
+    s->references = 1;
     s->steps = (int64_t *)((char *)s + head);
     s->h = (float *)((char *)s->steps + steps);
-    s->c = n->states == 2 ? s->h + one / sizeof(float) : NULL;
+    s->c = c ? s->h + h * lanes : NULL;
     *stream = s;
     return LNRNN_OK;
 }
@@ -76,7 +84,7 @@ static size_t prepare_handle(lnrnn_handle *h, int threads, void *memory)
     call->rows = h->table, call->B = h->rows, call->kept = 1;
     call->steps = 1, call->sequences = h->rows;
     call->x = h->x, call->xb = (ptrdiff_t)network->inputs;
-    call->yb = (ptrdiff_t)network->units;
+    call->yb = (ptrdiff_t)network->h_width;
     call->states = h->stream->lanes;
     call->hn = h->stream->h, call->cn = h->stream->c;
     call->h0 = call->hn, call->c0 = call->cn;
@@ -140,5 +148,5 @@ int64_t *lnrnn_stream_steps(const lnrnn_stream *s) { return s->steps; }
 float *lnrnn_stream_state(const lnrnn_stream *s, size_t layer, int cell)
 {
     float *const state = cell ? s->c : s->h;
-    return state && layer < s->network->layers ? state + layer * s->lanes * s->network->units : NULL;
+    return state && layer < s->layers ? state + layer * s->lanes * (cell ? s->c_width : s->h_width) : NULL;
 }

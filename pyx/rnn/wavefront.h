@@ -18,13 +18,13 @@ typedef struct {
 
 /* Training: the arrays of a layer, contiguous, with axes in the order of the call's y. */
 typedef struct {
-    float *y; /* (steps, sequences, directions * H): the outputs, written; unused of the last layer */
+    float *y; /* (steps, sequences, directions * P): the outputs, written; unused of the last layer */
     /* Dropout of the inputs of layers after the first: dropped = x * kept * scale[0] * factors, in this
      * order. */
     float *dropped;            /* as y, written; NULL: nothing is dropped */
-    const unsigned char *kept; /* (steps, sequences, directions * H), 0 or 1, or NULL */
+    const unsigned char *kept; /* (steps, sequences, directions * P), 0 or 1, or NULL */
     const float *scale;        /* (1); NULL: without kept */
-    const float *factors;      /* (sequences, directions * H), or NULL */
+    const float *factors;      /* (sequences, directions * P), or NULL */
 } lnrnn_layer_training;
 
 /* A layer in one direction. call: as for lnrnn_rnn_forward, all but plan, scratch, part and resumed. */

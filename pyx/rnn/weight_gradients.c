@@ -82,7 +82,7 @@ static size_t parts_of_weight(const backward_job *j)
     return (j->c->outputs + rows - 1) / rows;
 }
 
-/* Rows part * rows_of_task .. of gw_ih (G*H, D) or, if `hidden`, gw_hh (G*H, H). Over the chunk's rows, gw[o][i]
+/* Rows part * rows_of_task .. of gw_ih (G*H, D) or, if `hidden`, gw_hh (G*H, P). Over the chunk's rows, gw[o][i]
  * += g[row][o] * v[row][i], where g is the gradient of the product, v its input. tile (rows_of_task, n): scratch. */
 static void weight_gradient(const backward_job *j, size_t part, int hidden, float *tile)
 {
@@ -90,7 +90,7 @@ static void weight_gradient(const backward_job *j, size_t part, int hidden, floa
     const backward_chunk *chunk = j->chunk;
     const size_t N = j->c->outputs, of_task = rows_of_task(j), o0 = part * of_task;
     const size_t count = N - o0 < of_task ? N - o0 : of_task; /* rows of this part */
-    const size_t n = hidden ? j->c->H : j->c->D, wide = product->width(n);
+    const size_t n = hidden ? j->c->P : j->c->D, wide = product->width(n);
     const float *g = (hidden ? j->ga : j->gx) + o0, *packed = hidden ? j->packed_h : j->packed_x;
     const int add = !chunk->first || j->g->add;
     float *const out = (hidden ? j->g->gw_hh : j->g->gw_ih) + o0 * n;
@@ -126,11 +126,11 @@ size_t lnrnn_gradient_tasks(const backward_job *j)
 void lnrnn_gradient_task(void *ctx, size_t index, int worker, int64_t *left)
 {
     const backward_job *j = ctx;
-    const size_t n = parts_of_weight(j), D = j->c->D, H = j->c->H, N = j->c->outputs;
+    const size_t n = parts_of_weight(j), D = j->c->D, P = j->c->P, N = j->c->outputs;
     float *tile = j->work + (size_t)worker * j->worker;
     if (index < 2 * n) {
         weight_gradient(j, index % n, index >= n, tile);
-        spend(left, (double)j->chunk->rows * (double)rows_of_task(j) * (double)(index >= n ? H : D));
+        spend(left, (double)j->chunk->rows * (double)rows_of_task(j) * (double)(index >= n ? P : D));
     } else {
         input_gradient(j, index - 2 * n, tile);
         spend(left, (double)TILE * (double)N * (double)D);
@@ -141,7 +141,7 @@ void lnrnn_gradient_task(void *ctx, size_t index, int worker, int64_t *left)
 size_t lnrnn_gradient_work(const backward_job *j)
 {
     const lnrnn_product *product = j->k->product;
-    const size_t D = j->c->D, H = j->c->H, widest = product->width(D > H ? D : H);
+    const size_t D = j->c->D, P = j->c->P, widest = product->width(D > P ? D : P);
     const size_t weights = rows_of_task(j) * widest, tile = TILE * product->width(D);
     return tile > weights ? tile : weights;
 }
