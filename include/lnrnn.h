@@ -153,12 +153,13 @@ enum { LNRNN_MESSAGE = 256 };
 
 /* --- networks ------------------------------------------------------------------------------------------ */
 
-enum { LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU, LNRNN_CELLS };
+enum { LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU, LNRNN_SLSTM, LNRNN_CELLS };
 /* The activation of an RNN. */
 enum { LNRNN_ACT_TANH, LNRNN_ACT_RELU, LNRNN_ACT_SIGMOID, LNRNN_ACT_IDENTITY };
 enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH };
-/* The rows that a norm is taken of: the sum W x + W h; each of the two products; the sum, gate by gate. */
-enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_PLACEMENTS };
+/* The rows that a norm is taken of: the sum W x + W h; each of the two products; the sum, gate by gate; of an SLSTM
+ * each head of h, on its way to y. */
+enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_OUTPUT, LNRNN_PLACEMENTS };
 /* The GRU's split norms: one over r and z and one over n, as Ba et al. 2016; or one over all three. */
 enum { LNRNN_SPAN_PAPER, LNRNN_SPAN_ALL };
 /* The norm of an LSTM's c: none; on its way to h, while c itself is carried; before it is carried. */
@@ -186,7 +187,8 @@ typedef struct {
     size_t max_steps, steps;
     int overrun;
     double momentum;
-    double zoneout[2], dropout; /* of h and c; between layers */
+    double zoneout[2], dropout;      /* of h and c; between layers */
+    int exp_forget, bfloat16_states; /* SLSTM: an exponential forget gate; states rounded after each step */
 } lnrnn_description;
 
 /* A description with Python's defaults: layer norm, one layer, one direction, with biases. */
@@ -224,7 +226,7 @@ lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char 
  * their own. n may be NULL. */
 lnrnn_network *lnrnn_network_retain(lnrnn_network *n);
 void lnrnn_network_release(lnrnn_network *n);
-/* D; H; layers; 1 direction or 2; 1 state, h, or 2, h and c. */
+/* D; H; layers; 1 direction or 2; 1 state, h, or 2, h and c. A row of an SLSTM's c holds c, n and m, 3 H values. */
 size_t lnrnn_network_inputs(const lnrnn_network *n);
 size_t lnrnn_network_units(const lnrnn_network *n);
 size_t lnrnn_network_layers(const lnrnn_network *n);
@@ -239,9 +241,10 @@ typedef struct {
     const float *x;              /* (T, B, D) */
     const int64_t *lengths;      /* (B): 0 .. T; NULL: all T */
     const unsigned char *resets; /* (T, B): not 0: the state starts anew before this step; NULL: never */
-    const float *h0, *c0;        /* (layers * directions, B, H); NULL: zeros. c0, cn: LSTM, else NULL */
-    float *y;                    /* (T, B, directions * H), 0 past a length; no other array overlaps it */
-    float *hn, *cn;              /* as h0; may be h0, c0; NULL: not wanted */
+    /* (layers * directions, B, H); NULL: zeros. c0, cn: LSTM; SLSTM, with 3 H values in a row; else NULL */
+    const float *h0, *c0;
+    float *y;       /* (T, B, directions * H), 0 past a length; no other array overlaps it */
+    float *hn, *cn; /* as h0; may be h0, c0; NULL: not wanted */
 } lnrnn_sequences;
 
 /* All layers and directions; a step is the same, bit for bit, as in a stream. */
@@ -265,8 +268,8 @@ lnrnn_status lnrnn_stream_create(lnrnn_network *network, size_t lanes, lnrnn_str
 void lnrnn_stream_release(lnrnn_stream *s);
 const lnrnn_network *lnrnn_stream_network(const lnrnn_stream *s);
 size_t lnrnn_stream_lanes(const lnrnn_stream *s);
-/* -> the states h (lanes, H) of a layer, or with cell = 1 its c. NULL: only an LSTM has c, or the layer is
- * beyond the last. They may be read and written while no call has the lane. */
+/* -> the states h (lanes, H) of a layer, or with cell = 1 its c, (lanes, H) or of an SLSTM (lanes, 3 H). NULL: there is
+ * no c, or the layer is beyond the last. They may be read and written while no call has the lane. */
 float *lnrnn_stream_state(const lnrnn_stream *s, size_t layer, int cell);
 /* -> (lanes): the number of steps of each lane since its reset. They may be written likewise. Batch norm's
  * statistics depend on them. */

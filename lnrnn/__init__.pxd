@@ -32,6 +32,7 @@ cdef extern from "lnrnn_api.h" nogil:
         LNRNN_RNN
         LNRNN_LSTM
         LNRNN_GRU
+        LNRNN_SLSTM
         LNRNN_CELLS
         LNRNN_ACT_TANH
         LNRNN_ACT_RELU
@@ -43,6 +44,7 @@ cdef extern from "lnrnn_api.h" nogil:
         LNRNN_JOINT
         LNRNN_SPLIT
         LNRNN_GATE
+        LNRNN_OUTPUT
         LNRNN_PLACEMENTS
         LNRNN_SPAN_PAPER
         LNRNN_SPAN_ALL
@@ -103,6 +105,7 @@ cdef extern from "lnrnn_api.h" nogil:
         double momentum
         double[2] zoneout
         double dropout
+        int exp_forget, bfloat16_states
 
     ctypedef struct lnrnn_array:
         const char *name

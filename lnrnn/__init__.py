@@ -25,7 +25,7 @@ from .norm.functional import (
     tanh,
 )
 from .norm.layers import BatchNorm, LayerNorm
-from .rnn.models import GRU, LSTM, RNN
+from .rnn.models import GRU, LSTM, RNN, SLSTM
 from .rnn.network import Network
 from .rnn.specs import BatchNormSpec, DropoutSpec, LayerNormSpec
 from .rnn.stream import Stream, StreamState
@@ -44,6 +44,7 @@ __all__ = [
     "LayerNormSpec",
     "Network",
     "RNN",
+    "SLSTM",
     "Scorer",
     "SequenceTooLongError",
     "Stream",

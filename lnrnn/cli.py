@@ -239,7 +239,7 @@ def describe_model(model: lnrnn.Network[Any]) -> dict[str, object]:
     )  # packs the weights
     facts: dict[str, object] = {
         "cell": type(model).__name__,
-        **architecture(model).arguments,
+        **architecture(model).stated,
         "norm": model.norm,
     }
     facts["parameters"] = sum(value.size for value in model.parameters().values())

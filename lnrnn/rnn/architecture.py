@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from typing import Any
 
 from .._core import Description
 from ..errors import bad_type, bad_value, choice, flag, integer
-from .cells import NONLINEARITIES, Cell, Nonlinearity
+from .cells import NONLINEARITIES, STATE_DTYPES, Cell, Nonlinearity, StateDtype
 from .specs import BatchNormSpec, LayerNormSpec, norm_spec
 
 Norm = LayerNormSpec | BatchNormSpec | None
@@ -24,12 +24,14 @@ class Architecture:
     norm: resolved for the cell. nonlinearity: "tanh" for a cell without a choice.
 
     The other fields follow from these. arguments: of the model's constructor by name, in its order, without
-    dropout, seed and rng. suffixes: the endings of names for each layer and direction, in the order of the
-    state's first axis. shapes: of the trainable parameters by name, layer after layer.
+    dropout, seed and rng; stated: without those of DEFAULTS too. suffixes: the endings of names for each
+    layer and direction, in the order of the state's first axis. shapes: of the trainable parameters by name,
+    layer after layer.
 
     A side is a place of a norm or bias. "ih" and "hh" are the products W_ih x and W_hh h, "" is their sum,
-    "c" is a cell state. sites: by side the names, without suffix, of its "gain", "bias", "mean" and
-    "variance". sides: the widths of batch norm's statistics in each layer; empty for other norms.
+    "c" is a cell state, "y" an SLSTM's h on its way to y. sites: by side the names, without suffix, of its
+    "gain", "bias", "mean" and "variance". sides: the widths of batch norm's statistics in each layer; empty
+    for other norms.
     """
 
     cell: Cell
@@ -41,9 +43,12 @@ class Architecture:
     batch_first: bool
     bidirectional: bool
     norm: Norm
+    exp_forget: bool = False
+    state_dtype: StateDtype = "float32"
     # Not functools.cached_property: its lock for the class (before Python 3.12) may stay locked in a child
     # that another thread forks.
     arguments: Mapping[str, Any] = field(init=False, repr=False, compare=False)
+    stated: Mapping[str, Any] = field(init=False, repr=False, compare=False)
     suffixes: tuple[str, ...] = field(init=False, repr=False, compare=False)
     shapes: Mapping[str, tuple[int, ...]] = field(init=False, repr=False, compare=False)
     sites: Mapping[str, Mapping[str, str]] = field(init=False, repr=False, compare=False)
@@ -51,7 +56,9 @@ class Architecture:
 
     def __post_init__(self) -> None:
         arguments = {name: getattr(self, name) for name in argument_names(self.cell)}
+        stated = {name: v for name, v in arguments.items() if name not in DEFAULTS or v != DEFAULTS[name]}
         object.__setattr__(self, "arguments", arguments)
+        object.__setattr__(self, "stated", stated)
         table = self.description("float32", "raise").arrays()
         at_sites: dict[int, dict[str, str]] = {}
         for name, _, use, site in table[: len(table) // (self.num_layers * self.directions)]:
@@ -71,7 +78,8 @@ class Architecture:
     @classmethod
     def checked(
         cls, cell: Cell, *, input_size: Any, hidden_size: Any, num_layers: Any, nonlinearity: Any = "tanh",
-        bias: Any, batch_first: Any, bidirectional: Any, norm: Any,
+        bias: Any, batch_first: Any, bidirectional: Any, norm: Any, exp_forget: Any = False,
+        state_dtype: Any = "float32",
     ) -> Architecture:  # fmt: skip
         """The architecture for a user's arguments. Raises ValueError or TypeError for a wrong one."""
         for name, value in (("nonlinearity", nonlinearity), ("bias", bias)):
@@ -89,6 +97,7 @@ class Architecture:
         return cls(
             cell, input_size, hidden_size, num_layers, nonlinearity, flag("bias", bias),
             flag("batch_first", batch_first), flag("bidirectional", bidirectional), norm_spec(norm, cell),
+            flag("exp_forget", exp_forget), choice("state_dtype", state_dtype, STATE_DTYPES),
         )  # fmt: skip
 
     def __str__(self) -> str:
@@ -108,8 +117,13 @@ class Architecture:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The values of each array of a state: of h, or of h and c."""
-        return (self.h_width, self.hidden_size)[: self.cell.states]
+        """The values of each array of a state in the engine: of h, or of h and the cell state."""
+        return (self.h_width, self.cell.parts * self.hidden_size)[: self.cell.states]
+
+    @property
+    def state_widths(self) -> tuple[int, ...]:
+        """The same of each array of the user's state."""
+        return self.h_width, *(self.hidden_size for _ in self.cell.state_names[1:])
 
     @property
     def batch_norm(self) -> BatchNormSpec | None:
@@ -122,7 +136,7 @@ class Architecture:
         if self.norm is not None:
             norm = {"kind": "batch" if self.batch_norm else "layer", **vars(self.norm)}
             norm |= {"overrun": overrun} if self.batch_norm else {}
-        return {"dtype": dtype, **self.arguments, "cell": self.cell.name, "norm": norm}
+        return {"dtype": dtype, **self.stated, "cell": self.cell.name, "norm": norm}
 
     def description(self, dtype: str, overrun: str | None, **options: Any) -> Description:
         """For the compiled module. options: more of the configuration."""
@@ -144,8 +158,14 @@ def vectors(cell: Cell, hidden_size: int, norm: Norm, bias: bool) -> Mapping[str
     return {name.removesuffix("_l0"): shape[0] for name, shape in made.shapes.items() if len(shape) == 1}
 
 
+# Arguments that older versions did not have. Files, reprs and fingerprints have them only with another value.
+DEFAULTS = {each.name: each.default for each in fields(Architecture) if each.default is not MISSING}
+
+
 @lru_cache
 def argument_names(cell: Cell) -> tuple[str, ...]:
     """The arguments of that cell's model that describe a network, in the constructor's order."""
     names = (each.name for each in fields(Architecture) if each.init and each.name != "cell")
-    return tuple(name for name in names if cell.nonlinear or name != "nonlinearity")
+    missing = {"exp_forget", "state_dtype"} if cell.parts == 1 else set()
+    missing |= set() if cell.nonlinear else {"nonlinearity"}
+    return tuple(name for name in names if name not in missing)

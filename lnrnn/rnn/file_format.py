@@ -14,7 +14,7 @@ from typing import Any
 from .. import _core
 from ..files import replacing
 from ..state import CHANGES
-from .architecture import Architecture, argument_names
+from .architecture import DEFAULTS, Architecture, argument_names
 from .cells import CELLS
 from .snapshot import ACTIVATION_BITS, Snapshot, zoneout_entry
 from .specs import BatchNormSpec, LayerNormSpec
@@ -75,6 +75,7 @@ def read(path: str | os.PathLike[str]) -> Snapshot:
 def architecture_of(config: Mapping[str, Any]) -> Architecture:
     """The architecture that Architecture.configuration described."""
     cell = CELLS[config["cell"]]
+    config = {**DEFAULTS, **config}
     arguments = {name: config[name] for name in argument_names(cell)}
     if arguments["norm"] is not None:
         norm = dict(arguments["norm"])

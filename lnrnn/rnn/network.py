@@ -97,11 +97,12 @@ class Network(Closed, Generic[State]):
             warnings.warn(f"dropout={rate} {DROPS_NOTHING}", UserWarning, stacklevel=3)
         rng = _generator(seed, rng)
         bound = made.hidden_size**-0.5
+        of_norm = "bias_y" if made.cell.placement == "output" else "bias"
         parameters: dict[str, Array] = {}
         for name, shape in made.shapes.items():
             if name.startswith("gain"):
                 value = np.ones(shape, np.float32)
-            elif name.startswith("bias") and made.norm is not None:
+            elif name.startswith(of_norm) and made.norm is not None:
                 value = np.zeros(shape, np.float32)
             else:
                 value = _uniform(rng, bound, shape)
@@ -246,9 +247,9 @@ class Network(Closed, Generic[State]):
         `calibrate` use the expectation, h_t = zoneout h_{t-1} + (1 - zoneout) h'. The same holds for c, which
         with cell "carry" is the normalised one. Batch norm's statistics of c are those of the new c'.
         """
-        states = self._cell.states
-        rates = self._snapshot.zoneout or (0.0,) * states
-        return rates if states == 2 else rates[0]
+        pair = len(self._cell.state_names) == 2
+        rates = self._snapshot.zoneout or (0.0, 0.0)
+        return rates if pair else rates[0]
 
     @zoneout.setter
     def zoneout(self, value: float | tuple[float, ...]) -> None:
@@ -363,7 +364,7 @@ class Network(Closed, Generic[State]):
         y = y[:, 0]
         y[: offsets[0]] = 0
         y[offsets[-1] :] = 0
-        return y, as_state(end)
+        return y, as_state(end, made.cell)
 
     def stream(self, batch_size: int = 1) -> Stream[State]:
         """Return a Stream, which runs step by step with batch_size independent sequences.
@@ -634,7 +635,7 @@ class Network(Closed, Generic[State]):
         return self._snapshot.packed_bytes
 
     def __repr__(self) -> str:
-        names = (*argument_names(self._cell)[2:], "dtype")
+        names = (*list(self._snapshot.architecture.stated)[2:], "dtype")
         names += ("activation_bits",) if self.activation_bits else ()
         names += ("packed_bytes",)
         names += tuple(name for name in ("dropout", "zoneout") if getattr(self._snapshot, name))

@@ -79,7 +79,7 @@ class Snapshot:
         found = self._fingerprint
         if found is None:
             made = self.architecture
-            said = {name: value for name, value in sorted(made.arguments.items()) if name != "batch_first"}
+            said = {name: value for name, value in sorted(made.stated.items()) if name != "batch_first"}
             facts: tuple[Any, ...] = made.cell.name, said, self.overrun, self.dtype
             facts += (self.zoneout,) if self.zoneout else ()
             facts += (f"{self.activation_bits} bits",) if self.activation_bits == 8 else ()

@@ -366,7 +366,7 @@ class Twin(torch.nn.Module):
             self._describe()
 
     def extra_repr(self) -> str:
-        named = [f"{name}={getattr(self, name)!r}" for name in list(self.architecture.arguments)[2:]]
+        named = [f"{name}={getattr(self, name)!r}" for name in list(self.architecture.stated)[2:]]
         if self._dropout:
             named.append(f"dropout={self._dropout!r}")
         if self._engine is not None:

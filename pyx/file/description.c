@@ -22,7 +22,7 @@ lnrnn_status lnrnn_fail(char *message, lnrnn_status status, const char *format, 
 
 /* --- values --------------------------------------------------------------------------------------------- */
 
-static const size_t NUM_GATES[] = {[LNRNN_RNN] = 1, [LNRNN_LSTM] = 4, [LNRNN_GRU] = 3};
+static const size_t NUM_GATES[] = {[LNRNN_RNN] = 1, [LNRNN_LSTM] = 4, [LNRNN_GRU] = 3, [LNRNN_SLSTM] = 4};
 
 lnrnn_description lnrnn_describe(int cell, size_t input_size, size_t hidden_size)
 {
@@ -63,12 +63,16 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     size_t H = d->hidden_size, widest = d->input_size > H ? d->input_size : H;
     CHECK(NUM_GATES[d->cell] * H <= ((size_t)1 << 40) / widest,
           "hidden_size must be such that a weight matrix has at most 2**40 elements, got %zu", H);
-    int lstm = d->cell == LNRNN_LSTM, layer = d->norm == LNRNN_NORM_LAYER,
+    int lstm = d->cell == LNRNN_LSTM, slstm = d->cell == LNRNN_SLSTM, layer = d->norm == LNRNN_NORM_LAYER,
         batch = d->norm == LNRNN_NORM_BATCH;
+    CHECK(!slstm || !batch, "norm must be 'layer' or None in an SLSTM, got 'batch'");
     if (!layer || d->placement == LNRNN_PLACEMENTS)
-        d->placement = d->cell == LNRNN_RNN ? LNRNN_JOINT : LNRNN_SPLIT;
+        d->placement = slstm ? LNRNN_OUTPUT : d->cell == LNRNN_RNN ? LNRNN_JOINT : LNRNN_SPLIT;
     if (d->placement == LNRNN_GATE && d->cell == LNRNN_RNN)
         d->placement = LNRNN_JOINT;
+    CHECK(slstm == (d->placement == LNRNN_OUTPUT),
+          "placement must be 'output' in an SLSTM, and nowhere else");
+    CHECK(!slstm || !d->inner_bias, "inner_bias must be false in an SLSTM");
     CHECK(!layer || lstm || d->cell_norm != LNRNN_CELL_CARRY,
           "cell must be 'out' or None where there is no cell state, got 'carry'");
     CHECK(!layer || !d->span || (d->cell == LNRNN_GRU && d->placement == LNRNN_SPLIT),
@@ -81,8 +85,12 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     if (d->max_steps)
         CHECK_SIZE(d, max_steps, INT32_MAX);
     d->steps = !batch ? 0 : d->max_steps ? d->max_steps : d->steps;
+    CHECK(!slstm || (!d->zoneout[0] && !d->zoneout[1]), "zoneout must be 0 in an SLSTM, got %g",
+          d->zoneout[0]);
     if (!lstm)
         d->zoneout[1] = 0;
+    CHECK(slstm || (!d->exp_forget && !d->bfloat16_states),
+          "exp_forget and bfloat16_states must be 0 but in an SLSTM");
     CHECK_RATE(d->zoneout[0], "zoneout");
     CHECK_RATE(d->zoneout[1], "zoneout");
     CHECK_RATE(d->dropout, "dropout");
@@ -97,7 +105,7 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
 
 /* Networks that have an array. */
 enum { EVERY = 1, NO_NORM = 2, JOINT = 4, LAYER_SPLIT = 8, BATCH_SPLIT = 16, CELL = 32, INNER = 64 };
-enum { BATCH = 128, BATCH_JOINT = 256, BATCH_CELL = 512 };
+enum { BATCH = 128, BATCH_JOINT = 256, BATCH_CELL = 512, OUTPUT = 1024 };
 enum { SPLIT = LAYER_SPLIT | BATCH_SPLIT, TWO_BIASES = NO_NORM | LAYER_SPLIT };
 /* Shapes, with D inputs and G gates of H units: (G*H, D), (G*H, H), (G*H), (H), (steps), (steps, G*H),
  * (steps, H). */
@@ -122,6 +130,8 @@ static const struct {
     {"bias_hh", TWO_BIASES, GATES, AT(HIDDEN, BIAS)},
     {"gain_c", CELL, UNITS, AT(CELL, GAIN)},
     {"bias_c", CELL, UNITS, AT(CELL, BIAS)},
+    {"gain_y", OUTPUT, UNITS, AT(CELL, GAIN)},
+    {"bias_y", OUTPUT, UNITS, AT(CELL, BIAS)},
     {"inner_bias_ih", INNER, GATES, LNRNN_INNER_IH},
     {"inner_bias_hh", INNER, GATES, LNRNN_INNER_HH},
     {"running_mean", BATCH_JOINT, STEP_GATES, AT(HIDDEN, MEAN)},
@@ -140,11 +150,13 @@ enum { ROWS = sizeof ARRAYS / sizeof *ARRAYS };
 static size_t rows_of(const lnrnn_description *d, int rows[ROWS])
 {
     const int batch = d->norm == LNRNN_NORM_BATCH, split = d->placement == LNRNN_SPLIT;
-    const int sums = d->norm == LNRNN_NORM_NONE ? NO_NORM
-                     : !split                   ? JOINT
-                     : batch                    ? BATCH_SPLIT
-                                                : LAYER_SPLIT;
+    const int output = d->placement == LNRNN_OUTPUT;
+    const int sums = d->norm == LNRNN_NORM_NONE || output ? NO_NORM
+                     : !split                             ? JOINT
+                     : batch                              ? BATCH_SPLIT
+                                                          : LAYER_SPLIT;
     const int is = EVERY | sums | (d->cell_norm ? CELL : 0) | (d->inner_bias ? INNER : 0)
+                   | (output && d->norm == LNRNN_NORM_LAYER ? OUTPUT : 0)
                    | (batch ? BATCH | (split ? 0 : BATCH_JOINT) | (d->cell_norm ? BATCH_CELL : 0) : 0);
     size_t n = 0;
     for (int k = 0; k < ROWS; k++)

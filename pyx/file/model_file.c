@@ -21,6 +21,7 @@ typedef struct {
 enum { SIZE, NUMBER, FLAG, CHOICE, RATES, NORM };
 /* Networks that have an entry. In all others it is refused, and in these it may be missing if it is optional. */
 enum { ALL = 1, RNN = 2, ANY_NORM = 4, LAYER = 8, BATCH = 16, PAIR = 32, OPTIONAL = 64, NULLABLE = 128 };
+enum { SLSTM = 256, OF_SLSTM = SLSTM | OPTIONAL };
 enum { OF_ALL = ALL | OPTIONAL, OF_LAYER = LAYER | OPTIONAL, OF_BATCH = BATCH | OPTIONAL };
 
 #define AT(member) offsetof(configuration, member)
@@ -33,7 +34,7 @@ static const struct {
     const char *choices;
     int first, null;
 } ENTRIES[] = {
-    {"cell", CHOICE, ALL, AT(d.cell), "one of 'RNN', 'LSTM', 'GRU'", 0, 0},
+    {"cell", CHOICE, ALL, AT(d.cell), "one of 'RNN', 'LSTM', 'GRU', 'SLSTM'", 0, 0},
     {"nonlinearity", CHOICE, RNN, AT(d.act), "one of 'tanh', 'relu', 'sigmoid', 'identity'", 0, 0},
     {"dtype", CHOICE, ALL, AT(d.weights), "one of 'float32', 'bfloat16', 'int8'", 0, 0},
     {"activation_bits", SIZE, OF_ALL | NULLABLE, AT(bits), NULL, 0, 0},
@@ -43,6 +44,8 @@ static const struct {
     {"bias", FLAG, ALL, AT(d.bias), NULL, 0, 0},
     {"batch_first", FLAG, ALL, AT(d.batch_first), NULL, 0, 0},
     {"bidirectional", FLAG, ALL, AT(d.bidirectional), NULL, 0, 0},
+    {"exp_forget", FLAG, OF_SLSTM, AT(d.exp_forget), NULL, 0, 0},
+    {"state_dtype", CHOICE, OF_SLSTM, AT(d.bfloat16_states), "one of 'float32', 'bfloat16'", 0, 0},
     {"dropout", NUMBER, OF_ALL, AT(d.dropout), NULL, 0, 0},
     {"zoneout", RATES, OF_ALL, AT(pair), NULL, 0, 0},
     {"zoneout.0", NUMBER, PAIR, AT(d.zoneout[0]), NULL, 0, 0},
@@ -50,8 +53,8 @@ static const struct {
     {"norm", NORM, ALL | NULLABLE, AT(norm), NULL, 0, 0},
     {"norm.kind", CHOICE, ANY_NORM, AT(d.norm), "one of 'layer', 'batch'", LNRNN_NORM_LAYER, 0},
     {"norm.eps", NUMBER, ANY_NORM | OPTIONAL, AT(d.eps), NULL, 0, 0},
-    {"norm.placement", CHOICE, OF_LAYER | NULLABLE, AT(d.placement), "one of 'joint', 'split', 'gate'", 0,
-     LNRNN_PLACEMENTS},
+    {"norm.placement", CHOICE, OF_LAYER | NULLABLE, AT(d.placement),
+     "one of 'joint', 'split', 'gate', 'output'", 0, LNRNN_PLACEMENTS},
     {"norm.cell", CHOICE, OF_LAYER | NULLABLE, AT(d.cell_norm), "one of 'out', 'carry'", LNRNN_CELL_OUT, 0},
     {"norm.span", CHOICE, OF_LAYER | NULLABLE, AT(d.span), "'all'", LNRNN_SPAN_ALL, 0},
     {"norm.inner_bias", FLAG, OF_LAYER, AT(d.inner_bias), NULL, 0, 0},
@@ -127,7 +130,8 @@ static lnrnn_status read_configuration(char *text, size_t length, lnrnn_descript
                     shown < 54 ? (int)shown : 54, v.text, quote);
     }
     LNRNN_CHECK(!json.wrong, "its configuration is no JSON at byte %td", json.wrong - text);
-    const int is = ALL | (c.d.cell == LNRNN_RNN ? RNN : 0) | (c.norm ? ANY_NORM : 0) | (c.pair ? PAIR : 0)
+    const int is = ALL | (c.d.cell == LNRNN_RNN ? RNN : 0) | (c.d.cell == LNRNN_SLSTM ? SLSTM : 0)
+                   | (c.norm ? ANY_NORM : 0) | (c.pair ? PAIR : 0)
                    | (c.d.norm == LNRNN_NORM_LAYER ? LAYER : 0) | (c.d.norm == LNRNN_NORM_BATCH ? BATCH : 0);
     for (int k = 0; k < NUM_ENTRIES; k++) {
         const int has = seen >> k & 1, of = ENTRIES[k].of;

@@ -13,15 +13,16 @@ static const struct {
     [LNRNN_RNN] = {.num_gates = 1},
     [LNRNN_LSTM] = {.num_gates = 4, .cell_states = 1, .saved_gates = 1},
     [LNRNN_GRU] = {.num_gates = 3, .saved_gates = 1, .direct_h = 1},
+    [LNRNN_SLSTM] = {.num_gates = 4, .cell_states = 3, .saved_gates = 1},
 };
 _Static_assert(sizeof CELLS / sizeof *CELLS == LNRNN_CELLS, "CELLS has a row for each cell");
 
 /* A cell without norms is a form too. */
 enum { BARE = LNRNN_PLACEMENTS, FORMS_OF_A_CELL };
 
-/* spans: the paper's. scratch_gates: the kernel needs scratch for the values of so many gates. */
+/* spans: the paper's. output_norm: the only norm is behind the cell. scratch_gates: the kernel needs scratch for the values of so many gates. */
 static const struct {
-    int step_kernel, separate_products, input_side, own_input_gradient, spans;
+    int step_kernel, separate_products, input_side, own_input_gradient, spans, output_norm;
     size_t scratch_gates;
 } FORMS[][FORMS_OF_A_CELL] = {
     [LNRNN_RNN] =
@@ -63,15 +64,20 @@ static const struct {
                             .spans = LNRNN_SPANS_EACH,
                             .scratch_gates = 3},
         },
+    [LNRNN_SLSTM] =
+        {
+            [BARE] = {.step_kernel = LNRNN_STEP_SLSTM},
+            [LNRNN_OUTPUT] = {.step_kernel = LNRNN_STEP_SLSTM, .output_norm = 1, .spans = LNRNN_SPANS_EACH},
+        },
 };
 _Static_assert(sizeof FORMS / sizeof *FORMS == LNRNN_CELLS, "FORMS has a row for each cell");
 
 /* How a site reads its values; the scale and shift of batch norm belong to a step: step.c adds them. */
-static lnrnn_gate_norm gate_norm_of(const lnrnn_rnn_config *c, const lnrnn_site *site, int spans)
+static lnrnn_gate_norm gate_norm_of(const lnrnn_rnn_config *c, int kind, const lnrnn_site *site, int spans)
 {
     lnrnn_gate_norm norm = {.H = c->H, .eps = c->eps};
-    norm.how = c->norm == LNRNN_NORM_NONE ? LNRNN_PLAIN : LNRNN_NORMED;
-    if (c->norm == LNRNN_NORM_BATCH)
+    norm.how = kind == LNRNN_NORM_NONE ? LNRNN_PLAIN : LNRNN_NORMED;
+    if (kind == LNRNN_NORM_BATCH)
         norm.how = LNRNN_AFFINE;
     if (norm.how == LNRNN_NORMED)
         norm.spans = spans, norm.gain = site->gain;
@@ -79,6 +85,8 @@ static lnrnn_gate_norm gate_norm_of(const lnrnn_rnn_config *c, const lnrnn_site 
         norm.bias = site->bias;
     return norm;
 }
+
+enum { HEADS = 1 };
 
 void lnrnn_rnn_configure(lnrnn_rnn_config *c)
 {
@@ -95,15 +103,19 @@ void lnrnn_rnn_configure(lnrnn_rnn_config *c)
     c->separate_products = FORMS[c->cell][form].separate_products;
     c->input_side = FORMS[c->cell][form].input_side;
     c->cell_scratch = FORMS[c->cell][form].scratch_gates * c->H;
+    c->output_norm = FORMS[c->cell][form].output_norm;
     int spans = FORMS[c->cell][form].spans;
     if (spans == LNRNN_SPANS_LAST && c->span == LNRNN_SPAN_ALL)
         spans = LNRNN_SPANS_ALL;
     input->width = c->input_side ? c->outputs : 0;
     hidden->width = c->outputs;
-    cell->width = c->cell_norm != LNRNN_CELL_NONE ? c->H : 0;
-    input->norm = gate_norm_of(c, input, spans);
-    hidden->norm = gate_norm_of(c, hidden, spans);
-    cell->norm = gate_norm_of(c, cell, LNRNN_SPANS_ALL);
+    cell->width = c->output_norm || c->cell_norm != LNRNN_CELL_NONE ? c->H : 0;
+    const int of_gates = c->output_norm ? LNRNN_NORM_NONE : c->norm;
+    input->norm = gate_norm_of(c, of_gates, input, spans);
+    hidden->norm = gate_norm_of(c, of_gates, hidden, spans);
+    cell->norm = gate_norm_of(c, c->norm, cell, c->output_norm ? LNRNN_SPANS_EACH : LNRNN_SPANS_ALL);
+    if (c->output_norm)
+        cell->norm.H = c->H / HEADS;
 }
 
 /* --- weights in the form that the product reads --------------------------------------------------------- */

@@ -17,7 +17,7 @@ static inline size_t lnrnn_whole_floats(size_t floats) { return (floats + 15) & 
 #pragma GCC visibility push(default)
 
 /* The places of norms, and of the biases added after them. INPUT: W x, if it has its own. HIDDEN: W h, or
- * W x + W h. CELL: an LSTM's c. Without a norm, a GRU has bias_ih at the input side. All other biases are
+ * W x + W h. CELL: an LSTM's c, or an SLSTM's h on its way to y. Without a norm, a GRU has bias_ih at the input side. All other biases are
  * at the hidden side. */
 enum { LNRNN_SITE_INPUT, LNRNN_SITE_HIDDEN, LNRNN_SITE_CELL, LNRNN_SITES };
 
@@ -49,6 +49,7 @@ typedef struct {
     float eps;
     int reverse;                      /* read every sequence from its own end to its start */
     int dtype;                        /* of the packed weights */
+    int exp_forget, round_states;     /* SLSTM: as lnrnn_step_config has them */
     const float *inner_ih, *inner_hh; /* (G*H) or NULL: added to W x and W h, before any norm; inner_hh
                                        * only with separate_products, else the sum of both is inner_ih */
     float zoneout_h, zoneout_c; /* in [0, 1): how much of the old h and c a step keeps, where a call has no
@@ -68,6 +69,7 @@ typedef struct {
     int direct_h;              /* the cell takes h_prev itself too, not only W h */
     int step_kernel;           /* LNRNN_STEP_RNN .. of kernels/table.h: makes the states of a step */
     size_t cell_scratch;       /* floats that this kernel needs */
+    int output_norm;           /* y is the norm of h, site CELL by heads: h has rows of its own */
 } lnrnn_rnn_config;
 
 /* To be called once the caller has set its fields. Later only gain, bias, scale, shift, known, overrun_row,
@@ -87,7 +89,7 @@ typedef struct {
 /* A phase of a step, and the view that it works on: step.h. */
 typedef struct lnrnn_step lnrnn_step;
 typedef void lnrnn_phase(lnrnn_step *s);
-enum { LNRNN_PHASES = 15 };
+enum { LNRNN_PHASES = 17 };
 
 /* How the calls of one shape are done: set by lnrnn_rnn_make_plan. */
 typedef struct {
@@ -110,8 +112,9 @@ typedef struct {
     lnrnn_caches caches;
     int synchronous; /* there are such steps: then one group has all sequences */
     struct {
-        /* A record of the tape: the offsets of W h (or the sum), the gates and c; W x is at 0. */
-        size_t h, gates, c, width;
+        /* A record of the tape: the offsets of W h (or the sum), the gates, c, and h if y is its norm; W x is
+         * at 0. */
+        size_t h, gates, c, state, width;
     } tape;
     lnrnn_rnn_scratch scratch;
 } lnrnn_rnn_plan;

@@ -25,7 +25,8 @@ static size_t first_from_batch(const lnrnn_rnn_call *r)
     return c->overrun_row >= 0 || r->last_step_end <= c->known ? SIZE_MAX : c->known;
 }
 
-/* A record of the tape holds W x (only with separate products), W h or the sum of both, the gates, and c. */
+/* A record of the tape holds W x (only with separate products), W h or the sum of both, the gates, c, and h if y is its
+ * norm. */
 static void layout_tape(const lnrnn_rnn_config *c, lnrnn_rnn_plan *p)
 {
     p->wide = p->kernels->product->width(c->outputs);
@@ -35,7 +36,8 @@ static void layout_tape(const lnrnn_rnn_config *c, lnrnn_rnn_plan *p)
     p->tape.h = c->separate_products ? p->wide : 0;
     p->tape.gates = p->tape.h + p->wide;
     p->tape.c = p->tape.gates + (c->saved_gates ? p->wide : 0);
-    p->tape.width = p->tape.c + p->c_stride;
+    p->tape.state = p->tape.c + p->c_stride;
+    p->tape.width = p->tape.state + (c->output_norm ? p->h_stride : 0);
 }
 
 size_t lnrnn_tape_width(const lnrnn_rnn_config *config)

@@ -29,10 +29,12 @@ struct lnrnn_step {
     const float **x, **h_prev, **recurrent;
     float **c, **h;
     ptrdiff_t next_h; /* from a row of h to that of the next step */
+    float **y;        /* with output_norm: pointers to the active rows (H) of y, next_y from step to step */
+    ptrdiff_t next_y;
     /* (active, G*H). wx, row stride plan->wide: W_ih x of step t. Row stride cell.as: a: W_hh h, or W_ih x +
-     * W_hh h; hidden: where W_hh h of separate products goes. all_c (active, C), row stride cell.as: c of all
-     * rows. */
-    float *wx, *a, *hidden, *all_c;
+     * W_hh h; hidden: where W_hh h of separate products goes. all_c (active, C) and all_h (active, P), row
+     * stride cell.as: c and h of all rows. */
+    float *wx, *a, *hidden, *all_c, *all_h;
     size_t recorded, live; /* with a tape: rows of all groups before step t, and at the step before */
     /* Arguments of the cell's kernel. cell: the rows whose states this thread computes, from row `row` of the
      * call on. */

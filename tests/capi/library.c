@@ -94,13 +94,13 @@ static float *floats(size_t n)
 
 enum { T = 4, B = 5 };
 
-/* Steps of a stream, one lane after the other and all at once, give the bits of whole sequences. */
-static void compare_stream(lnrnn_network *n)
+/* cells: values of a unit in a row of c. Steps of a stream, one lane after the other and all at once, give the bits of whole sequences. */
+static void compare_stream(lnrnn_network *n, size_t cells)
 {
     const size_t D = lnrnn_network_inputs(n), H = lnrnn_network_units(n), layers = lnrnn_network_layers(n);
-    const size_t states = lnrnn_network_states(n);
+    const size_t states = lnrnn_network_states(n), C = cells * H;
     float *const x = floats(T * B * D), *const y = floats(T * B * H), *const one = floats(B * H);
-    float *const h = floats(layers * B * H), *const c = floats(layers * B * H);
+    float *const h = floats(layers * B * H), *const c = floats(layers * B * C);
     const int64_t order[B] = {3, 1, 4, 0, 2};
     lnrnn_stream *stream;
     lnrnn_handle *single, *all;
@@ -115,7 +115,7 @@ static void compare_stream(lnrnn_network *n)
     }
     for (size_t k = 0; k < layers; k++) {
         CHECK(!memcmp(lnrnn_stream_state(stream, k, 0), h + k * B * H, B * H * sizeof *h));
-        CHECK(states == 1 || !memcmp(lnrnn_stream_state(stream, k, 1), c + k * B * H, B * H * sizeof *c));
+        CHECK(states == 1 || !memcmp(lnrnn_stream_state(stream, k, 1), c + k * B * C, B * C * sizeof *c));
     }
     if (!lnrnn_handle_create(stream, 1, 1, &single, message)) { /* overrun "batch" has no single lanes */
         CHECK(!lnrnn_handle_reset(single, order, B));
@@ -154,15 +154,17 @@ static void compare_resets(lnrnn_network *n)
 static void test_networks(void)
 {
     for (int cell = 0; cell < LNRNN_CELLS; cell++)
-        for (int norm = LNRNN_NORM_NONE; norm <= LNRNN_NORM_BATCH; norm++)
+        for (int norm = LNRNN_NORM_NONE; norm <= (cell == LNRNN_SLSTM ? LNRNN_NORM_LAYER : LNRNN_NORM_BATCH);
+             norm++)
             for (int weights = LNRNN_WEIGHT_F32; weights <= LNRNN_WEIGHT_I8A8; weights++)
                 for (int overrun = 0; overrun < (norm == LNRNN_NORM_BATCH ? LNRNN_OVERRUNS : 1); overrun++) {
                     lnrnn_description d = lnrnn_describe(cell, 3, 19);
                     d.norm = norm, d.weights = weights, d.overrun = overrun, d.num_layers = 2,
                     d.max_steps = 4;
-                    d.steps = 4, d.inner_bias = 1, d.zoneout[0] = 0.25;
+                    d.steps = 4, d.inner_bias = cell != LNRNN_SLSTM, d.zoneout[0] = d.inner_bias ? 0.25 : 0;
+                    d.bfloat16_states = cell == LNRNN_SLSTM && weights == LNRNN_WEIGHT_BF16;
                     lnrnn_network *n = network_of(&d);
-                    compare_stream(n);
+                    compare_stream(n, cell == LNRNN_SLSTM ? 3 : 1);
                     if (overrun != LNRNN_OVERRUN_BATCH)
                         compare_resets(n);
                     lnrnn_network_release(n);
@@ -350,7 +352,7 @@ static void test_file(const char *path)
     lnrnn_network *n;
     CHECK(!lnrnn_network_open(path, &n, message));
     if (lnrnn_network_directions(n) == 1)
-        compare_stream(n);
+        compare_stream(n, 1);
     lnrnn_network_release(n);
 }
 

@@ -26,6 +26,9 @@ NETWORKS = {
     "gru, no norm": dict(cell="GRU", norm=None),
     "gru all": dict(cell="GRU", norm=LAYER(span="all")),
     "gru gate": dict(cell="GRU", norm=LAYER(placement="gate", inner_bias=True)),
+    "slstm": dict(cell="SLSTM", num_layers=2, bidirectional=True),
+    "slstm, no norm": dict(cell="SLSTM", norm=None, exp_forget=True),
+    "slstm bfloat16": dict(cell="SLSTM", state_dtype="bfloat16", bias=False),
     "rnn raise": dict(cell="RNN", norm=BATCH()),
     "lstm last": dict(cell="LSTM", norm=BATCH(overrun="last"), num_layers=2),
     "gru mean": dict(cell="GRU", norm=BATCH(overrun="mean", eps=0.1), bidirectional=True),
@@ -59,7 +62,11 @@ def test_calls_have_the_bits_of_python(c, name, dtype, rng, tmp_path):
     x, lengths = normal(rng, T, B, 3), rng.integers(0, T + 1, B)
     lengths[0] = T
     rnn.save(tmp_path / "model.safetensors")
-    ours = Network(c, described(rnn), rnn.state_dict()), Network(c, tmp_path / "model.safetensors")
+    cells = 3 if name.startswith("slstm") else 1
+    ours = (
+        Network(c, described(rnn), rnn.state_dict(), cells),
+        Network(c, tmp_path / "model.safetensors", cells=cells),
+    )
     wanted = both(rnn, x, lengths=lengths)
     for net in ours:
         assert [net.size(n) for n in ("inputs", "units", "layers")] == [3, 21, rnn.num_layers]

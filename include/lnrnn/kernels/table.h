@@ -165,7 +165,7 @@ typedef struct {
     int act;                       /* RNN: LNRNN_ACT_TANH .. */
     int cell_norm;                 /* LSTM: LNRNN_CELL_NONE .. */
     int deferred_output;           /* LSTM: h gets the output gate alone, lstm_output is still to come */
-    int exp_forget, round_states;  /* SLSTM: f is the argument of an exp; all states are rounded to bfloat16 */
+    int exp_forget, round_states; /* SLSTM: f is the argument of an exp; all states are rounded to bfloat16 */
 } lnrnn_step_config;
 
 /* Some rows of one step, between their products and their states. */
