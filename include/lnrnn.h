@@ -187,7 +187,9 @@ typedef struct {
     size_t max_steps, steps;
     int overrun;
     double momentum;
-    double zoneout[2], dropout;      /* of h and c; between layers */
+    double zoneout[2], dropout; /* of h and c; between layers */
+    size_t
+        num_heads; /* LSTM, GRU, SLSTM: W_hh multiplies the H / num_heads units of each head by themselves; or 1 */
     int exp_forget, bfloat16_states; /* SLSTM: an exponential forget gate; states rounded after each step */
 } lnrnn_description;
 

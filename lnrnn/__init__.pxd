@@ -105,6 +105,7 @@ cdef extern from "lnrnn_api.h" nogil:
         double momentum
         double[2] zoneout
         double dropout
+        size_t num_heads
         int exp_forget, bfloat16_states
 
     ctypedef struct lnrnn_array:

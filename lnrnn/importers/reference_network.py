@@ -97,6 +97,8 @@ class ReferenceNetwork:
         own = {name.removesuffix(suffix): v for name, v in self.state.items() if name.endswith(suffix)}
         if cell == "RNN":
             options["nonlinearity"] = self.arch.nonlinearity
+        if self.arch.num_heads > 1:
+            options["num_heads"] = self.arch.num_heads
         if self.zoneout not in (0, (0, 0)):
             options["zoneout"] = self.zoneout
         if isinstance(norm, LayerNormSpec):

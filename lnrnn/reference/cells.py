@@ -25,7 +25,9 @@ __all__ = [
     "GruGates",
     "LSTM_SITES",
     "RNN_SITES",
+    "block_diagonal",
     "calibrate",
+    "diagonal_blocks",
     "gates",
     "gru",
     "gru_backward",
@@ -72,6 +74,57 @@ def sum_of_sides(options: Options, x_: Array, h_: Array, norm: Norm) -> Array:
 def sum_of_sides_backward(options: Options, ga: Array, norm: Norm) -> tuple[Array, Array]:
     """The gradients of x_ and h_."""
     return (norm("ih", ga), norm("hh", ga)) if options["placement"] == "split" else (norm("", ga),) * 2
+
+
+# --- heads --------------------------------------------------------------------------------------------------
+
+
+def block_diagonal(weight: Array, num_heads: int) -> Array:
+    """weight_hh (G H, H / num_heads) as a matrix (G H, H): a unit reads the units of its own head.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lnrnn import reference
+    >>> reference.block_diagonal(np.array([[1.0, 2], [3, 4], [5, 6], [7, 8]]), 2)
+    array([[1., 2., 0., 0.],
+           [3., 4., 0., 0.],
+           [0., 0., 5., 6.],
+           [0., 0., 7., 8.]])
+    """
+    units = weight.shape[1]
+    blocks = weight.reshape(-1, num_heads, units, 1, units)
+    own = np.eye(num_heads, dtype=weight.dtype)[:, None, :, None]
+    return (blocks * own).reshape(len(weight), num_heads * units)
+
+
+def diagonal_blocks(weight: Array, num_heads: int) -> Array:
+    """The inverse of `block_diagonal`: (G H, H) -> (G H, H / num_heads).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lnrnn import reference
+    >>> reference.diagonal_blocks(np.arange(16).reshape(4, 4), 2)
+    array([[ 0,  1],
+           [ 4,  5],
+           [10, 11],
+           [14, 15]])
+    """
+    units = weight.shape[1] // num_heads
+    blocks = weight.reshape(-1, num_heads, units, num_heads, units)
+    own = [blocks[:, k, :, k] for k in range(num_heads)]
+    return np.stack(own, axis=1).reshape(len(weight), units)
+
+
+def with_heads(parameters: Mapping[str, ArrayLike | None], num_heads: int) -> dict[str, ArrayLike | None]:
+    """Parameters whose weight_hh is block-diagonal -> the same with the whole matrix."""
+    return {**parameters, "weight_hh": block_diagonal(real(parameters["weight_hh"]), num_heads)}
+
+
+def heads_backward(tape: Tape, grads: dict[str, Array]) -> dict[str, Array]:
+    """The gradients of the parameters that `with_heads` took."""
+    return grads | {"weight_hh": diagonal_blocks(grads["weight_hh"], tape.options["num_heads"])}
 
 
 # --- RNN ----------------------------------------------------------------------------------------------------
@@ -253,6 +306,7 @@ def lstm(
     reverse: bool = False,
     states_mask: ArrayLike | None = None,
     zoneout: tuple[ArrayLike | None, ArrayLike | None] | None = None,
+    num_heads: int = 1,
 ) -> tuple[Array, State, Tape]:
     """An LSTM of one layer and direction. `lstm_step` has its equation.
 
@@ -261,7 +315,7 @@ def lstm(
     x : array_like of shape (T, B, I)
         Inputs.
     parameters : dict of str to array_like
-        weight_ih (4H, I), weight_hh (4H, H), and some of these, (4H,) each::
+        weight_ih (4H, I), weight_hh (4H, H / num_heads), and some of these, (4H,) each::
 
             norm None             bias_ih, bias_hh
             "layer" split         gain_ih, bias_ih, gain_hh, bias_hh; inner_bias_ih, inner_bias_hh
@@ -284,6 +338,8 @@ def lstm(
         As in `rnn`.
     zoneout : pair of array_like, optional
         As in `rnn`, for h and for c, which with cell "carry" is the normalised one.
+    num_heads : int
+        With several heads W_hh is block-diagonal: see `block_diagonal`.
 
     Returns
     -------
@@ -304,12 +360,14 @@ def lstm(
     (5, 2, 3)
     """
     cell = {"layer": cell, "batch": "out", None: None}[norm]
-    options = dict(placement=placement if norm == "layer" else "split", cell=cell)
+    options = dict(placement=placement if norm == "layer" else "split", cell=cell, num_heads=num_heads)
     sites = dict(LSTM_SITES[placement if norm == "layer" else norm])
     if cell:
         sites["c"] = Site("gain_c", "bias_c")
     how = (norm, eps, lengths, statistics, overrun, reverse, states_mask, zoneout or (None, None))
-    return run((lstm_step, lstm_step_backward), options, sites, x, parameters, (h0, c0), *how)
+    return run(
+        (lstm_step, lstm_step_backward), options, sites, x, with_heads(parameters, num_heads), (h0, c0), *how
+    )
 
 
 def lstm_backward(
@@ -327,7 +385,8 @@ def lstm_backward(
     >>> gc0.shape
     (2, 3)
     """
-    return run_backward(tape, gy, (gh, gc))
+    gx, state, grads = run_backward(tape, gy, (gh, gc))
+    return gx, state, heads_backward(tape, grads)
 
 
 # --- GRU ----------------------------------------------------------------------------------------------------
@@ -418,6 +477,7 @@ def gru(
     reverse: bool = False,
     states_mask: ArrayLike | None = None,
     zoneout: ArrayLike | None = None,
+    num_heads: int = 1,
 ) -> tuple[Array, Array, Tape]:
     """A GRU of one layer and direction. `gru_step` has its equation.
 
@@ -426,7 +486,7 @@ def gru(
     x : array_like of shape (T, B, I)
         Inputs.
     parameters : dict of str to array_like
-        weight_ih (3H, I), weight_hh (3H, H), and some of the vectors of `lstm`, (3H,) each.
+        weight_ih (3H, I), weight_hh (3H, H / num_heads), and some of the vectors of `lstm`, (3H,) each.
     norm : {"layer", "batch"} or None
         The norm.
     placement : {"split", "joint", "gate"}
@@ -438,6 +498,8 @@ def gru(
         Batch norm: arrays (known steps, 3H) for "ih" and "hh". The default is as in `rnn`.
     eps, h0, lengths, overrun, reverse, states_mask, zoneout
         As in `rnn`. The h_{t-1} in z h_{t-1} is not dropped.
+    num_heads : int
+        As in `lstm`.
 
     Returns
     -------
@@ -453,11 +515,13 @@ def gru(
     >>> y.shape
     (5, 2, 3)
     """
-    options = dict(placement=placement if norm == "layer" else "split")
+    options = dict(placement=placement if norm == "layer" else "split", num_heads=num_heads)
     kind = "all" if placement == "split" and span == "all" else placement
     sites = GRU_SITES[kind if norm == "layer" else norm]
     how = (norm, eps, lengths, statistics, overrun, reverse, states_mask, (zoneout,))
-    y, (h,), tape = run((gru_step, gru_step_backward), options, sites, x, parameters, (h0,), *how)
+    y, (h,), tape = run(
+        (gru_step, gru_step_backward), options, sites, x, with_heads(parameters, num_heads), (h0,), *how
+    )
     return y, h, tape
 
 
@@ -477,7 +541,7 @@ def gru_backward(
     (2, 3)
     """
     gx, (gh0,), grads = run_backward(tape, gy, (gh,))
-    return gx, gh0, grads
+    return gx, gh0, heads_backward(tape, grads)
 
 
 # --- calibration --------------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ class Architecture:
     batch_first: bool
     bidirectional: bool
     norm: Norm
+    num_heads: int = 1
     exp_forget: bool = False
     state_dtype: StateDtype = "float32"
     # Not functools.cached_property: its lock for the class (before Python 3.12) may stay locked in a child
@@ -78,8 +79,8 @@ class Architecture:
     @classmethod
     def checked(
         cls, cell: Cell, *, input_size: Any, hidden_size: Any, num_layers: Any, nonlinearity: Any = "tanh",
-        bias: Any, batch_first: Any, bidirectional: Any, norm: Any, exp_forget: Any = False,
-        state_dtype: Any = "float32",
+        bias: Any, batch_first: Any, bidirectional: Any, norm: Any, num_heads: Any = 1,
+        exp_forget: Any = False, state_dtype: Any = "float32",
     ) -> Architecture:  # fmt: skip
         """The architecture for a user's arguments. Raises ValueError or TypeError for a wrong one."""
         for name, value in (("nonlinearity", nonlinearity), ("bias", bias)):
@@ -94,9 +95,13 @@ class Architecture:
             raise bad_value(
                 "hidden_size", "such that a weight matrix has at most 2**40 elements", hidden_size
             )
+        num_heads = integer("num_heads", num_heads, 1, LIMIT)
+        if hidden_size % num_heads:
+            raise bad_value("num_heads", f"a divisor of hidden_size {hidden_size}", num_heads)
         return cls(
             cell, input_size, hidden_size, num_layers, nonlinearity, flag("bias", bias),
             flag("batch_first", batch_first), flag("bidirectional", bidirectional), norm_spec(norm, cell),
+            num_heads,
             flag("exp_forget", exp_forget), choice("state_dtype", state_dtype, STATE_DTYPES),
         )  # fmt: skip
 
@@ -166,6 +171,6 @@ DEFAULTS = {each.name: each.default for each in fields(Architecture) if each.def
 def argument_names(cell: Cell) -> tuple[str, ...]:
     """The arguments of that cell's model that describe a network, in the constructor's order."""
     names = (each.name for each in fields(Architecture) if each.init and each.name != "cell")
-    missing = {"exp_forget", "state_dtype"} if cell.parts == 1 else set()
-    missing |= set() if cell.nonlinear else {"nonlinearity"}
+    missing = {"num_heads"} if cell.nonlinear else {"nonlinearity"}
+    missing |= {"exp_forget", "state_dtype"} if cell.parts == 1 else set()
     return tuple(name for name in names if name not in missing)

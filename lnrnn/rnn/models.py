@@ -138,11 +138,15 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
     ----------
     proj_size : int
         Must be 0: a projection of h is not supported.
+    num_heads : int
+        Number of heads, a divisor of H. W_hh is block-diagonal: a unit reads h of the H / num_heads units of
+        its head only, and a step takes less time. Norms are over all units.
 
     Attributes
     ----------
     weight_ih_l0, weight_hh_l0 : array of float32
-        Weights (4H, D) and (4H, H); H rows for each of the gates i, f, g, o.
+        Weights (4H, D) and (4H, H / num_heads); H rows for each of the gates i, f, g, o. With
+        several heads, row u of a gate belongs to head u // (H / num_heads).
     gain_ih_l0, bias_ih_l0, gain_hh_l0, bias_hh_l0 : array of float32
         Gains and biases (4H,), with the names of the equations.
     gain_c_l0, bias_c_l0 : array of float32
@@ -187,8 +191,9 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
     ((5, 2, 4), (2, 2, 4), (2, 2, 4))
     """
 
-    __slots__ = ()
+    __slots__ = ("num_heads",)
     _cell = cells.LSTM
+    num_heads: int
 
     def __init__(
         self,
@@ -202,13 +207,14 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
         proj_size: int = 0,
         *,
         norm: Norm = "layer",
+        num_heads: int = 1,
         seed: int | None = None,
         rng: RNG = None,
     ) -> None:
         no_projection(proj_size)
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
-            bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm,
+            bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, num_heads=num_heads,
         )  # fmt: skip
 
 
@@ -216,10 +222,17 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
 class GRU(Network[np.ndarray]):
     """A gated recurrent unit with norms inside the cell, after torch.nn.GRU.
 
+    Parameters
+    ----------
+    num_heads : int
+        Number of heads, a divisor of H. W_hh is block-diagonal: a unit reads h of the H / num_heads units of
+        its head only, and a step takes less time. Norms are over all units.
+
     Attributes
     ----------
     weight_ih_l0, weight_hh_l0 : array of float32
-        Weights (3H, D) and (3H, H); H rows for each of the gates r, z, n.
+        Weights (3H, D) and (3H, H / num_heads); H rows for each of the gates r, z, n. With
+        several heads, row u of a gate belongs to head u // (H / num_heads).
     gain_ih_l0, bias_ih_l0, gain_hh_l0, bias_hh_l0 : array of float32
         Gains and biases (3H,), with the names of the equations.
     running_mean_ih_l0, running_var_ih_l0, count_l0 : array
@@ -260,8 +273,9 @@ class GRU(Network[np.ndarray]):
     ((5, 2, 8), (2, 2, 4))
     """
 
-    __slots__ = ()
+    __slots__ = ("num_heads",)
     _cell = cells.GRU
+    num_heads: int
 
     def __init__(
         self,
@@ -274,12 +288,13 @@ class GRU(Network[np.ndarray]):
         bidirectional: bool = False,
         *,
         norm: Norm = "layer",
+        num_heads: int = 1,
         seed: int | None = None,
         rng: RNG = None,
     ) -> None:
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
-            bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm,
+            bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, num_heads=num_heads,
         )  # fmt: skip
 
 
@@ -292,6 +307,8 @@ class SLSTM(Network[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]):
 
     Parameters
     ----------
+    num_heads : int
+        Heads of H / num_heads units each, which the recurrence does not mix.
     exp_forget : bool
         Whether the forget gate is exponential too, lf = f, instead of a sigmoid.
     state_dtype : {"float32", "bfloat16"}
@@ -300,7 +317,8 @@ class SLSTM(Network[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]):
     Attributes
     ----------
     weight_ih_l0, weight_hh_l0 : array of float32
-        Weights (4H, D) and (4H, H); H rows for each of the gates i, f, z, o.
+        Weights (4H, D) and (4H, H / num_heads); H rows for each of the gates i, f, z, o. Row u of a gate of
+        weight_hh multiplies the h of the units of u's head.
     bias_ih_l0, bias_hh_l0 : array of float32
         Biases (4H,), with the names of the equations.
     gain_y_l0, bias_y_l0 : array of float32
@@ -322,7 +340,8 @@ class SLSTM(Network[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]):
 
         LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b
 
-    mu and the biased var of LN are taken over the units of one sample at one step. y is the output, and the
+    W_hh is block-diagonal: it has weight_hh's rows, and 0 between heads. mu and the biased var of LN are
+    taken over the units of one head of one sample at one step. y is the output, and the
     input of the next layer; h recurs. Batch norm and zoneout are refused.
 
     A unit whose n_{t-1} is 0 has no past. There m_t = i and f' = 0, and c_{t-1} and m_{t-1} have no effect.
@@ -345,8 +364,9 @@ class SLSTM(Network[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]):
     ((5, 2, 4), (1, 2, 4))
     """
 
-    __slots__ = ("exp_forget", "state_dtype")
+    __slots__ = ("num_heads", "exp_forget", "state_dtype")
     _cell = cells.SLSTM
+    num_heads: int
     exp_forget: bool
     state_dtype: StateDtype
 
@@ -360,6 +380,7 @@ class SLSTM(Network[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]):
         dropout: float = 0.0,
         bidirectional: bool = False,
         *,
+        num_heads: int = 4,
         norm: Literal["layer"] | LayerNormSpec | None = "layer",
         exp_forget: bool = False,
         state_dtype: StateDtype = "float32",
@@ -369,7 +390,7 @@ class SLSTM(Network[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]):
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
             bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm,
-            exp_forget=exp_forget, state_dtype=state_dtype,
+            num_heads=num_heads, exp_forget=exp_forget, state_dtype=state_dtype,
         )  # fmt: skip
 
 

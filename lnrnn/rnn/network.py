@@ -21,7 +21,7 @@ from ..errors import bad_type, bad_value, choice, flag, integer, number, real, s
 from ..runtime import thread_limit
 from ..state import CHANGES, Closed, checked, copied, counted, no_attribute
 from . import calibration, engine, file_format, training
-from .architecture import LIMIT, Architecture, argument_names
+from .architecture import DEFAULTS, LIMIT, Architecture, argument_names
 from .batches import FLOAT32, State, as_state, checked_ragged
 from .cells import Cell
 from .rows import by_state, ragged
@@ -156,8 +156,10 @@ class Network(Closed, Generic[State]):
             self._snapshot = change(self._snapshot)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Old pickles have the norm twice.
-        super().__setstate__({name: value for name, value in state.items() if name != "norm"})
+        # Old pickles have the norm twice, and not all arguments.
+        defaults = {name: value for name, value in DEFAULTS.items() if name in argument_names(self._cell)}
+        given = {name: value for name, value in state.items() if name != "norm"}
+        super().__setstate__({**defaults, **given})
 
     @property
     def _fixed(self) -> tuple[str, ...]:

@@ -49,6 +49,7 @@ class Twin(torch.nn.Module):
     batch_first: bool
     bidirectional: bool
     num_directions: int
+    num_heads: int  # of an LSTM or GRU
     _engine: str | None = None
     _dropout: float = 0.0
     _network: str  # and the number of the cell's states: traced code uses only these
@@ -430,6 +431,8 @@ class LSTM(Twin):
         As in torch.nn.LSTM.
     norm, seed, rng, device, dtype, engine
         As in RNN.
+    num_heads : int
+        As in lnrnn.LSTM.
 
     Examples
     --------
@@ -447,13 +450,14 @@ class LSTM(Twin):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, *,
-        norm: models.Norm = "layer", seed: int | None = None, rng: np.random.Generator | None = None,
-        device: Any = None, dtype: torch.dtype | None = None, engine: str | None = None,
+        norm: models.Norm = "layer", num_heads: int = 1, seed: int | None = None,
+        rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
+        engine: str | None = None,
     ) -> None:  # fmt: skip
         self._make(
             device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
             num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
-            proj_size=proj_size, norm=norm,
+            proj_size=proj_size, norm=norm, num_heads=num_heads,
         )  # fmt: skip
 
 
@@ -466,6 +470,8 @@ class GRU(Twin):
         As in torch.nn.GRU.
     norm, seed, rng, device, dtype, engine
         As in RNN.
+    num_heads : int
+        As in lnrnn.GRU.
 
     Examples
     --------
@@ -482,10 +488,12 @@ class GRU(Twin):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
-        norm: models.Norm = "layer", seed: int | None = None, rng: np.random.Generator | None = None,
-        device: Any = None, dtype: torch.dtype | None = None, engine: str | None = None,
+        norm: models.Norm = "layer", num_heads: int = 1, seed: int | None = None,
+        rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
+        engine: str | None = None,
     ) -> None:  # fmt: skip
         self._make(
             device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
-            num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm,
+            num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
+            norm=norm, num_heads=num_heads,
         )  # fmt: skip

@@ -162,12 +162,23 @@ def _layer(
     outputs = []
     for t in range(steps):
         norms.step, alive = t, norms.alive[t]
-        h_ = F.linear(state[0], p["weight_hh"], p.get("inner_bias_hh"))
+        h_ = _hidden_product(arch, state[0], p)
         new = step(arch, x_[t], h_, state, norms)
         state = [torch.where(alive, n, old) for n, old in zip(new, state, strict=True)]
         outputs.append(torch.where(alive, new[0], 0))
     blank_steps = x.new_zeros(len(x) - steps, x.shape[1], arch.hidden_size)
     return torch.cat([torch.stack(outputs), blank_steps]) if outputs else blank_steps, state
+
+
+def _hidden_product(arch: Architecture, h: Tensor, p: Mapping[str, Tensor]) -> Tensor:
+    """h (B, H) -> W_hh h + inner_bias_hh (B, gates * H), head by head."""
+    weight, bias = p["weight_hh"], p.get("inner_bias_hh")
+    if arch.num_heads == 1:
+        return F.linear(h, weight, bias)
+    units = weight.shape[1]
+    blocks = weight.view(arch.cell.gates, arch.num_heads, units, units)
+    h_ = torch.einsum("bhi,ghoi->bgho", h.view(-1, arch.num_heads, units), blocks).flatten(1)
+    return h_ if bias is None else h_ + bias
 
 
 # One step of each cell: the products x_ and h_ (B, gates * H), the state, the norms -> the next state.

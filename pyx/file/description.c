@@ -32,6 +32,7 @@ lnrnn_description lnrnn_describe(int cell, size_t input_size, size_t hidden_size
         .hidden_size = hidden_size,
         .num_layers = 1,
         .bias = 1,
+        .num_heads = cell == LNRNN_SLSTM ? 4 : 1,
         .norm = LNRNN_NORM_LAYER,
         .placement = LNRNN_PLACEMENTS,
         .cell_norm = LNRNN_CELL_OUT,
@@ -63,6 +64,9 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     size_t H = d->hidden_size, widest = d->input_size > H ? d->input_size : H;
     CHECK(NUM_GATES[d->cell] * H <= ((size_t)1 << 40) / widest,
           "hidden_size must be such that a weight matrix has at most 2**40 elements, got %zu", H);
+    CHECK_SIZE(d, num_heads, INT32_MAX);
+    CHECK(H % d->num_heads == 0, "num_heads must be a divisor of hidden_size %zu, got %zu", H, d->num_heads);
+    CHECK(d->num_heads == 1 || d->cell != LNRNN_RNN, "num_heads must be 1 in an RNN, got %zu", d->num_heads);
     int lstm = d->cell == LNRNN_LSTM, slstm = d->cell == LNRNN_SLSTM, layer = d->norm == LNRNN_NORM_LAYER,
         batch = d->norm == LNRNN_NORM_BATCH;
     CHECK(!slstm || !batch, "norm must be 'layer' or None in an SLSTM, got 'batch'");
@@ -94,8 +98,10 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     CHECK_RATE(d->zoneout[0], "zoneout");
     CHECK_RATE(d->zoneout[1], "zoneout");
     CHECK_RATE(d->dropout, "dropout");
-    size_t above = d->num_layers > 1 && d->bidirectional ? 2 * H : H,
-           inputs = above > widest ? above : widest;
+    size_t above = d->num_layers == 1 ? H / d->num_heads
+                   : d->bidirectional ? 2 * H
+                                      : H,
+           inputs = above > d->input_size ? above : d->input_size;
     CHECK(d->weights < LNRNN_WEIGHT_I8 || inputs <= LNRNN_INT8_INPUTS,
           "dtype must not be 'int8' for weights of %zu inputs: its sums hold %d", inputs, LNRNN_INT8_INPUTS);
     return LNRNN_OK;
@@ -107,9 +113,9 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
 enum { EVERY = 1, NO_NORM = 2, JOINT = 4, LAYER_SPLIT = 8, BATCH_SPLIT = 16, CELL = 32, INNER = 64 };
 enum { BATCH = 128, BATCH_JOINT = 256, BATCH_CELL = 512, OUTPUT = 1024 };
 enum { SPLIT = LAYER_SPLIT | BATCH_SPLIT, TWO_BIASES = NO_NORM | LAYER_SPLIT };
-/* Shapes, with D inputs and G gates of H units: (G*H, D), (G*H, H), (G*H), (H), (steps), (steps, G*H),
- * (steps, H). */
-enum { BY_INPUTS, BY_UNITS, GATES, UNITS, COUNTS, STEP_GATES, STEP_UNITS };
+/* Shapes, with D inputs and G gates of H units: (G*H, D), (G*H, H / num_heads), (G*H), (H), (steps),
+ * (steps, G*H), (steps, H). */
+enum { BY_INPUTS, BY_HEAD, GATES, UNITS, COUNTS, STEP_GATES, STEP_UNITS };
 
 /* A use at a site. */
 #define AT(site, use) (LNRNN_AT_SITES + 4 * LNRNN_SITE_##site + LNRNN_##use)
@@ -120,7 +126,7 @@ static const struct {
     int of, shape, role;
 } ARRAYS[] = {
     {"weight_ih", EVERY, BY_INPUTS, LNRNN_WEIGHT_IH},
-    {"weight_hh", EVERY, BY_UNITS, LNRNN_WEIGHT_HH},
+    {"weight_hh", EVERY, BY_HEAD, LNRNN_WEIGHT_HH},
     {"gain", JOINT, GATES, AT(HIDDEN, GAIN)},
     {"gain_ih", SPLIT, GATES, AT(INPUT, GAIN)},
     {"gain_hh", SPLIT, GATES, AT(HIDDEN, GAIN)},
@@ -190,6 +196,7 @@ lnrnn_array lnrnn_description_array(const lnrnn_description *d, size_t k, char n
                   : shape == UNITS ? H
                                    : GH,
                   shape == BY_INPUTS    ? D
+                  : shape == BY_HEAD    ? H / d->num_heads
                   : shape == STEP_GATES ? GH
                                         : H},
     };

@@ -44,6 +44,7 @@ static const struct {
     {"bias", FLAG, ALL, AT(d.bias), NULL, 0, 0},
     {"batch_first", FLAG, ALL, AT(d.batch_first), NULL, 0, 0},
     {"bidirectional", FLAG, ALL, AT(d.bidirectional), NULL, 0, 0},
+    {"num_heads", SIZE, OF_ALL, AT(d.num_heads), NULL, 0, 0},
     {"exp_forget", FLAG, OF_SLSTM, AT(d.exp_forget), NULL, 0, 0},
     {"state_dtype", CHOICE, OF_SLSTM, AT(d.bfloat16_states), "one of 'float32', 'bfloat16'", 0, 0},
     {"dropout", NUMBER, OF_ALL, AT(d.dropout), NULL, 0, 0},

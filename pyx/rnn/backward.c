@@ -54,7 +54,7 @@ static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *
     j.ga = lnrnn_carve(work, &at, rows * j.wide);
     j.gx = c->separate_products ? lnrnn_carve(work, &at, rows * j.wide) : j.ga;
     j.packed_x = lnrnn_carve(work, &at, rows * p->kernels->product->width(c->D));
-    j.packed_h = lnrnn_carve(work, &at, rows * p->kernels->product->width(c->P));
+    j.packed_h = lnrnn_carve(work, &at, rows * c->num_heads * p->kernels->product->width(c->head_units));
     j.gx_rows = lnrnn_carve(work, &at, words * rows);
     j.done = lnrnn_carve(work, &at, words * p->groups);
     j.tasks = lnrnn_carve(work, &at, words * lnrnn_most_gradient_tasks(&j, rows));
@@ -139,8 +139,8 @@ int lnrnn_rnn_backward(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g)
     for (;;) {
         backward_chunk *chunk = j->chunk;
         const double rows = (double)chunk->rows;
-        const double steps = step_cost(r, rows, c->P) + 1024 * (double)(chunk->t1 - chunk->t0),
-                     products = rows * (double)c->outputs * (double)((g->gx ? 2 : 1) * c->D + c->P);
+        const double steps = step_cost(r, rows, c->head_units) + 1024 * (double)(chunk->t1 - chunk->t0),
+                     products = rows * (double)c->outputs * (double)((g->gx ? 2 : 1) * c->D + c->head_units);
         if (!chunk->products) {
             if (!lnrnn_limited_tasks(r->plan->groups, threads, j->done, steps, left, lnrnn_backward_group,
                                      &job))

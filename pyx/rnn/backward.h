@@ -62,6 +62,7 @@ struct backward_step {
     float *sum;             /* (group, wide or narrow): the input of a norm that the tape does not have */
     float *skip_h, *skip_c; /* the gradient that zoneout passes to the old state */
     float *masked;          /* masks.state: h as W_hh took it, then the gradient of that */
+    float *head;            /* (TILE, head_units), the row stride whole vectors: with several heads */
     float *batch;           /* batch norm: two doubles and six floats for each value of the widest site */
     const float **x, **h, **state_prev; /* (group) pointers: x, h_prev as W_hh took it, c_prev or h_prev */
 };
@@ -111,9 +112,10 @@ void lnrnn_backward_group(void *ctx, size_t group, int worker, int64_t *left);
  * packed transpose. add: to the values of c. */
 void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k, const float *const *rows,
                             const float *w, const uint32_t *packed, int add, float *c, size_t cs);
-/* v: `rows` pointers to (n), inputs of the product whose gradients begin at `row` of ga or gx -> packed. */
-void lnrnn_pack_inputs(const backward_job *j, size_t n, size_t row, size_t rows, const float *const *v,
-                       float *packed);
+/* v: `rows` pointers to (heads, n), inputs of the product whose gradients begin at `row` of ga or gx -> packed:
+ * block by block, and in a block head by head. */
+void lnrnn_pack_inputs(const backward_job *j, size_t heads, size_t n, size_t row, size_t rows,
+                       const float *const *v, float *packed);
 /* The products over a chunk as tasks: the most of them, those of this chunk, and the floats of scratch of
  * one. lnrnn_gradient_task is a task of lnrnn_limited_tasks, ctx the job, index < lnrnn_gradient_tasks. */
 size_t lnrnn_most_gradient_tasks(const backward_job *j, size_t rows);

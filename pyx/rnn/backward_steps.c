@@ -19,6 +19,7 @@ size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_step 
     s->skip_c = lnrnn_carve(base, &at, c->zoneout_c > 0 ? group * j->c_stride : 0);
     s->masked = lnrnn_carve(base, &at, j->r->masks.state ? h : 0);
     s->batch = lnrnn_carve(base, &at, j->p->synchronous ? 10 * c->outputs + 2 : 0);
+    s->head = lnrnn_carve(base, &at, c->num_heads > 1 ? TILE * j->k->product->width(c->head_units) : 0);
     s->x = lnrnn_carve(base, &at, pointers);
     s->h = lnrnn_carve(base, &at, pointers);
     s->state_prev = lnrnn_carve(base, &at, pointers);
@@ -82,8 +83,8 @@ static void mask(backward_step *s) { lnrnn_mask_rows(s->j->r, s->first, s->activ
 static void pack(backward_step *s)
 {
     const backward_job *j = s->j;
-    lnrnn_pack_inputs(j, j->c->D, s->row, s->active, s->x, j->packed_x);
-    lnrnn_pack_inputs(j, j->c->P, s->row, s->active, s->h, j->packed_h);
+    lnrnn_pack_inputs(j, 1, j->c->D, s->row, s->active, s->x, j->packed_x);
+    lnrnn_pack_inputs(j, j->c->num_heads, j->c->head_units, s->row, s->active, s->h, j->packed_h);
 }
 
 /* --- zoneout -------------------------------------------------------------------------------------------- */
@@ -229,6 +230,32 @@ static void hidden_side(backward_step *s)
 static void inner_hh(backward_step *s) { lnrnn_inner_backward(s, 1, s->ga); }
 static void inner_ih(backward_step *s) { lnrnn_inner_backward(s, 0, s->gx); }
 
+/* ga: pointers to n rows of the gradient of W h, (G*H) each -> to (n, h_stride): that of h through a W_hh of
+ * several heads. A product writes whole vectors, which would overwrite other heads. */
+static void head_product(const backward_step *s, size_t n, const float *const *ga, int add, float *to)
+{
+    const backward_job *j = s->j;
+    const lnrnn_rnn_gradients *g = j->g;
+    const lnrnn_product *product = j->k->product;
+    const size_t units = j->c->head_units, heads = j->c->num_heads, wide = product->width(units),
+                 words = product->size(LNRNN_WEIGHT_F32, units, units);
+    for (size_t head = 0; head < heads; head++) {
+        const size_t at = head * units;
+        for (size_t i = 0; add && i < n; i++)
+            memcpy(s->head + i * wide, to + i * j->h_stride + at, units * sizeof *to);
+        for (size_t gate = 0; gate < j->c->num_gates; gate++) {
+            const size_t part = gate * heads + head;
+            const float *rows[TILE];
+            for (size_t i = 0; i < n; i++)
+                rows[i] = ga[i] + part * units;
+            lnrnn_gradient_product(j, n, units, units, rows, g->w_hh + part * units * units,
+                                   g->w_hh_t ? g->w_hh_t + part * words : NULL, add || gate, s->head, wide);
+        }
+        for (size_t i = 0; i < n; i++)
+            memcpy(to + i * j->h_stride + at, s->head + i * wide, units * sizeof *to);
+    }
+}
+
 /* Multiplies the gradient of W h by W_hh -> to (active, h_stride). add: to the values there. */
 static void product(const backward_step *s, int add, float *to)
 {
@@ -238,8 +265,11 @@ static void product(const backward_step *s, int add, float *to)
         const size_t n = s->active - i < TILE ? s->active - i : TILE;
         for (size_t q = 0; q < n; q++)
             rows[q] = s->ga + (i + q) * j->wide;
-        lnrnn_gradient_product(j, n, j->c->P, j->c->outputs, rows, j->g->w_hh, j->g->w_hh_t, add,
-                               to + i * j->h_stride, j->h_stride);
+        if (j->c->num_heads > 1)
+            head_product(s, n, rows, add, to + i * j->h_stride);
+        else
+            lnrnn_gradient_product(j, n, j->c->P, j->c->outputs, rows, j->g->w_hh, j->g->w_hh_t, add,
+                                   to + i * j->h_stride, j->h_stride);
     }
 }
 
@@ -354,7 +384,7 @@ void lnrnn_backward_group(void *ctx, size_t group, int worker, int64_t *left)
         if (s.active)
             take_step(&s, record, before);
         lnrnn_flush_sums(j, first, count, t);
-        spend(left, step_cost(r, (double)s.active, j->c->P));
+        spend(left, step_cost(r, (double)s.active, j->c->head_units));
     }
     j->done[group] = t > chunk->t0 ? chunk->t1 - t : LNRNN_DONE;
 }

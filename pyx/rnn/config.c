@@ -1,5 +1,7 @@
 /* Resolves a recurrent layer once: its products, how each site reads its values, the kernel of its step. A
  * cell is a row of CELLS, a placement of its norms a row of FORMS. */
+#include <string.h>
+
 #include "rnn/layer.h"
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/tuning.h"
@@ -86,8 +88,6 @@ static lnrnn_gate_norm gate_norm_of(const lnrnn_rnn_config *c, int kind, const l
     return norm;
 }
 
-enum { HEADS = 1 };
-
 void lnrnn_rnn_configure(lnrnn_rnn_config *c)
 {
     const int form = c->norm == LNRNN_NORM_NONE ? BARE : c->placement;
@@ -96,6 +96,8 @@ void lnrnn_rnn_configure(lnrnn_rnn_config *c)
     c->num_gates = CELLS[c->cell].num_gates;
     c->outputs = c->num_gates * c->H;
     c->C = CELLS[c->cell].cell_states * c->H;
+    c->num_heads += !c->num_heads;
+    c->head_units = c->P / c->num_heads;
     c->saved_gates = CELLS[c->cell].saved_gates;
     c->own_input_gradient = FORMS[c->cell][form].own_input_gradient;
     c->direct_h = CELLS[c->cell].direct_h;
@@ -115,7 +117,7 @@ void lnrnn_rnn_configure(lnrnn_rnn_config *c)
     hidden->norm = gate_norm_of(c, of_gates, hidden, spans);
     cell->norm = gate_norm_of(c, c->norm, cell, c->output_norm ? LNRNN_SPANS_EACH : LNRNN_SPANS_ALL);
     if (c->output_norm)
-        cell->norm.H = c->H / HEADS;
+        cell->norm.H = c->H / c->num_heads;
 }
 
 /* --- weights in the form that the product reads --------------------------------------------------------- */
@@ -129,6 +131,30 @@ void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptr
 {
     LNRNN_DEFAULT_FLOATS;
     lnrnn_product_of(lnrnn_active(), dtype)->pack(dtype, n, k, w, rs, cs, packed);
+}
+
+size_t lnrnn_packed_heads_size(const lnrnn_rnn_config *c, size_t gates)
+{
+    return c->num_heads * lnrnn_packed_size(c->dtype, gates * c->head_units, c->head_units);
+}
+
+size_t lnrnn_pack_heads_work(const lnrnn_rnn_config *c)
+{
+    return c->num_heads > 1 ? c->num_gates * c->head_units * c->head_units : 1;
+}
+
+void lnrnn_pack_heads(const lnrnn_rnn_config *c, size_t gates, const float *w, float *work, uint32_t *packed)
+{
+    const size_t k = c->head_units, n = gates * k, words = lnrnn_packed_size(c->dtype, n, k);
+    if (c->num_heads == 1) {
+        lnrnn_pack(c->dtype, n, k, w, (ptrdiff_t)k, 1, packed);
+        return;
+    }
+    for (size_t head = 0; head < c->num_heads; head++) {
+        for (size_t gate = 0; gate < gates; gate++)
+            memcpy(work + gate * k * k, w + (gate * c->H + head * k) * k, k * k * sizeof *work);
+        lnrnn_pack(c->dtype, n, k, work, (ptrdiff_t)k, 1, packed + head * words);
+    }
 }
 
 int lnrnn_reads_lines(const float *w, size_t k)

@@ -117,7 +117,7 @@ lnrnn_step_work lnrnn_work_of(const lnrnn_rnn_config *c, lnrnn_caches caches, si
 {
     return (lnrnn_step_work){.rows = rows,
                              .inputs = c->D,
-                             .units = c->P,
+                             .units = c->head_units,
                              .outputs = c->outputs,
                              .panels = lnrnn_panels_of(c->dtype, c->outputs),
                              .dtype = c->dtype,

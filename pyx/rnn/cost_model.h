@@ -13,7 +13,7 @@
 
 /* The work of a step (runtime/thread_policy.h declares the type). */
 struct lnrnn_step_work {
-    size_t rows, inputs, units; /* B, D, H */
+    size_t rows, inputs, units; /* B, D, and H, or the units of a head */
     size_t outputs;             /* G*H */
     size_t panels;              /* of the weights; threads divide the units by panels */
     int dtype;                  /* of the weights */

@@ -44,7 +44,7 @@ int lnrnn_rnn_forward(const lnrnn_rnn_call *r)
         memset(positions, 0, p->groups * sizeof *positions);
     if (p->divide_units)
         return lnrnn_forward_split(r);
-    const double cost = all_steps_cost(r, r->config->D + r->config->P);
+    const double cost = all_steps_cost(r, r->config->D + r->config->head_units);
     return lnrnn_limited_tasks(p->groups, lnrnn_threads_now(p), positions, cost, r->part, forward_group,
                                (void *)r);
 }

@@ -29,6 +29,13 @@ enum { LNRNN_INT8_INPUTS = INT32_MAX / (127 * 127) };
 size_t lnrnn_packed_size(int dtype, size_t n, size_t k);
 void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed);
 
+typedef struct lnrnn_rnn_config lnrnn_rnn_config;
+/* w: the rows of so many gates of W_hh, (gates * H, head_units) -> packed, lnrnn_packed_heads_size words: head
+ * after head, as (gates * head_units, head_units). work: lnrnn_pack_heads_work floats. */
+size_t lnrnn_packed_heads_size(const lnrnn_rnn_config *c, size_t gates);
+size_t lnrnn_pack_heads_work(const lnrnn_rnn_config *c);
+void lnrnn_pack_heads(const lnrnn_rnn_config *c, size_t gates, const float *w, float *work, uint32_t *packed);
+
 /* LNRNN_SITE_INPUT .. of a layer. */
 typedef struct {
     const float *gain, *bias; /* (width); without a norm only bias */
@@ -42,9 +49,10 @@ typedef struct {
 
 /* One layer, one direction. G gates: RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n). lnrnn/reference/ has
  * the equations. */
-typedef struct {
+struct lnrnn_rnn_config {
     /* Set by the caller. */
-    size_t D, H, P;                                  /* inputs, units, values of h */
+    size_t D, H, P;   /* inputs, units, values of h */
+    size_t num_heads; /* W_hh is block-diagonal: each head reads its own H / num_heads units; 0 counts as 1 */
     int cell, act, norm, placement, span, cell_norm; /* batch norm: joint in an RNN, split in the others */
     float eps;
     int reverse;                      /* read every sequence from its own end to its start */
@@ -61,6 +69,7 @@ typedef struct {
     ptrdiff_t overrun_row;
     /* Set by lnrnn_rnn_configure. */
     size_t num_gates, outputs; /* G, and G*H: values of a product */
+    size_t head_units;         /* H / num_heads: the inputs of an output of W_hh */
     int separate_products;     /* W h is not added to W x by the product, but by the cell */
     int input_side;            /* W x has a norm, or a bias, of its own */
     size_t C;                  /* values of a row of c; 0: there is none */
@@ -70,7 +79,7 @@ typedef struct {
     int step_kernel;           /* LNRNN_STEP_RNN .. of kernels/table.h: makes the states of a step */
     size_t cell_scratch;       /* floats that this kernel needs */
     int output_norm;           /* y is the norm of h, site CELL by heads: h has rows of its own */
-} lnrnn_rnn_config;
+};
 
 /* To be called once the caller has set its fields. Later only gain, bias, scale, shift, known, overrun_row,
  * inner_ih and inner_hh may change; then it is to be called again. */
@@ -145,7 +154,7 @@ typedef struct {
     const lnrnn_rnn_config *config;
     const lnrnn_rnn_plan *plan;
     size_t T, B;                 /* the most steps of a row, rows */
-    const uint32_t *w_ih, *w_hh; /* packed (G*H, D), (G*H, P), for the ISA of the plan */
+    const uint32_t *w_ih, *w_hh; /* packed for the ISA of the plan: (G*H, D), and as lnrnn_pack_heads does */
     const float *x;              /* (steps, sequences, D), the last axis contiguous */
     ptrdiff_t xt, xb;            /* its strides */
     float *y;                    /* (steps, sequences, P), the last axis contiguous */
@@ -188,13 +197,14 @@ typedef struct {
     ptrdiff_t gyt, gyb;
     const float *ghn, *gcn; /* as hn, cn: their gradients, or NULL */
     /* The transposes, float, packed (D, G*H), (P, G*H); without gx no w_ih_t. Where one is NULL, the weights
-     * themselves are read: (G*H, D), (G*H, P), as lnrnn_reads_lines says. */
+     * themselves are read: (G*H, D), (G*H, head_units), as lnrnn_reads_lines says. With several heads w_hh_t has
+     * the transpose of each gate of each head, (head_units, head_units). */
     const uint32_t *w_ih_t, *w_hh_t;
     const float *w_ih, *w_hh;
     float *gx; /* as x; written only where rows have steps; NULL: not wanted */
     ptrdiff_t gxt, gxb;
     float *gh0, *gc0;                       /* as h0, c0 */
-    float *gw_ih, *gw_hh;                   /* (G*H, D), (G*H, P) */
+    float *gw_ih, *gw_hh;                   /* (G*H, D), (G*H, head_units) */
     int add;                                /* to the values of gw_ih and gw_hh */
     lnrnn_site_gradients site[LNRNN_SITES]; /* written */
     double *inner[2]; /* (G*H) of inner_ih, inner_hh, written; NULL where the layer has none */

@@ -20,7 +20,7 @@ void lnrnn_network_complete(lnrnn_network *n)
     n->step_work = 0;
     for (size_t k = 0; k < n->layers * n->directions; k++) {
         const lnrnn_rnn_config *c = &n->config[k];
-        n->step_work += (double)c->outputs * (double)(c->D + c->P);
+        n->step_work += (double)c->outputs * (double)(c->D + c->head_units);
     }
 }
 
@@ -264,7 +264,7 @@ static void drop(const lnrnn_network_call *n, size_t layer, const float *x, floa
 static double after_line(const lnrnn_rnn_call *r, size_t products, double left)
 {
     LNRNN_DEFAULT_FLOATS;
-    return left - all_steps_cost(r, products * (r->config->D + r->config->P)) / r->plan->threads;
+    return left - all_steps_cost(r, products * (r->config->D + r->config->head_units)) / r->plan->threads;
 }
 
 /* Before the first part of a call. */

@@ -84,6 +84,7 @@ typedef struct {
     const lnrnn_description *d;
     const lnrnn_array *const *used;
     char *memory; /* NULL: the first time */
+    float *work;  /* for lnrnn_pack_heads */
     size_t bytes, weight_bytes;
 } construction;
 
@@ -113,6 +114,16 @@ static const uint32_t *packed(construction *b, int dtype, const float *w, size_t
         lnrnn_pack(dtype, n, k, w, (ptrdiff_t)k, 1, words);
     b->weight_bytes += lnrnn_packed_size(dtype, n, k) * sizeof(uint32_t);
     return words;
+}
+
+static const uint32_t *packed_heads(construction *b, const lnrnn_rnn_config *c, const float *w)
+{
+    const size_t words = lnrnn_packed_heads_size(c, c->num_gates);
+    uint32_t *const to = part_of(b, words * sizeof(uint32_t));
+    if (to)
+        lnrnn_pack_heads(c, c->num_gates, w, b->work, to);
+    b->weight_bytes += words * sizeof(uint32_t);
+    return to;
 }
 
 /* Gives a site its gain and bias, and with batch norm its scales and shifts. */
@@ -149,6 +160,7 @@ static void configure(const lnrnn_description *d, size_t line, lnrnn_rnn_config 
         .D = line < directions ? d->input_size : directions * d->hidden_size,
         .H = d->hidden_size,
         .P = d->hidden_size,
+        .num_heads = d->num_heads,
         .cell = d->cell,
         .act = d->act,
         .norm = d->norm,
@@ -195,7 +207,7 @@ static void fill_line(construction *b, size_t line, lnrnn_rnn_config *c, lnrnn_p
         fill_site(b, c, k, roles);
     lnrnn_rnn_configure(c);
     weights->ih = packed(b, c->dtype, roles[LNRNN_WEIGHT_IH], c->outputs, c->D);
-    weights->hh = packed(b, c->dtype, roles[LNRNN_WEIGHT_HH], c->outputs, c->P);
+    weights->hh = packed_heads(b, c, roles[LNRNN_WEIGHT_HH]);
 }
 
 /* All of the network; the first time it writes to no memory but its own. */
@@ -240,10 +252,15 @@ static lnrnn_status create(const lnrnn_description *d, const lnrnn_array *const 
         return status;
     construction b = {.d = d, .used = used};
     lay_out(&b);
-    b.memory = aligned_alloc(64, b.bytes);
+    lnrnn_rnn_config line;
+    configure(d, 0, &line);
+    b.work = malloc(lnrnn_pack_heads_work(&line) * sizeof *b.work);
+    b.memory = b.work ? aligned_alloc(64, b.bytes) : NULL;
+    if (b.memory)
+        *network = lay_out(&b);
+    free(b.work);
     if (!b.memory)
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for a network of %zu bytes", b.bytes);
-    *network = lay_out(&b);
     lnrnn_network_complete(*network);
     return LNRNN_OK;
 }

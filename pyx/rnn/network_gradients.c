@@ -9,16 +9,18 @@
 
 static size_t line_count(const lnrnn_network *n) { return n->layers * n->directions; }
 
-/* w (n, k) -> its transpose, packed, at memory + *bytes, which it adds to; NULL if w is read as it stands.
- * Without memory it only counts. */
-static const uint32_t *transposed(const float *w, size_t n, size_t k, char *memory, size_t *bytes)
+/* w (parts, n, k) -> the transpose of each part, packed, at memory + *bytes, which it adds to; NULL if w is read
+ * as it stands. Without memory it only counts. */
+static const uint32_t *transposed(const float *w, size_t parts, size_t n, size_t k, char *memory,
+                                  size_t *bytes)
 {
     if (lnrnn_reads_lines(w, k))
         return NULL;
     uint32_t *const words = memory ? (uint32_t *)(void *)(memory + *bytes) : NULL;
-    *bytes += lnrnn_whole_lines(lnrnn_packed_size(LNRNN_WEIGHT_F32, k, n) * sizeof(uint32_t));
-    if (words)
-        lnrnn_pack(LNRNN_WEIGHT_F32, k, n, w, 1, (ptrdiff_t)k, words);
+    const size_t size = lnrnn_packed_size(LNRNN_WEIGHT_F32, k, n);
+    *bytes += lnrnn_whole_lines(parts * size * sizeof(uint32_t));
+    for (size_t part = 0; words && part < parts; part++)
+        lnrnn_pack(LNRNN_WEIGHT_F32, k, n, w + part * n * k, 1, (ptrdiff_t)k, words + part * size);
     return words;
 }
 
@@ -32,9 +34,10 @@ static size_t write_weights(const lnrnn_network *n, const lnrnn_array *arrays, i
     for (size_t k = 0; k < line_count(n); k++) {
         const lnrnn_rnn_config *const c = &n->config[k];
         lnrnn_backward_weights w = {.w_ih = arrays[k * count].data, .w_hh = arrays[k * count + 1].data};
-        w.w_hh_t = transposed(w.w_hh, c->outputs, c->P, memory, &bytes);
+        const size_t parts = c->num_heads > 1 ? c->num_gates * c->num_heads : 1;
+        w.w_hh_t = transposed(w.w_hh, parts, c->outputs / parts, c->head_units, memory, &bytes);
         if (inputs || k >= n->directions)
-            w.w_ih_t = transposed(w.w_ih, c->outputs, c->D, memory, &bytes);
+            w.w_ih_t = transposed(w.w_ih, 1, c->outputs, c->D, memory, &bytes);
         if (memory)
             weights[k] = w;
     }

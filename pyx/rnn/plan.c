@@ -72,7 +72,7 @@ int lnrnn_threads_now(const lnrnn_rnn_plan *p) { return lnrnn_free_threads(p->th
 static size_t chunk_rows(const lnrnn_rnn_config *c, const lnrnn_rnn_plan *p)
 {
     const size_t of_cache = lnrnn_chunk_bytes(p->caches) / (p->wide * sizeof(float)),
-                 of_weights = (c->D + c->P) / LNRNN_WEIGHTS_TO_CHUNK;
+                 of_weights = (c->D + c->head_units) / LNRNN_WEIGHTS_TO_CHUNK;
     size_t rows = p->input_rows;
     rows = rows > 2 * of_weights ? 2 * of_weights : rows < of_weights ? of_weights : rows;
     return rows > of_cache ? rows : of_cache;

@@ -4,19 +4,28 @@
 #include "rnn/rows.h"
 #include "rnn/step.h"
 
-static lnrnn_cut cut_of(const lnrnn_rnn_call *r, size_t index, size_t team)
+/* Where output `at` of packed weights with N outputs stands. */
+static lnrnn_cut cut_at(const lnrnn_rnn_call *r, size_t N, size_t at)
 {
     const lnrnn_product *k = r->plan->product;
-    const size_t N = r->config->outputs, count = k->panels(N), at = k->width(N) * index / team;
-    size_t p = count * index / team;
+    const size_t count = k->panels(N);
+    size_t p = count * at / k->width(N);
     while (p && k->start(N, p) > at)
         p--;
     while (p < count && k->start(N, p + 1) <= at)
         p++;
     const size_t part = at - k->start(N, p), of = p < count ? k->start(N, p + 1) - k->start(N, p) : 1;
-    if (r->config->dtype != LNRNN_WEIGHT_F32)
-        return (lnrnn_cut){.panel = p + (2 * part > of), .part = 0, .of = 1};
     return (lnrnn_cut){.panel = p, .part = part, .of = of};
+}
+
+/* The panel that begins next to a cut. */
+static size_t near_panel(lnrnn_cut cut) { return cut.panel + (2 * cut.part > cut.of); }
+
+static lnrnn_cut cut_of(const lnrnn_rnn_call *r, size_t index, size_t team)
+{
+    const size_t N = r->config->outputs;
+    const lnrnn_cut cut = cut_at(r, N, r->plan->product->width(N) * index / team);
+    return r->config->dtype == LNRNN_WEIGHT_F32 ? cut : (lnrnn_cut){.panel = near_panel(cut), .of = 1};
 }
 
 lnrnn_share lnrnn_share_of(const lnrnn_rnn_call *r, size_t index, size_t team)
@@ -94,11 +103,81 @@ void lnrnn_input_product(const lnrnn_step *s, size_t n)
         product(s, &w_ih, n - i < each ? n - i : each, s->x + i, s->wx + i * wide, (ptrdiff_t)wide);
 }
 
+/* Threads divide the outputs of all heads, one after another, at whole panels: where the thread before `index`
+ * ends in a head of N outputs. */
+static size_t panel_of_thread(const lnrnn_step *s, size_t N, size_t head, size_t index)
+{
+    const size_t wide = s->r->plan->product->width(N), before = head * wide,
+                 at = s->r->config->num_heads * wide * index / (size_t)s->team;
+    return near_panel(cut_at(s->r, N, at < before ? 0 : at - before < wide ? at - before : wide));
+}
+
+/* Outputs from .. to - 1 of gates of `units` units: between their places, H apart, and a block. */
+static void copy_gates(size_t units, size_t H, size_t from, size_t to, const float *places, float *block)
+{
+    for (size_t o = from, n; o < to; o += n) {
+        n = units - o % units < to - o ? units - o % units : to - o;
+        memcpy(block + o, places + o / units * H + o % units, n * sizeof *block);
+    }
+}
+
+static void place_gates(size_t units, size_t H, size_t from, size_t to, const float *block, float *places)
+{
+    for (size_t o = from, n; o < to; o += n) {
+        n = units - o % units < to - o ? units - o % units : to - o;
+        memcpy(places + o / units * H + o % units, block + o, n * sizeof *block);
+    }
+}
+
+/* A product writes whole vectors, which would overwrite outputs of other heads. So it writes to a block. */
+void lnrnn_head_products(const lnrnn_step *s, size_t gate, size_t gates, const uint32_t *w,
+                         const float *const *rows, int add)
+{
+    const lnrnn_rnn_call *r = s->r;
+    const lnrnn_rnn_config *c = r->config;
+    const lnrnn_product *product = r->plan->product;
+    const size_t units = c->head_units, N = gates * units, words = product->size(c->dtype, N, units);
+    const ptrdiff_t as = s->cell.as, wide = (ptrdiff_t)product->width(N);
+    const int from_end = (int)(((size_t)r->rows[0].start + s->t) % 2);
+    for (size_t k = 0; k < c->num_heads; k++) {
+        const size_t head = from_end ? c->num_heads - 1 - k : k, first = gate * c->H + head * units;
+        const lnrnn_matmul m = {.dtype = c->dtype,
+                                .n = N,
+                                .k = units,
+                                .w = w + head * words,
+                                .p0 = panel_of_thread(s, N, head, (size_t)s->index),
+                                .p1 = panel_of_thread(s, N, head, (size_t)s->index + 1),
+                                .add = add || c->inner_hh ? LNRNN_ADD_ON : LNRNN_ADD_NOT,
+                                .from_end = from_end,
+                                .caches = r->plan->caches,
+                                .scratch = s->packed};
+        const size_t from = product->start(N, m.p0), end = product->start(N, m.p1), to = end < N ? end : N;
+        for (size_t i = 0, n; m.p0 < m.p1 && i < s->active; i += n) {
+            const float *inputs[TILE];
+            float *const a = s->a + (ptrdiff_t)i * as + first;
+            for (n = 0; n < TILE && i + n < s->active; n++) {
+                inputs[n] = rows[i + n] + head * units;
+                if (m.add)
+                    copy_gates(units, c->H, from, to,
+                               c->inner_hh ? c->inner_hh + first : a + (ptrdiff_t)n * as,
+                               s->block + (ptrdiff_t)n * wide);
+            }
+            product->matmul(&m, n, inputs, s->block, wide);
+            for (size_t q = 0; q < n; q++)
+                place_gates(units, c->H, from, to, s->block + (ptrdiff_t)q * wide, a + (ptrdiff_t)q * as);
+        }
+    }
+}
+
 /* Alternate steps traverse W_hh backwards. When W_hh exceeds the cache, the panels read last are still
  * cached, so they are read first next time. */
 void lnrnn_hidden_product(const lnrnn_step *s, int add)
 {
     const lnrnn_rnn_call *r = s->r;
+    if (r->config->num_heads > 1) {
+        lnrnn_head_products(s, 0, r->config->num_gates, r->w_hh, s->recurrent, add);
+        return;
+    }
     const weights w_hh = {.inputs = r->config->P,
                           .w = r->w_hh,
                           .inner = r->config->inner_hh,

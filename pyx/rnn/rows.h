@@ -108,7 +108,7 @@ static inline const float *state_mask(const lnrnn_rnn_call *r, size_t i)
 /* The products of a call: each active row of each step is multiplied by W_ih and W_hh. */
 static inline double call_multiply_adds(const lnrnn_rnn_call *r)
 {
-    return (double)all_rows(r) * (double)r->config->outputs * (double)(r->config->D + r->config->P);
+    return (double)all_rows(r) * (double)r->config->outputs * (double)(r->config->D + r->config->head_units);
 }
 
 /* The cost of a step of so many rows, in multiply-adds: products of G*H values with k numbers each. Norms and

@@ -296,6 +296,8 @@ size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn
     s->cell.scratch = lnrnn_carve(own, &at, c->cell_scratch);
     s->packed = lnrnn_carve(
         own, &at, p->product->scratch(c->dtype, chunk < TILE ? chunk : TILE, c->D > c->P ? c->D : c->P));
+    s->block =
+        lnrnn_carve(own, &at, c->num_heads > 1 ? TILE * p->product->width(c->num_gates * c->head_units) : 0);
     s->x = lnrnn_carve(own, &at, pointers * chunk);
     s->h_prev = lnrnn_carve(own, &at, pointers * p->group);
     s->c = lnrnn_carve(own, &at, pointers * p->group);
@@ -360,7 +362,7 @@ void lnrnn_step_load(const lnrnn_step *s)
 static size_t affordable(const lnrnn_step *s, size_t stop, int64_t *left)
 {
     const lnrnn_rnn_call *r = s->r;
-    const double cost = step_cost(r, (double)s->active, r->config->D + r->config->P),
+    const double cost = step_cost(r, (double)s->active, r->config->D + r->config->head_units),
                  all = (double)remaining(left) > 0 ? (double)remaining(left) : 0,
                  most = r->part > 0 && all > r->part ? r->part : all,
                  share = r->plan->divide_units ? most : all / r->plan->threads,

@@ -56,6 +56,7 @@ struct lnrnn_step {
     float *own_h, *own_c, *old_h, *old_c, *masked;
     float *statistics; /* (LNRNN_SITES, statistics_floats), with statistics of the batch */
     uint32_t *packed;  /* of the product */
+    float *block;      /* (TILE, outputs of a head), the row stride whole vectors */
 };
 
 /* Takes n floats, in whole cache lines, from base + *at; *at moves on. base NULL: only counts. */
@@ -105,5 +106,9 @@ lnrnn_share lnrnn_share_of(const lnrnn_rnn_call *r, size_t index, size_t team);
 void lnrnn_input_product(const lnrnn_step *s, size_t n);
 /* W_hh h of the active rows -> s->a; add: to the values of s->a. */
 void lnrnn_hidden_product(const lnrnn_step *s, int add);
+/* The same for the outputs of gates `gate` .. gate + gates - 1, head after head. w: the weights of these gates,
+ * as lnrnn_pack_heads does. rows: pointers to (H), of the active rows. */
+void lnrnn_head_products(const lnrnn_step *s, size_t gate, size_t gates, const uint32_t *w,
+                         const float *const *rows, int add);
 
 #endif

@@ -37,14 +37,23 @@ static size_t block_rows(const backward_chunk *chunk, size_t first)
     return chunk->rows - first < chunk->block ? chunk->rows - first : chunk->block;
 }
 
-void lnrnn_pack_inputs(const backward_job *j, size_t n, size_t pos, size_t rows, const float *const *v,
-                       float *packed)
+void lnrnn_pack_inputs(const backward_job *j, size_t heads, size_t n, size_t pos, size_t rows,
+                       const float *const *v, float *packed)
 {
     const lnrnn_product *product = j->k->product;
+    const size_t wide = product->width(n);
     for (size_t some; rows; rows -= some, pos += some, v += some) {
         const size_t at = pos % j->chunk->block, first = pos - at, all = block_rows(j->chunk, first);
         some = rows < all - at ? rows : all - at;
-        product->pack_rows(n, all, at, some, v, (uint32_t *)(packed + first * product->width(n)));
+        float *const block = packed + first * heads * wide;
+        if (heads == 1)
+            product->pack_rows(n, all, at, some, v, (uint32_t *)block);
+        else
+            for (size_t i = 0; i < some * heads; i++) {
+                const float *const row = v[i / heads] + i % heads * n;
+                product->pack_rows(n, all, at + i / heads, 1, &row,
+                                   (uint32_t *)(block + i % heads * wide * all));
+            }
     }
 }
 
@@ -82,15 +91,15 @@ static size_t parts_of_weight(const backward_job *j)
     return (j->c->outputs + rows - 1) / rows;
 }
 
-/* Rows part * rows_of_task .. of gw_ih (G*H, D) or, if `hidden`, gw_hh (G*H, P). Over the chunk's rows, gw[o][i]
- * += g[row][o] * v[row][i], where g is the gradient of the product, v its input. tile (rows_of_task, n): scratch. */
-static void weight_gradient(const backward_job *j, size_t part, int hidden, float *tile)
+/* Rows o0 .. o0 + count - 1 of gw_ih (G*H, D) or, if `hidden`, of gw_hh (G*H, head_units), all of one head. Over
+ * the chunk's rows, gw[o][i] += g[row][o] * v[row][i], where g is the gradient of the product, v its input. tile
+ * (count, n): scratch. */
+static void weight_gradient(const backward_job *j, size_t o0, size_t count, int hidden, float *tile)
 {
     const lnrnn_product *product = j->k->product;
     const backward_chunk *chunk = j->chunk;
-    const size_t N = j->c->outputs, of_task = rows_of_task(j), o0 = part * of_task;
-    const size_t count = N - o0 < of_task ? N - o0 : of_task; /* rows of this part */
-    const size_t n = hidden ? j->c->P : j->c->D, wide = product->width(n);
+    const size_t n = hidden ? j->c->head_units : j->c->D, wide = product->width(n);
+    const size_t heads = hidden ? j->c->num_heads : 1, head = o0 / n % heads;
     const float *g = (hidden ? j->ga : j->gx) + o0, *packed = hidden ? j->packed_h : j->packed_x;
     const int add = !chunk->first || j->g->add;
     float *const out = (hidden ? j->g->gw_hh : j->g->gw_ih) + o0 * n;
@@ -105,12 +114,24 @@ static void weight_gradient(const backward_job *j, size_t part, int hidden, floa
     for (size_t o = 0; sum != out && add && o < count; o++)
         memcpy(sum + o * wide, out + o * n, n * sizeof *sum);
     for (size_t row = 0; row < chunk->rows; row += m.k) {
-        m.w = (const uint32_t *)(packed + row * wide);
         m.k = block_rows(chunk, row), m.add = add || row > 0 ? LNRNN_ADD_AFTER : LNRNN_ADD_NOT;
+        m.w = (const uint32_t *)(packed + (row * heads + m.k * head) * wide);
         product->matmul_columns(&m, count, g + row * j->wide, (ptrdiff_t)j->wide, sum, (ptrdiff_t)wide);
     }
     for (size_t o = 0; sum != out && o < count; o++)
         memcpy(out + o * n, sum + o * wide, n * sizeof *sum);
+}
+
+/* Rows part * rows_of_task .., head by head. */
+static void weight_gradients(const backward_job *j, size_t part, int hidden, float *tile)
+{
+    const size_t N = j->c->outputs, of_task = rows_of_task(j), first = part * of_task,
+                 end = N - first < of_task ? N : first + of_task;
+    const size_t each = hidden && j->c->num_heads > 1 ? j->c->head_units : N;
+    for (size_t o = first, left; o < end; o += left) {
+        left = each - o % each < end - o ? each - o % each : end - o;
+        weight_gradient(j, o, left, hidden, tile);
+    }
 }
 
 size_t lnrnn_most_gradient_tasks(const backward_job *j, size_t rows)
@@ -126,11 +147,12 @@ size_t lnrnn_gradient_tasks(const backward_job *j)
 void lnrnn_gradient_task(void *ctx, size_t index, int worker, int64_t *left)
 {
     const backward_job *j = ctx;
-    const size_t n = parts_of_weight(j), D = j->c->D, P = j->c->P, N = j->c->outputs;
+    const size_t n = parts_of_weight(j), D = j->c->D, N = j->c->outputs;
     float *tile = j->work + (size_t)worker * j->worker;
     if (index < 2 * n) {
-        weight_gradient(j, index % n, index >= n, tile);
-        spend(left, (double)j->chunk->rows * (double)rows_of_task(j) * (double)(index >= n ? P : D));
+        weight_gradients(j, index % n, index >= n, tile);
+        spend(left,
+              (double)j->chunk->rows * (double)rows_of_task(j) * (double)(index >= n ? j->c->head_units : D));
     } else {
         input_gradient(j, index - 2 * n, tile);
         spend(left, (double)TILE * (double)N * (double)D);

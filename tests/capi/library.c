@@ -159,6 +159,7 @@ static void test_networks(void)
             for (int weights = LNRNN_WEIGHT_F32; weights <= LNRNN_WEIGHT_I8A8; weights++)
                 for (int overrun = 0; overrun < (norm == LNRNN_NORM_BATCH ? LNRNN_OVERRUNS : 1); overrun++) {
                     lnrnn_description d = lnrnn_describe(cell, 3, 19);
+                    d.num_heads = 1;
                     d.norm = norm, d.weights = weights, d.overrun = overrun, d.num_layers = 2,
                     d.max_steps = 4;
                     d.steps = 4, d.inner_bias = cell != LNRNN_SLSTM, d.zoneout[0] = d.inner_bias ? 0.25 : 0;

@@ -155,9 +155,10 @@ VECTORS = {
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("inner", [True, False])
 def test_names_and_shapes(variant, bias, inner):
-    cell, *place = variant.split()
+    cell, *place = variant.replace(" heads", "").split()
     place = place or ["joint"]
     options = dict(VARIANTS[variant])
+    units = 1 if "num_heads" in options else 5
     if inner and place[0] not in ("none", "batch"):
         options["norm"] = replace(options.pop("norm", lnrnn.LayerNormSpec()), inner_bias=True)
     rnn, G = network(3, 5, num_layers=2, bidirectional=True, bias=bias, **options), GATES[cell] * 5
@@ -170,7 +171,7 @@ def test_names_and_shapes(variant, bias, inner):
         lengths |= {"inner_bias_ih": G, "inner_bias_hh": G}
     want = {}
     for end, wide in (("_l0", 3), ("_l0_reverse", 3), ("_l1", 10), ("_l1_reverse", 10)):
-        want |= {"weight_ih" + end: (G, wide), "weight_hh" + end: (G, 5)}
+        want |= {"weight_ih" + end: (G, wide), "weight_hh" + end: (G, units)}
         want |= {v + end: (n,) for v, n in lengths.items()}
     assert {key: value.shape for key, value in rnn.parameters().items()} == want
     for key, value in rnn.parameters().items():

@@ -25,7 +25,7 @@ class Description(ctypes.Structure):
         ("num_layers", SIZE), ("bias", INT), ("batch_first", INT), ("bidirectional", INT), ("norm", INT),
         ("placement", INT), ("span", INT), ("cell_norm", INT), ("inner_bias", INT), ("eps", DOUBLE),
         ("max_steps", SIZE), ("steps", SIZE), ("overrun", INT), ("momentum", DOUBLE), ("zoneout", DOUBLE * 2),
-        ("dropout", DOUBLE), ("exp_forget", INT), ("bfloat16_states", INT),
+        ("dropout", DOUBLE), ("num_heads", SIZE), ("exp_forget", INT), ("bfloat16_states", INT),
     ]  # fmt: skip
 
 
@@ -75,6 +75,7 @@ def described(rnn: Any) -> Description:
         CELLS.index(type(rnn).__name__), ACTIVATIONS.index(getattr(rnn, "nonlinearity", "tanh")), weights,
         rnn.input_size, rnn.hidden_size, rnn.num_layers, rnn.bias, rnn.batch_first, rnn.bidirectional,
         kinds[type(norm)], len(PLACEMENTS), zoneout=(DOUBLE * 2)(*rates), eps=getattr(norm, "eps", 0.0),
+        num_heads=getattr(rnn, "num_heads", 1),
     )  # fmt: skip
     if isinstance(norm, lnrnn.LayerNormSpec):
         structs.placement, structs.inner_bias = PLACEMENTS.index(norm.placement), norm.inner_bias

@@ -84,10 +84,14 @@ def of_dropout(rnn, x, h0, ends):
 def configurations():
     for shape, dtype, gain, bias in itertools.product(SHAPES, DTYPES, (False, True), (False, True)):
         yield of_norm, (shape, dtype, gain, bias)
-    for k, (variant, sizes, batch) in enumerate(itertools.product(VARIANTS, SIZES, BATCHES)):
+    dense = [variant for variant in VARIANTS if "heads" not in variant]
+    for k, (variant, sizes, batch) in enumerate(itertools.product(dense, SIZES, BATCHES)):
         yield (
             of_network,
             (variant, sizes, batch, ("float32", "bfloat16", "float32", "int8")[k % 4], 1 + k % 3 // 2),
         )
     yield of_network, ("RNN", (65, 800), 2, "float32", 1)
     yield of_network, ("LSTM split out", (65, 400), 2, "float32", 1)
+    heads = [variant for variant in VARIANTS if "heads" in variant]
+    for k, (variant, sizes, batch) in enumerate(itertools.product(heads, SIZES, BATCHES)):
+        yield of_network, (variant, sizes, batch, ("float32", "bfloat16", "int8")[k % 3], 1 + k % 2)

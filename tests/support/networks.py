@@ -52,6 +52,9 @@ VARIANTS = {
     "GRU batch": dict(cell="GRU", norm=MILD),
     "GRU split all": dict(cell="GRU", norm=spec("split", span="all")),
     **{f"GRU {p}": dict(cell="GRU", norm=spec(p)) for p in ("split", "joint", "gate")},
+    "LSTM heads none": dict(cell="LSTM", num_heads=2, norm=None),
+    "LSTM heads split out": dict(cell="LSTM", num_heads=2, norm=spec("split")),
+    "GRU heads split": dict(cell="GRU", num_heads=2, norm=spec("split")),
 }
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 
@@ -65,7 +68,13 @@ WITH_INNER_BIASES |= {
 
 
 def network(input_size, hidden_size, *, cell="RNN", seed=0, trained=0, **options):
-    """A network with random gains and biases. Batch norm has seen a batch of `trained` steps."""
+    """A network with random gains and biases. Batch norm has seen a batch of `trained` steps.
+
+    num_heads: the next larger divisor of hidden_size is taken.
+    """
+    if "num_heads" in options:
+        least = min(options["num_heads"], hidden_size)
+        options["num_heads"] = next(n for n in range(least, hidden_size + 1) if hidden_size % n == 0)
     rnn = getattr(lnrnn, cell)(input_size, hidden_size, seed=seed, **options)
     rng = np.random.default_rng(seed + 1)
     for name, value in rnn.parameters().items():
@@ -106,6 +115,8 @@ def options_of(rnn, suffix, training=False):
     options = dict(norm=None, reverse=suffix.endswith("_reverse"))
     if cell_of(rnn) == "RNN":
         options["nonlinearity"] = rnn.nonlinearity
+    else:
+        options["num_heads"] = rnn.num_heads
     if isinstance(rnn.norm, lnrnn.LayerNormSpec):
         options |= dict(norm="layer", eps=rnn.norm.eps, placement=rnn.norm.placement)
         options |= dict(cell=rnn.norm.cell) if cell_of(rnn) == "LSTM" else {}
