@@ -11,7 +11,15 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .cells import Gradients, gates, join, sum_of_sides, sum_of_sides_backward
+from .cells import (
+    Gradients,
+    block_diagonal,
+    diagonal_blocks,
+    gates,
+    join,
+    sum_of_sides,
+    sum_of_sides_backward,
+)
 from .norms import Array, affine, real, sigmoid, standardize, standardize_backward
 from .time_loop import Norm, Options, Site, State, Tape, run, run_backward
 
@@ -40,23 +48,6 @@ def by_head(a: Array, heads: int) -> Array:
 def alive(tape: Tape, y: Array) -> Array:
     """(T, B, 1): whether the sequence has this step."""
     return (np.arange(len(y))[:, None] < tape.lengths)[..., None]
-
-
-def whole_weight(w: Array, heads: int) -> Array:
-    """Blocks (G H, H / heads) as one matrix (G H, H), 0 outside of the blocks."""
-    width = w.shape[1]
-    blocks = w.reshape(-1, heads, width, width)
-    found = np.zeros((len(blocks), heads, width, heads, width), w.dtype)
-    for k in range(heads):
-        found[:, k, :, k] = blocks[:, k]
-    return found.reshape(len(w), heads * width)
-
-
-def block_weight(w: Array, heads: int) -> Array:
-    """The blocks of a matrix (G H, H), as whole_weight takes them."""
-    width = w.shape[1] // heads
-    blocks = w.reshape(-1, heads, width, heads, width)
-    return np.stack([blocks[:, k, :, k] for k in range(heads)], axis=1).reshape(len(w), width)
 
 
 def slstm_step(options: Options, x_: Array, h_: Array, state: State, norm: Norm) -> tuple[State, State]:
@@ -121,7 +112,7 @@ def slstm(
         weight_ih (4H, I), weight_hh (4H, H / num_heads), bias_ih, bias_hh (4H,); with norm "layer" gain_y,
         bias_y (H,). Gates are i, f, z, o.
     num_heads : int
-        Row u of a gate of weight_hh multiplies the h of the head of unit u.
+        W_hh is block-diagonal: see `block_diagonal`.
     norm : {"layer"} or None
         "layer" normalises h over each head on its way to y. The norm of y does not recur.
     exp_forget : bool
@@ -158,7 +149,7 @@ def slstm(
     (5, 2, 4)
     """
     given = {name: real(v) for name, v in parameters.items() if v is not None}
-    inside = given | {"weight_hh": whole_weight(given["weight_hh"], num_heads)}
+    inside = given | {"weight_hh": block_diagonal(given["weight_hh"], num_heads)}
     output = {name: inside.pop(name) for name in ("gain_y", "bias_y") if name in inside}
     options = dict(placement="split", exp_forget=exp_forget, state_dtype=state_dtype, num_heads=num_heads)
     how = (None, eps, lengths, None, "raise", reverse, states_mask, (None,) * 4)
@@ -207,5 +198,5 @@ def slstm_backward(
         gy = by_head(gy * output.get("gain_y", 1), heads)
         gy = standardize_backward(gy, ahat, var, -1, options["eps"]).reshape(h.shape)
     gx, gstate, grads = run_backward(tape, gy, (gh, gc, gn, gm))
-    grads["weight_hh"] = block_weight(grads["weight_hh"], heads)
+    grads["weight_hh"] = diagonal_blocks(grads["weight_hh"], heads)
     return gx, gstate, grads | more

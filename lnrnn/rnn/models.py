@@ -346,8 +346,8 @@ class SLSTM(Network[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]):
 
     A unit whose n_{t-1} is 0 has no past. There m_t = i and f' = 0, and c_{t-1} and m_{t-1} have no effect.
     This holds at the first step of a sequence, since states start at 0, and for such units of a given state.
-    After a step n is at least 1, but for rounding. So no exponent is positive, and neither an overflow nor
-    a division by 0 occurs.
+    After a step n is at least 1, for one of i' and f' is 1, and none is larger. So nothing overflows, and
+    nothing is divided by 0.
 
     Weights and the biases of gates start uniform in +-1/sqrt(H), as in torch.nn.LSTM, gain_y at 1 and bias_y
     at 0. The paper has larger biases of the forget gate: they are bias_ih_l0[H : 2 * H].

@@ -12,7 +12,7 @@ import pytest
 import lnrnn
 from c_table import INT, SIZE, Handle, P, address, function
 from helpers import available_isas, together, using_isa, using_threads
-from networks import VARIANTS, drawn_state, each_variant, network, normal, parts, same, stays
+from networks import VARIANTS, drawn_state, each_variant, network, normal, parts, same, stays, zone_out
 
 D, H, T, LANES = 3, 17, 8, 7
 DOUBLE = ctypes.c_double
@@ -22,7 +22,7 @@ DOUBLE = ctypes.c_double
 def test_bits_of_the_python_call(rng, variant):
     """Steps in C and in Python in turn, on different lanes in different orders."""
     rnn = network(D, H, num_layers=3, trained=2 * T, **VARIANTS[variant])
-    rnn.zoneout = 0.25 * (len(variant) % 2)
+    zone_out(rnn, 0.25 * (len(variant) % 2))
     both, alike = rnn.stream(LANES), rnn.stream(LANES)
     both.state = alike.state = drawn_state(rng, rnn, LANES)
     with Handle(both, 4) as some, Handle(both, LANES) as all_of_them:

@@ -55,24 +55,34 @@ VARIANTS = {
     "LSTM heads none": dict(cell="LSTM", num_heads=2, norm=None),
     "LSTM heads split out": dict(cell="LSTM", num_heads=2, norm=spec("split")),
     "GRU heads split": dict(cell="GRU", num_heads=2, norm=spec("split")),
+    "SLSTM": dict(cell="SLSTM", num_heads=2),
+    "SLSTM none": dict(cell="SLSTM", num_heads=1, norm=None),
+    "SLSTM exp": dict(cell="SLSTM", num_heads=4, exp_forget=True),
 }
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
+
+# The arguments of the reference for each array of a state.
+STARTS = ("h0", "c0", "n0", "m0")
 
 # The same with biases inside the layer norms. "RNN" has the paper's placement, which is also named "joint".
 WITH_INNER_BIASES = VARIANTS | {"RNN joint": dict(cell="RNN", norm=spec("joint"))}
 WITH_INNER_BIASES |= {
     f"{name} inner": variant | {"norm": replace(variant["norm"], inner_bias=True)}
     for name, variant in WITH_INNER_BIASES.items()
-    if isinstance(variant.get("norm"), lnrnn.LayerNormSpec)
+    if isinstance(variant.get("norm"), lnrnn.LayerNormSpec) and variant["cell"] != "SLSTM"
 }
 
 
 def network(input_size, hidden_size, *, cell="RNN", seed=0, trained=0, **options):
     """A network with random gains and biases. Batch norm has seen a batch of `trained` steps.
 
-    num_heads: the next larger divisor of hidden_size is taken.
+    num_heads: the next larger divisor of hidden_size is taken, of an SLSTM the next smaller one. There the
+    norm of a head of one unit is its bias.
     """
-    if "num_heads" in options:
+    if cell == "SLSTM":
+        most = options.get("num_heads", 4)
+        options["num_heads"] = next(n for n in range(most, 0, -1) if hidden_size % n == 0)
+    elif "num_heads" in options:
         least = min(options["num_heads"], hidden_size)
         options["num_heads"] = next(n for n in range(least, hidden_size + 1) if hidden_size % n == 0)
     rnn = getattr(lnrnn, cell)(input_size, hidden_size, seed=seed, **options)
@@ -113,6 +123,10 @@ def options_of(rnn, suffix, training=False):
         name.removesuffix(suffix): value for name, value in rnn.parameters().items() if name.endswith(suffix)
     }
     options = dict(norm=None, reverse=suffix.endswith("_reverse"))
+    if cell_of(rnn) == "SLSTM":
+        options |= {name: getattr(rnn, name) for name in ("num_heads", "exp_forget", "state_dtype")}
+        options |= dict(norm="layer", eps=rnn.norm.eps) if rnn.norm else {}
+        return parameters, options
     if cell_of(rnn) == "RNN":
         options["nonlinearity"] = rnn.nonlinearity
     else:
@@ -141,14 +155,14 @@ def sides(rnn):
 
 
 def parts(rnn, state):
-    """A state as a list: [h], or for an LSTM [h, c]; for None as many None."""
-    count = 2 if cell_of(rnn) == "LSTM" else 1
-    return [None] * count if state is None else list(state) if count == 2 else [state]
+    """A state as a list: [h], or for an LSTM [h, c], for an SLSTM [h, c, n, m]; for None as many None."""
+    count = {"LSTM": 2, "SLSTM": 4}.get(cell_of(rnn), 1)
+    return [None] * count if state is None else list(state) if count > 1 else [state]
 
 
 def whole(rnn, result):
     """The inverse of the above."""
-    return tuple(result) if cell_of(rnn) == "LSTM" else result[0]
+    return tuple(result) if cell_of(rnn) in ("LSTM", "SLSTM") else result[0]
 
 
 def equal(rnn, got, want, message=""):
@@ -170,6 +184,12 @@ def equal_arrays(got, want):
         same(got[name], value, err_msg=name)
 
 
+def zone_out(rnn, rate):
+    """Sets the rate of zoneout, where there is one: not in an SLSTM."""
+    if cell_of(rnn) != "SLSTM":
+        rnn.zoneout = rate
+
+
 @contextmanager
 def unchanged(rnn):
     """Asserts that the body changes neither parameters nor statistics."""
@@ -179,9 +199,12 @@ def unchanged(rnn):
 
 
 def drawn_state(rng, rnn, batch):
-    """h0, or (h0, c0), for that many sequences."""
+    """h0, or (h0, c0), or (h0, c0, n0, m0) with a positive n0, for that many sequences."""
     shape = rnn.num_layers * rnn.num_directions, batch, rnn.hidden_size
-    return whole(rnn, [normal(rng, *shape) for _ in parts(rnn, None)])
+    found = [normal(rng, *shape) for _ in parts(rnn, None)]
+    if len(found) == 4:
+        found[2] = np.abs(found[2]) + np.float32(0.5)
+    return whole(rnn, found)
 
 
 def taken(rnn, state, who):
@@ -198,6 +221,8 @@ def dropped_input(masks, layer, a):
 
 def dropping(rnn, masks, k):
     """The reference's arguments for dropout in the k-th layer and direction. masks: None for a call."""
+    if cell_of(rnn) == "SLSTM":
+        return dict(states_mask=None if masks is None else masks.states[k])
     result = parts(rnn, rnn.zoneout)
     if masks is not None:
         result = [0 if d is None else d for d in masks.zoneout[k][: len(result)]]
@@ -216,7 +241,7 @@ def reference_forward(rnn, x, h0=None, lengths=None, training=False, masks=None)
         for suffix in layer:
             p, options = options_of(rnn, suffix, training)
             start = [None if s is None else s[len(ends)] for s in parts(rnn, h0)]
-            options |= dict(zip(("h0", "c0"), start, strict=False)) | dict(lengths=lengths)
+            options |= dict(zip(STARTS, start, strict=False)) | dict(lengths=lengths)
             options |= dropping(rnn, masks, len(ends))
             if cell_of(rnn) == "RNN":
                 y, h, tapes[suffix] = ref.rnn(x, **p, **options)
@@ -266,7 +291,7 @@ def kink(rnn, tapes):
 def named_gradients(rnn, gradients):
     """(gx, gh0, grads) as one dict."""
     gx, gh0, grads = gradients
-    return {"x": gx, **dict(zip(("h0", "c0"), parts(rnn, gh0), strict=False)), **grads}
+    return {"x": gx, **dict(zip(STARTS, parts(rnn, gh0), strict=False)), **grads}
 
 
 def drawn_run(seed, rnn, steps, ends):

@@ -25,7 +25,7 @@ LNRNN_INLINE v32 v32_log_sigmoid(v32 x)
 
 /* The gates of a unit, and its state after them. A unit whose n was 0 has no past: its c and m are not used. */
 typedef struct {
-    v32 i, f; /* exp(i - m'), exp(lf + m - m'): one of them is 1, and none is larger, but for rounding */
+    v32 i, f; /* exp(i - m'), exp(lf + m - m'): one of them is 1, and none is larger. So n' is at least 1 */
     v32 old;  /* 1 where m' is lf + m, 0 where it is i */
     v32 c_prev, c, n, m;
 } slstm_unit;
@@ -38,8 +38,7 @@ LNRNN_INLINE slstm_unit slstm_new_unit(const int exp_forget, v32 i, v32 f, v32 z
     slstm_unit u;
     u.m = v32_select_lt(size, least, i, v32_max(kept, i));
     u.i = v32_exp(i - u.m);
-    /* m - m' is exact, or small beside lf, whereas kept - m' would lose the rounding of kept. */
-    u.f = v32_select_lt(size, least, zero, v32_exp(lf + (m - u.m)));
+    u.f = v32_select_lt(size, least, zero, v32_exp(kept - u.m));
     u.old = v32_select_lt(size, least, zero, v32_select_lt(i, kept, one, zero));
     u.c_prev = v32_select_lt(size, least, zero, c);
     u.c = v32_fma(u.f, u.c_prev, u.i * z);
