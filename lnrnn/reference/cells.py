@@ -95,7 +95,8 @@ def block_diagonal(weight: Array, num_heads: int) -> Array:
     units = weight.shape[1]
     blocks = weight.reshape(-1, num_heads, units, 1, units)
     own = np.eye(num_heads, dtype=weight.dtype)[:, None, :, None]
-    return (blocks * own).reshape(len(weight), num_heads * units)
+    whole: Array = (blocks * own).reshape(len(weight), num_heads * units)
+    return whole
 
 
 def diagonal_blocks(weight: Array, num_heads: int) -> Array:
@@ -117,9 +118,10 @@ def diagonal_blocks(weight: Array, num_heads: int) -> Array:
     return np.stack(own, axis=1).reshape(len(weight), units)
 
 
-def with_heads(parameters: Mapping[str, ArrayLike | None], num_heads: int) -> dict[str, ArrayLike | None]:
+def with_heads(parameters: Mapping[str, ArrayLike | None], num_heads: int) -> dict[str, ArrayLike]:
     """Parameters whose weight_hh is block-diagonal -> the same with the whole matrix."""
-    return {**parameters, "weight_hh": block_diagonal(real(parameters["weight_hh"]), num_heads)}
+    given = {name: value for name, value in parameters.items() if value is not None}
+    return given | {"weight_hh": block_diagonal(real(given["weight_hh"]), num_heads)}
 
 
 def heads_backward(tape: Tape, grads: dict[str, Array]) -> dict[str, Array]:

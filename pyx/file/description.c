@@ -113,8 +113,8 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
 enum { EVERY = 1, NO_NORM = 2, JOINT = 4, LAYER_SPLIT = 8, BATCH_SPLIT = 16, CELL = 32, INNER = 64 };
 enum { BATCH = 128, BATCH_JOINT = 256, BATCH_CELL = 512, OUTPUT = 1024 };
 enum { SPLIT = LAYER_SPLIT | BATCH_SPLIT, TWO_BIASES = NO_NORM | LAYER_SPLIT };
-/* Shapes, with D inputs and G gates of H units: (G*H, D), (G*H, H / num_heads), (G*H), (H), (steps),
- * (steps, G*H), (steps, H). */
+/* There are D inputs, G gates of H units, and K units to a head. The shapes: (G*H, D), (G*H, K), (G*H), (H),
+ * (steps), (steps, G*H), (steps, H). */
 enum { BY_INPUTS, BY_HEAD, GATES, UNITS, COUNTS, STEP_GATES, STEP_UNITS };
 
 /* A use at a site. */

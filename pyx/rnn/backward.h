@@ -112,8 +112,8 @@ void lnrnn_backward_group(void *ctx, size_t group, int worker, int64_t *left);
  * packed transpose. add: to the values of c. */
 void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k, const float *const *rows,
                             const float *w, const uint32_t *packed, int add, float *c, size_t cs);
-/* v: `rows` pointers to (heads, n), inputs of the product whose gradients begin at `row` of ga or gx -> packed:
- * block by block, and in a block head by head. */
+/* v: `rows` pointers to (heads, n), inputs of the product whose gradients begin at `row` of ga or gx -> packed.
+ * Each block has its heads one after another. */
 void lnrnn_pack_inputs(const backward_job *j, size_t heads, size_t n, size_t row, size_t rows,
                        const float *const *v, float *packed);
 /* The products over a chunk as tasks: the most of them, those of this chunk, and the floats of scratch of

@@ -230,8 +230,8 @@ static void hidden_side(backward_step *s)
 static void inner_hh(backward_step *s) { lnrnn_inner_backward(s, 1, s->ga); }
 static void inner_ih(backward_step *s) { lnrnn_inner_backward(s, 0, s->gx); }
 
-/* ga: pointers to n rows of the gradient of W h, (G*H) each -> to (n, h_stride): that of h through a W_hh of
- * several heads. A product writes whole vectors, which would overwrite other heads. */
+/* ga: pointers to n rows of the gradient of W h, (G*H) each -> to (n, h_stride): that of h. Of several heads, each by
+ * itself. A product writes whole vectors, which would overwrite other heads. */
 static void head_product(const backward_step *s, size_t n, const float *const *ga, int add, float *to)
 {
     const backward_job *j = s->j;

@@ -177,6 +177,19 @@ static void test_networks(void)
                 }
 }
 
+static void test_heads(void)
+{
+    for (int cell = LNRNN_LSTM; cell <= LNRNN_GRU; cell++)
+        for (int weights = LNRNN_WEIGHT_F32; weights <= LNRNN_WEIGHT_I8A8; weights++) {
+            lnrnn_description d = lnrnn_describe(cell, 3, 21);
+            d.weights = weights, d.num_layers = 2, d.num_heads = weights % 2 ? 3 : 7;
+            lnrnn_network *const n = network_of(&d);
+            compare_stream(n);
+            compare_resets(n);
+            lnrnn_network_release(n);
+        }
+}
+
 /* --- wrong arguments ------------------------------------------------------------------------------------ */
 
 static void test_wrong_arguments(void)
@@ -364,6 +377,7 @@ int main(int count, char **arguments)
     lnrnn_set_num_threads(3);
     CHECK(lnrnn_get_num_threads() == 3);
     test_networks();
+    test_heads();
     test_wrong_arguments();
     test_shapes_beyond_memory();
     test_streams();

@@ -31,6 +31,8 @@ NETWORKS = {
     "slstm bfloat16": dict(cell="SLSTM", state_dtype="bfloat16", bias=False),
     "rnn raise": dict(cell="RNN", norm=BATCH()),
     "lstm last": dict(cell="LSTM", norm=BATCH(overrun="last"), num_layers=2),
+    "lstm heads": dict(cell="LSTM", num_heads=3, bidirectional=True),
+    "gru heads": dict(cell="GRU", num_heads=7, norm=LAYER(placement="joint"), num_layers=2),
     "gru mean": dict(cell="GRU", norm=BATCH(overrun="mean", eps=0.1), bidirectional=True),
     "lstm batch": dict(cell="LSTM", norm=BATCH(overrun="batch", max_steps=12), bias=False),
 }
@@ -170,7 +172,10 @@ def test_names_twice_or_none(c):
     (dict(cell=2, cell_norm=2), "cell must be"), (dict(span=1), "span must be"),
     (dict(num_layers=2), "weight_ih_l1 must be float32 .4, 4., and is missing"),
     (dict(input_size=2), "weight_ih_l0 must be float32 .4, 2., got float32 .4, 3."),
-    (dict(norm=0), "bias_ih_l0 must be"),
+    (dict(norm=0), "bias_ih_l0 must be"), (dict(num_heads=2), "num_heads must be 1 in an RNN, got 2"),
+    (dict(num_heads=0), "num_heads must be an integer of at least 1"),
+    (dict(cell=1, num_heads=3), "num_heads must be a divisor of hidden_size 4, got 3"),
+    (dict(cell=1, num_heads=2), "weight_ih_l0 must be float32 .16, 3., got float32 .4, 3."),
 ])  # fmt: skip
 def test_wrong_descriptions(c, changes, said):
     import re

@@ -355,6 +355,10 @@ CONFIG = {
         for size in ("input_size", "hidden_size", "num_layers")
         for value in (0, -1, 2, 2**31 - 1, 2**31, 2**63, 10**18, 10**4000, 1.0, 1.5, "2", None, True, [1], {})
     },
+    **{
+        f"num_heads {v}": dict(num_heads=v)
+        for v in (0, -1, 2, 3, 2**31, 10**18, 1.5, "3", None, True, [1], {})
+    },
     "num_layers of thousands": dict(num_layers=5000),
     "num_layers, the most there may be": dict(num_layers=1024),
     "huge sizes": dict(input_size=2**30, hidden_size=2**30, num_layers=1024),

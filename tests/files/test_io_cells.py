@@ -68,6 +68,7 @@ NORMS = (dict(placement="joint"), dict(inner_bias=True), dict(span="half"))
 CHANGES = (
     dict(cell="RNN"), dict(hidden_size=2**30), dict(nonlinearity="tanh"), dict(num_layers=2),
     dict(bias=False), dict(norm="layer"), dict(input_size=2**31 - 1, hidden_size=2**30),
+    dict(num_heads=2), dict(num_heads=3),
 )  # fmt: skip
 
 

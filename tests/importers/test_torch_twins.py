@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 
 from torch_twins import (  # noqa: E402
     CELLS,
+    HEADED,
     LENGTHS,
     NETWORKS,
     B,
@@ -44,6 +45,11 @@ def test_the_reference_in_float64(rng, cell, norm, options):
         y, end = module(*given, lengths)
         want = through_reference(convert_torch(module), x, states, lengths)
         compare((y, end), (want[0], want[1] if cell == "LSTM" else want[1][0]), 1e-12)
+
+
+@pytest.mark.parametrize(("cell", "norm"), HEADED, ids=str)
+def test_heads(rng, cell, norm):
+    test_the_reference_in_float64(rng, cell, norm, {"num_layers": 2, "bidirectional": True, "num_heads": 3})
 
 
 @pytest.mark.parametrize(("cell", "norm"), NETWORKS, ids=str)

@@ -16,6 +16,7 @@ from networks import (
     each_variant,
     equal,
     equal_arrays,
+    heads_of,
     network,
     normal,
     parts,
@@ -115,7 +116,7 @@ FIELDS = (
 
 
 def loaded(rnn):
-    options = dict(norm=rnn.norm, bidirectional=True, dropout=rnn.dropout)
+    options = dict(norm=rnn.norm, bidirectional=True, dropout=rnn.dropout, **heads_of(rnn))
     other = type(rnn)(rnn.input_size, rnn.hidden_size, rnn.num_layers, **options)
     other.zoneout = rnn.zoneout
     other(np.zeros((0, 1, rnn.input_size)))  # packs weights of parameters that are replaced below
@@ -142,6 +143,7 @@ def test_a_copied_network_has_its_own_life(rng, tmp_path, monkeypatch, variant, 
     assert type(twin) is type(rnn)
     for field in FIELDS:
         assert getattr(twin, field) == getattr(rnn, field)
+    assert heads_of(twin) == heads_of(rnn)
     given = twin.state_dict()
     equal_arrays(given, state)
     for name, value in given.items():

@@ -51,6 +51,8 @@ MODELS = {
     "GRU joint": dict(cell="GRU", norm=spec("joint")),
     "GRU gate": dict(cell="GRU", norm=spec("gate", inner_bias=True)),
     "GRU batch": dict(cell="GRU", norm=lnrnn.BatchNormSpec(overrun="mean"), trained=KNOWN),
+    "LSTM heads": dict(cell="LSTM", num_heads=3),
+    "GRU heads": dict(cell="GRU", num_heads=5, norm=spec("joint")),
 }
 each_model = pytest.mark.parametrize("model", MODELS)
 

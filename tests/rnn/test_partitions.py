@@ -120,13 +120,16 @@ NETWORKS = {
     "GRU gate": dict(cell="GRU", norm=spec("gate")),
     "RNN bfloat16": dict(cell="RNN"),
     "RNN int8": dict(cell="RNN"),
+    "LSTM heads": dict(cell="LSTM", num_heads=5),
+    "LSTM heads joint": dict(cell="LSTM", num_heads=2, norm=spec("joint")),
+    "GRU heads int8": dict(cell="GRU", num_heads=5),
 }
 
 
 def drawn(rng, name, batch=70, units=145, steps=24):
     """(network, x, states, lengths), some lengths 0."""
     rnn = network(33, units, trained=steps, **NETWORKS[name])
-    rnn = rnn.to_dtype(name.split()[1]) if name.endswith(("bfloat16", "int8")) else rnn
+    rnn = rnn.to_dtype(name.split()[-1]) if name.endswith(("bfloat16", "int8")) else rnn
     ends = rng.integers(0, steps + 1, batch)
     ends[: batch // 2] = rng.integers(steps // 2, steps + 1, batch // 2)
     ends[0] = steps

@@ -16,6 +16,7 @@ from networks import (
     each_variant,
     equal,
     equal_arrays,
+    heads_of,
     network,
     normal,
     parts,
@@ -83,7 +84,7 @@ def test_the_bits_of_the_parts(rng, variant, bidirectional):
 def lnrnn_twin(rnn):
     """The same network, time first."""
     names = ["input_size", "hidden_size", "num_layers", "norm", "bias", "bidirectional"]
-    twin = type(rnn)(seed=0, **{name: getattr(rnn, name) for name in names})
+    twin = type(rnn)(seed=0, **{name: getattr(rnn, name) for name in names}, **heads_of(rnn))
     twin.load_state_dict(rnn.state_dict())
     twin.zoneout = rnn.zoneout
     if rnn.overrun:

@@ -34,7 +34,7 @@ needs_a_timer = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the
 SIZES, WHOLE = (1, 2e6), 1e18
 
 # Inputs, units, sequences, steps: groups of sequences for threads; few sequences, whose units threads divide.
-# All are worth two threads, LSTM and GRU with a third of the steps.
+# All are worth two threads, dense LSTM and GRU with a third of the steps.
 SHAPES = {"groups": (17, 65, 70, 30), "units": (130, 193, 3, 60), "one": (5, 190, 1, 300)}
 # Each variant meets a shape, and each shape meets variants of every cell; with sequences of several lengths
 # in turn.
@@ -49,9 +49,9 @@ def drawn(variant, shape, ragged, **options):
     """A network and its arguments. x is float64, for a short call of float32 has no parts."""
     inputs, hidden, batch, steps = SHAPES[shape]
     rng = np.random.default_rng(hidden)
-    steps = steps if variant["cell"] == "RNN" else steps // 3
+    steps = steps if variant["cell"] == "RNN" or "num_heads" in variant else steps // 3
     rnn = network(inputs, hidden, trained=steps, **variant, **options)
-    assert steps * batch * len(rnn.weight_hh_l0) * (inputs + hidden) > 2**22
+    assert steps * batch * len(rnn.weight_hh_l0) * (inputs + rnn.weight_hh_l0.shape[1]) > 2**22
     ends = rng.integers(steps // 3, steps + 1, batch)
     ends[0] = steps
     ends[1:] -= ends[1:] * (rng.random(batch - 1) < 0.1).astype(int)  # some are empty

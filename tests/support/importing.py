@@ -153,6 +153,8 @@ def through_reference(converted, x, states, lengths=None, training=False):
     a, ends, k = converted.arguments, [], 0
     norm = a["norm"]
     options = {"norm": None, "lengths": lengths, "zoneout": converted.zoneout or None}
+    if converted.cell != "RNN":
+        options["num_heads"] = a.get("num_heads", 1)
     if norm is not None:
         options |= {"norm": "layer" if hasattr(norm, "placement") else "batch", "eps": norm.eps}
     if options["norm"] == "layer":

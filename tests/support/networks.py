@@ -117,6 +117,11 @@ def cell_of(rnn):
     return type(rnn).__name__
 
 
+def heads_of(rnn):
+    """The argument num_heads of its class, if it has one."""
+    return {} if cell_of(rnn) == "RNN" else {"num_heads": rnn.num_heads}
+
+
 def options_of(rnn, suffix, training=False):
     """The arguments of the reference for one layer and direction: (parameters, options)."""
     parameters = {
@@ -129,8 +134,7 @@ def options_of(rnn, suffix, training=False):
         return parameters, options
     if cell_of(rnn) == "RNN":
         options["nonlinearity"] = rnn.nonlinearity
-    else:
-        options["num_heads"] = rnn.num_heads
+    options |= heads_of(rnn)
     if isinstance(rnn.norm, lnrnn.LayerNormSpec):
         options |= dict(norm="layer", eps=rnn.norm.eps, placement=rnn.norm.placement)
         options |= dict(cell=rnn.norm.cell) if cell_of(rnn) == "LSTM" else {}

@@ -24,6 +24,10 @@ NORMS = {
             Layer("split", span="all"), Layer("split", span="all", inner_bias=True, eps=0.1)],
 }  # fmt: skip
 NETWORKS = [(cell, norm) for cell in CELLS for norm in NORMS[cell]]
+# Networks that the tests make with several heads.
+HEADED = [
+    (cell, norm) for cell in CELLS[1:] for norm in (None, "batch", Layer(), Layer("joint"), Layer("gate"))
+]
 
 
 def twin(cell, norm="layer", *, seed=0, steps=0, dtype=None, **options):

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 import lnrnn.torch  # noqa: E402
 from torch_twins import (  # noqa: E402
     CELLS,
+    HEADED,
     LENGTHS,
     NETWORKS,
     B,
@@ -86,6 +87,12 @@ def test_gradients_are_the_plain_engines(rng, cell, norm, options):
             errors.append(max(map(float, of_each)))
         assert errors[0] < max(2e-5, 2 * errors[1]) and errors[0] < 1e-3
     assert module.engine == "lnrnn" and exact.engine == plain.engine == "torch"
+
+
+@pytest.mark.parametrize(("cell", "norm"), HEADED, ids=str)
+def test_heads(rng, cell, norm):
+    test_forward_has_the_bits_of_lnrnns_classes(rng, cell, norm, OPTIONS[0] | {"num_heads": 3})
+    test_gradients_are_the_plain_engines(rng, cell, norm, OPTIONS[1] | {"num_heads": 4})
 
 
 @pytest.mark.parametrize("cell", CELLS)

@@ -211,6 +211,7 @@ static const char *const WORDS[] = {
     "bias",
     "batch_first",
     "bidirectional",
+    "num_heads",
     "norm",
     "weight_ih_l0",
     "weight_hh_l0",

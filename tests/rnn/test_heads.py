@@ -1,0 +1,168 @@
+"""num_heads: a block-diagonal W_hh is a dense one with zeros outside of the blocks."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import lnrnn
+from helpers import on_every_family, relative_error, several_threads, using_partition, using_threads
+from lnrnn.reference import block_diagonal, diagonal_blocks
+from lnrnn.rnn.network import snapshot
+from networks import calm, drawn_run, equal, heads_of, network, normal, same, spec, trained
+from short_weights import int8_product
+
+CELLS = ("LSTM", "GRU")
+each_cell = pytest.mark.parametrize("cell", CELLS)
+NORMS = {"none": None, "layer": "layer", "batch": "batch"}
+NORMS |= {place: spec(place, inner_bias=True) for place in ("split", "joint", "gate")}
+# Units and heads: vectors of every set divide a head; they do not; a head is one unit.
+SIZES = ((96, 3), (50, 2), (20, 5), (7, 7))
+
+
+def dense(rnn):
+    """The same network with a whole W_hh."""
+    names = ["input_size", "hidden_size", "num_layers", "norm", "bias", "bidirectional"]
+    twin = type(rnn)(**{name: getattr(rnn, name) for name in names})
+    state = rnn.state_dict()
+    for name, value in state.items():
+        if name.startswith("weight_hh"):
+            state[name] = block_diagonal(value, rnn.num_heads)
+    twin.load_state_dict(state)
+    return twin
+
+
+@each_cell
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_bits_of_the_dense_network(family, rng, cell, norm):
+    """A sum of float32 does not change by zeros that are added to it. They are finite here."""
+    for k, (hidden, heads) in enumerate(SIZES):
+        options = dict(num_layers=2, bidirectional=True, norm=NORMS[norm], num_heads=heads)
+        rnn = network(3, hidden, cell=cell, trained=9, bias=k % 2 == 0, **options)
+        assert rnn.num_heads == heads
+        for batch in (1, 3, 20):
+            x, ends = normal(rng, 9, batch, 3), rng.integers(0, 10, batch)
+            equal(rnn, rnn(x, None, ends), dense(rnn)(x, None, ends), f"{hidden} units, {heads} heads")
+
+
+# Both have roundings of float32, as the products of a gradient sum in other orders. Measured: at most 1.9e-6.
+GRADIENT = 5e-6
+
+
+@each_cell
+@pytest.mark.parametrize("norm", [name for name in NORMS if name != "batch"])
+def test_the_gradients_of_the_dense_network(rng, cell, norm):
+    for hidden, heads in SIZES:
+        options = dict(num_layers=2, bidirectional=True, norm=NORMS[norm], num_heads=heads)
+        rnn = calm(3, hidden, cell=cell, **options)
+        run = drawn_run(hidden, rnn, 9, [9, 4, 0, 9, 1])
+        whole = trained(dense(rnn), *run)
+        for isa, got in on_every_family(lambda rnn=rnn, run=run: trained(rnn, *run)).items():
+            for name, g in got.items():
+                blocks = name.startswith("weight_hh")
+                want = diagonal_blocks(whole[name], heads) if blocks else whole[name]
+                assert g.shape == want.shape and relative_error(g, want) < GRADIENT, (isa, name, hidden)
+
+
+@each_cell
+def test_a_head_does_not_see_another(family, rng, cell):
+    """Also where its h is NaN, at any place of a vector."""
+    for hidden, heads in SIZES:
+        rnn, units = network(3, hidden, cell=cell, norm=None, num_heads=heads), hidden // heads
+        x, h0 = normal(rng, 5, 2, 3), normal(rng, 1, 2, hidden)
+        with_nan = h0.copy()
+        with_nan[0, 0, units - 1] = np.nan
+        states = [(h, np.zeros_like(h)) if cell == "LSTM" else h for h in (h0, with_nan)]
+        want, got = (rnn(x, state)[0] for state in states)
+        assert np.isnan(got[:, 0, :units]).all()
+        same(got[:, 0, units:], want[:, 0, units:])
+        same(got[:, 1], want[:, 1])
+
+
+@pytest.mark.parametrize("bits", [14, 8])
+def test_int8_rounds_each_head_by_itself(family, rng, bits):
+    """A row of h has a scale for each head."""
+    for hidden, heads in SIZES:
+        rnn, units = network(3, hidden, cell="GRU", norm=None, num_heads=heads), hidden // heads
+        rnn.weight_ih_l0 = np.zeros((3 * hidden, 3))
+        h0 = normal(rng, 1, 4, hidden)
+        blocks = np.split(rnn.weight_hh_l0.reshape(3, heads, units, units), heads, axis=1)
+        parts = [
+            int8_product(h0[0, :, k * units : (k + 1) * units], block.reshape(-1, units), bits)
+            for k, block in enumerate(blocks)
+        ]
+        a = np.stack([part.reshape(4, 3, units) for part in parts], axis=2).reshape(4, 3, hidden)
+        a = a.astype(float) + rnn.bias_hh_l0.reshape(3, hidden)
+        b = rnn.bias_ih_l0.reshape(3, hidden).astype(float)
+        r, z = (1 / (1 + np.exp(-(a[:, k] + b[k]))) for k in range(2))
+        want = (1 - z) * np.tanh(b[2] + r * a[:, 2]) + z * h0[0]
+        got = rnn.to_dtype("int8", activation_bits=bits)(np.zeros((1, 4, 3)), h0)[0][0]
+        assert np.abs(got - want).max() < 2e-6
+
+
+@pytest.mark.skipif(lnrnn.cpu_info()["team"] == "none", reason="built without threads")
+@each_cell
+def test_threads_divide_heads(rng, cell):
+    """Where there are more heads than threads, as many, and fewer."""
+    for heads in (2, 3, 8):
+        rnn = network(33, 240, cell=cell, num_heads=heads)
+        x = normal(rng, 250, 2, 33)
+        with using_threads(1):
+            want = rnn(x)
+        for threads in (2, 3, 5):
+            with using_partition(1, threads), several_threads(threads, "units"):
+                equal(rnn, rnn(x), want)
+
+
+@each_cell
+def test_one_head_is_the_dense_network(rng, tmp_path, cell):
+    """Its files, its repr and its fingerprint do not name the argument."""
+    pytest.importorskip("safetensors")
+    made = getattr(lnrnn, cell)
+    one, plain = made(3, 8, num_heads=1, seed=0), made(3, 8, seed=0)
+    assert repr(one) == repr(plain) and "num_heads" not in repr(one)
+    assert snapshot(one).fingerprint() == snapshot(plain).fingerprint()
+    one.save(tmp_path / "one")
+    assert b"num_heads" not in (tmp_path / "one").read_bytes()
+    four = made(3, 8, num_heads=4, seed=0)
+    four.save(tmp_path / "four")
+    assert "num_heads=4" in repr(four) and snapshot(four).fingerprint() != snapshot(one).fingerprint()
+    assert heads_of(lnrnn.load(tmp_path / "four")) == {"num_heads": 4}
+    x = normal(rng, 5, 2, 3)
+    equal(four, lnrnn.load(tmp_path / "four")(x), four(x))
+
+
+@each_cell
+def test_start_values(cell):
+    """As uniform as those of a dense network of that size: within 1 / sqrt(H)."""
+    rnn = getattr(lnrnn, cell)(3, 64, num_heads=4, seed=0)
+    values = rnn.weight_hh_l0
+    assert values.shape == ({"LSTM": 4, "GRU": 3}[cell] * 64, 16)
+    assert 0.12 < np.abs(values).max() <= 0.125
+
+
+@each_cell
+@pytest.mark.parametrize(
+    "heads, error, text",
+    [
+        (4, ValueError, "num_heads must be a divisor of hidden_size 6, got 4"),
+        (12, ValueError, "num_heads must be a divisor of hidden_size 6, got 12"),
+        (0, ValueError, "num_heads must be an integer of at least 1"),
+        (-2, ValueError, "num_heads must be an integer of at least 1"),
+        (2.0, TypeError, "num_heads must be an integer"),
+        (True, TypeError, "num_heads must be an integer"),
+        (None, TypeError, "num_heads must be an integer"),
+    ],
+)
+def test_wrong_heads(cell, heads, error, text):
+    with pytest.raises(error, match=re.escape(text)):
+        getattr(lnrnn, cell)(3, 6, num_heads=heads)
+    with pytest.raises(AttributeError, match="fixed when the"):
+        getattr(lnrnn, cell)(3, 6, num_heads=3).num_heads = 2
+
+
+def test_an_rnn_has_no_heads():
+    with pytest.raises(TypeError, match="num_heads"):
+        lnrnn.RNN(3, 6, num_heads=2)
