@@ -68,6 +68,7 @@ class Handle:
         network = function("lnrnn_stream_network", P, P)(self.stream)
         for name in ("inputs", "units", "layers"):
             setattr(self, name, function(f"lnrnn_network_{name}", SIZE, P)(network))
+        self.cells = 3 if isinstance(stream.state, tuple) and len(stream.state) == 4 else 1
 
     def step(self, x, y, lanes=None) -> int:
         """x (rows, D), y (rows, H), lanes (rows) int64: contiguous arrays. -> the status."""
@@ -87,11 +88,12 @@ class Handle:
         return function("lnrnn_handle_reset", INT, P, P, SIZE)(self.pointer, address(lanes), n)
 
     def state(self, layer: int, cell: int = 0):
-        """h or c of a layer, (lanes, H): the memory itself, or None."""
+        """h or c of a layer, (lanes, H), of an SLSTM (lanes, 3 H): the memory itself, or None."""
         result = function("lnrnn_stream_state", P, P, SIZE, INT)(self.stream, layer, cell)
+        width = (self.cells if cell else 1) * self.units
         return result and np.ctypeslib.as_array(
-            (ctypes.c_float * (self.lanes * self.units)).from_address(result)
-        ).reshape(self.lanes, self.units)
+            (ctypes.c_float * (self.lanes * width)).from_address(result)
+        ).reshape(self.lanes, width)
 
     def steps(self):
         result = function("lnrnn_stream_steps", P, P)(self.stream)
