@@ -57,7 +57,8 @@ class Architecture:
 
     def __post_init__(self) -> None:
         arguments = {name: getattr(self, name) for name in argument_names(self.cell)}
-        stated = {name: v for name, v in arguments.items() if name not in DEFAULTS or v != DEFAULTS[name]}
+        usual = {n: v for n, v in DEFAULTS.items() if n != "num_heads" or self.cell.parts == 1}
+        stated = {name: v for name, v in arguments.items() if name not in usual or v != usual[name]}
         object.__setattr__(self, "arguments", arguments)
         object.__setattr__(self, "stated", stated)
         table = self.description("float32", "raise").arrays()

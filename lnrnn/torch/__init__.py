@@ -15,9 +15,9 @@ except ImportError:
     raise ImportError("lnrnn.torch needs PyTorch: pip install torch (https://pytorch.org)") from None
 
 from .accelerate import Report, accelerate
-from .modules import GRU, LSTM, RNN
+from .modules import GRU, LSTM, RNN, SLSTM
 
-__all__ = ["GRU", "LSTM", "RNN", "Report", "accelerate"]
+__all__ = ["GRU", "LSTM", "RNN", "Report", "SLSTM", "accelerate"]
 
-for _cls in (RNN, LSTM, GRU):
+for _cls in (RNN, LSTM, GRU, SLSTM):
     _cls.__module__ = __name__  # the public module, which pickles name

@@ -24,6 +24,8 @@ NORMS = {
             Layer("split", span="all"), Layer("split", span="all", inner_bias=True, eps=0.1)],
 }  # fmt: skip
 NETWORKS = [(cell, norm) for cell in CELLS for norm in NORMS[cell]]
+# An SLSTM has no batch norm, so it is not in CELLS.
+NETWORKS += [("SLSTM", norm) for norm in (None, "layer", Layer(eps=0.1))]
 # Networks that the tests make with several heads.
 HEADED = [
     (cell, norm) for cell in CELLS[1:] for norm in (None, "batch", Layer(), Layer("joint"), Layer("gate"))
@@ -47,15 +49,16 @@ def twin(cell, norm="layer", *, seed=0, steps=0, dtype=None, **options):
 
 def inputs(rng, module, B=B):
     n = module.num_layers * module.num_directions
-    states = tuple(
-        rng.uniform(-0.9, 0.9, (n, B, H)) for _ in range(2 if type(module).__name__ == "LSTM" else 1)
-    )
+    count = {"LSTM": 2, "SLSTM": 4}.get(type(module).__name__, 1)
+    states = tuple(rng.uniform(-0.9, 0.9, (n, B, H)) for _ in range(count))
+    if count == 4:
+        states = (*states[:2], rng.uniform(0.5, 2, (n, B, H)), states[3])
     return rng.standard_normal((T, B, I)), states
 
 
 def tensors(x, states, dtype):
     states = tuple(torch.tensor(s, dtype=dtype) for s in states)
-    return torch.tensor(x, dtype=dtype), states if len(states) == 2 else states[0]
+    return torch.tensor(x, dtype=dtype), states if len(states) > 1 else states[0]
 
 
 def compare(got, want, tolerance):
@@ -66,7 +69,7 @@ def compare(got, want, tolerance):
 
 
 def states_of(end):
-    """The last states as a tuple, one or two."""
+    """The last states as a tuple: one, two or four."""
     return end if isinstance(end, tuple) else (end,)
 
 
@@ -80,6 +83,6 @@ def called(call, x, state, lengths, wanted):
     """y and the last states, and the gradients of x, of the first states and of the given tensors."""
     x = x.detach().requires_grad_()
     start = [s.detach().requires_grad_() for s in states_of(state)]
-    y, end = call(x, tuple(start) if len(start) == 2 else start[0], lengths)
+    y, end = call(x, tuple(start) if len(start) > 1 else start[0], lengths)
     results = [y, *states_of(end)]
     return results, torch.autograd.grad(weighed(results), [x, *start, *wanted])
