@@ -14,11 +14,17 @@ from ..rnn.network import architecture
 from ..rnn.specs import LayerNormSpec
 from .weights import Array, Converted, disturbed
 
-_FORWARD: dict[str, Any] = {"RNN": reference.rnn, "LSTM": reference.lstm, "GRU": reference.gru}
+_FORWARD: dict[str, Any] = {
+    "RNN": reference.rnn,
+    "LSTM": reference.lstm,
+    "GRU": reference.gru,
+    "SLSTM": reference.slstm,
+}
 _BACKWARD: dict[str, Any] = {
     "RNN": reference.rnn_backward,
     "LSTM": reference.lstm_backward,
     "GRU": reference.gru_backward,
+    "SLSTM": reference.slstm_backward,
 }
 
 
@@ -57,7 +63,8 @@ class ReferenceNetwork:
                     inputs, outputs = y, []
                 own, options = self._part(suffix)
                 start = () if states is None else [part[k] for part in states]
-                options |= dict(zip(("h0", "c0"), start, strict=False))
+                names = (f"{name}0" for name in self.arch.cell.state_names)
+                options |= dict(zip(names, start, strict=False))
                 if self.arch.cell.name == "RNN":
                     result = call(inputs, **own, **options)
                 else:
@@ -95,6 +102,11 @@ class ReferenceNetwork:
         cell, norm = self.arch.cell.name, self.arch.norm
         options: dict[str, Any] = {"norm": None, "reverse": suffix.endswith("_reverse")}
         own = {name.removesuffix(suffix): v for name, v in self.state.items() if name.endswith(suffix)}
+        if cell == "SLSTM":
+            own_names = ("num_heads", "exp_forget", "state_dtype")
+            options |= {name: getattr(self.arch, name) for name in own_names}
+            options |= {"norm": "layer", "eps": norm.eps} if norm is not None else {}
+            return own, options
         if cell == "RNN":
             options["nonlinearity"] = self.arch.nonlinearity
         if self.arch.num_heads > 1:
