@@ -157,8 +157,8 @@ enum { LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU, LNRNN_SLSTM, LNRNN_CELLS };
 /* The activation of an RNN. */
 enum { LNRNN_ACT_TANH, LNRNN_ACT_RELU, LNRNN_ACT_SIGMOID, LNRNN_ACT_IDENTITY };
 enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH };
-/* The rows that a norm is taken of: the sum W x + W h; each of the two products; the sum, gate by gate; of an SLSTM
- * each head of h, on its way to y. */
+/* The rows that a norm is taken of: the sum W x + W h; each of the two products; the sum, gate by gate. An SLSTM has
+ * a norm of each head of h on its way to y. */
 enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_OUTPUT, LNRNN_PLACEMENTS };
 /* The GRU's split norms: one over r and z and one over n, as Ba et al. 2016; or one over all three. */
 enum { LNRNN_SPAN_PAPER, LNRNN_SPAN_ALL };

@@ -53,9 +53,12 @@ def alive(tape: Tape, y: Array) -> Array:
 def slstm_step(options: Options, x_: Array, h_: Array, state: State, norm: Norm) -> tuple[State, State]:
     """Exponential gates i and f, scaled by exp(-m) so that none of them is above 1.
 
-    lf = log sigmoid(f), or f with exp_forget. m' = max(i, lf + m), i' = exp(i - m'), f' = exp(lf + m - m'),
-    c' = f' c + i' tanh(z), n' = f' n + i', h' = sigmoid(o) c' / n'. A unit whose n is 0 has no past: there
-    m' = i and f' = 0.
+    lf = log sigmoid(f), or f with exp_forget::
+
+        m' = max(i, lf + m)         i' = exp(i - m')    f' = exp(lf + m - m')
+        c' = f' c + i' tanh(z)      n' = f' n + i'      h' = sigmoid(o) c' / n'
+
+    A unit whose n is 0 has no past: there m' = i and f' = 0.
     """
     i, f, z, o = gates(sum_of_sides(options, x_, h_, norm), 4)
     _, c, n, m = state

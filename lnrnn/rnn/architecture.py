@@ -28,8 +28,8 @@ class Architecture:
     layer and direction, in the order of the state's first axis. shapes: of the trainable parameters by name,
     layer after layer.
 
-    A side is a place of a norm or bias. "ih" and "hh" are the products W_ih x and W_hh h, "" is their sum,
-    "c" is a cell state, "y" an SLSTM's h on its way to y. sites: by side the names, without suffix, of its
+    A side is a place of a norm or bias. "ih" and "hh" are the products W_ih x and W_hh h. "" is their sum,
+    "c" a cell state, "y" an SLSTM's h on its way to y. sites: by side the names, without suffix, of its
     "gain", "bias", "mean" and "variance". sides: the widths of batch norm's statistics in each layer; empty
     for other norms.
     """

@@ -19,7 +19,7 @@ Array = np.ndarray
 FLOAT32 = np.dtype(np.float32)
 INT64 = np.dtype(np.int64)
 
-# The state of a call and a stream: h, or (h, c) for a cell with a cell state, or (h, c, n, m) of an SLSTM.
+# The state of a call and a stream: h, or of an LSTM (h, c), or of an SLSTM (h, c, n, m).
 State = TypeVar("State", bound="Array | tuple[Array, ...]", covariant=True)
 
 

@@ -167,9 +167,9 @@ def forward(
 
     Returns y, the last states, the statistics of the batch, and the arrays for `backward`. The statistics,
     under batch norm, are (T, width) float64 and counts (T,) for each layer and direction. The arrays are the
-    outputs of all layers but the last, (T, B, *), and with `record` the tape of each layer and direction, and
-    the last cell state of an SLSTM.
-    Their shapes do not depend on the lengths. x must not change before `backward`.
+    outputs of all layers but the last, (T, B, *). With `record` the tape of each layer and direction follows,
+    and of an SLSTM the last cell state. Their shapes do not depend on the lengths. x must not change before
+    `backward`.
     """
     snapshot = _snapshot(made, _named(made, parameters))
     if record and lengths is None and not made.batch_norm and (made.cell.parts == 1 or not start):

@@ -381,7 +381,7 @@ class SLSTM(Network[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]):
         bidirectional: bool = False,
         *,
         num_heads: int = 4,
-        norm: Literal["layer"] | LayerNormSpec | None = "layer",
+        norm: Norm = "layer",
         exp_forget: bool = False,
         state_dtype: StateDtype = "float32",
         seed: int | None = None,

@@ -54,10 +54,10 @@ def _uniform(rng: np.random.Generator, bound: float, shape: tuple[int, ...]) -> 
 
 
 class Network(Closed, Generic[State]):
-    """The base class of RNN, LSTM and GRU.
+    """The base class of RNN, LSTM, GRU and SLSTM.
 
-    Its type parameter is the type of a state: an array h, or for an LSTM a pair of arrays (h, c). Shapes use
-    T steps, B sequences, D inputs, H hidden units.
+    Its type parameter is the type of a state: an array h, or for an LSTM a pair of arrays (h, c). Of an SLSTM
+    it is a tuple (h, c, n, m). Shapes use T steps, B sequences, D inputs, H hidden units.
 
     Notes
     -----
@@ -290,8 +290,8 @@ class Network(Closed, Generic[State]):
         x : array_like of shape (T, B, D)
             Inputs, computed in float32; (B, T, D) with batch_first, or (T, D) for one sequence.
         h0 : array_like of shape (num_layers * directions, B, H), optional
-            Initial state, zeros by default; without B for one sequence. For an LSTM a pair (h0, c0); either
-            may be None.
+            Initial state, zeros by default; without B for one sequence. For an LSTM a pair (h0, c0), for an
+            SLSTM (h0, c0, n0, m0); each may be None.
         lengths : array_like of int of shape (B,), optional
             Steps of each sequence, 0 to T. Later steps are not read.
         resets : array_like of bool of shape (T, B), optional
@@ -304,7 +304,7 @@ class Network(Closed, Generic[State]):
         -------
         y : array of float32 of shape (T, B, directions * H)
             Outputs, 0 past a length.
-        h : array of float32, or a pair (h, c)
+        h : array of float32, or a pair (h, c), or (h, c, n, m)
             The state at each sequence's end, shaped like h0. It is h0 for a sequence of length 0.
 
         Raises

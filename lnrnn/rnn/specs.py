@@ -23,7 +23,7 @@ class LayerNormSpec(Named):
     """Layer norm inside a cell: where it is, and its options.
 
     x_ = W_ih x_t and h_ = W_hh h_{t-1} are the two products, with H units for each of G gates. The equations
-    are in the docstrings of RNN, LSTM and GRU.
+    are in the docstrings of RNN, LSTM, GRU and SLSTM.
 
     Parameters
     ----------

@@ -22,7 +22,8 @@ _Static_assert(sizeof CELLS / sizeof *CELLS == LNRNN_CELLS, "CELLS has a row for
 /* A cell without norms is a form too. */
 enum { BARE = LNRNN_PLACEMENTS, FORMS_OF_A_CELL };
 
-/* spans: the paper's. output_norm: the only norm is behind the cell. scratch_gates: the kernel needs scratch for the values of so many gates. */
+/* spans: the paper's. output_norm: the only norm is behind the cell. scratch_gates: the kernel needs scratch for the
+ * values of so many gates. */
 static const struct {
     int step_kernel, separate_products, input_side, own_input_gradient, spans, output_norm;
     size_t scratch_gates;

@@ -121,8 +121,8 @@ typedef struct {
     lnrnn_caches caches;
     int synchronous; /* there are such steps: then one group has all sequences */
     struct {
-        /* A record of the tape: the offsets of W h (or the sum), the gates, c, and h if y is its norm; W x is
-         * at 0. */
+        /* A record of the tape: the offsets of W h (or the sum), the gates and c; W x is at 0. state: that of h, if
+         * y is its norm. */
         size_t h, gates, c, state, width;
     } tape;
     lnrnn_rnn_scratch scratch;

@@ -25,8 +25,8 @@ static size_t first_from_batch(const lnrnn_rnn_call *r)
     return c->overrun_row >= 0 || r->last_step_end <= c->known ? SIZE_MAX : c->known;
 }
 
-/* A record of the tape holds W x (only with separate products), W h or the sum of both, the gates, c, and h if y is its
- * norm. */
+/* A record of the tape holds W x (only with separate products), W h or the sum of both, the gates, and c. If y is the
+ * norm of h, it holds h too. */
 static void layout_tape(const lnrnn_rnn_config *c, lnrnn_rnn_plan *p)
 {
     p->wide = p->kernels->product->width(c->outputs);

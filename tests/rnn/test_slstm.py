@@ -1,4 +1,4 @@
-"""The SLSTM: what no other cell has. The lists in tests/support/networks.py bring it into all other tests."""
+"""Properties of the SLSTM alone. The lists in tests/support/networks.py have it for all other tests."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_gates_of_100_neither_overflow_nor_make_nan(exp_forget):
 
 
 def test_no_step_depends_on_the_batch_around_it(rng):
-    """A sequence that begins beside others that do not."""
+    """A sequence that begins in a batch of others that go on."""
     slstm = network(D, H, cell="SLSTM", num_layers=2)
     x, start = normal(rng, T, B, D), drawn_state(rng, slstm, B)
     start = tuple(np.array(s) for s in start)

@@ -147,10 +147,9 @@ LNRNN_INLINE void slstm_backward_units(size_t first, size_t k, const int whole, 
     put_f32(gc_row + 2 * H, gm_old, k, whole);
 }
 
-/* gh, and gc of c', n', m' -> ga, and gc of the step before. h' does not depend on m', if c' exp(m') and n' exp(m')
- * stay as they are. So gc is the gradient with respect to c', n' and m' at constant c' exp(m') and n' exp(m'): its third
- * part is 0 unless the loss depends on the last m itself. Then nothing cancels. Rounding of the states counts as no
- * operation. */
+/* gh, and gc of c', n', m' -> ga, and gc of the step before. gc is the gradient at constant c' exp(m') and n' exp(m').
+ * These decide h', so that the part of m' is 0 unless the loss depends on the last c, n or m. Then nothing cancels. The
+ * rounding of states counts as no operation. */
 static void slstm_backward(const lnrnn_gate_gradients *b)
 {
     for (size_t r = 0; r < b->rows; r++) {
