@@ -244,7 +244,9 @@ def _(network, x, start, lengths, parameters):  # type: ignore[no-untyped-def]
     between = [x.new_empty(result[0].shape) for _ in range(arch.num_layers - 1)]
     floats = x.shape[0] * x.shape[1] * tape_width(arch)
     tapes = [x.new_empty(floats) for _ in arch.suffixes]
-    ends = [x.new_empty(len(arch.suffixes), result[1].shape[1], arch.widths[1])] * (arch.cell.parts > 1)
+    ends = []
+    if arch.cell.parts > 1:
+        ends.append(x.new_empty(len(arch.suffixes), result[1].shape[1], arch.widths[1]))
     return [*result, *between, *tapes, *ends]
 
 
