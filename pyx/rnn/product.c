@@ -103,12 +103,15 @@ void lnrnn_input_product(const lnrnn_step *s, size_t n)
         product(s, &w_ih, n - i < each ? n - i : each, s->x + i, s->wx + i * wide, (ptrdiff_t)wide);
 }
 
-/* Threads divide the outputs of all heads, one after another, at whole panels: where the thread before `index`
- * ends in a head of N outputs. */
+/* The outputs of all heads, N each, form one line, which threads divide at whole panels. -> the panel of this head
+ * where the part of thread `index` begins, or that of the thread before it ends. */
 static size_t panel_of_thread(const lnrnn_step *s, size_t N, size_t head, size_t index)
 {
-    const size_t wide = s->r->plan->product->width(N), before = head * wide,
-                 at = s->r->config->num_heads * wide * index / (size_t)s->team;
+    const lnrnn_product *k = s->r->plan->product;
+    const size_t wide = k->width(N), before = head * wide, team = (size_t)s->team;
+    if (!index || index == team)
+        return index ? k->panels(N) : 0;
+    const size_t at = s->r->config->num_heads * wide * index / team;
     return near_panel(cut_at(s->r, N, at < before ? 0 : at - before < wide ? at - before : wide));
 }
 

@@ -8,10 +8,19 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import on_every_family, relative_error, several_threads, using_partition, using_threads
+from helpers import (
+    absolute_error,
+    available_isas,
+    on_every_family,
+    relative_error,
+    several_threads,
+    using_isa,
+    using_partition,
+    using_threads,
+)
 from lnrnn.reference import block_diagonal, diagonal_blocks
 from lnrnn.rnn.network import snapshot
-from networks import calm, drawn_run, equal, heads_of, network, normal, same, spec, trained
+from networks import calm, drawn_run, equal, heads_of, network, normal, same, spec, taken, trained
 from short_weights import int8_product
 
 CELLS = ("LSTM", "GRU")
@@ -100,6 +109,24 @@ def test_int8_rounds_each_head_by_itself(family, rng, bits):
         want = (1 - z) * np.tanh(b[2] + r * a[:, 2]) + z * h0[0]
         got = rnn.to_dtype("int8", activation_bits=bits)(np.zeros((1, 4, 3)), h0)[0][0]
         assert np.abs(got - want).max() < 2e-6
+
+
+@pytest.mark.parametrize("name", available_isas())
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@each_cell
+def test_rounded_weights_on_every_set(rng, name, dtype, cell):
+    """One sequence or many, a call or a stream: equal bits. Errors are about those of a dense network."""
+    with using_isa(name):
+        for hidden, heads in SIZES:
+            exact = calm(3, hidden, cell=cell, num_heads=heads)
+            whole, rnn = dense(exact).to_dtype(dtype), exact.to_dtype(dtype)
+            x = normal(rng, 9, 20, 3)
+            y, h = rnn(x)
+            equal(rnn, rnn(x[:, 7:8]), (y[:, 7:8], taken(rnn, h, [7])))
+            stream = rnn.stream(20)
+            same([stream(row) for row in x], y)
+            error, usual = (absolute_error(r(x)[0], exact(x)[0]) for r in (rnn, whole))
+            assert error < 3 * usual + 1e-6
 
 
 @pytest.mark.skipif(lnrnn.cpu_info()["team"] == "none", reason="built without threads")
