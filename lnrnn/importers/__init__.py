@@ -54,6 +54,8 @@ def from_torch(
                           proj_size > 0 is refused.
             "haste"       LayerNormLSTM and LayerNormGRU. Their zoneout also acts at inference: it becomes the
                           model's `zoneout` (of h; c has none). A state dict needs zoneout=.
+            "xlstm"       sLSTMCell of the package xlstm, whose x is W x already, and its sLSTMLayer without
+                          the convolution (conv1d_kernel_size=0). They are batch_first.
             "lnrnn"       the modules of lnrnn.torch. Their state dict needs the model's norm= (and
                           nonlinearity=).
     kind : str, optional
@@ -73,7 +75,7 @@ def from_torch(
         In [0, 1), of haste's cells.
     batch_first : bool, optional
         Whether the model takes x as (B, T, I). Default: as the module; with a state dict False, for icefall
-        True.
+        and xlstm True.
     check : bool or array, optional
         Whether to run the module and compare it with lnrnn.reference. None: on probes, unless its class is
         torch.nn's or lnrnn.torch's own; a module that runs in no usual way gets a UserWarning. True: always,

@@ -100,8 +100,14 @@ def _shape(model: Any, x: Array) -> tuple[int, ...]:
 
 
 def _read(result: list[Any], model: Any, own: Array, order: bool, way: int) -> Answer | None:
-    """The outputs of a call with x in the module's order of axes; None if there is no y."""
-    at = next((i for i, t in enumerate(result) if tuple(t.shape) == _shape(model, own)), None)
+    """The outputs of a call with x in the module's order of axes; None if there is no y.
+
+    xlstm's cells return y as (B, heads, T, H / heads).
+    """
+    shape, heads = _shape(model, own), getattr(model, "num_heads", 1)
+    by_head = (shape[0], heads, *shape[1:-1], shape[-1] // heads)
+    result = [t.transpose(1, -2).flatten(-2) if tuple(t.shape) == by_head else t for t in result]
+    at = next((i for i, t in enumerate(result) if tuple(t.shape) == shape), None)
     if at is None:
         return None
     y = numbers(result.pop(at))
@@ -141,7 +147,7 @@ def _outcome(module: Any, *arguments: Any) -> list[Any]:
 
 def _zeros(model: Any, x: Any) -> list[Any]:
     """A cell's first state for x (B, I), of zeros."""
-    return [x.new_zeros((len(x), model.hidden_size))] * architecture(model).cell.states
+    return [x.new_zeros((len(x), model.hidden_size))] * len(architecture(model).cell.state_names)
 
 
 def _first_states(
@@ -149,7 +155,7 @@ def _first_states(
 ) -> list[Any]:
     """New tensors of h, or h and c, (layers * directions, B, H) each, from arrays or None for zeros."""
     shape = model.num_layers * model.num_directions, batch, model.hidden_size
-    zeros = [np.zeros(shape, np.float32)] * architecture(model).cell.states
+    zeros = [np.zeros(shape, np.float32)] * len(architecture(model).cell.state_names)
     return [tensor(state) for state in (zeros if given is None else given)]
 
 
@@ -216,7 +222,7 @@ def arguments(kinds: int, layers: int, directions: int) -> Iterator[tuple[Any, .
 
 def _arguments(model: Any, batch: int | None) -> Iterator[tuple[Any, ...]]:
     """batch: None for x without an axis of sequences, which takes no state."""
-    ways = arguments(architecture(model).cell.states, model.num_layers, model.num_directions)
+    ways = arguments(len(architecture(model).cell.state_names), model.num_layers, model.num_directions)
     return ways if batch is not None else islice(ways, GIVEN)
 
 
@@ -243,7 +249,7 @@ def _last_states(tensors: list[Any], model: Any, batch: int | None) -> tuple[Arr
 
     Empty for anything else.
     """
-    kinds, places = architecture(model).cell.states, model.num_layers * model.num_directions
+    kinds, places = len(architecture(model).cell.state_names), model.num_layers * model.num_directions
     shapes = [tuple(t.shape) for t in tensors]
     if shapes == [(places, batch, model.hidden_size)] * kinds:
         return tuple(map(numbers, tensors))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import bad_type, real
-from ..rnn.architecture import suffixes, vectors
+from ..rnn.architecture import argument_names, suffixes, vectors
 from ..rnn.cells import CELLS
 from ..rnn.models import CLASSES, Model
 from ..rnn.specs import LayerNormSpec, norm_spec
@@ -22,7 +22,8 @@ class Weights:
     """One layer in one direction, in lnrnn's terms.
 
     cell: the name of lnrnn's class. parameters: by lnrnn's names without suffix, gates in lnrnn's order.
-    nonlinearity: of an RNN, else None. zoneout: as for `Network.zoneout`.
+    nonlinearity: of an RNN, else None. zoneout: as for `Network.zoneout`. num_heads: of a block-diagonal
+    weight_hh.
     """
 
     cell: str
@@ -31,10 +32,11 @@ class Weights:
     parameters: dict[str, Array]
     nonlinearity: str | None = None
     zoneout: float | tuple[float, float] = 0.0
+    num_heads: int = 1
 
     @property
     def hidden_size(self) -> int:
-        return int(self.parameters["weight_hh"].shape[1])
+        return int(self.parameters["weight_hh"].shape[1]) * self.num_heads
 
     @property
     def input_size(self) -> int:
@@ -105,7 +107,7 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
     for k, layer in enumerate(layers):
         wide = first.input_size if k == 0 else directions * first.hidden_size
         for weights in layer:
-            for name in ("cell", "norm", "bias", "nonlinearity", "hidden_size"):
+            for name in ("cell", "norm", "bias", "nonlinearity", "num_heads", "hidden_size"):
                 mine, theirs = getattr(weights, name), getattr(first, name)
                 if mine != theirs:
                     raise ValueError(
@@ -124,6 +126,8 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
     }
     if first.nonlinearity is not None:
         arguments["nonlinearity"] = first.nonlinearity
+    if "num_heads" in argument_names(CELLS[first.cell]):
+        arguments["num_heads"] = first.num_heads
     parts = [weights.parameters for layer in layers for weights in layer]
     ends = suffixes(len(layers), directions == 2)
     state = {name + end: v for own, end in zip(parts, ends, strict=True) for name, v in own.items()}
