@@ -1,14 +1,14 @@
-# make demo         install lnrnn into .venv and draw the figure of the README
-# make test         run the tests; K=pattern: only tests with such names; ARGS="-m quick": a minute
+# make demo         install lnrnn into .venv, and draw the figure of the README
+# make test         run the tests; K=pattern selects tests by name; ARGS="-m quick" takes a minute
 # make build        compile changed C and Cython (make test does it too)
 # make lib          build liblnrnn for C programs, in build/lib
 # make install      install liblnrnn, its header and lnrnn.pc into PREFIX (/usr/local)
-# make bench        run the benchmarks against the installed peers; K=pattern
+# make bench        compare lnrnn's speed with installed libraries; K=pattern selects benchmarks
 # make lint         check types, style, spelling and sentences
 # make docs         build the documentation, build/docs/index.html
 # make studies      run the studies of examples/studies: an hour on two cores
-# make wheels       build wheels for this machine and for others, in dist/
-# make campaign     run a long search for faults: NAME=fuzz; tests/campaigns/README.md lists all
+# make wheels       build wheels for this and other machines, in dist/
+# make campaign     run a long search for faults, NAME=fuzz; tests/campaigns/README.md lists the names
 # make clean        remove all files that these targets create
 PYTHON ?= python3
 VENV ?= .venv
@@ -31,23 +31,23 @@ SOURCES = setup.py pyproject.toml $(wildcard pyx/*.py include/*.h include/lnrnn/
 help:
 	@sed -n '/^# make/s/^# //p' Makefile
 	@echo
-	@echo "All take ARGS=, more arguments of their program, and VENV=, a folder other than .venv. Also:"
+	@echo "For all targets, ARGS= has more arguments for the program, and VENV= names another folder than .venv."
 	@echo "make types, style, spelling, sentences   run a part of lint; make format formats all sources"
-	@echo "make warnings                 compile every C unit with warnings, by all installed compilers"
+	@echo "make warnings                 compile every C file with warnings, with all installed compilers"
 	@echo "make studies TUNE=1           choose the settings of the studies first"
-	@echo "make peers                    install the peers of the benchmarks"
-	@echo "make .venv/.whole             install optional packages, without which tests are skipped"
+	@echo "make peers                    install the libraries with which benchmarks compare lnrnn"
+	@echo "make .venv/.whole             install packages without which some tests are skipped"
 
 demo: $(VENV)/.demo
 	$(BIN)/lnrnn demo $(or $(ARGS),--figure build/long-sequences.png)
-	@echo "The command is $(BIN)/lnrnn: try $(BIN)/lnrnn demo --cell lstm"
+	@echo "The command is $(BIN)/lnrnn, for example: $(BIN)/lnrnn demo --cell lstm"
 
 studies: $(VENV)/.demo
 	$(BIN)/lnrnn demo all --output-dir build/studies $(if $(TUNE),--tune) $(ARGS)
 	@echo "To keep these numbers: cp build/studies/*.json examples/studies/results/"
 
-# Two processes run the tests, file by file, in the order of tests/conftest.py. A test that does not end fails after five minutes, with
-# a traceback.
+# Two processes run the tests, file by file, in the order that tests/conftest.py decides. A test that takes more than five minutes fails
+# with a traceback.
 test: $(VENV)/.test
 	$(BIN)/python -m pytest $(if $(K),-k "$(K)",-n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0) \
 	    -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true $(ARGS)
@@ -77,7 +77,7 @@ format: $(VENV)/.lint
 warnings:
 	$(PYTHON) tests/campaigns/run.py warnings $(ARGS)
 
-# Campaigns build in build/campaigns. These need more packages than the tests.
+# Campaigns build in build/campaigns. Those of this list need more packages than the tests.
 whole_campaigns = coverage engines mutants torch_samples
 campaign: $(VENV)/$(if $(filter $(whole_campaigns),$(NAME)),.whole,.test) $(if $(filter wheels,$(NAME)),$(VENV)/.wheels) \
     $(if $(filter mutants,$(NAME)),$(VENV)/.campaigns) $(if $(filter site,$(NAME)),$(VENV)/.docs)
@@ -87,7 +87,7 @@ campaign: $(VENV)/$(if $(filter $(whole_campaigns),$(NAME)),.whole,.test) $(if $
 wheels:
 	$(MAKE) campaign NAME=wheels
 
-# Warnings are errors. Only the packages of the extra docs are downloaded.
+# Sphinx treats warnings as errors. Only the packages of the extra docs are downloaded.
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -q -n -W --keep-going -E -b html docs build/docs
 	@echo "The documentation is build/docs/index.html"
@@ -107,20 +107,20 @@ peers: $(VENV)/.bench
 	$(PIP) install torch==2.13.0
 	$(PIP) install onnx==1.23.2 onnxruntime==1.31.1 jax==0.10.2 openvino==2026.4.1
 
-# Optional packages, without which tests are skipped. .ci/run installs compilers and emulators too.
+# Optional packages without which some tests are skipped. .ci/run also installs compilers and emulators.
 $(VENV)/.whole: $(VENV)/.test $(VENV)/.dask $(VENV)/.ray
 	$(PIP) install --quiet "torch==2.13.0" "keras>=3" "mypy>=1.16"
 	$(PIP) install --quiet --no-deps silero-vad
 	touch $@
 
-# An editable install: .venv uses the Python files of this folder. Without build isolation, so a changed header compiles only the
-# files that include it.
+# An editable install, so .venv uses the Python files of this folder. Without build isolation only those C files are compiled that
+# changed, or include a changed header.
 $(VENV)/.build: $(VENV)/.tools $(SOURCES)
 	@echo "Compiling changed files: all of lnrnn takes 40 to 80 seconds on two cores"
 	@$(PIP) install --quiet --no-build-isolation --no-deps -e .
 	@touch $@
 
-# The package as a user installs it, for type checkers, without the source folder. It also sees the packages of .venv.
+# An environment for type checkers, with lnrnn as a user installs it. It can also import the packages of .venv.
 $(VENV)/.user: $(VENV)/.build $(shell find lnrnn -name '*.py*' ! -name '*.pyc')
 	rm -rf build/lib* $(VENV)/user
 	$(BIN)/python -m venv --without-pip $(VENV)/user
@@ -129,7 +129,7 @@ $(VENV)/.user: $(VENV)/.build $(shell find lnrnn -name '*.py*' ! -name '*.pyc')
 	    >"$$($(VENV)/user/bin/python -c 'import sysconfig as s; print(s.get_path("purelib"))')/beside.pth"
 	touch $@
 
-# The packages of an extra in pyproject.toml, if their markers hold. -I: an old lnrnn.egg-info in this folder is ignored.
+# Installs the packages of an extra of pyproject.toml whose markers hold. -I ignores an old lnrnn.egg-info in this folder.
 $(addprefix $(VENV)/.,demo test dask ray lint bench docs wheels campaigns): $(VENV)/.%: $(VENV)/.build pyproject.toml
 	@echo "Installing the packages of the extra $* into $(VENV)"
 	@$(BIN)/python -I -c 'import importlib.metadata as m, re; print(*(re.sub("( and|;) extra == .*", "", r) \
@@ -139,7 +139,7 @@ $(addprefix $(VENV)/.,demo test dask ray lint bench docs wheels campaigns): $(VE
 
 $(VENV)/.tools: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "lnrnn needs Python 3.10 or later, this is " + sys.version)'
-	@echo "Making $(VENV), with setuptools, Cython and NumPy"
+	@echo "Creating $(VENV), with setuptools, Cython and NumPy"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install --quiet "setuptools>=77" "cython>=3.1" "numpy>=2"
 	@touch $@

@@ -1,14 +1,14 @@
-"""Builds liblnrnn and lnrnn._core, the Cython module, which links it.
+"""Builds the shared library liblnrnn, and the Cython module lnrnn._core, which is linked to it.
 
-The kernels are compiled once for each instruction set, the other C once. Objects stay in build/objects.
-They are compiled again only if their source, an included header, the compiler or its flags change: see
-pyx/objects.py.
+The kernels are compiled once for each instruction set, the other C code once. Object files are kept in
+build/objects. A file is compiled again only if its source, an included header, the compiler or its flags
+change: see pyx/objects.py.
 
-LNRNN_REPOSITORY is the address of the public repository for a published package. Links of README.md then
-work on a package index too.
+The environment variable LNRNN_REPOSITORY is the address of the public repository. With it, relative links of
+README.md work on a package index too.
 
-To compile for another machine, CC and _PYTHON_HOST_PLATFORM name the compiler and the platform, as in
-tests/campaigns/wheels/targets.py.
+To compile for another machine, set CC and _PYTHON_HOST_PLATFORM to the compiler and the platform, as
+tests/campaigns/wheels/targets.py does.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ from build_flags import CFLAGS, units  # noqa: E402
 from library import HEADER, library_name, link, openmp_flags, rpath  # noqa: E402
 from objects import Objects  # noqa: E402
 
-HEADERS = [HEADER, "include/lnrnn_api.h"]  # of the C API: lnrnn.get_include() finds them
+HEADERS = [HEADER, "include/lnrnn_api.h"]  # the C API, which is copied to lnrnn.get_include()
 
 if sys.maxsize < 2**32:
     sys.exit("lnrnn needs a 64-bit build: this Python has pointers of 32 bits")
 
 
 def _without_python(command: list[str]) -> list[str]:
-    """The compiler command without the flags for optimisation and warnings of this Python.
+    """The compiler command without this Python's flags for optimisation and warnings.
 
-    Objects of the C without Python then serve all Pythons. Their own flags are in build_flags.py.
+    Then object files that do not use Python are the same for all versions of Python. Their flags are in
+    build_flags.py.
     """
     of_python = shlex.split(sysconfig.get_config_var("CFLAGS") or "")
     differs = ("-W", "-O", "-g", "-D", "-fwrapv", "-fno-strict-overflow")
@@ -54,7 +55,7 @@ def _without_python(command: list[str]) -> list[str]:
 
 
 class BuildExt(build_ext):
-    """Builds the shared library and the module that links it, in one folder."""
+    """Builds the shared library and the module that is linked to it, in one folder."""
 
     def build_extension(self, ext: Extension) -> None:
         command, linker = self.compiler.compiler_so, self.compiler.linker_so
@@ -71,7 +72,7 @@ class BuildExt(build_ext):
         versions = (
             f"numpy {numpy.__version__}, Cython {Cython.__version__}, Python {platform.python_version()}"
         )
-        # The slowest unit is first: each is a process of the compiler.
+        # The file that takes longest to compile is first. Each file has its own process of the compiler.
         module = f"_core-{sysconfig.get_config_var('SOABI')}"
         flags = [*CFLAGS, "-O1", *macros]
         todo = [partial(for_this.compile, module, ext.sources[0], flags, python, versions)]
@@ -82,7 +83,7 @@ class BuildExt(build_ext):
         link(linker, objects, library, self.system(), openmp or ["-pthread"])
         ext.sources, ext.extra_objects = [], [compiled, str(library)]
         ext.extra_link_args = [*rpath(self.system()), "-lm"]
-        self.force = True  # linking is fast, and setuptools does not know the dependencies
+        self.force = True  # always link, because setuptools does not know the dependencies
         super().build_extension(ext)
 
     def machine(self) -> str:
@@ -109,7 +110,7 @@ class BuildExt(build_ext):
 
 
 class BuildPy(build_py):
-    """Copies the headers of the C API next to the modules. An editable install has them in include/."""
+    """Copies the headers of the C API into the package. An editable install uses those in include/."""
 
     def headers(self) -> dict[str, str]:
         """The source of each header by its target."""
@@ -128,7 +129,7 @@ class BuildPy(build_py):
 
 
 def readme(address: str, version: str) -> str:
-    """README.md, with relative links and pictures as addresses of that version."""
+    """README.md, with relative links and pictures replaced by web addresses of this version."""
     text = Path("README.md").read_text(encoding="utf-8")
     if not address:
         return text
@@ -172,7 +173,7 @@ setup(
     project_urls=urls(address),
     ext_modules=cythonize(
         [core],
-        force=True,  # by default it compares times, which a checkout or a copy does not keep
+        force=True,  # the default compares times of files, which a checkout does not keep
         include_path=["pyx", "."],
         compiler_directives={
             "language_level": 3,

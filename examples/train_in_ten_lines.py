@@ -1,8 +1,8 @@
-"""A layer-normalised LSTM learns to add, in torch and on lnrnn's kernels: ten lines and their output.
+"""Trains a layer-normalised LSTM in torch, with lnrnn's kernels, to add two numbers.
 
     python examples/train_in_ten_lines.py
 
-Needs torch. Each sequence has 30 numbers. Two are marked, and the target is their sum.
+Needs torch. Each sequence has 30 numbers. Two of them are marked, and the target is their sum.
 """
 
 import torch
@@ -20,4 +20,4 @@ for _ in range(400):
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()
-print(f"engine {rnn.engine}; mean square error {loss.item():.4f}, of always answering 1: {1 / 6:.4f}")
+print(f"engine {rnn.engine}; mean square error {loss.item():.4f}, of the constant answer 1: {1 / 6:.4f}")

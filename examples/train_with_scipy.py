@@ -1,10 +1,9 @@
-"""Train with NumPy and SciPy alone: a layer-normalised RNN learns who says /ae/ in Japanese Vowels.
+"""Trains a layer-normalised RNN with NumPy and SciPy alone, to recognise nine speakers of Japanese Vowels.
 
     python examples/train_with_scipy.py [--cell rnn|lstm|gru] [--iterations 60]
 
-lnrnn gives the gradients of a recurrent network, and lnrnn.data.pad_sequence pads. The loss is SciPy's
-log_softmax, and the optimiser SciPy's L-BFGS over all training utterances at once.
-examples/train_with_torch.py has mini-batches and Adam.
+lnrnn computes the gradients of the recurrent network. The loss uses SciPy's log_softmax. SciPy's optimiser
+L-BFGS takes all training utterances at once. examples/train_with_torch.py uses mini-batches and Adam.
 """
 
 from __future__ import annotations
@@ -21,10 +20,11 @@ HIDDEN, SPEAKERS, WEIGHT_DECAY = 32, 9, 1e-3
 
 
 class Objective:
-    """Loss and gradient of a recurrent network with a linear head, as functions of one flat float64 array."""
+    """Loss and gradient of a recurrent network with a linear head, as functions of one flat float64 array.
+
+    x (T, N, 12), lengths (N,): padded sequences. labels (N,): their classes."""
 
     def __init__(self, rnn, x: np.ndarray, lengths: np.ndarray, labels: np.ndarray) -> None:
-        """x (T, N, 12) and lengths (N,): padded sequences. labels (N,): their classes."""
         self.rnn, self.x, self.lengths = rnn, x, lengths
         self.right = np.arange(len(labels)), labels
         self.head = np.random.default_rng(0).normal(0, HIDDEN**-0.5, (SPEAKERS, HIDDEN))
@@ -33,7 +33,7 @@ class Objective:
         return {**self.rnn.parameters(), "head": self.head}
 
     def set(self, flat: np.ndarray) -> None:
-        """Takes all parameters from one array, in the order of `parameters`."""
+        """Sets all parameters from one array, in the order of `parameters`."""
         start = 0
         for name, old in self.parameters().items():
             value = flat[start : start + old.size].reshape(old.shape)
@@ -44,7 +44,7 @@ class Objective:
         return np.concatenate([np.ravel(value) for value in self.parameters().values()]).astype(np.float64)
 
     def __call__(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
-        """Mean cross-entropy in nats plus weight decay, and the gradient."""
+        """Returns mean cross-entropy in nats plus weight decay, and the gradient."""
         self.set(flat)
         y, state, tape = self.rnn.forward_train(self.x, lengths=self.lengths)
         h = hidden(state)
@@ -63,7 +63,7 @@ class Objective:
 
 
 def hidden(state) -> np.ndarray:
-    """h (N, H) of a state that may be (h, c)."""
+    """Returns h (N, H) of a state, which is h or (h, c)."""
     return (state[0] if isinstance(state, tuple) else state)[0]
 
 

@@ -1,14 +1,14 @@
-"""Who is speaking? A server that watches many voices at once with silero-vad, its LSTM run by lnrnn.
+"""A server that detects speech in many connections at once with silero-vad, whose LSTM lnrnn runs.
 
-    pip install silero-vad                                         # MIT; brings its weights
+    pip install silero-vad                                         # MIT licence; contains the weights
     python examples/voice_activity_server.py --port 5050 --sessions 1000
-    python examples/voice_activity_server.py --measure 200         # so many voices at real time, in here
+    python examples/voice_activity_server.py --measure 200         # measures 200 voices, without a network
 
-A connection is a session. It sends sound of 16 kHz, 16-bit integers, little-endian, one channel. For every
-512 samples (32 ms) it gets back one float32, the probability of speech. Each session has a lane of one stream
-(rnn.stream(sessions)), and all sessions with a frame are served together. Lanes do not depend on each other,
-so a session gets the bits that the LSTM gives it alone. Torch runs the other layers from silero-vad's file: a
-short-time Fourier transform and four convolutions before the LSTM, one after.
+A connection is a session. It sends sound of 16 kHz in one channel, as 16-bit little-endian integers. For
+every 512 samples (32 ms) it receives one float32, the probability of speech. Each session has a lane of one
+stream, rnn.stream(sessions). One call steps all sessions that have a frame. Lanes are independent, so a
+session gets the same bits as alone. Torch runs the other layers of silero-vad: a short-time Fourier transform
+and four convolutions before the LSTM, and one convolution after it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ import torch
 
 import lnrnn
 
-FRAME, CONTEXT, RATE = 512, 64, 16000  # samples that a step takes, of the frame before it, and of a second
+FRAME, CONTEXT, RATE = 512, 64, 16000  # samples of a step, of the previous frame repeated with it, per second
 
 
 class Detector:
-    """The probability of speech for many sessions, each in its lane."""
+    """Computes the probability of speech for many sessions. Each has a lane of the LSTM's stream."""
 
     def __init__(self, sessions: int) -> None:
         model = torch.jit.load(str(Path(silero_vad.__file__).parent / "data" / "silero_vad.jit")).eval()
@@ -44,11 +44,11 @@ class Detector:
         self.before[rows] = 0
 
     def __call__(self, frames: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """frames (R, 512) float32 in -1 .. 1, of the sessions rows (R,) -> probabilities (R,)."""
+        """frames (R, 512): float32 in -1 .. 1. rows (R,): their lanes. Returns probabilities (R,)."""
         sound = np.concatenate([self.before[rows], frames], axis=1)
         with torch.inference_mode():
             features = self.around.encoder(self.around.run_extractors(torch.from_numpy(sound)))
-            h = self.stream(features[:, :, 0], rows)  # torch in, NumPy out
+            h = self.stream(features[:, :, 0], rows)  # takes a tensor, returns an array of NumPy
             found = self.around.decoder.decoder(torch.from_numpy(h)[:, :, None])
         self.before[rows] = frames[:, -CONTEXT:]
         return found[:, 0, 0].numpy()
@@ -61,19 +61,19 @@ async def close(writer: asyncio.StreamWriter) -> None:
 
 
 class Server:
-    """Connections, the lanes that are free, and the frames that wait."""
+    """Accepts connections, assigns lanes to them, and collects their frames for the detector."""
 
     def __init__(self, sessions: int) -> None:
         self.detector = Detector(sessions)
         self.free = list(range(sessions))[::-1]
-        self.waiting: dict[int, deque[np.ndarray]] = {}  # by lane, of open sessions
+        self.waiting: dict[int, deque[np.ndarray]] = {}  # lane of an open session -> frames
         self.writers: dict[int, asyncio.StreamWriter] = {}
         self.some = asyncio.Event()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One session."""
+        """Serves one session, from its connection to its end."""
         if not self.free:
-            await close(writer)  # all lanes are taken: the caller sees the end of the connection
+            await close(writer)  # no lane is free
             return
         lane = self.free.pop()
         self.detector.reset([lane])
@@ -85,7 +85,7 @@ class Server:
                 self.some.set()
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
-            while self.waiting[lane]:  # a session that leaves gets its last answers
+            while self.waiting[lane]:  # send the last answers before the session ends
                 await asyncio.sleep(0.001)
         finally:
             del self.waiting[lane], self.writers[lane]
@@ -93,7 +93,7 @@ class Server:
             await close(writer)
 
     async def work(self) -> None:
-        """Serves all sessions that have a frame, in one call, again and again."""
+        """Repeats forever: one call of the detector for all sessions that have a frame."""
         while True:
             await self.some.wait()
             self.some.clear()
@@ -107,7 +107,7 @@ class Server:
                 self.waiting[lane].popleft()
                 if self.waiting[lane]:
                     self.some.set()
-            await asyncio.sleep(0)  # connections are read in between
+            await asyncio.sleep(0)  # let other tasks read connections
 
 
 async def listen(port: int, sessions: int) -> None:
@@ -123,13 +123,13 @@ async def listen(port: int, sessions: int) -> None:
 
 
 def measure(sessions: int, seconds: float) -> None:
-    """Frames of so many voices that come at any time, at the speed of real time: how late is the answer?"""
+    """Prints how late answers are if frames of many voices arrive in real time, at random offsets."""
     rng = np.random.default_rng(0)
     detector, late = Detector(sessions), []
     sound = rng.standard_normal((sessions, FRAME), dtype=np.float32) * np.float32(0.1)
     length = FRAME / RATE
     begin = time.perf_counter() + 0.1
-    due = begin + rng.uniform(0, length, sessions)  # when the next frame of each is complete
+    due = begin + rng.uniform(0, length, sessions)  # when each session's next frame is complete
     while (now := time.perf_counter()) < begin + seconds:
         rows = np.flatnonzero(due <= now)
         if not len(rows):
@@ -140,7 +140,7 @@ def measure(sessions: int, seconds: float) -> None:
         late.extend(done - due[rows])
         due[rows] += length
     middle, most = np.quantile(late, [0.5, 0.999]) * 1e3
-    print(f"{sessions} voices: an answer after {middle:.1f} ms in the median, {most:.1f} ms in 999 of 1000; "
+    print(f"{sessions} voices: answers take {middle:.1f} ms in the median, 99.9 % at most {most:.1f} ms; "
           f"a frame has {length * 1e3:.0f} ms")  # fmt: skip
 
 
@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=1000)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--measure", type=int, metavar="VOICES")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of --measure")
+    parser.add_argument("--seconds", type=float, default=10.0, help="duration of --measure")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     lnrnn.set_num_threads(options.threads)

@@ -1,35 +1,35 @@
-/* liblnrnn: recurrent networks with norms inside, and the norms alone, for programs in C and C++. Link with
- * -llnrnn; lnrnn_api.h says how extension modules of Python get at these functions.
+/* liblnrnn: layer norm, batch norm and recurrent networks that contain them, for programs in C and C++.
+ * Link with -llnrnn. Extension modules of Python include lnrnn_api.h instead, and link with nothing.
  *
- * Functions with a parameter `message` check their arguments and allocate their results. All others expect
- * right arguments, neither fail nor allocate results, and use memory of the caller; lnrnn_..._work gives the
- * size of working memory. Pointers are never checked, nor how much memory is behind them.
+ * Functions with a parameter `message` check their arguments and allocate their results. All other
+ * functions expect valid arguments, cannot fail, and write into memory of the caller. Functions named
+ * lnrnn_..._work return the size of working memory. No function checks a pointer or the size of an array.
  *
- * Shapes stand in parentheses. Sizes and strides count elements, and a stride may have any value unless a
- * function says more. Inputs are only read. An output may not overlap an input or another output, except
- * where "may be" says so. Memory must be aligned as C wants it for its type; 64 bytes are faster for working
- * memory. `threads` is the most that a call may use. With 1 it runs in the calling thread, without a lock or
- * a system call.
+ * "x (n) -> y (n)" means: reads the array x of shape (n), and writes the array y of shape (n). Sizes and
+ * strides count elements, and strides may be negative. An output may not overlap an input or another
+ * output, except where "may be" permits it. Arrays need the alignment of their type; working memory is
+ * faster if aligned to 64 bytes. `threads` is the largest number of threads that a call may use. With 1, it
+ * runs in the calling thread, without a lock or a system call.
  *
- * All results are those of the default floating-point state (nearest even, denormals kept, no traps). The
- * state of the calling thread is the same after a call as before. */
+ * All functions compute in the default floating-point state: round to nearest even, keep denormals, no
+ * traps. They restore the state of the calling thread. */
 #ifndef LNRNN_H
 #define LNRNN_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Sizes of working memory are products of shapes, which size_t must hold. On x86, compilers for 32 bits use the
- * x87, which does not round as float does. */
+/* Sizes of working memory are products of shapes, which size_t must hold. 32-bit x86 code computes on the
+ * x87 unit, which does not round to float. */
 #if SIZE_MAX < UINT64_MAX
 #error "lnrnn needs a 64-bit build: this compiler has pointers and sizes of 32 bits"
 #endif
 
-/* No call uses more threads. */
+/* The largest number of threads of a call. */
 enum { LNRNN_MOST_THREADS = 1024 };
 
-/* The version of these declarations. Within a major version they only grow. */
-#define LNRNN_API_MAJOR 3
+/* The version of these declarations. Within a major version, declarations are only added. */
+#define LNRNN_API_MAJOR 4
 #define LNRNN_API_MINOR 0
 #define LNRNN_VERSION "0.2.0"
 
@@ -37,71 +37,71 @@ enum { LNRNN_MOST_THREADS = 1024 };
 extern "C" {
 #endif
 
-/* The library is compiled with hidden names; those from here on are seen outside. */
+/* The library is compiled with -fvisibility=hidden. It exports the functions from here on. */
 #pragma GCC visibility push(default)
 
-/* -> the LNRNN_VERSION with which the library was compiled. */
+/* Returns the LNRNN_VERSION with which the library was compiled. */
 const char *lnrnn_version(void);
 
 /* --- dispatch.c: which kernels ------------------------------------------------------------------------- */
 
-/* No list of instruction sets is longer. */
+/* The largest number of names in a list of instruction sets. */
 enum { LNRNN_ISAS = 16 };
-/* The instruction sets that this build has and this machine can run, best first. -> how many; names[0 ..
- * n-1]. */
+/* Writes the names of the instruction sets that this build has and this machine can run, best first.
+ * Returns their number. */
 size_t lnrnn_isa_list(const char *names[LNRNN_ISAS]);
-/* Sets whose unit this machine lacks, emulated in plain C: the same bits, slowly. */
+/* The same for sets that this machine lacks and this build emulates in plain C: slow, with the same results. */
 size_t lnrnn_isa_emulated(const char *names[LNRNN_ISAS]);
-/* The one in use. Until lnrnn_isa_use has been called: the best, unless a set's unit is slower on this model
- * of CPU than the next set. */
+/* Returns the set in use. The default is the first of lnrnn_isa_list that this model of CPU runs at least
+ * as fast as the next set. */
 const char *lnrnn_isa_name(void);
-/* 0, or -1 if the name is in neither list (then nothing changes). Not while another thread computes. */
+/* Selects a set. Returns 0, or -1 if it is in neither list. No other thread may compute meanwhile. */
 int lnrnn_isa_use(const char *name);
-/* The unit of the CPU that products with these weights, LNRNN_WEIGHT_F32 .., are done on; NULL: vector
- * instructions for all kinds of things. A unit for bfloat16 takes rows that are rounded to bfloat16 too. */
+/* Returns the special unit of the CPU (for example "AMX") that multiplies by weights of this form
+ * (LNRNN_WEIGHT_F32 ..), or NULL: vector instructions. A bfloat16 unit rounds x and h to bfloat16. */
 const char *lnrnn_isa_unit(int weights);
-/* AMX: "usable", "not on this CPU", "not enabled by the operating system" or "refused by the kernel". */
+/* Returns "usable", "not on this CPU", "not enabled by the operating system" or "refused by the kernel". */
 const char *lnrnn_isa_amx(void);
 
 /* --- cores.c, team.c: how many threads ----------------------------------------------------------------- */
 
 int lnrnn_has_openmp(void);
-/* The kinds of teams of threads that this build has, the default first: "openmp", "pthread". -> how many. */
+/* Writes the thread pools of this build ("openmp", "pthread"), the default first. Returns their number. */
 size_t lnrnn_team_list(const char *names[2]);
-/* The one in use, "none" where there is none. */
+/* Returns the name of the pool in use, or "none" in a build without threads. */
 const char *lnrnn_team_name(void);
-/* 0, or -1 if the name is not in the list (then nothing changes). Calls that run keep the kind they have. */
+/* Selects a thread pool. Returns 0, or -1 if `name` is not in the list. Running calls go on. */
 int lnrnn_team_use(const char *name);
-/* Cores that this process may use: the smaller of the affinity mask (under OMP_PROC_BIND: of OpenMP's places)
- * and the control group's quota, at least 1. */
+/* Returns the number of cores that this process may use, at least 1: the smaller of its affinity mask and its control
+ * group's quota. With OMP_PROC_BIND, OpenMP's places replace the mask. */
 int lnrnn_cores(void);
-/* The most threads of a call that sets no number itself. The default is the current value of OMP_NUM_THREADS,
- * else the number of cores at the first call of this function. Limits of omp_set_num_threads in the calling
- * thread and of threadpoolctl hold too. No other thread may change the environment meanwhile. */
+/* Returns the largest number of threads of a call that sets none itself. The default is OMP_NUM_THREADS,
+ * else lnrnn_cores() at the first call; omp_set_num_threads in the calling thread and threadpoolctl can
+ * lower it. No other thread may change the environment meanwhile. */
 int lnrnn_get_num_threads(void);
-/* n >= 1, for the whole process. Then lnrnn_try_threads_again. */
+/* Sets the number for the whole process, n >= 1, and calls lnrnn_try_threads_again. */
 void lnrnn_set_num_threads(int n);
-/* If limits on processes or memory keep a call from starting all its threads, it uses fewer. So do later
- * calls of the same thread, until lnrnn_try_threads_again. `report`, if not NULL, is called at the end of
- * each such call, in its thread. Best effort: team_openmp.c names the gap that OpenMP leaves. */
+/* If limits on processes or memory keep a call from starting all its threads, it uses fewer. So do later calls of the
+ * same thread, until lnrnn_try_threads_again. `report`, if not NULL, is called at the end of each such call, in its
+ * thread. OpenMP ends the process if another one takes the last threads at that moment. */
 void lnrnn_on_shortage(void (*report)(int wanted, int given));
 void lnrnn_try_threads_again(void);
 
-/* --- vmath.h, over threads: x (n) -> y (n); y may be x ------------------------------------------------- */
+/* --- vmath.h: elementwise functions, x (n) -> y (n); y may be x ---------------------------------------- */
 
 enum { LNRNN_MAP_EXP, LNRNN_MAP_TANH, LNRNN_MAP_SIGMOID };
 void lnrnn_map(int function, size_t n, const float *x, float *y, int threads);
 
-/* --- layer_norm.c, batch_norm.c: the norms over threads ---
+/* --- layer_norm.c, batch_norm.c: the norms ---
  *
- * x, y, gy, gx are arrays of one type, `dtype`; gain and bias are float, for LNRNN_FLOAT64 double. Types of
- * 16 bits are computed in float and rounded to nearest even at the end.
+ * x, y and their gradients gx, gy have the type `dtype`. gain and bias are float, or double if dtype is
+ * LNRNN_FLOAT64. 16-bit types are computed in float and rounded to nearest even at the end.
  */
 
 enum { LNRNN_FLOAT32, LNRNN_FLOAT64, LNRNN_BFLOAT16, LNRNN_FLOAT16, LNRNN_DTYPES };
 
-/* x (rows, n), stride xs; gain, bias (n) or NULL -> y (rows, n), stride ys. y may be x. centred 0: RMS norm,
- * without bias. n >= 1. */
+/* x (rows, n), stride xs; gain, bias (n) or NULL -> y (rows, n), stride ys. y may be x. centred = 0: RMS
+ * norm, which has no bias. n >= 1. */
 void lnrnn_layer_norm(int dtype, size_t rows, size_t n, const void *x, ptrdiff_t xs, const void *gain,
                       const void *bias, double eps, void *y, ptrdiff_t ys, int centred, int threads);
 /* gy, x (rows, n) contiguous, gain (n) or NULL -> gx (rows, n), ggain, gbias (n). gx may be gy or x. work has
@@ -111,9 +111,10 @@ void lnrnn_layer_norm_backward(int dtype, size_t rows, size_t n, const void *gy,
                                double *work, int threads);
 size_t lnrnn_layer_norm_work(size_t rows, size_t n);
 
-/* x (N, C, L), contiguous: N samples, C channels, L positions, none of them 0; gain, bias (C) or NULL. mean,
- * biased var (C): with `training` written, those of the batch; else read. work: lnrnn_batch_work doubles,
- * for which dtype, N, C, L must be set; sums: in training, and backward. */
+/* The arguments of batch norm. x (N, C, L), contiguous: N samples, C channels, L positions, each at least 1;
+ * gain, bias (C) or NULL. mean, biased var (C): in training lnrnn_batch_norm writes those of the batch,
+ * otherwise it reads them. work has lnrnn_batch_work(b, sums) doubles, which depends on dtype, N, C, L; sums =
+ * 1 in training and for the gradient, else 0. */
 typedef struct {
     int dtype;
     size_t N, C, L;
@@ -123,7 +124,7 @@ typedef struct {
 } lnrnn_batch;
 
 size_t lnrnn_batch_work(const lnrnn_batch *b, int sums);
-/* -> y (N, C, L), which may be x. */
+/* Writes y (N, C, L), the norm of x. y may be x. */
 void lnrnn_batch_norm(const lnrnn_batch *given, void *y, int training);
 /* gy (N, C, L) -> gx (N, C, L), which may be x; ggain, gbias (C). */
 void lnrnn_batch_norm_backward(const lnrnn_batch *given, const void *gy, void *gx, double *ggain,
@@ -131,7 +132,7 @@ void lnrnn_batch_norm_backward(const lnrnn_batch *given, const void *gy, void *g
 
 /* --- status and message -------------------------------------------------------------------------------- */
 
-/* Codes below 0 are those of a step or a reset of a stream: no lane and no output has changed. */
+/* Negative codes come from a step or a reset of a stream, which has then changed no lane and no output. */
 typedef enum {
     LNRNN_OK = 0,
     LNRNN_NO_MEMORY = 1,
@@ -153,49 +154,51 @@ enum { LNRNN_MESSAGE = 256 };
 
 /* --- networks ------------------------------------------------------------------------------------------ */
 
-enum { LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU, LNRNN_SLSTM, LNRNN_CELLS };
-/* The activation of an RNN. */
+enum { LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU, LNRNN_LIGRU, LNRNN_SLSTM, LNRNN_CELLS };
+/* The activation of an RNN, and of a LiGRU's candidate n. */
 enum { LNRNN_ACT_TANH, LNRNN_ACT_RELU, LNRNN_ACT_SIGMOID, LNRNN_ACT_IDENTITY };
 enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH };
-/* The rows that a norm is taken of: the sum W x + W h; each of the two products; the sum, gate by gate. An SLSTM has
- * a norm of each head of h on its way to y. */
-enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_OUTPUT, LNRNN_PLACEMENTS };
-/* The GRU's split norms: one over r and z and one over n, as Ba et al. 2016; or one over all three. */
+/* The input of layer norm: the sum W x + W h; W x and W h separately; each gate of the sum; W x alone (LiGRU);
+ * each head of h, on its way to y (SLSTM). */
+enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_INPUT, LNRNN_OUTPUT, LNRNN_PLACEMENTS };
+/* LNRNN_SPLIT in a GRU: a norm over r and z and one over n (Ba et al. 2016), or one norm over all gates. */
 enum { LNRNN_SPAN_PAPER, LNRNN_SPAN_ALL };
-/* The norm of an LSTM's c: none; on its way to h, while c itself is carried; before it is carried. */
+/* Layer norm of an LSTM's c. OUT: h = o tanh(LN(c)), and the next step gets c. CARRY: the next step gets LN(c). */
 enum { LNRNN_CELL_NONE, LNRNN_CELL_OUT, LNRNN_CELL_CARRY };
-/* The steps for which batch norm has no statistics: an error; those of the last step; their mean over time;
- * those of the batch itself. */
+/* Batch norm at a step without statistics: an error; the statistics of the last known step; the mean over
+ * time; those of the batch itself. */
 enum { LNRNN_OVERRUN_RAISE, LNRNN_OVERRUN_LAST, LNRNN_OVERRUN_MEAN, LNRNN_OVERRUN_BATCH, LNRNN_OVERRUNS };
-/* The form of packed weights: float, bfloat16, or int8 with a scale for each output. Activations and the
- * norm are float; rows that int8 multiplies are rounded to 14 bits of each row's largest, or to 8
- * (LNRNN_WEIGHT_I8A8). */
+/* The form of packed weights: float, bfloat16, or int8 with a scale for each output. Norms and activations
+ * are computed in float. Products with int8 weights round x and h to 14 bits relative to the largest
+ * element of the row, or to 8 bits (LNRNN_WEIGHT_I8A8). */
 enum { LNRNN_WEIGHT_F32, LNRNN_WEIGHT_BF16, LNRNN_WEIGHT_I8, LNRNN_WEIGHT_I8A8 };
 
 /* The arguments of Python's constructors. */
 typedef struct {
     int cell, act, weights;                     /* LNRNN_RNN .., LNRNN_ACT_TANH .., LNRNN_WEIGHT_F32 .. */
     size_t input_size, hidden_size, num_layers; /* D, H */
-    int bias, batch_first, bidirectional;
-    int norm;
-    /* Of layer norm. LNRNN_PLACEMENTS: the cell's own placement. */
+    int bias, batch_first, bidirectional, reverse;
+    int reset_after; /* GRU; 0: the reset gate comes before the product */
+    int norm;        /* LNRNN_NORM_NONE .. */
+    /* Only layer norm reads these. placement LNRNN_PLACEMENTS: the cell's default. */
     int placement, span, cell_norm, inner_bias;
-    /* Of both norms. */
+    /* Both norms. */
     double eps;
-    /* Of batch norm. max_steps 0: as many as in training. steps: rows of the statistics, those of count_l0.
-     * momentum -1: statistics are pooled by their counts. */
+    /* Only batch norm reads these. max_steps: the steps with statistics, 0: as many as in training. steps: the rows
+     * of the arrays of statistics, such as count_l0. momentum -1: batches are averaged, weighted by their counts. */
     size_t max_steps, steps;
     int overrun;
     double momentum;
-    double zoneout[2], dropout; /* of h and c; between layers */
-    size_t
-        num_heads; /* LSTM, GRU, SLSTM: W_hh multiplies the H / num_heads units of each head by themselves; or 1 */
+    double zoneout[2], dropout; /* zoneout of h and of c; dropout between layers */
+    /* LSTM, GRU, SLSTM: W_hh is block-diagonal: the H / num_heads units of a head read h of that head alone. */
+    size_t num_heads;
+    size_t proj_size; /* LSTM: P values of h, below hidden_size; 0: H values, as in all other cells */
     int exp_forget, bfloat16_states; /* SLSTM: an exponential forget gate; states rounded after each step */
 } lnrnn_description;
 
-/* A description with Python's defaults: layer norm, one layer, one direction, with biases. */
+/* Returns a description with Python's defaults: layer norm, one layer, one direction, with biases. */
 lnrnn_description lnrnn_describe(int cell, size_t input_size, size_t hidden_size);
-/* Fills in all that the cell decides, and refuses values that no network has. */
+/* Replaces defaults by the cell's values, and fails if a value is invalid. */
 lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_MESSAGE]);
 
 enum { LNRNN_ARRAY_F32, LNRNN_ARRAY_F64, LNRNN_ARRAY_I64, LNRNN_ARRAY_OTHER }; /* dtypes of arrays */
@@ -209,88 +212,96 @@ typedef struct {
     const void *data; /* in C order, aligned for its type */
 } lnrnn_array;
 
-/* How many arrays a network of a resolved description has, and the k-th without its data; its name is
- * written to the buffer. */
+/* Return the number of arrays of a network with this resolved description, and the k-th array without its data.
+ * The buffer `name` gets its name. */
 size_t lnrnn_description_arrays(const lnrnn_description *d);
 lnrnn_array lnrnn_description_array(const lnrnn_description *d, size_t k, char name[LNRNN_ARRAY_NAME]);
 
-/* A network: an immutable value with its weights packed for the instruction set in use now. Any number of
- * threads, calls and streams may share it. */
+/* A network: immutable, with its weights packed for the instruction set in use when it is created. Any
+ * number of threads, calls and streams may share it. */
 typedef struct lnrnn_network lnrnn_network;
 
-/* arrays (count), in any order: those that the description asks for, and no others; they are copied. ->
- * *network, with one reference; NULL after an error. */
+/* arrays (count): exactly the arrays of lnrnn_description_array, in any order. They are copied. Sets
+ * *network, with one reference, or NULL after an error. */
 lnrnn_status lnrnn_network_create(const lnrnn_description *d, const lnrnn_array *arrays, size_t count,
                                   lnrnn_network **network, char message[LNRNN_MESSAGE]);
-/* The network in a file that Python's `save` wrote. */
+/* The same from a file that Python's lnrnn.save wrote. */
 lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char message[LNRNN_MESSAGE]);
-/* One more reference, and one less: with the last one the network is freed. Streams have a reference of
- * their own. n may be NULL. */
+/* Adds a reference; drops one, and frees the network with the last. A stream has its own. n may be NULL. */
 lnrnn_network *lnrnn_network_retain(lnrnn_network *n);
 void lnrnn_network_release(lnrnn_network *n);
-/* D; H; layers; 1 direction or 2; 1 state, h, or 2, h and c. A row of an SLSTM's c holds c, n and m, 3 H values. */
+/* Return D; H; the number of layers; 1 or 2 directions; the number of states: 1 (h) or 2 (h and c).
+ * A row of an SLSTM's c has 3 H values: c, n and m. */
 size_t lnrnn_network_inputs(const lnrnn_network *n);
 size_t lnrnn_network_units(const lnrnn_network *n);
 size_t lnrnn_network_layers(const lnrnn_network *n);
 size_t lnrnn_network_directions(const lnrnn_network *n);
 size_t lnrnn_network_states(const lnrnn_network *n);
+/* Values of a row of h, H or, with proj_size, P; with cell = 1 those of c, 0 if there is none. */
+size_t lnrnn_network_state_size(const lnrnn_network *n, int cell);
 
-/* B sequences of up to T steps, in contiguous arrays. With batch_first the axes (T, B) are (B, T). */
+/* B sequences of up to T steps, in contiguous arrays. With batch_first the axes (T, B) are (B, T). P is
+ * lnrnn_network_state_size(n, 0). */
 typedef struct {
     size_t steps, sequences; /* T, B */
     int batch_first;
-    int threads;                 /* the most that are used; 0: lnrnn_get_num_threads() */
+    int threads;                 /* at most so many; 0: lnrnn_get_num_threads() */
     const float *x;              /* (T, B, D) */
     const int64_t *lengths;      /* (B): 0 .. T; NULL: all T */
-    const unsigned char *resets; /* (T, B): not 0: the state starts anew before this step; NULL: never */
-    /* (layers * directions, B, H); NULL: zeros. c0, cn: LSTM; SLSTM, with 3 H values in a row; else NULL */
-    const float *h0, *c0;
-    float *y;       /* (T, B, directions * H), 0 past a length; no other array overlaps it */
-    float *hn, *cn; /* as h0; may be h0, c0; NULL: not wanted */
+    const unsigned char *resets; /* (T, B), not 0: set h and c to zero before this step; NULL: never */
+    const float *h0, *c0;        /* (layers * directions, B, P), (.., H); NULL: zeros. c0, cn: LSTM, and
+                                  * SLSTM with 3 H values in a row */
+    float *y;                    /* (T, B, directions * P), 0 past a length; no other array overlaps it */
+    float *hn, *cn;              /* (shapes of h0, c0), may be h0 and c0; NULL: not wanted */
 } lnrnn_sequences;
 
-/* All layers and directions; a step is the same, bit for bit, as in a stream. */
+/* Runs all layers and directions. Results equal those of a stream, bit for bit. */
 lnrnn_status lnrnn_network_run(const lnrnn_network *n, const lnrnn_sequences *s, char message[LNRNN_MESSAGE]);
 
 /* --- streams ---
  *
- * A stream has lanes. Each lane holds the states of one sequence, which continues from call to call. A handle
- * is the memory with which one thread steps some of the lanes. Several threads may step lanes of one stream
- * at the same time without a lock, each with its own handle. No lane may be in two calls at a time.
+ * A stream has lanes. Each lane holds the states of one sequence between calls. A handle is the working
+ * memory of one thread that steps some of the lanes. Several threads may step lanes of one stream at the
+ * same time without a lock, each with its own handle. No lane may be in two calls at a time.
  */
 
 typedef struct lnrnn_stream lnrnn_stream;
 typedef struct lnrnn_handle lnrnn_handle;
 
-/* A stream of a network with one direction: lanes with zero states, at step 0. -> *stream, NULL after an
- * error. */
+/* Sets *stream to a stream whose lanes have zero states, at step 0, or to NULL after an error. The network
+ * must have one direction, and not be a reverse one. */
 lnrnn_status lnrnn_stream_create(lnrnn_network *network, size_t lanes, lnrnn_stream **stream,
                                  char message[LNRNN_MESSAGE]);
-/* Frees the stream, or lets its last handle do it. s may be NULL. */
+/* Frees the stream when its last handle is freed, or now if it has none. s may be NULL. */
 void lnrnn_stream_release(lnrnn_stream *s);
 const lnrnn_network *lnrnn_stream_network(const lnrnn_stream *s);
 size_t lnrnn_stream_lanes(const lnrnn_stream *s);
-/* -> the states h (lanes, H) of a layer, or with cell = 1 its c, (lanes, H) or of an SLSTM (lanes, 3 H). NULL: there is
- * no c, or the layer is beyond the last. They may be read and written while no call has the lane. */
+/* Returns the states h (lanes, P) of a layer, or its c (lanes, H), of an SLSTM (lanes, 3 H), if cell = 1. NULL: the network has no such layer or no c. A
+ * lane's states may be read and written while no call steps the lane. */
 float *lnrnn_stream_state(const lnrnn_stream *s, size_t layer, int cell);
-/* -> (lanes): the number of steps of each lane since its reset. They may be written likewise. Batch norm's
- * statistics depend on them. */
+/* Returns (lanes): the number of steps of each lane since its reset, which selects batch norm's statistics.
+ * They may be written as states may. */
 int64_t *lnrnn_stream_steps(const lnrnn_stream *s);
 
-/* A handle that steps `rows` (1 .. lanes) of the lanes a call, on up to `threads` (1 .. LNRNN_MOST_THREADS)
- * threads. With overrun "batch", rows must be all lanes. -> *handle, NULL after an error. */
+/* Sets *handle to a handle that steps `rows` lanes a call on at most `threads` threads (1 ..
+ * LNRNN_MOST_THREADS), or to NULL after an error. With overrun "batch", rows must be the number of lanes. */
 lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrnn_handle **handle,
                                  char message[LNRNN_MESSAGE]);
-/* h: no thread uses it; may be NULL. */
+/* Frees h, which no thread may be using. h may be NULL. */
 void lnrnn_handle_free(lnrnn_handle *h);
 lnrnn_stream *lnrnn_handle_stream(const lnrnn_handle *h);
 size_t lnrnn_handle_rows(const lnrnn_handle *h);
-/* x (rows, D) -> y (rows, H), contiguous: one step of lanes (rows), each at most once, in any order; NULL:
- * lanes 0 .. rows - 1. y may overlap x. With overrun "batch" lanes has to be NULL. With one thread: no
- * allocation, lock or system call. */
+/* x (rows, D) -> y (rows, P), contiguous: computes one step. lanes (rows): the lane of each row, none twice;
+ * NULL: lanes 0 .. rows - 1. y may overlap x. With overrun "batch", lanes must be NULL. On one thread there is
+ * no allocation, lock or system call. */
 lnrnn_status lnrnn_handle_step(lnrnn_handle *h, const int64_t *lanes, const float *x, float *y);
-/* lanes (n), each at most once, n any number; NULL: lanes 0 .. n - 1. They return to a zero state and step
- * 0. With overrun "batch" n has to be that of all lanes. */
+/* handles (n), of different streams. x, y: n pointers, to (rows, D) and (rows, H) of each handle. Computes one
+ * step of lanes 0 .. rows - 1 of every handle. All of x is read before any y is written. After an error no
+ * lane has changed. Then *refused, unless NULL, is the number of the handle that caused the error. */
+lnrnn_status lnrnn_step_all(lnrnn_handle *const *handles, size_t n, const float *const *x, float *const *y,
+                            size_t *refused);
+/* Sets lanes (n) to zero states and step 0. None may be named twice; NULL: lanes 0 .. n - 1. With overrun
+ * "batch", n must be the number of lanes. */
 lnrnn_status lnrnn_handle_reset(lnrnn_handle *h, const int64_t *lanes, size_t n);
 
 #pragma GCC visibility pop

@@ -1,5 +1,5 @@
-/* lnrnn for C and C++: extension modules of Python, and programs that embed it. Cython has the same by
- * `cimport lnrnn`. lnrnn.get_include() is the folder of this header. There is nothing to link with.
+/* lnrnn.h for extension modules of Python, and for programs that embed Python, in C and C++. In Cython, `cimport
+ * lnrnn` is the same. lnrnn.get_include() returns the folder of this header. Link with nothing.
  *
  *     #include <lnrnn_api.h>                // includes Python.h and lnrnn.h
  *     if (lnrnn_import())                   // once in a module or program, as in its PyInit_
@@ -9,19 +9,17 @@
  *     ... without the interpreter's lock: lnrnn_handle_step(h, lanes, x, y);
  *     lnrnn_handle_free(h);
  *
- * All functions of lnrnn.h can be called by their names, but only after lnrnn_import has returned 0. Each name
- * is a macro for a pointer in a table. The module lnrnn._core exports the table as the capsule
- * LNRNN_API_CAPSULE.
+ * All functions of lnrnn.h can be called by their names, but only after lnrnn_import has returned 0. Each name is a
+ * macro for a pointer in a table. The module lnrnn._core exports the table as the capsule LNRNN_API_CAPSULE.
  *
- * lnrnn_import and lnrnn_handle_open need the interpreter's lock (the GIL). All others do not; only
- * lnrnn_handle_free takes it, for a handle of lnrnn_handle_open.
+ * Hold the interpreter's lock (the GIL) to call lnrnn_import and lnrnn_handle_open. All other functions can be
+ * called without it. lnrnn_handle_free takes the lock itself, for a handle of lnrnn_handle_open.
  *
- * Versions: a module compiled with major m and minor n needs an lnrnn with major m and minor n or more. With
- * others lnrnn_import raises ImportError, which has both versions. Within a major the table only grows at its
- * end, and no function, struct or constant of lnrnn.h that it needs changes.
+ * Versions: a module compiled with major m and minor n needs an lnrnn with major m and minor n or more. Otherwise
+ * lnrnn_import raises ImportError, whose message has both versions. Within a major version functions are only added
+ * at the end of the table, and no function, struct or constant changes.
  *
- * Compilers: those that build lnrnn, gcc and clang, as C99 or C++11 and later, with __typeof__ and
- * __attribute__. */
+ * Compilers: gcc and clang, for C99 or C++11 and later. The header needs __typeof__ and __attribute__. */
 #ifndef LNRNN_API_H
 #define LNRNN_API_H
 
@@ -36,16 +34,15 @@
 extern "C" {
 #endif
 
-/* stream: Python's, as rnn.stream(lanes) gives. -> a handle as lnrnn_handle_create gives; NULL with a
- * TypeError, ValueError or MemoryError. It has working memory of its own, and keeps the stream's lanes and
- * weights, of the instruction set in use now. Other handles, and Python, see the same lanes. Its
- * lnrnn_stream and network belong to Python, may not be released, and are valid as long as the handle is.
- * Handles that lnrnn_handle_create gives for this lnrnn_stream have to be freed before it. Needs the
- * interpreter's lock. */
+/* stream: an object of Python, the result of rnn.stream(lanes). Returns a new handle, as lnrnn_handle_create
+ * does, or NULL with a TypeError, ValueError or MemoryError. The handle steps the same lanes as the Python
+ * object, and keeps them and the weights alive. lnrnn_handle_stream(handle) and its network belong to Python:
+ * do not release them, nor use them after lnrnn_handle_free. If lnrnn_handle_create made more handles for
+ * this lnrnn_stream, free those first. Call it with the interpreter's lock. */
 lnrnn_handle *lnrnn_handle_open(PyObject *stream, size_t rows, int threads);
 
-/* The functions of the table, in its order: lnrnn_handle_open, and all of lnrnn.h. A new one comes last, and
- * with it a new minor. Each has its #define below. */
+/* The functions of the table, in its order: lnrnn_handle_open, and all of lnrnn.h. A new function comes
+ * last, raises LNRNN_API_MINOR, and needs a #define below. */
 #define LNRNN_API_FUNCTIONS(X)   \
     X(lnrnn_handle_open)         \
     X(lnrnn_version)             \
@@ -96,9 +93,11 @@ lnrnn_handle *lnrnn_handle_open(PyObject *stream, size_t rows, int threads);
     X(lnrnn_handle_stream)       \
     X(lnrnn_handle_rows)         \
     X(lnrnn_handle_step)         \
-    X(lnrnn_handle_reset)
+    X(lnrnn_handle_reset)        \
+    X(lnrnn_step_all)            \
+    X(lnrnn_network_state_size)
 
-/* In C++ the ::name keeps its meaning where a member has that name too. */
+/* In C++, ::name is the function even inside a struct with a member of this name. */
 #ifdef __cplusplus
 #define LNRNN_API_MEMBER(name) __typeof__(&::name) name;
 #else
@@ -116,14 +115,14 @@ typedef struct {
 }
 #endif
 
-#ifndef LNRNN_CORE /* lnrnn._core itself, which has the functions */
+#ifndef LNRNN_CORE /* lnrnn._core defines the functions itself */
 
-/* All translation units of a module or program share this table, so one of them calls lnrnn_import for all. The
- * linker merges weak definitions, and other modules do not see a hidden one. */
+/* All translation units of a module or program share this pointer, so one of them calls lnrnn_import for
+ * all: the linker merges weak definitions. It is hidden, so other modules do not see it. */
 __attribute__((weak, visibility("hidden"))) const lnrnn_api *lnrnn_api_table;
 
-/* Imports lnrnn and its table. -> 0, or -1 with a Python exception. To be called with the interpreter's lock,
- * once or more often, before any other function here. */
+/* Imports lnrnn and its table. Returns 0, or -1 with a Python exception. Call it with the interpreter's
+ * lock, before any other function of this header. Further calls do no harm. */
 static inline int lnrnn_import(void)
 {
     const lnrnn_api *const found = (const lnrnn_api *)PyCapsule_Import(LNRNN_API_CAPSULE, 0);
@@ -195,6 +194,8 @@ static inline int lnrnn_import(void)
 #define lnrnn_handle_rows (lnrnn_api_table->lnrnn_handle_rows)
 #define lnrnn_handle_step (lnrnn_api_table->lnrnn_handle_step)
 #define lnrnn_handle_reset (lnrnn_api_table->lnrnn_handle_reset)
+#define lnrnn_step_all (lnrnn_api_table->lnrnn_step_all)
+#define lnrnn_network_state_size (lnrnn_api_table->lnrnn_network_state_size)
 
 #endif
 

@@ -1,5 +1,5 @@
-# cimport lnrnn: the C API for Cython. lnrnn.h and lnrnn_api.h describe the functions. The compiler needs their
-# folder, lnrnn.get_include(). Call lnrnn_import() before everything else.
+# `cimport lnrnn` gives Cython the C API. lnrnn.h and lnrnn_api.h describe the functions. Compile with their
+# folder, lnrnn.get_include(), as include path. Call lnrnn_import() before all other functions.
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t
 
@@ -8,7 +8,7 @@ cdef extern from "lnrnn_api.h":
     int LNRNN_API_MINOR
     const char *LNRNN_VERSION
 
-    # These need the interpreter's lock; nothing else does.
+    # Only these need the interpreter's lock.
     int lnrnn_import() except -1
 
     ctypedef struct lnrnn_handle:
@@ -32,6 +32,7 @@ cdef extern from "lnrnn_api.h" nogil:
         LNRNN_RNN
         LNRNN_LSTM
         LNRNN_GRU
+        LNRNN_LIGRU
         LNRNN_SLSTM
         LNRNN_CELLS
         LNRNN_ACT_TANH
@@ -44,6 +45,7 @@ cdef extern from "lnrnn_api.h" nogil:
         LNRNN_JOINT
         LNRNN_SPLIT
         LNRNN_GATE
+        LNRNN_INPUT
         LNRNN_OUTPUT
         LNRNN_PLACEMENTS
         LNRNN_SPAN_PAPER
@@ -96,7 +98,8 @@ cdef extern from "lnrnn_api.h" nogil:
     ctypedef struct lnrnn_description:
         int cell, act, weights
         size_t input_size, hidden_size, num_layers
-        int bias, batch_first, bidirectional
+        int bias, batch_first, bidirectional, reverse
+        int reset_after
         int norm
         int placement, span, cell_norm, inner_bias
         double eps
@@ -106,6 +109,7 @@ cdef extern from "lnrnn_api.h" nogil:
         double[2] zoneout
         double dropout
         size_t num_heads
+        size_t proj_size
         int exp_forget, bfloat16_states
 
     ctypedef struct lnrnn_array:
@@ -175,6 +179,7 @@ cdef extern from "lnrnn_api.h" nogil:
     size_t lnrnn_network_layers(const lnrnn_network *n)
     size_t lnrnn_network_directions(const lnrnn_network *n)
     size_t lnrnn_network_states(const lnrnn_network *n)
+    size_t lnrnn_network_state_size(const lnrnn_network *n, int cell)
     lnrnn_status lnrnn_network_run(const lnrnn_network *n, const lnrnn_sequences *s, char *message)
     lnrnn_status lnrnn_stream_create(lnrnn_network *network, size_t lanes, lnrnn_stream **stream, char
                                      *message)
@@ -190,3 +195,5 @@ cdef extern from "lnrnn_api.h" nogil:
     size_t lnrnn_handle_rows(const lnrnn_handle *h)
     lnrnn_status lnrnn_handle_step(lnrnn_handle *h, const int64_t *lanes, const float *x, float *y)
     lnrnn_status lnrnn_handle_reset(lnrnn_handle *h, const int64_t *lanes, size_t n)
+    lnrnn_status lnrnn_step_all(lnrnn_handle *const *handles, size_t n, const float *const *x, float *const *y,
+                                size_t *refused)

@@ -1,8 +1,7 @@
-"""lnrnn: layer norm, batch norm and recurrent networks with either inside, fast on a CPU.
+"""lnrnn: layer norm, batch norm, and recurrent networks with one of these inside the cell, fast on a CPU.
 
-Public are the names of `__all__` here, in lnrnn.torch, lnrnn.reference and lnrnn.data, and all names in
-docs/api/. Other modules may change with any version. Their names have no underscore, except the compiled
-_core.
+The public names are those of `__all__` here and in lnrnn.torch, lnrnn.reference and lnrnn.data, and all names
+in docs/api/. Other modules may change with any version, although their names have no underscore.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from .norm.functional import (
     tanh,
 )
 from .norm.layers import BatchNorm, LayerNorm
-from .rnn.models import GRU, LSTM, RNN, SLSTM
+from .rnn.models import GRU, LSTM, RNN, SLSTM, LiGRU
 from .rnn.network import Network
 from .rnn.specs import BatchNormSpec, DropoutSpec, LayerNormSpec
-from .rnn.stream import Stream, StreamState
+from .rnn.stream import Stream, StreamState, step_all
 from .runtime import cpu_info, get_include, get_library, get_num_threads, num_threads, set_num_threads
 
 __version__ = "0.2.0"
@@ -42,6 +41,7 @@ __all__ = [
     "LSTM",
     "LayerNorm",
     "LayerNormSpec",
+    "LiGRU",
     "Network",
     "RNN",
     "SLSTM",
@@ -67,6 +67,7 @@ __all__ = [
     "save",
     "set_num_threads",
     "sigmoid",
+    "step_all",
     "tanh",
 ]
 
@@ -76,7 +77,7 @@ def __dir__() -> list[str]:
     return sorted({*__all__, "torch", *dunders})
 
 
-# Imported at first use, because they take as long to import as all the rest. lnrnn.torch needs PyTorch.
+# Modules that are imported at first use, because importing them takes as long as importing all other modules.
 _LATER = {
     "Scorer": "lnrnn.scoring.scorer",
     "data": "lnrnn.data",
@@ -94,7 +95,7 @@ else:  # hidden from type checkers, which would accept any name
 
     def __getattr__(name: str) -> Any:
         if name not in _LATER:
-            # From these two Python suggests the nearest name.
+            # With name and obj, Python's message suggests the nearest name.
             who = {"name": name, "obj": sys.modules[__name__]}
             raise AttributeError(f"module 'lnrnn' has no attribute {name!r}", **who)
         module = importlib.import_module(_LATER[name])

@@ -1,4 +1,4 @@
-"""The compiled module. Private: its callers have checked every argument."""
+"""The compiled module. It is private, because its functions rely on their callers' checks of arguments."""
 
 from collections.abc import Sequence
 from contextvars import ContextVar
@@ -12,7 +12,7 @@ class Function(IntEnum):
     TANH = ...
     SIGMOID = ...
 
-INT8_INPUTS: int  # that an output of int8 may have
+INT8_INPUTS: int  # the most inputs with int8 weights
 
 def isa_list() -> list[str]: ...
 def isa_emulated() -> list[str]: ...
@@ -59,7 +59,7 @@ class Description:
     @property
     def tape_width(self) -> int: ...
 
-class Call: ...  # the compiled module's own
+class Call: ...  # only the compiled module uses it
 
 class Network:
     def __init__(self, description: Description, state: dict[str, ndarray]) -> None: ...
@@ -106,7 +106,7 @@ class Network:
         line: int = -1,
     ) -> None: ...
 
-LAST_STEP: int  # that a lane counts
+LAST_STEP: int  # the largest step number of a stream
 
 class Lanes:
     states: list[ndarray]
@@ -114,6 +114,8 @@ class Lanes:
     def __init__(self, network: Network, lanes: int) -> None: ...
     def step(self, x: Any, rows: Any, out: Any, resets: Any, threads: int) -> ndarray | None: ...
     def put(self, rows: ndarray, states: Sequence[ndarray | None], steps: ndarray | None) -> None: ...
+
+def step_all(steps: list[Any], threads: int) -> list[ndarray] | None: ...
 
 class FileMemory: ...  # the compiled module's own
 

@@ -25,16 +25,15 @@ from lnrnn.speakers import CELLS
 
 # `lnrnn score --bad`: the argument `bad` of the Scorer.
 BAD: dict[str, Bad] = {"raise": "raise", "skip": "null"}
-# Errors of bad input, missing files and missing packages. Any other error is a fault of lnrnn and keeps its
-# traceback.
+# Errors because of bad input, missing files and missing packages. Other errors are shown with a traceback.
 USER_ERRORS = (OSError, ValueError, TypeError, ImportError, MemoryError)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command and returns the exit code: 0; 2 for bad usage or input; 130 interrupted; 141 unread.
+    """Runs a command. Returns 0; 2 for bad usage or input; 130 if interrupted; 141 if nobody reads stdout.
 
-    argv: the words after the program's name, by default those of the process. An error is one line on stderr.
-    The import of lnrnn does the same for a bad environment variable: see `lnrnn.runtime`.
+    argv: the arguments after the program's name, by default those of the process. An error is printed as one
+    line on stderr. For a bad environment variable lnrnn/runtime.py does this, while lnrnn is imported.
     """
     startup.handle_interrupts()
     parser = build_parser()
@@ -48,13 +47,13 @@ def main(argv: list[str] | None = None) -> int:
 def guarded(name: str, command: Callable[[], int | None], at_once: bool = False) -> int:
     """Runs a command and returns its exit code, as `main` does.
 
-    name: for errors. at_once: an interrupt ends the process without waiting for threads that compute.
+    name: for messages. at_once: whether an interrupt ends the process without waiting for threads.
     """
     try:
         code = command() or 0
-        print(end="", flush=True)  # sys.stdout.flush() for a process that may have no stdout
+        print(end="", flush=True)  # as sys.stdout.flush(), but sys.stdout may be None
     except BrokenPipeError:
-        # The reader of the output has ended, as `head` does.
+        # The program that reads the output has ended, such as `head`.
         discard_output()
         return 141
     except USER_ERRORS as error:
@@ -66,7 +65,7 @@ def guarded(name: str, command: Callable[[], int | None], at_once: bool = False)
         print(f"{name}: error: {message}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        terminal = sys.stderr is not None and sys.stderr.isatty()  # it shows ^C at the end of a line
+        terminal = sys.stderr is not None and sys.stderr.isatty()  # a terminal prints ^C, so begin a new line
         print("\n" * terminal + f"{name}: interrupted", file=sys.stderr)
         if at_once:
             os._exit(130)
@@ -75,12 +74,12 @@ def guarded(name: str, command: Callable[[], int | None], at_once: bool = False)
 
 
 def discard_output() -> None:
-    """Redirects stdout: at its end Python flushes stdout, which would fail again."""
+    """Redirects stdout to nowhere. When Python ends it flushes stdout, which would raise the error again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands. Each sets ``command``, a function of the parsed arguments."""
+    """The parser of all commands. Each command sets ``command``, a function of the parsed arguments."""
     parser = argparse.ArgumentParser(
         prog="lnrnn", description="Layer- and batch-normalised recurrent networks on the CPU."
     )
@@ -90,26 +89,27 @@ def build_parser() -> argparse.ArgumentParser:
     demo_parser = commands.add_parser(
         "demo",
         help="compare layer norm and batch norm on real data",
-        description="Without NAME: trains three networks in ten seconds, and tests them on longer sequences "
-        "than they were trained on. A study measures a claim about the norms, over twenty seeds.",
+        description="Without NAME: trains three networks in ten seconds, and tests them on sequences longer "
+        "than the training sequences. With NAME: runs a study, which tests a claim about the norms with "
+        "twenty seeds.",
     )
-    demo_parser.add_argument("demo", nargs="?", metavar="NAME", help="a study, or all of them: all")
+    demo_parser.add_argument("demo", nargs="?", metavar="NAME", help="a study; all runs all studies")
     demo_parser.add_argument("--list", action="store_true", help="print the studies' names and titles")
     demo_parser.add_argument(
-        "--full", action="store_true", help=f"the whole study of what the demo shows: {studies.FIRST}"
+        "--full", action="store_true", help=f"run the study of the demo's subject, {studies.FIRST}"
     )
     demo_parser.add_argument(
-        "--cell", choices=CELLS, help=f"of the demo and of {studies.FIRST} (default: {CELLS[0]})"
+        "--cell", choices=CELLS, help=f"cell for the demo or {studies.FIRST} (default: {CELLS[0]})"
     )
     demo_parser.add_argument(
-        "--figure", type=Path, metavar="PNG", help="draw the demo's answers by step, with matplotlib"
+        "--figure", type=Path, metavar="PNG", help="draw the demo's results at each step, with matplotlib"
     )
     of_studies = demo_parser.add_argument_group("options of studies")
     of_studies.add_argument(
         "--seeds", type=int, metavar="N", help="number of seeds: 5, 6, 7 and so on (default: 20)"
     )
     of_studies.add_argument(
-        "--output-dir", type=Path, metavar="DIR", help="for results and figures (default: this folder)"
+        "--output-dir", type=Path, metavar="DIR", help="folder for results and figures (default: .)"
     )
     for option, words in studies.FLAGS.items():
         of_studies.add_argument(f"--{option}", action="store_true", help=words)
@@ -118,16 +118,16 @@ def build_parser() -> argparse.ArgumentParser:
     info = commands.add_parser(
         "info",
         help="print version, instruction set and threads, or describe a saved model",
-        description="Prints version, instruction set and threads; with MODEL, the contents of that file.",
+        description="Prints version, instruction set and threads. With MODEL, describes that file instead.",
     )
     info.add_argument("model", type=Path, nargs="?", metavar="MODEL.safetensors", help="a saved model")
     info.set_defaults(command=print_info)
 
     run = commands.add_parser(
         "run",
-        help="run a saved model over an array",
+        help="run a saved model on an array",
         description="Reads MODEL and IN, runs the model, and writes its output y to OUT. "
-        "OUT is only written if all goes well.",
+        "If an error occurs, OUT is not written.",
     )
     run.add_argument("model", type=Path, metavar="MODEL.safetensors", help="a saved model")
     run.add_argument(
@@ -140,20 +140,20 @@ def build_parser() -> argparse.ArgumentParser:
         "--lengths",
         type=Path,
         metavar="FILE",
-        help="steps of each sequence: B integers, as .npy or as text with one a line (default: all T)",
+        help="steps of each sequence: B integers, as .npy, or as text with one on each line (default: T)",
     )
     run.set_defaults(command=run_model)
 
     score = commands.add_parser(
         "score",
-        help="run a saved model over a column of a Parquet file",
+        help="run a saved model on a column of a Parquet file",
         description="Reads sequences from a column of IN, and writes IN with a column of results to OUT, row "
-        "group by row group. If it is killed, the same command continues where it stopped. OUT is only "
-        "written if all goes well.",
+        "group by row group. If the command is killed, call it again: it then continues. If an error occurs, "
+        "OUT is not written.",
     )
     score.add_argument("model", type=Path, metavar="MODEL.safetensors", help="a saved model")
     score.add_argument("input", type=Path, metavar="IN.parquet", help="a file with a column of sequences")
-    score.add_argument("output", type=Path, metavar="OUT.parquet", help="IN and its results")
+    score.add_argument("output", type=Path, metavar="OUT.parquet", help="IN with a column of results")
     score.add_argument(
         "--column", required=True, metavar="NAME", help="a column whose rows are lists of steps"
     )
@@ -161,13 +161,13 @@ def build_parser() -> argparse.ArgumentParser:
         "--into",
         choices=INTO,
         default=INTO[0],
-        help=f"result of a row: y at its end, the mean of y, or all of y (default: {INTO[0]})",
+        help=f"result of a row: y at its last step, the mean of y, or y at all steps (default: {INTO[0]})",
     )
     score.add_argument(
-        "--name", dest="results", metavar="NAME", help="of the column of results (default: COLUMN_INTO)"
+        "--name", dest="results", metavar="NAME", help="name of the column of results (default: COLUMN_INTO)"
     )
     score.add_argument(
-        "--engine", choices=ENGINES, default=ENGINES[0], help=f"runs the processes (default: {ENGINES[0]})"
+        "--engine", choices=ENGINES, default=ENGINES[0], help=f"starts processes (default: {ENGINES[0]})"
     )
     score.add_argument(
         "--workers", type=int, metavar="N", help="processes at a time (default: cores divided by threads)"
@@ -175,13 +175,13 @@ def build_parser() -> argparse.ArgumentParser:
     score.add_argument(
         "--threads", type=int, default=1, metavar="N", help="threads of each process (default: 1)"
     )
-    score.add_argument("--address", help="of a running Dask scheduler or Ray cluster (default: starts one)")
+    score.add_argument("--address", help="a running Dask scheduler or Ray cluster (default: start one)")
     score.add_argument(
         "--bad",
         choices=BAD,
         default="raise",
-        help="a row that is no sequence for the model ends the command, or becomes a null that "
-        "OUT.bad.parquet lists (default: raise)",
+        help="raise: a row that is no sequence for the model ends the command. skip: its result is null, and "
+        "OUT.bad.parquet lists the row (default: raise)",
     )
     score.add_argument(
         "--id-column", metavar="NAME", help="a column that identifies rows in messages about bad rows"
@@ -211,7 +211,7 @@ def run_demo(arguments: argparse.Namespace) -> int | None:
 
 
 def print_info(arguments: argparse.Namespace) -> None:
-    """``lnrnn info [MODEL]``: one "name: value" a line."""
+    """``lnrnn info [MODEL]``: prints lines "name: value"."""
     facts = describe_library() if arguments.model is None else describe_model(lnrnn.load(arguments.model))
     for name, value in facts.items():
         if isinstance(value, bool):
@@ -233,7 +233,7 @@ def describe_library() -> dict[str, object]:
 
 
 def describe_model(model: lnrnn.Network[Any]) -> dict[str, object]:
-    """Its class and arguments, and its numbers of parameters, known steps and packed bytes."""
+    """The model's class and arguments, and its numbers of parameters, known steps and packed bytes."""
     model(
         np.zeros((1, 0, model.input_size) if model.batch_first else (0, 1, model.input_size))
     )  # packs the weights
@@ -281,7 +281,7 @@ def score_file(arguments: argparse.Namespace) -> None:
 
 
 def read_array(path: Path) -> np.ndarray:
-    """The array in a .npy file. Raises ValueError for anything else; pickled objects are never loaded."""
+    """The array in a .npy file. Raises ValueError for other contents. Pickled objects are never loaded."""
     try:
         with path.open("rb") as file:
             return np.lib.format.read_array(file, allow_pickle=False)
@@ -294,7 +294,7 @@ def read_array(path: Path) -> np.ndarray:
 
 
 def read_lengths(path: Path) -> np.ndarray:
-    """Integers (B,) from a .npy file, or from a text file with one on each line that is not empty."""
+    """Integers (B,) from a .npy file, or from a text file with an integer on each line that is not empty."""
     if path.suffix == ".npy":
         return read_array(path)
     try:
@@ -319,5 +319,5 @@ def read_lengths(path: Path) -> np.ndarray:
 def write_array(path: Path, array: np.ndarray) -> None:
     """Writes a .npy file whole or not at all."""
     with replacing(path) as write:
-        # For a real file NumPy's way of writing loses the errno of an error.
+        # If NumPy gets a real file, its errors have no errno.
         np.lib.format.write_array(SimpleNamespace(write=write), array, allow_pickle=False)

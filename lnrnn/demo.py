@@ -1,4 +1,4 @@
-"""``lnrnn demo``: past its training length batch norm has no statistics, and layer norm needs none.
+"""``lnrnn demo`` shows that batch norm has no statistics past its training length, and layer norm needs none.
 
 Three recurrent networks with different norms learn to name the speaker of Japanese Vowels. They then read
 joined test utterances of one speaker, longer than any training sequence. The demo needs no package but NumPy.
@@ -39,12 +39,12 @@ from lnrnn.speakers import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-STEPS = 120  # of each joined sequence, about five times the longest training utterance
+STEPS = 120  # the steps of a joined sequence, about five times the longest training utterance
 EPOCHS = 200
 SEED = 5  # settings were chosen with seeds 0 to 4
-PAUSE = 0.02  # seconds a step, on a terminal
+PAUSE = 0.02  # seconds for each step that a terminal shows
 NARROWEST, WIDEST = 60, 120  # columns of text
-POLICIES: tuple[Overrun, ...] = ("last", "mean")  # those that need no batch of test sequences
+POLICIES: tuple[Overrun, ...] = ("last", "mean")  # the policies that work for one sequence
 # (cell, norm) -> learning rate and initial gain, as examples/studies/long_sequences.py chose them.
 SETTINGS: dict[tuple[str, NormName | None], tuple[float, float]] = {
     ("rnn", "layer"): (0.001, 0.1), ("rnn", "batch"): (0.001, 0.3), ("rnn", None): (0.003, 0.5),
@@ -63,10 +63,10 @@ Networks = dict[NormName | None, SpeakerNetwork]
 
 @dataclass(frozen=True)
 class Joined:
-    """Sequences of joined test utterances, each of one speaker.
+    """N sequences; each joins test utterances of one speaker.
 
-    x: (STEPS, N, channels) float32. labels: the speakers, (N,). ends: for each sequence the steps at which an
-    utterance ends.
+    x: (STEPS, N, channels) float32. labels: the speakers, (N,). ends: for each sequence, the numbers of steps
+    after which an utterance ends.
     """
 
     x: np.ndarray
@@ -75,7 +75,7 @@ class Joined:
 
 
 def join(utterances: Utterances) -> Joined:
-    """One sequence for each utterance, followed by the next ones of its speaker in the data."""
+    """A sequence for each utterance: the utterance, then the next ones of the same speaker in the data."""
     sequences, ends = [], []
     for index, label in enumerate(utterances.labels):
         same = np.flatnonzero(utterances.labels == label)
@@ -90,7 +90,7 @@ def join(utterances: Utterances) -> Joined:
 
 
 def trained(data: JapaneseVowels, cell: str, seed: int = SEED, jobs: int = 1) -> Networks:
-    """Networks of one cell by norm, trained on whole utterances with one seed."""
+    """A trained network for each norm, with the same cell and seed. jobs: networks trained at a time."""
 
     def network(norm: NormName | None) -> SpeakerNetwork:
         rate, gain = SETTINGS[cell, norm]
@@ -105,13 +105,13 @@ def known_steps(networks: Networks) -> int:
 
 
 def right_answers(networks: Networks, joined: Joined) -> dict[str, np.ndarray]:
-    """For each of METHODS the steps with a right answer, bool (STEPS, N). A refusal is not right."""
+    """For each of METHODS, whether the answer at a step is right, bool (STEPS, N). An error is wrong."""
 
     def right(norm: NormName | None, policy: Overrun | None = None) -> np.ndarray:
         return np.asarray(networks[norm].name_at_each_step(joined.x, policy) == joined.labels)
 
     found = {str(policy): right("batch", policy) for policy in POLICIES}
-    # Within its known steps, batch norm has the same answer under each policy.
+    # At steps with statistics, batch norm has the same answer under each policy.
     strict = found["last"] & (np.arange(STEPS)[:, None] < known_steps(networks))
     return {"layer norm": right("layer"), "no norm": right(None), "strict": strict, **found}
 
@@ -120,11 +120,10 @@ def right_answers(networks: Networks, joined: Joined) -> dict[str, np.ndarray]:
 
 
 def run(cell: str = "rnn", figure: Path | None = None) -> None:
-    """Trains and prints, in about ten seconds. cell: "rnn", "lstm" or "gru". figure: a PNG to draw with
-    matplotlib.
+    """Runs the demo, in about ten seconds. cell: "rnn", "lstm" or "gru". figure: a PNG file to draw, or None.
 
-    Raises ValueError for an unknown cell, ImportError without matplotlib, and OSError if the figure cannot be
-    written, all before the training.
+    Before the training, it raises ValueError for an unknown cell, ImportError without matplotlib, and OSError
+    if the figure cannot be written.
     """
     choice("cell", cell, CELLS)
     if figure is not None:
@@ -134,8 +133,8 @@ def run(cell: str = "rnn", figure: Path | None = None) -> None:
     data = japanese_vowels()
     say(
         f"Nine people say one vowel: who speaks? Three {cell.upper()}s learn it from {len(data.train)} "
-        f"utterances of up to {data.train.lengths.max()} steps. They differ in the norm alone: layer norm, "
-        "batch norm with statistics of its own for each time step, and none."
+        f"utterances of up to {data.train.lengths.max()} steps. They differ only in the norm: layer norm, "
+        "batch norm with separate statistics for each time step, and none."
     )
     began = time.perf_counter()
     with one_thread() as jobs:
@@ -156,18 +155,18 @@ def run(cell: str = "rnn", figure: Path | None = None) -> None:
 
 
 def listen(networks: Networks, joined: Joined, right: dict[str, np.ndarray]) -> None:
-    """Streams one joined sequence, and prints the answers at the ends of utterances.
+    """Runs streams on one joined sequence, and prints the networks' answers at the ends of utterances.
 
-    At the first step without statistics it prints batch norm's error. A terminal shows every step, for PAUSE
-    seconds.
+    At the first step without statistics it also prints batch norm's error. A terminal shows every step.
     """
     wide = shutil.get_terminal_size().columns >= NARROWEST
     live = wide and sys.stdout is not None and sys.stdout.isatty()
     place, known = first_right(joined, right), known_steps(networks)
     x, ends = joined.x[:, place], joined.ends[place].tolist()
     say(
-        f"A stream hears test utterances of speaker {joined.labels[place]}, one after another, a step a "
-        "call. (Chosen: the first one whose first utterance layer norm and batch norm both name right.)"
+        f"Streams read test utterances of speaker {joined.labels[place]}, one after another, step by step. "
+        "(It is the first sequence for which layer norm and batch norm both name the speaker of the first "
+        "utterance.)"
     )
     print("step  end of       layer norm  batch norm")
     for step, layer, batch in steps(networks, x):
@@ -180,18 +179,18 @@ def listen(networks: Networks, joined: Joined, right: dict[str, np.ndarray]) -> 
             print(line)
         if step == known:
             say(f"{step + 1:4}  {refusal(networks['batch'], x[: step + 1])}", "      ")
-            say("      If its last statistics are repeated, or their mean is taken:", "      ")
+            say("      From here on, batch norm uses its last statistics, or their mean:", "      ")
     print("\r" + " " * 58 + "\r" if live else "")
 
 
 def first_right(joined: Joined, right: dict[str, np.ndarray]) -> int:
-    """The place of the first sequence whose first utterance layer norm and batch norm both name right."""
+    """The index of the first sequence for which layer norm and batch norm are right after one utterance."""
     first = [ends[0] - 1 for ends in joined.ends]
     return int((right["layer norm"] & right["last"])[first, range(len(first))].argmax())
 
 
 def steps(networks: Networks, x: np.ndarray) -> Iterator[tuple[int, int, str]]:
-    """x (T, channels) -> for each step its number from 1, layer norm's answer, and batch norm's.
+    """Yields for each step of x (T, channels) its number from 1, and the answers of layer and batch norm.
 
     Batch norm has one answer while it has statistics, and then one for each of POLICIES.
     """
@@ -209,13 +208,13 @@ def steps(networks: Networks, x: np.ndarray) -> Iterator[tuple[int, int, str]]:
 
 
 def next_answer(network: SpeakerNetwork, stream: lnrnn.Stream[Any], x_t: np.ndarray) -> int:
-    """The speaker that a network names after one more step, x_t (channels,)."""
+    """The speaker that a network names after the next step, x_t (channels,)."""
     h = stream((x_t - network.mean) / network.deviation)
     return int(network.classifier.logits(h).argmax())
 
 
 def refusal(network: SpeakerNetwork, x: np.ndarray) -> str:
-    """The error of strict batch norm for x (T, channels), which has one step without statistics."""
+    """The error of batch norm with overrun "raise" for x (T, channels), whose last step has no statistics."""
     network.rnn.overrun = "raise"
     stream = network.rnn.stream()
     try:
@@ -227,10 +226,10 @@ def refusal(network: SpeakerNetwork, x: np.ndarray) -> str:
 
 
 def report(right: dict[str, np.ndarray], joined: Joined, known: int) -> None:
-    """Prints one line for each of METHODS. known: the number of steps with statistics."""
+    """Prints the results of each of METHODS on a line. known: the number of steps with statistics."""
     say(
-        "All test utterances, the share named right: at the end of an utterance alone -> at the end of the "
-        f"last one within {STEPS} steps of one speaker's."
+        "Share of right answers over all test utterances: at the end of one utterance -> after about "
+        f"{STEPS} steps of utterances of one speaker."
     )
     places = range(len(joined.ends))
     first, last = ([ends[k] - 1 for ends in joined.ends] for k in (0, -1))
@@ -261,9 +260,9 @@ STYLES = {
 
 
 def draw_cliff(by_step: dict[str, np.ndarray], known: int, figure: Figure) -> None:
-    """Draws the share of right answers at each step, a line for each of STYLES.
+    """Draws the share of right answers at each step, as a line for each of STYLES.
 
-    by_step: (STEPS,), or (S, STEPS) with a row for each seed. Then the line is their mean, and a band shows
+    by_step: (STEPS,), or (S, STEPS) for S seeds. For several seeds the line is the mean, and a band shows
     twice its standard error.
     """
     axes = figure.subplots()
@@ -302,11 +301,11 @@ def draw_cliff(by_step: dict[str, np.ndarray], known: int, figure: Figure) -> No
 
 
 def label_places(wanted: Sequence[float], height: float | np.ndarray) -> list[float]:
-    """Places of labels of this height: the nearest to the wanted ones without an overlap."""
+    """The positions of labels that are nearest to the wanted positions and do not overlap."""
     order = np.argsort(wanted, kind="stable")
     heights = np.broadcast_to(height, len(wanted))[order]
-    above = np.cumsum(heights) - heights / 2  # the places of labels that touch, from 0
-    groups: list[list[float]] = []  # labels that touch share the mean of their wishes
+    above = np.cumsum(heights) - heights / 2  # positions if all labels touch and begin at 0
+    groups: list[list[float]] = []  # labels that touch move together, to the mean of their wanted positions
     for wish in np.array(wanted)[order] - above:
         groups.append([wish])
         while len(groups) > 1 and np.mean(groups[-2]) > np.mean(groups[-1]):
@@ -318,8 +317,8 @@ def label_places(wanted: Sequence[float], height: float | np.ndarray) -> list[fl
 
 
 def save_figure(path: Path, size: tuple[float, float], draw: Callable[[Figure], object]) -> None:
-    """Writes a figure of ``size`` inches, which ``draw`` fills, as a PNG, whole or not at all."""
-    # Without pyplot, which would open a window system and change global state.
+    """Writes a figure of ``size`` inches, drawn by ``draw``, to a PNG file, whole or not at all."""
+    # pyplot is not used, because it changes global state and may need a window system.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

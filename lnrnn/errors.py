@@ -1,7 +1,6 @@
 """Errors about arguments, and the checks that raise them.
 
-`message` writes the four parts of a message: the argument, the wanted value, the given one, and a remedy if
-there is one.
+A message has four parts: the argument, the expected value, the given value and, if there is one, a remedy.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ class SequenceTooLongError(ValueError):
     Attributes
     ----------
     sequence : int
-        Its place in the batch, or the lane of a stream.
+        The index of the sequence in the batch, or of the lane in a stream.
     length : int
-        The number of its time steps.
+        The number of time steps of the sequence.
     known_steps : int
         The number of time steps that have statistics.
 
@@ -50,7 +49,7 @@ class SequenceTooLongError(ValueError):
         self._hint, self._what = hint, what
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By default an exception is unpickled from its message alone.
+        # The default would call the constructor with the message as its only argument.
         return type(self), (self.sequence, self.length, self.known_steps, self._hint, self._what)
 
 
@@ -63,13 +62,13 @@ def described(value: Any) -> str:
         return f"an array of shape {tuple(shape)} and dtype {dtype}"
     try:
         text = repr(value)
-    except Exception:  # for example an int of ten thousand digits
+    except Exception:  # repr may fail, for example for an int of ten thousand digits
         text = "a value"
     return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
 
 
 def message(name: str, expected: str, got: str, do: str = "") -> str:
-    """The text of an error about the argument `name`. do: the user's remedy, if there is one."""
+    """The text of an error about the argument `name`. do: the remedy, if there is one."""
     return f"{name} must be {expected}, got {got}" + (f"; {do}" if do else "")
 
 
@@ -84,7 +83,7 @@ def bad_type(name: str, expected: str, value: Any, do: str = "") -> TypeError:
 def unexpected(function: str, given: Mapping[str, Any], ours: Mapping[str, str]) -> TypeError:
     """Python's error for keyword arguments that a function does not have.
 
-    ours: maps the names of arguments in another library to the names here.
+    ours: maps names of arguments in other libraries to lnrnn's names, for a hint.
     """
     name = next(iter(given))
     hint = f"; it is called {ours[name]}" if name in ours else ""
@@ -145,10 +144,9 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _array(value: Any) -> np.ndarray:
-    """value as an array, without a copy if it has memory already.
+    """value as an array. Arrays of other libraries in the CPU's memory are not copied.
 
-    This includes objects that have only DLPack, and torch tensors of bfloat16, which NumPy knows through
-    ml_dtypes.
+    These may be objects that support only DLPack. torch tensors of bfloat16 need the dtype of ml_dtypes.
     """
     if type(value) is np.ndarray:
         return value
@@ -159,7 +157,7 @@ def _array(value: Any) -> np.ndarray:
             import ml_dtypes
         except ImportError:
             raise ImportError("tensors of bfloat16 need ml_dtypes: pip install ml_dtypes") from None
-        # as numpy() refuses other dtypes; the view below would drop the gradient silently
+        # numpy() would raise this error for other dtypes. The view below would ignore the gradient.
         if value.requires_grad:
             raise RuntimeError("it requires grad: use its detach()")
         array: np.ndarray = value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
@@ -170,12 +168,12 @@ def _array(value: Any) -> np.ndarray:
 
 
 def real(name: str, value: Any) -> np.ndarray:
-    """value as an array of real numbers of any dtype, not copied if it is an array."""
+    """value as an array of real numbers of any dtype. An array is not copied."""
     try:
         array = _array(value)
-    except MemoryError:  # the value is right, but there is no memory for it
+    except MemoryError:  # not an error of the user
         raise
-    except Exception as error:  # each library has its own: ragged lists, tensors on a GPU or with a gradient
+    except Exception as error:  # the types of errors differ: ragged lists, tensors on a GPU or with gradients
         raise bad_type(name, "an array of real numbers", value, str(error)) from None
     if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise bad_type(name, "an array of real numbers", array)
@@ -183,9 +181,9 @@ def real(name: str, value: Any) -> np.ndarray:
 
 
 def shaped(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """value as a C-contiguous, aligned array of that shape and dtype.
+    """value as a C-contiguous, aligned array of this shape and dtype.
 
-    The array is a view or a copy, so nobody else can set its shape.
+    The result is a new view or a copy, so other threads cannot set its shape.
     """
     array = real(name, value)[...]
     if array.shape != shape:
@@ -197,9 +195,9 @@ def shaped(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndar
 
 
 def output(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """value as an array to which a result of that shape and dtype can be written.
+    """The argument `out` as an array to which a result of this shape and dtype can be written.
 
-    For a torch tensor, the array is its memory.
+    For a torch tensor, the array has the tensor's memory.
     """
     if not isinstance(value, np.ndarray):
         kind = f"a numpy array or a torch tensor on the CPU, of shape {shape} and dtype {np.dtype(dtype)}"
@@ -209,7 +207,7 @@ def output(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndar
             value = _array(value)
         except MemoryError:  # pragma: no cover - no memory for a copy of a tensor
             raise
-        except Exception as error:  # on a GPU, sparse, or with a gradient, which would miss the write
+        except Exception as error:  # a tensor on a GPU, a sparse one, or one that requires a gradient
             raise bad_type(name, kind, value, str(error)) from None
     if value.dtype != dtype:
         raise bad_type(name, f"of dtype {np.dtype(dtype)}", value)

@@ -17,17 +17,16 @@ Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 @contextmanager
 def replacing(path: Path, directory: str | None = None) -> Iterator[Callable[[Any], object]]:
-    """``with replacing(path) as write: write(data)``: writes a file whole or not at all.
+    """``with replacing(path) as write: write(data)`` writes a file whole or not at all.
 
-    The data go into a new file in the same directory. It gets path's name after the body has ended well and
-    all data are on the disk. If anything fails, the old file stays and the new one is removed. (A killed
-    process leaves it, under a random name.) A symbolic link stays, and its target is replaced. Permissions
-    are those that open(path, "wb") leaves: of the old file, or by umask.
+    The data are written to a new file in the same directory. When the body has ended without an exception and
+    all data are on the disk, the new file is renamed to path. After an error, the old file is unchanged and
+    the new one is removed. (A killed process leaves the new file, which has a random name.) If path is a
+    symbolic link, its target is replaced. Permissions are those of the old file, or given by umask.
 
-    directory: of the new file, in the same file system; by default path's.
-    write: takes any contiguous bytes-like object, such as an array.
-    Raises OSError, with errno and path, if open(path, "wb"), writing or replacing fails, or if path is not a
-    regular file.
+    directory: that of the new file, on the same file system; by default path's. write: takes any contiguous
+    bytes-like object, such as an array. Raises OSError, with errno and path, if open(path, "wb"), writing or
+    replacing fails, or if path is not a regular file.
     """
     made: list[str] = []
     try:
@@ -60,7 +59,7 @@ def check_replaceable(path: Path) -> None:
 
 
 def check_apart(path: Path, *read: Path) -> None:
-    """Raises ValueError if path is one of the files that are read, by any of its names."""
+    """Raises ValueError if path is one of the files `read`, also under another name."""
     for other in read:
         if os.path.exists(path) and os.path.samefile(path, other):
             raise ValueError(message("the output", "another file than the input", os.fsdecode(path)))
@@ -73,26 +72,26 @@ def _remove(made: list[str]) -> None:
 
 
 def _create(path: Path, made: list[str], directory: str | None = None) -> tuple[str, str, int]:
-    """-> the name to replace, the name of a new file in directory, and its descriptor.
+    """Creates a new file in directory. Returns the name to replace, the new file's name and its descriptor.
 
-    The list `made` gets the new name before the file exists, so that an interrupt leaves no file.
+    The new name is put into the list `made` before the file exists, so that it is removed after an interrupt.
     """
     target = os.fsdecode(path)
     if os.path.islink(target):
         target = os.path.realpath(target)
     old = _old(target)
-    # If others cannot read the old file, they cannot read the new one at any moment.
+    # The new file has the old file's permissions from the start, so that others cannot read secret data.
     mode = 0o666 if old is None else stat.S_IMODE(old.st_mode) & 0o777
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     while True:
-        # A random name: one made from path's could be too long.
+        # A random name, because path's name with an addition could be too long.
         part = os.path.join(directory or os.path.dirname(target), f".lnrnn-{secrets.token_hex(8)}.part")
         made[:] = [part]
         try:
             descriptor = os.open(part, flags, mode)
             break
         except FileExistsError:
-            made.clear()  # another process made it
+            made.clear()  # the file of another process
     if old is not None:
         try:
             _like(old, descriptor, mode)
@@ -103,7 +102,7 @@ def _create(path: Path, made: list[str], directory: str | None = None) -> tuple[
 
 
 def _old(target: str) -> os.stat_result | None:
-    """The status of the file at target, if open(target, "wb") would write to it; None without a file."""
+    """The status of the file at target, or None without a file. Raises OSError if it cannot be written."""
     try:
         old = os.stat(target)
     except FileNotFoundError:
@@ -112,7 +111,7 @@ def _old(target: str) -> os.stat_result | None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target)
     if not stat.S_ISREG(old.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", target)
-    # A read-only file is an error too, although its directory's permission would be enough to replace it.
+    # A read-only file is an error, although whoever may write to its directory could replace it.
     os.close(os.open(target, os.O_WRONLY))
     return old
 
@@ -130,7 +129,7 @@ def _like(old: os.stat_result, descriptor: int, mode: int) -> None:
 
 
 def _sync_directory(target: str) -> None:
-    """Writes target's new name to the disk, where directories can be synced."""
+    """Writes the directory of target, which has the new name, to the disk if the system can."""
     if not hasattr(os, "O_DIRECTORY"):  # pragma: no cover - Windows
         return
     try:
@@ -148,7 +147,7 @@ def _sync_directory(target: str) -> None:
 
 @contextmanager
 def _said_of(path: Path, part: str | None = None) -> Iterator[None]:
-    """Makes an OSError name path, instead of the new file, which the user does not know, or nothing."""
+    """A context in which an OSError gets the file name path, because the user does not know the new file."""
     try:
         yield
     except OSError as error:

@@ -18,19 +18,19 @@ def save(model: Network[Any], path: str | os.PathLike[str]) -> None:
     model : Network
         The model.
     path : str or path-like
-        The file, which is written whole or not at all. A symbolic link stays, and its target is replaced.
+        The file, which is written whole or not at all. If it is a symbolic link, its target is replaced.
 
     Raises
     ------
     ImportError
         Without the package safetensors.
     OSError
-        If path cannot be written, or is not a regular file. Then nothing changes.
+        If path cannot be written, or is not a regular file. An old file is then unchanged.
 
     Notes
     -----
     A new file in the same folder replaces path when it is complete and on the disk. Its permissions are those
-    that open(path, "wb") leaves.
+    of the old file, or given by umask.
 
     Examples
     --------
@@ -43,7 +43,7 @@ def save(model: Network[Any], path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Model:
-    """Read a model from a file of `save`. This needs no package but NumPy.
+    """Read a model from a file that `save` wrote. This needs no package except NumPy.
 
     Parameters
     ----------
@@ -60,9 +60,9 @@ def load(path: str | os.PathLike[str]) -> Model:
     OSError
         If there is no such file, or it cannot be opened.
     ValueError
-        If the file is damaged, not a model of lnrnn, or of a newer schema.
+        If the file is damaged, is not a model of lnrnn, or has a newer format.
     MemoryError
-        If there is no memory for the model.
+        If the model does not fit into memory.
 
     Examples
     --------

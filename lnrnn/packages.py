@@ -1,11 +1,11 @@
-"""Optional packages, each for a part of lnrnn."""
+"""Imports optional packages, which only some functions of lnrnn need."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any
 
-# Words for `pip install`: the packages that pyproject.toml lists for each extra.
+# Arguments for `pip install`: the packages that pyproject.toml lists for each extra.
 EXTRAS = {
     "demo": "matplotlib tqdm scikit-learn scipy",
     "score": "pyarrow tqdm",
@@ -15,10 +15,9 @@ EXTRAS = {
 
 
 def require(package: str, user: str, extra: str, otherwise: str = "") -> Any:
-    """Imports a package of an extra for `user`, a part of lnrnn.
+    """Imports and returns a package of an extra (see EXTRAS), for `user`, a command or class of lnrnn.
 
-    Raises ImportError, which names the command that installs all packages of the extra, and `otherwise`, an
-    alternative.
+    Raises ImportError with the command that installs the extra, and with `otherwise`, an alternative to it.
     """
     try:
         return importlib.import_module(package)

@@ -1,4 +1,4 @@
-"""Threads and instruction sets: the environment variables, and the functions for users."""
+"""Threads, instruction sets and installed files: environment variables, and functions for users."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .startup import is_command
 
 
 def _choose(variable: str, available: list[str], use: Callable[[str], None]) -> None:
-    """Applies an environment variable, if it is set."""
+    """Calls `use` with the value of an environment variable, if it is set and one of `available`."""
     name = os.environ.get(variable)
     if not name:
         return
@@ -38,7 +38,7 @@ def _from_environment() -> None:
 
 
 def set_num_threads(n: int) -> None:
-    """Set the limit on the threads of each call, for the whole process.
+    """Set the maximum number of threads of each call, for the whole process.
 
     Parameters
     ----------
@@ -47,13 +47,15 @@ def set_num_threads(n: int) -> None:
 
     Notes
     -----
-    The first of these that is set counts: this function, LNRNN_NUM_THREADS, OMP_NUM_THREADS at the time of
-    the call. The default is the number of cores of this process: its affinity mask and control-group quota
-    at the import. Without the first two, omp_set_num_threads and threadpoolctl are further limits.
+    The maximum is the first of these that is set: the argument of this function, LNRNN_NUM_THREADS,
+    OMP_NUM_THREADS at the time of the call. The default is the number of cores of this process, from its
+    affinity mask and control-group quota at the import. If neither of the first two is set,
+    omp_set_num_threads and threadpoolctl are further limits.
 
-    If the system has no room for so many threads, calls use fewer, and one RuntimeWarning says so. The next
-    call of this function makes them try again. OpenMP ends the process if it cannot start a thread, so lnrnn
-    tests this beforehand. Other processes may still interfere, except with the threads of LNRNN_TEAM=pthread.
+    If the system cannot start so many threads, calls use fewer, and one RuntimeWarning says so. After the
+    next call of this function they try again. OpenMP ends the process if it cannot start a thread, so lnrnn
+    tests beforehand whether it can. If another process starts threads at this moment, the test may be wrong.
+    LNRNN_TEAM=pthread does not have this problem.
 
     Examples
     --------
@@ -68,7 +70,7 @@ def set_num_threads(n: int) -> None:
 
 
 def get_num_threads() -> int:
-    """Return the limit on the threads of a call in this context.
+    """Return the maximum number of threads of a call in this context.
 
     Examples
     --------
@@ -126,24 +128,24 @@ def cpu_info() -> dict[str, Any]:
         available : list of str
             All sets of this build and machine, best first. LNRNN_ISA chooses one.
         emulated : list of str
-            Sets that compute the bits of special units in plain C: slow, and chosen by LNRNN_ISA only.
+            Sets with the bits of special instructions, in slow plain C. Only LNRNN_ISA chooses them.
         units : dict of str to str or None
-            For "bfloat16" and "int8" weights, the unit of the CPU that multiplies them: "amx", "avx512_bf16",
-            "avx512_vnni", "avx_vnni", "arm_bf16", "arm_i8mm" or "arm_dotprod". None is ordinary vector
-            instructions. A unit for bfloat16 rounds inputs to bfloat16 too.
+            For "bfloat16" and for "int8" weights, the special instructions that multiply them: "amx",
+            "avx512_bf16", "avx512_vnni", "avx_vnni", "arm_bf16", "arm_i8mm" or "arm_dotprod". None: there are
+            none, and ordinary ones do it. Those for bfloat16 round inputs to bfloat16 too.
         amx : str
             "usable", "not on this CPU", "not enabled by the operating system" or "refused by the kernel".
         openmp : bool
             Whether this build has OpenMP.
         team : str
-            The threads of calls: "openmp", or "pthread" for threads of lnrnn itself.
+            The threads that compute: "openmp", or "pthread" for threads that lnrnn starts itself.
         num_threads : int
             See `set_num_threads`.
         cores : int
-            The cores of this process: CPUs of its affinity mask (with OMP_PROC_BIND those of OpenMP's
-            places), limited by the quotas of its control groups.
+            The number of cores of this process: CPUs of its affinity mask (with OMP_PROC_BIND those of
+            OpenMP's places), limited by the quotas of its control groups.
         caches : dict of str to int
-            Bytes of the data caches "l1", "l2" and "l3". They affect speed, never results.
+            Sizes in bytes of the data caches "l1", "l2" and "l3". They affect speed, never results.
 
     Examples
     --------
@@ -160,8 +162,8 @@ def get_include() -> str:
 
     Notes
     -----
-    A command line takes it as ``-I"$(python -c 'import lnrnn; print(lnrnn.get_include())')"``. docs/c_api.md
-    has programs.
+    The compiler's option is ``-I"$(python -c 'import lnrnn; print(lnrnn.get_include())')"``. docs/c_api.md
+    has examples.
 
     Examples
     --------
@@ -190,7 +192,7 @@ def get_library() -> str:
 try:
     _from_environment()
 except ImportError as error:
-    # Both commands import lnrnn before any line of lnrnn.cli runs, so cli cannot print the message.
+    # lnrnn.cli cannot print the message, because lnrnn is imported before it.
     if not is_command():
         raise
     print(f"lnrnn: error: {error}", file=sys.stderr)

@@ -1,6 +1,6 @@
-"""Recurrent classifiers and their training loop, with NumPy alone: for ``lnrnn demo`` and examples/studies.
+"""Recurrent classifiers and their training loop, for ``lnrnn demo`` and examples/studies, with NumPy alone.
 
-The loop: mini-batches in random order, Gaussian noise on the input, clipped gradients, Adam.
+The loop uses mini-batches in random order, Gaussian noise on the input, clipped gradients and Adam.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ NormName = Literal["layer", "batch"]
 NORMS: tuple[NormName | None, ...] = ("layer", "batch", None)
 SPEAKERS = 9
 REFUSED = -1
-# Sequences per batch, to limit memory. Except with overrun="batch" the answers do not depend on it.
+# Sequences per batch, to limit memory. The answers do not depend on it, except with overrun="batch".
 AT_A_TIME = 40
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
-# x (T, N, I), lengths (N,), and labels (N,), or (T, N) of a model that answers at every step.
+# x (T, N, I), lengths (N,), and labels (N,), or labels (T, N) for a model that answers at every step.
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -41,9 +41,10 @@ Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """epochs: passes over all sequences. batch_size: sequences per update. learning_rate: of Adam.
+    """Settings of `train`.
 
-    largest_norm: the limit on the joint Euclidean norm of the gradients.
+    epochs: passes over all sequences. batch_size: sequences per update. learning_rate: that of Adam.
+    largest_norm: the limit on the Euclidean norm of all gradients together.
     noise: standard deviation of the Gaussian noise that is added to the input of each batch.
     """
 
@@ -55,9 +56,9 @@ class TrainingSettings:
 
 
 class Adam:
-    """Adam with bias correction (Kingma and Ba 2015, algorithm 1), with a pair of moments for each name.
+    """Adam with bias correction (Kingma and Ba 2015, algorithm 1), with two moments for each parameter.
 
-    learning_rate: one number, or an array that broadcasts against every parameter.
+    learning_rate: one number, or an array that broadcasts to the shape of every parameter.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Adam:
     def step(
         self, parameters: dict[str, np.ndarray], gradients: dict[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """The parameters after one update, as new arrays."""
+        """Returns the parameters after one update, as new arrays."""
         self.updates += 1
         first_scale = 1 - self.beta1**self.updates
         second_scale = 1 - self.beta2**self.updates
@@ -87,7 +88,7 @@ class Adam:
 
 
 def clip(gradients: dict[str, np.ndarray], largest_norm: float) -> dict[str, np.ndarray]:
-    """Scales all gradients by one factor so that their joint Euclidean norm is at most ``largest_norm``."""
+    """Scales all gradients by one factor so that their common Euclidean norm is at most ``largest_norm``."""
     norm = sum(float((gradient.astype(np.float64) ** 2).sum()) for gradient in gradients.values()) ** 0.5
     if norm <= largest_norm:
         return gradients
@@ -100,8 +101,8 @@ def updates(
     """Trains ``model`` in place, one update per batch.
 
     Yields the loss of each batch before its update, and its number of sequences. The next batch is read from
-    ``batches`` after the update. model: has parameters(), set_parameters() and loss_and_gradients(), as the
-    classifiers below.
+    ``batches`` after the update. model: an object with parameters(), set_parameters() and
+    loss_and_gradients(), such as the classifiers below.
     """
     for x, lengths, labels in batches:
         loss, gradients = model.loss_and_gradients(x, lengths, labels)
@@ -116,7 +117,7 @@ def shuffled(
     settings: TrainingSettings,
     rng: np.random.Generator,
 ) -> Iterator[Batch]:
-    """The batches of an epoch of `train`: all sequences in random order, with noise."""
+    """Yields the batches of an epoch of `train`: all sequences in random order, with noise."""
     order = rng.permutation(len(labels))
     for start in range(0, len(order), settings.batch_size):
         chosen = order[start : start + settings.batch_size]
@@ -131,7 +132,7 @@ def train(
 ) -> list[float]:  # fmt: skip
     """Trains ``model`` in place; returns the mean loss of every epoch.
 
-    x (T, N, I), lengths (N,), labels (N,): all training sequences, padded. A batch has the steps of its
+    x (T, N, I), lengths (N,), labels (N,): all training sequences, padded. A batch has as many steps as its
     longest sequence. rng: draws the noise, and the order of the sequences in every epoch.
     """
     optimiser = Adam(settings.learning_rate)
@@ -147,10 +148,10 @@ def train(
 
 
 def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The negative logarithm of the probability of the right class, in nats, and its gradient by the logits.
+    """The loss, which is minus the logarithm (in nats) of the right class' probability, and its gradients.
 
-    logits (..., classes), labels (...): integers. -> losses (...), gradients (..., classes) of each loss. For
-    the mean loss of a batch, divide them by its size.
+    logits (..., classes), labels (...): integers. Returns losses (...), and the gradient of each loss by the
+    logits, (..., classes). For the mean loss of a batch, divide these gradients by the batch size.
     """
     shifted = logits - logits.max(axis=-1, keepdims=True)
     log_probability = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
@@ -166,9 +167,8 @@ def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, n
 class Classifier:
     """A recurrent model and a linear layer, the head, that computes a logit for each class from h.
 
-    rnn: a recurrent model with one layer and one direction.
-    The head's parameters are ``head_weight`` (classes, H), uniform in +-1/sqrt(H), and ``head_bias``
-    (classes), zero.
+    rnn: a recurrent model with one layer and one direction. The head's parameters are ``head_weight``
+    (classes, H), uniform in +-1/sqrt(H) at first, and ``head_bias`` (classes), zero at first.
     """
 
     def __init__(self, rnn: lnrnn.Network[Any], classes: int, rng: np.random.Generator) -> None:
@@ -183,24 +183,24 @@ class Classifier:
         return {**self.rnn.parameters(), "head_weight": self.head_weight, "head_bias": self.head_bias}
 
     def set_parameters(self, values: dict[str, np.ndarray]) -> None:
-        """values: as from ``parameters()``."""
+        """Sets parameters. values: arrays with the names of ``parameters()``."""
         for name, value in values.items():
             setattr(self if name.startswith("head_") else self.rnn, name, value)
 
 
 class SequenceClassifier(Classifier):
-    """A classifier of whole sequences, by the state at their ends.
+    """A classifier of whole sequences, by their final h.
 
-    The head uses einsum instead of ``@``, for BLAS may add in another order with another number of threads.
-    The bits of a study must not depend on that.
+    The head uses einsum instead of ``@``, because the order of BLAS' additions may depend on the number of
+    threads. The bits of a study must not depend on it.
     """
 
     def logits(self, state: np.ndarray) -> np.ndarray:
-        """state (..., H) -> logits (..., classes)."""
+        """The logits (..., classes) for h (..., H)."""
         return np.asarray(np.einsum("...h,ch->...c", state, self.head_weight) + self.head_bias)
 
     def predict(self, x: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """x (T, N, I), lengths (N,) -> the class of each sequence, (N,)."""
+        """The class (N,) of each sequence in x (T, N, I) with lengths (N,)."""
         _, state = self.rnn(x, lengths=lengths)
         return np.asarray(self.logits(last_layer(state)).argmax(axis=-1))
 
@@ -216,7 +216,7 @@ class SequenceClassifier(Classifier):
     def loss_and_all_gradients(
         self, x: np.ndarray, lengths: np.ndarray, labels: np.ndarray
     ) -> tuple[float, dict[str, np.ndarray], np.ndarray]:
-        """As ``loss_and_gradients``, and the gradient of x, (T, N, I)."""
+        """The results of ``loss_and_gradients``, and the gradient of x, (T, N, I)."""
         y, state, tape = self.rnn.forward_train(x, lengths=lengths)
         h = last_layer(state)
         losses, glogits = cross_entropy(self.logits(h), labels)
@@ -231,15 +231,15 @@ class SequenceClassifier(Classifier):
 
 
 def last_layer(state: np.ndarray | tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """h of a network with one layer, (N, H); a state is h, or (h, c)."""
+    """h (N, H) from the state, h or (h, c), of a network with one layer."""
     h: np.ndarray = (state[0] if isinstance(state, tuple) else state)[0]
     return h
 
 
 @dataclass(frozen=True)
 class SpeakerSettings:
-    """cell: a key of MODELS. gain: the initial gains of the norm; without a norm, a factor of all initial
-    weights."""
+    """Settings of SpeakerNetwork. cell: a key of MODELS. gain: the initial gains of the norm; without a norm,
+    a factor for all initial weights."""
 
     cell: str = "rnn"
     gain: float = 0.1
@@ -247,15 +247,15 @@ class SpeakerSettings:
 
     @property
     def hidden_size(self) -> int:
-        """Gated cells have fewer hidden units, for about the same number of weights and speed."""
+        """Gated cells have fewer hidden units, so that all cells have about the same speed and size."""
         return 64 if self.cell == "rnn" else 32
 
 
 class SpeakerNetwork:
-    """A network trained on utterances of Japanese Vowels, with the mean and deviation of its training input.
+    """A network that is trained on utterances of Japanese Vowels by its constructor.
 
-    classifier: the SequenceClassifier. mean, deviation: over all training steps, float32 (channels,). losses:
-    mean cross-entropy in nats, one per epoch.
+    classifier: the SequenceClassifier. mean, deviation: those of its training input over all steps, float32
+    (channels,). losses: the mean cross-entropy of each epoch, in nats.
     """
 
     def __init__(
@@ -288,15 +288,14 @@ class SpeakerNetwork:
         return self.classifier.rnn
 
     def standardised(self, sequences: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The network's input: (T_i, channels) each, with the mean and deviation of the training removed."""
+        """The network's inputs (T_i, channels): sequences minus `mean`, divided by `deviation`."""
         return [(sequence - self.mean) / self.deviation for sequence in sequences]
 
     def name_speakers(self, sequences: Sequence[np.ndarray], overrun: Overrun | None = None) -> np.ndarray:
         """The network's answer for each sequence: int64 (N,).
 
-        sequences: N arrays (T_i, channels). With ``overrun="batch"`` they run as one batch.
-        overrun: the policy of batch norm. With "raise" each sequence runs separately; the answer is REFUSED
-        for a SequenceTooLongError.
+        sequences: N arrays (T_i, channels). With ``overrun="batch"`` they are one batch.
+        overrun: batch norm's policy. With "raise", the answer is REFUSED for a SequenceTooLongError.
         """
         sequences = self.standardised(sequences)
         if overrun is not None:
@@ -313,7 +312,7 @@ class SpeakerNetwork:
         return named
 
     def name_at_each_step(self, x: np.ndarray, overrun: Overrun | None = None) -> np.ndarray:
-        """x (T, N, channels), not standardised -> the answer at each step, int64 (T, N)."""
+        """The answer at each step, int64 (T, N), for x (T, N, channels), which is not standardised."""
         if overrun is not None:
             self.rnn.overrun = overrun
         y, _ = self.rnn((x - self.mean) / self.deviation)
@@ -325,9 +324,9 @@ class SpeakerNetwork:
 
 @contextmanager
 def one_thread() -> Iterator[int]:
-    """Runs the body with lnrnn on one thread, because small batches gain nothing from two.
+    """A context in which lnrnn uses one thread, because small batches are not faster with two.
 
-    Yields the former number of threads, for `side_by_side`.
+    Yields the earlier number of threads, for `side_by_side`.
     """
     threads = lnrnn.get_num_threads()
     lnrnn.set_num_threads(1)
@@ -338,10 +337,10 @@ def one_thread() -> Iterator[int]:
 
 
 def side_by_side(function: Callable[[Item], Value], items: Iterable[Item], jobs: int) -> list[Value]:
-    """[function(item) for item in items], ``jobs`` calls at a time, each on a thread of Python.
+    """[function(item) for item in items], with ``jobs`` calls at a time, each in a thread of Python.
 
-    Call it within `one_thread`. The calls must not change shared objects; then the values do not depend on
-    jobs. If a call raises, the exception is raised at once and the remaining calls are dropped.
+    Use it within `one_thread`. The calls must not change shared objects; then the values do not depend on
+    jobs. If a call raises an exception, it is raised at once, and calls that have not begun are left out.
     """
     pool = ThreadPoolExecutor(jobs)
     try:

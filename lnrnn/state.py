@@ -1,4 +1,4 @@
-"""Attributes of objects, state dicts, and changes of one object by several threads."""
+"""Base classes that check attributes, checks of state dicts, and the lock for changes by several threads."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .errors import bad_type, bad_value, message, shaped
 
 Made = TypeVar("Made")
 
-# Limit on counts of sequences or batches, where training stops counting. Up to here float64, which pools
-# them, is exact.
+# Limit on counts of sequences or batches. Training does not count beyond it. Counts up to it are exact in
+# float64, in which statistics are pooled.
 MOST_COUNTED = 2**53
 
-# Held while an object gets a new version of its state, so that the changes of two threads are both kept.
-# Readers take the current version without it. One lock for all objects is enough, because it is held for
-# microseconds, and then copies and pickles need none. A fork waits for it: else it could stay locked in the
-# child, by a thread that does not exist there. An import that a fork must not interrupt also holds it.
+# A thread holds this lock while it replaces the state of an object, so that no change of another thread is
+# lost. Readers do not need it. All objects share one lock, which is held for microseconds, so that objects
+# can be copied and pickled. A fork waits until the lock is free, because a lock that another thread holds
+# would stay locked in the child. It is also held during an import that a fork must not interrupt.
 CHANGES = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
@@ -36,20 +36,20 @@ if hasattr(os, "register_at_fork"):
 def no_attribute(
     owner: Any, name: str, known: Iterable[str], error: type[AttributeError] = AttributeError
 ) -> AttributeError:
-    """The error for an unknown attribute of owner. It suggests the nearest known name."""
+    """The error for an unknown attribute of `owner`, with the nearest name of `known` as a hint."""
     near = difflib.get_close_matches(name, sorted(set(known)), 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    # With the argument obj, Python would print the hint a second time.
+    # Without the argument obj, so that Python does not add a second hint.
     return error(f"{type(owner).__name__!r} object has no attribute {name!r}{hint}", name=name)
 
 
 class Named:
-    """Base of classes that suggest the nearest name for an unknown one."""
+    """Base of classes whose error for an unknown attribute suggests the nearest name."""
 
     __slots__ = ()
 
     def __getattr__(self, name: str) -> Any:
-        # No search for names with underscores: copy and pickle look for such in objects without state.
+        # No hint for names with an underscore. copy and pickle ask for such names before attributes exist.
         raise no_attribute(self, name, () if name.startswith("_") else self._public())
 
     def _public(self) -> list[str]:
@@ -57,23 +57,23 @@ class Named:
 
 
 class Closed(Named):
-    """Base of classes that take no unknown attributes: to set a misspelt name raises AttributeError.
+    """Base of classes without unknown attributes: to set a misspelt name raises AttributeError.
 
-    Each of these classes has __slots__. Instances of a subclass without __slots__ take attributes of any
-    name, as usual in Python.
+    Each of these classes has __slots__. As usual in Python, instances of a subclass without __slots__ accept
+    attributes of any name.
     """
 
     __slots__ = ("__weakref__",)
 
     @property
     def _fixed(self) -> tuple[str, ...]:
-        """Attributes that only the constructor sets."""
+        """The names of attributes that only the constructor may set."""
         return ()
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._fixed and name in self._slots():
             kind = type(self).__name__
-            raise AttributeError(f"{name} is fixed when the {kind} is made; make a new {kind}")
+            raise AttributeError(f"{name} is set by the constructor only; create a new {kind}")
         try:
             object.__setattr__(self, name, value)
         except AttributeError:
@@ -89,7 +89,7 @@ class Closed(Named):
     def _slots(self) -> dict[str, Any]:
         """The contents of the slots by name."""
         found = {}
-        # pickle's function, which includes private names of subclasses. typeshed does not have it.
+        # pickle's function, which includes private names of subclasses. typeshed does not declare it.
         for name in copyreg._slotnames(type(self)):  # type: ignore[attr-defined]
             with suppress(AttributeError):  # not set yet
                 found[name] = object.__getattribute__(self, name)
@@ -104,7 +104,7 @@ class Closed(Named):
 
 
 def frozen_by_name(made: type[Made]) -> type[Made]:
-    """Decorates a frozen dataclass: the error for an unknown field suggests the nearest one."""
+    """A decorator for frozen dataclasses: the error for an unknown field suggests the nearest name."""
     refuse: Callable[[Any, str, Any], None] = made.__setattr__
     names = tuple(field.name for field in fields(made))  # type: ignore[arg-type]  # made is a dataclass
 
@@ -118,9 +118,9 @@ def frozen_by_name(made: type[Made]) -> type[Made]:
 
 
 def checked(state: Any, expected: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Copies of the arrays of state, with the expected names, shapes and dtypes.
+    """Copies of the arrays of `state`, with the names, shapes and dtypes of `expected`.
 
-    Raises ValueError, which lists missing and unexpected names, and TypeError.
+    Raises ValueError that lists missing and unexpected names, and TypeError.
     """
     if not isinstance(state, Mapping):
         raise bad_type("state", "a mapping of names to arrays", state)
@@ -138,20 +138,20 @@ def checked(state: Any, expected: Mapping[str, np.ndarray]) -> dict[str, np.ndar
 
 
 def inner_hint(state: Mapping[Any, Any]) -> str:
-    """A hint for messages about a state dict: the mappings in it, as in a training program's checkpoint."""
+    """A hint for messages: the keys of `state` whose values are mappings, which may be the state dict."""
     inner = [f"[{name!r}]" for name, value in state.items() if isinstance(value, Mapping)]
-    return f"; the mapping at {' or '.join(inner)} of it may be meant" if inner else ""
+    return f"; did you mean the mapping at {' or '.join(inner)} of it?" if inner else ""
 
 
 def copied(array: np.ndarray) -> np.ndarray:
-    """A copy in C order. Large copies use recycled memory, whose pages need no clearing."""
+    """A copy in C order. Large copies use memory of earlier results, whose pages need no clearing."""
     found = _core.empty_like(array)
     found[...] = array
     return found
 
 
 def counted(name: str, count: np.ndarray) -> np.ndarray:
-    """count, integers, if all are from 0 to 2**53. Raises ValueError."""
+    """Returns the integers `count` if all are from 0 to 2**53, else raises ValueError."""
     if np.any(count < 0) or np.any(count > MOST_COUNTED):
         raise bad_value(name, "at least 0 and at most 2**53", count if count.ndim else int(count))
     return count

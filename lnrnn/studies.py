@@ -1,4 +1,4 @@
-"""``lnrnn demo NAME``: runs a study of examples/studies, which clones and source distributions have."""
+"""``lnrnn demo NAME`` runs a study of examples/studies, a folder of clones and source distributions."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ SHARED = ("common", "nets", "plots")
 WHERE = Path("examples") / "studies"
 FLAGS = {
     "quick": "a short run, to test that everything works",
-    "tune": "choose the settings first, on seeds 0 to 4 or some of them",
-    "kept": "print and draw the stored results of the study; measure nothing",
-    "no-figure": "draw nothing: needs no matplotlib",
+    "tune": "choose the settings first, with seeds 0 to 4 or some of them",
+    "kept": "print and draw the stored results of the study, without measuring",
+    "no-figure": "draw no figure, which needs matplotlib",
 }
 
 
 def folder(name: str = "") -> Path:
-    """The folder of the studies: next to the package of an editable install, or in the current folder.
+    """The folder of the studies. Its root is that of an editable install, or else the current folder.
 
-    name: of the wanted study. Raises FileNotFoundError, which explains where the studies are.
+    name: the wanted study, for the message. Raises FileNotFoundError that explains where studies are.
     """
     for root in (Path(__file__).parents[1], Path.cwd()):
         if (root / WHERE / "common.py").is_file():
@@ -42,7 +42,7 @@ def folder(name: str = "") -> Path:
 
 
 def studies(name: str = "") -> dict[str, Path]:
-    """The studies by name, FIRST first. name: as for `folder`."""
+    """The files of studies by name; the study FIRST is first. name: as for `folder`."""
     paths = {
         path.stem.replace("_", "-"): path
         for path in folder(name).glob("[!_.]*.py")
@@ -52,8 +52,8 @@ def studies(name: str = "") -> dict[str, Path]:
 
 
 def listing() -> str:
-    """Text for a terminal: the short demo, and the studies with their titles."""
-    rows = {"(no name)": "the demo of ten seconds: past the training length (default)"}
+    """A list, for a terminal, of the short demo and the studies, with their titles."""
+    rows = {"(no name)": "a demo of ten seconds, on long sequences (default)"}
     try:
         for name, path in studies().items():
             title = (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").partition("\n")[0]
@@ -68,9 +68,9 @@ def listing() -> str:
 
 
 def run(name: str, words: list[str]) -> int:
-    """Runs one study in a new process, and returns its exit code.
+    """Runs one study in a new process, with the arguments `words`, and returns its exit code.
 
-    Raises ValueError for an unknown name, and KeyboardInterrupt.
+    Raises ValueError for an unknown name, and KeyboardInterrupt if the study was interrupted.
     """
     found = studies(name)
     name = name.replace("_", "-")
@@ -89,9 +89,9 @@ def run(name: str, words: list[str]) -> int:
 
 
 def run_all(output_dir: Path, words: list[str]) -> int:
-    """Runs every study, and prints all results. Continues after a study that fails, and returns its code.
+    """Runs every study, and prints all results. Returns 0, or the exit code of the last study that failed.
 
-    words: arguments of each study. They name output_dir, unless it is the current folder. Results of an
+    words: the arguments for each study, with output_dir unless that is the current folder. Results of an
     earlier run in output_dir are not measured again, so that an interrupted run can continue.
     """
     worst, found = 0, studies()
@@ -105,6 +105,6 @@ def run_all(output_dir: Path, words: list[str]) -> int:
             rows = [f"  {text}\n      {number}: {verdict}" for text, number, _, verdict, _ in clauses]
         except (OSError, ValueError, LookupError, TypeError):  # no results, or a file of another program
             continue
-        if rows:  # A quick run has none.
+        if rows:  # a quick run has no clauses
             print("\n".join([f"\n{kept.stem}", *rows]))
     return worst

@@ -1,4 +1,4 @@
-"""Registers lnrnn's own threads with threadpoolctl, which controls those of OpenMP without this."""
+"""Registers lnrnn's own threads with threadpoolctl. OpenMP's threads need no registration."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from . import _core
 
 
 def register(version: str) -> None:
-    """Adds lnrnn to threadpool_info(), and makes threadpool_limits(n) limit its calls in all threads.
+    """Adds lnrnn to threadpool_info(), so that threadpool_limits(n) limits lnrnn's calls in all threads.
 
-    set_num_threads overrides the limit. Without threadpoolctl this does nothing. version: of lnrnn.
+    set_num_threads overrides this limit. Without threadpoolctl, nothing happens. version: lnrnn's version.
     """
     if _core.team() == "openmp" or not find_spec("threadpoolctl"):
         return

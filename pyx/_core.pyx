@@ -1,10 +1,9 @@
 # cython: language_level=3, auto_pickle=False
-"""Buffers to pointers: Python checks the arguments, C computes and cannot fail.
+"""Calls C with pointers to the memory of arrays. Python checks the arguments; C computes and cannot fail.
 
-Functions that must be quick take plain arrays as they are, allocate the results and call C. For other arguments they
-return None, and Python converts these or raises an error. All functions assert the promises of Python that keep pointers
-valid. Objects of several threads change in critical sections, which matter to Pythons without the interpreter's lock.
-"""
+Functions that must be quick accept only plain arrays, allocate the results and call C. For other arguments they return
+None, and Python converts the arguments or raises an error. All functions assert that pointers are valid ("broken promise").
+Objects that threads share change in critical sections, for Pythons without the interpreter's lock."""
 cimport cython
 cimport numpy as cnp
 from cpython.exc cimport PyErr_CheckSignals
@@ -58,7 +57,7 @@ def isa():
 
 
 def use_isa(str name):
-    """Sets the kernels of the whole process. The import calls it for LNRNN_ISA."""
+    """Selects the instruction set for the whole process. `import lnrnn` calls it if LNRNN_ISA is set."""
     if lnrnn_isa_use(name.encode()):
         raise ValueError(f"instruction set {name!r} is not available here; available: {', '.join(isa_list())}")
 
@@ -73,13 +72,13 @@ def team():
 
 
 def use_team(str name):
-    """Sets the teams of threads of the whole process. The import calls it for LNRNN_TEAM."""
+    """Selects the thread pool for the whole process. `import lnrnn` calls it if LNRNN_TEAM is set."""
     if lnrnn_team_use(name.encode()):
         raise ValueError(f"team of threads {name!r} is not available here; available: {', '.join(team_list())}")
 
 
 def cpu_info():
-    """The result of lnrnn.cpu_info()."""
+    """Returns the result of lnrnn.cpu_info()."""
     cdef lnrnn_caches caches = lnrnn_get_caches()
     cdef const char *bf16 = lnrnn_isa_unit(LNRNN_WEIGHT_BF16)
     cdef const char *int8 = lnrnn_isa_unit(LNRNN_WEIGHT_I8)
@@ -93,18 +92,18 @@ def cpu_info():
 
 
 # --- threads -------------------------------------------------------------------------------------------------
-# runtime/thread_policy.h decides how many threads a call uses. The number of a context is known only to Python.
+# runtime/thread_policy.h decides how many threads a call uses. Only Python knows the number of a context.
 
 own_num_threads = ContextVar("lnrnn.num_threads", default=0)  # lnrnn.num_threads sets it
 
 
 cdef int allowed_threads() except -1:
-    """The most threads of a call without the argument `threads`."""
+    """Returns the largest number of threads of a call without the argument `threads`."""
     return lnrnn_allowed_threads(own_num_threads.get())
 
 
 cdef inline int threads_for(double multiply_adds, int threads) except -1:
-    """The most threads of a call of recurrent layers. A call too short for two reads neither context nor environment."""
+    """Returns the largest number of threads for a call of recurrent layers. Little work needs no context or environment."""
     return threads if threads else allowed_threads() if lnrnn_repays_threads(multiply_adds) else 1
 
 
@@ -116,7 +115,7 @@ def set_num_threads(int n):
     lnrnn_set_num_threads(n)
 
 
-lnrnn_get_num_threads()  # counts the cores now
+lnrnn_get_num_threads()  # counts the cores, which it does only once
 
 cdef extern from "Python.h":
     PyThreadState *PyEval_SaveThread()
@@ -128,7 +127,7 @@ cdef bint warned = False
 
 
 cdef int warn_once(void *_) except -1:
-    """Runs in the main thread."""
+    """Warns of a shortage of threads. Python calls it in the main thread."""
     global warned
     if not warned:
         warned = True
@@ -140,7 +139,7 @@ cdef int warn_once(void *_) except -1:
 
 
 cdef void note_shortage(int wanted, int given) noexcept nogil:
-    """Called at the end of a call, without the interpreter's lock. Python warns as soon as it runs again."""
+    """C calls it at the end of a call, without the interpreter's lock. Python warns as soon as it runs again."""
     global threads_wanted, threads_given
     if not warned:
         threads_wanted, threads_given = wanted, given
@@ -153,7 +152,7 @@ lnrnn_on_shortage(note_shortage)
 # --- pointers ------------------------------------------------------------------------------------------------
 
 cdef void *pointer(object array, int kind, size_t size, bint writable) except? NULL:
-    """The data of a C-contiguous array of `size` elements, or NULL for None."""
+    """Returns the data of a C-contiguous array of `size` elements, or NULL for None."""
     if array is None:
         return NULL
     cdef cnp.ndarray a = <cnp.ndarray?>array
@@ -176,7 +175,7 @@ cdef inline const int64_t *indices(object array, size_t size) except? NULL:
 
 
 cdef Py_ssize_t axis(object array, int k) except -1:
-    """The length of that axis."""
+    """Returns the length of axis k."""
     cdef cnp.ndarray a = <cnp.ndarray?>array
     if cnp.PyArray_NDIM(a) <= k:
         raise AssertionError(f"broken promise: {array.dtype} {array.shape}, wanted more than {k} axes")
@@ -185,7 +184,7 @@ cdef Py_ssize_t axis(object array, int k) except -1:
 
 cdef int strided(object array, ptrdiff_t n0, ptrdiff_t n1, ptrdiff_t n2, bint writable, float **data,
                  ptrdiff_t *s0, ptrdiff_t *s1) except -1:
-    """A float32 array (n0, n1, n2) whose last axis is contiguous: data, and the two strides in elements."""
+    """array: float32 (n0, n1, n2), the last axis contiguous. Sets the pointer to its data, and two strides in elements."""
     cdef cnp.ndarray a = <cnp.ndarray?>array
     cdef cnp.npy_intp *shape = cnp.PyArray_DIMS(a)
     cdef cnp.npy_intp *step = cnp.PyArray_STRIDES(a)
@@ -200,7 +199,7 @@ cdef int strided(object array, ptrdiff_t n0, ptrdiff_t n1, ptrdiff_t n2, bint wr
 
 
 def aligned(size_t n):
-    """n float32, not initialised, at an address that is a multiple of 64."""
+    """Returns n uninitialised float32, aligned to 64 bytes."""
     cdef cnp.npy_intp length = n + 16
     a = empty_of(1, &length, cnp.NPY_FLOAT32, length * sizeof(float))
     cdef uintptr_t address = <uintptr_t>cnp.PyArray_DATA(<cnp.ndarray>a)

@@ -1,22 +1,22 @@
-# Quick checks of arrays, and the interpreter's lock. Part of _core.pyx.
+# Quick checks of arrays, and functions for the interpreter's lock. Part of _core.pyx.
 
 cdef inline bint ordinary(object array) noexcept:
-    """Is it a NumPy array, of no subclass, C-contiguous, aligned and in the machine's byte order?"""
+    """Returns True for a NumPy array, not of a subclass, that is C-contiguous, aligned and in the machine's byte order."""
     return cnp.PyArray_CheckExact(array) and cnp.PyArray_ISCARRAY_RO(<cnp.ndarray>array)
 
 
 cdef inline bint plain(object array, int kind) noexcept:
-    """Is it also of this type?"""
+    """Returns True for an ordinary array of this type."""
     return ordinary(array) and cnp.PyArray_TYPE(<cnp.ndarray>array) == kind
 
 
 cdef inline bint like(object array, object x) noexcept:
-    """Has it also the type and the shape of x?"""
+    """Returns True for an ordinary array with the type and the shape of x."""
     return plain(array, cnp.PyArray_TYPE(<cnp.ndarray>x)) and cnp.PyArray_SAMESHAPE(<cnp.ndarray>array, <cnp.ndarray>x)
 
 
 cdef inline bint disjoint(object a, object b) noexcept:
-    """Do two C-contiguous arrays share no byte? None shares none."""
+    """Returns True if two C-contiguous arrays share no byte, or one is None."""
     if a is None or b is None:
         return True
     cdef char *p = cnp.PyArray_BYTES(<cnp.ndarray>a)
@@ -25,13 +25,13 @@ cdef inline bint disjoint(object a, object b) noexcept:
 
 
 cdef inline bint writable(object out, object x) noexcept:
-    """Can a result for x be written there? Either x itself, or an array apart from it."""
+    """Returns True if `out` is writeable, like x, and is x itself or shares no byte with x."""
     return (like(out, x) and cnp.PyArray_ISWRITEABLE(<cnp.ndarray>out)
             and (cnp.PyArray_BYTES(<cnp.ndarray>out) == cnp.PyArray_BYTES(<cnp.ndarray>x) or disjoint(out, x)))
 
 
 cdef inline void *data(object array) noexcept:
-    """The data of an array; NULL for None."""
+    """Returns the data of an array, or NULL for None."""
     return NULL if array is None else cnp.PyArray_DATA(<cnp.ndarray>array)
 
 
@@ -40,7 +40,7 @@ cdef inline object read_only(object array):
     return array
 
 
-# Between these two calls other Python threads run, if `release` says so. No Python object may be touched there.
+# Between these two calls other Python threads can run, if `release` is set. Do not touch Python objects there.
 
 cdef inline PyThreadState *release_gil(bint release) noexcept:
     return PyEval_SaveThread() if release else NULL
@@ -52,7 +52,7 @@ cdef inline void acquire_gil(PyThreadState *state) noexcept:
 
 
 def same_bytes(a, b):
-    """Have two C-contiguous arrays of one size the same bytes? So NaN equals itself, and 0 is not -0."""
+    """Returns True if two C-contiguous arrays of equal size have the same bytes. NaN equals itself; 0 is not -0."""
     cdef const char *p = cnp.PyArray_BYTES(<cnp.ndarray?>a)
     cdef const char *q = cnp.PyArray_BYTES(<cnp.ndarray?>b)
     cdef size_t n = cnp.PyArray_NBYTES(<cnp.ndarray>a)

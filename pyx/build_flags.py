@@ -1,4 +1,4 @@
-"""The translation units of the C and their flags, for setup.py, tests/campaigns/warnings and the tests."""
+"""Lists the C files to compile and their flags, for setup.py, tests/campaigns/warnings and the tests."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 # Never -ffast-math: linking with it sets the whole process to flush-to-zero. Contraction stays off so that
 # only explicit multiply-adds are fused. No link-time optimisation: it may keep the copy of a shared function
-# that was compiled for another instruction set. The kernels have explicit unrolling: -O3 makes them no
-# faster and compiles 1.5 times as long. Integers wrap around, as in Python's own C.
+# that was compiled for another instruction set. The kernels are unrolled explicitly, so -O3 makes them no
+# faster, and compiles 1.5 times as long. Integers wrap around (-fwrapv), as in Python's own C.
 CFLAGS = [
     "-std=gnu11", "-O2", "-ftree-vectorize", "-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing",
     "-fwrapv", "-fno-lto", "-fvisibility=hidden", "-g0",
@@ -18,13 +18,13 @@ AVX2 = ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mbmi2"]
 X86 = ("x86_64", "amd64")
 ARM = ("aarch64", "arm64")
-# The parts of lnrnn/kernels/all.h: LNRNN_PART_NORM and so on.
+# The parts of lnrnn/kernels/all.h, selected by macros LNRNN_PART_NORM and so on.
 PARTS = ("NORM", "CELLS", "PRODUCT", "INT8")
-# instruction set: (machines, parts, flags). dispatch.c has the same rows with their tests of the CPU.
-# Sets without NORM replace only the int8 or bfloat16 product of another set. `_emulated`: the same bits in
-# plain C.
+# instruction set: (machines, parts, flags). dispatch.c has the same sets, with tests of the CPU. A set
+# without NORM replaces only the int8 or bfloat16 product of another set. `_emulated` is plain C with the same
+# results.
 ISAS = {
-    # -O1 compiles fast; few machines use these two
+    # -O1, which compiles faster, because few machines use these two sets
     "scalar": (X86 + ARM, PARTS, ["-O1"]),
     "sse2": (X86, PARTS, ["-O1"]),
     "avx2": (X86, PARTS, AVX2),
@@ -41,13 +41,13 @@ ISAS = {
     "neoni8mm": (ARM, ("INT8",), ["-march=armv8.2-a+dotprod+i8mm"]),
     "neonbf16_emulated": (ARM, ("BF16",), []),
 }
-# All other C of pyx/ is compiled once for a machine.
+# All other C files of pyx/ are compiled once.
 HERE = Path(__file__).parent
 ONCE = sorted(path.relative_to(HERE).as_posix() for path in HERE.glob("*/*.c") if path.parent.name != "isa")
 
 
 class Unit(NamedTuple):
-    """One run of the compiler: a unique name, the source, the flags, the folders of headers."""
+    """Describes one run of the compiler: a unique name, the source, the flags, the folders of headers."""
 
     name: str
     source: str
@@ -56,9 +56,9 @@ class Unit(NamedTuple):
 
 
 def units(machine: str, openmp: list[str]) -> list[Unit]:
-    """All C units for a machine ("x86_64", "arm64", ...) except the Cython module, the slowest first.
+    """Returns all C files for a machine ("x86_64", "arm64", ...) except the Cython module, the slowest first.
 
-    openmp: the flags of the compiler for OpenMP, or none.
+    openmp: the compiler's flags for OpenMP, or an empty list.
     """
     kernels = [
         Unit(

@@ -1,4 +1,4 @@
-# The functions of lnrnn_api.h that need Python, and the table. Part of _core.pyx.
+# Defines the functions of lnrnn_api.h that need Python, and exports the table of all functions. Part of _core.pyx.
 
 
 cdef void release_lanes(void *lanes) noexcept with gil:
@@ -16,7 +16,7 @@ cdef lnrnn_handle *open_handle(object stream, size_t rows, int threads) except N
     return <lnrnn_handle *>h
 
 
-# The function above has no name for the linker: it is put into the table here, at the import.
+# The linker does not know lnrnn_handle_open, so this puts it into the table when the module is imported.
 cdef extern from *:
     """
     #define lnrnn_handle_open NULL

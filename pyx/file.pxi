@@ -1,7 +1,7 @@
-# Files of networks. Part of _core.pyx.
+# Loads networks from files. Part of _core.pyx.
 
 cdef class FileMemory:
-    """The memory of a file's arrays, which keep it."""
+    """Owns the memory of a file's arrays. The arrays keep a reference."""
 
     cdef lnrnn_model_file model
 
@@ -19,11 +19,11 @@ cdef class FileMemory:
 
 
 def read_model(path):
-    """-> the configuration, numbers and arrays of the network in that file. Raises FileNotFoundError, MemoryError or
+    """Returns configuration, numbers and arrays of the network in a file. Raises FileNotFoundError, MemoryError or
     ValueError, with the path.
 
-    configuration: JSON, which C has checked. numbers, as C reads them: eps, momentum, two rates of zoneout, dropout.
-    arrays, by name: read-only views of one block of memory."""
+    configuration: JSON, which C has checked. numbers, as C has read them: eps, momentum, two rates of zoneout, dropout.
+    arrays: a dict by name, of read-only views of one block of memory."""
     cdef FileMemory memory = FileMemory()
     cdef int status = LNRNN_NO_FILE
     cdef char message[LNRNN_MESSAGE]

@@ -1,10 +1,10 @@
-"""liblnrnn: all C of lnrnn in one library, which does not use Python.
+"""Builds liblnrnn, a library of all C of lnrnn, which does not use Python.
 
 setup.py links the compiled module to the shared library. `make lib` and `make install` run this file:
 
 python3 pyx/library.py [--prefix PREFIX]
-    Compiles the shared and the static library into build/lib. With PREFIX it installs them there, with
-    header and lnrnn.pc; DESTDIR is put before the paths of files. CC, CFLAGS, LDFLAGS and AR are as for
+    Compiles the shared and the static library into build/lib. With PREFIX it installs them, the header and
+    lnrnn.pc there; DESTDIR is put before these paths. CC, CFLAGS, LDFLAGS and AR mean the same as for
     make. LNRNN_OPENMP=0 builds without OpenMP.
 """
 
@@ -50,32 +50,32 @@ Cflags: -I${{includedir}}
 
 
 def library_name(system: str) -> str:
-    """The file name of the shared library, which the linker records. It has the major version."""
+    """Returns the file name of the shared library, which contains the major version."""
     return f"liblnrnn.{MAJOR}.dylib" if system == "darwin" else f"liblnrnn.so.{MAJOR}"
 
 
 def rpath(system: str) -> list[str]:
-    """Flags of the linker with which a module loads a library from its own folder."""
+    """Returns the linker's flags for a module that loads a library from its own folder."""
     return ["-Wl,-rpath,@loader_path"] if system == "darwin" else ["-Wl,-rpath,$ORIGIN"]
 
 
 def link(command: list[str], objects: list[str], target: Path, system: str, threads: list[str]) -> None:
-    """Links the shared library. command: links a shared object or a module of Python. threads: the flags for
-    OpenMP or POSIX threads."""
+    """Links the shared library. command: the linker with the flags for a shared object. threads: the flags
+    for OpenMP or POSIX threads."""
     name = library_name(system)
     if system == "darwin":
         command = [word for word in command if word not in ("-bundle", "-undefined", "dynamic_lookup")]
         own = ["-dynamiclib", f"-Wl,-install_name,@rpath/{name}"]
     else:
-        # Calls within the library stay there, even if a program has a function of the same name.
+        # -Bsymbolic: the library calls its own functions, even if a program defines the same names.
         own = [f"-Wl,-soname,{name}", "-Wl,-Bsymbolic"]
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)  # a running program keeps the old file
+    target.unlink(missing_ok=True)  # a running program keeps using the old file
     subprocess.run([*command, *own, *objects, *threads, "-lm", "-o", str(target)], check=True)
 
 
 def openmp_flags(compiler: list[str], linker: list[str]) -> list[str]:
-    """["-fopenmp"] if a shared object with it compiles and links, else []; also for LNRNN_OPENMP=0."""
+    """Returns ["-fopenmp"] if a shared object with it compiles and links, else []. LNRNN_OPENMP=0: []."""
     if os.environ.get("LNRNN_OPENMP") == "0":
         return []
     source = "#include <omp.h>\nint threads(void) { return omp_get_max_threads(); }\n"
@@ -92,7 +92,7 @@ def openmp_flags(compiler: list[str], linker: list[str]) -> list[str]:
 
 
 def _make(folder: Path) -> list[str]:
-    """Compiles and links in `folder`. -> the flags that a program linked to the static library needs."""
+    """Compiles and links in `folder`. Returns the flags for programs that link the static library."""
     compiler = [*shlex.split(os.environ.get("CC", "cc")), *shlex.split(os.environ.get("CFLAGS", "")), "-fPIC"]
     shared = [*compiler, "-shared", *shlex.split(os.environ.get("LDFLAGS", ""))]
     openmp = openmp_flags(compiler, shared)
@@ -105,13 +105,13 @@ def _make(folder: Path) -> list[str]:
     link(shared, compiled, folder / name, sys.platform, threads)
     _point(folder, name)
     archive = folder / "liblnrnn.a"
-    archive.unlink(missing_ok=True)  # ar would keep the members of the old archive
+    archive.unlink(missing_ok=True)  # else ar keeps members of the old archive
     subprocess.run([*shlex.split(os.environ.get("AR", "ar")), "rcs", str(archive), *compiled], check=True)
     return [*threads, "-lm"]
 
 
 def _point(folder: Path, name: str) -> None:
-    """Makes the link without a version, for -llnrnn."""
+    """Makes the symbolic link without a version, which -llnrnn needs."""
     plain = folder / f"liblnrnn.{'dylib' if name.endswith('dylib') else 'so'}"
     plain.unlink(missing_ok=True)
     plain.symlink_to(name)

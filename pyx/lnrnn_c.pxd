@@ -1,5 +1,5 @@
-# The functions of liblnrnn that only this module calls. Those of lnrnn.h are in lnrnn/__init__.pxd. The headers describe
-# all of them.
+# Declares the functions of liblnrnn that only this module calls. lnrnn/__init__.pxd declares those of
+# lnrnn.h. The C headers describe the functions.
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t
 
@@ -38,7 +38,7 @@ cdef extern from "file/model_file.h" nogil:
 cdef extern from "rnn/network.h" nogil:
     int64_t LNRNN_LAST_STEP
 
-    ctypedef struct lnrnn_network_fields "lnrnn_network": # as this module sees it
+    ctypedef struct lnrnn_network_fields "lnrnn_network": # with the fields that this module reads
         size_t layers, directions
         const char *isa
         int64_t refused_from

@@ -1,12 +1,12 @@
-# Networks: their description, and calls of whole sequences, forward and back. Part of _core.pyx.
+# Networks: descriptions, and calls on whole sequences, forward and backward. Part of _core.pyx.
 
 cdef enum:
-    FEW = 64  # a call of more sequences is checked in Python
+    FEW = 64  # calls of more sequences are checked in Python
 
 INT8_INPUTS = LNRNN_INT8_INPUTS
-cdef int *KINDS = [cnp.NPY_FLOAT32, cnp.NPY_FLOAT64, cnp.NPY_INT64, cnp.NPY_BOOL]  # by LNRNN_ARRAY_F32 ..
-# By the numbers of description.h.
-cdef tuple USES = ("weight", "weight", "inner", "inner", "count") + 3 * ("gain", "bias", "mean", "variance")
+cdef int *KINDS = [cnp.NPY_FLOAT32, cnp.NPY_FLOAT64, cnp.NPY_INT64, cnp.NPY_BOOL]  # indexed by LNRNN_ARRAY_F32 ..
+# Indexed by the roles of description.h.
+cdef tuple USES = ("weight", "weight", "weight", "inner", "inner", "count") + 3 * ("gain", "bias", "mean", "variance")
 
 
 cdef int check(int status, const char *message) except -1:
@@ -18,7 +18,7 @@ cdef int check(int status, const char *message) except -1:
 
 
 cdef inline bint fits(object array, int kind, int ndim, Py_ssize_t n0, Py_ssize_t n1, Py_ssize_t n2) noexcept:
-    """Is it a plain array of this type and these axes? -1: an axis of any length."""
+    """Returns True for an ordinary array of this type and these lengths of axes. -1: any length."""
     cdef cnp.npy_intp *n
     if not plain(array, kind) or cnp.PyArray_NDIM(<cnp.ndarray>array) != ndim:
         return False
@@ -32,7 +32,7 @@ cdef object empty_axes(cnp.npy_intp n0, cnp.npy_intp n1, cnp.npy_intp n2):
 
 
 cdef class Description:
-    """A network without its arrays. configuration: JSON, as the metadata of a model file have it."""
+    """A network without its arrays. configuration: JSON, as in the metadata of a model file."""
 
     cdef lnrnn_description d
 
@@ -42,7 +42,7 @@ cdef class Description:
         check(lnrnn_description_read(text, len(text), &self.d, message), message)
 
     def arrays(self):
-        """-> (name, shape, use, site) of each array, in the order of C. use: one of USES; site: a number, or -1."""
+        """Returns (name, shape, use, site) of each array, in C's order. use: one of USES; site: its number, or -1."""
         cdef int roles[LNRNN_ROLES]
         cdef char name[LNRNN_ARRAY_NAME]
         cdef lnrnn_array array
@@ -58,17 +58,17 @@ cdef class Description:
 
     @property
     def tape_width(self):
-        """Floats of a step of a row in the tape of each layer and direction."""
+        """Returns the floats of one step of one row in the tape of a layer in one direction."""
         return lnrnn_description_tape_width(&self.d)
 
 
 cdef class Call:
-    """The memory of a call of a network: one call at a time has it."""
+    """The memory of a call of a network. Only one call at a time uses it."""
 
     cdef lnrnn_network_call c
     cdef lnrnn_row rows[FEW]
-    cdef lnrnn_network_fields *network  # packed; the call has a reference
-    cdef lnrnn_network_fields one  # a line of it
+    cdef lnrnn_network_fields *network  # the packed network, with a reference of this object
+    cdef lnrnn_network_fields one  # a network of one of its lines (layer and direction)
     cdef object scratch
 
     def __cinit__(self, size_t lines):
@@ -84,7 +84,7 @@ cdef class Call:
         return self.c.network.step_work * <double>self.c.steps * <double>self.c.sequences
 
     cdef int run(self, int threads, lnrnn_network_gradients *g=NULL) except -1:
-        """Forward, or back with g."""
+        """Runs the call: forward, or backward if g is not NULL."""
         cdef bint release = self.work() >= LNRNN_RELEASE_LOCK_WORK, finished = False
         cdef PyThreadState *state
         cdef size_t need
@@ -103,27 +103,27 @@ cdef class Call:
             acquire_gil(state)
             if not finished:
                 PyErr_CheckSignals()
-        if need * sizeof(float) < LNRNN_RESULT_FROM: # large memory belongs to all: result_memory.h
+        if need * sizeof(float) < LNRNN_RESULT_FROM: # larger memory goes back to result_memory.h, for all to use
             self.scratch = scratch
         return 0
 
 
 cdef class Network:
-    """A version of a network. state: parameters and statistics by name; kept, and not to be changed."""
+    """A network with certain values. state: parameters and statistics by name, which are kept and must not change."""
 
     cdef lnrnn_description d
     cdef lnrnn_array *arrays
-    cdef size_t of_line, parameters  # arrays of a line; how many of them are parameters
+    cdef size_t of_line, parameters  # arrays of a line (layer and direction); parameters among them
     cdef list kept
-    cdef lnrnn_network_fields *packed  # for the instruction set in use, or for another
-    cdef Call spare # that no call uses
+    cdef lnrnn_network_fields *packed  # packed for the instruction set of the last call
+    cdef Call spare # unused memory for a call
 
     def __init__(self, Description description, dict state):
         cdef size_t k, count
         cdef int roles[LNRNN_ROLES]
         cdef lnrnn_array *array
         self.d, self.kept = description.d, []
-        if "count_l0" in state:  # whatever max_steps says
+        if "count_l0" in state:  # the arrays decide the number of steps, not max_steps
             self.d.max_steps, self.d.steps = 0, axis(state["count_l0"], 0)
         count = lnrnn_description_arrays(&self.d)
         self.of_line = lnrnn_description_roles(&self.d, roles)
@@ -144,7 +144,7 @@ cdef class Network:
 
     @property
     def nbytes(self):
-        """Bytes of the packed weights; 0 before the first call."""
+        """Returns the bytes of the packed weights, or 0 before the first call."""
         cdef size_t found = 0
         with cython.critical_section(self):
             if self.packed != NULL:
@@ -152,7 +152,7 @@ cdef class Network:
         return found
 
     cdef lnrnn_network_fields *pack(self) except NULL:
-        """For the instruction set in use. -> with a reference for the caller."""
+        """Returns the network packed for the instruction set in use, with a reference for the caller."""
         cdef lnrnn_network *found = NULL
         cdef lnrnn_network_fields *old
         cdef char message[LNRNN_MESSAGE]
@@ -171,7 +171,7 @@ cdef class Network:
         return <lnrnn_network_fields *>found
 
     cdef Call take(self, Py_ssize_t line=-1):
-        """Memory for a call, which nobody else has. line: the call is of this line alone."""
+        """Returns unused memory for a call. line: the call computes only this line; -1: all."""
         cdef Call call
         cdef lnrnn_network_fields *network
         cdef lnrnn_line *memory
@@ -199,20 +199,20 @@ cdef class Network:
     # --- plain arrays ---
 
     def call(self, x, h0, lengths, int threads):
-        """x (T, B, D), or (B, T, D) with batch_first -> y, and h or (h, c), as Network.__call__. threads: 0: as set.
+        """x (T, B, D), or (B, T, D) with batch_first -> y, and h or (h, c), as Network.__call__. threads 0: the default.
 
-        -> None for many sequences, for arguments that are not plain arrays of the right types and shapes, and for sequences
-        that are refused. The caller then finds the reason."""
+        Returns None for many sequences, for arguments that are not ordinary arrays of the right types and shapes, and for
+        invalid sequences. The caller then converts them, or raises the error."""
         cdef Call call = self.take()
         found = self.run(call, threads) if self.takes(call, x, h0, lengths) else None
         self.give(call)
         return found
 
     def train(self, x, h0, lengths):
-        """As `call`, for backward; not for batch norm. -> y, h or (h, c), and the parts of a tape, or None.
+        """The same, with a tape for backward; not for batch norm. Returns y, h or (h, c), and the parts of a tape, or None.
 
-        The parts are new read-only arrays: the initial states, each (lines, B, H); x; the table of rows (B, 6); the outputs
-        of each layer. The last one is the record of each line."""
+        The parts are new read-only arrays: initial states, each (lines, B, H); x; the table of rows (B, 6); outputs by
+        layer; tapes by line."""
         cdef Call call = self.take()
         cdef lnrnn_network_call *c = &call.c
         cdef size_t k, layers = c.network.layers, lines = layers * c.network.directions
@@ -222,7 +222,7 @@ cdef class Network:
         if not self.takes(call, x, h0, lengths):
             self.give(call)
             return None
-        start, outputs, tapes = [], [], []  # no comprehension: see Lanes
+        start, outputs, tapes = [], [], []  # no comprehension, because of the bug of Cython that Lanes describes
         dims[1] = c.sequences
         for k in range(<size_t>c.network.states):
             dims[2] = widths[k]
@@ -249,7 +249,7 @@ cdef class Network:
         return copied(y), end, tuple(start), x, table, outputs, tapes
 
     cdef bint takes(self, Call call, x, h0, lengths) except *:
-        """Are the arguments plain arrays of the right types and shapes, and sequences few? Then they stand in the call."""
+        """Sets the arrays of the call. Returns False unless they are ordinary, and of few sequences."""
         cdef lnrnn_network_call *c = &call.c
         cdef const lnrnn_network_fields *n = c.network
         cdef Py_ssize_t lines = n.layers * n.directions, T, B
@@ -279,14 +279,14 @@ cdef class Network:
         return True
 
     cdef object empty_outputs(self, lnrnn_network_call *c):
-        """An array for the outputs of a layer."""
+        """Returns a new array for the outputs of a layer."""
         cdef size_t T = c.steps, B = c.sequences
         if self.d.batch_first:
             T, B = B, T
         return empty_axes(T, B, c.network.directions * c.network.h_width)
 
     cdef object run(self, Call call, int threads, y=None):
-        """-> y, and h or (h, c)."""
+        """Runs the call. Returns y, and h or (h, c)."""
         cdef lnrnn_network_call *c = &call.c
         cdef size_t lines = c.network.layers * c.network.directions
         h = empty_axes(lines, c.states, c.network.h_width)
@@ -304,15 +304,15 @@ cdef class Network:
         A line is a layer in one direction; only an LSTM has c0 and cn.
 
         rows (R, 6): lnrnn_row, longest first; no other thread can change them. training: None, or the arrays that
-        lnrnn_training_array_of lists. threads: the most that are used; 0: as set for all calls. line: the only one that is
-        computed; -1: all of them."""
+        lnrnn_training_array_of lists. threads: the largest number of threads; 0: the number set for all calls. line: the
+        only line to compute; -1: all."""
         cdef Call call = self.take(line)
         self.fill(call, x, y, h0, hn, c0, cn, rows, training, True)
         call.run(threads or allowed_threads())
         self.give(call)
 
     cdef int fill(self, Call call, x, y, h0, hn, c0, cn, rows, list training, bint writable) except -1:
-        """Arguments as of forward. Not writable: for backward, which only reads these arrays."""
+        """Sets the arrays of the call. writable: False in backward, which only reads them."""
         cdef lnrnn_network_call *c = &call.c
         cdef const lnrnn_network_fields *n = c.network
         cdef size_t states = n.layers * n.directions * axis(h0, 1), h = states * n.h_width, cells = states * n.c_width, k
@@ -344,9 +344,9 @@ cdef class Network:
 
     def backward(self, *, x, y, h0, c0=None, rows, training, gy, ghn, gcn=None, gx, gh0, gc0=None,
                  list grads, bint add=False, int threads=0, Py_ssize_t line=-1):
-        """The gradients of a call of `forward`, whose arguments are only read here -> gx, gh0, gc0; gx None: not wanted.
-        grads: arrays for the gradients of each line's parameters, in the order of Description.arrays. These are written or,
-        with add, added to their values."""
+        """Computes the gradients of a call of `forward`, whose arguments it reads -> gx, gh0, gc0; gx None: not wanted.
+        grads: arrays for the gradients of each line's parameters, in the order of Description.arrays. It writes the
+        gradients, or with `add` adds them."""
         cdef Call call = self.take(line)
         cdef lnrnn_network_call *c = &call.c
         cdef const lnrnn_network_fields *n = c.network
@@ -355,7 +355,7 @@ cdef class Network:
         cdef bint inputs = gx is not None and first < call.network.directions
         cdef float *pgy = NULL
         cdef float **parameters
-        # A tape belongs to the caller, who may make its arrays writeable again.
+        # Copy the rows, because the caller owns the tape and may make its arrays writeable again.
         rows = copied(<cnp.ndarray?>rows)
         self.fill(call, x, y, h0, h0, c0, c0, rows, training, False)
         if <size_t>len(grads) != lines * self.parameters:

@@ -1,13 +1,13 @@
-# The norms and the elementwise functions. Part of _core.pyx. A function takes arguments that are plain. For others it does
-# nothing and returns None: lnrnn/norm/functional.py then converts them or raises an error.
+# The norms and the elementwise functions. Part of _core.pyx. A function accepts only ordinary arrays. For
+# other arguments it returns None: lnrnn/norm/functional.py then converts them or raises an error.
 
 Function = IntEnum("Function", {"EXP": LNRNN_MAP_EXP, "TANH": LNRNN_MAP_TANH, "SIGMOID": LNRNN_MAP_SIGMOID}, module=__name__)
 
-cdef int bfloat16 = -1  # NumPy's number of the type, once an array of ml_dtypes has come
+cdef int bfloat16 = -1  # NumPy's number of the type bfloat16 of ml_dtypes, once such an array was an argument
 
 
 cdef inline int dtype_of(cnp.ndarray array) except -2:
-    """The number of the array's type in lnrnn.h, or -1."""
+    """Returns the array's type as LNRNN_FLOAT32 .. of lnrnn.h, or -1."""
     global bfloat16
     cdef int kind = cnp.PyArray_TYPE(array)
     if kind == cnp.NPY_FLOAT32 or kind == cnp.NPY_FLOAT64:
@@ -22,12 +22,12 @@ cdef inline bint is_double(object array) noexcept:
 
 
 cdef inline int computed_type(cnp.ndarray x) noexcept:
-    """NumPy's number for the type in which x is computed, that of its parameters."""
+    """Returns NumPy's number of the type of the arithmetic for x, which is also that of its parameters."""
     return cnp.NPY_FLOAT64 if is_double(x) else cnp.NPY_FLOAT32
 
 
 cdef inline object widened(object parameter, object x):
-    """In float32, if it has x's own type of 16 bits. This comes first, since other threads may run meanwhile."""
+    """Converts a parameter of x's 16-bit type to float32. Call it before checks: other threads may run meanwhile."""
     if (parameter is None or not ordinary(x) or cnp.PyArray_ITEMSIZE(<cnp.ndarray>x) != 2
             or not plain(parameter, cnp.PyArray_TYPE(<cnp.ndarray>x))):
         return parameter
@@ -35,7 +35,7 @@ cdef inline object widened(object parameter, object x):
 
 
 cdef inline bint parameter_fits(object parameter, int kind, cnp.ndarray x, int first, int axes) noexcept:
-    """None, or a plain array of this type, in the shape of these axes of x?"""
+    """Returns True for None, and for an ordinary array of this type with the shape of these axes of x."""
     cdef int k
     if parameter is None:
         return True
@@ -48,7 +48,7 @@ cdef inline bint parameter_fits(object parameter, int kind, cnp.ndarray x, int f
 
 
 cdef inline size_t product(cnp.ndarray x, int first, int end) noexcept:
-    """Of the sizes of axes of x."""
+    """Returns the product of the sizes of some axes of x."""
     cdef size_t n = 1
     cdef int k
     for k in range(first, end):
@@ -57,13 +57,13 @@ cdef inline size_t product(cnp.ndarray x, int first, int end) noexcept:
 
 
 cdef inline int threads_of(size_t elements) except -1:
-    """The most threads. 0: for few elements, which one thread computes without releasing the interpreter's lock."""
+    """Returns the largest number of threads, or 0 for few elements: one thread, which keeps the interpreter's lock."""
     return allowed_threads() if elements >= LNRNN_RELEASE_LOCK_ELEMENTS else 0
 
 
 cdef inline bint takes(lnrnn_batch *b, cnp.ndarray x, int first, int axes, gain, bias, eps, gy, out) except -1:
-    """Are these plain, x not empty, gy like x, and `out` None or like x and apart? Then b gets all but its statistics and
-    its memory. x is (N, C, L), gain and bias are (C): C has `axes` axes of x, from `first` on."""
+    """Returns False unless all are ordinary, x is not empty, gy is like x, and `out` is None or writable for x. Else sets
+    b, without statistics and memory: x as (N, C, L), where C is `axes` axes of x from `first` on; gain, bias (C)."""
     cdef int kind = computed_type(x)
     if (type(eps) is not float or not parameter_fits(gain, kind, x, first, axes) or not parameter_fits(bias, kind, x, first, axes)
             or not (gy is x or like(gy, x))):
@@ -78,7 +78,7 @@ cdef inline bint takes(lnrnn_batch *b, cnp.ndarray x, int first, int axes, gain,
 
 
 cdef inline bint takes_rows(lnrnn_batch *b, x, shape, gain, bias, eps, gy, out) except -1:
-    """The same for layer norm: the last axes of x must have the sizes `shape`, an int or a tuple of ints."""
+    """The same for layer norm. shape: an int or a tuple of ints, the sizes of the last axes of x."""
     cdef Py_ssize_t k, ndim, axes = len(<tuple>shape) if type(shape) is tuple else 1
     cdef int overflow
     if not ordinary(x) or not 0 < axes <= cnp.PyArray_NDIM(<cnp.ndarray>x):
@@ -87,7 +87,7 @@ cdef inline bint takes_rows(lnrnn_batch *b, x, shape, gain, bias, eps, gy, out) 
     for k in range(axes):
         size = (<tuple>shape)[k] if type(shape) is tuple else shape
         if type(size) is not int or PyLong_AsLongAndOverflow(size, &overflow) != cnp.PyArray_DIMS(<cnp.ndarray>x)[ndim - axes + k]:
-            return False  # with an overflow the number is -1
+            return False  # after an overflow the number is -1
     return takes(b, x, <int>(ndim - axes), <int>axes, gain, bias, eps, gy, out)
 
 
@@ -96,7 +96,7 @@ cdef inline bint is_statistic(object array, cnp.ndarray x) noexcept:
 
 
 cdef inline bint takes_channels(lnrnn_batch *b, lnrnn_running *r, x, gain, bias, eps, gy, out, mean, var, training) except -1:
-    """The same for batch norm. Inference needs mean and var, training several values in each channel."""
+    """The same for batch norm. Inference needs mean and var; training needs several values per channel."""
     if (not ordinary(x) or type(training) is not bool or cnp.PyArray_NDIM(<cnp.ndarray>x) < 2
             or not is_statistic(mean, x) or not is_statistic(var, x) or not takes(b, x, 1, 1, gain, bias, eps, gy, out)):
         return False
@@ -110,11 +110,11 @@ cdef inline bint can_update(object array, x, gain, bias, out, other) noexcept:
 
 
 cdef enum:
-    FEW_DOUBLES = 1536  # that a call has on its stack
+    FEW_DOUBLES = 1536  # doubles of working memory on a call's stack
 
 
 cdef inline double *allocate(lnrnn_batch *b, size_t work, double *few) except NULL:
-    """few (FEW_DOUBLES): used if it suffices. -> two rows (C) for gradients. `release` frees all."""
+    """few (FEW_DOUBLES): memory to use if it suffices. Sets b's memory, which `release` frees. Returns two rows (C)."""
     cdef size_t n = 4 * b.C + work
     b.mean = few if n <= FEW_DOUBLES else <double *>malloc(n * sizeof(double))
     if b.mean == NULL:
@@ -129,7 +129,7 @@ cdef inline void release(lnrnn_batch *b, double *few) noexcept:
 
 
 def layer_norm(x, shape, gain, bias, eps, out, bint centred=True):
-    """-> y, or None. Not centred: RMS norm. Its eps may be None: the machine epsilon of the computation."""
+    """Returns y, or None. Not centred: RMS norm, whose eps may be None, for the machine epsilon of the arithmetic."""
     cdef lnrnn_batch b
     gain, bias = widened(gain, x), widened(bias, x)
     if eps is None and not centred and ordinary(x):
@@ -145,7 +145,7 @@ def layer_norm(x, shape, gain, bias, eps, out, bint centred=True):
 
 
 def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out):
-    """-> y, or None. Training updates mean and var, unless they are None."""
+    """Returns y, or None. Training updates mean and var, unless they are None."""
     cdef lnrnn_batch b
     cdef lnrnn_running r
     if type(momentum) is not float or not 0 <= momentum <= 1:
@@ -172,7 +172,7 @@ def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out):
 
 
 cdef inline tuple gradients(lnrnn_batch *b, const lnrnn_running *r, bint train, gy, x, ggain, gbias):
-    """Back through a norm, batch norm unless r is NULL. -> gx, ggain, gbias; the last two are written unless None."""
+    """Gradients of layer norm if r is NULL, else of batch norm. Returns gx, ggain, gbias, the last two as given."""
     gx = empty_like(x)
     cdef void *pgy = data(gy)
     cdef void *pgx = data(gx)
@@ -193,7 +193,7 @@ cdef inline tuple gradients(lnrnn_batch *b, const lnrnn_running *r, bint train, 
 
 
 def layer_norm_backward(gy, x, shape, gain, bias, eps):
-    """-> gx, ggain or None, gbias or None; or None."""
+    """Returns gx, ggain or None, gbias or None; or None for arguments that it does not accept."""
     cdef lnrnn_batch b
     gain, bias = widened(gain, x), widened(bias, x)
     if not takes_rows(&b, x, shape, gain, bias, eps, gy, None):
@@ -202,7 +202,7 @@ def layer_norm_backward(gy, x, shape, gain, bias, eps):
 
 
 def batch_norm_backward(gy, x, mean, var, gain, training, eps):
-    """-> gx, ggain or None, gbias; or None. mean and var are read unless training."""
+    """Returns gx, ggain or None, gbias; or None. Reads mean and var unless training."""
     cdef lnrnn_batch b
     cdef lnrnn_running r
     gain = widened(gain, x)
@@ -215,7 +215,7 @@ def batch_norm_backward(gy, x, mean, var, gain, training, eps):
 
 
 def map_f32(int function, x, out):
-    """-> y, or None. function: a member of Function, or its value."""
+    """Returns y, or None. function: a member of Function, or its value."""
     if not plain(x, cnp.NPY_FLOAT32) or not (out is None or writable(out, x)):
         return None
     y = empty_like(x) if out is None else out

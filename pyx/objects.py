@@ -1,4 +1,4 @@
-"""Compiled units of C, which are compiled again only if their inputs have changed."""
+"""Compiles C files, but only those whose inputs have changed."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ __all__ = ["Objects", "prerequisites"]
 
 
 class Objects:
-    """Compiled units in a folder, each with a record of its compiler, flags, and a hash of every input file.
+    """A folder of object files, each with a record of its compiler, flags, and a hash of every input file.
 
-    Times of files do not count, for a checkout or a copy does not keep them.
+    Times of files are ignored, because a checkout or a copy does not keep them.
     """
 
     def __init__(self, command: list[str], version: str, folder: Path) -> None:
-        """command: the compiler, with the flags of every unit. version: its output for --version."""
+        """command: the compiler and the flags for all files. version: its output for --version."""
         self.command, self.folder = command, folder
-        scripts = [_hash(word) for word in command if os.path.isfile(word)]  # such as zig_cc.py
+        scripts = [_hash(word) for word in command if os.path.isfile(word)]  # scripts, such as zig_cc.py
         self.compiler = [version, *scripts, *command]
         folder.mkdir(parents=True, exist_ok=True)
 
     def compile(
         self, name: str, source: str, flags: list[str], include: list[str], versions: str = ""
     ) -> str:
-        """-> the object's path. include: folders of headers. versions: a text that stands for the headers
-        outside this folder, whose contents are not compared."""
+        """Returns the object's path. include: folders of headers. versions: changes with headers outside of
+        here.
+        """
         target, record = self.folder / f"{name}.o", self.folder / f"{name}.json"
         made_by = [*self.compiler, *flags, source, versions]
         try:
@@ -42,7 +43,7 @@ class Objects:
                 return str(target)
         except (OSError, ValueError):
             pass
-        record.unlink(missing_ok=True)  # so an interrupted run leaves no record of a partial object
+        record.unlink(missing_ok=True)  # an interrupted run must leave no record of a partial object
         rule = self.folder / f"{name}.d"
         command = [*self.command, *flags, *(f"-I{path}" for path in include)]
         subprocess.run([*command, "-MMD", "-MF", str(rule), "-c", source, "-o", str(target)], check=True)
@@ -53,9 +54,9 @@ class Objects:
 
 
 def prerequisites(rule: str) -> list[str]:
-    """The input files of a compiler, from the rule for make that -MMD writes.
+    """Returns the input files of a compilation, from the rule for make that -MMD writes.
 
-    Spaces or continued lines separate names. In a name a space, # and $ are `\\ `, `\\#` and `$$`.
+    Spaces or continued lines separate names. In names, a space, # and $ are written `\\ `, `\\#` and `$$`.
     """
     files = rule.replace("\\\n", " ").partition(": ")[2]
     words = re.findall(r"(?:\\[ #]|\S)+", files)

@@ -1,5 +1,5 @@
-# Memory of results. Part of _core.pyx. NumPy asks for large arrays in the blocks of result_memory.h through a memory handler
-# (NEP 49). Each array remembers its handler, so its memory may have any owner.
+# Allocates results. Part of _core.pyx. A memory handler (NEP 49) gives large arrays the blocks of
+# result_memory.h. Each array remembers its handler, so NumPy frees its memory correctly.
 
 from cpython.contextvars cimport PyContext_Copy, PyContext_Enter, PyContext_Exit, PyContext_New
 
@@ -15,7 +15,7 @@ cdef extern from *:
     PyDataMem_Handler lnrnn_result_handler
     object PyDataMem_SetHandler(object handler)
 
-# NumPy looks for the handler in the context of contextvars.
+# NumPy reads the current handler from the context (contextvars).
 cdef object handler_context = PyContext_New()
 PyContext_Enter(handler_context)
 PyDataMem_SetHandler(PyCapsule_New(&lnrnn_result_handler, b"mem_handler", NULL))
@@ -23,10 +23,10 @@ PyContext_Exit(handler_context)
 
 
 cdef object empty_of(int ndim, cnp.npy_intp *dims, int kind, size_t bytes):
-    """A C-contiguous array of these axes and this type, which takes so many bytes; not initialised."""
+    """Returns an uninitialised C-contiguous array of these axes and this type, of `bytes` bytes."""
     if bytes < LNRNN_RESULT_FROM:
         return cnp.PyArray_EMPTY(ndim, dims, kind, 0)
-    # A copy, since only one thread can enter a context. To exit takes no memory; to set NumPy's handler back would.
+    # A copy, because only one thread can enter a context. Leaving it takes no memory; resetting NumPy's handler would.
     context = PyContext_Copy(handler_context)
     PyContext_Enter(context)
     try:
@@ -36,13 +36,13 @@ cdef object empty_of(int ndim, cnp.npy_intp *dims, int kind, size_t bytes):
 
 
 cpdef empty_like(x):
-    """An array of x's shape and type, in C order; not initialised."""
+    """Returns an uninitialised array of x's shape and type, in C order."""
     return empty_of(cnp.PyArray_NDIM(<cnp.ndarray?>x), cnp.PyArray_DIMS(<cnp.ndarray>x), cnp.PyArray_TYPE(<cnp.ndarray>x),
                     cnp.PyArray_NBYTES(<cnp.ndarray>x))
 
 
 def empty(tuple shape):
-    """A float32 array of this shape, in C order; not initialised."""
+    """Returns an uninitialised float32 array of this shape, in C order."""
     cdef cnp.npy_intp dims[3]
     cdef int k, ndim = len(shape)
     if ndim > 3:

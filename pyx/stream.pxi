@@ -1,10 +1,10 @@
-# Streams: a step of some lanes. Part of _core.pyx.
+# Streams: computes a step of some lanes. Part of _core.pyx.
 
 LAST_STEP = LNRNN_LAST_STEP
 
 
 cdef inline bint native_floats(object array, int ndim, Py_ssize_t n0, Py_ssize_t n1) noexcept:
-    """Is it a NumPy array, of no subclass, of float32 in the machine's byte order, (n0, n1), or (n1,) if n0 is 1?"""
+    """Returns True for a float32 NumPy array, no subclass, in the machine's byte order, (n0, n1), or (n1,) if n0 is 1."""
     return (cnp.PyArray_CheckExact(array) and cnp.PyArray_TYPE(<cnp.ndarray>array) == cnp.NPY_FLOAT32
             and cnp.PyArray_ISNOTSWAPPED(<cnp.ndarray>array) and cnp.PyArray_NDIM(<cnp.ndarray>array) == ndim
             and cnp.PyArray_DIMS(<cnp.ndarray>array)[0] == (n0 if ndim == 2 else n1)
@@ -12,24 +12,23 @@ cdef inline bint native_floats(object array, int ndim, Py_ssize_t n0, Py_ssize_t
 
 
 cdef class Lanes:
-    """The states and steps of a stream's lanes, and the step that some of them take.
+    """The states and step counts of a stream's lanes, and the step of some of them.
 
-    states: arrays float32, h (layers, lanes, P) and, if there is one, c (layers, lanes, C); steps (lanes,) int64. Threads that step different lanes
-    share nothing that is written.
-    """
+    states: arrays float32, h (layers, lanes, P) and, if there is one, c (layers, lanes, C); steps (lanes,) int64. Threads
+    that step different lanes write no common memory."""
 
     cdef readonly list states
     cdef readonly object steps
     cdef Network network
     cdef lnrnn_stream_fields stream
-    cdef lnrnn_handle_fields *idle  # handles that no call uses, by their `next`
+    cdef lnrnn_handle_fields *idle  # list of unused handles, linked by `next`
 
     def __init__(self, Network network, Py_ssize_t lanes):
         cdef lnrnn_network_fields *packed = network.pack()
         self.network = network
         lnrnn_stream_of(&self.stream, packed, lanes)
-        self.stream.references = 1 << 30  # so that no lnrnn_stream_release of C frees it
-        # No comprehension: where there is no memory for its list, Cython 3.3 gives a new element up twice.
+        self.stream.references = 1 << 30  # lnrnn_stream_release must never free it
+        # No comprehension: if there is no memory for its list, Cython 3.3 drops the reference to a new element twice.
         self.states = []
         for width in (packed.h_width, packed.c_width)[:packed.states]:
             one = np.zeros((packed.layers, lanes, width), np.float32)
@@ -37,7 +36,7 @@ cdef class Lanes:
         self.steps = np.zeros(lanes, np.int64)
         self.stream.steps, self.stream.h = <int64_t *>data(self.steps), <float *>data(self.states[0])
         self.stream.c = <float *>data(self.states[1]) if packed.states == 2 else NULL
-        # So that the first step has nothing to pack.
+        # Create a handle now, so that the first step need not pack weights.
         self.give(self.create(lanes, threads_for(self.stream.step_work * lanes, 0)))
 
     def __dealloc__(self):
@@ -49,7 +48,7 @@ cdef class Lanes:
         lnrnn_network_release(<lnrnn_network *>self.stream.network)
 
     cdef lnrnn_handle_fields *create(self, size_t rows, int threads) except NULL:
-        """A handle for the instruction set in use."""
+        """Creates a handle for the instruction set in use."""
         cdef lnrnn_network_fields *network = self.network.pack()
         cdef lnrnn_handle *found
         cdef char message[LNRNN_MESSAGE]
@@ -63,7 +62,7 @@ cdef class Lanes:
         return <lnrnn_handle_fields *>found
 
     cdef lnrnn_handle_fields *take(self, size_t rows, int threads) except NULL:
-        """A handle that no other call has."""
+        """Returns a handle that no other call uses."""
         cdef lnrnn_handle_fields *h
         with cython.critical_section(self):
             h = self.idle
@@ -80,12 +79,12 @@ cdef class Lanes:
         return 0
 
     def step(self, x, rows, out, resets, int threads):
-        """x (R, D), or (D,) for one row -> y (R, P), or (P,): out, or a new array; x may be out. rows (R,)
-        int64, or None for all; resets (R,) or None. threads: 0: as set for all calls.
+        """x (R, D), or (D,) for one row -> y (R, P), or (P,): out, or a new array; x may be out. rows (R,) int64, or None
+        for all; resets (R,) or None. threads 0: the number set for all calls.
 
-        -> None for arguments that are not arrays of these types and shapes, for wrong lanes and for a step that is refused.
-        The caller then finds the reason. Then, and without memory, nothing has changed. No signal is handled in between.
-        """
+        Returns None for arguments that are not arrays of these types and shapes, for invalid lanes and for a step without
+        statistics. The caller then raises the error. Then, and without memory, nothing has changed. No signal is handled in
+        between."""
         cdef Py_ssize_t R = self.stream.lanes, D = self.stream.inputs, P = self.stream.h_width
         cdef double multiply_adds
         cdef PyThreadState *state
@@ -124,8 +123,9 @@ cdef class Lanes:
         return out
 
     def put(self, rows, list states, steps):
-        """Sets these lanes, (R,) int64. states: shaped (layers, R, *) float32; None: zeros; no states: they stay. steps:
-        (R,) int64; None: they stay. It sets all of them, or on an error nothing. No signal is handled in between."""
+        """Sets lanes `rows`, (R,) int64. states: arrays (layers, R, *) float32, or None for zeros; an empty list leaves the
+        states. steps: (R,) int64; None leaves the steps. After an error nothing has changed. No signal is handled in
+        between."""
         cdef Py_ssize_t R = axis(rows, 0), k
         cdef const float *given[2]
         if states and len(states) != len(self.states):
@@ -135,3 +135,57 @@ cdef class Lanes:
             given[k] = floats(states[k], <size_t>shape[0] * R * <size_t>shape[2])
         if not lnrnn_stream_put(&self.stream, indices(rows, R), R, given if states else NULL, indices(steps, R)):
             raise AssertionError(f"broken promise: lanes {rows}, steps {steps}")
+
+
+def step_all(list steps, int threads):
+    """One step of all lanes of several streams. steps: pairs of a stream and its x (lanes, D), or (D,) for one lane ->
+    [y, ...], new arrays (lanes, H) or (H,). threads: as in Lanes.step.
+
+    -> None for other pairs, where Lanes.step would return None, and for a stream that stands in two pairs. Then, and
+    without memory, nothing has changed. No signal is handled in between.
+    """
+    cdef Py_ssize_t n = len(steps), k, R, D, H
+    cdef double multiply_adds = 0
+    cdef PyThreadState *state
+    cdef cnp.npy_intp dims[2]
+    cdef int ndim
+    cdef Lanes each
+    cdef lnrnn_handle_fields *h
+    cdef list lanes = [], results = []
+    cdef lnrnn_handle_fields **handles = <lnrnn_handle_fields **>calloc(n + 1, sizeof(lnrnn_handle_fields *))
+    if handles == NULL:
+        raise MemoryError
+    try:
+        for k in range(n):
+            pair = steps[k]
+            if type(pair) is not tuple or len(<tuple>pair) != 2:
+                return None
+            found, x = getattr((<tuple>pair)[0], "_lanes", None), (<tuple>pair)[1]
+            if type(found) is not Lanes:
+                return None
+            each = found
+            R, D, H = each.stream.lanes, each.stream.inputs, each.stream.h_width
+            ndim = cnp.PyArray_NDIM(<cnp.ndarray>x) if cnp.PyArray_CheckExact(x) else 0
+            if ndim < 1 or ndim > 2 or not native_floats(x, ndim, R, D):
+                return None
+            x = x if ordinary(x) else copied(x)
+            dims[0], dims[ndim - 1] = R, H
+            results.append(empty_of(ndim, dims, cnp.NPY_FLOAT32, R * H * sizeof(float)))
+            multiply_adds += each.stream.step_work * R
+            h = each.take(R, threads_for(each.stream.step_work * R, threads))
+            handles[len(lanes)] = h
+            lanes.append(each)
+            memcpy(h.x, data(x), R * D * sizeof(float))
+            if lnrnn_handle_choose(h, NULL, NULL):
+                return None
+        if len(set(lanes)) != n:
+            return None
+        state = release_gil(multiply_adds >= LNRNN_RELEASE_LOCK_WORK)
+        for k in range(n):
+            lnrnn_handle_run(handles[k], <float *>cnp.PyArray_DATA(<cnp.ndarray>results[k]))
+        acquire_gil(state)
+        return results
+    finally:
+        for k in range(len(lanes)):
+            (<Lanes>lanes[k]).give(handles[k])
+        free(handles)

@@ -4,8 +4,8 @@ import os
 import sys
 import zlib
 
-# The float64 products of the reference are small. OpenBLAS would divide them among spinning threads, which
-# takes ten times as long on a busy machine. It reads this variable once, when NumPy is imported.
+# The reference has small float64 products, which OpenBLAS would divide among spinning threads: ten times as
+# slow on a busy machine. It reads this variable when NumPy is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np  # noqa: E402
@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 from helpers import isa_families, tested_isas, using_isa  # noqa: E402
 from simd_units import Unit, unit_names  # noqa: E402
 
-# No deadline: a busy machine is not a bug. Derandomised: the same suite must give the same answer twice.
+# No deadline, because a busy machine is not a bug. Derandomised, so that a suite has the same result twice.
 settings.register_profile(
     "lnrnn",
     deadline=None,
@@ -26,14 +26,14 @@ settings.register_profile(
 settings.load_profile("lnrnn")
 
 
-# Files with few long tests come first, so that no process of several is left with one at the end.
+# Files with long tests come first, so that no process has one of them alone at the end.
 LONG = (
     "test_aarch64.py", "test_campaigns.py", "test_studies.py", "test_threads.py",
     "test_score_resume.py",
 )  # fmt: skip
 
 
-# Folders and files without a quick test: they start processes and compilers, train, or wait.
+# Folders and files without a quick test, because they start processes or compilers, train, or wait.
 NOT_QUICK = {
     "campaigns", "demo", "examples", "mutants", "studies", "test_aarch64.py", "test_accelerate_cells.py",
     "test_back_off.py", "test_c_units.py", "test_concurrent_setters.py", "test_digest.py", "test_docs.py",
@@ -48,7 +48,7 @@ NOT_QUICK = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """All other tests: the first case of every test function is quick (`pytest -m quick`)."""
+    """Marks the first case of every other test function as quick (`pytest -m quick`)."""
     items.sort(key=lambda item: item.path.name not in LONG)
     seen = set()
     for item in items:
@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_report_teststatus(report):
-    """Reports a test that fails at once, on a line of its own."""
+    """Reports a failing test immediately, on a line of its own."""
     if report.failed:
         category = "failed" if report.when == "call" else "error"
         crash = getattr(report.longrepr, "reprcrash", None)
@@ -78,28 +78,28 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(autouse=True)
 def seeded_torch():
-    """Seeds torch, so that its numbers do not depend on the tests before."""
+    """Seeds torch, so that its numbers do not depend on earlier tests."""
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture
 def isa(request):
-    """Runs the test once on every ISA of this machine. The ISA chosen at import is restored afterwards."""
+    """Runs the test on every instruction set of this machine, and restores the default one afterwards."""
     with using_isa(request.param) as name:
         yield name
 
 
 @pytest.fixture
 def family(request):
-    """As `isa`, without instruction sets that only add products of bfloat16 and int8."""
+    """The same without instruction sets that only add products of bfloat16 and int8."""
     with using_isa(request.param) as name:
         yield name
 
 
 @pytest.fixture(scope="session")
 def unit(request):
-    """The operations of simd.h, for every instruction set that this machine has or can emulate."""
+    """Returns the operations of simd.h, for every instruction set that this machine has or can emulate."""
     unit = Unit(request.param)
     yield unit
     unit.close()
@@ -107,9 +107,9 @@ def unit(request):
 
 @pytest.fixture
 def rng(request):
-    """Random numbers, seeded by the test's file, its name and its parameters without the instruction set.
+    """Returns a generator seeded by the test's file, its name, and its parameters but the instruction set.
 
-    So they are the same in every run, in every process and on every instruction set.
+    So its numbers are the same in every run, in every process and on every instruction set.
     """
     own = request.node
     parameters = own.callspec.id.split("-") if hasattr(own, "callspec") else []

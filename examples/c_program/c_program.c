@@ -1,4 +1,4 @@
-/* Opens a model that Python has saved, and streams it: a line of numbers in, a line of numbers out. No Python.
+/* Opens a model that Python has saved, and streams it without Python. Reads a line of numbers for each step, and prints a line.
  *
  *     make lib install PREFIX=$HOME/.local                  # in lnrnn's folder
  *     cc c_program.c -o c_program $(pkg-config --cflags --libs lnrnn)
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The numbers of a line -> x (n). -> 1 if there are n. */
+/* Reads n numbers of a line into x (n). Returns 1, or 0 if the line has fewer. */
 static int read_numbers(char *line, float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -34,7 +34,7 @@ int main(int count, char **arguments)
         fprintf(stderr, "usage: %s MODEL < INPUTS\n", arguments[0]);
         return 2;
     }
-    /* A stream of one lane, and a handle that steps it on one thread. */
+    /* The stream has one lane (one sequence). The handle steps it on one thread. */
     if (lnrnn_network_open(arguments[1], &network, message)) {
         fprintf(stderr, "%s: %s\n", arguments[1], message);
         return 1;
@@ -44,16 +44,16 @@ int main(int count, char **arguments)
         fprintf(stderr, "%s\n", message);
         return 1;
     }
-    const size_t D = lnrnn_network_inputs(network), H = lnrnn_network_units(network);
-    float *const x = malloc(D * sizeof *x), *const y = malloc(H * sizeof *y);
+    const size_t D = lnrnn_network_inputs(network), P = lnrnn_network_state_size(network, 0);
+    float *const x = malloc(D * sizeof *x), *const y = malloc(P * sizeof *y);
     while (x && y && fgets(line, sizeof line, stdin)) {
         if (!strcmp(line, "reset\n"))
             lnrnn_handle_reset(handle, NULL, 1);
         else if (!read_numbers(line, x, D) || lnrnn_handle_step(handle, NULL, x, y))
             fprintf(stderr, "not a step of %zu inputs: %s", D, line);
         else
-            for (size_t i = 0; i < H; i++)
-                printf("%.9g%c", (double)y[i], i + 1 < H ? ' ' : '\n');
+            for (size_t i = 0; i < P; i++)
+                printf("%.9g%c", (double)y[i], i + 1 < P ? ' ' : '\n');
     }
     free(x), free(y);
     lnrnn_handle_free(handle);

@@ -1,6 +1,6 @@
-"""Steps a stream from C, and compares with the same steps in Python. c_stream.c says how it is compiled.
+"""Steps a stream in C, and compares the result with the same steps in Python.
 
-It saves a model, which needs safetensors, and loads it.
+Compile c_stream.c first, as its comment shows. Saving and loading the model needs safetensors.
 """
 
 import tempfile
@@ -18,8 +18,8 @@ with tempfile.TemporaryDirectory() as folder:
 
 x = np.random.default_rng(0).standard_normal((100, 40), dtype=np.float32)
 y = np.zeros((100, 128), np.float32)
-stream, alike = rnn.stream(8), rnn.stream(8)
+stream, other = rnn.stream(8), rnn.stream(8)
 c_stream.run(stream, x, y, 3)  # 100 steps of lane 3, in C
-want = [alike(x_t, 3) for x_t in x]
+want = [other(x_t, 3) for x_t in x]
 print("equal bits:", np.array_equal(y, want))
 print("steps of each lane:", stream.step)

@@ -1,4 +1,4 @@
-// Creates a network from arrays in C++, and runs whole sequences of different lengths through it.
+// Creates a network from arrays in C++, and runs it on whole sequences of different lengths.
 //
 //     c++ -std=c++17 cpp_program.cpp -o cpp_program $(pkg-config --cflags --libs lnrnn)
 //     ./cpp_program
@@ -22,7 +22,7 @@ static void check(lnrnn_status status, const char *message)
         throw std::runtime_error(message);
 }
 
-// values: all arrays that the description asks for, by Python's names.
+// values: all arrays of the description, by their names in Python.
 static Network create(lnrnn_description d, const std::map<std::string, std::vector<float>> &values)
 {
     char message[LNRNN_MESSAGE], name[LNRNN_ARRAY_NAME];

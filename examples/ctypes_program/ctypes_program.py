@@ -1,8 +1,8 @@
-"""Streams a saved model through liblnrnn by ctypes: the pattern for any language that can call C.
+"""Streams a saved model by calling liblnrnn through ctypes, as any language that calls C can do.
 
     python3 ctypes_program.py LIBRARY model.safetensors
 
-LIBRARY: liblnrnn.so.3 after `make install`, or the path that lnrnn.get_library() returns.
+LIBRARY: liblnrnn.so.4 after `make install`, or the path that lnrnn.get_library() returns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ P = ctypes.c_void_p
 
 
 class Stream:
-    """One sequence of the model in a file, step by step."""
+    """Runs the model of a file step by step on one sequence."""
 
     def __init__(self, library: str, path: str) -> None:
         self.c = ctypes.CDLL(library)
@@ -23,10 +23,9 @@ class Stream:
         self.checked("network_open", path.encode(), ctypes.byref(network))
         self.checked("stream_create", network, ctypes.c_size_t(1), ctypes.byref(stream))
         self.checked("handle_create", stream, ctypes.c_size_t(1), 1, ctypes.byref(self.handle))
-        self.inputs, self.units = (
-            ctypes.CFUNCTYPE(ctypes.c_size_t, P)((f"lnrnn_network_{name}", self.c))(network)
-            for name in ("inputs", "units")
-        )
+        size, inputs, outputs = ctypes.c_size_t, "lnrnn_network_inputs", "lnrnn_network_state_size"
+        self.inputs = ctypes.CFUNCTYPE(size, P)((inputs, self.c))(network)
+        self.outputs = ctypes.CFUNCTYPE(size, P, ctypes.c_int)((outputs, self.c))(network, 0)
         self.c.lnrnn_stream_release(stream)  # the handle keeps the stream, and the stream the network
         self.c.lnrnn_network_release(network)
 
@@ -36,10 +35,10 @@ class Stream:
             raise ValueError(message.value.decode())
 
     def step(self, x: list[float]) -> list[float]:
-        y = (ctypes.c_float * self.units)()
+        y = (ctypes.c_float * self.outputs)()
         status = self.c.lnrnn_handle_step(self.handle, None, (ctypes.c_float * self.inputs)(*x), y)
         if status:
-            raise ValueError(f"the step is refused: status {status}")
+            raise ValueError(f"the step failed with status {status}")
         return list(y)
 
     def close(self) -> None:

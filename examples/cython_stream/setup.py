@@ -1,4 +1,4 @@
-"""python3 setup.py build_ext --inplace: needs a C compiler, setuptools and Cython."""
+"""Compile by: python3 setup.py build_ext --inplace. Needs a C compiler, setuptools and Cython."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from setuptools import Extension, setup
 import lnrnn
 
 module = Extension("cython_stream", ["cython_stream.pyx"], include_dirs=[lnrnn.get_include()])
-# Cython looks for lnrnn/__init__.pxd among installed packages; an lnrnn that is not there needs include_path.
+# Cython finds lnrnn/__init__.pxd in installed packages. include_path is for an lnrnn that is not installed.
 package = str(Path(lnrnn.__file__).parents[1])
 setup(
     name="cython_stream",

@@ -2,19 +2,19 @@ r"""
 Values that share a mean
 ========================
 
-LN and BN subtract a mean and divide by a standard deviation. They average over different values. BN takes
-one unit or channel over the batch, LN one sample over all its units. (Ioffe and Szegedy 2015, arXiv
-1502.03167, section 3; Ba, Kiros and Hinton 2016, arXiv 1607.06450, section 3.)
+Layer norm (LN) and batch norm (BN) subtract a mean and divide by a standard deviation, but they average over
+different values. BN averages each unit or channel over the batch, LN averages each sample over its units.
+(Ioffe and Szegedy 2015, arXiv 1502.03167, section 3; Ba, Kiros and Hinton 2016, arXiv 1607.06450, section 3.)
 
 .. math::
 
    \mathrm{BN}:\; \mu_c = \frac{1}{NHW} \sum_{n,h,w} a_{nchw} \qquad
    \mathrm{LN}:\; \mu_n = \frac{1}{CHW} \sum_{c,h,w} a_{nchw}
 
-In a recurrent network both do so at each time step alone (Cooijmans et al. 2016, arXiv 1603.09025). BN
-keeps averages for inference, LN keeps nothing. One post describes one mean for each pixel in BN:
-"把一个batch中每一张图片对应位置像素做标准化" (in a batch, the pixels at the same place of all images are
-standardised).
+In a recurrent network both compute separate means for each time step (Cooijmans et al. 2016, arXiv
+1603.09025). For inference BN stores running averages, and LN stores nothing. One post gives BN a mean for
+each pixel: "把一个batch中每一张图片对应位置像素做标准化" (standardise the pixels at the same place of all
+images in a batch).
 """
 
 from collections import namedtuple
@@ -25,23 +25,23 @@ from plots import STYLES
 
 import lnrnn
 
-# Change these.
+# Constants to change.
 SHAPES = {"NC": (4, 3), "NCL": (3, 3, 4), "NCHW": (2, 3, 2, 2), "TBH": (4, 3, 5)}
-# Norm and layout -> the axes that share a mean, as claimed.
+# For each norm and layout: the axes over which the papers say that it averages.
 CLAIMED = {
     "BN, NC": "N", "BN, NCL": "NL", "BN, NCHW": "NHW", "BN per step, TBH": "B",
     "BN over all steps, TBH": "TB", "LN, NC": "C", "LN, NCL": "CL", "LN, NCHW": "CHW", "LN, TBH": "H",
 }  # fmt: skip
-CLOSE = 1e-5  # smaller differences count as none
+CLOSE = 1e-5  # smaller differences are ignored
 
 FIGURE = (10.0, 6.4)
 WHAT = {"NC": "samples", "NCL": "sequences", "NCHW": "images", "TBH": "recurrent"}
-# Layout -> the axes drawn to the right, upwards and into the depth.
+# For each layout: the axes that the figure draws to the right, upwards and into the depth.
 PLACES = {"NC": ("N", "C", ""), "NCL": ("N", "C", "L"), "NCHW": ("N", "C", "HW"), "TBH": ("B", "H", "T")}
 
 
 def draw(results, figure):
-    """A block of values for each case, those that share a mean coloured."""
+    """Draws a block of values for each case, and colours the values that share a mean."""
     panels = figure.subplots(2, 5)
     rows = [[case for case in CLAIMED if case[:2] == norm] for norm in ("BN", "LN")]
     for row, cases in zip(panels, rows, strict=True):
@@ -101,44 +101,44 @@ show("axes", draw, FIGURE)
 # %%
 # Result
 # ------
-# - All nine cases share means as the papers say.
-# - In images, BN pools height and width too: three channels have 3 means. "The pixels at the same place"
-#   would be 12 means, and is wrong.
-# - LN takes all channels and places of one image: 2 images, 2 means.
-# - Posts say that BN and LN have as many gains and biases. This holds for (N, C) and in recurrent networks (3
-#   and 3, 5 and 5). In images it does not: BN has one gain for each channel (3), LN one for each channel and
-#   place (12).
-# - BN stores numbers for inference: a mean and a variance for each group, and a count; per step, 44 numbers
+# - All nine cases average over the axes that the papers name.
+# - In images, BN averages over height and width too, so three channels have 3 means. "The pixels at the same
+#   place" would need 12 means, so the post is wrong.
+# - LN averages over all channels and pixels of one image, so 2 images have 2 means.
+# - Posts say that BN and LN have equally many gains and biases. This holds for (N, C), with 3 gains each, and
+#   in recurrent networks, with 5 each. In images it is wrong: BN has a gain for each channel (3), LN has a
+#   gain for each channel and pixel (12).
+# - For inference BN stores a mean and a variance for each group, and a count. BN per step stores 44 numbers
 #   for 4 steps of 5 units. LN stores nothing, and computes the same in inference and training.
-# - With sigma as gain and mu as bias, BN gives its input back in (N, C), (N, C, L) and (N, C, H, W). LN
-#   does so for one sample only: its gains belong to units, its means to samples.
+# - With sigma as gain and mu as bias, BN gives its input back in (N, C), (N, C, L) and (N, C, H, W). LN gives
+#   back one sample only, because its gains belong to units and its means to samples.
 #
-# A Transformer's tokens, (batch, tokens, features), are the last case under other names: LN takes one mean
-# for each token, over its features.
+# The last case, (T, B, H), also describes the tokens of a Transformer, (batch, tokens, features). LN takes
+# one mean for each token, over its features.
 #
 # Advice
 # ------
-# Ask of any norm: which axes share a mean? If the batch is one of them, inference needs stored numbers, and
-# the size of the batch matters. Some convolutional networks take LN over the channels alone, at each place by
-# itself. In lnrnn this is ``layer_norm`` of the array with the channels moved last.
+# Ask of any norm which axes it averages over. If the batch is one of them, inference needs stored statistics,
+# and the batch size matters. Some convolutional networks apply LN over the channels, separately at each
+# pixel: in lnrnn this is ``layer_norm`` of the array with the channels moved last.
 #
 # Try it yourself
 # ---------------
-# Change ``CLAIMED["LN, NCHW"]`` to "C": a check fails. Change a shape in ``SHAPES``: the means follow. No
-# axis may have length 2 alone in a group, for two values, normalised, are -1 and 1 whatever they were.
+# Change ``CLAIMED["LN, NCHW"]`` to "C": a check fails. Change a shape in ``SHAPES``: the number of means
+# changes too. A group needs more than two values, because two values always normalise to -1 and 1.
 #
 # How it was measured
 # -------------------
-# By calls alone of ``lnrnn.BatchNorm``, ``lnrnn.LayerNorm``, and ``lnrnn.RNN`` with the norm inside (W_ih =
-# 1, W_hh = 0, no nonlinearity). One value is changed at a time. Outputs that change in any bit share its
-# mean. Each group's own mean and deviation must give the output to 1e-5. Input: normal numbers, 20 seeds,
-# which all give the same. These are checks: they can only fail if the library does.
+# The study only calls ``lnrnn.BatchNorm``, ``lnrnn.LayerNorm``, and ``lnrnn.RNN`` with the norm inside (W_ih
+# = 1, W_hh = 0, no nonlinearity). It changes one input value at a time. If an output changes in any bit, it
+# shares a mean with that value. The mean and deviation of each group must reproduce the output to 1e-5.
+# Inputs are normal numbers of 20 seeds, which agree. These checks fail only if the library has a defect.
 
 Norm = namedtuple("Norm", "call state trained gain_shape set_gain eps")
 
 
 def batch(shape, order):
-    """BatchNorm; order: of the axes that makes (N, C, ...) of x. call: x, training -> y."""
+    """Returns a BatchNorm for x of this shape. order: the permutation of x's axes to (N, C, ...)."""
     layer = lnrnn.BatchNorm(shape[order[1]])
 
     def call(x, training):
@@ -152,7 +152,7 @@ def batch(shape, order):
 
 
 def layer_norm(shape):
-    """LayerNorm over all axes but the first."""
+    """Returns a LayerNorm over all axes but the first."""
     layer = lnrnn.LayerNorm(shape[1:])
 
     def set_gain(gain, bias):
@@ -165,7 +165,7 @@ def layer_norm(shape):
 
 
 def recurrent(shape, norm):
-    """The norm inside an RNN that does nothing else: y is the norm of x, both (T, B, H)."""
+    """Returns the norm inside an RNN whose output (T, B, H) is only the normalised input (T, B, H)."""
     units = shape[2]
     rnn = lnrnn.RNN(units, units, nonlinearity="identity", norm=norm)
     rnn.weight_ih_l0, rnn.weight_hh_l0 = np.eye(units), np.zeros((units, units))
@@ -190,8 +190,7 @@ def make(case):
 
 
 def moved(call, x):
-    """bool (x.size, x.size): the outputs that differ in any bit if one value of x grows by 1. A row for each
-    value."""
+    """Returns bool (x.size, x.size). Row i marks outputs that change if value i of x grows by 1."""
     before, rows = call(x).ravel().copy(), []
     for place in range(x.size):
         changed = x.copy()
@@ -201,20 +200,22 @@ def moved(call, x):
 
 
 def group(moves):
-    """moves: the result of `moved`. -> the number of each value's group, and whether the groups are disjoint.
-    Then rows of members are alike, and have True at the members only."""
+    """moves: the result of `moved`. Returns the group number of each value, and whether groups are disjoint:
+    whether each row of `moves` marks exactly the members of its value's group."""
     _, numbers = np.unique(moves.argmax(axis=1), return_inverse=True)
     return numbers, bool(np.array_equal(moves, numbers[:, None] == numbers[None]))
 
 
 def axes_of(groups, layout):
-    """groups, of x's shape -> the letters of the axes along which the first value's group extends."""
+    """groups: a group number for each value, in x's shape. Returns the letters of the axes along which the
+    group of the first value extends."""
     members = np.argwhere(groups == groups.flat[0])
     return "".join(letter for letter, places in zip(layout, members.T, strict=True) if np.ptp(places) > 0)
 
 
 def standardise(x, numbers, eps):
-    """x minus the mean of its group, divided by the group's sigma = sqrt(var + eps); mean; sigma."""
+    """Returns x minus the mean of its group, divided by the group's sigma = sqrt(var + eps); the means; the
+    sigmas. numbers: the group of each value."""
     counts, values = np.bincount(numbers), x.ravel().astype(np.float64)
     mean = np.bincount(numbers, values) / counts
     sigma = np.sqrt(np.bincount(numbers, (values - mean[numbers]) ** 2) / counts + eps)
@@ -222,11 +223,11 @@ def standardise(x, numbers, eps):
 
 
 def probe(norm, layout, dtype, seed):
-    """The results of calls of one norm.
+    """Returns results of one norm by name.
 
-    groups: the number of each value's group. exact: whether its group's mean and deviation give the output.
-    over, infer: the axes of a group in training and at inference. gains, stored: how many numbers. back: how
-    many groups come back where gain and bias are sigma and mu."""
+    groups: the group number of each value. exact: whether each group's mean and deviation reproduce the
+    output. over, infer: the axes of a group in training and at inference. gains, stored: counts of trained
+    gains and of stored numbers. back: how many groups the norm leaves unchanged with gain sigma, bias mu."""
     x = np.random.default_rng(seed).standard_normal(SHAPES[layout]).astype(dtype)
     numbers, disjoint = group(moved(lambda x: norm.call(x, True), x))
     expected, mean, sigma = standardise(x, numbers, norm.eps)
@@ -235,7 +236,7 @@ def probe(norm, layout, dtype, seed):
     state = norm.state()
     stored = {name: value.size for name, value in state.items() if name not in norm.trained}
     trained = [state[name].size for name in norm.trained if not name.startswith("weight_")]
-    # A gain that several groups share becomes the sigma of the first of them.
+    # If several groups share a gain, it becomes the sigma of the first group.
     of_gain = np.broadcast_to(np.arange(np.prod(norm.gain_shape)).reshape(norm.gain_shape), x.shape)
     first = numbers[np.unique(of_gain, return_index=True)[1]]
     norm.set_gain(sigma[first].astype(dtype), mean[first].astype(dtype))
@@ -256,7 +257,7 @@ def probe_case(case, seed):
 
 
 def measure(seeds, settings, quick):
-    """For each case the result of the first seed, and whether the others agree."""
+    """Returns for each case the results of the first seed, and "alike": whether all seeds give the same."""
     results = {}
     for case in CLAIMED:
         first, *others = (probe_case(case, seed) for seed in seeds)
@@ -281,15 +282,16 @@ def clauses(results):
         "BN stores a mean and a variance for each group, LN nothing":
             all(list(found["stored_means_and_variances"]) == [found["means"]] * 2 for found in bn.values())
             and not any(found["stored"] for found in ln.values()),
-        "LN computes at inference what it does in training; under BN a sample is alone there":
+        "LN computes the same at inference as in training; BN then treats each sample alone":
             all(found["infer"] == found["over"] for found in ln.values())
             and not any(found["infer"] for found in bn.values()),
-        "as many gains under LN as under BN: in (N, C) and (T, B, H)":
+        "LN and BN have equally many gains in (N, C) and (T, B, H)":
             gains["LN, NC"] == gains["BN, NC"] and gains["LN, TBH"] == gains["BN per step, TBH"],
-        "but not in (N, C, H, W)": gains["LN, NCHW"] == pixels != gains["BN, NCHW"],
-        "gain = sigma and bias = mu give BN's input back":
+        "LN has more gains than BN in (N, C, H, W)": gains["LN, NCHW"] == pixels != gains["BN, NCHW"],
+        "gain = sigma and bias = mu give the input of BN back":
             all(backs[f"BN, {a}"] == means[f"BN, {a}"] for a in ("NC", "NCL", "NCHW")),
-        "but of LN's one sample only": all(found["back"] == 1 for found in ln.values()),
+        "gain = sigma and bias = mu give one sample of LN back":
+            all(found["back"] == 1 for found in ln.values()),
     })  # fmt: skip
 
 
@@ -300,7 +302,7 @@ def tables(results):
         shape = "x".join(map(str, SHAPES[case.split(", ")[1]]))
         counts = [found[name] for name in ("means", "means", "gains", "gains", "stored", "back")]
         rows.append([case, shape, ", ".join(found["over"]), *map(str, counts)])
-    return table(header, rows) + "\n\nback: the groups that come back with gain = sigma and bias = mu."
+    return table(header, rows) + "\n\nback: how many groups gain = sigma and bias = mu leave unchanged."
 
 
 STUDY = Study("axes", measure, clauses, tables, draw, size=FIGURE)

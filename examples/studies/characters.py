@@ -2,11 +2,11 @@ r"""
 Characters: trained on 100 steps, run for 3,000
 ===============================================
 
-Batch norm (BN) by time step, trained on 100 characters of Penn Treebank, repeats the statistics of its
-last step on longer text without harm. To average the statistics over time "severely degrades performance"
-(Cooijmans et al. 2016, arXiv 1603.09025, section 3 and figure 3b). Layer norm (LN) stores no statistics. Blog
-posts add that in RNNs LN beats BN, and the LN paper that it trains faster (Ba et al. 2016, arXiv 1607.06450).
-All are measured in bits per character:
+Cooijmans et al. (2016, arXiv 1603.09025, section 3 and figure 3b) train an LSTM on 100 characters of Penn
+Treebank, with batch norm (BN) per time step. On longer text BN repeats the statistics of its last step,
+without harm. Averaging the statistics over time "severely degrades performance". Layer norm (LN) stores no
+statistics. Blog posts say that LN beats BN in RNNs. The LN paper says that LN shortens training (Ba et al.
+2016, arXiv 1607.06450). This study measures these claims in bits per character:
 
 .. math::
 
@@ -29,26 +29,26 @@ import lnrnn
 from lnrnn.demo import label_places
 from lnrnn.speakers import CELLS, MODELS, Adam, updates
 
-# Change these.
+# Constants to change.
 UNITS, UPDATES = 64, 200
-STEPS, BATCH = 100, 32  # of a training window; windows an update, and sequences of the test
+STEPS, BATCH = 100, 32  # steps per training window; windows per update and sequences in the test
 LONG = 3000  # steps of a test sequence
 RATES = (1e-2, 3e-2, 1e-1)
-FACTORS = {"LN": (0.1, 1.0), "BN": (0.1, 1.0), "no norm": (1.0, 2.0)}  # of the gains; of the weights
-HARMLESS, SEVERE, FASTER = 0.05, 0.1, 0.2  # bits, bits, share of the updates
+FACTORS = {"LN": (0.1, 1.0), "BN": (0.1, 1.0), "no norm": (1.0, 2.0)}  # initial gains; no norm: weights times
+HARMLESS, SEVERE, FASTER = 0.05, 0.1, 0.2  # margins: bits, bits, share of the updates
 SHOWN = "lstm"  # the cell of the figure
 
 NORMS = {"LN": "layer", "BN": "batch", "no norm": None}
 METHODS = {"LN": None, "BN last": "last", "BN mean": "mean", "BN batch": "batch", "no norm": None}
 RANGES = ((1, 10), (11, 50), (51, 100), (101, 200), (201, 1000), (1001, 3000))
 WARM_UP = 50  # steps of a fresh window before its characters are compared with those beyond STEPS
-SMOOTH = 10  # updates
-LARGEST_NORM = 1.0  # of the gradient
-SYMBOLS = 64  # the 63 most frequent characters of the training text, and one for all others
+SMOOTH = 10  # how many updates a smoothed training loss averages
+LARGEST_NORM = 1.0  # longer gradients are scaled to this length
+SYMBOLS = 64  # the 63 most frequent characters of the training text, and one symbol for all others
 
 
 def draw(results, figure):
-    """Bits of one cell by position and during training; losses of all cells."""
+    """Draws the bits of one cell by position and during training, and the losses of all cells."""
     panels = figure.subplot_mosaic([["position", "lost"], ["curve", "lost"]], width_ratios=(1.25, 1))
     draw_position(panels["position"], results)
 
@@ -67,7 +67,7 @@ def draw(results, figure):
     }
     forest(panels["lost"], rows, 1.0, len(CELLS))
     tidy(
-        panels["lost"], "Only the batch's own statistics cost", xlim=(-0.02, 0.15),
+        panels["lost"], "Only test-batch statistics do harm", xlim=(-0.02, 0.15),
         xticks=(0, 0.05, 0.1, 0.15), xlabel=f"bits per character lost beyond step {STEPS}",
     )  # fmt: skip
 
@@ -76,7 +76,7 @@ def draw_position(axes, results):
     axes.axvspan(STEPS, results["steps"], color=SHADE, lw=0, zorder=0)
     axes.text(STEPS * 1.1, 2.96, "longer than in training", va="top", color="#555555")
     middle, ends = np.exp(results["at"]), {}
-    gap = np.searchsorted(middle, STEPS)  # lines rise only after their cause
+    gap = np.searchsorted(middle, STEPS)  # interrupt the lines at the length of training
     for method, values in results["position"].items():
         colour, _, width = STYLES[method]
         x, y = np.insert(middle, gap, STEPS), np.insert(values.mean(axis=0), gap, np.nan)
@@ -85,7 +85,7 @@ def draw_position(axes, results):
     for method, y in zip(ends, label_places(list(ends.values()), 0.075), strict=True):
         axes.text(1.08 * results["steps"], y, method, color=STYLES[method][0], va="center")
     tidy(
-        axes, f"{SHOWN.upper()}: repeating BN's last step costs nothing", xscale="log",
+        axes, f"{SHOWN.upper()}: repeating BN's last step does no harm", xscale="log",
         xlim=(1, results["steps"]), ylim=(2.1, 3.0), xlabel="characters since the start",
         ylabel="bits per character",
     )  # fmt: skip
@@ -99,41 +99,46 @@ show("characters", draw, (9.8, 6.6))
 # %%
 # Result
 # ------
-# - **BN's last step can be repeated: confirmed**, in all three cells. Up to 3,000 steps it changes the bits
-#   by 0.001. Strict BN refuses the 101st character.
-# - **Averaging the statistics over time degrades severely: refuted** in all three. The change is between
-#   -0.003 and +0.001 bits. Statistics of the 32 running sequences cost more: 0.10 bits
-#   in the RNN and the GRU, 0.12 in the LSTM.
-# - **LN loses nothing: confirmed.**
-# - **In RNNs LN beats BN at equal length: refuted.** In no cell LN is 0.05 bits ahead. In the LSTM BN is
-#   ahead by 0.025 [0.014, 0.036], in the GRU by 0.010 [0.001, 0.019]; in the RNN nothing is clear.
+# - **BN's last step can be repeated: confirmed**, in all three cells. Over 3,000 steps this changes the bits
+#   per character by 0.001. Strict BN raises an error at the 101st character.
+# - **Averaging the statistics over time degrades severely: refuted** in all three cells. The change is
+#   between -0.003 and +0.001 bits. Statistics of the 32 test sequences do more harm: they cost 0.10 bits in
+#   the RNN and the GRU, and 0.12 in the LSTM.
+# - **LN loses nothing on longer text: confirmed.**
+# - **In RNNs LN beats BN, on text as long as in training: refuted.** LN is not 0.05 bits better in any cell.
+#   BN is better by 0.025 [0.014, 0.036] in the LSTM and by 0.010 [0.001, 0.019] in the GRU. In the RNN the
+#   difference is unclear.
 # - **LN trains faster than no norm: confirmed in the gated cells.** It needs 39 % fewer updates in the LSTM
-#   [34, 45] and 33 % in the GRU [26, 39]. **Refuted in the RNN**: 10 % more [-2, 23]. BN needs the fewest
-#   updates in all three.
+#   [34, 45] and 33 % fewer in the GRU [26, 39]. **Refuted in the RNN**, where LN needs 10 % more [-2, 23]. BN
+#   needs the fewest updates in all three.
 #
 # Advice
 # ------
-# On uniform text, with training windows of one length from anywhere, every step of BN is as typical as the
-# others: repeat the last one. If sequences begin and end, that fails: see step_statistics and two_digits.
+# If all training windows have one length and begin anywhere in uniform text, all steps of BN are alike:
+# repeat the last one. If sequences have a beginning and an end, this fails: see step_statistics and
+# two_digits.
 #
 # Try it yourself
 # ---------------
-# Set ``STEPS = 20``: does BN's last step still serve for 3,000? Set ``UPDATES = 400``: does no norm catch up?
+# Set ``STEPS = 20``: can BN's last step still be repeated up to 3,000? Set ``UPDATES = 400``: does the
+# network without a norm become as good as the others?
 #
 # How it was measured
 # -------------------
-# The text is that of ``help("topics")`` in Python 3.11.7 (373,217 characters; another Python has another
-# text): 80 % to train on, 8 % to choose settings, 12 % to test. Cells of 64 units, 200 updates by Adam on 32
-# windows of 100 characters. Each cell and norm has six pairs of rate and initial gain (without a norm, scale
-# of the weights). The pair with the fewest held-out bits counts, under seed 0 only. Results are of seeds 5 to
-# 24. The loss past step 100 compares the same characters, as one of the steps 51 to 100 of fresh windows. At
-# equal length these bits count. Updates are counted until the training bits, mean of ten updates, reach a
-# target. The target is the bits of no norm after 100 of its 200 updates, mean over seeds 0 to 4. The margins
-# are ours: 0.05 bits, 0.1 for "severely", 20 % of the updates. The three intervals of a part hold together at
-# 95 %, for this one test text.
+# The text is that of ``help("topics")`` in Python 3.11.7 (373,217 characters, which differ in other
+# versions). 80 % are for training, 8 % for choosing settings, 12 % for tests. Cells have 64 units. Adam does
+# 200 updates, each on 32 windows of 100 characters. For each cell and norm, six pairs of learning rate and
+# initial gain compete (without a norm: scale of the weights). We take the pair with the fewest held-out bits,
+# by seed 0 alone. Results come from seeds 5 to 24.
 #
-# The paper's LSTM has 1,000 units. These have a short memory: more than ten characters hardly help. Networks
-# with a longer memory could lose here.
+# The loss past step 100 is paired: the same characters are also predicted at steps 51 to 100 of fresh
+# windows. The comparison of LN with BN uses these fresh windows. Speed is the number of updates until the
+# training bits, averaged over ten updates, reach a target. The target is the mean bits of no norm after 100
+# of its 200 updates, for seeds 0 to 4. We chose the margins: 0.05 bits, 0.1 for "severely", 20 % of the
+# updates. The three intervals of a claim hold jointly at 95 %, for this one test text.
+#
+# The paper's LSTM has 1,000 units. Ours have a short memory: more than ten characters of context hardly help.
+# Networks with a longer memory could lose more past their training length.
 
 
 # --- the text -----------------------------------------------------------------------------------------------
@@ -141,8 +146,8 @@ show("characters", draw, (9.8, 6.6))
 
 @dataclass(frozen=True)
 class HelpText:
-    """Three parts, one after the other, as symbols 0 to SYMBOLS - 1. others: the share of the test's
-    characters that are the symbol for all others."""
+    """Consecutive texts for training, tuning and tests, as symbols 0 to SYMBOLS - 1. others: the share of
+    test characters that have the symbol for all rare characters."""
 
     train: np.ndarray
     held_out: np.ndarray
@@ -152,7 +157,7 @@ class HelpText:
 
 
 def load_help_text(characters=None):
-    """The text of ``help("topics")`` in this Python. characters: of each part, or all."""
+    """Loads the text of ``help("topics")`` in this Python. characters: how many of each part; None: all."""
     text = join_topics(topics)
     parts, others = split_text(text)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -161,15 +166,15 @@ def load_help_text(characters=None):
 
 
 def join_topics(topics):
-    """One text of all topics in the order of their names. A repeated paragraph is left out: whole topics are
-    parts of others, so test text would be in the training text."""
+    """Joins all topics in the order of their names. Repeated paragraphs are left out, because some topics
+    contain others whole, so that test text would also be training text."""
     paragraphs = (part.strip("\n") for name in sorted(topics) for part in topics[name].split("\n\n"))
     return "".join(f"{part}\n\n" for part in dict.fromkeys(paragraphs) if part)
 
 
 def split_text(text):
-    """The first 80 % to train on, the next 8 % to choose settings on, the rest to test: ([three arrays], the
-    share of other characters in the last)."""
+    """Returns ([the first 80 %, for training; the next 8 %, for settings; the rest, for tests], the share of
+    rare characters in the test text)."""
     first, second = int(0.80 * len(text)), int(0.88 * len(text))
     parts = text[:first], text[first:second], text[second:]
     counts = Counter(parts[0])
@@ -180,8 +185,7 @@ def split_text(text):
 
 
 def cut(text, starts, steps):
-    """Sequences that begin at ``starts`` (N,): x (steps, N, SYMBOLS), one-hot, and the symbols that follow,
-    (steps, N)."""
+    """Returns sequences from ``starts`` (N,) on: one-hot x (steps, N, SYMBOLS), next symbols (steps, N)."""
     symbols = text[starts + np.arange(steps + 1)[:, None]]
     x = np.zeros((steps, len(starts), SYMBOLS), np.float32)
     np.put_along_axis(x, symbols[:-1, :, None], 1, -1)
@@ -192,15 +196,15 @@ def cut(text, starts, steps):
 
 
 def random_windows(text, count, rng):
-    """``count`` batches of windows that begin anywhere."""
+    """Yields ``count`` batches of windows with random starts."""
     for _ in range(count):
         x, following = cut(text, rng.integers(0, len(text) - STEPS, BATCH), STEPS)
         yield x, np.full(BATCH, STEPS), following
 
 
 def trained(text, cell, norm, setting, seed, units=UNITS, count=UPDATES):
-    """A network, and the bits per character of each batch just before the update with it. setting: rate, and
-    factor of the gains, without a norm of the weights. Batch norm's statistics are recomputed at the end."""
+    """Returns a trained network, and the bits per character of each batch before the update with it. setting:
+    learning rate, and initial gain (no norm: factor of the weights). Recomputes BN's statistics."""
     rate, factor = setting
     rnn = MODELS[cell](SYMBOLS, units, norm=NORMS[norm], seed=seed)
     for name, value in rnn.parameters().items():
@@ -216,13 +220,14 @@ def trained(text, cell, norm, setting, seed, units=UNITS, count=UPDATES):
 
 
 def smooth(losses):
-    """Means of SMOOTH updates (or of all, if fewer): that at place u ends with update u + SMOOTH."""
+    """Returns running means over SMOOTH updates, or all if fewer. Mean u ends with update u + SMOOTH."""
     width = min(SMOOTH, len(losses))
     return np.convolve(losses, np.full(width, 1 / width), "valid")
 
 
 def updates_needed(losses, target):
-    """Until the mean of the last SMOOTH updates is at most ``target``; one more than all, if it never is."""
+    """Returns how many updates it takes until the mean loss of the last SMOOTH updates is at most ``target``.
+    If it never is, returns the number of all updates plus one."""
     reached = np.flatnonzero(smooth(losses) <= target)
     return int(reached[0]) + min(SMOOTH, len(losses)) if len(reached) else len(losses) + 1
 
@@ -231,26 +236,26 @@ def updates_needed(losses, target):
 
 
 def bits(model, text, starts, steps):
-    """Bits per character, (steps, N), of sequences that begin at ``starts`` (N,), BATCH at a time."""
+    """Returns bits per character, (steps, N), of sequences that begin at ``starts`` (N,)."""
     groups = (starts[first : first + BATCH] for first in range(0, len(starts), BATCH))
     return np.concatenate([model.losses(*cut(text, group, steps)) for group in groups], 1) / np.log(2)
 
 
 def fresh_starts(text):
-    """Of windows of STEPS steps, WARM_UP apart."""
+    """Returns the starts of windows of STEPS steps, WARM_UP apart."""
     return np.arange(0, len(text) - STEPS, WARM_UP)
 
 
 def by_character(found, starts, size):
-    """found (STEPS, N), of fresh windows -> (size,): the bits of each character, from the one window where it
-    follows WARM_UP steps. NaN at the text's ends."""
+    """found (STEPS, N): bits in fresh windows. Returns the bits of each character (size,), from the one
+    window where it follows WARM_UP steps, and NaN at both ends of the text."""
     values = np.full(size, np.nan)
     values[starts + np.arange(WARM_UP + 1, STEPS + 1)[:, None]] = found[WARM_UP:]
     return values
 
 
 def long_starts(size, steps):
-    """BATCH places, evenly spread, such that `by_character` knows all characters that follow."""
+    """Returns BATCH evenly spread starts, for whose sequences `by_character` has no NaN."""
     last = (size - 1 - STEPS) // WARM_UP * WARM_UP + STEPS - steps
     if last <= WARM_UP:
         raise ValueError(f"the test text has {size} characters, too few for sequences of {steps} steps")
@@ -258,7 +263,7 @@ def long_starts(size, steps):
 
 
 def average_over_time(rnn):
-    """Batch norm then uses one mean and one variance at every step: those of all steps, averaged."""
+    """Replaces the statistics of each step of BN by their average over all steps."""
     state = {
         name: value[:1] if name.startswith("count")
         else value.mean(axis=0, keepdims=True) if name.startswith("running_")
@@ -270,10 +275,10 @@ def average_over_time(rnn):
 
 
 def run_over(model, norm, text, steps):
-    """-> bits per character of one network. (1) By method, at each step of long sequences: (steps,). (2) The
-    same characters within STEPS steps of a fresh window: (steps,). (3) Batch norm at each step of fresh
-    windows, with its own statistics and with their average over time: (2, STEPS). Leaves batch norm with
-    averaged statistics."""
+    """Returns three results in bits per character of one network. (1) By method, at each step of long
+    sequences, (steps,). (2) The same characters within STEPS steps of a fresh window, (steps,). (3) BN in
+    fresh windows, with its own statistics and with their average over time, (2, STEPS). BN then has the
+    averages."""
     starts, fresh = long_starts(len(text), steps), fresh_starts(text)
     within = bits(model, text, fresh, STEPS)
     same = by_character(within, fresh, len(text))[starts + np.arange(1, steps + 1)[:, None]].mean(axis=1)
@@ -289,7 +294,7 @@ def run_over(model, norm, text, steps):
 
 
 def refusal(text, units):
-    """The message of strict batch norm with statistics of STEPS steps for one more step."""
+    """Returns the error of strict BN, which has statistics of STEPS steps, for one more step."""
     rnn = MODELS[CELLS[0]](SYMBOLS, units, norm="batch", seed=0)
     rnn.calibrate([cut(text, np.arange(BATCH), STEPS)[0]])
     try:
@@ -303,14 +308,14 @@ def refusal(text, units):
 
 
 def extent(quick):
-    """The text, and units, updates, and steps of a test sequence."""
+    """Returns the text, and the numbers of units, updates, and steps of a test sequence."""
     return (load_help_text(2500), 16, 4, 250) if quick else (load_help_text(), UNITS, UPDATES, LONG)
 
 
 def tune(seeds, quick):
-    """settings: for each cell and norm, the rate and factor with the fewest held-out bits within STEPS steps,
-    under the first seed alone. target: for each cell, the bits of a network without norm after half the
-    updates, mean over the seeds."""
+    """Returns settings and targets. settings: for each cell and norm, the rate and factor with the fewest
+    held-out bits within STEPS steps, by the first seed alone. target: for each cell, the mean bits over seeds
+    of a network without a norm after half of the updates."""
     text, units, count, _ = extent(quick)
     starts = np.arange(0, len(text.held_out) - STEPS, STEPS)
     grids = {norm: list(itertools.product(RATES, FACTORS[norm]))[: 2 if quick else None] for norm in NORMS}
@@ -380,25 +385,25 @@ def measure(seeds, settings, quick):
 
 
 def edges(steps):
-    """First steps of ranges, about evenly spaced on a logarithmic scale; one range begins beyond STEPS."""
+    """Returns first steps of ranges, evenly spaced in logarithms. One range begins after STEPS."""
     found = np.concatenate([np.geomspace(1, STEPS + 1, 17), np.geomspace(STEPS + 1, steps + 1, 13)[:-1]])
     return np.unique(np.round(found).astype(int))
 
 
 def in_ranges(values, firsts):
-    """values (S, steps) -> (S, R): means over ranges of steps, each from its first, counted from 1."""
+    """Returns means of values (S, steps) over R ranges of steps, (S, R). firsts: the first steps, from 1."""
     ends = [*firsts[1:], values.shape[1] + 1]
     pairs = zip(firsts, ends, strict=True)
     return np.stack([values[:, low - 1 : high - 1].mean(axis=1) for low, high in pairs], axis=1)
 
 
 def saved(results, cell, norm="LN"):
-    """The share of the updates without a norm that ``norm`` does not need, (S,)."""
+    """Returns the share of updates, (S,), that ``norm`` saves against the network without a norm."""
     return 1 - results["needed"][cell][norm] / results["needed"][cell]["no norm"]
 
 
 def ahead(results, cell):
-    """Bits that LN has fewer than BN, within STEPS steps, (S,)."""
+    """Returns the bits of BN minus the bits of LN, (S,), within STEPS steps."""
     return results["within"][cell]["BN"] - results["within"][cell]["LN"]
 
 

@@ -1,12 +1,12 @@
-"""Shared parts of the studies: data, intervals and verdicts, tables, runs, kept results.
+"""Code that all studies share: data, intervals and verdicts, tables, runs, stored results.
 
-A study is one file: constants to change, the functions ``tune`` and ``measure``, its clauses, tables and
-figure. As a script it measures; in a page or a notebook it draws the results kept in ``results/``.
+A study is one file with constants to change, the functions ``tune`` and ``measure``, its clauses, tables and
+figure. As a script it measures. In a page or a notebook it draws the results stored in ``results/``.
 
-    python long_sequences.py            seeds 5 to 24, at the kept settings
-    python long_sequences.py --tune     chooses the settings first, on seeds 0 to 4 or some of them
-    python long_sequences.py --quick    a minute at most, to see that everything works
-    python long_sequences.py --kept     prints and draws the kept results
+    python long_sequences.py            runs seeds 5 to 24 with the stored settings
+    python long_sequences.py --tune     chooses the settings first, with some or all of the seeds 0 to 4
+    python long_sequences.py --quick    checks within a minute that the study works
+    python long_sequences.py --kept     prints and draws the stored results
 """
 
 from __future__ import annotations
@@ -50,12 +50,11 @@ PIXELS, CLASSES = 64, 10
 class Digits:
     """scikit-learn's digits: 1797 images of 8 x 8 pixels as rows of 64, scaled from 0..16 to -1..1.
 
-    train_x float32 (1000, 64), train_labels int64 (1000,), fold int64 (1000,): the training fold, 0 to 4,
-    that an image belongs to; every fold has 200. test_x (797, 64), test_labels (797,).
+    train_x float32 (1000, 64), train_labels int64 (1000,), test_x (797, 64), test_labels (797,). fold int64
+    (1000,): the fold, 0 to 4, of each training image; every fold has 200 images.
 
     Source: E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning
-    Repository, doi:10.24432/C50P49, CC BY 4.0: its test part.
-    """
+    Repository, doi:10.24432/C50P49, CC BY 4.0: the test set."""
 
     train_x: np.ndarray
     train_labels: np.ndarray
@@ -64,12 +63,12 @@ class Digits:
     test_labels: np.ndarray
 
     def without_fold(self, held: int) -> np.ndarray:
-        """Indices of the 800 training images outside fold ``held``."""
+        """Returns the indices of the 800 training images outside fold ``held``."""
         return np.flatnonzero(self.fold != held)
 
 
 def load_digits() -> Digits:
-    """Image i is in part i mod 9; parts 0 to 4 are the training folds, the others the test data."""
+    """Image i belongs to training fold i mod 9 if that is below 5, and to the test data otherwise."""
     found = require("sklearn.datasets", "this study", "demo").load_digits()
     x = (found.data / 8 - 1).astype(np.float32)
     labels = found.target.astype(np.int64)
@@ -79,9 +78,8 @@ def load_digits() -> Digits:
 
 
 def join_utterances(utterances: Utterances, count: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Longer speech of the same speakers: before every utterance ``count - 1`` others of its speaker, drawn
-    with replacement. Each utterance is the last of one sequence, so the labels stay those of ``utterances``.
-    """
+    """Joins each utterance with ``count - 1`` others of its speaker, drawn with replacement. Each utterance
+    stands at the end of one sequence, so the labels of ``utterances`` are also those of the sequences."""
     joined = []
     for index, label in enumerate(utterances.labels):
         same = np.flatnonzero(utterances.labels == label)
@@ -96,10 +94,10 @@ Verdict = Literal["confirmed", "refuted", "unclear"]
 
 
 def interval(values: np.ndarray, comparisons: int = 1) -> tuple[float, float]:
-    """The 95 % confidence interval of the mean of values (S,), one per seed, by Student's t.
+    """Returns the 95 % confidence interval of the mean of values (S,), one per seed, by Student's t.
 
-    comparisons: how many intervals hold together at 95 %, by Bonferroni's correction. Infinite for one value.
-    """
+    comparisons: how many intervals hold jointly at 95 %, by Bonferroni's correction. With one value the
+    interval is infinite."""
     if len(values) < 2:
         return -np.inf, np.inf
     t = require("scipy.stats", "this study", "demo").t.ppf(1 - 0.025 / comparisons, len(values) - 1)
@@ -109,12 +107,11 @@ def interval(values: np.ndarray, comparisons: int = 1) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Clause:
-    """One part of a claim: that a mean over the seeds is above a threshold.
+    """A part of a claim which says that a mean over the seeds is above a margin.
 
-    text: the claim in a few words. values: (S,), one per seed; a difference is paired by seed. unit: for
-    printing; "points" and "%" are hundredths, and for "times" values and margin are natural logarithms of
-    ratios. margin: the project's threshold. comparisons: see `interval`.
-    """
+    text: the claim in a few words. values: (S,), one per seed; a difference is paired by seed. margin: the
+    project's threshold. unit: for printing. "points" and "%" print values times 100, and "times" prints
+    exp(value), because values and margin are then logarithms of ratios. comparisons: see `interval`."""
 
     text: str
     values: np.ndarray
@@ -123,7 +120,7 @@ class Clause:
     comparisons: int = 1
 
     def verdict(self, margin: float | None = None) -> Verdict:
-        """At the project's margin, or at another, as 0."""
+        """Returns the verdict at the project's margin, or at another one."""
         low, high = interval(np.asarray(self.values), self.comparisons)
         threshold = self.margin if margin is None else margin
         return "confirmed" if low > threshold else "refuted" if high < threshold else "unclear"
@@ -141,7 +138,7 @@ class Clause:
 
 @dataclass(frozen=True)
 class Check:
-    """A part of a claim that follows from definitions: it can fail only if the library does."""
+    """A part of a claim that follows from definitions, so it fails only if the library has a defect."""
 
     text: str
     holds: bool
@@ -151,36 +148,36 @@ class Check:
 
 
 def checks(parts: dict[str, Any]) -> list[Check]:
-    """parts: text -> whether it holds."""
+    """parts: for each text, whether it holds."""
     return [Check(text, bool(holds)) for text, holds in parts.items()]
 
 
 def points(values: np.ndarray, comparisons: int = 1) -> str:
-    """Differences of shares, (S,): "-1.2 [-2.0, -0.4]", the mean and its interval in points."""
+    """Prints differences of shares, (S,), as mean and interval in points: "-1.2 [-2.0, -0.4]"."""
     low, high = (100 * end for end in interval(np.asarray(values), comparisons))
     return f"{100 * np.mean(values):+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
 def plus_minus(values: np.ndarray, digits: int = 2, sign: str = "") -> str:
-    """values (S,): mean and standard deviation over the seeds."""
+    """Prints values (S,), one per seed, as mean and standard deviation: "12.30±0.45"."""
     deviation = f"±{np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
     return f"{np.mean(values):{sign}.{digits}f}{deviation}"
 
 
 def percent(values: np.ndarray) -> str:
-    """Shares, (S,): "95.1±0.4", mean and standard deviation over the seeds in percent."""
+    """Prints shares, (S,), one per seed, as mean and standard deviation in percent: "95.1±0.4"."""
     deviation = f"±{100 * np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
     return f"{100 * np.mean(values):.1f}{deviation}"
 
 
 def columns() -> int:
-    """How wide text is: as the terminal, within limits; in a page always the same."""
+    """Returns the width of text: that of the terminal within limits, or a fixed one in a page."""
     return 96 if in_page() else min(max(shutil.get_terminal_size().columns, 60), 120)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Aligned columns under a ruled header: the first column to the left, the others to the right. A table
-    wider than `columns` is divided, and each piece has the first column."""
+    """Returns aligned columns under a ruled header: the first column to the left, the others to the right.
+    A table wider than `columns` is divided into several, and each begins with the first column."""
     lines = [list(header), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     parts: list[list[int]] = [[]]
@@ -205,7 +202,7 @@ _jobs = 1  # set by Study.measured
 
 
 def side_by_side(function: Callable[[Any], Any], items: Iterable[Any], label: str = "") -> list[Any]:
-    """[function(item) for item in items], on all cores, with a progress bar. See lnrnn.speakers."""
+    """Returns [function(item) for item in items], computed on all cores, and shows a progress bar."""
     items = list(items)
     bar_format = "{percentage:3.0f}%|{bar:20}| {elapsed}<{remaining}  {desc}"
     with require("tqdm", "this study", "demo").tqdm(
@@ -221,14 +218,14 @@ def side_by_side(function: Callable[[Any], Any], items: Iterable[Any], label: st
 
 
 def stacked(found: Sequence[Any]) -> Any:
-    """Equal results of several seeds: dicts become one dict, all else an array with the seeds first."""
+    """Stacks the results of several seeds: dicts become one dict, other values an array (S, ...)."""
     if isinstance(found[0], dict):
         return {name: stacked([one[name] for one in found]) for name in found[0]}
     return np.array(found)
 
 
 def best(settings: Sequence[Any], scores: Sequence[float]) -> Any:
-    """The setting with the highest score; of equal ones the first."""
+    """Returns the setting with the highest score, and the first one of equals."""
     return settings[int(np.argmax(scores))]
 
 
@@ -239,15 +236,14 @@ Results = dict[str, Any]
 
 @dataclass(frozen=True)
 class Study:
-    """name: of the file. All that follows is a function of the study's file.
+    """A study's name, which is that of its file, and its functions.
 
-    tune: seeds, quick -> the settings that `measure` takes, as JSON knows them; None where nothing is chosen.
-    measure: seeds, settings, quick -> results: names to arrays, numbers, strings, or such a dict again. An
-    array that has one entry per seed has the seeds first. Nothing but the seeds is random.
-    clauses: results -> the parts of the claim. tables: results -> text. draw: results, figure.
-    size: of the figure in inches, at most 10 wide. options: words that choose a variant, as a cell: `measure`
-    and `tune` get it as `option`, the kept file has it in its name.
-    """
+    tune(seeds, quick): returns the settings for `measure`, as values of JSON. None if nothing is chosen.
+    measure(seeds, settings, quick): returns the results, a dict of arrays, numbers, strings and such dicts.
+    Arrays with an entry per seed are (S, ...). Random numbers depend on the seeds alone.
+    clauses(results): returns the parts of the claim. tables(results): returns text. draw(results, figure).
+    size: of the figure in inches, at most 10 wide. options: names of variants, such as cells. `measure` and
+    `tune` get one as `option`, and the name of the results' file contains it."""
 
     name: str
     measure: Callable[..., Results]
@@ -262,8 +258,7 @@ class Study:
         return self.name + ("" if option in (None, *self.options[:1]) else f"_{option}") + suffix
 
     def kept(self, option: str | None = None) -> dict[str, Any] | None:
-        """The file of the full run in results/: version, isa, seeds, settings, results, clauses. None without
-        such a file."""
+        """Returns the stored run: version, isa, seeds, settings, results, clauses. None without a file."""
         path = FOLDER / "results" / self.file(option)
         found = read(path)
         if found is not None and self.tune is not None:
@@ -273,13 +268,13 @@ class Study:
         return found
 
     def results(self, option: str | None = None) -> Results:
-        """The kept results, with arrays for lists."""
+        """Returns the stored results, with arrays instead of lists."""
         return arrays_of(self.kept(option), self.file(option))
 
     def measured(
         self, seeds: Sequence[int], quick: bool = False, tune: bool = False, option: str | None = None
     ) -> dict[str, Any]:
-        """Measures. -> as `kept`, with arrays instead of lists."""
+        """Measures. Returns a dict like that of `kept`, with arrays instead of lists."""
         global _jobs
         words = {"option": option or self.options[0]} if self.options else {}
         kept, settings = None if tune else self.kept(option), None
@@ -293,32 +288,33 @@ class Study:
         found = {
             **conditions(seeds, quick), "tuned": tune, "settings": settings, "results": results,
         }  # fmt: skip
-        # As the kept file has them, so that a page shows the same digits.
+        # Round as the stored file does, so that a page shows the same digits.
         loaded = json.loads(json.dumps(as_lists(found)))
         loaded["results"] = as_arrays(loaded["results"])
         loaded["clauses"] = [clause.row() for clause in self.clauses(loaded["results"])] if not quick else []
         return dict(loaded)
 
     def text(self, found: dict[str, Any]) -> str:
-        """Tables, and the clauses with their verdicts; none of a quick run, which decides nothing."""
-        told = self.tables(found["results"])
+        """Returns the tables, and the clauses with their verdicts. A quick run is too small for clauses."""
+        tables = self.tables(found["results"])
         if not found["clauses"]:
-            return told
+            return tables
         whole = table(
             ["the claim, part by part", "mean [95 %]", "margin", "verdict", "at margin 0"], found["clauses"]
         )
         if len(whole.splitlines()[0]) <= columns() and "\n\n" not in whole:
-            return f"{told}\n\n{whole}"
-        # Too narrow for a row each.
+            return f"{tables}\n\n{whole}"
+        # The terminal is too narrow for a table.
         for text, number, margin, verdict, at_zero in found["clauses"]:
             rest = f"{number}: {verdict}" + f" (margin {margin}; at 0: {at_zero})" * bool(at_zero)
             for line, indent in ((text, ""), (rest, "    ")):
-                told += "\n" + textwrap.fill(line, columns(), initial_indent=indent, subsequent_indent="    ")
-        return told
+                text = textwrap.fill(line, columns(), initial_indent=indent, subsequent_indent="    ")
+                tables += f"\n{text}"
+        return tables
 
     def main(self, argv: Sequence[str] | None = None) -> None:
-        """The script; bad input ends it with one line on stderr and the code 2, Ctrl-C with 130. In a page or
-        a notebook it prints the kept results."""
+        """Runs the script. Bad input ends it with one line on stderr and exit code 2, Ctrl-C with code 130.
+        In a page or a notebook the function only prints the stored results."""
         if in_page():
             print(self.text({**(self.kept() or {}), "results": self.results()}))
             return
@@ -360,7 +356,7 @@ class Study:
         try:
             if measured:
                 write(kept_at, found)
-        finally:  # Where a disk is full, the terminal has them.
+        finally:  # If the disk is full, the terminal still shows the results.
             print(f"\n{self.text(found)}\n", flush=True)
         if words.quick:
             print("A quick run: too small to decide anything.")
@@ -375,7 +371,7 @@ class Study:
     def _known(
         self, words: argparse.Namespace, option: str | None, path: Path, seeds: Sequence[int]
     ) -> dict[str, Any] | None:
-        """The results of an earlier run at ``path``, if this one would be the same."""
+        """Returns the results of an earlier run at ``path``, or None if this run could differ from it."""
         wanted = conditions(seeds, words.quick)
         kept = None if words.tune else self.kept(option)
         try:
@@ -415,14 +411,14 @@ class Study:
 
 
 def conditions(seeds: Sequence[int], quick: bool = False) -> dict[str, Any]:
-    """The inputs of a study's results, except its settings."""
+    """Returns the inputs of a study's results, except its settings."""
     isa = lnrnn.cpu_info()["isa"]
     return {"lnrnn": lnrnn.__version__, "isa": isa, "quick": quick, "seeds": list(seeds)}
 
 
 def show(name: str, draw: Callable[[Results, Any], object], size: tuple[float, float] = SIZE) -> None:
-    """Draws the kept results of a study, in its page or notebook. A script draws its own results at its end.
-    An imported study draws nothing."""
+    """Draws the stored results of a study in its page or notebook. In a script this does nothing, because
+    `Study.main` draws there, and in an imported study it does nothing either."""
     if in_page() and draw.__module__ == "__main__":
         from matplotlib import pyplot
 
@@ -438,12 +434,12 @@ def positive(text: str) -> int:
 
 
 def in_page() -> bool:
-    """Whether sphinx-gallery or a notebook runs the file."""
+    """Returns whether sphinx-gallery or a notebook runs the file."""
     return "sphinx_gallery" in sys.modules or "ipykernel" in sys.modules
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """A kept file, or None. Raises ValueError if it is damaged."""
+    """Returns the content of a stored file, or None without a file. Raises ValueError if it is damaged."""
     if not path.exists():
         return None
     with blaming(path):
@@ -458,25 +454,25 @@ def read(path: Path) -> dict[str, Any] | None:
 
 @contextmanager
 def blaming(path: Path) -> Iterator[None]:
-    """Errors in reading, printing or drawing a kept file become a ValueError that names the file."""
+    """Turns errors in reading, printing or drawing a stored file into a ValueError that names the file."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise ValueError(
-            f"{path} is damaged, or of another version of the study; delete it to measure anew ({reason})"
+            f"{path} is damaged, or from another version of the study; delete it to measure again ({reason})"
         ) from error
 
 
 def arrays_of(kept: dict[str, Any] | None, name: str) -> Results:
-    """The results of a kept file, with arrays for lists. Raises FileNotFoundError without one."""
+    """Returns the results of a stored file, with arrays for lists. None raises FileNotFoundError."""
     if kept is None:
         raise FileNotFoundError(f"results/{name} is missing: run {name.partition('.')[0]}.py")
     return dict(as_arrays(kept["results"]))
 
 
 def write(path: Path, found: dict[str, Any]) -> None:
-    """One line for each entry of `results`, so that a difference is readable."""
+    """Writes each entry of `results` on a line of its own, so that a diff is readable."""
     found = as_lists(found)
     entries = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in found.pop("results").items())
     head = ",\n".join(f" {json.dumps(k)}: {json.dumps(v)}" for k, v in found.items())
@@ -485,7 +481,7 @@ def write(path: Path, found: dict[str, Any]) -> None:
 
 
 def as_lists(value: Any) -> Any:
-    """For JSON: arrays become lists, and numbers are rounded to seven significant digits."""
+    """Converts arrays to lists for JSON, and rounds numbers to seven significant digits."""
     if isinstance(value, dict):
         return {str(name): as_lists(entry) for name, entry in value.items()}
     if isinstance(value, (np.ndarray, list, tuple, range)):
@@ -496,7 +492,7 @@ def as_lists(value: Any) -> Any:
 
 
 def as_arrays(value: Any) -> Any:
-    """The other direction: lists of numbers become arrays."""
+    """Converts lists of numbers to arrays, the inverse of `as_lists`."""
     if isinstance(value, dict):
         return {name: as_arrays(entry) for name, entry in value.items()}
     if isinstance(value, list) and not any(isinstance(entry, (str, dict, type(None))) for entry in value):

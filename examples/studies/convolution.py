@@ -2,11 +2,11 @@ r"""
 Convolutional networks
 ======================
 
-With convolutional networks, LN is faster than no norm, and BN is better than LN (Ba, Kiros and Hinton
-2016, arXiv 1607.06450, section 6.7). Posts go further: "CNN使用LN无法收敛", a CNN with LN does not converge.
-The paper supposes that units at the image's border differ too much from the others. LN takes its
-statistics over all units of one image, BN over the batch :math:`n` and the positions :math:`p` of one
-channel:
+In convolutional networks, layer norm (LN) learns faster than no norm, and batch norm (BN) is better than LN
+(Ba, Kiros and Hinton 2016, arXiv 1607.06450, section 6.7). Posts go further: "CNN使用LN无法收敛" (a CNN with
+LN does not converge). The paper's explanation is that units at the image's border differ too much from the
+others. LN averages over all units of one image. BN averages over the batch :math:`n` and the positions
+:math:`p` of one channel:
 
 .. math::
 
@@ -34,19 +34,19 @@ from plots import STYLES, lines, tidy
 import lnrnn
 from lnrnn.speakers import TrainingSettings, cross_entropy, train
 
-# Change these.
+# Constants to change.
 NORMS = {"no norm": None, "LN": "layer", "BN": "batch"}
 CHANNELS, STRIDES = (8, 8, 16, 16), (1, 1, 2, 1)  # of the convolutions, each 3 x 3
 RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 BATCH, PASSES = 32, 12
-REACHED, WINDOW = 0.95, 200  # speed: images seen until so many of the last WINDOW were right
-CONVERGED = 0.9  # a network that is right on so many images has converged
-FASTER, MARGIN = math.log(1.25), 0.005  # thresholds: a quarter faster, half a point better
-COMPARISONS = 7  # intervals on this page, which hold together
+REACHED, WINDOW = 0.95, 200  # speed: images seen until this share of the last WINDOW was right
+CONVERGED = 0.9  # a network that is right on this share of images has converged
+FASTER, MARGIN = math.log(1.25), 0.005  # margins: 1.25 times as fast, half a point more accurate
+COMPARISONS = 7  # how many intervals hold jointly at 95 %
 
 
 def draw(results, figure):
-    """Learning curves, errors by rate, and test errors."""
+    """Draws learning curves, errors by learning rate, and test errors."""
     curve, rates, test = figure.subplots(1, 3, width_ratios=(1.3, 1.2, 0.8))
     seen, shown = results["seen"], results["rates"]
     for axes in (curve, rates):
@@ -61,7 +61,7 @@ def draw(results, figure):
     lines(rates, shown, {name: 100 * (1 - results["held_out"][name]) for name in NORMS})
     rates.set_xticks(shown, [f"{rate:g}" for rate in shown])
     labels = {"xlabel": "learning rate of Adam", "ylabel": "held-out images wrong, %"}
-    tidy(rates, "LN and BN stand higher rates", **labels)
+    tidy(rates, "Norms allow higher rates", **labels)
     for place, name in enumerate(NORMS):
         wrong = 100 * (1 - results["accuracy"][name])
         beside = place + np.linspace(-0.3, 0.3, len(wrong))
@@ -78,48 +78,48 @@ show("convolution", draw, SIZE)
 # %%
 # Result
 # ------
-# - **LN beats no norm.** It ends 1.9 points better on the test images [0.9, 2.9]: confirmed. It needs fewer
-#   images to reach 95 %, by a factor of 1.13 [1.01, 1.27]: confirmed at margin 0, unclear at the project's
-#   margin of 1.25.
-# - **BN beats LN.** It is faster by a factor of 1.21 [1.05, 1.40]: confirmed at margin 0, unclear at 1.25.
-#   It does not end better: -0.1 points [-0.6, +0.3] refutes a lead of half a point.
-# - **"A CNN with LN does not converge": refuted.** All 20 networks converge, to 97.0 % of the test images.
-#   Over five learning rates LN converges in 93 % of the runs, no norm in 79 %, and BN in 99 %.
-# - **The paper's explanation: unclear here.** With LN units at the border are above zero about as often as
-#   those inside, on the average over networks (1.1 points less [-6.4, 8.5]). In a single network the two
-#   differ by 8.5 points, either way; with BN by 5.1, without a norm by 3.8.
+# - **LN beats no norm.** LN ends 1.9 points more accurate on the test images [0.9, 2.9]: confirmed. LN
+#   reaches 95 % with 1.13 times fewer images [1.01, 1.27]: confirmed at margin 0, unclear at our margin of
+#   1.25.
+# - **BN beats LN in speed only.** BN is 1.21 times as fast [1.05, 1.40]: confirmed at margin 0, unclear at
+#   1.25. That BN ends half a point more accurate is refuted: -0.1 points [-0.6, +0.3].
+# - **"A CNN with LN does not converge": refuted.** All 20 networks converge, and are right on 97.0 % of the
+#   test images. Over five learning rates LN converges in 93 % of the runs, no norm in 79 %, and BN in 99 %.
+# - **The paper's explanation: unclear here.** With LN, units at the border are above zero about as often as
+#   those inside, in the mean over networks (1.1 points less [-6.4, 8.5]). In a single network the two
+#   frequencies differ by 8.5 points in either direction, with BN by 5.1, without a norm by 3.8.
 #
-# A post explains a lead of BN: with LN, one feature no longer distinguishes several images. In ``saturation``
-# LN does lose that spread, in eight layers of an untrained network. Here, after training, the test
-# images show no such loss.
+# A post explains why BN should be better: under LN, a feature no longer distinguishes images. The study
+# ``saturation`` confirms this loss for an untrained network of eight layers. Here, after training, the
+# accuracy on test images shows no such loss.
 #
 # Advice
 # ------
-# With batches of 32 images and more use BN: it learns fastest. Where a batch norm cannot be used, LN is as
-# accurate.
+# With batches of 32 images and more use BN, which learns fastest. If you cannot use BN, LN is as accurate.
 #
 # Try it yourself
 # ---------------
-# Set ``RATES = (0.1, 0.3)``: which norm still converges? Set ``BATCH = 2``: BN does not break down as in
-# ``batch_size``, for a channel's statistics are still of 32 values or more.
+# Set ``RATES = (0.1, 0.3)``: which norm still converges? Set ``BATCH = 2``: BN does not fail as in
+# ``batch_size``, because a channel's statistics still average 32 values or more.
 #
 # How it was measured
 # -------------------
-# scikit-learn's digits, 8 x 8 pixels, 800 images to train on and 797 to test with. Four convolutions of 3 x
-# 3, ReLU, the norm before it; Adam, 12 passes in batches of 32. The rate is the best of five on held-out
-# images, seeds 0 to 4; results are of seeds 5 to 24. Speed: images seen until 95 % of the last 200 were
-# right before they were learnt from. Converged: 90 % of the held-out images right at the end. The margins
-# (1.25 times, half a point, 5 points) are ours. The seven intervals hold together at 95 % (Bonferroni). The
-# paper gives no numbers for this section.
+# The data are scikit-learn's digits, 8 x 8 pixels, 800 images for training and 797 for tests. The network has
+# four convolutions of 3 x 3, with the norm before each ReLU. Adam trains it for 12 epochs in batches of 32.
+# The learning rate is the best of five on held-out images, seeds 0 to 4. Results come from seeds 5 to 24.
+# Speed is the number of images seen until 95 % of the last 200 were right before the network learnt from
+# them. A network has converged if it is right on 90 % of the held-out images at the end. We chose the margins
+# (1.25 times, half a point, 5 points). The seven intervals hold jointly at 95 % (Bonferroni). The paper gives
+# no numbers.
 
 
-SIDE = 8  # of an image
+SIDE = 8  # pixels
 EPS, MOMENTUM = 1e-5, 0.1
 
 
 def patches(x, stride):
-    """x (B, side, side, inputs) -> the inputs of each output of a 3 x 3 convolution, with zeros at the edges:
-    (B, side / stride, side / stride, 3, 3, inputs)."""
+    """x (B, side, side, inputs). Returns the inputs of each output of a 3 x 3 convolution, zero beyond the
+    edges: (B, side / stride, side / stride, 3, 3, inputs)."""
     count, side, _, inputs = x.shape
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
     found = np.empty((count, side // stride, side // stride, 3, 3, inputs), x.dtype)
@@ -129,7 +129,7 @@ def patches(x, stride):
 
 
 def add_patches(gradient, stride):
-    """The gradient by `patches` -> that by its input."""
+    """gradient: of the result of `patches`. Returns the gradient of the input of `patches`."""
     count, side, inputs = len(gradient), stride * gradient.shape[1], gradient.shape[-1]
     whole = np.zeros((count, side + 2, side + 2, inputs), gradient.dtype)
     for row, column in np.ndindex(3, 3):
@@ -140,14 +140,13 @@ def add_patches(gradient, stride):
 class ConvolutionalNetwork:
     """Convolutions relu(gain * norm(W * x) + bias), without a norm relu(W * x + bias), then a dense layer.
 
-    Activations are (B, height, width, channels). LN takes its statistics of one image over channels and
-    positions. Each of these units has a gain and a bias, as in its paper. BN takes them per channel, over the
-    batch and all positions, with a gain and a bias per channel.
+    Activations are (B, height, width, channels). LN averages each image over channels and positions, and
+    every unit has a gain and a bias, as in the LN paper. BN averages each channel over the batch and all
+    positions, and every channel has a gain and a bias.
 
-    Weights are normal with variance 2 / inputs (He et al. 2015), gains 1, biases 0; networks of one seed
-    start alike, whatever their norm. right: for each image learnt from, whether the network was right just
-    before.
-    """
+    Initial weights are normal with variance 2 / inputs (He et al. 2015), gains 1, biases 0. Networks of one
+    seed have the same initial weights, whatever their norm. right: for each image of training, whether the
+    network was right before it learnt from that image."""
 
     def __init__(self, norm, seed):
         self.norm, self.right, self.values, self.running = norm, [], {}, []
@@ -176,19 +175,19 @@ class ConvolutionalNetwork:
         self.values.update(values)
 
     def hidden(self, x, training=False):
-        """x (B, pixels) -> the inputs, products and outputs of each convolution."""
+        """x (B, pixels). Returns the inputs, products and outputs of each convolution."""
         h, found = x.reshape(-1, SIDE, SIDE, 1), []
         for layer, stride in enumerate(STRIDES):
             seen = patches(h, stride)
             rows = seen.reshape(-1, 9 * h.shape[-1])
-            # einsum, because BLAS may add in another order with another number of threads.
+            # Use einsum, because the order of sums in BLAS can depend on the number of threads.
             z = np.einsum("pk,ck->pc", rows, self.values[f"weight_{layer}"]).reshape(*seen.shape[:3], -1)
             h = np.maximum(self._normalised(z, layer, training), 0)
             found.append((seen, z, h))
         return found
 
     def logits(self, x):
-        """x (B, pixels) -> (B, classes), at inference."""
+        """x (B, pixels). Returns logits (B, classes) in inference mode."""
         return self._head(self.hidden(x)[-1][2])
 
     def _head(self, h):
@@ -196,7 +195,7 @@ class ConvolutionalNetwork:
         return product + self.values["head_bias"]
 
     def _normalised(self, z, layer, training):
-        """gain * norm(z) + bias."""
+        """Returns gain * norm(z) + bias."""
         bias, gain = self.values[f"bias_{layer}"], self.values.get(f"gain_{layer}")
         if self.norm is None:
             return z + bias
@@ -206,8 +205,9 @@ class ConvolutionalNetwork:
         return lnrnn.batch_norm(rows, mean, variance, gain, bias, training, MOMENTUM, EPS).reshape(z.shape)
 
     def loss_and_gradients(self, x, lengths, labels):
-        """As `lnrnn.speakers.train` calls it: x (1, B, pixels), every image a sequence of one step, labels
-        (B,) -> mean cross-entropy in nats, and its gradient by name. Moves the running statistics."""
+        """Has the interface that `lnrnn.speakers.train` needs: x (1, B, pixels) has images as sequences of
+        one step, and labels are (B,). Returns the mean cross-entropy in nats, and its gradients by parameter
+        name. Updates BN's running statistics."""
         found = self.hidden(x[0], training=True)
         h = found[-1][2]
         logits = self._head(h)
@@ -227,7 +227,7 @@ class ConvolutionalNetwork:
         return float(losses.mean()), gradients
 
     def _through_norm(self, g, z, layer):
-        """g, the gradient by gain * norm(z) + bias -> that by z, and those by gain and bias by name."""
+        """g: the gradient of gain * norm(z) + bias. Returns those of z, and of gain and bias by name."""
         if self.norm is None:
             return g, {f"bias_{layer}": g.sum(axis=(0, 1, 2))}
         bias, gain = self.values[f"bias_{layer}"], self.values[f"gain_{layer}"]
@@ -242,7 +242,7 @@ class ConvolutionalNetwork:
 
 
 def as_images(x):
-    """Pixels from 0 to 1. 0 is the background, and the padding of a convolution."""
+    """Scales pixels to 0..1. The background is then 0, as the padding of a convolution is."""
     return (x + 1) / 2
 
 
@@ -251,7 +251,7 @@ def accuracy(network, x, labels):
 
 
 def trained(data, name, rate, seed, quick):
-    """A network, and its accuracy on the held-out fold after each pass."""
+    """Returns a trained network, and its accuracy on the held-out fold after each epoch."""
     network, found = ConvolutionalNetwork(NORMS[name], seed), []
     held, chosen = data.fold == seed % FOLDS, data.without_fold(seed % FOLDS)
     settings = TrainingSettings(1 if quick else PASSES, BATCH, rate, largest_norm=math.inf, noise=0.0)
@@ -264,7 +264,7 @@ def trained(data, name, rate, seed, quick):
 
 
 def tune(seeds, quick):
-    """For each norm the rate with the best held-out accuracy, mean over the passes and the seeds."""
+    """Returns for each norm the rate with the best held-out accuracy, averaged over epochs and seeds."""
     data, rates = load_digits(), RATES[2:3] if quick else RATES
     runs = [(name, rate, seed) for name in NORMS for rate in rates for seed in seeds]
     scores = side_by_side(lambda run: np.mean(trained(data, *run, quick)[1]), runs, "settings")
@@ -287,7 +287,7 @@ def measure(seeds, settings, quick):
 
     results = {"rates": rates, "seen": None}
     for name in NORMS:
-        # The kept setting may be none of RATES, once these are changed.
+        # The stored setting may be missing in RATES after a user's change.
         all_rates = [*rates, *({settings[name]} - set(rates))]
         runs = [(name, rate, seed) for seed in seeds for rate in all_rates]
         held_out, chosen = zip(*side_by_side(one, runs, name), strict=True)
@@ -305,37 +305,37 @@ def measure(seeds, settings, quick):
 
 
 def border_and_inside(on):
-    """on (..., SIDE, SIDE) -> its means over the outermost ring of positions and over the others."""
+    """Returns the mean of ``on`` (..., SIDE, SIDE) over the border pixels, and over the other pixels."""
     inside = np.zeros((SIDE, SIDE), bool)
     inside[1:-1, 1:-1] = True
     return on[..., ~inside].mean(axis=-1), on[..., inside].mean(axis=-1)
 
 
 def running_share(right, window):
-    """right (S, images) -> the share that is True of each ``window`` images in a row."""
+    """right (S, images). Returns the share of True in each window of consecutive images."""
     sums = np.cumsum(np.concatenate([np.zeros((len(right), 1)), right], axis=1), axis=1)
     return (sums[:, window:] - sums[:, :-window]) / window
 
 
 def images_until(right, level=REACHED, window=WINDOW):
-    """right (S, images) -> images seen until ``level`` of the last ``window`` were right, (S,); all of them
-    where that never comes."""
+    """right (S, images). Returns how many images each network sees, (S,), until the share ``level`` of the
+    last ``window`` was right. If it never is, returns the number of all images."""
     above = running_share(right, window) >= level
     return np.where(above.any(axis=1), above.argmax(axis=1) + window, right.shape[1])
 
 
 def faster(results, name, other):
-    """The logarithm of how many times fewer images ``name`` needs than ``other``, (S,)."""
+    """Returns log(images that ``other`` needs / images that ``name`` needs), (S,)."""
     return np.log(results["until"][other] / results["until"][name])
 
 
 def better(results, name, other):
-    """Test accuracy of ``name`` less that of ``other``, (S,)."""
+    """Returns the test accuracy of ``name`` minus the test accuracy of ``other``, (S,)."""
     return results["accuracy"][name] - results["accuracy"][other]
 
 
 def converged(results, name):
-    """The share of the rates at which a network converges, (S,)."""
+    """Returns the share of the rates at which a network converges, (S,)."""
     return (results["held_out"][name] >= CONVERGED).mean(axis=1)
 
 
@@ -347,7 +347,7 @@ def clauses(results):
         ("LN ends better than no norm", better(results, "LN", "no norm"), MARGIN, "points"),
         ("BN learns faster than LN", faster(results, "BN", "LN"), FASTER, "times"),
         ("BN ends better than LN", better(results, "BN", "LN"), MARGIN, "points"),
-        ("LN: units at the border are on less", border, 0.05, "points"),
+        ("LN: units at the border are above zero less often", border, 0.05, "points"),
         ("posts: LN does not converge", CONVERGED - results["accuracy"]["LN"], 0.0, "points"),
         ("posts: LN converges at fewer rates", fewer, 0.05, "points"),
     ]

@@ -2,23 +2,24 @@ r"""
 Formulas, and their form in posts
 =================================
 
-BN and LN subtract a mean, divide by a standard deviation, then multiply by a gain (gamma) and add a bias
-(beta). BN takes the mean and the biased variance of each unit over the batch, LN of each sample over its
-units:
+Batch norm (BN) and layer norm (LN) subtract a mean and divide by a standard deviation. Then they multiply by
+a gain (gamma) and add a bias (beta). BN takes the mean and the biased variance of each unit over the batch.
+LN takes them of each sample over its units:
 
 .. math::
 
    y = \gamma \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta
 
-For inference BN keeps running statistics. There are two readings of its momentum m:
+For inference BN stores running statistics r. Its momentum m is defined in two ways:
 
 .. math::
 
    \text{torch:}\; r \leftarrow (1 - m)\, r + m\, \mu \quad \text{other:}\; r \leftarrow m\, r + (1 - m)\, \mu
 
-Posts say that m = 0 is the last batch and m = 1 all batches. That BN makes a "标准高斯分布" (standard
-Gaussian). That mean and variance become gamma and beta. That "batch越大, 估计越准" (the larger the batch, the
-better the estimate). That without scale and shift "表達能力會下降" (the network loses expressiveness).
+Posts make five claims. With m = 0 the statistics are those of the last batch, with m = 1 those of all
+batches. BN makes a "标准高斯分布" (standard Gaussian). Mean and variance become gamma and beta. "batch越大,
+估计越准" (the larger the batch, the better the estimate). Without scale and shift "表達能力會下降" (the
+network loses expressiveness).
 """
 
 import time
@@ -44,13 +45,13 @@ import lnrnn
 from lnrnn.data import japanese_vowels
 from lnrnn.packages import require
 
-# Change these.
+# Constants to change.
 WIDTHS = (32, 8, 4)  # units in each of the two hidden layers
 RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
 BATCH, EPOCHS = 32, 30
-MARGIN = 0.01  # a loss of one point counts as none
+MARGIN = 0.01  # a loss of at most one point of accuracy is ignored
 MOMENTA = (0.0, 0.1, 0.9, 1.0, None)
-SIZES = (2, 4, 8, 16, 32, 64, 128, 256)  # batches whose statistics are compared with those of all data
+SIZES = (2, 4, 8, 16, 32, 64, 128, 256)  # batch sizes for the error of a batch's statistics
 NORMS = {"LN": "layer", "BN": "batch"}
 
 FIGURE = (10.0, 7.4)
@@ -62,12 +63,13 @@ def key(part):
 
 
 def change(results, what, norm, width):
-    """With gain and bias trained less fixed, (S,)."""
+    """Returns accuracy with trained gain and bias minus accuracy with fixed ones, (S,)."""
     return results[what][key((norm, width, TRAINED))] - results[what][key((norm, width, FIXED))]
 
 
 def draw(results, figure):
-    """Momentum, the shape of a normalised unit, the error of a batch's statistics, and the ablation."""
+    """Draws momentum, the distribution of a normalised unit, the error of a batch's statistics, and accuracy
+    with trained against fixed gain and bias."""
     (upper_left, upper_right), (lower_left, lower_right) = figure.subplots(2, 2)
     draw_momentum(upper_left, results["momentum"])
     draw_shape(upper_right, results["shape"])
@@ -77,7 +79,7 @@ def draw(results, figure):
     forest(lower_right, rows, comparisons=len(rows))
     tidy(
         lower_right, "Gain and bias matter to BN with 4 units",
-        xlabel="gain and bias trained less fixed, points of test accuracy",
+        xlabel="trained minus fixed gain and bias, points of test accuracy",
     )  # fmt: skip
 
 
@@ -125,40 +127,43 @@ show("definitions", draw, FIGURE)
 # %%
 # Result
 # ------
-# - "momentum=0 last batch, momentum=1 all batches" is wrong in both readings. In torch's, 0 keeps the start
-#   and 1 the last batch. In the other, 0 keeps the last batch, as the post says, but 1 keeps the start. The
-#   mean of all batches is ``momentum=None``.
-# - Normalised is not Gaussian. BN's output has mean 0 and variance 1 (but for eps), and the skewness and
-#   kurtosis of its input. In trained networks a test of normality rejects 82 % of the units at 1 %.
+# - "momentum=0 last batch, momentum=1 all batches" is wrong in both definitions. In torch's, 0 keeps the
+#   initial value and 1 the last batch. In the other, 0 keeps the last batch, as the post says, but 1 keeps
+#   the initial value. The mean of all batches is torch's ``momentum=None``.
+# - Normalised values are not Gaussian. BN's output has mean 0 and variance 1 (except for eps), but the
+#   skewness and kurtosis of its input. In trained networks a test at the 1 % level rejects normality for 82 %
+#   of units.
 # - A gain of :math:`\sqrt{\mathrm{Var} + \epsilon}` and a bias of E give x back, to 1e-15. The mean becomes
-#   beta and the standard deviation gamma: the variance is gamma squared. The paper's supplement has the
-#   initial values exchanged: with gain 0 every output is the bias, and no gradient passes.
-# - The error of a batch's mean is 1.00 over the root of its size, from 2 to 256. So 4 times the batch only
-#   halves the error. That of the variance falls as batch to the power -0.484.
-# - Statistics of all 800 images make an update on 32 images cost 8.5 times the multiply-adds.
+#   beta and the standard deviation gamma, so the variance is gamma squared. The LN paper's supplement swaps
+#   the initial values: with gain 0 every output is the bias, and no gradient passes the norm.
+# - For batches of 2 to 256, the error of the mean is 1.00 standard deviations over the root of the batch
+#   size. So a batch 4 times as large halves the error. The variance's error falls as batch size to the power
+#   -0.484.
+# - Statistics of all 800 images increase the multiply-adds of an update on 32 images 8.5 times.
 # - Without gain and bias, networks with 32 units lose no test accuracy (less than 1 point, LN and BN). BN
-#   with 4 units loses 4.7 points [2.3, 7.1] and fits the training images worse. All else is unclear.
+#   with 4 units loses 4.7 points [2.3, 7.1] and fits the training images worse. The other cases are unclear.
 #
 # Advice
 # ------
-# Before you copy a momentum, find which value it weighs: 0.1 in torch is 0.9 in the other reading. Start
-# gains at 1 and biases at 0. Use them: they cost little, and narrow networks can need them. For small
-# batches, LN needs no estimate.
+# Before you copy a momentum, check which value it weighs: 0.1 in torch is 0.9 in the other definition. Use
+# gains and biases, because they cost little and narrow networks can need them. Initialise gains with 1 and
+# biases with 0. For small batches use LN, which estimates nothing from the batch.
 #
 # Try it yourself
 # ---------------
-# Set ``WIDTHS = (32, 6, 3)`` and run with ``--tune``: where does the loss begin? For exact statistics of
-# 60,000 images, ``multiply_adds(32, 60000)`` gives about 570 times an update.
+# Set ``WIDTHS = (32, 6, 3)`` and run with ``--tune``: at which width does the loss begin? With exact
+# statistics of 60,000 images an update costs about 570 times as much, as ``multiply_adds(32, 60000)`` shows.
 #
 # How it was measured
 # -------------------
-# Formulas, momentum and errors: batches of frames of Japanese Vowels, 12 channels, 20 seeds. Shapes and
-# ablation: networks of 64-32-32-10, or 8 or 4 hidden units, on scikit-learn's digits, with ReLU and Adam, 30
-# passes over 800 images, batches of 32. "Fixed" holds the hidden layers' gains at 1 and biases at 0; the last
-# layer keeps its bias. Rates are the best of six for each norm, width and kind on held-out training images,
-# seeds 0 to 4. Results are of seeds 5 to 24. Intervals of the ablation hold together for six. The margin of 1
-# point is ours. Two of 20 networks of LN with 4 units, gain and bias trained, stay at chance, hence their
-# wide interval. Times are of one run, and vary.
+# Formulas, momentum and errors use batches of frames of Japanese Vowels, 12 channels, 20 seeds. Skewness and
+# accuracy use networks of 64-32-32-10 units, or with 8 or 4 hidden units, on scikit-learn's digits. They have
+# ReLU, and Adam trains them for 30 epochs on 800 images in batches of 32. "Fixed" keeps the hidden layers'
+# gains at 1 and biases at 0, while the last layer's bias is trained. For each norm, width and kind (trained
+# or fixed) we take the best of six learning rates on held-out images, seeds 0 to 4. Results come from seeds 5
+# to 24. The six intervals of a comparison hold jointly at 95 %. We chose the margin of 1 point. Two of 20
+# networks with LN, 4 units and trained gains stay at chance, so their interval is wide. Times come from one
+# run, and vary.
 
 # --- formulas, by hand and by the library -------------------------------------------------------------------
 
@@ -168,7 +173,7 @@ def normalised(x, axis):
 
 
 def by_hand(frames, seed):
-    """Deviations of the library's results from a formula, for a batch of frames."""
+    """Returns by name the deviations of the library from formulas, for a batch of frames."""
     rng = np.random.default_rng(seed)
     x = frames[rng.choice(len(frames), BATCH, replace=False)].astype(np.float64)
     units, mean, var = x.shape[1], x.mean(0), x.var(0)
@@ -178,7 +183,7 @@ def by_hand(frames, seed):
 
     gains, biases = np.full(units, 2.0), np.full(units, 3.0)
     scaled = batch_norm(gains, biases)
-    # As the paper's supplement has it: gain 0 and bias 1 at the start.
+    # Initialise as the paper's supplement does: gain 0 and bias 1.
     constant = batch_norm(0 * gains, biases / 3)
     gradient, _, _ = lnrnn.batch_norm_backward(x, x, weight=0 * gains, training=True, eps=EPS)
     layer = lnrnn.BatchNorm(units, momentum=1.0).train()
@@ -197,8 +202,8 @@ def by_hand(frames, seed):
 
 
 def momentum(frames, seed, batches=40):
-    """The running mean of channel 0 after each of so many batches, by momentum, in both readings; the mean of
-    the last batch and of all."""
+    """Returns the running mean of channel 0 after each batch, by momentum, in both definitions, and the means
+    of the last batch and of all batches."""
     rng = np.random.default_rng(seed)
     means, torch, other = [], {}, {}
     chosen = [frames[rng.choice(len(frames), BATCH)] for _ in range(batches)]
@@ -220,8 +225,8 @@ def momentum(frames, seed, batches=40):
 
 
 def errors(frames, seed, draws=200):
-    """By size of the batch: the error of its mean over the standard deviation, and the error of its biased
-    variance over the variance. Root mean squares over channels and draws with replacement."""
+    """Returns two relative errors for each batch size: of a batch's mean, over the standard deviation, and of
+    its biased variance. They are root mean squares over channels and draws with replacement."""
     rng = np.random.default_rng([2, seed])
     x = frames.astype(np.float64)
     mean, var, found = x.mean(0), x.var(0), {"mean": [], "variance": []}
@@ -234,17 +239,17 @@ def errors(frames, seed, draws=200):
 
 
 def exponent(error):
-    """error (S, sizes) -> by which power of the size it falls, (S,)."""
+    """Returns the power of the batch size to which error (S, sizes) is proportional, (S,)."""
     return -np.polyfit(np.log(SIZES), np.log(error).T, 1)[0]
 
 
 def shapes(networks, x, seeds):
-    """How far trained networks' normalised summed inputs of x are from Gaussian, (S,) each.
+    """Returns how Gaussian the normalised summed inputs of trained networks are, as measures (S,).
 
-    skewness: the mean absolute one of their units. of Gaussian numbers: that of as many of these. rejected:
-    the share of units that a test of normality rejects at 1 %. change: by how much BN changes skewness and
-    kurtosis at most. share, edges: a histogram of the unit, of the first network's second layer, whose
-    skewness is the median."""
+    skewness: mean |skewness| over the units. of Gaussian numbers: the same for as many Gaussian numbers.
+    rejected: the share of units whose normality a test rejects at 1 %. change: the largest change of skewness
+    and kurtosis by BN. share, edges: a histogram of the unit with the median skewness in the second layer of
+    the first network."""
     stats = require("scipy.stats", "this study", "demo")
     layers = networks.summed_inputs(x)
     before, after = (np.concatenate(part, axis=2).astype(np.float64) for part in zip(*layers, strict=True))
@@ -271,7 +276,7 @@ def shapes(networks, x, seeds):
 
 
 class Fixed(FeedForward):
-    """The hidden layers' gains stay 1, their biases 0."""
+    """Networks whose hidden layers have the fixed gain 1 and bias 0."""
 
     def losses_and_gradients(self, *batch):
         losses, gradients, logits = super().losses_and_gradients(*batch)
@@ -285,7 +290,7 @@ def parts():
 
 
 def trained(part, seeds, rates, quick):
-    """A stack of networks, one for each of ``seeds`` with its own of ``rates``, and its training images."""
+    """Returns a stack of trained networks, one for each seed and rate, and the indices of their images."""
     norm, width, kind = part
     data = load_digits()
     sizes = (data.train_x.shape[1], width, width, 10)
@@ -296,19 +301,19 @@ def trained(part, seeds, rates, quick):
 
 
 def tune(seeds, quick):
-    """For each norm, width and kind the rate that is right most often on the held-out fold."""
+    """Returns for each norm, width and kind the rate with the best accuracy on the held-out fold."""
     return best_rates(parts(), key, RATES, seeds, lambda part, *each: trained(part, *each, quick)[0])
 
 
 def multiply_adds(size, images=800):
-    """Of an update on a batch of ``size``, and of exact statistics, which need all images' summed inputs in
-    both hidden layers. Backward costs twice as much as forward."""
+    """Returns the multiply-adds of an update on a batch of ``size``, and of exact statistics. These need the
+    summed inputs of all images in both hidden layers. Backward costs twice as much as forward."""
     hidden = 64 * WIDTHS[0] + WIDTHS[0] ** 2
     return 3 * size * (hidden + 10 * WIDTHS[0]), images * hidden
 
 
 def cost(networks, chosen):
-    """By size of the batch: (update + exact statistics) / update, in multiply-adds and in time."""
+    """Returns (update + exact statistics) / update for each batch size, in multiply-adds and in time."""
     data, found = load_digits(), {"multiply-adds": [], "time": []}
 
     def seconds(call):
@@ -359,21 +364,21 @@ def clauses(results):
     texts = {"accuracy": "test accuracy lower", "training accuracy": "fits less"}
     return [
         *checks({
-            "BN and LN are as the formulas say": max(hand["LN"], hand["BN"]) < 1e-10,
+            "BN and LN agree with the formulas": max(hand["LN"], hand["BN"]) < 1e-10,
             "LN of a sample is the same alone and in a batch": hand["LN alone"] == 0,
             "gamma = sqrt(Var + eps) and beta = E give x back": hand["back"] < 1e-10,
             "the mean becomes beta, the standard deviation gamma":
                 max(hand["mean is bias"], hand["deviation is gain"]) < 1e-10,
             "gain 0 and bias 1 at the start (supplement) pass no gradient": hand["exchanged"] == 0,
             "running_var has the unbiased variance, the output the biased one": hand["unbiased"] < 1e-5,
-            "torch: m = 0 keeps the start, m = 1 the last batch, None the mean of all":
+            "torch: m = 0 keeps the initial value, m = 1 the last batch, None the mean of all":
                 torch["0.0"] == 0 and close(torch["1.0"], found["last"])
                 and close(torch["None"], found["all"]),
-            "other reading: m = 0 keeps the last batch, m = 1 the start":
+            "other definition: m = 0 keeps the last batch, m = 1 the initial value":
                 close(other["0.0"], found["last"]) and other["1.0"] == 0,
             "BN leaves skewness and kurtosis as they are": shape["change"].max() < 1e-2,
         }),
-        Clause("BN makes a Gaussian: its |skewness| is as of Gaussian numbers", gauss, -0.1, ""),
+        Clause("BN makes a Gaussian: its |skewness| is that of Gaussian numbers", gauss, -0.1, ""),
         *checks({
             f"a batch 4 times as large halves the error of its {name} ({falls.mean():.3f})":
                 (np.abs(falls - 0.5) < 0.05).all() for name, falls in error.items()

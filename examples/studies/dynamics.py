@@ -7,8 +7,7 @@ Ba, Kiros and Hinton (2016, arXiv 1607.06450, section 3.1) write about a standar
     there is a tendency for the average magnitude of the summed inputs to the recurrent units to either grow
     or shrink at every time-step, leading to exploding or vanishing gradients
 
-With layer norm (LN) the hidden-to-hidden dynamics are
-"much more stable":
+With layer norm (LN) the hidden-to-hidden dynamics are "much more stable":
 
 .. math::
 
@@ -26,14 +25,14 @@ from plots import SHADE, STYLES, tidy
 
 import lnrnn
 
-# Change these.
+# Constants to change.
 UNITS, INPUTS, SEQUENCES = 64, 16, 4
 STEPS, PIECE = 10_000, 10
 RADII = (0.9, 0.99, 1.0, 1.01, 1.1)
 GAINS = {"no norm": None, "LN": 1.0, "LN, gain 0.1": 0.1}
 SETTINGS = ("identity, no input", "identity, noise", "tanh, no input", "tanh, noise")
-STABLE = 1.0  # decades
-SLOPE = 0.1  # a tanh unit whose derivative is below that is saturated
+STABLE = 1.0  # decades; a smaller drift counts as stable
+SLOPE = 0.1  # a tanh unit with a smaller derivative is saturated
 SMALLEST, LARGEST = -45.0, 38.5  # log10 of float32's range
 QUANTITIES = ("state", "gradient")
 CASES = [f"{setting}, {radius:g}" for setting, radius in product(SETTINGS, RADII) if radius != 1]
@@ -41,7 +40,7 @@ SIZE = (10.0, 6.0)
 
 
 def draw(results, figure):
-    """States above, gradients below; a column for each setting."""
+    """Draws states above and gradients below, with a column for each setting."""
     panels = figure.subplots(2, len(SETTINGS), sharex=True, sharey=True)
     for (quantity, setting), axes in zip(product(QUANTITIES, SETTINGS), panels.flat, strict=True):
         draw_setting(axes, results, quantity, setting)
@@ -51,7 +50,7 @@ def draw(results, figure):
         axes.tick_params(labelbottom=True)
     panels[0, 0].set_ylabel("size of the state, decades")
     panels[1, 0].set_ylabel("size of the gradient, decades")
-    panels[0, 3].legend(loc="lower left", frameon=False)  # All states there stay at 0.
+    panels[0, 3].legend(loc="lower left", frameon=False)  # this panel has room: its lines stay at 0
     figure.suptitle(
         "LN keeps every state in range (above), but not the gradients (below)",
         x=0.01, ha="left", fontsize=10.5, fontweight="bold",
@@ -59,7 +58,7 @@ def draw(results, figure):
 
 
 def draw_setting(axes, results, quantity, setting):
-    """A line for each radius; two of no norm have it written at them, where the panel has room."""
+    """Draws a line for each spectral radius, and writes the radius at some lines of "no norm"."""
     axes.set(xscale="log", xlim=(PIECE, STEPS), ylim=(-60, 60))
     axes.set_xticks((10, 100, 1000, 10_000), ("10", "100", "1000", ""))
     axes.minorticks_off()
@@ -78,7 +77,7 @@ def draw_setting(axes, results, quantity, setting):
 
 
 SHRINK, GROW = {"0.9": (500, -30), "0.99": (5000, -30)}, {"1.1": (500, 30), "1.01": (5000, 30)}
-LABELS = {  # the radius -> where it is written: steps, decades
+LABELS = {  # panel -> radius -> position of its label: steps, decades
     "state, identity, no input": SHRINK | GROW,
     "state, identity, noise": GROW,
     "state, tanh, no input": SHRINK,
@@ -93,57 +92,57 @@ show("dynamics", draw, SIZE)
 # %%
 # Result
 # ------
-# A case is a setting (one column) at a spectral radius of W_hh other than 1: 16 cases. The *drift* of a
-# state or gradient is how much its size changes in 10,000 steps, in decades (factors of ten). LN is *far
-# more stable* if it drifts at most half as far as the network without a norm, or at most one decade.
+# A case is a setting (one column) at a spectral radius of W_hh other than 1, so there are 16 cases. The
+# *drift* of a state or gradient is the change of its size over 10,000 steps, in decades (factors of ten). LN
+# is *far more stable* if it drifts at most half as far as the network without a norm, or at most one decade.
 #
-# - **States stay in range with LN: this follows, and holds.** LN with a gain of 1 fixes the size of every
-#   sum. States drift by 0.02 decades at most. This is a gain in 8 of the 16 cases. In the other 8 states
-#   stay in range without a norm too.
+# - **States stay in range with LN: this follows from the formula, and holds.** LN with a gain of 1 fixes the
+#   size of every summed input. States drift by 0.02 decades at most. In 8 of the 16 cases this improves on
+#   the network without a norm. In the other 8 states stay in range without a norm too.
 # - **Without a norm states grow or shrink: refuted as a rule.** Identity units without input leave the range
 #   of float32 (grey) after about 1,000 steps at radius 0.9 and 1.1. But tanh units with noise as input keep
-#   their states.
-# - **Gradients are far more stable with LN: refuted.** They are in 2 of the 16 cases, and are not in 11.
-#   With noise LN's gradients vanish in all eight cases, and change by more decades than without a norm.
-# - Without input LN's gradients do not depend on the radius, but on the seed: with identity units they drift
-#   by 0 to -472 decades.
-# - **A gain of 0.1 keeps gradients longer than 1.0: refuted for LN.** With tanh units and noise it loses
-#   74 decades more in 100 steps.
+#   the size of their states.
+# - **Gradients are far more stable with LN: refuted.** This is true in 2 of the 16 cases, and false in 11.
+#   With noise, LN's gradients vanish in all eight cases, and change by more decades than without a norm.
+# - Without input, LN's gradients depend on the seed and not on the radius. With identity units they drift by
+#   0 to -472 decades.
+# - **A gain of 0.1 keeps gradients longer than 1.0: refuted for LN.** With tanh units and noise, gradients
+#   lose 74 decades more in 100 steps.
 #
-# The reason: LN divides by the deviation of the sum. The input has its share of that, so the recurrent
-# part is made smaller at every step.
+# LN's gradients vanish because LN divides by the deviation of the sum W_hh h + W_ih x. The input increases
+# this deviation, so LN shrinks the recurrent part at every step.
 #
 # Advice
 # ------
-# Use LN to keep states in range over many steps. Do not count on it to carry gradients through hundreds
-# of steps. Start its gains at 1.0 where W_hh h and W_ih x are normalised together, as here.
+# Use LN to keep states in range over many steps, but not to carry gradients through hundreds of steps.
+# Initialise its gains with 1.0 if W_hh h and W_ih x are normalised together, as here.
 #
 # Try it yourself
 # ---------------
-# Set ``GAINS["LN"] = 3.0``: identity units with noise lose fewer decades. Set ``RADII = (0.5, 1.0,
-# 2.0)``: the states of LN are as before.
+# Set ``GAINS["LN"] = 3.0``: gradients of identity units with noise lose fewer decades. Set ``RADII = (0.5,
+# 1.0, 2.0)``: the states of LN do not change.
 #
 # How it was measured
 # -------------------
-# RNNs of 64 units at their initial weights, without biases; W_hh is Gaussian, scaled to a spectral radius.
-# Noise is white and gives W_ih x variance 1. Gradients are those of a random direction at the last step. They
-# are scaled to length 1 after every 10 steps and their logarithm is kept, so float32 does not limit them.
-# States stop at its ends. Seeds 5 to 24, nothing is tuned. Each verdict is that of the case that speaks least
-# for the claim, with intervals that hold together for all 16.
+# The RNNs have 64 units, initial weights and no biases. W_hh is Gaussian, scaled to a spectral radius. Noise
+# is white, and gives W_ih x variance 1. We propagate the gradient of a random direction at the last step.
+# After every 10 steps it is scaled to length 1 and its logarithm recorded, so float32's range does not limit
+# gradients. Only states are limited. Seeds are 5 to 24, and no setting is tuned. Each verdict is that of the
+# case which supports the claim least, and the intervals hold jointly for all 16 cases.
 #
-# The paper measures no dynamics there. Cooijmans et al. normalise W_hh h and W_ih x apart, so that their
-# small gain does not weaken the recurrent part against the input.
+# The LN paper measures no dynamics in that section. Cooijmans et al. normalise W_hh h and W_ih x separately,
+# so their small gain does not weaken the recurrent part against the input.
 
 
 def recurrent_weights(rng, units=UNITS):
-    """A Gaussian matrix of spectral radius 1: float64 (units, units)."""
+    """Returns a Gaussian matrix of spectral radius 1, float64 (units, units)."""
     weights = rng.standard_normal((units, units)) / units**0.5
-    # Rounded, so that its bits do not hang on the order in which LAPACK adds.
+    # Round the radius, because LAPACK's last bits depend on its order of summation.
     return weights / round(float(np.abs(np.linalg.eigvals(weights)).max()), 6)
 
 
 def network(nonlinearity, radius, gain, weights, inputs):
-    """Without biases. weights: of radius 1; inputs: (units, I). gain: of layer norm; None: no norm."""
+    """Returns an RNN without biases. weights: W_hh of radius 1. inputs: W_ih. gain: of LN; None: no norm."""
     norm = None if gain is None else "layer"
     rnn = lnrnn.RNN(inputs.shape[1], len(weights), norm=norm, bias=False, nonlinearity=nonlinearity, seed=0)
     rnn.weight_hh_l0 = (radius * weights).astype(np.float32)
@@ -154,7 +153,7 @@ def network(nonlinearity, radius, gain, weights, inputs):
 
 
 def log_size(values):
-    """log10 of the root mean square over the last axis, within float32's range; the mean over the others."""
+    """Returns log10 of the root mean square over the last axis, clipped to float32's range, then averaged."""
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         found = np.log10(np.sqrt((values.astype(np.float64) ** 2).mean(axis=-1)))
     found = np.where(np.isfinite(values).all(axis=-1), found, LARGEST)
@@ -162,17 +161,16 @@ def log_size(values):
 
 
 def length(vectors):
-    """Euclidean, over the last axis, which stays."""
+    """Returns Euclidean lengths over the last axis, which is kept with length 1."""
     return np.sqrt((vectors.astype(np.float64) ** 2).sum(axis=-1, keepdims=True))
 
 
 def run(rnn, x, h0, gradient):
-    """x (T, B, I), h0 (1, B, H), gradient (1, B, H) of the last state; T a multiple of PIECE.
+    """x (T, B, I), h0 (1, B, H), gradient (1, B, H) of the last state; T is a multiple of PIECE.
 
-    Returns log10 of the states' size after 10, 20, ... steps, (T / PIECE,), that of the gradient's so many
-    steps before the end, and the share of saturated units after step 100. Between pieces the gradient is
-    scaled to length 1 and its logarithm kept, so that it has no range to leave.
-    """
+    Returns log10 of the states' size after PIECE, 2 PIECE, ... steps, (T / PIECE,), log10 of the gradient's
+    size as many steps before the end, and the share of saturated units after step 100. After each PIECE steps
+    back the gradient is scaled to length 1 and its logarithm recorded, so it stays in range."""
     tapes, states, saturated, h = [], [], [0.0], h0
     for start in range(0, len(x), PIECE):
         y, h, tape = rnn.forward_train(x[start : start + PIECE], h)
@@ -192,7 +190,7 @@ def run(rnn, x, h0, gradient):
 
 
 def measure_seed(seed, steps):
-    """All cases of a seed share weights, input, start and gradient: {case and kind: (curves, saturated)}."""
+    """Returns {case and norm: (curves, saturated)}. All cases share weights, inputs, h0 and gradient."""
     rng = np.random.default_rng(seed)
     weights = recurrent_weights(rng)
     inputs = rng.standard_normal((UNITS, INPUTS)) / INPUTS**0.5
@@ -210,8 +208,8 @@ def measure_seed(seed, steps):
 
 
 def measure(seeds, settings, quick):
-    """drift: decades from the first 10 steps to all, of states and gradients, (S, 2). curves: for the figure,
-    means over the seeds, (2, steps drawn)."""
+    """Returns results by name. drift: decades of states and gradients from the first 10 steps to the last,
+    (S, 2). curves: means over the seeds for the figure, (2, steps drawn)."""
     found = side_by_side(lambda seed: measure_seed(seed, 300 if quick else STEPS), seeds, "seeds")
     paths = {key: np.stack([of[key][0] for of in found]) for key in found[0]}
     count = next(iter(paths.values())).shape[2]
@@ -225,35 +223,36 @@ def measure(seeds, settings, quick):
 
 
 def drift(results, case, name, quantity):
-    """Decades, (S,)."""
+    """Returns the drift in decades, (S,)."""
     return results["drift"][f"{case}, {name}"][:, QUANTITIES.index(quantity)]
 
 
 def to_spare(results, case, quantity):
-    """By how many decades layer norm drifts less than it may: half as far as no norm does, or one decade."""
+    """Returns the largest permitted drift of LN minus its drift, in decades, (S,). Half of the drift without
+    a norm is permitted, or one decade if that is more."""
     plain, layer = (np.abs(drift(results, case, name, quantity)) for name in ("no norm", "LN"))
     return np.maximum(plain / 2, STABLE) - layer
 
 
 def unstable(results, case, quantity):
-    """By how many decades a network without norm drifts further than one."""
+    """Returns the drift of the network without a norm, in decades, minus one."""
     return np.abs(drift(results, case, "no norm", quantity)) - STABLE
 
 
 def weakest(of, results, quantity):
-    """The values (S,) of the case that speaks least for the claim."""
+    """Returns the values (S,) of the case that supports the claim least."""
     return min((of(results, case, quantity) for case in CASES), key=np.mean)
 
 
 def gained(results):
-    """Decades in 100 steps that gain 0.1 leaves more of a gradient than gain 1.0: tanh, noise, radius 1."""
+    """Returns log10(gradient with gain 0.1 / with gain 1.0) after 100 steps, for tanh, noise and radius 1."""
     one, tenth = (drift(results, "tanh, noise, 1", name, "gradient") for name in ("LN", "LN, gain 0.1"))
     return (tenth - one) * 100 / (STEPS - PIECE)
 
 
 def clauses(results):
     stay = max(np.abs(drift(results, case, "LN", "state")).max() for case in CASES) < STABLE
-    found = [Check("with LN states stay within a decade (its gain is 1)", bool(stay))]
+    found = [Check("with LN and gain 1 states stay within a decade", bool(stay))]
     claims = [
         ("no norm: states grow or vanish", unstable, "state"),
         ("no norm: gradients grow or vanish", unstable, "gradient"),
@@ -267,8 +266,8 @@ def clauses(results):
 
 
 def steadier(results, quantity):
-    """-> for each case "yes" if LN is as stable as claimed, "no", or "-" if unclear. "both stay": the network
-    without a norm clearly drifts by less than a decade too. All intervals hold together."""
+    """Returns for each case whether LN is as stable as claimed: "yes", "no", or "-" if it is unclear. "both
+    stay": the network without a norm clearly drifts by less than a decade too. All intervals hold jointly."""
     found = {}
     for case in CASES:
         low, high = interval(to_spare(results, case, quantity), len(CASES))

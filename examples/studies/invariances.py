@@ -3,16 +3,16 @@ Invariances of each norm
 ========================
 
 Table 1 of the layer norm paper lists six changes of weights and data (Ba, Kiros and Hinton 2016, arXiv
-1607.06450, section 5.1). It marks those that leave the output of a normalised layer unchanged. LN subtracts
-the mean of one sample's summed inputs:
+1607.06450, section 5.1). It marks those that leave the output of a normalised layer unchanged. Layer norm
+(LN) subtracts the mean of one sample's summed inputs:
 
 .. math::
 
    y = \frac{W x - \mu}{\sigma}, \qquad \mu = \frac{1}{H} \sum_i (W x)_i
 
-So it can ignore :math:`W \to c W` and :math:`W \to W + 1 v^\top`. A post concludes that re-centring makes LN
+So :math:`W \to c W` and :math:`W \to W + 1 v^\top` do not change the output. A post concludes that LN is
 "对输入和权重漂移不敏感" (insensitive to shifts of input and weights). The paper adds that a norm of the input
-alone, before W, loses the invariance to changes of W.
+alone, before W, is not invariant to changes of W.
 """
 
 import numpy as np
@@ -22,17 +22,17 @@ from plots import OTHER, STYLES, tidy
 import lnrnn
 from lnrnn.data import japanese_vowels
 
-# Change these.
+# Constants to change.
 UNITS, CASES = 64, 128
-FACTORS = (0.01, 0.3, 3.0, 100.0)  # of the scaling
-SHIFTS = (0.3, 3.0, 100.0)  # over the size of the shifted array
-EPS = 1e-5  # of the library's layers
-SAME, OTHERWISE = 1e-10, 1e-2  # a deviation below is an output that stays, one above an output that moves
+FACTORS = (0.01, 0.3, 3.0, 100.0)  # of scaled arrays
+SHIFTS = (0.3, 3.0, 100.0)  # relative to the size of the shifted array
+EPS = 1e-5  # the default of the library
+SAME, OTHERWISE = 1e-10, 1e-2  # an output with a deviation below SAME stays, above OTHERWISE moves
 
 FIGURE = (10.0, 4.8)
 CHANGES = ("W scaled", "W shifted", "w scaled", "D scaled", "D shifted", "x scaled")
 STORED, BEFORE = "BN, stored statistics", "LN before W"
-# Table 1 of the paper, and its text on a norm before W. It says nothing on stored statistics.
+# The claims of the paper's Table 1, and of its text on a norm before W. None: the paper says nothing.
 TABLE = {
     "BN": (True, False, True, True, True, False),
     "weight norm": (True, False, True, False, False, False),
@@ -43,7 +43,7 @@ TABLE = {
 
 
 def draw(results, figure):
-    """The table, and how eps changes the output of small summed inputs."""
+    """Draws the table, and how eps changes the output for small summed inputs."""
     left, right = figure.subplots(1, 2, width_ratios=[1.75, 1])
     draw_table(left, results["entries"])
     draw_eps(right, results)
@@ -70,7 +70,7 @@ def draw_table(axes, entries):
         axes.text(column + 0.5, -0.08, f"{what[symbol]}\n{how}", ha="center", va="bottom", fontsize=9)
     axes.set(xlim=(-1.55, 6), ylim=(5.4, -0.95))
     axes.set_axis_off()
-    title = "LN ignores a shift of the weights, not of the data"
+    title = "LN is invariant to a shift of the weights, not of the data"
     axes.set_title(title, loc="left", fontsize=10.5, weight="bold")
 
 
@@ -95,12 +95,12 @@ def draw_eps(axes, results):
 
 
 def bend(scale, eps):
-    """By which part eps shrinks the output of a norm that divides by scale."""
+    """Returns the share by which eps shrinks the output of a norm that divides by ``scale``."""
     return 1 - scale / np.sqrt(scale**2 + eps)
 
 
 def scale_at(part, eps):
-    """The scale at which `bend` is that part."""
+    """Returns the scale at which `bend` gives this share."""
     return (1 - part) * np.sqrt(eps / (1 - (1 - part) ** 2))
 
 
@@ -109,48 +109,49 @@ show("invariances", draw, FIGURE)
 # %%
 # Result
 # ------
-# Blue is an output that stays the same, to rounding. The number is the largest deviation (same) or the
-# smallest (moves) over 20 seeds; 1 is as large as the output itself. The first three rows are the paper's
-# Table 1.
+# Blue marks an output that stays the same, except for rounding. Numbers are deviations relative to the size
+# of the output: the largest over 20 seeds where it stays the same, the smallest where it moves. The first
+# three rows are the paper's Table 1.
 #
-# - All 18 entries of Table 1 are as the paper says.
-# - LN ignores one vector added to the weights of every unit. It does not ignore one vector added to every
-#   sample: the output moves by 0.84 and more. The post is right about the weights and wrong about the input.
-# - LN does ignore one number added to all summed inputs of a sample, and the post may mean this.
+# - All 18 entries of Table 1 agree with the paper.
+# - If one vector is added to the weights of every unit, LN's output stays. If one vector is added to every
+#   sample, the output moves by 0.84 of its size or more. So the post is right about weights and wrong about
+#   inputs.
+# - If one number is added to all summed inputs of a sample, LN's output stays. The post may mean this.
 # - LN before W, as in :math:`W\,\mathrm{LN}(x)`, loses both invariances to W. W times 100 moves the output
-#   by 99 times its size, and by 6e-16 with LN after W. The paper is right.
-# - With stored statistics, as at inference, BN is invariant to none of the six. Its four invariances are
-#   those of training.
+#   by 99 times its size. With LN after W it moves by 6e-16. The paper is right.
+# - With stored statistics, as in inference, BN is invariant to none of the six changes. It has its four
+#   invariances in training only.
 # - The paper's text contradicts its table: "all the normalization methods are invariant to re-scaling the
-#   dataset". The table is right: weight norm multiplies its output by the factor.
+#   dataset". The table is right, because weight norm multiplies its output by the factor.
 #
 # Advice
 # ------
-# Place the norm after W if the scale of the weights shall not matter. Keep the standard deviation of summed
-# inputs well above 0.02: eps = 1e-5 shrinks the output by :math:`1 - s / \sqrt{s^2 + \epsilon}`, 1 % at s =
-# 0.022, half of it at 0.0018. Data that drift by a shift need their mean removed, LN does not do it.
+# Place the norm after W if the scale of the weights must not matter. Keep the standard deviation s of summed
+# inputs well above 0.02. With eps = 1e-5 the output shrinks by :math:`1 - s / \sqrt{s^2 + \epsilon}`: by 1 %
+# at s = 0.022, by half at 0.0018. If data drift by a shift, subtract their mean, because LN does not do so.
 #
 # Try it yourself
 # ---------------
-# ``EPS = 1e-3``: the limit of 1 % moves from 0.022 to 0.22. ``SHIFTS``: at 1e6, float32 does not ignore a
-# shift, and float64 does. (float32 does to 1 %, up to 2e4 times the size of the shifted array.) A factor of
-# -1 in ``FACTORS`` turns the sign of the output, so the entry is no longer "same".
+# ``EPS = 1e-3``: the output shrinks by 1 % at 0.22 instead of 0.022. 1e6 in ``SHIFTS``: a shift of the
+# weights moves LN's output in float32, but not in float64. (In float32 it moves by 1 % at shifts of 2e4 times
+# the size of the array.) -1 in ``FACTORS``: the output changes its sign, so the entry is no longer "same".
 #
 # How it was measured
 # -------------------
-# 64 units with normal weights, 128 frames of 12 channels of Japanese Vowels, 20 seeds. Factors are 0.01, 0.3,
-# 3 and 100. Shifts are random vectors, 0.3, 3 and 100 times as large as the array. The deviation is the root
-# mean square of the output's change over that of the output, in the worst sample or unit. It is computed in
-# float64 with eps = 0. Weight norm (Salimans and Kingma 2016, arXiv 1602.07868) is ``rms_norm`` of the rows
-# of W. An invariance is a statement about every input, so extremes over the seeds decide, not means with
-# intervals. These are checks: they can only fail if the library does.
+# The layer has 64 units with normal weights. Data are 128 frames of 12 channels of Japanese Vowels, 20 seeds.
+# Factors are 0.01, 0.3, 3 and 100. Shifts are random vectors, 0.3, 3 and 100 times as large as the array. The
+# deviation is the output's change over the output (root mean squares) in the worst sample or unit, in float64
+# with eps = 0. Weight norm (Salimans and Kingma 2016, arXiv 1602.07868) is ``rms_norm`` of the rows of W. An
+# invariance is a statement about every input, so the extremes over seeds decide, and not means with
+# intervals. These checks fail only if the library has a defect.
 
 # --- the six changes ----------------------------------------------------------------------------------------
 
 
 def make_layer(frames, seed):
-    """Weights W (UNITS, I) and data D (CASES, I) from frames; shifts of the size of each; the unit and the
-    case that change alone."""
+    """Returns weights W (UNITS, I), data D (CASES, I) from frames, and a shift of the size of each. Last come
+    the indices of the unit and the sample that "w scaled" and "x scaled" change."""
     rng = np.random.default_rng(seed)
     inputs = frames.shape[1]
     cases = frames[rng.choice(len(frames), CASES, replace=False)].astype(np.float64)
@@ -169,7 +170,7 @@ def root_mean_square(values, axis=None):
 
 
 def changed(layer, change, amount):
-    """W and D after a change by a factor, or by a shift of so many times its size."""
+    """Returns W and D after a change. amount: the factor, or the shift over the size of the array."""
     symbol, how = change.split()
     new = {"W": layer["W"].copy(), "D": layer["D"].copy()}
     if how == "shifted":
@@ -183,11 +184,11 @@ def changed(layer, change, amount):
     return new["W"], new["D"]
 
 
-# --- the norms: W, D, eps -> y (CASES, UNITS), in the dtype of W and D --------------------------------------
+# --- the norms: each returns y (CASES, UNITS), in the dtype of W and D --------------------------------------
 
 
 def summed_inputs(W, D):
-    # einsum, not @: BLAS may add in another order with another number of threads.
+    # Use einsum, because the order of sums in BLAS (operator @) can depend on the number of threads.
     return np.einsum("ni,hi->nh", D, W)
 
 
@@ -196,7 +197,7 @@ def batch_norm(W, D, eps):
 
 
 def weight_norm(W, D, eps):
-    """Salimans and Kingma 2016, arXiv 1602.07868: the weights of a unit over their length."""
+    """Divides the weights of each unit by their length (Salimans and Kingma 2016, arXiv 1602.07868)."""
     inputs = W.shape[1]
     return summed_inputs(lnrnn.rms_norm(W, inputs, weight=np.full(inputs, inputs**-0.5), eps=eps), D)
 
@@ -210,7 +211,7 @@ def layer_norm_before(W, D, eps):
 
 
 def stored_batch_norm(layer):
-    """Batch norm at inference, with the statistics of the unchanged layer."""
+    """Returns batch norm in inference mode, with the statistics of the unchanged layer."""
     a = summed_inputs(layer["W"], layer["D"])
     mean, var = a.mean(0), a.var(0)
     return lambda W, D, eps: lnrnn.batch_norm(summed_inputs(W, D), mean, var, eps=eps)
@@ -220,8 +221,8 @@ NORMS = {"BN": batch_norm, "weight norm": weight_norm, "LN": layer_norm}
 
 
 def divided_by(norm, layer):
-    """The divisors of the norm: standard deviations of each unit's or case's summed inputs, or the root mean
-    square of each unit's weights."""
+    """Returns the divisors of the norm. BN and LN have standard deviations of the summed inputs of each unit
+    or sample. Weight norm has root mean squares of each unit's weights."""
     if norm == "weight norm":
         return root_mean_square(layer["W"], 1)
     return summed_inputs(layer["W"], layer["D"]).std(0 if norm == "BN" else 1)
@@ -235,13 +236,12 @@ def output(norm, W, D, dtype=np.float64, eps=0.0):
 
 
 def deviation(new, y):
-    """The root mean square of new - y over that of y, in the case or the unit where it is worst."""
+    """Returns the root mean square of new - y over that of y, in the worst sample or unit."""
     return max((root_mean_square(new - y, axis) / root_mean_square(y, axis)).max() for axis in (0, 1))
 
 
 def crossing(scales, deviations, level=0.01):
-    """The scale at which deviations, which fall as scales rise, pass the level, between two by interpolation
-    in logarithms."""
+    """Returns the scale at which falling deviations cross ``level``, by interpolation of logarithms."""
     low = np.flatnonzero(deviations > level)[-1]
     logs = np.log(deviations[low : low + 2])
     part = (logs[0] - np.log(level)) / (logs[0] - logs[1])
@@ -249,12 +249,12 @@ def crossing(scales, deviations, level=0.01):
 
 
 def measure_one(layer, factors):
-    """The results of one layer.
+    """Returns the results of one layer by name.
 
-    entries: the deviation by norm, change and amount, in float64 at eps 0. turned: that of the output under
-    the factor -1 from -y, where Table 1 says that a factor leaves it. scales, scaled: the divisors of a norm
-    after W is scaled, and the error of the float32 kernel at EPS. harmless: the largest shift that moves
-    that kernel by 1 % at most. one number: LN's deviation where a number is added to all summed inputs."""
+    entries: deviations by norm, change and amount, in float64 with eps 0. turned: the deviation of the output
+    from -y for the factor -1, if Table 1 claims invariance to factors. scales, scaled: the divisors of a norm
+    for scaled W, and the deviation of the float32 kernel with EPS. harmless: the largest shift that moves the
+    output of that kernel by at most 1 %. one number: LN's deviation if summed inputs grow by a number."""
     W, D, entries, turned, scales, scaled, harmless = layer["W"], layer["D"], {}, {}, {}, {}, {}
     for name, norm in {**NORMS, STORED: stored_batch_norm(layer), BEFORE: layer_norm_before}.items():
         y = output(norm, W, D)
@@ -283,7 +283,7 @@ def measure_one(layer, factors):
 
 def measure(seeds, settings, quick):
     frames = np.concatenate(japanese_vowels().train.x)
-    # An even number of factors: none is 1, which changes nothing.
+    # The number of factors is even, so that none is 1.
     factors = np.logspace(-4, 4, 16 if quick else 80)
     entries, turned, scales, scaled, harmless, one = zip(
         *(measure_one(make_layer(frames, seed), factors) for seed in seeds), strict=True
@@ -302,12 +302,12 @@ def measure(seeds, settings, quick):
 
 
 def decided(values):
-    """Whether the output stays, for all seeds and amounts: True, False, or None if they do not agree."""
+    """Returns True if the output always stays, False if it always moves, None otherwise."""
     return True if values.max() <= SAME else False if values.min() >= OTHERWISE else None
 
 
 def as_in_table(results, norm):
-    """Of the changes that the paper says something of, whether each came out so."""
+    """Returns whether the result agrees with the paper, for each change with a claim of the paper."""
     said = zip(CHANGES, TABLE[norm], strict=True)
     return [decided(results["entries"][f"{norm}, {change}"]) is stays for change, stays in said
             if stays is not None]  # fmt: skip
@@ -317,15 +317,15 @@ def clauses(results):
     entries, factors = results["entries"], np.abs(np.array(FACTORS) - 1)
     return checks({
         **{f"Table 1, {norm}: 6 of 6 entries": all(as_in_table(results, norm)) for norm in NORMS},
-        "LN ignores one vector added to all units' weights (post: weight shift)":
+        "LN is invariant to one vector added to all units' weights (post: weight shift)":
             decided(entries["LN, W shifted"]) is True,
-        "LN does not ignore one vector added to all data (the post says it does)":
+        "LN is not invariant to one vector added to all data (the post says it is)":
             decided(entries["LN, D shifted"]) is False,
-        "LN ignores one number added to a sample's summed inputs": results["one number"].max() <= SAME,
+        "LN is invariant to one number added to summed inputs": results["one number"].max() <= SAME,
         "a norm before W loses the invariance to W": all(as_in_table(results, BEFORE)),
-        "a factor below 0 turns the sign of the output":
+        "a factor below 0 changes the sign of the output":
             max(values.max() for values in results["turned"].values()) <= SAME,
-        "weight norm passes on the scale of the data (Table 1 is right, the paper's text wrong)":
+        "weight norm scales its output as the data (Table 1 is right, the paper's text wrong)":
             np.allclose(entries["weight norm, D scaled"], factors),
         "BN with stored statistics is invariant to none of the six":
             all(decided(entries[f"{STORED}, {change}"]) is False for change in CHANGES),
@@ -346,13 +346,13 @@ def tables(results):
                    for norm, values in results["crossing"].items()]  # fmt: skip
     shifts = [[key, f"{values.min():.0e}"] for key, values in results["harmless"].items()]
     return "\n\n".join([
-        "W all weights, w one unit's, D all data, x one sample. Deviations in float64, eps = 0:\nof "
-        "'same' the largest over seeds and amounts, of 'moves' the smallest.",
+        "W: all weights, w: one unit's, D: all data, x: one sample. Deviations in float64, eps = 0:\n"
+        "the largest over seeds and amounts for 'same', the smallest for 'moves'.",
         table(["", *CHANGES], rows),
         f"float32, eps = {EPS:g}: the s at which eps shrinks the output by 1 % (formula: "
         f"{scale_at(0.01, EPS):.4f})",
         table(["", "least", "largest"], one_percent),
-        "float32: the largest shift, over the size of what is shifted, that moves the output by 1 % at most",
+        "float32: the largest shift, over the size of the array, that moves the output by 1 % at most",
         table(["", "shift"], shifts),
     ])  # fmt: skip
 

@@ -10,8 +10,8 @@ a test sequence is longer than any of the training sequences". Layer norm (LN) "
 
    \mathrm{BN}: \frac{a_{t,i} - \mu_{t,i}}{\sigma_{t,i}} \qquad \mathrm{LN}: \frac{a_{t,i} - \mu_t}{\sigma_t}
 
-BN takes :math:`\mu_{t,i}` and :math:`\sigma_{t,i}` from the training data at the same step. LN takes its
-:math:`\mu_t` and :math:`\sigma_t` from the units of the sequence at hand.
+BN takes :math:`\mu_{t,i}` and :math:`\sigma_{t,i}` from the training data at the same step. LN computes its
+:math:`\mu_t` and :math:`\sigma_t` from the units of the same sequence.
 """
 
 from itertools import product
@@ -23,18 +23,18 @@ from lnrnn import demo
 from lnrnn.data import Utterances, japanese_vowels
 from lnrnn.speakers import CELLS, REFUSED, SpeakerNetwork, SpeakerSettings, TrainingSettings
 
-# Change these.
-TRAININGS = {"10 steps": 10, "whole utterances": None}  # first steps of each training utterance; None: all
-COUNTS = (1, 2, 4, 16, 170)  # how many utterances of a speaker follow one another
+# Constants to change.
+TRAININGS = {"10 steps": 10, "whole utterances": None}  # how many steps of each training utterance are used
+COUNTS = (1, 2, 4, 16, 170)  # how many utterances of a speaker are joined to a test sequence
 EPOCHS = 200
 RATES = (1e-3, 3e-3, 1e-2)
-GAINS = {"LN": (0.1, 0.3, 1.0), "BN": (0.1, 0.3, 1.0), "no norm": (0.5, 1.0, 2.0)}  # no norm: of the weights
-MARGIN = 0.03  # a loss of three points counts as none
-BETTER = 0.01  # of two norms at equal length
-LEARNT, FASTER = 0.3, 0.2  # a training loss in nats; the share of epochs that has to be saved
+GAINS = {"LN": (0.1, 0.3, 1.0), "BN": (0.1, 0.3, 1.0), "no norm": (0.5, 1.0, 2.0)}  # no norm: weights times
+MARGIN = 0.03  # a loss of at most three points of accuracy is ignored
+BETTER = 0.01  # margin of LN against BN on sequences as long as in training
+LEARNT, FASTER = 0.3, 0.2  # target of the training loss in nats; margin: the share of epochs saved
 
 NORMS = {"LN": "layer", "BN": "batch", "no norm": None}
-# By name: the norm, and its rule for a step without statistics.
+# Name -> norm, and its rule for steps without statistics.
 METHODS = {
     "LN": ("LN", None), "no norm": ("no norm", None), "BN raise": ("BN", "raise"), "BN last": ("BN", "last"),
     "BN mean": ("BN", "mean"), "BN batch": ("BN", "batch"),
@@ -43,7 +43,7 @@ WHOLE = "whole utterances"
 
 
 def draw(results, figure):
-    """The share of right answers at each step after training on whole utterances."""
+    """Draws the accuracy at each step after training on whole utterances."""
     sequences = results["sequences"]
     by_step = {method: right / sequences for method, right in results["right_by_step"].items()}
     demo.draw_cliff(by_step, results["known"], figure)
@@ -54,35 +54,36 @@ show("long_sequences", draw)
 # %%
 # Result
 # ------
-# An RNN learns to name nine speakers from utterances of up to 26 steps. Then 170 test utterances of one
-# speaker follow one another: 2,610 steps. The change is from the accuracy at the end of one utterance to
-# that at the end of all.
+# An RNN learns to recognise nine speakers in utterances of up to 26 steps. In the test, 170 utterances of one
+# speaker are joined to 2,610 steps. Below, a change is the accuracy at the end of the joined sequence minus
+# the accuracy at the end of a single utterance.
 #
 # - **LN keeps its accuracy: confirmed.** It changes by -0.1 points [-0.9, +0.6].
 # - **BN fails: confirmed after training on whole utterances.** Strict BN raises an error at step 27, so it
-#   refuses all sequences. BN that repeats its last statistics falls from 98.2 to 14.2 %. BN that averages
-#   its statistics over the steps loses 7.1 points [4.9, 9.4].
-# - **After training on the first 10 steps repeating and averaging do no harm: confirmed.** Repeating loses
-#   0.8 points, averaging 1.6, both less than our margin of 3. Strict BN still refuses all sequences.
-# - **The statistics of the test batch are no way out.** They cost 11.5 points [10.0, 13.0] after 10 steps;
-#   10.7 after whole utterances.
+#   refuses all joined sequences. If BN repeats its last statistics, accuracy falls from 98.2 to 14.2 %. If BN
+#   averages its statistics over the steps, it loses 7.1 points [4.9, 9.4].
+# - **After training on the first 10 steps, repeating and averaging do no harm: confirmed.** Repeating loses
+#   0.8 points and averaging 1.6, both less than our margin of 3. Strict BN still refuses all sequences.
+# - **The statistics of the test batch do not help.** They cost 11.5 points [10.0, 13.0] after training on 10
+#   steps, and 10.7 after training on whole utterances.
 # - **"RNNs are better with LN than with BN": refuted at equal length.** On one utterance both have 98.2 %.
-# - **"LN trains RNNs faster": refuted.** With the fastest of nine settings for each, LN needs 6.9 epochs to a
-#   training loss of 0.3 nats, the network without a norm 6.6, and BN 19.1.
+# - **"LN trains RNNs faster": refuted.** Each network has the fastest of nine settings. To a training loss of
+#   0.3 nats LN then needs 6.9 epochs, the network without a norm 6.6, and BN 19.1.
 #
-# The network without a norm keeps its accuracy, too: statistics by time step fail. Only one training
-# utterance reaches step 26, so the variance there is 0. But a step that all sequences reach can fail too: see
-# :doc:`two_digits`.
+# The network without a norm keeps its accuracy too, so the cause of the failure is statistics per time step.
+# Only one training utterance reaches step 26, so the variance there is 0. But BN can also fail if all
+# sequences reach the repeated step: see :doc:`two_digits`.
 #
-# In the LSTM and the GRU (``--cell``), after whole utterances, LN loses 1.1 and 1.4 points and repeating 73
-# and 56. At margin 0 that LN keeps its accuracy is refuted in the GRU. Averaging costs only 1.2 and 2.0
-# there. Repeating after 10 steps costs the GRU 2.1 points [0.9, 3.2], which is unclear. LN needs 22 % more
-# epochs than the network without a norm in the LSTM, and 13 % fewer in the GRU.
+# In the LSTM and the GRU (``--cell``), after training on whole utterances, LN loses 1.1 and 1.4 points. At
+# margin 0, "LN keeps its accuracy" is refuted in the GRU. Repeating loses 73 and 56 points, averaging only
+# 1.2 and 2.0. After training on 10 steps repeating costs the GRU 2.1 points [0.9, 3.2], which is unclear at
+# our margin. LN needs 22 % more epochs than the network without a norm in the LSTM, and 13 % fewer in the
+# GRU.
 #
 # Advice
 # ------
-# Use LN where sequences may be longer than in training. With BN keep ``overrun="raise"``: an error is
-# better than a wrong answer. If BN has to answer, try "mean" first, at the length that you need.
+# Use LN if sequences may be longer than in training. With BN keep ``overrun="raise"``, because an error is
+# better than a wrong answer. If BN must answer, test "mean" first, at the length that you need.
 #
 # Try it yourself
 # ---------------
@@ -90,15 +91,15 @@ show("long_sequences", draw)
 #
 # How it was measured
 # -------------------
-# Japanese Vowels: 270 utterances to train on, 370 to test with; each comes last once. An RNN of 64 units,
-# LSTM and GRU of 32; 200 epochs of Adam. Results are of seeds 5 to 24, with 95 % intervals, for the first six
-# changes corrected for six comparisons. The margins, 3 points, 1 at equal length, and 20 % of the epochs, are
-# ours.
+# The data are Japanese Vowels: 270 utterances for training and 370 for tests. Each test utterance is the last
+# of one joined sequence. The RNN has 64 units, LSTM and GRU have 32, and Adam trains them for 200 epochs.
+# Results come from seeds 5 to 24, with 95 % intervals; those of LN, repeating and averaging hold jointly for
+# six. We chose the margins: 3 points, 1 point at equal length, and 20 % of the epochs.
 #
-# Learning rate and initial gain are the best of nine, on training utterances held out in turn, with seeds 0
-# to 2. A repeated search (``--tune``) chose other settings for some networks; with those the RNN's loss by
-# averaging is smaller, and not clearly above 3 points. Cooijmans et al. (2016) repeat a step that all
-# training sequences reach, and find no harm.
+# Learning rate and initial gain are the best of nine pairs on held-out training utterances, with seeds 0 to
+# 2. A second search (``--tune``) chose other settings for some networks. With those the RNN loses less by
+# averaging, and not clearly more than 3 points. Cooijmans et al. (2016) repeat a step that all training
+# sequences reach, and observe no harm.
 
 
 def joined(utterances, count):
@@ -112,13 +113,14 @@ def trained(cell, training, norm, setting, seed, epochs, utterances):
 
 
 def learnt(losses):
-    """The first epoch, from 1, with a mean training loss below LEARNT; one more than all if there is none."""
+    """Returns the first epoch, counted from 1, with a mean training loss below LEARNT. If there is none,
+    returns the number of epochs plus one."""
     return 1 + next((epoch for epoch, loss in enumerate(losses) if loss < LEARNT), len(losses))
 
 
 def tune(seeds, quick, option):
-    """-> for each training and norm the best of nine settings on held-out training utterances, every third in
-    turn. "fastest" has the setting with the fewest epochs."""
+    """Returns for each training and norm the best of nine settings, by threefold cross-validation on training
+    utterances. "fastest": the setting with the fewest epochs to LEARNT."""
     utterances, epochs = japanese_vowels().train, 2 if quick else EPOCHS
     part = np.arange(len(utterances)) % 3
     grids = {norm: list(product(RATES[:1] if quick else RATES, GAINS[norm])) for norm in NORMS}
@@ -133,7 +135,7 @@ def tune(seeds, quick, option):
         for held, seed in enumerate(seeds[:3]):
             fit, test = (chosen(np.flatnonzero(index)) for index in (part != held, part == held))
             network = trained(option, training, norm, setting, seed, epochs, fit)
-            # A part can hold the only utterance of some length: all policies would differ there.
+            # Cut to the length of training, because the held-out part may have the only longest utterance.
             cut = [x[: TRAININGS[training]] for x in test.x]
             named = network.name_speakers(cut, "last" if norm == "BN" else None)
             right += (named == test.labels).sum()
@@ -155,7 +157,7 @@ def measure(seeds, settings, quick, option):
     cliff = demo.join(data.test)
 
     def job(item):
-        """Of one training and seed all results, by name."""
+        """Returns all results of one training and seed by name."""
         training, seed = item
         networks, found = {}, {}
         for norm in NORMS:
@@ -188,11 +190,8 @@ def measure(seeds, settings, quick, option):
 
 
 def by_step(networks, cliff):
-    """The numbers in README and of `lnrnn demo`, by method.
-
-    -> how many sequences have a right answer at each step. And the share of right answers at the end of the
-    first utterance, and of the last one within demo.STEPS.
-    """
+    """Returns the numbers of README.md and `lnrnn demo` by method. First: how many sequences have a right
+    answer at each step. Second: accuracy at the ends of the first and last utterance."""
     found, places = {}, range(len(cliff.ends))
     first, last = ([ends[k] - 1 for ends in cliff.ends] for k in (0, -1))
     for method, right in demo.right_answers(networks, cliff).items():
@@ -202,7 +201,7 @@ def by_step(networks, cliff):
 
 
 def change(results, training, method):
-    """Accuracy at the end of the most utterances less that at the end of one, (S,)."""
+    """Returns accuracy at the end of the longest sequences minus that of one utterance, (S,)."""
     accuracy = results["accuracy"][f"{training}, {method}"]
     return accuracy[:, -1] - accuracy[:, 0]
 
@@ -228,7 +227,7 @@ def clauses(results):
 
 
 def saved(results, settings=""):
-    """The share of the epochs of no norm that LN saves, (S,)."""
+    """Returns the share of epochs, (S,), that LN saves against the network without a norm."""
     epochs = results["epochs"]
     return 1 - epochs[f"LN{settings}"] / epochs[f"no norm{settings}"]
 
@@ -242,7 +241,7 @@ def tables(results):
             accuracy = results["accuracy"][f"{training}, {method}"]
             rows.append([method, *map(percent, accuracy.T), points(change(results, training, method))])
         refused = map(str, results["refused"][training][0])
-        caption = f"Trained on {training}: accuracy in % at the end of several utterances"
+        caption = f"Trained on {training}: accuracy in % by the number of joined utterances"
         found.append(f"{caption}\n{table(header, [*rows, ['refused', *refused, '']])}")
     rows = [[method, *map(percent, shares.T)] for method, shares in results["demo"].items()]
     found.append(table([f"as lnrnn demo: in {demo.STEPS} steps", "first utterance", "last utterance"], rows))

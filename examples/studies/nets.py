@@ -1,10 +1,10 @@
-"""The networks that several studies train: stacks of small feed-forward networks, and a classifier of steps.
+"""Networks that several studies train: stacks of small feed-forward networks, and a classifier of every step.
 
-One small network alone would spend its time in calls of Python, so M of them run as a stack. Activations are
-(B, M, units). Every network has its own parameters, data and learning rate, and does not depend on others.
+A single small network would spend most of its time in calls of Python functions, so M networks run as a
+stack. Activations are (B, M, units). Every network has its own parameters, data and learning rate.
 
-einsum multiplies, not ``@``. With another number of threads BLAS may add in another order, and a study must
-give the same bits.
+Products use einsum and not ``@``, because a study must always give the same bits. The order of sums in BLAS
+can depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOMENTUM = 0.1  # the default of torch.nn.BatchNorm1d
 
 @dataclass(frozen=True)
 class Layer:
-    """weight (M, out, in), bias (M, out), gain (M, out) or None: those of one layer, views of the whole."""
+    """weight (M, out, in), bias (M, out), gain (M, out) or None: views of one layer's parameters."""
 
     weight: np.ndarray
     bias: np.ndarray
@@ -41,12 +41,13 @@ class FeedForward:
     Weights are normal with variance 2 / in (He et al. 2015) times ``scale`` squared, gains ``gain``, biases
     0.
 
-    seeds: one per network; networks of one seed start alike, whatever their norm. scale: one number, one per
-    network, (M,), or one per network and layer, (M, layers): multiplies the weights at the start. momentum:
-    batch norm's, for its running statistics. gain: one number, or one per network.
+    seeds: one per network. Networks of one seed have the same initial weights, whatever their norm. scale:
+    multiplies the initial weights; one number, one per network, (M,), or one per network and layer, (M,
+    layers). momentum: of batch norm's running statistics. gain: the initial gain; one number, or one per
+    network.
 
-    ``values``, float32 (M, P), holds everything that is trained. ``running``, under batch norm, is one pair
-    (mean, variance) per hidden layer, each float32 (M * units,): the networks' units are so many channels.
+    ``values``, float32 (M, P), has all trained parameters. ``running``, under batch norm, has a pair (mean,
+    variance) per hidden layer, each float32 (M * units,), because all units of all networks are channels.
     """
 
     def __init__(
@@ -82,13 +83,13 @@ class FeedForward:
         ]
 
     def _end(self, layers: int) -> int:
-        """How many parameters of one network the first ``layers`` layers have."""
+        """Returns how many parameters the first ``layers`` layers of one network have."""
         pairs = list(zip(self.sizes, self.sizes[1:], strict=False))
         gained = len(pairs) - 1 if self.norm else 0
         return sum(n * (k + 1 + (index < gained)) for index, (k, n) in enumerate(pairs[:layers]))
 
     def layers(self, values: np.ndarray) -> list[Layer]:
-        """values (M, P), parameters or their gradients -> views by layer."""
+        """values: parameters or gradients, (M, P). Returns views of each layer."""
         found = []
         for index, (k, n) in enumerate(zip(self.sizes, self.sizes[1:], strict=False)):
             start, end = self._end(index), self._end(index + 1)
@@ -99,11 +100,10 @@ class FeedForward:
         return found
 
     def logits(self, x: np.ndarray, *, training: bool = False) -> np.ndarray:
-        """x (B, M, in), or (B, in) for all networks alike -> (B, M, classes).
+        """x (B, M, in), or (B, in) for all networks. Returns logits (B, M, classes).
 
-        training: batch norm takes the statistics of this batch and leaves the running ones alone. Raises
-        ValueError where B is 1 then: the statistics of one value are no statistics.
-        """
+        training: batch norm uses the statistics of this batch, and does not update the running ones. It then
+        raises ValueError if B is 1, because one value has no variance."""
         h = _for_all(x, self.count)
         *hidden, last = self.layers(self.values)
         for index, layer in enumerate(hidden):
@@ -111,7 +111,7 @@ class FeedForward:
         return np.asarray(np.einsum("bmi,moi->bmo", h, last.weight) + last.bias)
 
     def part(self, chosen: Sequence[int] | np.ndarray) -> FeedForward:
-        """Copies of some of the networks, as a stack of their own."""
+        """Returns a new stack with copies of the chosen networks."""
         stack = FeedForward(
             [0] * len(chosen), self.norm, self.sizes, momentum=self.momentum, nonlinearity=self.nonlinearity
         )
@@ -122,15 +122,15 @@ class FeedForward:
         return stack
 
     def calibrate(self, x: np.ndarray) -> None:
-        """Batch norm's running statistics become those of x (B, M, in), all of it as one batch."""
+        """Sets batch norm's running statistics to those of the one batch x (B, M, in)."""
         h = _for_all(x, self.count)
         for index, layer in enumerate(self.layers(self.values)[:-1]):
             h = self._activated(layer, np.einsum("bmi,moi->bmo", h, layer.weight), index, True, 1.0)
 
     def summed_inputs(self, x: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """x (B, M, in), or (B, in) for all networks. -> W h of each hidden layer, and gain * norm(W h) +
-        bias, the argument of f: (B, M, units) each. Batch norm takes the statistics of this batch, and
-        keeps the running ones."""
+        """x (B, M, in), or (B, in) for all networks. Returns W h of each hidden layer, and gain * norm(W h) +
+        bias, the argument of f: (B, M, units). Batch norm uses the statistics of this batch, and does not
+        update the running ones."""
         h, found = _for_all(x, self.count), []
         for index, layer in enumerate(self.layers(self.values)[:-1]):
             z = np.einsum("bmi,moi->bmo", h, layer.weight)
@@ -142,17 +142,17 @@ class FeedForward:
     def _activated(
         self, layer: Layer, z: np.ndarray, index: int, training: bool, momentum: float
     ) -> np.ndarray:
-        """z = W x (B, M, units) -> the hidden layer's output."""
+        """z = W x (B, M, units). Returns the output of the hidden layer."""
         return _apply(self.nonlinearity, self._normalised(layer, z, index, training, momentum))
 
     def _normalised(
         self, layer: Layer, z: np.ndarray, index: int, training: bool, momentum: float
     ) -> np.ndarray:
-        """z = W x (B, M, units) -> gain * norm(z) + bias. momentum: how far the running statistics move."""
+        """z = W x (B, M, units). Returns gain * norm(z) + bias. momentum: of the running statistics."""
         if self.norm is None:
             return np.asarray(z + layer.bias)
         if self.norm == "layer":
-            # A gain of its own for every network, which the library's function has none for.
+            # Multiply here, because layer_norm's argument weight cannot differ between networks.
             return np.asarray(lnrnn.layer_norm(z, z.shape[2], eps=EPS) * layer.gain + layer.bias)
         assert layer.gain is not None
         mean, var = self.running[index] if not training or momentum else (None, None)
@@ -164,12 +164,11 @@ class FeedForward:
     def losses_and_gradients(
         self, x: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """x (B, M, in), labels (B, M). -> each network's mean cross-entropy in nats (M,), its gradient by
-        ``values`` (M, P), and the logits (B, M, classes).
+        """x (B, M, in), labels (B, M). Returns each network's mean cross-entropy in nats (M,), the gradients
+        of ``values`` (M, P), and the logits (B, M, classes).
 
-        weights: (B, M), of each image in the mean; None: 1 / B. Images of weight 0 still take part in the
-        statistics of batch norm.
-        Under batch norm this moves the running statistics, and raises ValueError where B is 1.
+        weights (B, M): of each image in the mean; None: 1 / B. Images of weight 0 still count in the
+        statistics of batch norm. Batch norm updates its running statistics, and raises ValueError if B is 1.
         """
         *hidden, last = self.layers(self.values)
         inputs, products = [x], []
@@ -201,8 +200,8 @@ class FeedForward:
         return mean, gradients, logits
 
     def _through_norm(self, layer: Layer, glayer: Layer, z: np.ndarray, g: np.ndarray) -> np.ndarray:
-        """g, the gradient by gain * norm(z) + bias, (B, M, units) -> that by z; those by gain and bias go to
-        ``glayer``."""
+        """g (B, M, units): the gradient of gain * norm(z) + bias. Returns the gradient of z, and writes those
+        of gain and bias to ``glayer``."""
         np.sum(g, axis=0, out=glayer.bias)
         if layer.gain is None or glayer.gain is None:
             return g
@@ -222,12 +221,12 @@ class FeedForward:
 def _apply(nonlinearity: Nonlinearity, x: np.ndarray) -> np.ndarray:
     if nonlinearity == "relu":
         return np.asarray(np.maximum(x, 0))
-    # exp(-x) overflows where x is far below zero; tanh does not.
+    # Use tanh, because exp(-x) overflows if x is far below zero.
     return np.asarray(0.5 * np.tanh(0.5 * x) + 0.5)
 
 
 def _slope(nonlinearity: Nonlinearity, h: np.ndarray) -> np.ndarray:
-    """The derivative of f where f is h."""
+    """Returns the derivative of f at the place where f has the value h."""
     return np.asarray(h > 0 if nonlinearity == "relu" else h * (1 - h))
 
 
@@ -260,14 +259,12 @@ def train(
     on_update: Callable[[], object] = lambda: None,
     optimiser: type[Adam | Sgd] = Adam,
 ) -> np.ndarray:
-    """Trains the stack in place, in epochs of full batches. Each epoch leaves out the images of a last
-    batch that is not full.
+    """Trains the stack in place, in epochs of full batches. An epoch omits the rest that fills no batch.
 
-    x (N, in), labels (N,): the images. chosen: for each network the indices of those that it trains on, as
-    many for all. seeds: for each network the seed of its order of images. learning_rates: one each.
-    on_update: called after every update, which makes ``networks.values`` a new array.
-    -> bool (images seen, M): True if the network named the image before it learnt from it.
-    """
+    x (N, in), labels (N,): the images. chosen: for each network the indices of its training images, equally
+    many for all. seeds: for each network the seed of its order of images. learning_rates: one per network.
+    on_update: a function that is called after every update; ``networks.values`` is then a new array.
+    Returns bool (images seen, M): whether the network was right on the image before it learnt from it."""
     steps = optimiser(np.asarray(learning_rates, np.float32)[:, None])
     orders = [np.random.default_rng([1, seed]) for seed in seeds]
     told = []
@@ -284,7 +281,7 @@ def train(
 
 
 def accuracy(networks: FeedForward, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """x (N, in) or (N, M, in), labels (N,) or (N, M) -> the share that is right at inference, (M,)."""
+    """x (N, in) or (N, M, in), labels (N,) or (N, M). Returns accuracies in inference mode, (M,)."""
     right = networks.logits(x).argmax(axis=2) == labels.reshape(len(labels), -1)
     return np.asarray(right.mean(axis=0))
 
@@ -296,10 +293,10 @@ def best_rates(
     seeds: Sequence[int],
     make: Callable[[Any, list[int], tuple[float, ...]], FeedForward],
 ) -> dict[str, float]:
-    """For each part the rate that is right most often on the digits' held-out folds, mean over the seeds.
+    """Returns for each part the rate with the best accuracy on the digits' held-out folds, averaged over
+    seeds.
 
-    make: a part, seeds and their rates -> trained networks.
-    """
+    make(part, seeds, rates): returns trained networks, one per seed and rate."""
     data, each = load_digits(), [seed for seed in seeds for _ in rates]
     held = np.stack([np.flatnonzero(data.fold == seed % FOLDS) for seed in each], axis=1)
 
@@ -312,28 +309,25 @@ def best_rates(
 
 
 class StepClassifier(Classifier):
-    """A recurrent network whose state at every step gives logits: a class per step, as the next character.
+    """A recurrent network with logits at every step, as for the next character.
 
-    The head is a stack of products, one per step. One thread of BLAS computes each in one order, since they
-    are small (N x H x classes up to a few 100,000). This is several times faster than einsum.
-    """
+    The head computes one product per step with ``@``, several times faster than einsum. BLAS computes such
+    small products (N x H x classes up to a few 100,000) in one thread, so their order of sums is fixed."""
 
     def logits(self, y: np.ndarray) -> np.ndarray:
-        """y (T, N, H), the states -> logits (T, N, classes)."""
+        """y: states (T, N, H). Returns logits (T, N, classes)."""
         return np.asarray(np.matmul(y, self.head_weight.T) + self.head_bias)
 
     def losses(self, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Cross-entropy in nats at every step, at inference: x (T, N, I), labels (T, N) -> (T, N)."""
+        """x (T, N, I), labels (T, N). Returns cross-entropies in nats in inference mode, (T, N)."""
         return cross_entropy(self.logits(self.rnn(x)[0]), labels)[0]
 
     def loss_and_gradients(
         self, x: np.ndarray, lengths: np.ndarray, labels: np.ndarray
     ) -> tuple[float, dict[str, np.ndarray]]:
-        """Mean cross-entropy in nats over all steps of all sequences, and its gradient by parameter name.
-
-        x (T, N, I), lengths (N,), labels (T, N). Labels past a length do not count, but have to be a
-        class. Under batch norm this also moves the running statistics.
-        """
+        """x (T, N, I), lengths (N,), labels (T, N). Returns the mean cross-entropy in nats over all steps of
+        all sequences, and its gradients by parameter name. Labels past a length are ignored, but must be
+        valid classes. Batch norm updates its running statistics."""
         y, _, tape = self.rnn.forward_train(x, lengths=lengths)
         losses, glogits = cross_entropy(self.logits(y), labels)
         alive = np.arange(len(x))[:, None] < lengths

@@ -3,15 +3,15 @@ Images pixel by pixel
 =====================
 
 "Batch-normalized LSTM ... faster convergence and improved generalization" (Cooijmans et al. 2016, arXiv
-1603.09025, section 5.1): with batch norm (BN) at every step, an LSTM that reads MNIST pixel by pixel learns
-in fewer updates. It ends at 99.0 % for 98.9 % in order, and at 95.4 % for 90.2 % with the pixels permuted.
-BN there has a mean and a deviation for every step t, of both products:
+1603.09025, section 5.1). In that paper an LSTM reads MNIST pixel by pixel, and learns in fewer updates with
+batch norm (BN) at every step. With pixels in order accuracy rises from 98.9 to 99.0 %, with permuted pixels
+from 90.2 to 95.4 %. BN has a mean and a deviation of both products for every step t:
 
 .. math::
 
    (i, f, o, g) = \mathrm{BN}_t(W_h h_{t-1}) + \mathrm{BN}_t(W_x x_t) + b
 
-Blog posts add two claims on layer norm (LN): it beats BN in recurrent networks, and they train faster.
+Blog posts make two claims on layer norm (LN): it beats BN in recurrent networks, and it shortens training.
 """
 
 import itertools
@@ -37,16 +37,16 @@ from plots import lines, tidy
 import lnrnn
 from lnrnn.speakers import SequenceClassifier, TrainingSettings, train
 
-# Change these.
+# Constants to change.
 HIDDEN = 32
 EPOCHS = 40  # passes over 800 images, in batches of 50: 640 updates
 NOISE = 0.1  # standard deviation of h0 in training
 RATES = (3e-3, 1e-2, 3e-2)  # of Adam
-GAINS = (0.1, 1.0)  # where a norm's gains start
+GAINS = (0.1, 1.0)  # initial gains of a norm
 SCALES = (1.0, 3.0)  # without a norm: factors of the initial weights
-LEVEL = 0.75  # updates are counted up to this accuracy
-MARGIN = 0.01  # one point of accuracy counts as nothing,
-FASTER = -np.log(0.9)  # and so do a tenth fewer updates
+LEVEL = 0.75  # speed is the number of updates to this accuracy
+MARGIN = 0.01  # a difference of at most one point of accuracy is ignored
+FASTER = -np.log(0.9)  # at most a tenth fewer updates are ignored
 NORMS = {
     "no norm": None,
     "BN": lnrnn.BatchNormSpec(momentum=1.0),
@@ -57,7 +57,7 @@ BATCH_SIZE, TUNING_EPOCHS, EVERY = 50, 20, 4
 
 
 def draw(results, figure):
-    """Accuracy on the held-out images during training, in both orders."""
+    """Draws accuracy on the held-out images during training, for both orders of pixels."""
     titles = {
         IN_ORDER: "In order BN ends higher",
         PERMUTED: "Permuted, BN is faster, and ends higher",
@@ -73,55 +73,55 @@ def draw(results, figure):
 show("pixels", draw)
 
 # %%
-# The dotted line is the 75 % up to which updates are counted; bands are 95 % intervals over 20 seeds.
+# The dotted line is 75 %, the accuracy that defines speed. Bands are 95 % intervals over 20 seeds.
 #
 # Result
 # ------
-# BN helps here. With the pixels permuted it is 1.6 times as fast as no norm [1.4, 1.8], and ends 7.6
-# points higher on the test images [4.9, 10.3]. In order it ends 4.0 points higher [2.2, 5.7], where the
-# paper gains 0.1. That it is also faster in order is unclear at our margin: 1.11 times [1.01, 1.23].
+# BN helps here. With permuted pixels it is 1.6 times as fast as no norm [1.4, 1.8], and ends 7.6 points
+# better on the test images [4.9, 10.3]. With pixels in order it ends 4.0 points better [2.2, 5.7], in the
+# paper 0.1 points. It is then 1.11 times as fast as no norm [1.01, 1.23], which is unclear at our margin.
 #
-# Both claims on LN are refuted. It ends below BN, by 4.8 points in order and by 6.8 permuted. It does not
-# differ clearly from the network without a norm: -0.8 points [-3.2, +1.6] and +0.8 [-2.0, +3.5]. It is
-# not faster either: 0.76 times as fast in order, 0.89 permuted.
+# Both claims on LN are refuted. LN ends 4.8 points below BN in order, and 6.8 points below permuted. Its
+# accuracy does not differ clearly from that without a norm: -0.8 points [-3.2, +1.6] in order, and +0.8
+# [-2.0, +3.5] permuted. It is slower, not faster: 0.76 times as fast in order, 0.89 times permuted.
 #
 # Advice
 # ------
 # If all your sequences have one length, try BN in the recurrent network. If they may be longer than in
 # training, first see :doc:`two_digits`.
 #
-# Where an input is a single number x, do not normalise W x by itself. LN of it keeps the sign of x and
-# nothing else. Use ``LayerNormSpec(placement="joint")``, which normalises the sum of both products.
+# If an input is a single number x, do not normalise W x separately, because LN of W x keeps only the sign of
+# x. Use ``LayerNormSpec(placement="joint")``, which normalises the sum of both products.
 #
 # Try it yourself
 # ---------------
-# - ``placement="split"``: LN over each product by itself. Permuted, the network gets worse.
-# - ``NOISE = 0``: in order BN gets worse. Some pixels are equal in all images, so their variance is 0.
+# - ``placement="split"``: LN normalises each product separately. With permuted pixels accuracy falls.
+# - ``NOISE = 0``: with pixels in order BN's accuracy falls, because pixels that are equal in all images have
+#   variance 0.
 # - ``HIDDEN = 64``: do the differences stay?
 #
 # How it was measured
 # -------------------
-# scikit-learn's digits, 8 x 8 pixels, are sequences of 64 steps, row by row or in one fixed random order.
-# The last state of an LSTM of 32 units gives the class. Adam does 640 updates in batches of 50; gradients
-# are clipped to norm 1. h0 is noise in training, as in the paper, and zero afterwards. BN's statistics are
-# those of all 800 training images. A seed holds out 200 images; updates are counted on them, and 640 stand
-# for a network that never reaches 75 %.
+# scikit-learn's digits, 8 x 8 pixels, are sequences of 64 steps, row by row or in one fixed random order. A
+# classifier reads the last state of an LSTM of 32 units. Adam does 640 updates in batches of 50, with
+# gradients clipped to norm 1. h0 is noise in training, as in the paper, and zero in inference. BN's
+# statistics are those of all 800 training images. Each seed holds out 200 images. Speed is the number of
+# updates until 75 % of these are right, and 640 if a network never reaches 75 %.
 #
-# Each norm and order tries three rates by two starts. The best on the held-out images of seeds 0 to 4,
-# after half of the updates, is kept. Results are of seeds 5 to 24. Rates are thus chosen by accuracy and
-# not by speed. 0.03 is the highest rate of the grid, so a still higher one might suit some norm. The eight
-# intervals are not corrected for being eight. The margins, one point and 1.11 times, are ours.
+# For each norm and order, three rates and two initial gains (or scales) compete. The pair with the best
+# accuracy on held-out images after half of the updates wins, with seeds 0 to 4. So rates are not chosen for
+# speed. The highest rate of the grid is 0.03, and a higher one might suit some norm. Results come from seeds
+# 5 to 24. The eight intervals are not corrected. We chose the margins, one point and 1.11 times.
 #
-# The paper trains 100 units with RMSprop on MNIST, with 784 steps and 50,000 images.
+# The paper trains 100 units with RMSprop on 50,000 images of MNIST, which have 784 steps.
 
 
 class PixelLSTM(lnrnn.LSTM):
-    """An LSTM over single pixels. In training h0 is Gaussian noise, at inference it is zero.
+    """An LSTM over single pixels, whose h0 is Gaussian noise in training and zero in inference.
 
-    name: of NORMS. start: of the norm's gains, or without a norm the factor of the initial weights. Forget
-    biases are 1 at first, others 0. BN's running statistics are those of the last batch, which
-    `calibrate_noisily` makes that of all training images.
-    """
+    name: of NORMS. start: the initial gain, or without a norm the factor of the initial weights. Initial
+    forget biases are 1, others 0. BN's running statistics are those of the last batch, until
+    `calibrate_noisily` sets them to those of all training images."""
 
     def __init__(self, name, start, seed):
         super().__init__(1, HIDDEN, norm=NORMS[name], seed=seed)
@@ -139,7 +139,7 @@ class PixelLSTM(lnrnn.LSTM):
         setattr(self, "bias_l0" if "bias_l0" in values else "bias_hh_l0", bias)
 
     def forward_train(self, x, h0=None, *others, **options):
-        """As the library's; h0 None is noise, and c0 zero."""
+        """Calls the library's method. If h0 is None, h0 is noise and c0 is zero."""
         start = self.noise(self.draws, x.shape[1]) if h0 is None else h0
         return super().forward_train(x, start, *others, **options)
 
@@ -147,12 +147,12 @@ class PixelLSTM(lnrnn.LSTM):
         return np.float32(NOISE) * draws.standard_normal((1, count, HIDDEN), dtype=np.float32), None
 
     def calibrate_noisily(self, x, seed):
-        """Batch norm: the statistics become those of x (T, N, 1) as one batch, from noise of its own."""
+        """Sets BN's statistics to those of the one batch x (T, N, 1), with noise as h0."""
         self.forward_train(x, self.noise(np.random.default_rng([3, seed]), x.shape[1]))
 
 
 def sequences(images, order=IN_ORDER):
-    """images (N, 64) -> one pixel a step, (64, N, 1), in order or in one fixed random order."""
+    """images (N, 64). Returns (64, N, 1), one pixel per step, in order or in one fixed random order."""
     at = np.random.default_rng(0).permutation(PIXELS) if order == PERMUTED else np.arange(PIXELS)
     return np.ascontiguousarray(images.T[at])[:, :, None]
 
@@ -162,8 +162,8 @@ def accuracy(network, x, labels):
 
 
 def trained(data, name, order, setting, seed, epochs, images=800, every=EVERY):
-    """Trains on images outside the seed's fold. -> the network, and its accuracy on the images of the fold
-    after each ``every`` epochs and at the end."""
+    """Trains on images outside the seed's fold. Returns the network, and its accuracy on the images of the
+    fold after every ``every`` epochs and at the end."""
     rate, start = setting
     x, held = sequences(data.train_x, order), data.fold == seed % FOLDS
     learnt = np.flatnonzero(~held)[:images]
@@ -186,13 +186,13 @@ def trained(data, name, order, setting, seed, epochs, images=800, every=EVERY):
 
 
 def extent(quick):
-    """Training images, and epochs in tuning and in measuring."""
+    """Returns the numbers of training images, of epochs in tuning, and of epochs in measuring."""
     return (100, 1, 1) if quick else (800, TUNING_EPOCHS, EPOCHS)
 
 
 def tune(seeds, quick, orders=ORDERS):
-    """For each norm and order the rate and start that are right most often on the held-out fold, after half
-    of the epochs."""
+    """Returns for each norm and order the rate and start with the best accuracy on the held-out fold after
+    half of the epochs."""
     data, (images, epochs, _) = load_digits(), extent(quick)
     parts = list(itertools.product(NORMS, orders))
     grids = {n: list(itertools.product(RATES, SCALES if n == "no norm" else GAINS)) for n in NORMS}
@@ -225,8 +225,8 @@ def measure(seeds, settings, quick):
 
 
 def updates_to(level, curve, updates):
-    """-> the update at which a curve (E,) of accuracies after ``updates`` (E,) first reaches ``level``, by
-    straight lines that begin at 0. The last update if it never does."""
+    """curve (E,): accuracies after ``updates`` (E,). Returns the update at which the curve, interpolated
+    linearly from 0, first reaches ``level``, or the last update if it never does."""
     reached = np.flatnonzero(curve >= level)
     if not len(reached):
         return float(updates[-1])
@@ -235,18 +235,18 @@ def updates_to(level, curve, updates):
 
 
 def needed(results, name, order):
-    """Updates to LEVEL, (S,)."""
+    """Returns the updates to LEVEL, (S,)."""
     curves = results["curves"][f"{name}, {order}"]
     return np.array([updates_to(LEVEL, curve, results["updates"]) for curve in curves])
 
 
 def faster(results, name, order):
-    """How many times as fast as without a norm, by the updates to LEVEL: the logarithm, (S,)."""
+    """Returns log(updates to LEVEL without a norm / with norm ``name``), (S,)."""
     return np.log(needed(results, "no norm", order) / needed(results, name, order))
 
 
 def gain(results, name, order, over="no norm"):
-    """Test accuracy less that of another network, (S,)."""
+    """Returns the test accuracy of ``name`` minus the test accuracy of ``over``, (S,)."""
     return results["test"][f"{name}, {order}"] - results["test"][f"{over}, {order}"]
 
 
@@ -266,7 +266,7 @@ def clauses(results):
 
 
 def times(logs):
-    """Logarithms of ratios, (S,): "1.52 [1.40, 1.70]"."""
+    """Prints logarithms of ratios, (S,), as ratios: "1.52 [1.40, 1.70]"."""
     mean, (low, high) = np.exp(logs.mean()), np.exp(interval(logs))
     return f"{mean:.2f} [{low:.2f}, {high:.2f}]"
 

@@ -1,7 +1,4 @@
-"""Shared parts of the studies' figures: colours, and two kinds of plots.
-
-The colours are of Okabe and Ito, which differ for all kinds of colour vision; so do the markers.
-"""
+"""Colours (Okabe and Ito, for any colour vision) and two kinds of plots, shared by the studies' figures."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from common import interval
 
 from lnrnn.demo import label_places
 
-# name -> colour, marker, line width
+# Name -> colour, marker, line width.
 STYLES: dict[str, tuple[str, str, float]] = {
     "no norm": ("#777777", "s", 1.6),
     "BN": ("#D55E00", "^", 2.2),
@@ -27,8 +24,7 @@ SHADE = "#f1efe9"
 
 
 def tidy(axes: Any, title: str = "", **labels: Any) -> None:
-    """A title on the left, which states the result; axes below and on the left only. labels: as for
-    Axes.set."""
+    """Sets a title on the left, and removes the upper and right edges. labels: keywords of Axes.set."""
     axes.set(**labels)
     axes.set_title(title, loc="left", fontsize=10.5, fontweight="bold")
     axes.spines[["top", "right"]].set_visible(False)
@@ -37,8 +33,9 @@ def tidy(axes: Any, title: str = "", **labels: Any) -> None:
 def lines(
     axes: Any, x: Sequence[float] | np.ndarray, by_method: Mapping[str, np.ndarray], band: bool = True
 ) -> None:
-    """by_method: name -> (S, X), one row per seed: the means, the 95 % intervals as bands, names at the end.
-    Call it after the limits of y are set, for the names keep apart."""
+    """Draws for each method the mean over seeds, a band with the 95 % interval, and the name at the end.
+
+    by_method: name -> values (S, X), one row per seed. Set the limits of y before."""
     low, high = axes.get_ylim()
     wanted = [float(np.clip(values.mean(axis=0)[-1], low, high)) for values in by_method.values()]
     ends = label_places(wanted, 0.055 * (high - low))
@@ -56,8 +53,8 @@ def lines(
 
 
 def forest(axes: Any, rows: Mapping[str, np.ndarray], scale: float = 100.0, comparisons: int = 1) -> None:
-    """rows: label -> (S,), one per seed: means and 95 % intervals, one below the other, and a line at 0. A
-    label that begins with a name of STYLES, up to a comma, has its colour."""
+    """Draws means with 95 % intervals, one below the other, and a line at 0. rows: label -> values (S,), one
+    per seed. The part of a label before its first comma chooses the colour from STYLES."""
     for place, (label, values) in enumerate(rows.items()):
         colour, marker, _ = STYLES.get(label.split(",")[0], (OTHER, "P", 1.8))
         low, high = (scale * end for end in interval(values, comparisons))

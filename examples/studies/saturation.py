@@ -2,17 +2,18 @@ r"""
 Saturation, drift and depth
 ===========================
 
-Posts explain norms so. A sigmoid is flat where its input is large: there it is saturated, and its
-gradient vanishes. The inputs of a layer drift while the layers below it learn, more in deep networks
-("网络层数越深, 漂移现象越明显"), and drift into saturation. A norm holds them, so gradients last and
-training is faster. With ReLU LN is said to help most ("尤其对于ReLU").
+Posts explain norms as follows. A sigmoid is flat if its input is large. It is then saturated, and its
+gradient vanishes. While the layers below a layer learn, the layer's inputs drift into saturation, more in
+deep networks ("网络层数越深, 漂移现象越明显"). A norm prevents this drift, so gradients do not vanish and
+training is faster. Layer norm (LN) is said to help most with ReLU ("尤其对于ReLU"). This study compares LN,
+batch norm (BN) and no norm.
 
 .. math::
 
    h_l = \mathrm{sigmoid}\left(g \, \frac{W h_{l-1} - \mu}{\sigma} + b\right) \qquad
    \mathrm{sigmoid}'(a) \le \frac{1}{4}
 
-A sigmoid counts as saturated here below a tenth of its greatest slope.
+Here a sigmoid is saturated if its slope is below a tenth of the greatest slope.
 """
 
 import math
@@ -40,24 +41,24 @@ from plots import STYLES, lines, tidy
 import lnrnn
 from lnrnn.speakers import SequenceClassifier, TrainingSettings, train
 
-# Change these.
+# Constants to change.
 NORMS = {"no norm": None, "LN": "layer", "BN": "batch"}
-NETS = {"deep": "sigmoid", "RNN": "sigmoid", "ReLU": "relu"}  # ReLU is deep too
+NETS = {"deep": "sigmoid", "RNN": "sigmoid", "ReLU": "relu"}  # "ReLU" is also a deep network
 DEPTH, STEPS, UNITS = 8, 16, 32  # hidden layers of a deep network, steps of the recurrent one
 # Initial gains; without a norm, factors of the usual weights of the hidden layers.
 FACTORS = {"deep": (1, 2, 4, 8, 16), "RNN": (1, 2, 4, 8, 16), "ReLU": (1,)}
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 BATCH, PASSES = 32, 20
-LARGEST_NORM = 1.0  # to which gradients of the recurrent network are clipped
-PROBED, SHIFTED = 200, 100  # training images with which a network is examined
+LARGEST_NORM = 1.0  # longer gradients of the recurrent network are scaled to this length
+PROBED, SHIFTED = 200, 100  # how many training images examine a network; the same for shifts of gradients
 SATURATED = 0.1  # a sigmoid with less than this share of its greatest slope, 1/4, is saturated
-REACHED = 0.8  # speed: passes to so many right test images
+REACHED = 0.8  # speed is the number of epochs to this test accuracy
 
 SIZE = (10.0, 10.0)
 
 
 def draw(results, figure):
-    """Gradients, speed, and drift by layer."""
+    """Draws gradients, speed, and drift by layer."""
     rows = figure.subplots(3, 2)
     for axes, net in zip(rows[0], ("deep", "RNN"), strict=True):
         places = range(1, (DEPTH if net == "deep" else STEPS) + 1)
@@ -70,7 +71,7 @@ def draw(results, figure):
         axes.plot([], [], ":", color="#333333", label="usual scale, before training")
         axes.legend(frameon=False, loc="lower right")
     labels = {"ylabel": "gradient over that at the end, log10"}
-    titles = "Deep: untuned, only BN's gradients last", "Recurrent: untuned, only BN's last"
+    titles = "Deep, untuned: only BN keeps gradients", "Recurrent, untuned: only BN keeps them"
     tidy(rows[0][0], titles[0], xlabel="hidden layer (8: next to the loss)", **labels)
     tidy(rows[0][1], titles[1], xlabel="time step (16: next to the loss)", **labels)
     titles = "Deep: BN learns 4 times as fast", "Recurrent: LN learns more slowly"
@@ -93,34 +94,36 @@ show("saturation", draw, SIZE)
 # %%
 # Result
 # ------
-# Each network without a norm has the best of five scales of its initial weights, so it is no easy opponent.
+# Networks without a norm have the best of five scales of initial weights, so that the comparison is fair.
+# Factors compare with these networks. "Deep" and "recurrent" networks have sigmoids.
 #
-# - **Norms make training faster: BN, confirmed in the deep network** (4.1 times [3.4, 4.9]), unclear at our
-#   margin of 1.25 in the recurrent one (1.3 times [1.0, 1.6]). LN: unclear in the deep one (1.1 times [1.0,
-#   1.3]), refuted in the recurrent one, where it is slower (0.7 times [0.6, 0.8]).
+# - **Networks with a norm learn faster.** BN: confirmed in the deep network (4.1 times [3.4, 4.9]), unclear
+#   at our margin of 1.25 in the recurrent one (1.3 times [1.0, 1.6]). LN: unclear in the deep one (1.1 times
+#   [1.0, 1.3]), refuted in the recurrent one, where it is slower (0.7 times [0.6, 0.8]).
 # - **At the usual scale of weights both norms are faster: confirmed.** The deep network without a norm does
-#   not reach 80 % within 20 passes in any seed. So LN is at least 2.7 times as fast there, BN at least 10
-#   times. In the recurrent network they are at least 1.5 and 3.6 times as fast.
-# - **Norms saturate less: confirmed, but for LN in the deep network**, which saturates more (43 % of the
-#   units against 35 %).
-# - **So gradients reach further: refuted.** At the usual scale gradients vanish without saturation, because
-#   a sigmoid's slope is at most 1/4: to 1/1600 over eight layers, with LN to 1/560. BN keeps them. With
-#   tuned scales they last in all networks, and neither norm triples them.
-# - **Inputs drift less: BN, confirmed** (11 and 14 times less). This is nearly by definition. LN: refuted,
-#   they drift more (by 1.3 and 1.2).
-# - **The deeper, the more drift: confirmed at margin 0**, 1.19 times in the upper half [1.14, 1.25], with
-#   ReLU 1.23 times.
-# - **LN helps most with ReLU: unclear in drift, refuted in speed.** With ReLU LN changes neither drift (0.97
-#   times [0.81, 1.17]) nor speed (1.01 times [0.90, 1.12]) much. With sigmoids it adds drift, so ReLU is
-#   ahead there (1.27 times [1.04, 1.54]).
-# - **With LN one unit distinguishes images less and less: confirmed** at initial weights. The spread of a
-#   unit over the images falls to 1/791 over eight layers; BN keeps it. Trained, BN ends 1.9 points above LN
-#   in the deep network [0.3, 3.6], unclear at our margin of 0.5.
+#   not reach 80 % within 20 epochs with any seed. So LN is at least 2.7 times as fast there, and BN at least
+#   10 times. In the recurrent network they are at least 1.5 and 3.6 times as fast.
+# - **Norms reduce saturation: confirmed, except for LN in the deep network**, where 43 % of the units are
+#   saturated, against 35 % without a norm.
+# - **Norms keep gradients from vanishing: refuted.** At the usual scale gradients vanish without saturation,
+#   because a sigmoid's slope is at most 1/4. Over eight layers they shrink to 1/1600 without a norm, and to
+#   1/560 with LN, but not with BN. With tuned scales they vanish in no network, and neither norm triples
+#   them.
+# - **Inputs drift less.** BN: confirmed (11 and 14 times less), almost by definition. LN: refuted, they drift
+#   more (1.3 times in the deep network, 1.2 times in the recurrent one).
+# - **The deeper the layer, the more drift: confirmed at margin 0.** The upper half of the layers drifts 1.19
+#   times as much as the lower half [1.14, 1.25], with ReLU 1.23 times.
+# - **LN helps most with ReLU: unclear in drift, refuted in speed.** With ReLU LN changes drift (0.97 times
+#   [0.81, 1.17]) and speed (1.01 times [0.90, 1.12]) little. With sigmoids LN increases drift, so by this
+#   measure it helps more with ReLU (1.27 times [1.04, 1.54]).
+# - **With LN a unit distinguishes images less in each layer: confirmed** at initial weights. A unit's spread
+#   over the images falls to 1/791 over eight layers, and BN keeps it. After training, BN ends 1.9 points
+#   above LN in the deep network [0.3, 3.6], which is unclear at our margin of 0.5.
 #
 # Advice
 # ------
-# In deep sigmoid networks use BN. Otherwise start with larger weights or, with LN, larger gains. Then LN is
-# not clearly faster.
+# In deep sigmoid networks use BN. If you cannot, use larger initial weights or, with LN, larger initial
+# gains. LN is then not clearly faster than no norm.
 #
 # Try it yourself
 # ---------------
@@ -128,26 +131,27 @@ show("saturation", draw, SIZE)
 #
 # How it was measured
 # -------------------
-# scikit-learn's digits, image by image (8 layers of 32 units) or in 16 steps of four pixels (32 units);
-# Adam, 20 passes in batches of 32. Scale and rate are the best on held-out images, seeds 0 to 4; results
-# are of seeds 5 to 24. Speed: passes to 80 % of the test images. Drift: how far a layer's distribution
-# moves in a pass, over its spread. Margins are ours: 1.25 times, 5 points of saturation, half a decade of
-# gradient, half a point at the end. Each question's intervals hold together at 95 % (Bonferroni); the
-# questions are not corrected for each other.
+# The data are scikit-learn's digits. Deep networks have 8 layers of 32 units. The recurrent network has 32
+# units, and reads an image in 16 steps of four pixels. Adam trains for 20 epochs in batches of 32. Scale and
+# rate are the best on held-out images, seeds 0 to 4. Results come from seeds 5 to 24. Speed is the number of
+# epochs to 80 % of the test images. Drift is the movement of a layer's distribution within an epoch, over its
+# spread. We chose the margins: 1.25 times, 5 points of saturation, half a decade of gradient, half a point at
+# the end. The intervals of each question hold jointly at 95 % (Bonferroni), and are not corrected for the
+# number of questions.
 
 
 def moments(values):
-    """values (images, units) -> mean and standard deviation over the images, (2, units), float64."""
+    """values (images, units). Returns mean and standard deviation over the images, float64 (2, units)."""
     values = values.astype(np.float64)
     return np.stack([values.mean(axis=0), values.std(axis=0)])
 
 
 def drift(old, new):
-    """How far the distributions of a layer's values moved, over their spread, as log10.
+    """Returns log10 of the distance between the old and new distribution of each layer, over their spread,
+    (P,).
 
-    old, new: `moments` of each layer, (P, 2, units). The distance is that of Wasserstein between normal
-    distributions, root mean square over the units; the spread is that of both times. Returns (P,).
-    """
+    old, new: `moments` of each layer, (P, 2, units). The distance is the Wasserstein distance of normal
+    distributions, as root mean square over the units. The spread averages the old and the new one."""
     moved = ((new - old) ** 2).sum(axis=1).mean(axis=-1)
     spread = (old[:, 1] ** 2 + new[:, 1] ** 2).mean(axis=-1) / 2
     tiny = np.finfo(np.float64).tiny
@@ -155,23 +159,22 @@ def drift(old, new):
 
 
 def correlation(changes):
-    """changes (images, units): the mean squared correlation of two units' changes, 0 to 1."""
+    """changes (images, units). Returns the mean squared correlation of two units' changes, 0 to 1."""
     squared = np.corrcoef(changes.T.astype(np.float64)) ** 2
     return squared[~np.eye(len(squared), dtype=bool)].mean()
 
 
 def examined(before, after, gradient):
-    """Measures of a network on the probed images, by place: a hidden layer, or a time step.
+    """Returns measures of a network on the probed images for each place: a hidden layer or a time step.
 
-    before, after: (images, units) for each place, before the norm and as the nonlinearity takes them.
-    gradient: lengths of the loss's gradient by the weights of a layer, or by the input at a step.
-    """
+    before, after: for each place values (images, units) before the norm, and arguments of the nonlinearity.
+    gradient: the length of the loss's gradient for the weights of each layer, or the input at each step."""
     sigmoid = [1 / (1 + np.exp(-values.astype(np.float64))) for values in after]
     after = np.stack([moments(values) for values in after])
     return {
         "before": np.stack([moments(values) for values in before]),
         "after": after,
-        # The spread of one unit over the images: root mean square over the units.
+        # The spread of a unit over the images, as root mean square over the units.
         "spread": np.log10(np.sqrt((after[:, 1] ** 2).mean(axis=-1))),
         "saturated": np.array([(4 * h * (1 - h) < SATURATED).mean() for h in sigmoid]),
         "gradient": np.log10(np.maximum(np.asarray(gradient, np.float64), 1e-45)),
@@ -179,7 +182,7 @@ def examined(before, after, gradient):
 
 
 def summary(course):
-    """course: `examined` before training and after each pass."""
+    """course: results of `examined` before training and after each epoch. Returns results by name."""
     gradient = np.array([found["gradient"] - found["gradient"][-1] for found in course])
 
     def drifts(which):
@@ -198,7 +201,7 @@ def summary(course):
 
 
 def length(values):
-    """Euclidean, of all values."""
+    """Returns the Euclidean length of all values."""
     return float(np.sqrt((values.astype(np.float64) ** 2).sum()))
 
 
@@ -206,7 +209,7 @@ def length(values):
 
 
 def make_deep(net, name, seed, settings):
-    """A stack of networks, one for each of ``settings``, pairs (factor, rate)."""
+    """Returns a stack of networks, one for each pair (factor, rate) of ``settings``."""
     sizes = (PIXELS, *[UNITS] * DEPTH, CLASSES)
     factors = np.array([factor for factor, _ in settings], np.float32)
     scale = np.ones((len(settings), DEPTH + 1), np.float32)
@@ -224,7 +227,7 @@ def train_deep(data, networks, seed, settings, passes, on_pass, on_update=lambda
 
 
 def try_deep(data, net, name, seed, grid, passes):
-    """Accuracy on the held-out fold, mean over the passes, of each setting."""
+    """Returns for each setting the accuracy on the held-out fold, averaged over epochs."""
     networks, held, found = make_deep(net, name, seed, grid), data.fold == seed % FOLDS, []
 
     def on_pass():
@@ -236,7 +239,7 @@ def try_deep(data, net, name, seed, grid, passes):
 
 
 def examine_deep(networks, x, labels):
-    """The first network of a stack, in training mode; a copy, for the running statistics stay."""
+    """Examines a copy of a stack's first network in training mode. The original's statistics stay."""
     own = networks.part([0])
     before, after = zip(*own.summed_inputs(x), strict=True)
     gradients = own.layers(own.losses_and_gradients(x[:, None], labels[:, None])[1])[:-1]
@@ -246,9 +249,9 @@ def examine_deep(networks, x, labels):
 
 
 def gradient_shift(networks, old, x, labels):
-    """How far an update of the layers below a layer moves the gradient of its weights (Santurkar et al. 2018,
-    definition 2.1): log10 of the length of the change over that of the gradient, for the hidden layers from
-    the second on. old (1, P): the values of the stack of one before the update."""
+    """Returns the shift of a layer's gradient by an update of the layers below it (Santurkar et al. 2018,
+    definition 2.1). It is log10 of the change's length over the gradient's length, averaged over hidden
+    layers from the second on. old (1, P): the parameters before the update; the stack has one network."""
     own, found = networks.part([0]), []
 
     def gradient(values, layer):
@@ -265,8 +268,8 @@ def gradient_shift(networks, old, x, labels):
 
 
 def correlation_from_below(old, new, x):
-    """`correlation` of the changes of W h if h moves from stack ``old`` to ``new`` and W stays. Mean over the
-    hidden layers from the second on."""
+    """Returns the `correlation` of changes of W h, averaged over hidden layers from the second on. h changes
+    from network ``old`` to ``new``, W does not."""
     found = []
     inputs = zip(old.summed_inputs(x), new.summed_inputs(x), strict=True)
     for layer, ((_, before), (_, after)) in zip(old.layers(old.values)[1:-1], inputs, strict=False):
@@ -305,7 +308,7 @@ def follow_deep(data, net, name, seed, setting, passes):
 
 
 def probe_images(data, seed):
-    """The first images that ``seed`` trains on, and their labels."""
+    """Returns the first training images of ``seed``, and their labels."""
     chosen = data.without_fold(seed % FOLDS)[:PROBED]
     return data.train_x[chosen], data.train_labels[chosen]
 
@@ -322,18 +325,16 @@ def make_recurrent(name, seed, factor):
 
 
 def as_sequences(x):
-    """Images (N, PIXELS) as STEPS pieces of their rows, (STEPS, N, PIXELS / STEPS), and the lengths (N,)."""
+    """Divides images x (N, PIXELS) into steps: returns (STEPS, N, PIXELS / STEPS), and lengths (N,)."""
     steps = np.ascontiguousarray(x.reshape(len(x), STEPS, -1).transpose(1, 0, 2))
     return steps, np.full(len(x), STEPS)
 
 
 def summed_inputs(parameters, norm, x, y):
-    """W_ih x_t + W_hh h_{t-1}, and the argument of the sigmoid, in training mode: (B, units) at each step.
-
-    parameters: of an RNN of one layer, by name. x (T, B, I), y (T, B, units): its inputs and outputs.
-    """
+    """Returns for each step W_ih x_t + W_hh h_{t-1} and the argument of the sigmoid, (B, units) each, in
+    training mode. parameters: of an RNN of one layer, by name. x (T, B, I), y (T, B, units)."""
     gain = parameters.get("gain_l0")
-    # Without norm there are two, as in torch.nn: of the input and of the state.
+    # Without a norm there are two biases, as in torch.nn: bias_ih and bias_hh.
     bias = np.sum([value for name, value in parameters.items() if name.startswith("bias")], axis=0)
     before, after = [], []
     for x_t, h_t in zip(x, np.concatenate([np.zeros_like(y[:1]), y[:-1]]), strict=True):
@@ -350,7 +351,7 @@ def summed_inputs(parameters, norm, x, y):
 
 
 def examine_recurrent(network, name, x, labels):
-    own = make_recurrent(name, 0, 1)  # a copy: the running statistics stay as they are
+    own = make_recurrent(name, 0, 1)  # examine a copy, so that the running statistics stay
     own.set_parameters(network.parameters())
     steps, lengths = as_sequences(x)
     y = own.rnn.forward_train(steps)[0]
@@ -398,10 +399,10 @@ def follow_recurrent(data, net, name, seed, setting, passes):
     return {**summary(course), "accuracy": accuracies}
 
 
-# --- all of it ---
+# --- tuning, measuring, verdicts ---
 
-USUAL = ", usual"  # ends the name of the entry at factor 1, if there are several
-START = ("start gradient", "start spread", "start saturated", "accuracy")  # all that is kept of it
+USUAL = ", usual"  # suffix of results with factor 1, if a network has other factors too
+START = ("start gradient", "start spread", "start saturated", "accuracy")  # the results kept for factor 1
 
 CASES = [(net, name) for net in NETS for name in NORMS]
 
@@ -412,8 +413,8 @@ def grid_of(net, quick):
 
 
 def tune(seeds, quick):
-    """-> for each network and norm, the factor and rate with the best held-out accuracy, and the best rate at
-    factor 1, the usual scale. Accuracies are means over passes and seeds."""
+    """Returns for each network and norm the factor and rate with the best held-out accuracy, and the best
+    rate for factor 1, the usual scale. Accuracies are averaged over epochs and seeds."""
     data, settings = load_digits(), {}
 
     def one(run):
@@ -432,7 +433,7 @@ def tune(seeds, quick):
 
 
 def measure(seeds, settings, quick):
-    """results: by network and norm, and the same with ", usual" at the usual scale."""
+    """Returns results by network and norm. Names that end with USUAL have the usual scale of weights."""
     data, results = load_digits(), {}
 
     def one(run):
@@ -450,8 +451,8 @@ def measure(seeds, settings, quick):
 
 
 def passes_to(accuracy, level=REACHED):
-    """accuracy (S, passes): passes until it is first ``level``, (S,), interpolated, from chance at the start;
-    all passes if it never is."""
+    """accuracy (S, epochs). Returns the epochs until accuracy, interpolated from chance at the start, first
+    reaches ``level``, (S,), or the number of all epochs if it never does."""
     found = []
     for own in accuracy:
         own = np.concatenate([[1 / CLASSES], own])
@@ -462,7 +463,7 @@ def passes_to(accuracy, level=REACHED):
 
 
 def never(own, level=REACHED):
-    """Whether some network does not reach the level, so that `passes_to` is a lower bound."""
+    """Returns whether a network does not reach the level, so that `passes_to` is a lower bound."""
     return bool((own["accuracy"].max(axis=1) < level).any())
 
 
@@ -470,7 +471,7 @@ def natural(decades):
     return math.log(10) * decades
 
 
-# question -> values (S,), less is better; margin; unit
+# Question -> function of results that returns values (S,), for which less is better; margin; unit.
 QUESTIONS = {
     "saturates less": (lambda own: own["saturated"], 0.05, "points"),
     "gradients reach further": (lambda own: natural(own["decades"]), natural(0.5), "times"),
@@ -482,7 +483,7 @@ QUESTIONS = {
 
 
 def less(results, question, name, net, other="no norm"):
-    """The gain of norm ``name`` over no norm."""
+    """Returns the value of network ``other`` minus the value of norm ``name``, (S,)."""
     what = QUESTIONS[question.split(" at ")[0]][0]
     usual = USUAL if "usual" in question else ""
     return what(results[f"{net}, {other}{usual}"]) - what(results[f"{net}, {name}{usual}"])

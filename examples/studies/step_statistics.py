@@ -2,9 +2,10 @@ r"""
 Repeating the last step's statistics
 ====================================
 
-Recurrent batch norm has a mean and a deviation for each time step. Past the longest training sequence, of
-:math:`T` steps, it has none. Cooijmans et al. (2016, arXiv 1603.09025, section 3, figure 5) answer that the
-statistics converge within a few steps, so that those of the last known step serve for all later ones:
+Recurrent batch norm (BN) has a mean and a deviation for each time step, but none past the longest training
+sequence, of :math:`T` steps. According to Cooijmans et al. (2016, arXiv 1603.09025, section 3, figure 5), the
+statistics converge within a few steps. So BN can use the statistics of the last known step for all later
+steps:
 
 .. math::
 
@@ -21,22 +22,22 @@ from lnrnn.data import japanese_vowels, pad_sequence
 from lnrnn.demo import SETTINGS
 from lnrnn.speakers import AT_A_TIME, SpeakerNetwork, SpeakerSettings, TrainingSettings
 
-# Change these.
+# Constants to change.
 JOINED = (8, 170)  # utterances of one speaker: 123 and 2,610 steps
 EPOCHS = 200
-ENOUGH = 20  # utterances; statistics of fewer are not shown
+ENOUGH = 20  # the figure omits steps that fewer utterances reach
 MIDDLE = (10, 13)  # steps that most training utterances reach
-MARGIN = 0.03  # a loss of three points counts as none
-SETTLED = 0.25  # of a unit's standard deviation
-SPLITS = 5  # random halves of the training utterances
-REACH, REPEATED = 18, 12  # long utterances, and the step that is repeated with their statistics
+MARGIN = 0.03  # a loss of at most three points of accuracy is ignored
+SETTLED = 0.25  # a smaller change of statistics is small, in standard deviations of a unit
+SPLITS = 5  # how many times the training utterances are divided into random halves
+REACH, REPEATED = 18, 12  # utterances of at least REACH steps are long; their step REPEATED is repeated
 
 NORMS = {"BN": "batch", "LN": "layer"}
 BN, LN = (STYLES[norm][0] for norm in NORMS)
 
 
 def draw(results, figure):
-    """The change of the statistics, and the cost of repeating those of step K."""
+    """Draws the change of the statistics, and the cost of repeating the statistics of step K."""
     moves, costs, middle = figure.subplots(1, 3, width_ratios=(1, 1.15, 1.15))
     moves.axhline(SETTLED, color="#999999", lw=1, ls=":")
     moves.text(22, SETTLED + 0.008, f"{SETTLED:g}: small below", color="#777777", ha="right")
@@ -73,7 +74,7 @@ def draw(results, figure):
 
 
 def band(axes, x, values, colour, **style):
-    """values (S, X): means over the seeds, and their 95 % intervals."""
+    """Draws the mean over seeds of values (S, X), and the 95 % interval as a band."""
     axes.plot(x, values.mean(axis=0), color=colour, lw=2, ms=4, **style)
     low, high = np.transpose([interval(column) for column in values.T])
     axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
@@ -84,44 +85,48 @@ show("step_statistics", draw, (10, 4.4))
 # %%
 # Result
 # ------
-# - **The statistics change by little from step 3 on: confirmed up to step 22.** From step 1 to 2 they change
-#   by 0.44 of a standard deviation, from 2 to 3 by 0.11. But they do not settle: the change falls to 0.02 at
-#   step 14 and rises to 0.11 at step 22. Steps 23 to 26 have too few utterances.
-# - **So the last known step can be repeated: refuted.** Step 26, which one training utterance reaches, costs
-#   84 points of accuracy after 123 steps, and as many after 2,610.
-# - **Is a middle step harmless? Unclear; but not free.** Repeating step 10 or 13 costs 1.7 to 2.0 points at
-#   either length: the intervals reach beyond our margin of 3 points, and all exclude 0. Layer norm (LN) loses
-#   0.1 points [-0.4, +0.7]. After 2,610 steps LN is 1.7 points better off than BN with step 13 [0.5, 2.9].
-# - **The number of utterances does not decide.** Step 18 is known from 78, with an error of 0.06; it costs 11
-#   points. Step 12, with the statistics of those 78 alone, costs 3.0; with those of 78 drawn from all, 2.9.
-#   So the place decides: late steps lie near the end of an utterance.
+# - **The statistics change little from step 3 on: confirmed up to step 22.** From step 1 to 2 they change by
+#   0.44 of a standard deviation, from 2 to 3 by 0.11. But they do not settle: the change falls to 0.02 at
+#   step 14 and rises to 0.11 at step 22. Too few utterances reach steps 23 to 26.
+# - **The last known step can be repeated: refuted.** One training utterance reaches step 26. Repeating this
+#   step costs 84 points of accuracy after 123 steps, and as many after 2,610.
+# - **A middle step can be repeated: unclear, but it does cost accuracy.** Repeating step 10 or 13 costs 1.7
+#   to 2.0 points at both lengths. The intervals exclude 0, and reach beyond our margin of 3 points. Layer
+#   norm (LN) loses 0.1 points [-0.4, +0.7]. After 2,610 steps LN is 1.7 points better than BN that repeats
+#   step 13 [0.5, 2.9].
+# - **The number of utterances is not the cause.** 78 utterances reach step 18, so its statistics have an
+#   error of only 0.06, but repeating it costs 11 points. Repeating step 12 costs 3.0 points with the
+#   statistics of these 78 utterances, and 2.9 with those of 78 random ones. The cause is that late steps are
+#   near the end of an utterance.
 #
-# In the study two_digits all training sequences reach every step, and to repeat the last one fails too.
+# In the study two_digits all training sequences reach every step, and repeating the last one fails too.
 #
 # Advice
 # ------
-# If sequences may be longer than in training, use LN. If it has to be BN, do not repeat the last step. Repeat
-# one that is typical of later steps, and measure its cost on long sequences: here 1 to 2 points.
-# With ``load_state_dict`` a network keeps the first K steps of its statistics, as ``keep_steps`` does below.
+# If sequences may be longer than in training, use LN. If you need BN, do not repeat the last step. Repeat a
+# step that is typical of later steps, and measure its cost on long sequences: here 1 to 2 points.
+# ``keep_steps`` below shows how ``load_state_dict`` reduces a network to the statistics of its first K steps.
 #
 # Try it yourself
 # ---------------
-# Set ``JOINED = (2, 8)``: how soon does the loss appear? Set ``MIDDLE = (12, 15)``: three steps further the
+# Set ``JOINED = (2, 8)``: how soon does accuracy fall? Set ``MIDDLE = (12, 15)``: between these steps the
 # loss grows from 1 point to 5.
 #
 # How it was measured
 # -------------------
-# An RNN of 64 tanh units learns to name nine speakers from whole utterances of Japanese Vowels, 270 of 7 to
-# 26 steps. It has the settings of the study long_sequences. BN's statistics are then recomputed over
-# all training utterances. The network keeps those of the steps 1 to K, for every K, and repeats the last. The
-# 370 test utterances are joined, 8 or 170 of one speaker. Accuracy at the end is compared with 98.2 %, that
-# on the last utterance alone with all statistics. Seeds 5 to 24, paired. The six intervals of repeating
-# hold together at 95 %; those in the table are not corrected. The paper's text has sequences of one length,
-# so its last step is as well known as all others.
+# An RNN of 64 tanh units learns to recognise nine speakers in whole utterances of Japanese Vowels, 270 of 7
+# to 26 steps. It has the settings of the study long_sequences. Afterwards BN's statistics are recomputed over
+# all training utterances. For every K, the network has only the statistics of steps 1 to K, and repeats the
+# last of them. In the test, 8 or 170 utterances of one speaker are joined, so that each of the 370 test
+# utterances is last once. Accuracy at the end is compared with 98.2 %, the accuracy on the last utterance
+# alone with all statistics.
+#
+# Results come from seeds 5 to 24, paired by seed. The six intervals of repeating hold jointly at 95 %, and
+# those in the table are not corrected. In the paper's texts all sequences reach every step.
 
 
 def trained(train, norm, seed, epochs):
-    """An RNN of 64 tanh units, with the settings of the study long_sequences."""
+    """Returns a trained RNN of 64 tanh units, with the settings of the study long_sequences."""
     rate, gain = SETTINGS["rnn", NORMS[norm]]
     settings = SpeakerSettings("rnn", gain, TrainingSettings(epochs, learning_rate=rate))
     return SpeakerNetwork(train, NORMS[norm], settings, seed)
@@ -131,25 +136,25 @@ def trained(train, norm, seed, epochs):
 
 
 def statistics(rnn):
-    """Mean and standard deviation at each step, (2, steps, units), and how many utterances reach it."""
+    """Returns mean and deviation at each step, (2, steps, units), and how many utterances reach it."""
     return np.stack([rnn.running_mean_l0, np.sqrt(rnn.running_var_l0)]), rnn.count_l0
 
 
 def typical_deviation(found, count):
-    """Of each unit, (units,): the root of its variance averaged over all training steps."""
+    """Returns for each unit the root of its variance averaged over all training steps, (units,)."""
     return np.sqrt(np.average(found[1] ** 2, axis=0, weights=count))
 
 
 def distance(a, b, unit):
-    """Of statistics (2, steps, units), by step: root mean square over units and over mean and deviation, in
-    standard deviations of the unit."""
+    """Returns the distance of statistics a and b (2, steps, units) at each step, (steps,). It is the root
+    mean square over units, means and deviations, divided by the units' standard deviations ``unit``."""
     return np.sqrt((((a - b) / unit) ** 2).mean(axis=(0, 2)))
 
 
 def errors(rnn, x, lengths, unit, rng):
-    """-> by step, half the distance between statistics of two random halves of the sequences, SPLITS times.
-    (A half has sqrt(2) times the error of the whole, and a difference that again.) Stops at the last step
-    that all halves reach. Leaves the network with the statistics of all."""
+    """Returns the error of the statistics at each step that all halves reach. It is half the distance between
+    two random halves of the sequences, averaged over SPLITS divisions. (A half has sqrt(2) times the error of
+    the whole, and the distance of two halves twice.) Leaves the network with the statistics of all."""
     found = []
     for _ in range(SPLITS):
         order = rng.permutation(len(lengths))
@@ -167,25 +172,25 @@ def errors(rnn, x, lengths, unit, rng):
 
 
 def keep_steps(rnn, state, steps):
-    """Leaves the network with the statistics of the first steps of ``state``; it repeats the last."""
+    """Gives the network only the statistics of the first ``steps`` steps. It repeats the last."""
     names = ("running_mean_l0", "running_var_l0", "count_l0")
     rnn.load_state_dict({**state, **{name: state[name][:steps] for name in names}})
     rnn.overrun = "last"
 
 
 def batches(network, sequences):
-    """A few sequences at a time, standardised and padded: (x, lengths) of each."""
+    """Returns batches of a few sequences, standardised and padded: a list of (x, lengths)."""
     starts = range(0, len(sequences), AT_A_TIME)
     return [pad_sequence(network.standardised(sequences[start : start + AT_A_TIME])) for start in starts]
 
 
 def right(network, padded, labels):
-    """Whether each sequence's speaker is named, (N,). padded: of `batches`."""
+    """Returns whether the network recognises each sequence's speaker, (N,). padded: from `batches`."""
     return np.concatenate([network.classifier.predict(*batch) for batch in padded]) == labels
 
 
 def of_seed(data, joined, seed, epochs):
-    """All numbers of one seed, see `measure`."""
+    """Returns the results of one seed. `measure` describes them."""
     labels, rng = data.test.labels, np.random.default_rng(seed)
     layer, network = (trained(data.train, norm, seed, epochs) for norm in ("LN", "BN"))
     rnn = network.rnn
@@ -225,10 +230,12 @@ def of_seed(data, joined, seed, epochs):
 
 
 def measure(seeds, settings, quick):
-    """By seed. change: distance from the step before, steps 2, 3, ... error: see `errors`, steps 1, 2, ...
-    accuracy: on the test utterances, with all statistics. Gains of repeating step K = 1, 2, ... alone: on
-    test utterances longer than K, over all own statistics. joined: at the end of several utterances, over the
-    last one alone. long_only, drawn: as joined. LN: the change by joining."""
+    """Returns results by name, with an entry per seed. change: distance from the step before, for steps 2, 3,
+    ... error: see `errors`, for steps 1, 2, ... accuracy: on test utterances, with all statistics.
+
+    The others are gains of accuracy. alone: by repeating step K = 1, 2, ..., on test utterances longer than
+    K. joined: the same at the end of joined utterances, against the last one alone. long_only, drawn: the
+    same with statistics of long utterances, or of as many random ones. LN: the change by joining."""
     data = japanese_vowels()
     joined = {
         str(count): join_utterances(data.test, count, np.random.default_rng(count))
@@ -242,7 +249,7 @@ def measure(seeds, settings, quick):
 
 
 def after(results, step, count):
-    """The gain of repeating ``step`` at the end of ``count`` utterances, (S,)."""
+    """Returns the gain of accuracy, (S,), by repeating ``step``, after ``count`` joined utterances."""
     return results["joined"][str(count)][:, step - 1]
 
 
@@ -258,9 +265,9 @@ def clauses(results):
             found.append(Clause(text, after(results, step, count), -MARGIN, comparisons=family))
     for count in JOINED:
         steps = f"{results['steps'][str(count)]:,.0f} steps"
-        found.append(Clause(f"LN is harmless for {steps}", results["LN"][str(count)], -MARGIN))
+        found.append(Clause(f"LN keeps its accuracy for {steps}", results["LN"][str(count)], -MARGIN))
         ahead = results["LN"][str(count)] - after(results, MIDDLE[-1], count)
-        found.append(Clause(f"LN is ahead of step {MIDDLE[-1]} repeated, for {steps}", ahead, 0.0))
+        found.append(Clause(f"LN beats repeating step {MIDDLE[-1]} for {steps}", ahead, 0.0))
     return found
 
 

@@ -2,7 +2,7 @@ r"""
 Two digits in a row
 ===================
 
-Batch norm (BN) at every step t of a sequence knows the steps of training, 1 to T. "Generalizing the model to
+Batch norm (BN) per time step has statistics for the steps of training, 1 to T. "Generalizing the model to
 sequences longer than those seen during training is straightforward": repeat the statistics of step T
 (Cooijmans et al. 2016, arXiv 1603.09025, section 3):
 
@@ -10,8 +10,8 @@ sequences longer than those seen during training is straightforward": repeat the
 
    (\mu_t, \sigma_t) = (\mu_T, \sigma_T), \qquad t > T
 
-In :doc:`long_sequences` this fails. There one training sequence alone reached the last step. So one may think
-that counts decide, and repeat a step that *most* sequences reach. Here all of them reach every step.
+In :doc:`long_sequences` this fails, but only one training sequence reaches the last step there. So one may
+expect that a step can be repeated if *most* sequences reach it. Here all sequences reach every step.
 """
 
 import itertools
@@ -35,10 +35,10 @@ from common import (
 from pixels import IN_ORDER, NORMS, accuracy, extent, sequences, trained
 from plots import STYLES, tidy
 
-# Change these. The network and its training are those of pixels.py.
-MARGIN = 0.03  # three points of accuracy count as nothing
-REPEATED = range(1, PIXELS + 1)  # one of these steps is repeated past step 64
-# Whose mean and deviation BN takes past step 64.
+# Constants to change. The network and its training are those of pixels.py.
+MARGIN = 0.03  # a difference of at most three points of accuracy is ignored
+REPEATED = range(1, PIXELS + 1)  # each of these steps is tried as the one that is repeated past step 64
+# Where BN takes its mean and deviation from past step 64.
 FIRST = np.arange(PIXELS)
 LAST, AGAIN = "BN, step 64 repeated", "BN, steps 1 to 64 again"
 MEAN, BATCH, PAIRS = "BN, mean of the 64 steps", "BN, from the test batch", "BN, from training pairs"
@@ -46,7 +46,7 @@ WAYS = ("LN", "no norm", LAST, MEAN, AGAIN, BATCH, PAIRS)
 
 
 def draw(results, figure):
-    """Accuracy on an image alone, and on the same image after another one."""
+    """Draws accuracy on an image alone, and on the same image after another one."""
     axes = figure.subplots()
     for place, way in enumerate(WAYS):
         name = way.split(",")[0]
@@ -76,58 +76,58 @@ def draw(results, figure):
 show("two_digits", draw)
 
 # %%
-# Each row of BN takes its means and deviations past step 64 from elsewhere. Bars are 95 % intervals over
-# 20 seeds.
+# Each row of BN has another source of means and deviations past step 64. Bars are 95 % intervals over 20
+# seeds.
 #
 # Result
 # ------
-# BN is right on 92.6 % of the test images alone. After another image, with the statistics of step 64
-# repeated, it is right on 12.5 %; chance is 10 %. All 800 training images reach step 64, so a small count
-# is not the cause.
+# On test images alone BN is right in 92.6 %. If each image follows another one and BN repeats the statistics
+# of step 64, it is right in 12.5 %; chance is 10 %. All 800 training images reach step 64, so too few images
+# are not the cause.
 #
-# No other step can be repeated either. Take for each seed the step that is best on the test images: BN
-# still loses 54 points. The mean of the 64 steps loses 66.
+# No other step can be repeated either. Even if we take for each seed the step that is best on the test
+# images, BN loses 54 points. With the mean of all 64 steps it loses 66.
 #
-# The network itself is intact. With the statistics of steps 1 to 64 a second time it reaches 85.6 %. So the
-# statistics of a step must come from steps like it. The paper expects the states to settle, and those of
-# an image do not.
+# The network itself still works: it reaches 85.6 % if the statistics of steps 1 to 64 are used a second time.
+# So statistics must come from steps with similar states. The paper expects states to settle, but while the
+# network reads an image they do not.
 #
-# Networks with LN and without a norm store no statistics, and lose too: they fall from 87.8 to 73.9 % and
-# from 88.6 to 73.3. They learnt to begin with an empty state, and begin with the state of another image here.
-# That LN keeps its accuracy past its training length is refuted here. It loses 66 points fewer than BN
-# with step 64 repeated.
+# Networks with LN or without a norm store no statistics, but lose too: from 87.8 to 73.9 %, and from 88.6 to
+# 73.3. They learnt with an empty initial state, and here begin with the state after another image. So "LN
+# keeps its accuracy past its training length" is refuted here. But LN loses 66 points fewer than BN that
+# repeats step 64.
 #
 # Advice
 # ------
-# If you know where an image begins, reset the state there: then every image is one alone. If you do not,
-# recompute BN's statistics on training sequences that are joined to the expected length (``calibrate``). Here
-# h0 has the noise of training. No weight changes, and BN then reaches 88.4 %. The statistics of the
-# test batch do nearly as well (87.9 %), but then an answer depends on the other sequences of its batch.
+# If you know where an image begins, reset the state there, so that every image is read alone. If you do not,
+# join training sequences to the expected length and recompute BN's statistics on them (``calibrate``). No
+# weight changes, and BN reaches 88.4 % (here with the h0 noise of training). The statistics of the test batch
+# are nearly as good (87.9 %), but then an answer depends on the other sequences of its batch.
 #
 # Try it yourself
 # ---------------
-# - ``REPEATED = (31, 32)``: step 31 is the best to repeat, at 33 %; its neighbour is at 11.
+# - ``REPEATED = (31, 32)``: step 31 is the best one to repeat, at 33 %, but step 32 only reaches 11.
 # - ``NOISE = 0`` in ``pixels.py``: BN is worse even on an image alone.
 # - ``NORMS["LN"]`` of ``pixels.py``: try another placement of LN.
 #
 # How it was measured
 # -------------------
-# Networks, training and settings are those of :doc:`pixels`, in order. An image is 64 steps of one pixel.
-# In the test each of the 797 test images follows another one, drawn at random for each seed; the label is
-# that of the last image. Past step 64, BN gets other statistics. These are those of one step (64, or
-# another), their mean, steps 1 to 64 again, those of the test batch, or of 800 pairs of training images.
+# Networks, training and settings are those of :doc:`pixels`, with pixels in order. An image is 64 steps of
+# one pixel. In the test each of the 797 test images follows another one, drawn at random for each seed. The
+# label is that of the last image. Past step 64, BN gets the statistics of a single step, of steps 1 to 64
+# again, or their mean. In the last two rows it gets those of the test batch, or of 800 training pairs.
 #
-# Results are of seeds 5 to 24, intervals Student's t, not corrected for being eight. Less than three
-# points counts as nothing; that margin is ours, and no verdict here depends on it.
+# Results come from seeds 5 to 24. The eight intervals are Student's t, and not corrected for their number. We
+# chose the margin of three points, and no verdict here depends on it.
 
 
 def tune(seeds, quick):
-    """Those of pixels.py, in order."""
+    """Returns the settings of pixels.py for pixels in order."""
     return pixels.tune(seeds, quick, (IN_ORDER,))
 
 
 def after_another(images, seed):
-    """images (N, 64) -> pairs (128, N, 1): pixel by pixel each image, after another one."""
+    """images (N, 64). Returns pairs (128, N, 1): each image pixel by pixel, after a random other one."""
     order = np.random.default_rng([4, seed]).permutation(len(images))
     earlier = np.empty_like(order)
     earlier[order] = np.roll(order, 1)
@@ -135,15 +135,15 @@ def after_another(images, seed):
 
 
 def use_statistics_of(rnn, steps):
-    """Step i gets the statistics of step steps[i]."""
+    """Gives step i the statistics of step steps[i]."""
     state = rnn.state_dict()
     of_steps = {name: value[steps] for name, value in state.items() if name.startswith(("running", "count"))}
     rnn.load_state_dict({**state, **of_steps})
 
 
 def by_statistics(network, learnt, pairs, labels, seed):
-    """Accuracy of batch norm on pairs, by where it takes the statistics past step 64 from; in "repeated" one
-    for each of REPEATED. learnt: the training images."""
+    """Returns BN's accuracy on pairs by the source of its statistics past step 64. "repeated" has an accuracy
+    for each step of REPEATED. learnt: the training images."""
     rnn, found = network.rnn, {}
     known = rnn.state_dict()
     for way, overrun in ((LAST, "last"), (MEAN, "mean"), (BATCH, "batch")):
@@ -186,7 +186,7 @@ def measure(seeds, settings, quick):
 
 
 def change(results, way):
-    """Accuracy after another image less that alone, (S,)."""
+    """Returns accuracy after another image minus accuracy alone, (S,)."""
     return results[way] - results[f"{way.split(',')[0]}, alone"]
 
 
@@ -201,7 +201,7 @@ def clauses(results):
         Clause("BN loses, whichever step is repeated", results["BN, alone"] - best_step, MARGIN),
         Clause("BN loses, mean of the 64 steps", -change(results, MEAN), MARGIN),
         Clause("BN loses, statistics from the test batch", -change(results, BATCH), MARGIN),
-        Clause("BN gains by steps 1 to 64 again, over step 64", results[AGAIN] - results[LAST], MARGIN),
+        Clause("BN, steps 1 to 64 again: better than step 64", results[AGAIN] - results[LAST], MARGIN),
         Clause("LN keeps its accuracy", change(results, "LN"), -MARGIN),
         Clause("no norm keeps its accuracy", change(results, "no norm"), -MARGIN),
         Clause("LN loses less than BN, step 64 repeated", change(results, "LN") - change_of_last, MARGIN),

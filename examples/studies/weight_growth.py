@@ -3,11 +3,11 @@ Growing weights
 ===============
 
 In a normalised model "the norm of the weight vector effectively controls the learning rate for the weight
-vector" (Ba, Kiros and Hinton 2016, arXiv 1607.06450, section 5.2). Weights grow in training, so the
-effective learning rate falls: "implicit early stopping". The paper argues with the Fisher information F,
-the curvature of the Kullback-Leibler divergence (KL). This is the block of rows i and j. Softmax
-regression has probabilities p, and its norm has the deviation :math:`\sigma_i` and the gain :math:`g_i`.
-:math:`\chi_i` is the derivative of the normalised sum i by its row, times :math:`\sigma_i`:
+vector" (Ba, Kiros and Hinton 2016, arXiv 1607.06450, section 5.2). Weights grow in training, so the effective
+learning rate falls: "implicit early stopping". The paper argues with the Fisher information F, the curvature
+of the Kullback-Leibler divergence (KL). The equation gives the block of F for rows i and j of the weights, in
+softmax regression with probabilities p. The norm has the deviation :math:`\sigma_i` and the gain
+:math:`g_i`. The derivative of the normalised sum i with respect to row i is :math:`\chi_i / \sigma_i`:
 
 .. math::
 
@@ -15,9 +15,9 @@ regression has probabilities p, and its norm has the deviation :math:`\sigma_i` 
     \chi_i \chi_j^\top \right], \qquad
     \mathrm{KL}(\theta \,\|\, \theta + \delta) \approx \tfrac{1}{2} \delta^\top F \delta
 
-Without norm this is a mean of Kronecker products, :math:`(\mathrm{diag}(p) - p p^\top) \otimes x x^\top`.
-If :math:`w_i` doubles, so does :math:`\sigma_i`: the paper says that the curvature along it changes "by a
-factor of 1/2".
+Without a norm F is a mean of Kronecker products, :math:`(\mathrm{diag}(p) - p p^\top) \otimes x x^\top`.
+If :math:`w_i` doubles, :math:`\sigma_i` doubles too. According to the paper, the curvature along :math:`w_i`
+then changes "by a factor of 1/2".
 """
 
 from dataclasses import dataclass, replace
@@ -45,19 +45,19 @@ import lnrnn
 from lnrnn.demo import label_places
 from lnrnn.speakers import Adam
 
-# Change these.
+# Constants to change.
 RATES = {"SGD": (0.01, 0.1, 1.0, 10.0), "Adam": (1e-4, 1e-3, 1e-2, 1e-1)}
 EPOCHS, BATCH = 40, 32
-EPS = 1e-5  # in training; the Fisher information is taken at 0
+EPS = 1e-5  # in training; the Fisher information is computed with eps 0
 FACTORS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-GROWN, FALLEN = 1.1, 0.9  # thresholds of growth, and of a smaller effective rate
+GROWN, FALLEN = 1.1, 0.9  # margins: growth of the weights, fall of the effective rate
 NORMS = ("no norm", "WN", "BN", "LN")
 NORMALISED, JUDGED = NORMS[1:], NORMS[:1:-1]
 OPTIMISERS = {"SGD": Sgd, "Adam": Adam}
 
 
 def draw(results, figure):
-    """F by hand; growth of the weights, and the angle of an update, in training."""
+    """Draws F for weights scaled by hand, and in training growth of weights and angles of updates."""
     hand, grown, turned = figure.subplots(1, 3)
     for name, line, marker in (("LN", "-", ""), ("BN", "none", "^")):
         colour, _, width = STYLES[name]
@@ -78,7 +78,7 @@ def draw(results, figure):
 
 
 def in_training(axes, results, what, ticks):
-    """A line for each norm and optimiser, with its name at the end."""
+    """Draws a line for each norm and optimiser, with its name at the end."""
     ends, passes = {}, len(results["curves"][f"{what}, LN, SGD"]) - 1
     for key in (f"{norm}, {name}" for norm in JUDGED for name in RATES):
         colour, _, width = STYLES[key.split(",")[0]]
@@ -98,51 +98,51 @@ show("weight_growth", draw, (10.0, 3.8))
 # %%
 # Result
 # ------
-# - **Longer weights are less curved: this follows, and holds.** With W times 0.1 to 10 the outputs stay,
-#   and F by W goes as 1 / \|W\|². That is so for LN, BN and weight norm (WN). F along W itself is 0, and
-#   F by a gain stays.
-# - **The factor 1/2 is right for the wrong block.** Double one row of W (BN, WN). Its own block of F
-#   becomes 1/4, and its block with another row becomes 1/2.
-# - **Weights grow in training: confirmed.** They grow with SGD (LN 14 times, BN 1.2 times) and with Adam
-#   (LN 2.1 times, BN 3.1 times).
-# - **So an update turns them less: confirmed.** The turn of an update goes as 1 / \|W\|² with SGD, as
-#   1 / \|W\| with Adam. Growth by itself thus makes turns of LN 183 and 2.1 times smaller, those of BN
-#   1.4 and 3.1 times.
-# - A training in which \|W\| is held turns them 918 and 3.4 times (LN), 1.5 and 3.8 times (BN) more. LN
-#   with SGD does not learn in it, so its gradients stay large: growth is not the only cause there.
+# - **Longer weights have less curvature: this follows from the formula, and holds.** If W is multiplied by
+#   0.1 to 10, the outputs do not change, and F for W is proportional to 1 / \|W\|² (LN, BN and weight norm,
+#   WN). F in the direction of W itself is 0, and F for a gain does not change.
+# - **The factor 1/2 belongs to another block.** If one row of W doubles (BN, WN), its own block of F becomes
+#   1/4, and its block with another row becomes 1/2.
+# - **Weights grow in training: confirmed.** They grow with SGD (LN 14 times, BN 1.2 times) and with Adam (LN
+#   2.1 times, BN 3.1 times).
+# - **As weights grow, an update turns them less: confirmed.** The angle of an update is proportional to 1 /
+#   \|W\|² with SGD, and to 1 / \|W\| with Adam. So growth alone makes this angle smaller: 183 times (LN with
+#   SGD), 2.1 times (LN with Adam), 1.4 times (BN with SGD) and 3.1 times (BN with Adam).
+# - If we keep \|W\| constant in training, the angles are 918 and 3.4 times larger (LN with SGD, Adam), and
+#   1.5 and 3.8 times larger (BN). LN with SGD and constant \|W\| does not learn, so its gradients stay large.
+#   In this case growth is not the only cause.
 #
 # Advice
 # ------
-# Expect the effective rate of a normalised layer to fall without any schedule. Growth can make a high
-# rate usable. LN with SGD at rate 10 is right on 96 % of the held-out images. With \|W\| held it is right
-# on 13 %, hardly more than chance. So do not rescale trained weights to their first length.
+# Expect the effective rate of a normalised layer to fall without any schedule. Growth can make a high rate
+# usable. LN with SGD at rate 10 is right on 96 % of the held-out images, and with constant \|W\| on 13 %,
+# hardly more than chance. So do not scale weights back to their initial length during training.
 #
 # Try it yourself
 # ---------------
-# Set ``RATES = {"SGD": (0.01,), "Adam": (1e-4,)}`` and run with ``--tune``: the weights hardly grow, as
-# at all low rates.
+# Set ``RATES = {"SGD": (0.01,), "Adam": (1e-4,)}`` and run with ``--tune``: at low rates weights hardly grow.
 #
 # How it was measured
 # -------------------
-# Softmax regression on scikit-learn's digits (64 pixels, 10 classes) in float64, 40 passes over 800
-# images in batches of 32. WN divides W x by the length of each row of W. LN does not depend on the length
-# of all of W, BN and WN not on that of any row. Rates are the best of four on 200 held-out images, seeds
-# 0 to 4. LN with SGD and no norm with Adam chose the highest. Results are of seeds 5 to 24; growth below
-# 1.1 and a rate above 0.9 do not count. The eight intervals are corrected for their number.
+# The model is softmax regression on scikit-learn's digits (64 pixels, 10 classes) in float64, trained for 40
+# epochs on 800 images in batches of 32. WN divides W x by the length of each row of W. Under LN outputs do
+# not depend on the length of W as a whole, under BN and WN not on the length of any row. Learning rates are
+# the best of four on 200 held-out images, seeds 0 to 4. The highest was best for LN with SGD and for no norm
+# with Adam. Results come from seeds 5 to 24. Growth below 1.1 times and a fall to more than 0.9 are ignored.
+# The eight intervals hold jointly.
 #
-# F is an exact sum over the classes, on held-out images, at eps 0. For no norm and for LN it is also
-# built from Kronecker products, with the derivative of LN on both sides of the covariance. It agrees with
-# second differences of the KL. The paper derives all this and measures none of it. This is one layer,
-# and shows nothing about deep networks.
+# F is an exact sum over the classes, on held-out images, with eps 0. For no norm and for LN, F is also
+# computed from Kronecker products, with the derivative of LN on both sides of the covariance. F agrees with
+# second differences of the KL. The paper derives all this and measures none of it. A single layer shows
+# nothing about deep networks.
 
 
 @dataclass(frozen=True)
 class Regression:
     """Softmax regression, logits = gain * norm(W x) + bias: weight (C, I), gain (C,), bias (C,), float64.
 
-    Weight norm (WN; Salimans, Kingma 2016) divides W x by the length of each row of W. Without norm the gain
-    stays 1.
-    """
+    Weight norm (WN; Salimans, Kingma 2016) divides W x by the length of each row of W. Without a norm the
+    gain is always 1."""
 
     norm: str
     weight: np.ndarray
@@ -151,7 +151,7 @@ class Regression:
     eps: float = EPS
 
     def normalised(self, z):
-        """norm(z), z = W x (N, C); batch norm with the statistics of these N."""
+        """z = W x (N, C). Returns norm(z). Batch norm has the statistics of these N images."""
         if self.norm == "LN":
             return lnrnn.layer_norm(z, z.shape[1], eps=self.eps)
         if self.norm == "BN":
@@ -159,8 +159,8 @@ class Regression:
         return z / lengths(self.weight) if self.norm == "WN" else z
 
     def through_norm(self, g, z):
-        """The derivative of norm(z) times g, (N, C): it is symmetric, so that the library's backward takes
-        directions forward, too. Not for WN, which depends on W and z."""
+        """Returns the derivative of norm(z) times g, (N, C). The derivative is symmetric, so the library's
+        backward function also computes forward derivatives. Not for WN, which depends on W too."""
         if self.norm == "LN":
             return lnrnn.layer_norm_backward(g, z, z.shape[1], eps=self.eps)[0]
         if self.norm == "BN":
@@ -174,7 +174,7 @@ class Regression:
         return self.gain * self.normalised(self.products(x)) + self.bias
 
     def accuracy(self, x, labels, trained):
-        """At inference; batch norm with the statistics of ``trained`` (M, I)."""
+        """Returns accuracy in inference mode. Batch norm has the statistics of ``trained`` (M, I)."""
         if self.norm != "BN":
             return (self.logits(x).argmax(axis=1) == labels).mean()
         z = self.products(trained)
@@ -183,7 +183,7 @@ class Regression:
         return (found.argmax(axis=1) == labels).mean()
 
     def gradients(self, x, labels):
-        """Those of the mean cross-entropy over x (N, I), by weight, gain and bias."""
+        """Returns the gradients of the mean cross-entropy over x (N, I) for weight, gain and bias."""
         z = self.products(x)
         n = self.normalised(z)
         g = softmax(self.gain * n + self.bias)
@@ -204,19 +204,19 @@ class Regression:
         return replace(self, weight=factor * self.weight)
 
     def groups(self, weight):
-        """weight (C, I) by the vectors whose lengths do not matter: rows; under LN all as one."""
+        """Returns the vectors of weight (C, I) whose length does not change outputs: rows, or all for LN."""
         return weight.reshape(1, -1) if self.norm == "LN" else weight
 
     # The Fisher information ---------------------------------------------------------------------------------
 
     def derivative(self, z):
-        """Of norm(z)[n, k] by z[n, c], (N, K, C): for LN, and for no norm."""
+        """Returns the derivative of norm(z)[n, k] with respect to z[n, c], (N, K, C). Not for BN and WN."""
         units = np.eye(z.shape[1])
         return np.stack([self.through_norm(np.broadcast_to(unit, z.shape), z) for unit in units], axis=2)
 
     def root(self, x):
-        """A (N, K, C, I) with F = A'A, summed over images and classes. It is the derivative of logits by W,
-        minus its mean under the softmax p, times the root of p / N."""
+        """Returns A (N, K, C, I) with F = A'A, summed over images and classes. A is the derivative of logits
+        with respect to W, minus its mean under the softmax p, times the root of p / N."""
         z, p = self.products(x), softmax(self.logits(x))
         if self.norm in ("LN", "no norm"):
             a = np.einsum("nkc,ni->nkci", self.derivative(z), x)
@@ -234,16 +234,16 @@ class Regression:
         return a
 
     def gain_curvature(self, x):
-        """F along the gain of one class, mean over the classes. Without norm: along the length of a row of W,
-        which corresponds to a gain."""
+        """Returns F for the gain of one class, averaged over classes. Without a norm: for the length of a row
+        of W, which corresponds to a gain."""
         p, n = softmax(self.logits(x)), self.normalised(self.products(x))
         if self.norm == "no norm":
             n = n / lengths(self.weight)
         return (p * (1 - p) * n**2).mean()
 
     def product_form(self, x):
-        """F (CI, CI) as a mean of Kronecker products, C(x) and x x': for LN, and for no norm. C(x) is
-        D' (diag(p) - p p') D with D the derivative of the logits by W x."""
+        """Returns F (CI, CI) as a mean of Kronecker products of C(x) and x x', for LN and for no norm. C(x)
+        is D' (diag(p) - p p') D, and D is the derivative of the logits with respect to W x."""
         z, p = self.products(x), softmax(self.logits(x))
         d = self.gain[:, None] * self.derivative(z)
         covariance = np.eye(len(self.gain)) * p[:, None] - p[:, :, None] * p[:, None]
@@ -262,36 +262,36 @@ def lengths(rows):
 
 
 def angles(a, b):
-    """Between the rows of a and b, in radians. By the distance of their unit vectors: the cosine of a small
-    angle is 1 to the last bit."""
+    """Returns the angles between rows of a and b, in radians. They follow from the distance of unit vectors,
+    because the cosine of a small angle is 1 to the last bit."""
     apart = a / lengths(a)[:, None] - b / lengths(b)[:, None]
     return 2 * np.arcsin(np.minimum(lengths(apart) / 2, 1))
 
 
 def size(a):
-    """The sum of squares."""
+    """Returns the sum of squares."""
     return (a**2).sum()
 
 
 def divergence(model, other, x):
-    """Mean over x of the Kullback-Leibler divergence of other's probabilities from model's."""
+    """Returns the Kullback-Leibler divergence of other's probabilities from model's, averaged over x."""
     p, q = softmax(model.logits(x)), softmax(other.logits(x))
     return (p * np.log(p / q)).sum(axis=1).mean()
 
 
 def second_difference(model, x, direction, step=1e-3):
-    """Of the divergence along a direction of the weights, by step**2: d' F d."""
+    """Returns the second difference of the divergence along a direction d of the weights: about d' F d."""
     ends = [replace(model, weight=model.weight + sign * step * direction) for sign in (1, -1)]
     return sum(divergence(model, end, x) for end in ends) / step**2
 
 
 # %%
-# Training, watched
+# Training
 
 
 @dataclass(frozen=True)
 class Images:
-    """One seed's: trained on, held out, and in which order, (updates, BATCH)."""
+    """A seed's training images, held-out images, and order of training, (updates, BATCH)."""
 
     x: np.ndarray
     labels: np.ndarray
@@ -311,23 +311,22 @@ def images_of(seed, quick):
 
 
 def initial(norm, seed):
-    """Normal weights of variance 1 / 64, so that a row is about 1 long; gains 1, biases 0."""
+    """Returns a model with normal weights, so that a row's length is about 1, gains 1 and biases 0."""
     weight = np.random.default_rng(seed).standard_normal((CLASSES, PIXELS)) / PIXELS**0.5
     return Regression(norm, weight, np.ones(CLASSES), np.zeros(CLASSES))
 
 
 def updated(model, images, chosen, steps):
-    """Weight, gain and bias after one update, and the gradient by the weight."""
+    """Returns weight, gain and bias after one update, and the gradient of the weight."""
     gradients = model.gradients(images.x[chosen], images.labels[chosen])
     parameters = {"weight": model.weight, "gain": model.gain, "bias": model.bias}
     return steps.step(parameters, gradients), gradients["weight"]
 
 
 def train(model, images, steps, hold=False):
-    """-> (the trained model, growth, angles, the largest cosine between a group and its gradient). growth
-    (U + 1,): the logarithm of the length of the weights over the first, mean over groups. angles (U,): the
-    mean angle of each update. hold: groups get back their first lengths after each update, which changes no
-    output."""
+    """Returns (the trained model, growth, angles, the largest cosine between a group and its gradient).
+    growth (U + 1,): log(length of weights / initial length), averaged over groups. angles (U,): the mean
+    angle of each update. hold: scale groups to initial lengths after each update."""
     start = lengths(model.groups(model.weight))
     growth, turn, cosine = [0.0], [], 0.0
     for chosen in images.order:
@@ -344,25 +343,25 @@ def train(model, images, steps, hold=False):
 
 
 def turned_at_once(model, images, steps):
-    """The angle by which one update turns the weights, mean over the groups."""
+    """Returns the angle by which one update turns the weights, averaged over groups."""
     moved, _ = updated(model, images, images.order[0], steps)
     return angles(model.groups(model.weight), model.groups(moved["weight"])).mean()
 
 
 def by_hand(model, images, rates):
-    """A trained network, its weights times each of FACTORS: name -> (F,)."""
+    """Multiplies a trained model's weights by each of FACTORS. Returns measures by name, (FACTORS,) each."""
     model, x, found = replace(model, eps=0.0), images.held_x, []
     for factor in FACTORS:
         longer = model.scaled(factor)
         a = longer.root(x)
-        # Without norm the images are scaled and W divided, so that the outputs stay.
+        # Without a norm, multiply the images and divide W, so that the outputs stay.
         other = model.scaled(1 / factor) if model.norm == "no norm" else model
         groups = longer.groups(longer.weight)
         units = np.eye(len(groups))[:, :, None] * groups / lengths(groups)[:, None]
         along = [size(np.einsum("nkci,ci->nk", a, unit.reshape(model.weight.shape))) for unit in units]
         values = {
             "moved": np.abs(longer.logits(x) - model.logits(x)).max(),
-            "weight": size(a) / model.weight.size,  # the mean over all directions
+            "weight": size(a) / model.weight.size,  # averaged over all directions
             "itself": np.mean(along),
             "gain": longer.gain_curvature(x),
             "gain, images": other.gain_curvature(factor * x),
@@ -373,7 +372,7 @@ def by_hand(model, images, rates):
             a = model.scaled(first).root(x)
             values["own"] = size(a[:, :, 0]) / PIXELS
             values["cross"] = size(np.einsum("nki,nkj->ij", a[:, :, 0], a[:, :, 1])) ** 0.5
-        for name, rate in rates.items():  # small steps, so that the angle is proportional to the rate
+        for name, rate in rates.items():  # steps are small, so that the angle is proportional to the rate
             values[f"turn, {name}"] = turned_at_once(longer, images, OPTIMISERS[name](1e-3 * rate))
         found.append(values)
     return {name: np.array([values[name] for values in found]) for name in found[0]}
@@ -384,7 +383,7 @@ def by_hand(model, images, rates):
 
 
 def tune(seeds, quick):
-    """For each norm and optimiser the rate that is right most often on the held-out fold."""
+    """Returns for each norm and optimiser the rate with the best accuracy on the held-out fold."""
 
     def score(cell):
         norm, name, rate = cell
@@ -442,13 +441,13 @@ def measure_seed(seed, settings, quick):
 
 def measure(seeds, settings, quick):
     results = stacked(side_by_side(lambda seed: measure_seed(seed, settings, quick), seeds, "seeds"))
-    # Curves are for the figure: their geometric means.
+    # The figure shows geometric means.
     results["curves"] = {name: np.exp(logs.mean(axis=0)) for name, logs in results["curves"].items()}
     return results
 
 
 def near(results, norms, name, power):
-    """Whether F goes as the factor to this power in every seed: within 0.01."""
+    """Returns whether F is proportional to the factor to this power, within 0.01, for every seed."""
     return all(np.abs(results["hand"][norm][name] - power).max() <= 0.01 for norm in norms)
 
 
@@ -462,10 +461,10 @@ def clauses(results):
     found = checks({
         "F (by KL) is a mean of Kronecker products: no norm, LN": kronecker < 1e-4,
         "a normalised W times 0.1 to 10 gives the same outputs": moved < 1e-10,
-        "F by W goes as 1 / |W|^2": near(results, NORMALISED, "weight", -2),
+        "F for W is proportional to 1 / |W|^2": near(results, NORMALISED, "weight", -2),
         "F along W itself is 0": itself < 1e-9,
-        "F by a gain does not depend on |W|": near(results, NORMALISED, "gain", 0),
-        "nor on the images' scale (no norm: as its square)": images,
+        "F for a gain does not depend on |W|": near(results, NORMALISED, "gain", 0),
+        "F for a gain does not depend on the images' scale (no norm: as its square)": images,
         "one row doubled: its own block of F is 1/4, not 1/2": own,
         "one row doubled: its block with another row is 1/2": cross,
         "an update turns W as 1 / |W|^2 (SGD), 1 / |W| (Adam)": all(turns),

@@ -22,7 +22,7 @@ _SHA256 = "c69a09b39bde332d5215029194e47382313591f93dc572e7c5ba71d25e5de3a1"
 
 @dataclass(frozen=True)
 class Utterances:
-    """The training or the test half of a data set.
+    """The training utterances or the test utterances of a data set.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Utterances:
         return len(self.x)
 
     def __repr__(self) -> str:
-        """Counts only: the values have thousands of lines."""
+        """Shows counts only, because the values would take thousands of lines."""
         if not self.x:
             return "Utterances(0)"
         least, most = self.lengths.min(), self.lengths.max()
@@ -62,12 +62,12 @@ class Utterances:
 
 @dataclass(frozen=True)
 class JapaneseVowels:
-    """Japanese Vowels with its published halves: 270 utterances for training, 370 for tests.
+    """Japanese Vowels as it is published: 270 utterances for training, 370 for tests.
 
     Attributes
     ----------
     train, test : Utterances
-        The halves.
+        The utterances for training, and those for tests.
 
     Examples
     --------
@@ -84,7 +84,7 @@ class JapaneseVowels:
 
 
 def japanese_vowels() -> JapaneseVowels:
-    """Return Japanese Vowels, in which nine men say /ae/: a data set to name the speaker.
+    """Return the data set Japanese Vowels: nine men say /ae/, and a model learns who speaks.
 
     Returns
     -------
@@ -95,9 +95,9 @@ def japanese_vowels() -> JapaneseVowels:
     Raises
     ------
     FileNotFoundError
-        If the file is missing.
+        If the file is missing from the installation.
     ValueError
-        If the file was changed.
+        If the file has other contents than those of the release.
 
     Notes
     -----
@@ -105,8 +105,7 @@ def japanese_vowels() -> JapaneseVowels:
     coefficients, dimensionless, about -1.9 to 2.2, with six decimals.
 
     Source: M. Kudo, J. Toyama, M. Shimbo, Japanese Vowels, UCI Machine Learning Repository,
-    doi:10.24432/C5NS47, licence CC BY 4.0. lnrnn changed the file format only; its licences have a README.md
-    with the details.
+    doi:10.24432/C5NS47, licence CC BY 4.0. lnrnn changed the file format only: see lnrnn/data/README.md.
 
     Examples
     --------
@@ -120,14 +119,14 @@ def japanese_vowels() -> JapaneseVowels:
 def pad_sequence(
     sequences: Iterable[ArrayLike], max_steps: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Pad sequences with zeros to one batch for the recurrent models.
+    """Pad sequences with zeros, to give them to a recurrent model as one batch.
 
     Parameters
     ----------
     sequences : iterable of array_like of shape (T_i, C)
         N sequences with the same number C of channels.
     max_steps : int, optional
-        Limit on the steps of each sequence, at least 1. Later steps are left out.
+        The most steps that are taken from a sequence, at least 1. Later steps are left out.
 
     Returns
     -------
@@ -181,8 +180,8 @@ def _read(path: Path) -> JapaneseVowels:
 
 
 def _half(file: Any, name: str) -> Utterances:
-    # The file has integer millionths: they hold six decimals exactly, and compress better with their bytes
-    # separated. Division in float64 gives the same numbers as the decimal text.
+    # The file has integer millionths, which are exact because the source has six decimals. Their four bytes
+    # are stored apart, which compresses better. Division in float64 gives the numbers of the source.
     millionths = np.ascontiguousarray(file[f"{name}_bytes"].T).view("<i4")[..., 0]
     values = (millionths / 1e6).astype(np.float32)
     ends = np.cumsum(file[f"{name}_lengths"])

@@ -1,4 +1,4 @@
-"""`from_torch` and `from_keras`: models that were trained elsewhere, as models of lnrnn."""
+"""`from_torch` and `from_keras` convert models of PyTorch and Keras to models of lnrnn."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ def from_torch(
     batch_first: bool | None = None,
     check: Any = None,
 ) -> Model:
-    """Converts a recurrent model of torch, or of a library on top of it, for inference.
+    """Converts a recurrent model of torch, or of a library on top of torch, for inference.
 
-    Names and shapes of the parameters identify the system. They do not show how forward uses the
-    parameters, so the module is also run (see check). A module with other names is run to find its equation.
-    Its norms may stand anywhere, and its gates in any order. Its matrices for x and h may be one or two, and
-    it may add constants to gates. The search takes at most 8 s of one core. A UserWarning names the norm that
-    it finds.
+    The systems below are recognised by the names and shapes of their parameters. These do not show how
+    forward uses the parameters, so the module is also run and compared (see check). If the names are of no
+    system, the module is run to search for its equation. Its norms may be at any place, and its gates in any
+    order. W_ih and W_hh may be one matrix or two, and forward may add constants to gates. The search takes at
+    most 8 s on one core. A UserWarning names the norm that the search found.
 
     Parameters
     ----------
     module_or_state_dict : torch.nn.Module or mapping
-        A module, or names with tensors (any device, any floating dtype) or NumPy arrays, as safetensors and
-        torch.load return them. All become float32. With a state dict, the options that are attributes of a
-        module must be arguments here, if they make a difference. The systems::
+        A module, or a state dict: a mapping of names to tensors (any device, any floating dtype) or NumPy
+        arrays, as safetensors and torch.load return. All become float32. A state dict does not have the
+        module's attributes, such as eps; give them as arguments here. The systems::
 
             "torch"       torch.nn.RNN, LSTM, GRU and their cells; every layer, direction, bias, batch_first.
-                          proj_size > 0 is refused. A state dict of an RNN needs nonlinearity=.
+                          proj_size too. A state dict of an RNN needs nonlinearity=.
             "fastrnns"    LayerNormLSTMCell of pytorch's benchmarks/fastrnns, alone or in its stacks of one or
             "nemo"        two directions; NeMo's is the same.
-            "torchaudio"  _CustomLSTM of its RNN-T; a ModuleList of them is a stack.
+            "torchaudio"  _CustomLSTM of its RNN-T. A ModuleList is converted as layers of one network.
             "icefall"     LayerNormLSTM and LayerNormGRU of transducer/rnn.py. They are batch_first.
                           proj_size > 0 is refused.
-            "haste"       LayerNormLSTM and LayerNormGRU. Their zoneout also acts at inference: it becomes the
-                          model's `zoneout` (of h; c has none). A state dict needs zoneout=.
+            "haste"       LayerNormLSTM and LayerNormGRU. Their zoneout of h also acts at inference, and
+                          becomes the model's `zoneout`. A state dict needs zoneout=.
             "xlstm"       sLSTMCell of the package xlstm, whose x is W x already, and its sLSTMLayer without
                           the convolution (conv1d_kernel_size=0). They are batch_first.
             "lnrnn"       the modules of lnrnn.torch. Their state dict needs the model's norm= (and
@@ -61,55 +61,54 @@ def from_torch(
     kind : str, optional
         Accept only this system.
     prefix : str
-        With a state dict: use only the keys that begin with it, and remove it from them ("encoder.rnn.").
+        For a state dict: use only the keys that begin with this string ("encoder.rnn."), without the string.
     names : mapping, optional
-        Other names for some keys, {"w_ih": "weight_ih_l0"}, applied first.
+        Replacements for keys of a state dict, {"w_ih": "weight_ih_l0"}, made before `prefix` is used.
     norm : LayerNormSpec, optional
-        Where the norms stand in the cell, if not where the system has them. The parameters must fit, and its
-        eps is used. The name "layer" says only that there are norms.
+        The norms of the cell, if they differ from the system's. The parameters must fit this spec, and its
+        eps is used. The string "layer" means that the cell has layer norms, at any places.
     eps : float, optional
-        Of the layer norms. Default: the module's; with a state dict 1e-5.
+        The eps of the layer norms. Default: the module's; for a state dict 1e-5.
     nonlinearity : {"tanh", "relu", "sigmoid", "identity"}, optional
-        Of an RNN.
+        The nonlinearity of an RNN.
     zoneout : float, optional
-        In [0, 1), of haste's cells.
+        The zoneout rate of haste's cells, in [0, 1).
     batch_first : bool, optional
-        Whether the model takes x as (B, T, I). Default: as the module; with a state dict False, for icefall
-        and xlstm True.
+        Whether the model takes x as (B, T, I). Default: as the module; for a state dict as the system.
     check : bool or array, optional
-        Whether to run the module and compare it with lnrnn.reference. None: on probes, unless its class is
-        torch.nn's or lnrnn.torch's own; a module that runs in no usual way gets a UserWarning. True: always,
-        on probes. An input x, (B, I) for a cell, else in the module's order of axes: always, on x alone; it
-        should have several steps. False: never. True and x raise a ValueError for a state dict, and for a
-        module that does not run.
+        Whether to run the module and compare its outputs with lnrnn.reference. None and True compare them on
+        random inputs, the probes below. None leaves out classes of torch.nn and lnrnn.torch, and gives a
+        UserWarning for a module that cannot be run. False compares nothing. An input x is used in place of
+        the probes; it should have several steps, in the module's order of axes, or be (B, I) for a cell. True
+        and x raise a ValueError for a state dict, and for a module that cannot be run.
 
     Returns
     -------
     RNN, LSTM, GRU or another class of lnrnn
-        The model. Dropout between the layers of torch.nn's own modules becomes its `dropout`; other dropout
-        and initial states are left out.
+        The model. Dropout between the layers of torch.nn's modules becomes the model's `dropout`. Other
+        dropout and initial states are left out.
 
     Raises
     ------
     ValueError
-        That names the keys, for a state dict that is unknown, ambiguous or incomplete, or that has extra keys
-        or wrong shapes. Also for numbers beyond float32, tensors without numbers, and options that change the
-        equation. For a module with another equation, it names the input and the difference.
+        For a state dict that is unknown, ambiguous or incomplete, or that has extra keys or wrong shapes; the
+        message names the keys. For numbers beyond float32, tensors without numbers, and options that change
+        the equation. For a module with another equation; the message has the input and the difference.
     TypeError
         For arguments of other types.
 
     Notes
     -----
-    The probes are random. They are ordinary input N(0, 1), one step, and 100 steps (40 for more than a
-    million parameters). Others are one sequence, frames of zeros, and input of 1e-6 to 0.1 and of 10 to
-    10,000. There is a NaN, and there are parameters 8 times as large. If states can be given, there are also
-    states in (-0.9, 0.9) and of 1 to 100. Probes that make the module raise an exception are left out, and so
-    are steps without statistics of batch norm. A copy of the module runs in float64. If that is impossible,
-    the module runs in its own dtype, and each step may differ by rounding.
+    Most probes are N(0, 1): with several steps, one step, one sequence, some frames of zeros, one NaN, or 100
+    steps (40 for more than a million parameters). Two have numbers of 1e-6 to 0.1 and of 10 to 10,000. One
+    has parameters 8 times as large. A module that takes initial states is also given states in (-0.9, 0.9)
+    and of 1 to 100. Probes that make the module raise an exception are left out, and so are steps without
+    statistics of batch norm. A copy of the module runs in float64. If that is impossible, the module runs in
+    its own dtype, and each step may differ by rounding.
 
-    The probes cannot show a condition that they do not meet: a threshold beyond these numbers, more steps or
-    sequences, one exact value. Nor do they show state that is kept outside the module, dependence on time or
-    chance, and other arguments of forward. For these compare with module(x) on inputs of your own.
+    The probes miss a difference that needs other conditions: larger numbers, one exact value, more steps or
+    sequences, or other arguments of forward. They also miss a dependence on time, on random numbers, or on
+    state outside of the module. For these, compare model(x) with module(x) on inputs of your own.
 
     The module runs on its device, in evaluation mode and without gradients. Its flags, attributes, parameters
     and buffers, and torch's random state, are restored.
@@ -153,40 +152,40 @@ def from_keras(
 ) -> Model:
     """Converts a recurrent layer of Keras, for inference.
 
-    Known are Keras' SimpleRNN, LSTM and GRU, and the LayerNormLSTMCell and LayerNormSimpleRNNCell of
-    TensorFlow Addons. Known are also keras.layers.RNN around them, StackedRNNCells, and Bidirectional with
-    merge_mode="concat".
+    It may be Keras' SimpleRNN, LSTM or GRU, or LayerNormLSTMCell or LayerNormSimpleRNNCell of TensorFlow
+    Addons. These may be in keras.layers.RNN, StackedRNNCells, or Bidirectional with merge_mode="concat".
 
     Parameters
     ----------
     arrays_or_layer : layer, cell, sequence of arrays, or mapping
-        A layer or cell that has been built; its arrays in the order of get_weights(); or names
-        ("lstm/lstm_cell/kernel:0") with arrays. A list of any of these is a network with that many layers.
+        A layer or cell that has been built; or its arrays in the order of get_weights(); or a mapping of
+        names ("lstm/lstm_cell/kernel:0") to arrays. A list of these is a network with that many layers.
     kind : str, optional
-        "SimpleRNN", "LSTM", "GRU", "LayerNormLSTMCell" or "LayerNormSimpleRNNCell", if the number and shapes
-        of the arrays do not decide (SimpleRNN with a bias, LayerNormSimpleRNNCell without one).
+        "SimpleRNN", "LSTM", "GRU", "LayerNormLSTMCell" or "LayerNormSimpleRNNCell". It is needed if arrays
+        fit two of them: a SimpleRNN with a bias, and a LayerNormSimpleRNNCell without one.
     bidirectional : bool
-        Whether arrays (or names) are those of two directions, forward first. A layer decides by itself.
+        Whether the arrays or names are those of two directions, forward first. A layer does not need it.
     reset_after : bool, optional
-        Of a GRU without bias. reset_after=False is refused: it multiplies r into h before the matrix.
+        As in Keras; needed for the arrays of a GRU without bias, which do not show it.
     nonlinearity : {"tanh", "relu", "sigmoid", "identity"}, optional
-        Needed with the arrays of a SimpleRNN or LayerNormSimpleRNNCell. LSTM and GRU must have activation
+        Needed for the arrays of a SimpleRNN or LayerNormSimpleRNNCell. LSTM and GRU must have activation
         "tanh" and recurrent_activation "sigmoid", which is checked for a layer.
     eps : float, optional
-        Of the layer norms. Default: that of TensorFlow Addons, 1e-3 for the LSTM, 1e-5 for the RNN.
+        The eps of the layer norms. Default: that of TensorFlow Addons, 1e-3 for the LSTM, 1e-5 for the RNN.
     batch_first : bool, optional
-        Whether the model takes x as (B, T, I). Default: as the layer, which is True unless time_major.
+        Whether the model takes x as (B, T, I). Default: True, but False for a layer with time_major.
 
     Returns
     -------
     RNN, LSTM or GRU
-        The model. It returns whole sequences and the last state, with any return_sequences and return_state.
-        Dropout, stateful, masks and initial states are left out.
+        The model. It ignores return_sequences and return_state: a call returns all outputs and the last
+        state. Dropout, stateful, masks and initial states are left out. A layer with go_backwards becomes a
+        network with reverse=True: y has the order of x, and Keras' outputs have the reverse order.
 
     Raises
     ------
     ValueError
-        That names the layer or array that has no equivalent.
+        For a layer or array without an equivalent in lnrnn, which the message names.
     TypeError
         For arguments of other types.
 

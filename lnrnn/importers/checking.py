@@ -1,7 +1,7 @@
-"""Compares a module with the network that has its parameters, on the inputs of probes.py.
+"""Compares the outputs of a torch module with those of the network to which it was converted.
 
-Names and shapes of parameters do not show how a forward method uses them. This file does not import
-torch: if there is a module, torch is in sys.modules.
+Names and shapes of parameters do not show how a forward method uses them. The inputs are those of probes.py.
+This file does not import torch: whoever passes a module has imported it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .reference_network import ReferenceNetwork
 from .running import GIVEN, Answer, answers, rerun, time_first, unchanged
 from .weights import Array, Converted
 
-# The permitted difference, in multiples of the rounding that _Network measures. In 3000 cases of correct
+# The permitted difference, in multiples of the rounding error that _Network estimates. For 3000 correct
 # modules of every system, 5 to 256 units, float32 and float64, it was at most 2.2 (0.5 in the median). Norms
-# over two units, which are almost a sign, reached 18.
+# over two units reached 18, because their results are almost +1 and -1.
 MARGIN = 6.0
 HOW = "compare module(x) with model(x) on an input of your own, or give check=x"
 
@@ -35,15 +35,15 @@ Convert = Callable[..., Converted]  # (module, norm=)
 
 
 class Unchecked(Exception):
-    """The module does not run, or its outputs decide nothing. The text says why."""
+    """The module cannot be run, or its outputs do not show whether it is the network. The text says why."""
 
 
 class OtherStates(ValueError):
-    """The module takes its first states in another way, or uses them otherwise."""
+    """The outputs agree from initial states of zeros, and differ from other initial states."""
 
 
 class RoundingHidesDifference(Unchecked):
-    """Rounding alone may change the outputs too much."""
+    """Rounding errors may be as large as a difference of the equations."""
 
 
 def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None) -> Model:
@@ -81,9 +81,9 @@ def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None)
 
 
 def known(module: Any) -> bool:
-    """Whether the module is of a class of torch.nn or lnrnn.torch, whose equation is known.
+    """Whether the module's class is one of torch.nn or lnrnn.torch, whose equations are known.
 
-    Derived classes may compute something else, and so may modules with hooks.
+    False for a derived class and a module with hooks, which may compute something else.
     """
     nn, cls = getattr(sys.modules.get("torch"), "nn", None), type(module)
     if nn is None or not isinstance(module, nn.Module):
@@ -113,18 +113,17 @@ def _input(check: Any, input_size: int) -> Array:
 
 
 class _Network:
-    """A network, and how far rounding may move it from a module whose numbers have the resolution eps.
+    """A network, and an estimate of its rounding errors for numbers with machine epsilon eps.
 
-    The measure is the change of its own outputs when each parameter changes by a random eps or -eps of
-    itself: the largest of three. This is of the order of the errors in sums of so many terms. It passes
-    through the same steps, so weights that magnify errors magnify the limit too.
+    The estimate changes each parameter by a random relative eps or -eps. It is the largest change of the
+    outputs in three such trials. If weights magnify errors from step to step, they magnify the estimate too.
     """
 
     def __init__(self, converted: Converted, eps: float) -> None:
         self.converted, self.model, self.eps = converted, converted.model(), eps
 
     def difference(self, answer: Answer) -> tuple[float, float]:
-        """-> the largest difference from the module, and the limit by rounding."""
+        """Returns the largest difference from the module's outputs, and the limit for rounding errors."""
         theirs = (answer.y, *answer.states)
         ours = _outputs(self.model, answer.x)[: len(theirs)]
         if not all(np.isfinite(a).all() for a in ours):
@@ -141,9 +140,9 @@ class _Network:
 def compared(
     theirs: Sequence[Array], ours: Sequence[Array], disturbed: Callable[[], Sequence[Array]], eps: float
 ) -> tuple[float, float]:
-    """-> the largest difference of two networks' outputs, and the limit by rounding.
+    """Returns the largest difference of two networks' outputs, and the limit for rounding errors.
 
-    disturbed: computes ours again, after each parameter changed randomly by the resolution eps.
+    disturbed: computes `ours` again, with parameters that differ by a random relative eps or -eps.
     """
     size = _largest(ours)
     limit = eps * max(size, 1.0)
@@ -160,21 +159,21 @@ def compared(
 
 
 def _outputs(model: Any, x: Array) -> tuple[Array, ...]:
-    """y (T, B, directions * H) for x (T, B, I), and the last states, as in Answer."""
+    """Returns y (T, B, directions * H) for x (T, B, I), then the last h, or h and c, as in Answer."""
     y, state = model(time_first(x, model.batch_first))
     return time_first(y, model.batch_first), *(state if isinstance(state, tuple) else (state,))
 
 
 def _largest(arrays: Iterable[Array]) -> float:
-    """The largest magnitude; NaN if there is one."""
+    """The largest magnitude, or NaN if a number is NaN."""
     return float(np.max([np.abs(a).max() for a in arrays]))
 
 
 def _agreement(module: Any, converted: Converted, convert: Convert, x: Array | None, probed: bool) -> Answer:
-    """The way to run the module in which it agrees with its conversion.
+    """Tries the usual ways to call the module. Returns the Answer of a call that agrees with `converted`.
 
-    x: an input in the module's order of axes, or None for a random one. probed: whether it must also agree on
-    all probes. Raises ValueError if it agrees in no way, Unchecked if it runs in no way.
+    x: an input in the module's order of axes, or None for a random one. probed: whether all probes must agree
+    too. Raises ValueError if no call agrees, Unchecked if every call fails.
     """
     torch: Any = sys.modules.get("torch")
     kind: Any = getattr(getattr(torch, "nn", None), "Module", ())
@@ -197,7 +196,7 @@ def _agreement(module: Any, converted: Converted, convert: Convert, x: Array | N
                 if probed:
                     _probe(module, convert, network, answer, vague)
                 return answer
-            except OtherStates as error:  # states of zeros do not distinguish the ways to pass states
+            except OtherStates as error:  # another way to pass states may agree
                 other = other or error
                 continue
         differing.append((difference, limit, answer))
@@ -226,10 +225,11 @@ def _difference_error(
 def _probe(
     module: Any, convert: Convert, network: _Network, answer: Answer, vague: RoundingHidesDifference | None
 ) -> None:
-    """Compares a module with the reference on all probes, called in the way of the answer.
+    """Compares a module with the reference on all probes, with the kind of call that gave `answer`.
 
-    Raises ValueError that names the first probe on which they differ, OtherStates if that has states. Probes
-    that make the module raise are left out. vague: to be raised if the module does not compute in float64.
+    Raises ValueError that names the first probe on which they differ, or OtherStates if this probe has
+    initial states. Probes that make the module raise are left out. vague: an exception to raise if the module
+    cannot compute in float64, or None.
     """
     torch, converted, tested = sys.modules["torch"], network.converted, TestedModule(module)
     most = network.model.known_steps if network.model.overrun == "raise" else None
@@ -247,7 +247,7 @@ def _probe(
             difference = _disagreement(got, tested.references[key], probe, eps)
             if difference and n == 0 and eps == DOUBLE:
                 difference = _disagreement(got, tested.references[key], probe, SINGLE)
-                if difference is None:  # it computes in narrower numbers inside
+                if difference is None:  # forward converts to a narrower type inside
                     tested.double = None
                     continue
             if difference:
@@ -264,7 +264,7 @@ def _probe(
 def _disagreement(
     got: Answer, network: ReferenceNetwork, probe: Probe, eps: float
 ) -> tuple[float, float] | None:
-    """The difference of a module's outputs on a probe and its limit, or None if they agree."""
+    """Returns None if the module's outputs `got` agree with the reference, else the difference and limit."""
     rng = np.random.default_rng(1)
     theirs = (got.y, *got.states)
 
@@ -276,7 +276,7 @@ def _disagreement(
 
 
 def _one_by_one(modules: Any, convert: Convert, x: Array | None, probed: bool) -> Answer:
-    """Checks the layers of a container without a forward; each takes the outputs of the one before."""
+    """Checks each layer of a container that has no forward, on the outputs of the layer below."""
     answer = None
     for module in modules:
         answer = _agreement(module, convert(module), convert, x, probed)
@@ -287,7 +287,7 @@ def _one_by_one(modules: Any, convert: Convert, x: Array | None, probed: bool) -
 
 
 def _advice(module: Any, convert: Convert, converted: Converted, answers: list[Answer], eps: float) -> str:
-    """The advice to the user: the norm with which a module would agree, if there is one."""
+    """The end of an error message: a norm with which the module agrees, or else the options."""
     own = converted.arguments["norm"]
     choice = isinstance(own, LayerNormSpec) and converted.system != "lnrnn"
     if choice:
@@ -300,9 +300,9 @@ def _advice(module: Any, convert: Convert, converted: Converted, answers: list[A
                 continue
             if fits:
                 return f"They agree with norm={other.arguments['norm']}: give that"
-    where = "If its norms are at other places in the cell, say where with norm=; " if choice else ""
+    where = "If its norms are at other places in the cell, name the places with norm=; " if choice else ""
     return where + _alternatives(converted)
 
 
 def _alternatives(converted: Converted) -> str:
-    return f"check=x tries an input x of yours, check=False imports it as {converted.system}'s unchecked"
+    return f"check=x compares on your input x, check=False converts it as {converted.system}'s unchecked"

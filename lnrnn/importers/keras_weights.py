@@ -1,4 +1,4 @@
-"""Weights of Keras and TensorFlow Addons: arrays in the order of get_weights(), arrays by name, or layers.
+"""Converts weights of Keras and TensorFlow Addons: layers, arrays by name, or lists from get_weights().
 
 This file does not import Keras.
 """
@@ -23,8 +23,8 @@ Options = Mapping[str, Any]
 class Kind:
     """A cell of Keras.
 
-    shapes: of its weights in the order of get_weights(), for check_shapes; "bias" may be absent. eps: the
-    default of its norms, None without norms. epsilon: its name in the cell's configuration.
+    shapes: those of its weights in the order of get_weights(), for check_shapes; "bias" may be absent. eps:
+    the default eps of its norms, None without norms. epsilon: the name of eps in the cell's configuration.
     """
 
     shapes: dict[str, tuple[str, ...]]
@@ -37,39 +37,39 @@ class Kind:
 
 
 def _biases(p: Arrays) -> dict[str, Array]:
-    """torch has two biases, Keras has one."""
+    """torch's two biases from the one bias of Keras; the second is 0."""
     return {"bias_ih": p["bias"], "bias_hh": np.zeros_like(p["bias"])} if "bias" in p else {}
 
 
 def _weights(p: Arrays) -> dict[str, Array]:
-    """(I, units) -> (units, I)."""
+    """torch's matrices (G * H, I) and (G * H, H), which Keras stores transposed."""
     return {"weight_ih": p["kernel"].T, "weight_hh": p["recurrent_kernel"].T}
 
 
 def _lstm(p: Arrays, options: Options) -> Weights:
-    return Weights("LSTM", None, "bias" in p, _weights(p) | _biases(p))  # i, f, c, o is torch's i, f, g, o
+    return Weights("LSTM", None, "bias" in p, _weights(p) | _biases(p))  # Keras' c is torch's g
 
 
 def _gru(p: Arrays, options: Options) -> Weights:
     reset_after = options["reset_after"]
-    if "bias" in p and reset_after is None:
-        reset_after = p["bias"].ndim == 2
+    if "bias" in p:
+        shown = p["bias"].ndim == 2
+        if reset_after is not None and reset_after != shown:
+            raise ValueError(
+                f"reset_after must be {shown} for a bias of shape {p['bias'].shape}, got {reset_after}"
+            )
+        reset_after = shown
     if reset_after is None:
         raise ValueError(
             "reset_after must be given for a GRU without bias, whose weights do not show its equation"
         )
-    if not reset_after:
-        raise ValueError(
-            "reset_after must be True, got False, with which n = tanh(W x + U (r h)): lnrnn's cells multiply "
-            "r after the matrix, and no other weights make them equal"
-        )
     ours = {name: reordered(w, "zrn", "rzn") for name, w in _weights(p).items()}
     if "bias" in p:
+        both = p["bias"] if reset_after else (p["bias"], np.zeros_like(p["bias"]))
         ours |= {
-            name: reordered(b, "zrn", "rzn")
-            for name, b in zip(("bias_ih", "bias_hh"), p["bias"], strict=True)
+            name: reordered(b, "zrn", "rzn") for name, b in zip(("bias_ih", "bias_hh"), both, strict=True)
         }
-    return Weights("GRU", None, "bias" in p, ours)
+    return Weights("GRU", None, "bias" in p, ours, reset_after=reset_after)
 
 
 def _nonlinearity(options: Options) -> str:
@@ -85,7 +85,7 @@ def _simple_rnn(p: Arrays, options: Options) -> Weights:
 
 
 def _layer_norm_lstm(p: Arrays, options: Options) -> Weights:
-    # z = LN(x W) + LN(h R) + bias, and the normalised c is the state.
+    # The gates are LN(x W) + LN(h R) + bias. The next step gets the normalised c.
     bias = p.get("bias", 0)
     ours = _weights(p) | {
         "gain_ih": p["kernel_norm/gamma"], "bias_ih": p["kernel_norm/beta"] + bias,
@@ -152,11 +152,29 @@ def convert_keras(
         layers += _layer(layer, options, bidirectional)
     if batch_first is None:
         batch_first = not any(getattr(layer, "time_major", False) for layer in stack)
-    return network(layers, batch_first)
+    converted = network(layers, batch_first)
+    if _reads_backwards(stack):
+        converted.arguments["reverse"] = True
+    return converted
+
+
+def _reads_backwards(stack: Sequence[Any]) -> bool:
+    """Whether the layers read sequences from their ends.
+
+    The outputs of a layer with go_backwards are in reverse order. So the layers above it read from the end
+    too.
+    """
+    first, *others = (bool(getattr(layer, "go_backwards", False)) for layer in stack)
+    if any(others):
+        raise ValueError(
+            "go_backwards must be False except in the first layer, since all layers of a network read in one "
+            f"direction, got True in layer {others.index(True) + 1}"
+        )
+    return first
 
 
 def _layer(source: Any, options: Options, bidirectional: bool) -> list[list[Weights]]:
-    """-> cells by layer (more than one for StackedRNNCells) and direction."""
+    """Returns cells as result[layer][direction]; a source with StackedRNNCells has several layers."""
     if callable(getattr(source, "get_weights", None)):
         return _from_layer(source, options)
     if isinstance(source, Mapping):
@@ -184,17 +202,19 @@ def _from_layer(layer: Any, options: Options) -> list[list[Weights]]:
                              in ((layer.forward_layer, False), (layer.backward_layer, True)))  # fmt: skip
         if len(forward) != 1 or len(backward) != 1:
             raise ValueError(
-                "a Bidirectional layer must have one cell in each direction, got StackedRNNCells, whose "
-                "directions meet only after the last cell"
+                "a Bidirectional layer must have one cell in each direction, got StackedRNNCells, which "
+                "concatenates the directions only after the last cell"
             )
         return [[forward[0], backward[0]]]
-    return [[cell] for cell in _cells_of(layer, options, False)]
+    return [[cell] for cell in _cells_of(layer, options, None)]
 
 
-def _cells_of(layer: Any, options: Options, reverse: bool) -> list[Weights]:
-    if getattr(layer, "go_backwards", False) != reverse:
+def _cells_of(layer: Any, options: Options, reverse: bool | None) -> list[Weights]:
+    """reverse: of a direction of a Bidirectional layer, else None."""
+    if reverse is not None and bool(getattr(layer, "go_backwards", False)) != reverse:
         raise ValueError(
-            "go_backwards must be False except in the second of two directions, as in lnrnn, got True"
+            "go_backwards must be False in the first of two directions and True in the second, got "
+            f"{not reverse}"
         )
     cell = getattr(layer, "cell", layer)
     return [_from_cell(part, options) for part in getattr(cell, "cells", [cell])]
@@ -250,7 +270,7 @@ def _named(arrays: Sequence[Array], kind: str | None) -> dict[str, Array]:
 
 
 def _leaves(weights: Mapping[str, Any]) -> dict[str, Array]:
-    """By last part: the entry "rnn/lstm_cell/kernel:0" is "kernel". First parts in common are removed."""
+    """The arrays by name without the prefix that all have: "rnn/lstm_cell/kernel:0" becomes "kernel"."""
     split = {name: str(name).removesuffix(":0").replace(".", "/").split("/") for name in weights}
     while (
         all(len(parts) > 1 for parts in split.values()) and len({parts[0] for parts in split.values()}) == 1
@@ -260,7 +280,7 @@ def _leaves(weights: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def _by_direction(weights: dict[str, Array], bidirectional: bool) -> list[dict[str, Array]]:
-    """Bidirectional's names begin with forward_ and backward_."""
+    """The weights of each direction, by the prefixes forward_ and backward_ of Keras' Bidirectional."""
     ways = ("forward_", "backward_")
     if not any(name.startswith(way) for name in weights for way in ways):
         if bidirectional:
@@ -280,7 +300,7 @@ def _cell(weights: dict[str, Array], options: Options) -> Weights:
     names = set(weights)
     fitting = {k: v for k, v in KINDS.items() if v.fits(names) and options["kind"] in (None, k)}
     if "kernel" in weights and weights["kernel"].ndim == 2 and len(fitting) > 1:
-        # SimpleRNN, LSTM, GRU: the sizes decide.
+        # SimpleRNN, LSTM and GRU have the same names, and G * H columns.
         hidden, columns = weights["recurrent_kernel"].shape[0], weights["kernel"].shape[1]
         fitting = {
             k: v for k, v in fitting.items() if {"SimpleRNN": 1, "GRU": 3, "LSTM": 4}[k] * hidden == columns

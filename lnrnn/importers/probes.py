@@ -1,7 +1,7 @@
-"""The inputs on which a module is compared with the network that has its parameters.
+"""The inputs (probes) on which a torch module is compared with the network to which it was converted.
 
-Also: how a module is run in float64, and the limit of the difference. This file does not import torch: if
-there is a module, torch is in sys.modules.
+Also: how a module is run in float64, and the permitted difference. This file does not import torch: whoever
+passes a module has imported it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import numpy as np
 from ..rnn.architecture import Architecture
 from .weights import Array
 
-# Random input: enough steps for the carried state to matter, and no two axes of equal length.
+# Sizes of random input. The state matters in most steps, and no two axes have the same length.
 STEPS, BATCH = 7, 3
-LONG, OF_LARGE, LARGE = 100, 40, 10**6  # steps; steps of a network with more than LARGE parameters
-# float64 against float64: far above rounding that no network magnifies, far below float32's resolution.
-EXACT, FLOOR = 1e-9, 1e-12  # relative and absolute
+LONG, OF_LARGE, LARGE = 100, 40, 10**6  # steps; steps for a network with more than LARGE parameters
+# The permitted difference of two float64 results, relative and absolute. It is far above rounding errors that
+# the network does not magnify, and far below those of float32.
+EXACT, FLOOR = 1e-9, 1e-12
 SINGLE, DOUBLE = (float(np.finfo(kind).eps) for kind in (np.float32, np.float64))
 FACTOR = 8.0
 _TINY, _LARGE = (-6, -1), (1, 4)  # powers of 10
@@ -30,9 +31,9 @@ _TINY, _LARGE = (-6, -1), (1, 4)  # powers of 10
 
 @dataclass(frozen=True)
 class Probe:
-    """One input.
+    """One input, and how to use it.
 
-    name: for messages. x (T, B, I). states: the first h, or h and c, (layers * directions, B, H) each, or
+    name: for messages. x: (T, B, I). states: the initial h, or h and c, (layers * directions, B, H) each, or
     None for zeros. factor: multiplies all parameters. usual: whether all numbers are of the order of 1.
     derived: whether to compare gradients too.
     """
@@ -46,10 +47,9 @@ class Probe:
 
 
 def probes(arch: Architecture, most: int | None, started: bool) -> Iterator[Probe]:
-    """All probes, the ordinary one first.
+    """All probes for a network, ordinary input first.
 
-    most: the largest number of steps, or None for any. started: whether first states can be given; else they
-    are zeros.
+    most: the largest permitted number of steps, or None for any. started: whether the module takes states.
     """
     rng = np.random.default_rng(0)
     size = sum(int(np.prod(shape)) for shape in arch.shapes.values())
@@ -66,8 +66,8 @@ def probes(arch: Architecture, most: int | None, started: bool) -> Iterator[Prob
     def states(batch: int) -> tuple[Array, ...] | None:
         if not started:
             return None
-        shape = len(arch.cell.state_names), len(arch.suffixes), batch, arch.hidden_size
-        found = rng.uniform(-0.9, 0.9, shape).astype(np.float32).astype(float)
+        shapes = [(len(arch.suffixes), batch, width) for width in arch.state_widths]
+        found = [rng.uniform(-0.9, 0.9, s).astype(np.float32).astype(float) for s in shapes]
         if arch.cell.parts > 1:
             found[2] = 1 + np.abs(found[2])  # n
         return tuple(found)
@@ -100,9 +100,9 @@ def probes(arch: Architecture, most: int | None, started: bool) -> Iterator[Prob
 
 
 class TestedModule:
-    """A module that is run on probes, and a copy in float64 if the module can compute in that.
+    """A module that is run on probes, and a copy in float64, or None if it cannot compute in float64.
 
-    references: networks for the versions; the callers keep them here.
+    references: a cache for the caller, of reference networks for the versions of the module.
     """
 
     def __init__(self, module: Any) -> None:
@@ -111,9 +111,9 @@ class TestedModule:
         self.references: dict[Any, Any] = {}
 
     def versions(self, probe: Probe) -> Iterator[tuple[Any, float, Any]]:
-        """-> (module, resolution of its numbers, context to run it in), the more precise first.
+        """Yields (module, machine epsilon of its dtype, context in which to run it), float64 first.
 
-        Half precision runs only probes of usual numbers.
+        A module in half precision is left out unless all numbers of the probe are of the order of 1.
         """
         if self.double is not None:
             version = self.double if probe.factor == 1 else _copied(self.double, _enlarged(probe.factor))
@@ -127,19 +127,19 @@ class TestedModule:
 
 
 def like(module: Any) -> Any:
-    """A tensor with a module's device and dtype."""
+    """Some tensor that has a module's device and dtype."""
     torch: Any = sys.modules["torch"]
     return next((p for p in module.parameters() if p.is_floating_point()), torch.empty(0))
 
 
 def resolution(module: Any) -> float:
-    """The resolution of a module's numbers, but at least float32's, as it may compute in that."""
+    """The machine epsilon of a module's dtype, at least float32's, because forward may use float32."""
     torch: Any = sys.modules["torch"]
     return max(SINGLE, float(torch.finfo(like(module).dtype).eps))
 
 
 def _copied(module: Any, change: Callable[[Any], Any]) -> Any:
-    """A changed copy, or None if that is impossible."""
+    """A copy of the module after `change`, or None if that is impossible."""
     try:
         return change(copy.deepcopy(module))
     except Exception:  # modules raise anything if they cannot be copied or have no other dtype
@@ -157,7 +157,7 @@ def _enlarged(factor: float) -> Callable[[Any], Any]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Runs torch's operations in one thread: most are too small for more."""
+    """A context in which torch uses one thread, because most operations here are small."""
     torch: Any = sys.modules["torch"]
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -199,12 +199,12 @@ def disagreement(
     theirs: Sequence[Array], ours: Sequence[Array], disturbed: Callable[[], Sequence[Array]], eps: float,
     margin: float,
 ) -> tuple[float, float] | None:  # fmt: skip
-    """None if the arrays agree; else the difference that exceeds its limit most, and the limit.
+    """Returns None if the arrays agree, else the difference that exceeds its limit most, and this limit.
 
-    Arrays are compared row by row of their first axis, which is time for outputs. If a network magnifies
-    rounding with every step, early steps thus still have a close limit. A row is ignored if rounding alone
-    could change it by more than a quarter. disturbed: computes ours again, after each parameter changed
-    randomly by eps. eps: the resolution of the module's numbers.
+    Arrays are compared by index of their first axis, which is time for outputs. So early steps have a small
+    limit even if the network magnifies rounding errors at every step. A row is ignored if rounding alone
+    could change it by more than a quarter. eps: machine epsilon of the module's dtype. disturbed: computes
+    `ours` again, with parameters that differ by a random relative eps or -eps.
     """
     if any(a.shape != b.shape for a, b in zip(theirs, ours, strict=True)):
         return np.inf, 0.0
@@ -229,10 +229,9 @@ def disagreement(
 
 
 def _rows(theirs: Array, ours: Array) -> tuple[Array, Array]:
-    """-> by row, the largest magnitude of ours, and the largest difference.
+    """Returns the largest magnitude of `ours` and the largest difference, for each index of the first axis.
 
-    If ours is not finite, theirs must not be finite either; else the difference is infinite. Numbers of ours
-    beyond float32 are ignored.
+    The difference is infinite where only one of both is finite. Numbers of `ours` above 1e15 are ignored.
     """
     theirs, ours = (a.reshape(len(a), -1) if a.size else np.zeros((0, 1)) for a in (theirs, ours))
     finite = np.isfinite(ours)
@@ -244,7 +243,7 @@ def _rows(theirs: Array, ours: Array) -> tuple[Array, Array]:
 
 
 def _near(of: Array) -> Array:
-    """The largest of each row and two on either side, because one step alone varies too much."""
+    """The maximum over each step and the two before and after, because single steps vary much."""
     wide = np.pad(np.where(np.isfinite(of), of, 0), 2)
     result: Array = np.max([wide[k : k + len(of)] for k in range(5)], axis=0)
     return result

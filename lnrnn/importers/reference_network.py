@@ -1,4 +1,4 @@
-"""A converted network in lnrnn.reference, in float64, forward and back, for comparison with modules."""
+"""Runs a converted network with lnrnn.reference in float64, forward and back, to compare it with modules."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ _FORWARD: dict[str, Any] = {
     "RNN": reference.rnn,
     "LSTM": reference.lstm,
     "GRU": reference.gru,
+    "LiGRU": reference.ligru,
     "SLSTM": reference.slstm,
 }
 _BACKWARD: dict[str, Any] = {
     "RNN": reference.rnn_backward,
     "LSTM": reference.lstm_backward,
     "GRU": reference.gru_backward,
+    "LiGRU": reference.ligru_backward,
     "SLSTM": reference.slstm_backward,
 }
 
 
 class Run(NamedTuple):
-    """y (T, B, directions * H); ends: the last h, or h and c, (layers * directions, B, H) each; tapes: for
-    `backward`."""
+    """y: (T, B, directions * H). ends: the last (h,) or (h, c), (layers * directions, B, H) each."""
 
     y: Array
     ends: tuple[Array, ...]
@@ -50,11 +51,11 @@ class ReferenceNetwork:
         return cls(architecture(converted.model()), converted.state, converted.zoneout)
 
     def disturbed(self, eps: float, rng: np.random.Generator) -> ReferenceNetwork:
-        """A copy in which each parameter is changed by a random eps or -eps of itself."""
+        """A copy in which each parameter differs by a random relative eps or -eps."""
         return replace(self, state=disturbed(self.state, eps, rng))
 
     def forward(self, x: Array, states: Sequence[Array] | None = None) -> Run:
-        """x (T, B, I). states: h, or h and c, (layers * directions, B, H) each; None for zeros."""
+        """Runs x (T, B, I). states: initial h, or h and c, (layers * directions, B, *); None for zeros."""
         tapes, ends, y = [], [], np.asarray(x, float)
         call = _FORWARD[self.arch.cell.name]
         with np.errstate(all="ignore"):  # inputs may be NaN, or overflow in a sigmoid
@@ -78,11 +79,11 @@ class ReferenceNetwork:
     def backward(
         self, run: Run, gy: Array, gends: Sequence[Array]
     ) -> tuple[Array, tuple[Array, ...], dict[str, Array]]:
-        """The gradients of x, of the first states, and of the parameters by name.
+        """Returns the gradients of x, of the initial states, and of the parameters by name.
 
         gy, gends: the gradients of run.y and run.ends.
         """
-        call, H, D = _BACKWARD[self.arch.cell.name], self.arch.hidden_size, self.arch.directions
+        call, P, D = _BACKWARD[self.arch.cell.name], self.arch.h_width, self.arch.directions
         grads: dict[str, Array] = {}
         gstates = []
         with np.errstate(all="ignore"):
@@ -90,7 +91,7 @@ class ReferenceNetwork:
                 d = k % D
                 if d == D - 1:
                     gout, gy = gy, np.zeros(1)
-                part = gout[..., d * H : (d + 1) * H]
+                part = gout[..., d * P : (d + 1) * P]
                 gx, gstart, result = call(run.tapes[k], part, *(g[k] for g in gends))
                 gy = gy + gx
                 gstates.append(gstart if isinstance(gstart, tuple) else (gstart,))
@@ -98,21 +99,23 @@ class ReferenceNetwork:
         return gy, tuple(np.array(part[::-1]) for part in zip(*gstates, strict=True)), grads
 
     def _part(self, suffix: str) -> tuple[dict[str, Array], dict[str, Any]]:
-        """The parameters of one layer in one direction, and the options of the reference's function."""
+        """The parameters of one layer in one direction, and its options for lnrnn.reference."""
         cell, norm = self.arch.cell.name, self.arch.norm
-        options: dict[str, Any] = {"norm": None, "reverse": suffix.endswith("_reverse")}
+        options: dict[str, Any] = {"norm": None, "reverse": self.arch.reverse or suffix.endswith("_reverse")}
         own = {name.removesuffix(suffix): v for name, v in self.state.items() if name.endswith(suffix)}
         if cell == "SLSTM":
             own_names = ("num_heads", "exp_forget", "state_dtype")
             options |= {name: getattr(self.arch, name) for name in own_names}
             options |= {"norm": "layer", "eps": norm.eps} if norm is not None else {}
             return own, options
-        if cell == "RNN":
+        if self.arch.cell.nonlinear:
             options["nonlinearity"] = self.arch.nonlinearity
         if self.arch.num_heads > 1:
             options["num_heads"] = self.arch.num_heads
         if self.zoneout not in (0, (0, 0)):
             options["zoneout"] = self.zoneout
+        if not self.arch.reset_after:
+            options["reset_after"] = False
         if isinstance(norm, LayerNormSpec):
             options |= {"norm": "layer", "eps": norm.eps, "placement": norm.placement}
             own_options: dict[str, dict[str, Any]] = {"LSTM": {"cell": norm.cell}, "GRU": {"span": norm.span}}

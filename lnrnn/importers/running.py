@@ -1,6 +1,6 @@
-"""Runs a module in the ways in which people call modules, and restores it afterwards.
+"""Calls a torch module with arguments that recurrent modules usually take, and restores it afterwards.
 
-This file does not import torch: if there is a module, torch is in sys.modules.
+This file does not import torch: whoever passes a module has imported it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from .weights import Array
 class Answer:
     """The outputs of a module, and how it was called.
 
-    x (T, B, I), y (T, B, directions * H). states: the last h, or h and c, (layers * directions, B, H) each;
-    none if the module does not return them in a usual way. batch_first: the module's order of axes, None
-    for a cell, which takes one step at a time. way: the number of its arguments in `arguments`; for a cell,
-    whether h and c are packed.
+    x: (T, B, I). y: (T, B, directions * H). batch_first: the module's order of axes, None for a cell, which
+    takes one step at a time. states: the last h, or h and c, (layers * directions, B, H) each; empty if the
+    module returns them in no usual form. way: for a layer, the index in `arguments` of the arguments after x;
+    for a cell, whether h and c are one argument, a tuple.
     """
 
     x: Array
@@ -39,10 +39,10 @@ class Answer:
 
 
 def answers(module: Any, model: Any, x: Array | None, like: Any, failures: list[str]) -> Iterator[Answer]:
-    """Runs a module in each usual way, on x or random input.
+    """Calls a module with each of the usual arguments, on x or random input. Yields the successful calls.
 
-    like: a tensor with its device and dtype. failures: gets a line for each call that raises, or returns
-    nothing of the right shape.
+    like: a tensor with the module's device and dtype. failures: gets a text for each call that raises an
+    exception or returns no tensor of y's shape.
     """
     torch = sys.modules["torch"]
     orders = (model.batch_first, not model.batch_first)
@@ -62,7 +62,7 @@ def answers(module: Any, model: Any, x: Array | None, like: Any, failures: list[
         try:
             with unchanged(module, torch):
                 return call()
-        except Exception as error:  # modules raise anything if they are called otherwise than they expect
+        except Exception as error:  # with unexpected arguments, a module may raise any exception
             line = next(iter(str(error).strip().splitlines()), "")
             failures.append(f"{text}: {type(error).__name__}: {line[:120]}")
         return None
@@ -84,7 +84,7 @@ def answers(module: Any, model: Any, x: Array | None, like: Any, failures: list[
     for _, own in given[:1]:
         if own.ndim == 3:
             sequence = time_first(own, orders[0] if x is None else False)
-        else:  # the input of a cell at one step, repeated, because one step would not show the carried state
+        else:  # a cell's input at one step; it is repeated, because the state has no effect in the first step
             sequence = np.repeat(own[None], STEPS, 0)
         for packed in (True, False):
             inputs = [tensor(v) for v in sequence]
@@ -96,11 +96,11 @@ def answers(module: Any, model: Any, x: Array | None, like: Any, failures: list[
 
 def _shape(model: Any, x: Array) -> tuple[int, ...]:
     """The shape of y, for x in the same order of axes."""
-    return (*x.shape[:-1], model.num_directions * model.hidden_size)
+    return (*x.shape[:-1], model.num_directions * architecture(model).h_width)
 
 
 def _read(result: list[Any], model: Any, own: Array, order: bool, way: int) -> Answer | None:
-    """The outputs of a call with x in the module's order of axes; None if there is no y.
+    """The Answer for the tensors that a call with x = own returned, or None if none of them has y's shape.
 
     xlstm's cells return y as (B, heads, T, H / heads).
     """
@@ -118,7 +118,7 @@ def _read(result: list[Any], model: Any, own: Array, order: bool, way: int) -> A
 
 
 def rerun(module: Any, model: Any, answer: Answer, probe: Probe) -> Answer:
-    """Runs the module on a probe, called as for the answer."""
+    """Calls the module on a probe, with the same kind of arguments as in `answer`."""
     torch, own_kind = sys.modules["torch"], like(module)
 
     def tensor(array: Array) -> Any:
@@ -147,25 +147,24 @@ def _outcome(module: Any, *arguments: Any) -> list[Any]:
 
 def _zeros(model: Any, x: Any) -> list[Any]:
     """A cell's first state for x (B, I), of zeros."""
-    return [x.new_zeros((len(x), model.hidden_size))] * len(architecture(model).cell.state_names)
+    return [x.new_zeros((len(x), width)) for width in architecture(model).state_widths]
 
 
 def _first_states(
     model: Any, batch: int, tensor: Callable[[Array], Any], given: Sequence[Array] | None
 ) -> list[Any]:
     """New tensors of h, or h and c, (layers * directions, B, H) each, from arrays or None for zeros."""
-    shape = model.num_layers * model.num_directions, batch, model.hidden_size
-    zeros = [np.zeros(shape, np.float32)] * len(architecture(model).cell.state_names)
+    lines = model.num_layers * model.num_directions
+    zeros = [np.zeros((lines, batch, width), np.float32) for width in architecture(model).state_widths]
     return [tensor(state) for state in (zeros if given is None else given)]
 
 
 def step_by_step(
     module: Any, steps: Iterable[Any], state: Sequence[Any], packed: bool, state_first: bool = False
 ) -> list[Any]:
-    """Runs a cell over steps x (B, I), from h, or h and c, (B, H) each. -> h of each step.
+    """Runs a cell over steps x (B, I), from state [h] or [h, c], (B, H) each. Returns h of each step.
 
-    The calls are module(x, h), module(x, h, c), or if packed module(x, (h, c)); with state_first the state
-    stands before x.
+    Calls are module(x, h), module(x, h, c), or if packed module(x, (h, c)); with state_first module(h, x).
     """
     kinds, shape, outputs = len(state), tuple(state[0].shape), []
     for x in steps:
@@ -173,7 +172,7 @@ def step_by_step(
         result = list(tensors(module(*given, x) if state_first else module(x, *given)))
         if len(result) < kinds or any(tuple(t.shape) != shape for t in result):
             raise ValueError(f"a step returns tensors of shapes {[tuple(t.shape) for t in result]}")
-        state = result[-kinds:]  # it returns (h, c) or (h, (h, c)); for one state h or (h, h)
+        state = result[-kinds:]  # a cell returns (h, c) or (h, (h, c)), without c h or (h, h)
         outputs.append(result[0])
     return outputs
 
@@ -185,9 +184,9 @@ GIVEN = 2  # the first two of `arguments` give no state
 
 @dataclass(frozen=True)
 class Leaf:
-    """A tensor in an argument or a result: y (kind None), h (kind 0) or c (kind 1).
+    """A placeholder for a tensor in a structure of tuples and lists: y (kind None), h (kind 0) or c (kind 1).
 
-    place: the number of a layer and direction, for a state (B, H); None for all, (layers * directions, B, H).
+    place: for a state (B, H), the index of layer and direction; None for all, (layers * directions, B, H).
     """
 
     kind: int | None = None
@@ -195,10 +194,10 @@ class Leaf:
 
 
 def arguments(kinds: int, layers: int, directions: int) -> Iterator[tuple[Any, ...]]:
-    """The usual arguments of a layer or stack after x, with Leafs for the tensors of the first state.
+    """Yields the usual arguments of a layer or stack after x, with a Leaf for each tensor of the state.
 
-    kinds: 1 for h, 2 for h and c. The state is left out, None, as in torch.nn, or a cell's state. It may also
-    be two arguments, or a list of the layers' states, of the directions' states, or of both.
+    kinds: 1 for h, 2 for h and c. The state may be absent, None, as in torch.nn, or as in a cell. It may also
+    be two arguments h and c, or a list of states for layers, for directions, or for both.
     """
 
     def cell(place: int | None) -> Any:
@@ -221,13 +220,13 @@ def arguments(kinds: int, layers: int, directions: int) -> Iterator[tuple[Any, .
 
 
 def _arguments(model: Any, batch: int | None) -> Iterator[tuple[Any, ...]]:
-    """batch: None for x without an axis of sequences, which takes no state."""
+    """As `arguments`, for a model. batch: None if x has no batch axis; then only those without a state."""
     ways = arguments(len(architecture(model).cell.state_names), model.num_layers, model.num_directions)
     return ways if batch is not None else islice(ways, GIVEN)
 
 
 def filled(template: Any, states: Sequence[Any]) -> Any:
-    """A template with its Leafs replaced. states: h, or h and c, (layers * directions, B, H) each."""
+    """The template with states for its Leafs. states: h, or h and c, (layers * directions, B, H) each."""
     if isinstance(template, Leaf):
         whole = states[template.kind or 0]
         return whole if template.place is None else whole[template.place]
@@ -235,7 +234,7 @@ def filled(template: Any, states: Sequence[Any]) -> Any:
 
 
 def name_of(template: Any) -> str:
-    """An argument's name, for messages."""
+    """A word for an argument in messages."""
     if template is None:
         return "None"
     return "states" if isinstance(template, list) else "state"
@@ -245,21 +244,22 @@ def name_of(template: Any) -> str:
 
 
 def _last_states(tensors: list[Any], model: Any, batch: int | None) -> tuple[Array, ...]:
-    """h, or h and c, from the tensors after y: as in torch.nn, or as a cell's for each layer and direction.
+    """Returns (h,) or (h, c), (layers * directions, B, H) each, from the tensors that a call returned with y.
 
-    Empty for anything else.
+    They may be as in torch.nn, or states (B, H) for each layer and direction. Empty for other shapes.
     """
-    kinds, places = len(architecture(model).cell.state_names), model.num_layers * model.num_directions
+    widths, places = architecture(model).state_widths, model.num_layers * model.num_directions
+    kinds = len(widths)
     shapes = [tuple(t.shape) for t in tensors]
-    if shapes == [(places, batch, model.hidden_size)] * kinds:
+    if shapes == [(places, batch, width) for width in widths]:
         return tuple(map(numbers, tensors))
-    if shapes == [(batch, model.hidden_size)] * (kinds * places):
+    if shapes == [(batch, width) for width in widths] * places:
         return tuple(np.array([numbers(t) for t in tensors[k::kinds]]) for k in range(kinds))
     return ()
 
 
 def tensors(result: Any) -> Iterator[Any]:
-    """The tensors in the result of a module, in order."""
+    """The tensors in nested tuples, lists and mappings, in order."""
     if isinstance(result, sys.modules["torch"].Tensor):
         yield result
     elif isinstance(result, (tuple, list, Mapping)):
@@ -274,10 +274,10 @@ def numbers(t: Any) -> Array:
 
 @contextmanager
 def unchanged(module: Any, torch: Any) -> Iterator[None]:
-    """Runs the body with the module in evaluation mode and without gradients, and restores the module.
+    """A context with the module in evaluation mode and without gradients. Its end restores the module.
 
-    This includes torch's random state, flags, attributes, parameters and buffers. The contents of dicts,
-    lists and sets in attributes are restored at any depth.
+    It restores torch's random state, and the module's flags, attributes, parameters and buffers. Dicts, lists
+    and sets in attributes get back their contents, at any depth.
     """
     parts = list(module.modules())
     flags = [part.training for part in parts]
@@ -285,7 +285,7 @@ def unchanged(module: Any, torch: Any) -> Iterator[None]:
     own = [d for part in parts for d in (vars(part), *map(vars(part).get, inner)) if isinstance(d, dict)]
     before = [dict(d) for d in own]
     values = [v for d in before for v in d.values()]
-    containers: dict[int, tuple[Any, Any]] = {id(d): (d, d) for d in own}  # each with a copy of it
+    containers: dict[int, tuple[Any, Any]] = {id(d): (d, d) for d in own}  # by id: the container and a copy
     for value in values:  # the loop appends to values
         if isinstance(value, _CONTAINERS) and id(value) not in containers:
             copy = dict(value) if isinstance(value, dict) else list(value)
@@ -331,5 +331,5 @@ def _refill(container: Any, contents: Any) -> None:
 
 
 def time_first(x: Array, batch_first: bool | None) -> Array:
-    """Between the order of axes that batch_first names and time first."""
+    """Changes x from batch first to time first, or back; x itself if batch_first is not True."""
     return x.swapaxes(0, 1) if batch_first else x

@@ -1,6 +1,6 @@
-"""The cells that people train in torch, and one function for each that converts its parameters.
+"""The known implementations of cells in torch (systems), each with a function that converts its parameters.
 
-The sources named have the equations. Comments only name differences from lnrnn's placement of the same name.
+The file named above a system has its equation. Comments name differences from lnrnn's cells.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Arrays = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class System:
-    """A kind of cell.
+    """An implementation of a cell.
 
-    name: its kind, and which cell of the kind. shapes: of all parameters of a cell, for check_shapes.
-    optional: parameters that may be absent, all together. options: the arguments of from_torch that apply.
-    batch_first: the axes of its layers' x.
+    name: the argument `kind` of from_torch; more words name the cell. shapes: those of all parameters of a
+    cell, for check_shapes. optional: parameters that are all present or all absent. options: the arguments of
+    from_torch that apply. batch_first: the order of the axes of x.
     """
 
     name: str
@@ -72,6 +72,20 @@ TORCH = System(
     optional=("bias_ih", "bias_hh"),
     options=("nonlinearity",),
 )
+
+
+def _projected(p: Arrays, options: Mapping[str, Any]) -> Weights:
+    return Weights("LSTM", None, "bias_ih" in p, dict(p))
+
+
+PROJECTED = System(
+    "torch LSTM with proj_size",
+    {"weight_hr": ("P", "H"), "weight_hh": ("4H", "P"), "weight_ih": ("4H", "I"), "bias_ih": ("4H",),
+     "bias_hh": ("4H",)},
+    _projected,
+    optional=("bias_ih", "bias_hh"),
+    options=(),
+)  # fmt: skip
 
 # --- benchmarks/fastrnns/custom_lstms.py of pytorch; nemo/collections/common/parts/rnn.py of NeMo -----------
 
@@ -175,7 +189,7 @@ ICEFALL_GRU = System(
 
 
 def _haste_zoneout(options: Mapping[str, Any]) -> float:
-    """At inference haste mixes h, but not c: h_t = zoneout h_{t-1} + (1 - zoneout) h'."""
+    """The zoneout rate of h. At inference haste has h_t = zoneout h_{t-1} + (1 - zoneout) h' and c_t = c'."""
     if options["zoneout"] is None:
         raise ValueError(
             "zoneout must be given for a state dict of haste, as it acts at inference; or give the module"
@@ -286,10 +300,19 @@ XLSTM_LAYER = System(
     batch_first=True,
 )
 
-# By this order, where two are equally near to keys that fit neither.
+# If keys fit no system, messages name the nearest one, and the first of equally near ones.
 SYSTEMS = (
-    TORCH, FASTRNNS, TORCHAUDIO, TORCHAUDIO_PLAIN, ICEFALL_LSTM, ICEFALL_GRU, HASTE_LSTM, HASTE_GRU,
-    XLSTM_CELL, XLSTM_LAYER,
-)  # fmt: skip
+    TORCH,
+    PROJECTED,
+    FASTRNNS,
+    TORCHAUDIO,
+    TORCHAUDIO_PLAIN,
+    ICEFALL_LSTM,
+    ICEFALL_GRU,
+    HASTE_LSTM,
+    HASTE_GRU,
+    XLSTM_CELL,
+    XLSTM_LAYER,
+)
 SystemName = Literal["torch", "fastrnns", "nemo", "torchaudio", "icefall", "haste", "xlstm", "lnrnn"]
 KINDS: tuple[SystemName, ...] = get_args(SystemName)

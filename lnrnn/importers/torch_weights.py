@@ -1,4 +1,4 @@
-"""State dicts and modules of torch, from any author. This file does not import torch."""
+"""Converts state dicts and modules of torch whose parameters have known names; torch is not imported."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ import numpy as np
 
 from ..errors import bad_type, choice, flag, number
 from ..state import inner_hint
-from .systems import KINDS, SYSTEMS, TORCH, System
+from .systems import KINDS, PROJECTED, SYSTEMS, TORCH, System
 from .weights import Array, Converted, Weights, array, check_shapes, network, with_norm
 
-# weight_ih_l0_reverse, as torch.nn names the parameters of layer 0 in direction 1 ...
+# A parameter of layer 0 in direction 1 may be weight_ih_l0_reverse, as in torch.nn ...
 _SUFFIXED = re.compile(r"(?P<leaf>\w+?)_l(?P<layer>\d+)(?P<reverse>_reverse)?")
-# ... and layers.0.directions.1.cell.weight_ih, as stacks of modules do.
+# ... or layers.0.directions.1.cell.weight_ih, as in stacks of modules.
 _NESTED = re.compile(
     r"(?:(?:(?:lstm_)?layers\.)?(?P<layer>\d+)\.)?(?:directions\.(?P<direction>[01])\.)?(?:cell\.)?(?P<leaf>.+)"
 )
 _LNRNN = re.compile(
     r"(gain|bias|gain_ih|gain_hh|gain_c|bias_c|inner_bias_ih|running_mean|running_mean_ih|count)_l\d+(_reverse)?"
 )
-_PROJECTION = re.compile(r"weight_hr(_l\d+(_reverse)?)?")
 
 
 class UnknownCell(ValueError):
@@ -60,7 +59,7 @@ def convert_torch(
                 "module_or_state_dict", "a torch module, or a mapping of names to tensors or arrays", source
             )
         if prefix:
-            raise ValueError(f"prefix must be empty with a module, got {prefix!r}; give the part itself")
+            raise ValueError(f"prefix must be empty with a module, got {prefix!r}; give the submodule itself")
         state = source.state_dict()
     if names is not None:
         state = _renamed(state, names)
@@ -69,7 +68,7 @@ def convert_torch(
             raise bad_type("prefix", "a string", prefix)
         state = {name.removeprefix(prefix): v for name, v in state.items() if str(name).startswith(prefix)}
         if not state:
-            raise ValueError(f"prefix must begin some keys, got {prefix!r}; the keys are {_shown(source)}")
+            raise ValueError(f"prefix must begin a key, got {prefix!r}; the keys are {_shown(source)}")
     if not state or not all(isinstance(name, str) for name in state):
         raise ValueError(f"a state dict must have names of parameters as keys, got {_shown(state)}")
     inner = inner_hint(state)
@@ -85,24 +84,23 @@ def convert_torch(
         if given["eps"] not in (None, eps):
             raise ValueError(f"eps must be None or the norm's, got {given['eps']} and norm={norm}")
         given["eps"] = eps
-    if module and (own or known_cells(state)):  # else `_cells` names the parts that are known
+    if module and (own or known_cells(state)):  # else `_cells` raises an error
         given = _options(source, given)
     if own:
         return _own(source, state, norm, given)
-    projection = sorted(filter(_PROJECTION.fullmatch, (name.rpartition(".")[2] for name in state)))
-    if projection:
-        raise ValueError(
-            "proj_size must be 0, got a projection, which is another equation: " + _shown(projection)
-        )
     converted = _cells(state, kind, norm, given, None if module else prefix)
-    rate = getattr(source, "dropout", 0.0) if module and converted.system == TORCH.name else 0.0
+    rate = (
+        getattr(source, "dropout", 0.0)
+        if module and converted.system in (TORCH.name, PROJECTED.name)
+        else 0.0
+    )
     if converted.arguments["num_layers"] > 1 and isinstance(rate, (int, float)) and 0 < rate < 1:
         converted.arguments["dropout"] = float(rate)
     return converted
 
 
 def _renamed(state: Mapping[str, Any], names: Any) -> dict[str, Any]:
-    """The state dict with some keys renamed. names: {"theirs": "ours"}."""
+    """The state dict with some keys renamed. names: {old key: new key}."""
     if not isinstance(names, Mapping) or not all(isinstance(n, str) for pair in names.items() for n in pair):
         raise bad_type("names", "a mapping of the state dict's keys to the names to read them as", names)
     for name in names:
@@ -114,7 +112,7 @@ def _renamed(state: Mapping[str, Any], names: Any) -> dict[str, Any]:
     for name in state:
         new = names.get(name, name)
         if new in keys:
-            raise ValueError(f"names must keep names unique, got {new!r} for {keys[new]!r} and {name!r}")
+            raise ValueError(f"names must give different keys, got {new!r} for {keys[new]!r} and {name!r}")
         keys[new] = name
     return {new: state[name] for new, name in keys.items()}
 
@@ -123,7 +121,7 @@ def _renamed(state: Mapping[str, Any], names: Any) -> dict[str, Any]:
 
 
 def _options(module: Any, given: dict[str, Any]) -> dict[str, Any]:
-    """The options of a module. An argument that contradicts the module is refused."""
+    """The options eps, nonlinearity, zoneout and batch_first, from a module and the arguments `given`."""
     by_name: dict[str, set[Any]] = {name: set() for name in given}
     bare = []
     for name, part in module.named_modules():
@@ -138,7 +136,7 @@ def _options(module: Any, given: dict[str, Any]) -> dict[str, Any]:
     if bare:
         if given["eps"] is None:
             raise ValueError(
-                f"eps must be given for the norms {_shown(bare)}, which have none (fastrnns, decomposed: 0)"
+                f"eps must be given for the norms {_shown(bare)}, which have no eps (fastrnns, decomposed: 0)"
             )
         by_name["eps"].discard(None)
     options = {}
@@ -147,7 +145,7 @@ def _options(module: Any, given: dict[str, Any]) -> dict[str, Any]:
             values = values | {given[name]}
         if len(values) > 1:
             every = sorted(values, key=lambda v: (v is None, v))
-            raise ValueError(f"{name} must be one for all, got {every} from the module and the arguments")
+            raise ValueError(f"{name} must be the same in module and arguments, got {every}")
         options[name] = next(iter(values), None)
     return options
 
@@ -156,7 +154,7 @@ def _options(module: Any, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shown(names: Any) -> str:
-    """Some of the names, for a message."""
+    """The first names in alphabetical order, for a message."""
     names = sorted(map(str, names))
     return (
         ", ".join(n[:80] for n in names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
@@ -165,7 +163,7 @@ def _shown(names: Any) -> str:
 
 
 def _place(name: str) -> tuple[int, int, str]:
-    """-> layer, direction, name within the cell."""
+    """Returns layer, direction, and name within the cell, of a parameter's key."""
     match = _SUFFIXED.fullmatch(name)
     if match:
         return int(match["layer"]), int(bool(match["reverse"])), match["leaf"]
@@ -176,7 +174,7 @@ def _place(name: str) -> tuple[int, int, str]:
 
 
 def _differences(system: System, leaves: set[str]) -> tuple[list[str], list[str]]:
-    """-> the parameters that a cell of that system lacks, and the ones that it has in addition."""
+    """Returns the parameters of the system that are not in `leaves`, and those of `leaves` not in it."""
     required = set(system.shapes)
     if not leaves & set(system.optional):
         required -= set(system.optional)
@@ -184,7 +182,7 @@ def _differences(system: System, leaves: set[str]) -> tuple[list[str], list[str]
 
 
 def known_cells(names: Collection[str]) -> bool:
-    """Whether these are the names of parameters of one system's cells, or of a network of them."""
+    """Whether exactly one system has cells, or networks of cells, with these names of parameters."""
     try:
         leaves = {_place(name)[2] for name in names}
     except ValueError:
@@ -193,9 +191,9 @@ def known_cells(names: Collection[str]) -> bool:
 
 
 def _system(names: Collection[str], kind: str | None, prefix: str | None) -> System:
-    """The system whose cells have these parameters.
+    """The system whose cells have these parameters. Raises ValueError if there is no such system.
 
-    prefix: the prefix removed from the keys of a state dict; None for a module.
+    prefix: the prefix that was removed from the keys of a state dict; None for a module.
     """
     kind = "fastrnns" if kind == "nemo" else kind
     systems = [s for s in SYSTEMS if kind in (None, s.name.split()[0])]
@@ -211,7 +209,7 @@ def _system(names: Collection[str], kind: str | None, prefix: str | None) -> Sys
         ]
     else:
         shown = [f"prefix={prefix + part!r}" for part in inner]
-    hint = f"; from_torch knows a part of it: give {' or '.join(shown)}" if inner else ""
+    hint = f"; from_torch can convert a part of it: give {' or '.join(shown)}" if inner else ""
     error: type[ValueError] = ValueError if inner else UnknownCell
     source, other = ("module" if prefix is None else "state dict"), ""
     if prefix is not None and not inner:
@@ -230,7 +228,7 @@ def _system(names: Collection[str], kind: str | None, prefix: str | None) -> Sys
 
 
 def _parts(names: Collection[str], systems: list[System]) -> list[str]:
-    """The prefixes of known cells and of networks of them, without prefixes inside others."""
+    """The prefixes of names that belong to known cells or networks of them; the shortest prefix of each."""
     result: list[str] = []
     for prefix in sorted({name[: dot.end()] for name in names for dot in re.finditer(r"\.", name)}, key=len):
         own = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
@@ -250,7 +248,7 @@ def _cells(
         layer, direction, leaf = _place(name)
         known = parts.setdefault((layer, direction), {})
         if leaf in known:
-            raise ValueError(f"the keys {known[leaf]} and {name} mean the same parameter")
+            raise ValueError(f"keys must name different parameters, got {known[leaf]} and {name} for one")
         known[leaf] = name
     system = _system(state, kind, prefix)
     leaves = [leaf for leaf in system.shapes if any(leaf in part for part in parts.values())]
@@ -258,7 +256,7 @@ def _cells(
     layers = 1 + max(layer for layer, _ in parts)
     if layers > len(state):
         raise ValueError(
-            f"keys must name all layers below the last, got layer {layers - 1} in {len(state)} keys: "
+            f"keys must have all layers below the last, got layer {layers - 1} in {len(state)} keys: "
             f"{_shown(state)}"
         )
     places = [(k, d) for k in range(layers) for d in range(directions)]
@@ -294,7 +292,7 @@ def _cells(
 
 
 def _own(source: Any, state: Mapping[str, Any], norm: Any, options: dict[str, Any]) -> Converted:
-    """A module of lnrnn.torch, or a state dict with lnrnn's names, which the model will check."""
+    """Converts a module of lnrnn.torch, or a state dict with lnrnn's names; load_state_dict checks shapes."""
     for name in ("eps", "zoneout"):
         if options[name] is not None and isinstance(source, Mapping):
             raise ValueError(f"{name} must be None for lnrnn's own parameters, got {options[name]!r}")
@@ -311,12 +309,14 @@ def _own(source: Any, state: Mapping[str, Any], norm: Any, options: dict[str, An
         return Converted(cell, arguments, arrays, "lnrnn")
     if norm is None and any(map(_LNRNN.fullmatch, state)):
         raise ValueError(
-            "norm must be given for a state dict with norms, whose places and eps it does not show; "
-            "or give the module; " + _shown(state)
+            "norm must be given for a state dict with norms, because it does not show their places and eps; "
+            "or give the module; the keys are " + _shown(state)
         )
-    plain = {leaf: arrays.get(f"{leaf}_l0", np.empty(0)) for leaf in ("weight_hh", "weight_ih")}
-    check_shapes(plain, {leaf: TORCH.shapes[leaf] for leaf in plain})
-    like = TORCH.convert(plain, options)
+    system = PROJECTED if "weight_hr_l0" in arrays else TORCH
+    weights = [leaf for leaf in system.shapes if leaf.startswith("weight")]
+    plain = {leaf: arrays.get(f"{leaf}_l0", np.empty(0)) for leaf in weights}
+    check_shapes(plain, {leaf: system.shapes[leaf] for leaf in plain})
+    like = system.convert(plain, options)
     arguments = {
         "input_size": like.input_size,
         "hidden_size": like.hidden_size,
@@ -328,4 +328,6 @@ def _own(source: Any, state: Mapping[str, Any], norm: Any, options: dict[str, An
     }
     if like.cell == "RNN":
         arguments["nonlinearity"] = like.nonlinearity
+    if like.proj_size:
+        arguments["proj_size"] = like.proj_size
     return Converted(like.cell, arguments, arrays, "lnrnn")

@@ -1,4 +1,4 @@
-"""The common result of all importers: weights with lnrnn's names, which make up one network."""
+"""The result of all importers: weights with lnrnn's names, for layers (Weights) and a network (Converted)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import bad_type, real
-from ..rnn.architecture import argument_names, suffixes, vectors
+from ..rnn.architecture import suffixes, vectors
 from ..rnn.cells import CELLS
 from ..rnn.models import CLASSES, Model
 from ..rnn.specs import LayerNormSpec, norm_spec
@@ -19,11 +19,11 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Weights:
-    """One layer in one direction, in lnrnn's terms.
+    """One layer in one direction, with lnrnn's names.
 
     cell: the name of lnrnn's class. parameters: by lnrnn's names without suffix, gates in lnrnn's order.
-    nonlinearity: of an RNN, else None. zoneout: as for `Network.zoneout`. num_heads: of a block-diagonal
-    weight_hh.
+    nonlinearity: that of an RNN, else None. zoneout: a value for `Network.zoneout`.
+    reset_after: that of a GRU. num_heads: of a block-diagonal weight_hh.
     """
 
     cell: str
@@ -32,11 +32,17 @@ class Weights:
     parameters: dict[str, Array]
     nonlinearity: str | None = None
     zoneout: float | tuple[float, float] = 0.0
+    reset_after: bool = True
     num_heads: int = 1
 
     @property
     def hidden_size(self) -> int:
-        return int(self.parameters["weight_hh"].shape[1]) * self.num_heads
+        of_state = self.parameters.get("weight_hr", self.parameters["weight_hh"])
+        return int(of_state.shape[1]) * self.num_heads
+
+    @property
+    def proj_size(self) -> int:
+        return int(self.parameters["weight_hr"].shape[0]) if "weight_hr" in self.parameters else 0
 
     @property
     def input_size(self) -> int:
@@ -44,9 +50,9 @@ class Weights:
 
 
 def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
-    """The same parameters with another norm. Raises ValueError if they do not fit it.
+    """The same parameters with another norm. Raises ValueError if they do not fit the norm.
 
-    The name "layer" says only that there are layer norms, so they stay.
+    The string "layer" accepts the layer norms that `weights` has.
     """
     if isinstance(norm, str) and norm == "layer" and weights.norm is not None:
         return weights
@@ -57,12 +63,12 @@ def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
             f"norm must fit the parameters, got {norm!r} for parameters of {system}, which has {has} inside"
         )
     wanted = set(vectors(CELLS[weights.cell], weights.hidden_size, spec, weights.bias))
-    names = set(weights.parameters) - {"weight_ih", "weight_hh"}
+    names = set(weights.parameters) - {"weight_ih", "weight_hh", "weight_hr"}
     if wanted != names:
         differ = (("lack", wanted - names), ("also have", names - wanted))
         parts = " and ".join(f"{verb} {', '.join(sorted(some))}" for verb, some in differ if some)
         raise ValueError(
-            f"norm must fit the parameters, got {spec} for parameters of {system}, which with lnrnn's names "
+            f"norm must fit the parameters, got {spec} for parameters of {system}, which in lnrnn's names "
             f"{parts}"
         )
     return replace(weights, norm=spec)
@@ -71,7 +77,7 @@ def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
 def disturbed(
     state: Mapping[str, Array], eps: float | np.float32, rng: np.random.Generator
 ) -> dict[str, Array]:
-    """The arrays of a state dict, with each number changed by a random eps or -eps of itself."""
+    """The arrays of a state dict, with each number changed by a random relative eps or -eps."""
     signs = np.array((-1, 1), np.int8)
     return {name: v * (1 + eps * rng.choice(signs, v.shape)) if v.dtype.kind == "f" else v
             for name, v in state.items()}  # fmt: skip
@@ -79,9 +85,9 @@ def disturbed(
 
 @dataclass(frozen=True)
 class Converted:
-    """The name of lnrnn's class, the arguments of its constructor, and the state dict.
+    """A converted network: the name of lnrnn's class, the arguments of its constructor, and the state dict.
 
-    system: where the parameters come from. zoneout: as for `Network.zoneout`.
+    system: the implementation from which the parameters come. zoneout: a value for `Network.zoneout`.
     """
 
     cell: str
@@ -101,13 +107,23 @@ class Converted:
 
 
 def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str = "") -> Converted:
-    """layers[k][d]: layer k in direction d (0, and 1 if there are two). system: where they come from."""
+    """The network of layers[k][d]: layer k in direction d, 0 or 1. system: a field of the result."""
     first = layers[0][0]
     directions = len(layers[0])
     for k, layer in enumerate(layers):
-        wide = first.input_size if k == 0 else directions * first.hidden_size
+        wide = first.input_size if k == 0 else directions * (first.proj_size or first.hidden_size)
         for weights in layer:
-            for name in ("cell", "norm", "bias", "nonlinearity", "num_heads", "hidden_size"):
+            names = (
+                "cell",
+                "norm",
+                "bias",
+                "nonlinearity",
+                "reset_after",
+                "num_heads",
+                "hidden_size",
+                "proj_size",
+            )
+            for name in names:
                 mine, theirs = getattr(weights, name), getattr(first, name)
                 if mine != theirs:
                     raise ValueError(
@@ -126,7 +142,11 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
     }
     if first.nonlinearity is not None:
         arguments["nonlinearity"] = first.nonlinearity
-    if "num_heads" in argument_names(CELLS[first.cell]):
+    if first.proj_size:
+        arguments["proj_size"] = first.proj_size
+    if not first.reset_after:
+        arguments["reset_after"] = False
+    if first.num_heads > 1 or CELLS[first.cell].parts > 1:
         arguments["num_heads"] = first.num_heads
     parts = [weights.parameters for layer in layers for weights in layer]
     ends = suffixes(len(layers), directions == 2)
@@ -137,7 +157,7 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
 def array(name: str, value: Any) -> Array:
     """A parameter as a NumPy array of float64 or float32.
 
-    A torch tensor may be on any device, of any floating dtype, and have a gradient. torch is not imported.
+    A torch tensor may have any device and floating dtype, and a gradient. torch is not imported.
     """
     if hasattr(value, "detach"):
         if getattr(value, "is_meta", False):
@@ -158,10 +178,10 @@ def array(name: str, value: Any) -> Array:
 def check_shapes(
     arrays: dict[str, Array], shapes: dict[str, tuple[str, ...]], where: str = ""
 ) -> dict[str, int]:
-    """Compares arrays with shapes such as ("4H", "I"). -> the size of each letter.
+    """Compares arrays with shapes such as ("4H", "I"). Returns the size for each letter.
 
-    A letter is the size of the first axis that it names alone. where: stands before the array's name in the
-    ValueError.
+    The first axis that is named by a letter alone, such as "I", decides its size. where: text before the
+    array's name in the ValueError.
     """
     sizes: dict[str, int] = {}
     for name, dims in shapes.items():
@@ -180,6 +200,6 @@ def check_shapes(
 
 
 def reordered(value: Array, theirs: str, ours: str, axis: int = 0) -> Array:
-    """The gates along an axis, in our order: reordered(w, "igfo", "ifgo")."""
+    """Reorders the gates along an axis: reordered(w, "igfo", "ifgo") exchanges the second and third."""
     parts = np.split(value, len(theirs), axis)
     return np.concatenate([parts[theirs.index(gate)] for gate in ours], axis)

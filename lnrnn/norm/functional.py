@@ -1,23 +1,23 @@
 """Layer norm, batch norm and activations as functions of arrays, with their gradients.
 
-Dtypes of the norms: float32 and float64 are computed as they are. float16 and bfloat16 (arrays of
-ml_dtypes.bfloat16, or torch tensors on the CPU) are computed in float32 and rounded to nearest even at the
-end. bool and integers are converted once, to `np.result_type(x, np.float32)`. The result has the dtype of x;
-gradients of parameters have that of the computation. Weights and biases are converted to the dtype of the
-computation. Any array-like of real numbers will do. A non-contiguous array is copied once.
+Dtypes of the norms: arguments are array-likes of real numbers. x of float32 or float64 is computed in its own
+dtype. float16 and bfloat16 (arrays of ml_dtypes.bfloat16, or torch tensors on the CPU) are computed in
+float32, and rounded to nearest even at the end. bool and integers become `np.result_type(x, np.float32)`.
+Results have the dtype of x, gradients of parameters that of the computation. Weights and biases are converted
+to the dtype of the computation. A non-contiguous array is copied once.
 
-Magnitudes: a row whose squares overflow or underflow is scaled by a power of two, as is a channel in the
-training of batch norm. So every finite row has its norm and its gradients, from the smallest subnormal to the
-largest number. Only the range of results is limited. A gradient of x grows as x gets smaller, and becomes
-infinite beyond the dtype. So does a variance beyond 3.4e38 in a float32 running_var. Sums of gradients must
-not overflow in the dtype of the computation. Where batch norm's statistics are given, neither may the sums of
-gradients times x, nor x - running_mean.
+Magnitudes: if squares in a row overflow or underflow, the row is scaled by a power of two; batch norm in
+training scales channels likewise. So the norm and the gradients of every finite row are correct, from the
+smallest subnormal number to the largest number. Results beyond the range of the dtype are infinite: gradients
+of very small x, and variances beyond 3.4e38 in a float32 running_var. Sums of gradients must not overflow in
+the dtype of the computation. If batch norm uses given statistics, sums of gradients times x, and
+x - running_mean, must not overflow either.
 
-Memory: on Linux, results of 256 KiB and more lie in blocks of lnrnn's own, unless `out` is given. The blocks
-have huge pages if the system allows them. When such an array and all its views are gone, its block is kept
-for the next result. The reason is that to clear the pages of new memory takes longer than the norm itself. At
-most 32 blocks and 1 GiB are kept. Blocks of more than 16 MiB are marked as free (MADV_FREE). They still count
-as resident, but the system takes them when it is short of memory.
+Memory: on Linux, results of 256 KiB and more are in memory blocks that lnrnn manages, unless `out` is given.
+The blocks have huge pages if the system allows them. When such an array and all its views are deleted, lnrnn
+keeps the block for a later result. The reason is that clearing the pages of new memory takes longer than the
+norm. At most 32 blocks and 1 GiB are kept. Blocks of more than 16 MiB are marked as free (MADV_FREE). They
+still count as resident memory, but the system takes them if it needs memory.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from ..errors import bad_type, bad_value, flag, integer, number, output, real, s
 
 Array = np.ndarray
 Result = TypeVar("Result")
-# Elements of a parameter. More are a mistake, for which NumPy would not name the argument.
+# Limit on the elements of a parameter. The check names the argument, as NumPy's MemoryError would not.
 LARGEST = 2**40
 
 
 def input_array(name: str, value: ArrayLike) -> Array:
-    """value as a C-contiguous, aligned array in a dtype that needs no conversion."""
+    """value as a C-contiguous, aligned array in a dtype that the kernels support."""
     array = real(name, value)
-    # float16 and float32 by char: NumPy takes longer for a dtype's name than to convert a short array.
+    # dtype.char for float16 and float32, because dtype.name takes longer than converting a short array.
     if array.dtype.char not in "ef" and array.dtype.name != "bfloat16":
         array = np.asarray(array, np.result_type(array.dtype, np.float32))
         array = array if array.dtype == np.float32 else array.astype(np.float64, copy=False)
@@ -49,12 +49,12 @@ def input_array(name: str, value: ArrayLike) -> Array:
 
 
 def _computed(x: Array) -> np.dtype:
-    """The dtype in which x is computed."""
+    """The dtype in which the norm of x is computed."""
     return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
 
 
 def checked_shape(normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
-    """normalized_shape as a tuple."""
+    """The argument normalized_shape, checked, as a tuple."""
     one = isinstance(normalized_shape, str) or getattr(normalized_shape, "ndim", 1) == 0
     if one or not hasattr(normalized_shape, "__len__"):
         return (integer("normalized_shape", normalized_shape, 0, LARGEST),)
@@ -69,7 +69,7 @@ def checked_shape(normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _row_shape(x: Array, normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
-    """-> normalized_shape as a tuple; x must end in it."""
+    """Returns normalized_shape as a tuple. Raises ValueError unless the last axes of x have this shape."""
     shape = checked_shape(normalized_shape)
     if x.shape[-len(shape) :] != shape:
         raise bad_value("x", f"an array whose last axes are normalized_shape {shape}", x)
@@ -77,7 +77,7 @@ def _row_shape(x: Array, normalized_shape: int | tuple[int, ...]) -> tuple[int, 
 
 
 def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
-    """The array to compute into: `out` if the kernels can write there, else a new one for `_deliver`."""
+    """The array for the kernels' result: `out` if they can write to it, else a new array for `_deliver`."""
     if out is None:
         return _core.empty_like(x)
     out = output("out", out, x.shape, x.dtype)
@@ -91,14 +91,14 @@ def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
 
 
 def _done(result: Result | None) -> Result:
-    """The result of a function of _core, which is None if an argument is not plain: nothing was computed."""
+    """Returns the result of a function of _core. Raises an error for None, which means a refused argument."""
     if result is None:  # pragma: no cover - another thread changes x at this moment
         raise RuntimeError("an array was changed by another thread during the call")
     return result
 
 
 def _deliver(y: Array, out: Array | None) -> Array:
-    """-> out, with the values of y; y without an out."""
+    """Returns `out` with the values of y, or y if out is None."""
     if out is None or out is y:
         return y
     place = out if isinstance(out, np.ndarray) else real("out", out)  # the memory of a tensor
@@ -108,7 +108,7 @@ def _deliver(y: Array, out: Array | None) -> Array:
 
 
 def _axes(x: Array, normalized_shape: Any, axis: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """-> normalized_shape as a tuple, and the axes of x that have these sizes, each from 0 on."""
+    """Returns normalized_shape as a tuple, and the axes of x with these sizes, counted from 0."""
     shape = checked_shape(normalized_shape)
     given = axis if isinstance(axis, (tuple, list)) else (axis,)
     if len(given) != len(shape):
@@ -124,7 +124,7 @@ def _axes(x: Array, normalized_shape: Any, axis: Any) -> tuple[tuple[int, ...], 
 def _over_axes(
     norm: Callable[..., Array], x: ArrayLike, normalized_shape: Any, axis: Any, out: Any, *rest: Any
 ) -> Array:
-    """layer_norm or rms_norm over these axes of x. rest: the arguments after normalized_shape."""
+    """The norm, layer_norm or rms_norm, over axes of x. rest: the arguments after normalized_shape."""
     x = input_array("x", x)
     shape, axes = _axes(x, normalized_shape, axis)
     if out is not None:
@@ -157,9 +157,9 @@ def layer_norm(
     eps : float
         Added to the variance; at least 0.
     axis : int or tuple of int, optional
-        The axes of normalized_shape, in its order; by default the last ones. Other axes cost two copies of x.
+        The axes to normalise, as in normalized_shape; by default the last ones. Others need two copies of x.
     out : array of x's shape, optional
-        Where to write y, of the result's dtype. It may be x, or a torch tensor on the CPU without gradient.
+        An array for y, with the result's dtype. It may be x, or a torch tensor on the CPU without gradient.
 
     Returns
     -------
@@ -179,7 +179,7 @@ def layer_norm(
 
         y = (x - mean) / sqrt(var + eps) * weight + bias
 
-    mean and the biased var are taken over the normalised axes.
+    mean and the biased variance var are over the normalised axes.
 
     Examples
     --------
@@ -281,8 +281,8 @@ def layer_norm_backward(
     gx : array of x's shape
         Gradient of x, computed in the dtype of x.
     gweight, gbias : array of shape normalized_shape, or None
-        Gradients of weight and bias, None without these. The sums have double precision; they do not depend
-        on the number of threads.
+        Gradients of weight and bias; None if weight or bias is None. They are summed in double precision, and
+        do not depend on the number of threads.
 
     Examples
     --------
@@ -329,7 +329,7 @@ def _enough(x: Array) -> None:
 
 
 def _running(name: str, value: Any, channels: int, training: bool) -> Array | None:
-    """A running statistic: in training an array that can be updated in place."""
+    """A running statistic (C,) or None. In training it is `value` itself, which is updated in place."""
     if value is None:
         if not training:
             raise bad_value(name, f"an array of shape ({channels},) unless training", None)
@@ -360,8 +360,7 @@ def batch_norm(
     x : array_like of shape (N, C, *)
         Real numbers of any dtype; axis 1 has the channels.
     running_mean, running_var : array_like of shape (C,), or None
-        Running statistics, read at inference. In training they must be arrays of floats, which are updated in
-        place, or None.
+        Running statistics for inference. In training None, or arrays of floats, which are updated in place.
     weight, bias : array_like of shape (C,), optional
         Gain and bias; 1 and 0 by default.
     training : bool
@@ -392,7 +391,7 @@ def batch_norm(
         y = (x - mean) / sqrt(var + eps) * weight + bias
         running = (1 - momentum) * running + momentum * batch        in training
 
-    In training mean and var are those of the batch. var is biased in y and unbiased in running_var.
+    In training mean and var are those of the batch; var is biased for y, and unbiased for running_var.
 
     Examples
     --------
@@ -446,16 +445,16 @@ def batch_norm_backward(
     gy : array_like of x's shape
         Gradient of y.
     x, running_mean, running_var, weight, eps
-        As in `batch_norm`. The running statistics are read at inference only.
+        As in `batch_norm`. The running statistics are used at inference only.
     training : bool
-        Whether mean and variance are functions of x, not constants.
+        Whether mean and variance are those of the batch, which depend on x, as in training.
 
     Returns
     -------
     gx : array of x's shape
         Gradient of x, computed in the dtype of x.
     gweight : array of shape (C,), or None
-        Gradient of weight, None without it. The sums have double precision.
+        Gradient of weight, None if weight is None. It is summed in double precision.
     gbias : array of shape (C,)
         Gradient of bias.
 
@@ -486,12 +485,12 @@ def batch_norm_backward(
     return np.empty_like(x), None if weight is None else np.zeros_like(weight), np.zeros(C, _computed(x))
 
 
-# As plain integers: a member of an enumeration takes longer to look up than a short array to compute.
+# Integers, because the look-up of a member of an enumeration takes longer than the function of a short array.
 _EXP, _TANH, _SIGMOID = int(_core.Function.EXP), int(_core.Function.TANH), int(_core.Function.SIGMOID)
 
 
 def _map(function: int, x: ArrayLike, out: Array | None) -> Array:
-    """For an x or an out that the kernel does not take as it is."""
+    """The function for an x or out that the kernel does not accept without a conversion."""
     x = np.require(real("x", x), np.float32, ["C", "A"])
     y = _result(out, x)
     _done(_core.map_f32(function, x, y))
@@ -506,7 +505,7 @@ def exp(x: ArrayLike, *, out: Array | None = None) -> Array:
     x : array_like
         Real numbers of any shape, converted to float32.
     out : array of float32 of x's shape, optional
-        Where to write the result. It may be x.
+        An array for the result. It may be x.
 
     Returns
     -------

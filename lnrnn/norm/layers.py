@@ -20,27 +20,26 @@ Array = np.ndarray
 
 
 def _tensor(name: str) -> Any:
-    """The attribute of that name, which is checked when it is assigned."""
+    """The property for a tensor: an assignment checks the value."""
     return property(
         lambda self: self._tensors[name], lambda self, value: self._replace({name: self._kept(name, value)})
     )
 
 
 class _Norm(Closed):
-    """A mode, tensors, and a state dict: the parts that both layers have.
+    """The base class of both layers, with a mode, tensors, and a state dict.
 
-    Threads: a call computes with the tensors that the layer had when the call began. `load_state_dict`
-    replaces all of them in one step. (A parameter that is written to in place, as in weight[...] = w, is not
-    protected.)
+    Threads: a call uses the tensors that the layer has when the call begins. `load_state_dict` replaces all
+    tensors at once. (This does not protect calls from a change in place, such as weight[...] = w.)
     """
 
     __slots__ = ("training", "eps", "_tensors")
     training: bool
     eps: float
-    _checks: dict[str, Any] = {  # of attributes that may be set at any time
+    _checks: dict[str, Any] = {  # functions that check attributes when they are set
         "training": lambda value: flag("training", value), "eps": lambda value: number("eps", value, 0),
     }  # fmt: skip
-    _tensors: dict[str, Array | None]  # by torch's names, in torch's order; not changed, but replaced
+    _tensors: dict[str, Array | None]  # in torch's order; a change replaces the dict
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, self._checks[name](value) if name in self._checks else value)
@@ -50,7 +49,7 @@ class _Norm(Closed):
         raise NotImplementedError  # pragma: no cover - each kind of layer defines it
 
     def _kept(self, name: str, value: Any) -> Array | None:
-        """The tensor to keep when value is assigned: an array of floats itself, other values in float32."""
+        """The tensor to store if `value` is assigned: an array of floats itself, other values as float32."""
         if value is None:
             return None
         array = real(name, value)
@@ -64,16 +63,16 @@ class _Norm(Closed):
             object.__setattr__(self, "_tensors", {**self._tensors, **new})
 
     def train(self, mode: bool = True) -> Self:
-        """Switch to training, the mode of a new layer, or with False to inference. Returns self."""
+        """Set the mode to training (the mode of a new layer), or with False to inference. Returns self."""
         self.training = flag("mode", mode)
         return self
 
     def eval(self) -> Self:
-        """Switch to inference. Returns self."""
+        """Set the mode to inference. Returns self."""
         return self.train(False)
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Return copies of parameters and statistics, by torch's names."""
+        """Return copies of parameters and statistics, with torch's names."""
         return {name: np.array(value) for name, value in self._tensors.items() if value is not None}
 
     def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
@@ -82,12 +81,12 @@ class _Norm(Closed):
         Parameters
         ----------
         state : mapping of str to array_like
-            An array for each name of `state_dict`, of its shape.
+            The names and shapes of `state_dict`.
 
         Raises
         ------
         ValueError, TypeError
-            If a name is missing or unknown, or an array does not fit. Then nothing changes.
+            If a name is missing or unknown, or an array is wrong. The layer is then unchanged.
         """
         new = checked(state, self.state_dict())
         if "num_batches_tracked" in new:
@@ -105,14 +104,14 @@ class LayerNorm(_Norm):
     eps : float
         Added to the variance; at least 0.
     elementwise_affine : bool
-        Whether there are a weight of ones and a bias of zeros, float32 of normalized_shape.
+        Whether the layer has a weight (ones at first) and a bias (zeros), float32 of normalized_shape.
     bias : bool
-        Whether there is a bias.
+        Whether the layer has a bias.
 
     Notes
     -----
-    ``layer(x, out=None)`` computes y of x (*, *normalized_shape). weight, bias, eps and training may be
-    assigned. To read or set an unknown attribute raises AttributeError.
+    ``layer(x, out=None)`` returns the layer norm of x (*, *normalized_shape). weight, bias, eps and training
+    may be assigned. To read or set an unknown attribute raises AttributeError.
 
     Examples
     --------
@@ -168,15 +167,16 @@ class BatchNorm(_Norm):
     momentum : float or None
         Weight of a new batch in the running statistics, in [0, 1]. None takes the mean over all batches.
     affine : bool
-        Whether there are a weight of ones and a bias of zeros, float32 of shape (C,).
+        Whether the layer has a weight (ones at first) and a bias (zeros), float32 of shape (C,).
     track_running_stats : bool
-        Whether there are running statistics. Without them inference uses those of the batch.
+        Whether the layer has running statistics. Without these, inference uses the statistics of the batch.
 
     Notes
     -----
-    ``layer(x, out=None)`` computes y of x (N, C, *). weight, bias, running_mean, running_var, eps, momentum,
-    training and num_batches_tracked (0 to 2**53) may be assigned. To read or set an unknown attribute raises
-    AttributeError. Training makes new arrays of the running statistics. Several threads may train one layer.
+    ``layer(x, out=None)`` returns the batch norm of x (N, C, *). weight, bias, running_mean, running_var,
+    eps, momentum, training and num_batches_tracked (0 to 2**53) may be assigned. To read or set an unknown
+    attribute raises AttributeError. Training replaces the arrays of running statistics. Several threads may
+    train one layer.
 
     Examples
     --------
@@ -231,7 +231,7 @@ class BatchNorm(_Norm):
         if name in ("weight", "bias"):
             return super()._kept(name, value)
         if (value is not None) != self.track_running_stats:
-            wanted = "None where no running statistics are tracked" if value is not None else "an array"
+            wanted = "None with track_running_stats=False" if value is not None else "an array"
             raise bad_value(name, wanted, value)
         if value is None or name != "num_batches_tracked":
             return super()._kept(name, value)
@@ -244,12 +244,12 @@ class BatchNorm(_Norm):
         weight, bias = tensors["weight"], tensors["bias"]
         by_batch, updates = training or not tracks, training and tracks
         if updates:
-            # The statistics of the batch, times momentum. The running ones do not change yet, since other
-            # threads may be reading them.
+            # batch_norm adds momentum times the batch's statistics to these zeros. It must not write to the
+            # running statistics, because other threads may be reading them.
             mean, var = seen = np.zeros((2, self.num_features))
         part = 1.0 if momentum is None else momentum
         y = None
-        if tracks or getattr(x, "shape", ())[1:2] == (self.num_features,):  # no statistics have that shape
+        if tracks or getattr(x, "shape", ())[1:2] == (self.num_features,):  # else a wrong x is refused below
             y = _core.batch_norm(x, mean, var, weight, bias, by_batch, part, eps, out)
         if y is None:
             x = F.input_array("x", x)
@@ -261,7 +261,8 @@ class BatchNorm(_Norm):
         return y
 
     def _learn(self, seen: Array, momentum: float | None) -> None:
-        """seen (2, C): mean and unbiased variance of one batch, times momentum unless that is None."""
+        """Updates the running statistics. seen (2, C): mean and unbiased variance of a batch, times momentum
+        unless that is None."""
         with CHANGES:
             old = self._tensors
             mean, var, count = (old[name] for name in ("running_mean", "running_var", "num_batches_tracked"))
@@ -271,7 +272,7 @@ class BatchNorm(_Norm):
             if momentum is None:
                 momentum = 1 / tracked
                 seen *= momentum
-            # In double precision, as batch_norm does it: (1 - momentum) * running + momentum * batch.
+            # (1 - momentum) * running + momentum * batch, in double precision as in batch_norm
             seen += (1 - momentum) * np.array((mean, var), np.float64)
             self._replace({
                 "running_mean": seen[0].astype(mean.dtype), "running_var": seen[1].astype(var.dtype),

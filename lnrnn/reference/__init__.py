@@ -1,13 +1,13 @@
 """The reference implementation: each equation of lnrnn as a short function in float64 NumPy.
 
-It is slow, and independent of the rest of lnrnn. The kernels are tested against it. It is tested against
-finite differences, PyTorch and the ONNX node tests. The functions do not check their arguments.
+It is slow, and uses no other module of lnrnn. Tests compare the kernels with it, and compare it with finite
+differences, PyTorch and the ONNX node tests. The functions do not check their arguments.
 
 Symbols: T steps, B sequences, I inputs, H hidden units; sequences are (T, B, features). x_ = W_ih x and
-h_ = W_hh h, plus inner_bias_ih and inner_bias_hh if there are such. Numbers are float64, or longdouble for
-arguments of longdouble.
+h_ = W_hh h, plus the biases inner_bias_ih and inner_bias_hh if these are given. Numbers are float64, or
+longdouble for arguments of longdouble.
 
-The activations and norms are in norms.py, the cells in cells.py and slstm.py, their time loop in
+The activations and norms are in norms.py, the cells in cells.py, ligru.py and slstm.py, their time loop in
 time_loop.py.
 """
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 # Types and the steps of the cells can be imported from here too.
 # ruff: noqa: F401, F405
 from .cells import *  # noqa: F403
+from .ligru import *  # noqa: F403
 from .norms import (
     ACTIVATIONS,
     Array,
@@ -58,6 +59,8 @@ __all__ = [
     "gru_backward",
     "layer_norm",
     "layer_norm_backward",
+    "ligru",
+    "ligru_backward",
     "lstm",
     "lstm_backward",
     "pool_statistics",

@@ -1,10 +1,11 @@
 """The cells of lnrnn.reference, which explains the symbols.
 
-Sources. LSTM: Hochreiter, Schmidhuber 1997, with Gers' forget gate. GRU: Cho et al. 2014, with the reset
-gate after the product as in cuDNN and torch. Gates are in torch's order: i, f, g, o and r, z, n. Layer norm:
-"split" with the norm of c for the output is Ba, Kiros, Hinton 2016 (arXiv 1607.06450, supplement). "carry" is
-the LSTM of PyTorch's fastrnns benchmark and TensorFlow Addons. "gate" is that of Lingvo and icefall. "joint"
-is that of torchaudio's LSTM and DreamerV2's GRU. Batch norm: Cooijmans et al. 2016 (arXiv 1603.09025).
+Sources. LSTM: Hochreiter, Schmidhuber 1997, with Gers' forget gate. GRU: Cho et al. 2014; by default with
+the reset gate after the product, as in cuDNN and torch. Gates are in torch's order: i, f, g, o and r, z, n.
+Layer norm: "split" with the norm of c for the output is Ba, Kiros, Hinton 2016, arXiv 1607.06450, supplement.
+"carry" is the LSTM of PyTorch's fastrnns benchmark and TensorFlow Addons. "gate" is that of Lingvo and
+icefall. "joint" is that of torchaudio's LSTM and DreamerV2's GRU. Batch norm: Cooijmans et al. 2016 (arXiv
+1603.09025).
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ __all__ = [
     "gru_gate_backward",
     "gru_joint",
     "gru_joint_backward",
+    "gru_reset_step",
+    "gru_reset_step_backward",
     "gru_split",
     "gru_split_backward",
     "gru_step",
@@ -48,13 +51,14 @@ __all__ = [
     "rnn_backward",
     "rnn_step",
     "rnn_step_backward",
+    "sites_of_reset",
     "sum_of_sides",
     "sum_of_sides_backward",
 ]
 
-# Of one step: the gradients of x_ and h_, and that of the old state without its part through h_.
+# Gradients of x_, of h_, and of the old state without the part through h_, at one step.
 Gradients = tuple[Array, Array, tuple[Any, ...]]
-GruGates = tuple[Array, Array, Array, Array]  # r, z, n, and the factor of r in the argument of n
+GruGates = tuple[Array, Array, Array, Array]  # r, z, n, and the array that r multiplies inside n's tanh
 
 
 def gates(a: Array, n: int) -> list[Array]:
@@ -72,7 +76,7 @@ def sum_of_sides(options: Options, x_: Array, h_: Array, norm: Norm) -> Array:
 
 
 def sum_of_sides_backward(options: Options, ga: Array, norm: Norm) -> tuple[Array, Array]:
-    """The gradients of x_ and h_."""
+    """The gradients of x_ and h_, from the gradient ga of the pre-activations."""
     return (norm("ih", ga), norm("hh", ga)) if options["placement"] == "split" else (norm("", ga),) * 2
 
 
@@ -92,6 +96,8 @@ def block_diagonal(weight: Array, num_heads: int) -> Array:
            [0., 0., 5., 6.],
            [0., 0., 7., 8.]])
     """
+    if num_heads == 1:
+        return weight
     units = weight.shape[1]
     blocks = weight.reshape(-1, num_heads, units, 1, units)
     own = np.eye(num_heads, dtype=weight.dtype)[:, None, :, None]
@@ -112,6 +118,8 @@ def diagonal_blocks(weight: Array, num_heads: int) -> Array:
            [10, 11],
            [14, 15]])
     """
+    if num_heads == 1:
+        return weight
     units = weight.shape[1] // num_heads
     blocks = weight.reshape(-1, num_heads, units, num_heads, units)
     own = [blocks[:, k, :, k] for k in range(num_heads)]
@@ -138,7 +146,7 @@ RNN_SITES: dict[str, dict[str, Site]] = {
 
 
 def rnn_step(options: Options, x_: Array, h_: Array, state: State, norm: Norm) -> tuple[State, Array]:
-    """h' = f(a), a the normalised sum of the two sides."""
+    """h' = f(a), where `a` is the result of `sum_of_sides`."""
     f, _ = ACTIVATIONS[options["nonlinearity"]]
     h = f(sum_of_sides(options, x_, h_, norm))
     return (h,), h
@@ -197,13 +205,13 @@ def rnn(
     eps : float
         Added to the variance.
     statistics : (mean, var), optional
-        Batch norm: arrays (known steps, H). The default takes those of the active sequences.
+        Batch norm: arrays (known steps, H). By default, each step uses those of its active sequences.
     overrun : {"raise", "last", "mean", "batch"}
         The statistics beyond the known steps; see `statistics_at`.
     reverse : bool
         Whether to read each sequence from its end. The k-th step from there uses the k-th statistics.
     states_mask : array_like of shape (B, H), optional
-        Factors of h_{t-1} in the product with W_hh.
+        Dropout mask: factors of h_{t-1} in the product with W_hh.
     zoneout : array_like, optional
         d in h_t = d h_{t-1} + (1 - d) h'_t: a rate, or a mask (T, B, H).
 
@@ -317,7 +325,8 @@ def lstm(
     x : array_like of shape (T, B, I)
         Inputs.
     parameters : dict of str to array_like
-        weight_ih (4H, I), weight_hh (4H, H / num_heads), and some of these, (4H,) each::
+        weight_ih (4H, I), weight_hh (4H, H / num_heads), and some of these, (4H,) each. With weight_hr
+        (P, H), h is its product with o tanh(c), (P), and weight_hh is (4H, P)::
 
             norm None             bias_ih, bias_hh
             "layer" split         gain_ih, bias_ih, gain_hh, bias_hh; inner_bias_ih, inner_bias_hh
@@ -326,16 +335,15 @@ def lstm(
 
         The norm of c has gain_c and bias_c, (H,).
     norm : {"layer", "batch"} or None
-        The norm.
+        The kind of norm. None is torch's cell.
     placement : {"split", "joint", "gate"}
-        Of layer norm. The means are over 4H, in "gate" over the H of a gate.
+        The placement of layer norm. Means are over 4H units, in "gate" over the H units of each gate.
     cell : {"out", "carry"} or None
         The norm of c under layer norm. Batch norm has "out".
-    h0, c0 : array_like of shape (B, H), optional
-        Initial state.
+    h0, c0 : array_like of shape (B, P) and (B, H), optional
+        Initial state. P is H without weight_hr.
     statistics : dict of str to (mean, var), optional
-        Batch norm: arrays (known steps, width) for "ih", "hh" and "c". The default takes those of the active
-        sequences.
+        Batch norm: arrays (known steps, 4H) for "ih" and "hh", (known steps, H) for "c". Default as in `rnn`.
     eps, lengths, overrun, reverse, states_mask
         As in `rnn`.
     zoneout : pair of array_like, optional
@@ -345,10 +353,10 @@ def lstm(
 
     Returns
     -------
-    y : array of shape (T, B, H)
+    y : array of shape (T, B, P)
         Outputs, 0 past a length.
     state : (h, c)
-        Arrays (B, H), at each sequence's end.
+        Arrays (B, P) and (B, H), at each sequence's end.
     tape : Tape
         The argument of `lstm_backward`.
 
@@ -375,7 +383,8 @@ def lstm(
 def lstm_backward(
     tape: Tape, gy: ArrayLike, gh: ArrayLike | None = None, gc: ArrayLike | None = None
 ) -> tuple[Array, State, dict[str, Array]]:
-    """The gradients gx, (gh0, gc0) and those of the given parameters, from gy (T, B, H), gh and gc (B, H).
+    """The gradients gx, (gh0, gc0) and those of the given parameters, from gy (T, B, P), gh (B, P) and gc
+    (B, H).
 
     Examples
     --------
@@ -401,6 +410,12 @@ GRU_SITES: dict[str | None, dict[str, Site]] = {
     "gate": {"rz": Site("gain", "bias", (1, 1)), "n": Site("gain", "bias", (1,), first=2)},
     "batch": {"ih": Site("gain_ih", "bias", (3,)), "hh": Site("gain_hh", None, (3,))},
 }
+
+
+def sites_of_reset(sites: Mapping[str, Site]) -> dict[str, Site]:
+    """The sites of a GRU whose reset gate comes before the product: W h of r and z, and that of n."""
+    gain, bias = sites["hh"].gain, sites["hh"].bias
+    return {"ih": sites["ih"], "rz": Site(gain, bias, (2,)), "n": Site(gain, bias, (1,), first=2)}
 
 
 def gru_split(x_: Array, h_: Array, norm: Norm) -> GruGates:
@@ -464,6 +479,32 @@ def gru_step_backward(options: Options, gstate: State, kept: State, norm: Norm) 
     return *GRU_GATES[options["placement"]][1](gn, gz, r, factor, norm), (gh * z,)
 
 
+def gru_reset_step(
+    options: Options, x_: Array, h_: Array, state: State, norm: Norm, product: Callable[[Array], Array]
+) -> tuple[State, State]:
+    """X = norm(x_): r, z = sig(X + norm(U_rz h)), n = tanh(X_n + norm(U_n (r h))), h' = (1 - z) n + z h.
+
+    h_ = U_rz h; product: r -> U_n (r h).
+    """
+    (h,) = state
+    xr, xz, xn = gates(norm("ih", x_), 3)
+    hr, hz = gates(norm("rz", h_), 2)
+    r, z = sigmoid(xr + hr), sigmoid(xz + hz)
+    n = np.tanh(xn + norm("n", product(r)))
+    return ((1 - z) * n + z * h,), (r, z, n, h)
+
+
+def gru_reset_step_backward(
+    options: Options, gstate: State, kept: State, norm: Norm, product: Callable[[Array], Array]
+) -> Gradients:
+    """product: the gradient of U_n (r h) -> that of r."""
+    (gh,) = gstate
+    r, z, n, h = kept
+    gn, gz = gh * (1 - z) * (1 - n * n), gh * (h - n) * z * (1 - z)
+    gr = product(norm("n", gn)) * r * (1 - r)
+    return norm("ih", join(gr, gz, gn)), norm("rz", join(gr, gz)), (gh * z,)
+
+
 def gru(
     x: ArrayLike,
     parameters: Mapping[str, ArrayLike | None],
@@ -480,8 +521,9 @@ def gru(
     states_mask: ArrayLike | None = None,
     zoneout: ArrayLike | None = None,
     num_heads: int = 1,
+    reset_after: bool = True,
 ) -> tuple[Array, Array, Tape]:
-    """A GRU of one layer and direction. `gru_step` has its equation.
+    """A GRU of one layer and direction. `gru_step` has its equation, `gru_reset_step` the one of Cho et al.
 
     Parameters
     ----------
@@ -490,18 +532,20 @@ def gru(
     parameters : dict of str to array_like
         weight_ih (3H, I), weight_hh (3H, H / num_heads), and some of the vectors of `lstm`, (3H,) each.
     norm : {"layer", "batch"} or None
-        The norm.
+        The kind of norm. None is torch's cell.
     placement : {"split", "joint", "gate"}
-        Of layer norm. The means of "joint" are over 3H, those of "gate" over the H of a gate.
+        The placement of layer norm. Means of "joint" are over 3H units, of "gate" over the H of each gate.
     span : {"all"} or None
-        For "split". None has one norm over the 2H of r and z and one over the H of n, on each side. "all" has
-        one over all 3H.
+        For "split". None normalises the 2H units of r and z together, and the H of n, in x_ and in h_. "all"
+        normalises all 3H units together.
     statistics : dict of str to (mean, var), optional
         Batch norm: arrays (known steps, 3H) for "ih" and "hh". The default is as in `rnn`.
     eps, h0, lengths, overrun, reverse, states_mask, zoneout
         As in `rnn`. The h_{t-1} in z h_{t-1} is not dropped.
     num_heads : int
         As in `lstm`.
+    reset_after : bool
+        False is for the reset gate before the product, without a norm, with "split" and with batch norm.
 
     Returns
     -------
@@ -517,13 +561,24 @@ def gru(
     >>> y.shape
     (5, 2, 3)
     """
-    options = dict(placement=placement if norm == "layer" else "split", num_heads=num_heads)
+    options: dict[str, Any] = dict(
+        placement=placement if norm == "layer" else "split", reset_after=reset_after, num_heads=num_heads
+    )
     kind = "all" if placement == "split" and span == "all" else placement
     sites = GRU_SITES[kind if norm == "layer" else norm]
+    cell: Any = gru_step, gru_step_backward
+    if not reset_after:
+        cell, sites = (gru_reset_step, gru_reset_step_backward), sites_of_reset(sites)
+        if statistics is not None:
+            rz, n = zip(
+                *(np.split(real(a), [2 * np.shape(a)[1] // 3], 1) for a in statistics["hh"]), strict=True
+            )
+            statistics = {"ih": statistics["ih"], "rz": rz, "n": n}
     how = (norm, eps, lengths, statistics, overrun, reverse, states_mask, (zoneout,))
-    y, (h,), tape = run(
-        (gru_step, gru_step_backward), options, sites, x, with_heads(parameters, num_heads), (h0,), *how
-    )
+    y, (h,), tape = run(cell, options, sites, x, with_heads(parameters, num_heads), (h0,), *how)
+    if not reset_after and tape.statistics is not None:
+        (mean, var), own = tape.statistics.pop("rz"), tape.statistics.pop("n")
+        tape.statistics["hh"] = join(mean, own[0]), join(var, own[1])
     return y, h, tape
 
 
@@ -563,13 +618,13 @@ def calibrate(
     ----------
     batches : iterable of (x, lengths)
         Lengths None is for whole sequences.
-    cell : {rnn, lstm, gru}
+    cell : {rnn, lstm, gru, ligru}
         Called with `parameters` and `options`.
 
     Returns
     -------
     mean, var, count
-        Of `rnn`. The other cells return a dict of (mean, var) by site, and count.
+        For `rnn`. For other cells a dict of (mean, var) by site, and count.
 
     Examples
     --------

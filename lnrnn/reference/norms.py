@@ -1,8 +1,8 @@
 """The activations and norms of lnrnn.reference.
 
 Sources. Layer norm: Ba, Kiros, Hinton 2016 (arXiv 1607.06450). Batch norm: Ioffe, Szegedy 2015 (arXiv
-1502.03167). Batch norm by time step, and the policies beyond the last known one: Cooijmans et al. 2016
-(arXiv 1603.09025).
+1502.03167). Batch norm by time step, and policies for steps without statistics: Cooijmans et al. 2016 (arXiv
+1603.09025).
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def affine(ahat: Array, weight: ArrayLike | None, bias: ArrayLike | None) -> Arr
 
 
 def _normalized_axes(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
-    """The normalised axes, the last ones, as negative numbers."""
+    """The axes to normalise, which are the last ones, as negative numbers."""
     ndim = np.size(normalized_shape)
     return tuple(range(-ndim, 0))
 
@@ -123,7 +123,7 @@ def layer_norm(
     bias: ArrayLike | None = None,
     eps: float = 1e-5,
 ) -> Array:
-    """y = weight (x - mu) / sigma + bias; mu and sigma over the last axes, of shape normalized_shape.
+    """y = weight (x - mu) / sigma + bias; mu and sigma are over the last axes, of shape normalized_shape.
 
     Notes
     -----
@@ -145,9 +145,9 @@ def rms_norm(
     weight: ArrayLike | None = None,
     eps: float | None = None,
 ) -> Array:
-    """y = weight x / sqrt(mean(x^2) + eps), the mean over the last axes.
+    """y = weight x / sqrt(mean(x^2) + eps); the mean is over the last axes, of shape normalized_shape.
 
-    eps None is the machine epsilon of float64 if x has that dtype, else of float32.
+    If eps is None, it is the machine epsilon of float64 for x of float64, else that of float32.
 
     Notes
     -----
@@ -174,7 +174,7 @@ def layer_norm_backward(
     bias: ArrayLike | None = None,
     eps: float = 1e-5,
 ) -> tuple[Array, Array | None, Array | None]:
-    """The gradients gx, gweight and gbias; None for a parameter that is None.
+    """The gradients gx, gweight and gbias, from gy of y. The gradient of a parameter that is None is None.
 
     Examples
     --------
@@ -194,7 +194,7 @@ def layer_norm_backward(
 
 
 def _channels(v: Any, ndim: int) -> Any:
-    """A vector (C,), or None, reshaped to broadcast along axis 1 of an array of that rank."""
+    """The vector v (C,), reshaped to broadcast along axis 1 of an array with ndim axes. None remains None."""
     return None if v is None else real(v).reshape((1, -1) + (1,) * (ndim - 2))
 
 
@@ -305,7 +305,7 @@ def statistics_at(t: int, statistics: Moments, overrun: str) -> Moments | None:
 def pool_statistics(
     mean_a: Array, var_a: Array, n_a: int, mean_b: Array, var_b: Array, n_b: int
 ) -> tuple[Array, Array, int]:
-    """Mean, biased variance and count of the union of two samples, from their own.
+    """Mean, biased variance and count of the union of two samples, a and b.
 
     Examples
     --------
@@ -324,8 +324,9 @@ def update_step_statistics(
 ) -> tuple[Array, Array, Array]:
     """Running (mean, var, count) of each step after a training batch: arrays (S, H), (S, H), (S,).
 
-    A new step takes the values of the batch. Others become (1 - momentum) old + momentum batch, or with
-    momentum None the statistics of all sequences. Variances are biased. The arrays grow as needed.
+    A step with count 0 takes the values of the batch. Others become (1 - momentum) old + momentum batch, or
+    with momentum None the statistics of all sequences so far. Variances are biased. If the batch has more
+    steps than `old`, so has the result.
 
     Examples
     --------

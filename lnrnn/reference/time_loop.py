@@ -6,7 +6,8 @@ A cell is two functions of one step of L active sequences with H hidden units:
     backward(options, gstate, kept, norm) -> gx_, gh_, gold
 
 x_ = W_ih x + inner_bias_ih and h_ = W_hh h + inner_bias_hh are (L, gates * H). A state is a tuple of (L, H);
-the output h is first. norm(site, a) is the norm at that site of the cell, and in backward its gradient.
+the output h is first. With weight_hr (P, H) the state's h is W_hr times that output, (L, P) (Sak et al. 2014,
+arXiv 1402.1128). norm(site, a) is the norm at that site of the cell, and in backward its gradient.
 `kept` is passed from forward to backward. gx_ is the gradient of x_, and so on. gold is the gradient of the
 old state, without its part through h_.
 
@@ -14,7 +15,7 @@ All cells have two kinds of dropout. Variational dropout of the states is h_ = W
 for all steps (Gal and Ghahramani 2016, arXiv 1512.05287). Other uses of the old state are not dropped.
 Zoneout (Krueger et al. 2017, arXiv 1606.01305) replaces the new state s' by d s + (1 - d) s', with the old
 state s. In training d is 0 or 1, drawn for each step, sequence and unit. At inference it is the expectation.
-An LSTM's h' is computed from c' before that.
+An LSTM's h' is computed from c' before that, and projected.
 """
 
 from __future__ import annotations
@@ -38,11 +39,12 @@ from .norms import (
 )
 
 State = tuple[Array, ...]
-Zoneout = tuple[Array | None, ...]  # of each state d (T, B, H), in the order in which steps are taken
+Zoneout = tuple[Array | None, ...]  # d (T, B, H) for each state, in the order in which steps are computed
 Options = Mapping[str, Any]
 Norm = Callable[[str, Array], Array]
-Forward = Callable[[Options, Array, Array, State, Norm], tuple[State, Any]]
-Backward = Callable[[Options, State, Any, Norm], tuple[Array, Array, tuple[Any, ...]]]
+# A GRU whose reset gate comes before the product has one more argument: Reset.forward, Reset.backward.
+Forward = Callable[..., tuple[State, Any]]  # (options, x_, h_, state, norm)
+Backward = Callable[..., tuple[Array, Array, tuple[Any, ...]]]  # (options, gradient of the state, kept, norm)
 
 # --- the norms inside a cell --------------------------------------------------------------------------------
 
@@ -51,8 +53,8 @@ Backward = Callable[[Options, State, Any, Norm], tuple[Array, Array, tuple[Any, 
 class Site:
     """A norm of a cell: the names of its gain and bias, and the gates that it normalises together.
 
-    spans: the number of gates (H units each) of each mean. first: the gate at which the site's part of gain
-    and bias begins.
+    spans: the first spans[0] gates (H units each) have one mean and variance, the next spans[1] the next, and
+    so on. first: the index of the gate at which the site's part of gain and bias begins.
     """
 
     gain: str | None
@@ -61,31 +63,31 @@ class Site:
     first: int = 0
 
     def cut(self, a: Array) -> list[Array]:
-        """`a` (..., gates * H) in pieces, one for each mean."""
+        """`a` (..., gates * H) as a list of arrays, one for each of the spans."""
         hidden = a.shape[-1] // sum(self.spans)
         return np.split(a, hidden * np.cumsum(self.spans)[:-1], axis=-1)
 
     def share(self, width: int) -> slice:
-        """The slice of gain and bias for the site's `width` units."""
+        """The slice of gain and bias for this site, whose input has `width` units."""
         start = self.first * width // sum(self.spans)
         return slice(start, start + width)
 
 
 @dataclass
 class Normed:
-    """Results of a norm that its gradient needs."""
+    """Results of `normalize` that `normalize_backward` needs."""
 
     ahat: Array  # (L, W) the standardised input; the input itself without a norm
     mean: Array | None
     var: Array | None  # both broadcast to (L, W)
-    axis: int | None  # of the mean; None for given statistics
+    axis: int | None  # over which the mean was taken; None if the statistics were given
 
 
 def normalize(a: Array, kind: str | None, eps: float, site: Site, given: Moments | None = None) -> Normed:
-    """The norm before gain and bias.
+    """The norm of `a` (L, W), before gain and bias.
 
-    kind "layer" is over the units of each row, piece by piece. "batch" is over the rows, or uses the `given`
-    (mean, variance) of this step. None is no norm.
+    kind "layer" takes the mean over the units of a row, for each of the site's spans. "batch" takes it over
+    the rows, or uses the `given` (mean, variance) of this step. None is no norm.
     """
     if kind is None:
         return Normed(a, None, None, None)
@@ -101,7 +103,7 @@ def normalize(a: Array, kind: str | None, eps: float, site: Site, given: Moments
 
 
 def normalize_backward(g: Array, normed: Normed, kind: str | None, eps: float, site: Site) -> Array:
-    """The gradient of `a` from that of ahat."""
+    """The gradient of `a` in `normalize`, from the gradient g of ahat."""
     if kind is None or normed.var is None:
         return g
     if normed.axis != -1:
@@ -113,16 +115,16 @@ def normalize_backward(g: Array, normed: Normed, kind: str | None, eps: float, s
 
 @dataclass
 class Norms:
-    """The norms of a cell at one time step: gain (a - mu) / sigma + bias at each site.
+    """The norms of a cell at one time step: gain (a - mu) / sigma + bias at each of the `sites`.
 
-    At other sites the input is unchanged. Gain and bias are optional.
+    For a name that is not in `sites`, `forward` returns its input. Gain and bias are optional.
     """
 
     sites: dict[str, Site]
     kind: str | None
     eps: float
     parameters: dict[str, Array]
-    given: dict[str, Moments | None]  # by site; None: the moments of the batch
+    given: dict[str, Moments | None]  # by site; None takes the moments of the batch
     at: dict[str, Normed] = field(default_factory=dict)
 
     def forward(self, name: str, a: Array) -> Array:
@@ -136,7 +138,7 @@ class Norms:
         return affine(self.at[name].ahat, gain, bias)
 
     def backward(self, grads: dict[str, Array], name: str, gz: Array) -> Array:
-        """The gradient of the site's input from that of its output. Adds to those of gain and bias."""
+        """The gradient of the norm's input, from gz of its output. Adds those of gain and bias to grads."""
         site = self.sites.get(name)
         if site is None:
             return gz
@@ -153,7 +155,7 @@ class Norms:
 
 
 def reverse_sequences(x: Array, lengths: Array) -> Array:
-    """Reverse each sequence of x (T, B, ...) within its length; 0 beyond. It is its own inverse.
+    """Reverse each sequence of x (T, B, ...) within its length. Later steps of the result are 0.
 
     Examples
     --------
@@ -166,6 +168,49 @@ def reverse_sequences(x: Array, lengths: Array) -> Array:
     for b, n in enumerate(lengths):
         y[:n, b] = x[:n, b][::-1]
     return y
+
+
+def product(p: dict[str, Array], v: Array, rows: slice) -> Array:
+    """W_hh v + inner_bias_hh of these rows of W_hh. v (L, H)."""
+    bias = p.get("inner_bias_hh")
+    return affine(v @ p["weight_hh"][rows].T, None, None if bias is None else bias[rows])
+
+
+def product_backward(p: dict[str, Array], grads: dict[str, Array], g: Array, v: Array, rows: slice) -> Array:
+    """The gradient of v from that of `product`. Adds to those of W_hh and inner_bias_hh."""
+    if "inner_bias_hh" in grads:
+        grads["inner_bias_hh"][rows] += g.sum(0)
+    grads["weight_hh"][rows] += g.T @ v
+    gv: Array = g @ p["weight_hh"][rows]
+    return gv
+
+
+@dataclass
+class Reset:
+    """U_n (r h) of one step of a GRU whose reset gate comes before the product.
+
+    h (L, H): the factor of the other rows of W_hh.
+    """
+
+    parameters: dict[str, Array]
+    h: Array
+    r: Array = field(init=False)
+    gh: Array = field(init=False)  # the gradient of h through this product
+
+    @property
+    def rows(self) -> slice:
+        return slice(2 * self.h.shape[1], None)
+
+    def forward(self, r: Array) -> Array:
+        self.r = r
+        return product(self.parameters, r * self.h, self.rows)
+
+    def backward(self, grads: dict[str, Array], g: Array) -> Array:
+        """The gradient of r from that of the product."""
+        gv: Array = product_backward(self.parameters, grads, g, self.r * self.h, self.rows)
+        self.gh = gv * self.r
+        gr: Array = gv * self.h
+        return gr
 
 
 @dataclass
@@ -184,9 +229,11 @@ class Step:
 
     alive: Array  # (L,) the active sequences
     x: Array  # (L, I)
-    h: Array  # (L, H) the factor of W_hh
+    h: Array  # (L, P) the factor of W_hh
     norms: Norms
     kept: Any
+    output: Array  # (L, H) the factor of W_hr
+    reset: Reset | None = None
 
     @property
     def ahat(self) -> Array:
@@ -198,7 +245,7 @@ class Step:
 class Tape:
     """The record of a run: options, parameters, steps, and batch norm's statistics.
 
-    The statistics are those of the active sequences, at the steps that used them.
+    The statistics are those of the batch's active sequences, for the steps that were normalised with these.
 
     Examples
     --------
@@ -219,17 +266,18 @@ class Tape:
     steps: list[Step] = field(default_factory=list)
     statistics: dict[str, Moments] | None = None  # site -> (mean, var), each (steps, W)
     count: Array | None = None  # (steps,)
-    states_mask: Array | None = None  # (B, H)
+    states_mask: Array | None = None  # (B, P)
+    widths: tuple[int, ...] = ()  # of the states
     zoneout: Zoneout = ()
 
     @property
     def mean(self) -> Array | None:
-        """(steps, H) of the one norm of an RNN."""
+        """The means (steps, H) of an RNN's norm."""
         return None if self.statistics is None else self.statistics[""][0]
 
     @property
     def var(self) -> Array | None:
-        """(steps, H) of the one norm of an RNN."""
+        """The biased variances (steps, H) of an RNN's norm."""
         return None if self.statistics is None else self.statistics[""][1]
 
 
@@ -249,17 +297,22 @@ def run(
     states_mask: ArrayLike | None,
     zoneout: Sequence[ArrayLike | None],
 ) -> tuple[Array, State, Tape]:
-    """Run one layer in one direction on x (T, B, I), from states (B, H); None is zero.
+    """Run one layer in one direction on x (T, B, I), from states (B, *); None is zero.
 
-    statistics: by site (mean, var), (known steps, values of the site) each, or None. states_mask (B, H): the
-    dropout mask of the old h; None is 1. zoneout: for each state the rate or mask, broadcast to (T, B, H), in
+    statistics: by site (mean, var), (known steps, values of the site) each, or None. states_mask (B, P): the
+    dropout mask of the old h; None is 1. zoneout: for each state the rate or mask, broadcast to (T, B, *), in
     the order of x; None is 0. Returns y, 0 past a length, the state at each sequence's end, and the tape.
     """
     forward, backward = cell
     x, p = real(x), {name: real(v) for name, v in parameters.items() if v is not None}
-    dtype, (t_max, batch), hidden = np.result_type(x, *p.values()), x.shape[:2], p["weight_hh"].shape[1]
+    dtype, (t_max, batch), wide = np.result_type(x, *p.values()), x.shape[:2], p["weight_hh"].shape[1]
+    project = p.get("weight_hr")
+    hidden = wide if project is None else project.shape[1]
     lengths = np.full(batch, t_max) if lengths is None else np.asarray(lengths)
     steps = int(lengths.max(initial=0))
+    rows = (
+        slice(None) if options.get("reset_after", True) else slice(2 * hidden)
+    )  # of W_hh, whose factor is h
     given: dict[str, Moments] = {}
     if norm == "batch" and statistics is not None:
         given = {name: (real(mean), real(var)) for name, (mean, var) in statistics.items()}
@@ -269,22 +322,31 @@ def run(
     tape = Tape(options, p, backward, lengths, x.shape, reverse)
     if states_mask is not None:
         tape.states_mask = real(states_mask)
-    shape = t_max, batch, hidden
-    tape.zoneout = tuple(None if d is None else np.broadcast_to(real(d), shape) for d in zoneout)
+    tape.widths = (wide, *[hidden] * (len(state) - 1))
+    shapes = [(t_max, batch, width) for width in tape.widths]
+    tape.zoneout = tuple(
+        None if d is None else np.broadcast_to(real(d), shape)
+        for d, shape in zip(zoneout, shapes, strict=True)
+    )
     if reverse:
         x = reverse_sequences(x, lengths)
         tape.zoneout = tuple(None if d is None else reverse_sequences(d, lengths) for d in tape.zoneout)
-    now = [np.zeros((batch, hidden), dtype) if s is None else real(s).astype(dtype) for s in state]
-    y = np.zeros((t_max, batch, hidden), dtype)
+    now = [np.zeros(shape[1:], dtype) if s is None else real(s).astype(dtype)
+           for s, shape in zip(state, shapes, strict=True)]  # fmt: skip
+    y = np.zeros(shapes[0], dtype)
     for t in range(steps):
         alive = np.flatnonzero(lengths > t)
         old = tuple(s[alive] for s in now)
         x_ = affine(x[t, alive] @ p["weight_ih"].T, None, p.get("inner_bias_ih"))
         h = old[0] if tape.states_mask is None else tape.states_mask[alive] * old[0]
-        h_ = affine(h @ p["weight_hh"].T, None, p.get("inner_bias_hh"))
+        h_ = product(p, h, rows)
         norms = Norms(sites, norm, eps, p, {name: statistics_at(t, s, overrun) for name, s in given.items()})
-        new, kept = forward(options, x_, h_, old, norms.forward)
-        tape.steps.append(Step(alive, x[t, alive], h, norms, kept))
+        reset = None if rows.stop is None else Reset(p, h)
+        more = () if reset is None else (reset.forward,)
+        new, kept = forward(options, x_, h_, old, norms.forward, *more)
+        tape.steps.append(Step(alive, x[t, alive], h, norms, kept, new[0], reset))
+        if project is not None:
+            new = (new[0] @ project.T, *new[1:])
         new = zoned(tape.zoneout, t, alive, old, new)
         for whole, part in zip(now, new, strict=True):
             whole[alive] = part
@@ -295,13 +357,13 @@ def run(
 
 
 def zoned(zoneout: Zoneout, t: int, alive: Array, old: State, new: State) -> State:
-    """d old + (1 - d) new of each state, the d of step t."""
+    """d old + (1 - d) new for each state, with d of step t."""
     each = zip(zoneout, old, new, strict=True)
     return tuple(n if d is None else d[t, alive] * o + (1 - d[t, alive]) * n for d, o, n in each)
 
 
 def zoned_backward(zoneout: Zoneout, t: int, alive: Array, g: State) -> tuple[State, State]:
-    """The gradients of the new and of the old state, from that of the result of `zoned`."""
+    """The gradients of the new and of the old state, from the gradient g of the result of `zoned`."""
     factors = [np.zeros(1) if d is None else d[t, alive] for d in zoneout]
     each = list(zip(factors, g, strict=True))
     return tuple((1 - d) * part for d, part in each), tuple(d * part for d, part in each)
@@ -310,7 +372,7 @@ def zoned_backward(zoneout: Zoneout, t: int, alive: Array, g: State) -> tuple[St
 def used_statistics(
     steps: Sequence[Step], sites: Mapping[str, Site], hidden: int
 ) -> tuple[dict[str, Moments], Array]:
-    """Statistics of the active sequences where they were used: (mean, var) by site, and their number."""
+    """The fields `statistics` and `count` of Tape."""
     used = [s for s in steps if any(normed.axis == 0 for normed in s.norms.at.values())]
     statistics = {}
     for name, site in sites.items():
@@ -323,29 +385,34 @@ def used_statistics(
 def run_backward(
     tape: Tape, gy: ArrayLike, gstate: Sequence[ArrayLike | None]
 ) -> tuple[Array, State, dict[str, Array]]:
-    """Back-propagation through time, from gy (T, B, H) and the gradient of the last state.
+    """Back-propagation through time, from gy (T, B, P) and the gradient of the last state.
 
-    gstate: (B, H) each, or None for zero. Returns gx, the gradient of the initial state, and those of the
+    gstate: (B, *) each, or None for zero. Returns gx, the gradient of the initial state, and those of the
     parameters of the forward run. Values of gy past a length have no effect, for y is constant there.
     """
     p, gy = tape.parameters, real(gy)
     if tape.reverse:
         gy = reverse_sequences(gy, tape.lengths)
     gx = np.zeros(tape.shape, gy.dtype)
-    gnow = [np.zeros(gy.shape[1:], gy.dtype) if g is None else real(g).copy() for g in gstate]
+    gnow = [np.zeros((gy.shape[1], width), gy.dtype) if g is None else real(g).copy()
+            for g, width in zip(gstate, tape.widths, strict=True)]  # fmt: skip
     grads = {name: np.zeros(v.shape, np.result_type(v, gy)) for name, v in p.items()}
     for t in reversed(range(len(tape.steps))):
         s = tape.steps[t]
         first, *others = (g[s.alive] for g in gnow)
         new, held = zoned_backward(tape.zoneout, t, s.alive, (first + gy[t, s.alive], *others))
-        gx_, gh_, gold = tape.backward(tape.options, new, s.kept, partial(s.norms.backward, grads))
-        for name, g in (("inner_bias_ih", gx_), ("inner_bias_hh", gh_)):
-            if name in grads:
-                grads[name] += g.sum(0)
+        if "weight_hr" in p:
+            grads["weight_hr"] += new[0].T @ s.output
+            new = (new[0] @ p["weight_hr"], *new[1:])
+        more = () if s.reset is None else (partial(s.reset.backward, grads),)
+        gx_, gh_, gold = tape.backward(tape.options, new, s.kept, partial(s.norms.backward, grads), *more)
+        if "inner_bias_ih" in grads:
+            grads["inner_bias_ih"] += gx_.sum(0)
         grads["weight_ih"] += gx_.T @ s.x
-        grads["weight_hh"] += gh_.T @ s.h
         gx[t, s.alive] = gx_ @ p["weight_ih"]
-        gh = gh_ @ p["weight_hh"]
+        gh = product_backward(p, grads, gh_, s.h, slice(gh_.shape[1]))
+        if s.reset is not None:
+            gh = gh + s.reset.gh
         if tape.states_mask is not None:
             gh = tape.states_mask[s.alive] * gh
         gold = (gh + gold[0], *gold[1:])

@@ -1,4 +1,4 @@
-"""The unchanging description of a network: its cell, arguments, and the names and shapes of its arrays."""
+"""The immutable description of a network: its cell, its arguments, the names and shapes of its arrays."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Any
 
 from .._core import Description
 from ..errors import bad_type, bad_value, choice, flag, integer
-from .cells import NONLINEARITIES, STATE_DTYPES, Cell, Nonlinearity, StateDtype
+from .cells import NONLINEARITIES, OPTIONS, STATE_DTYPES, Cell, Nonlinearity, StateDtype
 from .specs import BatchNormSpec, LayerNormSpec, norm_spec
 
 Norm = LayerNormSpec | BatchNormSpec | None
-LIMIT = 2**31 - 1  # of a size, so that no product of two overflows
+LIMIT = 2**31 - 1  # the largest size: products of two sizes do not overflow int64
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """The cell and the checked arguments of a model's constructor. `checked` makes it.
+    """The cell and the arguments of a model's constructor, checked by the class method `checked`.
 
-    norm: resolved for the cell. nonlinearity: "tanh" for a cell without a choice.
+    norm: a spec with the cell's defaults. nonlinearity: "tanh" for a cell without this argument.
 
-    The other fields follow from these. arguments: of the model's constructor by name, in its order, without
-    dropout, seed and rng; stated: without those of DEFAULTS too. suffixes: the endings of names for each
-    layer and direction, in the order of the state's first axis. shapes: of the trainable parameters by name,
-    layer after layer.
+    The other fields are computed from these. arguments: the constructor's arguments by name, in its order,
+    without dropout, seed and rng; stated: without those of DEFAULTS too. suffixes: the endings of names for
+    each layer and direction (_l0_reverse), in the order of the state's first axis. shapes: those of all
+    parameters by name, layer after layer.
 
-    A side is a place of a norm or bias. "ih" and "hh" are the products W_ih x and W_hh h. "" is their sum,
-    "c" a cell state, "y" an SLSTM's h on its way to y. sites: by side the names, without suffix, of its
-    "gain", "bias", "mean" and "variance". sides: the widths of batch norm's statistics in each layer; empty
-    for other norms.
+    A side is a place of a norm or bias. "ih" and "hh" are the products W_ih x and W_hh h, "" is their sum,
+    "c" is a cell state, "y" an SLSTM's h on its way to y. sites: maps a side to the names, without suffix, of
+    its "gain", "bias", "mean" and "variance". sides: maps a side to the width of batch norm's statistics;
+    empty for other norms.
     """
 
     cell: Cell
@@ -43,11 +43,14 @@ class Architecture:
     batch_first: bool
     bidirectional: bool
     norm: Norm
+    reverse: bool = False
+    reset_after: bool = True
     num_heads: int = 1
+    proj_size: int = 0
     exp_forget: bool = False
     state_dtype: StateDtype = "float32"
-    # Not functools.cached_property: its lock for the class (before Python 3.12) may stay locked in a child
-    # that another thread forks.
+    # functools.cached_property would have a lock before Python 3.12. If another thread forks while it is
+    # locked, it stays locked in the child process.
     arguments: Mapping[str, Any] = field(init=False, repr=False, compare=False)
     stated: Mapping[str, Any] = field(init=False, repr=False, compare=False)
     suffixes: tuple[str, ...] = field(init=False, repr=False, compare=False)
@@ -80,10 +83,11 @@ class Architecture:
     @classmethod
     def checked(
         cls, cell: Cell, *, input_size: Any, hidden_size: Any, num_layers: Any, nonlinearity: Any = "tanh",
-        bias: Any, batch_first: Any, bidirectional: Any, norm: Any, num_heads: Any = 1,
+        bias: Any, batch_first: Any, bidirectional: Any, norm: Any, reverse: Any = False,
+        reset_after: Any = True, num_heads: Any = 1, proj_size: Any = 0,
         exp_forget: Any = False, state_dtype: Any = "float32",
     ) -> Architecture:  # fmt: skip
-        """The architecture for a user's arguments. Raises ValueError or TypeError for a wrong one."""
+        """The architecture for a user's arguments. Raises ValueError or TypeError for a wrong argument."""
         for name, value in (("nonlinearity", nonlinearity), ("bias", bias)):
             named = isinstance(value, str) and value in ("layer", "batch")
             if named or isinstance(value, (LayerNormSpec, BatchNormSpec)):
@@ -96,18 +100,31 @@ class Architecture:
             raise bad_value(
                 "hidden_size", "such that a weight matrix has at most 2**40 elements", hidden_size
             )
+        bidirectional, reverse = flag("bidirectional", bidirectional), flag("reverse", reverse)
+        if bidirectional and reverse:
+            raise bad_value("reverse", "False with bidirectional=True", reverse)
         num_heads = integer("num_heads", num_heads, 1, LIMIT)
         if hidden_size % num_heads:
             raise bad_value("num_heads", f"a divisor of hidden_size {hidden_size}", num_heads)
+        proj_size = integer("proj_size", proj_size, 0, LIMIT)
+        if proj_size >= hidden_size:
+            raise bad_value("proj_size", f"smaller than hidden_size {hidden_size}", proj_size)
+        if proj_size and num_heads > 1:
+            raise bad_value("proj_size", f"0 with num_heads {num_heads}", proj_size)
+        norm = norm_spec(norm, cell)
+        if not flag("reset_after", reset_after) and isinstance(norm, LayerNormSpec):
+            if norm.placement != "split":
+                raise bad_value("reset_after", f"True with placement {norm.placement!r}", reset_after)
+            if norm.span is not None:
+                raise bad_value("reset_after", f"True with span {norm.span!r}", reset_after)
         return cls(
             cell, input_size, hidden_size, num_layers, nonlinearity, flag("bias", bias),
-            flag("batch_first", batch_first), flag("bidirectional", bidirectional), norm_spec(norm, cell),
-            num_heads,
-            flag("exp_forget", exp_forget), choice("state_dtype", state_dtype, STATE_DTYPES),
+            flag("batch_first", batch_first), bidirectional, norm, reverse, reset_after, num_heads,
+            proj_size, flag("exp_forget", exp_forget), choice("state_dtype", state_dtype, STATE_DTYPES),
         )  # fmt: skip
 
     def __str__(self) -> str:
-        """For reprs on one line."""
+        """A short description, for the reprs of streams and tapes."""
         kinds = {LayerNormSpec: "layer", BatchNormSpec: "batch"}
         sizes = f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
         return f"{self.cell.name}({sizes}, norm={kinds.get(type(self.norm))!r})"
@@ -117,9 +134,14 @@ class Architecture:
         return 2 if self.bidirectional else 1
 
     @property
+    def reversed(self) -> tuple[bool, ...]:
+        """Whether each layer and direction reads sequences from their ends."""
+        return ((False, True) if self.bidirectional else (self.reverse,)) * self.num_layers
+
+    @property
     def h_width(self) -> int:
         """The values of h, and of y in each direction."""
-        return self.hidden_size
+        return self.proj_size or self.hidden_size
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -133,11 +155,11 @@ class Architecture:
 
     @property
     def batch_norm(self) -> BatchNormSpec | None:
-        """The norm, if it is batch norm."""
+        """The norm if it is batch norm, else None."""
         return self.norm if isinstance(self.norm, BatchNormSpec) else None
 
     def configuration(self, dtype: str, overrun: str | None) -> dict[str, Any]:
-        """The network as JSON has it: pyx/file/model_file.c and file_format.architecture_of read it."""
+        """The configuration in a model file, for pyx/file/model_file.c and file_format.architecture_of."""
         norm: dict[str, Any] | None = None
         if self.norm is not None:
             norm = {"kind": "batch" if self.batch_norm else "layer", **vars(self.norm)}
@@ -145,7 +167,7 @@ class Architecture:
         return {"dtype": dtype, **self.stated, "cell": self.cell.name, "norm": norm}
 
     def description(self, dtype: str, overrun: str | None, **options: Any) -> Description:
-        """For the compiled module. options: more of the configuration."""
+        """The configuration as an object of the compiled module. options: more entries."""
         return Description(json.dumps({**self.configuration(dtype, overrun), **options}))
 
 
@@ -158,8 +180,7 @@ def suffixes(num_layers: int, bidirectional: bool) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def vectors(cell: Cell, hidden_size: int, norm: Norm, bias: bool) -> Mapping[str, int]:
-    """Length of each gain and bias of one layer in one direction, by name without suffix. norm: resolved for
-    the cell."""
+    """Length of each gain and bias of a layer and direction, by name without suffix. norm: from norm_spec."""
     made = Architecture(cell, hidden_size, hidden_size, 1, "tanh", bias, False, False, norm)
     return {name.removesuffix("_l0"): shape[0] for name, shape in made.shapes.items() if len(shape) == 1}
 
@@ -170,8 +191,6 @@ DEFAULTS = {each.name: each.default for each in fields(Architecture) if each.def
 
 @lru_cache
 def argument_names(cell: Cell) -> tuple[str, ...]:
-    """The arguments of that cell's model that describe a network, in the constructor's order."""
+    """The arguments of the constructor that are fields of Architecture, in the constructor's order."""
     names = (each.name for each in fields(Architecture) if each.init and each.name != "cell")
-    missing = {"num_heads"} if cell.nonlinear else {"nonlinearity"}
-    missing |= {"exp_forget", "state_dtype"} if cell.parts == 1 else set()
-    return tuple(name for name in names if name not in missing)
+    return tuple(name for name in names if name not in OPTIONS or name in cell.options)

@@ -1,7 +1,7 @@
-"""A batch of sequences in the engine's form: time first, float32, lengths checked.
+"""Checks the arguments of a call, and converts sequences to the form for C: time first, float32.
 
-Other threads may change the caller's arrays at any time. So the checks read shapes from a new view and
-lengths from a copy, and these are used.
+Other threads may change shapes and lengths of the caller's arrays at any time. So the functions check and
+return a new view of x and a copy of lengths.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array = np.ndarray
 FLOAT32 = np.dtype(np.float32)
 INT64 = np.dtype(np.int64)
 
-# The state of a call and a stream: h, or of an LSTM (h, c), or of an SLSTM (h, c, n, m).
+# The type of a state: h, or of an LSTM (h, c), or of an SLSTM (h, c, n, m).
 State = TypeVar("State", bound="Array | tuple[Array, ...]", covariant=True)
 
 
@@ -32,16 +32,16 @@ def refuse_packed(x: Any, batch_first: bool) -> None:
 
 
 def rows_as_they_are(x: Array) -> bool:
-    """Whether C can read float32 x (.., D) of two or three axes in place.
+    """Whether C can read float32 x (.., D), of two or three axes, without a copy.
 
-    It must be aligned, with contiguous rows whose distances are multiples of 4 bytes.
+    x must be aligned, with a contiguous last axis. The other strides must be multiples of 4 bytes.
     """
     step = x.strides
     return step[-1] == 4 and not (step[0] | step[-2]) % 4 and x.flags.aligned
 
 
 def integers(name: str, value: Any) -> Array:
-    """value as an array; integers that int64 holds as contiguous int64, for the compiled module.
+    """value as an array. Integers become a contiguous array of int64, except uint64, which may not fit.
 
     An array that is contiguous int64 is not copied.
     """
@@ -55,7 +55,7 @@ def integers(name: str, value: Any) -> Array:
 def checked_batch(
     x: ArrayLike, lengths: ArrayLike | None, input_size: int, batch_first: bool
 ) -> tuple[Array, Array | None, bool]:
-    """-> x (T, B, D) float32, lengths (B,) int64 or None, and whether x had no batch axis."""
+    """Returns x (T, B, D) float32, lengths (B,) int64 or None, and whether x had no batch axis."""
     if type(x) is not np.ndarray or x.dtype is not FLOAT32:
         refuse_packed(x, batch_first)
         x = real("x", x)
@@ -86,11 +86,11 @@ def checked_batch(
 
 
 def checked_ragged(values: ArrayLike, offsets: ArrayLike, input_size: int) -> tuple[Array, Array]:
-    """-> values (N, 1, D) float32, offsets (B + 1,) int64, a copy."""
+    """Returns values (N, 1, D) float32, and a copy of offsets, (B + 1,) int64."""
     x = real("values", values)[...]
     if x.ndim != 2 or x.shape[1] != input_size:
         raise bad_value("values", f"(N, input_size) with input_size {input_size}", x)
-    # An axis of length 1 may have any stride: contiguous to NumPy, not to the compiled module.
+    # NumPy ignores the stride of an axis of length 1, but C checks it. reshape gives it the usual value.
     x = np.require(x, FLOAT32, ["C", "A"]).reshape(-1).reshape(len(x), 1, input_size)
     given = np.array(integers("offsets", offsets))
     if given.dtype.kind not in "iu" and given.size:
@@ -110,7 +110,7 @@ def checked_ragged(values: ArrayLike, offsets: ArrayLike, input_size: int) -> tu
 
 
 def states(name: str, value: Any, cell: Cell) -> list[tuple[str, Any]]:
-    """The name and value of each state of an argument: h, or h and c, or h, c, n and m."""
+    """The name and value of each state in an argument: [(name, h)], or (name[0], h), (name[1], c), ..."""
     if cell.states == 1:
         return [(name, value)]
     names = cell.state_names
@@ -126,18 +126,18 @@ def side_by_side(found: Sequence[Array], cell: Cell) -> list[Array]:
 
 
 def time_first(x: Any, unbatched: bool, batch_first: bool) -> Any:
-    """The caller's order of axes -> (T, B, *), a view of an array or tensor."""
+    """A view (T, B, *) of an array or tensor in the caller's order of axes."""
     return x[:, None] if unbatched else x.swapaxes(0, 1) if batch_first else x
 
 
 def as_caller(y: Any, unbatched: bool, batch_first: bool) -> Any:
-    """(T, B, *) -> the caller's order of axes, a view of an array or tensor."""
+    """A view of an array or tensor (T, B, *) in the caller's order of axes."""
     return y[:, 0] if unbatched else y.swapaxes(0, 1) if batch_first else y
 
 
-# The cell decides which type State is.
+# The cell decides the type State.
 def as_state(found: Sequence[Array], cell: Cell, unbatched: bool = False) -> State:  # type: ignore[type-var]
-    """Arrays (num_layers * directions, B, *) -> h, or (h, c), or (h, c, n, m), in the caller's layout."""
+    """The user's state from arrays (num_layers * directions, B, *); without the axis B if unbatched."""
     if cell.parts > 1:
         found = [found[0], *map(np.ascontiguousarray, np.split(found[1], cell.parts, axis=-1))]
     if unbatched:

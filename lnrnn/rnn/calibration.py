@@ -1,4 +1,4 @@
-"""Exact statistics for batch norm inside a cell, over any number of sequences."""
+"""Network.calibrate: exact statistics for batch norm inside a cell, from any number of sequences."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Array = np.ndarray
 
 
 def joined(made: Architecture, batches: Iterable[Any]) -> tuple[Array, Rows]:
-    """All sequences in one batch: x (T, B, D) and its rows. batches: see Network.calibrate.
+    """Joins all batches to one. Returns x (T, B, D), and its Rows. batches: see Network.calibrate.
 
-    Raises ValueError, TypeError or SequenceTooLongError for wrong batches.
+    Raises ValueError, TypeError or SequenceTooLongError for a wrong batch.
     """
     if made.batch_norm is None:
         raise bad_value("norm", "batch norm for calibrate", made.norm)
@@ -36,7 +36,7 @@ def joined(made: Architecture, batches: Iterable[Any]) -> tuple[Array, Rows]:
         x, lengths, unbatched = checked_batch(x, lengths, made.input_size, made.batch_first)
         if resets is not None:
             resets = checked_resets(resets, x.shape[:2], unbatched, made.batch_first)
-        # A copy: an iterator may fill one array again and again.
+        # A copy, because an iterator may yield the same array with new contents.
         parts.append((np.array(x), np.full(x.shape[1], len(x)) if lengths is None else lengths, resets))
     lengths = np.concatenate([n for _, n, _ in parts]) if parts else np.empty(0, np.int64)
     T, B = int(lengths.max(initial=0)), len(lengths)
@@ -54,7 +54,7 @@ def joined(made: Architecture, batches: Iterable[Any]) -> tuple[Array, Rows]:
 
 
 def statistics(snapshot: Snapshot, x: Array, rows: Rows) -> dict[str, StepStatistics]:
-    """Statistics of every layer and direction by suffix, over all rows as one batch."""
+    """Statistics of each layer and direction by suffix, with all rows as one batch."""
     made, T, B = snapshot.architecture, rows.longest, x.shape[1]
     seen = [blank(made.sides, T) for _ in made.suffixes]
     start = engine.state_arrays(made, "h0", None, B, False)

@@ -13,13 +13,13 @@ STATE_DTYPES: tuple[StateDtype, ...] = get_args(StateDtype)
 
 @dataclass(frozen=True)
 class Cell:
-    """A row of the table.
+    """A recurrent cell, with H hidden units.
 
-    name: in this module, of the class in models.py, and in the compiled module's CellKind. gates: the number
-    of blocks of H rows in the weights. states: 1 for h, 2 for h and the cell state c. placement: the default,
-    which is that of Ba et al. 2016. spans: with placement "split", the number of gates of each norm of a
-    side, in the order of the rows. nonlinear: whether the nonlinearity is an argument. parts: the arrays of
-    the user's state that a row of the cell state holds, one after the other.
+    name: the name of the object here, of its class in models.py, and of its CellKind in C. gates: weight
+    matrices have H rows for each gate. states: 1 for h, 2 for h and the cell state c. placement: the default
+    placement of layer norm, from the paper. spans: the numbers of gates normalised together in W_ih x and in
+    W_hh h, if "split". options: the arguments of the constructor that not all cells have.
+    parts: the arrays of the user's state that a row of the cell state holds, one after the other.
     """
 
     name: str
@@ -27,8 +27,13 @@ class Cell:
     states: int
     placement: str
     spans: tuple[int, ...]
-    nonlinear: bool = False
+    options: tuple[str, ...]
     parts: int = 1
+
+    @property
+    def nonlinear(self) -> bool:
+        """Whether the nonlinearity is an argument."""
+        return "nonlinearity" in self.options
 
     @property
     def state_names(self) -> tuple[str, ...]:
@@ -36,11 +41,13 @@ class Cell:
         return ("h", "c", "n", "m")[: 1 + (self.states - 1) * self.parts]
 
     def __reduce__(self) -> str:
-        return self.name  # copies and pickles are the object of this module: cells are compared by `is`
+        return self.name  # a copy or pickle gives the object of this module: cells are compared by `is`
 
 
-RNN = Cell("RNN", 1, 1, "joint", (1,), nonlinear=True)
-LSTM = Cell("LSTM", 4, 2, "split", (4,))
-GRU = Cell("GRU", 3, 1, "split", (2, 1))
-SLSTM = Cell("SLSTM", 4, 2, "output", (4,), parts=3)
-CELLS = {cell.name: cell for cell in (RNN, LSTM, GRU, SLSTM)}
+RNN = Cell("RNN", 1, 1, "joint", (1,), ("nonlinearity",))
+LSTM = Cell("LSTM", 4, 2, "split", (4,), ("num_heads", "proj_size"))
+GRU = Cell("GRU", 3, 1, "split", (2, 1), ("reset_after", "num_heads"))
+LiGRU = Cell("LiGRU", 2, 1, "input", (2,), ("nonlinearity",))
+SLSTM = Cell("SLSTM", 4, 2, "output", (4,), ("num_heads", "exp_forget", "state_dtype"), parts=3)
+CELLS = {cell.name: cell for cell in (RNN, LSTM, GRU, LiGRU, SLSTM)}
+OPTIONS = {name for cell in CELLS.values() for name in cell.options}

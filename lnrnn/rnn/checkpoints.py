@@ -1,6 +1,7 @@
-"""Checkpoints of a training run: the states every K steps of a layer (Chen et al. 2016, arXiv 1604.06174).
+"""Training with checkpoints, which are states of every K-th step (Chen et al. 2016, arXiv 1604.06174).
 
-The backward pass computes the steps between two checkpoints again, beginning with the last ones.
+The backward pass computes the steps between two checkpoints again, from the last checkpoint to the first. In
+this file, `line` is the index of a layer and direction, and a row is a sequence or a part of one (rows.py).
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ Array = np.ndarray
 
 
 def _training(statistics: Any, masks: MaskArrays | None, tape: Array | None = None) -> list[Array | None]:
-    """The arrays of one layer in one direction."""
+    """The arrays of engine.Training for one layer in one direction."""
     return [tape, *(masks or (None, None, None)), *(statistics or {}).values(), *[None] * 5]
 
 
 class Checkpoints:
-    """The states of a layer and direction before the steps 0, K, 2 K ... of each row, from `forward`."""
+    """The states of one layer and direction before steps 0, K, 2 K ... of each row; `forward` stores them."""
 
     def __init__(self, every: int, tape_width: int) -> None:
         self.every, self.tape_width = every, tape_width
@@ -35,7 +36,7 @@ class Checkpoints:
             yield from pair
 
     def _parts(self, table: Array) -> Iterator[tuple[int, int, Array]]:
-        """The steps t0 .. t1 - 1, and the rows that have one of them."""
+        """Yields t0, t1 and the rows that have a step t0; t0 is 0, K, 2 K ..., and t1 the next one."""
         longest = int(table[0, LENGTH]) if len(table) else 0
         for t0 in range(0, longest, self.every):
             yield t0, min(t0 + self.every, longest), table[table[:, LENGTH] > t0]
@@ -108,7 +109,7 @@ class Checkpoints:
 
 
 def _steps(rows: Array, t0: int, t1: int, reverse: bool) -> Array:
-    """The table of these rows for the steps t0 .. t1 - 1 only, counted from the row's end if reverse."""
+    """The table of these rows with only the steps t0 to t1 - 1, counted from the row's end if reverse."""
     found, end = rows.copy(), np.minimum(rows[:, LENGTH], t1)
     found[:, FIRST] += rows[:, LENGTH] - end if reverse else t0
     found[:, LENGTH] = end - t0

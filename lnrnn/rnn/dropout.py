@@ -1,4 +1,4 @@
-"""The random masks of a training run, for dropout and zoneout."""
+"""Draws the random masks of a training call, for dropout and zoneout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = np.ndarray
 MaskArrays = tuple[Array | None, Array | None, Array | None]
 DRAWN = 2**16  # numbers that are drawn at a time
 
-# The first number of a generator's spawn key: the use of its numbers.
+# The purpose of a generator's numbers, which is the first number of its spawn key.
 BETWEEN, INPUTS, STATES, ZONEOUT_H, ZONEOUT_C = range(5)
 
 
@@ -27,7 +27,7 @@ Entropy = int | Sequence[int] | None  # an argument of np.random.SeedSequence
 
 
 def checked_seed(seed: Any) -> Entropy:
-    """The argument `seed` of forward_train."""
+    """The argument `seed` of forward_train, checked."""
     expected = "None, an integer of at least 0, or a sequence of such"
     if seed is None:
         return None
@@ -42,9 +42,9 @@ def checked_seed(seed: Any) -> Entropy:
 
 
 def drawn(entropy: Entropy, key: tuple[int, int, int], shape: tuple[int, ...], rate: float) -> Array:
-    """Booleans, True with the probability rate, in the order of the axes.
+    """An array of booleans, each True with the probability `rate`.
 
-    Each key (use, layer, direction) has its own Philox generator. Its raw numbers are the same in every
+    Each key (purpose, layer, direction) has its own Philox generator, whose raw numbers are the same in every
     version of NumPy.
     """
     numbers = np.random.Philox(np.random.SeedSequence(entropy, spawn_key=key))
@@ -58,13 +58,13 @@ def drawn(entropy: Entropy, key: tuple[int, int, int], shape: tuple[int, ...], r
 
 
 def factors(dropped: Array, rate: float) -> Array:
-    """Factors, float32: 0 for dropped values, 1 / (1 - rate) for others."""
+    """Factors of float32: 0 for dropped values, 1 / (1 - rate) for others."""
     return np.where(dropped, FLOAT32.type(0), FLOAT32.type(1 / (1 - rate)))
 
 
 @dataclass(frozen=True, eq=False)
 class Masks:
-    """The masks of one training run. A mask is None if it drops nothing.
+    """The masks of one training call. A mask is None if it drops nothing.
 
     inputs: by layer, factors (B, width of its input). between: by layer, the inputs that stay, (T, B, width);
     `scale` multiplies these. states: by layer and direction, factors (B, P). zoneout: by layer and direction,
@@ -82,20 +82,20 @@ class Masks:
         return [mask for mask in each if mask is not None]
 
     def of_layer(self, k: int) -> MaskArrays:
-        """The masks of a layer in a direction, for the compiled module."""
+        """The masks of layer and direction number k, for the compiled module."""
         return self.states[k], *self.zoneout[k]
 
     def drops_input(self, layer: int) -> bool:
         return self.inputs[layer] is not None or self.between[layer] is not None
 
     def of_input(self, layer: int) -> tuple[Array | None, float, Array | None]:
-        """Masks of a layer's input for the compiled module: the values that stay, their scale, factors."""
+        """The masks of a layer's input for the compiled module: `between`, `scale` and `inputs`."""
         return self.between[layer], self.scale, self.inputs[layer]
 
     def on_input(self, layer: int, x: Array, out: Array) -> None:
-        """Applies the masks to x (T, B, width), the input of a layer or its gradient. out may be x."""
+        """Multiplies x (T, B, width), a layer's input or its gradient, by the masks. out may be x."""
         inputs, between = self.inputs[layer], self.between[layer]
-        with np.errstate(invalid="ignore", over="ignore"):  # values past a length are arbitrary
+        with np.errstate(invalid="ignore", over="ignore"):  # values after the end of a sequence are arbitrary
             if between is not None:
                 np.multiply(x, between, out=out)
                 np.multiply(out, FLOAT32.type(self.scale), out=out)
@@ -107,10 +107,9 @@ class Masks:
 def draw(
     made: Architecture, spec: DropoutSpec, zoneout: Sequence[float], entropy: Entropy, T: int, B: int
 ) -> Masks | None:
-    """The masks of a run of B sequences of T steps, or None if nothing is dropped.
+    """The masks for B sequences of T steps, or None if nothing is dropped.
 
-    They depend on entropy (None: random), B and the rates, and not on lengths. Those of step t do not depend
-    on T.
+    Masks depend on entropy (None is random), B and the rates. The masks of step t do not depend on T.
     """
     layers, directions, P = made.num_layers, made.directions, made.h_width
     if spec.between and layers == 1:

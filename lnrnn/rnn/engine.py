@@ -1,8 +1,7 @@
-"""Whole sequences through one version of a network, a Snapshot.
+"""Functions that run whole sequences through a Snapshot, which is one unchanging version of a network.
 
-training.py, calibration.py and network.py compute through these functions alone. `run` runs a snapshot.
-`with_batch` and `with_statistics` return the next version, with new statistics. Nothing here changes a
-network: its owner replaces the old version.
+network.py, training.py and calibration.py call them. `run` computes. `with_batch` and `with_statistics`
+return a new snapshot, with other statistics, by which the caller replaces the old one.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ Array = np.ndarray
 
 
 class Training(NamedTuple):
-    """Arrays of a run that is trained on, or whose statistics are wanted: the compiled module writes all
-    but the masks. A line is a layer in one direction.
+    """Arrays of a call that records a tape or statistics. C reads the masks, and writes the other arrays.
 
-    statistics, tapes, masks: of each line; statistics as statistics.blank has them, masks as Masks.of_layer.
-    outputs: of each layer, as `empty_outputs` makes them. dropped: of each layer None, or an array for the
-    inputs that dropout leaves, and Masks.of_input. Dropout of the first layer's inputs is the caller's.
+    statistics, tapes, masks: one item for each layer and direction. statistics.blank returns an item of
+    statistics, Masks.of_layer one of masks. outputs: for each layer, from `empty_outputs`. dropped: for each
+    layer None, or an array to which C writes the inputs after dropout, followed by Masks.of_input. The first
+    layer has None here, because the caller applies the dropout of x.
     """
 
     statistics: Sequence[Mapping[str, Any]] | None = None
@@ -40,14 +39,14 @@ class Training(NamedTuple):
     dropped: Sequence[tuple[Array, Array | None, float, Array | None] | None] = ()
 
     def arrays(self, made: Architecture) -> list[Array | None]:
-        """In the order of lnrnn_training_array_of (pyx/rnn/network.h)."""
+        """All arrays in the order of lnrnn_training_array_of (pyx/rnn/network.h); None for an absent one."""
         found: list[Array | None] = []
         for k in range(len(self.statistics or self.tapes or made.suffixes)):
             found.append(self.tapes[k] if self.tapes else None)
             found += self.masks[k] if self.masks else (None, None, None)
             found += self.statistics[k].values() if self.statistics else ()
         for k in range(made.num_layers):
-            # The outputs of the last layer are the y of the call.
+            # The last layer writes its outputs to the y of the call.
             y = self.outputs[k] if self.outputs and k < made.num_layers - 1 else None
             found.append(None if y is None else as_caller(y, False, made.batch_first))
             dropped = self.dropped[k] if self.dropped else None
@@ -74,8 +73,7 @@ def empty_outputs(made: Architecture, T: int, B: int) -> Array:
 def state_arrays(made: Architecture, name: str, value: Any, batch: int, unbatched: bool) -> list[Array]:
     """h, or h and the cell state, of an argument: arrays (num_layers * directions, B, *) float32.
 
-    None is zeros.
-    Raises ValueError or TypeError, which names the argument.
+    None is zeros. Raises ValueError or TypeError that names the argument.
     """
     lines = len(made.suffixes)
     cell = made.cell
@@ -97,7 +95,7 @@ def run(
     threads: int = 0,
     out: Array | None = None,
 ) -> tuple[Array, list[Array]]:
-    """All layers and directions.
+    """Runs all layers and directions on x (T, B, D) float32.
 
     x (T, B, D) float32; start: see `state_arrays`; threads: the most that are used, 0: as set for all calls.
     out: where to write y, float32, the last axis contiguous, without memory in common with x.
@@ -105,17 +103,17 @@ def run(
     """
     made = snapshot.architecture
     y = empty_outputs(made, x.shape[0], x.shape[1]) if out is None else out
-    before = [rows.begin(s, made.directions) for s in start]
+    before = [rows.begin(s, made.reversed) for s in start]
     after = [np.empty_like(s) for s in before]
     snapshot.compiled().forward(
         x=x, y=y, h0=before[0], hn=after[0], c0=before[-1], cn=after[-1], rows=rows.table,
         training=None if training is None else training.arrays(made), threads=threads,
     )  # fmt: skip
-    return y, [rows.finish(s, made.directions) for s in after]
+    return y, [rows.finish(s, made.reversed) for s in after]
 
 
 def call(snapshot: Snapshot, x: Any, h0: Any, lengths: Any, resets: Any, threads: int) -> Any:
-    """Network.__call__ of that version of a network. threads: the most that are used, 0: as set."""
+    """Network.__call__ for this snapshot. threads: the maximum; 0 is that of set_num_threads."""
     if lengths is not None:
         lengths = integers("lengths", lengths)
     made = snapshot.architecture
@@ -137,8 +135,8 @@ def _parted(made: Architecture, found: Any) -> Any:
 
 
 def with_batch(snapshot: Snapshot, seen: Sequence[Mapping[str, Any]]) -> Snapshot:
-    """The version after training on one batch. seen: its statistics, by layer and direction, as
-    statistics.blank has them."""
+    """The snapshot with running statistics updated after a training batch. seen: the statistics of the
+    batch for each layer and direction, with the names of statistics.blank."""
     made, old = snapshot.architecture, snapshot.statistics
     momentum = made.batch_norm.momentum if made.batch_norm else None
     pairs = zip(made.suffixes, seen, strict=True)
@@ -146,5 +144,5 @@ def with_batch(snapshot: Snapshot, seen: Sequence[Mapping[str, Any]]) -> Snapsho
 
 
 def with_statistics(snapshot: Snapshot, found: Mapping[str, StepStatistics]) -> Snapshot:
-    """The version with these statistics, by suffix, in the place of the old ones."""
+    """The snapshot with these statistics, by suffix, instead of its own."""
     return snapshot.changed(statistics=found)

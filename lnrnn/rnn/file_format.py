@@ -1,7 +1,6 @@
-"""Networks in safetensors files: tensors, and a configuration in the metadata. No pickle anywhere.
+"""Networks in safetensors files, with their arrays as tensors and a configuration in the metadata.
 
-Python writes the files, with the package safetensors. The C of pyx/file/ reads and checks them. lnrnn.io
-makes models of them.
+Python writes the files with the package safetensors. The C code in pyx/file/ reads and checks them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _SPECS = {"layer": LayerNormSpec, "batch": BatchNormSpec}
 
 def _safetensors() -> Any:
     try:
-        with CHANGES:  # a fork waits; a child that imported while a lost thread did would wait for ever
+        with CHANGES:  # a fork waits for this import; else its locks could stay locked in the child
             import safetensors.numpy
     except ImportError:
         raise ImportError("saving models needs safetensors: pip install safetensors") from None
@@ -34,23 +33,23 @@ def _safetensors() -> Any:
 
 
 def write(snapshot: Snapshot, path: str | os.PathLike[str]) -> None:
-    """Writes one version of a network to path; see lnrnn.io.save."""
+    """Writes a snapshot of a network to path; see lnrnn.io.save."""
     made = snapshot.architecture
     config = made.configuration(snapshot.dtype, snapshot.overrun)
     if snapshot.zoneout:
         config["zoneout"] = zoneout_entry(made, snapshot.zoneout)
     if snapshot.dropout:
         config["dropout"] = snapshot.dropout
-    if snapshot.activation_bits == 8:  # files of the default are those of versions that knew no other
+    if snapshot.activation_bits == 8:  # absent for the default, so that older versions can read the file
         config["activation_bits"] = 8
     metadata = {"format": "lnrnn", "schema": str(SCHEMA), "config": json.dumps(config)}
     safetensors = _safetensors()
-    with replacing(path) as put:  # some versions of safetensors would write over the old file
+    with replacing(path) as put:  # some versions of safetensors overwrite the old file in place
         put(safetensors.numpy.save(snapshot.state(), metadata))
 
 
 def read(path: str | os.PathLike[str]) -> Snapshot:
-    """The network that `write` wrote to path; see lnrnn.io.load."""
+    """The snapshot that `write` wrote to path; see lnrnn.io.load."""
     text, (eps, momentum, *zoneout, dropout), arrays = _core.read_model(os.fspath(path))
     config = json.loads(text)
     if norm := config["norm"]:
@@ -73,7 +72,7 @@ def read(path: str | os.PathLike[str]) -> Snapshot:
 
 
 def architecture_of(config: Mapping[str, Any]) -> Architecture:
-    """The architecture that Architecture.configuration described."""
+    """The architecture for a result of Architecture.configuration."""
     cell = CELLS[config["cell"]]
     config = {**DEFAULTS, **config}
     arguments = {name: config[name] for name in argument_names(cell)}

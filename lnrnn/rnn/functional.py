@@ -1,8 +1,8 @@
-"""Networks as functions of their parameters, for operators of other systems.
+"""Networks as functions of their parameters, for the operators of lnrnn.torch.
 
-Everything that `forward` saves for `backward` is an array. `described` makes a text of an architecture, which
-names the network. Parameters are arrays in the order of `Architecture.shapes`. Statistics are those of each
-layer and direction in the order of statistics.named_shapes.
+Everything that `forward` saves for `backward` is an array. `described` returns a text for an architecture,
+because operators accept texts. Parameters are arrays in the order of `Architecture.shapes`. Statistics are
+arrays in the order of statistics.named_shapes, for each layer and direction.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Array = np.ndarray
 
 
 def described(made: Architecture) -> str:
-    """A text from which `architecture` makes the same architecture, in any process."""
+    """A text for an architecture. The function `architecture` converts it back, in any process."""
     overrun = made.batch_norm.overrun if made.batch_norm else None
     return json.dumps(made.configuration("float32", overrun))
 
@@ -40,7 +40,7 @@ def architecture(network: str) -> Architecture:
 
 
 def whole(array: Array) -> Array:
-    """A parameter in the layout of the compiled module: itself, or a copy."""
+    """A parameter as a C-contiguous array of float32, copied if needed."""
     if array.dtype is FLOAT32 and array.flags.carray:
         return array  # the same as from np.require, which is slower
     return np.require(array, FLOAT32, ["C", "A"])
@@ -50,7 +50,7 @@ def whole(array: Array) -> Array:
 
 
 class Served:
-    """A network with copies of its parameters and statistics, kept between calls to pack weights once."""
+    """A network with copies of parameters and statistics, kept between calls to pack weights only once."""
 
     def __init__(
         self, made: Architecture, parameters: Sequence[Array], statistics: Sequence[Array], overrun: Any
@@ -93,7 +93,7 @@ def _by_suffix(made: Architecture, statistics: Sequence[Array]) -> dict[str, Ste
 
 
 def updated(made: Architecture, statistics: Sequence[Array], seen: Sequence[Array]) -> list[Array]:
-    """The statistics after training on one batch. seen: those of the batch, from `forward`."""
+    """The running statistics after training on a batch. seen: the batch's statistics, from `forward`."""
     momentum = made.batch_norm.momentum if made.batch_norm else None
     found: list[Array] = []
     for old, batch in zip(_by_suffix(made, statistics).values(), _seen(made, seen), strict=True):
@@ -102,7 +102,7 @@ def updated(made: Architecture, statistics: Sequence[Array], seen: Sequence[Arra
 
 
 def _seen(made: Architecture, arrays: Sequence[Array]) -> list[dict[str, Array]]:
-    """Statistics of a batch by layer and direction, as statistics.blank has them."""
+    """Statistics of a batch for each layer and direction, with the names of statistics.blank."""
     names = list(named_shapes(made.sides, 0)) if made.sides else []
     return [
         dict(zip(names, arrays[k : k + len(names)], strict=True))
@@ -114,19 +114,19 @@ def _seen(made: Architecture, arrays: Sequence[Array]) -> list[dict[str, Array]]
 
 
 def saved_arrays(made: Architecture) -> int:
-    """How many arrays `forward` saves for `backward`."""
+    """The number of arrays that `forward` saves for `backward`."""
     return made.num_layers - 1 + len(made.suffixes) + (made.cell.parts > 1)
 
 
 class _Kept(NamedTuple):
-    """Results from the arguments of `forward` that `backward` would else compute again."""
+    """Objects that `forward` made of its arguments, so that `backward` need not make them again."""
 
     snapshot: Snapshot  # with packed weights
     rows: Rows
     start: tuple[Array, ...]
 
 
-# Of calls whose gradients may be asked for, by the address of the first tape. An entry goes with its tape.
+# An entry for each call whose tape exists, by the address of its first tape; it is deleted with the tape.
 _kept: dict[int, tuple[weakref.ref[Array], _Kept]] = {}
 
 
@@ -163,12 +163,12 @@ def forward(
     lengths: Array | None,
     record: bool = True,
 ) -> tuple[Array, list[Array], list[Array], list[Array]]:
-    """As Network.forward_train. start: h0, or h0 and c0, or nothing for zeros.
+    """As Network.forward_train. start: [h0] or [h0, c0], or empty for zeros.
 
     Returns y, the last states, the statistics of the batch, and the arrays for `backward`. The statistics,
-    under batch norm, are (T, width) float64 and counts (T,) for each layer and direction. The arrays are the
-    outputs of all layers but the last, (T, B, *). With `record` the tape of each layer and direction follows,
-    and of an SLSTM the last cell state. Their shapes do not depend on the lengths. x must not change before
+    under batch norm, are (T, width) float64 and counts (T,) for each layer and direction. With `record`, the
+    arrays are the outputs of all layers but the last, (T, B, *), and the tape of each layer and direction.
+    Of an SLSTM the last cell state follows. Shapes do not depend on the lengths. x must not change before
     `backward`.
     """
     snapshot = _snapshot(made, _named(made, parameters))
@@ -218,7 +218,7 @@ def _kept_end(made: Architecture, end: Sequence[Array]) -> list[Array]:
 
 
 def _active(tape: Array, rows: int, active: int) -> Array:
-    """The part of a tape, allocated for all rows, that the active rows fill."""
+    """The part of a tape that is used. A tape has memory for T * B rows; `active` excludes padding."""
     return tape[: len(tape) // max(rows, 1) * active]
 
 
@@ -227,7 +227,7 @@ def _arrays(value: Any) -> tuple[Array, ...]:
 
 
 def _state(arrays: Sequence[Any]) -> Any:
-    """The argument for h, or for h and c, from its arrays."""
+    """The argument h0 from a list of arrays: None, h, or (h, c)."""
     return None if not arrays or all(a is None for a in arrays) else arrays[0] if len(arrays) == 1 else arrays
 
 
@@ -246,8 +246,8 @@ def backward(
 ) -> tuple[Array | None, list[Array], list[Array]]:
     """As Network.backward, after `forward` with the same arguments.
 
-    parameters: called only to pack them again. -> gx, the gradients of the first states, and those of the
-    parameters.
+    parameters: called only if weights must be packed again. Returns gx, the gradients of the initial states,
+    and the gradients of the parameters.
     """
     entry = _kept.get(_address(saved[made.num_layers - 1])) if x.size else None
     if entry is None:
@@ -257,7 +257,7 @@ def backward(
         snapshot = _snapshot(made, _named(made, parameters()))
     else:
         snapshot, rows, states = entry[1]
-        # An axis of length 1 may have any stride: contiguous to NumPy, not to the compiled module.
+        # NumPy ignores the stride of an axis of length 1, but C checks it. reshape gives it the usual value.
         x = time_first(whole(x).reshape(-1).reshape(x.shape), False, made.batch_first)
     T, B, _ = x.shape
     active = int(rows.table[:, LENGTH].sum())

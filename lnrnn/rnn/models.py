@@ -1,4 +1,4 @@
-"""RNN, LSTM, GRU and SLSTM: their equations and constructors. All other methods are in network.py."""
+"""RNN, LSTM, GRU, LiGRU and SLSTM: their equations and constructors. All other methods are in network.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from . import cells
 from .cells import Nonlinearity, StateDtype
-from .network import RNG, Network, no_projection
+from .network import RNG, Network
 from .specs import BatchNormSpec, LayerNormSpec
 
 Norm = Literal["layer", "batch"] | LayerNormSpec | BatchNormSpec | None
@@ -36,22 +36,24 @@ class RNN(Network[np.ndarray]):
         Rate in [0, 1) at which `forward_train` drops outputs between layers. With one layer it has no effect,
         and a UserWarning says so.
     bidirectional : bool
-        Whether a second network reads each sequence from its end.
+        Whether each layer has a second direction, which reads each sequence from its end.
     norm : {"layer", "batch"}, LayerNormSpec, BatchNormSpec or None
         The norm inside the cell. The specs have more options.
+    reverse : bool
+        Whether the network reads each sequence from its end, as direction 1 of a bidirectional one. y keeps
+        the order of x, and h is the state after step 0. Refused with bidirectional, and by `stream`.
     seed : int, optional
-        Seed of the start values, at least 0.
+        Seed of the initial parameters, at least 0.
     rng : optional
-        A numpy.random.Generator that draws the start values, or another argument of numpy.random.default_rng.
+        A numpy.random.Generator, or another argument of numpy.random.default_rng, for the initial parameters.
 
     Attributes
     ----------
     weight_ih_l0, weight_hh_l0 : array of float32
-        Weights (H, D) and (H, H). Layer 1 has weight_ih_l1, and so on; names of the other direction end in
-        _reverse.
+        Weights (H, D) and (H, H). Names end in _l1 for layer 1, and in _l0_reverse for the other direction.
     gain_l0, bias_l0 : array of float32
-        Gains and biases (H,), with the names of the equations. All parameters read as read-only arrays; an
-        assignment copies.
+        Gains and biases (H,), with the names of the equations. All parameters are read-only arrays. To change
+        one, assign a new array, which is copied.
     running_mean_l0, running_var_l0, count_l0 : array
         Batch norm: statistics (steps, H) and the number of sequences at each step, (steps,). Read-only.
 
@@ -66,17 +68,17 @@ class RNN(Network[np.ndarray]):
 
         LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b
 
-    mu and the biased var of LN are taken over the H units of one sample at one step. BN_t takes them over the
-    batch, for each time step t and unit. "split" is a placement of LayerNormSpec.
+    LN takes mean mu and biased variance var over the H units of one sequence at one step. BN_t takes them
+    over the batch, for each time step t and unit. "split" is a placement of LayerNormSpec.
 
     norm None is torch's cell. "layer" is equation 4 of Ba et al. 2016, arXiv 1607.06450. "batch" is Cooijmans
     et al. 2016, arXiv 1603.09025.
 
-    Weights start uniform in +-1/sqrt(H), as do biases without a norm. Gains start at 1, biases of norms at 0.
+    Initial weights, and biases without a norm, are uniform in +-1/sqrt(H); gains are 1, biases of norms 0.
 
     All arithmetic is float32. The result for a sequence does not depend on the rest of the batch, to the last
     bit. Batch norm in training and with overrun="batch" are the exceptions. W_ih x_t and W_hh h_{t-1} may be
-    as large as 1e38. Beyond float32 they are infinite, and layer norm makes the whole row NaN.
+    as large as 1e38. If one overflows, layer norm makes all units of the sequence NaN from that step on.
 
     Examples
     --------
@@ -104,18 +106,19 @@ class RNN(Network[np.ndarray]):
         bidirectional: bool = False,
         *,
         norm: Norm = "layer",
+        reverse: bool = False,
         seed: int | None = None,
         rng: RNG = None,
     ) -> None:
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
             nonlinearity=nonlinearity, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
-            norm=norm,
+            norm=norm, reverse=reverse,
         )  # fmt: skip
 
 
 def _with_arguments(model: type[T]) -> type[T]:
-    """model, with the arguments of RNN in its docstring, except nonlinearity."""
+    """Adds the arguments of RNN, except nonlinearity, to the docstring of `model`; returns `model`."""
     own, listed = inspect.getdoc(model), inspect.getdoc(RNN)
     if own and listed:  # not under python -OO
         shared = listed[listed.index("Parameters\n") : listed.index("Attributes\n")]
@@ -132,12 +135,13 @@ def _with_arguments(model: type[T]) -> type[T]:
 class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
     """A long short-term memory with norms inside the cell, after torch.nn.LSTM.
 
-    The state is a pair (h, c): ``y, (h, c) = lstm(x, (h0, c0))``. Each is (num_layers * directions, B, H).
+    The state is a pair (h, c): ``y, (h, c) = lstm(x, (h0, c0))``. Each is (num_layers * directions, B, *):
+    h has P values, which is H or proj_size, and c has H.
 
     Parameters
     ----------
     proj_size : int
-        Must be 0: a projection of h is not supported.
+        Values P of h, fewer than H, by a projection; 0 for none.
     num_heads : int
         Number of heads, a divisor of H. W_hh is block-diagonal: a unit reads h of the H / num_heads units of
         its head only, and a step takes less time. Norms are over all units.
@@ -146,13 +150,16 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
     ----------
     weight_ih_l0, weight_hh_l0 : array of float32
         Weights (4H, D) and (4H, H / num_heads); H rows for each of the gates i, f, g, o. With
-        several heads, row u of a gate belongs to head u // (H / num_heads).
+        several heads, row u of a gate belongs to head u // (H / num_heads). With proj_size weight_hh_l0 is
+        (4H, P).
+    weight_hr_l0 : array of float32
+        The projection, (P, H), with proj_size.
     gain_ih_l0, bias_ih_l0, gain_hh_l0, bias_hh_l0 : array of float32
         Gains and biases (4H,), with the names of the equations.
     gain_c_l0, bias_c_l0 : array of float32
-        Those of the norm of c, (H,).
+        Gain and bias (H,) of the norm of c.
     running_mean_ih_l0, running_var_ih_l0, count_l0 : array
-        Batch norm: statistics (steps, 4H), likewise of hh, and of c (steps, H). count is (steps,).
+        Batch norm: statistics (steps, 4H) of x_, likewise hh for h_, and c (steps, H). count is (steps,).
 
     Notes
     -----
@@ -172,14 +179,17 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
 
         LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b
 
-    mu and the biased var of LN are taken over the units of one sample at one step: over all 4H in "layer" and
-    "joint". BN_t takes them over the batch, for each time step t and unit. Placements and cell are options of
-    LayerNormSpec; the default of cell is "out", and without a norm it is None. Start values and bits are as
-    in RNN.
+    With proj_size, h_t is W_hr times the h_t above. Then y, later layers, zoneout and dropout of states have
+    the projected h.
+
+    LN takes mean mu and biased variance var over units of one sequence at one step: over all 4H in "layer"
+    and "joint". BN_t takes them over the batch, for each time step t and unit. Placements and cell are
+    options of LayerNormSpec; the default of cell is "out", and without a norm it is None. Initial parameters
+    and arithmetic are as in RNN.
 
     The cell is that of Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000. norm None is
     torch's cell. "layer" is Ba et al. 2016, arXiv 1607.06450. "batch" is Cooijmans et al. 2016, arXiv
-    1603.09025.
+    1603.09025. The projection is Sak et al. 2014, arXiv 1402.1128.
 
     Examples
     --------
@@ -191,9 +201,10 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
     ((5, 2, 4), (2, 2, 4), (2, 2, 4))
     """
 
-    __slots__ = ("num_heads",)
+    __slots__ = ("num_heads", "proj_size")
     _cell = cells.LSTM
     num_heads: int
+    proj_size: int
 
     def __init__(
         self,
@@ -207,14 +218,15 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
         proj_size: int = 0,
         *,
         norm: Norm = "layer",
+        reverse: bool = False,
         num_heads: int = 1,
         seed: int | None = None,
         rng: RNG = None,
     ) -> None:
-        no_projection(proj_size)
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
-            bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, num_heads=num_heads,
+            bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, reverse=reverse,
+            num_heads=num_heads, proj_size=proj_size,
         )  # fmt: skip
 
 
@@ -224,6 +236,10 @@ class GRU(Network[np.ndarray]):
 
     Parameters
     ----------
+    reset_after : bool
+        Whether the reset gate r follows the product with W_hh, as in torch. False is the equation of Cho et
+        al. 2014, Keras' reset_after=False and ONNX's linear_before_reset=0; not for "joint", "gate" and span
+        "all".
     num_heads : int
         Number of heads, a divisor of H. W_hh is block-diagonal: a unit reads h of the H / num_heads units of
         its head only, and a step takes less time. Norms are over all units.
@@ -236,7 +252,7 @@ class GRU(Network[np.ndarray]):
     gain_ih_l0, bias_ih_l0, gain_hh_l0, bias_hh_l0 : array of float32
         Gains and biases (3H,), with the names of the equations.
     running_mean_ih_l0, running_var_ih_l0, count_l0 : array
-        Batch norm: statistics (steps, 3H), likewise of hh. count is (steps,).
+        Batch norm: statistics (steps, 3H) of x_, likewise hh for h_. count is (steps,).
 
     Notes
     -----
@@ -247,6 +263,7 @@ class GRU(Network[np.ndarray]):
         "layer"        X = LN(x_; gain_ih, bias_ih)      Y = LN(h_; gain_hh, bias_hh)
         "batch"        X = BN_t(x_; gain_ih) + bias      Y = BN_t(h_; gain_hh)
                        r, z = sigmoid(X_rz + Y_rz)       n = tanh(X_n + r Y_n)
+          reset_after=False                              n = tanh(X_n + Y_n), h_n = W_hh,n (r h_{t-1})
           "joint"      a = LN(x_ + h_; gain, bias)       r, z = sigmoid(a_rz)      n = tanh(r a_n)
           "gate"       r = sigmoid(LN(x_r + h_r; gain_r, bias_r)), z likewise
                        n = tanh(LN(x_n + r h_n; gain_n, bias_n))
@@ -254,11 +271,11 @@ class GRU(Network[np.ndarray]):
         h_t = (1 - z) n + z h_{t-1}
         LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b
 
-    mu and the biased var of LN are taken over the units of one sample at one step. In "layer" each side has
-    one LN over the 2H of r and z and one over the H of n. With span "all" it is one over all 3H. "joint" is
-    over 3H, "gate" over H. BN_t takes them over the batch, for each time step t and unit. As in torch, r
-    follows the product with W_hh, and z is the share of h_{t-1} that is kept. Placements and span are options
-    of LayerNormSpec. Start values and bits are as in RNN.
+    LN takes mean mu and biased variance var over units of one sequence at one step. In "layer", x_ and h_
+    each have one LN over the 2H of r and z, and one over the H of n. With span "all" they have one over all
+    3H. "joint" is over 3H, "gate" over H. BN_t takes mean and variance over the batch, for each time step t
+    and unit. As in torch, r multiplies after the product with W_hh, and z is the weight of h_{t-1}.
+    Placements and span are options of LayerNormSpec. Initial parameters and arithmetic are as in RNN.
 
     The cell is that of Cho et al. 2014, arXiv 1406.1078. norm None is torch's cell. "layer" is Ba et al.
     2016, arXiv 1607.06450. "batch" follows Cooijmans et al. 2016, arXiv 1603.09025.
@@ -273,9 +290,10 @@ class GRU(Network[np.ndarray]):
     ((5, 2, 8), (2, 2, 4))
     """
 
-    __slots__ = ("num_heads",)
+    __slots__ = ("num_heads", "reset_after")
     _cell = cells.GRU
     num_heads: int
+    reset_after: bool
 
     def __init__(
         self,
@@ -288,13 +306,91 @@ class GRU(Network[np.ndarray]):
         bidirectional: bool = False,
         *,
         norm: Norm = "layer",
+        reverse: bool = False,
+        reset_after: bool = True,
         num_heads: int = 1,
         seed: int | None = None,
         rng: RNG = None,
     ) -> None:
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
-            bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, num_heads=num_heads,
+            bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, reverse=reverse,
+            reset_after=reset_after, num_heads=num_heads,
+        )  # fmt: skip
+
+
+@_with_arguments
+class LiGRU(Network[np.ndarray]):
+    """A light gated recurrent unit: a GRU without reset gate, with relu for tanh.
+
+    Parameters
+    ----------
+    nonlinearity : {"relu", "tanh", "sigmoid", "identity"}
+        The function f of the equations.
+
+    Attributes
+    ----------
+    weight_ih_l0, weight_hh_l0 : array of float32
+        Weights (2H, D) and (2H, H); H rows for each of z and n.
+    gain_ih_l0, bias_ih_l0 : array of float32
+        Gains and biases (2H,), with the names of the equations.
+    running_mean_ih_l0, running_var_ih_l0, count_l0 : array
+        Batch norm: statistics (steps, 2H). count is (steps,).
+
+    Notes
+    -----
+    The equations of a time step. x_ = W_ih x_t and h_ = W_hh h_{t-1} are both (2H,)::
+
+        norm None      z, n = x_ + bias_ih + h_ + bias_hh
+        "layer"        z, n = LN(x_; gain_ih, bias_ih) + h_
+          "split"      z, n = LN(x_; gain_ih, bias_ih) + LN(h_; gain_hh, bias_hh)
+          "joint"      z, n = LN(x_ + h_; gain, bias)
+          "gate"       z = LN(x_z + h_z; gain_z, bias_z), n likewise, each over H
+        "batch"        z, n = BN_t(x_; gain_ih, bias_ih) + h_
+
+        h_t = (1 - sigmoid(z)) f(n) + sigmoid(z) h_{t-1}
+        LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b
+
+    mu and the biased var of LN are taken over the 2H units of one sample at one step. BN_t takes them over
+    the batch, for each time step t and unit. Ravanelli et al. have one batch norm for all steps. Start values
+    and bits are as in RNN. With relu h is not bounded.
+
+    The cell is that of Ravanelli et al. 2018, arXiv 1803.10225. "split" is speechbrain's SLiGRU.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import lnrnn
+    >>> rnn = lnrnn.LiGRU(3, 4, seed=0)
+    >>> y, h = rnn(np.ones((5, 2, 3)))
+    >>> y.shape, h.shape
+    ((5, 2, 4), (1, 2, 4))
+    """
+
+    __slots__ = ("nonlinearity",)
+    _cell = cells.LiGRU
+    nonlinearity: Nonlinearity
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: Nonlinearity = "relu",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        norm: Norm = "layer",
+        reverse: bool = False,
+        seed: int | None = None,
+        rng: RNG = None,
+    ) -> None:
+        self._make(
+            dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
+            nonlinearity=nonlinearity, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
+            norm=norm, reverse=reverse,
         )  # fmt: skip
 
 
@@ -384,15 +480,16 @@ class SLSTM(Network[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]):
         norm: Norm = "layer",
         exp_forget: bool = False,
         state_dtype: StateDtype = "float32",
+        reverse: bool = False,
         seed: int | None = None,
         rng: RNG = None,
     ) -> None:
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
-            bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm,
+            bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, reverse=reverse,
             num_heads=num_heads, exp_forget=exp_forget, state_dtype=state_dtype,
         )  # fmt: skip
 
 
-Model = RNN | LSTM | GRU | SLSTM
-CLASSES: dict[str, type[Model]] = {model._cell.name: model for model in (RNN, LSTM, GRU, SLSTM)}
+Model = RNN | LSTM | GRU | LiGRU | SLSTM
+CLASSES: dict[str, type[Model]] = {model._cell.name: model for model in (RNN, LSTM, GRU, LiGRU, SLSTM)}

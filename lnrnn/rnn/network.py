@@ -1,6 +1,6 @@
-"""The base of the recurrent models: parameters, whole sequences, streams, copies.
+"""The base class of RNN, LSTM and GRU: parameters, inference, training, calibration, copies.
 
-lnrnn.reference has the readable equations of a layer, include/lnrnn/kernels/ the fast ones.
+lnrnn.reference implements the equations readably in NumPy, include/lnrnn/kernels/ fast in C.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 Made = TypeVar("Made", bound="Network[Any]")
-# The arguments of numpy.random.default_rng.
+# Types of an argument of numpy.random.default_rng.
 RNG = int | Sequence[int] | np.random.SeedSequence | np.random.BitGenerator | np.random.Generator | None
 _OF_A_LAYER = re.compile(r"_l\d+(_reverse)?$")  # how the names of parameters and statistics end
-DRAWN = 2**16  # values that are drawn at a time, in double precision
+DRAWN = 2**16  # random values that are drawn at a time, as float64
 DROPS_NOTHING = "has no effect with num_layers=1: it drops outputs of all layers but the last"
 
 
 def _uniform(rng: np.random.Generator, bound: float, shape: tuple[int, ...]) -> Array:
-    """rng.uniform(-bound, bound, shape) in float32, without a temporary array in float64."""
+    """rng.uniform(-bound, bound, shape) in float32, without a whole array of float64."""
     values = np.empty(shape, FLOAT32)
     flat = values.reshape(-1)
     for at in range(0, flat.size, DRAWN):
@@ -54,19 +54,20 @@ def _uniform(rng: np.random.Generator, bound: float, shape: tuple[int, ...]) -> 
 
 
 class Network(Closed, Generic[State]):
-    """The base class of RNN, LSTM, GRU and SLSTM.
+    """The base class of RNN, LSTM, GRU, LiGRU and SLSTM.
 
-    Its type parameter is the type of a state: an array h, or for an LSTM a pair of arrays (h, c). Of an SLSTM
-    it is a tuple (h, c, n, m). Shapes use T steps, B sequences, D inputs, H hidden units.
+    In Network[State], State is the type of a state: an array h, for an LSTM a pair of arrays (h, c), or for
+    an SLSTM (h, c, n, m). Shapes use T steps, B sequences, D inputs, H hidden units, and P values of h: an
+    LSTM's proj_size, or H.
 
     Notes
     -----
-    To read or set an unknown attribute raises AttributeError. A subclass may have other attributes. If their
-    names end as those of parameters do (_l0, _l1_reverse), the class has to define them.
+    To read or set an unknown attribute raises AttributeError. A subclass may have more attributes. If the
+    name of one ends like that of a parameter (_l0, _l1_reverse), the class has to define it.
 
-    Threads: a call computes with the version of the network at its beginning. So other threads may meanwhile
-    assign parameters, or call `load_state_dict` and `calibrate`. Only `load_state_dict` sets several
-    parameters in one step. `forward_train` adds the statistics of its batch to the current ones at its end.
+    Threads: a call uses the parameters and statistics that the network has when the call begins. Other
+    threads may assign parameters, or call `load_state_dict` and `calibrate`, during the call. To replace
+    several parameters at once, use `load_state_dict`. `forward_train` updates the statistics when it ends.
 
     Examples
     --------
@@ -77,7 +78,7 @@ class Network(Closed, Generic[State]):
 
     __slots__ = (
         "input_size", "hidden_size", "num_layers", "bias", "batch_first", "bidirectional", "num_directions",
-        "_snapshot",
+        "reverse", "_snapshot",
     )  # fmt: skip
     _cell: Cell
     input_size: int
@@ -87,9 +88,10 @@ class Network(Closed, Generic[State]):
     batch_first: bool
     bidirectional: bool
     num_directions: int
+    reverse: bool
 
     def _make(self, dropout: Any, seed: Any, rng: Any, **arguments: Any) -> None:
-        """Initialises the network. arguments: the other ones of the constructor."""
+        """Initialises the network. arguments: the constructor's other arguments."""
         made = Architecture.checked(self._cell, **arguments)
         rate = number("dropout", dropout, 0, below=1)
         if rate and made.num_layers == 1:
@@ -114,7 +116,7 @@ class Network(Closed, Generic[State]):
         self._hold(Snapshot(made, parameters, statistics, overrun, "float32", dropout=rate))
 
     def _hold(self, snapshot: Snapshot) -> None:
-        """Sets all attributes of an empty network."""
+        """Sets all attributes of a network that has none yet, from a snapshot."""
         for name, value in snapshot.architecture.arguments.items():
             if name != "norm":
                 setattr(self, name, value)
@@ -146,7 +148,7 @@ class Network(Closed, Generic[State]):
         return [*super().__dir__(), *self._state()]
 
     def _state(self) -> dict[str, Array]:
-        """Parameters and statistics by name, not copied; empty before `_hold`."""
+        """Parameters and statistics by name, not copied. Empty if `_hold` has not been called."""
         snapshot = getattr(self, "_snapshot", None)
         return {} if snapshot is None else snapshot.state()
 
@@ -179,13 +181,13 @@ class Network(Closed, Generic[State]):
         Parameters
         ----------
         state : mapping of str to array_like
-            An array for each name of `state_dict`, of its shape. Statistics may have any number of steps that
-            max_steps allows, and counts up to 2**53.
+            The names and shapes of `state_dict`. If max_steps is None, statistics may have any number of
+            steps. Counts are at most 2**53.
 
         Raises
         ------
         ValueError, TypeError
-            If a name is missing or unknown, or an array does not fit. Then nothing changes.
+            If a name is missing or unknown, or an array is wrong. The network is then unchanged.
         """
         made = self._snapshot.architecture
         expected: dict[str, Array] = dict(self._snapshot.parameters)
@@ -212,7 +214,7 @@ class Network(Closed, Generic[State]):
 
     @property
     def norm(self) -> LayerNormSpec | BatchNormSpec | None:
-        """The norm inside the cell, with the cell's defaults and the current `overrun`; None without one."""
+        """The spec of the norm inside the cell, with all defaults and the current `overrun`, or None."""
         now = self._snapshot
         norm = now.architecture.norm
         return replace(norm, overrun=now.overrun) if now.overrun and isinstance(norm, BatchNormSpec) else norm
@@ -225,8 +227,7 @@ class Network(Closed, Generic[State]):
 
     @property
     def overrun(self) -> Overrun | None:
-        """The policy for steps without statistics, as in BatchNormSpec. It may be set; None without batch
-        norm."""
+        """The policy for steps without statistics (BatchNormSpec), None without batch norm. It may be set."""
         return self._snapshot.overrun
 
     @overrun.setter
@@ -238,16 +239,17 @@ class Network(Closed, Generic[State]):
 
     @property
     def zoneout(self) -> Any:
-        """The rate in [0, 1) at which units keep their old state; a pair, for h and c, of an LSTM.
+        """The probability in [0, 1) that a unit keeps its old state; for an LSTM a pair, for h and c.
 
-        It is 0 at first and may be set, for an LSTM also to one number for both. `save` writes it.
+        It may be set; for an LSTM, one number is for both h and c. `save` writes it to the file.
 
         Notes
         -----
         Krueger et al. 2017, arXiv 1606.01305. h' is the new state by the cell's equations. In training, a
         unit keeps h_{t-1} with this probability at each step, and else takes h'. Calls, streams and
-        `calibrate` use the expectation, h_t = zoneout h_{t-1} + (1 - zoneout) h'. The same holds for c, which
-        with cell "carry" is the normalised one. Batch norm's statistics of c are those of the new c'.
+        `calibrate` use the expectation, h_t = zoneout h_{t-1} + (1 - zoneout) h'. The same holds for c. With
+        cell "carry", c is the normalised cell state. Batch norm takes its statistics of c before zoneout.
+        With proj_size, h is projected before zoneout.
         """
         pair = len(self._cell.state_names) == 2
         rates = self._snapshot.zoneout or (0.0, 0.0)
@@ -262,7 +264,7 @@ class Network(Closed, Generic[State]):
     def dropout(self) -> float:
         """The rate in [0, 1) at which `forward_train` drops outputs of all layers but the last.
 
-        It may be set, and `save` writes it. Calls and streams drop nothing.
+        It may be set, and `save` writes it to the file. Calls and streams drop nothing.
         """
         return self._snapshot.dropout
 
@@ -283,27 +285,27 @@ class Network(Closed, Generic[State]):
         threads: int | None = None,
         **unknown: Never,
     ) -> tuple[Array, State]:
-        """Run whole sequences at inference.
+        """Run the network on whole sequences, at inference.
 
         Parameters
         ----------
         x : array_like of shape (T, B, D)
-            Inputs, computed in float32; (B, T, D) with batch_first, or (T, D) for one sequence.
-        h0 : array_like of shape (num_layers * directions, B, H), optional
-            Initial state, zeros by default; without B for one sequence. For an LSTM a pair (h0, c0), for an
-            SLSTM (h0, c0, n0, m0); each may be None.
+            Inputs, converted to float32; (B, T, D) with batch_first, or (T, D) for one sequence.
+        h0 : array_like of shape (num_layers * directions, B, P), optional
+            Initial state, zeros by default. There is no axis B if x is (T, D). For an LSTM a pair (h0, c0),
+            c0 with H values, for an SLSTM (h0, c0, n0, m0); each may be None.
         lengths : array_like of int of shape (B,), optional
-            Steps of each sequence, 0 to T. Later steps are not read.
+            The number of steps of each sequence, 0 to T. Later steps of x are not read.
         resets : array_like of bool of shape (T, B), optional
-            Where the state is set to 0 before a step, as if a new sequence began there. Batch norm's steps
-            begin again too. (B, T) with batch_first, or (T,).
+            True where the state is set to 0 before a step, as if a new sequence began there. Batch norm also
+            counts steps from 0 again. The shape is (B, T) with batch_first, or (T,) if x is (T, D).
         threads : int, optional
-            Limit on the threads of this call; by default that of `set_num_threads`.
+            Maximum number of threads in this call; by default that of `set_num_threads`.
 
         Returns
         -------
-        y : array of float32 of shape (T, B, directions * H)
-            Outputs, 0 past a length.
+        y : array of float32 of shape (T, B, directions * P)
+            Outputs, with the axes of x; 0 after the end of a sequence.
         h : array of float32, or a pair (h, c), or (h, c, n, m)
             The state at each sequence's end, shaped like h0. It is h0 for a sequence of length 0.
 
@@ -312,12 +314,12 @@ class Network(Closed, Generic[State]):
         ValueError, TypeError
             For a wrong argument.
         SequenceTooLongError
-            For a step without statistics, if `overrun` is "raise".
+            If batch norm has no statistics for a step, and `overrun` is "raise".
 
         Notes
         -----
-        Resets cut a sequence into parts. h0 enters the first part, unless step 0 is reset, and h is the state
-        of the last part. In a reverse direction, h0 enters the last part and h comes from the first.
+        Resets divide a sequence into parts. The first part starts from h0, unless step 0 is reset, and h is
+        the state after the last part. A reverse direction starts the last part from h0 and ends in the first.
         """
         if unknown:
             raise unexpected("__call__", unknown, {"hx": "h0"})
@@ -329,21 +331,21 @@ class Network(Closed, Generic[State]):
     def ragged(
         self, values: ArrayLike, offsets: ArrayLike, h0: Any = None, *, threads: int | None = None
     ) -> tuple[Array, State]:
-        """Run sequences without padding at inference, with the same bits as a call.
+        """Run the network on sequences that are stored without padding; a call gives the same bits.
 
         Parameters
         ----------
         values : array_like of shape (N, D)
-            All sequences, one after the other, as in Arrow's lists.
+            The steps of all sequences, one sequence after the other, as in Arrow's lists.
         offsets : array_like of int of shape (B + 1,)
-            Ascending, 0 to N. Sequence i is ``values[offsets[i] : offsets[i + 1]]``.
+            Ascending integers from 0 to N. Sequence i is ``values[offsets[i] : offsets[i + 1]]``.
         h0, threads
             As in a call.
 
         Returns
         -------
-        y : array of float32 of shape (N, directions * H)
-            Outputs in the layout of values, 0 outside of all sequences.
+        y : array of float32 of shape (N, directions * P)
+            Outputs, a row for each row of values; 0 for rows that are in no sequence.
         h : array of float32, or a pair (h, c)
             As from a call.
 
@@ -369,7 +371,7 @@ class Network(Closed, Generic[State]):
         return y, as_state(end, made.cell)
 
     def stream(self, batch_size: int = 1) -> Stream[State]:
-        """Return a Stream, which runs step by step with batch_size independent sequences.
+        """Return a Stream, which runs batch_size independent sequences step by step.
 
         Examples
         --------
@@ -381,6 +383,8 @@ class Network(Closed, Generic[State]):
         """
         if self.bidirectional:
             raise bad_value("bidirectional", "False for a stream", True)
+        if self.reverse:
+            raise bad_value("reverse", "False for a stream", True)
         return Stream(self._snapshot, batch_size)
 
     def forward_train(
@@ -395,7 +399,7 @@ class Network(Closed, Generic[State]):
         checkpoint: int | None = None,
         **unknown: Never,
     ) -> tuple[Array, State, Tape]:
-        """Run whole sequences in training, and record them for `backward`.
+        """Run the network on whole sequences in training, with a record for `backward`.
 
         Parameters
         ----------
@@ -406,28 +410,28 @@ class Network(Closed, Generic[State]):
         seed : int or sequence of int, optional
             Seed of dropout and zoneout, at least 0; random by default.
         checkpoint : int, optional
-            Keep the states of every K-th step only. `backward` then takes a third more time, for it computes
-            the other steps again. It sums gradients of parameters in another order.
+            K: the record has the states of every K-th step only. `backward` computes the other steps again,
+            which takes a third more time. Gradients of parameters are then summed in another order.
 
         Returns
         -------
         y, h
             As from a call.
         tape : Tape
-            The argument of `backward`. ``tape.nbytes`` is its size, which `tape_bytes` predicts.
+            The record for `backward`. ``tape.nbytes`` is its size, which `tape_bytes` predicts.
 
         Raises
         ------
         ValueError, TypeError
-            For a wrong argument, or rounded weights (`to_dtype`).
+            For a wrong argument, or if the weights are rounded (`to_dtype`).
 
         Notes
         -----
-        Batch norm normalises step t over the sequences that are active at t, and updates the running
+        Batch norm normalises step t over all sequences that have a step t, and updates the running
         statistics. With resets, t is counted from the last reset.
 
-        The same seed drops the same values with any number of threads, on every machine. They depend on the
-        number of sequences, but not on lengths, resets or later steps.
+        A seed drops the same values on every machine, with any number of threads. The dropped values depend
+        on the number of sequences, but not on lengths, resets or later steps.
 
         Examples
         --------
@@ -451,9 +455,9 @@ class Network(Closed, Generic[State]):
         return y, state, tape
 
     def tape_bytes(self, T: int, B: int, *, checkpoint: int | None = None) -> int:
-        """Return the bytes of a tape for B sequences of T steps, without dropout and resets.
+        """Return the size in bytes of a tape for B sequences of T steps, without dropout and resets.
 
-        The number depends on the instruction set, because rows are padded to its vectors.
+        The size depends on the instruction set, because rows of the tape are padded to whole vectors.
         """
         T, B = integer("T", T, 0, LIMIT), integer("B", B, 0, LIMIT)
         return training.tape_bytes(self._snapshot, T, B, training.checked_checkpoint(checkpoint))
@@ -505,15 +509,15 @@ class Network(Closed, Generic[State]):
         Parameters
         ----------
         tape : Tape
-            The record of this network's `forward_train`.
+            The record from `forward_train` of this network.
         gy : array_like of y's shape, optional
-            Gradient of y, zeros by default. Values past a length are not read.
+            Gradient of y, zeros by default. Values after the end of a sequence are not read.
         gh : array_like of h's shape, optional
             Gradient of h, zeros by default. For an LSTM a pair (gh, gc); either may be None.
         grad_x : bool
-            False leaves out gx, which saves a sixth of the work.
+            Whether to compute gx, which is a sixth of the work.
         out : dict of str to array of float32, optional
-            C-contiguous arrays by parameter name. The gradients are added to them.
+            C-contiguous arrays by parameter name, to which the parameters' gradients are added.
 
         Returns
         -------
@@ -522,7 +526,7 @@ class Network(Closed, Generic[State]):
         gh0 : array of float32, or a pair (gh0, gc0)
             Gradient of h0.
         gradients : dict of str to array of float32
-            Gradients by parameter name; `out`, if it is given.
+            Gradients by parameter name. The dict is `out` if that is given.
 
         Raises
         ------
@@ -531,20 +535,20 @@ class Network(Closed, Generic[State]):
 
         Notes
         -----
-        The bits do not depend on the number of threads. A KeyboardInterrupt leaves a part of the gradients in
-        `out`.
+        The results do not depend on the number of threads, to the last bit. After a KeyboardInterrupt, `out`
+        has some of the gradients.
         """
         if not isinstance(tape, Tape) or tape.owner is not self:
             raise bad_type("tape", "a Tape of this network", tape, "forward_train returns one")
         return training.backward(tape, gy, gh, flag("grad_x", grad_x), out)
 
     def calibrate(self, batches: Iterable[Any]) -> None:
-        """Replace batch norm's statistics by exact ones over all given sequences.
+        """Replace batch norm's running statistics by the exact statistics of the given sequences.
 
         Parameters
         ----------
         batches : iterable
-            Yields x, (x, lengths) or (x, lengths, resets), as in a call. All are in memory at once.
+            Yields x, (x, lengths) or (x, lengths, resets), as in a call. All batches are copied to memory.
 
         Raises
         ------
@@ -555,9 +559,9 @@ class Network(Closed, Generic[State]):
 
         Notes
         -----
-        All sequences are computed as one batch. Each step is normalised by the mean and biased variance over
-        the sequences that are active at it; these are stored with their number. With resets, each part counts
-        as a sequence.
+        All sequences are computed as one batch. Step t is normalised by the mean and biased variance over the
+        sequences that have a step t. Both are stored, with the number of these sequences. With resets, each
+        part of a sequence counts as a sequence.
 
         Examples
         --------
@@ -588,11 +592,12 @@ class Network(Closed, Generic[State]):
         Parameters
         ----------
         dtype : {"float32", "bfloat16", "int8"}
-            bfloat16 rounds weights to nearest even. int8 rounds them to integers times one scale for each
-            output, max abs(w) / 127. Weights then take a half or a quarter of the memory.
+            bfloat16 rounds weights to nearest even, and halves their memory. int8 rounds the weights w of an
+            output to multiples of max abs(w) / 127, and takes a quarter of the memory.
         activation_bits : {14, 8}, optional
-            For int8: each row of inputs and states is rounded to integers times max abs(a) / 8191 (14, the
-            default) or / 127 (8). 8 halves the number of products; docs/precision.md has its error.
+            For int8: inputs and states are rounded too. Those of one step, a, become multiples of
+            max abs(a) / 8191 (14 bits, the default) or max abs(a) / 127 (8 bits). With 8 bits there are half
+            as many products; docs/precision.md has the error.
 
         Returns
         -------
@@ -602,13 +607,13 @@ class Network(Closed, Generic[State]):
         Raises
         ------
         ValueError, TypeError
-            For a wrong argument, and for int8 with more than 133144 inputs: its sums are exact.
+            For a wrong argument, and for int8 with more than 133144 inputs, whose sums exceed 32 bits.
 
         Notes
         -----
-        Only packed weights are rounded. Gains, biases, norms and states stay float32, as do the parameters
-        that are read, set and saved. Some CPUs have a unit for bfloat16 (``lnrnn.cpu_info()["units"]``). It
-        rounds x and h to bfloat16 too, in its products.
+        Only the packed copies of the weights are rounded. Parameters are read, set and saved as float32.
+        Gains, biases, norms and states are float32. Some CPUs have instructions for bfloat16
+        (``lnrnn.cpu_info()["units"]``), which round x and h to bfloat16 too, in products.
 
         Examples
         --------
@@ -633,7 +638,7 @@ class Network(Closed, Generic[State]):
 
     @property
     def packed_bytes(self) -> int:
-        """The bytes of the packed weights. The first call packs them; it is 0 before."""
+        """The size in bytes of the packed weights. It is 0 before the first call, which packs them."""
         return self._snapshot.packed_bytes
 
     def __repr__(self) -> str:
@@ -646,7 +651,7 @@ class Network(Closed, Generic[State]):
 
 
 def _generator(seed: Any, rng: Any) -> np.random.Generator:
-    """The generator that draws the start values, from the constructor's seed or rng."""
+    """The generator that draws initial parameters, from the constructor's arguments seed and rng."""
     if rng is None:
         return np.random.default_rng(None if seed is None else integer("seed", seed, 0))
     if seed is not None:
@@ -658,14 +663,8 @@ def _generator(seed: Any, rng: Any) -> np.random.Generator:
         raise kind("rng", "an argument of numpy.random.default_rng", rng) from None
 
 
-def no_projection(proj_size: Any) -> None:
-    """Raises ValueError unless this argument of an LSTM is 0."""
-    if integer("proj_size", proj_size, 0):
-        raise bad_value("proj_size", "0", proj_size, "a projection is not supported")
-
-
 def checked_activation_bits(dtype: Dtype, given: Any) -> ActivationBits | None:
-    """The argument activation_bits of `to_dtype`, with the default for None."""
+    """Returns the checked argument activation_bits of `to_dtype`, or its default for None."""
     if dtype != "int8":
         if given is not None:
             raise bad_value("activation_bits", f"None with dtype {dtype!r}", given, "choose dtype 'int8'")
@@ -678,7 +677,7 @@ def checked_activation_bits(dtype: Dtype, given: Any) -> ActivationBits | None:
 
 
 def _check_statistics(made: Architecture, suffix: str, arrays: Mapping[str, Array]) -> None:
-    """Raises ValueError for statistics of a state dict that no training gives."""
+    """Raises ValueError for statistics that no training can give, such as a negative variance."""
     count, most = arrays[f"count{suffix}"], made.batch_norm.max_steps if made.batch_norm else None
     if most is not None and len(count) != most:
         raise bad_value(f"count{suffix}", f"of shape ({most},)", count)
@@ -697,12 +696,12 @@ def architecture(network: Network[Any]) -> Architecture:
 
 
 def made_of(model: type[Made], snapshot: Snapshot) -> Made:
-    """A new network of that class with the contents of a snapshot."""
+    """A new network of the class `model` with the contents of a snapshot."""
     network = model.__new__(model)
     network._hold(snapshot)
     return network
 
 
 def snapshot(network: Network[Any]) -> Snapshot:
-    """The current version of a network, with which a call would compute."""
+    """The current version of a network, which the next call would use."""
     return network._snapshot

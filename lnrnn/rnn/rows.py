@@ -1,6 +1,7 @@
 """The rows of a call: a table of sequences and their steps, for the compiled module.
 
-A row is a sequence, or a part of one between two resets: lnrnn_row of include/lnrnn.h. Rows are independent.
+A row is a sequence or, with resets, a part of one between two resets (lnrnn_row in pyx/rnn/layer.h). Rows are
+independent of each other. A line is a layer in one direction.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SEQUENCE, FIRST, LENGTH, END, STATE, START = range(6)
 
 
 def _sorted(columns: Sequence[Any], rows: int) -> Array:
-    """The table (rows, 6) int64 of these columns, numbers or arrays, in a stable order, longest first."""
+    """The table (rows, 6) int64 of these columns, which are numbers or arrays. Long rows are first."""
     table = np.empty((rows, 6), np.int64)
     for k, column in enumerate(columns):
         table[:, k] = column
@@ -30,10 +31,10 @@ def _sorted(columns: Sequence[Any], rows: int) -> Array:
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of sequences with resets. The states of rows are in the order of the parts.
+    """The parts of sequences with resets. Each part is a row, and its index is the index of the row's state.
 
-    count: the number of parts. first, last (B,): the first and the last part of each sequence. fresh (B,):
-    whether it is reset before its first step.
+    count: the number R of parts. first, last (B,): the indices of each sequence's first and last part. fresh
+    (B,): whether a sequence is reset before its first step.
     """
 
     count: int
@@ -41,41 +42,41 @@ class Parts:
     last: Array
     fresh: Array
 
-    def reached(self, k: int, directions: int) -> Array:
-        """The last parts in time for line k, a layer in a direction."""
-        return self.first if k % directions else self.last
+    def reached(self, reverse: bool) -> Array:
+        """The last parts in time for a line, a layer in a direction. reverse: it reads from the end."""
+        return self.first if reverse else self.last
 
-    def begun(self, k: int, directions: int) -> Array:
-        """The first parts in time for line k."""
-        return self.last if k % directions else self.first
+    def begun(self, reverse: bool) -> Array:
+        """The first parts in time for a line."""
+        return self.last if reverse else self.first
 
-    def begin_backward(self, ghn: Array, directions: int) -> Array:
+    def begin_backward(self, ghn: Array, reversed_: Sequence[bool]) -> Array:
         """The gradient of `Rows.finish`: (lines, B, H) -> (lines, R, H)."""
         found = np.zeros((len(ghn), self.count, ghn.shape[2]), ghn.dtype)
         for k, given in enumerate(ghn):
-            found[k, self.reached(k, directions)] = given
+            found[k, self.reached(reversed_[k])] = given
         return found
 
-    def finish_backward(self, gh0: Array, directions: int) -> Array:
+    def finish_backward(self, gh0: Array, reversed_: Sequence[bool]) -> Array:
         """The gradient of `Rows.begin`: (lines, R, H) -> (lines, B, H)."""
-        found: Array = np.stack([g[self.begun(k, directions)] for k, g in enumerate(gh0)])
+        found: Array = np.stack([g[self.begun(reversed_[k])] for k, g in enumerate(gh0)])
         for k, g in enumerate(found):
-            if not k % directions:
+            if not reversed_[k]:
                 g[self.fresh] = 0
         return found
 
 
 @dataclass(frozen=True)
 class Rows:
-    """table (R, 6) int64, longest first. parts: None if every row is a whole sequence, with its state at the
-    same index."""
+    """The rows of a call. table: (R, 6) int64, long rows first. parts: None without resets; then the state of
+    a row has the index of its sequence."""
 
     table: Array
     parts: Parts | None = None
 
     @property
     def longest(self) -> int:
-        """Steps of the longest row."""
+        """The number of steps of the longest row."""
         return int(self.table[0, LENGTH]) if len(self.table) else 0
 
     def arrays(self) -> list[Array]:
@@ -83,7 +84,7 @@ class Rows:
         return [self.table] + ([] if parts is None else [parts.first, parts.last, parts.fresh])
 
     def after(self, steps: Array) -> Rows:
-        """The same rows after these steps of each sequence, (B,) int64.
+        """The same rows, for sequences that have already had `steps` (B,) int64 since their last reset.
 
         Rows with equal lengths and equal steps are adjacent.
         """
@@ -95,38 +96,38 @@ class Rows:
         return Rows(table[np.lexsort((table[:, START], -table[:, LENGTH]))], parts)
 
     def steps(self) -> Array:
-        """The steps of each sequence at its end, (B,), since its last reset."""
+        """The number of steps of each sequence (B,) from its last reset to its end."""
         taken = np.empty(len(self.table), np.int64)
         taken[self.table[:, STATE]] = self.table[:, START] + self.table[:, LENGTH]
         return taken if self.parts is None else taken[self.parts.last]
 
-    def begin(self, h0: Array, directions: int) -> Array:
+    def begin(self, h0: Array, reversed_: Sequence[bool]) -> Array:
         """h0 (lines, B, H) of the sequences -> (lines, R, H) of the rows. A line is a layer in a direction.
 
-        A forward line starts with a sequence's first part, a reverse one with its last. All other parts start
-        at zero.
+        reversed_: Architecture.reversed. A forward line starts with a sequence's first part, a reverse one
+        with its last. All other parts start at zero.
         """
         parts = self.parts
         if parts is None:
             return h0
         found = np.zeros((len(h0), parts.count, h0.shape[2]), h0.dtype)
         for k, given in enumerate(h0):
-            if k % directions:
+            if reversed_[k]:
                 found[k, parts.last] = given
             else:
                 found[k, parts.first[~parts.fresh]] = given[~parts.fresh]
         return found
 
-    def finish(self, hn: Array, directions: int) -> Array:
+    def finish(self, hn: Array, reversed_: Sequence[bool]) -> Array:
         """hn (lines, R, H) of the rows -> (lines, B, H), the final states of the sequences."""
         parts = self.parts
         if parts is None:
             return hn
-        return np.stack([given[parts.reached(k, directions)] for k, given in enumerate(hn)])
+        return np.stack([given[parts.reached(reversed_[k])] for k, given in enumerate(hn)])
 
 
 def padded(lengths: Array | None, T: int, B: int) -> Rows:
-    """Rows of B sequences of T steps, or of these lengths (B,), followed by padding."""
+    """Rows of B sequences, padded to T steps if they have lengths (B,)."""
     if lengths is None:
         return _whole(T, B)
     place = np.arange(B)
@@ -142,8 +143,7 @@ def _whole(T: int, B: int) -> Rows:
 
 
 def reset(resets: Array, lengths: Array | None, T: int, B: int) -> Rows:
-    """Rows of `padded`, cut before each step at which resets (T, B) is True. Resets past a length have no
-    effect."""
+    """Rows as from `padded`, divided before each step of a sequence at which resets (T, B) is True."""
     within: Array = resets.T if lengths is None else resets.T & (np.arange(T) < lengths[:, None])
     fresh = np.array(within[:, 0]) if T else np.zeros(B, bool)
     cut = np.array(within)
@@ -164,20 +164,20 @@ def reset(resets: Array, lengths: Array | None, T: int, B: int) -> Rows:
 
 
 def ragged(offsets: Array) -> Rows:
-    """Rows of sequences in one column: sequence i has the steps offsets[i] .. offsets[i + 1] - 1."""
+    """Rows of sequences in x (N, 1, D): sequence i has the steps offsets[i] to offsets[i + 1] - 1."""
     count = len(offsets) - 1
     return Rows(_sorted((0, offsets[:-1], np.diff(offsets), offsets[1:], np.arange(count), 0), count))
 
 
 def by_state(table: Array) -> Array:
-    """The table with the index of the state as sequence: in a ragged one all sequences are in one column."""
+    """The table from `ragged` with the sequence's index in the column SEQUENCE, which `ragged` sets to 0."""
     named = np.array(table)
     named[:, SEQUENCE] = named[:, STATE]
     return named
 
 
 def booleans(name: str, value: Any, shape: tuple[int, ...], shown: str) -> Array:
-    """A copy of value as an array of booleans of that shape. shown: the shape in messages."""
+    """A copy of value as an array of booleans of this shape. shown: a text for the shape in messages."""
     given = np.array(real(name, value))
     if given.dtype != bool and given.size:
         raise bad_type(name, "an array of booleans", given)
@@ -187,7 +187,7 @@ def booleans(name: str, value: Any, shape: tuple[int, ...], shown: str) -> Array
 
 
 def checked_resets(resets: Any, shape: tuple[int, ...], unbatched: bool, batch_first: bool) -> Array:
-    """-> (T, B) bool, a copy. shape: (T, B)."""
+    """A copy of the argument resets as (T, B) bool. shape: (T, B)."""
     T, B = shape
     expected = (T,) if unbatched else (B, T) if batch_first else (T, B)
     axes = "(T,)" if unbatched else "(B, T)" if batch_first else "(T, B)"
@@ -197,7 +197,7 @@ def checked_resets(resets: Any, shape: tuple[int, ...], unbatched: bool, batch_f
 
 
 def call_rows(resets: Any, lengths: Array | None, x: Array, unbatched: bool, batch_first: bool) -> Rows:
-    """The rows of a call. x (T, B, D), lengths: from batches.checked_batch; resets: the argument."""
+    """The rows of a call. x (T, B, D), lengths: from batches.checked_batch. resets: the user's argument."""
     T, B = x.shape[:2]
     if resets is None:
         return padded(lengths, T, B)

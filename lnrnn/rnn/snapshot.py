@@ -1,4 +1,4 @@
-"""One version of a network in one object, and its compiled form."""
+"""Snapshot: one unchanging version of a network, with its compiled form."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 # Bits to which the inputs of int8 weights are rounded. The first is the default.
 ActivationBits = Literal[14, 8]
 ACTIVATION_BITS: tuple[ActivationBits, ...] = get_args(ActivationBits)
-LAST_STEP = _core.LAST_STEP  # that a stream counts
+LAST_STEP = _core.LAST_STEP  # the largest step number of a stream
 
 
 def frozen(array: Array) -> Array:
@@ -33,12 +33,11 @@ def frozen(array: Array) -> Array:
 class Snapshot:
     """One version of a network: its parameters by name, its statistics by suffix, and its settings.
 
-    zoneout: a rate for each state, or (). activation_bits: with "int8". dropout: a rate between layers, in
-    training.
+    zoneout: a rate for each state, or (). activation_bits: the argument of to_dtype. dropout: between layers.
 
-    Nothing in it changes. A network holds its current version in one attribute, and a setter replaces it with
-    the result of `changed`. So a thread computes with one version to the end, whatever others set meanwhile.
-    Streams and copies share a version, including its packed weights.
+    A snapshot never changes. A network has an attribute with its current snapshot, and a setter replaces this
+    with the result of `changed`. So a call uses the same values to its end, even if other threads set new
+    ones. Streams and copies share a snapshot and its packed weights.
     """
 
     architecture: Architecture
@@ -49,7 +48,7 @@ class Snapshot:
     zoneout: tuple[float, ...] = ()
     activation_bits: ActivationBits | None = None
     dropout: float = 0.0
-    # Computed at first need. If two threads compute one, the results are equal, and one of them stays.
+    # Computed when first needed. If two threads compute the same, the results are equal and one is kept.
     _compiled: _core.Network | None = field(default=None, init=False, repr=False)
     _fingerprint: str | None = field(default=None, init=False, repr=False)
 
@@ -64,17 +63,17 @@ class Snapshot:
         return found
 
     def refuse_overrun(self, table: Array, kind: str = "sequence") -> None:
-        """Raises SequenceTooLongError for a sequence without statistics.
+        """Raises SequenceTooLongError if a step of a sequence has no statistics and `overrun` is "raise".
 
-        table: of rows.Rows. kind: the word for its sequences.
+        table: that of rows.Rows. kind: the word for a sequence in the message.
         """
         for statistics in self.statistics.values():
             statistics.refuse_overrun(table, self.overrun, kind)
 
     def fingerprint(self) -> str:
-        """SHA-256 of all that results depend on except the kernels, as 64 hexadecimal digits.
+        """A SHA-256 of all on which results depend, except the kernels, as 64 hexadecimal digits.
 
-        It is equal for equal networks, in other processes and on other machines too.
+        Equal networks have equal fingerprints, in all processes and on all machines.
         """
         found = self._fingerprint
         if found is None:
@@ -92,13 +91,13 @@ class Snapshot:
         return found
 
     def compiled(self) -> _core.Network:
-        """The compiled form of the network."""
+        """The network as an object of the compiled module, which has the packed weights."""
         made = self._compiled
         if made is None:
             description = _description(
                 self.architecture, self.overrun, self.dtype, self.zoneout, self.activation_bits
             )
-            # C needs only the number of known steps. Nobody else has these arrays and might change them.
+            # C reads from counts only whether a step is known. Other threads cannot change these new arrays.
             counts = {
                 f"count{suffix}": (np.arange(len(s.count)) < s.known).astype(np.int64)
                 for suffix, s in self.statistics.items()
@@ -115,7 +114,7 @@ class Snapshot:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        # Weights are packed for this machine. Another one packs them again when needed.
+        # Packed weights depend on the machine, so they are left out and packed again when needed.
         return self.__dict__ | {"_compiled": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -126,7 +125,7 @@ class Snapshot:
 
 
 def zoneout_entry(made: Architecture, zoneout: tuple[float, ...]) -> Any:
-    """zoneout as a configuration has it."""
+    """zoneout in the form of a configuration: a number, or for an LSTM a pair."""
     return (zoneout if made.cell.states == 2 else zoneout[0]) if zoneout else 0
 
 
@@ -144,6 +143,5 @@ def _description(
 
 
 def tape_width(made: Architecture) -> int:
-    """Floats of the tape of each layer and direction, for a step of a sequence and the instruction set in
-    use."""
+    """The floats of a tape for one step, sequence, layer and direction, with the instruction set in use."""
     return _description(made, None if made.batch_norm is None else "raise", "float32", (), None).tape_width

@@ -1,4 +1,4 @@
-"""The norms inside a recurrent cell and their places, dropout and zoneout."""
+"""Options of recurrent networks: norms inside the cell, dropout and zoneout."""
 
 from __future__ import annotations
 
@@ -9,39 +9,40 @@ from ..errors import bad_type, bad_value, choice, flag, integer, number
 from ..state import Named, frozen_by_name
 from .cells import Cell
 
-Placement = Literal["joint", "split", "gate", "output"]
+Placement = Literal["joint", "split", "gate", "input", "output"]
 CellNorm = Literal["out", "carry"]
 Span = Literal["all"]
 Overrun = Literal["raise", "last", "mean", "batch"]
-PLACEMENTS: tuple[Placement, ...] = ("joint", "split", "gate")  # of RNN, LSTM and GRU
+PLACEMENTS: tuple[Placement, ...] = ("joint", "split", "gate", "input")  # of all cells but the SLSTM
 OVERRUNS: tuple[Overrun, ...] = get_args(Overrun)
 
 
 @frozen_by_name
 @dataclass(frozen=True)
 class LayerNormSpec(Named):
-    """Layer norm inside a cell: where it is, and its options.
+    """Layer norm inside a cell: its placement and its options.
 
     x_ = W_ih x_t and h_ = W_hh h_{t-1} are the two products, with H units for each of G gates. The equations
     are in the docstrings of RNN, LSTM, GRU and SLSTM.
 
     Parameters
     ----------
-    placement : {"split", "joint", "gate", "output"} or None
+    placement : {"split", "joint", "gate", "input", "output"} or None
         "split" normalises x_ and h_ separately. "joint" normalises their sum over all gates, and "gate"
-        each gate of the sum. None is the choice of Ba et al. 2016: "joint" for an RNN, else "split". For an
-        RNN, "gate" is the same as "joint". An SLSTM has "output" alone: a norm of each head on the way to y.
+        each gate of the sum. "input" normalises x_ alone, in a LiGRU. None is the choice of the papers:
+        "joint" for an RNN, "input" for a LiGRU, else "split". For an RNN, "gate" is the same as "joint".
+        An SLSTM has "output" alone: a norm of each head of h on its way to y.
     cell : {"out", "carry"} or None
-        The norm of an LSTM's c. "out" normalises c on its way to h only. "carry" also passes the normalised c
-        to the next step. None has no such norm. Other cells take "out" and None, with no effect.
+        The norm of an LSTM's c. With "out", h is computed from the normalised c. With "carry", the next step
+        also gets the normalised c. None does not normalise c. Other cells ignore "out" and None.
     eps : float
         Added to the variance; at least 0.
     span : {"all"} or None
-        For a GRU with placement "split". None has one norm over the 2H units of r and z and one over the H of
-        n, on each side, as in the paper. "all" has one norm over all 3H of a side.
+        For a GRU with placement "split". None normalises the 2H units of r and z together, and the H of n, in
+        x_ and in h_, as the paper does. "all" normalises all 3H units together.
     inner_bias : bool
-        Whether x_ and h_ have biases before the norms, as those of torch.nn.Linear. They are the parameters
-        inner_bias_ih and inner_bias_hh, (G * H,).
+        Whether biases are added to x_ and h_ before the norms, as torch.nn.Linear does. They are the
+        parameters inner_bias_ih and inner_bias_hh, (G * H,).
 
     Examples
     --------
@@ -65,12 +66,14 @@ class LayerNormSpec(Named):
         object.__setattr__(self, "inner_bias", flag("inner_bias", self.inner_bias))
 
     def resolved(self, cell: Cell) -> LayerNormSpec:
-        """The spec for that cell: placement is a string, and cell is None without a cell state."""
+        """The spec with the defaults of this cell: placement is a string, and cell is None without a c."""
         behind = cell.placement == "output"
         known = ("output",) if behind else PLACEMENTS
         placement = choice("placement", self.placement or cell.placement, known)
         if behind and self.inner_bias:
             raise bad_value("inner_bias", f"False for {cell.name}, whose norm is behind the cell", True)
+        if placement == "input" != cell.placement:
+            raise bad_value("placement", f"'split', 'joint' or 'gate' for {cell.name}", placement)
         if cell.gates == 1 and placement == "gate":
             placement = "joint"
         has_cell_state = cell.states == 2 and not behind
@@ -89,12 +92,13 @@ class BatchNormSpec(Named):
     Parameters
     ----------
     max_steps : int or None
-        Limit on the length of training sequences. None has no limit.
+        Limit on the steps of training sequences. None is no limit.
     overrun : {"raise", "last", "mean", "batch"}
-        The statistics of a step beyond all training sequences: SequenceTooLongError, those of the last known
-        step, their mean over time, or those of the current batch.
+        The policy for a step without statistics, because no training sequence was as long. "raise" raises
+        SequenceTooLongError. "last" uses the statistics of the last known step, "mean" the mean over all
+        known steps, "batch" those of the current batch.
     momentum : float or None
-        Weight of a new batch in the running statistics, in [0, 1]. None pools all batches so far.
+        Weight of a new batch in the running statistics, in [0, 1]. None pools the sequences of all batches.
     eps : float
         Added to the variance; at least 0.
 
@@ -126,25 +130,24 @@ class BatchNormSpec(Named):
 @frozen_by_name
 @dataclass(frozen=True)
 class DropoutSpec(Named):
-    """Dropout rates of a training run: the argument `dropout` of `Network.forward_train`.
+    """Dropout rates, for the argument `dropout` of `Network.forward_train`.
 
-    A value is set to 0 with the probability of its rate, in [0, 1). The others are multiplied by
-    1 / (1 - rate).
+    Each value is set to 0 with the probability `rate`, in [0, 1), and else multiplied by 1 / (1 - rate).
 
     Parameters
     ----------
     between : float
-        Rate of the outputs of all layers but the last, drawn for each step, as in torch.nn.LSTM.
+        Rate for the outputs of all layers but the last, with a new mask for each step, as in torch.nn.LSTM.
     inputs : float
-        Rate of the inputs of every layer, drawn once for a sequence.
+        Rate for the inputs of every layer, with one mask for all steps of a sequence.
     states : float
-        Rate of h_{t-1} in the product with W_hh, drawn once for a sequence in each layer and direction.
+        Rate for h_{t-1} in the product with W_hh, with one mask for all steps of a sequence.
 
     Notes
     -----
     `between` is from Zaremba et al. 2014, arXiv 1409.2329. `inputs` and `states` are the variational dropout
     of Gal and Ghahramani 2016, arXiv 1512.05287. The h_{t-1} in a GRU's z h_{t-1} and an LSTM's c are not
-    dropped. Dropout enlarges the variances that batch norm stores; `calibrate` then measures them without it.
+    dropped. Dropout increases the variances that batch norm stores. `calibrate` measures them without it.
 
     Examples
     --------
@@ -165,7 +168,7 @@ class DropoutSpec(Named):
 
 
 def dropout_spec(dropout: Any) -> DropoutSpec:
-    """The argument `dropout` of forward_train as a spec: a rate between layers, a spec or None."""
+    """The argument `dropout` of forward_train, which is a rate between layers, a spec or None, as a spec."""
     if dropout is None or isinstance(dropout, DropoutSpec):
         return dropout or DropoutSpec()
     return DropoutSpec(number("dropout", dropout, 0, below=1))
@@ -179,7 +182,7 @@ def zoneout_rates(zoneout: Any, cell: Cell) -> tuple[float, ...]:
         return ()
     if isinstance(zoneout, (tuple, list)):
         if cell.states == 1 or len(zoneout) != 2:
-            expected = "a number, or a pair of them, of h and of c" if cell.states == 2 else "a number"
+            expected = "a number, or a pair of numbers for h and c" if cell.states == 2 else "a number"
             raise bad_type("zoneout", f"{expected}, for {cell.name}", zoneout)
         rates = tuple(number(f"zoneout[{k}]", rate, 0, below=1) for k, rate in enumerate(zoneout))
     else:
@@ -188,7 +191,7 @@ def zoneout_rates(zoneout: Any, cell: Cell) -> tuple[float, ...]:
 
 
 def norm_spec(norm: Any, cell: Cell) -> LayerNormSpec | BatchNormSpec | None:
-    """The argument `norm` of a recurrent model as a spec for that cell, or None."""
+    """The argument `norm` of a recurrent model as a spec with the defaults of this cell, or None."""
     if isinstance(norm, str):
         norm = (
             LayerNormSpec() if choice("norm", norm, ("layer", "batch", None)) == "layer" else BatchNormSpec()

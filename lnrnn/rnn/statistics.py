@@ -20,9 +20,9 @@ def _names(side: str) -> tuple[str, str]:
 
 
 def named_shapes(sides: Mapping[str, int], steps: int) -> dict[str, tuple[int, ...]]:
-    """Names without suffix, and shapes, of the arrays of one layer and direction.
+    """Names, without suffix, and shapes of the arrays of one layer and direction.
 
-    sides: from `Architecture`.
+    sides: a field of Architecture, with the width of the statistics at each place of a norm.
     """
     found: dict[str, tuple[int, ...]] = {
         name: (steps, width) for s, width in sides.items() for name in _names(s)
@@ -31,26 +31,26 @@ def named_shapes(sides: Mapping[str, int], steps: int) -> dict[str, tuple[int, .
 
 
 def blank(sides: Mapping[str, int], steps: int) -> dict[str, Array]:
-    """Zeros with these names and shapes: a training run writes the statistics of its batch there."""
+    """Zeros with the names and shapes of `named_shapes`, for C to write the statistics of a batch."""
     shapes = named_shapes(sides, steps)
     return {name: np.zeros(shape, np.int64 if name == "count" else float) for name, shape in shapes.items()}
 
 
 def of_steps(batch: Mapping[str, Array] | None, t0: int, t1: int, *, copy: bool = False) -> Any:
-    """The steps t0 .. t1 - 1 of a batch from `blank`: views, or copies, which a second run writes again."""
+    """The steps t0 to t1 - 1 of arrays from `blank`, as views or copies; None for None."""
     if batch is None:
         return None
     return {name: array[t0:t1].copy() if copy else array[t0:t1] for name, array in batch.items()}
 
 
 def refuse_beyond(max_steps: int | None, table: Array) -> None:
-    """Raises SequenceTooLongError for a training sequence longer than max_steps. table: of rows.Rows."""
+    """Raises SequenceTooLongError for a sequence longer than max_steps. table: that of rows.Rows."""
     if max_steps is not None:
         _refuse(max_steps, table, "raise max_steps of the BatchNormSpec")
 
 
 def _refuse(known: int, table: Array, hint: str, what: str = "sequence") -> None:
-    """Raises SequenceTooLongError for the first sequence, or lane, with more than the known steps."""
+    """Raises SequenceTooLongError for the first sequence or lane with more than `known` steps."""
     ends = np.where(table[:, LENGTH] > 0, table[:, START] + table[:, LENGTH], 0)
     over = ends > known
     if over.any():
@@ -61,15 +61,15 @@ def _refuse(known: int, table: Array, hint: str, what: str = "sequence") -> None
 
 
 class StepStatistics:
-    """Mean and biased variance of each side of a layer and direction, float64 (steps, width), and count.
+    """Batch norm's running statistics for one layer and direction.
 
-    count[t] is the number of training sequences that were active at step t. Counts never rise with t, so the
-    known steps are the first ones. An object never changes: `updated` makes a new one, and other threads may
-    still use the old one.
+    They are mean and biased variance, float64 (steps, width), for each place of a norm, and count (steps,).
+    count[t] is the number of training sequences that had a step t. It never rises with t, so the known steps
+    are the first ones. An object never changes, because other threads may use it.
     """
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
-        """arrays: kept, not copied, with the names of `named_shapes`."""
+        """arrays: those of `named_shapes`; they are not copied, and become read-only."""
         for array in arrays.values():
             array.setflags(write=False)
         self.arrays = dict(arrays)
@@ -82,11 +82,10 @@ class StepStatistics:
         return cls(blank(sides, steps))
 
     def updated(self, batch: Mapping[str, Array], momentum: float | None) -> StepStatistics:
-        """The statistics after one training batch, in the form of `blank`.
+        """The statistics after a training batch. batch: arrays from `blank` with the batch's statistics.
 
-        A new step takes those of the batch. Others become (1 - momentum) old + momentum batch. momentum None
-        pools old and new by their counts, as if all were one batch (Chan, Golub, LeVeque 1979). Counts end at
-        2**53.
+        A step without old statistics takes the batch's. Others become (1 - momentum) old + momentum batch.
+        momentum None pools both by their counts (Chan, Golub, LeVeque 1979). Counts do not exceed 2**53.
         """
         count = batch["count"]
         steps = int(np.count_nonzero(count))
@@ -113,9 +112,9 @@ class StepStatistics:
         return StepStatistics(arrays | {"count": new_count})
 
     def refuse_overrun(self, table: Array, overrun: str | None, what: str = "sequence") -> None:
-        """Raises SequenceTooLongError for a sequence with a step without statistics, as `overrun` decides.
+        """Raises SequenceTooLongError for a sequence with an unknown step, unless `overrun` permits it.
 
-        table: of rows.Rows. The last argument is the noun for its sequences in the message.
+        table: that of rows.Rows. The last argument is the word for a sequence in the message.
         """
         if overrun == "batch" or (overrun != "raise" and self.known):
             return

@@ -1,4 +1,4 @@
-"""Forward runs with a record, and back-propagation through time."""
+"""Training: forward runs that record a tape, and back-propagation through time."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Array = np.ndarray
 
 
 class Run(NamedTuple):
-    """One layer in one direction of a forward run."""
+    """The arrays of one layer in one direction, from a forward run."""
 
-    statistics: Any  # of the batch, from statistics.blank, or None
-    record: Any  # the array of the compiled module, or Checkpoints
+    statistics: Any  # those of the batch, in arrays from statistics.blank, or None
+    record: Any  # the array that C writes in forward and reads in backward, or Checkpoints
     x: Array  # (T, B, inputs)
     y: Array  # (T, B, P)
 
@@ -37,30 +37,29 @@ class Run(NamedTuple):
         yield from self.kept()
 
     def kept(self) -> Iterator[Array]:
-        """All but x and y."""
+        """All arrays except x and y."""
         yield from self.record.arrays() if isinstance(self.record, Checkpoints) else (self.record,)
         yield from (self.statistics or {}).values()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tape:
-    """The record of `forward_train` for `backward`, which may read it several times.
+    """The record of `forward_train` for `backward`, which may use it several times.
 
-    It belongs to its network and process. copy.copy returns the tape itself; pickle and copy.deepcopy raise
-    TypeError.
+    A tape is for one network in one process. copy.copy returns it; pickle and copy.deepcopy raise TypeError.
     """
 
-    owner: object  # its network
-    network: Network  # the compiled one
+    owner: object  # the network, of lnrnn
+    network: Network  # its compiled form
     architecture: Architecture
     rows: Rows
     layout: tuple[bool, tuple[int, ...]]  # unbatched, and the shape of y in the caller's layout
     start: tuple[Array, ...]  # h0, or h0 and c0
     masks: Masks | None
     x: Array  # (T, B, D)
-    training: engine.Training  # with tapes or, in their places, Checkpoints
+    training: engine.Training  # its tapes are arrays or Checkpoints
     end: Array | None = None  # of an SLSTM the last cell state
-    isa: str = field(default_factory=isa)  # the instruction set, which decides how tapes are laid out
+    isa: str = field(default_factory=isa)  # the instruction set, on which the layout depends
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -75,7 +74,7 @@ class Tape:
         return tuple(found)
 
     def inputs(self, layer: int) -> Array:
-        """(T, B, *): x, or the outputs of the layer below after dropout."""
+        """The input (T, B, *) of a layer: x, or the outputs of the layer below after dropout."""
         dropped = self.training.dropped[layer]
         if dropped is not None:
             return dropped[0]
@@ -83,7 +82,7 @@ class Tape:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the record."""
+        """The size of the record in bytes."""
         directions = self.architecture.directions
         held = [*self.rows.arrays(), *self.start, *([] if self.masks is None else self.masks.arrays())]
         for k, run in enumerate(self.runs):
@@ -125,8 +124,8 @@ def forward(
 ) -> tuple[Array, State, Tape, list[dict[str, Any]]]:
     """See Network.forward_train. owner: the network of the snapshot.
 
-    -> also the statistics of this batch for each layer and direction, from statistics.blank; none without
-    batch norm.
+    The fourth result has the statistics of the batch for each layer and direction, in arrays from
+    statistics.blank; it is empty without batch norm.
     """
     _refuse(snapshot)
     made = snapshot.architecture
@@ -191,7 +190,7 @@ def _move_m(cells: Array, gradients: Array, sign: int) -> None:
 
 
 def _dropped(masks: Masks | None, layer: int, outputs: Sequence[Array]) -> Any:
-    """The field `dropped` of engine.Training for this layer."""
+    """The item of the field `dropped` of engine.Training for this layer."""
     if masks is None or not layer or not masks.drops_input(layer):
         return None
     return np.empty_like(outputs[layer - 1]), *masks.of_input(layer)
@@ -200,7 +199,7 @@ def _dropped(masks: Masks | None, layer: int, outputs: Sequence[Array]) -> Any:
 def short(
     owner: object, snapshot: Snapshot, x: Any, h0: Any, lengths: Any
 ) -> tuple[Array, State, Tape] | None:
-    """`forward` for plain arrays of few sequences, without batch norm and masks; else None."""
+    """`forward` by one call of C, without batch norm, masks and checkpoints; None if C refuses it."""
     compiled, made = snapshot.compiled(), snapshot.architecture
     found = compiled.train(x, h0, lengths) if made.cell.parts == 1 or h0 is None else None
     if found is None:
@@ -216,19 +215,20 @@ def short(
 
 
 def _forward_checkpoints(tape: Tape) -> list[Array]:
-    """-> the final states of the sequences."""
+    """Runs all layers with Checkpoints, and returns the final states of the sequences."""
     masks, D, outputs = tape.masks, tape.architecture.directions, tape.training.outputs or ()
-    before = [tape.rows.begin(s, D) for s in tape.start]
+    reverse = tape.architecture.reversed
+    before = [tape.rows.begin(s, reverse) for s in tape.start]
     after = [np.empty_like(s) for s in before]
     for k, run in enumerate(tape.runs):
         if k % D == 0 and k and masks is not None and masks.drops_input(k // D):
             masks.on_input(k // D, outputs[k // D - 1], run.x)
         run.record.forward(
-            tape.network, k, k % D == 1, x=run.x, y=run.y, before=[s[k] for s in before],
+            tape.network, k, reverse[k], x=run.x, y=run.y, before=[s[k] for s in before],
             after=[s[k] for s in after], rows=tape.rows.table, statistics=run.statistics,
             masks=None if masks is None else masks.of_layer(k),
         )  # fmt: skip
-    return [tape.rows.finish(s, D) for s in after]
+    return [tape.rows.finish(s, reverse) for s in after]
 
 
 def checked_checkpoint(checkpoint: Any) -> int | None:
@@ -276,9 +276,9 @@ def backward(
         grad = _apart(grad, out)
         gend = None if gend is None else [_apart(g, out) for g in gend]
     rows, parts = tape.rows, tape.rows.parts
-    before, gafter = [rows.begin(s, D) for s in tape.start], gend
+    before, gafter = [rows.begin(s, made.reversed) for s in tape.start], gend
     if parts is not None and gend is not None:
-        gafter = [parts.begin_backward(g, D) for g in gend]
+        gafter = [parts.begin_backward(g, made.reversed) for g in gend]
     gbefore = [np.empty(s.shape, FLOAT32) for s in before]
     grads = {name: empty(s) for name, s in made.shapes.items()} if out is None else out
     given = [grads[name] for name in made.shapes]
@@ -294,7 +294,7 @@ def backward(
             gc0=gbefore[-1],
             grads=given, add=out is not None,
         )  # fmt: skip
-    gstart = gbefore if parts is None else [parts.finish_backward(g, D) for g in gbefore]
+    gstart = gbefore if parts is None else [parts.finish_backward(g, made.reversed) for g in gbefore]
     if made.cell.parts > 1:
         _move_m(tape.start[1], gstart[1], 1)
     if gx is not None and masks is not None and masks.drops_input(0):
@@ -314,7 +314,7 @@ def _backward_checkpoints(
     given: list[Array],
     add: bool,
 ) -> None:
-    """Network.backward of the compiled module, for checkpoints. grad: the gradient of y."""
+    """Replaces Network.backward of the compiled module for Checkpoints. grad: the gradient of y."""
     made, masks, table = tape.architecture, tape.masks, tape.rows.table
     P, D = made.h_width, made.directions
     count = len(given) // len(made.suffixes)
@@ -329,7 +329,7 @@ def _backward_checkpoints(
             own = empty(run.x.shape)
             own[...] = 0
         run.record.backward(
-            tape.network, k, d == 1, x=run.x, rows=table, statistics=run.statistics,
+            tape.network, k, made.reversed[k], x=run.x, rows=table, statistics=run.statistics,
             masks=None if masks is None else masks.of_layer(k), gy=grad[:, :, d * P : (d + 1) * P],
             gafter=[None] if gafter is None else [g[k] for g in gafter], gx=own,
             gbefore=[g[k] for g in gbefore],
@@ -343,15 +343,15 @@ def _backward_checkpoints(
 
 
 def _apart(array: Array, out: dict[str, Array]) -> Array:
-    """array, or a copy if it may share memory with out."""
+    """array, or a copy of it if it may share memory with an array of `out`."""
     return array.copy() if any(np.may_share_memory(array, g) for g in out.values()) else array
 
 
 def refuse_gradients(out: Any, made: Architecture) -> None:
-    """Raises ValueError or TypeError for arrays to which gradients cannot be added.
+    """Raises ValueError or TypeError unless gradients can be added to the arrays of `out`.
 
-    They must have the names and shapes of the parameters, be float32, C-contiguous and writeable, and share
-    no memory.
+    Names and shapes must be those of the parameters. Arrays must be float32, C-contiguous and writeable, and
+    share no memory.
     """
     if not isinstance(out, dict):
         raise bad_type("out", "a dict of arrays by parameter name", out)

@@ -1,7 +1,7 @@
-"""Sequences of any length in tables: lnrnn.Scorer, and `lnrnn score` for Parquet files.
+"""lnrnn.Scorer runs a model over a column of sequences in a table; `lnrnn score` does it for Parquet files.
 
-The Scorer (scorer.py) reads and writes columns of tables (columns.py), of Arrow (arrow.py) or of Python
-objects (objects.py). sequences.py runs the model over them. `lnrnn score` (bulk.py) has workers (engines.py)
-compute row groups (job.py). Their results wait in a folder (journal.py) until output.py writes the file.
-parquet.py reads and writes Parquet.
+The Scorer (scorer.py) reads and writes columns of tables (columns.py), which are Arrow arrays (arrow.py) or
+Python objects (objects.py). sequences.py runs the model. `lnrnn score` (bulk.py) sends each row group
+(job.py) to a worker (engines.py). The results are kept in a folder (journal.py) until output.py has written
+them to the output file. parquet.py reads and writes Parquet.
 """

@@ -1,6 +1,7 @@
-"""Columns of Arrow: lists of steps to sequences.Sequences, and results to lists.
+"""Converts Arrow columns to sequences.Sequences, and results to Arrow columns.
 
-In a list<fixed_size_list<float, D>> or list<list<float>>, float32 values without nulls are not copied.
+A row of a column is a list of steps, a step is a list of numbers. If the column's type is
+list<fixed_size_list<float, D>> or list<list<float>>, float32 values without nulls are not copied.
 """
 
 from __future__ import annotations
@@ -29,10 +30,9 @@ def is_table(value: Any) -> bool:
 
 
 def check_type(kind: Any, width: int, name: str) -> None:
-    """Raises TypeError for a type that is no list of steps, ValueError for steps of another width.
+    """Raises TypeError unless the column's type `kind` is a list of steps or null (all rows are null).
 
-    kind: of the column; that of a column without values (null) is accepted. Steps that are lists of any
-    length are checked row by row, in `sequences`.
+    Raises ValueError if the steps have another width. If the type permits any width, `sequences` checks it.
     """
     types = pyarrow().types
     if types.is_null(kind):
@@ -53,10 +53,9 @@ def check_type(kind: Any, width: int, name: str) -> None:
 
 
 def sequences(column: Any, width: int, name: str) -> Sequences:
-    """The rows of a column.
+    """The rows of a column as Sequences.
 
-    column: an Array, or a ChunkedArray, whose chunks are joined. width: numbers of a step. name: of the
-    column, for the errors of `check_type`.
+    column: an Array, or a ChunkedArray, whose chunks are joined. width: numbers in a step. name: its name.
     """
     pa = pyarrow()
     check_type(column.type, width, name)
@@ -74,7 +73,7 @@ def sequences(column: Any, width: int, name: str) -> Sequences:
 
 
 def result(given: Sequences, values: Array, into: Into, like: Any, fixed: bool = True) -> Any:
-    """The results of `run` as an Array of the type `result_type`, with nulls where rows have none."""
+    """The results of `run` as an Array of the type `result_type`; null for rows without a result."""
     pa = pyarrow()
     absent = _array(pa, pa.bool_(), len(given), np.packbits(given.absent, bitorder="little"))
     width = values.shape[1]
@@ -99,7 +98,7 @@ def result(given: Sequences, values: Array, into: Into, like: Any, fixed: bool =
 
 
 def reasons(given: Sequences) -> Any:
-    """Why rows are bad: an Array of strings, null for other rows."""
+    """An Array with the reason why each bad row is bad, a string; null for other rows."""
     pa = pyarrow()
     if not given.bad:
         return pa.nulls(len(given), pa.string())
@@ -107,10 +106,11 @@ def reasons(given: Sequences) -> Any:
 
 
 def result_type(into: Into, width: int, like: Any, fixed: bool = True) -> Any:
-    """fixed_size_list<float, W>, for "all" a list of such.
+    """The type of the results: fixed_size_list<float, W>, for "all" a list of these.
 
-    The list is large if the column's type, `like`, is large. fixed: False for list<float> instead of the
-    first. It is for Parquet: pyarrow before version 26 cannot read back nulls among lists of a fixed size.
+    That list is a large_list if `like`, the type of the input column, is one. With fixed=False the result of
+    a row is list<float>. Parquet needs this: pyarrow before version 26 cannot read nulls among lists of a
+    fixed size.
     """
     pa = pyarrow()
     each = pa.list_(pa.float32(), width)
@@ -120,7 +120,7 @@ def result_type(into: Into, width: int, like: Any, fixed: bool = True) -> Any:
 
 
 def plain_type(kind: Any) -> Any:
-    """The type with lists of any size in place of those of a fixed size."""
+    """The type with each fixed_size_list replaced by a list."""
     pa = pyarrow()
     if not _is_list(pa.types, kind):
         return kind
@@ -146,16 +146,17 @@ def _is_number(types: Any, kind: Any) -> bool:
     return bool(types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind))
 
 
-# Arrow's own conversions from and to NumPy import pandas: half a second and 60 MB in each process.
+# The functions below do not use Arrow's conversions from and to NumPy, because these import pandas. The
+# import takes half a second and 60 MB in each process.
 
 
 def _array(pa: Any, kind: Any, length: int, memory: Array) -> Any:
-    """An Array without nulls on top of the memory, which is not copied."""
+    """An Array without nulls that uses the memory of a NumPy array."""
     return pa.Array.from_buffers(kind, length, [None, pa.py_buffer(memory)])
 
 
 def _memory(array: Any, dtype: Any) -> Array:
-    """The values of an Array of numbers, not copied; arbitrary where it has nulls."""
+    """The values of an Array of numbers, not copied. Where the Array has nulls, they are arbitrary."""
     buffer, first, count = array.buffers()[1], array.offset, len(array)
     if not count:
         return np.zeros(0, dtype)
@@ -174,7 +175,7 @@ def _nulls(array: Any) -> Array:
 
 
 def _lists(pa: Any, column: Any) -> tuple[Array, Any]:
-    """Lists of any kind: offsets (B + 1,) int64, and the Array of their entries."""
+    """For a column of lists of any type: offsets (B + 1,) int64, and the Array of the lists' entries."""
     kind = column.type
     if not len(column):  # there may be no buffer of offsets
         return np.zeros(1, np.int64), column.values[:0]
@@ -192,7 +193,7 @@ def _integers(pa: Any, kind: Any) -> Any:
 
 
 def _numbers(pa: Any, steps: Any, width: int) -> tuple[Array, dict[int, str]]:
-    """An Array of steps -> (N, width) float32, and the faults of steps, by position.
+    """The numbers of an Array of steps, (N, width) float32, and the faults of wrong steps by index.
 
     The numbers of a wrong step are arbitrary.
     """
@@ -215,7 +216,7 @@ def _numbers(pa: Any, steps: Any, width: int) -> tuple[Array, dict[int, str]]:
         values = flat.reshape(count, width)
         empty = None if holes is None else holes.reshape(count, width).any(1)
     else:
-        # Steps of another width do not fit into an array of this one: they become zeros.
+        # Steps of another width do not fit into the result, so they become zeros.
         right = sizes == width
         places = starts[right, None] + np.arange(width)
         values, empty = np.zeros((count, width), np.float32), np.zeros(count, bool)
@@ -238,13 +239,13 @@ def _flat(pa: Any, numbers: Any) -> Array:
 
 
 def _dtype(pa: Any, kind: Any) -> Any:
-    """The NumPy dtype of the numbers in memory."""
+    """The NumPy dtype for an Arrow type of numbers."""
     letter = "f" if pa.types.is_floating(kind) else "u" if pa.types.is_unsigned_integer(kind) else "i"
     return np.dtype(f"{letter}{kind.bit_width // 8}")
 
 
 def _bad_rows(offsets: Array, null: Array, wrong: dict[int, str]) -> dict[int, str]:
-    """Why rows are bad, by row: the fault of the first wrong step."""
+    """The reasons why rows are bad, by row: the fault of the row's first wrong step."""
     reasons: dict[int, str] = {}
     places = sorted(wrong)
     rows = np.searchsorted(offsets, places, side="right") - 1

@@ -1,7 +1,7 @@
-"""`lnrnn score`: runs a model over a column of a Parquet file.
+"""`lnrnn score`: runs a model over a column of a Parquet file, in bounded memory.
 
-Memory is bounded. A run that was killed continues from its last complete row group. Progress is shown on
-stderr: a bar on a terminal, elsewhere a line a minute.
+After a killed run, the next one computes only the missing row groups. Progress is shown on stderr: as a bar
+on a terminal, else as one line a minute.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .output import Output, writing
 from .scorer import Scorer, model_of
 from .sequences import result_width
 
-EVERY = 60.0  # seconds between two lines of progress, at least
+EVERY = 60.0  # the least number of seconds between two lines of progress
 
 
 def score(
@@ -37,19 +37,18 @@ def score(
     workers: int = 1,
     address: str | None = None,
 ) -> None:
-    """Copies the rows of source to target, with the scorer's results, and reports on stderr.
+    """Copies the rows of source to target, adds the scorer's results, and reports on stderr.
 
     source, target: Parquet files. engine, workers, address: see engines.outcomes. With bad="raise", the first
-    bad row raises a ValueError that names it. With bad="null", bad rows are listed in the file
-    `bad_rows_path`.
+    bad row raises a ValueError that names it. With bad="null", the file `bad_rows_path` lists bad rows.
 
-    target is written whole or not at all, with the row groups of source in their order. Until then the
-    complete row groups are kept in target.parts (see journal.py). A call with the same arguments continues
-    from there. Only engine, workers, address and the scorer's threads may differ: no result depends on them.
+    target appears only when it is complete; its row groups are in the order of source. Until then, complete
+    row groups are kept in target.parts (see journal.py). A call with the same arguments continues from there.
+    Only engine, workers, address and the scorer's threads may differ, because results do not depend on them.
 
-    Raises the errors of Scorer, OSError, and ValueError. A ValueError says that source cannot be read, or
-    that target is the model, the source or not named as a Parquet file. Others say that target.parts belongs
-    to other arguments, or that another process writes there now.
+    Raises the errors of Scorer, and OSError. Raises ValueError if source cannot be read, or if target is the
+    model or the source or has no suffix of Parquet. Also raises it if target.parts belongs to other
+    arguments, or if another process is writing there.
     """
     began = time.monotonic()
     pa, _ = parquet.packages()
@@ -81,7 +80,7 @@ def score(
             else "raise",
         }
         folder = target.with_name(target.name + ".parts")
-        # A row group that is complete under "raise" has no bad rows, so "skip" gives the same.
+        # A row group that is complete with --bad raise has no bad rows, so --bad skip has the same results.
         with Journal.opened(folder, facts, [("--bad", "raise", facts["--bad"])]) as journal:
             job = Job(scorer, os.path.abspath(source), identity, str(journal.scratch))
             results_type = arrow.result_type(scorer.into, result_width(model), kind, fixed=False)
@@ -121,7 +120,7 @@ def _remove_old_list(path: Path, source: Path) -> None:
 
 
 def _fill(output: Output, journal: Journal, compute: Callable[[list[int]], Outcomes]) -> None:
-    """Computes the missing row groups, and writes each as soon as all before it are written."""
+    """Computes the missing row groups. Writes each to the output when all earlier ones are written."""
     metadata = output.source.metadata
     rows = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
     done = {
@@ -129,7 +128,7 @@ def _fill(output: Output, journal: Journal, compute: Callable[[list[int]], Outco
         if parquet.is_complete(journal.part(k), journal.part(k, bad=True), k, count)
     }  # fmt: skip
     left = [k for k in range(len(rows)) if k not in done]
-    # If this fails, closing() ends the workers before their folder is removed.
+    # If this raises an exception, closing() ends the workers before the journal's folder is removed.
     with closing(compute(left)) as pending, progress(sum(rows), sum(rows[k] for k in done)) as add:
         for k in range(len(rows)):
             while k not in done:
@@ -143,14 +142,14 @@ def _fill(output: Output, journal: Journal, compute: Callable[[list[int]], Outco
 
 
 def say(text: str) -> None:
-    if sys.stderr is not None:  # a process may have none
+    if sys.stderr is not None:  # a process may have no stderr
         with suppress(OSError):  # if nobody reads stderr, the work continues
             print(f"lnrnn score: {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def progress(total: int, done: int) -> Iterator[Any]:
-    """-> a function add(rows) that counts completed rows. done: rows that were complete before."""
+    """A context that shows progress. Yields a function add(rows) for completed rows. done: earlier ones."""
     tqdm = require("tqdm", "lnrnn score", "score").tqdm
     began = said = time.monotonic()
     first = done
@@ -172,6 +171,6 @@ def progress(total: int, done: int) -> Iterator[Any]:
 
 
 def summary(scored: Mapping[str, int], seconds: float, target: Path, reasons: Path | None) -> str:
-    """scored: counts of output.Output. reasons: the file that lists the bad rows."""
+    """The last line of the report. scored: counts of output.Output. reasons: the list of bad rows."""
     counts = [f"{count} {name[: -1 if count == 1 else None]}" for name, count in scored.items()]
     return f"{', '.join(counts)}{f' ({reasons})' if reasons else ''}, {seconds:.1f} s: {target}"

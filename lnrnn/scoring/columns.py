@@ -1,4 +1,4 @@
-"""Finds the column of sequences in a dict, pandas frame or Arrow table, and adds columns of results."""
+"""Reads the column of sequences in a dict, pandas DataFrame or Arrow table, and adds columns of results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from ..errors import bad_type, bad_value, described, real
 from . import arrow, objects
 from .sequences import Array, Bad, Into, Sequences
 
-# Functions of the sequences and of the array of `run`: -> columns by name; -> the table with these columns.
+# Both are functions of the Sequences and the results of `run`. Cells returns new columns by name, WithResults
+# returns the table with new columns.
 Cells = Callable[[Sequences, Array], dict[str, Any]]
 WithResults = Callable[[Sequences, Array], Any]
 OFFSETS, ERROR = "_offsets", "_error"
@@ -29,10 +30,10 @@ class Asked(Protocol):
 
 
 def sequences_of(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithResults]:
-    """-> the sequences of a table's column, and the function that adds results to the table.
+    """Returns the sequences in a table's column, and a function that adds results to the table.
 
-    width: the model's input_size. Raises TypeError for another kind of table. Raises ValueError that names a
-    column that is missing, is there twice, or has the name of a result.
+    width: the model's input_size. Raises TypeError for another type of table. Raises ValueError for a column
+    that is absent, that exists twice, or that has the name of a new column.
     """
     if arrow.is_table(table):
         return _of_arrow(table, asked, width)
@@ -60,7 +61,7 @@ def cell(table: Any, column: str, row: int) -> Any:
 
 
 def in_plain_lists(table: Any, column: str) -> Any:
-    """An Arrow table, with the results in that column as lists of any size; other tables unchanged."""
+    """An Arrow table, with each fixed_size_list in that column replaced by a list. Other tables unchanged."""
     if not arrow.is_table(table):
         return table
     at = table.schema.names.index(column)
@@ -71,12 +72,12 @@ def in_plain_lists(table: Any, column: str) -> Any:
 
 
 def check_names(names: list[Any], column: str, *results: str) -> None:
-    """Raises ValueError unless a column is there once, or if a result's name is taken."""
+    """Raises ValueError unless `names` has the column once and none of the new columns `results`."""
     count = names.count(column)
     if count != 1:
         known = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
         raise ValueError(
-            f"there is no column {column!r}; there are {known or 'none'}" if not count
+            f"there is no column {column!r}; the columns are {known or 'none'}" if not count
             else f"there are {count} columns {column!r}"
         )  # fmt: skip
     for output in results:
@@ -99,7 +100,7 @@ def _is_frame(table: Any) -> bool:
 
 
 def _columns(asked: Asked, cells: Callable[..., Any], reasons: Callable[[Sequences], Any]) -> Cells:
-    """The function that gives the column of results and, under bad="null", that of reasons."""
+    """A function that returns the column of results and, with bad="null", the column of reasons."""
 
     def columns(given: Sequences, result: Array) -> dict[str, Any]:
         cells_by_name = {asked.output: cells(given, result)}
@@ -111,7 +112,7 @@ def _columns(asked: Asked, cells: Callable[..., Any], reasons: Callable[[Sequenc
 
 
 def _arrow_columns(asked: Asked, kind: Any) -> Cells:
-    """kind: the column's type."""
+    """The same for Arrow arrays. kind: the type of the input column."""
     return _columns(asked, lambda given, result: arrow.result(given, result, asked.into, kind), arrow.reasons)
 
 
@@ -145,7 +146,7 @@ def _of_pandas(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithRes
     else:
         rows = own.to_numpy(dtype=object)
         given = objects.sequences(rows, width)
-        # A fixed dtype: the one that pandas infers would depend on whether there are bad rows.
+        # "string", because the dtype that pandas infers depends on whether there are bad rows.
         columns = _object_columns(asked, rows, lambda given: pandas.array(objects.reasons(given), "string"))
         extension = lambda cells: cells  # noqa: E731
 
@@ -182,7 +183,7 @@ def _of_mapping(table: Mapping[Any, Any], asked: Asked, width: int) -> tuple[Seq
 def _of_flat(
     values: Any, offsets: Any, asked: Asked, width: int
 ) -> tuple[Sequences, Callable[[Sequences, Array], Array]]:
-    """values (N, width), for width 1 also (N,), and offsets (B + 1,)."""
+    """For a column of values (N, width), for width 1 also (N,), and a column of offsets (B + 1,)."""
     column = f"column {asked.column!r}"
     flat = real(column, values)
     if width == 1 and flat.ndim == 1:
@@ -198,7 +199,7 @@ def _of_flat(
     at = at.astype(np.int64)
     fall = np.flatnonzero(np.diff(at) < 0)
     if len(fall):
-        raise ValueError(f"{name} must not decrease, got a smaller one after row {fall[0]}")
+        raise ValueError(f"{name} must not decrease, got a smaller offset after row {fall[0]}")
     if at[0] < 0 or at[-1] > len(flat):
         raise bad_value(
             name, f"between 0 and the {len(flat)} steps of {column}", int(at[0] if at[0] < 0 else at[-1])
@@ -208,7 +209,7 @@ def _of_flat(
 
 
 def _of_equal(values: Any, asked: Asked, width: int) -> tuple[Sequences, Callable[[Sequences, Array], Array]]:
-    """values (B, T, width), for width 1 also (B, T): all rows have T steps."""
+    """For a column of rows with T steps each, (B, T, width), for width 1 also (B, T)."""
     column = asked.column
     array = real(f"column {column!r}", values)
     if width == 1 and array.ndim == 2:
@@ -230,8 +231,8 @@ def _of_equal(values: Any, asked: Asked, width: int) -> tuple[Sequences, Callabl
 def _numbers(given: Sequences, result: Array, asked: Asked, offsets: Array, steps: int) -> Array:
     """The results of `run` as an array (B, W), for "all" (steps, W).
 
-    Bad rows have NaN, and steps of no row have zeros. offsets: those of the table; `given` has bad rows
-    without steps.
+    Bad rows become NaN. Steps that belong to no row become 0. offsets: those of the table, because `given`
+    does not have the steps of bad rows.
     """
     if asked.into != "all":
         result[given.absent] = np.nan

@@ -1,8 +1,8 @@
-"""Where row groups are computed: in this process, in other processes, by Dask or by Ray.
+"""Computes the row groups of `lnrnn score`: in this process, in worker processes, with Dask or with Ray.
 
-Each engine returns one outcome for each row group, in any order, and has a bounded number of them in work.
-If a worker is killed, its row groups are computed again. A row group whose workers die TRIES times raises
-ChildProcessError.
+Each engine yields one Outcome for each row group, in any order, and starts a bounded number of row groups at
+a time. If a worker is killed, its row groups are computed again. If TRIES workers die at one row group, the
+engine raises ChildProcessError.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from .job import TRIES, Compute, Engine, Job, Outcome, Outcomes, lost
 def outcomes(
     engine: Engine, compute: Compute, job: Job, indices: Iterable[int], workers: int, address: str | None
 ) -> Outcomes:
-    """compute(job, index) for every index.
+    """Yields compute(job, index) for every index.
 
-    workers: the number of processes; each has job.threads threads. address: of a running Dask scheduler or
-    Ray cluster, which then sets the number of processes. None: start one on this machine, and end it.
+    workers: the number of processes, with job.threads threads each. address: that of a running Dask scheduler
+    or Ray cluster, which then decides the number of processes. None starts one on this machine and ends it.
     """
     if engine == "dask":
         return on_dask(compute, job, indices, workers, address)
@@ -57,14 +57,14 @@ def on_dask(
                 under_way[future.key] = index
                 futures.add(future)
 
-        # Submit twice as many as can run at a time: a worker that is ready need not wait for the next.
+        # Submit twice as many row groups as run at a time, so that no worker waits for its next one.
         submit(2 * sum(client.nthreads().values()) if address else 2 * workers)
         for future in futures:
             index = under_way.pop(future.key)
             try:
                 outcome = future.result()
             except distributed.scheduler.KilledWorker as error:
-                # The scheduler counts a death for each task of the worker, also for those that wait.
+                # If a worker dies, the scheduler counts this for all of its tasks, also for waiting ones.
                 hint = "was there memory enough? Another row group, held by the same worker, may be the cause"
                 raise lost(index, error.allowed_failures + 1, hint) from None
             future.release()
@@ -74,7 +74,7 @@ def on_dask(
 
 @contextmanager
 def _dask_client(distributed: Any, workers: int, address: str | None) -> Iterator[Any]:
-    """The client of that scheduler, or of a cluster on this machine that ends with the client."""
+    """A client of the scheduler at `address`, or of a new cluster on this machine, which ends with it."""
     dask = require("dask", "the engine dask", "dask")
     with ExitStack() as stack:
         at: Any = address
@@ -107,7 +107,7 @@ def on_ray(compute: Compute, job: Job, indices: Iterable[int], workers: int, add
 
 @contextmanager
 def _ray_started(ray: Any, cpus: int, address: str | None) -> Iterator[None]:
-    """Uses the Ray of this process. If there is none, connects or starts one, and ends it afterwards."""
+    """A context that uses this process's connection to Ray, or a new connection or cluster until its end."""
     was_there = ray.is_initialized()
     if not was_there:
         # Only numbers and names go through the object store, so the smallest store is enough.
@@ -121,11 +121,10 @@ def _ray_started(ray: Any, cpus: int, address: str | None) -> Iterator[None]:
 
 
 def on_processes(compute: Compute, job: Job, indices: Iterable[int], workers: int) -> Outcomes:
-    """compute(job, index) for every index, in worker processes of this process.
+    """Yields compute(job, index) for every index, from worker processes on this machine.
 
-    A row group whose worker dies is computed again by a new one. Each worker has pipes of its own, and shares
-    neither a lock nor a queue. So killing one at any moment cannot block the others, as it can in a
-    ProcessPoolExecutor.
+    If a worker dies, a new one computes its row groups. Each worker has its own pipes, because workers that
+    share a lock or a queue (ProcessPoolExecutor) may block when one of them is killed.
     """
     left, died = deque(indices), Counter[int]()
     working: dict[Connection, _Worker] = {}
@@ -135,7 +134,7 @@ def on_processes(compute: Compute, job: Job, indices: Iterable[int], workers: in
                 worker = _Worker(compute, job)
                 working[worker.outcomes] = worker
             for worker in working.values():
-                # A second row group waits at each worker, except near the end, to balance the load.
+                # Each worker has a second, waiting row group, except near the end, to balance the load.
                 while left and len(worker.given) < (2 if len(left) > workers else 1):
                     worker.give(left.popleft())
             for connection in wait(list(working)):
@@ -158,7 +157,7 @@ def on_processes(compute: Compute, job: Job, indices: Iterable[int], workers: in
 
 
 class _Worker:
-    """A process. outcomes: the pipe from it. given: its row groups; it works on the first."""
+    """A worker process. outcomes: the pipe from it. given: its row groups, the one in work first."""
 
     def __init__(self, compute: Compute, job: Job) -> None:
         context = multiprocessing.get_context("spawn")  # fork would copy locks that other threads hold
@@ -166,7 +165,7 @@ class _Worker:
         self.outcomes, outcomes = context.Pipe(duplex=False)
         self.given: list[int] = []
         self.process = context.Process(target=_work, args=(compute, job, numbers, outcomes), daemon=True)
-        with numbers, outcomes:  # the worker's ends of the pipes: close them in this process
+        with numbers, outcomes:  # close the worker's ends of the pipes in this process
             self.process.start()
 
     def give(self, index: int) -> None:
@@ -175,7 +174,7 @@ class _Worker:
             self.numbers.send(index)
 
     def take(self) -> Outcome:
-        """The next outcome. Raises EOFError if the worker is dead, and the exception that compute raised."""
+        """The next outcome. Raises EOFError if the worker is dead, or the exception that `compute` raised."""
         try:
             received: tuple[Outcome | None, Exception | None, str] = self.outcomes.recv()
         except OSError:  # pragma: no cover - it died while it sent
@@ -188,7 +187,7 @@ class _Worker:
         return outcome
 
     def end(self) -> None:
-        """Kills the worker. The journal removes the folder with its unfinished files."""
+        """Kills the worker. The journal removes the worker's unfinished files."""
         self.process.kill()
         self.process.join()
         self.numbers.close()
@@ -196,11 +195,11 @@ class _Worker:
 
 
 def _work(compute: Compute, job: Job, numbers: Connection, outcomes: Connection) -> None:
-    """The loop of a worker: computes the row groups whose numbers arrive, in their order.
+    """The loop of a worker: computes the row groups whose numbers it receives, in this order.
 
-    The worker ends when the other end of `numbers` is closed, as it is when the first process ends.
+    The worker ends when the other end of the pipe `numbers` is closed, which happens if the parent ends.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the first process ends the others
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the parent ends the workers
     waiting = SimpleQueue[int]()
 
     def receive() -> None:

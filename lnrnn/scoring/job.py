@@ -1,4 +1,4 @@
-"""One row group of `lnrnn score`: the order to a worker, its work, and its outcome. Both are pickled."""
+"""A row group of `lnrnn score`: the arguments for a worker (Job), its work, and the result (Outcome)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ ENGINES: tuple[Engine, ...] = get_args(Engine)
 
 @dataclass(frozen=True)
 class Job:
-    """The arguments of a worker. All paths are absolute.
+    """The arguments of a worker, which may be pickled. All paths are absolute.
 
-    input_was: the input's parquet.identity. scratch: the folder for results.
+    input_was: parquet.identity of the input when the run began. scratch: the folder for results.
     """
 
     scorer: Scorer
@@ -35,9 +35,9 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The files with a row group's results and its bad rows, or the text of an error.
+    """The names of the files with a row group's results and its bad rows, or the text of an error.
 
-    An error is a text because not every engine returns the exception itself.
+    The error is a text because not every engine can return an exception.
     """
 
     index: int
@@ -48,7 +48,7 @@ class Outcome:
 
 Outcomes = Generator[Outcome, None, None]
 Compute = Callable[[Job, int], Outcome]
-TRIES = 3  # how many times a row group is computed at most, if its processes die
+TRIES = 3  # how often a row group is started at most, if its processes die
 
 
 def lost(index: int, tries: int = TRIES, hint: str = "was there memory enough?") -> ChildProcessError:
@@ -56,7 +56,7 @@ def lost(index: int, tries: int = TRIES, hint: str = "was there memory enough?")
 
 
 def compute(job: Job, index: int) -> Outcome:
-    """Scores a row group. Errors of the user are in the outcome; faults of lnrnn are raised."""
+    """Scores a row group. Errors of input, files and memory are in the outcome; other errors are raised."""
     try:
         return _computed(job, index)
     except (OSError, ValueError, TypeError, ImportError, MemoryError) as error:
@@ -64,10 +64,10 @@ def compute(job: Job, index: int) -> Outcome:
 
 
 def bad_rows_schema(scorer: Scorer, source: Any) -> Any:
-    """The columns of the list of bad rows, for an input with the schema `source`.
+    """The schema of the list of bad rows, for an input with the schema `source`.
 
-    row: its number in the whole input, from 0. row_group: from 0. id: the entry in the Scorer's id_column, if
-    it has one.
+    The column row is the row's number in the whole input, from 0; row_group is from 0 too. id is the entry in
+    the Scorer's id_column, if that is given.
     """
     pa, _ = parquet.packages()
     name = scorer.id_column

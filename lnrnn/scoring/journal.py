@@ -1,14 +1,14 @@
-"""The folder OUT.parts, from which a killed `lnrnn score` continues.
+"""The folder OUT.parts, which has the complete row groups of a `lnrnn score` that is running or was killed.
 
 OUT.parts/
-    lock                  held by the process that writes, and names it
-    manifest.json         all that the results depend on: see `Journal.opened`
+    lock                  locked by the running process, whose number it has
+    manifest.json         all facts on which the results depend: see `Journal.opened`
     00000007.parquet      the results of row group 7, complete
-    00000007.bad.parquet  its bad rows, if it has any
+    00000007.bad.parquet  the bad rows of row group 7, if there are any
     run-*/                unfinished files of the running process and its workers
 
-A row group is done when its file has its final name. Only the process that holds the lock renames files, when
-they are complete and on the disk. A worker that outlives a killed run cannot publish anything.
+A row group is complete when its file has the name above. Only the process with the lock gives this name, when
+the file is on the disk. So a worker that still runs after its parent was killed cannot add a file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OWN = re.compile(r"run-[0-9a-f]{16}|\d{8}(\.bad)?\.parquet|manifest\.json|\.lnrn
 
 
 class Journal:
-    """The folder of one run. scratch: the folder of files that are not yet published."""
+    """The folder OUT.parts during a run. scratch: the folder of the run's unfinished files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,17 +43,17 @@ class Journal:
     @classmethod
     @contextmanager
     def opened(cls, folder: Path, facts: Facts, harmless: Iterable[Change] = ()) -> Iterator[Journal]:
-        """Makes the folder or continues in it, and holds its lock.
+        """A context that creates the folder, or continues in it, and holds its lock.
 
-        facts: numbers and texts that the results depend on, by the names that a user knows. harmless: changes
-        of facts after which complete row groups stay valid. Raises ValueError that names a fact that differs
-        from the folder's. Raises BlockingIOError that names the process that holds the lock. If the body
-        fails before any row group is complete, the folder is removed.
+        facts: numbers and texts on which the results depend, by names that a user knows. harmless: changes of
+        facts after which complete row groups stay valid. Raises ValueError that names a fact that differs
+        from the manifest. Raises BlockingIOError that names the process with the lock. If the body raises an
+        exception before any row group is complete, the folder is removed.
         """
         with _locked(folder):
             journal = cls(folder)
             journal._check(facts, set(harmless))
-            for left in folder.glob("run-*"):  # of a run that was killed
+            for left in folder.glob("run-*"):  # unfinished files of a killed run
                 _remove(left)
             for left in folder.glob(".lnrnn-*.part"):
                 _remove(left)
@@ -74,7 +74,7 @@ class Journal:
             if not isinstance(was, dict):
                 raise ValueError("it holds no names and values")
         except FileNotFoundError:
-            # No row group is complete, or the run has finished, so the files are useless.
+            # Either no row group was complete, or the run had finished, so the other files are not needed.
             self._clear()
             was = {}
         except ValueError as error:
@@ -95,20 +95,20 @@ class Journal:
         return self.folder / f"{index:08}{'.bad' if bad else ''}.parquet"
 
     def publish(self, index: int, results: str, bad: str | None) -> None:
-        """Moves the files of a row group from `scratch`. Then the row group is done."""
+        """Moves the files of a row group from `scratch` to the folder. Then the row group is complete."""
         if bad is not None:
             os.replace(bad, self.part(index, bad=True))
         os.replace(results, self.part(index))
 
     def finish(self) -> None:
-        """Removes the folder, except files of others; with such a file the folder stays."""
+        """Removes the journal's files, and the folder if no other files are in it."""
         self._clear()
         with suppress(OSError):
             (self.folder / "lock").unlink()
             self.folder.rmdir()
 
     def _clear(self) -> None:
-        # Remove the manifest first: without it, no run continues from the rest.
+        # Remove the manifest first: without the manifest, no run continues from the other files.
         for left in sorted(self.folder.iterdir(), key=lambda path: path.name != "manifest.json"):
             if OWN.fullmatch(left.name):
                 _remove(left)
@@ -123,19 +123,19 @@ def _remove(path: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Makes the folder if need be, and holds its lock, which the system releases when the process ends."""
+    """Creates the folder if needed, and holds its lock. The system releases the lock if the process ends."""
     path = folder / "lock"
     while True:
         folder.mkdir(exist_ok=True)
         try:
             file = open(path, "a+b")  # noqa: SIM115
-        except FileNotFoundError:  # pragma: no cover - its owner has just removed the folder
+        except FileNotFoundError:  # pragma: no cover - another run has just removed the folder
             continue
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             with file:
-                if error.errno not in (errno.EAGAIN, errno.EACCES):  # pragma: no cover - no locks there
+                if error.errno not in (errno.EAGAIN, errno.EACCES):  # pragma: no cover - no file locks
                     raise
                 file.seek(0)
                 owner = file.read(300).decode(errors="replace").strip() or "another process"

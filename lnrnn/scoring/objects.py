@@ -1,4 +1,4 @@
-"""Columns of Python objects, of pandas or NumPy: to sequences.Sequences, and results to objects."""
+"""Converts columns of Python objects (lists, arrays) to sequences.Sequences, and results to objects."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .sequences import Array, Into, Sequences
 
 
 def sequences(rows: Iterable[Any], width: int) -> Sequences:
-    """rows: each an array (T, width), nested lists of numbers, or None, NaN or pandas.NA for null.
+    """The rows as Sequences. A row is an array (T, width), nested lists of numbers, or a null.
 
-    For width 1 a row may also be (T,).
+    For width 1 a row may also be (T,). None, NaN and pandas.NA are null.
     """
     arrays: list[Array | None] = []
     bad: dict[int, str] = {}
@@ -37,10 +37,10 @@ def sequences(rows: Iterable[Any], width: int) -> Sequences:
 
 
 def result(given: Sequences, values: Array, into: Into, rows: Iterable[Any]) -> Array:
-    """The results of `run` as an array of objects (B,), with None where a row has no result.
+    """The results of `run` as an array of objects (B,), with None for a row without a result.
 
-    The objects are arrays (W,). For "all" they are arrays (T, W), or lists of arrays (W,) if no row is an
-    array of two axes.
+    The objects are arrays (W,). For "all" they are arrays (T, W), or lists of arrays (W,) if no row has two
+    axes.
     """
     cells: Array = np.empty(len(given), object)
     flat = into == "all" and any(isinstance(row, np.ndarray) and row.ndim == 2 for row in rows)
@@ -55,7 +55,7 @@ def result(given: Sequences, values: Array, into: Into, rows: Iterable[Any]) -> 
 
 
 def reasons(given: Sequences) -> Array:
-    """Why rows are bad: an array of objects (B,), texts, None for other rows."""
+    """An array of objects (B,): the reason why a row is bad, a string, or None for other rows."""
     cells: Array = np.empty(len(given), object)
     for row, reason in given.bad.items():
         cells[row] = reason

@@ -1,4 +1,4 @@
-"""The files that `lnrnn score` writes: the input's row groups with their results, in the input's order."""
+"""Writes the files of `lnrnn score`: the input's row groups with results, in order, and the bad rows."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ COUNTS = ("rows", "steps", "bad rows")
 
 @contextmanager
 def writing(path: Path, schema: Any, scratch: Path) -> Iterator[Any]:
-    """A pyarrow.parquet.ParquetWriter whose file gets the name `path` when the body succeeds.
+    """A context with a pyarrow.parquet.ParquetWriter, whose file gets the name `path` when the body succeeds.
 
-    scratch: a folder of the same file system, for the unfinished file.
+    scratch: a folder for the unfinished file, on the file system of `path`.
     """
     pa, pq = parquet.packages()
     with (
@@ -33,10 +33,10 @@ def writing(path: Path, schema: Any, scratch: Path) -> Iterator[Any]:
 
 @dataclass
 class Output:
-    """Takes row groups in the input's order, and writes each with its results.
+    """Writes row groups of the input with their results, in the order of calls of `add`.
 
-    source: the input, a ParquetFile. rows: the ParquetWriter of OUT. reasons: that of the list of bad rows,
-    or None. scored: the counts of rows, steps and bad rows so far.
+    source: the input, a ParquetFile. rows: the ParquetWriter of OUT. reasons: the ParquetWriter of the list
+    of bad rows, or None. scored: the numbers of rows, steps and bad rows so far.
     """
 
     job: Job
@@ -47,10 +47,10 @@ class Output:
     scored: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0), init=False)
 
     def add(self, index: int, results: Path, bad: Path) -> None:
-        """results: the file of a row group's results. bad: that of its bad rows, if there are any."""
+        """Writes row group `index`. results, bad: the files of its results, and of its bad rows if any."""
         pa, _ = parquet.packages()
         schema = self.rows.schema
-        # Each piece becomes a row group of OUT, so a row group that is too large for memory becomes several.
+        # Each batch becomes a row group of OUT, so that a large row group need not be in memory at once.
         pieces = parquet.rows_at_a_time(self.source, index, self.job.scorer, self.model)
         kind = schema.field(self.job.scorer.output).type
         with parquet.opened(str(results)) as part:
@@ -72,14 +72,14 @@ class Output:
 
 
 class _Rows:
-    """The rows of a column's batches, in any number at a time."""
+    """Divides the rows of a column's batches anew."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches
         self._left: Any = None
 
     def next(self, rows: int) -> list[Any]:
-        """-> arrays with that many rows together. Raises ValueError if there are fewer."""
+        """Returns arrays that have the next `rows` rows together. Raises ValueError if there are fewer."""
         result = []
         while rows:
             if self._left is None or not len(self._left):

@@ -1,8 +1,8 @@
-"""Parquet files: row groups are read in pieces, and results are written in pieces.
+"""Reads and writes Parquet files, in batches of rows that fit into memory.
 
-A Part is the file of a row group's results, or of its bad rows, that `lnrnn score` keeps until OUT is
-complete. Its metadata name the row group and have its counts, and its pages have checksums. A part that is
-damaged, or belongs to another row group, is computed again.
+A Part is a file that `lnrnn score` keeps until OUT is complete. It has the results of one row group, or its
+bad rows. Its metadata have the row group's number and counts, and its pages have checksums. If a part is
+damaged or belongs to another row group, the row group is computed again.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from .columns import check_names
 from .scorer import Scorer
 from .sequences import result_width
 
-PIECE_BYTES = 2**26  # of rows in memory at a time; reading and writing them takes about as much again
+PIECE_BYTES = 2**26  # bytes of rows in memory at a time; reading and writing needs about as much again
 BYTES, TIME = "the input's number of bytes", "the input's time of modification (ns)"
 BUFFER = 2**20  # bytes to read from the disk at a time
-KEY = "lnrnn"  # of the metadata of a part
+KEY = "lnrnn"  # the key of the facts in a part's metadata
 Facts = dict[str, int]  # "row group", its "rows", their "steps", its "bad rows"
 
 
@@ -38,7 +38,7 @@ def packages() -> tuple[Any, Any]:
 
 @contextmanager
 def reading(path: str, where: str = "") -> Iterator[None]:
-    """Turns errors of reading into a ValueError that says that the file cannot be read."""
+    """A context that replaces errors by a ValueError that says that the file cannot be read."""
     pa, _ = packages()
     try:
         yield
@@ -65,7 +65,7 @@ def opened(path: str) -> Iterator[Any]:
 
 
 def identity(path: str) -> dict[str, int | str]:
-    """Facts that change with the input, without reading all of it."""
+    """Facts by which a change of the input is recognised without reading all of it."""
     result = os.stat(path)
     with reading(path), open(path, "rb") as file:
         file.seek(-8, os.SEEK_END)
@@ -76,14 +76,14 @@ def identity(path: str) -> dict[str, int | str]:
 
 
 def unchanged(path: str, was: dict[str, int | str]) -> None:
-    """Raises ValueError if the input has changed."""
+    """Raises ValueError if the input has changed. was: its earlier `identity`."""
     result = os.stat(path)
     if [result.st_size, result.st_mtime_ns] != [was[BYTES], was[TIME]]:
         raise ValueError(f"{path} has changed since its scoring began")
 
 
 def rows_at_a_time(file: Any, index: int, scorer: Scorer, model: Model) -> int:
-    """How many rows of a row group take about PIECE_BYTES with their results, by their mean size."""
+    """How many rows of a row group take about PIECE_BYTES with their results, by the mean size of a row."""
     group = file.metadata.row_group(index)
     rows = max(group.num_rows, 1)
     own = steps = 0.0
@@ -96,7 +96,7 @@ def rows_at_a_time(file: Any, index: int, scorer: Scorer, model: Model) -> int:
 
 
 def batches(file: Any, path: str, index: int, rows: int, columns: list[str] | None = None) -> Iterator[Any]:
-    """The RecordBatches of a row group, of `rows` rows each. path: for errors."""
+    """Yields the RecordBatches of a row group, with `rows` rows each. path: for error messages."""
     result = file.iter_batches(rows, row_groups=[index], columns=columns, use_threads=False)
     while True:
         with reading(path, f", row group {index},"):
@@ -107,9 +107,9 @@ def batches(file: Any, path: str, index: int, rows: int, columns: list[str] | No
 
 
 def check_columns(file: Any, scorer: Scorer) -> Any:
-    """The type of the column to be scored.
+    """Returns the type of the Scorer's column.
 
-    Raises ValueError unless it and the id_column are there once, or if the name of the result is taken.
+    Raises ValueError unless this column and the id_column exist once, or if a column has the result's name.
     """
     schema = file.schema_arrow
     for column in (scorer.column, scorer.id_column):
@@ -119,7 +119,7 @@ def check_columns(file: Any, scorer: Scorer) -> Any:
 
 
 class Sink(io.RawIOBase):
-    """A file to which pyarrow writes, on top of a function that writes."""
+    """A file object for pyarrow that writes by calling a function."""
 
     def __init__(self, write: Callable[[Any], object]) -> None:
         self._write, self._at = write, 0
@@ -139,7 +139,7 @@ class Sink(io.RawIOBase):
 
 @dataclass
 class Part:
-    """A file that is written piece by piece."""
+    """A file of a row group's results or bad rows, which is written batch by batch."""
 
     path: str
     schema: Any
@@ -154,7 +154,7 @@ class Part:
         self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
 
     def close(self, facts: Facts) -> str | None:
-        """-> the path when everything is on the disk, or None if nothing was written."""
+        """Returns the path when all data are on the disk, or None if nothing was written."""
         if self._writer is None:
             return None
         self._writer.add_key_value_metadata({KEY: json.dumps(facts)})
@@ -165,7 +165,7 @@ class Part:
 
 
 def facts_of(file: Any) -> Facts:
-    """The facts of a part, a ParquetFile. Raises KeyError or ValueError if it has none."""
+    """The facts of a part. file: a ParquetFile. Raises KeyError or ValueError if it has no facts."""
     return dict(json.loads((file.metadata.metadata or {})[KEY.encode()]))
 
 
@@ -181,7 +181,7 @@ def is_complete(results: Path, bad: Path, index: int, rows: int) -> bool:
 
 
 def _read(path: Path, rows: int) -> Facts:
-    """Reads a whole part, to verify its checksums. Raises ValueError if it is damaged or has other rows."""
+    """Reads a whole part, to verify its checksums. Raises ValueError if it is damaged or lacks rows."""
     with opened(str(path)) as file:
         for k in range(file.num_row_groups):
             with reading(str(path)):

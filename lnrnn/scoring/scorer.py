@@ -18,30 +18,30 @@ from ..state import Closed
 from . import columns
 from .sequences import BAD, INTO, Bad, Into, run
 
-KEPT = 4  # models in memory at a time
+KEPT = 4  # the most models in memory at a time
 
-_LOADED: dict[tuple[object, ...], tuple[str, Model]] = {}  # by file: its SHA-256 and its model
+_LOADED: dict[tuple[object, ...], tuple[str, Model]] = {}  # the SHA-256 and the model of each file
 _LOCK = threading.Lock()
 if hasattr(os, "register_at_fork"):
-    # A fork waits for the lock. Otherwise the child could inherit it locked, by a thread it does not have.
+    # A fork waits until the lock is free. A lock that another thread holds would stay locked in the child.
     os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
 def loaded(path: str, sha256: str) -> Model:
-    """The model that `save` wrote to path, from memory if this process has loaded this file before.
+    """The model that `save` wrote to path, from memory if this process has loaded the file before.
 
-    Raises the errors of lnrnn.load. Raises ValueError if the file's SHA-256 is not `sha256`, and under
-    overrun="batch", where the result of a row would depend on other rows.
+    Raises the errors of lnrnn.load, and ValueError if the file's SHA-256 is not `sha256`. Also raises
+    ValueError for overrun="batch", because the result of a row would then depend on other rows.
     """
     with _LOCK:
         if not os.path.isfile(path):
-            return load(path)  # raises the error that fits
+            return load(path)  # raises an error with the reason
         key = path, *_identity(path)
         kept = _LOADED.pop(key, None)
         actual = kept[0] if kept else digest(path)
         if actual == sha256:
             model = kept[1] if kept else _checked(path)
-            if key != (path, *_identity(path)):  # it was replaced during the reading
+            if key != (path, *_identity(path)):  # the file was replaced while it was read
                 actual = digest(path)
         if actual != sha256:
             raise ValueError(f"{path} has changed: its SHA-256 was {sha256}, and is {actual}")
@@ -55,8 +55,8 @@ def _checked(path: str) -> Model:
     model = load(path)
     if model.overrun == "batch":
         raise ValueError(
-            f"overrun must be 'raise', 'last' or 'mean', got 'batch' in {path}, with which the result of a "
-            "row depends on other rows; set model.overrun and save the model again"
+            f"overrun must be 'raise', 'last' or 'mean', got 'batch' in {path}, which makes the result of a "
+            "row depend on other rows; set model.overrun and save the model again"
         )
     return model
 
@@ -73,7 +73,7 @@ def digest(path: str) -> str:
 
 
 def _identity(path: str) -> tuple[int, ...]:
-    """Numbers that change if another file gets this name, or if the file is written."""
+    """Numbers that change if the file is written, or if another file gets its name."""
     stat = os.stat(path)
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
@@ -81,73 +81,74 @@ def _identity(path: str) -> tuple[int, ...]:
 class Scorer(Closed):
     """Runs a saved model over the sequences in a column of a table.
 
-    `scorer(table)` returns the table with one more column, of results. A Scorer pickles to a few hundred
-    bytes, for any number of processes and machines that see the model's file. Each process loads the model at
-    its first call.
+    `scorer(table)` returns the table with a column of results. A pickle of a Scorer has a few hundred bytes,
+    for processes and machines that can read the model's file. Each loads the model at its first call.
 
     Parameters
     ----------
     path : str or os.PathLike
         The file that save() wrote. It is stored as an absolute path.
     column : str
-        The column of sequences. A row is a sequence (T, D), with any T.
+        The column of sequences. Each row of it is a sequence (T, D), with its own T.
     into : {"last", "mean", "all"}
-        The result of a row. "last": (W,), the last layer's h, that is y at the last step of a forward
-        direction and at the first step of a reverse one; W = directions * H. "mean": (W,), the mean of y over
-        the steps, zeros without steps. "all": y (T, W).
+        The result of a row. W is the width of y. "last": (W,), the last layer's h, in a reverse direction
+        at step 0. "mean": (W,), the mean of y over the steps, zeros without steps. "all": y (T, W).
     threads : int or None
-        The number of threads that a call may use. None: as lnrnn.set_num_threads says.
+        The number of threads that a call may use. None is that of lnrnn.set_num_threads.
     output : str, optional
         The name of the column of results, which the table must not have yet. Default: column + "_" + into.
     bad : {"raise", "null"}
-        The treatment of bad rows. A row is bad if it has a null inside or steps of another width than the
-        model's. Under overrun="raise" it is also bad if batch norm has no statistics for all of its steps.
-        "raise": the call raises a ValueError about the first bad row, before it computes anything. "null":
-        bad rows have a null as result, NaN in arrays of numbers. Then every call adds another column,
-        output + "_error": the reason as a text, null for other rows.
+        The treatment of bad rows. A row is bad if it has a null inside, or a step that has not D numbers.
+        Under overrun="raise" it is also bad if batch norm has no statistics for one of its steps. "raise":
+        the call raises a ValueError about the first bad row, before it computes anything. "null": the result
+        of a bad row is null, or NaN in arrays of numbers. Each call then adds another column,
+        output + "_error", with the reason as a string for bad rows, and null for other rows.
     id_column : str, optional
-        Messages about a row name its entry in this column, next to its number in the table.
+        The column with the names of rows. Messages about a row have its entry in this column and its number.
     isa : str, optional
-        The kernel set that all processes must use. "any": no check. Default: the set in use here,
-        `cpu_info()["isa"]`.
+        The kernel set (for example "avx2") that all processes must use, or "any". Default: the set in use in
+        this process, `cpu_info()["isa"]`.
 
     Attributes
     ----------
     sha256, version, isa : str
         The SHA-256 of the model's file, lnrnn's version and the kernel set. A call raises a ValueError if
-        one of them differs in its process, because then results differ too.
+        one of them differs in its process, because results may then differ.
 
     Raises
     ------
     FileNotFoundError
         From the constructor, if there is no such file.
     ValueError, TypeError
-        From the constructor, for an argument; from a call, for a column that is missing or of another type,
-        and for a model with overrun="batch", with which the result of a row would depend on other rows.
+        From the constructor, for a wrong argument. From a call, for a column that is missing or of another
+        type, and for a model with overrun="batch", because the result of a row would depend on other rows.
 
     Notes
     -----
-    Tables, the column, and the column of results:
+    For each type of table, types of the column, and after -> the type of the column of results:
 
         Arrow RecordBatch or Table
             list<fixed_size_list<float, D>> or list<list<float>>, for D = 1 also list<float>
             -> fixed_size_list<float, W>; for "all" list<fixed_size_list<float, W>>
         pandas DataFrame
-            the same as an ArrowDtype -> the same
+            an ArrowDtype of these lists -> an ArrowDtype, as above
             objects: arrays (T, D), nested lists, arrays of arrays (D,), or a missing value
             -> arrays (W,); for "all" arrays (T, W), or lists of arrays (W,) if no row has two axes
         dict
             {"x": values (N, D), "x_offsets": (B + 1,)}, where row b is values[offsets[b]:offsets[b + 1]]
-            -> (B, W); for "all" (N, W), with an entry for its offsets too
+            -> (B, W); for "all" (N, W), and its offsets
             an array (B, T, D) -> (B, W); for "all" (B, T, W)
-            an Arrow array, or a list or array of objects -> as in Arrow, as in pandas
+            an Arrow array -> as for a RecordBatch
+            a list or array of objects -> as for a DataFrame of objects
 
-    Values become float32. Arrow's float32 values without nulls, in one chunk, are not copied. All other
-    columns and the order of rows stay. A null row gives a null, and a row without steps its zero state. NaN
-    stays in its row. The other rows, and the way a table is cut, do not change a row's result by a bit.
+    Values become float32. Arrow's float32 values without nulls, in one chunk, are not copied. Other columns
+    and the order of rows do not change. The result of a null row is null, that of a row without steps is 0.
+    A NaN has no effect on other rows. The bits of a result do not depend on other rows, or on how a table is
+    divided.
 
-    An iterator of tables gives an iterator of tables, as in Spark's mapInPandas and mapInArrow. Spark has no
-    lists of a fixed size, so Arrow's results are then list<float>, for "all" list<list<float>>.
+    For an iterator of tables, a call returns an iterator of tables, as Spark's mapInPandas and mapInArrow
+    need. Spark has no lists of a fixed size, so Arrow's results are then list<float>, for "all"
+    list<list<float>>.
 
     Examples
     --------
@@ -210,7 +211,7 @@ class Scorer(Closed):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "sha256" not in state:
-            raise ValueError("an earlier version of lnrnn pickled this Scorer; make it anew")
+            raise ValueError("an earlier version of lnrnn pickled this Scorer; create a new Scorer")
         super().__setstate__(state)
 
     def __call__(self, table: Any) -> Any:
@@ -248,7 +249,7 @@ def model_of(scorer: Scorer) -> Model:
         )
     if isa != scorer.isa != "any":
         raise ValueError(
-            f"{here} has the kernel set {isa}, and the Scorer is for {scorer.isa}, with other results; "
+            f"{here} has the kernel set {isa}, and the Scorer is for {scorer.isa}, which has other results; "
             "the environment variable LNRNN_ISA chooses a set"
         )
     return loaded(scorer.path, scorer.sha256)

@@ -1,4 +1,4 @@
-"""Sequences one after another in one array: all columns take this form before a model runs over them."""
+"""Sequences in one array, one after another: each column is converted to this form for the model."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ..rnn.models import Model
+from ..rnn.network import architecture
 
 Array = np.ndarray
 Into = Literal["last", "mean", "all"]
@@ -15,7 +16,7 @@ INTO: tuple[Into, ...] = get_args(Into)
 Bad = Literal["raise", "null"]
 BAD: tuple[Bad, ...] = get_args(Bad)
 
-PIECE = 2**24  # numbers of y at a time, 64 MiB for each layer; results do not depend on it
+PIECE = 2**24  # numbers of y computed at a time, 64 MiB for each layer; results do not depend on it
 
 
 @dataclass
@@ -23,8 +24,8 @@ class Sequences:
     """B rows of a column.
 
     values (N, D) float32; offsets (B + 1,) int64 from 0 to N: row b is values[offsets[b]:offsets[b + 1]].
-    null (B,) bool: rows that are null. bad: why other rows are no sequences for the model, by row. Null and
-    bad rows have no steps here and no result.
+    null (B,) bool: whether a row is null. bad: the reasons why rows are bad, by row. Null and bad rows have
+    no steps here and get no result.
     """
 
     values: Array
@@ -37,7 +38,7 @@ class Sequences:
 
     @classmethod
     def of(cls, values: Array, offsets: Array, null: Array, bad: dict[int, str]) -> Sequences:
-        """Offsets may begin anywhere, and null and bad rows may have steps, which are removed."""
+        """Removes steps of null and bad rows, and values before the first offset and after the last."""
         lengths = np.diff(offsets)
         without = null.copy()
         without[list(bad)] = True
@@ -51,18 +52,18 @@ class Sequences:
 
     @property
     def lengths(self) -> Array:
-        """(B,) int64."""
+        """The number of steps of each row, (B,) int64."""
         return np.diff(self.offsets)
 
     @property
     def absent(self) -> Array:
-        """(B,) bool: the rows without a result."""
+        """(B,) bool: whether a row is null or bad, so that it gets no result."""
         result = self.null.copy()
         result[list(self.bad)] = True
         return result
 
     def less_long(self, model: Model) -> Sequences:
-        """The same, with rows bad that have more steps than batch norm has statistics."""
+        """The same, with rows as bad rows if they have more steps than batch norm has statistics."""
         known = model.known_steps
         if known is None or (model.overrun != "raise" and known):
             return self
@@ -76,15 +77,15 @@ class Sequences:
 
 def result_width(model: Model) -> int:
     """The width of y."""
-    return model.num_directions * model.hidden_size
+    return model.num_directions * architecture(model).h_width
 
 
 def run(model: Model, given: Sequences, into: Into, threads: int | None) -> Array:
     """The result of each row, (B, directions * H) float32; for "all" y of each step, (N, directions * H).
 
-    A row without steps has zeros. Rows are computed in pieces, longest first, so that memory for y is bounded
-    and sequences of a piece have nearly equal lengths. If everything fits into one piece, values are used
-    without a copy.
+    A row without steps has zeros. Rows are computed in batches, so that memory for y is bounded. Rows are
+    sorted by length, so that the rows of a batch have nearly equal lengths. If one batch is enough, values
+    are not copied.
     """
     lengths, wide = given.lengths, result_width(model)
     rows = len(given.values) if into == "all" else len(given)
@@ -113,7 +114,7 @@ def _result(model: Model, values: Array, offsets: Array, into: Into, threads: in
 
 
 def _means(y: Array, offsets: Array) -> Array:
-    """The mean over each row's steps, in float64, rounded once."""
+    """The mean over each row's steps, computed in float64 and rounded to float32 once."""
     result = np.zeros((len(offsets) - 1, y.shape[1]), np.float32)
     with np.errstate(all="ignore"):  # infinities and NaN stay in their rows
         for row, (first, end) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
@@ -123,9 +124,9 @@ def _means(y: Array, offsets: Array) -> Array:
 
 
 def _pieces(lengths: Array, budget: int) -> list[Array]:
-    """The rows, longest first, in pieces of at most `budget` steps.
+    """The indices of rows, longest first, in arrays of rows with at most `budget` steps in all.
 
-    A row counts for at least one step. A longer row is a piece by itself.
+    A row counts for at least one step. A row of more than `budget` steps is alone in its array.
     """
     order = np.argsort(-lengths, kind="stable")
     ends = np.cumsum(np.maximum(lengths[order], 1))
@@ -139,11 +140,11 @@ def _pieces(lengths: Array, budget: int) -> list[Array]:
 
 
 def _offsets(lengths: Array) -> Array:
-    """(B,) -> (B + 1,) int64."""
+    """Offsets (B + 1,) int64 from lengths (B,)."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
 def _steps(starts: Array, lengths: Array) -> Array:
-    """The positions of the steps of rows that begin at `starts`, one row after another."""
+    """The indices of the steps of rows that begin at `starts`, one row after another."""
     ends = np.cumsum(lengths, dtype=np.int64)
     return np.repeat(starts - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)

@@ -1,12 +1,12 @@
 """Recurrent networks to train: torch modules with the arguments, parameters and results of lnrnn's classes.
 
-Their docstrings have the equations. After training use `lnrnn.from_torch(module)`. Only this part of lnrnn
-needs torch.
+The docstrings of lnrnn.RNN, LSTM and GRU have the equations. After training, `lnrnn.from_torch(module)`
+converts a module to one of these classes. Only lnrnn.torch needs PyTorch.
 
-On the CPU in float32 the modules compute with lnrnn's kernels, forward and back, as an operator of torch.
+On the CPU in float32 the modules compute with lnrnn's C kernels, forward and back, as an operator of torch.
 They support torch.compile, torch.export, DistributedDataParallel and torch.func.grad. On other devices and
 dtypes they use torch operations, one time step after another, with the same results to 1e-5. `module.engine`
-names the engine. `accelerate(model)` makes the kernels compute the torch.nn.RNN, LSTM and GRU inside a model.
+says which. `accelerate(model)` changes a model so that the C kernels compute its torch.nn.RNN, LSTM and GRU.
 """
 
 try:
@@ -15,9 +15,9 @@ except ImportError:
     raise ImportError("lnrnn.torch needs PyTorch: pip install torch (https://pytorch.org)") from None
 
 from .accelerate import Report, accelerate
-from .modules import GRU, LSTM, RNN, SLSTM
+from .modules import GRU, LSTM, RNN, SLSTM, LiGRU
 
-__all__ = ["GRU", "LSTM", "RNN", "Report", "SLSTM", "accelerate"]
+__all__ = ["GRU", "LSTM", "LiGRU", "RNN", "Report", "SLSTM", "accelerate"]
 
-for _cls in (RNN, LSTM, GRU, SLSTM):
-    _cls.__module__ = __name__  # the public module, which pickles name
+for _cls in (RNN, LSTM, GRU, LiGRU, SLSTM):
+    _cls.__module__ = __name__  # pickles name the public module

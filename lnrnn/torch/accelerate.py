@@ -1,4 +1,4 @@
-"""`accelerate`: lnrnn's kernels compute the recurrent modules of a larger model."""
+"""`accelerate` changes a model so that lnrnn's kernels compute its recurrent modules."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from .modules import Twin
 
 Tensor = torch.Tensor
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-_QUANTISED = re.compile(r"torch\.(ao\.)?nn\.(quantiz|intrinsic|qat)")  # where such layers are
+_QUANTISED = re.compile(r"torch\.(ao\.)?nn\.(quantiz|intrinsic|qat)")  # modules with quantised layers
 _ALREADY = "lnrnn computes it already"
 _LAYER = re.compile(r"(RNN|LSTM|GRU)(Cell)?")
 
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """The result of `accelerate`. The model itself has the name "".
+    """The result of `accelerate`. Names are those of named_modules(); that of the whole model is "".
 
     Attributes
     ----------
     replaced : list of (str, str)
         The name of each module that lnrnn computes now, and a description.
     left : list of (str, str)
-        The name of each other recurrent module, and the reason.
+        The name of each recurrent module that did not change, and the reason.
 
     Examples
     --------
@@ -53,7 +53,7 @@ class Report:
     _undo: list[Callable[[], None]] = field(default_factory=list)
 
     def restore(self) -> None:
-        """Restores all modules. Parameters keep their values."""
+        """Restores all modules, with the present values of their parameters."""
         while self._undo:
             self._undo.pop()()
 
@@ -65,19 +65,19 @@ class Report:
 
 
 def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
-    """Makes lnrnn's kernels compute the recurrent modules of a model, in place, forward and back.
+    """Changes a model in place so that lnrnn's kernels compute its recurrent modules, forward and back.
 
-    These are torch.nn.RNN, LSTM and GRU, and modules of other people with parameters of a system that
-    `lnrnn.from_torch` knows.
+    Recurrent modules are torch.nn.RNN, LSTM and GRU, and custom modules, which are those that have the
+    parameters of a system of `lnrnn.from_torch`.
 
     Parameters
     ----------
     model : torch.nn.Module
         The model. It is changed in place.
     check : tensor, tuple of arguments or dict of keyword arguments, optional
-        An input of the model. The model is run on it before and after, in evaluation mode and without
-        gradients. If the outputs differ by more than rounding, the model is restored and a ValueError is
-        raised. Flags, buffers and torch's random state do not change.
+        An input of the model. The model is run on this input before and after the change, in evaluation mode
+        and without gradients. If the outputs differ by more than rounding, the model is restored and a
+        ValueError is raised. Flags, buffers and torch's random state do not change.
 
     Returns
     -------
@@ -89,42 +89,42 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
     TypeError
         If model or check is of another type.
     ValueError
-        If the outputs on the input of check change.
+        If the model's outputs on the input `check` change.
 
     Notes
     -----
-    The modules of torch.nn stay the same objects, with their parameters, state_dict keys, attributes, hooks
-    of state dicts and flags. So optimisers that hold the parameters continue, and
-    isinstance(module, torch.nn.LSTM) holds. Their class becomes one that is derived from torch.nn's and equal
-    to it in dicts and sets. It takes and returns the same: PackedSequence, unbatched input, dropout between
-    layers (with torch's masks). torch.nn's own forward still computes calls that lnrnn cannot: on another
-    device or dtype, under autocast, torch.func and torch.jit.trace. `module.engine` names the engine. It may
-    be set to "torch", or to "lnrnn", which then raises for such calls.
+    Modules of torch.nn remain the same objects, with their parameters, state_dict keys, attributes, hooks of
+    state dicts and flags. So optimisers continue to work. The new class of such a module is derived from
+    torch.nn's, and equal to it in dicts and sets. So isinstance(module, torch.nn.LSTM) remains true.
+    Arguments and results are the same, with PackedSequence, unbatched input, and dropout between layers (with
+    torch's masks). torch.nn's forward still computes calls on another device or dtype, under autocast,
+    torch.func and torch.jit.trace. `module.engine` says whether "lnrnn" or "torch" computes a call. It may be
+    set; with "lnrnn", calls that lnrnn cannot compute raise a ValueError.
 
     Second derivatives, and torch.autograd.grad with is_grads_batched=True, take the time of torch's
     operations. torch.ao.quantization.quantize_dynamic quantises the modules as torch.nn's. Call `restore()`
     before torch.jit.script, which otherwise raises RuntimeError, and before torch.fx.symbolic_trace. Call it
-    also before torch.export if the forward of other people's modules is replaced. Under torch.compile the
-    modules run outside the graph, as torch.nn's do, unless torch._dynamo.config.allow_rnn is True.
+    before torch.export too if custom modules are replaced. Under torch.compile the modules run outside the
+    graph, as torch.nn's do, unless torch._dynamo.config.allow_rnn is True.
 
-    The report names the modules that stay as they are. They have parametrizations, weights that are no
-    parameters, forward or backward hooks, a forward of their own, or proj_size > 0. Or they are of classes
-    derived from torch.nn's, quantised, scripted, or cells, which are called one step at a time.
+    Some modules do not change, and the report says why. They have parametrizations, weights that are no
+    parameters, forward or backward hooks, or a forward set on the object. Or they are of
+    classes derived from torch.nn's, quantised, scripted, or cells, which are called one step at a time.
 
-    The forward of other people's modules is replaced, of a stack of layers as a whole if possible. The module
-    must compute the network with its parameters, and write to no attribute or buffer. The calls have x (T, B,
-    I) or (B, T, I) alone, with None, or with states in a usual order. The result has the same structure. Each
-    of these calls is compared with lnrnn.reference on the probes of `lnrnn.from_torch`, in evaluation and in
-    training. On ordinary input, on states and on the longest input the gradients of x, states and parameters
-    are compared too (None is zero).
+    For a custom module, or a whole stack of layers if possible, the forward is replaced. The module must
+    compute lnrnn's network with its parameters, and write to no attribute or buffer. The new forward computes
+    calls with x (T, B, I) or (B, T, I) alone, with None, or with states in a usual structure. Results have
+    the module's structure. Before, all these calls are compared with lnrnn.reference on the probes of
+    `lnrnn.from_torch`, in evaluation and in training. On some probes the gradients of x, states and
+    parameters are compared too.
 
-    If outputs in training differ (dropout), the module's own forward computes calls in training. If gradients
-    differ (detached states, clamped gradients), it computes calls that need gradients. The report says so. It
-    also computes other calls, and all calls after a change: of an attribute, buffer, part or hook of the
-    module or its parts. These changes are not noticed: of globals and of methods of classes, in objects of
-    compiled classes, and beyond 300 attributes. Nor are writes through tensor.data or tensor.numpy() to a
-    tensor that is no parameter. The limits of the probes are those of `from_torch`. Replacing a module with
-    layer norm, 256 inputs and 512 units takes about 6 s.
+    The module's own forward computes all other calls. If outputs in training differ (dropout), these are all
+    calls in training. If gradients differ (detached states, clamped gradients), these are all calls that need
+    gradients. The report says so. The own forward also computes all calls after an attribute, buffer,
+    submodule or hook has changed. lnrnn does not notice changes of globals and of methods of classes, changes
+    in objects of compiled classes, and changes beyond 300 attributes. It does not notice writes through
+    tensor.data or tensor.numpy() to a tensor that is no parameter. The probes have the limits that
+    `from_torch` describes. Replacing a module with layer norm, 256 inputs and 512 units takes about 6 s.
 
     Examples
     --------
@@ -193,7 +193,7 @@ def _replace(model: torch.nn.Module, report: Report) -> None:
 
 
 def _replace_native(module: Any, report: Report) -> tuple[str | None, str]:
-    """Replaces a recurrent module of torch.nn. -> (the reason if it is left, else None; a description)."""
+    """Replaces a recurrent module of torch.nn. Returns (None, description), or (the reason why not, "")."""
     why = _why_left(module)
     if why is not None:
         return why, ""
@@ -206,7 +206,7 @@ def _replace_native(module: Any, report: Report) -> tuple[str | None, str]:
 
 
 def _replace_custom(module: Any, report: Report) -> tuple[str | None, str]:
-    """The same for a custom module with parameters that from_torch knows."""
+    """The same for a custom module, whose parameters are those of a system of from_torch."""
     if isinstance(module, torch.jit.ScriptModule):
         return "it is scripted, and TorchScript's modules cannot be changed", ""
     if isinstance(vars(module).get("forward"), custom_modules.Forward):
@@ -233,7 +233,7 @@ def _recurrent(module: torch.nn.Module) -> bool:
 
 
 def _why_left(module: Any) -> str | None:
-    """Why a recurrent module is left as it is; None if it can be replaced."""
+    """The reason why a recurrent module cannot be replaced, or None if it can be."""
     cls, own = type(module), vars(module)
     if isinstance(module, (Twin, torch_nn.Accelerated)):
         return _ALREADY
@@ -254,8 +254,6 @@ def _why_left(module: Any) -> str | None:
     hooks = [name.strip("_") for name in _HOOKS if own.get(name)]
     if hooks:
         return f"it has {' and '.join(hooks).replace('_', ' ')}"
-    if module.proj_size:
-        return f"it has a projection (proj_size={module.proj_size}), which lnrnn does not have"
     parameters = dict(module.named_parameters(recurse=False, remove_duplicate=False))
     bare = [name for name in torch_nn.parameter_names(module) if name not in parameters]
     if bare:
@@ -275,7 +273,7 @@ Arrays = list[np.ndarray]
 
 
 def _call(model: torch.nn.Module, check: Any) -> Callable[[], Arrays]:
-    """-> a function that runs the model on the input, and returns the numbers of all its tensors."""
+    """Returns a function that runs the model on the input `check`, and returns its tensors as arrays."""
     arguments: tuple[Any, ...] = ()
     named: dict[str, Any] = {}
     if isinstance(check, (Tensor, PackedSequence)):
@@ -299,7 +297,7 @@ def _call(model: torch.nn.Module, check: Any) -> Callable[[], Arrays]:
 
 
 def _compare(model: torch.nn.Module, run: Callable[[], Arrays], before: Arrays, report: Report) -> None:
-    """Raises ValueError if the model's outputs on the input have changed."""
+    """Raises ValueError if the outputs of `run` are not those from before the change."""
     weights = [p for name, _ in report.replaced for p in model.get_submodule(name).parameters()]
     if not weights:
         return
@@ -328,7 +326,7 @@ def _compare(model: torch.nn.Module, run: Callable[[], Arrays], before: Arrays, 
     ]
     if not all(np.array_equal(a, b, equal_nan=True) for a, b in masked):
         raise ValueError(
-            f"the model's outputs are NaN or infinite in other places than before; it is restored:\n{report}"
+            f"the model has NaN or infinity at other places than before, and is restored:\n{report}"
         )
     try:
         difference, limit = compared(finite(before), finite(after), disturbed, eps)
@@ -337,6 +335,6 @@ def _compare(model: torch.nn.Module, run: Callable[[], Arrays], before: Arrays, 
     if difference > limit:
         raise ValueError(
             f"the model's outputs on the input of check differ by up to {difference:.3g} from those before, "
-            f"where rounding explains {limit:.1g}; the model is restored. Not all modules that were replaced "
-            f"compute what they did:\n{report}"
+            f"where rounding explains {limit:.1g}; the model is restored. A replaced module has other "
+            f"results than before:\n{report}"
         )

@@ -1,4 +1,4 @@
-"""PackedSequence, and dropout between layers: shared by modules.py and torch_nn.py."""
+"""PackedSequence, and dropout between layers, for modules.py and torch_nn.py."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LayerResult = tuple[Tensor, list[Tensor], list[Tensor]]  # y, the last states, t
 def through_padding(
     x: PackedSequence, batch_first: bool, call: Callable[[Tensor, Tensor], tuple[Tensor, Any]]
 ) -> tuple[PackedSequence, Any]:
-    """Runs a network that takes padded sequences and lengths.
+    """Calls a function of padded sequences and lengths with a PackedSequence, and packs its y.
 
-    call: (padded x, lengths (B,)) -> y and the last states, with axes as batch_first. As in torch, states are
-    in the order of the sequences before sorting.
+    call: (padded x, lengths (B,)) -> y and the last states. batch_first: the order of axes for `call`. As in
+    torch, states are in the order of the sequences before these were sorted.
     """
     padded, lengths = pad_packed_sequence(x, batch_first)
     y, end = call(padded, lengths)
@@ -34,15 +34,15 @@ def layer_by_layer(
     x: Tensor, start: Sequence[Tensor], rate: float, layers: int, directions: int,
     lists: Sequence[Sequence[Tensor]], run: Callable[..., LayerResult], packed: PackedSequence | None = None,
 ) -> LayerResult:  # fmt: skip
-    """Runs layers one after another, with dropout between them. -> y (T, B, *), last states, statistics.
+    """Runs layers one after another, with dropout between them. Returns y (T, B, *), last states, statistics.
 
     x (T, B, I); start: states (layers * directions, B, H), or empty for zeros; lists: tensors of all layers.
-    run: (number of a layer, its input, its states, its part of each of `lists`). packed: the PackedSequence
-    that was padded to x. Masks are then drawn for its data, as in torch.
+    run: (k, input, states, tensors) -> results of layer k; the tensors are its part of each of `lists`.
+    packed: the PackedSequence that was padded to x. Masks are then drawn for its data, as in torch.
     """
     ends, seen = [], []
     for k in range(layers):
-        if k:  # contiguous, because torch draws a mask in the order of memory
+        if k:  # contiguous, because torch draws masks in memory order
             x = F.dropout(x.contiguous(), rate) if packed is None else x * _mask(packed, x, rate)
         state = [s[directions * k :][:directions] for s in start]
         own = [each[len(each) // layers * k :][: len(each) // layers] for each in lists]
@@ -53,7 +53,7 @@ def layer_by_layer(
 
 
 def _mask(packed: PackedSequence, x: Tensor, rate: float) -> Tensor:
-    """The dropout mask of x (T, B, *), which is `packed` with padding."""
+    """The dropout mask for x (T, B, *), drawn for the steps of `packed` and then padded."""
     drawn = F.dropout(x.new_ones(len(packed.data), x.shape[-1]), rate)
     order = packed.sorted_indices, packed.unsorted_indices
     return pad_packed_sequence(PackedSequence(drawn, packed.batch_sizes, *order))[0]

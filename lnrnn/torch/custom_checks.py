@@ -1,4 +1,4 @@
-"""Compares custom modules with lnrnn.reference: their results on every probe, and the gradients of these."""
+"""Compares results and gradients of custom modules with lnrnn.reference, on the inputs of probes.py."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ from .custom_mapping import Form, Recipe
 
 Tensor = torch.Tensor
 Array = np.ndarray
-# Gradients are those of a random sum of all outputs, times these numbers. The second number shows gradients
-# that are cut off if they are large.
+# Gradients are those of a random sum of all outputs, multiplied by each of these numbers. The second number
+# shows whether a module limits large gradients.
 TIMES = 1.0, 1e6
 
 
 class Differs(Exception):
-    """The results of a module are not the network's. The text names the probe."""
+    """A module and its network have different results. The text names the probe."""
 
 
 def compare(
     module: Any, forms: Sequence[Form], arch: Architecture, recipes: Sequence[Recipe]
 ) -> tuple[bool, str | None]:
-    """Calls a module in all forms on all probes.
+    """Calls a module in all forms on all probes, and compares it with its network.
 
-    -> whether results in training are those in evaluation; and the name of the first probe on which gradients
-    are not the network's, or None. Raises Differs if results in evaluation are not the network's, and if the
-    module does not run.
+    Returns whether results in training agree too, and the name of the first probe on which gradients differ,
+    or None. Raises Differs if results in evaluation differ, or if the module cannot be run.
     """
     tested, trains, wrong = TestedModule(module), True, None
     for started in (False, True):
@@ -59,7 +58,10 @@ def _on(
     tested: TestedModule, form: Form, arch: Architecture, recipes: Sequence[Recipe], training: bool,
     probe: Probe, first: bool, derive: bool, cache: dict[Any, Any],
 ) -> str | None:  # fmt: skip
-    """Compares in one form on one probe. first: whether it is the first. derive: also gradients."""
+    """Compares calls in one form on one probe. Returns the probe's name if gradients differ, else None.
+
+    first: whether this is the first probe. derive: whether to compare gradients.
+    """
     for version, eps, context in tested.versions(probe):
         call = _Call(tested, version, form, arch, probe, eps, cache)
         derive = derive and probe.derived
@@ -76,7 +78,7 @@ def _on(
                 and version is tested.double
                 and not call.outputs_disagree(outputs, SINGLE)
             ):
-                tested.double = None  # it computes in narrower numbers inside
+                tested.double = None  # forward converts to a narrower type inside
                 continue
             if difference:
                 raise Differs(probe.name)
@@ -98,8 +100,7 @@ class _Call:
         self.eps, self.cache = eps, cache
         dtype = like(version).dtype
         self.x = torch.tensor(self._own_axes(probe.x), dtype=dtype, requires_grad=True)
-        shape = len(arch.suffixes), probe.x.shape[1], arch.hidden_size
-        zeros = [np.zeros(shape)] * arch.cell.states
+        zeros = [np.zeros((len(arch.suffixes), probe.x.shape[1], width)) for width in arch.state_widths]
         given = () if form.state is None else zeros if probe.states is None else probe.states
         self.states = [torch.tensor(s, dtype=dtype, requires_grad=True) for s in given]
 
@@ -117,11 +118,11 @@ class _Call:
         return network.forward(x, states or None)
 
     def _own_axes(self, x: Array) -> Array:
-        """Between time first and the module's order of axes."""
+        """Changes x from time first to the module's order of axes, or back."""
         return x.swapaxes(0, 1) if self.arch.batch_first else x
 
     def run(self) -> list[tuple[Leaf, Tensor]]:
-        """The module's outputs. It gets copies of the inputs, because it may change them in place."""
+        """The module's outputs. The module gets copies of inputs, because it may change them in place."""
         state: tuple[Any, ...] = ()
         if self.form.given:
             copies = [s.clone() for s in self.states]
@@ -144,7 +145,7 @@ class _Call:
     def gradients_disagree(
         self, outputs: Sequence[tuple[Leaf, Tensor]], recipes: Sequence[Recipe], factors: Sequence[float]
     ) -> bool:
-        """Whether the gradients of x, states and parameters are not the network's. None counts as zero."""
+        """Whether gradients of x, states or parameters differ from the network's. None counts as zero."""
         (network, run), rng = self._reference(), np.random.default_rng(1)
         leaves = tuple(leaf for leaf, _ in outputs)
         parameters = [p for p in self.version.parameters() if p.requires_grad]
@@ -174,7 +175,7 @@ class _Call:
             pairs = [(t, weight * times) for (_, t), weight in zip(outputs, weights, strict=True)]
             try:
                 result = _gradients(pairs, [self.x, *self.states, *parameters])
-            except Exception:  # a graph that was already freed by another backward, or a hook that raises
+            except Exception:  # forward has called backward, which frees the graph, or a hook raises
                 return True
             if disagreement(_rows([g / times for g in result]), want, disturbed, self.eps, MARGIN):
                 return True
@@ -182,7 +183,7 @@ class _Call:
 
 
 def _weights(leaves: Sequence[Leaf], run: Run) -> list[Array]:
-    """The random weights of the outputs in the sum whose gradients are compared."""
+    """The random weight of each output in the sum whose gradients are compared."""
     rng = np.random.default_rng(2)
     return [rng.standard_normal(_part(leaf, run.y, run.ends).shape) for leaf in leaves]
 
@@ -210,7 +211,7 @@ def _part(leaf: Leaf, y: Array, ends: Sequence[Array]) -> Array:
 
 
 def _gradients(pairs: Sequence[tuple[Tensor, Array]], inputs: Sequence[Tensor]) -> list[Array]:
-    """The gradients of the sum of the products of each pair; zeros if there are none."""
+    """The gradients of the sum of t * weight over all pairs (t, weight); zeros where there is no gradient."""
     sums = [(t * torch.tensor(weight).to(t)).sum() for t, weight in pairs if t.requires_grad]
     result: Any = [None] * len(inputs)
     if sums:
@@ -219,5 +220,5 @@ def _gradients(pairs: Sequence[tuple[Tensor, Array]], inputs: Sequence[Tensor]) 
 
 
 def _rows(arrays: Sequence[Array]) -> list[Array]:
-    """Each array as one row, because small entries of a gradient are sums of large numbers."""
+    """Each array as one row, with one limit: rounding errors of small gradients come from large summands."""
     return [a.reshape(1, -1) for a in arrays]

@@ -1,4 +1,4 @@
-"""The calls and the results of custom modules, and how lnrnn's parameters come from theirs."""
+"""The structure of calls and results of custom modules, and the mapping of their parameters to lnrnn's."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class Form:
-    """A way to call a module.
+    """A way to call a module, and the structure of its result.
 
-    given: whether there is a second argument, the state. signature: of that argument. state: the same with
-    Leafs as tensors. result: the result of the module, with Leafs as tensors.
+    given: whether there is a second argument, the state. signature: the `signature` of this argument. state,
+    result: the argument and the result of the module, with a Leaf in place of each tensor.
     """
 
     given: bool
@@ -31,7 +31,7 @@ class Form:
 
 
 def signature(value: Any) -> Any:
-    """The structure of a state and the dimensions of its tensors, which distinguish the ways to pass it."""
+    """The structure of a state, with the number of dimensions in place of each tensor."""
     if isinstance(value, Tensor):
         return value.dim()
     if isinstance(value, (tuple, list)):
@@ -40,7 +40,7 @@ def signature(value: Any) -> Any:
 
 
 def collect(template: Any, value: Any, result: dict[Leaf, Tensor]) -> None:
-    """Notes the tensors of a value under the Leafs of its template."""
+    """Adds the tensors of a value to `result`, by the Leafs at their places in the template."""
     if isinstance(template, Leaf):
         result[template] = value
     elif isinstance(template, (tuple, list)):
@@ -49,7 +49,7 @@ def collect(template: Any, value: Any, result: dict[Leaf, Tensor]) -> None:
 
 
 def built(template: Any, y: Tensor, ends: Sequence[Tensor]) -> Any:
-    """The result of a call. ends: h, or h and c, (layers * directions, B, H)."""
+    """The template with tensors in place of Leafs. ends: h, or h and c, (layers * directions, B, H)."""
     if isinstance(template, Leaf):
         if template.kind is None:
             return y
@@ -68,10 +68,10 @@ def built(template: Any, y: Tensor, ends: Sequence[Tensor]) -> Any:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one of lnrnn's parameters comes from a module's.
+    """The conversion of a module's parameters to one parameter of lnrnn.
 
-    It is the parameter at paths[0] if index is None. Otherwise the parameters at paths and a zero are joined
-    into one vector, and the elements at `index` are taken.
+    If index is None, the result is the parameter at paths[0]. Otherwise the parameters at `paths` and a zero
+    are joined into one vector, and the result is vector[index].
     """
 
     paths: tuple[tuple[str, ...], ...]
@@ -92,7 +92,7 @@ class Recipe:
 
 
 class _Numbered:
-    """A module with the parameters 1, 2, 3 ..., which show where convert_torch moves each number."""
+    """A module with the parameters 1, 2, 3 ..., to see where convert_torch moves each number."""
 
     def __init__(self, module: torch.nn.Module, state: dict[str, Any]) -> None:
         self.modules, self.named_modules, self._state = module.modules, module.named_modules, state
@@ -102,7 +102,7 @@ class _Numbered:
 
 
 def recipes(module: torch.nn.Module, arch: Architecture) -> list[Recipe]:
-    """How each of lnrnn's parameters comes from the module's. Raises ValueError if it has other state."""
+    """A Recipe for each of lnrnn's parameters. Raises ValueError if the state dict also has buffers."""
     paths = {id(p): tuple(name.split(".")) for name, p in module.named_parameters(remove_duplicate=False)}
     given, numbered, at = module.state_dict(keep_vars=True), {}, 1
     for name, p in given.items():
@@ -119,7 +119,7 @@ def recipes(module: torch.nn.Module, arch: Architecture) -> list[Recipe]:
             result.append(Recipe((paths[id(given[same[0]])],), None))
             continue
         among = [key for key, value in numbered.items() if np.isin(value, places).any()]
-        used = among or [next(iter(numbered))]  # for zeros only: gives their dtype and device
+        used = among or [next(iter(numbered))]  # if there are only zeros: for their dtype and device
         index, offset = np.full(places.shape, sum(numbered[key].size for key in used)), 0
         for key in used:
             first, size = int(numbered[key].flat[0]), numbered[key].size

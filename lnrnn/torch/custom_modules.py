@@ -1,8 +1,8 @@
-"""Custom recurrent modules on lnrnn's kernels.
+"""Replaces the forward of custom recurrent modules, so that lnrnn's kernels compute it.
 
-Their parameters are known to `lnrnn.from_torch`, and their forward computes lnrnn's network on random input.
-Calling the module shows the forms in which it can be called, and the structure of its results. The module's
-own forward computes calls in other forms.
+The module's parameters must be those of a system of `lnrnn.from_torch`, and its results those of lnrnn's
+network. A form is a way to call the module, with the structure of the result. Forms are learned by calling
+the module on random input. The module's own forward computes calls in other forms.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Tensor = torch.Tensor
 
 
 class Forward:
-    """Replaces a module's forward."""
+    """The object that replaces a module's forward."""
 
     def __init__(
         self, module: torch.nn.Module, arch: Architecture, recipes: Sequence[Recipe], forms: Sequence[Form],
@@ -40,10 +40,10 @@ class Forward:
     ) -> None:  # fmt: skip
         self._module, self._recipes, self._forms = module, tuple(recipes), tuple(forms)
         self._settings = Settings(module)
-        self._trains = trains  # whether it computes the same in training, that is without dropout
-        self._derives = derives  # whether its gradients are the network's
+        self._trains = trains  # whether the module has the network's results in training too
+        self._derives = derives  # whether the module has the network's gradients
         self._network, self._places = functional.described(arch), len(arch.suffixes)
-        self._hidden_size, self._input_size = arch.hidden_size, arch.input_size
+        self._widths, self._input_size = arch.state_widths, arch.input_size
         self._axis = 0 if arch.batch_first else 1  # the axis of the sequences
         self._kept: list[Tensor] = []
 
@@ -63,7 +63,7 @@ class Forward:
         return built(form.result, y, ends)
 
     def _form(self, arguments: tuple[Any, ...]) -> Form | None:
-        """The form of a call that lnrnn computes; None for one that the module computes."""
+        """The form of a call if lnrnn computes it; None if the module's own forward computes it."""
         if not 1 <= len(arguments) <= 2 or other_system() or not self._settings.hold(self._trains):
             return None
         x = arguments[0]
@@ -74,13 +74,14 @@ class Forward:
             if form.given == given and form.signature == called:
                 states: dict[Leaf, Tensor] = {}
                 collect(form.state, arguments[1] if given else None, states)
-                B, H = x.shape[self._axis], self._hidden_size
-                if all(
-                    _plain(t) and t.shape == ((B, H) if at.place is not None else (self._places, B, H))
-                    for at, t in states.items()
-                ):
+                B = x.shape[self._axis]
+                if all(_plain(t) and t.shape == self._state_shape(at, B) for at, t in states.items()):
                     return form
         return None
+
+    def _state_shape(self, at: Leaf, B: int) -> tuple[int, ...]:
+        row = B, self._widths[at.kind or 0]
+        return row if at.place is not None else (self._places, *row)
 
     def _start(self, kind: int, given: Mapping[Leaf, Tensor]) -> Tensor:
         whole = given.get(Leaf(kind))
@@ -92,7 +93,7 @@ class Forward:
         new = [recipe.parameter(self._module) for recipe in self._recipes]
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return new
-        # The cache of packed weights needs the same tensors in each call, not new equal ones.
+        # The cache of packed weights looks up a tensor object, so old tensors with equal numbers are reused.
         kept = self._kept if len(self._kept) == len(new) else new
         self._kept = [
             mine if recipe.index is None or not torch.equal(mine, old) else old
@@ -112,11 +113,11 @@ def _plain(t: Any) -> bool:
 
 
 class Refused(Exception):
-    """Why a module stays as it is."""
+    """A module's forward cannot be replaced. The text says why."""
 
 
 def replace_forward(module: torch.nn.Module) -> str:
-    """Replaces the forward of a module with a known system's parameters. -> a description. Raises Refused."""
+    """Replaces the forward of a custom module. Returns a description for the report. Raises Refused."""
     try:
         converted = convert_torch(module)
         arch = architecture(converted.model())
@@ -163,7 +164,7 @@ def replace_forward(module: torch.nn.Module) -> str:
 
 
 def restore_forward(module: torch.nn.Module) -> None:
-    """Undoes `replace_forward`."""
+    """Restores the forward that `replace_forward` replaced."""
     for name in ("forward", "__prepare_scriptable__"):
         vars(module).pop(name, None)
 
@@ -177,12 +178,12 @@ def _refuse_script() -> Any:
 
 
 def _forms(module: torch.nn.Module, converted: Converted, arch: Architecture) -> Iterator[Form]:
-    """The ways to call a module in which it returns the network's results on ordinary input."""
+    """Yields the ways to call a module in which it returns the network's results on random input."""
     rng = np.random.default_rng(0)
-    places, kinds, H = len(arch.suffixes), arch.cell.states, arch.hidden_size
+    places, kinds = len(arch.suffixes), arch.cell.states
     shape = (BATCH, STEPS) if arch.batch_first else (STEPS, BATCH)
     x = rng.standard_normal((*shape, arch.input_size), dtype=np.float32)
-    states = rng.uniform(-0.9, 0.9, (kinds, places, BATCH, H)).astype(np.float32)
+    states = [rng.uniform(-0.9, 0.9, (places, BATCH, n)).astype(np.float32) for n in arch.state_widths]
     given = [torch.tensor(s) for s in states]
     settings = Settings(module)
     if settings.unseen:
@@ -204,7 +205,7 @@ def _forms(module: torch.nn.Module, converted: Converted, arch: Architecture) ->
                     module.train(training)
                     results.append(module(torch.tensor(x), *state))
                     changed += settings.changed(written=True)
-            except Exception:  # modules raise anything if they are called otherwise than they expect
+            except Exception:  # with unexpected arguments, a module may raise any exception
                 break
         if changed:
             raise Refused(f"its forward writes to {', '.join(sorted(set(changed)))}, which lnrnn does not")
@@ -215,7 +216,7 @@ def _forms(module: torch.nn.Module, converted: Converted, arch: Architecture) ->
 
 
 def _agrees(result: Any, converted: Converted, x: np.ndarray, state: Any) -> tuple[Any] | None:
-    """The result of a call with Leafs in place of tensors, if its numbers are the network's; else None."""
+    """(template,), the result with Leafs in place of tensors, if its numbers are the network's; else None."""
     ours = _leaves(converted, x, state)
     chosen: list[Leaf] = []
     theirs: list[np.ndarray] = []
@@ -237,7 +238,7 @@ def _agrees(result: Any, converted: Converted, x: np.ndarray, state: Any) -> tup
             return {key: read(own) for key, own in part.items()}
         if part is None:
             return part
-        raise ValueError  # numbers may depend on this input
+        raise ValueError  # results of other types may depend on the input
 
     rng = np.random.default_rng(1)
 
@@ -257,7 +258,7 @@ def _agrees(result: Any, converted: Converted, x: np.ndarray, state: Any) -> tup
 
 
 def _leaves(converted: Converted, x: np.ndarray, state: Any) -> list[tuple[Leaf, np.ndarray]]:
-    """All tensors that a call of the network may return, in float64."""
+    """All arrays that a call of the network may return, as float64, with their Leafs."""
     y, end = converted.model()(x, state)
     result = [(Leaf(), np.asarray(y, float))]
     for kind, whole in enumerate(end if isinstance(end, tuple) else (end,)):
@@ -268,8 +269,8 @@ def _leaves(converted: Converted, x: np.ndarray, state: Any) -> list[tuple[Leaf,
 
 def _takes_steps(module: torch.nn.Module, arch: Architecture) -> bool:
     """Whether it runs as a cell, with x (B, I) and h, or h and c, (B, H)."""
-    x, h = torch.zeros(BATCH, arch.input_size), torch.zeros(BATCH, arch.hidden_size)
-    for state in ([h] * arch.cell.states, [(h,) * arch.cell.states]):
+    x, zeros = torch.zeros(BATCH, arch.input_size), [torch.zeros(BATCH, width) for width in arch.state_widths]
+    for state in (zeros, [tuple(zeros)]):
         try:
             with unchanged(module, torch):
                 module(x, *state)

@@ -1,6 +1,6 @@
-"""The settings of a custom module when its forward was replaced: rates, flags, buffers, functions and parts.
+"""Notices changes of a custom module's attributes and buffers after its forward was replaced.
 
-They may be changed later, and then the replaced forward may be wrong.
+After such a change, of a rate or a flag for example, the new forward may have wrong results.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ import numpy as np
 import torch
 
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None))
-# The attributes of every module, among them the parts, and the wrappers of forward.
+# The attributes that every module has, among them the submodules, and the replacements of forward.
 _TORCH = frozenset(vars(torch.nn.Module())) | {"forward", "__prepare_scriptable__"}
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-# Attributes that accelerate and torch.nn.Module.compile set.
+# Attributes that accelerate and torch.nn.Module.compile set later.
 _LATER = frozenset({"forward", "__prepare_scriptable__", "_compiled_call_impl"})
-MOST = 300  # settings to compare in each call, the nearest to the module first
-BYTES = 4096  # of an array: a longer comparison would take longer than a short sequence
+MOST = 300  # limit on the values to compare in each call; values nearest to the module come first
+BYTES = 4096  # limit on the size of an array; comparing more bytes takes longer than a short sequence
 
 
 class _Gone:
-    """Stands for an absent attribute. A class, because copies of a class are the same object."""
+    """The value of an absent attribute. It is a class, because a copy of a class is the same object."""
 
 
 class Settings:
-    """The attributes and buffers of a module and its parts.
+    """The attributes and buffers of a module and its submodules (parts), as they were at first.
 
-    Also the contents of dicts, lists, tuples, sets, arrays and objects in them.
+    Contents of dicts, lists, tuples, sets, arrays and objects in attributes are also compared.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
-        # Each entry ends with the name of the module's attribute that contains it.
+        # Each list has tuples; the last entry of a tuple is the name of the module's attribute.
         self._parts = list(module.modules())
-        self._names: list[tuple[Any, set[str], str]] = []  # of objects' attributes
+        self._names: list[tuple[Any, set[str], str]] = []  # an object, the names of its attributes
         self._sizes: list[tuple[Any, int, str]] = []
         self._attributes: list[tuple[Any, str, Any, str]] = []
         self._items: list[tuple[Any, Any, Any, str]] = []
@@ -72,7 +72,7 @@ class Settings:
         self._tensors.append([tensor, version, tensor.detach().clone(), name])
 
     def _contents(self, value: Any, name: str) -> list[Any]:
-        """Notes a value. -> the values in it."""
+        """Records a value. Returns the values inside of it."""
         if isinstance(value, torch.Tensor):
             if not isinstance(value, torch.nn.Parameter):
                 self._tensor(value, name)
@@ -99,7 +99,7 @@ class Settings:
         return list(by_name.values())
 
     def hold(self, training: bool) -> bool:
-        """Whether nothing has changed. training: whether modules may be in training."""
+        """Whether nothing has changed. training: whether modules may be in training mode."""
         for _ in self.changed():
             return False
         return training or not any(part.training for part in self._parts)
@@ -107,7 +107,7 @@ class Settings:
     def changed(self, written: bool = False) -> Iterator[str]:
         """The names of changed attributes.
 
-        written: whether to compare also tensors whose version is unchanged, as after tensor.data.add_(1).
+        written: whether to compare all numbers, because tensor.data.add_(1) does not change the version.
         """
         for of, name, value, where in self._attributes:
             now = getattr(of, name, _Gone)
@@ -142,9 +142,9 @@ class Settings:
 
 
 def _attributes(part: torch.nn.Module, outermost: bool) -> Iterator[tuple[str, Any]]:
-    """The attributes of the object, and the simple ones of its classes.
+    """The attributes of a module, and those of its classes that are numbers, strings or None.
 
-    The hooks of the outermost module are left out, because they take no part in its forward.
+    Hooks of the outermost module are left out, because torch calls them before and after forward.
     """
     own = vars(part)
     for name, value in own.items():
@@ -157,7 +157,7 @@ def _attributes(part: torch.nn.Module, outermost: bool) -> Iterator[tuple[str, A
             break
         for name, value in vars(cls).items():
             if name not in own and type(value) in _SIMPLE and not name.startswith("__"):
-                now = getattr(part, name)  # a derived class may have another kind of value
+                now = getattr(part, name)  # a derived class may replace the value
                 if type(now) in _SIMPLE:
                     yield name, now
 
@@ -177,7 +177,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether all numbers are equal, with NaN equal to itself."""
+    """Whether all numbers are equal. Two NaNs are equal."""
     if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
         return False
     return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())

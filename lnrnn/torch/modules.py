@@ -1,4 +1,4 @@
-"""RNN, LSTM, GRU and SLSTM as torch modules."""
+"""RNN, LSTM, GRU, LiGRU and SLSTM as torch modules, on lnrnn's kernels or on torch operations."""
 
 from __future__ import annotations
 
@@ -35,24 +35,28 @@ def _statistics_names(arch: Architecture) -> list[str]:
 
 
 class Twin(torch.nn.Module):
-    """The common base of the modules."""
+    """The base class of RNN, LSTM and GRU."""
 
     _served: ClassVar[type[models.Model]]
     architecture: Architecture
-    # Set by `_make`. torch.nn.Module takes an unknown attribute for a tensor or a module.
+    # `_make` sets these. The annotations tell type checkers that they are no tensors or modules.
     input_size: int
     hidden_size: int
     num_layers: int
     nonlinearity: str  # of an RNN
-    norm: Any  # a LayerNormSpec, resolved for the cell, a BatchNormSpec, or None
+    proj_size: int  # of an LSTM
+    norm: Any  # a LayerNormSpec with the cell's defaults, a BatchNormSpec, or None
     bias: bool
     batch_first: bool
     bidirectional: bool
     num_directions: int
+    reverse: bool
     num_heads: int  # of an LSTM or GRU
+    reset_after: bool  # of a GRU
     _engine: str | None = None
     _dropout: float = 0.0
-    _network: str  # and the number of the cell's states: traced code uses only these
+    # Traced code uses only these two: functional.described(architecture), and the number of states.
+    _network: str
     _states: int
     _layers: tuple[tuple[Architecture, str], ...]  # each layer as a network, and its description
 
@@ -65,7 +69,7 @@ class Twin(torch.nn.Module):
         self.dropout = dropout
         if seed is None and rng is None:
             seed = int(torch.randint(2**62, ()))  # controlled by torch.manual_seed
-        # The model checks the arguments and has the names, shapes and initial values.
+        # lnrnn's model checks the arguments, and draws the initial values.
         model = self._served(**arguments, seed=seed, rng=rng)
         self.architecture = architecture(model)
         self._describe()
@@ -88,14 +92,14 @@ class Twin(torch.nn.Module):
         arch = self.architecture
         self._network = functional.described(arch)
         self._states = len(arch.cell.state_names)
-        widths = arch.input_size, arch.directions * arch.hidden_size
+        widths = arch.input_size, arch.directions * arch.h_width
         alone = [replace(arch, input_size=width, num_layers=1, batch_first=False) for width in widths]
         first, later = ((layer, functional.described(layer)) for layer in alone)
         self._layers = (first, *(later,) * (arch.num_layers - 1))
 
     @property
     def sides(self) -> Mapping[str, int]:
-        """The sites with statistics of batch norm in each layer, with their widths; else empty."""
+        """The places of batch norm in each layer, with the widths of their statistics; else empty."""
         return self.architecture.sides
 
     @property
@@ -105,7 +109,7 @@ class Twin(torch.nn.Module):
 
     @property
     def overrun(self) -> Overrun | None:
-        """How batch norm treats steps past the known ones in evaluation; may be set. None without it."""
+        """The policy for steps without statistics (BatchNormSpec), None without batch norm. It may be set."""
         return self.norm.overrun if self.sides else None
 
     @overrun.setter
@@ -116,11 +120,11 @@ class Twin(torch.nn.Module):
 
     @property
     def engine(self) -> str:
-        """The engine of a call now: "lnrnn", the C kernels, or "torch", torch's operations.
+        """The engine of the next call: "lnrnn", the C kernels, or "torch", torch's operations.
 
         It is "lnrnn" if all parameters are float32 and on the CPU, except for batch norm in evaluation with
-        gradients (use torch.no_grad). It may be set: "torch" uses torch's operations, "lnrnn" raises
-        ValueError for a call that the kernels cannot serve, None chooses.
+        gradients (use torch.no_grad). The property may be set. "torch" uses torch's operations for all calls.
+        "lnrnn" raises ValueError for calls that the kernels cannot serve. None restores the default.
         """
         if self._engine is not None:
             return self._engine
@@ -132,7 +136,7 @@ class Twin(torch.nn.Module):
 
     @property
     def dropout(self) -> float:
-        """The rate of dropout in [0, 1), in training, between layers, as in torch.nn.LSTM; may be set."""
+        """The rate of dropout between layers in training, in [0, 1), as in torch.nn.LSTM; it may be set."""
         return self._dropout
 
     @dropout.setter
@@ -140,7 +144,7 @@ class Twin(torch.nn.Module):
         self._dropout = number("dropout", value, 0, below=1)
 
     def _parameter_list(self) -> list[Tensor]:
-        # Module.__getattr__ looks here last, but parametrized parameters are only there.
+        # Read _parameters first, because getattr is slower. Only getattr has parametrized parameters.
         own: dict[str, Any] = self._parameters
         return [own[n] if n in own else getattr(self, n) for n in self.architecture.shapes]
 
@@ -148,7 +152,7 @@ class Twin(torch.nn.Module):
         return {name: getattr(self, name) for name in _statistics_names(self.architecture)}
 
     def _unsupported(self, parameters: list[Tensor], inputs_learn: bool) -> str | None:
-        """Why the C engine cannot serve a call, or None. inputs_learn: whether x or h0 need gradients."""
+        """The reason why C cannot serve a call, or None. inputs_learn: if x or a state needs gradients."""
         for p in parameters:
             if p.dtype is not torch.float32 or not p.is_cpu:
                 return f"it has parameters of {p.dtype} on {p.device}, not of torch.float32 on cpu"
@@ -159,7 +163,7 @@ class Twin(torch.nn.Module):
         return None
 
     def lnrnn_arguments(self) -> tuple[str, dict[str, Any]]:
-        """The name of lnrnn's class, and the arguments of its constructor: for lnrnn.from_torch."""
+        """Returns the name of lnrnn's class and the arguments of its constructor, for lnrnn.from_torch."""
         names = [*self.architecture.arguments]
         if self._dropout and self.num_layers > 1:
             names.append("dropout")
@@ -175,44 +179,43 @@ class Twin(torch.nn.Module):
     # --- a call ---------------------------------------------------------------------------------------------
 
     def forward(self, x: Any, h0: Any = None, lengths: Any = None, **unknown: Never) -> tuple[Any, Any]:
-        """Runs the network over whole sequences, as the call of lnrnn's class.
+        """Runs the network on whole sequences, as a call of lnrnn's class does.
 
         Parameters
         ----------
         x : tensor or PackedSequence
             (T, B, D), (B, T, D) with batch_first, or (T, D) for one sequence.
         h0 : tensor or pair of tensors, optional
-            The first state, (num_layers * directions, B, H); with a cell state (h0, c0). Default: zeros.
+            The initial state, (num_layers * directions, B, P); for an LSTM (h0, c0). Default: zeros.
         lengths : tensor or array, optional
-            (B,) integers, not for a PackedSequence. y is 0 past a length.
+            Steps of each sequence, (B,) integers; not for a PackedSequence. y is 0 past a length.
 
         Returns
         -------
         y : tensor or PackedSequence
-            The last layer's output, (T, B, directions * H), with the axes of x.
+            The outputs of the last layer, (T, B, directions * P), with the axes of x. P is an LSTM's
+            proj_size, or hidden_size.
         state : tensor or pair of tensors
-            The last h, or (h, c), with the shape of h0.
+            The final h, or (h, c), with the shape of h0.
 
         Raises
         ------
         TypeError, ValueError
-            That names the argument with the wrong type, shape or dtype.
+            For an argument with a wrong type, shape or dtype, which the message names.
         RuntimeError
-            With the C engine, for second derivatives of batch norm, derivatives in forward mode and
+            With engine "lnrnn", for second derivatives of batch norm, derivatives in forward mode and
             torch.vmap; use engine="torch".
 
         Notes
         -----
-        In training, `dropout` draws from torch's generator, with the same masks on both engines.
+        In training, `dropout` draws from torch's generator. Both engines draw the same masks.
 
-        Under batch norm in training, a step is normalised with the mean and biased variance of the sequences
-        that have this step. Then the running statistics are updated. In evaluation the running statistics
-        are used, as BatchNormSpec describes.
+        Batch norm in training normalises step t with mean and biased variance over the sequences that have a
+        step t. Then it updates the running statistics, which evaluation uses as BatchNormSpec describes.
 
-        The C engine (see `engine`) uses no more threads than torch.get_num_threads() and
-        lnrnn.get_num_threads() both allow. Under torch.autocast it converts x and the state to float32 and
-        returns float32. y must not be changed in place before backward. Second derivatives take the time of
-        engine="torch".
+        The engine "lnrnn" uses at most the smaller of torch.get_num_threads() and lnrnn.get_num_threads().
+        Under torch.autocast it converts x and the state to float32 and returns float32. y must not be changed
+        in place before backward. Second derivatives take the time of engine="torch".
         """
         if unknown:
             raise unexpected("forward", unknown, {"hx": "h0"})
@@ -277,8 +280,8 @@ class Twin(torch.nn.Module):
         parameters: Sequence[Tensor], statistics: Sequence[Tensor],
     ) -> LayerResult:  # fmt: skip
         if not start:
-            shape = len(arch.suffixes), x.shape[0 if arch.batch_first else 1], self.hidden_size
-            start = [x.new_zeros(shape) for _ in range(self._states)]
+            B = x.shape[0 if arch.batch_first else 1]
+            start = [x.new_zeros(len(arch.suffixes), B, width) for width in arch.state_widths]
         named = dict(zip(arch.shapes, parameters, strict=True))
         kept = dict(zip(_statistics_names(arch), statistics, strict=True))
         return plain.run(arch, x, start, lengths, named, kept, self.overrun, self.training)
@@ -287,9 +290,9 @@ class Twin(torch.nn.Module):
         self, run: Callable[..., LayerResult], x: Tensor, start: Sequence[Tensor], lengths: Tensor | None,
         parameters: Sequence[Tensor], statistics: Sequence[Tensor],
     ) -> LayerResult:  # fmt: skip
-        """Calls `run` for one layer after another, with dropout between them."""
+        """Calls `run` for one layer after another, with dropout between layers."""
 
-        # Masks are drawn as in torch.nn's modules on a CPU: time first, also with batch_first.
+        # Masks are drawn time first, also with batch_first, as torch.nn's modules do on a CPU.
         def layer(k: int, x: Tensor, start: Sequence[Tensor], *own: Sequence[Tensor]) -> LayerResult:
             return run(*self._layers[k], x, start, lengths, *own)
 
@@ -305,13 +308,14 @@ class Twin(torch.nn.Module):
         return through_padding(x, self.batch_first, lambda padded, lengths: self.forward(padded, h0, lengths))
 
     def _start(self, h0: Any, x: Tensor, batch: int, unbatched: bool) -> list[Tensor]:
-        """h, or h and c, (num_layers * directions, B, H) each; empty for zeros."""
+        """The initial state [h] or [h, c], (num_layers * directions, B, *) each; empty for zeros."""
         if h0 is None:
             return []
-        shape = (len(self.architecture.suffixes), batch, self.hidden_size)
-        wanted = (shape[0], shape[2]) if unbatched else shape
+        arch = self.architecture
         result = []
-        for name, value in states("h0", h0, self.architecture.cell):
+        for (name, value), width in zip(states("h0", h0, arch.cell), arch.state_widths, strict=True):
+            shape = (len(arch.suffixes), batch, width)
+            wanted = (shape[0], shape[2]) if unbatched else shape
             if value is None:
                 value = x.new_zeros(wanted)
             elif not isinstance(value, Tensor):
@@ -322,7 +326,7 @@ class Twin(torch.nn.Module):
         return result
 
     def _lengths(self, lengths: Any, batch: int, unbatched: bool) -> Tensor | None:
-        """(B,) int64. The engine checks the values, which are unknown while a call is traced."""
+        """The argument lengths as (B,) int64. The engine checks the values, because tracing has no values."""
         if lengths is None:
             return None
         if not isinstance(lengths, Tensor):
@@ -341,7 +345,7 @@ class Twin(torch.nn.Module):
     # --- batch norm's statistics ----------------------------------------------------------------------------
 
     def _learn(self, seen: list[Tensor]) -> None:
-        """Updates the running statistics. seen: those of the batch by layer and direction, as the buffers."""
+        """Updates the running statistics. seen: the batch's statistics, in the order of the buffers."""
         if self.norm.max_steps is None:
             count = seen[len(named_shapes(self.sides, 0)) - 1]
             steps, have = int(count.count_nonzero()), len(self.get_buffer("count_l0"))
@@ -354,7 +358,7 @@ class Twin(torch.nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
         if self.sides and self.norm.max_steps is None:
-            # There are as many statistics as the longest training sequence had steps.
+            # Without max_steps, the number of steps is that of the longest training sequence.
             for name, old in self.named_buffers():
                 new = state_dict.get(prefix + name)
                 if isinstance(new, Tensor) and new.dim() == old.dim():
@@ -382,20 +386,21 @@ class RNN(Twin):
     ----------
     input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional
         As in torch.nn.RNN.
-    norm : "layer", "batch", None, LayerNormSpec or BatchNormSpec
+    norm, reverse
         As in lnrnn.RNN.
     seed : int, optional
-        Of the initial weights, which are then lnrnn's. rng, a numpy.random.Generator, is an alternative.
-        Default: torch's generator decides.
+        Seed of the initial parameters, which are then those of lnrnn.RNN. Default: torch's generator.
+    rng : optional
+        A numpy.random.Generator for the initial parameters, instead of seed.
     device, dtype
-        Of the parameters, as in torch.nn.
+        Device and dtype of the parameters, as in torch.nn.
     engine : {"lnrnn", "torch"}, optional
-        See the property. Default: "lnrnn" if possible.
+        The value of the property `engine`. Default: "lnrnn" for each call that the kernels can serve.
 
     Raises
     ------
     TypeError, ValueError
-        That names the argument, what it must be and what it was. UserWarning for dropout with one layer.
+        For a wrong argument, which the message names. Dropout with one layer is a UserWarning.
 
     Examples
     --------
@@ -412,13 +417,14 @@ class RNN(Twin):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: Nonlinearity = "tanh",
         bias: bool = True, batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
-        norm: models.Norm = "layer", seed: int | None = None, rng: np.random.Generator | None = None,
-        device: Any = None, dtype: torch.dtype | None = None, engine: str | None = None,
+        norm: models.Norm = "layer", reverse: bool = False, seed: int | None = None,
+        rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
+        engine: str | None = None,
     ) -> None:  # fmt: skip
         self._make(
             device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
             num_layers=num_layers, nonlinearity=nonlinearity, bias=bias, batch_first=batch_first,
-            bidirectional=bidirectional, norm=norm,
+            bidirectional=bidirectional, norm=norm, reverse=reverse,
         )  # fmt: skip
 
 
@@ -429,7 +435,7 @@ class LSTM(Twin):
     ----------
     input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size
         As in torch.nn.LSTM.
-    norm, seed, rng, device, dtype, engine
+    norm, reverse, seed, rng, device, dtype, engine
         As in RNN.
     num_heads : int
         As in lnrnn.LSTM.
@@ -450,14 +456,14 @@ class LSTM(Twin):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, *,
-        norm: models.Norm = "layer", num_heads: int = 1, seed: int | None = None,
+        norm: models.Norm = "layer", reverse: bool = False, num_heads: int = 1, seed: int | None = None,
         rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
         engine: str | None = None,
     ) -> None:  # fmt: skip
         self._make(
             device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
             num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
-            proj_size=proj_size, norm=norm, num_heads=num_heads,
+            proj_size=proj_size, norm=norm, reverse=reverse, num_heads=num_heads,
         )  # fmt: skip
 
 
@@ -468,7 +474,9 @@ class GRU(Twin):
     ----------
     input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
         As in torch.nn.GRU.
-    norm, seed, rng, device, dtype, engine
+    norm, reverse, reset_after
+        As in lnrnn.GRU.
+    seed, rng, device, dtype, engine
         As in RNN.
     num_heads : int
         As in lnrnn.GRU.
@@ -488,14 +496,50 @@ class GRU(Twin):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
-        norm: models.Norm = "layer", num_heads: int = 1, seed: int | None = None,
+        norm: models.Norm = "layer", reverse: bool = False, reset_after: bool = True, num_heads: int = 1,
+        seed: int | None = None, rng: np.random.Generator | None = None, device: Any = None,
+        dtype: torch.dtype | None = None, engine: str | None = None,
+    ) -> None:  # fmt: skip
+        self._make(
+            device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
+            num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
+            norm=norm, reverse=reverse, reset_after=reset_after, num_heads=num_heads,
+        )  # fmt: skip
+
+
+class LiGRU(Twin):
+    """lnrnn.LiGRU as a torch module for training, with the same parameters, initial values and results.
+
+    Parameters
+    ----------
+    input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional, reverse
+        As in lnrnn.LiGRU.
+    norm, seed, rng, device, dtype, engine
+        As in RNN.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import lnrnn.torch
+    >>> rnn = lnrnn.torch.LiGRU(3, 4, seed=0)
+    >>> y, h = rnn(torch.zeros(5, 2, 3))
+    >>> y.shape
+    torch.Size([5, 2, 4])
+    """
+
+    _served = models.LiGRU
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "relu",
+        bias: bool = True, batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
+        norm: models.Norm = "layer", reverse: bool = False, seed: int | None = None,
         rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
         engine: str | None = None,
     ) -> None:  # fmt: skip
         self._make(
             device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
-            num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
-            norm=norm, num_heads=num_heads,
+            num_layers=num_layers, nonlinearity=nonlinearity, bias=bias, batch_first=batch_first,
+            bidirectional=bidirectional, norm=norm, reverse=reverse,
         )  # fmt: skip
 
 
@@ -506,7 +550,7 @@ class SLSTM(Twin):
     ----------
     input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
         As in torch.nn.LSTM.
-    num_heads, norm, exp_forget, state_dtype
+    num_heads, norm, reverse, exp_forget, state_dtype
         As in lnrnn.SLSTM.
     seed, rng, device, dtype, engine
         As in RNN.
@@ -527,7 +571,7 @@ class SLSTM(Twin):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
-        num_heads: int = 4, norm: Any = "layer", exp_forget: bool = False,
+        num_heads: int = 4, norm: Any = "layer", reverse: bool = False, exp_forget: bool = False,
         state_dtype: StateDtype = "float32", seed: int | None = None,
         rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
         engine: str | None = None,
@@ -535,5 +579,5 @@ class SLSTM(Twin):
         self._make(
             device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
             num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm,
-            num_heads=num_heads, exp_forget=exp_forget, state_dtype=state_dtype,
+            reverse=reverse, num_heads=num_heads, exp_forget=exp_forget, state_dtype=state_dtype,
         )  # fmt: skip

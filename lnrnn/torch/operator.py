@@ -1,15 +1,15 @@
-"""The operators of the C engine in torch: torch.ops.lnrnn.
+"""The operators torch.ops.lnrnn, which call lnrnn's C kernels from torch.
 
-- run: a network over whole sequences, differentiable
-- infer: the same without derivatives; run calls it if no gradients are needed
-- forward_train: run calls it if they are; it also returns the tensors that backward needs
-- backward: the gradients; the plain engine computes their own derivatives
-- update_statistics: batch norm's running statistics after training on a batch, in place, on any device
+- run: runs a network on whole sequences; it is differentiable
+- infer: the same without derivatives; run calls infer if no gradients are needed
+- forward_train: the same, and returns the tensors that backward needs; run calls it if gradients are needed
+- backward: computes the gradients; plain.py computes the derivatives of these
+- update_statistics: updates batch norm's running statistics after a training batch, in place, on any device
 
-network: functional.described(architecture). start: h0, or h0 and c0, each (layers * directions, B, H), or
-empty for zeros. lengths: (B,) int64 or None. parameters: in the order of Architecture.shapes. statistics: of
-each layer and direction in the order of statistics.named_shapes. All tensors are float32 on the CPU, except
-statistics and lengths.
+Arguments. network: functional.described(architecture). start: h0, or h0 and c0, each (layers * directions, B,
+*), or empty for zeros. lengths: (B,) int64 or None. parameters: in the order of Architecture.shapes.
+statistics: for each layer and direction, in the order of statistics.named_shapes. All tensors are float32 on
+the CPU, except statistics and lengths.
 
 Operators are defined with Library.define and implemented with Library.impl, because each call through
 torch.library.custom_op takes longer. The compiled module gets tensors as NumPy arrays that share memory.
@@ -60,13 +60,13 @@ def run(
     overrun: str | None = None,
     training: bool = False,
 ) -> list[Tensor]:
-    """x (T, B, D), or (B, T, D) with batch_first -> [y with the same axes, last h, c if the cell has it].
+    """The operator run. Returns [y, h] or [y, h, c]; in training with batch norm, its statistics follow.
 
-    With batch norm in training the statistics of the batch follow, as for update_statistics.
+    x: (T, B, D), or (B, T, D) with batch_first; y has the same axes.
     """
     if torch.compiler.is_compiling() or _jit.is_tracing():
         return _run(network, x, start, lengths, parameters, statistics, overrun, training)  # type: ignore[no-any-return]
-    # The same as the operator's autograd kernel, but faster. torch.func also needs it here.
+    # The code below does the same as the operator's autograd kernel, but faster. torch.func needs it too.
     given = x, *start, *parameters
     if _derived(given):
         return _differentiable(network, len(start), lengths, given)
@@ -78,10 +78,10 @@ _PLAIN = Tensor, torch.nn.Parameter
 
 
 def _unwatched(tensors: Sequence[Tensor | None]) -> bool:
-    """Whether nothing observes the operators, and all tensors are ordinary ones on the CPU.
+    """Whether a call may skip torch's dispatcher, which takes as long as a short network.
 
-    Observers are modes, transforms and the profiler. Without them, the function of an operator is called
-    directly: torch's dispatcher takes as long as a short network (benchmark "training with lnrnn.torch").
+    It may if no mode, transform or profiler is active, and all tensors are ordinary ones on the CPU. The time
+    is that of the benchmark "training with lnrnn.torch".
     """
     return not (
         torch._C._len_torch_dispatch_stack()
@@ -93,7 +93,7 @@ def _unwatched(tensors: Sequence[Tensor | None]) -> bool:
 def _arrays(tensors: Sequence[Any]) -> list[Any]:
     try:
         return [t if t is None else t.detach().numpy() if t.requires_grad else t.numpy() for t in tensors]
-    except RuntimeError:  # negative views and autograd's zeros have no memory with their numbers
+    except RuntimeError:  # negative views and autograd's zeros do not have their numbers in memory
         return [
             t if t is None else (torch.zeros(t.shape, dtype=t.dtype) + t.detach()).numpy() for t in tensors
         ]
@@ -110,7 +110,7 @@ def _limited(n: int) -> Iterator[None]:
 
 
 def _threads() -> Any:
-    """A context in which calls use no more threads than torch may."""
+    """A context in which lnrnn uses at most torch.get_num_threads() threads."""
     most = torch.get_num_threads()
     return _limited(most) if most < get_num_threads() else nullcontext()
 
@@ -121,8 +121,8 @@ def _learns(network: str, training: bool) -> bool:
 
 # --- on the CPU ---------------------------------------------------------------------------------------------
 
-# Weights packed for inference, by the first parameter, while that exists. Each call compares the bytes of all
-# parameters, because a tensor's version does not count writes through p.data or p.numpy().
+# Networks with packed weights, by their first parameter, while this tensor exists. Each call compares the
+# bytes of all parameters, because writes through p.data or p.numpy() do not change a tensor's version.
 _served: Any = WeakTensorKeyDictionary()
 
 
@@ -216,14 +216,14 @@ _library.impl("backward", _backward_cpu, "CPU")
 _library.impl("update_statistics", _update_statistics, "CompositeExplicitAutograd")
 
 
-# --- shapes alone, for tracing ------------------------------------------------------------------------------
+# --- shapes of results, for tracing -------------------------------------------------------------------------
 
 
 def _results(network: str, x: Tensor, training: bool) -> list[Tensor]:
     arch = architecture(network)
     T, B = (x.shape[1], x.shape[0]) if arch.batch_first else x.shape[:2]
-    result = [x.new_empty(*x.shape[:2], arch.directions * arch.hidden_size)]
-    result += [x.new_empty(len(arch.suffixes), B, arch.hidden_size) for _ in arch.cell.state_names]
+    result = [x.new_empty(*x.shape[:2], arch.directions * arch.h_width)]
+    result += [x.new_empty(len(arch.suffixes), B, width) for width in arch.state_widths]
     if _learns(network, training):
         for _ in arch.suffixes:
             for width in arch.sides.values():
@@ -296,7 +296,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 class _Run(torch.autograd.Function):
-    """(network, number of given states, lengths, x, states, parameters) -> the results of forward_train."""
+    """Inputs: network, number of states, lengths, x, states, parameters. Outputs: those of forward_train."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
@@ -336,16 +336,16 @@ class _Run(torch.autograd.Function):
 
 
 class _RunUnderFunc(_Run):
-    """The same in the form that torch.func needs, which is slower."""
+    """The same function with a separate setup_context, which torch.func needs and which is slower."""
 
     forward = staticmethod(_results_to_derive)  # type: ignore[assignment]
     setup_context = staticmethod(_save)
 
 
 class _Once(torch.autograd.Function):
-    """The operator backward; the plain engine computes its derivative.
+    """The operator backward as a differentiable function; plain.py computes its derivative.
 
-    Its arguments are the sizes of the lists of tensors, and then all tensors.
+    Arguments: network, wanted, the sizes of the lists of tensors, and then all tensors (see `_sorted`).
     """
 
     @staticmethod
@@ -366,13 +366,13 @@ class _Once(torch.autograd.Function):
             raise RuntimeError(_REFUSAL.format("second derivative of batch norm"))
         x, lengths, gy, start, parameters, saved, gend = _sorted(ctx.sizes, ctx.saved_tensors)
         vjp: Any = torch.func.vjp
-        # Inside vjp tensors have no memory, but plain.run reads the lengths as a NumPy array.
+        # Inside of vjp, tensors cannot be read as NumPy arrays, and plain.run needs the lengths as an array.
         lengths = None if lengths is None else lengths.cpu().numpy()
         given, ends = (x, *start, *parameters), (gy, *gend)
         there = [k for k, g in enumerate(ends) if g is not None]
 
         def first(*tensors: Tensor) -> tuple[Tensor, ...]:
-            """The wanted gradients. tensors: the inputs, and the gradients of the outputs."""
+            """The wanted gradients. tensors: `given`, then the gradients of the outputs."""
 
             def outputs(*given: Tensor) -> tuple[Tensor, ...]:
                 result = _plainly(ctx.network, len(start), lengths, *given)
@@ -397,24 +397,24 @@ class _Once(torch.autograd.Function):
 
 
 def _sorted(sizes: Sequence[int], tensors: Sequence[Any]) -> tuple[Any, ...]:
-    """x, lengths, gy and the lists of the sizes."""
+    """Returns x, lengths, gy, and lists of these sizes, from the tensors one after another."""
     left = iter(tensors)
     return next(left), next(left), next(left), *([next(left) for _ in range(n)] for n in sizes)
 
 
 def _plainly(network: str, states: int, lengths: Any, x: Tensor, *rest: Tensor) -> list[Tensor]:
-    """The results of `run`, by the plain engine. rest: the given states, if any, and the parameters."""
+    """The results of `run`, computed by plain.py. rest: the states, if given, and the parameters."""
     arch, start = architecture(network), list(rest[:states])
     if not start:
-        shape = len(arch.suffixes), x.shape[0 if arch.batch_first else 1], arch.hidden_size
-        start = [x.new_zeros(shape) for _ in arch.cell.state_names]
+        B = x.shape[0 if arch.batch_first else 1]
+        start = [x.new_zeros(len(arch.suffixes), B, width) for width in arch.state_widths]
     named = dict(zip(arch.shapes, rest[states:], strict=True))
     y, end, _ = plain.run(arch, x, start, lengths, named, {}, None, True)
     return [y, *end]
 
 
 def _batched(t: Tensor) -> bool:
-    """Whether it stands for many tensors, as in torch.autograd.grad(is_grads_batched=True)."""
+    """Whether t is a batch of gradients, from torch.autograd.grad(is_grads_batched=True)."""
     return bool(torch._C._functorch.is_legacy_batchedtensor(t))
 
 

@@ -31,13 +31,14 @@ def run(
     overrun: Overrun | None,
     training: bool,
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """x (T, B, D), or (B, T, D) with batch_first -> y with the same axes, last states, batch statistics.
+    """Runs x (T, B, D), or (B, T, D) with batch_first. Returns y with the same axes, last states, statistics.
 
-    start: h0, or h0 and c0, each (layers * directions, B, H); lengths (B,) or None; parameters and statistics
-    by name. The batch statistics are those of batch norm in training, as for operator.update_statistics.
+    start: h0, or h0 and c0, each (layers * directions, B, *); lengths (B,) or None; parameters and statistics
+    by name. The returned statistics are those of the batch, for operator.update_statistics; they are empty
+    without batch norm and in evaluation.
     """
     lengths = lengths.cpu().numpy() if isinstance(lengths, Tensor) else lengths
-    without = np.empty((*x.shape[:-1], 0), np.float32)  # an array of x's shape, to check the lengths with
+    without = np.empty((*x.shape[:-1], 0), np.float32)  # an array for checked_batch, with x's shape
     _, ends, _ = checked_batch(without, lengths, 0, arch.batch_first)
     x = time_first(x, False, arch.batch_first)
     T, B, _ = x.shape
@@ -53,16 +54,16 @@ def run(
     times = torch.arange(T, device=x.device)[:, None]
     alive = times < own_lengths  # (T, B)
     backwards = torch.where(alive, own_lengths - 1 - times, times)[..., None]
-    x = torch.where(alive[..., None], x, 0)  # padding may be anything, also NaN
+    x = torch.where(alive[..., None], x, 0)  # padding may contain NaN
     all_ends, norms = [], []
     for k, suffix in enumerate(arch.suffixes):
-        d = k % arch.directions
-        if d == 0:
+        reverse = arch.reversed[k]
+        if k % arch.directions == 0:
             inputs, outputs = x, []
         norms.append(Norms(arch, suffix, parameters, statistics, overrun, alive, learning))
-        own = inputs.gather(0, backwards.expand_as(inputs)) if d else inputs
+        own = inputs.gather(0, backwards.expand_as(inputs)) if reverse else inputs
         y, end = _layer(arch, own, [s[k] for s in start], norms[-1], int(ends.max(initial=0)))
-        outputs.append(y.gather(0, backwards.expand_as(y)) if d else y)
+        outputs.append(y.gather(0, backwards.expand_as(y)) if reverse else y)
         all_ends.append(end)
         x = torch.cat(outputs, -1)
     last = [torch.stack(part) for part in zip(*all_ends, strict=True)]
@@ -81,9 +82,9 @@ def step_statistics(arch: Architecture, suffix: str, statistics: Mapping[str, Te
 
 
 class Norms:
-    """The norms and biases of one layer in one direction, called with a side of `Architecture`.
+    """The norms and biases of one layer in one direction, called for each side (see Architecture).
 
-    It collects the statistics of the batch under batch norm.
+    Under batch norm in training, `seen` collects the statistics of the batch.
     """
 
     def __init__(
@@ -114,10 +115,10 @@ class Norms:
         return list(self.seen.values())
 
     def __call__(self, side: str, a: Tensor, rows: slice = slice(None)) -> Tensor:
-        """a (B, width): the given rows of a side -> normalised, scaled and shifted."""
+        """a (B, width), normalised, scaled and shifted. rows: the rows of the side's gain and bias to use."""
         names, H = self.sites.get(side, {}), self.arch.hidden_size
         if isinstance(self.spec, BatchNormSpec):
-            a = self._over_batch(names, a, self.spec.eps)
+            a = self._over_batch(names, a, self.spec.eps, rows)
         elif isinstance(self.spec, LayerNormSpec) and side == "y":
             heads = a.reshape(*a.shape[:-1], self.arch.num_heads, -1)
             a = F.layer_norm(heads, heads.shape[-1:], eps=self.spec.eps).flatten(-2)
@@ -125,7 +126,9 @@ class Norms:
             spans: tuple[int, ...] = (a.shape[-1] // H,)
             if self.spec.placement == "gate":
                 spans = (1,) * spans[0]
-            elif self.spec.placement == "split" and self.spec.span is None and side != "c":
+            elif (
+                self.spec.placement == "split" and self.spec.span is None and spans[0] == self.arch.cell.gates
+            ):
                 spans = self.arch.cell.spans
             sizes = [gates * H for gates in spans]
             parts = torch.split(a, sizes, -1)
@@ -136,7 +139,7 @@ class Norms:
             a = a + self.parameters[names["bias"]][rows]
         return a
 
-    def _over_batch(self, names: Mapping[str, str], a: Tensor, eps: float) -> Tensor:
+    def _over_batch(self, names: Mapping[str, str], a: Tensor, eps: float, rows: slice) -> Tensor:
         t, own = self.step, (names["mean"], names["variance"])
         if self.learning or (t >= self.known and self.overrun == "batch"):
             alive, n = self.alive[t], self.counts[t]
@@ -144,9 +147,9 @@ class Norms:
             var = torch.where(alive, a - mean, 0).square().sum(0) / n
             if self.learning:
                 for name, value in zip(own, (mean, var), strict=True):
-                    self.seen[name][t] = value.detach().cpu()
+                    self.seen[name][t, rows] = value.detach().cpu()
         else:
-            running = (self.buffers[name] for name in own)
+            running = (self.buffers[name][:, rows] for name in own)
             if t < self.known:
                 mean, var = (b[t] for b in running)
             elif self.overrun == "last":
@@ -159,43 +162,54 @@ class Norms:
 def _layer(
     arch: Architecture, x: Tensor, state: list[Tensor], norms: Norms, steps: int
 ) -> tuple[Tensor, list[Tensor]]:
-    """One layer in one direction: x (T, B, D), reversed if need be -> y (T, B, H), last states (B, H)."""
+    """Runs one layer in one direction on x (T, B, D), in the order of steps. Returns y and last states."""
     p, step = norms.parameters, _STEPS[arch.cell.name]
     x_ = F.linear(x, p["weight_ih"], p.get("inner_bias_ih"))
     outputs = []
     for t in range(steps):
         norms.step, alive = t, norms.alive[t]
-        h_ = _hidden_product(arch, state[0], p)
-        new = step(arch, x_[t], h_, state, norms)
+        if arch.reset_after:
+            new = step(arch, x_[t], _hidden_product(arch, p, state[0]), state, norms)
+        else:
+            new = _gru_reset(arch, x_[t], state, norms)
+        if "weight_hr" in p:
+            new[0] = F.linear(new[0], p["weight_hr"])
         state = [torch.where(alive, n, old) for n, old in zip(new, state, strict=True)]
         y = norms("y", new[0]) if "y" in norms.sites else new[0]
         outputs.append(torch.where(alive, y, 0))
-    blank_steps = x.new_zeros(len(x) - steps, x.shape[1], arch.hidden_size)
+    blank_steps = x.new_zeros(len(x) - steps, x.shape[1], arch.h_width)
     return torch.cat([torch.stack(outputs), blank_steps]) if outputs else blank_steps, state
 
 
-def _hidden_product(arch: Architecture, h: Tensor, p: Mapping[str, Tensor]) -> Tensor:
-    """h (B, H) -> W_hh h + inner_bias_hh (B, gates * H), head by head."""
-    weight, bias = p["weight_hh"], p.get("inner_bias_hh")
+def _hidden_product(
+    arch: Architecture, p: Mapping[str, Tensor], h: Tensor, rows: slice = slice(None)
+) -> Tensor:
+    """These rows of W_hh h + inner_bias_hh, (B, gates * H), for h (B, H). rows: those of whole gates."""
+    weight, bias = p["weight_hh"][rows], p.get("inner_bias_hh")
+    bias = None if bias is None else bias[rows]
     if arch.num_heads == 1:
         return F.linear(h, weight, bias)
     units = weight.shape[1]
-    blocks = weight.view(arch.cell.gates, arch.num_heads, units, units)
+    blocks = weight.view(-1, arch.num_heads, units, units)
     h_ = torch.einsum("bhi,ghoi->bgho", h.view(-1, arch.num_heads, units), blocks).flatten(1)
     return h_ if bias is None else h_ + bias
 
 
-# One step of each cell: the products x_ and h_ (B, gates * H), the state, the norms -> the next state.
+# One step of each cell. x_, h_: the products (B, gates * H). state: [h] or [h, c]. Returns the next state.
 
 
 def _sum(x_: Tensor, h_: Tensor, norm: Norms) -> Tensor:
-    """The normalised sum of both sides."""
+    """The pre-activations of RNN and LSTM: norm(x_ + h_), or norm(x_) + norm(h_)."""
     return norm("", x_ + h_) if "" in norm.sites else norm("ih", x_) + norm("hh", h_)
 
 
+def _activated(arch: Architecture, a: Tensor) -> Tensor:
+    result: Tensor = a if arch.nonlinearity == "identity" else getattr(torch, arch.nonlinearity)(a)
+    return result
+
+
 def _rnn(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
-    a = _sum(x_, h_, norm)
-    return [a if arch.nonlinearity == "identity" else getattr(torch, arch.nonlinearity)(a)]
+    return [_activated(arch, _sum(x_, h_, norm))]
 
 
 def _lstm(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
@@ -241,4 +255,20 @@ def _slstm(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm
     return new
 
 
-_STEPS = {"RNN": _rnn, "LSTM": _lstm, "GRU": _gru, "SLSTM": _slstm}
+def _gru_reset(arch: Architecture, x_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
+    """The reset gate before the product."""
+    H, p = arch.hidden_size, norm.parameters
+    rz, last = slice(2 * H), slice(2 * H, None)
+    x_rz, x_n = torch.split(norm("ih", x_), [2 * H, H], -1)
+    r, z = torch.sigmoid(x_rz + norm("hh", _hidden_product(arch, p, state[0], rz), rz)).chunk(2, -1)
+    n = torch.tanh(x_n + norm("hh", _hidden_product(arch, p, r * state[0], last), last))
+    return [(1 - z) * n + z * state[0]]
+
+
+def _ligru(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
+    z, n = (norm("ih", x_) + h_ if list(norm.sites) == ["ih"] else _sum(x_, h_, norm)).chunk(2, -1)
+    z, n = torch.sigmoid(z), _activated(arch, n)
+    return [(1 - z) * n + z * state[0]]
+
+
+_STEPS = {"RNN": _rnn, "LSTM": _lstm, "GRU": _gru, "LiGRU": _ligru, "SLSTM": _slstm}

@@ -1,7 +1,6 @@
-"""Classes for torch.nn's RNN, LSTM and GRU on lnrnn's kernels.
+"""Classes derived from torch.nn's RNN, LSTM and GRU that compute with lnrnn's kernels.
 
-`accelerate_module` sets the class of a module. It stays the same object with its parameters, attributes and
-hooks.
+`accelerate_module` sets the class of a module, which keeps its parameters, attributes and hooks.
 """
 
 from __future__ import annotations
@@ -28,14 +27,16 @@ _jit: Any = torch.jit
 
 
 def parameter_names(module: Any) -> list[str]:
-    """The names of a module's parameters, in torch.nn's order, which is also lnrnn's."""
-    leaves = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")[: 4 if module.bias else 2]
+    """The names of a module's parameters, in lnrnn's order."""
+    leaves = ["weight_ih", "weight_hh"]
+    leaves += ["weight_hr"] if module.proj_size else []
+    leaves += ["bias_ih", "bias_hh"] if module.bias else []
     ends = ("", "_reverse") if module.bidirectional else ("",)
     return [f"{leaf}_l{k}{end}" for k in range(module.num_layers) for end in ends for leaf in leaves]
 
 
 def other_system() -> str | None:
-    """The transform of torch that applies to a call now, and that lnrnn's operators do not support."""
+    """The reason if a transform of torch is active that lnrnn's operators do not support, else None."""
     if torch.is_autocast_enabled("cpu"):
         return "it is under torch.autocast"
     if not torch.compiler.is_compiling():
@@ -48,16 +49,16 @@ def other_system() -> str | None:
 
 @cache
 def _untraced() -> Any:
-    """Accelerated._forward, which torch.compile does not trace.
+    """Accelerated._forward, with tracing by torch.compile disabled.
 
-    torch.compile skips the module itself, as it skips torch.nn's, but would trace each function inside.
+    torch.compile does not trace modules of torch.nn, but it would trace functions that such a module calls.
     """
     disable: Any = torch.compiler.disable
     return disable(Accelerated._forward)
 
 
 def networks(module: torch.nn.RNNBase) -> tuple[str, ...]:
-    """lnrnn's descriptions of a module: time first, batch first, and the first and a later layer alone.
+    """Descriptions of lnrnn's networks for a module: time first, batch first, its first layer, a later layer.
 
     Raises ValueError if lnrnn has no such network.
     """
@@ -69,22 +70,24 @@ def networks(module: torch.nn.RNNBase) -> tuple[str, ...]:
                 CELLS[module.mode.partition("_")[0]], input_size=input_size, hidden_size=module.hidden_size,
                 num_layers=num_layers, norm=None, bias=bool(module.bias), batch_first=batch_first,
                 nonlinearity="relu" if module.mode == "RNN_RELU" else "tanh",
-                bidirectional=bool(module.bidirectional),
+                bidirectional=bool(module.bidirectional), proj_size=module.proj_size,
             )
         )  # fmt: skip
 
     whole = [named(module.input_size, module.num_layers, batch_first) for batch_first in (False, True)]
-    return (*whole, named(module.input_size, 1, False), named(directions * module.hidden_size, 1, False))
+    below = directions * (module.proj_size or module.hidden_size)
+    return (*whole, named(module.input_size, 1, False), named(below, 1, False))
 
 
 class Accelerated:
-    """The base of the classes. Only `accelerate_module` makes objects of them."""
+    """The base of the classes. Their objects are modules whose class `accelerate_module` has set."""
 
     _engine: str | None = None
     _networks: tuple[str, ...]
     # The attributes of torch.nn.RNNBase.
     input_size: int
     hidden_size: int
+    proj_size: int
     num_layers: int
     mode: str
     bias: bool
@@ -95,12 +98,13 @@ class Accelerated:
 
     @property
     def engine(self) -> str:
-        """The engine of a call now: "lnrnn", the C kernels, or "torch", torch.nn's own forward.
+        """The engine of the next call: "lnrnn", the C kernels, or "torch", torch.nn's own forward.
 
         It is "lnrnn" if all parameters are float32 and on the CPU. torch.nn's forward still computes calls
         under autocast, torch.func, forward-mode derivatives and torch.jit.trace. It also computes calls with
-        x or states that are empty, or that torch.nn refuses. It may be set: "torch" uses torch.nn's forward,
-        "lnrnn" raises ValueError for a call that the kernels cannot serve, None chooses.
+        x or states that are empty, or that torch.nn refuses. The property may be set. "torch" uses torch.nn's
+        forward for all calls. "lnrnn" raises ValueError for calls that the kernels cannot serve. None
+        restores the default.
         """
         if self._engine is not None:
             return self._engine
@@ -150,7 +154,7 @@ class Accelerated:
         self, x: Tensor, start: list[Tensor], lengths: Tensor | None, batch_first: bool,
         parameters: Sequence[Tensor], packed: PackedSequence | None = None,
     ) -> tuple[Tensor, Any]:  # fmt: skip
-        """-> y, and h or (h, c), for a batch. packed: the PackedSequence that was padded to x."""
+        """Returns y, and h or (h, c), for a batch. packed: the PackedSequence that was padded to x."""
         if self.training and self.dropout and self.num_layers > 1:
 
             def layer(k: int, x: Tensor, start: Sequence[Tensor], own: Sequence[Tensor]) -> LayerResult:
@@ -178,7 +182,7 @@ class Accelerated:
         return None
 
     def _unsupported_arguments(self, x: Any, hx: Any) -> str | None:
-        """Why torch.nn must compute this call, or refuse it; None if lnrnn can compute it."""
+        """The reason why lnrnn cannot compute a call with these arguments, or None if it can."""
         system = other_system()
         if system:
             return system
@@ -192,25 +196,24 @@ class Accelerated:
             return "x has no elements"
         if hx is None:
             return None
-        layers, H = self.num_layers * (2 if self.bidirectional else 1), self.hidden_size
-        if not packed and data.dim() == 2:
-            shape: tuple[Any, ...] = layers, H
-        else:
+        axes: tuple[int, ...] = (self.num_layers * (2 if self.bidirectional else 1),)
+        if packed or data.dim() == 3:
             batch = x.batch_sizes[0] if packed else data.shape[0 if self.batch_first else 1]
-            shape = layers, int(batch), H
+            axes = *axes, int(batch)
         given = hx if self.mode == "LSTM" else (hx,)
         if self.mode == "LSTM" and not (isinstance(hx, (tuple, list)) and len(hx) == 2):
             return "hx must be a pair (h, c)"
-        for s in given:
+        for s, width in zip(given, (self.proj_size or self.hidden_size, self.hidden_size), strict=False):
+            shape = *axes, width
             if not isinstance(s, Tensor) or s.shape != shape or s.dtype is not torch.float32 or not s.is_cpu:
                 return f"states must be of torch.float32 on cpu, of shape {shape}"
         return None
 
 
 class _Like(type):
-    """A metaclass: the class is equal to its base of torch.nn, also in dicts and sets.
+    """A metaclass whose classes are equal to their base in torch.nn, also in dicts and sets.
 
-    Functions that look up modules by class, as torch.ao.quantization.quantize_dynamic, thus find it.
+    Functions that look up the class of a module need it, such as torch.ao.quantization.quantize_dynamic.
     """
 
     def __eq__(cls, other: object) -> bool:
@@ -236,18 +239,18 @@ CLASSES = {cls.__bases__[1]: cls for cls in (AcceleratedRNN, AcceleratedLSTM, Ac
 
 
 def accelerate_module(module: torch.nn.RNNBase) -> None:
-    """Changes the class of a torch.nn.RNN, LSTM or GRU."""
+    """Sets the class of a torch.nn.RNN, LSTM or GRU to the one derived from it."""
     names = networks(module)
     module.__class__ = CLASSES[type(module)]
     module._networks = names
 
 
 def restore_module(module: torch.nn.RNNBase) -> None:
-    """Undoes `accelerate_module`."""
+    """Sets the class that the module had before `accelerate_module`."""
     cls: Any = type(module)
     if cls in CLASSES.values():
         module.__class__ = cls.__bases__[1]
-    else:  # torch derives a class for each parametrized module, and later returns to its base
+    else:  # torch derived a class for the module's parametrization
         cls.__bases__ = tuple(
             base.__bases__[1] if base in CLASSES.values() else base for base in cls.__bases__
         )

@@ -22,7 +22,8 @@ lnrnn_status lnrnn_fail(char *message, lnrnn_status status, const char *format, 
 
 /* --- values --------------------------------------------------------------------------------------------- */
 
-static const size_t NUM_GATES[] = {[LNRNN_RNN] = 1, [LNRNN_LSTM] = 4, [LNRNN_GRU] = 3, [LNRNN_SLSTM] = 4};
+static const size_t NUM_GATES[] = {
+    [LNRNN_RNN] = 1, [LNRNN_LSTM] = 4, [LNRNN_GRU] = 3, [LNRNN_LIGRU] = 2, [LNRNN_SLSTM] = 4};
 
 lnrnn_description lnrnn_describe(int cell, size_t input_size, size_t hidden_size)
 {
@@ -32,6 +33,7 @@ lnrnn_description lnrnn_describe(int cell, size_t input_size, size_t hidden_size
         .hidden_size = hidden_size,
         .num_layers = 1,
         .bias = 1,
+        .reset_after = 1,
         .num_heads = cell == LNRNN_SLSTM ? 4 : 1,
         .norm = LNRNN_NORM_LAYER,
         .placement = LNRNN_PLACEMENTS,
@@ -61,19 +63,30 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     CHECK_SIZE(d, input_size, INT32_MAX);
     CHECK_SIZE(d, hidden_size, INT32_MAX);
     CHECK_SIZE(d, num_layers, 1024);
+    CHECK(!d->reverse || !d->bidirectional, "reverse must be False with bidirectional=True, got True");
     size_t H = d->hidden_size, widest = d->input_size > H ? d->input_size : H;
     CHECK(NUM_GATES[d->cell] * H <= ((size_t)1 << 40) / widest,
           "hidden_size must be such that a weight matrix has at most 2**40 elements, got %zu", H);
     CHECK_SIZE(d, num_heads, INT32_MAX);
     CHECK(H % d->num_heads == 0, "num_heads must be a divisor of hidden_size %zu, got %zu", H, d->num_heads);
-    CHECK(d->num_heads == 1 || d->cell != LNRNN_RNN, "num_heads must be 1 in an RNN, got %zu", d->num_heads);
-    int lstm = d->cell == LNRNN_LSTM, slstm = d->cell == LNRNN_SLSTM, layer = d->norm == LNRNN_NORM_LAYER,
-        batch = d->norm == LNRNN_NORM_BATCH;
+    CHECK(d->num_heads == 1 || d->cell == LNRNN_LSTM || d->cell == LNRNN_GRU || d->cell == LNRNN_SLSTM,
+          "num_heads must be 1 but in an LSTM, GRU or SLSTM, got %zu", d->num_heads);
+    int lstm = d->cell == LNRNN_LSTM, slstm = d->cell == LNRNN_SLSTM;
+    CHECK(lstm || !d->proj_size, "proj_size must be 0 but in an LSTM, got %zu", d->proj_size);
+    CHECK(d->proj_size < H, "proj_size must be below hidden_size %zu, got %zu", H, d->proj_size);
+    CHECK(!d->proj_size || d->num_heads == 1, "proj_size must be 0 with several heads, got %zu",
+          d->proj_size);
+    int layer = d->norm == LNRNN_NORM_LAYER, batch = d->norm == LNRNN_NORM_BATCH;
     CHECK(!slstm || !batch, "norm must be 'layer' or None in an SLSTM, got 'batch'");
     if (!layer || d->placement == LNRNN_PLACEMENTS)
-        d->placement = slstm ? LNRNN_OUTPUT : d->cell == LNRNN_RNN ? LNRNN_JOINT : LNRNN_SPLIT;
+        d->placement = d->cell == LNRNN_RNN     ? LNRNN_JOINT
+                       : d->cell == LNRNN_LIGRU ? LNRNN_INPUT
+                       : slstm                  ? LNRNN_OUTPUT
+                                                : LNRNN_SPLIT;
     if (d->placement == LNRNN_GATE && d->cell == LNRNN_RNN)
         d->placement = LNRNN_JOINT;
+    CHECK(d->placement != LNRNN_INPUT || d->cell == LNRNN_LIGRU,
+          "placement must be 'split', 'joint' or 'gate' but in a LiGRU, got 'input'");
     CHECK(slstm == (d->placement == LNRNN_OUTPUT),
           "placement must be 'output' in an SLSTM, and nowhere else");
     CHECK(!slstm || !d->inner_bias, "inner_bias must be false in an SLSTM");
@@ -81,6 +94,10 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
           "cell must be 'out' or None where there is no cell state, got 'carry'");
     CHECK(!layer || !d->span || (d->cell == LNRNN_GRU && d->placement == LNRNN_SPLIT),
           "span must be None but in a GRU with placement 'split', got 'all'");
+    CHECK(d->reset_after || d->cell == LNRNN_GRU,
+          "reset_after must be True in a cell that is no GRU, got False");
+    CHECK(d->reset_after || (d->placement == LNRNN_SPLIT && !(layer && d->span)),
+          "reset_after must be True with another placement than 'split' and with span 'all', got False");
     d->cell_norm = !lstm || (!layer && !batch) ? LNRNN_CELL_NONE : batch ? LNRNN_CELL_OUT : d->cell_norm;
     d->inner_bias = layer && d->inner_bias;
     CHECK(isfinite(d->eps) && d->eps >= 0, "eps must be a finite number of at least 0, got %g", d->eps);
@@ -98,10 +115,13 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     CHECK_RATE(d->zoneout[0], "zoneout");
     CHECK_RATE(d->zoneout[1], "zoneout");
     CHECK_RATE(d->dropout, "dropout");
-    size_t above = d->num_layers == 1 ? H / d->num_heads
-                   : d->bidirectional ? 2 * H
-                                      : H,
+    size_t P = d->proj_size ? d->proj_size : H,
+           above = d->num_layers == 1 ? P / d->num_heads
+                   : d->bidirectional ? 2 * P
+                                      : P,
            inputs = above > d->input_size ? above : d->input_size;
+    if (d->proj_size && inputs < H)
+        inputs = H;
     CHECK(d->weights < LNRNN_WEIGHT_I8 || inputs <= LNRNN_INT8_INPUTS,
           "dtype must not be 'int8' for weights of %zu inputs: its sums hold %d", inputs, LNRNN_INT8_INPUTS);
     return LNRNN_OK;
@@ -109,30 +129,39 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
 
 /* --- arrays --------------------------------------------------------------------------------------------- */
 
-/* Networks that have an array. */
+/* Bits that say which networks have an array. */
 enum { EVERY = 1, NO_NORM = 2, JOINT = 4, LAYER_SPLIT = 8, BATCH_SPLIT = 16, CELL = 32, INNER = 64 };
-enum { BATCH = 128, BATCH_JOINT = 256, BATCH_CELL = 512, OUTPUT = 1024 };
+enum {
+    BATCH = 128,
+    BATCH_JOINT = 256,
+    BATCH_CELL = 512,
+    INPUT = 1024,
+    BATCH_INPUT = 2048,
+    PROJECTED = 4096,
+    OUTPUT = 8192
+};
 enum { SPLIT = LAYER_SPLIT | BATCH_SPLIT, TWO_BIASES = NO_NORM | LAYER_SPLIT };
-/* There are D inputs, G gates of H units, and K units to a head. The shapes: (G*H, D), (G*H, K), (G*H), (H),
- * (steps), (steps, G*H), (steps, H). */
-enum { BY_INPUTS, BY_HEAD, GATES, UNITS, COUNTS, STEP_GATES, STEP_UNITS };
+/* There are D inputs, G gates of H units, P values of h, and K of them to a head. The shapes: (G*H, D), (G*H, K), (P, H),
+ * (G*H), (H), (steps), (steps, G*H), (steps, H). */
+enum { BY_INPUTS, BY_HEAD, PROJECTION, GATES, UNITS, COUNTS, STEP_GATES, STEP_UNITS };
 
-/* A use at a site. */
+/* The role of an array of a site (description.h). */
 #define AT(site, use) (LNRNN_AT_SITES + 4 * LNRNN_SITE_##site + LNRNN_##use)
 
-/* The arrays of one layer in one direction: the one table of names, shapes and sites. */
+/* The arrays of one layer in one direction. All names, shapes and sites come from this table. */
 static const struct {
     const char *name;
     int of, shape, role;
 } ARRAYS[] = {
     {"weight_ih", EVERY, BY_INPUTS, LNRNN_WEIGHT_IH},
     {"weight_hh", EVERY, BY_HEAD, LNRNN_WEIGHT_HH},
+    {"weight_hr", PROJECTED, PROJECTION, LNRNN_WEIGHT_HR},
     {"gain", JOINT, GATES, AT(HIDDEN, GAIN)},
-    {"gain_ih", SPLIT, GATES, AT(INPUT, GAIN)},
+    {"gain_ih", SPLIT | INPUT, GATES, AT(INPUT, GAIN)},
     {"gain_hh", SPLIT, GATES, AT(HIDDEN, GAIN)},
     {"bias", JOINT, GATES, AT(HIDDEN, BIAS)},
     {"bias", BATCH_SPLIT, GATES, AT(INPUT, BIAS)},
-    {"bias_ih", TWO_BIASES, GATES, AT(INPUT, BIAS)},
+    {"bias_ih", TWO_BIASES | INPUT, GATES, AT(INPUT, BIAS)},
     {"bias_hh", TWO_BIASES, GATES, AT(HIDDEN, BIAS)},
     {"gain_c", CELL, UNITS, AT(CELL, GAIN)},
     {"bias_c", CELL, UNITS, AT(CELL, BIAS)},
@@ -142,8 +171,8 @@ static const struct {
     {"inner_bias_hh", INNER, GATES, LNRNN_INNER_HH},
     {"running_mean", BATCH_JOINT, STEP_GATES, AT(HIDDEN, MEAN)},
     {"running_var", BATCH_JOINT, STEP_GATES, AT(HIDDEN, VARIANCE)},
-    {"running_mean_ih", BATCH_SPLIT, STEP_GATES, AT(INPUT, MEAN)},
-    {"running_var_ih", BATCH_SPLIT, STEP_GATES, AT(INPUT, VARIANCE)},
+    {"running_mean_ih", BATCH_SPLIT | BATCH_INPUT, STEP_GATES, AT(INPUT, MEAN)},
+    {"running_var_ih", BATCH_SPLIT | BATCH_INPUT, STEP_GATES, AT(INPUT, VARIANCE)},
     {"running_mean_hh", BATCH_SPLIT, STEP_GATES, AT(HIDDEN, MEAN)},
     {"running_var_hh", BATCH_SPLIT, STEP_GATES, AT(HIDDEN, VARIANCE)},
     {"running_mean_c", BATCH_CELL, STEP_UNITS, AT(CELL, MEAN)},
@@ -152,18 +181,24 @@ static const struct {
 };
 enum { ROWS = sizeof ARRAYS / sizeof *ARRAYS };
 
-/* Rows of the table for one layer in one direction -> how many. */
+/* Writes the numbers of the rows of ARRAYS that a layer has in one direction. Returns how many. */
 static size_t rows_of(const lnrnn_description *d, int rows[ROWS])
 {
-    const int batch = d->norm == LNRNN_NORM_BATCH, split = d->placement == LNRNN_SPLIT;
-    const int output = d->placement == LNRNN_OUTPUT;
+    const int batch = d->norm == LNRNN_NORM_BATCH, split = d->placement == LNRNN_SPLIT,
+              input = d->placement == LNRNN_INPUT, output = d->placement == LNRNN_OUTPUT;
     const int sums = d->norm == LNRNN_NORM_NONE || output ? NO_NORM
+                     : input                              ? INPUT
                      : !split                             ? JOINT
                      : batch                              ? BATCH_SPLIT
                                                           : LAYER_SPLIT;
     const int is = EVERY | sums | (d->cell_norm ? CELL : 0) | (d->inner_bias ? INNER : 0)
-                   | (output && d->norm == LNRNN_NORM_LAYER ? OUTPUT : 0)
-                   | (batch ? BATCH | (split ? 0 : BATCH_JOINT) | (d->cell_norm ? BATCH_CELL : 0) : 0);
+                   | (d->proj_size ? PROJECTED : 0) | (output && d->norm == LNRNN_NORM_LAYER ? OUTPUT : 0)
+                   | (batch ? BATCH
+                                  | (split   ? 0
+                                     : input ? BATCH_INPUT
+                                             : BATCH_JOINT)
+                                  | (d->cell_norm ? BATCH_CELL : 0)
+                            : 0);
     size_t n = 0;
     for (int k = 0; k < ROWS; k++)
         if (ARRAYS[k].of & is && (d->bias || strncmp(ARRAYS[k].name, "bias", 4)))
@@ -181,8 +216,8 @@ lnrnn_array lnrnn_description_array(const lnrnn_description *d, size_t k, char n
 {
     int rows[ROWS];
     const size_t n = rows_of(d, rows), directions = d->bidirectional ? 2 : 1, place = k / n;
-    const size_t H = d->hidden_size, GH = NUM_GATES[d->cell] * H,
-                 D = place < directions ? d->input_size : directions * H;
+    const size_t H = d->hidden_size, GH = NUM_GATES[d->cell] * H, P = d->proj_size ? d->proj_size : H,
+                 D = place < directions ? d->input_size : directions * P;
     const int row = rows[k % n], shape = ARRAYS[row].shape;
     snprintf(name, LNRNN_ARRAY_NAME, "%s_l%zu%s", ARRAYS[row].name, place / directions,
              place % directions ? "_reverse" : "");
@@ -192,11 +227,12 @@ lnrnn_array lnrnn_description_array(const lnrnn_description *d, size_t k, char n
                  : shape > COUNTS ? LNRNN_ARRAY_F64
                                   : LNRNN_ARRAY_F32,
         .ndim = shape == GATES || shape == UNITS || shape == COUNTS ? 1 : 2,
-        .shape = {shape >= COUNTS  ? d->steps
-                  : shape == UNITS ? H
-                                   : GH,
+        .shape = {shape >= COUNTS       ? d->steps
+                  : shape == PROJECTION ? P
+                  : shape == UNITS      ? H
+                                        : GH,
                   shape == BY_INPUTS    ? D
-                  : shape == BY_HEAD    ? H / d->num_heads
+                  : shape == BY_HEAD    ? P / d->num_heads
                   : shape == STEP_GATES ? GH
                                         : H},
     };
@@ -220,7 +256,7 @@ size_t lnrnn_description_parameters(const lnrnn_description *d)
     return n;
 }
 
-/* "float32 (4, 3)" -> buffer. */
+/* Writes dtype and shape, such as "float32 (4, 3)". Returns the buffer. */
 static const char *shown(const lnrnn_array *array, char buffer[LNRNN_ARRAY_NAME])
 {
     static const char *const dtypes[] = {"float32", "float64", "int64"};
@@ -235,7 +271,7 @@ static const char *shown(const lnrnn_array *array, char buffer[LNRNN_ARRAY_NAME]
     return buffer;
 }
 
-/* The number of the array of that name, or, if there is none, the number of all arrays. */
+/* Returns the index of the array of that name, or the number of all arrays if there is none. */
 static size_t find(const lnrnn_description *d, const char *name)
 {
     char other[LNRNN_ARRAY_NAME];

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Keeps the place of the first error, and goes to the end: no more values follow. */
+/* Stores the position of the first error, and moves to the end, so that no values follow. */
 static void fail(lnrnn_json *json)
 {
     if (!json->wrong)
@@ -16,7 +16,7 @@ static void fail(lnrnn_json *json)
 
 static void spaces(lnrnn_json *json) { json->at += strspn(json->at, " \t\n\r"); }
 
-/* Passes over spaces, and over the byte if it comes next. */
+/* Skips spaces. If `byte` comes next, skips it and returns 1. */
 static int take(lnrnn_json *json, char byte)
 {
     spaces(json);
@@ -27,7 +27,7 @@ static int take(lnrnn_json *json, char byte)
 
 /* --- strings -------------------------------------------------------------------------------------------- */
 
-/* Four hexadecimal digits -> the number, or -1. */
+/* Reads four hexadecimal digits. Returns the number, or -1. */
 static long hexadecimal(lnrnn_json *json)
 {
     char digits[5] = "";
@@ -38,7 +38,7 @@ static long hexadecimal(lnrnn_json *json)
     return strtol(digits, NULL, 16);
 }
 
-/* Behind a backslash -> the code point, or -1. Two surrogates are one code point. */
+/* Reads an escape after its backslash. Returns the code point, or -1. A pair of surrogates is one code point. */
 static long escape(lnrnn_json *json)
 {
     static const char letters[] = "\"\\/bfnrt", characters[] = "\"\\/\b\f\n\r\t";
@@ -58,7 +58,7 @@ static long escape(lnrnn_json *json)
     return low >= 0xDC00 && low <= 0xDFFF ? 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00) : -1;
 }
 
-/* The next character of UTF-8, or -1 for a control character and for bytes that UTF-8 forbids. */
+/* Reads a character of UTF-8. Returns it, or -1 for a control character and for bytes that UTF-8 forbids. */
 static long character(lnrnn_json *json)
 {
     static const long least[] = {0x20, 0x80, 0x800, 0x10000};
@@ -66,25 +66,25 @@ static long character(lnrnn_json *json)
     const int more = first >= 0xF0 ? 3 : first >= 0xE0 ? 2 : first >= 0xC0 ? 1 : 0;
     long c = more ? first & 0x7F >> more : first;
     for (int k = 0; k < more; k++) {
-        if ((*json->at & 0xC0) != 0x80) /* so it stops at the NUL */
+        if ((*json->at & 0xC0) != 0x80) /* also stops at the NUL */
             return -1;
         c = c << 6 | (*json->at++ & 0x3F);
     }
     return c < least[more] || c > (more ? 0x10FFFF : 0x7F) || (c >= 0xD800 && c <= 0xDFFF) ? -1 : c;
 }
 
-/* Writes a code point as UTF-8. -> the byte behind it. */
+/* Writes a code point as UTF-8. Returns the position after it. */
 static char *put(char *out, long c)
 {
-    const int more = c && c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3; /* bytes behind the first */
+    const int more = c && c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3; /* bytes after the first */
     *out++ = (char)(more ? (0xF00 >> more & 0xF0) | c >> 6 * more : c);
     for (int k = more; k--;)
         *out++ = (char)(0x80 | (c >> 6 * k & 0x3F));
     return out;
 }
 
-/* Behind the opening quote -> the text, or NULL. It fits where it is: no character is longer than its
- * escape. */
+/* Reads a string after its opening quote. Returns the text, or NULL. Decoding in place works, because no
+ * character is longer than its escape. */
 static const char *string(lnrnn_json *json)
 {
     char *const text = json->at, *out = text;
@@ -103,7 +103,7 @@ static const char *string(lnrnn_json *json)
 
 /* --- values --------------------------------------------------------------------------------------------- */
 
-/* Passes over the byte if it is one of these. -> whether it was. */
+/* Skips the next byte if it is one of `bytes`. Returns 1 if it was. */
 static int passes(const char **at, const char *bytes)
 {
     const int there = **at && strchr(bytes, **at);
@@ -111,7 +111,7 @@ static int passes(const char **at, const char *bytes)
     return there;
 }
 
-/* Passes over digits. -> how many. */
+/* Skips digits. Returns their number. */
 static int digits(const char **at)
 {
     const size_t n = strspn(*at, "0123456789");
@@ -119,8 +119,8 @@ static int digits(const char **at)
     return (int)n;
 }
 
-/* strtod reads a decimal point as the locale does, and rounds and traps as the thread does. So it gets the
- * number without its point, 125e1 for 1.25e3, in the default state. */
+/* Reads a number. The locale decides the decimal point of strtod, so strtod gets the number without its point: 125e1
+ * for 1.25e3. It runs in the default floating-point state, because the thread's state may round or trap. */
 static lnrnn_json_value number(lnrnn_json *json)
 {
     enum { MOST = 376 };
@@ -157,7 +157,7 @@ static lnrnn_json_value number(lnrnn_json *json)
     return value;
 }
 
-/* A value, of a list or object its first byte. */
+/* Reads a value, or the first byte of a list or object. */
 static lnrnn_json_value value_of(lnrnn_json *json)
 {
     spaces(json);
@@ -187,7 +187,7 @@ lnrnn_json_value lnrnn_json_next(lnrnn_json *json)
     if (depth == 0 && json->index[0]) {
         spaces(json);
         if (json->at != json->end)
-            fail(json); /* the text goes on, or has a NUL inside */
+            fail(json); /* text after the last value, or a NUL within the text */
         return value;
     }
     if (json->index[depth]++ && !take(json, ','))

@@ -1,38 +1,38 @@
-/* A reader of JSON (RFC 8259), value after value, without allocation or recursion.
+/* Reads JSON (RFC 8259) value by value, without allocation or recursion.
  *
- * The text ends with a NUL. Strings are decoded in place, so the text changes and has to outlive them. They
- * are UTF-8 with a NUL behind them; U+0000 in them has two bytes, C0 80. */
+ * The text must end with a NUL. Strings are decoded in place, so the text changes, and must live as long as
+ * they are used. They are UTF-8 and end with a NUL; U+0000 within a string becomes the bytes C0 80. */
 #ifndef LNRNN_FILE_JSON_H
 #define LNRNN_FILE_JSON_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-enum { LNRNN_JSON_DEPTH = 4 }; /* no list and no object may have this depth */
+enum { LNRNN_JSON_DEPTH = 4 }; /* lists and objects must be less deep than this */
 
 /* The caller sets at and end. */
 typedef struct {
-    char *at, *end;    /* *end is the NUL */
-    const char *wrong; /* NULL, or the place of the first error */
-    int open;          /* lists and objects whose end is still to come */
-    /* The path of the last value, from depth 1 to its own: in an object the name of the entry, in a list "0"
-     * to "8", then "9". One deeper is "". */
+    char *at, *end;    /* the next byte; the NUL at the end */
+    const char *wrong; /* NULL, or the position of the first error */
+    int open;          /* the number of lists and objects that have not ended */
+    /* The path of the last value, from depth 1 on: the name of an object's entry, or "0" to "8", then "9" for a
+     * list's item. Then follows "". */
     const char *name[LNRNN_JSON_DEPTH + 2];
-    size_t index[LNRNN_JSON_DEPTH + 2]; /* likewise, the number of the item, from 1 on */
+    size_t index[LNRNN_JSON_DEPTH + 2]; /* the same as numbers: the entry or item, counted from 1 */
     char close[LNRNN_JSON_DEPTH + 2];
 } lnrnn_json;
 
 typedef struct {
-    /* The first byte of a string, list, object, null, true or false: " [ { n t f. A number has d, or i if it
-     * is an integer of int64. 0: there is no value. */
+    /* The first byte of a string, list, object, null, true or false: " [ { n t f. Numbers: i for an integer
+     * of int64, else d. 0: no value. */
     char kind;
-    int depth; /* 0: the outermost */
+    int depth; /* 0: the outermost value */
     int64_t integer;
-    double number;    /* kinds i and d: the nearest double */
-    const char *text; /* a string; of other values their bytes, without a NUL */
+    double number;    /* kinds i and d, rounded to double */
+    const char *text; /* a string; other kinds: the value's bytes, without a NUL */
 } lnrnn_json_value;
 
-/* The next value. A list or object comes before its items. Kind 0 at the end, and after an error. */
+/* Returns the next value. A list or object comes before its items. At the end, and after an error, the kind is 0. */
 lnrnn_json_value lnrnn_json_next(lnrnn_json *json);
 
 #endif

@@ -1,14 +1,14 @@
-/* How a call that can fail says why: a status, and a message in the caller's buffer. */
+/* Errors: a function that can fail returns a status, and writes a message to the caller's buffer. */
 #ifndef LNRNN_FILE_MESSAGE_H
 #define LNRNN_FILE_MESSAGE_H
 
 #include "lnrnn.h"
 
-/* Writes the message, printable ASCII and cut to its buffer, which may be NULL. -> status. */
+/* Writes the message as printable ASCII to its buffer, unless that is NULL, truncated to fit. Returns status. */
 lnrnn_status lnrnn_fail(char *message, lnrnn_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Returns LNRNN_INVALID, with this message, from a function that has a `message`, unless `right`. */
+/* Unless `right`, writes to `message` and returns LNRNN_INVALID from the function around it. */
 #define LNRNN_CHECK(right, ...)                                     \
     do {                                                            \
         if (!(right))                                               \

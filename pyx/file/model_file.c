@@ -11,22 +11,32 @@
 
 /* --- the configuration ---------------------------------------------------------------------------------- */
 
-/* A description, and entries that it has in another form. */
+/* A description, and entries of the file that a description stores differently. */
 typedef struct {
     lnrnn_description d;
-    size_t bits;    /* of activations; 0: not given */
+    size_t bits;    /* activation_bits; 0: not in the file */
     int norm, pair; /* the norm is an object, zoneout a list */
 } configuration;
 
 enum { SIZE, NUMBER, FLAG, CHOICE, RATES, NORM };
-/* Networks that have an entry. In all others it is refused, and in these it may be missing if it is optional. */
-enum { ALL = 1, RNN = 2, ANY_NORM = 4, LAYER = 8, BATCH = 16, PAIR = 32, OPTIONAL = 64, NULLABLE = 128 };
-enum { SLSTM = 256, OF_SLSTM = SLSTM | OPTIONAL };
+/* Bits: which networks have an entry. In others it is an error. OPTIONAL: may be missing. NULLABLE: may be null. */
+enum {
+    ALL = 1,
+    ACTIVATED = 2,
+    ANY_NORM = 4,
+    LAYER = 8,
+    BATCH = 16,
+    PAIR = 32,
+    OPTIONAL = 64,
+    NULLABLE = 128,
+    SLSTM = 1024,
+    OF_SLSTM = SLSTM | OPTIONAL
+};
 enum { OF_ALL = ALL | OPTIONAL, OF_LAYER = LAYER | OPTIONAL, OF_BATCH = BATCH | OPTIONAL };
 
 #define AT(member) offsetof(configuration, member)
 
-/* The entries, by their path. choices: names of the values `first`, `first` + 1, ... null: the value for null. */
+/* The entries, by path. choices: names of the values first, first + 1, ... null: the value for null. */
 static const struct {
     const char *name;
     int type, of;
@@ -34,16 +44,19 @@ static const struct {
     const char *choices;
     int first, null;
 } ENTRIES[] = {
-    {"cell", CHOICE, ALL, AT(d.cell), "one of 'RNN', 'LSTM', 'GRU', 'SLSTM'", 0, 0},
-    {"nonlinearity", CHOICE, RNN, AT(d.act), "one of 'tanh', 'relu', 'sigmoid', 'identity'", 0, 0},
+    {"cell", CHOICE, ALL, AT(d.cell), "one of 'RNN', 'LSTM', 'GRU', 'LiGRU', 'SLSTM'", 0, 0},
+    {"nonlinearity", CHOICE, ACTIVATED, AT(d.act), "one of 'tanh', 'relu', 'sigmoid', 'identity'", 0, 0},
     {"dtype", CHOICE, ALL, AT(d.weights), "one of 'float32', 'bfloat16', 'int8'", 0, 0},
     {"activation_bits", SIZE, OF_ALL | NULLABLE, AT(bits), NULL, 0, 0},
     {"input_size", SIZE, ALL, AT(d.input_size), NULL, 0, 0},
     {"hidden_size", SIZE, ALL, AT(d.hidden_size), NULL, 0, 0},
     {"num_layers", SIZE, ALL, AT(d.num_layers), NULL, 0, 0},
+    {"proj_size", SIZE, OF_ALL, AT(d.proj_size), NULL, 0, 0},
     {"bias", FLAG, ALL, AT(d.bias), NULL, 0, 0},
     {"batch_first", FLAG, ALL, AT(d.batch_first), NULL, 0, 0},
     {"bidirectional", FLAG, ALL, AT(d.bidirectional), NULL, 0, 0},
+    {"reverse", FLAG, OF_ALL, AT(d.reverse), NULL, 0, 0},
+    {"reset_after", FLAG, OF_ALL, AT(d.reset_after), NULL, 0, 0},
     {"num_heads", SIZE, OF_ALL, AT(d.num_heads), NULL, 0, 0},
     {"exp_forget", FLAG, OF_SLSTM, AT(d.exp_forget), NULL, 0, 0},
     {"state_dtype", CHOICE, OF_SLSTM, AT(d.bfloat16_states), "one of 'float32', 'bfloat16'", 0, 0},
@@ -55,7 +68,7 @@ static const struct {
     {"norm.kind", CHOICE, ANY_NORM, AT(d.norm), "one of 'layer', 'batch'", LNRNN_NORM_LAYER, 0},
     {"norm.eps", NUMBER, ANY_NORM | OPTIONAL, AT(d.eps), NULL, 0, 0},
     {"norm.placement", CHOICE, OF_LAYER | NULLABLE, AT(d.placement),
-     "one of 'joint', 'split', 'gate', 'output'", 0, LNRNN_PLACEMENTS},
+     "one of 'joint', 'split', 'gate', 'input', 'output'", 0, LNRNN_PLACEMENTS},
     {"norm.cell", CHOICE, OF_LAYER | NULLABLE, AT(d.cell_norm), "one of 'out', 'carry'", LNRNN_CELL_OUT, 0},
     {"norm.span", CHOICE, OF_LAYER | NULLABLE, AT(d.span), "'all'", LNRNN_SPAN_ALL, 0},
     {"norm.inner_bias", FLAG, OF_LAYER, AT(d.inner_bias), NULL, 0, 0},
@@ -65,7 +78,7 @@ static const struct {
 };
 enum { NUM_ENTRIES = sizeof ENTRIES / sizeof *ENTRIES };
 
-/* The place of a text among the names in single quotes, or -1. */
+/* Returns the index of a text among the names in single quotes, or -1. */
 static int place(const char *text, const char *names)
 {
     const size_t length = strlen(text);
@@ -78,7 +91,7 @@ static int place(const char *text, const char *names)
     return -1;
 }
 
-/* Reads the value of entry k. -> NULL, or, if it is wrong, the values that are right. */
+/* Reads the value of entry k. Returns NULL, or, if it is invalid, a description of valid values. */
 static const char *read_value(int k, const lnrnn_json_value *v, configuration *c)
 {
     void *const to = (char *)c + ENTRIES[k].offset;
@@ -105,7 +118,7 @@ static const char *read_value(int k, const lnrnn_json_value *v, configuration *c
     }
 }
 
-/* Changes the text, for strings are decoded in place. */
+/* Changes the text, because strings are decoded in place. */
 static lnrnn_status read_configuration(char *text, size_t length, lnrnn_description *d, char *message)
 {
     lnrnn_json json = {.at = text, .end = text + length};
@@ -131,7 +144,8 @@ static lnrnn_status read_configuration(char *text, size_t length, lnrnn_descript
                     shown < 54 ? (int)shown : 54, v.text, quote);
     }
     LNRNN_CHECK(!json.wrong, "its configuration is no JSON at byte %td", json.wrong - text);
-    const int is = ALL | (c.d.cell == LNRNN_RNN ? RNN : 0) | (c.d.cell == LNRNN_SLSTM ? SLSTM : 0)
+    const int activated = c.d.cell == LNRNN_RNN || c.d.cell == LNRNN_LIGRU;
+    const int is = ALL | (activated ? ACTIVATED : 0) | (c.d.cell == LNRNN_SLSTM ? SLSTM : 0)
                    | (c.norm ? ANY_NORM : 0) | (c.pair ? PAIR : 0)
                    | (c.d.norm == LNRNN_NORM_LAYER ? LAYER : 0) | (c.d.norm == LNRNN_NORM_BATCH ? BATCH : 0);
     for (int k = 0; k < NUM_ENTRIES; k++) {
@@ -166,17 +180,17 @@ lnrnn_status lnrnn_description_read(const char *text, size_t length, lnrnn_descr
 typedef struct {
     lnrnn_array array;
     const char *dtype;
-    size_t places, place[2]; /* of its data, behind the header: begin, end */
-    unsigned seen;           /* entries */
+    size_t places, place[2]; /* begin and end of its data, counted from the end of the header */
+    unsigned seen;           /* a bit for each entry that was read */
 } tensor;
 
-/* Entries of the metadata. */
+/* Indices of the metadata. */
 enum { FORMAT, SCHEMA, CONFIG, METADATA };
 
-/* A file while it is read. */
+/* The state of reading a file. */
 typedef struct {
     FILE *stream;
-    tensor *tensors; /* (count), with room for `most` */
+    tensor *tensors; /* (count), with memory for `most` */
     size_t count, most;
     char *metadata[METADATA]; /* NULL: the file has none */
     const lnrnn_array **used;
@@ -186,7 +200,7 @@ typedef struct {
     lnrnn_fail(message, LNRNN_INVALID, \
                "it is no whole file of safetensors, which is what save writes: " __VA_ARGS__)
 
-/* Fails where a disk fails, or a file becomes shorter. */
+/* Reads bytes. Fails if the disk fails, or the file becomes shorter meanwhile. */
 static lnrnn_status take(FILE *stream, void *to, size_t bytes, char *message)
 {
     if (fread(to, 1, bytes, stream) == bytes)
@@ -196,7 +210,7 @@ static lnrnn_status take(FILE *stream, void *to, size_t bytes, char *message)
 
 static const char INVALID[] = "must have a valid dtype, shape and data_offsets, and nothing else";
 
-/* Takes the next value of the header. -> NULL, or why its entry is wrong. */
+/* Processes the next value of the header. Returns NULL, or why its entry is invalid. */
 static const char *read_entry(const lnrnn_json *json, const lnrnn_json_value *v, reader *r)
 {
     const int is_metadata = !strcmp(json->name[1], "__metadata__");
@@ -243,7 +257,7 @@ static int by_place(const void *a, const void *b)
     return (x[end] > y[end]) - (x[end] < y[end]);
 }
 
-/* *end: where the data of the tensors before it end -> where its own end. -> NULL, or why it is wrong. */
+/* Moves *end, the begin of the tensor's data, to their end. Returns NULL, or why the tensor is invalid. */
 static const char *check_tensor(tensor *t, size_t *end)
 {
     if (t->seen != 7 || t->places != 2 || t->place[0] > t->place[1])
@@ -262,7 +276,7 @@ static const char *check_tensor(tensor *t, size_t *end)
     return NULL;
 }
 
-/* Sorts the tensors by place: their data have to be all `bytes` behind the header, without a gap. */
+/* Reads the header, sorts the tensors by place, and checks that their data fill the `bytes` after the header. */
 static lnrnn_status read_header(lnrnn_json *json, reader *r, size_t bytes, char *message)
 {
     const char *const start = json->at, *wrong = NULL, *name = NULL;
@@ -321,10 +335,10 @@ static lnrnn_status open_header(reader *r, uint64_t size, lnrnn_model_file *mode
 static size_t bytes_of(const tensor *t) { return t->place[1] - t->place[0]; }
 static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/* Names, dtypes and shapes are checked before memory is taken: a few bytes can ask for any amount. */
+/* Checks names, dtypes and shapes before it allocates: a few bytes of a bad file can ask for any amount. */
 static lnrnn_status read_arrays(reader *r, lnrnn_model_file *model, char *message)
 {
-    size_t bytes = 64; /* arrays without elements have an address too */
+    size_t bytes = 64; /* so that arrays without elements have an address too */
     model->count = r->count;
     for (size_t k = 0; k < r->count; k++) {
         model->arrays[k] = r->tensors[k].array;
@@ -380,7 +394,7 @@ lnrnn_status lnrnn_model_file_open(const char *path, lnrnn_model_file *model, ch
     struct stat about;
     FILE *stream = NULL;
     lnrnn_status status = LNRNN_OK;
-    const int descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe is not waited for */
+    const int descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* does not wait for a pipe */
     if (descriptor < 0 || fstat(descriptor, &about)) {
         const int none = errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG || errno == ELOOP;
         status = lnrnn_fail(message, none ? LNRNN_NO_FILE : LNRNN_CANNOT_READ, "%s", strerror(errno));
@@ -389,7 +403,7 @@ lnrnn_status lnrnn_model_file_open(const char *path, lnrnn_model_file *model, ch
     } else if (!(stream = fdopen(descriptor, "rb"))) {
         status = lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory"); /* GCOVR_EXCL_LINE: no memory */
     } else {
-        setvbuf(stream, NULL, _IONBF, 0); /* the reads are large, and a buffer takes memory */
+        setvbuf(stream, NULL, _IONBF, 0); /* no buffer: the reads are large */
         status = lnrnn_model_file_read(stream, (uint64_t)about.st_size, model, message);
         fclose(stream);
     }

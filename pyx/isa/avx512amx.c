@@ -1,4 +1,4 @@
-/* The products of avx512amx, on matrix tiles, compiled with -mavx512{f,bw,dq,vl}; its other kernels are those of
+/* The products of avx512amx, in AMX tiles, compiled with -mavx512{f,bw,dq,vl}; its other kernels are those of
  * avx512. build_flags.py holds the flags. */
 #if defined(__x86_64__)
 #define LNRNN_ISA_AVX512AMX

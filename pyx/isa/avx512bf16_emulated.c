@@ -1,4 +1,4 @@
-/* As avx512bf16.c, without its instructions: for AVX-512 machines that lack them. */
+/* The kernels of avx512bf16.c in plain C, for AVX-512 machines without BF16. */
 #define LNRNN_EMULATED
 #define LNRNN_UNIT "avx512_bf16, emulated"
 #define LNRNN_ISA_SUFFIX avx512bf16_emulated

@@ -1,4 +1,4 @@
-/* As neonbf16.c, without its instructions. */
+/* The kernels of neonbf16.c in plain C, for machines without BF16. */
 #define LNRNN_EMULATED
 #define LNRNN_UNIT "arm_bf16, emulated"
 #define LNRNN_ISA_SUFFIX neonbf16_emulated

@@ -1,23 +1,22 @@
-/* Batch norm over threads. x is (N, C, L). The statistics are summed over blocks of samples and strips of
- * channels. The pass that writes the result is divided into rows of C values if L is 1, else into planes of L
- * values. */
+/* Batch norm of x (N, C, L), on several threads. A task sums the statistics of one block of samples and one
+ * strip of channels. A task that writes results has rows of C values if L is 1, else planes of L values. */
 #include <string.h>
 
 #include "lnrnn/kernels/table.h"
 #include "norm/tasks.h"
 #include "runtime/floats.h"
 
-/* The rows of C doubles in the work memory, which are followed by the sums. The arithmetic's type is that of
- * the coefficients. */
+/* Rows of C values at the begin of the work memory; the sums follow. Coefficients have the type of the
+ * arithmetic. */
 enum {
     PIVOT,
     MEAN,
     SCALE,
     SHIFT,
     SLOPE,
-    UNUSED_MEAN, /* backward in inference: statistics of the batch, computed but not used */
+    UNUSED_MEAN, /* gradient in inference: the batch's statistics, computed but not used */
     UNUSED_VAR,
-    SCALES, /* powers of two, see training_sums */
+    SCALES, /* powers of two: training_sums */
     WORK_ROWS
 };
 
@@ -25,18 +24,17 @@ typedef struct {
     const lnrnn_batch *b;
     const lnrnn_norm *kernels;
     size_t size, real;                        /* bytes of a value in memory, and in the arithmetic */
-    size_t samples, blocks, channels, strips; /* of a block, number of blocks; of a strip, number of strips */
-    size_t rows;                              /* rows or planes of a task */
+    size_t samples, blocks, channels, strips; /* samples per block, blocks; channels per strip, strips */
+    size_t rows;                              /* rows or planes per task */
     const char *gy;
     char *out, *pivot;
     lnrnn_coefficients c;
-    double *sums; /* (blocks, 8, C): four sums, and the kernel's partial sums */
+    double *sums; /* (blocks, 8, C): four sums, and partial sums of the kernel */
     int nontemporal;
-    int reversed; /* begin with the values read last, which the caches may still hold */
+    int reversed; /* begin with the values read last, which may be in the caches */
 } batch_job;
 
-/* Samples of a block. There are at most 16 blocks, since each has its own sums, and few compared with the
- * values. */
+/* Returns the samples per block. Each block has its own sums, so blocks are at most 16, and large. */
 static size_t samples_to_block(const lnrnn_batch *b)
 {
     size_t samples = lnrnn_ceil_div(b->N, 16);
@@ -67,7 +65,7 @@ static batch_job job_of(const lnrnn_batch *b)
     };
 }
 
-/* The statistics and parameters of all channels. count: see lnrnn_channels. */
+/* Returns the statistics and parameters of all channels, for the kernels. */
 static lnrnn_channels channels_of(const lnrnn_batch *b, const double *scales)
 {
     return (lnrnn_channels){
@@ -82,7 +80,7 @@ static lnrnn_channels channels_of(const lnrnn_batch *b, const double *scales)
     };
 }
 
-/* The sums of one block and one strip. */
+/* Computes the sums of one block and one strip. */
 static void sums_task(void *ctx, size_t index, int worker)
 {
     const batch_job *j = ctx;
@@ -109,10 +107,10 @@ static void sums_task(void *ctx, size_t index, int worker)
     j->kernels->batch_sums(&sums_of);
 }
 
-/* Values that a pass reads. */
+/* Returns the number of values that a pass reads. */
 static size_t values(const batch_job *j) { return j->b->N * j->b->C * j->b->L * (j->gy ? 2 : 1); }
 
-/* The sums over all of x, added up in those of the first block. */
+/* Computes the sums over all of x, in the sums of the first block. */
 static void sums_of_all(batch_job *j)
 {
     const size_t C = j->b->C, n = (j->gy ? 4 : 2) * C;
@@ -122,14 +120,15 @@ static void sums_of_all(batch_job *j)
             j->sums[i] += j->sums[k * 8 * C + i];
 }
 
-/* -> mean, biased var (C) of the batch; the sums stay in the first block of j->sums. */
+/* -> mean, biased var (C) of the batch. The sums stay in the first block of j->sums. */
 static void batch_sums(batch_job *j, double *mean, double *var)
 {
     const lnrnn_batch *b = j->b;
     const double count = (double)b->N * (double)b->L;
     j->samples = samples_to_block(b);
     j->blocks = lnrnn_ceil_div(b->N, j->samples);
-    /* Strips of rows are wide, for long runs in memory. Strips of planes are no wider than a task. */
+    /* If L is 1, strips are wide, for long runs in memory. Otherwise a strip and a block have at most
+     * LNRNN_TASK values. */
     j->channels = b->L == 1 ? 2048 : LNRNN_TASK / (j->samples * b->L);
     const size_t least = lnrnn_ceil_div(1024, b->L);
     j->channels = j->channels < least ? least : j->channels;
@@ -143,7 +142,7 @@ static void batch_sums(batch_job *j, double *mean, double *var)
     }
 }
 
-/* The coefficients from channel c on. */
+/* Returns the coefficients from channel c on. */
 static lnrnn_coefficients coefficients_from(const batch_job *j, size_t c)
 {
     const size_t offset = c * j->real;
@@ -151,9 +150,8 @@ static lnrnn_coefficients coefficients_from(const batch_job *j, size_t c)
                                 (char *)j->c.shift + offset, (char *)j->c.slope + offset};
 }
 
-/* A block of rows (L is 1) or of planes. After a pass over the same values the last block comes first, since
- * the caches still hold the values read last. If x is larger than the caches, memory is faster read
- * forwards. */
+/* Computes a block of rows (L is 1) or of planes. If `reversed`, the last block comes first, because the
+ * caches still hold the values that the pass before has read last. */
 static void rows_task(void *ctx, size_t index, int worker)
 {
     const batch_job *j = ctx;
@@ -163,7 +161,7 @@ static void rows_task(void *ctx, size_t index, int worker)
     size_t row = (j->reversed ? lnrnn_ceil_div(all, j->rows) - 1 - index : index) * j->rows;
     const size_t end = lnrnn_min(all, row + j->rows);
     (void)worker;
-    while (row < end) { /* planes: up to the end of a sample */
+    while (row < end) { /* planes: at most up to the end of a sample */
         const size_t c = by_row ? row % C : 0, rows = by_row ? lnrnn_min(C - c, end - row) : end - row;
         const size_t offset = row * n * j->size;
         const char *x = (const char *)b->x + offset;
@@ -187,10 +185,10 @@ static void batch_rows(batch_job *j)
                    rows_task, j);
 }
 
-/* Mean and var of the batch. -> NULL, unless squares of a channel exceed the range of the arithmetic
- * (norm.h). In that case j->out gets x with such channels multiplied by powers of two, and b->x becomes
- * j->out. Mean and var are then those of j->out, and the powers (C) are returned. float16 cannot hold every
- * scaled channel, but the squares of its values do not exceed the range of float. */
+/* Computes mean and var of the batch. Usually returns NULL. If squares of a channel exceed the range of the
+ * arithmetic (norm.h), it multiplies such channels by powers of two. It writes the products to j->out, and sets b->x
+ * to j->out. Then it returns the powers (C), and mean and var are those of j->out. This does not happen with float16,
+ * whose squares are within the range of float. */
 static double *training_sums(batch_job *j, lnrnn_batch *b)
 {
     double *scales = work_row(b, SCALES);
@@ -218,7 +216,7 @@ void lnrnn_batch_norm(const lnrnn_batch *given, void *y, int training)
     j.kernels->fold(&channels, &j.c);
     j.nontemporal = j.nontemporal && b.x != y;
     batch_rows(&j);
-    for (size_t c = 0; scales && c < b.C; c++) /* divided twice, since the square of a scale may overflow */
+    for (size_t c = 0; scales && c < b.C; c++) /* divide twice, because the square of a scale may overflow */
         b.mean[c] /= scales[c], b.var[c] = b.var[c] / scales[c] / scales[c];
 }
 

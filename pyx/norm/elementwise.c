@@ -1,4 +1,4 @@
-/* The elementwise functions over threads. */
+/* The elementwise functions, on several threads. */
 #include "lnrnn/kernels/table.h"
 #include "norm/tasks.h"
 #include "runtime/floats.h"

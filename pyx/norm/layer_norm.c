@@ -1,4 +1,4 @@
-/* Layer norm and RMS norm over threads: rows are divided among tasks. */
+/* Layer norm and RMS norm, on several threads, which divide the rows. */
 #include <string.h>
 
 #include "lnrnn/kernels/table.h"
@@ -8,14 +8,14 @@
 typedef struct {
     const lnrnn_norm *kernels;
     lnrnn_layer_norm_rows all;
-    size_t block, size; /* rows of a task; bytes of a value in memory */
+    size_t block, size; /* rows per task; bytes per value in memory */
 } forward_job;
 
 static void forward_task(void *ctx, size_t index, int worker)
 {
     const forward_job *j = ctx;
     const size_t first = index * j->block;
-    const ptrdiff_t bytes = (ptrdiff_t)(first * j->size); /* for a row stride of 1 */
+    const ptrdiff_t bytes = (ptrdiff_t)(first * j->size); /* offset at a row stride of 1 */
     lnrnn_layer_norm_rows rows = j->all;
     (void)worker;
     rows.rows = lnrnn_min(j->block, rows.rows - first);
@@ -24,7 +24,7 @@ static void forward_task(void *ctx, size_t index, int worker)
     j->kernels->layer_norm(&rows);
 }
 
-/* Rows of a task: a multiple of four, which the kernel takes at a time, unless rows are very wide. */
+/* Returns the rows per task: a multiple of four, which the kernel computes at a time, unless rows are very wide. */
 static size_t forward_block(size_t rows, size_t n)
 {
     const size_t block = lnrnn_rows_to_task(rows, n);
@@ -65,11 +65,11 @@ typedef struct {
     const lnrnn_norm *kernels;
     lnrnn_layer_norm_gradients all;
     size_t block, size;
-    double *work; /* (tasks, 4, n): ggain and gbias of a task, and the kernel's partial sums */
+    double *work; /* (tasks, 4, n): ggain and gbias of a task, and partial sums of the kernel */
 } backward_job;
 
-/* Rows of a task. Each task has its own sums, so there are at least 32 rows, for few sums compared with the
- * values, and about 64 tasks at most. */
+/* Returns the rows per task. Each task has its own sums. To keep these few, a task has at least 32 rows, and
+ * there are at most about 64 tasks. */
 static size_t backward_block(size_t rows, size_t n)
 {
     const size_t block = lnrnn_rows_to_task(rows, n), for_number = lnrnn_ceil_div(rows, 64);

@@ -1,4 +1,4 @@
-/* Statistics and gradients, which are computed in doubles, to and from the caller's arrays. */
+/* Copies statistics and gradients between doubles, in which they are computed, and the caller's arrays. */
 #include "norm/statistics.h"
 
 #include <string.h>
@@ -36,7 +36,7 @@ void lnrnn_read_running(const lnrnn_batch *b, const lnrnn_running *r)
     read(b->C, r->var, r->var_is_double, b->var);
 }
 
-/* array = old * array + new * batch. */
+/* Computes array = old * array + new * batch. */
 static void update(size_t n, void *array, int is_double, double old, double new, const double *batch)
 {
     double *const doubles = array;

@@ -1,4 +1,4 @@
-/* Statistics and gradients, which are computed in doubles, to and from the caller's arrays. */
+/* Copies statistics and gradients between doubles, in which they are computed, and the caller's arrays. */
 #ifndef LNRNN_STATISTICS_H
 #define LNRNN_STATISTICS_H
 
@@ -6,22 +6,22 @@
 
 #include "lnrnn.h"
 
-/* The Cython module calls these from outside the library. */
+/* Exported, because the Cython module calls these functions. */
 #pragma GCC visibility push(default)
 
-/* values (n) -> array (n) of floats or, with is_double, of doubles; NULL: nothing happens. add: values are
- * rounded, and then added to those of the array. */
+/* values (n) -> array (n), floats, or doubles with is_double; NULL: not written. add: rounds the values to
+ * the array's type and adds them to the array. */
 void lnrnn_write_doubles(size_t n, const double *values, void *array, int is_double, int add);
 
-/* Running statistics (C): arrays of floats or doubles. In training they may be NULL. */
+/* Running statistics (C): arrays of floats or doubles, NULL only in training. */
 typedef struct {
     void *mean, *var;
     int mean_is_double, var_is_double;
 } lnrnn_running;
 
-/* -> b->mean, b->var. */
+/* Copies the running statistics to b->mean and b->var. */
 void lnrnn_read_running(const lnrnn_batch *b, const lnrnn_running *r);
-/* running = (1 - momentum) running + momentum * batch. The variance of the batch becomes unbiased. */
+/* Computes running = (1 - momentum) running + momentum * batch, with the unbiased variance of the batch. */
 void lnrnn_update_running(const lnrnn_batch *b, const lnrnn_running *r, double momentum);
 
 #pragma GCC visibility pop

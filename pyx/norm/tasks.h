@@ -1,4 +1,4 @@
-/* How norms and elementwise functions are divided into tasks: by the shape alone, never by the number of
+/* Divides norms and elementwise functions into tasks, which depend only on the shape, not on the number of
  * threads. */
 #ifndef LNRNN_TASKS_H
 #define LNRNN_TASKS_H
@@ -9,12 +9,11 @@
 #include "runtime/thread_policy.h"
 #include "runtime/threads.h"
 
-/* Elements of a task. The order of sums in the backward passes follows from it, so it is no threshold of
- * tuning.h. */
+/* Elements per task. It is not in tuning.h, because the order of sums in the backward passes depends on it. */
 enum { LNRNN_TASK = 1 << 14 };
 
-/* Is an output of so many bytes written by non-temporal stores? Not in place, where its lines are in the
- * caches anyway. */
+/* Returns 1 if y, of `bytes` bytes, should be written by non-temporal stores: not if it is x, which is in the
+ * caches. */
 static inline int lnrnn_nontemporal(const void *x, const void *y, size_t bytes)
 {
     return x != y && bytes >= lnrnn_nontemporal_from(lnrnn_get_caches());
@@ -24,20 +23,20 @@ static inline size_t lnrnn_ceil_div(size_t n, size_t d) { return (n + d - 1) / d
 
 static inline size_t lnrnn_min(size_t a, size_t b) { return a < b ? a : b; }
 
-/* x, limited to low .. high. */
+/* Returns x, limited to low .. high. */
 static inline size_t lnrnn_clamp(size_t x, size_t low, size_t high)
 {
     return x < low ? low : lnrnn_min(x, high);
 }
 
-/* Rows of a task if each has n elements; at least 1. */
+/* Returns the rows per task, at least 1, if each row has n elements. */
 static inline size_t lnrnn_rows_to_task(size_t rows, size_t n)
 {
     const size_t some = n < LNRNN_TASK ? LNRNN_TASK / (n ? n : 1) : 1;
     return some > rows && rows ? rows : some;
 }
 
-/* Bytes of a value in memory, and of a value in the arithmetic. */
+/* Return the bytes of a value in memory, and of a value in the arithmetic. */
 static inline size_t lnrnn_size(int dtype)
 {
     return dtype == LNRNN_FLOAT64 ? 8 : dtype == LNRNN_FLOAT32 ? 4 : 2;

@@ -1,10 +1,10 @@
-/* Back through time: the gradients of one recurrent layer, from the tape of the forward call.
+/* Back-propagation through time for one recurrent layer, from the tape of the forward call.
  *
- * The steps are done in chunks, the last chunk first. In a chunk each group of rows takes its steps
- * (backward_steps.c), which yields the gradients of W x and W h of all rows. Then products over these rows
- * add to the gradients of the weights, and give that of x (weight_gradients.c). So a product has many rows,
- * and its input is still in the caches. The chunks follow from the rows' lengths alone. So the order of all
- * sums does not depend on the number of threads. */
+ * It goes through chunks of time steps, the last chunk first. First backward_steps.c computes the gradients
+ * of W x and W h for all rows and steps of a chunk. Then weight_gradients.c multiplies them: by the inputs,
+ * which adds to the gradients of the weights, and by W_ih, which is the gradient of x. So a product has many
+ * rows, which are still in the caches. The number of threads does not change the order of a sum, because
+ * chunks depend only on the lengths of the rows. */
 #include <string.h>
 
 #include "rnn/backward.h"
@@ -13,16 +13,17 @@
 #include "runtime/floats.h"
 #include "runtime/resumable.h"
 
-/* Active rows of a chunk, if no step has more. With so many, the products over the rows are efficient. The
- * gradients of W x and W h are still in the caches when these products read them (lstm training).
- * PRODUCT_ROWS: the most rows of one product. */
+/* CHUNK_ROWS: active rows of a chunk, unless a single step has more. This is enough for efficient products,
+ * and little enough that the gradients of W x and W h stay in the caches (benchmark "lstm training").
+ * PRODUCT_ROWS: the largest number of rows of one product. */
 enum { CHUNK_ROWS = 256, PRODUCT_ROWS = 128 };
 
-/* Floats in a cache line. Rows of gradients are an odd number of lines apart, since weight_gradients.c reads columns.
- * Rows a power of two apart share few sets of L1. */
+/* Floats in a cache line. Rows of gradients are an odd number of lines apart. weight_gradients.c reads
+ * columns, and rows a power of two apart would share few sets of L1. */
 enum { LINE = 16 };
 
-/* -> the job, with its arrays in `work`, and in *floats the size of `work`. work NULL: only the size. */
+/* Returns the job, with its arrays in `work`, and sets *floats to the size of `work`. work NULL: only sets
+ * *floats. */
 static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g, float *work,
                             size_t *floats)
 {
@@ -37,6 +38,7 @@ static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *
                       .narrow = p->narrow,
                       .h_stride = p->h_stride,
                       .c_stride = p->c_stride,
+                      .gh_stride = p->h_stride | LINE,
                       .sum_rows = sum_rows(r->B)};
     const size_t all = all_rows(r), most = CHUNK_ROWS > r->B ? CHUNK_ROWS : r->B,
                  rows = all < most ? all : most;
@@ -55,6 +57,10 @@ static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *
     j.gx = c->separate_products ? lnrnn_carve(work, &at, rows * j.wide) : j.ga;
     j.packed_x = lnrnn_carve(work, &at, rows * p->kernels->product->width(c->D));
     j.packed_h = lnrnn_carve(work, &at, rows * c->num_heads * p->kernels->product->width(c->head_units));
+    j.packed_reset = lnrnn_carve(
+        work, &at, c->reset_before ? rows * c->num_heads * p->kernels->product->width(c->head_units) : 0);
+    j.gh_rows = lnrnn_carve(work, &at, c->projection ? rows * j.gh_stride : 0);
+    j.packed_output = lnrnn_carve(work, &at, c->projection ? rows * j.narrow : 0);
     j.gx_rows = lnrnn_carve(work, &at, words * rows);
     j.done = lnrnn_carve(work, &at, words * p->groups);
     j.tasks = lnrnn_carve(work, &at, words * lnrnn_most_gradient_tasks(&j, rows));
@@ -71,7 +77,7 @@ size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *r)
     return floats;
 }
 
-/* The chunk whose last step is t1 - 1: as many steps as have CHUNK_ROWS rows, at least one. */
+/* Sets the chunk whose last step is t1 - 1: as many steps as have CHUNK_ROWS active rows together, at least one. */
 static void begin_chunk(const backward_job *j, size_t t1, int first)
 {
     const lnrnn_rnn_call *r = j->r;
@@ -94,7 +100,7 @@ static void begin_chunk(const backward_job *j, size_t t1, int first)
     memset(j->done, 0, j->p->groups * sizeof *j->done);
 }
 
-/* Before the last step: the sums are 0, the gradient of the state is that of hn, cn, or 0. */
+/* Sets the sums to 0, and the gradient of the state to the gradients of hn and cn, or to 0. */
 static void begin(const backward_job *j)
 {
     const lnrnn_rnn_call *r = j->r;
@@ -113,7 +119,7 @@ static void begin(const backward_job *j)
     begin_chunk(j, r->T, 1);
 }
 
-/* After the first step: gh0, gc0, and the gradients of gains and biases. */
+/* Writes gh0, gc0, and the gradients of gains and biases. */
 static void finish(const backward_job *j)
 {
     const lnrnn_rnn_call *r = j->r;
@@ -140,7 +146,8 @@ int lnrnn_rnn_backward(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g)
         backward_chunk *chunk = j->chunk;
         const double rows = (double)chunk->rows;
         const double steps = step_cost(r, rows, c->head_units) + 1024 * (double)(chunk->t1 - chunk->t0),
-                     products = rows * (double)c->outputs * (double)((g->gx ? 2 : 1) * c->D + c->head_units);
+                     products = rows * (double)c->outputs * (double)((g->gx ? 2 : 1) * c->D + c->head_units)
+                                + rows * (double)c->projection;
         if (!chunk->products) {
             if (!lnrnn_limited_tasks(r->plan->groups, threads, j->done, steps, left, lnrnn_backward_group,
                                      &job))

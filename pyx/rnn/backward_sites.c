@@ -1,8 +1,8 @@
-/* Back through the norms and biases of a step, and the gradients of gains and biases.
+/* Back-propagates through the norms and biases of a step, and sums the gradients of gains and biases.
  *
- * These gradients are sums over all rows. Rows form blocks (sum_rows of rows.h). Each block has sums
- * of its own, which are added in order at the end. So the result does not depend on the division of rows among
- * threads. Within a block, float sums of a few rows, `partial`, are added to doubles. */
+ * These gradients are sums over all rows. Each block of sum_rows rows (rows.h) has sums of its own, which are
+ * added up in order at the end. So the result does not depend on how threads divide the rows. Within a block,
+ * float sums of a few rows (`partial`) are added to sums in double. */
 #include <math.h>
 #include <string.h>
 
@@ -23,7 +23,7 @@ size_t lnrnn_sums(const lnrnn_rnn_config *c)
     return lnrnn_sums_at(c, LNRNN_SITES) + (size_t)inner * c->outputs;
 }
 
-/* -> the end of the span that begins at value `from` of a site's row. */
+/* Returns the end of the span (the values that share statistics) that begins at value `from` of a row. */
 static size_t span_end(const lnrnn_gate_norm *norm, size_t from, size_t width)
 {
     if (norm->how != LNRNN_NORMED || norm->spans == LNRNN_SPANS_ALL)
@@ -33,24 +33,25 @@ static size_t span_end(const lnrnn_gate_norm *norm, size_t from, size_t width)
     return from + norm->H;
 }
 
-/* Batch norm, with the statistics of step t that the forward call has written. All rows are in one group;
- * their sums are those of the first block. */
-static void batch_backward(const backward_step *s, int site, const site_rows *rows)
+/* Batch norm of the values from .. end - 1, with the statistics of step t from the forward call. All rows are
+ * in one group, and use the sums of the first block. */
+static void batch_backward(const backward_step *s, int site, size_t from, size_t end, const site_rows *rows)
 {
     const backward_job *j = s->j;
     const lnrnn_site_statistics *batch = &j->r->statistics[site];
-    const float *const gain = j->c->site[site].gain;
-    const size_t N = j->c->site[site].width;
-    const double *mean = batch->mean + s->t * N, *var = batch->var + s->t * N;
+    const float *const gain = j->c->site[site].gain + from, *const g = rows->g + from,
+                       *const a = rows->a + from;
+    const size_t N = end - from, width = j->c->site[site].width, at = s->t * width + from;
+    const double *mean = batch->mean + at, *var = batch->var + at;
     const double n = (double)s->active;
-    double *const ggain = j->sums + lnrnn_sums_at(j->c, site), *const gbias = ggain + N;
+    double *const ggain = j->sums + lnrnn_sums_at(j->c, site) + from, *const gbias = ggain + width;
     double *s0 = (double *)(((uintptr_t)s->batch + 7) & ~(uintptr_t)7), *s1 = s0 + N;
     float *mean_f = (float *)(s1 + N), *c1 = mean_f + N, *c2 = c1 + N, *scale = c2 + N, *zeros = scale + N;
     for (size_t o = 0; o < N; o++)
         mean_f[o] = (float)mean[o];
     memset(s0, 0, 2 * N * sizeof *s0);
     memset(zeros, 0, 2 * N * sizeof *zeros);
-    j->k->cells->sums_columns(s->active, N, rows->g, rows->gs, rows->a, rows->as, mean_f, s0, s1, zeros);
+    j->k->cells->sums_columns(s->active, N, g, rows->gs, a, rows->as, mean_f, s0, s1, zeros);
     for (size_t o = 0; o < N; o++) {
         const double low = mean[o] - mean_f[o], rvar = 1 / (var[o] + j->c->eps);
         const double rstd = sqrt(rvar), sgx = s1[o] - low * s0[o], slope = sgx / n * rvar;
@@ -61,13 +62,14 @@ static void batch_backward(const backward_step *s, int site, const site_rows *ro
         c2[o] = (float)slope;
     }
     const lnrnn_coefficients coefficients = {.mean = mean_f, .scale = scale, .shift = c1, .slope = c2};
-    /* Row by row: gx_columns has one stride for g and a. */
+    /* Call it row by row, because gx_columns has the same stride for g and a. */
     for (ptrdiff_t i = 0; i < (ptrdiff_t)s->active; i++)
-        j->k->norm[LNRNN_FLOAT32].gx_columns(1, N, rows->g + i * rows->gs, rows->a + i * rows->as, 0,
-                                             &coefficients, rows->ga + i * rows->gs);
+        j->k->norm[LNRNN_FLOAT32].gx_columns(1, N, g + i * rows->gs, a + i * rows->as, 0, &coefficients,
+                                             rows->ga + from + i * rows->gs);
 }
 
-/* *n: the rows of the step from row i on that are in one block. -> that block's partial sums, from `at` on. */
+/* Returns the partial sums, from offset `at` on, of the block that has row i of the step. Sets *n to the
+ * number of rows of the step from row i on in this block. */
 static float *partial_sums(const backward_step *s, size_t i, size_t at, size_t *n)
 {
     const backward_job *j = s->j;
@@ -76,7 +78,7 @@ static float *partial_sums(const backward_step *s, size_t i, size_t at, size_t *
     return j->partial + block * lnrnn_sums(j->c) + at;
 }
 
-/* Adds the columns of g (active, width), row stride gs. */
+/* g (active, width), row stride gs: adds its columns to the partial sums at offset `at`. */
 static void add_columns(const backward_step *s, size_t at, size_t width, const float *g, ptrdiff_t gs)
 {
     for (size_t i = 0, n; i < s->active; i += n) {
@@ -91,7 +93,7 @@ void lnrnn_inner_backward(const backward_step *s, int inner, const float *g)
     add_columns(s, lnrnn_sums_at(c, LNRNN_SITES + inner), c->outputs, g, (ptrdiff_t)s->j->wide);
 }
 
-/* Layer norm of the values from .. to - 1, a span. */
+/* Layer norm of one span, the values from .. to - 1. */
 static void span_backward(const backward_step *s, int site, size_t from, size_t to, const site_rows *rows)
 {
     const lnrnn_gate_norm *norm = &s->j->c->site[site].norm;
@@ -118,9 +120,9 @@ void lnrnn_site_backward(const backward_step *s, int site, size_t from, size_t e
     const lnrnn_gate_norm *norm = &s->j->c->site[site].norm;
     const size_t width = s->j->c->site[site].width;
     if (norm->how == LNRNN_AFFINE)
-        batch_backward(s, site, rows);
+        batch_backward(s, site, from, end, rows);
     else if (norm->how == LNRNN_PLAIN)
-        add_columns(s, lnrnn_sums_at(s->j->c, site) + width, width, rows->g, rows->gs);
+        add_columns(s, lnrnn_sums_at(s->j->c, site) + width + from, end - from, rows->g + from, rows->gs);
     else
         for (size_t to; from < end; from = to) {
             to = span_end(norm, from, width);
@@ -159,7 +161,7 @@ static void flush_block(const backward_job *j, size_t block)
 
 void lnrnn_flush_sums(const backward_job *j, size_t first, size_t rows, size_t t)
 {
-    /* After each 32 rows of a block, or a few more, and after the last step. */
+    /* Do it after about every 32 rows of a block, and after the last step. */
     if (j->sum_rows >= 32 || t % (32 / j->sum_rows) == 0)
         for (size_t block = first / j->sum_rows; block * j->sum_rows < first + rows; block++)
             flush_block(j, block);

@@ -1,5 +1,5 @@
-/* A step back through time. It turns the gradient of the state into those of W x and W h, kept for all rows
- * of the chunk. Through W_hh these give the gradient of the state before the step. */
+/* One step back through time: from the gradient of the state to those of W x and W h, which the whole chunk keeps.
+ * Multiplied by W_hh, they give the gradient of the state before the step. */
 #include <string.h>
 
 #include "rnn/backward.h"
@@ -13,13 +13,15 @@ size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_step 
                  pointers = group * sizeof(float *) / sizeof(float);
     size_t at = 0;
     s->u = lnrnn_carve(base, &at, c->saved_gates ? units : 0);
-    s->gu = lnrnn_carve(base, &at, c->C ? units : 0);
+    s->gu = lnrnn_carve(base, &at, c->C || c->reset_before ? units : 0);
     s->sum = lnrnn_carve(base, &at, c->saved_gates ? group * j->wide : 0);
     s->skip_h = lnrnn_carve(base, &at, c->zoneout_h > 0 ? h : 0);
     s->skip_c = lnrnn_carve(base, &at, c->zoneout_c > 0 ? group * j->c_stride : 0);
     s->masked = lnrnn_carve(base, &at, j->r->masks.state ? h : 0);
     s->batch = lnrnn_carve(base, &at, j->p->synchronous ? 10 * c->outputs + 2 : 0);
     s->head = lnrnn_carve(base, &at, c->num_heads > 1 ? TILE * j->k->product->width(c->head_units) : 0);
+    s->unprojected = lnrnn_carve(base, &at, c->projection ? units : 0);
+    s->outputs = lnrnn_carve(base, &at, c->projection ? pointers : 0);
     s->x = lnrnn_carve(base, &at, pointers);
     s->h = lnrnn_carve(base, &at, pointers);
     s->state_prev = lnrnn_carve(base, &at, pointers);
@@ -87,10 +89,40 @@ static void pack(backward_step *s)
     lnrnn_pack_inputs(j, j->c->num_heads, j->c->head_units, s->row, s->active, s->h, j->packed_h);
 }
 
+/* The input of W_hh for n: r h. */
+static void pack_reset(backward_step *s)
+{
+    const backward_job *j = s->j;
+    const float *rows[TILE];
+    s->b.state_prev = s->h;
+    j->k->cells->gru_reset_input(&s->b);
+    s->b.state_prev = s->state_prev;
+    for (size_t i = 0, n; i < s->active; i += n) {
+        for (n = 0; n < TILE && i + n < s->active; n++)
+            rows[n] = s->gu + (i + n) * j->narrow;
+        lnrnn_pack_inputs(j, j->c->num_heads, j->c->head_units, s->row + i, n, rows, j->packed_reset);
+    }
+}
+
+/* g (active, k), row stride gs -> to (active, n), row stride ts. It is multiplied by w (k, n), or by its packed
+ * transpose if that is not NULL. add: to the values there. */
+static void product(const backward_step *s, const float *g, size_t gs, size_t k, size_t n, const float *w,
+                    const uint32_t *packed, int add, float *to, size_t ts)
+{
+    const float *rows[TILE];
+    for (size_t i = 0; i < s->active; i += TILE) {
+        const size_t m = s->active - i < TILE ? s->active - i : TILE;
+        for (size_t q = 0; q < m; q++)
+            rows[q] = g + (i + q) * gs;
+        lnrnn_gradient_product(s->j, m, n, k, rows, w, packed, add, to + i * ts, ts);
+    }
+}
+
 /* --- zoneout -------------------------------------------------------------------------------------------- */
 
-/* g, skip (active, width), row stride `stride`. g: the gradient of the states after zoneout -> that of the states that the cell computed.
- * skip gets that of the old states. masks: r->masks.h or .c. */
+/* g, skip (active, width), row stride `stride`; masks: r->masks.h or r->masks.c. Zoneout mixed the cell's
+ * states with the old states. Divides the gradient g of the mixed states: g becomes the gradient of the cell's
+ * states, skip that of the old states. */
 static void split_gradient(const backward_step *s, const unsigned char *masks, size_t width, size_t stride,
                            float *g, float *skip)
 {
@@ -113,7 +145,7 @@ static void split_c(backward_step *s)
     split_gradient(s, s->j->r->masks.c, s->j->c->C, s->j->c_stride, s->b.gc, s->skip_c);
 }
 
-/* Adds skip to g, by now the gradient of the states before the step. */
+/* Adds skip to g, which is now the gradient of the states before the step. */
 static void add_skip(const backward_step *s, size_t width, size_t stride, const float *skip, float *g)
 {
     for (size_t i = 0; i < s->active; i++, g += stride, skip += stride)
@@ -124,10 +156,27 @@ static void add_skip(const backward_step *s, size_t width, size_t stride, const 
 static void add_skip_h(backward_step *s) { add_skip(s, s->j->c->P, s->j->h_stride, s->skip_h, s->gh); }
 static void add_skip_c(backward_step *s) { add_skip(s, s->j->c->C, s->j->c_stride, s->skip_c, s->b.gc); }
 
+/* --- the projection ------------------------------------------------------------------------------------- */
+
+/* The gradient of h, kept for that of W_hr -> the gradient of the cell's output. */
+static void unproject(backward_step *s)
+{
+    const backward_job *j = s->j;
+    const size_t P = j->c->P, H = j->c->H;
+    float *const kept = j->gh_rows + s->row * j->gh_stride;
+    for (size_t i = 0; i < s->active; i++) {
+        memcpy(kept + i * j->gh_stride, s->gh + i * j->h_stride, P * sizeof *kept);
+        s->outputs[i] = s->tape + i * j->p->tape.width + j->p->tape.output;
+    }
+    lnrnn_pack_inputs(j, 1, H, s->row, s->active, s->outputs, j->packed_output);
+    product(s, kept, j->gh_stride, P, H, j->g->w_hr, j->g->w_hr_t, 0, s->unprojected, j->narrow);
+    s->b.gh = s->unprojected;
+}
+
 /* --- cells ---------------------------------------------------------------------------------------------- */
 
-/* b.gh, b.gc: the gradient of the state -> that of the previous state, without the part through W h. b.gx, b.ga get
- * the gradients of the norms' outputs. */
+/* b.gh, b.gc: from the gradient of the state to that of the previous state, without its path through W h.
+ * Writes the gradients of the norms' outputs to b.gx and b.ga. */
 
 static void rnn_cell(backward_step *s)
 {
@@ -137,7 +186,7 @@ static void rnn_cell(backward_step *s)
                                   y_row(j->r, s->first + i, s->t), s->ga + i * j->wide);
 }
 
-/* The tape has c as it is carried on. */
+/* Reads c from the tape, which has c as the next step gets it. */
 static void lstm_c(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -147,14 +196,14 @@ static void lstm_c(backward_step *s)
     s->c = s->tape + j->p->tape.c, s->cs = (ptrdiff_t)j->p->tape.width;
 }
 
-/* Computes c = f c_prev + i g again: the tape has c after its norm or zoneout. */
+/* Computes c = f c_prev + i g again, because the tape has c after its norm or zoneout. */
 static void lstm_sum(backward_step *s)
 {
     s->c = s->sum, s->cs = s->b.ss = (ptrdiff_t)s->j->narrow;
     s->j->k->cells->lstm_cell_sum(&s->b);
 }
 
-/* u in h = o tanh(u) is c, or the norm of c. The tape has that norm if it is carried; else it is computed again. */
+/* Set u of h = o tanh(u), which is c or LN(c). The tape has LN(c) only if the next step gets it. */
 static void u_is_c(backward_step *s) { s->b.u = s->c, s->b.us = s->cs; }
 static void u_is_carried(backward_step *s)
 {
@@ -185,13 +234,15 @@ static void gru_cell(backward_step *s)
     s->j->k->cells->gru_backward(&s->b);
 }
 
+static void ligru_cell(backward_step *s) { s->j->k->cells->ligru_backward(s->j->c->act, &s->b); }
+
 static void joint_gru_cell(backward_step *s)
 {
     s->b.gx = NULL;
     gru_cell(s);
 }
 
-/* A GRU with a norm for each gate. The norm of n reads x + r a, so it comes before those of r and z on the way back. */
+/* A GRU with a norm for each gate. The input of n's norm depends on r, so back-propagate n before r and z. */
 static void gru_gate_cell(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -211,7 +262,7 @@ static void gru_gate_cell(backward_step *s)
 
 /* --- the norms and the product ------------------------------------------------------------------------- */
 
-/* g: the gradient of the site's output -> ga. a: its input in the records. */
+/* g -> ga: from the gradient of a site's output to that of its input a, in the tape. */
 static void side(const backward_step *s, int site, const float *a, const float *g, float *ga)
 {
     const site_rows rows = {
@@ -220,7 +271,7 @@ static void side(const backward_step *s, int site, const float *a, const float *
 }
 
 static void input_side(backward_step *s) { side(s, LNRNN_SITE_INPUT, s->tape, s->ga, s->gx); }
-/* In this cell W x and W h have different gradients. */
+/* Cells whose W x and W h have different gradients. */
 static void own_input_side(backward_step *s) { side(s, LNRNN_SITE_INPUT, s->tape, s->gx, s->gx); }
 static void hidden_side(backward_step *s)
 {
@@ -230,34 +281,40 @@ static void hidden_side(backward_step *s)
 static void inner_hh(backward_step *s) { lnrnn_inner_backward(s, 1, s->ga); }
 static void inner_ih(backward_step *s) { lnrnn_inner_backward(s, 0, s->gx); }
 
-/* ga: pointers to n rows of the gradient of W h, (G*H) each -> to (n, h_stride): that of h. Of several heads, each by
- * itself. A product writes whole vectors, which would overwrite other heads. */
-static void head_product(const backward_step *s, size_t n, const float *const *ga, int add, float *to)
+/* ga: pointers to n rows of the gradient of W h, (G*H) each -> to (n, h_stride): that of h through the gates
+ * first .. end - 1. Each head by itself: a product
+ * writes whole vectors, which would overwrite other heads. */
+static void head_product(const backward_step *s, size_t first, size_t end, size_t n, const float *const *ga,
+                         int add, float *to)
 {
     const backward_job *j = s->j;
     const lnrnn_rnn_gradients *g = j->g;
     const lnrnn_product *product = j->k->product;
-    const size_t units = j->c->head_units, heads = j->c->num_heads, wide = product->width(units),
+    const size_t units = j->c->head_units, heads = j->c->num_heads, direct = heads == 1,
+                 wide = direct ? j->h_stride : product->width(units),
                  words = product->size(LNRNN_WEIGHT_F32, units, units);
     for (size_t head = 0; head < heads; head++) {
         const size_t at = head * units;
-        for (size_t i = 0; add && i < n; i++)
+        float *const sum = direct ? to : s->head;
+        for (size_t i = 0; add && !direct && i < n; i++)
             memcpy(s->head + i * wide, to + i * j->h_stride + at, units * sizeof *to);
-        for (size_t gate = 0; gate < j->c->num_gates; gate++) {
+        for (size_t gate = first; gate < end; gate++) {
             const size_t part = gate * heads + head;
             const float *rows[TILE];
             for (size_t i = 0; i < n; i++)
                 rows[i] = ga[i] + part * units;
             lnrnn_gradient_product(j, n, units, units, rows, g->w_hh + part * units * units,
-                                   g->w_hh_t ? g->w_hh_t + part * words : NULL, add || gate, s->head, wide);
+                                   g->w_hh_t ? g->w_hh_t + part * words : NULL, add || gate > first, sum,
+                                   wide);
         }
-        for (size_t i = 0; i < n; i++)
+        for (size_t i = 0; !direct && i < n; i++)
             memcpy(to + i * j->h_stride + at, s->head + i * wide, units * sizeof *to);
     }
 }
 
-/* Multiplies the gradient of W h by W_hh -> to (active, h_stride). add: to the values there. */
-static void product(const backward_step *s, int add, float *to)
+/* Multiplies the gradient of W h by the gates first .. end - 1 of W_hh -> to (active, h_stride). add: adds to
+ * the values of `to`. */
+static void gates_product(const backward_step *s, size_t first, size_t end, int add, float *to)
 {
     const backward_job *j = s->j;
     const float *rows[TILE];
@@ -265,26 +322,68 @@ static void product(const backward_step *s, int add, float *to)
         const size_t n = s->active - i < TILE ? s->active - i : TILE;
         for (size_t q = 0; q < n; q++)
             rows[q] = s->ga + (i + q) * j->wide;
-        if (j->c->num_heads > 1)
-            head_product(s, n, rows, add, to + i * j->h_stride);
-        else
-            lnrnn_gradient_product(j, n, j->c->P, j->c->outputs, rows, j->g->w_hh, j->g->w_hh_t, add,
-                                   to + i * j->h_stride, j->h_stride);
+        head_product(s, first, end, n, rows, add, to + i * j->h_stride);
     }
 }
 
-static void hidden_product(backward_step *s) { product(s, s->j->c->direct_h, s->gh); }
+/* The same for all gates. */
+static void back_product(const backward_step *s, int add, float *to)
+{
+    const backward_job *j = s->j;
+    if (j->c->num_heads > 1 || j->c->reset_before)
+        gates_product(s, 0, j->c->num_gates, add, to);
+    else
+        product(s, s->ga, j->wide, j->c->outputs, j->c->P, j->g->w_hh, j->g->w_hh_t, add, to, j->h_stride);
+}
+
+static void hidden_product(backward_step *s) { back_product(s, s->j->c->direct_h, s->gh); }
 
 static void masked_product(backward_step *s)
 {
     const size_t P = s->j->c->P, stride = s->j->h_stride;
     const int add = s->j->c->direct_h;
-    product(s, 0, s->masked);
+    back_product(s, 0, s->masked);
     for (size_t i = 0; i < s->active; i++) {
         const float *factors = state_mask(s->j->r, s->first + i), *g = s->masked + i * stride;
         float *gh = s->gh + i * stride;
         for (size_t u = 0; u < P; u++)
             gh[u] = factors[u] * g[u] + (add ? gh[u] : 0);
+    }
+}
+
+/* --- a GRU whose reset gate comes before the product ----------------------------------------------------- */
+
+/* The gradient of r follows from that of r h, and so from that of the product of n. */
+static void gru_reset_cell(backward_step *s)
+{
+    const backward_job *j = s->j;
+    const lnrnn_cells *k = j->k->cells;
+    const size_t first = j->c->first_gates, N = j->c->outputs, n = first * j->c->H;
+    const site_rows rows = {.a = s->tape + j->p->tape.h,
+                            .as = (ptrdiff_t)j->p->tape.width,
+                            .g = s->ga,
+                            .ga = s->ga,
+                            .gs = (ptrdiff_t)j->wide};
+    k->gru_reset_output_backward(&s->b);
+    lnrnn_site_backward(s, LNRNN_SITE_HIDDEN, n, N, &rows);
+    gates_product(s, first, j->c->num_gates, 0, s->gu);
+    s->b.state_prev = s->h;
+    k->gru_reset_backward(&s->b);
+    lnrnn_site_backward(s, LNRNN_SITE_HIDDEN, 0, n, &rows);
+}
+
+/* The parts through both products are added, before the dropout of h. */
+static void reset_product(backward_step *s)
+{
+    const size_t H = s->j->c->H, narrow = s->j->narrow;
+    const int masks = s->j->r->masks.state != NULL;
+    gates_product(s, 0, s->j->c->first_gates, 1, s->gu);
+    for (size_t i = 0; i < s->active; i++) {
+        const float *const factors = masks ? state_mask(s->j->r, s->first + i) : NULL, *const g =
+                                                                                           s->gu + i * narrow;
+        float *const gh = s->b.gh + i * narrow;
+        for (size_t u = 0; u < H; u++)
+            gh[u] += factors ? factors[u] * g[u] : g[u];
     }
 }
 
@@ -294,8 +393,9 @@ void lnrnn_resolve_backward(backward_job *j)
 {
     const lnrnn_rnn_config *c = j->c;
     const int masks = j->r->masks.state != NULL, kernel = c->step_kernel, lstm = kernel == LNRNN_STEP_LSTM,
-              slstm = kernel == LNRNN_STEP_SLSTM, normed = lstm && c->cell_norm != LNRNN_CELL_NONE,
-              carry = c->cell_norm == LNRNN_CELL_CARRY, zoned = c->zoneout_c > 0;
+              slstm = kernel == LNRNN_STEP_SLSTM, reset = kernel == LNRNN_STEP_GRU_RESET,
+              normed = lstm && c->cell_norm != LNRNN_CELL_NONE, carry = c->cell_norm == LNRNN_CELL_CARRY,
+              zoned = c->zoneout_c > 0;
     const struct {
         int used;
         backward_phase *phase;
@@ -304,8 +404,10 @@ void lnrnn_resolve_backward(backward_job *j)
         {1, c->output_norm ? normed_outputs : outputs},
         {masks, mask},
         {1, pack},
+        {reset, pack_reset},
         {c->zoneout_h > 0, split_h},
         {zoned, split_c},
+        {c->projection > 0, unproject},
         {kernel == LNRNN_STEP_RNN, rnn_cell},
         {lstm || slstm, lstm_c},
         {lstm && (carry || zoned), lstm_sum},
@@ -318,11 +420,15 @@ void lnrnn_resolve_backward(backward_job *j)
         {slstm, slstm_cell},
         {kernel == LNRNN_STEP_GRU, c->own_input_gradient ? gru_cell : joint_gru_cell},
         {kernel == LNRNN_STEP_GRU_GATE, gru_gate_cell},
+        {reset, gru_reset_cell},
+        {kernel == LNRNN_STEP_LIGRU, ligru_cell},
         {c->input_side, c->own_input_gradient ? own_input_side : input_side},
-        {kernel != LNRNN_STEP_GRU_GATE, hidden_side}, /* that cell contains it */
+        {kernel != LNRNN_STEP_GRU_GATE && !reset, hidden_side}, /* these cells contain hidden_side */
         {c->inner_hh != NULL, inner_hh},
         {c->inner_ih != NULL, inner_ih},
-        {1, masks ? masked_product : hidden_product},
+        {1, reset   ? reset_product
+            : masks ? masked_product
+                    : hidden_product},
         {c->zoneout_h > 0, add_skip_h},
         {zoned, add_skip_c},
     };
@@ -333,7 +439,7 @@ void lnrnn_resolve_backward(backward_job *j)
     *phase = NULL;
 }
 
-/* record: of the group's first row at step t, in the tape; before: all active rows of step t - 1. */
+/* record: the tape's record of the group's first row at step t; before: the number of active rows at step t - 1. */
 static void take_step(backward_step *s, size_t record, size_t before)
 {
     const backward_job *j = s->j;

@@ -1,5 +1,5 @@
-/* Resolves a recurrent layer once: its products, how each site reads its values, the kernel of its step. A
- * cell is a row of CELLS, a placement of its norms a row of FORMS. */
+/* Resolves the properties of a recurrent layer once: products, norms, the kernel of a step. A cell is a row of CELLS,
+ * a placement of its norms a row of FORMS. */
 #include <string.h>
 
 #include "rnn/layer.h"
@@ -7,7 +7,7 @@
 #include "lnrnn/tuning.h"
 #include "runtime/floats.h"
 
-/* The properties of a cell in all placements: fields of lnrnn_rnn_config. */
+/* Fields of lnrnn_rnn_config that depend only on the cell. */
 static const struct {
     size_t num_gates, cell_states; /* cell_states: arrays of H values in a row of c */
     int saved_gates, direct_h;
@@ -15,17 +15,18 @@ static const struct {
     [LNRNN_RNN] = {.num_gates = 1},
     [LNRNN_LSTM] = {.num_gates = 4, .cell_states = 1, .saved_gates = 1},
     [LNRNN_GRU] = {.num_gates = 3, .saved_gates = 1, .direct_h = 1},
+    [LNRNN_LIGRU] = {.num_gates = 2, .saved_gates = 1, .direct_h = 1},
     [LNRNN_SLSTM] = {.num_gates = 4, .cell_states = 3, .saved_gates = 1},
 };
 _Static_assert(sizeof CELLS / sizeof *CELLS == LNRNN_CELLS, "CELLS has a row for each cell");
 
-/* A cell without norms is a form too. */
-enum { BARE = LNRNN_PLACEMENTS, FORMS_OF_A_CELL };
+/* BARE: the cell without norms. RESET_BARE, RESET_SPLIT: a GRU whose reset gate comes before the product. */
+enum { BARE = LNRNN_PLACEMENTS, RESET_BARE, RESET_SPLIT, FORMS_OF_A_CELL };
 
-/* spans: the paper's. output_norm: the only norm is behind the cell. scratch_gates: the kernel needs scratch for the
- * values of so many gates. */
+/* spans: with LNRNN_SPAN_PAPER. bare_hidden: W h has no norm. output_norm: the only norm is behind the cell. scratch_gates: the kernel needs scratch for the values
+ * of so many gates. */
 static const struct {
-    int step_kernel, separate_products, input_side, own_input_gradient, spans, output_norm;
+    int step_kernel, separate_products, input_side, own_input_gradient, spans, bare_hidden, output_norm;
     size_t scratch_gates;
 } FORMS[][FORMS_OF_A_CELL] = {
     [LNRNN_RNN] =
@@ -48,7 +49,7 @@ static const struct {
                              .spans = LNRNN_SPANS_ALL},
             [LNRNN_GATE] = {.step_kernel = LNRNN_STEP_LSTM, .spans = LNRNN_SPANS_EACH},
         },
-    /* r multiplies W h alone: a GRU has separate products unless their sum is normalised as a whole. */
+    /* A GRU multiplies only W h by r, so W x and W h are separate products, except if their sum is normalised. */
     [LNRNN_GRU] =
         {
             [BARE] = {.step_kernel = LNRNN_STEP_GRU,
@@ -66,6 +67,32 @@ static const struct {
                             .own_input_gradient = 1,
                             .spans = LNRNN_SPANS_EACH,
                             .scratch_gates = 3},
+            [RESET_BARE] = {.step_kernel = LNRNN_STEP_GRU_RESET,
+                            .separate_products = 1,
+                            .input_side = 1,
+                            .own_input_gradient = 1},
+            [RESET_SPLIT] = {.step_kernel = LNRNN_STEP_GRU_RESET,
+                             .separate_products = 1,
+                             .input_side = 1,
+                             .own_input_gradient = 1,
+                             .spans = LNRNN_SPANS_LAST},
+        },
+    [LNRNN_LIGRU] =
+        {
+            [BARE] = {.step_kernel = LNRNN_STEP_LIGRU},
+            [LNRNN_JOINT] = {.step_kernel = LNRNN_STEP_LIGRU, .spans = LNRNN_SPANS_ALL},
+            [LNRNN_SPLIT] = {.step_kernel = LNRNN_STEP_LIGRU,
+                             .separate_products = 1,
+                             .input_side = 1,
+                             .spans = LNRNN_SPANS_ALL,
+                             .scratch_gates = 2},
+            [LNRNN_GATE] = {.step_kernel = LNRNN_STEP_LIGRU, .spans = LNRNN_SPANS_EACH},
+            [LNRNN_INPUT] = {.step_kernel = LNRNN_STEP_LIGRU,
+                             .separate_products = 1,
+                             .input_side = 1,
+                             .spans = LNRNN_SPANS_ALL,
+                             .bare_hidden = 1,
+                             .scratch_gates = 2},
         },
     [LNRNN_SLSTM] =
         {
@@ -75,12 +102,13 @@ static const struct {
 };
 _Static_assert(sizeof FORMS / sizeof *FORMS == LNRNN_CELLS, "FORMS has a row for each cell");
 
-/* How a site reads its values; the scale and shift of batch norm belong to a step: step.c adds them. */
-static lnrnn_gate_norm gate_norm_of(const lnrnn_rnn_config *c, int kind, const lnrnn_site *site, int spans)
+/* Returns a site's norm for the kernel. bare: there is none. step.c adds scale and shift of batch norm, which
+ * depend on the step. */
+static lnrnn_gate_norm gate_norm_of(const lnrnn_rnn_config *c, const lnrnn_site *site, int spans, int bare)
 {
     lnrnn_gate_norm norm = {.H = c->H, .eps = c->eps};
-    norm.how = kind == LNRNN_NORM_NONE ? LNRNN_PLAIN : LNRNN_NORMED;
-    if (kind == LNRNN_NORM_BATCH)
+    norm.how = bare || c->norm == LNRNN_NORM_NONE ? LNRNN_PLAIN : LNRNN_NORMED;
+    if (c->norm == LNRNN_NORM_BATCH && !bare)
         norm.how = LNRNN_AFFINE;
     if (norm.how == LNRNN_NORMED)
         norm.spans = spans, norm.gain = site->gain;
@@ -91,14 +119,17 @@ static lnrnn_gate_norm gate_norm_of(const lnrnn_rnn_config *c, int kind, const l
 
 void lnrnn_rnn_configure(lnrnn_rnn_config *c)
 {
-    const int form = c->norm == LNRNN_NORM_NONE ? BARE : c->placement;
+    const int bare = c->norm == LNRNN_NORM_NONE;
+    const int form = c->reset_before ? (bare ? RESET_BARE : RESET_SPLIT) : bare ? BARE : c->placement;
     lnrnn_site *const input = &c->site[LNRNN_SITE_INPUT], *const hidden = &c->site[LNRNN_SITE_HIDDEN];
     lnrnn_site *const cell = &c->site[LNRNN_SITE_CELL];
     c->num_gates = CELLS[c->cell].num_gates;
     c->outputs = c->num_gates * c->H;
-    c->C = CELLS[c->cell].cell_states * c->H;
+    c->first_gates = c->num_gates - (c->reset_before != 0);
     c->num_heads += !c->num_heads;
     c->head_units = c->P / c->num_heads;
+    c->C = CELLS[c->cell].cell_states * c->H;
+    c->projection = c->P < c->H ? c->P * c->H : 0;
     c->saved_gates = CELLS[c->cell].saved_gates;
     c->own_input_gradient = FORMS[c->cell][form].own_input_gradient;
     c->direct_h = CELLS[c->cell].direct_h;
@@ -113,10 +144,9 @@ void lnrnn_rnn_configure(lnrnn_rnn_config *c)
     input->width = c->input_side ? c->outputs : 0;
     hidden->width = c->outputs;
     cell->width = c->output_norm || c->cell_norm != LNRNN_CELL_NONE ? c->H : 0;
-    const int of_gates = c->output_norm ? LNRNN_NORM_NONE : c->norm;
-    input->norm = gate_norm_of(c, of_gates, input, spans);
-    hidden->norm = gate_norm_of(c, of_gates, hidden, spans);
-    cell->norm = gate_norm_of(c, c->norm, cell, c->output_norm ? LNRNN_SPANS_EACH : LNRNN_SPANS_ALL);
+    input->norm = gate_norm_of(c, input, spans, 0);
+    hidden->norm = gate_norm_of(c, hidden, spans, FORMS[c->cell][form].bare_hidden || c->output_norm);
+    cell->norm = gate_norm_of(c, cell, c->output_norm ? LNRNN_SPANS_EACH : LNRNN_SPANS_ALL, 0);
     if (c->output_norm)
         cell->norm.H = c->H / c->num_heads;
 }
@@ -136,7 +166,7 @@ void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptr
 
 size_t lnrnn_packed_heads_size(const lnrnn_rnn_config *c, size_t gates)
 {
-    return c->num_heads * lnrnn_packed_size(c->dtype, gates * c->head_units, c->head_units);
+    return c->num_heads * lnrnn_packed_size(c->dtype, gates * c->H / c->num_heads, c->head_units);
 }
 
 size_t lnrnn_pack_heads_work(const lnrnn_rnn_config *c)
@@ -146,7 +176,8 @@ size_t lnrnn_pack_heads_work(const lnrnn_rnn_config *c)
 
 void lnrnn_pack_heads(const lnrnn_rnn_config *c, size_t gates, const float *w, float *work, uint32_t *packed)
 {
-    const size_t k = c->head_units, n = gates * k, words = lnrnn_packed_size(c->dtype, n, k);
+    const size_t k = c->head_units, n = gates * c->H / c->num_heads,
+                 words = lnrnn_packed_size(c->dtype, n, k);
     if (c->num_heads == 1) {
         lnrnn_pack(c->dtype, n, k, w, (ptrdiff_t)k, 1, packed);
         return;

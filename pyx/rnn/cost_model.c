@@ -1,17 +1,15 @@
-/* The cost model of threads predicts the time of a step. docs/thread_model.md has the equations, the sources
- * of the rates and measurements against the predictions.
+/* The cost model predicts the time of a step on some number of threads. docs/thread_model.md has the
+ * equations, the sources of the rates, and measurements.
  *
  * n threads form a grid of groups x team. The B rows are divided into groups. The threads of a group's team
  * divide the panels of W_hh and W_ih. The time of a step is the sum of:
- *     product     Each thread multiplies the rows of its group by its share of the weights. Rows pass a panel
- *                 in tiles. The first tile reads the panel from wherever the weights lie, the other tiles
- *                 read it from L2.
- *     cell        Norms and activations, of all rows of the group, or of some if the team divides the rows.
- *     barriers    One after the products of a step. A second one after the states if the team divides the
- *                 rows.
- *     exchange    Values that another thread of the team has written are read from its cache, at half the
- *                 rate of L3.
- * The model only has to rank the partitions. It changes no bit of a result. */
+ *     product     Each thread multiplies the rows of its group, tile by tile, by its share of the weights. The first
+ *                 tile reads the weights from L2, L3 or memory, the other tiles read them from L2.
+ *     projection  All of W_hr multiplies the rows of which the thread computes the cell.
+ *     cell        Norms and activations of all rows of the group, or of some if the team divides the rows.
+ *     barriers    One after the products of a step, and one after the states if the team divides the rows.
+ *     exchange    Reading values that another thread of the team has written, at half the rate of L3.
+ * The model only ranks the partitions. It changes no bit of a result. */
 #include "rnn/cost_model.h"
 
 #include <math.h>
@@ -21,7 +19,7 @@
 #include "rnn/rows.h"
 #include "runtime/cpu_model.h"
 
-/* The time of two operations that overlap. */
+/* Returns the time of two operations that overlap. */
 static double overlapped(double a, double b)
 {
     return a > b ? a + LNRNN_NOT_HIDDEN * b : b + LNRNN_NOT_HIDDEN * a;
@@ -37,10 +35,10 @@ static double bytes_of_weight(int dtype)
 /* The rates of one thread. */
 typedef struct {
     double multiply_adds;  /* per ns */
-    double l2, of_weights; /* bytes per ns, from L2 and from the place of the weights */
+    double l2, of_weights; /* bytes per ns, from L2 and from where the weights are */
 } thread_rates;
 
-/* Each of n threads reads its share of W_hh, `own` bytes of `all`, in every step. */
+/* Returns the rates if each of n threads reads `own` of the `all` bytes of W_hh in every step. */
 static thread_rates rates_of(double own, double all, lnrnn_caches caches, int dtype, int n)
 {
     const lnrnn_cpu_model cpu = lnrnn_get_cpu_model();
@@ -53,26 +51,26 @@ static thread_rates rates_of(double own, double all, lnrnn_caches caches, int dt
     return rates;
 }
 
-/* ns of a product of rows with weights of so many bytes, with `each` multiply-adds per row. */
+/* Returns the ns of a product of `rows` rows with `bytes` bytes of weights, with `each` multiply-adds per row. */
 static double product_time(size_t rows, double each, double bytes, const thread_rates *rates)
 {
     double time = 0;
     for (size_t r = 0; r < rows; r += TILE) {
         const size_t n = rows - r < TILE ? rows - r : TILE, tiles = ceil_div(n, LNRNN_TALLEST_TILE);
         const double tile = ((double)n / (double)tiles + LNRNN_TILE_OVERHEAD) * each / rates->multiply_adds;
-        /* A single row waits for every load of a weight. Further tiles do not wait for L2. */
+        /* The first tile reads the weights from where they are. Further tiles read them from L2 without waiting. */
         time += overlapped(tile, bytes / rates->of_weights) + (double)(tiles - 1) * tile;
     }
     return time;
 }
 
-/* ns of a step of one group of so many rows, computed by p.team of n threads in all. */
+/* Returns the ns of a step of one group of `rows` rows, which p.team of all n threads compute. */
 static double group_time(const lnrnn_step_work *w, size_t rows, lnrnn_partition p, int n)
 {
     const size_t team = (size_t)p.team, own = p.divide_rows ? ceil_div(rows, team) : rows;
     const double
         panels = (double)ceil_div(w->panels, team) / (double)w->panels,
-        /* Two threads divide the rows of a panel between their shares, if there are several (product.c). */
+        /* With several rows, two threads can divide the rows of a panel (product.c), so all shares are equal. */
         share = w->dtype == LNRNN_WEIGHT_F32 && rows > 1 ? 1 / (double)team : panels,
         outputs = (double)w->outputs;
     const double size = bytes_of_weight(w->dtype), hidden = size * outputs * (double)w->units,
@@ -80,17 +78,20 @@ static double group_time(const lnrnn_step_work *w, size_t rows, lnrnn_partition 
     const thread_rates rates =
         rates_of(panels * hidden, hidden * w->at_once, w->caches, w->dtype, n * w->at_once);
     double time = product_time(rows, share * outputs * (double)w->units, panels * hidden, &rates)
-                  /* W_ih x is computed for the rows of many steps at once: for one TILE or more. */
+                  /* W_ih x is computed for many steps at once, so count it per TILE rows. */
                   + product_time(TILE, share * outputs * (double)w->inputs, panels * input, &rates)
                         * (double)rows / TILE;
     time += (double)own * outputs * LNRNN_OUTPUT_TIME;
+    if (w->projection)
+        time += product_time(own, (double)w->projection, size * (double)w->projection, &rates);
     if (team > 1) {
         const lnrnn_cpu_model cpu = lnrnn_get_cpu_model();
         const double foreign = 1 - 1 / (double)team;
         const double read =
             (double)own * outputs * w->sides + (p.divide_rows ? (double)(rows * w->units) : 0);
         time += foreign * read * sizeof(float) / (cpu.l3 * LNRNN_EXCHANGE_RATE);
-        time += (p.divide_rows ? 2 : 1) * (cpu.barrier + cpu.barrier_thread * (p.team - 2));
+        time += (p.divide_rows ? 2 : 1) * (1 + w->reset_before)
+                * (cpu.barrier + cpu.barrier_thread * (p.team - 2));
     }
     return time;
 }
@@ -119,8 +120,10 @@ lnrnn_step_work lnrnn_work_of(const lnrnn_rnn_config *c, lnrnn_caches caches, si
                              .inputs = c->D,
                              .units = c->head_units,
                              .outputs = c->outputs,
+                             .projection = c->projection,
                              .panels = lnrnn_panels_of(c->dtype, c->outputs),
                              .dtype = c->dtype,
+                             .reset_before = c->reset_before,
                              .sides = 1 + c->separate_products,
                              .at_once = 1,
                              .caches = caches};
@@ -128,7 +131,7 @@ lnrnn_step_work lnrnn_work_of(const lnrnn_rnn_config *c, lnrnn_caches caches, si
 
 /* --- a call with its plan ------------------------------------------------------------------------------- */
 
-/* A step of one group, with the mean number of active rows. */
+/* Returns the work of a step of one group, with the mean number of active rows. */
 static lnrnn_step_work group_work(const lnrnn_rnn_call *r, const lnrnn_rnn_plan *p, double at_once)
 {
     const double mean_rows = (double)all_rows(r) / (double)r->T;

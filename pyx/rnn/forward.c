@@ -1,11 +1,11 @@
 /* The time loop of one recurrent layer.
  *
- * The plan (plan.c) divides the rows into groups. Each group goes through time by itself, on one thread;
- * rows.h says how rows are sorted. Padding is neither multiplied nor normalised. Where a step takes less time
- * that way, several threads divide the units of a group: split.c.
+ * The plan (plan.c) divides the rows into groups. One thread computes all steps of a group; rows.h says how rows are
+ * sorted. Steps past the length of a row are not computed. If it is faster, several threads divide the hidden units
+ * of a group: split.c.
  *
- * A group takes its steps in chunks. W_ih x of all its steps comes first, since it does not depend on the
- * states. One product of many rows is faster than many of few. Then each step runs through its phases (step.c). */
+ * A group computes its steps in chunks. W_ih x does not depend on the states, so one product computes it for all
+ * steps of a chunk. That is faster than a product per step. Then each step runs through its phases (step.c). */
 #include "rnn/forward.h"
 
 #include <string.h>

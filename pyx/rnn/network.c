@@ -1,6 +1,6 @@
-/* The driver of a network's layers and directions. It computes them side by side, as a wavefront, where that is
- * faster. Else it computes one after the other, each over all steps. A step of a stream is a call with one
- * step and a plan that is kept. */
+/* Computes the layers and directions of a network. They run at the same time, as a wavefront, if that is faster, else
+ * one after the other. A line is one layer in one direction. A step of a stream is a call with one step and a plan
+ * that is kept. */
 #include "rnn/network.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ void lnrnn_network_complete(lnrnn_network *n)
     n->step_work = 0;
     for (size_t k = 0; k < n->layers * n->directions; k++) {
         const lnrnn_rnn_config *c = &n->config[k];
-        n->step_work += (double)c->outputs * (double)(c->D + c->head_units);
+        n->step_work += (double)c->outputs * (double)(c->D + c->head_units) + (double)c->projection;
     }
 }
 
@@ -35,10 +35,10 @@ lnrnn_network lnrnn_network_line(const lnrnn_network *n, size_t line)
 
 static size_t line_count(const lnrnn_network_call *n) { return n->network->layers * n->network->directions; }
 
-/* Does the caller give memory for the outputs of each layer? */
+/* Returns 1 if the caller gives memory for the outputs of each layer. */
 static int keeps_outputs(const lnrnn_network_call *n) { return n->training && n->line->layer.y; }
 
-/* Values of a step of a layer's outputs. */
+/* Returns the number of outputs of a layer at one step of one sequence. */
 static size_t output_width(const lnrnn_network_call *n)
 {
     return n->network->directions * n->network->h_width;
@@ -90,7 +90,7 @@ static int of_one_length(const lnrnn_network_call *n)
     return !n->B || n->rows[0].length == n->rows[n->B - 1].length;
 }
 
-/* Sets of each line's call all on which a plan depends. */
+/* Sets all fields of the lines' calls on which a plan depends. */
 static void describe_lines(lnrnn_network_call *n)
 {
     size_t last_step_end = n->kept ? SIZE_MAX : 0;
@@ -106,6 +106,7 @@ static void describe_lines(lnrnn_network_call *n)
                               .B = n->B,
                               .w_ih = n->network->weights[k].ih,
                               .w_hh = n->network->weights[k].hh,
+                              .w_hr = n->network->weights[k].hr,
                               .rows = n->rows,
                               .last_step_end = last_step_end};
         if (n->training) {
@@ -133,8 +134,8 @@ size_t lnrnn_network_plan(lnrnn_network_call *n)
     }
     if (n->side_by_side)
         floats = n->wave.floats;
-    /* Side by side each layer's outputs are read until the end; in turn, until the next layer has been
-     * computed. */
+    /* In a wavefront, all layers' outputs are in use until the end. Otherwise two buffers suffice: a layer's
+     * input and output. */
     const size_t between = net->layers - 1, most = n->side_by_side ? between : 2,
                  widest = net->h_width > net->c_width ? net->h_width : net->c_width;
     n->buffer_floats = lnrnn_whole_floats(n->steps * n->sequences * output_width(n));
@@ -146,14 +147,14 @@ size_t lnrnn_network_plan(lnrnn_network_call *n)
 
 /* --- a call --------------------------------------------------------------------------------------------- */
 
-/* Distributes the rows, longest first, over groups of so many: one to each group in turn. Every other turn
- * begins at the last group. So groups cost about the same, and in each the longest stands first. */
+/* Distributes the rows, longest first, over groups of `group` rows. Each group gets one row, then in the opposite
+ * order one more, and so on. So groups cost about the same, and each begins with its longest row. */
 static const lnrnn_row *dealt_rows(const lnrnn_network_call *n, size_t group)
 {
     if (!n->deal || group >= n->B)
         return n->rows;
     const size_t groups = (n->B + group - 1) / group;
-    /* Rows hold numbers of 64 bits: scratch is only aligned for floats. */
+    /* Align the rows, which hold 64-bit numbers: scratch is only aligned for floats. */
     lnrnn_row *const dealt = (lnrnn_row *)(((uintptr_t)(n->scratch + n->dealt) + 63) & ~(uintptr_t)63);
     const lnrnn_row *row = n->rows;
     for (size_t turn = 0; turn < group; turn++)
@@ -165,7 +166,7 @@ static const lnrnn_row *dealt_rows(const lnrnn_network_call *n, size_t group)
     return dealt;
 }
 
-/* The strides of a contiguous array. */
+/* Sets the strides of a contiguous array. */
 static void strides_of(const lnrnn_network_call *n, size_t width, int batch_first, ptrdiff_t *steps,
                        ptrdiff_t *sequences)
 {
@@ -173,7 +174,7 @@ static void strides_of(const lnrnn_network_call *n, size_t width, int batch_firs
     *sequences = (ptrdiff_t)(batch_first ? n->steps * width : width);
 }
 
-/* The strides of an array of a layer's outputs, with axes in the order of y. */
+/* Sets the strides of a layer's outputs, whose axes are in the order of y. */
 static void set_strides(const lnrnn_network_call *n, ptrdiff_t *steps, ptrdiff_t *sequences)
 {
     strides_of(n, output_width(n), n->yb > n->yt, steps, sequences);
@@ -185,13 +186,13 @@ void lnrnn_network_lay_out(lnrnn_network_call *n, int batch_first)
     strides_of(n, output_width(n), batch_first, &n->yt, &n->yb);
 }
 
-/* The arrays of a layer in training. */
+/* Returns the training arrays of a layer. */
 static lnrnn_layer_training *training_of(const lnrnn_network_call *n, size_t layer)
 {
     return &n->line[layer * n->network->directions].layer;
 }
 
-/* Where a layer writes. */
+/* Returns the array to which a layer writes its outputs. */
 static float *outputs_of(const lnrnn_network_call *n, size_t layer)
 {
     if (layer + 1 == n->network->layers)
@@ -237,8 +238,7 @@ static void point_lines(lnrnn_network_call *n)
     }
 }
 
-/* x, the inputs of a layer after the first or their gradients -> out, which may be x: through the layer's
- * dropout. */
+/* x -> out, which may be x: applies a layer's dropout to its inputs or to their gradients. */
 static void drop(const lnrnn_network_call *n, size_t layer, const float *x, float *out)
 {
     LNRNN_DEFAULT_FLOATS;
@@ -260,14 +260,14 @@ static void drop(const lnrnn_network_call *n, size_t layer, const float *x, floa
         }
 }
 
-/* -> less of a part, if the call has parts, after a line whose steps cost `products` products. */
+/* Returns the rest of `left`, the multiply-adds of this part, after a line with `products` products per step. */
 static double after_line(const lnrnn_rnn_call *r, size_t products, double left)
 {
     LNRNN_DEFAULT_FLOATS;
     return left - all_steps_cost(r, products * (r->config->D + r->config->head_units)) / r->plan->threads;
 }
 
-/* Before the first part of a call. */
+/* Prepares the first part of a call. */
 static void begin(lnrnn_network_call *n)
 {
     const size_t directions = n->network->directions, last = line_count(n) - directions;
@@ -365,7 +365,7 @@ static void point_gradients(const lnrnn_network_call *n, lnrnn_network_gradients
     }
 }
 
-/* A line writes gx only where rows have steps. */
+/* Sets gx to 0, because a line writes gx only where rows have steps. */
 static void clear_inputs(const lnrnn_network_call *n, const lnrnn_rnn_gradients *line, size_t width)
 {
     if (n->B == n->sequences && n->B && (size_t)n->rows[n->B - 1].length == n->steps)
@@ -375,7 +375,7 @@ static void clear_inputs(const lnrnn_network_call *n, const lnrnn_rnn_gradients 
             memset(line->gx + (ptrdiff_t)t * line->gxt + (ptrdiff_t)b * line->gxb, 0, width * sizeof(float));
 }
 
-/* The gradient of the inputs from direction 0 is added to that from direction 1. */
+/* Adds the gradient of the inputs from direction 0 to that from direction 1. */
 static void add_directions(const lnrnn_network_call *n, const lnrnn_rnn_gradients *first, size_t width)
 {
     LNRNN_DEFAULT_FLOATS;

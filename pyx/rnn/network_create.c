@@ -1,4 +1,4 @@
-/* Networks from a description and named arrays, or from a file. */
+/* Creates networks from a description and named arrays, or from a file. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +9,8 @@
 
 /* --- batch norm: a scale and a shift for every step ---------------------------------------------------- */
 
-/* count (steps): the sequences that training has seen alive at each step. -> how many of the first steps
- * have statistics. */
+/* count (steps): how many training sequences reached each step. Returns the number of first steps with
+ * statistics. */
 static size_t known_steps(const int64_t *count, size_t steps)
 {
     size_t known = 0;
@@ -19,7 +19,7 @@ static size_t known_steps(const int64_t *count, size_t steps)
     return known;
 }
 
-/* values (n), n <= 128: the sum in the order in which NumPy adds up the values of one row. */
+/* values (n), n <= 128. Returns the sum in NumPy's order of addition for one row. */
 static double row_sum(const double *values, size_t n)
 {
     double sum = 0, part[8];
@@ -42,7 +42,7 @@ static double long_row_sum(const double *values, size_t n)
     return n <= 128 ? row_sum(values, n) : long_row_sum(values, half) + long_row_sum(values + half, n - half);
 }
 
-/* values (steps, width) -> the mean of column k over the steps, with the bits of NumPy's mean(0). */
+/* values (steps, width). Returns the mean of column k over the steps, bit for bit as NumPy's mean(0). */
 static double mean_over_steps(const double *values, size_t steps, size_t width, size_t k)
 {
     double sum = values[k];
@@ -54,16 +54,16 @@ static double mean_over_steps(const double *values, size_t steps, size_t width, 
     return sum / (double)steps;
 }
 
-/* A site of batch norm at inference. */
+/* The statistics and parameters of a batch norm at inference. */
 typedef struct {
     size_t known, width;
-    int averages;             /* one more row: the means over the known steps, at least one */
+    int averages;             /* 1: write one more row, of the means over the known steps (at least one) */
     const double *mean, *var; /* (known, width) */
     const float *gain, *bias; /* (width); bias may be NULL: zeros */
     double eps;
 } step_norm;
 
-/* -> scale, shift (known, or known + 1, width): scale * a + shift is the normalised a. */
+/* -> scale, shift (known or known + 1, width), so that scale * a + shift is batch norm with gain and bias. */
 static void fold(const step_norm *f, float *scale, float *shift)
 {
     for (size_t t = 0; t < f->known + (f->averages != 0); t++)
@@ -79,7 +79,7 @@ static void fold(const step_norm *f, float *scale, float *shift)
 
 /* --- the network ---------------------------------------------------------------------------------------- */
 
-/* Memory of the network, which `lay_out` divides twice: first only to learn how much it takes. */
+/* The memory of a new network. lay_out runs twice: first with memory = NULL, to count the bytes. */
 typedef struct {
     const lnrnn_description *d;
     const lnrnn_array *const *used;
@@ -95,7 +95,7 @@ static void *part_of(construction *b, size_t bytes)
     return part;
 }
 
-/* -> a + b (n), each of them NULL for nothing; with neither of them `otherwise`, or NULL where that is
+/* x, y (n) or NULL. Returns their sum (n), or, if both are NULL, n times `otherwise`, or NULL if that is
  * negative. */
 static const float *sum_of(construction *b, const float *x, const float *y, size_t n, float otherwise)
 {
@@ -118,28 +118,32 @@ static const uint32_t *packed(construction *b, int dtype, const float *w, size_t
 
 static const uint32_t *packed_heads(construction *b, const lnrnn_rnn_config *c, const float *w)
 {
-    const size_t words = lnrnn_packed_heads_size(c, c->num_gates);
+    const size_t first = c->first_gates, rest = c->num_gates - first;
+    const size_t before = lnrnn_packed_heads_size(c, first),
+                 words = before + (rest ? lnrnn_packed_heads_size(c, rest) : 0);
     uint32_t *const to = part_of(b, words * sizeof(uint32_t));
     if (to)
-        lnrnn_pack_heads(c, c->num_gates, w, b->work, to);
+        lnrnn_pack_heads(c, first, w, b->work, to);
+    if (to && rest)
+        lnrnn_pack_heads(c, rest, w + first * c->H * c->head_units, b->work, to + before);
     b->weight_bytes += words * sizeof(uint32_t);
     return to;
 }
 
-/* Gives a site its gain and bias, and with batch norm its scales and shifts. */
+/* Sets gain and bias of a site, and with batch norm its scales and shifts. */
 static void fill_site(construction *b, lnrnn_rnn_config *c, int index, const void *const *roles)
 {
     lnrnn_site *const site = &c->site[index];
     const void *const *const at = &roles[LNRNN_AT_SITES + 4 * index];
     const float *const gain = at[LNRNN_GAIN], *const bias = at[LNRNN_BIAS];
-    /* Two biases of one sum are one. */
+    /* Two biases that are added to the same sum become one. */
     const float *const other =
         index == LNRNN_SITE_HIDDEN && !c->input_side ? roles[LNRNN_AT_SITES + LNRNN_BIAS] : NULL;
     if (!site->width)
         return;
     site->gain = sum_of(b, gain, NULL, site->width, 1);
     site->bias = sum_of(b, other, bias, site->width, 0);
-    if (c->norm != LNRNN_NORM_BATCH)
+    if (site->norm.how != LNRNN_AFFINE)
         return;
     const int averages = b->d->overrun == LNRNN_OVERRUN_MEAN && c->known;
     const size_t values = (c->known + (size_t)averages) * site->width;
@@ -152,15 +156,15 @@ static void fill_site(construction *b, lnrnn_rnn_config *c, int index, const voi
     site->scale = scale, site->shift = shift;
 }
 
-/* A line without its arrays. */
+/* Configures a line (a layer in one direction), without its arrays. */
 static void configure(const lnrnn_description *d, size_t line, lnrnn_rnn_config *c)
 {
-    const size_t directions = d->bidirectional ? 2 : 1;
+    const size_t directions = d->bidirectional ? 2 : 1, P = d->proj_size ? d->proj_size : d->hidden_size;
     *c = (lnrnn_rnn_config){
-        .D = line < directions ? d->input_size : directions * d->hidden_size,
+        .D = line < directions ? d->input_size : directions * P,
         .H = d->hidden_size,
-        .P = d->hidden_size,
         .num_heads = d->num_heads,
+        .P = P,
         .cell = d->cell,
         .act = d->act,
         .norm = d->norm,
@@ -168,7 +172,8 @@ static void configure(const lnrnn_description *d, size_t line, lnrnn_rnn_config 
         .span = d->span,
         .cell_norm = d->cell_norm,
         .eps = (float)(d->norm == LNRNN_NORM_NONE ? 0 : d->eps),
-        .reverse = line % directions == 1,
+        .reset_before = !d->reset_after,
+        .reverse = d->reverse || line % directions == 1,
         .dtype = d->weights,
         .exp_forget = d->exp_forget,
         .round_states = d->bfloat16_states,
@@ -208,9 +213,10 @@ static void fill_line(construction *b, size_t line, lnrnn_rnn_config *c, lnrnn_p
     lnrnn_rnn_configure(c);
     weights->ih = packed(b, c->dtype, roles[LNRNN_WEIGHT_IH], c->outputs, c->D);
     weights->hh = packed_heads(b, c, roles[LNRNN_WEIGHT_HH]);
+    weights->hr = c->projection ? packed(b, c->dtype, roles[LNRNN_WEIGHT_HR], c->P, c->H) : NULL;
 }
 
-/* All of the network; the first time it writes to no memory but its own. */
+/* Builds the network in b->memory. If that is NULL, it only counts bytes. */
 static lnrnn_network *lay_out(construction *b)
 {
     const lnrnn_description *const d = b->d;
@@ -320,3 +326,4 @@ size_t lnrnn_network_units(const lnrnn_network *n) { return n->units; }
 size_t lnrnn_network_layers(const lnrnn_network *n) { return n->layers; }
 size_t lnrnn_network_directions(const lnrnn_network *n) { return n->directions; }
 size_t lnrnn_network_states(const lnrnn_network *n) { return (size_t)n->states; }
+size_t lnrnn_network_state_size(const lnrnn_network *n, int cell) { return cell ? n->c_width : n->h_width; }

@@ -1,5 +1,4 @@
-/* Training of a network: its weights as back-propagation reads them, the gradients of its parameters, and the
- * arrays of a call. */
+/* Training of a network: weights for back-propagation, gradients of parameters, and the arrays of a call. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,8 +8,11 @@
 
 static size_t line_count(const lnrnn_network *n) { return n->layers * n->directions; }
 
-/* w (parts, n, k) -> the transpose of each part, packed, at memory + *bytes, which it adds to; NULL if w is read
- * as it stands. Without memory it only counts. */
+/* The first parameters of each line: weight_ih, weight_hh and, with a projection, weight_hr. */
+static size_t weight_count(const lnrnn_network *n) { return n->config->projection ? 3 : 2; }
+
+/* w (parts, n, k). Packs the transpose of each part at memory + *bytes, adds the size to *bytes, and returns the
+ * address, or NULL if w itself can be read (lnrnn_reads_lines). Without memory it only counts. */
 static const uint32_t *transposed(const float *w, size_t parts, size_t n, size_t k, char *memory,
                                   size_t *bytes)
 {
@@ -24,7 +26,7 @@ static const uint32_t *transposed(const float *w, size_t parts, size_t n, size_t
     return words;
 }
 
-/* Writes the weights of all lines to memory, if it is not NULL. -> bytes. */
+/* Writes the weights of all lines to memory, if that is not NULL. Returns the bytes. */
 static size_t write_weights(const lnrnn_network *n, const lnrnn_array *arrays, int inputs, char *memory)
 {
     int roles[LNRNN_ROLES];
@@ -34,8 +36,12 @@ static size_t write_weights(const lnrnn_network *n, const lnrnn_array *arrays, i
     for (size_t k = 0; k < line_count(n); k++) {
         const lnrnn_rnn_config *const c = &n->config[k];
         lnrnn_backward_weights w = {.w_ih = arrays[k * count].data, .w_hh = arrays[k * count + 1].data};
-        const size_t parts = c->num_heads > 1 ? c->num_gates * c->num_heads : 1;
+        const size_t parts = c->num_heads > 1 || c->reset_before ? c->num_gates * c->num_heads : 1;
         w.w_hh_t = transposed(w.w_hh, parts, c->outputs / parts, c->head_units, memory, &bytes);
+        if (c->projection) {
+            w.w_hr = arrays[k * count + 2].data;
+            w.w_hr_t = transposed(w.w_hr, 1, c->P, c->H, memory, &bytes);
+        }
         if (inputs || k >= n->directions)
             w.w_ih_t = transposed(w.w_ih, 1, c->outputs, c->D, memory, &bytes);
         if (memory)
@@ -62,13 +68,14 @@ const lnrnn_backward_weights *lnrnn_network_backward_weights(lnrnn_network *n, c
         __atomic_add_fetch(&n->weight_bytes, bytes, __ATOMIC_RELAXED);
         return (lnrnn_backward_weights *)(void *)memory;
     }
-    free(memory); /* another thread was first */
+    free(memory); /* another thread has stored its weights first */
     return there;
 }
 
 /* --- gradients ------------------------------------------------------------------------------------------ */
 
-/* The sum of the gradient of a gain or a bias, by its use, and its width. Two biases of one sum have one. */
+/* Returns the sum for the gradient of a gain or a bias with this role, and sets *width. Two biases that are
+ * added to the same sum share it. */
 static double **sum_of(lnrnn_rnn_gradients *g, const lnrnn_rnn_config *c, int role, size_t *width)
 {
     *width = c->outputs;
@@ -102,11 +109,16 @@ void lnrnn_point_parameters(const lnrnn_network *n, lnrnn_network_gradients *g)
     for (size_t k = 0; k < line_count(n); k++) {
         const lnrnn_backward_weights *const w = &g->weights[k];
         lnrnn_rnn_gradients *const line = &g->line[k];
-        *line =
-            (lnrnn_rnn_gradients){.w_ih_t = w->w_ih_t, .w_hh_t = w->w_hh_t, .w_ih = w->w_ih, .w_hh = w->w_hh};
+        *line = (lnrnn_rnn_gradients){.w_ih_t = w->w_ih_t,
+                                      .w_hh_t = w->w_hh_t,
+                                      .w_hr_t = w->w_hr_t,
+                                      .w_ih = w->w_ih,
+                                      .w_hh = w->w_hh,
+                                      .w_hr = w->w_hr};
         line->gw_ih = g->parameters[k * count], line->gw_hh = g->parameters[k * count + 1];
+        line->gw_hr = n->config[k].projection ? g->parameters[k * count + 2] : NULL;
         line->add = g->add;
-        for (size_t i = 2; i < count; i++) {
+        for (size_t i = weight_count(n); i < count; i++) {
             size_t width;
             double **const sum = sum_of(line, &n->config[k], roles[i], &width);
             if (!*sum)
@@ -121,7 +133,7 @@ void lnrnn_write_parameters(const lnrnn_network *n, const lnrnn_network_gradient
     lnrnn_description_roles(&n->description, roles);
     const size_t count = lnrnn_description_parameters(&n->description);
     for (size_t k = 0; k < line_count(n); k++)
-        for (size_t i = 2; i < count; i++) {
+        for (size_t i = weight_count(n); i < count; i++) {
             size_t width;
             double **const sum = sum_of(&g->line[k], &n->config[k], roles[i], &width);
             lnrnn_write_doubles(width, *sum, g->parameters[k * count + i], 0, g->add);
@@ -130,7 +142,7 @@ void lnrnn_write_parameters(const lnrnn_network *n, const lnrnn_network_gradient
 
 /* --- arrays of training --------------------------------------------------------------------------------- */
 
-/* The arrays of a line before its statistics; of a layer. */
+/* The arrays of a line before its statistics; the arrays of a layer. */
 enum { TAPE, MASK_STATE, MASK_H, MASK_C, BEFORE_STATISTICS };
 enum { Y, DROPPED, KEPT, SCALE, FACTORS, OF_LAYER };
 
@@ -145,7 +157,7 @@ size_t lnrnn_training_begin(lnrnn_network_call *n)
     return lines * n->line_arrays + n->network->layers * OF_LAYER;
 }
 
-/* A statistic of batch norm: k counts from the first one on. */
+/* Returns the k-th array of batch norm's statistics of a line. */
 static lnrnn_training_array statistic(const lnrnn_network_call *n, size_t line, size_t k)
 {
     const lnrnn_description *const d = &n->network->description;

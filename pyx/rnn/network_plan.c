@@ -1,14 +1,12 @@
-/* Chooses between two ways to compute the layers and directions of a network: one after another, or several
- * at once. It takes the way with the shorter predicted time (cost_model.c). A line is a layer in one
- * direction.
+/* Decides whether the lines of a network run one after another or several at the same time. A line is a layer in one
+ * direction. The predicted time (cost_model.c) decides.
  *
- * One after another: all threads compute one line at a time. They divide its sequences or its units, as its
- * plan says.
+ * One after another: all threads compute one line at a time. They divide its sequences or its hidden units.
  *
- * At once: each line has one thread; with two directions it may have half of the threads. The two directions
- * of a layer take the time of one. Layers in one direction form a wavefront: a layer begins when the layer
- * before it has done its first chunk. n threads take an n-th of the time of all layers, and one chunk more
- * for each thread after the first. Each chunk reads W_ih anew. All threads share L3 and memory. */
+ * At once: each line has one thread, or, with two directions, half of the threads. The two directions of a layer
+ * then take the time of one. Layers in one direction form a wavefront: a layer begins when the layer before it has
+ * computed its first chunk of steps. With n threads the time is an n-th of the sum, and one chunk more for each
+ * thread after the first. Each chunk reads W_ih again. All threads share L3 and memory. */
 #include <math.h>
 
 #include "lnrnn/tuning.h"
@@ -21,7 +19,7 @@
 static double least(double a, double b) { return a < b ? a : b; }
 static double most(double a, double b) { return a > b ? a : b; }
 
-/* Makes the lines' plans for so many threads. -> ns of all lines, one after another. */
+/* Makes the lines' plans for `threads` threads. Returns the ns of all lines, one after another. */
 static double time_in_turn(lnrnn_wavefront *n, int threads)
 {
     double time = 0;
@@ -33,12 +31,12 @@ static double time_in_turn(lnrnn_wavefront *n, int threads)
     return time;
 }
 
-/* Layers in one direction, with n->threads > 1: sets the chunk. -> ns of all. */
+/* Layers in one direction, n->threads > 1: sets n->chunk. Returns the ns of all layers as a wavefront. */
 static double time_of_wavefront(lnrnn_wavefront *n)
 {
     const double threads = n->threads, at_once = least(threads, (double)n->layers),
                  T = (double)n->line[0].call.T, turns = (double)n->groups * T;
-    double time = 0, begin = 0, step = 0; /* of all lines; of the start of a chunk; of the longest step */
+    double time = 0, begin = 0, step = 0; /* ns of all lines; of the start of a chunk; of the longest step */
     for (size_t k = 0; k < n->layers; k++) {
         const lnrnn_line *l = &n->line[k];
         const double of_step = lnrnn_group_step_time(&l->call, &l->plan, at_once);
@@ -48,8 +46,8 @@ static double time_of_wavefront(lnrnn_wavefront *n)
     }
     if (at_once < 2)
         return time / threads;
-    /* After a short chunk the next layer begins sooner. Long chunks read W_ih and look at other threads less
-     * often. The least of time / threads * begin / (step * chunk) + (at_once - 1) * chunk * step is at: */
+    /* With short chunks the next layer begins sooner; with long chunks W_ih is read less often. This chunk
+     * minimises time / threads * begin / (step * chunk) + (at_once - 1) * chunk * step: */
     const double chunk = sqrt(time * begin / (threads * (at_once - 1) * step * step));
     n->chunk = chunk < 1 ? 1 : (size_t)least(chunk, (double)n->line[0].plan.chunk);
     time += (double)n->layers * turns / (double)n->chunk * begin;
@@ -57,7 +55,7 @@ static double time_of_wavefront(lnrnn_wavefront *n)
     return time / threads + (at_once - 1) * (double)n->chunk * step;
 }
 
-/* The two directions of each layer at once. -> ns of all. */
+/* Returns the ns of all layers, if the two directions of each run at the same time. */
 static double time_of_pairs(lnrnn_wavefront *n)
 {
     double time = 0;
@@ -66,7 +64,8 @@ static double time_of_pairs(lnrnn_wavefront *n)
     return time;
 }
 
-/* Makes the lines' plans, each for `share` threads. -> can the lines be computed at once with these plans? */
+/* Makes the lines' plans, each for `share` threads. Returns 1 if the lines can run at the same time with
+ * these plans. */
 static int plan_lines(lnrnn_wavefront *n, int share)
 {
     n->worker = n->floats = 0;
@@ -84,7 +83,7 @@ static int plan_lines(lnrnn_wavefront *n, int share)
     return 1;
 }
 
-/* -> ns of all lines, several at once; INFINITY if that is impossible. */
+/* Returns the ns of all lines, several at the same time, or INFINITY if that is impossible. */
 static double time_at_once(lnrnn_wavefront *n, int threads)
 {
     const size_t lines = n->layers * n->directions, wide = n->directions == 2 ? 2 : n->layers;
@@ -112,7 +111,7 @@ int lnrnn_wavefront_plan(lnrnn_wavefront *n, int threads)
     const int wanted = __atomic_load_n(&way, __ATOMIC_RELAXED);
     const lnrnn_rnn_call *r = &n->line[0].call;
     const size_t lines = n->layers * n->directions;
-    const int one_step = r->T == 1 && n->directions == 1; /* each layer waits for all of the one before */
+    const int one_step = r->T == 1 && n->directions == 1; /* each layer needs the whole layer before it */
     if (lines < 2 || !r->B || !r->T || wanted == LNRNN_NETWORK_IN_TURN
         || (one_step && wanted == LNRNN_NETWORK_FASTEST))
         return 0;

@@ -1,9 +1,9 @@
-/* Makes the plan for all calls of one shape: threads, groups of sequences, steps of a chunk, and the layout
- * of the memory. forward.c defines groups and chunks.
+/* Makes the plan for all calls of one shape: threads, groups of sequences, steps per chunk, and the layout of
+ * scratch memory. forward.c explains groups and chunks.
  *
- * Groups are independent. One thread computes a group, or several threads divide its units (split.c),
- * depending on the answers of runtime/thread_policy.h. Batch norm with the statistics of the batch needs all
- * rows of a step at once, so there is one group. */
+ * Groups are independent. One thread computes a group, or several threads divide its hidden units (split.c);
+ * runtime/thread_policy.h decides. With the statistics of the batch, batch norm needs all rows of a step, so
+ * there is one group. */
 #include "rnn/layer.h"
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/tuning.h"
@@ -14,7 +14,7 @@
 #include "runtime/floats.h"
 #include "runtime/thread_policy.h"
 
-/* The first step that takes its statistics from the batch, counted from the starts of the sequences. */
+/* Returns the first step that uses the statistics of the batch, counted from the starts of the sequences. */
 static size_t first_from_batch(const lnrnn_rnn_call *r)
 {
     const lnrnn_rnn_config *c = r->config;
@@ -25,18 +25,22 @@ static size_t first_from_batch(const lnrnn_rnn_call *r)
     return c->overrun_row >= 0 || r->last_step_end <= c->known ? SIZE_MAX : c->known;
 }
 
-/* A record of the tape holds W x (only with separate products), W h or the sum of both, the gates, and c. If y is the
- * norm of h, it holds h too. */
+/* A record of the tape holds W x (only with separate products), W h or the sum of both, and the gates. c and the
+ * output that is projected follow, and h if y is its norm. */
 static void layout_tape(const lnrnn_rnn_config *c, lnrnn_rnn_plan *p)
 {
     p->wide = p->kernels->product->width(c->outputs);
     p->narrow = p->kernels->product->width(c->H);
+    /* The product of n writes whole vectors behind r and z. */
+    if (c->reset_before && p->wide < c->first_gates * c->H + p->narrow)
+        p->wide = lnrnn_whole_floats(c->first_gates * c->H + p->narrow);
     p->h_stride = p->kernels->product->width(c->P);
     p->c_stride = p->kernels->product->width(c->C);
     p->tape.h = c->separate_products ? p->wide : 0;
     p->tape.gates = p->tape.h + p->wide;
     p->tape.c = p->tape.gates + (c->saved_gates ? p->wide : 0);
-    p->tape.state = p->tape.c + p->c_stride;
+    p->tape.output = p->tape.c + p->c_stride;
+    p->tape.state = p->tape.output + (c->projection ? p->narrow : 0);
     p->tape.width = p->tape.state + (c->output_norm ? p->h_stride : 0);
 }
 
@@ -52,7 +56,7 @@ static void choose_threads(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan 
     const double multiply_adds = call_multiply_adds(r);
     p->threads = lnrnn_useful_threads(multiply_adds, threads);
     p->brief = lnrnn_is_brief(multiply_adds);
-    /* Threads cannot divide units where a step needs all rows at once, or a group has a tape or masks. */
+    /* Threads cannot divide units if a step needs all rows at once, or the call has a tape or masks. */
     if (p->threads < 2 || p->synchronous || r->tape || r->masks.state)
         return;
     const lnrnn_step_work work = lnrnn_work_of(r->config, p->caches, r->B);
@@ -65,10 +69,10 @@ static void choose_threads(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan 
     p->group = (r->B + (size_t)best.groups - 1) / (size_t)best.groups;
 }
 
-/* Every call asks anew, since a stream keeps its plan. */
+/* Every call asks again, because a stream keeps its plan. */
 int lnrnn_threads_now(const lnrnn_rnn_plan *p) { return lnrnn_free_threads(p->threads, p->brief); }
 
-/* Rows of a chunk. */
+/* Returns the number of rows of a chunk: steps times sequences. */
 static size_t chunk_rows(const lnrnn_rnn_config *c, const lnrnn_rnn_plan *p)
 {
     const size_t of_cache = lnrnn_chunk_bytes(p->caches) / (p->wide * sizeof(float)),
@@ -82,7 +86,8 @@ static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     if (!p->divide_units)
         p->group = p->synchronous ? r->B : TILE;
-    /* Smaller groups if every thread gets one so. With a tape a group consists of whole blocks of sums. */
+    /* Make groups smaller if every thread then gets one. With a tape, a group consists of whole blocks of
+     * sum_rows rows. */
     if (!p->synchronous && !p->divide_units && (size_t)p->threads * TILE > r->B)
         p->group = (r->B + (size_t)p->threads - 1) / (size_t)p->threads;
     if (!p->synchronous && r->tape)
@@ -113,6 +118,7 @@ void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *p
     p->product = lnrnn_product_of(p->kernels, c->dtype);
     p->input_rows = c->dtype == LNRNN_WEIGHT_F32 ? lnrnn_input_rows(p->caches, c->D * sizeof(float)) : TILE;
     p->panels = p->product->panels(c->outputs);
+    p->first_words = c->reset_before ? lnrnn_packed_heads_size(c, c->first_gates) : 0;
     p->batch_from = first_from_batch(r);
     p->synchronous = p->batch_from < SIZE_MAX;
     layout_tape(c, p);

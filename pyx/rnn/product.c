@@ -1,4 +1,4 @@
-/* The products of a step, W_ih x and W_hh h, in the columns of one thread. */
+/* The products of a step: W_ih x and W_hh h, for the columns that one thread computes, and the projection. */
 #include <string.h>
 
 #include "rnn/rows.h"
@@ -33,24 +33,24 @@ lnrnn_share lnrnn_share_of(const lnrnn_rnn_call *r, size_t index, size_t team)
     return (lnrnn_share){cut_of(r, index, team), cut_of(r, index + 1, team)};
 }
 
-/* How many of n rows lie before a cut in its panel. */
+/* Returns how many of n rows are before a cut within a panel (lnrnn_cut). */
 static size_t rows_before(lnrnn_cut cut, size_t n) { return (n * cut.part + cut.of / 2) / cut.of; }
 
-/* The weights of a product, packed (G*H, inputs). */
+/* The weights of a product, packed (outputs, inputs). */
 typedef struct {
-    size_t inputs;
+    size_t outputs, inputs;
     const uint32_t *w;
-    const float *inner; /* (G*H) or NULL: the biases that the product is added to */
-    int add, from_end;  /* add: to the output; from_end: the last panel first */
+    const float *inner; /* (outputs) or NULL: biases, added to the product */
+    int add, from_end;  /* add: add to the output; from_end: compute the last panel first */
 } weights;
 
-/* rows: n pointers to (inputs) -> the columns of panels p0 .. p1 - 1 of a (n, G*H), row stride as. */
+/* rows: n pointers to (inputs) -> a (n, outputs), row stride as: only the columns of panels p0 .. p1 - 1. */
 static void panels_product(const lnrnn_step *s, const weights *u, size_t n, const float *const *rows,
                            size_t p0, size_t p1, float *a, ptrdiff_t as)
 {
     const lnrnn_rnn_plan *p = s->r->plan;
     const lnrnn_product *k = p->product;
-    const size_t N = s->r->config->outputs;
+    const size_t N = u->outputs;
     if (!n || p0 >= p1)
         return;
     if (u->inner) {
@@ -71,8 +71,8 @@ static void panels_product(const lnrnn_step *s, const weights *u, size_t n, cons
     k->matmul(&m, n, rows, a, as);
 }
 
-/* As panels_product, in the thread's share: all rows in whole panels, some of them in panels that a cut
- * divides. */
+/* As panels_product, for the thread's share: all rows of its whole panels, and some rows of a panel that two
+ * threads share. */
 static void product(const lnrnn_step *s, const weights *u, size_t n, const float *const *rows, float *a,
                     ptrdiff_t as)
 {
@@ -91,12 +91,12 @@ static void product(const lnrnn_step *s, const weights *u, size_t n, const float
     }
 }
 
-/* Float32 rows are divided evenly between products: a few remaining rows would take nearly as long as reading
- * W_ih. */
+/* Float32: make all products equally large, because a product of few remaining rows would read all of W_ih
+ * for them. */
 void lnrnn_input_product(const lnrnn_step *s, size_t n)
 {
     const lnrnn_rnn_config *c = s->r->config;
-    const weights w_ih = {.inputs = c->D, .w = s->r->w_ih, .inner = c->inner_ih};
+    const weights w_ih = {.outputs = c->outputs, .inputs = c->D, .w = s->r->w_ih, .inner = c->inner_ih};
     const size_t most = s->r->plan->input_rows, times = (n + most - 1) / most, wide = s->r->plan->wide,
                  each = c->dtype == LNRNN_WEIGHT_F32 ? (n + times - 1) / times : most;
     for (size_t i = 0; i < n; i += each)
@@ -132,7 +132,8 @@ static void place_gates(size_t units, size_t H, size_t from, size_t to, const fl
     }
 }
 
-/* A product writes whole vectors, which would overwrite outputs of other heads. So it writes to a block. */
+/* A product writes whole vectors, which would overwrite outputs of other heads. So it writes to a block. One head
+ * has nothing but padding, and gates of later products, behind its outputs. */
 void lnrnn_head_products(const lnrnn_step *s, size_t gate, size_t gates, const uint32_t *w,
                          const float *const *rows, int add)
 {
@@ -140,7 +141,8 @@ void lnrnn_head_products(const lnrnn_step *s, size_t gate, size_t gates, const u
     const lnrnn_rnn_config *c = r->config;
     const lnrnn_product *product = r->plan->product;
     const size_t units = c->head_units, N = gates * units, words = product->size(c->dtype, N, units);
-    const ptrdiff_t as = s->cell.as, wide = (ptrdiff_t)product->width(N);
+    const int direct = c->num_heads == 1;
+    const ptrdiff_t as = s->cell.as, wide = direct ? as : (ptrdiff_t)product->width(N);
     const int from_end = (int)(((size_t)r->rows[0].start + s->t) % 2);
     for (size_t k = 0; k < c->num_heads; k++) {
         const size_t head = from_end ? c->num_heads - 1 - k : k, first = gate * c->H + head * units;
@@ -157,17 +159,17 @@ void lnrnn_head_products(const lnrnn_step *s, size_t gate, size_t gates, const u
         const size_t from = product->start(N, m.p0), end = product->start(N, m.p1), to = end < N ? end : N;
         for (size_t i = 0, n; m.p0 < m.p1 && i < s->active; i += n) {
             const float *inputs[TILE];
-            float *const a = s->a + (ptrdiff_t)i * as + first;
+            float *const a = s->a + (ptrdiff_t)i * as + first, *const block = direct ? a : s->block;
             for (n = 0; n < TILE && i + n < s->active; n++) {
                 inputs[n] = rows[i + n] + head * units;
-                if (m.add)
+                if (m.add && (c->inner_hh || !direct))
                     copy_gates(units, c->H, from, to,
                                c->inner_hh ? c->inner_hh + first : a + (ptrdiff_t)n * as,
-                               s->block + (ptrdiff_t)n * wide);
+                               block + (ptrdiff_t)n * wide);
             }
-            product->matmul(&m, n, inputs, s->block, wide);
-            for (size_t q = 0; q < n; q++)
-                place_gates(units, c->H, from, to, s->block + (ptrdiff_t)q * wide, a + (ptrdiff_t)q * as);
+            product->matmul(&m, n, inputs, block, wide);
+            for (size_t q = 0; q < n && !direct; q++)
+                place_gates(units, c->H, from, to, block + (ptrdiff_t)q * wide, a + (ptrdiff_t)q * as);
         }
     }
 }
@@ -181,7 +183,8 @@ void lnrnn_hidden_product(const lnrnn_step *s, int add)
         lnrnn_head_products(s, 0, r->config->num_gates, r->w_hh, s->recurrent, add);
         return;
     }
-    const weights w_hh = {.inputs = r->config->P,
+    const weights w_hh = {.outputs = r->config->outputs,
+                          .inputs = r->config->P,
                           .w = r->w_hh,
                           .inner = r->config->inner_hh,
                           .add = add,
@@ -189,4 +192,22 @@ void lnrnn_hidden_product(const lnrnn_step *s, int add)
     for (size_t i = 0; i < s->active; i += TILE)
         product(s, &w_hh, s->active - i < TILE ? s->active - i : TILE, s->recurrent + i,
                 s->a + (ptrdiff_t)i * s->cell.as, s->cell.as);
+}
+
+/* The threads of a group divide no panels here: each projects the rows whose states it computes. */
+void lnrnn_projection(const lnrnn_step *s)
+{
+    const lnrnn_rnn_call *r = s->r;
+    const size_t P = r->config->P, panels = r->plan->product->panels(P), stride = r->plan->h_stride;
+    const weights w_hr = {.outputs = P,
+                          .inputs = r->config->H,
+                          .w = r->w_hr,
+                          .from_end = (int)(((size_t)r->rows[0].start + s->t) % 2)};
+    for (size_t i = 0; i < s->cell.n; i += TILE) {
+        const size_t n = s->cell.n - i < TILE ? s->cell.n - i : TILE;
+        panels_product(s, &w_hr, n, (const float *const *)s->outputs + i, 0, panels, s->projected,
+                       (ptrdiff_t)stride);
+        for (size_t q = 0; q < n; q++)
+            memcpy(s->cell.h[i + q], s->projected + q * stride, P * sizeof(float));
+    }
 }

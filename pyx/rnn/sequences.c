@@ -1,4 +1,4 @@
-/* A call of a network on whole sequences, with lengths and resets. */
+/* lnrnn_network_run: a call of a network on whole sequences, with lengths and resets. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,16 +6,16 @@
 #include "rnn/network.h"
 #include "runtime/threads.h"
 
-/* The memory of a call. A row is a sequence or, where states are reset on the way, a part of one. The parts
- * of a sequence have consecutive states. */
+/* The memory of a call. Resets divide a sequence into parts. Each part is a row with a state of its own; the
+ * parts of a sequence have consecutive states. */
 typedef struct {
     const lnrnn_network *n;
     const lnrnn_sequences *s;
     lnrnn_row *rows;
-    size_t parts;      /* rows, and states of each line */
+    size_t parts;      /* the number of rows, and of states of each line */
     lnrnn_line *lines; /* (lines) */
-    float *states[4];  /* h0, c0, hn, cn as the driver has them, (lines, parts, P or C) */
-    float *owned;      /* of those that are not the caller's */
+    float *states[4];  /* (lines, parts, P or C): h0, c0, hn, cn for network.c */
+    float *owned;      /* memory of the states that are not the caller's */
     float *scratch;
 } call_memory;
 
@@ -30,7 +30,7 @@ static int is_reset(const lnrnn_sequences *s, size_t t, size_t b)
            && s->resets[s->batch_first ? b * s->steps + t : t * s->sequences + b];
 }
 
-/* The rows of sequence b, which are written if `rows` is not NULL. -> how many. */
+/* Returns the number of rows of sequence b, and writes them if `rows` is not NULL. */
 static size_t split(const lnrnn_sequences *s, size_t b, size_t state, lnrnn_row *rows)
 {
     const size_t length = length_of(s, b);
@@ -50,7 +50,7 @@ static size_t split(const lnrnn_sequences *s, size_t b, size_t state, lnrnn_row 
     return n;
 }
 
-/* Longest first, and otherwise as they are. */
+/* For qsort: longest first, and in the given order among equals. */
 static int longest_first(const void *a, const void *b)
 {
     const lnrnn_row *const x = a, *const y = b;
@@ -58,10 +58,10 @@ static int longest_first(const void *a, const void *b)
                                   : (x->state > y->state) - (x->state < y->state);
 }
 
-/* Values of a row of h, or with cell = 1 of c. */
+/* Returns the values of a row of h, or with cell = 1 of c. */
 static size_t width_of(const lnrnn_network *n, int cell) { return cell ? n->c_width : n->h_width; }
 
-/* Whether size_t can hold the sizes of all arrays of the call. */
+/* Returns 1 if size_t can hold the sizes of all arrays of the call. */
 static int fits(const lnrnn_network *n, const lnrnn_sequences *s)
 {
     const size_t state = n->h_width > n->c_width ? n->h_width : n->c_width,
@@ -96,16 +96,16 @@ static lnrnn_status check(const lnrnn_network *n, const lnrnn_sequences *s, char
     return LNRNN_OK;
 }
 
-/* Copies a state of the sequences (lines, B, width) into that of the rows, where `in`, or back. A forward
- * direction begins with a sequence's first part and ends with its last, a reverse one the other way around;
- * other parts begin at 0. */
+/* in = 1: copies states of sequences (lines, B, width) to states of rows; in = 0: back. Forward, a sequence's
+ * first part takes its initial state and its last part has its final state; reverse, it is the other way
+ * around. Other parts begin with zeros. */
 static void copy_states(const call_memory *m, size_t width, float *of_rows, float *of_sequences, int in)
 {
     const size_t lines = m->n->layers * m->n->directions, B = m->s->sequences;
     for (size_t line = 0; line < lines; line++)
         for (size_t b = 0, state = 0; b < B; b++) {
             const size_t count = split(m->s, b, 0, NULL);
-            const int from_end = (line % m->n->directions == 1) == in;
+            const int from_end = m->n->config[line].reverse == in;
             float *const row = of_rows + (line * m->parts + state + (from_end ? count - 1 : 0)) * width;
             float *const sequence = of_sequences + (line * B + b) * width;
             const int skipped = in && !from_end && is_reset(m->s, 0, b);
@@ -115,7 +115,8 @@ static void copy_states(const call_memory *m, size_t width, float *of_rows, floa
         }
 }
 
-/* Points `states` to the caller's arrays, or to memory of its own where there are none or rows are parts. */
+/* Points m->states to the caller's arrays, or to memory of the call if the caller's is NULL or resets divide
+ * sequences. */
 static int take_states(call_memory *m)
 {
     const lnrnn_sequences *const s = m->s;

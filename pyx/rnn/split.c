@@ -1,21 +1,19 @@
-/* The time loop for threads that divide the units of a group of sequences.
+/* The time loop if several threads divide the hidden units of a group of sequences.
  *
- * A step of few sequences takes the time of reading the weights. So each thread of a group has some panels of
- * W_ih and W_hh, and computes their columns of every product. These panels may stay in its own L2 cache. Panels
- * cannot always be divided evenly. So two threads may share one, and compute it for some of the rows each.
- * Barriers stand after W_hh h of each step, before it if it is added to W_ih x, and where a part of a call begins.
- * The first of them also waits for W_ih x. For the states there are two ways, between which the plan chooses
- * (cost_model.c):
- *     Each thread makes the states of all rows. If rows are few, normalising and activating what other
- *     threads compute too takes less time than a second barrier. Thread 0 of the group writes h to y and c to
- *     cn, the others to their own memory. W_hh h of separate products is double-buffered: a fast thread does
- *     not overwrite rows that others read.
- *     plan->divide_rows: each thread makes the states of its share of the rows, in y and cn. A second barrier
- *     stands before the next product, which reads all of them.
+ * A step of few sequences takes as long as reading the weights. So each thread of a group computes the
+ * columns of some panels of W_ih and W_hh, which may stay in its own L2 cache. If panels cannot be divided
+ * evenly, two threads share a panel, and each computes some of its rows. The threads meet at a barrier after
+ * W_hh h of each step. A barrier is also before W_hh h if it is added to W_ih x, and at the begin of each
+ * part of a call. The states are computed in one of two ways (cost_model.c decides):
+ *     Each thread computes the states of all rows. If rows are few, this takes less time than a second
+ *     barrier. Thread 0 of the group writes h to y and c to cn, the others write to their own memory. Separate
+ *     products W_hh h are double-buffered, so that a fast thread does not overwrite rows that others read.
+ *     plan->divide_rows: each thread computes the states of its share of the rows, in y and cn. A second
+ *     barrier is before the next product, which reads the states of all rows.
  *
- * Groups never meet. If fewer threads come than planned, they are divided among the groups again, down to one
- * thread for several groups. The order of sums is that of one thread. If a call is done in parts, all threads
- * of a group stop at the same step, because each counts the cost of all columns. */
+ * Groups do not wait for each other. If fewer threads start than planned, they are divided among the groups
+ * again; one thread may compute several groups. The order of sums is that of one thread. If a call runs in
+ * parts, all threads of a group stop at the same step, because each counts the cost of all columns. */
 #include <string.h>
 
 #include "lnrnn/tuning.h"
@@ -35,7 +33,7 @@ typedef struct {
     split_group groups[LNRNN_MOST_SHARED];
 } split_job;
 
-/* The states of a thread other than 0, where each makes those of all rows. */
+/* Keeps the states of a thread other than 0 in its own memory, if each thread computes all rows. */
 static void keep_own_states(lnrnn_step *s)
 {
     const lnrnn_rnn_call *r = s->r;
@@ -49,35 +47,34 @@ static void keep_own_states(lnrnn_step *s)
     s->next_h = 0;
 }
 
-/* Steps t .. end - 1. */
+/* Computes steps t .. end - 1. */
 static void split_chunk(lnrnn_step *s, size_t end)
 {
     const lnrnn_rnn_plan *p = s->r->plan;
-    if (!s->r->config
-             ->separate_products) /* each product divides the rows of a shared panel by their number */
+    if (!s->r->config->separate_products) /* the two products may divide a shared panel at different rows */
         lnrnn_step_meet(s);
     while (s->t < end) {
         s->hidden = s->products + s->t % 2 * p->group * p->wide;
         lnrnn_step_take(s);
-        if (p->divide_rows && s->t < end) /* a chunk has a barrier at its end */
+        if (p->divide_rows && s->t < end) /* at the end of a chunk there is a barrier anyway */
             lnrnn_step_meet(s);
     }
 }
 
-/* A part of a group, by one of its threads. */
+/* Computes a part of a group's steps, in one of its threads. */
 static void split_steps(lnrnn_step *s, split_group *group, size_t *position, int64_t *left)
 {
     const lnrnn_rnn_call *r = s->r;
     if (s->index && !r->plan->divide_rows)
         keep_own_states(s);
-    if (r->cn) /* before thread 0 changes them */
+    if (r->cn) /* wait before thread 0 overwrites cn */
         lnrnn_step_meet(s);
     if (!s->index && s->t == 0)
         lnrnn_step_load(s);
     while (s->t < s->length && *left > 0) {
         split_chunk(s, lnrnn_step_chunk(s, s->length, left));
-        /* The next chunk overwrites this one, whose last step another thread may still read. If a thread has
-         * lost its core, thread 0 continues alone. */
+        /* Wait, because the next chunk overwrites this one, which another thread may still read. If a thread
+         * has lost its core, thread 0 continues alone. */
         if (s->team > 1) {
             if (!s->index)
                 group->alone = __atomic_load_n(&group->barrier.oversubscribed, __ATOMIC_RELAXED);
@@ -89,7 +86,7 @@ static void split_steps(lnrnn_step *s, split_group *group, size_t *position, int
         }
     }
     if (!s->index)
-        *position = lnrnn_step_end(s); /* all have read it */
+        *position = lnrnn_step_end(s); /* all threads have read *position */
 }
 
 static void split_units(void *ctx, int worker, int team)
@@ -102,12 +99,11 @@ static void split_units(void *ctx, int worker, int team)
               at_a_time = team < groups ? team : groups, index = worker % each;
     float *const memory = r->scratch + p->groups * p->scratch.shared + (size_t)worker * p->scratch.worker;
     int64_t left = r->part > 0 ? whole_number(r->part * each) : INT64_MAX;
-    if (worker / each >= at_a_time) /* more threads than can be divided evenly */
+    if (worker / each >= at_a_time) /* this thread is left over */
         return;
     for (int g = worker / each; g < groups && left > 0; g += at_a_time) {
         size_t *const position = group_positions(r) + g;
-        const int alone =
-            !row_length(r, (size_t)g * p->group); /* without steps there is nothing to meet for */
+        const int alone = !row_length(r, (size_t)g * p->group); /* a group without steps has no barrier */
         if ((alone && index) || *position == LNRNN_DONE)
             continue;
         lnrnn_step s;
@@ -129,7 +125,7 @@ int lnrnn_forward_split(const lnrnn_rnn_call *r)
     return 1;
 }
 
-/* Two directions of a layer, each with half of the threads; one thread alone does one after the other. */
+/* Computes the two directions of a layer, each with half of the threads. One thread computes one after the other. */
 static void split_both(void *ctx, int worker, int team)
 {
     split_job *const job = ctx;

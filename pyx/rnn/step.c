@@ -1,7 +1,7 @@
-/* The phases of a step, from W_ih x to the states, and the view that moves from step to step.
+/* The phases of a step, from W_ih x to the states, and the view (lnrnn_step) that moves from step to step.
  *
- * A site reads its values in one of three ways (kernels/gate_norm.h). Without a norm it adds a bias. Batch
- * norm is a scale and shift of the step. Layer norm uses the statistics of each row. */
+ * A site (layer.h) has one of three forms (kernels/gate_norm.h). Without a norm it adds a bias. Batch norm is a scale
+ * and a shift of the step. Layer norm uses the statistics of each row. */
 #include <string.h>
 
 #include "rnn/rows.h"
@@ -10,7 +10,7 @@
 
 /* --- the phases ----------------------------------------------------------------------------------------- */
 
-/* W_ih x goes into the tape; the rest of the record follows there. */
+/* Copies W_ih x into the tape, and points the other arrays of the step into the tape. */
 static void record(lnrnn_step *s)
 {
     const lnrnn_rnn_call *r = s->r;
@@ -56,7 +56,22 @@ static void separate_product(lnrnn_step *s)
     lnrnn_hidden_product(s, 0);
 }
 
-/* The threads of a group divide the rows. Each computes the states of its own. */
+/* With the reset gate before the product: first W_hh h of r and z, which give r h, then W_hh (r h) of n. */
+static void first_product(lnrnn_step *s)
+{
+    s->cell.x = s->a;
+    s->cell.a = s->a = s->hidden;
+    s->cell.reset = s->reset;
+    lnrnn_head_products(s, 0, s->r->config->first_gates, s->r->w_hh, s->recurrent, 0);
+}
+
+static void last_product(lnrnn_step *s)
+{
+    const size_t first = s->r->config->first_gates;
+    lnrnn_head_products(s, first, 1, s->r->w_hh + s->r->plan->first_words, s->reset_rows, 0);
+}
+
+/* Selects the rows whose states this thread of the group computes. */
 static void take_rows(lnrnn_step *s)
 {
     const size_t team = (size_t)s->team, from = s->active * (size_t)s->index / team;
@@ -64,43 +79,60 @@ static void take_rows(lnrnn_step *s)
     s->row += from;
 }
 
-/* Two doubles and three floats for each value of a site, in whole doubles. */
+/* Returns the floats for two doubles and three floats per value of a site, rounded to whole doubles. */
 static size_t statistics_floats(const lnrnn_rnn_config *c) { return 7 * c->outputs + c->outputs % 2; }
 
-/* a (active, width), row stride cell.as: the values that a site reads -> the site's norm for this step. The
- * call gets the statistics too if it asks for them. */
-static void site_statistics(lnrnn_step *s, int site, const float *a)
+/* a (active, width), row stride cell.as: the input of a site. Computes the batch's statistics of the values
+ * from .. to - 1, sets their scale and shift, and writes the statistics to the call's arrays, if any. */
+static void site_statistics(lnrnn_step *s, int site, size_t from, size_t to, const float *a)
 {
     const lnrnn_rnn_call *r = s->r;
     const lnrnn_site *at = &r->config->site[site];
-    const size_t n = at->width, active = s->active;
-    double *mean = (double *)(s->statistics + (size_t)site * statistics_floats(r->config)), *m2 = mean + n;
-    float *coefficients = (float *)(m2 + n);
-    r->plan->kernels->cells->moments_columns(active, n, a, s->cell.as, mean, m2);
+    const size_t width = at->width, n = to - from, active = s->active, step = s->t * width + from;
+    double *all = (double *)(s->statistics + (size_t)site * statistics_floats(r->config)), *mean = all + from,
+           *m2 = mean + width;
+    float *coefficients = (float *)(all + 2 * width);
+    r->plan->kernels->cells->moments_columns(active, n, a + from, s->cell.as, mean, m2);
     if (r->count) {
         const lnrnn_site_statistics *out = &r->statistics[site];
-        memcpy(out->mean + s->t * n, mean, n * sizeof *mean);
+        memcpy(out->mean + step, mean, n * sizeof *mean);
         for (size_t i = 0; i < n; i++)
-            out->var[s->t * n + i] = m2[i] / (double)active;
+            out->var[step + i] = m2[i] / (double)active;
         r->count[s->t] = (int64_t)active;
     }
     const lnrnn_channels channels = {.n = n,
                                      .mean = mean,
                                      .m2 = m2,
                                      .count = (double)active,
-                                     .gain = at->gain,
-                                     .bias = at->bias,
+                                     .gain = at->gain + from,
+                                     .bias = at->bias + from,
                                      .eps = (double)r->config->eps};
-    const lnrnn_coefficients out = {
-        .mean = coefficients, .scale = coefficients + n, .shift = coefficients + 2 * n};
+    const lnrnn_coefficients out = {.mean = coefficients + from,
+                                    .scale = coefficients + width + from,
+                                    .shift = coefficients + 2 * width + from};
     r->plan->kernels->norm[LNRNN_FLOAT32].fold(&channels, &out);
-    s->norm[site].mean = out.mean, s->norm[site].gain = out.scale, s->norm[site].bias = out.shift;
+    s->norm[site].mean = coefficients;
+    s->norm[site].gain = coefficients + width, s->norm[site].bias = coefficients + 2 * width;
 }
 
-static void input_statistics(lnrnn_step *s) { site_statistics(s, LNRNN_SITE_INPUT, s->cell.x); }
-static void hidden_statistics(lnrnn_step *s) { site_statistics(s, LNRNN_SITE_HIDDEN, s->a); }
+static void input_statistics(lnrnn_step *s)
+{
+    site_statistics(s, LNRNN_SITE_INPUT, 0, s->r->config->outputs, s->cell.x);
+}
 
-/* The cell overwrites c, and h of a thread that has states of its own. */
+/* Of all gates; with the reset gate before the product of r and z, and later of n. */
+static void hidden_statistics(lnrnn_step *s)
+{
+    site_statistics(s, LNRNN_SITE_HIDDEN, 0, s->r->config->first_gates * s->r->config->H, s->a);
+}
+
+static void last_statistics(lnrnn_step *s)
+{
+    const lnrnn_rnn_config *c = s->r->config;
+    site_statistics(s, LNRNN_SITE_HIDDEN, c->first_gates * c->H, c->outputs, s->a);
+}
+
+/* Saves the old states for zoneout, because the cell may overwrite them. */
 static void save_h(lnrnn_step *s)
 {
     for (size_t i = 0; i < s->cell.n; i++)
@@ -113,17 +145,43 @@ static void save_c(lnrnn_step *s)
         memcpy(s->old_c + i * s->r->plan->c_stride, s->cell.c[i], s->r->config->C * sizeof(float));
 }
 
+/* The cell's outputs are no states yet: `project` follows. */
+static void record_outputs(lnrnn_step *s)
+{
+    const lnrnn_rnn_plan *p = s->r->plan;
+    for (size_t i = 0; i < s->active; i++)
+        s->outputs[i] = s->cell.saved_gates - p->tape.gates + i * p->tape.width + p->tape.output;
+}
+
+static void unproject(lnrnn_step *s) { s->cell.h = s->outputs; }
+
+static void project(lnrnn_step *s)
+{
+    s->cell.h = s->h + (s->row - s->first);
+    lnrnn_projection(s);
+}
+
 static void cell(lnrnn_step *s) { s->kernel(&s->config, &s->cell); }
 
-/* Batch norm at inference: the row of the tables that row i of s->cell takes. */
+/* r multiplies h as W_hh takes it. Threads do not divide rows that have masks. */
+static void reset_gates(lnrnn_step *s)
+{
+    const float *const *const h_prev = s->cell.h_prev;
+    if (s->r->masks.state)
+        s->cell.h_prev = s->recurrent;
+    s->r->plan->kernels->cells->reset_gates(&s->config, &s->cell);
+    s->cell.h_prev = h_prev;
+}
+
+/* Batch norm at inference: returns the row of scale and shift for row i of s->cell. */
 static size_t table_row(const lnrnn_step *s, size_t i)
 {
     const size_t step = (size_t)s->r->rows[s->row + i].start + s->t;
     return step < s->r->config->known ? step : (size_t)s->r->config->overrun_row;
 }
 
-/* Rows of a stream may have taken different numbers of steps: those at the same step go together. */
-static void cell_from_tables(lnrnn_step *s)
+/* Calls the kernel for runs of rows at the same step, because the lanes of a stream may be at different steps. */
+static void from_tables(lnrnn_step *s, lnrnn_phase *kernel)
 {
     const lnrnn_step_rows all = s->cell;
     for (size_t i = 0, n; i < all.n; i += n) {
@@ -132,17 +190,20 @@ static void cell_from_tables(lnrnn_step *s)
             n++;
         for (int k = 0; k < LNRNN_SITES; k++) {
             const lnrnn_site *site = &s->r->config->site[k];
-            if (site->width)
+            if (site->norm.how == LNRNN_AFFINE && site->width)
                 s->norm[k].gain = site->scale + row * site->width,
                 s->norm[k].bias = site->shift + row * site->width;
         }
         s->cell = lnrnn_rows_from(&all, i, n);
-        cell(s);
+        kernel(s);
     }
     s->cell = all;
 }
 
-/* The norm of c takes the statistics of all rows: h becomes the output gate, and `output` follows. */
+static void cell_from_tables(lnrnn_step *s) { from_tables(s, cell); }
+static void reset_gates_from_tables(lnrnn_step *s) { from_tables(s, reset_gates); }
+
+/* Batch norm of c needs c of all rows first: the kernel writes the output gate to h, and `output` completes h. */
 static void cell_without_output(lnrnn_step *s)
 {
     s->config.deferred_output = 1;
@@ -175,12 +236,12 @@ static void output_norm(lnrnn_step *s)
 
 static void output(lnrnn_step *s)
 {
-    site_statistics(s, LNRNN_SITE_CELL, s->all_c);
+    site_statistics(s, LNRNN_SITE_CELL, 0, s->r->config->H, s->all_c);
     s->r->plan->kernels->cells->lstm_output(&s->config, &s->cell);
 }
 
-/* old (n, width), row stride `stride`; states: n pointers to (width). masks: one of r->masks, or NULL: then a
- * unit keeps `rate` of its old state. */
+/* old (n, width), row stride `stride`; states: n pointers to (width). masks: r->masks.h or r->masks.c, or
+ * NULL: then every unit keeps `rate` of its old state. */
 static void zoneout(const lnrnn_step *s, size_t width, float rate, const unsigned char *masks,
                     const float *old, size_t stride, float *const *states)
 {
@@ -190,7 +251,7 @@ static void zoneout(const lnrnn_step *s, size_t width, float rate, const unsigne
         float *now = states[i];
         if (mask)
             for (size_t u = 0; u < width; u++) {
-                const float a = old[u], b = now[u]; /* both are read, so that the choice needs no branch */
+                const float a = old[u], b = now[u]; /* read both, so that the choice needs no branch */
                 now[u] = mask[u] ? a : b;
             }
         else
@@ -213,11 +274,12 @@ static void zoneout_c(lnrnn_step *s)
 
 /* --- the diagram ---------------------------------------------------------------------------------------- */
 
-/* The tape records c as it is carried on; the backward pass computes c before zoneout again. */
+/* The tape has c after zoneout; the backward pass computes c before zoneout again. */
 void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     const lnrnn_rnn_config *c = r->config;
-    const int tape = r->tape != NULL, tables = c->norm == LNRNN_NORM_BATCH;
+    const int tape = r->tape != NULL, tables = c->norm == LNRNN_NORM_BATCH, reset = c->reset_before,
+              shared = p->divide_units && p->divide_rows;
     for (int batch = 0; batch < 2; batch++) {
         const int deferred = batch && c->cell_norm != LNRNN_CELL_NONE;
         const struct {
@@ -226,18 +288,28 @@ void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
         } diagram[] = {
             {tape, record},
             {r->masks.state != NULL, mask},
-            {1, c->separate_products ? separate_product : joint_product},
+            {1, reset                  ? first_product
+                : c->separate_products ? separate_product
+                                       : joint_product},
             {p->divide_units, lnrnn_step_meet},
-            {p->divide_units && p->divide_rows, take_rows},
+            {shared, take_rows},
             {batch && c->input_side, input_statistics},
-            {batch, hidden_statistics},
+            {batch && c->site[LNRNN_SITE_HIDDEN].norm.how == LNRNN_AFFINE, hidden_statistics},
+            {reset, tables && !batch ? reset_gates_from_tables : reset_gates},
+            {reset && shared, lnrnn_step_meet},
+            {reset, last_product},
+            {reset && p->divide_units, lnrnn_step_meet},
+            {reset && batch, last_statistics},
             {c->zoneout_h > 0, save_h},
             {c->zoneout_c > 0, save_c},
+            {tape && c->projection, record_outputs},
+            {c->projection > 0, unproject},
             {1, deferred           ? cell_without_output
                 : tables && !batch ? cell_from_tables
                                    : cell},
             {deferred || (tape && c->C && !(c->zoneout_c > 0)), gather_c},
             {deferred, output},
+            {c->projection > 0, project},
             {c->zoneout_h > 0, zoneout_h},
             {c->zoneout_c > 0, zoneout_c},
             {tape && c->zoneout_c > 0, gather_c},
@@ -285,8 +357,12 @@ size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn
     s->chunk = lnrnn_carve(shared, &at, p->chunk * rows);
     s->products =
         lnrnn_carve(shared, &at, c->separate_products && !r->tape ? (p->divide_units ? 2 : 1) * rows : 0);
+    if (c->reset_before && p->divide_rows)
+        s->reset = lnrnn_carve(shared, &at, 2 * p->group * p->narrow);
     *floats = p->divide_units ? at : 0;
     at -= *floats;
+    if (c->reset_before && !p->divide_rows)
+        s->reset = lnrnn_carve(own, &at, 2 * p->group * p->narrow);
     s->own_h = lnrnn_carve(own, &at, copies * h);
     s->own_c = lnrnn_carve(own, &at, copies * all_c);
     s->old_h = lnrnn_carve(own, &at, c->zoneout_h > 0 ? h : 0);
@@ -295,15 +371,19 @@ size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn
     s->statistics = lnrnn_carve(own, &at, p->synchronous ? LNRNN_SITES * statistics_floats(c) : 0);
     s->cell.scratch = lnrnn_carve(own, &at, c->cell_scratch);
     s->packed = lnrnn_carve(
-        own, &at, p->product->scratch(c->dtype, chunk < TILE ? chunk : TILE, c->D > c->P ? c->D : c->P));
+        own, &at, p->product->scratch(c->dtype, chunk < TILE ? chunk : TILE, c->D > c->H ? c->D : c->H));
     s->block =
         lnrnn_carve(own, &at, c->num_heads > 1 ? TILE * p->product->width(c->num_gates * c->head_units) : 0);
+    s->unprojected = lnrnn_carve(own, &at, c->projection && !r->tape ? p->group * p->narrow : 0);
+    s->projected = lnrnn_carve(own, &at, c->projection ? TILE * p->h_stride : 0);
     s->x = lnrnn_carve(own, &at, pointers * chunk);
     s->h_prev = lnrnn_carve(own, &at, pointers * p->group);
     s->c = lnrnn_carve(own, &at, pointers * p->group);
     s->h = lnrnn_carve(own, &at, pointers * p->group);
+    s->outputs = lnrnn_carve(own, &at, c->projection ? pointers * p->group : 0);
     s->y = lnrnn_carve(own, &at, c->output_norm ? pointers * p->group : 0);
     s->recurrent = r->masks.state ? lnrnn_carve(own, &at, pointers * p->group) : s->h_prev;
+    s->reset_rows = lnrnn_carve(own, &at, c->reset_before ? pointers * p->group : 0);
     return at;
 }
 
@@ -337,9 +417,9 @@ void lnrnn_step_begin(lnrnn_step *s, const lnrnn_rnn_call *r, size_t group, size
                                  .exp_forget = c->exp_forget,
                                  .round_states = c->round_states},
                       .norm = {c->site[0].norm, c->site[1].norm, c->site[2].norm},
-                      .cell = {.xs = stride, .as = stride}};
+                      .cell = {.xs = stride, .as = stride, .rs = 2 * (ptrdiff_t)p->narrow}};
     lnrnn_step_memory(s, r, p, shared, own, &floats);
-    s->hidden = s->all_c = s->products; /* without a tape: the cell has read W_hh h when c takes its place */
+    s->hidden = s->all_c = s->products; /* without a tape, c overwrites W_hh h, which the cell has read */
     for (size_t i = 0; i < s->active; i++) {
         s->h_prev[i] = h_row(r, first + i, t);
         s->c[i] = c_row(r, first + i);
@@ -347,6 +427,10 @@ void lnrnn_step_begin(lnrnn_step *s, const lnrnn_rnn_call *r, size_t group, size
         if (c->output_norm)
             s->y[i] = y_row(r, first + i, t);
     }
+    for (size_t i = 0; c->reset_before && i < s->active; i++)
+        s->reset_rows[i] = s->reset + (ptrdiff_t)i * s->cell.rs;
+    for (size_t i = 0; c->projection && !r->tape && i < s->active; i++)
+        s->outputs[i] = s->unprojected + i * p->narrow;
 }
 
 void lnrnn_step_load(const lnrnn_step *s)
@@ -356,9 +440,9 @@ void lnrnn_step_load(const lnrnn_step *s)
         memmove(c_row(r, i), r->c0 + c_at(r, i), r->config->C * sizeof(float));
 }
 
-/* At most a thread's part at a time: else a thread with expensive steps would use up the others' budget, and
- * they would wait. And at most its share of the budget: else the others would wait for its last chunk. (rnn
- * and lstm B32-H2048, and rnn B64-H640 with 24 steps, each with two threads.) */
+/* Returns the end of the steps that this thread may take now. A thread with expensive steps must not use up
+ * the budget of the others, nor let them wait for its last chunk. (Benchmarks: rnn and lstm B32-H2048, and
+ * rnn B64-H640 with 24 steps, each with two threads.) */
 static size_t affordable(const lnrnn_step *s, size_t stop, int64_t *left)
 {
     const lnrnn_rnn_call *r = s->r;

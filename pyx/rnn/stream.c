@@ -1,10 +1,10 @@
-/* One step of some lanes of a stream, through all layers. It allocates nothing. With one thread it takes no
- * lock and makes no system call, so a thread with a deadline may call it. */
+/* Computes one step of some lanes of a stream through all layers. It allocates nothing, and with one thread
+ * it takes no lock and makes no system call, so real-time threads may call it. */
 #include <string.h>
 
 #include "rnn/stream.h"
 
-/* Sorts rows (n) by their starts. Shell's sort: qsort may allocate. */
+/* Sorts rows (n) by `start`, by Shell's sort, because qsort may allocate. */
 static void sort_by_start(lnrnn_row *rows, size_t n)
 {
     size_t gap = 1;
@@ -20,7 +20,7 @@ static void sort_by_start(lnrnn_row *rows, size_t n)
         }
 }
 
-/* Is it a lane, and the first time in this call (a new stamp) that it is named? -> 0 or a code. */
+/* Returns 0, or an error code if there is no such lane, or this call (a new stamp) has named it before. */
 static int named_once(lnrnn_handle *h, int64_t lane)
 {
     if (lane < 0 || (uint64_t)lane >= h->stream->lanes)
@@ -69,17 +69,17 @@ int lnrnn_handle_choose(lnrnn_handle *h, const int64_t *lanes, const unsigned ch
         if (wrong)
             return wrong;
         const int64_t step = resets && resets[i] ? 0 : h->stream->steps[lane];
-        if ((uint64_t)step >= (uint64_t)h->call.network->refused_from) /* a negative one too */
+        if ((uint64_t)step >= (uint64_t)h->call.network->refused_from) /* also refuses a negative step */
             return LNRNN_STREAM_OVERRUN;
         h->table[i].sequence = (int64_t)i, h->table[i].state = lane, h->table[i].start = step;
         most = step > most ? step : most, least = step < least ? step : least;
     }
-    if (h->call.network->together && most != least) /* the batch's statistics are of one step */
+    if (h->call.network->together && most != least) /* statistics of the batch need all lanes at one step */
         return LNRNN_STREAM_TOGETHER;
     for (size_t i = 0; resets && i < h->rows; i++)
         if (resets[i])
             clear(h, h->table[i].state);
-    if (h->call.network->by_step && most != least) /* so that those of one step stand together */
+    if (h->call.network->by_step && most != least) /* lanes at the same step must be adjacent */
         sort_by_start(h->table, h->rows);
     return 0;
 }
@@ -92,7 +92,7 @@ void lnrnn_handle_run(lnrnn_handle *h, float *y)
         h->stream->steps[h->table[i].state] = h->table[i].start + 1;
 }
 
-/* -> 1 if another thread is in a call of the handle; otherwise this thread is from now on. */
+/* Returns 1 if another thread is in a call of the handle. Otherwise marks the handle as busy. */
 static int is_busy(lnrnn_handle *h) { return __atomic_exchange_n(&h->busy, 1, __ATOMIC_ACQUIRE); }
 
 static lnrnn_status leave(lnrnn_handle *h, int status)
@@ -114,7 +114,7 @@ lnrnn_status lnrnn_handle_step(lnrnn_handle *h, const int64_t *lanes, const floa
     return leave(h, LNRNN_OK);
 }
 
-/* Are lanes (n) lanes, and all of them different? -> 0 or a code. */
+/* lanes (n). Returns 0, or an error code unless all are lanes of the stream, and different. */
 static int check_lanes(lnrnn_handle *h, const int64_t *lanes, size_t n)
 {
     if (h->call.network->together && n != h->stream->lanes)
@@ -139,4 +139,27 @@ lnrnn_status lnrnn_handle_reset(lnrnn_handle *h, const int64_t *lanes, size_t n)
         h->stream->steps[lane] = 0;
     }
     return leave(h, wrong);
+}
+
+lnrnn_status lnrnn_step_all(lnrnn_handle *const *handles, size_t n, const float *const *x, float *const *y,
+                            size_t *refused)
+{
+    size_t entered = 0;
+    int wrong = 0;
+    for (size_t i = 0; i < n && !wrong; i++) {
+        lnrnn_handle *const h = handles[i];
+        wrong = is_busy(h) ? LNRNN_STREAM_BUSY : 0;
+        entered += !wrong;
+        if (!wrong)
+            wrong = lnrnn_handle_choose(h, NULL, NULL);
+        if (wrong && refused)
+            *refused = i;
+    }
+    for (size_t i = 0; i < n && !wrong; i++)
+        memcpy(handles[i]->x, x[i], handles[i]->rows * handles[i]->call.network->inputs * sizeof(float));
+    for (size_t i = 0; i < n && !wrong; i++)
+        lnrnn_handle_run(handles[i], y[i]);
+    for (size_t i = 0; i < entered; i++)
+        leave(handles[i], LNRNN_OK);
+    return wrong;
 }

@@ -1,4 +1,4 @@
-/* Streams: lanes with states, and the handles with which threads step them. */
+/* Streams, which hold the states of lanes, and handles, with which threads step the lanes. */
 #ifndef LNRNN_STREAM_H
 #define LNRNN_STREAM_H
 
@@ -9,7 +9,7 @@ struct lnrnn_stream {
     size_t lanes;
     float *h, *c;   /* (layers, lanes, P), (layers, lanes, C); c: NULL without a c */
     int64_t *steps; /* (lanes): the steps that each lane has taken since its reset */
-    /* One for each handle, and one for the creator. Python frees its streams itself, whatever the number. */
+    /* One reference for each handle and one for the creator. Python frees its streams without this count. */
     int references;
     /* Set by lnrnn_stream_of; equal for all its networks. */
     size_t inputs, layers, h_width, c_width;
@@ -19,31 +19,31 @@ struct lnrnn_stream {
 
 struct lnrnn_handle {
     lnrnn_stream *stream;
-    lnrnn_network *network; /* the stream's, when the handle was created */
+    lnrnn_network *network; /* the stream's network when the handle was created */
     size_t rows;
-    void *owner; /* Python's object, or NULL; release is called when the handle has been freed */
+    void *owner; /* Python's stream, or NULL; release(owner) is called after the handle is freed */
     void (*release)(void *owner);
-    lnrnn_handle *next; /* of Python's handles that no call uses */
+    lnrnn_handle *next; /* next in the list of Python's unused handles */
     lnrnn_network_call call;
-    lnrnn_row *table;     /* (rows), the call's */
-    float *x;             /* (rows, D), the call's */
+    lnrnn_row *table;     /* (rows), the rows of the call */
+    float *x;             /* (rows, D), the input of the call */
     int64_t *seen, stamp; /* (lanes): the stamp of the last call that named the lane */
-    int busy;             /* a call of lnrnn_handle_step or lnrnn_handle_reset is under way */
+    int busy;             /* a thread is in lnrnn_handle_step or lnrnn_handle_reset */
 };
 
-/* The Cython module calls these from outside the library. */
+/* Exported, because the Cython module calls these functions. */
 #pragma GCC visibility push(default)
 
 /* Sets the network and lanes of s, and the fields that follow from them. */
 void lnrnn_stream_of(lnrnn_stream *s, lnrnn_network *n, size_t lanes);
-/* lanes (n). states: h and, if there is one, c, shaped (layers, n, *); each of them NULL for zeros; NULL: they stay. steps
- * (n), or NULL: they stay. -> 0 for a wrong lane or step: then nothing has changed. */
+/* lanes (n). states: NULL, or h and for an LSTM c, (layers, n, P or C), each NULL for zeros. steps: NULL, or (n).
+ * NULL leaves states or steps unchanged. Returns 0, without a change, if a lane or step is invalid. */
 int lnrnn_stream_put(lnrnn_stream *s, const int64_t *lanes, size_t n, const float *const *states,
                      const int64_t *steps);
-/* lanes, resets (rows), or NULL: puts the lanes of the next step into the table. Where resets is not 0, it
- * sets the states of a lane to 0. -> 0, or a code of lnrnn_status, and no lane has changed. */
+/* lanes, resets (rows), or NULL. Selects the lanes of the next step, and sets the states of lanes with resets
+ * != 0 to zeros. Returns 0, or an error code of lnrnn_status, without a change. */
 int lnrnn_handle_choose(lnrnn_handle *h, const int64_t *lanes, const unsigned char *resets);
-/* The step of the lanes chosen, all layers: h->x (rows, D) -> y (rows, P). */
+/* h->x (rows, D) -> y (rows, P): computes the step of the selected lanes through all layers. */
 void lnrnn_handle_run(lnrnn_handle *h, float *y);
 
 #pragma GCC visibility pop

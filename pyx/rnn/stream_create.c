@@ -1,11 +1,11 @@
-/* Streams and handles of programs without Python: memory and checks. */
+/* Creates and frees streams and handles for C programs: checks and memory. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "file/message.h"
 #include "rnn/stream.h"
 
-/* -> zeros at a multiple of 64, every page of them touched; NULL: there is not so much memory. */
+/* Returns zeros, aligned to 64 bytes, with every page touched, or NULL without memory. */
 static void *zeros(size_t bytes)
 {
     const size_t whole = lnrnn_whole_lines(bytes);
@@ -29,6 +29,8 @@ lnrnn_status lnrnn_stream_create(lnrnn_network *n, size_t lanes, lnrnn_stream **
     if (n->directions != 1)
         return lnrnn_fail(message, LNRNN_INVALID,
                           "network must have one direction: a second one starts at the end");
+    if (n->config->reverse)
+        return lnrnn_fail(message, LNRNN_INVALID, "network must not have reverse: it starts at the end");
     if (lanes < 1 || lanes > INT32_MAX)
         return lnrnn_fail(message, LNRNN_INVALID, "lanes must be between 1 and %d, got %zu", INT32_MAX,
                           lanes);
@@ -59,7 +61,7 @@ void lnrnn_stream_release(lnrnn_stream *s)
     free(s);
 }
 
-/* Bytes of memory for prepare_handle. */
+/* Returns the bytes of memory for prepare_handle. */
 static size_t handle_memory(const lnrnn_network *network, size_t lanes, size_t rows)
 {
     return lnrnn_whole_lines(network->layers * sizeof(lnrnn_line))
@@ -68,7 +70,7 @@ static size_t handle_memory(const lnrnn_network *network, size_t lanes, size_t r
            + lnrnn_whole_lines(lanes * sizeof(int64_t));
 }
 
-/* stream, network and rows are set. memory: zeros, at a multiple of 64. -> floats of call.scratch. */
+/* h: stream, network and rows are set. memory: zeros, aligned to 64 bytes. Returns the floats of h->call.scratch. */
 static size_t prepare_handle(lnrnn_handle *h, int threads, void *memory)
 {
     const lnrnn_network *const network = h->network;
@@ -108,7 +110,7 @@ lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrn
         return lnrnn_fail(message, LNRNN_INVALID, "threads must be between 1 and %d, got %d",
                           LNRNN_MOST_THREADS, threads);
     const size_t head = lnrnn_whole_lines(sizeof(lnrnn_handle));
-    /* The bytes of x and of the tables must be a size_t before they are asked for. */
+    /* Check first that the size of x and of the tables does not overflow. */
     const int countable = rows <= (size_t)PTRDIFF_MAX / (n->inputs * sizeof(float) + 128);
     lnrnn_handle *const h = countable ? zeros(head + handle_memory(n, s->lanes, rows)) : NULL;
     if (h) {

@@ -1,18 +1,18 @@
-/* The layers and directions of a network side by side.
+/* Computes layers and directions of a network at the same time.
  *
- * A run is a group of sequences in one line, that is in one layer and direction. It goes through time by
- * itself, a chunk of steps at a time. A chunk reads outputs of the layer before. In a network of one
- * direction the run of the same sequences there must have come past the last step of the chunk. With two
- * directions both runs must have ended, because the reverse one ends with the first step.
+ * A run is a group of sequences in one line (a layer in one direction). It is computed one chunk of steps at
+ * a time. A chunk reads outputs of the layer before. So in the layer before, the run of the same sequences
+ * must have passed the last step of the chunk. With two directions both of its runs must have ended, because
+ * the reverse one computes the first step last.
  *
- * Each thread repeatedly takes a free run whose next chunk can be computed, computes that chunk and gives
- * the run back. It prefers the run that it had before, whose weights its caches hold, and then the lowest
- * layer, on which the others wait. So n threads go through n layers one chunk behind the other. A thread
- * that no other joins computes everything in order. If the layers cannot be divided evenly among the threads, a
- * thread prefers the last layers to its own. Otherwise they would all be left to one thread at the end.
+ * Each thread repeatedly takes a free run whose next chunk can be computed, computes that chunk and gives the run
+ * back. It prefers its previous run, whose weights are in its caches, and then the lowest layer, on which the others
+ * wait. So n threads compute n layers, each one chunk behind the other. A single thread computes everything in order.
+ * If the layers cannot be divided evenly among the threads, threads prefer the last layers (`flexible`) to their
+ * previous run. Otherwise one thread would compute these alone at the end.
  *
- * A thread waits only for a chunk that another one computes. The assignment of runs to threads changes no bit: one
- * thread at a time computes a run, in the same order wherever its chunks end. */
+ * A thread waits only for a chunk that another thread computes. No bit of a result depends on the threads: one thread
+ * at a time computes a run, and chunks change no order of sums. */
 #include "rnn/wavefront.h"
 
 #include <string.h>
@@ -27,7 +27,7 @@
 typedef struct {
     const lnrnn_wavefront *n;
     network_run *run; /* (lines, groups) */
-    int64_t left;     /* multiply-adds until the end of this part of the call */
+    int64_t left;     /* multiply-adds left in this part of the call */
 } wave_job;
 
 static size_t run_count(const lnrnn_wavefront *n) { return n->layers * n->directions * n->groups; }
@@ -37,7 +37,7 @@ static size_t position_of(const network_run *run)
     return __atomic_load_n(&run->position, __ATOMIC_ACQUIRE);
 }
 
-/* The step at which the next chunk of a run ends, which has taken `position` steps. */
+/* Returns the end of the next chunk of a run that has computed `position` steps. */
 static size_t next_stop(const lnrnn_wavefront *n, size_t run, size_t position)
 {
     const lnrnn_line *l = &n->line[run / n->groups];
@@ -45,7 +45,7 @@ static size_t next_stop(const lnrnn_wavefront *n, size_t run, size_t position)
     return position < steps && steps - position > n->chunk ? position + n->chunk : steps;
 }
 
-/* Has the layer before come so far that the run can be computed up to this step? */
+/* Returns 1 if the layer before has computed the inputs of the run up to step `stop`. */
 static int has_input(const wave_job *j, size_t run, size_t stop)
 {
     const lnrnn_wavefront *n = j->n;
@@ -66,7 +66,7 @@ static int can_go_on(const wave_job *j, size_t run)
     return position != LNRNN_DONE && has_input(j, run, next_stop(j->n, run, position));
 }
 
-/* -> 1, and the run is the caller's until `advance` has given it back. */
+/* Takes the run for this thread until `advance`. Returns 0 if another thread has it. */
 static int take(const wave_job *j, size_t run)
 {
     network_run *const it = &j->run[run];
@@ -74,14 +74,13 @@ static int take(const wave_job *j, size_t run)
     if (__atomic_load_n(&it->taken, __ATOMIC_RELAXED) || !can_go_on(j, run)
         || !__atomic_compare_exchange_n(&it->taken, &nobody, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
         return 0;
-    if (can_go_on(j, run)) /* still: another thread may have done a chunk meanwhile */
+    if (can_go_on(j, run)) /* test again: another thread may have computed the chunk meanwhile */
         return 1;
     __atomic_store_n(&it->taken, 0, __ATOMIC_RELEASE);
     return 0;
 }
 
-/* -> the run that is taken; SIZE_MAX: none can be now. own: the one that the thread had before, or
- * SIZE_MAX. */
+/* Takes a run and returns it, or SIZE_MAX if none can be taken now. own: the thread's previous run, or SIZE_MAX. */
 static size_t take_some(const wave_job *j, size_t own)
 {
     const size_t runs = run_count(j->n), flexible = j->n->flexible * j->n->groups;
@@ -117,8 +116,8 @@ static int all_done(const wave_job *j)
     return 1;
 }
 
-/* A thread computes chunks until all are done or this part of the call is used up. It waits for others no
- * longer than two of its own chunks take: a thread that needs more has lost its core. */
+/* Computes chunks until all are done or this part of the call is used up. It waits for another thread at most
+ * as long as two of its own chunks take: a thread that needs longer has lost its core. */
 static void work(void *ctx, size_t index, int worker)
 {
     wave_job *const j = ctx;
@@ -140,7 +139,7 @@ static void work(void *ctx, size_t index, int worker)
     }
 }
 
-/* Two directions at a time, each by half of the threads, which divide its units. */
+/* Computes two directions at the same time: half of the threads divide the units of each. */
 static int by_halves(lnrnn_wavefront *n, int threads)
 {
     float *scratch = n->scratch;

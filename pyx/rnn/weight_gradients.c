@@ -1,13 +1,13 @@
-/* The products over all rows of a chunk: each row's gradient of x, and the chunk's part of the weights'
- * gradients. These are sums over the rows in their order, whatever the number of threads. All cells share
- * this code; its tasks need no order. */
+/* The products over all rows of a chunk: the gradient of x, and the chunk's part of the gradients of the
+ * weights. The latter are sums over the rows in their order, whatever the number of threads. The products are
+ * independent tasks, the same for all cells. */
 #include <string.h>
 
 #include "rnn/backward.h"
 #include "rnn/rows.h"
 #include "runtime/resumable.h"
 
-/* Rows of a weight's gradient in one task: as many as leave every thread a task, within limits. */
+/* Returns the rows of a weight's gradient per task, within limits, such that every thread gets a task. */
 static size_t rows_of_task(const backward_job *j)
 {
     const size_t of_thread = j->c->outputs / (size_t)j->p->threads;
@@ -31,7 +31,7 @@ void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k,
     product->matmul(&all_panels, m, rows, c, (ptrdiff_t)cs);
 }
 
-/* Rows of the block that begins at row `first` of the chunk. */
+/* Returns the number of rows of the block that begins at row `first` of the chunk. */
 static size_t block_rows(const backward_chunk *chunk, size_t first)
 {
     return chunk->rows - first < chunk->block ? chunk->rows - first : chunk->block;
@@ -57,7 +57,7 @@ void lnrnn_pack_inputs(const backward_job *j, size_t heads, size_t n, size_t pos
     }
 }
 
-/* -> the distance between n pointers to rows, 0 if it is not the same for all. */
+/* Returns the distance between n pointers to rows, or 0 if it is not constant. */
 static ptrdiff_t distance(size_t n, float *const *rows)
 {
     const ptrdiff_t one = n > 1 ? rows[1] - rows[0] : 0;
@@ -67,14 +67,14 @@ static ptrdiff_t distance(size_t n, float *const *rows)
     return one;
 }
 
-/* The gradient of W x (n, G*H), of n <= TILE rows from index * TILE on -> gx of these rows, in the
- * caller's array. tile (TILE, D): scratch. */
+/* Gradient of W x (n, G*H) -> gradient of x (n, D), in the caller's array. n <= TILE rows, from row index * TILE on.
+ * tile (TILE, D): scratch. */
 static void input_gradient(const backward_job *j, size_t index, float *tile)
 {
     const size_t D = j->c->D, wide = j->k->product->width(D), first = index * TILE;
     const size_t n = j->chunk->rows - first < TILE ? j->chunk->rows - first : TILE;
     float *const *const out = j->gx_rows + first;
-    /* A product writes whole vectors. It writes to the caller's array if rows are whole vectors. */
+    /* The product can write to the caller's array only if rows are whole vectors. */
     const ptrdiff_t apart = wide == D ? distance(n, out) : 0;
     const float *rows[TILE];
     for (size_t i = 0; i < n; i++)
@@ -85,25 +85,45 @@ static void input_gradient(const backward_job *j, size_t index, float *tile)
         memcpy(out[i], tile + i * wide, D * sizeof *tile);
 }
 
-static size_t parts_of_weight(const backward_job *j)
+/* A weight whose gradient is summed over the chunk's rows. With several heads its inputs are those of a head. */
+typedef struct {
+    size_t outputs, inputs, heads;
+    const float *g, *packed; /* the gradient of its product, row stride gs; the product's inputs, packed */
+    size_t gs;
+    float *gw; /* (outputs, inputs) */
+} weight;
+
+enum { WEIGHT_IH, WEIGHT_HH, WEIGHT_HR, WEIGHTS };
+
+static weight weight_of(const backward_job *j, int k)
 {
-    const size_t rows = rows_of_task(j);
-    return (j->c->outputs + rows - 1) / rows;
+    const lnrnn_rnn_config *c = j->c;
+    return (const weight[]){
+        [WEIGHT_IH] = {c->outputs, c->D, 1, j->gx, j->packed_x, j->wide, j->g->gw_ih},
+        [WEIGHT_HH] = {c->outputs, c->head_units, c->num_heads, j->ga, j->packed_h, j->wide, j->g->gw_hh},
+        [WEIGHT_HR] = {c->P, c->H, 1, j->gh_rows, j->packed_output, j->gh_stride, j->g->gw_hr},
+    }[k];
 }
 
-/* Rows o0 .. o0 + count - 1 of gw_ih (G*H, D) or, if `hidden`, of gw_hh (G*H, head_units), all of one head. Over
- * the chunk's rows, gw[o][i] += g[row][o] * v[row][i], where g is the gradient of the product, v its input. tile
- * (count, n): scratch. */
-static void weight_gradient(const backward_job *j, size_t o0, size_t count, int hidden, float *tile)
+static int weights(const backward_job *j) { return j->c->projection ? WEIGHTS : WEIGHT_HR; }
+
+static size_t parts_of_weight(const backward_job *j, int k)
+{
+    const size_t rows = rows_of_task(j), outputs = k == WEIGHT_HR ? j->c->P : j->c->outputs;
+    return (outputs + rows - 1) / rows;
+}
+
+/* Computes rows o0 .. o0 + count - 1 of the gradient of a weight, all of one head. gw[o][i] += g[row][o] *
+ * v[row][i] over the rows of the chunk; g is the gradient of the product, v its input. tile (count, inputs):
+ * scratch. */
+static void weight_gradient(const backward_job *j, const weight *w, size_t o0, size_t count, float *tile)
 {
     const lnrnn_product *product = j->k->product;
     const backward_chunk *chunk = j->chunk;
-    const size_t n = hidden ? j->c->head_units : j->c->D, wide = product->width(n);
-    const size_t heads = hidden ? j->c->num_heads : 1, head = o0 / n % heads;
-    const float *g = (hidden ? j->ga : j->gx) + o0, *packed = hidden ? j->packed_h : j->packed_x;
+    const size_t n = w->inputs, wide = product->width(n), head = o0 / n % w->heads;
     const int add = !chunk->first || j->g->add;
-    float *const out = (hidden ? j->g->gw_hh : j->g->gw_ih) + o0 * n;
-    /* (count, n), row stride wide: the result itself, if its rows are whole vectors. */
+    float *const out = w->gw + o0 * n;
+    /* (count, n), row stride wide: the result array itself, if its rows are whole vectors. */
     float *const sum = wide == n ? out : tile;
     lnrnn_matmul m = {.dtype = LNRNN_WEIGHT_F32, .n = n, .p1 = product->panels(n), .caches = j->p->caches};
     if (chunk->rows == 0) {
@@ -115,28 +135,36 @@ static void weight_gradient(const backward_job *j, size_t o0, size_t count, int 
         memcpy(sum + o * wide, out + o * n, n * sizeof *sum);
     for (size_t row = 0; row < chunk->rows; row += m.k) {
         m.k = block_rows(chunk, row), m.add = add || row > 0 ? LNRNN_ADD_AFTER : LNRNN_ADD_NOT;
-        m.w = (const uint32_t *)(packed + (row * heads + m.k * head) * wide);
-        product->matmul_columns(&m, count, g + row * j->wide, (ptrdiff_t)j->wide, sum, (ptrdiff_t)wide);
+        m.w = (const uint32_t *)(w->packed + (row * w->heads + m.k * head) * wide);
+        product->matmul_columns(&m, count, w->g + row * w->gs + o0, (ptrdiff_t)w->gs, sum, (ptrdiff_t)wide);
     }
     for (size_t o = 0; sum != out && o < count; o++)
         memcpy(out + o * n, sum + o * wide, n * sizeof *sum);
 }
 
-/* Rows part * rows_of_task .., head by head. */
-static void weight_gradients(const backward_job *j, size_t part, int hidden, float *tile)
+/* Rows part * rows_of_task .. of the gradient of weight k, head by head. With reset_before, the input of W_hh is h
+ * for r and z, and r h for n. */
+static void weight_gradients(const backward_job *j, size_t part, int k, float *tile)
 {
-    const size_t N = j->c->outputs, of_task = rows_of_task(j), first = part * of_task,
-                 end = N - first < of_task ? N : first + of_task;
-    const size_t each = hidden && j->c->num_heads > 1 ? j->c->head_units : N;
+    const lnrnn_rnn_config *c = j->c;
+    weight w = weight_of(j, k);
+    const size_t of_task = rows_of_task(j), first = part * of_task,
+                 end = w.outputs - first < of_task ? w.outputs : first + of_task;
+    const size_t each = k != WEIGHT_HH ? w.outputs : w.heads > 1 ? w.inputs : c->first_gates * c->H;
     for (size_t o = first, left; o < end; o += left) {
         left = each - o % each < end - o ? each - o % each : end - o;
-        weight_gradient(j, o, left, hidden, tile);
+        if (k == WEIGHT_HH && o >= c->first_gates * c->H)
+            w.packed = j->packed_reset;
+        weight_gradient(j, &w, o, left, tile);
     }
 }
 
 size_t lnrnn_most_gradient_tasks(const backward_job *j, size_t rows)
 {
-    return 2 * parts_of_weight(j) + (rows + TILE - 1) / TILE;
+    size_t tasks = (rows + TILE - 1) / TILE;
+    for (int k = 0; k < weights(j); k++)
+        tasks += parts_of_weight(j, k);
+    return tasks;
 }
 
 size_t lnrnn_gradient_tasks(const backward_job *j)
@@ -147,15 +175,17 @@ size_t lnrnn_gradient_tasks(const backward_job *j)
 void lnrnn_gradient_task(void *ctx, size_t index, int worker, int64_t *left)
 {
     const backward_job *j = ctx;
-    const size_t n = parts_of_weight(j), D = j->c->D, N = j->c->outputs;
     float *tile = j->work + (size_t)worker * j->worker;
-    if (index < 2 * n) {
-        weight_gradients(j, index % n, index >= n, tile);
-        spend(left,
-              (double)j->chunk->rows * (double)rows_of_task(j) * (double)(index >= n ? j->c->head_units : D));
+    size_t part = index;
+    int k = 0;
+    while (k < weights(j) && part >= parts_of_weight(j, k))
+        part -= parts_of_weight(j, k++);
+    if (k < weights(j)) {
+        weight_gradients(j, part, k, tile);
+        spend(left, (double)j->chunk->rows * (double)rows_of_task(j) * (double)weight_of(j, k).inputs);
     } else {
-        input_gradient(j, index - 2 * n, tile);
-        spend(left, (double)TILE * (double)N * (double)D);
+        input_gradient(j, part, tile);
+        spend(left, (double)TILE * (double)j->c->outputs * (double)j->c->D);
     }
     j->tasks[index] = LNRNN_DONE;
 }
@@ -163,7 +193,7 @@ void lnrnn_gradient_task(void *ctx, size_t index, int worker, int64_t *left)
 size_t lnrnn_gradient_work(const backward_job *j)
 {
     const lnrnn_product *product = j->k->product;
-    const size_t D = j->c->D, P = j->c->P, widest = product->width(D > P ? D : P);
+    const size_t D = j->c->D, H = j->c->H, widest = product->width(D > H ? D : H);
     const size_t weights = rows_of_task(j) * widest, tile = TILE * product->width(D);
     return tile > weights ? tile : weights;
 }

@@ -1,10 +1,10 @@
 /* Exponential back-off from oversubscribed cores.
  *
- * If other processes use the cores too, a thread that loses its core is away for a time slice of the
- * scheduler, which takes milliseconds. A short call that waits for it takes a hundred times as long as on one
- * thread. So a back-off starts after a wait of 0.4 ms at a barrier, and after a call that took 0.4 ms longer
- * than one thread would have. Brief calls then run on one thread for 2 ms, doubling to 400 ms if it happens
- * again soon. Results do not depend on it. */
+ * If other processes use the cores too, a thread can lose its core for a time slice of the scheduler, which
+ * is milliseconds. A short call that waits for this thread takes a hundred times as long as on one thread. So
+ * a wait of 0.4 ms at a barrier, or a call 0.4 ms longer than on one thread, starts a back-off. During a
+ * back-off of 2 ms, brief calls run on one thread. If another follows soon, it is twice as long, up to 400
+ * ms. No result depends on it. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <time.h>

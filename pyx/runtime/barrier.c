@@ -1,6 +1,6 @@
-/* The barrier between the steps of sequences whose units are divided among threads. It spins, since a step
- * takes microseconds and to wake a sleeping thread takes longer. After a wait so long that another thread of
- * the team must have lost its core, it yields its own. */
+/* The barrier between time steps if threads divide the hidden units. Waiting threads spin, because a step
+ * takes microseconds and waking a sleeping thread takes longer. After a long wait a thread yields its core,
+ * because another thread of the team must have lost its own. */
 #define _GNU_SOURCE
 #include <stdint.h>
 
@@ -28,7 +28,7 @@ int64_t lnrnn_long_wait(lnrnn_wait *w)
     w->since = w->since ? w->since : now;
     if (now - w->since <= LNRNN_PREEMPTED)
         return 0;
-    yield_core(); /* a thread that yields may lose its core for a whole time slice, so not earlier */
+    yield_core(); /* not earlier: a thread that yields may lose its core for a time slice */
     return now - w->since;
 }
 

@@ -1,4 +1,4 @@
-/* The sizes of the caches, from the CPU or the system, read once. */
+/* Reads the sizes of the caches once, from the CPU or the operating system. */
 #include <stdint.h>
 
 #if defined(__x86_64__)
@@ -74,7 +74,7 @@ static lnrnn_caches caches_of_machine(void)
 static lnrnn_caches caches_of_machine(void) { return (lnrnn_caches){0}; }
 #endif
 
-/* -> size, or `otherwise` if it is not between low and high. */
+/* Returns size if it is between low and high, else `otherwise`. */
 static size_t plausible(size_t size, size_t low, size_t high, size_t otherwise)
 {
     return size >= low && size <= high ? size : otherwise;
@@ -87,7 +87,7 @@ __attribute__((constructor)) static void read_caches(void)
     const lnrnn_caches sizes = caches_of_machine();
     caches.l1 = plausible(sizes.l1, least.l1, most.l1, fallback.l1);
     caches.l2 = plausible(sizes.l2, least.l2, most.l2, fallback.l2);
-    /* Without an L3, an L2 that is larger than the fallback is the last cache. */
+    /* A CPU without L3 can have an L2 that is larger than the fallback. */
     caches.l3 =
         plausible(sizes.l3, least.l3, most.l3, sizes.l2 && caches.l2 > fallback.l3 ? caches.l2 : fallback.l3);
     caches.reads_ahead = lnrnn_model_reads_ahead();

@@ -1,4 +1,4 @@
-/* The number of cores that this process may use: its CPUs, reduced to the quotas of its control groups. */
+/* Counts the cores that this process may use: its CPUs, or fewer if a control group's quota is smaller. */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <stdio.h>
@@ -21,13 +21,13 @@
 #include "runtime/team.h"
 #include "runtime/threads.h"
 
-/* Bytes of names. Paths have at most 4096. */
+/* Sizes of buffers for names. Linux limits paths to 4096 bytes. */
 enum { GROUP = 4096, DIRECTORY = 2 * GROUP, FILENAME = DIRECTORY + 32 };
 
 static int affinity(void)
 {
 #if defined(__linux__)
-    /* sched_getaffinity fails as long as the set is smaller than the kernel's. */
+    /* sched_getaffinity fails if the set is smaller than the kernel's, so try larger ones. */
     for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
         cpu_set_t *set = CPU_ALLOC((size_t)cpus);
         if (!set)
@@ -49,8 +49,9 @@ static int affinity(void)
     return 1;
 }
 
-/* The number of CPUs on which threads of this process may run. With OMP_PROC_BIND or OMP_PLACES, libgomp pins
- * the initial thread to the first place. Its mask then has no other CPUs, but OpenMP still knows all. */
+/* Returns the number of CPUs on which threads of this process may run. With OMP_PROC_BIND or OMP_PLACES,
+ * libgomp pins the initial thread to the first place, so the affinity mask lacks the other CPUs. Then count
+ * the CPUs of all places. */
 static int processors(void)
 {
 #if HAS_PLACES
@@ -84,7 +85,7 @@ int lnrnn_bound_cpus(size_t size, cpu_set_t *set)
 }
 #endif
 
-/* The first number of a file, or 0. */
+/* Returns the number at the beginning of a file, or 0. */
 static double number_in(const char *dir, const char *name)
 {
     char path[FILENAME];
@@ -99,12 +100,12 @@ static double number_in(const char *dir, const char *name)
     return x;
 }
 
-/* -> the cores that the directory of a control group allows: quota / period, rounded up, at most `cpus`. */
+/* Returns the number of cores that a control group's directory allows: quota / period, rounded up, at most cpus. */
 static int quota_of(const char *dir, int cpus)
 {
     char path[FILENAME];
     double quota = 0, period = 0;
-    /* Version 2: "150000 100000", or "max 100000" without a quota. */
+    /* Control groups version 2: "150000 100000" (quota, period), or "max 100000" without a quota. */
     snprintf(path, sizeof path, "%s/cpu.max", dir);
     FILE *f = fopen(path, "r");
     if (f) {
@@ -121,7 +122,7 @@ static int quota_of(const char *dir, int cpus)
     return whole < quota / period ? whole + 1 : whole;
 }
 
-/* Is `name` an item of a list with commas? */
+/* Returns 1 if the comma-separated list contains `name`. */
 static int listed(const char *list, const char *name)
 {
     const size_t n = strlen(name);

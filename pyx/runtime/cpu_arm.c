@@ -9,7 +9,7 @@
 #endif
 
 #if defined(__linux__)
-/* Bit numbers, since older headers lack the names. */
+/* Tests a bit by number, since older headers lack the names of these features. */
 #define HAS(feature, type, bit) ((getauxval(type) >> (bit) & 1) != 0)
 #elif defined(__APPLE__)
 static int has(const char *name)
@@ -29,5 +29,5 @@ int lnrnn_has_neonbf16(void) { return lnrnn_has_neondot() && HAS(BF16, AT_HWCAP2
 
 int lnrnn_has_neoni8mm(void) { return lnrnn_has_neonbf16() && HAS(I8MM, AT_HWCAP2, 13); }
 #else
-typedef int lnrnn_not_arm; /* a C file has at least one declaration */
+typedef int lnrnn_not_arm; /* C requires a declaration in every file */
 #endif

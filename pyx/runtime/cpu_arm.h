@@ -1,4 +1,4 @@
-/* The extensions of an aarch64 CPU. */
+/* Each function tests whether this aarch64 CPU has some instructions. */
 #ifndef LNRNN_CPU_ARM_H
 #define LNRNN_CPU_ARM_H
 

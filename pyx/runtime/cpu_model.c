@@ -1,5 +1,5 @@
-/* The table of CPU models. docs/thread_model.md says where each rate comes from. They choose between ways
- * that give the same bits. A CPU that is not in the table gets rates that are low for its kind. */
+/* The table of CPU models; docs/thread_model.md has the source of each rate. No result depends on the rates:
+ * they only choose the number of threads. A CPU that is not in the table gets low rates. */
 #include "runtime/cpu_model.h"
 
 #if defined(__x86_64__)
@@ -43,7 +43,7 @@ static const lnrnn_cpu_model models[] = {
 _Static_assert(sizeof models / sizeof *models == MODELS, "every model has a row");
 
 #if defined(__x86_64__)
-/* AMD's family 25 is Zen 3 and Zen 4, family 26 is Zen 5. Intel's CPUs with AVX-512 have a mesh as L3. */
+/* AMD's family 25 is Zen 3 and Zen 4, family 26 is Zen 5. Intel's CPUs with AVX-512 count as Xeon. */
 static int model_of_machine(void)
 {
     unsigned a, b, c, d;
@@ -58,8 +58,8 @@ static int model_of_machine(void)
 static int model_of_machine(void) { return OTHER; }
 #endif
 
-/* Measured on a Zen 4, for the product of one row with 4 MiB of weights: it reads 98 bytes a ns from L3, with
- * prefetches only 79. Other CPUs have not been measured without prefetches. */
+/* Measured on a Zen 4: a product of one row with 4 MiB of weights reads 98 bytes per ns from L3, with software
+ * prefetches 79. Other CPUs are not measured without prefetches. */
 int lnrnn_model_reads_ahead(void) { return model_of_machine() == ZEN_4; }
 
 static lnrnn_cpu_model model;

@@ -8,7 +8,7 @@
 #include <unistd.h>
 #endif
 
-/* Register files that the operating system saves, as bits of XCR0. XGETBV faults unless OSXSAVE is set. */
+/* Bits of XCR0: registers that the operating system saves. XGETBV reads it, and faults unless OSXSAVE is set. */
 enum { SAVES_AVX = 0x6, SAVES_AVX512 = 0xe6, SAVES_TILES = 0x60000 };
 
 static unsigned saved_state(void)
@@ -22,7 +22,7 @@ static unsigned saved_state(void)
 
 static int saves(unsigned files) { return (saved_state() & files) == files; }
 
-/* CPUID leaf 7 lists most extensions after AVX. */
+/* CPUID leaf 7 lists most extensions that are newer than AVX. */
 typedef struct {
     unsigned a, b, c, d;
 } leaf;
@@ -53,7 +53,7 @@ int lnrnn_has_avx512(void)
 
 int lnrnn_has_avx512vnni(void) { return lnrnn_has_avx512() && (leaf_7(0).c & bit_AVX512VNNI); }
 
-/* Leaf 7 has a subleaf 1 if subleaf 0 says so in a. */
+/* Leaf 7 has a subleaf 1 if register a of subleaf 0 is at least 1. */
 static int leaf_7_1_has(unsigned of_a) { return leaf_7(0).a >= 1 && (leaf_7(1).a & of_a); }
 
 int lnrnn_has_avxvnni(void)
@@ -78,12 +78,12 @@ unsigned lnrnn_cpu_family(const char *vendor)
     return base == 15 ? base + (a >> 20 & 255) : base;
 }
 
-/* AMD's families from 25 on: measured on Zen 4 (family 25) and Zen 5 (26), "bf16" of
- * tests/benchmarks/machine.py. Intel's Cooper Lake, Sapphire Rapids and their successors take twice as long,
- * so float32 multiply-adds lose nothing there. Other makers are unknown. */
+/* True for AMD's families from 25 on, as "bf16" of tests/benchmarks/machine.py measured on Zen 4 (25) and Zen
+ * 5 (26). On Intel's Cooper Lake, Sapphire Rapids and later, a bfloat16 dot product takes twice as long, so
+ * float32 is as fast. Other vendors are not measured. */
 int lnrnn_fast_bf16(void) { return lnrnn_cpu_family("AuthenticAMD") >= 25; }
 
-/* Linux grants tiles to a process that asks, if their 8 KiB fit on its alternative signal stacks. */
+/* Asks Linux for AMX tiles. It refuses if their 8 KiB do not fit on an alternative signal stack of the process. */
 static int permitted(void)
 {
 #if defined(__linux__) && defined(SYS_arch_prctl)
@@ -110,7 +110,7 @@ static const char *ask_for_amx(void)
 
 const char *lnrnn_amx(void)
 {
-    /* Asked once, so that the answer never changes. */
+    /* Asks once, so that the answer never changes. */
     static const char *known;
     const char *answer = __atomic_load_n(&known, __ATOMIC_RELAXED);
     if (!answer)
@@ -120,5 +120,5 @@ const char *lnrnn_amx(void)
 
 int lnrnn_has_amx(void) { return !strcmp(lnrnn_amx(), "usable"); }
 #else
-typedef int lnrnn_not_x86; /* a C file has at least one declaration */
+typedef int lnrnn_not_x86; /* C requires a declaration in every file */
 #endif

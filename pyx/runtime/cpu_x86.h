@@ -1,4 +1,4 @@
-/* The extensions of an x86-64 CPU that the operating system lets a process use. */
+/* Each function tests whether this x86-64 CPU has some instructions and the operating system permits them. */
 #ifndef LNRNN_CPU_X86_H
 #define LNRNN_CPU_X86_H
 
@@ -12,15 +12,14 @@ int lnrnn_has_avx512bf16(void);
 /* AMX with tiles of bfloat16 and int8. The first call asks the kernel for permission. */
 int lnrnn_has_amx(void);
 
-/* Does a dot product of two bfloat16 take no longer than a multiply-add of float32 on this model of CPU? Then
- * it is twice as fast. The answer comes from a table of models and never from a timing, since results depend
- * on it. */
+/* Returns 1 if this model of CPU runs a bfloat16 dot product of two in the time of one float32 multiply-add. Then
+ * products in bfloat16 are twice as fast. The answer must not come from a timing, because results depend on it. */
 int lnrnn_fast_bf16(void);
 
-/* The family of a CPU of this vendor (12 letters), or 0. */
+/* Returns the family of this CPU if it is of this vendor (12 letters, for example "GenuineIntel"), else 0. */
 unsigned lnrnn_cpu_family(const char *vendor);
 
-/* "usable", "not on this CPU", "not enabled by the operating system" or "refused by the kernel". */
+/* Returns the state of AMX, as lnrnn_isa_amx in lnrnn.h. */
 const char *lnrnn_amx(void);
 
 #endif

@@ -1,12 +1,12 @@
-/* Chooses the kernels: asks the CPU and the operating system once, and keeps the table in use.
+/* Chooses the kernels: asks the CPU and the operating system once, and keeps the chosen table of kernels.
  *
- * The Python module reads LNRNN_ISA, since it can report errors, and calls lnrnn_isa_use. */
+ * The Python module reads LNRNN_ISA, because it can raise an error, and calls lnrnn_isa_use. */
 #include <string.h>
 
 #include "lnrnn.h"
 #include "lnrnn/kernels/table.h"
 
-/* The tables that the object files of an instruction set define. */
+/* Declares the tables that the object files of an instruction set define. */
 #define TABLES(isa)                             \
     extern const lnrnn_norm lnrnn_norm_##isa[]; \
     extern const lnrnn_cells lnrnn_cells_##isa; \
@@ -33,12 +33,13 @@ extern const lnrnn_product lnrnn_int8_neondot, lnrnn_int8_neoni8mm, lnrnn_bf16_n
 
 TABLES(scalar)
 
-/* A set: its name, the instruction set of its kernels, and its products with bfloat16 and int8 weights. */
+/* A row of the table below: the name of a set, the instruction set of its kernels, and its products with bfloat16 and
+ * int8 weights. */
 #define SET(name, isa, bf16, int8) \
     {#name, lnrnn_norm_##isa, &lnrnn_cells_##isa, &lnrnn_product_##isa, &lnrnn_##bf16, &lnrnn_##int8}
 
-/* The best set first. runs: can this machine run it? chosen: is it the default if it runs? chosen NULL:
- * never, since it emulates another set in plain C. */
+/* The best set first. runs(): can this machine run it? chosen(): is it the default if it runs? NULL: it emulates
+ * another set in plain C, and is never the default. */
 static const struct {
     lnrnn_kernels kernels;
     int (*runs)(void), (*chosen)(void);
@@ -70,7 +71,7 @@ static const lnrnn_kernels *active;
 
 const lnrnn_kernels *lnrnn_active(void)
 {
-    /* Two threads that come here first store the same pointer. */
+    /* If two threads are the first at the same time, both store the same pointer. */
     const lnrnn_kernels *k = __atomic_load_n(&active, __ATOMIC_RELAXED);
     for (size_t i = 0; !k && i < SETS; i++)
         if (sets[i].chosen && sets[i].runs() && sets[i].chosen())

@@ -6,9 +6,8 @@
 #include "lnrnn/tuning.h"
 #include "runtime/threads.h"
 
-/* Queue q of Q holds the tasks q, q + Q, q + 2 Q, .. and has a cache line of its own. Worker w begins with
- * queue w, since its core's cache may still hold the data of an earlier call with the same tasks. Then it
- * takes tasks from the other queues. */
+/* Queue q of Q holds the tasks q, q + Q, q + 2 Q, .. Worker w begins with queue w, because its core's cache
+ * may still hold the data of these tasks from an earlier call. Then it takes tasks from the other queues. */
 enum { QUEUES = 64 };
 typedef struct {
     size_t next;
@@ -23,7 +22,7 @@ typedef struct {
     void *ctx;
     int start_together;
     lnrnn_barrier start;
-    /* Of worker 0: the number of its tasks, ns of all of them, ns of the longest. */
+    /* Worker 0: the number of its tasks, the ns of all of them, the ns of the longest. */
     size_t tasks;
     int64_t time, longest;
 } task_job;
@@ -48,8 +47,8 @@ static void take_tasks(void *ctx, int worker, int team)
     }
 }
 
-/* An estimate of the ns that one thread would have taken for all tasks, from worker 0's tasks. The longest
- * one is left out, since the thread may have lost its core in it. */
+/* Estimates the ns that one thread would take for all tasks, from worker 0's tasks. It ignores the longest one, in
+ * which the thread may have lost its core. */
 static int64_t serial_time(const task_job *j)
 {
     if (j->tasks > 1)

@@ -1,5 +1,5 @@
-/* Blocks for large results. A thread owns a block once it has exchanged its entry in `cached` for 0. So there
- * is no lock that a fork could leave locked. */
+/* Blocks of memory for large results. A thread takes a block by exchanging the block's entry in `cached` for
+ * 0. There is no lock, because a fork could leave a lock locked. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdlib.h>
@@ -15,13 +15,13 @@
 
 enum {
     HUGE = 2 << 20,  /* a huge page; a multiple of every usual page size */
-    GRAIN = 64 << 10 /* block sizes are multiples of it */
+    GRAIN = 64 << 10 /* block sizes are multiples of GRAIN */
 };
 
-/* Stands directly before the block, outside the block's huge pages. */
+/* The header stands directly before the block, outside the block's huge pages. */
 typedef struct {
     void *map;
-    size_t mapped, bytes; /* bytes of the mapping and of the block */
+    size_t mapped, bytes; /* bytes of the mapping; bytes of the block */
     char padding[40];
 } header;
 _Static_assert(sizeof(header) == 64, "a block begins at a multiple of 64");
@@ -36,7 +36,7 @@ static header *header_of(void *block) { return (header *)block - 1; }
 
 static size_t bytes_of(uintptr_t entry) { return entry % HUGE * GRAIN; }
 
-/* The block of an entry that was taken out of `cached`, or NULL. */
+/* Returns the block of an entry that was taken out of `cached`, or NULL for an entry 0. */
 static void *block_of_entry(uintptr_t entry)
 {
     __atomic_fetch_sub(&cached_bytes, bytes_of(entry), __ATOMIC_RELAXED);
@@ -64,7 +64,7 @@ void lnrnn_result_free(void *ctx, void *block, size_t size)
     for (unsigned i = 0; i < LNRNN_CACHED_BLOCKS; i++) {
         if (__atomic_load_n(&cached_bytes, __ATOMIC_RELAXED) <= LNRNN_CACHED_BYTES)
             break;
-        /* Oldest first, as long as no place has become empty since. */
+        /* Unmap the oldest block. */
         unmap(block_of_entry(
             __atomic_exchange_n(&cached[(place + i) % LNRNN_CACHED_BLOCKS], 0, __ATOMIC_ACQ_REL)));
     }
@@ -75,7 +75,7 @@ void lnrnn_result_free(void *ctx, void *block, size_t size)
                                         __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
             return;
     }
-    /* Other threads may have cached more bytes meanwhile. */
+    /* Test again, because other threads may have cached blocks meanwhile. */
     if (__atomic_load_n(&cached_bytes, __ATOMIC_RELAXED) <= LNRNN_CACHED_BYTES)
         entry = __atomic_exchange_n(&cached[place % LNRNN_CACHED_BLOCKS], entry, __ATOMIC_ACQ_REL);
     unmap(block_of_entry(entry));
@@ -91,7 +91,7 @@ static void *map(size_t size)
         return NULL;
     char *block = p + (HUGE - (uintptr_t)p % HUGE);
     *header_of(block) = (header){.map = p, .mapped = mapped, .bytes = bytes};
-    /* The last bytes in small pages: a few bytes need no huge page. */
+    /* Bytes beyond the last whole huge page stay in small pages. */
     madvise(block, size / HUGE * HUGE, MADV_HUGEPAGE);
     return block;
 }
@@ -99,7 +99,7 @@ static void *map(size_t size)
 void *lnrnn_result_malloc(void *ctx, size_t size)
 {
     (void)ctx;
-    /* Youngest first: it is the most likely to be in the caches. */
+    /* Search from the youngest block, which is the most likely to be in the CPU's caches. */
     const unsigned last = __atomic_load_n(&next_place, __ATOMIC_RELAXED) - 1;
     for (unsigned j = 0; j < LNRNN_CACHED_BLOCKS; j++) {
         const unsigned i = (last - j) % LNRNN_CACHED_BLOCKS;
@@ -147,7 +147,7 @@ void lnrnn_result_free(void *ctx, void *block, size_t size)
 
 #endif
 
-/* GCOVR_EXCL_START: NumPy demands it of an allocator, and calls it for zeros only */
+/* GCOVR_EXCL_START: NumPy requires this function, and calls it only for arrays of zeros */
 void *lnrnn_result_calloc(void *ctx, size_t n, size_t size)
 {
     void *block = size && n > SIZE_MAX / size ? NULL : lnrnn_result_malloc(ctx, n * size);

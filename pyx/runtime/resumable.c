@@ -1,4 +1,4 @@
-/* Runs long work in parts, so that a caller can serve an interrupt in between. */
+/* Runs long work in parts, so that Python can handle an interrupt (Ctrl-C) in between. */
 #include "lnrnn.h"
 #include "runtime/resumable.h"
 #include "runtime/threads.h"
@@ -6,12 +6,13 @@
 typedef struct {
     size_t n, next;
     const size_t *position;
-    int64_t left; /* shared by all threads, so that nobody waits for a thread that lost its core */
+    int64_t left; /* multiply-adds of this part; shared, since a thread may lose its core */
     void (*task)(void *ctx, size_t index, int worker, int64_t *left);
     void *ctx;
 } parts_job;
 
-/* Without a limit lnrnn_parallel distributes the tasks: a thread's cache may still have their data. */
+/* Finishes a task. Without a limit lnrnn_parallel distributes tasks, because it prefers threads whose caches may
+ * have the data. */
 static void finish_task(void *ctx, size_t index, int worker)
 {
     const parts_job *j = ctx;
@@ -20,7 +21,7 @@ static void finish_task(void *ctx, size_t index, int worker)
         j->task(j->ctx, index, worker, &left);
 }
 
-/* One thread's share of a part: unfinished tasks in their order, until the part is used up. */
+/* Runs unfinished tasks in their order in one thread, until no multiply-adds of the part are left. */
 static void run_to_limit(void *ctx, size_t index, int worker)
 {
     parts_job *j = ctx;

@@ -1,18 +1,18 @@
-/* Tasks that stop and continue in the next call, so that a caller can serve an interrupt in between:
- * resumable.c. */
+/* Tasks that stop after some time and continue in the next call, so that Python can handle an interrupt
+ * (Ctrl-C) in between. Defined in resumable.c. */
 #ifndef LNRNN_RESUMABLE_H
 #define LNRNN_RESUMABLE_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* The position of a finished task. */
+/* position[index] of a finished task. */
 #define LNRNN_DONE SIZE_MAX
 
 /* Runs the unfinished ones of n tasks until each thread has done about `part` multiply-adds. With part = 0,
- * or if all tasks together cost no more, it finishes them. A task continues at position[index] and advances
- * it. It subtracts its cost from *left, which all threads share, and stops when nothing remains. -> whether
- * all tasks are finished. */
+ * or if all tasks together cost no more, it finishes them. A task starts at position[index], which it
+ * advances. It subtracts its cost from *left, which all threads share, and stops when *left is used up.
+ * Returns 1 if all tasks are finished. */
 int lnrnn_limited_tasks(size_t n, int threads, const size_t *position, double cost, double part,
                         void (*task)(void *ctx, size_t index, int worker, int64_t *left), void *ctx);
 
@@ -25,7 +25,8 @@ static inline void spend(int64_t *left, double cost)
     __atomic_sub_fetch(left, (int64_t)cost, __ATOMIC_RELAXED);
 }
 
-/* The first aligned address at or after p; an array of positions there needs at most one float more. */
+/* Returns the first address at or after p that is aligned for size_t. Reserve one float more than the array
+ * of positions needs. */
 static inline size_t *positions_at(float *p)
 {
     return (size_t *)(((uintptr_t)p + sizeof(size_t) - 1) & ~(sizeof(size_t) - 1));

@@ -1,4 +1,4 @@
-/* Teams of threads: chooses the kind, and reports a shortage of threads to the caller's function. */
+/* Chooses the kind of threads, OpenMP or the POSIX pool, and reports a shortage of threads to the program. */
 #define _GNU_SOURCE /* for cpu_set_t in team.h on musl */
 #include "runtime/team.h"
 

@@ -1,4 +1,4 @@
-/* The kinds of teams, and functions that they share with team.c. */
+/* The two kinds of teams of threads (team_openmp.c, team_pthread.c), and functions that they share with team.c. */
 #ifndef LNRNN_TEAM_H
 #define LNRNN_TEAM_H
 
@@ -10,24 +10,23 @@ typedef struct {
     /* May the calling thread have a team now? */
     int (*available)(void);
     /* Calls body(ctx, worker, team) in each thread of a team of at most `threads` >= 2; the caller is worker
-     * 0. -> the size of the team. arrival 0: workers join whenever they come; one that comes too late has
-     * nothing to do and does not count. Otherwise all `team` threads run at the same time, and the call waits
-     * so many ns for workers to arrive. A kind may always wait for all of them. *short_of: set to 1 if the
-     * system, and no limit of the kind itself, gave fewer threads. */
+     * 0. arrival = 0: workers may join at any time, and those that come after the work are not counted.
+     * Otherwise all `team` threads run at the same time, and the call waits `arrival` ns for them. OpenMP always
+     * waits for all. Sets *short_of to 1 if the system could not start all threads. Returns the size of the team. */
     int (*run)(int threads, int64_t arrival, void (*body)(void *ctx, int worker, int team), void *ctx,
                int *short_of);
 } lnrnn_team_kind;
 
-/* NULL if this build does not have it. */
+/* Each returns NULL if this build does not have the kind. */
 const lnrnn_team_kind *lnrnn_openmp_team(void);
 const lnrnn_team_kind *lnrnn_pthread_team(void);
-/* A counter that lnrnn_try_threads_again raises: a kind tries again to start threads that it could not
- * start. */
+/* Returns a counter that lnrnn_try_threads_again raises. When it has changed, a kind that failed to start
+ * threads tries again. */
 unsigned lnrnn_team_generation(void);
 #if defined(__linux__)
 #include <sched.h>
-/* With OMP_PROC_BIND or OMP_PLACES, libgomp pins the initial thread at load time, and threads that this one
- * starts inherit its mask. -> 1, and set = the CPUs of all places; 0 without such a binding. */
+/* With OMP_PROC_BIND or OMP_PLACES, libgomp pins the initial thread at load time, and new threads inherit its
+ * mask. Returns 1 and fills `set` with the CPUs of all places, or returns 0 without such a binding. */
 int lnrnn_bound_cpus(size_t size, cpu_set_t *set);
 #endif
 

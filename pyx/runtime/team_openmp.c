@@ -17,9 +17,8 @@
 #if defined(LNRNN_POSIX)
 static int forked;
 
-/* libgomp's threads do not survive a fork, and a child that uses them waits for ever. Whether the parent had
- * any cannot be known, since another library in the process may use the same libgomp. So a child has no
- * teams. */
+/* libgomp's threads do not survive a fork, and a child that uses them waits for ever. It is unknown whether
+ * libgomp had threads in the parent, because other libraries use it too. So a forked child has no teams. */
 /* The child of a fork ends by _exit and writes no counts. */
 static void after_fork(void) { forked = 1; } /* GCOVR_EXCL_LINE */
 
@@ -30,34 +29,33 @@ enum { forked = 0 };
 
 static int available(void) { return !forked && !omp_in_parallel(); }
 
-/* State of the calling thread. libgomp keeps one pool of idle workers per calling thread; these fields
- * describe it. */
+/* libgomp keeps one pool of idle workers per calling thread. These fields describe the pool of this thread. */
 static LNRNN_THREAD_LOCAL struct {
     int waiting;     /* idle workers */
-    int proven;      /* the most workers that a probe could start */
-    unsigned failed; /* the generation in which a probe could not start more */
+    int proven;      /* the largest number of workers that a probe could start */
+    unsigned failed; /* the lnrnn_team_generation in which a probe could not start more */
 } own;
 
 /* --- starting a team ---------------------------------------------------------------------------------------
  *
- * libgomp ends the process if it cannot start a thread. So before a team grows, a probe starts plain threads
- * and ends them once all were alive at the same time (thread_probe.c). If it could not start all, the team is
- * smaller.
+ * libgomp ends the process if it cannot start a thread. So before a team grows, a probe starts POSIX threads,
+ * and ends them when all are alive (thread_probe.c). If it cannot start all, the team is smaller.
  *
- * The probe starts twice as many threads as the team needs, for two reasons. When a smaller team follows,
- * OpenMP ends threads, and it may start others before these are gone. And a process that has reached a limit
- * cannot fork or allocate.
+ * The probe starts twice as many threads as the team needs, for two reasons. First, when a team becomes
+ * smaller, OpenMP ends threads, and it may start new ones before these are gone. Second, a process that has
+ * reached a limit cannot fork or allocate.
  *
- * Every calling thread probes for itself, once for every size that is larger than any before. After a first
- * failure in the process it probes for every team that grows. A gap remains: another process or library can
- * take the resources after the probe, and during a probe they are missing elsewhere. */
+ * Every calling thread probes for itself when its team becomes larger than ever before. After a first failure
+ * in the process, it probes whenever a team grows. A risk remains: another process or library can take the
+ * last threads after the probe, or lack them during the probe. */
 
 #if defined(LNRNN_POSIX)
 /* Held until a team has its threads, so that probes do not overlap. */
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 static int scarce; /* has any probe failed in this process? */
 
-/* -> the largest possible team of at most `threads`. Takes the lock; started() releases it. */
+/* Returns the size of the largest team that can start, at most `threads`. Takes the lock, which started()
+ * releases. */
 static int startable(int threads)
 {
     const int limit = omp_get_thread_limit();
@@ -96,7 +94,7 @@ static int run(int threads, int64_t arrival, void (*body)(void *ctx, int worker,
 #pragma omp parallel num_threads(given)
     {
         const int worker = omp_get_thread_num(), team = omp_get_num_threads();
-        if (!worker) { /* all others have started */
+        if (!worker) { /* the parallel region begins when all threads have started */
             size = team;
             if (grows)
                 started();

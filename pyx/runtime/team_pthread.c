@@ -1,11 +1,10 @@
 /* Teams of threads: a pool of POSIX threads.
  *
- * Idle workers stand in one list. A call takes as many as it needs, starts more if the list has too few, and
- * puts all back at its end. So callers never wait for each other. An idle worker spins for LNRNN_POOL_SPIN
- * ns, since the next call often comes at once, and then sleeps. To wake it takes microseconds. On a virtual
- * machine it takes milliseconds if the host has given its core away. A call continues without workers that do
- * not arrive in time, and these spin for the next call. After a fork the child has none of the threads, so
- * its list is empty. */
+ * Idle workers are in one list. A call takes the workers that it needs, starts new ones if the list has too few, and
+ * puts all back at its end. So calls never wait for each other. An idle worker spins for LNRNN_POOL_SPIN ns, since
+ * the next call often comes at once, and then sleeps. Waking a worker takes microseconds, and milliseconds on a
+ * virtual machine whose host has given the core away. A call continues without workers that are late, and these then
+ * spin for the next call. A forked child has none of the threads, so it begins with an empty list. */
 #define _GNU_SOURCE
 #include "runtime/team.h"
 
@@ -26,23 +25,23 @@ enum { IDLE, ASLEEP, JOB, BEGUN, AWAITED };
 typedef struct worker {
     int state;
     int index;
-    int team; /* 0 until the caller knows who has arrived */
+    int team; /* 0 until the caller knows which workers have arrived */
     int cpu;  /* the caller's CPU when it gave the job; -1: unknown */
     void (*body)(void *ctx, int worker, int team);
     void *ctx;
-    struct worker *next; /* in the list, or in the team of a call */
+    struct worker *next; /* the next worker in the list of idle workers, or in the team of a call */
     pthread_mutex_t lock;
     pthread_cond_t wake, done;
     char padding[64]; /* threads spin on states, so each has its own cache line */
 } worker;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the list */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects `idle` */
 static worker *idle;
-static unsigned failed; /* the generation that could not start more */
+static unsigned failed; /* the lnrnn_team_generation in which no more threads could start */
 
 static int state_of(const worker *w) { return __atomic_load_n(&w->state, __ATOMIC_ACQUIRE); }
 
-/* -> 1 if the state changes from `state` within `ns`. */
+/* Waits up to `ns` nanoseconds. Returns 1 if the worker's state is no longer `state`. */
 static int changes(const worker *w, int state, int64_t ns)
 {
     int64_t since = 0;
@@ -61,7 +60,7 @@ static int changes(const worker *w, int state, int64_t ns)
     }
 }
 
-/* -> 1 if the state was `from`; it is now `to`. */
+/* Changes the state from `from` to `to`. Returns 0 if the state was not `from`. */
 static int change(worker *w, int from, int to)
 {
     return __atomic_compare_exchange_n(&w->state, &from, to, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
@@ -85,9 +84,9 @@ static int current_cpu(void)
 #endif
 }
 
-/* Moves the thread to another CPU than `cpu`, if it may use one. Linux may wake a thread on the CPU of its
- * caller. This happens on virtual machines, where an idle CPU looks as if the host had taken it away
- * (vcpu_is_preempted). The two would share that CPU, and the thread would wake there again and again. */
+/* Moves the calling thread to a CPU other than `cpu`, if it may use one. On virtual machines Linux may wake a worker
+ * on its caller's CPU, because it believes that the host uses the idle ones (vcpu_is_preempted). The two threads
+ * would share one CPU from then on. */
 static void leave_cpu(int cpu)
 {
 #if defined(__linux__)
@@ -103,19 +102,19 @@ static void leave_cpu(int cpu)
 #endif
 }
 
-/* No thread-local variable here: at its first use in a new thread glibc allocates, which reserves 64 MiB of
- * addresses. */
+/* Do not use thread-local variables here: at the first use in a new thread glibc allocates, which reserves 64
+ * MiB of address space. */
 static void *work(void *ctx)
 {
     worker *w = ctx;
     for (;;) {
-        /* If cores are short, a spinning thread only takes one away. */
+        /* If other processes use the cores, do not spin. */
         if (!changes(w, IDLE, lnrnn_oversubscribed() ? 0 : LNRNN_POOL_SPIN)) {
             sleep_until_woken(w);
             leave_cpu(__atomic_load_n(&w->cpu, __ATOMIC_RELAXED));
         }
         if (!change(w, JOB, BEGUN))
-            continue; /* the caller has taken it back */
+            continue; /* the caller has withdrawn the job */
         int team;
         while (!(team = __atomic_load_n(&w->team, __ATOMIC_ACQUIRE)))
             lnrnn_pause_core();
@@ -151,7 +150,7 @@ static void await(worker *w)
 
 /* --- the list ------------------------------------------------------------------------------------------- */
 
-/* -> a worker with a new thread, or NULL. */
+/* Returns a worker with a new thread, or NULL. */
 static worker *start(void)
 {
     pthread_t thread;
@@ -178,7 +177,7 @@ static worker *start(void)
         pthread_attr_setaffinity_np(&attributes, sizeof cpus, &cpus);
 #endif
     sigfillset(&all);
-    /* The new thread inherits this mask, so signals go to the program's own threads. */
+    /* The new thread inherits this mask, so that it takes no signals of the program. */
     pthread_sigmask(SIG_SETMASK, &all, &usual);
     const int error = pthread_create(&thread, &attributes, work, w);
     pthread_sigmask(SIG_SETMASK, &usual, NULL);
@@ -191,7 +190,7 @@ static worker *start(void)
     /* GCOVR_EXCL_STOP */
 }
 
-/* -> the first of at most n workers from the list, linked by `next`. */
+/* Takes at most n workers out of the list. Returns the first; `next` links the others. */
 static worker *take(int n, int *taken)
 {
     worker *first = NULL;
@@ -218,8 +217,8 @@ static void give_back(worker *first)
     pthread_mutex_unlock(&lock);
 }
 
-/* Puts n new workers, or as many as can be started, in front of `first`. -> the first. It does not hold the
- * lock, since a start takes some 20 us. */
+/* Starts n new workers, or as many as possible, and links them in front of `first`. Returns the new first. It
+ * does not hold the lock, because a start takes some 20 us. */
 static worker *start_more(worker *first, int n, int *started, int *short_of)
 {
     const unsigned now = lnrnn_team_generation();
@@ -239,11 +238,11 @@ static worker *start_more(worker *first, int n, int *started, int *short_of)
     return first;
 }
 
-/* Always: a body that asks for a team gets other workers. */
+/* Always 1: a body that itself asks for a team gets other workers. */
 static int available(void) { return 1; }
 
-/* Gives a number to each worker that arrives within `arrival` ns, and takes the job back from the others. ->
- * the size of the team. */
+/* Numbers the workers that arrive within `arrival` ns, and withdraws the job from the others. Returns the
+ * size of the team. */
 static int gather(worker *first, int64_t arrival)
 {
     int team = 1;
@@ -290,7 +289,7 @@ static void after_fork_in_parent(void) { pthread_mutex_unlock(&lock); }
 static void after_fork_in_child(void)
 {
     pthread_mutex_init(&lock, NULL);
-    /* The workers' memory is not freed: another thread may have held malloc's locks at the fork. */
+    /* Do not free the workers: another thread may have held malloc's locks at the fork. */
     idle = NULL;
 }
 /* GCOVR_EXCL_STOP */

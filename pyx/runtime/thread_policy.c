@@ -9,11 +9,11 @@
 
 /* --- 1. limit ------------------------------------------------------------------------------------------ */
 
-static int number_set; /* by lnrnn_set_num_threads; 0: none */
-static int limit_set;  /* by lnrnn_set_thread_limit; 0: none */
+static int number_set; /* the value of lnrnn_set_num_threads; 0: none */
+static int limit_set;  /* the value of lnrnn_set_thread_limit; 0: none */
 static int known_cores;
 
-/* OMP_NUM_THREADS, or its first number, if that is from 1 to 1024; else 0. */
+/* Returns the first number of OMP_NUM_THREADS if it is from 1 to 1024, else 0. */
 static int number_of_environment(void)
 {
     const char *text = getenv("OMP_NUM_THREADS");
@@ -26,7 +26,7 @@ static int number_of_environment(void)
 
 static int least(int a, int b) { return a < b ? a : b; }
 
-/* OpenMP reads OMP_NUM_THREADS once, when it is loaded; this function reads it at each call. */
+/* OpenMP reads OMP_NUM_THREADS when it is loaded. This function reads it at each call, because it may change. */
 static int default_threads(int cores)
 {
     const int environment = number_of_environment(), limit = __atomic_load_n(&limit_set, __ATOMIC_RELAXED);

@@ -1,6 +1,5 @@
-/* Tests whether threads can be started, before OpenMP starts them: libgomp has no error for a failure and
- * ends the process. Limits are those on processes (RLIMIT_NPROC, pids.max of a control group) and on memory
- * (RLIMIT_AS). */
+/* Tests whether threads can be started, before OpenMP starts them, because libgomp ends the process if a start
+ * fails. Limits can be on processes (RLIMIT_NPROC, pids.max of a control group) or on memory (RLIMIT_AS). */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <stdlib.h>
@@ -22,7 +21,7 @@
 #include "runtime/threads.h"
 
 #if defined(LNRNN_POSIX)
-static size_t stack_bytes; /* of OpenMP's threads; 0: the system's default */
+static size_t stack_bytes; /* the stack size of OpenMP's threads; 0: the system's default */
 
 typedef struct {
     pthread_t thread;
@@ -41,13 +40,13 @@ static void *wait_for_end(void *ctx)
     return NULL;
 }
 
-/* A joined thread still counts against the limits until the system has removed it from its lists. */
+/* Waits until the system has removed a joined thread: until then the thread counts against the limits. */
 static void wait_until_gone(long id)
 {
 #if defined(__linux__)
     const struct timespec moment = {0, 50000};
     for (int looks = 0; looks < 20000 && syscall(SYS_tgkill, getpid(), id, 0) == 0; looks++)
-        nanosleep(&moment, NULL); /* GCOVR_EXCL_LINE: only if the system forgets a thread late */
+        nanosleep(&moment, NULL); /* GCOVR_EXCL_LINE: only if the system is slow */
 #else
     (void)id;
 #endif
@@ -74,7 +73,7 @@ int lnrnn_stacks_that_fit(size_t bytes)
 
 int lnrnn_probe_threads(int n)
 {
-    /* Memory that stays free for OpenMP, which allocates some 100 bytes per thread besides its stack. */
+    /* Bytes that stay free, because OpenMP allocates some 100 bytes per thread in addition to its stack. */
     enum { RESERVE = 1 << 20 };
     candidate *c = calloc((size_t)n, sizeof *c);
     void *reserve = malloc(RESERVE);
@@ -89,7 +88,7 @@ int lnrnn_probe_threads(int n)
         pthread_attr_getstacksize(&attributes, &bytes);
         const int fit = lnrnn_stacks_that_fit(bytes);
         sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &usual); /* the new threads inherit this and take no signals */
+        pthread_sigmask(SIG_SETMASK, &all, &usual); /* the new threads inherit the mask and take no signals */
         pthread_mutex_lock(&end);
         for (; started < n && started < fit; started++) {
             c[started].end = &end;
@@ -109,8 +108,8 @@ int lnrnn_probe_threads(int n)
     return started;
 }
 
-/* A size in the notation of OMP_STACKSIZE: kilobytes, or a number with B, K, M or G. -> bytes, or 0 if there
- * is none. */
+/* Reads a size in the notation of OMP_STACKSIZE: a number, with B, K, M or G, by default K. Returns bytes, or
+ * 0 if the text is no size. */
 static size_t size_in(const char *text)
 {
     if (!text)

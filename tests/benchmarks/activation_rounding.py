@@ -3,10 +3,10 @@
     python tests/benchmarks/activation_rounding.py              some minutes; prints Markdown
     python tests/benchmarks/activation_rounding.py --seeds 1    a short run
 
-Networks are trained as in the studies `long_sequences` (whole utterances) and `characters`, and run over the
-test data. The column "weights" says how matrices are rounded, "activations" how x and h are before a product.
-Sums are exact, and states are float32, as in the kernels. The error is that of h at the end of a sequence,
-against the network without rounding.
+Networks are trained as in the studies `long_sequences` (whole utterances) and `characters`, and run on the
+test data. The column "weights" says how matrices are rounded, "activations" how x and h are rounded before a
+product. Sums are exact, and states are float32, as in the kernels. Errors are differences of h at the end of
+a sequence from the network without rounding.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ Round = Callable[[np.ndarray], np.ndarray]
 
 
 def two_bfloat16(a):
-    """The sum of a's bfloat16 and the bfloat16 of the rest: about 16 significant bits."""
+    """Rounds a to the sum of two bfloat16 numbers, about 16 significant bits."""
     high = to_bfloat16(a)
     return high + to_bfloat16(a - high)
 
 
 def integers(a, bits: int):
-    """Integers times one scale for each row."""
+    """Rounds each row to integers times a scale."""
     numbers, scale = to_bits(a, bits)
     return numbers * scale
 
@@ -63,7 +63,7 @@ ACTIVATIONS: dict[str, Round] = {
     "8 bits": partial(integers, bits=8),
     "7 bits": partial(integers, bits=7),
 }
-# {cell of lnrnn: function of a step, its options, its norms}
+# {class of lnrnn: function of a step, its options, its norms}
 STEP = {
     "rnn": (cells.rnn_step, {"placement": "joint", "nonlinearity": "tanh"}, cells.RNN_SITES["joint"]),
     "lstm": (
@@ -76,8 +76,8 @@ STEP = {
 
 
 def states(cell, p, x, lengths, weights: Round, activations: Round | None) -> np.ndarray:
-    """h of every step, (T, B, H); it stays after a sequence's end. p: {name without the layer's suffix:
-    array}. activations None: nothing is rounded, not even to float32."""
+    """Returns h of every step, (T, B, H), which stays constant after a sequence's end. p: {name without the
+    layer's suffix: array}. activations: None rounds nothing, not even to float32."""
     step, options, sites = STEP[cell]
     p = {name: weights(v) if v.ndim == 2 else v for name, v in p.items()}
     p = {name: v.astype(np.float64) for name, v in p.items()}
@@ -107,13 +107,12 @@ def check(cell, p, x, lengths) -> None:
     last = last[0] if cell == "lstm" else last
     error = np.abs(states(cell, p, x, lengths, WEIGHTS["float32"], None)[-1] - last).max()
     if not error < 1e-12:
-        raise AssertionError(f"the loop of this script is wrong by {error} for {cell}")
+        raise AssertionError(f"states() is wrong by {error} for {cell}")
 
 
 @dataclass(frozen=True)
 class Network:
-    """A trained network, the test data x (T, B, I) with lengths (B,), and the right answers (B,).
-    by_step: the answers are (T, B)."""
+    """A trained network, test data x (T, B, I), lengths (B,), and right answers (B,), or (T, B) by step."""
 
     cell: str
     parameters: dict[str, np.ndarray]
@@ -134,7 +133,7 @@ def of_classifier(cell, classifier, *data, **more) -> Network:
 
 @dataclass(frozen=True)
 class Settings(SpeakerSettings):
-    """hidden None: as many units as in the studies."""
+    """Settings of a network with `hidden` units. None: the number of units in the study."""
 
     hidden: int | None = None
 
@@ -144,7 +143,7 @@ class Settings(SpeakerSettings):
 
 
 def speakers(cell: str, hidden: int | None, joined: int, seed: int) -> Network:
-    """The network of `long_sequences`. joined: utterances of a speaker in a sequence."""
+    """Returns the network of `long_sequences`. joined: how many utterances of a speaker form a sequence."""
     data = japanese_vowels()
     rate, gain = SETTINGS[cell, "layer"]
     settings = Settings(cell, gain, TrainingSettings(learning_rate=rate), hidden)
@@ -154,7 +153,7 @@ def speakers(cell: str, hidden: int | None, joined: int, seed: int) -> Network:
 
 
 def characters(cell: str, hidden: int, steps: int, seed: int) -> Network:
-    """The network of `characters`, with the rate and the gain that the study chose for layer norm."""
+    """Returns the network of `characters`, with the study's learning rate and gain for layer norm."""
     text = load_help_text()
     model, _ = trained(text.train, cell, "LN", (3e-2, 1.0), seed, hidden)
     starts = np.linspace(0, len(text.test) - steps - 1, BATCH).astype(np.int64)
@@ -163,8 +162,8 @@ def characters(cell: str, hidden: int, steps: int, seed: int) -> Network:
 
 
 def measure(network: Network) -> dict[tuple[str, str], tuple[float, float, float, float]]:
-    """{(weights, activations): largest and mean error of the last h, rate of right answers, rate of changed
-    answers}. Errors are relative to the largest value of h."""
+    """Returns {(weights, activations): (largest error, mean error, share of right answers, share of changed
+    answers)}. Errors are those of the last h, relative to its largest value."""
     n = network
     check(n.cell, n.parameters, n.x[:40, :5], np.minimum(n.lengths[:5], 40))
     data = n.cell, n.parameters, n.x, n.lengths
@@ -191,7 +190,7 @@ SUBJECTS = {
 
 
 def table(subject: str, cell: str, results: list[dict]) -> list[str]:
-    """Lines of Markdown. results: of `measure`, one for each seed."""
+    """Returns lines of Markdown. results: those of `measure`, one for each seed."""
     head = "weights | activations | largest error, median | worst | mean error | right | answers changed"
     head = head.split(" | ")
     lines = [f"### {subject}, LN-{cell.upper()}, {len(results)} networks", ""]

@@ -1,12 +1,12 @@
-"""Sequences a second of `lnrnn.Scorer` and `lnrnn score`.
+"""Measures how many sequences per second `lnrnn.Scorer` and `lnrnn score` process.
 
     python tests/benchmarks/bulk.py             some minutes; --quick is a short run
     python tests/benchmarks/bulk.py --engines local --workers 1 2 4 --hidden 512
 
 Sequences have 100 steps of 40 numbers. `rnn.ragged` on values in memory, and a Scorer on an Arrow table and
-on a dict, take turns in one process on one thread. Then the command `lnrnn score` runs on a file, for every
-engine and number of workers; the shortest of --turns runs counts. A run on one row group measures the start
-of the command. Output files must be equal, byte for byte."""
+on a dict, take turns in one process on one thread. Then `lnrnn score` runs on a file, for every engine and
+number of workers. The shortest of --turns runs counts. A run on one row group measures how long the command
+takes to start. All output files must have equal bytes."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ ROOT = Path(lnrnn.__file__).parents[1]
 
 
 def column(rng, rows):
-    """(rows,) of list<fixed_size_list<float, INPUTS>>"""
+    """Returns a column (rows,) of list<fixed_size_list<float, INPUTS>>."""
     values = rng.standard_normal(rows * STEPS * INPUTS, np.float32)
     steps = pa.FixedSizeListArray.from_arrays(pa.array(values), INPUTS)
     return pa.ListArray.from_arrays(pa.array(np.arange(rows + 1, dtype=np.int32) * STEPS), steps)
 
 
 def in_one_process(path, rng, rows, rounds):
-    """{contender: seconds of a call}, medians over rounds in which each has a turn."""
+    """Returns {contender: median seconds of a call}, over rounds in which each contender has a turn."""
     model = lnrnn.load(path)
     table = pa.table({"x": column(rng, rows)})
     steps = table["x"].chunk(0)
@@ -63,7 +63,7 @@ def in_one_process(path, rng, rows, rounds):
 
 
 def command(model, source, target, engine, workers):
-    """Seconds of `lnrnn score`, from the start of its process to its end."""
+    """Returns how many seconds a process of `lnrnn score` takes."""
     words = [model, source, target, "--column", "x", "--engine", engine, "--workers", workers]
     before = time.perf_counter()
     subprocess.run(

@@ -1,4 +1,6 @@
-"""A case: the contenders of one race, the right answer, and the machine's limit."""
+"""A case of a benchmark: the contenders of one race, the right answer, and the machine's limit.
+
+A contender is lnrnn or another library (a peer), as a function to time. README.md describes races."""
 
 from __future__ import annotations
 
@@ -15,20 +17,20 @@ from race import Call, on_track
 
 
 class Unavailable(Exception):
-    """The case or the contender cannot run here. The table shows the reason."""
+    """The case or the contender cannot run on this machine. The table shows the reason."""
 
 
 @dataclass
 class Limit:
-    """The least time in which the machine could do the work of a call."""
+    """The shortest time in which the machine could do the work of a call."""
 
     name: str
-    loops: dict[str, Loop | Call]  # contenders of the same race
-    seconds: Callable[[dict[str, np.ndarray]], np.ndarray]  # {loop: seconds by round} -> seconds of a call
+    loops: dict[str, Loop | Call]  # run as contenders in the same race
+    seconds: Callable[[dict[str, np.ndarray]], np.ndarray]  # {loop: seconds by round} -> the limit by round
 
 
 def traffic(size: int, threads: int, *, copies: int = 1, reads: int = 0) -> Limit:
-    """The time to copy an array of `size` bytes `copies` times and to read it `reads` times."""
+    """Returns as limit the time of `copies` copies and `reads` reads of `size` bytes."""
     loops = {"memcpy": Loop(COPY, size, threads)}
     if reads:
         loops |= {"read": Loop(READ, size, threads), "read ahead": Loop(READ_AHEAD, size, threads)}
@@ -42,28 +44,28 @@ def traffic(size: int, threads: int, *, copies: int = 1, reads: int = 0) -> Limi
 
 @dataclass
 class Case:
-    """A call of a contender returns an array, or a tuple of arrays in the order of `reference`."""
+    """A race of lnrnn against peers. Calls return an array, or a tuple ordered like `reference`."""
 
     ours: dict[str, Call]  # lnrnn's contenders; the first is judged
-    peers: dict[str, Callable[[], Call]]  # builders; a peer whose builder raises is left out
+    peers: dict[str, Callable[[], Call]]  # builders; if one raises an error, its peer does not race
     reference: tuple[np.ndarray, ...]
     tolerance: tuple[float, ...]  # the largest absolute error of each result
     limit: Limit | None = None
-    steps: int = 1  # time steps of a call; tables show the time of one
-    peers_tolerance: tuple[float, ...] | None = None  # if it is not `tolerance`
-    bounds: dict[str, float] = field(default_factory=dict)  # targets: time of a contender / the judged one's
-    grace: float = 0.0  # seconds that a bounded contender's call may take more
-    also_judged: tuple[str, ...] = ()  # more of `ours` to compare with the best peer
-    other_work: tuple[str, ...] = ()  # peers that compute something else, and never count as the best
-    counted: str = ""  # the name of a call, if the table shows how many calls a second takes
-    during: Callable[[], AbstractContextManager] | None = None  # entered while the race runs
+    steps: int = 1  # time steps of a call; tables show the time of one step
+    peers_tolerance: tuple[float, ...] | None = None  # default: `tolerance`
+    bounds: dict[str, float] = field(default_factory=dict)  # targets for time of a contender / judged one
+    grace: float = 0.0  # seconds by which a contender of `bounds` may exceed its target
+    also_judged: tuple[str, ...] = ()  # other contenders of `ours` to compare with the best peer
+    other_work: tuple[str, ...] = ()  # peers that compute something else, so they are never the best peer
+    counted: str = ""  # the unit of work, such as "update", if the table shows its number per second
+    during: Callable[[], AbstractContextManager] | None = None  # a context in which the race runs
     shows_errors: bool = False  # whether the table shows `errors`
     # {contender: largest and mean error of its first result}, relative to the reference's largest value
     errors: dict[str, tuple[float, float]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)  # {peer: reason}
 
     def assemble(self) -> dict:
-        """The contenders whose answers are right, by name. Raises if one of lnrnn's is wrong."""
+        """Returns {name: contender} of those with right answers. Raises an error if lnrnn is wrong."""
         contenders = {}
         for name, call in self.ours.items():
             if wrong := self._wrong(name, call, self.tolerance):
@@ -77,7 +79,7 @@ class Case:
                 wrong = str(reason)
             except ModuleNotFoundError as error:
                 wrong = f"is not installed ({error.name})"
-            except Exception as error:  # the table shows it, and the race continues without the peer
+            except Exception as error:  # the race continues without this peer, and the table has the error
                 wrong = f"refuses: {type(error).__name__}: {' '.join(str(error).split())[:160]}"
             if wrong:
                 self.left_out[name] = wrong
@@ -86,7 +88,7 @@ class Case:
         return contenders
 
     def _wrong(self, name: str, call: Call, tolerance) -> str:
-        """The error of an answer as a text; empty if it is right."""
+        """Describes the error of an answer. Returns "" if the answer is right."""
         with on_track(call):
             got = call.answer()
         got = got if isinstance(got, (tuple, list)) else (got,)
@@ -110,7 +112,7 @@ class Case:
 
 
 def on_one_thread_too(judged: Call, threads: int) -> dict[str, Call]:
-    """The judged call; if there are several threads, also the same call on one."""
+    """Returns the judged call, and with several threads also the same call on one thread."""
     if threads == 1:
         return {"lnrnn": judged}
     enter, leave = partial(lnrnn.set_num_threads, 1), partial(lnrnn.set_num_threads, threads)
@@ -119,15 +121,15 @@ def on_one_thread_too(judged: Call, threads: int) -> dict[str, Call]:
 
 
 def as_float64(value) -> np.ndarray:
-    """A result of any of the libraries as a float64 array."""
-    if hasattr(value, "detach"):  # torch: numpy() knows no bfloat16
+    """Converts a result of any library to a float64 array."""
+    if hasattr(value, "detach"):  # a tensor of torch, whose numpy() knows no bfloat16
         value = value.detach().double().numpy()
     return np.asarray(value).astype(np.float64)
 
 
 def tolerances(reference, dtype, roundings: float) -> tuple[float, ...]:
-    """So many roundings of the largest value of each result."""
-    if np.dtype(dtype).kind == "V":  # bfloat16, which NumPy does not know
+    """Returns for each result this number of roundings of its largest value."""
+    if np.dtype(dtype).kind == "V":  # bfloat16, which is no dtype of NumPy
         from ml_dtypes import finfo
     else:
         from numpy import finfo

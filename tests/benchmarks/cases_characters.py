@@ -1,10 +1,10 @@
-"""The case of whole training updates: a model of characters.
+"""Races of whole training updates of a model of characters.
 
 A recurrent layer reads windows of Python's help text, one-hot, and a linear layer predicts the next
-character. An update computes the mean cross-entropy of all steps, gradients, clipping, and Adam. lnrnn's
-contender is the classifier of the studies, in NumPy. In torch all but the recurrent layer is torch's own. The
-answer is the losses of the first updates. Adam ignores the scale of gradients; cases_training.py compares
-gradients."""
+character. An update computes the mean cross-entropy of all steps, its gradients, clipping, and a step of
+Adam. lnrnn's contender is the classifier of the studies, in NumPy. Contenders in torch differ in the
+recurrent layer only. The compared answer is the losses of the first updates. Adam hides the scale of
+gradients, but cases_training.py checks it."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from lnrnn.speakers import Adam, cross_entropy, updates
 from peers_rnn import torch_on
 from race import Call
 
-# At the end of the path, as some studies have the names of modules of this folder.
+# At the end of the path, because modules of this folder and of the studies may have equal names.
 sys.path.append(str(Path(__file__).parents[2] / "examples" / "studies"))
 
 from characters import SYMBOLS, cut, load_help_text  # noqa: E402
 from nets import StepClassifier  # noqa: E402
 
 RATE, LARGEST_NORM, GAIN = 1e-2, 1.0, 0.1
-CHECKED = 6  # updates whose losses are compared
-BATCHES = 16  # one after the other
+CHECKED = 6  # the losses of this number of updates are compared
+BATCHES = 16  # contenders repeat these batches
 
-# Losses fall from 4.2 to 3.7 or less in these updates. Right float32 losses differ by 6e-7 at most.
+# Losses fall from 4.2 to 3.7 or less in CHECKED updates. Right float32 losses differ by 6e-7 at most.
 TOLERANCE = 5e-6
 
 
 def characters(threads, cell, batch, hidden, steps):
-    """One update: forward, loss, backward, clipping, Adam."""
+    """Returns the case of one update: forward, loss, backward, clipping, Adam."""
     cell = CELLS[cell]
     random, text = np.random.default_rng(0), load_help_text().train
     lengths = np.full(batch, steps)
@@ -61,9 +61,9 @@ def characters(threads, cell, batch, hidden, steps):
 
 
 def _start(cell, hidden, norm) -> dict[str, np.ndarray]:
-    """The first parameters of the recurrent layer (without the suffix) and of the head.
+    """Returns initial parameters of the recurrent layer (without the suffix) and of the head.
 
-    Gains are 0.1, one of the study's settings. With gains of 1 rounding errors grow from step to step: then
+    Gains are 0.1, as in one setting of the study. With gains of 1 rounding errors grow from step to step, and
     all float32 losses are wrong by 1e-3 after five updates."""
     rnn = getattr(lnrnn, cell.NAME)(SYMBOLS, hidden, norm=norm, seed=0)
     model = StepClassifier(rnn, SYMBOLS, np.random.default_rng(0))
@@ -78,7 +78,7 @@ def _recurrent(p) -> dict[str, np.ndarray]:
 
 
 def _contender(start, batches, answer=None) -> Call:
-    """start() returns a function that updates a new model once and returns the loss."""
+    """start(): creates a model, and returns a function that updates it once and returns the loss."""
     update, turns = start(), cycle(batches)
 
     def losses():
@@ -105,7 +105,7 @@ def _updates(model, p):
 
 
 class _InFloat64:
-    """The model and its gradients by lnrnn.reference."""
+    """The model in float64, by lnrnn.reference."""
 
     def __init__(self, cell, p, norm):
         self.cell, self.norm = cell, norm
@@ -135,7 +135,7 @@ def _losses(cell, p, batches, norm) -> tuple[np.ndarray]:
 
 
 def _module(module, p):
-    """A recurrent layer of torch -> its parameters, and a function from x to y."""
+    """Returns the parameters of a recurrent layer of torch, and a function from x to y."""
     import torch
 
     module.load_state_dict({f"{name}_l0": torch.tensor(v) for name, v in _recurrent(p).items()})
@@ -156,7 +156,7 @@ def _plain(cell, p):
 
 
 def _loop(cell, p):
-    """The loop of peers_training.py."""
+    """Returns the loop of peers_training.py."""
 
     def make(torch):
         given = cell.for_peers(_recurrent(p))

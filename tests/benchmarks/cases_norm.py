@@ -1,6 +1,6 @@
-"""The cases of norms and elementwise functions: inputs, lnrnn's contenders, the right answer, and the limit.
+"""Races of norms and elementwise functions. Each public function below returns a Case.
 
-Tests name the functions below, and a worker process runs them. Their arguments are threads, then the size.
+Tests name these functions, and a worker process calls them. Their arguments are threads, then the size.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from lnrnn import reference
 from peers_norm import EPS, builders
 from race import Call
 
-# The largest error of a right answer, in roundings of the largest value. For rows of 4096 no library has more
-# than half of it.
+# The tolerance, in roundings of the largest value. In rows of 4096, errors of all libraries are at most half
+# of it.
 ROUNDINGS = 6
 
 
 def _roundings_of_sum(n):
-    """Of a sum of n terms, such as a parameter's gradient. -> for lnrnn, for peers.
+    """Returns the tolerances of lnrnn and of peers for a sum of n terms, such as a parameter's gradient.
 
-    lnrnn adds parts, so the error grows with the root of n. Some peers add term after term: with n.
+    lnrnn adds partial sums, so its error grows with the root of n. Some peers add in turn: it grows with n.
     """
     return ROUNDINGS + n**0.5 / 16, ROUNDINGS + n / 16
 
 
 def _random(shape, dtype, seed=0):
-    """Mean 0.5, standard deviation 1."""
+    """Returns random numbers with mean 0.5 and standard deviation 1."""
     return (np.random.default_rng(seed).standard_normal(shape, np.float32) + np.float32(0.5)).astype(dtype)
 
 
@@ -38,7 +38,7 @@ def _affine(width, dtype):
 
 
 def _moments(width):
-    """Running statistics that differ from those of the input."""
+    """Returns running statistics that differ from the statistics of the input."""
     return _random(width, np.float32, 3), 1 + _random(width, np.float32, 4) ** 2
 
 
@@ -51,7 +51,7 @@ def _dtype(name):
 
 
 def _case(ours, peers, want, x, threads, reads=0, summed=None, limited=True) -> Case:
-    """The limit is one copy of x and `reads` reads. summed: the number of terms of a parameter's gradient."""
+    """Returns a Case. Its limit is a copy of x and `reads` reads. summed: terms of a parameter's gradient."""
     exact, loose = (ROUNDINGS, ROUNDINGS) if summed is None else _roundings_of_sum(summed)
     ours = ours if isinstance(ours, dict) else on_one_thread_too(Call(ours), threads)
     return Case(
@@ -62,8 +62,8 @@ def _case(ours, peers, want, x, threads, reads=0, summed=None, limited=True) -> 
 
 
 def _written(call, peers, want, x, out, threads) -> Case:
-    """A function with out=. Peers with a bound output race against out=, other peers against fresh outputs.
-    out None: all peers race, and both of lnrnn's; the fresh output is judged."""
+    """Returns the case of a function with out=. Peers with a bound output race against out=, and the others
+    against a new output. out None: all race, also both contenders of lnrnn, and the new output is judged."""
     bound = partial(call, out=np.empty_like(x))
     ours = on_one_thread_too(Call(bound if out else call), threads)
     if out is None:
@@ -75,7 +75,7 @@ def _written(call, peers, want, x, out, threads) -> Case:
 
 
 def _layer(layer, function, peers, want, x, threads) -> Case:
-    """A layer against its function: the overhead that the layer adds to a short call."""
+    """Returns the case of a layer against its function, for the layer's overhead in a short call."""
     ours = on_one_thread_too(Call(partial(layer, x)), threads)
     ours = {"lnrnn": ours.pop("lnrnn"), "lnrnn function": Call(function), **ours}
     return _case(ours, peers, want, x, threads, limited=False)
@@ -106,7 +106,7 @@ def rms_norm(threads, shape, out=None):
 
 
 def layer_norm_backward(threads, shape):
-    """Reads x and gy, writes gx."""
+    """The function reads x and gy, and writes gx."""
     x, gy = _random(shape, np.float32), _random(shape, np.float32, 5)
     (weight, bias), shape = _affine(shape[1], np.float32), shape[1:]
     want = reference.layer_norm_backward(gy, x, shape, weight, bias, EPS)
@@ -132,7 +132,7 @@ def batch_norm_layer(threads, shape):
 
 
 def batch_norm_training(threads, shape, out=None):
-    """At least two passes: statistics, then output. The running statistics are results too."""
+    """The function needs two passes: statistics, then output. The running statistics are results too."""
     x, (weight, bias), moments = _random(shape, np.float32), _affine(shape[1], np.float32), _moments(shape[1])
     want = reference.batch_norm(x, *moments, weight, bias, True, 0.1, EPS)
     y = np.empty_like(x) if out else None
@@ -151,7 +151,7 @@ def batch_norm_training(threads, shape, out=None):
 
 
 def batch_norm_backward(threads, shape):
-    """At least two passes over x and gy: sums, then gx."""
+    """The function needs two passes over x and gy: sums, then gx."""
     x, gy = _random(shape, np.float32), _random(shape, np.float32, 5)
     (weight, bias), (mean, var) = _affine(shape[1], np.float32), _moments(shape[1])
     want = reference.batch_norm_backward(gy, x, mean, var, weight, True, EPS)

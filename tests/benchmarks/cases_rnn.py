@@ -1,6 +1,6 @@
-"""The cases of recurrent networks: lnrnn's contenders, the right answer, and the limit.
+"""Races of recurrent networks. Each public function below returns a Case.
 
-Tests name the functions below, and a worker process runs them. Their arguments are threads, then the size.
+Tests name these functions, and a worker process calls them. Their arguments are threads, then the size.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ def _int8(w):
 
 ROUNDED = {"bfloat16": to_bfloat16, "int8": _int8}
 
-# Targets for ratios of times. NORM_COSTS: the cell with layer norm over the plain one, from H = NORM_FROM on.
-# RAGGED: lengths uniform in 1..T over T steps. BUSY: several threads over one thread while another process is
-# busy. If each step lost a time slice, the ratio would be far above 2.
+# Targets for ratios of times. NORM_COSTS: a cell with layer norm over a cell without a norm, from H =
+# NORM_FROM on. RAGGED: lengths uniform in 1..T over T steps. BUSY: several threads over one thread while
+# another process computes. If each step lost a time slice, the ratio would be far above 2.
 NORM_COSTS, NORM_FROM, RAGGED, BUSY = 1.1, 256, 0.6, 2.0
 
-# The largest error with weights in a short type, as a multiple of the error that rounding the weights causes.
-# Peers also round activations, states and gates: their errors were up to 7 times as large. No error may
-# exceed MOST, as an answer with two gates exchanged is wrong by 0.45 to 1.7.
+# The tolerance with weights in a short type, as a multiple of the error that rounding the weights causes.
+# Errors of peers were up to 7 times as large, because they also round activations, states and gates. No error
+# may exceed MOST, because an answer with two gates exchanged is wrong by 0.45 to 1.7.
 OURS_ROUND, PEERS_ROUND, MOST = 3, 10, 0.3
 
-# Outputs lie within -1..1. Right float32 answers of all libraries differ by 4e-6 at most, up to H = 1024 and
-# for any T. A wrong formula is off by a thousand times as much.
+# Outputs are in -1..1. Right float32 answers of all libraries differ by 4e-6 at most, up to H = 1024 and for
+# any T. A wrong formula causes errors a thousand times as large.
 TOLERANCE = 2e-5
 
 
@@ -50,7 +50,7 @@ def _inputs(steps, batch, width):
 
 
 def _model(cell, p, norm="layer"):
-    """lnrnn's network with these parameters."""
+    """Returns lnrnn's network with these parameters."""
     model = getattr(lnrnn, cell.NAME)(p["weight_ih"].shape[1], p["weight_hh"].shape[1], norm=norm)
     for name, value in p.items():
         setattr(model, f"{name}_l0", value)
@@ -58,8 +58,9 @@ def _model(cell, p, norm="layer"):
 
 
 def _work(cell, threads, batch, hidden, steps, dtype="float32", streamed=False) -> Limit:
-    """The larger of two times. The first is the arithmetic at the rate of the type's fastest multiply-add.
-    The second is one read of the recurrent weights in each step, at the bandwidth of an array of their size.
+    """Returns as limit the larger of two times. One is the arithmetic at the rate of the fastest
+    multiply-add. The other is a read of the recurrent weights per step, at the bandwidth of an array of their
+    size.
 
     streamed: the input weights are read in each step too. Each thread reads its part of the weights.
     """
@@ -90,7 +91,7 @@ def _whole(model, x) -> Call:
 
 
 def whole(threads, cell, batch, hidden, steps):
-    """Whole sequences, float32."""
+    """Whole sequences in float32."""
     cell = CELLS[cell]
     p, x = cell.parameters(hidden, hidden), _inputs(steps, batch, hidden)
     ours = _ours(_whole(_model(cell, p), x), threads)
@@ -100,8 +101,7 @@ def whole(threads, cell, batch, hidden, steps):
 
 
 def narrow(threads, cell, batch, hidden, steps, dtype, norm):
-    """Whole sequences with weights in bfloat16 or int8, against peers in the same type and lnrnn in float32.
-    norm: "layer" or None. The tolerance is a multiple of the error that rounding the weights causes."""
+    """Whole sequences with short weights, against peers in the same type and lnrnn in float32."""
     cell = CELLS[cell]
     p = cell.parameters(hidden, hidden) if norm else cell.plain_parameters(hidden)
     x, full = _inputs(steps, batch, hidden), _model(cell, p, norm)
@@ -123,7 +123,7 @@ def narrow(threads, cell, batch, hidden, steps, dtype, norm):
 
 
 def streamed(threads, cell, batch, hidden, steps):
-    """One step a call, against peers that step and against lnrnn on the whole sequence."""
+    """One step per call, against peers that do the same and against lnrnn on the whole sequence."""
     cell = CELLS[cell]
     p, x = cell.parameters(hidden, hidden), _inputs(steps, batch, hidden)
     model = _model(cell, p)
@@ -146,25 +146,25 @@ def streamed(threads, cell, batch, hidden, steps):
 
 
 def batch_norm(threads, cell, batch, hidden, steps):
-    """Batch norm by time step at inference, against layer norm in the same cell. No peer has it."""
+    """Batch norm per time step at inference, against layer norm in the same cell. No peer has it."""
     cell = CELLS[cell]
     p, x = cell.parameters(hidden, hidden), _inputs(steps, batch, hidden)
     model = _model(cell, p, norm="batch")
     model.calibrate([_inputs(steps, 16, hidden)])
     statistics = tuple(np.array(s) for s in (model.running_mean_l0, model.running_var_l0))
     plain = _whole(_model(cell, p), x)
-    plain.tolerance = (np.inf,)  # another network, which `whole` checks
+    plain.tolerance = (np.inf,)  # because this is another network, which `whole` checks
     want = cell.answer(p, x, norm="batch", statistics=statistics)
     limit = _work(cell, threads, batch, hidden, steps)
     return Case(_ours(_whole(model, x), threads, LN=plain), {}, (want,), (TOLERANCE,), limit, steps)
 
 
 def plain(threads, cell, batch, hidden, steps):
-    """The cell without a norm, against the libraries' own operators, and against lnrnn with layer norm."""
+    """A cell without a norm, against the peers' own operators and against lnrnn with layer norm."""
     cell = CELLS[cell]
     p, x = cell.plain_parameters(hidden), _inputs(steps, batch, hidden)
     normed = _whole(_model(cell, cell.parameters(hidden, hidden)), x)
-    normed.tolerance = (np.inf,)  # another network, which `whole` checks
+    normed.tolerance = (np.inf,)  # because this is another network, which `whole` checks
     ours, peers = (
         _ours(_whole(_model(cell, p, norm=None), x), threads, layer=normed),
         builders(PLAIN, cell, p, x, threads),
@@ -195,7 +195,7 @@ def ragged(threads, cell, batch, hidden, steps):
 def neighbour(threads, cell, batch, hidden, steps):
     """One thread and several, while another process computes on the same CPUs."""
     if threads == 1:
-        raise Unavailable("one thread on one core shares it with the other process")
+        raise Unavailable("with one core, one thread shares it with the other process")
     cell = CELLS[cell]
     p, x = cell.parameters(hidden, hidden), _inputs(steps, batch, hidden)
     name, ours = f"lnrnn {threads} threads", on_one_thread_too(_whole(_model(cell, p), x), threads)

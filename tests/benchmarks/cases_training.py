@@ -1,7 +1,7 @@
-"""The cases of training: lnrnn's contenders and the peers', the right answer, and the limit.
+"""Races of training steps. The public functions below return a Case, except `gemm` and `engines`.
 
-A training step is forward and backward over all T time steps; tables divide its time by T. Tests name the
-functions below, and a worker process runs them. Their arguments are threads, then the size.
+A training step is forward and backward over all T time steps, and tables divide its time by T. Tests name
+these functions, and a worker process calls them. Their arguments are threads, then the size.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from peers_training import PLAIN, SAME_CELL, torch_module
 from race import Call
 from training_problem import Problem, problem
 
-# Targets for ratios of times. REPACKING: a step with all parameters set before it, so that they are packed
-# again. TORCH: a step by lnrnn.torch, which may take TORCH_CALL seconds more.
+# Targets for ratios of times. REPACKING: a step after all parameters were set, so that weights are packed
+# again, over a step with the same parameters. TORCH: a step by lnrnn.torch, which may take TORCH_CALL seconds
+# more, over a step in NumPy.
 REPACKING, TORCH, TORCH_CALL = 1.05, 1.05, 100e-6
 
-# Roundings of float32 of a result's largest value. Right answers of all libraries differ by 50 at most, up to
-# H = 1024. A wrong formula is off by a thousand times as much.
+# The tolerance in float32 roundings of a result's largest value. Right answers of all libraries differ by 50
+# at most, up to H = 1024. A wrong formula causes errors a thousand times as large.
 ROUNDINGS = 100
 
-# Measured with torch 2.13.0 on a Zen 5 server core, LN-LSTM, B=32 H=256 T=50. The loop takes 72 ms, a loop
-# over a compiled step 67 ms, the compiled loop 64 ms.
+# Why torch.compile does not race. With torch 2.13.0 on a Zen 5 core, LN-LSTM, B=32 H=256 T=50, the loop takes
+# 72 ms, a loop over a compiled step 67 ms, the compiled loop 64 ms.
 NOT_COMPILED = (
     "compiles a step for 7 to 18 s a shape, or the unrolled loop for 98 s, and is faster by a tenth at most"
 )
 
 
 def gemm(problem: Problem, threads: int) -> tuple[Limit, dict[str, str]]:
-    """The time of the step's six products at the rate of a large float32 product, by the fastest library.
-    -> the limit, and {library: why it is left out}."""
+    """Returns as limit the time of the step's six products, and {library: why it does not race}. The rate is
+    that of a large float32 product by the fastest library."""
     calls, left_out = products(threads)
     loops = {f"GEMM {name}": call for name, call in calls.items()}
     share = problem.operations / (2 * SIDE**3)
@@ -58,8 +59,8 @@ def _model(problem: Problem):
 
 
 def _step(problem: Problem, model, *, padded=False, before=lambda: None) -> Call:
-    """The training step of a model, as the documentation shows it. padded: no lengths, and gy is 0 past them.
-    before: a function that each call runs first."""
+    """Returns the training step of a model, as the documentation shows it. padded: without lengths, but gy is
+    0 past them. before: a function that each call runs first."""
     x, gy, lengths = problem.x, problem.gy, problem.lengths
     if padded:
         gy, lengths = gy * problem.alive, None
@@ -90,7 +91,7 @@ def _case(problem: Problem, threads: int, ours: dict[str, Call], peers=None, lef
 
 
 def _torch_plain(cell, batch, hidden, steps, threads, ragged) -> dict:
-    """torch.nn's cell without a norm. It does less work, and is compared with its own reference."""
+    """Returns torch.nn's cell without a norm as a peer with less work, and with its own reference."""
 
     def build():
         other = problem(cell, batch, hidden, steps, ragged=ragged, plain=True)
@@ -103,7 +104,7 @@ def _torch_plain(cell, batch, hidden, steps, threads, ragged) -> dict:
 
 
 def normalised(threads, cell, batch, hidden, steps, ragged=False):
-    """Layer norm. ragged: lengths are uniform in 1..T."""
+    """Cells with layer norm. ragged: lengths are uniform in 1..T."""
     cell = CELLS[cell]
     task = problem(cell, batch, hidden, steps, ragged=ragged)
     model = _model(task)
@@ -116,13 +117,13 @@ def normalised(threads, cell, batch, hidden, steps, ragged=False):
 
 
 def plain(threads, cell, batch, hidden, steps, ragged=False):
-    """The cell without a norm. torch's loops are slower than torch.nn, so they do not race."""
+    """Cells without a norm. Loops in torch do not race, because they are slower than torch.nn."""
     task = problem(CELLS[cell], batch, hidden, steps, ragged=ragged, plain=True)
     return _case(task, threads, {"lnrnn": _step(task, _model(task))}, builders(PLAIN, task, threads))
 
 
 def repacking(threads, cell, batch, hidden, steps):
-    """All parameters are set before each step, as an optimiser does, against parameters that stay."""
+    """A step before which all parameters are set, as an optimiser does, against a step without that."""
     task = problem(CELLS[cell], batch, hidden, steps)
     model = _model(task)
     state = model.state_dict()
@@ -134,7 +135,7 @@ def repacking(threads, cell, batch, hidden, steps):
 
 
 def torch_modules(threads, cell, batch, hidden, steps):
-    """lnrnn.torch's module, on the engine and with plain operations, against the step in NumPy."""
+    """lnrnn.torch's module on lnrnn's engine, and with torch's operations, against the step in NumPy."""
     task = problem(CELLS[cell], batch, hidden, steps)
     ours = {"lnrnn": _step(task, _model(task))}
     ours |= {name: _module_step(task, engine) for name, engine in engines().items()}
@@ -142,7 +143,7 @@ def torch_modules(threads, cell, batch, hidden, steps):
 
 
 def engines() -> dict[str, dict]:
-    """{contender: arguments of lnrnn.torch's modules}."""
+    """Returns {contender: arguments of lnrnn.torch's modules}."""
     try:
         import lnrnn.torch  # noqa: F401
     except ImportError as missing:

@@ -1,4 +1,4 @@
-"""The layer-normalised cells of Ba, Kiros and Hinton, written for each library that races:
+"""The layer-normalised cells of Ba, Kiros and Hinton, written for each library that races.
 
     RNN     h_t = tanh(LN(W_hh h_{t-1} + W_ih x_t))
     LSTM    i, f, g, o = LN(W_hh h_{t-1}) + LN(W_ih x_t), each over all 4H
@@ -7,8 +7,8 @@
             n = tanh(LN(W_ih x_t)[n] + r LN(W_hh h_{t-1})[n]), each LN over H;    h_t = (1 - z) n + z h_{t-1}
 
 p: {lnrnn's name without the layer's suffix: array of the library}. A state is a tuple of arrays (B, H).
-`*_project` computes the input side of all steps at once, `*_step` one step. JAX and ONNX get transposed
-matrices, since they multiply these faster.
+`*_project` computes LN(W_xh x) or W_xh x of all steps at once, `*_step` computes one step. JAX and ONNX get
+transposed matrices, because they multiply these faster.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ def onnx_norm(source, result, which):
 
 
 class Cell:
-    NAME: str  # of the class in lnrnn and torch.nn, and of the operator in ONNX
+    NAME: str  # the name of the class in lnrnn and torch.nn, and of the operator in ONNX
     GATES: int
     STATES = 1
-    ONNX_GATES: list[int]  # lnrnn's index of each gate of ONNX
+    ONNX_GATES: list[int]  # for each gate in ONNX's order, its index in lnrnn
     ONNX_OPTIONS: dict = {}
-    SIDES = ("_ih", "_hh")  # of gain and bias
+    SIDES = ("_ih", "_hh")  # suffixes of gain and bias
 
     def parameters(self, inputs: int, hidden: int, seed: int = 0) -> dict[str, np.ndarray]:
-        """Weights have variance 1 / columns, gains are near 1, biases near 0. So rounding errors fade from
-        step to step, and right answers stay near the reference for any number of steps."""
+        """Returns random parameters: weights of variance 1 / columns, gains near 1, biases near 0. With
+        these, rounding errors fade from step to step, so right answers always agree with the reference."""
         random, rows = np.random.default_rng(seed), self.GATES * hidden
 
         def normal(*shape):
@@ -62,25 +62,25 @@ class Cell:
         return p
 
     def plain_parameters(self, hidden: int, seed: int = 0) -> dict[str, np.ndarray]:
-        """Parameters of the cell without a norm, as torch initialises them; as many inputs as units."""
+        """Returns random parameters of the cell without a norm, as torch initialises them, for I = H."""
         random, bound, rows = np.random.default_rng(seed), hidden**-0.5, self.GATES * hidden
         widths = {"weight_ih": (hidden,), "weight_hh": (hidden,), "bias_ih": (), "bias_hh": ()}
         drawn = {name: random.uniform(-bound, bound, (rows, *width)) for name, width in widths.items()}
         return {name: value.astype(np.float32) for name, value in drawn.items()}
 
     def for_peers(self, p):
-        """The parameters, ordered and split as the loops below need them."""
+        """Returns the parameters as the peers' loops need them: in another order, and in other arrays."""
         return p
 
     def forward(self, p, x, states=(), **options):
-        """y (T, B, H) in float64 from these states, and the tape. norm=None: the cell without a norm."""
+        """Returns the reference's y (T, B, H) and tape, float64. norm=None: the cell without a norm."""
         function = getattr(reference, self.NAME.lower())
         initial = dict(zip(("h0", "c0"), states, strict=False))
         y, _, tape = function(x, p, eps=EPS, **initial, **options)
         return y, tape
 
     def backward(self, tape, gy):
-        """The gradients: x, a tuple of the states, {name: parameter}."""
+        """Returns the gradients of x, of the states (a tuple), and of the parameters (a dict)."""
         gx, gstates, grads = getattr(reference, f"{self.NAME.lower()}_backward")(tape, gy)
         return gx, gstates if isinstance(gstates, tuple) else (gstates,), grads
 
@@ -115,11 +115,11 @@ class RNN(Cell):
         return (jax.numpy.tanh(projected[0] + state[0] @ p["weight_hh"]),)
 
     def onnx_project(self, hidden):
-        """Nodes (operator, inputs, outputs, attributes) from x to p0, p1 ..., and their widths in H."""
+        """Returns nodes (operator, inputs, outputs, attributes) from x to p0, p1 ..., and widths in H."""
         return [("MatMul", ["x", "weight_ih"], ["p0"], {})], [1]
 
     def onnx_step(self, hidden):
-        """From states s0, s1 ... and projections p0, p1 ... to states n0, n1 ...; n0 is the output."""
+        """Returns nodes from states s0, s1 ... and p0, p1 ... to new states n0, n1 ...; n0 is the output."""
         return [
             ("MatMul", ["s0", "weight_hh"], ["product"], {}),
             ("Add", ["product", "p0"], ["a"], {}),
@@ -129,15 +129,15 @@ class RNN(Cell):
 
 
 class LSTM(Cell):
-    """The libraries get the gates in the order i, f, o, g, so one call computes all three sigmoids. A norm
-    over all gates does not depend on their order."""
+    """Peers get the gates in the order i, f, o, g, so that one call computes all three sigmoids. A norm over
+    all gates does not depend on their order."""
 
     NAME, GATES, STATES = "LSTM", 4, 2
     ONNX_GATES = [0, 3, 1, 2]  # i, o, f, g
     SIDES = ("_ih", "_hh", "_c")
 
     def parameters(self, inputs, hidden, seed=0):
-        """The gain of the recurrent side is near 1/2. With 1, rounding errors grow 100 times in 100 steps."""
+        """The gain of W_hh h is near 1/2, because with 1 rounding errors grow 100 times in 100 steps."""
         p = super().parameters(inputs, hidden, seed)
         return p | {"gain_hh": p["gain_hh"] / 2}
 
@@ -198,7 +198,7 @@ class LSTM(Cell):
 
 
 class GRU(Cell):
-    """The libraries get separate parameters of r, z and of n: two products need no copy to split them."""
+    """Peers get separate parameters of r and z, and of n, because dividing one product would need a copy."""
 
     NAME, GATES = "GRU", 3
     ONNX_GATES = [1, 0, 2]  # z, r, n
@@ -211,7 +211,7 @@ class GRU(Cell):
         return {f"{name}{part}": v[rows[part]] for name, v in p.items() for part in self.PARTS}
 
     def _torch_side(self, torch, p, side, x):
-        """The normalised products of a side: of r and z, and of n."""
+        """Returns the normalised products of W_ih or W_hh: those of r and z, and that of n."""
         linear = torch.nn.functional.linear
         return tuple(
             torch_norm(torch, p, linear(x, p[f"weight{side}{part}"]), side + part) for part in self.PARTS

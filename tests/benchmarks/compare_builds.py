@@ -1,15 +1,14 @@
-"""Compares the speed of this build with another one. Both take turns in one process.
-
-So a change of a few per cent shows, which is less than a machine's drift between two runs.
+"""Compares the speed of this build with another one. Both take turns in one process, because a machine's
+speed drifts by more than a few per cent between two runs.
 
     git worktree add ../before HEAD~1 && (cd ../before && python setup.py -q build_ext --inplace)
     PYTHONPATH=. python tests/benchmarks/compare_builds.py ../before/lnrnn
     PYTHONPATH=. python tests/benchmarks/compare_builds.py ../before/lnrnn --seconds 5 --pattern LSTM
 
-Answers are compared first: a row says if their bits differ. With --threads 2 turns are longer. Before each of
-them the other build's threads go to sleep, and some calls are not timed. The columns are microseconds of a
-call, minimum and lower quartile, and their ratio: below 1 this build is faster. A copy of this build as the
-other one shows the noise."""
+Answers are compared first, and a row says if their bits differ. With --threads 2 turns are longer. Before
+each turn the other build's threads go to sleep, and some calls are not timed. The columns are microseconds of
+a call, minimum and lower quartile, and their ratio. Below 1 this build is faster. A copy of this build as the
+other one shows the noise of the measurement."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
-# First: Cython registers the first module that is imported as "lnrnn._core", whatever its package.
+# Imported first, because Cython registers the first such module as "lnrnn._core", whatever its package.
 import lnrnn  # isort: skip
 import numpy as np
 
@@ -32,16 +31,16 @@ from race import Call, Pace, race
 
 OTHER = "lnrnn_other"
 COPY = tempfile.TemporaryDirectory()
-TURN = 0.0004  # seconds: some of many short turns run undisturbed
-REST, WAKING, LONG_TURN = 0.06, 0.03, 0.02  # seconds, on several threads: OpenMP's spin after a call
-FAR = 0.05  # relative to the largest value: a larger difference is an error
+TURN = 0.0004  # seconds; short, so that some turns run undisturbed
+REST, WAKING, LONG_TURN = 0.06, 0.03, 0.02  # seconds; for several threads, because OpenMP spins after a call
+FAR = 0.05  # a larger difference, relative to the largest value, is an error
 
 
 def load(folder: Path) -> ModuleType:
-    """The package in `folder`, imported from a copy. The copy and its shared library have other names, since
-    a process loads only one of a name."""
+    """Imports the package in `folder` from a copy. The copy and its shared library have other names, because
+    a process loads only one library of a name."""
     if not (folder / "__init__.py").exists():
-        raise SystemExit(f"{folder} is no package: name the folder with __init__.py and _core.*.so")
+        raise SystemExit(f"{folder} is no package: it needs __init__.py and _core.*.so")
     folder = Path(shutil.copytree(folder, Path(COPY.name, OTHER)))
     for path in (*folder.glob("_core.*.so"), *folder.glob("liblnrnn.so.*")):
         renamed = path.with_name(path.name.replace("liblnrnn", "libother"))
@@ -59,21 +58,21 @@ def load(folder: Path) -> ModuleType:
 
 
 def check_apart(other: ModuleType) -> None:
-    """Ends the program if the other build uses this one's compiled module, or objects that it imported by
-    `from lnrnn...` instead of `from .`."""
+    """Ends the program if the other build uses the compiled module of this build, or objects that it imported
+    by `from lnrnn...` instead of `from .`."""
     ours, theirs = lnrnn._core.__file__, other._core.__file__
     if Path(ours).samefile(theirs):
         raise SystemExit(f"both builds have the same compiled module: {ours}")
     own = [module for name, module in sys.modules.items() if name.partition(".")[0] == OTHER]
     for module, value in ((one, value) for one in own for value in vars(one).values()):
         home = value if isinstance(value, ModuleType) else sys.modules.get(getattr(value, "__module__", None))
-        # Functions of both builds name lnrnn._core as their module.
+        # Functions of both compiled modules have lnrnn._core as __module__.
         compiled = home is lnrnn._core and value is not home
         if home is not None and home.__name__.partition(".")[0] == "lnrnn" and not compiled:
             raise SystemExit(f"{module.__name__} uses {value} of this build: it imports lnrnn by its name")
 
 
-# (cell, batch, units, dtype), 20 steps
+# (cell, batch, units, dtype); sequences have 20 steps
 NETWORKS = (
     ("RNN", 1, 128, "float32"), ("LSTM", 1, 128, "float32"), ("GRU", 1, 128, "float32"),
     ("LSTM", 1, 100, "float32"), ("RNN", 1, 256, "float32"), ("RNN", 64, 128, "float32"),
@@ -88,8 +87,8 @@ Make = Callable[[ModuleType], Callable[[], object]]
 
 
 def cases() -> Iterator[tuple[str, Make]]:
-    """(name, function from a build to a call). Both builds read and write the same arrays, since the time of
-    a call depends on their addresses."""
+    """Yields (name, function that returns a call of a build). Both builds use the same arrays, because the
+    time of a call depends on their addresses."""
     rng = np.random.default_rng(0)
 
     def normal(*shape, dtype=np.float32):
@@ -146,14 +145,14 @@ def cases() -> Iterator[tuple[str, Make]]:
 
 
 def arrays(answer) -> list[np.ndarray]:
-    """The arrays of nested tuples."""
+    """Returns a list of the arrays in nested tuples."""
     if isinstance(answer, tuple):
         return [array for part in answer for array in arrays(part)]
     return [] if answer is None else [np.array(answer)]
 
 
 def difference(ours, theirs) -> float:
-    """max |a - b| / max |b| over the arrays of two answers; 0 if all bits are equal."""
+    """Returns max |a - b| / max |b| over the arrays of two answers, or 0 if all bits are equal."""
     ours, theirs = arrays(ours), arrays(theirs)
     if [(a.shape, a.dtype) for a in ours] != [(b.shape, b.dtype) for b in theirs]:
         raise SystemExit("the builds' answers have different shapes or dtypes")
@@ -177,7 +176,7 @@ def after_rest(call) -> Call:
 
 
 def compare(name: str, ours, theirs, seconds: float, threads: int) -> str:
-    """A row of the table."""
+    """Measures both calls. Returns a row of the table."""
     apart = difference(ours(), theirs())
     if apart > FAR:
         raise SystemExit(f"{name}: the answers differ by {apart:.1g} of the largest value")

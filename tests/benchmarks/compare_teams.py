@@ -2,9 +2,9 @@
 
     python tests/benchmarks/compare_teams.py [--threads 2] [--rounds 40] [--pattern LSTM]
 
-All threads rest between two turns, since both kinds spin after a call. A turn is several calls ("close"), or
-calls with pauses of 5 ms, in which threads go to sleep ("apart"). The bits of answers are compared first. The
-columns are microseconds of a call, median and minimum, and the pool's over OpenMP's.
+All threads rest between two turns, because both kinds spin after a call. A turn is several calls ("close"),
+or calls with pauses of 5 ms, in which threads go to sleep ("apart"). The bits of answers are compared first.
+The columns are microseconds of a call, median and minimum, and the ratio of the pool's time to OpenMP's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CALLS = {"close": 12, "apart": 4}
 
 
 def cases() -> Iterator[tuple[str, Callable[[], object]]]:
-    """(name, call)."""
+    """Yields (name, function to time)."""
     rng = np.random.default_rng(0)
 
     def normal(*shape: int) -> np.ndarray:
@@ -50,7 +50,7 @@ def cases() -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 def turn(call: Callable[[], object], how: str) -> list[float]:
-    """Seconds of each call of a turn, without the first."""
+    """Returns the seconds of each call of a turn, without the first."""
     times = []
     for _ in range(CALLS[how] + 1):
         if how == "apart":

@@ -1,4 +1,4 @@
-"""The harness of the benchmarks: options, the fixture `compete`, tables and records. See README.md."""
+"""Adds options, the fixture `compete`, tables and records to pytest. README.md describes the benchmarks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from worker import Worker  # noqa: E402
 def pytest_addoption(parser):
     group = parser.getgroup("lnrnn benchmarks")
     group.addoption("--bench-threads", default="1,2", help="numbers of threads (default 1,2)")
-    cpus = "CPUs, in the order of preference (default: from the last, as the system often uses the first)"
+    cpus = "CPUs in order of preference (default: last one first, because the system often uses the first)"
     group.addoption("--bench-cpus", default=None, help=cpus)
     wait = "seconds to wait for idle CPUs before a disturbed race is repeated"
     group.addoption("--bench-wait", type=float, default=Pace.patience, metavar="SECONDS", help=wait)
@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "compete" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.benchmark(timer=race_clock))
-            # A race that fails has no times.
+            # A race that fails does not use the fixture.
             item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used"))
 
 
@@ -73,7 +73,7 @@ class Suite:
         return worker
 
     def records(self) -> list[dict]:
-        """A record for each test file with races."""
+        """Returns a record for each test file with races."""
         about = next(iter(self.about.values()), {"versions": {}, "isa": None})
         head = {
             "machine": processor(),
@@ -93,8 +93,8 @@ _now = 0.0
 
 
 def race_clock() -> float:
-    """The clock of pytest-benchmark. Only `_replay` advances it, by a time that a worker has measured. So the
-    samples of another process become a benchmark's statistics."""
+    """Returns the time of pytest-benchmark's clock. Only `_replay` advances it, by times that a worker has
+    measured, so that pytest-benchmark reports the times of another process."""
     return _now
 
 
@@ -105,8 +105,8 @@ def _replay(samples):
 
 @pytest.fixture
 def compete(request, benchmark):
-    """compete(case, table, size, threads, **arguments) races a case of cases_*.py in a worker, and adds the
-    result to the record. In pytest-benchmark's JSON it stands under extra_info."""
+    """compete(case, table, size, threads, **arguments) races a case of cases_*.py in a worker. It adds the
+    result to the record, and to extra_info in pytest-benchmark's JSON."""
     suite = request.config.stash[SUITE]
     subject = request.node.path.stem.removeprefix("test_bench_")
 
@@ -154,7 +154,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 def processor() -> str:
-    """The CPU's name."""
+    """Returns the name of the CPU."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
@@ -164,7 +164,7 @@ def processor() -> str:
 
 
 def commit() -> str | None:
-    """The commit of this folder, with a + if files differ from it; None if there is no git repository."""
+    """Returns the commit of this folder, with a + if files differ from it, or None without git."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--exclude=*"]
     done = subprocess.run(command, capture_output=True, text=True)
     return done.stdout.strip() or None

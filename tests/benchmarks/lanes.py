@@ -4,12 +4,12 @@
     python tests/benchmarks/lanes.py step [--hidden 128]
     python tests/benchmarks/lanes.py lock [--hidden 128]
 
-The network is an LSTM without a norm, with as many inputs as units; Python calls it.
-sessions: in each frame of so many milliseconds every session makes one step. Prints for each of CONTENDERS
-how many sessions fit: 999 of 1000 frames must end in time, at one of three tries. step: one session. Prints
-median microseconds of a step, and the ratio to ONNX Runtime. lock: eight Python threads, each with its own
-lanes of one stream. Prints the rate of steps by the number of lanes. A step releases the lock if it has
-enough multiply-adds (include/lnrnn/tuning.h)."""
+The network is an LSTM without a norm, with as many inputs as units, called from Python. sessions: every
+session makes one step per frame of --frame milliseconds. Prints for each of CONTENDERS how many sessions fit:
+999 of 1000 frames must end in time, in one of three tries. step: one session. Prints the median time of a
+step, and the ratio to ONNX Runtime. lock: eight Python threads step their own lanes of one stream. Prints
+steps per second by the number of lanes. A step releases the lock if it has enough multiply-adds
+(include/lnrnn/tuning.h)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ import lnrnn  # noqa: E402
 from lnrnn import _core  # noqa: E402
 
 FRAMES = 1000
-TRIES = 3  # with a number of sessions: a shared machine sometimes stops for milliseconds
+TRIES = 3  # for each number of sessions, because a shared machine sometimes stops for milliseconds
 
 
 def session(hidden: int, seed: int = 0) -> lnrnn.LSTM:
@@ -55,7 +55,7 @@ def ours(dtype: str, rows: bool):
 
 
 def operator(rnn, batch: int):
-    """ONNX Runtime's LSTM of one step, states in and out, on one thread: f(x, h, c) -> h, c."""
+    """Returns ONNX Runtime's LSTM of one step, on one thread: a function of x, h, c that returns h, c."""
     from cells import CELLS
     from peers_norm import onnx_session
     from peers_plain import onnx_model
@@ -77,7 +77,7 @@ def batched(rnn, n):
 
 
 def one_each(rnn, n):
-    """One session of ONNX Runtime for all, with states for each."""
+    """Returns a function that steps each session in a call of its own, by one InferenceSession."""
     run = operator(rnn, 1)
     states = [[np.zeros((1, 1, rnn.hidden_size), np.float32)] * 2 for _ in range(n)]
 
@@ -89,7 +89,7 @@ def one_each(rnn, n):
     return call
 
 
-# {name: function of an LSTM and n sessions -> function from x (n, inputs) to h (n, hidden)}
+# {name: function of an LSTM and n sessions, which returns a function from x (n, inputs) to h (n, hidden)}
 CONTENDERS = {
     "lnrnn": ours("float32", False),
     "lnrnn, rows": ours("float32", True),
@@ -109,7 +109,7 @@ def check(rnn, make, name) -> None:
 
 
 def late(call, x, frame: float) -> float:
-    """The 99.9th percentile of a frame's seconds. Stops early if it is certainly above `frame`."""
+    """Returns the 99.9th percentile of a frame's seconds. Stops early if it is certainly above `frame`."""
     took = []
     for k in range(FRAMES):
         begin = time.perf_counter()
@@ -160,7 +160,7 @@ def step(hidden: int) -> None:
             for one in x:
                 call(one)
             took[name].append((time.perf_counter() - begin) / steps * 1e6)
-    print(f"LSTM, {hidden} units, a session, one thread, {_core.isa()}")
+    print(f"LSTM, {hidden} units, one session, one thread, {_core.isa()}")
     last = float(np.median(took["onnxruntime, one by one"]))
     for name, each in took.items():
         print(f"{name}: {np.median(each):.2f} us a step, {last / np.median(each):.1f}x")

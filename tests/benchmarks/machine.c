@@ -1,7 +1,7 @@
 /* Measures the peak rates of a machine: arithmetic and memory traffic.
  *
- * machine.py builds it with -O3 -march=native and calls it through ctypes. GCC's and Clang's vector extensions measure AVX-512,
- * AVX2 and NEON with one text. Only products of short types use intrinsics; elsewhere their rate is 0. */
+ * machine.py compiles this file with -O3 -march=native and calls it through ctypes. GCC's and Clang's vector extensions serve
+ * AVX-512, AVX2 and NEON with one source. Only products of short types use intrinsics; without them their rate is 0. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdint.h>
@@ -19,7 +19,7 @@
 
 enum { FMA_F32, DOT_BF16, DOT_INT8, TILE_BF16, TILE_INT8, COPY, READ, READ_AHEAD };
 
-/* The widest vector of this target. */
+/* Bytes of the widest vector of this target. */
 #define WIDTH __BIGGEST_ALIGNMENT__
 typedef float floats __attribute__((vector_size(WIDTH)));
 typedef uint32_t words __attribute__((vector_size(WIDTH)));
@@ -38,7 +38,7 @@ typedef struct {
     pthread_barrier_t *start;
 } job;
 
-static volatile uint32_t sink; /* results are stored here, or the compiler would leave them out */
+static volatile uint32_t sink; /* stores results, so that the compiler does not remove their computation */
 
 static double now(void)
 {
@@ -47,7 +47,7 @@ static double now(void)
     return t.tv_sec + 1e-9 * t.tv_nsec;
 }
 
-/* Hides the value of `a`, which stays in a register, so that the compiler keeps every loop as it is. */
+/* Hides the value of `a`, which stays in a register, so that the compiler does not change the loop. */
 #if defined(__x86_64__)
 #define OPAQUE(a) __asm__ volatile("" : "+v"(a))
 #elif defined(__aarch64__)
@@ -56,7 +56,7 @@ static double now(void)
 #define OPAQUE(a) __asm__ volatile("" : "+m"(a))
 #endif
 
-/* Variables, since an array would be on the stack. */
+/* Twelve variables, because an array would be on the stack. */
 #define EACH(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11)
 #define BEGIN(c) chain chain##c = begin;
 #define SAME(c)                \
@@ -64,7 +64,7 @@ static double now(void)
     OPAQUE(chain##c);
 #define FOLD(c) total += chain##c;
 
-/* A function that runs STEP on all chains. -> the number of operations; a multiply-add is two. */
+/* Defines a function that runs STEP on all chains. It returns the number of operations; a multiply-add is two. */
 #define PEAK(name, vector, scalars, first, left, right)  \
     static double name(long times)                       \
     {                                                    \
@@ -81,7 +81,7 @@ static double now(void)
         return 2.0 * CHAINS * (scalars) * INNER * times; \
     }
 
-/* A function for an instruction that this target lacks. */
+/* Defines the function for an instruction that this target lacks. */
 #define ABSENT(name)               \
     static double name(long times) \
     {                              \
@@ -126,12 +126,12 @@ PEAK(dot_int8, int32x4_t, 16, vdupq_n_s32(2), vdupq_n_s8(1), vdupq_n_s8(1))
 ABSENT(dot_int8)
 #endif
 
-/* AMX has eight tiles of 16 rows of 64 bytes. Four have the sums, two activations, two weights.
+/* AMX has eight tiles of 16 rows of 64 bytes. Four tiles have sums, two activations, two weights.
  * TILE(sums, activations, weights) multiplies 16 x N by N x 16. */
 #if defined(__AMX_TILE__)
 enum { TILE_ROWS = 16, XTILEDATA = 18, REQUEST_PERMISSION = 0x1023 };
 
-/* Asks the kernel for tiles, and fills this thread's tiles with `word`. -> whether the kernel grants them. */
+/* Asks the kernel for tiles, and fills this thread's tiles with `word`. Returns whether the kernel permits tiles. */
 static int tiles_of(uint32_t word)
 {
     struct {
@@ -146,10 +146,11 @@ static int tiles_of(uint32_t word)
         shape.rows[t] = TILE_ROWS, shape.bytes[t] = LINE;
     for (int k = 0; k < TILE_ROWS * LINE / 4; k++)
         content[k] = word;
-    __asm__ volatile(""
-                     :
-                     : "r"(&shape), "r"(content)
-                     : "memory"); /* the compiler does not know that the intrinsics read these */
+    __asm__ volatile(
+        ""
+        :
+        : "r"(&shape), "r"(content)
+        : "memory"); /* because the compiler does not know that the intrinsics read these arrays */
     _tile_loadconfig(&shape);
     _tile_zero(0);
     _tile_zero(1);
@@ -197,7 +198,7 @@ TILE_PEAK(tile_int8, 0x01010101, 64)
 ABSENT(tile_int8)
 #endif
 
-/* Reads every whole vector once. `ahead` > 0 prefetches the line so many bytes ahead: faster from outside of L2, slower in L1. */
+/* Reads every whole vector once. Prefetches `ahead` bytes ahead if that is not 0: faster from outside of L2, slower in L1. */
 static inline __attribute__((always_inline)) void read_once(const char *from, size_t bytes, size_t ahead,
                                                             words sum[8])
 {
@@ -258,9 +259,9 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* Runs the loop `kind` `times` times on each thread. A thread has a slice of the `bytes` at `from` (and `to`) for all repetitions, so
- * the slice stays in its core's cache. *done: operations, or bytes read or copied, of all threads. -> the seconds of the slowest thread,
- * or -1. */
+/* Runs the loop `kind` `times` times on each thread. A thread always has the same slice of the `bytes` at `from` (and `to`), so the
+ * slice stays in its core's cache. *done: operations, or bytes read or copied, by all threads. Returns the seconds of the slowest
+ * thread, or -1 if a thread cannot start. */
 double machine_time(int kind, char *to, const char *from, size_t bytes, long times, int threads, double *done)
 {
     pthread_t handle[MAX_THREADS];
@@ -278,7 +279,7 @@ double machine_time(int kind, char *to, const char *from, size_t bytes, long tim
     }
     for (int t = 1; t < threads; t++)
         if (pthread_create(&handle[t], NULL, work, &jobs[t]))
-            return -1; /* the other threads wait at the barrier for ever */
+            return -1; /* threads that have started wait at the barrier for ever */
     work(&jobs[0]);
     double seconds = jobs[0].seconds;
     *done = jobs[0].work;

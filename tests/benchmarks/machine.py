@@ -1,7 +1,7 @@
-"""The limits of this machine: arithmetic, reading, copying.
+"""Measures the limits of this machine: arithmetic, reading, copying.
 
-This module compiles machine.c for this CPU, by $CC or Python's own compiler. Its loops are contenders of a
-race: then a limit is measured between the rounds of lnrnn, with the same clock and the same load."""
+The module compiles machine.c for this CPU, by $CC or Python's own compiler. Its loops are contenders of a
+race, so a limit is measured between the rounds of lnrnn, with the same clock and load."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 FMA_F32, DOT_BF16, DOT_INT8, TILE_BF16, TILE_INT8, COPY, READ, READ_AHEAD = range(8)
-# Multiply-adds of float32, dot products of pairs and fours, AMX's tiles.
+# Names of loops: multiply-adds of float32, dot products of two or four short numbers, AMX's tiles.
 ARITHMETIC = {
     "f32 FMA": FMA_F32,
     "bf16 dot": DOT_BF16,
@@ -25,7 +25,7 @@ ARITHMETIC = {
     "bf16 tiles": TILE_BF16,
     "int8 tiles": TILE_INT8,
 }
-# {type of weights: instructions that can multiply them}; float32 can, as weights are widened without loss.
+# {type of weights: instructions that can multiply them}. float32 always can, because widening is exact.
 SUITED = {
     "float32": [FMA_F32],
     "bfloat16": [FMA_F32, DOT_BF16, TILE_BF16],
@@ -45,7 +45,7 @@ def _library():
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
-        library = ctypes.CDLL(str(target))  # stays mapped after the file is gone
+        library = ctypes.CDLL(str(target))  # remains loaded when the file is deleted
     library.machine_time.restype = ctypes.c_double
     library.machine_time.argtypes = [
         ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long, ctypes.c_int,
@@ -55,7 +55,7 @@ def _library():
 
 
 def aligned(size: int) -> np.ndarray:
-    """`size` random bytes that start on a cache line."""
+    """Returns `size` random bytes that start on a cache line."""
     block = np.empty(size + LINE, np.uint8)
     block = block[-block.ctypes.data % LINE :][:size]
     block[:] = np.resize(np.random.default_rng(0).integers(1, 256, 4096, np.uint8), size)
@@ -63,13 +63,13 @@ def aligned(size: int) -> np.ndarray:
 
 
 class Loop:
-    """A loop of machine.c as a contender: `turn(n)` repeats it n times and returns the seconds."""
+    """A loop of machine.c as a contender. `turn(n)` runs it n times and returns the seconds."""
 
     def __init__(self, kind: int, size: int = 0, threads: int = 1):
         self.kind, self.size, self.threads = kind, size, threads
         self.source = aligned(size) if size else None
         self.target = aligned(size) if kind == COPY else None
-        self.work = ctypes.c_double(0.0)  # of the last turn: operations, or bytes
+        self.work = ctypes.c_double(0.0)  # operations or bytes of the last turn
 
     def turn(self, n: int) -> float:
         def address(a):
@@ -89,7 +89,7 @@ class Loop:
         return seconds
 
     def rate(self, budget: float = 0.02, tries: int = 5) -> float:
-        """Operations or bytes a second, the best of some tries; 0 if the CPU lacks the instruction."""
+        """Returns operations or bytes per second in the best of some tries, or 0 without the instruction."""
         n = 1
         while (seconds := self.turn(n)) < budget / 2:
             if not self.work.value:
@@ -100,12 +100,12 @@ class Loop:
 
 @cache
 def fastest_arithmetic(dtype: str, threads: int) -> int:
-    """The fastest arithmetic on weights of a type."""
+    """Returns the number of the loop with the fastest arithmetic on weights of a type."""
     return max(SUITED[dtype], key=lambda kind: Loop(kind, threads=threads).rate())
 
 
 def cache_sizes() -> dict[str, int]:
-    """{level: bytes} of the first CPU's data caches; empty if the system does not name them."""
+    """Returns {level: bytes} of the first CPU's data caches, or {} if the system does not list them."""
     sizes = {}
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         text = {name: (index / name).read_text().strip() for name in ("level", "type", "size")}
@@ -115,14 +115,14 @@ def cache_sizes() -> dict[str, int]:
 
 
 def limits(threads: int) -> dict[str, float]:
-    """{name: peak rate}: operations a second ("f32 FMA" ...), bytes a second ("read L1" ...)."""
+    """Returns {name: peak rate}: operations per second ("f32 FMA" ...), bytes per second ("read L1" ...)."""
     rates = {name: Loop(kind, threads=threads).rate() for name, kind in ARITHMETIC.items()}
     caches = cache_sizes()
     private = [level for level in caches if level in ("L1", "L2")]
-    # Half of a cache, as other data is in it too. Four times the last cache for memory.
+    # Use half of a cache, because other data are in it too, and four times the last cache for memory.
     sizes = {level: caches[level] // 2 * (threads if level in private else 1) for level in caches}
     sizes["memory"] = max(256 << 20, 4 * max(caches.values(), default=0))
     for level, size in sizes.items():
         rates[f"read {level}"] = max(Loop(kind, size, threads).rate() for kind in (READ, READ_AHEAD))
-    rates["copy memory"] = 2 * Loop(COPY, sizes["memory"], threads).rate()  # read and written
+    rates["copy memory"] = 2 * Loop(COPY, sizes["memory"], threads).rate()  # bytes read and bytes written
     return {name: rate for name, rate in rates.items() if rate}

@@ -2,9 +2,9 @@
 
     python tests/benchmarks/memory.py           a few seconds; Linux
 
-Each row is measured in a new process: its resident memory before a network's first call, and its peak after
-it. The bytes of results are subtracted for a call. The bound of a training step is a multiple of its tape
-(`tape_bytes`), arguments and results. A training step of one time step runs before the measured one."""
+Each row is measured in a new process: the resident memory before a network's first call, and the peak after
+it. For a call, the bytes of results are subtracted. The bound of a training step is a multiple of its tape
+(`tape_bytes`), arguments and results. A training step with T = 1 runs before the measured one."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ import lnrnn
 MIB = 1 << 20
 PR_SET_THP_DISABLE = 41
 CELLS = ("RNN", "LSTM", "GRU")
-TRAINING = 1.1  # the bound of a training step, as a multiple
+TRAINING = 1.1  # the bound of a training step, as a multiple of its tape, arguments and results
 SIZES = [(1, 128, 100), (1, 1024, 100), (1, 1024, 10_000), (8, 512, 1000), (64, 512, 100), (64, 1024, 100)]
 
 TRAINED = [(8, 256, 100), (32, 256, 1000), (64, 512, 100), (256, 512, 50)]
 
 
 def bound(weights: int) -> float:
-    """Bytes that packed weights and workspace may take together."""
+    """Returns how many bytes packed weights and workspace may take together."""
     return 1.1 * weights + 2 * MIB
 
 
 def _resident(name: str) -> int:
-    """Bytes. VmRSS: resident now; VmHWM: the peak since it was reset."""
+    """Returns bytes of resident memory. name: "VmRSS" for now, "VmHWM" for the peak since it was reset."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
 
 def _bytes(result) -> int:
-    """The bytes of all arrays in a result."""
+    """Returns the bytes of all arrays in a result."""
     if isinstance(result, np.ndarray):
         return result.nbytes
     return sum(map(_bytes, result.values() if isinstance(result, dict) else result))
 
 
 def _grown(call) -> tuple[int, int]:
-    """Bytes by which memory grew at the peak of a call, and those of its results."""
-    ctypes.CDLL(None).malloc_trim(0)  # or the call gets memory that is free but resident
+    """Returns by how many bytes memory grew at the peak of a call, and the bytes of its results."""
+    ctypes.CDLL(None).malloc_trim(0)  # otherwise the call may reuse memory that is free but resident
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _resident("VmRSS")
     results = call()
@@ -53,7 +53,7 @@ def _grown(call) -> tuple[int, int]:
 
 
 def _prepare(batch, hidden, steps, threads) -> np.ndarray:
-    """Makes small calls, which load and start all that first calls need. -> x (T, B, H)."""
+    """Makes small calls, which load libraries and start threads. Returns x (T, B, H)."""
     ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)  # a huge page counts as 2 MiB from its first byte
     lnrnn.set_num_threads(threads)
     for cell in (lnrnn.RNN, lnrnn.LSTM, lnrnn.GRU):
@@ -65,7 +65,7 @@ def _prepare(batch, hidden, steps, threads) -> np.ndarray:
 
 
 def measure(cell, batch, hidden, steps, dtype, threads) -> tuple[int, int, int]:
-    """Bytes of the weights, of the packed weights, and growth of the first call without its results."""
+    """Returns bytes of the weights, of the packed weights, and of the first call without its results."""
     x = _prepare(batch, hidden, steps, threads)
     model = getattr(lnrnn, cell)(hidden, hidden).to_dtype(dtype)
     grown, results = _grown(lambda: model(x))
@@ -75,7 +75,7 @@ def measure(cell, batch, hidden, steps, dtype, threads) -> tuple[int, int, int]:
 
 
 def measure_training(cell, batch, hidden, steps, threads) -> tuple[int, int, int]:
-    """Bytes of the tape, of arguments and results, and of a training step's peak with its arguments."""
+    """Returns bytes of the tape, of arguments and results, and of a training step's peak with arguments."""
     x = _prepare(batch, hidden, steps, threads)
     model = getattr(lnrnn, cell)(hidden, hidden)
 
@@ -91,7 +91,7 @@ def measure_training(cell, batch, hidden, steps, threads) -> tuple[int, int, int
 
 
 def table(columns: str, rows) -> float:
-    """Prints a row for each (cells, measured bytes ..., allowed bytes). -> the largest used part."""
+    """Prints a row for each (cells, measured bytes ..., permitted bytes). Returns the largest used share."""
     widths = [max(8, len(name)) for name in columns.split()]
     print(*map(str.rjust, columns.split(), widths))
     worst = 0.0
@@ -120,8 +120,8 @@ def main():
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         of_calls = table("cell B H T weights threads MiB packed call allowed", calls(pool))
         of_steps = table("training B H T threads tape args+res peak allowed", steps(pool))
-    print(f"packed weights + workspace, as a part of 1.1 x the weights + 2 MiB: {of_calls:.2f} at most")
-    print(f"a training step, as a part of {TRAINING} x tape, arguments, results: {of_steps:.2f} at most")
+    print(f"packed weights + workspace, over 1.1 x the weights + 2 MiB: {of_calls:.2f} at most")
+    print(f"a training step, over {TRAINING} x (tape + arguments + results): {of_steps:.2f} at most")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measures how much of the CPUs other processes use, as benchmarks often run on shared machines."""
+"""Measures how much CPU time other processes use, because benchmarks often run on shared machines."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import sys
 import time
 from contextlib import contextmanager
 
-BUSY = 0.03  # a race is disturbed if others used this part of the CPUs' time
-GLANCE = 0.3  # seconds of one look at the load
+BUSY = 0.03  # a race is disturbed if other processes used this share of the CPUs' time
+GLANCE = 0.3  # seconds of one measurement of the load
 
 
 class Watch:
-    """`others` is the part of the CPUs' time, since the start, that other processes, the kernel for them, and
-    other guests of the host used. None without /proc/stat. The clock ticks in 10 ms."""
+    """`others` returns the share of CPU time since the start that other processes, the kernel for them, and
+    other guests of the host used. None without /proc/stat."""
 
     def __init__(self, cpus):
         self.names = {f"cpu{c}" for c in cpus}
         self.before = self._state()
 
     def _state(self):
-        """Seconds: used of these CPUs by all processes, used by this one with all its threads, and now."""
+        """Returns in seconds: CPU time of all processes, CPU time of this process, and the time now."""
         try:
             with open("/proc/stat", encoding="ascii") as lines:
                 rows = [line.split() for line in lines]
@@ -51,11 +51,11 @@ def wait_for_calm(cpus, patience: float) -> None:
 
 @contextmanager
 def busy_process():
-    """A process that computes on the CPUs of this one, until the block ends or its parent does."""
+    """Runs the body while another process computes on the same CPUs."""
     loop = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(100_000))"
     process = subprocess.Popen([sys.executable, "-c", loop], stdin=subprocess.DEVNULL)
     try:
-        time.sleep(GLANCE)  # it has started by then
+        time.sleep(GLANCE)  # until the process has started
         yield
     finally:
         process.kill()

@@ -1,7 +1,6 @@
-"""A large float32 matrix product by every installed library: the rate at which this machine multiplies
-matrices.
+"""Multiplies two large float32 matrices by every installed library, to find the machine's rate of products.
 
-Which library is fastest depends on the CPU. On a Zen 5 core of 250 GFLOP/s oneDNN and XLA reach 220 to 230,
+The fastest library depends on the CPU. On a Zen 5 core of 250 GFLOP/s oneDNN and XLA reach 220 to 230,
 torch.mm (MKL) and NumPy (OpenBLAS) 100 to 118.
 """
 
@@ -19,7 +18,7 @@ SIDE = 1024
 
 
 def _numpy(a, b, threads) -> Call:
-    """OpenBLAS sizes its pool by the CPUs when it is loaded."""
+    """OpenBLAS chooses its number of threads by the CPUs when it is loaded."""
     return Call(partial(np.matmul, a, b, out=np.empty_like(a)))
 
 
@@ -30,7 +29,7 @@ def _torch(a, b, threads) -> Call:
 
 
 def _onednn(a, b, threads) -> Call:
-    """The operator with packed weights by which torch.compile replaces a linear layer."""
+    """Calls the operator with packed weights that replaces a linear layer under torch.compile."""
     torch = torch_on(threads)
     a, transposed = torch.from_numpy(a), torch.from_numpy(np.ascontiguousarray(b.T))
     weight = torch.ops.mkldnn._reorder_linear_weight(transposed, len(a))
@@ -48,7 +47,7 @@ WAYS = {"numpy": _numpy, "torch": _torch, "oneDNN": _onednn, "jax": _jax}
 
 
 def products(threads: int) -> tuple[dict[str, Call], dict[str, str]]:
-    """{library: product of two matrices SIDE x SIDE}, and {library: why it is left out}."""
+    """Returns {library: product of two matrices SIDE x SIDE}, and {library: why it does not race}."""
     random = np.random.default_rng(0)
     a, b = (random.standard_normal((SIDE, SIDE), np.float32) for _ in range(2))
     case = Case({}, {name: partial(build, a, b, threads) for name, build in WAYS.items()}, (a @ b,), (1e-2,))

@@ -1,7 +1,7 @@
 """The cells of peers_rnn.py and peers_plain.py with weights in bfloat16 and int8.
 
-Builders are those of peers_rnn.py. p has the order of `cell.for_peers`; without a norm, torch's order. A
-builder raises Unavailable if its library would compute in float32 without a word."""
+Builders have the arguments of those in peers_rnn.py. p has the order of `cell.for_peers`, or torch's order
+without a norm. A builder raises Unavailable if its library would silently compute in float32."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from peers_norm import onnx_session
 from peers_rnn import openvino_infer, torch_on
 from race import Call
 
-# OpenVINO quantises so many activations of a row with one scale. Smaller groups are more exact, and slower in
-# most sizes.
+# OpenVINO quantises this many activations of a row with one scale. Smaller groups are more exact, and usually
+# slower.
 GROUP = 256
 
 
@@ -33,16 +33,16 @@ def torch_module(cell, p, x, threads) -> Call:
 
 
 def torch_loop(cell, p, x, threads) -> Call:
-    """The traced loop over the steps, all in bfloat16."""
+    """The traced loop over the steps, with all arrays in bfloat16."""
     return peers_rnn.torch_loop(cell, p, x, threads, "bfloat16")
 
 
 def torch_quantized(cell, p, x, threads) -> Call:
     """torch.nn's module after quantize_dynamic: weights in int8 with a scale for each output, activations in
-    7 bits with a scale for each product. It has no other type of activations."""
+    7 bits with a scale for each product. torch has no other type of activations."""
     torch = torch_on(threads)
     kind, tools = getattr(torch.nn, cell.NAME), torch.ao.quantization
-    holder = torch.nn.ModuleList([peers_plain.torch_layer(torch, cell, p)])  # its content gets replaced
+    holder = torch.nn.ModuleList([peers_plain.torch_layer(torch, cell, p)])  # quantize_dynamic replaces it
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # later versions of torch deprecate it
         module = tools.quantize_dynamic(holder, {kind: tools.per_channel_dynamic_qconfig})[0]
@@ -56,14 +56,15 @@ INTEGER = {"MatMulInteger", "DynamicQuantizeLSTM"}  # the operators of quantised
 
 
 def _quantized(model: bytes, name: str) -> bytes:
-    """The model after quantize_dynamic: int8 with a scale for each output, activations of 8 bits with one."""
+    """Returns the model after quantize_dynamic: int8 weights with a scale for each output, activations in 8
+    bits with a scale for each product."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     how = {"per_channel": True, "weight_type": QuantType.QInt8, "extra_options": {"EnableSubgraph": True}}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "quantized.onnx")
-        logging.disable(logging.WARNING)  # it advises to simplify the model first
+        logging.disable(logging.WARNING)  # the warning advises to simplify the model first
         try:
             quantize_dynamic(onnx.load_from_string(model), path, **how)
         finally:
@@ -89,7 +90,7 @@ def onnxruntime_operator(cell, p, x, threads) -> Call:
 
 def _int8_matrices(graph) -> None:
     """Replaces the matrices of an ONNX graph by int8 with a scale for each output, and a DequantizeLinear.
-    OpenVINO keeps such matrices, and quantises the other factor."""
+    OpenVINO then multiplies in int8, and quantises the other factor."""
     from onnx import helper, numpy_helper
 
     matrices = {value.name: value for value in graph.initializer}
@@ -112,7 +113,7 @@ def _int8_matrices(graph) -> None:
 
 
 def openvino_quantized_scan(cell, p, x, threads) -> Call:
-    """The Scan with int8 matrices, and activations in 8 bits with a scale for each GROUP of a row."""
+    """The Scan with int8 matrices, and activations in 8 bits with a scale for GROUP numbers of a row."""
     import onnx
 
     model = onnx.load_from_string(peers_rnn.onnx_model(cell, p, x, whole=True))

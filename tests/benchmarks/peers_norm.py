@@ -1,7 +1,8 @@
-"""Norms and elementwise functions of the peers: native arrays in and out, weights in place.
+"""Norms and elementwise functions of the peers, on each library's own arrays, with weights converted in
+advance.
 
-There is a class for each library. A method takes NumPy arrays and returns a contender. A class has methods
-for the functions of its library only."""
+There is a class for each library. Its methods take NumPy arrays and return a contender. A class has methods
+only for functions of its library."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class NumPy:
 
 
 class Torch:
-    """PyTorch. Its functions with out= are slower than those without, so it allocates its output."""
+    """PyTorch. Contenders allocate their output, because PyTorch's functions with out= are slower."""
 
     def __init__(self, threads: int):
         import torch
@@ -36,7 +37,8 @@ class Torch:
         self.torch = torch
 
     def _tensors(self, *arrays):
-        """Tensors on the same memory. torch does not know NumPy's bfloat16, so its bits are passed."""
+        """Returns tensors on the same memory. bfloat16 is passed as bits, because torch does not know NumPy's
+        dtype."""
         tensor = self.torch.from_numpy
         return [
             tensor(a.view(np.int16)).view(self.torch.bfloat16) if a.dtype == "bfloat16" else tensor(a)
@@ -57,7 +59,7 @@ class Torch:
         return Call(partial(function, x, shape, weight, EPS))
 
     def layer_norm_backward(self, gy, x, weight, bias):
-        """The kernel that autograd calls, with the statistics of the forward pass."""
+        """Calls the kernel of autograd, with the statistics of the forward pass."""
         gy, x, weight, bias = self._tensors(gy, x, weight, bias)
         shape = x.shape[-1:]
         _, mean, rstd = self.torch.native_layer_norm(x, shape, weight, bias, EPS)
@@ -83,7 +85,7 @@ class Torch:
 
 
 class OnnxRuntime:
-    """A graph of one operator, run by session.run, as most people write it."""
+    """ONNX Runtime with a graph of one operator, called by session.run as most users do."""
 
     bound = False
 
@@ -131,13 +133,13 @@ class OnnxRuntime:
 
 
 class OnnxRuntimeBound(OnnxRuntime):
-    """Input and output are bound in advance: no output is allocated, and a call has less overhead."""
+    """ONNX Runtime with input and output bound in advance, which avoids allocation and overhead."""
 
     bound = True
 
 
 def onnx_session(model: bytes, threads: int):
-    """A session with its own `threads` threads."""
+    """Returns a session with its own pool of `threads` threads."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -146,8 +148,8 @@ def onnx_session(model: bytes, threads: int):
 
 
 class Jax:
-    """jax.jit of the textbook formula. The variance is E[x^2] - E[x]^2 as in flax, which XLA computes in one
-    pass. XLA has as many threads as the process had CPUs when it was loaded."""
+    """jax.jit of the textbook formula. The variance is E[x^2] - E[x]^2 as in flax, because XLA computes it in
+    one pass. XLA has as many threads as the process had CPUs when XLA was loaded."""
 
     def __init__(self, threads: int):
         import jax
@@ -162,7 +164,7 @@ class Jax:
         return Call(lambda: wait(run(*arrays)))
 
     def _standardize(self, x, axes):
-        """Mean, variance and 1 / sigma."""
+        """Returns mean, variance and 1 / sigma."""
         mean = x.mean(axes, keepdims=True)
         var = self.numpy.maximum((x * x).mean(axes, keepdims=True) - mean * mean, 0)
         return mean, var, self.jax.lax.rsqrt(var + EPS)
@@ -222,7 +224,7 @@ class Jax:
 
 
 def _batch_axes(x):
-    """All axes but the channels, and the shape in which a vector of channels broadcasts."""
+    """Returns all axes but the channels, and the shape in which a vector of channels broadcasts."""
     return (0, *range(2, x.ndim)), (1, -1) + (1,) * (x.ndim - 2)
 
 
@@ -233,7 +235,7 @@ LIBRARIES = {
 
 
 def builders(operation: str, threads: int, *arrays) -> dict:
-    """{peer: function that builds its contender}, for the peers that have the operation."""
+    """Returns {peer: function that builds its contender} of all peers that have the operation."""
     return {
         name: partial(_build, library, operation, threads, arrays)
         for name, library in LIBRARIES.items()

@@ -1,6 +1,6 @@
-"""The cells without a norm, by each library's own operator for a whole sequence.
+"""Cells without a norm, by each library's own operator for whole sequences.
 
-Builders are those of peers_rnn.py. p has torch's names and order of gates.
+Builders have the arguments of those in peers_rnn.py. p has torch's names and order of gates.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PARAMETERS = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
 
 
 def torch_layer(torch, cell, p):
-    """torch.nn.RNN, LSTM or GRU with these parameters."""
+    """Returns torch.nn.RNN, LSTM or GRU with these parameters."""
     layer = getattr(torch.nn, cell.NAME)(p["weight_ih"].shape[1], p["weight_hh"].shape[1]).eval()
     layer.load_state_dict({f"{name}_l0": torch.from_numpy(v) for name, v in p.items()})
     return layer
@@ -30,8 +30,8 @@ def torch_module(cell, p, x, threads) -> Call:
 
 
 def onnx_model(cell, p, x, states=False) -> bytes:
-    """x (T, B, I) to y (T, 1, B, H) by ONNX's operator, which has another order of gates. states: an LSTM's h
-    and c are inputs too, and hn and cn are the only outputs."""
+    """Returns a model from x (T, B, I) to y (T, 1, B, H) with ONNX's operator, which has another order of
+    gates. states: h, and an LSTM's c, are inputs too, and hn and cn are the only outputs."""
     from onnx import TensorProto, helper, numpy_helper
 
     hidden, (steps, batch, inputs) = p["weight_hh"].shape[1], x.shape
@@ -45,8 +45,9 @@ def onnx_model(cell, p, x, states=False) -> bytes:
     inputs_of, outputs_of, state = ["x", "w", "r", "b"], ["y"], (1, batch, hidden)
     ins, outs = [value("x", steps, batch, inputs)], [value("y", steps, 1, batch, hidden)]
     if states:
-        inputs_of, outputs_of = [*inputs_of, "", "h", "c"], ["", "hn", "cn"]
-        ins, outs = [*ins, value("h", *state), value("c", *state)], [value(n, *state) for n in outputs_of[1:]]
+        before, after = ["h", "c"][: cell.STATES], ["hn", "cn"][: cell.STATES]
+        inputs_of, outputs_of = [*inputs_of, "", *before], ["", *after]
+        ins, outs = [*ins, *(value(n, *state) for n in before)], [value(n, *state) for n in after]
     node = helper.make_node(cell.NAME, inputs_of, outputs_of, hidden_size=hidden, **cell.ONNX_OPTIONS)
     initializers = [numpy_helper.from_array(v, name) for name, v in constants.items()]
     graph = helper.make_graph([node], "sequence", ins, outs, initializers)

@@ -1,10 +1,9 @@
-"""A recurrent cell with layer norm, over a whole sequence or step by step, in the libraries that people use
-on CPUs.
+"""Recurrent cells with layer norm in other libraries for CPUs, on whole sequences or step by step.
 
 No library has such a cell, so each runs the loop that its users write. These are ONNX's Scan for ONNX Runtime
-and OpenVINO, jax.lax.scan, and a loop traced by torch.jit. cells.py has the equations, peers_plain.py the
-cells without a norm. Every builder takes (cell, p, x, threads): p of `cell.for_peers`, and x (T, B, I) of
-NumPy. It returns a contender whose answer is y (T, B, H)."""
+and OpenVINO, jax.lax.scan, and a loop traced by torch.jit. cells.py has the equations, peers_plain.py has
+cells without a norm. Every builder takes (cell, p, x, threads): p from `cell.for_peers`, and NumPy's x (T, B,
+I). It returns a contender whose answer is y (T, B, H)."""
 
 from __future__ import annotations
 
@@ -29,13 +28,13 @@ _numpy_zeros = partial(np.zeros, dtype=np.float32)
 
 
 def _zeros(cell, p, x, zeros=_numpy_zeros):
-    """The states before the first step, by the library's function `zeros`."""
+    """Returns the states before the first step, created by the library's function `zeros`."""
     hidden = next(v.shape[1] for name, v in p.items() if name.startswith("weight_hh"))
     return tuple(zeros((x.shape[1], hidden)) for _ in range(cell.STATES))
 
 
 def torch_loop(cell, p, x, threads, dtype="float32") -> Call:
-    """The loop over the steps, traced and frozen, all in one type."""
+    """The loop over the steps, traced and frozen, with all arrays in one type."""
     torch = torch_on(threads)
     dtype = getattr(torch, dtype)
     p = {name: torch.from_numpy(value).to(dtype) for name, value in p.items()}
@@ -55,7 +54,7 @@ def torch_loop(cell, p, x, threads, dtype="float32") -> Call:
 
 
 def torch_steps(cell, p, x, threads) -> Call:
-    """One traced step a call."""
+    """One traced step per call."""
     torch = torch_on(threads)
     p = {name: torch.from_numpy(value) for name, value in p.items()}
 
@@ -96,7 +95,7 @@ def jax_scan(cell, p, x, threads) -> Call:
 
 
 def onnx_model(cell, p, x, whole: bool) -> bytes:
-    """whole: x (T, B, I) to y (T, B, H) by a Scan. Else one step: x (B, I), states s0 ... to n0 ..."""
+    """Returns a Scan from x (T, B, I) to y (T, B, H) if `whole`, or a step from x (B, I) and states."""
     from onnx import TensorProto, helper, numpy_helper
 
     zeros = _zeros(cell, p, x)[0]
@@ -141,7 +140,7 @@ def onnxruntime_scan(cell, p, x, threads) -> Call:
 
 
 def onnxruntime_steps(cell, p, x, threads) -> Call:
-    """One step a call through session.run."""
+    """One step per call of session.run."""
     session = onnx_session(onnx_model(cell, p, x, whole=False), threads)
     zeros = {f"s{k}": zero for k, zero in enumerate(_zeros(cell, p, x))}
     names, xs = [f"n{k}" for k in range(cell.STATES)], list(x)
@@ -159,15 +158,15 @@ def onnxruntime_steps(cell, p, x, threads) -> Call:
 
 
 def _collect(call) -> np.ndarray:
-    """The outputs of all steps of `call`, which passes each to its argument."""
+    """Returns the outputs of all steps of `call`, which calls its argument with each output."""
     ys = []
     call(lambda y: ys.append(np.array(y)))
     return np.stack(ys)
 
 
 def openvino_infer(model: bytes, x, threads, precision="f32", more=None):
-    """A call that runs an ONNX model on x. With precision "bf16", OpenVINO chooses where to round.
-    more: further options."""
+    """Returns a function that runs an ONNX model on x. With precision "bf16", OpenVINO chooses where to
+    round. more: other options."""
     import openvino
 
     core = openvino.Core()
@@ -182,7 +181,7 @@ def openvino_infer(model: bytes, x, threads, precision="f32", more=None):
 
 
 def openvino_scan(cell, p, x, threads, precision="f32") -> Call:
-    """The same ONNX model."""
+    """The ONNX model of onnxruntime_scan, in OpenVINO."""
     infer = openvino_infer(onnx_model(cell, p, x, whole=True), x, threads, precision)
     return Call(infer, answer=lambda: infer()[0].copy())
 

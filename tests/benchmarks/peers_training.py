@@ -1,8 +1,8 @@
-"""A training step of a recurrent cell in torch and JAX.
+"""Training steps of recurrent cells in torch and JAX.
 
-Every builder takes (problem, threads), as training_problem.py defines them, and returns a contender. Its
-answer has the order of `Problem.results`. torch gets ragged batches as a PackedSequence, sorted and packed in
-advance. All steps of jax.lax.scan have one size, so JAX gets padded batches.
+Every builder takes a Problem of training_problem.py and the number of threads, and returns a contender.
+Answers have the order of `Problem.results`. torch gets ragged batches as a PackedSequence, sorted and packed
+in advance. JAX gets padded batches, because all steps of jax.lax.scan have one size.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from training_problem import Packed, Problem
 
 
 class _Torch:
-    """Code of all torch contenders: the leaves (packed x, states, parameters), the gradient of y, and the
-    conversion of packed results."""
+    """Code of all torch contenders. It converts arguments to leaves of autograd (packed x, states,
+    parameters), and results back to arrays."""
 
     def __init__(self, problem: Problem, threads: int):
         self.torch, self.problem, self.packed = torch_on(threads), problem, Packed(problem)
@@ -30,14 +30,15 @@ class _Torch:
         self.gy = self.torch.from_numpy(self.packed.pack(problem.gy))
 
     def named(self, leaves) -> dict:
-        """The parameters among the leaves."""
+        """Returns the parameters among the leaves."""
         return dict(zip(self.problem.names, leaves[1 + self.problem.cell.STATES :], strict=True))
 
     def sequence(self, *leaves):
-        """y (N, H) by a loop over the steps."""
+        """Returns packed y (N, H), by a loop over the steps."""
         torch, cell, counts = self.torch, self.problem.cell, self.packed.counts
         x, state, p = leaves[0], tuple(leaves[1 : 1 + cell.STATES]), self.named(leaves)
-        # split and cat: the backward pass of indexing would allocate a whole sequence at every step.
+        # Use split and cat, because indexing would allocate a whole sequence at every step of the backward
+        # pass.
         parts = [part.split(counts) for part in cell.torch_project(torch, p, x)]
         ys = []
         for t, n in enumerate(counts):
@@ -48,7 +49,7 @@ class _Torch:
         return torch.cat(ys)
 
     def contender(self, sequence, leaves=None) -> Call:
-        """sequence(*leaves) returns y. The leaves may have additional dimensions of size 1."""
+        """Returns a contender. sequence(*leaves) returns y. The leaves may have more dimensions of size 1."""
         torch, leaves = self.torch, leaves or self.leaves
 
         def call():
@@ -103,7 +104,7 @@ def torch_module(problem, threads) -> Call:
 
 
 def jax_scan(problem, threads) -> Call:
-    """jax.vjp through jax.lax.scan, jitted. gy is 0 past a length, so padding has no effect."""
+    """jax.vjp of jax.lax.scan, jitted. Padding has no effect, because gy is 0 past a length."""
     import jax
 
     cell = problem.cell

@@ -1,8 +1,10 @@
-"""Times contenders in turn, round by round. Ratios within a round hold while the machine's speed drifts.
+"""Times contenders round by round, so that drift of the machine's speed does not change ratios within a
+round.
 
 A contender has `turn(n)`, which does its work n times and returns the seconds. `Call` is the contender of a
-Python callable; the loops of machine.py are contenders too. In each round every contender has one turn of its
-calibrated n. The order changes from round to round, so that no contender always follows the same other.
+Python function, and the loops of machine.py are contenders too. In each round every contender has one turn,
+with an n calibrated for it. The order changes from round to round, so that no contender always follows the
+same other one.
 """
 
 from __future__ import annotations
@@ -19,27 +21,27 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Pace:
-    """How long a race takes."""
+    """The number and duration of rounds, and when to stop or repeat a race."""
 
     rounds: int = 21
-    turn: float = 0.008  # seconds
-    least: int = 5  # rounds, also if they take more than `limit`
+    turn: float = 0.008  # seconds of a contender's turn
+    least: int = 5  # the least number of rounds, even if they take more than `limit`
     limit: float = 8.0  # seconds, after which no round starts
     again: int = 2  # how often a disturbed race is repeated
-    patience: float = 3.0  # seconds to wait for idle CPUs before that
+    patience: float = 3.0  # seconds to wait for idle CPUs before a repetition
 
 
 QUICK = Pace(rounds=3, turn=0.002, least=1, limit=2.0, again=0)
 
-LONG_CALL = 0.1  # seconds; such a call needs no warm-up
-TOO_SLOW = 2.0  # a peer with long calls does not race if it takes so many times as long as the best peer
+LONG_CALL = 0.1  # seconds; a longer call needs no warm-up
+TOO_SLOW = 2.0  # a peer with long calls does not race if its time exceeds this multiple of the best peer's
 
 
 class Call:
-    """A Python callable as a contender.
+    """A Python function as a contender.
 
-    enter, leave: called before and after its turns, not timed. answer: returns the result to check, if the
-    call does not. tolerance, reference: this contender's, in place of those of its `Case`."""
+    enter, leave: functions called before and after a turn, not timed. answer: a function that returns the
+    result to check; default: the call itself. tolerance, reference: replace those of the `Case`."""
 
     def __init__(self, call, *, answer=None, tolerance=None, reference=None, enter=None, leave=None):
         self.call, self.answer, self.tolerance, self.reference = call, answer or call, tolerance, reference
@@ -55,7 +57,7 @@ class Call:
 
 @contextmanager
 def on_track(contender):
-    """Calls the contender's `enter` and `leave`."""
+    """Runs the body between the contender's `enter` and `leave`."""
     enter, leave = getattr(contender, "enter", None), getattr(contender, "leave", None)
     if enter:
         enter()
@@ -79,11 +81,11 @@ def _no_garbage_collection():
 
 
 def _at_work() -> bool:
-    """Whether another thread of this process runs, or waits for a core."""
+    """Returns whether another thread of this process runs or waits for a core."""
     for task in Path("/proc/self/task").iterdir():
         try:
             state = (task / "stat").read_bytes().rpartition(b")")[2].split()[0]
-        except OSError:  # it has ended
+        except OSError:  # the thread has ended
             continue
         if state == b"R" and int(task.name) != threading.get_native_id():
             return True
@@ -91,18 +93,18 @@ def _at_work() -> bool:
 
 
 def quiet(patience: float = 0.3):
-    """Returns when no other thread of this process is at work, or after `patience` seconds.
+    """Waits until no other thread of this process works, at most `patience` seconds.
 
     Thread pools spin after their work: GCC's and XLA's for some milliseconds, ONNX Runtime's for fifty. The
-    next contender would share its cores with them. (The process's CPU time does not show it: the kernel adds
-    the time of running threads only now and then.)"""
+    next contender would share its cores with them. (The process's CPU time does not show spinning threads in
+    time, because the kernel updates it rarely.)"""
     end = time.perf_counter() + patience
     while _at_work() and time.perf_counter() < end:
         time.sleep(0.001)
 
 
 def calibrate(contender, seconds: float) -> tuple[int, float]:
-    """-> the n, at least 1, whose turn takes about `seconds`, and the seconds of one call."""
+    """Returns the n for which a turn takes about `seconds`, at least 1, and the seconds of one call."""
     with on_track(contender):
         contender.turn(1)
         n = 1
@@ -112,8 +114,8 @@ def calibrate(contender, seconds: float) -> tuple[int, float]:
 
 
 def _too_slow(contenders: dict, took: dict[str, float], peers, settle: bool) -> dict[str, str]:
-    """{peer that is too slow to race: reason}. took: {contender: seconds of a call}. A slow peer is timed
-    twice more, since another process or a compiler may have slowed its call."""
+    """Returns {peer that is too slow to race: reason}. took: {contender: seconds of a call}. Times a slow
+    peer twice more, because another process or a compiler may have slowed its call."""
     best, slow = min((took[name] for name in peers), default=0.0), {}
     for name in peers:
         least = took[name]
@@ -129,10 +131,10 @@ def _too_slow(contenders: dict, took: dict[str, float], peers, settle: bool) -> 
 
 
 def race(contenders: dict, pace: Pace, settle: bool = False, peers=()):
-    """-> {contender: seconds of a call by round}, and {peer that is too slow to race: reason}.
+    """Returns {contender: seconds of a call by round}, and {peer that is too slow to race: reason}.
 
-    settle: wait for the thread pool of the last contender before a turn (`quiet`). Before a turn of short
-    calls, a tenth of it runs untimed, which wakes the contender's threads and fills the caches."""
+    settle: before a turn, wait until the last contender's thread pool rests (`quiet`). Before a turn of short
+    calls, a tenth of the calls run untimed, to wake the contender's threads and fill the caches."""
     order = random.Random(0)
     with _no_garbage_collection():
         calls = {}

@@ -1,12 +1,12 @@
-"""Records: a run writes them, and the pages of docs/ show them.
+"""Reads and writes records. A run of the benchmarks writes them, and pages of docs/ show them.
 
 A record is a JSON file with title, machine, kernels, date, commit, versions, limits, and one of these:
 
-    races    one entry for each race: table, size, threads, steps, times {contender: seconds of a step by
-    round}, ours (lnrnn's contenders; the first is judged), limit, errors ... columns, rows    a table;
-    `pivot` names the column whose values become columns on the page
+    races            an entry for each race: table, size, threads, steps, times {contender: seconds of a step
+                     by round}, ours (lnrnn's contenders; the first is judged), limit, errors ...
+    columns, rows    a table; `pivot` names the column whose values become columns on the page
 
-A record with `carried_over` was copied from a page, so it has no raw times. Its races have one time for each
+A record with `carried_over` was copied from a page and has no raw times. Its races have one time for each
 contender, and `ratio` and `of_limit` as on that page.
 """
 
@@ -22,11 +22,11 @@ import numpy as np
 from neighbours import BUSY
 
 RESULTS = Path(__file__).parent / "results"
-UNITS = {"read": "GB/s", "copy": "GB/s", "int8": "GOP/s"}  # of the machine's limits, by their first word
+UNITS = {"read": "GB/s", "copy": "GB/s", "int8": "GOP/s"}  # first word of a limit's name -> its unit
 FOOTNOTE = (
-    "Median over the rounds; ± half the distance of the quartiles, in % of the median. Ratios compare times "
-    "of the same round: 2.0x is twice lnrnn's time. 'of limit' is the limit's time over lnrnn's. Errors are "
-    "those of y against the reference in float64, relative to its largest value. "
+    "Times are medians over the rounds, ± half the distance of the quartiles in % of the median. Ratios "
+    "compare times of the same round: 2.0x is twice lnrnn's time. 'of limit' is the limit's time over "
+    "lnrnn's. Errors are those of y against the reference in float64, relative to its largest value. "
     f"(!): other processes used {BUSY:.0%} or more of the CPUs, so the row is less reliable."
 )
 
@@ -51,7 +51,7 @@ class Race:
 
     @property
     def of_limit(self) -> float | None:
-        """The limit's time over lnrnn's."""
+        """Returns the limit's time over lnrnn's time."""
         if self.limit is None:
             return self.facts.get("of_limit")
         return float(np.median(self.limit / self.times[self.judged]))
@@ -60,8 +60,8 @@ class Race:
         return float(np.median(self.times[name]))
 
     def ratio(self, name: str, ours: str | None = None) -> float:
-        """The contender's time over that of `ours` (None: the judged one). It is the median of the ratios of
-        all rounds, so that drift cancels."""
+        """Returns the contender's time over the time of `ours` (None: the judged one). This is the median of
+        the ratios of all rounds, so that drift cancels."""
         if name == self.best_peer and ours is None and "ratio" in self.facts:
             return self.facts["ratio"]
         return float(np.median(self.times[name] / self.times[ours or self.judged]))
@@ -72,19 +72,19 @@ def geometric_mean(values) -> float:
 
 
 def _in_order(groups) -> list[str]:
-    """The names of several lists, each once, in order of first appearance."""
+    """Returns the names of several lists without repetitions, in order of first appearance."""
     return list(dict.fromkeys(name for names in groups for name in names))
 
 
 class Table:
-    """The races with one name and one number of threads."""
+    """A table: the races with one name and one number of threads."""
 
     def __init__(self, races: list[Race]):
         self.races = races
         self.judged = races[0].judged
         self.peers = _in_order(r.peers for r in races)
         variants, other_work = _in_order(r.variants for r in races), _in_order(r.other_work for r in races)
-        self.compared = [*variants, *other_work]  # each with a ratio of its own
+        self.compared = [*variants, *other_work]  # the table has a column of ratios for each
         self.contenders = [self.judged, *variants, *self.peers, *other_work]
         also = _in_order(r.facts.get("also_judged", []) for r in races) if self.peers else []
         self.contests = {"vs best peer": None, **{f"best peer vs {_short(name)}": name for name in also}}
@@ -100,7 +100,7 @@ class Table:
         return f"{self.races[0].table}, {where} ({self.unit} a {timed})"
 
     def cells(self) -> list[list[str]]:
-        """Header and rows."""
+        """Returns header and rows."""
         header = ["size", *self.contenders, *(f"vs {_short(name)}" for name in self.compared)]
         header += [*self.contests] if self.peers else []
         header += ["of limit"] if self.limited else []
@@ -129,7 +129,7 @@ class Table:
         return digits(middle * self.scale) + spread
 
     def errors(self) -> list[list[str]]:
-        """Header and rows of the errors; empty if the races have none."""
+        """Returns header and rows of the errors, or [] if the races have none."""
         rows = []
         for race in self.races:
             if errors := race.facts.get("errors"):
@@ -138,7 +138,7 @@ class Table:
         return [["error: largest, mean", *self.contenders], *rows] if rows else []
 
     def means(self) -> dict[str, str]:
-        """Geometric means over the rows of ratios and `of_limit`; the lowest ratio to the best peer."""
+        """Returns geometric means of ratios and `of_limit`, and the lowest ratio to the best peer."""
         means = {}
         for name in (*self.compared, *self.peers):
             ratios = [r.ratio(name) for r in self.races if name in r.times]
@@ -154,7 +154,7 @@ class Table:
         return means
 
     def notes(self) -> list[str]:
-        """Calls a second, targets and whether they are met, and the peers that did not race."""
+        """Returns lines with calls per second, targets, whether they are met, and peers that did not race."""
         lines, reasons = [], {}
         for race in self.races:
             facts = race.facts
@@ -164,7 +164,7 @@ class Table:
                     for n in self.contenders
                     if n in race.times
                 )
-                lines.append(f"{counted} a second, {race.size}: {', '.join(rates)}")
+                lines.append(f"{counted} per second, {race.size}: {', '.join(rates)}")
             share = facts.get("grace", 0) / facts["steps"] / race.median(self.judged)
             for name, most in facts.get("bounds", {}).items():
                 verdict = "met" if race.ratio(name) <= most + share else "NOT MET"
@@ -179,14 +179,14 @@ class Table:
         return lines
 
     def text(self) -> list[str]:
-        """For a terminal."""
+        """Returns the lines of the table for a terminal."""
         means = "; ".join(f"{name} {value}" for name, value in self.means().items())
         lines = [self.title, *in_columns(self.cells()), f"geometric mean: {means}"]
         return [*lines, *self.notes(), *in_columns(self.errors()), ""]
 
 
 def tables(races: list[dict]) -> list[Table]:
-    """A table for each name and number of threads, in the order of the races."""
+    """Returns a Table for each name and number of threads, in the order of the races."""
     groups: dict[tuple, list[Race]] = {}
     for race in map(Race, races):
         groups.setdefault((race.table, race.threads), []).append(race)
@@ -198,7 +198,7 @@ def load(name: str) -> dict:
 
 
 def save(record: dict, path: Path) -> None:
-    """Writes one key, race or row a line, so that a difference of two files can be read."""
+    """Writes a key, race or row per line, so that a diff of two files is readable."""
     lines = []
     for key, value in record.items():
         shown = json.dumps(value)
@@ -209,7 +209,7 @@ def save(record: dict, path: Path) -> None:
 
 
 def source(record: dict) -> str:
-    """The line below a table: machine, kernels, date, versions."""
+    """Returns the line below a table: machine, kernels, date, versions."""
     parts = [
         record["machine"],
         *([f"kernels {record['kernels']}"] if record["kernels"] else []),
@@ -221,7 +221,7 @@ def source(record: dict) -> str:
 
 
 def contents(record: dict) -> list[tuple[str, list[list[str]], list[str]]]:
-    """The tables of a record: [(caption, header and rows, lines below)]."""
+    """Returns the tables of a record: [(caption, header and rows, lines below)]."""
     if "races" in record:
         shown_tables = []
         for table in tables(record["races"]):
@@ -244,10 +244,10 @@ def contents(record: dict) -> list[tuple[str, list[list[str]], list[str]]]:
 
 
 def bars(record: dict) -> dict[str, dict[str, float]]:
-    """{group: {series: height}} of a record's figure. A height is a geometric mean.
+    """Returns {group: {series: height}} for a record's bar chart. Heights are geometric means.
 
-    Races: of a peer's time over lnrnn's, by table and peer, on one thread. A table with a pivot: of the
-    column `against best`, by the first column and the pivot."""
+    For races: of a peer's time over lnrnn's, by table and peer, on one thread. For a table with a pivot: of
+    the column `against best`, by the first column and the pivot."""
     if "races" in record:
         return {
             table.races[0].table: {
@@ -267,7 +267,7 @@ def bars(record: dict) -> dict[str, dict[str, float]]:
 
 
 def terminal(records: list[dict], skipped: dict[tuple[str, str], list[str]]) -> list[str]:
-    """The lines at the end of a run. skipped: {(table, reason): sizes}."""
+    """Returns the lines at the end of a run. skipped: {(table, reason): sizes}."""
     lines = []
     for record in records[:1]:
         lines.append(source(record))
@@ -289,13 +289,13 @@ def by_subject(races: list[dict]) -> dict[str, list[dict]]:
 
 
 def in_columns(cells: list[list[str]]) -> list[str]:
-    """Header and rows as lines for a terminal."""
+    """Returns header and rows as lines for a terminal."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]) for first, *rest in cells]
 
 
 def digits(value: float) -> str:
-    """Three significant digits, no exponent."""
+    """Returns a number with three significant digits and without exponent."""
     return f"{value:.{max(0, 2 - floor(log10(value)))}f}" if value > 0 else "0"
 
 

@@ -1,4 +1,4 @@
-"""Recurrent cells: whole sequences, streams, ragged batches, shorter weights, busy processors, threads."""
+"""Benchmarks of recurrent cells: sequences, streams, ragged batches, short weights, busy CPUs, threads."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ STEPS = 100
 GRID = [(b, h) for b in (1, 8, 64) for h in (128, 256, 512, 1024)]
 NARROW = [(b, h) for b in (1, 8, 32, 64, 256) for h in (256, 512, 1024)]
 THREADS = [(b, h) for h in (384, 512, 640, 1024, 2048) for b in (1, 8, 17, 32, 48, 64, 128)] + [(24, 1536)]
-CORNERS = [(1, 512), (17, 384), (24, 1536), (64, 640)]  # of THREADS, with --bench-quick
+CORNERS = [(1, 512), (17, 384), (24, 1536), (64, 640)]  # the sizes of THREADS that --bench-quick runs
 
-# table: (case, cells, (batch, units))
+# table: (case of cases_rnn or of another module, cells, (batch, units))
 RACES = {
     "LN-{}, whole sequences": ("whole", GATES, GRID),
     "plain {}, whole sequences": ("plain", GATES, GRID),
@@ -23,6 +23,11 @@ RACES = {
         [(1, 96), (1, 100), (1, 320), (1, 750), (8, 100), (8, 750), (3, 256), (17, 256), (48, 256)],
     ),
     "LN-{}, streamed": ("streamed", ["rnn"], [(b, h) for b, h in GRID if b < 64]),
+    "plain {}, a step of 14 small networks": (
+        "cases_small.small",
+        GATES,
+        [(1, 4), (1, 16), (1, 32), (33, 16)],
+    ),
     "BN-{}, whole sequences": ("batch_norm", ["rnn"], GRID),
     "LN-{}, by threads": ("whole", GATES, THREADS),
 }
@@ -32,13 +37,15 @@ for norm, word in (("layer", "LN-"), (None, "plain ")):
 
 
 def steps(table, cell, batch, hidden):
-    """T: enough for the start of a call not to count, and few enough for all peers to race."""
+    """Returns T: so many that the start of a call does not count, and so few that all peers can race."""
     work = batch * hidden * hidden
     if "by threads" in table:
         return min(STEPS, max(8, int(1e9 / (work * GATES[cell]))))
+    if "small" in table:
+        return 20
     if "weights" in table:
         return 100 if work < 2**23 else 20 if work < 2**26 else 10
-    return 10 * STEPS if "busy" in table and batch == 1 else STEPS  # calls of some scheduler's time slices
+    return 10 * STEPS if "busy" in table and batch == 1 else STEPS  # busy: longer than a time slice
 
 
 def pytest_generate_tests(metafunc):
@@ -57,4 +64,6 @@ def test_cell(compete, table, cell, batch, hidden, threads):
     size = {"batch": batch, "hidden": hidden, "steps": steps(table, cell, batch, hidden)}
     shown = f"B={batch} H={hidden}" + (f" T={size['steps']}" if "weights" in table else "")
     arguments = {"cell": cell, **size, **(more[0] if more else {})}
-    compete(f"cases_rnn.{case}", table.format(cell.upper()), shown, threads, **arguments)
+    compete(
+        case if "." in case else f"cases_rnn.{case}", table.format(cell.upper()), shown, threads, **arguments
+    )

@@ -1,4 +1,4 @@
-"""The norms and elementwise functions: short calls, in cache, around its size, out of it."""
+"""Benchmarks of norms and elementwise functions: short calls, and arrays in and out of cache."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ LAYER = [(r, w) for r in (8, 64, 512, 1000) for w in (64, 256, 1024)]
 LAYER += [(8, 4096), (64, 512), (64, 4096), (512, 4096), (1000, 100), (1000, 750)]
 LARGE = (65536, 1024)
 BATCH = [(64, 512), (512, 1024), (8, 64, 14, 14)]
-BATCH_LARGE = [LARGE, (32, 64, 56, 56)]  # the images are 25 MiB each of input and output
+BATCH_LARGE = [LARGE, (32, 64, 56, 56)]  # input and output of the images have 25 MiB each
 
-# table: (case, shapes, more arguments). Out of cache with out= and with a fresh output.
+# table: (case, shapes, more arguments). Out of cache, outputs are given by out= or new.
 RACES = {
     "layer_norm, in cache": ("layer_norm", LAYER, {}),
     "layer_norm, one row": ("layer_norm", [(1, w) for w in (64, 100, 128, 256, 512, 750, 1024)], {}),
-    "layer_norm, around the cache's size": (  # 8 to 32 MiB each of input and output
+    "layer_norm, around the cache's size": (  # input and output have 8 to 32 MiB each
         "layer_norm",
         [(1000, 4096), (4096, 512), (8192, 512), (16384, 512)],
         {},
@@ -39,7 +39,7 @@ for how, out in (("out=", True), ("fresh output", False)):
     }
 for dtype in ("float64", "bfloat16", "float16"):
     RACES[f"layer_norm, {dtype}"] = ("layer_norm", [(64, 512), (512, 1024)], {"dtype": dtype})
-for name in ("exp", "tanh", "sigmoid"):  # the last of the shapes: 32 MiB each of input and output
+for name in ("exp", "tanh", "sigmoid"):  # in the last shape, input and output have 32 MiB each
     shapes = [(1, 64), (8, 64), (8, 512), (64, 1024), (512, 1024), (16384, 512)]
     RACES[f"elementwise, {name}"] = ("elementwise", shapes, {"name": name})
 

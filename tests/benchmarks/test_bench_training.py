@@ -1,5 +1,4 @@
-"""Training steps with layer norm and without, of whole and ragged batches, with parameters set before each
-step, and by lnrnn.torch. Whole updates of a model of characters."""
+"""Benchmarks of training steps, and of whole updates of a model of characters."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ RACES = {
 
 
 def steps(batch, hidden):
-    """T: 50, or fewer where a call would take seconds."""
+    """Returns T: 50, or fewer if a call would take seconds."""
     work = batch * hidden * hidden
     return 50 if work < 2**25 else 20 if work < 2**28 else 10
 

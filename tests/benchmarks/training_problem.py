@@ -1,7 +1,7 @@
-"""The arguments of a training step, the same for every contender, and the right answer.
+"""The arguments of a training step, which are the same for every contender, and the right answer.
 
-`Problem.results` defines the order of results: y, the gradients of x, of the initial states, and of the
-parameters, sorted by the peers' names (`cell.for_peers`).
+`Problem.results` defines the order of results: y, then the gradients of x, of the initial states, and of the
+parameters. These are sorted by the peers' names (`cell.for_peers`).
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from cells import Cell
 @dataclass
 class Problem:
     cell: Cell
-    p: dict[str, np.ndarray]  # by lnrnn's names
+    p: dict[str, np.ndarray]  # parameters by lnrnn's names
     x: np.ndarray  # (T, B, I)
     states: tuple[np.ndarray, ...]  # each (B, H)
-    gy: np.ndarray  # (T, B, H), the gradient of y
+    gy: np.ndarray  # gradient of y, (T, B, H)
     lengths: np.ndarray | None = None  # (B,)
-    plain: bool = False  # the cell without a norm
-    names: list[str] = field(init=False)  # of the peers' parameters, in the order of the results
+    plain: bool = False  # whether the cell has no norm
+    names: list[str] = field(init=False)  # names of the peers' parameters, in the order of results
 
     def __post_init__(self):
         self.names = sorted(self.for_peers(self.p))
 
     def for_peers(self, p) -> dict[str, np.ndarray]:
-        """Parameters, or their gradients, ordered and split as the peers' equations need them."""
+        """Returns parameters, or their gradients, in the order and arrays that the peers' equations need."""
         return p if self.plain else self.cell.for_peers(p)
 
     def results(self, y, gx, gstates, grads) -> tuple:
-        """grads: by the peers' names."""
+        """Returns the results in order. grads: gradients by the peers' names."""
         return y, gx, *gstates, *(grads[name] for name in self.names)
 
     @cached_property
     def alive(self) -> np.ndarray:
-        """(T, B, 1): whether the sequence is longer than t."""
+        """Returns bool (T, B, 1): whether sequence b is longer than t."""
         steps, batch = self.x.shape[:2]
         lengths = np.full(batch, steps) if self.lengths is None else self.lengths
         return (np.arange(steps)[:, None] < lengths)[:, :, None]
 
     def answer(self) -> tuple[np.ndarray, ...]:
-        """The results of `lnrnn.reference`, in float64."""
+        """Returns the results of `lnrnn.reference`, in float64."""
         options = {"norm": None} if self.plain else {}
         y, tape = self.cell.forward(self.p, self.x, self.states, lengths=self.lengths, **options)
         gx, gstates, grads = self.cell.backward(tape, self.gy)
@@ -52,14 +52,14 @@ class Problem:
 
     @property
     def operations(self) -> int:
-        """Of the six matrix products, without padding: W_ih x, W_hh h, and the gradients of their factors."""
+        """Returns the operations of six products: W_ih x, W_hh h, gradients of their factors. No padding."""
         inputs, hidden = self.x.shape[2], self.gy.shape[2]
         return 3 * 2 * int(self.alive.sum()) * self.cell.GATES * hidden * (inputs + hidden)
 
 
 class Packed:
-    """Batches without padding, as torch's PackedSequence has them: step after step, sequences by falling
-    length. counts[t]: the number of sequences longer than t."""
+    """Converts to batches without padding, like torch's PackedSequence: step after step, the longest sequence
+    first. counts[t]: the number of sequences longer than t."""
 
     def __init__(self, problem: Problem):
         alive = problem.alive[:, :, 0]
@@ -70,17 +70,17 @@ class Packed:
         self.shape = alive.shape
 
     def pack(self, values) -> np.ndarray:
-        """(T, B, width) to (N, width)."""
+        """Converts (T, B, width) to (N, width)."""
         return np.ascontiguousarray(values[self.steps, self.columns])
 
     def unpack(self, values) -> np.ndarray:
-        """(N, width) to (T, B, width), 0 past a length."""
+        """Converts (N, width) to (T, B, width), 0 past a length."""
         padded = np.zeros((*self.shape, values.shape[-1]), values.dtype)
         padded[self.steps, self.columns] = values
         return padded
 
     def sort(self, states) -> tuple[np.ndarray, ...]:
-        """States (B, H), by falling length of their sequences."""
+        """Sorts states (B, H), the longest sequence first."""
         return tuple(s[self.order] for s in states)
 
     def unsort(self, states) -> tuple[np.ndarray, ...]:
@@ -89,7 +89,7 @@ class Packed:
 
 
 def problem(cell, batch, hidden, steps, *, ragged=False, plain=False) -> Problem:
-    """Random numbers; I = H."""
+    """Returns a problem with random numbers and I = H."""
     random = np.random.default_rng(7)
     p = cell.plain_parameters(hidden) if plain else cell.parameters(hidden, hidden)
     x, gy = (random.standard_normal((steps, batch, hidden), np.float32) for _ in range(2))

@@ -1,9 +1,9 @@
-"""A process for each number of threads, in which all contenders race.
+"""Runs races in a process for each number of threads.
 
-The process is pinned to as many CPUs before it loads any library. Some libraries size their thread pools
-once: XLA counts the CPUs when it is loaded.
+The process is pinned to this number of CPUs before it loads any library. Some libraries choose the size of
+their thread pools when they are loaded.
 
-    python worker.py PIPE THREADS CPU,CPU...        Worker starts it
+    python worker.py PIPE THREADS CPU,CPU...        the class Worker starts this command
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 
 class Worker:
-    """The parent's side. `run` races one case in the process and returns the result of `_race`."""
+    """Starts the process. `run` races a case in the process and returns the result of `_race`."""
 
     def __init__(self, threads: int, cpus: list[int]):
         ours, theirs = Pipe()
@@ -34,13 +34,13 @@ class Worker:
         )
         theirs.close()
         self.pipe = ours
-        self.about = self._receive(120)  # versions, limits
+        self.about = self._receive(120)  # a dict of versions and limits
         if "failed" in self.about:
             self.stop()
             raise RuntimeError(f"no benchmark can run:\n{self.about['failed']}")
 
     def run(self, case: str, arguments: dict, pace, patience: float = 900.0) -> dict:
-        """case: "module.function" of this folder."""
+        """Races a case. case: "module.function" of this folder."""
         self.pipe.send((case, arguments, pace))
         return self._receive(patience)
 
@@ -58,7 +58,7 @@ class Worker:
         return self.process.poll() is None
 
     def stop(self):
-        self.pipe.close()  # which ends the worker
+        self.pipe.close()  # ends the worker
         try:
             self.process.wait(5)
         except subprocess.TimeoutExpired:
@@ -87,10 +87,10 @@ def _about(threads: int) -> dict:
 
 
 def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dict:
-    """Checks and races one case. -> its entry in a record.
+    """Checks and races one case. Returns its entry in a record.
 
     times: {contender: seconds of a step by round}. limit: seconds of the machine's limit by round, or None.
-    others: the part of the CPUs' time that other processes used. A disturbed race is repeated, and the least
+    others: the share of the CPUs' time that other processes used. A disturbed race is repeated, and the least
     disturbed race counts.
     """
     import numpy as np
@@ -101,7 +101,7 @@ def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dic
     module, function = case.rsplit(".", 1)
     prepared = getattr(importlib.import_module(module), function)(threads=threads, **arguments)
     contenders = prepared.assemble()
-    os.sched_setaffinity(0, cpus)  # building a peer may have moved this thread
+    os.sched_setaffinity(0, cpus)  # building a peer may have changed the CPUs of this thread
     loops = prepared.limit.loops if prepared.limit else {}
     peers = contenders.keys() - prepared.ours.keys() - set(prepared.other_work)
     samples, others = None, None
@@ -170,7 +170,7 @@ def _serve(pipe: Connection, threads: int, cpus: set[int]):
 
 def _main():
     handle, threads, cpus = int(sys.argv[1]), int(sys.argv[2]), {int(c) for c in sys.argv[3].split(",")}
-    os.sched_setaffinity(0, cpus)  # before any library is loaded
+    os.sched_setaffinity(0, cpus)  # must come before any library is loaded
     _serve(Connection(handle), threads, cpus)
 
 

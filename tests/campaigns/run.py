@@ -2,11 +2,11 @@
 
     python tests/campaigns/run.py NAME [PART ...] [options]; NAME --help shows the options
 
-A campaign is a module, NAME/run_NAME.py. Its PARTS are functions of the options, which return figures {name:
+A campaign is a module, NAME/run_NAME.py. Its PARTS are functions of the options. They return results {name:
 number or text}, or a text. A part that fails raises an error, and a part without its tools raises Missing. A
-module may have add_options(parser). Each part runs in a new process, and may write to options.folder. If it
-fails, the command that repeats it is printed, with the words of the file `at` in that folder. With --keep the
-figures are written to results/NAME.json, which the documentation shows.
+module may have add_options(parser). Each part runs in a new process, and may write to options.folder. If a
+part fails, run.py prints the command that repeats it, with more arguments from the file `at` in that folder.
+With --keep the results are written to results/NAME.json, which the documentation shows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 NAMES = sorted(path.parent.name for path in HERE.glob("*/run_*.py"))
 MISSING = 77  # exit status if a tool is not installed
-PATIENCE = 300  # a part hangs after so many seconds and twice its --seconds, if the module has CAN_HANG
+PATIENCE = 300  # if a module has CAN_HANG, its parts may take these seconds and twice --seconds
 
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]
 
@@ -57,7 +57,7 @@ def parser_of(name: str, module: ModuleType) -> argparse.ArgumentParser:
     parser.add_argument("--folder", type=Path, default=ROOT / "build/campaigns" / name)
     parser.add_argument("--skip-missing", action="store_true", help="skip parts without their tools")
     parser.add_argument("--keep", action="store_true", help=f"write results/{name}.json")
-    parser.add_argument("--note", action="append", default=[], help="a remark for that file")
+    parser.add_argument("--note", action="append", default=[], help="a note for that file")
     parser.add_argument("--figures", type=Path, help=argparse.SUPPRESS)  # run one part, and write its figures
     getattr(module, "add_options", lambda parser: None)(parser)
     return parser
@@ -81,7 +81,7 @@ def run_here(module: ModuleType, options: argparse.Namespace) -> int:
 
 
 def run_part(part: str, words: list[str], options: argparse.Namespace, limit: float | None) -> dict | int:
-    """Runs one part in a new process. -> its figures, or the exit status."""
+    """Runs one part in a new process. Returns its results, or the exit status."""
     folder = options.folder.resolve() / part
     folder.mkdir(parents=True, exist_ok=True)
     figures, at = folder / "figures.json", folder / "at"
@@ -115,7 +115,7 @@ def commit() -> str:
 
 
 def keep(name: str, words: list[str], notes: list[str], seconds: float, figures: dict, passed: bool) -> None:
-    """Writes the result. If there are several parts, figures have the names of their parts."""
+    """Writes the results. If several parts ran, the names of results begin with the name of the part."""
     named = {
         (key if len(figures) == 1 or key == part else f"{part}: {key}"): value
         for part, of_part in figures.items()

@@ -1,4 +1,4 @@
-"""Quick parts of the campaigns without a build, the runner, the table in README.md, and the results."""
+"""Tests quick parts of campaigns that need no build, run.py, the table in README.md, and stored results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ QUICK = {
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits, signals, forks of Linux")
 @pytest.mark.parametrize("name, words", [(name, words) for name in QUICK for words in QUICK[name]])
-def test_a_quick_part(name, words, tmp_path):
+def test_a_quick_part_passes(name, words, tmp_path):
     pytest.importorskip("safetensors")
     command = [sys.executable, HERE / "run.py", name, *words.split(), "--quick", "--seconds", "1"]
     done = subprocess.run([*command, "--seed", "1", "--folder", tmp_path], capture_output=True, text=True)
@@ -44,7 +44,7 @@ def test_a_quick_part(name, words, tmp_path):
 
 
 def test_a_part_that_fails_or_crashes_is_reported(tmp_path):
-    """With the command that repeats it. The other parts run."""
+    """The report has the command that repeats the part. The other parts run too."""
     folder = tmp_path / "toy"
     folder.mkdir()
     (folder / "run_toy.py").write_text(

@@ -1,4 +1,4 @@
-/* A program that links liblnrnn and embeds Python, whose lnrnn has to use the same library. It prints "passed". */
+/* A program that links liblnrnn and embeds Python, whose lnrnn must use the same library. It prints "passed". */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <lnrnn.h>
@@ -18,7 +18,7 @@
 enum { VALUES = 1 << 21 };
 static float x[VALUES], y[VALUES];
 
-/* Runs statements of Python. */
+/* Runs Python code. */
 static void run(const char *code) { CHECK(PyRun_SimpleString(code) == 0); }
 
 int main(void)
@@ -35,18 +35,18 @@ int main(void)
     snprintf(check, sizeof check, "assert lnrnn.cpu_info()['isa'] == '%s'", sets[last]);
     run(check);
 
-    /* One setting of threads, whoever writes it. */
+    /* C and Python share the number of threads. */
     run("lnrnn.set_num_threads(5)");
     CHECK(lnrnn_get_num_threads() == 5);
     lnrnn_set_num_threads(2);
     run("assert lnrnn.get_num_threads() == 2");
 
-    /* One instruction set. */
+    /* They share the instruction set. */
     run("from lnrnn import _core\n"
         "_core.use_isa(lnrnn.cpu_info()['available'][0])\n");
     CHECK(!strcmp(lnrnn_isa_name(), sets[0]));
 
-    /* One pool: Python's call takes the thread that the program's call has started. */
+    /* They share the thread pool: Python's call uses the thread that the program's call has started. */
     run("threads = lambda: len(os.listdir('/proc/self/task')) if sys.platform == 'linux' else 0\n"
         "x = np.ones(1 << 21, np.float32)\n"
         "before = threads()\n");
@@ -56,7 +56,7 @@ int main(void)
         "assert between == before or threads() == between, (before, between, threads())\n");
     CHECK(Py_FinalizeEx() == 0);
 
-    /* The library goes on without Python. */
+    /* The library works after Python has ended. */
     x[0] = 1;
     lnrnn_map(LNRNN_MAP_TANH, VALUES, x, y, 2);
     CHECK(y[0] > 0.76f && y[0] < 0.77f);

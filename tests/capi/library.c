@@ -1,4 +1,4 @@
-/* Tests of liblnrnn without Python. usage: library [FILE of a saved network ...]. It prints "passed" at its end. */
+/* Tests of liblnrnn without Python. Usage: library [FILE of a saved network ...]. It prints "passed" at its end. */
 #include <lnrnn.h>
 
 #include <pthread.h>
@@ -20,14 +20,14 @@ static char message[LNRNN_MESSAGE];
 
 static uint32_t state = 1;
 
-/* A number in [low, low + 1). */
+/* Returns a random number in [low, low + 1). */
 static double draw(double low)
 {
     state = state * 1664525u + 1013904223u;
     return low + (state >> 8) / 16777216.0;
 }
 
-/* An array of the right values for its dtype: floats in [-0.5, 0.5), variances in [0.5, 1.5), counts of 4. */
+/* Returns valid random values for an array: floats in [-0.5, 0.5), variances in [0.5, 1.5), counts of 4. */
 static void *values_of(const lnrnn_array *array)
 {
     size_t n = 1;
@@ -94,13 +94,14 @@ static float *floats(size_t n)
 
 enum { T = 4, B = 5 };
 
-/* cells: values of a unit in a row of c. Steps of a stream, one lane after the other and all at once, give the bits of whole sequences. */
-static void compare_stream(lnrnn_network *n, size_t cells)
+/* Asserts that steps of a stream, one lane after the other or all together, have the bits of whole sequences. */
+static void compare_stream(lnrnn_network *n)
 {
-    const size_t D = lnrnn_network_inputs(n), H = lnrnn_network_units(n), layers = lnrnn_network_layers(n);
-    const size_t states = lnrnn_network_states(n), C = cells * H;
-    float *const x = floats(T * B * D), *const y = floats(T * B * H), *const one = floats(B * H);
-    float *const h = floats(layers * B * H), *const c = floats(layers * B * C);
+    const size_t D = lnrnn_network_inputs(n), layers = lnrnn_network_layers(n),
+                 states = lnrnn_network_states(n);
+    const size_t P = lnrnn_network_state_size(n, 0), C = lnrnn_network_state_size(n, 1);
+    float *const x = floats(T * B * D), *const y = floats(T * B * P), *const one = floats(B * P);
+    float *const h = floats(layers * B * P), *const c = floats(layers * B * C);
     const int64_t order[B] = {3, 1, 4, 0, 2};
     lnrnn_stream *stream;
     lnrnn_handle *single, *all;
@@ -111,32 +112,33 @@ static void compare_stream(lnrnn_network *n, size_t cells)
     CHECK(!lnrnn_handle_create(stream, B, 2, &all, message));
     for (size_t t = 0; t < T; t++) {
         CHECK(!lnrnn_handle_step(all, NULL, x + t * B * D, one));
-        CHECK(!memcmp(one, y + t * B * H, B * H * sizeof *one));
+        CHECK(!memcmp(one, y + t * B * P, B * P * sizeof *one));
     }
     for (size_t k = 0; k < layers; k++) {
-        CHECK(!memcmp(lnrnn_stream_state(stream, k, 0), h + k * B * H, B * H * sizeof *h));
+        CHECK(!memcmp(lnrnn_stream_state(stream, k, 0), h + k * B * P, B * P * sizeof *h));
         CHECK(states == 1 || !memcmp(lnrnn_stream_state(stream, k, 1), c + k * B * C, B * C * sizeof *c));
     }
-    if (!lnrnn_handle_create(stream, 1, 1, &single, message)) { /* overrun "batch" has no single lanes */
+    if (!lnrnn_handle_create(stream, 1, 1, &single, message)) { /* with overrun "batch" this fails */
         CHECK(!lnrnn_handle_reset(single, order, B));
         for (size_t t = 0; t < T; t++)
             for (size_t i = 0; i < B; i++) {
                 CHECK(!lnrnn_handle_step(single, &order[i], x + (t * B + (size_t)order[i]) * D, one));
-                CHECK(!memcmp(one, y + (t * B + (size_t)order[i]) * H, H * sizeof *one));
+                CHECK(!memcmp(one, y + (t * B + (size_t)order[i]) * P, P * sizeof *one));
             }
         lnrnn_handle_free(single);
     }
-    lnrnn_stream_release(stream); /* its last handle keeps it */
+    lnrnn_stream_release(stream); /* its handles keep the stream */
     CHECK(!lnrnn_handle_reset(all, NULL, B) && !lnrnn_handle_step(all, NULL, x, one));
-    CHECK(!memcmp(one, y, B * H * sizeof *one));
+    CHECK(!memcmp(one, y, B * P * sizeof *one));
     lnrnn_handle_free(all);
     free(x), free(y), free(one), free(h), free(c);
 }
 
-/* A reset begins a new sequence; steps past a length are 0. */
+/* Asserts that a reset begins a new sequence, and that steps past a length are 0. */
 static void compare_resets(lnrnn_network *n)
 {
-    const size_t D = lnrnn_network_inputs(n), H = lnrnn_network_units(n) * lnrnn_network_directions(n);
+    const size_t D = lnrnn_network_inputs(n),
+                 H = lnrnn_network_state_size(n, 0) * lnrnn_network_directions(n);
     float *const x = floats(T * D), *const y = floats(T * H), *const other = floats(T * H);
     const unsigned char resets[T] = {0, 0, 1, 1};
     const int64_t whole = 3, parts[2] = {2, 1};
@@ -151,40 +153,48 @@ static void compare_resets(lnrnn_network *n)
     free(x), free(y), free(other);
 }
 
+static void test_networks_of(int cell, size_t proj_size)
+{
+    const int slstm = cell == LNRNN_SLSTM;
+    for (int norm = LNRNN_NORM_NONE; norm <= (slstm ? LNRNN_NORM_LAYER : LNRNN_NORM_BATCH); norm++)
+        for (int weights = LNRNN_WEIGHT_F32; weights <= LNRNN_WEIGHT_I8A8; weights++)
+            for (int overrun = 0; overrun < (norm == LNRNN_NORM_BATCH ? LNRNN_OVERRUNS : 1); overrun++) {
+                lnrnn_description d = lnrnn_describe(cell, 3, 19);
+                d.norm = norm, d.weights = weights, d.overrun = overrun, d.num_layers = 2, d.max_steps = 4;
+                d.steps = 4, d.proj_size = proj_size;
+                if (slstm)
+                    d.num_heads = 1, d.bfloat16_states = weights == LNRNN_WEIGHT_BF16;
+                else
+                    d.inner_bias = 1, d.zoneout[0] = 0.25;
+                lnrnn_network *n = network_of(&d);
+                compare_stream(n);
+                if (overrun != LNRNN_OVERRUN_BATCH)
+                    compare_resets(n);
+                lnrnn_network_release(n);
+                d.bidirectional = 1;
+                n = network_of(&d);
+                if (overrun != LNRNN_OVERRUN_BATCH)
+                    compare_resets(n);
+                lnrnn_network_release(n);
+            }
+}
+
 static void test_networks(void)
 {
     for (int cell = 0; cell < LNRNN_CELLS; cell++)
-        for (int norm = LNRNN_NORM_NONE; norm <= (cell == LNRNN_SLSTM ? LNRNN_NORM_LAYER : LNRNN_NORM_BATCH);
-             norm++)
-            for (int weights = LNRNN_WEIGHT_F32; weights <= LNRNN_WEIGHT_I8A8; weights++)
-                for (int overrun = 0; overrun < (norm == LNRNN_NORM_BATCH ? LNRNN_OVERRUNS : 1); overrun++) {
-                    lnrnn_description d = lnrnn_describe(cell, 3, 19);
-                    d.num_heads = 1;
-                    d.norm = norm, d.weights = weights, d.overrun = overrun, d.num_layers = 2,
-                    d.max_steps = 4;
-                    d.steps = 4, d.inner_bias = cell != LNRNN_SLSTM, d.zoneout[0] = d.inner_bias ? 0.25 : 0;
-                    d.bfloat16_states = cell == LNRNN_SLSTM && weights == LNRNN_WEIGHT_BF16;
-                    lnrnn_network *n = network_of(&d);
-                    compare_stream(n, cell == LNRNN_SLSTM ? 3 : 1);
-                    if (overrun != LNRNN_OVERRUN_BATCH)
-                        compare_resets(n);
-                    lnrnn_network_release(n);
-                    d.bidirectional = 1;
-                    n = network_of(&d);
-                    if (overrun != LNRNN_OVERRUN_BATCH)
-                        compare_resets(n);
-                    lnrnn_network_release(n);
-                }
+        test_networks_of(cell, 0);
+    test_networks_of(LNRNN_LSTM, 7);
 }
 
 static void test_heads(void)
 {
-    for (int cell = LNRNN_LSTM; cell < LNRNN_CELLS; cell++)
+    static const int cells[] = {LNRNN_LSTM, LNRNN_GRU, LNRNN_SLSTM};
+    for (size_t k = 0; k < sizeof cells / sizeof *cells; k++)
         for (int weights = LNRNN_WEIGHT_F32; weights <= LNRNN_WEIGHT_I8A8; weights++) {
-            lnrnn_description d = lnrnn_describe(cell, 3, 21);
+            lnrnn_description d = lnrnn_describe(cells[k], 3, 21);
             d.weights = weights, d.num_layers = 2, d.num_heads = weights % 2 ? 3 : 7;
             lnrnn_network *const n = network_of(&d);
-            compare_stream(n, cell == LNRNN_SLSTM ? 3 : 1);
+            compare_stream(n);
             compare_resets(n);
             lnrnn_network_release(n);
         }
@@ -225,7 +235,7 @@ static void test_wrong_arguments(void)
     lnrnn_handle_free(NULL);
 }
 
-/* Shapes that no memory holds, also where no step is computed. */
+/* Shapes too large for memory are refused, even if no step is computed. */
 static void test_shapes_beyond_memory(void)
 {
     static const size_t shapes[][2] = {{SIZE_MAX, 1},
@@ -245,7 +255,7 @@ static void test_shapes_beyond_memory(void)
             .steps = shapes[k][0], .sequences = shapes[k][1], .x = x, .y = y, .lengths = lengths};
         CHECK(lnrnn_network_run(n, &call, message) == LNRNN_INVALID && strstr(message, "memory can hold"));
     }
-    CHECK(!lnrnn_network_run(n, &(lnrnn_sequences){.steps = SIZE_MAX}, message)); /* of no sequence */
+    CHECK(!lnrnn_network_run(n, &(lnrnn_sequences){.steps = SIZE_MAX}, message)); /* no sequences */
     lnrnn_network_release(n);
 }
 
@@ -260,7 +270,7 @@ static void test_streams(void)
     CHECK(lnrnn_stream_create(n, 0, &s, message) == LNRNN_INVALID && !s);
     CHECK(lnrnn_stream_create(n, (size_t)-1, &s, message) == LNRNN_INVALID);
     CHECK(!lnrnn_stream_create(n, 3, &s, message));
-    lnrnn_network_release(n); /* the stream keeps it */
+    lnrnn_network_release(n); /* the stream keeps the network */
     CHECK(lnrnn_stream_network(s) == n && lnrnn_stream_lanes(s) == 3);
     CHECK(lnrnn_handle_create(s, 0, 1, &h, message) == LNRNN_INVALID && !h);
     CHECK(lnrnn_handle_create(s, 4, 1, &h, message) == LNRNN_INVALID);
@@ -296,11 +306,71 @@ static void test_streams(void)
     CHECK(lnrnn_handle_step(h, NULL, x, y) == LNRNN_STREAM_TOGETHER);
     lnrnn_handle_free(h);
     lnrnn_stream_release(s);
+    for (int reverse = 0; reverse < 2; reverse++) {
+        d.bidirectional = !reverse, d.reverse = reverse;
+        lnrnn_network *const back = network_of(&d);
+        CHECK(lnrnn_stream_create(back, 1, &s, message) == LNRNN_INVALID);
+        lnrnn_network_release(back);
+    }
     d.bidirectional = 1;
-    lnrnn_network *const both = network_of(&d);
-    CHECK(lnrnn_stream_create(both, 1, &s, message) == LNRNN_INVALID);
-    lnrnn_network_release(both);
+    CHECK(lnrnn_description_resolve(&d, message) == LNRNN_INVALID);
+    d = lnrnn_describe(LNRNN_LSTM, 3, 4), d.reset_after = 0;
+    CHECK(lnrnn_description_resolve(&d, message) == LNRNN_INVALID);
+    for (int placement = LNRNN_JOINT; placement < LNRNN_PLACEMENTS; placement++)
+        for (int span = LNRNN_SPAN_PAPER; span <= (placement == LNRNN_SPLIT); span++) {
+            d = lnrnn_describe(LNRNN_GRU, 3, 4), d.placement = placement, d.span = span, d.reset_after = 0;
+            CHECK(!lnrnn_description_resolve(&d, message) == (placement == LNRNN_SPLIT && !span));
+        }
     lnrnn_network_release(n);
+}
+
+/* A step of several handles has the bits of their own steps; a refused one changes no lane. */
+static void test_step_all(void)
+{
+    enum { N = 4 };
+    static const int cells[N] = {LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU, LNRNN_GRU};
+    lnrnn_stream *s[N], *alike[N];
+    lnrnn_handle *h[N], *one[N];
+    float x[N][2 * 3], y[N][2 * 9], want[2 * 9];
+    const float *xs[N];
+    float *ys[N];
+    size_t refused = 99;
+    for (int i = 0; i < N; i++) {
+        lnrnn_description d = lnrnn_describe(cells[i], 3, (size_t)(4 * i) % 9 + 1);
+        d.norm = i == 3 ? LNRNN_NORM_BATCH : LNRNN_NORM_NONE, d.max_steps = i == 3 ? 2 : 0;
+        lnrnn_network *const n = network_of(&d);
+        CHECK(!lnrnn_stream_create(n, 2, &s[i], message) && !lnrnn_stream_create(n, 2, &alike[i], message));
+        CHECK(!lnrnn_handle_create(s[i], 2, 1, &h[i], message));
+        CHECK(!lnrnn_handle_create(alike[i], 2, 1, &one[i], message));
+        lnrnn_network_release(n);
+        xs[i] = x[i], ys[i] = y[i];
+    }
+    CHECK(!lnrnn_step_all(NULL, 0, NULL, NULL, NULL));
+    for (int t = 0; t < 2; t++) {
+        for (int i = 0; i < N; i++)
+            for (int k = 0; k < 6; k++)
+                x[i][k] = (float)draw(-0.5);
+        CHECK(!lnrnn_step_all(h, N, xs, ys, NULL));
+        for (int i = 0; i < N; i++) {
+            CHECK(!lnrnn_handle_step(one[i], NULL, x[i], want));
+            CHECK(!memcmp(want, y[i], 2 * lnrnn_network_units(lnrnn_stream_network(s[i])) * sizeof *want));
+        }
+    }
+    CHECK(lnrnn_step_all(h, N, xs, ys, &refused) == LNRNN_STREAM_OVERRUN && refused == 3);
+    CHECK(lnrnn_step_all(h, N, xs, ys, NULL) == LNRNN_STREAM_OVERRUN);
+    for (int i = 0; i < N; i++)
+        CHECK(lnrnn_stream_steps(s[i])[0] == 2 && lnrnn_stream_steps(s[i])[1] == 2);
+    CHECK(!lnrnn_step_all(h, 3, xs, ys, &refused) && refused == 3);
+    lnrnn_handle_free(h[3]);
+    h[3] = h[1]; /* the same handle twice */
+    CHECK(lnrnn_step_all(h, N, xs, ys, &refused) == LNRNN_STREAM_BUSY && refused == 3);
+    CHECK(!lnrnn_step_all(h, 3, xs, ys, NULL));
+    for (int i = 0; i < N; i++) {
+        if (i < 3)
+            lnrnn_handle_free(h[i]);
+        lnrnn_handle_free(one[i]);
+        lnrnn_stream_release(s[i]), lnrnn_stream_release(alike[i]);
+    }
 }
 
 /* --- threads -------------------------------------------------------------------------------------------- */
@@ -366,7 +436,7 @@ static void test_file(const char *path)
     lnrnn_network *n;
     CHECK(!lnrnn_network_open(path, &n, message));
     if (lnrnn_network_directions(n) == 1)
-        compare_stream(n, 1);
+        compare_stream(n);
     lnrnn_network_release(n);
 }
 
@@ -381,6 +451,7 @@ int main(int count, char **arguments)
     test_wrong_arguments();
     test_shapes_beyond_memory();
     test_streams();
+    test_step_all();
     test_threads();
     for (int k = 1; k < count; k++)
         test_file(arguments[k]);

@@ -1,9 +1,9 @@
-/* Every function of the table by its name, for test_c_units.py. The other unit, units.c, imports the table. */
+/* Uses every function of the table by its name, for test_c_units.py. units.c imports the table for both files. */
 #include <lnrnn_api.h>
 
 PyObject *names(PyObject *module, PyObject *nothing);
 
-/* names() -> a pair for each function of LNRNN_API_FUNCTIONS: its name, and whether the table has its address. */
+/* names() returns (name, 1 if the table has its address) for each function of LNRNN_API_FUNCTIONS. */
 PyObject *names(PyObject *module, PyObject *nothing)
 {
     PyObject *found = PyList_New(0);

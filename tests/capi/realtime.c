@@ -1,5 +1,5 @@
-/* Steps of a stream in C, as a thread with a deadline does them: does anything allocate, or ask the system?
- * A library for tests/capi/test_c_realtime.py, which preloads it, so that its malloc is everybody's. */
+/* Counts allocations and system calls of a stream's steps in C. tests/capi/test_c_realtime.py preloads this
+ * library, so that its malloc replaces that of the process. */
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -15,18 +15,18 @@ typedef void (*norm_function)(int dtype, size_t rows, size_t n, const void *x, p
                               const void *bias, double eps, void *y, ptrdiff_t ys, int centred, int threads);
 typedef void (*map_function)(int function, size_t n, const float *x, float *y, int threads);
 
-/* x (steps, rows, D) -> y (steps, rows, H): steps of the same lanes, or NULL. */
+/* Steps of some lanes (NULL: the first ones): x (steps, rows, D) -> y (steps, rows, H). */
 typedef struct {
     step_function step;
-    reset_function reset; /* not NULL: before the first step */
-    norm_function norm;   /* not NULL: after each step, in place; and then map */
+    reset_function reset; /* called before the first step, unless NULL */
+    norm_function norm;   /* called after each step, in place, and then map, unless NULL */
     map_function map;
     void *stream;
     const int64_t *lanes;
     const float *x;
     float *y;
     size_t steps, rows, of_x, of_y; /* of_x: rows * D; of_y: rows * H */
-    int wrong;                      /* a status that was not LNRNN_OK */
+    int wrong;                      /* an error code, or 0 */
     int ended;
 } run;
 
@@ -94,7 +94,7 @@ void take_steps(run *r)
     }
 }
 
-/* -> how often the steps have allocated or freed memory. */
+/* Returns how often the steps allocated or freed memory. */
 long allocations(run *r)
 {
     const long before = counted;
@@ -104,7 +104,7 @@ long allocations(run *r)
 
 static int sorting(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
 
-/* The control: the counted calls of one malloc, one free, and qsort of a large array. */
+/* Tests the count: returns the calls of one malloc, one free, and qsort of a large array. */
 long control_allocations(void)
 {
     static int large[1 << 12];
@@ -115,7 +115,7 @@ long control_allocations(void)
     return counted - before;
 }
 
-/* In a thread that the kernel ends at its first system call but read, write and exit. */
+/* Takes steps in a thread that the kernel ends at any system call except read, write and exit. */
 static void *confined(void *argument)
 {
     run *r = argument;
@@ -123,15 +123,15 @@ static void *confined(void *argument)
         if (r->step)
             take_steps(r);
         else
-            syscall(SYS_getppid); /* the control */
+            syscall(SYS_getppid); /* tests that the kernel ends the thread */
         r->ended = 1;
     } else
         r->ended = -1;
-    syscall(SYS_exit, 0); /* this thread's end: the C library's own asks the system for more */
+    syscall(SYS_exit, 0); /* ends the thread; pthread_exit would make other system calls */
     return NULL;
 }
 
-/* -> 1: the steps are done; 0: the kernel has ended them; -1: this system has no such confinement. */
+/* Returns 1 if the steps are done, 0 if the kernel has ended the thread, -1 if this system cannot do that. */
 int confined_steps(run *r)
 {
     pthread_t thread;

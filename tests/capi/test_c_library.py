@@ -1,4 +1,4 @@
-"""liblnrnn for programs without Python: its own tests in C, the examples, and one library in a process."""
+"""liblnrnn for programs without Python: its tests in C, the examples, and one library per process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXAMPLES, DATA = ROOT / "examples", ROOT / "tests/data"
 
 
 def program(folder: Path, source: Path, compiler: list[str], *flags: str) -> Path:
-    """A program that is linked to the package's library."""
+    """Compiles a program and links it to the package's library. Returns the program."""
     path = Path(lnrnn.get_library())
     target = folder / source.stem
     include = f"-I{lnrnn.get_include()}"
@@ -37,20 +37,20 @@ def program(folder: Path, source: Path, compiler: list[str], *flags: str) -> Pat
 
 
 def ran(command: list, **options) -> str:
-    """The output of a program that has to succeed."""
+    """Runs a program successfully. Returns its output."""
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_its_own_tests(tmp_path):
+def test_the_tests_in_c_pass(tmp_path):
     made = program(tmp_path, ROOT / "tests/capi/library.c", native_compiler(), "-std=gnu11", "-O1")
     assert ran([made, *sorted(DATA.glob("*.safetensors"))]) == "passed\n"
 
 
 @pytest.fixture
 def saved(tmp_path, rng):
-    """A network in a file, inputs, and the outputs of Python's stream."""
+    """Returns a network's file, inputs, and the outputs of Python's stream."""
     rnn, path = network(3, 5, cell="LSTM", num_layers=2), tmp_path / "model.safetensors"
     rnn.save(path)
     x, stream = normal(rng, 4, 3), rnn.stream()
@@ -61,7 +61,7 @@ def numbers(text: str) -> np.ndarray:
     return np.array([line.split() for line in text.splitlines()], np.float32)
 
 
-def test_the_program_in_c(tmp_path, saved):
+def test_the_example_program_in_c_has_the_results_of_python(tmp_path, saved):
     path, x, y = saved
     made = program(tmp_path, EXAMPLES / "c_program/c_program.c", native_compiler(), "-std=c99")
     lines = "".join(" ".join(map(repr, row.tolist())) + "\n" for row in x)
@@ -71,7 +71,7 @@ def test_the_program_in_c(tmp_path, saved):
     assert refused.returncode == 1 and "it is not a regular file" in refused.stderr
 
 
-def test_the_program_in_cpp(tmp_path):
+def test_the_example_program_in_cpp_runs(tmp_path):
     compiler = shutil.which("c++") or pytest.skip("needs a C++ compiler")
     made = program(tmp_path, EXAMPLES / "cpp_program/cpp_program.cpp", [compiler], "-std=c++17")
     rnn = lnrnn.RNN(1, 2)
@@ -84,7 +84,7 @@ def test_the_program_in_cpp(tmp_path):
     assert np.abs(found - y.reshape(3, 4)).max() < 1e-6
 
 
-def test_the_program_in_ctypes(saved):
+def test_the_example_program_in_ctypes_has_the_results_of_python(saved):
     path, _, _ = saved
     said = ran([sys.executable, EXAMPLES / "ctypes_program/ctypes_program.py", lnrnn.get_library(), path])
     stream = lnrnn.load(path).stream()
@@ -95,8 +95,8 @@ def test_the_program_in_ctypes(saved):
 # --- one library in a process -------------------------------------------------------------------------------
 
 
-def test_all_faces_share_one_library():
-    """The module, the table of C modules, ctypes, and torch's operator, if there is torch."""
+def test_all_interfaces_share_one_library():
+    """The interfaces are the Python module, the table for C modules, ctypes, and torch's operator."""
     if find_spec("torch"):
         import_module("lnrnn.torch")
     c, own = library(), lnrnn.get_num_threads()
@@ -117,7 +117,7 @@ def test_all_faces_share_one_library():
 
 
 def python_flags() -> list[str]:
-    """The flags with which a program embeds this Python."""
+    """Returns the compiler's flags for a program that embeds this Python."""
     names = ("LIBDIR", "LDLIBRARY", "LIBS", "SYSLIBS")
     folder, library, *more = (sysconfig.get_config_var(name) or "" for name in names)
     header, file = Path(sysconfig.get_path("include"), "Python.h"), Path(folder, library)
@@ -130,7 +130,7 @@ def python_flags() -> list[str]:
 
 
 def test_a_program_that_embeds_python_has_one_library(tmp_path):
-    """Threads and the instruction set that C sets, Python reads, and the reverse; both have one pool."""
+    """C and Python share the number of threads, the instruction set and the thread pool."""
     source = ROOT / "tests/capi/embedding.c"
     made = program(tmp_path, source, native_compiler(), "-std=gnu11", "-O1", *python_flags())
     environment = {k: v for k, v in os.environ.items() if k != "LNRNN_ISA"}
@@ -154,7 +154,7 @@ def test_a_library_of_another_version_is_refused(tmp_path):
     assert f"ImportError: liblnrnn is of version 99999, the module of lnrnn of {own}" in done.stderr
 
 
-def test_the_header_has_the_version():
+def test_the_header_has_the_version_of_the_package():
     assert (
         f'#define LNRNN_VERSION "{lnrnn.__version__}"' in (Path(lnrnn.get_include()) / "lnrnn.h").read_text()
     )

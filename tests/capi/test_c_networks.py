@@ -1,4 +1,4 @@
-"""Networks of liblnrnn, from arrays or files, on whole sequences, with the bits of Python's calls."""
+"""Networks of liblnrnn, from arrays or files, give whole sequences the bits of Python's calls."""
 
 from __future__ import annotations
 
@@ -11,21 +11,28 @@ from networks import network, normal
 
 LAYER, BATCH = lnrnn.LayerNormSpec, lnrnn.BatchNormSpec
 
-# Cells, placements, statistics, directions, types: all that decides how a network is laid out.
+# Networks of every cell, placement, policy of statistics, number of directions and type of weights.
 NETWORKS = {
     "rnn": dict(cell="RNN"),
     "rnn relu, no norm": dict(cell="RNN", norm=None, nonlinearity="relu"),
     "rnn split": dict(cell="RNN", norm=LAYER(placement="split"), num_layers=2),
     "lstm": dict(cell="LSTM", num_layers=2, bidirectional=True),
     "lstm, no norm": dict(cell="LSTM", norm=None, bidirectional=True),
+    "lstm reverse": dict(cell="LSTM", num_layers=2, reverse=True),
     "lstm, no bias": dict(cell="LSTM", bias=False),
     "lstm joint carry": dict(cell="LSTM", norm=LAYER(placement="joint", cell="carry", inner_bias=True)),
     "lstm gate": dict(cell="LSTM", norm=LAYER(placement="gate", cell=None)),
+    "lstm projected": dict(cell="LSTM", num_layers=2, bidirectional=True, proj_size=9),
+    "lstm projected, no norm": dict(cell="LSTM", norm=None, proj_size=20),
+    "lstm projected last": dict(cell="LSTM", norm=BATCH(overrun="last"), num_layers=2, proj_size=4),
     "lstm inner": dict(cell="LSTM", norm=LAYER(inner_bias=True, eps=0.01)),
     "gru": dict(cell="GRU", num_layers=3),
     "gru, no norm": dict(cell="GRU", norm=None),
     "gru all": dict(cell="GRU", norm=LAYER(span="all")),
     "gru gate": dict(cell="GRU", norm=LAYER(placement="gate", inner_bias=True)),
+    "gru reset": dict(cell="GRU", norm=LAYER(inner_bias=True), reset_after=False, num_layers=2),
+    "gru reset, no norm": dict(cell="GRU", norm=None, reset_after=False),
+    "gru reset last": dict(cell="GRU", norm=BATCH(overrun="last"), reset_after=False),
     "slstm": dict(cell="SLSTM", num_layers=2, bidirectional=True),
     "slstm, no norm": dict(cell="SLSTM", norm=None, exp_forget=True),
     "slstm bfloat16": dict(cell="SLSTM", state_dtype="bfloat16", bias=False),
@@ -45,7 +52,7 @@ def c():
 
 
 def both(rnn, x, *arguments, **options):
-    """The results of a call in Python, as lists."""
+    """Returns the results of a call in Python, as lists."""
     y, state = rnn(x, *arguments, **options)
     return y, list(state) if isinstance(state, tuple) else [state]
 
@@ -83,8 +90,8 @@ def test_calls_have_the_bits_of_python(c, name, dtype, rng, tmp_path):
 
 
 @pytest.mark.parametrize("steps", [1, 7, 8, 9, 40, 129, 400])
-def test_means_over_time_of_one_unit(c, steps, rng):
-    """NumPy adds up one column in another order than several."""
+def test_means_over_time_of_one_unit_have_numpys_bits(c, steps, rng):
+    """NumPy adds a single column in another order than several columns."""
     rnn = network(2, 1, cell="RNN", norm=BATCH(overrun="mean"), trained=steps)
     x = normal(rng, steps + 3, 2, 2)
     net = Network(c, described(rnn), rnn.state_dict())
@@ -92,7 +99,7 @@ def test_means_over_time_of_one_unit(c, steps, rng):
     net.close()
 
 
-def test_batch_first_and_nothing_to_compute(c, rng):
+def test_batch_first_and_empty_calls(c, rng):
     rnn = network(3, 8, cell="LSTM", batch_first=True, bidirectional=True, num_layers=2)
     net = Network(c, described(rnn), rnn.state_dict())
     for shape in ((4, 6, 3), (1, 1, 3), (3, 0, 3), (0, 2, 3)):
@@ -140,7 +147,7 @@ def test_wrong_arrays_are_named(c):
     assert refused(c, rnn, wrong) == "running_mean_c_l0 must be float64 (5, 4), got float64 (4, 4)"
 
 
-def test_names_twice_or_none(c):
+def test_arrays_with_no_name_or_the_same_name_are_refused(c):
     rnn = network(3, 4)
     arrays = arrays_of(rnn.state_dict())
     doubled = (Array * (len(arrays) + 1))(*arrays, arrays[0])
@@ -177,14 +184,14 @@ def test_names_twice_or_none(c):
     (dict(cell=1, num_heads=3), "num_heads must be a divisor of hidden_size 4, got 3"),
     (dict(cell=1, num_heads=2), "weight_ih_l0 must be float32 .16, 3., got float32 .4, 3."),
 ])  # fmt: skip
-def test_wrong_descriptions(c, changes, said):
+def test_wrong_descriptions_are_refused(c, changes, said):
     import re
 
     rnn = network(3, 4)
     assert re.match(said, refused(c, rnn, rnn.state_dict(), **changes)) or said == "choice"
 
 
-def test_files_that_are_none(c, tmp_path):
+def test_wrong_files_are_refused(c, tmp_path):
     path = tmp_path / "model.safetensors"
     with pytest.raises(Refused, match="No such file") as error:
         Network(c, path)
@@ -195,7 +202,7 @@ def test_files_that_are_none(c, tmp_path):
     assert error.value.status == 4 and str(error.value)
 
 
-def test_wrong_calls(c, rng):
+def test_wrong_calls_are_refused(c, rng):
     rnn = network(3, 4, cell="GRU", norm=BATCH(), trained=5)
     net, x = Network(c, described(rnn), rnn.state_dict()), normal(rng, 6, 2, 3)
     with pytest.raises(Refused, match="sequence 0 has 6 steps, but statistics are known for 5 only") as error:
@@ -215,7 +222,7 @@ def test_wrong_calls(c, rng):
     net.close()
 
 
-def test_another_instruction_set(c, rng):
+def test_a_network_of_another_instruction_set_is_refused(c, rng):
     names = lnrnn.cpu_info()["available"]
     if len(names) < 2:
         pytest.skip("this machine has one instruction set")

@@ -1,4 +1,4 @@
-"""Steps, resets and norms from C, on one thread, ask nothing of the system."""
+"""Steps, resets and norms from C, on one thread, do not allocate and make no system call."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Run(ctypes.Structure):
 
 
 def run_of(handle, lanes, x, y, more=False) -> Run:
-    """x (T, rows, D), y (T, rows, H). more: a reset before, and a norm and tanh after each step."""
+    """x (T, rows, D), y (T, rows, H). more: with a reset at the start, and norm and tanh after each step."""
     found = table()
     others = found.lnrnn_handle_reset, found.lnrnn_layer_norm, found.lnrnn_map
     return Run(
@@ -50,7 +50,7 @@ def library(tmp_path_factory) -> Path:
     return path
 
 
-# Steps of batch norm on rows of many different steps, which are sorted; on more rows than a group has.
+# Batch norm sorts rows that are at different steps. Some networks have more rows than a group.
 NETWORKS = {
     "layer": dict(cell="LSTM", num_layers=2),
     "last": dict(cell="GRU", norm=lnrnn.BatchNormSpec(overrun="last"), num_layers=2),
@@ -60,7 +60,7 @@ NETWORKS = {
 
 
 def measured(path: str, name: str, dtype: str) -> None:
-    """Prints how often one kind of network calls the system. The process has preloaded the library."""
+    """Prints how often one network allocates and calls the system. The process preloads the library."""
     rng = np.random.default_rng(0)
     rnn = network(5, 37, trained=200, **NETWORKS[name]).to_dtype(dtype)
     lanes, steps = 300, 40
@@ -87,8 +87,8 @@ def measured(path: str, name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_step_asks_nothing_of_the_system(library, name, dtype):
-    """No request for memory, from the first step on; and no system call, on pain of the thread's end."""
+def test_a_step_does_not_allocate_and_makes_no_system_call(library, name, dtype):
+    """The first step does not allocate either. The kernel ends a thread that makes a system call."""
     environment = {**os.environ, **preloading(library)}
     code = "import sys, test_c_realtime; test_c_realtime.measured(*sys.argv[1:])"
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])

@@ -1,4 +1,4 @@
-"""Streams stepped through the table of the C API: the bits of Python, its lanes, wrong arguments."""
+"""Streams stepped through the table of the C API: the bits of Python, shared lanes, wrong arguments."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ DOUBLE = ctypes.c_double
 
 
 @each_variant
-def test_bits_of_the_python_call(rng, variant):
-    """Steps in C and in Python in turn, on different lanes in different orders."""
+def test_steps_in_c_have_the_bits_of_python(rng, variant):
+    """C and Python take turns, on different lanes in different orders."""
     rnn = network(D, H, num_layers=3, trained=2 * T, **VARIANTS[variant])
     zone_out(rnn, 0.25 * (len(variant) % 2))
     both, alike = rnn.stream(LANES), rnn.stream(LANES)
@@ -46,8 +46,8 @@ def test_bits_of_the_python_call(rng, variant):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_many_rows_threads_and_short_weights(rng, dtype, threads):
-    """More rows than one group of sequences has, each lane at its own step of batch norm."""
+def test_many_rows_threads_and_narrow_weights_have_the_bits_of_python(rng, dtype, threads):
+    """There are more rows than a group has, and each lane is at its own step of batch norm."""
     lanes, rows = 300, 200
     rnn = network(D, 33, cell="GRU", norm=lnrnn.BatchNormSpec(overrun="last"), trained=6).to_dtype(dtype)
     stream, alike = rnn.stream(lanes), rnn.stream(lanes)
@@ -61,8 +61,8 @@ def test_many_rows_threads_and_short_weights(rng, dtype, threads):
 
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("by", [0, 1, 2, 3, 5, 7, H, 3 * H - 1])
-def test_y_may_be_x_and_overlap_it(rng, layers, by):
-    """Of one group of rows, and of several, the first lanes of a stream; at any alignment of floats."""
+def test_y_may_be_or_overlap_x(rng, layers, by):
+    """Tests one group of rows and several, at any alignment of floats."""
     rows = 70
     rnn = network(H, H, cell="LSTM", num_layers=layers)
     x = normal(rng, rows, H)
@@ -92,7 +92,7 @@ def test_python_and_c_see_the_same_lanes(rng):
         assert not handle.state(1)[3].any() and handle.state(1)[1].any()
         same(handle.steps(), [0, 1, 0, 0])
         stream.set_state([0, 2], kept)
-        # Python reads the state that C has written, and both go on from there.
+        # Python reads the state that C has written, and both continue from it.
         handle.state(0)[3], handle.state(1, 1)[3] = 0.25, -0.5
         h, c = stream.state
         assert (h[0, 3] == 0.25).all() and (c[1, 3] == -0.5).all()
@@ -102,7 +102,7 @@ def test_python_and_c_see_the_same_lanes(rng):
 
 
 @pytest.mark.parametrize("cell", ["RNN", "LSTM"])
-def test_resets(rng, cell):
+def test_a_reset_in_c_sets_zero_states(rng, cell):
     rnn = network(D, H, cell=cell, num_layers=2, norm=lnrnn.BatchNormSpec(overrun="last"), trained=4)
     stream, alike = rnn.stream(LANES), rnn.stream(LANES)
     with Handle(stream, LANES) as handle:
@@ -123,7 +123,7 @@ NO_LANE, TWICE, OVERRUN, TOGETHER = -1, -2, -3, -4
 
 
 def refused(rnn, stream, handle, code, lanes, reset=True):
-    """A step of these lanes, and their reset too: the code, and no lane and no y changes."""
+    """Asserts that a step of these lanes, and their reset, return the code and change no lane and no y."""
     before, steps = parts(rnn, stream.state), stream.step
     lanes = None if lanes is None else np.array(lanes, np.int64)
     x, y = np.ones((handle.rows, D), np.float32), np.full((handle.rows, H), 7, np.float32)
@@ -144,11 +144,11 @@ def test_wrong_lanes_change_nothing(rng):
         for lanes in ([0, 0, 1], [4, 1, 4]):
             refused(rnn, stream, handle, TWICE, lanes)
         assert handle.reset(None, 6) == NO_LANE
-        handle.stepped(normal(rng, 3, D), [4, 1, 2])  # and goes on
+        handle.stepped(normal(rng, 3, D), [4, 1, 2])  # a valid step works again
     same(stream.step, [1, 2, 1, 0, 2])
 
 
-def test_steps_without_statistics(rng):
+def test_steps_without_statistics_are_refused(rng):
     rnn = network(D, H, norm="batch", trained=2)
     stream = rnn.stream(3)
     with Handle(stream, 2) as handle:
@@ -160,8 +160,8 @@ def test_steps_without_statistics(rng):
         handle.stepped(normal(rng, 2, D), [1, 2])
 
 
-def test_steps_that_no_lane_counts(rng):
-    """A lane beyond the last, and a number of steps that somebody has written into the memory."""
+def test_impossible_steps_are_refused(rng):
+    """A lane is beyond the last step, or C has written an invalid number of steps."""
     rnn = network(D, H, norm=lnrnn.BatchNormSpec(overrun="last"), trained=2)
     stream = rnn.stream(2)
     with Handle(stream, 2) as handle:
@@ -173,8 +173,8 @@ def test_steps_that_no_lane_counts(rng):
     same(stream.step, [1, 1])
 
 
-def test_a_stream_of_python_that_c_releases(rng):
-    """lnrnn_api.h forbids it. Python's count of references makes it harmless."""
+def test_releasing_a_stream_of_python_in_c_is_harmless(rng):
+    """lnrnn_api.h forbids it, but Python's own count of references keeps the stream."""
     rnn = network(D, H)
     stream, alike, x = rnn.stream(3), rnn.stream(3), normal(rng, 3, D)
     with Handle(stream, 3) as handle:
@@ -185,8 +185,8 @@ def test_a_stream_of_python_that_c_releases(rng):
     same(stream(x), alike(x))
 
 
-def test_all_lanes_together(rng):
-    """overrun="batch": the bits of Python's calls, and nothing that would part the lanes."""
+def test_overrun_batch_steps_only_all_lanes_together(rng):
+    """Steps of all lanes have the bits of Python's calls. Calls that separate lanes are refused."""
     rnn = network(D, H, norm=lnrnn.BatchNormSpec(overrun="batch"), trained=2)
     stream, alike = rnn.stream(4), rnn.stream(4)
     with pytest.raises(ValueError, match=r"rows must be 4, all lanes .*overrun \"batch\".*, got 3"):
@@ -209,7 +209,7 @@ class Almost:
 
 
 @pytest.mark.parametrize("wrong", [None, 3, "stream", object(), Almost(), network(D, H), lnrnn.Stream])
-def test_what_is_no_stream(wrong):
+def test_handle_open_refuses_other_objects(wrong):
     with pytest.raises(TypeError, match=f"stream must be a stream of lnrnn.*, got {type(wrong).__name__}"):
         Handle(wrong, 1)
 
@@ -222,8 +222,8 @@ def test_what_is_no_stream(wrong):
     (1, -1, "threads must be between 1 and 1024, got -1"),
     (1, 1025, "threads must be between 1 and 1024, got 1025"),
 ])  # fmt: skip
-def test_rows_and_threads_that_cannot_be(rows, threads, words):
-    """An error of open keeps nothing."""
+def test_handle_open_refuses_wrong_rows_and_threads(rows, threads, words):
+    """After the error the stream has no new reference."""
     stream = network(D, H).stream(5)
     lanes, before = stream._lanes, sys.getrefcount(stream._lanes)
     with pytest.raises(ValueError, match=words):
@@ -236,7 +236,7 @@ def test_rows_and_threads_that_cannot_be(rows, threads, words):
 
 @pytest.mark.parametrize("norm", ["layer", lnrnn.BatchNormSpec(overrun="last")], ids=str)
 def test_threads_step_different_lanes_at_once(rng, norm):
-    """Three in C without the interpreter's lock, each with a handle, and one in Python; all on one stream."""
+    """Three threads step one stream in C without the interpreter's lock, and one steps it in Python."""
     rnn = network(D, 40, cell="LSTM", norm=norm, num_layers=2, trained=4)
     callers, own, steps = 4, 9, 100
     x = normal(rng, callers, steps, own, D)
@@ -263,7 +263,7 @@ def test_threads_step_different_lanes_at_once(rng, norm):
 # --- references of a handle ---------------------------------------------------------------------------------
 
 
-def test_a_handle_keeps_the_lanes_and_gives_them_back(rng):
+def test_a_handle_keeps_the_lanes_until_it_is_closed(rng):
     rnn = network(D, H, cell="LSTM")
     stream, x = rnn.stream(2), normal(rng, 2, D)
     want = rnn.stream(2)(x)
@@ -277,12 +277,12 @@ def test_a_handle_keeps_the_lanes_and_gives_them_back(rng):
     gc.collect()
     same(handles[0].stepped(x), want)
     handles[0].close()
-    handles[0].close()  # of NULL
+    handles[0].close()  # closes NULL
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_a_handle_keeps_its_instruction_set(rng, dtype):
-    """Another one is used by later calls of Python, and by handles that are opened then."""
+    """Python and handles that are opened later use the newly selected set."""
     rnn = network(D, 33, cell="LSTM", num_layers=2).to_dtype(dtype)
     x = normal(rng, 3, D)
     for first in available_isas():
@@ -300,7 +300,7 @@ def test_a_handle_keeps_its_instruction_set(rng, dtype):
 # --- the other functions of the table -----------------------------------------------------------------------
 
 
-def test_norms_and_functions(rng):
+def test_layer_norm_and_functions_have_the_bits_of_python(rng):
     x, y = normal(rng, 5, H), np.zeros((5, H), np.float32)
     gain, bias = normal(rng, 2, H)
     norm = function("lnrnn_layer_norm", None, INT, SIZE, SIZE, P, SIZE, P, P, DOUBLE, P, SIZE, INT, INT)
@@ -316,7 +316,7 @@ def test_norms_and_functions(rng):
     assert function("lnrnn_cores", INT)() == lnrnn.cpu_info()["cores"]
 
 
-def test_gradients_of_layer_norm(rng):
+def test_gradients_of_layer_norm_have_the_bits_of_python(rng):
     x, gy, gain = normal(rng, 5, H), normal(rng, 5, H), normal(rng, H)
     gx, ggain, gbias = np.zeros_like(x), np.zeros(H), np.zeros(H)
     work = np.zeros(function("lnrnn_layer_norm_work", SIZE, SIZE, SIZE)(5, H))
@@ -337,7 +337,7 @@ class Batch(ctypes.Structure):
     ]  # fmt: skip
 
 
-def test_batch_norm(rng):
+def test_batch_norm_has_the_bits_of_python(rng):
     N, C, L = 6, 5, 4
     x, (gain, bias) = normal(rng, N, C, L), normal(rng, 2, C)
     mean, var, y = np.zeros(C), np.zeros(C), np.zeros_like(x)

@@ -1,4 +1,4 @@
-"""Modules compiled against lnrnn: the headers, the .pxd, versions, the examples, the installed files."""
+"""C and Cython modules compiled against lnrnn: headers, .pxd, versions, examples, installed files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXAMPLES = ROOT / "examples"
 
 
 def compilers(*names: str) -> list[str]:
-    """The last name is that of any compiler, for systems without the others."""
+    """Returns the compilers of these names that exist. The last name is a fallback."""
     found = [name for name in names if shutil.which(name)]
     return [name for name in found if name != names[-1]] or found or pytest.skip(f"needs one of {names}")
 
@@ -49,7 +49,7 @@ int use(PyObject *stream, const float *x, float *y)
     ("c", "c99", ("gcc", "clang", "cc")), ("c", "c11", ("gcc", "clang", "cc")),
     ("c++", "c++11", ("g++", "clang++", "c++")), ("c++", "c++20", ("g++", "clang++", "c++")),
 ])  # fmt: skip
-def test_headers_pass_with_all_warnings(language, standard, names):
+def test_headers_compile_without_warnings(language, standard, names):
     for name in compilers(*names):
         command = [name, f"-std={standard}", "-x", language, *FLAGS, "-pedantic", "-fsyntax-only", "-"]
         for text in ('#include "lnrnn.h"\n', '#include "lnrnn.h"\n' + PROGRAM):
@@ -58,14 +58,14 @@ def test_headers_pass_with_all_warnings(language, standard, names):
             assert done.returncode == 0, (name, done.stderr)
 
 
-def test_each_function_of_the_list_has_its_name():
+def test_each_function_of_the_list_has_its_define():
     named = re.findall(
         r"^#define (lnrnn_\w+) \(lnrnn_api_table->(lnrnn_\w+)\)$", HEADER.read_text(), re.MULTILINE
     )
     assert [a for a, _ in named] == [b for _, b in named] == listed()
 
 
-# The functions of each minor of this major, in the order of the table: older modules rely on them.
+# By minor version of this major version: the functions in the order of the table, which modules rely on.
 RELEASED = {
     0: """handle_open version isa_list isa_emulated isa_name isa_use isa_unit isa_amx has_openmp team_list
           team_name team_use cores get_num_threads set_num_threads on_shortage try_threads_again map
@@ -73,19 +73,20 @@ RELEASED = {
           describe description_resolve description_arrays description_array network_create network_open
           network_retain network_release network_inputs network_units network_layers network_directions
           network_states network_run stream_create stream_release stream_network stream_lanes stream_state
-          stream_steps handle_create handle_free handle_stream handle_rows handle_step handle_reset"""
+          stream_steps handle_create handle_free handle_stream handle_rows handle_step handle_reset
+          step_all network_state_size"""
 }
 
 
-def test_the_table_only_grows():
-    """A new function comes last in the list, with a new minor. A removed or changed one is a new major."""
-    assert (table().major, table().minor) == (3, max(RELEASED)), "a new major has a list of its own"
+def test_the_table_only_grows_at_its_end():
+    """A new function comes last and needs a new minor version. Other changes need a new major version."""
+    assert (table().major, table().minor) == (4, max(RELEASED)), "a new major has a list of its own"
     released = " ".join(RELEASED[minor] for minor in sorted(RELEASED)).split()
     assert listed() == [f"lnrnn_{name}" for name in released]
 
 
 def declarations(text: str) -> dict[str, str]:
-    """Functions by name: their types, as C has them, without comments."""
+    """Returns the types of functions by name, as in C, without comments."""
     text = re.sub(r"/\*.*?\*/|#.*?$", "", text, flags=re.DOTALL | re.MULTILINE)
     found = re.finditer(
         r"^ *((?:const )?\w+ [*]?)(lnrnn_\w+)\(((?:[^()]|\([^()]*\))*)\)(?: except \S+)?;?$",
@@ -100,12 +101,12 @@ def declarations(text: str) -> dict[str, str]:
 
 
 def declared() -> dict[str, str]:
-    """Those of the headers."""
+    """Returns the declarations of the headers."""
     return declarations(HEADER.read_text()) | declarations(HEADER.with_name("lnrnn.h").read_text())
 
 
-# Of the types of the released functions: 16 hexadecimal digits of SHA-256.
-TYPES = {0: "929f93b6b7cc10cf"}
+# The hash of the types of the released functions: 16 hexadecimal digits of SHA-256.
+TYPES = {0: "7824d20accf2c99e"}
 
 
 def test_no_released_function_changes_its_types():
@@ -115,7 +116,7 @@ def test_no_released_function_changes_its_types():
         assert hashlib.sha256("\n".join(types).encode()).hexdigest()[:16] == TYPES[minor], types
 
 
-def test_the_pxd_says_what_the_headers_say():
+def test_the_pxd_declares_the_functions_of_the_headers():
     text = Path(lnrnn.__file__).with_name("__init__.pxd").read_text()
     said, wanted = declarations(text), declared()
     locked = declarations(text.partition('cdef extern from "lnrnn_api.h" nogil:')[0])
@@ -132,22 +133,22 @@ def test_the_table_has_all_of_the_header():
 
 @pytest.fixture(scope="module")
 def units(tmp_path_factory):
-    """One imports the table, the other uses it. The layouts of structs are asserted as they are compiled."""
+    """Compiles a module: one file imports the table, one uses it. Static assertions check layouts."""
     folder = tmp_path_factory.mktemp("units")
     return imported(compiled(folder, "units", [HERE / "units.c", HERE / "names.c"], "-std=gnu11", *FLAGS))
 
 
-def test_every_function_is_there(units):
+def test_every_function_of_the_table_has_an_address(units):
     assert units.names() == [(name, 1) for name in listed()]
 
 
 def imported_anew(units, folder: Path):
-    """CPython keeps a module of this kind by its path, and would not ask for the table again."""
+    """Imports a copy of the module, because CPython imports such a module once per path."""
     return imported(Path(shutil.copy2(units.__file__, folder)))
 
 
 @pytest.mark.parametrize("major, minor, right", [
-    (3, 0, True), (3, 1, True), (4, 0, False), (2, 9, False), (3, -1, False),
+    (4, 0, True), (4, 1, True), (5, 0, False), (3, 9, False), (4, -1, False),
 ])  # fmt: skip
 def test_other_versions_are_refused(units, tmp_path, monkeypatch, major, minor, right):
     new = ctypes.pythonapi.PyCapsule_New
@@ -158,7 +159,7 @@ def test_other_versions_are_refused(units, tmp_path, monkeypatch, major, minor, 
     if right:
         assert imported_anew(units, tmp_path).names() == [(name, 1) for name in listed()]
     else:
-        with pytest.raises(ImportError, match=rf"for version 3\.0 of lnrnn's C API.* has {major}\.{minor}$"):
+        with pytest.raises(ImportError, match=rf"for version 4\.0 of lnrnn's C API.* has {major}\.{minor}$"):
             imported_anew(units, tmp_path)
 
 
@@ -168,11 +169,11 @@ def test_an_lnrnn_without_a_table_is_refused(units, tmp_path, monkeypatch, found
         monkeypatch.delattr(_core, "_C_API")
     else:
         monkeypatch.setattr(_core, "_C_API", found)
-    with pytest.raises(ImportError, match=r"for version 3\.0 of lnrnn's C API.* has none$"):
+    with pytest.raises(ImportError, match=r"for version 4\.0 of lnrnn's C API.* has none$"):
         imported_anew(units, tmp_path)
 
 
-def test_no_lnrnn_at_all(units, tmp_path, monkeypatch):
+def test_a_missing_lnrnn_is_an_import_error(units, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "lnrnn", None)
     with pytest.raises(ImportError, match="lnrnn"):
         imported_anew(units, tmp_path)
@@ -187,7 +188,7 @@ def demo(folder: Path) -> str:
     return done.stdout
 
 
-def test_the_example_in_c(tmp_path, rng):
+def test_the_example_module_in_c_has_the_results_of_python(tmp_path, rng):
     folder = tmp_path / "c_stream"
     shutil.copytree(EXAMPLES / "c_stream", folder)
     module = imported(compiled(folder, "c_stream", [folder / "c_stream.c"], *FLAGS))
@@ -204,13 +205,13 @@ def test_the_example_in_c(tmp_path, rng):
     assert not stream.step.any()
 
 
-def test_the_example_in_cython(tmp_path):
+def test_the_example_module_in_cython_runs(tmp_path):
     pytest.importorskip("Cython")
     pytest.importorskip("setuptools")
     native_compiler()
     folder = tmp_path / "cython_stream"
     shutil.copytree(EXAMPLES / "cython_stream", folder)
-    # -O0 compiles in a few seconds instead of ten, and lnrnn itself computes.
+    # -O0 saves some seconds of compilation; the kernels of lnrnn are compiled already.
     environment = {**os.environ, "PYTHONPATH": str(Path(lnrnn.__file__).parents[1]), "CFLAGS": "-O0"}
     done = subprocess.run(
         [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
@@ -220,8 +221,8 @@ def test_the_example_in_cython(tmp_path):
     assert demo(folder).startswith("equal bits: True\nsteps of each lane: [100 100")
 
 
-def test_the_page_shows_the_examples():
-    """Every block of docs/c_api.md that is C or Cython stands in an example."""
+def test_the_page_of_the_c_api_shows_the_examples():
+    """Every block of C or Cython in docs/c_api.md is a part of an example."""
     page = (ROOT / "docs/c_api.md").read_text()
     texts = [path.read_text() for kind in ("*_stream.*", "*_program.*") for path in EXAMPLES.rglob(kind)]
     blocks = re.findall(r"```(?:c|cython)\n(.*?)```", page, re.DOTALL)
@@ -230,7 +231,7 @@ def test_the_page_shows_the_examples():
         assert any(block in text for text in texts), block
 
 
-def test_the_page_names_every_code_and_version():
+def test_the_page_of_the_c_api_names_every_code_and_version():
     page = (ROOT / "docs/c_api.md").read_text()
     codes = dict(
         re.findall(r"(LNRNN_STREAM_\w+) = (-\d)", (Path(lnrnn.get_include()) / "lnrnn.h").read_text())
@@ -241,7 +242,7 @@ def test_the_page_names_every_code_and_version():
 
 
 def test_headers_and_pxd_are_installed(tmp_path):
-    """As `pip install` lays the package out; the compiled module is the one that there is."""
+    """The package is laid out as by `pip install`, with the existing compiled module."""
     pytest.importorskip("Cython")
     pytest.importorskip("setuptools")
     source, built = tmp_path / "source", tmp_path / "built"

@@ -1,6 +1,6 @@
-/* An extension module of two units: this one imports the table for both. Static assertions hold the layouts and the
- * constants of the C API, which modules are compiled with. A change of one is a new major. A new constant after the
- * last of its enumeration is a new minor. */
+/* An extension module of two files; this one imports the table for both. Static assertions fix the layouts
+ * and constants of the C API, which compiled modules contain. A change needs a new major version. A new
+ * constant at the end of an enumeration needs a new minor version. */
 #include <lnrnn_api.h>
 
 PyObject *names(PyObject *module, PyObject *nothing);
@@ -8,9 +8,9 @@ PyObject *names(PyObject *module, PyObject *nothing);
 #define LAYOUT(type, last, offset, size) \
     _Static_assert(offsetof(type, last) == (offset) && sizeof(type) == (size), "a new layout: a new major")
 
-_Static_assert(LNRNN_API_MAJOR == 3, "a new major: the layouts below are those of major 3");
+_Static_assert(LNRNN_API_MAJOR == 4, "a new major: the layouts below are those of major 4");
 LAYOUT(lnrnn_batch, threads, 88, 96);
-LAYOUT(lnrnn_description, bfloat16_states, 148, 152);
+LAYOUT(lnrnn_description, bfloat16_states, 164, 168);
 LAYOUT(lnrnn_array, data, 72, 80);
 LAYOUT(lnrnn_sequences, cn, 80, 88);
 
@@ -47,6 +47,7 @@ CONSTANT(LNRNN_FLOAT16, 3);
 CONSTANT(LNRNN_RNN, 0);
 CONSTANT(LNRNN_LSTM, 1);
 CONSTANT(LNRNN_GRU, 2);
+CONSTANT(LNRNN_LIGRU, 3);
 CONSTANT(LNRNN_ACT_TANH, 0);
 CONSTANT(LNRNN_ACT_RELU, 1);
 CONSTANT(LNRNN_ACT_SIGMOID, 2);
@@ -57,6 +58,7 @@ CONSTANT(LNRNN_NORM_BATCH, 2);
 CONSTANT(LNRNN_JOINT, 0);
 CONSTANT(LNRNN_SPLIT, 1);
 CONSTANT(LNRNN_GATE, 2);
+CONSTANT(LNRNN_INPUT, 3);
 CONSTANT(LNRNN_SPAN_PAPER, 0);
 CONSTANT(LNRNN_SPAN_ALL, 1);
 CONSTANT(LNRNN_CELL_NONE, 0);

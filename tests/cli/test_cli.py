@@ -1,4 +1,4 @@
-"""The command line: output, written files, and one clear line for an error."""
+"""The command line: output, written files, and errors of one clear line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lnrnn import cli, demo, studies
 
 
 def run(capsys, *arguments) -> tuple[int, str, str]:
-    """Exit code, stdout, stderr."""
+    """Runs the command. Returns exit code, stdout, stderr."""
     code = cli.main([str(argument) for argument in arguments])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
@@ -25,7 +25,7 @@ def run(capsys, *arguments) -> tuple[int, str, str]:
 
 @pytest.fixture
 def files(tmp_path):
-    """A saved model, an input and the model's output."""
+    """Returns a folder with a model and an input, and the model's output."""
     pytest.importorskip("safetensors")
     rnn = lnrnn.RNN(3, 5, seed=1)
     rnn.save(str(tmp_path / "model.safetensors"))
@@ -41,7 +41,7 @@ def paths(folder):
 # --- lnrnn run ----------------------------------------------------------------------------------------------
 
 
-def test_run_writes_what_the_model_returns(files, capsys):
+def test_run_writes_the_output_of_the_model(files, capsys):
     folder, rnn, x = files
     assert run(capsys, "run", *paths(folder)) == (0, "", "")
     got = np.load(folder / "out.npy")
@@ -50,7 +50,7 @@ def test_run_writes_what_the_model_returns(files, capsys):
 
 
 @pytest.mark.parametrize("kind", ["text", "npy"])
-def test_run_takes_lengths(files, capsys, kind):
+def test_run_accepts_lengths(files, capsys, kind):
     folder, rnn, x = files
     if kind == "text":
         file = folder / "lengths.txt"
@@ -64,7 +64,7 @@ def test_run_takes_lengths(files, capsys, kind):
     assert not got[4:, 0].any() and got[4:, 1].any()
 
 
-def test_run_replaces_an_old_output_and_may_write_over_its_input(files, capsys):
+def test_run_replaces_an_old_output_and_may_overwrite_its_input(files, capsys):
     folder, rnn, x = files
     model, input_file, output = paths(folder)
     output.write_bytes(b"old")
@@ -75,7 +75,7 @@ def test_run_replaces_an_old_output_and_may_write_over_its_input(files, capsys):
 
 
 @pytest.mark.parametrize("name", ["its own", "symbolic link", "hard link"])
-def test_run_does_not_write_over_the_model(files, capsys, name):
+def test_run_does_not_overwrite_the_model(files, capsys, name):
     folder, rnn, x = files
     model, input_file, output = paths(folder)
     if name == "its own":
@@ -90,7 +90,7 @@ def test_run_does_not_write_over_the_model(files, capsys, name):
 
 
 def saved(save, value, **options):
-    """-> a function that writes the value to a path with any suffix."""
+    """Returns a function that writes the value to a path with any suffix."""
 
     def damage(path):
         with path.open("wb") as file:
@@ -112,7 +112,7 @@ OBJECTS = np.array([{}, None], dtype=object)
 MANY_DIGITS = b"\x93NUMPY\x01\x00" + (9000).to_bytes(2, "little") + b"9" * 9000
 NOT_READABLE = r"in\.npy must be a \.npy file of numbers, got one that NumPy cannot read"
 
-# The damaged file, the damage, and a pattern of the message.
+# By name: the damaged file, a function that damages it, and a pattern of the message.
 BAD = {
     "no model": ("model", Path.unlink, r"model\.safetensors"),
     "foreign model": ("model", written(b"to whom it may concern"), ""),
@@ -141,7 +141,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_run_reports_bad_files_in_one_line_and_leaves_the_output_alone(files, capsys, case):
+def test_run_reports_bad_files_in_one_line_and_keeps_the_output(files, capsys, case):
     folder, _, _ = files
     which, damage, message = BAD[case]
     model, input_file, output = paths(folder)
@@ -194,7 +194,7 @@ def test_info_prints_facts_about_the_library(capsys):
 
 
 @pytest.mark.parametrize("cell, norm", [("RNN", "layer"), ("LSTM", "batch"), ("GRU", None)])
-def test_run_and_info_know_every_cell(tmp_path, capsys, cell, norm):
+def test_run_and_info_support_every_cell(tmp_path, capsys, cell, norm):
     pytest.importorskip("safetensors")
     model = getattr(lnrnn, cell)(3, 5, norm=norm, seed=1, batch_first=True).to_dtype("bfloat16")
     x = np.random.default_rng(0).standard_normal((2, 7, 3)).astype(np.float32)
@@ -214,7 +214,7 @@ def test_run_and_info_know_every_cell(tmp_path, capsys, cell, norm):
     assert facts["packed_bytes"] == str(model.packed_bytes) != "0"
 
 
-def test_info_about_another_file(tmp_path, capsys):
+def test_info_refuses_other_files(tmp_path, capsys):
     pytest.importorskip("safetensors")
     (tmp_path / "model").write_text("to whom it may concern")
     for name in ("model", "nothing"):
@@ -222,12 +222,12 @@ def test_info_about_another_file(tmp_path, capsys):
         assert (code, shown) == (2, "") and name in error and error.count("\n") == 1
 
 
-def test_the_command_alone_gives_help(capsys):
+def test_the_command_without_arguments_prints_help(capsys):
     code, shown, error = run(capsys)
     assert (code, error) == (0, "") and shown.startswith("usage: lnrnn") and "score" in shown
 
 
-def test_demo_passes_its_options_on(capsys, monkeypatch, tmp_path):
+def test_demo_passes_its_options_to_the_study(capsys, monkeypatch, tmp_path):
     calls = []
     monkeypatch.setattr(studies, "run", lambda name, words: calls.append((name, words)) or 3)
     monkeypatch.setattr(studies, "run_all", lambda folder, words: calls.append((folder, words)))
@@ -264,7 +264,7 @@ sys.exit({code})
 
 @pytest.fixture
 def made_up(tmp_path, monkeypatch):
-    """A clone of studies in the current folder, whose name has a space. The package has no studies."""
+    """Sets up a folder of invented studies in the current folder, whose name has a space."""
     folder = tmp_path / "a clone" / studies.WHERE
     folder.mkdir(parents=True)
     for name in ("common", "nets", "plots"):
@@ -319,7 +319,7 @@ def test_an_interrupted_study_ends_the_command(made_up, name, capfd):
     assert code == 130 and "batch" not in shown and error == "lnrnn demo: interrupted\n"
 
 
-def test_a_study_that_was_killed(made_up, capfd):
+def test_a_killed_study_is_reported(made_up, capfd):
     (made_up / "axes.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     assert run(capfd, "demo", "axes")[0] == 137
 
@@ -346,7 +346,7 @@ def test_without_studies_the_error_says_where_they_are(made_up, monkeypatch, tmp
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_the_studies_are_those_next_to_the_package(monkeypatch, tmp_path):
+def test_studies_next_to_the_package_are_used(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert list(studies.studies())[0] == "long-sequences"
     assert studies.folder() == Path(lnrnn.__file__).parents[1] / "examples" / "studies"
@@ -361,7 +361,7 @@ def test_score_names_all_packages_that_it_needs(capsys, monkeypatch, package):
     assert f"lnrnn score needs {package}, of the extra 'score': pip install pyarrow tqdm, " in error
 
 
-def test_interrupted(capsys, monkeypatch):
+def test_an_interrupt_is_one_line(capsys, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
@@ -371,7 +371,7 @@ def test_interrupted(capsys, monkeypatch):
     assert run(capsys, "demo")[2] == "\nlnrnn demo: interrupted\n"
 
 
-def test_a_fault_of_ours_keeps_its_traceback(monkeypatch):
+def test_an_internal_error_keeps_its_traceback(monkeypatch):
     monkeypatch.setattr(demo, "run", lambda *_, **__: {}["missing"])
     with pytest.raises(KeyError):
         cli.main(["demo"])
@@ -380,15 +380,15 @@ def test_a_fault_of_ours_keeps_its_traceback(monkeypatch):
 @pytest.mark.parametrize(
     "arguments", [["other"], ["run"], ["demo", "--seeds", "many"], ["demo", "--cell", "RNN"]]
 )
-def test_bad_usage(capsys, arguments):
+def test_bad_usage_is_one_line(capsys, arguments):
     with pytest.raises(SystemExit) as raised:
         cli.main(arguments)
     assert raised.value.code == 2 and "usage: lnrnn" in capsys.readouterr().err
 
 
-# --- as processes -------------------------------------------------------------------------------------------
+# --- processes ----------------------------------------------------------------------------------------------
 
-# The script that pip makes for the entry point.
+# The script that pip creates for the entry point.
 SCRIPT = """import sys
 from lnrnn.cli import main
 if __name__ == "__main__":
@@ -399,7 +399,7 @@ if __name__ == "__main__":
 
 
 def process(*words, **options) -> subprocess.CompletedProcess:
-    """A process of Python with these words, in this working directory and with this PYTHONPATH."""
+    """Runs Python with these arguments, in this working directory and with this PYTHONPATH."""
     path = os.pathsep.join([os.getcwd(), *filter(None, sys.path)])
     environment = {**os.environ, "PYTHONPATH": path, **options.pop("environment", {})}
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
@@ -411,7 +411,7 @@ def process(*words, **options) -> subprocess.CompletedProcess:
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal")
 @pytest.mark.parametrize("words", [["-m", "lnrnn"], ["lnrnn"]], ids=["module", "script"])
 def test_an_interrupt_during_the_import_is_quiet(tmp_path, words):
-    """A module in the place of numpy reports its import, and waits."""
+    """A module named numpy reports its import, and waits."""
     (tmp_path / "numpy.py").write_text("import time; print(flush=True); time.sleep(100)")
     (tmp_path / "lnrnn").write_text(SCRIPT)
     path = os.pathsep.join([str(tmp_path), str(Path(lnrnn.__file__).parents[1])])
@@ -423,16 +423,16 @@ def test_an_interrupt_during_the_import_is_quiet(tmp_path, words):
         running.stdout.readline()
         running.send_signal(signal.SIGINT)
         assert running.communicate()[1] == b""
-    assert running.returncode == -signal.SIGINT  # 130 in a shell
+    assert running.returncode == -signal.SIGINT  # a shell shows 130
 
 
-def test_processes_of_the_command_keep_their_interrupts():
-    """multiprocessing gives them the command's argv."""
+def test_child_processes_of_the_command_keep_their_interrupts():
+    """multiprocessing sets their sys.argv to that of the command."""
     code = "import sys, signal; sys.argv = ['lnrnn']; import lnrnn; print(signal.getsignal(signal.SIGINT))"
     assert "default_int_handler" in process("-c", code).stdout
 
 
-def test_python_m_lnrnn():
+def test_python_m_lnrnn_is_the_command():
     done = process("-m", "lnrnn", "--version")
     assert (done.returncode, done.stdout) == (0, f"lnrnn {lnrnn.__version__}\n")
     done = process("-m", "lnrnn", "info")
@@ -445,7 +445,7 @@ BAD_ENVIRONMENT = [("LNRNN_ISA", "a\nb"), ("LNRNN_NUM_THREADS", "2\n\n3")]
 @pytest.mark.parametrize("command", ["-Bm lnrnn", "-mlnrnn", "script"])
 @pytest.mark.parametrize("variable, value", BAD_ENVIRONMENT)
 def test_a_bad_environment_is_one_line(tmp_path, command, variable, value):
-    """Both commands import the package before their own lines run."""
+    """Both commands import the package before any line of their own."""
     (tmp_path / "lnrnn").write_text(SCRIPT)
     words = [tmp_path / "lnrnn"] if command == "script" else command.split()
     more = {"script": [], "-mlnrnn": ["run", "m", "x", "y"], "-Bm lnrnn": ["info"]}[command]
@@ -468,8 +468,8 @@ def test_a_bad_environment_is_an_import_error_in_python(tmp_path, words):
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_output_without_a_reader(unbuffered):
-    """As with `head`, which may end before the first line is written."""
+def test_output_without_a_reader_is_no_error(unbuffered):
+    """For example `head` may end before the first line is written."""
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -479,14 +479,14 @@ def test_output_without_a_reader(unbuffered):
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_output_that_cannot_be_written():
+def test_output_that_cannot_be_written_is_an_error():
     with open("/dev/full", "w") as full:
         done = process("-m", "lnrnn", "info", stdout=full)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "No space left" in done.stderr
 
 
-def test_no_output_at_all():
-    """With `>&-`, and in a service, there is no stdout."""
+def test_a_process_without_stdout():
+    """With `>&-`, and in a service, stdout does not exist."""
     code = "import sys\nsys.stdout = None\nfrom lnrnn.cli import main\nsys.exit(main(['info']))"
     done = process("-c", code)
     assert (done.returncode, done.stderr) == (0, "")

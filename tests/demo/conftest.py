@@ -5,5 +5,5 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def eighty_columns(monkeypatch):
-    """Text has the width of the terminal: 80 columns in the tests."""
+    """Sets the width of the terminal to 80 columns, because text depends on it."""
     monkeypatch.setenv("COLUMNS", "80")

@@ -1,4 +1,4 @@
-"""The demo of ten seconds: its output agrees with the networks that it trains."""
+"""The output of the short demo agrees with the networks that it trains."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EPOCHS = 40
 
 
 def briefly_trained(cell):
-    """Networks trained for a fifth of the epochs."""
+    """Returns networks trained for a fifth of the epochs."""
     with pytest.MonkeyPatch.context() as patch, one_thread():
         patch.setattr(demo, "EPOCHS", EPOCHS)
         return demo.trained(japanese_vowels(), cell)
@@ -31,7 +31,7 @@ def networks():
 
 @pytest.fixture
 def already_trained(networks, monkeypatch):
-    """demo.run takes those networks, and shows steps on a terminal without a pause."""
+    """demo.run uses these networks, and shows steps on a terminal without pauses."""
     monkeypatch.setattr(demo, "PAUSE", 0)
     monkeypatch.setattr(demo, "trained", lambda data, cell, jobs: networks)
 
@@ -43,14 +43,14 @@ def joined():
 
 @pytest.mark.parametrize("cell", speakers.CELLS)
 def test_the_settings_of_every_cell_suit_its_training(networks, cell):
-    """A fifth of the epochs suffices for answers that are mostly right: measured 95 to 99 %."""
+    """After a fifth of the epochs most answers are right (95 to 99 % measured)."""
     test = japanese_vowels().test
     for norm, network in (networks if cell == "rnn" else briefly_trained(cell)).items():
         named = network.name_speakers(test.x, "last" if norm == "batch" else None)
         assert (named == test.labels).mean() > 0.9, norm
 
 
-def test_sequences_are_utterances_of_one_speaker_in_their_order(joined):
+def test_joined_sequences_are_utterances_of_one_speaker_in_order(joined):
     test = japanese_vowels().test
     assert joined.x.shape == (demo.STEPS, len(test), 12)
     own = np.flatnonzero(test.labels == test.labels[40])
@@ -76,7 +76,7 @@ def right(networks, joined):
     return demo.right_answers(networks, joined)
 
 
-def test_the_shares_are_those_of_whole_sequences(networks, joined, right, capsys):
+def test_the_shown_accuracies_are_those_of_whole_sequences(networks, joined, right, capsys):
     test, known = japanese_vowels().test, demo.known_steps(networks)
     assert known == japanese_vowels().train.lengths.max() and right.keys() == demo.METHODS.keys()
     demo.report(right, joined, known)
@@ -95,7 +95,7 @@ def test_the_shares_are_those_of_whole_sequences(networks, joined, right, capsys
     np.testing.assert_array_equal(right["last"][:known], right["mean"][:known])
 
 
-def test_streams_answer_as_whole_sequences(networks, joined, right):
+def test_streams_give_the_answers_of_whole_sequences(networks, joined, right):
     place, known = demo.first_right(joined, right), demo.known_steps(networks)
     x = joined.x[:, place]
     rows = list(demo.steps(networks, x))
@@ -116,7 +116,7 @@ def test_streams_answer_as_whole_sequences(networks, joined, right):
         assert not (right["layer norm"] & right["last"])[ends[before], before]
 
 
-def test_the_refusal_is_the_networks_own(networks, joined):
+def test_the_shown_error_is_that_of_the_network(networks, joined):
     known, network = demo.known_steps(networks), networks["batch"]
     said = demo.refusal(network, joined.x[: known + 1, 0])
     assert network.rnn.overrun == "raise"
@@ -149,7 +149,7 @@ def test_output_fits_the_terminal(already_trained, monkeypatch, capsys, columns)
     shown = [re.split("\r", line)[-1].rstrip() for line in live.split("\n")]
     timeless = re.compile("Trained in .*")
     assert [timeless.sub("", line) for line in shown] == [timeless.sub("", row) for row in plain.split("\n")]
-    monkeypatch.setattr(sys, "stdout", None)  # a process without matplotlib
+    monkeypatch.setattr(sys, "stdout", None)  # a process without stdout
     demo.run()
 
 
@@ -160,7 +160,7 @@ def test_a_narrow_terminal_gets_no_overwritten_lines(already_trained, monkeypatc
     assert "\r" not in sys.stdout.getvalue()
 
 
-def test_it_needs_numpy_alone_and_trains_every_cell(monkeypatch, capsys):
+def test_the_demo_needs_only_numpy_and_trains_every_cell(monkeypatch, capsys):
     monkeypatch.setattr(demo, "EPOCHS", 2)
     for package in ("tqdm", "matplotlib", "sklearn", "safetensors", "torch"):
         monkeypatch.setitem(sys.modules, package, None)
@@ -169,7 +169,7 @@ def test_it_needs_numpy_alone_and_trains_every_cell(monkeypatch, capsys):
     assert "SequenceTooLongError" in told and "Three GRUs" in told
 
 
-def test_the_figure(already_trained, tmp_path, capsys):
+def test_the_figure_is_written(already_trained, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     assert cli.main(["demo", "--figure", str(tmp_path / "a.png")]) == 0
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
@@ -187,7 +187,7 @@ def test_wrong_arguments_are_refused_before_the_training(monkeypatch, tmp_path, 
         demo.run("RNN")
 
 
-def test_labels_of_lines_stand_apart():
+def test_labels_of_lines_do_not_overlap():
     assert demo.label_places([80, 79, 12, 80], 6) == pytest.approx([79 + 2 / 3, 73 + 2 / 3, 12, 85 + 2 / 3])
     assert demo.label_places([20, 10], 6) == [20, 10]
     assert demo.label_places([80, 79], np.array([4, 8])) == pytest.approx([82.5, 76.5])

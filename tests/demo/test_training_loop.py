@@ -1,7 +1,7 @@
 """The training of the demo and the studies.
 
-The gradient, Adam, clipping, the loop with a model that records its batches, the networks of speakers, and
-several networks in parallel.
+Tests gradients, Adam, clipping, the loop (with a model that records its batches), networks of speakers, and
+training in parallel.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SHORT = SpeakerSettings(training=TrainingSettings(epochs=3, learning_rate=1e-2, 
 
 
 class Listener:
-    """A model that records the batches of its training, and learns nothing."""
+    """A model that records the batches of its training, but does not learn."""
 
     def __init__(self):
         self.seen = []
@@ -56,7 +56,7 @@ class Listener:
 
 
 def test_the_loss_of_an_epoch_is_the_mean_over_its_sequences():
-    """Five sequences in batches of three, twice."""
+    """There are five sequences, in batches of three, and two epochs."""
     settings, x = TrainingSettings(2, 3, 0.1, 1.0, 0.0), np.zeros((4, 5, 2), np.float32)
     losses = train(Listener(), x, np.full(5, 4), np.arange(5.0), settings, np.random.default_rng(0))
     np.testing.assert_allclose(losses, [2.0, 2.0], rtol=1e-12)
@@ -67,14 +67,14 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_sequences():
 def test_the_gradient_is_the_slope_of_the_loss(cell, norm):
     rng = np.random.default_rng(5)
     model = SequenceClassifier(MODELS[cell](3, 8, norm=mild(cell, norm), seed=1), 4, rng)
-    # Enough sequences at every step: with few sequences batch norm is too curved for central differences.
+    # With few sequences at a step, batch norm is too curved for central differences.
     lengths = np.repeat([5, 4, 2], 10)
     x, lengths = pad_sequence([rng.standard_normal((steps, 3)) for steps in lengths])
-    # Measured: 8e-4, from curvature and float32.
+    # The measured error is 8e-4, from curvature and float32.
     assert_slopes(model, (x, lengths, np.arange(30) % 4), rel=2e-3)
 
 
-def test_the_answer_is_read_at_the_sequence_s_own_end():
+def test_the_answer_is_that_of_the_last_step_of_a_sequence():
     rng = np.random.default_rng(0)
     model = SequenceClassifier(lnrnn.RNN(3, 8, seed=1), 4, rng)
     sequences = [rng.standard_normal((steps, 3)) for steps in (9, 4, 6, 1)]
@@ -86,7 +86,7 @@ def test_the_answer_is_read_at_the_sequence_s_own_end():
     np.testing.assert_allclose(model.logits(ends), want, rtol=0, atol=1e-6)
 
 
-def test_adam_takes_the_steps_of_the_paper():
+def test_adam_computes_the_steps_of_the_paper():
     optimiser = Adam(0.1)
     value, first, second = np.float64(1.0), 0.0, 0.0
     parameters = {"w": np.array([1.0])}
@@ -105,7 +105,7 @@ def test_clip_scales_all_gradients_by_one_factor():
     np.testing.assert_allclose(clipped["b"], [[0.8]], rtol=1e-6)
 
 
-def test_a_batch_is_drawn_after_the_update_by_the_one_before():
+def test_a_batch_is_drawn_after_the_update_of_the_last_one():
     told = []
 
     class Model:
@@ -124,7 +124,7 @@ def test_a_batch_is_drawn_after_the_update_by_the_one_before():
             yield np.zeros(1), np.zeros(count), np.zeros(count)
 
     found = updates(Model(), batches(), Adam(0.1), 1.0)
-    assert told == []  # nothing is drawn before the first request
+    assert told == []  # no batch is drawn before the first request
     assert list(found) == [(7.0, 2), (7.0, 5)]
     assert told == ["drawn", pytest.approx(-0.1), "drawn", pytest.approx(-0.1)]
 
@@ -137,7 +137,7 @@ def test_training_adds_new_noise_to_every_batch(noise):
     train(model, x, np.full(20, 50), np.zeros(20, np.int64), settings, np.random.default_rng(0))
     assert len(model.seen) == 4 and (x == 3).all()
     for batch in model.seen:
-        # 6000 values: five standard errors of their mean and of their standard deviation.
+        # Within five standard errors of mean and standard deviation of 6000 values.
         assert abs(batch.mean() - 3) <= 5 * noise / 6000**0.5
         assert abs((batch - 3).std() - noise) <= 5 * noise / 12000**0.5
     if noise:
@@ -169,17 +169,17 @@ def test_training_lowers_the_loss(vowels, cell, norm):
     assert len(network.losses) == len(epochs) == 15
     assert network.losses[-1] < 0.8 * network.losses[0]
     named = network.name_speakers([x[:10] for x in vowels.train.x], "last" if norm == "batch" else None)
-    assert (named == vowels.train.labels).mean() > 3 / 9  # three times the rate of guessing
+    assert (named == vowels.train.labels).mean() > 3 / 9  # three times the accuracy of guessing
 
 
-def test_the_input_scale_comes_from_the_steps_that_are_trained_on(vowels):
+def test_the_input_scale_is_that_of_the_training_steps(vowels):
     network = SpeakerNetwork(vowels.train, "layer", SHORT, seed=0, max_steps=10)
     heard = np.concatenate([x[:10] for x in vowels.train.x]).astype(np.float64)
     np.testing.assert_allclose(network.mean, heard.mean(axis=0), rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(network.deviation, heard.std(axis=0), rtol=1e-6)
 
 
-def test_every_policy_is_the_network_s_own(vowels):
+def test_policies_give_the_answers_of_the_network(vowels):
     network = SpeakerNetwork(vowels.train, "batch", SHORT, seed=0, max_steps=10)
     rnn, asked = network.classifier.rnn, vowels.test.x[:100]
     x, lengths = pad_sequence([(sequence - network.mean) / network.deviation for sequence in asked])
@@ -187,12 +187,12 @@ def test_every_policy_is_the_network_s_own(vowels):
     for policy in ("last", "mean", "batch"):
         rnn.overrun = policy
         assert named[policy].tolist() == network.classifier.predict(x, lengths).tolist()
-    assert len({answers.tobytes() for answers in named.values()}) == 4  # else the check above would be empty
+    assert len({answers.tobytes() for answers in named.values()}) == 4  # or the check above is trivial
     assert (named["raise"] == np.where(lengths > 10, speakers.REFUSED, named["last"])).all()
     heard = [(sequence - network.mean) / network.deviation for sequence in vowels.train.x]
     learnt = rnn.state_dict()
     rnn.calibrate([pad_sequence(heard, max_steps=10)])
-    for name, value in rnn.state_dict().items():  # statistics are those of a calibration
+    for name, value in rnn.state_dict().items():  # the statistics are those of a calibration
         np.testing.assert_allclose(learnt[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
@@ -204,8 +204,8 @@ def two_threads():
     lnrnn.set_num_threads(threads)
 
 
-def test_values_come_in_the_order_of_the_items(two_threads):
-    together = threading.Barrier(2, timeout=30)  # it breaks unless two jobs run at a time
+def test_results_are_in_the_order_of_the_items(two_threads):
+    together = threading.Barrier(2, timeout=30)  # the barrier breaks unless two jobs run at the same time
 
     def job(item):
         together.wait()
@@ -216,7 +216,7 @@ def test_values_come_in_the_order_of_the_items(two_threads):
     assert lnrnn.get_num_threads() == 2
 
 
-def test_one_job_at_a_time_where_the_caller_allows_one_thread(two_threads):
+def test_one_job_at_a_time_with_one_thread(two_threads):
     lnrnn.set_num_threads(1)
     at_work = []
 
@@ -243,7 +243,7 @@ def test_a_job_that_fails_stops_the_remaining_ones(two_threads):
     assert len(begun) < 50 and lnrnn.get_num_threads() == 2
 
 
-def test_networks_trained_in_parallel_are_those_trained_one_by_one(two_threads):
+def test_networks_trained_in_parallel_equal_those_trained_one_by_one(two_threads):
     x = np.random.default_rng(0).standard_normal((40, 5, 7), dtype=np.float32)
 
     def job(seed):

@@ -1,4 +1,4 @@
-"""The scripts in examples/ run, and print the promised results."""
+"""The scripts in examples/ run, and print the results that they promise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.fixture
 def example(monkeypatch):
-    """Runs a script with its words. The number of threads is set back."""
+    """Returns a function that runs a script with arguments. Restores the number of threads afterwards."""
     torch = pytest.importorskip("torch")
     threads = torch.get_num_threads(), lnrnn.get_num_threads()
 
@@ -30,7 +30,7 @@ def example(monkeypatch):
     lnrnn.set_num_threads(threads[1])
 
 
-def test_train_in_ten_lines(example, capsys):
+def test_train_in_ten_lines_runs(example, capsys):
     example("train_in_ten_lines.py")
     engine, error, guess = re.fullmatch(
         r"engine (\w+); .*error (\S+), .*: (\S+)\n", capsys.readouterr().out
@@ -39,14 +39,14 @@ def test_train_in_ten_lines(example, capsys):
 
 
 @pytest.mark.parametrize("cell, seeds", [("rnn", 2), ("lstm", 1), ("gru", 1)])
-def test_train_with_torch(example, capsys, cell, seeds):
+def test_train_with_torch_runs(example, capsys, cell, seeds):
     """The script ends with an error if the two engines disagree."""
     example("train_with_torch.py", "--cell", cell, "--epochs", "1", "--seeds", str(seeds))
     told = capsys.readouterr().out
     assert told.startswith(f"seed 0: trained {cell.upper()}(12, 64")
     assert float(re.search(r"difference of a hidden state (\S+);", told)[1]) <= 1e-5
     right = [int(text) for text in re.findall(r"lnrnn: (\d+) of 370", told)]
-    assert len(set(right)) == seeds  # another seed, another network
+    assert len(set(right)) == seeds  # another seed gives another network
     if seeds > 1:
         mean, least, most = (f"{value / 370:.1%}" for value in (np.mean(right), min(right), max(right)))
         assert told.endswith(f"accuracy over {seeds} seeds: mean {mean}, from {least} to {most}\n")
@@ -65,7 +65,7 @@ def test_train_with_torch_notices_another_network(example, monkeypatch):
 
 
 @pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
-def test_train_with_scipy(monkeypatch, capsys, cell):
+def test_train_with_scipy_runs(monkeypatch, capsys, cell):
     pytest.importorskip("scipy")
     monkeypatch.setattr(sys, "argv", ["train_with_scipy.py", "--cell", cell, "--iterations", "12"])
     runpy.run_path(str(EXAMPLES / "train_with_scipy.py"), run_name="__main__")
@@ -75,7 +75,7 @@ def test_train_with_scipy(monkeypatch, capsys, cell):
     assert int(re.search(r"(\d+) of 370", told)[1]) > 3 * 370 / 9  # three times as many as by guessing
 
 
-def test_train_with_scipy_has_the_slope_of_its_loss():
+def test_the_gradient_of_train_with_scipy_is_the_slope_of_its_loss():
     pytest.importorskip("scipy")
     names = runpy.run_path(str(EXAMPLES / "train_with_scipy.py"))
     rng = np.random.default_rng(1)

@@ -1,4 +1,4 @@
-"""examples/voice_activity_server.py: silero-vad's own answers, whoever else is served."""
+"""examples/voice_activity_server.py gives each session silero-vad's own answers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ silero = pytest.importorskip("silero_vad")
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "voice_activity_server.py"
 FRAME, SESSIONS = 512, 5
-# On a Zen 5, the model's own answers differ by 1.8e-6 between a frame alone and in a batch of five. The
-# server's differ from those of the batch by 1e-6.
+# On a Zen 5, the model's own answers for a frame alone and in a batch of five differ by 1.8e-6. Those of the
+# server and of the batch differ by 1e-6.
 ALIKE = 3e-6
 
 
@@ -30,7 +30,7 @@ def example():
 
 @pytest.fixture
 def sound(rng):
-    """Noise whose loudness and pitch change: 40 frames of each session, 16-bit integers."""
+    """Returns noise with changing loudness and pitch: 40 frames for each session, as 16-bit integers."""
     steps = 40 * FRAME
     loud = np.repeat(rng.uniform(0, 0.3, (SESSIONS, 40)), FRAME, axis=1)
     tone = np.sin(np.cumsum(np.repeat(rng.uniform(0.02, 0.4, (SESSIONS, 40)), FRAME, axis=1), axis=1))
@@ -39,7 +39,7 @@ def sound(rng):
 
 
 def their_own(sound):
-    """silero-vad's model on one session."""
+    """Returns the answers of silero-vad's model for one session."""
     model = torch.jit.load(str(Path(silero.__file__).parent / "data" / "silero_vad.jit")).eval()
     frames = torch.from_numpy(sound.astype(np.float32) / 32768).reshape(-1, 1, FRAME)
     with torch.inference_mode():
@@ -47,7 +47,7 @@ def their_own(sound):
 
 
 def test_the_answers_are_those_of_silero_vad(example, rng, sound):
-    """Sessions begin and go on at different times, in lanes in any order."""
+    """Sessions begin and continue at different times, in lanes in any order."""
     detector = example.Detector(SESSIONS + 3)
     lanes, at = rng.permutation(SESSIONS + 3)[:SESSIONS], np.zeros(SESSIONS, int)
     got = np.zeros((SESSIONS, 40))
@@ -57,12 +57,12 @@ def test_the_answers_are_those_of_silero_vad(example, rng, sound):
         got[who, at[who]] = detector(frames[who, at[who]], lanes[who])
         at[who] += 1
     want = np.array([their_own(one) for one in sound])
-    assert np.ptp(want) > 0.2  # the sound is no silence to it
+    assert np.ptp(want) > 0.2  # the model does not take the sound for silence
     np.testing.assert_allclose(got, want, rtol=0, atol=ALIKE)
 
 
 def test_the_server_answers_every_session(example, sound):
-    """More connections one after the other than there are lanes; one too many at a time is turned away."""
+    """There are more connections in sequence than lanes. A connection without a free lane is refused."""
 
     async def talk(port, samples):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -1,4 +1,4 @@
-"""The packaged data are the published ones."""
+"""The packaged data equal the published data."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from lnrnn import data
 
 KNOWN_STEPS = (10, 15, 20, 24, 25, 26, 27)
 
-# SHA-256 of the published text in one form: a line for each utterance, with its speaker (0 to 8) and then
-# all values step by step. They have six decimals, and 0 has no sign. The digest was computed from the text
-# files with decimal arithmetic.
+# SHA-256 of the published numbers as text. It has a line for each utterance: its speaker (0 to 8), then all
+# values step by step, with six decimals, and 0 without a sign. It was computed from the published files with
+# decimal arithmetic.
 TRAIN_DIGEST = "e26b80fdf22e4b24d2e6bcca533abfb3cc2ea860824ca1fb1de4b93f46362841"
 TEST_DIGEST = "431f38f21f7e4142fe72e63363c9e540107524208dd2b54a851eb743f8bc5219"
 
@@ -23,7 +23,7 @@ def vowels():
     return data.japanese_vowels()
 
 
-def test_counts_of_the_publication(vowels):
+def test_counts_are_the_published_ones(vowels):
     assert (len(vowels.train), len(vowels.test)) == (270, 370)
     assert np.bincount(vowels.train.labels).tolist() == [30] * 9
     assert np.bincount(vowels.test.labels).tolist() == [31, 35, 88, 44, 29, 24, 40, 50, 29]
@@ -49,11 +49,11 @@ def test_values_are_the_published_ones(vowels):
         assert hashlib.sha256(text.replace("-0.000000", "0.000000").encode()).hexdigest() == digest
 
 
-def test_types_and_shapes(vowels):
+def test_arrays_have_the_documented_types_and_shapes(vowels):
     for half in (vowels.train, vowels.test):
         assert half.labels.dtype == half.lengths.dtype == np.int64
         assert all(x.dtype == np.float32 and x.ndim == 2 and x.shape[1] == 12 for x in half.x)
-        assert all(x.base is None for x in half.x)  # keeping one does not keep the memory of all
+        assert all(x.base is None for x in half.x)  # no views, so that keeping one array does not keep all
         assert len(half) == len(half.x) == len(half.labels)
 
 
@@ -87,7 +87,7 @@ def test_a_missing_file_is_a_clear_error(tmp_path):
         data._read(tmp_path / "gone.npz")
 
 
-def test_pad_sequence():
+def test_pad_sequence_pads_with_zeros():
     a = np.arange(6.0).reshape(3, 2)
     b = np.arange(10, 12.0).reshape(1, 2)
     x, lengths = data.pad_sequence([a, b])
@@ -97,8 +97,8 @@ def test_pad_sequence():
     assert x[:, 1].tolist() == [[10, 11], [0, 0], [0, 0]]
 
 
-def test_pad_sequence_cuts():
-    """It keeps the first steps."""
+def test_pad_sequence_truncates_to_max_steps():
+    """The first steps are kept."""
     a, b = np.arange(1, 7).reshape(3, 2), np.arange(7, 9).reshape(1, 2)
     x, lengths = data.pad_sequence([a, b, np.ones((0, 2))], max_steps=2)
     assert x.shape == (2, 3, 2) and lengths.tolist() == [2, 1, 0]
@@ -120,7 +120,7 @@ def test_pad_sequence_cuts():
         ([np.ones((3, 2))], 0, "max_steps must be an integer of at least 1, got 0"),
     ],
 )
-def test_pad_sequence_refuses(sequences, max_steps, message):
+def test_pad_sequence_refuses_wrong_arguments(sequences, max_steps, message):
     with pytest.raises(ValueError, match=message):
         data.pad_sequence(sequences, max_steps)
 

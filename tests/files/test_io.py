@@ -1,4 +1,4 @@
-"""Models in files: loading returns the saved bits; a bad file is refused and does no harm."""
+"""Models in files: loading returns the saved bits, and a bad file is refused without harm."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ each_network = pytest.mark.parametrize("name", NETWORKS)
 
 
 def equal(a, b):
-    """Two networks with the same configuration and the same bits in every array."""
+    """Asserts that two networks have the same configuration and the same bits in every array."""
     assert type(a) is type(b)
     for field in (*architecture(a).arguments, "overrun", "known_steps", "dtype"):
         x, y = getattr(a, field), getattr(b, field)
@@ -68,11 +68,11 @@ def test_loading_returns_what_was_saved(tmp_path, rng, name):
         np.testing.assert_array_equal(got, want)
     for got, want in zip(back.forward_train(x)[:2], rnn.forward_train(x)[:2], strict=True):
         np.testing.assert_array_equal(got, want)
-    equal(rnn, back)  # also the momentum
+    equal(rnn, back)  # compares the momentum too
 
 
 @pytest.mark.parametrize("dtype, bits", [("bfloat16", None), ("int8", None), ("int8", 14), ("int8", 8)])
-def test_weights_of_another_type(tmp_path, rng, dtype, bits):
+def test_a_file_of_bfloat16_or_int8_keeps_the_float32_weights(tmp_path, rng, dtype, bits):
     whole = network(3, 33)
     rnn, x = whole.to_dtype(dtype, bits), normal(rng, T, 5, 3)
     rnn.save(tmp_path / "m.safetensors")
@@ -81,10 +81,10 @@ def test_weights_of_another_type(tmp_path, rng, dtype, bits):
     assert (back.dtype, back.activation_bits) == (rnn.dtype, rnn.activation_bits)
     np.testing.assert_array_equal(back(x)[0], rnn(x)[0])
     assert (back(x)[0] != whole(x)[0]).any()
-    np.testing.assert_array_equal(back.to_dtype("float32")(x)[0], whole(x)[0])  # files hold the set values
+    np.testing.assert_array_equal(back.to_dtype("float32")(x)[0], whole(x)[0])  # files hold float32 values
 
 
-def test_before_training_and_after_another_policy(tmp_path):
+def test_a_file_of_untrained_batch_norm_keeps_the_policy(tmp_path):
     rnn = network(3, 5, norm="batch")
     rnn.overrun = "mean"
     rnn.save(tmp_path / "m")
@@ -92,7 +92,7 @@ def test_before_training_and_after_another_policy(tmp_path):
     assert back.overrun == "mean" and back.known_steps == 0 and back.running_mean_l0.shape == (0, 5)
 
 
-def test_values_that_are_not_finite(tmp_path):
+def test_values_that_are_not_finite_are_kept(tmp_path):
     rnn = network(3, 5, trained=T, norm="batch")
     strange = [np.nan, np.inf, -np.inf, -0.0, 1e-45]
     rnn.gain_l0 = strange
@@ -100,11 +100,11 @@ def test_values_that_are_not_finite(tmp_path):
     equal(rnn, lnrnn.load(tmp_path / "m"))
 
 
-def test_a_loaded_model_is_alive(tmp_path, rng):
+def test_a_loaded_model_computes_and_can_be_changed(tmp_path, rng):
     rnn = network(3, 5)
     rnn.save(tmp_path / "m")
     back = lnrnn.load(tmp_path / "m")
-    os.remove(tmp_path / "m")  # the file is not read again
+    os.remove(tmp_path / "m")  # the file is no longer needed
     x = normal(rng, T, 2, 3)
     want = rnn(x)[0]
     np.testing.assert_array_equal(back(x)[0], want)
@@ -113,8 +113,8 @@ def test_a_loaded_model_is_alive(tmp_path, rng):
     np.testing.assert_array_equal(rnn(x)[0], want)
 
 
-def test_no_pickle():
-    """A model is saved, and loaded in a process that can neither unpickle nor evaluate."""
+def test_loading_executes_no_code():
+    """The process that saves and loads a model can neither unpickle nor evaluate code."""
     done = run_python("""
 import sys, builtins, os, tempfile
 import lnrnn, safetensors.numpy, numpy as np
@@ -139,14 +139,14 @@ print(lnrnn.load(path).hidden_size)
 
 
 def pack(header, data=b"", length=None):
-    """A safetensors file: the length of the header, the header (a dict or bytes), the data."""
+    """Returns a safetensors file: the length of the header, the header (a dict or bytes), the data."""
     if not isinstance(header, bytes):
         header = json.dumps(header).encode()
     return struct.pack("<Q", len(header) if length is None else length) + header + data
 
 
 def parts(rnn, path):
-    """(header, data) of a network's file."""
+    """Returns (header, data) of a network's file."""
     rnn.save(path)
     raw = path.read_bytes()
     n = struct.unpack("<Q", raw[:8])[0]
@@ -154,7 +154,7 @@ def parts(rnn, path):
 
 
 def refused(path, content=None, most=200_000):
-    """load raises ValueError with the file's name soon, in a short text, with little memory. -> the text."""
+    """Asserts that load quickly raises a short ValueError with the file's name. Returns the text."""
     if content is not None:
         path.write_bytes(content)
     tracemalloc.start()
@@ -166,7 +166,7 @@ def refused(path, content=None, most=200_000):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert time.monotonic() - start < 20  # a hang would last hours
+    assert time.monotonic() - start < 20  # fails if the reader hangs
     assert peak < most, f"{peak} bytes"
     said = str(caught.value)
     assert len(said) < 600 + len(str(path)), f"{len(said)} characters: {said[:200]}"
@@ -178,7 +178,7 @@ def file(tmp_path):
     return tmp_path / "m.safetensors"
 
 
-def test_no_file(tmp_path):
+def test_a_missing_file_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         lnrnn.load(tmp_path / "nowhere")
     for wrong in (None, 5, 1.5, []):
@@ -187,7 +187,7 @@ def test_no_file(tmp_path):
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_a_file_cut_anywhere(file, norm):
+def test_a_truncated_file_is_refused(file, norm):
     rnn = network(2, 3, norm=norm, trained=2)
     rnn.save(file)
     raw = file.read_bytes()
@@ -205,8 +205,8 @@ def test_the_error_about_another_kind_of_file_names_the_format(file):
         lnrnn.load(file)
 
 
-def test_a_file_with_bytes_changed(file, rng):
-    """A changed byte gives another number or an error."""
+def test_a_file_with_changed_bytes_loads_or_is_refused(file, rng):
+    """A changed byte changes a number, or is an error."""
     network(2, 3, norm="batch", trained=2).save(file)
     raw = file.read_bytes()
     n, loaded = 8 + struct.unpack("<Q", raw[:8])[0], 0
@@ -254,7 +254,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_foreign_files(file, name):
+def test_files_of_other_formats_are_refused(file, name):
     refused(file, FOREIGN[name], most=5_000_000 if "deep" in name else 200_000)
 
 
@@ -277,7 +277,7 @@ def end(header):
 
 
 def extra(name, shape, dtype="F32"):
-    """One more tensor, of no bytes if it has none."""
+    """Returns a function that adds a tensor, without data if its shape has size 0."""
 
     def damage(header):
         size = 4 * int(np.prod(shape))
@@ -316,7 +316,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_damaged_tensors(file, name):
+def test_damaged_tensors_are_refused(file, name):
     rnn = network(2, 3)
     header, data = parts(rnn, file)
     file.write_bytes(pack(header, data))  # without damage the file loads
@@ -383,7 +383,7 @@ def configured(header, change):
 
 
 @pytest.mark.parametrize("name", CONFIG)
-def test_hostile_configurations(file, name):
+def test_hostile_configurations_are_refused(file, name):
     header, data = parts(network(3, 3), file)
     configured(header, CONFIG[name])
     refused(file, pack(header, data), most=40_000_000 if name[0] in "am" else 500_000)
@@ -394,7 +394,7 @@ def test_hostile_configurations(file, name):
     ["", "null", "[]", "5", '"RNN"', "{}", "{", "[" * 100_000, '{"a":' * 100_000, "NaN", "1" * 5000, None],
     ids=lambda c: str(c)[:12],
 )
-def test_configurations_that_are_none(file, config):
+def test_wrong_configurations_are_refused(file, config):
     header, data = parts(network(3, 3), file)
     if config is None:
         del header["__metadata__"]["config"]
@@ -404,7 +404,7 @@ def test_configurations_that_are_none(file, config):
 
 
 @pytest.mark.parametrize("missing", ["cell", "norm", "input_size", "bias", "dtype"])
-def test_configurations_without_an_entry(file, missing):
+def test_configurations_without_an_entry_are_refused(file, missing):
     header, data = parts(network(3, 3), file)
     config = json.loads(header["__metadata__"]["config"])
     del config[missing]
@@ -413,7 +413,7 @@ def test_configurations_without_an_entry(file, missing):
 
 
 @pytest.mark.parametrize("schema", ["2", "0", "", "one", "1.0", "9" * 100_000, None])
-def test_another_schema(file, schema):
+def test_another_schema_is_refused(file, schema):
     header, data = parts(network(3, 3), file)
     header["__metadata__"].pop("schema")
     if schema is not None:
@@ -429,15 +429,15 @@ CANNOT_BE = [
 
 
 @pytest.mark.parametrize("name, values", CANNOT_BE, ids=lambda v: str(v)[:40])
-def test_statistics_that_cannot_be(file, name, values):
+def test_impossible_statistics_are_refused(file, name, values):
     layers = int(name[-1]) + 1
     header, data = parts(network(2, 3, norm="batch", trained=3, num_layers=layers), file)
     a, b = header[name]["data_offsets"]
     assert name in refused(file, pack(header, data[:a] + values.tobytes() + data[b:]))
 
 
-def test_other_things_than_files(tmp_path):
-    """A pipe would block for ever."""
+def test_paths_that_are_no_files_are_refused(tmp_path):
+    """Reading a pipe would block for ever."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path in (pipe, tmp_path):

@@ -1,6 +1,6 @@
-"""Files of RNN, LSTM and GRU with every norm, and files of a version that only had RNN.
+"""Files of RNN, LSTM and GRU with every norm, and files of a version that had only RNN.
 
-Hostile files are in test_io.py.
+test_io.py tests hostile files.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ OLD = {
 
 
 @pytest.mark.parametrize("name", OLD)
-def test_files_from_before_there_were_other_cells(tmp_path, name):
-    """Written by lnrnn 0.1.0 when it had only RNN, and one place of the norm."""
+def test_files_of_lnrnn_0_1_0_load(tmp_path, name):
+    """lnrnn 0.1.0 wrote them, which had only RNN, and one placement of the norm."""
     rnn = OLD[name]()
     state = rnn.state_dict()
     for k, (key, value) in enumerate(rnn.parameters().items()):
@@ -48,7 +48,7 @@ def test_files_from_before_there_were_other_cells(tmp_path, name):
 
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("inner", [True, False])
-def test_every_cell_comes_back(tmp_path, rng, name, inner):
+def test_every_cell_is_saved_and_loaded(tmp_path, rng, name, inner):
     options = dict(VARIANTS[name])
     norm = options.pop("norm", lnrnn.LayerNormSpec())
     if isinstance(norm, lnrnn.LayerNormSpec):

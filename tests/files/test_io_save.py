@@ -1,4 +1,4 @@
-"""The file at a path after `save` or `lnrnn run` has written it, failed, or was killed."""
+"""The file at a path after `save` or `lnrnn run` has written it, has failed, or was killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME = "m.safetensors"
 
 @pytest.fixture
 def umask():
-    """os.umask, restored afterwards."""
+    """Returns os.umask, and restores the mask afterwards."""
     old = os.umask(0o022)
     yield os.umask
     os.umask(old)
@@ -44,12 +44,12 @@ def save_model(path):
     network(2, 3).save(path)
 
 
-# Both ways in which lnrnn writes a file that a user names.
+# The two functions of lnrnn that write a file with a name of the user.
 each_writer = pytest.mark.parametrize("write", [save_model, write_array])
 
 
 def failing(write, path, number):
-    """write(path) raises OSError with this errno and the given path, and leaves no file of its own."""
+    """Asserts that write(path) raises OSError with this errno and path, and leaves no temporary file."""
     folder = os.path.dirname(path)
     before = names(folder) if os.path.isdir(folder) else None
     with pytest.raises(OSError) as caught:
@@ -61,7 +61,7 @@ def failing(write, path, number):
 # --- contents -----------------------------------------------------------------------------------------------
 
 
-def test_without_safetensors_it_loads_and_saving_names_the_package(tmp_path):
+def test_without_safetensors_load_works_and_save_names_the_package(tmp_path):
     pytest.importorskip("safetensors")
     lnrnn.RNN(3, 5, seed=0).save(tmp_path / NAME)
     done = run_python(f"""
@@ -81,9 +81,9 @@ except ImportError as error:
 
 
 @each_writer
-def test_kinds_of_paths(tmp_path, monkeypatch, write):
+def test_paths_of_every_kind(tmp_path, monkeypatch, write):
     monkeypatch.chdir(tmp_path)
-    long = "n" * 251 + ".npy"  # the longest possible name
+    long = "n" * 251 + ".npy"  # the longest name that file systems permit
     for path in (tmp_path / "a", str(tmp_path / "b"), "c", os.fsencode("d"), long):
         write(path)
         assert os.path.isfile(path)
@@ -129,7 +129,7 @@ def test_a_file_that_root_replaces_keeps_its_owner(tmp_path, write):
 
 
 @each_writer
-def test_a_secret_file_is_at_no_time_open_to_others(tmp_path, monkeypatch, umask, write):
+def test_a_private_file_is_never_readable_by_others(tmp_path, monkeypatch, umask, write):
     umask(0)
     path = tmp_path / "m"
     path.write_bytes(b"old")
@@ -148,7 +148,7 @@ def test_a_secret_file_is_at_no_time_open_to_others(tmp_path, monkeypatch, umask
 
 
 @each_writer
-def test_a_link_stays_and_its_file_is_replaced(tmp_path, write):
+def test_the_target_of_a_link_is_replaced(tmp_path, write):
     (tmp_path / "elsewhere").mkdir()
     for name, content in (("old", b"old"), ("new", None)):  # a link may point to a missing file
         file, link = tmp_path / "elsewhere" / name, tmp_path / f"to {name}"
@@ -163,9 +163,9 @@ def test_a_link_stays_and_its_file_is_replaced(tmp_path, write):
 
 
 @each_writer
-def test_other_things_than_files_are_not_replaced(tmp_path, write):
+def test_pipes_and_folders_are_not_replaced(tmp_path, write):
     (tmp_path / "folder").mkdir()
-    os.mkfifo(tmp_path / "pipe")  # opening it would wait for a reader
+    os.mkfifo(tmp_path / "pipe")  # opening a pipe would wait for a reader
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "socket"))
         failing(write, tmp_path / "folder", errno.EISDIR)
@@ -176,7 +176,7 @@ def test_other_things_than_files_are_not_replaced(tmp_path, write):
 
 
 @each_writer
-def test_directories_that_are_none(tmp_path, write):
+def test_missing_and_wrong_directories_are_errors(tmp_path, write):
     (tmp_path / "file").write_bytes(b"")
     failing(write, tmp_path / "nowhere" / "m", errno.ENOENT)
     failing(write, tmp_path / "file" / "m", errno.ENOTDIR)
@@ -194,17 +194,17 @@ def in_a_read_only_directory(folder):
             assert file.read() == b"old"
 
 
-def test_a_read_only_directory_and_a_read_only_file(tmp_path):
-    """root without the privilege to write read-only files, if this is root.
+def test_read_only_directories_and_files_are_errors(tmp_path):
+    """If the user is root, it drops the privilege to write read-only files.
 
-    Another user might be unable to read lnrnn below a folder of mode 0700.
+    Another user may be unable to read lnrnn in a folder of mode 0700.
     """
     for folder, file in (("closed", "old"), ("open", "protected")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / file).write_bytes(b"old")
     (tmp_path / "open" / "protected").chmod(0o444)
     (tmp_path / "closed").chmod(0o555)
-    # capset(2) with version 3 of its header and no capability, for this process only.
+    # capset(2) with version 3 of its header drops all capabilities of the process.
     drop = "assert ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522), (ctypes.c_uint32 * 6)()) == 0"
     done = run_python(f"""
 import ctypes
@@ -221,7 +221,7 @@ in_a_read_only_directory({str(tmp_path)!r})
 @each_writer
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_failure_at_the_end_leaves_the_old_file(tmp_path, monkeypatch, write, call):
-    """A disk may report only at the very end that it is full. A user may interrupt then."""
+    """A full disk may be reported only at the end, and a user may interrupt there."""
     path = tmp_path / "m"
     path.write_bytes(b"old")
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -240,7 +240,7 @@ def test_a_failure_at_the_end_leaves_the_old_file(tmp_path, monkeypatch, write, 
 
 
 @each_writer
-def test_everything_is_on_the_disk_before_the_name_changes(tmp_path, monkeypatch, write):
+def test_data_are_synced_before_the_rename(tmp_path, monkeypatch, write):
     path = tmp_path / "m"
     path.write_bytes(b"old")
     done, sync, replace = [], os.fsync, os.replace
@@ -259,8 +259,8 @@ def test_everything_is_on_the_disk_before_the_name_changes(tmp_path, monkeypatch
 @pytest.mark.parametrize("call, number, right", [
     ("fsync", errno.EINVAL, True), ("open", errno.EACCES, True), ("fsync", errno.EIO, False),
 ])  # fmt: skip
-def test_a_directory_that_cannot_be_synced_is_no_failure(tmp_path, monkeypatch, call, number, right):
-    """Some file systems refuse it (EINVAL). A directory may be writable but not readable, except for root.
+def test_a_directory_that_cannot_be_synced_is_no_error(tmp_path, monkeypatch, call, number, right):
+    """Some file systems refuse it (EINVAL), and a directory may be writable but not readable.
 
     A disk that fails (EIO) is reported.
     """
@@ -279,7 +279,7 @@ def test_a_directory_that_cannot_be_synced_is_no_failure(tmp_path, monkeypatch, 
 
 
 def write_beyond_the_limit(folder):
-    """With a limit of 10,000 bytes for each file: a small file, then a large one in its place."""
+    """With a limit of 10,000 bytes per file, writes a small file, then replaces it by a large one."""
     import resource
 
     os.chdir(folder)
@@ -293,8 +293,8 @@ def write_beyond_the_limit(folder):
     assert lnrnn.load(NAME).hidden_size == 5
 
 
-def test_beyond_the_limit_of_file_sizes(tmp_path):
-    """In a process of its own, which keeps the limit."""
+def test_a_file_beyond_the_size_limit_leaves_the_old_file(tmp_path):
+    """The test needs another process, because a limit cannot be undone."""
     pytest.importorskip("safetensors")
     code = f"from test_io_save import write_beyond_the_limit\nwrite_beyond_the_limit({str(tmp_path)!r})"
     done = run_python(code)
@@ -305,8 +305,8 @@ def test_beyond_the_limit_of_file_sizes(tmp_path):
 # --- processes that are killed ------------------------------------------------------------------------------
 
 
-def test_a_killed_process_leaves_the_old_file_and_stops_no_later_one(tmp_path, monkeypatch):
-    """In a container the next process has the same id."""
+def test_a_killed_process_leaves_the_old_file_and_does_not_block_the_next(tmp_path, monkeypatch):
+    """In a container the next process may have the same id."""
     pytest.importorskip("safetensors")
     model, x, y = (str(tmp_path / name) for name in (NAME, "x.npy", "y.npy"))
     rnn = lnrnn.RNN(3, 5, seed=1)
@@ -331,7 +331,7 @@ os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)      # after 
 
 
 @each_writer
-def test_a_name_that_is_taken_is_not_touched(tmp_path, monkeypatch, write):
+def test_an_existing_temporary_name_is_not_overwritten(tmp_path, monkeypatch, write):
     tokens = iter(["taken", "free"] * 2)
     monkeypatch.setattr(files.secrets, "token_hex", lambda *_: next(tokens))
     (tmp_path / ".lnrnn-taken.part").write_bytes(b"of somebody")
@@ -340,8 +340,8 @@ def test_a_name_that_is_taken_is_not_touched(tmp_path, monkeypatch, write):
     assert names(tmp_path) == [".lnrnn-taken.part", "m"]
 
 
-def test_many_writers_of_one_name(tmp_path):
-    """At every moment the file is one of the written ones, complete."""
+def test_many_processes_may_write_the_same_name(tmp_path):
+    """At every moment the file is a complete one of these."""
     pytest.importorskip("safetensors")
     path = tmp_path / NAME
     lnrnn.RNN(3, 5, seed=0).save(path)
@@ -354,11 +354,11 @@ def test_many_writers_of_one_name(tmp_path):
 
 
 @each_writer
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a file left open
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an open file is not closed
 def test_an_interrupt_at_any_line_leaves_no_other_file(tmp_path, write):
-    """A KeyboardInterrupt before the first line of the writing, then before the second, and so on.
+    """Raises KeyboardInterrupt before the first line of the writer, then before the second, and so on.
 
-    It does not come in the clean-up, where it would be the second.
+    It does not raise during the clean-up, which would be a second interrupt.
     """
     path, done, line = tmp_path / NAME, False, 0
     while not done:
@@ -374,7 +374,7 @@ def test_an_interrupt_at_any_line_leaves_no_other_file(tmp_path, write):
                     raise KeyboardInterrupt
             return trace
 
-        before = sys.gettrace()  # of a program that measures coverage
+        before = sys.gettrace()  # a program that measures coverage sets a trace function
         sys.settrace(trace)
         try:
             write(path)
@@ -388,7 +388,7 @@ def test_an_interrupt_at_any_line_leaves_no_other_file(tmp_path, write):
     assert line > 20
 
 
-def test_a_subclass_may_save_by_the_function(tmp_path):
+def test_a_subclass_may_call_lnrnn_save(tmp_path):
     pytest.importorskip("safetensors")
 
     class Own(lnrnn.RNN):

@@ -1,4 +1,4 @@
-"""The C reader of files, through `load`: it refuses a damaged file and names the wrong part."""
+"""The C reader of files, called by `load`, refuses a damaged file and names the wrong part."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def file(tmp_path):
 
 
 def with_config(header, **change):
-    """The header with other entries of the configuration; ... removes one."""
+    """Returns the header with changed entries of the configuration; the value ... removes an entry."""
     metadata = dict(header["__metadata__"])
     config = json.loads(metadata["config"]) | change
     metadata["config"] = json.dumps({k: v for k, v in config.items() if v is not ...})
@@ -38,7 +38,7 @@ def with_config(header, **change):
 # --- truncated and mutated ----------------------------------------------------------------------------------
 
 
-def test_a_file_cut_at_every_byte(file):
+def test_a_file_truncated_at_every_byte_is_refused(file):
     rnn = network(1, 1, norm="batch", trained=1)
     rnn.save(file)
     raw = file.read_bytes()
@@ -50,8 +50,8 @@ def test_a_file_cut_at_every_byte(file):
     equal(rnn, lnrnn.load(file))
 
 
-def test_a_header_cut_at_every_byte(file):
-    """With a correct length, so that the text itself ends early."""
+def test_a_header_truncated_at_every_byte_is_refused(file):
+    """The stored length fits, so that the text itself ends early."""
     header, data = parts(network(2, 3), file)
     text = json.dumps(header).encode()
     for n in range(1, len(text)):
@@ -91,7 +91,7 @@ def loads_or_refuses(path, content):
 
 @settings(max_examples=200, deadline=None)
 @given(data=st.data(), value=JSON)
-def test_a_header_with_another_value_anywhere(lstm, data, value):
+def test_a_header_with_another_value_loads_or_is_refused(lstm, data, value):
     header, content, path = lstm
     header = json.loads(json.dumps(header))
     config = json.loads(header["__metadata__"]["config"])
@@ -109,7 +109,7 @@ def test_a_header_with_another_value_anywhere(lstm, data, value):
 
 @settings(max_examples=200, deadline=None)
 @given(data=st.data(), insert=st.binary(max_size=6))
-def test_a_header_with_other_bytes_anywhere(lstm, data, insert):
+def test_a_header_with_other_bytes_loads_or_is_refused(lstm, data, insert):
     header, content, path = lstm
     text = json.dumps(header).encode()
     at = data.draw(st.integers(0, len(text)))
@@ -117,7 +117,7 @@ def test_a_header_with_other_bytes_anywhere(lstm, data, insert):
     loads_or_refuses(path, pack(text[:at] + insert + text[end:], content))
 
 
-# --- the words of a refusal ---------------------------------------------------------------------------------
+# --- messages of errors -------------------------------------------------------------------------------------
 
 INVALID = "'gain_l0' of its header must have a valid dtype, shape and data_offsets"
 TENSORS = {
@@ -139,7 +139,7 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("name", TENSORS)
-def test_a_refusal_names_the_tensor(file, name):
+def test_an_error_names_the_tensor(file, name):
     header, data = parts(network(2, 3), file)
     change, words = TENSORS[name]
     more = change(header)
@@ -150,7 +150,7 @@ def test_a_refusal_names_the_tensor(file, name):
 
 OF_LAYER, OF_BATCH = ({"kind": kind} for kind in ("layer", "batch"))
 CONFIGURATIONS = {
-    "cell": (dict(cell="lstm"), "cell must be one of 'RNN', 'LSTM', 'GRU', 'SLSTM', got 'lstm'"),
+    "cell": (dict(cell="lstm"), "cell must be one of 'RNN', 'LSTM', 'GRU', 'LiGRU', 'SLSTM', got 'lstm'"),
     "fraction": (dict(hidden_size=1.5), "hidden_size must be an integer of at least 1, got 1.5"),
     "large": (dict(hidden_size=2**31), "at least 1 and at most 2147483647, got 2147483648"),
     "flag": (dict(bias=[1]), r"bias must be true or false, got \["),
@@ -173,7 +173,7 @@ CONFIGURATIONS = {
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_a_refusal_names_the_entry(file, name):
+def test_an_error_names_the_entry(file, name):
     header, data = parts(network(2, 3), file)
     change, words = CONFIGURATIONS[name]
     file.write_bytes(pack(with_config(header, **change), data))
@@ -195,14 +195,14 @@ def test_a_later_version_is_refused_by_name(file, schema):
 
 
 def key(text):
-    """One more entry of the metadata, with that text as its name."""
+    """Returns an entry of the metadata with this text as its name."""
     return b'"schema"', b'"' + text + b'": "", "schema"'
 
 
 ONE = b'"gain_l0": {"dtype": "F32", "shape": [3], "data_offsets": [12, 24]}'
 NOT_WHOLE, NO_JSON = "no whole file of safetensors", "its header is no JSON at byte"
 SHAPE = b'"shape": [3]'
-# Bytes of the header, and their replacements.
+# (bytes of the header, their replacement).
 TEXTS = {
     "one tensor twice": (ONE, ONE + b", " + ONE, "'gain_l0' of its header has data that overlap"),
     "one name twice": (b'"bias_l0"', b'"gain_l0"', "arrays must have each name once, got gain_l0 twice"),
@@ -248,7 +248,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_hostile_json(file, name):
+def test_hostile_json_is_refused(file, name):
     header, data = parts(network(2, 3), file)
     text = json.dumps(header).encode()
     old, new, words = TEXTS[name]
@@ -259,8 +259,8 @@ def test_hostile_json(file, name):
 
 
 @pytest.mark.parametrize("ascii_only", [True, False])
-def test_json_of_other_writers(file, ascii_only):
-    """Spaces, escapes, characters beyond ASCII, entries in another order, arrays at any address."""
+def test_json_of_other_writers_loads(file, ascii_only):
+    """The JSON may have spaces, escapes, characters beyond ASCII and another order of entries."""
     rnn = network(2, 3, norm="batch", trained=2)
     header, data = parts(rnn, file)
     metadata = header.pop("__metadata__")
@@ -294,12 +294,12 @@ def with_numbers(path):
         assert lnrnn.load(path).norm.eps.hex() == float(number).hex(), number
 
 
-def test_numbers_are_those_of_python(file):
+def test_numbers_equal_those_of_python(file):
     with_numbers(file)
 
 
 def test_numbers_do_not_depend_on_the_locale(file):
-    """With a decimal comma. The process is one of its own, because strtod uses its locale."""
+    """strtod uses the locale, so another process sets one with a decimal comma."""
     names = [name for name in ("de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "ru_RU.UTF-8") if has_locale(name)]
     if not names:
         pytest.skip("needs a locale with a decimal comma")
@@ -315,7 +315,7 @@ with_numbers(pathlib.Path({str(file)!r}))
 @pytest.mark.skipif(not float_states.known, reason="knows the rounding modes of GNU/Linux")
 @pytest.mark.parametrize("mode", ["downward", "upward", "toward zero"])
 def test_numbers_do_not_depend_on_the_rounding_mode(file, mode):
-    """strtod rounds in the mode of the calling thread."""
+    """strtod uses the rounding mode of the calling thread."""
     header, data = parts(network(2, 3), file)
     for number in ("1e-6", "1e-5", "0.3", "5e-324"):
         text = header["__metadata__"]["config"].replace("1e-05", number)
@@ -337,8 +337,8 @@ def has_locale(name):
     return True
 
 
-def test_a_placement_that_the_cell_resolves(file):
-    """Files of other writers may have it in the form of the argument."""
+def test_a_placement_is_resolved_by_the_cell(file):
+    """Other writers may write the placement as it was given to the constructor."""
     header, data = parts(network(2, 3), file)
     for placement in ("gate", None, "joint"):
         norm = {"kind": "layer", "placement": placement}
@@ -356,7 +356,7 @@ def test_a_header_of_100_mb_is_refused(file):
     assert "the length of its header is 100000001" in refused(file)
 
 
-def test_names_of_files(tmp_path):
+def test_file_names_of_every_kind(tmp_path):
     path = tmp_path / "ключ \udcff"
     rnn = network(2, 3)
     rnn.save(path)
@@ -377,7 +377,7 @@ def test_the_arrays_outlive_the_network_and_the_file(file):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
-def test_nothing_stays_open_or_is_lost(file):
+def test_loading_leaks_no_memory_and_no_file(file):
     rnn = network(300, 300)
     rnn.save(file)
     raw = file.read_bytes()

@@ -1,6 +1,6 @@
-"""from_keras on arrays: each cell against its formula, arrays by order and by name, and refusals.
+"""from_keras on arrays, by order and by name: each cell computes its formula, and wrong arrays are refused.
 
-Layers are in test_from_keras_layers.py. This file needs no Keras.
+test_from_keras_layers.py tests layers. This file needs no Keras.
 """
 
 from __future__ import annotations
@@ -21,10 +21,16 @@ def shapes(gates, bias=None, **more):
     return {"kernel": (I, gates * H), "recurrent_kernel": (H, gates * H), **bias, **more}
 
 
+def before(x, state, p):
+    """reset_after=False, which has one bias."""
+    bias = p.get("bias", np.zeros(p["kernel"].shape[1]))
+    return foreign_cells.keras_gru(x, state, p | {"bias": bias}, reset_after=False)
+
+
 NORMS = {f"{side}_norm/{part}": (H if side == "state" else 4 * H,)
          for side in ("kernel", "recurrent", "state") for part in ("gamma", "beta")}  # fmt: skip
 GAMMA = {"layernorm/gamma": (H,)}
-# name -> cell, its weights in the order of get_weights(), states, and the options that arrays do not show
+# name: (cell, its weights in the order of get_weights(), states, the options that arrays do not show)
 KERAS = {
     "SimpleRNN": (foreign_cells.keras_simple_rnn, shapes(1, (H,)), 1,
                   {"kind": "SimpleRNN", "nonlinearity": "tanh"}),
@@ -33,6 +39,8 @@ KERAS = {
     "LSTM without bias": (foreign_cells.keras_lstm, shapes(4), 2, {}),
     "GRU": (foreign_cells.keras_gru, shapes(3, (2, 3 * H)), 1, {}),
     "GRU without bias": (foreign_cells.keras_gru, shapes(3), 1, {"reset_after": True}),
+    "GRU reset before": (before, shapes(3, (3 * H,)), 1, {}),
+    "GRU reset before without bias": (before, shapes(3), 1, {"reset_after": False}),
     "LayerNormLSTMCell": (foreign_cells.tfa_lstm, shapes(4, (4 * H,), **NORMS), 2, {}),
     "LayerNormLSTMCell without bias": (foreign_cells.tfa_lstm, shapes(4, **NORMS), 2, {}),
     "LayerNormSimpleRNNCell": (foreign_cells.tfa_simple_rnn, shapes(1, (H,), **GAMMA), 1,
@@ -51,7 +59,7 @@ def weights(rng, name, inputs=I):
 
 
 def computed(rng, name, layers, **given):
-    """A function that compares a converted network with the formula."""
+    """Returns a function that compares a converted network with the formula."""
     cell, _, states, _ = KERAS[name]
     nested, flat = initial(rng, states, len(layers), len(layers[0]), B, H)
     x = rng.standard_normal((T, B, I))
@@ -60,7 +68,7 @@ def computed(rng, name, layers, **given):
 
 
 @pytest.mark.parametrize("name", KERAS)
-def test_every_cell_computes_what_its_formula_says(rng, name):
+def test_every_cell_computes_its_formula(rng, name):
     p, options = weights(rng, name), KERAS[name][3]
     check = computed(rng, name, [[p]])
     for source in (
@@ -97,21 +105,21 @@ def test_two_directions_and_two_layers(rng, name):
 
 
 @pytest.mark.parametrize("name", [n for n in KERAS if "Norm" in n])
-def test_eps_is_the_one_that_is_given(rng, name):
+def test_the_given_eps_is_used(rng, name):
     p, options = weights(rng, name), KERAS[name][3]
     computed(rng, name, [[p]], eps=0.3)(convert_keras(p, eps=0.3, **options))
 
 
 @pytest.mark.parametrize("nonlinearity", ["relu", "sigmoid", "identity"])
 @pytest.mark.parametrize("name", [n for n in KERAS if "RNN" in n])
-def test_activations_of_an_rnn(rng, name, nonlinearity):
+def test_the_given_activation_of_an_rnn_is_used(rng, name, nonlinearity):
     p, options = weights(rng, name), KERAS[name][3] | {"nonlinearity": nonlinearity}
     for w in ("kernel", "recurrent_kernel"):
-        p[w] /= 4  # so that nine steps of the identity stay small
+        p[w] /= 4  # so that states stay small over nine steps of the identity
     computed(rng, name, [[p]], nonlinearity=nonlinearity)(convert_keras(p, **options))
 
 
-def test_the_numbers_that_tensorflow_addons_expects_of_its_own():
+def test_tensorflow_addons_own_expected_numbers():
     # tensorflow_addons/rnn/tests/layer_norm_lstm_cell_test.py, test_cell_output: every weight 0.5, gamma 1,
     # beta 0.
     def cell(inputs):
@@ -128,11 +136,12 @@ def test_the_numbers_that_tensorflow_addons_expects_of_its_own():
 
 
 def test_reset_after_false_is_another_equation(rng):
-    for p in (drawn(rng, shapes(3, (3 * H,))), drawn(rng, shapes(3))):
-        with pytest.raises(ValueError, match="reset_after must be True, got False"):
-            convert_keras(p, reset_after=False)
-        with pytest.raises(ValueError, match="reset_after"):
-            convert_keras(p)
+    for bias, shown in (((3 * H,), False), ((2, 3 * H), True)):
+        p = drawn(rng, shapes(3, bias))
+        with pytest.raises(ValueError, match=f"reset_after must be {shown} for a bias of shape"):
+            convert_keras(p, reset_after=not shown)
+    with pytest.raises(ValueError, match="reset_after must be given for a GRU without bias"):
+        convert_keras(drawn(rng, shapes(3)))
     # The equations differ: with the same weights the outputs do.
     p = drawn(rng, shapes(3))
     x, h = rng.standard_normal((B, I)), (rng.uniform(-0.9, 0.9, (B, H)),)
@@ -141,7 +150,7 @@ def test_reset_after_false_is_another_equation(rng):
     assert np.abs(after - before).max() > 0.01
 
 
-def test_three_arrays_of_an_rnn_may_be_two_things(rng):
+def test_three_arrays_of_an_rnn_are_ambiguous(rng):
     p = drawn(rng, shapes(1, (H,)))
     with pytest.raises(ValueError, match="kind must be given"):
         convert_keras(list(p.values()), nonlinearity="tanh")
@@ -156,11 +165,11 @@ def test_options_that_arrays_do_not_show_are_needed(rng):
 
 
 @pytest.mark.parametrize("name", KERAS)
-def test_missing_surplus_and_misshapen(rng, name):
+def test_missing_surplus_and_misshapen_arrays_are_refused(rng, name):
     p, options = weights(rng, name), KERAS[name][3]
     for leaf, value in p.items():
         less = {k: v for k, v in p.items() if k != leaf}
-        if leaf not in ("bias", "layernorm/gamma"):  # without these it is another known cell
+        if leaf not in ("bias", "layernorm/gamma"):  # without these the arrays are those of another cell
             with pytest.raises(ValueError, match="must be those of a known cell"):
                 convert_keras(less, **options)
         for wrong in (value[:-1], value[..., :-1], value[None], value[..., :0]):
@@ -195,7 +204,7 @@ def test_options_that_mean_nothing_are_refused(rng):
                 convert_keras(source, kind=kind)
 
 
-def test_directions_that_do_not_fit(rng):
+def test_directions_of_different_shapes_are_refused(rng):
     p = weights(rng, "LSTM")
     with pytest.raises(ValueError, match="forward_ and backward_"):
         convert_keras(p, bidirectional=True)
@@ -219,7 +228,7 @@ def test_other_arguments_are_refused(source):
 @pytest.mark.parametrize(
     "value", [np.ones((I, 4 * H), np.int64), np.full((I, 4 * H), "a"), None, np.ones((I, 4 * H), complex)]
 )
-def test_weights_that_are_no_real_numbers(rng, value):
+def test_weights_that_are_no_real_numbers_are_refused(rng, value):
     p = weights(rng, "LSTM")
     with pytest.raises(TypeError, match="kernel must be an array of"):
         convert_keras({**p, "kernel": value})

@@ -1,6 +1,6 @@
-"""from_keras on layers of Keras, run by the backend in KERAS_BACKEND, or JAX, or PyTorch.
+"""from_keras on layers of Keras, with the backend KERAS_BACKEND, else JAX or PyTorch.
 
-Layers that are refused are in test_from_keras_standins.py.
+test_from_keras_standins.py tests layers that are refused.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from helpers import absolute_error
 keras = pytest.importorskip("keras")
 from keras import layers, ops  # noqa: E402
 
-# An error of Keras: its variables' __array__ has no copy argument.
+# A defect of Keras: __array__ of its variables has no argument copy.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 T, B, I, H = 9, 3, 5, 6  # noqa: E741 - the letters of the shapes in the documentation
-SINGLE = 3e-6  # both are float32
+SINGLE = 3e-6  # both sides compute in float32
 
 
 def layer(name, **options):
-    """A layer that returns the whole sequence and the last states."""
+    """Returns a layer that returns the whole sequence and the last states."""
     return getattr(layers, name)(H, **options, return_sequences=True, return_state=True)
 
 
 def outputs(rng, layer, x):
-    """The outputs of Keras with random weights: y and a list of states."""
+    """Sets random weights. Returns the outputs of Keras: y and a list of states."""
     layer(x)
     layer.set_weights([rng.uniform(-0.4, 0.4, w.shape).astype(np.float32) for w in layer.get_weights()])
     y, *states = map(ops.convert_to_numpy, layer(x))
@@ -43,25 +43,28 @@ def agree(model, x, y, states):
     got, ends = model(x)
     assert absolute_error(got, y) < SINGLE
     ends = ends if isinstance(ends, tuple) else (ends,)
-    for k, state in enumerate(states):  # of every direction, h (and c)
+    for k, state in enumerate(states):  # h (and c) of each direction
         assert absolute_error(ends[k % len(ends)][k // len(ends)], state) < SINGLE
 
 
 CASES = [
     *((name, options) for name in ("SimpleRNN", "LSTM", "GRU") for options in ({}, {"use_bias": False})),
     ("SimpleRNN", {"activation": "relu"}), ("SimpleRNN", {"activation": "linear"}),
+    ("GRU", {"reset_after": False}), ("GRU", {"reset_after": False, "use_bias": False}),
     ("LSTM", {"dropout": 0.5, "recurrent_dropout": 0.5}), ("GRU", {"unroll": True}),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)
-def test_layers_and_their_arrays(rng, name, options):
-    """In the order of get_weights(), and by name."""
+def test_layers_and_their_arrays_have_the_results_of_keras(rng, name, options):
+    """Arrays are given in the order of get_weights(), and by name."""
     x = rng.standard_normal((B, T, I)).astype(np.float32)
     trained = layer(name, **options)
     y, states = outputs(rng, trained, x)
     agree(lnrnn.from_keras(trained), x, y, states)
-    extra = {"kind": name} | ({"reset_after": True} if name == "GRU" else {})
+    extra = {"kind": name}
+    if name == "GRU":
+        extra["reset_after"] = options.get("reset_after", True)
     if name == "SimpleRNN":
         activation = options.get("activation", "tanh")
         extra["nonlinearity"] = "identity" if activation == "linear" else activation
@@ -71,7 +74,7 @@ def test_layers_and_their_arrays(rng, name, options):
 
 
 @pytest.mark.parametrize("name", ["SimpleRNN", "LSTM", "GRU"])
-def test_bidirectional(rng, name):
+def test_bidirectional_layers_have_the_results_of_keras(rng, name):
     x = rng.standard_normal((B, T, I)).astype(np.float32)
     trained = layers.Bidirectional(layer(name))
     y, states = outputs(rng, trained, x)
@@ -81,7 +84,18 @@ def test_bidirectional(rng, name):
         agree(lnrnn.from_keras({w.path: ops.convert_to_numpy(w) for w in trained.weights}), x, y, states)
 
 
-def test_stacks(rng):
+@pytest.mark.parametrize("name", ["SimpleRNN", "LSTM", "GRU"])
+def test_layers_that_go_backwards(rng, name):
+    """Keras' outputs are in the order in which it reads."""
+    x = rng.standard_normal((B, T, I)).astype(np.float32)
+    first, second = layer(name, go_backwards=True), layer(name)
+    y, states = outputs(rng, first, x)
+    agree(lnrnn.from_keras(first), x, y[:, ::-1], states)
+    y, _ = outputs(rng, second, y)
+    agree(lnrnn.from_keras([first, second]), x, y[:, ::-1], [])
+
+
+def test_stacked_cells_have_the_results_of_keras(rng):
     x = rng.standard_normal((B, T, I)).astype(np.float32)
     first, second = layer("LSTM"), layer("LSTM")
     y, _ = outputs(rng, first, x)

@@ -1,7 +1,7 @@
-"""from_keras on layers, without Keras.
+"""from_keras on stand-ins for layers, without Keras.
 
-The layers are objects with the methods and attributes that from_keras reads (get_weights, get_config, cell,
-forward_layer, ...). Real layers are in test_from_keras_layers.py.
+Stand-ins have the methods and attributes that from_keras reads (get_weights, get_config, cell, forward_layer,
+...). test_from_keras_layers.py tests real layers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONFIGS = {
 
 
 def cell(name, p, **config):
-    """A cell with that class name, with weights p and that configuration."""
+    """Returns a cell with this class name, weights p and this configuration."""
     cls = type(name if name.endswith("Cell") else f"{name}Cell", (), {
         "get_weights": lambda self: list(p.values()), "get_config": lambda self: CONFIGS[name] | config,
     })  # fmt: skip
@@ -34,7 +34,7 @@ def cell(name, p, **config):
 
 
 def layer(name, p, *, go_backwards=False, time_major=None, **config):
-    """A recurrent layer around it. time_major: only tf.keras' layers have it."""
+    """Returns a recurrent layer around such a cell. time_major: only layers of tf.keras have it."""
     network = SimpleNamespace(
         cell=cell(name, p, **config), go_backwards=go_backwards, get_weights=lambda: list(p.values())
     )
@@ -53,7 +53,7 @@ def compare(rng, name, converted, layers, **given):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_layers_and_cells_compute_what_the_formula_says(rng, name):
+def test_layers_and_cells_compute_their_formula(rng, name):
     for full in (name, f"{name} without bias"):
         p = weights(rng, full)
         for network in (layer(name, p), cell(name, p)):
@@ -68,7 +68,7 @@ def test_layers_and_cells_compute_what_the_formula_says(rng, name):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_two_directions_are_put_side_by_side_and_nothing_else(rng, name):
+def test_only_concatenated_directions_are_converted(rng, name):
     p, q = weights(rng, name), weights(rng, name)
     forward, backward = layer(name, p), layer(name, q, go_backwards=True)
     compare(rng, name, convert_keras(bidirectional(forward, backward)), [[p, q]])
@@ -77,16 +77,34 @@ def test_two_directions_are_put_side_by_side_and_nothing_else(rng, name):
             convert_keras(bidirectional(forward, backward, mode))
 
 
-def test_the_direction_in_which_a_layer_reads(rng):
+def test_go_backwards_becomes_reverse(rng):
     p, q = weights(rng, "GRU"), weights(rng, "GRU")
     ahead, back = layer("GRU", p), layer("GRU", q, go_backwards=True)
     pairs = (back, back), (ahead, ahead), (back, ahead)
-    for wrong in (back, [ahead, back], *(bidirectional(*pair) for pair in pairs)):
+    with pytest.raises(ValueError, match="go_backwards must be False except in the first layer"):
+        convert_keras([ahead, layer("GRU", weights(rng, "GRU", H), go_backwards=True)])
+    for wrong in (bidirectional(*pair) for pair in pairs):
         with pytest.raises(ValueError, match="go_backwards must be False"):
             convert_keras(wrong)
 
 
-def test_a_bidirectional_layer_of_stacked_cells_is_another_network(rng):
+@pytest.mark.parametrize("name", CONFIGS)
+def test_layers_that_go_backwards(rng, name):
+    """Keras reads x from its end and returns the outputs in that order, which the next layer reads."""
+    p, q = weights(rng, name), weights(rng, name, H)
+    x = rng.standard_normal((B, T, I)).astype(np.float32)
+    for many in (1, 2):
+        stack = [layer(name, p, go_backwards=True), layer(name, q)][:many]
+        forward = [layer(name, p), layer(name, q)][:many]
+        rnn = lnrnn.from_keras(stack)
+        assert rnn.reverse
+        y, end = rnn(x)
+        theirs, last = lnrnn.from_keras(forward)(x[:, ::-1])
+        np.testing.assert_array_equal(y[:, ::-1], theirs)
+        np.testing.assert_array_equal(end, last)
+
+
+def test_a_bidirectional_layer_of_stacked_cells_is_refused(rng):
     p = weights(rng, "GRU")
     network = {
         reverse: SimpleNamespace(cell=SimpleNamespace(cells=[cell("GRU", p)] * 2), go_backwards=reverse)
@@ -96,7 +114,7 @@ def test_a_bidirectional_layer_of_stacked_cells_is_another_network(rng):
         convert_keras(bidirectional(network[False], network[True]))
 
 
-def test_the_order_of_axes_is_the_layers(rng):
+def test_the_order_of_axes_is_that_of_the_layer(rng):
     p, q = weights(rng, "LSTM"), weights(rng, "LSTM", H)
     for time_major in (True, False, None):
         network = layer("LSTM", p, time_major=time_major)
@@ -125,10 +143,10 @@ def test_other_activations_of_gated_cells_are_refused(rng, name, wrong):
 
 
 @pytest.mark.parametrize("name", ["SimpleRNN", "LayerNormSimpleRNNCell"])
-def test_the_activation_of_an_rnn_is_the_layers(rng, name):
+def test_the_activation_of_an_rnn_is_that_of_the_layer(rng, name):
     p = weights(rng, name)
     for w in ("kernel", "recurrent_kernel"):
-        p[w] /= 4  # so that nine steps of the identity stay small
+        p[w] /= 4  # so that states stay small over nine steps of the identity
     for theirs, ours in (("relu", "relu"), ("linear", "identity"), ("sigmoid", "sigmoid"), ("tanh", "tanh")):
         compare(rng, name, convert_keras(layer(name, p, activation=theirs)), [[p]], nonlinearity=ours)
     with pytest.raises(ValueError, match="nonlinearity must be one of"):
@@ -139,7 +157,7 @@ def test_the_activation_of_an_rnn_is_the_layers(rng, name):
     ("name", "option"),
     [("LayerNormLSTMCell", "norm_epsilon"), ("LayerNormSimpleRNNCell", "layernorm_epsilon")],
 )
-def test_eps_is_the_layers(rng, name, option):
+def test_eps_is_that_of_the_layer(rng, name, option):
     p = weights(rng, name)
     for eps in (0.3, 1e-3, 1e-5):
         converted = convert_keras(layer(name, p, **{option: eps}))
@@ -157,13 +175,24 @@ def test_arguments_that_contradict_a_layer_are_refused(rng):
     assert convert_keras(network, kind="LSTM").cell == "LSTM"
 
 
-def test_reset_after_is_the_layers(rng):
-    for name in ("GRU", "GRU without bias"):
-        with pytest.raises(ValueError, match="reset_after must be True"):
-            convert_keras(layer("GRU", weights(rng, name), reset_after=False))
+def test_reset_after_is_that_of_the_layer(rng):
+    for name in ("GRU reset before", "GRU reset before without bias"):
+        p = weights(rng, name)
+        converted = convert_keras(layer("GRU", p, reset_after=False))
+        assert converted.arguments["reset_after"] is False
+        compare(rng, name, converted, [[p]])
+        with pytest.raises(ValueError, match="reset_after must be the layer's"):
+            convert_keras(layer("GRU", p, reset_after=False), reset_after=True)
+    with pytest.raises(ValueError, match="all layers must have the same reset_after"):
+        convert_keras(
+            [
+                layer("GRU", weights(rng, "GRU")),
+                layer("GRU", weights(rng, "GRU reset before", H), reset_after=False),
+            ]
+        )
 
 
-def test_cells_of_somebody_else_are_refused(rng):
+def test_unknown_cells_are_refused(rng):
     mine = type("MyCell", (), {"get_weights": lambda self: [], "get_config": lambda self: {}})()
     with pytest.raises(ValueError, match=f"lnrnn knows no cell MyCell of {__name__}"):
         convert_keras(mine)

@@ -1,6 +1,6 @@
-"""from_torch on state dicts: each system against its formula, and refusals that name the fault.
+"""from_torch on state dicts: each system computes its formula, and errors name the fault.
 
-Modules are in test_from_torch_modules.py. This file needs no torch.
+test_from_torch_modules.py tests modules. This file needs no torch.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ STACKS = [
 
 
 def options(name):
-    """The options that a state dict of that system does not show."""
+    """Returns the options that a state dict of this system does not show."""
     return {"zoneout": 0} if "haste" in name else {"nonlinearity": "tanh"} if name == "torch RNN" else {}
 
 
 def converted(rng, foreign, asked, layers=1, directions=1, scale=1.0, **given):
-    """A network of the foreign cell, which is compared with the formula, and its state dict.
+    """Returns a network, which is converted and compared with the formula, and its random state dict.
 
-    asked: options of convert_torch. given: options of the formula. scale: of the recurrent weights."""
+    asked: options of convert_torch. given: options of the formula. scale: factor of weight_hh."""
     parts, state = stack(rng, foreign, I, H, layers, directions)
     for value in (v for name, v in state.items() if "weight_hh" in name):
         value *= scale
@@ -46,7 +46,7 @@ def converted(rng, foreign, asked, layers=1, directions=1, scale=1.0, **given):
 
 
 @pytest.mark.parametrize(("name", "layers", "directions"), STACKS)
-def test_every_system_computes_what_its_formula_says(rng, name, layers, directions):
+def test_every_system_computes_its_formula(rng, name, layers, directions):
     result, state = converted(rng, FOREIGN[name], options(name), layers, directions)
     assert convert_torch(state, kind=name.split()[0].lower(), **options(name)).cell == result.cell
 
@@ -54,14 +54,14 @@ def test_every_system_computes_what_its_formula_says(rng, name, layers, directio
 WITH_EPS = "fastrnns", "torchaudio", "icefall"
 OPTIONS = [
     *((name, {"eps": 0.3}, {}, 1) for name in FOREIGN if name.split()[0] in WITH_EPS),
-    ("torch RNN", {"nonlinearity": "relu"}, {}, 0.3),  # relu is unbounded, and nine steps must stay small
+    ("torch RNN", {"nonlinearity": "relu"}, {}, 0.3),  # so that relu's states stay small over nine steps
     ("haste LSTM", {"zoneout": 0.3}, {"zoneout": (0.3, 0.0)}, 1),
     ("haste GRU", {"zoneout": 0.3}, {"zoneout": 0.3}, 1),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "given", "result", "scale"), OPTIONS)
-def test_options_are_those_that_are_given(rng, name, given, result, scale):
+def test_the_given_options_are_used(rng, name, given, result, scale):
     network, _ = converted(rng, FOREIGN[name], given, 2, scale=scale, **given)
     for option, value in result.items():
         assert getattr(network.model(), option) == value
@@ -78,7 +78,7 @@ def test_torchaudio_without_norms_is_an_lstm(rng):
     "path", ["", "cell.", "0.cell.", "layers.0.cell.", "directions.0.cell.", "layers.0.", "lstm_layers.0."]
 )
 @pytest.mark.parametrize("name", ["torch GRU", "fastrnns", "icefall GRU", "torchaudio", "haste LSTM"])
-def test_one_cell_wherever_it_stands(rng, name, path):
+def test_one_cell_is_found_at_any_path(rng, name, path):
     p = drawn(rng, FOREIGN[name].shapes(I, H))
     want = convert_torch({list_key(leaf, 0, 0, 1): v for leaf, v in p.items()}, **options(name))
     got = convert_torch({path + leaf: v for leaf, v in p.items()}, **options(name))
@@ -86,13 +86,13 @@ def test_one_cell_wherever_it_stands(rng, name, path):
     np.testing.assert_equal(got.state, want.state)
 
 
-def test_prefix_takes_a_part_of_a_larger_model(rng):
+def test_prefix_selects_a_part_of_a_larger_model(rng):
     _, state = stack(rng, FOREIGN["torchaudio"], I, H, 2)
     larger = {f"predictor.lstm_layers.{key}": v for key, v in state.items()}
     larger |= {"predictor.linear.weight": np.ones((2, H))}
     result = convert_torch(larger, prefix="predictor.lstm_layers.")
     np.testing.assert_equal(result.state, convert_torch(state).state)
-    asked = "prefix must begin some keys, got 'encoder.'; the keys are .*predictor.linear.weight"
+    asked = "prefix must begin a key, got 'encoder.'; the keys are .*predictor.linear.weight"
     with pytest.raises(ValueError, match=asked):
         convert_torch(larger, prefix="encoder.")
     for prefix in ({}, {"prefix": "predictor."}):
@@ -106,7 +106,7 @@ def test_prefix_takes_a_part_of_a_larger_model(rng):
         convert_torch(two | head)
     with pytest.raises(ValueError, match="unexpected head.weight; .*give prefix='layers.'$"):
         convert_torch({f"layers.{key}": v for key, v in state.items()} | head)
-    with pytest.raises(ValueError, match="no known cell") as error:  # kind excludes the cells in it
+    with pytest.raises(ValueError, match="no known cell") as error:  # kind excludes the model's cells
         convert_torch(larger, kind="haste")
     assert "give prefix" not in str(error.value)
     own = {f"rnn.{key}": v for key, v in lnrnn.GRU(I, H, seed=0).state_dict().items()}
@@ -125,7 +125,7 @@ def test_icefall_is_batch_first_and_the_others_are_not(rng):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, "bfloat16"])
-def test_floating_dtypes(rng, dtype):
+def test_floating_dtypes_are_accepted(rng, dtype):
     if dtype == "bfloat16":
         dtype = pytest.importorskip("ml_dtypes").bfloat16
     _, state = stack(rng, FOREIGN["torch LSTM"], I, H)
@@ -146,7 +146,7 @@ def test_arguments_are_neither_changed_nor_kept(rng):
     np.testing.assert_equal(dict(model.parameters()), kept)
 
 
-def test_lnrnns_own_names(rng):
+def test_a_state_dict_of_lnrnn_is_accepted(rng):
     rnn = lnrnn.RNN(I, H, 2, norm="batch", bidirectional=True, seed=1)
     rnn.forward_train(rng.standard_normal((4, B, I)))
     got = lnrnn.from_torch(rnn.state_dict(), norm=rnn.norm, nonlinearity="tanh")
@@ -183,7 +183,7 @@ def test_a_surplus_key_is_named(rng, name):
 
 
 def other_inputs(key, value):
-    """The shapes of input weights for one input less, which are valid."""
+    """Returns True for the shape of input weights with one input less, which is valid."""
     if "weight_ih" in key or "x2g" in key:
         return [(value.shape[0], value.shape[1] - 1)]
     return [(value.shape[0] - 1, value.shape[1])] if key == "0.kernel" else []
@@ -198,11 +198,11 @@ def test_each_wrong_shape_is_named(rng, name, cut):
             continue
         with pytest.raises(ValueError, match="must be of shape") as error:
             convert_torch({**state, key: cut(value)}, **options(name))
-        # A wrong matrix may make others look wrong, so the message names some key of the state dict.
+        # If one matrix is wrong, others may seem wrong, so the message may name any key of the state dict.
         assert any(leaf in str(error.value) for leaf in FOREIGN[name].shapes(I, H))
 
 
-def test_layers_that_do_not_follow_each_other(rng):
+def test_missing_layers_and_layers_that_do_not_fit_are_refused(rng):
     foreign = FOREIGN["fastrnns"]
     _, state = stack(rng, foreign, I, H, 3)
     with pytest.raises(ValueError, match="weight_hh of layer 1"):
@@ -222,41 +222,41 @@ def test_layers_that_do_not_follow_each_other(rng):
 
 
 @pytest.mark.parametrize("name", ["", "weight\nih"])
-def test_a_key_that_is_no_name_of_a_parameter(name):
+def test_an_unknown_key_is_refused(name):
     with pytest.raises(ValueError, match="names of parameters as keys"):
         lnrnn.from_torch({name: np.ones((3, 3))})
 
 
-def test_a_key_of_a_far_layer(rng):
-    """A state dict that claims to be huge is refused quickly."""
+def test_a_key_of_a_distant_layer_is_refused_quickly(rng):
+    """The key claims a huge number of layers."""
     p = drawn(rng, FOREIGN["torch LSTM"].shapes(I, H))
     far = {f"{name}_l{layer}": value for layer in (0, 10**6) for name, value in p.items()}
     with pytest.raises(ValueError, match=f"got layer {10**6} in {len(far)} keys"):
         convert_torch(far)
 
 
-def test_gates_come_into_our_order():
-    """Also orders that are not their own inverse."""
+def test_gates_are_reordered():
+    """Some orders are not their own inverse."""
     value = np.arange(6).reshape(3, 2)
     np.testing.assert_array_equal(reordered(value, "abc", "bca"), value[[1, 2, 0]])
     np.testing.assert_array_equal(reordered(value.T, "abc", "cab", axis=1), value.T[:, [2, 0, 1]])
 
 
-def test_one_parameter_under_two_names(rng):
+def test_one_parameter_under_two_names_is_refused(rng):
     p = drawn(rng, FOREIGN["torch LSTM"].shapes(I, H))
-    with pytest.raises(ValueError, match="weight_ih and cell.weight_ih mean the same"):
+    with pytest.raises(ValueError, match="got weight_ih and cell.weight_ih for one"):
         convert_torch(p | {"cell.weight_ih": p["weight_ih"]})
 
 
 @pytest.mark.parametrize("key", ["weight_hr_l0", "layers.0.cell.weight_hr", "weight_hr"])
-def test_projections_are_refused(rng, key):
+def test_projections_that_do_not_fit_are_refused(rng, key):
     foreign = FOREIGN["torch LSTM" if key.endswith("l0") else "icefall LSTM"]
     _, state = stack(rng, foreign, I, H)
-    with pytest.raises(ValueError, match="proj_size.*weight_hr"):
+    with pytest.raises(ValueError, match="weight_h[hr]"):
         convert_torch({**state, key: np.ones((3, H))})
 
 
-def test_zoneout_is_not_in_a_state_dict(rng):
+def test_zoneout_must_be_given_as_an_option(rng):
     _, state = stack(rng, FOREIGN["haste LSTM"], I, H)
     with pytest.raises(ValueError, match="zoneout must be given for a state dict"):
         convert_torch(state)
@@ -267,10 +267,10 @@ def test_the_state_dict_inside_a_checkpoint_is_named(rng, prefix):
     _, state = stack(rng, FOREIGN["torch LSTM"], I, H)
     checkpoint = {prefix + "epoch": np.ones(1), prefix + "state_dict": state}
     with pytest.raises(
-        ValueError, match=r"got the keys epoch, state_dict; the mapping at \['state_dict'\] of it"
+        ValueError, match=r"keys epoch, state_dict; did you mean the mapping at \['state_dict'\] of it"
     ):
         convert_torch(checkpoint, prefix=prefix)
-    with pytest.raises(ValueError, match=r"unexpected .*; the mapping at \['.*state_dict'\] of it may be"):
+    with pytest.raises(ValueError, match=r"unexpected .*; did you mean the mapping at \['.*state_dict'\]"):
         lnrnn.LSTM(I, H, norm=None).load_state_dict(checkpoint)
 
 
@@ -290,7 +290,7 @@ def test_options_that_mean_nothing_are_refused(rng):
         convert_torch(state)
 
 
-def test_another_kind_is_refused(rng):
+def test_a_wrong_kind_is_refused(rng):
     for name, foreign in FOREIGN.items():
         _, state = stack(rng, foreign, I, H)
         for kind in ("torch", "nemo", "torchaudio", "icefall", "haste"):
@@ -308,7 +308,7 @@ def test_other_objects_are_refused(source):
 
 
 @pytest.mark.parametrize("state", [{}, {1: np.ones(3)}, {"epoch": np.ones(3)}, {"conv.weight": np.eye(3)}])
-def test_foreign_state_dicts(state):
+def test_unknown_state_dicts_are_refused(state):
     with pytest.raises(ValueError, match="keys"):
         convert_torch(state)
 
@@ -317,7 +317,7 @@ def test_foreign_state_dicts(state):
     "value",
     [np.ones((48, 5), np.int64), np.ones((48, 5), complex), np.full((48, 5), "a"), None, [[1], [1, 2]]],
 )
-def test_parameters_that_are_no_real_numbers(rng, value):
+def test_parameters_that_are_no_real_numbers_are_refused(rng, value):
     _, state = stack(rng, FOREIGN["torch LSTM"], I, H)
     with pytest.raises(TypeError, match="weight_ih_l0 must be an array of"):
         convert_torch({**state, "weight_ih_l0": value})
@@ -327,13 +327,13 @@ def test_parameters_that_are_no_real_numbers(rng, value):
     ("option", "value"),
     [("eps", -1), ("eps", np.nan), ("zoneout", 2), ("batch_first", 1), ("prefix", 3), ("eps", "a")],
 )
-def test_options_out_of_range(rng, option, value):
+def test_options_out_of_range_are_refused(rng, option, value):
     _, state = stack(rng, FOREIGN["haste LSTM"], I, H)
     with pytest.raises((ValueError, TypeError), match=option):
         convert_torch(state, **{"zoneout": 0, option: value})
 
 
-def test_a_nonlinearity_of_a_cell_without_a_choice_is_refused():
+def test_a_nonlinearity_of_a_gated_cell_is_refused():
     state = lnrnn.LSTM(3, 4, norm=None, seed=0).state_dict()
     with pytest.raises(ValueError, match="nonlinearity must be None for weights of LSTM, got 'tanh'"):
         lnrnn.from_torch(state, nonlinearity="tanh")

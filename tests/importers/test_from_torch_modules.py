@@ -1,4 +1,4 @@
-"""from_torch on modules: torch's own, and cells of other projects rewritten in plain torch."""
+"""from_torch on modules: those of torch.nn, and cells of other projects rewritten in plain torch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch import nn  # noqa: E402
 
 from torch_cells import Bare, Both, CustomLSTM, GateGRUCell, HasteGRU, Layer, LayerNormLSTMCell, Stack, shaken  # noqa: E402
 
-torch.set_num_threads(1)  # operations this small take longer on several, and much longer on a busy machine
+torch.set_num_threads(1)  # small operations take longer on several threads
 
 T, B, I, H = 9, 3, 5, 12  # noqa: E741 - the letters of the shapes in the documentation
-SINGLE = 5e-6  # both are float32
+SINGLE = 5e-6  # both sides compute in float32
 
 
 def numbers(state):
@@ -33,7 +33,7 @@ def assert_same(got, want):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
-def test_torchs_own(name, batch_first, bias, num_layers, bidirectional):
+def test_modules_of_torch_have_the_same_results(name, batch_first, bias, num_layers, bidirectional):
     module = shaken(
         getattr(nn, name)(I, H, num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional)
     )
@@ -45,7 +45,7 @@ def test_torchs_own(name, batch_first, bias, num_layers, bidirectional):
     got, end = model(x)
     assert_same(got, y)
     assert_same(end, state)
-    # Packed: every sequence ends at its length, and the second direction begins there.
+    # In a packed sequence the second direction begins at each sequence's own end.
     lengths = torch.tensor([4, T, 1])
     packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first, enforce_sorted=False)
     y, state = module(packed, state)
@@ -55,16 +55,16 @@ def test_torchs_own(name, batch_first, bias, num_layers, bidirectional):
     assert_same(end, state)
 
 
-def test_relu_and_dropout():
+def test_relu_and_dropout_are_kept():
     x = torch.randn(T, B, I, generator=torch.Generator().manual_seed(1))
     for module in (nn.RNN(I, H, nonlinearity="relu"), nn.LSTM(I, H, 2, dropout=0.5)):
         assert_same(lnrnn.from_torch(shaken(module))(x)[0], module(x)[0])
-    with pytest.raises(ValueError, match="nonlinearity must be one for all, got .*'relu', 'tanh'"):
+    with pytest.raises(ValueError, match="nonlinearity must be the same in .*, got .*'relu', 'tanh'"):
         lnrnn.from_torch(nn.RNN(I, H, nonlinearity="relu"), nonlinearity="tanh")
 
 
 @pytest.mark.parametrize("name", ["RNNCell", "LSTMCell", "GRUCell"])
-def test_torchs_cells(name):
+def test_cells_of_torch_have_the_same_results(name):
     module = shaken(getattr(nn, name)(I, H))
     x = torch.randn(B, I, generator=torch.Generator().manual_seed(1))
     state = module(x)
@@ -72,15 +72,23 @@ def test_torchs_cells(name):
     assert_same(tuple(e[0] for e in end) if name == "LSTMCell" else end[0], state)
 
 
-def test_projections_are_refused():
-    with pytest.raises(ValueError, match="proj_size"):
-        lnrnn.from_torch(nn.LSTM(I, H, proj_size=3))
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize("layers, both, bias", [(1, False, True), (2, False, False), (2, True, True)])
+def test_projections(layers, both, bias):
+    module = shaken(nn.LSTM(I, H, layers, bias, bidirectional=both, proj_size=3))
+    x = torch.randn(5, B, I, generator=torch.Generator().manual_seed(1))
+    for source in (module, module.state_dict()):
+        model = lnrnn.from_torch(source)
+        assert (model.hidden_size, model.proj_size) == (H, 3)
+        y, (h, c) = model(x)
+        want, (h_want, c_want) = module(x)
+        assert_same((y, h, c), (want, h_want, c_want))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
-def test_every_floating_dtype_and_what_requires_grad(dtype):
+def test_every_floating_dtype_and_parameters_that_require_grad(dtype):
     module = shaken(nn.GRU(I, H)).to(dtype)
-    kept = dict(module.named_parameters())  # these require grad, the tensors of state_dict() do not
+    kept = dict(module.named_parameters())  # parameters require grad, the tensors of state_dict() do not
     for source in (module, module.state_dict(), kept):
         model = lnrnn.from_torch(source)
         for name, p in kept.items():
@@ -89,7 +97,7 @@ def test_every_floating_dtype_and_what_requires_grad(dtype):
         lnrnn.from_torch({name: p.detach().to(torch.int8) for name, p in kept.items()})
 
 
-def test_parametrizations_are_not_taken_for_weights():
+def test_parametrizations_are_refused():
     module = nn.LSTM(I, H)
     torch.nn.utils.parametrizations.weight_norm(module, "weight_hh_l0")
     with pytest.raises(ValueError, match="original0"):
@@ -97,14 +105,14 @@ def test_parametrizations_are_not_taken_for_weights():
 
 
 @pytest.mark.parametrize("module", [nn.Linear(3, 4), nn.Conv1d(3, 4, 1), nn.LayerNorm(3), nn.Identity()])
-def test_other_modules(module):
+def test_unknown_modules_are_refused(module):
     with pytest.raises(ValueError, match="keys"):
         lnrnn.from_torch(module)
 
 
-def test_the_prefix_of_a_module_is_its_part():
+def test_prefix_selects_a_submodule():
     model = nn.ModuleDict({"rnn": nn.GRU(I, H), "head": nn.Linear(H, 2)})
-    with pytest.raises(ValueError, match="give the part itself"):
+    with pytest.raises(ValueError, match="give the submodule itself"):
         lnrnn.from_torch(model, prefix="rnn.")
     with pytest.raises(ValueError, match=r"a part of it: give model\.rnn$"):
         lnrnn.from_torch(model)
@@ -115,7 +123,7 @@ def test_the_prefix_of_a_module_is_its_part():
     assert lnrnn.from_torch(model["rnn"]).hidden_size == H
 
 
-def test_fastrnns_stacks():
+def test_stacks_of_fastrnns_have_the_same_results():
     x = torch.randn(T, B, I)
     one = shaken(Stack(Layer(LayerNormLSTMCell(I, H), False), Layer(LayerNormLSTMCell(H, H), False)))
     model = lnrnn.from_torch(one)
@@ -131,30 +139,30 @@ def test_fastrnns_stacks():
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
-def test_eps_is_the_modules():
-    """Also scripted modules."""
+def test_eps_is_that_of_the_module():
+    """Scripted modules are tested too."""
     x = torch.randn(T, B, I)
     module = shaken(Layer(LayerNormLSTMCell(I, H, lambda n: nn.LayerNorm(n, eps=0.1)), False))
     for given in (module, torch.jit.script(module)):
         assert_same(lnrnn.from_torch(given)(x)[0], module(x))
-    with pytest.raises(ValueError, match=r"eps must be one for all, got \[0.01, 0.1\]"):
+    with pytest.raises(ValueError, match=r"eps must be the same in module and arguments, got \[0.01, 0.1\]"):
         lnrnn.from_torch(module, eps=0.01)
     module.cell.layernorm_c.eps = 1e-3
-    with pytest.raises(ValueError, match=r"eps must be one for all, got \[0.001, 0.1\]"):
+    with pytest.raises(ValueError, match=r"eps must be the same in module and arguments, got \[0.001, 0.1\]"):
         lnrnn.from_torch(module)
 
 
-def test_norms_without_eps():
+def test_norms_without_eps_need_a_given_eps():
     x = torch.randn(T, B, I)
     module = shaken(Layer(LayerNormLSTMCell(I, H, Bare), False))
     with pytest.raises(ValueError, match="eps must be given for the norms .*cell.layernorm_c"):
         lnrnn.from_torch(module)
-    # NaN: the first h has variance 0.
+    # Results are NaN, because the first h has variance 0.
     assert_same(lnrnn.from_torch(module, eps=0, check=False)(x)[0], module(x))
 
 
 @pytest.mark.parametrize("layer_norm", [True, False])
-def test_torchaudio(layer_norm):
+def test_torchaudio_has_the_same_results(layer_norm):
     x = torch.randn(T, B, I)
     layers = shaken(nn.ModuleList([CustomLSTM(I, H, layer_norm, 0.01), CustomLSTM(H, H, layer_norm, 0.01)]))
     assert_same(lnrnn.from_torch(layers)(x)[0], layers[1](layers[0](x)))
@@ -162,7 +170,7 @@ def test_torchaudio(layer_norm):
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_icefall(bias):
+def test_icefall_has_the_same_results(bias):
     x = torch.randn(T, B, I)
     module = shaken(Stack(Layer(GateGRUCell(I, H, bias), False), Layer(GateGRUCell(H, H, bias), False)))
     model = lnrnn.from_torch(module, batch_first=True)
@@ -170,7 +178,7 @@ def test_icefall(bias):
     assert_same(model(x.swapaxes(0, 1))[0], module(x).swapaxes(0, 1))
 
 
-def test_haste():
+def test_haste_has_the_same_results():
     x = torch.randn(T, B, I)
     module = shaken(HasteGRU(I, H))
     assert_same(lnrnn.from_torch(module)(x)[0], module(x))
@@ -182,12 +190,12 @@ def test_haste():
     module.zoneout = 1.0
     with pytest.raises(ValueError, match="zoneout must be .*below 1, got 1.0"):
         lnrnn.from_torch(module)
-    with pytest.raises(ValueError, match="zoneout must be one for all"):
+    with pytest.raises(ValueError, match="zoneout must be the same in"):
         lnrnn.from_torch(HasteGRU(I, H, zoneout=0.1), zoneout=0)
 
 
-def test_norms_beside_a_known_layer_do_not_matter():
-    """RMSNorm has eps None, and the norm of a head has another eps than the cell's."""
+def test_norms_outside_a_known_layer_do_not_matter():
+    """The RMSNorm has eps None, and the norm of the head has another eps than the cell."""
     model = nn.ModuleDict(
         {"rnn": nn.LSTM(3, 5), "a": nn.RMSNorm(5), "b": nn.LayerNorm(5), "c": nn.LayerNorm(5, 0.1)}
     )

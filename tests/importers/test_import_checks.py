@@ -1,6 +1,6 @@
-"""from_torch runs a module and compares it with the network that has its parameters.
+"""from_torch runs a module and compares its outputs with those of the converted network.
 
-Modules with another equation are refused. Right ones pass, however they are called. A message says why a
+Modules with another equation are refused. Valid modules pass, however they are called. A message says why a
 module cannot be run. Modules are not changed.
 """
 
@@ -36,7 +36,7 @@ from torch_cells import (  # noqa: E402
     shaken,
 )  # fmt: skip
 
-torch.set_num_threads(1)  # operations this small take longer on several, and much longer on a busy machine
+torch.set_num_threads(1)  # small operations take longer on several threads
 
 T, B, I, H = 6, 4, 5, 12  # noqa: E741 - the letters of the shapes in the documentation
 OUT = lnrnn.LayerNormSpec("split", "out")
@@ -47,9 +47,9 @@ each_way = pytest.mark.parametrize("way", WAYS)
 
 
 @each_way
-def test_a_right_module_passes_however_it_is_called(way):
+def test_a_valid_module_passes_however_it_is_called(way):
     module = shaken(WAYS[way](LayerNormLSTMCell))
-    assert lnrnn.from_torch(module, check=True).norm.cell == "carry"  # if it does not run, this raises
+    assert lnrnn.from_torch(module, check=True).norm.cell == "carry"  # check=True raises if it cannot run
 
 
 @each_way
@@ -63,7 +63,7 @@ def test_a_module_that_computes_something_else_is_refused_with_its_equation(way)
     assert lnrnn.from_torch(module, norm=OUT, check=True).norm == OUT
 
 
-def test_a_norm_that_is_given_is_checked_too():
+def test_a_given_norm_is_checked_too():
     for module in (fresh(OutCell(I, H)), shaken(OutCell(I, H))):
         with pytest.raises(ValueError, match=OTHER):
             lnrnn.from_torch(module, norm=lnrnn.LayerNormSpec("split", "carry"))
@@ -89,7 +89,7 @@ def test_scripted_modules_are_run():
     lambda: nn.ModuleList([nn.RNNCell(I, H), nn.RNNCell(H, H)]),
     lambda: lnrnn.torch.GRU(I, H, batch_first=True),
 ])  # fmt: skip
-def test_the_other_systems(module):
+def test_modules_of_other_systems_pass(module):
     module = module()
     training = module.training
     options = {"batch_first": False} if isinstance(module, Layer) else {}
@@ -97,7 +97,7 @@ def test_the_other_systems(module):
     assert module.training == training
 
 
-# --- how far rounding goes ----------------------------------------------------------------------------------
+# --- tolerance ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [
@@ -105,14 +105,14 @@ def test_the_other_systems(module):
     lambda: lnrnn.torch.GRU(I, 12, 2, bidirectional=True, seed=2),
     lambda: lnrnn.torch.RNN(I, 64, seed=3),
 ])  # fmt: skip
-def test_right_modules_keep_far_from_the_limit(make, monkeypatch):
+def test_valid_modules_are_far_within_the_tolerance(make, monkeypatch):
     monkeypatch.setattr(checking, "MARGIN", checking.MARGIN / 3)
     lnrnn.from_torch(make(), check=True)
     lnrnn.from_torch(shaken(make()), check=True)
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_twenty_thousandth_is_no_rounding(seed):
+def test_a_difference_of_a_twenty_thousandth_is_refused(seed):
     class Scaled(nn.GRU):
         def forward(self, x, h=None):
             y, h = super().forward(x, h)
@@ -127,7 +127,7 @@ def test_a_twenty_thousandth_is_no_rounding(seed):
 
 
 class Changed(LayerNormLSTMCell):
-    """One change of the equation at a time."""
+    """A cell with one change of the equation."""
 
     change = None
 
@@ -157,7 +157,7 @@ def test_small_changes_are_noticed(change):
     assert lnrnn.from_torch(fresh(module), check=True)
     module.change = change
     for each in (module, shaken(module), module.double()):
-        with pytest.raises(ValueError, match=rf"{OTHER}.*say where with norm=.*check=x.*check=False"):
+        with pytest.raises(ValueError, match=rf"{OTHER}.*name the places with norm=.*check=x.*check=False"):
             lnrnn.from_torch(each)
 
 
@@ -181,7 +181,7 @@ def test_a_class_derived_from_a_known_one_is_not_known():
             lnrnn.from_torch(module)
 
 
-def test_hooks_and_forwards_of_a_known_module_are_noticed():
+def test_hooks_and_a_replaced_forward_of_a_known_module_are_noticed():
     hooked, replaced = nn.GRU(I, H), nn.GRU(I, H)
     hooked.register_forward_hook(lambda module, x, result: (result[0] + 1, result[1]))
     replaced.forward = lambda x, h=None: (torch.zeros(*x.shape[:2], H), h)
@@ -199,7 +199,7 @@ def refuse(*_):
     raise RuntimeError("it ran")
 
 
-def test_a_known_module_is_run_only_if_that_is_asked_for(monkeypatch):
+def test_a_known_module_is_run_only_with_check_true(monkeypatch):
     for cls in (nn.GRU, nn.LSTMCell, lnrnn.torch.RNN):
         module = cls(I, H)
         monkeypatch.setattr(cls, "forward", refuse)
@@ -227,7 +227,7 @@ class Elsewise(nn.Module):
     ("raise", r"module\(x\): RuntimeError: no lengths given\)"), ("last", r"no tensor of shape \(7, 3, 12\)"),
     ("none", "no tensor"), ("text", "no tensor"),
 ])  # fmt: skip
-def test_a_module_that_does_not_run_is_a_warning_or_if_asked_for_an_error(how, reason):
+def test_a_module_that_cannot_run_is_a_warning_or_with_check_true_an_error(how, reason):
     module = Elsewise(how)
     message = rf"could not be checked.*usual ways.*{reason}.*compare module\(x\).*check=False"
     with pytest.warns(UserWarning, match=message) as caught:
@@ -256,7 +256,7 @@ def test_objects_that_look_like_modules_are_not_checked():
         assert lnrnn.from_torch(Looks()).hidden_size == H
 
 
-def test_outputs_that_are_not_finite():
+def test_outputs_that_are_not_finite_are_refused():
     nan = shaken(LayerNormLSTMCell(I, H))
     with torch.no_grad():
         nan.weight_ih[0, 0] = torch.nan
@@ -265,7 +265,7 @@ def test_outputs_that_are_not_finite():
     with pytest.raises(ValueError, match="not finite"):
         lnrnn.from_torch(nan, check=True)
 
-    class Nan(nn.Module):  # its forward returns NaN
+    class Nan(nn.Module):  # forward returns NaN
         def __init__(self):
             super().__init__()
             self.cell = shaken(LayerNormLSTMCell(I, H))
@@ -277,15 +277,15 @@ def test_outputs_that_are_not_finite():
         lnrnn.from_torch(Nan())
 
 
-def test_half_precision_is_checked_where_it_is_precise_enough():
+def test_half_precision_is_checked_in_float64_if_possible():
     right, wrong = shaken(LayerNormLSTMCell(I, H)), shaken(OutCell(I, H))
     lnrnn.from_torch(copy.deepcopy(right).half(), check=True)
     with pytest.raises(ValueError, match=OTHER):
         lnrnn.from_torch(copy.deepcopy(wrong).half())
-    lnrnn.from_torch(right.bfloat16(), check=True)  # in float64, which represents all its numbers
+    lnrnn.from_torch(right.bfloat16(), check=True)  # computed in float64, which represents all its numbers
     with pytest.raises(ValueError, match=OTHER):
         lnrnn.from_torch(wrong.bfloat16())
-    right.__deepcopy__ = refuse  # without a copy, rounding could hide as large a difference
+    right.__deepcopy__ = refuse  # without a copy in float64, rounding could hide a difference of this size
     message = r"rounding alone may change its outputs by \d.*deepcopy\(module\)\.float\(\)"
     with pytest.warns(UserWarning, match=message):
         lnrnn.from_torch(right)
@@ -313,7 +313,7 @@ def test_batch_norm_is_checked_over_the_steps_it_knows():
     "as_given",
     [np.asarray, torch.as_tensor, lambda x: torch.tensor(x, dtype=torch.float64, requires_grad=True)],
 )
-def test_an_input_of_ones_own(as_given):
+def test_check_may_be_an_input(as_given):
     x = as_given(np.random.default_rng(0).standard_normal((T, B, I), dtype=np.float32))
     right, wrong = shaken(Layer(LayerNormLSTMCell(I, H), False)), shaken(Layer(OutCell(I, H), False))
     lnrnn.from_torch(right, check=x)
@@ -327,16 +327,16 @@ def test_an_input_of_ones_own(as_given):
     lnrnn.from_torch(nn.ModuleList(map(shaken, cells)), check=x)
 
 
-def test_an_input_of_a_cell_or_of_one_sequence():
+def test_check_may_be_an_input_of_a_cell_or_of_one_sequence():
     x = torch.randn(B, I)
     lnrnn.from_torch(shaken(LayerNormLSTMCell(I, H)), check=x)
     lnrnn.from_torch(shaken(nn.GRUCell(I, H)), check=x)
     lnrnn.from_torch(shaken(nn.LSTM(I, H, 2, bidirectional=True)), check=x)
-    with pytest.raises(ValueError, match=OTHER):  # the first step alone would not show it
+    with pytest.raises(ValueError, match=OTHER):  # the first step would not show the difference
         lnrnn.from_torch(shaken(OutCell(I, H)), check=x)
 
 
-def test_check_can_be_what_no_probe_shows():
+def test_a_given_input_can_show_a_difference_that_random_inputs_do_not():
     class Clipped(LayerNormLSTMCell):
         def forward(self, x, h, c):
             return super().forward(x.clamp(-1e6, 1e6), h, c)
@@ -353,13 +353,13 @@ def test_check_can_be_what_no_probe_shows():
     (ValueError, np.full((T, B, I), np.nan)), (TypeError, "x"), (TypeError, np.zeros((T, B, I), complex)),
     (ValueError, 1),
 ])  # fmt: skip
-def test_bad_checks(error, check):
+def test_bad_values_of_check_are_refused(error, check):
     for module in (shaken(LayerNormLSTMCell(I, H)), nn.GRU(I, H)):
         with pytest.raises(error, match="check"):
             lnrnn.from_torch(module, check=check)
 
 
-def test_a_state_dict_cannot_be_run():
+def test_check_of_a_state_dict_is_refused():
     state = nn.GRU(I, H).state_dict()
     lnrnn.from_torch(state, check=False)
     for check in (True, np.zeros((T, B, I))):
@@ -367,7 +367,7 @@ def test_a_state_dict_cannot_be_run():
             lnrnn.from_torch(state, check=check)
 
 
-def test_arrays_do_without_torch():
+def test_from_torch_of_arrays_does_not_import_torch():
     code = """import sys, numpy as np, lnrnn
 lnrnn.from_torch({"weight_hh_l0": np.ones((3, 1)), "weight_ih_l0": np.ones((3, 1))})
 assert "torch" not in sys.modules"""
@@ -378,7 +378,7 @@ assert "torch" not in sys.modules"""
 
 
 def test_another_order_of_axes_is_a_warning():
-    module = BatchFirst(shaken(LayerNormLSTMCell(I, H)))  # it has no attribute batch_first
+    module = BatchFirst(shaken(LayerNormLSTMCell(I, H)))  # the module has no attribute batch_first
     message = r"takes x as \(B, T, input_size\), the model as \(T, B, input_size\): give batch_first=True"
     with pytest.warns(UserWarning, match=message) as caught:
         assert not lnrnn.from_torch(module).batch_first
@@ -387,7 +387,7 @@ def test_another_order_of_axes_is_a_warning():
     assert not lnrnn.from_torch(module, batch_first=False, check=True).batch_first
     module.batch_first = True
     assert lnrnn.from_torch(module).batch_first
-    with pytest.warns(UserWarning, match="give batch_first=False"):  # icefall's cells are batch_first
+    with pytest.warns(UserWarning, match="give batch_first=False"):  # icefall's known cell is batch_first
         lnrnn.from_torch(shaken(Layer(GateGRUCell(I, H, True), False)))
 
 
@@ -395,7 +395,7 @@ def test_another_order_of_axes_is_a_warning():
 
 
 class Restless(nn.Module):
-    """Changes everything that a forward can change."""
+    """A module whose forward changes all that a forward can change."""
 
     def __init__(self):
         super().__init__()
@@ -423,7 +423,7 @@ class Restless(nn.Module):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_everything_is_as_it_was(fails):
+def test_a_check_changes_nothing(fails):
     module = Restless()
     module.fails = fails
     module.cell.layernorm_i.eval()
@@ -436,7 +436,7 @@ def test_everything_is_as_it_was(fails):
     try:
         lnrnn.from_torch(module, check=True)
     except ValueError as error:
-        assert fails or OTHER in str(error)  # it changes its weights from step to step
+        assert fails or OTHER in str(error)  # because it changes its weights at every step
     assert torch.equal(torch.rand(3), want)
     assert flags == [part.training for part in module.modules()] and names == list(vars(module))
     assert module.calls is calls and module.kept is kept
@@ -448,7 +448,7 @@ def test_everything_is_as_it_was(fails):
     assert torch.is_grad_enabled()
 
 
-def test_a_gradient_that_is_under_way_can_still_be_taken():
+def test_a_check_does_not_disturb_a_pending_backward():
     module = shaken(LayerNormLSTMCell(I, H))
     h, _ = module(torch.randn(B, I), torch.zeros(B, H), torch.zeros(B, H))
     lnrnn.from_torch(module, check=True)
@@ -457,7 +457,7 @@ def test_a_gradient_that_is_under_way_can_still_be_taken():
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_another_state_at_the_end_is_noticed(place):
+def test_a_different_final_state_is_noticed(place):
     class Other(torch.nn.LSTM):
         def forward(self, x, hx=None):
             y, state = super().forward(x, hx)
@@ -467,8 +467,8 @@ def test_another_state_at_the_end_is_noticed(place):
         lnrnn.from_torch(Other(5, 7, num_layers=2, bidirectional=True))
 
 
-def test_the_limit_is_in_proportion_to_large_outputs():
-    """Also if rounding the parameters changes no output."""
+def test_the_tolerance_is_relative_to_large_outputs():
+    """The tolerance is relative even if rounding the parameters changes no output."""
     for size in (1.0, 3e5):
         ours = (np.array([size, -size / 2]), np.zeros(2))
         theirs = (ours[0] * (1 + 5e-7), ours[1])

@@ -1,4 +1,4 @@
-"""from_torch with norm=: the same parameters with a norm at another place than the system's."""
+"""from_torch with norm=: the same parameters, with a norm at another placement than the system's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FITTING = [
 
 
 @pytest.mark.parametrize(("name", "norm_options"), FITTING, ids=str)
-def test_a_norm_that_is_given_overrides_the_systems(rng, name, norm_options):
+def test_a_given_norm_overrides_that_of_the_system(rng, name, norm_options):
     options = {"zoneout": 0} if "haste" in name else {}
     _, state = stack(rng, FOREIGN[name], I, H)
     norm = lnrnn.LayerNormSpec(**norm_options)
@@ -59,13 +59,13 @@ def test_a_norm_that_is_given_overrides_the_systems(rng, name, norm_options):
     ("torch LSTM", lnrnn.LayerNormSpec(), "torch, which has no norm inside"),
     ("torch LSTM", "layer", "torch, which has no norm inside"),
 ])  # fmt: skip
-def test_a_norm_that_does_not_fit_is_refused_with_the_true_reason(rng, name, norm, message):
+def test_a_norm_that_does_not_fit_is_refused_with_the_reason(rng, name, norm, message):
     _, state = stack(rng, FOREIGN[name], I, H)
     with pytest.raises(ValueError, match=message):
         lnrnn.from_torch(state, norm=norm, **({"zoneout": 0} if "haste" in name else {}))
 
 
-def test_a_norm_by_name_and_what_is_none(rng):
+def test_a_norm_may_be_a_name_and_other_values_are_refused(rng):
     _, state = stack(rng, FOREIGN["fastrnns"], I, H)
     assert lnrnn.from_torch(state, norm=lnrnn.LayerNormSpec()).norm == OUT
     for norm, error in ((3, TypeError), ("group", ValueError)):
@@ -73,19 +73,19 @@ def test_a_norm_by_name_and_what_is_none(rng):
             lnrnn.from_torch(state, norm=norm)
 
 
-def test_the_eps_of_a_modules_norms_must_be_that_of_norm():
+def test_the_eps_of_norm_must_be_that_of_the_module():
     torch = pytest.importorskip("torch")
     from torch_cells import Layer, OutCell, shaken
 
     module = Layer(shaken(OutCell(I, H, lambda n: torch.nn.LayerNorm(n, eps=0.1))), False)
-    with pytest.raises(ValueError, match=r"eps must be one for all, got \[1e-05, 0.1\]"):
+    with pytest.raises(ValueError, match=r"eps must be the same in module and arguments, got \[1e-05, 0.1\]"):
         lnrnn.from_torch(module, norm=OUT)
     assert lnrnn.from_torch(module, norm=lnrnn.LayerNormSpec("split", "out", 0.1)).norm.eps == 0.1
 
 
 @pytest.mark.parametrize("name", ["fastrnns", "torchaudio", "icefall GRU", "haste LSTM"])
-def test_the_name_layer_says_no_other_place(rng, name):
-    """The name says that there is layer norm, as the user knows. It does not imply lnrnn's placement."""
+def test_norm_layer_keeps_the_placement_of_the_system(rng, name):
+    """norm="layer" only says that there is layer norm. It does not imply lnrnn's default placement."""
     options = {"zoneout": 0} if "haste" in name else {}
     _, state = stack(rng, FOREIGN[name], I, H)
     assert lnrnn.from_torch(state, norm="layer", **options).norm == lnrnn.from_torch(state, **options).norm

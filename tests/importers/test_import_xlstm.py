@@ -116,9 +116,7 @@ def test_another_forward_is_found():
             y, state = super().forward(x, state)
             return 0.5 * y, state
 
-    with pytest.raises(
-        ValueError, match="has xlstm cell's parameters, but its forward is another"
-    ):
+    with pytest.raises(ValueError, match="has xlstm cell's parameters, but its forward is another"):
         lnrnn.from_torch(Other(), check=True)
 
 

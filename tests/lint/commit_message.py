@@ -21,7 +21,7 @@ NOT_IMPERATIVE = re.compile(
 
 
 def faults(message: str) -> list[str]:
-    """-> the faults of a message. Comments of git are not part of it."""
+    """Returns the faults of a message. Comments that git adds are ignored."""
     text = re.split(r"^# -+ >8 -+$", message, flags=re.M)[0]
     lines = [line.rstrip() for line in text.splitlines() if not line.startswith("#")]
     subject, *rest = "\n".join(lines).strip().split("\n")

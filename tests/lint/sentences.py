@@ -1,10 +1,9 @@
 """Finds long sentences and unclear words in comments, docstrings and pages.
 
-    python tests/lint/sentences.py               the check of `make lint`
-    python tests/lint/sentences.py FILE ...      the same for these files
+    python tests/lint/sentences.py               checks all files, for `make lint`
+    python tests/lint/sentences.py FILE ...      checks these files
 
-A sentence has at most 25 words, and 17 in the mean. UNCLEAR has words and clauses that a reader must read
-twice.
+Sentences may have 25 words, and 17 in the mean. The pattern UNCLEAR matches words that must be read twice.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ ITEM = re.compile(r"\s*([-*]|\d+\.) ")
 
 
 def spans(name: str, text: str) -> Iterator[tuple[int, str]]:
-    """-> (offset, text) of the prose in a file."""
+    """Yields (offset, text) of each comment, docstring or page in a file."""
     if name.endswith(PAGES):
         fenced = r"^( *)(```|~~~).*?^\1\2|<!--.*?-->"
         yield 0, re.sub(fenced, lambda code: "\n" * code[0].count("\n"), text, flags=re.M | re.S)
@@ -49,7 +48,7 @@ def spans(name: str, text: str) -> Iterator[tuple[int, str]]:
 
 
 def paragraphs(name: str, text: str) -> Iterator[tuple[int, str]]:
-    """-> (number of the first line, text). Code, tables and headings are left out."""
+    """Yields (number of the first line, text) of each paragraph. Omits code, tables and headings."""
     for offset, span in spans(name, text):
         first, kept = text.count("\n", 0, offset) + 1, list[str]()
         for number, line in enumerate([*span.splitlines(), ""], first):
@@ -62,7 +61,7 @@ def paragraphs(name: str, text: str) -> Iterator[tuple[int, str]]:
 
 
 def sentences(name: str, text: str) -> Iterator[tuple[int, str, list[str]]]:
-    """-> (number of the paragraph's first line, sentence, its words)."""
+    """Yields (number of the paragraph's first line, sentence, words of the sentence)."""
     for number, paragraph in paragraphs(name, text):
         plain = re.sub(r"`+[^`]*`+|\$[^$]*\$|https?:\S+", "code", paragraph)
         plain = re.sub(r"\]\([^)]*\)", "]", plain).replace("e.g.", "e g").replace("i.e.", "i e")

@@ -1,8 +1,8 @@
-"""Lines of tracked text by folder, and how a change alters them. Data, pictures and results are not counted.
+"""Prints the lines of tracked text in each folder, and how many this branch adds. Omits data and results.
 
     python tests/lint/sizes.py [BASE]
 
-BASE: the commit to compare with; default: where this branch left main.
+BASE: the commit to compare with; default: the last common commit with main.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def git(*arguments: str) -> str:
 
 
 def folder(name: str) -> str:
-    """The folder in which a file is counted. Some folders are shown with two levels."""
+    """Returns the folder that counts a file: the first of its path, or the first two in lnrnn and others."""
     parts = Path(name).parts[:-1]
     return "/".join(parts[: 2 if parts[:1] in (("lnrnn",), ("tests",), ("examples",)) else 1]) or "."
 
@@ -53,7 +53,7 @@ def main(base: str) -> None:
 
 
 def branch_point() -> str:
-    """The commit where HEAD left main; HEAD itself in a clone without main."""
+    """Returns the last common commit of HEAD and main, or HEAD in a clone without main."""
     for name in ("main", "origin/main"):
         if (
             subprocess.run(

@@ -1,6 +1,6 @@
-"""batch_norm and batch_norm_backward against the reference: every ISA, both dtypes, every length, odd memory.
+"""Compares batch_norm and batch_norm_backward with the reference.
 
-test_norm_input.py has dtypes, arguments that are refused, and the layer class.
+Tests every instruction set, float32 and float64, every length, and odd addresses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from helpers import (
 )
 from lnrnn import reference as ref
 
-# As in test_layer_norm.py. Measured at worst: forward 2.1e-7, backward 3.6e-7 relative to the largest value.
+# The tolerances of test_layer_norm.py. The largest measured errors: forward 2.1e-7, backward 3.6e-7.
 FORWARD = 5e-7
 BACKWARD = 1e-6
 
@@ -35,7 +35,7 @@ def statistics(rng, channels, dtype):
 
 
 def shapes(n):
-    """A channel in a column, n of them; n values in the plane of a channel; a batch of n."""
+    """Returns shapes with n channels as columns, with planes of n values, and with a batch of n."""
     return [(5, n), (3, 2, n), (n + 1, 3)]
 
 
@@ -48,7 +48,7 @@ def check_forward(
     y = lnrnn.batch_norm(x, new_mean, new_var, weight, bias, training, momentum, eps)
     want, want_mean, want_var = ref.batch_norm(*wide(x, mean, var, weight, bias), training, momentum, eps)
     assert y.dtype == x.dtype and y.shape == x.shape
-    room = np.full(x.size + 32, 7, x.dtype)  # nothing is written around the output
+    room = np.full(x.size + 32, 7, x.dtype)  # to see that nothing is written around the output
     out = room[16:-16].reshape(x.shape)
     lnrnn.batch_norm(x, mean.copy(), var.copy(), weight, bias, training, momentum, eps, out=out)
     np.testing.assert_array_equal(room, np.pad(y.ravel(), 16, constant_values=7))
@@ -67,7 +67,7 @@ def check_backward(gy, x, mean, var, weight, training, eps=1e-5):
     gx, gweight, gbias = lnrnn.batch_norm_backward(gy, x, mean, var, weight, training, eps)
     want = ref.batch_norm_backward(*wide(gy, x, mean, var, weight), training, eps)
     axes = (0, *range(2, x.ndim))
-    # The terms that cancel in gx. With two values per channel, all of gx cancels.
+    # The size of the terms that cancel in gx. With two values per channel, all of gx cancels.
     gain = 1 if weight is None else weight.reshape(-1, *[1] * (x.ndim - 2))
     u = np.abs(gy.astype(np.float64) * gain)
     rstd = 1 / np.sqrt((x.astype(np.float64).var(axes) if training else var) + eps)
@@ -107,8 +107,8 @@ def test_backward_at_every_length(family, dtype, training, affine):
 
 @each_dtype
 @each_mode
-def test_rows_of_whole_pages(family, dtype, training):
-    """Such rows are summed by four, others by eight; sums of 64 go on in double. A task has 128 such rows."""
+def test_rows_of_whole_pages_equal_the_reference(family, dtype, training):
+    """Four such rows are added at a time, but eight of other lengths. A task has 128 such rows."""
     rng = np.random.default_rng(9)
     page = 4096 // np.dtype(dtype).itemsize
     for shape in ((4, page), (7, page), (8, 2 * page), (600, page), (5, 5 * page), (9, page, 1)):
@@ -119,16 +119,16 @@ def test_rows_of_whole_pages(family, dtype, training):
 
 
 @each_dtype
-def test_mean_far_from_zero(family, dtype):
-    """Channels of mean 1e4 and standard deviation 1, in training and with given statistics."""
+def test_channels_with_a_mean_far_from_zero(family, dtype):
+    """Channels have mean 1e4 and standard deviation 1, in training and with given statistics."""
     rng = np.random.default_rng(4)
     for shape in ((300, 17), (16, 3, 100), (64, 5, 7, 7)):
         x = (1e4 + rng.standard_normal(shape)).astype(dtype)
         axes = (0, *range(2, len(shape)))
         mean, var = (f(axes, dtype=np.longdouble).astype(np.float64) for f in (x.mean, x.var))
         want = ref.batch_norm(*wide(x), training=True)[0]
-        # The mean is a double. For float64 its rounding limits the error. A given mean of 1e4 has half its
-        # last place, 9e-13. In training each of up to 64 blocks adds as much (6e-12 was measured).
+        # The mean is a double, whose rounding limits the error for float64. A given mean of 1e4 has an error
+        # of 9e-13, half its last place. In training each of up to 64 blocks adds as much (6e-12 measured).
         single = dtype is np.float32
         trained = lnrnn.batch_norm(x, None, None, training=True)
         assert absolute_error(trained, want) < (5e-6 if single else 2e-11)
@@ -138,8 +138,8 @@ def test_mean_far_from_zero(family, dtype):
 
 
 @each_dtype
-def test_one_huge_value(family, dtype):
-    """As in test_layer_norm.py: up to 64 roundings one way in the variance, half of that in y."""
+def test_one_huge_value_in_a_channel(family, dtype):
+    """As in test_layer_norm.py, the variance has up to 64 roundings in one direction, y half of that."""
     rng = np.random.default_rng(5)
     for shape in ((6, 19), (200, 5), (4, 3, 100)):
         for at in (0, -1):
@@ -151,9 +151,9 @@ def test_one_huge_value(family, dtype):
 
 
 @each_dtype
-def test_first_values_far_from_the_others(family, dtype):
-    """The statistics are taken about a mean of a few values. Where these are outliers, that costs digits
-    unless the sums are taken again: 1e-7 instead of 2e-5 of the variance."""
+def test_outliers_among_the_first_values(family, dtype):
+    """Statistics are sums of differences to a mean of a few values. If these are outliers, the sums must be
+    computed again: the error of the variance is then 1e-7 instead of 2e-5."""
     rng = np.random.default_rng(16)
     for shape in ((16000, 5), (16000, 5, 2)):
         x = normal(rng, shape, dtype)
@@ -167,7 +167,7 @@ def test_first_values_far_from_the_others(family, dtype):
 
 @each_dtype
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
-def test_nan_stays_in_its_channel_and_in_inference_at_its_place(family, dtype, poison):
+def test_nan_stays_in_its_channel_and_in_inference_at_its_index(family, dtype, poison):
     rng = np.random.default_rng(7)
     for shape in ((5, 37), (3, 5, 9), (70, 3)):
         x = normal(rng, shape, dtype)
@@ -214,8 +214,8 @@ def test_threads_change_no_bit(family, dtype):
 
 
 @each_dtype
-def test_outputs_larger_than_the_cache(family, dtype):
-    """Kernels may write large outputs in another way; the bits stay, at every alignment of `out`."""
+def test_outputs_larger_than_the_cache_have_the_same_bits(family, dtype):
+    """Kernels may write large outputs by other instructions. Tests every alignment of `out`."""
     rng = np.random.default_rng(15)
     size = 3 * LARGE_OUTPUT // dtype().itemsize
     room = np.empty(size + 64, dtype)
@@ -233,8 +233,8 @@ def test_outputs_larger_than_the_cache(family, dtype):
                 assert (room[:skip] == 7).all() and (room[skip + x.size :] == 7).all()
 
 
-def test_many_values_in_a_channel(family):
-    """The sums of a long channel keep their digits: of 600,000 values, and of the same in a column."""
+def test_long_channels_keep_their_digits(family):
+    """A channel of 600,000 values is a plane, then a column."""
     x = (100 + np.random.default_rng(9).standard_normal((3, 2, 100_000))).astype(np.float32)
     gy = np.random.default_rng(10).standard_normal(x.shape).astype(np.float32)
     for a, g in ((x, gy), (x.swapaxes(1, 2).reshape(-1, 2), gy.swapaxes(1, 2).reshape(-1, 2))):
@@ -243,14 +243,14 @@ def test_many_values_in_a_channel(family):
 
 
 @each_dtype
-def test_running_statistics(family, dtype):
+def test_running_statistics_equal_the_reference(family, dtype):
     x = normal(np.random.default_rng(11), (6, 5, 3), dtype)
     for momentum in (0, 0.1, 0.5, 1):
         check_forward(x, np.full(5, 2, dtype), np.full(5, 3, dtype), None, None, True, momentum=momentum)
     mean, var = np.full(5, 2, dtype), np.full(5, 3, dtype)
     lnrnn.batch_norm(x, mean, var, training=True, momentum=0)
     assert (mean == 2).all() and (var == 3).all()
-    lnrnn.batch_norm(x, mean, None, training=True, momentum=1)  # each of them alone, too
+    lnrnn.batch_norm(x, mean, None, training=True, momentum=1)  # also only mean or only var
     lnrnn.batch_norm(x, None, var, training=True, momentum=1)
     assert relative_error(mean, x.mean((0, 2), dtype=np.float64)) < 2e-7 * SCALE[dtype]
     assert relative_error(var, x.var((0, 2), ddof=1, dtype=np.float64)) < FORWARD * SCALE[dtype]
@@ -267,8 +267,8 @@ def test_running_statistics_keep_their_own_dtype_and_memory():
 
 
 @each_dtype
-def test_running_statistics_that_overlap(family, dtype):
-    """Both are computed from their values before the call, and then written, the mean first."""
+def test_running_statistics_may_overlap(family, dtype):
+    """Mean and variance are computed from their old values, then the mean is written first."""
     x = normal(np.random.default_rng(17), (6, 5), dtype) + dtype(3)
     room = np.arange(1, 7, dtype=dtype)
     mean, var = room[:5].copy(), room[1:].copy()

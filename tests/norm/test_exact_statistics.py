@@ -1,7 +1,7 @@
-"""Inputs whose mean and variance are exact in every order of summation, as in oneDNN's benchdnn.
+"""Norms of inputs whose mean and variance are exact in every order of summation, as in oneDNN's benchdnn.
 
-They have every dtype and length, on every instruction set. If var + eps is a power of 4, the whole layer norm
-is exact and compared without a tolerance. So a value left out, added twice or read past the end shows."""
+Tests every dtype and length on every instruction set. If var + eps is a power of 4, layer norm is exact and
+compared without a tolerance. So the test notices a value left out, added twice or read past the end."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ each_length = pytest.mark.parametrize("lengths", [LENGTHS[::2], LENGTHS[1::2]], 
 
 @cache
 def deviations(n):
-    """-> (integers (n) whose sum is 0, their variance, eps): var + eps is 4, 16 or 64.
+    """Returns (integers (n) whose sum is 0, their variance, eps), where var + eps is 4, 16 or 64.
 
-    There are n // 2 pairs d, -d, and a 0 if n is odd. d is 1, 2 or 3. The squares have the sum n var, an
+    There are n // 2 pairs d, -d, and a 0 if n is odd. d is 1, 2 or 3. The sum of the squares, n var, is an
     integer. var is 2 if that is possible.
     """
     for var in (2, 4, 6, 1, 14):
@@ -49,8 +49,8 @@ def deviations(n):
 
 
 def rows(rng, count, n, dtype, centre=True):
-    """(x (count, n), its deviations, means, var, eps). In units of 1/16, which the pivot of the one-pass
-    formulas may have, every partial sum of deviations and squares of 2048 terms is below 2^24."""
+    """Returns (x (count, n), its deviations, means, var, eps). The pivot may be a multiple of 1/16. Counted
+    in 1/16, every partial sum of 2048 deviations or squares is below 2^24, so it is exact."""
     d, var, eps = deviations(n)
     d = rng.permuted(np.broadcast_to(d, (count, n)), axis=1)
     mean = rng.integers(-60, 61, (count, 1)) if centre else np.zeros((count, 1), int)
@@ -58,7 +58,7 @@ def rows(rng, count, n, dtype, centre=True):
 
 
 def parameters(rng, n, dtype):
-    """Small integers: products and sums with them are exact in every dtype."""
+    """Returns small integers, with which products and sums are exact in every dtype."""
     kind = np.float64 if dtype == np.float64 else np.float32
     return rng.integers(-2, 3, n).astype(kind), rng.integers(-4, 5, n).astype(kind)
 
@@ -69,8 +69,8 @@ def equal(got, want, message):
 
 @each_type
 @each_length
-def test_layer_and_rms_norm(family, rng, dtype, lengths):
-    """1 to 9 rows: kernels take four at a time, and the last ones one by one."""
+def test_layer_and_rms_norm_are_exact(family, rng, dtype, lengths):
+    """Tests 1 to 9 rows, because kernels compute four at a time, and the last ones one by one."""
     for n in lengths:
         for count in (9, 1 + n % 8):
             x, d, _, var, eps = rows(rng, count, n, dtype)
@@ -87,8 +87,8 @@ def test_layer_and_rms_norm(family, rng, dtype, lengths):
 
 @each_type
 @each_length
-def test_layer_norm_backward(family, rng, dtype, lengths):
-    """gy has one value for both of a pair d, -d, and a sum of 0. So both means of its gradient are 0, and gx
+def test_layer_norm_backward_is_exact(family, rng, dtype, lengths):
+    """gy has equal values for d and -d of a pair, and the sum 0. So both means in the gradient are 0, and gx
     is gy weight / sqrt(var + eps)."""
     for n in lengths:
         if n < 4:
@@ -97,7 +97,7 @@ def test_layer_norm_backward(family, rng, dtype, lengths):
         count, half = 1 + n % 8, n // 4
         gy = np.zeros((count, n), int)
         gy[:, :half] = rng.integers(-4, 5, (count, half))
-        gy[:, half : 2 * half] = -gy[:, :half]  # another pair's
+        gy[:, half : 2 * half] = -gy[:, :half]  # the values of another pair, negated
         gy[:, n // 2 : n // 2 + 2 * half] = gy[:, : 2 * half]
         order = np.argsort(rng.random((count, n)), axis=1)
         d, gy = np.take_along_axis(np.broadcast_to(d, gy.shape), order, 1), np.take_along_axis(gy, order, 1)
@@ -112,9 +112,9 @@ def test_layer_norm_backward(family, rng, dtype, lengths):
 @each_type
 @each_length
 @pytest.mark.parametrize("shape", ["(N, C)", "(1, C, L)", "(N, C, L)"])
-def test_batch_norm(family, rng, dtype, lengths, shape):
-    """The statistics over n values of each channel, in training; then with the statistics that it gave. They
-    are taken about a pivot that need not be exact, and multiplied by 1 / n: here the last digit may differ.
+def test_batch_norm_is_exact(family, rng, dtype, lengths, shape):
+    """Tests statistics over n values of each channel in training, and then inference with these statistics.
+    The pivot need not be exact, and sums are multiplied by 1 / n, so the last digit may differ.
     """
     for n in lengths:
         channels = 1 + n % 19 if n < 3000 else 2
@@ -122,7 +122,7 @@ def test_batch_norm(family, rng, dtype, lengths, shape):
         outer = 1 if shape == "(1, C, L)" else n if shape == "(N, C)" else 3 if n % 3 == 0 else 2 - n % 2
 
         def laid(a, outer=outer, n=n):
-            """(C, n) -> (outer, C, n / outer), or (n, C)."""
+            """a (C, n) -> (outer, C, n / outer), or (n, C)."""
             a = a.reshape(len(a), outer, n // outer).swapaxes(0, 1)
             return np.ascontiguousarray(a[..., 0] if outer == n else a)
 
@@ -138,7 +138,7 @@ def test_batch_norm(family, rng, dtype, lengths, shape):
         equal(lnrnn.batch_norm(laid(x), *given, w, b, eps=eps), want, f"{shape} of {n} values")
 
 
-# Of exact statistics there remain var + eps, the root, 1 / root and the product: 1.07 ULP was measured.
+# The roundings that remain: var + eps, the root, 1 / root and the product. Measured: 1.07 ULP.
 ROUNDINGS = 1.25
 
 
@@ -159,8 +159,8 @@ ONNX = [case for op in (*NORMS, "BatchNormalization") for case in onnx_cases(op)
 
 
 @pytest.mark.parametrize("case", ONNX, ids=lambda case: case["name"].removeprefix("test_"))
-def test_onnx(family, case):
-    """Values are up to 7, and theirs err by 8.3e-7. test_reference.py compares the running variance."""
+def test_a_node_test_of_onnx(family, case):
+    """ONNX's results have errors of 8.3e-7. test_reference.py compares the running variance."""
     (x, *parameters), attributes = case["inputs"].values(), case["attributes"]
     eps = attributes.get("epsilon", 1e-5)
     want, *moments = case["outputs"].values()

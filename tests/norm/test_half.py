@@ -1,4 +1,4 @@
-"""Norms of float16 and bfloat16: computed in float32, rounded once at the end, on every ISA."""
+"""Norms of float16 and bfloat16 are computed in float32 and rounded once, on every instruction set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ each_half = pytest.mark.parametrize("dtype", HALVES, ids=lambda d: d.__name__)
 
 
 def check(norm, x, *arguments):
-    """norm(x, ...) is norm(x in float32, ...), rounded by NumPy or ml_dtypes; and that is right."""
+    """Compares norm(x) with norm(x in float32), rounded by NumPy or ml_dtypes, and with the reference."""
     got = norm(x, *arguments)
     assert type(got) is np.ndarray and got.dtype == x.dtype and got.shape == x.shape
     np.testing.assert_array_equal(got, norm(x.astype(np.float32), *arguments).astype(x.dtype))
@@ -56,7 +56,7 @@ def test_batch_norm_at_every_length(family, dtype, training):
 
 
 @each_half
-def test_gradients(family, dtype):
+def test_gradients_of_half_precision(family, dtype):
     """gx is rounded to x's dtype; gradients of parameters stay in float32."""
     rng = np.random.default_rng(2)
     for n in (1, 5, 16, 33, 300, 2048):
@@ -86,8 +86,8 @@ def test_gradients_of_an_empty_batch(dtype):
 
 
 @each_half
-def test_every_number_comes_and_goes(family, dtype):
-    """All 65,536 of them in, by a norm that changes nothing; out they are rounded to nearest even."""
+def test_every_number_is_converted_correctly(family, dtype):
+    """A norm that changes nothing reads all 65,536 numbers. Results are rounded to nearest even."""
     x = np.arange(65536, dtype=np.uint16).view(dtype).reshape(-1, 16)
     same = partial(lnrnn.batch_norm, running_mean=np.zeros(16), running_var=np.ones(16), eps=0.0)
     np.testing.assert_array_equal(same(x).astype(np.float32), x.astype(np.float32))
@@ -110,7 +110,7 @@ def test_parameters_of_the_same_dtype(family, dtype):
     np.testing.assert_array_equal(lnrnn.batch_norm(x, mean, var, p, p), want)
 
 
-def test_torch_tensors():
+def test_half_precision_tensors_of_torch():
     torch = pytest.importorskip("torch")
     x = torch.randn(5, 9)
     for name, dtype in (("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16)):

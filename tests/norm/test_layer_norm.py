@@ -1,6 +1,6 @@
-"""layer_norm and layer_norm_backward against the reference: every ISA, both dtypes, every length, odd memory.
+"""Compares layer_norm and layer_norm_backward with the reference.
 
-test_norm_input.py has dtypes, arguments that are refused, and the layer class.
+Tests every instruction set, float32 and float64, every length, and odd addresses.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from helpers import (
 )
 from lnrnn import reference as ref
 
-# |y| is up to sqrt(n) and its error a few roundings of that; 2.8e-7 of the largest |y| was measured at worst
-# with sums cut after 32 terms.
+# Relative to the largest |y|, which is up to sqrt(n). The largest measured error is 2.8e-7, with sums cut
+# after 32 terms.
 FORWARD = 5e-7
-# gx and the sums over rows, relative to the largest: 5.6e-7 was measured at worst.
+# Of gx and the sums over rows, relative to the largest value. The largest measured error is 5.6e-7.
 BACKWARD = 1e-6
 
 
@@ -58,13 +58,13 @@ def test_forward_at_every_length(family, dtype, affine):
 def test_backward_at_every_length(family, dtype, affine):
     rng = np.random.default_rng(1)
     for n in LENGTHS:
-        rows = 70 if n == 33 else 3  # more rows than are summed before they go to double precision
+        rows = 70 if n == 33 else 3  # more rows than are added before double precision
         x, gy = normal(rng, (2, rows, n), dtype)
         weight, bias = normal(rng, (2, n), dtype) if affine else (None, None)
         got = lnrnn.layer_norm_backward(gy, x, n, weight, bias)
         want = ref.layer_norm_backward(*wide(gy, x), (n,), *wide(weight, bias))
-        # The gradient of a row of one or two values cancels almost entirely. Its scale is that of the terms
-        # that cancel.
+        # The gradient of a row of one or two values cancels almost entirely, so its scale is the size of the
+        # terms that cancel.
         scale = np.abs(want[0]).max()
         if n < 3:
             scale = np.abs(gy * (1 if weight is None else weight)).max() / np.sqrt(x.var(1).min() + 1e-5)
@@ -79,9 +79,9 @@ def test_backward_at_every_length(family, dtype, affine):
 
 
 @each_dtype
-def test_backward_of_many_rows(family, dtype):
-    """Several tasks, and tasks of many rows, whose partial sums are added in double precision. Sums of 5000
-    values of mean 1 are as good as short ones."""
+def test_backward_of_many_rows_keeps_its_digits(family, dtype):
+    """Several tasks have many rows each, whose partial sums are added in double. Sums of 5000 values of mean
+    1 are as accurate as short sums."""
     rng = np.random.default_rng(16)
     for rows, n in ((400, 100), (5000, 100), (5000, 3)):
         x, gy = normal(rng, (2, rows, n), dtype)
@@ -95,8 +95,8 @@ def test_backward_of_many_rows(family, dtype):
 
 
 @each_dtype
-def test_mean_far_from_zero(family, dtype):
-    """Rows of mean 1e4 and standard deviation 1. float32 holds them to 5e-4, which limits the result."""
+def test_rows_with_a_mean_far_from_zero(family, dtype):
+    """Rows have mean 1e4 and standard deviation 1. float32 represents x to 5e-4, which limits the result."""
     rng = np.random.default_rng(4)
     for n in (16, 17, 100, 128, 512, 1000, 4096):
         for mean in (1e4, -1e4):
@@ -105,8 +105,8 @@ def test_mean_far_from_zero(family, dtype):
 
 
 @each_dtype
-def test_gradients_where_the_mean_is_far_from_zero(family, dtype):
-    """x - mean is exact to the last digit of x, so the gradients are as good as those of rows about 0."""
+def test_gradients_of_rows_with_a_mean_far_from_zero(family, dtype):
+    """x - mean is exact to the last digit of x, so gradients are as accurate as of rows around 0."""
     rng = np.random.default_rng(17)
     for n in (16, 17, 100, 1000):
         for mean in (1e4, -1e4):
@@ -119,12 +119,12 @@ def test_gradients_where_the_mean_is_far_from_zero(family, dtype):
 
 
 @each_dtype
-def test_one_huge_value(family, dtype):
-    """It sets the scale of its row; its place, the first too, does not matter.
+def test_one_huge_value_in_a_row(family, dtype):
+    """The value may have any index, even the first one.
 
-    It makes all other terms alike, so that adding one to the sum of squares rounds as adding the next does.
-    Of 64 roundings one way, 64 * 2^-24 in the variance and half of that in y remain; longer sums have to be
-    cut.
+    All other terms become equal, so adding each to the sum of squares is rounded in the same direction. 64
+    such roundings give an error of 64 * 2^-24 of the variance and half of that of y, so sums in float32 must
+    not be longer.
     """
     rng = np.random.default_rng(5)
     for n in (5, 16, 33, 256, 1000):
@@ -136,7 +136,7 @@ def test_one_huge_value(family, dtype):
 
 
 @each_dtype
-def test_powers_of_two_change_no_bit(family, dtype):
+def test_scaling_by_powers_of_two_changes_no_bit(family, dtype):
     x = normal(np.random.default_rng(7), (4, 37), dtype)
     y = lnrnn.layer_norm(x, 37, eps=0)
     for k in (-40, -3, 1, 50):
@@ -171,7 +171,7 @@ def test_a_row_does_not_depend_on_its_batch_or_the_threads(family, dtype):
         for threads in (1, 2, 3):
             with several_threads(threads):
                 y = lnrnn.layer_norm(x, n, weight, bias)
-            with several_threads(threads, had=None if rows > 32 else 1):  # a task has at least so many
+            with several_threads(threads, had=None if rows > 32 else 1):  # a task has at least 32 rows
                 results.append([y, *lnrnn.layer_norm_backward(gy, x, n, weight, bias)])
         for other in results[1:]:
             for a, b in zip(results[0], other, strict=True):
@@ -185,9 +185,9 @@ def test_a_row_does_not_depend_on_its_batch_or_the_threads(family, dtype):
 
 @pytest.mark.parametrize("dtype", [*FLOATS, np.float16, "bfloat16"], ids=str)
 @pytest.mark.parametrize("n", [250, 1009])
-def test_parameters_and_outputs_larger_than_the_cache(family, dtype, n):
-    """Kernels may write large outputs in another way. The bits stay, wherever `out` begins: rows have a head
-    up to where vectors are aligned, and a tail."""
+def test_outputs_larger_than_the_cache_have_the_same_bits(family, dtype, n):
+    """Kernels may write large outputs by other instructions, beginning at the first aligned vector. The bits
+    are the same wherever `out` begins."""
     dtype = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
     rng = np.random.default_rng(18)
     x = normal(rng, (3 * LARGE_OUTPUT // 2 // (n * dtype.itemsize), n), np.float32).astype(dtype)

@@ -1,4 +1,4 @@
-"""Norms of values whose squares overflow or underflow: every magnitude of a dtype, by the reference."""
+"""Compares norms of values of every magnitude with the reference, also if squares overflow or underflow."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from networks import normal as normal32
 
 same = np.testing.assert_array_equal
 LENGTHS = (2, 3, 8, 16, 17, 33, 100, 1000, 5000)
-# As in test_layer_norm.py: relative to the largest value of a row.
+# Tolerances of test_layer_norm.py, relative to the largest value of a row.
 FORWARD, BACKWARD = 5e-7, 1e-6
 
 
 def extremes(rng, n, dtype):
-    """Rows (7, n). Their squares overflow, reach the largest number, are ordinary or underflow. Others are
-    subnormal, or deviate by 2^-20 from a large or a small mean."""
+    """Returns rows (7, n). Their squares overflow, reach the largest number, are ordinary or underflow. Other
+    rows are subnormal, or deviate by 2^-20 from a large or a small mean."""
     info = np.finfo(dtype)
     large, small = (1e19, 1e-23) if dtype is np.float32 else (1e155, 1e-165)
     rows = [
@@ -47,7 +47,7 @@ def extremes(rng, n, dtype):
     ]
     rows[1][0] = info.max
     for row in rows[2:]:
-        row[0] *= 1.5  # no row is constant
+        row[0] *= 1.5  # so that no row is constant
     return np.array(rows).astype(dtype)
 
 
@@ -58,8 +58,8 @@ def rows_agree(got, want, most):
 
 @each_dtype
 @pytest.mark.parametrize("affine", [False, True])
-def test_layer_and_rms_norm(family, dtype, affine):
-    """The ordinary row among them has the bits that it has alone."""
+def test_layer_and_rms_norm_of_every_magnitude(family, dtype, affine):
+    """The ordinary row has the same bits as without the others."""
     rng = np.random.default_rng(1)
     for n in LENGTHS:
         x = extremes(rng, n, dtype)
@@ -74,29 +74,29 @@ def test_layer_and_rms_norm(family, dtype, affine):
 
 
 @each_dtype
-def test_layer_norm_backward(family, dtype):
+def test_layer_norm_backward_of_every_magnitude(family, dtype):
     rng = np.random.default_rng(2)
     for n in LENGTHS[1:]:
-        x = np.delete(extremes(rng, n, dtype), 4, 0)  # gradients beyond the largest number
+        x = np.delete(extremes(rng, n, dtype), 4, 0)  # row 4 has gradients beyond the largest number
         gy, (weight, bias) = normal(rng, x.shape, dtype), normal(rng, (2, n), dtype)
         got = lnrnn.layer_norm_backward(gy, x, n, weight, bias, 0)
         want = ref.layer_norm_backward(*wide(gy, x), (n,), *wide(weight, bias), 0)
         rstd = 1 / wide(x)[0].std(1)
         for k, u in enumerate(np.abs(gy * weight).max(1)):
-            # a gradient of subnormal size has their resolution
+            # a subnormal gradient has fewer digits
             most = BACKWARD * SCALE[dtype] * u * rstd[k] + float(np.finfo(dtype).smallest_subnormal)
             assert np.abs(got[0][k].astype(np.longdouble) - want[0][k]).max() <= most, (n, k)
         for g, w in zip(got[1:], want[1:], strict=True):
             assert absolute_error(g, w) < BACKWARD * SCALE[dtype] * np.abs(gy).sum(0).max(), n
 
 
-def test_bfloat16(family):
-    """It has float32's range, and is computed there."""
+def test_bfloat16_of_every_magnitude(family):
+    """bfloat16 has the range of float32, in which it is computed."""
     bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
     rng = np.random.default_rng(3)
     for n in LENGTHS:
         x = extremes(rng, n, np.float32)[:5]
-        x[1] /= 2  # the largest float32 is beyond it
+        x[1] /= 2  # the largest float32 is too large for bfloat16
         x, gy = x.astype(bfloat16), normal(rng, x.shape, np.float32).astype(bfloat16)
         single, gs = x.astype(np.float32), gy.astype(np.float32)
         weight = normal(rng, n, np.float32)
@@ -111,7 +111,7 @@ def test_bfloat16(family):
 
 
 @each_dtype
-def test_outputs_larger_than_the_cache(family, dtype):
+def test_large_outputs_of_every_magnitude(family, dtype):
     rng = np.random.default_rng(4)
     few = extremes(rng, 1009, dtype)
     x, (weight, bias) = np.tile(few, (100, 1)), normal(rng, (2, 1009), dtype)
@@ -123,7 +123,7 @@ def test_outputs_larger_than_the_cache(family, dtype):
 
 @each_dtype
 def test_constant_rows_and_a_tiny_eps(family, dtype):
-    """A row of equal values has no variance: the bias comes out, or with eps 0 NaN, as 0 / 0 is."""
+    """A row of equal values has variance 0, so the result is the bias, or with eps 0 NaN (0 / 0)."""
     eps = 1e-40 if dtype is np.float32 else 1e-320
     info = np.finfo(dtype)
     values = [0, -0.0, 1e-40, 1e-30, 0.1, -1 / 3, 1, 1e4 + 0.1, 16777217, -1e30, 3e38, info.max, info.tiny]
@@ -135,7 +135,7 @@ def test_constant_rows_and_a_tiny_eps(family, dtype):
         assert np.isnan(lnrnn.layer_norm(x, n, None, bias, 0)).all()
         for y in (x.T, x[None]):
             same(lnrnn.batch_norm(y, None, None, training=True, eps=eps), 0) if n > 1 else None
-    # Of most values the mean of several is not the value itself, until sums are taken again.
+    # For most values the mean of several equal ones is not exactly the value, until sums are computed again.
     values = (info.max * np.random.default_rng(6).uniform(0.01, 1, 200)).astype(dtype)
     for shape in ((7, 200), (3, 200, 5)):
         x = np.broadcast_to(values.reshape(200, *[1] * (len(shape) - 2)), shape)
@@ -143,7 +143,7 @@ def test_constant_rows_and_a_tiny_eps(family, dtype):
 
 
 @each_dtype
-def test_what_is_not_finite(family, dtype):
+def test_nan_and_infinity_of_every_kind(family, dtype):
     rng = np.random.default_rng(6)
     for n in (5, 16, 100):
         for poison in (np.nan, np.inf, -np.inf):
@@ -158,7 +158,7 @@ def test_what_is_not_finite(family, dtype):
 
 @each_dtype
 def test_an_eps_of_the_size_of_the_variance(family, dtype):
-    """Also where neither is a number of the dtype."""
+    """Both eps and variance may be too small for the dtype."""
     rng = np.random.default_rng(11)
     small, large = (1e-23, 1e25) if dtype is np.float32 else (1e-155, 1e150)
     for n in (5, 16, 100):
@@ -171,13 +171,12 @@ def test_an_eps_of_the_size_of_the_variance(family, dtype):
 
 
 @each_dtype
-def test_one_such_row_among_others(family, dtype):
-    """Rows are taken four at a time. One that needs a scale or a second pass gets it at any place, and the
-    others keep their bits."""
+def test_one_extreme_row_changes_no_other_row(family, dtype):
+    """Rows are computed four at a time. One of them may need a scale or a second pass, at any index."""
     rng = np.random.default_rng(10)
     for n in (5, 17, 100):
         far = normal(rng, (1, n), dtype)
-        far[0, : min(n, 8)] += dtype(1e4)  # the values about which sums are taken first
+        far[0, : min(n, 8)] += dtype(1e4)  # the values from which the pivot is computed
         gain, bias = normal(rng, (2, n), dtype)
         for row in np.concatenate([extremes(rng, n, dtype), far]):
             for place in range(5):
@@ -212,8 +211,8 @@ def test_any_magnitude(data):
     square = (wide(x)[0] ** 2).mean(1, keepdims=True) + np.longdouble(eps)
 
     def near(got, want, scale, gain, rstd, isa):
-        """In addition to the usual error, some values are multiples of the smallest subnormal: the mean, two
-        terms that gain multiplies, and the result."""
+        """Compares two arrays. In addition to the usual error, some values are rounded to multiples of the
+        smallest subnormal: the mean, two terms times gain, the result."""
         most = SCALE[dtype] * scale + unit * (1 + gain * (2 + rstd))
         assert (np.abs(got.astype(np.longdouble) - want) <= most).all(), isa
 
@@ -221,7 +220,7 @@ def test_any_magnitude(data):
     y, r = ref.layer_norm(*wide(x), n, *wide(weight), eps=e), ref.rms_norm(*wide(x), n, None, e)
     gx, gweight, _ = ref.layer_norm_backward(*wide(gy, x), (n,), *wide(weight, bias), e)
     size = np.abs(gy * weight).max(1, keepdims=True) / np.sqrt(spread)
-    held = (size < info.max / 4)[:, 0]  # gradients that are beyond the dtype are infinite
+    held = (size < info.max / 4)[:, 0]  # others have gradients beyond the dtype, which are infinite
 
     for isa, (got_y, got_r, (got_gx, got_gweight, _)) in on_every_family(
         lambda: (
@@ -238,7 +237,7 @@ def test_any_magnitude(data):
 
 
 @each_dtype
-def test_batch_norm_in_training(family, dtype):
+def test_batch_norm_in_training_of_every_magnitude(family, dtype):
     rng = np.random.default_rng(7)
     for n in (3, 17, 100, 2000):
         columns = extremes(rng, n, dtype)
@@ -255,7 +254,7 @@ def test_batch_norm_in_training(family, dtype):
             unit = np.longdouble(np.finfo(np.float64).smallest_subnormal)
             assert (np.abs(mean - want_mean) <= 2e-7 * SCALE[dtype] * size + unit).all()
             held = (want_var < np.finfo(np.float64).max) & (want_var > np.finfo(np.float64).tiny)
-            # twice as much as of y: the square of its denominator
+            # twice the error of y, because var is the square of the denominator
             assert (np.abs(var - want_var)[held] <= 2 * FORWARD * SCALE[dtype] * want_var[held]).all()
             assert np.isinf(var[want_var > np.finfo(np.float64).max]).all()
             alone = np.ascontiguousarray(x[:, 2:3])
@@ -264,9 +263,8 @@ def test_batch_norm_in_training(family, dtype):
             got = lnrnn.batch_norm_backward(gy, x, None, None, weight, True, 0.0)
             slopes = ref.batch_norm_backward(*wide(gy, x, None, None, weight), True, 0)
             rstd = 1 / wide(x)[0].std(axes)
-            for c in (0, 1, 2, 3, 5, 6):  # 4: gradients beyond the largest number
-                # the mean is a double: of float64 it has no more digits than x, and some of x - mean are
-                # missing
+            for c in (0, 1, 2, 3, 5, 6):  # channel 4 has gradients beyond the largest number
+                # the mean is a double, so for float64 it has no more digits than x, and x - mean loses some
                 lost = 2.0**-53 * size[c] * rstd[c] if dtype is np.float64 else 0
                 most = (BACKWARD * SCALE[dtype] + lost) * np.abs(gy[:, c] * weight[c]).max() * rstd[c]
                 most += 2 * float(np.finfo(dtype).smallest_subnormal) * (1 + np.abs(gy[:, c]).max())
@@ -275,7 +273,7 @@ def test_batch_norm_in_training(family, dtype):
 
 
 def test_batch_norm_in_training_of_large_channels_with_eps(family, rng):
-    """The usual eps stays negligible where a channel is scaled down."""
+    """The usual eps stays negligible if a channel is scaled down."""
     x = normal32(rng, 50, 5) * np.array([3e18, 1e19, 1e20, 1e21, 1e22], np.float32)
     y = lnrnn.batch_norm(x, None, None, training=True, eps=1e-5)
     want = ref.batch_norm(*wide(x, None, None), training=True, eps=1e-5)[0]
@@ -283,8 +281,8 @@ def test_batch_norm_in_training_of_large_channels_with_eps(family, rng):
 
 
 @pytest.mark.parametrize("name", [name for name in VARIANTS if "none" not in name and "batch" not in name])
-def test_layer_norm_inside_a_cell(family, name):
-    """Right while sums of products stay within 1e38 (docstring of lnrnn.RNN); infinities give NaN."""
+def test_layer_norm_inside_a_cell_of_every_magnitude(family, name):
+    """Results are accurate while sums are below 1e38 (docstring of lnrnn.RNN). Infinities give NaN."""
     rng = np.random.default_rng(8)
     rnn = calm(5, 33, **VARIANTS[name])
     for size in (1e20, 1e30, 1e37):
@@ -294,7 +292,7 @@ def test_layer_norm_inside_a_cell(family, name):
         as_the_reference(rnn, x)
     y = rnn(np.full((1, 1, 5), np.inf, np.float32))[0]
     assert np.isnan(y).all()
-    # Squares below the smallest normal number, and an eps as small.
+    # For squares below the smallest normal number, with an eps of this size.
     norm = replace(VARIANTS[name].get("norm", lnrnn.LayerNormSpec()), eps=2.0**-130)
     rnn = calm(5, 33, **VARIANTS[name] | {"norm": norm})
     as_the_reference(rnn, normal32(rng, 1, 3, 5) * np.float32(2.0**-65))
@@ -308,7 +306,7 @@ def as_the_reference(rnn, x):
         assert absolute_error(got, right) < 3e-6 * max(1, largest)
 
 
-def test_batch_norm_of_a_step_from_the_batch(family):
+def test_batch_norm_by_step_of_every_magnitude(family):
     rng = np.random.default_rng(9)
     rnn = calm(5, 33, norm="batch")
     for size in (1e20, 1e30, 1e37):

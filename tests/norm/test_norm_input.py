@@ -16,7 +16,7 @@ same = np.testing.assert_array_equal
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 M, V = np.arange(4, dtype=np.float32), np.arange(1, 5, dtype=np.float32)
 
-# Each function with arguments that are right. In training, batch norm updates its statistics in place.
+# Each function with valid arguments. In training, batch norm updates its statistics in place.
 NORMS = {
     "layer_norm": dict(normalized_shape=4, weight=V, bias=M),
     "rms_norm": dict(normalized_shape=4, weight=V),
@@ -37,7 +37,7 @@ def forward(norm, **changes):
 
 
 def backward(norm, **changes):
-    """The gradients of layer or batch norm; of batch norm in inference unless it says training."""
+    """Returns the gradients of layer or batch norm, of batch norm in inference unless training is given."""
     given = {"gy": X} | arguments(norm, **changes)
     if norm == "layer_norm":
         return lnrnn.layer_norm_backward(**given)
@@ -58,7 +58,7 @@ def has_gradient(norm):
     (np.int32, np.float64), (np.int64, np.float64), (np.float32, np.float32), (np.float64, np.float64),
     (">f4", np.float32), (">f8", np.float64),
 ])  # fmt: skip
-def test_dtypes(norm, given, result):
+def test_results_have_the_documented_dtype(norm, given, result):
     x = (X % 2 if given is bool else X).astype(given)
     y = forward(norm, x=x)
     assert y.dtype == result and y.dtype.isnative
@@ -70,14 +70,14 @@ def test_dtypes(norm, given, result):
 
 @pytest.mark.parametrize("norm", [norm for norm in NORMS if norm != "batch_norm training"])
 @pytest.mark.parametrize("kind", [list, tuple])
-def test_array_likes(norm, kind):
+def test_array_likes_are_accepted(norm, kind):
     arrays = {name: v for name, v in arguments(norm).items() if isinstance(v, np.ndarray)}
     given = {name: kind(v.astype(int).tolist()) for name, v in arrays.items()}
     same(forward(norm, **given), forward(norm, x=X.astype(np.float64)))
 
 
-def test_statistics_at_inference_come_as_lists_too(rng):
-    """In all their digits, forwards and back."""
+def test_statistics_at_inference_may_be_lists(rng):
+    """The lists keep all digits, forward and backward."""
     x, gy = rng.standard_normal((2, 5, 3))
     mean, var = rng.standard_normal(3), rng.random(3) + 0.1
     lists = mean.tolist(), var.tolist()
@@ -90,7 +90,7 @@ def test_statistics_at_inference_come_as_lists_too(rng):
         same(g, w)
 
 
-def test_normalized_shapes():
+def test_normalized_shape_may_be_an_int_or_a_sequence():
     for shape in (4, np.int64(4), (4,), [4], np.array([4])):
         same(forward("layer_norm", normalized_shape=shape), forward("layer_norm"))
 
@@ -105,8 +105,8 @@ def test_weight_and_bias_are_computed_in_the_dtype_of_x():
 @pytest.mark.parametrize("norm", ["layer_norm", "batch_norm"])
 @pytest.mark.parametrize("x_dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("p_dtype", [np.float32, np.float64])
-def test_read_only_arguments(norm, x_dtype, p_dtype):
-    """Everything may be read-only but the statistics in training."""
+def test_arguments_may_be_read_only(norm, x_dtype, p_dtype):
+    """All but the statistics in training may be read-only."""
     given = {n: v.astype(p_dtype) for n, v in arguments(norm).items() if isinstance(v, np.ndarray)}
     given["x"] = X.astype(x_dtype)
     want = [forward(norm, **given), *backward(norm, **given)]
@@ -118,7 +118,7 @@ def test_read_only_arguments(norm, x_dtype, p_dtype):
 
 @pytest.mark.parametrize("name", ["running_mean", "running_var"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_read_only_statistics_are_not_trained(name, dtype):
+def test_read_only_statistics_are_refused_in_training(name, dtype):
     statistics = {"running_mean": M.astype(dtype), "running_var": V.astype(dtype)}
     statistics[name].flags.writeable = False
     with pytest.raises(ValueError, match=f"{name} must be writeable"):
@@ -186,8 +186,8 @@ BAD = {
     [(norm, *case) for norm, cases in BAD.items() for case in cases],
     ids=lambda v: str(v)[:50],
 )
-def test_bad_input_is_refused_by_name(norm, error, name, value):
-    """Nothing is written then. A dict gives the argument, where the message names another one."""
+def test_a_bad_argument_is_refused_by_name(norm, error, name, value):
+    """Nothing is written then. A dict gives the argument if the message names another one."""
     change = value if name == "x" and isinstance(value, dict) and value else {name: value}
     out = np.full(X.shape, 7, np.float32)
     given = arguments(norm, **change, out=out)
@@ -245,8 +245,8 @@ def test_one_value_per_channel_is_refused_in_training_as_in_torch(shape):
 
 
 @pytest.mark.parametrize("name", ["weight", "bias"])
-def test_a_parameter_whose_axes_are_turned(name):
-    """As many values, in another shape."""
+def test_a_parameter_with_transposed_axes_is_refused(name):
+    """The parameter has the right number of values, in another shape."""
     said = rf"^{name} must be of shape \(3, 4\), got an array of shape \(4, 3\)"
     with pytest.raises(ValueError, match=said):
         lnrnn.layer_norm(np.ones((2, 3, 4)), (3, 4), **{name: np.ones((4, 3), np.float32)})
@@ -269,7 +269,7 @@ def moved(array, axis):
 
 
 def drawn(rng, axis, dtype=np.float32):
-    """-> x, normalized_shape, weight, bias"""
+    """Returns x, normalized_shape, weight, bias."""
     size = tuple(SHAPE[n] for n in axis) if isinstance(axis, tuple) else SHAPE[axis]
     return rng.standard_normal(SHAPE).astype(dtype), size, *rng.standard_normal((2, *np.atleast_1d(size)))
 
@@ -277,7 +277,7 @@ def drawn(rng, axis, dtype=np.float32):
 @each_axis_norm
 @axes
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-def test_the_same_bits_as_with_these_axes_last(norm, axis, dtype, rng):
+def test_axis_has_the_bits_of_these_axes_last(norm, axis, dtype, rng):
     x, *more = drawn(rng, axis, dtype)
     y = norm(x, *more, axis=axis)
     assert y.shape == x.shape and y.dtype == x.dtype and y.flags.c_contiguous
@@ -285,7 +285,7 @@ def test_the_same_bits_as_with_these_axes_last(norm, axis, dtype, rng):
 
 
 @each_axis_norm
-def test_out_in_any_layout_also_x_itself(norm, rng):
+def test_out_in_any_layout_or_x_itself(norm, rng):
     x, *more = drawn(rng, 1)
     want = norm(x, *more, axis=1)
     for out in (np.empty(SHAPE[::-1], np.float32).T, x):
@@ -294,7 +294,7 @@ def test_out_in_any_layout_also_x_itself(norm, rng):
 
 
 @axes
-def test_gradients(axis, rng):
+def test_gradients_with_axis_equal_those_of_these_axes_last(axis, rng):
     x, *more = drawn(rng, axis)
     gy = rng.standard_normal(SHAPE)
     gx, *sums = lnrnn.layer_norm_backward(gy, x, *more, axis=axis)
@@ -306,7 +306,7 @@ def test_gradients(axis, rng):
 
 
 @pytest.mark.parametrize("empty", [(0, 5, 3), (2, 5, 0)])
-def test_empty(empty):
+def test_empty_input_has_an_empty_result(empty):
     assert lnrnn.layer_norm(np.zeros(empty), 5, axis=1).shape == empty
 
 
@@ -334,7 +334,7 @@ def test_out_of_another_shape_is_refused():
 
 
 def layer_norm_layer(training=False, **options):
-    """-> the layer, with parameters that are no ones and zeros; the function that it stands for."""
+    """Returns a layer with random parameters, and the function that computes the same."""
     layer = lnrnn.LayerNorm((4, 5), 1e-3, **options)
     randomise(layer, (4, 5))
     return layer, lambda x, **out: lnrnn.layer_norm(x, (4, 5), layer.weight, layer.bias, 1e-3, **out)
@@ -376,8 +376,8 @@ each_layer = pytest.mark.parametrize("make, training, options", LAYERS.values(),
 
 @each_layer
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ">f4"], ids=str)
-def test_layer_computes_what_the_function_does(dtype, make, training, options, rng):
-    """Of plain arrays and of all others, into outputs of every kind; running statistics too."""
+def test_a_layer_has_the_results_of_the_function(dtype, make, training, options, rng):
+    """Tests plain and other arrays, outputs of every kind, and running statistics."""
     x = (3 * rng.standard_normal((6, 4, 5))).astype(dtype)
     for name, given in ({"plain": x, "list": x.tolist(), "subclass": x.view(Kind)} | layouts(x)).items():
         layer, function = make(training, **options)
@@ -395,7 +395,7 @@ def test_layer_computes_what_the_function_does(dtype, make, training, options, r
             assert layer.num_batches_tracked == training
 
 
-def test_layer():
+def test_a_layer_norm_layer_begins_with_ones_and_zeros():
     layer = lnrnn.LayerNorm((3, 4), eps=0.25)
     assert layer.weight.dtype == layer.bias.dtype == np.float32
     same(layer.weight, np.ones((3, 4)))
@@ -405,7 +405,7 @@ def test_layer():
 
 
 @pytest.mark.parametrize("momentum", [0.1, 0.75, None])
-def test_layer_trains_and_infers(momentum):
+def test_a_batch_norm_layer_trains_and_infers(momentum):
     rng = np.random.default_rng(1)
     layer = lnrnn.BatchNorm(5, eps=1e-3, momentum=momentum)
     assert layer.training and layer.num_batches_tracked == 0
@@ -429,7 +429,7 @@ def test_layer_trains_and_infers(momentum):
     assert "5" in repr(layer) and str(momentum) in repr(layer)
 
 
-def test_layer_without_running_statistics_uses_the_batch_in_inference_too():
+def test_a_layer_without_running_statistics_always_uses_the_batch():
     layer = lnrnn.BatchNorm(4, track_running_stats=False, affine=False)
     assert layer.running_mean is layer.running_var is layer.weight is layer.bias is None
     assert layer.state_dict() == {}
@@ -438,7 +438,7 @@ def test_layer_without_running_statistics_uses_the_batch_in_inference_too():
     same(layer.eval()(X), want)
 
 
-def test_layer_without_parameters():
+def test_a_layer_without_parameters():
     layer = lnrnn.LayerNorm(4, elementwise_affine=False)
     assert layer.weight is layer.bias is None and layer.state_dict() == {}
     layer = lnrnn.LayerNorm(4, bias=False)
@@ -449,8 +449,8 @@ TRAINED = ("running_mean", "running_var", "num_batches_tracked")
 
 
 @pytest.mark.parametrize("kind, more", [(lnrnn.LayerNorm, ()), (lnrnn.BatchNorm, TRAINED)])
-def test_layer_state_travels(kind, more):
-    """A state is a copy. A state that is refused changes nothing."""
+def test_a_state_dict_restores_a_layer(kind, more):
+    """The state is a copy. Loading a wrong state changes nothing."""
     a, b = kind(4), kind(4)
     if more:
         a, b = (kind(4, momentum=None) for _ in range(2))
@@ -478,7 +478,7 @@ def test_layer_state_travels(kind, more):
             same(value, before[key])
 
 
-def test_layer_that_fails_has_not_counted():
+def test_a_failed_call_of_a_layer_does_not_count():
     layer = lnrnn.BatchNorm(4)
     for x in (np.zeros((1, 4)), np.zeros((3, 5)), np.zeros(4), "a"):
         with pytest.raises((ValueError, TypeError), match=named("x")):
@@ -501,8 +501,8 @@ PLAIN, ODD = np.ones((3, 5), np.float32), np.ones((3, 10), np.float32)[:, ::2]
     (np.ones(4, "f4"), "of rank 2 or more, (N, C, *), got an array of shape (4,) and dtype float32"),
     (np.ones((), "f4"), "of rank 2 or more, (N, C, *), got an array of shape () and dtype float32"),
 ], ids=lambda v: str(np.shape(v)))  # fmt: skip
-def test_layer_takes_its_own_number_of_channels(x, message, tracks, affine, training):
-    """Whether or not it has parameters of that size; nothing is written, nothing learnt."""
+def test_a_layer_refuses_another_number_of_channels(x, message, tracks, affine, training):
+    """The layer may have parameters or not. No output and no statistics change."""
     layer, _ = batch_norm_layer(training, affine=affine, track_running_stats=tracks)
     before, out = layer.state_dict(), np.full(np.shape(x), 7, np.float32)
     for options in ({}, dict(out=out)):
@@ -513,8 +513,8 @@ def test_layer_takes_its_own_number_of_channels(x, message, tracks, affine, trai
         same(value, before[name])
 
 
-def test_layer_refuses_what_the_function_does():
-    """In the same words."""
+def test_a_layer_refuses_the_arguments_that_the_function_refuses():
+    """The messages are the same."""
     layer = lnrnn.LayerNorm(4)
     for x in (*NOT_REAL, X.T, np.zeros(3, np.float32), np.float32(1)):
         with pytest.raises((TypeError, ValueError)) as said:
@@ -524,8 +524,8 @@ def test_layer_refuses_what_the_function_does():
 
 
 @pytest.mark.parametrize("kind", [lnrnn.LayerNorm, lnrnn.BatchNorm, lambda n: lnrnn.BatchNorm(n).eval()])
-def test_layer_whose_weight_has_got_another_shape(kind):
-    """In place, where the layer does not see it: the function checks it."""
+def test_a_layer_whose_weight_was_reshaped_in_place(kind):
+    """The layer does not notice the change, so the function checks the shape."""
     layer = kind(4)
     layer.weight.shape = 2, 2
     with pytest.raises(ValueError, match=r"^weight must be of shape \(4,\), got an array of shape \(2, 2\)"):
@@ -535,8 +535,8 @@ def test_layer_whose_weight_has_got_another_shape(kind):
 
 @each_mode
 @pytest.mark.parametrize("name", ["weight", "bias", "running_mean", "running_var"])
-def test_layer_may_write_over_what_it_reads(name, training):
-    """As the function: the output may be x, overlap it, or hold a parameter."""
+def test_a_layer_may_overwrite_its_input(name, training):
+    """As in the function, the output may be x, overlap it, or be the memory of a parameter."""
     x = np.random.default_rng(3).standard_normal((3, 4)).astype(np.float32)
     want = batch_norm_layer(training)[0](x)
     room = np.zeros(40, np.float32)
@@ -553,8 +553,8 @@ def test_layer_may_write_over_what_it_reads(name, training):
     same(out, want)
 
 
-def test_layer_computes_with_the_attributes_of_its_class():
-    """A subclass may answer for them itself."""
+def test_a_subclass_of_a_layer_may_override_attributes():
+    """Calls use the values that the subclass's properties return."""
 
     def subclass(kind, name, value):
         return type("Own", (kind,), {name: property(lambda self: value, lambda self, other: None)})(4)
@@ -593,7 +593,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
-def test_bad_layer_is_refused(kind):
+def test_a_bad_argument_of_a_layer_is_refused(kind):
     right, cases = OPTIONS[kind]
     of_eps = [*wrong(ValueError, "eps", [-1, float("nan")]), *wrong(TypeError, "eps", ["a"])]
     for error, name, value in cases + of_eps:

@@ -1,4 +1,4 @@
-"""Where the arrays of a norm lie in memory changes no bit of its results, and nothing around an output."""
+"""The layout of a norm's arrays changes no bit, and nothing is written around an output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ same = np.testing.assert_array_equal
 
 
 def drawn(rng, norm, shape, dtype):
-    """The arrays of one call. Layer and RMS norm are over all axes but the first."""
+    """Returns the arrays of one call. Layer and RMS norm are over all axes but the first."""
     own = shape[1:2] if norm.startswith("batch") else shape[1:]
     x, gy = normal(rng, (2, *shape), np.float32).astype(dtype)
     weight, bias, mean = normal(rng, (3, *own), np.float32).astype(dtype)
@@ -33,7 +33,7 @@ def drawn(rng, norm, shape, dtype):
 
 
 def forward(norm, a, out=None):
-    """-> y, and the new statistics of batch norm in training, which leaves the given ones as they are"""
+    """Returns y, and the new statistics of batch norm in training, without changing the given ones."""
     x, weight, bias, over = a["x"], a["weight"], a["bias"], a["x"].shape[1:]
     if norm == "layer_norm":
         return [lnrnn.layer_norm(x, over, weight, bias, out=out)]
@@ -62,8 +62,8 @@ def equal(got, want, message=""):
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
 @each_norm
 @pytest.mark.parametrize("shape", [(5, 9), (3, 4, 9), (2, 3, 4, 5)])
-def test_layouts(family, norm, dtype, shape, rng):
-    """Every way to lie in memory gives the bits of the contiguous array."""
+def test_layouts_change_no_bit(family, norm, dtype, shape, rng):
+    """Every layout has the results of the contiguous array."""
     a = drawn(rng, norm, shape, dtype)
     y, slopes = forward(norm, a), backward(norm, a)
     laid = {key: layouts(value) for key, value in a.items()}
@@ -94,7 +94,7 @@ def test_out_may_be_x_and_may_overlap(family, norm, dtype, rng):
     a = drawn(rng, norm, (n, n), dtype)
     want = forward(norm, a | {"x": a["x"].copy()})
     equal(forward(norm, a, a["x"].T), want, "the same memory in another order")
-    a = drawn(rng, norm, (9, n), dtype)  # more rows than are written at once
+    a = drawn(rng, norm, (9, n), dtype)  # more rows than the kernel writes at once
     want = forward(norm, a)
     for k, name in enumerate(a.keys() - {"x", "gy"}):
         out = np.empty((9, n), dtype)
@@ -105,7 +105,7 @@ def test_out_may_be_x_and_may_overlap(family, norm, dtype, rng):
 @pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0), (2, 3, 0), (0, 3, 4), (2, 0, 4), (0, 1)])
 @each_dtype
 @pytest.mark.parametrize("norm", NORMS[:3])
-def test_zero_size(family, norm, dtype, shape, rng):
+def test_arrays_of_size_zero(family, norm, dtype, shape, rng):
     a = drawn(rng, norm, shape, dtype)
     for out in (None, a["x"]):
         (y,) = forward(norm, a, out)
@@ -115,7 +115,7 @@ def test_zero_size(family, norm, dtype, shape, rng):
 
 
 def placed(shape, dtype, skip):
-    """An array that begins `skip` elements after the start of a line, and the memory around it."""
+    """Returns an array `skip` elements after the start of a cache line, and the memory around it."""
     itemsize = np.dtype(dtype).itemsize
     size = int(np.prod(shape)) * itemsize
     room = np.full(size + 256, 0xA5, np.uint8)
@@ -123,8 +123,8 @@ def placed(shape, dtype, skip):
     return room[at : at + size].view(dtype).reshape(shape), (room[:at], room[at + size :])
 
 
-# Rows of layer norm from 2 KiB on have a head of their own, up to where vectors are aligned. Batch norm sums
-# rows of whole pages by four.
+# Rows of layer norm from 2 KiB on begin with a partial vector, so that the others are aligned. Batch norm
+# adds four rows of whole pages at a time.
 ALIGNED = {
     "layer_norm": [(9, 2048), (7, 1027), (5, 512)], "rms_norm": [(9, 2048), (7, 1027)],
     "batch_norm": [(70, 1024), (70, 1027), (5, 3, 700)],
@@ -134,7 +134,7 @@ ALIGNED = {
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize("norm, shape", [(n, shape) for n, shapes in ALIGNED.items() for shape in shapes])
-def test_alignment(family, norm, dtype, shape, rng):
+def test_alignment_changes_no_bit(family, norm, dtype, shape, rng):
     a = drawn(rng, norm, shape, dtype)
     y, slopes = forward(norm, a), backward(norm, a)
     line = 64 // np.dtype(dtype).itemsize

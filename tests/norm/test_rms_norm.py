@@ -1,4 +1,4 @@
-"""rms_norm against the reference: every ISA, both dtypes, every length."""
+"""Compares rms_norm with the reference: every instruction set, float32 and float64, every length."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from helpers import (
 )
 from lnrnn import reference as ref
 
-# As in test_layer_norm.py: a few roundings of the largest value.
+# The tolerance of test_layer_norm.py: a few roundings of the largest value.
 FORWARD = 5e-7
 
 
 @each_dtype
-def test_every_length(family, dtype):
+def test_every_length_equals_the_reference(family, dtype):
     rng = np.random.default_rng(0)
     for n in (*LENGTHS, 70_001):
         x, weight = normal(rng, (6, n), dtype) + dtype(1), normal(rng, n, dtype)
@@ -33,7 +33,7 @@ def test_every_length(family, dtype):
 
 
 @each_dtype
-def test_a_row_does_not_depend_on_its_company(family, dtype):
+def test_a_row_does_not_depend_on_other_rows(family, dtype):
     x = normal(np.random.default_rng(1), (9, 77), dtype)
     y = lnrnn.rms_norm(x, 77)
     for k in range(9):
@@ -43,12 +43,12 @@ def test_a_row_does_not_depend_on_its_company(family, dtype):
 
 @each_dtype
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
-def test_what_is_not_finite_stays_in_its_row(family, dtype, poison):
-    """A NaN spoils its row. An infinity makes the other values 0, since x / infinity is 0."""
+def test_nan_and_infinity_stay_in_their_row(family, dtype, poison):
+    """A NaN makes its row NaN. An infinity makes the other values 0, because x / infinity is 0."""
     for n in (1, 5, 16, 40, 3000):
         x = normal(np.random.default_rng(5), (9, n), dtype)
         clean = lnrnn.rms_norm(x, n)
-        for row in (2, 8):  # one of four, and one alone
+        for row in (2, 8):  # one of a group of four, and one computed alone
             bad = x.copy()
             bad[row, n // 2] = poison
             y = lnrnn.rms_norm(bad, n)
@@ -58,12 +58,12 @@ def test_what_is_not_finite_stays_in_its_row(family, dtype, poison):
             assert np.isnan(others).all() if np.isnan(poison) else not others.any()
 
 
-def test_small_values_and_no_values():
+def test_tiny_values_and_empty_rows():
     x = np.full((2, 4), 2.0**-12, np.float32)
-    for eps in (None, float(np.finfo(np.float32).eps)):  # the default is not to be seen as 0 or 1e-5
+    for eps in (None, float(np.finfo(np.float32).eps)):  # the default eps must not be 0 or 1e-5
         y = lnrnn.rms_norm(x, 4, eps=eps)
         np.testing.assert_allclose(y, 2.0**-12 / np.sqrt(2.0**-24 + 2.0**-23), rtol=1e-6)
-    for dtype in (np.float32, np.float64):  # whose default eps differ
+    for dtype in (np.float32, np.float64):  # their default eps differ
         y = lnrnn.rms_norm(x.astype(dtype), 4)
         np.testing.assert_allclose(y, ref.rms_norm(x.astype(dtype), 4), rtol=1e-6)
     np.testing.assert_array_equal(lnrnn.rms_norm(x, 4, eps=0), 1)

@@ -1,7 +1,7 @@
-"""CONTRIBUTING.md is true, as far as it can be counted.
+"""The tables and numbers of CONTRIBUTING.md are right.
 
-Its tables list the files that mention an existing cell, placement, instruction set, importer or study. The
-sentences above them have the numbers.
+The tables list the files that mention an existing cell, placement, instruction set, importer or study. The
+sentence above each table has the number of files.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the 
 
 
 class Counted(NamedTuple):
-    """A table, and the example whose files it lists."""
+    """Describes a table, and the example whose files it lists."""
 
     sentence: str  # the start of the sentence above the table
-    name: str  # of the example, instead of NAME in the table
-    mention: str  # a regular expression of the example in code
+    name: str  # the example's name, for NAME in the table
+    mention: str  # a regular expression that matches the example in code
     folders: tuple[str, ...]
-    others: dict[str, str] = {}  # files that mention it but need no change: the reason
+    others: dict[str, str] = {}  # files that mention the example but need no change, with the reason
     docstrings: bool = True  # whether docstrings of Python count
 
 
@@ -70,7 +70,7 @@ def tracked(*folders: str) -> list[str]:
 
 
 def code(name: str, docstrings: bool) -> str:
-    """A file without its comments."""
+    """Returns the text of a file without comments."""
     text = (ROOT / name).read_text(encoding="utf-8", errors="replace")
     if name.endswith((".c", ".h")):
         return re.sub(r"/\*.*?\*/", "", text, flags=re.S)
@@ -81,7 +81,7 @@ def code(name: str, docstrings: bool) -> str:
 
 
 def named_in(table: Counted) -> tuple[int, int, list[str]]:
-    """The numbers in the sentence above a table, and the files in its last column."""
+    """Returns the numbers of the sentence above a table, and the files of its last column."""
     result = re.search(
         rf"{re.escape(table.sentence)} changes (\d+) files(?:, (\w+) of them new)?:\n\n((?:\|.*\n)+)",
         PAGE.read_text(encoding="utf-8"),

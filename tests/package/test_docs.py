@@ -1,4 +1,4 @@
-"""README.md and docs/: every block of code runs or has a reason not to, and links have targets."""
+"""README.md and docs/: every block of code runs or has a reason why not, and links have targets."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_blocks_that_are_not_run_have_a_reason(page):
 
 
 def check_command(words, where):
-    """The command with its arguments, the target or the file exists."""
+    """Asserts that a command, with its arguments, target and file, exists."""
     while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
         words = words[1:]
     if words[0].endswith("lnrnn"):
@@ -76,8 +76,8 @@ def check_command(words, where):
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=shown)
-def test_links_lead_to_files_that_there_are(page):
-    """Relative links only. `make docs` checks the sections in them."""
+def test_relative_links_lead_to_existing_files(page):
+    """`make docs` checks the sections in links."""
     text = re.sub(r"(?s)```.*?\n```|`[^`\n]+`", "", page.read_text())
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if not target.startswith(("http:", "https:", "#")):
@@ -85,7 +85,7 @@ def test_links_lead_to_files_that_there_are(page):
 
 
 def test_every_page_is_in_the_site():
-    """Every page of the top folder is in a list. `make docs` checks this for all folders."""
+    """Every page of the top folder is in a list of pages. `make docs` checks this for all folders."""
     index = (ROOT / "docs" / "index.md").read_text().splitlines()
     for page in (ROOT / "docs").glob("*.md"):
         if page.stem != "index":
@@ -119,7 +119,7 @@ def test_a_page_that_is_wrong_fails(code, tmp_path):
     assert pages.run(page) == ""
 
 
-def test_records_are_shown_and_complete(monkeypatch):
+def test_benchmark_records_are_shown_and_complete(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tests" / "benchmarks"))
     import record
 
@@ -136,7 +136,7 @@ def test_records_are_shown_and_complete(monkeypatch):
     assert bars["LN-LSTM, whole sequences"]["torch.jit"] == pytest.approx(by_hand)
 
 
-def test_every_environment_variable_has_its_line():
+def test_every_environment_variable_is_documented():
     page = (ROOT / "docs" / "api" / "environment.md").read_text()
     sources = [path for path in (ROOT / "pyx").rglob("*.*") if path.suffix in (".py", ".c", ".h")]
     sources += (ROOT / "lnrnn").rglob("*.py")
@@ -150,13 +150,13 @@ def test_every_environment_variable_has_its_line():
     assert {name for name in read if f"`{name}`" not in page} == set()
 
 
-def test_every_public_name_has_its_entry():
+def test_every_public_name_has_an_entry_in_the_api_pages():
     entries = "".join(path.read_text() for path in (ROOT / "docs" / "api").glob("*.md"))
     for name in lnrnn.__all__:
         assert re.search(rf"^\.\. auto\w+:: lnrnn\.{name}$", entries, re.M), name
 
 
-def test_contributing_names_folders_and_files_that_there_are():
+def test_contributing_names_existing_folders_and_files():
     page = (ROOT / "CONTRIBUTING.md").read_text()
     for folder in (ROOT / "tests").iterdir():
         if folder.is_dir() and not folder.name.startswith(("_", ".")):
@@ -167,7 +167,7 @@ def test_contributing_names_folders_and_files_that_there_are():
     assert [path for path in sorted(paths - generated) if not (ROOT / path).exists()] == []
 
 
-def test_the_citation_is_of_this_version():
+def test_the_citation_has_this_version():
     page = (ROOT / "docs" / "platforms.md").read_text()
     assert f"version = {{{lnrnn.__version__}}}" in page
     assert f"version: {lnrnn.__version__}\n" in (ROOT / "CITATION.cff").read_text()

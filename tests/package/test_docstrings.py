@@ -1,4 +1,4 @@
-"""Examples in the docstrings of public names: each name has one, and all run."""
+"""Each public name has an example in its docstring, and all examples run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The modules of lnrnn import each other in one direction, and use private attributes only where defined.
 
-The source is read, so imports in functions and for type checkers count too.
+The tests read the source, so imports in functions and for type checkers count too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FOREIGN = {
 
 @cache
 def sources() -> dict[str, tuple[ast.Module, bool]]:
-    """-> by module name: its syntax tree, and whether it is a package."""
+    """Returns {module name: (syntax tree, True for a package)}."""
     result = {}
     for path in sorted(ROOT.rglob("*.py")):
         parts = ["lnrnn", *path.relative_to(ROOT).with_suffix("").parts]
@@ -37,9 +37,9 @@ def sources() -> dict[str, tuple[ast.Module, bool]]:
 
 
 def imported(name: str, tree: ast.Module, package: bool, modules: set[str]) -> set[str]:
-    """The given modules that a module imports, anywhere in it.
+    """Returns which of the given modules a module imports, anywhere in it.
 
-    A string with the name of a module counts as an import, as for importlib.
+    A string with the name of a module counts as an import, because importlib may import it.
     """
     result = set()
     for node in ast.walk(tree):
@@ -62,7 +62,7 @@ def graph(files: dict[str, tuple[ast.Module, bool]]) -> dict[str, set[str]]:
 
 
 def circle(edges: dict[str, set[str]]) -> list[str]:
-    """Modules that each import the next, the last the first; empty without such a circle."""
+    """Returns a circle of modules, each importing the next, or an empty list."""
     left = {name: set(targets) for name, targets in edges.items()}
     while free := [name for name, targets in left.items() if not targets & left.keys()]:
         for name in free:
@@ -76,9 +76,9 @@ def circle(edges: dict[str, set[str]]) -> list[str]:
 
 
 def foreign_attributes(tree: ast.Module) -> Iterator[str]:
-    """Uses of `x._private` where x is not self or cls and no class of this module has the attribute.
+    """Yields uses of `x._private` where x is not self or cls and no class of this module has the attribute.
 
-    Also imports of private names, except the compiled module.
+    Imports of private names count too, except the compiled module.
     """
     own = set()
     for definition in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
@@ -110,7 +110,7 @@ def test_imports_form_no_circle():
     assert not circle(edges), " -> ".join(circle(edges))
 
 
-def test_no_module_but_the_compiled_one_has_a_private_name():
+def test_only_the_compiled_module_has_a_private_name():
     last = (name.rpartition(".")[2] for name in sources())
     assert [name for name in last if name.startswith("_")] == ["__main__"]
 
@@ -120,7 +120,7 @@ def test_private_attributes_are_used_where_they_are_defined():
     assert not {name: lines for name, lines in result.items() if lines}
 
 
-def test_norms_and_the_reference_know_no_network():
+def test_norms_and_the_reference_do_not_import_networks():
     for name, targets in graph(sources()).items():
         if name.startswith("lnrnn.norm"):
             assert not [other for other in targets if other.startswith("lnrnn.rnn")], name

@@ -1,4 +1,4 @@
-"""The page of a package index: README.md, and the addresses of the public repository if it has one."""
+"""Metadata for a package index: README.md, and the addresses of the public repository, if any."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from source_copy import ROOT
 ADDRESS = "https://example.org/somebody/lnrnn"
 
 
-# setup.py as a program that compiles nothing.
+# Runs setup.py without compilation.
 SETUP = """
 import sys, Cython.Build
 Cython.Build.cythonize = lambda *_, **__: []
@@ -37,7 +37,7 @@ def metadata(into, **environment):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """Without a public repository."""
+    """Returns the metadata of a package without a public repository."""
     return metadata(tmp_path_factory.mktemp("plain"))
 
 
@@ -59,7 +59,7 @@ def test_links_and_pictures_lead_to_the_repository(tmp_path):
     assert all((ROOT / path).is_file() for path in here)
 
 
-def test_without_an_address_readme_is_as_it_stands(plain):
+def test_without_an_address_readme_is_unchanged(plain):
     assert not plain.get_all("Project-URL")
     assert plain.get_payload().strip() == (ROOT / "README.md").read_text().strip()
 
@@ -71,6 +71,6 @@ def test_messages_name_the_packages_of_an_extra(plain):
         assert sorted(names) == sorted(shlex.split(words)), extra
 
 
-def test_an_address_that_is_none_is_refused(tmp_path):
+def test_a_wrong_address_is_refused(tmp_path):
     said = metadata(tmp_path, LNRNN_REPOSITORY="github.com/somebody/lnrnn")
     assert "LNRNN_REPOSITORY must begin with https://, got 'github.com/somebody/lnrnn'" in said

@@ -1,4 +1,4 @@
-"""pyx/objects.py, with which setup.py compiles: which units are compiled again, and when."""
+"""pyx/objects.py, with which setup.py compiles, compiles exactly the files whose inputs have changed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import subprocess
 import pytest
 from objects import Objects, prerequisites
 
-from compilers import native_compiler  # and pyx/ is on the path
+from compilers import native_compiler  # compilers.py also puts pyx/ on the path
 
 
 @pytest.mark.parametrize("folder", ["plain", "a space", "mein Büro", r"$HOME #1 $$ a\b: c"])
 def test_a_unit_is_compiled_when_its_text_a_header_or_a_flag_has_changed(tmp_path, monkeypatch, folder):
-    """Any folder works: headers of other packages have absolute paths, which the compiler escapes."""
+    """Any folder works, although the compiler escapes special characters in absolute paths of headers."""
     compiler = native_compiler()
     folder_ = tmp_path / folder
     for path, text in (
@@ -32,7 +32,7 @@ def test_a_unit_is_compiled_when_its_text_a_header_or_a_flag_has_changed(tmp_pat
     monkeypatch.setattr(subprocess, "run", run)
 
     def compiled(*flags):
-        """The number of runs of the compiler."""
+        """Compiles, and returns the number of runs of the compiler."""
         before = len(runs)
         unit = Objects(compiler, "version", folder_ / "objects")
         assert unit.compile("unit", "unit.c", [*flags], ["include", str(folder_ / "other")]).endswith(
@@ -53,7 +53,7 @@ def test_a_unit_is_compiled_when_its_text_a_header_or_a_flag_has_changed(tmp_pat
 
 
 def test_a_unit_is_compiled_when_the_compiler_is_another_one(tmp_path, monkeypatch):
-    """Another version, other words of its command, or another text if it is a script."""
+    """The version, the command, or the text of a script may be another one."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "unit.c").write_text("int one = 1;\n")
     script, done = tmp_path / "cc.sh", tmp_path / "done"

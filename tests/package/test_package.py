@@ -1,4 +1,4 @@
-"""The package `lnrnn` itself: its public names, and advice in its messages that works."""
+"""The package `lnrnn`: its public names, and messages with advice that works."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from networks import said
 PACKAGE = Path(lnrnn.__file__).parent
 
 
-def test_dir_shows_the_public_names_and_nothing_else():
+def test_dir_shows_only_the_public_names():
     shown = [name for name in dir(lnrnn) if not (name.startswith("__") and name.endswith("__"))]
     assert sorted(shown) == sorted([*lnrnn.__all__, "torch"])
     assert {"__version__", "__doc__", "__file__"} <= set(dir(lnrnn))
@@ -42,8 +42,8 @@ def test_no_message_advises_to_install_an_unpublished_package():
         assert not re.search(r"pip install\W+lnrnn", path.read_text()), path
 
 
-def test_modules_of_packages_that_are_not_there():
-    """lnrnn.torch is imported when it is used, and an error names a missing package."""
+def test_an_error_names_a_missing_package():
+    """lnrnn.torch is imported when it is first used."""
     pytest.importorskip("torch")
     without = """
 import sys
@@ -64,20 +64,20 @@ except (ImportError, TypeError) as error:
 
 
 @pytest.mark.parametrize("model", [lnrnn.RNN, lnrnn.LSTM, lnrnn.GRU])
-def test_help_describes_every_argument(model):
+def test_help_of_a_model_describes_every_argument(model):
     text = inspect.getdoc(model)
     assert all(re.search(rf"\b{name}\b", text) for name in inspect.signature(model).parameters)
     assert text.count("bidirectional : bool") == 1
 
 
-def test_the_error_about_a_misspelt_name_has_the_nearest():
+def test_the_error_for_a_misspelt_name_suggests_the_nearest():
     command = [sys.executable, "-c", "import lnrnn; lnrnn.from_pytorch"]
     asked = subprocess.run(command, capture_output=True, text=True, check=False)
     assert asked.returncode == 1 and "Did you mean: 'from_torch'?" in asked.stderr
 
 
 def test_no_module_has_the_name_of_a_function():
-    """A type checker would take such a name for the module, and report calls of the function."""
+    """A type checker would confuse such a function with the module, and report its calls."""
     functions = {name for name in lnrnn.__all__ if callable(getattr(lnrnn, name))}
     folders = [PACKAGE, *(part for part in PACKAGE.iterdir() if part.is_dir())]
     modules = {module.name for module in pkgutil.iter_modules(map(str, folders))}
@@ -85,7 +85,7 @@ def test_no_module_has_the_name_of_a_function():
     assert not functions & modules
 
 
-def test_the_stub_of_the_compiled_module_has_its_names():
+def test_the_stub_of_the_compiled_module_has_all_names():
     nodes = ast.parse((PACKAGE / "_core.pyi").read_text()).body
     said = {node.name: node for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     own = (name for name, value in vars(_core).items() if getattr(value, "__module__", None) == "lnrnn._core")

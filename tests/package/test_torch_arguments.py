@@ -32,15 +32,15 @@ def tensor(dtype, *shape):
 
 
 def bits(t):
-    """The numbers of a tensor or array, for comparison with another of its dtype."""
+    """Returns the bits of a tensor or array as integers."""
     if not isinstance(t, torch.Tensor):
         t = torch.from_numpy(t.view(np.int16) if t.dtype.name == "bfloat16" else t)
     return t.contiguous().view(torch.uint8).tolist()
 
 
 @each
-def test_a_tensor_on_the_cpu_is_written_to_and_returned(name, dtype):
-    """Also x itself, an array that is not contiguous, and one that overlaps x by all rows but one."""
+def test_out_may_be_a_tensor_which_is_returned(name, dtype):
+    """Tests x itself, a tensor that is not contiguous, and one that overlaps x by all rows but one."""
     x, function = tensor(dtype), FUNCTIONS[name]
     want = bits(function(x))
     same, larger = x.clone(), torch.zeros(7, C, dtype=dtype)
@@ -63,7 +63,7 @@ def test_a_tensor_on_the_cpu_is_written_to_and_returned(name, dtype):
     (TypeError, torch.zeros(6, C, dtype=torch.complex64), "float32"),
     (TypeError, "a", "a numpy array or a torch tensor on the CPU"),
 ], ids=["dtype", "shape", "grad", "meta", "sparse", "complex", "text"])  # fmt: skip
-def test_a_tensor_that_cannot_be_written_to(error, out, message):
+def test_a_tensor_that_cannot_be_written_to_is_refused(error, out, message):
     for name in FUNCTIONS:
         with pytest.raises(error, match=rf"{named('out')}.*{message}"):
             FUNCTIONS[name](tensor(torch.float32), out=out)
@@ -71,7 +71,7 @@ def test_a_tensor_that_cannot_be_written_to(error, out, message):
 
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
-def test_a_packed_sequence_is_refused_with_the_way_out(name, batch_first):
+def test_a_packed_sequence_is_refused_with_advice(name, batch_first):
     padded = tensor(torch.float32, 3, 5, C) if batch_first else tensor(torch.float32, 5, 3, C)
     packed = torch.nn.utils.rnn.pack_padded_sequence(padded, [5, 4, 2], batch_first)
     network = getattr(lnrnn, name)(C, 3, batch_first=batch_first, seed=0)
@@ -79,11 +79,11 @@ def test_a_packed_sequence_is_refused_with_the_way_out(name, batch_first):
     for call in (network, network.forward_train):
         with pytest.raises(TypeError, match=wanted):
             call(packed)
-    x, lengths = torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first=batch_first)  # as it says
+    x, lengths = torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first=batch_first)  # as advised
     np.testing.assert_array_equal(network(x, lengths=lengths)[0], network(padded, lengths=[5, 4, 2])[0])
 
 
-def test_a_stream_gives_back_the_tensor_that_it_wrote_to():
+def test_a_stream_returns_the_tensor_given_as_out():
     stream, row = lnrnn.RNN(3, 5, seed=0).stream(), np.ones(3, np.float32)
     wanted = lnrnn.RNN(3, 5, seed=0).stream()(row)
     out = torch.zeros(5)

@@ -1,6 +1,6 @@
-"""A user's program for type checkers. `make lint` checks it, and it never runs. `assert_type` states a
-type. A line that is wrong on purpose ends with the expected error. An ignore without an error is itself an
-error (mypy: warn_unused_ignores)."""
+"""A user's program for type checkers. `make lint` checks it, and it never runs. `assert_type` asserts a type.
+Lines that are wrong on purpose end with the expected error. An ignore without an error is itself an error
+(mypy: warn_unused_ignores)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import lnrnn
 Array = np.ndarray
 x = np.zeros((100, 8, 40), np.float32)
 
-# Norms as functions and as objects.
+# Norms as functions and as layers.
 assert_type(lnrnn.layer_norm(x, 40), Array)
 assert_type(lnrnn.rms_norm(x, (40,), eps=None), Array)
 assert_type(lnrnn.batch_norm(x, None, None, training=True), Array)
@@ -68,10 +68,11 @@ batch.calibrate([x, (x, None)])
 batch.overrun = "mean"
 assert_type(batch.known_steps, int | None)
 
-# Imported models are of one of three classes, and each of these is a Network.
+# Imported models have one of five classes, which are all Networks.
 model = lnrnn.from_torch({})
-assert_type(model, lnrnn.RNN | lnrnn.LSTM | lnrnn.GRU)
-assert_type(lnrnn.from_keras([], kind="LSTM"), lnrnn.RNN | lnrnn.LSTM | lnrnn.GRU)
+assert_type(model, lnrnn.RNN | lnrnn.LSTM | lnrnn.GRU | lnrnn.LiGRU | lnrnn.SLSTM)
+imported = lnrnn.from_keras([], kind="LSTM")
+assert_type(imported, lnrnn.RNN | lnrnn.LSTM | lnrnn.GRU | lnrnn.LiGRU | lnrnn.SLSTM)
 model = lnrnn.load(Path("m.safetensors"))
 model.save("m.safetensors")
 lnrnn.save(model, Path("m.safetensors"))

@@ -1,4 +1,4 @@
-"""The reference's norms and RNN against hand-computed cases, central differences and ONNX's vectors."""
+"""The reference's norms and RNN equal cases by hand, central differences and ONNX's node tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reference_cells import assert_gradients, draw
 
 
 def test_layer_norm_by_hand():
-    # mean 4, variance 5, and 5 + 4 = 3 squared
+    # mean 4, variance 5, 5 + eps = 9 = 3^2
     y = ref.layer_norm([[1, 3, 5, 7]], 4, weight=np.array([1, 2, 3, 6]), bias=np.array([0, 0, 1, 1]), eps=4)
     np.testing.assert_allclose(y, [[-1, -2 / 3, 2, 7]], rtol=1e-15)
 
@@ -54,7 +54,7 @@ def test_activations_by_hand():
 
 
 def test_ln_rnn_by_hand():
-    # deviation 3 and eps 16 give sigma 5: step 1 normalises (-3, 3), step 2 (-3, 7) + (13, -3) = (10, 4)
+    # a deviation of 3 and eps 16 give sigma 5; step 1 normalises (-3, 3), step 2 (-3, 7) + (13, -3) = (10, 4)
     x = np.array([[[-3, 3]], [[13, -3]]])
 
     def run(nonlinearity):
@@ -70,7 +70,7 @@ def test_ln_rnn_by_hand():
 
 
 def test_bn_rnn_by_hand():
-    # step 1: 0 and 6 have mean 3, variance 9; step 2 has one sequence: variance 0, and the result is the bias
+    # step 1: 0 and 6 have mean 3, variance 9; step 2 has one sequence, so variance 0: the result is the bias
     x = np.array([[[0.0], [6]], [[1], [np.nan]]])
     options = dict(norm="batch", eps=16, nonlinearity="identity", lengths=[2, 1])
     y, h, tape = ref.rnn(x, np.eye(1), 3 * np.eye(1), gain=np.array([5]), bias=np.array([1]), **options)
@@ -122,7 +122,7 @@ def test_a_sequence_is_reversed_within_its_length():
     np.testing.assert_array_equal(ref.reverse_sequences(x, np.array([3, 2, 0])), want)
 
 
-def test_calibration_does_not_depend_on_the_batches():
+def test_calibration_does_not_depend_on_the_division_into_batches():
     v, lengths = draw("rnn batch", np.random.default_rng(0))
     x, p = v["x"], {key: a for key, a in v.items() if key not in ("x", "h0")}
     mean, var, count = ref.calibrate([(x, lengths)], **p)
@@ -145,7 +145,7 @@ def test_cumulative_statistics_are_those_of_all_sequences():
 
 
 @pytest.mark.parametrize("shape, over", [((3, 5), (5,)), ((2, 3, 4), (3, 4)), ((4,), (4,)), ((3, 1), (1,))])
-def test_layer_norm_gradients(shape, over):
+def test_layer_norm_gradients_equal_central_differences(shape, over):
     rng = np.random.default_rng(2)
     x, (w, b) = rng.standard_normal(shape), rng.standard_normal((2, *over))
 
@@ -162,7 +162,7 @@ def test_layer_norm_gradients(shape, over):
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("shape", [(5, 3), (2, 3, 4), (2, 1, 2, 3)])
-def test_batch_norm_gradients(shape, training):
+def test_batch_norm_gradients_equal_central_differences(shape, training):
     rng = np.random.default_rng(3)
     x, (w, b, mean) = rng.standard_normal(shape), rng.standard_normal((3, shape[1]))
     given = mean, rng.uniform(0.5, 2, shape[1])
@@ -181,8 +181,8 @@ def test_batch_norm_gradients(shape, training):
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("nonlinearity", list(ref.ACTIVATIONS))
 @pytest.mark.parametrize("norm", ["layer", "batch", None])
-def test_rnn_gradients(norm, nonlinearity, reverse):
-    """The nonlinearities except tanh. test_reference_cells.py has tanh, lengths and given statistics."""
+def test_rnn_gradients_equal_central_differences(norm, nonlinearity, reverse):
+    """test_reference_cells.py tests tanh, lengths and given statistics."""
     rng = np.random.default_rng(4)
     shapes = dict(x=(4, 4, 2), h0=(4, 3), weight_ih=(3, 2), weight_hh=(3, 3))
     shapes |= dict(bias_ih=3, bias_hh=3) if norm is None else dict(gain=3, bias=3)
@@ -213,12 +213,12 @@ def test_onnx_layer_and_rms_norm(case):
     x, *parameters = case["inputs"].values()
     axis = case["attributes"].get("axis", -1) % x.ndim
     y = norm(x, x.shape[axis:], *parameters, case["attributes"].get("epsilon", 1e-5))
-    assert absolute_error(y, case["outputs"]["Y"]) < 2e-6  # measured: 8.3e-7, for their results are float32
+    assert absolute_error(y, case["outputs"]["Y"]) < 2e-6  # measured 8.3e-7: ONNX's are float32
 
 
 @pytest.mark.parametrize("case", BN_CASES, ids=ids(BN_CASES))
 def test_onnx_batch_norm(case):
-    """ONNX's momentum is the weight of the old value, and its running variance takes the biased one."""
+    """ONNX's momentum is the weight of the old value, and its running variance uses the biased variance."""
     x, w, b, mean, var = case["inputs"].values()
     a = case["attributes"]
     training = bool(a.get("training_mode", 0))

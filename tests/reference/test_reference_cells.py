@@ -1,4 +1,4 @@
-"""The reference's cells against hand-computed steps, symmetries, central differences and ONNX's vectors.
+"""The reference's cells equal steps by hand, symmetries, central differences and ONNX's node tests.
 
 test_reference_torch.py compares them with PyTorch.
 """
@@ -26,7 +26,7 @@ from reference_cells import (
     statistics_of,
 )
 
-# float64 against float64 with other shapes of the same products; measured at most: 1.3e-15
+# two computations in float64, with other shapes of the same products; the largest measured error is 1.3e-15
 SAME = 1e-14
 
 each_cell = pytest.mark.parametrize("name", CELLS)
@@ -36,7 +36,7 @@ def sig(a):
     return 1 / (1 + exp(-a))
 
 
-# --- by hand: one hidden unit, or two, from numbers with simple mean and deviation --------------------------
+# --- by hand: one or two hidden units, numbers with simple mean and deviation -------------------------------
 
 
 def test_plain_lstm_by_hand():
@@ -51,8 +51,8 @@ def test_plain_lstm_by_hand():
 
 @pytest.mark.parametrize("cell", ["out", "carry", None])
 def test_split_lstm_by_hand(cell):
-    # x_ = (-3, -1, 1, 3): variance 5, and with eps 4 divided by 3; h_ = 2 (1, 1, -1, -1): divided by sqrt(8).
-    # With one hidden unit c is its own mean, so the norm of c leaves the bias.
+    # x_ = (-3, -1, 1, 3): variance 5, with eps 4 sigma 3; h_ = 2 (1, 1, -1, -1): sigma sqrt(8). With one
+    # hidden unit c equals its mean, so the norm of c is its bias.
     p = dict(weight_ih=[[-3], [-1], [1], [3]], weight_hh=[[1], [1], [-1], [-1]])
     p |= dict(gain_ih=[1, 3, 1, 1], bias_ih=[0, 0, 1, 0], gain_hh=[sqrt(2)] * 4, bias_hh=[0, 0, 0, 1])
     p |= dict(gain_c=[1], bias_c=[0.5])
@@ -89,7 +89,7 @@ def test_plain_gru_by_hand():
 
 
 def test_gru_placements_by_hand():
-    # x_ = (0, 6, 3), h_ = 1 (1, 1, 4), eps 16; a norm over one hidden unit leaves its bias
+    # x_ = (0, 6, 3), h_ = 1 (1, 1, 4), eps 16; a norm over one hidden unit is its bias
     p = dict(weight_ih=np.array([[0.0], [6], [3]]), weight_hh=np.array([[1.0], [1], [4]]))
 
     def run(bias=(0, 0, 0), **options):
@@ -100,7 +100,7 @@ def test_gru_placements_by_hand():
     def new_state(z, n):
         return (1 - z) * n + z
 
-    # r, z over two: x_ (-3, 3) / 5, h_ (0, 0); n alone: 0. Biases: 1, and 2 on the h side
+    # a norm over r and z: x_ (-3, 3) / 5, h_ (0, 0); over n: 0. Biases of n: 1, and 2 for h_
     want = new_state(sig(0.6), tanh(1 + sig(-0.6) * 2))
     np.testing.assert_allclose(run((0, 0, 1), placement="split"), want, rtol=1e-15)
     # over all three: x_ (-3, 3, 0) / sqrt(6 + 16), h_ (-1, -1, 2) / sqrt(2 + 16)
@@ -131,7 +131,7 @@ def test_batch_lstm_by_hand():
     assert tape.count.tolist() == [2]
 
 
-def test_split_rnn_is_the_loop_of_its_equation():
+def test_split_rnn_equals_a_loop_of_its_equation():
     rng = np.random.default_rng(1)
     v, _ = draw("rnn split", rng, inner=False)
     y, _, _ = ref.rnn(**v, placement="split", eps=0.1)
@@ -147,8 +147,8 @@ def test_split_rnn_is_the_loop_of_its_equation():
 
 @pytest.mark.parametrize("reverse", [False, True])
 @each_cell
-def test_a_sequence_in_a_batch_is_the_sequence_alone(name, reverse):
-    """Padding (NaN here), lengths and rows are independent.
+def test_a_sequence_in_a_batch_equals_the_sequence_alone(name, reverse):
+    """Padding, which is NaN here, and other rows have no effect.
 
     Length 0 keeps the state, length 1 is one step.
     """
@@ -174,7 +174,7 @@ def test_a_sequence_in_a_batch_is_the_sequence_alone(name, reverse):
 
 
 @each_cell
-def test_reverse_is_forward_on_flipped_sequences(name):
+def test_reverse_equals_forward_on_flipped_sequences(name):
     v, _ = draw(name, np.random.default_rng(3))
     y, state, _ = forward(name, v, reverse=True)
     flipped, last, _ = forward(name, v | {"x": v["x"][::-1]})
@@ -183,8 +183,8 @@ def test_reverse_is_forward_on_flipped_sequences(name):
 
 
 @each_cell
-def test_two_halves_are_the_whole(name):
-    """A cell carries nothing but its state. No initial state is a state of zeros."""
+def test_two_halves_equal_the_whole(name):
+    """A cell has no memory but its state. Without an initial state, it is zeros."""
     rng = np.random.default_rng(4)
     v, _ = draw(name, rng)
     known = {"statistics": statistics_of(name, rng, 5)} if name in PER_STEP else {}
@@ -210,7 +210,7 @@ def test_absent_parameters_are_gain_one_and_bias_zero(name):
 
 
 @each_cell
-def test_longdouble_stays_longdouble(name):
+def test_longdouble_input_is_computed_in_longdouble(name):
     v, _ = draw(name, np.random.default_rng(6))
     y, state, tape = forward(name, {k: a.astype(np.longdouble) for k, a in v.items()})
     grads = backward(name, tape, y, state)
@@ -219,8 +219,8 @@ def test_longdouble_stays_longdouble(name):
 
 
 @pytest.mark.parametrize("name", PER_STEP)
-def test_step_statistics_are_those_of_a_loop_over_active_sequences(name):
-    """The inputs of each norm, from the outputs and states of shorter runs."""
+def test_step_statistics_equal_those_of_a_loop_over_active_sequences(name):
+    """The loop computes the inputs of each norm from outputs and states of shorter runs."""
     v, lengths = draw(name, np.random.default_rng(7))
     lengths[1] = 3
     v["x"][lengths[2] :, 2] = np.nan
@@ -231,7 +231,12 @@ def test_step_statistics_are_those_of_a_loop_over_active_sequences(name):
         x_ = v["x"][t, alive] @ v["weight_ih"].T + v["inner_bias_ih"]
         before = forward(name, v, lengths=np.minimum(lengths, t))[1][0][alive]
         h_ = before @ v["weight_hh"].T + v["inner_bias_hh"]
+        if "reset" in name:
+            r, n = tape.steps[t].kept[0], slice(2 * before.shape[1], None)
+            h_[:, n] = (r * before) @ v["weight_hh"][n].T + v["inner_bias_hh"][n]
         inputs = {"": x_ + h_} if name.startswith("rnn") else {"ih": x_, "hh": h_}
+        if name.startswith("ligru"):
+            del inputs["hh"]
         if name.startswith("lstm"):
             inputs["c"] = forward(name, v, lengths=np.minimum(lengths, t + 1))[1][1][alive]
         assert set(tape.statistics) == set(inputs)
@@ -242,7 +247,7 @@ def test_step_statistics_are_those_of_a_loop_over_active_sequences(name):
 
 
 @pytest.mark.parametrize("name", PER_STEP)
-def test_inference_with_the_statistics_of_training_is_training(name):
+def test_inference_with_the_statistics_of_training_equals_training(name):
     v, lengths = draw(name, np.random.default_rng(8))
     y, state, tape = forward(name, v, lengths=lengths)
     learnt = tape.statistics.get("", tape.statistics)
@@ -253,8 +258,8 @@ def test_inference_with_the_statistics_of_training_is_training(name):
 
 
 @pytest.mark.parametrize("name", PER_STEP)
-def test_overrun(name):
-    """After two known steps, results are those of known steps with the statistics of the policy."""
+def test_overrun_policies_beyond_the_known_steps(name):
+    """After two known steps, results are those of steps that have the policy's statistics."""
     rng = np.random.default_rng(9)
     v, lengths = draw(name, rng)
     known = statistics_of(name, rng, 2)
@@ -276,7 +281,7 @@ def test_overrun(name):
 
 
 @pytest.mark.parametrize("name", ["lstm batch", "gru batch"])
-def test_calibration_does_not_depend_on_the_batches(name):
+def test_calibration_does_not_depend_on_the_division_into_batches(name):
     v, lengths = draw(name, np.random.default_rng(10))
     x, cell = v.pop("x"), getattr(ref, CELLS[name][0])
     parameters = {k: a for k, a in v.items() if k not in ("h0", "c0")}
@@ -295,12 +300,12 @@ def test_calibration_does_not_depend_on_the_batches(name):
 
 @pytest.mark.parametrize("reverse, ragged", [(False, False), (True, True)])
 @pytest.mark.parametrize("name", [*CELLS, *(f"{n} {how}" for n in PER_STEP for how in ("given", "overrun"))])
-def test_gradients(name, reverse, ragged):
+def test_gradients_equal_central_differences(name, reverse, ragged):
     name, _, kind = name.partition(" batch ")
     name += " batch" if kind else ""
     rng = np.random.default_rng(14)
     v, lengths = draw(name, rng, t=4, i=2, h=3)
-    # with a small eps two nearly equal sequences would be amplified too much for differences
+    # a small eps would amplify two nearly equal sequences too much for central differences
     options = dict(reverse=reverse, lengths=lengths if ragged else None, eps=1e-2)
     if kind:
         steps = {"given": 4, "overrun": 2}[kind]
@@ -318,7 +323,7 @@ def test_gradients(name, reverse, ragged):
 
 
 @pytest.mark.parametrize("name", [name for name in CELLS if not name.endswith("plain")])
-def test_gradients_without_inner_biases_are_those_of_zeros(name):
+def test_gradients_without_inner_biases_equal_those_with_zeros(name):
     rng = np.random.default_rng(15)
     v, lengths = draw(name, rng, inner=False)
     zeros = {f"inner_bias_{side}": np.zeros(len(v[f"weight_{side}"])) for side in ("ih", "hh")}
@@ -333,20 +338,16 @@ def test_gradients_without_inner_biases_are_those_of_zeros(name):
 
 # --- ONNX node tests (float32 results of a NumPy implementation) --------------------------------------------
 
-ORDERS = {"LSTM": [0, 2, 3, 1], "GRU": [1, 0, 2]}  # our gates from theirs: i, o, f, g and z, r, n
+ORDERS = {"LSTM": [0, 2, 3, 1], "GRU": [1, 0, 2]}  # of our gates in ONNX's i, o, f, g and z, r, n
 ONNX_CASES = [case for op in ORDERS for case in onnx_cases(op)]
 
 
 @pytest.mark.parametrize("case", ONNX_CASES, ids=ids(ONNX_CASES))
-def test_onnx(case):
-    """ONNX's GRU resets before the product by default.
-
-    With h0 = 0, one step and no bias_hh this is the same.
-    """
-    name = case["op"].lower() + " plain"
+def test_a_node_test_of_onnx(case):
+    """ONNX's GRU applies r before W_hh by default."""
+    name = {"LSTM": "lstm plain", "GRU": "gru reset plain"}[case["op"]]
     n, inputs = GATES[case["op"].lower()], case["inputs"]
     x = inputs["X"].swapaxes(0, 1) if case["attributes"].get("layout", 0) else inputs["X"]
-    assert len(x) == 1
     width = inputs["R"].shape[-1]
 
     def ours(a):

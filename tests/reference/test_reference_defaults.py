@@ -1,4 +1,4 @@
-"""The reference has the same default arguments as the functions, layers and networks."""
+"""The reference has the default arguments of the functions, layers and networks."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ def same(found, want, least):
 
 
 @pytest.mark.parametrize("name", [n for n in ref.__all__ if inspect.isfunction(getattr(lnrnn, n, None))])
-def test_functions(name):
+def test_functions_have_the_defaults_of_the_reference(name):
     least = {"rms_norm": {"weight", "eps"}, "sigmoid": set()}.get(name, {"weight", "eps"})
     least = least | ({"momentum", "training", "bias"} if name == "batch_norm" else set())
     same(defaults(getattr(ref, name)), defaults(getattr(lnrnn, name)), least)
 
 
 @pytest.mark.parametrize("layer", ["LayerNorm", "BatchNorm"])
-def test_layers(layer):
+def test_layers_have_the_defaults_of_the_reference(layer):
     function = {"LayerNorm": ref.layer_norm, "BatchNorm": ref.batch_norm}[layer]
     same({"eps": defaults(function)["eps"]}, defaults(getattr(lnrnn, layer)), {"eps"})
 
 
 @pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
-def test_cells(cell):
-    """The cell decides the default placement of the norm, which a network shows."""
+def test_networks_have_the_defaults_of_the_reference(cell):
+    """The cell decides the default placement of the norm, which rnn.norm has."""
     found = defaults(getattr(ref, cell.lower()))
-    found.pop("bias", None)  # an array; in the classes it is a bool
+    found.pop("bias", None)  # an array here, but a bool in the classes
     layer, batch = (getattr(lnrnn, cell)(1, 1, norm=norm, seed=0).norm for norm in ("layer", "batch"))
     own = {"LSTM": {"cell"}, "GRU": {"span"}, "RNN": set()}[cell]
     same(found, dataclasses.asdict(layer), {"eps", "placement"} | own)

@@ -1,4 +1,4 @@
-"""Masks of states and zoneout in the reference: by hand, by loops, and by central differences."""
+"""The reference's masks of states and zoneout equal results by hand, loops and central differences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ each_cell = pytest.mark.parametrize("name", CELLS)
 
 
 def masks_of(name, rng, t, b, h, kinds):
-    """{argument: value}. kinds: of "states", and "mask" or "rate" for zoneout."""
+    """Returns {argument: value}. kinds: "states" for masks of states, "mask" or "rate" for zoneout."""
     found = {}
     if "states" in kinds:
         found["states_mask"] = (rng.random((b, h)) < 0.6) / 0.6
@@ -31,7 +31,7 @@ def masks_of(name, rng, t, b, h, kinds):
     return found
 
 
-def test_a_mask_by_hand():
+def test_a_mask_of_states_by_hand():
     """h1 = tanh(x + W (m h0)), with a mask that keeps one of two hidden units. Zoneout keeps h0 itself."""
     w = np.array([[0.5, 2], [0.25, -1]])
     x, h0 = np.array([[[1.0, -1]]]), np.array([[0.5, 0.75]])
@@ -47,7 +47,7 @@ def test_a_mask_by_hand():
 
 
 @pytest.mark.parametrize("cell", ["out", "carry"])
-def test_zoneout_of_an_lstm_is_the_loop_of_its_equations(cell):
+def test_zoneout_of_an_lstm_equals_a_loop_of_its_equations(cell):
     rng = np.random.default_rng(1)
     v, _ = draw("lstm split", rng, inner=False)
     masks = masks_of("lstm split", rng, 5, 4, 4, "mask")
@@ -67,7 +67,7 @@ def test_zoneout_of_an_lstm_is_the_loop_of_its_equations(cell):
     assert absolute_error(cn, c) < SAME
 
 
-def test_a_gru_keeps_what_z_keeps():
+def test_a_mask_of_a_gru_does_not_affect_z_h():
     """A mask of zeros removes W_hh h, but not z h."""
     rng = np.random.default_rng(2)
     v, _ = draw("gru plain", rng)
@@ -82,7 +82,7 @@ def test_a_gru_keeps_what_z_keeps():
 
 
 @each_cell
-def test_no_mask_is_no_change(name):
+def test_masks_of_ones_and_zoneout_of_zero_change_nothing(name):
     v, lengths = draw(name, np.random.default_rng(3))
     pair = (lambda d: (d, d)) if name.startswith("lstm") else (lambda d: d)
     want, state, _ = forward(name, v, lengths=lengths)
@@ -90,15 +90,15 @@ def test_no_mask_is_no_change(name):
         y, end, _ = forward(name, v, lengths=lengths, states_mask=np.ones((4, 4)), zoneout=zoneout)
         np.testing.assert_array_equal(y, want)
         np.testing.assert_array_equal(end, state)
-    if name not in PER_STEP:  # zoneout keeps everything: the state never changes
+    if name not in PER_STEP:  # zoneout of all units: the state never changes
         y, end, _ = forward(name, v, zoneout=pair(1.0))
         np.testing.assert_array_equal(y, np.broadcast_to(v["h0"], y.shape))
         np.testing.assert_array_equal(end, [v[k] for k in ("h0", "c0") if k in v])
 
 
 @each_cell
-def test_masks_are_those_of_x_in_either_direction(name):
-    """A reverse run with lengths is a forward run of reversed sequences and masks."""
+def test_masks_are_indexed_as_x_in_both_directions(name):
+    """A reverse run with lengths equals a forward run of reversed sequences and masks."""
     rng = np.random.default_rng(4)
     v, lengths = draw(name, rng)
     masks = masks_of(name, rng, 5, 4, 4, ("states", "mask"))
@@ -113,7 +113,7 @@ def test_masks_are_those_of_x_in_either_direction(name):
 
 @pytest.mark.parametrize("kinds, reverse", [(("rate",), False), (("states", "mask"), True)], ids=str)
 @pytest.mark.parametrize("name", [*CELLS, *(f"{n} given" for n in PER_STEP)])
-def test_gradients_through_masks(name, kinds, reverse):
+def test_gradients_with_masks_equal_central_differences(name, kinds, reverse):
     name, given = name.removesuffix(" given"), name.endswith(" given")
     rng = np.random.default_rng(5)
     v, lengths = draw(name, rng, t=4, i=2, h=3)

@@ -1,7 +1,7 @@
-"""Networks made and called as in torch.nn.
+"""Networks are created and called as in torch.nn.
 
-The order of arguments, dropout, start values, and the errors for torch's arguments that have another name
-here or do not exist.
+Tests the order of arguments, dropout, initial values, and the errors for arguments of torch that have another
+name here or do not exist.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from networks import each_cell, same
 x = np.random.default_rng(0).standard_normal((6, 2, 3), dtype=np.float32)
 
 
+torchs_cells = pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
+
+
 def positional(cell):
-    """Every positional argument of torch.nn by name, none at its default."""
+    """Returns every positional argument of torch.nn by name, with a value that is not the default."""
     first = {"input_size": 3, "hidden_size": 4, "num_layers": 2}
-    own = {"nonlinearity": "relu"} if cell == "RNN" else {}
+    own = {"nonlinearity": "relu"} if cell in ("RNN", "LiGRU") else {}
     return first | own | {"bias": False, "batch_first": True, "dropout": 0.25, "bidirectional": True}
 
 
-@each_cell
+@torchs_cells
 def test_positional_arguments_are_those_of_torch(cell):
     torch = pytest.importorskip("torch")
     arguments = positional(cell)
@@ -37,7 +40,7 @@ def test_positional_arguments_are_those_of_torch(cell):
 
 
 @each_cell
-def test_norm_and_the_start_values_are_given_by_name_only(cell):
+def test_norm_seed_and_rng_are_keyword_only(cell):
     for ours in (getattr(lnrnn, cell), getattr(pytest.importorskip("lnrnn.torch"), cell)):
         places = [*positional(cell).values(), *([0] if cell == "LSTM" else [])]
         ours(*places)
@@ -49,7 +52,7 @@ def test_norm_and_the_start_values_are_given_by_name_only(cell):
 
 
 @each_cell
-def test_a_generator_draws_the_numbers_of_its_seed_and_continues(cell):
+def test_rng_draws_the_numbers_of_its_seed_and_continues(cell):
     make = getattr(lnrnn, cell)
     rng = np.random.default_rng(7)
     by_seed, first, second = make(3, 4, seed=7), make(3, 4, rng=rng), make(3, 4, rng=rng)
@@ -60,7 +63,7 @@ def test_a_generator_draws_the_numbers_of_its_seed_and_continues(cell):
 
 
 @each_cell
-def test_dropout_is_drawn_in_training_alone_as_the_argument_of_forward_train_draws_it(cell):
+def test_dropout_only_acts_in_training_and_equals_the_argument_of_forward_train(cell):
     make = getattr(lnrnn, cell)
     plain, rnn = make(3, 4, 3, seed=0), make(3, 4, 3, dropout=0.5, seed=0)
     kept, _ = plain(x)
@@ -74,7 +77,7 @@ def test_dropout_is_drawn_in_training_alone_as_the_argument_of_forward_train_dra
     state = rnn.stream().get_state()
     rnn.dropout = 0
     same(rnn.forward_train(x)[0], kept)
-    rnn.stream().set_state(None, state)  # streams do not compute with it
+    rnn.stream().set_state(None, state)  # streams ignore dropout
     assert "dropout" not in repr(rnn)
 
 
@@ -97,8 +100,8 @@ def test_dropout_of_one_layer_warns_once_and_drops_nothing():
     same(rnn.forward_train(x)[0], rnn(x)[0])
 
 
-@each_cell
-def test_dropout_of_a_twin_and_of_torchs_own_module_arrives(cell):
+@torchs_cells
+def test_from_torch_keeps_the_dropout_of_a_module(cell):
     torch = pytest.importorskip("torch")
     for make in (getattr(lnrnn.torch, cell), getattr(torch.nn, cell)):
         assert lnrnn.from_torch(make(3, 4, 2, dropout=0.25)).dropout == 0.25
@@ -120,21 +123,22 @@ def test_the_error_for_hx_names_h0(cell):
             call(x, length=[1, 2])
 
 
-def test_a_projection_is_refused_by_name():
+def test_a_wrong_proj_size_is_refused_by_name():
     for module in (lnrnn, pytest.importorskip("lnrnn.torch")):
-        module.LSTM(3, 4, proj_size=0)
-        with pytest.raises(ValueError, match="proj_size must be 0, got 2 .*not supported"):
-            module.LSTM(3, 4, proj_size=2)
-        for wrong, error in ((-1, ValueError), (True, TypeError), (2.0, TypeError)):
+        assert module.LSTM(3, 4, proj_size=0).proj_size == 0
+        assert module.LSTM(3, 4, proj_size=3).proj_size == 3
+        with pytest.raises(ValueError, match="proj_size must be smaller than hidden_size 4, got 4"):
+            module.LSTM(3, 4, proj_size=4)
+        for wrong, error in ((-1, ValueError), (5, ValueError), (True, TypeError), (2.0, TypeError)):
             with pytest.raises(error, match=named("proj_size")):
                 module.LSTM(3, 4, proj_size=wrong)
-        for cell in ("RNN", "GRU"):  # as in torch.nn, only an LSTM has it
+        for cell in ("RNN", "GRU"):  # as in torch.nn, only an LSTM has proj_size
             with pytest.raises(TypeError, match="proj_size"):
                 getattr(module, cell)(3, 4, proj_size=0)
 
 
 @each_cell
-def test_the_policy_that_is_set_shows(cell):
+def test_repr_shows_the_overrun_policy(cell):
     rnn = getattr(lnrnn, cell)(3, 4, norm=lnrnn.BatchNormSpec(5, eps=0.25))
     twin = getattr(pytest.importorskip("lnrnn.torch"), cell)(3, 4, norm=lnrnn.BatchNormSpec(5, eps=0.25))
     for network in (rnn, twin):
@@ -166,7 +170,7 @@ def test_streams_and_states_are_shown_on_one_line(norm, kind):
 
 
 @each_cell
-def test_pickles_of_earlier_versions_have_the_norm_twice(cell):
+def test_a_pickle_of_an_earlier_version_with_the_norm_twice_loads(cell):
     rnn = getattr(lnrnn, cell)(3, 4, norm=lnrnn.BatchNormSpec(5), seed=0)
     state = rnn.__getstate__() | {"norm": rnn.norm}
     vars(state["_snapshot"]).pop("dropout")

@@ -16,7 +16,7 @@ from networks import each_cell, each_norm, network, normal, same
 
 W = np.zeros((1, 1), np.float32)
 
-# A constructor, an unknown name, and the nearest known one.
+# Constructor, unknown name, nearest known name.
 MISSPELT = [
     (lambda: lnrnn.LSTM(3, 4), "wieght_hh_l0", "weight_hh_l0"),
     (lambda: lnrnn.GRU(3, 4), "weight_hh_l7", "weight_hh_l0"),
@@ -44,7 +44,7 @@ each_misspelt = pytest.mark.parametrize(
 
 
 @pytest.mark.parametrize("spec, field", [(lnrnn.LayerNormSpec(), "eps"), (lnrnn.BatchNormSpec(), "overrun")])
-def test_a_spec_does_not_change(spec, field):
+def test_a_spec_is_immutable(spec, field):
     before = getattr(spec, field)
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(spec, field, W)
@@ -52,7 +52,7 @@ def test_a_spec_does_not_change(spec, field):
 
 
 @each_misspelt
-def test_a_misspelt_name_is_not_set(make, name, near):
+def test_setting_a_misspelt_name_suggests_the_nearest(make, name, near):
     owner = make()
     with pytest.raises(AttributeError, match=f"{type(owner).__name__}.*'{name}'.*'{near}'") as caught:
         setattr(owner, name, W)
@@ -63,16 +63,16 @@ def test_a_misspelt_name_is_not_set(make, name, near):
 
 
 @each_misspelt
-def test_a_misspelt_name_is_not_read(make, name, near):
+def test_reading_a_misspelt_name_suggests_the_nearest(make, name, near):
     with pytest.raises(AttributeError, match=f"'{name}'.*'{near}'") as caught:
         getattr(make(), name)
     assert not hasattr(make(), name) and getattr(make(), name, 7) == 7
     printed = "".join(traceback.format_exception_only(caught.value))
-    assert printed.lower().count("did you mean") == 1  # without a hint of Python's
+    assert printed.lower().count("did you mean") == 1  # without Python's own suggestion
 
 
 @pytest.mark.parametrize("make", [case[0] for case in MISSPELT[::3]])
-def test_a_name_like_no_other(make):
+def test_an_error_for_a_name_like_no_other_has_no_suggestion(make):
     changes = lambda owner: setattr(owner, "qqqq", 1), lambda owner: owner.qqqq, lambda owner: owner._qqqq
     for change in changes:
         with pytest.raises(AttributeError, match="qqqq'$"):
@@ -81,8 +81,8 @@ def test_a_name_like_no_other(make):
 
 @each_cell
 @each_norm
-def test_what_a_network_has_is_no_other_value(rng, cell, norm):
-    """Methods, sizes and properties cannot be replaced or deleted; nothing changes."""
+def test_methods_sizes_and_properties_cannot_be_replaced(rng, cell, norm):
+    """Replacing or deleting them is an error and changes nothing."""
     rnn, x = network(3, 4, cell=cell, norm=norm, trained=5), normal(rng, 5, 2, 3)
     want = rnn(x)[0]
     methods, values = (
@@ -100,7 +100,7 @@ def test_what_a_network_has_is_no_other_value(rng, cell, norm):
 
 
 class WithHead(lnrnn.LSTM):
-    """A user's network with attributes, a method, and a name in the form of a parameter's."""
+    """A user's subclass with attributes, a method, and an attribute named like a parameter."""
 
     scale_l0 = 1.0
 
@@ -138,11 +138,11 @@ def test_a_subclass_may_not_have_names_of_parameters():
             setattr(net, name, net.weight_hh_l0)
     with pytest.raises(AttributeError, match="'classes'"):
         print(net.clases)
-    with pytest.raises(AttributeError, match="fixed"):
+    with pytest.raises(AttributeError, match="is set by the constructor only"):
         net.hidden_size = 7
 
 
-def test_a_subclass_that_fails_before_its_base_is_initialised():
+def test_a_subclass_that_reads_a_parameter_before_its_base_is_initialised():
     class Early(lnrnn.RNN):
         def __init__(self):
             self.found = self.weight_hh_l0
@@ -193,8 +193,8 @@ def test_tensors_of_a_layer_are_checked_when_assigned(make, name):
         assert (layer(X) != want).any()
 
 
-def test_parameters_of_a_layer_are_kept_as_they_come():
-    """As in torch.nn: two layers may share one array as weight, which may be written to."""
+def test_a_layer_keeps_the_array_that_is_assigned():
+    """As in torch.nn, two layers may share one weight array, and the caller may change it in place."""
     first, second, weight = lnrnn.LayerNorm(4), lnrnn.BatchNorm(4), np.full(4, 2.0)
     first.weight = second.weight = weight
     assert first.weight is weight and second.weight is weight
@@ -205,7 +205,7 @@ def test_parameters_of_a_layer_are_kept_as_they_come():
     assert first.state_dict() == {}
 
 
-def test_running_statistics_there_are_or_not():
+def test_running_statistics_exist_only_if_they_are_tracked():
     layer = lnrnn.BatchNorm(4, track_running_stats=False)
     for name in ("running_mean", "running_var", "num_batches_tracked"):
         with pytest.raises(ValueError, match=named(name)):

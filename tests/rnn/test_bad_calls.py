@@ -1,6 +1,6 @@
-"""Wrong values of all arguments of constructors, calls, streams, training, parameters and statistics.
+"""Invalid values of all arguments of constructors, calls, streams, training, parameters and statistics.
 
-Each raises an error of the right type that names the argument, and nothing changes.
+Each raises an error of the right type that names the argument, and changes nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LONG = np.full(B, T)
 NO_INTEGERS = [
     *NO_ARRAY[:-1], LONG.astype(float), LONG.astype(np.float16), LONG > 0, [1.0, 2.0, 3.0], [1, 2, 2.5],
     [NAN] * B, LONG * 1j, LONG.astype(object), [1, 2, None], ["1", "2", "3"],
-    [1, 2, 2**64], [1, 2, HUGE],  # NumPy makes arrays of objects from these two
+    [1, 2, 2**64], [1, 2, HUGE],  # NumPy converts these two to arrays of objects
 ]  # fmt: skip
 WRONG_LENGTHS = [
     1, LONG[:2], np.full(B + 1, 1), LONG[None], LONG[:, None], [], [1, 2, T + 1], [-1, 2, 3],
@@ -69,7 +69,7 @@ WRONG_CALLS = [
 
 @each_norm
 @cases(WRONG_CALLS)
-def test_calls(norm, error, name, given):
+def test_call_refuses_a_wrong_argument(norm, error, name, given):
     rnn = network(D, H, norm=norm, trained=T)
     before = snapshot(rnn)
     arguments = dict(x=X) | given
@@ -80,7 +80,7 @@ def test_calls(norm, error, name, given):
     assert snapshot(rnn) == before
 
 
-def test_axes_in_the_other_order_and_one_sequence():
+def test_call_refuses_wrong_lengths_with_batch_first_and_of_one_sequence():
     rnn = network(D, H, batch_first=True)
     refuses(V, "lengths", rnn, X, lengths=LONG)  # T is the number of sequences here
     refuses(V, "lengths", rnn, X, lengths=[1, 2, 3, B + 1])
@@ -96,7 +96,7 @@ def test_axes_in_the_other_order_and_one_sequence():
 
 
 @pytest.mark.parametrize("batches", [None, 3, "ab", X, X[0], Hostile(), np.float32(1)], ids=label)
-def test_calibrate(batches):
+def test_calibrate_refuses_wrong_batches(batches):
     rnn = network(D, H, norm="batch", trained=T)
     before = snapshot(rnn)
     with pytest.raises((E, V), match=f"{named('batches')}|{named('x')}"):
@@ -106,7 +106,7 @@ def test_calibrate(batches):
     assert snapshot(rnn) == before
 
 
-def test_calibrate_when_the_callers_iterator_fails():
+def test_calibrate_passes_an_error_of_the_callers_iterator_on():
     rnn = network(D, H, norm="batch", trained=T)
     before = snapshot(rnn)
     with pytest.raises(ZeroDivisionError):
@@ -125,7 +125,7 @@ def test_methods_of_batch_norm_are_refused_for_other_norms(norm):
 
 
 @pytest.mark.parametrize("value", ["Last", "", None, 3, ["last"], Hostile()], ids=label)
-def test_overrun(value):
+def test_overrun_refuses_a_wrong_value(value):
     rnn = network(D, H, norm="batch", trained=T)
     refuses(V if isinstance(value, str) or value is None else E, "overrun", setattr, rnn, "overrun", value)
     assert rnn.overrun == "raise"
@@ -145,13 +145,13 @@ def test_overrun(value):
     wrong(V, "gh", [0, np.ones((B, H)), np.ones((1, B, H + 1)), np.ones((2, B, H)), np.ones((1, H)), []]),
     wrong(E, "tape", [None, 3, "tape", (), {}, Hostile()]),
 )
-def test_backward(error, name, given):
+def test_backward_refuses_a_wrong_argument(error, name, given):
     rnn = network(D, H)
     y, h, tape = rnn.forward_train(X)
     refuses(error, name, rnn.backward, **dict(tape=tape, gy=y, gh=h) | given)
 
 
-def test_a_tape_of_another_network():
+def test_backward_refuses_a_tape_of_another_network():
     rnn, y, tape = network(D, H), *network(D, H).forward_train(X)[::2]
     refuses(E, "tape", rnn.backward, tape, y)
     own = rnn.forward_train(X)[2]
@@ -162,7 +162,7 @@ def test_a_tape_of_another_network():
 @pytest.mark.parametrize(
     "dtype", ["float64", "Float32", "", None, 8, np.float32, np.dtype("f4"), Hostile()], ids=label
 )
-def test_to_dtype(dtype):
+def test_to_dtype_refuses_a_wrong_dtype(dtype):
     refuses(V if isinstance(dtype, str) or dtype is None else E, "dtype", network(D, H).to_dtype, dtype)
 
 
@@ -170,7 +170,7 @@ def test_to_dtype(dtype):
 
 
 @each_norm
-def test_parameters(norm):
+def test_a_wrong_parameter_is_refused(norm):
     rnn = network(D, H, norm=norm, num_layers=2, trained=T)
     before = snapshot(rnn)
     for name, value in rnn.parameters().items():
@@ -189,7 +189,7 @@ def test_parameters(norm):
 
 
 def state_cases():
-    """(the fault, error, a word of the message, change of a state dict)."""
+    """Returns tuples (fault, error, a word of the message, function that damages a state dict)."""
 
     def drop(state, name):
         del state[name]
@@ -220,7 +220,7 @@ def state_cases():
 
 
 @pytest.mark.parametrize("what, error, word, change", list(state_cases()), ids=label)
-def test_load_state_dict(what, error, word, change):
+def test_load_state_dict_refuses_a_damaged_state(what, error, word, change):
     rnn = network(D, H, norm="batch", num_layers=2, trained=T)
     before, state = snapshot(rnn), network(D, H, seed=9, norm="batch", num_layers=2, trained=T).state_dict()
     change(state)
@@ -229,19 +229,19 @@ def test_load_state_dict(what, error, word, change):
 
 
 @pytest.mark.parametrize("state", [None, 3, "gain_l0", [], [("gain_l0", 1)], X, Hostile()], ids=label)
-def test_a_state_that_is_no_dict(state):
+def test_load_state_dict_refuses_a_state_that_is_no_dict(state):
     for owner in (network(D, H), network(D, H, norm="batch"), lnrnn.LayerNorm(3), lnrnn.BatchNorm(3)):
         refuses(E, "state", owner.load_state_dict, state)
 
 
-def test_a_state_with_more_steps_than_there_is_room():
+def test_load_state_dict_refuses_more_steps_than_max_steps():
     rnn = network(D, H, norm=lnrnn.BatchNormSpec(max_steps=T), trained=T)
     before = snapshot(rnn)
     refuses(V, "count_l0", rnn.load_state_dict, network(D, H, norm="batch", trained=T + 1).state_dict())
     assert snapshot(rnn) == before
 
 
-def test_the_layers_state_dicts():
+def test_load_state_dict_of_layers_refuses_a_damaged_state():
     for layer in (lnrnn.LayerNorm(3), lnrnn.BatchNorm(3)):
         before = {k: v.tobytes() for k, v in layer.state_dict().items()}
         good = {k: v + 1 for k, v in layer.state_dict().items()}
@@ -258,7 +258,7 @@ def test_the_layers_state_dicts():
 
 
 @cases(sizes("batch_size", 2**31 - 1))
-def test_stream_of_so_many(error, name, given):
+def test_stream_refuses_a_wrong_batch_size(error, name, given):
     refuses(error, name, network(D, H).stream, **given)
 
 
@@ -270,7 +270,7 @@ def test_stream_of_so_many(error, name, given):
     wrong(E, "step", [v for v in NO_INTEGER if not isinstance(v, (list, tuple, np.ndarray))]),
     wrong(V, "step", [-1, -HUGE, 2**63, HUGE, [3], (3,), np.full(B + 1, 3), [[3] * B], [-1] * B]),
 )
-def test_stream(error, name, given):
+def test_a_step_refuses_a_wrong_argument(error, name, given):
     rnn = network(D, H, norm="batch", trained=T)
     stream, other = rnn.stream(B), rnn.stream(B)
     y = stream(X[0])
@@ -301,7 +301,7 @@ def test_stream(error, name, given):
     wrong(E, "seed", [v for v in NO_INTEGER if v is not None]),
     wrong(V, "seed", [-1, -HUGE]),
 )
-def test_rnn(error, name, given):
+def test_rnn_refuses_a_wrong_argument(error, name, given):
     refuses(error, name, lnrnn.RNN, **dict(input_size=D, hidden_size=H) | given)
 
 
@@ -310,7 +310,7 @@ def test_rnn_takes_any_kind_of_integer():
         rnn = lnrnn.RNN(two, two, two, seed=two)
         assert (rnn.input_size, rnn.hidden_size, rnn.num_layers) == (2, 2, 2)
         spec = lnrnn.BatchNormSpec(max_steps=two)
-        assert type(rnn.input_size) is type(spec.max_steps) is int  # no file could hold it
+        assert type(rnn.input_size) is type(spec.max_steps) is int  # a file cannot store a NumPy integer
         np.testing.assert_array_equal(rnn.weight_ih_l0, lnrnn.RNN(2, 2, seed=2).weight_ih_l0)
         assert lnrnn.LayerNorm(two).normalized_shape == (2,)
     assert lnrnn.RNN(1, 1, 1024).num_layers == 1024  # the largest number
@@ -327,7 +327,7 @@ def test_rnn_takes_any_kind_of_integer():
     wrong(E, "span", [1, False, ["all"]]),
     wrong(E, "inner_bias", [1, None, "yes", np.ones(3), Hostile()]),
 )
-def test_layer_norm_spec(error, name, given):
+def test_layer_norm_spec_refuses_a_wrong_argument(error, name, given):
     refuses(error, name, lnrnn.LayerNormSpec, **given)
 
 
@@ -340,7 +340,7 @@ def test_layer_norm_spec(error, name, given):
     wrong(V, "overrun", ["Raise", "", "first", None]),
     wrong(E, "overrun", [1, ["last"], b"last", Hostile()]),
 )
-def test_batch_norm_spec(error, name, given):
+def test_batch_norm_spec_refuses_a_wrong_argument(error, name, given):
     refuses(error, name, lnrnn.BatchNormSpec, **given)
 
 
@@ -352,7 +352,7 @@ def test_batch_norm_spec(error, name, given):
     wrong(E, "normalized_shape", ["4", None, 4.0, True, (4.0,), (True,), [[4]], Hostile(), np.array(["a"])]),
     wrong(V, "normalized_shape", [-1, (), [], (3, -4), -HUGE, 2**63, HUGE, (2**63, 1)]),
 )
-def test_layer_norm_layer(error, name, given):
+def test_layer_norm_refuses_a_wrong_argument(error, name, given):
     refuses(error, name, lnrnn.LayerNorm, **dict(normalized_shape=4) | given)
 
 
@@ -365,19 +365,19 @@ def test_layer_norm_layer(error, name, given):
     wrong(E, "num_features", NO_INTEGER),
     wrong(V, "num_features", [-1, -HUGE, 2**63, HUGE]),
 )
-def test_batch_norm_layer(error, name, given):
+def test_batch_norm_refuses_a_wrong_argument(error, name, given):
     refuses(error, name, lnrnn.BatchNorm, **dict(num_features=4) | given)
 
 
 @cases(sizes("n", 1024))
-def test_set_num_threads(error, name, given):
+def test_set_num_threads_refuses_a_wrong_number(error, name, given):
     before = lnrnn.get_num_threads()
     refuses(error, name, lnrnn.set_num_threads, **given)
     assert lnrnn.get_num_threads() == before
 
 
 @pytest.mark.parametrize("mode", NO_FLAG, ids=label)
-def test_mode(mode):
+def test_train_refuses_a_wrong_mode(mode):
     for layer in (lnrnn.LayerNorm(3), lnrnn.BatchNorm(3)):
         refuses(E, "mode", layer.train, mode)
         assert layer.training is True

@@ -1,7 +1,7 @@
-"""Values that float32 subtracts with large errors.
+"""Subtractions that lose most digits in float32.
 
-These are saturated activations, and norms of values whose mean is much larger than their differences. All
-given numbers are exact in float32, so the reference gets the same ones.
+They occur in slopes of saturated activations, and in norms of values whose mean is much larger than their
+differences. All inputs are exact in float32, so the float64 reference gets the same numbers.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from networks import calm, parts, reference_backward, reference_forward, spec
 each_cell = pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
 
 
-def test_the_slope_of_a_saturated_tanh(family):
-    """1 - y^2 from y as near to 1 as float32 allows. A difference of squares has no error."""
+def test_the_slope_of_a_saturated_tanh_is_accurate(family):
+    """The slope is 1 - y^2, where y is as near to 1 as float32 allows."""
     units = 37
     rnn = lnrnn.RNN(1, units, norm=None, seed=0)
     rnn.weight_ih_l0, rnn.weight_hh_l0 = np.linspace(1, 8, units)[:, None], np.zeros((units, units))
@@ -26,16 +26,16 @@ def test_the_slope_of_a_saturated_tanh(family):
     gradients = rnn.backward(tape, np.ones_like(y))[2]
     slope = (1 - y[0, 0].astype(float)) * (1 + y[0, 0].astype(float))
     assert slope.min() < 1e-6
-    # Two roundings.
+    # The error of two roundings.
     np.testing.assert_allclose(gradients["bias_hh_l0"], slope, rtol=2**-23)
 
 
-# The mean of the integers near it is no integer, and not exact in float32.
+# Inputs are integers near FAR, whose mean is not exact in float32.
 FAR = 10_000
 
 
 def one_step(rnn, rng, batch):
-    """x (1, batch, inputs) whose product with W_ih is integers near FAR; W_hh h is 0."""
+    """Returns x (1, batch, inputs), such that W_ih x consists of integers near FAR. W_hh h is 0."""
     rnn.weight_hh_l0 = np.zeros(rnn.weight_hh_l0.shape)
     rows = len(rnn.weight_ih_l0)
     rnn.weight_ih_l0 = np.concatenate([np.full((rows, 1), FAR), rng.integers(-3, 4, (rows, 4))], 1)
@@ -46,8 +46,8 @@ def one_step(rnn, rng, batch):
 
 @each_cell
 @pytest.mark.parametrize("batch", [7, 33])
-def test_batch_norm_goes_back(family, cell, batch):
-    """The mean in the kernels is a float32, half a unit in the last place of 10,000 from the true one."""
+def test_backward_of_batch_norm_far_from_zero(family, cell, batch):
+    """The kernels' mean is a float32, which is wrong by up to half a unit in the last place of 10,000."""
     rng = np.random.default_rng(2)
     rnn = calm(5, 33, cell=cell, norm="batch")
     x, gy = one_step(rnn, rng, batch), rng.standard_normal((1, batch, 33)).astype(np.float32) + np.float32(2)
@@ -64,7 +64,7 @@ def test_batch_norm_goes_back(family, cell, batch):
 @pytest.mark.parametrize("placement", ["gate", "joint", "split"])
 @pytest.mark.parametrize("size", [1, 2.0**80])  # the squares of the latter overflow
 @each_cell
-def test_layer_norm_inside_a_cell(family, cell, size, placement):
+def test_backward_of_layer_norm_far_from_zero(family, cell, size, placement):
     rng = np.random.default_rng(3)
     rnn = calm(5, 33, cell=cell, norm=spec(placement))
     x = one_step(rnn, rng, 9) * np.float32(size)

@@ -1,4 +1,4 @@
-"""Making a network: its numbers, memory and parameters, and arguments refused before memory is taken."""
+"""The construction of networks: initial values, memory, parameters, and errors before memory is allocated."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from networks import (
 
 
 def peak(make):
-    """The result of `make`, and the largest number of bytes in use while it ran."""
+    """Returns the result of `make`, and the largest number of bytes in use while it ran."""
     tracemalloc.start()
     try:
         made = make()
@@ -42,8 +42,8 @@ def peak(make):
 
 @each_cell
 @pytest.mark.parametrize("norm", [*NORMS, spec(None, inner_bias=True)], ids=str)
-def test_the_numbers_of_a_seed(cell, norm):
-    """One generator draws all numbers, in the order of the parameters, uniform in +-1/sqrt(H).
+def test_a_seed_determines_the_initial_values(cell, norm):
+    """One generator draws all parameters in their order, uniformly in +-1/sqrt(H).
 
     Gains are 1, and biases of norms 0.
     """
@@ -87,7 +87,7 @@ def test_a_wrong_rng_or_seed_is_refused(error, options, message):
 
 
 @each_cell
-def test_making_takes_the_memory_of_the_weights(cell):
+def test_construction_allocates_little_more_than_the_weights(cell):
     rnn, most = peak(lambda: getattr(lnrnn, cell)(1024, 1024, seed=0))
     weights = sum(value.nbytes for value in rnn.parameters().values())
     assert weights <= most < 1.1 * weights
@@ -97,10 +97,10 @@ def test_making_takes_the_memory_of_the_weights(cell):
     "cell, inputs, hidden",
     [("RNN", 2**20, 2**20), ("LSTM", 2**19, 2**19), ("LSTM", 2**20, 2**18), ("GRU", 2**10, 605_395)],
 )
-def test_the_largest_weights(cell, inputs, hidden):
+def test_the_largest_allowed_weights(cell, inputs, hidden):
     """2**40 elements are allowed. One hidden unit more is refused before memory is allocated.
 
-    (The argument norm is checked after the sizes, so this wrong one prevents any allocation.)
+    To keep the first case from allocating, it has a wrong norm, which is checked after the sizes.
     """
     gates = {"RNN": 1, "LSTM": 4, "GRU": 3}[cell]
     made = getattr(lnrnn, cell)
@@ -116,8 +116,8 @@ def test_the_largest_weights(cell, inputs, hidden):
 
 @pytest.mark.parametrize("known", [0, 3])
 @pytest.mark.parametrize("room", [4, 10**6, 2**31 - 1])
-def test_a_file_that_claims_more_steps_than_it_has(tmp_path, known, room):
-    """max_steps is compared with the tensors before statistics of that length are allocated."""
+def test_a_file_with_a_max_steps_beyond_its_tensors_is_refused(tmp_path, known, room):
+    """max_steps is compared with the tensors before memory for so many steps is allocated."""
     pytest.importorskip("safetensors")
     path = tmp_path / "m.safetensors"
     network(3, 5, norm="batch", trained=known).save(path)
@@ -139,7 +139,7 @@ def test_a_file_that_claims_more_steps_than_it_has(tmp_path, known, room):
 
 
 T = 7
-GATES = {"RNN": 1, "LSTM": 4, "GRU": 3, "SLSTM": 4}
+GATES = {"RNN": 1, "LSTM": 4, "GRU": 3, "LiGRU": 2, "SLSTM": 4}
 
 
 VECTORS = {
@@ -148,6 +148,7 @@ VECTORS = {
     "joint": "gain bias",
     "gate": "gain bias",
     "batch": "gain_ih gain_hh bias",
+    "input": "gain_ih bias_ih",
     "output": "bias_ih bias_hh gain_y bias_y",
 }
 
@@ -155,7 +156,7 @@ VECTORS = {
 @each_variant
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("inner", [True, False])
-def test_names_and_shapes(variant, bias, inner):
+def test_parameters_have_documented_names_and_shapes(variant, bias, inner):
     cell, *place = variant.replace(" heads", "").split()
     options = dict(VARIANTS[variant])
     units = 1 if "num_heads" in options else 5
@@ -165,16 +166,17 @@ def test_names_and_shapes(variant, bias, inner):
     if inner and place[0] not in ("none", "batch"):
         options["norm"] = replace(options.pop("norm", lnrnn.LayerNormSpec()), inner_bias=True)
     rnn, G = network(3, 5, num_layers=2, bidirectional=True, bias=bias, **options), GATES[cell] * 5
-    vectors = "gain bias" if variant == "RNN batch" else VECTORS[place[0]]
+    vectors = {"RNN batch": "gain bias", "LiGRU batch": VECTORS["input"]}.get(variant, VECTORS[place[0]])
     lengths = {vector: 5 if vector.endswith("_y") else G for vector in vectors.split()}
-    if variant == "LSTM batch" or place[-1] in ("out", "carry"):
+    if variant.startswith("LSTM batch") or place[-1] in ("out", "carry") or place == ["split", "projected"]:
         lengths |= {"gain_c": 5, "bias_c": 5}
     lengths = {vector: n for vector, n in lengths.items() if bias or not vector.startswith("bias")}
     if inner and place[0] not in ("none", "batch"):
         lengths |= {"inner_bias_ih": G, "inner_bias_hh": G}
-    want = {}
-    for end, wide in (("_l0", 3), ("_l0_reverse", 3), ("_l1", 10), ("_l1_reverse", 10)):
-        want |= {"weight_ih" + end: (G, wide), "weight_hh" + end: (G, units)}
+    P, want = 2 if "projected" in variant else 5, {}
+    for end, wide in (("_l0", 3), ("_l0_reverse", 3), ("_l1", 2 * P), ("_l1_reverse", 2 * P)):
+        want |= {"weight_ih" + end: (G, wide), "weight_hh" + end: (G, P if P < 5 else units)}
+        want |= {"weight_hr" + end: (P, 5)} if P < 5 else {}
         want |= {v + end: (n,) for v, n in lengths.items()}
     assert {key: value.shape for key, value in rnn.parameters().items()} == want
     for key, value in rnn.parameters().items():
@@ -184,7 +186,7 @@ def test_names_and_shapes(variant, bias, inner):
 
 
 @each_variant
-def test_each_parameter_that_is_set_counts(rng, variant):
+def test_each_parameter_affects_the_output(rng, variant):
     rnn = calm(3, 17, num_layers=2, bidirectional=True, trained=T, **VARIANTS[variant])
     x = normal(rng, T, 3, 3)
     rnn(x)
@@ -193,21 +195,21 @@ def test_each_parameter_that_is_set_counts(rng, variant):
         before = rnn(x)[0]
         value = getattr(rnn, key) + rng.uniform(
             0.02, 0.05, getattr(rnn, key).shape
-        )  # the network does not amplify
+        )  # a network that does not amplify differences
         setattr(rnn, key, value)
         same(getattr(rnn, key), value.astype(np.float32))
-        value[...] = np.nan  # the assignment copied it
+        value[...] = np.nan  # the assignment has copied the value
         y = rnn(x)[0]
         assert (y != before).any(), key
         assert absolute_error(y, reference_forward(rnn, x)[0]) < 3e-6, key
 
 
 @each_variant
-# Measured at most: 0.006, 0.013; of an SLSTM, whose heads are normalised last, 0.015, 0.026.
+# The largest measured errors are 0.006 and 0.013; an SLSTM's, normalised last, 0.015 and 0.026.
 @pytest.mark.parametrize("dtype, most", [("bfloat16", 0.01), ("int8", 0.02)])
-def test_weights_of_another_type(isa, rng, variant, dtype, most):
-    """Results near those of float32 weights, with a half or a quarter of their bytes, and back without a
-    loss."""
+def test_to_dtype_is_accurate_small_and_reversible(isa, rng, variant, dtype, most):
+    """Results are near those of float32 weights, weights take a half or a quarter of the bytes, and
+    to_dtype("float32") restores them."""
     rnn = calm(64, 96, trained=T, **VARIANTS[variant])
     x = normal(rng, T, 5, 64)
     short = rnn.to_dtype(dtype)
@@ -220,10 +222,10 @@ def test_weights_of_another_type(isa, rng, variant, dtype, most):
 
 
 def test_a_spec_is_resolved_for_its_cell():
-    """norm shows the placement, and `cell` for a cell with a cell state."""
+    """rnn.norm has a placement, and `cell` only if the cell has a cell state."""
     made = {cell: getattr(lnrnn, cell)(2, 3) for cell in CELLS}
-    assert [made[cell].norm.placement for cell in CELLS] == ["joint", "split", "split"]
-    assert [made[cell].norm.cell for cell in CELLS] == [None, "out", None]
+    assert [made[cell].norm.placement for cell in CELLS] == ["joint", "split", "split", "input"]
+    assert [made[cell].norm.cell for cell in CELLS] == [None, "out", None, None]
     assert lnrnn.RNN(2, 3, norm=spec("gate")).norm == made["RNN"].norm
     for rnn in made.values():
         assert type(rnn)(2, 3, norm=rnn.norm).norm == rnn.norm
@@ -234,14 +236,16 @@ def test_a_spec_is_resolved_for_its_cell():
     ("RNN", "span", spec("split", span="all")), ("LSTM", "span", spec("split", span="all")),
     ("GRU", "span", spec("gate", span="all")), ("GRU", "span", spec("joint", span="all")),
     ("LSTM", "norm", "Layer"), ("GRU", "norm", "instance"),
+    *((cell, "placement", spec("input")) for cell in ("RNN", "LSTM", "GRU")),
+    ("LiGRU", "cell", spec("input", "carry")), ("LiGRU", "span", spec("split", span="all")),
 ])  # fmt: skip
-def test_norms_that_a_cell_does_not_have(cell, word, norm):
+def test_a_norm_that_a_cell_does_not_have_is_refused(cell, word, norm):
     with pytest.raises(ValueError, match=named(word)):
         getattr(lnrnn, cell)(2, 3, norm=norm)
 
 
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
-def test_only_an_rnn_has_a_choice_of_nonlinearity(cell):
+def test_only_an_rnn_has_a_nonlinearity(cell):
     with pytest.raises(TypeError, match="nonlinearity"):
         getattr(lnrnn, cell)(2, 3, nonlinearity="relu")
 
@@ -251,7 +255,7 @@ X = np.ones((T, 4, 3), np.float32)
 
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 @pytest.mark.parametrize("trained", [False, True])
-def test_states_that_do_not_fit(cell, trained):
+def test_set_state_refuses_states_of_another_shape(cell, trained):
     rnn = network(3, 5, cell=cell, num_layers=2)
     call = rnn.forward_train if trained else rnn
     shapes = [(4, 5), (2, 4, 6), (1, 4, 5), (2, 5), (2, 4, 5, 1)]
@@ -270,4 +274,4 @@ def test_states_that_do_not_fit(cell, trained):
             call(X, bad)
         with pytest.raises((TypeError, ValueError), match=named("state")):
             stream.state = bad
-    assert not any(s.any() for s in parts(rnn, stream.state))  # no attribute was set
+    assert not any(s.any() for s in parts(rnn, stream.state))  # the stream is unchanged

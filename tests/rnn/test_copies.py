@@ -18,6 +18,7 @@ from networks import (
     equal_arrays,
     heads_of,
     network,
+    newer_arguments,
     normal,
     parts,
     run_python,
@@ -36,7 +37,7 @@ WAYS = {
     },
 }
 each_way = pytest.mark.parametrize("way", WAYS)
-# Each network in one way, and one network in each way.
+# Each network with one way to copy, and one network with each way.
 each_pair = pytest.mark.parametrize(
     "variant, way",
     [*zip(VARIANTS, itertools.cycle(WAYS), strict=False), *(("LSTM batch", way) for way in WAYS)],
@@ -50,8 +51,8 @@ def stands_at(rnn, stream, state, step):
 
 
 @each_pair
-def test_a_copied_stream_goes_its_own_way(rng, variant, way):
-    """A copy starts with the same state, step and parameters, and is then independent of both."""
+def test_a_copied_stream_is_independent(rng, variant, way):
+    """A copy starts with the same state, step and parameters. Then neither affects the other."""
     rnn = network(3, 17, num_layers=2, trained=T, **VARIANTS[variant])
     x, other = normal(rng, T, 2, 3), normal(rng, T, 2, 3)
     stream = rnn.stream(2)
@@ -63,7 +64,7 @@ def test_a_copied_stream_goes_its_own_way(rng, variant, way):
     twin, state = WAYS[way](stream), stream.state
     assert type(twin) is type(stream)
     stands_at(rnn, twin, state, 4)
-    gone = [twin(row) for row in other[4:]]  # the copy runs ahead, the stream stays
+    gone = [twin(row) for row in other[4:]]  # only the copy takes steps
     stands_at(rnn, stream, state, 4)
     went = [stream(row) for row in x[4:]]
     rnn.weight_hh_l0 = -rnn.weight_hh_l0
@@ -79,8 +80,8 @@ def test_a_copied_stream_goes_its_own_way(rng, variant, way):
     )
 
 
-def test_copies_share_what_is_packed(rng):
-    """The copy of a stream is small: its state and a reference to the network's version."""
+def test_copies_share_packed_weights(rng):
+    """The copy of a stream holds only its state and a reference to the network."""
     rnn = network(3, 64)
     stream = rnn.stream()
     packed = rnn.packed_bytes
@@ -89,12 +90,12 @@ def test_copies_share_what_is_packed(rng):
     assert rnn.packed_bytes == copy.copy(rnn).packed_bytes == packed
     for twin in copies:
         assert twin._snapshot.packed_bytes == packed
-    assert pickle.loads(pickle.dumps(rnn)).packed_bytes == 0  # packed for the machine that loads it
+    assert pickle.loads(pickle.dumps(rnn)).packed_bytes == 0  # the loading machine packs weights
     assert len(pickle.dumps(stream)) < sum(v.nbytes for v in rnn.parameters().values()) + 5000
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-def test_a_pickled_stream_in_another_process(rng, tmp_path, dtype):
+def test_a_pickled_stream_continues_in_another_process(rng, tmp_path, dtype):
     rnn = network(3, 17, cell="LSTM", norm="batch", trained=T).to_dtype(dtype)
     x, stream = normal(rng, T, 3), rnn.stream()
     for row in x[:4]:
@@ -116,10 +117,11 @@ FIELDS = (
 
 
 def loaded(rnn):
-    options = dict(norm=rnn.norm, bidirectional=True, dropout=rnn.dropout, **heads_of(rnn))
+    options = dict(norm=rnn.norm, bidirectional=True, dropout=rnn.dropout, **newer_arguments(rnn))
+    options |= {"nonlinearity": rnn.nonlinearity} if hasattr(rnn, "nonlinearity") else {}
     other = type(rnn)(rnn.input_size, rnn.hidden_size, rnn.num_layers, **options)
     other.zoneout = rnn.zoneout
-    other(np.zeros((0, 1, rnn.input_size)))  # packs weights of parameters that are replaced below
+    other(np.zeros((0, 1, rnn.input_size)))  # packs the weights, which are replaced below
     other.load_state_dict(rnn.state_dict())
     return other
 
@@ -132,7 +134,7 @@ def saved(rnn):
 
 @each_variant
 @pytest.mark.parametrize("way", ["copy", "deepcopy", "pickle 0", "pickle 5", "state_dict", "file"])
-def test_a_copied_network_has_its_own_life(rng, tmp_path, monkeypatch, variant, way):
+def test_a_copied_network_is_independent(rng, tmp_path, monkeypatch, variant, way):
     monkeypatch.chdir(tmp_path)
     options = dict(num_layers=2, bidirectional=True, dropout=0.25, trained=T)
     rnn = network(3, 17, **options, **VARIANTS[variant])
@@ -160,7 +162,7 @@ def test_a_copied_network_has_its_own_life(rng, tmp_path, monkeypatch, variant, 
 
 
 @each_way
-def test_copied_layers(way):
+def test_a_copied_layer_is_independent(way):
     x = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
     layer = lnrnn.BatchNorm(4, momentum=None, eps=0.5)
     layer(x)
@@ -169,5 +171,5 @@ def test_copied_layers(way):
     same(twin(2 * x), layer(2 * x))
     for name, value in layer.state_dict().items():
         same(getattr(twin, name), value)
-    twin(3 * x)  # a shallow copy also learns independently
+    twin(3 * x)  # a shallow copy has statistics of its own, too
     assert (twin.running_mean != layer.running_mean).all() and layer.num_batches_tracked == 2

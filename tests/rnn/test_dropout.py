@@ -1,4 +1,4 @@
-"""Dropout in forward_train: the dropped values, their number, seeds, and wrong arguments.
+"""Dropout in forward_train: masks, the number of dropped values, seeds, and errors.
 
 test_dropout_training.py compares the results with the reference.
 """
@@ -45,8 +45,8 @@ def masks_of(rnn, seed=0, T=T, B=B, dropout=ALL, **more):
 
 
 def within(dropped, rate):
-    """Whether the number of dropped values is within its limit of chance of 1 in 10**6 (Chernoff's bound for
-    binomial tails)."""
+    """Returns True if the number of dropped values has a probability above 1e-6, by Chernoff's bound for
+    binomial tails."""
     n, found = dropped.size, dropped.mean()
     if found in (0, 1):
         return rate == found
@@ -55,7 +55,7 @@ def within(dropped, rate):
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_as_many_as_the_rate_says(rate):
+def test_the_rate_is_the_fraction_of_dropped_values(rate):
     rnn = lnrnn.LSTM(300, 64, num_layers=2, bidirectional=True, seed=0)
     rnn.zoneout = rate, 1 - rate
     spec = DropoutSpec(rate, inputs=rate, states=rate)
@@ -72,9 +72,9 @@ def test_as_many_as_the_rate_says(rate):
         assert within(h, rate) and within(c, 1 - rate)
 
 
-def test_the_streams_are_those_of_philox():
-    """The documented generator for each kind, layer and direction, with which other programs can draw the
-    same."""
+def test_masks_are_numbers_of_philox():
+    """Each kind, layer and direction has a documented generator, so that other programs can draw the same
+    masks."""
     rnn = lnrnn.GRU(64, 64, seed=0)
     zone_out(rnn, 0.3)
     masks = rnn.forward_train(np.zeros((20, 60, 64)), dropout=DropoutSpec(inputs=0.3), seed=[7, 8])[2].masks
@@ -85,15 +85,15 @@ def test_the_streams_are_those_of_philox():
         same(dropped, halves < round(rate * 2**32))
 
 
-def test_these_bits_never_change():
-    """A stored seed drops the same values in later versions."""
+def test_masks_of_a_seed_never_change():
+    """Later versions must drop the same values for a stored seed."""
     drawn = masks_of(deep(), seed=12345, T=2, B=1).arrays()
     digest = hashlib.sha256(b"".join(np.packbits(m > 0).tobytes() for m in drawn))
     assert digest.hexdigest()[:32] == "876f8c86110abefc57dec1152a48499c"
 
 
 @each_cell
-def test_the_same_seed_drops_the_same(rng, cell):
+def test_the_same_seed_drops_the_same_values(rng, cell):
     rnn = deep(cell)
     x, h0, lengths = normal(rng, T, B, D), drawn_state(rng, rnn, B), rng.integers(0, T + 1, B)
     run = lambda **more: rnn.forward_train(x, h0, lengths, **dict(dropout=ALL, seed=5) | more)  # noqa: E731
@@ -110,8 +110,8 @@ def test_the_same_seed_drops_the_same(rng, cell):
 
 
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if "batch" not in name])
-def test_padding_does_not_matter(rng, variant):
-    """Masks do not depend on padding, on the lengths of other sequences, or on values past a length."""
+def test_masks_do_not_depend_on_padding(rng, variant):
+    """The lengths of other sequences and values past a length do not matter either."""
     rnn = network(D, H, num_layers=2, bidirectional=True, **VARIANTS[variant])
     zone_out(rnn, 0.25)
     x, lengths = normal(rng, T, B, D), rng.integers(0, T + 1, B)
@@ -131,7 +131,7 @@ def test_padding_does_not_matter(rng, variant):
 
 
 @each_cell
-def test_the_caller_s_order_of_axes(rng, cell):
+def test_masks_do_not_depend_on_batch_first(rng, cell):
     rnn, turned = (deep(cell, batch_first=first) for first in (False, True))
     x, gy = normal(rng, T, B, D), normal(rng, T, B, 2 * H)
     y, state, tape = rnn.forward_train(x, dropout=ALL, seed=5)
@@ -143,8 +143,8 @@ def test_the_caller_s_order_of_axes(rng, cell):
     equal_arrays(found, grads)
 
 
-def test_one_sequence_without_a_batch(rng):
-    """Also from a read-only array."""
+def test_dropout_of_one_sequence_without_a_batch_axis(rng):
+    """The sequence may be a read-only array."""
     rnn = deep()
     x = normal(rng, T, D)
     x.flags.writeable = False
@@ -156,7 +156,7 @@ def test_one_sequence_without_a_batch(rng):
 
 @each_cell
 @each_norm
-def test_rates_of_zero_are_no_dropout(rng, cell, norm):
+def test_rates_of_zero_change_nothing(rng, cell, norm):
     rnn = network(D, H, cell=cell, norm=norm, num_layers=2)
     x, gy = normal(rng, T, B, D), normal(rng, T, B, H)
     *want, tape = rnn.forward_train(x)
@@ -168,7 +168,7 @@ def test_rates_of_zero_are_no_dropout(rng, cell, norm):
         equal_arrays(rnn.backward(tape, gy)[2], gradients)
 
 
-def test_nothing_to_drop_from():
+def test_dropout_without_steps_or_sequences():
     rnn = deep()
     for shape in ((0, B, D), (T, 0, D), (0, 0, D)):
         y, _, tape = rnn.forward_train(np.zeros(shape), dropout=ALL, seed=5)
@@ -176,20 +176,20 @@ def test_nothing_to_drop_from():
         assert gx.shape == shape and not any(g.any() for g in grads.values())
 
 
-def test_a_tape_s_masks_are_read_only():
+def test_masks_of_a_tape_are_read_only():
     for mask in (masks := masks_of(deep())).arrays():
         assert not mask.flags.writeable
     assert len(masks.arrays()) == 2 + 1 + 4 + 8
 
 
-def test_one_layer_has_nothing_between():
+def test_dropout_between_layers_needs_two_layers():
     rnn = network(D, H)
     with pytest.warns(UserWarning, match="dropout between layers has no effect: RNN has one layer") as caught:
         tape = rnn.forward_train(np.zeros((T, B, D)), dropout=0.5)[2]
     assert caught[0].filename == __file__ and tape.masks is None
 
 
-def test_a_spec_is_a_value():
+def test_dropout_specs_compare_by_value():
     spec = DropoutSpec(0.3, inputs=np.float32(0.25), states=0)
     assert spec == DropoutSpec(0.3, inputs=0.25) and hash(spec) == hash(DropoutSpec(0.3, inputs=0.25))
     assert repr(spec) == "DropoutSpec(between=0.3, inputs=0.25, states=0.0)"
@@ -206,7 +206,7 @@ WRONG += [(TypeError, v) for v in ("0.5", True, [0.5], np.zeros(2, bool))]
 
 @pytest.mark.parametrize("error, value", [*WRONG, (TypeError, None)])
 @pytest.mark.parametrize("name", ["between", "inputs", "states"])
-def test_wrong_rates_of_a_spec(name, error, value):
+def test_a_wrong_rate_of_a_spec_is_refused(name, error, value):
     with pytest.raises(error, match=f"{name} must be a finite number of at least 0 and below 1, got"):
         DropoutSpec(**{name: value})
 
@@ -223,12 +223,12 @@ def test_wrong_rates_of_a_spec(name, error, value):
         ]),
     ],
 )  # fmt: skip
-def test_wrong_arguments_are_refused_before_anything_is_done(norm, error, said, arguments):
+def test_wrong_arguments_are_refused_before_any_change(norm, error, said, arguments):
     rnn = network(D, H, norm=norm, num_layers=2)
     with unchanged(rnn), pytest.raises(error, match=f"^({said})"):
         rnn.forward_train(np.zeros((T, B, D)), **arguments)
 
 
-def test_names_are_needed():
+def test_rates_of_a_spec_are_keyword_only():
     with pytest.raises(TypeError, match="positional"):
         network(D, H).forward_train(np.zeros((T, B, D)), None, None, None, 0.5)

@@ -1,11 +1,11 @@
-"""On one instruction set a sequence always has the same bits.
+"""With one instruction set, the results of a sequence always have the same bits.
 
-They do not depend on the batch, the place in it, padding, the number of threads, the division into calls, or
+They do not depend on the batch, the index in it, padding, the number of threads, the division into calls, or
 streaming. No test here has a tolerance.
 
-Tests of choices inside the kernels run on every instruction set. Sets that only add a unit for shorter
-weights are in test_weight_dtypes.py and test_units.py. Where a product of sizes and models is too large,
-neighbours alternate.
+Tests of choices inside the kernels run on every instruction set. test_weight_dtypes.py and test_units.py test
+sets that only add instructions for bfloat16 and int8. If there are too many combinations of sizes and models,
+neighbouring cases alternate.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BATCHES = (*range(1, 14), 31, 32, 33, 64, 70)
 HIDDEN = (1, 15, 17, 33, 48, 65, 97, 193)
 T, KNOWN = 9, 4
 
-# Kinds of networks at inference. The last three have batch norm, with and without unknown steps.
+# Networks for inference. The last three have batch norm, with and without unknown steps.
 MODELS = {
     "layer": dict(norm="layer"),
     "none": dict(norm=None),
@@ -42,6 +42,8 @@ MODELS = {
     "batch, mean": dict(norm=lnrnn.BatchNormSpec(overrun="mean"), trained=KNOWN),
     "LSTM": dict(cell="LSTM"),
     "LSTM none": dict(cell="LSTM", norm=None),
+    "LSTM projected": dict(cell="LSTM", projected=True),
+    "LSTM none projected": dict(cell="LSTM", norm=None, projected=True),
     "LSTM joint": dict(cell="LSTM", norm=spec("joint", None, inner_bias=True)),
     "LSTM gate": dict(cell="LSTM", norm=spec("gate", "carry")),
     "LSTM batch": dict(cell="LSTM", norm=lnrnn.BatchNormSpec(overrun="last"), trained=KNOWN),
@@ -53,6 +55,11 @@ MODELS = {
     "GRU batch": dict(cell="GRU", norm=lnrnn.BatchNormSpec(overrun="mean"), trained=KNOWN),
     "LSTM heads": dict(cell="LSTM", num_heads=3),
     "GRU heads": dict(cell="GRU", num_heads=5, norm=spec("joint")),
+    "GRU reset": dict(cell="GRU", norm=spec("split", inner_bias=True), reset_after=False),
+    "GRU reset none": dict(cell="GRU", norm=None, reset_after=False),
+    "GRU reset batch": dict(
+        cell="GRU", norm=lnrnn.BatchNormSpec(overrun="mean"), reset_after=False, trained=KNOWN
+    ),
 }
 each_model = pytest.mark.parametrize("model", MODELS)
 
@@ -61,25 +68,25 @@ DTYPES = ("float32", "bfloat16", "int8")
 
 
 def made(model, inputs, hidden, k=0, **options):
-    """A network of a kind.
+    """Returns a network of MODELS.
 
-    LSTM and GRU alternate the types of weights; test_weight_dtypes.py has those of an RNN.
+    LSTM and GRU alternate the types of weights; test_weight_dtypes.py tests those of an RNN.
     """
     dtype = DTYPES[k % 3] if "cell" in MODELS[model] else "float32"
     return network(inputs, hidden, **MODELS[model], **options).to_dtype(dtype)
 
 
 def drawn_lengths(rng, batch):
-    """Lengths 0 to T, which include both if there is room."""
+    """Returns lengths from 0 to T, including both in large batches."""
     ends = rng.integers(0, T + 1, batch)
     ends[: min(batch, 2)] = (T, 0)[: min(batch, 2)]
     return rng.permuted(ends)
 
 
 @each_model
-def test_any_batch_any_place(family, rng, model):
+def test_bits_do_not_depend_on_the_batch_or_the_index_in_it(family, rng, model):
     gated, place = "cell" in MODELS[model], list(MODELS).index(model)
-    every = 3 if gated else 1 if model in ("layer", "none") else 2  # all have the same product
+    every = 3 if gated else 1 if model in ("layer", "none") else 2  # all models have the same product
     for k, hidden in enumerate(HIDDEN[:-1] if gated else HIDDEN):
         with_lengths = k % 3 > 0
         inputs = HIDDEN[(3 * k + 2) % len(HIDDEN)]
@@ -140,8 +147,8 @@ def test_few_sequences_whose_statistics_are_the_batch_s(family, rng, cell):
 
 
 @pytest.mark.skipif(lnrnn.cpu_info()["team"] == "none", reason="built without threads")
-def test_units_of_more_sequences_than_a_tile(family, rng):
-    """A tile of 64 gathers pointers to rows."""
+def test_dividing_hidden_units_of_more_sequences_than_a_tile(family, rng):
+    """Pointers to rows are collected for 64 sequences at a time."""
     rnn = network(7, 900)
     x, h0 = normal(rng, 3, 66, 7), drawn_state(rng, rnn, 66)
     with using_threads(1):
@@ -152,8 +159,8 @@ def test_units_of_more_sequences_than_a_tile(family, rng):
 
 
 @pytest.mark.parametrize("model, hidden", [("layer", 1200), ("none", 1200), ("LSTM", 601), ("GRU", 701)])
-def test_threads_within_a_step(family, rng, model, hidden):
-    """Streams so wide that one step pays for two threads."""
+def test_streams_have_the_same_bits_on_several_threads(family, rng, model, hidden):
+    """The streams are so wide that one step repays two threads."""
     rnn = made(model, 7, hidden)
     x = normal(rng, 4, 3, 7)
     assert 3 * len(rnn.weight_hh_l0) * (7 + hidden) > 2**22
@@ -170,9 +177,9 @@ def test_threads_within_a_step(family, rng, model, hidden):
     "model", ["layer", "none", "LSTM", "LSTM joint", "LSTM gate", "GRU", "GRU none", "GRU gate"]
 )
 @pytest.mark.parametrize("batch, hidden", [(1, 193), (3, 64), (33, 65), (64, 17)])
-def test_one_call_or_several(family, rng, model, batch, hidden):
-    """A sequence in pieces, each from the end of the last one, with more steps than one group of projected
-    rows."""
+def test_bits_do_not_depend_on_the_division_into_calls(family, rng, model, batch, hidden):
+    """Each call continues from the states of the last one. There are more steps than one chunk of W_ih x
+    has."""
     rnn = made(model, 5, hidden, k=batch % 4, num_layers=2)
     steps = max(24, 60_000 // (batch * len(rnn.weight_hh_l0)))
     x, h0 = normal(rng, steps, batch, 5), drawn_state(rng, rnn, batch)
@@ -194,8 +201,8 @@ def test_one_call_or_several(family, rng, model, batch, hidden):
 @example(None, "layer", 33, 15, 2, True, True, 40, 3, 0)
 @example(None, "LSTM", 33, 15, 2, True, True, 40, 3, 0)
 @example(None, "GRU", 33, 15, 2, True, True, 40, 3, 0)
-def test_all_of_it_at_once(kernels, model, hidden, inputs, layers, both, batch_first, batch, threads, seed):
-    """The bits of a single sequence, for any batch, memory order, padding and number of threads."""
+def test_mixed_conditions(kernels, model, hidden, inputs, layers, both, batch_first, batch, threads, seed):
+    """Every sequence has its bits alone, for any batch, order of axes, padding and number of threads."""
     rng = np.random.default_rng(seed)
     options = dict(num_layers=layers, bidirectional=both, batch_first=batch_first)
     rnn = made(model, inputs, hidden, k=seed, seed=seed, **options)

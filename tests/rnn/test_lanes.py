@@ -1,4 +1,4 @@
-"""Lanes of a stream are independent: each has the bits that it has alone."""
+"""Lanes of a stream are independent: each has the same bits as alone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NORMS = ("layer", None, lnrnn.BatchNormSpec(overrun="last"), lnrnn.BatchNormSpec
 
 
 def alone(rnn, x, start=None):
-    """Every sequence of x (T, B, D) alone: y (T, B, H), and the final states."""
+    """Computes every sequence of x (T, B, D) alone. Returns y (T, B, H), and the final states."""
     found = [
         rnn(x[:, b : b + 1], None if start is None else taken(rnn, start, slice(b, b + 1)))
         for b in range(x.shape[1])
@@ -46,7 +46,7 @@ def alone(rnn, x, start=None):
 
 @each_variant
 def test_any_rows_give_the_bits_of_each_alone(rng, variant):
-    """Each lane takes its own steps, in calls on different rows in different orders."""
+    """Calls step different lanes in different orders."""
     rnn = network(D, H, num_layers=2, trained=4, **VARIANTS[variant])
     if rnn.known_steps is not None:
         rnn.overrun = "last"
@@ -93,7 +93,7 @@ def test_chunks_and_resets_give_the_bits_of_a_call(rng, cell, norm, batch_first)
 
 
 @pytest.mark.parametrize("norm", NORMS, ids=str)
-def test_resets_of_a_step(rng, norm):
+def test_resets_of_a_step_set_zero_states(rng, norm):
     rnn = network(D, H, cell="LSTM", norm=norm, trained=4)
     x = normal(rng, T, LANES, D)
     resets = rng.random((T, LANES)) < 0.4
@@ -105,8 +105,8 @@ def test_resets_of_a_step(rng, norm):
 
 @settings(max_examples=40)
 @given(data=st.data())
-def test_a_session_goes_away_and_comes_back(data):
-    """A pickled state of a lane continues in any lane of any stream of an equal network."""
+def test_a_pickled_state_continues_in_any_lane(data):
+    """The lane may be of any stream of an equal network."""
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     cell = data.draw(st.sampled_from(CELLS))
     norm = data.draw(st.sampled_from(NORMS))
@@ -164,7 +164,7 @@ print(rnn.stream().get_state().fingerprint)
     assert first.stdout == second.stdout and len(first.stdout.strip()) == 64, first.stderr + second.stderr
 
 
-def test_some_lanes_are_reset(rng):
+def test_reset_of_some_lanes_leaves_the_others(rng):
     rnn = network(D, H, cell="LSTM", num_layers=2)
     stream, x = rnn.stream(4), normal(rng, 4, D)
     stream(x)
@@ -202,7 +202,7 @@ BAD_ROWS = [
 
 
 @pytest.mark.parametrize("error, rows, words", BAD_ROWS)
-def test_wrong_rows_are_refused_before_any_lane_moves(rng, error, rows, words):
+def test_wrong_rows_are_refused_before_any_lane_changes(rng, error, rows, words):
     rnn = network(D, H)
     stream = rnn.stream(5)
     stream(normal(rng, 5, D))
@@ -245,7 +245,7 @@ def test_wrong_rows_are_refused_before_any_lane_moves(rng, error, rows, words):
         (TypeError, "threads must be", (4, 2, D), dict(threads=2.0)),
     ],
 )
-def test_a_wrong_call_moves_no_lane(rng, error, words, x, options):
+def test_a_wrong_call_changes_no_lane(rng, error, words, x, options):
     rnn = network(D, H)
     stream = rnn.stream(5)
     stream(normal(rng, 5, D))
@@ -255,7 +255,7 @@ def test_a_wrong_call_moves_no_lane(rng, error, words, x, options):
     stays(rnn, stream, before, 1)
 
 
-def test_overrun_raise_names_the_lane_before_any_moves(rng):
+def test_overrun_raise_names_the_lane_before_any_changes(rng):
     rnn = network(D, H, norm="batch", trained=3)
     stream = rnn.stream(5)
     for _ in range(3):
@@ -273,7 +273,7 @@ def test_overrun_raise_names_the_lane_before_any_moves(rng):
             assert (error.sequence, error.length, error.known_steps) == (2, 4, 3)
             assert str(error) == str(caught.value)
         stays(rnn, stream, before, steps)
-    # A lane that is reset, or that takes no step, is not refused.
+    # A lane is not refused if it is reset, or takes no step.
     stream(normal(rng, 2, D), [1, 4], resets=[False, True])
     stream(normal(rng, 3, 2, D), [2, 0], lengths=[0, 3])
     same(stream.step, [3, 2, 3, 0, 1])
@@ -323,7 +323,7 @@ def test_rows_of_every_kind_and_out_in_every_layout(rng):
     same(over, want)
 
 
-def test_out_of_a_chunk_in_every_layout(rng):
+def test_out_of_several_steps_in_every_layout(rng):
     rnn, chunk = network(D, H), normal(rng, 4, 3, D)
     want = rnn(chunk)[0]
     for name, out in layouts(np.full(want.shape, np.nan, np.float32)).items():
@@ -333,7 +333,7 @@ def test_out_of_a_chunk_in_every_layout(rng):
 
 
 class Exporter:
-    """Memory that only DLPack describes."""
+    """An array that is only accessible through DLPack."""
 
     def __init__(self, array):
         self.array = array
@@ -346,7 +346,7 @@ class Exporter:
 
 
 def test_arrays_of_other_libraries(rng):
-    """Inputs without a copy, outputs into their memory."""
+    """Inputs are not copied, and outputs are written into the other library's memory."""
     rnn = network(D, H)
     x, rows = normal(rng, 2, D), [3, 0]
     want = rnn.stream(4)(x, rows)
@@ -366,7 +366,7 @@ def test_arrays_of_other_libraries(rng):
 @pytest.mark.parametrize("norm", ["layer", lnrnn.BatchNormSpec(overrun="last")], ids=str)
 @pytest.mark.parametrize("hidden", [17, 300])
 def test_threads_that_serve_different_lanes_need_no_lock(rng, norm, hidden):
-    """Steps that keep the interpreter's lock and longer ones that release it, with every number of rows."""
+    """Short steps keep the interpreter's lock, longer ones release it. Tests every number of rows."""
     rnn = network(D, hidden, norm=norm, num_layers=2, trained=4)
     callers, lanes, steps = 4, 12, 60 if hidden < 100 else 12
     x = normal(rng, steps, callers * lanes, D)
@@ -387,8 +387,8 @@ def test_threads_that_serve_different_lanes_need_no_lock(rng, norm, hidden):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_a_stream_goes_on_with_another_instruction_set(rng, dtype):
-    """That set packs weights in another form."""
+def test_a_stream_continues_with_another_instruction_set(rng, dtype):
+    """The other set packs weights differently."""
     rnn = network(D, 33, cell="LSTM", num_layers=2).to_dtype(dtype)
     stream, x = rnn.stream(3), normal(rng, 3, D)
     stream(x)

@@ -1,7 +1,7 @@
-"""The product of packed weights and rows, through a cell with no other effect.
+"""The product of packed weights and rows, computed by a cell that does nothing else.
 
-Every height and width of tiles and every path through the panels, on every instruction set. All numbers are
-integers, so that sums are exact in any order.
+Tests every height and width of tiles and every path through the panels, on every instruction set. All numbers
+are integers, so that sums are exact in any order.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from helpers import using_caches
 
 each_dtype = pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "int8 of 8 bits"])
 BATCHES = (*range(1, 10), 17, 37)
-# Outputs: every number of vectors up to four panels and more, of 1 to 16 lanes.
+# Numbers of outputs: every number of vectors up to more than four panels, for vectors of 1 to 16 lanes.
 WIDTHS = (*range(1, 14), 16, 24, 31, 33, 40, 48, 56, 64, 72, 80, 96, 112, 120, 128, 144, 160, 192, 208, 240)
 
 
 def whole_numbers(rng, dtype, outputs, inputs, batch):
-    """Weights (outputs, inputs) and rows (1, batch, inputs) that int8 holds exactly.
+    """Returns weights (outputs, inputs) and rows (1, batch, inputs) that int8 represents exactly.
 
-    int8's scale is the largest value of a row over 127; of a row of activations it is over 8191 or 127. Both
-    scales are 1. These largest values meet a 0 in the other factor. They come first, because the last inputs,
-    alone in their words, must count.
+    The scale of int8 is the largest value of a row of weights / 127, and of activations / 8191 or / 127. So
+    rows contain these values, for scales of 1, and the other factor a 0 there. They come first, so that the
+    last inputs, which may be alone in their words, affect the sums.
     """
     w, x = rng.integers(-7, 8, (outputs, inputs + 2)), rng.integers(-7, 8, (1, batch, inputs + 2))
     w[:, :2], x[..., :2] = (127, 0), (0, 127 if dtype == "int8 of 8 bits" else 8191)
@@ -46,16 +46,16 @@ def check(rng, dtype, outputs, inputs, batches):
 
 
 @each_dtype
-def test_every_tile(isa, rng, dtype):
+def test_every_tile_is_exact(isa, rng, dtype):
     for k, outputs in enumerate(WIDTHS):
         check(rng, dtype, outputs, (3, 8, 17)[k % 3], BATCHES)
 
 
 @each_dtype
-def test_weights_of_every_size(isa, rng, dtype):
-    """Words of weights: fewer than L1 holds, up to a third more, and many more; and more than L2 holds.
+def test_weights_of_every_size_are_exact(isa, rng, dtype):
+    """The weights are smaller than L1, up to a third larger, much larger, and larger than L2.
 
-    A single row goes through the second kind by halves. A word holds one float32, two bfloat16, four int8.
+    A single row is multiplied by halves of the second kind. A word has one float32, two bfloat16, four int8.
     """
     to_word = {"float32": 1, "bfloat16": 2}.get(dtype, 4)
     for outputs in WIDTHS[5:]:
@@ -68,8 +68,8 @@ def test_weights_of_every_size(isa, rng, dtype):
                 check(rng, dtype, outputs, to_word * inputs, (1, 2, 9))
 
 
-def test_panels_in_parts(isa, rng):
-    """L2 does not hold two panels, so several tiles of rows use some inputs, then the next ones."""
+def test_panels_in_parts_are_exact(isa, rng):
+    """L2 is too small for two panels, so all tiles of rows use some inputs, then the next ones."""
     for outputs, inputs in ((64, 1001), (113, 700), (48, 257)):
         for l2 in (4 << 10, 32 << 10, 100 << 10):
             with using_caches((4096, l2, l2)):
@@ -77,10 +77,10 @@ def test_panels_in_parts(isa, rng):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_forwards_and_backwards(isa, rng, dtype):
-    """Steps traverse the weights of h alternately forwards and backwards.
+def test_weights_read_forwards_and_backwards(isa, rng, dtype):
+    """Alternate steps read W_hh backwards.
 
-    W_hh permutes the hidden units and changes signs, so that states stay integers.
+    Here W_hh permutes the hidden units and changes signs, so that states stay integers.
     """
     for hidden in (1, 7, 16, 31, 48, 64, 97, 104, 111, 112, 120, 128, 130, 193, 420):
         rnn = lnrnn.RNN(2, hidden, nonlinearity="identity", norm=None, bias=False)

@@ -1,4 +1,4 @@
-"""The division of work among threads: the cost model's choice for 2 to 64 cores, and equal bits."""
+"""Partitions of work among threads: the cost model's choice for 2 to 64 cores, and equal bits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from networks import drawn_state, each_cell, equal, network, normal, spec
 
 each_machine = pytest.mark.parametrize("machine", MACHINES)
 
-# Gates, and the number of rows of G*H that the cell reads.
+# (gates, number of separate products).
 RNN, LSTM, GRU = (1, 1), (4, 2), (3, 2)
 THREADS = (2, 3, 4, 6, 8, 16, 24, 32, 64)
 
@@ -30,8 +30,8 @@ THREADS = (2, 3, 4, 6, 8, 16, 24, 32, 64)
 @each_machine
 @pytest.mark.parametrize("threads", THREADS)
 @pytest.mark.parametrize("cell", [RNN, LSTM, GRU])
-def test_the_choice_takes_the_least(machine, threads, cell):
-    """All grids of sequences and hidden units that the threads allow."""
+def test_the_chosen_partition_has_the_least_time(machine, threads, cell):
+    """Compares all grids of sequences and hidden units that the threads allow."""
     with on_machine(machine):
         for batch in (1, 2, 8, 17, 24, 64, 200):
             for units in (64, 384, 1536):
@@ -48,8 +48,8 @@ def test_the_choice_takes_the_least(machine, threads, cell):
 
 @each_machine
 @pytest.mark.parametrize("threads", THREADS)
-def test_one_sequence_has_units_to_divide_alone(machine, threads):
-    """Not so many threads that their barrier takes longer than a small step."""
+def test_threads_divide_the_hidden_units_of_one_sequence(machine, threads):
+    """For a small step, fewer threads are chosen, because a barrier would take longer than the step."""
     with on_machine(machine):
         groups, each, _, _ = engine_switches.partition(threads, 1, 64, 64, *RNN)
         assert groups * each <= 4
@@ -61,24 +61,24 @@ def test_one_sequence_has_units_to_divide_alone(machine, threads):
 
 @each_machine
 @pytest.mark.parametrize("threads", THREADS)
-def test_many_sequences_are_divided_themselves(machine, threads):
-    """Whole tiles of sequences for each thread: enough arithmetic for each byte, and no barriers."""
+def test_threads_divide_many_sequences(machine, threads):
+    """Each thread has whole tiles of sequences, and there are no barriers."""
     with on_machine(machine):
         for units in (128, 384, 512):
             chosen = engine_switches.partition(threads, 128 * threads, units, units, *RNN)
             assert chosen[:3] == (threads, 1, False)
 
 
-def test_weights_beyond_l2_are_divided_where_arithmetic_is_too_little():
-    """L3 is too slow for 12 sequences on a thread. With 640 it does not matter."""
+def test_threads_divide_weights_beyond_l2_if_sequences_are_few():
+    """With 12 sequences per thread reading L3 takes longer than arithmetic; with 640 it does not."""
     with on_machine("slow L3"):
         for cell in (RNN, LSTM, GRU):
             assert engine_switches.partition(2, 24, 1536, 1536, *cell)[:3] == (1, 2, True)
             assert engine_switches.partition(2, 1280, 1536, 1536, *cell)[:3] == (2, 1, False)
 
 
-def test_barriers_are_counted():
-    """One barrier a step, or two if rows are divided; more threads cost more. None between groups."""
+def test_the_model_counts_barriers():
+    """There is one barrier per step, or two if rows are divided, and none between groups."""
     with on_machine("fast L3"):
         before, dear = engine_switches.get_cpu_model(), engine_switches.get_cpu_model()
         dear.barrier += 1000
@@ -91,21 +91,21 @@ def test_barriers_are_counted():
             np.testing.assert_allclose(dearer - took, barriers * 1000 + more * 100, atol=1e-6)
 
 
-def test_memory_is_shared_by_all_threads():
-    """For weights larger than all caches, 64 threads do not read faster than the machine can."""
+def test_the_model_shares_memory_bandwidth():
+    """If weights are larger than all caches, 64 threads read no faster than the machine's memory."""
     with on_machine("fast L3"), using_caches((32 << 10, 1 << 20, 4 << 20)):
-        share = 4 * 4 * 2048**2 / 200  # ns that all cores take to read W_hh
+        share = 4 * 4 * 2048**2 / 200  # ns in which all cores together read W_hh
         assert engine_switches.step_time(64, 1, False, 64, 2048, 2048, *LSTM) > 64 * share
 
 
-def test_a_share_that_l2_holds_is_read_from_there():
-    """Each of four threads has a quarter of W_hh, which fits its cache: over four times as fast as one."""
+def test_the_model_reads_a_small_share_from_l2():
+    """A quarter of W_hh fits into the L2 of each of four threads: they are over four times as fast."""
     with on_machine("slow L3"):
         one, four = (engine_switches.step_time(1, n, False, 1, 512, 512, *LSTM) for n in (1, 4))
         assert 4 * 4 * 512**2 > 2 << 20 and four < one / 5
 
 
-# Groups of sequences, threads in each, whether these divide the rows, and the limit on threads of a call.
+# (groups of sequences, threads per group, whether these divide the rows, the call's limit on threads).
 GRIDS = [
     ((1, 2, False), 2), ((1, 2, True), 2), ((2, 1, False), 2), ((1, 3, True), 3), ((2, 2, False), 4),
     ((2, 2, True), 4), ((3, 2, True), 6),
@@ -116,6 +116,8 @@ NETWORKS = {
     "LSTM": dict(cell="LSTM"),
     "LSTM joint": dict(cell="LSTM", norm=spec("joint", "carry", inner_bias=True)),
     "LSTM batch": dict(cell="LSTM", norm="batch"),
+    "LSTM projected": dict(cell="LSTM", projected=True),
+    "LSTM projected int8": dict(cell="LSTM", norm=None, projected=True),
     "GRU": dict(cell="GRU"),
     "GRU gate": dict(cell="GRU", norm=spec("gate")),
     "RNN bfloat16": dict(cell="RNN"),
@@ -127,7 +129,7 @@ NETWORKS = {
 
 
 def drawn(rng, name, batch=70, units=145, steps=24):
-    """(network, x, states, lengths), some lengths 0."""
+    """Returns (network, x, states, lengths); some lengths are 0."""
     rnn = network(33, units, trained=steps, **NETWORKS[name])
     rnn = rnn.to_dtype(name.split()[-1]) if name.endswith(("bfloat16", "int8")) else rnn
     ends = rng.integers(0, steps + 1, batch)
@@ -152,14 +154,14 @@ def test_every_grid_gives_the_same_bits(rng, name):
                 equal(rnn, rnn(x, h0), want[1], f"{batch} in {grid}, whole")
 
 
-# Hidden units, and as many threads as their weights have panels. The first panel is wider than a thread's
-# share: panels of 3, 3, 2 and 2 vectors, or of 2 and 1.
+# (hidden units, threads): as many threads as panels, of 3, 3, 2 and 2 vectors, or 2 and 1. The first panel is
+# wider than a thread's share.
 NARROW = {"avx512": (145, 4), "avx2": (17, 2), "sse2": (9, 2)}
 
 
 @needs_threads
 @pytest.mark.parametrize("name", [name for name in NARROW if name in available_isas()])
-def test_a_share_within_one_panel(rng, name):
+def test_a_share_within_one_panel_gives_the_same_bits(rng, name):
     units, threads = NARROW[name]
     steps = 1 + threads * (4 << 20) // (70 * units * (33 + units))  # enough work for these threads
     with using_isa(name):
@@ -174,13 +176,13 @@ def test_a_share_within_one_panel(rng, name):
 @needs_threads
 @pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
 @pytest.mark.parametrize("mode", ["slow", "staggered"])
-def test_grids_out_of_step(rng, name, mode):
-    """slow: a thread of each group has lost its core. staggered: one is slower between barriers."""
+def test_grids_with_slow_threads_give_the_same_bits(rng, name, mode):
+    """slow: a thread of each group has lost its core. staggered: one thread leaves barriers late."""
     rnn, x, h0, ends = drawn(rng, name)
     with using_threads(1):
         want = rnn(x, h0, ends)
     for grid, threads in GRIDS[:2] + (GRIDS[5:6] if mode == "slow" else []):
-        # Chunks of one step, after which the others stop; or of several, with only the barrier of the rows.
+        # Chunks of one step, after which the other threads stop; or chunks of several steps.
         caches = (1024, 4096, 4096) if mode == "slow" else None
         with using_caches(caches), using_partition(*grid), several_threads(threads, "units"):
             engine_switches.set_barrier_mode(mode)
@@ -189,20 +191,20 @@ def test_grids_out_of_step(rng, name, mode):
 
 @needs_threads
 @pytest.mark.parametrize("name", ["RNN", "LSTM"])
-def test_grids_in_parts(rng, name):
+def test_grids_in_parts_give_the_same_bits(rng, name):
     rnn, x, h0, ends = drawn(rng, name)
     with using_threads(1):
         want = rnn(x, h0, ends)
     for grid, threads in GRIDS:
         for part in (1, 2e6):
             with using_partition(*grid), several_threads(threads, "either"), in_parts_of(part):
-                got = rnn(x.astype(np.float64), h0, ends)  # a short call of float32 has no parts
+                got = rnn(x.astype(np.float64), h0, ends)  # short calls of float32 have no parts
             equal(rnn, got, want, f"{grid}, parts of {part}")
 
 
 @needs_threads
 @each_cell
-def test_zoneout_and_resets_where_rows_are_divided(rng, cell):
+def test_zoneout_and_resets_if_threads_divide_rows(rng, cell):
     rnn = network(33, 145, cell=cell)
     rnn.zoneout = (0.3, 0.2) if cell == "LSTM" else 0.3
     x, h0 = normal(rng, 24, 70, 33), drawn_state(rng, rnn, 70)
@@ -215,8 +217,8 @@ def test_zoneout_and_resets_where_rows_are_divided(rng, cell):
 
 
 @needs_threads
-def test_fewer_threads_than_planned_take_all_groups(rng):
-    """As with oversubscribed cores: one thread executes a plan for six."""
+def test_fewer_threads_than_planned_compute_all_groups(rng):
+    """One thread computes a plan for six, as it does if other processes use the cores."""
     rnn, x, h0, ends = drawn(rng, "LSTM")
     with using_threads(1):
         want = rnn(x, h0, ends)

@@ -1,4 +1,4 @@
-"""A sequence with resets has the results of its parts as separate sequences; and rnn.ragged."""
+"""A sequence with resets has the results of its parts as separate sequences. Also tests rnn.ragged."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from networks import (
     each_variant,
     equal,
     equal_arrays,
-    heads_of,
     network,
+    newer_arguments,
     normal,
     parts,
     same,
     taken,
     unchanged,
     whole,
+    widths,
     zone_out,
 )
 
@@ -31,15 +32,14 @@ D, H, T, B = 3, 17, 9, 8
 
 
 def cuts(resets, lengths, b):
-    """The parts of sequence b: (first step, end) each."""
+    """Returns the parts of sequence b, (first step, end) each."""
     at = [0, *(t for t in range(1, lengths[b]) if resets[t, b]), lengths[b]]
     return list(zip(at[:-1], at[1:], strict=True))
 
 
 def in_parts(rnn, x, start, lengths, resets):
-    """(y, final states) of a network with one layer, part by part; x is time first."""
-    H = rnn.hidden_size
-    y = np.zeros((*x.shape[:2], rnn.num_directions * H), np.float32)
+    """Returns (y, final states) of a network with one layer, computed part by part. x is (T, B, D)."""
+    y = np.zeros((*x.shape[:2], rnn.num_directions * widths(rnn)[0]), np.float32)
     ends = [s.copy() for s in parts(rnn, start)]
     for b in range(x.shape[1]):
         pieces = cuts(resets, lengths, b)
@@ -67,7 +67,7 @@ def laid(rnn, a):
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 @each_variant
-def test_the_bits_of_the_parts(rng, variant, bidirectional):
+def test_resets_give_the_bits_of_separate_sequences(rng, variant, bidirectional):
     rnn = network(D, H, trained=4, bidirectional=bidirectional, batch_first=True, **VARIANTS[variant])
     if rnn.known_steps is not None:
         rnn.overrun = "last"
@@ -82,9 +82,9 @@ def test_the_bits_of_the_parts(rng, variant, bidirectional):
 
 
 def lnrnn_twin(rnn):
-    """The same network, time first."""
+    """Returns the same network with batch_first=False."""
     names = ["input_size", "hidden_size", "num_layers", "norm", "bias", "bidirectional"]
-    twin = type(rnn)(seed=0, **{name: getattr(rnn, name) for name in names}, **heads_of(rnn))
+    twin = type(rnn)(seed=0, **{name: getattr(rnn, name) for name in names}, **newer_arguments(rnn))
     twin.load_state_dict(rnn.state_dict())
     twin.zoneout = rnn.zoneout
     if rnn.overrun:
@@ -95,7 +95,7 @@ def lnrnn_twin(rnn):
 @pytest.mark.parametrize("bidirectional", [False, True])
 @each_cell
 def test_every_layer_is_reset(rng, cell, bidirectional):
-    """Two layers in one network, and one layer after the other."""
+    """A network of two layers equals two networks of one layer, one after the other."""
     rnn = network(D, H, cell=cell, num_layers=2, bidirectional=bidirectional)
     x, resets = normal(rng, T, B, D), rng.random((T, B)) < 0.3
     lengths = rng.integers(0, T + 1, B)
@@ -109,7 +109,7 @@ def test_every_layer_is_reset(rng, cell, bidirectional):
     same(rnn(x, None, lengths, resets)[0], below)
 
 
-def test_no_reset_is_no_change(rng):
+def test_resets_that_are_all_false_change_nothing(rng):
     rnn = network(D, H, cell="LSTM", num_layers=2, bidirectional=True)
     x, start, lengths = normal(rng, T, B, D), drawn_state(rng, rnn, B), rng.integers(0, T + 1, B)
     want = rnn(x, start, lengths)
@@ -118,7 +118,7 @@ def test_no_reset_is_no_change(rng):
         equal(rnn, rnn(x, start, lengths, resets), want)
 
 
-def test_one_sequence_and_none(rng):
+def test_resets_of_one_sequence_and_of_an_empty_batch(rng):
     rnn = network(D, H)
     x, resets = normal(rng, T, D), rng.random(T) < 0.5
     same(rnn(x, resets=resets)[0], rnn(x[:, None], resets=resets[:, None])[0][:, 0])
@@ -141,17 +141,17 @@ def test_one_step_or_one_sequence_in_every_layout(rng, batch_first):
 
 @each_variant
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_training_is_that_of_the_parts(rng, variant, bidirectional):
-    """Outputs, and gradients summed over a batch of the parts as separate sequences."""
+def test_training_with_resets_equals_training_on_the_parts(rng, variant, bidirectional):
+    """Compares outputs and gradients with those of a batch of the parts as separate sequences."""
     rnn = network(D, H, bidirectional=bidirectional, **VARIANTS[variant])
-    x, gy = normal(rng, T, B, D), normal(rng, T, B, rnn.num_directions * H)
+    x, gy = normal(rng, T, B, D), normal(rng, T, B, rnn.num_directions * widths(rnn)[0])
     start, gend = drawn_state(rng, rnn, B), drawn_state(rng, rnn, B)
     resets, lengths = rng.random((T, B)) < 0.3, rng.integers(0, T + 1, B)
     pieces = [(b, k, cut) for b in range(B) for k, cut in enumerate(cuts(resets, lengths, b))]
     counts = [sum(p[0] == b for p in pieces) for b in range(B)]
     px, pg = (np.zeros((T, len(pieces), a.shape[2]), np.float32) for a in (x, gy))
-    shape = rnn.num_directions, len(pieces), H
-    pstart, pend = ([np.zeros(shape, np.float32) for _ in parts(rnn, None)] for _ in range(2))
+    shapes = [(rnn.num_directions, len(pieces), width) for width in widths(rnn)]
+    pstart, pend = ([np.zeros(shape, np.float32) for shape in shapes] for _ in range(2))
     for i, (b, k, (first, end)) in enumerate(pieces):
         px[: end - first, i], pg[: end - first, i] = x[first:end, b], gy[first:end, b]
         for d in range(rnn.num_directions):
@@ -179,7 +179,7 @@ def test_training_is_that_of_the_parts(rng, variant, bidirectional):
 
 
 def of_parts(x, lengths, resets):
-    """(x, lengths) of the parts as separate sequences."""
+    """Returns (x, lengths) of the parts as separate sequences."""
     pieces = [(b, cut) for b in range(x.shape[1]) for cut in cuts(resets, lengths, b)]
     found = np.zeros((len(x), len(pieces), x.shape[2]), np.float32)
     for i, (b, (first, end)) in enumerate(pieces):
@@ -189,7 +189,7 @@ def of_parts(x, lengths, resets):
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 @each_cell
-def test_calibration_is_that_of_the_parts(rng, cell, bidirectional):
+def test_calibration_with_resets_equals_calibration_on_the_parts(rng, cell, bidirectional):
     """Each part counts as a sequence, in any batch."""
     rnn, twin = (
         network(D, H, cell=cell, norm="batch", num_layers=2, bidirectional=bidirectional, batch_first=first)
@@ -273,7 +273,7 @@ def test_ragged_gives_the_bits_of_a_padded_call(data):
     with using_threads(data.draw(st.integers(1, 3))):
         want, end = rnn(laid(rnn, x), start, lengths)
         y, h = rnn.ragged(values, offsets, start)
-    assert y.shape == (len(values), rnn.num_directions * H)
+    assert y.shape == (len(values), rnn.num_directions * widths(rnn)[0])
     for b, n in enumerate(lengths):
         same(y[offsets[b] : offsets[b + 1]], laid(rnn, want)[:n, b])
     assert not y[: offsets[0]].any() and not y[offsets[-1] :].any()
@@ -290,7 +290,7 @@ def test_values_and_offsets_of_every_kind(rng):
             same(rnn.ragged(given_values, given_offsets)[0], want, err_msg=name)
     assert rnn.ragged(np.zeros((0, D)), [0])[0].shape == (0, H)
     want = rnn.ragged(values[:1], [0, 1])[0]
-    for name, given_values in layouts(values[:1]).items():  # one row may have any stride
+    for name, given_values in layouts(values[:1]).items():  # an axis of length 1 may have any stride
         same(rnn.ragged(given_values, [0, 1])[0], want, err_msg=name)
 
 

@@ -1,4 +1,4 @@
-"""Calls with little work go straight to C, with the bits, errors and arrays of all other calls."""
+"""Calls with little work go directly to C, with the same bits, errors and arrays as other calls."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ D, H = 5, 17
 
 
 def twice(array):
-    """The same numbers as float64, which the short path does not take."""
+    """Returns the same numbers as float64, for which calls do not go directly to C."""
     return None if array is None else np.array(array, np.float64)
 
 
 @settings(max_examples=80)
 @given(data=st.data())
-def test_the_bits_of_the_long_way(data):
+def test_a_direct_call_has_the_bits_of_other_calls(data):
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     name, batch_first = data.draw(st.sampled_from(sorted(VARIANTS))), data.draw(st.booleans())
     rnn = network(
@@ -53,7 +53,7 @@ def test_the_bits_of_the_long_way(data):
 
 @settings(max_examples=80)
 @given(data=st.data())
-def test_training_s_bits_of_the_long_way(data):
+def test_direct_training_has_the_bits_of_other_training(data):
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     batch_first, norm = data.draw(st.booleans()), data.draw(st.sampled_from([None, "layer"]))
     rnn = network(
@@ -72,7 +72,7 @@ def test_training_s_bits_of_the_long_way(data):
     with using_threads(data.draw(st.integers(1, 3))):
         y, h, tape = rnn.forward_train(x, start, lengths)
         for array in given_arrays:
-            array.fill(np.nan)  # the tape has its own copy
+            array.fill(np.nan)  # the tape has a copy
         gy = normal(rng, *y.shape)
         gx, gh0, grads = rnn.backward(tape, gy)
     assert y.flags.writeable and not np.shares_memory(y, tape.runs[-1].y)
@@ -85,14 +85,14 @@ def test_training_s_bits_of_the_long_way(data):
     assert list(grads) == list(rnn.parameters())
 
 
-def test_a_subclass_of_arrays_gives_plain_ones(rng):
+def test_an_array_of_a_subclass_gives_plain_arrays(rng):
     rnn, x = network(D, H), normal(rng, 4, 3, D)
     y = rnn(x.view(Kind))[0]
     assert type(y) is np.ndarray
     same(y, rnn(x)[0])
 
 
-def test_what_is_wrong_is_said_as_ever(rng):
+def test_wrong_arguments_give_the_errors_of_other_calls(rng):
     rnn = network(D, H, cell="LSTM", norm="batch", trained=3)
     x, good = normal(rng, 3, 2, D), drawn_state(rng, rnn, 2)
     wrong = [
@@ -110,12 +110,12 @@ def test_what_is_wrong_is_said_as_ever(rng):
     for error, words, changed in wrong:
         with pytest.raises(error, match=words):
             rnn(**{"x": x, "h0": good, "lengths": None, **changed})
-    # Longer than the known steps, except for the lengths.
+    # x has more steps than are known, but the lengths do not.
     rnn(normal(rng, 4, 2, D), good, np.array([3, 2]))
 
 
 def way_of(kind, values):
-    """Integers, or booleans, in another container."""
+    """Returns integers or booleans in another container."""
     if kind in ("list", "tuple"):
         return {"list": list, "tuple": tuple}[kind](values)
     if kind == "every other one":
@@ -129,8 +129,8 @@ def way_of(kind, values):
     "kind",
     ["int64", "int32", "int8", "uint8", "uint32", ">i8", "<i2", "list", "tuple", "every other one", "tensor"],
 )
-def test_integers_of_every_kind_go_the_short_way(rng, monkeypatch, kind):
-    """lengths and a stream's rows: ONNX and TensorFlow have int32, and users write lists."""
+def test_integers_of_every_kind_go_directly_to_c(rng, monkeypatch, kind):
+    """Tests lengths and a stream's rows, because ONNX and TensorFlow have int32, and users write lists."""
     rnn = network(D, H, cell="GRU")
     x, lengths = normal(rng, 4, 3, D), [4, 0, 3]
     want, stepped = rnn(twice(x), None, lengths)[0], rnn.stream(5)(twice(x[0]), [4, 0, 3])
@@ -149,7 +149,7 @@ def test_integers_of_every_kind_go_the_short_way(rng, monkeypatch, kind):
     same(rnn.stream(5)(x[0, 1], way_of(kind, [0]), resets=(True,)), stepped[1])
 
 
-def test_integers_that_are_none(rng):
+def test_values_that_are_no_integers_are_refused(rng):
     rnn, x = network(D, H), normal(rng, 4, 2, D)
     for wrong in (np.array([1, 2**64 - 1], np.uint64), np.array([5, 1], np.uint64), [-1, 1]):
         got = "got (5|-1|18446744073709551615) "

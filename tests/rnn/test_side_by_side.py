@@ -1,6 +1,6 @@
-"""Layers and directions in parallel: both directions of a layer, or stacked layers one chunk of steps apart.
+"""Both directions of a layer, or stacked layers one chunk of steps apart, are computed at the same time.
 
-The bits are those of one layer after the other on one thread. No test here has a tolerance.
+The bits equal those of one layer after the other on one thread. No test here has a tolerance.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ D, H, KNOWN = 7, 33, 5
 
 
 def made(variant, k=0, **options):
-    """Batch norm knows fewer steps than calls have, and repeats the last one."""
+    """Returns a network. Batch norm knows fewer steps than calls have, and repeats the last one."""
     rnn = network(D, H, trained=KNOWN, **VARIANTS[variant], **options)
     if rnn.known_steps is not None:
         rnn.overrun = "last"
@@ -40,7 +40,7 @@ def made(variant, k=0, **options):
 
 
 def drawn(rng, rnn, T, B, ragged=False):
-    """x, h0 and lengths, some of them 0."""
+    """Returns x, h0 and lengths, some of them 0."""
     x = normal(rng, *((B, T, rnn.input_size) if rnn.batch_first else (T, B, rnn.input_size)))
     return x, drawn_state(rng, rnn, B), rng.integers(0, T + 1, B) if ragged else None
 
@@ -60,15 +60,15 @@ def same(got, want, message=""):
         np.testing.assert_array_equal(a, b, err_msg=message)
 
 
-# Every shape with one variant of each cell, and two shapes with all of them. The order of chunks does not
-# depend on the norms, but the state between two chunks does.
+# Every shape with one variant of each cell, and two shapes with all variants. The order of chunks does not
+# depend on the norms, but the states between chunks do.
 CASES = [(variant, *shape) for variant in ("RNN", "LSTM split carry", "GRU batch") for shape in SHAPES]
 CASES += [(variant, *shape) for variant in VARIANTS for shape in ((3, False), (2, True))]
 
 
 @pytest.mark.parametrize("variant, layers, both", list(dict.fromkeys(CASES)))
-def test_the_bits_of_one_thread(rng, variant, layers, both):
-    """As many threads as there are parallel tasks. A short call goes straight to C."""
+def test_parallel_layers_give_the_bits_of_one_thread(rng, variant, layers, both):
+    """There are as many threads as parallel tasks."""
     for k, (T, B, ragged) in enumerate([(60, 1, False), (23, 5, True), (1, 3, False), (9, 70, True)]):
         turn = list(VARIANTS).index(variant) + k
         rnn = made(variant, turn, num_layers=layers, bidirectional=both, batch_first=turn % 2 > 0)
@@ -89,7 +89,7 @@ def test_the_bits_of_one_thread(rng, variant, layers, both):
 
 @pytest.mark.parametrize("both", [False, True])
 @pytest.mark.parametrize("T, B", [(0, 0), (0, 3), (4, 0)])
-def test_nothing_to_compute(rng, T, B, both):
+def test_empty_calls_return_empty_results(rng, T, B, both):
     rnn = made("LSTM none", num_layers=3, bidirectional=both)
     x, h0, _ = drawn(rng, rnn, T, B)
     with using_network_way("side by side"), using_threads(3):
@@ -101,8 +101,8 @@ def test_nothing_to_compute(rng, T, B, both):
 @needs_threads
 @pytest.mark.parametrize("mode", ["slow", "staggered"])
 @pytest.mark.parametrize("layers, both", [(2, False), (3, False), (5, False), (2, True)])
-def test_threads_out_of_step(rng, layers, both, mode):
-    """One thread is late, then the other."""
+def test_late_threads_give_the_same_bits(rng, layers, both, mode):
+    """First one thread is late, then another."""
     rnn = network(D, H, cell="LSTM", num_layers=layers, bidirectional=both)
     x, h0, ends = drawn(rng, rnn, 200, 2, True)
     want = in_turn(rnn, x, h0, ends)
@@ -116,10 +116,7 @@ def test_threads_out_of_step(rng, layers, both, mode):
 @pytest.mark.parametrize("threads", [4, 5])
 @each_cell
 def test_half_of_the_threads_for_each_direction(rng, cell, threads):
-    """Few sequences: each half of the threads divides the hidden units of its direction.
-
-    Many: their groups.
-    """
+    """Each half divides the hidden units of few sequences, or the groups of many."""
     rnn = network(97, 193, cell=cell, num_layers=2, bidirectional=True)
     for B, T, divide in ((1, 400, "units"), (384, 10, "tasks")):
         steps = T if cell == "RNN" else T // 3
@@ -136,8 +133,8 @@ def test_half_of_the_threads_for_each_direction(rng, cell, threads):
 @needs_threads
 @pytest.mark.parametrize("layers, both", [(3, False), (2, True)])
 @each_cell
-def test_in_parts(rng, cell, layers, both):
-    """Each chunk is a part, and some chunks together."""
+def test_calls_in_parts_give_the_same_bits(rng, cell, layers, both):
+    """A part is one chunk, or several."""
     rnn = network(D, 65, cell=cell, num_layers=layers, bidirectional=both)
     x, h0, ends = drawn(rng, rnn, 50, 3, True)
     want = in_turn(rnn, x, h0, ends)
@@ -177,7 +174,7 @@ def test_an_interrupt_ends_a_call_and_the_next_one_is_right(rng, both):
 
 SUPPORT = str(Path(__file__).parents[1] / "support")
 
-# A caller with more threads than cores; and one that has forked, where OpenMP has no team.
+# A process with more threads than cores, and its forked child, in which OpenMP has no team.
 APART = """
 import os, sys
 sys.path.insert(0, os.environ["SUPPORT"])
@@ -204,7 +201,7 @@ print(os.waitpid(child, 0)[1], right())
     not sys.platform.startswith("linux"), reason="needs an affinity mask, and forks beside threads"
 )
 @pytest.mark.parametrize("kind", _core.team_list())
-def test_on_one_core_and_in_a_fork(kind):
+def test_parallel_layers_on_one_core_and_in_a_fork(kind):
     assert said(APART, LNRNN_TEAM=kind, SUPPORT=SUPPORT) == "True 0 True"
 
 
@@ -213,15 +210,15 @@ def test_on_one_core_and_in_a_fork(kind):
     "cell, hidden, layers, both, B, T, beside",
     [
         ("LSTM", 128, 4, False, 1, 200, True),
-        ("LSTM", 256, 4, False, 1, 200, False),  # a half of the weights fits L2
+        ("LSTM", 256, 4, False, 1, 200, False),  # half of the weights fit into L2
         ("GRU", 256, 2, True, 4, 200, True),
-        ("LSTM", 512, 2, False, 1, 20, False),  # half of the weights fit a faster cache
+        ("LSTM", 512, 2, False, 1, 20, False),  # half of the weights fit into a faster cache
         ("LSTM", 256, 4, False, 1, 8, False),  # the last layer would begin after the first has ended
         ("LSTM", 256, 1, False, 1, 200, False),
     ],
 )
-def test_what_is_computed_side_by_side(rng, cell, hidden, layers, both, B, T, beside):
-    """If not, two threads divide the hidden units of each layer."""
+def test_layers_run_in_parallel_if_that_is_faster(rng, cell, hidden, layers, both, B, T, beside):
+    """Otherwise two threads divide the hidden units of each layer."""
     rnn = network(hidden, hidden, cell=cell, num_layers=layers, bidirectional=both)
     x = normal(rng, T, B, hidden)
     with using_caches((1 << 15, 1 << 20, 1 << 25)), several_threads(2, "tasks" if beside else "units"):
@@ -233,10 +230,10 @@ def test_what_is_computed_side_by_side(rng, cell, hidden, layers, both, B, T, be
 @needs_threads
 @pytest.mark.parametrize("layers, both", [(2, False), (1, True)])
 @pytest.mark.parametrize("l3, beside", [(1 << 20, True), (1 << 19, False)])
-def test_weights_at_once_share_l3(rng, layers, both, l3, beside):
-    """256 KiB for each W_hh.
+def test_parallel_layers_need_an_l3_for_all_weights(rng, layers, both, l3, beside):
+    """Each W_hh has 256 KiB.
 
-    If L3 does not hold both, two threads divide the hidden units of each in turn.
+    If both do not fit into L3, two threads divide the hidden units of one layer after the other.
     """
     rnn = network(128, 128, cell="LSTM", num_layers=layers, bidirectional=both)
     x, divided = normal(rng, 200, 1, 128), "tasks" if beside else "units"
@@ -247,8 +244,8 @@ def test_weights_at_once_share_l3(rng, layers, both, l3, beside):
 
 @needs_threads
 @pytest.mark.parametrize("T, beside", [(20, False), (200, True)])
-def test_layers_of_few_steps_take_turns(rng, T, beside):
-    """A layer waits for a chunk of the layer below, and each chunk reads W_ih again."""
+def test_layers_of_few_steps_run_one_after_the_other(rng, T, beside):
+    """In parallel a layer would wait for a chunk of the layer below, and each chunk would read W_ih again."""
     rnn = network(256, 256, cell="LSTM", num_layers=4)
     x = normal(rng, T, 1, 256)
     with on_machine("slow L3"), several_threads(2, "tasks" if beside else "units"):
@@ -257,7 +254,7 @@ def test_layers_of_few_steps_take_turns(rng, T, beside):
 
 
 def test_memory_is_not_shared_with_the_caller(rng):
-    """States and outputs belong to the caller, even if layers write theirs at the end only."""
+    """Results share no memory with other results or with arguments."""
     rnn = network(D, H, cell="LSTM", num_layers=3)
     x, h0, _ = drawn(rng, rnn, 20, 2)
     kept = [a.copy() for a in h0]

@@ -67,7 +67,7 @@ def test_wrong_arguments_are_named(argument, value, words):
 def test_a_norm_behind_the_cell_is_its_own():
     for cell in ("RNN", "LSTM", "GRU"):
         with pytest.raises(
-            ValueError, match="^placement must be one of 'joint', 'split', 'gate', got 'output'"
+            ValueError, match="^placement must be one of 'joint', 'split', 'gate', 'input', got 'output'"
         ):
             getattr(lnrnn, cell)(3, 8, norm=lnrnn.LayerNormSpec("output"))
 

@@ -1,4 +1,4 @@
-"""Batch norm by time step: whose statistics, how they are updated, and steps beyond the last one."""
+"""Batch norm by time step: statistics, their updates, and steps beyond the last known one."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ T = 9
 FIELDS = ("running_mean", "running_var", "count")
 OVERRUNS = ("raise", "last", "mean", "batch")
 
-# Of means and variances: float32 products, summed in double precision. Measured at most: 6e-7 of an RNN,
-# 2.4e-7 of the others; and of outputs, 7.6e-7.
-STATISTICS = {"RNN": 1e-6, "LSTM": 5e-7, "GRU": 5e-7}
-WHOLE = {"RNN": 3e-6, "LSTM": 2e-6, "GRU": 2e-6}
+# Tolerances of means and variances, which are sums in double of float32 products. The largest measured errors
+# are 6e-7 for an RNN, 2.4e-7 for the others, and 7.6e-7 for outputs.
+STATISTICS = {"RNN": 1e-6, "LSTM": 5e-7, "GRU": 5e-7, "LiGRU": 5e-7}
+WHOLE = {"RNN": 3e-6, "LSTM": 2e-6, "GRU": 2e-6, "LiGRU": 2e-6}
 
 
 def spec(**options):
@@ -38,21 +38,18 @@ def spec(**options):
 
 
 def mild(cell, **options):
-    """BatchNormSpec with an eps with which an LSTM or GRU amplifies little."""
+    """Returns a BatchNormSpec with an eps with which an LSTM or GRU amplifies little."""
     return spec(**({} if cell == "RNN" else {"eps": 0.1}) | options)
 
 
 def statistics(rnn, side="", suffix="_l0"):
-    """Mean, variance and count of one side of a layer."""
+    """Returns mean, variance and count of one product of a layer."""
     fields = *(f"{field}{side and '_'}{side}" for field in FIELDS[:2]), "count"
     return [getattr(rnn, field + suffix) for field in fields]
 
 
 def living_statistics(rnn, x, h0, ends, y):
-    """Mean, biased variance and count of W_ih x_t + W_hh h_{t-1}, with h from the network.
-
-    A loop over one sequence after the other, in float64.
-    """
+    """Computes mean, biased variance and count of W_ih x_t + W_hh h_{t-1} in float64, with h from y."""
     w_ih, w_hh = rnn.weight_ih_l0.astype(np.float64), rnn.weight_hh_l0.astype(np.float64)
     means, variances, counts = [], [], []
     for t in range(max(ends, default=0)):
@@ -70,17 +67,17 @@ def living_statistics(rnn, x, h0, ends, y):
 
 
 def equal_statistics(got, want, most=STATISTICS["RNN"]):
-    """Errors are relative to the mean square, not to the variance, which may be far smaller."""
+    """Errors are relative to the mean square, because the variance may be far smaller."""
     known = len(want[2])
     square = (want[0] ** 2 + want[1]).max(initial=1)
     assert absolute_error(got[0][:known], want[0]) < most * square**0.5
     assert absolute_error(got[1][:known], want[1]) < most * square
     same(got[2][:known], want[2])
-    assert not any(array[known:].any() for array in got)  # steps without sequences stay empty
+    assert not any(array[known:].any() for array in got)  # steps without sequences have no statistics
 
 
 def as_in(rnn, tapes):
-    """The statistics of every layer, direction and side equal those of the reference's training run."""
+    """Compares all statistics with those of the reference's training run."""
     cell = type(rnn).__name__
     for suffix, tape in tapes.items():
         for side in sides(rnn):
@@ -103,7 +100,7 @@ def as_in(rnn, tapes):
     "hidden, inputs, batch", [(1, 3, 5), (17, 1, 70), (33, 16, 13), (97, 5, 1), (64, 7, 200)]
 )
 @pytest.mark.parametrize("padding, room", [(np.nan, None), (1e30, T), (np.nan, 20)])
-def test_of_the_living_only(family, rng, hidden, inputs, batch, padding, room):
+def test_statistics_are_of_active_sequences_only(family, rng, hidden, inputs, batch, padding, room):
     x, h0 = normal(rng, T, batch, inputs), normal(rng, 1, batch, hidden)
     for ends in (
         rng.integers(0, T, batch),
@@ -118,8 +115,8 @@ def test_of_the_living_only(family, rng, hidden, inputs, batch, padding, room):
         x = normal(rng, T, batch, inputs)
 
 
-def test_a_step_that_one_sequence_reached(rng):
-    """Its variance is 0. The output is the bias; at inference it is a difference times 1 / sqrt(eps)."""
+def test_a_step_that_one_sequence_reached_has_variance_zero(rng):
+    """In training the output is the bias; at inference it is a difference times 1 / sqrt(eps)."""
     rnn = calm(5, 33, norm="batch", nonlinearity="identity")
     y, _, _ = rnn.forward_train(normal(rng, 3, 4, 5), None, [3, 2, 2, 1])
     same(y[2, 0], rnn.bias_l0)
@@ -130,7 +127,7 @@ def test_a_step_that_one_sequence_reached(rng):
 # --- updates ------------------------------------------------------------------------------------------------
 
 
-def test_inference_leaves_them(rng):
+def test_inference_does_not_change_statistics(rng):
     rnn = network(3, 17, norm=spec(overrun="batch"), trained=4)
     with unchanged(rnn):
         rnn(normal(rng, T, 5, 3))
@@ -140,8 +137,8 @@ def test_inference_leaves_them(rng):
 
 
 @each_cell
-def test_max_steps(rng, cell):
-    """A longer sequence is refused before any change. Longer padding is not."""
+def test_a_sequence_beyond_max_steps_is_refused(rng, cell):
+    """The call is refused before any change. Padding may be longer."""
     rnn = network(3, 17, cell=cell, norm=spec(max_steps=5), num_layers=2)
     rnn.forward_train(normal(rng, T, 4, 3), None, [5, 0, 5, 3])
     assert statistics(rnn, sides(rnn)[-1], "_l1")[0].shape[0] == 5
@@ -154,7 +151,7 @@ def test_max_steps(rng, cell):
         assert (caught.value.sequence, caught.value.length, caught.value.known_steps) == (2, 6, 5)
 
 
-def test_room_grows_with_the_longest(rng):
+def test_statistics_grow_with_the_longest_sequence(rng):
     rnn = network(3, 17, norm="batch")
     assert rnn.known_steps == 0 and rnn.running_mean_l0.shape == (0, 17)
     for ends, known in (([2, 1], 2), ([0, 1], 2), ([4, 9], 9), ([0, 0], 9)):
@@ -169,8 +166,8 @@ def test_room_grows_with_the_longest(rng):
 @each_cell
 @pytest.mark.parametrize("overrun", OVERRUNS)
 @pytest.mark.parametrize("known, room", [(1, None), (4, 5), (4, 3 * T), (T, None)])
-def test_overrun(cell, overrun, known, room):
-    """Whole sequences, some beyond the known steps; none under "raise". Empty room is not known."""
+def test_overrun_policies_beyond_the_known_steps(cell, overrun, known, room):
+    """Some sequences exceed the known steps, except with "raise". max_steps may exceed these too."""
     rng = np.random.default_rng(7)
     norm = mild(cell, overrun=overrun, max_steps=room)
     rnn = calm(5, 33, cell=cell, norm=norm, num_layers=2, bidirectional=True, trained=known)
@@ -181,7 +178,7 @@ def test_overrun(cell, overrun, known, room):
     if overrun == "raise":
         ends = np.minimum(ends, known)
     want_y, want_h, _ = reference_forward(rnn, x, h0, ends)
-    x[np.arange(T)[:, None] >= ends] = np.nan  # padding does not count for "batch" either
+    x[np.arange(T)[:, None] >= ends] = np.nan  # "batch" must ignore padding too
     for y, h in on_every_family(lambda: rnn(x, h0, ends)).values():
         assert absolute_error(y, want_y) < WHOLE[cell]
         for got, want in zip(parts(rnn, h), parts(rnn, want_h), strict=True):
@@ -190,7 +187,7 @@ def test_overrun(cell, overrun, known, room):
 
 @each_cell
 @pytest.mark.parametrize("unbatched", [False, True])
-def test_raise_says_who_and_computes_nothing(rng, cell, unbatched):
+def test_overrun_raise_names_the_sequence_and_computes_nothing(rng, cell, unbatched):
     rnn = network(3, 17, cell=cell, norm="batch", num_layers=2, trained=4)
     x, ends = normal(rng, T, 5, 3), np.array([4, 2, 8, 0, 9])
     who = 0 if unbatched else 2
@@ -198,16 +195,13 @@ def test_raise_says_who_and_computes_nothing(rng, cell, unbatched):
         rnn(x[:, 0] if unbatched else x, None, 8 if unbatched else ends)
     assert (caught.value.sequence, caught.value.length, caught.value.known_steps) == (who, 8, 4)
     assert isinstance(caught.value, ValueError)
-    rnn(x, None, np.minimum(ends, 4))  # longer padding does not make a sequence longer
+    rnn(x, None, np.minimum(ends, 4))  # padding does not count
 
 
 @each_cell
 @pytest.mark.parametrize("room", [None, T])
-def test_before_any_training(rng, cell, room):
-    """Without known steps none can be repeated or averaged.
-
-    Only "batch" works, as do training and calibration.
-    """
+def test_a_call_before_any_training_needs_overrun_batch(rng, cell, room):
+    """Without known steps no statistics can be repeated or averaged. Training and calibration work too."""
     rnn = calm(3, 17, cell=cell, norm=mild(cell, max_steps=room))
     x, h0 = normal(rng, T, 12, 3), drawn_state(rng, rnn, 12)
     for overrun in OVERRUNS[:3]:
@@ -228,7 +222,7 @@ def test_before_any_training(rng, cell, room):
 
 @pytest.mark.parametrize("known", [8, 9, 130, 300])
 def test_the_mean_of_one_unit_has_numpys_bits(rng, known):
-    """Large means cancel, so float32 shows the rounding errors of their sum, which depend on its order."""
+    """Large means cancel, so the result shows the rounding errors of their sum, which depend on its order."""
     rnn = learn(lnrnn.RNN(3, 1, norm=spec(overrun="mean"), nonlinearity="identity"), rng, known, 16)
     large = 1e10 * rng.standard_normal((known, 1))
     means, variance = large - large.mean() + rng.standard_normal((known, 1)), statistics(rnn)[1].mean(0)
@@ -240,8 +234,8 @@ def test_the_mean_of_one_unit_has_numpys_bits(rng, known):
 @each_cell
 @pytest.mark.parametrize("overrun", OVERRUNS)
 @pytest.mark.parametrize("known, room", [(0, None), (1, None), (4, 3 * T)])
-def test_a_stream_does_what_a_sequence_does(rng, cell, overrun, known, room):
-    """The same bits, or the same refusal at its step, after which the stream is unchanged."""
+def test_a_stream_overruns_as_a_sequence_does(rng, cell, overrun, known, room):
+    """The results have the same bits, or the error is the same and leaves the stream unchanged."""
     norm = spec(overrun=overrun, max_steps=room)
     rnn = network(3, 33, cell=cell, norm=norm, num_layers=2, trained=known)
     x, stream, rows = normal(rng, T, 12, 3), rnn.stream(12), []
@@ -264,7 +258,7 @@ def test_a_stream_does_what_a_sequence_does(rng, cell, overrun, known, room):
 
 
 def divided(x, ends, sizes):
-    """Batches of those sizes, each cut to its longest sequence."""
+    """Returns batches of these sizes, each cut to its longest sequence."""
     cuts = np.cumsum(sizes)[:-1]
     return [
         (part[: max(n, default=0)], n)
@@ -274,11 +268,11 @@ def divided(x, ends, sizes):
 
 @each_cell
 @pytest.mark.parametrize("eps, room", [(0.1, None), (1e-5, T + 3)])
-def test_calibrate_is_exact_and_does_not_know_batches(family, cell, eps, room):
-    """Every side, layer and direction.
+def test_calibrate_is_exact_for_any_division_into_batches(family, cell, eps, room):
+    """Tests every product, layer and direction.
 
-    The k-th step of a sequence, from its end in a reverse direction, has the k-th statistics. Padding has no
-    effect on them.
+    The k-th statistics are of the k-th steps, counted from the end in a reverse direction. Padding has no
+    effect.
     """
     rng = np.random.default_rng(8)
     norm = spec(eps=eps, max_steps=room)
@@ -286,7 +280,7 @@ def test_calibrate_is_exact_and_does_not_know_batches(family, cell, eps, room):
     x, ends = normal(rng, T, 40, 5), rng.permutation(np.r_[[T] * 12, rng.integers(0, T + 1, 28)])
     _, _, tapes = reference_forward(rnn, x, None, ends, training=True)
     x[np.arange(T)[:, None] >= ends] = np.nan
-    learn(rnn, rng, T + 3 if room else 2 * T, 50)  # replaces old statistics of more steps
+    learn(rnn, rng, T + 3 if room else 2 * T, 50)  # calibrate must replace these statistics of more steps
     found = []
     for sizes in ([40], [1] * 40, [13, 0, 26, 1]):
         rnn.calibrate(iter(divided(x, ends, sizes)))
@@ -295,17 +289,17 @@ def test_calibrate_is_exact_and_does_not_know_batches(family, cell, eps, room):
         found.append(rnn.state_dict())
     equal_arrays(found[1], found[0])
     equal_arrays(found[2], found[0])
-    # after calibration on test data, results are those of training on it
+    # calibration on test data gives the results of training on it
     y, want = rnn(x, None, ends)[0], rnn.forward_train(x, None, ends)[0]
     assert absolute_error(y, want) < WHOLE[cell] or (cell != "RNN" and eps != 0.1)
-    # another order of the sequences: the same sums in another order, in double precision
+    # another order of the sequences gives the same sums but for rounding in double
     who = rng.permutation(40)
     rnn.calibrate(divided(x[:, who], ends[who], [20, 20]))
     for name, value in rnn.state_dict().items():
         assert absolute_error(value, found[0][name]) < STATISTICS["RNN"], name
 
 
-def test_calibrate_takes_what_a_call_takes(rng):
+def test_calibrate_accepts_the_arguments_of_a_call(rng):
     x = normal(rng, 5, 4, 3)
     want = network(3, 17, norm="batch")
     want.calibrate([x, x])
@@ -330,7 +324,7 @@ def test_calibrate_does_not_look_past_the_longest_sequence(rng):
 
 
 @pytest.mark.parametrize("lengths", [False, True])
-def test_calibrate_takes_an_iterator_that_fills_one_array_again_and_again(rng, lengths):
+def test_calibrate_accepts_an_iterator_that_reuses_one_array(rng, lengths):
     batches = [(normal(rng, 6, 4, 3), rng.integers(3, 7, 4) if lengths else np.full(4, 6)) for _ in range(3)]
 
     def filling():
@@ -350,7 +344,7 @@ def test_calibrate_takes_an_iterator_that_fills_one_array_again_and_again(rng, l
 
 @each_cell
 @pytest.mark.parametrize("room", [None, 20])
-def test_in_the_state_and_in_files(rng, tmp_path, cell, room):
+def test_state_dict_and_files_keep_statistics(rng, tmp_path, cell, room):
     pytest.importorskip("safetensors")
     rnn = network(3, 17, cell=cell, norm=spec(max_steps=room), num_layers=2, bidirectional=True)
     rnn.calibrate([(normal(rng, T, 6, 3), [9, 4, 4, 2, 7, 0])])
@@ -372,8 +366,8 @@ def test_in_the_state_and_in_files(rng, tmp_path, cell, room):
         same(twin.count_l1_reverse[:T], [5, 5, 4, 4, 2, 2, 2, 1, 1])
 
 
-def test_counts_and_momentum_go_on_where_they_stopped(rng):
-    """Two batches in one network, or the second one in a network that loaded the state after the first."""
+def test_training_continues_from_loaded_statistics(rng):
+    """Two batches in one network equal one batch, saving, loading, and the second batch."""
     first, second = normal(rng, 4, 5, 3), normal(rng, T, 7, 3)
     for momentum in (0.3, None):
         rnn, other = (network(3, 17, norm=spec(momentum=momentum)) for _ in range(2))
@@ -386,8 +380,8 @@ def test_counts_and_momentum_go_on_where_they_stopped(rng):
 
 
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
-def test_statistics_that_cannot_be(rng, cell):
-    """Sides that an RNN does not have. test_bad_calls.py has those of an RNN."""
+def test_impossible_statistics_are_refused(rng, cell):
+    """Tests statistics that an RNN does not have; test_bad_calls.py tests those of an RNN."""
     rnn = network(3, 5, cell=cell, norm="batch", num_layers=2, trained=T)
     state = rnn.state_dict()
     for name, value in (
@@ -408,7 +402,7 @@ def test_statistics_that_cannot_be(rng, cell):
 def test_statistics_beyond_float32(rng, cell):
     """Statistics are doubles of any size.
 
-    An overflow in the kernels affects its hidden unit only, without a warning.
+    An overflow in the kernels affects only its hidden unit, without a warning.
     """
     rnn = network(3, 5, cell=cell, norm=lnrnn.BatchNormSpec(overrun="mean", eps=1e-30), trained=2)
     x, state = normal(rng, 1, 4, 3), rnn.state_dict()
@@ -433,7 +427,7 @@ MOST = 2**53
 
 @each_cell
 @pytest.mark.parametrize("overrun", ["raise", "last", "mean", "batch"])
-def test_the_twin_with_room_to_spare(cell, overrun):
+def test_the_twin_with_max_steps_beyond_the_known_steps(cell, overrun):
     torch = pytest.importorskip("torch")
     generator = torch.Generator().manual_seed(0)
     found = []
@@ -450,7 +444,7 @@ def test_the_twin_with_room_to_spare(cell, overrun):
             x = x[:KNOWN]
         with torch.no_grad():
             found.append(module(x)[0].numpy())
-    same(*found)  # room changes no bit
+    same(*found)  # max_steps changes no bit
     assert absolute_error(lnrnn.from_torch(module)(x)[0], found[-1]) < 1e-5
 
 
@@ -478,7 +472,7 @@ def test_counts_beyond_the_bound_are_refused(count):
 @pytest.mark.parametrize("momentum", [0.1, None])
 @pytest.mark.parametrize("before, after", [(MOST, MOST), (MOST - 6, MOST), (MOST - 7, MOST - 1)])
 def test_counting_ends_at_the_bound(rng, tmp_path, before, after, momentum):
-    """A state after more training loads again. Statistics stay finite, though new batches have no effect."""
+    """The state can be loaded again. Statistics stay finite, but new batches have no effect."""
     pytest.importorskip("safetensors")
     rnn = with_counts(before, momentum=momentum)
     rnn.forward_train(normal(rng, T, 6, 3))
@@ -501,7 +495,7 @@ def test_a_layer_stops_counting_at_the_bound(rng, momentum):
     assert np.isfinite(layer.eval()(normal(rng, 8, 3))).all()
 
 
-def test_the_twins_counts_end_there_too():
+def test_the_counts_of_a_twin_end_at_the_bound():
     torch = pytest.importorskip("torch")
     module = lnrnn.torch.GRU(3, 5, norm="batch", seed=0)
     module(torch.randn(T, 6, 3))
@@ -512,8 +506,8 @@ def test_the_twins_counts_end_there_too():
     lnrnn.from_torch(module)
 
 
-def test_counts_that_change_before_the_first_call_change_nothing():
-    """Packing takes the known steps of the moment at which the statistics were set."""
+def test_counts_changed_in_place_after_loading_have_no_effect():
+    """The number of known steps is read when the statistics are set, not when weights are packed."""
     for overrun in OVERRUNS:
         rnn, other = (network(3, 17, norm=spec(overrun=overrun), trained=T) for _ in range(2))
         other.count_l0.setflags(write=True)

@@ -1,4 +1,4 @@
-"""One step a call: the bits of whole sequences, states, allocations, threads, `out` in any layout."""
+"""Streams, one step per call: bits of whole sequences, states, allocations, threads, layouts of `out`."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ T = 9
 
 
 def streamed(stream, x):
-    """All steps of x (T, B, D)."""
+    """Steps through x (T, B, D). Returns all outputs."""
     return np.array([stream(row) for row in x])
 
 
 @each_variant
 @pytest.mark.parametrize("batch, hidden, layers", [(1, 1, 1), (1, 33, 3), (5, 48, 1), (70, 33, 2)])
 def test_a_stream_gives_the_bits_of_the_whole_sequence(family, rng, variant, batch, hidden, layers):
-    """From any state, stopped anywhere and continued by another stream."""
+    """The stream starts from any state, and another stream continues from its state."""
     rnn = network(3, hidden, num_layers=layers, trained=T, **VARIANTS[variant])
     zone_out(rnn, 0.25 if layers > 1 else 0)
     x, h0 = normal(rng, T, batch, 3), drawn_state(rng, rnn, batch)
@@ -48,7 +48,7 @@ def test_a_stream_gives_the_bits_of_the_whole_sequence(family, rng, variant, bat
     y += [np.array(second(row)) for row in x[3:]]
     equal(rnn, (np.array(y), second.state), want)
     for kept in parts(rnn, second.state):
-        kept[...] = np.nan  # a copy
+        kept[...] = np.nan  # get_state has returned a copy
     equal(rnn, (want[0], second.state), want)
     second.reset()
     assert (second.step == 0).all() and not any(s.any() for s in parts(rnn, second.state))
@@ -62,7 +62,7 @@ def test_a_bidirectional_network_does_not_stream(cell):
 
 
 def batch_overrun():
-    """Overrun "batch": all lanes of the stream give the statistics, with any number of threads."""
+    """With overrun "batch", statistics are of all lanes, on any number of threads."""
     for threads in (1, 2, 3):
         for batch, hidden in ((1, 17), (2, 2000), (5, 97), (70, 33)):
             rnn = network(3, hidden, norm=lnrnn.BatchNormSpec(overrun="batch"), trained=2)
@@ -74,23 +74,23 @@ def batch_overrun():
                     same(got, whole, err_msg=f"{threads} threads, {batch} rows")
 
 
-def test_past_the_known_steps_the_batch_itself():
-    run_apart(batch_overrun)  # in another process: it once wrote past its scratch
+def test_a_stream_with_overrun_batch_uses_the_batch():
+    run_apart(batch_overrun)  # in another process, since a defect here can write past memory
 
 
-def test_each_result_is_an_array_of_its_own(rng):
+def test_each_step_returns_a_new_array(rng):
     rnn, x = network(3, 5), normal(rng, T, 2, 3)
     y, stream = rnn(x)[0], rnn.stream(2)
     rows = [stream(row) for row in x]
     same(rows, y)
     assert all(row.dtype == np.float32 and row.flags.owndata and row.flags.writeable for row in rows)
     for row in rows:
-        row[...] = np.nan  # the stream is unchanged
+        row[...] = np.nan  # must not change the stream
     stream.reset()
     same([stream(row) for row in x], y)
 
 
-def test_one_sequence_goes_without_a_batch_axis(rng):
+def test_a_stream_of_one_sequence_needs_no_batch_axis(rng):
     rnn = network(3, 17, num_layers=2)
     x = normal(rng, T, 3)
     flat, batch = rnn.stream(), rnn.stream(1)
@@ -101,10 +101,10 @@ def test_one_sequence_goes_without_a_batch_axis(rng):
         same(batch(row[None]), want[None])
 
 
-def test_inputs_and_states_of_every_kind(rng):
+def test_inputs_and_states_of_every_dtype_and_container(rng):
     """A stream copies its inputs and states, and returns copies."""
     rnn = network(3, 17, num_layers=2)
-    x = rng.integers(-3, 4, (2, 3)).astype(np.float32)  # every dtype below can hold it
+    x = rng.integers(-3, 4, (2, 3)).astype(np.float32)  # all dtypes below represent these values
     state = rng.integers(-3, 4, (2, 2, 17)).astype(np.float32)
     want = rnn(x[None], state)[0][0]
     kinds = {name: lambda a, name=name: layouts(a)[name] for name in layouts(x)} | {"list": np.ndarray.tolist}
@@ -140,8 +140,8 @@ def test_a_stream_keeps_the_network_it_was_made_from(rng, norm):
 
 
 @each_norm
-def test_threads_may_change_between_steps(rng, norm):
-    rnn = network(3, 450, norm=norm, trained=T)  # a step pays for four
+def test_the_number_of_threads_may_change_between_steps(rng, norm):
+    rnn = network(3, 450, norm=norm, trained=T)  # a step repays four threads
     x = normal(rng, T, 70, 3)
     stream, got = rnn.stream(70), []
     for t, row in enumerate(x):
@@ -151,13 +151,13 @@ def test_threads_may_change_between_steps(rng, norm):
 
 
 @each_norm
-def test_streams_in_several_threads(rng, norm):
-    """Four Python threads with a stream each, while one network computes whole sequences."""
+def test_streams_run_in_several_python_threads(rng, norm):
+    """Each of four threads has a stream, while the network also computes whole sequences."""
     steps = 120
     rnn = network(3, 48, norm=norm, num_layers=2, trained=steps)
     x = normal(rng, 4, steps, 5, 3)
     want = [rnn(part)[0] for part in x]
-    rnn.weight_ih_l0 = rnn.weight_ih_l0  # packed again, by the first thread that needs it
+    rnn.weight_ih_l0 = rnn.weight_ih_l0  # the first thread that needs the weights packs them again
     got = [None] * 4
 
     def work(k):
@@ -177,7 +177,7 @@ LAST = lnrnn.BatchNormSpec(overrun="last")
     ("layer", 0, 1, 64, 40), (LAST, 6, 1, 64, 40),
 ], ids=str)  # fmt: skip
 def test_a_call_allocates_nothing(rng, norm, known, threads, hidden, lanes):
-    """With `out`, for all lanes or some.
+    """The call steps all lanes, or some of them, into `out`.
 
     NumPy reports its buffers to tracemalloc. Only a few Python integers of 32 bytes remain.
     """
@@ -192,7 +192,7 @@ def test_a_call_allocates_nothing(rng, norm, known, threads, hidden, lanes):
     with several_threads(threads, divide="units"):
         for _ in range(20):
             stream(row, **options)
-        # Three tries, for another thread of the process, such as a progress bar's, may allocate during one.
+        # Try three times, because another thread of the process, such as a progress bar's, may allocate.
         for _ in range(3):
             gc.collect()
             tracemalloc.start()
@@ -204,7 +204,7 @@ def test_a_call_allocates_nothing(rng, norm, known, threads, hidden, lanes):
                 for _ in range(120 // threads):
                     stream(row, out=out, **options)
                 after, peak = tracemalloc.get_traced_memory()
-                made = np.empty(hidden, np.float32)  # whether the memory of one row would be visible
+                made = np.empty(hidden, np.float32)  # the allocation that the test must be able to see
                 assert tracemalloc.get_traced_memory()[0] - after >= made.nbytes
             finally:
                 tracemalloc.stop()
@@ -217,13 +217,13 @@ def test_a_call_allocates_nothing(rng, norm, known, threads, hidden, lanes):
 @each_norm
 @pytest.mark.parametrize("batch, hidden, layers", [(1, 1, 1), (1, 33, 2), (5, 48, 1), (70, 17, 3)])
 def test_out_in_every_layout(family, rng, norm, batch, hidden, layers):
-    """The bits of a new array, in `out` and nowhere else."""
+    """`out` gets the bits of a new array, and no other memory changes."""
     rnn = network(3, hidden, norm=norm, num_layers=layers, trained=T)
     x = normal(rng, T, batch, 3)
     y = rnn(x)[0]
     blank = np.zeros((batch, hidden), np.float32)
     for layout, out in layouts(blank).items():
-        if out.flags.writeable and out.dtype == np.float32:  # wrong ones are below
+        if out.flags.writeable and out.dtype == np.float32:  # wrong arrays are tested below
             stream = rnn.stream(batch)
             for row, want in zip(x, y, strict=True):
                 assert stream(row, out=out) is out
@@ -256,7 +256,7 @@ def test_out_without_a_batch_axis_and_over_the_input(rng):
         stream.state, stream.step = state, step
         wide[::2] = given
         same(stream(wide[::2], out=wide[::2]), want)
-    row[...] = np.nan  # the caller's `out` is not part of the stream
+    row[...] = np.nan  # must not change the stream
     assert np.isfinite(stream(x[0])).all()
 
 
@@ -264,7 +264,7 @@ BAD_OUTS = [*bad_outs(np.zeros((2, 5), np.float32)), (ValueError, np.zeros(5, np
 
 
 @pytest.mark.parametrize("error, out", BAD_OUTS, ids=lambda v: str(v)[:40])
-def test_a_bad_out_is_refused_and_no_step(rng, error, out):
+def test_a_bad_out_is_refused_without_a_step(rng, error, out):
     rnn, x = network(3, 5, norm="batch", trained=2), normal(rng, 2, 2, 3)
     stream = rnn.stream(2)
     before = np.array(out)
@@ -274,7 +274,7 @@ def test_a_bad_out_is_refused_and_no_step(rng, error, out):
     assert (stream.step == 0).all() and not stream.state.any()
     same([stream(row) for row in x], rnn(x)[0])
     kept = np.full((2, 5), 7, np.float32)
-    for bad in (x[0, :1], np.zeros((2, 4)), "ab", x[0]):  # the last is a step too many
+    for bad in (x[0, :1], np.zeros((2, 4)), "ab", x[0]):  # the last: a step without statistics
         with pytest.raises((ValueError, TypeError)):
             stream(bad, out=kept)
     assert (kept == 7).all()

@@ -1,4 +1,4 @@
-"""forward_train and backward of every cell and norm against the reference; the contents of tapes."""
+"""forward_train and backward of every cell and norm have the results of the reference. Also tests tapes."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ from networks import (
     whole,
 )
 
-by_row = pytest.mark.parametrize("norm", ["layer", None])  # no sequence sees another one
+by_row = pytest.mark.parametrize("norm", ["layer", None])  # with these norms sequences are independent
 T = 9
 
 
 def some_lengths(rng, norm, steps, batch):
-    """0 to `steps` each. Under batch norm eight stay active, for statistics of fewer sequences amplify."""
+    """Returns lengths from 0 to `steps`; with batch norm eight are `steps`, since statistics of few
+    amplify."""
     ends = rng.integers(0, steps + 1, batch)
     if norm == "batch":
         ends[:8] = steps
@@ -52,7 +53,7 @@ def some_lengths(rng, norm, steps, batch):
 
 
 def amplification(rnn, x, h0, ends, gy, gh, draws=3):
-    """The change of each gradient of the reference by roundings of its arguments: {name: change}."""
+    """Returns {name: change} of the reference's gradients if its arguments are rounded."""
     rng = np.random.default_rng(0)
     want, moved = true_gradients(rnn, x, h0, ends, gy, gh), {}
     for _ in range(draws):
@@ -67,11 +68,10 @@ def amplification(rnn, x, h0, ends, gy, gh, draws=3):
 
 # --- precision ----------------------------------------------------------------------------------------------
 
-# Relative to the largest entry of each gradient. Measured at most: 1.3e-6, and 5.4e-6 through three layers.
+# Relative to the largest entry of each gradient. Measured at most 1.3e-6, and 5.4e-6 through three layers.
 GRADIENT = 3e-6
 
-# Hidden, inputs, layers, directions, the sequences' lengths: around the widths of vectors and of the
-# product's panels.
+# (hidden units, inputs, layers, directions, lengths), around the widths of vectors and panels.
 SIZES = [
     (15, 7, 1, 1, [5] * 5),
     (16, 31, 2, 1, [3] * 13),
@@ -94,7 +94,7 @@ KINDS = WITH_INNER_BIASES | {
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_every_size(kind):
+def test_gradients_of_every_size_equal_the_reference(kind):
     for k, (hidden, inputs, layers, directions, ends) in enumerate(SIZES):
         inputs = 1 if inputs == 3 and kind["cell"] == "RNN" else inputs  # its W x has no norm
         rnn = calm(inputs, hidden, seed=k, num_layers=layers, bidirectional=directions == 2, **kind)
@@ -110,8 +110,8 @@ def test_every_size(kind):
 
 @each_cell
 @pytest.mark.parametrize("width", [256, 264, 512, 768])
-def test_reads_weights_of_several_panels(cell, width):
-    """Rows of 1 and 2 KiB are read in place. Longer rows, and those with partial vectors, are packed."""
+def test_backward_with_weights_of_several_panels(cell, width):
+    """Rows of 1 and 2 KiB are read in place. Longer rows, and rows with partial vectors, are packed."""
     rng = np.random.default_rng(width)
     rnn = calm(width, 256, cell=cell)
     for batch in (1, 9):
@@ -123,7 +123,7 @@ def test_reads_weights_of_several_panels(cell, width):
                 assert relative_error(g, want[name]) < GRADIENT, (isa, name, batch)
 
 
-# Hidden, inputs, batch.
+# (hidden units, inputs, batch).
 AMPLIFYING = {
     "RNN": [(1, 5, 5), (2, 5, 5), (2, 5, 33), (3, 5, 2), (17, 5, 1), (33, 5, 2), (64, 5, 3)],
     "LSTM": [(1, 5, 5), (1, 1, 70), (2, 5, 5), (3, 5, 2), (5, 5, 33), (17, 1, 70)],
@@ -138,15 +138,15 @@ AMPLIFIED = {
 
 @pytest.mark.parametrize("kind", AMPLIFIED.values(), ids=AMPLIFIED)
 @each_norm
-def test_sizes_that_amplify(norm, kind):
-    """Norms over two values are nearly a sign; over one, gradients are 0.
+def test_gradients_of_sizes_that_amplify(norm, kind):
+    """A norm over two values is nearly the sign function; over one value gradients are 0.
 
-    These are layer norm over two hidden units, or of W x with one input, and batch norm over two sequences.
-    Their gradients may have the error of any float32 computation, and no more.
+    Such norms are layer norm over two hidden units, or of W x with one input, and batch norm over two
+    sequences. The error may be as large as the change of the reference by rounding its arguments to float32.
     """
     for hidden, inputs, batch in AMPLIFYING["RNN" if kind["cell"] == "RNN" else "LSTM"]:
         rng = np.random.default_rng(hidden)
-        # With one input almost nothing depends on the size of w: its gradient is a result of cancellation.
+        # With one input the result hardly depends on the size of w, so the terms of its gradient cancel.
         rnn = calm(inputs, hidden, seed=3, norm=MILD if norm == "batch" and inputs == 1 else norm, **kind)
         ends = np.sort(rng.integers(0, T + 1, batch))
         x, gy = normal(rng, T, batch, inputs), normal(rng, T, batch, hidden)
@@ -154,7 +154,7 @@ def test_sizes_that_amplify(norm, kind):
         want, loss = true_gradients(rnn, *args), amplification(rnn, *args)
         for isa, got in on_every_family(partial(trained, rnn, *args)).items():
             for name, g in got.items():
-                # Such a gradient has the roundings of its cancelled terms.
+                # Its error is that of the terms that cancel.
                 size = np.abs(want[name]).max(initial=0)
                 allowed = size * (GRADIENT + 2 * loss[name]) + 8e-6
                 assert absolute_error(g, want[name]) < allowed, (isa, name, hidden)
@@ -173,7 +173,7 @@ def test_sizes_that_amplify(norm, kind):
 @example("GRU", "layer", 2, True, False, False, 17, 5, 9, "both", 0)
 @example("LSTM", "batch", 2, True, True, False, 17, 5, 67, "both", 0)
 @example("GRU", "batch", 2, True, False, True, 33, 5, 67, "both", 0)
-def test_layers_and_directions(
+def test_gradients_of_layers_and_directions_equal_the_reference(
     kind, norm, layers, both, batch_first, bias, hidden, inputs, batch, given, seed
 ):
     rng = np.random.default_rng(seed)
@@ -197,7 +197,7 @@ def test_layers_and_directions(
     for isa, got in on_every_family(compute).items():
         got["x"] = swapped(got["x"])
         for name, g in got.items():
-            # A gradient can be 0, such as that of a bias before batch norm. The rest are roundings.
+            # The true gradient can be 0, for example of a bias before batch norm. Then only roundings remain.
             scale = np.abs(want[name]).max(initial=1)
             assert absolute_error(g, want[name]) < 2 * GRADIENT * scale, (isa, name)
 
@@ -207,8 +207,8 @@ def test_layers_and_directions(
 
 @each_cell
 @each_norm
-def test_what_training_returns(family, cell, norm):
-    """The outputs of the reference's training run; 0 past a length."""
+def test_forward_train_returns_the_outputs_of_the_reference(family, cell, norm):
+    """Outputs past a length are 0."""
     rng = np.random.default_rng(4)
     rnn = calm(5, 33, cell=cell, norm=norm, num_layers=2, bidirectional=True)
     x, h0, ends = normal(rng, T, 20, 5), drawn_state(rng, rnn, 20), np.r_[[T] * 9, rng.integers(0, T, 11)]
@@ -223,17 +223,14 @@ def test_what_training_returns(family, cell, norm):
     assert list(rnn.backward(tape, y)[2]) == list(rnn.parameters())
 
 
-# Relative to the largest number of its kind. Measured at most: 6e-7.
+# Tolerance relative to the largest number of an array. The largest measured error is 6e-7.
 STATISTICS = 2e-6
 
 
 @each_cell
 @pytest.mark.parametrize("momentum, room", [(0.1, None), (0.25, T), (None, None)])
-def test_training_runs_as_the_reference_and_keeps_its_statistics(cell, momentum, room):
-    """Results and updated statistics of three batches.
-
-    One has more sequences than a tile, and one has one.
-    """
+def test_training_updates_statistics_as_the_reference_does(cell, momentum, room):
+    """Of three batches, one has more sequences than a tile, and one has a single sequence."""
     rng = np.random.default_rng(3)
     data = [
         (normal(rng, T, batch, 5), some_lengths(rng, "batch", steps, batch))
@@ -274,8 +271,8 @@ def test_training_runs_as_the_reference_and_keeps_its_statistics(cell, momentum,
 
 @each_cell
 @by_row
-def test_the_forward_run_is_the_call(family, rng, cell, norm):
-    """The same bits with a tape as without."""
+def test_forward_train_has_the_bits_of_a_call(family, rng, cell, norm):
+    """Recording a tape changes no bit."""
     for batch, hidden in ((1, 15), (13, 97), (70, 33)):
         rnn = network(7, hidden, cell=cell, norm=norm, num_layers=2, bidirectional=True)
         x, h0, ends = normal(rng, T, batch, 7), drawn_state(rng, rnn, batch), rng.integers(0, T + 1, batch)
@@ -287,7 +284,7 @@ def test_the_forward_run_is_the_call(family, rng, cell, norm):
 
 @each_cell
 @each_norm
-def test_nothing_that_happens_later_disturbs_a_tape(rng, cell, norm):
+def test_later_changes_do_not_affect_a_tape(rng, cell, norm):
     rnn = network(3, 17, cell=cell, norm=norm, num_layers=2, bidirectional=True)
     x, gy, ends = normal(rng, T, 9, 3), normal(rng, T, 9, 34), np.array([9, 9, 9, 9, 9, 4, 7, 1, 0])
     h0, gh = drawn_state(rng, rnn, 9), drawn_state(rng, rnn, 9)
@@ -295,7 +292,7 @@ def test_nothing_that_happens_later_disturbs_a_tape(rng, cell, norm):
     given = x.copy(), whole(rnn, [s.copy() for s in parts(rnn, h0)]), ends.copy()
     y, h, tape = rnn.forward_train(*given)
     for array in (given[0], *parts(rnn, given[1]), given[2], y, *parts(rnn, h)):
-        array[...] = 1  # the caller changes its arrays
+        array[...] = 1  # the caller changes its own arrays
     for name, value in rnn.parameters().items():
         setattr(rnn, name, value + 1)  # an optimizer's step
     rnn(x)
@@ -304,7 +301,7 @@ def test_nothing_that_happens_later_disturbs_a_tape(rng, cell, norm):
         rnn.calibrate([normal(rng, T, 30, 3)])
         rnn.overrun = "last"
         rnn(normal(rng, 20, 30, 3))
-    for _ in range(2):  # a tape can be read again
+    for _ in range(2):  # backward can read a tape twice
         equal_arrays(named_gradients(rnn, rnn.backward(tape, gy, gh)), want)
     moved = trained(rnn, x, h0, ends, gy, gh)
     assert any((moved[name] != g).any() for name, g in want.items())
@@ -312,7 +309,7 @@ def test_nothing_that_happens_later_disturbs_a_tape(rng, cell, norm):
 
 @each_cell
 @each_norm
-def test_gradients_that_are_not_given(rng, cell, norm):
+def test_missing_gradients_are_zeros(rng, cell, norm):
     rnn = network(3, 17, cell=cell, norm=norm, num_layers=2)
     x, gy, gh = normal(rng, T, 9, 3), normal(rng, T, 9, 17), drawn_state(rng, rnn, 9)
     zeros = whole(rnn, [0 * g for g in parts(rnn, gh)])
@@ -327,8 +324,8 @@ def test_gradients_that_are_not_given(rng, cell, norm):
 
 @each_cell
 @each_norm
-def test_padding(rng, cell, norm):
-    """Values of x and gy past a length are not read. gx is 0 there. An empty sequence passes gh on."""
+def test_padding_is_not_read_and_has_gradient_zero(rng, cell, norm):
+    """Values of x and gy past a length are not read, and gx is 0 there. For an empty sequence gh0 is gh."""
     rnn = network(3, 17, cell=cell, norm=norm, num_layers=2, bidirectional=True)
     x, gy = normal(rng, T, 12, 3), normal(rng, T, 12, 34)
     ends = np.array([9, 0, 9, 9, 2, 9, 7, 1, 0, 5, 6, 8])
@@ -358,8 +355,8 @@ def test_a_nan_reaches_its_own_sequence_and_the_parameters(rng, cell, norm):
 @each_cell
 @each_norm
 @pytest.mark.parametrize("steps, batch", [(0, 3), (4, 0), (0, 0), (4, 3)])
-def test_nothing_to_learn_from(rng, cell, norm, steps, batch):
-    """No steps, no sequences, no lengths: the state's gradient passes through, the parameters have none."""
+def test_backward_without_steps_sequences_or_lengths(rng, cell, norm, steps, batch):
+    """The gradient of the initial state is that of the final state; gradients of parameters are 0."""
     rnn = network(3, 17, cell=cell, norm=norm, bidirectional=True)
     *given, gh = drawn_run(0, rnn, steps, np.zeros(batch, int))
     out = {name: normal(rng, *p.shape) for name, p in rnn.parameters().items()}
@@ -390,8 +387,8 @@ def test_one_sequence_without_a_batch_axis(rng, cell, norm):
 
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("first", [5, 1])
-def test_arrays_of_every_kind(rng, batch_first, first):
-    """Also with one step or one sequence. Such an axis of a tape may have any stride."""
+def test_gradients_accept_arrays_of_every_layout(rng, batch_first, first):
+    """With one step or one sequence, that axis may have any stride."""
     rnn = network(3, 17, batch_first=batch_first)
     x, gy = (rng.integers(-3, 4, (first, 5, n)).astype(np.float32) for n in (3, 17))
     h0, gh = rng.integers(-3, 4, (2, 1, first if batch_first else 5, 17)).astype(np.float32)
@@ -407,7 +404,7 @@ def test_arrays_of_every_kind(rng, batch_first, first):
 
 
 def test_backward_with_another_instruction_set(rng):
-    """It decides how a tape is laid out."""
+    """The layout of a tape depends on the instruction set."""
     first, *_, last = available_isas() * 2
     rnn, x = network(3, 17), normal(rng, T, 2, 3)
     with using_isa(first):

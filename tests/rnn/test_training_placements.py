@@ -1,6 +1,6 @@
-"""backward of every norm and placement of every cell against the reference.
+"""backward of every norm and placement of every cell has the results of the reference.
 
-Batches of every size, steps of several rounds, parts of calls, threads; grad_x=False and out=.
+Tests batches of every size, several chunks of steps, calls in parts, threads, grad_x=False and out=.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from networks import (
     true_gradients,
 )
 
-# One with batch norm, and for each kind of cell in backward_steps.c the one with the most norms.
+# For each kind of cell in backward_steps.c the variant with the most norms, and one with batch norm.
 FEW = ["RNN batch", "RNN split inner", "LSTM none", "LSTM gate carry inner", "LSTM split out", "GRU batch"]
 FEW += ["GRU gate inner", "GRU split all inner", "GRU joint"]
 a_few = pytest.mark.parametrize("variant", [WITH_INNER_BIASES[name] for name in FEW], ids=FEW)
 
 
-# Relative to the largest entry of each gradient. Measured at most: 1.3e-6.
+# Tolerance relative to the largest entry of each gradient. The largest measured error is 1.3e-6.
 GRADIENT = 3e-6
 
 
@@ -52,8 +52,8 @@ def close(got, want, note="", allowed=GRADIENT):
         assert relative_error(g, want[name]) < allowed, (name, note)
 
 
-# The lengths of a batch. 4 rows, or 8 of more than 256, have separate sums. A tile has 64. A round has 256,
-# or those of one step, and goes into products of 128.
+# The lengths of a batch, for every size in the backward pass. Blocks of 4 rows, or 8 of more than 256, have
+# separate sums. A tile has 64 rows, a chunk 256 or those of one step, a product 128.
 BATCHES = {
     "one row": [9],
     "two": [3, 9],
@@ -77,8 +77,8 @@ BATCHES = {
 
 @pytest.mark.parametrize("batch", BATCHES)
 @a_few
-def test_batches(variant, batch):
-    """Under batch norm of one or two sequences, gradients are only roundings, so these are left out."""
+def test_batches_of_every_size_equal_the_reference(variant, batch):
+    """Batch norm of one or two sequences is left out, because its gradients are only rounding errors."""
     ends = BATCHES[batch]
     if "batch" in str(variant.get("norm")).lower():
         ends = ends + [max(ends)] * 8
@@ -91,7 +91,7 @@ def test_batches(variant, batch):
 
 @pytest.mark.parametrize("variant", [WITH_INNER_BIASES[name] for name in FEW if "batch" not in name])
 def test_gradients_of_a_batch_are_those_of_its_sequences(family, variant):
-    """Equal bits for arrays of each sequence. Gradients of parameters are sums."""
+    """Gradients of x and h0 have the bits of each sequence alone; gradients of parameters are sums."""
     rnn = calm(7, 17, **variant)
     x, h0, ends, gy, gh = drawn_run(3, rnn, 5, [5, 4, 5, 1, 0, 2, 5, 5, 3])
     want, found = trained(rnn, x, h0, ends, gy, gh), {}
@@ -108,8 +108,8 @@ def test_gradients_of_a_batch_are_those_of_its_sequences(family, variant):
 
 
 @a_few
-def test_threads(variant):
-    """The same bits for any number of threads, in both passes."""
+def test_threads_change_no_bit_of_a_gradient(variant):
+    """Both the forward and the backward pass run on several threads."""
     hidden = 193 if variant["cell"] == "RNN" else 97
     rnn = calm(33, hidden, num_layers=2, **variant)
     ends = np.random.default_rng(0).integers(4, 10, 100)
@@ -132,8 +132,8 @@ def test_threads(variant):
 
 @pytest.mark.parametrize("ends", [[260, 100, 90], [5] * 70 + [2] * 30], ids=["long", "wide"])
 @a_few
-def test_parts_of_calls(variant, ends):
-    """The division of a call changes no bit: each step of a group as a part, some steps, or the whole."""
+def test_calls_in_parts_change_no_bit_of_a_gradient(variant, ends):
+    """A part is one step of a group, some steps, or the whole call."""
     rnn = calm(7, 17, **variant)
     x, *rest = drawn_run(2, rnn, max(ends), ends)
     tape = rnn.forward_train(x, *rest[:2])[2]
@@ -153,7 +153,7 @@ def test_parts_of_calls(variant, ends):
 
 
 @a_few
-def test_without_the_gradient_of_x(variant):
+def test_grad_x_false_changes_no_other_gradient(variant):
     """All other gradients have the same bits."""
     for options in (dict(), dict(num_layers=2), dict(num_layers=2, bidirectional=True)):
         rnn = calm(7, 17, **variant, **options)
@@ -164,7 +164,7 @@ def test_without_the_gradient_of_x(variant):
         assert list(got) == list(want) and got.pop("x") is None
         for name, g in got.items():
             same(g, want[name], err_msg=name)
-        # the transposed weights stay packed, even if gx was not computed before
+        # transposed weights are packed once, even if an earlier call did not compute gx
         fresh = calm(7, 17, **variant, **options)
         other = named_gradients(fresh, fresh.backward(fresh.forward_train(x, h0, ends)[2], gy, gh, False))
         assert other["x"] is None
@@ -172,14 +172,13 @@ def test_without_the_gradient_of_x(variant):
             same(g, other[name], err_msg=name)
 
 
-# A sum that starts from the value in `out` is rounded at every row, to a unit in its last place. Measured at
-# most: 1.8e-6.
+# A sum that starts from the value in `out` has a rounding at every row. The largest measured error is 1.8e-6.
 ADDED = 4e-6
 
 
 @a_few
-def test_gradients_are_added_to_what_is_there(family, variant):
-    """Sums over micro-batches are those of the batch. One round, several, none."""
+def test_out_adds_gradients_to_its_values(family, variant):
+    """Sums over micro-batches equal the gradients of the batch, for one chunk, several, none."""
     rnn = calm(7, 33, **variant, num_layers=2, bidirectional=True)
     total, sums = None, {}
     for seed, ends in enumerate(([9] * 11, [40] * 10, [0] * 10, [2, 1, 1] * 3)):
@@ -203,8 +202,8 @@ def test_gradients_are_added_to_what_is_there(family, variant):
 
 
 @a_few
-def test_gradients_are_added_to_zeros(variant):
-    """The bits without `out`, in arrays of the caller in any order."""
+def test_out_of_zeros_has_the_bits_of_new_arrays(variant):
+    """The caller's dict may have any order."""
     rnn = calm(7, 17, **variant, num_layers=2)
     x, h0, ends, gy, gh = drawn_run(5, rnn, 40, [40, 9, 17, 40, 40, 40, 40, 40, 40, 40, 40, 3])
     tape = rnn.forward_train(x, h0, ends)[2]
@@ -223,8 +222,8 @@ def test_gradients_are_added_to_zeros(variant):
     assert not flat[:3].any()
 
 
-def test_gradients_are_added_to_memory_that_is_read(rng):
-    """gy and gh are read before any write, also if they share memory with arrays of out."""
+def test_out_may_share_memory_with_gy_and_gh(rng):
+    """gy and gh are read before any write."""
     rnn = calm(7, 16, num_layers=2)
     for shared in ("gy", "gh"):
         x, h0, ends, gy, gh = drawn_run(6, rnn, 60, [60] * 16)
@@ -238,7 +237,7 @@ def test_gradients_are_added_to_memory_that_is_read(rng):
 
 
 def bad_outs(good):
-    """{the fault: (error, out, pattern of the message)}; good: a valid dict."""
+    """Returns {fault: (error, out, pattern of the message)}. good: a valid dict."""
     w = "weight_hh_l0"
     read_only = good[w].copy()
     read_only.flags.writeable = False
@@ -272,7 +271,7 @@ def bad_outs(good):
     }
 
 
-def test_bad_out(rng):
+def test_a_bad_out_is_refused(rng):
     rnn = calm(3, 4, num_layers=2)
     x, h0, ends, gy, gh = drawn_run(6, rnn, 3, [3, 2])
     tape = rnn.forward_train(x, h0, ends)[2]
@@ -292,8 +291,8 @@ def test_bad_out(rng):
             same(g, before[key], err_msg=str(wrong))
 
 
-def test_out_of_another_network(rng):
-    """Without biases, without gains or with other layers there are other names."""
+def test_out_with_names_of_another_network_is_refused(rng):
+    """Names differ without biases, without gains or with other layers."""
     rnn = calm(3, 4, num_layers=2)
     tape = rnn.forward_train(normal(rng, 3, 2, 3))[2]
     for other in (calm(3, 4), calm(3, 4, norm=None, num_layers=2), calm(3, 4, num_layers=2, bias=False)):

@@ -1,7 +1,7 @@
-"""Products of bfloat16 on units of the CPU, and in plain C that emulates them.
+"""Products by the CPU's bfloat16 units, and the plain C that emulates them.
 
-NumPy follows the order of sums, the roundings and the subnormal numbers of the manuals. The unit, if the
-machine has it, has the same bits, and keeps the promise of equal bits.
+NumPy code here follows the manuals: order of sums, roundings, and subnormal numbers. The emulation, and the
+unit if the machine has it, must have the same bits.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ UNITS = [*EMULATED, *(name for name in lnrnn.cpu_info()["available"] if f"{name}
 REAL = [name for name in UNITS if name not in EMULATED]
 TINY = float(np.finfo(np.float32).tiny)
 
-# Sets whose only kernel is a product of int8.
+# Instruction sets that only add a product of int8.
 FOR_INT8 = [name for name in ("avx512vnni", "avxvnni", "neondot") if name in available_isas()]
 
 
 @pytest.fixture(params=UNITS)
 def with_unit(request):
-    """The test runs once on every set with a unit, and on every emulation."""
+    """The test runs on every instruction set with a bfloat16 unit, and on every emulation."""
     with using_isa(request.param):
         yield request.param
 
 
 def add_product(a, b, c):
-    """c + a*b of arrays that broadcast, rounded as by a unit.
+    """Returns c + a*b of arrays that broadcast, rounded as a unit does.
 
-    It is 0 if it is below TINY as a number of 24 bits with unlimited exponent. float32, with fewer bits
-    there, could round it up to TINY.
+    A result is 0 if it is below TINY when rounded to 24 bits with unlimited exponent. float32 has fewer bits
+    there, and could round it up to TINY.
     """
     a, b, c = np.broadcast_arrays(flushed(a), flushed(b), flushed(c))
     found = fused(np.ravel(a).copy(), np.ravel(b).copy(), np.ravel(c).copy()).reshape(c.shape)
@@ -48,7 +48,7 @@ def filled(a, multiple):
 
 
 def dot2_order(x, w, c):
-    """x (B, k), w (n, k), c (B, n): of each two inputs the odd one is added first (VDPBF16PS)."""
+    """x (B, k), w (n, k), c (B, n). Adds the odd one of each two inputs first, as VDPBF16PS does."""
     x, w = filled(x, 2), filled(w, 2)
     for j in range(0, x.shape[1], 2):
         for i in (j + 1, j):
@@ -57,7 +57,7 @@ def dot2_order(x, w, c):
 
 
 def tile_order(x, w, c):
-    """Of each 32 inputs, even and odd ones are summed separately, from 0 (TDPBF16PS)."""
+    """Adds even and odd ones of each 32 inputs separately, from 0, as TDPBF16PS does."""
     x, w = filled(x, 32), filled(w, 32)
     for first in range(0, x.shape[1], 32):
         sums = [np.zeros(c.shape, np.float32)] * 2
@@ -68,7 +68,7 @@ def tile_order(x, w, c):
 
 
 def product(x, w):
-    """x (B, k) times w (n, k) in the current set, through a cell with no other effect."""
+    """Returns x (B, k) times w (n, k), computed by a cell that does nothing else."""
     rnn = lnrnn.RNN(w.shape[1], w.shape[0], nonlinearity="identity", norm=None, bias=False)
     rnn.weight_ih_l0, rnn.weight_hh_l0 = w, np.zeros((len(w), len(w)), np.float32)
     return rnn.to_dtype("bfloat16")(x[None])[0][0]
@@ -81,16 +81,16 @@ def as_the_manual_says(name, x, w):
 
 
 @pytest.mark.parametrize("inputs", [1, 2, 5, 31, 32, 33, 66])
-def test_the_order_of_sums(with_unit, rng, inputs):
-    """Values of such sizes that every order of sums has other bits."""
+def test_units_add_in_the_order_of_the_manual(with_unit, rng, inputs):
+    """The values have such sizes that every order of sums has other bits."""
     x = normal(rng, 3, inputs) * np.float32(2.0) ** rng.integers(-6, 7, (3, inputs)).astype(np.float32)
     w = normal(rng, 19, inputs)
     same(product(x, w), as_the_manual_says(with_unit, x, w))
 
 
 @pytest.mark.parametrize("exponents", [(-70, -55), (55, 66), (-149, 128)], ids=["subnormal", "large", "any"])
-def test_the_ends_of_the_range(with_unit, rng, exponents):
-    """Products and sums that are subnormal or overflow: 0 and infinity by the manual."""
+def test_subnormal_and_infinite_products_follow_the_manual(with_unit, rng, exponents):
+    """Subnormal products and sums become 0, and overflows infinity."""
     low, high = exponents
     size = [np.float32(2.0) ** rng.integers(low, high, (n, 4)).astype(np.float32) for n in (17, 40)]
     x, w = normal(rng, 17, 4) * size[0], normal(rng, 40, 4) * size[1]
@@ -104,8 +104,8 @@ def test_the_ends_of_the_range(with_unit, rng, exponents):
 @pytest.mark.parametrize(
     "below, want", [(2.0**-150, 0), (1.5 * 2.0**-151, 0), (2.0**-151, TINY), (2.0**-160, TINY)]
 )
-def test_what_rounds_up_to_the_smallest_normal_number(with_unit, below, want):
-    """TINY - below is 0 if 24 bits with a smaller exponent hold it, though float32 rounds it up to TINY."""
+def test_a_result_just_below_the_smallest_normal_number_is_zero(with_unit, below, want):
+    """TINY - below is 0 if 24 bits with a smaller exponent hold it, even if float32 rounds it to TINY."""
     x, w = np.zeros((1, 4), np.float32), np.zeros((2, 4), np.float32)
     x[0, ::2] = 2.0**-63, 2.0**-75
     w[:, 0] = 2.0**-63, -(2.0**-63)
@@ -114,7 +114,7 @@ def test_what_rounds_up_to_the_smallest_normal_number(with_unit, below, want):
     same(as_the_manual_says(with_unit, x, w), [[want, -want]])
 
 
-def test_nan_and_infinity(with_unit, rng):
+def test_units_propagate_nan_and_infinity(with_unit, rng):
     x, w = normal(rng, 20, 37), normal(rng, 18, 37)
     x[3, 4], x[5, 36], w[7, 2], w[9, 30] = np.nan, np.inf, np.nan, -np.inf
     found = product(x, w)
@@ -126,7 +126,7 @@ def test_nan_and_infinity(with_unit, rng):
 
 @pytest.mark.parametrize("name", REAL)
 def test_the_unit_has_the_bits_of_its_emulation(rng, name):
-    """Arbitrary bits as weights and rows; then whole networks."""
+    """Tests weights and rows of arbitrary bits, then whole networks."""
     x, w = (rng.integers(0, 2**32, (n, 66), np.uint32).view(np.float32) for n in (40, 100))
     x[:30], w[:70] = normal(rng, 30, 66), normal(rng, 70, 66)
     one_pair_x, one_pair_w = x[:, :2].copy(), w[:, :2].copy()
@@ -144,7 +144,7 @@ def test_the_unit_has_the_bits_of_its_emulation(rng, name):
 
 @pytest.mark.parametrize("hidden, inputs", [(1, 1), (48, 33), (65, 3), (200, 97)])
 def test_equal_bits_alone_and_in_every_batch(with_unit, rng, hidden, inputs):
-    """Blocks of rows on tiles overlap if the number of rows is no multiple of their height."""
+    """In AMX tiles, blocks of rows overlap if the number of rows is not a multiple of their height."""
     rnn = network(inputs, hidden).to_dtype("bfloat16")
     x, ends = normal(rng, 5, 70, inputs), rng.integers(0, 6, 70)
     y = rnn(x, lengths=ends)[0]
@@ -159,10 +159,10 @@ def test_equal_bits_alone_and_in_every_batch(with_unit, rng, hidden, inputs):
 @pytest.mark.parametrize("bits", [14, 8])
 @pytest.mark.parametrize("hidden, inputs", [(1, 1), (48, 33), (65, 3), (200, 97), (130, 256)])
 def test_int8_has_the_bits_of_every_other_set(rng, name, hidden, inputs, bits):
-    """Sums of integers are exact, for one row or many, on tiles or not.
+    """Sums of integers are exact, for one row or many, in AMX tiles or vectors.
 
-    Also rows of NaN, of 0, and of the largest activations times the largest weights, where sums of 16 bits
-    would saturate.
+    Rows of NaN, of 0, and of the largest activations are tested too: with the largest weights, sums of 16
+    bits would saturate.
     """
     rnn = network(inputs, hidden)
     weights = rnn.weight_ih_l0.copy()

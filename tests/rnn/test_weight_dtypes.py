@@ -1,4 +1,4 @@
-"""Weights in bfloat16 and int8: their definition, equal bits, and their accuracy on real speech."""
+"""Weights in bfloat16 and int8: their definition, equal bits, and accuracy on real speech."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ each_bits = pytest.mark.parametrize("bits", [14, 8])
 
 
 def converted(rnn, dtype):
-    """to_dtype; "int8 of 8 bits" sets the activation bits."""
+    """Calls to_dtype. "int8 of 8 bits" also sets activation_bits."""
     return rnn.to_dtype("int8", activation_bits=8) if dtype == "int8 of 8 bits" else rnn.to_dtype(dtype)
 
 
 @pytest.mark.parametrize("hidden, inputs", [(1, 1), (17, 3), (48, 33), (65, 16), (130, 7)])
 @pytest.mark.parametrize("norm", ["layer", None])
 def test_bfloat16_is_float32_with_rounded_weights(isa, rng, norm, hidden, inputs):
-    """Without units that round the inputs too: those are in test_units.py."""
+    """Only for instruction sets that do not round the inputs too; test_units.py tests the others."""
     if rounds_bfloat16_rows():
         pytest.skip("this set's unit rounds rows")
     rnn = network(inputs, hidden, norm=norm)
@@ -37,20 +37,44 @@ def test_bfloat16_is_float32_with_rounded_weights(isa, rng, norm, hidden, inputs
 
 @each_bits
 @pytest.mark.parametrize("hidden, inputs", [(1, 1), (17, 3), (48, 33), (65, 16), (130, 7), (193, 520)])
-def test_int8_sums_whole_numbers(isa, rng, hidden, inputs, bits):
+def test_int8_adds_products_of_integers(isa, rng, hidden, inputs, bits):
     rnn = network(inputs, hidden, norm=None, nonlinearity="identity")
     for batch in (1, 3, 4, 5, 9, 17, 40):
         x, h0 = normal(rng, 1, batch, inputs), normal(rng, 1, batch, hidden)
         want = int8_product(x[0], rnn.weight_ih_l0, bits) + int8_product(h0[0], rnn.weight_hh_l0, bits)
         want += rnn.bias_ih_l0 + rnn.bias_hh_l0
         got = rnn.to_dtype("int8", activation_bits=bits)(x, h0)[0][0]
-        # four roundings of float32: of both products, their sum, the bias
+        # four roundings of float32: both products, their sum, the bias
         assert np.abs(got - want).max() <= 4 * np.finfo(np.float32).eps * max(1, np.abs(want).max())
 
 
+def test_a_projection_of_bfloat16(isa, rng):
+    if rounds_bfloat16_rows():
+        pytest.skip("this set's unit rounds rows")
+    rnn, rounded = (network(5, 33, cell="LSTM", proj_size=17) for _ in range(2))
+    for name in ("weight_ih_l0", "weight_hh_l0", "weight_hr_l0"):
+        setattr(rounded, name, to_bfloat16(getattr(rnn, name)))
+    x = normal(rng, 12, 9, 5)
+    same(rnn.to_dtype("bfloat16")(x)[0], rounded(x)[0])
+
+
 @each_bits
-def test_the_largest_sums_of_int8(isa, bits):
-    """The largest number of inputs whose products 32 bits can sum. A layer of more inputs is refused."""
+def test_a_projection_of_int8(isa, rng, bits):
+    """From h 0, a step of the cell is that of an LSTM that projects nothing."""
+    rnn, whole = (network(5, 33, cell="LSTM", proj_size=size) for size in (17, 0))
+    for name, value in rnn.parameters().items():
+        if not name.startswith(("weight_hh", "weight_hr")):
+            setattr(whole, name, value)
+    x = normal(rng, 1, 9, 5)
+    outputs = whole.to_dtype("int8", activation_bits=bits)(x)[0][0]
+    want = int8_product(outputs, rnn.weight_hr_l0, bits)
+    got = rnn.to_dtype("int8", activation_bits=bits)(x)[0][0]
+    assert np.abs(got - want).max() <= 2 * np.finfo(np.float32).eps * max(1, np.abs(want).max())
+
+
+@each_bits
+def test_int8_allows_the_most_inputs_that_32_bits_can_sum(isa, bits):
+    """A layer with more inputs is refused."""
     most = lnrnn._core.INT8_INPUTS
     rnn = lnrnn.RNN(most, 1, norm=None, nonlinearity="identity", bias=False)
     rnn.weight_ih_l0 = np.ones((1, most))
@@ -65,7 +89,7 @@ def test_the_largest_sums_of_int8(isa, bits):
 
 @each_dtype
 @each_norm
-def test_equal_bits_whatever_the_batch(isa, rng, dtype, norm):
+def test_bits_do_not_depend_on_the_batch(isa, rng, dtype, norm):
     for hidden, inputs in ((33, 5), (96, 97)):
         rnn = converted(network(inputs, hidden, norm=norm, trained=6), dtype)
         x, ends = normal(rng, 6, 70, inputs), rng.integers(0, 7, 70)
@@ -89,7 +113,7 @@ def test_nan_and_zeros_stay_in_their_sequence(isa, rng, dtype):
 
 
 def test_bfloat16_ties_go_to_even(isa):
-    """Every weight lies halfway between two bfloat16, whose last bits are 0 and 1, or next to that."""
+    """Every weight is halfway between two bfloat16, or next to halfway."""
     half = np.array(
         [0x3F808000, 0x3F818000, 0xBF828000, 0xBF838000, 0x3FFF8000, 0x7F7E8000, 0x00008000, 0x00018000],
         np.uint32,
@@ -105,7 +129,7 @@ def test_bfloat16_ties_go_to_even(isa):
 
 
 def test_a_bfloat16_nan_stays_one(isa):
-    """For any bits, rounding must not carry into the sign."""
+    """For any bits of a NaN, rounding must not change the sign."""
     nans = np.array([0x7FC00000, 0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0xFF800001, 0x7FFF8000], np.uint32)
     nans = nans.view(np.float32)
     rnn = network(2, 7, norm=None, nonlinearity="identity")
@@ -117,13 +141,13 @@ def test_a_bfloat16_nan_stays_one(isa):
 
 
 def sized(rows, largest):
-    """Those rows, each with another largest element."""
+    """Returns the rows, each with another largest element."""
     return rows * (np.array(largest, np.float32)[:, None] / np.abs(rows).max(1, keepdims=True))
 
 
 @each_dtype
-def test_tiny_and_huge_rows(isa, rng, dtype):
-    """Of weights and inputs. int8 takes a row below 2^-100 for 0, because 1 / scale would overflow."""
+def test_rows_of_tiny_and_huge_weights_and_inputs(isa, rng, dtype):
+    """int8 replaces a row below 2^-100 by 0, because 1 / scale would overflow."""
     rnn = network(4, 20, norm=None, nonlinearity="identity")
     w = rnn.weight_ih_l0.copy()
     w[3:9] = sized(w[3:9], [0, 1e-39, 1e-31, 1e-29, 1e30, 1e37])
@@ -150,8 +174,8 @@ def test_tiny_and_huge_rows(isa, rng, dtype):
 
 
 @each_bits
-def test_the_smallest_rows_that_int8_takes(isa, bits):
-    """A row of weights below 2^-100 counts as 0, even for large inputs."""
+def test_int8_replaces_tiny_rows_of_weights_by_zeros(isa, bits):
+    """A row of weights below 2^-100 becomes 0, even for large inputs."""
     rnn = network(4, 7, norm=None, nonlinearity="identity")
     w = np.zeros((7, 4), np.float32)
     w[:, 0] = 2.0 ** np.array([-99, -100, -101, -110, -126, -127, -149])
@@ -163,7 +187,7 @@ def test_the_smallest_rows_that_int8_takes(isa, bits):
 
 @each_dtype
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_bad_weight_shows(isa, rng, dtype, bad):
+def test_a_nan_or_infinite_weight_reaches_the_output(isa, rng, dtype, bad):
     rnn = network(3, 20, norm=None, nonlinearity="identity")
     w = rnn.weight_ih_l0.copy()
     w[4, 1] = bad
@@ -173,7 +197,7 @@ def test_a_bad_weight_shows(isa, rng, dtype, bad):
 
 
 @each_dtype
-def test_a_new_object_and_the_old_one_as_it_was(rng, dtype):
+def test_to_dtype_returns_a_new_network(rng, dtype):
     rnn, x = network(5, 33), normal(rng, 8, 3, 5)
     want = rnn(x)[0]
     other = converted(rnn, dtype)
@@ -196,12 +220,12 @@ def test_a_new_object_and_the_old_one_as_it_was(rng, dtype):
         ("float32", 14, ValueError),
     ],
 )
-def test_unknown_activation_bits(dtype, bits, error):
+def test_wrong_activation_bits_are_refused(dtype, bits, error):
     with pytest.raises(error, match="activation_bits"):
         lnrnn.RNN(2, 3).to_dtype(dtype, activation_bits=bits)
 
 
-def test_activation_bits_are_shown():
+def test_repr_shows_activation_bits():
     rnn = lnrnn.RNN(2, 3)
     assert rnn.activation_bits is None and "activation_bits" not in repr(rnn)
     for given, bits in ((None, 14), (14, 14), (8, 8), (np.int64(8), 8)):
@@ -211,8 +235,8 @@ def test_activation_bits_are_shown():
     assert rnn.to_dtype("int8", 8).to_dtype("int8").activation_bits == 14
 
 
-def test_half_and_a_quarter_of_the_bytes(rng):
-    """The other packed arrays, int8's scales and sums, are 8 bytes for an output."""
+def test_packed_weights_have_a_half_or_a_quarter_of_the_bytes(rng):
+    """int8 also has scales and sums, 8 bytes per output."""
     rnn, sizes = lnrnn.RNN(256, 384, seed=0), {}
     for dtype in ("float32", "bfloat16", "int8", "int8 of 8 bits"):
         other = converted(rnn, dtype)
@@ -224,7 +248,7 @@ def test_half_and_a_quarter_of_the_bytes(rng):
 
 
 def test_accuracy_on_real_speech():
-    """The demo's network on whole utterances of Japanese Vowels: accuracy changes by at most half a point."""
+    """The accuracy of the demo's network on Japanese Vowels changes by at most half a point."""
     data = lnrnn.data.japanese_vowels()
     names = {dtype: [] for dtype in ("float32", "bfloat16", "int8", "int8 of 8 bits")}
     settings = SpeakerSettings(training=TrainingSettings(epochs=60))

@@ -1,7 +1,7 @@
-"""States and step numbers that no stream can hold.
+"""Invalid states and step numbers are refused.
 
-They come from a StreamState, a pickle or an assignment. Each is refused by name before any lane changes.
-Where memory is at stake, C asserts it once more.
+They come from a StreamState, a pickle or an assignment. Each is refused by name before any lane changes. If
+they could corrupt memory, C asserts them again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ D, H, LANES, LAST = 3, 5, 4, 2**62
 
 
 def stepped(rng, **options):
-    """A network, its stream after a step, and its states."""
+    """Returns a network, a stream of it after one step, and the stream's states."""
     rnn = network(D, H, trained=3, **options)
     stream = rnn.stream(LANES)
     stream(normal(rng, LANES, D))
@@ -28,7 +28,7 @@ def stepped(rng, **options):
 
 
 def unpickled(stream, **changed):
-    """The stream of a pickle with other arguments."""
+    """Returns the stream of a pickle with some arguments changed."""
     make, (snapshot, batch_size, state, step) = stream.__reduce__()
     given = {"batch_size": batch_size, "state": state, "step": step} | changed
     return pickle.loads(pickle.dumps(Remade(make, (snapshot, *given.values()))))
@@ -53,7 +53,7 @@ class Remade:
     (ValueError, np.ones((LANES, 1), int)), (ValueError, 2**70),
     *((TypeError, step) for step in (np.ones(LANES), np.ones(LANES, bool), [None] * LANES, "1", None)),
 ])  # fmt: skip
-def test_steps_that_cannot_be(rng, options, error, step):
+def test_impossible_steps_are_refused(rng, options, error, step):
     rnn, stream, before = stepped(rng, **options)
     state = dataclasses.replace(stream.get_state(), step=step)
     for name, call in (
@@ -69,7 +69,7 @@ def test_steps_that_cannot_be(rng, options, error, step):
 
 
 @pytest.mark.parametrize("cell", ["RNN", "LSTM"])
-def test_pickled_states_that_cannot_be(rng, cell):
+def test_impossible_pickled_states_are_refused(rng, cell):
     _, stream, h = stepped(rng, cell=cell)
     other = [s[:, :2] for s in h]
     for states in ([*h, *h], [], h * 3, other, [s[..., :2] for s in h], [s.astype(complex) for s in h]):
@@ -83,8 +83,8 @@ def test_pickled_states_that_cannot_be(rng, cell):
         same(s, kept)
 
 
-def test_the_last_step_of_all(rng):
-    """A lane counts to the last step, and is then refused by number, for one step and for a chunk."""
+def test_a_lane_beyond_the_last_step_is_refused(rng):
+    """A lane counts to the last step. Then the error names its number, for one step and for several."""
     rnn, stream, _ = stepped(rng)
     stream.step = [5, LAST - 1, 0, LAST]
     x = normal(rng, LANES, D)
@@ -98,13 +98,13 @@ def test_the_last_step_of_all(rng):
         with pytest.raises(ValueError, match=f"^the steps of lane {lane} must be at most {LAST}, got"):
             call()
         stays(rnn, stream, before, steps)
-    stream.set_state(None, stream.get_state())  # the state of a stream is always valid
+    stream.set_state(None, stream.get_state())  # the state of a stream must always be valid
     stream(x, resets=np.array([False, True, False, True]))
     same(stream.step, [7, 1, 1, 1])
 
 
-def test_what_the_compiled_module_is_promised(rng):
-    """`put`, if the Python above has failed to check."""
+def test_the_compiled_module_asserts_states(rng):
+    """`put` raises AssertionError for arguments that Python should have refused."""
     rnn, stream, before = stepped(rng, cell="RNN", norm=lnrnn.BatchNormSpec(overrun="batch"))
     lanes, rows, h = stream._lanes, np.arange(LANES), before[0] + 1
     for states, steps in (
@@ -124,8 +124,8 @@ def test_what_the_compiled_module_is_promised(rng):
     stays(rnn, stream, before, 1)
 
 
-def test_parameters_of_other_shapes_are_no_network():
-    """Those of a snapshot that was pickled may have other shapes than its architecture says."""
+def test_a_network_with_parameters_of_other_shapes_is_refused():
+    """A damaged pickle can have parameters that do not fit its architecture."""
     snapshot = network(H, H, num_layers=2).stream(1)._snapshot
     description, state = snapshot.architecture.description("float32", None), snapshot.state()
     assert _core.Network(description, state).nbytes == 0
@@ -138,7 +138,7 @@ def test_parameters_of_other_shapes_are_no_network():
 
 @pytest.mark.parametrize("what", ["_snapshot", "_lanes"])
 def test_compiled_objects_have_no_pickle(what):
-    """They hold addresses."""
+    """Compiled objects hold memory addresses."""
     stream = network(D, H).stream(1)
     found = stream._lanes if what == "_lanes" else stream._snapshot.compiled()
     with pytest.raises(TypeError, match="cannot pickle|no default __reduce__"):

@@ -1,4 +1,4 @@
-"""Zoneout at inference: calls, streams and calibrate take its expectation; files and copies keep it."""
+"""Zoneout at inference: calls, streams and calibrate use its expectation; files and copies keep it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from networks import (
     unchanged,
 )
 
-# As for calls without zoneout: tests/rnn/test_forward.py. Measured at most: 7.2e-7.
+# The tolerance of tests/rnn/test_forward.py. The largest measured error is 7.2e-7.
 WHOLE = 3e-6
 
 
@@ -35,7 +35,7 @@ each_zoned = pytest.mark.parametrize("variant", [v for v in VARIANTS if not v.st
 
 
 def rates(rnn, h=0.3, c=0.2):
-    """A value for rnn.zoneout."""
+    """Returns a value for rnn.zoneout."""
     return (h, c) if type(rnn) is lnrnn.LSTM else h
 
 
@@ -45,8 +45,8 @@ def zoned(rnn, **which):
 
 
 @each_zoned
-def test_calls_take_the_expectation(variant):
-    """Sizes around the widths of vectors, several groups of sequences; of an LSTM also h or c alone."""
+def test_calls_use_the_expectation_of_zoneout(variant):
+    """Sizes are around the widths of vectors, with several groups. An LSTM may have only one rate."""
     rng = np.random.default_rng(1)
     for hidden, inputs, batch in ((15, 7, 3), (33, 5, 70), (65, 17, 2), (130, 16, 13)):
         only = {33: dict(c=0.0), 65: dict(h=0.0)}.get(hidden, {}) if "LSTM" in variant else {}
@@ -62,7 +62,7 @@ def test_calls_take_the_expectation(variant):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 @each_cell
-def test_other_weights(rng, cell, dtype):
+def test_zoneout_with_bfloat16_and_int8_weights(rng, cell, dtype):
     rnn = zoned(calm(5, 33, cell=cell)).to_dtype(dtype)
     assert rnn.zoneout == rates(rnn)
     x = normal(rng, 9, 3, 5)
@@ -74,7 +74,7 @@ def test_other_weights(rng, cell, dtype):
 
 
 @each_zoned
-def test_none_is_no_change(rng, variant):
+def test_zoneout_of_zero_changes_nothing(rng, variant):
     rnn = network(5, 17, trained=9, **VARIANTS[variant])
     x = normal(rng, 9, 3, 5)
     want, print_before = rnn(x), rnn.stream().get_state().fingerprint
@@ -88,11 +88,11 @@ def test_none_is_no_change(rng, variant):
 
 
 @each_cell
-def test_calibrate_takes_the_expectation(rng, cell):
-    """Calibration sees a network as calls compute it: with overrun "batch" a call has the same statistics."""
+def test_calibrate_uses_the_expectation_of_zoneout(rng, cell):
+    """Calibration uses the same values as a call: with overrun "batch" a call has the same statistics."""
     rnn = zoned(calm(5, 17, cell=cell, norm=lnrnn.BatchNormSpec(overrun="batch")))
     x = normal(rng, 9, 40, 5)
-    before, _ = rnn(x)  # with the batch's own statistics
+    before, _ = rnn(x)  # normalised with the batch's statistics
     rnn.calibrate([x])
     assert absolute_error(rnn(x)[0], before) < WHOLE
     assert absolute_error(rnn(x)[0], reference_forward(rnn, x)[0]) < WHOLE
@@ -103,7 +103,7 @@ def configuration(path):
         return json.loads(file.metadata()["config"])
 
 
-def test_a_file_names_it_only_where_there_is_some(tmp_path):
+def test_a_file_has_zoneout_only_if_it_is_set(tmp_path):
     path, rnn = tmp_path / "m.safetensors", lnrnn.LSTM(3, 4)
     rnn.save(path)
     assert "zoneout" not in configuration(path)
@@ -113,7 +113,7 @@ def test_a_file_names_it_only_where_there_is_some(tmp_path):
 
 
 @pytest.mark.parametrize("value", [1.0, -0.1, "much", [0.1], [0.1, 0.2, 0.3], {}, None, [0.1, 2]])
-def test_files_with_another_zoneout_are_refused(tmp_path, value):
+def test_files_with_a_wrong_zoneout_are_refused(tmp_path, value):
     path, rnn = tmp_path / "m.safetensors", lnrnn.LSTM(3, 4)
     rnn.save(path)
     config = json.dumps(configuration(path) | {"zoneout": value})
@@ -152,10 +152,10 @@ def test_wrong_rates_are_refused(cell, error, value):
     assert rnn.zoneout == (0.5 if cell != "LSTM" else (0.5, 0.5))
 
 
-def test_pairs_belong_to_a_cell_state():
+def test_a_pair_of_rates_needs_a_cell_state():
     for cell in ("RNN", "GRU"):
         with pytest.raises(TypeError, match=f"zoneout must be a number, for {cell}"):
             getattr(lnrnn, cell)(3, 4).zoneout = 0.1, 0.1
     for wrong in ((), (0.1,), (0.1, 0.1, 0.1)):
-        with pytest.raises(TypeError, match="zoneout must be a number, or a pair of them"):
+        with pytest.raises(TypeError, match="zoneout must be a number, or a pair of numbers"):
             lnrnn.LSTM(3, 4).zoneout = wrong

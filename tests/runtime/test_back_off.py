@@ -1,4 +1,4 @@
-"""Threads that have to share their cores with others: short calls go on with one for a while."""
+"""If other processes use the cores, short calls run on one thread for a while."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import lnrnn
 from networks import said
 
-# Two threads that meet at every step, on one core: sooner or later one waits for the other's time slice.
+# Two threads with a barrier at every step, on one core: sooner or later one waits for a time slice.
 ONE_CORE = """
 import os, time
 os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
@@ -39,7 +39,7 @@ print(first, alone, team()[0])
 """
 )
 
-# The pool's worker has no core while its caller computes.
+# On one core, the pool's worker cannot run while its caller computes.
 WITHOUT = (
     ONE_CORE
     + """
@@ -56,7 +56,7 @@ print(alone, *team()[:1], team()[1] == want)
 """
 )
 
-# In this mode nothing but the test backs off. 1600 lanes: two threads' work, but brief.
+# In this mode only the test starts back-offs. A step of 1600 lanes repays two threads, but is brief.
 STREAMS = """
 import numpy as np, engine_switches, lnrnn
 lnrnn.set_num_threads(2)
@@ -78,16 +78,16 @@ print(*found, team(before), team(then))
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs an affinity mask")
 @pytest.mark.skipif("openmp" not in lnrnn._core.team_list(), reason="needs OpenMP")
-def test_short_calls_have_one_thread_for_a_while():
+def test_short_calls_run_on_one_thread_during_a_back_off():
     assert said(SHARED, LNRNN_TEAM="openmp") == "2 True 2"
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs an affinity mask")
-def test_the_pool_does_without_a_worker_that_does_not_come():
+def test_the_pool_continues_without_a_late_worker():
     assert said(WITHOUT, LNRNN_TEAM="pthread") == "True 2 True"
 
 
 @pytest.mark.parametrize("kind", lnrnn._core.team_list())
-def test_a_stream_has_as_many_threads_as_the_moment_allows(kind):
-    """Not as many as the moment allowed in which it was made."""
+def test_each_step_of_a_stream_asks_for_a_back_off(kind):
+    """The number of threads is not fixed when the stream is created."""
     assert said(STREAMS, LNRNN_TEAM=kind) == "2 1 1 2 2"

@@ -1,4 +1,4 @@
-"""The sizes of the machine's caches decide how a result is computed, and change no bit of it."""
+"""The sizes of the machine's caches decide how results are computed, but change no bit."""
 
 import platform
 from pathlib import Path
@@ -12,12 +12,12 @@ from helpers import using_caches, using_threads
 KIB, MIB = 2**10, 2**20
 CPUS = Path("/sys/devices/system/cpu")
 # With the smallest, weights are prefetched, chunks have one step, and all outputs are written by non-temporal
-# stores; with the largest, nothing is. The one between is a small CPU's.
+# stores; with the largest, none of this happens. The middle one is that of a small CPU.
 SIZES = [(KIB, 4 * KIB, 4 * KIB), (32 * KIB, 256 * KIB, 2 * MIB), (4 * MIB, 128 * MIB, 2048 * MIB)]
 SMALL, LARGE = list(configurations())[:-2:13], list(configurations())[-2:]
 
 
-def test_they_are_known():
+def test_cpu_info_has_cache_sizes():
     caches = lnrnn.cpu_info()["caches"]
     assert list(caches) == ["l1", "l2", "l3"]
     assert 8 * KIB <= caches["l1"] <= caches["l2"] <= caches["l3"]
@@ -26,8 +26,8 @@ def test_they_are_known():
 @pytest.mark.skipif(
     platform.machine() != "x86_64" or not list(CPUS.glob("cpu*/cache/index*/size")), reason="no such files"
 )
-def test_they_are_those_that_linux_knows():
-    """Of some core: they need not be alike. Not those of instructions."""
+def test_cache_sizes_are_those_of_linux():
+    """The sizes equal those of the data caches of at least one core; cores may differ."""
     known: dict[str, set[int]] = {"1": set(), "2": set(), "3": set()}
     for cache in CPUS.glob("cpu*/cache/index*"):
         level, kind, size = ((cache / name).read_text().strip() for name in ("level", "type", "size"))
@@ -37,7 +37,7 @@ def test_they_are_those_that_linux_knows():
         assert not sizes or found in sizes
 
 
-def test_no_result_depends_on_them(family):
+def test_no_result_depends_on_cache_sizes(family):
     for function, arguments in SMALL[::6] if family == "scalar" else SMALL + LARGE:
         expected = digest(function(*arguments))
         for sizes in SIZES:

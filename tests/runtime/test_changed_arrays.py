@@ -1,6 +1,6 @@
-"""Arrays that change during a call, by another thread or behind a read-only flag.
+"""Arrays that another thread changes during a call, or that change despite a read-only flag.
 
-The call computes with the checked values, so no change can crash the process."""
+The call computes with the values that it checked, so no change can crash the process."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ T, B, D, H = 7, 5, 3, 17
 
 
 def at_every_line(call, change, restore):
-    """call() many times, with change() before the first line of Python in lnrnn, then before the second, and
-    so on. Another thread may do so at any of these moments. -> the results, or errors."""
+    """Runs call() many times, with change() before the first line of Python code in lnrnn, then before the
+    second, and so on. Another thread may do so at any of these moments. Returns the results, or errors."""
     done, results = False, []
     while not done:
         left = len(results)
@@ -42,7 +42,7 @@ def at_every_line(call, change, restore):
             return trace
 
         restore()
-        before = sys.gettrace()  # of a program that measures coverage
+        before = sys.gettrace()  # a program that measures coverage sets a trace function
         sys.settrace(trace)
         try:
             results.append(call())
@@ -76,7 +76,7 @@ def change_shapes():
 
     def call():
         y, _, tape = rnn.forward_train(x, h0)
-        # A list: such a call is checked in Python.
+        # A call with a list is checked in Python.
         return (rnn(x, h0)[0], rnn(x, h0, [8, 8, 8, 8])[0], y, *rnn.backward(tape, gy, gh)[:2])
 
     def change():
@@ -99,12 +99,12 @@ def change_shapes():
 
 
 @pytest.mark.parametrize("attack", [change_lengths, change_shapes])
-def test_within_a_call(attack):
+def test_changes_within_a_call_are_harmless(attack):
     run_apart(attack)
 
 
-def test_statistics_that_get_another_dtype_while_they_are_computed():
-    """Only the checked bytes are written."""
+def test_statistics_that_change_their_dtype_within_a_call():
+    """Only the bytes that were checked are written."""
     x = np.random.default_rng(0).standard_normal((200000, 64), dtype=np.float32)
     memory = np.zeros(3 * 64, np.float32)
     mean = memory[64:128]
@@ -130,7 +130,7 @@ def test_statistics_that_get_another_dtype_while_they_are_computed():
 
 @pytest.mark.parametrize("strided", [True, False])
 @pytest.mark.parametrize("function", [lambda x, out: lnrnn.layer_norm(x, 4, out=out), lnrnn.tanh])
-def test_shapes_that_change_within_a_norm_or_an_elementwise_function(function, strided):
+def test_shapes_may_change_within_a_norm_or_an_elementwise_function(function, strided):
     x = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
     out = np.zeros((6, 8), np.float32)[:, ::2] if strided else np.zeros((6, 4), np.float32)
     want = function(x, out=out).copy()
@@ -148,8 +148,8 @@ def test_shapes_that_change_within_a_norm_or_an_elementwise_function(function, s
 @pytest.mark.parametrize("plain", [True, False])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("make", [lnrnn.LayerNorm, lnrnn.BatchNorm])
-def test_a_layer_that_is_given_another_state_within_a_call(make, training, plain):
-    """A call computes with one of them, whole."""
+def test_a_state_loaded_within_a_call_of_a_layer(make, training, plain):
+    """The call computes with either the old or the new state, never a mixture."""
     x = np.random.default_rng(0).standard_normal((6, 8)).astype(np.float32)
     x = x[:, :4].copy() if plain else x[:, ::2]
     layer, states, wanted = make(4).train(training), [], []
@@ -165,7 +165,7 @@ def test_a_layer_that_is_given_another_state_within_a_call(make, training, plain
 
 
 def test_lengths_are_read_once():
-    """An array-like that says something else each time it is asked."""
+    """The array-like returns other numbers each time."""
 
     class Restless:
         answers = [[4, 4], [10**7, 4]]
@@ -188,7 +188,7 @@ def taped(cell="RNN", norm="layer"):
 
 
 def arrays_of(tape):
-    """The arrays of a tape, by a name for messages."""
+    """Returns the arrays of a tape, by a name for messages."""
     found = {"rows": tape.rows.table} | {f"start {k}": s for k, s in enumerate(tape.start)}
     for k, run in enumerate(tape.runs):
         found |= {f"{name} {k}": getattr(run, name) for name in ("record", "x", "y")}
@@ -214,7 +214,7 @@ def test_a_tape_is_read_only(cell, norm):
 
 
 def force_tapes():
-    """Makes each array of a tape writeable, and fills it with numbers that lead out of bounds if believed."""
+    """Makes each array of a tape writeable, and fills it with numbers that would be out of bounds."""
     for cell in CELLS:
         for norm in NORMS:
             rnn, tape, gy = taped(cell, norm)
@@ -231,25 +231,25 @@ def force_tapes():
                             rnn.backward(tape, gy)
                     else:
                         with np.errstate(all="ignore"):
-                            rnn.backward(tape, gy)  # numbers like others
+                            rnn.backward(tape, gy)  # these numbers are valid
                     array[...] = kept
             same(rnn.backward(tape, gy)[0], want[0])
             table = tape.rows.table
-            table[1:3, LENGTH] = 6, 7  # rising
+            table[1:3, LENGTH] = 6, 7  # invalid: rising lengths
             with pytest.raises(AssertionError):
                 rnn.backward(tape, gy)
-            table[1:3, LENGTH] = 5, 5  # fewer rows than there are records
+            table[1:3, LENGTH] = 5, 5  # invalid: fewer steps than the tape has records
             with pytest.raises(AssertionError):
                 rnn.backward(tape, gy)
             table[1:3, LENGTH] = 7, 6
-            table[:2, STATE] = 1  # one state twice, another not at all
+            table[:2, STATE] = 1  # invalid: one state twice
             with pytest.raises(AssertionError):
                 rnn.backward(tape, gy)
             table[:2, STATE] = 0, 1
             beyond = (SEQUENCE, B), (SEQUENCE, -1), (FIRST, 1), (FIRST, -1), (END, T + 1), (START, -1)
             for column, value in beyond:
                 before = table[0, column]
-                table[0, column] = value  # beyond the arrays
+                table[0, column] = value  # invalid: beyond the arrays
                 with pytest.raises(AssertionError):
                     rnn.backward(tape, gy)
                 table[0, column] = before
@@ -267,10 +267,10 @@ def reshape_tapes():
         for array in arrays_of(tape).values():
             kept = array.shape
             try:
-                array.shape = (array.size,)  # of y, a part of both directions, there is no such view
+                array.shape = (array.size,)  # y may be a part of an array: no such view
             except AttributeError:
                 continue
-            try:  # the same values in the same order are as good as before
+            try:  # the same values in the same order may be accepted
                 same(rnn.backward(tape, gy)[0].ravel(), want.ravel())
             except (AssertionError, ValueError, IndexError, TypeError) as error:
                 assert "Not equal" not in str(error), error
@@ -279,12 +279,12 @@ def reshape_tapes():
         for name in ("weight_ih_l0", "weight_hh_l0"):
             rnn, tape, gy = taped(cell)
             weight = getattr(rnn, name)
-            weight.shape = 1, weight.size  # before the layer has packed its transpose
+            weight.shape = 1, weight.size  # before the transpose is packed
             same(rnn.backward(tape, gy)[0], before)
 
 
 def change_tapes_within_a_call():
-    """A signal is handled between two parts of a call, which goes on with the rows that it has checked."""
+    """A signal handler changes the tape between two parts of a call, which uses the checked rows."""
     rng = np.random.default_rng(0)
     rnn = network(64, 128, cell="LSTM")
     y, _, tape = rnn.forward_train(normal(rng, 500, 33, 64))
@@ -315,11 +315,11 @@ needs_a_timer = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the
 @pytest.mark.parametrize(
     "attack", [force_tapes, reshape_tapes, pytest.param(change_tapes_within_a_call, marks=needs_a_timer)]
 )
-def test_a_tape_that_was_changed_all_the_same(attack):
+def test_a_changed_tape_cannot_crash_the_process(attack):
     run_apart(attack)
 
 
-def test_a_tape_shares_nothing_with_other_calls():
+def test_a_tape_shares_no_memory_with_other_calls():
     rnn, x = lnrnn.RNN(D, H, seed=0), np.ones((T, B, D), np.float32)
     y = rnn(x)[0]
     tape = rnn.forward_train(x)[2]
@@ -329,7 +329,7 @@ def test_a_tape_shares_nothing_with_other_calls():
     same(rnn(x)[0], y)
 
 
-def test_copies_of_a_tape():
+def test_a_tape_can_be_copied_but_not_pickled():
     rnn, tape, gy = taped()
     assert copy.copy(tape) is tape
     for copied in (copy.deepcopy, pickle.dumps):
@@ -339,8 +339,8 @@ def test_copies_of_a_tape():
         copy.copy(rnn).backward(tape, gy)
 
 
-def test_a_checked_array_has_a_shape_of_its_own():
-    """A view is checked: where the caller's array gets another shape, the view keeps its own."""
+def test_a_checked_array_keeps_its_shape():
+    """A view is checked, whose shape does not change with that of the caller's array."""
     given = np.zeros((2, 3), np.float32)
     found = shaped("x", given, (2, 3), np.float32)
     given.shape = 6

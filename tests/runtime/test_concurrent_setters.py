@@ -1,4 +1,4 @@
-"""Threads of Python compute, copy and save while others change the network: each sees one whole version."""
+"""Python threads compute, copy and save while others change the network: each sees one consistent version."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def files(path):
     return saved
 
 
-# Every way to have something of a model: it is of one version.
+# Every operation that reads a model. Its result must be of one version.
 READERS = {
     "call": lambda rnn: bits([rnn(X)[0]]),
     "state_dict": lambda rnn: bits(rnn.state_dict().values()),
@@ -66,7 +66,7 @@ READERS = {
 
 @pytest.mark.parametrize("way", READERS)
 @pytest.mark.parametrize("norm", ["layer", "batch"])
-def test_load_state_dict_is_one_step(tmp_path, way, norm):
+def test_load_state_dict_is_atomic(tmp_path, way, norm):
     if way == "file":
         pytest.importorskip("safetensors")
     read = READERS[way] or files(tmp_path)
@@ -80,17 +80,17 @@ def test_load_state_dict_is_one_step(tmp_path, way, norm):
             rnn.load_state_dict(states[k % 2])
 
     assert seen_while(change, lambda: read(rnn)) <= wanted
-    assert read(rnn) == read(other)  # the last is there
+    assert read(rnn) == read(other)  # the last version is set
 
 
 @pytest.mark.parametrize("norm", ["layer", "batch"])
 @pytest.mark.parametrize("way", ["call", "stream", "copy"])
-def test_what_is_set_between_two_layers(monkeypatch, way, norm):
-    """A moment that threads seldom meet: another model is loaded while the compiled network is created."""
+def test_a_state_loaded_while_weights_are_packed(monkeypatch, way, norm):
+    """Another state is loaded exactly while the compiled network is created."""
     options = dict(cell="LSTM", norm=norm, num_layers=3, trained=T)
     rnn, other = network(3, 5, seed=0, **options), network(3, 5, seed=1, **options)
     wanted, state, pack = READERS[way](copy.deepcopy(rnn)), other.state_dict(), lnrnn._core.Network
-    rnn.gain_ih_l0 = rnn.gain_ih_l0  # not packed from here on
+    rnn.gain_ih_l0 = rnn.gain_ih_l0  # drops the packed weights
 
     def load_then_pack(*arguments, **options):
         monkeypatch.setattr(lnrnn._core, "Network", pack)
@@ -104,8 +104,8 @@ def test_what_is_set_between_two_layers(monkeypatch, way, norm):
 
 
 @pytest.mark.parametrize("what", ["calibrate", "overrun"])
-def test_calibrate_and_overrun_are_one_step(what):
-    """All layers and directions have the new statistics, or none."""
+def test_calibrate_and_overrun_are_atomic(what):
+    """Either all layers and directions have the new statistics, or none."""
     rng = np.random.default_rng(3)
     norm = lnrnn.BatchNormSpec(overrun="last")
     rnn = network(3, 5, cell="LSTM", norm=norm, num_layers=3, bidirectional=True)
@@ -128,7 +128,7 @@ def test_calibrate_and_overrun_are_one_step(what):
 
 
 def test_no_assignment_is_lost():
-    """Several threads set a parameter each: the others' stay, and every call sees one value of each."""
+    """Several threads each set another parameter, and every call sees one value of each."""
     rnn = network(3, 5, num_layers=2)
     names = ["weight_hh_l0", "gain_l0", "bias_l1"]
     values = {name: [getattr(rnn, name), -getattr(rnn, name)] for name in names}
@@ -150,8 +150,8 @@ def test_no_assignment_is_lost():
     assert seen_while(lambda: at_once(jobs), lambda: READERS["call"](rnn)) <= wanted
 
 
-def test_training_in_several_threads_keeps_its_statistics_together():
-    """Each batch is counted, in all layers at once."""
+def test_training_in_several_threads_keeps_statistics_consistent():
+    """Each batch is counted, in all layers together."""
     rng = np.random.default_rng(4)
     rnn = network(3, 5, cell="GRU", norm=lnrnn.BatchNormSpec(momentum=None), num_layers=3, bidirectional=True)
     batches = [normal(rng, T, n, 3) for n in (2, 3, 5)]
@@ -178,7 +178,7 @@ V = np.random.default_rng(1).standard_normal((6, 3)).astype(np.float32)
 
 
 @pytest.mark.parametrize("make", [lnrnn.LayerNorm, lnrnn.BatchNorm])
-def test_load_state_dict_of_a_layer_is_one_step(make):
+def test_load_state_dict_of_a_layer_is_atomic(make):
     layer, states, wanted = make(3).eval(), [], set()
     for k in (1, 2):
         states.append({name: np.full_like(value, k) for name, value in layer.state_dict().items()})
@@ -194,8 +194,8 @@ def test_load_state_dict_of_a_layer_is_one_step(make):
     assert seen_while(change, lambda: bits(layer.state_dict().values()), 2) <= {w[V.nbytes :] for w in wanted}
 
 
-def test_running_statistics_stay_together():
-    """momentum 1: mean and variance are those of one batch."""
+def test_running_mean_and_variance_are_of_the_same_batch():
+    """With momentum 1, mean and variance are those of one batch."""
     layer, wanted = lnrnn.BatchNorm(3, momentum=1.0), set()
 
     def read():
@@ -215,16 +215,16 @@ def test_running_statistics_stay_together():
         return work
 
     assert seen_while(lambda: at_once([train(x) for x in batches]), read, 2) <= wanted
-    assert layer.num_batches_tracked == 1202  # and no batch is lost
+    assert layer.num_batches_tracked == 1202  # no batch is lost
 
 
 # --- processes ----------------------------------------------------------------------------------------------
 
 
 def forks():
-    """A child can create models and set parameters although threads did so at the fork. A lock that another
-    thread held at the fork would stay locked in the child."""
-    warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads: that is the test
+    """A child can create models and set parameters, even if threads did so during the fork. A lock that
+    another thread held would stay locked in the child."""
+    warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of a fork with threads
     sys.setswitchinterval(1e-5)
     rnn, stop = network(3, 5), threading.Event()
 
@@ -249,18 +249,18 @@ def forks():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_fork_while_something_is_set():
+def test_a_fork_while_parameters_are_set():
     run_apart(forks)
 
 
 def forks_while_importing():
-    """A child that is made while the first file is saved, and safetensors imported for it, can save too."""
+    """A child that is forked during the first save, which imports safetensors, can save too."""
     warnings.simplefilter("ignore", DeprecationWarning)
     importing = threading.Event()
 
     class Slow:
-        """A finder of modules that is asked first. Its modules take long to run. (A fork waits for the end of
-        the search, but not for that.)"""
+        """The first finder of modules. Its modules take long to execute. (A fork waits for the search of a
+        module, but not for its execution.)"""
 
         @staticmethod
         def find_spec(name, *where):
@@ -285,7 +285,7 @@ def forks_while_importing():
         assert importing.wait(30)
         child = os.fork()
         if not child:
-            signal.alarm(20)  # ends it if it hangs
+            signal.alarm(20)  # ends the child if it hangs
             rnn.save(os.path.join(folder, "child"))
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
@@ -303,7 +303,7 @@ def test_a_fork_while_the_first_file_is_saved():
 
 
 def first_calls():
-    """Threads that share a new network meet in packing its weights: large ones, so that they do meet."""
+    """Threads that share a new network pack its weights, which are large, at the same time."""
     interval = sys.getswitchinterval()
     x = np.random.default_rng(0).standard_normal((3, 4, 3)).astype(np.float32)
     rnn = lnrnn.RNN(3, 1500, seed=0)
@@ -326,11 +326,11 @@ def first_calls():
 
 
 def test_threads_that_share_a_new_network():
-    run_apart(first_calls)  # weights were freed under a thread once: not in the process of the suite
+    run_apart(first_calls)  # in another process, because a defect here could crash it
 
 
 def parameters_while_computing():
-    """Whoever computes has the old weights or the new ones, of each layer, and no others."""
+    """Every call has either the old or the new weights of each layer."""
     rng = np.random.default_rng(0)
     x = normal(rng, 5, 3, 4)
     rnn = network(4, 400)
@@ -353,12 +353,12 @@ def test_parameters_set_while_others_compute():
 
 
 @each_norm
-def test_a_network_in_many_threads(rng, norm):
-    """Batches of different sizes, forward and backward, each as if it were alone."""
+def test_a_network_computes_in_many_threads(rng, norm):
+    """Batches have different sizes. Forward and backward results are those of a single thread."""
     rnn = network(3, 65, norm=norm, num_layers=2, trained=9)
     batches = [normal(rng, 9, b, 3) for b in (1, 5, 64, 130)]
     work = [lambda x=x: rnn(x) for x in batches]
-    if norm != "batch":  # which learns as it trains
+    if norm != "batch":  # because batch norm updates statistics in training
 
         def train(x):
             y, _, tape = rnn.forward_train(x)
@@ -373,7 +373,7 @@ def test_a_network_in_many_threads(rng, norm):
                 same(a, b)
 
 
-def test_threads_set_while_others_compute(rng):
+def test_the_number_of_threads_is_set_while_others_compute(rng):
     rnn, x = network(3, 200), normal(rng, 6, 70, 3)
     want = rnn(x)[0]
 

@@ -1,6 +1,6 @@
 """The caller's floating-point state changes no bit of a result, on any number of threads.
 
-The state is rounding, flushing of denormals and traps. It is the same after a call, sticky flags included."""
+The state is rounding, flushing of denormals and traps. A call restores it, including the sticky flags."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ NETWORKS = {
 
 
 def rough(rng, *shape):
-    """Normal numbers, and some so small that their products are denormals, or are denormals themselves."""
+    """Returns normal numbers, denormals, and numbers so small that their products are denormals."""
     small = np.float32(10.0) ** rng.integers(-42, 1, shape).astype(np.float32)
     return normal(rng, *shape) * np.where(rng.random(shape) < 0.5, small, np.float32(1))
 
 
 def networks_of(name):
-    """Fresh ones, which have nothing packed yet, in every type."""
+    """Returns new networks with weights of every type, not packed yet."""
     options = NETWORKS[name]
     rnn = network(D, H, trained=T if options.get("norm") == "batch" else 5, **options)
     rnn.load_state_dict({k: v * (0.3 if k.startswith("weight") else 1) for k, v in rnn.state_dict().items()})
     found = [rnn.to_dtype(dtype) for dtype in ("float32", "bfloat16", "int8")]
     for each in found if rnn.known_steps else ():
-        each.stream()  # NumPy makes the tables of batch norm, as its thread's state has it
+        each.stream()  # NumPy computes tables of batch norm in the thread's own state
     return found
 
 
@@ -55,7 +55,7 @@ def results_of(networks, x):
             found += [stream(x[0]), stream(x[1]), *np.atleast_1d(stream.state)]
         if rnn.dtype == "float32":
             y, _, tape = rnn.forward_train(x)
-            # NumPy adds the gradients of two directions.
+            # NumPy adds the gradients of two directions, so leave these out.
             gx, gh, grads = rnn.backward(tape, y, grad_x=not rnn.bidirectional)
             found += [y, *([] if gx is None else [gx]), *parts(rnn, gh), *grads.values()]
     return found
@@ -63,11 +63,11 @@ def results_of(networks, x):
 
 GAIN = np.linspace(-1, 1, 130)
 GAIN32 = GAIN.astype(np.float32)
-TINY = np.full(130, 1e-41, np.float32)  # a statistic of float32, and x of float64
+TINY = np.full(130, 1e-41, np.float32)  # a float32 statistic for x of float64
 
 
 def results_of_norms(x, given):
-    """x (N, 130), given: the same in every type. Of every function."""
+    """x (N, 130). Returns the results of every function. given: x in every type."""
     found = []
     for rows in given:
         planes = rows.reshape(len(rows), 10, 13)
@@ -93,8 +93,8 @@ def same(found, want):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_networks(rng, isa, name):
-    """Each state with other threads: the sequences, the units or the layers are divided, or nothing is."""
+def test_networks_have_the_same_bits_in_every_state(rng, isa, name):
+    """Each state has another partition: threads divide the sequences, the units, the layers, or nothing."""
     x = rough(rng, T, B, D)
     with using_threads(1):
         want = results_of(networks_of(name), x)
@@ -106,7 +106,7 @@ def test_networks(rng, isa, name):
         same(found, want)
 
 
-def test_layers_side_by_side(rng):
+def test_parallel_layers_have_the_same_bits_in_every_state(rng):
     x = rough(rng, T, B, D)
     for name in ("LSTM", "GRU"):
         with using_threads(1):
@@ -117,7 +117,7 @@ def test_layers_side_by_side(rng):
         same(found, want)
 
 
-def test_norms(rng, isa):
+def test_norms_have_the_same_bits_in_every_state(rng, isa):
     x = rough(rng, 300, 130)
     with np.errstate(over="ignore"):
         given = [x.astype(dtype) for dtype in (np.float32, np.float64, np.float16)]
@@ -130,7 +130,7 @@ def test_norms(rng, isa):
 
 
 def calls(rng):
-    """Calls of arrays that go straight to C."""
+    """Returns calls with arrays that go directly to C."""
     stream, x = network(D, H, cell="LSTM", norm=None).stream(B), rough(rng, B, D)
     y, rows, wide = np.zeros((B, H), np.float32), rough(rng, 300, 130), np.zeros((300, 130), np.float32)
     gain, huge = np.ones(130, np.float32), np.full((300, 130), 3e38, np.float32)
@@ -147,7 +147,7 @@ def calls(rng):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_caller_s_state_stays(rng, threads):
+def test_calls_restore_the_caller_s_state(rng, threads):
     with using_threads(threads), np.errstate(all="ignore"):
         for name, call in calls(rng).items():
             call()
@@ -159,9 +159,9 @@ def test_the_caller_s_state_stays(rng, threads):
 
 
 @each_state
-def test_the_state_of_other_threads_of_a_team(rng, value):
-    """OpenMP's threads, which others in the process use too: each has its state set before lnrnn's calls, and
-    is asked for it after them."""
+def test_calls_restore_the_state_of_openmp_threads(rng, value):
+    """Other libraries use OpenMP's threads too. The test sets the state of each before calls of lnrnn, and
+    reads it afterwards."""
     if _core.team() != "openmp":
         pytest.skip("no OpenMP")
     try:
@@ -180,7 +180,7 @@ def test_the_state_of_other_threads_of_a_team(rng, value):
     with several_threads(2, "either"):
         in_team(lambda: set_state(value))
         try:
-            set_state(DEFAULT)  # of this thread: another than that of its team
+            set_state(DEFAULT)  # this thread has another state than its team
             found = results_of(fresh, x)
             in_team(lambda: seen.append(state() & ~FLAGS))
         finally:
@@ -191,8 +191,8 @@ def test_the_state_of_other_threads_of_a_team(rng, value):
 
 @pytest.mark.parametrize("name", STATES)
 @pytest.mark.parametrize("rate", [float("nan"), -5e-324])
-def test_values_are_refused_in_every_state(name, rate):
-    """A comparison with NaN traps, and -5e-324 is below 0 only where denormals are kept."""
+def test_wrong_values_are_refused_in_every_state(name, rate):
+    """A comparison with NaN may trap, and -5e-324 is below 0 only if denormals are kept."""
     c = library()
     made = c.lnrnn_describe(1, 3, 4)
     made.dropout = rate

@@ -1,5 +1,5 @@
-"""Long calls are done in parts, and an interrupt is served between two of them. The division changes no bit,
-and an interrupted call has changed nothing."""
+"""Long calls run in parts, between which interrupts are handled. The division changes no bit, and an
+interrupted call changes nothing."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from networks import (
 
 needs_a_timer = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no setitimer")
 
-# Multiply-adds of a part: each step of a group a part of its own, some steps; and the whole.
+# Multiply-adds of a part: one step of a group, some steps, and the whole call.
 SIZES, WHOLE = (1, 2e6), 1e18
 
-# Inputs, units, sequences, steps: groups of sequences for threads; few sequences, whose units threads divide.
-# All are worth two threads, dense LSTM and GRU with a third of the steps.
+# (inputs, units, sequences, steps): for threads that divide groups of sequences, or the units of few
+# sequences. All repay two threads, dense LSTM and GRU with a third of the steps.
 SHAPES = {"groups": (17, 65, 70, 30), "units": (130, 193, 3, 60), "one": (5, 190, 1, 300)}
-# Each variant meets a shape, and each shape meets variants of every cell; with sequences of several lengths
-# in turn.
+# Each variant has one shape, and each shape has variants of every cell. Some have sequences of different
+# lengths.
 each_case = pytest.mark.parametrize(
     "variant, shape, ragged",
     [(v, s, bool((i + k) % 2)) for i, v in enumerate(VARIANTS) for k, s in enumerate(SHAPES)
@@ -46,7 +46,7 @@ each_case = pytest.mark.parametrize(
 
 
 def drawn(variant, shape, ragged, **options):
-    """A network and its arguments. x is float64, for a short call of float32 has no parts."""
+    """Returns a network and its arguments. x is float64, because a short call of float32 has no parts."""
     inputs, hidden, batch, steps = SHAPES[shape]
     rng = np.random.default_rng(hidden)
     steps = steps if variant["cell"] == "RNN" or "num_heads" in variant else steps // 3
@@ -54,13 +54,13 @@ def drawn(variant, shape, ragged, **options):
     assert steps * batch * len(rnn.weight_hh_l0) * (inputs + rnn.weight_hh_l0.shape[1]) > 2**22
     ends = rng.integers(steps // 3, steps + 1, batch)
     ends[0] = steps
-    ends[1:] -= ends[1:] * (rng.random(batch - 1) < 0.1).astype(int)  # some are empty
+    ends[1:] -= ends[1:] * (rng.random(batch - 1) < 0.1).astype(int)  # some sequences are empty
     x = normal(rng, steps, batch, inputs).astype(np.float64)
     return rng, rnn, x, drawn_state(rng, rnn, batch), ends if ragged else None
 
 
 def on_threads(compute, want, had=None):
-    """compute() gives `want` in parts of every size, on one thread and on two. had: the team of two."""
+    """Asserts that compute() returns `want` in parts of every size, on one thread and on two (had)."""
     for threads in (1, 2):
         for size in SIZES:
             with several_threads(threads, "either", had and min(had, threads)), in_parts_of(size):
@@ -70,8 +70,8 @@ def on_threads(compute, want, had=None):
 
 @pytest.mark.parametrize("rows", [False, True])
 @each_cell
-def test_divided_units(cell, rows):
-    """Every thread makes all states, or those of some rows, whatever the cost model would choose."""
+def test_parts_of_calls_that_divide_units(cell, rows):
+    """Every thread computes all states, or those of some rows, whatever the cost model would choose."""
     _, rnn, x, h0, ends = drawn(dict(cell=cell), "units", True)
 
     def compute():
@@ -86,12 +86,12 @@ def test_divided_units(cell, rows):
 
 @pytest.mark.skipif(lnrnn.cpu_info()["team"] == "none", reason="built without threads")
 @each_cell
-def test_where_a_thread_has_lost_its_core(cell):
-    """The first thread goes on alone to the end of a part; in the next one both begin where it stopped."""
+def test_parts_with_a_thread_that_lost_its_core(cell):
+    """The first thread continues alone to the end of a part. In the next part both begin where it stopped."""
     _, rnn, x, h0, _ = drawn(dict(cell=cell), "units", False)
     with using_threads(1), in_parts_of(WHOLE):
         y, h = rnn(x, h0)
-    # Several chunks to a part.
+    # A part has several chunks.
     with using_caches((1024, 4096, 4096)), in_parts_of(SIZES[1]), several_threads(2, divide="units"):
         engine_switches.set_barrier_mode("slow")
         got, state = rnn(x, h0)
@@ -100,8 +100,8 @@ def test_where_a_thread_has_lost_its_core(cell):
 
 
 @each_cell
-def test_statistics_of_the_batch(cell):
-    """Where a step needs all sequences at once: past the known steps, and in calibration."""
+def test_parts_with_statistics_of_the_batch(cell):
+    """A step needs all sequences at once beyond the known steps and in calibration."""
     rng, rnn, x, h0, ends = drawn(dict(cell=cell, norm="batch"), "groups", True)
     rnn.calibrate([x[:3]])
     rnn.overrun = "batch"
@@ -118,7 +118,7 @@ def test_statistics_of_the_batch(cell):
 
 
 @each_case
-def test_inference_and_training(variant, shape, ragged):
+def test_parts_of_inference_and_training(variant, shape, ragged):
     rng, rnn, x, h0, ends = drawn(VARIANTS[variant], shape, ragged, bidirectional=True)
     gy, gh = normal(rng, *x.shape[:2], 2 * rnn.hidden_size), drawn_state(rng, rnn, x.shape[1])
     before = rnn.state_dict()
@@ -143,19 +143,19 @@ def test_inference_and_training(variant, shape, ragged):
 
 @contextmanager
 def ticking(handler, seconds=0.003):
-    """A signal again and again, which Python hands to handler(frame) as soon as it can."""
+    """Sends a signal repeatedly, for which Python calls handler(frame) as soon as it can."""
     signal.signal(signal.SIGALRM, lambda _, frame: handler(frame))
     signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        # Not the default again: the last signal may still be on its way, by a thread that waits for a core.
+        # Do not restore the default handler, because the last signal may not have arrived yet.
         signal.signal(signal.SIGALRM, lambda *_: None)
 
 
 def long_call(what):
-    """A call of a network whose one layer has work for about half a second on one thread."""
+    """Returns a call of a network with one layer that takes about half a second on one thread."""
     norm = "batch" if what == "calibrate" else "layer"
     rnn = network(128, 256, cell="LSTM", norm=norm)
     x = normal(np.random.default_rng(0), 200 if what == "backward" else 500, 32, 128)
@@ -171,7 +171,7 @@ def long_call(what):
 @pytest.mark.parametrize("what", ["call", "forward_train", "backward", "calibrate"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_signals_are_handled_within_a_call(what, threads):
-    """Not only at its end: no pause between two of them is as long as half of the call."""
+    """Signals are handled in between, not only at the end: no pause lasts half of the call."""
     call = long_call(what)
     with using_threads(threads), in_parts_of(2**25):
         call()
@@ -189,7 +189,7 @@ class Interrupted(Exception):
 @needs_a_timer
 @each_cell
 @each_norm
-def test_what_is_interrupted_has_changed_nothing(cell, norm):
+def test_an_interrupted_call_changes_nothing(cell, norm):
     rng = np.random.default_rng(0)
     rnn = network(64, 128, cell=cell, norm=norm, num_layers=2)
     x, y = normal(rng, 60, 33, 64), normal(rng, 60, 33, 128)
@@ -201,7 +201,7 @@ def test_what_is_interrupted_has_changed_nothing(cell, norm):
     want_y, _, want_tape = twin.forward_train(x)
     want, after = twin.backward(want_tape, y), twin.state_dict()
 
-    def interrupt(frame):  # not in whatever else may be running, as a destructor
+    def interrupt(frame):  # only in the call, not for example in a destructor
         if frame.f_code.co_filename.endswith(("network.py", "training.py", "engine.py")):
             raise Interrupted
 
@@ -211,7 +211,7 @@ def test_what_is_interrupted_has_changed_nothing(cell, norm):
                 while True:
                     rnn.load_state_dict(before)
                     rnn.forward_train(x)
-            found = rnn.state_dict()  # as before the call, or as after it
+            found = rnn.state_dict()  # equals the state before the call, or the state after it
             assert any(
                 all(np.array_equal(found[name], value) for name, value in state.items())
                 for state in (before, after)
@@ -230,11 +230,11 @@ def test_what_is_interrupted_has_changed_nothing(cell, norm):
 
 
 def interrupt_the_longest_calls():
-    """Each would take minutes, on the slowest instruction set."""
+    """Every call takes minutes on the slowest instruction set."""
     import os
     import threading
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in a shell's background ignores it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
     _core.use_isa("scalar")
     lnrnn.set_num_threads(1)
     rnn = lnrnn.LSTM(8, 1024, norm="batch", seed=0)
@@ -252,8 +252,8 @@ def interrupt_the_longest_calls():
 
 
 @needs_a_timer
-def test_ctrl_c():
-    """None of the calls is finished before the process is ended here."""
+def test_ctrl_c_ends_a_long_call():
+    """Without the interrupt, the test would end the process before the call ends."""
     done = run_python("from test_interrupts import interrupt_the_longest_calls as f; f()", timeout=100)
     assert done.returncode == 0, done.stderr[-2000:]
 
@@ -262,7 +262,7 @@ def test_ctrl_c():
 @pytest.mark.parametrize("what", ["step", "state", "reset"])
 @each_cell
 def test_an_interrupted_stream_is_as_before_or_after(cell, what):
-    """All layers, h and c, and the number of the step: an interrupt finds no moment between them."""
+    """An interrupt never sees a part of the new states (of all layers, h and c) and of the step number."""
     rng = np.random.default_rng(0)
     rnn = network(12, 24, cell=cell, num_layers=3)
     stream, x, other = rnn.stream(4), normal(rng, 4, 12), drawn_state(rng, rnn, 4)
@@ -287,7 +287,7 @@ def test_an_interrupted_stream_is_as_before_or_after(cell, what):
 
     def interrupt(frame):
         nonlocal armed
-        # Not in whatever else may be running, as a destructor.
+        # Only in stream.py, not for example in a destructor.
         if armed and frame.f_code.co_filename.endswith("stream.py"):
             armed = False
             raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""threads= of a call, num_threads, which is its caller's alone, and the limits of threadpoolctl."""
+"""threads= of a call, num_threads of a context, and the limits of threadpoolctl."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from helpers import several_threads, using_threads
 from networks import network, normal, said
 
 
-def test_it_holds_inside_and_nests():
+def test_num_threads_holds_inside_and_nests():
     with using_threads(3):
         with lnrnn.num_threads(2):
             assert lnrnn.get_num_threads() == 2
@@ -30,8 +30,8 @@ def test_it_holds_inside_and_nests():
         assert lnrnn.get_num_threads() == 4
 
 
-def test_it_is_the_caller_s_alone():
-    """Another thread, and another task of one thread, see nothing of it."""
+def test_num_threads_does_not_affect_other_threads_and_tasks():
+    """Neither another thread nor another asyncio task of the thread sees it."""
     seen = {}
     with using_threads(3), lnrnn.num_threads(2):
         thread = threading.Thread(target=lambda: seen.update(thread=lnrnn.get_num_threads()))
@@ -69,12 +69,12 @@ def test_wrong_numbers_are_refused(error, n):
                 call()
 
 
-# (threads of the process, of num_threads, of the call) -> those that work
+# (threads of the process, of num_threads, of the call, threads that the call has)
 ORDER = [(1, None, 2, 2), (2, None, 1, 1), (1, 2, None, 2), (2, 1, None, 1), (1, 1, 2, 2), (2, 2, 1, 1)]
 
 
 @pytest.mark.parametrize("everybody, own, call, had", ORDER)
-def test_the_nearest_one_counts(rng, everybody, own, call, had):
+def test_the_innermost_number_of_threads_counts(rng, everybody, own, call, had):
     rnn = network(8, 200, num_layers=2)
     x = normal(rng, 10, 140, 8)
     flat = np.ascontiguousarray(x.swapaxes(0, 1)).reshape(-1, 8)
@@ -93,7 +93,7 @@ def test_the_nearest_one_counts(rng, everybody, own, call, had):
             one()
 
 
-def test_norms_go_by_it(rng):
+def test_norms_use_num_threads(rng):
     x = normal(rng, 3000, 200)
     with several_threads(1, had=2), lnrnn.num_threads(2):
         want = lnrnn.layer_norm(x, 200)
@@ -136,13 +136,13 @@ WANTED = "(3, 3) (1, 1) (2, 2) (1, 1) (1, 1) (2, 2) (3, 3) (2, 2)"
 @controlled
 @pytest.mark.parametrize("team", lnrnn._core.team_list())
 @pytest.mark.parametrize("order", [("lnrnn", "threadpoolctl"), ("threadpoolctl", "lnrnn")])
-def test_limits_hold_until_somebody_sets_the_number(team, order):
+def test_limits_hold_until_the_number_is_set(team, order):
     code = "import numpy as np\n" + LIMITS.format(first=order[0], second=order[1])
     assert said(code, LNRNN_TEAM=team, OMP_NUM_THREADS="3") == WANTED
 
 
 @controlled
-def test_limits_of_the_pool_hold_in_other_threads_and_leave_nothing_behind():
+def test_limits_of_the_pool_hold_in_other_threads_until_they_end():
     code = """
 import threading, lnrnn
 from threadpoolctl import threadpool_limits
@@ -159,7 +159,7 @@ with threadpool_limits(0):
 
 
 @controlled
-def test_information():
+def test_threadpool_info_describes_lnrnn():
     code = """
 import lnrnn, threadpoolctl
 (one,) = (each for each in threadpoolctl.threadpool_info() if each["user_api"] == "lnrnn")

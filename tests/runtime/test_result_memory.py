@@ -1,4 +1,4 @@
-"""Memory of large results: kept for the next one, never while anybody holds it, and bounded."""
+"""The memory of a large result is reused after the result is freed, and the unused memory is bounded."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ def rows(value, n=ROWS):
 
 
 def shifted(x, by):
-    """A large result whose values are all `by`."""
+    """Returns a large result whose values are all `by`."""
     return lnrnn.layer_norm(x, 1024, None, np.full(1024, by, np.float32))
 
 
 def unwritten(size):
-    """A result of so many bytes, whose pages nobody has touched."""
+    """Returns a result of this many bytes, whose pages are untouched."""
     return _core.empty_like(np.broadcast_to(np.int8(0), (size,)))
 
 
 def mapped():
-    """Bytes of the process's address space."""
+    """Returns the bytes of the process's address space."""
     with open("/proc/self/statm") as f:
         return int(f.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_large_results_are_ours_and_nothing_else_is():
+def test_only_large_results_have_the_handler():
     x = rows(1)
     calls = [
         lnrnn.layer_norm(x, 1024),
@@ -66,12 +66,12 @@ def test_large_results_are_ours_and_nothing_else_is():
     assert all(y.flags.owndata and y.base is None for y in calls)
 
 
-def test_memory_is_used_again():
+def test_memory_is_reused():
     x = rows(1)
     y = shifted(x, 1)
     place = y.ctypes.data
     del y
-    held = [shifted(x, 2) for _ in range(KEPT)]  # as many as are kept: ours is among them
+    held = [shifted(x, 2) for _ in range(KEPT)]  # as many as are kept, so one of them has the old memory
     assert place in {y.ctypes.data for y in held}
 
 
@@ -96,11 +96,11 @@ def test_results_held_at_once_never_overlap():
 @pytest.mark.parametrize("n", [64, 1000, ROWS + 1, 4 * ROWS])
 def test_a_result_can_be_resized(n):
     y = shifted(rows(1), 4)
-    y.resize((n, 1024), refcheck=False)  # in the caller's hands; NumPy fills with 0
+    y.resize((n, 1024), refcheck=False)  # outside of lnrnn; NumPy fills with 0
     assert np.all(y[:ROWS] == 4) and not np.any(y[ROWS:])
 
 
-def test_many_threads_take_and_give_back():
+def test_many_threads_allocate_and_free():
     x = [rows(1, n) for n in (ROWS, ROWS, ROWS // 2 + 7, 3 * ROWS // 2)]
 
     def work(seed):
@@ -120,32 +120,32 @@ def test_many_threads_take_and_give_back():
 
 def test_at_most_32_blocks_are_kept():
     for y in [unwritten(16 * MiB) for _ in range(KEPT)]:
-        del y  # from here on, all places are taken by these
-    gc.collect()  # or memory of earlier tests is returned in between
+        del y  # from now on, these fill the cache
+    gc.collect()  # so that memory of earlier tests is not freed meanwhile
     before = mapped()
     held = [unwritten(16 * MiB) for _ in range(KEPT + 8)]
     assert mapped() >= before + 8 * 16 * MiB
     held.clear()
-    assert mapped() <= before + 2 * MiB * KEPT  # each has up to a huge page of room to begin at
+    assert mapped() <= before + 2 * MiB * KEPT  # each may begin up to a huge page later
 
 
 def test_at_most_1_gib_is_kept():
     held = [unwritten(400 * MiB) for _ in range(2)]
     held.clear()
-    before = mapped()  # these two and small blocks are kept
+    before = mapped()  # two large blocks and small ones are kept
     held = [unwritten(400 * MiB) for _ in range(4)]
     held.clear()
-    assert mapped() - before < 50 * MiB  # two of the four
+    assert mapped() - before < 50 * MiB  # two of the four are kept
     y = unwritten(1040 * MiB)
     between = mapped()
     del y
     assert mapped() <= between - 1040 * MiB
     held = [unwritten(900 * MiB)]
-    held.clear()  # in the place of the two
+    held.clear()  # replaces the two
     assert mapped() <= before + 150 * MiB
 
 
-def test_of_two_that_are_too_much_the_younger_is_kept():
+def test_the_younger_of_two_large_blocks_is_kept():
     older, younger = unwritten(600 * MiB), unwritten(600 * MiB)
     place, before = younger.ctypes.data, mapped()
     del older
@@ -156,16 +156,16 @@ def test_of_two_that_are_too_much_the_younger_is_kept():
     assert again.ctypes.data == place and mapped() < between + 50 * MiB
 
 
-def test_a_small_result_leaves_a_large_block_to_others():
+def test_a_small_result_does_not_use_a_large_block():
     large = unwritten(1 << 30)
     place = large.ctypes.data
-    del large  # no other block is kept
+    del large  # now only this block is kept
     small = unwritten(600 * MiB)
     assert small.ctypes.data != place
     assert unwritten(900 * MiB).ctypes.data == place
 
 
-def test_what_is_kept_is_the_kernels_for_the_taking():
+def test_kept_blocks_are_marked_as_free_for_the_kernel():
     def lazily_free():
         with open("/proc/self/smaps_rollup") as f:
             return sum(int(line.split()[1]) << 10 for line in f if line.startswith("LazyFree"))
@@ -173,11 +173,11 @@ def test_what_is_kept_is_the_kernels_for_the_taking():
     y = shifted(rows(1, 4 * ROWS), 1)
     before = lazily_free()
     del y
-    assert lazily_free() >= before + 24 * MiB  # of 32: the kernel may have had other ideas about some pages
+    assert lazily_free() >= before + 24 * MiB  # of 32 MiB: the kernel may not mark all pages
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_after_a_fork_both_have_their_own():
+def test_after_a_fork_parent_and_child_have_their_own_memory():
     x = rows(1)
     shifted(x, 1)
     kept = shifted(x, 5)
@@ -190,21 +190,21 @@ def test_after_a_fork_both_have_their_own():
     assert np.all(y == 7) and np.all(kept == 5)
 
 
-def test_memory_that_is_not_there_is_an_error():
+def test_a_result_without_memory_is_a_memory_error():
     with pytest.raises(MemoryError):
         unwritten(1 << 60)
     assert get_handler_name() != "lnrnn"
 
 
 class TooLarge:
-    """An array-like that there is no memory for."""
+    """An array-like whose conversion raises MemoryError."""
 
     def __array__(self, dtype=None, copy=None):
         raise MemoryError("no room")
 
 
-def test_an_argument_that_there_is_no_memory_for():
-    """It is not said to be of a wrong type."""
+def test_an_argument_without_memory_is_a_memory_error():
+    """The error is not a TypeError."""
     rnn = lnrnn.RNN(3, 5, seed=0)
     for call in (
         lambda: lnrnn.layer_norm(TooLarge(), 3),

@@ -1,4 +1,4 @@
-"""The surroundings of the kernels: the environment, threads of OpenMP, forks, the whole process."""
+"""Environment variables, OpenMP's threads, forks, and effects on the process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ openmp = pytest.mark.skipif("openmp" not in lnrnn._core.team_list(), reason="bui
 
 
 def refused(**environment):
-    """The last line of the ImportError of `import lnrnn`."""
+    """Returns the last line of the ImportError of `import lnrnn`."""
     done = run_python("import lnrnn", **{**FREE, **environment})
     assert done.returncode == 1 and not done.stdout
     last = done.stderr.strip().splitlines()[-1]
@@ -30,8 +30,8 @@ def refused(**environment):
 
 
 @pytest.mark.parametrize("name", [*available_isas(), *lnrnn.cpu_info()["emulated"]])
-def test_lnrnn_isa_chooses(name):
-    """The kernels too, not the name alone: the bits are those of that instruction set."""
+def test_lnrnn_isa_selects_the_kernels(name):
+    """The bits are those of the instruction set, so not only the name changes."""
     code = """
 import lnrnn, numpy as np
 rnn = lnrnn.RNN(7, 97, seed=3)
@@ -47,9 +47,9 @@ print(lnrnn.cpu_info()["isa"], *lnrnn.cpu_info()["available"], rnn(x)[0].tobytes
 
 
 @pytest.mark.parametrize("name", [*available_isas(), *lnrnn.cpu_info()["emulated"]])
-def test_a_set_that_adds_a_unit_has_all_else_from_its_family(name):
+def test_a_set_that_adds_a_unit_has_the_bits_of_its_family(name):
     """Norms, functions and float32 networks have the bits of the set without the unit, forward and backward.
-    The tests with the fixture `family` rely on it."""
+    Tests with the fixture `family` rely on it."""
     family = next((f for f in ("avx512", "neon") if name.startswith(f)), name)
     x = np.random.default_rng(0).standard_normal((9, 11, 97))
     layers = [cell(97, 65, seed=1, norm=norm) for cell in (lnrnn.RNN, lnrnn.LSTM, lnrnn.GRU)
@@ -70,12 +70,12 @@ def test_a_set_that_adds_a_unit_has_all_else_from_its_family(name):
     assert found[0] == found[1]
 
 
-def test_openmp_is_named_if_its_threads_can_be_chosen():
+def test_cpu_info_names_openmp_if_it_is_available():
     assert lnrnn.cpu_info()["openmp"] == ("openmp" in lnrnn._core.team_list())
 
 
-def test_units_are_named():
-    """The units on which the set in use multiplies short weights, and the state of AMX."""
+def test_cpu_info_names_units():
+    """Tests the units that multiply bfloat16 and int8 weights, and the state of AMX."""
     code = "import lnrnn; i = lnrnn.cpu_info(); print(i['units']['bfloat16'], i['units']['int8'], sep=', ')"
     known = {
         "avx512amx": "amx, amx", "avx512bf16": "avx512_bf16, avx512_vnni", "avx512vnni": "None, avx512_vnni",
@@ -119,30 +119,30 @@ THREADS = "import lnrnn as l; i = l.cpu_info(); print(l.get_num_threads(), i['nu
     (dict(OMP_NUM_THREADS="5,2"), 5), (dict(LNRNN_NUM_THREADS="3", OMP_NUM_THREADS="5"), 3),
     (dict(LNRNN_NUM_THREADS="", OMP_NUM_THREADS="5"), 5),
 ])  # fmt: skip
-def test_the_environment_says_how_many_threads(environment, threads):
+def test_omp_num_threads_sets_the_number_of_threads(environment, threads):
     assert said(THREADS, **environment).split()[:2] == [str(threads)] * 2
 
 
-def test_without_a_word_there_are_as_many_threads_as_cores():
+def test_the_default_number_of_threads_is_the_number_of_cores():
     one, two, cores = said(THREADS).split()
     assert one == two == cores
 
 
 @pytest.mark.parametrize("text", ["many", "0", "-1", "1.5", "1025", "9" * 30, "9" * 5000])
-def test_a_number_of_threads_that_is_none(text):
+def test_a_wrong_lnrnn_num_threads_is_an_error(text):
     last = refused(LNRNN_NUM_THREADS=text)
     assert "LNRNN_NUM_THREADS" in last and "1024" in last
 
 
-def test_what_others_say_of_openmp_does_not_stop_the_import():
-    """Other libraries read OMP_NUM_THREADS too: lnrnn ignores the values that OpenMP ignores."""
+def test_a_wrong_omp_num_threads_is_ignored():
+    """Other libraries read OMP_NUM_THREADS too, so lnrnn ignores the values that OpenMP ignores."""
     done = run_python(THREADS, **{**FREE, "OMP_NUM_THREADS": "many"})
     one, two, cores = done.stdout.split()
     assert done.returncode == 0 and one == two == cores
 
 
 def test_the_environment_may_change_after_the_import():
-    """As Ray's workers change it."""
+    """Ray's workers change it."""
     code = """
 import os, lnrnn
 found = [lnrnn.get_num_threads()]
@@ -162,7 +162,7 @@ print(*found, lnrnn.get_num_threads())
 
 
 def compute():
-    """Threads that divide sequences, units, and gradients. -> the bits of all results."""
+    """Computes with threads that divide sequences, units, and gradients. Returns the bits of all results."""
     x = np.random.default_rng(0).standard_normal((6, 130, 3)).astype(np.float32)
     many, few = lnrnn.RNN(3, 300, seed=0), lnrnn.RNN(3, 1200, seed=1)
     y, h, tape = many.forward_train(x)
@@ -178,8 +178,8 @@ def compute():
 
 
 @openmp
-def test_fewer_threads_than_were_asked_for():
-    """OpenMP may give fewer threads than it is asked for: no work is lost, nobody waits for ever."""
+def test_fewer_threads_than_requested_do_all_work():
+    """OpenMP may start fewer threads than requested. Then no work is lost, and no thread waits for ever."""
     code = """
 import engine_switches, hashlib, lnrnn, test_runtime as t
 engine_switches.set_barrier_mode("together")
@@ -197,8 +197,8 @@ print(hashlib.sha256(t.compute()).hexdigest(), *engine_switches.teams_had())
 
 
 def with_three_threads():
-    """The bits that three threads compute, on any machine."""
-    warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads: that is the test
+    """Returns the bits that three threads compute, on any machine."""
+    warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of a fork with threads
     engine_switches.set_barrier_mode("together")
     lnrnn.set_num_threads(3)
     want = compute()
@@ -207,7 +207,7 @@ def with_three_threads():
 
 
 def forks():
-    """A child and a grandchild of a process that has used threads compute as it did, and end."""
+    """A child and a grandchild of a process that has used threads compute the same bits, and end."""
     want = with_three_threads()
     for _ in range(2):
         child = os.fork()
@@ -222,12 +222,12 @@ def forks():
                 os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
         engine_switches.teams_had()
-        assert compute() == want  # and the parent goes on, with threads
+        assert compute() == want  # the parent still uses threads
         assert engine_switches.teams_had() == (3, 3)
 
 
 def pools():
-    """multiprocessing's fork, as data loaders do it."""
+    """The same for multiprocessing with fork, as in data loaders."""
     want = with_three_threads()
     with multiprocessing.get_context("fork").Pool(2) as pool:
         assert all(got == want for got in pool.starmap(compute, [()] * 4, 1))
@@ -240,8 +240,8 @@ def test_a_fork_after_threads_were_used_does_not_hang(kind, way):
     run_apart(way, LNRNN_TEAM=kind)
 
 
-def test_the_import_is_small():
-    """NumPy alone: no package of an extra, and nothing that is slow to import."""
+def test_the_import_loads_only_numpy():
+    """`import lnrnn` loads no package of an extra, and no module that is slow to import."""
     heavy = "torch matplotlib tqdm safetensors scipy pytest hypothesis unittest setuptools Cython"
     heavy = {*heavy.split(), "multiprocessing", "asyncio"}
     code = f"""
@@ -259,8 +259,8 @@ print(sorted({{name.split(".")[0] for name in set(sys.modules) - before}} & {hea
     assert said(code) == "[]"
 
 
-def test_denormals_stay():
-    """No thread, of Python or OpenMP, is switched to flush-to-zero, by the import or by work."""
+def test_denormals_are_kept():
+    """Neither the import nor calls switch a thread of Python or OpenMP to flush-to-zero."""
     code = """
 import threading, numpy as np
 tiny = np.array([1e-40, 5e-45], np.float32)
@@ -295,8 +295,8 @@ print("kept")
         assert said(code, LNRNN_TEAM=kind).split() == ["3", "kept"]
 
 
-def test_the_callers_openmp_setting_is_its_own():
-    """set_num_threads is lnrnn's: threadpoolctl's subject, the runtime's own number, stays."""
+def test_set_num_threads_does_not_change_openmp_s_setting():
+    """omp_get_max_threads, which threadpoolctl controls, stays the same."""
     code = """
 import ctypes, engine_switches, lnrnn
 with open("/proc/self/maps") as f:

@@ -1,4 +1,4 @@
-"""The kinds of teams of threads: OpenMP's, and the pool of this library's own."""
+"""The kinds of teams of threads: OpenMP, and the library's own thread pool."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_default_is_the_first_of_the_list():
 
 
 @pytest.mark.parametrize("name", ["tbb", "OpenMP", " pthread", "0", "é"])
-def test_a_kind_that_there_is_not(name):
+def test_an_unknown_kind_is_an_error(name):
     done = run_python("import lnrnn", LNRNN_TEAM=name)
     assert done.returncode and re.search(f"LNRNN_TEAM must be one of .*, got {name!r}", done.stderr)
     assert all(kind in done.stderr for kind in KINDS)
@@ -53,11 +53,11 @@ def test_all_kinds_and_sizes_give_the_same_bits():
 
 
 @each_kind
-def test_a_team_has_as_many_threads_as_it_may(kind):
+def test_a_team_has_the_number_of_threads_that_is_set(kind):
     assert said(BITS.format(threads=3, mode="together"), LNRNN_TEAM=kind).split()[2:] == ["3", "3"]
 
 
-# Threads of this process that are none of Python's, as (state, blocked signals).
+# Defines workers(): (state, blocked signals) of all threads of this process that Python does not know.
 WORKERS = """
 import os, threading, time
 def workers():
@@ -106,14 +106,14 @@ print(*masks, sep=";")
 )
 @pytest.mark.parametrize("setting", [{}, {"OMP_PROC_BIND": "true"}, {"OMP_PLACES": "cores"}], ids=str)
 def test_workers_may_run_on_every_core_of_the_process(setting):
-    """OpenMP, as it is loaded, binds the thread that starts them to one."""
+    """OpenMP binds the thread that starts them to one core when it is loaded."""
     masks = said(BOUND, LNRNN_TEAM="pthread", OPENBLAS_NUM_THREADS="1", **setting).split(";")
     assert masks == [str(tuple(sorted(os.sched_getaffinity(0))))]
 
 
 @pool
 def test_callers_do_not_wait_for_each_other():
-    """Eight at a time, each with a team of its own of three; and again, with the threads that there are."""
+    """Eight callers at a time each have a team of three, three times in sequence."""
     code = """
 import engine_switches, threading, lnrnn, test_runtime as t
 engine_switches.set_barrier_mode("together")
@@ -158,14 +158,14 @@ print(len(workers()) - before, engine_switches.teams_had()[0])
 def test_workers_take_no_signals():
     code = WORKERS + "lnrnn.layer_norm(x, 512)\nprint(*{hex(mask) for _, mask in asleep(before + 3)})"
     masks = said(code, LNRNN_TEAM="pthread", OPENBLAS_NUM_THREADS="1").split()
-    # All but SIGKILL and SIGSTOP, which nothing blocks, and the C library's own 32 and 33.
+    # All signals but SIGKILL and SIGSTOP, which cannot be blocked, and the C library's own 32 and 33.
     assert len(masks) == 1 and int(masks[0], 16) | 1 << 31 | 1 << 32 == (1 << 64) - 1 - (1 << 8) - (1 << 18)
 
 
 @pool
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_child_of_a_fork_starts_workers_of_its_own():
-    """A thread forks while another computes. (test_runtime.py forks while none does.)"""
+def test_a_forked_child_starts_its_own_workers():
+    """A thread forks while another computes. (test_runtime.py tests forks while none computes.)"""
     code = """
 import engine_switches, os, threading, warnings, lnrnn, test_runtime as t
 warnings.simplefilter("ignore", DeprecationWarning)         # of forks with threads: that is the test
@@ -198,7 +198,7 @@ print(codes, t.compute() == want)
 
 @pool
 @linux
-def test_a_process_ends_while_workers_spin_and_while_they_compute():
+def test_a_process_can_end_while_workers_spin_or_compute():
     code = """
 import engine_switches, threading, lnrnn, test_runtime as t
 engine_switches.set_barrier_mode("together")

@@ -1,4 +1,4 @@
-"""How many threads a call has: cores, quotas, limits of the system, and the kinds of teams."""
+"""The number of threads of a call: cores, quotas, limits of the system, and kinds of teams."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNTS = "import lnrnn as l; i = l.cpu_info(); print(l.get_num_threads(), i['num
 
 # --- cores: the affinity mask -------------------------------------------------------------------------------
 
-# Must run before OpenMP is loaded: `taskset -c` in a line.
+# The effect of `taskset -c`. Must run before OpenMP is loaded.
 PINNED = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); "
 
 
@@ -40,8 +40,8 @@ def test_one_core_of_the_affinity_mask_is_one_core():
     *(dict(OMP_PROC_BIND=bind) for bind in ("true", "close", "spread", "false")),
     dict(OMP_PLACES="cores"), dict(OMP_PLACES="threads", OMP_PROC_BIND="close"),
 ], ids=lambda s: " ".join(s.values()))  # fmt: skip
-def test_cores_are_those_of_the_process_where_openmp_binds_its_threads(setting):
-    """OpenMP binds the initial thread as it is loaded; its mask is no longer that of the process."""
+def test_cores_are_those_of_the_process_if_openmp_binds_threads(setting):
+    """OpenMP binds the initial thread when it is loaded, so the thread's mask is too small."""
     cpus = len(os.sched_getaffinity(0))
     allowed = engine_switches.cores_of(cpus, "/proc/self/cgroup", "/sys/fs/cgroup")
     assert said(COUNTS, **setting).split() == [str(allowed)] * 3
@@ -53,7 +53,7 @@ def test_cores_are_those_of_the_process_where_openmp_binds_its_threads(setting):
 
 @pytest.fixture
 def cores(tmp_path):
-    """cores(groups, files, cpus=8): the cores of a process whose /proc/self/cgroup holds `groups`."""
+    """Returns cores(groups, files, cpus=8), the count for a process with `groups` in its cgroup file."""
 
     def count(groups, files, cpus=8):
         (tmp_path / "cgroup").write_text(groups)
@@ -77,7 +77,7 @@ def cores(tmp_path):
     ("", 8),
 ])  # fmt: skip
 def test_a_quota_of_version_2(cores, text, allowed):
-    """Quota and period in microseconds; fractions of a core are rounded up; malformed text says nothing."""
+    """Quota and period are in microseconds. Fractions of a core are rounded up. Malformed text is ignored."""
     assert cores("0::/app\n", {"app/cpu.max": text}) == allowed
 
 
@@ -100,13 +100,13 @@ def test_other_controllers_have_groups_of_their_own(cores, controllers):
 
 
 @pytest.mark.parametrize("where", ["a/b/c/", "a/b/", "a/", ""])
-def test_the_quota_of_any_group_above_holds(cores, where):
+def test_the_quota_of_any_parent_group_holds(cores, where):
     for name in ("a/b/c", "a/b", "a"):
         assert cores("0::/a/b/c\n", {f"{name}/cpu.max": "max 100000\n"}) == 8
     assert cores("0::/a/b/c\n", {f"{where}cpu.max": "300000 100000\n"}) == 3
 
 
-def test_the_quota_of_any_group_above_holds_in_version_1(cores):
+def test_the_quota_of_any_parent_group_holds_in_version_1(cores):
     files = {
         "cpu/a/cpu.cfs_quota_us": "300000",
         "cpu/a/cpu.cfs_period_us": "100000",
@@ -117,12 +117,12 @@ def test_the_quota_of_any_group_above_holds_in_version_1(cores):
     assert cores("4:cpu:/a/b\n", {"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "50000"}) == 2
 
 
-def test_the_least_of_all_quotas_holds(cores):
+def test_the_smallest_of_all_quotas_holds(cores):
     files = {"a/b/cpu.max": "500000 100000\n", "a/cpu.max": "200000 100000\n", "cpu.max": "300000 100000\n"}
     assert cores("0::/a/b\n", files) == 2
     assert cores("0::/a\n", files) == 2
     assert cores("0::/\n", files) == 3
-    assert cores("0::/a/b\n", files, cpus=1) == 1  # and the mask
+    assert cores("0::/a/b\n", files, cpus=1) == 1  # the mask limits too
     version_1 = {"cpu/v/cpu.cfs_quota_us": "100000", "cpu/v/cpu.cfs_period_us": "100000"}
     assert cores("0::/a/b\n4:cpu:/v\n", files | version_1) == 1
     assert cores("4:cpu:/v\n0::/a/b\n", files) == 1
@@ -132,20 +132,20 @@ LISTS = ["", "\n", "0:\n", "0\n", "::\n", "0::\n", "no colons\n", "0::/" + "x" *
 
 
 @pytest.mark.parametrize("groups", LISTS)
-def test_malformed_lists_of_groups(cores, groups):
+def test_malformed_lines_of_groups_are_ignored(cores, groups):
     assert cores(groups, {"app/cpu.max": "200000 100000\n"}) == 8
-    assert cores(groups + "\n0::/app\n", {}) == 2  # the next line counts
+    assert cores(groups + "\n0::/app\n", {}) == 2  # the next line is read
 
 
-def test_groups_without_files(cores, tmp_path):
-    assert cores("0::/app\n4:cpu:/app\n", {}) == 8  # not even the root
+def test_groups_without_files_have_no_quota(cores, tmp_path):
+    assert cores("0::/app\n4:cpu:/app\n", {}) == 8  # the root has no file either
     assert engine_switches.cores_of(5, tmp_path / "nowhere", tmp_path) == 5
 
 
 # --- threads that the system does not start -----------------------------------------------------------------
 
-# The limit is set after all is loaded. The results of several threads are compared with those of one. Prints
-# the largest team, and the number of warnings.
+# Sets the limit after all modules are loaded, and compares results of several threads with those of one.
+# Prints the largest team, and the number of warnings.
 SHORTAGE = """
 import os, resource, sys, threading, warnings
 import engine_switches, lnrnn, numpy as np
@@ -169,7 +169,7 @@ assert all(category is RuntimeWarning and "threads" in message for category, mes
 print(first, len(given))
 """
 
-# As another user, since no limit on processes holds for root: one that nobody else is.
+# Sets a limit on processes. It becomes an unused user first, because limits do not hold for root.
 PROCESSES = """
 if os.getuid() == 0:
     try:
@@ -179,7 +179,7 @@ if os.getuid() == 0:
 resource.setrlimit(resource.RLIMIT_NPROC, ({limit}, {limit}))
 """
 
-# In addition to the present size of the process.
+# Sets a limit on addresses, in addition to the present size of the process.
 ADDRESSES = """
 with open("/proc/self/statm") as f:
     size = int(f.read().split()[0]) * resource.getpagesize()
@@ -188,8 +188,8 @@ resource.setrlimit(resource.RLIMIT_AS, (size + ({limit} << 20), resource.RLIM_IN
 
 
 def with_limit(limit, threads, more="", kind="openmp", **environment):
-    """(largest team, warnings) of calls that may have so many threads of a kind, under that limit. Where
-    these are more than 32, of one kind of call alone: a barrier of so many takes long on a few cores."""
+    """Returns (largest team, warnings) of calls on up to `threads` threads under a limit. With more than 32
+    threads it makes only one kind of call, because a barrier of so many takes long on few cores."""
     environment["LNRNN_TEAM"] = kind
     limit = textwrap.dedent(limit)
     code = SHORTAGE.format(limit=limit, threads=threads, more=more, all=threads <= 32)
@@ -202,7 +202,7 @@ def with_limit(limit, threads, more="", kind="openmp", **environment):
 
 @each_kind
 @linux
-def test_no_thread_may_be_started(kind):
+def test_without_permission_for_threads_calls_use_one(kind):
     assert with_limit(PROCESSES.format(limit=1), 8, kind=kind) == (1, 1)
 
 
@@ -219,25 +219,25 @@ alone = pytest.mark.skipif(
     *(pytest.param("pthread", *case, marks=pool)
       for case in [(8, 64, (8, 1)), (8, 8, (8, 0)), (3, 2, (2, 0))]),
 ])  # fmt: skip
-def test_some_threads_may_be_started(kind, limit, threads, found):
-    """OpenMP's teams take half of the threads that the limit leaves, the pool takes all."""
+def test_a_limit_on_threads_gives_smaller_teams(kind, limit, threads, found):
+    """OpenMP's teams use half of the permitted threads, the pool uses all."""
     assert with_limit(PROCESSES.format(limit=limit), threads, kind=kind) == found
 
 
 @openmp
 @linux
-def test_no_memory_for_the_stacks_of_threads():
+def test_a_limit_on_memory_gives_smaller_teams():
     team, warned = with_limit(ADDRESSES.format(limit=600), 1024, OMP_STACKSIZE="8M")
-    assert 2 <= team <= 75 and warned == 1  # there is no room for more
+    assert 2 <= team <= 75 and warned == 1  # there is no memory for more stacks
     team, warned = with_limit(ADDRESSES.format(limit=600), 16, OMP_STACKSIZE="65536")
-    assert 2 <= team <= 8 and warned == 1  # of 64 MiB
+    assert 2 <= team <= 8 and warned == 1  # stacks of 64 MiB
 
 
 @pool
 @linux
-def test_the_pool_s_stacks_take_half_of_the_address_space_that_is_left():
+def test_the_pool_s_stacks_use_half_of_the_remaining_address_space():
     team, warned = with_limit(ADDRESSES.format(limit=300), 1024, kind="pthread")
-    assert 64 <= team <= 200 and warned == 1  # of 1 MiB
+    assert 64 <= team <= 200 and warned == 1  # stacks of 1 MiB
     assert with_limit(ADDRESSES.format(limit=300), 64, kind="pthread") == (64, 0)
 
 
@@ -246,15 +246,15 @@ def test_the_pool_s_stacks_take_half_of_the_address_space_that_is_left():
 @pytest.mark.parametrize(
     "name, size", [("OMP_STACKSIZE", "64k"), ("OMP_STACKSIZE", " 64 "), ("GOMP_STACKSIZE", "64")]
 )
-def test_the_size_of_openmp_s_stacks_counts(name, size):
-    """Of these, many find room where those of 8 MiB do not. The second name is libgomp's older one."""
+def test_the_probe_uses_the_size_of_openmp_s_stacks(name, size):
+    """There is memory for many such stacks, but not for 8 MiB. The second name is libgomp's older one."""
     assert with_limit(ADDRESSES.format(limit=300), 64, **{name: size}) == (64, 0)
 
 
 @openmp
 @linux
-def test_every_calling_thread_has_its_own_team():
-    """OpenMP keeps threads for each thread that calls: the room is for all of them. One warning for all."""
+def test_every_calling_thread_needs_its_own_openmp_team():
+    """OpenMP keeps threads for each calling thread, so memory must suffice for all. There is one warning."""
     more = """
 x, want = x[:1024], (want[0], want[1][: 1024 * 512 * 4])  # what the teams leave must hold six results
 teams, together = [], threading.Barrier(6)
@@ -303,7 +303,7 @@ assert max(engine_switches.teams_had()) == {threads}
 @openmp
 @linux
 def test_larger_and_smaller_teams_in_turn_under_a_limit():
-    """For larger teams OpenMP starts threads anew, before unused ones of smaller teams are gone."""
+    """OpenMP starts new threads for larger teams before the unused ones of smaller teams are gone."""
     more = """
 for n in (3, 16, 2, 16, 7, 15, 1, 16) * 5:
     lnrnn.set_num_threads(n)
@@ -345,20 +345,20 @@ def test_openmp_s_own_limit_is_no_shortage():
 
 @pytest.mark.skipif(not KINDS, reason="built without threads")
 def test_the_tests_see_how_many_threads_a_call_had(rng):
-    """`several_threads` asserts with it."""
+    """`several_threads` uses it for its assertion."""
     x = normal(rng, 1000, 512)
     with using_threads(3):
         engine_switches.set_barrier_mode("together")
         engine_switches.teams_had()
         try:
-            lnrnn.layer_norm(x[:10], 512)  # too small
+            lnrnn.layer_norm(x[:10], 512)  # too little work
             assert engine_switches.teams_had() == (0, 0)
             lnrnn.layer_norm(x, 512)
             assert engine_switches.teams_had() == (3, 0) and engine_switches.teams_had() == (0, 0)
             lnrnn.layer_norm(x, 512)
             with using_threads(2):
                 lnrnn.layer_norm(x, 512)
-            assert engine_switches.teams_had() == (3, 0)  # the largest of all calls
+            assert engine_switches.teams_had() == (3, 0)  # the largest team of all calls
             network(7, 1200)(normal(rng, 4, 3, 7))
             assert engine_switches.teams_had() == (0, 3)
         finally:

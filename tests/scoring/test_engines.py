@@ -1,6 +1,6 @@
-"""lnrnn score on Dask and Ray, and a Scorer as a function of Dask and joblib: the same bits.
+"""`lnrnn score` on Dask and Ray, and a Scorer called by Dask and joblib, give the same bits.
 
-Dask computes in threads here, and Ray is a stand-in. tests/campaigns/engines starts the real ones, and kills
+Dask computes in threads here, and Ray is a stand-in. tests/campaigns/engines tests real clusters, and kills
 their workers.
 """
 
@@ -27,7 +27,7 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 pd = pytest.importorskip("pandas")
 
-# Warnings of these packages about open resources and later versions do not concern lnrnn.
+# These packages warn of open resources and of later versions, which does not concern lnrnn.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 D = 3
@@ -35,7 +35,7 @@ D = 3
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Paths of a model and an input of 8 row groups, and the Scorer's table of the input."""
+    """Returns paths of a model and of an input of 8 row groups, and the Scorer's result for the input."""
     folder = tmp_path_factory.mktemp("engines")
     model, source, rng = folder / "m.safetensors", folder / "in.parquet", np.random.default_rng(0)
     network(D, 8, cell="LSTM").save(model)
@@ -49,7 +49,7 @@ def score(files, target, *more):
 
 
 def died_at_three(error):
-    """Computes row groups, but the process of one row group dies each time."""
+    """Returns a function that computes row groups, but raises `error` for one, as if its process had died."""
     real = bulk.compute
 
     def compute(job, index):
@@ -62,7 +62,7 @@ def died_at_three(error):
 
 @pytest.fixture
 def distributed(monkeypatch):
-    """A cluster with threads in place of processes. `asked` lists its arguments."""
+    """Replaces the cluster by one with threads. `asked` lists its arguments."""
     distributed = pytest.importorskip("distributed")
     real, asked = distributed.LocalCluster, []
 
@@ -85,7 +85,7 @@ def test_dask_computes_row_groups(files, tmp_path, distributed):
     assert asked["failures"] == TRIES - 1
 
 
-def test_dask_names_a_row_group_that_kills(files, tmp_path, distributed, monkeypatch, capsys):
+def test_dask_names_a_row_group_that_kills_its_process(files, tmp_path, distributed, monkeypatch, capsys):
     killed = distributed.module.scheduler.KilledWorker("compute", SimpleNamespace(address="tcp://a:1"), 4)
     monkeypatch.setattr(bulk, "compute", died_at_three(killed))
     assert score(files, tmp_path / "out.parquet", "--engine", "dask") == 2
@@ -105,7 +105,7 @@ def test_dask_maps_partitions(files):
 
 
 class Ray:
-    """Computes a task when its result is requested, last first. A task whose process dies is tried again."""
+    """Computes a task when its result is requested, last first. Repeats a task whose process dies."""
 
     class exceptions:
         class WorkerCrashedError(Exception):
@@ -164,16 +164,16 @@ def test_ray_computes_row_groups(files, tmp_path, ray, address):
     assert ray.most == (6 if address else 4)  # twice as many as can run at a time
 
 
-def test_ray_names_a_row_group_that_kills(files, tmp_path, ray, monkeypatch, capsys):
-    """After as many attempts as the message says."""
+def test_ray_names_a_row_group_that_kills_its_process(files, tmp_path, ray, monkeypatch, capsys):
+    """The number of attempts is that of the message."""
     ray.init("mine")
     monkeypatch.setattr(bulk, "compute", died_at_three(ray.exceptions.WorkerCrashedError()))
     assert score(files, tmp_path / "out.parquet", "--engine", "ray") == 2
     assert f"row group 3: the process that computed it died {ray.attempts} times" in capsys.readouterr().err
-    assert ray.attempts == TRIES and ray.started == [("mine", {})]  # and it is not ended
+    assert ray.attempts == TRIES and ray.started == [("mine", {})]  # a running Ray is used, and not shut down
 
 
-def test_joblib(files):
+def test_joblib_calls_a_scorer(files):
     joblib = pytest.importorskip("joblib")
     model, source, want = files
     batches = pq.read_table(source).to_batches(max_chunksize=30)
@@ -182,7 +182,7 @@ def test_joblib(files):
     assert pa.Table.from_batches(got).combine_chunks().equals(want.combine_chunks())
 
 
-def test_the_code_of_the_page(tmp_path, distributed, monkeypatch):
+def test_the_code_of_the_page_runs(tmp_path, distributed, monkeypatch):
     pytest.importorskip("dask.dataframe")
     pytest.importorskip("joblib")
     client = functools.partial(distributed.module.Client, processes=False)

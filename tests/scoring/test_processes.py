@@ -1,4 +1,4 @@
-"""The processes of `lnrnn score --workers`: every row group is computed once, even if processes die."""
+"""The processes of `lnrnn score --workers` compute every row group once, even if processes die."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def square(folder, index):
 
 
 def note_and_wait(folder, index):
-    """Writes its process's number into a file of the folder, and takes a second if the index is odd."""
+    """Writes the number of its process to a file in the folder, and takes a second if the index is odd."""
     part = Path(folder) / f"{index}.part"
     part.write_text(str(os.getpid()))
     part.rename(Path(folder) / f"{index}.pid")
@@ -50,7 +50,7 @@ def kill_who_is_idle(folder, index):
 
 
 def die_once(folder, index):
-    """Every third index dies the first time, after some milliseconds or at once."""
+    """The process of every third index dies once, immediately or after some milliseconds."""
     try:
         (Path(folder) / f"{index}.first").touch(exist_ok=False)
     except FileExistsError:
@@ -62,7 +62,7 @@ def die_once(folder, index):
 
 
 def die_in_turn(folder, index):
-    """Index 0 dies twice, and then 1 once."""
+    """The process of index 0 dies twice, and then that of index 1 once."""
     times = len(list(Path(folder).glob(f"{index}.*")))
     if times < 2 - index:
         (Path(folder) / f"{index}.{times}").touch()
@@ -81,7 +81,7 @@ def die_at_three(folder, index):
 
 @pytest.fixture(autouse=True)
 def children():
-    """A function that returns the processes of this test; there are none at its end."""
+    """Returns a function that lists the child processes of this test. At the end there must be none."""
     before = set(multiprocessing.active_children())
 
     def own():
@@ -92,18 +92,18 @@ def children():
 
 
 @pytest.mark.parametrize("count, workers", [(0, 2), (3, 3), (9, 2)])
-def test_every_index_once(tmp_path, count, workers):
+def test_every_index_is_computed_once(tmp_path, count, workers):
     got = sorted(on_processes(square, str(tmp_path), range(count), workers))
     assert got == [(k, k * k) for k in range(count)]
 
 
-def test_an_exception_is_raised_here(tmp_path):
+def test_an_exception_of_a_worker_is_raised_in_the_caller(tmp_path):
     with pytest.raises(LookupError, match="no such thing") as raised:
         list(on_processes(refuse_three, str(tmp_path), range(9), 2))
     assert "in refuse_three" in str(raised.value.__cause__)
 
 
-def test_who_has_enough_ends_them_in_the_middle(tmp_path, children):
+def test_closing_the_iterator_ends_the_processes(tmp_path, children):
     with closing(on_processes(note_and_wait, str(tmp_path), range(1, 100), 2)) as result:
         next(result)
         at_work = {int(path.read_text()) for path in tmp_path.glob("*.pid")}
@@ -111,12 +111,12 @@ def test_who_has_enough_ends_them_in_the_middle(tmp_path, children):
     assert not children()
 
 
-def test_one_that_waits_may_die(tmp_path):
+def test_an_idle_process_may_die(tmp_path):
     assert sorted(on_processes(kill_who_is_idle, str(tmp_path), range(2), 3)) == [(0, None), (1, None)]
 
 
-def test_one_that_ends_every_process_is_named(tmp_path):
-    """Other row groups are computed meanwhile."""
+def test_an_index_that_kills_every_process_is_named(tmp_path):
+    """Other indices are computed meanwhile."""
     done, message = [], r"^row group 3: the process .* died 3 times \(was there memory"
     with pytest.raises(ChildProcessError, match=message):
         for index, _ in on_processes(die_at_three, str(tmp_path), range(12), 2):
@@ -130,6 +130,6 @@ def test_processes_that_die_are_replaced(tmp_path, workers):
     assert sorted(on_processes(die_once, str(tmp_path), range(8), workers)) == [(k, None) for k in range(8)]
 
 
-def test_only_the_one_at_work_is_blamed(tmp_path):
-    """The death does not count for the row group that waits behind it."""
+def test_a_death_counts_only_for_the_index_in_work(tmp_path):
+    """The death does not count for the index that waits for the same process."""
     assert sorted(on_processes(die_in_turn, str(tmp_path), range(3), 1)) == [(k, None) for k in range(3)]

@@ -1,4 +1,4 @@
-"""lnrnn score: its output, its input files, and errors of one line that leave no file."""
+"""`lnrnn score`: outputs, inputs, and errors, which are one line and leave no file."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ NESTED = pa.list_(pa.list_(pa.float32()))
 
 
 def run(capsys, *arguments):
-    """Exit code, stdout, stderr."""
+    """Runs lnrnn score. Returns exit code, stdout, stderr."""
     code = cli.main(["score", *map(str, arguments)])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 
 
 def summary(capsys, *arguments):
-    """The only line of a run that succeeds."""
+    """Runs lnrnn score successfully. Returns its only line."""
     code, out, err = run(capsys, *arguments)
     assert (code, out) == (0, "") and re.fullmatch(r"lnrnn score: .* s: \S+\n", err), err
     return re.sub(r"[\d.]+ s: ", "", err.removeprefix("lnrnn score: "))
@@ -41,7 +41,7 @@ def summary(capsys, *arguments):
 
 @pytest.fixture
 def files(tmp_path, rng):
-    """A folder with a model and an input of 60 rows in row groups of 16, and the input as a table."""
+    """Returns a folder with a model and an input of 60 rows in row groups of 16, and the input as a table."""
     network(D, 5, cell="LSTM", bidirectional=True).save(tmp_path / "m.safetensors")
     lengths = rng.integers(0, 20, 60)
     table = sequence_files.write(
@@ -59,7 +59,7 @@ def names(folder):
 
 
 def assert_scored(folder, table, into="last"):
-    """The output is the table of a Scorer. -> the output."""
+    """Asserts that the output is the table of a Scorer, and returns the output."""
     got, want = (
         pq.read_table(folder / "out.parquet"),
         lnrnn.Scorer(folder / "m.safetensors", "x", into)(table),
@@ -86,7 +86,7 @@ def test_the_output_has_the_scorers_results_by_row_group(files, capsys, into):
 
 
 @pytest.mark.parametrize("into", ["last", "all"])
-def test_a_row_group_that_memory_has_no_room_for_becomes_several(files, capsys, into, monkeypatch):
+def test_a_row_group_larger_than_memory_becomes_several(files, capsys, into, monkeypatch):
     folder, table = files
     monkeypatch.setattr(parquet, "PIECE_BYTES", 800)
     assert run(capsys, *paths(folder), "--column", "x", "--into", into, "--workers", 1)[0] == 0
@@ -94,7 +94,7 @@ def test_a_row_group_that_memory_has_no_room_for_becomes_several(files, capsys, 
     assert len(row_groups(folder / "out.parquet")) > 8
 
 
-def test_all_columns_stay_and_the_name_may_be_another(files, capsys):
+def test_all_columns_stay_and_the_option_name_names_the_result(files, capsys):
     folder, table = files
     count = table.num_rows
     table = table.append_column("text", pa.array([f"row {k}" for k in range(count)]).dictionary_encode())
@@ -109,7 +109,7 @@ def test_all_columns_stay_and_the_name_may_be_another(files, capsys):
 
 @pytest.mark.parametrize("kind", [NESTED, pa.large_list(pa.list_(pa.float64(), D))])
 @pytest.mark.parametrize("into", ["last", "all"])
-def test_other_types_of_columns(files, capsys, kind, into):
+def test_columns_of_every_type(files, capsys, kind, into):
     folder, table = files
     other = pa.table({"x": pa.array(table["x"].to_pylist(), kind)})
     pq.write_table(other, folder / "in.parquet", row_group_size=25)
@@ -117,7 +117,7 @@ def test_other_types_of_columns(files, capsys, kind, into):
     assert_scored(folder, other, into)
 
 
-def test_an_old_output_and_a_link_to_it(files, capsys):
+def test_an_old_output_is_replaced_even_through_a_link(files, capsys):
     folder, table = files
     (folder / "real").mkdir()
     (folder / "real" / "y.parquet").write_bytes(b"old")
@@ -129,7 +129,7 @@ def test_an_old_output_and_a_link_to_it(files, capsys):
 
 
 @pytest.mark.parametrize("groups", [[0, 3, 0, 0, 2], [2, 0], [0], []], ids=str)
-def test_empty_row_groups_and_files(files, capsys, groups):
+def test_empty_row_groups_and_files_have_empty_outputs(files, capsys, groups):
     folder, table = files
     with pq.ParquetWriter(folder / "in.parquet", table.schema) as writer:
         for rows in groups:
@@ -144,14 +144,14 @@ def test_empty_row_groups_and_files(files, capsys, groups):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_summary_ends_it(files, capsys, workers):
+def test_the_last_line_is_a_summary(files, capsys, workers):
     folder, table = files
     steps = sum(len(row) for row in table["x"].to_pylist() if row is not None)
     said = summary(capsys, *paths(folder), "--column", "x", "--workers", workers)
     assert said == f"60 rows, {steps} steps, 0 bad rows, {folder / 'out.parquet'}\n"
 
 
-def test_one_is_no_plural(files, capsys):
+def test_the_summary_of_one_row_has_no_plural(files, capsys):
     folder, _ = files
     pq.write_table(pa.table({"x": pa.array([[[1.0]]], NESTED)}), folder / "in.parquet")
     said = summary(capsys, *paths(folder), "--column", "x", "--bad", "skip", "--workers", 1)
@@ -159,7 +159,7 @@ def test_one_is_no_plural(files, capsys):
     assert said == f"1 row, 0 steps, 1 bad row ({folder / 'out.bad.parquet'}), {folder / 'out.parquet'}\n"
 
 
-def test_lines_tell_how_far_it_is_where_no_terminal_is(files, capsys, monkeypatch):
+def test_progress_is_printed_as_lines_without_a_terminal(files, capsys, monkeypatch):
     folder, _ = files
     monkeypatch.setattr(bulk, "EVERY", 0)
     code, _, err = run(capsys, *paths(folder), "--column", "x", "--workers", 1)
@@ -167,8 +167,8 @@ def test_lines_tell_how_far_it_is_where_no_terminal_is(files, capsys, monkeypatc
     assert code == 0 and counts == ["16", "32", "48", "60"] and err.count("\n") == 5
 
 
-def test_a_log_that_cannot_be_written_stops_nothing(files, monkeypatch):
-    """Nor does the bar, which is absent."""
+def test_a_log_that_cannot_be_written_does_not_end_the_run(files, monkeypatch):
+    """A progress bar that is not installed does not end it either."""
     folder, _ = files
     monkeypatch.setattr(bulk, "EVERY", 0)
     with open("/dev/full", "w") as full:
@@ -185,7 +185,7 @@ def test_a_log_that_cannot_be_written_stops_nothing(files, monkeypatch):
 
 @pytest.fixture
 def some_bad(files):
-    """The files of `files`, with the bad rows 20, 21 and 40."""
+    """Returns `files`, with the bad rows 20, 21 and 40."""
     folder, table = files
     rows = table["x"].to_pylist()
     rows[20] = [[1.0, 2.0, 3.0], [1.0, 2.0]]
@@ -209,8 +209,8 @@ def test_a_bad_row_is_named(some_bad, capsys):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_bad_rows_are_left_out_and_listed(some_bad, capsys, workers):
-    """Also after a run that --bad raise has ended: its complete row groups are used."""
+def test_bad_skip_omits_and_lists_bad_rows(some_bad, capsys, workers):
+    """A run that --bad raise has ended is continued, and its complete row groups are used."""
     folder, rows = some_bad
     assert run(capsys, *paths(folder), "--column", "x", "--workers", 1)[0] == 2
     assert names(folder / "out.parquet.parts") == ["00000000.parquet", "lock", "manifest.json"]
@@ -229,14 +229,14 @@ def test_bad_rows_are_left_out_and_listed(some_bad, capsys, workers):
     assert names(folder) == ["in.parquet", "m.safetensors", "out.bad.parquet", "out.parquet"]
 
 
-def test_the_list_of_bad_rows_may_be_empty(files, capsys):
+def test_without_bad_rows_the_list_is_empty(files, capsys):
     folder, _ = files
     (folder / "out.bad.parquet").write_bytes(b"of a run before")
     summary(capsys, *paths(folder), "--column", "x", "--bad", "skip", "--workers", 1)
     assert pq.read_table(folder / "out.bad.parquet").num_rows == 0
 
 
-def test_an_old_list_of_bad_rows_goes(some_bad, capsys):
+def test_an_old_list_of_bad_rows_is_removed(some_bad, capsys):
     folder, rows = some_bad
     model, source, target = paths(folder)
     summary(capsys, model, source, target, "--column", "x", "--bad", "skip", "--workers", 1)
@@ -247,7 +247,7 @@ def test_an_old_list_of_bad_rows_goes(some_bad, capsys):
 
 
 @pytest.mark.parametrize("what", ["text", "the input", "an input like a list", "another table"])
-def test_other_files_in_place_of_the_list_stay(files, capsys, what):
+def test_other_files_with_the_name_of_the_list_stay(files, capsys, what):
     folder, table = files
     model, source, target = paths(folder)
     other = folder / "out.bad.parquet"
@@ -283,7 +283,7 @@ def test_bad_rows_are_named_by_a_column(some_bad, capsys, kind):
     assert pq.read_table(folder / "out.parquet")["x_last"].null_count == 3 + 3
 
 
-def test_rows_beyond_the_known_steps(files, capsys):
+def test_rows_beyond_the_known_steps_are_bad(files, capsys):
     folder, table = files
     network(D, 4, norm=lnrnn.BatchNormSpec(max_steps=12, overrun="raise"), trained=12).save(
         folder / "m.safetensors"
@@ -310,7 +310,7 @@ def save_wide(path):
     pq.write_table(pa.table({"x": pa.array([], pa.list_(pa.list_(pa.float32(), 4)))}), path)
 
 
-# The change of a file, further words, and the error.
+# By name: a function that changes a file, more arguments, and the error.
 MODEL, INPUT = "m.safetensors", "in.parquet"
 REFUSED = {
     "no model": (MODEL, lambda path: path.unlink(), (), r"m\.safetensors"),
@@ -321,7 +321,7 @@ REFUSED = {
     "an empty input": (INPUT, lambda path: path.write_bytes(b""), (), "cannot be read as Parquet"),
     "a truncated input": (INPUT, cut, (), r"in\.parquet cannot be read as Parquet"),
     "text as input": (INPUT, lambda path: path.write_text("1 2 3" * 9), (), "Parquet magic bytes not found"),
-    "no such column": (INPUT, None, ("--column", "y"), "there is no column 'y'; there are 'id', 'x'"),
+    "no such column": (INPUT, None, ("--column", "y"), "there is no column 'y'; the columns are 'id', 'x'"),
     "another type": (INPUT, None, ("--column", "id"), "column 'id' must be .*, got int64"),
     "the name is taken": (INPUT, None, ("--name", "id"), "there is a column 'id' already"),
     "no such column of names": (INPUT, None, ("--id-column", "y"), "there is no column 'y'"),
@@ -333,7 +333,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused_with_nothing_written(files, capsys, case):
+def test_refused_runs_write_nothing(files, capsys, case):
     folder, _ = files
     name, change, words, message = REFUSED[case]
     if change is not None:
@@ -345,8 +345,8 @@ def test_refused_with_nothing_written(files, capsys, case):
     assert names(folder) == before
 
 
-def test_damage_within_the_input_is_reported_by_row_group(files, capsys):
-    """The file has only the row groups that were complete before."""
+def test_a_damaged_input_is_reported_by_row_group(files, capsys):
+    """The output has only the row groups before the damage."""
     folder, _ = files
     data = bytearray((folder / "in.parquet").read_bytes())
     column = pq.read_metadata(folder / "in.parquet").row_group(2).column(1)
@@ -361,7 +361,7 @@ def test_damage_within_the_input_is_reported_by_row_group(files, capsys):
 
 
 @pytest.mark.parametrize("where", ["no such folder", "a folder"])
-def test_an_output_that_cannot_be_written(files, capsys, where):
+def test_an_output_that_cannot_be_written_is_refused(files, capsys, where):
     folder, _ = files
     model, source, target = paths(folder)
     target = folder / "nowhere" / "out.parquet" if where == "no such folder" else folder
@@ -370,7 +370,7 @@ def test_an_output_that_cannot_be_written(files, capsys, where):
     assert names(folder) == ["in.parquet", "m.safetensors"]
 
 
-def test_the_input_is_not_written_over(files, capsys):
+def test_the_input_is_not_overwritten(files, capsys):
     folder, _ = files
     model, source, target = paths(folder)
     os.link(source, folder / "link.parquet")
@@ -387,8 +387,8 @@ def test_the_input_is_not_written_over(files, capsys):
 
 
 @pytest.mark.parametrize("how", ["itself", "symlink", "hard link"])
-def test_the_model_is_not_written_over(files, capsys, how):
-    """Neither the output nor its list of bad rows may be the input."""
+def test_the_model_is_not_overwritten(files, capsys, how):
+    """Neither the output nor its list of bad rows may be the model."""
     folder, _ = files
     model, source, _ = paths(folder)
     before = model.read_bytes()
@@ -411,7 +411,7 @@ def test_a_name_of_another_format_is_refused(files, capsys, name):
     assert names(folder) == ["in.parquet", "m.safetensors"]
 
 
-def test_a_process_without_stderr(files, monkeypatch, capsys):
+def test_a_process_without_stderr_can_score(files, monkeypatch, capsys):
     folder, _ = files
     monkeypatch.setattr(sys, "stderr", None)
     assert cli.main(["score", *map(str, paths(folder)), "--column", "x", "--workers", "1"]) == 0

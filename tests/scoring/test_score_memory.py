@@ -1,4 +1,4 @@
-"""lnrnn score: memory does not grow with the file or its row groups."""
+"""The memory of `lnrnn score` does not grow with the file or its row groups."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 D = 16
-ROWS = 400  # of 100 steps on average: 2.5 MB
+ROWS = 400  # rows of 100 steps on average are 2.5 MB
 
-# Pieces of 1 MB, and as much again for y.
+# The program reads pieces of 1 MB, and needs 1 MB for y.
 PROGRAM = """
 import sys
 from lnrnn import cli
@@ -30,7 +30,7 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 
 
 def peak(folder, into):
-    """The peak memory of a run in KiB."""
+    """Returns the peak memory of a run in KiB."""
     done = subprocess.run(
         [
             sys.executable, "-c", PROGRAM, "score", folder / "m.safetensors", folder / "in.parquet",
@@ -54,7 +54,7 @@ def test_memory_is_flat(tmp_path, rng, into, row_groups):
         return peak(tmp_path, into)
 
     small = written(4, 4)
-    # 60 MB. The peak of one program differs by 20 MB from run to run.
+    # The file has 60 MB. The peak of a program differs by 20 MB between runs.
     assert written(24, row_groups) < small + 35 * 1024
     got = pq.read_table(tmp_path / "out.parquet")
     assert len(got) == 24 * ROWS

@@ -1,6 +1,6 @@
-"""lnrnn score continues after it was killed, and neither loses nor repeats a row group.
+"""`lnrnn score` continues after it was killed, and neither loses nor repeats a row group.
 
-Changes that would give other results are refused, and so is a second writer.
+It refuses changes that would give other results, and a second writer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GROUPS = 12
 
 @pytest.fixture
 def files(tmp_path, rng):
-    """Paths of a model, an input of 12 row groups, and an output that does not exist yet."""
+    """Returns paths of a model, an input of 12 row groups, and an output that does not exist."""
     network(D, 5, cell="GRU").save(tmp_path / "m.safetensors")
     lengths = rng.integers(0, 9, 10 * GROUPS)
     sequence_files.write(tmp_path / "in.parquet", rng, lengths, D, row_group_size=10, null=(7, 8))
@@ -46,7 +46,7 @@ def words(files, *more):
 
 
 def whole(files, *more):
-    """The output of an undisturbed run."""
+    """Returns the output of an undisturbed run."""
     model, source, target = files
     other = target.with_name("whole.parquet")
     assert cli.main(words((model, source, other), *more)) == 0
@@ -57,7 +57,7 @@ def whole(files, *more):
 
 @pytest.fixture
 def begun(files):
-    """`files` after a run that was interrupted when it had five row groups."""
+    """Returns `files` after a run that was interrupted after five row groups."""
     stop_at(5, files)
     folder = files[2].with_name("out.parquet.parts")
     assert sorted(path.name for path in folder.iterdir()) == [
@@ -72,7 +72,7 @@ def parts(target):
 
 
 def computed(monkeypatch):
-    """A list of the numbers of row groups that are computed."""
+    """Returns a list that gets the numbers of the computed row groups."""
     real, calls = bulk.compute, []
 
     def compute(job, index):
@@ -87,7 +87,7 @@ def computed(monkeypatch):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_killed_before_each_change_of_a_file(tmp_path, rng):
+def test_a_run_killed_before_any_change_of_a_file_continues(tmp_path, rng):
     network(D, 5).save(tmp_path / "m.safetensors")
     table = sequence_files.write(tmp_path / "in.parquet", rng, [3, 0, 5, 2, 4, 1], D, row_group_size=2)
     rows = table["x"].to_pylist()
@@ -105,10 +105,10 @@ def test_killed_before_each_change_of_a_file(tmp_path, rng):
     assert int(done.stdout.split()[-1]) > 30
 
 
-def test_killed_in_the_middle(tmp_path, rng, monkeypatch):
-    """Its workers end by themselves."""
+def test_a_run_killed_with_its_workers_continues(tmp_path, rng, monkeypatch):
+    """The workers end by themselves."""
     files = [tmp_path / name for name in ("m.safetensors", "in.parquet", "out.parquet")]
-    network(D, 256, cell="LSTM").save(files[0])  # so that a row group takes some tenths of a second
+    network(D, 256, cell="LSTM").save(files[0])  # large, so that a row group takes some tenths of a second
     sequence_files.write(files[1], rng, rng.integers(0, 80, 50 * GROUPS), D, row_group_size=50)
     program = sequence_files.command(*words(files, "--workers", 2))
     while len(list(parts(files[2]).glob("0*.parquet"))) < 2:
@@ -137,20 +137,20 @@ def cut_off(path):
 
 
 def another_bit(path):
-    """Removes its last number."""
+    """Removes the last number."""
     at, data = pq.read_metadata(path).row_group(0).column(0), bytearray(path.read_bytes())
     data[at.data_page_offset + at.total_compressed_size - 1] ^= 1
     path.write_bytes(data)
 
 
 def leave_rubbish(path):
-    """As killed runs leave it."""
+    """Writes files that killed runs leave."""
     (path.parent / ".lnrnn-0123456789abcdef.part").write_bytes(b"a manifest")
     (path.parent / "run-0123456789abcdef").mkdir()
     (path.parent / "run-0123456789abcdef" / "00000009.parquet").write_bytes(b"of a killed run")
 
 
-# The change of part 3, whether it is computed again, and further words that change no result.
+# By name: a change of part 3, whether it is computed again, and more arguments that change no result.
 DAMAGES = {
     "none": (lambda path: None, False, ()),
     "rubbish beside it": (leave_rubbish, False, ()),
@@ -167,7 +167,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("what", DAMAGES)
 def test_an_interrupted_run_continues(begun, monkeypatch, what):
-    """All row groups have ten rows."""
+    """Every row group has ten rows."""
     change, again, more = DAMAGES[what]
     change(parts(begun[2]) / "00000003.parquet")
     calls = computed(monkeypatch)
@@ -178,14 +178,14 @@ def test_an_interrupted_run_continues(begun, monkeypatch, what):
     assert begun[2].read_bytes() == whole(begun)
 
 
-def test_by_another_number_of_processes(begun):
+def test_a_run_continues_with_another_number_of_processes(begun):
     assert cli.main(words(begun, "--workers", "2")) == 0
     assert begun[2].read_bytes() == whole(begun)
 
 
 @pytest.mark.parametrize("change", ["removed", "of another row group", "where none belongs"])
-def test_a_list_of_bad_rows_that_is_not_its_own_is_made_again(files, monkeypatch, change):
-    """Row groups 0 and 2 have a bad row each. A list for a row group without bad rows is not read."""
+def test_a_wrong_list_of_bad_rows_is_computed_again(files, monkeypatch, change):
+    """Row groups 0 and 2 have one bad row each. Lists of other row groups are not read."""
     table = pq.read_table(files[1])
     rows = table["x"].to_pylist()
     rows[5], rows[25] = [[1.0, None, 2.0]], [[1.0, None, 2.0]]
@@ -223,7 +223,7 @@ def refused(files, capsys, message, *more):
 
 
 def stop_at(row_group, files, *more):
-    """The row groups before it are complete."""
+    """Ends a run at a row group. The row groups before it are complete."""
     real = bulk.compute
 
     def compute(job, index):
@@ -244,13 +244,13 @@ def another_column(files, rng):
 
 
 def another_input(files, rng):
-    """With the same time of modification."""
+    """Writes another input with the same time of modification."""
     before = files[1].stat()
     sequence_files.write(files[1], rng, rng.integers(0, 9, 10 * GROUPS), D, row_group_size=10)
     os.utime(files[1], ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-# Words of the first run, a change, words of the second run, and the message.
+# By name: arguments of the first run, a change, arguments of the second run, and the message.
 SKIP, NUMBER, SHA = ("--bad", "skip"), "was [0-9]+, and is [0-9]+", "[0-9a-f]{64}"
 REFUSED = {
     "into": ((), None, ("--into", "mean"), "--into was last, and is mean"),
@@ -278,7 +278,7 @@ def test_changes_with_other_results_are_refused(files, capsys, rng, what):
     refused(files, capsys, rf"from \S+out.parquet.parts: {message}; remove .*", *more)
 
 
-def test_another_version_and_another_kernel_set(begun, capsys, monkeypatch):
+def test_another_version_or_kernel_set_is_refused(begun, capsys, monkeypatch):
     for module, name, value, message in (
         (lnrnn, "__version__", "9.9", r"lnrnn's version was \S+, and is 9.9"),
         (_core, "isa", lambda: "other", r"the kernel set was \S+, and is other"),
@@ -288,8 +288,8 @@ def test_another_version_and_another_kernel_set(begun, capsys, monkeypatch):
             refused(begun, capsys, rf"from .*: {message}; remove .*")
 
 
-def test_a_worker_with_another_kernel_set(files, capsys, monkeypatch):
-    """Each worker checks, because workers may run on other machines."""
+def test_a_worker_with_another_kernel_set_is_refused(files, capsys, monkeypatch):
+    """Each worker checks its kernel set, because workers may run on other machines."""
     real, isa = bulk.compute, _core.isa()
 
     def compute(job, index):
@@ -305,7 +305,7 @@ def test_a_worker_with_another_kernel_set(files, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("which", ["model", "input"])
-def test_files_that_change_on_the_way(files, capsys, monkeypatch, which):
+def test_files_that_change_during_a_run_are_refused(files, capsys, monkeypatch, which):
     real = bulk.compute
 
     def compute(job, index):
@@ -323,7 +323,7 @@ def test_files_that_change_on_the_way(files, capsys, monkeypatch, which):
     assert not files[2].exists()
 
 
-def test_a_second_writer(files, capsys, monkeypatch):
+def test_a_second_writer_is_refused(files, capsys, monkeypatch):
     real, second = bulk.compute, []
 
     def compute(job, index):
@@ -340,13 +340,13 @@ def test_a_second_writer(files, capsys, monkeypatch):
     assert files[2].read_bytes() == whole(files)
 
 
-def test_a_damaged_manifest(begun, capsys):
+def test_a_damaged_manifest_is_refused(begun, capsys):
     for text in ("{", "[]", "3"):
         parts(begun[2]).joinpath("manifest.json").write_text(text)
         refused(begun, capsys, r".*manifest.json is damaged .*; remove \S+out.parquet.parts to .*")
 
 
-def test_files_of_the_user_in_the_folder_stay(begun):
+def test_other_files_in_the_folder_of_parts_stay(begun):
     (parts(begun[2]) / "notes.txt").write_text("mine")
     assert cli.main(words(begun)) == 0
     assert [path.name for path in parts(begun[2]).iterdir()] == ["notes.txt"]

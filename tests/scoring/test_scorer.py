@@ -1,4 +1,4 @@
-"""lnrnn.Scorer: for every kind of table and column, each row has the model's own result, bit for bit."""
+"""lnrnn.Scorer gives each row of every kind of table and column the model's own result, bit for bit."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def rows(rng):
 
 
 def expected(model, row, into):
-    """The result of one sequence (T, D), by a plain call."""
+    """Returns the result of one sequence (T, D), by a call of the model."""
     if into == "last":
         state = model(row[:, None])[1]
         h = state[0] if isinstance(state, tuple) else state
@@ -55,7 +55,7 @@ def expected(model, row, into):
     return (y.sum(0, dtype=np.float64) / max(len(y), 1)).astype(np.float32)
 
 
-def test_truths_are_numbers(model, path):
+def test_booleans_are_numbers(model, path):
     row = [[True, False, True], [False, False, True]]
     kind = pa.list_(pa.list_(pa.bool_(), D))
     result = lnrnn.Scorer(path, "x")(pa.table({"x": pa.array([row, None], kind)}))["x_last"]
@@ -63,8 +63,8 @@ def test_truths_are_numbers(model, path):
     assert not result[1].is_valid
 
 
-def test_rows_without_steps_count_too():
-    """Each row is in one piece."""
+def test_every_row_is_in_one_piece_of_work():
+    """Rows without steps are in a piece too."""
     parts = sequences._pieces(np.array([0] * 95 + [3, 25]), 10)
     assert [len(part) for part in parts] == [1, 8, *[10] * 8, 8]
     assert sorted(np.concatenate(parts)) == list(range(97))
@@ -86,13 +86,13 @@ def flat(rows):
 
 
 def same(got, want):
-    """Bit for bit, also NaN."""
+    """Compares bits, so NaN equals NaN."""
     got = np.asarray(got, np.float32)
     assert got.shape == want.shape and got.tobytes() == want.tobytes()
 
 
 def same_rows(cells, model, rows, into):
-    """cells: the results of the rows; None for a null row."""
+    """cells: the results of the rows, or None for a null row."""
     for row, cell in zip(rows, cells, strict=True):
         assert (cell is None or cell is pd.NA) == (row is None)
         if row is not None:
@@ -101,7 +101,7 @@ def same_rows(cells, model, rows, into):
 
 
 def python(program, given=None, **environment):
-    """The output of a process of its own; `given` is pickled for its stdin."""
+    """Runs a program in a new process, with `given` pickled as stdin. Returns its output."""
     return subprocess.run(
         [sys.executable, "-c", program], input=pickle.dumps(given), env=os.environ | environment,
         capture_output=True,
@@ -113,7 +113,7 @@ def python(program, given=None, **environment):
 
 @pytest.mark.parametrize("into", INTO)
 @pytest.mark.parametrize("kind", ["batch", "table", "chunks", "nested", "large", "view", "double", "half"])
-def test_arrow(path, model, rows, into, kind):
+def test_arrow_rows_have_the_results_of_the_model(path, model, rows, into, kind):
     given = [rows[0], None, *rows[1:]]
     kinds = {
         "nested": pa.list_(pa.list_(pa.float32())),
@@ -140,7 +140,7 @@ def test_arrow(path, model, rows, into, kind):
 
 @pytest.mark.parametrize("into", INTO)
 @pytest.mark.parametrize("kind", ["arrays", "lists", "arrow's objects", "ArrowDtype", "float64"])
-def test_pandas(path, model, rows, into, kind):
+def test_pandas_rows_have_the_results_of_the_model(path, model, rows, into, kind):
     given = [rows[0], None, *rows[1:]]
     index = [f"row {k}" for k in range(len(given))]
     column = pa.array(lists(given), STEPS)
@@ -163,7 +163,7 @@ def test_pandas(path, model, rows, into, kind):
 
 
 @pytest.mark.parametrize("into", INTO)
-def test_dict_of_values_and_offsets(path, model, rows, into):
+def test_a_dict_of_values_and_offsets_is_a_table(path, model, rows, into):
     got = lnrnn.Scorer(path, "x", into)({"id": [1, 2], **flat(rows)})
     offsets = flat(rows)["x_offsets"]
     for row, (first, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
@@ -173,7 +173,7 @@ def test_dict_of_values_and_offsets(path, model, rows, into):
     assert into != "all" or np.array_equal(got["x_all_offsets"], offsets)
 
 
-def test_steps_that_are_no_rows_have_zeros(path, model, rows):
+def test_steps_outside_of_all_rows_have_zeros(path, model, rows):
     values = np.concatenate(rows)
     got = lnrnn.Scorer(path, "x", "all")({"x": values, "x_offsets": np.array([2, 4, 11], np.uint8)})
     same(got["x_all"][2:4], expected(model, values[2:4], "all"))
@@ -182,7 +182,7 @@ def test_steps_that_are_no_rows_have_zeros(path, model, rows):
 
 
 @pytest.mark.parametrize("into", INTO)
-def test_dict_of_equally_long_rows(path, model, rng, into):
+def test_a_dict_of_equally_long_rows_is_a_table(path, model, rng, into):
     x = rng.standard_normal((4, 6, D))
     cell = lnrnn.Scorer(path, "x", into)({"x": x})[f"x_{into}"]
     assert cell.shape == ((4, 6, 10) if into == "all" else (4, 10)) and cell.dtype == np.float32
@@ -192,14 +192,14 @@ def test_dict_of_equally_long_rows(path, model, rng, into):
 
 @pytest.mark.parametrize("into", INTO)
 @pytest.mark.parametrize("kind", [list, objects, lambda rows: pa.array(lists(rows), STEPS)])
-def test_dict_of_objects(path, model, rows, into, kind):
+def test_a_dict_of_objects_is_a_table(path, model, rows, into, kind):
     given = [rows[0], None, *rows[1:]]
     cells = lnrnn.Scorer(path, "x", into)({"x": kind(given)})[f"x_{into}"]
     assert isinstance(cells, pa.Array) or cells.dtype == object
     same_rows(cells.to_pylist() if isinstance(cells, pa.Array) else cells, model, given, into)
 
 
-def test_one_number_a_step(tmp_path, rng):
+def test_a_step_may_be_one_number(tmp_path, rng):
     model = network(1, 4, cell="GRU")
     model.save(tmp_path / "m.safetensors")
     scorer = lnrnn.Scorer(tmp_path / "m.safetensors", "x")
@@ -214,7 +214,7 @@ def test_one_number_a_step(tmp_path, rng):
     same(scorer({"x": np.stack([rows[4], rows[4]])})["x_last"], want[[4, 4]])
 
 
-def test_an_iterator_of_tables(path, rows):
+def test_an_iterator_of_tables_gives_an_iterator(path, rows):
     scorer = lnrnn.Scorer(path, "x")
     tables = [pa.table({"x": pa.array(lists(rows[:2]), STEPS)}), pd.DataFrame({"x": rows[2:]}), flat(rows)]
     got = scorer(iter(tables))
@@ -225,8 +225,8 @@ def test_an_iterator_of_tables(path, rows):
 
 @pytest.mark.parametrize("large", (False, True))
 @pytest.mark.parametrize("into", INTO)
-def test_of_an_iterator_arrow_s_results_are_plain_lists(path, rows, into, large):
-    """Spark has no lists of a fixed size."""
+def test_results_of_an_iterator_of_arrow_tables_are_plain_lists(path, rows, into, large):
+    """Spark, which passes iterators, has no lists of a fixed size."""
     scorer, list_of = lnrnn.Scorer(path, "x", into), pa.large_list if large else pa.list_
     column = pa.array([*lists(rows), None], list_of(STEPS.value_type))
     table = pa.table({"x": column, "id": range(len(column))})
@@ -241,7 +241,7 @@ def test_of_an_iterator_arrow_s_results_are_plain_lists(path, rows, into, large)
 
 
 @pytest.mark.parametrize("into", INTO)
-def test_tables_without_rows(path, into):
+def test_tables_without_rows_have_empty_results(path, into):
     scorer = lnrnn.Scorer(path, "x", into)
     frame = pd.DataFrame({"x": pd.Series([], dtype="str"), "id": pd.Series([], dtype="int64")})
     assert list(scorer(frame)) == ["x", "id", f"x_{into}"] and len(scorer(frame)) == 0
@@ -257,8 +257,8 @@ def test_tables_without_rows(path, into):
 
 @pytest.mark.parametrize("into", INTO)
 @pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
-def test_equal_bits_however_a_table_is_cut(tmp_path, rng, into, cell, monkeypatch):
-    """Nor on the number of steps that are computed at a time."""
+def test_bits_do_not_depend_on_the_division_of_a_table(tmp_path, rng, into, cell, monkeypatch):
+    """The number of steps that are computed at a time does not matter either."""
     network(D, 9, cell=cell, bidirectional=True, batch_first=True).save(tmp_path / "m.safetensors")
     scorer = lnrnn.Scorer(tmp_path / "m.safetensors", "x", into)
     rows = [rng.standard_normal((T, D)).tolist() for T in rng.integers(0, 30, 60)]
@@ -287,7 +287,7 @@ def test_nan_and_infinity_stay_in_their_rows(path, model, rows, into):
 
 
 def watched(monkeypatch):
-    """The calls of Network.ragged: a list of (values, options)."""
+    """Returns a list of (values, options) of all later calls of Network.ragged."""
     given, ragged = [], lnrnn.Network.ragged
 
     def call(self, values, offsets, **options):
@@ -320,8 +320,8 @@ def test_values_under_a_null_row_are_not_read(path, model, rows, kind):
 
 @pytest.mark.parametrize("length", [0, 2])
 @pytest.mark.parametrize("kind", [pa.list_, pa.large_list, lambda each: pa.list_(each, 3)])
-def test_lists_without_a_buffer_of_offsets(path, kind, length):
-    """As in an empty list array of Arrow, also inside rows that are all empty."""
+def test_lists_without_a_buffer_of_offsets_are_empty(path, kind, length):
+    """An empty list array of Arrow has none; it may be inside rows that are all empty."""
     step = kind(pa.float32())
     buffers = [None] if pa.types.is_fixed_size_list(step) else [None, None]
     steps = pa.Array.from_buffers(step, 0, buffers, children=[pa.array([], pa.float32())])
@@ -335,7 +335,7 @@ def test_lists_without_a_buffer_of_offsets(path, kind, length):
 # --- the object ---------------------------------------------------------------------------------------------
 
 
-def test_a_scorer_is_small_and_goes_into_another_process(path, model, rows):
+def test_a_scorer_has_a_small_pickle_that_works_in_another_process(path, model, rows):
     scorer = lnrnn.Scorer(path, "x", "mean")
     frame = pd.DataFrame({"x": rows})
     scorer(frame)
@@ -353,14 +353,14 @@ def test_a_scorer_is_small_and_goes_into_another_process(path, model, rows):
     assert python(program, (scorer, rows)).stdout == want.tobytes()
 
 
-def test_packages_are_imported_where_they_are_needed(path):
+def test_packages_are_imported_only_when_needed(path):
     shown = "print(*({'pandas', 'pyarrow', 'dask', 'ray', 'safetensors'} & {*sys.modules}))\n"
     a_dict = f"import numpy; lnrnn.Scorer({str(path)!r}, 'x')({{'x': numpy.zeros((2, 4, 3))}})\n"
     said = python(f"import sys, lnrnn\n{shown}{a_dict}{shown}").stdout.decode()
     assert said.splitlines() == ["", ""]
 
 
-def test_a_relative_path_is_that_of_the_process_that_made_the_scorer(path, rows, monkeypatch, tmp_path):
+def test_a_relative_path_is_resolved_when_the_scorer_is_created(path, rows, monkeypatch, tmp_path):
     monkeypatch.chdir(path.parent)
     scorer = lnrnn.Scorer(path.name, "x")
     monkeypatch.chdir(tmp_path)
@@ -369,8 +369,8 @@ def test_a_relative_path_is_that_of_the_process_that_made_the_scorer(path, rows,
 
 
 @pytest.mark.parametrize("called", [False, True])
-def test_a_model_that_takes_the_place_of_another_is_refused(tmp_path, rows, called):
-    """A Scorer of the first refuses the second. A new Scorer takes the second."""
+def test_a_replaced_model_is_refused(tmp_path, rows, called):
+    """A Scorer refuses a model that has replaced its own in the file. A new Scorer accepts it."""
     path, models = tmp_path / "m.safetensors", [network(D, 5, seed=seed) for seed in (1, 2)]
     models[0].save(path)
     file = path.read_bytes()
@@ -411,7 +411,7 @@ def test_another_version_is_refused(path, rows, monkeypatch):
 
 
 def test_another_kernel_set_is_refused(path, rows):
-    """The process that uses the Scorer compares; with isa="any" none refuses."""
+    """The process that uses the Scorer compares the sets; with isa="any" it does not."""
     here = lnrnn.cpu_info()["isa"]
     other = next(name for name in lnrnn.cpu_info()["available"][::-1] if name != here)
     program = (
@@ -433,11 +433,11 @@ def test_another_kernel_set_is_refused(path, rows):
         lnrnn.Scorer(path, "x", isa=other)(flat(rows))
 
 
-def test_attributes_are_fixed_and_the_result_may_have_another_name(path, rows):
+def test_attributes_are_fixed_and_output_names_the_result(path, rows):
     scorer = lnrnn.Scorer(path, column="x", into="last", threads=2, output="code")
     assert (scorer.column, scorer.into, scorer.threads, scorer.output) == ("x", "last", 2, "code")
     assert set(scorer(flat(rows))) == {"x", "x_offsets", "code"}
-    with pytest.raises(AttributeError, match="column is fixed"):
+    with pytest.raises(AttributeError, match="column is set by the constructor only"):
         scorer.column = "y"
     with pytest.raises(AttributeError, match="did you mean 'into'"):
         scorer.into_ = "y"

@@ -1,4 +1,4 @@
-"""lnrnn.Scorer: errors name the wrong row, column, table or argument."""
+"""Errors of lnrnn.Scorer name the wrong row, column, table or argument."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def objects(rows):
     return column
 
 
-# A step after two good ones, and its error.
+# By name: a step that follows two good ones, and its error.
 BAD_STEPS = {
     "a null": (None, "step 2 is null"),
     "a null inside": ([1.0, None, 3.0], "step 2 holds a null"),
@@ -51,7 +51,7 @@ BAD_STEPS = {
 
 
 MAKES = "nested", "fixed", "frame", "frame of arrays", "list"
-# A list of a fixed size has no step of another width.
+# A list of a fixed size cannot have a step of another width.
 CASES = [(bad, make) for bad in BAD_STEPS for make in MAKES if make != "fixed" or not bad.startswith("too")]
 
 
@@ -88,7 +88,7 @@ BAD_ROWS = [
 
 
 @pytest.mark.parametrize(("row", "message"), BAD_ROWS)
-def test_a_row_that_is_no_sequence_of_steps(path, row, message):
+def test_a_row_that_is_no_sequence_is_named(path, row, message):
     with pytest.raises(ValueError, match=rf"^column 'x', row 1 of the 2 in this table: {message}"):
         lnrnn.Scorer(path, "x")(frame(row))
 
@@ -97,7 +97,7 @@ def test_a_row_that_is_no_sequence_of_steps(path, row, message):
 
 
 def bad_tables(kind):
-    """Rows: good, null, bad, without steps, bad; and their names."""
+    """Returns tables with five rows (good, null, bad, without steps, bad), and the names of the rows."""
     rows = [GOOD, None, [[1.0, None, 3.0]], [], [GOOD[0], [1.0]]]
     names = ["a", "b", "c", "d", "e"]
     if kind == "pandas":
@@ -135,7 +135,7 @@ def test_bad_rows_become_null(path, kind, into):
 
 
 def two_rows(table):
-    """The rows that are not bad."""
+    """Returns the rows that are not bad."""
     return {name: table[name][:2] for name in table} if isinstance(table, dict) else table[:2]
 
 
@@ -153,7 +153,7 @@ def test_the_column_of_errors_is_always_there(path, kind):
 @pytest.mark.parametrize("into", ["last", "all"])
 @pytest.mark.parametrize("flat", [True, False])
 def test_bad_rows_of_arrays_become_nan(tmp_path, into, flat):
-    """They have too many steps. Steps of no row have zeros."""
+    """The bad rows have too many steps. Steps outside of all rows have zeros."""
     model = network(D, 4, norm=lnrnn.BatchNormSpec(max_steps=4), trained=4)
     model.save(tmp_path / "m.safetensors")
     x = np.random.default_rng(0).standard_normal((11, D)).astype(np.float32)
@@ -180,7 +180,7 @@ def test_a_bad_row_is_named_by_a_column(path, kind):
         lnrnn.Scorer(path, "x", id_column="user")(bad_tables(kind))
 
 
-def test_an_iterator_gives_columns_of_errors(path):
+def test_an_iterator_of_tables_gives_columns_of_errors(path):
     tables = list(lnrnn.Scorer(path, "x", bad="null")(iter([bad_tables("batch"), bad_tables("batch")])))
     for table in tables:
         assert table.schema.field("x_last").type == pa.list_(pa.float32())
@@ -198,7 +198,7 @@ def test_an_iterator_gives_columns_of_errors(path):
         (pa.float32(), TypeError, "must be "),
     ],
 )
-def test_arrow_columns_of_another_type(path, kind, error, message):
+def test_arrow_columns_of_another_type_are_refused(path, kind, error, message):
     with pytest.raises(error, match=rf"^column 'x' {message}"):
         lnrnn.Scorer(path, "x")(pa.table({"x": pa.array([], kind)}))
 
@@ -211,7 +211,7 @@ def test_arrow_columns_of_another_type(path, kind, error, message):
         (
             {"x": np.ones((2, D)), "x_offsets": [0, 2, 1]},
             ValueError,
-            "must not decrease, got a smaller one after row 1",
+            "must not decrease, got a smaller offset after row 1",
         ),
         ({"x": np.ones((2, D)), "x_offsets": []}, TypeError, "an array of integers"),
         ({"x": np.ones((2, D)), "x_offsets": np.zeros(0, int)}, ValueError, r"of shape \(B \+ 1,\)"),
@@ -221,20 +221,20 @@ def test_arrow_columns_of_another_type(path, kind, error, message):
         ({"x": np.ones((2, D))}, ValueError, r"'x' must be of shape \(B, T, 3\), or with an array 'x_off"),
         ({"x": np.ones((2, 5, 4))}, ValueError, r"'x' must be of shape \(B, T, 3\)"),
         ({"x": "text"}, TypeError, "column 'x' must be an array of real numbers"),
-        ({"y": 1}, ValueError, "there is no column 'x'; there are 'y'"),
-        ({}, ValueError, "there is no column 'x'; there are none"),
+        ({"y": 1}, ValueError, "there is no column 'x'; the columns are 'y'"),
+        ({}, ValueError, "there is no column 'x'; the columns are none"),
         ({"x": [GOOD], "x_last": 1}, ValueError, "there is a column 'x_last' already"),
-        (pd.DataFrame({"y": [1]}), ValueError, "there is no column 'x'; there are 'y'"),
+        (pd.DataFrame({"y": [1]}), ValueError, "there is no column 'x'; the columns are 'y'"),
         (pd.DataFrame([[1, 2]], columns=["x", "x"]), ValueError, "there are 2 columns 'x'"),
         (pd.DataFrame({"x": [GOOD], "x_last": [1]}), ValueError, "there is a column 'x_last' already"),
-        (pa.table({"y": [1]}), ValueError, "there is no column 'x'; there are 'y'"),
+        (pa.table({"y": [1]}), ValueError, "there is no column 'x'; the columns are 'y'"),
         (pa.table([[1], [2]], names=["x", "x"]), ValueError, "there are 2 columns 'x'"),
         (np.ones((2, D)), TypeError, "table must be a dict of arrays, .*, got an array of shape"),
         ([GOOD], TypeError, "table must be a dict of arrays"),
         (None, TypeError, "table must be a dict of arrays"),
     ],
 )
-def test_bad_tables(path, table, error, message):
+def test_bad_tables_are_refused(path, table, error, message):
     with pytest.raises(error, match=message):
         lnrnn.Scorer(path, "x")(table)
 
@@ -259,22 +259,22 @@ def test_offsets_of_all_steps_need_a_name_of_their_own(path):
         (dict(isa=3), TypeError, "isa must be a string"),
     ],
 )
-def test_bad_options(path, options, error, message):
+def test_bad_options_are_refused(path, options, error, message):
     with pytest.raises(error, match=message):
         lnrnn.Scorer(path, **{"column": "x", **options})
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_names_that_are_missing_or_taken(path, kind):
+def test_missing_and_existing_names_of_columns_are_refused(path, kind):
     table = bad_tables(kind)
-    with pytest.raises(ValueError, match="there is no column 'who'; there are 'x', 'user'"):
+    with pytest.raises(ValueError, match="there is no column 'who'; the columns are 'x', 'user'"):
         lnrnn.Scorer(path, "x", id_column="who")(table)
     good = two_rows(table)
     with pytest.raises(ValueError, match="there is a column 'code_error' already"):
         lnrnn.Scorer(path, "x", output="code", bad="null")(lnrnn.Scorer(path, "x", output="code_error")(good))
 
 
-def test_paths_that_are_none(tmp_path):
+def test_wrong_paths_are_refused(tmp_path):
     with pytest.raises(TypeError):
         lnrnn.Scorer(3, "x")
     with pytest.raises(FileNotFoundError, match="no such file: .*nothing.safetensors"):
@@ -300,7 +300,7 @@ def batch_normed(tmp_path, overrun, trained=4):
     return model, lnrnn.Scorer(tmp_path / "m.safetensors", "x")
 
 
-def test_a_batch_that_is_its_own_statistics_is_refused(tmp_path):
+def test_overrun_batch_is_refused(tmp_path):
     _, scorer = batch_normed(tmp_path, "batch")
     with pytest.raises(ValueError, match="overrun must be 'raise', 'last' or 'mean', got 'batch' in "):
         scorer({"x": [GOOD]})
@@ -317,7 +317,7 @@ def test_a_row_beyond_the_known_steps_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("overrun", ["last", "mean"])
-def test_steps_beyond_the_known_ones(tmp_path, overrun):
+def test_steps_beyond_the_known_ones_follow_the_policy(tmp_path, overrun):
     model, scorer = batch_normed(tmp_path, overrun)
     row = np.random.default_rng(0).standard_normal((9, D)).astype(np.float32)
     got = scorer({"x": [row, GOOD]})["x_last"]
@@ -329,7 +329,7 @@ def test_steps_beyond_the_known_ones(tmp_path, overrun):
 
 
 @pytest.mark.parametrize("labels", [[1, 0], ["a", "b"]])
-def test_a_series_beside_others_in_a_dict_names_rows_by_place(path, labels):
+def test_a_dict_of_series_names_rows_by_index(path, labels):
     table = {"x": [GOOD, [[1.0]]], "who": pd.Series(["first", "second"], index=labels)}
     with pytest.raises(ValueError, match=r"row 1 of the 2 in this table \(who = 'second'\)"):
         lnrnn.Scorer(path, "x", id_column="who")(table)
@@ -337,7 +337,7 @@ def test_a_series_beside_others_in_a_dict_names_rows_by_place(path, labels):
         lnrnn.Scorer(path, "x", id_column="who")(table | {"who": ["first"]})
 
 
-def test_a_scorer_of_an_earlier_version_says_so(path):
+def test_a_pickle_of_an_earlier_version_is_refused(path):
     old = lnrnn.Scorer.__new__(lnrnn.Scorer)
     with pytest.raises(ValueError, match="earlier version"):
         old.__setstate__({"path": str(path), "column": "x"})

@@ -1,5 +1,5 @@
-/* Runs the C of pyx/ without Python, so that NEON can be tested in an emulator: driver ISA OP SIZES... < in > out,
- * on the best ISA if it is "best". */
+/* Runs the C of pyx/ without Python, so that NEON can be tested in an emulator. Usage: driver ISA OP SIZES...
+ * < in > out. ISA "best" is the best set of the machine. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +31,7 @@ static void *read_bytes(size_t n)
 
 static size_t size_of(int dtype) { return dtype == LNRNN_FLOAT64 ? 8 : dtype == LNRNN_FLOAT32 ? 4 : 2; }
 
-/* Read: x, gain, bias -> y. */
+/* Reads x, gain, bias; writes y. */
 static void layer_norm(int dtype, size_t rows, size_t n)
 {
     const size_t wide = dtype == LNRNN_FLOAT64 ? 8 : 4;
@@ -42,7 +42,7 @@ static void layer_norm(int dtype, size_t rows, size_t n)
         exit(4);
 }
 
-/* Read: gy, x, gain -> gx as it lies in memory, then ggain and gbias in double. */
+/* Reads gy, x, gain; writes gx in its own dtype, then ggain and gbias in double. */
 static void layer_norm_backward(int dtype, size_t rows, size_t n)
 {
     void *gy = read_bytes(rows * n * size_of(dtype)), *x = read_bytes(rows * n * size_of(dtype));
@@ -53,8 +53,8 @@ static void layer_norm_backward(int dtype, size_t rows, size_t n)
         exit(4);
 }
 
-/* One layer with the paper's norms. Reads x, w_ih, w_hh, then gain and bias of each site. An RNN has one site, the sum.
- * An LSTM and a GRU have W x and W h, and an LSTM also has c. */
+/* Runs one layer with the paper's norms. Reads x, w_ih, w_hh, then gain and bias of each norm. An RNN has one
+ * norm, of the sum. LSTM and GRU have norms of W x and W h, and an LSTM of c. */
 static void layer(int cell, size_t T, size_t B, size_t D, size_t H, int dtype)
 {
     driver_layer l = {.config = {.D = D,

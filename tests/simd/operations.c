@@ -1,17 +1,17 @@
-/* Runs the operations of lnrnn/simd/simd.h, which are requested by name. A program for one instruction set, which is
- * defined when it is compiled (-DLNRNN_ISA_AVX2). tests/support/simd_units.py builds it and sends requests.
+/* A program that runs operations of lnrnn/simd/simd.h, requested by name, for one instruction set, which is defined
+ * at compilation (-DLNRNN_ISA_AVX2). tests/support/simd_units.py builds it and sends requests.
  *
- * First it writes its numbers of lanes. A line for each operation follows, and then an empty line. Such a line has the
- * name, the bytes of the result, and the bytes of each operand ("n4": n times 4). A request is a line
+ * First it writes its numbers of lanes, then a line for each operation, then an empty line. The line of an operation
+ * has the name, the bytes of the result, and the bytes of each operand ("n4": n times 4). A request is a line
  *
  *     NAME COUNT N PLACE
  *
- * and the bytes of COUNT first operands, then those of COUNT second operands, and so on. The answer is the line "ok" and
- * the bytes of COUNT results, or a line with an error. N is the n of load_n, store_n and keep_n. Each operand, and the
- * result, has a page of its own between two pages that may be neither read nor written. It lies PLACE bytes from the
- * start of the page, or at its very end for PLACE -1. The bytes around the result must keep their values.
+ * and the bytes of COUNT first operands, then those of COUNT second operands, and so on. The answer is the line "ok"
+ * and the bytes of COUNT results, or a line with an error. N is the n of load_n, store_n and keep_n. Each operand,
+ * and the result, has a page of its own between two pages that may be neither read nor written. It is PLACE bytes
+ * from the start of the page, or for PLACE -1 at its very end. The bytes around the result must keep their values.
  *
- * Vectors are copied from and to bytes by memcpy, so that no operation is tested through another one.
+ * memcpy copies vectors from and to bytes, so that the test of one operation needs no other one.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@
 #include "lnrnn/simd/simd.h"
 
 enum { FILLER = 0xa5, AROUND = 128, MOST_OPERANDS = 4 };
-#define PER_N ((size_t)1 << 16) /* a size with this bit is that of one of n elements */
+#define PER_N ((size_t)1 << 16) /* this bit in a size: the size of each of n elements */
 
 #define VECTOR_OF(T)               \
     static T T##_of(const char *p) \
@@ -40,7 +40,7 @@ VECTOR_OF(vi32)
 static void prefetch_anywhere(const char *p)
 {
     v32_prefetch((const float *)p);
-    v32_prefetch((const float *)(p + sysconf(_SC_PAGESIZE))); /* may not be read */
+    v32_prefetch((const float *)(p + sysconf(_SC_PAGESIZE))); /* an address that may not be read */
     v32_prefetch(NULL);
     v32_prefetch_l2((const float *)p);
     v32_prefetch_l2((const float *)(p + sysconf(_SC_PAGESIZE)));
@@ -178,7 +178,7 @@ static void print_size(size_t size) { printf(" %s%zu", size & PER_N ? "n" : "", 
 
 static size_t bytes_of(size_t size, size_t n) { return size & PER_N ? (size & ~PER_N) * n : size; }
 
-/* A page that may be read and written, between two that may not. */
+/* Returns a page that may be read and written, between two that may not. */
 static char *page_between_others(size_t page)
 {
     char *p = mmap(NULL, 3 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -189,7 +189,7 @@ static char *page_between_others(size_t page)
     return p + page;
 }
 
-/* Runs an operation COUNT times. -> NULL, or an error. */
+/* Runs an operation `count` times. Returns NULL, or an error. */
 static const char *run(const operation *op, size_t count, size_t n, long place, const char *data,
                        char *results)
 {

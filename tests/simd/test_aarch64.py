@@ -1,4 +1,4 @@
-"""NEON by a cross compiler and an emulator: the C is compiled for aarch64 and run without Python."""
+"""Tests NEON in an emulator: a cross compiler compiles the C for aarch64, and it runs without Python."""
 
 import subprocess
 
@@ -19,7 +19,7 @@ def driver():
     program = linked("aarch64", [GCC_AARCH64], "aarch64", main, flags=("-O1",), link=("-static",))
 
     def run(*arguments, isa="neon", cpu="max", dtype=np.float32, **arrays):
-        """-> the output of the driver. Arrays are sent in float32, but x and gy in dtype."""
+        """Returns the output of the driver. Sends arrays in float32, but x and gy in dtype."""
         kinds = [dtype if name in ("x", "gy") or dtype == np.float64 else np.float32 for name in arrays]
         sent = b"".join(
             np.ascontiguousarray(a, kind).tobytes() for a, kind in zip(arrays.values(), kinds, strict=True)
@@ -42,8 +42,8 @@ CPUS = [("max", "neoni8mm"), ("cortex-a76", "neondot"), ("cortex-a53", "neon")]
 
 
 @pytest.mark.parametrize("cpu, best", CPUS)
-def test_what_a_cpu_has_is_chosen(driver, cpu, best):
-    """And the driver refuses every better set."""
+def test_the_best_set_of_each_cpu_is_chosen(driver, cpu, best):
+    """The driver refuses every better set."""
     assert driver("isa", isa="best", cpu=cpu).decode().strip() == best
     better = ["neoni8mm", "neonbf16", "neondot", "neon"]
     for isa in better[: better.index(best)]:
@@ -68,7 +68,7 @@ def test_functions_within_2_ulp(driver, name, function):
     assert (np.abs(got[finite] - wanted[finite]) / ulp).max() <= 2
 
 
-# dtype: the driver's number for it, how far a value near 1 may be off.
+# dtype: (the driver's number for it, the tolerance of values near 1).
 DTYPES = {"float32": (0, 2e-6), "float64": (1, 4e-15), "bfloat16": (2, 2**-7), "float16": (3, 2**-10)}
 
 
@@ -78,7 +78,7 @@ def dtype_of(name):
 
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize("n", [1, 3, 4, 33, 130])
-def test_layer_norm(driver, name, n):
+def test_layer_norm_equals_the_reference(driver, name, n):
     (code, error), dtype = DTYPES[name], dtype_of(name)
     rng = np.random.default_rng(n)
     x, gain, bias = (rng.standard_normal(s).astype(np.float32) for s in ((5, n), n, n))
@@ -91,7 +91,7 @@ def test_layer_norm(driver, name, n):
 
 @pytest.mark.parametrize("name", ["float32", "float64"])
 @pytest.mark.parametrize("rows, n", [(1, 1), (5, 3), (9, 33), (70, 130)])
-def test_layer_norm_backward(driver, name, rows, n):
+def test_layer_norm_backward_equals_the_reference(driver, name, rows, n):
     (code, error), dtype = DTYPES[name], dtype_of(name)
     rng = np.random.default_rng(n)
     gy, x, gain = (rng.standard_normal(s).astype(dtype) for s in ((rows, n), (rows, n), n))
@@ -109,7 +109,7 @@ SITES = {"RNN": [""], "LSTM": ["_ih", "_hh", "_c"], "GRU": ["_ih", "_hh"]}
 
 @pytest.mark.parametrize("cell, G", [("RNN", 1), ("LSTM", 4), ("GRU", 3)])
 @pytest.mark.parametrize("T, B, D, H", [(1, 1, 1, 1), (7, 3, 5, 6), (5, 9, 13, 33), (5, 17, 4, 50)])
-def test_cells(driver, cell, G, T, B, D, H):
+def test_cells_equal_the_reference(driver, cell, G, T, B, D, H):
     rng, n = np.random.default_rng(H), G * H
     shapes = {"x": (T, B, D), "weight_ih": (n, D), "weight_hh": (n, H)}
     for site in SITES[cell]:
@@ -127,8 +127,8 @@ def test_cells(driver, cell, G, T, B, D, H):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 @pytest.mark.parametrize("B", [1, 9])
-def test_rnn_with_short_weights(driver, dtype, B):
-    """One step, so that no rounding of an activation can be carried on, against this machine's kernels."""
+def test_rnn_with_narrow_weights_equals_this_machine(driver, dtype, B):
+    """Compares one step with this machine's kernels, so that roundings of activations do not accumulate."""
     D, H = 13, 33
     rng = np.random.default_rng(H)
     rnn = lnrnn.RNN(D, H, seed=0)
@@ -137,12 +137,12 @@ def test_rnn_with_short_weights(driver, dtype, B):
     arrays = {"x": x, **{name: p[f"{name}_l0"] for name in ("weight_ih", "weight_hh", "gain", "bias")}}
     got = driver("layer", number_of("RNN"), 1, B, D, H, code_of(dtype), **arrays)
     got = np.frombuffer(got, np.float32).reshape(1, B, H)
-    with using_isa("scalar"):  # whose bfloat16 products round no rows either
+    with using_isa("scalar"):  # its bfloat16 products do not round rows
         np.testing.assert_allclose(got, rnn.to_dtype(dtype)(x)[0], rtol=0, atol=2e-6)
 
 
 def parameters_of(cell, D, H):
-    """-> a network, and the arrays that the driver reads of its layer, without x."""
+    """Returns a network, and the arrays that the driver reads, without x."""
     rnn = getattr(lnrnn, cell)(D, H, seed=1)
     rng = np.random.default_rng(2)
     for name, value in rnn.parameters().items():
@@ -156,7 +156,7 @@ def parameters_of(cell, D, H):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
-def test_a_sequence_gets_the_same_bits_in_any_batch(driver, cell, dtype):
+def test_a_sequence_has_the_same_bits_in_any_batch(driver, cell, dtype):
     T, D, H = 6, 13, 50
     code = code_of(dtype)
     _, arrays = parameters_of(cell, D, H)
@@ -174,7 +174,7 @@ def test_a_sequence_gets_the_same_bits_in_any_batch(driver, cell, dtype):
 @pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
 @pytest.mark.parametrize("B, D, H", [(1, 1, 1), (9, 13, 50), (17, 4, 33)])
 def test_bfdot_and_bfmmla_have_the_bits_of_their_emulation(driver, cell, B, D, H):
-    """And a sequence the same in any batch, and not those that rows of float32 give."""
+    """A sequence has the same bits in any batch, and other bits than with float32 rows."""
     rnn, arrays = parameters_of(cell, D, H)
     x = np.random.default_rng(3).standard_normal((6, B, D)).astype(np.float32)
 
@@ -193,8 +193,8 @@ def test_bfdot_and_bfmmla_have_the_bits_of_their_emulation(driver, cell, B, D, H
     assert difference < 0.2 and (difference > 1e-5 or D == 1)
 
 
-def test_bfmmla_has_the_bits_of_bfdot_at_the_ends_of_the_range(driver):
-    """Values whose sums are subnormal, overflow, or are no numbers: a row among others and alone."""
+def test_bfmmla_has_the_bits_of_bfdot_for_extreme_values(driver):
+    """Sums are subnormal, overflow, or are NaN, in a row alone and among others."""
     T, B, D, H = 1, 8, 11, 29
     _, arrays = parameters_of("RNN", D, H)
     rng = np.random.default_rng(4)
@@ -216,7 +216,7 @@ def test_bfmmla_has_the_bits_of_bfdot_at_the_ends_of_the_range(driver):
 @pytest.mark.parametrize("dtype", ["int8", "int8_of_8_bits"])
 @pytest.mark.parametrize("D, H", [(1, 1), (13, 50), (37, 96)])
 def test_int8_has_the_same_bits_on_every_unit(driver, dtype, D, H):
-    """Sums of whole numbers are exact. Rows of the largest activations meet the largest weights."""
+    """Sums of integers are exact. The test includes the largest activations times the largest weights."""
     _, arrays = parameters_of("RNN", D, H)
     arrays["weight_ih"] = arrays["weight_ih"].copy()
     arrays["weight_ih"][0], arrays["weight_ih"][-1] = 0.5, -0.5
@@ -234,8 +234,8 @@ def test_int8_has_the_same_bits_on_every_unit(driver, dtype, D, H):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
-def test_plain_c_gives_the_bits_of_this_machine(driver, cell, dtype):
-    """Another compiler for another architecture: IEEE operations in the same order have equal results."""
+def test_plain_c_has_the_bits_of_this_machine(driver, cell, dtype):
+    """IEEE operations in the same order have equal results, whatever the compiler and architecture."""
     T, B, D, H = 6, 9, 13, 50
     code = code_of(dtype)
     rnn, arrays = parameters_of(cell, D, H)

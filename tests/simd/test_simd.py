@@ -1,4 +1,4 @@
-"""The vocabulary of include/lnrnn/simd/simd.h: each operation on each instruction set, against NumPy."""
+"""Compares each operation of include/lnrnn/simd/simd.h with NumPy, on each instruction set."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ DTYPES = {"v32": F32, "v64": F64}
 
 each_type = pytest.mark.parametrize("v", DTYPES)
 
-# One rounding, by IEEE's own rule.
+# Operations with one IEEE rounding.
 EXACT = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
-# One of two values, to the bit.
+# Operations that return one of two values.
 CHOSEN = {"min": lambda a, b: np.where(a < b, a, b), "max": lambda a, b: np.where(a > b, a, b)}
 SHORT = ("bf16", "f16")
 
 
 @pytest.fixture(autouse=True)
 def quiet():
-    """Overflow, NaN and division by 0 are tested here on purpose."""
+    """Silences warnings, because overflow, NaN and division by 0 are tested on purpose."""
     with np.errstate(all="ignore"):
         yield
 
@@ -53,22 +53,22 @@ def quiet():
 
 @each_type
 @pytest.mark.parametrize("name", EXACT)
-def test_one_rounding(unit, rng, v, name):
+def test_arithmetic_rounds_once(unit, rng, v, name):
     a, b = operands(rng, DTYPES[v], 2)
     assert_values(unit.map(f"{v}_{name}", a, b), EXACT[name](a, b))
 
 
-def test_sqrt(unit, rng):
+def test_sqrt_is_correctly_rounded(unit, rng):
     (x,) = operands(rng, F32, 1)
     assert_values(unit.map("v32_sqrt", x), np.sqrt(x))
 
 
 @each_type
-def test_fma(unit, rng, v):
-    """One rounding, or, on the instruction sets that the list names, two."""
+def test_fma_rounds_once_or_twice_as_listed(unit, rng, v):
+    """fma has two roundings on the instruction sets that simd.h lists."""
     a, b, c = operands(rng, DTYPES[v], 3, random=400)
     ulp = np.finfo(DTYPES[v]).eps
-    long = 1 + ulp * rng.integers(1, 100, 200).astype(DTYPES[v])  # whose squares need twice the digits
+    long = 1 + ulp * rng.integers(1, 100, 200).astype(DTYPES[v])  # their squares need twice the digits
     a = np.concatenate([a, long])
     b = np.concatenate([b, a[-200:]])
     c = np.concatenate([c, -(a[-200:] * b[-200:])])
@@ -78,14 +78,14 @@ def test_fma(unit, rng, v):
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_which_of_two(unit, rng, name):
-    """NaN in either place gives b, and so do zeros of two signs."""
+def test_min_and_max_return_b_for_nan_and_zeros(unit, rng, name):
+    """If either argument is NaN, and for zeros of different signs, the result is b."""
     a, b = operands(rng, F32, 2)
     assert_bits(unit.map(f"v32_{name}", a, b), CHOSEN[name](a, b))
 
 
 @each_type
-def test_sum(unit, rng, v):
+def test_sum_is_within_its_roundings_and_fixed(unit, rng, v):
     dtype, lanes = DTYPES[v], unit.lanes[v]
 
     def sums(x):
@@ -100,15 +100,15 @@ def test_sum(unit, rng, v):
     any_ = rng.standard_normal((500, lanes)).astype(dtype)
     exact = any_.astype(np.longdouble).sum(1)
     got = sums(any_)
-    # lanes - 1 roundings, each of at most half an ULP of a partial sum, which the magnitudes bound.
+    # lanes - 1 roundings of at most half an ULP of a partial sum, which the sum of magnitudes bounds.
     most = (lanes - 1) * np.finfo(dtype).eps / 2 * np.abs(any_).sum(1) * (1 + 1e-6)
     assert (np.abs(got - exact) <= most).all()
     assert_bits(sums(any_), got)
     assert_bits(sums(np.concatenate([whole, any_]))[500:], got)
 
 
-def test_sums(unit, rng):
-    """As sum, which has a vector of its own in each lane, to the bit."""
+def test_sums_have_the_bits_of_sum(unit, rng):
+    """Lane i has the sum of vector i."""
     lanes = unit.lanes["v32"]
     for rows in (
         rng.standard_normal((200 * lanes, lanes)).astype(F32),
@@ -128,8 +128,8 @@ def test_zero_and_set1(unit, rng, v):
 
 
 @each_type
-def test_keep_n(unit, rng, v):
-    """NaN too become +0."""
+def test_keep_n_sets_the_other_lanes_to_zero(unit, rng, v):
+    """Other lanes become +0 even if they are NaN."""
     some = rng.standard_normal(unit.lanes[v]).astype(DTYPES[v])
     for x in (some, np.full_like(some, -np.nan)):
         for n in range(unit.lanes[v] + 1):
@@ -137,7 +137,7 @@ def test_keep_n(unit, rng, v):
             assert_bits(np.frombuffer(unit.run(f"{v}_keep_n", x, n=n), DTYPES[v]), want)
 
 
-# --- of floats alone ----------------------------------------------------------------------------------------
+# --- only floats --------------------------------------------------------------------------------------------
 
 
 def test_round(unit, rng):
@@ -148,11 +148,11 @@ def test_round(unit, rng):
     x = np.concatenate([whole, half, np.nextafter(half, F32(0)), np.nextafter(half, below), special(F32)])
     x = np.concatenate([x[np.abs(x) < below], rng.uniform(-300, 300, 2000).astype(F32)])
     x = np.concatenate([x, -x])
-    np.testing.assert_array_equal(unit.map("v32_round", x), np.rint(x))  # which sign a 0 has is not said
+    np.testing.assert_array_equal(unit.map("v32_round", x), np.rint(x))  # the sign of 0 is unspecified
 
 
-def test_scale(unit, rng):
-    """Subnormal results are rounded once."""
+def test_scale_rounds_once(unit, rng):
+    """This holds for subnormal results too."""
     n = np.tile(np.arange(-252, 255), 20)
     few = np.repeat([1, 0.5, -2, np.nextafter(F32(2), F32(0))], 507)
     v = np.concatenate([few, rng.uniform(0.5, 2, 16 * 507)]).astype(F32)
@@ -161,8 +161,8 @@ def test_scale(unit, rng):
     assert np.isnan(unit.map("v32_scale", np.full(507, np.nan, F32), n[:507].astype(F32))).all()
 
 
-def test_lookup16(unit, rng):
-    """By the bits of any float, NaN too."""
+def test_lookup16_reads_the_last_four_bits(unit, rng):
+    """The float may be any, also NaN."""
     lanes = unit.lanes["v32"]
     table, v = any_bits(rng, 16 * 400, F32), np.resize(any_bits(rng, 1601, F32), 400 * lanes)
     got = np.frombuffer(unit.run("v32_lookup16", v, table, count=400), F32)
@@ -194,15 +194,15 @@ def test_loaded_changes_nothing(unit, rng):
 
 @pytest.mark.parametrize("kind", SHORT)
 @pytest.mark.parametrize("spelling", ["v32_from_{}", "{}_to_float"])
-def test_from_16_bits(unit, kind, spelling):
+def test_conversion_from_16_bits_is_exact(unit, kind, spelling):
     h = np.arange(2**16, dtype=U16)
     assert_values(unit.map(spelling.format(kind), h, dtype=F32), FROM[kind](h))
 
 
 @pytest.mark.parametrize("kind", SHORT)
 @pytest.mark.parametrize("spelling", ["v32_to_{}", "float_to_{}"])
-def test_to_16_bits(unit, rng, kind, spelling):
-    """Ties to even, past the largest to infinity, subnormal numbers as they are; a NaN stays one."""
+def test_conversion_to_16_bits_rounds_to_nearest_even(unit, rng, kind, spelling):
+    """Values beyond the largest become infinity, subnormal numbers are kept, and NaN stays NaN."""
     x = around_short_floats(rng, kind)
     got = unit.map(spelling.format(kind), x, dtype=U16)
     np.testing.assert_array_equal(np.isnan(FROM[kind](got)), np.isnan(x))
@@ -230,8 +230,8 @@ def test_vi32_zero(unit):
     assert unit.run("vi32_zero") == bytes(4 * unit.lanes["vi32"])
 
 
-def test_dot4(unit, rng):
-    """The largest sums of either sign: two products of 127 by 127 just fit into 16 bits."""
+def test_dot4_is_exact(unit, rng):
+    """Tests the largest sums of either sign, because two products of 127 and 127 just fit into 16 bits."""
     few = list(itertools.product([0, 1, 127], repeat=4))
     a = np.array(few + rng.integers(0, 128, (1000, 4)).tolist(), np.uint8)
     lanes = unit.lanes["vi32"]
@@ -249,20 +249,20 @@ def test_dot4(unit, rng):
 
 
 def integers(rng, n):
-    """Whole numbers of 32 bits, those that lie halfway between two floats among them."""
+    """Returns 32-bit integers, some of them halfway between two floats."""
     halfway = [2**k + 2 ** (k - 24) * odd for k in range(24, 31) for odd in (1, 3, 5)]
     ends = [0, 1, 2**24 + 1, 2**24 + 3, 2**31 - 1, 2**31 - 64, 2**31 - 65]
     x = np.array([*halfway, *ends], np.int32)
     return np.concatenate([x, -x, [-(2**31)], rng.integers(-(2**31), 2**31, n)]).astype(np.int32)
 
 
-def test_integers_to_floats(unit, rng):
+def test_to_v32_returns_the_nearest_floats(unit, rng):
     x = integers(rng, 2000)
     assert_bits(unit.map("vi32_to_v32", x, dtype=F32), x.astype(F32))
 
 
-def test_floats_to_integers(unit, rng):
-    """Ties to even. A NaN may become any number, and does not change the other lanes."""
+def test_to_vi32_returns_the_nearest_integers(unit, rng):
+    """Ties go to even. A NaN may become any number, but does not change other lanes."""
     x = nearest_integers(rng, 2**22 - 1)
     np.testing.assert_array_equal(unit.map("v32_to_vi32", x, dtype=np.int32), np.rint(x).astype(np.int32))
     y = x.copy()
@@ -283,12 +283,12 @@ def test_vi32_load_and_store(unit, rng):
 
 
 def offset(unit):
-    """S8_OFFSET of an instruction set."""
+    """Returns S8_OFFSET of an instruction set."""
     return int(np.frombuffer(unit.run("S8_OFFSET"), np.int32)[0])
 
 
-def test_dot4_s8(unit, rng):
-    """The largest sums of either sign, with whatever an instruction set adds to its bytes."""
+def test_dot4_s8_is_exact(unit, rng):
+    """Tests the largest sums of either sign, with the offset of the instruction set."""
     lanes, add = unit.lanes["vi32"], offset(unit)
     extreme = np.array(list(itertools.product([-127, 0, 127], repeat=4)), np.int8)
     some = rng.integers(-127, 128, (1000, 4)).astype(np.int8)
@@ -305,7 +305,7 @@ def test_dot4_s8(unit, rng):
 
 
 def nearest_integers(rng, most):
-    """Floats from -most to most: whole ones, halves, which are ties, and the floats next to halves."""
+    """Returns floats from -most to most: integers, halves (ties), and floats next to halves."""
     whole = np.concatenate([rng.integers(-most, most + 1, 2000), np.arange(-260, 261), [-most, most]])
     whole = np.unique(whole)
     whole = whole[np.abs(whole) <= most].astype(F32)
@@ -319,8 +319,8 @@ def padded(unit, x):
 
 
 @pytest.mark.parametrize("bits", [14, 8])
-def test_store_whole_numbers(unit, rng, bits):
-    """Ties to even. The bytes around stay as they are, for a NaN too, which becomes any bytes."""
+def test_stores_of_integers_write_only_their_bytes(unit, rng, bits):
+    """Ties go to even. A NaN may become any bytes, but does not change others."""
     lanes, name = unit.lanes["v32"], f"v32_store_s{bits}"
     x = padded(unit, nearest_integers(rng, 2 ** (bits - 1) - 1))
     n = np.rint(x).astype(np.int32).reshape(-1, 1, lanes)
@@ -337,7 +337,7 @@ def test_store_whole_numbers(unit, rng, bits):
 
 
 def test_larger(unit, rng):
-    """Of values without a sign. A NaN is larger than infinity, infinity larger than any number."""
+    """For values without a sign bit. NaN is larger than infinity, infinity is larger than any number."""
     lanes, (a, b) = unit.lanes["v32"], (np.abs(x) for x in operands(rng, F32, 2))
     assert_bits(unit.map("v32_larger", a, b), np.maximum(a.view(U32), b.view(U32)).view(F32))
     rows = np.resize(rng.permutation(a), (300, lanes))
@@ -351,7 +351,7 @@ def test_larger(unit, rng):
 
 # --- memory -------------------------------------------------------------------------------------------------
 
-# Loads and stores: (pattern of the name, type of the vector, type in memory, and the two conversions).
+# Loads and stores: (pattern of the name, type of the vector, type in memory, two conversions).
 ARRAYS = {
     "v32": ("v32_{}", F32, F32, lambda m: m, lambda v: v),
     "v64": ("v64_{}", F64, F64, lambda m: m, lambda v: v),
@@ -364,12 +364,12 @@ each_array = pytest.mark.parametrize("array", ARRAYS)
 
 def drawn(rng, dtype, n):
     if dtype == U16:
-        return rng.integers(0, 0x7C00, n, U16)  # as bfloat16 or float16: finite
+        return rng.integers(0, 0x7C00, n, U16)  # finite as bfloat16 and as float16
     return rng.standard_normal(n).astype(dtype)
 
 
 def array_of(unit, array):
-    """-> names, lanes, the row of ARRAYS, and places: each offset in elements, and the end of a page."""
+    """Returns names, lanes, a row of ARRAYS, and places: offsets in elements, and the end of a page."""
     spelling, vector, memory, load, store = ARRAYS[array]
     lanes = unit.lanes[spelling[:3]]
     places = [END, *(np.dtype(memory).itemsize * k for k in range(lanes + 1))]
@@ -377,8 +377,8 @@ def array_of(unit, array):
 
 
 @each_array
-def test_load_n_reads_n_and_no_more(unit, rng, array):
-    """At the end of a page the next element may not be read, and at the beginning the one before."""
+def test_load_n_reads_only_n_elements(unit, rng, array):
+    """The page before and the page after may not be read."""
     name, lanes, vector, memory, load, _, places = array_of(unit, array)
     for place in places:
         x = drawn(rng, memory, lanes)
@@ -390,8 +390,8 @@ def test_load_n_reads_n_and_no_more(unit, rng, array):
 
 
 @each_array
-def test_store_n_writes_n_and_no_more(unit, rng, array):
-    """Past the end of a page nothing may be written, not even the bytes that were there."""
+def test_store_n_writes_only_n_elements(unit, rng, array):
+    """The page after may not be written, not even with its old bytes."""
     name, lanes, vector, memory, _, store, places = array_of(unit, array)
     for place in places:
         x = drawn(rng, vector, lanes)
@@ -410,7 +410,7 @@ def test_stream(unit, rng, array):
 
 
 def test_stream_end_and_prefetch(unit):
-    """A prefetch of an address that may not be read does not end the program."""
+    """A prefetch of an address that may not be read has no effect."""
     assert unit.run("stream_end") == b""
     for place in (END, 0):
         for name in ("v32_prefetch", "v32_prefetch_l2"):
@@ -442,7 +442,7 @@ def header(name):
 
 
 def functions(name):
-    """The functions that a header defines, a macro's once for each type, but those of a backend alone."""
+    """Returns the functions of a header, those of macros for each type, without those of a single backend."""
     found = re.findall(r"^ *LNRNN_(?:INLINE|OUTLINE) [^#(;]*?([\w#]+)\(", header(name), re.MULTILINE)
     each = {function.replace("##t", kind) for function in found for kind in SHORT}
     through_stack = re.findall(r"^LNRNN_THROUGH_STACK\(\w+, (\w+)", header(name), re.MULTILINE)
@@ -455,12 +455,12 @@ def test_every_backend_has_every_operation(name):
     assert functions(name) | functions("simd.h") | functions("half.h") == TESTED
 
 
-def test_every_operation_is_asked_for(unit):
+def test_every_operation_has_a_request(unit):
     assert set(unit.operations) == TESTED | OPERATORS | {"LNRNN_LOADED", "S8_OFFSET"}
 
 
 def test_every_operation_is_listed():
     listed = set(re.findall(r"\w+", header("simd.h").partition("*/")[0]))
     for name in functions(BACKENDS[0]) | functions("simd.h"):
-        own = name.partition("_")[2].replace("_f16", "_bf16")  # "the same with f16"
+        own = name.partition("_")[2].replace("_f16", "_bf16")  # simd.h says "the same with f16"
         assert own in listed or name in listed, name

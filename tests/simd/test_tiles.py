@@ -1,4 +1,4 @@
-"""The tiles of matrix products by themselves, and the macros that the kernels leave behind."""
+"""The tiles of matrix products, and the macros that are defined after the kernels' headers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from compilers import GCC_AARCH64, ISAS, QEMU, ROOT, built, emulates_aarch64, na
 from helpers import available_isas
 
 PARTS = ("PRODUCT", "BF16", "INT8")
-AMX = ("avx512amx", "avx512amx_emulated")  # has tiles of its own: tests/rnn/test_units.py
+AMX = ("avx512amx", "avx512amx_emulated")  # tests/rnn/test_units.py tests AMX tiles
 ARM = ("neon", "neondot", "neonbf16", "neoni8mm")
 
 
 def products() -> list[tuple[str, str, str]]:
-    """(machine, instruction set, part): those of this machine, and of an emulated one."""
+    """Returns (machine, instruction set, part) for this machine and for an emulated one."""
     here = [(platform.machine(), isa) for isa in available_isas() if isa not in AMX]
     emulated = [("emulated", isa) for isa in ARM]
     return [
@@ -40,8 +40,8 @@ def test_every_tile_has_the_bits_of_the_definition(machine, name, part):
     assert (done.stdout, done.returncode) == ("done\n", 0)
 
 
-def test_the_kernels_leave_no_macros_but_their_own():
-    """A header that defined get would change the field of that name in every header after it."""
+def test_the_kernels_define_only_macros_with_their_prefix():
+    """A macro `get` would change every field of that name in later headers."""
     command = [*native_compiler(), "-E", "-dM", f"-I{ROOT / 'include'}"]
 
     def macros(source: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""exp, tanh and sigmoid in float32: within 2 units in the last place on every ISA, and IEEE at the edges."""
+"""exp, tanh and sigmoid in float32: within 2 ULP on every instruction set, with IEEE's special cases."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def truth(name, x):
 
 @cache
 def sweep():
-    """1.4 million floats of both signs.
+    """Returns 1.4 million floats of both signs.
 
-    Every 4001st from 0 to infinity, and every 389th from 2^-9 to 16, where the functions bend. And all floats
-    near some points: the bounds of exp's range, the saturation of tanh, and multiples and odd half multiples
-    of ln 2. At the last, exp changes its power of two.
+    They are every 4001st float from 0 to infinity, and every 389th from 2^-9 to 16, where the functions are
+    curved. All floats near some points are added: the bounds of exp's range, the saturation of tanh, and
+    multiples of ln 2 / 2.
     """
     everywhere = np.arange(0, 0x7F800001, 4001, dtype=np.uint32).view(np.float32)
     first, last = np.array([2.0**-9, 16], np.float32).view(np.uint32)
@@ -69,7 +69,7 @@ def test_within_two_ulp_on_a_dense_sweep(family, name):
 INF = np.inf
 
 
-# Denormals: tanh(x) = x, and for exp and sigmoid they are as good as 0.
+# For denormals tanh(x) = x, and exp and sigmoid are those of 0.
 DENORMALS = np.array([1, 2, 3, 1000, 0x7FFFFF, 0x400000], np.uint32).view(np.float32).tolist()
 
 
@@ -79,16 +79,16 @@ DENORMALS = np.array([1, 2, 3, 1000, 0x7FFFFF, 0x400000], np.uint32).view(np.flo
     ("sigmoid", [0.0, -0.0, INF, -INF, 3e38, -3e38], [0.5, 0.5, 1, 0, 1, 0]),
     ("exp", DENORMALS, [1] * 6), ("tanh", DENORMALS, DENORMALS), ("sigmoid", DENORMALS, [0.5] * 6),
 ])  # fmt: skip
-def test_edges_as_ieee_says(family, name, x, want):
+def test_special_values_follow_ieee(family, name, x, want):
     x, want = np.array(x, np.float32), np.array(want, np.float32)
-    x, want = np.tile(x, 5), np.tile(want, 5)  # whole vectors and tails
+    x, want = np.tile(x, 5), np.tile(want, 5)  # for whole vectors and tails
     got = getattr(lnrnn, name)(x)
     np.testing.assert_array_equal(got, want)
     np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
 
 
 @each_function
-def test_nan_stays_nan_and_stays_alone(family, name):
+def test_nan_stays_nan_and_changes_no_other_lane(family, name):
     f = getattr(lnrnn, name)
     nans = np.array([0x7FC00000, 0xFFC00000, 0x7F800001, 0xFF800001, 0x7FFFFFFF], np.uint32).view(np.float32)
     assert np.isnan(f(nans)).all()
@@ -104,8 +104,8 @@ def test_nan_stays_nan_and_stays_alone(family, name):
 
 
 @each_function
-def test_onnxs_vectors(family, name):
-    """Theirs are float32 results of NumPy: the nearest float, or its neighbour."""
+def test_node_tests_of_onnx(family, name):
+    """ONNX's results are float32 results of NumPy: the nearest float, or its neighbour."""
     for case in onnx_cases(name.capitalize()):
         (x,), (want,) = (case[kind].values() for kind in ("inputs", "outputs"))
         with np.errstate(all="ignore"):
@@ -114,8 +114,8 @@ def test_onnxs_vectors(family, name):
 
 
 @pytest.mark.parametrize("name", ["exp", "tanh"])  # NumPy has no sigmoid
-def test_numpys_vectors(family, name):
-    """The rows of float32 of NumPy's validation set, in its wheel: glibc's results in higher precision."""
+def test_numpys_validation_set(family, name):
+    """NumPy's wheel has float32 arguments with glibc's results in higher precision."""
     table = files("numpy") / "_core" / "tests" / "data" / f"umath-validation-set-{name}.csv"
     if not table.is_file():
         pytest.skip("this NumPy came without its test data")
@@ -129,8 +129,8 @@ def test_numpys_vectors(family, name):
 
 
 @each_function
-def test_a_value_does_not_depend_on_its_place(family, name):
-    """Tails give the bits of whole vectors, and write nothing behind their end."""
+def test_a_value_does_not_depend_on_its_index(family, name):
+    """Tails have the bits of whole vectors, and write nothing after their end."""
     f = getattr(lnrnn, name)
     x = np.random.default_rng(0).uniform(-12, 12, 200).astype(np.float32)
     whole = f(x)
@@ -142,7 +142,7 @@ def test_a_value_does_not_depend_on_its_place(family, name):
 
 
 @each_function
-def test_layouts(family, name):
+def test_layouts_change_no_bit(family, name):
     f = getattr(lnrnn, name)
     x = np.random.default_rng(1).uniform(-5, 5, (3, 4, 7)).astype(np.float32)
     want = f(x)
@@ -158,12 +158,12 @@ def test_layouts(family, name):
     out = np.zeros_like(x).view(Kind)
     assert f(x, out=out) is out
     np.testing.assert_array_equal(out.view(np.ndarray), want)
-    assert f(out.view(np.ndarray), out=out) is out  # its own memory, twice applied
+    assert f(out.view(np.ndarray), out=out) is out  # out is the input, so f is applied again
     np.testing.assert_array_equal(out.view(np.ndarray), f(want))
 
 
 @each_function
-def test_out_that_overlaps(family, name):
+def test_out_may_overlap_the_input(family, name):
     f = getattr(lnrnn, name)
     room = np.random.default_rng(2).uniform(-5, 5, 120).astype(np.float32)
     for shift in (-17, -5, -1, 1, 5, 17):
@@ -175,7 +175,7 @@ def test_out_that_overlaps(family, name):
 
 
 @each_function
-def test_no_axes_and_no_elements(name):
+def test_arrays_without_axes_or_elements(name):
     f = getattr(lnrnn, name)
     one = np.array(0.25, np.float32)
     for x in (one, one.astype(np.float64), one[()], 0.25):
@@ -190,8 +190,8 @@ def test_no_axes_and_no_elements(name):
 
 
 @each_function
-def test_arrays_that_other_threads_run_beside(name):
-    """From 16384 elements on they may, and from 131072 on they may help. Neither changes a bit."""
+def test_large_arrays_release_the_lock_and_use_threads(name):
+    """From 16384 elements on other Python threads can run, from 131072 on several threads compute."""
     f = getattr(lnrnn, name)
     x = np.random.default_rng(4).uniform(-12, 12, 300_000).astype(np.float32)
     want = np.concatenate([f(part) for part in np.array_split(x, 60)])
@@ -230,7 +230,7 @@ def test_real_numbers_are_converted_to_float32(name, x):
 
 @each_function
 @pytest.mark.parametrize("x", NOT_REAL, ids=lambda v: str(v)[:40])
-def test_what_is_not_real_is_refused(name, x):
+def test_values_that_are_not_real_are_refused(name, x):
     with pytest.raises(TypeError, match=named("x")):
         getattr(lnrnn, name)(x)
 
@@ -256,8 +256,8 @@ def test_bad_out_is_refused(name, error, out):
     ],
     ids=str,
 )
-def test_what_is_said_of_a_bad_out(name, x, out, message):
-    """Of as many elements as x too, and where x itself is the output."""
+def test_a_bad_out_has_a_clear_message(name, x, out, message):
+    """The bad `out` may have the number of elements of x, or be x itself."""
     x = np.ones(x, np.float32)
     if out == "read-only":
         x.flags.writeable = False

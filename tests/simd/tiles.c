@@ -1,7 +1,6 @@
-/* The tiles of include/lnrnn/kernels/ by themselves: each shape of each product against the definition of one
- * output. A program for one part of one instruction set: ISA is its file in pyx/isa, LNRNN_PART_PRODUCT, BF16
- * or INT8 the part. It prints a line for each output that has other bits, and for each float that is written
- * without need. */
+/* Compares the tiles of include/lnrnn/kernels/, in each shape of each product, with the definition of an output. The
+ * program is for one part of one instruction set: ISA is a file in pyx/isa, and LNRNN_PART_PRODUCT, _BF16 or _INT8 is
+ * defined. It prints a line for each output with other bits, and for each float that must not be written. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -11,7 +10,7 @@ enum { MOST_ROWS = 37, MOST_K = 70, MOST_N = 9 * NR, SPARE = 5, STRIDE = MOST_N 
 
 static float a[MOST_ROWS][MOST_K], w[MOST_N][MOST_K], c[MOST_ROWS][STRIDE], before[MOST_ROWS][STRIDE];
 static float columns[MOST_K][MOST_ROWS], lines[MOST_K][MOST_N];
-static const float *row[MOST_ROWS]; /* of a */
+static const float *row[MOST_ROWS]; /* pointers to the rows of a */
 static uint32_t packed[MOST_N * (MOST_K + 2)], scratch[1 << 16];
 static int wrong;
 
@@ -22,7 +21,7 @@ static float number(void)
     return (float)(state >> 8) / (float)(1 << 24) - 0.5f;
 }
 
-/* A product: its number, and the type of its weights. For each part of a set there are below
+/* A product: its number, and the type of its weights. Each part of a set defines
  *     rows_of   the rows as its tiles read them
  *     defined   the definition of a vector of outputs from o on, of row i
  *     product   the whole product */
@@ -149,8 +148,7 @@ static void product(const kind *of, const lnrnn_matmul *m, size_t rows)
 }
 #endif
 
-/* Compares c with the definition for outputs from .. end - 1 of `rows` rows, and with its old values
- * elsewhere. */
+/* Compares c with the definition for outputs from .. end - 1 of the rows. Elsewhere c must have its old values. */
 static void compare(const char *shape, const kind *of, const product_job *job, const void *rows, size_t count,
                     size_t from, size_t end)
 {
@@ -182,7 +180,7 @@ static lnrnn_matmul packed_weights(const kind *of, size_t n, size_t k)
                           .scratch = scratch};
 }
 
-/* Every shape of every function of a product. */
+/* Tests every shape of every function of a product. */
 static void tiles(const kind *of, const product_loop *loop, size_t k, int add)
 {
     for (int vecs = 1; vecs <= 4 * NR_VECS; vecs++) {
@@ -210,7 +208,7 @@ static void tiles(const kind *of, const product_loop *loop, size_t k, int add)
     }
 }
 
-/* Whole products, of some panels, for small caches and for large ones. */
+/* Tests whole products of some panels, for small and for large caches. */
 static void loops(const kind *of, size_t n, size_t k, int add)
 {
     static const lnrnn_caches CACHES[] = {{.l1 = 256, .l2 = 1 << 12, .l3 = 1 << 13},

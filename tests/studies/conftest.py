@@ -1,4 +1,4 @@
-"""Studies are scripts that import each other: their folder is on the path, as it is when one of them runs."""
+"""Puts the folder of the studies on the path, because they are scripts that import each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The study ``axes``: its calls on cases with known answers, and the statements of its page."""
+"""The study ``axes``: its functions on cases with known answers, and the statements of its page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import lnrnn
 
 
-def test_moved_shows_what_a_function_mixes():
+def test_moved_shows_which_elements_a_function_mixes():
     x = np.arange(6.0).reshape(2, 3)
     assert axes.moved(lambda x: 2 * x, x).tolist() == np.eye(6, dtype=bool).tolist()
     rows = axes.moved(lambda x: x - x.mean(1, keepdims=True), x)
@@ -17,7 +17,7 @@ def test_moved_shows_what_a_function_mixes():
     assert not axes.moved(np.zeros_like, x).any()
 
 
-def test_group_numbers_groups_and_notices_what_is_none():
+def test_group_numbers_groups_and_refuses_other_patterns():
     columns = np.array([[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]], bool)
     numbers, disjoint = axes.group(columns)
     assert numbers.tolist() == [0, 1, 0, 1] and disjoint
@@ -28,19 +28,19 @@ def test_group_numbers_groups_and_notices_what_is_none():
     ("groups", "letters"),
     [([[0, 1, 2]] * 2, "A"), ([[0] * 3, [1] * 3], "B"), ([[0] * 3] * 2, "AB"), ([[0, 1, 2], [3, 4, 5]], "")],
 )
-def test_axes_of(groups, letters):
+def test_axes_of_names_the_axes_of_groups(groups, letters):
     assert axes.axes_of(np.array(groups), "AB") == letters
 
 
-def test_standardise():
+def test_standardise_gives_mean_zero_and_variance_one():
     x = np.array([[1.0, 10.0], [3.0, 30.0]])
     y, mean, sigma = axes.standardise(x, np.array([0, 1, 0, 1]), 0)
     assert y.tolist() == [[-1, -1], [1, 1]] and mean.tolist() == [2, 20] and sigma.tolist() == [1, 10]
     assert axes.standardise(x, np.zeros(4, int), 0.5)[2] == pytest.approx([(x.var() + 0.5) ** 0.5])
 
 
-def test_another_norm_is_found_to_group_otherwise():
-    """Instance norm: statistics of each sample and channel."""
+def test_instance_norm_has_groups_of_sample_and_channel():
+    """Each sample and channel has its own statistics."""
     shape = axes.SHAPES["NCL"]
     other = axes.layer_norm(shape)._replace(call=lambda x, training: lnrnn.layer_norm(x, shape[2]))
     found = axes.probe(other, "NCL", np.float64, 0)
@@ -72,7 +72,7 @@ def test_a_case_that_differs_fails_a_check():
         ("LN, TBH", "H", 12, 5, 0, 1),
     ],
 )
-def test_what_the_page_says(case, over, means, gains, stored, back):
+def test_the_statements_of_the_page_hold(case, over, means, gains, stored, back):
     found = axes.STUDY.results()[case]
     said = {"over": over, "means": means, "gains": gains, "stored": stored, "back": back}
     assert {name: found[name] for name in said} == said

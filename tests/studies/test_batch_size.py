@@ -1,4 +1,4 @@
-"""Small batches: the parts of the measurement, and the statements of the page."""
+"""The study ``batch_size``: parts of its measurement, and the statements of its page."""
 
 import batch_size
 import numpy as np
@@ -14,7 +14,7 @@ def test_weights_choose_the_images_that_count(norm):
     weights = np.zeros((12, 1), np.float32)
     weights[3:7] = 1 / 4
     found = FeedForward([0], norm).losses_and_gradients(x, labels, weights)
-    if norm != "batch":  # whose statistics are of all images
+    if norm != "batch":  # statistics of batch norm are of all images
         part = FeedForward([0], norm).losses_and_gradients(x[3:7], labels[3:7])
         np.testing.assert_allclose(found[0], part[0], rtol=1e-5)
         np.testing.assert_allclose(found[1], part[1], atol=1e-6)
@@ -45,7 +45,7 @@ def test_accuracy_in_training_mode_counts_every_image_once():
     np.testing.assert_allclose(parts, parts.round(), atol=1e-9)
 
 
-def test_what_the_page_says():
+def test_the_statements_of_the_page_hold():
     results = batch_size.STUDY.results()
     settings = batch_size.STUDY.kept()["settings"]
     highest = [case for case, rate in settings.items() if rate == max(batch_size.RATES)]

@@ -1,4 +1,4 @@
-"""The study of characters: its text, its models and its measures on known answers."""
+"""The study ``characters``: its text, models and measures on cases with known answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nets import StepClassifier
 from lnrnn.speakers import CELLS, MODELS
 
 
-def test_topics_stand_by_name_and_paragraphs_once():
+def test_topics_are_sorted_and_paragraphs_are_unique():
     topics = {"b": "One\n***\n\n\nsame\n\n   two", "a": "\nsame\n\nfirst\n"}
     assert study.join_topics(topics) == "same\n\nfirst\n\nOne\n***\n\n   two\n\n"
 
@@ -24,11 +24,11 @@ def test_the_parts_are_contiguous_and_the_symbols_are_the_training_text_s():
     first, second = int(0.8 * size), int(0.88 * size)
     assert [len(train), len(held_out), len(test)] == [first, second - first, size - second]
     assert (train[:101] == [0] * 100 + [1]).all()
-    # All but the training text's 63 most frequent characters are one symbol.
+    # All characters but the 63 most frequent ones of the training text are one symbol.
     assert (test == SYMBOLS - 1).all() and others == 1.0
 
 
-def test_the_running_python_s_text_is_named():
+def test_the_result_names_the_python_version_of_the_text():
     found = study.load_help_text()
     assert found.source.startswith("Python 3.") and "topics" in found.source
     assert set(found.train) == set(range(SYMBOLS)) and found.others < 0.05
@@ -53,10 +53,10 @@ def test_windows_begin_anywhere():
         assert labels.shape == x.shape[:2]
 
 
-def test_every_character_has_one_fresh_window_after_the_warm_up():
+def test_each_character_is_predicted_in_one_window_after_the_warm_up():
     size = 1234
     starts = study.fresh_starts(np.zeros(size))
-    places = starts + np.arange(1, STEPS + 1)[:, None]  # of the character that each step predicts
+    places = starts + np.arange(1, STEPS + 1)[:, None]  # indices of the characters that the steps predict
     found = study.by_character(places.astype(float), starts, size)
     known = np.flatnonzero(~np.isnan(found))
     assert (found[known] == known).all()
@@ -69,7 +69,7 @@ def test_every_character_has_one_fresh_window_after_the_warm_up():
 
 
 @pytest.mark.parametrize("norm", ["LN", "no norm"])
-def test_a_network_without_memory_loses_nothing(norm):
+def test_a_network_without_memory_does_not_depend_on_the_step(norm):
     text = np.random.default_rng(0).integers(0, SYMBOLS, 900)
     rnn = MODELS["rnn"](SYMBOLS, 8, norm=study.NORMS[norm], seed=0)
     rnn.weight_hh_l0 = np.zeros((8, 8))
@@ -77,7 +77,7 @@ def test_a_network_without_memory_loses_nothing(norm):
     found, same, averaged = study.run_over(model, norm, text, 300)
     assert found.keys() == {norm} and averaged is None
     np.testing.assert_allclose(found[norm], same, rtol=0, atol=1e-6)
-    # Bits are those of the softmax, by hand.
+    # Bits computed by hand from the softmax.
     bits = study.bits(model, text, np.array([50]), 1)[0, 0]
     x = np.eye(SYMBOLS, dtype=np.float32)[text[50]][None, None]
     logits = model.logits(rnn(x)[0])[0, 0].astype(float)
@@ -85,11 +85,11 @@ def test_a_network_without_memory_loses_nothing(norm):
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_averaged_statistics_are_those_of_the_policy_mean(cell):
+def test_averaged_statistics_equal_the_policy_mean(cell):
     text = np.random.default_rng(0).integers(0, SYMBOLS, 600)
     rnn = MODELS[cell](SYMBOLS, 8, norm="batch", seed=0)
     rnn.calibrate([study.cut(text, np.arange(40), 5)[0]])
-    # From one and the same state, step 6 under "mean" is a step with the averages.
+    # From the same state, step 6 with "mean" equals a step with averaged statistics.
     rnn.overrun = "mean"
     x = study.cut(text, np.arange(3), 6)[0]
     _, before = rnn(x[:5])
@@ -119,12 +119,12 @@ def test_strict_batch_norm_refuses_the_first_step_beyond_the_training_s():
     )
 
 
-def test_updates_count_until_the_mean_of_the_last_ten_reaches_the_target():
+def test_updates_are_counted_until_ten_losses_average_to_the_target():
     losses = np.array([5.0] * 20 + [3.0] * 30)
     assert study.updates_needed(losses, 5.0) == 10
-    assert study.updates_needed(losses, 4.0) == 25  # five of the last ten are 3, five are 5
+    assert study.updates_needed(losses, 4.0) == 25  # five of the last ten losses are 3, five are 5
     assert study.updates_needed(losses, 3.0) == 30
-    assert study.updates_needed(losses, 2.9) == 51  # never
+    assert study.updates_needed(losses, 2.9) == 51  # the target is never reached
     results = {"needed": {"rnn": {"LN": np.array([50, 80]), "no norm": np.array([100, 100])}}}
     np.testing.assert_allclose(study.saved(results, "rnn"), [0.5, 0.2])
 
@@ -138,14 +138,14 @@ def test_a_training_gives_the_loss_before_each_update():
     assert not np.array_equal(model.rnn.gain_l0, np.full(8, 0.1, np.float32))
 
 
-def test_ranges_of_steps_meet_at_the_training_s_length():
+def test_ranges_of_steps_meet_at_the_length_of_training():
     firsts = study.edges(3000)
     assert firsts[0] == 1 and firsts[-1] < 3000 and STEPS + 1 in firsts and (np.diff(firsts) > 0).all()
     values = np.arange(1.0, 7.0)[None]
     assert study.in_ranges(values, [1, 2, 4]).tolist() == [[1.0, 2.5, 5.0]]
 
 
-def test_what_the_page_says():
+def test_the_statements_of_the_page_hold():
     results = study.STUDY.results()
     beyond = {method: [results["beyond"][cell][method].mean() for cell in CELLS] for method in study.METHODS}
     assert max(map(abs, beyond["BN last"])) < 0.0015
@@ -162,7 +162,7 @@ def test_what_the_page_says():
     ]
     gained = [bits["no norm"] - bits[norm] for bits in within for norm in ("LN", "BN")]
     assert np.round([min(gained), max(gained)], 2).tolist() == [0.09, 0.17]
-    # After ten characters more hardly helps.
+    # More than ten characters hardly help.
     for cell in CELLS:
         for method in study.METHODS:
             assert abs(results["lost"][cell][method][:, 1].mean()) < 0.005

@@ -1,4 +1,4 @@
-"""Shared parts of the studies: intervals, verdicts, and a run that loses nothing."""
+"""The shared code of the studies: intervals, verdicts, and runs that lose no results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_interval_of_five_differences():
     assert interval(np.array([1.0, 2.0, 3.0, 4.0, 5.0])) == pytest.approx((3 - half, 3 + half), rel=1e-6)
     assert interval(np.full(3, 0.5)) == (0.5, 0.5)
     assert interval(np.array([0.3])) == (-np.inf, np.inf)
-    # Bonferroni's correction, for ten: the 0.9975 quantile of Student's t with four degrees is 5.5976.
+    # With Bonferroni's correction for ten: 5.5976 is the 0.9975 quantile of Student's t with four degrees.
     half = 5.59757 * math.sqrt(2.5 / 5)
     assert interval(np.arange(1.0, 6.0), 10) == pytest.approx((3 - half, 3 + half), rel=1e-5)
 
@@ -53,7 +53,7 @@ NARROW = 0.03 + 0.001 * np.array([-1.0, 0.0, 1.0])
         (NARROW, 0.04, "refuted", "confirmed"),
         (-NARROW, -0.04, "confirmed", "refuted"),
         (NARROW, 0.031, "unclear", "confirmed"),
-        (np.full(3, 0.5), 0.5, "unclear", "confirmed"),  # on the margin is not above it
+        (np.full(3, 0.5), 0.5, "unclear", "confirmed"),  # a value on the margin is not above it
         (np.zeros(3), 0.0, "unclear", "unclear"),
         (np.array([0.5]), 0.1, "unclear", "unclear"),
         (np.array([0.5, np.nan]), 0.1, "unclear", "unclear"),
@@ -70,7 +70,7 @@ def test_a_verdict_follows_the_interval(values, margin, verdict, at_zero):
 
 
 class Counted:
-    """A study that measures nothing, and counts how often."""
+    """A study without measurements that counts the calls."""
 
     def __init__(self):
         self.tuned, self.measured, cells = [], [], ("rnn", "gru")
@@ -95,7 +95,7 @@ class Counted:
         figure.subplots().plot(results["share"]["LN"])
 
     def run(self, *words):
-        """-> the exit code."""
+        """Returns the exit code."""
         try:
             self.study.main([*words, "--no-figure"] if "--figure" not in words else words[1:])
         except SystemExit as ended:
@@ -105,7 +105,7 @@ class Counted:
 
 @pytest.fixture
 def counted(tmp_path, monkeypatch):
-    """In an empty folder, without kept results."""
+    """Returns such a study in an empty folder, without kept results."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(common, "FOLDER", tmp_path / "studies")
     monkeypatch.setattr(common, "in_page", lambda: False)
@@ -117,7 +117,7 @@ def kept(path="made_up.json"):
         return json.load(file)
 
 
-def test_a_run_tunes_measures_and_keeps(counted, capsys):
+def test_a_run_tunes_measures_and_keeps_the_results(counted, capsys):
     pytest.importorskip("matplotlib")
     threads = lnrnn.get_num_threads()
     assert counted.run("--figure", "--output-dir", "a b/c") == 0 and lnrnn.get_num_threads() == threads
@@ -135,14 +135,14 @@ def test_a_run_tunes_measures_and_keeps(counted, capsys):
     assert sorted(os.listdir("a b/c")) == ["made_up.json", "made_up.png"]
 
 
-def test_kept_results_are_those_that_were_measured(counted, tmp_path, capsys):
+def test_kept_results_equal_the_measured_ones(counted, tmp_path, capsys):
     assert counted.run("--output-dir", "studies/results", "--cell", "gru") == 0
     found = counted.study.results("gru")
     assert (found["share"]["LN"] == np.float64([f"{n / 3:.7g}" for n in range(5, 25)])).all()
     assert found["steps"].tolist() == [0, 1, 2] and found["note"] == "a" and found["none"] == [None]
     again = common.as_arrays(json.loads(json.dumps(common.as_lists(found))))
     np.testing.assert_array_equal(again["share"]["LN"], found["share"]["LN"])
-    # The settings are known now, of that cell.
+    # Now the settings of this cell are kept.
     capsys.readouterr()
     assert counted.run("--cell", "gru", "--seeds", "3") == 0
     assert len(counted.tuned) == 1 and counted.measured[-1][0] == [5, 6, 7]
@@ -176,10 +176,10 @@ def test_results_that_are_missing_or_damaged_are_named(counted, tmp_path, capsys
         assert counted.run(*words) == 2
         assert "another version of the study" in capsys.readouterr().err
     assert not counted.measured
-    assert counted.run("--quick", "--tune") == 0  # which needs no kept settings
+    assert counted.run("--quick", "--tune") == 0  # --tune needs no kept settings
 
 
-def test_a_run_that_goes_on_measures_what_is_not_there(counted, capsys):
+def test_a_continued_run_measures_only_missing_results(counted, capsys):
     assert counted.run("--resume", "--seeds", "4", "--output-dir", "out") == 0
     assert [found[3] for found in counted.measured] == ["rnn", "gru"]
     os.unlink("out/made_up.json")
@@ -203,7 +203,7 @@ def test_a_run_that_goes_on_measures_what_is_not_there(counted, capsys):
         assert counted.run("--resume", "--cell", "gru", *words, "--output-dir", "out") == 0
         count += 1
         assert len(counted.measured) == count, (words, change)
-    # Other settings have been kept since.
+    # Settings have been replaced since.
     assert counted.run("--output-dir", "studies/results", "--cell", "gru") == 0
     other = {**kept("studies/results/made_up_gru.json"), "settings": {"rate": 7}}
     with open("studies/results/made_up_gru.json", "w") as file:
@@ -250,13 +250,13 @@ def test_a_full_disk_loses_nothing_that_was_measured(counted, monkeypatch, capsy
     assert "the shares are" in told and "confirmed" in told
     assert error.count("\n") == 1 and "No space left on device" in error and "made_up.json" in error
     monkeypatch.setattr(common, "replacing", replacing)
-    monkeypatch.setattr(lnrnn.demo, "replacing", Full)  # room for the results, none for the figure
+    monkeypatch.setattr(lnrnn.demo, "replacing", Full)  # no space left for the figure
     pytest.importorskip("matplotlib")
     assert counted.run("--figure") == 2
     assert kept()["seeds"][0] == 5 and "made_up.png" in capsys.readouterr().err
 
 
-def test_what_cannot_be_written_is_told_before_anything_is_measured(counted, capsys):
+def test_an_output_that_cannot_be_written_is_an_error_before_the_measurement(counted, capsys):
     os.mkdir("made_up.json")
     open("file", "w").close()
     folders = {"file": "file", "file/below": "below", "/proc": "/proc", ".": "made_up.json"}
@@ -267,7 +267,7 @@ def test_what_cannot_be_written_is_told_before_anything_is_measured(counted, cap
     assert not counted.measured
 
 
-def test_kept_results_are_printed_without_what_a_run_needs(counted, monkeypatch, capsys):
+def test_kept_results_are_printed_without_the_packages_of_a_run(counted, monkeypatch, capsys):
     assert counted.run("--output-dir", "studies/results", "--cell", "rnn") == 0
     monkeypatch.setitem(sys.modules, "tqdm", None)
     assert counted.run("--kept") == 0 and len(counted.measured) == 1
@@ -286,14 +286,14 @@ BAD_WORDS = (
 
 
 @pytest.mark.parametrize("words", BAD_WORDS)
-def test_bad_words(counted, words, capsys):
+def test_bad_arguments_are_refused(counted, words, capsys):
     assert counted.run(*words.split()) == 2 and not counted.measured
     error = "--kept measures nothing" if "--kept" in words else "made_up.py: error: "
     assert error in capsys.readouterr().err
 
 
-def test_a_page_shows_what_is_kept(counted, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "96")  # as a page
+def test_a_page_shows_the_kept_results(counted, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "96")  # the width of a page
     assert counted.run("--output-dir", "studies/results", "--cell", "rnn") == 0
     told = capsys.readouterr().out
     monkeypatch.setattr(common, "in_page", lambda: True)
@@ -308,7 +308,7 @@ def test_a_page_shows_what_is_kept(counted, monkeypatch, capsys):
         drawn.append((results, figure))
 
     common.show("made_up", draw, (5, 3))
-    assert not drawn  # the page of another study, which imports this one
+    assert not drawn  # another study that imports this one draws nothing
     draw.__module__ = "__main__"
     common.show("made_up", draw, (5, 3))
     ((results, figure),) = drawn
@@ -335,7 +335,7 @@ STUDY.main(["--no-figure"])
 
 
 def script(tmp_path, slow=False, **options):
-    """A study as a process of its own."""
+    """Runs a study in another process."""
     (tmp_path / "scripted.py").write_text(SCRIPT.format(slow=slow))
     path = os.pathsep.join([common.__file__.rpartition(os.sep)[0], lnrnn.__file__.rpartition("lnrnn")[0]])
     return subprocess.Popen(
@@ -356,7 +356,7 @@ def test_ctrl_c_ends_at_once_without_a_traceback(tmp_path):
 
 
 @pytest.mark.parametrize("full", [False, pytest.param(True, marks=needs_dev_full)])
-def test_a_reader_that_goes_away_and_a_terminal_that_is_a_full_disk_lose_no_results(tmp_path, full):
+def test_an_output_without_reader_or_space_loses_no_results(tmp_path, full):
     read, write = os.pipe()
     os.close(read)
     with open(write, "w") as pipe, open("/dev/full" if full else os.devnull, "w") as disk:
@@ -369,6 +369,6 @@ def test_a_reader_that_goes_away_and_a_terminal_that_is_a_full_disk_lose_no_resu
     assert kept(tmp_path / "scripted.json")["seeds"][0] == 5
 
 
-def test_side_by_side_is_in_order_and_the_first_of_equal_settings_is_best():
+def test_results_are_in_order_and_the_first_of_equal_settings_is_best():
     assert common.side_by_side(lambda n: n**2, range(20), "squares") == [n**2 for n in range(20)]
     assert common.best(("a", "b", "c"), [0.1, 0.3, 0.3]) == "b"

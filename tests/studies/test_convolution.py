@@ -1,4 +1,4 @@
-"""The study of convolutions: its network's gradients and its measures, and the statements of its page."""
+"""The study ``convolution``: gradients of its network, its measures, and the statements of its page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EVERY_NORM = pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS)
 
 
 def direct(x, weight, stride):
-    """The convolution by definition, float64: x (B, side, side, inputs), weight (outputs, 3, 3, inputs)."""
+    """The float64 convolution by definition. x (B, side, side, inputs), weight (outputs, 3, 3, inputs)."""
     count, side = len(x), x.shape[1] // stride
     padded = np.zeros((count, x.shape[1] + 2, x.shape[2] + 2, x.shape[3]))
     padded[:, 1:-1, 1:-1] = x
@@ -23,13 +23,13 @@ def direct(x, weight, stride):
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_patches_times_weights_is_the_convolution(stride):
+def test_patches_times_weights_equal_the_convolution(stride):
     rng = np.random.default_rng(0)
     x, weight = rng.standard_normal((2, 8, 8, 2)), rng.standard_normal((3, 3, 3, 2))
     seen = convolution.patches(x, stride)
     product = np.tensordot(seen, weight, ([3, 4, 5], [1, 2, 3]))
     np.testing.assert_allclose(product, direct(x, weight, stride), atol=1e-12)
-    # The gradient's way back is the transpose.
+    # The gradient is computed with the transpose.
     g = rng.standard_normal(seen.shape)
     assert (convolution.add_patches(g, stride) * x).sum() == pytest.approx((g * seen).sum())
 
@@ -47,7 +47,7 @@ def batch(count=12):
 
 
 def by_definition(network, x):
-    """The logits in training mode, in float64."""
+    """Returns the logits in training mode, in float64."""
     values = {name: value.astype(np.float64) for name, value in network.parameters().items()}
     h = x.reshape(-1, SIDE, SIDE, 1).astype(np.float64)
     over = {"batch": (0, 1, 2), "layer": (1, 2, 3)}
@@ -84,12 +84,12 @@ def test_the_gradient_is_the_slope_of_the_defined_loss(norm):
             network.values[name] = start[name].astype(np.float64) + sign * 1e-4 * gradient / size
             found.append(loss_of(by_definition(network, x), labels))
         network.values[name] = start[name]
-        # A gradient's slope along itself is its length; 2 % for ReLUs that change side within the step.
+        # The slope along the gradient is its length, within 2 %, because some ReLUs change side.
         assert (found[0] - found[1]) / 2e-4 == pytest.approx(size, rel=2e-2), name
 
 
 @EVERY_NORM
-def test_inference_is_training_but_for_batch_norm(norm):
+def test_inference_equals_training_but_for_batch_norm(norm):
     x, labels = batch(64)
     network = varied(norm)
     if norm == "batch":
@@ -97,11 +97,11 @@ def test_inference_is_training_but_for_batch_norm(norm):
         for _ in range(150):
             network.loss_and_gradients(x[None], np.ones(64, int), labels)
         assert np.abs(before - network.logits(x)).max() > 0.1
-    tolerance = 0.02 if norm == "batch" else 1e-4  # running variances are unbiased ones
+    tolerance = 0.02 if norm == "batch" else 1e-4  # because running variances are unbiased
     np.testing.assert_allclose(network.logits(x), by_definition(network, x), rtol=0, atol=tolerance)
 
 
-def test_networks_of_one_seed_start_alike():
+def test_networks_of_one_seed_have_equal_initial_weights():
     plain, normed = (ConvolutionalNetwork(norm, 3).parameters() for norm in (None, "layer"))
     for name, value in plain.items():
         if "weight" in name:
@@ -111,7 +111,7 @@ def test_networks_of_one_seed_start_alike():
     assert ConvolutionalNetwork("batch", 3).parameters()["gain_0"].shape == (8,)
 
 
-def test_images_are_counted_to_the_first_window_that_is_right():
+def test_images_are_counted_until_the_first_window_above_the_target():
     right = np.zeros((3, 10), bool)
     right[0, 4:] = True
     right[1, [1, 2, 3, 6]] = True
@@ -128,7 +128,7 @@ def test_the_border_is_the_outermost_ring():
     np.testing.assert_allclose(inside, 0)
 
 
-def test_what_the_page_says():
+def test_the_statements_of_the_page_hold():
     results = convolution.STUDY.results()
     assert results["accuracy"]["LN"].min() > convolution.CONVERGED
     assert round(100 * results["accuracy"]["LN"].mean(), 1) == 97.0

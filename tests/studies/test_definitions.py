@@ -12,14 +12,14 @@ def frames(rng):
     return (rng.standard_normal((500, 3)) * [1, 2, 3] + [1, 0, -2]).astype(np.float32)
 
 
-def test_formulas_by_hand(frames):
+def test_formulas_equal_results_by_hand(frames):
     found = study.by_hand(frames, 0)
     assert found["LN alone"] == found["exchanged"] == 0
     assert all(value < 1e-10 for name, value in found.items() if name != "unbiased")
     assert found["unbiased"] < 1e-6
 
 
-def test_both_readings_of_momentum(frames):
+def test_both_definitions_of_momentum(frames):
     found = study.momentum(frames, 0, batches=5)
     torch, other = found["torch"], found["other"]
     assert torch["0.0"] == [0] * 5 == other["1.0"]
@@ -28,20 +28,20 @@ def test_both_readings_of_momentum(frames):
     np.testing.assert_allclose(torch["0.1"], other["0.9"], rtol=1e-5)
 
 
-def test_errors_of_gaussian_numbers_fall_as_the_root(frames):
+def test_errors_of_gaussian_numbers_decrease_with_the_root_of_the_size(frames):
     found = {name: np.array([values]) for name, values in study.errors(frames, 0).items()}
     np.testing.assert_allclose(found["mean"][0] * np.sqrt(study.SIZES), 1, atol=0.1)
-    # The biased variance of b Gaussian numbers: (2 b - 1) / b^2.
+    # The mean squared error of the biased variance of b Gaussian numbers is (2 b - 1) / b^2.
     sizes = np.array(study.SIZES)
     np.testing.assert_allclose(found["variance"][0], np.sqrt(2 * sizes - 1) / sizes, rtol=0.15)
     assert study.exponent(found["mean"]) == pytest.approx([0.5], abs=0.03)
 
 
-def test_exponent():
+def test_exponent_is_the_slope_of_the_logarithms():
     assert study.exponent(7 * np.array([study.SIZES, study.SIZES]) ** -2.0) == pytest.approx([2, 2])
 
 
-def test_fixed_gains_and_biases_stay_and_all_else_is_trained(rng):
+def test_fixed_gains_and_biases_are_not_trained(rng):
     x = rng.standard_normal((64, 64)).astype(np.float32)
     labels = np.arange(64) % 10
     networks = [kind([0, 1], "batch", (64, 4, 4, 10)) for kind in (study.FeedForward, study.Fixed)]
@@ -58,7 +58,7 @@ def test_fixed_gains_and_biases_stay_and_all_else_is_trained(rng):
 
 
 def test_shapes_of_gaussian_input(rng):
-    """Summed inputs of Gaussian numbers are Gaussian, in the first layer; those after a ReLU are not."""
+    """Summed inputs of Gaussian numbers are Gaussian in the first layer, but not after a ReLU."""
     networks = study.FeedForward([0, 1], "batch", (64, 200, 4, 10))
     found = study.shapes(networks, rng.standard_normal((800, 64)).astype(np.float32), [0, 1])
     assert found["skewness"] == pytest.approx(found["of Gaussian numbers"], rel=0.15)
@@ -66,13 +66,13 @@ def test_shapes_of_gaussian_input(rng):
     assert np.sum(found["share"] * np.diff(found["edges"])) == pytest.approx(1)
 
 
-def test_multiply_adds():
+def test_multiply_adds_are_counted():
     networks = study.FeedForward([0], "batch")
     weights = [layer.weight.size for layer in networks.layers(networks.values)]
     assert study.multiply_adds(8, 100) == (3 * 8 * sum(weights), 100 * sum(weights[:2]))
 
 
-def test_what_the_page_says():
+def test_the_statements_of_the_page_hold():
     results = study.STUDY.results()
     assert round(100 * results["shape"]["rejected"].mean()) == 82
     assert np.abs(results["error"]["mean"].mean(axis=0) * np.sqrt(study.SIZES) - 1).max() < 0.015

@@ -1,4 +1,4 @@
-"""Sizes, drifts and gradients on cases with known answers, and the statements of the page."""
+"""The study ``dynamics``: sizes, drifts and gradients of known cases, and the statements of its page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_recurrent_weights_have_radius_one():
 
 
 @pytest.mark.parametrize("gain", [None, 1.0, 0.1])
-def test_the_network_is_what_the_case_says(gain):
+def test_the_network_has_the_weights_of_the_case(gain):
     rnn = dynamics.network("tanh", 0.5, gain, np.eye(4), np.ones((4, 2)))
     assert rnn.nonlinearity == "tanh" and (rnn.weight_hh_l0 == 0.5 * np.eye(4)).all()
     assert (rnn.weight_ih_l0 == 1).all() and (rnn.norm is None) == (gain is None)
@@ -48,7 +48,7 @@ def test_sizes_stay_within_the_range_of_float32():
 
 @pytest.mark.parametrize("nonlinearity", ["identity", "tanh"])
 @pytest.mark.parametrize("gain", [None, 1.0])
-def test_the_gradient_in_pieces_is_the_gradient(nonlinearity, gain):
+def test_the_gradient_in_parts_equals_the_whole(nonlinearity, gain):
     rnn, x, h0, gradient = small_run(nonlinearity, gain)
     (states, gradients), _ = dynamics.run(rnn, x, h0, gradient)
     unit = gradient / np.linalg.norm(gradient, axis=-1, keepdims=True)
@@ -67,14 +67,14 @@ def test_a_scaled_identity_drifts_by_its_radius():
     np.testing.assert_allclose(paths[:, -1] - paths[:, 0], 30 * np.log10(0.5), atol=1e-5)
 
 
-def test_gradients_have_no_range_to_leave():
+def test_gradients_do_not_overflow():
     _, x, h0, gradient = small_run("identity", None, steps=2000)
     (states, gradients), _ = dynamics.run(scaled_identity(2), x, h0, gradient)
     assert states[-1] == dynamics.LARGEST
     assert gradients[-1] == pytest.approx(2000 * np.log10(2), abs=1e-3)
 
 
-def test_units_are_saturated_where_the_slope_is_below_a_tenth():
+def test_units_are_saturated_if_the_slope_is_below_a_tenth():
     rnn, _, _, gradient = small_run("tanh", None)
     rnn.weight_hh_l0 = 1e-3 * np.eye(8, dtype=np.float32)
     rnn.weight_ih_l0 = np.repeat([[1.0, 0], [2.0, 0]], 4, axis=0)  # tanh 1 = 0.76, tanh 2 = 0.96
@@ -83,7 +83,7 @@ def test_units_are_saturated_where_the_slope_is_below_a_tenth():
 
 
 def made_up(plain, layer):
-    """Results in which every case has these drifts of states and gradients, (S,) each."""
+    """Returns results in which every case has these drifts of states and gradients, (S,) each."""
     kinds = {"no norm": plain, "LN": layer, "LN, gain 0.1": layer}
     drifts = {
         f"{setting}, {radius:g}, {name}": np.stack([np.array(values)] * 2, axis=1)
@@ -100,7 +100,7 @@ def made_up(plain, layer):
         ([-40.0, 41, 39], [0.4, 0.5, -0.4], "confirmed"),
         ([-40.0, 41, 39], [-30.0, 31, 31], "refuted"),
         ([-40.0, 41, 39], [0.0, 0, 60], "unclear"),
-        ([0.1, 0.2, 0.1], [0.2, 0.3, 0.2], "confirmed"),  # within a decade
+        ([0.1, 0.2, 0.1], [0.2, 0.3, 0.2], "confirmed"),  # the difference is below a decade
         ([0.1, 0.2, 0.1], [2.2, 2.3, 2.2], "refuted"),
     ],
 )
@@ -111,13 +111,13 @@ def test_layer_norm_may_drift_half_as_far_or_a_decade(plain, layer, verdict):
     shown = {"confirmed": "yes", "refuted": "no", "unclear": "-"}[verdict]
     shown = "both stay" if verdict == "confirmed" and max(plain) < 1 else shown
     assert set(dynamics.steadier(results, "gradient").values()) == {shown}
-    # One case that fails is enough.
+    # One failing case is enough.
     results["drift"]["tanh, noise, 1.1, LN"] = np.full((3, 2), 100) + np.arange(3)[:, None]
     check, *_, gradients, _ = dynamics.clauses(results)
     assert not check.holds and gradients.verdict() == "refuted"
 
 
-def test_what_the_page_says():
+def test_the_statements_of_the_page_hold():
     results = dynamics.STUDY.results()
     for quantity, counts in (
         ("state", {"yes": 8, "both stay": 8}),
@@ -127,7 +127,7 @@ def test_what_the_page_says():
     layer = {key: drift for key, drift in results["drift"].items() if key.endswith(", LN")}
     assert len(layer) == 20
     assert 0.015 < max(np.abs(drift[:, 0]).max() for drift in layer.values()) < 0.025
-    for radius in (0.9, 1.1):  # beyond float32
+    for radius in (0.9, 1.1):  # beyond the range of float32
         assert np.abs(results["drift"][f"identity, no input, {radius}, no norm"][:, 0]).min() > 37
     for case in dynamics.CASES:
         plain, own = (np.abs(dynamics.drift(results, case, name, "gradient")) for name in ("no norm", "LN"))

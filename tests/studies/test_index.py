@@ -1,5 +1,5 @@
-"""The index of the studies: a row with the interval of a measured clause has that clause's verdict. The first
-screen of README has the numbers of the kept results."""
+"""The index of the studies has the verdict of every clause whose interval it shows. The first screen of
+README has the numbers of the kept results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUMBER = r"[-+]?\d+(?:\.\d+)?"
 
 
 def kept_intervals(pages):
-    """(low, high, the verdicts at the margin and at 0) of every clause that these pages measure."""
+    """Returns (low, high, the verdicts at the margin and at 0) of every clause of these pages."""
     for path in (path for page in pages for path in (FOLDER / "results").glob(f"{page}*.json")):
         for _, number, _, *verdicts in json.loads(path.read_text("utf-8"))["clauses"]:
             if ends := re.search(r"\[(.*), (.*)\]", number):
@@ -31,7 +31,7 @@ def test_verdicts_of_intervals_are_in_the_index(row):
     _, verdict, numbers, pages = row[0], row[1], row[2], row[-1]
     kept = list(kept_intervals(re.findall(r"<(\w+)\.py>", pages)))
     for texts in re.findall(rf"\[({NUMBER}), ({NUMBER})\]", numbers):
-        # Both are rounded: the index to its own digits, the kept text to three.
+        # Both are rounded: the index to the digits that it shows, the kept text to three.
         apart = [
             0.5 * 10.0 ** -len(text.partition(".")[2]) + 0.005 * abs(float(text)) + 1e-9 for text in texts
         ]

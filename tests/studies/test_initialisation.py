@@ -1,4 +1,4 @@
-"""The arithmetic of the study of initial weights, and the statements of the page."""
+"""The study ``initialisation``: its arithmetic, and the statements of its page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from common import load_digits  # noqa: E402
 from nets import Adam, FeedForward, Sgd, train  # noqa: E402
 
 
-def test_the_share_counts_what_reaches_90_percent():
+def test_the_share_is_that_of_settings_that_reach_90_percent():
     accuracy = np.array([[[0.9, 0.899], [0.0, 1.0]], [[0.1, 0.1], [0.1, 0.95]]])
     results = {"accuracy": {"LN": accuracy, "BN": np.ones_like(accuracy)}}
     np.testing.assert_array_equal(initialisation.share_of_grid(results, "LN"), [0.5, 0.25])
@@ -36,7 +36,7 @@ def test_an_update_of_sgd_is_the_rate_times_the_gradient():
     assert np.abs(adam.values - networks.values).max() > 0.1
 
 
-def test_updates_are_counted_to_the_first_that_reaches(monkeypatch):
+def test_updates_are_counted_until_the_first_above_the_target(monkeypatch):
     data = load_digits()
     x, labels = data.test_x[:200], data.test_labels[:200, None]
     monkeypatch.setattr(initialisation, "EPOCHS", 2)
@@ -47,12 +47,12 @@ def test_updates_are_counted_to_the_first_that_reaches(monkeypatch):
         return found, end
 
     everything, end = updates(1.01)
-    np.testing.assert_array_equal(everything, 50)  # never: all updates count
+    np.testing.assert_array_equal(everything, 50)  # never reached: all updates count
     some, _ = updates(float(end.min()))
     assert (some <= 50).all() and (updates(0.3)[0] < some).all() and (updates(0.0)[0] == 1).all()
 
 
-def test_what_the_page_says():
+def test_the_statements_of_the_page_hold():
     results = initialisation.STUDY.results()
     layer, batch, sensitive, sgd, adam = initialisation.clauses(results)
     shares = {name: 100 * initialisation.share_of_grid(results, name).mean() for name in initialisation.NORMS}
@@ -68,7 +68,7 @@ def test_what_the_page_says():
     assert not any(found[:, -1].any() for found in reached.values())
     high = [100 * reached[name][:, :, -1].mean() for name in ("BN", "LN")]
     np.testing.assert_allclose(high, [72, 17], atol=0.6)
-    # In plain networks' own place, He's scale, the best rate is as good as with a norm.
+    # At He's scale, plain networks with the best rate are as good as with a norm.
     ends = {name: found[:, 4].mean(axis=0).max() for name, found in results["accuracy"].items()}
     assert abs(ends["no norm"] - max(ends.values())) < 0.01
     settings = initialisation.STUDY.kept()["settings"]

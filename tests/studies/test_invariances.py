@@ -17,7 +17,7 @@ def results():
     return study.measure([0, 1], None, True)
 
 
-def test_the_table_is_the_paper_s():
+def test_the_table_is_that_of_the_paper():
     for change, norms in {
         "W scaled": ["BN", "weight norm", "LN"],
         "W shifted": ["LN"],
@@ -30,7 +30,7 @@ def test_the_table_is_the_paper_s():
         assert [norm for norm in study.NORMS if study.TABLE[norm][column]] == norms
 
 
-def test_changes_change_what_they_say(layer):
+def test_changes_have_their_documented_effect(layer):
     W, D, shifts = layer["W"], layer["D"], layer["shifts"]
     one_unit, one_case = W.copy(), D.copy()
     one_unit[layer["unit"]] *= 3
@@ -47,7 +47,7 @@ def test_changes_change_what_they_say(layer):
         assert np.square(shifts[name]).mean() == pytest.approx(np.square(layer[name]).mean())
 
 
-def test_norms_are_what_their_equations_say(layer):
+def test_norms_equal_their_equations(layer):
     W, D, eps = layer["W"], layer["D"], 0.1
     a = D @ W.T
     before = (D - D.mean(1, keepdims=True)) / np.sqrt(D.var(1, keepdims=True) + eps)
@@ -67,23 +67,23 @@ def test_deviation_is_that_of_the_worst_case_or_unit():
     y = np.ones((4, 5))
     new = y.copy()
     assert study.deviation(new, y) == 0
-    new[1] = 1.5  # one case
+    new[1] = 1.5  # one case differs
     assert study.deviation(new, y) == pytest.approx(0.5)
     new[:] = 1
-    new[:, 2] = -2  # one unit
+    new[:, 2] = -2  # one unit differs
     assert study.deviation(new, y) == study.deviation(1e3 * new, 1e3 * y) == pytest.approx(3)
 
 
-def test_bend_its_inverse_and_crossing():
+def test_bend_has_its_inverse_and_crossing():
     assert study.bend(np.array([3.0]), 16.0) == pytest.approx([1 - 3 / 5])
     assert study.scale_at(1 - 3 / 5, 16.0) == pytest.approx(3)
     scales = np.array([1.0, 10.0, 100.0])
     assert study.crossing(scales, scales**-2.0, 1e-3) == pytest.approx(10**1.5)
 
 
-def test_eps_accounts_for_what_the_float32_kernels_do(layer):
+def test_eps_explains_the_deviation_of_the_float32_kernels(layer):
     _, _, scales, scaled, _, _ = study.measure_one(layer, np.logspace(-4, 4, 16))
-    for norm in study.NORMS:  # measured: 4e-7, the rounding of float32
+    for norm in study.NORMS:  # measured 4e-7, the rounding of float32
         np.testing.assert_allclose(scaled[norm], study.bend(scales[norm], study.EPS), rtol=0, atol=1e-6)
 
 
@@ -91,7 +91,7 @@ def test_eps_accounts_for_what_the_float32_kernels_do(layer):
     ("values", "answer"),
     [([0, 1e-10], True), ([1e-2, 5], False), ([0, 1.1e-10], None), ([0.99e-2, 5], None), ([0, np.nan], None)],
 )
-def test_decided(values, answer):
+def test_an_answer_is_decided_by_its_margin(values, answer):
     assert study.decided(np.array([values])) is answer
 
 
@@ -102,7 +102,7 @@ def test_an_entry_that_differs_fails_a_check(results):
         assert [check.holds for check in study.clauses({**results, "entries": entries})].count(False) == 1
 
 
-def test_what_the_page_says():
+def test_the_statements_of_the_page_hold():
     results = study.STUDY.results()
     entries = results["entries"]
     assert all(values.shape[0] == 20 for values in entries.values()) and len(entries) == 5 * 6

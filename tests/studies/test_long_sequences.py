@@ -1,4 +1,4 @@
-"""Sequences longer than any in training: the parts of the measurement, and the statements of the page."""
+"""The study ``long_sequences``: parts of its measurement, and the statements of its page."""
 
 from types import SimpleNamespace
 
@@ -32,7 +32,7 @@ def test_joined_utterances_are_of_one_speaker_and_each_comes_last_once():
 
 
 def at_the_end(network, x):
-    """The speaker named at the end of one sequence x (T, channels)."""
+    """Returns the network's answer at the end of one sequence x (T, channels)."""
     y, _ = network.rnn((x - network.mean)[:, None] / network.deviation)
     return network.classifier.logits(y[-1, 0]).argmax()
 
@@ -74,7 +74,7 @@ def test_epochs_are_counted_from_one_to_the_first_loss_below_the_threshold():
     np.testing.assert_allclose(study.saved({"epochs": epochs}), [-2, 0.2])
 
 
-def test_clauses_are_oriented_as_the_claim_is(results):
+def test_clauses_have_the_sign_of_the_claim(results):
     accuracy = {
         f"{training}, {method}": np.array([[0.97, 0.5, change], [0.98, 0.5, change]])
         for training in study.TRAININGS
@@ -91,14 +91,14 @@ def test_clauses_are_oriented_as_the_claim_is(results):
             assert np.mean(clause.values) > clause.margin, clause.text
 
 
-def test_settings_are_chosen_on_utterances_held_out_once_and_cut_as_the_training_is(monkeypatch):
+def test_settings_are_chosen_on_held_out_utterances_cut_as_in_training(monkeypatch):
     x = [np.full((15 + k, 1), k, np.float32) for k in range(8)]
     data = Utterances(x, np.arange(8) % 9)
     held_out = []
 
     def trained(cell, training, norm, setting, seed, epochs, utterances):
         fit = {int(x[0, 0]) for x in utterances.x}
-        # With the second and the fourth setting all are right, with the third one learns fastest.
+        # With the second and the fourth setting all answers are right; the third learns fastest.
         place = [(r, g) for r in study.RATES for g in study.GAINS[norm]].index(setting)
 
         def name_speakers(sequences, policy):
@@ -136,7 +136,7 @@ def change(cell, training, method):
     return round(100 * study.change(study.STUDY.results(cell), training, method).mean(), 1)
 
 
-def test_what_the_page_says_of_the_rnn():
+def test_the_statements_of_the_page_about_the_rnn_hold():
     results = study.STUDY.results("rnn")
     assert results["known"] == 26 and round(results["steps"][-1]) == 2610 and results["counts"][-1] == 170
     whole = [change("rnn", study.WHOLE, method) for method in ("LN", "BN mean", "no norm")]
@@ -155,7 +155,7 @@ def test_what_the_page_says_of_the_rnn():
     ("cell", "layer", "last", "mean", "epochs"),
     [("rnn", -0.1, -84.0, -7.1, -7), ("lstm", -1.1, -73.3, -1.2, -22), ("gru", -1.4, -55.7, -2.0, 13)],
 )
-def test_what_the_page_says_of_every_cell(cell, layer, last, mean, epochs):
+def test_the_statements_of_the_page_about_every_cell_hold(cell, layer, last, mean, epochs):
     results = study.STUDY.results(cell)
     changes = [change(cell, study.WHOLE, method) for method in ("LN", "BN last", "BN mean")]
     assert changes == [layer, last, mean]

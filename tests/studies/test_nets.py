@@ -1,5 +1,5 @@
-"""Stacks of feed-forward networks: gradients against slopes, independence within a stack, both modes of batch
-norm. The classifier of steps; the digits and their split."""
+"""Stacks of feed-forward networks: gradients, independence within a stack, both modes of batch norm. The
+classifier of steps; the digits and their split."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def batch(images=24, networks=2, seed=0):
 
 
 def varied(norm, networks=2, nonlinearity="relu"):
-    """A stack whose biases and gains are not those of the start."""
+    """Returns a stack with random biases and gains."""
     stack = FeedForward(range(networks), norm, SIZES, nonlinearity=nonlinearity)
     stack.values += 0.2 * np.random.default_rng(9).standard_normal(stack.values.shape, dtype=np.float32)
     return stack
@@ -42,7 +42,7 @@ def test_the_gradient_is_the_slope_of_the_loss(norm, nonlinearity):
             if getattr(layer, name) is None:
                 assert name == "gain" and (norm is None or place == 2)
                 continue
-            # Along the gradient itself the slope is its norm.
+            # The slope along the gradient is the gradient's norm.
             direction = np.zeros_like(start)
             getattr(stack.layers(direction)[place], name)[...] = getattr(layer, name)
             size = np.linalg.norm(direction, axis=1, keepdims=True)
@@ -56,7 +56,7 @@ def test_the_gradient_is_the_slope_of_the_loss(norm, nonlinearity):
 
 
 @NORMS
-def test_the_networks_of_a_stack_do_not_touch_each_other(norm):
+def test_the_networks_of_a_stack_are_independent(norm):
     x, labels = batch()
     both = varied(norm)
     alone = both.part([1])
@@ -118,7 +118,7 @@ def test_one_input_for_all_is_the_same_input_for_each():
     np.testing.assert_allclose(stack.logits(x[:, 0]), stack.logits(each), rtol=1e-6, atol=1e-6)
 
 
-def test_batch_norm_s_running_statistics_move_in_training_alone():
+def test_running_statistics_change_only_in_training():
     x, labels = batch()
     stack = varied("batch")
     before = [np.array(pair) for pair in stack.running]
@@ -136,8 +136,8 @@ def test_calibrated_batch_norm_answers_its_batch_as_in_training():
     x, _ = batch(images=4000)
     stack = varied("batch")
     stack.calibrate(x)
-    # Training divides by the biased deviation, inference by the unbiased one: 1 part in 8000 per layer, of
-    # values up to 8.
+    # Training divides by the biased deviation, inference by the unbiased one: 1/8000 per layer, of values up
+    # to 8.
     np.testing.assert_allclose(stack.logits(x), stack.logits(x, training=True), rtol=0, atol=4e-3)
     assert np.abs(stack.logits(x[:4]) - stack.logits(x[:4], training=True)).max() > 0.2
 
@@ -179,7 +179,7 @@ def test_training_learns_and_repeats_itself(norm):
         return stack, told
 
     stack, told = run([1e-2, 0.0])
-    assert told.shape == (20 * 88, 2)  # full batches of 8: two images are left out of each epoch
+    assert told.shape == (20 * 88, 2)  # only full batches of 8, so each epoch omits two images
     assert told[-88:, 0].mean() > 0.8 > told[:88, 0].mean()
     start = FeedForward([1], norm, SIZES)
     np.testing.assert_array_equal(stack.values[1], start.values[0])
@@ -201,7 +201,7 @@ def test_the_gradient_of_steps_is_the_slope_of_the_loss(cell, norm):
     assert_slopes(step_model(cell, norm), (x, lengths, labels), rel=3e-3)
 
 
-def test_the_loss_of_steps_is_the_mean_over_all_that_live():
+def test_the_loss_of_steps_is_the_mean_over_active_steps():
     model = step_model("gru", "layer")
     rng = np.random.default_rng(0)
     x, labels = rng.standard_normal((6, 3, 3), dtype=np.float32), rng.integers(0, 4, (6, 3))
@@ -212,7 +212,7 @@ def test_the_loss_of_steps_is_the_mean_over_all_that_live():
     alive = np.arange(6)[:, None] < [6, 1, 3]
     loss, gradients = model.loss_and_gradients(x, np.array([6, 1, 3]), labels)
     assert loss == pytest.approx(each[alive].mean(), rel=1e-6)
-    # Labels past a length do not count.
+    # Labels past a length have no effect.
     other, same = model.loss_and_gradients(x, np.array([6, 1, 3]), np.where(alive, labels, 0))
     assert other == loss and all(np.array_equal(same[name], gradients[name]) for name in same)
 
@@ -226,7 +226,7 @@ def test_the_split_of_the_digits():
     for labels in (digits.train_labels, digits.test_labels):
         shares = np.bincount(labels, minlength=10) / len(labels)
         assert shares.min() > 0.07 and shares.max() < 0.13
-    for fold in range(5):  # 20 of each digit are expected
+    for fold in range(5):  # the expected number is 20 per digit
         assert np.bincount(digits.train_labels[digits.fold == fold], minlength=10).min() >= 10
     assert len(digits.without_fold(3)) == 800 and 3 not in digits.fold[digits.without_fold(3)]
     rows = {row.tobytes() for row in digits.train_x}
@@ -234,7 +234,7 @@ def test_the_split_of_the_digits():
 
 
 @pytest.mark.parametrize(("norm", "name"), [("layer", "layer_norm"), ("batch", "batch_norm")])
-def test_lnrnn_is_the_one_that_computes(norm, name, monkeypatch):
+def test_the_studies_compute_with_lnrnn(norm, name, monkeypatch):
     called = []
 
     def spied(function):

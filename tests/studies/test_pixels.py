@@ -1,4 +1,4 @@
-"""The study of pixels: sequences, noise and starts, updates to a level, and the statements of its page."""
+"""The study ``pixels``: sequences, noise, initial values, updates, and the statements of its page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pixels import HIDDEN, IN_ORDER, NORMS, PERMUTED, STUDY, PixelLSTM, sequence
 UPDATES = np.array([64, 128, 192, 256])
 
 
-def test_updates_to_a_level_lie_between_the_points():
+def test_updates_to_a_level_are_interpolated():
     assert updates_to(0.5, np.array([0.4, 0.6, 0.3, 0.9]), UPDATES) == pytest.approx(96)
     assert updates_to(0.5, np.array([0.8, 0.9, 0.9, 0.9]), UPDATES) == pytest.approx(40)
     assert updates_to(0.6, np.array([0.4, 0.6, 0.3, 0.9]), UPDATES) == pytest.approx(128)
@@ -57,7 +57,7 @@ def test_only_the_forget_gates_have_a_bias_at_first(name):
     assert sum(float(np.abs(bias).sum()) for bias in biases) == HIDDEN
 
 
-def test_a_start_is_of_the_gains_or_without_a_norm_of_the_weights():
+def test_the_initial_scale_is_of_the_gains_or_without_norm_of_the_weights():
     for name in NORMS:
         one, three = (PixelLSTM(name, start, 0).parameters() for start in (1.0, 3.0))
         for key, value in one.items():
@@ -65,7 +65,7 @@ def test_a_start_is_of_the_gains_or_without_a_norm_of_the_weights():
             np.testing.assert_allclose(three[key], (3 if scaled else 1) * value, rtol=1e-6)
 
 
-def test_calibrating_takes_the_statistics_of_all_images_and_leaves_the_noise_of_training_alone(rng):
+def test_calibration_uses_all_images_and_no_noise(rng):
     x = rng.standard_normal((PIXELS, 8, 1)).astype(np.float32)
     a, b = PixelLSTM("BN", 0.1, 0), PixelLSTM("BN", 0.1, 0)
     a.calibrate_noisily(x, 0)
@@ -76,15 +76,15 @@ def test_calibrating_takes_the_statistics_of_all_images_and_leaves_the_noise_of_
     np.testing.assert_array_equal(a.forward_train(x)[0], b.forward_train(x)[0])
 
 
-def test_layer_norm_of_one_number_would_keep_its_sign_alone_but_the_sum_keeps_more(rng):
-    """Why the norm stands over the sum of both products."""
+def test_layer_norm_of_one_input_keeps_only_its_sign(rng):
+    """Therefore the study normalises the sum of both products."""
     images = rng.uniform(50, 100, (6, PIXELS)) * rng.choice([-1, 1], (6, PIXELS))
     x, signs = (sequences(array).astype(np.float32) for array in (images, np.sign(images)))
     lstm = PixelLSTM("LN", 1.0, 0)
     assert np.abs(lstm(x)[0] - lstm(signs)[0]).max() > 0.1
 
 
-def test_a_training_says_how_right_it_is_as_often_as_wanted_and_gives_the_same_again():
+def test_a_training_reports_accuracies_and_is_reproducible():
     data = load_digits()
     network, curve = trained(data, "BN", IN_ORDER, (0.01, 0.1), 0, epochs=3, images=60, every=2)
     again, _ = trained(data, "BN", IN_ORDER, (0.01, 0.1), 0, epochs=3, images=60, every=3)
@@ -93,7 +93,7 @@ def test_a_training_says_how_right_it_is_as_often_as_wanted_and_gives_the_same_a
     np.testing.assert_array_equal(network.rnn(x)[0], again.rnn(x)[0])
 
 
-def test_what_the_page_says():
+def test_the_statements_of_the_page_hold():
     results = STUDY.results()
     told = {
         ("BN", IN_ORDER): ("+4.0 [+2.2, +5.7]", "1.11 [1.01, 1.23]"),
@@ -106,7 +106,7 @@ def test_what_the_page_says():
         assert pixels.times(pixels.faster(results, *part)) == as_fast
     below = [pixels.gain(results, "LN", order, "BN").mean() for order in (IN_ORDER, PERMUTED)]
     np.testing.assert_allclose(below, [-0.048, -0.068], atol=0.0005)
-    ends = {part: curves[:, -1].mean() for part, curves in results["curves"].items()}  # as the figure says
+    ends = {part: curves[:, -1].mean() for part, curves in results["curves"].items()}  # as in the figure
     assert round(100 * (ends["BN, permuted"] - ends["no norm, permuted"])) == 8
     assert round(100 * (ends["BN, in order"] - ends["no norm, in order"])) == 5
     kept = STUDY.kept()

@@ -1,4 +1,4 @@
-"""The study of saturation and drift: measures on known answers, and the statements of its page."""
+"""The study ``saturation``: measures on cases with known answers, and the statements of its page."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def images(count=20, seed=0):
     return rng.uniform(-1, 1, (count, 64)).astype(np.float32), rng.integers(0, 10, count)
 
 
-def test_drift_is_wasserstein_s_distance_over_the_spread():
+def test_drift_is_the_wasserstein_distance_over_the_spread():
     old = np.array([[[0.0, 0.0], [1.0, 1.0]], [[5.0, 5.0], [2.0, 4.0]]])
     np.testing.assert_allclose(saturation.drift(old, old + [[[0.1], [0.0]]]), [-1, -np.log10(10 * 10**0.5)])
     wider = old.copy()
-    wider[0, 1] = 7.0  # moved by 6, spread the root of (1 + 49) / 2
+    wider[0, 1] = 7.0  # moved by 6, with the spread sqrt((1 + 49) / 2)
     np.testing.assert_allclose(saturation.drift(old, wider)[0], np.log10(6 / 5))
-    # Scaling everything changes nothing; where nothing moves there is no infinity.
+    # Scaling both changes nothing. If nothing moves, the result is finite.
     np.testing.assert_allclose(saturation.drift(30 * old, 30 * wider)[0], np.log10(6 / 5))
     assert np.isfinite(saturation.drift(old, old)).all() and np.isfinite(saturation.drift(0 * old, old)).all()
 
@@ -76,7 +76,7 @@ def test_examining_changes_nothing(name):
     np.testing.assert_array_equal(recurrent.rnn(steps)[0], outputs)
 
 
-def test_the_factor_is_a_gain_or_multiplies_the_hidden_weights():
+def test_the_factor_scales_the_gains_or_the_hidden_weights():
     settings = [(1, 0.1), (4, 0.1)]
     plain, normed = (saturation.make_deep("deep", name, 0, settings) for name in ("no norm", "LN"))
     pairs = zip(plain.layers(plain.values), normed.layers(normed.values), strict=True)
@@ -92,7 +92,7 @@ def test_the_factor_is_a_gain_or_multiplies_the_hidden_weights():
     assert (saturation.make_recurrent("BN", 0, 4).rnn.gain_l0 == 4).all()
 
 
-def test_a_gradient_shifts_only_with_the_layers_below():
+def test_the_shift_of_a_gradient_comes_from_the_layers_below():
     x, labels = images()
     old = saturation.make_deep("deep", "LN", 0, [(4, 0.1)])
     new, layer = old.part([0]), 3
@@ -101,7 +101,7 @@ def test_a_gradient_shifts_only_with_the_layers_below():
     found = saturation.gradient_shift(new, old.values, x, labels)
     assert found.shape == (DEPTH - 1,)
     assert (found[:layer] < -30).all() and (found[layer:] > -3).all()
-    # By its definition, for the layer above.
+    # By definition, for the layer above.
     gradients = [stack.losses_and_gradients(x[:, None], labels[:, None])[1] for stack in (old, new)]
     usual, moved = (old.layers(g)[layer + 1].weight.astype(float) for g in gradients)
     expected = np.log10(np.linalg.norm(moved - usual) / np.linalg.norm(usual))
@@ -109,7 +109,7 @@ def test_a_gradient_shifts_only_with_the_layers_below():
 
 
 @pytest.mark.parametrize("net", ["deep", "ReLU"])
-def test_changes_from_below_are_those_with_the_weights_held(net):
+def test_changes_from_below_are_those_with_fixed_weights(net):
     rng = np.random.default_rng(0)
     common, own = rng.standard_normal((1000, 1)), rng.standard_normal((1000, 4))
     assert saturation.correlation(common * [1, -2, 3, 4]) == pytest.approx(1)
@@ -137,12 +137,12 @@ def test_changes_from_below_are_those_with_the_weights_held(net):
     assert saturation.correlation_from_below(old, new, x) == pytest.approx(expected, rel=1e-3)
 
 
-def test_passes_are_counted_from_chance_and_interpolated():
+def test_epochs_are_counted_from_chance_and_interpolated():
     found = saturation.passes_to(np.array([[0.5, 0.9, 0.7], [0.9, 1.0, 1.0], [0.2, 0.3, 0.3]]), 0.7)
     np.testing.assert_allclose(found, [1.5, 0.75, 3])
 
 
-def test_what_the_page_says():
+def test_the_statements_of_the_page_hold():
     results = saturation.STUDY.results()
     saturated = [round(100 * results[f"deep, {name}"]["saturated"].mean()) for name in ("LN", "no norm")]
     assert saturated == [43, 35]

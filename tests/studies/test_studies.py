@@ -1,4 +1,4 @@
-"""Every study: it runs, its kept results are those that its page needs, and its figure can be read."""
+"""Every study runs, its kept results are those that its page needs, and its figure is readable."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ VERDICTS = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_quick_run_from_another_folder(name, tmp_path):
+def test_a_quick_run_works_from_another_folder(name, tmp_path):
     root = str(Path(lnrnn.__file__).parents[1])
     found = subprocess.run(
         [sys.executable, str(FOLDER / f"{name}.py"), "--quick", "--tune", "--output-dir", "out put"],
@@ -67,7 +67,7 @@ def test_a_quick_run_from_another_folder(name, tmp_path):
 
 
 def of(path):
-    """The study and the option of a kept file."""
+    """Returns the study and the option of a kept file."""
     for name in NAMES:
         study = importlib.import_module(name).STUDY
         for option in study.options or (None,):
@@ -96,7 +96,7 @@ def test_the_kept_verdicts_follow_from_the_kept_results_and_are_those_of_the_pag
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_draws_and_prints_the_kept_results(name, monkeypatch, capsys):
-    """As sphinx-gallery and a notebook run the file, from the first cell to the last."""
+    """The file runs as in sphinx-gallery and notebooks, from the first cell to the last."""
     import matplotlib
     from matplotlib import pyplot
 
@@ -110,7 +110,7 @@ def test_a_page_draws_and_prints_the_kept_results(name, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
-def test_a_figure_can_be_read(path):
+def test_a_figure_is_readable(path):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.text import Text
@@ -127,14 +127,14 @@ def test_a_figure_can_be_read(path):
     titles = [axes.get_title(loc="left") + axes.get_title() for axes in figure.axes]
     assert any(titles) or figure.get_suptitle()
     assert figure.get_size_inches()[0] <= WIDEST
-    # Nothing is cut off at the edges.
+    # The edges cut nothing off.
     drawn, inches = figure.get_tightbbox(), figure.get_size_inches()
     assert min(drawn.x0, drawn.y0) >= -0.02
     assert drawn.x1 <= inches[0] + 0.02 and drawn.y1 <= inches[1] + 0.02
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_study_s_figure_is_the_page_s(name):
+def test_a_study_and_its_page_draw_the_same_figure(name):
     """`show` in a page and `STUDY` in a run draw the same."""
     text = (FOLDER / f"{name}.py").read_text("utf-8")
     assert re.search(rf'^show\("{name}", draw\b', text, re.MULTILINE)
@@ -147,7 +147,7 @@ INTERVAL = re.compile(r"\[([-+]?[\d.]+), ([-+]?[\d.]+)\]")
 
 
 def intervals_not_printed(prose, names):
-    """Those that no table of these studies has: rounded, and with either sign."""
+    """Returns the intervals of the prose that no table of these studies has, rounded and with either sign."""
     printed = []
     for study in (importlib.import_module(name).STUDY for name in names):
         for option in study.options or (None,):

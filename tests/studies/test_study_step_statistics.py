@@ -1,4 +1,4 @@
-"""The study step_statistics: distances, errors and the loss of repeating on cases with known answers."""
+"""The study ``step_statistics``: distances, errors, and losses by repeated steps, of known cases."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def of_one_unit(mean, deviation):
     return np.array([mean, deviation], float)[..., None]
 
 
-def test_distances_are_of_mean_and_deviation_in_units_of_the_unit():
+def test_distances_are_relative_to_the_deviation_of_the_hidden_unit():
     a, b = of_one_unit([0, 3, 1], [1, 1, 5]), of_one_unit([0, 0, 1], [1, 5, 1])
     found = study.distance(a, b, np.array([2.0]))
     np.testing.assert_allclose(found, [0, 5 / 2 / 2**0.5, 4 / 2 / 2**0.5])
 
 
-def test_the_typical_deviation_weighs_steps_by_their_counts():
+def test_the_typical_deviation_weights_steps_by_their_counts():
     found = study.typical_deviation(of_one_unit([0, 0], [1, 3]), np.array([3, 1]))
     np.testing.assert_allclose(found, [3**0.5])
 
@@ -33,8 +33,8 @@ def network_and_sequences(count, steps=3):
     return rnn, x, np.full(count, steps)
 
 
-def test_the_error_is_that_of_all_sequences():
-    """A mean of N values has a variance of 1/N, their deviation half that, for a deviation of 1."""
+def test_the_error_is_that_of_statistics_of_all_sequences():
+    """For values with deviation 1, the mean of N has variance 1/N, and their deviation half of it."""
     rnn, x, lengths = network_and_sequences(400)
     rnn.calibrate([(x, lengths)])
     before, count = study.statistics(rnn)
@@ -44,14 +44,14 @@ def test_the_error_is_that_of_all_sequences():
     assert np.array_equal(study.statistics(rnn)[0], before)
 
 
-def test_there_is_no_error_where_a_half_has_no_statistics():
+def test_the_error_needs_statistics_of_both_halves():
     rnn, x, lengths = network_and_sequences(10)
     lengths[1:] = 2
     error = study.errors(rnn, x, lengths, np.ones(5), np.random.default_rng(1))
     assert len(error) == 2 and np.isfinite(error).all()
 
 
-def test_keeping_steps_repeats_the_last_of_them():
+def test_keeping_steps_repeats_the_last_one():
     rnn, x, lengths = network_and_sequences(40, steps=6)
     rnn.calibrate([(x, lengths)])
     state = rnn.state_dict()
@@ -68,8 +68,8 @@ def test_keeping_steps_repeats_the_last_of_them():
     assert np.array_equal(found[:2], own[:2]) and not np.array_equal(found[2:], own[2:])
 
 
-def test_what_is_lost_alone_is_of_the_utterances_longer_than_the_step():
-    """Against answers taken by name_speakers, which pads and repeats by itself."""
+def test_the_loss_alone_is_that_of_longer_utterances():
+    """Compares with the answers of name_speakers, which pads and repeats itself."""
     data, joined = japanese_vowels(), {"1": japanese_vowels().test.x}
     found = study.of_seed(data, joined, 0, 2)
     network = study.trained(data.train, "BN", 0, 2)
@@ -80,11 +80,11 @@ def test_what_is_lost_alone_is_of_the_utterances_longer_than_the_step():
     longer = data.test.lengths > 12
     assert found["alone"][11] == pytest.approx(cut[longer].mean() - own[longer].mean(), abs=1e-12)
     assert found["joined"]["1"][11] == cut.mean() - own.mean()
-    # With all steps kept, utterances no longer than they lose nothing; those beyond repeat in both.
+    # If all steps are kept, shorter utterances lose nothing, and longer ones repeat in both cases.
     assert found["joined"]["1"][-1] == 0
 
 
-def test_what_the_page_says():
+def test_the_statements_of_the_page_hold():
     results = study.STUDY.results()
     found = {clause.text: clause for clause in study.clauses(results)}
     change = results["change"].mean(axis=0)
@@ -97,7 +97,7 @@ def test_what_the_page_says():
             assert 1.65 < -100 * middle.values.mean() < 2.05
         assert round(100 * last.values.mean()) == -84
     assert change[12:].argmin() == 0 and round(change[12], 2) == 0.02 and round(change[20], 2) == 0.11
-    # The number of utterances does not decide.
+    # The number of utterances is not decisive.
     assert results["count"][17] == 78 and results["count"][25] == 1
     assert round(results["error"][:, 17].mean(), 2) == 0.06
     assert -11.05 < 100 * study.after(results, 18, 8).mean() < -10.35
@@ -105,10 +105,10 @@ def test_what_the_page_says():
     assert round(100 * results["drawn"].mean(), 1) == -2.9
     assert interval(results["alone"][:, 17])[0] > 0
     assert round(100 * results["accuracy"].mean(), 1) == 98.2
-    # The figure: late steps fail, the last one worst; steps 10 to 14 cost 1 to 2 points.
+    # The figure: late steps lose most, the last one more than all; steps 10 to 14 lose 1 to 2 points.
     for joined in results["joined"].values():
         mean = 100 * joined.mean(axis=0)
         assert mean[17:].max() < -10 and mean.argmin() == 25
         assert mean[9:14].min() > -2.1 and mean[9:14].max() < -0.75
-    # Try it yourself: three steps further.
+    # The section "Try it yourself": three steps later.
     assert [round(100 * study.after(results, step, 8).mean()) for step in (12, 15)] == [-1, -5]

@@ -1,4 +1,4 @@
-"""The study of two digits in a row: pairs, statistics past step 64, and the statements of its page."""
+"""The study ``two_digits``: pairs, statistics beyond step 64, and the statements of its page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from two_digits import AGAIN, BATCH, FIRST, LAST, MEAN, PAIRS, STUDY, WAYS, afte
 
 @pytest.fixture
 def lstm(rng):
-    """BN that knows 64 steps, of images that differ from step to step."""
+    """Returns a BN network that knows 64 steps, of images that differ from step to step."""
     rnn = pixels.PixelLSTM("BN", 0.5, 0)
     rnn.calibrate_noisily(images(rng, 60).T[:, :, None], 0)
     return rnn
@@ -27,7 +27,7 @@ def images(rng, count):
     return (rng.standard_normal((count, PIXELS)) * np.linspace(0.5, 2, PIXELS)).astype(np.float32)
 
 
-def test_every_image_comes_last_once_and_first_once_and_never_follows_itself(rng):
+def test_every_image_is_first_once_and_last_once_and_never_twice(rng):
     x = images(rng, 30)
     pairs = after_another(x, 5)[:, :, 0].T
     np.testing.assert_array_equal(pairs[:, PIXELS:], x)
@@ -36,7 +36,7 @@ def test_every_image_comes_last_once_and_first_once_and_never_follows_itself(rng
     assert not np.array_equal(pairs, after_another(x, 6)[:, :, 0].T)
 
 
-def test_steps_1_to_64_again_are_the_known_network_with_the_state_handed_on(lstm, rng):
+def test_repeating_steps_1_to_64_equals_a_second_call_with_the_state(lstm, rng):
     pairs = after_another(images(rng, 20), 0)
     y, state = lstm(pairs[:PIXELS])
     expected = np.concatenate([y, lstm(pairs[PIXELS:], state)[0]])
@@ -44,7 +44,7 @@ def test_steps_1_to_64_again_are_the_known_network_with_the_state_handed_on(lstm
     np.testing.assert_array_equal(lstm(pairs)[0], expected)
 
 
-def test_step_64_repeated_is_the_library_s_own_way_to_repeat_the_last(lstm, rng):
+def test_repeating_step_64_equals_overrun_last(lstm, rng):
     pairs = after_another(images(rng, 20), 0)
     lstm.overrun = "last"
     expected = lstm(pairs)[0]
@@ -53,8 +53,8 @@ def test_step_64_repeated_is_the_library_s_own_way_to_repeat_the_last(lstm, rng)
     np.testing.assert_array_equal(lstm(pairs)[0], expected)
 
 
-def test_ways_to_go_on_do_not_touch_each_other(lstm, rng):
-    """A choice of statistics gives the same alone and after another choice in the same network."""
+def test_choices_of_statistics_do_not_affect_each_other(lstm, rng):
+    """A choice has the same results alone and after another choice in the same network."""
     x = images(rng, 40)
     pairs, labels = after_another(x, 0), rng.integers(10, size=40)
     known = lstm.state_dict()
@@ -73,7 +73,7 @@ def test_ways_to_go_on_do_not_touch_each_other(lstm, rng):
     assert pixels.accuracy(network, pairs, labels) == found[AGAIN]
 
 
-def test_a_change_is_against_the_image_alone():
+def test_a_change_is_relative_to_the_image_alone():
     results = {
         "BN, alone": np.array([0.9]),
         LAST: np.array([0.1]),
@@ -84,7 +84,7 @@ def test_a_change_is_against_the_image_alone():
     np.testing.assert_allclose(two_digits.change(results, "LN"), -0.1)
 
 
-def test_what_the_page_says():
+def test_the_statements_of_the_page_hold():
     results = STUDY.results()
     percents = {
         "BN, alone": 92.6, "LN, alone": 87.8, "no norm, alone": 88.6, "LN": 73.9, "no norm": 73.3,
@@ -99,7 +99,7 @@ def test_what_the_page_says():
     np.testing.assert_allclose(by_step[[30, 31]], [0.33, 0.11], atol=0.005)
 
 
-def test_settings_and_networks_are_those_of_pixels():
+def test_settings_and_networks_are_those_of_the_study_pixels():
     kept, of_pixels = STUDY.kept(), pixels.STUDY.kept()
     for name in pixels.NORMS:
         part = f"{name}, {pixels.IN_ORDER}"

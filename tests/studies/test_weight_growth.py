@@ -1,4 +1,4 @@
-"""Gradients and Fisher information against finite differences, growth against Pythagoras, and the page."""
+"""The study ``weight_growth``: gradients, Fisher information, growth, and the statements of its page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def along(model, x, direction):
 
 
 def curvature(model, x, name, direction, step=1e-3):
-    """d' F d by second differences of the divergence, two steps extrapolated to none (Richardson)."""
+    """Returns d' F d by second differences of the divergence, with Richardson's extrapolation."""
 
     def difference(step):
         moved = [replace(model, **{name: getattr(model, name) + sign * step * direction}) for sign in (1, -1)]
@@ -42,7 +42,7 @@ def x(rng):
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_gradients_are_those_of_finite_differences(norm, rng, x):
+def test_gradients_equal_finite_differences(norm, rng, x):
     model, labels, step = made(norm, rng, eps=1e-5), rng.integers(CLASSES, size=COUNT), 1e-6
     gradients = model.gradients(x, labels)
 
@@ -71,9 +71,9 @@ def test_the_fisher_information_is_the_second_order_of_the_divergence(norm, rng,
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_that_by_a_gain_too(norm, rng, x):
+def test_the_fisher_information_of_a_gain_is_the_second_order_too(norm, rng, x):
     model = made(norm, rng)
-    if norm == "no norm":  # along the length of a row, its direction kept
+    if norm == "no norm":  # changes only the length of a row
         rows = model.weight / lengths(model.weight)[:, None]
         found = [curvature(model, x, "weight", rows * e[:, None]) for e in np.eye(CLASSES)]
     else:
@@ -81,14 +81,14 @@ def test_that_by_a_gain_too(norm, rng, x):
     assert model.gain_curvature(x) == pytest.approx(np.mean(found), rel=1e-7)
 
 
-def test_under_layer_norm_one_row_s_own_direction_is_curved(rng, x):
+def test_with_layer_norm_the_direction_of_one_row_has_curvature(rng, x):
     model = made("LN", rng)
     row = np.zeros_like(model.weight)
     row[0] = model.weight[0]
     assert along(model, x, row) > 1e-3 > 1e-25 > along(model, x, model.weight)
 
 
-def test_batch_norm_takes_the_statistics_of_the_training_images(rng, x):
+def test_batch_norm_uses_the_statistics_of_the_training_images(rng, x):
     model, trained = made("BN", rng, eps=1e-5), rng.standard_normal((40, INPUTS))
     labels = model.logits(trained).argmax(axis=1)
     assert model.accuracy(trained, labels, trained) == 1
@@ -103,11 +103,11 @@ def images(rng, updates=20):
 
 
 @pytest.mark.parametrize("norm", NORMALISED)
-def test_under_sgd_lengths_grow_by_pythagoras(norm, rng):
+def test_with_sgd_lengths_grow_by_pythagoras(norm, rng):
     model, own = made(norm, rng), images(rng)
     _, growth, turn, cosine = train(model, own, Sgd(0.5))
     assert cosine < 1e-14 and (np.diff(growth) > 0).all()
-    # Each update is at right angles to the weights: it lengthens them by 1 / cos of the angle it turns them.
+    # Each update is orthogonal to the weights, so it multiplies their length by 1 / cos of the angle.
     moved, _ = weight_growth.updated(model, own, own.order[0], Sgd(0.5))
     turned = angles(model.groups(model.weight), model.groups(moved["weight"]))
     assert growth[1] == pytest.approx(-np.log(np.cos(turned)).mean(), rel=1e-12)
@@ -116,14 +116,14 @@ def test_under_sgd_lengths_grow_by_pythagoras(norm, rng):
 
 @pytest.mark.parametrize("norm", NORMALISED)
 @pytest.mark.parametrize(("optimiser", "power"), [(Sgd, 2), (Adam, 1)])
-def test_a_greater_length_is_a_lower_rate(norm, optimiser, power, rng):
+def test_longer_weights_learn_as_with_a_lower_rate(norm, optimiser, power, rng):
     model, own = made(norm, rng), images(rng)
     turned = [weight_growth.turned_at_once(model.scaled(f), own, optimiser(1e-4)) for f in (1, 10)]
     assert turned[0] / turned[1] == pytest.approx(10**power, rel=1e-2)
 
 
 @pytest.mark.parametrize("norm", NORMALISED)
-def test_held_lengths_stay_and_change_no_output(norm, rng):
+def test_holding_lengths_changes_no_output(norm, rng):
     model, own = made(norm, rng), images(rng, 1)
     (free, *_), (held, growth, *_) = (train(model, own, Sgd(0.5), hold=hold) for hold in (False, True))
     np.testing.assert_allclose(growth, 0, atol=1e-12)
@@ -131,13 +131,13 @@ def test_held_lengths_stay_and_change_no_output(norm, rng):
     assert np.abs(held.weight - free.weight).max() > 1e-6
 
 
-def test_small_angles_are_exact():
+def test_small_angles_are_accurate():
     a = np.array([[1.0, 0.0], [3.0, 0.0]])
     b = np.array([[2.0, 2e-9], [0.0, 0.5]])
     np.testing.assert_allclose(angles(a, b), [1e-9, np.pi / 2], rtol=1e-7)
 
 
-def test_what_the_page_says():
+def test_the_statements_of_the_page_hold():
     results, kept = STUDY.results(), STUDY.kept()
     training = results["training"]
     growth, fall = (

@@ -1,7 +1,4 @@
-"""Wrong values for arguments, each with the error it must raise, for tests of bad input.
-
-`refuses` checks the type of the error, and that its text names the argument.
-"""
+"""Invalid arguments, each with the error that it must raise, for tests of bad input."""
 
 from __future__ import annotations
 
@@ -17,12 +14,12 @@ from helpers import NOT_REAL, named
 T, B, D, H = 4, 3, 2, 5
 X = np.ones((T, B, D), np.float32)
 V, E = ValueError, TypeError
-HUGE = 10**5000  # an int that Python refuses to print
+HUGE = 10**5000  # Python raises an error if it must print this int
 NAN, INF = float("nan"), float("inf")
 
 
 class Hostile:
-    """Raises an error for every question, also for its text."""
+    """An object that raises an error for every operation, even for repr()."""
 
     def fail(self, *args):
         raise RuntimeError("asked")
@@ -32,7 +29,7 @@ class Hostile:
 
 
 class Turned:
-    """Claims to be an integer, but has no value."""
+    """An object whose __index__ returns no integer."""
 
     def __index__(self):
         return "3"
@@ -77,14 +74,14 @@ def cases(*lists):
 
 
 def refuses(error, name, call, *args, **given):
-    """call raises error, whose short message names the argument, the wanted value and the given one."""
+    """Asserts that call raises error. Its message must name the argument, the valid and the given value."""
     with pytest.raises(error, match=named(name)) as caught:
         call(*args, **given)
-    assert type(caught.value) is error  # and no subclass, such as UnicodeError
+    assert type(caught.value) is error  # a subclass, such as UnicodeError, is not allowed
     text = str(caught.value)
     assert len(text) < 400 and " must be " in text and ", got " in text, text[:500]
 
 
 def snapshot(rnn):
-    """All names and bits of a network."""
+    """Returns the names and bits of all arrays of a network."""
     return {k: v.tobytes() for k, v in rnn.state_dict().items()}, rnn.overrun, rnn.known_steps

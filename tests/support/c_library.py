@@ -1,4 +1,4 @@
-"""liblnrnn through ctypes: networks from arrays or files, calls, streams."""
+"""Calls liblnrnn through ctypes: networks from arrays or files, calls, streams."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ import lnrnn
 INT, SIZE, DOUBLE, P = ctypes.c_int, ctypes.c_size_t, ctypes.c_double, ctypes.c_void_p
 MESSAGE = 256
 DTYPES = {"float32": 0, "float64": 1, "int64": 2}
-CELLS, ACTIVATIONS = ("RNN", "LSTM", "GRU", "SLSTM"), ("tanh", "relu", "sigmoid", "identity")
-PLACEMENTS, OVERRUNS = ("joint", "split", "gate", "output"), ("raise", "last", "mean", "batch")
+CELLS, ACTIVATIONS = ("RNN", "LSTM", "GRU", "LiGRU", "SLSTM"), ("tanh", "relu", "sigmoid", "identity")
+PLACEMENTS, OVERRUNS = ("joint", "split", "gate", "input", "output"), ("raise", "last", "mean", "batch")
 
 
 class Description(ctypes.Structure):
-    """lnrnn_description."""
+    """The struct lnrnn_description."""
 
     _fields_ = [
         ("cell", INT), ("act", INT), ("weights", INT), ("input_size", SIZE), ("hidden_size", SIZE),
-        ("num_layers", SIZE), ("bias", INT), ("batch_first", INT), ("bidirectional", INT), ("norm", INT),
-        ("placement", INT), ("span", INT), ("cell_norm", INT), ("inner_bias", INT), ("eps", DOUBLE),
-        ("max_steps", SIZE), ("steps", SIZE), ("overrun", INT), ("momentum", DOUBLE), ("zoneout", DOUBLE * 2),
-        ("dropout", DOUBLE), ("num_heads", SIZE), ("exp_forget", INT), ("bfloat16_states", INT),
+        ("num_layers", SIZE), ("bias", INT), ("batch_first", INT), ("bidirectional", INT), ("reverse", INT),
+        ("reset_after", INT), ("norm", INT), ("placement", INT), ("span", INT), ("cell_norm", INT),
+        ("inner_bias", INT), ("eps", DOUBLE), ("max_steps", SIZE), ("steps", SIZE), ("overrun", INT),
+        ("momentum", DOUBLE), ("zoneout", DOUBLE * 2), ("dropout", DOUBLE), ("num_heads", SIZE),
+        ("proj_size", SIZE), ("exp_forget", INT), ("bfloat16_states", INT),
     ]  # fmt: skip
 
 
 class Array(ctypes.Structure):
-    """lnrnn_array."""
+    """The struct lnrnn_array."""
 
     _fields_ = [("name", ctypes.c_char_p), ("dtype", INT), ("ndim", SIZE), ("shape", SIZE * 6), ("data", P)]
 
 
 class Sequences(ctypes.Structure):
-    """lnrnn_sequences."""
+    """The struct lnrnn_sequences."""
 
     _fields_ = [
         ("steps", SIZE), ("sequences", SIZE), ("batch_first", INT), ("threads", INT), ("x", P),
@@ -45,7 +46,7 @@ class Sequences(ctypes.Structure):
 
 
 class Refused(Exception):
-    """A status other than LNRNN_OK, and the message."""
+    """A function returned a status other than LNRNN_OK, with this message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -53,11 +54,13 @@ class Refused(Exception):
 
 
 def library(path: str | Path | None = None) -> ctypes.CDLL:
-    """The library of the package's module, so that both share the threads and the settings."""
+    """Loads the library that lnrnn itself has loaded, so that both share threads and settings."""
     result = ctypes.CDLL(str(path or lnrnn.get_library()))
     for name in ("inputs", "units", "layers", "directions", "states"):
         getattr(result, f"lnrnn_network_{name}").restype = SIZE
         getattr(result, f"lnrnn_network_{name}").argtypes = [P]
+    result.lnrnn_network_state_size.restype = SIZE
+    result.lnrnn_network_state_size.argtypes = [P, INT]
     result.lnrnn_describe.restype = Description
     result.lnrnn_describe.argtypes = [INT, SIZE, SIZE]
     result.lnrnn_network_release.argtypes = [P]
@@ -65,7 +68,7 @@ def library(path: str | Path | None = None) -> ctypes.CDLL:
 
 
 def described(rnn: Any) -> Description:
-    """The description of a network of Python."""
+    """Returns the description of a network of lnrnn's Python classes."""
     norm, lstm = rnn.norm, type(rnn).__name__ == "LSTM"
     weights = {"float32": 0, "bfloat16": 1, "int8": 2}[rnn.dtype]
     weights += weights == 2 and rnn.activation_bits == 8
@@ -74,8 +77,9 @@ def described(rnn: Any) -> Description:
     structs = Description(
         CELLS.index(type(rnn).__name__), ACTIVATIONS.index(getattr(rnn, "nonlinearity", "tanh")), weights,
         rnn.input_size, rnn.hidden_size, rnn.num_layers, rnn.bias, rnn.batch_first, rnn.bidirectional,
-        kinds[type(norm)], len(PLACEMENTS), zoneout=(DOUBLE * 2)(*rates), eps=getattr(norm, "eps", 0.0),
-        num_heads=getattr(rnn, "num_heads", 1),
+        rnn.reverse, getattr(rnn, "reset_after", True), kinds[type(norm)], len(PLACEMENTS),
+        zoneout=(DOUBLE * 2)(*rates), eps=getattr(norm, "eps", 0.0), num_heads=getattr(rnn, "num_heads", 1),
+        proj_size=getattr(rnn, "proj_size", 0),
     )  # fmt: skip
     if isinstance(norm, lnrnn.LayerNormSpec):
         structs.placement, structs.inner_bias = PLACEMENTS.index(norm.placement), norm.inner_bias
@@ -142,13 +146,13 @@ class Network:
         self, x: np.ndarray, state: Any = None, lengths: Any = None, resets: Any = None,
         batch_first: bool = False, threads: int = 0,
     ) -> tuple[np.ndarray, list[np.ndarray]]:  # fmt: skip
-        """As a call of Python's networks: y, and h or h and c."""
+        """Runs the network as a Python network's call does. Returns y, and h or h and c."""
         T, B = x.shape[1::-1] if batch_first else x.shape[:2]
         lines = self.size("layers") * self.size("directions")
-        y = np.full((*x.shape[:2], self.size("directions") * self.size("units")), np.nan, np.float32)
-        start = joined(state or [])
-        widths = [self.size("units"), self.cells * self.size("units")][: self.size("states")]
+        widths = [int(self.c.lnrnn_network_state_size(self.pointer, k)) for k in range(self.size("states"))]
+        y = np.full((*x.shape[:2], self.size("directions") * widths[0]), np.nan, np.float32)
         end = [np.full((lines, B, width), np.nan, np.float32) for width in widths]
+        start = joined(state or [])
 
         def data(array: Any) -> int | None:
             return None if array is None else array.ctypes.data

@@ -1,7 +1,6 @@
-"""The C API as another program sees it.
+"""The C API for extension modules: the header's functions, the table in the capsule, and compiled modules.
 
-These are the header's list of functions, the table in the capsule, compiled units that include the header,
-and handles of streams. ctypes calls them without the interpreter's lock.
+ctypes calls the functions without the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ FLAGS = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
 
 
 def listed(header: str | None = None) -> list[str]:
-    """The names in the header's list, in its order."""
+    """Returns the names of the functions in the header's list, in order."""
     text = HEADER.read_text() if header is None else header
     body = re.search(r"#define LNRNN_API_FUNCTIONS\(X\)((?:.*\\\n)*.*\n)", text)
     return re.findall(r"X\((\w+)\)", body.group(1))
@@ -47,7 +46,7 @@ P, SIZE, INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 
 
 def function(name: str, result, *arguments, locked: bool = False):
-    """A function of the table. locked: whether it needs the interpreter's lock, and may raise."""
+    """Returns a function of the table. locked: whether it needs the interpreter's lock, and may raise."""
     kind = ctypes.PYFUNCTYPE if locked else ctypes.CFUNCTYPE
     return kind(result, *arguments)(getattr(table(), name))
 
@@ -57,7 +56,7 @@ def address(array):
 
 
 class Handle:
-    """A handle of a stream of Python: with Handle(stream, rows) as handle."""
+    """An lnrnn_handle of a stream of Python, used as `with Handle(stream, rows) as handle`."""
 
     def __init__(self, stream, rows: int, threads: int = 1) -> None:
         opened = function("lnrnn_handle_open", P, ctypes.py_object, SIZE, INT, locked=True)
@@ -68,18 +67,19 @@ class Handle:
         network = function("lnrnn_stream_network", P, P)(self.stream)
         for name in ("inputs", "units", "layers"):
             setattr(self, name, function(f"lnrnn_network_{name}", SIZE, P)(network))
-        self.cells = 3 if isinstance(stream.state, tuple) and len(stream.state) == 4 else 1
+        size = function("lnrnn_network_state_size", SIZE, P, INT)
+        self.widths = size(network, 0), size(network, 1)
 
     def step(self, x, y, lanes=None) -> int:
-        """x (rows, D), y (rows, H), lanes (rows) int64: contiguous arrays. -> the status."""
+        """x (rows, D), y (rows, P), lanes (rows) int64: contiguous arrays. Returns the status."""
         assert x.dtype == y.dtype == np.float32 and x.flags.c_contiguous and y.flags.c_contiguous
         assert lanes is None or lanes.dtype == np.int64
         step = function("lnrnn_handle_step", INT, P, P, P, P)
         return step(self.pointer, address(lanes), address(x), address(y))
 
     def stepped(self, x, lanes=None):
-        """The result of a step that must succeed."""
-        y = np.full((self.rows, self.units), np.nan, np.float32)
+        """Returns the y of a step, which must succeed."""
+        y = np.full((self.rows, self.widths[0]), np.nan, np.float32)
         assert self.step(x, y, None if lanes is None else np.array(lanes, np.int64)) == 0
         return y
 
@@ -88,12 +88,11 @@ class Handle:
         return function("lnrnn_handle_reset", INT, P, P, SIZE)(self.pointer, address(lanes), n)
 
     def state(self, layer: int, cell: int = 0):
-        """h or c of a layer, (lanes, H), of an SLSTM (lanes, 3 H): the memory itself, or None."""
+        """Returns h or c of a layer, (lanes, P or H), as a view of the C memory, or None."""
         result = function("lnrnn_stream_state", P, P, SIZE, INT)(self.stream, layer, cell)
-        width = (self.cells if cell else 1) * self.units
         return result and np.ctypeslib.as_array(
-            (ctypes.c_float * (self.lanes * width)).from_address(result)
-        ).reshape(self.lanes, width)
+            (ctypes.c_float * (self.lanes * self.widths[cell])).from_address(result)
+        ).reshape(self.lanes, self.widths[cell])
 
     def steps(self):
         result = function("lnrnn_stream_steps", P, P)(self.stream)
@@ -115,9 +114,9 @@ def python_include() -> str:
 
 
 def compiled(folder: Path, name: str, sources: list[Path], *flags: str) -> Path:
-    """The extension module `name`, built from these C sources in a folder with lnrnn.get_include()."""
+    """Builds the extension module `name` from these C sources in a folder, with lnrnn.get_include()."""
     target = folder / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
-    shared = shlex.split(sysconfig.get_config_var("LDSHARED"))[1:]  # without the compiler
+    shared = shlex.split(sysconfig.get_config_var("LDSHARED"))[1:]  # the first word is the compiler
     command = [
         *native_compiler(), "-O1", *shared, "-fPIC", *flags, python_include(), f"-I{lnrnn.get_include()}",
         *map(str, sources), "-o", str(target),
@@ -128,7 +127,7 @@ def compiled(folder: Path, name: str, sources: list[Path], *flags: str) -> Path:
 
 
 def imported(path: Path):
-    """The extension module in a file, imported anew."""
+    """Imports the extension module in a file again, as a new module."""
     name = path.name.partition(".")[0]
     spec = spec_from_file_location(name, path, loader=ExtensionFileLoader(name, str(path)))
     module = module_from_spec(spec)

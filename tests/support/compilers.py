@@ -1,7 +1,4 @@
-"""C that the tests compile: for this machine, or for aarch64 with an emulator.
-
-Programs are kept until one of their sources changes.
-"""
+"""Compiles C programs for tests, for this machine or for aarch64 with an emulator."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ GCC_AARCH64, QEMU = "aarch64-linux-gnu-gcc", "qemu-aarch64"
 
 
 def native_compiler() -> list[str]:
-    """The command of a C compiler for this machine. Without one the test is skipped."""
+    """Returns the command of a C compiler for this machine, or skips the test without one."""
     named = [shlex.split(words or "") for words in (os.environ.get("CC"), sysconfig.get_config_var("CC"))]
     named += [["cc"], ["gcc"], ["clang"]]
     result = next((command for command in named if command and shutil.which(command[0])), None)
@@ -43,21 +40,21 @@ def native_compiler() -> list[str]:
 
 
 def emulates_aarch64() -> bool:
-    """Whether this machine can compile and run code for aarch64."""
+    """Returns whether this machine can compile and run code for aarch64."""
     return bool(shutil.which(GCC_AARCH64) and shutil.which(QEMU))
 
 
 def built(name: str, compiler: list[str], source: Path, flags: list[str]) -> Path:
-    """The program of `source` and the headers in include/, compiled with these flags.
+    """Compiles `source` with these flags and the headers in include/. Returns the program.
 
-    It is kept in build/tests under a hash of the compiler, the flags and every text. A second run uses it.
+    The program is stored in build/tests under a hash of compiler, flags, sources and headers, and used again.
     """
     words = [*CFLAGS, *flags, f"-I{ROOT / 'include'}", str(source), "-lm"]
     return _kept(name, compiler, words, [source, *(ROOT / "include").rglob("*.h")], KEPT)
 
 
 def objects(compiler: list[str], chosen: Iterable[Unit], folder: Path, *flags: str) -> list[str]:
-    """Compiles translation units in parallel. -> their objects in the folder."""
+    """Compiles translation units in parallel. Returns the paths of their objects in the folder."""
 
     def compiled(unit: Unit) -> str:
         target, include = str(folder / f"{unit.name}.o"), [f"-I{ROOT / path}" for path in unit.include]
@@ -70,10 +67,9 @@ def objects(compiler: list[str], chosen: Iterable[Unit], folder: Path, *flags: s
 
 
 def preloading(library: Path) -> dict[str, str]:
-    """The variables of the environment that load a library before all others.
+    """Returns the environment variables that load a library before all others.
 
-    LD_PRELOAD is cut at spaces, so it has only the file's name, and LD_LIBRARY_PATH has the folder.
-    """
+    LD_PRELOAD cannot contain spaces, so it has only the file's name, and LD_LIBRARY_PATH has the folder."""
     folders = [str(library.parent), os.environ.get("LD_LIBRARY_PATH", "")]
     return {"LD_PRELOAD": library.name, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, folders))}
 
@@ -88,11 +84,10 @@ def linked(
     link: tuple[str, ...] = (),
     folder: Path = KEPT,
 ) -> Path:
-    """The program of `main` and all C of pyx/ for a machine ("aarch64", "x86_64"), without OpenMP.
+    """Compiles `main` with all C of pyx/, for a machine ("aarch64", "x86_64"), without OpenMP.
 
-    It and its objects are kept as in `built`. flags: for the compiler, after those of build_flags.py. link:
-    for the linker.
-    """
+    Stores the program and its objects as `built` does, and returns the program. flags: for the compiler,
+    after those of build_flags.py. link: flags for the linker."""
     headers = [header for folder in ("include", "pyx") for header in (ROOT / folder).rglob("*.h")]
     own = [*(ROOT / "tests/simd").glob("*.h")]
     named = Unit(main.stem, str(main), CFLAGS, ["include", "pyx", "tests/simd"])
@@ -110,7 +105,7 @@ def linked(
 
 
 def _kept(name: str, compiler: list[str], words: list[str], texts: list[Path], folder: Path) -> Path:
-    """The output of a compiler for `texts`, which its command names."""
+    """Returns the output of a compiler for `texts`, the files that its command names."""
     version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=True).stdout
     key = hashlib.sha256(repr((version, [*compiler, *words])).encode())
     for path in sorted(texts):
@@ -122,5 +117,5 @@ def _kept(name: str, compiler: list[str], words: list[str], texts: list[Path], f
             old.unlink(missing_ok=True)
         unfinished = program.with_name(f"{program.name}.{os.getpid()}")
         subprocess.run([*compiler, *words, "-o", str(unfinished)], check=True)
-        unfinished.replace(program)  # two runs at the same time each see a whole program
+        unfinished.replace(program)  # atomic, because another run may use the program
     return program

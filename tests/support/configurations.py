@@ -1,6 +1,6 @@
-"""Some hundred configurations of norms and networks, and the arrays of their results.
+"""Some hundred configurations of norms and networks, with functions that compute their results.
 
-The campaign digest compares two builds with them. tests/runtime/test_caches.py compares two settings.
+The campaign digest compares two builds by them, and tests/runtime/test_caches.py compares two settings.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def digest(arrays) -> str:
 
 
 def of_norm(shape, dtype, gain, bias):
-    """Layer norm, RMS norm, batch norm in both modes, and the gradients, for one array."""
+    """Yields the results of layer, RMS and batch norm in both modes, and gradients, for one array."""
     rng = rng_of(shape, np.dtype(dtype).name, gain, bias)
     x, gy = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
     w, b = (rng.standard_normal(shape[1:]).astype(np.float32) if use else None for use in (gain, bias))
@@ -48,7 +48,7 @@ def of_norm(shape, dtype, gain, bias):
 
 
 def of_network(variant, sizes, batch, dtype, layers):
-    """A call, a call with lengths, a stream, and the results of training, also with dropout."""
+    """Yields the results of calls with and without lengths, a stream, and training, also with dropout."""
     rng = rng_of(variant, sizes, batch, dtype, layers)
     T = 9
     rnn = network(*sizes, **VARIANTS[variant], trained=T, num_layers=layers, bidirectional=layers == 2)
@@ -69,7 +69,7 @@ def of_network(variant, sizes, batch, dtype, layers):
 
 
 def of_dropout(rnn, x, h0, ends):
-    """A call with zoneout, a stream, and the results of training with all kinds of dropout."""
+    """Yields the results of a call with zoneout, a stream, and training with all kinds of dropout."""
     zone_out(rnn, 0.25)
     y, state = rnn(x, h0, ends)
     yield from (y, *parts(rnn, state))

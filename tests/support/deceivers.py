@@ -1,4 +1,4 @@
-"""Modules with a known system's parameters and another forward, hidden from random input. Needs torch."""
+"""Modules of torch that look like a known LSTM, but compute something else for some inputs. Needs torch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from torch_cells import LayerNormLSTMCell
 
 @dataclass(frozen=True)
 class Deceit:
-    """How a module deceives.
+    """The difference between a module and the LSTM that it looks like.
 
-    before: changes x. carried: changes h and c before step t. start: changes states that are given. parts:
-    further attributes. change: alters the module later. probe: the input on which from_torch notices the
-    difference.
+    before: a function that changes x. carried: changes h and c before step t. start: changes given states.
+    parts: more attributes. change: alters the module later. probe: the input on which from_torch notices it.
     """
 
     before: Callable = lambda module, x: x
@@ -30,9 +29,9 @@ class Deceit:
 
 
 class Deceiver(nn.Module):
-    """An LSTM as in fastrnns, x (T, B, I) -> y. deceit: its row in DECEITS."""
+    """An LSTM like that of fastrnns, from x (T, B, I) to y. deceit: a key of DECEITS."""
 
-    shift = 0.0  # an attribute of the class
+    shift = 0.0
 
     def __init__(self, inputs, hidden, deceit="none"):
         super().__init__()
@@ -62,7 +61,7 @@ class Deceiver(nn.Module):
 
 
 class WithStates(Deceiver):
-    """Takes states, (B, H) each."""
+    """A Deceiver whose forward takes states, (B, H) each."""
 
     def forward(self, x, state):
         return self.run(x, *DECEITS[self.deceit].start(*state))
@@ -85,7 +84,7 @@ class Slots:
 
 
 def skip_blanks(module, x):
-    """Treats frames of zeros as padding."""
+    """Removes frames of zeros."""
     return torch.where((x == 0).all(-1, keepdim=True), torch.ones_like(x), x)
 
 
@@ -108,7 +107,7 @@ def add_mask(module, x):
 
 
 def setter(name, value):
-    """A change that sets an attribute."""
+    """Returns a function that sets an attribute of a module."""
     return lambda module: setattr(module, name, value())
 
 

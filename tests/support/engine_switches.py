@@ -1,7 +1,4 @@
-"""Switches of the engine that only tests and benchmarks use.
-
-They are C functions of liblnrnn. The headers in pyx/ describe them.
-"""
+"""C functions of liblnrnn that only tests and benchmarks call. The headers in pyx/ describe them."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ library = ctypes.CDLL(lnrnn.get_library())
 
 
 def function(name: str, result: Any, *arguments: Any) -> Any:
-    """The C function lnrnn_NAME with these types."""
+    """Returns the C function lnrnn_NAME with these types."""
     found = getattr(library, f"lnrnn_{name}")
     found.restype, found.argtypes = result, arguments
     return found
@@ -41,7 +38,7 @@ def cores_of(cpus: int, groups: str | os.PathLike[str], root: str | os.PathLike[
 
 
 def teams_had() -> tuple[int, int]:
-    """The largest teams since the last call of this function: for tasks, and for the units of a step."""
+    """Returns the largest numbers of threads since the last call: for tasks, and for the units of a step."""
     teams = _teams_had()
     return teams.tasks, teams.units
 
@@ -51,7 +48,7 @@ def set_barrier_mode(mode: str) -> None:
 
 
 def set_back_off(seconds: int) -> None:
-    """0 ends the back-off."""
+    """Makes calls use one thread for this time, as if cores were busy. 0 ends it."""
     _set_back_off(1_000_000_000 * seconds)
 
 
@@ -84,8 +81,8 @@ class Partition(ctypes.Structure):
 
 class StepWork(ctypes.Structure):
     _fields_ = (
-        *((name, c_size_t) for name in ("rows", "inputs", "units", "outputs", "panels")),
-        *((name, c_int) for name in ("dtype", "sides", "at_once")),
+        *((name, c_size_t) for name in ("rows", "inputs", "units", "outputs", "projection", "panels")),
+        *((name, c_int) for name in ("dtype", "sides", "at_once", "reset_before")),
         ("caches", Caches),
     )
 
@@ -99,16 +96,16 @@ _set_partition = function("set_partition", None, Partition)
 
 
 def _step_work(B: int, D: int, H: int, gates: int, sides: int) -> StepWork:
-    """A step of float32 weights, with the caches in use."""
+    """Returns the work of a step with float32 weights, for the current cache sizes."""
     panels = _panels_of(0, gates * H)
-    return StepWork(B, D, H, gates * H, panels, 0, sides, 1, get_caches())
+    return StepWork(B, D, H, gates * H, 0, panels, 0, sides, 1, 0, get_caches())
 
 
 def partition(
     threads: int, B: int, D: int, H: int, gates: int = 1, sides: int = 1
 ) -> tuple[int, int, bool, float]:
-    """-> groups of sequences at a time, the threads of each, whether these divide the rows of the states
-    too, and the ns of a step."""
+    """Returns (groups of sequences at a time, threads per group, whether threads divide the states' rows too,
+    ns of a step)."""
     work = _step_work(B, D, H, gates, sides)
     chosen = _choose_partition(threads, B, work.panels, work, ctypes.cast(_step_time, ctypes.c_void_p))
     return chosen.groups, chosen.team, bool(chosen.divide_rows), _step_time(work, chosen)
@@ -117,12 +114,12 @@ def partition(
 def step_time(
     groups: int, team: int, divide_rows: bool, B: int, D: int, H: int, gates: int = 1, sides: int = 1
 ) -> float:
-    """The ns of a step with this partition."""
+    """Returns the ns of a step with this partition."""
     return _step_time(_step_work(B, D, H, gates, sides), Partition(groups, team, divide_rows))
 
 
 def set_partition(groups: int = 0, team: int = 0, divide_rows: bool = False) -> None:
-    """All calls that may use so many threads take this partition. Without arguments: the fastest again."""
+    """Makes all calls with enough threads use this partition. Without arguments calls choose the fastest."""
     _set_partition(Partition(groups, team, divide_rows))
 
 

@@ -1,4 +1,4 @@
-"""The floating-point state of the calling thread, read and set through glibc's fenv_t."""
+"""Reads and sets the floating-point state of the calling thread, through glibc's fenv_t."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import platform
 import sys
 from contextlib import contextmanager
 
-# PLACE: the position, in fenv_t, of the word that controls vector instructions. STATES: other words than the
-# default. They flush denormals, round otherwise, have sticky flags, or trap on invalid operations, overflow
-# and division by 0.
+# PLACE: the offset in fenv_t of the word that controls vector instructions. STATES: values of this word that
+# differ from the default. They flush denormals, change the rounding mode, have sticky flags, or trap on
+# invalid operations, overflow and division by 0.
 if platform.machine() == "x86_64":
     PLACE, DEFAULT, FLAGS = 28, 0x1F80, 0x3F  # MXCSR
     STATES = {
@@ -41,7 +41,7 @@ def set_state(value: int) -> None:
 
 @contextmanager
 def in_state(value: int):
-    """The body should only call lnrnn, because Python computes in that state too."""
+    """Runs the body in this state. It should only call lnrnn, because Python's arithmetic changes too."""
     before = state()
     set_state(value)
     try:
@@ -58,7 +58,7 @@ if platform.machine() == "aarch64":
 
 @contextmanager
 def rounding(mode: str):
-    """As `in_state`, for all arithmetic of the thread: C functions may use the x87 too."""
+    """Runs the body with this rounding mode for all arithmetic of the thread, including the x87."""
     before = _libm.fegetround()
     assert _libm.fesetround(ROUNDING[mode]) == 0
     try:

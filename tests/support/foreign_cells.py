@@ -1,9 +1,10 @@
 """The recurrent cells of other libraries in float64 NumPy, one function each.
 
-They follow the libraries' formulas and names, independently of lnrnn. The importers are compared with them.
-Every function names its source file.
+They follow the libraries' formulas and names, independently of lnrnn, so that tests can compare importers
+with them. The heading above a function names its source file.
 
-A cell takes x (B, I), the state and its parameters by name. It returns the state, a tuple that begins with h.
+A cell takes x (B, I), the state and its parameters by name. It returns the next state, a tuple that begins
+with h.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ def sigmoid(a):
 
 
 def ln(v, gamma=1.0, beta=0.0, eps=1e-5):
-    """v (B, units), normalised over the units."""
+    """Normalises v (B, units) over the units."""
     centred = v - v.mean(axis=1, keepdims=True)
     return gamma * centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + eps) + beta
 
@@ -190,11 +191,11 @@ def tfa_simple_rnn(x, state, p, eps=1e-5, nonlinearity="tanh"):
 
 
 def run(cell, x, layers, states, **options):
-    """A stack of layers, of one or two directions each, all sequences of full length.
+    """Runs a stack of layers, each of one or two directions, on sequences of full length.
 
-    x (T, B, I). layers[k][d]: the parameters of layer k in direction d. states[k][d]: its first state, a
-    tuple of (B, H). Returns y (T, B, directions * H) and the last states, (layers * directions, B, H) each.
-    """
+    x (T, B, I). layers[k][d]: the parameters of layer k in direction d. states[k][d]: the initial state of
+    that layer and direction, (B, H) each. Returns y (T, B, directions * H) and last states, (layers *
+    directions, B, H)."""
     ends = []
     for layer, begin in zip(layers, states, strict=True):
         sides = []

@@ -1,4 +1,4 @@
-"""Shared by several test files: every ISA in turn, one measure of errors, arrays of every kind."""
+"""Helpers of many test files: instruction sets (ISAs), threads, measures of errors, arrays of every kind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ each_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.__name__)
 # float64 rounds at 2^-53 instead of 2^-24, so its errors must be 2^29 times smaller than float32's.
 SCALE = {np.float32: 1.0, np.float64: 2.0**-29}
 
-# Widths: each up to three vectors of the widest ISA and a little more, then larger odd ones.
+# Widths of rows: all up to a little more than three vectors of the widest ISA, then larger odd ones.
 LENGTHS = (*range(1, 51), 63, 64, 65, 127, 129, 255, 257, 1000, 1023, 1024, 4099)
 
 
@@ -30,42 +30,42 @@ LENGTHS = (*range(1, 51), 63, 64, 65, 127, 129, 255, 257, 1000, 1023, 1024, 4099
 
 
 def available_isas() -> list[str]:
-    """The ISAs of this machine, independently of LNRNN_ISA."""
+    """Returns the ISAs of this machine, independently of LNRNN_ISA."""
     import lnrnn
 
     return list(lnrnn.cpu_info()["available"])
 
 
-# A set is not tested if the machine has its replacement here. That has all its kernels with a third set, or
-# all but the int8 product, whose bits test_units.py compares with that set.
+# Tests skip an ISA if the machine has its replacement. The replacement and other tested ISAs have all of its
+# kernels, except for an int8 product, whose bits test_units.py compares.
 INSTEAD = {"avx512vnni": "avx512bf16", "avxvnni": "avx2", "neonbf16": "neoni8mm", "neondot": "neon"}
 
 
 def tested_isas() -> list[str]:
-    """A subset of these that together has all their kernels."""
+    """Returns some of the ISAs of this machine, which together have the kernels of all."""
     available = available_isas()
     return [name for name in available if INSTEAD.get(name) not in available]
 
 
 def isa_families() -> list[str]:
-    """The ISAs of this machine that differ in more than the products of bfloat16 and int8."""
+    """Returns the ISAs of this machine that differ in more than the products of bfloat16 and int8."""
     return [name for name in available_isas() if name in ("avx512", "avx2", "sse2", "neon", "scalar")]
 
 
 def without_units(name: str) -> str:
-    """The set that has all other kernels of a set with units."""
+    """Returns the ISA from which ISA `name` has all kernels but its product of bfloat16 or int8."""
     return "neon" if name.startswith("neon") else "avx2" if name == "avxvnni" else "avx512"
 
 
 def rounds_bfloat16_rows() -> bool:
-    """Whether products with bfloat16 weights also round the rows to bfloat16, on the set in use."""
+    """Returns whether the current ISA rounds x and h to bfloat16 in products with bfloat16 weights."""
     import lnrnn
 
     return lnrnn.cpu_info()["units"]["bfloat16"] is not None
 
 
 def isa_options(doc: str | None) -> argparse.ArgumentParser:
-    """The parser of a program that runs on instruction sets. --isa selects some."""
+    """Returns the parser of a program that runs on all instruction sets, or on those of --isa."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--isa", action="append", help="only this instruction set; may be repeated")
     return parser
@@ -73,7 +73,7 @@ def isa_options(doc: str | None) -> argparse.ArgumentParser:
 
 @contextmanager
 def using_isa(name: str):
-    """Run the body with the kernels of one ISA. The `isa` fixture does this for a whole test."""
+    """Runs the body with the kernels of one ISA. The `isa` fixture does this for a whole test."""
     import lnrnn
     from lnrnn import _core
 
@@ -87,7 +87,7 @@ def using_isa(name: str):
 
 
 def on_every_isa(compute, names=None) -> dict[str, object]:
-    """compute() once per ISA: {isa: result}. For property tests, where a fixture spans all examples."""
+    """Returns {isa: compute()} for each ISA. For property tests, which cannot use the fixture."""
     results = {}
     for name in tested_isas() if names is None else names:
         with using_isa(name):
@@ -96,13 +96,13 @@ def on_every_isa(compute, names=None) -> dict[str, object]:
 
 
 def on_every_family(compute) -> dict[str, object]:
-    """As on_every_isa, for functions that do not use bfloat16 or int8."""
+    """Does the same as `on_every_isa` for functions that use neither bfloat16 nor int8."""
     return on_every_isa(compute, isa_families())
 
 
 @contextmanager
 def using_threads(n: int):
-    """Run the body with up to n threads for each call."""
+    """Runs the body with up to n threads for each call."""
     import lnrnn
 
     before = lnrnn.get_num_threads()
@@ -113,7 +113,7 @@ def using_threads(n: int):
         lnrnn.set_num_threads(before)
 
 
-# In the body of using_small_caches, outputs of at least so many bytes are larger than the caches.
+# Outputs of at least this many bytes are larger than the caches of using_small_caches.
 LARGE_OUTPUT = 1 << 19
 
 
@@ -123,10 +123,10 @@ def using_small_caches():
 
 @contextmanager
 def using_caches(sizes: tuple[int, int, int] | None, reads_ahead: bool = False):
-    """Run the body with these sizes of L1, L2 and L3 in bytes.
+    """Runs the body with these sizes of L1, L2 and L3 in bytes.
 
-    reads_ahead: whether the cores read ahead by themselves, or need prefetch instructions; None: as they do.
-    """
+    reads_ahead: whether cores prefetch by themselves, or need prefetch instructions; None: as on this
+    machine."""
     import engine_switches
 
     before = engine_switches.get_caches()
@@ -151,7 +151,7 @@ MACHINES = {"fast L3": FAST_L3, "slow L3": SLOW_L3}
 
 @contextmanager
 def on_machine(name: str):
-    """Run the body with the CPU model and the caches of one of MACHINES."""
+    """Runs the body with the CPU model and the caches of one of MACHINES."""
     import engine_switches
 
     model, caches = MACHINES[name]
@@ -166,7 +166,7 @@ def on_machine(name: str):
 
 @contextmanager
 def _switched(switch: str, value: Any, usual: Any):
-    """Run the body after engine_switches.switch(value)."""
+    """Runs the body after engine_switches.switch(value), and afterwards sets the switch to `usual`."""
     import engine_switches
 
     getattr(engine_switches, switch)(value)
@@ -178,11 +178,10 @@ def _switched(switch: str, value: Any, usual: Any):
 
 @contextmanager
 def using_partition(groups: int, units: int = 1, rows: bool = False):
-    """Run the body with this number of groups of sequences at a time, and of threads for each group.
+    """Runs the body with this number of groups of sequences at a time, and of threads for each group.
 
-    The threads of a group divide the units of a step, and with `rows` the rows of the states too. It applies
-    to calls that may use as many threads.
-    """
+    The threads of a group divide the units of a step, and with `rows` the rows of the states too. Calls with
+    too few threads ignore these numbers."""
     import engine_switches
 
     engine_switches.set_partition(groups, units, rows)
@@ -193,23 +192,22 @@ def using_partition(groups: int, units: int = 1, rows: bool = False):
 
 
 def in_parts_of(size: float):
-    """Run the body with long calls split into parts of so many multiply-adds. 1 means one step of a group."""
+    """Runs the body with long calls split into parts of `size` multiply-adds. 1: one step of a group."""
     return _switched("set_part", size, 0)
 
 
 def using_network_way(way: str):
-    """Run the body with layers and directions "in turn", "side by side" if possible, or "fastest"."""
+    """Runs the body with layers and directions "in turn", "side by side" if possible, or "fastest"."""
     return _switched("set_network_way", way, "fastest")
 
 
 @contextmanager
 def several_threads(n: int, divide: str = "tasks", had: int | None = None):
-    """Run the body with up to n threads for each call, and assert the size of the largest team.
+    """Runs the body with up to n threads for each call, and asserts that the largest team had n threads.
 
-    It must have n threads, or `had`. They divide "tasks" (rows, sequences, blocks of a gradient), the "units"
-    of a step, or "either". A team of 1: every call ran alone. Calls do not run alone here because a core was
-    busy before.
-    """
+    had: another number of threads than n; 1: every call uses one thread. divide: the shared work: "tasks"
+    (rows, sequences, blocks of a gradient), the "units" of a step, or "either". Busy cores have no influence,
+    because the back-off is switched off."""
     import engine_switches
     import lnrnn
 
@@ -224,18 +222,18 @@ def several_threads(n: int, divide: str = "tasks", had: int | None = None):
     had = n if had is None else had
     if lnrnn.cpu_info()["team"] != "none":
         largest = max(1, *teams.values()) if had == 1 or divide == "either" else teams[divide]
-        assert largest == had, f"{had} of {n} threads were to divide {divide}; so many did: {teams}"
+        assert largest == had, f"{had} of {n} threads should divide {divide}; the largest teams are {teams}"
 
 
 def together(work, callers: int, patience: float = 60) -> None:
-    """work(k) for k in range(callers), each in its own thread, started together. Raises the error of one."""
+    """Calls work(k) for k in range(callers), each in its own thread, all at once. Raises the first error."""
     begin, failures = threading.Barrier(callers), []
 
     def run(k):
         try:
             begin.wait(30)
             work(k)
-        except BaseException as error:  # a thread's error would be lost
+        except BaseException as error:  # raised below, because Python ignores a thread's error
             failures.append(error)
 
     threads = [threading.Thread(target=run, args=(k,)) for k in range(callers)]
@@ -249,7 +247,7 @@ def together(work, callers: int, patience: float = 60) -> None:
 
 
 def at_once(jobs) -> list:
-    """Calls all jobs, each in a thread of its own, started together. -> their results."""
+    """Calls all jobs, each in its own thread, all at once. Returns their results."""
     results = [None] * len(jobs)
 
     def work(k):
@@ -260,7 +258,7 @@ def at_once(jobs) -> list:
 
 
 def seen_while(change, read, readers=3):
-    """The results of `read` in some threads while `change` runs in another. -> a set."""
+    """Returns the set of results of `read`, called in some threads while `change` runs in another."""
     stop = threading.Event()
 
     def changing():
@@ -282,7 +280,7 @@ def seen_while(change, read, readers=3):
 
 
 def _finite_pairs(got, want):
-    """got and want as wide floats where both are finite; NaN and infinities must agree exactly."""
+    """Returns the finite values of got and want as wide floats. NaN and infinities must be equal."""
     got, want = np.asarray(got), np.asarray(want)
     assert got.shape == want.shape, f"shape {got.shape}, expected {want.shape}"
     wide = np.result_type(got.dtype, want.dtype, np.float64)
@@ -295,24 +293,23 @@ def _finite_pairs(got, want):
 
 
 def absolute_error(got, want) -> float:
-    """max |got - want|."""
+    """Returns max |got - want|."""
     got, want = _finite_pairs(got, want)
     return float(np.abs(got - want).max(initial=0))
 
 
 def relative_error(got, want) -> float:
-    """max |got - want| / max |want|: the error of the array as a whole, as for gradients; 0 / 0 is 0."""
+    """Returns max |got - want| / max |want|, the error of an array as a whole; 0 / 0 is 0."""
     got, want = _finite_pairs(got, want)
     error, scale = np.abs(got - want).max(initial=0), np.abs(want).max(initial=0)
     return float(error if error == 0 else error / scale if scale else np.inf)
 
 
 def ulp_error(got, want) -> float:
-    """max |got - want| in units in the last place of got's dtype at want; want is wider than got.
+    """Returns max |got - want| in units in the last place of got's dtype. want has a wider dtype.
 
-    Where want overflows got's dtype, got must be that infinity; where want is tiny, the unit is the smallest
-    denormal.
-    """
+    If want overflows got's dtype, got must be infinity of that sign. If want is tiny, the unit is the
+    smallest denormal number."""
     got, want = np.asarray(got), np.asarray(want)
     with np.errstate(over="ignore"):
         rounded = want.astype(got.dtype)
@@ -330,12 +327,12 @@ def normal(rng, shape, dtype):
 
 
 def wide(*arrays):
-    """Arguments for the reference, in longdouble: float64 kernels need a more precise reference."""
+    """Converts arguments of the reference to longdouble, because tests of float64 need more precision."""
     return [None if a is None else np.asarray(a).astype(np.longdouble) for a in arrays]
 
 
 def misaligned(x):
-    """A copy of x that starts one byte off any alignment."""
+    """Returns a copy of x at an odd address."""
     raw = np.zeros(x.nbytes + 1, np.uint8)
     y = raw[1:].view(x.dtype).reshape(x.shape)
     y[...] = x
@@ -344,14 +341,14 @@ def misaligned(x):
 
 
 def offset(x, by=1):
-    """A copy of x that starts `by` elements off a vector's alignment, aligned for its own dtype."""
+    """Returns a copy of x that starts `by` elements after an address aligned for vectors."""
     y = np.zeros(x.size + by, x.dtype)[by:].reshape(x.shape)
     y[...] = x
     return y
 
 
 class Kind(np.ndarray):
-    """A subclass of NumPy's array without additions."""
+    """A subclass of ndarray that adds nothing."""
 
 
 def read_only(x):
@@ -361,7 +358,7 @@ def read_only(x):
 
 
 def layouts(x):
-    """The values of x in every memory layout that NumPy can give them: {name: array equal to x}."""
+    """Returns {name: array equal to x} for every memory layout of NumPy."""
     wide = np.zeros(tuple(2 * n for n in x.shape), x.dtype)
     strided = wide[tuple(slice(None, None, 2) for _ in x.shape)]
     strided[...] = x
@@ -380,7 +377,7 @@ def layouts(x):
         "misaligned": misaligned(x),
         "read-only": read_only(x),
         "broadcast": np.broadcast_to(x[:1], x.shape) if x.shape[0] == 1 else None,
-        "of a packed record": record,  # strides that are no multiple of an element
+        "of a packed record": record,  # its stride is no multiple of the element size
         "foreign byte order": x.astype(x.dtype.newbyteorder()),
     }
     return {name: y for name, y in result.items() if y is not None}
@@ -390,10 +387,7 @@ def layouts(x):
 
 
 def program(path):
-    """Imports a program of the tests as a module named after its path, to test a quick part of it.
-
-    Its additions to sys.path stay.
-    """
+    """Imports a program as a module, to test parts of it. The program's additions to sys.path stay."""
     spec = importlib.util.spec_from_file_location("_".join(path.parts[-2:])[: -len(".py")], path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -401,7 +395,7 @@ def program(path):
 
 
 class Anything:
-    """An object that is no number. Its name is the same in every process, because it is in ids of tests."""
+    """An object that is no number. Its repr is the same in every process, because ids of tests contain it."""
 
     def __repr__(self):
         return "Anything()"
@@ -414,7 +408,7 @@ NOT_REAL = [
 
 
 def bad_outs(x):
-    """(error, out): outputs that a function of x, a float32 matrix, must refuse."""
+    """Returns pairs (error, out): invalid arguments `out` for a function of the float32 matrix x."""
     return [
         (ValueError, np.zeros(x.shape[::-1], np.float32)),
         (ValueError, np.zeros((1, *x.shape), np.float32)),
@@ -428,15 +422,15 @@ def bad_outs(x):
 
 
 def named(name):
-    """A pattern for messages that contain the name of an argument as a word."""
+    """Returns a pattern for messages that contain this name of an argument as a word."""
     return rf"(?<![\w']){name}(?![\w'])"
 
 
-# --- vectors from elsewhere ---------------------------------------------------------------------------------
+# --- test data of ONNX --------------------------------------------------------------------------------------
 
 
 def onnx_cases(op: str) -> list[dict]:
-    """ONNX's node tests of one operator: name, attributes, inputs and outputs as dicts of float32 arrays."""
+    """Returns ONNX's tests of one operator: dicts of name, attributes, inputs and outputs in float32."""
     with np.load(DATA / "onnx_node_tests.npz") as z:
         values, index = z["values"], json.loads(str(z["index"]))
     cases, at = [], 0

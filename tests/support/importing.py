@@ -1,6 +1,6 @@
-"""Shared by the tests of the importers: parameters of foreign cells with their own names, and a comparison.
+"""Helpers for tests of importers: random parameters of foreign cells under the names of their libraries.
 
-It compares a foreign cell with lnrnn's reference and with lnrnn's model, both with the converted parameters.
+`assert_agrees` compares a foreign cell with lnrnn's reference and lnrnn's model after conversion.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import foreign_cells
 from helpers import absolute_error
 from lnrnn import reference as ref
 
-# Over 9 steps of 12 units: float64 against float64 with sums in another order, and float32 against float64.
-# Over 20 draws of every system, at most 1.1e-14 and 6e-6 were measured, 6e-16 and 3e-7 in the median.
+# EXACT compares float64 with float64, whose sums have another order. SINGLE compares float32 with float64.
+# Over 9 steps of 12 units and 20 draws of every system, errors were at most 1.1e-14 and 6e-6, and 6e-16 and
+# 3e-7 in the median.
 EXACT, SINGLE = 1e-13, 1e-5
 
 
 @dataclass(frozen=True)
 class Foreign:
-    """A foreign cell.
+    """A recurrent cell of another library.
 
-    shapes: of its parameters, for `inputs` inputs and H units. states: the number of arrays in its state.
-    key: the name of a parameter in a stack of layers, (leaf, layer, direction, directions) -> key.
-    """
+    shapes(inputs, H): returns the shapes of its parameters. states: the number of arrays in its state.
+    key(leaf, layer, direction, directions): returns the name of parameter `leaf` in a stack of layers."""
 
     cell: Callable
     shapes: Callable[[int, int], dict[str, tuple[int, ...]]]
@@ -113,7 +113,7 @@ TORCHAUDIO_PLAIN = Foreign(foreign_cells.torchaudio_lstm, _torchaudio_plain, 2, 
 
 
 def drawn(rng, shapes):
-    """Parameters of these shapes, none of them at its default; gains around 1."""
+    """Returns random parameters of these shapes. Gains are near 1, and no parameter has its default value."""
     result = {}
     for name, shape in shapes.items():
         gain = "gamma" in name or ("norm" in name and name.endswith("weight"))
@@ -122,7 +122,7 @@ def drawn(rng, shapes):
 
 
 def stack(rng, foreign, inputs, H, layers=1, directions=1):
-    """-> parameters by layer and direction, and all of them under the keys of a state dict."""
+    """Returns random parameters by layer and direction, and the same as a state dict."""
     result = [
         [drawn(rng, foreign.shapes(inputs if k == 0 else directions * H, H)) for _ in range(directions)]
         for k in range(layers)
@@ -137,7 +137,7 @@ def stack(rng, foreign, inputs, H, layers=1, directions=1):
 
 
 def initial(rng, states, layers, directions, B, H):
-    """First states by layer and direction, and as the arrays that lnrnn takes."""
+    """Returns random initial states by layer and direction, and the same as lnrnn's arrays."""
     parts = [rng.uniform(-0.9, 0.9, (layers * directions, B, H)) for _ in range(states)]
     nested = [
         [tuple(part[k * directions + d] for part in parts) for d in range(directions)] for k in range(layers)
@@ -146,10 +146,9 @@ def initial(rng, states, layers, directions, B, H):
 
 
 def through_reference(converted, x, states, lengths=None, training=False):
-    """The converted network in lnrnn's reference, float64: y (T, B, D * H) and the last states.
+    """Runs the converted network in lnrnn's float64 reference. Returns y (T, B, D * H) and the last states.
 
-    x is time first. Batch norm uses the network's statistics, or in training those of the batch.
-    """
+    x (T, B, I). Batch norm uses the network's statistics, or in training those of the batch."""
     a, ends, k = converted.arguments, [], 0
     norm = a["norm"]
     options = {"norm": None, "lengths": lengths, "zoneout": converted.zoneout or None}
@@ -172,7 +171,7 @@ def through_reference(converted, x, states, lengths=None, training=False):
             p = {name.removesuffix(suffix): v for name, v in converted.state.items() if name.endswith(suffix)}
             known = int((p.pop("count", np.zeros(0)) > 0).sum())
             running = {name: p.pop(name)[:known] for name in list(p) if name.startswith("running")}
-            own = {**options, "h0": states[0][k], "reverse": reverse}
+            own = {**options, "h0": states[0][k], "reverse": reverse or a.get("reverse", False)}
             if running and not training:
                 result = {
                     name.removeprefix("running_mean").lstrip("_"): (v, running[name.replace("mean", "var")])
@@ -186,7 +185,7 @@ def through_reference(converted, x, states, lengths=None, training=False):
             elif converted.cell == "LSTM":
                 y, end, _ = ref.lstm(x, p, c0=states[1][k], **own)
             elif converted.cell == "GRU":
-                y, h, _ = ref.gru(x, p, **own)
+                y, h, _ = ref.gru(x, p, **own, reset_after=a.get("reset_after", True))
                 end = (h,)
             else:
                 y, h, _ = ref.rnn(x, nonlinearity=a["nonlinearity"], **p, **own)
@@ -199,7 +198,7 @@ def through_reference(converted, x, states, lengths=None, training=False):
 
 
 def assert_agrees(converted, want, x, states):
-    """want: (y, last states) of the foreign system, time first."""
+    """Asserts that lnrnn's reference and model give `want`, a foreign cell's (y, last states)."""
     y, ends = through_reference(converted, x, states)
     assert absolute_error(y, want[0]) < EXACT
     for end, wanted in zip(ends, want[1], strict=True):

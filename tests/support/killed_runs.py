@@ -1,10 +1,10 @@
-"""A program that kills `lnrnn score` before each of its changes to files in turn, and starts it again.
+"""Kills `lnrnn score` before each change that it makes to files, and runs it again each time.
 
     python killed_runs.py FOLDER WORDS...
 
-runs `lnrnn score WORDS...` once, with files in FOLDER. Then for n = 1, 2, .. it kills the command before its
-n-th change, and runs it again to its end. It prints the number of changes. It fails if an output differs from
-that of the first run, or if any other file is left.
+The program first runs `lnrnn score WORDS...` once, with files in FOLDER. Then for n = 1, 2, ... it kills the
+command before its n-th change, and runs it again to its end. It fails if an output differs from that of the
+first run, or if another file remains. It prints the number of changes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import signal
 import sys
 from pathlib import Path
 
-# Imported once here instead of in each process.
+# Import pyarrow and pandas once here, so that forked processes need not.
 import pyarrow.parquet
 import safetensors.numpy  # noqa: F401
 import tqdm  # noqa: F401
@@ -29,7 +29,7 @@ CHANGES = ("replace", "fsync", "unlink", "mkdir", "rmdir", "open")
 
 
 def child(words: list[str], kill_at: int) -> int:
-    """The exit code of a run; -9 if it was killed."""
+    """Runs the command in a forked process. Returns its exit code, which is -9 if it was killed."""
     pid = os.fork()
     if pid:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -47,7 +47,7 @@ def child(words: list[str], kill_at: int) -> int:
         return call
 
     real_open = os.open
-    os.fsync = lambda descriptor: None  # it is slow, and only matters if the machine stops
+    os.fsync = lambda descriptor: None  # fsync is slow, and only matters if the machine loses power
     for name in CHANGES:
         setattr(os, name, counted(getattr(os, name)))
     os._exit(cli.main(["score", *words]))
@@ -59,7 +59,7 @@ def main(folder: Path, words: list[str]) -> None:
     def outputs() -> dict[str, bytes]:
         result = {}
         for path in sorted(folder.iterdir()):
-            # An empty new file next to OUT, which tests whether OUT can be written.
+            # `lnrnn score` creates an empty file next to OUT to test whether it can write there.
             own = path.name.startswith(".lnrnn-") and not path.stat().st_size
             if path.name not in before and not own:
                 result[path.name] = path.read_bytes() if path.is_file() else b"a folder"

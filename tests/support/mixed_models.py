@@ -1,4 +1,4 @@
-"""A model that contains modules of torch.nn, and pairs of modules, one of them accelerated. Needs torch."""
+"""A model with modules of torch.nn, and pairs of an accelerated and an ordinary module. Needs torch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from helpers import absolute_error
 from lnrnn.torch import accelerate
 
 T, B, I, H = 7, 4, 5, 12  # noqa: E741 - the letters of the shapes in the documentation
-SINGLE = 5e-6  # both are float32
+SINGLE = 5e-6  # tolerance of float32 against float32
 
 
 def pair(name, **options):
-    """A module of torch.nn, accelerated, and a copy that is not."""
+    """Returns an accelerated module of torch.nn, and an ordinary copy."""
     plain = getattr(nn, name)(I, H, **options)
     module = copy.deepcopy(plain)
     assert accelerate(module).replaced
@@ -23,7 +23,7 @@ def pair(name, **options):
 
 
 def flat(value):
-    """The tensors in the result of a call."""
+    """Returns a list of the tensors in the result of a call."""
     if isinstance(value, torch.Tensor):
         return [value]
     parts = value.values() if isinstance(value, dict) else value
@@ -39,9 +39,10 @@ def assert_same(got, want, tolerance=SINGLE):
 
 
 def state(module, *batch):
-    """Random first states of a module for x."""
-    shape = (module.num_layers * (1 + module.bidirectional), *batch, H)
-    parts = tuple(torch.randn(shape) for _ in range(1 + isinstance(module, nn.LSTM)))
+    """Returns random initial states of a module, for a batch of this shape."""
+    lines, widths = module.num_layers * (1 + module.bidirectional), (module.proj_size or H, H)
+    widths = widths[: 1 + isinstance(module, nn.LSTM)]
+    parts = tuple(torch.randn(lines, *batch, width) for width in widths)
     return parts if len(parts) == 2 else parts[0]
 
 

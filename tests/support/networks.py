@@ -1,8 +1,4 @@
-"""Shared by the tests of the recurrent networks.
-
-Networks with other parameters than the defaults, the reference with the same layers and directions, and code
-that runs in a process of its own.
-"""
+"""Helpers for tests of recurrent networks: random networks, the reference for all layers, new processes."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from lnrnn import reference as ref
 
 NORMS = ("layer", "batch", None)
 NONLINEARITIES = ("tanh", "relu", "sigmoid", "identity")
-CELLS = ("RNN", "LSTM", "GRU")
+CELLS = ("RNN", "LSTM", "GRU", "LiGRU")
 each_norm = pytest.mark.parametrize("norm", NORMS)
 each_cell = pytest.mark.parametrize("cell", CELLS)
 same = np.testing.assert_array_equal
@@ -31,11 +27,11 @@ def spec(placement, cell="out", **options):
     return lnrnn.LayerNormSpec(placement, cell, **options)
 
 
-# In the first step of a batch h is 0 and has no variance. With this eps another h0 is not amplified by
-# 1 / sqrt(1e-5).
+# In the first step of a batch h is 0 and has no variance. With the default eps, another h0 would be amplified
+# by 1 / sqrt(1e-5).
 MILD = lnrnn.BatchNormSpec(eps=0.1)
 
-# Every norm of every cell, by a name for the test: the arguments of `network`.
+# Arguments of `network` for every norm of every cell, by the name in the id of a test.
 VARIANTS = {
     "RNN": dict(cell="RNN"),
     "RNN none": dict(cell="RNN", norm=None),
@@ -48,13 +44,26 @@ VARIANTS = {
         for p in ("split", "joint", "gate")
         for c in ("out", "carry", None)
     },
+    "LSTM none projected": dict(cell="LSTM", norm=None, projected=True),
+    "LSTM split projected": dict(cell="LSTM", norm=spec("split"), projected=True),
+    "LSTM batch projected": dict(cell="LSTM", norm=MILD, projected=True),
     "GRU none": dict(cell="GRU", norm=None),
     "GRU batch": dict(cell="GRU", norm=MILD),
     "GRU split all": dict(cell="GRU", norm=spec("split", span="all")),
     **{f"GRU {p}": dict(cell="GRU", norm=spec(p)) for p in ("split", "joint", "gate")},
+    "LiGRU none": dict(cell="LiGRU", norm=None),
+    "LiGRU batch": dict(cell="LiGRU", norm=MILD, nonlinearity="tanh"),
+    "LiGRU joint": dict(cell="LiGRU", norm=spec("joint")),
+    **{
+        f"LiGRU {p}": dict(cell="LiGRU", norm=spec(p), nonlinearity="tanh")
+        for p in ("input", "split", "gate")
+    },
     "LSTM heads none": dict(cell="LSTM", num_heads=2, norm=None),
     "LSTM heads split out": dict(cell="LSTM", num_heads=2, norm=spec("split")),
     "GRU heads split": dict(cell="GRU", num_heads=2, norm=spec("split")),
+    "GRU reset none": dict(cell="GRU", norm=None, reset_after=False),
+    "GRU reset split": dict(cell="GRU", norm=spec("split"), reset_after=False),
+    "GRU reset batch": dict(cell="GRU", norm=MILD, reset_after=False),
     "SLSTM": dict(cell="SLSTM", num_heads=2),
     "SLSTM none": dict(cell="SLSTM", num_heads=1, norm=None),
     "SLSTM exp": dict(cell="SLSTM", num_heads=3, exp_forget=True),
@@ -64,7 +73,8 @@ each_variant = pytest.mark.parametrize("variant", VARIANTS)
 # The arguments of the reference for each array of a state.
 STARTS = ("h0", "c0", "n0", "m0")
 
-# The same with biases inside the layer norms. "RNN" has the paper's placement, which is also named "joint".
+# The same, also with biases inside the norms. "RNN" and "RNN joint" have the same placement by different
+# names.
 WITH_INNER_BIASES = VARIANTS | {"RNN joint": dict(cell="RNN", norm=spec("joint"))}
 WITH_INNER_BIASES |= {
     f"{name} inner": variant | {"norm": replace(variant["norm"], inner_bias=True)}
@@ -73,11 +83,11 @@ WITH_INNER_BIASES |= {
 }
 
 
-def network(input_size, hidden_size, *, cell="RNN", seed=0, trained=0, **options):
-    """A network with random gains and biases. Batch norm has seen a batch of `trained` steps.
+def network(input_size, hidden_size, *, cell="RNN", seed=0, trained=0, projected=False, **options):
+    """Returns a network with random gains and biases. trained: the steps with statistics, for batch norm.
 
-    num_heads: the next larger divisor of hidden_size is taken, of an SLSTM the next smaller one. There the
-    norm of a head of one unit is its bias.
+    num_heads: the next larger divisor of hidden_size is taken, for an SLSTM the next smaller one. There the
+    norm of a head of one unit is its bias. projected: proj_size is half of hidden_size.
     """
     if cell == "SLSTM":
         most = options.get("num_heads", 4)
@@ -85,6 +95,7 @@ def network(input_size, hidden_size, *, cell="RNN", seed=0, trained=0, **options
     elif "num_heads" in options:
         least = min(options["num_heads"], hidden_size)
         options["num_heads"] = next(n for n in range(least, hidden_size + 1) if hidden_size % n == 0)
+    options |= dict(proj_size=hidden_size // 2) if projected else {}
     rnn = getattr(lnrnn, cell)(input_size, hidden_size, seed=seed, **options)
     rng = np.random.default_rng(seed + 1)
     for name, value in rnn.parameters().items():
@@ -96,7 +107,7 @@ def network(input_size, hidden_size, *, cell="RNN", seed=0, trained=0, **options
 
 
 def learn(rnn, rng, steps, batch):
-    """Gives batch norm the statistics of a batch with that many steps and sequences."""
+    """Gives batch norm the statistics of a random batch with this number of steps and sequences."""
     if steps and isinstance(rnn.norm, lnrnn.BatchNormSpec):
         x = rng.standard_normal((steps, batch, rnn.input_size))
         rnn.calibrate([x.swapaxes(0, 1) if rnn.batch_first else x])
@@ -108,9 +119,20 @@ def normal(rng, *shape):
 
 
 def suffixes(rnn):
-    """The suffixes of the parameters' names, layer by layer: [["_l0", "_l0_reverse"], ["_l1", ...]]."""
+    """Returns the suffixes of parameters by layer: [["_l0", "_l0_reverse"], ["_l1", ...]]."""
     ends = ("", "_reverse") if rnn.bidirectional else ("",)
     return [[f"_l{k}{end}" for end in ends] for k in range(rnn.num_layers)]
+
+
+def only_forward(rnn):
+    """Whether no layer reads sequences from their ends: then there are streams."""
+    return not (rnn.bidirectional or rnn.reverse)
+
+
+def newer_arguments(rnn):
+    """The arguments of the constructor that the first versions did not have."""
+    names = "reverse", "reset_after", "num_heads", "proj_size"
+    return {name: getattr(rnn, name) for name in names if hasattr(rnn, name)}
 
 
 def cell_of(rnn):
@@ -119,23 +141,25 @@ def cell_of(rnn):
 
 def heads_of(rnn):
     """The argument num_heads of its class, if it has one, and those of an SLSTM alone."""
-    own = {"RNN": (), "SLSTM": ("num_heads", "exp_forget", "state_dtype")}.get(cell_of(rnn), ("num_heads",))
-    return {name: getattr(rnn, name) for name in own}
+    names = ("num_heads", "exp_forget", "state_dtype")
+    return {name: getattr(rnn, name) for name in names if hasattr(rnn, name)}
 
 
 def options_of(rnn, suffix, training=False):
-    """The arguments of the reference for one layer and direction: (parameters, options)."""
+    """Returns the reference's arguments for one layer and direction: (parameters, options)."""
     parameters = {
         name.removesuffix(suffix): value for name, value in rnn.parameters().items() if name.endswith(suffix)
     }
-    options = dict(norm=None, reverse=suffix.endswith("_reverse"))
+    options = dict(norm=None, reverse=rnn.reverse or suffix.endswith("_reverse"))
     if cell_of(rnn) == "SLSTM":
         options |= heads_of(rnn)
         options |= dict(norm="layer", eps=rnn.norm.eps) if rnn.norm else {}
         return parameters, options
-    if cell_of(rnn) == "RNN":
+    if hasattr(rnn, "nonlinearity"):
         options["nonlinearity"] = rnn.nonlinearity
     options |= heads_of(rnn)
+    if not getattr(rnn, "reset_after", True):
+        options["reset_after"] = False
     if isinstance(rnn.norm, lnrnn.LayerNormSpec):
         options |= dict(norm="layer", eps=rnn.norm.eps, placement=rnn.norm.placement)
         options |= dict(cell=rnn.norm.cell) if cell_of(rnn) == "LSTM" else {}
@@ -155,35 +179,41 @@ def options_of(rnn, suffix, training=False):
 
 
 def sides(rnn):
-    """The sites with statistics of batch norm."""
-    return {"RNN": [""], "LSTM": ["ih", "hh", "c"], "GRU": ["ih", "hh"]}[cell_of(rnn)]
+    """Returns the names of the sites where batch norm has statistics."""
+    return {"RNN": [""], "LSTM": ["ih", "hh", "c"], "GRU": ["ih", "hh"], "LiGRU": ["ih"]}[cell_of(rnn)]
 
 
 def parts(rnn, state):
-    """A state as a list: [h], or for an LSTM [h, c], for an SLSTM [h, c, n, m]; for None as many None."""
+    """Returns a state as a list: [h], [h, c] of an LSTM, [h, c, n, m] of an SLSTM; or of None for None."""
     count = {"LSTM": 2, "SLSTM": 4}.get(cell_of(rnn), 1)
     return [None] * count if state is None else list(state) if count > 1 else [state]
 
 
+def widths(rnn):
+    """The values of h, or of h and c."""
+    H = rnn.hidden_size
+    return [getattr(rnn, "proj_size", 0) or H, *[H] * (len(parts(rnn, None)) - 1)]
+
+
 def whole(rnn, result):
-    """The inverse of the above."""
+    """Returns the state of a list of arrays, the inverse of `parts`."""
     return tuple(result) if cell_of(rnn) in ("LSTM", "SLSTM") else result[0]
 
 
 def equal(rnn, got, want, message=""):
-    """Asserts the same bits in two pairs (y, state)."""
+    """Asserts that two pairs (y, state) have equal bits."""
     for a, b in zip((got[0], *parts(rnn, got[1])), (want[0], *parts(rnn, want[1])), strict=True):
         same(a, b, err_msg=message)
 
 
 def stays(rnn, stream, before, steps):
-    """Asserts that a stream has the states `before`, a list, and is at those steps."""
+    """Asserts that a stream still has the states `before` (a list) and the step numbers `steps`."""
     equal(rnn, (0, stream.state), (0, whole(rnn, before)))
     same(stream.step, steps)
 
 
 def equal_arrays(got, want):
-    """Asserts the same bits in two dicts of arrays: state dicts, or gradients by name."""
+    """Asserts that two dicts of arrays have equal names and bits."""
     assert list(got) == list(want)
     for name, value in want.items():
         same(got[name], value, err_msg=name)
@@ -204,28 +234,29 @@ def unchanged(rnn):
 
 
 def drawn_state(rng, rnn, batch):
-    """h0, or (h0, c0), or (h0, c0, n0, m0) with a positive n0, for that many sequences."""
-    shape = rnn.num_layers * rnn.num_directions, batch, rnn.hidden_size
-    found = [normal(rng, *shape) for _ in parts(rnn, None)]
+    """Returns random h0, or (h0, c0), or (h0, c0, n0, m0) with a positive n0, for `batch` sequences."""
+    lines = rnn.num_layers * rnn.num_directions
+    found = [normal(rng, lines, batch, width) for width in widths(rnn)]
     if len(found) == 4:
         found[2] = np.abs(found[2]) + np.float32(0.5)
     return whole(rnn, found)
 
 
 def taken(rnn, state, who):
-    """The states of some sequences."""
+    """Returns the states of the sequences `who`."""
     return whole(rnn, [s[:, who] for s in parts(rnn, state)])
 
 
 def dropped_input(masks, layer, a):
-    """The input of a layer, or its gradient, with the masks of a training run; float64."""
+    """Returns a layer's input `a`, or its gradient, after dropout with these masks, in float64."""
     if masks is not None and masks.between[layer] is not None:
         a = a * masks.between[layer] * masks.scale
     return a if masks is None or masks.inputs[layer] is None else a * masks.inputs[layer].astype(float)
 
 
 def dropping(rnn, masks, k):
-    """The reference's arguments for dropout in the k-th layer and direction. masks: None for a call."""
+    """Returns the reference's arguments for dropout in the k-th layer and direction. masks: None without
+    dropout."""
     if cell_of(rnn) == "SLSTM":
         return dict(states_mask=None if masks is None else masks.states[k])
     result = parts(rnn, rnn.zoneout)
@@ -236,7 +267,8 @@ def dropping(rnn, masks, k):
 
 
 def reference_forward(rnn, x, h0=None, lengths=None, training=False, masks=None):
-    """(y, h, tapes) of the reference with rnn's parameters; x (T, B, D). Tapes by suffix.
+    """Runs the reference with rnn's parameters on x (T, B, D). Returns y, the last state, and tapes by
+    suffix.
 
     masks: tape.masks of a training run with dropout.
     """
@@ -259,14 +291,14 @@ def reference_forward(rnn, x, h0=None, lengths=None, training=False, masks=None)
 
 
 def reference_backward(rnn, tapes, gy, gh=None, masks=None):
-    """(gx, gh0, gradients by parameter name) of the reference; gy (T, B, D * H)."""
-    H, grads, gh0 = rnn.hidden_size, {}, []
+    """Runs the reference back with gy (T, B, D * P). Returns gx, gh0, and gradients by parameter name."""
+    P, grads, gh0 = widths(rnn)[0], {}, []
     backward = getattr(ref, f"{cell_of(rnn).lower()}_backward")
     for n, layer in reversed(list(enumerate(suffixes(rnn)))):
         below, states = 0, []
         for d, suffix in enumerate(layer):
             index = [s for names in suffixes(rnn) for s in names].index(suffix)
-            part = gy[..., d * H : (d + 1) * H]
+            part = gy[..., d * P : (d + 1) * P]
             gend = [None if g is None else g[index] for g in parts(rnn, gh)]
             gx, g, result = backward(tapes[suffix], part, *gend)
             below = below + gx
@@ -276,15 +308,18 @@ def reference_backward(rnn, tapes, gy, gh=None, masks=None):
     return gy, whole(rnn, [np.array(g) for g in zip(*gh0, strict=True)]), grads
 
 
-# With arguments nearer to 0, float32 and the reference may be on different sides of relu's corner.
+# If an argument of relu is closer to 0, float32 and the reference may have different slopes.
 KINK = 3e-6
 
 
 def kink(rnn, tapes):
-    """The smallest magnitude of relu's arguments. At 0 its slope jumps, so float32 may have another."""
+    """Returns the smallest magnitude of relu's arguments, because relu's slope jumps at 0."""
     nearest = np.inf
     for tape in tapes.values() if getattr(rnn, "nonlinearity", None) == "relu" else ():
         for step in tape.steps:
+            if cell_of(rnn) == "LiGRU":
+                nearest = min(nearest, np.abs(step.kept[-1]).min())
+                continue
             argument = 0
             for name, normed in step.norms.at.items():
                 site, p = step.norms.sites[name], tape.parameters
@@ -294,44 +329,44 @@ def kink(rnn, tapes):
 
 
 def named_gradients(rnn, gradients):
-    """(gx, gh0, grads) as one dict."""
+    """Returns gradients (gx, gh0, grads) as one dict."""
     gx, gh0, grads = gradients
     return {"x": gx, **dict(zip(STARTS, parts(rnn, gh0), strict=False)), **grads}
 
 
 def drawn_run(seed, rnn, steps, ends):
-    """Arguments of a training run for sequences of these lengths: (x, h0, lengths, gy, gh)."""
+    """Returns random arguments of a training run, (x, h0, lengths, gy, gh), for lengths `ends`."""
     rng, batch = np.random.default_rng(seed), len(ends)
     x = normal(rng, steps, batch, rnn.input_size)
-    gy = normal(rng, steps, batch, rnn.hidden_size * rnn.num_directions)
+    gy = normal(rng, steps, batch, widths(rnn)[0] * rnn.num_directions)
     return x, drawn_state(rng, rnn, batch), np.asarray(ends), gy, drawn_state(rng, rnn, batch)
 
 
 def trained(rnn, x, h0, ends, gy, gh, **options):
-    """One forward and backward run: {name: gradient}. options: of backward."""
+    """Runs forward and backward once. Returns {name: gradient}. options: of backward."""
     return named_gradients(rnn, rnn.backward(rnn.forward_train(x, h0, ends)[2], gy, gh, **options))
 
 
 def true_gradients(rnn, x, h0, ends, gy, gh):
-    """{name: gradient} of the reference, or None if x is not fit for a comparison: see kink."""
+    """Returns the reference's {name: gradient}, or None if an argument of relu is closer to 0 than KINK."""
     _, _, tapes = reference_forward(rnn, x, h0, ends, training=True)
     return named_gradients(rnn, reference_backward(rnn, tapes, gy, gh)) if kink(rnn, tapes) > KINK else None
 
 
 def nudged(rng, value):
-    """Each number moved to a neighbouring float32, or not."""
+    """Moves each number at random to a neighbouring float32, or not."""
     value = np.asarray(value, np.float32)
     return np.nextafter(value, value + rng.integers(-1, 2, value.shape).astype(np.float32))
 
 
-# The same as in pyproject.toml for the suite's own process.
+# These filters are also in pyproject.toml, for the process of the suite.
 WARNINGS = ["-W", "error"]
 for setting in ("shape", "dtype"):
     WARNINGS += ["-W", f"ignore:Setting the {setting} on a NumPy array:DeprecationWarning"]
 
 
 def run_python(code, timeout=120, **environment):
-    """Runs code in a new interpreter with the same packages. None removes a variable."""
+    """Runs code in a new interpreter with the same packages. In `environment` None removes a variable."""
     path = [str(Path(__file__).parent), *filter(None, sys.path), os.getcwd()]
     here = {"PYTHONPATH": os.pathsep.join(path)}
     env = {name: v for name, v in {**os.environ, **here, **environment}.items() if v is not None}
@@ -340,7 +375,7 @@ def run_python(code, timeout=120, **environment):
     )
 
 
-# Variables for the numbers of threads, the cores and the kernels: all removed.
+# An environment without the variables that choose the numbers of threads, the cores and the kernels.
 FREE = dict.fromkeys([
     "LNRNN_ISA", "LNRNN_NUM_THREADS", "LNRNN_TEAM", "OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "OMP_DYNAMIC",
     "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "OMP_STACKSIZE", "GOMP_STACKSIZE",
@@ -348,24 +383,23 @@ FREE = dict.fromkeys([
 
 
 def said(code, **environment):
-    """The output of code in a process of its own, with only these variables for threads and kernels."""
+    """Returns the output of code in a new process, with only these variables for threads and kernels."""
     done = run_python(code, **{**FREE, **environment})
     assert done.returncode == 0 and not done.stderr, f"exit {done.returncode}\n{done.stderr[-2000:]}"
     return done.stdout.strip()
 
 
 def run_apart(function, **environment):
-    """Calls a function of a test module in a process of its own: a crash there does not end the suite."""
+    """Calls a function of a test module in a new process, so that a crash does not end the suite."""
     done = run_python(f"from {function.__module__} import {function.__name__} as f; f()", **environment)
     assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 
 
 def calm(input_size, hidden_size, *, seed=0, trained=0, **options):
-    """A network that does not amplify rounding errors.
+    """Returns a network that does not amplify rounding errors.
 
-    Every unit's sum of inputs has a variance near 1, and W_hh has the spectral radius 0.6. If W_hh h, or a c
-    that is carried, has a norm of its own, its gain is small. Batch norm has seen sequences from `normal`.
-    """
+    Every unit's W_ih x has a variance near 1, and W_hh has the spectral radius 0.6. The gain is small if W_hh
+    h has its own norm, or if the normalised c is carried. BN has statistics of `normal` sequences."""
     small = {"gain_hh": 0.3, "gain_c": 0.5}
     rnn = network(input_size, hidden_size, seed=seed, **options)
     rng = np.random.default_rng(seed + 2)

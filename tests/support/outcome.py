@@ -1,4 +1,4 @@
-"""The results of a campaign's parts that do not pass, and a function that runs commands."""
+"""Exceptions for a campaign's parts that do not pass, and functions that run commands."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["Missing", "Wrong", "done", "needs", "restart_with", "run_pytest", "u
 
 
 class Missing(Exception):
-    """A program that the part needs is not installed."""
+    """The part of the campaign needs a program that is not installed."""
 
 
 class Wrong(Exception):
-    """The result is wrong."""
+    """The part of the campaign has a wrong result."""
 
 
 def needs(*commands: str) -> None:
@@ -27,7 +27,7 @@ def needs(*commands: str) -> None:
 
 
 def done(command: list[str], **options) -> str:
-    """The output of a command. Raises Wrong with the end of the output if the command fails."""
+    """Runs a command and returns its output. If it fails, raises Wrong with the end of the output."""
     ran = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
     if ran.returncode:
         raise Wrong(f"exit {ran.returncode} of {' '.join(map(str, command))}\n{ran.stdout[-3000:]}")
@@ -35,7 +35,7 @@ def done(command: list[str], **options) -> str:
 
 
 def run_pytest(program: str, more: list[str]) -> str:
-    """Runs a file of tests, with more arguments. -> the end of pytest's output."""
+    """Runs a file of tests with more arguments of pytest. Returns the end of pytest's output."""
     return done([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", program, *more])[-200:]
 
 
@@ -46,6 +46,6 @@ def until(seconds: float) -> Iterator[None]:
 
 
 def restart_with(environment: dict[str, str]) -> None:
-    """Starts this program again with those variables, unless they are set."""
+    """Starts this program again with these variables, unless they are already set."""
     if environment.items() - os.environ.items():
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **environment})

@@ -1,8 +1,7 @@
-"""Recurrent cells and layers with layer norm, as people write them for themselves.
+"""Recurrent cells and layers with layer norm, as users of torch write them. Needs torch.
 
-No two have the same names, order, shapes or calls. TAKEN lists those that lnrnn computes, REFUSED the others.
-Each is a function of D and H that returns an Own: the parts, one step of the equation, and a key of CALLS.
-Needs torch.
+They differ in names, order of gates, shapes and signatures. lnrnn can compute those of TAKEN, and must refuse
+those of REFUSED. Most are functions of D inputs and H units that return an Own.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from torch.nn import LayerNorm
 
 
 def unrolled(module, xs, state):
-    """All h of a module's step over xs, and the last state."""
+    """Calls a module's step for each of xs. Returns all h, and the last state."""
     hs = []
     for x in xs:
         state = module.step(x, *state)
@@ -29,7 +28,7 @@ def zero_state(module, x):
 
 
 def sequence(module, x, state=None):
-    """x is time first."""
+    """x: time first."""
     return unrolled(module, x, state or zero_state(module, x[0]))
 
 
@@ -65,7 +64,9 @@ CALLS = {
 
 
 class Own(nn.Module):
-    """step: (module, x_t, *state) -> the next state, a tuple that begins with h. call: a key of CALLS."""
+    """A module with these parts. call: a key of CALLS, the signature of its forward.
+
+    step(module, x_t, *state): returns the next state, a tuple that begins with h."""
 
     def __init__(self, call, step, units, states=2, **parts):
         super().__init__()
@@ -100,7 +101,7 @@ def zeros(*shape):
 
 
 class GammaBeta(nn.Module):
-    """A norm as written by hand."""
+    """A layer norm written by hand."""
 
     def __init__(self, features, eps=1e-6):
         super().__init__()
@@ -120,7 +121,7 @@ class StdPlusEps(GammaBeta):
 
 
 def lstm(gates, order, c, forget=0.0):
-    """-> the next c and the output gate. gates: the sums of all gates side by side, or a list of them."""
+    """Returns the next c and the output gate. gates: sums of all gates, as a tensor or a list."""
     a = dict(zip(order, gates.chunk(4, -1) if isinstance(gates, torch.Tensor) else gates, strict=True))
     c = torch.sigmoid(a["f"] + forget) * c + torch.sigmoid(a["i"]) * torch.tanh(a["g"])
     return c, torch.sigmoid(a["o"])
@@ -130,7 +131,7 @@ def lstm(gates, order, c, forget=0.0):
 
 
 def two_linears(D, H, call="cell(x, (h, c))", change=lambda module, x, h, c: (x, h, c), clip=None, **more):
-    """A norm on each side, and one of c for the output. change: of the inputs."""
+    """Norms of W x, of W h, and of c for the output. change: a function that changes x, h and c first."""
 
     def step(m, x, h, c):
         x, h, c = change(m, x, h, c)
@@ -145,7 +146,7 @@ def two_linears(D, H, call="cell(x, (h, c))", change=lambda module, x, h, c: (x,
 
 
 def two_linears_with_bias(D, H):
-    """Biases in front of the norms, a forget bias in the forward; the normalised c is carried."""
+    """Biases inside the norms, and a forget bias in forward. The normalised c is carried."""
 
     def step(m, x, h, c):
         c, o = lstm(m.norm_i2h(m.i2h(x)) + m.norm_h2h(m.h2h(h)), "gifo", c, 1.0)
@@ -157,7 +158,7 @@ def two_linears_with_bias(D, H):
 
 
 def one_linear(D, H, call="cell(x, (h, c))", order="fiog", x_first=True, bias=True, per_gate=False):
-    """One Linear of [x, h] or [h, x], and one norm of all gates or one of each; an LSTM or a GRU."""
+    """An LSTM or a GRU with one Linear of [x, h] or [h, x], and one norm of all gates or one of each."""
 
     def step(m, x, h, *c):
         a = m.lin(torch.cat([x, h] if x_first else [h, x], 1)).chunk(len(m.norms), 1)
@@ -194,7 +195,7 @@ def linears_for_each_gate(D, H):
 
 
 def einsum(D, H):
-    """Weights with an axis of gates, gains in a matrix; the normalised c is carried."""
+    """Weights have an axis of gates, and gains are a matrix. The normalised c is carried."""
 
     def step(m, x, h, c):
         a = torch.einsum("bd,gdh->gbh", x, m.w) + torch.einsum("bk,gkh->gbh", h, m.u)
@@ -208,7 +209,7 @@ def einsum(D, H):
 
 
 def interleaved(D, H):
-    """No norm; gates are interleaved, as in view(B, H, 4)."""
+    """No norm. Gates are interleaved, as in view(B, H, 4)."""
 
     def step(m, x, h, c):
         c, o = lstm((m.x2h(x) + m.h2h(h)).view(-1, H, 4).unbind(-1), "igfo", c, 1.0)
@@ -218,7 +219,7 @@ def interleaved(D, H):
 
 
 def scrambled_gates(D, H):
-    """No norm; eight Linears with biases, in random order."""
+    """No norm. Eight Linears with biases, in random order."""
 
     def step(m, x, h, c):
         c, o = lstm([m.parts["x" + k](x) + m.parts["h" + k](h) for k in "ifog"], "ifog", c)
@@ -230,7 +231,7 @@ def scrambled_gates(D, H):
 
 
 def gains_less_one(D, H):
-    """One matrix; a norm for each gate, by name, whose gain is 1 + gamma; no norm of c."""
+    """One matrix, and a norm for each gate, whose gain is 1 + gamma. No norm of c."""
 
     def norm(m, k, v):
         centred = v - v.mean(-1, keepdim=True)
@@ -247,7 +248,7 @@ def gains_less_one(D, H):
 
 
 def haiku(D, H):
-    """One matrix (D + H, 4H), 1 added to f, one norm of all with a bias in front."""
+    """One matrix (D + H, 4H), and one norm of all gates with a bias inside. 1 is added to f."""
 
     def step(m, x, h, c):
         gated = torch.cat([x, h], dim=-1) @ m.w_gates + m.b_gates
@@ -259,7 +260,7 @@ def haiku(D, H):
 
 
 def without_gains(D, H):
-    """Norms without parameters on both sides, one bias after them, and one norm of c that is carried."""
+    """Norms of W x and W h without parameters, and one bias after them. The normalised c is carried."""
 
     def step(m, x, h, c):
         a = m.norm(m.input_weights(x)) + m.norm(m.state_weights(h)) + m.bias
@@ -287,7 +288,7 @@ def norm_per_gate_and_cell(D, H, biases=(True, True), cell=True):
 
 
 def sheeprl(D, H):
-    """One matrix of [h, x], one norm of all 3H with another eps, and an offset of -1 for the update gate."""
+    """One matrix of [h, x], one norm over 3H with another eps. The update gate has an offset of -1."""
 
     def step(m, x, h):
         reset, cand, update = m.layer_norm(m.linear(torch.cat((h, x), -1))).chunk(3, -1)
@@ -298,7 +299,7 @@ def sheeprl(D, H):
 
 
 def swapped_gru(D, H):
-    """z multiplies the new state and stands first; F.linear on parameters; norms of all 3H of each side."""
+    """z multiplies the new state, and is the first gate. Norms of W x and W h over 3H."""
 
     def step(m, x, h):
         gx = F.layer_norm(F.linear(x, m.kernel), (3 * H,), m.g1, m.b1)
@@ -312,7 +313,7 @@ def swapped_gru(D, H):
 
 
 def parts_of_a_gru(D, H):
-    """No norm; one Linear of [x, h] for r and z, and two for the candidate."""
+    """No norm. One Linear of [x, h] for r and z, and two for the candidate."""
 
     def step(m, x, h):
         z, r = torch.sigmoid(m.zr(torch.cat((x, h), dim=-1))).split(H, -1)
@@ -322,7 +323,7 @@ def parts_of_a_gru(D, H):
 
 
 def paper_gru(D, H):
-    """As in Ba et al.: on each side a norm of r and z together and one of the candidate."""
+    """Norms of W x and W h as in Ba et al.: one of r and z together, and one of the candidate."""
 
     def step(m, x, h):
         r, u = torch.sigmoid(m.ln1(m.U(h)) + m.ln2(m.W(x))).chunk(2, dim=1)
@@ -347,7 +348,7 @@ def state_first(D, H):
 
 
 def norm_per_gate_gru(D, H):
-    """Two Linears with biases; the reset gate multiplies h's part of the candidate, its bias too."""
+    """Two Linears with biases. The reset gate multiplies h's part of the candidate with its bias."""
 
     def step(m, x, h):
         (r, z, n), (hr, hz, hn) = m.of_x(x).chunk(3, 1), m.of_h(h).chunk(3, 1)
@@ -359,7 +360,7 @@ def norm_per_gate_gru(D, H):
 
 
 def elman(D, H, call="layer(x, state), batch first"):
-    """With relu; one bias too many."""
+    """An RNN with relu, and with a redundant bias."""
 
     def step(m, x, h):
         return (torch.relu(m.norm(m.inp(x) + m.rec(h))),)
@@ -368,7 +369,7 @@ def elman(D, H, call="layer(x, state), batch first"):
 
 
 class ElmanStateFirst(nn.Module):
-    """h' of (h, x): with as many inputs as units, only names show which argument is the input."""
+    """An RNN whose forward takes (h, x). If D equals H, only names distinguish h and x."""
 
     def __init__(self, D, H, clip=None):
         super().__init__()
@@ -383,7 +384,7 @@ class ElmanStateFirst(nn.Module):
 
 
 def reset_before(D, H):
-    """The reset gate is multiplied before the matrix."""
+    """The reset gate multiplies h before the matrix does."""
 
     def step(m, x, h):
         r, z = torch.sigmoid(m.gates(torch.cat([x, h], 1))).chunk(2, 1)
@@ -427,7 +428,7 @@ class BothWays(nn.Module):
 
 
 class ParameterLists(nn.Module):
-    """Two layers of an RNN, batch first, with lists of parameters by kind."""
+    """Two layers of an RNN, batch first, with a ParameterList for each kind of parameter."""
 
     def __init__(self, D, H):
         super().__init__()
@@ -446,7 +447,7 @@ class ParameterLists(nn.Module):
 
 
 def noisy(module, x, h, c):
-    return F.dropout(x, 0.2), h, c  # also in evaluation
+    return F.dropout(x, 0.2), h, c  # dropout in evaluation mode too
 
 
 def peephole(D, H):
@@ -454,7 +455,7 @@ def peephole(D, H):
     return two_linears(D, H, p_i=nn.Parameter(torch.randn(H)), p_f=nn.Parameter(torch.randn(H)))
 
 
-# Functions that make each cell, and the class of lnrnn that computes it. The first ones have several D.
+# Name -> a function that creates the cell, and the class of lnrnn that computes it. Tests of FIRST vary D.
 FIRST = {
     "two Linears": (two_linears, "LSTM"),
     "two Linears with bias": (two_linears_with_bias, "LSTM"),

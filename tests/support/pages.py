@@ -1,16 +1,15 @@
-"""Runs pages of Markdown as programs, block after block, and compares their output.
+"""Runs the blocks of code of Markdown pages in order, and compares their output with the page.
 
-A block of ```python runs in the page's one namespace. Its output must be the comments after its print(...),
-in order, or the ```text block that follows; otherwise there must be no output. A block of ```console has
-commands, `$ lnrnn ...`, each with its output below, or with none, which is not compared. In an output, `...`
-matches any text.
+All ```python blocks of a page share one namespace. Their output must be in the comments after print(...), or
+in the ```text block that follows. A ```console block has commands, `$ lnrnn ...`. If there is output below a
+command, it is compared. In an expected output, `...` matches any text.
 
-Comments of HTML mark exceptions:
+HTML comments mark exceptions:
 
-    <!-- setup ... -->                    Python that is run there and not shown
-    <!-- needs: torch, pandas -->         the next block, and so the rest of the page, is run where these are
-    <!-- not run: why -->                 the next block is not run; at the top of a page: none of its blocks
-    <!-- tested by: tests/... -->         as before: a test of its own runs it
+    <!-- setup ... -->                    Python code that runs here, and that the page does not show
+    <!-- needs: torch, pandas -->         without these packages, the next block and all later ones do not run
+    <!-- not run: why -->                 the next block does not run; at the top of a page: no block runs
+    <!-- tested by: tests/... -->         the next block does not run here, because that test runs it
 
 `python tests/support/pages.py PAGE` runs a page in the current folder.
 """
@@ -35,10 +34,8 @@ MARK = re.compile(r"<!-- (not run|tested by|needs): (.+) -->")
 
 @dataclass
 class Block:
-    """line: the number of its first line. language: "python", "console", "setup", or that of the fence.
-
-    marks: those of the comments above it.
-    """
+    """A block of code. line: the number of its first line. language: "python", "console", "setup", or another
+    word after the fence. marks: from the HTML comments above it."""
 
     language: str
     line: int
@@ -47,10 +44,10 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """All fenced blocks of a page and its hidden setups, in order, without directives of Sphinx."""
+    """Returns all fenced blocks and hidden setups of a page in order, without directives of Sphinx."""
     result: list[Block] = []
     lines = page.read_text().splitlines()
-    whole: dict[str, str] = {}  # marks at the top, for all blocks
+    whole: dict[str, str] = {}  # marks at the top of the page, which apply to all blocks
     marks: dict[str, str] = {}
     at = 0
     while at < len(lines):
@@ -79,7 +76,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def commands(block: Block) -> list[tuple[str, str | None]]:
-    """A console block: each command, with the output below it, or None."""
+    """Returns each command of a console block with the output below it, or with None."""
     result: list[tuple[str, str | None]] = []
     for line in block.text.replace("\\\n", "").splitlines():
         if line.startswith("$ "):
@@ -92,10 +89,10 @@ def commands(block: Block) -> list[tuple[str, str | None]]:
 
 
 def run(page: Path) -> str:
-    """Runs a page in the current folder. -> "" or the reason to skip its rest.
+    """Runs a page in the current folder. Returns "", or the reason why a block and all later ones did not
+    run.
 
-    Raises the errors of its code. Raises AssertionError with the line if the output differs.
-    """
+    Raises the errors of the page's code, and AssertionError with the line if an output differs."""
     names: dict[str, object] = {"__name__": "__main__"}
     todo = blocks(page)
     for block, after in zip_longest(todo, todo[1:]):
@@ -115,17 +112,17 @@ def run(page: Path) -> str:
             if not want and after is not None and after.language == "text" and not after.marks:
                 want = after.text
             got = printed.getvalue().rstrip("\n")
-            assert fits(got, want), f"{page}:{block.line}: the page says\n{want}\nand it prints\n{got}"
+            assert fits(got, want), f"{page}:{block.line}: the page says\n{want}\nand the code prints\n{got}"
     return ""
 
 
 def fits(got: str, want: str) -> bool:
-    """Whether the output is as expected; `...` matches any text."""
+    """Returns whether the output is as expected. `...` matches any text."""
     return re.fullmatch(re.escape(want).replace(r"\.\.\.", "(?s:.*)"), got) is not None
 
 
 def command_line(words: list[str]) -> str:
-    """The output of `lnrnn ...`."""
+    """Returns the output of the command `lnrnn ...`."""
     from lnrnn import cli
 
     assert words[0] == "lnrnn", f"give a reason why {words[0]} is not run: <!-- not run: why -->"

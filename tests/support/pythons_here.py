@@ -1,4 +1,4 @@
-"""The Pythons of this machine, and an environment to run programs in."""
+"""Finds the Pythons of this machine, and builds an environment for programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 
 
 def python_of(version: str) -> str | None:
-    """The path of this Python, from pyenv or on the path, if it runs. "3.14t": without a global lock."""
+    """Returns the path of this Python from pyenv or PATH, or None. "3.14t": the build without global lock."""
     root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     there = sorted((root / "versions").glob(f"{version.rstrip('t')}.*/bin/python"))
     result = [*map(str, there), *filter(None, [shutil.which(f"python{version}")])]
@@ -26,7 +26,7 @@ def python_of(version: str) -> str | None:
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """The environment without variables that choose another module, compiler or instruction set."""
+    """Returns the environment without variables that choose another module, compiler or instruction set."""
     mine = ("LNRNN_", "OMP_", "CFLAGS", "LDFLAGS", "CC", "PYTHON")
     free = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
     return {**free, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(folder), **more}

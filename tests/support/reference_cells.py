@@ -1,4 +1,4 @@
-"""Shared by the tests of the reference's cells: every kind of cell, its parameters, and one way to run it."""
+"""Helpers for tests of the reference: all its cells, their parameters, and functions that run them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import numpy as np
 
 from lnrnn import reference as ref
 
-GATES = {"rnn": 1, "lstm": 4, "gru": 3}
+GATES = {"rnn": 1, "lstm": 4, "gru": 3, "ligru": 2}
 
-# Five-point differences with h = 1e-4 have two errors. One is h^4 / 30 of the fifth derivative, up to 1e8
-# if a variance over three units is small. The other is eps / h ~ 1e-12 of a loss of size ~10. At most 8e-11
-# was measured.
+# Five-point differences with h = 1e-4 have two errors. The first is h^4 / 30 times the fifth derivative,
+# which is up to 1e8 if a variance over three units is small. The second is eps / h ~ 1e-12 times the loss of
+# ~10. Measured errors are at most 8e-11.
 DIFFERENCE_TOLERANCE = 1e-9
 
 TWO = "gain_ih bias_ih gain_hh bias_hh"
 
-# name -> cell, options, and the parameters except weights and biases inside the norms
+# Name -> cell, options, and names of parameters, without weights and biases inside the norms.
 CELLS = {
     "rnn plain": ("rnn", dict(norm=None), "bias_ih bias_hh"),
     "rnn joint": ("rnn", dict(placement="joint"), "gain bias"),
@@ -32,12 +32,24 @@ CELLS = {
     "lstm gate carry": ("lstm", dict(placement="gate", cell="carry"), "gain bias gain_c bias_c"),
     "lstm gate none": ("lstm", dict(placement="gate", cell=None), "gain bias"),
     "lstm batch": ("lstm", dict(norm="batch"), "gain_ih gain_hh bias gain_c bias_c"),
+    "lstm projected plain": ("lstm", dict(norm=None), "bias_ih bias_hh"),
+    "lstm projected split": ("lstm", dict(), TWO + " gain_c bias_c"),
+    "lstm projected batch": ("lstm", dict(norm="batch"), "gain_ih gain_hh bias gain_c bias_c"),
     "gru plain": ("gru", dict(norm=None), "bias_ih bias_hh"),
     "gru split": ("gru", dict(), TWO),
     "gru split all": ("gru", dict(span="all"), TWO),
     "gru joint": ("gru", dict(placement="joint"), "gain bias"),
     "gru gate": ("gru", dict(placement="gate"), "gain bias"),
     "gru batch": ("gru", dict(norm="batch"), "gain_ih gain_hh bias"),
+    "ligru plain": ("ligru", dict(norm=None), "bias_ih bias_hh"),
+    "ligru input": ("ligru", dict(nonlinearity="tanh"), "gain_ih bias_ih"),
+    "ligru split": ("ligru", dict(placement="split", nonlinearity="tanh"), TWO),
+    "ligru joint": ("ligru", dict(placement="joint"), "gain bias"),
+    "ligru gate": ("ligru", dict(placement="gate", nonlinearity="sigmoid"), "gain bias"),
+    "ligru batch": ("ligru", dict(norm="batch", nonlinearity="tanh"), "gain_ih bias_ih"),
+    "gru reset plain": ("gru", dict(norm=None, reset_after=False), "bias_ih bias_hh"),
+    "gru reset split": ("gru", dict(reset_after=False), TWO),
+    "gru reset batch": ("gru", dict(norm="batch", reset_after=False), "gain_ih gain_hh bias"),
 }
 
 PER_STEP = [name for name in CELLS if name.endswith("batch")]
@@ -46,16 +58,17 @@ LAYER = [name for name in CELLS if name not in PER_STEP + PLAIN]
 
 
 def draw(name, rng, t=5, b=4, i=3, h=4, inner=None):
-    """(values, lengths): x, the initial state and all parameters of a cell as float64 arrays by name.
+    """Returns (values, lengths). values: random x, initial state and parameters of a cell, float64, by name.
 
-    lengths include T, 0 and 1. inner: whether there are biases inside the norms (default: with a norm).
-    """
+    lengths include T, 0 and 1. inner: whether norms have inner biases (default: yes)."""
     cell, options, more = CELLS[name]
     n = GATES[cell]
     values = dict(x=rng.standard_normal((t, b, i)), h0=rng.standard_normal((b, h)))
     if cell == "lstm":
         values["c0"] = rng.standard_normal((b, h))
     values |= dict(weight_ih=rng.standard_normal((n * h, i)), weight_hh=rng.standard_normal((n * h, h)))
+    if "projected" in name:  # to as many values as there are units
+        values["weight_hr"] = rng.standard_normal((h, h))
     if name not in PLAIN if inner is None else inner:
         more += " inner_bias_ih inner_bias_hh"
     for parameter in more.split():
@@ -66,7 +79,7 @@ def draw(name, rng, t=5, b=4, i=3, h=4, inner=None):
 
 
 def forward(name, values, **more):
-    """(y, state, tape) of a cell; the state is always a tuple."""
+    """Runs a cell. Returns (y, state, tape); the state is always a tuple."""
     cell, options, _ = CELLS[name]
     options = options | more
     if cell == "rnn":
@@ -79,7 +92,7 @@ def forward(name, values, **more):
 
 
 def backward(name, tape, gy, gstate=()):
-    """The gradients by the names of `draw`: x, h0, c0 and the parameters."""
+    """Returns the gradients of x, h0, c0 and the parameters, by the names of `draw`."""
     cell = CELLS[name][0]
     gx, gstate0, grads = getattr(ref, cell + "_backward")(tape, gy, *gstate)
     states = dict(zip(("h0", "c0"), gstate0 if cell == "lstm" else (gstate0,), strict=False))
@@ -88,9 +101,10 @@ def backward(name, tape, gy, gstate=()):
 
 
 def statistics_of(name, rng, steps, h=4):
-    """Statistics for inference: for an RNN (mean, var), else by site."""
+    """Returns random statistics for inference: (mean, var) for an RNN, {site: (mean, var)} else."""
     cell = CELLS[name][0]
-    widths = dict(ih=GATES[cell] * h, hh=GATES[cell] * h) | (dict(c=h) if cell == "lstm" else {})
+    widths = {site: GATES[cell] * h for site in (("ih",) if cell == "ligru" else ("ih", "hh"))}
+    widths |= dict(c=h) if cell == "lstm" else {}
     drawn = {
         site: (rng.standard_normal((steps, w)), rng.uniform(0.5, 2, (steps, w)))
         for site, w in ({"": h} if cell == "rnn" else widths).items()
@@ -99,26 +113,24 @@ def statistics_of(name, rng, steps, h=4):
 
 
 def mapped(statistics, f):
-    """f of every array of such statistics."""
+    """Applies f to every array of the statistics."""
     if isinstance(statistics, dict):
         return {site: mapped(s, f) for site, s in statistics.items()}
     return tuple(f(s) for s in statistics)
 
 
 def numeric_slope(loss, x, direction, h=1e-4):
-    """d loss(x + a direction) / da at a = 0 by five-point central differences; x may be any array."""
+    """Returns d loss(x + a direction) / da at a = 0, by five-point central differences."""
     near, far = (loss(x + a * direction) - loss(x - a * direction) for a in (h, 2 * h))
     return (8 * near - far) / (12 * h)
 
 
 def assert_gradients(rng, run, back, values):
-    """Compares the gradients with differences along two random directions in the space of all values.
+    """Asserts that gradients agree with differences along two random directions in the space of all values.
+    Any wrong entry of a gradient changes both.
 
-    Every wrong entry of a gradient changes both.
-
-    run(values) -> y, state, tape. back(tape, gy, gstate) -> the gradients of all values, by name.
-    -> the tape, gradients of y and of the state, and the result of back.
-    """
+    run(values): returns y, state, tape. back(tape, gy, gstate): returns the gradients of all values by name.
+    Returns the tape, gradients of y and of the state, and the result of back."""
     y, state, tape = run(values)
     gy, gstate = rng.standard_normal(y.shape), [rng.standard_normal(s.shape) for s in state]
     gradients = back(tape, gy, gstate)

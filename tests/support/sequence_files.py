@@ -1,4 +1,4 @@
-"""For tests of `lnrnn score`: Parquet files of sequences, and the command as a process."""
+"""Helpers for tests of `lnrnn score`: Parquet files of sequences, and the command as a process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ ROOT = Path(lnrnn.__file__).parents[1]
 
 
 def sequences(rng, lengths, width, null=()):
-    """A column list<fixed_size_list<float, width>> of rows with these lengths; rows in `null` are null."""
+    """Returns a random column list<fixed_size_list<float, width>> of these lengths. null: the indices of null
+    rows."""
     import pyarrow as pa
 
     offsets = np.cumsum([0, *lengths])
@@ -28,7 +29,7 @@ def sequences(rng, lengths, width, null=()):
 
 
 def write(path, rng, lengths, width, *, row_group_size, null=()):
-    """A file with the columns id and x. -> the table."""
+    """Writes a file with the columns id and x. Returns its table."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -38,7 +39,7 @@ def write(path, rng, lengths, width, *, row_group_size, null=()):
 
 
 def as_written(table, into="last"):
-    """A Scorer's table in the form of `lnrnn score`: a row of results is a list of any size."""
+    """Converts a Scorer's table to the types of `lnrnn score`, whose results are lists of any size."""
     import pyarrow as pa
 
     place = table.schema.names.index(f"x_{into}")
@@ -49,7 +50,7 @@ def as_written(table, into="last"):
 
 
 def command(*arguments):
-    """A process of `lnrnn` with these arguments."""
+    """Starts a process of `lnrnn` with these arguments."""
     own = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
         [sys.executable, "-m", "lnrnn", *map(str, arguments)],
@@ -61,13 +62,13 @@ def command(*arguments):
 
 
 def ended(process, timeout=120):
-    """Exit code, stdout, stderr."""
+    """Waits for a process. Returns its exit code, stdout and stderr."""
     out, err = process.communicate(timeout=timeout)
     return process.returncode, out, err
 
 
 def descendants(pid):
-    """The processes below one, by pid: their commands. Linux."""
+    """Returns {pid: command} of all descendants of a process. Linux only."""
     parents, words = {}, {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -88,7 +89,7 @@ def descendants(pid):
 
 
 def of_the_docs(*headings):
-    """The Python below these headings of docs/scoring.md. "": above the first heading."""
+    """Returns the Python code below these headings of docs/scoring.md. "": above the first heading."""
     text = (ROOT / "docs" / "scoring.md").read_text()
     names = ["", *re.findall(r"^##+ (.+)$", text, re.M)]
     parts = dict(zip(names, re.split(r"^##+ .+$", text, flags=re.M), strict=True))

@@ -1,4 +1,4 @@
-"""Definitions in NumPy of the rounding to bfloat16 and int8, for weights and for rows of an int8 product."""
+"""Rounding to bfloat16 and int8 in NumPy: the definitions for weights, and for rows of an int8 product."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import numpy as np
 
 
 def to_bfloat16(w):
-    """Nearest, ties to even, from the bits of the float."""
+    """Rounds to the nearest bfloat16, ties to even."""
     bits = w.view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
 def flushed(v):
-    """The rounding of a unit for bfloat16: subnormal numbers become 0."""
+    """Rounds as the CPU's bfloat16 instructions do: subnormal numbers become 0."""
     return np.where(np.abs(v) < np.finfo(np.float32).tiny, np.float32(0) * v, v)
 
 
 def to_int8(w):
-    """Integers, and the scale of each output."""
+    """Rounds weights to int8. Returns the integers, and the scale of each output."""
     scale = (np.abs(w).max(1, keepdims=True) / np.float32(127)).astype(np.float32)
     return np.rint(w * (np.float32(1) / scale)).astype(np.int64), scale
 
 
 def to_bits(a, bits):
-    """Integers of 14 or 8 bits, and the step of each row: its largest magnitude over 8191 or 127."""
+    """Rounds rows to 14 or 8 bits. Returns integers, and scales: largest magnitude / 8191 or 127."""
     most = np.float32(2 ** (bits - 1) - 1)
     step = (np.abs(a).max(-1, keepdims=True, initial=0) / most).astype(np.float32)
     inverse = np.divide(np.float32(1), step, out=np.zeros_like(step), where=step > 0)
@@ -31,6 +31,6 @@ def to_bits(a, bits):
 
 
 def int8_product(a, w, bits):
-    """a (B, k), w (n, k) -> (B, n); a in 14 or 8 bits, scaled by each row's largest magnitude."""
+    """a (B, k), w (n, k). Returns the product (B, n), with w in int8 and a in 14 or 8 bits."""
     (q, scale), (p, step) = to_int8(w), to_bits(a, bits)
     return (p @ q.T) * step.astype(np.float64) * scale.T.astype(np.float64)

@@ -1,4 +1,4 @@
-"""Definitions in NumPy of the operations of include/lnrnn/simd/simd.h, and numbers to test them with."""
+"""Defines the operations of include/lnrnn/simd/simd.h in NumPy, and creates numbers that test them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ def bits(x):
 
 
 def assert_bits(got, want):
-    """Equal bits, including signs of zero and the payloads of NaN."""
+    """Asserts equal bits, including signs of zero and the payloads of NaN."""
     assert got.dtype == want.dtype
     np.testing.assert_array_equal(bits(got), bits(want))
 
 
 def assert_values(got, want):
-    """Equal bits, but any NaN equals any other."""
+    """Asserts equal bits, but any NaN equals any other NaN."""
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
     assert_bits(got[~np.isnan(got)], want[~np.isnan(want)])
 
 
 def special(dtype):
-    """Zeros, ends of ranges, quiet NaN with payloads, and numbers that round."""
+    """Returns zeros, ends of ranges, quiet NaN with payloads, and numbers that need rounding."""
     info, one = np.finfo(dtype), dtype(1)
     least, below_one = info.smallest_subnormal, np.nextafter(one, dtype(0))
     above_one = np.nextafter(one, dtype(2))
@@ -41,13 +41,13 @@ def special(dtype):
 
 
 def any_bits(rng, n, dtype):
-    """Numbers of every magnitude, subnormal ones too; signalling NaN are made quiet."""
+    """Returns numbers with random bits, including subnormal ones. Signalling NaN become quiet NaN."""
     x = rng.integers(0, 2 ** (8 * dtype().itemsize), n, BITS[dtype().itemsize], endpoint=False).view(dtype)
     return np.where(np.isnan(x), dtype(np.nan), x)
 
 
 def operands(rng, dtype, count, random=3000):
-    """`count` arrays: special numbers in every combination, random numbers, and random bits."""
+    """Returns `count` arrays with special numbers in every combination, random numbers, and random bits."""
     values = special(dtype) if count < 3 else special(dtype)[[0, 1, 6, 8, 10, 14, 15, 16, 17, 24, 26, 31, 33]]
     combined = np.array(list(itertools.product(values, repeat=count)), dtype).T
     drawn = rng.standard_normal((count, random)).astype(dtype)
@@ -57,7 +57,7 @@ def operands(rng, dtype, count, random=3000):
 
 
 def nearest(exact: Fraction, dtype):
-    """A number that is not 0, rounded to nearest, ties to even."""
+    """Rounds a number that is not 0 to the nearest one of dtype, ties to even."""
     info = np.finfo(dtype)
     try:
         near = dtype(float(exact))
@@ -74,16 +74,16 @@ def nearest(exact: Fraction, dtype):
 
 
 def fused(a, b, c):
-    """a*b + c in one rounding."""
+    """Returns a*b + c with a single rounding."""
     plain, dtype = a * b + c, a.dtype.type
     product = np.isfinite(a) & np.isfinite(b)
-    plain = np.where(product & np.isinf(c), c, plain)  # for any size of a*b
+    plain = np.where(product & np.isinf(c), c, plain)  # even if a*b overflows
     for k in np.flatnonzero(product & np.isfinite(c)):
         exact = Fraction(float(a[k])) * Fraction(float(b[k])) + Fraction(float(c[k]))
         if exact:
             plain[k] = nearest(exact, dtype)
         elif c[k]:
-            plain[k] = 0  # a*b is -c, but rounded alone it might differ
+            plain[k] = 0  # a*b is exactly -c, but the rounded a*b may differ
     return plain
 
 
@@ -92,7 +92,7 @@ def from_bf16(h):
 
 
 def to_bf16(x):
-    """The nearer of the two neighbours, else the even one. Infinity stands for the next number."""
+    """Rounds to the nearest bfloat16, ties to even. Infinity counts as the number after the last."""
     low = (x.view(U32) >> 16).astype(U16)
     high = low + U16(1)
 
@@ -119,14 +119,14 @@ TO = {"bf16": to_bf16, "f16": to_f16}
 
 
 def around_short_floats(rng, kind):
-    """Floats at every number of 16 bits, halfway to the next, and the floats next to those.
+    """Returns all numbers of 16 bits, the midpoints between them, and the neighbouring floats of both.
 
-    Also numbers that are too large, NaN with a payload only in bits that are cut off, and random ones.
+    Also returns numbers that are too large, NaN whose payload is only in the removed bits, and random ones.
     """
     h = np.arange(0, 0x7F80 if kind == "bf16" else 0x7C00, dtype=U16)
     at = FROM[kind](h).astype(F64)
     largest = 2.0**128 if kind == "bf16" else 2.0**16
-    half = (at + np.append(at[1:], largest)) / 2  # after the largest: from there on it is infinity
+    half = (at + np.append(at[1:], largest)) / 2  # after the last midpoint numbers round to infinity
     half = half.astype(F32)
     x = np.concatenate(
         [at.astype(F32), half, np.nextafter(half, F32(0)), np.nextafter(half, F32(np.inf)), special(F32)]

@@ -1,7 +1,7 @@
-"""The vocabulary of include/lnrnn/simd/simd.h as programs, one for each instruction set.
+"""Runs the operations of include/lnrnn/simd/simd.h in a program for each instruction set.
 
-They are programs and not libraries, so that reading past an array only ends the program and fails one test.
-The same program also runs in an emulator.
+If an operation reads past an array, only the program ends, and one test fails. A program also runs in an
+emulator.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import pytest
 from compilers import GCC_AARCH64, ISAS, QEMU, ROOT, built, emulates_aarch64, native_compiler
 from helpers import available_isas
 
-END = -1  # a place: operands and result end at the end of their pages
+END = -1  # value of `place`: operands and results end at the end of a page of memory
 
-BFLOAT16 = ("avx512bf16", "avx512amx", "neonbf16")  # sets that add a unit with no operation of simd.h
+BFLOAT16 = ("avx512bf16", "avx512amx", "neonbf16")  # these sets add no operation to simd.h
 EMULATED = {"emulated-neon": "neon", "emulated-scalar": "scalar"}
 
 
@@ -28,9 +28,8 @@ def unit_names() -> list[str]:
 class Unit:
     """The operations of one instruction set.
 
-    lanes: of v32, v64, v16 and vi32. operations: by name, the sizes of the result and of each operand,
-    (bytes, whether that is for one element of n).
-    """
+    lanes: of v32, v64, v16 and vi32. operations: {name: sizes of the result and of each operand}. A size is
+    (bytes, whether these are the bytes of one of n elements)."""
 
     def __init__(self, name: str) -> None:
         self.isa, emulator = EMULATED.get(name, name), []
@@ -63,8 +62,7 @@ class Unit:
     def run(self, operation: str, *operands: np.ndarray, n: int = 0, place: int = 0, count: int = 1) -> bytes:
         """Runs an operation `count` times, on consecutive vectors, and returns the bytes of the results.
 
-        place: the bytes between the beginning of its page and each operand and result, or END.
-        """
+        place: the offset in bytes of each operand and result from the start of a page, or END."""
         result, *wanted = (size * n if per_n else size for size, per_n in self.operations[operation])
         sent = [np.ascontiguousarray(operand).tobytes() for operand in operands]
         assert [len(bytes_) for bytes_ in sent] == [count * size for size in wanted], operation
@@ -79,10 +77,9 @@ class Unit:
         return self.process.stdout.read(count * result)
 
     def map(self, operation: str, *operands: np.ndarray, dtype=None) -> np.ndarray:
-        """An operation lane by lane: arrays of one length -> an array of that length.
+        """Applies an operation to arrays of equal length, lane by lane. Returns an array of that length.
 
-        The dtype of the result is the first array's, unless another is given.
-        """
+        dtype: of the result; default: that of the first array."""
         (size, _), *_ = self.operations[operation]
         dtype = np.dtype(dtype or operands[0].dtype)
         lanes, length = size // dtype.itemsize, len(operands[0])

@@ -1,4 +1,4 @@
-"""Shared by the tests of the demos' trained models: compares gradients with differences of the loss."""
+"""Compares gradients with differences of the loss, for tests of models that the demo and studies train."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ import lnrnn
 
 
 def mild(cell, norm):
-    """A norm for a model that is differentiated numerically, with a larger eps.
+    """Returns the norm with a larger eps, for numeric differentiation.
 
-    If h and c of an LSTM are small, their norms bend so much that no difference is the slope.
-    """
+    With the default eps, norms of small h and c have so much curvature that differences are inexact."""
     if cell == "lstm" and norm:
         return (lnrnn.LayerNormSpec if norm == "layer" else lnrnn.BatchNormSpec)(eps=0.1)
     return norm
 
 
 def assert_slopes(model, batch, rel):
-    """Checks the gradients of model.loss_and_gradients(*batch): along a gradient the slope is its norm."""
+    """Asserts for each gradient of model.loss_and_gradients(*batch) that the slope along it is its length."""
     start = {name: value.copy() for name, value in model.parameters().items()}
     _, gradients = model.loss_and_gradients(*batch)
     assert gradients.keys() == start.keys()

@@ -1,4 +1,4 @@
-"""A copy of the sources in a folder of its own, for other builds than the one in use."""
+"""Copies the sources to another folder, and builds them there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SOURCES = (
 
 
 def copy_sources(folder: Path) -> None:
-    """The files that are built and tested, without generated ones; the copy's own objects stay."""
+    """Copies all files of builds and tests, except generated ones. Objects of an earlier build there stay."""
     folder.mkdir(parents=True, exist_ok=True)
     ignored = shutil.ignore_patterns("*.so", "*.so.*", "*.dylib", "__pycache__", "_core.c")
     for name in SOURCES:
@@ -28,6 +28,6 @@ def copy_sources(folder: Path) -> None:
 
 
 def build(folder: Path, **environment: str) -> None:
-    """Builds the module in place, with those variables of the environment."""
+    """Builds the module in this folder, with these environment variables."""
     command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
     subprocess.run(command, cwd=folder, env={**os.environ, **environment}, check=True)

@@ -1,4 +1,4 @@
-"""Cells of other projects, rewritten in plain torch, and the ways in which people call them. Needs torch."""
+"""Cells of other projects, rewritten in plain torch, with the signatures that users write. Needs torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 
 def shaken(module, seed=0):
-    """The module with random parameters, so that none is at its default."""
+    """Gives the module random parameters, so that none has its default value. Returns the module."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, p in module.named_parameters():
@@ -19,7 +19,7 @@ def shaken(module, seed=0):
 
 
 class Bare(nn.Module):
-    """A layer norm without eps, as in fastrnns, decomposed."""
+    """A layer norm without eps, in elementary operations, as in fastrnns."""
 
     def __init__(self, size):
         super().__init__()
@@ -33,7 +33,7 @@ class Bare(nn.Module):
 
 
 class LayerNormLSTMCell(nn.Module):
-    """As in fastrnns and NeMo."""
+    """The LSTM cell of fastrnns and NeMo."""
 
     def __init__(self, inputs, hidden, norm=nn.LayerNorm):
         super().__init__()
@@ -90,7 +90,7 @@ class Stack(nn.Module):
 
 
 class CustomLSTM(nn.Module):
-    """As torchaudio's _CustomLSTM."""
+    """torchaudio's _CustomLSTM."""
 
     def __init__(self, inputs, hidden, layer_norm, eps=1e-5):
         super().__init__()
@@ -111,7 +111,7 @@ class CustomLSTM(nn.Module):
 
 
 class GateGRUCell(nn.Module):
-    """As icefall's LayerNormGRUCell."""
+    """icefall's LayerNormGRUCell."""
 
     def __init__(self, inputs, hidden, bias):
         super().__init__()
@@ -131,7 +131,7 @@ class GateGRUCell(nn.Module):
 
 
 class HasteGRU(nn.Module):
-    """The parameters and options of haste's LayerNormGRU."""
+    """A module with the parameters and options of haste's LayerNormGRU."""
 
     def __init__(self, inputs, hidden, batch_first=False, zoneout=0.0):
         super().__init__()
@@ -152,13 +152,13 @@ class HasteGRU(nn.Module):
             (xz, xr, xg), (hz, hr, hg) = vx.chunk(3, 1), vh.chunk(3, 1)
             z, r = torch.sigmoid(xz + hz), torch.sigmoid(xr + hr)
             new = z * h + (1 - z) * torch.tanh(xg + r * hg)
-            h = self.zoneout * h + (1 - self.zoneout) * new  # as haste in evaluation
+            h = self.zoneout * h + (1 - self.zoneout) * new  # as haste does in evaluation mode
             result.append(h)
         return torch.stack(result)
 
 
 def fresh(module):
-    """A module without training: gains 1, biases 0."""
+    """Sets gains to 1 and biases to 0, as before training. Returns the module."""
     for name, p in module.named_parameters():
         if "norm" not in name:
             nn.init.uniform_(p, -0.3, 0.3)
@@ -166,7 +166,7 @@ def fresh(module):
 
 
 class OutCell(LayerNormLSTMCell):
-    """fastrnns' parameters, with c normalised only for the output, as in Ba et al. 2016."""
+    """fastrnns' parameters, but c is normalised for the output only, as in Ba et al. 2016."""
 
     def forward(self, x, h, c):
         gates = self.layernorm_i(x @ self.weight_ih.t()) + self.layernorm_h(h @ self.weight_hh.t())
@@ -176,7 +176,7 @@ class OutCell(LayerNormLSTMCell):
 
 
 class Pair(nn.Module):
-    """As fastrnns calls its cells: cell(x, (h, c)) -> h, (h, c)."""
+    """A cell with the signature of fastrnns: cell(x, (h, c)) returns h, (h, c)."""
 
     def __init__(self, cell):
         super().__init__()
@@ -188,7 +188,7 @@ class Pair(nn.Module):
 
 
 class WithState(nn.Module):
-    """As fastrnns' layers: layer(x, state) -> y, state, with a state of (B, H), or None if allowed."""
+    """A layer with the signature of fastrnns: layer(x, state) returns y, state. States are (B, H)."""
 
     def __init__(self, cell, allow_none=False, reverse=False):
         super().__init__()
@@ -219,7 +219,7 @@ class BothWithState(nn.Module):
 
 
 class StackWithStates(nn.Module):
-    """As fastrnns' stacks, which take a list of the layers' states, and of the directions' in it."""
+    """A stack like those of fastrnns: states are a list of layers, with a list of directions in each."""
 
     def __init__(self, *layers):
         super().__init__()
@@ -234,7 +234,7 @@ class StackWithStates(nn.Module):
 
 
 class TorchLike(nn.Module):
-    """As torch.nn: h and c are (layers, B, H), and must be given; a dict comes back."""
+    """A layer with states (layers, B, H) as in torch.nn, which are required. It returns a dict."""
 
     def __init__(self, cell):
         super().__init__()
@@ -263,7 +263,7 @@ class BatchFirst(nn.Module):
 _Forward = namedtuple("_Forward", "cell reverse", defaults=[False])
 
 
-# The functions that make a module of a kind of cell, by the way to call it; 5 inputs, 12 units.
+# Signature -> a function that creates a module with it from a class of cells, with 5 inputs and 12 units.
 WAYS = {
     "cell(x, h, c)": lambda cell: cell(5, 12),
     "cell(x, (h, c))": lambda cell: Pair(cell(5, 12)),

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 T, B, I, H = 7, 4, 3, 12  # noqa: E741 - the letters of the shapes in the documentation
 LENGTHS = [4, T, 0, 1]
-CELLS = ("RNN", "LSTM", "GRU")
+CELLS = ("RNN", "LSTM", "GRU", "LiGRU")
 Layer, Batch = lnrnn.LayerNormSpec, lnrnn.BatchNormSpec
 NORMS = {
     "RNN": [None, "layer", Layer("split"), Layer("split", inner_bias=True), Layer(inner_bias=True, eps=0.1),
@@ -22,19 +22,31 @@ NORMS = {
     "GRU": [None, "batch",
             *(Layer(p, inner_bias=b) for p in ("split", "joint", "gate") for b in (False, True)),
             Layer("split", span="all"), Layer("split", span="all", inner_bias=True, eps=0.1)],
+    "LiGRU": [None, "batch", *(Layer(p, inner_bias=b) for p in ("input", "split", "joint", "gate")
+                               for b in (False, True))],
 }  # fmt: skip
 NETWORKS = [(cell, norm) for cell in CELLS for norm in NORMS[cell]]
+NETWORKS += [("LSTM projected", norm) for norm in (None, Layer(eps=0.1), "batch")]
 # An SLSTM has no batch norm, so it is not in CELLS.
 NETWORKS += [("SLSTM", norm) for norm in (None, "layer", Layer(eps=0.1))]
 # Networks that the tests make with several heads.
 HEADED = [
-    (cell, norm) for cell in CELLS[1:] for norm in (None, "batch", Layer(), Layer("joint"), Layer("gate"))
+    (cell, norm)
+    for cell in ("LSTM", "GRU")
+    for norm in (None, "batch", Layer(), Layer("joint"), Layer("gate"))
 ]
 
 
+def class_of(cell):
+    """Returns the name of the class for a cell of NETWORKS, and more options."""
+    name, _, projected = cell.partition(" ")
+    return name, dict(proj_size=5) if projected else {}
+
+
 def twin(cell, norm="layer", *, seed=0, steps=0, dtype=None, **options):
-    """A twin with random parameters. Under batch norm it has seen a batch of that many steps."""
-    module = getattr(lnrnn.torch, cell)(I, H, norm=norm, seed=seed, dtype=dtype, **options)
+    """Returns a module of lnrnn.torch with random parameters. steps: with statistics, for batch norm."""
+    cell, more = class_of(cell)
+    module = getattr(lnrnn.torch, cell)(I, H, norm=norm, seed=seed, dtype=dtype, **options, **more)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, p in module.named_parameters():
@@ -49,9 +61,8 @@ def twin(cell, norm="layer", *, seed=0, steps=0, dtype=None, **options):
 
 def inputs(rng, module, B=B):
     n = module.num_layers * module.num_directions
-    count = {"LSTM": 2, "SLSTM": 4}.get(type(module).__name__, 1)
-    states = tuple(rng.uniform(-0.9, 0.9, (n, B, H)) for _ in range(count))
-    if count == 4:
+    states = tuple(rng.uniform(-0.9, 0.9, (n, B, width)) for width in module.architecture.state_widths)
+    if len(states) == 4:
         states = (*states[:2], rng.uniform(0.5, 2, (n, B, H)), states[3])
     return rng.standard_normal((T, B, I)), states
 
@@ -69,18 +80,18 @@ def compare(got, want, tolerance):
 
 
 def states_of(end):
-    """The last states as a tuple: one, two or four."""
+    """Returns the last states as a tuple of one, two or four."""
     return end if isinstance(end, tuple) else (end,)
 
 
 def weighed(results):
-    """A sum of everything that a call returns, with random weights."""
+    """Returns the sum of all results of a call, with random weights."""
     generator = torch.Generator().manual_seed(3)
     return sum((v * torch.randn(v.shape, generator=generator)).sum() for v in results)
 
 
 def called(call, x, state, lengths, wanted):
-    """y and the last states, and the gradients of x, of the first states and of the given tensors."""
+    """Returns y, the last states, and the gradients of x, of initial states and of the tensors `wanted`."""
     x = x.detach().requires_grad_()
     start = [s.detach().requires_grad_() for s in states_of(state)]
     y, end = call(x, tuple(start) if len(start) > 1 else start[0], lengths)

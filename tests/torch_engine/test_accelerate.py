@@ -1,4 +1,4 @@
-"""Modules of torch.nn on lnrnn's kernels: calls, training, the engine, compilers."""
+"""accelerate on modules of torch.nn: calls, training, the choice of the engine, compilers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ from torch.nn.utils import rnn as packing  # noqa: E402
 from lnrnn.torch import accelerate  # noqa: E402
 from mixed_models import SINGLE, B, H, I, T, Tagger, assert_same, flat, pair, state  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+
 MODULES = [
     ("RNN", {}),
     ("RNN", {"nonlinearity": "relu", "num_layers": 2, "bias": False}),
     ("LSTM", {}),
     ("LSTM", {"num_layers": 2, "bidirectional": True, "batch_first": True}),
+    ("LSTM", {"proj_size": 5}),
+    ("LSTM", {"proj_size": 11, "num_layers": 2, "bidirectional": True, "bias": False}),
     ("GRU", {"bias": False, "batch_first": True}),
     ("GRU", {"num_layers": 3, "bidirectional": True}),
 ]
@@ -27,7 +31,7 @@ MODULES = [
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(("name", "options"), MODULES, ids=str)
-def test_calls_are_torchs(name, options, training):
+def test_calls_have_the_results_of_torch(name, options, training):
     module, plain = pair(name, **options)
     module.train(training), plain.train(training)
     assert module.engine == "lnrnn"
@@ -45,7 +49,7 @@ def test_calls_are_torchs(name, options, training):
 
 @pytest.mark.parametrize("lengths", [[7, 5, 5, 1], [3, 7, 1, 6]], ids=str)
 @pytest.mark.parametrize(("name", "options"), MODULES, ids=str)
-def test_packed_sequences_are_torchs(name, options, lengths):
+def test_packed_sequences_have_the_results_of_torch(name, options, lengths):
     module, plain = pair(name, **options)
     x = torch.randn(T, B, I)
     ordered = lengths == sorted(lengths, reverse=True)
@@ -56,7 +60,7 @@ def test_packed_sequences_are_torchs(name, options, lengths):
         assert_same(got, want)
 
 
-def test_torchs_refusals_keep_their_messages():
+def test_errors_keep_the_messages_of_torch():
     module, plain = pair("LSTM")
     x = torch.randn(T, B, I)
     wrong = [
@@ -72,16 +76,17 @@ def test_torchs_refusals_keep_their_messages():
         assert str(got.value) == str(want.value)
 
 
-def test_an_empty_batch_is_torchs():
+def test_an_empty_batch_has_the_results_of_torch():
     module, plain = pair("GRU")
     assert_same(module(torch.randn(T, 0, I)), plain(torch.randn(T, 0, I)))
 
 
 @pytest.mark.parametrize("lengths", [None, [7, 5, 5, 1], [3, 7, 1, 6]], ids=str)
 @pytest.mark.parametrize("options", [{"bidirectional": True}, {"batch_first": True}], ids=str)
-@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
-def test_dropout_in_training_is_torchs_to_the_mask(name, options, lengths):
-    module, plain = pair(name, num_layers=3, dropout=0.5, **options)
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "LSTM projected", "GRU"])
+def test_dropout_in_training_has_the_masks_of_torch(name, options, lengths):
+    options = options | (dict(proj_size=5) if "projected" in name else {})
+    module, plain = pair(name.split()[0], num_layers=3, dropout=0.5, **options)
     batch_first = module.batch_first
     x = torch.randn(B, T, I) if batch_first else torch.randn(T, B, I)
     start, results = state(module, B), []
@@ -97,11 +102,11 @@ def test_dropout_in_training_is_torchs_to_the_mask(name, options, lengths):
         y, end = each(own, start)
         y = y if lengths is None else y.data
         results.append([y, *flat(end), torch.autograd.grad(y.square().sum(), given)[0]])
-        results[-1].append(torch.rand(3))  # equal if as many numbers were drawn
+        results[-1].append(torch.rand(3))  # equal if both drew the same number of random numbers
     assert_same(*results, 2e-5)
 
 
-def test_dropout_is_looked_at_in_each_call():
+def test_every_call_reads_dropout():
     module, plain = pair("GRU", num_layers=2, dropout=0.5)
     x = torch.randn(T, B, I)
     assert absolute_error(module(x)[0].detach().numpy(), module(x)[0].detach().numpy()) > 0.01
@@ -113,8 +118,8 @@ def test_dropout_is_looked_at_in_each_call():
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(("name", "options"), MODULES, ids=str)
-def test_gradients_are_torchs(name, options, packed):
-    """To 1e-5 of the largest of each tensor."""
+def test_gradients_are_those_of_torch(name, options, packed):
+    """The tolerance is 1e-5 of the largest number of each tensor."""
     module, plain = pair(name, **options)
     x = torch.randn(B, T, I) if module.batch_first else torch.randn(T, B, I)
     start = flat(state(module, B))
@@ -134,7 +139,7 @@ def test_gradients_are_torchs(name, options, packed):
         assert (got - want).abs().max() < 1e-5 * want.abs().max()
 
 
-def test_a_model_trains_as_its_twin_and_its_optimiser_goes_on():
+def test_an_accelerated_model_trains_like_the_original():
     model = Tagger(num_layers=2, dropout=0.2)
     before = dict(model.named_parameters())
     optimiser = torch.optim.Adam(model.parameters(), lr=0.02)
@@ -163,7 +168,7 @@ def test_a_model_trains_as_its_twin_and_its_optimiser_goes_on():
     assert absolute_error(model(words).detach().numpy(), twin(words).detach().numpy()) < 1e-4
 
 
-def test_which_engine():
+def test_the_engine_is_chosen_by_call():
     module, plain = pair("LSTM")
     x = torch.randn(T, B, I)
     module.engine = "torch"
@@ -183,7 +188,7 @@ def test_which_engine():
         module.engine = "c"
 
 
-def test_other_dtypes_are_replaced_and_wait():
+def test_modules_of_other_dtypes_use_torch_until_converted():
     module = nn.GRU(I, H).double()
     (entry,) = accelerate(module).replaced
     assert entry[0] == "" and "by torch.nn's forward: its parameters are torch.float64 on cpu" in entry[1]
@@ -191,7 +196,7 @@ def test_other_dtypes_are_replaced_and_wait():
     assert module.float().engine == "lnrnn"
 
 
-def test_autocast_is_torchs():
+def test_autocast_has_the_results_of_torch():
     module, plain = pair("LSTM")
     x = torch.randn(T, B, I)
     with torch.autocast("cpu", torch.bfloat16):
@@ -199,7 +204,7 @@ def test_autocast_is_torchs():
     assert got.dtype == want.dtype and torch.equal(got, want)
 
 
-def test_torch_func():
+def test_torch_func_has_the_results_of_torch():
     module, plain = pair("GRU")
     x = torch.randn(T, B, I)
 
@@ -214,7 +219,7 @@ def test_torch_func():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_traces_are_torchs():
+def test_traces_have_the_results_of_torch():
     module, plain = pair("LSTM")
     x = torch.randn(T, B, I)
     with torch.no_grad():
@@ -224,7 +229,7 @@ def test_traces_are_torchs():
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_compiled(inside):
+def test_compiled_models_have_the_same_results(inside):
     import torch._dynamo
 
     torch._dynamo.reset()

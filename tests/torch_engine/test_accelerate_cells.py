@@ -1,4 +1,4 @@
-"""lnrnn.torch.accelerate on other people's modules, whose parameters from_torch knows."""
+"""lnrnn.torch.accelerate on modules of other projects, whose parameters from_torch knows."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from torch_cells import (  # noqa: E402
     shaken,
 )
 
-torch.set_num_threads(1)  # operations this small take longer on several, and much longer on a busy machine
+torch.set_num_threads(1)  # small operations take longer on several threads
 
 T, B, I, H = 7, 4, 5, 12  # noqa: E741 - the letters of the shapes in the documentation
-SINGLE = 5e-6  # both are float32
+SINGLE = 5e-6  # both sides compute in float32
 STEPS = ("cell(x, h, c)", "cell(x, (h, c))", "list of cells", "sequence of cells")
 SEQUENCES = {
     **{way: (lambda make=make: make(LayerNormLSTMCell)) for way, make in WAYS.items() if way not in STEPS},
@@ -45,7 +45,7 @@ SEQUENCES = {
 
 
 def structure(value):
-    """The same types at every level, with the shapes of tensors."""
+    """Returns the nested types of a value, with the shapes of tensors."""
     if isinstance(value, torch.Tensor):
         return tuple(value.shape)
     if isinstance(value, dict):
@@ -54,18 +54,18 @@ def structure(value):
 
 
 def ways_to_call(module, x):
-    """Arguments with which a module runs: x alone, None, and its states in a usual order."""
+    """Returns lists of arguments with which a module runs: x, x and None, x and states in a usual order."""
     B = x.shape[1]
     a, b, c, d = ((torch.randn(B, H), torch.randn(B, H)) for _ in range(4))
     one = (torch.randn(1, B, H), torch.randn(1, B, H))
     for state in ((), (None,), (a,), (one,), ([a, b],), ([[a, b], [c, d]],)):
-        with suppress(Exception):  # modules raise anything if they are called otherwise than they expect
+        with suppress(Exception):  # modules raise any exception for unexpected arguments
             module(x, *state)
             yield state
 
 
 @pytest.mark.parametrize("what", SEQUENCES)
-def test_sequences_are_replaced_and_compute_what_they_did(what):
+def test_sequence_modules_are_replaced_and_keep_their_results(what):
     module = shaken(SEQUENCES[what]())
     plain = copy.deepcopy(module)
     keys, parameters = list(module.state_dict()), [id(p) for p in module.parameters()]
@@ -74,7 +74,7 @@ def test_sequences_are_replaced_and_compute_what_they_did(what):
     assert list(module.state_dict()) == keys and [id(p) for p in module.parameters()] == parameters
     assert type(module) is type(plain)
     first, other = (m[0] if isinstance(m, (nn.ModuleList, nn.Sequential)) else m for m in (module, plain))
-    # More steps and sequences than in the probes.
+    # More steps and sequences than accelerate has tried.
     x = torch.randn(T + 4, B + 1, I)
     calls = list(ways_to_call(other, x))
     assert calls
@@ -97,14 +97,14 @@ def test_sequences_are_replaced_and_compute_what_they_did(what):
     )
 
 
-def test_the_kernels_compute(monkeypatch):
-    """lnrnn computes the call, not the module's own forward."""
+def test_lnrnn_computes_the_calls(monkeypatch):
+    """The module's own forward is replaced by one that returns None."""
     module = shaken(Layer(LayerNormLSTMCell(I, H), False))
     accelerate(module)
     want = module(torch.randn(T, B, I))
     monkeypatch.setattr(Layer, "forward", lambda self, x: None)
     assert module(torch.randn(T, B, I)).shape == want.shape
-    assert module(torch.randn(T, B, I).double()) is None  # lnrnn does not compute this call
+    assert module(torch.randn(T, B, I).double()) is None  # lnrnn does not compute float64
     assert module(x=torch.randn(T, B, I)) is None
     assert module(torch.randn(0, B, I)) is None
     with torch.autocast("cpu", torch.bfloat16):
@@ -130,7 +130,7 @@ def test_copies_have_their_own_parameters(what, way):
 
 
 @pytest.mark.parametrize("what", ["haste", "torchaudio", "icefall"])
-def test_weights_that_change_are_seen(what):
+def test_changed_weights_are_used(what):
     module = shaken(SEQUENCES[what]())
     plain = copy.deepcopy(module)
     accelerate(module)
@@ -144,7 +144,7 @@ def test_weights_that_change_are_seen(what):
                 assert absolute_error(module(x).numpy(), plain(x).numpy()) < SINGLE
 
 
-def test_cells_that_take_steps_are_left():
+def test_cells_that_compute_single_steps_are_left():
     for what in STEPS:
         module = shaken(nn.ModuleDict({"a": WAYS[what](LayerNormLSTMCell)}))
         report = accelerate(module)
@@ -183,7 +183,7 @@ class Counts(Layer):
 
 
 class Remembers(Layer):
-    """Also settings in dicts, lists and sets."""
+    """Keeps values in attributes, dicts, lists and sets."""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
@@ -242,7 +242,7 @@ def test_other_equations_and_modules_with_memory_are_left(what):
     assert name == "part" and why in said
 
 
-def test_the_parts_of_another_equation_are_replaced():
+def test_submodules_of_a_module_with_another_equation_are_replaced():
     module = shaken(Residual(Layer(LayerNormLSTMCell(I, H), False), Layer(LayerNormLSTMCell(H, H), False)))
     plain = copy.deepcopy(module)
     report = accelerate(module, check=torch.randn(T, B, I))
@@ -251,7 +251,7 @@ def test_the_parts_of_another_equation_are_replaced():
     assert absolute_error(module(x).detach().numpy(), plain(x).detach().numpy()) < SINGLE
 
 
-def test_another_forward_in_training_is_kept():
+def test_a_forward_that_differs_in_training_is_kept():
     module = shaken(Drops(Layer(LayerNormLSTMCell(I, H), False)))
     plain = copy.deepcopy(module)
     ((_, what),) = accelerate(module).replaced
@@ -274,7 +274,7 @@ def test_containers_of_a_module_are_restored():
         assert module.memory == {"states": {"c": module.records}} and not module.records and not module.seen
 
 
-def test_twice_and_shared():
+def test_accelerating_twice_and_shared_modules():
     layer = shaken(WithState(LayerNormLSTMCell(I, H), allow_none=True))
     model = nn.ModuleDict({"a": layer, "b": layer, "other": nn.Linear(2, 3)})
     report = accelerate(model)
@@ -295,7 +295,7 @@ def test_the_error_of_scripting_names_restore():
     assert not {"forward", "__prepare_scriptable__"} & vars(module[1]).keys()
 
 
-def test_compiled():
+def test_compiled_modules_have_the_same_results():
     import torch._dynamo
 
     torch._dynamo.reset()

@@ -1,4 +1,4 @@
-"""lnrnn.torch.accelerate: a model that stays the same, its report, and check."""
+"""lnrnn.torch.accelerate keeps the model's structure. Also tests its report and check=."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mixed_models import SINGLE, B, H, I, T, Tagger, assert_same, pair  # noqa: 
 # --- unchanged ----------------------------------------------------------------------------------------------
 
 
-def test_modules_parameters_and_names_stay():
+def test_modules_parameters_and_names_do_not_change():
     model = Tagger(num_layers=2)
     rnn, keys = model.encoder["rnn"], list(model.state_dict())
     parameters = [id(p) for p in model.parameters()]
@@ -60,7 +60,7 @@ COPIES = {
 
 
 @pytest.mark.parametrize("way", COPIES)
-def test_copies(way):
+def test_copies_stay_accelerated(way):
     module, plain = pair("LSTM", num_layers=2, dropout=0.5)
     other = COPIES[way](module)
     x = torch.randn(T, B, I)
@@ -85,10 +85,10 @@ def test_state_dicts_go_between_accelerated_and_plain():
     assert absolute_error(served(x.numpy())[0], plain(x)[0].detach().numpy()) < SINGLE
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        lnrnn.from_torch(module)  # of a known class, so it is not run
+        lnrnn.from_torch(module)  # the class is known, so the module is not run
 
 
-def test_restore():
+def test_restore_undoes_accelerate():
     model = Tagger(num_layers=2)
     twin = copy.deepcopy(model)
     report = accelerate(model)
@@ -149,7 +149,6 @@ def without_a_parameter():
 LEFT = {
     "parametrizations, of weight_hh_l0": lambda: parametrizations.weight_norm(nn.LSTM(I, H), "weight_hh_l0"),
     "its class Own is derived from torch.nn.LSTM": lambda: Own(I, H),
-    "a projection (proj_size=3)": lambda: nn.LSTM(I, H, proj_size=3),
     "a forward of its own": with_forward,
     "weights that are no parameters: weight_hh_l0": without_a_parameter,
     "lnrnn computes it already": lambda: lnrnn.torch.LSTM(I, H),
@@ -175,7 +174,7 @@ def test_modules_that_are_left_are_named(why):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_quantised_modules_are_left():
+def test_quantized_modules_are_left():
     try:
         model = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.LSTM(I, H)), {nn.LSTM})
     except (AttributeError, RuntimeError) as error:
@@ -187,7 +186,7 @@ def test_quantised_modules_are_left():
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("inplace", [False, True])
-def test_accelerated_modules_can_be_quantised(inplace):
+def test_accelerated_modules_can_be_quantized(inplace):
     model = Tagger(num_layers=2).eval()
     twin = copy.deepcopy(model)
     accelerate(model)
@@ -207,7 +206,7 @@ def test_accelerated_modules_can_be_quantised(inplace):
         assert [type(m).__name__[:11] for m in (model.encoder["rnn"], *model.stack)] == ["Accelerated"] * 3
 
 
-def test_only_the_exact_class_equals_torchs():
+def test_the_class_of_an_accelerated_module_equals_that_of_torch():
     (lstm, _), (gru, _) = pair("LSTM"), pair("GRU")
     assert type(lstm) == nn.LSTM and hash(type(lstm)) == hash(nn.LSTM) and type(lstm) is not nn.LSTM  # noqa: E721
     assert type(lstm) != type(gru) and type(lstm) != nn.GRU and type(gru) in {nn.GRU}  # noqa: E721
@@ -229,7 +228,7 @@ def test_the_error_of_scripting_names_alternatives():
     torch.jit.script(model.stack[0])
 
 
-def test_shared_modules():
+def test_shared_modules_are_reported_once():
     rnn, cell = nn.GRU(H, H), nn.GRUCell(H, H)
     model = nn.ModuleDict({"a": rnn, "b": nn.ModuleList([rnn]), "c": cell, "d": cell})
     report = accelerate(model)
@@ -242,7 +241,7 @@ def test_shared_modules():
     assert type(rnn) is nn.GRU
 
 
-def test_the_report():
+def test_the_report_names_all_modules():
     report = accelerate(Tagger(num_layers=2))
     assert [name for name, _ in report.replaced] == ["encoder.rnn", "stack.0", "stack.1"]
     assert not report.left
@@ -256,7 +255,7 @@ def test_the_report():
     assert str(accelerate(nn.Linear(2, 3))) == "replaced 0, left 0"
 
 
-def test_bad_models():
+def test_bad_models_are_refused():
     for bad in (None, {}, nn.LSTM, "model"):
         with pytest.raises(TypeError, match="model must be a torch.nn.Module, got"):
             accelerate(bad)
@@ -266,7 +265,7 @@ def test_bad_models():
 
 
 class Named(nn.Module):
-    """Takes and returns several things, and has a buffer that changes."""
+    """A model with several arguments and results, and a buffer that changes."""
 
     def __init__(self):
         super().__init__()
@@ -298,7 +297,7 @@ def test_check_takes_the_arguments_of_a_call():
     assert accelerate(nn.GRU(I, H), check=packed).replaced
 
 
-def test_bad_checks():
+def test_bad_values_of_check_are_refused():
     model = nn.Sequential(nn.GRU(I, H))
     for bad in (1, "x", [torch.randn(T, B, I)], True):
         with pytest.raises(TypeError, match="check must be None, a tensor, a tuple"):
@@ -316,7 +315,7 @@ class WithoutOutput(nn.Module):
 
 
 class LooksAtTheClass(nn.Module):
-    """Computes something else unless its network is exactly torch.nn's, which only its outputs show."""
+    """A model whose outputs change unless its network has exactly torch.nn's class."""
 
     def __init__(self, change):
         super().__init__()
@@ -332,7 +331,7 @@ class LooksAtTheClass(nn.Module):
     [
         (lambda y: y * 1.001, "differ by up to .*, where rounding explains .*replaced rnn: AcceleratedLSTM"),
         (lambda y: y[:1], "were of shapes .* and are of"),
-        (lambda y: y.masked_fill(y > y.mean(), torch.nan), "are NaN or infinite in other places"),
+        (lambda y: y.masked_fill(y > y.mean(), torch.nan), "has NaN or infinity at other places"),
         (lambda y: 1 / 0, "division"),
     ],
 )
@@ -345,11 +344,11 @@ def test_a_model_that_differs_is_restored(change, said):
     assert type(model.rnn) is nn.LSTM and model.training and torch.equal(model(x), want)
 
 
-def test_differences_of_rounding_pass():
+def test_rounding_differences_pass():
     accelerate(LooksAtTheClass(lambda y: y * (1 + 2**-23)), check=torch.randn(50, B, I))
 
 
-def test_an_input_that_says_nothing():
+def test_an_input_without_information_is_refused():
     model = nn.Sequential(nn.LSTM(I, H))
     with torch.no_grad():
         for p in model.parameters():

@@ -1,6 +1,6 @@
-"""Modules with the parameters of a known system and another forward, which ordinary input does not show.
+"""Modules with the parameters of a known system, but another forward that differs only for unusual inputs.
 
-from_torch refuses them, and accelerate changes none of their results.
+from_torch refuses them, and accelerate does not change their results.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from deceivers import CHANGED, DECEITS, GRADIENTS, OUTPUTS, deceiver  # noqa: E4
 from lnrnn.torch import accelerate  # noqa: E402
 from torch_cells import fresh, shaken  # noqa: E402
 
-torch.set_num_threads(1)  # operations this small take longer on several, and much longer on a busy machine
+torch.set_num_threads(1)  # small operations take longer on several threads
 
 T, B, I, H = 40, 3, 5, 8  # noqa: E741 - the letters of the shapes in the documentation
 
 
 def inputs(deceit):
-    """x that shows the other forward, and states."""
+    """Returns x for which the forward differs, and states."""
     x = 20 * torch.randn(T, B, I)
     x[3] = 0
     x[5] *= 1e-5
@@ -34,7 +34,7 @@ def inputs(deceit):
 
 
 def computed(module, x, *state):
-    """Its results, and the gradients of x, the states and the parameters; None as zero."""
+    """Returns the results, and the gradients of x, the states and the parameters, with zeros for None."""
     torch.manual_seed(1)
     x, states = x.clone().requires_grad_(), [s.clone().requires_grad_() for s in (state[0] if state else ())]
     result = module(x, *([tuple(states)] if state else []))
@@ -59,7 +59,7 @@ def assert_same(got, want):
 @pytest.mark.parametrize(
     ("deceit", "drawn"), [*((deceit, shaken) for deceit in OUTPUTS), ("clamps", fresh), ("clips h", fresh)]
 )
-def test_other_outputs_are_refused_and_the_probe_is_named(deceit, drawn):
+def test_other_outputs_are_refused_and_the_input_is_named(deceit, drawn):
     module, probe = drawn(deceiver(deceit, I, H)), OUTPUTS[deceit].probe
     with pytest.raises(ValueError, match=f"its forward is another.*on {probe} of shape.*check=False"):
         lnrnn.from_torch(module)
@@ -70,22 +70,22 @@ def test_other_outputs_are_refused_and_the_probe_is_named(deceit, drawn):
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("deceit", GRADIENTS)
-def test_other_gradients_stay(deceit, training):
+def test_accelerate_keeps_other_gradients(deceit, training):
     module = shaken(deceiver(deceit, I, H)).train(training)
     plain = copy.deepcopy(module)
-    lnrnn.from_torch(module)  # for inference
+    lnrnn.from_torch(module)  # which is only for inference
     report = accelerate(module)
     ((_, what),) = report.replaced
     assert ", without gradients; if they are needed its own forward" in what
     given = inputs(deceit)
     assert_same(computed(module, *given), computed(plain, *given))
-    with torch.no_grad():  # so the kernels compute
+    with torch.no_grad():  # so that the kernels compute the call
         got, want = module(*given), plain(*given)
         got, want = (v if isinstance(v, torch.Tensor) else v[0] for v in (got, want))
         assert not torch.equal(got, want) and (got - want).abs().max() < 1e-5
 
 
-def test_a_loop_that_keeps_states_goes_on():
+def test_a_loop_that_keeps_states_works():
     module = shaken(deceiver("stops at start", I, H))
     accelerate(module)
     state = (torch.zeros(B, H), torch.zeros(B, H))
@@ -111,7 +111,7 @@ COPIED = "in a dict", "a buffer in place", "a part's rate", "slots"
         *((d, way) for d in COPIED for way in ("deepcopy", "pickle")),
     ],
 )
-def test_later_changes_are_noticed(deceit, way):
+def test_later_changes_of_a_module_are_noticed(deceit, way):
     module = shaken(deceiver(deceit, I, H)).train()
     plain = copy.deepcopy(module)
     ((_, what),) = accelerate(module).replaced
@@ -120,8 +120,8 @@ def test_later_changes_are_noticed(deceit, way):
     x = torch.randn(T, B, I)
     first = computed(module, x)
     assert_same(first, computed(plain, x))
-    assert not torch.equal(first[0][0], computed(plain, x)[0][0])  # the kernels computed it
-    if deceit == "a buffer in place":  # writing the same numbers changes nothing
+    assert not torch.equal(first[0][0], computed(plain, x)[0][0])  # the kernels computed the first result
+    if deceit == "a buffer in place":  # in-place writes of the same numbers change nothing
         module.mask.add_(0)
         assert torch.equal(module(x), first[0][0])
     module.change(), plain.change()
@@ -137,7 +137,7 @@ def test_large_arrays_are_refused():
     assert why.startswith("it has arrays of more than 4096 bytes in table")
 
 
-def test_parts_in_training_count_where_training_is_another():
+def test_submodules_in_training_mode_count_as_training():
     module = shaken(deceiver("a rate", I, H))
     module.change()
     plain = copy.deepcopy(module)
@@ -150,5 +150,5 @@ def test_parts_in_training_count_where_training_is_another():
     assert torch.equal(module(x), plain(x))
 
 
-def test_an_honest_module_passes():
+def test_an_ordinary_module_passes():
     lnrnn.from_torch(shaken(deceiver("none", I, H)), check=True)

@@ -1,4 +1,4 @@
-"""Dropout between the layers of lnrnn.torch's modules: torch.nn's masks, on both engines."""
+"""Dropout between the layers of lnrnn.torch's modules has the masks of torch.nn, on both engines."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from torch_twins import (  # noqa: E402
     weighed,
 )  # fmt: skip
 
-# Warnings of torch itself in tracing.
+# Warnings of torch itself during tracing.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -71,7 +71,7 @@ def seeded(call, seed, *given):
 
 
 class Stack:
-    """Modules of one layer each, with the parameters of a module's layers, and F.dropout between them."""
+    """Modules of one layer, with the parameters of a module's layers, and F.dropout between them."""
 
     def __init__(self, module, rate=RATE):
         self.rate, self.batch_first, self.layers = rate, module.batch_first, []
@@ -105,8 +105,8 @@ class Stack:
 
 @each_option
 @each_network
-def test_a_stack_of_single_layers_to_the_bit(rng, cell, norm, options):
-    """Forward, gradients and batch norm's statistics, on both engines."""
+def test_dropout_has_the_bits_of_a_stack_of_single_layers(rng, cell, norm, options):
+    """Compares outputs, gradients and batch norm's statistics, on both engines."""
     batch = 16 if "atch" in str(norm) else B
     for engine in (None, "torch"):
         module = dropping(cell, norm, engine=engine, **options)
@@ -123,18 +123,18 @@ def test_a_stack_of_single_layers_to_the_bit(rng, cell, norm, options):
             for name, buffer in module.named_buffers():
                 assert torch.equal(buffer, stack.named()[name]) and bool((buffer != 0).any()), name
             again = seeded(module, 6, x, state, lengths, list(module.parameters()))[0]
-            assert not torch.equal(got[0], again[0])  # other masks
+            assert not torch.equal(got[0], again[0])  # because the masks differ
 
 
 @pytest.mark.parametrize("engine", [None, "torch"])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("cell", CELLS)
-def test_the_masks_are_those_of_torchs_modules(cell, options, engine):
-    """Without a norm and with torch.nn's weights, the results are the same with the same seed."""
+def test_masks_are_those_of_torch_nn(cell, options, engine):
+    """Without a norm, the results of torch.nn with the same weights and seed are the same."""
     kwargs = {"dropout": RATE, **options}
     theirs = getattr(torch.nn, cell)(I, H, **kwargs)
     ours = getattr(lnrnn.torch, cell)(I, H, norm=None, engine=engine, **kwargs)
-    served = lnrnn.from_torch(theirs.eval())  # without torch.nn's second bias
+    served = lnrnn.from_torch(theirs.eval())  # from_torch adds torch.nn's second bias to the first
     ours.load_state_dict({name: torch.tensor(value) for name, value in served.state_dict().items()})
     x, result = as_given(ours, torch.randn(T, B, I)), []
     for module in (ours.train(), theirs.train()):
@@ -159,7 +159,7 @@ def test_evaluation_drops_nothing(rng, cell, norm, engine):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_served_by_lnrnn():
+def test_from_torch_keeps_dropout():
     module = dropping("LSTM", num_layers=2)
     plain = twin("LSTM", num_layers=2)
     cell, arguments = plain.lnrnn_arguments()
@@ -170,7 +170,7 @@ def test_served_by_lnrnn():
     assert module.training and module.dropout == RATE
 
 
-def test_one_sequence_and_nothing():
+def test_dropout_of_one_sequence_and_of_empty_batches():
     for engine in (None, "torch"):
         module = dropping("GRU", num_layers=2, batch_first=True, engine=engine)
         x = torch.randn(T, I)
@@ -182,13 +182,13 @@ def test_one_sequence_and_nothing():
         for shape in ((0, T, I), (B, 0, I)):
             y, h = module(torch.randn(shape, requires_grad=True))
             assert y.shape == (*shape[:2], H) and h.shape == (2, shape[0], H)
-            if engine is None:  # without steps, the plain engine's y depends on no input
+            if engine is None:  # without steps, y of the plain engine depends on no input
                 y.sum().backward()
                 assert all(not p.grad.any() for p in module.parameters())
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_the_argument(cell):
+def test_dropout_is_an_argument_of_the_constructor(cell):
     cls = getattr(lnrnn.torch, cell)
     module = cls(I, H, 2, dropout=RATE)
     assert module.dropout == RATE and f"dropout={RATE}" in repr(module)
@@ -204,7 +204,7 @@ def test_the_argument(cell):
 
 
 @pytest.mark.parametrize("bad", [1, -0.1, 1.5, float("nan"), float("inf"), True, "0.5", None, [0.1, 0.2]])
-def test_bad_values(bad):
+def test_bad_rates_are_refused(bad):
     module = lnrnn.torch.GRU(I, H, 2, dropout=0.5)
     error = ValueError if type(bad) in (int, float) else TypeError
     for set_it in (lambda: setattr(module, "dropout", bad), lambda: lnrnn.torch.LSTM(I, H, 2, dropout=bad)):
@@ -230,8 +230,8 @@ def test_one_layer_has_nothing_to_drop(cell):
         getattr(lnrnn.torch, cell)(I, H, dropout=0.0)
 
 
-def test_monte_carlo_without_gradients():
-    """In training without a tape: the same results, with any packed weights from before."""
+def test_training_mode_without_gradients_drops():
+    """Results equal those with gradients. Packed weights of earlier calls may be used."""
     module = dropping("LSTM", num_layers=2)
     x, result = torch.randn(T, B, I), []
     with torch.no_grad():
@@ -251,7 +251,7 @@ def test_monte_carlo_without_gradients():
     ("cell", "norm", "options"),
     [("LSTM", "layer", OPTIONS[1]), ("GRU", Batch(T), OPTIONS[0])], ids=str,
 )  # fmt: skip
-def test_compile(cell, norm, options):
+def test_compiled_modules_have_the_same_masks(cell, norm, options):
     torch._dynamo.reset()
     module = dropping(cell, norm, **options)
     other = copy.deepcopy(module)
@@ -268,7 +268,7 @@ def test_compile(cell, norm, options):
         assert all(torch.equal(a, b) for a, b in zip(*result, strict=True))
 
 
-def test_export():
+def test_an_exported_module_drops():
     module = dropping("GRU", num_layers=2)
     x = torch.randn(T, B, I)
     exported = torch.export.export(module, (x,))

@@ -1,4 +1,4 @@
-"""lnrnn.torch on the C engine: forward the bits of lnrnn's classes, back the plain engine's gradients."""
+"""lnrnn.torch on the C engine has the bits of lnrnn's classes, and the gradients of the plain engine."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def gradients(module, x, state, lengths):
 OPTIONS = [
     {"num_layers": 2, "bidirectional": True, "batch_first": True},
     {"num_layers": 3, "bias": False},
+    {"num_layers": 2, "reverse": True},
 ]
 
 
@@ -52,7 +53,7 @@ def test_forward_has_the_bits_of_lnrnns_classes(rng, cell, norm, options):
             with torch.no_grad():
                 assert module.engine == "lnrnn"
                 result = [module(x, h0, lengths)]
-            if trains:  # with gradients another code computes the same bits
+            if trains:  # with gradients, other code computes the same bits
                 result.append(module(x, h0, lengths))
                 assert result[1][0].requires_grad
             for y, end in result:
@@ -64,11 +65,11 @@ def test_forward_has_the_bits_of_lnrnns_classes(rng, cell, norm, options):
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize(("cell", "norm"), NETWORKS, ids=str)
-def test_gradients_are_the_plain_engines(rng, cell, norm, options):
+def test_gradients_are_those_of_the_plain_engine(rng, cell, norm, options):
     """Compares both engines with float64, to 2e-5 of the largest number of each tensor.
 
-    If a network magnifies rounding (norms of small rows, batch norm of near values), the limit is twice the
-    error of torch's float32.
+    If a network amplifies rounding (norms of small rows, batch norm of similar values), the tolerance is
+    twice the error of torch's float32.
     """
     batch = 128 if norm == "batch" else B
     module, plain = twin(cell, norm, **options), twin(cell, norm, engine="torch", **options)
@@ -92,12 +93,12 @@ def test_gradients_are_the_plain_engines(rng, cell, norm, options):
 @pytest.mark.parametrize(("cell", "norm"), HEADED, ids=str)
 def test_heads(rng, cell, norm):
     test_forward_has_the_bits_of_lnrnns_classes(rng, cell, norm, OPTIONS[0] | {"num_heads": 3})
-    test_gradients_are_the_plain_engines(rng, cell, norm, OPTIONS[1] | {"num_heads": 4})
+    test_gradients_are_those_of_the_plain_engine(rng, cell, norm, OPTIONS[1] | {"num_heads": 4})
 
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_gradients_of_some_arguments_only(rng, cell):
-    """Frozen parameters, x without a gradient, only the state used, only y used."""
+    """Tests frozen parameters, x without a gradient, and losses of only the state or only y."""
     module = twin(cell, num_layers=2)
     x = torch.randn(T, B, I)
     frozen = [name for name, _ in module.named_parameters() if name.startswith("weight_ih") or "l1" in name]
@@ -119,7 +120,7 @@ def test_gradients_of_some_arguments_only(rng, cell):
     (by_y,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
     (by_end,) = torch.autograd.grad(states_of(end)[-1].sum(), x, retain_graph=True)
     (both,) = torch.autograd.grad([y.sum(), states_of(end)[-1].sum()], x)
-    # The two may cancel, so the error is relative to the larger of them.
+    # The two terms may cancel, so the tolerance is relative to one of them.
     assert float((by_y + by_end - both).abs().max()) < 1e-6 * float(by_y.abs().max() + 1)
     assert float(by_end.abs().max()) > 0
 
@@ -135,8 +136,8 @@ def test_backward_twice_over_one_graph():
         y.sum().backward()
 
 
-def test_changes_in_place_are_noticed():
-    """As in torch's own functions, tensors that backward reads must not be changed."""
+def test_changes_in_place_before_backward_are_refused():
+    """As in torch's own functions, tensors that backward reads must not change."""
     module = twin("LSTM")
     x = torch.randn(T, B, I)
     for change in (lambda y: x.add_(1), lambda y: module.weight_hh_l0.add_(1), lambda y: y.relu_()):
@@ -172,8 +173,8 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_changed_weight_is_seen_by_the_next_call(change):
-    """After any kind of change, with and without gradients."""
+def test_the_next_call_uses_a_changed_weight(change):
+    """Tests every kind of change, with and without gradients."""
     for name in ("weight_hh_l0", "weight_ih_l1"):
         module = twin("LSTM", num_layers=2)
         x = torch.randn(T, B, I)
@@ -188,7 +189,7 @@ def test_a_changed_weight_is_seen_by_the_next_call(change):
         np.testing.assert_array_equal(module(x)[0].detach(), want)
 
 
-def test_a_changed_vector_or_statistic_is_seen_by_the_next_call():
+def test_the_next_call_uses_a_changed_vector_or_statistic():
     module = twin("GRU", "batch", steps=T)
     x = torch.randn(T, B, I)
     with torch.no_grad():
@@ -208,7 +209,7 @@ def test_a_changed_vector_or_statistic_is_seen_by_the_next_call():
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize(("steps", "batch"), [(0, 3), (3, 0), (0, 0), (1, 1), (70, 65)])
-def test_sizes(cell, steps, batch):
+def test_every_size_equals_the_plain_engine(cell, steps, batch):
     module = twin(cell, num_layers=2, bidirectional=True)
     served = lnrnn.from_torch(module)
     x = torch.randn(steps, batch, I, requires_grad=True)
@@ -227,8 +228,8 @@ def test_sizes(cell, steps, batch):
 
 
 @pytest.mark.parametrize("batch_first", [False, True])
-def test_memory_of_every_kind(batch_first):
-    """Strides, an expanded batch and an unaligned storage offset give the bits of a plain copy."""
+def test_memory_layouts_change_no_bit(batch_first):
+    """Tests strides, an expanded batch and an unaligned storage offset."""
     module = twin("LSTM", num_layers=2, batch_first=batch_first)
     base = torch.randn(2 * T, 2 * B, 2 * I + 1)
     cases = [
@@ -249,8 +250,8 @@ def test_memory_of_every_kind(batch_first):
 
 
 @pytest.mark.parametrize("batch", [1, 11])
-def test_bits_do_not_depend_on_where_weights_lie(batch):
-    """The backward pass reads a weight at a multiple of 64 bytes in place, and packs others."""
+def test_bits_do_not_depend_on_the_alignment_of_weights(batch):
+    """The backward pass reads weights that are aligned to 64 bytes in place, and packs others."""
     module = lnrnn.torch.LSTM(128, 64, seed=3)
     x, result = torch.randn(3, batch, 128, generator=torch.Generator().manual_seed(5)), []
     for skip in (0, 1):
@@ -265,7 +266,7 @@ def test_bits_do_not_depend_on_where_weights_lie(batch):
         np.testing.assert_array_equal(one, other)
 
 
-def test_bad_numbers_stay_in_their_sequence():
+def test_nan_and_infinity_stay_in_their_sequence():
     module = twin("GRU", bidirectional=True)
     x = torch.randn(T, B, I)
     want = torch.autograd.grad(module(x.requires_grad_())[0].sum(), x)[0]
@@ -278,8 +279,8 @@ def test_bad_numbers_stay_in_their_sequence():
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_no_more_threads_than_torch_may_use(threads):
-    """Results do not depend on the number of threads, which a call inside shows."""
+def test_calls_use_at_most_the_threads_of_torch(threads):
+    """Results do not show the number of threads, so the test counts them during a call."""
     from lnrnn.torch import operator
 
     before = torch.get_num_threads(), lnrnn.get_num_threads()

@@ -1,4 +1,4 @@
-"""Data that the engine keeps between calls: packed networks for inference, and backward's data of a graph."""
+"""Data that the engine keeps between calls: packed networks for inference, and tapes for backward."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from torch_twins import CELLS, LENGTHS, B, Batch, I, Layer, T, twin  # noqa: E40
 
 
 def served(module, x):
-    """In evaluation, against the results of a new network from the module."""
+    """Compares the module in evaluation mode with a new network that has its parameters."""
     with torch.no_grad():
         return module.eval()(x)[0].numpy(), lnrnn.from_torch(module)(x)[0]
 
 
-def test_statistics_of_another_number_of_steps_are_seen_by_the_next_call():
-    """Parameters stay, and statistics get another shape."""
+def test_the_next_call_uses_statistics_of_another_number_of_steps():
+    """Parameters do not change, but statistics get another shape."""
     module, fewer = twin("LSTM", Batch(), steps=3), twin("LSTM", Batch(), steps=2)
     x, result = torch.randn(2, B, I), []
     for change in (
@@ -40,7 +40,7 @@ def test_statistics_of_another_number_of_steps_are_seen_by_the_next_call():
     assert not any(np.array_equal(a, b) for a, b in itertools.pairwise(result))
 
 
-def test_modules_of_other_equations_with_the_same_parameters():
+def test_modules_with_the_same_parameters_and_other_equations():
     one, other = twin("GRU"), twin("GRU", Layer(eps=0.5))
     for name, p in one.named_parameters():
         setattr(other, name, p)
@@ -59,7 +59,7 @@ def slopes(module, y):
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("norm", ["layer", "batch"])
 def test_gradients_of_graphs_that_live_at_the_same_time(cell, norm):
-    """Of two modules, two inputs and other lengths, all with the same shapes: their tapes look alike."""
+    """Graphs are of two modules, two inputs and other lengths, all with the same shapes of tapes."""
     one, other = (twin(cell, norm, seed=seed, num_layers=2).train() for seed in (0, 1))
     a, b = torch.randn(2, T, B, I)
     calls = [(one, a, None), (other, a, None), (one, b, LENGTHS)]
@@ -72,7 +72,7 @@ def test_gradients_of_graphs_that_live_at_the_same_time(cell, norm):
     assert not np.array_equal(want[0][0], want[1][0])
 
 
-def test_nothing_is_kept_of_graphs_that_are_gone():
+def test_tapes_of_deleted_graphs_are_freed():
     before, module = len(functional._kept), twin("LSTM")
     graphs = [module(torch.randn(T, B, I))[0] for _ in range(3)]
     assert len(functional._kept) == before + 3
@@ -80,8 +80,8 @@ def test_nothing_is_kept_of_graphs_that_are_gone():
     assert len(functional._kept) == before
 
 
-def test_tapes_are_as_wide_as_the_instruction_set_makes_them():
-    """In one process, with one architecture."""
+def test_tapes_have_the_width_of_the_instruction_set():
+    """The set changes within one process, for one architecture."""
     rnn, result = lnrnn.LSTM(I, 5, norm="layer", num_layers=2, seed=0), set()
     arch = rnn.stream()._snapshot.architecture
     for name in available_isas():

@@ -1,4 +1,4 @@
-"""lnrnn.torch's modules as torch.nn's: the engine, autocast, packed sequences, copies, buffers."""
+"""lnrnn.torch's modules behave as torch.nn's: engine, autocast, packed sequences, copies, buffers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import lnrnn.torch  # noqa: E402
 from torch_twins import CELLS, B, Batch, H, I, T, compare, twin  # noqa: E402
 
 
-def test_which_engine():
+def test_the_engine_is_chosen_by_call():
     module = twin("LSTM")
     assert module.engine == "lnrnn" and "engine=" not in repr(module)
     double, half = copy.deepcopy(module).double(), copy.deepcopy(module).bfloat16()
@@ -32,7 +32,7 @@ def test_which_engine():
     assert forced.engine == "lnrnn"
 
 
-def test_an_engine_that_is_insisted_on():
+def test_a_required_engine_raises_if_it_cannot_serve():
     module = twin("GRU", engine="lnrnn").double()
     assert module.engine == "lnrnn"
     message = r"engine='lnrnn' cannot serve .*torch.float64 on cpu, not of torch.float32"
@@ -73,15 +73,15 @@ def test_both_engines_agree_in_training_with_batch_norm(cell):
     for batch in (32, 48):
         x, lengths = torch.randn(T, batch, I), torch.randint(T - 1, T + 1, (batch,))
         compare(one(x, lengths=lengths), two(x, lengths=lengths), 1e-4)
-        with torch.no_grad():  # the statistics of the batch, without a tape
+        with torch.no_grad():  # training without a tape
             compare(one(x, lengths=lengths), two(x, lengths=lengths), 1e-4)
     for (name, a), b in zip(one.named_buffers(), two.buffers(), strict=True):
         assert a.dtype == b.dtype and float((a - b).abs().max()) < 1e-4 * max(1, float(b.abs().max())), name
     assert one.known_steps == two.known_steps == T and len(one.count_l1_reverse) == T + 2
 
 
-def test_buffers_stay_the_same_tensors():
-    """As in torch.nn.BatchNorm, other holders of the buffers, as DistributedDataParallel, see the change."""
+def test_training_updates_buffers_in_place():
+    """As in torch.nn.BatchNorm, other users of the buffers (DistributedDataParallel) see the change."""
     module = twin("GRU", Batch(T)).train()
     held = dict(module.named_buffers())
     versions = {name: b._version for name, b in held.items()}
@@ -91,7 +91,7 @@ def test_buffers_stay_the_same_tensors():
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_a_failing_call_learns_and_draws_nothing(dropout):
+def test_a_failed_call_changes_no_statistics_and_draws_no_numbers(dropout):
     module = twin("GRU", Batch(T), num_layers=2, dropout=dropout).train()
     before, random = copy.deepcopy(module.state_dict()), torch.get_rng_state()
     for arguments in ((torch.zeros(T + 1, B, I),), (torch.zeros(T, B, I), None, [T + 1] * B)):
@@ -123,8 +123,8 @@ def test_autocast_computes_in_float32(cell):
 @pytest.mark.parametrize("engine", ["lnrnn", "torch"])
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("cell", CELLS)
-def test_packed_sequences(cell, batch_first, engine):
-    """As in torch.nn, with its module's parameters, sorted and not."""
+def test_packed_sequences_are_accepted_and_returned(cell, batch_first, engine):
+    """Packed sequences may be sorted or not. Results equal those of torch.nn."""
     module = twin(cell, None, num_layers=2, bidirectional=True, batch_first=batch_first, engine=engine)
     known = getattr(torch.nn, cell)(I, H, 2, bidirectional=True, batch_first=batch_first)
     known.load_state_dict(module.state_dict())
@@ -149,8 +149,8 @@ def test_packed_sequences(cell, batch_first, engine):
 
 
 @pytest.mark.parametrize("norm", ["layer", "batch", None])
-def test_copies_and_pickles(norm):
-    """Also after calls that have packed weights and kept a graph."""
+def test_copies_and_pickles_have_the_same_results(norm):
+    """Calls may have packed weights and kept a graph before."""
     module = twin("LSTM", norm, steps=T, num_layers=2, engine="lnrnn")
     x = torch.randn(T, B, I)
     with torch.no_grad():
@@ -170,7 +170,7 @@ def test_copies_and_pickles(norm):
         compare(module(x), want, 1e-9)
 
 
-def test_pickles_from_before_there_was_an_engine():
+def test_pickles_of_versions_without_an_engine_load():
     module = twin("GRU")
     later = ("_engine", "_network", "_states", "_dropout", "_layers")
     state = {name: value for name, value in module.__dict__.items() if name not in later}
@@ -180,7 +180,7 @@ def test_pickles_from_before_there_was_an_engine():
     compare(old(torch.ones(T, B, I)), module(torch.ones(T, B, I)), 1e-9)
 
 
-def test_packed_weights_go_with_their_module():
+def test_packed_weights_are_freed_with_their_module():
     from lnrnn.torch import operator
 
     module = twin("LSTM")

@@ -1,4 +1,4 @@
-"""The operators of lnrnn.torch in torch: opcheck, torch.compile, torch.export, torch.func."""
+"""The operators of lnrnn.torch: opcheck, torch.compile, torch.export, torch.func."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 import lnrnn.torch  # noqa: E402
 from torch_twins import B, Batch, I, Layer, T, twin  # noqa: E402
 
-# Warnings of torch itself in tracing.
+# Warnings of torch itself during tracing.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -46,7 +46,7 @@ def first_of(end):
 
 
 def trained(module, call, x, **options):
-    """The results and all gradients, also of another call than the module's."""
+    """Returns the results and all gradients of `call`, which may be another call than the module's."""
     module.zero_grad()
     x = x.detach().requires_grad_()
     y, end = call(x, **options)
@@ -66,7 +66,7 @@ def trains_alike(module, other, x, lengths=None):
 
 
 def call_of(module, x, start, lengths):
-    """The arguments of torch.ops.lnrnn.run from the module, noted in its call."""
+    """Records and returns the arguments of torch.ops.lnrnn.run in a call of the module."""
     from lnrnn.torch import operator
 
     result = []
@@ -96,7 +96,7 @@ def test_opcheck_of_run(cell, options, grad):
 
 @pytest.mark.parametrize(("cell", "options"), NETWORKS[::3], ids=str)
 def test_opcheck_of_the_inner_operators(cell, options):
-    """A tape has memory that is never written, which test_aot_dispatch_dynamic would compare."""
+    """test_aot_dispatch_dynamic is left out, because it compares memory of a tape that is never written."""
     module = getattr(lnrnn.torch, cell)(I, 16, **options)
     x = fresh(module).detach()
     network, x, start, lengths, parameters, statistics, *_ = call_of(
@@ -136,8 +136,8 @@ def test_compile_without_graph_breaks(cell, options):
         assert torch.equal(compiled.eval()(x)[0], module.eval()(x)[0])
 
 
-def test_compiled_to_code():
-    """With inductor, the default."""
+def test_compiled_with_inductor():
+    """inductor is the default backend."""
     module = twin("LSTM", num_layers=2)
     compiled = torch.compile(copy.deepcopy(module), fullgraph=True)
     x = fresh(module)
@@ -186,11 +186,11 @@ def test_export_for_any_sizes():
     assert torch.equal(program.module()(x)[0], module(x)[0])
 
 
-def test_buffers_that_grow_are_refused_where_they_cannot():
+def test_compile_refuses_batch_norm_without_max_steps():
     module = twin("GRU", "batch").train()
     with pytest.raises(ValueError, match=r"max_steps must be given .*torch.export.*max_steps=\.\.\."):
         torch.export.export(module, (fresh(module).detach(),), strict=False)
-    with pytest.raises(Exception, match="max_steps must be given|Observed exception"):  # older torch
+    with pytest.raises(Exception, match="max_steps must be given|Observed exception"):  # of older torch
         torch.compile(module, fullgraph=True, backend="eager")(fresh(module))
     module(fresh(module))
     x = fresh(module).detach()
@@ -277,14 +277,14 @@ def test_the_plain_engine_serves_refused_calls(what, call):
     module.engine = "torch"
     assert torch.isfinite(call(module, x)).all()
     module.engine = None
-    with torch.no_grad():  # the refused call has no effect
+    with torch.no_grad():  # the call that is refused
         assert torch.equal(module(x)[0], twin("LSTM")(x)[0])
 
 
 @pytest.mark.filterwarnings("ignore")  # the tracer warns of code that reads shapes
 @pytest.mark.parametrize("training", [False, True])
-def test_trace(training):
-    """The trace contains lnrnn's operator and its derivative, and runs any number of steps and sequences."""
+def test_a_trace_runs_for_any_sizes(training):
+    """The trace contains lnrnn's operator and its derivative."""
     module = twin("LSTM", num_layers=2, bidirectional=True).train(training)
     traced = torch.jit.trace(module, (torch.randn(T, B, I),))
     file = io.BytesIO()
@@ -298,7 +298,7 @@ def test_trace(training):
 
 
 def penalty(module, x, times, lengths=None):
-    """The gradients of x, the states and the parameters of a penalty on gradients, `times` - 1 times."""
+    """Returns the gradients of x, the states and the parameters after `times` - 1 penalties on gradients."""
     n = module.num_layers * module.num_directions
     shape = module._states, n, x.shape[1], module.hidden_size
     start = [s.clone().requires_grad_() for s in torch.linspace(-1, 1, math.prod(shape)).reshape(shape)]
@@ -333,7 +333,7 @@ DERIVATIVES = {
 
 
 @pytest.mark.parametrize("what", DERIVATIVES)
-def test_other_derivatives_are_the_plain_engines(what):
+def test_other_derivatives_are_left_to_the_plain_engine(what):
     cell, options, derivatives = DERIVATIVES[what]
     module, result = twin(cell, **options), []
     x = fresh(module)
@@ -354,7 +354,7 @@ def test_second_derivatives_of_batch_norm_are_refused():
 
 
 @pytest.mark.parametrize("derived", [False, True])
-def test_tensors_without_memory_of_their_own_numbers(derived):
+def test_lazily_negated_and_efficient_zero_tensors(derived):
     module = twin("LSTM").requires_grad_(derived)
     negative = torch.complex(torch.randn(T, B, I), torch.randn(T, B, I)).conj().imag
     assert negative.is_neg()
@@ -364,7 +364,7 @@ def test_tensors_without_memory_of_their_own_numbers(derived):
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpointing(reentrant):
+def test_checkpointing_has_the_same_gradients(reentrant):
     from torch.utils.checkpoint import checkpoint
 
     module = twin("GRU", num_layers=2)

@@ -15,7 +15,7 @@ forks = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")
 
 
 class Encoded(torch.utils.data.Dataset):
-    """The outputs of a module for each item, computed by a worker."""
+    """A data set whose items are outputs of a module, computed by a worker."""
 
     def __init__(self, module, items):
         self.module, self.items = module, items
@@ -29,8 +29,8 @@ class Encoded(torch.utils.data.Dataset):
 
 
 @forks
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of fork in a process with threads
-def test_workers_of_a_data_loader():
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python warns of a fork with threads
+def test_workers_of_a_data_loader_can_compute():
     module, items = twin("LSTM", num_layers=2), torch.randn(6, T, B, I)
     with torch.no_grad():
         want = torch.stack([module(x)[0] for x in items])  # packs the weights before the fork
@@ -95,8 +95,8 @@ if __name__ == "__main__":
 
 
 @forks
-def test_distributed_data_parallel():
-    """Two processes end with the same parameters, and with those of one process that has both batches."""
+def test_distributed_data_parallel_trains_like_one_process():
+    """Two processes end with equal parameters, which one process with both batches has, too."""
     if not torch.distributed.is_available():
         pytest.skip("torch was built without distributed")
     assert said(DISTRIBUTED) == "True\nTrue"

@@ -1,10 +1,10 @@
-/* The activations of the cells, a vector at a time, and their derivatives. */
+/* The activations of the cells, and their derivatives. */
 #ifndef LNRNN_ACTIVATIONS_H
 #define LNRNN_ACTIVATIONS_H
 
 #include "lnrnn/simd/vmath.h"
 
-/* act: LNRNN_ACT_TANH ..; of m vectors. */
+/* Replaces m vectors v by act(v). act: LNRNN_ACT_TANH .. */
 LNRNN_INLINE void v32_acts(int act, const int m, v32 *v)
 {
     switch (act) {
@@ -18,17 +18,17 @@ LNRNN_INLINE void v32_acts(int act, const int m, v32 *v)
     }
 }
 
-/* y = sigmoid(z) -> dy/dz */
+/* y = sigmoid(z). Returns dy/dz. */
 LNRNN_INLINE v32 sigmoid_slope(v32 y) { return y * (v32_set1(1.0f) - y); }
 
-/* y = tanh(z) -> dy/dz. Not 1 - y*y: that cancels near 1. */
+/* y = tanh(z). Returns dy/dz. 1 - y*y would lose digits near 1. */
 LNRNN_INLINE v32 tanh_slope(v32 y)
 {
     const v32 one = v32_set1(1.0f);
     return (one - y) * (one + y);
 }
 
-/* y = act(z) -> dy/dz */
+/* y = act(z). Returns dy/dz. */
 LNRNN_INLINE v32 act_slope(int act, v32 y)
 {
     const v32 one = v32_set1(1.0f), zero = v32_zero();

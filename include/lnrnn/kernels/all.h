@@ -1,6 +1,6 @@
-/* All kernels of an instruction set. A file in pyx/isa defines LNRNN_ISA_<NAME>, for simd.h, and
- * LNRNN_ISA_SUFFIX. If its products are for a unit of the CPU, it also defines LNRNN_UNIT. Then it includes
- * this header, which defines the tables lnrnn_norm_<suffix>, lnrnn_cells_<suffix>, lnrnn_product_<suffix> and
+/* All kernels of an instruction set. A file in pyx/isa defines LNRNN_ISA_<NAME>, for simd.h,
+ * LNRNN_ISA_SUFFIX, and for products on a special unit of the CPU also LNRNN_UNIT. Then it includes this
+ * header, which defines the tables lnrnn_norm_<suffix>, lnrnn_cells_<suffix>, lnrnn_product_<suffix> and
  * lnrnn_int8_<suffix>; a unit for bfloat16 has lnrnn_bf16_<suffix>. dispatch.c collects the tables.
  */
 #ifndef LNRNN_ALL_H
@@ -11,8 +11,8 @@
 #include "lnrnn/simd/simd.h"
 #include "lnrnn/tuning.h"
 
-/* The file is compiled once for each part of a set (build_flags.py). So after a change of a header only the parts
- * that include it are compiled again. Without a part it has the four that every complete set has. */
+/* Each part of a set is compiled separately (build_flags.py), so a change of a header recompiles only some parts. If
+ * no part is defined, it has the four parts of a complete set. */
 #if !defined(LNRNN_PART_NORM) && !defined(LNRNN_PART_CELLS) && !defined(LNRNN_PART_PRODUCT) \
     && !defined(LNRNN_PART_INT8) && !defined(LNRNN_PART_BF16)
 #define LNRNN_PART_NORM
@@ -72,6 +72,7 @@ _Static_assert(sizeof LNRNN_CAT(lnrnn_norm_, LNRNN_ISA_SUFFIX) == LNRNN_DTYPES *
 
 #ifdef LNRNN_PART_CELLS
 #include "lnrnn/kernels/gru_cell.h"
+#include "lnrnn/kernels/ligru_cell.h"
 #include "lnrnn/kernels/lstm_cell.h"
 #include "lnrnn/kernels/rnn_cell.h"
 #include "lnrnn/kernels/slstm_cell.h"
@@ -85,17 +86,24 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
             [LNRNN_STEP_LSTM] = lstm_step,
             [LNRNN_STEP_GRU] = gru_step,
             [LNRNN_STEP_GRU_GATE] = gru_gate_step,
+            [LNRNN_STEP_LIGRU] = ligru_step,
+            [LNRNN_STEP_GRU_RESET] = gru_reset_step,
             [LNRNN_STEP_SLSTM] = slstm_step,
         },
     .lstm_output = lstm_output,
+    .reset_gates = gru_reset_gates,
     .rnn_backward = rnn_backward,
     .lstm_cell_sum = lstm_cell_sum,
     .lstm_output_backward = lstm_output_backward,
     .lstm_backward = lstm_backward,
     .gru_backward = gru_backward,
+    .ligru_backward = ligru_backward,
     .gru_gate_sum = gru_gate_sum,
     .gru_gate_output_backward = gru_gate_output_backward,
     .gru_gate_reset_backward = gru_gate_reset_backward,
+    .gru_reset_input = gru_reset_input,
+    .gru_reset_output_backward = gru_reset_output_backward,
+    .gru_reset_backward = gru_reset_backward,
     .slstm_backward = slstm_backward,
     .normalise_heads = normalise_heads,
     .normalise_rows = normalise_rows,
@@ -108,7 +116,7 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
 };
 #endif
 
-/* The tables of products differ only in the products themselves: the panels are the same. */
+/* The tables of products share all functions for packing and panels, and differ in the products. */
 #define LNRNN_PRODUCT_TABLE(of_unit, function, of_columns, of_scratch) \
     {                                                                  \
         .unit = of_unit,                                               \
@@ -146,7 +154,7 @@ const lnrnn_product LNRNN_CAT(lnrnn_product_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_
 #endif
 #endif
 
-/* Only for instruction sets with a unit; the others have bfloat16 in the part above. */
+/* Only for sets with a bfloat16 unit. In other sets the product above also multiplies bfloat16 weights. */
 #ifdef LNRNN_PART_BF16
 const lnrnn_product LNRNN_CAT(lnrnn_bf16_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT, matmul_bf16,
                                                                                    NULL, bf16_scratch);

@@ -1,22 +1,22 @@
 /* Batch norm, forward and backward. all.h includes this file once for each type of the arrays, as norm.h explains.
  *
- * x (N, C, L) is contiguous and read in the order of memory. If L is 1, a row is a sample, and each of its
- * columns is a channel. Otherwise a row is a plane: the L values of one channel of one sample.
+ * x (N, C, L) is contiguous and read in the order of memory. If L is 1, a row is a sample, and each column is
+ * a channel. Otherwise a row is a plane: the L values of one channel of one sample.
  *
- * Statistics are taken in one pass, as in norm.h: from sums of the differences to a pivot for each channel.
+ * One pass computes the statistics, as in norm.h, from sums of the differences to a pivot for each channel.
  */
 
-/* Samples, or places in planes, whose mean is the pivot of a channel. */
+/* The number of values of a channel whose mean is its pivot. */
 #define LNRNN_PROBES 16
 
 /* --- sums over the batch -------------------------------------------------------------------------------- */
 
-/* x (N, C, L) -> pivot (C): the mean of values of LNRNN_PROBES samples, spread evenly over the channel. */
+/* x (N, C, L) -> pivot (C): the mean of LNRNN_PROBES values, spread evenly over the channel. */
 static void T(batch_probe_kernel)(size_t N, size_t C, size_t L, const void *x_, void *pivot_)
 {
     const elem *x = x_;
     real *pivot = pivot_;
-    /* Values are scaled before they are added, so that the mean of large ones does not overflow. */
+    /* Scale values before adding them, so that the mean of large values does not overflow. */
     if (L == 1) {
         const vreal scale = v_set1((real)1 / LNRNN_PROBES);
         for (size_t i = 0; i < C; i += LANES) {
@@ -48,8 +48,8 @@ LNRNN_INLINE void T(add_real)(real *p, vreal v, size_t k, const int whole)
     T(put_real)(p, v + T(get_real)(p, k, whole), k, whole);
 }
 
-/* Adds columns i .. i+k-1 of some rows. These are summed by themselves first: each alone would be rounded to
- * the size of the long sum. */
+/* Adds columns i .. i+k-1 of some rows to the sums. It first adds these rows to each other, because adding
+ * each row to a long sum would round more. */
 LNRNN_INLINE void T(batch_columns_part)(size_t i, size_t k, const int whole, const int rows, const int has_gy,
                                         const lnrnn_batch_block *b)
 {
@@ -79,12 +79,13 @@ LNRNN_INLINE void T(batch_columns_group)(size_t head, const int rows, const int 
 LNRNN_INLINE void T(batch_columns_sums)(const lnrnn_batch_block *a, const int has_gy)
 {
     const size_t C = a->C, n = a->channels, rows = a->samples;
-    lnrnn_batch_block b = *a; /* from the row that comes next */
-    /* Rows a multiple of 4 KiB apart share sets of an L1 with 64 sets of 64 bytes. Its ways do not suffice for
-     * eight rows of two arrays. The order of sums depends on this number, so it must not depend on the machine. */
+    lnrnn_batch_block b = *a; /* the rows that are left */
+    /* Rows a multiple of 4 KiB apart share a set of a usual L1 (64 sets of 64 bytes), which cannot hold eight
+     * rows of two arrays. The order of sums depends on `group`, so it must not depend on the machine. */
     const size_t group = C * sizeof(elem) % 4096 ? 8 : 4, head = C % LANES ? 0 : T(to_whole_lines)(b.x, n);
     for (size_t r = 0; r < rows;) {
-        /* The same number of rows for all columns: the order of a sum may not depend on the address of x. */
+        /* Take the same number of rows for all columns, so that the order of a sum does not depend on the
+         * address of x. */
         const size_t taken = rows - r >= group ? group : 1;
         if (taken == 8)
             T(batch_columns_group)(head, 8, has_gy, &b);
@@ -102,7 +103,7 @@ LNRNN_INLINE void T(batch_columns_sums)(const lnrnn_batch_block *a, const int ha
     }
 }
 
-/* Adds values i .. i+k-1 of a plane to the accumulators numbered a. */
+/* Adds values i .. i+k-1 of a plane to accumulator number a of each sum. */
 LNRNN_INLINE void T(batch_planes_part)(size_t i, size_t k, const int whole, const int a, const int has_gy,
                                        const elem *x, const elem *gy, vreal pivot, T(accumulators) *s)
 {
@@ -115,7 +116,7 @@ LNRNN_INLINE void T(batch_planes_part)(size_t i, size_t k, const int whole, cons
     T(accumulate)(s, a, whole ? d : v_keep_n(d, k), g, has_gy);
 }
 
-/* Adds the totals of s to sums[0], sums[C], and if has_gy to sums[2 C], sums[3 C], and clears s. */
+/* Adds the totals of s to sums[0] and sums[C], with has_gy also to sums[2 C] and sums[3 C], and clears s. */
 LNRNN_INLINE void T(batch_planes_flush)(T(accumulators) *s, size_t C, double *sums, const int has_gy)
 {
     sums[0] += (double)T(total_of_4)(s->d);
@@ -127,7 +128,7 @@ LNRNN_INLINE void T(batch_planes_flush)(T(accumulators) *s, size_t C, double *su
     *s = (T(accumulators)){0};
 }
 
-/* The planes of channel c. */
+/* Adds the planes of channel c to b->sums. */
 LNRNN_INLINE void T(batch_planes_sums)(const lnrnn_batch_block *b, size_t c, const int has_gy)
 {
     const size_t C = b->C, L = b->L;
@@ -135,7 +136,7 @@ LNRNN_INLINE void T(batch_planes_sums)(const lnrnn_batch_block *b, size_t c, con
     const vreal pivot = v_set1(((const real *)b->pivot)[c]);
     double *const sums = b->sums + c;
     T(accumulators) s = {0};
-    size_t space = LNRNN_BLOCK(4); /* values that may still be added to s */
+    size_t space = LNRNN_BLOCK(4); /* how many values may be added to s before a flush */
     for (size_t sample = 0; sample < b->samples; sample++)
         for (size_t i = sample * C * L, stop = i + L; i < stop;) {
             const size_t end = stop - i < space ? stop : i + space;
@@ -184,21 +185,21 @@ static void T(batch_sums_kernel)(const lnrnn_batch_block *b)
 
 /* --- from sums to coefficients -------------------------------------------------------------------------- */
 
-/* sums (2, n) of count values about pivot (n) -> mean, biased var (n) of double. Returns how many pivots were
- * more than a standard deviation from their mean. These are replaced by the mean, and the sums must be taken
- * again; that gives all other channels the same moments once more. */
+/* sums (2, n) of count values about pivot (n) -> mean, biased var (n) of double. Replaces pivots that are
+ * more than a standard deviation from their mean by the mean, and returns their number. If it is not 0,
+ * compute the sums again; channels with unchanged pivots then get the same moments. */
 static size_t T(batch_moments_kernel)(size_t n, double count, const double *sums, void *pivot_, double *mean_,
                                       double *var_)
 {
     real *restrict pivot = pivot_;
     double *restrict mean = mean_, *restrict var = var_;
     const double over_count = 1 / count;
-    double replaced = 0; /* as wide as the sums, so that the loop is vectorised */
+    double replaced = 0; /* a double, as the sums, so that the loop is vectorised */
     for (size_t i = 0; i < n; i++) {
         const double mean_d = sums[i] / count, v = sums[n + i] * over_count - mean_d * mean_d;
         mean[i] = (double)pivot[i] + mean_d;
         var[i] = v < 0 ? 0 : v;
-        replaced += mean_d * mean_d > v ? 1 : 0; /* not where it is NaN */
+        replaced += mean_d * mean_d > v ? 1 : 0; /* not counted if NaN */
     }
     if (replaced > 0)
         for (size_t i = 0; i < n; i++) {
@@ -208,16 +209,16 @@ static size_t T(batch_moments_kernel)(size_t n, double count, const double *sums
     return (size_t)replaced;
 }
 
-/* channels -> whether squares of one left the range of real. Then scales (n) are the powers of two by which the
- * channels must be multiplied, 1 where squares are in range. With the coefficients of `out` batch_affine multiplies
- * them. Otherwise nothing is written. */
+/* Returns 1 if squares of a channel left the range of real. Then scales (n) are the powers of two by which channels
+ * must be multiplied, 1 if squares are in range. With the coefficients of `out` batch_affine multiplies them.
+ * Otherwise it writes nothing. */
 static int T(batch_scales_kernel)(const lnrnn_channels *a, double *scales, const lnrnn_coefficients *out)
 {
     const size_t n = a->n;
     const double *mean = a->mean, *m2 = a->m2, over_count = 1 / a->count, eps = a->eps,
                  least = T(least_spread)();
     real *to_mean = out->mean, *to_scale = out->scale, *to_shift = out->shift;
-    uint64_t lost = 0; /* as wide as a double, so that the loop is vectorised */
+    uint64_t lost = 0; /* 64 bits, as a double, so that the loop is vectorised */
     for (size_t i = 0; i < n; i++) {
         const double spread = m2[i] * over_count + eps;
         lost |= (uint64_t)!(spread >= least) | (uint64_t)!(spread < INFINITY);
@@ -230,9 +231,9 @@ static int T(batch_scales_kernel)(const lnrnn_channels *a, double *scales, const
     return lost != 0;
 }
 
-/* channels -> the coefficients of y = (x - mean) gain / sqrt(var + eps) + bias. The shift is the bias minus
- * scale times the error of rounding the mean to real. Where a channel was scaled so far down that eps
- * vanishes, a constant channel still needs a finite scale: the least spread takes eps' place. */
+/* Writes the coefficients of y = (x - mean) gain / sqrt(var + eps) + bias. The shift is the bias minus scale
+ * times the error of rounding the mean to real. If a channel was scaled down so far that eps becomes 0,
+ * least_spread replaces eps, because a constant channel needs a finite scale. */
 static void T(fold_kernel)(const lnrnn_channels *a, const lnrnn_coefficients *out)
 {
     const size_t n = a->n;
@@ -281,10 +282,10 @@ static void T(batch_slopes_kernel)(const lnrnn_channels *a, double dmean, const 
 
 /* --- one pass over x, with the coefficients of each channel --------------------------------------------- */
 
-/* The rows of a pass, from the one that comes next. */
+/* The rows of a pass that are left. */
 typedef struct {
     const elem *gy, *x; /* (rows, n), row stride `stride`; gy: backward */
-    elem *out;          /* y or gx, likewise; may be x or gy */
+    elem *out;          /* (rows, n), row stride `stride`: y or gx; may be x or gy */
     ptrdiff_t stride;
 } T(pass_rows);
 
@@ -293,7 +294,7 @@ typedef struct {
     vreal mean, scale, shift, slope;
 } T(coefficients);
 
-/* Those of channel c, a plane, in all lanes. */
+/* Returns the coefficients of channel c (planes) in all lanes. */
 LNRNN_INLINE T(coefficients) T(plane_coefficients)(const lnrnn_coefficients *a, size_t c, const int backward)
 {
     const real *mean = a->mean, *scale = a->scale, *shift = a->shift, *slope = a->slope;
@@ -301,7 +302,7 @@ LNRNN_INLINE T(coefficients) T(plane_coefficients)(const lnrnn_coefficients *a, 
                              backward ? v_set1(slope[c]) : v_zero()};
 }
 
-/* Those of channels i .. i+k-1, columns. */
+/* Returns the coefficients of channels i .. i+k-1 (columns). */
 LNRNN_INLINE T(coefficients) T(column_coefficients)(const lnrnn_coefficients *a, size_t i, size_t k,
                                                     const int whole, const int backward)
 {
@@ -311,9 +312,9 @@ LNRNN_INLINE T(coefficients) T(column_coefficients)(const lnrnn_coefficients *a,
                              backward ? T(get_real)(slope + i, k, whole) : v_zero()};
 }
 
-/* y = (x - mean) scale + shift, or backward gx = scale (gy - (x - mean) slope - shift), for values i .. i+k-1
- * of each row, with the coefficients of a plane, or if that is NULL of the columns. rows: 1 or 2. The mean is
- * subtracted first: as a part of the shift it would cost the digits of x - mean. */
+/* Computes y = (x - mean) scale + shift, or backward gx = scale (gy - (x - mean) slope - shift), for values i
+ * .. i+k-1 of 1 or 2 rows, with the coefficients of `plane`, or of the columns if that is NULL. The mean is
+ * not part of the shift, because x - mean would lose digits. */
 LNRNN_INLINE void T(pass_part)(size_t i, size_t k, const int whole, const int rows, const int backward,
                                const T(pass_rows) *r, const T(coefficients) *plane,
                                const lnrnn_coefficients *columns)
@@ -337,12 +338,12 @@ LNRNN_INLINE void T(next_rows)(T(pass_rows) *r, ptrdiff_t rows)
         r->gy += rows * r->stride;
 }
 
-/* Rows (rows, n), with the coefficients of n columns. nontemporal: with non-temporal stores; meanwhile x is
- * prefetched a page ahead, across the ends of rows and of pages. */
+/* Computes rows (rows, n), with the coefficients of n columns. nontemporal: uses non-temporal stores, and
+ * prefetches x a page ahead, across the ends of rows and of pages. */
 LNRNN_INLINE void T(pass_columns)(size_t rows, size_t n, const int backward, int nontemporal, T(pass_rows) r,
                                   const lnrnn_coefficients *a)
 {
-    const lnrnn_coefficients c = *a; /* in registers: a store might change *a */
+    const lnrnn_coefficients c = *a; /* a copy, to stay in registers: a store might change *a */
     for (; nontemporal && rows; rows--, T(next_rows)(&r, 1))
         LNRNN_STREAM_ROW(r.x, LNRNN_PREFETCH_ROWS / sizeof(elem), r.out, n, T(pass_part), 1, backward, &r,
                          NULL, &c);
@@ -352,7 +353,7 @@ LNRNN_INLINE void T(pass_columns)(size_t rows, size_t n, const int backward, int
         LNRNN_FOR_ROW(T(to_whole_lines)(r.out, n), n, T(pass_part), 1, backward, &r, NULL, &c);
 }
 
-/* The same with the coefficients of `rows` planes. */
+/* The same, with the coefficients of `rows` planes. */
 LNRNN_INLINE void T(pass_planes)(size_t rows, size_t n, const int backward, int nontemporal, T(pass_rows) r,
                                  const lnrnn_coefficients *a)
 {
@@ -366,8 +367,7 @@ LNRNN_INLINE void T(pass_planes)(size_t rows, size_t n, const int backward, int 
     }
 }
 
-/* x (rows, n) contiguous, coefficients of n columns, or if by_row of rows planes -> y (rows, n), which may be
- * x. */
+/* x (rows, n) contiguous, coefficients of n columns, or if by_row of `rows` planes -> y (rows, n), which may be x. */
 static void T(batch_affine_kernel)(size_t rows, size_t n, const void *x, const lnrnn_coefficients *a, void *y,
                                    int by_row, int nontemporal)
 {
@@ -380,15 +380,14 @@ static void T(batch_affine_kernel)(size_t rows, size_t n, const void *x, const l
         stream_end();
 }
 
-/* gy, x (rows, n), coefficients of n columns -> gx (rows, n), which may be gy or x; all with row stride
- * `stride`. */
+/* gy, x (rows, n), coefficients of n columns -> gx (rows, n), which may be gy or x; all with row stride `stride`. */
 static void T(gx_columns_kernel)(size_t rows, size_t n, const void *gy, const void *x, ptrdiff_t stride,
                                  const lnrnn_coefficients *a, void *gx)
 {
     T(pass_columns)(rows, n, 1, 0, (T(pass_rows)){.gy = gy, .x = x, .out = gx, .stride = stride}, a);
 }
 
-/* The same with the coefficients of rows planes. */
+/* The same, with the coefficients of `rows` planes. */
 static void T(gx_planes_kernel)(size_t rows, size_t n, const void *gy, const void *x, ptrdiff_t stride,
                                 const lnrnn_coefficients *a, void *gx)
 {

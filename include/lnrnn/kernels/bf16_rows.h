@@ -1,20 +1,20 @@
-/* Rows rounded to bfloat16, for products on units that take both factors in it. */
+/* Rounds rows to bfloat16, for products on units that need both factors in bfloat16. */
 #ifndef LNRNN_BF16_ROWS_H
 #define LNRNN_BF16_ROWS_H
 
 #include "lnrnn/kernels/tile.h"
 
-/* Rows that are rounded before their product: most calls have no more. */
+/* The rows that are rounded before a product. Most calls have no more. */
 enum { BF16_ROWS = 64 };
 
-/* Words of scratch that a product needs for rows of k activations. */
+/* Returns the words of scratch of a product of `rows` rows of k activations. */
 static size_t bf16_scratch(int dtype, size_t rows, size_t k)
 {
     return (rows < BF16_ROWS ? rows : BF16_ROWS) * packed_words(dtype, k);
 }
 
-/* rows pointers to (k) floats -> words (rows, words) of two bfloat16, to nearest even: inputs 2j and 2j + 1
- * in word j, and 0 from k on. */
+/* rows pointers to (k) floats -> words (rows, words) of two bfloat16, rounded to nearest even. Word j has
+ * inputs 2j and 2j + 1, or 0 from k on. */
 LNRNN_INLINE void bf16_round_rows(const product_job *job, size_t rows, const float *const *x, uint32_t *words)
 {
     const size_t k = job->k;

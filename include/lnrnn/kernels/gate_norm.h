@@ -1,14 +1,15 @@
-/* How the cells read the products of a step, with their norms and biases.
+/* The norms and biases that cells apply to the products of a step.
  *
- * A row of W x, of W h, or of their sum has G*H values, gate after gate. It is read as
+ * A row of W x, of W h, or of their sum has G*H values, gate after gate. A norm replaces each value v by
  *     LNRNN_PLAIN     v + bias
  *     LNRNN_AFFINE    (v - mean) * gain + bias       batch norm; mean may be NULL for 0
  *     LNRNN_NORMED    (v - m) / sqrt(var + eps) * gain + bias, m and var over the `spans` of the row
- * as lnrnn_gate_norm in table.h says. rnn_cell.h, lstm_cell.h and gru_cell.h compute the states from these
- * values; lnrnn/reference/cells.py has the equations.
+ * lnrnn_gate_norm of table.h describes it. rnn_cell.h, lstm_cell.h, gru_cell.h and ligru_cell.h compute the
+ * states from the results; lnrnn/reference has the equations.
  *
- * Inline functions are compiled anew for every constant that they are called with. Such constants are `how`, one of
- * the three above; `separate`: W x is read separately, and added; `whole`: i .. i + k - 1 are a whole vector.
+ * The compiler makes a copy of an inline function for every constant argument. Such constants are `how`, one
+ * of the three forms above; `separate`: W x has a norm of its own, and is added afterwards; `whole`: i .. i +
+ * k - 1 are a whole vector.
  */
 #ifndef LNRNN_GATE_NORM_H
 #define LNRNN_GATE_NORM_H
@@ -21,13 +22,14 @@
 /* The gates of each cell, in the order of their weights, and their number. */
 enum { GATE_I, GATE_F, GATE_G, GATE_O, LSTM_GATES };
 enum { GATE_R, GATE_Z, GATE_N, GRU_GATES };
+enum { LIGRU_Z, LIGRU_N, LIGRU_GATES };
 
 /* Calls f(i, k, whole, ...) for the units i .. i + k - 1, a vector at a time, until all of 0 .. n - 1 are
  * done: vector_loop.h. */
 #define LNRNN_FOR_UNITS(n, f, ...) LNRNN_FOR_VECTORS(V32_LANES, (size_t)0, n, f, __VA_ARGS__)
 
 /* The same with f(i, k, vecs, ...). vecs, a constant, is 2 for two whole vectors, whose activations are
- * computed together, then 1, and 0 for less than one; k are the units of each. */
+ * computed together, then 1, and 0 for a partial vector. k is the number of units per vector. */
 #define LNRNN_FOR_PAIRS(n, f, ...)                            \
     do {                                                      \
         const size_t n_ = (n);                                \
@@ -40,7 +42,7 @@ enum { GATE_R, GATE_Z, GATE_N, GRU_GATES };
             f(i_, n_ - i_, 0, __VA_ARGS__);                   \
     } while (0)
 
-/* The first unit of vector v of those from unit `first` on. */
+/* Returns the first unit of vector v, if vector 0 begins at unit `first`. */
 LNRNN_INLINE size_t unit_of(size_t first, int v) { return first + (size_t)v * V32_LANES; }
 
 /* --- statistics ------------------------------------------------------------------------------------- */
@@ -51,9 +53,9 @@ typedef struct {
     const span_moments *of_gate[LSTM_GATES];
 } rows_moments;
 
-/* a (rows, num_gates * H), row stride as, and x, the same with xs, or NULL -> for each gate the moments of
- * its span. rows <= LNRNN_ROWS_TOGETHER. Row r of a is at place r, row r of x at rows + r. norm is that of a;
- * the norm of x differs only in gain and bias. */
+/* a (rows, num_gates * H), row stride as; x, the same with xs, or NULL -> *m, for each gate the moments of its span.
+ * Row r of a is at index r, row r of x at rows + r. rows <= LNRNN_ROWS_TOGETHER. norm: of a; that of x differs only
+ * in gain and bias. */
 LNRNN_INLINE void moments_of_rows(const int num_gates, const lnrnn_gate_norm *norm, size_t rows,
                                   const float *a, ptrdiff_t as, const float *x, ptrdiff_t xs, rows_moments *m)
 {
@@ -76,16 +78,16 @@ LNRNN_INLINE void moments_of_rows(const int num_gates, const lnrnn_gate_norm *no
 
 /* --- values ----------------------------------------------------------------------------------------- */
 
-/* A row of W h, of W x or of their sum, before it is read. */
+/* A row of W h, of W x or of their sum, and its norm. */
 typedef struct {
     const lnrnn_gate_norm *norm;
     const float *a; /* (G*H) */
-    /* LNRNN_NORMED: for each gate the moments of spans; those of this row are at place `at`. */
+    /* LNRNN_NORMED: for each gate the moments of its span, at index `at` for this row. */
     const span_moments *of_gate[LSTM_GATES];
     size_t at;
 } gate_side;
 
-/* One row of a step: W h, or the sum; W x, if the products are separate; and the row's pointers of
+/* One row of a step: W h, or the sum of both products; W x, if it is separate; the row's pointers in
  * lnrnn_step_rows. */
 typedef struct {
     gate_side hidden, input;
@@ -93,29 +95,29 @@ typedef struct {
     float *c, *h, *saved_gates;
 } gate_row;
 
-/* The rows of a step from r on, at most LNRNN_ROWS_TOGETHER. */
+/* Returns the rows of a step from r on, at most LNRNN_ROWS_TOGETHER. */
 LNRNN_INLINE lnrnn_step_rows rows_together(const lnrnn_step_rows *rows, size_t r)
 {
     return lnrnn_rows_from(rows, r, rows->n - r < LNRNN_ROWS_TOGETHER ? rows->n - r : LNRNN_ROWS_TOGETHER);
 }
 
-/* The moments of a gate. All gates of an LSTM with separate products share a span, as do r and z of a GRU.
- * Such gates get the same pointer at compile time, so that the compiler loads the moments once. */
+/* Returns the moments for a gate. All gates of an LSTM or LiGRU with separate products share a span, as do r
+ * and z of a GRU. The compiler sees the same pointer for such gates, and loads the moments once. */
 LNRNN_INLINE const span_moments *moments_of_gate(const int num_gates, const int separate,
                                                  const rows_moments *m, const int gate)
 {
-    const int first = num_gates == LSTM_GATES ? separate : num_gates == GRU_GATES ? gate < GATE_N : 1;
+    const int first = num_gates == GRU_GATES ? gate < GATE_N : num_gates == 1 ? 1 : separate;
     return first ? &m->spans[0] : m->of_gate[gate];
 }
 
-/* Row r of the n <= LNRNN_ROWS_TOGETHER rows of a step, whose moments are m. */
+/* Returns row r of the n <= LNRNN_ROWS_TOGETHER rows of a step, whose moments are m. */
 LNRNN_INLINE gate_row gate_row_of(const int num_gates, const int how, const int separate,
                                   const lnrnn_step_config *step, const lnrnn_step_rows *rows, size_t r,
                                   const rows_moments *m)
 {
     gate_row row = {
         .hidden = {.norm = step->hidden, .a = rows->a + (ptrdiff_t)r * rows->as, .at = r},
-        .h_prev = num_gates == GRU_GATES ? rows->h_prev[r] : NULL,
+        .h_prev = num_gates == GRU_GATES || num_gates == LIGRU_GATES ? rows->h_prev[r] : NULL,
         .c = num_gates == LSTM_GATES ? rows->c[r] : NULL,
         .h = rows->h[r],
         .saved_gates = rows->saved_gates ? rows->saved_gates + (ptrdiff_t)r * rows->as : NULL,
@@ -130,7 +132,7 @@ LNRNN_INLINE gate_row gate_row_of(const int num_gates, const int how, const int 
     return row;
 }
 
-/* Units i .. i + k - 1 of a gate, read as the norm says. */
+/* Returns units i .. i + k - 1 of a gate after the norm. */
 LNRNN_INLINE v32 gate_read(const int how, const gate_side *side, const int gate, size_t i, size_t k,
                            const int whole)
 {
@@ -148,7 +150,7 @@ LNRNN_INLINE v32 gate_read(const int how, const gate_side *side, const int gate,
     return v32_fma(v, get_f32(norm->gain + at, k, whole), get_f32(norm->bias + at, k, whole));
 }
 
-/* Both sides, added: the argument of the gate's activation. */
+/* Returns the argument of the gate's activation: the sum of both norms. */
 LNRNN_INLINE v32 gate_sum(const int how, const int separate, const gate_row *row, const int gate, size_t i,
                           size_t k, const int whole)
 {
@@ -156,8 +158,8 @@ LNRNN_INLINE v32 gate_sum(const int how, const int separate, const gate_row *row
     return separate ? gate_read(how, &row->input, gate, i, k, whole) + z : z;
 }
 
-/* Calls rows_of(how, separate, step, rows), with the constants `how` and `separate` of a step of several gates. bare:
- * `separate` of the cell without a norm. With batch norm it is 1 (lnrnn_rnn_config). */
+/* Calls rows_of(how, separate, step, rows), where `how` and `separate` become constants, for cells with
+ * several gates. bare: the value of `separate` without a norm; with batch norm it is 1. */
 #define LNRNN_AS_READ(rows_of, bare, step, rows)      \
     do {                                              \
         if ((step)->hidden->how == LNRNN_PLAIN)       \
@@ -172,7 +174,7 @@ LNRNN_INLINE v32 gate_sum(const int how, const int separate, const gate_row *row
 
 /* --- gradients -------------------------------------------------------------------------------------- */
 
-/* Row r of lnrnn_gate_gradients. */
+/* Pointers to row r of the arrays of lnrnn_gate_gradients. */
 typedef struct {
     size_t H;
     const float *saved_gates, *x, *a, *u, *state_prev;
@@ -228,8 +230,8 @@ LNRNN_INLINE void normalise_row(const int how, int num_gates, const lnrnn_gate_n
         LNRNN_FOR_UNITS(norm->H, normalise_units, how, &side, gate, y);
 }
 
-/* x (rows, num_gates * H), row stride xs -> y, the same shape, row stride ys: x as the norm reads it. y may
- * be x. num_gates <= LSTM_GATES. */
+/* x (rows, num_gates * H), row stride xs -> y, the same shape, row stride ys: x after the norm. y may be x.
+ * num_gates <= LSTM_GATES. */
 static void normalise_rows(int num_gates, const lnrnn_gate_norm *norm, size_t rows, const float *x,
                            ptrdiff_t xs, float *y, ptrdiff_t ys)
 {

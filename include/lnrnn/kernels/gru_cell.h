@@ -6,7 +6,7 @@
 #include "lnrnn/kernels/activations.h"
 #include "lnrnn/kernels/gate_norm.h"
 
-/* n and z -> h = (1 - z) n + z h_prev */
+/* Computes h = (1 - z) n + z h_prev. */
 LNRNN_INLINE void gru_mix(v32 z, v32 n, const float *h_prev, float *h, size_t k, const int whole)
 {
     put_f32(h, v32_fma(z, get_f32(h_prev, k, whole) - n, n), k, whole);
@@ -42,7 +42,7 @@ LNRNN_INLINE void gru_units(size_t first, size_t k, const int vecs, const int ho
     }
 }
 
-/* At most LNRNN_ROWS_TOGETHER rows. */
+/* Computes a step of at most LNRNN_ROWS_TOGETHER rows. */
 LNRNN_INLINE void gru_rows(const int how, const int separate, const lnrnn_step_config *step,
                            const lnrnn_step_rows *rows)
 {
@@ -56,9 +56,9 @@ LNRNN_INLINE void gru_rows(const int how, const int separate, const lnrnn_step_c
     }
 }
 
-/* x is read as step->input says (gate_norm.h), a as step->hidden; x counts as 0 if it is NULL:
+/* Reads x through the norm step->input and a through step->hidden (gate_norm.h). x is 0 if it is NULL:
  *     r, z = sigmoid(x + a), n = tanh(x + r a), h = (1 - z) n + z h_prev
- * h_prev may be h. A cell without a norm has x. */
+ * h_prev may be h. In a cell without a norm x is not NULL. */
 static void gru_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     for (size_t r = 0; r < rows->n; r += LNRNN_ROWS_TOGETHER) {
@@ -75,7 +75,7 @@ LNRNN_INLINE void gru_gate_sum_units(size_t i, size_t k, const int whole, const 
     put_f32(sum + i, get_f32(x + i, k, whole) + get_f32(a + i, k, whole), k, whole);
 }
 
-/* x, a, sum (3*H): sum = x + r a for units i .. i + k - 1 of the gate n. */
+/* x, a, sum (3*H). Computes sum = x + r a for units i .. i + k - 1 of the gate n. */
 LNRNN_INLINE void gru_gate_last_sum(size_t i, size_t k, const int whole, size_t H, v32 r, const float *x,
                                     const float *a, float *sum)
 {
@@ -83,7 +83,7 @@ LNRNN_INLINE void gru_gate_last_sum(size_t i, size_t k, const int whole, size_t 
     put_f32(sum + at, v32_fma(r, get_f32(a + at, k, whole), get_f32(x + at, k, whole)), k, whole);
 }
 
-/* r is read from the row, and saved, if gates is not NULL. */
+/* Computes r through the norm, and the sum for n. Saves r if gates is not NULL. */
 LNRNN_INLINE void gru_gate_reset_units(size_t i, size_t k, const int whole, const gate_side *side,
                                        const float *x, const float *a, float *sum, float *gates)
 {
@@ -106,8 +106,8 @@ LNRNN_INLINE void gru_gate_output_units(size_t i, size_t k, const int whole, con
     gru_mix(z, n, h_prev + i, h + i, k, whole);
 }
 
-/* r, z = sigmoid(norm(x + a)), n = tanh(norm(x + r a)), each norm over its own gate, LNRNN_SPANS_EACH; h as
- * above. rows->scratch (3*H). */
+/* r, z = sigmoid(norm(x + a)), n = tanh(norm(x + r a)), with a norm for each gate (LNRNN_SPANS_EACH), and h
+ * as above. rows->scratch (3*H). */
 static void gru_gate_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     const lnrnn_gate_norm *norm = step->hidden;
@@ -129,10 +129,107 @@ static void gru_gate_step(const lnrnn_step_config *step, const lnrnn_step_rows *
     }
 }
 
+/* --- the reset gate before the product -------------------------------------------------------------- */
+
+/* At most LNRNN_ROWS_TOGETHER rows -> the moments of their gates from .. to - 1, one span on each side. */
+LNRNN_INLINE void gru_reset_moments(const int from, const int to, const lnrnn_step_config *step,
+                                    const lnrnn_step_rows *rows, rows_moments *m)
+{
+    const size_t H = step->hidden->H;
+    const float *starts[LNRNN_SPANS_TOGETHER];
+    for (size_t r = 0; r < rows->n; r++) {
+        starts[r] = rows->a + (ptrdiff_t)r * rows->as + (size_t)from * H;
+        starts[rows->n + r] = rows->x + (ptrdiff_t)r * rows->xs + (size_t)from * H;
+    }
+    moments_of_spans((size_t)(to - from) * H, 2 * rows->n, starts, step->hidden->eps, &m->spans[0]);
+    m->of_gate[GATE_N] = &m->spans[0]; /* moments_of_gate gives r and z the same */
+}
+
+LNRNN_INLINE void gru_reset_gate_units(size_t first, size_t k, const int vecs, const int how,
+                                       const gate_row *row, float *reset, float *z)
+{
+    const size_t H = row->hidden.norm->H;
+    const int m = vecs ? vecs : 1;
+    v32 rz[4];
+    LNRNN_FOR_EACH (v, m) {
+        const size_t i = unit_of(first, v);
+        rz[2 * v] = gate_sum(how, 1, row, GATE_R, i, k, vecs);
+        rz[2 * v + 1] = gate_sum(how, 1, row, GATE_Z, i, k, vecs);
+    }
+    v32_sigmoids(2 * m, rz);
+    LNRNN_FOR_EACH (v, m) {
+        const size_t i = unit_of(first, v);
+        if (row->saved_gates) {
+            put_f32(row->saved_gates + GATE_R * H + i, rz[2 * v], k, vecs);
+            put_f32(row->saved_gates + GATE_Z * H + i, rz[2 * v + 1], k, vecs);
+        }
+        put_f32(reset + i, rz[2 * v] * get_f32(row->h_prev + i, k, vecs), k, vecs);
+        put_f32(z + i, rz[2 * v + 1], k, vecs);
+    }
+}
+
+LNRNN_INLINE void gru_reset_state_units(size_t first, size_t k, const int vecs, const int how,
+                                        const gate_row *row, const float *z)
+{
+    const size_t H = row->hidden.norm->H;
+    const int m = vecs ? vecs : 1;
+    v32 n[2];
+    LNRNN_FOR_EACH (v, m)
+        n[v] = gate_sum(how, 1, row, GATE_N, unit_of(first, v), k, vecs);
+    v32_tanhs(m, n);
+    LNRNN_FOR_EACH (v, m) {
+        const size_t i = unit_of(first, v);
+        if (row->saved_gates)
+            put_f32(row->saved_gates + GATE_N * H + i, n[v], k, vecs);
+        gru_mix(get_f32(z + i, k, vecs), n[v], row->h_prev + i, row->h + i, k, vecs);
+    }
+}
+
+/* states: the second half of the step. */
+LNRNN_INLINE void gru_reset_rows(const int how, const int states, const lnrnn_step_config *step,
+                                 const lnrnn_step_rows *rows)
+{
+    rows_moments m;
+    if (how == LNRNN_NORMED)
+        gru_reset_moments(states ? GATE_N : GATE_R, states ? GRU_GATES : GATE_N, step, rows, &m);
+    for (size_t r = 0; r < rows->n; r++) {
+        const gate_row row = gate_row_of(GRU_GATES, how, 1, step, rows, r, &m);
+        float *const reset = rows->reset + (ptrdiff_t)r * rows->rs, *const z = reset + rows->rs / 2;
+        if (states)
+            LNRNN_FOR_PAIRS(step->hidden->H, gru_reset_state_units, how, &row, z);
+        else
+            LNRNN_FOR_PAIRS(step->hidden->H, gru_reset_gate_units, how, &row, reset, z);
+    }
+}
+
+LNRNN_INLINE void gru_reset_half(const int states, const lnrnn_step_config *step, const lnrnn_step_rows *rows)
+{
+    for (size_t r = 0; r < rows->n; r += LNRNN_ROWS_TOGETHER) {
+        const lnrnn_step_rows some = rows_together(rows, r);
+        switch (step->hidden->how) {
+        case LNRNN_PLAIN: gru_reset_rows(LNRNN_PLAIN, states, step, &some); break;
+        case LNRNN_AFFINE: gru_reset_rows(LNRNN_AFFINE, states, step, &some); break;
+        default: gru_reset_rows(LNRNN_NORMED, states, step, &some); break;
+        }
+    }
+}
+
+/* r, z = sigmoid(x + a) -> rows->reset: r h_prev and z. The gate n of a is not read yet. */
+static void gru_reset_gates(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
+{
+    gru_reset_half(0, step, rows);
+}
+
+/* Then, with U_n (r h_prev) in the gate n of a: n = tanh(x + a), h = (1 - z) n + z h_prev. */
+static void gru_reset_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
+{
+    gru_reset_half(1, step, rows);
+}
+
 /* --- backward --------------------------------------------------------------------------------------- */
 
-/* h = (1 - z) n + z h_prev: gh -> the gradient of tanh's argument, and in *gz that of the argument of z's sigmoid. gh
- * becomes the gradient of h_prev. */
+/* Back-propagates gh through h = (1 - z) n + z h_prev. Returns the gradient of tanh's argument, sets *gz to
+ * that of the argument of z's sigmoid, and replaces gh by the gradient of h_prev. */
 LNRNN_INLINE v32 gru_mix_backward(size_t i, size_t k, const int whole, const gradient_row *row, v32 *gz)
 {
     const size_t H = row->H;
@@ -161,8 +258,8 @@ LNRNN_INLINE void gru_backward_units(size_t i, size_t k, const int whole, const 
     put_f32(row->gx + GATE_N * H + i, gn, k, whole);
 }
 
-/* h = (1 - z) n + z h_prev, n = tanh(x + r u): gh -> gx and ga, which differ in n. gh becomes the gradient of h_prev,
- * without its part through W h. Without gx: n = tanh(r u). */
+/* Back-propagates gh through h = (1 - z) n + z h_prev, n = tanh(x + r u) to gx and ga, which differ in n.
+ * Replaces gh by the gradient of h_prev without its path through W h. Without gx: n = tanh(r u). */
 static void gru_backward(const lnrnn_gate_gradients *b) { LNRNN_FOR_GRADIENTS(b, gru_backward_units); }
 
 /* --- backward, a norm for each gate ----------------------------------------------------------------- */
@@ -176,7 +273,7 @@ LNRNN_INLINE void gru_gate_sum_backward_units(size_t i, size_t k, const int whol
     gru_gate_last_sum(i, k, whole, H, r, row->x, row->a, row->sum);
 }
 
-/* x, a and the gates -> b->sum (rows, 3*H): the inputs of the three norms, with the bits of gru_gate_step. */
+/* x, a, gates -> b->sum (rows, 3*H): the inputs of the three norms, bit for bit as in gru_gate_step. */
 static void gru_gate_sum(const lnrnn_gate_gradients *b)
 {
     LNRNN_FOR_GRADIENTS(b, gru_gate_sum_backward_units);
@@ -189,8 +286,8 @@ LNRNN_INLINE void gru_gate_output_backward_units(size_t i, size_t k, const int w
     put_f32(row->ga + GATE_Z * row->H + i, gz, k, whole);
 }
 
-/* gh -> ga of z and n, the gradients of the outputs of their norms. gh becomes the gradient of h_prev, without its
- * part through W h. */
+/* gh -> ga of z and n, the gradients of the outputs of their norms. Replaces gh by the gradient of h_prev
+ * without its path through W h. */
 static void gru_gate_output_backward(const lnrnn_gate_gradients *b)
 {
     LNRNN_FOR_GRADIENTS(b, gru_gate_output_backward_units);
@@ -207,10 +304,55 @@ LNRNN_INLINE void gru_gate_reset_backward_units(size_t i, size_t k, const int wh
     put_f32(row->ga + GATE_N * H + i, gs * r, k, whole);
 }
 
-/* ga of n: the gradient of x + r a -> gx and ga of n: those of x and a. ga of r: that of the output of its norm. */
+/* ga of n, the gradient of x + r a -> gx and ga of n, and ga of r, the gradient of its norm's output. */
 static void gru_gate_reset_backward(const lnrnn_gate_gradients *b)
 {
     LNRNN_FOR_GRADIENTS(b, gru_gate_reset_backward_units);
+}
+
+/* --- backward, the reset gate before the product ---------------------------------------------------- */
+
+LNRNN_INLINE void gru_reset_input_units(size_t i, size_t k, const int whole, const gradient_row *row)
+{
+    const v32 r = get_f32(row->saved_gates + GATE_R * row->H + i, k, whole);
+    put_f32(row->gu + i, r * get_f32(row->state_prev + i, k, whole), k, whole);
+}
+
+/* r h_prev -> gu */
+static void gru_reset_input(const lnrnn_gate_gradients *b) { LNRNN_FOR_GRADIENTS(b, gru_reset_input_units); }
+
+LNRNN_INLINE void gru_reset_output_backward_units(size_t i, size_t k, const int whole,
+                                                  const gradient_row *row)
+{
+    const size_t H = row->H;
+    v32 gz;
+    const v32 gn = gru_mix_backward(i, k, whole, row, &gz);
+    put_f32(row->ga + GATE_Z * H + i, gz, k, whole);
+    put_f32(row->gx + GATE_Z * H + i, gz, k, whole);
+    put_f32(row->ga + GATE_N * H + i, gn, k, whole);
+    put_f32(row->gx + GATE_N * H + i, gn, k, whole);
+}
+
+/* gh -> gx and ga of z and n. gh becomes the gradient of h_prev, without its parts through the products. */
+static void gru_reset_output_backward(const lnrnn_gate_gradients *b)
+{
+    LNRNN_FOR_GRADIENTS(b, gru_reset_output_backward_units);
+}
+
+LNRNN_INLINE void gru_reset_backward_units(size_t i, size_t k, const int whole, const gradient_row *row)
+{
+    const size_t H = row->H;
+    const v32 r = get_f32(row->saved_gates + GATE_R * H + i, k, whole), g = get_f32(row->gu + i, k, whole);
+    const v32 gr = g * get_f32(row->state_prev + i, k, whole) * sigmoid_slope(r);
+    put_f32(row->ga + GATE_R * H + i, gr, k, whole);
+    put_f32(row->gx + GATE_R * H + i, gr, k, whole);
+    put_f32(row->gu + i, g * r, k, whole);
+}
+
+/* gu: the gradient of r h_prev -> that of h_prev through it; and gx and ga of r. */
+static void gru_reset_backward(const lnrnn_gate_gradients *b)
+{
+    LNRNN_FOR_GRADIENTS(b, gru_reset_backward_units);
 }
 
 #endif

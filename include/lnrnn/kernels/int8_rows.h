@@ -1,41 +1,41 @@
-/* Rows for products with int8 weights: they become integers before the product, and its sums become floats
- * after it. Sums of integers are exact: any order gives the same bits.
+/* Converts rows to integers before a product with int8 weights, and its sums to floats afterwards. Sums of
+ * integers are exact, so any order gives the same bits.
  *
- * Activations have 14 bits, in two parts of 7, so that only the 8 bits of the weights cost accuracy
- * (LNRNN_WEIGHT_I8). Or they have 8 bits, in one part, for half of the products (LNRNN_WEIGHT_I8A8). */
+ * LNRNN_WEIGHT_I8: activations have 14 bits, in two parts of 7, so that only the 8 bits of the weights lose
+ * accuracy. LNRNN_WEIGHT_I8A8: they have 8 bits, in one part, which needs half as many products. */
 #ifndef LNRNN_INT8_ROWS_H
 #define LNRNN_INT8_ROWS_H
 
 #include "lnrnn/kernels/tile.h"
 
-/* INT8_ROWS: rows that are quantized before their product, for which the weights are read once. Matrix tiles
- * need more rows, to compute for as long as the next weights take to arrive. INT8_READ: activations that are
- * read at a time. */
+/* INT8_ROWS: the rows that are quantized before a product, which reads the weights once for them. AMX needs
+ * more rows, to compute as long as it takes to load the next weights. INT8_READ: activations that a product
+ * reads at a time. */
 #ifdef LNRNN_TILES
 enum { INT8_ROWS = 64, INT8_READ = 64 };
 #else
 enum { INT8_ROWS = 16, INT8_READ = 4 };
 #endif
 
-/* A row of activations, a = scale * n, four to a word. Two parts: n = 128 part[0] + part[1] - 8192; one:
- * part[0] is n, as v32_store_s8 writes it. */
+/* A row of activations, a = scale * n, four per word. With two parts n = 128 part[0] + part[1] - 8192. With
+ * one, part[0] is n as v32_store_s8 writes it. */
 typedef struct {
     const uint32_t *part[2];
     float scale;
 } quantized_row;
 
-/* Bytes of a part of a quantized row. Whole vectors are written; a cache line more keeps rows of 1024 inputs
- * from sharing the same sets of L1. */
+/* Returns the bytes of a part of a quantized row: whole vectors, and a cache line. Without the line, rows of 1024
+ * inputs would share the same sets of L1. */
 static size_t int8_part_bytes(size_t k) { return (k + 63) / 64 * 64 + 64; }
 
-/* Words of scratch that a product needs for rows of k activations. */
+/* Returns the words of scratch of a product of `rows` rows of k activations. */
 static size_t int8_scratch(int dtype, size_t rows, size_t k)
 {
     const size_t parts = dtype == LNRNN_WEIGHT_I8 ? 2 : 1;
     return (rows < INT8_ROWS ? rows : INT8_ROWS) * parts * (int8_part_bytes(k) / sizeof(uint32_t));
 }
 
-/* max |x| of x (k); a NaN or an infinity if x has a NaN. */
+/* x (k). Returns max |x|, or NaN or infinity if x has a NaN. */
 LNRNN_INLINE float int8_top(size_t k, const float *x)
 {
     v32 most = v32_zero();
@@ -47,7 +47,7 @@ LNRNN_INLINE float int8_top(size_t k, const float *x)
     return v32_largest(most);
 }
 
-/* Writes integers of v, in two parts or one. */
+/* Writes the integers of v, in two parts or one. */
 LNRNN_INLINE void int8_store(const int parts, uint8_t *first, uint8_t *second, v32 v)
 {
     if (parts == 2)
@@ -56,15 +56,15 @@ LNRNN_INLINE void int8_store(const int parts, uint8_t *first, uint8_t *second, v
         v32_store_s8(first, v);
 }
 
-/* x (k), whose largest is `top` -> its parts in scratch, int8_part_bytes(k) each. A row with a NaN or an
- * infinity has no scale, and becomes NaN. */
+/* x (k) with max |x| = top -> its parts in scratch, int8_part_bytes(k) each. If x has a NaN or an infinity,
+ * the scale is NaN, and so are all outputs. */
 LNRNN_INLINE quantized_row int8_quantize(int parts, size_t k, const float *x, float top, uint32_t *scratch)
 {
     const size_t words = int8_part_bytes(k) / sizeof *scratch;
     uint8_t *const first = (uint8_t *)scratch, *const second = (uint8_t *)(scratch + words);
-    const float scale = top < 0x1p-100f ? 0 : top / (parts == 2 ? 8191 : 127); /* 1 / scale must be finite */
+    const float scale = top < 0x1p-100f ? 0 : top / (parts == 2 ? 8191 : 127); /* 1 / scale is finite */
     const v32 inverse = v32_set1(scale > 0 ? 1 / scale : 0);
-    if (V32_LANES < INT8_READ) /* the rest of the last word or tile is read, though its weights are 0 */
+    if (V32_LANES < INT8_READ) /* the rest of the last word or tile is read too; its weights are 0 */
         for (int part = 0; part < parts; part++)
             memset(first + (size_t)part * int8_part_bytes(k) + k / INT8_READ * INT8_READ, 0, INT8_READ);
     size_t i = 0;
@@ -75,8 +75,8 @@ LNRNN_INLINE quantized_row int8_quantize(int parts, size_t k, const float *x, fl
     return (quantized_row){{scratch, scratch + words}, top < INFINITY ? scale : NAN};
 }
 
-/* rows pointers to (k) activations -> quantized. The largest values of all rows are computed first. The rest of a row
- * waits for two divisions; meanwhile the CPU computes the next row. */
+/* a: `rows` pointers to (k) activations -> quantized. First computes the largest values of all rows, because
+ * the rest of a row needs two divisions: meanwhile the CPU computes another row. */
 LNRNN_INLINE void int8_quantize_parts(const int parts, size_t k, size_t rows, const float *const *a,
                                       uint32_t *scratch, quantized_row *quantized)
 {
@@ -96,15 +96,15 @@ LNRNN_INLINE void int8_quantize_rows(const lnrnn_matmul *m, size_t rows, const f
         int8_quantize_parts(1, m->k, rows, a, m->scratch, quantized);
 }
 
-/* The activations have an offset, 8192 or S8_OFFSET. -> the offset times the sums of the weights, for a vector of
- * outputs from o on. int8_output subtracts it. */
+/* Activations have an offset, 8192 or S8_OFFSET. Returns the offset times the sums of the weights, for a
+ * vector of outputs from o on, which int8_output subtracts. */
 LNRNN_INLINE vi32 int8_added(const int parts, const product_job *job, size_t o)
 {
     return parts == 2 || S8_OFFSET != 0 ? vi32_load(job->sums + o) << (parts == 2 ? 6 : 7) : vi32_zero();
 }
 
-/* upper, lower: the sums of a vector of outputs of one row in two parts, or in `upper` alone -> y. Without `added`
- * the upper sums are small, so exact as floats. */
+/* upper, lower: the sums of a vector of outputs of one row, for two parts, or only `upper` for one -> y.
+ * Minus `added` the upper sums are small enough to be exact as floats. */
 LNRNN_INLINE void int8_output(const int parts, int add, vi32 upper, vi32 lower, vi32 added, v32 scale,
                               float *y)
 {
@@ -114,7 +114,7 @@ LNRNN_INLINE void int8_output(const int parts, int add, vi32 upper, vi32 lower, 
     v32_store(y, add ? v32_fma(sum, scale, v32_load(y)) : sum * scale);
 }
 
-/* sums (rows, parts, vecs vectors) of a tile -> its outputs, from row r and output o on. */
+/* sums (rows, parts, vecs vectors) of a tile -> the outputs of rows from r on, from output o on. */
 LNRNN_INLINE void int8_outputs_of(const int parts, const int add, int rows, int vecs, const product_job *job,
                                   size_t r, size_t o, const int32_t *sums)
 {

@@ -1,29 +1,29 @@
 /* Layer norm and RMS norm, forward, and layer norm backward: one text for each type in memory, see norm.h.
  *
- * Rows are taken in groups of four. The dependent sum, square root and division at the end of one row's
- * statistics overlap with those of the next rows. Wide rows evict gain and bias from L1; these are loaded
- * once for the four. The result of a row does not depend on its group.
+ * Rows are computed in groups of four, so that the dependent sum, square root and division of one row overlap
+ * with those of the others. Gain and bias, which wide rows evict from L1, are loaded once for the four. The
+ * result of a row does not depend on its group.
  *
  * A row whose squares overflow or underflow (out_of_range in norm.h) is computed by itself and multiplied
  * by a power of two s:
  *     (x s - mean s) / sqrt(var s^2 + eps s^2) = (x - mean) / sqrt(var + eps)
  */
 
-/* The kind of a norm, `form`, is a sum of these. It is a constant in the loops over vectors, so each kind has
- * loops of its own. */
-#define LNRNN_CENTRED 1 /* layer norm; without it RMS norm */
+/* The argument `form` is a sum of these. It is a constant in the loops over vectors, so each form has loops
+ * of its own. */
+#define LNRNN_CENTRED 1 /* layer norm; without this bit RMS norm */
 #define LNRNN_GAIN 2
 #define LNRNN_BIAS 4
 #define LNRNN_SCALED 8 /* backward: the row is multiplied by a power of two */
 
 /* --- forward -------------------------------------------------------------------------------------------- */
 
-/* The statistics of up to four rows, each in all lanes: the arguments of normalised. */
+/* The statistics of up to four rows, in all lanes: arguments of `normalised`. */
 typedef struct {
     vreal mean[4], rstd[4], rest[4];
 } T(row_statistics);
 
-/* The rows from row j on. */
+/* Returns the rows from row j on. */
 LNRNN_INLINE lnrnn_layer_norm_rows T(rows_from)(lnrnn_layer_norm_rows r, int j)
 {
     r.x = (const elem *)r.x + j * r.xs, r.y = (elem *)r.y + j * r.ys;
@@ -31,7 +31,7 @@ LNRNN_INLINE lnrnn_layer_norm_rows T(rows_from)(lnrnn_layer_norm_rows r, int j)
     return r;
 }
 
-/* Values i .. i+k-1 of each row. rows: 1 or 4. */
+/* Computes values i .. i+k-1 of 1 or 4 rows. */
 LNRNN_INLINE void T(layer_norm_part)(size_t i, size_t k, const int whole, const int rows, const int form,
                                      const lnrnn_layer_norm_rows *r, const T(row_statistics) *s)
 {
@@ -49,8 +49,8 @@ LNRNN_INLINE void T(layer_norm_part)(size_t i, size_t k, const int whole, const 
 
 LNRNN_SELDOM void T(layer_norm_scaled)(lnrnn_layer_norm_rows r, int form, real scale);
 
-/* The next 1 or 4 rows. final: without a test whether their squares leave the range of real. nontemporal: one
- * row, with non-temporal stores; meanwhile x is prefetched, a row ahead, or a page if that is more. */
+/* Computes the next 1 or 4 rows. final: does not test if squares leave the range of real. nontemporal: one
+ * row, with non-temporal stores, and prefetches of x a row ahead, or a page if that is more. */
 LNRNN_INLINE void T(layer_norm_group)(const int rows, const int form, const lnrnn_layer_norm_rows *r,
                                       const int final, const int nontemporal)
 {
@@ -62,8 +62,8 @@ LNRNN_INLINE void T(layer_norm_group)(const int rows, const int form, const lnrn
         rstd[j] = 1 / real_sqrt(m.var[j] + (real)r->eps);
         rest[j] = -m.mean_lo[j] * rstd[j];
     }
-    /* Did a variance overflow? One test of their sum will do: if it overflows but no variance does, each
-     * row's scale is 1. Did one underflow? Only an eps below least_spread leaves that open. */
+    /* Test the sum of the variances for an overflow: if only the sum overflows, each row's scale is 1. A
+     * variance can only underflow unnoticed if eps is below least_spread. */
     int rescale = !(spread < INFINITY);
     if (r->eps < T(least_spread)())
         for (int j = 0; j < rows; j++)
@@ -90,8 +90,8 @@ LNRNN_INLINE void T(scale_part)(size_t i, size_t k, const int whole, const elem 
     T(put)(y + i, T(get)(x + i, k, whole) * v_set1(scale), k, whole);
 }
 
-/* One row, multiplied by `scale` first. y holds the scaled row, and then the result. float16 cannot hold every scaled
- * row, but none of its values has a square out of the range of float. */
+/* Computes one row, multiplied by `scale` first. y holds the scaled row before the result. float16 could not
+ * hold it, but squares of float16 are in the range of float, so this is not called. */
 static void T(layer_norm_scaled)(lnrnn_layer_norm_rows r, int form, real scale)
 {
     if (scale != 1) {
@@ -154,7 +154,7 @@ typedef struct {
     real mean_hi, mean_lo, rstd, mean_u, slope, scale;
 } T(row_gradient);
 
-/* The rows from row j on. */
+/* Returns the rows from row j on. */
 LNRNN_INLINE lnrnn_layer_norm_gradients T(gradients_from)(lnrnn_layer_norm_gradients r, int j)
 {
     r.gy = (const elem *)r.gy + j * r.gys, r.x = (const elem *)r.x + j * r.xs;
@@ -163,13 +163,13 @@ LNRNN_INLINE lnrnn_layer_norm_gradients T(gradients_from)(lnrnn_layer_norm_gradi
     return r;
 }
 
-/* k values of x, multiplied by scale if LNRNN_SCALED. */
+/* Returns k values of x, multiplied by scale if form has LNRNN_SCALED. */
 LNRNN_INLINE vreal T(get_scaled)(const int form, const elem *x, size_t k, const int whole, real scale)
 {
     return form & LNRNN_SCALED ? T(get)(x, k, whole) * v_set1(scale) : T(get)(x, k, whole);
 }
 
-/* Adds values i .. i+k-1 of a row to the accumulators numbered a: g is u. */
+/* Adds values i .. i+k-1 of a row to accumulator number a of each sum, where g is u. */
 LNRNN_INLINE void T(row_sums_part)(size_t i, size_t k, const int whole, const int a, const int form,
                                    const lnrnn_layer_norm_gradients *r, real scale, vreal pivot,
                                    T(accumulators) *s)
@@ -180,8 +180,8 @@ LNRNN_INLINE void T(row_sums_part)(size_t i, size_t k, const int whole, const in
     T(accumulate)(s, a, whole ? d : v_keep_n(d, k), u, 1);
 }
 
-/* One row -> the statistics for its gradient, gx = rstd (u - mean(u) - z mean(u z)) with z = d rstd. One pass
- * over the row, or two, as in moments_about. scale: 1 unless LNRNN_SCALED. */
+/* Returns the statistics for the gradient of one row, gx = rstd (u - mean(u) - z mean(u z)) with z = d rstd.
+ * It reads the row once, or twice as moments_about does. scale: 1 unless LNRNN_SCALED. */
 LNRNN_INLINE T(row_gradient)
     T(row_sums)(const int form, const lnrnn_layer_norm_gradients *r, double eps, real scale)
 {
@@ -228,7 +228,7 @@ LNRNN_INLINE T(row_gradient)
     return g;
 }
 
-/* Values i .. i+k-1 of each row: gx, and their terms of ggain, sum gy z, and of gbias, sum gy. rows: 1 or 4.
+/* Computes values i .. i+k-1 of 1 or 4 rows: gx, and their terms of ggain, sum gy z, and of gbias, sum gy.
  */
 LNRNN_INLINE void T(layer_norm_gx_part)(size_t i, size_t k, const int whole, const int rows, const int form,
                                         const lnrnn_layer_norm_gradients *r, const T(row_gradient) *g)
@@ -245,7 +245,7 @@ LNRNN_INLINE void T(layer_norm_gx_part)(size_t i, size_t k, const int whole, con
         const vreal u = form & LNRNN_GAIN ? gy * gain : gy, rstd = v_set1(g[j].rstd);
         ggain = v_fma(gy * rstd, d, ggain);
         gbias += gy;
-        /* mean_u is subtracted first: if all u are equal, the difference is exactly 0 */
+        /* subtract mean_u first: if all u are equal, the difference is exactly 0 */
         const vreal du = v_fma(d, v_set1(-g[j].slope), u - v_set1(g[j].mean_u));
         const vreal gx = du * rstd;
         T(put)(gx_row + j * r->gxs, form & LNRNN_SCALED ? gx * v_set1(g[j].scale) : gx, k, whole);
@@ -261,7 +261,8 @@ LNRNN_INLINE void T(layer_norm_gx)(const int rows, const int form, const lnrnn_l
     LNRNN_FOR_ROW(head, r->n, T(layer_norm_gx_part), rows, form, r, g);
 }
 
-/* One row whose squares may leave the range of real. gx may be gy, so that it cannot hold the scaled row. */
+/* Computes one row whose squares may leave the range of real. It scales on the fly, because gx may be gy and
+ * cannot hold the scaled row. */
 LNRNN_SELDOM void T(layer_norm_backward_scaled)(lnrnn_layer_norm_gradients r, real scale)
 {
     const int form = LNRNN_SCALED | (r.gain ? LNRNN_GAIN : 0);
@@ -269,7 +270,7 @@ LNRNN_SELDOM void T(layer_norm_backward_scaled)(lnrnn_layer_norm_gradients r, re
     T(layer_norm_gx)(1, form, &r, &g);
 }
 
-/* The next 1 or 4 rows. */
+/* Computes the next 1 or 4 rows. */
 LNRNN_INLINE void T(layer_norm_backward_group)(const int rows, const int form,
                                                const lnrnn_layer_norm_gradients *r)
 {
@@ -303,13 +304,13 @@ LNRNN_INLINE void T(layer_norm_backward_rows)(const int form, lnrnn_layer_norm_g
 #endif
         r = T(gradients_from)(r, group);
         done += (size_t)group;
-        if (r.ggain && (done % 32 == 0 || !r.rows)) /* 32 is a multiple of a group */
+        if (r.ggain && (done % 32 == 0 || !r.rows)) /* 32 is a multiple of the group's rows */
             T(flush)(r.n, partial, r.ggain), T(flush)(r.n, partial + r.n, r.gbias);
     }
 }
 
-/* gy, x (rows, n) -> gx (rows, n). Adds the sums of the rows to ggain = sum gy z and gbias = sum gy, both (n)
- * of double. Without these two the sums stay in a->partial. */
+/* gy, x (rows, n) -> gx (rows, n). Adds the rows' sums to ggain = sum gy z and gbias = sum gy, both (n) of
+ * double. If these are NULL, the sums stay in a->partial. */
 static void T(layer_norm_backward_kernel)(const lnrnn_layer_norm_gradients *a)
 {
 #ifdef LNRNN_FEW_COPIES

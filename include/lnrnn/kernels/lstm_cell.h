@@ -6,7 +6,7 @@
 #include "lnrnn/kernels/activations.h"
 #include "lnrnn/kernels/gate_norm.h"
 
-/* c and saved_gates, if not NULL, are written. h gets the output gate; lstm_output_rows follows. */
+/* Writes c, saved_gates if not NULL, and the output gate to h, which lstm_output_rows completes. */
 LNRNN_INLINE void lstm_units(size_t i, size_t k, const int whole, const int how, const int separate,
                              const gate_row *row)
 {
@@ -29,7 +29,7 @@ LNRNN_INLINE void lstm_units(size_t i, size_t k, const int whole, const int how,
 
 /* --- the output ------------------------------------------------------------------------------------- */
 
-/* h = o tanh(c), or with side, which reads c, o tanh(norm(c)), and if carry c = norm(c) too. */
+/* Computes h = o tanh(c). With `side`, the norm of c: h = o tanh(norm(c)), and if `carry` also c = norm(c). */
 LNRNN_INLINE void lstm_output_units(size_t first, size_t k, const int vecs, const int how, const int carry,
                                     const gate_side *side, float *c, float *h)
 {
@@ -46,8 +46,8 @@ LNRNN_INLINE void lstm_output_units(size_t first, size_t k, const int vecs, cons
         put_f32(h + unit_of(first, v), get_f32(h + unit_of(first, v), k, vecs) * u[v], k, vecs);
 }
 
-/* c, h: n <= LNRNN_ROWS_TOGETHER pointers to (H). h holds the output gate o and becomes o tanh(norm(c)).
- * LNRNN_CELL_CARRY: then c = norm(c). */
+/* c, h: n <= LNRNN_ROWS_TOGETHER pointers to (H). Replaces h, which is the output gate o, by o tanh(norm(c)).
+ * LNRNN_CELL_CARRY: also c = norm(c). */
 LNRNN_OUTLINE void lstm_output_rows(const lnrnn_step_config *step, size_t n, float *const *c, float *const *h)
 {
     const lnrnn_gate_norm *norm = step->cell;
@@ -67,7 +67,7 @@ LNRNN_OUTLINE void lstm_output_rows(const lnrnn_step_config *step, size_t n, flo
     }
 }
 
-/* The outputs of rows for which lstm_step had deferred_output. */
+/* Computes the outputs of rows after an lstm_step with deferred_output. */
 static void lstm_output(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     for (size_t r = 0, n; r < rows->n; r += n) {
@@ -78,7 +78,7 @@ static void lstm_output(const lnrnn_step_config *step, const lnrnn_step_rows *ro
 
 /* --- the step --------------------------------------------------------------------------------------- */
 
-/* At most LNRNN_ROWS_TOGETHER rows. */
+/* Computes a step of at most LNRNN_ROWS_TOGETHER rows. */
 LNRNN_INLINE void lstm_rows(const int how, const int separate, const lnrnn_step_config *step,
                             const lnrnn_step_rows *rows)
 {
@@ -92,11 +92,11 @@ LNRNN_INLINE void lstm_rows(const int how, const int separate, const lnrnn_step_
     }
 }
 
-/* x is read as step->input says (gate_norm.h), a as step->hidden; x counts as 0 if it is NULL. With z = x +
- * a:
+/* Reads x through the norm step->input and a through step->hidden (gate_norm.h). x is 0 if it is NULL. With z
+ * = x + a:
  *     i, f, o = sigmoid(z), g = tanh(z), c = f c + i g, h = o tanh(norm(c))
- * With LNRNN_CELL_CARRY then c = norm(c). With deferred_output h is o, and lstm_output must follow. A cell
- * without a norm has one sum. */
+ * With LNRNN_CELL_CARRY c = norm(c) follows. With deferred_output h is o, and lstm_output must follow. In a
+ * cell without a norm a is the sum of both products. */
 static void lstm_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     for (size_t r = 0; r < rows->n; r += LNRNN_ROWS_TOGETHER) {
@@ -119,7 +119,7 @@ LNRNN_INLINE void lstm_cell_sum_units(size_t i, size_t k, const int whole, const
     put_f32(row->sum + i, v32_fma(f_gate, c_prev, i_gate * g_gate), k, whole);
 }
 
-/* c = f c_prev + i g, with the bits of lstm_step -> b->sum (rows, H). */
+/* b->sum (rows, H) = f c_prev + i g, bit for bit as in lstm_step. */
 static void lstm_cell_sum(const lnrnn_gate_gradients *b) { LNRNN_FOR_GRADIENTS(b, lstm_cell_sum_units); }
 
 LNRNN_INLINE void lstm_output_backward_units(size_t i, size_t k, const int whole, const gradient_row *row)
@@ -134,8 +134,8 @@ LNRNN_INLINE void lstm_output_backward_units(size_t i, size_t k, const int whole
         put_f32(row->gc + i, v32_zero(), k, whole);
 }
 
-/* h = o tanh(u): gh, o and u -> the output gate's part of ga, and gu. Where u is carried too
- * (LNRNN_CELL_CARRY), gu gets all of gc, and gc 0. */
+/* Back-propagates gh through h = o tanh(u): writes the output gate's part of ga, and gu. If the next step
+ * gets u (LNRNN_CELL_CARRY), it moves gc to gu and sets gc to 0. */
 static void lstm_output_backward(const lnrnn_gate_gradients *b)
 {
     LNRNN_FOR_GRADIENTS(b, lstm_output_backward_units);
@@ -155,7 +155,8 @@ LNRNN_INLINE void lstm_backward_units(size_t i, size_t k, const int whole, const
     put_f32(row->gc + i, gc * f_gate, k, whole);
 }
 
-/* c = f c_prev + i g: gc, to which gu is added first -> the other gates of ga, and gc of the step before. */
+/* Adds gu to gc, and back-propagates gc through c = f c_prev + i g: writes the other gates of ga, and gc of
+ * the step before. */
 static void lstm_backward(const lnrnn_gate_gradients *b) { LNRNN_FOR_GRADIENTS(b, lstm_backward_units); }
 
 #endif

@@ -1,25 +1,24 @@
 /* Sums over a row, and its mean and variance: the functions that all norms share.
  *
- * norm.h, layer_norm.h and batch_norm.h are one text for four types in memory: all.h includes it once for
- * each. A function or type T(name) gets the suffix of its type: T(moments) is moments_f32, moments_f64,
- * moments_bf16 and moments_f16. Before that, all.h defines
+ * norm.h, layer_norm.h and batch_norm.h are one text for four types in memory: all.h includes it once for each. A
+ * function or type T(name) gets the suffix of its type: T(moments) is moments_f32, moments_f64, moments_bf16 and
+ * moments_f16. Before that, all.h defines
  *     LNRNN_TYPE      the suffix
  *     LNRNN_DOUBLE    if the arithmetic is in double, else it is in float
  *     elem            the type in memory
  *     LNRNN_ELEM(op)  a load or store of elem, converted from or to real
  *
- * The moments are taken in one pass, from the differences d to a value near the mean, the pivot:
+ * One pass computes the moments from the differences d to a value near the mean, the pivot:
  *     mean = pivot + mean(d),  var = mean(d^2) - mean(d)^2
- * (the shifted-data algorithm). That is as accurate as two passes while the pivot is within a standard
- * deviation of the mean. The code checks this; otherwise a second pass takes the mean of the first as its
- * pivot. A constant row has differences of exactly 0.
+ * (the shifted-data algorithm). That is as accurate as two passes if the pivot is within a standard deviation of the
+ * mean. The code checks it; if not, a second pass uses the mean of the first pass as pivot. A constant row has
+ * differences of exactly 0.
  *
- * mean = mean_hi + mean_lo: the mean rounded to real, and the error of that rounding. Rows with a mean far
- * from 0 need both. x - mean_hi is exact there; without mean_lo the mean would be wrong by up to half an ULP.
+ * mean = mean_hi + mean_lo is the mean rounded to real, and the error of this rounding. Rows with a mean far from 0
+ * need both: x - mean_hi is exact, and mean_lo corrects up to half an ULP.
  *
- * A loop over a row takes whole vectors and then a tail of fewer than LANES values. Where a wide row is
- * written, or read several times, some values come first, up to an aligned address. No result depends on
- * their number.
+ * A loop over a row has whole vectors and then a tail of fewer than LANES values. If a wide row is written, or read
+ * several times, the loop begins with some values up to an aligned address. No result depends on their number.
  */
 
 #define T(name) LNRNN_CAT(name##_, LNRNN_TYPE)
@@ -48,10 +47,10 @@
 #define v_fma LNRNN_V(fma)
 #define v_sum LNRNN_V(sum)
 
-/* LNRNN_FOR_VECTORS (vector_loop.h) over a row of values of the type. */
+/* A loop over a row of n elem: LNRNN_FOR_VECTORS of vector_loop.h. */
 #define LNRNN_FOR_ROW(head, n, part, ...) LNRNN_FOR_VECTORS(LANES, head, n, part, __VA_ARGS__)
 
-/* The same with non-temporal stores to y (n). Meanwhile x is prefetched, `ahead` values ahead. */
+/* The same with non-temporal stores to y (n), and prefetches of x, `ahead` values ahead. */
 #define LNRNN_STREAM_ROW(x, ahead, y, n, part, ...)               \
     do {                                                          \
         size_t i_ = T(to_aligned)(y, n);                          \
@@ -65,11 +64,11 @@
             part(i_, (n) - i_, 0, __VA_ARGS__);                   \
     } while (0)
 
-/* The number of values whose sum is kept in real, in `ways` accumulators. Longer sums are continued in
- * double, since their last terms would be rounded to the size of the sum. */
+/* The number of values that are added in real, in `ways` accumulators. Longer sums are in double, because
+ * adding a value to a large sum would round it too much. */
 #define LNRNN_BLOCK(ways) (32 * (ways) * LANES)
 
-/* --- loads and stores of k values, or of a vector if whole, which is a constant ------------------------- */
+/* --- loads and stores of k values, or of a vector if `whole`, a constant --------------------------------- */
 
 LNRNN_INLINE vreal T(get)(const elem *p, size_t k, const int whole)
 {
@@ -99,16 +98,16 @@ LNRNN_INLINE void T(put_real)(real *p, vreal v, size_t k, const int whole)
         v_store_n(p, v, k);
 }
 
-/* Values from y (n) up to the next address that is aligned to a vector in memory, where non-temporal stores
- * may begin. */
+/* Returns the number of values of y (n) before the first address that is aligned for non-temporal stores of
+ * vectors. */
 LNRNN_INLINE size_t T(to_aligned)(const elem *y, size_t n)
 {
     const size_t head = -(uintptr_t)y % (LANES * sizeof(elem)) / sizeof(elem);
     return head < n ? head : n;
 }
 
-/* The same for a row of at least 2 KiB, else 0: alignment does not pay in a shorter one. NumPy's large arrays
- * begin 16 bytes into a cache line: without this every vector of 64 bytes would cross a line, and every
+/* The same for a row of at least 2 KiB, else 0, because in a shorter row alignment saves nothing. NumPy's
+ * large arrays begin 16 bytes into a cache line, so every vector of 64 bytes would cross a line, and every
  * second one of 32 bytes. */
 LNRNN_INLINE size_t T(to_whole_lines)(const elem *y, size_t n)
 {
@@ -117,13 +116,13 @@ LNRNN_INLINE size_t T(to_whole_lines)(const elem *y, size_t n)
 
 /* --- sums ----------------------------------------------------------------------------------------------- */
 
-/* Sums of d, d^2, g and g d over a row or a channel; d: differences to a pivot, g: gradients. Each sum is
- * kept in up to four accumulators: additions to different ones do not wait for each other. */
+/* Sums of d, d^2, g and g d over a row or a channel; d: differences to a pivot, g: gradients. Each sum has up
+ * to four accumulators, because additions to the same one depend on each other. */
 typedef struct {
     vreal d[4], dd[4], g[4], gd[4];
 } T(accumulators);
 
-/* Adds a vector of d, and if has_g one of g, to the accumulators numbered a. */
+/* Adds a vector of d, and if has_g one of g, to accumulator number a of each sum. */
 LNRNN_INLINE void T(accumulate)(T(accumulators) *s, const int a, vreal d, vreal g, const int has_g)
 {
     s->d[a] += d;
@@ -134,13 +133,12 @@ LNRNN_INLINE void T(accumulate)(T(accumulators) *s, const int a, vreal d, vreal 
     }
 }
 
-/* Accumulators (2 or 4) -> their total; lanes_of_4: that of each lane. */
+/* Add up 2 or 4 accumulators: total_of_.. over all lanes, lanes_of_4 in each lane. */
 LNRNN_INLINE vreal T(lanes_of_4)(const vreal *a) { return (a[0] + a[1]) + (a[2] + a[3]); }
 LNRNN_INLINE real T(total_of_2)(const vreal *a) { return v_sum(a[0] + a[1]); }
 LNRNN_INLINE real T(total_of_4)(const vreal *a) { return v_sum(T(lanes_of_4)(a)); }
 
-/* Adds partial (n) to total (n) and clears it: sums of few values are kept in real, those of many in
- * double. */
+/* Adds partial (n), sums of few values in real, to total (n), sums of many in double, and clears partial. */
 LNRNN_INLINE void T(flush)(size_t n, real *partial, double *total)
 {
     for (size_t i = 0; i < n; i++) {
@@ -151,8 +149,8 @@ LNRNN_INLINE void T(flush)(size_t n, real *partial, double *total)
 
 /* --- the moments of a row ------------------------------------------------------------------------------- */
 
-/* x (n) -> lanes whose sum is its pivot: the first value of a row shorter than a vector, else the mean of the
- * first vector. Values are scaled before they are added, so that the mean of large values does not overflow.
+/* x (n). Returns lanes whose sum is the pivot: the mean of the first vector, or the first value of a row shorter
+ * than a vector. Scales values before adding them, so that the mean of large values does not overflow.
  */
 LNRNN_INLINE vreal T(pivot_lanes)(size_t n, const elem *x)
 {
@@ -161,7 +159,7 @@ LNRNN_INLINE vreal T(pivot_lanes)(size_t n, const elem *x)
 
 LNRNN_INLINE real T(pivot_of)(size_t n, const elem *x) { return v_sum(T(pivot_lanes)(n, x)); }
 
-/* Adds k values of x, as differences to the pivot if centred. */
+/* Adds k values of x to the sums, if centred as differences to the pivot. */
 LNRNN_INLINE void T(moments_part)(size_t k, const int whole, const int a, const elem *x, vreal pivot,
                                   const int centred, T(accumulators) *s)
 {
@@ -169,11 +167,11 @@ LNRNN_INLINE void T(moments_part)(size_t k, const int whole, const int a, const 
     T(accumulate)(s, a, whole ? d : v_keep_n(d, k), v_zero(), 0);
 }
 
-/* Whether the sums of n values are kept in real. */
+/* Returns 1 if sums of n values are in real. */
 LNRNN_INLINE int T(in_one_block)(size_t n) { return n <= LNRNN_BLOCK(4); }
 
-/* x (n), in_one_block -> lanes whose sums are those of d = x - pivot and of d^2; if not centred only that
- * of x^2. */
+/* x (n), in_one_block -> vectors whose lanes add up to the sums of d = x - pivot and of d^2; if not centred
+ * only of x^2. */
 LNRNN_INLINE void T(lanes_about)(size_t n, const elem *x, real pivot, vreal *sum, vreal *squares,
                                  const int centred)
 {
@@ -195,7 +193,7 @@ LNRNN_INLINE void T(lanes_about)(size_t n, const elem *x, real pivot, vreal *sum
     *squares = T(lanes_of_4)(s.dd);
 }
 
-/* The sums themselves. */
+/* The same -> the sums of the lanes. */
 LNRNN_INLINE void T(sums_about)(size_t n, const elem *x, real pivot, real *sum, real *squares,
                                 const int centred)
 {
@@ -205,8 +203,8 @@ LNRNN_INLINE void T(sums_about)(size_t n, const elem *x, real pivot, real *sum, 
     *squares = v_sum(square_lanes);
 }
 
-/* x (n), n >= 1 -> the mean, *mean_hi + *mean_lo, and the biased variance. If not centred: 0, and the mean of
- * squares. */
+/* x (n), n >= 1 -> *mean_hi + *mean_lo, the mean; *var, the biased variance. If not centred: 0, and the mean
+ * of squares. */
 LNRNN_INLINE void T(moments_about)(size_t n, const elem *x, real *mean_hi, real *mean_lo, real *var,
                                    const int centred)
 {
@@ -241,8 +239,7 @@ typedef struct {
     real mean_hi[4], mean_lo[4], var[4];
 } T(moments_of_4);
 
-/* x (4, n), row stride xs, in_one_block -> as moments_about for each row: the divisions of the four
- * overlap. */
+/* x (4, n), row stride xs, in_one_block: moments_about for four rows, whose divisions overlap. */
 LNRNN_INLINE void T(four_moments)(size_t n, const elem *x, ptrdiff_t xs, T(moments_of_4) *m,
                                   const int centred)
 {
@@ -264,8 +261,8 @@ LNRNN_INLINE void T(four_moments)(size_t n, const elem *x, ptrdiff_t xs, T(momen
             T(moments_about)(n, x + j * xs, m->mean_hi + j, m->mean_lo + j, m->var + j, centred);
 }
 
-/* x (rows, n), row stride xs, rows 4 or 1 -> as moments_about. Not inlined: most of the norms' loops begin
- * with it. */
+/* x (rows, n), row stride xs: moments_about for 1 or 4 rows. Not inlined, because most of the norms' loops
+ * call it. */
 LNRNN_OUTLINE void T(moments)(const int rows, size_t n, const elem *x, ptrdiff_t xs, T(moments_of_4) *m,
                               int centred)
 {
@@ -283,7 +280,7 @@ LNRNN_OUTLINE void T(moments)(const int rows, size_t n, const elem *x, ptrdiff_t
             T(moments_about)(n, x + j * xs, m->mean_hi + j, m->mean_lo + j, m->var + j, 0);
 }
 
-/* x (LANES) -> (x - mean) * rstd; rest = -mean_lo * rstd. */
+/* Returns (x - mean) * rstd, where rest = -mean_lo * rstd. */
 LNRNN_INLINE vreal T(normalised)(vreal x, vreal mean_hi, vreal rstd, vreal rest)
 {
     return v_fma(x - mean_hi, rstd, rest);
@@ -291,22 +288,21 @@ LNRNN_INLINE vreal T(normalised)(vreal x, vreal mean_hi, vreal rstd, vreal rest)
 
 /* --- squares out of the range of real ------------------------------------------------------------------- */
 
-/* Did the squares of a row with this rstd = 1 / sqrt(var + eps) leave the range of real? If they overflow, rstd is 0 or
- * NaN. Above the bound var + eps is so small that some squares may be below the smallest normal number. These have
- * lost digits: they are rounded to multiples of the smallest subnormal number. */
+/* Returns 1 if squares of a row with this rstd = 1 / sqrt(var + eps) left the range of real. If they
+ * overflow, rstd is 0 or NaN. If rstd is above the bound, var + eps is so small that some squares may be
+ * subnormal, with fewer digits. */
 LNRNN_INLINE int T(out_of_range)(real rstd)
 {
     return !(rstd > 0 && rstd <= (real)(sizeof(real) == 4 ? 0x1p61 : 0x1p509));
 }
 
-/* The var + eps that belongs to that bound. */
+/* The value of var + eps at this bound. */
 LNRNN_INLINE double T(least_spread)(void) { return sizeof(real) == 4 ? 0x1p-122 : 0x1p-1018; }
 
-/* -> the power of two by which a row is multiplied before it is normalised; 1 if its squares are in range. A
- * row that holds a NaN or an infinity has the same result with any scale. A row with a variance that is
- * small compared with its mean is constant up to rounding. It needs no scale, and might overflow with one. Float: with
- * 2^100 the squares of a spread below 2^-61 are normal numbers. With 2^-72 the squares of the largest values are
- * finite, in a row of any length. Double likewise. */
+/* Returns the power of two by which a row is multiplied before it is normalised; 1 if its squares are in range. For a
+ * row with a NaN or an infinity any scale is right. A row whose variance is small compared with its mean is constant
+ * but for rounding: its scale is 1, because it might overflow with another. In float, 2^100 makes the squares of a
+ * spread below 2^-61 normal numbers, and 2^-72 the squares of the largest values finite. */
 LNRNN_INLINE real T(row_scale)(real rstd, real mean)
 {
     const real largest_mean = (real)(sizeof(real) == 4 ? 0x1p-30 : 0x1p-400);
@@ -318,12 +314,12 @@ LNRNN_INLINE real T(row_scale)(real rstd, real mean)
     return (real)(sizeof(real) == 4 ? 0x1p-72 : 0x1p-540);
 }
 
-#ifdef LNRNN_PART_NORM /* the cells need only the functions above */
+#ifdef LNRNN_PART_NORM /* the cells include only the functions above */
 #include "lnrnn/kernels/layer_norm.h"
 #include "lnrnn/kernels/batch_norm.h"
 #endif
 
-/* So that no other header sees these, and for the next type. */
+/* Hide these from other headers, and define them anew for the next type. */
 #undef LNRNN_TYPE
 #undef LNRNN_DOUBLE
 #undef elem

@@ -1,12 +1,11 @@
 /* Packed weights.
  *
- * W (n, k) is packed into panels of NR_VECS vectors of outputs. A panel holds, for each input j in turn, the
- * weights of its outputs side by side. So a product reads it from end to end with loads of whole vectors. The
- * last panels may be narrower, and the last vector is padded with zero weights.
+ * W (n, k) is packed into panels of NR_VECS vectors of outputs. A panel holds the weights of its outputs for input 0,
+ * then for input 1, and so on. A product reads it in order, in whole vectors. The last panels may be narrower, and
+ * the last vector is padded with zeros.
  *
  * A word of 32 bits holds one float, two bfloat16 of inputs 2j and 2j + 1, or four int8 of inputs 4j .. 4j +
- * 3; the rest of the last word is 0. A panel is read alike in all three, and has packed_words(k) words to an
- * output.
+ * 3; the rest of the last word is 0. In all three types a panel has packed_words(k) words per output.
  */
 #ifndef LNRNN_PACK_H
 #define LNRNN_PACK_H
@@ -15,14 +14,14 @@
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/simd/simd.h"
 
-/* Outputs of a whole panel. */
+/* The outputs of a whole panel. */
 enum { NR = NR_VECS * V32_LANES };
 
-/* n outputs, padded to whole vectors. */
+/* Returns n outputs, rounded up to whole vectors. */
 static size_t packed_width(size_t n) { return (n + V32_LANES - 1) / V32_LANES * V32_LANES; }
 
-/* Outputs of the panel that starts where `left` outputs remain. Four vectors become two and two where a panel
- * has three: a tile of one vector alone has more loads than multiply-adds. */
+/* Returns the outputs of the next panel if `left` outputs remain. If a panel has three vectors, the last four
+ * become two and two, because a tile of one vector has more loads than multiply-adds. */
 LNRNN_INLINE size_t panel_width(size_t left)
 {
     if (NR_VECS == 3 && left == 4 * V32_LANES)
@@ -30,7 +29,7 @@ LNRNN_INLINE size_t panel_width(size_t left)
     return left < NR ? left : NR;
 }
 
-/* The panels of n outputs, and the output that panel p starts at, at most packed_width(n). */
+/* Return the number of panels of n outputs, and the first output of panel p, at most packed_width(n). */
 static size_t panel_count(size_t n) { return (packed_width(n) + NR - 1) / NR; }
 
 LNRNN_INLINE size_t panel_start(size_t n, size_t p)
@@ -41,7 +40,7 @@ LNRNN_INLINE size_t panel_start(size_t n, size_t p)
     return NR_VECS == 3 && p && width - at == V32_LANES ? at - V32_LANES : at;
 }
 
-/* Words of an output of k inputs. Matrix tiles take sixteen at a time. */
+/* Returns the words of an output of k inputs. AMX tiles read sixteen at a time. */
 static size_t packed_words(int dtype, size_t k)
 {
     const size_t words = dtype == LNRNN_WEIGHT_F32    ? k
@@ -54,14 +53,14 @@ static size_t packed_words(int dtype, size_t k)
 #endif
 }
 
-/* Words of a packed (n, k). int8 has the scales of the outputs and the sums of their weights,
- * (packed_width(n)) each, after the panels. */
+/* Returns the words of packed (n, k). After the panels, int8 has scales and sums of weights of the outputs,
+ * (packed_width(n)) each. */
 static size_t packed_size(int dtype, size_t n, size_t k)
 {
     return packed_width(n) * (packed_words(dtype, k) + (lnrnn_is_int8(dtype) ? 2 : 0));
 }
 
-/* w (k), stride cs: the weights of one output -> its word j. inverse: 1 / scale, for int8. */
+/* w (k), stride cs: the weights of one output. Returns its word j. inverse: 1 / scale, for int8. */
 LNRNN_INLINE uint32_t pack_word(int dtype, size_t k, const float *w, ptrdiff_t cs, size_t j, float inverse)
 {
     uint32_t word = 0;
@@ -76,8 +75,8 @@ LNRNN_INLINE uint32_t pack_word(int dtype, size_t k, const float *w, ptrdiff_t c
     return word;
 }
 
-/* Four values of each of four rows, row stride rs -> to, their transpose, row stride ts. Four and not a
- * vector: a panel has few rows at its end, and this is one text for all instruction sets. */
+/* from (4, 4), row stride rs -> to, its transpose, row stride ts. It is 4 x 4 on all instruction sets,
+ * because panels have few rows at their end. */
 LNRNN_INLINE void transpose_4(const float *from, ptrdiff_t rs, float *to, size_t ts)
 {
     typedef float four __attribute__((vector_size(16)));
@@ -93,9 +92,9 @@ LNRNN_INLINE void transpose_4(const float *from, ptrdiff_t rs, float *to, size_t
     memcpy(to + 2 * ts, &c, sizeof c), memcpy(to + 3 * ts, &d, sizeof d);
 }
 
-/* w (n, k) float, row stride rs, the values of a row side by side -> packed: a row becomes a column of a
- * panel. Four rows at a time, from end to end. The hardware prefetches a few rows by itself, but not sixteen
- * (lstm training, parameters set before each step). */
+/* w (n, k) float, row stride rs, contiguous rows -> packed, where a row becomes a column of a panel. It reads
+ * four rows at a time, because the hardware prefetches a few rows, but not sixteen (lstm training, parameters
+ * set before each step). */
 static void pack_by_rows(size_t n, size_t k, const float *w, ptrdiff_t rs, float *packed)
 {
     const size_t width = packed_width(n), quads = k / 4 * 4;
@@ -111,8 +110,7 @@ static void pack_by_rows(size_t n, size_t k, const float *w, ptrdiff_t rs, float
     }
 }
 
-/* v (n): the weights of input j of all outputs -> packed (n, k). They stand j * m floats after the start of each panel
- * of m outputs. */
+/* v (n), the weights of input j -> packed (n, k), at j * m floats after the start of each panel of m outputs. */
 LNRNN_INLINE void pack_column(size_t n, size_t k, size_t j, const float *v, float *packed)
 {
     const size_t width = packed_width(n);
@@ -125,7 +123,7 @@ LNRNN_INLINE void pack_column(size_t n, size_t k, size_t j, const float *v, floa
     }
 }
 
-/* w (n, k) float, strides rs, cs -> packed, packed_size words. int8: an output has the scale max |w| / 127.
+/* w (n, k) float, strides rs, cs -> packed, packed_size words. int8: the scale of an output is max |w| / 127.
  */
 static void pack_weights(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs,
                          uint32_t *packed)
@@ -151,8 +149,8 @@ static void pack_weights(int dtype, size_t n, size_t k, const float *w, ptrdiff_
                 most = fmaxf(most, fabsf(v));
                 check += v * 0;
             }
-            /* Below 2^-100, 1 / scale would overflow: such weights count as 0. A NaN or an infinity among the
-             * weights makes the output NaN. */
+            /* Below 2^-100, 1 / scale would overflow, so such weights become 0. If a weight is NaN or
+             * infinite, the output is NaN. */
             scale[o] = check != 0 ? NAN : most < 0x1p-100f ? 0 : most / 127;
             sums[o] = 0;
         }
@@ -171,8 +169,7 @@ static void pack_weights(int dtype, size_t n, size_t k, const float *w, ptrdiff_
     }
 }
 
-/* x: `rows` pointers to rows of n floats -> inputs at .. at + rows - 1 of packed (n, k), the transpose:
- * w[i][at + j] = x[j][i]. */
+/* x: `rows` pointers to (n) -> inputs at .. at + rows - 1 of packed (n, k), transposed: w[i][at + j] = x[j][i]. */
 static void pack_rows(size_t n, size_t k, size_t at, size_t rows, const float *const *x, uint32_t *packed)
 {
     for (size_t j = 0; j < rows; j++)

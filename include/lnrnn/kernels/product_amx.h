@@ -1,10 +1,10 @@
-/* Rows times packed weights of bfloat16 or int8 on matrix tiles (AMX). Rows are rounded to bfloat16, or
- * become integers.
+/* Products with packed weights of bfloat16 or int8 in AMX tiles. Rows are rounded to bfloat16, or converted
+ * to integers.
  *
- * Sixteen words of a vector of outputs, which a panel holds row by row, are a tile as they stand. Words are
- * padded with 0 to whole tiles (packed_words). One row takes the time of sixteen, that of loading the
- * weights. So a row has the same bits alone and together with others. An output of bfloat16 is c + s0 + s1 +
- * .., each s the sum of 32 inputs in the unit's own order. */
+ * Sixteen words of each of a vector of outputs are a tile, as a panel stores them. Words are padded with 0 to
+ * whole tiles (packed_words). One row takes as long as sixteen, because loading the weights takes the time;
+ * so single rows use tiles too, with the same bits. An output of bfloat16 is c + s0 + s1 + .., where each s
+ * is the sum of 32 inputs in the CPU's own order. */
 #ifndef LNRNN_PRODUCT_AMX_H
 #define LNRNN_PRODUCT_AMX_H
 
@@ -17,21 +17,21 @@
 #include "lnrnn/kernels/int8_rows.h"
 #endif
 
-/* Some vectors of outputs of one panel, and one or two matrices of rows. */
+/* A job: some vectors of outputs of one panel times one or two matrices of rows. */
 typedef struct {
     const uint32_t *w;    /* (words, panel): the first of these outputs' words */
-    ptrdiff_t panel;      /* bytes from a word of an output to its next */
+    ptrdiff_t panel;      /* bytes from a word of an output to its next word */
     const uint32_t *a[2]; /* (height, words), row stride as bytes */
     ptrdiff_t as;
     void *c[2]; /* (height, vecs * 16) of 32 bits, row stride cs bytes */
     ptrdiff_t cs;
     size_t words;
-    int add;      /* to the values that c holds */
-    int prefetch; /* the weights that follow */
+    int add;      /* add to the values of c */
+    int prefetch; /* prefetch the weights that follow */
 } amx_job;
 
-/* matrices (of rows) times vecs <= 4; with int8 they are constants. Tiles: the sums, 0 to 3; rows, 4 and 5;
- * weights, 6 and 7. */
+/* Multiplies 1 or 2 matrices of rows by vecs vectors of outputs, matrices * vecs <= 4. int8, matrices and
+ * vecs are constants. Tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 weights. */
 LNRNN_INLINE void amx_tiles(const int int8, const int matrices, const int vecs, lnrnn_tiles *t,
                             const amx_job *b)
 {
@@ -63,8 +63,8 @@ LNRNN_INLINE void amx_tiles(const int int8, const int matrices, const int vecs, 
             tile_store(t, i * vecs + v, (char *)b->c[i] + v * TILE_BYTES, b->cs);
 }
 
-/* All vecs vectors of a panel, 1 to 3: at once for one matrix, two at a time for two. With two tiles of rows
- * and two of weights, at most four are left for sums. */
+/* Multiplies by all vectors of a panel, 1 to 3. Two matrices take two vectors at a time: their rows and weights leave
+ * four tiles for sums. */
 LNRNN_INLINE void amx_panel(const int int8, int matrices, int vecs, lnrnn_tiles *t, amx_job b)
 {
     if (matrices == 1) {
@@ -83,7 +83,8 @@ LNRNN_INLINE void amx_panel(const int int8, int matrices, int vecs, lnrnn_tiles 
         amx_tiles(int8, 2, 1, t, &b);
 }
 
-/* The weights of the i-th panel in the order of the job, *vecs vectors of outputs from *o on. */
+/* Returns a job for the weights of the i-th panel in the order of the product, and sets *vecs and *o, its
+ * first output. */
 LNRNN_INLINE amx_job amx_panel_job(const product_job *job, size_t i, size_t *o, int *vecs)
 {
     const size_t p = job->from_end ? job->p1 - 1 - i : job->p0 + i,
@@ -99,9 +100,9 @@ LNRNN_OUTLINE void bf16_panel(int matrices, int vecs, lnrnn_tiles *t, amx_job b)
     amx_panel(0, matrices, vecs, t, b);
 }
 
-/* rows <= BF16_ROWS, rounded: a (rows, words) -> job->c. Blocks of rows have one height. The last may begin
- * before the end of the one before it. Both are of one pair, which is loaded before it is stored, so the rows
- * of both get the same sum twice. */
+/* a (rows, words), rounded, rows <= BF16_ROWS -> job->c. Blocks of rows have equal heights, so the last may
+ * overlap the one before it. The two are computed as a pair, which loads c before it stores, so common rows
+ * get the same sum twice. */
 static void bf16_amx_loop(const product_job *job, size_t rows, const uint32_t *a)
 {
     const size_t blocks = (rows + TILE_HEIGHT - 1) / TILE_HEIGHT, height = (rows + blocks - 1) / blocks;
@@ -125,7 +126,7 @@ static void bf16_amx_loop(const product_job *job, size_t rows, const uint32_t *a
     tiles_end(&t);
 }
 
-/* As matmul_f32, of bfloat16 weights. m->scratch: bf16_scratch(dtype, rows, k) words. */
+/* As matmul_f32, with bfloat16 weights. m->scratch: bf16_scratch(dtype, rows, k) words. */
 static void matmul_bf16(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
     product_job job = product_job_of(m, m->scratch, c, cs);
@@ -143,8 +144,8 @@ LNRNN_OUTLINE void int8_panel(int matrices, int vecs, lnrnn_tiles *t, amx_job b)
     amx_panel(1, matrices, vecs, t, b);
 }
 
-/* rows <= INT8_ROWS, quantized: a, in scratch with as many parts -> job->c. Blocks of rows have one height.
- * The last one may begin with rows of the one before it, whose outputs are then written once. */
+/* a: quantized rows with `parts` parts, rows <= INT8_ROWS -> job->c. Blocks of rows have equal heights, so
+ * the last may overlap the one before it; the outputs of common rows are written once. */
 static void int8_amx_loop(const product_job *job, int parts, size_t rows, const quantized_row *a)
 {
     const size_t blocks = (rows + TILE_HEIGHT - 1) / TILE_HEIGHT, height = (rows + blocks - 1) / blocks;
@@ -168,7 +169,7 @@ static void int8_amx_loop(const product_job *job, int parts, size_t rows, const 
     tiles_end(&t);
 }
 
-/* As matmul_f32, of int8 weights. m->scratch: int8_scratch(dtype, rows, k) words. */
+/* As matmul_f32, with int8 weights. m->scratch: int8_scratch(dtype, rows, k) words. */
 static void matmul_int8(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
     quantized_row quantized[INT8_ROWS];

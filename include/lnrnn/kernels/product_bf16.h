@@ -1,5 +1,5 @@
-/* Rows times weights of bfloat16, on a unit for dot products of two bfloat16: the rows are rounded too. Every
- * output is one chain of dot products over the words of its weights. */
+/* Products with bfloat16 weights, by the CPU's dot products of two bfloat16, for which rows are rounded too.
+ * Every output is one chain of dot products over the words of its weights. */
 #ifndef LNRNN_PRODUCT_BF16_H
 #define LNRNN_PRODUCT_BF16_H
 
@@ -8,12 +8,12 @@
 #include "lnrnn/simd/units.h"
 #ifdef LNRNN_BLOCKS
 #include "lnrnn/kernels/row_pairs.h"
-enum { DOT2_FEW_ROWS = FEW_ROWS < 3 ? FEW_ROWS : 3 }; /* more are pairs, which have one panel */
+enum { DOT2_FEW_ROWS = FEW_ROWS < 3 ? FEW_ROWS : 3 }; /* more are pairs, with one panel */
 #else
 enum { DOT2_FEW_ROWS = FEW_ROWS };
 #endif
 
-/* Words j .. of the rows a, added to acc (rows, vecs). */
+/* Adds the products of words first .. end - 1 of the rows a to acc (rows, vecs). */
 LNRNN_INLINE void dot2_sums(const tile_shape s, const product_job *job, const uint32_t *const *a, size_t o,
                             size_t first, size_t end, v32 (*acc)[TILE_MOST_VECS])
 {
@@ -55,8 +55,8 @@ LNRNN_INLINE void dot2_tile(const tile_shape s, const product_job *job, size_t r
 
 LNRNN_PRODUCT(dot2, PRODUCT_DOT2, MR, DOT2_FEW_ROWS)
 
-/* As matmul_f32, of bfloat16 weights. m->scratch: bf16_scratch(dtype, rows, k) words. All rows are rounded
- * first, so that each panel of weights is read once for all of them. */
+/* As matmul_f32, with bfloat16 weights. m->scratch: bf16_scratch(dtype, rows, k) words. Rounds all rows
+ * first, so that each panel of weights is read once. */
 static void matmul_bf16(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
     const uint32_t *rounded[BF16_ROWS];

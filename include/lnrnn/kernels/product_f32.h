@@ -1,17 +1,18 @@
-/* Rows times weights of float32, or of bfloat16 that become float32. */
+/* Products with float32 weights, or with bfloat16 weights that are converted to float32. */
 #ifndef LNRNN_PRODUCT_F32_H
 #define LNRNN_PRODUCT_F32_H
 
 #include "lnrnn/kernels/panel_loop.h"
 
-/* Input j of row i, in all lanes. */
+/* Returns input j of row i in all lanes. */
 LNRNN_INLINE v32 f32_input(const int product, const product_job *job, const void *a, int i, size_t j)
 {
     return v32_set1(product == PRODUCT_F32_COLUMNS ? ((const float *)a)[(ptrdiff_t)j * job->columns + i]
                                                    : ((const float *const *)a)[i][j]);
 }
 
-/* Words first .. end - 1 of the rows a, added to acc (rows, vecs). A word of bfloat16 has two inputs. */
+/* Adds the products of words first .. end - 1 of the rows a to acc (rows, vecs). A word of bfloat16 has two
+ * inputs. */
 LNRNN_INLINE void f32_sums(const int product, const tile_shape s, const product_job *job, const void *a,
                            size_t o, size_t first, size_t end, v32 (*acc)[TILE_MOST_VECS])
 {
@@ -77,7 +78,8 @@ LNRNN_PRODUCT(f32_lines, PRODUCT_F32_LINES, MR, 0)
 LNRNN_PRODUCT(bf16, PRODUCT_BF16, MR, 0)
 LNRNN_PRODUCT(f32_columns, PRODUCT_F32_COLUMNS, MR, 0)
 
-/* a: rows pointers to (k) floats -> c (rows, packed_width(n)), row stride cs. For the outputs o of the panels
+/* a: `rows` pointers to (k) floats -> c (rows, packed_width(n)), row stride cs. For the outputs o of the
+ * panels p0 .. p1 - 1
  *     c[i][o] = sum_j a[i][j] w[o][j], or added to c[i][o]
  * Outputs past n keep their value (LNRNN_ADD_ON) or become 0. */
 static void matmul_f32(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
@@ -89,15 +91,15 @@ static void matmul_f32(const lnrnn_matmul *m, size_t rows, const float *const *a
                rows, &job);
 }
 
-/* No words. */
+/* Returns 0: this product needs no scratch. */
 static size_t matmul_f32_scratch(int dtype, size_t rows, size_t k)
 {
     (void)dtype, (void)rows, (void)k;
     return 0;
 }
 
-/* As matmul_f32, of float32 weights, with the rows as columns: a (k, rows), row stride as. Only this product
- * has LNRNN_ADD_AFTER. */
+/* As matmul_f32, with float32 weights and transposed rows a (k, rows), row stride as. Only this product
+ * permits LNRNN_ADD_AFTER. */
 static void matmul_columns(const lnrnn_matmul *m, size_t rows, const float *a, ptrdiff_t as, float *c,
                            ptrdiff_t cs)
 {

@@ -1,5 +1,5 @@
-/* Rows times weights of int8, on vectors. int8_rows.h converts the rows to integers, and the sums of the tiles to
- * floats. */
+/* Products with int8 weights by vector instructions. int8_rows.h converts the rows to integers, and the sums
+ * to floats. */
 #ifndef LNRNN_PRODUCT_INT8_H
 #define LNRNN_PRODUCT_INT8_H
 
@@ -10,7 +10,7 @@
 #include "lnrnn/kernels/row_pairs.h"
 #endif
 
-/* Words first .. end - 1 of the rows a, added to acc (rows * parts, vecs). */
+/* Adds the products of words first .. end - 1 of the rows a to acc (rows * parts, vecs). */
 LNRNN_INLINE void int8_sums(const int parts, const tile_shape s, const product_job *job,
                             const quantized_row *a, size_t o, size_t first, size_t end,
                             vi32 (*acc)[TILE_MOST_VECS])
@@ -36,8 +36,8 @@ LNRNN_INLINE void int8_sums(const int parts, const tile_shape s, const product_j
     }
 }
 
-/* acc has `lines` rows of sums, one for each part of a row. The sums of several rows go through memory to one function,
- * which writes the outputs of all tiles. Unrolled in each tile it would be most of the code. */
+/* Computes a tile. acc has `lines` rows of sums, one per part of a row. One function writes the outputs of several
+ * rows, from sums in memory: inlined in each tile it would be most of the code. */
 LNRNN_INLINE void int8_tile(const int product, const tile_shape s, const product_job *job, size_t r, size_t o)
 {
     const int parts = product == PRODUCT_I8 ? 2 : 1, vecs = tile_vecs(s), lines = s.rows * parts;
@@ -58,7 +58,7 @@ LNRNN_INLINE void int8_tile(const int product, const tile_shape s, const product
     }
 #endif
     int8_sums(parts, s, job, a, o, done, job->words, acc);
-    if (s.rows == 1 && S8_OFFSET != 0) { /* on a unit the way through memory is a twentieth of the time */
+    if (s.rows == 1 && S8_OFFSET != 0) { /* with dot4_s8 memory takes a twentieth of the time */
         float *const c = tile_outputs(job, r, o);
         LNRNN_FOR_EACH (v, vecs) {
             const size_t at = o + (size_t)v * V32_LANES;
@@ -75,10 +75,10 @@ LNRNN_INLINE void int8_tile(const int product, const tile_shape s, const product
 }
 
 LNRNN_PRODUCT(i8, PRODUCT_I8, MR / 2, 0)
-/* Without a unit so many multiply-adds need no second panel. */
+/* Without dot product instructions, one panel has enough multiply-adds. */
 LNRNN_PRODUCT(i8a8, PRODUCT_I8A8, MR_S8, S8_OFFSET ? MR_S8 / 2 : 0)
 
-/* As matmul_f32, of int8 weights. m->scratch: int8_scratch(dtype, rows, k) words. */
+/* As matmul_f32, with int8 weights. m->scratch: int8_scratch(dtype, rows, k) words. */
 static void matmul_int8(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
     quantized_row quantized[INT8_ROWS];

@@ -1,21 +1,21 @@
-/* Rows of a tile in pairs, on units that multiply two rows by two outputs (units.h). They need half as many
- * instructions as dot products. A few more, once for all rows, put two words of each output side by side. A unit has them for one type of weights; vsum is the type of its sums. */
+/* Tiles by instructions that multiply two rows by two outputs (units.h), half as many as dot products would be. A few
+ * more instructions, once for all rows, put two words of each output side by side. vsum is the type of the sums. */
 #ifndef LNRNN_ROW_PAIRS_H
 #define LNRNN_ROW_PAIRS_H
 
 #include "lnrnn/kernels/tile.h"
 #include "lnrnn/simd/units.h"
 
-/* row: pointers to the words of s.rows rows, 4 or more, of one panel at output o; acc (rows, vecs) += their
- * products. Returns how many words are done: all, or all but the last. A last single row has the dot products
- * of one row, whose sums have the same bits. */
+/* row: pointers to the words of s.rows rows, 4 or more. Adds their products with one panel at output o to acc
+ * (rows, vecs). Returns the number of words it multiplied: all, or all but the last. It computes an odd last
+ * row by dot products, whose sums have the same bits. */
 LNRNN_INLINE size_t pair_sums(const tile_shape s, const product_job *job, const uint32_t *const *row,
                               size_t o, vsum (*acc)[TILE_MOST_VECS])
 {
     const int vecs = tile_vecs(s), last = s.rows - 1;
     const ptrdiff_t word = (ptrdiff_t)vecs * V32_LANES;
     const uint32_t *w = job->w + o * job->words;
-    const uint32_t *a[MR]; /* in registers: LNRNN_LOADS_STAY would load `row` again */
+    const uint32_t *a[MR]; /* registers: LNRNN_LOADS_STAY would load `row` again */
     LNRNN_FOR_EACH (i, s.rows)
         a[i] = row[i];
     vsum c[MR / 2][NR_VECS][2];

@@ -1,9 +1,8 @@
-/* The statistics of a layer norm inside a cell: the moments of spans of rows.
+/* The statistics of a layer norm inside a cell: the moments of spans (the values of a row that share statistics).
  *
- * The 1 / sigma of a span needs two sums over lanes, a root and two quotients, one after the other. This
- * chain takes longer than the sums of a short row. So the moments of as many rows as a vector has lanes
- * are computed together. Their sums over lanes form one vector, and so do roots and quotients. Each span gets
- * the bits that it would get alone.
+ * 1 / sigma of a span needs two sums over lanes, a square root and two divisions in sequence. In a short row this
+ * takes most of the time. So the moments of as many spans as a vector has lanes are computed together, each in a
+ * lane. Each span gets the same bits as alone.
  */
 #ifndef LNRNN_SPAN_MOMENTS_H
 #define LNRNN_SPAN_MOMENTS_H
@@ -11,18 +10,17 @@
 #include "lnrnn/kernels/vector_loop.h"
 #include "lnrnn/simd/simd.h"
 
-/* Rows of a step whose moments are computed together, and their spans, of W h and of W x: whole vectors. The gates
- * read the rows again, so these should still be in cache (lstm, gru and rnn B64, H from 64 to 512). Fewer than
- * LNRNN_FEW_SPANS are not worth a vector (B1 and B2). */
+/* The rows of a step whose moments are computed together, and their spans of W h and W x, both whole vectors.
+ * The gates read the rows again, so they must fit into the cache (lstm, gru and rnn B64, H from 64 to 512).
+ * Fewer than LNRNN_FEW_SPANS spans are computed one by one (B1 and B2). */
 enum { LNRNN_ROWS_TOGETHER = 16, LNRNN_SPANS_TOGETHER = 2 * LNRNN_ROWS_TOGETHER, LNRNN_FEW_SPANS = 4 };
 
-/* For each span the arguments of normalised_f32 (norm.h): mean, 1 / sigma, and -mean_lo /
- * sigma. */
+/* For each span the arguments of normalised_f32 (norm.h): mean, 1 / sigma, and -mean_lo / sigma. */
 typedef struct {
     float mean[LNRNN_SPANS_TOGETHER], rstd[LNRNN_SPANS_TOGETHER], rest[LNRNN_SPANS_TOGETHER];
 } span_moments;
 
-/* row_moments in double precision, for squares that leave the range of float. */
+/* row_moments in double, if squares leave the range of float. */
 LNRNN_SELDOM void row_moments_in_double(size_t n, const float *a, float eps, float *mean_hi, float *mean_lo,
                                         float *rstd)
 {
@@ -37,7 +35,7 @@ LNRNN_SELDOM void row_moments_in_double(size_t n, const float *a, float eps, flo
     *rstd = (float)(1 / sqrt(squares / (double)n + (double)eps));
 }
 
-/* a (n) -> its mean, mean_hi + mean_lo, and rstd = 1 / sqrt(var + eps): place `at` of m. */
+/* a (n) -> m at index `at`: the mean, mean_hi + mean_lo, and rstd = 1 / sqrt(var + eps). */
 LNRNN_OUTLINE void row_moments(size_t n, const float *a, float eps, span_moments *m, size_t at)
 {
     float mean_hi, mean_lo, var;
@@ -48,9 +46,9 @@ LNRNN_OUTLINE void row_moments(size_t n, const float *a, float eps, span_moments
     m->mean[at] = mean_hi, m->rstd[at] = rstd, m->rest[at] = -mean_lo * rstd;
 }
 
-/* a: k <= V32_LANES pointers to spans of n values, in_one_block -> places at .. at + V32_LANES - 1 of m; only the first
- * k have a meaning. The operations are those of row_moments. Spans that need a second pass, or double precision, are
- * left to that function. */
+/* a: k <= V32_LANES pointers to spans of n values, in_one_block -> m at indices at .. at + V32_LANES - 1,
+ * where only the first k are valid. The operations are those of row_moments, which it calls for spans that
+ * need a second pass or double. */
 LNRNN_INLINE void moments_in_lanes(size_t n, size_t k, const float *const *a, float eps, span_moments *m,
                                    size_t at)
 {
@@ -73,7 +71,7 @@ LNRNN_INLINE void moments_in_lanes(size_t n, size_t k, const float *const *a, fl
     v32_store(m->mean + at, mean);
     v32_store(m->rstd + at, rstd);
     v32_store(m->rest + at, mean_lo * v32_set1(-1.0f) * rstd);
-    /* Is the pivot near the mean, and are the squares in range? 1 in each lane where they are. */
+    /* 1 in each lane whose pivot is near the mean and whose squares are in range. */
     const v32 in_range = v32_select_lt(zero, rstd, v32_select_lt(v32_set1(0x1p61f), rstd, zero, one), zero);
     const v32 exact = v32_select_lt(v, mean_d2, zero, in_range);
     if (__builtin_expect(v32_sum(v32_keep_n(exact, k)) != (float)k, 0)) {
@@ -85,8 +83,7 @@ LNRNN_INLINE void moments_in_lanes(size_t n, size_t k, const float *const *a, fl
     }
 }
 
-/* a: count <= LNRNN_SPANS_TOGETHER pointers to spans of n values -> the moments of each: the first places of
- * m. */
+/* a: count <= LNRNN_SPANS_TOGETHER pointers to spans of n values -> m at indices 0 .. count - 1: their moments. */
 LNRNN_OUTLINE void moments_of_spans(size_t n, size_t count, const float *const *a, float eps, span_moments *m)
 {
     const int alone = count < LNRNN_FEW_SPANS || !in_one_block_f32(n);

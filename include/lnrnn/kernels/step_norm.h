@@ -1,12 +1,12 @@
-/* Batch norm over the active sequences of one time step: the statistics of its columns, and the sums of their
- * gradients. x has few rows, with a stride, and is read where it is. */
+/* Batch norm over the active sequences of one time step: the statistics of the columns of x, and the sums for
+ * their gradients. Unlike in batch_norm.h, x has few rows, and a row stride. */
 #ifndef LNRNN_STEP_NORM_H
 #define LNRNN_STEP_NORM_H
 
 #include "lnrnn/simd/simd.h"
 
-/* mean, m2 (sum of squared deviations) of na values -> of these and nb more values, whose are mean_b and
- * m2_b: Chan, Golub and LeVeque 1979. */
+/* Joins mean_b, m2_b (sum of squared deviations) of nb values to mean, m2 of na values (Chan, Golub and LeVeque
+ * 1979). */
 LNRNN_INLINE void join(double na, double *mean, double *m2, double nb, double mean_b, double m2_b)
 {
     const double d = mean_b - *mean, n = na + nb;
@@ -22,15 +22,15 @@ typedef struct {
     size_t last; /* columns in the last vector */
 } column_tile;
 
-/* Vector v of vecs in row r. */
+/* Returns vector v of vecs of row r. */
 LNRNN_INLINE v32 columns_load(const column_tile *t, const int vecs, size_t r, int v)
 {
     const float *const p = t->x + (ptrdiff_t)r * t->xs + v * V32_LANES;
     return v < vecs - 1 ? v32_load(p) : v32_load_n(p, t->last);
 }
 
-/* A tile of vecs vectors, 1 or 4, after na other rows -> joined to mean, m2 (columns). Two passes: first the
- * means, which are the pivots of the second pass. */
+/* Joins the moments of a tile of vecs vectors, 1 or 4, to mean, m2 (columns) of na rows. The first pass
+ * computes means, which are the pivots of the second pass. */
 LNRNN_INLINE void tile_moments(const column_tile *t, const int vecs, double na, double *mean, double *m2)
 {
     v32 pivot[4], sum[4], squares[4];
@@ -62,7 +62,7 @@ LNRNN_INLINE void tile_moments(const column_tile *t, const int vecs, double na, 
     }
 }
 
-/* One column in double precision, for squares that leave the range of float. */
+/* Computes one column in double, if squares leave the range of float. */
 LNRNN_SELDOM void column_moments(size_t rows, const float *x, ptrdiff_t xs, double *mean, double *m2)
 {
     *mean = *m2 = 0;
@@ -75,7 +75,7 @@ static void moments_columns(size_t rows, size_t n, const float *x, ptrdiff_t xs,
 {
     for (size_t i = 0; i < n; i++)
         mean[i] = m2[i] = 0;
-    /* 64 rows at a time: a tile is still in the cache for its second pass. */
+    /* 64 rows at a time, so that a tile is in the cache for its second pass. */
     for (size_t r = 0; r < rows; r += 64) {
         column_tile t = {rows - r < 64 ? rows - r : 64, x + (ptrdiff_t)r * xs, xs, V32_LANES};
         size_t i = 0;
@@ -103,8 +103,8 @@ static void add_columns(size_t rows, size_t n, const float *x, ptrdiff_t xs, flo
     }
 }
 
-/* gy, x (rows, n), row strides gs, xs; mean (n). Adds to sum_gy (n) and sum_gyd (n) each column's sum of gy, and of
- * gy (x - mean). partial (2, n) holds zeros before and after. */
+/* gy, x (rows, n), row strides gs, xs; mean (n). Adds to sum_gy (n) and sum_gyd (n) each column's sum of gy,
+ * and of gy (x - mean). partial (2, n) must be zeros, and is zeros afterwards. */
 static void sums_columns(size_t rows, size_t n, const float *gy, ptrdiff_t gs, const float *x, ptrdiff_t xs,
                          const float *mean, double *sum_gy, double *sum_gyd, float *partial)
 {

@@ -1,5 +1,5 @@
-/* The tables of kernels. Every instruction set has one of each, which all.h fills in; all other C calls
- * kernels through them and never by name.
+/* The tables of kernels. all.h defines them for every instruction set. All other C calls kernels through
+ * these tables.
  */
 #ifndef LNRNN_TABLE_H
 #define LNRNN_TABLE_H
@@ -12,12 +12,11 @@
 
 /* --- the norms: layer_norm.h, batch_norm.h, once for every type in memory -------------------------------
  *
- * x, y, gy and gx are arrays of that type. `real` is the type of the arithmetic, double for LNRNN_FLOAT64 and
- * else float. An array that may be NULL is then not used: a gain of 1, a bias of 0. Strides count values.
+ * x, y, gy and gx are arrays of the type in memory. `real` is the type of the arithmetic, double for
+ * LNRNN_FLOAT64 and else float. gain NULL means 1, bias NULL means 0. Strides count values.
  */
 
-/* Rows of layer norm, or RMS norm: y = (x - mean) / sqrt(var + eps) * gain + bias, mean and var of each
- * row. */
+/* Rows of layer norm, or RMS norm: y = (x - mean) / sqrt(var + eps) * gain + bias, mean and var of each row. */
 typedef struct {
     size_t rows, n;
     const void *x; /* (rows, n), row stride xs; n >= 1 */
@@ -25,11 +24,11 @@ typedef struct {
     ptrdiff_t xs, ys;
     const void *gain, *bias; /* (n) of real, or NULL */
     double eps;
-    int centred;     /* 0: RMS norm, whose mean is 0 and which has no bias */
+    int centred;     /* 0: RMS norm, with mean 0 and without bias */
     int nontemporal; /* y is too large for the caches: use non-temporal stores */
 } lnrnn_layer_norm_rows;
 
-/* Rows of layer norm's backward pass; g... is the gradient of the loss in ... */
+/* Rows of layer norm's backward pass; gx is the gradient of the loss with respect to x, and so on. */
 typedef struct {
     size_t rows, n;
     const void *gy, *x; /* (rows, n), row strides gys, xs; n >= 1 */
@@ -37,16 +36,16 @@ typedef struct {
     ptrdiff_t gys, xs, gxs;
     const void *gain; /* (n) of real, or NULL */
     double eps;
-    double *ggain, *gbias; /* (n): the sums of these rows are added; both NULL: they stay in `partial` */
-    void *partial; /* (2, n) of real: zeros before and after; or the sums, of gain and of bias, are added */
+    double *ggain, *gbias; /* (n): adds the sums of these rows; both NULL: the sums stay in `partial` */
+    void *partial;         /* (2, n) of real: zeros before and after; or adds the sums of gain and of bias */
 } lnrnn_layer_norm_gradients;
 
-/* Samples of a batch (N, C, L), and some of its channels, to be summed. */
+/* Some samples and channels of a batch (N, C, L), for sums. */
 typedef struct {
     size_t samples, C, channels, L;
-    const void *x, *gy; /* (samples, the first `channels` of C, L); gy may be NULL */
+    const void *x, *gy; /* (samples, C, L), only the first `channels` of C; gy may be NULL */
     const void *pivot;  /* (channels) of real: a value near each channel's mean */
-    double *sums;  /* (2, C), with gy (4, C): sum d, sum d^2, sum gy, sum gy d are added, d = x - pivot */
+    double *sums;  /* (2, C), with gy (4, C): adds sum d, sum d^2, sum gy, sum gy d, where d = x - pivot */
     void *partial; /* (4, channels) of real: zeros before and after */
 } lnrnn_batch_block;
 
@@ -54,14 +53,14 @@ typedef struct {
 typedef struct {
     size_t n;
     const double *mean; /* (n) */
-    const double *m2; /* (n): sums of squared deviations over `count` values; with a count of 1: variances */
+    const double *m2;   /* (n): sums of squared deviations over `count` values; with count 1: variances */
     double count;
     const void *gain, *bias; /* (n) of real, or NULL */
     double eps;
-    const double *scales; /* (n) or NULL: the factors of x, which mean and m2 already include */
+    const double *scales; /* (n) or NULL: x was multiplied by these; mean and m2 are of the products */
 } lnrnn_channels;
 
-/* The coefficients of each channel for a pass over x, (channels) of real each; slope: backward.
+/* The coefficients of each channel for a pass over x, (channels) of real each; slope: only backward.
  *     y = (x - mean) scale + shift,  gx = scale (gy - (x - mean) slope - shift) */
 typedef struct {
     void *mean, *scale, *shift, *slope;
@@ -76,10 +75,10 @@ typedef struct {
     void (*batch_probe)(size_t N, size_t C, size_t L, const void *x, void *pivot);
     /* x, gy -> adds to sums */
     void (*batch_sums)(const lnrnn_batch_block *block);
-    /* sums (2, n), pivot (n) of real -> mean, var (n); returns how many pivots it had to replace */
+    /* sums (2, n), pivot (n) of real -> mean, var (n); returns the number of pivots that it replaced */
     size_t (*batch_moments)(size_t n, double count, const double *sums, void *pivot, double *mean,
                             double *var);
-    /* -> whether channels must be scaled, and then: scales (n), mean, scale and shift of `out` */
+    /* returns 1 if channels must be scaled; then -> scales (n), mean, scale and shift of `out` */
     int (*batch_scales)(const lnrnn_channels *channels, double *scales, const lnrnn_coefficients *out);
     /* sums (4, n) about pivot (n) of real -> `out`, ggain, gbias (n); dmean: the derivative of a mean by one
      * value */
@@ -104,26 +103,26 @@ enum {
     LNRNN_ADD_AFTER /* the sum starts from 0; c is added last, which is more accurate if |c| is large */
 };
 
-/* Whether weights of that type are int8, packed alike. */
+/* Returns 1 for both types of int8 weights, which are packed in the same way. */
 static inline int lnrnn_is_int8(int dtype) { return dtype == LNRNN_WEIGHT_I8 || dtype == LNRNN_WEIGHT_I8A8; }
 
-/* One product: the outputs of the panels p0 .. p1 - 1 of packed weights. */
+/* A product: computes the outputs of panels p0 .. p1 - 1 of packed weights. */
 typedef struct {
-    int dtype;         /* of the weights: LNRNN_WEIGHT_F32 .. */
+    int dtype;         /* type of the weights: LNRNN_WEIGHT_F32 .. */
     size_t n, k;       /* outputs, inputs */
     const uint32_t *w; /* packed (n, k) */
-    size_t lines;      /* 0; or w is not packed, but float32 (k, n) with this row stride: lnrnn_reads_lines */
+    size_t lines; /* not 0: w is not packed, but float32 (k, n) with this row stride (lnrnn_reads_lines) */
     size_t p0, p1;
     int add;      /* LNRNN_ADD_NOT .. */
-    int from_end; /* from the last panel: alternate calls use the panels first that are still in cache */
-    lnrnn_caches caches; /* of the machine */
-    uint32_t *scratch;   /* scratch(dtype, rows, k) words, which int8 and bfloat16 units need */
+    int from_end; /* begin with the last panel; alternate calls do, to begin with panels in the cache */
+    lnrnn_caches caches; /* the machine's caches */
+    uint32_t *scratch;   /* scratch(dtype, rows, k) words */
 } lnrnn_matmul;
 
 /* pack.h, product_*.h: the product with packed weights of float32, of bfloat16 or of int8. Threads that
  * share a panel divide its rows. */
 typedef struct lnrnn_product {
-    const char *unit; /* of the CPU that it is for, or NULL; one of bfloat16 rounds the rows too */
+    const char *unit; /* name of the CPU's unit that multiplies, or NULL: lnrnn_isa_unit */
     size_t (*panels)(size_t n);
     size_t (*start)(size_t n, size_t panel);
     size_t (*width)(size_t n);
@@ -132,56 +131,68 @@ typedef struct lnrnn_product {
     void (*pack)(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed);
     void (*pack_rows)(size_t n, size_t k, size_t at, size_t rows, const float *const *x, uint32_t *packed);
     void (*matmul)(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs);
-    /* a (k, rows), row stride as; float32 weights alone, and else NULL */
+    /* a (k, rows), row stride as; NULL unless the weights are float32 */
     void (*matmul_columns)(const lnrnn_matmul *m, size_t rows, const float *a, ptrdiff_t as, float *c,
                            ptrdiff_t cs);
 } lnrnn_product;
 
-/* --- the cells: G gates of H units, RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n) ------------------------ */
+/* --- the cells: G gates of H units, RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n), LiGRU 2 (z, n) -------- */
 
-/* How a kernel reads the values of a row, gate after gate: with a bias, as batch norm, or as layer norm.
+/* How a kernel reads the values of a row: adding a bias, with batch norm, or with layer norm.
  * kernels/gate_norm.h has the equations. */
 enum { LNRNN_PLAIN, LNRNN_AFFINE, LNRNN_NORMED };
-/* The spans of a row, each with a mean and a variance: all gates; each gate; the last gate, and the
- * others. */
+/* The spans of a row, each with its own mean and variance. ALL: one span. EACH: one per gate. LAST: the last gate,
+ * and the others. */
 enum { LNRNN_SPANS_ALL, LNRNN_SPANS_EACH, LNRNN_SPANS_LAST };
-/* How one site reads its rows (G*H), G gates of H values; the norm of c has one. */
+/* The norm (or bias) of one site, for rows (G*H) of G gates; c has G = 1. */
 typedef struct {
     size_t H;
     int how, spans;
     float eps;
-    const float *mean, *gain, *bias; /* (G*H), those that `how` uses */
+    const float *mean, *gain, *bias; /* (G*H), as `how` needs them */
 } lnrnn_gate_norm;
 
-/* The kernels that compute the states of a step: one for each cell, and another for a GRU with a norm for
- * each gate. */
-enum { LNRNN_STEP_RNN, LNRNN_STEP_LSTM, LNRNN_STEP_GRU, LNRNN_STEP_GRU_GATE, LNRNN_STEP_SLSTM, LNRNN_STEPS };
+/* The kernels that compute new states: one for each cell, and two more for a GRU. One has a norm for each
+ * gate, the other the reset gate before the product. */
+enum {
+    LNRNN_STEP_RNN,
+    LNRNN_STEP_LSTM,
+    LNRNN_STEP_GRU,
+    LNRNN_STEP_GRU_GATE,
+    LNRNN_STEP_GRU_RESET,
+    LNRNN_STEP_LIGRU,
+    LNRNN_STEP_SLSTM,
+    LNRNN_STEPS
+};
 
-/* The configuration of such a kernel. */
+/* The configuration of a kernel that computes new states. */
 typedef struct {
-    const lnrnn_gate_norm *hidden; /* how W h is read, or the sum W x + W h */
-    const lnrnn_gate_norm *input;  /* how W x is read: as W h, with its own gain and bias; NULL: as it is */
-    const lnrnn_gate_norm *cell;   /* LSTM with a norm of c: how c is read */
-    int act;                       /* RNN: LNRNN_ACT_TANH .. */
+    const lnrnn_gate_norm *hidden; /* norm of W h, or of the sum W x + W h */
+    const lnrnn_gate_norm *input;  /* norm of W x, but in a LiGRU of the form of `hidden`; NULL: W x itself */
+    const lnrnn_gate_norm *cell;   /* LSTM: norm of c, or NULL */
+    int act;                       /* RNN, LiGRU: LNRNN_ACT_TANH .. */
     int cell_norm;                 /* LSTM: LNRNN_CELL_NONE .. */
-    int deferred_output;           /* LSTM: h gets the output gate alone, lstm_output is still to come */
-    int exp_forget, round_states; /* SLSTM: f is the argument of an exp; all states are rounded to bfloat16 */
+    int deferred_output;           /* LSTM: write only the output gate to h; lstm_output follows */
+    int exp_forget, round_states;  /* SLSTM: f is the argument of an exp; states are rounded to bfloat16 */
 } lnrnn_step_config;
 
-/* Some rows of one step, between their products and their states. */
+/* Some rows of one step: the products, and the states to compute. */
 typedef struct {
     size_t n;
     const float *x; /* (n, G*H), row stride xs: W x; NULL: a is the sum of both products */
     const float *a; /* (n, G*H), row stride as: W h, or the sum */
     ptrdiff_t xs, as;
-    const float *const *h_prev; /* n pointers to (H): GRU */
-    float *const *c;            /* n pointers: LSTM (H), SLSTM (3 H): c before the step, then after it */
+    const float *const *h_prev; /* n pointers to (H): GRU, LiGRU */
+    float *const *c;            /* n pointers to (H), LSTM, or (3 H), SLSTM: c, replaced by the new c */
     float *const *h;            /* n pointers to (H): written */
-    float *saved_gates;         /* (n, G*H), row stride as, or NULL: gets the gates; LSTM and GRU */
+    float *saved_gates;         /* (n, G*H), row stride as, or NULL: the gates, written; not of an RNN */
     float *scratch;             /* config->cell_scratch floats */
+    float *
+        reset; /* (n, 2, H), row stride rs, z at rs / 2: r h and z; GRU with the reset gate before the product */
+    ptrdiff_t rs;
 } lnrnn_step_rows;
 
-/* Rows first .. first + n - 1. */
+/* Returns rows first .. first + n - 1. */
 static inline lnrnn_step_rows lnrnn_rows_from(const lnrnn_step_rows *rows, size_t first, size_t n)
 {
     lnrnn_step_rows some = *rows;
@@ -190,44 +201,51 @@ static inline lnrnn_step_rows lnrnn_rows_from(const lnrnn_step_rows *rows, size_
     some.a += (ptrdiff_t)first * rows->as;
     some.h_prev += first, some.c += first, some.h += first;
     some.saved_gates += rows->saved_gates ? (ptrdiff_t)first * rows->as : 0;
+    some.reset += rows->reset ? (ptrdiff_t)first * rows->rs : 0;
     return some;
 }
 
 /* Some rows of one step of the backward pass; gh is the gradient of the loss with respect to h, and so on. */
 typedef struct {
     size_t H, rows;
-    const float *saved_gates; /* (rows, G*H), row stride ks: from the forward step */
+    const float *saved_gates; /* (rows, G*H), row stride ks: the gates of the forward step */
     const float *x, *a;       /* (rows, G*H), row stride ks: W x and W h; GRU with a norm for each gate */
-    /* (rows, H), row stride us: of an LSTM u in h = o tanh(u); of a GRU the factor of r. */
+    /* (rows, H), row stride us. LSTM: u in h = o tanh(u); GRU: the factor of r. */
     const float *u;
     ptrdiff_t ks, us;
-    const float *const *state_prev; /* rows pointers to (H): before the step, an LSTM's c, a GRU's h */
-    float *gh, *gc, *gu;            /* (rows, H), row stride hs; gc, gu: LSTM */
-    /* (rows, G*H), row stride as: the gradients of the norms' outputs. ga: at W h, or at the sum of both products. gx: at
-     * W x; GRU, NULL if the norm is of the sum. */
+    const float *const *state_prev; /* `rows` pointers to (H), before the step: c of an LSTM, else h */
+    /* (rows, H), row stride hs; gc: LSTM; gu: LSTM, and GRU with the reset gate before the product. */
+    float *gh, *gc, *gu;
+    /* (rows, G*H), row stride as: the gradients of the norms' outputs. ga: norm of W h, or of the sum of both
+     * products. gx: norm of W x in a GRU; NULL if the sum is normalised. */
     float *gx, *ga;
     ptrdiff_t hs, as;
-    /* (rows, G*H), of an LSTM (rows, H), row stride ss: inputs of a norm that the tape does not have. */
+    /* (rows, G*H), LSTM (rows, H), row stride ss: inputs of a norm that the tape lacks. */
     float *sum;
     ptrdiff_t ss;
-    int carry; /* LSTM: u was carried, LNRNN_CELL_CARRY */
+    int carry; /* LSTM: the next step got u (LNRNN_CELL_CARRY) */
     /* SLSTM: gc is (rows, 3 H), row stride gcs, as slstm_cell.h says. */
     ptrdiff_t gcs;
     int exp_forget;
 } lnrnn_gate_gradients;
 
-/* rnn_cell.h, lstm_cell.h, gru_cell.h, slstm_cell.h, gate_norm.h, step_norm.h, vmath.h. */
+/* rnn_cell.h, lstm_cell.h, gru_cell.h, ligru_cell.h, slstm_cell.h, gate_norm.h, step_norm.h, vmath.h. */
 typedef struct {
     void (*step[LNRNN_STEPS])(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
     void (*lstm_output)(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
+    void (*reset_gates)(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
     void (*rnn_backward)(int act, size_t n, const float *gh, const float *h, float *ga);
     void (*lstm_cell_sum)(const lnrnn_gate_gradients *b);
     void (*lstm_output_backward)(const lnrnn_gate_gradients *b);
     void (*lstm_backward)(const lnrnn_gate_gradients *b);
     void (*gru_backward)(const lnrnn_gate_gradients *b);
+    void (*ligru_backward)(int act, const lnrnn_gate_gradients *b);
     void (*gru_gate_sum)(const lnrnn_gate_gradients *b);
     void (*gru_gate_output_backward)(const lnrnn_gate_gradients *b);
     void (*gru_gate_reset_backward)(const lnrnn_gate_gradients *b);
+    void (*gru_reset_input)(const lnrnn_gate_gradients *b);
+    void (*gru_reset_output_backward)(const lnrnn_gate_gradients *b);
+    void (*gru_reset_backward)(const lnrnn_gate_gradients *b);
     void (*slstm_backward)(const lnrnn_gate_gradients *b);
     void (*normalise_heads)(const lnrnn_gate_norm *norm, size_t heads, size_t rows, const float *const *h,
                             float *const *y);
@@ -242,18 +260,18 @@ typedef struct {
     void (*sigmoid)(size_t n, const float *x, float *y);
 } lnrnn_cells;
 
-/* One instruction set. Sets may have tables in common. */
+/* The kernels of one instruction set. Sets may share tables. */
 typedef struct lnrnn_kernels {
     const char *name;
-    const lnrnn_norm *norm; /* by dtype: LNRNN_FLOAT32 .. */
+    const lnrnn_norm *norm; /* indexed by LNRNN_FLOAT32 .. */
     const lnrnn_cells *cells;
-    const lnrnn_product *product, *bf16, *int8; /* the first: of float32 weights */
+    const lnrnn_product *product, *bf16, *int8; /* for float32, bfloat16 and int8 weights */
 } lnrnn_kernels;
 
-/* The kernels in use: dispatch.c. */
+/* Returns the kernels in use (dispatch.c). */
 const lnrnn_kernels *lnrnn_active(void);
 
-/* The table for weights of that type, LNRNN_WEIGHT_F32 .. */
+/* Returns the products with weights of this type, LNRNN_WEIGHT_F32 .. */
 static inline const lnrnn_product *lnrnn_product_of(const lnrnn_kernels *k, int dtype)
 {
     return lnrnn_is_int8(dtype) ? k->int8 : dtype == LNRNN_WEIGHT_BF16 ? k->bf16 : k->product;

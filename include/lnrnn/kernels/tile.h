@@ -1,10 +1,9 @@
-/* A tile: some rows times some vectors of outputs, whose sums stay in registers. This file has the parts that
- * do not depend on the type of the weights.
+/* A tile multiplies some rows by some vectors of outputs, with the sums in registers. This file has the code
+ * that does not depend on the type of the weights.
  *
- * Every output is one chain of multiply-adds over the inputs j = 0 .. k-1. The chain starts from the value
- * that c holds, or from 0; LNRNN_ADD_AFTER adds c at its end. Tiles differ only in the number of chains that
- * run together. So the result of a row depends neither on the rows around it nor on the thread that computes
- * a panel. The guarantee of equal bits rests on this.
+ * Every output is one chain of multiply-adds over the inputs j = 0 .. k-1. The chain starts from c or from 0;
+ * LNRNN_ADD_AFTER adds c at its end. Tiles differ only in the number of chains that run together. So the
+ * result of a row does not depend on other rows, nor on the thread that computes a panel.
  */
 #ifndef LNRNN_TILE_H
 #define LNRNN_TILE_H
@@ -13,13 +12,13 @@
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/tuning.h"
 
-/* The products. Rows are an array of pointers to (k) floats, unless noted. Those before PRODUCT_F32_COLUMNS
- * have PREFETCH_ROWS. */
+/* The products. Rows are pointers to (k) floats, unless noted. Products before PRODUCT_F32_COLUMNS can
+ * PREFETCH_ROWS. */
 enum {
     PRODUCT_F32,
     PRODUCT_F32_LINES,   /* the weights are not packed: float32 (k, n), row stride job->lines */
-    PRODUCT_BF16,        /* weights of bfloat16 become float32 */
-    PRODUCT_F32_COLUMNS, /* the rows are columns: (k, rows), row stride job->columns */
+    PRODUCT_BF16,        /* bfloat16 weights are converted to float32 */
+    PRODUCT_F32_COLUMNS, /* the rows are transposed: (k, rows), row stride job->columns */
     PRODUCT_DOT2,        /* rows are pointers to bfloat16: bf16_rows.h */
     PRODUCT_I8,          /* rows are an array of quantized_row with two parts: int8_rows.h */
     PRODUCT_I8A8         /* the same with one part */
@@ -31,44 +30,42 @@ enum { PREFETCH_NONE, PREFETCH_WEIGHTS, PREFETCH_ROWS };
 /* 32-bit words in a cache line. */
 enum { LINE_WORDS = 16 };
 
-/* The most vectors of sums for one row: four panels. */
+/* The most vectors of sums of one row: four panels. */
 enum { TILE_MOST_VECS = 4 * NR_VECS };
 
-/* The size of a tile. A constant wherever a tile is computed: its loops unroll, and its sums stay in
- * registers. */
+/* The shape of a tile. It is a constant for the compiler, so that loops are unrolled, and sums stay in registers. */
 typedef struct {
     int rows;
     int whole;    /* panels of NR_VECS vectors */
-    int narrow;   /* panels after these */
+    int narrow;   /* panels after these, of fewer vectors */
     int vecs;     /* vectors of a narrow panel */
     int prefetch; /* PREFETCH_NONE .. */
 } tile_shape;
 
 LNRNN_INLINE int tile_vecs(tile_shape s) { return s.whole * NR_VECS + s.narrow * s.vecs; }
 
-/* One product, as its tiles see it. */
+/* A product, for its tiles. */
 typedef struct {
-    size_t k, words;  /* inputs, and words to an output */
-    size_t n, p0, p1; /* outputs; panels p0 .. p1 - 1 are computed */
-    size_t first,
-        end; /* the words of this pass: all, or for float32 perhaps some, and the rest in later passes */
-    const void *a;     /* the rows: PRODUCT_F32 .. */
+    size_t k, words;   /* inputs, words per output */
+    size_t n, p0, p1;  /* outputs; panels p0 .. p1 - 1 are computed */
+    size_t first, end; /* the words of this pass; for float32 later passes may multiply the rest */
+    const void *a;     /* the rows, as PRODUCT_F32 .. describe */
     const uint32_t *w; /* packed (n, k) */
     float *c;          /* (rows, packed_width(n)), row stride cs */
     ptrdiff_t cs;
     size_t lines;      /* PRODUCT_F32_LINES: row stride of the weights */
     ptrdiff_t columns; /* PRODUCT_F32_COLUMNS: row stride of the rows */
     int add;           /* LNRNN_ADD_NOT .. */
-    int prefetch;      /* the weights do not stay in L2 */
-    int each_tile;     /* a panel does not stay in L1: each tile prefetches it */
+    int prefetch;      /* prefetch weights, because they do not stay in L2 */
+    int each_tile;     /* each tile prefetches its panel, because it does not stay in L1 */
     int from_end;      /* from the last panel to the first */
-    int may_halve;     /* one row's weights may be read by halves: lnrnn_by_halves */
+    int may_halve;     /* one row may use lnrnn_by_halves */
     /* PREFETCH_WEIGHTS of several rows: word j prefetches w + ahead + j * pace. */
     ptrdiff_t ahead;
     size_t pace;
     lnrnn_caches caches;
-    const float *scale;  /* int8: (n), of the outputs */
-    const int32_t *sums; /* int8: (n), of the outputs' weights */
+    const float *scale;  /* int8: (n), scales of the outputs */
+    const int32_t *sums; /* int8: (n), sums of the outputs' weights */
 } product_job;
 
 LNRNN_INLINE product_job product_job_of(const lnrnn_matmul *m, const void *a, float *c, ptrdiff_t cs)
@@ -97,23 +94,23 @@ LNRNN_INLINE product_job product_job_of(const lnrnn_matmul *m, const void *a, fl
     };
 }
 
-/* The outputs of a tile: from row r and output o on. */
+/* Returns the address of output o of row r. */
 LNRNN_INLINE float *tile_outputs(const product_job *job, size_t r, size_t o)
 {
     return job->c + (ptrdiff_t)r * job->cs + (ptrdiff_t)o;
 }
 
-/* The words j of vector v of a tile that starts at output o. */
+/* Returns the address of words j of vector v of a tile that starts at output o. */
 LNRNN_INLINE const uint32_t *tile_weights(const tile_shape s, const product_job *job, size_t o, int v,
                                           size_t j)
 {
     const int whole = s.whole * NR_VECS, size = v < whole ? NR_VECS : s.vecs;
-    const int in = (v < whole ? v : v - whole) % size;     /* this vector in its panel */
+    const int in = (v < whole ? v : v - whole) % size;     /* index of the vector in its panel */
     const size_t panel = o + (size_t)(v - in) * V32_LANES; /* the first output of its panel */
     return job->w + panel * job->words + (j * (size_t)size + (size_t)in) * V32_LANES;
 }
 
-/* p: the words j of vector v -> prefetches those that come later. l2: of several rows into L2, else into L1.
+/* p: the words j of vector v. Prefetches words that are needed later, with several rows into L2 if l2, else into L1.
  */
 LNRNN_INLINE void tile_prefetch(const tile_shape s, const product_job *job, const uint32_t *p, int v,
                                 size_t j, int l2)
@@ -130,8 +127,8 @@ LNRNN_INLINE void tile_prefetch(const tile_shape s, const product_job *job, cons
         v32_prefetch((const float *)later);
 }
 
-/* A vector of words for dot products, which read it from address_of_words. If registers are left, one keeps a copy.
- * Otherwise GCC would load the words again for each row (bf16 rnn B2-H512: a third more time). */
+/* A vector of words for dot products, which read it from address_of_words. If registers are free, one keeps a
+ * copy, because GCC would load the words again for each row (bf16 rnn B2-H512: a third more time). */
 #ifdef LNRNN_KEEPS_WORDS
 typedef vi32 kept_words;
 LNRNN_INLINE const uint32_t *address_of_words(const kept_words *w) { return (const uint32_t *)w; }

@@ -1,16 +1,16 @@
-/* Loops over a row, a vector at a time, and the macro that joins two names. */
+/* A macro for loops over a row, a vector at a time, and a macro that joins two names. */
 #ifndef LNRNN_VECTOR_LOOP_H
 #define LNRNN_VECTOR_LOOP_H
 
 #define LNRNN_CAT_(a, b) a##b
 #define LNRNN_CAT(a, b) LNRNN_CAT_(a, b)
 
-/* A value of `whole`, below: the vector is written by a non-temporal store. */
+/* A value of `whole` below: write the vector by a non-temporal store. */
 enum { LNRNN_STREAMED = -1 };
 
 /* Calls part(i, k, whole, ...) for the values i .. i + k - 1 of a row until all n are done. First come `head`
- * values, then whole vectors, for which k is `lanes` and whole the constant 1, then the rest. A macro,
- * because part is a function that must be inlined: its arguments stay in registers. */
+ * values, then whole vectors (k = lanes, whole = the constant 1), then the rest. It is a macro, because
+ * `part` must be inlined so that its arguments stay in registers. */
 #define LNRNN_FOR_VECTORS(lanes, head, n, part, ...)   \
     do {                                               \
         const size_t n_ = (n);                         \

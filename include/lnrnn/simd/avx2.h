@@ -40,8 +40,8 @@ LNRNN_INLINE float v32_sum(v32 v)
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
-/* Each of a and b holds parts of sums. -> half as many parts of each: the lower half of its parts plus the upper
- * half, those of a before those of b. low, high: the arguments with which `shuffle` selects the halves. */
+/* a and b hold partial sums. Adds the upper half of each to its lower half; the result has those of a before
+ * those of b. low, high: the arguments with which `shuffle` selects the halves. */
 #define HALVES(shuffle, a, b, low, high) _mm256_add_ps(shuffle(a, b, low), shuffle(a, b, high))
 
 LNRNN_INLINE v32 v32_sums(const v32 *v)
@@ -61,7 +61,7 @@ LNRNN_INLINE v32 v32_round(v32 v)
     return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-/* A permutation looks at the low three bits, a blend at the highest one. */
+/* The permutation reads the low three bits of a lane, the blend its highest bit. */
 LNRNN_INLINE v32 v32_lookup16(const float *p, v32 v)
 {
     const __m256i k = _mm256_castps_si256(v);
@@ -154,7 +154,7 @@ LNRNN_INLINE vi32 v32_to_vi32(v32 v) { return (vi32)_mm256_cvtps_epi32(v); }
 LNRNN_INLINE void v32_store_s14(uint8_t *high, uint8_t *low, v32 v)
 {
     const vi32 n = v32_to_vi32(v) + 8192;
-    /* in each half of 128 bits: four integers' upper parts, then their lower ones */
+    /* each half of 128 bits: the upper parts of four integers, then the lower parts */
     const __m256i s = _mm256_packs_epi32((__m256i)(n >> 7), (__m256i)(n & 127));
     const __m256i bytes = _mm256_packus_epi16(s, s);
     const __m128i both =
@@ -178,7 +178,7 @@ LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
 {
     const __m256i s = _mm256_set1_epi32((int)a), w = _mm256_loadu_si256((const __m256i *)p);
 #ifdef __AVXVNNI__
-    /* Not the intrinsic, as in avx512.h. vex: the other encoding is AVX-512's. */
+    /* No intrinsic, for the reason in avx512.h. {vex}: without it, assemblers use AVX-512's encoding. */
     __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(v) : "x"(s), "x"(w));
     return v;
 #else
@@ -194,7 +194,7 @@ LNRNN_INLINE vi32 vi32_dot4_s8(vi32 v, uint32_t a, const uint32_t *p)
 #ifdef __AVXVNNI__
     return vi32_dot4(v, a, p);
 #else
-    /* maddubs takes |w| as the unsigned factor, and a with the sign of w: 2 * 127 * 127 fits in 16 bits */
+    /* maddubs needs an unsigned factor: |w| times a with the sign of w; 2 * 127 * 127 fits in 16 bits */
     const __m256i w = _mm256_loadu_si256((const __m256i *)p);
     const __m256i pairs =
         _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(_mm256_set1_epi32((int)a), w));

@@ -17,7 +17,7 @@
 
 LNRNN_VECTORS(64)
 
-/* bzhi and not a shift: n may be 16. */
+/* bzhi, because a shift would fail for n = 16. */
 LNRNN_INLINE __mmask16 v32_mask_n(size_t n) { return (__mmask16)_bzhi_u32(0xffffu, (unsigned)n); }
 
 LNRNN_INLINE v32 v32_set1(float s) { return _mm512_set1_ps(s); }
@@ -40,13 +40,13 @@ LNRNN_INLINE float v32_sum(v32 v)
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
-/* Each of a and b holds parts of sums. -> half as many parts of each: the lower half of its parts plus the upper
- * half, those of a before those of b. low, high: the arguments with which `shuffle` selects the halves. */
+/* a and b hold partial sums. Adds the upper half of each to its lower half; the result has those of a before
+ * those of b. low, high: the arguments with which `shuffle` selects the halves. */
 #define HALVES(shuffle, a, b, low, high) _mm512_add_ps(shuffle(a, b, low), shuffle(a, b, high))
 
 LNRNN_INLINE v32 v32_sums(const v32 *v)
 {
-    v32 four[4]; /* of v[4 i] .. v[4 i + 3], a quarter each: four parts of its sum */
+    v32 four[4]; /* four[i] has a quarter for each of v[4 i] .. v[4 i + 3]: four partial sums */
     LNRNN_FOR_EACH (i, 4) {
         const v32 a = HALVES(_mm512_shuffle_f32x4, v[4 * i], v[4 * i + 1], 0x44, 0xee);
         const v32 b = HALVES(_mm512_shuffle_f32x4, v[4 * i + 2], v[4 * i + 3], 0x44, 0xee);
@@ -74,7 +74,7 @@ LNRNN_INLINE v32 v32_abs(v32 v) { return _mm512_andnot_ps(_mm512_set1_ps(-0.0f),
 LNRNN_INLINE v32 v32_copysign(v32 v, v32 s)
 {
     const __m512i sign = _mm512_set1_epi32((int)0x80000000u);
-    /* 0xd8: the bits of s where sign is set, those of v elsewhere */
+    /* 0xd8: bits of s if the bit of sign is set, else bits of v */
     return _mm512_castsi512_ps(
         _mm512_ternarylogic_epi32(_mm512_castps_si512(v), _mm512_castps_si512(s), sign, 0xd8));
 }
@@ -99,7 +99,7 @@ LNRNN_INLINE v32 v32_from_bf16(v16 h)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
 
-/* Not vcvtneps2bf16, which treats subnormal numbers as 0. */
+/* vcvtneps2bf16 cannot be used, because it treats subnormal numbers as 0. */
 LNRNN_INLINE v16 v32_to_bf16(v32 v)
 {
     const __m512i u = _mm512_castps_si512(v), high = _mm512_srli_epi32(u, 16);
@@ -171,8 +171,8 @@ LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
 {
     const __m512i s = _mm512_set1_epi32((int)a), w = _mm512_loadu_si512(p);
 #ifdef __AVX512VNNI__
-    /* Not the intrinsic: around it gcc 12 copies and spills the accumulators (the int8 product is three times
-     * slower). */
+    /* No intrinsic: gcc 12 would copy and spill the accumulators, and the int8 product would be three times
+     * slower. */
     __asm__("vpdpbusd %2, %1, %0" : "+v"(v) : "v"(s), "v"(w));
     return v;
 #else
@@ -188,7 +188,7 @@ LNRNN_INLINE vi32 vi32_dot4_s8(vi32 v, uint32_t a, const uint32_t *p)
 #ifdef __AVX512VNNI__
     return vi32_dot4(v, a, p);
 #else
-    /* maddubs takes |w| as the unsigned factor, and a with the sign of w: 2 * 127 * 127 fits in 16 bits */
+    /* maddubs needs an unsigned factor: |w| times a with the sign of w; 2 * 127 * 127 fits in 16 bits */
     const __m512i s = _mm512_set1_epi32((int)a), w = _mm512_loadu_si512(p);
     const __m512i signs = _mm512_mask_sub_epi8(s, _mm512_movepi8_mask(w), _mm512_setzero_si512(), s);
     const __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(w), signs);

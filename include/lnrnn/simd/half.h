@@ -1,6 +1,6 @@
-/* bfloat16 and float16 <-> float, one value at a time in integer arithmetic, for instruction sets without
- * conversions. To 16 bits: to nearest, ties to even; values too large become infinity, a NaN stays NaN. From
- * 16 bits: exact. */
+/* Converts between float and bfloat16 or float16, one value at a time in integer arithmetic, for instruction
+ * sets without conversions. To 16 bits it rounds to nearest, ties to even; too large values become infinity,
+ * NaN stays NaN. From 16 bits it is exact. */
 #ifndef LNRNN_HALF_H
 #define LNRNN_HALF_H
 

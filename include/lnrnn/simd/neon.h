@@ -3,8 +3,8 @@
 
 #define V32_LANES 4
 #define V64_LANES 2
-/* With blocks (units.h) clang runs out of registers for the sums of eight rows: its loops have 72 to 100 instructions,
- * gcc's 52. */
+/* In products with blocks (units.h) clang runs out of registers for eight rows: its loops have 72 to 100
+ * instructions, gcc's 52. */
 #if defined(LNRNN_BLOCKS) && defined(__clang__)
 #define MR 6
 #else
@@ -31,14 +31,14 @@ LNRNN_THROUGH_STACK(LNRNN_INLINE, v32, float, 4)
 LNRNN_INLINE void v32_stream(float *p, v32 v) { vst1q_f32(p, v); }
 LNRNN_INLINE v32 v32_fma(v32 a, v32 b, v32 c) { return vfmaq_f32(c, a, b); }
 LNRNN_INLINE v32 v32_sqrt(v32 v) { return vsqrtq_f32(v); }
-/* Not vminq and vmaxq: if one of a and b is NaN, these return NaN; simd.h wants b. */
+/* vminq and vmaxq cannot be used: if a or b is NaN, they return NaN, but simd.h requires b. */
 LNRNN_INLINE v32 v32_min(v32 a, v32 b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 LNRNN_INLINE v32 v32_max(v32 a, v32 b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
 LNRNN_INLINE float v32_sum(v32 v) { return vaddvq_f32(v); }
 LNRNN_INLINE v32 v32_sums(const v32 *v) { return vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3])); }
 LNRNN_INLINE v32 v32_round(v32 v) { return vrndnq_f32(v); }
 
-/* A lookup of bytes: those of entry k are 4 k .. 4 k + 3. */
+/* Looks up bytes: entry k has bytes 4 k .. 4 k + 3. */
 LNRNN_INLINE v32 v32_lookup16(const float *p, v32 v)
 {
     const uint8_t *const bytes = (const uint8_t *)p;

@@ -1,5 +1,4 @@
-/* The operations of simd.h in plain C, with one lane: they run on every machine, and in a debugger step by
- * step. */
+/* The operations of simd.h in plain C, with one lane, for every machine and for debuggers. */
 #define V32_LANES 1
 #define V64_LANES 1
 #define MR 2
@@ -35,7 +34,7 @@ LNRNN_INLINE v32 v32_sums(const v32 *v) { return *v; }
 
 LNRNN_INLINE v32 v32_round(v32 v)
 {
-    const float big = 12582912.0f; /* 1.5 * 2^23: the sum has no digits below 1 */
+    const float big = 12582912.0f; /* 1.5 * 2^23: near it, floats are integers */
     return (v + big) - big;
 }
 

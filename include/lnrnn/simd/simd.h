@@ -1,9 +1,9 @@
-/* Every vector operation that kernels may use, documented once.
+/* Documents every vector operation that kernels may use.
  *
- * A file that defines LNRNN_ISA_<NAME> and includes this one gets the definitions for one instruction set. v32
- * holds V32_LANES floats, v64 V64_LANES doubles, vi32 V32_LANES integers of 32 bits. Vectors are added, multiplied
- * and so on by the operators of C, with one IEEE rounding each. The other operations have names. Those marked
- * (both) exist as v32_op and v64_op: norm.h is one text for both types, and writes v_op.
+ * A file that defines LNRNN_ISA_<NAME> and includes this one gets the definitions for one instruction set. v32 holds
+ * V32_LANES floats, v64 V64_LANES doubles, vi32 V32_LANES integers of 32 bits. The operators of C (+, *, ..) work on
+ * vectors, with one IEEE rounding each. The other operations have names. Operations marked (both) exist as v32_op
+ * and v64_op; norm.h, which serves both types, writes v_op.
  *
  *   (both)  zero()            all lanes 0
  *           set1(s)           all lanes s
@@ -59,16 +59,13 @@
  * stream_end() orders non-temporal stores before all stores that follow.
  *
  * The constants: V32_LANES, V64_LANES, and the tile of a matrix product, MR rows by NR_VECS vectors of sums. The
- * sums, NR_VECS loaded weights and one broadcast value fill the register file. dot4_s8 may need registers of
- * its own: its tile has MR_S8 rows. S8_OFFSET is 128 where the machine multiplies unsigned bytes by signed
- * ones, and 0 where both are signed.
- * LNRNN_KEEPS_WORDS is defined where a tile's dot products leave registers for the words of weights that its
- * rows share.
- * LNRNN_FEW_COPIES is defined for instruction sets that few machines need. There kernels leave out
- * specialised copies that are only faster.
+ * sums, NR_VECS vectors of weights and one broadcast value fill the registers. dot4_s8 may need more registers, so
+ * its tile has MR_S8 rows. S8_OFFSET is 128 if the machine multiplies unsigned by signed bytes, and 0 if both are
+ * signed. LNRNN_KEEPS_WORDS: a tile of dot products has free registers for a vector of weights. LNRNN_FEW_COPIES:
+ * few machines use this instruction set, so kernels omit specialised copies, which would only be faster.
  *
- * Everything here is static. Otherwise the linker could merge functions of different sets into one copy, which
- * the machine might not be able to run.
+ * All functions are static. Otherwise the linker could merge functions of different sets into one copy, which the
+ * machine might not be able to run.
  */
 #ifndef LNRNN_SIMD_H
 #define LNRNN_SIMD_H
@@ -82,12 +79,12 @@
 /* For rare cases: compiled for size, and placed away from the code that is executed often. */
 #define LNRNN_SELDOM static __attribute__((noinline, cold))
 
-/* For functions that kernels call in many places, where the cost of a call does not matter. Inlined
- * everywhere they would take most of the time to compile, and of the module's size. */
+/* For functions that kernels call in many places, if the cost of a call does not matter. Inlined, they would
+ * be most of the module's size and of the time to compile. */
 #define LNRNN_OUTLINE static __attribute__((noinline, unused))
 
-/* For v = 0 .. m - 1, m a constant of at most 16, unrolled. Clang 14 takes no notice of gcc's pragma, and
- * kept a product's sums in memory: four to six times as slow. */
+/* A loop over v = 0 .. m - 1, unrolled; m is a constant of at most 16. Clang needs a pragma of its own: with
+ * gcc's, clang 14 kept sums in memory, four to six times slower. */
 #ifdef __clang__
 #define LNRNN_UNROLLED _Pragma("clang loop unroll(full)")
 #else
@@ -97,15 +94,15 @@
 
 #include "lnrnn/simd/half.h"
 
-/* The vectors of x86, of so many bytes. Not __m256 and its like: their sums have this type, and both types in
- * one conditional expression are an error. */
+/* The vector types of x86, of `bytes` bytes. A sum of two __m256 has such a type too, and mixing it with
+ * __m256 in a conditional expression is an error. */
 #define LNRNN_VECTORS(bytes)                                \
     typedef float v32 __attribute__((vector_size(bytes)));  \
     typedef double v64 __attribute__((vector_size(bytes))); \
     typedef int32_t vi32 __attribute__((vector_size(bytes)));
 
-/* load_n and store_n of a vector V of `lanes` values, through the stack: for sets without masked loads and
- * stores. */
+/* Defines load_n and store_n of a vector V of `lanes` values, through the stack, for sets without masked
+ * loads and stores. */
 #define LNRNN_THROUGH_STACK(LINKAGE, V, type, lanes) \
     LINKAGE V V##_load_n(const type *p, size_t n)    \
     {                                                \
@@ -176,14 +173,14 @@ LNRNN_INLINE v32 v32_bf16_pair(const uint32_t *p, v32 *odd)
     return v32_of_bits(w << 16);
 }
 
-/* The operations that some sets have as instructions of their own. */
+/* Operations that some sets define by instructions of their own. */
 #ifndef LNRNN_OWN_DOT4
-/* The bytes 0 .. 127 of a are equal as signed and as unsigned bytes. */
+/* Correct because bytes 0 .. 127 are the same signed and unsigned. */
 LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p) { return vi32_dot4_s8(v, a, p); }
 #endif
 
 #ifndef LNRNN_OWN_SCALE
-/* Multiplies by two powers of two: one alone may be out of range. */
+/* Multiplies by two powers of two, because one alone may be out of range. */
 LNRNN_INLINE v32 v32_scale(v32 v, v32 n)
 {
     const vi32 e = v32_to_vi32(n), half = e >> 1;
@@ -191,7 +188,7 @@ LNRNN_INLINE v32 v32_scale(v32 v, v32 n)
 }
 #endif
 
-/* Keeps v in a register. GCC may load it from memory again for each use, and a load that crosses a cache line
+/* Keeps v in a register. Otherwise GCC may load it again for each use, and a load that crosses a cache line
  * takes twice the time. */
 #if defined(__aarch64__)
 #define LNRNN_LOADED(v) __asm__("" : "+w"(v))
@@ -203,14 +200,15 @@ LNRNN_INLINE v32 v32_scale(v32 v, v32 n)
 #define LNRNN_LOADED(v) ((void)(v))
 #endif
 
-/* No load moves across it. GCC moves loads to the front of a loop, where they take the registers of sums. */
+/* No load moves across this. Otherwise GCC moves loads to the front of a loop, where they take the registers
+ * of the sums. */
 #define LNRNN_LOADS_STAY() __asm__("" : : : "memory")
 
-/* The compiler no longer knows i, an integer. Values that depend on it are computed again, and not kept in
- * registers over the loop before. */
+/* Hides the value of the integer i from the compiler. So it computes values that depend on i here, and does
+ * not keep them in registers during an earlier loop. */
 #define LNRNN_ANEW(i) __asm__("" : "+r"(i))
 
-/* Loads and stores with conversion, from the conversions and v16. */
+/* Defines loads and stores with conversion. */
 #define LNRNN_NARROW(t)                                                                                     \
     LNRNN_INLINE v32 v32_load_##t(const uint16_t *p) { return v32_from_##t(v16_load(p)); }                  \
     LNRNN_INLINE v32 v32_load_n_##t(const uint16_t *p, size_t n) { return v32_from_##t(v16_load_n(p, n)); } \

@@ -1,5 +1,4 @@
-/* The operations of simd.h in SSE2, which every x86-64 CPU has: four floats, two doubles, no fused
- * multiply-add. */
+/* The operations of simd.h in SSE2, which every x86-64 CPU has: four floats, two doubles, no fused multiply-add. */
 #include <emmintrin.h>
 
 #define V32_LANES 4
@@ -142,8 +141,8 @@ LNRNN_INLINE void vi32_store(int32_t *p, vi32 v) { _mm_storeu_si128((__m128i *)p
 
 LNRNN_INLINE vi32 vi32_dot4_s8(vi32 v, uint32_t a, const uint32_t *p)
 {
-    /* Bytes are widened to 16 bits and multiplied by madd, which adds pairs of products in 32 bits; the two
-     * pairs of a lane are then added. */
+    /* Widens bytes to 16 bits. madd multiplies them and adds pairs of products in 32 bits; then the two pairs
+     * of a lane are added. */
     const __m128i w = _mm_loadu_si128((const __m128i *)p), bytes = _mm_set1_epi32((int)a);
     const __m128i s = _mm_srai_epi16(_mm_unpacklo_epi8(bytes, bytes), 8);
     const __m128 low = _mm_castsi128_ps(_mm_madd_epi16(s, _mm_srai_epi16(_mm_unpacklo_epi8(w, w), 8)));

@@ -1,4 +1,4 @@
-/* Operations of units that only some CPUs have: dot products of bfloat16, and matrix tiles (AMX).
+/* Operations that only some CPUs have: dot products of bfloat16, blocks (Arm's matrix products), and AMX tiles.
  *
  *   (v32)   dot2(v, a, p)     v + the dot product of two bfloat16: those of a (one word for all lanes) and
  *                             those at p (a word for each lane); a word holds an even input in its low half
@@ -15,8 +15,8 @@
  *           vsum_block_dot(c, a, b)   a block of sums c + a's two rows times b's two outputs: the bits of a
  *                             vsum_dot of the first words, and then one of the second words
  *
- *   (tiles) A tile has up to 16 rows of 16 words, and tiles are numbered 0 to 7. Numbers are constants where
- *           these are called.
+ *   (tiles) A tile has up to 16 rows of 16 words, and tiles are numbered 0 to 7. The numbers
+ *           must be constants.
  *           begin(t, rows)    tiles 0 to 5 get `rows` rows, 1 to 16, tiles 6 and 7 sixteen; all values are 0
  *           end(t)            gives the tiles back
  *           zero(t, i)        tile i is 0
@@ -27,28 +27,26 @@
  *           dot_u8(t, c, a, b)     tile c of int32 += the same of four bytes to a word: unsigned in a,
  *                             signed in b
  *
- * With LNRNN_EMULATED they are plain C with the same bits, for machines without the unit. It follows the manuals: the
- * order of sums, roundings, and 0 for subnormal operands and results. Intel,
- * Architecture Instruction Set Extensions Programming Reference: VDPBF16PS, TDPBF16PS, TDPBUSD. Arm,
- * Architecture Reference Manual: BFDOT, BFMMLA. tests/rnn/test_units.py and tests/simd/test_aarch64.py hold
- * units to their emulation.
+ * With LNRNN_EMULATED they are plain C with the same bits, for machines without these instructions. It follows the
+ * manuals in the order of sums, roundings, and 0 for subnormal operands and results. Intel, Architecture Instruction
+ * Set Extensions Programming Reference: VDPBF16PS, TDPBF16PS, TDPBUSD. Arm, Architecture Reference Manual: BFDOT,
+ * BFMMLA. tests/rnn/test_units.py and tests/simd/test_aarch64.py compare the instructions with the plain C.
  */
 #ifndef LNRNN_UNITS_H
 #define LNRNN_UNITS_H
 
 #include "lnrnn/simd/simd.h"
 
-/* A subnormal number becomes the 0 of its sign. */
+/* Replaces a subnormal number by 0 of the same sign. */
 LNRNN_INLINE float without_subnormal(float v)
 {
     const uint32_t u = float_bits(v);
     return u & 0x7f800000 ? v : bits_float(u & 0x80000000);
 }
 
-/* sum + one product of two bfloat16, as the units add it: one rounding, to nearest even. The result is 0 if
- * 24 bits with a smaller exponent would hold a number below the smallest normal one, even if float would
- * round that up. In double the product is exact, and the error of the sum is too small to matter: a product
- * with such low bits is below 2^-160. */
+/* Returns sum + one product of two bfloat16, rounded once, to nearest even. As in the CPU's unit, a result below the
+ * smallest normal number is 0, even if float would round it up to that number. In double the product is exact, and
+ * the rounding of the sum does not matter: a product with such low bits is below 2^-160. */
 LNRNN_INLINE float unit_fma(uint32_t a, uint32_t b, float sum)
 {
     const float x = without_subnormal(bits_float(a)), y = without_subnormal(bits_float(b)),
@@ -59,15 +57,15 @@ LNRNN_INLINE float unit_fma(uint32_t a, uint32_t b, float sum)
 /* --- dot2 -------------------------------------------------------------------------------------------- */
 
 #if defined(LNRNN_EMULATED) && defined(LNRNN_ISA_NEONBF16)
-/* v + rest: a sum or product in double, and its rounding error -> float, rounded to odd. That is truncated, and if this
- * was not exact the last bit is set. */
+/* v + rest is a sum or product in double and its rounding error. Returns it as float, rounded to odd:
+ * truncated, and if that is not exact, with the last bit set. */
 LNRNN_INLINE float to_odd(double v, double rest)
 {
     if (!(fabs(v) < 0x1p128))
         return (float)v;
     uint64_t u;
     memcpy(&u, &v, sizeof u);
-    if (rest != 0 && !(u & 1)) /* to odd in double, so that v is not exact as a float */
+    if (rest != 0 && !(u & 1)) /* round to odd in double first, so that the conversion knows v is not exact */
         u = (rest > 0) == (v > 0) ? u + 1 : u - 1;
     memcpy(&v, &u, sizeof v);
     if (fabs(v) < 0x1p-126)
@@ -89,7 +87,7 @@ LNRNN_INLINE float odd_sum(float a, float b)
     return to_odd(sum, (a - (sum - of_b)) + (b - of_b));
 }
 
-/* Both products are added before sum is. */
+/* Adds the two products first, and then sum. */
 LNRNN_INLINE float odd_dot2(float sum, uint32_t a, uint32_t b)
 {
     const float both = odd_sum(odd_product(a << 16, b << 16), odd_product(a & 0xffff0000, b & 0xffff0000));
@@ -121,7 +119,7 @@ LNRNN_INLINE v32 v32_dot2(v32 v, uint32_t a, const uint32_t *p)
     return vbfdotq_f32(v, vreinterpretq_bf16_u32(vdupq_n_u32(a)), vreinterpretq_bf16_u32(vld1q_u32(p)));
 }
 #elif defined(__AVX512BF16__)
-/* Not the intrinsic: see vi32_dot4. */
+/* No intrinsic, for the reason at vi32_dot4. */
 LNRNN_INLINE v32 v32_dot2(v32 v, uint32_t a, const uint32_t *p)
 {
     const __m512i s = _mm512_set1_epi32((int)a), w = _mm512_loadu_si512(p);
@@ -217,7 +215,7 @@ LNRNN_INLINE void tile_store(lnrnn_tiles *t, int i, void *p, ptrdiff_t stride)
         memcpy((char *)p + r * stride, t->word[i][r], TILE_BYTES);
 }
 
-/* The sums of even and of odd inputs begin at 0 in each tile, and are added before c is. */
+/* The sums of even and of odd inputs begin at 0 in each tile; both are added, and then c. */
 LNRNN_INLINE void tile_dot_bf16(lnrnn_tiles *t, int c, int a, int b)
 {
     for (int m = 0; m < t->rows[c]; m++) {
@@ -246,8 +244,8 @@ LNRNN_INLINE void tile_dot_u8(lnrnn_tiles *t, int c, int a, int b)
                                                    * (int8_t)(t->word[b][k][n] >> at & 255));
 }
 #elif defined(__x86_64__)
-/* Instructions as text: gcc's intrinsics want numbers as tokens, and want flags with which it could use tiles
- * for things of its own. No compiler has values of ours in tiles, so none need be named as changed. */
+/* Instructions as assembler text. gcc's intrinsics need literal tile numbers, and compiler flags that would let gcc
+ * itself use tiles. Tiles are not named as clobbered, because the compiler keeps no values in them. */
 typedef struct {
     int unused;
 } lnrnn_tiles;
@@ -291,7 +289,7 @@ LNRNN_INLINE void tile_store(lnrnn_tiles *t, int i, void *p, ptrdiff_t stride)
     __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(p), "r"(stride), "i"(i) : "memory");
 }
 
-/* AT&T's order: the factors from the last to the first. */
+/* AT&T syntax: operands in reverse order. */
 LNRNN_INLINE void tile_dot_bf16(lnrnn_tiles *t, int c, int a, int b)
 {
     (void)t;

@@ -1,9 +1,9 @@
 /* exp, tanh and sigmoid of a vector of floats, within 2 ULP of the true value on every instruction set. This includes
  * subnormal results, infinities and NaN (tests/simd/test_vmath.py; tests/campaigns/ulp tries all floats).
  *
- * exp and sigmoid reduce x to n ln2 + r with |r| <= ln2/2. A minimax polynomial of degree 6 approximates exp(r) or
- * exp(-r) with a relative error below 4e-9, a sixteenth of half an ULP. tanh uses tables and the addition theorem. They
- * divide, because the approximate reciprocal of one CPU has other bits than that of another.
+ * exp and sigmoid reduce x to n ln2 + r with |r| <= ln2/2. A minimax polynomial of degree 6 approximates
+ * exp(r) or exp(-r) with a relative error below 4e-9, a sixteenth of half an ULP. tanh uses tables and the
+ * addition theorem. They use divisions, because approximate reciprocals differ between CPUs.
  */
 #ifndef LNRNN_VMATH_H
 #define LNRNN_VMATH_H
@@ -11,32 +11,29 @@
 #include "lnrnn.h"
 #include "lnrnn/simd/simd.h"
 
-/* 1.5 * 2^23. A sum with it has no digits below 1, so it is rounded to an integer. The last bits of its representation
- * are the low bits of the integer. */
+/* 1.5 * 2^23. Near it floats are integers, so adding it rounds to an integer, whose low bits are the last
+ * bits of the float. */
 #define LNRNN_TO_INTEGER 0x1.8p23f
 
-/* The functions below take m vectors, a constant, and do each operation on all of them before the next. The operations
- * of one vector wait for each other. Meanwhile a CPU can do those of another, if they are not far ahead (lstm and gru
- * B64-H64). */
+/* The functions below do each operation on m vectors (a constant) before the next operation. The operations of one
+ * vector depend on each other, so the CPU computes other vectors meanwhile (benchmarks lstm and gru B64-H64). */
 enum { LNRNN_MOST_TOGETHER = 4 };
 #define EACH LNRNN_FOR_EACH (i, m)
 
-/* m vectors x, |x| <= 105, become r, and n is their n. */
+/* m vectors x, |x| <= 105: replaces x by r, and writes n. */
 LNRNN_INLINE void v32_reduced(const int m, v32 *x, v32 *n)
 {
     const v32 to_integer = v32_set1(LNRNN_TO_INTEGER);
     EACH n[i] = v32_fma(x[i], v32_set1(0x1.715476p+0f), to_integer);
     EACH n[i] -= to_integer;
-    /* Cody-Waite: the high part of ln2 has 12 bits and n at most 8, so that their product is exact without
-     * fma too. */
+    /* Cody-Waite: the high part of ln2 has 12 bits and n at most 8, so their product is exact even without fma. */
     EACH x[i] = v32_fma(n[i], v32_set1(-0x1.62ep-1f), x[i]);
     EACH x[i] = v32_fma(n[i], v32_set1(-0x1.0bfbe8p-15f), x[i]);
 }
 
 LNRNN_INLINE v32 v32_exp(v32 x)
 {
-    /* Beyond these bounds the result is 0 or infinity. min and max return their second argument if that is
-     * NaN. */
+    /* Beyond these bounds the result is 0 or infinity. A NaN stays, as the second argument of min and max. */
     v32 n;
     const v32 one = v32_set1(1.0f);
     v32 r = v32_max(v32_set1(-105.0f), v32_min(v32_set1(89.0f), x));
@@ -51,8 +48,8 @@ LNRNN_INLINE v32 v32_exp(v32 x)
 }
 
 /* tanh(b + d) = T + (1 - T^2) t / (1 + T t), T = tanh(b), t = tanh(d). The tables are b, T and 1 - T^2; b is
- * near k * 32/55, such that T and 1 - T^2 are almost floats. For k = 1 it is lower, for the result's relative
- * error is largest where T is nearly twice as large as it. */
+ * near k * 32/55, such that T and 1 - T^2 are almost floats. For k = 1 b is lower, because the relative error
+ * is largest where T is nearly twice the result. */
 static const float lnrnn_tanh_at[16] = {0x0p+0f,        0x1.1b46c0p-1f, 0x1.2a0f2ap+0f, 0x1.bd826ap+0f,
                                         0x1.29aa22p+1f, 0x1.74f1eep+1f, 0x1.be86dap+1f, 0x1.05b17ap+2f,
                                         0x1.2ba0f0p+2f, 0x1.4f24cep+2f, 0x1.74516ap+2f, 0x1.997976p+2f,
@@ -75,8 +72,7 @@ LNRNN_INLINE void v32_tanhs(const int m, v32 *x)
     EACH k[i] = v32_fma(a[i], v32_set1(1.71875f), v32_set1(LNRNN_TO_INTEGER));
     EACH d[i] = a[i] - v32_lookup16(lnrnn_tanh_at, k[i]); /* exact */
     EACH of[i] = v32_lookup16(lnrnn_tanh_of, k[i]);
-    /* |d| <= 0.32 where the result is below 1 - 2^-22: tanh(d) = d + d^3 P(d^2), minimax, relative error
-     * 2e-8 */
+    /* |d| <= 0.32 where the result is below 1 - 2^-22: tanh(d) = d + d^3 P(d^2), minimax, relative error 2e-8 */
     EACH z[i] = d[i] * d[i];
     EACH q[i] = v32_fma(v32_set1(-0x1.99e6dcp-5f), z[i], v32_set1(0x1.109d2cp-3f));
     EACH q[i] = v32_fma(q[i], z[i], v32_set1(-0x1.555466p-2f));
@@ -92,10 +88,10 @@ LNRNN_INLINE v32 v32_tanh(v32 x)
     return x;
 }
 
-/* With x = n ln2 + r and p = 2^n, sigmoid(x) = p / (p + exp(-r)). p is exact. The sum is 1 + p, plus r times a
- * polynomial, rounded once. Both are multiplied by 5/3, for two reasons. 1 + p is then rounded by at most a third of
- * the last place, whereas 1 + 2^-24 is halfway between two floats. And where the quotient is nearly twice a power of
- * two, the sum is 1.67 times one, so that its rounding counts less. */
+/* With x = n ln2 + r and p = 2^n, sigmoid(x) = p / (p + exp(-r)). p is exact. The sum is 1 + p plus r times a
+ * polynomial, rounded once. Both are multiplied by 5/3, for two reasons. First, 1 + p then has a rounding
+ * error of at most a third of the last place, whereas 1 + 2^-24 is halfway between two floats. Second, if the
+ * quotient is nearly twice a power of two, the sum is 1.67 times one, so that its rounding matters less. */
 LNRNN_INLINE void v32_sigmoids(const int m, v32 *x)
 {
     enum { M = LNRNN_MOST_TOGETHER };
@@ -123,7 +119,7 @@ LNRNN_INLINE v32 v32_sigmoid(v32 x)
 
 LNRNN_INLINE v32 v32_relu(v32 x) { return v32_max(v32_zero(), x); }
 
-/* f: LNRNN_MAP_EXP, .. */
+/* f: LNRNN_MAP_EXP .. */
 LNRNN_INLINE v32 v32_map(const int f, v32 v)
 {
     return f == LNRNN_MAP_EXP ? v32_exp(v) : f == LNRNN_MAP_TANH ? v32_tanh(v) : v32_sigmoid(v);

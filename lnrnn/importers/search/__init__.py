@@ -1,10 +1,11 @@
-"""Finds the equation of a custom cell by running it: one of lnrnn's, and its parameters. Names do not matter.
+"""Searches for a cell of lnrnn with the equation of a custom cell, by running the custom cell.
 
-A float64 copy of the module gets random parameters, so that no gain is 1. Gradients show which parameters
-multiply x and h, and how far gains reach (blocks.py). The placement of the norms, the order of the gates and
-the roles of the biases remain open. All choices (roles.py) are compared with the module's outputs
-(equations.py). Constants that the forward adds to a gate, and eps, are fitted. The equation must agree with
-the module to float64's rounding, on other parameters and on its own.
+The names of parameters do not matter. A float64 copy of the module gets random parameters, so that no gain
+is 1. Gradients show which parameters multiply x and h, and the gates on which a gain has an effect
+(blocks.py). They do not show the placement of the norms, the order of the gates and the use of the biases.
+All possibilities for these (roles.py) are compared with the module's outputs (equations.py). Constants that
+forward adds to a gate, and eps, are fitted by least squares. The equation must agree with the module up to
+rounding in float64, for other random parameters and for the module's own.
 """
 
 from __future__ import annotations
@@ -26,30 +27,31 @@ from .equations import Equation, Sample, distance, fitted, sample
 from .roles import placements, ways, without_role
 from .runs import BATCH, SECONDS, Limit, OutOfTime, Runs, Sizes, Unsuitable, Way, in_doubles, suitable_runs
 
-# In float64 a right equation is within 1e-12 of the module; std + eps is 1e-7 away.
+# An equation is the module's if the outputs differ by at most this, in float64. Rounding causes 1e-12; a
+# module that divides by std + eps differs by 1e-7.
 EXACT = 1e-8
-NEAR = 1e-2  # the distance of an equation that is right except for eps, on random parameters
+NEAR = 1e-2  # the largest difference if only eps is wrong, on random parameters
 DISAGREES = "it agrees with none of lnrnn's cells"
 GIVEN = "with this norm=; without norm= all norms are tried"
 OUTSIDE = "lnrnn may lack this equation: it has no peepholes, clipped states, std + eps or RMS norm"
-FITS = 40  # how many of the nearest equations get their offsets and eps fitted
-MOST_KINDS = 6  # shapes that may be matrices or not: each doubles the choices, and a cell has one or two
+FITS = 40  # the number of nearest equations whose constants and eps are fitted
+MOST_KINDS = 6  # limit on shapes that may be a matrix or vectors; usual cells have one or two
 STEPS = 4
 
 
-_STATE = re.compile(r"h|s(_|\d|$)|.*(state|prev|last|memory|carry)", re.IGNORECASE)  # names of states
+_STATE = re.compile(r"h|s(_|\d|$)|.*(state|prev|last|memory|carry)", re.IGNORECASE)  # a state's argument
 
 
 @dataclass(frozen=True)
 class Match:
-    """The equation and the parts of a module with one layer of cells, and how it is called."""
+    """The result of the search: the equation of a one-layer module, its parameters, and how to call it."""
 
     parts: Parts
     equation: Equation
     way: Way
 
     def weights(self, module: Any) -> Weights:
-        """The parameters of it, or of a module like it, as lnrnn's."""
+        """The parameters of this module, or one with the same names and shapes, with lnrnn's names."""
         values = {name: array(name, p).astype(np.float64) for name, p in module.named_parameters()}
         result = self.equation.weights(self.parts, values)
         return replace(result, parameters={k: v.astype(np.float32) for k, v in result.parameters.items()})
@@ -57,9 +59,9 @@ class Match:
 
 @dataclass
 class Criteria:
-    """The arguments of the user, and the nearest equation so far with its distance.
+    """The arguments of the user, and the nearest equation so far with its distance from the outputs.
 
-    norm: None for any. some: whether there must be one. eps: to try first.
+    norm: the required norm, or None for any. some: whether the cell must have a norm. eps: values to try.
     """
 
     norm: LayerNormSpec | None = None
@@ -81,10 +83,10 @@ class Criteria:
 
 
 def sizes(module: Any) -> list[Sizes]:
-    """The possible D and H, and the parameters that are matrices, from the shapes.
+    """The possible D, H and sets of parameters that are matrices, from the shapes of all parameters.
 
-    The matrices of a cell of G gates have G * H * (D + H) numbers. Those with a short axis may also be
-    vectors, side by side.
+    The matrices of a cell with G gates have G * H * (D + H) numbers in all. A parameter with a short axis may
+    be a matrix, or several vectors of one length.
     """
     parameters = [(name, p) for name, p in module.named_parameters() if p.numel() > 1]
     shapes = {name: tuple(n for n in p.shape if n > 1) for name, p in parameters}
@@ -108,7 +110,7 @@ def sizes(module: Any) -> list[Sizes]:
 
 
 def equations(cell: Cell, parts: Parts, sample: Sample, wanted: Criteria) -> Iterator[tuple[float, Equation]]:
-    """-> (distance from the module in the first two steps, equation) for all equations that are possible."""
+    """Yields (distance from the module's outputs in the first two steps, equation) for all possibilities."""
     orders = list(permutations(range(cell.gates)))
     for spec in placements(cell, parts):
         if not wanted.fits(cell, spec):
@@ -133,7 +135,7 @@ def equations(cell: Cell, parts: Parts, sample: Sample, wanted: Criteria) -> Ite
 
 
 def structures(runs: Runs, rng: np.random.Generator) -> Iterator[Parts]:
-    """The pieces, in each layout that is possible."""
+    """Yields the parts of the module's parameters that belong to gates, for each possible layout."""
     matrices = find_matrices(runs, rng)
     H = runs.H
     gates = sum(m.rows for m in matrices if m.x is not None) // H
@@ -148,7 +150,7 @@ def structures(runs: Runs, rng: np.random.Generator) -> Iterator[Parts]:
 
 @dataclass(order=True)
 class Candidate:
-    """near: the distance in the first steps of the first sample."""
+    """An equation that may be the module's. near: its distance from the first sample in the first steps."""
 
     near: float
     number: int
@@ -163,7 +165,7 @@ class Candidate:
 
 
 def candidates(runs: Runs, own: dict[str, Array], wanted: Criteria) -> Iterator[Candidate]:
-    """All possibilities for the module, called in this way. Raises Unsuitable."""
+    """Yields all equations for a module that `runs` calls. Raises Unsuitable with a reason if none is."""
     rng = np.random.default_rng(0)
     some, left = False, dict[str, None]()
     drawn = draw(runs, rng)
@@ -190,17 +192,17 @@ def _outputs(runs: Runs, values: dict[str, Array], x: Array) -> Array:
 
 
 def _exact(equation: Equation, samples: list[Sample], wanted: Criteria) -> Equation | None:
-    """The equation with offsets and eps, if it is the module's."""
+    """The equation with fitted constants and eps, or None if it is not that of the module."""
     match, d = fitted(equation, samples[:1], EXACT / 1000, wanted.limit)
     if d < wanted.distance:
         wanted.distance, wanted.nearest = d, match
     if d > NEAR:
         return None
-    # The second sample has small products, with which eps has more effect.
+    # In the second sample the products are small, so eps has more effect.
     match, d = fitted(match, samples[:2], EXACT / 1000, wanted.limit)
     if d > EXACT:
         return None
-    # Prefer round numbers, if they agree too.
+    # Prefer round numbers if these agree too.
     offsets = tuple(round(v, 6) + 0.0 for v in match.offsets)
     rounded = replace(match, offsets=offsets if any(offsets) else ())
     every = [rounded]
@@ -213,8 +215,8 @@ def _exact(equation: Equation, samples: list[Sample], wanted: Criteria) -> Equat
 def mistaken(module: Any, runs: Runs, cell: Cell) -> bool:
     """Whether x and h are exchanged.
 
-    An RNN's cell with as many inputs as units computes the same either way. Then the names of its forward's
-    arguments decide. Raises Unsuitable if they do not.
+    An RNN's cell with as many inputs as units has the same outputs if x and h are exchanged. Then the names
+    of forward's arguments decide. Raises Unsuitable if they do not.
     """
     if runs.D != runs.H or cell.name != "RNN" or runs.way.batch_first is not None:
         return False
@@ -229,7 +231,7 @@ def mistaken(module: Any, runs: Runs, cell: Cell) -> bool:
 
 
 def search(module: Any, wanted: Criteria) -> Match:
-    """Identifies a module of one layer of cells. Raises Unsuitable with the reason if that fails."""
+    """Searches for the equation of a one-layer module. Raises Unsuitable with the reason if that fails."""
     known = sizes(module)
     if not known:
         raise Unsuitable("its matrices have the shapes of no one RNN, LSTM or GRU")
@@ -240,7 +242,7 @@ def search(module: Any, wanted: Criteria) -> Match:
         for runs in suitable_runs(double, known, wanted.limit):
             try:
                 for candidate in candidates(runs, own, wanted):
-                    every.append(candidate)  # the error names the nearest, also if the time ends here
+                    every.append(candidate)  # kept, so that an OutOfTime error can name it
                     if candidate.near <= NEAR and (match := candidate.match(wanted)):
                         every.pop()
                         if not mistaken(module, runs, match.equation.cell):
@@ -257,7 +259,7 @@ def search(module: Any, wanted: Criteria) -> Match:
             if match := candidate.match(wanted):
                 return match
     finally:
-        if wanted.nearest is None and every:  # the time ended before one was fitted
+        if wanted.nearest is None and every:  # no equation was fitted before the time limit
             nearest = min(every)
             wanted.nearest, wanted.distance = (
                 nearest.equation,

@@ -1,8 +1,9 @@
-"""The roles of a module's parameters, from the gradients of its outputs.
+"""Divides a module's parameters by gate and use, from the gradients of the module's outputs.
 
-A gradient of exactly zero shows that a part cannot reach an output. Equal gradients show that two parts are
-added up. A piece belongs to one gate: H rows of a matrix for x or h, or H numbers. Gates have numbers in the
-order of their matrices for x; which gate is which is decided later.
+A gradient of exactly zero shows that a number has no effect on the outputs. Equal gradients show that two
+vectors are added. A piece is the part of a parameter that belongs to one gate. It has H rows of a matrix for
+x or h, or is a vector of H numbers. Gates are numbered in the order of the matrices for x. Which number is
+the forget gate, for example, is decided in equations.py.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ import numpy as np
 from ..weights import Array
 from .runs import BATCH, Runs, Unsuitable
 
-STEPS, MANY = 2, 12  # with MANY sequences, at least one passes each relu
+STEPS, MANY = 2, 12  # with MANY sequences, each relu is active in at least one
 
 
 @dataclass(frozen=True)
 class Piece:
     """The part of a parameter that belongs to one gate.
 
-    name, index: the parameter, and the matrix in it. rows: of the piece. columns: of a matrix, None for a
-    vector. transposed: whether the parameter has rows and columns exchanged. plus: the constant that the
-    forward adds to a gain.
+    name: the parameter. index: the number of the matrix, if the parameter has several. rows, columns: those
+    of the piece; columns is None for a vector. transposed: whether the parameter has rows and columns
+    exchanged. plus: the constant that forward adds to a gain.
     """
 
     name: str
@@ -35,7 +36,7 @@ class Piece:
     plus: float = 0.0
 
     def of(self, values: Mapping[str, Array]) -> Array:
-        """(H, columns) or (H,)"""
+        """The numbers of the piece, (H, columns) or (H,), in parameters by name."""
         if self.columns is None:
             result = values[self.name].reshape(-1)[_slice(self.rows)]
             return result + self.plus if self.plus else result
@@ -57,10 +58,10 @@ def _matrices(p: Array) -> Array:
 
 @dataclass(frozen=True)
 class Vector:
-    """A parameter, or a row of one, of one or more pieces.
+    """A vector parameter, or a row of a parameter, as pieces for one or more gates.
 
-    x, h: the gates whose matrices have no effect while the vector is zero. vectors: other pieces without
-    effect then.
+    x, h: the gates whose matrices for x, or for h, have no effect while the vector is zero. vectors: the
+    pieces of other vectors that have no effect then.
     """
 
     pieces: tuple[Piece, ...]
@@ -71,12 +72,14 @@ class Vector:
 
 @dataclass(frozen=True)
 class Matrix:
+    """A matrix in the parameter `name`, with its columns for x and for h, each None if it has none."""
+
     name: str
     index: int
     rows: int
     x: range | None
     h: range | None
-    transposed: bool | None  # None: unknown, for a square one
+    transposed: bool | None  # None: unknown, because it is square
 
     def pieces(self, columns: range, H: int, transposed: bool, interleaved: bool) -> list[Piece]:
         return [Piece(self.name, self.index, rows, columns, bool(transposed))
@@ -84,7 +87,7 @@ class Matrix:
 
 
 def gate_rows(n: int, H: int, interleaved: bool) -> list[range]:
-    """The rows of each of n gates: H consecutive ones, or every n-th."""
+    """The rows of each of n gates: H consecutive rows, or if interleaved every n-th row."""
     return [range(k, n * H, n) if interleaved and n > 1 else range(k * H, (k + 1) * H) for k in range(n)]
 
 
@@ -93,10 +96,8 @@ def largest(*arrays: Array) -> float:
 
 
 def draw(runs: Runs, rng: np.random.Generator, scale: float = 1.5) -> dict[str, Array]:
-    """Random parameters. Products are of the order of scale; vectors have both signs and no small numbers.
-
-    Single numbers keep their values.
-    """
+    """Random parameters. Products with matrices are of the order of `scale`. Vectors have both signs and no
+    small numbers. Parameters of one number keep their value."""
     result = {}
     for name, p in runs.parameters.items():
         shape = tuple(p.shape)
@@ -114,9 +115,9 @@ def draw(runs: Runs, rng: np.random.Generator, scale: float = 1.5) -> dict[str, 
 
 
 def find_matrices(runs: Runs, rng: np.random.Generator) -> list[Matrix]:
-    """Each matrix, with its columns for x and for h, transposed or not.
+    """The matrices, each with its columns for x and for h, and whether it is transposed.
 
-    If only one feature of x is not zero, all but one of x's columns have no gradient.
+    The columns for x follow from gradients, which are 0 for the columns of features that are 0.
     """
     D, H = runs.D, runs.H
     x = rng.standard_normal((STEPS, MANY, D))
@@ -142,7 +143,7 @@ def find_matrices(runs: Runs, rng: np.random.Generator) -> list[Matrix]:
 def _columns(
     grads: tuple[Array, ...], transposed: bool, D: int, H: int
 ) -> tuple[range | None, range | None, int] | None:
-    """-> the columns for x, those for h, and the number of rows; None if it has neither."""
+    """Returns the columns for x, the columns for h, and the number of rows; None if there are no columns."""
     usual, one, first = (g.T if transposed else g for g in grads)
     rows, columns = usual.shape
     if rows % H or columns not in (D, H, D + H):
@@ -151,7 +152,7 @@ def _columns(
     alive, still, at_once = ((np.abs(g) > tiny).any(0) for g in (usual, one, first))
     for begin in sorted({0, columns - D}) if columns != H or D == H else ():
         of_x = range(begin, begin + D)
-        if D == 1:  # x has one column: those of h have no effect at the first step
+        if D == 1:  # at the first step h is 0, so only the one column for x has a gradient
             fits = columns == 1 or (at_once[begin] and not np.delete(at_once, begin).any())
         else:
             fits = alive[list(of_x)].all() and not still[list(of_x)[1:]].any()
@@ -161,10 +162,9 @@ def _columns(
 
 
 def layouts(runs: Runs, matrices: list[Matrix], rng: np.random.Generator) -> tuple[bool, ...]:
-    """Whether the gates may be interleaved, unit by unit.
+    """The possible values of `interleaved`: whether row k belongs to gate k % G, not to gate k // H.
 
-    At the first step, where the state is 0, one gate has no effect in an LSTM and in most GRUs. The zeros of
-    its gradients show where it stands.
+    At the first step the state is 0, so in an LSTM and most GRUs the rows of one gate have gradients of 0.
     """
     H, wide = runs.H, [m for m in matrices if m.rows > runs.H]
     if not wide:
@@ -190,10 +190,10 @@ def layouts(runs: Runs, matrices: list[Matrix], rng: np.random.Generator) -> tup
 
 @dataclass(frozen=True)
 class Parts:
-    """The pieces by gate, x[k] and h[k], and the vectors.
+    """The pieces of gate k, x[k] and h[k] for the matrices, and all vectors.
 
-    at[k]: the pieces that are added where x[k]'s products are. first: the gates without effect at the first
-    step, where the state is 0.
+    at[k]: the pieces of vectors that forward adds to the product of x[k] and x. first: the gates that have no
+    effect at the first step, where the state is 0.
     """
 
     x: tuple[Piece, ...]
@@ -206,8 +206,7 @@ class Parts:
 def pieces_of(
     runs: Runs, matrices: list[Matrix], square: bool, interleaved: bool
 ) -> tuple[list[Piece], list[Piece]]:
-    """The pieces for x and for h, in the order of the parameters. square: whether square matrices are
-    transposed."""
+    """The pieces of matrices for x and for h, in order. square: whether square matrices are transposed."""
     x: list[Piece] = []
     h: list[Piece] = []
     for m in matrices:
@@ -258,7 +257,7 @@ def find_parts(
                 break
         plus *= any(result)
         vectors.append(Vector(tuple(replace(p, plus=plus) for p in pieces), *result))
-    # The first step alone shows the gradient of a product, which is that of all that is added to it.
+    # At the first step, the gradient of W gives the gradient of W x. A vector added to W x has the same one.
     _, grads = runs.gradients(x[:1, :BATCH], last=True)
     by_gate = [p.of(grads) @ x[0, 0] / (x[0, 0] @ x[0, 0]) for p in x_pieces]
     size = largest(*by_gate)
@@ -273,14 +272,14 @@ def find_parts(
 def aligned(
     runs: Runs, x_pieces: list[Piece], h_pieces: list[Piece], rng: np.random.Generator
 ) -> tuple[Piece, ...]:
-    """The pieces of the recurrent weights, in the order of the gates in the input weights.
+    """The pieces of the matrices for h, in the order of the gates in the matrices for x.
 
-    If a gate adds W x and W h, the loss has the same gradient at both, so equal gradients show the pairs.
-    Otherwise the pieces stay in the order of the parameters.
+    If a gate adds W x and U h, both products have the same gradient, so equal gradients show which W and U
+    belong together. Otherwise the pieces stay in the order of the parameters.
     """
     if {p.name for p in x_pieces} == {p.name for p in h_pieces} or len({p.name for p in h_pieces}) == 1:
         return tuple(h_pieces)
-    x = rng.standard_normal((2, BATCH, runs.D))  # make the second orthogonal to the first, to separate them
+    x = rng.standard_normal((2, BATCH, runs.D))  # two orthogonal steps, to separate their gradients
     if runs.D > 1:
         x[1] -= np.sum(x[1] * x[0], -1, keepdims=True) / np.sum(x[0] ** 2, -1, keepdims=True) * x[0]
     else:

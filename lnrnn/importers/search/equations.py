@@ -1,7 +1,4 @@
-"""The cells of lnrnn, with parameters from a module's pieces, and their distance from its outputs.
-
-The equations are the reference's.
-"""
+"""The cells of lnrnn.reference with a module's parameters, and their distance from the module's outputs."""
 
 from __future__ import annotations
 
@@ -25,10 +22,10 @@ Roles = Mapping[str, Mapping[int, Sequence[Piece]]]  # lnrnn's name of a paramet
 
 @dataclass(frozen=True)
 class Sample:
-    """Random parameters, and the module's outputs with them.
+    """Parameters, and the module's outputs with these parameters.
 
-    x_, h_ (T, B, gates, H): the products with x and with the outputs before each step. y (T, B, H): the
-    module's outputs.
+    values: the parameters by name. x_, h_: the products of the matrices with x and with h before each step,
+    (T, B, gates, H). y: the module's outputs, (T, B, H).
     """
 
     values: Mapping[str, Array]
@@ -41,7 +38,7 @@ def sample(parts: Parts, values: Mapping[str, Array], x: Array, y: Array) -> Sam
     before = np.concatenate([np.zeros_like(y[:1]), y[:-1]])
 
     def products(pieces: Sequence[Piece], a: Array) -> Array:
-        rows = a.reshape(-1, a.shape[-1])  # one product each: with three axes NumPy is slow
+        rows = a.reshape(-1, a.shape[-1])  # NumPy's product is slow with three axes
         return np.stack([(rows @ p.of(values).T).reshape(*a.shape[:2], -1) for p in pieces], 2)
 
     return Sample(values, products(parts.x, x), products(parts.h, before), y)
@@ -49,10 +46,10 @@ def sample(parts: Parts, values: Mapping[str, Array], x: Array, y: Array) -> Sam
 
 @dataclass(frozen=True)
 class Equation:
-    """A cell of lnrnn.
+    """A cell of lnrnn, and the pieces of a module's parameters that give its parameters.
 
-    order: the module's gates in lnrnn's order. flipped: whether its update gate multiplies the new state, not
-    h. offsets: constants that the forward adds to each gate, in lnrnn's order.
+    order: the numbers of the module's gates, in lnrnn's order. flipped: whether a GRU's update gate
+    multiplies the new state, not h. offsets: constants that forward adds to each gate, in lnrnn's order.
     """
 
     cell: Cell
@@ -64,7 +61,7 @@ class Equation:
     offsets: tuple[float, ...] = ()
 
     def vectors(self, values: Mapping[str, Array], H: int) -> dict[str, Array]:
-        """lnrnn's gains and biases, without suffix."""
+        """lnrnn's gains and biases, by name without suffix, from the module's parameters."""
         result = {}
         for name in vectors(self.cell, H, self.norm, True):
             gates = (0,) if name.endswith("_c") else self.order
@@ -81,7 +78,7 @@ class Equation:
         return result
 
     def weights(self, parts: Parts, values: Mapping[str, Array]) -> Weights:
-        """lnrnn's parameters."""
+        """All of lnrnn's parameters, from the module's parameters."""
         sides = {"weight_ih": parts.x, "weight_hh": parts.h}
         result = {}
         for name, pieces in sides.items():
@@ -96,7 +93,7 @@ class Equation:
         return Weights(self.cell.name, self.norm, bias, result, self.nonlinearity)
 
     def outputs(self, sample: Sample, steps: int, rows: slice = slice(None)) -> Array:
-        """y (steps, B, H); before each step h is the module's own output."""
+        """y (steps, B, H) of this cell. Each step takes the old h from the module's outputs."""
         norms, x_, h_ = self._products(sample, steps, rows)
         step, _, options = self._step()
         state = (np.zeros_like(sample.y[0, rows]),) * self.cell.states
@@ -108,9 +105,9 @@ class Equation:
         return np.array(result)
 
     def lstm_distances(self, sample: Sample, steps: int, orders: Array) -> Array:
-        """The largest difference from the first sequence's outputs, for each order (n, 4) of the gates.
+        """The largest difference (n,) from the first sequence's outputs, for orders (n, 4) of the gates.
 
-        The inputs of the gates are the same in each order, so they are computed once.
+        All orders have the same pre-activations, which are computed once.
         """
         norms, x_, h_ = self._products(sample, steps, slice(0, 1))
         _, _, options = self._step()
@@ -158,16 +155,16 @@ class Equation:
 
 
 def distance(equation: Equation, samples: Sequence[Sample], steps: int | None = None) -> float:
-    """The largest difference from the module's outputs."""
+    """The largest difference of the equation's outputs from the module's outputs."""
     return max(largest(equation.outputs(t, steps or len(t.y)) - t.y[:steps]) for t in samples)
 
 
 def fitted(
     equation: Equation, samples: Sequence[Sample], good: float, limit: Limit
 ) -> tuple[Equation, float]:
-    """The equation with the offsets and the eps that bring it nearest to the outputs, and its distance.
+    """Fits the equation's offsets and eps to the module's outputs. Returns the equation and its distance.
 
-    Least squares (Levenberg-Marquardt) over the first sequence.
+    This is a least-squares fit to the first sequence, by the method of Levenberg and Marquardt.
     """
     G, free = equation.cell.gates, equation.norm is not None
     rows = slice(0, 1)

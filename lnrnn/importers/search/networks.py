@@ -1,4 +1,4 @@
-"""Networks of custom cells: a module that is one layer, or its parts, stacked or in two directions."""
+"""Converts a module that is one layer of custom cells, or a network of such layers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from . import NEAR, Criteria, search
 from .runs import OutOfTime, Unsuitable, batch_axis_first
 
 Convert = Callable[..., Converted]
-Part = Callable[[Any], Weights]  # (a part of the module, or of a copy of it) -> its parameters
+Part = Callable[[Any], Weights]  # converts a submodule of the module or of its copy
 NAME = "the cell of the search"
 
 
 @dataclass(frozen=True)
 class Network:
-    """paths: of the parts of a module. parts: their conversions. arranged: each layer's parts."""
+    """A module as a network of submodules, each one layer in one direction. paths: those of the submodules.
+    parts: their conversions. arranged: the indices of each layer's submodules."""
 
     paths: tuple[str, ...]
     parts: tuple[Part, ...]
@@ -43,7 +44,7 @@ class Network:
 
 
 def _with_state_last(module: Any, convert: Convert) -> tuple[Any, Convert]:
-    """Wraps a cell that takes its state first, and its conversion, for the check."""
+    """Wraps a cell with forward(state, x), and its conversion, so that the check can call cell(x, state)."""
     nn: Any = sys.modules["torch"].nn
 
     class StateLast(nn.Module):  # type: ignore[misc]
@@ -58,7 +59,7 @@ def _with_state_last(module: Any, convert: Convert) -> tuple[Any, Convert]:
 
 
 def searchable(source: Any) -> bool:
-    """Whether it is a module of a class whose equation is not known."""
+    """Whether `source` is a torch module of a class that is not of torch.nn or lnrnn.torch."""
     kind: Any = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", ())
     return isinstance(source, kind) and not known(source) and not hasattr(source, "lnrnn_arguments")
 
@@ -72,7 +73,7 @@ def from_search(
     batch_first: bool | None,
     check: Any,
 ) -> Model:
-    """The model of a module with unknown names. Raises the refusal, extended, if none fits."""
+    """The model of a module whose parameters have unknown names. Raises a longer `refusal` if none fits."""
     inner = {v for part in module.modules() if isinstance(v := getattr(part, "eps", None), float)}
     spec = norm if isinstance(norm, LayerNormSpec) else None
     given = spec.eps if spec else eps
@@ -114,13 +115,13 @@ def _warn(module: Any, model: Model) -> None:
 
 
 def _failure(wanted: Criteria, reasons: list[str]) -> str:
-    """The reasons, the nearest equation, and how to set parameters by hand, with the nearest norm if near."""
+    """The text of the error: reasons, the nearest equation, and how to set a model's parameters by hand."""
     text = f"running it did not find its equation either: {'; '.join(dict.fromkeys(reasons[:2]))}"
     e = wanted.nearest
     name, norm = e.cell.name if e else "LSTM", "..."
     if e is not None:
         spec = e.norm and replace(e.norm, eps=float(f"{e.norm.eps:.2g}"))
-        off = f"{wanted.distance:.2g} off on random parameters"
+        off = f"which is {wanted.distance:.2g} off on random parameters"
         text += f"; the nearest is lnrnn.{name} with norm={spec}, {off}"
         norm = f"{spec}" if wanted.distance <= NEAR else norm
     return (
@@ -131,8 +132,8 @@ def _failure(wanted: Criteria, reasons: list[str]) -> str:
 
 
 def _networks(module: Any, wanted: Criteria) -> Iterator[Network | Unsuitable]:
-    """The module as one layer; then its parts, level by level, in each arrangement of layers and
-    directions."""
+    """Yields the module as one layer, then as networks of its submodules in each arrangement. Yields an
+    Unsuitable with the reason if there is none."""
     try:
         match = search(module, wanted)
         yield Network(("",), (match.weights,), ((0,),), bool(match.way.batch_first), match.way.usual)
@@ -158,7 +159,8 @@ def _networks(module: Any, wanted: Criteria) -> Iterator[Network | Unsuitable]:
 
 
 def _parts(modules: dict[str, Any], wanted: Criteria) -> tuple[Part, ...]:
-    """The conversion of each part. Parts of one class and shape share it; the check refuses other parts."""
+    """The conversion of each part. Parts with one class, names and shapes share a conversion. The check of
+    the outputs refuses a part with another equation."""
     by_kind: dict[Any, Part] = {}
     missing, taken = False, []
     kinds = [(type(m), *((name, p.shape) for name, p in m.named_parameters())) for m in modules.values()]
@@ -172,19 +174,19 @@ def _parts(modules: dict[str, Any], wanted: Criteria) -> tuple[Part, ...]:
         except Unsuitable:
             missing = True
     if missing:
-        raise Unsuitable(f"lnrnn knows a part of it: give {' or '.join(taken)}" if taken else "")
+        raise Unsuitable(f"from_torch can convert a part of it: give {' or '.join(taken)}" if taken else "")
     return tuple(by_kind[kind] for kind in kinds)
 
 
 def _own(part: Any) -> Weights:
-    """The parameters of one of torch's own cells."""
+    """The parameters of a layer whose class is known."""
     c = convert_torch(part)
     p = {name.removesuffix("_l0"): v for name, v in c.state.items()}
     return Weights(c.cell, c.arguments["norm"], c.arguments["bias"], p, c.arguments.get("nonlinearity"))
 
 
 def _levels(module: Any) -> Iterator[list[str]]:
-    """Lists of paths of parts that together have all parameters: its children, their children, and so on."""
+    """Lists of paths of children, grandchildren and so on, while these have all parameters."""
     paths = [""]
     while True:
         below = []
@@ -200,7 +202,7 @@ def _levels(module: Any) -> Iterator[list[str]]:
 
 
 def _arrangements(n: int) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """n parts as layers and directions: one after another, in pairs, or first all forward ones."""
+    """n parts as layers of indices: one direction; pairs of directions; or first all forward directions."""
     yield tuple((k,) for k in range(n))
     if n % 2 == 0:
         pairs = tuple((k, k + 1) for k in range(0, n, 2))

@@ -1,6 +1,7 @@
-"""The parameters of lnrnn that a module's gains and biases may be.
+"""Lists the ways to take a module's gains and biases as parameters of lnrnn.
 
-Few choices remain after looking at the pieces that have no effect while one of them is zero.
+There are few ways, because blocks.py knows which pieces have no effect while a gain is zero. A piece is the
+part of a parameter that belongs to one gate.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from ...rnn.cells import Cell
 from ...rnn.specs import PLACEMENTS, CellNorm, LayerNormSpec, Placement, Span
 from .blocks import Parts, Piece, Vector
 
-Option = tuple[str, tuple[int, ...]]  # lnrnn's name of a parameter, and the gates of the pieces
-MOST = 600  # choices for one placement of the norms
+Option = tuple[str, tuple[int, ...]]  # lnrnn's name for a Vector, and the gates of its pieces
+MOST = 600  # limit on the ways that are tried for one placement of the norms
 
 
 def placements(cell: Cell, parts: Parts) -> Iterator[LayerNormSpec | None]:
-    """The possible placements of norms: where the gains reach, or anywhere if there are none."""
+    """The placements of norms that fit the gains, or all placements if there are no gains."""
     gains = [v for v in parts.vectors if is_gain(cell, v)]
     if not gains:
         yield None
@@ -36,10 +37,10 @@ def placements(cell: Cell, parts: Parts) -> Iterator[LayerNormSpec | None]:
 
 
 def is_cell_gain(cell: Cell, v: Vector) -> bool:
-    """Whether it is a gain of c's norm: without it i, f and g reach nothing.
+    """Whether v is the gain of the norm of c: while it is 0, the gates i, f and g have no effect.
 
-    If one norm is over all gates, their matrices still have an effect, because they change that norm's o.
-    Their gains and biases do not.
+    If one norm is over all gates, the matrices of i, f and g still have an effect, because they change the
+    statistics for o. Their gains and biases have none.
     """
     return cell.states == 2 and len(v.pieces) == 1 and (
         len(v.x) == 3 or (not v.x and not v.h and bool(v.vectors))
@@ -51,7 +52,7 @@ def is_gain(cell: Cell, v: Vector) -> bool:
 
 
 def ways(cell: Cell, parts: Parts, norm: LayerNormSpec | None) -> Iterator[dict[str, dict[int, list[Piece]]]]:
-    """Each way to assign gains and biases to lnrnn's parameters, if the norm is `norm`; likely ones first."""
+    """Yields each way to assign gains and biases to lnrnn's parameters under this norm, likely ways first."""
     G = cell.gates
     numbers = tuple(range(G))
     whole = len({p.name for p in parts.x}) == 1
@@ -71,14 +72,14 @@ def ways(cell: Cell, parts: Parts, norm: LayerNormSpec | None) -> Iterator[dict[
 
 
 def without_role(cell: Cell, parts: Parts, specs: Sequence[LayerNormSpec | None]) -> list[str]:
-    """The names of the gains and biases that have no place under any of these norms."""
+    """The names of the gains and biases that are no parameter of lnrnn under any of these norms."""
     order = tuple(range(cell.gates))
     return [v.pieces[0].name for v in parts.vectors
             if not any(_options(cell, parts, spec, v, order) for spec in specs)]  # fmt: skip
 
 
 def _sensible(roles: Mapping[str, Mapping[int, Sequence[Piece]]], norm: LayerNormSpec | None) -> bool:
-    """Whether each place has one gain, and no gate has more biases after its norm than another."""
+    """Whether each gate has one gain for a name, and all gates have as many biases after the norm."""
     for name, gates in roles.items():
         counts = {len(pieces) for pieces in gates.values()}
         if name.startswith("gain") and counts != {1}:
@@ -139,10 +140,10 @@ def _options(
 
 
 def _required_gains(gains: Sequence[Vector], v: Vector) -> list[Vector]:
-    """The gains without which v has no effect; empty if a piece of v has an effect without any one gain.
+    """The gains that must not be 0 for v to have an effect; empty if a piece of v needs none.
 
-    One bias before the norms of all gates has a gain for each piece. Of the gains of one piece, those that
-    reach least count, because without the gain of a GRU's candidate r has no effect either.
+    A bias before the norms of all gates needs a gain for each piece. If a piece needs several gains, those
+    with an effect on the fewest gates count. The reason is a GRU's r, which also needs the candidate's gain.
     """
     result: list[Vector] = []
     for piece in v.pieces:
@@ -155,7 +156,7 @@ def _required_gains(gains: Sequence[Vector], v: Vector) -> list[Vector]:
 
 
 def _nearest_first(cell: Cell, parts: Parts, v: Vector, options: list[Option]) -> list[Option]:
-    """The options by their distance, in the order of the parameters, from the gain of the same gate."""
+    """The options, sorted by the distance of v from the gate's gain in the order of the parameters."""
     at = {u: k for k, u in enumerate(parts.vectors)}
     where = {min(u.x | u.h): at[u] for u in parts.vectors if is_gain(cell, u) and len(u.pieces) == 1}
     return sorted(options, key=lambda o: abs(at[v] - where.get(o[1][0], 99) - 0.5))
@@ -168,13 +169,13 @@ def _gain(cell: Cell, parts: Parts, v: Vector, order: tuple[int, ...], side: tup
         return [(name, order)] if len(reached) == cell.gates else []
     if len(v.pieces) == len(reached):
         return [(name, gates) for gates in permutations(reached)]
-    # Without the gain of a GRU's candidate, r has no effect either.
+    # While the gain of a GRU's candidate n is 0, r has no effect either.
     others = {k for u in parts.vectors if u != v and len(u.x) == 1 for k in u.x}
     return [(name, (k,)) for k in reached if k not in others] if len(v.pieces) == 1 else []
 
 
 def _without_norm(cell: Cell, parts: Parts, v: Vector, order: tuple[int, ...]) -> list[Option]:
-    """Biases. Those of a GRU's candidate on the side of h are multiplied by r, so their gradient differs."""
+    """The options for a bias without norms. r multiplies bias_hh of a GRU's n, so its gradient differs."""
     G = cell.gates
     if len(v.pieces) == G:
         sides = ("bias_ih", "bias_hh") if G == 3 else ("bias_ih",)

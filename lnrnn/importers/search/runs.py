@@ -1,6 +1,6 @@
-"""Runs a module of unknown equation: a float64 copy with any parameters, called as cells and layers are.
+"""Calls a float64 copy of a module with an unknown equation, as a cell or a layer, with given parameters.
 
-This file does not import torch: if there is a module, torch is in sys.modules.
+This file does not import torch: whoever passes a module has imported it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ..probes import in_double
 from ..running import GIVEN, arguments, filled, step_by_step, tensors
 from ..weights import Array
 
-SECONDS = 7.0  # of the search; from_torch needs some more for the check
+SECONDS = 7.0  # limit on the search; the check after it takes more time
 BATCH = 3  # with 2, a module that unpacks h, c = state would accept two rows as h and c
 
 
 class Unsuitable(Exception):
-    """The search cannot identify the module. The text says why."""
+    """The search does not find the module's equation. The text says why."""
 
 
 class OutOfTime(Unsuitable):
@@ -34,20 +34,20 @@ class OutOfTime(Unsuitable):
 
 
 class Limit:
-    """A limit on this thread's CPU time, which does not depend on the load of the machine.
+    """A limit on the CPU time of this thread, because elapsed time depends on the load of the machine.
 
-    torch must use one thread meanwhile, because work in other threads is not counted.
+    Meanwhile torch must use one thread, because the time of other threads is not counted.
     """
 
     def __init__(self, seconds: float) -> None:
         self.until = thread_time() + seconds
 
     def look(self) -> None:
-        """Raises OutOfTime past the limit. Call it before any work of more than some milliseconds."""
+        """Raises OutOfTime after the limit. Call it before any work that takes some milliseconds."""
         if thread_time() > self.until:
             raise OutOfTime(
                 f"the search ran out of time, which is {SECONDS:g} s of one core; "
-                "norm=lnrnn.LayerNormSpec(...) narrows it"
+                "give norm=lnrnn.LayerNormSpec(...) to narrow the search"
             )
 
 
@@ -64,7 +64,7 @@ def in_doubles(module: Any) -> Any:
 
 @contextmanager
 def double_precision() -> Iterator[None]:
-    """As probes.in_double, with gradients. torch's random state is restored."""
+    """As probes.in_double, with gradients. At its end, torch's random state is restored."""
     torch: Any = sys.modules["torch"]
     with torch.random.fork_rng(devices=[]), torch.enable_grad(), in_double():
         yield
@@ -76,7 +76,7 @@ Call = Callable[[Any, Any, int], Any]  # (module, x (T, B, D), H) -> y (T, B, H)
 
 
 def _cell(states: int, packed: bool, state_first: bool = False) -> Call:
-    """One call for each step, as in running.step_by_step."""
+    """Calls the module as a cell, once for each step, by running.step_by_step."""
 
     def call(module: Any, x: Any, H: int) -> Any:
         zeros = [x.new_zeros((x.shape[1], H))] * states
@@ -86,7 +86,7 @@ def _cell(states: int, packed: bool, state_first: bool = False) -> Call:
 
 
 def _layer(batch_first: bool, templates: tuple[Any, ...]) -> Call:
-    """One call for the whole sequence, with running.arguments."""
+    """Calls the module as a layer, once for the whole sequence, with some of running.arguments after x."""
 
     def call(module: Any, x: Any, H: int) -> Any:
         own = x.transpose(0, 1) if batch_first else x
@@ -109,14 +109,14 @@ _ARGUMENTS = (
 
 @dataclass(frozen=True)
 class Way:
-    """A way to call a module. batch_first: None for a cell. usual: False if the state stands before x."""
+    """A way to call a module. batch_first: None for a cell. usual: False if the state is before x."""
 
     call: Call
     batch_first: bool | None = None
     usual: bool = True
 
 
-# Cells first, because many cells broadcast over the steps of a sequence.
+# Cells are tried first, because many cells also accept a whole sequence, by broadcasting.
 _STATES = (2, True), (2, False), (1, False)
 WAYS = (
     *(Way(_cell(*states)) for states in _STATES),
@@ -135,7 +135,7 @@ class Runs:
         self.parameters: dict[str, Any] = dict(module.named_parameters())
 
     def set(self, values: dict[str, Array]) -> None:
-        """Sets parameters. values: by name."""
+        """Sets the parameters with these names."""
         torch = sys.modules["torch"]
         with torch.no_grad():
             for name, value in values.items():
@@ -153,9 +153,9 @@ class Runs:
         return result
 
     def gradients(self, x: Array, last: bool = False) -> tuple[Array, dict[str, Array]]:
-        """y (T, B, H), and the gradients of a random linear function of all outputs.
+        """y (T, B, H), and the gradients by parameter of a random linear function (the loss) of all outputs.
 
-        last: only of the last output of the first sequence.
+        last: the loss is a function of the last output of the first sequence only.
         """
         self.limit.look()
         torch: Any = sys.modules["torch"]
@@ -176,7 +176,7 @@ class Runs:
 
 
 def suitable_runs(module: Any, every: Sequence[Sizes], limit: Limit) -> Iterator[Runs]:
-    """The module in each way in which it runs, carries a state, and has other outputs than before."""
+    """Yields a Runs for each Way that works, uses a state, and has other outputs than the earlier ways."""
     seen: list[tuple[Sizes, Array]] = []
     for sizes, way in product(every, WAYS):
         x = np.random.default_rng(2).standard_normal((2, BATCH, sizes[0]))
@@ -185,7 +185,7 @@ def suitable_runs(module: Any, every: Sequence[Sizes], limit: Limit) -> Iterator
             y, changed, alone = (runs(v) for v in (x, np.concatenate([x[:1] + 1, x[1:]]), x[:1]))
         except OutOfTime:
             raise
-        except Exception:  # modules raise anything if they are called otherwise than they expect
+        except Exception:  # with unexpected arguments, a module may raise any exception
             continue
         carries = (abs(y[-1] - changed[-1]) > 1e-9).any()
         again = any(s == sizes and np.allclose(y, other, atol=1e-9) for s, other in seen)
@@ -195,9 +195,9 @@ def suitable_runs(module: Any, every: Sequence[Sizes], limit: Limit) -> Iterator
 
 
 def batch_axis_first(module: Any, D: int, width: int) -> bool | None:
-    """The order of axes in which each sequence changes only its own outputs; None if there is none.
+    """Whether the batch axis is first: the order in which a sequence has an effect on its own outputs only.
 
-    width: of the outputs of the layer or network.
+    None if there is no such order. width: that of the outputs of the layer or network.
     """
     double, x = in_doubles(module), np.random.default_rng(2).standard_normal((4, BATCH, D))
     other = x.copy()

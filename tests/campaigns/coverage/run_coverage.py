@@ -1,10 +1,11 @@
 """Finds lines and branches of Python, Cython and C that the suite never runs.
 
-A copy of the sources is built with gcc's --coverage, and the whole suite runs in it, with all processes that
-tests start. html/ in the folder shows every line. A line that never runs is a failure, unless a marker gives
-the reason. In Python it is `# pragma: no cover - why`. In comments of C and Cython it is `GCOVR_EXCL_LINE:
-why`, or `GCOVR_EXCL_START: why` and `GCOVR_EXCL_STOP`. A line of a header counts as run if it ran in one
-instruction set. Branches of Cython are not counted, because most of them look for exceptions.
+A copy of the sources is built with gcc's --coverage, and the whole suite runs in the copy. Processes that
+tests start are measured too. html/ in the folder shows every line. If a line never runs, the campaign fails,
+unless a marker gives the reason. The marker of Python is `# pragma: no cover - why`. In comments of C and
+Cython it is `GCOVR_EXCL_LINE: why`, or `GCOVR_EXCL_START: why` and `GCOVR_EXCL_STOP`. A line of a header is
+covered if it ran in one instruction set. Branches of Cython are not counted, because most of them look for
+exceptions.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from outcome import Missing, Wrong
 from source_copy import build, copy_sources
 
-NEVER = ("tests/campaigns/mutants", "tests/benchmarks")  # tests that run another build, or nothing new
+NEVER = ("tests/campaigns/mutants", "tests/benchmarks")  # these use another build, or cover nothing more
 PLAIN = "force=True,  # it goes by times"
 WITH_LINES = "emit_linenums=True, " + PLAIN
 
@@ -35,7 +36,7 @@ def variables(folder: Path) -> dict[str, str]:
 
 
 def measure(folder: Path, arguments: list[str]) -> int:
-    """-> the status of pytest."""
+    """Runs the suite in the copy. Returns the exit status of pytest."""
     copy_sources(folder)
     setup = folder / "setup.py"
     text = setup.read_text()
@@ -51,7 +52,7 @@ def measure(folder: Path, arguments: list[str]) -> int:
 
 
 def join(folder: Path) -> list[dict]:
-    """Joins both measurements in a report of gcovr. -> its files."""
+    """Joins the measurements of Python and of C in a report of gcovr. Returns the report's files."""
 
     def run(*command: str) -> None:
         subprocess.run([sys.executable, "-m", *command], cwd=folder, env=variables(folder), check=True)
@@ -70,8 +71,8 @@ def join(folder: Path) -> list[dict]:
 
 
 def merged(file: dict) -> tuple[dict[int, bool], dict[tuple[int, int], bool]]:
-    """-> ({line: did it run?}, {(line, branch): was it taken?}), without excluded lines. A line may be part
-    of several functions, one for each type and instruction set."""
+    """Returns ({line: did it run?}, {(line, branch): was it taken?}) without excluded lines. A line can be in
+    several functions, for different types and instruction sets: it ran if it ran in one."""
     lines: dict[int, bool] = {}
     branches: dict[tuple[int, int], bool] = {}
     for line in file["lines"]:
@@ -101,7 +102,7 @@ def covered(options: argparse.Namespace) -> dict[str, str]:
     folder = options.folder
     if not options.only_report:
         arguments = [*(f"--ignore={name}" for name in NEVER), *options.pytest]
-        # 1: a few tests may fail because they are measured.
+        # Status 1 is allowed, because a few tests fail when they are measured.
         if measure(folder, arguments) not in (0, 1):
             raise Wrong("the suite does not run")
     parts: dict[str, tuple[list[bool], list[bool]]] = {}

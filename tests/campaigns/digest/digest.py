@@ -1,6 +1,6 @@
 """Prints a digest for each of some hundred configurations, on every instruction set, to compare two builds.
 
-    python tests/campaigns/digest/digest.py > before.txt        # then a change, and a build
+    python tests/campaigns/digest/digest.py > before.txt        # then change the sources and build
     python tests/campaigns/digest/digest.py | diff before.txt -
 
 PYTHONPATH=OTHER chooses a build in another folder. Digests depend on the machine and the compiler.
@@ -23,9 +23,9 @@ def main() -> None:
     parser.add_argument(
         "--caches", type=int, nargs=3, metavar=("L1", "L2", "L3"), help="bytes, instead of the machine's"
     )
-    parser.add_argument("--every", type=int, default=1, help="every so-manyth configuration")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th configuration")
     options = parser.parse_args()
-    engine_switches.set_barrier_mode("together")  # no call runs on one thread because the machine is busy
+    engine_switches.set_barrier_mode("together")  # calls use all threads even if the machine is busy
     for isa in options.isa or available_isas():
         with using_isa(isa), using_threads(options.threads), using_caches(options.caches):
             for function, arguments in list(configurations())[:: options.every]:

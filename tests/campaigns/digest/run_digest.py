@@ -1,8 +1,7 @@
-"""The bits do not depend on threads: digest.py runs in processes with different settings.
+"""Checks that bits do not depend on threads: runs digest.py in processes with different settings.
 
 Settings are the number of threads (1 to 7), OpenMP's threads or lnrnn's, the cores of the affinity mask,
-OpenMP's environment, and the sizes of caches. As a control, the digests of the instruction sets may not all
-be equal.
+OpenMP's environment, and the sizes of caches. As a control, some instruction sets must have other digests.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ ENVIRONMENTS: tuple[dict[str, str], ...] = (
     {"OMP_SCHEDULE": "dynamic,1", "OMP_NESTED": "true"},
 )
 CACHES = (("16384", "262144", "1048576"), ("65536", "4194304", "67108864"))
-# Runs digest.py on one core. Not every system has taskset.
+# Code that runs digest.py on one core, because not every system has taskset.
 PINNED = "import os, runpy, sys; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); "
 PINNED += "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
 def settings(quick: bool) -> list[tuple[str, list[str], dict[str, str], list[str]]]:
-    """(name, words before the script, environment, words after it). The first is one thread."""
+    """Returns (name, words before the script, environment, words after it). The first has one thread."""
     few = ["--every", "12"] if quick else []
     every: list[tuple[str, list[str], dict[str, str], list[str]]] = [("1 thread", [], {}, ["--threads", "1"])]
     for team in lnrnn._core.team_list():
@@ -56,7 +55,7 @@ def settings(quick: bool) -> list[tuple[str, list[str], dict[str, str], list[str
 
 
 def digests(isa: str, before: list[str], environment: dict[str, str], after: list[str]) -> list[str]:
-    """The lines of digest.py under a setting."""
+    """Returns the lines of digest.py under a setting."""
     command = [sys.executable, *before, str(Path(__file__).with_name("digest.py")), "--isa", isa, *after]
     free = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "LNRNN_"))}
     done = subprocess.run(command, env={**free, **environment}, stdout=subprocess.PIPE, text=True, check=True)

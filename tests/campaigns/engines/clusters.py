@@ -1,5 +1,5 @@
-"""A Scorer and `lnrnn score` on clusters of Dask and Ray give the bits of one process, also if a worker is
-killed.
+"""Tests that a Scorer and `lnrnn score` give the bits of one process on clusters of Dask and Ray, even if a
+worker is killed.
 
 pytest tests/campaigns/engines/clusters.py
 """
@@ -37,7 +37,7 @@ GROUPS = 16
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Paths of a model and of an input with 16 row groups, and a Scorer's result."""
+    """Returns paths of a model and of an input with 16 row groups, and a Scorer's result for them."""
     folder = tmp_path_factory.mktemp("engines")
     model, source = folder / "m.safetensors", folder / "in.parquet"
     network(D, 128, cell="LSTM").save(model)
@@ -48,7 +48,7 @@ def files(tmp_path_factory):
 
 
 def scored(files, target, *more):
-    """Runs `lnrnn score`. The output has the Scorer's results, and all bytes of one without an engine."""
+    """Runs `lnrnn score`, and asserts that it gives the Scorer's results and the bytes of a local run."""
     model, source, want = files
     words = ["score", *map(str, (model, source, target)), "--column", "x"]
     assert cli.main([*words, *more]) == 0
@@ -60,7 +60,7 @@ def scored(files, target, *more):
 
 
 class Killing:
-    """In its block, kills a process of `find` as soon as a row group is complete."""
+    """A context manager that kills a process of find() as soon as a row group is complete."""
 
     def __init__(self, target, find):
         self.folder, self.find = target.with_name(target.name + ".parts"), find
@@ -85,7 +85,7 @@ class Killing:
 
 
 def killing_at_3(compute):
-    """Computes row groups, and kills its process at row group 3."""
+    """Returns a function that computes row groups, and kills its process at row group 3."""
 
     def computes(job, index):
         if index == 3:
@@ -97,7 +97,7 @@ def killing_at_3(compute):
 
 
 def a_row_group_that_kills_is_named(files, target, capsys, monkeypatch, *more, tries=3):
-    """The message has the row group and the attempts. Dask may name another one of the same worker."""
+    """Asserts that the error names row group 3 and the attempts. Dask may name another one of its worker."""
     monkeypatch.setattr(bulk, "compute", killing_at_3(bulk.compute))
     words = ["score", str(files[0]), str(files[1]), str(target), "--column", "x", "--workers", "2", *more]
     assert cli.main(words) == 2
@@ -149,7 +149,7 @@ def test_dask_names_a_row_group_that_kills(files, tmp_path, capsys, monkeypatch)
 
 
 def test_dask_reports_the_attempts_of_its_cluster(files, cluster, tmp_path, capsys, monkeypatch):
-    """The owner of the cluster has set their number."""
+    """The settings of the cluster decide how many attempts there are."""
     monkeypatch.setattr(cluster.cluster.scheduler, "allowed_failures", 1)
     words = "--engine", "dask", "--address", cluster.scheduler.address
     a_row_group_that_kills_is_named(files, tmp_path / "out.parquet", capsys, monkeypatch, *words, tries=2)
@@ -168,11 +168,11 @@ def test_ray_maps_batches(files, ray, formats):
     data = pytest.importorskip("ray.data")
     model, source, want = files
     table = pq.read_table(source)
-    if "numpy" in formats:  # which has no nulls
+    if "numpy" in formats:  # NumPy has no nulls
         present = np.array([row is not None for row in table["x"].to_pylist()])
         table, want = table.filter(pa.array(present)), want.filter(pa.array(present))
     given = data.from_arrow([table.slice(0, 100), table.slice(100, 30), table.slice(130)])
-    for batch_format in formats:  # one after the other
+    for batch_format in formats:
         given = given.map_batches(
             lnrnn.Scorer(model, "x", output=batch_format),
             num_cpus=0.5,
@@ -214,7 +214,7 @@ def test_ray_continues_after_a_killed_worker(files, ray, tmp_path):
         scored(files, tmp_path / "out.parquet", "--engine", "ray", "--workers", "2")
 
 
-def test_the_program_of_the_page(ray, tmp_path, monkeypatch):
+def test_ray_runs_the_program_of_the_scoring_page(ray, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
     exec(sequence_files.of_the_docs("", "In Python"), names)

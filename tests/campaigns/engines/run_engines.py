@@ -1,4 +1,4 @@
-"""Clusters of Dask and Ray give the bits of one process, also if a worker is killed."""
+"""Tests that clusters of Dask and Ray give the bits of one process, even if a worker is killed."""
 
 from pathlib import Path
 

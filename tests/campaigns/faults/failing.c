@@ -1,6 +1,6 @@
-/* A library for LD_PRELOAD that lets the n-th request of a call fail. Requests are those for memory (malloc and its family,
- * mmap), or those to the file system (open, write, fsync, rename, ...). Only requests of the thread in faults_call count,
- * until it returns. It needs glibc, whose allocator has the name __libc_malloc. */
+/* A library for LD_PRELOAD that makes the n-th request of a call fail. Requests are calls for memory (malloc and its family,
+ * mmap), or calls to the file system (open, write, fsync, rename, ...). Only requests of the thread that runs faults_call
+ * count, until faults_call returns. Needs glibc, whose allocator has the name __libc_malloc. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -20,33 +20,33 @@ void *__libc_realloc(void *, size_t);
 void *__libc_memalign(size_t, size_t);
 void __libc_free(void *);
 
-/* Weak, since programs other than Python load this library too. They do not call faults_call. */
+/* Weak, because other programs than Python load this library too. They do not call faults_call. */
 extern void *PyObject_CallNoArgs(void *callable) __attribute__((weak));
 
 enum { MEMORY = 1, FILES = 2 };
 
-/* Initial-exec, since the first access by another model allocates. */
+/* Initial-exec, because the first access allocates memory in the other models of thread-local storage. */
 #define OWN static __thread __attribute__((tls_model("initial-exec")))
 OWN int counted; /* MEMORY, FILES, or 0 */
 OWN long requests, failing_at;
 OWN long failing_to; /* the last request that fails */
-OWN int with_error;  /* of FILES: errno; 0: half of the bytes are read or written */
+OWN int with_error;  /* for FILES: errno; 0: only half of the bytes are read or written */
 OWN long failed;
 
-static long blocks, mapped; /* of the process: allocated blocks, bytes of mappings */
+static long blocks, mapped; /* allocated blocks, and bytes of mappings, of the whole process */
 static uintptr_t spared_from, spared_to;
 
-/* Requests of the code between these addresses neither count nor fail. */
+/* Requests by code between these addresses neither count nor fail. */
 void faults_spare(uintptr_t from, uintptr_t to) { spared_from = from, spared_to = to; }
 
 long faults_blocks(void) { return __atomic_load_n(&blocks, __ATOMIC_RELAXED); }
 long faults_mapped(void) { return __atomic_load_n(&mapped, __ATOMIC_RELAXED); }
-/* Requests of the last call, and those that failed. */
+/* Return the numbers of requests, and of failed requests, in the last call. */
 long faults_requests(void) { return requests; }
 long faults_failed(void) { return failed; }
 
-/* Runs callable(), and lets `count` requests from number `at` on fail; the first is 1, at = 0 is none. -> its result, or NULL
- * with an exception set. */
+/* Calls callable(), and makes `count` requests fail from number `at` on. The first request is 1; at = 0: none fails. Returns
+ * the result, or NULL with an exception set. */
 void *faults_call(void *callable, int kind, long at, long count, int error)
 {
     requests = failed = 0, failing_at = at, failing_to = at + count - 1, with_error = error;
@@ -122,7 +122,7 @@ int posix_memalign(void **block, size_t alignment, size_t size)
     return 0;
 }
 
-/* The next function of that name after this library's. Requests of dlsym do not count. */
+/* Finds the function of this name in the next library. Requests by dlsym do not count. */
 static void *next(const char *name)
 {
     const int before = counted;

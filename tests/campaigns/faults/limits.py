@@ -1,5 +1,5 @@
-"""Limits of the system: sizes of files, processes, address space. A call raises an error of the limit, or
-gives the right result, and the next call is right.
+"""Runs calls under limits of file sizes, processes and address space. A call must raise the limit's error or
+give the right result, and the next call must be right.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from source_copy import ROOT
 
 @contextmanager
 def limited(kind: int, value: int) -> Iterator[None]:
-    """Sets the soft limit, which may be raised again."""
+    """Runs the body under a soft limit, which can be raised again."""
     _, hard = resource.getrlimit(kind)
     resource.setrlimit(kind, (value, hard))
     try:
@@ -34,7 +34,7 @@ def limited(kind: int, value: int) -> Iterator[None]:
 
 
 class Writers:
-    """The functions that write files, each over an old file. The new files have some pages."""
+    """Functions that overwrite old files. The new files have several pages of memory."""
 
     def __init__(self, folder: Path) -> None:
         self.model, self.array, self.png = (folder / n for n in ("m.safetensors", "a.npy", "f.png"))
@@ -61,7 +61,7 @@ class Writers:
         ]
 
     def whole(self, path: Path) -> str:
-        """ "old" or "new". Raises if the file is neither."""
+        """Returns "old" or "new". Raises an error if the file is neither."""
         if path == self.model:
             return {bits(self.old): "old", bits(self.new): "new"}[bits(lnrnn.load(path))]
         if path == self.array:
@@ -71,7 +71,7 @@ class Writers:
         return "old" if data == b"old" else "new"
 
     def attempt(self, path: Path, write, number: int) -> bool:
-        """-> whether the file was written. Raises unless the only error is this one, of that path."""
+        """Returns whether `write` wrote the file. An error must have this number and name this path."""
         before = sorted(os.listdir("/proc/self/fd"))
         try:
             write()
@@ -79,7 +79,7 @@ class Writers:
         except OSError as error:
             assert error.errno == number and error.filename == str(path), repr(error)
             expected = "old"
-        assert sorted(os.listdir("/proc/self/fd")) == before, "a descriptor stays open"
+        assert sorted(os.listdir("/proc/self/fd")) == before, "a file descriptor was not closed"
         assert self.whole(path) == expected, f"{path.name} is not the {expected} file"
         assert set(os.listdir(self.folder)) == {p.name for p in (self.model, self.array, self.png)}
         return expected == "new"
@@ -90,7 +90,7 @@ def steps_of(options: argparse.Namespace) -> int:
 
 
 def work_folder(options: argparse.Namespace) -> Path:
-    """An empty folder."""
+    """Returns an empty folder."""
     return Path(tempfile.mkdtemp(dir=options.folder))
 
 
@@ -123,7 +123,7 @@ def address_space(options: argparse.Namespace) -> dict[str, int]:
         "layer_norm": (lambda: lnrnn.layer_norm(rows, 1024), bytes),
         "layer_norm_backward": (lambda: lnrnn.layer_norm_backward(rows, rows, 1024, rows[0]), bytes),
         "batch_norm": (lambda: lnrnn.batch_norm(rows, None, None, training=True), bytes),
-        # It needs more memory than malloc and lnrnn keep for later calls.
+        # This network needs more memory than malloc and lnrnn keep for later calls.
         "constructor": (lambda: lnrnn.LSTM(512, 2048, seed=0), bytes),
         "call": (lambda: rnn(x), lambda: bits(rnn)),
         "to_dtype": (lambda: rnn.to_dtype("int8")(x), lambda: bits(rnn)),
@@ -154,12 +154,12 @@ def address_space(options: argparse.Namespace) -> dict[str, int]:
             bn.load_state_dict(start)
             assert bits(call()) == want, f"{where}: the next call is wrong"
             tried += 1
-    assert refused, "there was always enough memory"
+    assert refused, "no call ran out of memory"
     return {"limits": tried, "refused": refused}
 
 
 def processes(options: argparse.Namespace) -> dict[str, int]:
-    """Limits the number of processes and threads, for several numbers of threads. The results are right."""
+    """Limits the number of processes and threads. Results must be right with any number of threads."""
     sys.path.append(str(ROOT / "tests/runtime"))
     from test_threads import ADDRESSES, PROCESSES, with_limit
 
@@ -171,6 +171,6 @@ def processes(options: argparse.Namespace) -> dict[str, int]:
         try:
             with_limit(ADDRESSES.format(limit=limit), threads)
         except AssertionError as error:
-            if not str(error).rstrip().endswith("MemoryError"):  # no memory for the results
+            if not str(error).rstrip().endswith("MemoryError"):  # permitted: no memory for the results
                 raise AssertionError(f"{threads} threads, {limit} MiB: {error}") from None
     return {"limits": 2 * tries}

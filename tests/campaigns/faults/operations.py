@@ -1,5 +1,4 @@
-"""The operations that run while memory or files fail. They are small, since an operation runs once for each
-of its requests."""
+"""Operations that run while requests for memory or files fail. They are small, as each runs many times."""
 
 from __future__ import annotations
 
@@ -24,13 +23,13 @@ T, B, D, H = 5, 3, 4, 6
 @dataclass(frozen=True)
 class Operation:
     call: Callable[[], Any]  # returns arrays, or objects with arrays
-    seen: Callable[[], bytes] = bytes  # the state that it may change
-    reset: Callable[[], Any] = bytes  # restores that state
-    lost: float = 0  # blocks of memory that NumPy loses when a request fails, on average
+    seen: Callable[[], bytes] = bytes  # returns the state that `call` may change
+    reset: Callable[[], Any] = bytes  # restores this state
+    lost: float = 0  # mean number of blocks of memory that NumPy leaks if a request fails
 
 
 def bits(result: Any) -> bytes:
-    """All arrays in a result, with their types and shapes."""
+    """Returns the bytes of all arrays in a result, with their types and shapes."""
     if isinstance(result, np.ndarray):
         return f"{result.dtype}{result.shape}".encode() + result.tobytes()
     if isinstance(result, dict):
@@ -43,7 +42,7 @@ def bits(result: Any) -> bytes:
         return bits([result.step, parts_of(result.state)])
     if hasattr(result, "state_dict"):
         return bits(result.state_dict())
-    if type(result).__name__ == "Tape":  # some parts of its arrays are never written
+    if type(result).__name__ == "Tape":  # some elements of its arrays are never written
         return bits(result.owner.backward(result, np.ones(result.layout[1], np.float32)))
     return repr(result).encode()
 
@@ -97,7 +96,7 @@ def trained_norm(x) -> Operation:
 
 
 def norm_layer(x) -> Operation:
-    """A call of a layer in training."""
+    """Returns the operation that calls a layer in training mode."""
     layer = lnrnn.BatchNorm(x.shape[1], momentum=None)
     start = layer.state_dict()
     return Operation(lambda: layer(x), lambda: bits(layer), lambda: layer.load_state_dict(start))
@@ -119,7 +118,7 @@ def networks(rng) -> Iterator[tuple[str, Operation]]:
         yield f"new stream {variant}", Operation(partial(streamed, one, x[:2]))
         yield f"constructor {variant}", Operation(partial(constructed, VARIANTS[variant]))
         yield f"copies {variant}", Operation(partial(copies, two), lost=0.2)
-        if "batch" in variant:  # shows whether NumPy loses memory
+        if "batch" in variant:  # shows whether NumPy leaks memory
             yield f"NumPy's copies {variant}", Operation(partial(pickled, state), lost=0.2)
         for dtype in ("bfloat16", "int8"):
             yield f"to_dtype {dtype} {variant}", Operation(partial(converted, one, dtype, x))
@@ -139,6 +138,8 @@ def pickled(thing):
 
 def constructed(options):
     options = dict(options)
+    if options.pop("projected", False):
+        options["proj_size"] = H // 2
     return getattr(lnrnn, options.pop("cell"))(D, H, seed=3, num_layers=2, bidirectional=True, **options)
 
 
@@ -206,7 +207,7 @@ def importers(rng) -> Iterator[tuple[str, Operation]]:
 
 
 def files(folder: Path) -> Iterator[tuple[str, Operation]]:
-    """Functions that write and read files. `seen` is the whole folder, so a file that remains is noticed."""
+    """Yields operations that write and read files. `seen` returns the whole folder, to notice other files."""
     folder.mkdir(exist_ok=True)
     old, new = model("LSTM split out"), model("RNN batch")
     path, link, array = (folder / name for name in ("m.safetensors", "link", "a.npy"))
@@ -231,7 +232,7 @@ def files(folder: Path) -> Iterator[tuple[str, Operation]]:
 
 
 def content(path: Path) -> bytes:
-    """The arrays of a network, as the order of entries in the file may differ; of another file its bytes."""
+    """Returns the arrays of a network's file, or the bytes of another file."""
     data = path.read_bytes()
     return bits(lnrnn.load(path)) if b"lnrnn" in data else data
 

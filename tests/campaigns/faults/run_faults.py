@@ -1,14 +1,14 @@
-"""Injects faults: memory, files, limits and signals.
+"""Injects faults into operations: failures of memory and files, limits of the system, and signals.
 
-    memory     for every n, the n-th request for memory of every operation fails, or 20 from the n-th on;
-               requests are those of arrays and large objects
-    objects    for every n, the n-th request fails; requests are those of every object of Python
+    memory     for every n, the n-th request for memory fails, or 20 requests from the n-th on;
+               only arrays and large objects are requests
+    objects    for every n, the n-th request fails; every object of Python is a request
     first      the n-th request of the first call in a new process fails, on one thread and on two
-    files      the n-th call to the file system fails: ENOSPC, EIO, EINTR, or half of a write
-    sizes, address, processes    RLIMIT_FSIZE, RLIMIT_AS, RLIMIT_NPROC
+    files      the n-th call to the file system fails with ENOSPC, EIO or EINTR, or writes only half
+    sizes, address, processes    limits by RLIMIT_FSIZE, RLIMIT_AS, RLIMIT_NPROC
     kill, interrupt, command     SIGKILL and SIGINT at random moments
 
-After a fault the state is the old or the new one, and the next call is right.
+After a fault the state must be the old or the new one, and the next call must be right.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ sys.exit(0 if failed else 9)
 
 
 def failing() -> dict[str, str]:
-    """The environment that preloads failing.c."""
+    """Returns the environment that preloads failing.c."""
     if platform.libc_ver()[0] != "glibc":
         raise Missing("needs Linux and glibc")
     flags = ["-shared", "-fPIC", "-fvisibility=default", "-fno-builtin"]
@@ -94,13 +94,13 @@ def first(options: argparse.Namespace) -> dict[str, int]:
             run = [sys.executable, "-c", code]
             done = subprocess.run(run, env=environment, text=True, capture_output=True)
             status = done.returncode
-            if status == 9:  # it makes fewer than `at` requests
+            if status == 9:  # the call makes fewer than `at` requests
                 break
             tried += 1
             if status:
                 ended.append(f"{name}, {threads} threads, request {at}: exit {status}, {done.stderr[-100:]}")
     print(*ended, sep="\n")
-    # Without memory for a thread, glibc and libgomp end the process.
+    # If there is no memory for a thread, glibc and libgomp end the process.
     wrong = [text for text in ended if "libgomp" not in text and "thread-local data" not in text]
     if wrong:
         raise Wrong(f"{len(wrong)} processes ended")
@@ -109,8 +109,8 @@ def first(options: argparse.Namespace) -> dict[str, int]:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", default="", help="operations whose names contain this")
-    parser.add_argument("--every", type=int, help="every so-manyth request")
-    parser.add_argument("--at", type=int, help="only this request, with its problems")
+    parser.add_argument("--every", type=int, metavar="N", help="only every N-th request")
+    parser.add_argument("--at", type=int, help="only this request, and print its problems")
 
 
 PARTS = {

@@ -1,8 +1,8 @@
-"""SIGKILL and SIGINT at random moments, to a process that writes, computes and trains.
+"""Sends SIGKILL and SIGINT at random moments to processes that write files, compute and train.
 
-kill: the file is the whole old or new one, and can be written again. interrupt: the call raises
-KeyboardInterrupt or gives the right result. Its state is the old or the new one, no other file remains, and
-the next call is right. command: both signals, to `lnrnn run` and `lnrnn demo`.
+kill: the file must be the complete old or new one, and can be written again. interrupt: the call must raise
+KeyboardInterrupt or give the right result. Its state must be the old or the new one, no other file may
+remain, and the next call must be right. command: sends both signals to `lnrnn run` and `lnrnn demo`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def kill(options: argparse.Namespace) -> Counter[str]:
         assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, f"the child ended: {status}"
         content = whole(writers, path)
         left = parts_left(folder)
-        assert len(left) <= 1, left  # a killed process cannot remove its file
+        assert len(left) <= 1, left  # a killed process cannot remove its temporary file
         for part in left:
             part.unlink()
         seen[f"{path.name} {content}{', a part left' * len(left)}"] += 1
@@ -69,14 +69,14 @@ def kill(options: argparse.Namespace) -> Counter[str]:
 
 
 def whole(writers: Writers, path: Path) -> str:
-    """Writers.reset does not write the figure atomically, so it may be incomplete."""
+    """Returns "old" or "new". The old figure may be incomplete, as Writers.reset is not atomic."""
     if path == writers.png and path.read_bytes() in (b"", b"old"):
         return "old"
     return writers.whole(path)
 
 
 class Alarm:
-    """Raises a KeyboardInterrupt after a random time, but only during `call`."""
+    """Raises KeyboardInterrupt after some time, but only during `call`."""
 
     def __init__(self) -> None:
         self.armed = False
@@ -88,7 +88,7 @@ class Alarm:
             raise KeyboardInterrupt
 
     def call(self, function, delay: float):
-        """-> the result, or the KeyboardInterrupt."""
+        """Calls function(). Returns its result, or the KeyboardInterrupt that occurred after ``delay``."""
         signal.setitimer(signal.ITIMER_REAL, delay)
         try:
             try:
@@ -101,7 +101,7 @@ class Alarm:
             return interrupt.with_traceback(None)
 
 
-# Operations to interrupt, besides a call of 20 ms.
+# Operations that are interrupted, in addition to a call of 20 ms.
 INTERRUPTED = (
     "call LSTM split out", "new stream LSTM split out", "forward_train GRU batch",
     "backward LSTM layer", "calibrate GRU batch",

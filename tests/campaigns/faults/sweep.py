@@ -1,10 +1,10 @@
-"""Runs an operation once for each of its requests, and lets that request fail. failing.c is preloaded.
+"""Runs an operation once for each of its requests for memory or files, and makes this request fail.
 
-With PYTHONMALLOC=malloc every object of Python is a request. Else only arrays and large objects are, and
-leaks are measured: Python itself leaks if it has no memory for a frame.
+failing.c is preloaded. With PYTHONMALLOC=malloc every object of Python is a request. Otherwise only arrays
+and large objects are requests, and leaks are measured. (Python itself leaks if it has no memory for a frame.)
 
-It reports errors that are neither of memory nor of files, wrong results, and states that are neither the old
-nor the new one. It also reports leaks of memory or descriptors, and a wrong next call.
+A sweep reports other errors than those of memory or files, wrong results, and states that are neither the old
+nor the new one. It also reports leaks of memory or file descriptors, and a wrong next call.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from outcome import Wrong
 
 MEMORY, FILES = 1, 2
 ENOSPC, EIO, EINTR, SHORT = 28, 5, 4, 0
-# How many consecutive requests fail. Objects of Python fail alone, since without them no call can clean up:
-# even the name of a file is an object.
+# How many consecutive requests fail. If every object of Python is a request, only one fails, because cleaning
+# up needs objects: even the name of a file is one.
 CONSECUTIVE = 1, 20
 PATIENCE = 120  # seconds for all sweeps over an operation
-LEAKS = 2  # blocks that a sweep may add, as Python's lists may grow
-SWEEPS = 4, 16  # to measure leaks; the second number if the first shows growth, which a leak never stops
+LEAKS = 2  # blocks that a sweep may add, because Python's lists may grow
+SWEEPS = 4, 16  # sweeps that measure leaks; if memory grows in the first 4, it must stop growing within 16
 
-lib = ctypes.PyDLL(None)  # with the preloaded functions
+lib = ctypes.PyDLL(None)  # has the functions of failing.c, which is preloaded
 
 
 def find_functions() -> None:
@@ -47,7 +47,7 @@ def find_functions() -> None:
 
 
 def spare_safetensors() -> None:
-    """Requests of safetensors do not fail, since Rust ends the process if it gets no memory."""
+    """Excludes the requests of safetensors, because Rust ends the process if it gets no memory."""
     with open("/proc/self/maps") as maps:
         ranges = [line.split()[0].split("-") for line in maps if "safetensors" in line]
     if ranges:
@@ -55,7 +55,7 @@ def spare_safetensors() -> None:
 
 
 def handler() -> str:
-    """The allocator of NumPy's arrays."""
+    """Returns the name of the allocator of NumPy's arrays."""
     core = getattr(np, "_core", None) or np.core
     name: str = core.multiarray.get_handler_name()
     return name
@@ -68,7 +68,7 @@ def descriptors() -> list[str]:
 
 unraised: list[str] = []
 
-# Errors that Python and NumPy raise without memory, instead of MemoryError. They are only counted.
+# Errors that Python and NumPy raise instead of MemoryError. They are counted and permitted.
 OTHERS = {
     SystemError: (
         "without setting an",
@@ -80,17 +80,18 @@ OTHERS = {
     pickle.PicklingError: ("import of module",),
     TypeError: ("expected str, bytes or os.PathLike object, not PosixPath",),  # Python's os.fspath
 }
-PANIC = "PanicException"  # of safetensors, without memory for an object of Python
+PANIC = "PanicException"  # safetensors raises it if there is no memory for an object of Python
 
 
 class Sweep:
-    """kind: MEMORY or FILES. count: consecutive requests that fail. error: an errno, for FILES."""
+    """A sweep over the requests of an operation. kind: MEMORY or FILES. count: how many consecutive requests
+    fail. error: an errno, for FILES."""
 
     def __init__(self, operation: Operation, kind: int, count: int, error: int = 0) -> None:
         self.operation, self.arguments = operation, (kind, count, error)
         self.problems: list[str] = []
-        self.others = 0  # errors of OTHERS
-        for _ in range(3):  # until all that is cached is there
+        self.others = 0  # how many errors of OTHERS occurred
+        for _ in range(3):  # fill all caches
             operation.reset()
             self.old = operation.seen()
             self.want = bits(operation.call())
@@ -117,7 +118,7 @@ class Sweep:
         )
 
     def check(self, at: int) -> bool:
-        """-> whether a request failed."""
+        """Makes request `at` fail, and notes problems. Returns whether a request failed."""
         self.operation.reset()
         result, error = self.attempt(at)
         if not lib.faults_failed():
@@ -132,7 +133,7 @@ class Sweep:
         if handler() != "default_allocator":
             self.note(at, f"NumPy's arrays are allocated by {handler()}")
         if unraised:
-            self.note(at, f"an error that was not raised: {unraised.pop()}")
+            self.note(at, f"Python could not raise an error: {unraised.pop()}")
         result = error = None
         self.operation.reset()
         if bits(self.operation.call()) != self.want or self.operation.seen() != self.new:
@@ -143,7 +144,7 @@ class Sweep:
         self.problems.append(f"request {at}: {text}")
 
     def run(self, every: int, report: Callable[[int], None]) -> int:
-        """Every `every`-th request. -> how many failed."""
+        """Makes every `every`-th request fail in turn. Returns how many failed."""
         at = 1
         report(at)
         while self.check(at):
@@ -155,12 +156,12 @@ class Sweep:
 
     def leaks(self, requests: range) -> None:
         open_before = descriptors()
-        # NumPy leaks if np.zeros fails, and more if an array is unpickled (operation "NumPy's copies").
+        # NumPy leaks if np.zeros fails, and if an array is unpickled (operation "NumPy's copies").
         lost, n = self.operation.lost, len(requests)
         kinds = "blocks of memory", "blocks of Python's memory", "bytes of mappings"
         allowed = LEAKS + lost * n, LEAKS + (20 if lost else 2) * n, 0
         for sweeps in SWEEPS:
-            levels = np.zeros((sweeps, 3), np.int64)  # allocated before the first sweep
+            levels = np.zeros((sweeps, 3), np.int64)  # allocate before the first sweep
             for level in levels:
                 for at in requests:
                     self.operation.reset()
@@ -179,20 +180,20 @@ class Sweep:
 
 
 def note_unraised(unraisable: Any) -> None:
-    """Python calls it for an error that it cannot raise."""
+    """Records an error that Python cannot raise."""
     if "lnrnn" in repr(unraisable.object):
         unraised.append(f"{unraisable.exc_value!r} in {unraisable.object!r}")
 
 
 def fail_all(options: argparse.Namespace, kind: int) -> dict[str, int]:
-    """Sweeps over operations with options.only in their names. options.at: only this request fails."""
+    """Sweeps over all operations whose names contain options.only. options.at: only this request fails."""
     find_functions()
     import safetensors.numpy  # noqa: F401
 
     spare_safetensors()
     lnrnn.set_num_threads(1)
     sys.unraisablehook = note_unraised
-    # run.py prints it if the process ends.
+    # run.py prints the content of this file if the process crashes.
     progress = open(options.folder / "at", "w+b", buffering=0)  # noqa: SIM115
     gc.disable()
     total = wrong = others = 0
@@ -200,7 +201,7 @@ def fail_all(options: argparse.Namespace, kind: int) -> dict[str, int]:
     errors = (0,) if kind == MEMORY else (ENOSPC, EIO, EINTR, SHORT)
     counts = CONSECUTIVE if kind == MEMORY and not every_object else CONSECUTIVE[:1]
     for name, operation in operations(options.folder / "files", kind == FILES):
-        # Without memory for an object of Python, safetensors ends the process.
+        # safetensors ends the process if there is no memory for an object of Python.
         if options.only not in name or (every_object and name == "load"):
             continue
         faulthandler.dump_traceback_later(PATIENCE, exit=True)

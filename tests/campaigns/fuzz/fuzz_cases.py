@@ -1,4 +1,4 @@
-"""The kinds of cases, and the function that runs one case."""
+"""Lists the kinds of cases, and runs one case."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from fuzz_judge import Judge
 from helpers import available_isas
 from lnrnn import _core
 
-# Kinds in the order in which a worker runs them. A kind is a module fuzz_KIND.
+# The kinds of cases, in the order in which a worker runs them. Each has a module fuzz_KIND.
 SMALL = (
     "norms", "streams", "networks", "norms", "streams", "refusals", "norms", "training", "streams", "files",
     "norms", "networks", "streams", "files", "streams", "streams",
 )  # fmt: skip
 TURN = (*SMALL * 5, "layers", "layers", "threads")
-BLOCK = 200  # consecutive cases on one instruction set, since a switch takes as long as a case
+BLOCK = 200  # consecutive cases use one instruction set, because a switch takes as long as a case
 
-ISAS = tuple(available_isas())  # asked once: on a virtual machine this takes as long as a case
+ISAS = tuple(available_isas())  # called once, because on a virtual machine it takes as long as a case
 _in_use = ""
 
 
@@ -33,7 +33,7 @@ def kind_of(number: int, turn: tuple[str, ...] = TURN) -> str:
 
 
 def run(kind: str, seed: int, number: int, judge: Judge) -> None:
-    """One case, which depends on kind, seed, number and the machine's instruction sets only."""
+    """Runs one case, which depends only on kind, seed, number and the machine's instruction sets."""
     global _in_use
     if _in_use != isa_of(number):
         _in_use = isa_of(number)

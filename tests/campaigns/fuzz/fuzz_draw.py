@@ -1,4 +1,4 @@
-"""Random sizes, values, memory layouts and networks for the fuzzer."""
+"""Draws random sizes, values, memory layouts and networks for the fuzzer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def chance(rng, p: float) -> bool:
 
 
 def size(rng, least: int = 1) -> int:
-    """Mostly small, often near the widths of vectors, rarely hundreds."""
+    """Returns a size: mostly small, often near the width of a vector, rarely hundreds."""
     at = rng.random()
     if at < 0.65:
         return int(rng.integers(least, 10))
@@ -30,7 +30,7 @@ def size(rng, least: int = 1) -> int:
 
 
 def values(rng, shape, dtype, style: str) -> np.ndarray:
-    """An array of rows (the last axis) that are hard for a norm."""
+    """Returns an array whose rows (along the last axis) are numerically difficult for a norm."""
     x = rng.standard_normal(shape)
     if style == "shifted":
         x = 3 * x + 1
@@ -52,14 +52,14 @@ def values(rng, shape, dtype, style: str) -> np.ndarray:
 
 
 def arranged(rng, x: np.ndarray, most: int = 4):
-    """(name, array) of some memory layouts of x."""
+    """Returns x in some memory layouts, as (name, array)."""
     every = list(layouts(x).items()) if x.ndim and x.size else []
     for k in rng.permutation(len(every))[:most]:
         yield every[k]
 
 
 def spec_options(rng, cell: str, known: int) -> dict:
-    """The arguments of a network for its cell and its norm."""
+    """Returns a network's arguments for its cell and norm."""
     options = dict(VARIANTS[pick(rng, [name for name in VARIANTS if name.split()[0] == cell])])
     norm = options.get("norm", "layer")
     if norm == "layer":
@@ -81,7 +81,7 @@ def spec_options(rng, cell: str, known: int) -> dict:
 
 
 def parameters(rng, shapes: dict[str, tuple[int, ...]], calm: bool) -> dict[str, np.ndarray]:
-    """Random parameters. calm: rounding errors do not grow from step to step."""
+    """Returns random parameters. calm: so that rounding errors do not grow from step to step."""
     drawn = {}
     for name, shape in shapes.items():
         if name.startswith("weight_ih"):
@@ -99,7 +99,7 @@ def parameters(rng, shapes: dict[str, tuple[int, ...]], calm: bool) -> dict[str,
 
 
 def statistics(rng, state: dict[str, np.ndarray], known: int) -> dict[str, np.ndarray]:
-    """{name: statistics of batch norm} of `known` steps. Counts fall from step to step."""
+    """Returns {name: statistics of batch norm} for `known` steps. Counts fall from step to step."""
     count = np.sort(rng.integers(1, 50, known))[::-1]
     every = {}
     for name, value in state.items():
@@ -115,7 +115,7 @@ def statistics(rng, state: dict[str, np.ndarray], known: int) -> dict[str, np.nd
 def network(
     rng, *, known: int = 4, most_layers: int = 3, stream: bool = False, cell: str = "", sizes=None, **fixed
 ):
-    """A network with random options. known: steps of batch norm's statistics."""
+    """Returns a network with random options. known: how many steps have statistics of batch norm."""
     options = spec_options(rng, cell or pick(rng, ("RNN", "LSTM", "GRU")), known)
     options |= dict(
         num_layers=int(pick(rng, (1, 1, 2, most_layers))),
@@ -123,8 +123,11 @@ def network(
         batch_first=chance(rng, 0.4),
         bias=chance(rng, 0.8),
     )
+    options["reverse"] = not (stream or options["bidirectional"]) and chance(rng, 0.2)
     options |= fixed
     sizes = sizes or (size(rng), size(rng))
+    if options.pop("projected", False):
+        options["proj_size"] = int(rng.integers(0, sizes[1]))
     rnn = getattr(lnrnn, options.pop("cell"))(*sizes, seed=int(rng.integers(99)), **options)
     state = rnn.state_dict()
     shapes = {name: value.shape for name, value in rnn.parameters().items()}
@@ -133,7 +136,7 @@ def network(
 
 
 def lengths(rng, steps: int, batch: int):
-    """None, or a length for every sequence. Often one is 0, and one is the number of steps."""
+    """Returns None, or a length for every sequence. Often one is 0, and one is the number of steps."""
     if chance(rng, 0.35):
         return None
     ends = rng.integers(0, steps + 1, batch)
@@ -143,12 +146,12 @@ def lengths(rng, steps: int, batch: int):
 
 
 def inputs(rng, rnn, steps: int, batch: int) -> np.ndarray:
-    """x (steps, batch, inputs)."""
+    """Returns random x (steps, batch, inputs)."""
     x = normal(rng, steps, batch, rnn.input_size)
     return x * np.float32(2.0 ** rng.integers(-3, 4)) if chance(rng, 0.2) else x
 
 
 def caches(rng) -> tuple[int, int, int]:
-    """Sizes of L1, L2 and L3, from tiny to large. No result depends on them."""
+    """Returns random sizes of L1, L2 and L3. Results must not depend on them."""
     l1 = 2 ** int(rng.integers(9, 17))
     return l1, l1 * 2 ** int(rng.integers(0, 6)), l1 * 2 ** int(rng.integers(6, 10))

@@ -1,7 +1,6 @@
-"""Damaged .safetensors and .npy files. A damaged file is refused by an error that names it, or its data is
-read.
+"""Reads damaged .safetensors and .npy files. lnrnn must raise an error that names the file, or read its data.
 
-The campaign reader mutates many more files of networks, in C. This one sees also Python's part: errors,
+The campaign reader mutates many more files of networks, in C. This module also checks Python's part: errors,
 results, time and memory.
 """
 
@@ -93,14 +92,14 @@ def unpacked(raw: bytes):
 
 
 def length(rng, raw: bytes, head: int) -> bytes:
-    """Another length of the header."""
+    """Changes the length of the header."""
     near = struct.unpack("<Q", raw[:8])[0] + int(rng.integers(-3, 4))
     value = pick(rng, (near, *(n for n in NUMBERS if isinstance(n, int) and 0 <= n < 2**64)))
     return struct.pack("<Q", value) + raw[8:]
 
 
 def places(tree):
-    """(container, key) of every value in a tree of dicts and lists."""
+    """Returns (container, key) of every value in a tree of dicts and lists."""
     for key, value in list(tree.items() if isinstance(tree, dict) else enumerate(tree)):
         yield tree, key
         if isinstance(value, (dict, list)):
@@ -108,7 +107,7 @@ def places(tree):
 
 
 def header(rng, raw: bytes, head: int) -> bytes:
-    """Changes values of the header or of the configuration in it: others, missing, renamed or exchanged."""
+    """Replaces, removes, renames or exchanges values of the header or of the configuration in it."""
     tree, data = unpacked(raw)
     tree["__metadata__"]["config"] = config = json.loads(tree["__metadata__"]["config"])
     for _ in range(int(rng.integers(1, 3))):
@@ -134,14 +133,14 @@ def header(rng, raw: bytes, head: int) -> bytes:
 
 
 def twice(rng, raw: bytes, head: int) -> bytes:
-    """A tensor's name occurs twice."""
+    """Gives two tensors the same name."""
     tree, data = unpacked(raw)
     name = pick(rng, list(tree))
     return packed((json.dumps(tree)[:-1] + ", " + json.dumps({name: tree[name]})[1:]).encode(), data)
 
 
 def values(rng, raw: bytes, head: int) -> bytes:
-    """Another number in a tensor: NaN, infinity, a count of any size."""
+    """Changes a number of a tensor to NaN, infinity, or a count of any size."""
     tree, data = unpacked(raw)
     name = pick(rng, [n for n in tree if n != "__metadata__"])
     first, last = tree[name]["data_offsets"]
@@ -170,7 +169,7 @@ def models(rng, judge) -> None:
 
 
 def loaded(judge, raw: bytes, label: str) -> None:
-    """One execution: an error, or the network of this file."""
+    """Checks one execution: lnrnn must raise an error, or return the network of this file."""
     try:
         model = lnrnn.load(MODEL)
     except ValueError as error:
@@ -206,7 +205,7 @@ def saved(array) -> bytes:
 
 
 def other_header(rng, array) -> bytes:
-    """A header with another shape or dtype, or a text that is no header."""
+    """Returns a file whose header has another shape or dtype, or is no header."""
     shape, version = list(array.shape), pick(rng, ((1, 0), (2, 0), (3, 0), (9, 9)))
     if shape:
         shape[rng.integers(len(shape))] = pick(rng, HUGE)
@@ -241,7 +240,7 @@ def arrays(rng, judge) -> None:
 
 
 def read(judge, raw: bytes) -> None:
-    """One execution: an error, or an array without objects that is not larger than the file."""
+    """Checks one execution: lnrnn must raise an error, or return numbers of at most the file's size."""
     ARRAY.write_bytes(raw)
     try:
         got = cli.read_array(ARRAY)
@@ -256,7 +255,7 @@ def read(judge, raw: bytes) -> None:
 
 
 def lengths(rng, judge) -> None:
-    """Lengths as lines of a text."""
+    """Reads damaged files of lengths, which are lines of a text."""
     lines = [str(int(n)) for n in rng.integers(0, 9, rng.integers(0, 5))]
     want = np.array(lines, np.int64)
     wrong = chance(rng, 0.6)
@@ -273,7 +272,7 @@ def lengths(rng, judge) -> None:
 
 
 def command(rng, judge) -> None:
-    """`lnrnn run`: status 0 and the output, or status 2, one line with the error, and no output."""
+    """Runs `lnrnn run`. It must end with status 0 and an output, or with status 2, one line and no output."""
     model = network(rng, known=9, most_layers=2)
     model.save(MODEL)
     x = rng.standard_normal((3, 2, model.input_size)).astype(np.float32)

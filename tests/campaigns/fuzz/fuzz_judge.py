@@ -8,32 +8,32 @@ import numpy as np
 
 
 class Judge:
-    """counts: {kind: executions}. nearest: {bound: largest part of the allowed error}."""
+    """counts: {kind: executions}. nearest: {bound: the largest error over the allowed error}."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.nearest: dict[str, float] = {}
 
     def same(self, kind: str, got: np.ndarray, want: np.ndarray, label: str) -> None:
-        """One execution: the bits are those of `want`. All NaN count as equal."""
+        """Counts one execution, and asserts that `got` has the bits of `want`. All NaN are equal."""
         self.counts[kind] += 1
         alike(got, want, label)
 
     def near(
         self, kind: str, got: np.ndarray, want: np.ndarray, allowed, label: str, bound: str = ""
     ) -> None:
-        """One execution: the error is at most `allowed`, a number or an array."""
+        """Counts one execution, and asserts that the error is at most `allowed`, a number or an array."""
         self.counts[kind] += 1
         self.within(got, want, allowed, label, bound or kind)
 
     def within(self, got, want, allowed, label: str, bound: str) -> None:
-        """Compares one more result of an execution, and counts nothing."""
+        """Compares a further result of an execution that is already counted."""
         share = share_of(got, want, allowed, label)
         self.nearest[bound] = max(share, self.nearest.get(bound, 0.0))
         assert share <= 1, f"{label}: the error is {share:.3g} times the tolerance, {describe(allowed)}"
 
     def true(self, kind: str, right: bool, label: str) -> None:
-        """One execution, which is right or not."""
+        """Counts one execution, and asserts that it is right."""
         self.counts[kind] += 1
         assert right, label
 
@@ -54,7 +54,7 @@ def alike(got: np.ndarray, want: np.ndarray, label: str) -> None:
 
 
 def share_of(got, want, allowed, label: str) -> float:
-    """The largest error over the allowed one. NaN and infinities must agree."""
+    """Returns the largest error over the allowed error. NaN and infinities must be equal."""
     assert got.shape == want.shape, f"{label}: shape {got.shape}, expected {want.shape}"
     if not got.size:
         return 0.0

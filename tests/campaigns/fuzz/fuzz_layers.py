@@ -1,6 +1,6 @@
-"""The layers LayerNorm and BatchNorm: calls in both modes, assignments, state dicts and copies.
+"""Fuzzes LayerNorm and BatchNorm: calls in both modes, assignments, state dicts and copies.
 
-Results are compared with the functions, and running statistics with the reference.
+Compares results with lnrnn.layer_norm and lnrnn.batch_norm, and running statistics with the reference.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def batch_norm(rng, judge) -> None:
         if tracks:
             tracked = layer.num_batches_tracked
             assert tracked == seen, f"{label}: {tracked} batches, not {seen}"
-            # An update rounds to float32, and reduces earlier roundings as it reduces the earlier mean.
+            # Each update adds a rounding to float32, and scales down earlier roundings with the earlier mean.
             for name, true in (("running_mean", mean), ("running_var", var)):
                 allowed = 2e-7 * (1 + seen) * max(1.0, float(np.abs(true).max()), float(np.abs(x).max()) ** 2)
                 judge.within(getattr(layer, name), true, allowed, f"{label}, {name}", f"BatchNorm, {name}")
 
 
 def another(rng, judge, layer, label: str):
-    """The layer, or sometimes a copy of it or a new layer with its state dict."""
+    """Returns the layer, or sometimes a copy, or a new layer with its state dict."""
     if chance(rng, 0.6):
         return layer
     if chance(rng, 0.25):

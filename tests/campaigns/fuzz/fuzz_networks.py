@@ -1,7 +1,7 @@
-"""Whole sequences at inference: every cell, norm, option and type of weights, against the reference.
+"""Fuzzes inference on whole sequences: every cell, norm, option and type of weights, against the reference.
 
-The bits do not depend on other sequences of the batch, memory layouts, parts of a sequence and threads.
-Copies and files of the network give the same bits.
+Bits must not depend on other sequences of the batch, memory layouts, divisions of a sequence, and threads.
+Copies and files of the network must give the same bits.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from fuzz_draw import arranged, caches, chance, inputs, lengths, network, pick
 from fuzz_judge import alike
 from fuzz_truth import compare, forward, rounded, short_step
 from helpers import rounds_bfloat16_rows, using_caches
-from networks import drawn_state, parts, taken, whole
+from networks import drawn_state, newer_arguments, only_forward, parts, taken, whole, widths
 
-KNOWN = 4  # steps of batch norm's statistics
-OPTIONS = "input_size", "hidden_size", "num_layers", "norm", "bias", "batch_first", "bidirectional", "dtype"
+KNOWN = 4  # how many steps have statistics of batch norm
+OPTIONS = "input_size", "hidden_size", "num_layers", "norm", "bias", "batch_first", "bidirectional"
 FILE = os.path.join(tempfile.gettempdir(), f"fuzz{os.getpid()}.safetensors")
 
 
 def described(rnn) -> str:
     f = rnn.nonlinearity if isinstance(rnn, lnrnn.RNN) else ""
-    return f"{type(rnn).__name__} {f} " + ", ".join(f"{n}={getattr(rnn, n)!r}" for n in OPTIONS)
+    values = {n: getattr(rnn, n) for n in OPTIONS} | newer_arguments(rnn) | {"dtype": rnn.dtype}
+    return f"{type(rnn).__name__} {f} " + ", ".join(f"{n}={value!r}" for n, value in values.items())
 
 
 def swapped(rnn, a: np.ndarray) -> np.ndarray:
-    """(T, B, ...) in the order of the network's arrays, and back."""
+    """Swaps the axes of a (T, B, ...) if the network has batch_first, and back."""
     return a.swapaxes(0, 1) if rnn.batch_first else a
 
 
 def copy_of(rng, thing):
-    """-> the kind of a copy, and the copy."""
+    """Returns the name of a kind of copy, and such a copy."""
     at = rng.integers(3)
     if at == 2:
         return "pickle", pickle.loads(pickle.dumps(thing))
@@ -44,7 +45,7 @@ def copy_of(rng, thing):
 
 
 def equal(judge, kind, rnn, got, want, label) -> None:
-    """One execution: y and all states have the same bits."""
+    """Counts one execution, and asserts that y and all states have equal bits."""
     judge.counts[kind] += 1
     for g, w in zip((got[0], *parts(rnn, got[1])), (want[0], *parts(rnn, want[1])), strict=True):
         alike(np.ascontiguousarray(g), np.ascontiguousarray(w), label)
@@ -62,7 +63,7 @@ def case(rng, judge) -> None:
     label = f"{described(rnn)}, {steps} steps of {batch}, lengths {ends}"
 
     def call(x, h0=h0, ends=ends):
-        """x and y are (T, B, ...)."""
+        """Calls the network with x (T, B, ...). y is (T, B, ...) too."""
         y, h = rnn(swapped(rnn, x), h0, ends)
         return swapped(rnn, y), h
 
@@ -70,22 +71,22 @@ def case(rng, judge) -> None:
     truth(judge, rnn, single, x, h0, ends, first, label)
     same_call(rng, judge, rnn, call, x, h0, ends, first, label)
     copies(rng, judge, rnn, swapped(rnn, x), h0, ends, (swapped(rnn, y), h), label)
-    # Beyond the known steps, overrun "batch" uses the statistics of the whole batch.
+    # Past the known steps, overrun "batch" uses the statistics of the whole batch, so sequences depend on it.
     independent = not (batch_norm and rnn.overrun == "batch" and steps > KNOWN)
     if independent:
         other_batches(rng, judge, rnn, call, x, h0, ends, first, label)
-    if not rnn.bidirectional and batch and (independent or ends is None):
+    if only_forward(rnn) and batch and (independent or ends is None):
         stream(rng, judge, rnn, x, h0, ends, first, label)
 
 
 def truth(judge, rnn, single, x, h0, ends, got, label) -> None:
-    """Compares with the reference. If only weights are rounded, to bfloat16, a float32 network of such
-    weights must give the same bits. If activations are rounded too, single steps are compared."""
+    """Compares with the reference. If only weights are rounded to bfloat16, a float32 network with the
+    rounded weights must give the same bits. If x and h are rounded too, single steps are compared."""
     results = [got[0], *parts(rnn, got[1])]
     if rnn.dtype == "int8" or (rnn.dtype == "bfloat16" and rounds_bfloat16_rows()):
-        if rnn.num_layers == 1 and not rnn.bidirectional and ends is None and x.size and rnn.norm is None:
-            state = [np.zeros((1, x.shape[1], rnn.hidden_size), np.float32) if s is None else s
-                     for s in parts(rnn, h0)]  # fmt: skip
+        if rnn.num_layers == 1 and only_forward(rnn) and ends is None and x.size and rnn.norm is None:
+            state = [np.zeros((1, x.shape[1], width), np.float32) if s is None else s
+                     for s, width in zip(parts(rnn, h0), widths(rnn), strict=True)]  # fmt: skip
             for row in x:
                 y, h = rnn(swapped(rnn, row[None]), whole(rnn, state))
                 want = short_step(rnn, row[None], state)
@@ -104,7 +105,7 @@ def truth(judge, rnn, single, x, h0, ends, got, label) -> None:
 
 
 def same_call(rng, judge, rnn, call, x, h0, ends, first, label) -> None:
-    """The same arguments in other forms."""
+    """Calls with the same arguments in other dtypes, types and memory layouts."""
     for name, other in arranged(rng, np.ascontiguousarray(swapped(rnn, x)), 4):
         y, h = rnn(other, h0, ends)
         equal(judge, "call", rnn, (swapped(rnn, y), h), first, f"{label}, x {name}")
@@ -125,7 +126,7 @@ def same_call(rng, judge, rnn, call, x, h0, ends, first, label) -> None:
 
 
 def other_batches(rng, judge, rnn, call, x, h0, ends, first, label) -> None:
-    """Sequences alone, in another order, with any values as padding, and in two parts."""
+    """Calls with sequences alone, in another order, with any values as padding, and in two parts."""
     y, h = first
     steps, batch = x.shape[:2]
     for b in rng.permutation(batch)[:3]:
@@ -142,7 +143,7 @@ def other_batches(rng, judge, rnn, call, x, h0, ends, first, label) -> None:
     padded, end = call(wide, ends=here)
     assert not padded[steps:].any(), f"{label}: y past a length"
     equal(judge, "call", rnn, (padded[:steps], end), first, f"{label}, {more} steps of padding")
-    if ends is None and steps and not rnn.bidirectional and not isinstance(rnn.norm, lnrnn.BatchNormSpec):
+    if ends is None and steps and only_forward(rnn) and not isinstance(rnn.norm, lnrnn.BatchNormSpec):
         cut = int(rng.integers(0, steps + 1))
         one, middle = call(x[:cut])
         two, end = call(x[cut:], middle)
@@ -174,7 +175,7 @@ def stream(rng, judge, rnn, x, h0, ends, first, label) -> None:
 
 
 def copies(rng, judge, rnn, x, h0, ends, first, label) -> None:
-    """A copy of any kind computes the same bits."""
+    """Checks that a copy of any kind computes the same bits."""
     at = rng.random()
     if at < 0.6:
         name, other = copy_of(rng, rnn)
@@ -189,9 +190,9 @@ def copies(rng, judge, rnn, x, h0, ends, first, label) -> None:
 
 
 def anew(rnn):
-    """A new network with the arguments and the state of this one."""
-    names = [*OPTIONS[:-1], *["nonlinearity"] * isinstance(rnn, lnrnn.RNN)]
-    other = type(rnn)(seed=5, **{name: getattr(rnn, name) for name in names})
+    """Returns a new network with the same arguments and state."""
+    names = [*OPTIONS, *["nonlinearity"] * isinstance(rnn, lnrnn.RNN)]
+    other = type(rnn)(seed=5, **{name: getattr(rnn, name) for name in names}, **newer_arguments(rnn))
     other.load_state_dict(rnn.state_dict())
     if rnn.overrun:
         other.overrun = rnn.overrun

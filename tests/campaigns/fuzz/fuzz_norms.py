@@ -1,6 +1,6 @@
-"""Layer norm, RMS norm, batch norm, their gradients, and exp, tanh and sigmoid.
+"""Fuzzes layer norm, RMS norm, batch norm, their gradients, and exp, tanh and sigmoid.
 
-Results are compared with the reference in long double. Other calls of the same work give the same bits.
+Compares results with the reference in long double. Equivalent calls must give the same bits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lnrnn import reference as ref
 
 DTYPES = (np.float32, np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
 EPS = (1e-5, 1e-5, 1e-3, 0.5, 1e-8)
-# Relative to the largest value of a row, as in tests/norm. OUTLIER: one value is much larger than the others.
+# Tolerances relative to the largest value of a row, as in tests/norm. OUTLIER: for rows with one large value.
 FORWARD, BACKWARD, OUTLIER = 5e-7, 1e-6, 2e-6
 
 
@@ -42,7 +42,7 @@ def layer(rng, judge) -> None:
     else:
         call = partial(lnrnn.layer_norm, normalized_shape=given, weight=weight, bias=bias, eps=eps)
     y = call(x)
-    if dtype not in SCALE:  # 16 bits: float32's result, rounded
+    if dtype not in SCALE:  # results of 16 bits are float32's results, rounded
         judge.same(kind, y, call(x.astype(np.float32)).astype(dtype), f"{label} by float32")
     exact = x.astype(np.float32) if dtype not in SCALE else x
     own = y if dtype in SCALE else call(exact)
@@ -70,7 +70,7 @@ def layer(rng, judge) -> None:
 
 
 def repeated(rng, judge, kind, call, x, y, label) -> None:
-    """The same call with other memory layouts, outputs and threads has the same bits."""
+    """Checks that calls with other memory layouts, outputs and threads give the same bits."""
     for name, other in arranged(rng, x, 5):
         judge.same(kind, call(other), y, f"{label}, {name}")
     lnrnn.set_num_threads(int(rng.integers(1, 4)))
@@ -105,7 +105,7 @@ def layer_back(rng, judge) -> None:
     sx, sg = (x, gy) if dtype in SCALE else (x.astype(np.float32), gy.astype(np.float32))
     own = got if dtype in SCALE else call(sg, sx)
     want = ref.layer_norm_backward(*wide(sg, sx), n, *wide(weight, bias), np.longdouble(eps))
-    # u / sigma is the size of terms that cancel in gx. In a row of two values they cancel exactly.
+    # The terms that cancel in gx have the size u / sigma. In a row of two values they cancel exactly.
     u = np.abs(sg.astype(np.longdouble) * (1 if weight is None else weight)).max(1, keepdims=True)
     most = BACKWARD * SCALE[single] * u / np.sqrt(wide(sx)[0].var(1, keepdims=True) + eps)
     judge.near(kind, own[0], want[0], most, label)
@@ -126,7 +126,7 @@ def layer_back(rng, judge) -> None:
 
 
 def agree(judge, kind, got, want, label) -> None:
-    """One execution with several results."""
+    """Counts one execution with several results, and compares them."""
     judge.counts[kind] += 1
     for k, (g, w) in enumerate(zip(got, want, strict=True)):
         assert (g is None) == (w is None), label
@@ -175,8 +175,8 @@ def batch(rng, judge) -> None:
     largest = np.abs(wide(sx)[0]).max(axes)
     rstd = 1 / np.sqrt((wide(sx)[0].var(axes) if training else wide(var)[0]) + eps)
     most = FORWARD * SCALE[single] * scale.max(axes, keepdims=True, initial=0)
-    # The rounding of the mean matters if x - mean cancels. A running mean has the type of x,
-    # the batch's is a double.
+    # If x - mean cancels, the rounding of the mean matters. A running mean has the type of x, and the mean of
+    # a batch is a double.
     rounding = 2.0**-53 if training else FORWARD * SCALE[single]
     most = most + (2 * rounding * (largest + np.abs(mean)) * gain * rstd).reshape(by_channel)
     judge.near(kind, own, want, most, label, f"{kind}, {mode}")
@@ -185,7 +185,7 @@ def batch(rng, judge) -> None:
     if training:
         seen = np.maximum(np.abs(want_mean), largest)
         judge.within(running[0], want_mean, 3e-7 * SCALE[single] * seen, f"{label}, mean", "running mean")
-        # A result that float32 cannot hold is rounded to a subnormal number.
+        # Results below the normal numbers of the type are rounded to subnormal numbers.
         spread = 1e-6 * SCALE[single] * np.abs(want_var) + float(np.finfo(single).smallest_subnormal)
         judge.within(running[1], want_var, spread, f"{label}, var", "running var")
     elif running[0].tobytes() != mean.tobytes() or running[1].tobytes() != var.tobytes():

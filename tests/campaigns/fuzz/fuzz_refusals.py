@@ -1,4 +1,4 @@
-"""A wrong argument is refused by an error that names it, changes nothing, and the next call is right."""
+"""Passes invalid arguments. Errors must name them, nothing may change, and the next call must be right."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from fuzz_draw import chance, lengths, network, pick
 from fuzz_judge import alike
 from fuzz_networks import described
 from helpers import named
-from networks import drawn_state, normal, parts, whole
+from networks import drawn_state, normal, only_forward, parts, whole, widths
 
 BAD_NUMBERS = (-1, -1e-300, float("nan"), float("inf"), -(10**400))
 
 
 def refused(judge, errors, name: str, label: str, call, *arguments, **given) -> None:
-    """One execution: the call raises one of `errors`, whose message is short and contains `name`."""
+    """Counts one execution, and asserts that it raises one of `errors`, with a short message that contains
+    `name`."""
     try:
         call(*arguments, **given)
     except errors as error:
@@ -30,7 +31,7 @@ def refused(judge, errors, name: str, label: str, call, *arguments, **given) -> 
 
 
 def other_shape(rng, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Another shape."""
+    """Returns a different shape."""
     while True:
         new = list(shape)
         at = rng.random()
@@ -48,7 +49,7 @@ def other_shape(rng, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def wrong_array(rng, shape: tuple[int, ...]):
-    """(errors, wrong value) for an argument that must be an array of that shape."""
+    """Returns (errors, invalid value) for an argument that must be an array of this shape."""
     if chance(rng, 0.4):
         return TypeError, pick(rng, NO_ARRAY)
     dtype = pick(rng, (np.float32, np.float64, np.int8))
@@ -200,20 +201,20 @@ def networks(rng, judge) -> None:
             if value is not None:
                 refused(judge, errors, "gy", f"{label}, gy {short(value)}", rnn.backward, tape, value)
             refused(judge, TypeError, "tape", label, rnn.backward, pick(rng, (None, 3, gy, object())), gy)
-        elif at == 7 and not rnn.bidirectional:
+        elif at == 7 and only_forward(rnn):
             stream = rnn.stream(batch)
             errors, value = wrong_array(rng, (batch, rnn.input_size))
             shape = getattr(value, "shape", ())
-            if (shape == (rnn.input_size,) and batch == 1) or len(shape) == 3:  # which may be right
+            if (shape == (rnn.input_size,) and batch == 1) or len(shape) == 3:  # may be valid
                 continue
             refused(judge, errors, "x", f"{label}, stream, x {short(value)}", stream, value)
-            errors, value = wrong_output(rng, (batch, rnn.hidden_size), np.float32)
+            errors, value = wrong_output(rng, (batch, widths(rnn)[0]), np.float32)
             refused(judge, errors, "out", f"{label}, out {short(value)}", stream, x[0], out=value)
             assert (stream.step == 0).all() and not any(s.any() for s in parts(rnn, stream.state)), label
         elif at == 8:
             sizes, flags = (
                 ("input_size", "hidden_size", "num_layers"),
-                ("bias", "batch_first", "bidirectional"),
+                ("bias", "batch_first", "bidirectional", "reverse"),
             )
             name = pick(rng, (*sizes, *flags))
             bad = NO_FLAG if name in flags else NO_INTEGER

@@ -1,5 +1,5 @@
-"""Streams and calls with resets. Every lane, and every part of a sequence between two resets, has the bits of
-a call with it alone. A stream stays as it is while its network is changed."""
+"""Fuzzes streams, and calls with resets. A lane, and a part of a sequence between two resets, must have the
+bits of a call with nothing but that part. A stream must not change if its network is changed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fuzz_draw import arranged, caches, chance, inputs, lengths, network, parame
 from fuzz_judge import alike
 from fuzz_networks import anew, copy_of, described, equal, swapped
 from helpers import using_caches
-from networks import drawn_state, normal, parts, taken, whole
+from networks import drawn_state, normal, only_forward, parts, taken, whole, widths
 
-KNOWN = 4  # steps of batch norm's statistics
-LONGEST = 9  # steps of a lane before it is reset, under other norms
+KNOWN = 4  # how many steps have statistics of batch norm
+LONGEST = 9  # steps of a lane before it is reset, for other norms
 
 
 def most_steps(rnn) -> int:
@@ -26,25 +26,25 @@ def most_steps(rnn) -> int:
 
 def case(rng, judge) -> None:
     rnn = network(rng, known=KNOWN, stream=chance(rng, 0.7))
-    if rnn.overrun == "batch":  # by which sequences depend on each other
+    if rnn.overrun == "batch":  # makes sequences depend on each other
         rnn.overrun = "last"
     rnn = rnn.to_dtype(pick(rng, ("float32",) * 3 + ("bfloat16", "int8")))
     with using_caches(caches(rng) if chance(rng, 0.3) else None):
         lnrnn.set_num_threads(int(rng.integers(1, 4)))
-        if rnn.bidirectional or chance(rng, 0.3):
+        if not only_forward(rnn) or chance(rng, 0.3):
             calls(rng, judge, rnn)
         else:
             Lanes(rng, judge, rnn).play()
 
 
 def alone(rnn, x, start):
-    """y (T, W) and the state of one sequence x (T, D), in its own call."""
+    """Calls the network with one sequence x (T, D). Returns y (T, W) and the state."""
     y, h = rnn(swapped(rnn, x[:, None]), start)
     return swapped(rnn, y)[:, 0], h
 
 
 def calls(rng, judge, rnn) -> None:
-    """A call with resets, and the same sequences in a ragged array."""
+    """Checks a call with resets, and the same sequences as a ragged array."""
     batch = int(rng.integers(0, 8)) if chance(rng, 0.9) else int(rng.integers(8, 80))
     steps = int(rng.integers(0, most_steps(rnn) + 1))
     x, ends = inputs(rng, rnn, steps, batch), lengths(rng, steps, batch)
@@ -59,13 +59,13 @@ def calls(rng, judge, rnn) -> None:
             begin = [s.copy() for s in parts(rnn, taken(rnn, start, slice(b, b + 1)))]
             for s in begin:
                 for d in range(rnn.num_directions):  # of each layer
-                    if k < len(at) - 2 if d else k or (ends[b] and resets[0, b]):
+                    if k < len(at) - 2 if d or rnn.reverse else k or (ends[b] and resets[0, b]):
                         s[d :: rnn.num_directions] = 0
             want, state = alone(rnn, x[first:end, b], whole(rnn, begin))
             judge.same("resets", y[first:end, b], want, f"{label}, part {k} of sequence {b}")
             for got, s in zip(parts(rnn, h), parts(rnn, state), strict=True):
                 for d in range(rnn.num_directions):
-                    if k == (0 if d else len(at) - 2):
+                    if k == (0 if d or rnn.reverse else len(at) - 2):
                         own = slice(d, None, rnn.num_directions)
                         judge.same("resets", got[own, b], s[own, 0], f"{label}, state of {b}")
         assert not y[ends[b] :, b].any(), f"{label}: y past the length of {b}"
@@ -85,7 +85,7 @@ def calls(rng, judge, rnn) -> None:
 
 @dataclass(frozen=True)
 class History:
-    """Of a lane: the state that it began with, its input since then, and the steps before."""
+    """The history of a lane: an earlier state, its step number, and all inputs since then."""
 
     start: object
     x: np.ndarray
@@ -96,12 +96,12 @@ class History:
 
 
 class Lanes:
-    """A stream, the network as it was when the stream was made, and the history of every lane."""
+    """A stream, a copy of the network from the time when the stream was created, and each lane's history."""
 
     def __init__(self, rng, judge, rnn) -> None:
         self.rng, self.judge, self.rnn = rng, judge, rnn
         self.count = int(rng.integers(1, 10)) if chance(rng, 0.9) else int(rng.integers(10, 90))
-        self.other: tuple | None = None  # a stream that was copied, with its histories
+        self.other: tuple | None = None  # the original of a copied stream, with its histories
         self.make()
 
     def make(self) -> None:
@@ -137,7 +137,7 @@ class Lanes:
         return len(self.lanes[lane].x) >= self.most
 
     def check(self, y, rows, counts) -> None:
-        """y: for each row its last `counts` steps. Checks some rows."""
+        """Checks some rows of y, which has the last `counts` steps of each row."""
         for i in self.rng.permutation(len(rows))[:5]:
             lane = self.lanes[rows[i]]
             want, state = alone(self.twin, lane.x, lane.start)
@@ -148,7 +148,7 @@ class Lanes:
                 self.judge.same("lanes", got, s, f"{where}, state")
 
     def step(self) -> None:
-        rows, width = self.some(), self.rnn.hidden_size
+        rows, width = self.some(), widths(self.rnn)[0]
         x = normal(self.rng, len(rows), self.rnn.input_size)
         resets = np.array([self.is_full(lane) for lane in rows], bool)
         resets |= self.rng.random(len(rows)) < 0.1
@@ -182,7 +182,7 @@ class Lanes:
             assert not y[n:, i].any(), f"{self.where}: y past the length of row {i}"
 
     def move(self) -> None:
-        """Some sessions change lanes, by a state that may be pickled."""
+        """Moves some sessions to other lanes, by get_state and set_state, with or without pickling."""
         rows = self.some()
         to = self.rng.permutation(self.count)[: len(rows)]
         state, histories = self.stream.get_state(rows), [self.lanes[lane] for lane in rows]
@@ -199,7 +199,7 @@ class Lanes:
             self.lanes[lane] = self.fresh
 
     def set_state(self) -> None:
-        """Sets the state of all lanes, and without batch norm their steps."""
+        """Sets the state of all lanes, and their step numbers if there is no batch norm."""
         drawn, step = drawn_state(self.rng, self.rnn, self.count), 0
         if self.rnn.overrun is None:
             step = int(self.rng.integers(0, 1000))
@@ -209,12 +209,12 @@ class Lanes:
         self.stream.state = drawn
         for got, want in zip(parts(self.rnn, self.stream.state), parts(self.rnn, drawn), strict=True):
             self.judge.same("stream setter", got, want, f"{self.where}, state")
-            got[...] = np.nan  # a copy, or the next steps are wrong
+            got[...] = np.nan  # if `got` were no copy, the next steps would be wrong
         states = [taken(self.rnn, drawn, slice(k, k + 1)) for k in range(self.count)]
         self.lanes = [History(state, self.fresh.x, step) for state in states]
 
     def copied(self) -> None:
-        """Continues with a copy of the stream. `play` makes a step with the old one in the end."""
+        """Continues with a copy of the stream. At the end `play` makes a step with the original."""
         self.other = self.stream, list(self.lanes), self.twin
         kind, self.stream = copy_of(self.rng, self.stream)
         self.judge.counts[kind] += 1
@@ -224,8 +224,8 @@ class Lanes:
             alike(b, a, f"{self.where}, state of a {kind}")
 
     def change(self) -> None:
-        """Sets something of the network. The stream stays as it is, and the network computes the bits of a
-        new one. Sometimes a new stream takes the place of the old one."""
+        """Sets a parameter or an option of the network. The stream must not change, and the network must have
+        the bits of a new one. Sometimes a new stream replaces the old one."""
         rng, rnn = self.rng, self.rnn
         drawn, at = (
             parameters(rng, {name: v.shape for name, v in rnn.parameters().items()}, True),
@@ -246,7 +246,7 @@ class Lanes:
             self.make()
 
     def refused(self) -> None:
-        """A call with a lane twice, a lane that does not exist, or a step too many changes no lane."""
+        """Checks that a call with a wrong lane, a lane twice, or a step too many changes no lane."""
         before = [s.tobytes() for s in parts(self.rnn, self.stream.state)], self.stream.step.tobytes()
         rows = self.some().tolist()
         rows += [pick(self.rng, (-1, self.count, *rows))]

@@ -1,4 +1,4 @@
-"""Calls with enough work for several threads: other threads and other cache sizes give the same bits."""
+"""Checks calls that use several threads: other numbers of threads and cache sizes must give the same bits."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fuzz_norms import agree
 from helpers import using_caches
 from networks import drawn_state, normal
 
-WORTH = 3 * 2**22  # multiply-adds that are enough for three threads
+WORTH = 3 * 2**22  # calls with this many multiply-adds use three threads
 
 
 @contextmanager
 def team(n: int, barrier: str = "together"):
-    """Up to n threads. No call continues on one thread because a core is busy."""
+    """Runs the body with up to n threads. Calls use them even if cores are busy."""
     lnrnn.set_num_threads(n)
     engine_switches.set_barrier_mode(barrier)
     engine_switches.teams_had()
@@ -32,7 +32,7 @@ def team(n: int, barrier: str = "together"):
 
 
 def kind_of(name: str) -> str:
-    """The kind of an execution, with the size of the largest team of the last calls."""
+    """Returns a kind of execution that contains the largest number of threads in the last calls."""
     return f"{name}, team of {max(1, *engine_switches.teams_had())}"
 
 

@@ -1,6 +1,6 @@
-"""forward_train, backward and calibrate, against back-propagation through time in the reference.
+"""Fuzzes forward_train, backward and calibrate, against back-propagation through time in the reference.
 
-A second call, other threads, memory layouts and padding give the same bits.
+A second call, other threads, memory layouts and padding must give the same bits.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from networks import (
     kink,
     named_gradients,
     normal,
+    only_forward,
     parts,
     reference_backward,
     reference_forward,
     suffixes,
     whole,
+    widths,
 )
 
 
 def gradients(ends, names, masks):
-    """-> `compute` of fuzz_truth.compare: the gradients with these names."""
+    """Returns the argument `compute` of fuzz_truth.compare, which computes the gradients with these names."""
 
     def compute(rnn, x, gy, *states):
         half = len(states) // 2
@@ -42,13 +44,13 @@ def gradients(ends, names, masks):
 
 def case(rng, judge) -> None:
     cell = ("RNN", "LSTM", "GRU")[rng.integers(3)]
-    sizes = min(size(rng), 100), min(size(rng), 100)  # or the reference would take too long
+    sizes = min(size(rng), 100), min(size(rng), 100)  # small, because the reference is slow
     rnn = network(rng, cell=cell, sizes=sizes)
     per_step = isinstance(rnn.norm, lnrnn.BatchNormSpec)
     steps, batch = int(rng.integers(0, 7)), int(rng.integers(0, 9))
     x, ends = inputs(rng, rnn, steps, batch), lengths(rng, steps, batch)
     h0, gh = drawn_state(rng, rnn, batch), drawn_state(rng, rnn, batch)
-    gy = normal(rng, steps, batch, rnn.hidden_size * rnn.num_directions)
+    gy = normal(rng, steps, batch, widths(rnn)[0] * rnn.num_directions)
     label = f"{described(rnn)}, {steps} steps of {batch}, lengths {ends}"
     turn = partial(swapped, rnn)
     before, drops = rnn.state_dict(), dropping(rng, rnn)
@@ -65,7 +67,7 @@ def case(rng, judge) -> None:
         want = rnn(turn(x), h0, ends)
         equal(judge, "forward_train", rnn, (y, h), want, f"{label}, training and inference")
     got = named_gradients(rnn, rnn.backward(tape, turn(gy), gh))
-    # At 0 the derivative of relu is not defined.
+    # Omit cases with an argument of relu near 0, where its derivative jumps.
     if not (isinstance(rnn, lnrnn.RNN) and rnn.nonlinearity == "relu") or kink(rnn, tapes) > 1e-3:
         true = named_gradients(rnn, reference_backward(rnn, tapes, gy, gh, masks))
         compare(
@@ -107,7 +109,7 @@ def case(rng, judge) -> None:
 
 
 def dropping(rng, rnn) -> dict[str, object]:
-    """The arguments dropout and seed. Sometimes sets the network's zoneout."""
+    """Returns random arguments dropout and seed. Sometimes sets the network's zoneout."""
     if chance(rng, 0.3):
         rates = [float(rng.uniform(0, 0.9)) for _ in parts(rnn, rnn.zoneout)]
         rnn.zoneout = whole(rnn, rates)
@@ -121,7 +123,7 @@ def dropping(rng, rnn) -> dict[str, object]:
 
 
 def added(rng, judge, rnn, tape, gy, gh, got, label) -> None:
-    """backward with out=. Gradients added to 0 keep their bits; other sums differ by a few roundings."""
+    """Checks backward with out=. Gradients added to 0 keep their bits, other sums have a few roundings."""
     exact, wanted = chance(rng, 0.5), chance(rng, 0.5)
     before = {
         name: np.zeros_like(p) if exact else normal(rng, *p.shape) * np.float32(4.0 ** rng.integers(-4, 5))
@@ -146,10 +148,9 @@ def added(rng, judge, rnn, tape, gy, gh, got, label) -> None:
 
 
 def cancelling(tapes, x, *upstream) -> float:
-    """The error of gradients that cancel: a few roundings of the largest term.
+    """Returns the error of gradients that cancel: a few roundings of the largest term.
 
-    A norm subtracts the mean from g / sigma. Over two values, or over one or two sequences, the exact
-    difference is 0."""
+    A norm subtracts the mean from g / sigma. If it averages one or two values, the exact difference is 0."""
     rstd = 1.0
     for tape in tapes.values():
         for step in tape.steps:
@@ -176,7 +177,7 @@ def agree(judge, want, got, label) -> None:
 
 
 def calibrated(rng, judge, rnn, x, ends, label) -> None:
-    """The statistics of all sequences are the reference's, for any division into batches."""
+    """Checks that calibrate gives the reference's statistics for any division of sequences into batches."""
     steps, batch = x.shape[:2]
     whole_ones = np.full(batch, steps) if ends is None else ends
     x = np.nan_to_num(x)
@@ -185,7 +186,7 @@ def calibrated(rng, judge, rnn, x, ends, label) -> None:
     cut = int(rng.integers(0, batch + 1))
     rnn.calibrate([(swapped(rnn, x[:, p]), whole_ones[p]) for p in (slice(cut), slice(cut, None))])
     names = [name for name in rnn.state_dict() if name.startswith("running")]
-    rnn.stream(1) if not rnn.bidirectional else None
+    rnn.stream(1) if only_forward(rnn) else None
 
     def compute(rnn, x):
         _, _, tapes = reference_forward(rnn, x, None, whole_ones, training=True)

@@ -1,4 +1,4 @@
-"""The reference of networks, and the error that float32 may have."""
+"""Compares networks with the reference, and bounds the error of float32."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from lnrnn import reference as ref
 from networks import cell_of, nudged, options_of, parts, reference_forward, whole
 from short_weights import flushed, to_bfloat16, to_bits
 
-# As in tests/rnn/test_forward.py, relative to the largest value of a result, at least 1.
+# The tolerance of tests/rnn/test_forward.py, relative to the largest value of a result or to 1.
 WHOLE = 3e-6
 DRAWS, FACTOR = 12, 16
 
 
 def nudged_network(rng, rnn):
-    """A copy of rnn whose parameters are changed by at most one ULP."""
+    """Returns a copy of rnn whose parameters differ by at most one ULP."""
     other = copy.copy(rnn)
     changed = {name: nudged(rng, value) for name, value in rnn.parameters().items()}
     other.load_state_dict(rnn.state_dict() | changed)
@@ -24,12 +24,12 @@ def nudged_network(rng, rnn):
 
 
 def compare(judge, kind, compute, got, rnn, states, label: str, factor=1.0, cancels=0.0, want=None) -> None:
-    """One execution with several results. compute(rnn, *states) -> the reference's results, or `want`.
+    """Counts one execution, and compares its results with `want` or with the reference, compute(rnn,
+    *states).
 
-    An error may exceed factor * WHOLE if the network amplifies roundings. Then the bound grows by FACTOR
-    times the largest change of the reference's result, when its arguments change by one ULP. It also grows by
-    `cancels`, for the roundings of terms that cancel.
-    """
+    If the network amplifies roundings, errors may exceed factor * WHOLE. The bound then grows by FACTOR times
+    the largest change of the reference's result if arguments change by one ULP. It also grows by `cancels`,
+    for the roundings of terms that cancel."""
     judge.counts[kind] += 1
     want, changes = compute(rnn, *states) if want is None else want, None
     for k, g in enumerate(got):
@@ -43,7 +43,7 @@ def compare(judge, kind, compute, got, rnn, states, label: str, factor=1.0, canc
 
 
 def amplification(compute, want, rnn, states) -> list[float]:
-    """The largest change of each result when the arguments change by one ULP."""
+    """Returns the largest change of each result if the arguments change by one ULP."""
     rng, changes = np.random.default_rng(0), [0.0] * len(want)
     for _ in range(DRAWS):
         near = [None if s is None else s if s.dtype.kind == "i" else nudged(rng, s) for s in states]
@@ -53,7 +53,7 @@ def amplification(compute, want, rnn, states) -> list[float]:
 
 
 def forward(ends, training: bool = False):
-    """-> `compute` of `compare`: from a network, x (T, B, D) and a state's arrays to y and the new state."""
+    """Returns the argument `compute` of `compare` that runs the reference on x (T, B, D) and a state."""
 
     def compute(rnn, x, *state):
         h0 = None if state[0] is None else whole(rnn, list(state))
@@ -64,7 +64,7 @@ def forward(ends, training: bool = False):
 
 
 def rounded(rnn):
-    """A network with the weights of rnn.to_dtype("bfloat16"), in float32."""
+    """Returns a float32 network with the weights of rnn.to_dtype("bfloat16")."""
     other = copy.copy(rnn)
     short = {name: to_bfloat16(np.array(w)) for name, w in rnn.parameters().items() if "weight" in name}
     other.load_state_dict(rnn.state_dict() | short)
@@ -72,7 +72,7 @@ def rounded(rnn):
 
 
 def rounded_rows(rnn, a, bits: int = 8):
-    """Rows rounded as for a product with such weights: bfloat16, or integers of so many bits."""
+    """Rounds rows as products with rnn's type of weights do: to bfloat16, or to integers of ``bits`` bits."""
     if rnn.dtype == "bfloat16":
         return to_bfloat16(flushed(np.asarray(a, np.float32))).astype(float)
     numbers, scale = to_bits(np.asarray(a, np.float32), bits)
@@ -80,12 +80,11 @@ def rounded_rows(rnn, a, bits: int = 8):
 
 
 def short_step(rnn, x, state):
-    """x (1, B, D) and the state's arrays (1, B, H) -> y and the state's arrays, in double precision.
+    """x (1, B, D), states (1, B, H). Returns y and the new state in double precision.
 
-    rnn has one layer and direction, weights of int8 or bfloat16, and products that round activations too. The
-    reference gets rounded factors. A GRU also uses the previous h outside of products, not rounded: z times
-    the difference is added.
-    """
+    rnn has one layer and direction, weights of int8 or bfloat16, and products that also round x and h. The
+    reference gets the rounded arrays. A GRU also uses the previous h outside of products without rounding, so
+    z times the difference is added."""
     p, options = options_of(rnn, "_l0")
     p = dict(p) | {name: rounded_rows(rnn, p[name]) for name in ("weight_ih", "weight_hh")}
     rounded_x, rounded_h = (rounded_rows(rnn, a, rnn.activation_bits) for a in (x, state[0][0]))

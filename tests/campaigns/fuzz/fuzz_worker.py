@@ -1,8 +1,8 @@
 """A process that runs cases for some seconds: fuzz_worker.py SEED FIRST STEP SECONDS CURRENT KINDS.
 
-run_fuzz.py starts it and reads its output: a line of JSON every second, and one for each failure. CURRENT is
-a file of two int64, the number of the running case and its start (monotonic nanoseconds). The campaign reads
-it if the process crashes or hangs.
+run_fuzz.py starts the process and reads its output: a line of JSON every second, and one for each failure.
+The file CURRENT has two int64: the number of the running case, and its start in monotonic nanoseconds.
+run_fuzz.py reads the file if the process crashes or hangs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import traceback
 import warnings
 from pathlib import Path
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the reference's products are small
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the reference's products are too small for threads
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "support"), str(HERE.parents[2])]
@@ -27,12 +27,12 @@ import numpy as np  # noqa: E402
 import fuzz_cases  # noqa: E402
 from fuzz_judge import Judge  # noqa: E402
 
-MEMORY = 2 << 30  # bytes of addresses that cases may use
+MEMORY = 2 << 30  # bytes of address space that cases may use
 FAILURES = 10
 
 
 def limit_memory() -> None:
-    """A case that asks for more memory gets a MemoryError, and fails."""
+    """Limits memory, so that a case that needs more fails with a MemoryError."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.RLIM_INFINITY))
 

@@ -1,6 +1,6 @@
-"""Random cases, compared with the reference in double precision, and with calls that must give the same bits.
+"""Runs random cases, and compares them with the reference in double precision and with equivalent calls.
 
-The bounds are derived or measured. Cases run in worker processes. A wrong result, a crash, a hang and too
+Error bounds are derived or measured. Cases run in worker processes. A wrong result, a crash, a hang and too
 much memory are reported with a command that runs the case again: --case networks:SEED:NUMBER. An execution is
 a call of lnrnn whose result was checked. fuzz_cases.py lists the kinds of cases.
 """
@@ -27,11 +27,11 @@ from fuzz_judge import Judge
 from outcome import Wrong
 
 HERE = Path(__file__).resolve().parent
-HANG = 60  # seconds, after which a case counts as hanging
+HANG = 60  # a case that takes more seconds hangs
 
 
 class Worker:
-    """A worker process. next: its first case, also after a restart."""
+    """A worker process. next: the first case that the process runs when it is started or restarted."""
 
     def __init__(self, campaign: Campaign, index: int) -> None:
         self.campaign, self.next = campaign, index
@@ -53,12 +53,12 @@ class Worker:
         self.output = b""
 
     def running(self) -> tuple[int, float]:
-        """The running case, and its seconds."""
+        """Returns the number of the running case, and for how many seconds it has run."""
         number, since = np.fromfile(self.place, np.int64)
         return int(number), (time.monotonic_ns() - int(since)) / 1e9
 
     def read(self) -> bool:
-        """Reads the output. -> whether the process still runs."""
+        """Reads the output. Returns whether the process still runs."""
         data = os.read(self.process.stdout.fileno(), 1 << 16)
         *lines, self.output = (self.output + data).split(b"\n")
         for line in lines:
@@ -66,7 +66,7 @@ class Worker:
         return bool(data)
 
     def ended(self) -> bool:
-        """Called at the end of the process. -> whether to restart it, after the case that ended it."""
+        """Handles the end of the process. Returns whether to restart it with the next case."""
         status = self.process.wait()
         self.process.stdout.close()
         self.errors.seek(0)
@@ -108,7 +108,7 @@ class Campaign:
         print(report, flush=True)
 
     def run(self) -> None:
-        """Ctrl-C ends it early, and the counts remain."""
+        """Runs the workers. Ctrl-C ends them early, and keeps the counts."""
         chosen = selectors.DefaultSelector()
         try:
             self._run(chosen)
@@ -133,7 +133,7 @@ class Campaign:
             for key in list(chosen.get_map().values()):
                 number, seconds = key.data.running()
                 if seconds > HANG and key.data.process.poll() is None:
-                    print(f"case {number} has run for {seconds:.0f} s: it is killed", flush=True)
+                    print(f"case {number} has run for {seconds:.0f} s and is killed", flush=True)
                     key.data.process.kill()
 
 
@@ -143,7 +143,7 @@ def fuzz(options: argparse.Namespace) -> dict[str, int | str]:
         judge = Judge()
         fuzz_cases.run(kind, int(seed), int(number), judge)
         return {f"executions on {fuzz_cases.isa_of(int(number))}": judge.counts.total()}
-    memory = "/dev/shm"  # lnrnn syncs files to the disk, which would take most of the time
+    memory = "/dev/shm"  # on a disk, syncing files would take most of the time
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
         kinds = tuple(options.kinds.split(","))
         campaign = Campaign(options.seed, options.seconds, options.workers, kinds, folder)

@@ -1,4 +1,4 @@
-"""Cases of every kind pass. A wrong result, a crash, a hang, too much memory and a warning are reported."""
+"""Tests that cases of every kind pass, and that the campaign reports planted faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS = sorted(set(fuzz_cases.TURN))
 
 @pytest.fixture(autouse=True)
 def restored(tmp_path, monkeypatch):
-    """Files go to the test's folder; threads and instruction set are restored."""
+    """Writes files to the test's folder, and restores threads and instruction set after the test."""
     from lnrnn import _core, cpu_info, set_num_threads
 
     before = cpu_info()
@@ -30,8 +30,8 @@ def restored(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_cases(kind):
-    """On every instruction set."""
+def test_cases_of_every_kind_pass(kind):
+    """Each kind runs on every instruction set."""
     judge = Judge()
     for number in range(0, fuzz_cases.BLOCK * len(fuzz_cases.ISAS), fuzz_cases.BLOCK // 4):
         fuzz_cases.run(kind, 0, number, judge)
@@ -62,7 +62,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_reported(tmp_path, monkeypatch, name):
-    """With the command that runs it again. The other cases run."""
+    """The report has the command that runs the case again. The other cases run too."""
     code, message = FAULTS[name]
     body = f"    if rng.integers(4) == 3:\n        {code}\n    judge.true('call', True, '')\n"
     text = f"def number_of(rng):\n    return 2\n\n\ndef case(rng, judge):\n{body}"

@@ -1,6 +1,6 @@
 /* A Python module. After set(mode), NumPy allocates the data of an array between two pages without access. With mode 1 the
- * data ends at such a page, with mode 2 it begins at one; mode 0 is NumPy's allocator. Memory that need not be 0 is filled
- * with bytes 0xff, NaN in every floating-point type. */
+ * data end at such a page, with mode 2 they begin after one. Mode 0 is NumPy's allocator. Memory that need not be 0 has
+ * bytes 0xff, which are NaN in every floating-point type. */
 #define PY_SSIZE_T_CLEAN
 #define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
 #include <Python.h>
@@ -14,7 +14,7 @@ static size_t arrays;
 
 static size_t pages_of(size_t n) { return (n + PAGE - 1) / PAGE + !n; }
 
-/* n bytes -> their address, between two pages without access; NULL if there is no memory. */
+/* Allocates n bytes between two pages without access. Returns their address, or NULL if there is no memory. */
 static char *guarded(size_t n)
 {
     const size_t pages = pages_of(n);
@@ -46,13 +46,13 @@ static void *take_zeroed(void *ctx, size_t count, size_t size)
 static void give(void *ctx, void *p, size_t n)
 {
     (void)ctx;
-    if (p) /* its first byte is in the first page */
+    if (p) /* p is in the page after the first one without access */
         munmap((char *)((uintptr_t)p & ~(uintptr_t)(PAGE - 1)) - PAGE, (pages_of(n) + 2) * PAGE);
 }
 
 static void *change(void *ctx, void *old, size_t n)
 {
-    /* NumPy does not pass the old size. No campaign resizes an array. */
+    /* Not implemented, because NumPy does not pass the old size. No campaign resizes an array. */
     (void)ctx, (void)old, (void)n;
     return NULL;
 }

@@ -1,10 +1,10 @@
-"""No kernel reads or writes outside its arrays.
+"""Checks that no kernel reads or writes outside its arrays.
 
-guard: NumPy allocates every array next to a page without access, at its end in one pass and at its beginning
-in the other. An access to that page ends the process. Sizes are 1 to 200, of every norm, function, dtype,
-instruction set and kind of network. The bits must be those without guards. New memory is NaN, so reading a
-value before it is written shows too. control: a byte written outside an array ends the process, a byte inside
-does not.
+guard: NumPy allocates every array directly before a page without access, and in a second pass directly after
+one. An access to that page ends the process. Every norm, function, dtype, instruction set and kind of network
+runs with sizes from 1 to 200. Bits must be the same without these pages. New memory has NaN, which shows if a
+kernel reads a value before writing it. control: a byte written outside an array must end the process, and a
+byte written inside must not.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Case = tuple[Callable[..., Iterator[np.ndarray]], tuple[object, ...]]
 
 
 def guard_pages(folder: Path):
-    """The module, compiled in `folder` for this Python unless it exists."""
+    """Returns the module guard_pages, and compiles it in `folder` if it is not there."""
     if not sys.platform.startswith("linux"):
         raise Missing("needs Linux: pages without access by mprotect")
     path = folder / f"guard_pages{sysconfig.get_config_var('EXT_SUFFIX')}"
@@ -57,7 +57,7 @@ def guard_pages(folder: Path):
 
 
 def of_functions(n: int) -> Iterator[np.ndarray]:
-    """Elementwise functions of n values, with and without out=."""
+    """Yields the results of elementwise functions of n values, with and without out=."""
     x = rng_of(n).standard_normal(n).astype(np.float32)
     for function in (lnrnn.exp, lnrnn.tanh, lnrnn.sigmoid):
         yield function(x)
@@ -66,7 +66,7 @@ def of_functions(n: int) -> Iterator[np.ndarray]:
 
 
 def of_planes(n: int, dtype: type) -> Iterator[np.ndarray]:
-    """Batch norm of planes of n values."""
+    """Yields the results of batch norm of planes of n values."""
     rng = rng_of(n, "planes")
     x, gy = (rng.standard_normal((3, 2, n)).astype(dtype) for _ in range(2))
     yield lnrnn.batch_norm(x, None, None, training=True)
@@ -75,10 +75,10 @@ def of_planes(n: int, dtype: type) -> Iterator[np.ndarray]:
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    """(function, arguments): each gives arrays."""
+    """Yields (function, arguments). Each function returns arrays."""
     for rows, dtype in itertools.product(
         (4, 7), DTYPES
-    ):  # of 4096 bytes; batch norm sums four of them at once
+    ):  # rows of 4096 bytes; batch norm sums four rows at once
         yield of_norm, ((rows, 4096 // np.dtype(dtype).itemsize), dtype, True, True)
     for n in QUICK if quick else SIZES:
         yield of_functions, (n,)
@@ -86,7 +86,7 @@ def cases(quick: bool) -> Iterator[Case]:
             yield of_norm, ((rows, n), dtype, n % 3 > 0, n % 2 > 0)
         for dtype in DTYPES:
             yield of_planes, (n, dtype)
-        # n is the hidden size, or sometimes the input size; other sizes depend on it.
+        # n is the hidden size, or sometimes the input size. Other sizes depend on n.
         for k, variant in enumerate(VARIANTS):
             if quick and (k + n) % 5:
                 continue

@@ -1,4 +1,4 @@
-"""Builds by other compilers: for aarch64, with musl, by clang, and for 32 bits, which is refused."""
+"""Compiles lnrnn for aarch64, with musl, by clang, and for 32 bits, which must fail."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pythons_here import environment
 from source_copy import build, copy_sources
 
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Werror")
-# Tests of all that a compiler can get wrong: vectors, norms, products, forward and backward.
+# Tests of kernels that a compiler may miscompile: vectors, norms, products, forward and backward.
 OF_KERNELS = [
     "tests/simd/test_simd.py", "tests/simd/test_vmath.py", "tests/norm/test_exact_statistics.py",
     "tests/norm/test_half.py", "tests/norm/test_magnitudes.py", "tests/norm/test_rms_norm.py",
@@ -27,7 +27,7 @@ OF_KERNELS = [
 
 
 def on_threads(command: list[str], isa: str, folder: Path) -> Results:
-    """The results with two threads. They must be those with one thread, and both threads must have worked."""
+    """Returns the results with two threads. Both must work, and give the results of one thread."""
     one, two = (results(command, isa, threads, folder) for threads in (1, 2))
     same(one, two, f"{isa} with 1 and 2 threads")
     if (one.teams, two.teams) != ((0, 0), (2, 2)):
@@ -36,7 +36,7 @@ def on_threads(command: list[str], isa: str, folder: Path) -> Results:
 
 
 def neon_quick(folder: Path) -> str:
-    """By gcc: NEON with two threads against plain C with one. Their bits must differ."""
+    """Compiles by gcc. NEON on two threads and plain C on one must have different bits, but agree."""
     program = linked("aarch64", [GCC_AARCH64], "aarch64", MAIN, flags=("-O1",), link=("-static",))
     vectors, scalar = (results([QEMU, str(program)], *how, folder) for how in (("neon", 2), ("scalar", 1)))
     agree(vectors, scalar, "neon and scalar")
@@ -83,7 +83,7 @@ def neon(options: argparse.Namespace) -> str:
 
 
 REFUSAL = "lnrnn needs a 64-bit build"
-# Freestanding, since C libraries of 32 bits are rarely installed.
+# Freestanding, because C libraries of 32 bits are rarely installed.
 FREESTANDING = ["-ffreestanding", "-fsyntax-only", f"-I{ROOT / 'include'}", "-x", "c", "-"]
 NARROW = (
     ["gcc", "-m32"], ["gcc", "-mx32"], ["clang", "-m32"], ["clang", "--target=armv7-linux-gnueabihf"],
@@ -92,7 +92,7 @@ NARROW = (
 
 
 def refuses(compiler: list[str]) -> bool:
-    """Whether a compiler refuses the header of the C API. Its only error must be lnrnn's message."""
+    """Returns whether the compiler fails on the C API's header, with lnrnn's message alone."""
     command = [*compiler, *FREESTANDING]
     ran = subprocess.run(command, input='#include "lnrnn.h"\n', text=True, capture_output=True)
     errors = [line for line in ran.stderr.splitlines() if "error:" in line]
@@ -104,7 +104,7 @@ def refuses(compiler: list[str]) -> bool:
 
 
 def refused_by_setup() -> None:
-    """setup.py prints one line and fails if sys.maxsize is that of 32 bits."""
+    """Checks that setup.py prints one line and fails if sys.maxsize is that of a 32-bit Python."""
     code = "import runpy, sys; sys.maxsize = 2**31 - 1; sys.argv = ['setup.py', 'build_ext']; "
     ran = subprocess.run(
         [sys.executable, "-c", code + "runpy.run_path('setup.py', run_name='__main__')"],
@@ -127,7 +127,7 @@ def bits32(options: argparse.Namespace) -> str:
     return f"refused: {', '.join(' '.join(c) for c in here)}, and a Python of 32 bits in setup.py"
 
 
-# Instruction sets, the most capable first.
+# The instruction sets of a machine, the most capable one first.
 SETS = {
     "x86_64": (
         "avx512amx", "avx512bf16", "avx512amx_emulated", "avx512bf16_emulated", "avx512vnni", "avxvnni",
@@ -138,7 +138,7 @@ SETS = {
 
 
 def musl(options: argparse.Namespace) -> str:
-    """The C with musl has the bits of glibc."""
+    """Checks that the C code with musl gives the bits of glibc."""
     needs("musl-gcc", "gcc")
     folder, machine = options.folder, platform.machine()
     program = linked("musl", ["musl-gcc"], machine, MAIN, flags=WARNINGS, link=("-static",), folder=folder)
@@ -154,7 +154,7 @@ def musl(options: argparse.Namespace) -> str:
 
 
 def clang(options: argparse.Namespace) -> str:
-    """The C by clang and by gcc agrees; their bits may differ. The module by clang passes tests."""
+    """Checks that clang and gcc agree up to roundings, and that clang's module passes tests."""
     needs("gcc", "clang")
     folder, own = options.folder, options.folder / "source"
     programs = [str(native_program(folder, compiler)) for compiler in ("gcc", "clang")]

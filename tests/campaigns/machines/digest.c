@@ -1,10 +1,10 @@
-/* Computes norms, products and layers by the C of pyx/, without Python, from numbers that are the same on every machine:
+/* Computes norms, products and layers by the C code of pyx/, without Python, from the same numbers on every machine:
  *
  *     digest ISA THREADS [FILE]
  *
  * Prints a line for each array of results: its name, the type and number of its values, and a hash of their bytes. The last
- * line has the largest teams of threads. FILE gets the bytes of all arrays. Machines with the same arithmetic print the same
- * lines; others are compared by the files. */
+ * line has the largest numbers of threads. FILE gets the bytes of all arrays. Machines with the same arithmetic print the
+ * same lines. For other machines, the files are compared. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static const size_t SIZES[LNRNN_DTYPES] = {4, 8, 2, 2};
 
 static FILE *values;
 static int threads;
-static float scale = 1; /* of drawn_floats */
+static float scale = 1; /* drawn_floats are in -scale .. scale */
 
 /* --- numbers and hashes --------------------------------------------------------------------------------- */
 
@@ -31,7 +31,7 @@ static uint64_t drawn_bits(void)
     return state >> 20;
 }
 
-/* -1 .. 1 in steps of 2^-16, so every machine has the same float. */
+/* Returns a number in -1 .. 1, a multiple of 2^-16, so that every machine has the same float. */
 static double drawn(void) { return (double)(int64_t)(drawn_bits() & 0x1ffff) / 65536 - 1; }
 
 static float *drawn_floats(size_t n)
@@ -42,7 +42,7 @@ static float *drawn_floats(size_t n)
     return p;
 }
 
-/* n values of a type. Types of 16 bits: any digits, with exponents of 1/8 to 2. */
+/* Draws n values of a type. Values of 16 bits have random digits, and exponents of 1/8 to 2. */
 static void *drawn_values(int dtype, size_t n)
 {
     void *p = zeros(n, SIZES[dtype]);
@@ -77,7 +77,7 @@ static void report(const char *name, const char *result, int dtype, const void *
 static void activations(void)
 {
     static const char *const names[] = {"exp", "tanh", "sigmoid"};
-    enum { N = 132001 }; /* more than one task */
+    enum { N = 132001 }; /* enough for several tasks */
     float *x = drawn_floats(N), *y = zeros(N, sizeof *y);
     for (size_t i = 0; i < N; i++)
         x[i] *= 20;
@@ -104,7 +104,7 @@ static void norms(int dtype, size_t rows, size_t n)
     report(name, "layer_gx", dtype, y, rows * n);
     report(name, "layer_sums", LNRNN_FLOAT64, sums, 2 * n);
 
-    /* The same values are a batch of rows / 5 samples, n channels and 5 positions. */
+    /* Batch norm reads the same values as rows / 5 samples, n channels and 5 positions. */
     if (rows < 10)
         return;
     double *mean = zeros(n, sizeof *mean), *var = zeros(n, sizeof *var);
@@ -146,7 +146,7 @@ static void products(int dtype, const char *type, size_t rows, size_t n, size_t 
     report(name, "y", LNRNN_FLOAT32, y, rows * n);
 }
 
-/* The gradients of a layer whose forward call has written its tape. */
+/* Computes the gradients of a layer. Its forward call has written the tape. */
 static void gradients(const char *name, driver_layer *l)
 {
     const lnrnn_rnn_config *c = &l->config;
@@ -178,7 +178,7 @@ static void gradients(const char *name, driver_layer *l)
     }
 }
 
-/* A layer with this configuration, and states. Lengths of sequences go from T to about T / 2. */
+/* Runs a layer with this configuration and initial states. Lengths of sequences go from T to about T / 2. */
 static void layer(const char *name, lnrnn_rnn_config config, size_t T, size_t B, int trained)
 {
     driver_layer l = {.config = config};
@@ -212,7 +212,9 @@ static void layers(int cell, const char *cell_name)
     static const struct {
         size_t T, B, D, H;
     } sizes[] = {{1, 1, 1, 1}, {6, 9, 13, 50}, {6, 25, 33, 72}, {24, 2, 33, 160}};
-    enum { LARGE = 3 }; /* threads divide its units; fewer variants, as an emulator is slow */
+    enum {
+        LARGE = 3
+    }; /* in this size threads divide units; it has fewer variants, because an emulator is slow */
     static const char *const placements[] = {"joint", "split", "gate"}, *const types[] = {"float32",
                                                                                           "bfloat16", "int8"};
     const int papers = cell == LNRNN_RNN ? LNRNN_JOINT : LNRNN_SPLIT;
@@ -250,8 +252,7 @@ int main(int argc, char **argv)
         return 2;
     if (argc > 3 && !(values = fopen(argv[3], "wb")))
         return 4;
-    lnrnn_set_barrier_mode(
-        LNRNN_BARRIER_TOGETHER); /* no call runs on one thread because the machine is busy */
+    lnrnn_set_barrier_mode(LNRNN_BARRIER_TOGETHER); /* calls use all threads even if the machine is busy */
     lnrnn_teams_had();
     activations();
     for (int dtype = 0; dtype < LNRNN_DTYPES; dtype++) {

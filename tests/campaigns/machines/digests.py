@@ -1,4 +1,4 @@
-"""The results of digest.c, and their comparison."""
+"""Runs digest.c, and compares its results."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from outcome import Wrong, done
 
 MAIN = Path(__file__).with_name("digest.c")
 READ_AS = {"float32": "<f4", "float64": "<f8", "bfloat16": "<u2", "float16": "<f2"}
-# The largest difference between two instruction sets, relative to an array's largest value. 16 bits: one ULP.
-# float32: some steps of a layer (measured: 1.2e-5). int8: an activation may be rounded to the next integer
-# (measured: 1.5e-4).
+# The largest permitted difference between two instruction sets, relative to an array's largest value. 16
+# bits: one ULP. float32: roundings of several steps (measured: 1.2e-5). int8: an activation may be rounded to
+# another integer (measured: 1.5e-4).
 ONE_ULP = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 OF_FLOAT32, OF_FLOAT64, OF_INT8 = 5e-5, 1e-13, 1e-3
 
 
 class Results(NamedTuple):
-    lines: list[str]  # as printed, without the teams
+    lines: list[str]  # the output without the line of teams
     teams: tuple[int, int]  # (tasks, units)
-    arrays: list[np.ndarray]  # of each line, in float64
+    arrays: list[np.ndarray]  # the array of each line, as float64
 
 
 def native_program(folder: Path, compiler: str = "gcc") -> Path:
-    """The program for this machine, in a folder that several parts share."""
+    """Compiles the program for this machine, in a folder that several parts share. Returns its path."""
     return linked(f"native-{compiler}", [compiler], platform.machine(), MAIN, folder=folder.parent / "native")
 
 
 def results(command: list[str], isa: str, threads: int, folder: Path) -> Results:
-    """The results of digest.c on an instruction set. All must be finite."""
+    """Returns the results of digest.c on an instruction set. All must be finite."""
     path = folder / "values"
     *lines, last = done([*command, isa, str(threads), str(path)]).splitlines()
     values, start, arrays = path.read_bytes(), 0, []
@@ -67,7 +67,7 @@ def allowed(line: str) -> float:
 
 
 def agree(a: Results, b: Results, between: str) -> float:
-    """The largest difference over the allowed one, which must be at most 1."""
+    """Returns the largest difference over the permitted one. It must be at most 1."""
     largest = 0.0
     for line, other, x, y in zip(a.lines, b.lines, a.arrays, b.arrays, strict=True):
         if line.split()[:3] != other.split()[:3]:

@@ -1,7 +1,7 @@
-"""`make demo` and `make test` in a new clone of the last commit.
+"""Runs `make demo` and `make test` in a new clone of the last commit.
 
-The clone is in a temporary folder with its own home: without caches, settings and environment variables of
-this process. `make test` runs a selection of the tests, or all of them.
+The clone is in a temporary folder with its own home directory, so it has no caches, settings and environment
+variables of this process. `make test` runs a selection of the tests, or all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from outcome import Missing, Wrong, done, needs
 from pythons_here import python_of
 from source_copy import ROOT
 
-# Tests of arguments, files, processes, the compiler, pages and imports.
+# The selection: tests of arguments, files, processes, the compiler, pages and imports.
 TESTS = (
     "tests/files", "tests/cli", "tests/package", "tests/capi",
     "tests/runtime/test_runtime.py", "tests/runtime/test_changed_arrays.py",
@@ -32,12 +32,12 @@ TESTS = (
     "tests/scoring/test_score.py", "tests/scoring/test_scorer.py",
     "tests/demo/test_short_demo.py", "tests/campaigns/test_campaigns.py",
 )  # fmt: skip
-# Beginnings of the environment variables that the clone gets.
+# Prefixes of the environment variables that the clone gets.
 KEPT = ("PATH", "LANG", "PIP_", "SSL_", "http_proxy", "https_proxy", "no_proxy")
 
 
 def as_root(options: argparse.Namespace) -> str:
-    """Below a folder that other users may not enter, as root's home is in most containers."""
+    """Clones as root, into a folder that other users may not enter, like root's home in most containers."""
     if os.geteuid():
         raise Missing("needs root")
     with folder_of("root", None) as folder:
@@ -45,7 +45,7 @@ def as_root(options: argparse.Namespace) -> str:
 
 
 def as_user(version: str, options: argparse.Namespace) -> str:
-    """As an ordinary user, in a folder with a space and an umlaut, with this Python."""
+    """Clones as an ordinary user with this Python, into a folder with a space and an umlaut."""
     python = python_of(version)
     if not python:
         raise Missing(f"needs Python {version}")
@@ -56,7 +56,7 @@ def as_user(version: str, options: argparse.Namespace) -> str:
 
 @contextmanager
 def folder_of(name: str, user: str | None) -> Iterator[Path]:
-    """A temporary folder of mode 0700 that belongs to the user."""
+    """Creates a temporary folder of mode 0700 that belongs to the user."""
     with tempfile.TemporaryDirectory(prefix=f"lnrnn-{name}-") as folder:
         if user:
             os.chown(folder, pwd.getpwnam(user).pw_uid, pwd.getpwnam(user).pw_gid)
@@ -64,12 +64,12 @@ def folder_of(name: str, user: str | None) -> Iterator[Path]:
 
 
 def identity(user: str | None) -> dict[str, object]:
-    """Options of subprocess.run, to run as that user; None: as the current one."""
+    """Returns options of subprocess.run that run as this user. None: the current user."""
     return {} if user is None else {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
 
 
 def readable(python: str, folder: Path, user: str | None) -> str:
-    """That Python if the user can run it, else a copy in the folder: the user cannot enter root's home."""
+    """Returns this Python if the user can run it, or a copy in the folder if it is in root's home."""
     try:
         subprocess.run([python, "-c", ""], check=True, capture_output=True, **identity(user))
         return python
@@ -81,7 +81,7 @@ def readable(python: str, folder: Path, user: str | None) -> str:
 
 
 def make_clone(folder: Path, name: str, python: str, user: str | None, options: argparse.Namespace) -> str:
-    """Clones into folder/name, and runs `make demo` and `make test` there. -> a summary."""
+    """Clones into folder/name, and runs `make demo` and `make test` there. Returns a summary."""
     needs("git", "make")
     clone, home = folder / name, folder / "home"
     home.mkdir()
@@ -92,7 +92,7 @@ def make_clone(folder: Path, name: str, python: str, user: str | None, options: 
             os.chown(path, *pwd.getpwnam(user)[2:4], follow_symlinks=False)
     kept = {name: value for name, value in os.environ.items() if name.startswith(KEPT)}
     free = {**kept, "HOME": str(home), "USER": user or pwd.getpwuid(os.geteuid()).pw_name}
-    if Path(python).is_relative_to(folder):  # a copy, which may search its library where it was installed
+    if Path(python).is_relative_to(folder):  # a copy may look for its library where it was installed
         free["LD_LIBRARY_PATH"] = str(Path(python).parents[1] / "lib")
 
     def make(*words: str) -> str:

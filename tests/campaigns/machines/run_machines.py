@@ -1,9 +1,9 @@
 """Builds and runs lnrnn for other machines, compilers, C libraries and Pythons that are installed.
 
-neon: the C for aarch64 in an emulator, by gcc and clang. bits32: a build with pointers of 32 bits is refused.
-musl: the C with another C library. clang: the C and the module by clang. fresh-root, fresh-3.10, ...: `make
-demo` and `make test` in a new clone, as root, or as another user with that Python. As a control, NEON and
-plain C must have different bits.
+neon: the C code for aarch64 in an emulator, by gcc and clang. bits32: a build with 32-bit pointers must fail.
+musl: the C code with another C library. clang: the C code and the module by clang. fresh-root, fresh-3.10,
+...: `make demo` and `make test` in a new clone, as root, or as another user with that Python. As a control,
+NEON and plain C must have different bits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measures once which tests call which functions, and chooses the tests for a mutant."""
+"""Records which functions each test calls, and chooses tests for a mutant from the record."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ HERE = Path(__file__).parent
 
 
 def pytest(folder: Path, arguments: list[str], patience: float, **environment: str) -> tuple[int | None, str]:
-    """Runs tests in a copy, and ends all processes that they start. -> (status, None without an end;
-    output)."""
+    """Runs tests in a copy of the sources, and ends all processes that they start. Returns (exit status, or
+    None after ``patience`` seconds; output)."""
     command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", *arguments]
     mark = f"LNRNN_RUN={os.getpid()}.{time.monotonic_ns()}"
     own = dict([mark.split("=")], PYTHONPATH=f"{folder}:{HERE}")
@@ -40,30 +40,30 @@ def pytest(folder: Path, arguments: list[str], patience: float, **environment: s
             ended = end == signal.SIGINT
             break
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, end)  # after the first signal pytest still reports
+            os.killpg(process.pid, end)  # pytest writes its report after the first signal
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
                 os.kill(int(entry.name), signal.SIGKILL)
-        except OSError:  # a process of another user, or one that has ended
+        except OSError:  # another user's process, or a process that has ended
             pass
     return process.returncode if ended else None, output
 
 
 def plain(function: str) -> str:
-    """An operation's name without its instruction set: tests run on every set, but few cases are measured."""
+    """Returns a function's name without its instruction set, because few cases of a test are recorded."""
     return re.sub(r"(include/lnrnn/simd/)\w+\.h", r"\1", function)
 
 
 class Chosen(NamedTuple):
-    """Tests of one file, and their seconds with the imports."""
+    """Chosen tests of one file, and how many seconds they take with imports."""
 
     seconds: float
     tests: list[str]
 
 
 class Measure:
-    """The functions that each test calls, stored in a folder by the content of the test's file."""
+    """The functions that each test calls, stored in a folder by a hash of the test file's content."""
 
     def __init__(self, folder: Path, root: Path) -> None:
         self.folder, self.root, self.copy = folder / "measured", root, folder / "probed"
@@ -78,7 +78,7 @@ class Measure:
         return self.folder / f"{Path(name).stem}.{digest}.json"
 
     def complete(self, side_by_side: int, patience: float) -> None:
-        """Measures the test files that are new or changed."""
+        """Records the calls of test files that are new or changed."""
         todo = [name for name in self.files if not self.kept(name).exists()]
         if not todo:
             return
@@ -112,8 +112,8 @@ class Measure:
 
     @cached_property
     def calls(self) -> list[tuple[list[str], dict[str, dict]]]:
-        """For each file: the functions that all of its tests call, and {test: functions and seconds}. Tests
-        that failed are left out."""
+        """Returns for each file the functions that imports and fixtures call, and {test: functions and
+        seconds}. Omits tests that failed."""
         found = []
         for path in (self.kept(name) for name in self.files if self.kept(name).exists()):
             kept = json.loads(path.read_text())
@@ -122,8 +122,8 @@ class Measure:
         return found
 
     def choose(self, mutant: Mutant) -> list[Chosen]:
-        """Tests that call the mutant's function. If there are none, tests that call a function of its file,
-        or all tests. The fastest file is first."""
+        """Returns the tests that call the mutant's function, or else those that call a function of its file,
+        or else all. The fastest file is first."""
         function = f"{mutant.file}::{mutant.function}()" if mutant.function else f"{mutant.file}::"
         for start in map(plain, (function, f"{mutant.file}::", "")):
             chosen = []

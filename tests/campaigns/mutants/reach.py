@@ -1,6 +1,7 @@
-"""A plugin of pytest that records which functions of lnrnn each test calls, by the marks in LNRNN_REACHED.
+"""A plugin of pytest that records which functions of lnrnn each test calls, by marks in the file
+LNRNN_REACHED.
 
-The result is written to LNRNN_REACH_REPORT. Calls by imports and fixtures count for all tests of a file.
+It writes the record to LNRNN_REACH_REPORT. Calls by imports and fixtures count for all tests of a file.
 """
 
 import json
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-CASES = 4  # how many cases of a parametrised test run
+CASES = 4  # how many cases of each parametrised test run
 MARKS = Path(os.environ["LNRNN_REACHED"])
 FOUND = {"shared": set(), "tests": {}, "failed": []}
 
@@ -18,7 +19,7 @@ FOUND = {"shared": set(), "tests": {}, "failed": []}
 def take():
     """Returns the numbers of the marks, and clears them."""
     data = MARKS.read_bytes()
-    with MARKS.open("r+b") as file:  # the same file, as it is mapped
+    with MARKS.open("r+b") as file:  # do not replace the file, because it is mapped
         file.write(bytes(len(data)))
     return {number for number, mark in enumerate(data) if mark}
 
@@ -28,7 +29,7 @@ def test_of(item):
 
 
 def pytest_collection_modifyitems(items):
-    """Keeps a few cases of each test, which are enough to know the functions that it calls."""
+    """Keeps a few cases of each test, because they call nearly all functions that the test calls."""
     tests = {}
     for item in items:
         tests.setdefault(item.nodeid.partition("[")[0], []).append(item)

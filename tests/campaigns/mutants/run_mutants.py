@@ -1,9 +1,9 @@
-"""Does the suite notice random mutations of the product's lines?
+"""Counts how many random mutations of the product's lines the suite notices.
 
 All mutants of a sample are built into one copy of the sources. For each mutant, the fastest tests that call
-its function run first, then the others, for about --limit seconds. A crash counts as noticed, and so does a
-test that does not end. Results are stored in the folder. An interrupted run continues if sources and tests
-are the same. judged.json has verdicts on survivors, by the content of their lines.
+its function run first, then the others, for about --limit seconds. A mutant is also noticed if a test crashes
+or does not end. Results are stored in the folder, so an interrupted run continues if sources and tests have
+not changed. judged.json has verdicts on mutants that no test noticed, by the content of their lines.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ CHANGES_NOTHING = (
     "performance",
     "message",
     "unreachable here",
-)  # verdicts; the other is "hole"
-ENOUGH = 0.95  # the least part of the mutants that can change a result
-FIRST = 20  # seconds of the tests that run first
-NO_TESTS = 5  # pytest's status if no test has the name
+)  # the other verdict is "hole"
+ENOUGH = 0.95  # the least share of noticed mutants, among those that can change a result
+FIRST = 20  # the tests that run first take this many seconds
+NO_TESTS = 5  # pytest's exit status if no test has the name
 
 
 def draw(found: dict[str, Source], seed: int, count: int, lines: set[tuple[str, int]] | None) -> list[Mutant]:
-    """Draws lines, then an operator of each line, then one of its places. No two mutants overlap."""
+    """Draws random lines, an operator for each line, and one of its positions. No two mutants overlap."""
     by_line: dict[tuple[str, int], list[Mutant]] = {}
     for mutant in (mutant for source in found.values() for mutant in source.mutants()):
         if lines is None or (mutant.file, mutant.line) in lines:
@@ -61,7 +61,7 @@ def draw(found: dict[str, Source], seed: int, count: int, lines: set[tuple[str, 
 
 
 def changed_lines(base: str) -> set[tuple[str, int]]:
-    """Lines that differ from a commit."""
+    """Returns the lines that differ from a commit."""
     command = ["git", "diff", "-U0", "--no-color", base, "--", "include", "pyx", "lnrnn"]
     text = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     lines, name = set(), ""
@@ -75,10 +75,9 @@ def changed_lines(base: str) -> set[tuple[str, int]]:
 
 
 def built(folder: Path, drawn: list[Mutant]) -> dict[int, Mutant]:
-    """Builds a copy with all mutants. -> {number: mutant}, without those that do not compile here.
+    """Builds a copy with all mutants. Returns {number: mutant} without mutants that do not compile.
 
-    Compilers quote the line of an error, which contains the number of its mutant.
-    """
+    Compilers quote the line of an error, and the line contains the number of its mutant."""
     copy_sources(folder)
     found = dict(enumerate(drawn, 1))
     checks = [
@@ -110,7 +109,7 @@ def put_in(folder: Path, mutants: dict[int, Mutant]) -> None:
 
 
 def tree() -> str:
-    """The state of the sources and the tests."""
+    """Returns a hash of the sources and the tests."""
     state = hashlib.sha256()
     for path in sorted(
         path for name in ("include", "pyx", "lnrnn", "tests") for path in (ROOT / name).rglob("*.*")
@@ -151,7 +150,7 @@ class Campaign:
         print(f"{number} {mutant.file}:{mutant.line} {mutant.operator}: {by or 'NOT NOTICED'}", flush=True)
 
     def noticed(self, number: int, files: list[Chosen], marks: Path) -> str | None:
-        """The test or event that notices a mutant, without tests that also fail without the mutant."""
+        """Returns the test or event that notices a mutant, or None. Ignores tests that fail without it."""
         listed, patience = self.folder / f"{number}.tests", 120 + 10 * sum(file.seconds for file in files)
         words = ["-x", *(test for file in files for test in file.tests)]
         while True:
@@ -170,7 +169,7 @@ class Campaign:
 
 
 def wilson(part: int, whole: int, z: float = 1.96) -> tuple[float, float]:
-    """The 95 % interval of a rate."""
+    """Returns Wilson's 95 % confidence interval of the rate part / whole."""
     share, extra = part / whole, z * z / whole
     half = z * (share * (1 - share) / whole + extra / (4 * whole)) ** 0.5
     return (share + extra / 2 - half) / (1 + extra), (share + extra / 2 + half) / (1 + extra)
@@ -228,7 +227,7 @@ def add_options(parser) -> None:
     parser.add_argument("--limit", type=float, default=300, help="seconds of tests for one mutant")
     parser.add_argument("--patience", type=float, default=600, help="seconds to measure one file of tests")
     parser.add_argument("--side-by-side", type=int, default=2, help="mutants that run at once")
-    parser.add_argument("--prune", action="store_true", help="drop verdicts about lines that no longer exist")
+    parser.add_argument("--prune", action="store_true", help="remove verdicts on lines that no longer exist")
 
 
 PARTS = {"sample": sample}

@@ -1,9 +1,9 @@
-"""The possible mutations of a source file, and its functions: C, Cython and Python.
+"""Finds the functions and the possible mutations of a source file in C, Cython or Python.
 
-The operators are those of universalmutator, cosmic-ray and mutmut: relations, arithmetic, logic, constants,
-conditions, statements left out, indices, truth values. These programs replace a line or a file, so C and
-Cython would be built for each mutation. Here one build has all mutations, and a variable switches them. This
-needs the bounds of each expression, which tree-sitter has for all three languages.
+The operators of mutation are those of universalmutator, cosmic-ray and mutmut: relations, arithmetic, logic,
+constants, conditions, removed statements, indices, truth values. These programs replace a line or a file, so
+they would build C and Cython for each mutation. Here one build has all mutations, and a variable switches
+them. This needs the bounds of each expression, which tree-sitter gives for all three languages.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BINARY = (
     "binary_expression", "assignment_expression", "update_expression", "binary_operator",
     "comparison_operator", "boolean_operator", "augmented_assignment",
 )  # fmt: skip
-# Not mutated: directives, declarations, constants that the compiler needs, strings.
+# Nodes that are not mutated: directives, declarations, constants that the compiler needs, strings.
 LEFT_OUT = (
     "preproc_include", "preproc_def", "preproc_function_def", "enumerator_list", "field_declaration_list",
     "array_declarator", "type_descriptor", "gnu_asm_expression", "type", "decorator", "string",
@@ -48,11 +48,11 @@ LEFT_OUT = (
 
 @dataclass(frozen=True)
 class Mutant:
-    """A mutation of an expression or a statement: the bytes start to end of a file become another text."""
+    """A mutation of an expression or a statement: another text replaces the bytes start to end of a file."""
 
     file: str
     line: int
-    text: str  # of the line
+    text: str  # the line
     near: tuple[str, str]  # the lines before and after it
     function: str
     operator: str
@@ -65,13 +65,13 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """A name that depends on the line and its neighbours only."""
+        """Returns a name that depends only on the line and its neighbours."""
         parts = (self.file, self.function, self.text, self.near, self.column, self.operator, self.becomes)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 def python_of_cython(text: str) -> str:
-    """Cython as Python of the same length: types and casts become blanks, so all places stay the same."""
+    """Converts Cython to Python. Blanks replace types and casts, so that all positions stay the same."""
 
     def blank(start: str):
         return lambda found: start + " " * (len(found[0]) - len(start))
@@ -89,13 +89,13 @@ def python_of_cython(text: str) -> str:
 
 
 class Source:
-    """A file, its tree, its functions and its mutants."""
+    """A source file with its syntax tree."""
 
     def __init__(self, name: str, text: str) -> None:
         self.name, self.bytes = name, text.encode()
         self.cython = name.endswith((".pyx", ".pxi"))
         self.c = name.endswith((".c", ".h"))
-        text = self.bytes.decode("latin-1")  # a character for each byte
+        text = self.bytes.decode("latin-1")  # one character for each byte
         if self.c:
             text = re.sub(r"\bLNRNN_(INLINE|OUTLINE|SELDOM|THREAD_LOCAL)\b", lambda m: " " * len(m[0]), text)
         elif self.cython:
@@ -104,7 +104,7 @@ class Source:
 
     @cached_property
     def functions(self) -> list[tuple[str, Node]]:
-        """(name, node) of each function; an inner function comes after the outer one."""
+        """Returns (name, node) of each function. Inner functions follow outer ones."""
         found = []
 
         def visit(node: Node, prefix: str) -> None:
@@ -127,7 +127,7 @@ class Source:
         return around[-1] if around else ""
 
     def probes(self) -> Iterator[tuple[int, str, str]]:
-        """(place, indentation, function): where a probe of the function belongs."""
+        """Yields (position, indentation, function) for the statement that marks a call of each function."""
         for name, node in self.functions:
             body = node.child_by_field_name("body")
             if self.c:
@@ -151,7 +151,7 @@ class Source:
             row, column = len(before) - 1, len(before[-1])
             function = self.function_at(node.start_byte)
             if not function and (self.c or self.cython):
-                continue  # constants that the compiler needs
+                continue  # the compiler needs these constants
             near = tuple(lines[k].strip() if 0 <= k < len(lines) else "" for k in (row - 1, row + 1))
             place = node.start_byte, node.end_byte, self._text(node)
             text = lines[row].strip()
@@ -164,7 +164,7 @@ class Source:
         return self.bytes[node.start_byte : node.end_byte].decode()
 
     def _sites(self, node: Node) -> Iterator[tuple[str, Node, str, bool]]:
-        """(operator, node, new text, is it a statement?)."""
+        """Yields (operator, node, new text, whether the node is a statement)."""
         if node.type in LEFT_OUT:
             return
         if not node.has_error and not node.is_missing:
@@ -210,10 +210,10 @@ class Source:
             yield "condition negated", condition, f"{'!' if c else 'not '}({self._text(condition)})", False
 
     def _can_go(self, node: Node) -> bool:
-        """Whether a mutant may leave the statement out. Names that it binds, and docstrings, must stay.
+        """Returns whether a mutant may remove the statement. Docstrings, and statements that bind names, must
+        stay.
 
-        In C an identifier alone is a macro, which may expand to a declaration.
-        """
+        In C a statement that is one identifier is a macro, which may expand to a declaration."""
         if node.type == "raise_statement" or self.c:
             return len(node.children) > 0 and node.children[0].type not in (";", "identifier")
         inner = node.children[0]
@@ -223,7 +223,7 @@ class Source:
 
 
 def sources(root: Path) -> dict[str, Source]:
-    """{name: source} of the whole product."""
+    """Returns {name: source} of all files of the product."""
     paths = sorted(path for name in FOLDERS for path in (root / name).rglob("*") if path.suffix in SUFFIXES)
     names = [str(path.relative_to(root)) for path in paths]
     return {name: Source(name, (root / name).read_text()) for name in names if name not in GENERATED}

@@ -1,7 +1,9 @@
-"""A copy of the sources with probes or mutants that environment variables switch, so C is built once.
+"""Writes a copy of the sources with mutants and probes. Environment variables switch them, so C is built
+once.
 
-LNRNN_FAULT is the number of the active mutant, from 1. LNRNN_REACHED is a file of bytes: byte k becomes 1
-when probe k runs, byte 0 when the active mutant runs.
+A probe is a statement that marks a call of a function. LNRNN_FAULT is the number of the active mutant, from
+1. LNRNN_REACHED is a file of marks: byte k becomes 1 when probe k runs, and byte 0 when the active mutant
+runs.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ from pathlib import Path
 
 from sources import Mutant, Source
 
-SIZE = 8192  # bytes of marks, more than there are functions
-# The first lines of every edited C file. They include no header, since macros of the file must stand before
-# the first system header. The variables are set before other constructors run.
+SIZE = 8192  # bytes of the file of marks, more than there are functions
+# The first lines of every edited C file. They include no header, because the file's own macros must come
+# before the first system header. The variables are set before other constructors run.
 C_LINES = f"""\
 #ifndef LNRNN_SWITCHED
 #define LNRNN_SWITCHED
@@ -42,7 +44,7 @@ cdef extern from *:
     void LNRNN_REACH(int) noexcept nogil
 
 '''
-CYTHON_MODULE = "pyx/_core.pyx"  # which includes the others
+CYTHON_MODULE = "pyx/_core.pyx"  # includes the other files of Cython
 PYTHON_LINES = "from lnrnn._switched import LNRNN_FAULT, LNRNN_REACH\n"
 PYTHON_MODULE = f"""\
 import mmap
@@ -62,16 +64,16 @@ def LNRNN_FAULT(number):
 def LNRNN_REACH(number):
     _marks[number] = 1
 """
-# The place of the first lines: after comments, which may be directives, and after imports from __future__.
+# The inserted lines stand after comments, which may be directives, and after imports from __future__.
 START = {
     ".c": r"", ".h": r"", ".pyx": r"(?:#.*\n|\s*\n)*", ".py": r"(?s:.*?^from __future__ import [^\n]*\n)?",
 }  # fmt: skip
 LINES = {".c": C_LINES, ".h": C_LINES, ".pyx": CYTHON_LINES, ".py": PYTHON_LINES}
-Edit = tuple[int, int, str]  # bytes from, to, and the text there
+Edit = tuple[int, int, str]  # first byte, end, and the text that replaces these bytes
 
 
 def probe_edits(source: Source, first: int) -> tuple[list[Edit], list[str]]:
-    """Edits that mark the calls of functions, numbered from `first`, and the functions' names."""
+    """Returns edits that insert a probe in each function, numbered from `first`, and the functions' names."""
     edits, names = [], []
     for place, indentation, function in source.probes():
         end = ";" if source.c else f"\n{indentation}"
@@ -94,7 +96,7 @@ def mutant_edit(mutant: Mutant, number: int) -> Edit:
 
 
 def edit(folder: Path, edits: dict[str, list[Edit]], root: Path) -> None:
-    """Writes the edited files of root into a copy."""
+    """Writes the edited files of root to the copy in `folder`."""
     (folder / "lnrnn/_switched.py").write_text(PYTHON_MODULE)
     names = {name for name, found in edits.items() if found}
     if any(name.endswith((".pyx", ".pxi")) for name in names):

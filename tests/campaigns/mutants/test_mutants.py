@@ -1,5 +1,4 @@
-"""The campaign mutants, on small sources: the sample, noticed mutants and survivors, C, Cython, the
-interval."""
+"""Tests the campaign mutants on small sources in Python, C and Cython."""
 
 from __future__ import annotations
 
@@ -62,8 +61,7 @@ def tool(monkeypatch):
     return importlib.import_module("run_mutants")
 
 
-def test_a_sample(tool):
-    """A seed gives the same sample again, with at most one mutant a line."""
+def test_a_seed_gives_the_same_sample_with_one_mutant_per_line(tool):
     found = {"lnrnn/toy.py": tool.Source("lnrnn/toy.py", PYTHON)}
     drawn = tool.draw(found, 3, 9, None)
     assert [mutant.line for mutant in sorted(drawn, key=lambda mutant: mutant.line)] == [7, 13]
@@ -92,7 +90,7 @@ def test_a_mutant_is_noticed_and_one_without_a_test_survives(tool, tmp_path):
 
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
-def test_mutants_of_c_in_one_build(tool, tmp_path):
+def test_one_build_of_c_runs_every_mutant(tool, tmp_path):
     wanted = ("constant + 1", "< to <=", "index + 1")
     mutants = [m for m in tool.Source("toy.c", C).mutants() if m.operator in wanted and m.line > 3]
     (tmp_path / "lnrnn").mkdir()
@@ -107,14 +105,14 @@ def test_mutants_of_c_in_one_build(tool, tmp_path):
     assert sums[0] == 3 and sorted(sums[1:]) == [2, 6, 7]
 
 
-def test_a_macro_that_may_declare_stays(tool):
+def test_no_mutant_removes_a_macro_that_may_be_a_declaration(tool):
     body = "void f(void)\n{\n    DEFAULT_FLOATS;\n    g();\n}\n"
     assert [(m.operator, m.was) for m in tool.Source("toy.c", body).mutants()] == [
         ("statement left out", "g();")
     ]
 
 
-def test_places_of_cython(tool):
+def test_mutants_of_cython_have_the_positions_of_the_source(tool):
     source = tool.Source("pyx/toy.pxi", CYTHON)
     assert [name for name, _ in source.functions] == ["Row.find"]
     assert {(m.line, m.was, m.becomes) for m in source.mutants()} >= {
@@ -125,5 +123,5 @@ def test_places_of_cython(tool):
     }
 
 
-def test_the_interval_of_a_rate(tool):
+def test_wilson_returns_the_interval_of_a_rate(tool):
     assert [round(end, 3) for end in tool.wilson(101, 106)] == [0.894, 0.98]

@@ -1,11 +1,11 @@
-"""Races: threads that read, set and call one network; forks; the end of the interpreter.
+"""Searches for races: threads that use one network, forks, and the end of the interpreter.
 
-readers: one thread sets something of a network to two values in turn, and others read the network in every
-way. A reader gets the bits of one value or the other. callers: eight threads call one network and its
-streams. settings: the same while the number of threads changes, on every instruction set. fork: the threads
-of a process compute, and a child and a grandchild compute the same bits. pools: multiprocessing by fork,
-forkserver and spawn. exit: the interpreter ends while daemon threads compute, train and set, with a call in
-atexit. The exit code is 0, without a message. These threads do not save: github.com/PyO3/pyo3/issues/6084.
+readers: one thread sets a part of a network to two values in turn, and others read the network in every way.
+A reader must get the bits of one value or the other. callers: eight threads call one network and its streams.
+settings: the same while the number of threads changes, on every instruction set. fork: while threads compute,
+a forked child and its child must compute the same bits. pools: multiprocessing by fork, forkserver and spawn.
+exit: the interpreter ends while daemon threads compute, train and set, and atexit makes a call. The exit code
+must be 0, without a message. These threads do not save, because of github.com/PyO3/pyo3/issues/6084.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from outcome import until
 
 CAN_HANG = True
 T, B, D, H = 6, 4, 5, 9
-PATIENCE = 30  # seconds until a child counts as hanging
+PATIENCE = 30  # a child that takes more seconds hangs
 
 
 def bits(result: Any) -> bytes:
@@ -48,12 +48,12 @@ def bits(result: Any) -> bytes:
 
 
 def shown(rnn) -> bytes:
-    """The arrays of state_dict."""
+    """Returns the bytes of the arrays of state_dict."""
     return bits(list(rnn.state_dict().values()))
 
 
 def readers(rnn, x, folder: Path) -> dict[str, Callable[[], bytes]]:
-    """Every way to read a network."""
+    """Returns all functions that read a network, by name."""
     h0 = drawn_state(np.random.default_rng(3), rnn, B)
     ways = {
         "call": lambda: call(rnn, x),
@@ -96,7 +96,7 @@ def trained(rnn, x) -> bytes:
 
 
 def setters(rnn, other, rng) -> dict[str, Callable[[int], Any]]:
-    """Every way to set something of a network, to one of two values: 0 or 1."""
+    """Returns {name: function that sets a part of a network}. The argument 0 or 1 chooses the value."""
     states = [rnn.state_dict(), other.state_dict()]
     ways = {"load_state_dict": lambda k: rnn.load_state_dict(states[k])}
     for name in rnn.parameters():
@@ -109,11 +109,11 @@ def setters(rnn, other, rng) -> dict[str, Callable[[int], Any]]:
 
 
 class Mixed(AssertionError):
-    """A reader got neither one value nor the other."""
+    """A reader got bits that belong to neither value."""
 
 
 def race(change, read, wanted: set[bytes], seconds: float, threads: int = 3) -> int:
-    """Reads in several threads while another calls change(0), change(1), ... -> the number of reads."""
+    """Reads in several threads while another calls change(0), change(1), ... Returns the number of reads."""
     stop, reads = threading.Event(), [0] * threads
 
     def changing():
@@ -136,7 +136,7 @@ def race(change, read, wanted: set[bytes], seconds: float, threads: int = 3) -> 
 
 
 def read_and_set(options: argparse.Namespace) -> Counter[str]:
-    """Races of random networks, readers and setters."""
+    """Runs random pairs of a reader and a setter on random networks."""
     rng, seen = np.random.default_rng(options.seed), Counter()
     sys.setswitchinterval(1e-5)
     lnrnn.set_num_threads(2)
@@ -163,7 +163,7 @@ def read_and_set(options: argparse.Namespace) -> Counter[str]:
 
 
 def work(rng, rnn) -> list[tuple[Callable[[], bytes], bytes]]:
-    """[(call or stream of one network, its bits)], with different arrays."""
+    """Returns [(function that calls or streams the network, the right bits)], with different inputs."""
     jobs = []
     for k in range(8):
         x = normal(rng, int(rng.integers(1, 30)), int(rng.integers(1, 70)), rnn.input_size)
@@ -177,7 +177,7 @@ def work(rng, rnn) -> list[tuple[Callable[[], bytes], bytes]]:
 
 
 def call_together(options: argparse.Namespace, changing: bool = False) -> Counter[str]:
-    """Eight threads call. changing: a ninth sets the number of threads, on a random instruction set."""
+    """Eight threads call one network. changing: a ninth sets the number of threads."""
     rng, seen = np.random.default_rng(options.seed), Counter()
     sys.setswitchinterval(1e-5)
     lnrnn.set_num_threads(2)
@@ -199,7 +199,7 @@ def call_together(options: argparse.Namespace, changing: bool = False) -> Counte
 
 @contextmanager
 def changing_threads() -> Iterator[None]:
-    """A thread sets the number of threads, until the block ends."""
+    """Sets the number of threads in another thread, until the body ends."""
     stop = threading.Event()
 
     def change() -> None:
@@ -221,7 +221,7 @@ def changing_threads() -> Iterator[None]:
 
 
 class Load:
-    """Threads that compute, train, set and, if there is a folder, save, until the block ends."""
+    """Threads that compute, train, set and (with a folder) save, until the body of `with` ends."""
 
     def __init__(self, seed: int, folder: Path | None) -> None:
         rng = np.random.default_rng(seed)
@@ -266,7 +266,7 @@ class Load:
 
 
 def ended(child: int) -> int:
-    """Waits for the end of a child. -> its status."""
+    """Waits for the end of a child. Returns its status."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         pid, status = os.waitpid(child, os.WNOHANG)
@@ -279,7 +279,7 @@ def ended(child: int) -> int:
 
 
 def child_of(load: Load) -> None:
-    """A child computes, sets threads, trains, saves, and forks."""
+    """Runs in a forked child: computes, sets the number of threads, trains, saves, and forks."""
     code = 1
     try:
         same = load.result() == load.want
@@ -298,7 +298,7 @@ def child_of(load: Load) -> None:
 
 def fork(options: argparse.Namespace) -> Counter[str]:
     rng, seen = np.random.default_rng(options.seed), Counter()
-    warnings.simplefilter("ignore", DeprecationWarning)  # about forks of a process with threads
+    warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of forks in a process with threads
     lnrnn.set_num_threads(2)
     for _ in until(options.seconds):
         with Load(int(rng.integers(1000)), options.folder) as load:
@@ -329,7 +329,7 @@ def pools(options: argparse.Namespace) -> Counter[str]:
         for method in ("fork", "forkserver", "spawn"):
             with Load(options.seed, options.folder), multiprocessing.get_context(method).Pool(2) as pool:
                 assert pool.map_async(in_a_pool, range(6), 1).get(PATIENCE * 3) == want, method
-                rnn = network(12, 70, cell="LSTM")  # an argument, which is pickled
+                rnn = network(12, 70, cell="LSTM")  # an argument that is pickled
                 got = pool.map_async(rnn, [np.ones((3, 12), np.float32)] * 2).get(PATIENCE)
                 assert np.array_equal(got[0][0], rnn(np.ones((3, 12)))[0])
             seen[f"pools by {method}"] += 1
@@ -337,7 +337,7 @@ def pools(options: argparse.Namespace) -> Counter[str]:
 
 
 def end_of_the_interpreter(seed: int, wait: float, how: str) -> None:
-    """Runs in a new process."""
+    """Runs in a new process, and ends the interpreter while threads work."""
     load = Load(seed, None)
     at_the_end = load.result
 

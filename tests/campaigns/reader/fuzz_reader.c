@@ -1,12 +1,11 @@
-/* A fuzzer of the reader of files: mutates inputs, and keeps those that run new branches.
+/* A fuzzer for the reader of files: mutates inputs, and keeps inputs that run new branches.
  *
- * LLVMFuzzerTestOneInput is the test, and libFuzzer may call it: compile with -DWITH_LIBFUZZER. The driver
- * below does without: it counts branches by gcc's -fsanitize-coverage=trace-pc.
+ * LLVMFuzzerTestOneInput is the test. With -DWITH_LIBFUZZER, libFuzzer calls it. Otherwise the driver below does, which
+ * counts branches by gcc's -fsanitize-coverage=trace-pc.
  *
  *     fuzz_reader EXECUTIONS SEED FAILED SEED_FILE ...
  *
- * FAILED: the file that an input is written to that ends the process.
- */
+ * FAILED: a file that gets the input if the process crashes. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <signal.h>
@@ -28,7 +27,7 @@ static void need(int right, const char *what)
     abort();
 }
 
-/* A model has the arrays of its description and no others, and their bytes are there. A refusal has words. */
+/* Reads an input. A model must have exactly the arrays of its description, with all bytes. An error must have a message. */
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     static volatile unsigned char sum;
@@ -87,7 +86,7 @@ FAST void __sanitizer_cov_trace_pc(void)
     previous = here >> 1;
 }
 
-/* Whether a pair of branches ran that never did, or so many times: 1, 2, 3, 4-7, 8-15, ... */
+/* Returns whether a pair of branches ran for the first time, or a new number of times: 1, 2, 3, 4-7, 8-15, ... */
 FAST static int news(void)
 {
     int found = 0;
@@ -212,6 +211,8 @@ static const char *const WORDS[] = {
     "batch_first",
     "bidirectional",
     "num_heads",
+    "reverse",
+    "reset_after",
     "norm",
     "weight_ih_l0",
     "weight_hh_l0",
@@ -221,19 +222,19 @@ static const char *const WORDS[] = {
     "_l1",
 };
 
-/* Replaces `old` bytes at `at` by others. */
+/* Replaces `old` bytes at `at` by the given bytes. */
 static void splice(size_t at, size_t old, const void *bytes, size_t size)
 {
     uint8_t copy[MOST];
     if (at + old > now.size || size > sizeof copy || now.size - old + size > MOST)
         return;
-    memcpy(copy, bytes, size); /* which may be part of the input */
+    memcpy(copy, bytes, size); /* because `bytes` may be part of the input */
     memmove(now.bytes + at + size, now.bytes + at + old, now.size - at - old);
     memcpy(now.bytes + at, copy, size);
     now.size += size - old;
 }
 
-/* The value behind a colon, bracket or comma at or after `at`, up to the next of these -> its length. */
+/* Finds the value after the next colon, bracket or comma from `at` on, up to the next such character. Returns its length. */
 static size_t value(size_t *at)
 {
     const char *ends = ":[]{},";
@@ -298,7 +299,7 @@ static void write_length(uint64_t length)
         now.bytes[b] = (uint8_t)(length >> 8 * b);
 }
 
-/* Corrects the length of the header, so that a mutated one is read: to the end of the object, with spaces. */
+/* Sets the length of the header to the end of its object and adds spaces, so that the reader reads a mutated header. */
 static void repair(void)
 {
     int depth = 0, text = 0;
@@ -344,7 +345,8 @@ static void run(int keep)
 {
     memset(hits, 0, sizeof hits);
     previous = 0;
-    uint8_t *exact = malloc(now.size ? now.size : 1); /* a byte behind it is one that the sanitizer knows */
+    uint8_t *exact =
+        malloc(now.size ? now.size : 1); /* of the exact size, so that the sanitizer notices the next byte */
     need(exact != NULL, "no memory");
     memcpy(exact, now.bytes, now.size);
     LLVMFuzzerTestOneInput(exact, now.size);

@@ -1,9 +1,9 @@
-"""The reader of files (pyx/file/) on mutated files of networks, under gcc's sanitizers of addresses and of
-undefined behaviour.
+"""Runs the reader of files (pyx/file/) on mutated files of networks, under gcc's address and
+undefined-behaviour sanitizers.
 
-fuzz: --executions inputs. Files of every kind of network are mutated, and inputs that run new branches are
-mutated further. An input is refused with a message, or its network has all arrays with their bytes. control:
-each of some checks is left out of the reader; that must end the process.
+fuzz: reads --executions inputs. They are mutated files of every kind of network. Inputs that run new branches
+are mutated further. The reader must fail with a message, or return a network with the bytes of all arrays.
+control: removes one check of the reader in turn; the process must then crash.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ SANITIZERS = [
     "-fno-omit-frame-pointer",
     "-g1",
 ]
-# A line of the reader, and the same without a check.
+# Name -> a file, and texts to replace in it, which removes a check.
 FAULTS = {
-    "a character that goes on behind the header": ("json.c", "(*json->at & 0xC0) != 0x80", "0"),
+    "a character that continues behind the header": ("json.c", "(*json->at & 0xC0) != 0x80", "0"),
     "a shape that is not compared": ("description.c", "&& !memcmp(at[k]->shape", "|| !memcmp(at[k]->shape"),
     "a list that is too long": ("model_file.c", "n > (k == 1 ? LNRNN_ARRAY_DIMS : 2) || ", ""),
 }
@@ -40,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def seeds(folder: Path) -> list[str]:
-    """Files of every kind of network."""
+    """Writes files of every kind of network. Returns their paths."""
     folder.mkdir(exist_ok=True)
     models = {name: network(2, 3, trained=2, **options) for name, options in WITH_INNER_BIASES.items()}
     for overrun in ("last", "mean", "batch"):
@@ -61,7 +61,7 @@ def seeds(folder: Path) -> list[str]:
 
 
 def built(folder: Path, fault: tuple[str, str, str] | None = None) -> Path:
-    """The fuzzer with the reader, or with a reader that has a fault."""
+    """Compiles the fuzzer with the reader. fault: an entry of FAULTS, to plant in the reader."""
     needs("gcc")
     source = folder / "source"
     shutil.copytree(ROOT / "pyx/file", source / "file", dirs_exist_ok=True)

@@ -1,20 +1,21 @@
-"""Invalid and uninitialised memory, undefined behaviour, and data races, by sanitizers and valgrind.
+"""Searches for invalid memory accesses, undefined behaviour and data races, by sanitizers and valgrind.
 
-address: the suite, on a build with gcc's address and undefined-behaviour sanitizers. Tests that limit memory,
-preload a library or compile for another machine are left out, and leaks are not reported. Control: a byte is
-written beyond an array.
+address: runs the suite on a build with gcc's address and undefined-behaviour sanitizers. Omits tests that
+limit memory, preload a library or compile for another machine. Leaks are not reported. Control: a program
+writes a byte beyond an array.
 
-valgrind: every norm, function and kind of network in a few sizes under memcheck. Errors in lnrnn's code
-count. Control: uninitialised memory is normalised.
+valgrind: runs every norm, function and kind of network in a few sizes under memcheck. Only errors in lnrnn's
+code count. Control: a norm of uninitialised memory.
 
-threads: tests of threads, on a build with gcc's thread sanitizer and without OpenMP, which the sanitizer does
-not know. Control: the atomic operations of a barrier are relaxed.
+threads: runs tests of threads on a build with gcc's thread sanitizer. The build has no OpenMP, because the
+sanitizer does not know it. Control: the atomic operations of a barrier are relaxed.
 
-library: tests/capi/library.c, which tests liblnrnn without Python, with the address, undefined-behaviour,
-leak and thread sanitizers and under valgrind. Kernels are compiled without sanitizers. Control: floats are
-written beyond an array. Then `make install` to a path with a space, and a program that pkg-config links.
+library: runs tests/capi/library.c, which tests liblnrnn without Python, with the address,
+undefined-behaviour, leak and thread sanitizers, and under valgrind. Kernels are compiled without sanitizers.
+Control: the program writes floats beyond an array. The part also tests `make install` to a path with a space,
+and pkg-config.
 
-A control that is not reported is an error.
+The tools must report every control.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ FOLDERS = (
     "tests/norm", "tests/rnn", "tests/reference", "tests/importers", "tests/files", "tests/cli",
     "tests/demo", "tests/data", "tests/campaigns/fuzz", "tests/runtime", "tests/capi",
 )  # fmt: skip
-# Tests in these folders that limit or count memory, or measure stacks. The sanitizer reserves terabytes.
+# Omitted tests, which limit or count memory or measure stacks. The sanitizer reserves terabytes.
 NOT = (
     "tests/runtime/test_threads.py", "tests/runtime/test_result_memory.py",
     "tests/runtime/test_interrupts.py", "tests/capi/test_c_realtime.py",
 )  # fmt: skip
-# A process crashes on purpose, and the sanitizer ends it with another status.
+# Omitted because a process crashes on purpose, and the sanitizer changes its exit status.
 NOT_TESTS = ("tests/campaigns/fuzz/test_fuzz.py::test_a_fault_is_reported[crash]",)
 
 MEMCHECK = """
@@ -63,15 +64,16 @@ with using_threads(1):
     lnrnn.layer_norm(np.empty((5, 37), np.float32), 37)
 """
 
-# Threads divide hidden units, sequences, rows and gradients; several threads call, and processes fork.
+# Tests in which threads divide hidden units, sequences, rows and gradients, several threads call, or
+# processes fork.
 OF_THREADS = (
     "tests/runtime/test_teams.py", "tests/runtime/test_concurrent_setters.py", "tests/rnn/test_equal_bits.py",
     "tests/rnn/test_lanes.py", "tests/rnn/test_partitions.py", "tests/rnn/test_short_calls.py",
     "tests/rnn/test_side_by_side.py", "tests/capi/test_c_stream.py",
 )  # fmt: skip
-# The sanitizer does not support threads that a forked child starts, and it has its own thread.
+# Omitted because the sanitizer has its own thread, and does not support threads of a forked child.
 NOT_THREADS = "not fork and not workers_start and not allocates"
-# Two threads divide the hidden units of a step, and wait for each other at the barrier.
+# The program of the control: two threads divide the hidden units of a step, and wait at the barrier.
 CONTROL = """
 import sys
 sys.path.insert(0, "tests/support")
@@ -86,7 +88,7 @@ RACE = "WARNING: ThreadSanitizer: data race"
 
 
 def in_copy(folder: Path, libraries: list[str], arguments: list[str], **more: str) -> tuple[int, str]:
-    """Runs Python in the copy, with the sanitizer's libraries loaded first. -> status and output."""
+    """Runs Python in the copy, with the sanitizer's libraries loaded first. Returns status and output."""
     paths = [done(["gcc", f"-print-file-name={name}"]).strip() for name in libraries]
     environment = {**os.environ, "PYTHONPATH": str(folder), "LD_PRELOAD": " ".join(paths), **more}
     command = [sys.executable, *arguments]
@@ -107,13 +109,13 @@ def address(options: argparse.Namespace) -> dict[str, str]:
     folder = options.folder
     copy_sources(folder)
     build(folder, CC="gcc", CFLAGS=f"{SANITIZERS} -fno-omit-frame-pointer", LDFLAGS=SANITIZERS)
-    # Damaged files ask for more memory than there is. Then malloc returns NULL, and Python raises
+    # Tests of damaged files request too much memory. malloc must return NULL, so that Python raises
     # MemoryError.
     settings = {
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }
-    libraries = ["libasan.so", "libstdc++.so"]  # PyTorch throws exceptions of C++
+    libraries = ["libasan.so", "libstdc++.so"]  # the latter because PyTorch throws C++ exceptions
     control = "import lnrnn, ctypes, numpy as np; ctypes.memset(np.ones(2, np.uint8).ctypes.data + 2, 1, 1)"
     status, output = in_copy(folder, libraries, ["-c", control], PYTHONMALLOC="malloc", **settings)
     if not status or "heap-buffer-overflow" not in output:
@@ -127,7 +129,7 @@ def address(options: argparse.Namespace) -> dict[str, str]:
 
 
 def errors(isa: str, sizes: tuple[int, ...], every: int) -> tuple[list[str], list[str], str]:
-    """-> memcheck's errors in lnrnn's code, those in the control, and the number of arrays."""
+    """Returns memcheck's errors in lnrnn's code, its errors in the control, and the number of arrays."""
     path = [GUARD, str(ROOT / "tests/support"), str(ROOT)]
     program = MEMCHECK.format(path=path, isa=isa, sizes=sizes, every=every)
     variables = {**os.environ, "PYTHONMALLOC": "malloc", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}

@@ -1,4 +1,4 @@
-"""Chromium without a window, driven by its DevTools protocol, and a server for the folder that it opens."""
+"""Controls Chromium without a window through its DevTools protocol, and serves the folder that it opens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE = 60  # seconds that a command or a page may take
 
 
 class Browser:
-    """One page of one browser. Commands are JSON on two pipes, each ended by a zero byte."""
+    """A browser with one page. Commands and answers are JSON on two pipes, and end with a zero byte."""
 
     def __init__(self, folder: Path) -> None:
         program = next(filter(None, map(shutil.which, NAMES)), None)
@@ -65,7 +65,7 @@ class Browser:
             ready, _, _ = select.select([self._in], [], [], max(end - time.monotonic(), 0))
             more = os.read(self._in, 1 << 20) if ready else b""
             if not more:
-                raise Wrong("Chromium ended" if ready else f"Chromium is silent for {PATIENCE} s")
+                raise Wrong("Chromium ended" if ready else f"Chromium did not answer for {PATIENCE} s")
             self._rest += more
         message, _, self._rest = self._rest.partition(b"\0")
         return dict(json.loads(message))
@@ -84,7 +84,7 @@ class Browser:
         return dict(answer["result"])
 
     def open(self, url: str) -> None:
-        """Opens a page and waits until it is loaded. `events` then has those since the call."""
+        """Opens a page and waits until it is loaded. Afterwards `events` has the events since the call."""
         self.events.clear()
         self.call("Page.navigate", url=url)
         end = time.monotonic() + PATIENCE
@@ -92,7 +92,7 @@ class Browser:
             self.events.append(self._read(end))
 
     def value(self, script: str) -> Any:
-        """The value of an expression of JavaScript, also of a promise."""
+        """Returns the value of a JavaScript expression, or of the promise that it returns."""
         answer = self.call(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True, userGesture=True
         )
@@ -108,7 +108,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 
 @contextlib.contextmanager
 def opened(site: Path, folder: Path) -> Iterator[tuple[Browser, str]]:
-    """-> (a browser, the address of the files of `site`)."""
+    """Yields a browser, and the URL of the folder `site`."""
     handler = functools.partial(_Handler, directory=str(site))
     profile = folder / "profile"
     profile.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,11 @@
-"""The site of `make docs` in a browser: every page at the widths of a phone and of a desktop, light and dark.
+"""Checks the site of `make docs` in a browser: every page at the width of a phone and a desktop, light and
+dark.
 
 pages: no page is wider than the window, nothing is cut off, no script fails, no picture is missing, and dark
-pages are dark. Tables and code may scroll in a box of their own. links: every link within the site has its
-page and its section. search: words have results. copy: the button of each block of code copies the code
-without prompts. control: pages with a planted fault of each kind are reported. The pictures of all pages are
-kept in the folder. Links to other sites are not opened.
+pages are dark. Tables and code may scroll in a box. links: every link within the site has a page and a
+section. search: words have results. copy: the button of each block of code copies the code without prompts.
+control: pages with a planted fault of each kind must be reported. Screenshots of all pages are kept in the
+folder. Links to other sites are not opened.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ WIDTHS = (390, 1280)
 THEMES = ("light", "dark")
 QUICK = ("index.html", "which_cell.html", "benchmarks.html", "studies/index.html", "api/networks.html")
 
-# -> a list of faults. An element that is wider than the window needs a box in the article that scrolls.
+# Returns a list of faults. An element that is wider than the window must be in a box that scrolls.
 LAYOUT = """(() => {
   const wide = document.documentElement.clientWidth, faults = [];
   if (document.documentElement.scrollWidth > wide)
@@ -68,7 +69,7 @@ FOUND = """(async () => {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--site", type=Path, help="a site that is built already; default: build it")
+    parser.add_argument("--site", type=Path, help="folder of a built site; default: build it")
 
 
 def built(options: argparse.Namespace) -> Path:
@@ -93,7 +94,7 @@ def names_of(site: Path, quick: bool) -> list[str]:
 
 
 def check_scripts(browser: Browser) -> list[str]:
-    """Errors of scripts and loads of the opened page."""
+    """Returns errors of scripts, and of files that failed to load, in the opened page."""
     faults = []
     for event in browser.events:
         said = event.get("params", {})
@@ -109,7 +110,7 @@ def check_scripts(browser: Browser) -> list[str]:
 
 
 def look(browser: Browser, url: str, width: int, theme: str, picture: Path) -> list[str]:
-    """Faults of a page in a window of that width; its picture is written."""
+    """Returns the faults of a page in a window of this width, and writes a screenshot to ``picture``."""
     browser.call(
         "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
     )

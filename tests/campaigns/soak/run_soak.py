@@ -1,11 +1,11 @@
 """Simulates a service that runs for long: many steps of streams, and many calls of all kinds, in one process.
 
-streams: a stream of --steps steps, and a tenth of them for each other network of STREAMS. Every output has
-the bits of calls on whole sequences; at twenty checkpoints some are compared with the reference. calls:
-rounds over the same random cases of the campaign fuzz, and results of many MiB. After each round, networks
-that no call sets have the same bits. Memory, on Linux: resident memory, without the blocks that lnrnn keeps
-for large results, grows by at most 2 MiB. It is first measured after a tenth of the steps, at least 6000, or
-after the second round.
+streams: a stream takes --steps steps, streams of the other networks in STREAMS a tenth of them. Outputs must
+have the bits of calls on whole sequences. At twenty checkpoints some are compared with the reference. calls:
+rounds over the same random cases of the campaign fuzz, and results of many MiB. Networks that no case sets
+must always give the same bits. On Linux, resident memory without the blocks that lnrnn keeps for large
+results may grow by at most 2 MiB. It is first measured after a tenth of the steps, at least 6000, or after
+the second round.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from fuzz_judge import Judge  # noqa: E402
 MiB = 1 << 20
 CHECKPOINTS = 20
 BLOCK = 1000  # steps of a whole sequence
-WINDOW = 20  # the first steps of a block, which are compared with the reference
-GROWTH = 2 * MiB  # the heap grows in steps of about 1 MiB
-WARM = 6000  # steps
-KEPT_BLOCKS, HUGE = 32, 2 * MiB  # lnrnn keeps so many blocks; each is aligned to a huge page
+WINDOW = 20  # how many first steps of a block are compared with the reference
+GROWTH = 2 * MiB  # permitted growth; the heap grows in steps of about 1 MiB
+WARM = 6000  # steps before memory is first measured
+KEPT_BLOCKS, HUGE = 32, 2 * MiB  # lnrnn keeps at most 32 blocks, which are aligned to huge pages
 LARGEST_RESULT = 18 * MiB
 
 last = lnrnn.BatchNormSpec(overrun="last")
-# {name: (arguments of `calm`, type of the weights, largest error after WINDOW steps)}; y is below 1. Batch
-# norm divides by the deviation of 64 values at step 0, which may be small.
+# {name: (arguments of `calm`, type of the weights, largest error after WINDOW steps)}; y is below 1. The
+# error is larger under batch norm, which divides by the deviation of 64 values at step 0.
 STREAMS = {
     "LSTM": (dict(cell="LSTM"), "float32", 5e-6),
     "RNN, two layers": (dict(cell="RNN", num_layers=2), "float32", 5e-6),
@@ -55,8 +55,8 @@ STREAMS = {
 }
 
 
-# With these, resident memory is the memory in use. Python's own allocator releases whole MiB only, and
-# glibc's keeps large arrays in its heap after some have been freed.
+# With these variables, resident memory is the memory in use. Otherwise Python's allocator only releases whole
+# MiB, and glibc keeps large arrays in its heap.
 ENVIRONMENT = {"PYTHONMALLOC": "malloc", "MALLOC_MMAP_THRESHOLD_": "1048576"}
 
 
@@ -66,8 +66,8 @@ def check(condition: bool, message: str) -> None:
 
 
 def resident() -> tuple[int, int, int] | None:
-    """Bytes of this process: resident outside of mappings that ask for huge pages, resident inside them, and
-    their address space. lnrnn's blocks are in such mappings."""
+    """Returns bytes of this process, or None except on Linux: resident outside of mappings with huge pages,
+    resident inside them, and their address space. They contain lnrnn's blocks."""
     if not os.path.exists("/proc/self/smaps"):
         return None
     gc.collect()
@@ -84,7 +84,7 @@ def resident() -> tuple[int, int, int] | None:
 
 @dataclass
 class Memory:
-    """The resident memory at every checkpoint."""
+    """Records the resident memory at every checkpoint, and checks its growth."""
 
     seen: list[int] = field(default_factory=list)
 
@@ -109,7 +109,7 @@ class Memory:
 
 
 def is_checkpoint(done: int, step: int, total: int) -> bool:
-    """Whether a twentieth of the work ended in the last `step` steps."""
+    """Returns whether a twentieth of the work was completed in the last `step` steps."""
     return done == total or CHECKPOINTS * done // total > CHECKPOINTS * (done - step) // total
 
 
@@ -157,7 +157,7 @@ def soak_stream(name: str, steps: int, seed: int) -> dict[str, int | str]:
 
 
 def constant_networks() -> dict[str, lnrnn.Network]:
-    """Networks that no case sets."""
+    """Returns networks that no case sets."""
     return {
         name: calm(4, 5 + k % 9, seed=k, trained=8 if "batch" in name else 0, **spec)
         for k, (name, spec) in enumerate(VARIANTS.items())
@@ -175,7 +175,7 @@ def digest(networks: dict[str, lnrnn.Network], x: np.ndarray) -> str:
 
 
 def large_results(rng) -> None:
-    """Results of 4 MiB and more are in the blocks that lnrnn keeps: huge pages, which `resident` counts."""
+    """Checks results of 4 MiB and more. They are in the blocks that lnrnn keeps, which `resident` counts."""
     for mebibytes in (4, 6, 8, 18):
         x = np.broadcast_to(normal(rng, 1, 1024), (256 * mebibytes, 1024))
         error = np.abs(lnrnn.layer_norm(x, 1024)[::97] - reference.layer_norm(x[::97], 1024)).max()

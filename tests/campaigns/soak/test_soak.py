@@ -1,4 +1,4 @@
-"""The campaign soak reports planted faults."""
+"""Tests that the campaign soak reports planted faults."""
 
 from __future__ import annotations
 

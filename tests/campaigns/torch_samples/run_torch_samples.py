@@ -1,5 +1,4 @@
-"""lnrnn gives PyTorch's results on PyTorch's test inputs of norms and recurrent modules, or a listed
-reason."""
+"""Compares lnrnn with PyTorch on PyTorch's own test inputs of norms and recurrent modules."""
 
 from pathlib import Path
 

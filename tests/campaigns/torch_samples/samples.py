@@ -1,8 +1,10 @@
-"""PyTorch's test inputs, from its wheel: OpInfo's samples and errors of the norms, and ModuleInfo's samples
-of the norms, RNN, LSTM, GRU and their cells. lnrnn gives the same results, or refuses for a reason listed
-here.
+"""Compares lnrnn with PyTorch on the test inputs in PyTorch's wheel. If lnrnn raises an error, it must be
+listed.
 
     pytest tests/campaigns/torch_samples/samples.py
+
+The inputs are OpInfo's samples and errors of norms, and ModuleInfo's samples of norms, RNN, LSTM, GRU and
+cells.
 """
 
 from __future__ import annotations
@@ -16,28 +18,28 @@ import pytest
 import lnrnn
 from networks import parts, run_apart
 
-# {error of lnrnn for arguments that torch accepts: value with which the sample runs again}
+# lnrnn's errors for arguments that torch accepts -> a value that replaces the argument, to run the sample
+# again.
 REFUSED = {
-    "eps must be": dict(eps=0.5),  # eps -0.5: the root of var + eps may be NaN
-    "momentum must be": dict(momentum=0.5),  # -1 and -1.2: running statistics would not be a mean
+    "eps must be": dict(eps=0.5),  # the samples have -0.5, with which the root of var + eps may be NaN
+    "momentum must be": dict(momentum=0.5),  # with -1 and -1.2, running statistics would not be a mean
 }
-# Samples that lnrnn always refuses.
+# Samples that lnrnn always refuses, with a part of the error.
 UNSUPPORTED = {
     "a 1-d x without channels": "x must be",  # torch accepts x of shape (0,) and does nothing
     "an empty batch in training": "more than 1 value",  # torch leaves the statistics as they are
-    "proj_size": "proj_size",
-    "BatchNorm without a bias": "argument 'bias'",  # of the class; the function accepts bias=None
+    "BatchNorm without a bias": "argument 'bias'",  # the class has no such argument; the function has
 }
-# Not run: native_batch_norm, _native_batch_norm_legit and _batch_norm_with_update, whose samples are those of
-# nn.functional.batch_norm. The same holds for the variant "without_cudnn". Group norm, instance norm and
-# norms of vectors are other functions.
+# native_batch_norm, _native_batch_norm_legit, _batch_norm_with_update and the variant "without_cudnn" do not
+# run, because they have the samples of nn.functional.batch_norm. lnrnn has no group norm and no instance
+# norm.
 
-# Relative to the largest value: some roundings of the type, as the variance of few values may be nearly 0.
+# Tolerances relative to the largest value: some roundings of the type, because variances may be nearly 0.
 TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
 
 
 def tables():
-    """torch's tables of operations and modules. They import expecttest for a class that is not needed."""
+    """Returns torch's tables of operations and modules. They import expecttest, which is not needed here."""
     import sys
     import types
     import unittest
@@ -159,17 +161,12 @@ def modules(counts, table):
             for sample in table[name].module_inputs_func(table[name], "cpu", torch.float32, False, training):
                 built, given = sample.constructor_input, sample.forward_input
                 module = table[name].module_cls(*built.args, **built.kwargs)
-                if built.kwargs.get("proj_size"):
-                    with pytest.raises(ValueError, match=UNSUPPORTED["proj_size"]):
-                        lnrnn.from_torch(module)
-                    counts[f"{name}: proj_size"] += 1
-                    continue
                 x, *state = given.args
                 rnn = lnrnn.from_torch(module)
                 with torch.no_grad():
                     want = module(x, *state)
                 h0 = [s if torch.is_tensor(s) else tuple(s) for s in state]
-                if name.endswith("Cell"):  # a step of one sequence: (1, B or none, H)
+                if name.endswith("Cell"):  # a sequence of one step: (1, B, H), or (1, H) without a batch
                     step = [s[None] if torch.is_tensor(s) else tuple(v[None] for v in s) for s in h0]
                     y, end = rnn(x[None], *step)
                     y, end = y[0], [s[0] for s in parts(rnn, end)]
@@ -220,13 +217,13 @@ def norm_modules(counts, table):
     ):
         built, (x, *_) = sample.constructor_input, sample.forward_input.args
         module = table["nn.RMSNorm"].module_cls(*built.args, **built.kwargs)
-        with torch.no_grad():  # lnrnn has only the function
+        with torch.no_grad():  # lnrnn has RMS norm as a function only
             close(lnrnn.rms_norm(x, module.normalized_shape, module.weight, module.eps), module(x), "float32")
         counts["nn.RMSNorm"] += 1
 
 
 def run_all():
-    """Runs all samples on the instruction set in use, and prints their numbers."""
+    """Runs all samples on the current instruction set, and prints how many ran."""
     operations, table = tables()
     counts = Counter()
     norms(counts, operations)
@@ -239,6 +236,6 @@ def run_all():
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs torch")
-def test_every_sample_runs_or_is_listed():
-    """In a new process, since torch's tables set options of torch."""
+def test_every_sample_agrees_or_is_listed():
+    """Runs in a new process, because torch's tables change torch's options."""
     run_apart(run_all)

@@ -1,5 +1,5 @@
-/* exp, tanh and sigmoid of include/lnrnn/simd/vmath.h as a program for an emulator. A macro chooses the instruction set
- * (-DLNRNN_ISA_NEON). A request on stdin is two uint32, the function and n, and n floats; the answer on stdout is n floats. */
+/* A program for an emulator with exp, tanh and sigmoid of include/lnrnn/simd/vmath.h. A macro chooses the instruction set, such
+ * as -DLNRNN_ISA_NEON. A request on stdin is two uint32, the function and n, and n floats. The answer on stdout is n floats. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

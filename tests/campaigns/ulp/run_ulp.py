@@ -1,7 +1,7 @@
-"""exp, tanh and sigmoid of every float32, on every instruction set of this machine.
+"""Computes exp, tanh and sigmoid of every float32, on every instruction set of this machine.
 
 Prints the largest error of each function and instruction set, in units in the last place (ULP), and its
-input. Also prints which instruction sets give the same bits. It fails if a limit in `broken` does not hold.
+input. Also prints which instruction sets give the same bits. Fails if a limit in `broken` does not hold.
 aarch64: NEON and the scalar code of aarch64 run in an emulator on every 1021st input. ulp_judge.c has the
 reference, its own error, and the definition of a ULP.
 """
@@ -27,20 +27,20 @@ from outcome import Wrong, needs
 HERE = Path(__file__).parent
 FUNCTIONS = {"exp": _core.Function.EXP, "tanh": _core.Function.TANH, "sigmoid": _core.Function.SIGMOID}
 BLOCK = 1 << 16
-EMULATED_STEP = 1021  # a prime, so all exponents and low bits occur
-# {function: (largest error in ULP, least part of results that are the nearest float)}. README.md promises 2
-# ULP. Measured on all floats, with a small margin.
+EMULATED_STEP = 1021  # a prime, so that all exponents and low bits occur
+# {function: (largest error in ULP, least share of results that are the nearest float)}, measured on all
+# floats and rounded up slightly. README.md promises 2 ULP.
 LIMITS = {"exp": (1.2, 0.995), "tanh": (1.9, 0.996), "sigmoid": (2.0, 0.97)}
-MANY = 1_000_000  # inputs, from which on the part of nearest results is judged
-REFERENCE_LIMIT = 2.0**-22  # ULP: NEAR_TIE of ulp_judge.c
-REFERENCE_EVERY = 4096  # the reference of every so-manyth input is compared with long double
+MANY = 1_000_000  # the share of nearest results is judged from this number of inputs on
+REFERENCE_LIMIT = 2.0**-22  # largest error of the reference in ULP: NEAR_TIE of ulp_judge.c
+REFERENCE_EVERY = 4096  # for every 4096th input the reference is compared with long double
 
-# Instruction sets with a fused multiply-add. They give the same bits, and so do those without it.
+# Instruction sets with a fused multiply-add. They give the same bits. Those without it also agree.
 FUSED = ("avx512amx", "avx512bf16", "avx512vnni", "avx512", "avxvnni", "avx2", "neon")
 
 
 class Verdict(ctypes.Structure):
-    """`verdict` of ulp_judge.c."""
+    """The struct `verdict` of ulp_judge.c."""
 
     COUNTS = (
         "inputs", "nearest", "near_ties", "nans", "nan_wrong", "infinity_wrong", "out_of_range",
@@ -59,11 +59,11 @@ class Swept:
     """The result of a sweep of one function."""
 
     verdicts: dict[str, Verdict]  # by instruction set
-    differing: dict[tuple[str, str], int]  # the number of inputs with other bits, by two instruction sets
+    differing: dict[tuple[str, str], int]  # {two instruction sets: how many inputs have different bits}
     reference_error: float = 0.0  # in ULP, against long double
 
     def same(self) -> list[list[str]]:
-        """Groups of instruction sets whose results have the same bits."""
+        """Returns groups of instruction sets whose results have the same bits."""
         groups: list[list[str]] = []
         for name in self.verdicts:
             group = next((g for g in groups if not self.differing[g[0], name]), None)
@@ -74,7 +74,7 @@ class Swept:
 
 
 def judge() -> ctypes.CDLL:
-    """ulp_judge.c, compiled for the best instruction set of this machine."""
+    """Compiles and loads ulp_judge.c for the best instruction set of this machine."""
     best = isa_families()[0]
     flags = ["-O3", "-fno-trapping-math", "-shared", "-fPIC", *ISAS[best][2]]
     path = built(f"ulp-judge-{platform.machine()}-{best}", native_compiler(), HERE / "ulp_judge.c", flags)
@@ -88,7 +88,7 @@ Computes = Callable[[str, np.ndarray, np.ndarray], None]  # (name of a function,
 
 
 def native(isa: str) -> Computes:
-    """The public functions on an instruction set of this machine, which remains in use."""
+    """Returns a function that computes on an instruction set of this machine, and leaves it selected."""
 
     def run(function: str, x: np.ndarray, y: np.ndarray) -> None:
         _core.use_isa(isa)
@@ -98,7 +98,7 @@ def native(isa: str) -> Computes:
 
 
 class Emulated:
-    """The functions on an instruction set of aarch64; `run` is a Computes."""
+    """Computes in an emulator, on an instruction set of aarch64. `run` is a Computes."""
 
     def __init__(self, isa: str) -> None:
         flags = [*ISAS[isa][2], "-static", f"-DLNRNN_ISA_{isa.upper()}"]
@@ -123,7 +123,7 @@ def address(array: np.ndarray) -> ctypes.c_void_p:
 def sweep(
     function: str, sets: dict[str, Computes], step: int = 1, *, first: int = 0, last: int = 1 << 32
 ) -> Swept:
-    """`function` of the floats with the bits first, first + step, ... < last, on each of the sets."""
+    """Judges `function` of the floats with the bits first, first + step, ... < last, on each of the sets."""
     library, number = judge(), int(FUNCTIONS[function])
     names = list(sets)
     swept = Swept({name: Verdict() for name in names}, {(a, b): 0 for a in names for b in names})
@@ -161,7 +161,7 @@ def sweep(
 
 
 def broken(function: str, swept: Swept) -> list[str]:
-    """The limits that do not hold."""
+    """Returns a message for each limit that does not hold."""
     wrong = []
     if not swept.reference_error < REFERENCE_LIMIT:
         wrong.append(f"{function}: the reference is wrong by {swept.reference_error:.3g} ULP")
@@ -198,7 +198,7 @@ def number(bits: int) -> str:
 
 
 def report(function: str, swept: Swept) -> str:
-    """Instruction sets joined by = give the same bits."""
+    """Returns the lines to print. Instruction sets joined by = give the same bits."""
     lines = []
     groups = swept.same()
     for group in groups:
@@ -219,7 +219,7 @@ def report(function: str, swept: Swept) -> str:
 
 
 def judged(sets: dict[str, Computes], options: argparse.Namespace, least_step: int) -> dict[str, str]:
-    """Sweeps each function on all the sets. -> {function: largest error}."""
+    """Sweeps over the inputs of each function on all the sets. Returns {function: largest error}."""
     step = max(1_000_003 if options.quick else options.step, least_step)
     wrong, figures = [], {}
     with using_threads(1), using_isa(available_isas()[0]):
@@ -240,7 +240,7 @@ def here(options: argparse.Namespace) -> dict[str, str]:
 
 
 def aarch64(options: argparse.Namespace) -> dict[str, str]:
-    """NEON and aarch64's scalar code, against the best set of this machine and its scalar code."""
+    """Compares NEON and aarch64's scalar code with the best set and the scalar code of this machine."""
     needs(GCC_AARCH64, QEMU)
     machines = {"neon": Emulated("neon"), "scalar on aarch64": Emulated("scalar")}
     sets = {isa: native(isa) for isa in (available_isas()[0], "scalar")}
@@ -253,7 +253,7 @@ def aarch64(options: argparse.Namespace) -> dict[str, str]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--step", type=int, default=1, help="every so-manyth float; 1 is all of them")
+    parser.add_argument("--step", type=int, default=1, metavar="N", help="every N-th float (default: all)")
     parser.add_argument("--function", choices=FUNCTIONS, action="append", help="only this; may be repeated")
 
 

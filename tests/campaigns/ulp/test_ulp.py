@@ -1,5 +1,4 @@
-"""exp, tanh and sigmoid of every 4099th float. The judge of the campaign is right, and reports planted
-faults."""
+"""Tests exp, tanh and sigmoid on every 4099th float, and that the campaign reports planted faults."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ def bits(x):
 
 
 @each_function
-def test_every_4099th_float(function):
+def test_limits_hold_on_every_4099th_float(function):
     swept = ulp.sweep(function, {isa: ulp.native(isa) for isa in isa_families()}, 4099)
     assert not ulp.broken(function, swept)
     v = swept.verdicts["scalar"]
@@ -43,8 +42,8 @@ BENDS = {
 
 
 @each_function
-def test_all_floats_around_the_bends(function):
-    """65,536 floats around each."""
+def test_limits_hold_on_all_floats_around_the_bends(function):
+    """Tests 65,536 floats around each."""
     sets = {isa: ulp.native(isa) for isa in isa_families()}
     for x in BENDS[function]:
         first = max(0, bits(x) - 2**15)
@@ -52,8 +51,8 @@ def test_all_floats_around_the_bends(function):
 
 
 @each_function
-def test_nan_and_infinities(function):
-    """NaN of both signs with every 61st payload."""
+def test_nan_and_infinities_give_the_right_results(function):
+    """Tests NaN of both signs with every 61st payload."""
     sets = {isa: ulp.native(isa) for isa in isa_families()}
     for sign in (0, 1 << 31):
         swept = ulp.sweep(function, sets, 61, first=sign + 0x7F800000, last=sign + (1 << 31))
@@ -62,7 +61,7 @@ def test_nan_and_infinities(function):
 
 
 def in_decimal(function, x):
-    """To 60 digits."""
+    """Returns the function of x to 60 digits."""
     with localcontext(prec=60, Emin=-(10**6), Emax=10**6):
         x = Decimal(float(x))
         if function == "exp":
@@ -74,8 +73,8 @@ def in_decimal(function, x):
 
 
 @each_function
-def test_the_reference_against_60_digits(function, rng):
-    """Its error is below the 2^-25 ULP that ulp_judge.c derives."""
+def test_the_reference_agrees_with_60_digits(function, rng):
+    """The reference's error is below the 2^-25 ULP that ulp_judge.c derives."""
     some = rng.integers(0, 1 << 32, 1500, np.uint64).astype(np.uint32).view(np.float32)
     some = some[np.abs(some) < 200]
     x = np.concatenate([some, rng.uniform(-20, 20, 500), rng.uniform(-104, 88.7, 500), BENDS[function]])
@@ -93,7 +92,7 @@ def test_the_reference_against_60_digits(function, rng):
 
 
 def spoiled(changes):
-    """The library's functions, with other results for some inputs: {bits of x: result}."""
+    """Returns a Computes with wrong results for some inputs. changes: {bits of x: result}."""
 
     def run(function, x, y):
         ulp.native("scalar")(function, x, y)
@@ -118,7 +117,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_faults_are_seen(fault):
+def test_a_planted_fault_is_reported(fault):
     function, changes, message = FAULTS[fault]
     first = max(0, next(iter(changes)) - 100)
     sets = {"scalar": ulp.native("scalar"), "spoiled": spoiled(changes)}
@@ -128,7 +127,7 @@ def test_faults_are_seen(fault):
     assert not any(line.startswith(f"{function} on scalar:") for line in wrong)
 
 
-def test_blocks_of_a_sweep_add_up(monkeypatch):
+def test_the_verdicts_of_blocks_add_up(monkeypatch):
     verdicts = {}
     for block in (1 << 16, 1000):
         monkeypatch.setattr(ulp, "BLOCK", block)

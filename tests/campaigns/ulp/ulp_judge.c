@@ -1,4 +1,4 @@
-/* Judges float32 results of exp, tanh and sigmoid: a shared library for run_ulp.py.
+/* Judges float32 results of exp, tanh and sigmoid, as a shared library for run_ulp.py.
  *
  * The reference is computed in double. With x = n ln2 + r, |r| <= ln2/2, expm1(r) is its Taylor polynomial of degree 14. Its
  * remainder is below r^15/15! < 2^-62. ln2 is split so that n times its high part is exact for |n| < 2^11. Fewer than ten
@@ -16,20 +16,20 @@
 
 enum { EXP, TANH, SIGMOID };
 
-/* If the true value is closer than this to the middle of two floats, in ULP, either may be the nearest. This is eight times the
+/* If the true value is closer than this (in ULP) to the middle of two floats, either may be the nearest. This is eight times the
  * bound of the reference's error. */
 #define NEAR_TIE 0x1p-22
 
 typedef struct {
-    double largest; /* error in ULP, and the input and the result that have it */
+    double largest; /* the largest error in ULP, and its input and result */
     uint32_t input, result;
-    uint64_t inputs;             /* that are numbers */
-    uint64_t nearest, near_ties; /* results that are the float nearest to the true value; undecided ones */
-    uint64_t nans;               /* inputs that are NaN */
-    uint64_t nan_wrong;          /* NaN of a number, or a number of NaN */
+    uint64_t inputs;             /* how many inputs are numbers */
+    uint64_t nearest, near_ties; /* how many results are the float nearest to the true value, or undecided */
+    uint64_t nans;               /* how many inputs are NaN; below: how many results are wrong in some way */
+    uint64_t nan_wrong;          /* NaN for a number, or a number for NaN */
     uint64_t infinity_wrong;     /* infinity where the true value rounds to a finite float, or the reverse */
-    uint64_t out_of_range;       /* exp or sigmoid with a sign bit, sigmoid or |tanh| above 1, tanh's sign */
-    uint64_t special_wrong;      /* of 0, -0, subnormal and infinite inputs: not the nearest float */
+    uint64_t out_of_range; /* exp or sigmoid with a sign bit, sigmoid or |tanh| above 1, wrong sign of tanh */
+    uint64_t special_wrong; /* not the nearest float, for 0, -0, subnormal and infinite inputs */
 } verdict;
 
 static inline double bits_double(uint64_t u)
@@ -46,7 +46,7 @@ static inline uint64_t double_bits(double d)
     return u;
 }
 
-/* x, |x| <= 300 -> expm1(r), and 2^n in *power. */
+/* |x| <= 300. Returns expm1(r), and 2^n in *power. */
 static inline double expm1_reduced(double x, double *power)
 {
     const double magic = 0x1.8p52, shifted = x * 0x1.71547652b82fep+0 + magic, n = shifted - magic;
@@ -64,7 +64,7 @@ static inline double expm1_reduced(double x, double *power)
 
 static inline double clamped(double x, double most) { return x > most ? most : x < -most ? -most : x; }
 
-/* x, not NaN -> the true value. */
+/* Returns the true value for x, which is not NaN. */
 static inline double wide(const int function, double x)
 {
     double power, p;
@@ -72,7 +72,7 @@ static inline double wide(const int function, double x)
         p = expm1_reduced(clamped(x, 200), &power);
         return power + power * p;
     }
-    if (function == TANH) { /* expm1(2|x|) / (expm1(2|x|) + 2); 1 in double from 20 on */
+    if (function == TANH) { /* expm1(2|x|) / (expm1(2|x|) + 2), which is 1 in double from |x| = 20 on */
         const double a = clamped(fabs(x), 25);
         p = expm1_reduced(a + a, &power);
         const double e = power * p + (power - 1);
@@ -83,7 +83,7 @@ static inline double wide(const int function, double x)
     return (x < 0 ? e : 1) / (1 + e);
 }
 
-/* x (n) -> true values (n), 1 / their ULP (n), the nearest floats (n), and whether another float may be the nearest (n). */
+/* x (n). Writes true values (n), 1 / their ULP (n), the nearest floats (n), and whether another float may be the nearest (n). */
 #define REFERENCE(name, function)                                                                            \
     static void name(size_t n, const float *x, double *truth, double *per_ulp, float *nearest, uint8_t *tie) \
     {                                                                                                        \
@@ -114,7 +114,7 @@ EXPORT void judge_reference(int function, size_t n, const float *x, double *trut
                         : reference_sigmoid)(n, x, truth, per_ulp, nearest, tie);
 }
 
-/* The largest distance of true values (n) from the C library's long double functions, in ULP of a float. */
+/* Returns the largest distance of true values (n) from the C library's long double functions, in ULP of a float. */
 EXPORT double judge_reference_error(int function, size_t n, const float *x, const double *truth,
                                     const double *per_ulp)
 {
@@ -132,7 +132,7 @@ EXPORT double judge_reference_error(int function, size_t n, const float *x, cons
     return largest;
 }
 
-/* x (n): the floats with the bits first, first + step, ... */
+/* Writes to x (n) the floats with the bits first, first + step, ... */
 EXPORT void judge_inputs(uint32_t first, uint32_t step, size_t n, uint32_t *x)
 {
     for (size_t i = 0; i < n; i++)
@@ -141,7 +141,7 @@ EXPORT void judge_inputs(uint32_t first, uint32_t step, size_t n, uint32_t *x)
 
 static inline int is_nan(uint32_t u) { return (u & 0x7fffffff) > 0x7f800000; }
 
-/* a (n), b (n) -> how many differ in their bits. All NaN count as equal. */
+/* a (n), b (n). Returns how many differ in their bits. All NaN are equal. */
 EXPORT uint64_t judge_different(size_t n, const uint32_t *a, const uint32_t *b)
 {
     uint64_t different = 0;
@@ -160,11 +160,11 @@ EXPORT void judge_compare(int function, size_t n, const uint32_t *x, const doubl
     const uint32_t odd = function == TANH ? sign : 0, most = function == EXP ? infinity : 0x3f800000;
     const uint32_t *const best = (const uint32_t *)nearest; /* built with -fno-strict-aliasing */
     const float *const values = (const float *)got;
-    /* Two loops, of doubles and of integers, that the compiler vectorises. */
+    /* Separate loops over doubles and over integers, so that the compiler vectorises both. */
     for (size_t i = 0; i < n; i++) {
         const double y = values[i], value = y > 0x1p128 ? 0x1p128 : y < -0x1p128 ? -0x1p128 : y;
         const double error = fabs(value - truth[i]) * per_ulp[i];
-        errors[i] = error <= 0x1p1000 ? error : INFINITY; /* of NaN too */
+        errors[i] = error <= 0x1p1000 ? error : INFINITY; /* also if error is NaN */
     }
     uint32_t nans = 0, nan_wrong = 0, infinity_wrong = 0, range = 0, special = 0, right = 0, ties = 0;
     uint32_t overflows = 0;

@@ -1,5 +1,5 @@
-"""No installed compiler warns about a C unit of pyx/, for any instruction set. Nothing is built. As a
-control, a conversion that loses a sign must be reported.
+"""Checks that no installed compiler warns about a C file of pyx/, for any instruction set. As a control,
+compilers must report a conversion that loses a sign.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-fsyntax-only"]
 
 
 def compilers() -> list[tuple[str, list[str]]]:
-    """(machine, command) of gcc and clang, for the machines that lnrnn supports. `warned` skips compilers
-    that are not installed, or that lack the machine's C library."""
+    """Returns (machine, command) of gcc and clang for each machine that lnrnn supports. `warned` skips
+    compilers that are not installed, or have no C library for the machine."""
     if sys.platform == "darwin":
         return [(platform.machine(), ["clang"])]
     every = [(platform.machine(), ["musl-gcc"])]  # another C library
@@ -37,7 +37,7 @@ def compilers() -> list[tuple[str, list[str]]]:
 
 
 def accepts(command: list[str], header: str) -> bool:
-    """Whether the compiler is installed and finds a header."""
+    """Returns whether the compiler is installed and has a header."""
     if not shutil.which(command[0]):
         return False
     run = [*command, "-fsyntax-only", "-x", "c", "-"]
@@ -45,7 +45,7 @@ def accepts(command: list[str], header: str) -> bool:
 
 
 def check(command: list[str], machine: str) -> list[str]:
-    """The warnings about all units, each once, as many units read a header."""
+    """Returns the warnings of all translation units, without repetitions."""
     openmp = ["-fopenmp"] if accepts([*command, "-fopenmp"], "omp.h") else []
 
     def complaints(unit):
@@ -63,7 +63,7 @@ def check(command: list[str], machine: str) -> list[str]:
 def warned(options: argparse.Namespace) -> dict[str, int]:
     figures, wrong = {}, []
     for machine, command in compilers():
-        # <stdlib.h> belongs to the C library, and <stdint.h> to the compiler.
+        # <stdlib.h> comes with the C library, unlike <stdint.h>, which comes with the compiler.
         if not accepts(command, "stdlib.h"):
             continue
         lossy = "unsigned f(int x); unsigned f(int x) { return x; }"

@@ -1,4 +1,4 @@
-"""Checks of a wheel. As a program: tests of the installed wheel."""
+"""Checks a wheel. As a program, tests the installed wheel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "support")]  # for the program
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "support")]  # needed if this file runs as a program
 
 from emulated import Emulated  # noqa: E402
 
@@ -19,21 +19,20 @@ from pythons_here import environment  # noqa: E402
 from source_copy import ROOT, copy_sources  # noqa: E402
 
 LARGEST = 1_500_000  # bytes
-# Tests that need only the wheel. OF_MACHINE: of the compiled kernels, which are equal in the wheels of all
-# Pythons.
+# Tests that need only the wheel. OF_MACHINE: tests of compiled kernels, which are the same for all Pythons.
 OF_MACHINE = (
     "tests/norm/test_layer_norm.py", "tests/norm/test_norm_input.py", "tests/rnn/test_forward.py",
     "tests/rnn/test_equal_bits.py", "tests/runtime/test_teams.py",
 )  # fmt: skip
-# Of the module: arguments and their errors, streams, files.
+# Tests of the Python module: arguments and their errors, streams, files.
 OF_MODULE = ("tests/rnn/test_bad_calls.py", "tests/rnn/test_lanes.py", "tests/files/test_io.py")
-# In an emulator, which is about twenty times slower.
+# Tests in an emulator, which is about twenty times slower.
 IN_EMULATOR = ("tests/norm/test_layer_norm.py", "tests/rnn/test_bad_calls.py", "tests/files/test_io.py")
 FOR_TESTS = ("pytest>=9", "hypothesis>=6.100", "safetensors>=0.4", "ml_dtypes>=0.4")
 
 
 def contents(wheel: Path) -> str:
-    """Checks the size, and runs check-wheel-contents. -> the size."""
+    """Checks the size, and runs check-wheel-contents. Returns the size."""
     size = wheel.stat().st_size
     if size > LARGEST:
         raise Wrong(f"{wheel.name} has {size} bytes, more than {LARGEST}")
@@ -43,14 +42,14 @@ def contents(wheel: Path) -> str:
 
 
 def program() -> str:
-    """The program in README.md."""
+    """Returns the Python program in README.md."""
     blocks = (block for block in pages.blocks(ROOT / "README.md") if block.language == "python")
     return next(block.text for block in blocks if "lnrnn.layer_norm(" in block.text)
 
 
 def installed(wheel: Path, python: str, folder: Path, whole: bool) -> str:
-    """Installs the wheel in a new environment: pip adds only NumPy, the README's program runs, and OF_MODULE
-    passes. whole: OF_MACHINE too. -> a summary."""
+    """Installs the wheel in a new environment. pip may only add NumPy, and the README's program and OF_MODULE
+    must pass. whole: OF_MACHINE too. Returns a summary."""
     shutil.rmtree(folder, ignore_errors=True)
     done([python, "-m", "venv", str(folder)])
     own, free = str(folder / "bin/python"), environment(folder)
@@ -75,13 +74,13 @@ def installed(wheel: Path, python: str, folder: Path, whole: bool) -> str:
 
 
 def copy_tests(folder: Path) -> None:
-    """The sources without the package, so that the tests import the installed one."""
+    """Copies the sources without the package, so that tests import the installed package."""
     copy_sources(folder)
     shutil.rmtree(folder / "lnrnn")
 
 
 def import_time(python: str, folder: Path, free: dict[str, str]) -> str:
-    """The shortest of ten starts with lnrnn, less the shortest of ten with NumPy."""
+    """Returns the shortest of ten starts that import lnrnn, minus the shortest of ten that import NumPy."""
 
     def least(statement: str) -> float:
         took = []
@@ -95,7 +94,7 @@ def import_time(python: str, folder: Path, free: dict[str, str]) -> str:
 
 
 def in_emulator(wheel: Path, python: str, folder: Path) -> str:
-    """Runs the README's program and IN_EMULATOR. -> a summary."""
+    """Runs the README's program and IN_EMULATOR. Returns a summary."""
     machine = Emulated(folder)
     machine.install(python, str(wheel), *FOR_TESTS)
     info = machine.run(["-m", "lnrnn", "info"], folder)

@@ -1,4 +1,4 @@
-"""A Python for aarch64, from Debian's packages, in an emulator."""
+"""Runs a Python for aarch64, from Debian's packages, in an emulator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INSTALL = (
 
 
 class Emulated:
-    """The interpreter in `folder`, with packages in folder/packages."""
+    """A Python interpreter for aarch64 in `folder`, with packages in folder/packages."""
 
     def __init__(self, folder: Path) -> None:
         self.root, self.packages = folder / "root", folder / "packages"
@@ -45,7 +45,7 @@ class Emulated:
             done(["dpkg-deb", "-x", str(package), str(self.root)])
 
     def _replace(self) -> None:
-        """Replaces the interpreter by a script that runs it in the emulator, also for sys.executable."""
+        """Replaces the interpreter by a script that runs it in the emulator, so that sys.executable works."""
         program = self.python.with_suffix(".aarch64")
         self.python.rename(program)
         command = f'exec qemu-aarch64 -L "{self.root}" -0 "{self.python}" "{program}" "$@"'
@@ -53,11 +53,11 @@ class Emulated:
         self.python.chmod(0o755)
 
     def install(self, python: str, *packages: str) -> None:
-        """python: its pip installs the packages."""
+        """Installs packages by the pip of ``python``, which runs on this machine."""
         done([python, *INSTALL, "--target", str(self.packages), *packages])
 
     def run(self, arguments: list[str], folder: Path, **environment: str) -> str:
-        """-> the output of Python."""
+        """Runs Python with these arguments. Returns its output."""
         more = {"PYTHONHOME": self.root / "usr", "PYTHONPATH": self.packages, **environment}
         given = [f"{name}={value}" for name, value in more.items()]
         return done(["env", *given, str(self.python), *arguments], cwd=folder)

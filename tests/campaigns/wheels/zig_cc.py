@@ -2,9 +2,9 @@
 
     python tests/campaigns/wheels/zig_cc.py ARGUMENTS OF zig cc
 
-zig has other names for the extensions of aarch64. -O1 becomes -Os, since zig treats -O1 as -O2; the Cython
-module and the kernels for old machines have it. Plain loops are not vectorised, which would make a wheel
-larger by an eighth.
+zig has other names for the extensions of aarch64. zig treats -O1, the option of the Cython module and of
+kernels for old machines, as -O2, so -O1 becomes -Os. Plain loops are not vectorised, because that would make
+a wheel larger by an eighth.
 """
 
 from __future__ import annotations

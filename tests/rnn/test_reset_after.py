@@ -1,0 +1,142 @@
+"""GRU(reset_after=False): the equation as Keras and ONNX write it, threads, and refusals."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import lnrnn
+from helpers import absolute_error, using_partition, using_threads
+from networks import drawn_state, equal, network, normal, spec
+
+D, T, B = 5, 9, 7
+# Nine steps, all errors of float32: at most 6e-7 was measured.
+CLOSE = 2e-6
+
+
+def sigmoid(a):
+    return 1 / (1 + np.exp(-a))
+
+
+def keras_cell(x, h, kernel, recurrent, bias):
+    """keras.layers.GRU with reset_after=False, gates z, r, n; float64."""
+    H = h.shape[1]
+    xz, xr, xn = np.split(x @ kernel + bias, 3, 1)
+    z = sigmoid(xz + h @ recurrent[:, :H])
+    r = sigmoid(xr + h @ recurrent[:, H : 2 * H])
+    n = np.tanh(xn + (r * h) @ recurrent[:, 2 * H :])
+    return z * h + (1 - z) * n
+
+
+def onnx_cell(x, h, w, r_, wb, rb):
+    """ONNX's GRU with linear_before_reset=0, gates z, r, h; float64."""
+    H = h.shape[1]
+    wz, wr, wh = np.split(w, 3)
+    rz, rr, rh = np.split(r_, 3)
+    z = sigmoid(x @ wz.T + h @ rz.T + rb[:H] + wb[:H])
+    r = sigmoid(x @ wr.T + h @ rr.T + rb[H : 2 * H] + wb[H : 2 * H])
+    n = np.tanh(x @ wh.T + (r * h) @ rh.T + rb[2 * H :] + wb[2 * H :])
+    return (1 - z) * n + z * h
+
+
+def theirs(a):
+    """The gates r, z, n in the order z, r, n."""
+    r, z, n = np.split(np.asarray(a, float), 3)
+    return np.concatenate([z, r, n])
+
+
+@pytest.mark.parametrize("hidden", [1, 4, 17, 64])
+def test_the_equations_of_keras_and_onnx(isa, rng, hidden):
+    rnn = network(D, hidden, cell="GRU", norm=None, reset_after=False)
+    x, h0 = normal(rng, T, B, D), drawn_state(rng, rnn, B)
+    y, _ = rnn(x, h0)
+    w, u, b, c = (
+        theirs(rnn.state_dict()[f"{n}_l0"]) for n in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    )
+    keras = onnx = h0[0].astype(float)
+    for t in range(T):
+        keras = keras_cell(x[t].astype(float), keras, w.T, u.T, b + c)
+        onnx = onnx_cell(x[t].astype(float), onnx, w, u, b, c)
+        assert absolute_error(y[t], keras) < CLOSE
+        assert absolute_error(y[t], onnx) < CLOSE
+
+
+def test_both_forms_are_one_without_a_state(rng):
+    """In the first step h is 0, and so is r h."""
+    after, before = (network(D, 16, cell="GRU", norm=None, reset_after=r) for r in (True, False))
+    for rnn in (after, before):
+        rnn.bias_hh_l0 = np.zeros(48)
+    x = normal(rng, T, B, D)
+    equal(after, before(x[:1]), after(x[:1]))
+    assert not np.array_equal(before(x)[0], after(x)[0])
+
+
+NORMS = [None, spec("split", inner_bias=True), lnrnn.BatchNormSpec(overrun="mean")]
+
+
+@pytest.mark.parametrize("norm", NORMS, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_threads_that_divide_the_units(rng, norm, dtype):
+    rnn = network(D, 97, cell="GRU", norm=norm, reset_after=False, num_layers=2, trained=4).to_dtype(dtype)
+    x, start, ends = normal(rng, T, B, D), drawn_state(rng, rnn, B), rng.integers(0, T + 1, B)
+    with using_threads(1):
+        want = rnn(x, start, ends)
+    for groups, team in ((1, 2), (1, 3), (2, 2)):
+        for divide_rows in (False, True):
+            with using_threads(groups * team), using_partition(groups, team, divide_rows):
+                equal(rnn, rnn(x, start, ends), want, f"{groups} {team} {divide_rows}")
+
+
+@pytest.mark.parametrize("heads", [2, 4])
+def test_block_diagonal_weights(rng, heads):
+    """The network whose W_hh has zeros outside of the heads."""
+    H = 32
+    rnn = network(D, H, cell="GRU", reset_after=False, num_heads=heads)
+    dense = network(D, H, cell="GRU", reset_after=False)
+    state = rnn.state_dict()
+    wide, units = np.zeros((3 * H, H), np.float32), H // heads
+    for o in range(3 * H):
+        at = o % H // units * units
+        wide[o, at : at + units] = state["weight_hh_l0"][o]
+    dense.load_state_dict(state | {"weight_hh_l0": wide})
+    x, gy = normal(rng, T, B, D), normal(rng, T, B, H)
+    y, h, tape = rnn.forward_train(x)
+    want, _, other = dense.forward_train(x)
+    assert absolute_error(y, want) < CLOSE
+    gx, _, grads = rnn.backward(tape, gy)
+    gwant, _, gdense = dense.backward(other, gy)
+    assert absolute_error(gx, gwant) < 1e-4
+    for o in range(3 * H):
+        at = o % H // units * units
+        own = gdense["weight_hh_l0"][o, at : at + units]
+        assert absolute_error(grads["weight_hh_l0"][o], own) < 1e-3
+
+
+def test_a_property_of_the_network(rng, tmp_path):
+    pytest.importorskip("safetensors", reason="models are saved by the safetensors package")
+    after, before = (network(D, 8, cell="GRU", reset_after=r) for r in (True, False))
+    assert "reset_after=False" in repr(before) and "reset_after" not in repr(after)
+    before.save(tmp_path / "before"), after.save(tmp_path / "after")
+    assert b"reset_after" not in (tmp_path / "after").read_bytes()
+    x = normal(rng, T, B, D)
+    for twin in (lnrnn.load(tmp_path / "before"), copy.deepcopy(before), pickle.loads(pickle.dumps(before))):
+        assert twin.reset_after is False
+        equal(before, twin(x), before(x))
+    stream = before.stream(B)
+    state = stream.get_state()
+    with pytest.raises(ValueError, match="state"):  # of another network
+        after.stream(B).set_state(None, state)
+
+
+@pytest.mark.parametrize("placement, span", [("joint", None), ("gate", None), ("split", "all")])
+def test_other_placements_are_refused_by_name(placement, span):
+    with pytest.raises(ValueError, match="reset_after must be True with (placement|span) '"):
+        lnrnn.GRU(D, 4, norm=spec(placement, span=span), reset_after=False)
+    with pytest.raises(TypeError, match="reset_after must be True or False, got 0"):
+        lnrnn.GRU(D, 4, reset_after=0)
+    for other in (lnrnn.RNN, lnrnn.LSTM):
+        with pytest.raises(TypeError, match="reset_after"):
+            other(D, 4, reset_after=False)

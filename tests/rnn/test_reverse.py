@@ -1,0 +1,159 @@
+"""reverse=True: the bits of the forward network on sequences that are turned around within their lengths."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import lnrnn
+from helpers import relative_error, using_threads
+from lnrnn import reference as ref
+from networks import (
+    VARIANTS,
+    drawn_state,
+    each_cell,
+    each_variant,
+    equal,
+    equal_arrays,
+    learn,
+    named_gradients,
+    network,
+    normal,
+    same,
+)
+
+D, H, T, B = 3, 17, 9, 8
+# Gradients of parameters are the same sums in another order: at most 6e-7 was measured.
+SUMS = 2e-6
+
+
+def pair(variant, **options):
+    """A forward network, and the reverse one with its parameters."""
+    forward, back = (network(D, H, reverse=r, **VARIANTS[variant], **options) for r in (False, True))
+    equal_arrays(back.state_dict(), forward.state_dict())
+    return forward, back
+
+
+def turned(resets, lengths):
+    """The resets of the turned sequences: the parts have the same ends."""
+    found = np.zeros_like(resets)
+    for b, n in enumerate(lengths):
+        found[1:n, b] = resets[1:n, b][::-1]
+    return found
+
+
+@each_variant
+@pytest.mark.parametrize("resets", [False, True])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_calls_and_training(rng, variant, layers, resets):
+    forward, back = pair(variant, num_layers=layers)
+    x, start, lengths = normal(rng, T, B, D), drawn_state(rng, forward, B), rng.integers(0, T + 1, B)
+    gy, gend = normal(rng, T, B, H), drawn_state(rng, forward, B)
+    cut = rng.random((T, B)) < 0.3 if resets else None
+    other = turned(cut, lengths) if resets else None
+    x_, gy_ = (ref.reverse_sequences(a, lengths) for a in (x, gy))
+    if back.known_steps is not None:  # statistics of the steps as they are read
+        learn(forward, rng, 4, 16)
+        back.load_state_dict(forward.state_dict())
+        forward.overrun = back.overrun = "last"
+    y, end = forward(x_, start, lengths, other)
+    equal(back, back(x, start, lengths, cut), (ref.reverse_sequences(y, lengths), end))
+    if resets and back.known_steps is not None:
+        return  # the parts of a sequence, and so sums over the batch, have another order
+    results = []
+    for rnn, inputs, gradient, where in ((forward, x_, gy_, other), (back, x, gy, cut)):
+        y, end, tape = rnn.forward_train(inputs, start, lengths, where)
+        results.append(((y, end), named_gradients(rnn, rnn.backward(tape, gradient, gend))))
+    (want, grads), (got, found) = results
+    equal(back, got, (ref.reverse_sequences(want[0], lengths), want[1]))
+    grads["x"] = ref.reverse_sequences(grads["x"], lengths)
+    for name, value in grads.items():
+        error = relative_error(found[name], value)
+        assert error <= (SUMS if resets and name not in ("x", "h0", "c0") else 0), (name, error)
+    equal_arrays(back.state_dict(), forward.state_dict())
+
+
+@each_variant
+def test_direction_1_of_two(rng, variant):
+    both = network(D, H, bidirectional=True, **VARIANTS[variant])
+    learn(both, rng, T, 16)
+    back = network(D, H, reverse=True, **VARIANTS[variant])
+    back.load_state_dict(
+        {n.removesuffix("_reverse"): v for n, v in both.state_dict().items() if n.endswith("_reverse")}
+    )
+    x, start, lengths = normal(rng, T, B, D), drawn_state(rng, both, B), rng.integers(0, T + 1, B)
+    two = start if isinstance(start, tuple) else (start,)
+    own = tuple(s[1:] for s in two)
+    y, end = both(x, start, lengths)
+    got, last = back(x, own if len(own) == 2 else own[0], lengths)
+    same(got, y[..., H:])
+    for a, b in zip(*(s if isinstance(s, tuple) else (s,) for s in (last, end)), strict=True):
+        same(a, b[1:])
+
+
+@each_cell
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_rounded_weights_ragged_sequences_and_threads(rng, cell, dtype):
+    forward, back = (network(D, 64, cell=cell, reverse=r, num_layers=3) for r in (False, True))
+    forward, back = forward.to_dtype(dtype), back.to_dtype(dtype)
+    x = normal(rng, 40, 3, D)
+    y, end = forward(x[::-1])
+    for threads in (1, 3):
+        with using_threads(threads):
+            equal(back, back(x), (y[::-1], end))
+    values, offsets = x.swapaxes(0, 1).reshape(-1, D), np.arange(4) * 40
+    ragged, last = back.ragged(values, offsets)
+    equal(back, (ragged.reshape(3, 40, 64).swapaxes(0, 1), last), (y[::-1], end))
+
+
+@each_cell
+def test_dropout_and_checkpoints(rng, cell):
+    back = network(D, H, cell=cell, reverse=True, num_layers=2)
+    back.zoneout = 0.2
+    x, lengths, gy = normal(rng, T, B, D), rng.integers(0, T + 1, B), normal(rng, T, B, H)
+    options = dict(dropout=lnrnn.DropoutSpec(0.2, states=0.1), seed=3)
+    y, end, tape = back.forward_train(x, None, lengths, **options)
+    again, last, short = back.forward_train(x, None, lengths, **options, checkpoint=4)
+    equal(back, (again, last), (y, end))
+    whole, parts = (back.backward(t, gy)[2] for t in (tape, short))
+    for name, value in whole.items():
+        np.testing.assert_allclose(parts[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@each_cell
+def test_a_property_of_the_network(rng, cell, tmp_path):
+    pytest.importorskip("safetensors", reason="models are saved by the safetensors package")
+    forward, back = pair(cell if cell == "RNN" else f"{cell} split" + " out" * (cell == "LSTM"))
+    assert back.reverse and not forward.reverse
+    assert "reverse=True" in repr(back) and "reverse" not in repr(forward)
+    assert not any("reverse" in name for name in back.state_dict())
+    back.save(tmp_path / "m")
+    x = normal(rng, T, B, D)
+    want = back(x)
+    for twin in (lnrnn.load(tmp_path / "m"), copy.deepcopy(back), pickle.loads(pickle.dumps(back))):
+        assert twin.reverse and repr(twin)[:60] == repr(back)[:60]
+        equal(back, twin(x), want)
+    forward.save(tmp_path / "n")
+    assert b"reverse" not in (tmp_path / "n").read_bytes()
+    assert lnrnn.load(tmp_path / "n").reverse is False
+    state = forward.__getstate__()
+    state.pop("reverse")  # a pickle of an earlier version
+    old = type(forward).__new__(type(forward))
+    old.__setstate__(state)
+    assert old.reverse is False
+
+
+@each_cell
+def test_refused_by_name(cell):
+    make = getattr(lnrnn, cell)
+    with pytest.raises(ValueError, match="reverse must be False with bidirectional=True, got True"):
+        make(D, H, bidirectional=True, reverse=True)
+    with pytest.raises(TypeError, match="reverse must be True or False, got 1"):
+        make(D, H, reverse=1)
+    with pytest.raises(ValueError, match="reverse must be False for a stream, got True"):
+        make(D, H, reverse=True).stream()
+    with pytest.raises(AttributeError, match="reverse is set by the constructor only"):
+        make(D, H).reverse = True
