@@ -8,6 +8,7 @@ from typing import Any
 from ..rnn.cells import Nonlinearity
 from ..rnn.models import Model, Norm
 from .checking import checked
+from .computed_weights import with_plain_weights
 from .keras_weights import LayerName, convert_keras
 from .search.networks import from_search, searchable
 from .systems import SystemName
@@ -43,7 +44,9 @@ def from_torch(
     module_or_state_dict : torch.nn.Module or mapping
         A module, or a state dict: a mapping of names to tensors (any device, any floating dtype) or NumPy
         arrays, as safetensors and torch.load return. All become float32. A state dict does not have the
-        module's attributes, such as eps; give them as arguments here. The systems::
+        module's attributes, such as eps; give them as arguments here. Weights that a
+        module's parametrizations or weight_norm compute are taken as they are; so is weight_norm of a state
+        dict. The systems::
 
             "torch"       torch.nn.RNN, LSTM, GRU and their cells; every layer, direction, bias, batch_first.
                           proj_size too. A state dict of an RNN needs nonlinearity=.
@@ -52,8 +55,12 @@ def from_torch(
             "torchaudio"  _CustomLSTM of its RNN-T. A ModuleList is converted as layers of one network.
             "icefall"     LayerNormLSTM and LayerNormGRU of transducer/rnn.py. They are batch_first.
                           proj_size > 0 is refused.
-            "haste"       LayerNormLSTM and LayerNormGRU. Their zoneout of h also acts at inference, and
-                          becomes the model's `zoneout`. A state dict needs zoneout=.
+            "haste"       LayerNormLSTM and LayerNormGRU. Their zoneout also acts at inference: it becomes the
+                          model's `zoneout` (of h; c has none). A state dict needs zoneout=.
+            "speechbrain" LiGRU, SLiGRU and their layers, as modules, with relu or tanh. They are batch_first.
+                          Batch norm is folded into weight_ih and bias_ih: norm is None, and training goes on
+                          without it. An SLiGRU must have ff_normalization="layernorm". Both directions get
+                          copies of the same weights; their last state is lnrnn's.
             "xlstm"       sLSTMCell of the package xlstm, whose x is W x already, and its sLSTMLayer without
                           the convolution (conv1d_kernel_size=0). They are batch_first.
             "lnrnn"       the modules of lnrnn.torch. Their state dict needs the model's norm= (and
@@ -70,7 +77,7 @@ def from_torch(
     eps : float, optional
         The eps of the layer norms. Default: the module's; for a state dict 1e-5.
     nonlinearity : {"tanh", "relu", "sigmoid", "identity"}, optional
-        The nonlinearity of an RNN.
+        The nonlinearity of an RNN or LiGRU.
     zoneout : float, optional
         The zoneout rate of haste's cells, in [0, 1).
     batch_first : bool, optional
@@ -131,6 +138,7 @@ def from_torch(
             zoneout=zoneout, batch_first=batch_first,
         )  # fmt: skip
 
+    module_or_state_dict = with_plain_weights(module_or_state_dict)
     try:
         return checked(module_or_state_dict, convert, check, batch_first)
     except UnknownCell as refusal:

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ..reference import block_diagonal
-from ..rnn.cells import GRU, LSTM, RNN
+from ..rnn.cells import GRU, LSTM, RNN, LiGRU
 from ..rnn.specs import LayerNormSpec
 from .weights import Array, Weights, reordered
 
@@ -26,6 +26,8 @@ class System:
     name: the argument `kind` of from_torch; more words name the cell. shapes: those of all parameters of a
     cell, for check_shapes. optional: parameters that are all present or all absent. options: the arguments of
     from_torch that apply. batch_first: the order of the axes of x.
+    buffers: the entries of a state dict that have no effect at inference. settings: returns the options that
+    only a module shows; its argument is the module, or None for a state dict.
     """
 
     name: str
@@ -34,6 +36,8 @@ class System:
     optional: tuple[str, ...] = ()
     options: tuple[str, ...] = ("eps",)
     batch_first: bool = False
+    buffers: tuple[str, ...] = ()
+    settings: Callable[[Any], dict[str, Any]] | None = None
 
 
 def _norm_shapes(**norms: str) -> dict[str, tuple[str, ...]]:
@@ -49,20 +53,20 @@ def _eps(options: Mapping[str, Any]) -> float:
 
 def _torch(p: Arrays, options: Mapping[str, Any]) -> Weights:
     rows, hidden = p["weight_hh"].shape
-    cell = next((cell.name for cell in (RNN, LSTM, GRU) if rows == cell.gates * hidden), None)
+    cell = next((cell for cell in (RNN, LSTM, GRU, LiGRU) if rows == cell.gates * hidden), None)
     if cell is None:
         raise ValueError(
-            "weight_hh must be of shape (H, H) for an RNN, (3H, H) for a GRU or (4H, H) for an LSTM, got "
-            f"{p['weight_hh'].shape}"
+            "weight_hh must be of shape (H, H) for an RNN, (2H, H) for a LiGRU, (3H, H) for a GRU or (4H, H) "
+            f"for an LSTM, got {p['weight_hh'].shape}"
         )
     nonlinearity = options["nonlinearity"]
-    if cell != "RNN" and nonlinearity is not None:
-        raise ValueError(f"nonlinearity must be None for weights of {cell}, got {nonlinearity!r}")
-    if cell == "RNN" and nonlinearity is None:
+    if not cell.nonlinear and nonlinearity is not None:
+        raise ValueError(f"nonlinearity must be None for weights of {cell.name}, got {nonlinearity!r}")
+    if cell.nonlinear and nonlinearity is None:
         raise ValueError(
-            "nonlinearity must be given for the state dict of an RNN, got None; it is 'tanh' or 'relu'"
+            f"nonlinearity must be given for the state dict of {cell.name}, got None; it is 'tanh' or 'relu'"
         )
-    return Weights(cell, None, "bias_ih" in p, dict(p), nonlinearity)
+    return Weights(cell.name, None, "bias_ih" in p, dict(p), nonlinearity)
 
 
 TORCH = System(
@@ -300,19 +304,85 @@ XLSTM_LAYER = System(
     batch_first=True,
 )
 
+# --- speechbrain/nnet/RNN.py --------------------------------------------------------------------------------
+
+_LIGRU_ACTIVATIONS = {"ReLU": "relu", "Tanh": "tanh"}
+
+
+def _ligru_settings(module: Any) -> dict[str, Any]:
+    """The settings that all layers must have. stabilised: of an SLiGRU, which normalises U h."""
+    if module is None:
+        raise ValueError(
+            "a state dict of speechbrain's LiGRU does not show its activation, its directions and the norm "
+            "of U h: give the module"
+        )
+    found: dict[str, set[Any]] = {}
+    for layer in (part for part in module.modules() if hasattr(part, "act") and hasattr(part, "norm")):
+        act = getattr(layer.act, "__name__", type(layer.act).__name__)
+        if act not in _LIGRU_ACTIVATIONS:
+            raise ValueError(f"nonlinearity must be 'relu' or 'tanh' for an lnrnn.LiGRU, got {act}")
+        own = {
+            "nonlinearity": _LIGRU_ACTIVATIONS[act],
+            "bidirectional": layer.bidirectional,
+            "stabilised": hasattr(layer, "layer_norm"),
+            "eps": layer.norm.eps,
+        }
+        for name, value in own.items():
+            found.setdefault(name, set()).add(value)
+    for name, values in found.items():
+        if len(values) > 1:
+            raise ValueError(f"{name} must be one for all, got {sorted(values)} from the layers")
+    return {name: value for name, (value,) in found.items()}
+
+
+def _ligru(p: Arrays, options: Mapping[str, Any]) -> Weights:
+    theirs = {name: reordered(np.asarray(v, np.float64), "nz", "zn") for name, v in p.items()}
+    gain, bias = theirs["norm.weight"], theirs["norm.bias"]
+    ours = {"weight_ih": theirs["w.weight"], "weight_hh": theirs["u.weight"], "bias_ih": bias}
+    norm: LayerNormSpec | None = None
+    if "norm.running_var" in p:
+        if options["stabilised"]:
+            raise ValueError(
+                "ff_normalization must be 'layernorm' for an SLiGRU, got 'batchnorm': lnrnn has no placement "
+                "with a norm of U h alone"
+            )
+        scale = gain / np.sqrt(theirs["norm.running_var"] + options["eps"])
+        ours["weight_ih"] = ours["weight_ih"] * scale[:, None]
+        ours |= {"bias_ih": bias - scale * theirs["norm.running_mean"], "bias_hh": np.zeros_like(bias)}
+    else:
+        norm = LayerNormSpec("split" if options["stabilised"] else "input", eps=options["eps"])
+        ours["gain_ih"] = gain
+        if options["stabilised"]:
+            ours["gain_hh"] = theirs.get("layer_norm.weight", np.ones_like(gain))
+            ours["bias_hh"] = theirs.get("layer_norm.bias", np.zeros_like(gain))
+    return Weights("LiGRU", norm, True, ours, options["nonlinearity"])
+
+
+def _speechbrain(name: str, norms: dict[str, tuple[str, ...]], *counters: str) -> System:
+    return System(
+        name,
+        {"w.weight": ("2H", "I"), "u.weight": ("2H", "H"), **norms, **_norm_shapes(layer_norm="2H")},
+        _ligru,
+        optional=("layer_norm.weight", "layer_norm.bias"),
+        options=("eps", "nonlinearity"),
+        batch_first=True,
+        buffers=("h_init", "drop_masks", "drop_mask_te", *counters),
+        settings=_ligru_settings,
+    )
+
+
+SPEECHBRAIN = _speechbrain("speechbrain", _norm_shapes(norm="2H"))
+_STATISTICS = {"norm.running_mean": ("2H",), "norm.running_var": ("2H",)}
+SPEECHBRAIN_BATCH = _speechbrain(
+    "speechbrain with batch norm", _norm_shapes(norm="2H") | _STATISTICS, "norm.num_batches_tracked"
+)
+
 # If keys fit no system, messages name the nearest one, and the first of equally near ones.
 SYSTEMS = (
-    TORCH,
-    PROJECTED,
-    FASTRNNS,
-    TORCHAUDIO,
-    TORCHAUDIO_PLAIN,
-    ICEFALL_LSTM,
-    ICEFALL_GRU,
-    HASTE_LSTM,
-    HASTE_GRU,
-    XLSTM_CELL,
-    XLSTM_LAYER,
-)
-SystemName = Literal["torch", "fastrnns", "nemo", "torchaudio", "icefall", "haste", "xlstm", "lnrnn"]
+    TORCH, PROJECTED, FASTRNNS, TORCHAUDIO, TORCHAUDIO_PLAIN, ICEFALL_LSTM, ICEFALL_GRU, HASTE_LSTM,
+    HASTE_GRU, SPEECHBRAIN, SPEECHBRAIN_BATCH, XLSTM_CELL, XLSTM_LAYER,
+)  # fmt: skip
+SystemName = Literal[
+    "torch", "fastrnns", "nemo", "torchaudio", "icefall", "haste", "speechbrain", "xlstm", "lnrnn"
+]
 KINDS: tuple[SystemName, ...] = get_args(SystemName)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -11,14 +12,16 @@ import numpy as np
 
 from ..errors import bad_type, choice, flag, number
 from ..state import inner_hint
+from .computed_weights import with_weight_norm
 from .systems import KINDS, PROJECTED, SYSTEMS, TORCH, System
 from .weights import Array, Converted, Weights, array, check_shapes, network, with_norm
 
 # A parameter of layer 0 in direction 1 may be weight_ih_l0_reverse, as in torch.nn ...
 _SUFFIXED = re.compile(r"(?P<leaf>\w+?)_l(?P<layer>\d+)(?P<reverse>_reverse)?")
-# ... or layers.0.directions.1.cell.weight_ih, as in stacks of modules.
+# ... or layers.0.directions.1.cell.weight_ih, as in stacks of modules; rnn.0.w.weight is speechbrain's.
 _NESTED = re.compile(
-    r"(?:(?:(?:lstm_)?layers\.)?(?P<layer>\d+)\.)?(?:directions\.(?P<direction>[01])\.)?(?:cell\.)?(?P<leaf>.+)"
+    r"(?:(?:(?:lstm_)?layers\.|rnn\.(?=\d+\.(?:[wu]|(?:layer_)?norm|h_init|drop_masks?(?:_te)?)\b))?"
+    r"(?P<layer>\d+)\.)?(?:directions\.(?P<direction>[01])\.)?(?:cell\.)?(?P<leaf>.+)"
 )
 _LNRNN = re.compile(
     r"(gain|bias|gain_ih|gain_hh|gain_c|bias_c|inner_bias_ih|running_mean|running_mean_ih|count)_l\d+(_reverse)?"
@@ -74,6 +77,8 @@ def convert_torch(
     inner = inner_hint(state)
     if inner:
         raise ValueError(f"a state dict must have arrays as values, got the keys {_shown(state)}{inner}")
+    if not module:
+        state = with_weight_norm(state)
     own = (
         kind == "lnrnn"
         or hasattr(source, "lnrnn_arguments")
@@ -88,7 +93,7 @@ def convert_torch(
         given = _options(source, given)
     if own:
         return _own(source, state, norm, given)
-    converted = _cells(state, kind, norm, given, None if module else prefix)
+    converted = _cells(state, kind, norm, given, None if module else prefix, source if module else None)
     rate = (
         getattr(source, "dropout", 0.0)
         if module and converted.system in (TORCH.name, PROJECTED.name)
@@ -178,7 +183,7 @@ def _differences(system: System, leaves: set[str]) -> tuple[list[str], list[str]
     required = set(system.shapes)
     if not leaves & set(system.optional):
         required -= set(system.optional)
-    return sorted(required - leaves), sorted(leaves - set(system.shapes))
+    return sorted(required - leaves), sorted(leaves - set(system.shapes) - set(system.buffers))
 
 
 def known_cells(names: Collection[str]) -> bool:
@@ -241,8 +246,9 @@ def _parts(names: Collection[str], systems: list[System]) -> list[str]:
 
 
 def _cells(
-    state: Mapping[str, Any], kind: str | None, norm: Any, options: dict[str, Any], prefix: str | None
-) -> Converted:
+    state: Mapping[str, Any], kind: str | None, norm: Any, options: dict[str, Any], prefix: str | None,
+    module: Any,
+) -> Converted:  # fmt: skip
     parts: dict[tuple[int, int], dict[str, str]] = {}  # (layer, direction) -> name within the cell -> key
     for name in state:
         layer, direction, leaf = _place(name)
@@ -271,9 +277,13 @@ def _cells(
             and not (name == "eps" and norm is not None)
         ):
             raise ValueError(f"{name} must be None for a cell of {system.name}, got {options[name]!r}")
+    for name, value in ({} if system.settings is None else system.settings(module)).items():
+        if options.get(name) not in (None, value):
+            raise ValueError(f"{name} must be the module's {value!r}, got {options[name]!r}")
+        options[name] = value
     cells: list[Weights] = []
     for place in places:
-        keys = parts[place]
+        keys = {leaf: key for leaf, key in parts[place].items() if leaf not in system.buffers}
         arrays: dict[str, Array] = {leaf: array(key, state[key]) for leaf, key in keys.items()}
         check_shapes(
             arrays,
@@ -283,9 +293,11 @@ def _cells(
         cell = system.convert(arrays, options)
         cells.append(cell if norm is None else with_norm(cell, norm, system.name))
     batch_first = system.batch_first if options["batch_first"] is None else options["batch_first"]
-    return network(
-        [cells[k * directions : (k + 1) * directions] for k in range(layers)], batch_first, system.name
-    )
+    stack = [cells[k * directions : (k + 1) * directions] for k in range(layers)]
+    if options.get("bidirectional"):  # both directions have the same weights
+        stack = [layer * 2 for layer in stack]
+        return replace(network(stack, batch_first, system.name), last_states=False)
+    return network(stack, batch_first, system.name)
 
 
 # --- lnrnn's own names --------------------------------------------------------------------------------------
@@ -326,7 +338,7 @@ def _own(source: Any, state: Mapping[str, Any], norm: Any, options: dict[str, An
         "batch_first": bool(options["batch_first"]),
         "bidirectional": any(name.endswith("_reverse") for name in state),
     }
-    if like.cell == "RNN":
+    if like.nonlinearity is not None:
         arguments["nonlinearity"] = like.nonlinearity
     if like.proj_size:
         arguments["proj_size"] = like.proj_size

@@ -88,6 +88,8 @@ class Converted:
     """A converted network: the name of lnrnn's class, the arguments of its constructor, and the state dict.
 
     system: the implementation from which the parameters come. zoneout: a value for `Network.zoneout`.
+    last_states: whether the states that a module returns are the network's; speechbrain's are not, if there
+    are two directions.
     """
 
     cell: str
@@ -95,6 +97,7 @@ class Converted:
     state: dict[str, Array]
     system: str = ""
     zoneout: float | tuple[float, float] = 0.0
+    last_states: bool = True
 
     def model(self) -> Model:
         model = CLASSES[self.cell](**self.arguments)

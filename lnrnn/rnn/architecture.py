@@ -24,9 +24,8 @@ class Architecture:
     norm: a spec with the cell's defaults. nonlinearity: "tanh" for a cell without this argument.
 
     The other fields are computed from these. arguments: the constructor's arguments by name, in its order,
-    without dropout, seed and rng; stated: without those of DEFAULTS too. suffixes: the endings of names for
-    each layer and direction (_l0_reverse), in the order of the state's first axis. shapes: those of all
-    parameters by name, layer after layer.
+    without dropout, seed and rng. suffixes: the endings of names for each layer and direction (_l0_reverse),
+    in the order of the state's first axis. shapes: those of all parameters by name, layer after layer.
 
     A side is a place of a norm or bias. "ih" and "hh" are the products W_ih x and W_hh h, "" is their sum,
     "c" is a cell state, "y" an SLSTM's h on its way to y. sites: maps a side to the names, without suffix, of
@@ -52,7 +51,6 @@ class Architecture:
     # functools.cached_property would have a lock before Python 3.12. If another thread forks while it is
     # locked, it stays locked in the child process.
     arguments: Mapping[str, Any] = field(init=False, repr=False, compare=False)
-    stated: Mapping[str, Any] = field(init=False, repr=False, compare=False)
     suffixes: tuple[str, ...] = field(init=False, repr=False, compare=False)
     shapes: Mapping[str, tuple[int, ...]] = field(init=False, repr=False, compare=False)
     sites: Mapping[str, Mapping[str, str]] = field(init=False, repr=False, compare=False)
@@ -60,10 +58,7 @@ class Architecture:
 
     def __post_init__(self) -> None:
         arguments = {name: getattr(self, name) for name in argument_names(self.cell)}
-        usual = {n: v for n, v in DEFAULTS.items() if n != "num_heads" or self.cell.parts == 1}
-        stated = {name: v for name, v in arguments.items() if name not in usual or v != usual[name]}
         object.__setattr__(self, "arguments", arguments)
-        object.__setattr__(self, "stated", stated)
         table = self.description("float32", "raise").arrays()
         at_sites: dict[int, dict[str, str]] = {}
         for name, _, use, site in table[: len(table) // (self.num_layers * self.directions)]:
@@ -137,6 +132,12 @@ class Architecture:
     def reversed(self) -> tuple[bool, ...]:
         """Whether each layer and direction reads sequences from their ends."""
         return ((False, True) if self.bidirectional else (self.reverse,)) * self.num_layers
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """The arguments, without those of DEFAULTS that have their default, but with an SLSTM's num_heads."""
+        usual = {n: v for n, v in DEFAULTS.items() if n != "num_heads" or self.cell.parts == 1}
+        return {n: v for n, v in self.arguments.items() if n not in usual or v != usual[n]}
 
     @property
     def h_width(self) -> int:

@@ -26,6 +26,7 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 _QUANTISED = re.compile(r"torch\.(ao\.)?nn\.(quantiz|intrinsic|qat)")  # modules with quantised layers
 _ALREADY = "lnrnn computes it already"
 _LAYER = re.compile(r"(RNN|LSTM|GRU)(Cell)?")
+_UNKNOWN = re.compile(r"\w*(RNN|LSTM|GRU)_?(Cell|Layer)?")  # names of classes of other people
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,7 +110,9 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
 
     Some modules do not change, and the report says why. They have parametrizations, weights that are no
     parameters, forward or backward hooks, or a forward set on the object. Or they are of
-    classes derived from torch.nn's, quantised, scripted, or cells, which are called one step at a time.
+    classes derived from torch.nn's, quantised, scripted, or cells, which are called one step at a time. Or
+    `lnrnn.from_torch` does not know their class, and its name ends in RNN, LSTM or GRU, or in one of these
+    and Cell or Layer.
 
     For a custom module, or a whole stack of layers if possible, the forward is replaced. The module must
     compute lnrnn's network with its parameters, and write to no attribute or buffer. The new forward computes
@@ -188,6 +191,8 @@ def _replace(model: torch.nn.Module, report: Report) -> None:
             first.clear()
             first.update(known)
             note(name, module, why, "")
+        elif len(report.replaced) + len(report.left) == replaced + left and _unknown(module):
+            note(name, module, f"lnrnn.from_torch does not know its class {type(module).__name__}", "")
 
     visit("", model, (id(model),))
 
@@ -230,6 +235,11 @@ def _recurrent(module: torch.nn.Module) -> bool:
     if isinstance(module, torch.jit.ScriptModule):
         return _LAYER.fullmatch(getattr(module, "original_name", "")) is not None
     return bool(_QUANTISED.match(cls.__module__) and _LAYER.fullmatch(cls.__name__))
+
+
+def _unknown(module: torch.nn.Module) -> bool:
+    """Whether a module of another class is recurrent, by the name of the class."""
+    return bool(_UNKNOWN.fullmatch(type(module).__name__)) and any(True for _ in module.parameters())
 
 
 def _why_left(module: Any) -> str | None:

@@ -514,7 +514,7 @@ class LiGRU(Twin):
     ----------
     input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional, reverse
         As in lnrnn.LiGRU.
-    norm, seed, rng, device, dtype, engine
+    norm, reverse, seed, rng, device, dtype, engine
         As in RNN.
 
     Examples

@@ -73,7 +73,7 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
           "num_heads must be 1 but in an LSTM, GRU or SLSTM, got %zu", d->num_heads);
     int lstm = d->cell == LNRNN_LSTM, slstm = d->cell == LNRNN_SLSTM;
     CHECK(lstm || !d->proj_size, "proj_size must be 0 but in an LSTM, got %zu", d->proj_size);
-    CHECK(d->proj_size < H, "proj_size must be below hidden_size %zu, got %zu", H, d->proj_size);
+    CHECK(d->proj_size < H, "proj_size must be smaller than hidden_size %zu, got %zu", H, d->proj_size);
     CHECK(!d->proj_size || d->num_heads == 1, "proj_size must be 0 with several heads, got %zu",
           d->proj_size);
     int layer = d->norm == LNRNN_NORM_LAYER, batch = d->norm == LNRNN_NORM_BATCH;

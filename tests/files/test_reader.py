@@ -168,6 +168,12 @@ CONFIGURATIONS = {
     "layers": (dict(num_layers=900), r"weight_ih_l1 must be float32 \(3, 3\), and is missing"),
     "int8": (dict(dtype="int8", input_size=200_000), "must not be 'int8' for weights of 200000 inputs"),
     "bits": (dict(activation_bits=8), "activation_bits must be 14 or 8 and only of int8, got 8"),
+    "projection": (dict(proj_size=3), "proj_size must be 0 but in an LSTM, got 3"),
+    "wide projection": (
+        dict(cell="LSTM", nonlinearity=..., proj_size=3),
+        "proj_size must be smaller than hidden_size 3, got 3",
+    ),
+    "no projection": (dict(proj_size=0), "proj_size must be an integer of at least 1, got 0"),
     "zoneout": (dict(zoneout=[0.1, 0.2]), "zoneout must be a number, only of an LSTM a list of two"),
 }
 

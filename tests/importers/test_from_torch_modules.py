@@ -11,7 +11,19 @@ from helpers import absolute_error
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from torch_cells import Bare, Both, CustomLSTM, GateGRUCell, HasteGRU, Layer, LayerNormLSTMCell, Stack, shaken  # noqa: E402
+from torch_cells import (  # noqa: E402
+    Bare,
+    Both,
+    CustomLSTM,
+    GateGRUCell,
+    HasteGRU,
+    Layer,
+    LayerNormLSTMCell,
+    LiGRU,
+    LiGRULayer,
+    Stack,
+    shaken,
+)
 
 torch.set_num_threads(1)  # small operations take longer on several threads
 
@@ -95,13 +107,6 @@ def test_every_floating_dtype_and_parameters_that_require_grad(dtype):
             np.testing.assert_array_equal(getattr(model, name), p.detach().float().numpy())
     with pytest.raises(TypeError, match="weight_ih_l0 must be an array of floating"):
         lnrnn.from_torch({name: p.detach().to(torch.int8) for name, p in kept.items()})
-
-
-def test_parametrizations_are_refused():
-    module = nn.LSTM(I, H)
-    torch.nn.utils.parametrizations.weight_norm(module, "weight_hh_l0")
-    with pytest.raises(ValueError, match="original0"):
-        lnrnn.from_torch(module)
 
 
 @pytest.mark.parametrize("module", [nn.Linear(3, 4), nn.Conv1d(3, 4, 1), nn.LayerNorm(3), nn.Identity()])
@@ -192,6 +197,107 @@ def test_haste_has_the_same_results():
         lnrnn.from_torch(module)
     with pytest.raises(ValueError, match="zoneout must be the same in"):
         lnrnn.from_torch(HasteGRU(I, H, zoneout=0.1), zoneout=0)
+
+
+def ligru(layers=1, **options):
+    """A LiGRU of speechbrain, with statistics of batch norm that are not at their defaults."""
+    wide = H * (1 + options.get("bidirectional", False))
+    module = shaken(LiGRU(*(LiGRULayer(wide if k else I, H, **options) for k in range(layers))))
+    for name, value in module.named_buffers():
+        if "running" in name:
+            value.uniform_(0.2, 0.8)
+    return module
+
+
+@pytest.mark.parametrize("layer_norm", [None, False, True])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize(("act", "name"), [(nn.ReLU(), "relu"), (nn.Tanh(), "tanh")])
+def test_speechbrains_ligru(act, name, bidirectional, layer_norm):
+    x = torch.randn(B, T, I, generator=torch.Generator().manual_seed(1))
+    module = ligru(2, norm=nn.LayerNorm, act=act, bidirectional=bidirectional, layer_norm=layer_norm)
+    model = lnrnn.from_torch(module, kind="speechbrain")
+    assert (model.nonlinearity, model.bidirectional, model.batch_first) == (name, bidirectional, True)
+    assert model.norm.placement == ("input" if layer_norm is None else "split")
+    (y, h), (got, end) = module(x), model(x)
+    assert_same(got, y)
+    if not bidirectional:
+        assert_same(end, h)
+    assert_same(lnrnn.from_torch(module.rnn[0])(x)[0], module.rnn[0](x))
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_batch_norm_of_speechbrain_is_folded(bidirectional):
+    x = torch.randn(B, T, I, generator=torch.Generator().manual_seed(1))
+    module = ligru(2, bidirectional=bidirectional, norm=lambda n: nn.BatchNorm1d(n, eps=0.1))
+    model = lnrnn.from_torch(module)
+    assert model.norm is None and not model.bias_hh_l0.any()
+    assert_same(model(x)[0], module(x)[0])
+
+
+REFUSED_LIGRUS = [
+    (lambda: ligru(act=torch.sin), "nonlinearity must be 'relu' or 'tanh' .*got sin"),
+    (lambda: ligru(act=nn.LeakyReLU()), "nonlinearity must be 'relu' or 'tanh' .*got LeakyReLU"),
+    (lambda: ligru(layer_norm=False), "ff_normalization must be 'layernorm' for an SLiGRU"),
+    (lambda: ligru().state_dict(), "a state dict .*does not show its activation.*give the module"),
+    (lambda: ligru(norm=nn.LayerNorm, layer_norm=True).state_dict(), "give the module"),
+    (lambda: LiGRU(LiGRULayer(I, H), LiGRULayer(H, H, act=nn.Tanh())), "nonlinearity must be one for all"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "message"), REFUSED_LIGRUS)
+def test_other_ligrus_are_refused(source, message):
+    with pytest.raises(ValueError, match=message):
+        lnrnn.from_torch(source())
+
+
+def test_options_of_a_ligru_are_the_modules():
+    for option, value in (("nonlinearity", "tanh"), ("eps", 0.1)):
+        with pytest.raises(ValueError, match=f"{option} must be the module's .*, got {value!r}"):
+            lnrnn.from_torch(ligru(), **{option: value})
+
+
+WEIGHT_NORMS = [torch.nn.utils.weight_norm, torch.nn.utils.parametrizations.weight_norm]
+
+
+def with_weight_norm(kind, module, *paths, **options):
+    """The module with weight norm on some weights, and other random parameters."""
+    for path in paths:
+        part, _, name = path.rpartition(".")
+        kind(module.get_submodule(part), name, **options)
+    return shaken(module)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize("dim", [0, 1, None])
+@pytest.mark.parametrize("kind", WEIGHT_NORMS)
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
+def test_weight_norm_is_folded(name, kind, dim):
+    x = torch.randn(T, B, I, generator=torch.Generator().manual_seed(1))
+    module = with_weight_norm(kind, getattr(nn, name)(I, H, 2), "weight_hh_l0", "weight_ih_l1", dim=dim)
+    before, y = module.state_dict(), module(x)[0]
+    options = {"nonlinearity": "tanh"} if name == "RNN" else {}
+    for given in (module, module.state_dict()):
+        assert_same(lnrnn.from_torch(given, **options)(x)[0], y)
+    assert module.state_dict().keys() == before.keys() and torch.equal(module(x)[0], y)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize("kind", WEIGHT_NORMS)
+def test_weight_norm_of_linears_is_folded(kind):
+    x = torch.randn(T, B, I, generator=torch.Generator().manual_seed(1))
+    module = with_weight_norm(kind, CustomLSTM(I, H, True), "x2g.weight", "p2g.weight")
+    y = module(x)
+    for given in (module, module.state_dict()):
+        assert_same(lnrnn.from_torch(given)(x)[0], y)
+    assert_same(module(x).detach().numpy(), y)
+
+
+def test_other_parametrizations_are_folded_in_a_module():
+    x = torch.randn(T, B, I, generator=torch.Generator().manual_seed(1))
+    module = torch.nn.utils.parametrizations.spectral_norm(nn.GRU(I, H), "weight_hh_l0").eval()
+    assert_same(lnrnn.from_torch(module)(x)[0], module(x)[0])
+    with pytest.raises(ValueError, match="missing weight_hh; unexpected parametrizations.weight_hh_l0"):
+        lnrnn.from_torch(module.state_dict())
 
 
 def test_norms_outside_a_known_layer_do_not_matter():

@@ -222,9 +222,9 @@ def test_a_state_dict_loads_in_torch_and_in_lnrnn(cell, norm):
     if cell == "SLSTM":
         return  # from_torch knows the module; a state dict does not say which cell has its heads
     extra = {"norm": module.norm} if norm is not None else {}
-    again = lnrnn.from_torch(
-        module.state_dict(), **extra, **({"nonlinearity": "tanh"} if cell == "RNN" else {})
-    )
+    if cell in ("RNN", "LiGRU"):
+        extra["nonlinearity"] = module.nonlinearity
+    again = lnrnn.from_torch(module.state_dict(), **extra)
     compare(again(x), served(x), 1e-9)
 
 

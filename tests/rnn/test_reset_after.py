@@ -90,6 +90,23 @@ def test_threads_that_divide_the_units(rng, norm, dtype):
                 equal(rnn, rnn(x, start, ends), want, f"{groups} {team} {divide_rows}")
 
 
+@pytest.mark.parametrize(
+    "dtype, bits, bound", [("bfloat16", None, 0.02), ("int8", 14, 1e-3), ("int8", 8, 0.05)]
+)
+def test_rounded_products(isa, rng, dtype, bits, bound):
+    """One step, with weights that need few bits: only x, h and r h are rounded."""
+    rnn = network(D, 48, cell="GRU", norm=None, reset_after=False)
+    for name, w in rnn.parameters().items():
+        if "weight" in name:
+            whole = np.clip(np.round(w * 300), -126, 126)
+            whole[:, 0] = 127  # the scale of each output
+            setattr(rnn, name, whole / 128)
+    x, h0 = normal(rng, 1, B, D), drawn_state(rng, rnn, B)
+    want = rnn(x, h0)[0]
+    got = rnn.to_dtype(dtype, activation_bits=bits)(x, h0)[0]
+    assert absolute_error(got, want) < bound
+
+
 @pytest.mark.parametrize("heads", [2, 4])
 def test_block_diagonal_weights(rng, heads):
     """The network whose W_hh has zeros outside of the heads."""

@@ -152,8 +152,8 @@ def through_reference(converted, x, states, lengths=None, training=False):
     a, ends, k = converted.arguments, [], 0
     norm = a["norm"]
     options = {"norm": None, "lengths": lengths, "zoneout": converted.zoneout or None}
-    if converted.cell != "RNN":
-        options["num_heads"] = a.get("num_heads", 1)
+    if a.get("num_heads", 1) > 1:
+        options["num_heads"] = a["num_heads"]
     if norm is not None:
         options |= {"norm": "layer" if hasattr(norm, "placement") else "batch", "eps": norm.eps}
     if converted.cell == "SLSTM":
@@ -161,7 +161,7 @@ def through_reference(converted, x, states, lengths=None, training=False):
         del options["zoneout"]
     elif options["norm"] == "layer":
         options["placement"] = norm.placement
-        options |= {"LSTM": {"cell": norm.cell}, "GRU": {"span": norm.span}, "RNN": {}}[converted.cell]
+        options |= {"LSTM": {"cell": norm.cell}, "GRU": {"span": norm.span}}.get(converted.cell, {})
     elif norm is not None:
         options["overrun"] = norm.overrun
     for layer in range(a["num_layers"]):
@@ -186,6 +186,9 @@ def through_reference(converted, x, states, lengths=None, training=False):
                 y, end, _ = ref.lstm(x, p, c0=states[1][k], **own)
             elif converted.cell == "GRU":
                 y, h, _ = ref.gru(x, p, **own, reset_after=a.get("reset_after", True))
+                end = (h,)
+            elif converted.cell == "LiGRU":
+                y, h, _ = ref.ligru(x, p, nonlinearity=a["nonlinearity"], **own)
                 end = (h,)
             else:
                 y, h, _ = ref.rnn(x, nonlinearity=a["nonlinearity"], **p, **own)

@@ -157,6 +157,57 @@ class HasteGRU(nn.Module):
         return torch.stack(result)
 
 
+class LiGRULayer(nn.Module):
+    """The parameters, buffers and options of speechbrain's LiGRU_Layer, with layer_norm of its SLiGRU_Layer.
+
+    layer_norm: whether that norm has parameters, or None for none. With two directions both have the same
+    weights.
+    """
+
+    def __init__(self, inputs, hidden, norm=nn.BatchNorm1d, act=None, bidirectional=False, layer_norm=None):
+        super().__init__()
+        self.w, self.u = (nn.Linear(n, 2 * hidden, bias=False) for n in (inputs, hidden))
+        self.norm, self.act, self.bidirectional = norm(2 * hidden), act or nn.ReLU(), bidirectional
+        if layer_norm is not None:
+            self.layer_norm = nn.LayerNorm(2 * hidden, elementwise_affine=layer_norm)
+        self.register_buffer("h_init", torch.zeros(1, hidden))
+        self.register_buffer("drop_masks", torch.ones(9, hidden))
+        self.register_buffer("drop_mask_te", torch.ones(1))
+        self.batch_size = 1
+
+    def forward(self, x):
+        if self.bidirectional:
+            x = torch.cat([x, x.flip(1)])
+        self.batch_size = len(x)
+        h, ys = self.h_init.expand(len(x), -1), []
+        for w in self.norm(self.w(x).flatten(0, 1)).unflatten(0, x.shape[:2]).unbind(1):
+            u = self.u(h)
+            n, z = (w + (self.layer_norm(u) if hasattr(self, "layer_norm") else u)).chunk(2, 1)
+            h = torch.sigmoid(z) * h + (1 - torch.sigmoid(z)) * self.act(n) * self.drop_mask_te
+            ys.append(h)
+        y = torch.stack(ys, 1)
+        if self.bidirectional:
+            y, backward = y.chunk(2)
+            y = torch.cat([y, backward.flip(1)], 2)
+        return y
+
+
+class LiGRU(nn.Module):
+    """As speechbrain's LiGRU and SLiGRU. With two directions h is y at the last step, in another order."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        self.rnn = nn.ModuleList(layers)
+
+    def forward(self, x):
+        last = []
+        for layer in self.rnn:
+            x = layer(x)
+            last.append(x[:, -1])
+        h = torch.stack(last, 1)
+        return x, h.reshape(2 * len(last), len(x), -1) if layer.bidirectional else h.transpose(0, 1)
+
+
 def fresh(module):
     """Sets gains to 1 and biases to 0, as before training. Returns the module."""
     for name, p in module.named_parameters():

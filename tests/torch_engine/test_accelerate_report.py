@@ -20,6 +20,7 @@ from torch.nn.utils import rnn as packing  # noqa: E402
 import lnrnn.torch  # noqa: E402
 from lnrnn.torch import accelerate  # noqa: E402
 from mixed_models import SINGLE, B, H, I, T, Tagger, assert_same, pair  # noqa: E402
+from torch_cells import LiGRU, LiGRULayer  # noqa: E402
 
 # --- unchanged ----------------------------------------------------------------------------------------------
 
@@ -146,6 +147,11 @@ def without_a_parameter():
     return module
 
 
+class QuasiRNN_Layer(nn.Linear):
+    def __init__(self):
+        super().__init__(I, 2 * H)
+
+
 LEFT = {
     "parametrizations, of weight_hh_l0": lambda: parametrizations.weight_norm(nn.LSTM(I, H), "weight_hh_l0"),
     "its class Own is derived from torch.nn.LSTM": lambda: Own(I, H),
@@ -154,6 +160,8 @@ LEFT = {
     "lnrnn computes it already": lambda: lnrnn.torch.LSTM(I, H),
     "one step at a time": lambda: nn.LSTMCell(I, H),
     "it is scripted": lambda: torch.jit.script(nn.LSTM(I, H)),
+    "rnn.0.h_init of its state dict is no parameter": lambda: LiGRU(LiGRULayer(I, H)),
+    "from_torch does not know its class QuasiRNN_Layer": QuasiRNN_Layer,
     **{f"it has {kind}": lambda kind=kind: hooked(kind)
        for kind in ("forward hooks", "forward pre hooks", "backward hooks", "backward pre hooks")},
 }  # fmt: skip

@@ -25,7 +25,7 @@ def placements(cell: Cell, parts: Parts) -> Iterator[LayerNormSpec | None]:
     alone = any(bool(v.x) != bool(v.h) for v in gains)
     which: tuple[Placement, ...] = ("split",) if alone else ("joint", "gate") if gains else PLACEMENTS
     for placement in which:
-        if cell.gates == 1 and placement == "gate":
+        if (cell.gates == 1 and placement == "gate") or (placement == "input" != cell.placement):
             continue
         cells: tuple[CellNorm | None, ...] = ("out", "carry", None) if cell.states == 2 else (None,)
         if any(is_cell_gain(cell, v) for v in parts.vectors):

@@ -154,7 +154,8 @@ def converted(rnn, dtype, x):
 
 def stepping(rnn, x) -> Operation:
     stream = rnn.stream(len(x))
-    out = np.zeros((len(x), H), np.float32)
+    out = stream(x)
+    stream.reset()
 
     def call():
         stream(x, out=out)

@@ -128,6 +128,8 @@ def network(
     sizes = sizes or (size(rng), size(rng))
     if options.pop("projected", False):
         options["proj_size"] = int(rng.integers(0, sizes[1]))
+    if "num_heads" in options:
+        options["num_heads"] = int(pick(rng, [n for n in range(1, sizes[1] + 1) if sizes[1] % n == 0]))
     rnn = getattr(lnrnn, options.pop("cell"))(*sizes, seed=int(rng.integers(99)), **options)
     state = rnn.state_dict()
     shapes = {name: value.shape for name, value in rnn.parameters().items()}

@@ -1,0 +1,82 @@
+"""Weights that a module computes from other parameters: torch's parametrizations, and its weight_norm.
+
+This file does not import torch: if there is a module, torch is in sys.modules.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .weights import Array, array
+
+# weight_hh_l0_g with weight_hh_l0_v, and parametrizations.weight_hh_l0.original0 with original1.
+_LENGTH = re.compile(r"(?P<path>.*?)(?:parametrizations\.(?P<new>[^.]+)\.original0|(?P<old>[^.]+)_g)")
+
+
+def with_plain_weights(module: Any) -> Any:
+    """A copy of a module in which these weights are parameters; the module itself if there are none."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(module, torch.nn.Module):
+        return module
+    changed, memo = False, {}
+    for part in module.modules():
+        changed = changed or torch.nn.utils.parametrize.is_parametrized(part) or bool(_weight_norms(part))
+        for value in vars(part).values():  # tensors with a graph have no deep copy
+            for t in value if isinstance(value, list) else [value]:
+                if isinstance(t, torch.Tensor) and not t.is_leaf:
+                    memo[id(t)] = t.detach()
+    if not changed:
+        return module
+    try:
+        copied = copy.deepcopy(module, memo).eval()
+    except Exception:  # modules raise anything if they cannot be copied
+        return module
+    for part in list(copied.modules()):
+        for name in _weight_norms(part):
+            torch.nn.utils.remove_weight_norm(part, name)
+        if torch.nn.utils.parametrize.is_parametrized(part):
+            # torch's remove_parametrizations would also change the class, which the original module shares.
+            weights = {name: getattr(part, name).detach() for name in part.parametrizations}
+            part.__class__ = torch.nn.utils.parametrize.type_before_parametrizations(part)
+            del part.parametrizations
+            for name, weight in weights.items():
+                part.register_parameter(name, torch.nn.Parameter(weight))
+    return copied
+
+
+def _weight_norms(part: Any) -> list[str]:
+    """The names of the weights that hooks of torch.nn.utils.weight_norm compute."""
+    return [hook.name for hook in part._forward_pre_hooks.values() if type(hook).__name__ == "WeightNorm"]
+
+
+def with_weight_norm(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state dict with the weights g v / |v| of weight_norm in place of g and v.
+
+    The length |v| is over the axes on which g has one number.
+    """
+    result = dict(state)
+    for name in state:
+        match = _LENGTH.fullmatch(name)
+        other = name[:-1] + ("1" if match and match["new"] else "v")
+        if match is None or other not in state:
+            continue
+        g, v = (array(key, state[key]).astype(np.float64) for key in (name, other))
+        if g.shape not in _length_shapes(v):
+            continue
+        axes = tuple(k for k in range(v.ndim) if g.ndim == 0 or g.shape[k] == 1)
+        with np.errstate(all="ignore"):  # v may be zero, as in torch
+            weight = g * v / np.sqrt((v * v).sum(axis=axes, keepdims=g.ndim > 0))
+        del result[name], result[other]
+        result[match["path"] + (match["new"] or match["old"])] = weight
+    return result
+
+
+def _length_shapes(v: Array) -> list[tuple[int, ...]]:
+    one = [tuple(n if k == axis else 1 for k, n in enumerate(v.shape)) for axis in range(v.ndim)]
+    return [(), *one]
