@@ -27,7 +27,7 @@ class Architecture:
     without dropout, seed and rng. suffixes: the endings of names for each layer and direction (_l0_reverse),
     in the order of the state's first axis. shapes: those of all parameters by name, layer after layer.
 
-    A side is a place of a norm or bias. "ih" and "hh" are the products W_ih x and W_hh h, "" is their sum,
+    A side is a place of a norm or bias. "ih" and "hh" are the products W_ih x and W_hh h, "" is their sum.
     "c" is a cell state, "y" an SLSTM's h on its way to y. sites: maps a side to the names, without suffix, of
     its "gain", "bias", "mean" and "variance". sides: maps a side to the width of batch norm's statistics;
     empty for other norms.

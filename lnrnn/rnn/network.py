@@ -57,8 +57,8 @@ class Network(Closed, Generic[State]):
     """The base class of RNN, LSTM, GRU, LiGRU and SLSTM.
 
     In Network[State], State is the type of a state: an array h, for an LSTM a pair of arrays (h, c), or for
-    an SLSTM (h, c, n, m). Shapes use T steps, B sequences, D inputs, H hidden units, and P values of h: an
-    LSTM's proj_size, or H.
+    an SLSTM (h, c, n, m). Shapes use T steps, B sequences, D inputs and H hidden units. h has P values:
+    an LSTM's proj_size, or H.
 
     Notes
     -----

@@ -131,7 +131,7 @@ def only_forward(rnn):
 
 def newer_arguments(rnn):
     """The arguments of the constructor that the first versions did not have."""
-    names = "reverse", "reset_after", "num_heads", "proj_size"
+    names = "reverse", "reset_after", "num_heads", "proj_size", "exp_forget", "state_dtype"
     return {name: getattr(rnn, name) for name in names if hasattr(rnn, name)}
 
 
