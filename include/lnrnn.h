@@ -154,14 +154,15 @@ enum { LNRNN_MESSAGE = 256 };
 
 /* --- networks ------------------------------------------------------------------------------------------ */
 
-enum { LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU, LNRNN_LIGRU, LNRNN_CELLS };
+enum { LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU, LNRNN_LIGRU, LNRNN_SLSTM, LNRNN_CELLS };
 /* The activation of an RNN, and of a LiGRU's candidate n. */
 enum { LNRNN_ACT_TANH, LNRNN_ACT_RELU, LNRNN_ACT_SIGMOID, LNRNN_ACT_IDENTITY };
 /* That of the gates i, f, o of an LSTM, and r, z of a GRU; the hard sigmoid is min(max(x / 6 + 1/2, 0), 1). */
 enum { LNRNN_GATES_SIGMOID, LNRNN_GATES_HARD_SIGMOID };
 enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH };
-/* The input of layer norm: the sum W x + W h; W x and W h separately; each gate of the sum; W x alone (LiGRU). */
-enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_INPUT, LNRNN_PLACEMENTS };
+/* The input of layer norm: the sum W x + W h; W x and W h separately; each gate of the sum; W x alone (LiGRU).
+ * OUTPUT: each head of h, on its way to y (SLSTM). */
+enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_INPUT, LNRNN_OUTPUT, LNRNN_PLACEMENTS };
 /* LNRNN_SPLIT in a GRU: a norm over r and z and one over n (Ba et al. 2016), or one norm over all gates. */
 enum { LNRNN_SPAN_PAPER, LNRNN_SPAN_ALL };
 /* Layer norm of an LSTM's c. OUT: h = o tanh(LN(c)), and the next step gets c. CARRY: the next step gets LN(c). */
@@ -191,10 +192,11 @@ typedef struct {
     int overrun;
     double momentum;
     double zoneout[2], dropout; /* zoneout of h and of c; dropout between layers */
-    /* LSTM, GRU: W_hh is block-diagonal: the H / num_heads units of a head read h of that head alone. */
+    /* LSTM, GRU, SLSTM: W_hh is block-diagonal: the H / num_heads units of a head read h of that head alone. */
     size_t num_heads;
     size_t proj_size;    /* LSTM: P values of h, below hidden_size; 0: H values, as in all other cells */
     int gate_activation; /* LNRNN_GATES_SIGMOID ..; another one only without a norm */
+    int exp_forget, bfloat16_states; /* SLSTM: an exponential forget gate; states rounded after each step */
 } lnrnn_description;
 
 /* Returns a description with Python's defaults: layer norm, one layer, one direction, with biases. */
@@ -231,7 +233,8 @@ lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char 
 /* Adds a reference; drops one, and frees the network with the last. A stream has its own. n may be NULL. */
 lnrnn_network *lnrnn_network_retain(lnrnn_network *n);
 void lnrnn_network_release(lnrnn_network *n);
-/* Return D; H; the number of layers; 1 or 2 directions; the number of states: 1 (h) or 2 (h and c). */
+/* Return D; H; the number of layers; 1 or 2 directions; the number of states: 1 (h) or 2 (h and c).
+ * A row of an SLSTM's c has 3 H values: c, n and m. */
 size_t lnrnn_network_inputs(const lnrnn_network *n);
 size_t lnrnn_network_units(const lnrnn_network *n);
 size_t lnrnn_network_layers(const lnrnn_network *n);
@@ -249,7 +252,8 @@ typedef struct {
     const float *x;              /* (T, B, D) */
     const int64_t *lengths;      /* (B): 0 .. T; NULL: all T */
     const unsigned char *resets; /* (T, B), not 0: set h and c to zero before this step; NULL: never */
-    const float *h0, *c0;        /* (layers * directions, B, P), (.., H); NULL: zeros. c0, cn: only LSTM */
+    const float *h0, *c0;        /* (layers * directions, B, P), (.., H); NULL: zeros. c0, cn: LSTM, and
+                                  * SLSTM with 3 H values in a row */
     float *y;                    /* (T, B, directions * P), 0 past a length; no other array overlaps it */
     float *hn, *cn;              /* (shapes of h0, c0), may be h0 and c0; NULL: not wanted */
 } lnrnn_sequences;
@@ -275,7 +279,7 @@ lnrnn_status lnrnn_stream_create(lnrnn_network *network, size_t lanes, lnrnn_str
 void lnrnn_stream_release(lnrnn_stream *s);
 const lnrnn_network *lnrnn_stream_network(const lnrnn_stream *s);
 size_t lnrnn_stream_lanes(const lnrnn_stream *s);
-/* Returns the states h (lanes, P) of a layer, or its c (lanes, H) if cell = 1. NULL: the network has no such layer or no c. A
+/* Returns the states h (lanes, P) of a layer, or its c (lanes, H), of an SLSTM (lanes, 3 H), if cell = 1. NULL: the network has no such layer or no c. A
  * lane's states may be read and written while no call steps the lane. */
 float *lnrnn_stream_state(const lnrnn_stream *s, size_t layer, int cell);
 /* Returns (lanes): the number of steps of each lane since its reset, which selects batch norm's statistics.

@@ -33,6 +33,7 @@ cdef extern from "lnrnn_api.h" nogil:
         LNRNN_LSTM
         LNRNN_GRU
         LNRNN_LIGRU
+        LNRNN_SLSTM
         LNRNN_CELLS
         LNRNN_ACT_TANH
         LNRNN_ACT_RELU
@@ -45,6 +46,7 @@ cdef extern from "lnrnn_api.h" nogil:
         LNRNN_SPLIT
         LNRNN_GATE
         LNRNN_INPUT
+        LNRNN_OUTPUT
         LNRNN_PLACEMENTS
         LNRNN_SPAN_PAPER
         LNRNN_SPAN_ALL
@@ -109,6 +111,7 @@ cdef extern from "lnrnn_api.h" nogil:
         size_t num_heads
         size_t proj_size
         int gate_activation
+        int exp_forget, bfloat16_states
 
     ctypedef struct lnrnn_array:
         const char *name

@@ -24,7 +24,7 @@ from .norm.functional import (
     tanh,
 )
 from .norm.layers import BatchNorm, LayerNorm
-from .rnn.models import GRU, LSTM, RNN, LiGRU
+from .rnn.models import GRU, LSTM, RNN, SLSTM, LiGRU
 from .rnn.network import Network
 from .rnn.specs import BatchNormSpec, DropoutSpec, LayerNormSpec
 from .rnn.stream import Stream, StreamState, step_all
@@ -44,6 +44,7 @@ __all__ = [
     "LiGRU",
     "Network",
     "RNN",
+    "SLSTM",
     "Scorer",
     "SequenceTooLongError",
     "Stream",

@@ -52,7 +52,7 @@ def load(path: str | os.PathLike[str]) -> Model:
 
     Returns
     -------
-    RNN, LSTM or GRU
+    RNN, LSTM, GRU or SLSTM
         The model.
 
     Raises

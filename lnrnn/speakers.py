@@ -15,10 +15,13 @@ import numpy as np
 
 import lnrnn
 from lnrnn.data import Utterances, pad_sequence
-from lnrnn.rnn.models import CLASSES, Model
+from lnrnn.rnn.models import CLASSES, SLSTM, Model
 from lnrnn.rnn.specs import Overrun
 
-MODELS: dict[str, type[Model]] = {name.lower(): model for name, model in CLASSES.items()}
+# Those that can have batch norm, which the demo and the studies compare with the other norms.
+MODELS: dict[str, type[Model]] = {
+    name.lower(): model for name, model in CLASSES.items() if model is not SLSTM
+}
 CELLS = tuple(MODELS)
 NormName = Literal["layer", "batch"]
 NORMS: tuple[NormName | None, ...] = ("layer", "batch", None)

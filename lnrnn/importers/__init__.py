@@ -61,6 +61,8 @@ def from_torch(
                           Batch norm is folded into weight_ih and bias_ih: norm is None, and training goes on
                           without it. An SLiGRU must have ff_normalization="layernorm". Both directions get
                           copies of the same weights; their last state is lnrnn's.
+            "xlstm"       sLSTMCell of the package xlstm, whose x is W x already, and its sLSTMLayer without
+                          the convolution (conv1d_kernel_size=0). They are batch_first.
             "lnrnn"       the modules of lnrnn.torch. Their state dict needs the model's norm= (and
                           nonlinearity=).
     kind : str, optional

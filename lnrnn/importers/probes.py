@@ -66,8 +66,11 @@ def probes(arch: Architecture, most: int | None, started: bool) -> Iterator[Prob
     def states(batch: int) -> tuple[Array, ...] | None:
         if not started:
             return None
-        shapes = [(len(arch.suffixes), batch, width) for width in arch.widths]
-        return tuple(rng.uniform(-0.9, 0.9, s).astype(np.float32).astype(float) for s in shapes)
+        shapes = [(len(arch.suffixes), batch, width) for width in arch.state_widths]
+        found = [rng.uniform(-0.9, 0.9, s).astype(np.float32).astype(float) for s in shapes]
+        if arch.cell.parts > 1:
+            found[2] = 1 + np.abs(found[2])  # n
+        return tuple(found)
 
     x = normal(steps, BATCH)
     yield Probe("ordinary input", x, derived=True)
@@ -86,6 +89,8 @@ def probes(arch: Architecture, most: int | None, started: bool) -> Iterator[Prob
     yield Probe("input of 10 to 10,000", scaled(normal(steps, BATCH), _LARGE), usual=False)
     yield Probe(f"input of {long} steps", normal(long, 2), derived=True)
     yield Probe(f"parameters {FACTOR:g} times as large", normal(steps, BATCH), factor=FACTOR, usual=False)
+    if arch.cell.parts > 1:
+        return  # in xlstm's modules a NaN stays in its gate or head, and the model's W_ih spreads it
     unknown = normal(steps, BATCH)
     unknown[steps // 2, 0, 0] = np.nan
     yield Probe("input with a NaN", unknown, usual=False)

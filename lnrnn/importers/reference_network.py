@@ -19,12 +19,14 @@ _FORWARD: dict[str, Any] = {
     "LSTM": reference.lstm,
     "GRU": reference.gru,
     "LiGRU": reference.ligru,
+    "SLSTM": reference.slstm,
 }
 _BACKWARD: dict[str, Any] = {
     "RNN": reference.rnn_backward,
     "LSTM": reference.lstm_backward,
     "GRU": reference.gru_backward,
     "LiGRU": reference.ligru_backward,
+    "SLSTM": reference.slstm_backward,
 }
 
 
@@ -62,7 +64,8 @@ class ReferenceNetwork:
                     inputs, outputs = y, []
                 own, options = self._part(suffix)
                 start = () if states is None else [part[k] for part in states]
-                options |= dict(zip(("h0", "c0"), start, strict=False))
+                names = (f"{name}0" for name in self.arch.cell.state_names)
+                options |= dict(zip(names, start, strict=False))
                 if self.arch.cell.name == "RNN":
                     result = call(inputs, **own, **options)
                 else:
@@ -100,6 +103,11 @@ class ReferenceNetwork:
         cell, norm = self.arch.cell.name, self.arch.norm
         options: dict[str, Any] = {"norm": None, "reverse": self.arch.reverse or suffix.endswith("_reverse")}
         own = {name.removesuffix(suffix): v for name, v in self.state.items() if name.endswith(suffix)}
+        if cell == "SLSTM":
+            own_names = ("num_heads", "exp_forget", "state_dtype")
+            options |= {name: getattr(self.arch, name) for name in own_names}
+            options |= {"norm": "layer", "eps": norm.eps} if norm is not None else {}
+            return own, options
         if self.arch.cell.nonlinear:
             options["nonlinearity"] = self.arch.nonlinearity
         if self.arch.num_heads > 1:

@@ -100,8 +100,14 @@ def _shape(model: Any, x: Array) -> tuple[int, ...]:
 
 
 def _read(result: list[Any], model: Any, own: Array, order: bool, way: int) -> Answer | None:
-    """The Answer for the tensors that a call with x = own returned, or None if none of them has y's shape."""
-    at = next((i for i, t in enumerate(result) if tuple(t.shape) == _shape(model, own)), None)
+    """The Answer for the tensors that a call with x = own returned, or None if none of them has y's shape.
+
+    xlstm's cells return y as (B, heads, T, H / heads).
+    """
+    shape, heads = _shape(model, own), getattr(model, "num_heads", 1)
+    by_head = (shape[0], heads, *shape[1:-1], shape[-1] // heads)
+    result = [t.transpose(1, -2).flatten(-2) if tuple(t.shape) == by_head else t for t in result]
+    at = next((i for i, t in enumerate(result) if tuple(t.shape) == shape), None)
     if at is None:
         return None
     y = numbers(result.pop(at))
@@ -141,7 +147,7 @@ def _outcome(module: Any, *arguments: Any) -> list[Any]:
 
 def _zeros(model: Any, x: Any) -> list[Any]:
     """A cell's first state for x (B, I), of zeros."""
-    return [x.new_zeros((len(x), width)) for width in architecture(model).widths]
+    return [x.new_zeros((len(x), width)) for width in architecture(model).state_widths]
 
 
 def _first_states(
@@ -149,7 +155,7 @@ def _first_states(
 ) -> list[Any]:
     """New tensors of h, or h and c, (layers * directions, B, H) each, from arrays or None for zeros."""
     lines = model.num_layers * model.num_directions
-    zeros = [np.zeros((lines, batch, width), np.float32) for width in architecture(model).widths]
+    zeros = [np.zeros((lines, batch, width), np.float32) for width in architecture(model).state_widths]
     return [tensor(state) for state in (zeros if given is None else given)]
 
 
@@ -215,7 +221,7 @@ def arguments(kinds: int, layers: int, directions: int) -> Iterator[tuple[Any, .
 
 def _arguments(model: Any, batch: int | None) -> Iterator[tuple[Any, ...]]:
     """As `arguments`, for a model. batch: None if x has no batch axis; then only those without a state."""
-    ways = arguments(architecture(model).cell.states, model.num_layers, model.num_directions)
+    ways = arguments(len(architecture(model).cell.state_names), model.num_layers, model.num_directions)
     return ways if batch is not None else islice(ways, GIVEN)
 
 
@@ -242,7 +248,7 @@ def _last_states(tensors: list[Any], model: Any, batch: int | None) -> tuple[Arr
 
     They may be as in torch.nn, or states (B, H) for each layer and direction. Empty for other shapes.
     """
-    widths, places = architecture(model).widths, model.num_layers * model.num_directions
+    widths, places = architecture(model).state_widths, model.num_layers * model.num_directions
     kinds = len(widths)
     shapes = [tuple(t.shape) for t in tensors]
     if shapes == [(places, batch, width) for width in widths]:

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from ..reference import block_diagonal
 from ..rnn.cells import GRU, LSTM, RNN, LiGRU
 from ..rnn.specs import LayerNormSpec
 from .weights import Array, Weights, reordered
@@ -249,6 +250,60 @@ HASTE_GRU = System(
     options=("eps", "zoneout"),
 )  # fmt: skip
 
+# --- xlstm/blocks/slstm/ of xlstm ---------------------------------------------------------------------------
+
+
+def _xlstm(kernel: Array, bias: Array) -> tuple[int, dict[str, Array]]:
+    """-> heads, and the recurrent weights and biases.
+
+    kernel (heads, 4 d, d) has rows of outputs, and bias is then by gate and head. kernel (heads, d, 4 d) has
+    rows of inputs, and bias is by head and gate.
+    """
+    heads, rows, columns = kernel.shape
+    if rows == 4 * columns:
+        blocks = kernel.reshape(heads, 4, columns, columns)
+    elif columns == 4 * rows:
+        blocks = kernel.reshape(heads, rows, 4, rows).transpose(0, 2, 3, 1)
+        bias = bias.reshape(heads, 4, rows).transpose(1, 0, 2).ravel()
+    else:
+        raise ValueError(
+            f"_recurrent_kernel_ must be of shape (heads, 4d, d) or (heads, d, 4d), got {kernel.shape}"
+        )
+    weight = blocks.transpose(1, 0, 2, 3).reshape(-1, blocks.shape[-1])
+    return heads, {"weight_hh": weight, "bias_ih": bias, "bias_hh": np.zeros_like(bias)}
+
+
+def _xlstm_cell(p: Arrays, options: Mapping[str, Any]) -> Weights:
+    # Its x is already W x.
+    heads, ours = _xlstm(p["_recurrent_kernel_"], p["_bias_"])
+    ours["weight_ih"] = np.eye(len(p["_bias_"]), dtype=p["_bias_"].dtype)
+    return Weights("SLSTM", None, True, ours, num_heads=heads)
+
+
+def _xlstm_layer(p: Arrays, options: Mapping[str, Any]) -> Weights:
+    heads, ours = _xlstm(p["slstm_cell._recurrent_kernel_"], p["slstm_cell._bias_"])
+    # fgate makes the argument of i, igate that of f.
+    sides = [p[f"{gate}gate.weight"] for gate in "fizo"]
+    ours["weight_ih"] = np.concatenate([block_diagonal(w.reshape(-1, w.shape[2]), heads) for w in sides])
+    hidden = len(ours["weight_ih"]) // 4
+    ours["bias_y"] = np.zeros(hidden, ours["weight_ih"].dtype)
+    ours["gain_y"] = 1 + p.get("group_norm.weight", ours["bias_y"])
+    return Weights("SLSTM", LayerNormSpec("output", None, _eps(options)), True, ours, num_heads=heads)
+
+
+_XLSTM_CELL = {"_recurrent_kernel_": ("N", "R", "C"), "_bias_": ("B",)}
+XLSTM_CELL = System("xlstm cell", _XLSTM_CELL, _xlstm_cell, options=(), batch_first=True)
+# Without the convolution: its parameters are refused by name.
+XLSTM_LAYER = System(
+    "xlstm layer",
+    {f"slstm_cell.{name}": shape for name, shape in _XLSTM_CELL.items()}
+    | {f"{gate}gate.weight": ("N", "K", "K") for gate in "ifzo"}
+    | {"group_norm.weight": ("H",)},
+    _xlstm_layer,
+    optional=("group_norm.weight",),
+    batch_first=True,
+)
+
 # --- speechbrain/nnet/RNN.py --------------------------------------------------------------------------------
 
 _LIGRU_ACTIVATIONS = {"ReLU": "relu", "Tanh": "tanh"}
@@ -325,7 +380,9 @@ SPEECHBRAIN_BATCH = _speechbrain(
 # If keys fit no system, messages name the nearest one, and the first of equally near ones.
 SYSTEMS = (
     TORCH, PROJECTED, FASTRNNS, TORCHAUDIO, TORCHAUDIO_PLAIN, ICEFALL_LSTM, ICEFALL_GRU, HASTE_LSTM,
-    HASTE_GRU, SPEECHBRAIN, SPEECHBRAIN_BATCH,
+    HASTE_GRU, SPEECHBRAIN, SPEECHBRAIN_BATCH, XLSTM_CELL, XLSTM_LAYER,
 )  # fmt: skip
-SystemName = Literal["torch", "fastrnns", "nemo", "torchaudio", "icefall", "haste", "speechbrain", "lnrnn"]
+SystemName = Literal[
+    "torch", "fastrnns", "nemo", "torchaudio", "icefall", "haste", "speechbrain", "xlstm", "lnrnn"
+]
 KINDS: tuple[SystemName, ...] = get_args(SystemName)

@@ -24,6 +24,7 @@ class Weights:
     cell: the name of lnrnn's class. parameters: by lnrnn's names without suffix, gates in lnrnn's order.
     nonlinearity: that of an RNN, else None. zoneout: a value for `Network.zoneout`. reset_after: that of a
     GRU. gate_activation: that of an LSTM or GRU.
+    num_heads: that of a block-diagonal weight_hh.
     """
 
     cell: str
@@ -34,11 +35,12 @@ class Weights:
     zoneout: float | tuple[float, float] = 0.0
     reset_after: bool = True
     gate_activation: str = "sigmoid"
+    num_heads: int = 1
 
     @property
     def hidden_size(self) -> int:
         of_state = self.parameters.get("weight_hr", self.parameters["weight_hh"])
-        return int(of_state.shape[1])
+        return int(of_state.shape[1]) * self.num_heads
 
     @property
     def proj_size(self) -> int:
@@ -117,8 +119,8 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
         wide = first.input_size if k == 0 else directions * (first.proj_size or first.hidden_size)
         for weights in layer:
             for name in (
-                "cell", "norm", "bias", "nonlinearity", "reset_after", "gate_activation", "hidden_size",
-                "proj_size",
+                "cell", "norm", "bias", "nonlinearity", "reset_after", "gate_activation", "num_heads",
+                "hidden_size", "proj_size",
             ):  # fmt: skip
                 mine, theirs = getattr(weights, name), getattr(first, name)
                 if mine != theirs:
@@ -144,6 +146,8 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
         arguments["reset_after"] = False
     if first.gate_activation != "sigmoid":
         arguments["gate_activation"] = first.gate_activation
+    if first.num_heads > 1 or CELLS[first.cell].parts > 1:
+        arguments["num_heads"] = first.num_heads
     parts = [weights.parameters for layer in layers for weights in layer]
     ends = suffixes(len(layers), directions == 2)
     state = {name + end: v for own, end in zip(parts, ends, strict=True) for name, v in own.items()}

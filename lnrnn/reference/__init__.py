@@ -7,7 +7,7 @@ Symbols: T steps, B sequences, I inputs, H hidden units; sequences are (T, B, fe
 h_ = W_hh h, plus the biases inner_bias_ih and inner_bias_hh if these are given. Numbers are float64, or
 longdouble for arguments of longdouble.
 
-The activations and norms are in norms.py, the cells in cells.py and ligru.py, their time loop in
+The activations and norms are in norms.py, the cells in cells.py, ligru.py and slstm.py, their time loop in
 time_loop.py.
 """
 
@@ -33,6 +33,7 @@ from .norms import (
     statistics_at,
     update_step_statistics,
 )
+from .slstm import slstm, slstm_backward
 from .time_loop import (
     Norm,
     Options,
@@ -69,6 +70,8 @@ __all__ = [
     "rnn",
     "rnn_backward",
     "sigmoid",
+    "slstm",
+    "slstm_backward",
     "standardize",
     "standardize_backward",
     "statistics_at",

@@ -10,7 +10,16 @@ from typing import Any
 
 from .._core import Description
 from ..errors import bad_type, bad_value, choice, flag, integer
-from .cells import GATE_ACTIVATIONS, NONLINEARITIES, OPTIONS, Cell, GateActivation, Nonlinearity
+from .cells import (
+    GATE_ACTIVATIONS,
+    NONLINEARITIES,
+    OPTIONS,
+    STATE_DTYPES,
+    Cell,
+    GateActivation,
+    Nonlinearity,
+    StateDtype,
+)
 from .specs import BatchNormSpec, LayerNormSpec, norm_spec
 
 Norm = LayerNormSpec | BatchNormSpec | None
@@ -27,9 +36,10 @@ class Architecture:
     without dropout, seed and rng. suffixes: the endings of names for each layer and direction (_l0_reverse),
     in the order of the state's first axis. shapes: those of all parameters by name, layer after layer.
 
-    A side is a place of a norm or bias. "ih" and "hh" are the products W_ih x and W_hh h, "" is their sum,
-    "c" is a cell state. sites: maps a side to the names, without suffix, of its "gain", "bias", "mean" and
-    "variance". sides: maps a side to the width of batch norm's statistics; empty for other norms.
+    A side is a place of a norm or bias. "ih" and "hh" are the products W_ih x and W_hh h, "" is their sum.
+    "c" is a cell state, "y" an SLSTM's h on its way to y. sites: maps a side to the names, without suffix, of
+    its "gain", "bias", "mean" and "variance". sides: maps a side to the width of batch norm's statistics;
+    empty for other norms.
     """
 
     cell: Cell
@@ -46,6 +56,8 @@ class Architecture:
     num_heads: int = 1
     proj_size: int = 0
     gate_activation: GateActivation = "sigmoid"
+    exp_forget: bool = False
+    state_dtype: StateDtype = "float32"
     # functools.cached_property would have a lock before Python 3.12. If another thread forks while it is
     # locked, it stays locked in the child process.
     arguments: Mapping[str, Any] = field(init=False, repr=False, compare=False)
@@ -78,6 +90,7 @@ class Architecture:
         cls, cell: Cell, *, input_size: Any, hidden_size: Any, num_layers: Any, nonlinearity: Any = "tanh",
         bias: Any, batch_first: Any, bidirectional: Any, norm: Any, reverse: Any = False,
         reset_after: Any = True, num_heads: Any = 1, proj_size: Any = 0, gate_activation: Any = "sigmoid",
+        exp_forget: Any = False, state_dtype: Any = "float32",
     ) -> Architecture:  # fmt: skip
         """The architecture for a user's arguments. Raises ValueError or TypeError for a wrong argument."""
         for name, value in (("nonlinearity", nonlinearity), ("bias", bias)):
@@ -115,7 +128,8 @@ class Architecture:
         return cls(
             cell, input_size, hidden_size, num_layers, nonlinearity, flag("bias", bias),
             flag("batch_first", batch_first), bidirectional, norm, reverse, reset_after, num_heads,
-            proj_size, gate_activation,
+            proj_size, gate_activation, flag("exp_forget", exp_forget),
+            choice("state_dtype", state_dtype, STATE_DTYPES),
         )  # fmt: skip
 
     def __str__(self) -> str:
@@ -135,8 +149,9 @@ class Architecture:
 
     @property
     def stated(self) -> dict[str, Any]:
-        """The arguments, without those of DEFAULTS that have their default."""
-        return {n: v for n, v in self.arguments.items() if n not in DEFAULTS or v != DEFAULTS[n]}
+        """The arguments, without those of DEFAULTS that have their default, but with an SLSTM's num_heads."""
+        usual = {n: v for n, v in DEFAULTS.items() if n != "num_heads" or self.cell.parts == 1}
+        return {n: v for n, v in self.arguments.items() if n not in usual or v != usual[n]}
 
     @property
     def h_width(self) -> int:
@@ -145,8 +160,13 @@ class Architecture:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The values of each array of a state: of h, or of h and c."""
-        return (self.h_width, self.hidden_size)[: self.cell.states]
+        """The values of each array of a state in the engine: of h, or of h and the cell state."""
+        return (self.h_width, self.cell.parts * self.hidden_size)[: self.cell.states]
+
+    @property
+    def state_widths(self) -> tuple[int, ...]:
+        """The same of each array of the user's state."""
+        return self.h_width, *(self.hidden_size for _ in self.cell.state_names[1:])
 
     @property
     def batch_norm(self) -> BatchNormSpec | None:

@@ -19,8 +19,8 @@ Array = np.ndarray
 FLOAT32 = np.dtype(np.float32)
 INT64 = np.dtype(np.int64)
 
-# The type of a state: h, or (h, c) for a cell with a cell state.
-State = TypeVar("State", bound="Array | tuple[Array, Array]", covariant=True)
+# The type of a state: h, or of an LSTM (h, c), or of an SLSTM (h, c, n, m).
+State = TypeVar("State", bound="Array | tuple[Array, ...]", covariant=True)
 
 
 def refuse_packed(x: Any, batch_first: bool) -> None:
@@ -110,12 +110,19 @@ def checked_ragged(values: ArrayLike, offsets: ArrayLike, input_size: int) -> tu
 
 
 def states(name: str, value: Any, cell: Cell) -> list[tuple[str, Any]]:
-    """The name and value of each state in an argument: [(name, h)], or (name[0], h) and (name[1], c)."""
+    """The name and value of each state in an argument: [(name, h)], or (name[0], h), (name[1], c), ..."""
     if cell.states == 1:
         return [(name, value)]
-    if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise bad_type(name, "a pair (h, c) of arrays", value)
-    return [(f"{name}[0]", value[0]), (f"{name}[1]", value[1])]
+    names = cell.state_names
+    if not isinstance(value, (tuple, list)) or len(value) != len(names):
+        kind = "pair" if len(names) == 2 else "tuple"
+        raise bad_type(name, f"a {kind} ({', '.join(names)}) of arrays", value)
+    return [(f"{name}[{k}]", v) for k, v in enumerate(value)]
+
+
+def side_by_side(found: Sequence[Array], cell: Cell) -> list[Array]:
+    """The arrays of a user's state as the engine has them: h, or h and a cell state."""
+    return list(found) if cell.parts == 1 else [found[0], np.concatenate(found[1:], axis=-1)]
 
 
 def time_first(x: Any, unbatched: bool, batch_first: bool) -> Any:
@@ -128,9 +135,11 @@ def as_caller(y: Any, unbatched: bool, batch_first: bool) -> Any:
     return y[:, 0] if unbatched else y.swapaxes(0, 1) if batch_first else y
 
 
-# The number of arrays decides the type State.
-def as_state(found: Sequence[Array], unbatched: bool = False) -> State:  # type: ignore[type-var]
-    """h, or (h, c), from arrays (num_layers * directions, B, H); without the axis B if unbatched."""
+# The cell decides the type State.
+def as_state(found: Sequence[Array], cell: Cell, unbatched: bool = False) -> State:  # type: ignore[type-var]
+    """The user's state from arrays (num_layers * directions, B, *); without the axis B if unbatched."""
+    if cell.parts > 1:
+        found = [found[0], *map(np.ascontiguousarray, np.split(found[1], cell.parts, axis=-1))]
     if unbatched:
         found = [s[:, 0] for s in found]
     return cast(State, found[0] if len(found) == 1 else tuple(found))

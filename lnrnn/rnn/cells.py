@@ -9,6 +9,8 @@ Nonlinearity = Literal["tanh", "relu", "sigmoid", "identity"]
 NONLINEARITIES: tuple[Nonlinearity, ...] = get_args(Nonlinearity)
 GateActivation = Literal["sigmoid", "hard_sigmoid"]
 GATE_ACTIVATIONS: tuple[GateActivation, ...] = get_args(GateActivation)
+StateDtype = Literal["float32", "bfloat16"]
+STATE_DTYPES: tuple[StateDtype, ...] = get_args(StateDtype)
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,7 @@ class Cell:
     matrices have H rows for each gate. states: 1 for h, 2 for h and the cell state c. placement: the default
     placement of layer norm, from the paper. spans: the numbers of gates normalised together in W_ih x and in
     W_hh h, if "split". options: the arguments of the constructor that not all cells have.
+    parts: the arrays of the user's state that a row of the cell state holds, one after the other.
     """
 
     name: str
@@ -27,11 +30,17 @@ class Cell:
     placement: str
     spans: tuple[int, ...]
     options: tuple[str, ...]
+    parts: int = 1
 
     @property
     def nonlinear(self) -> bool:
         """Whether the nonlinearity is an argument."""
         return "nonlinearity" in self.options
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """The letters of the arrays of the user's state."""
+        return ("h", "c", "n", "m")[: 1 + (self.states - 1) * self.parts]
 
     def __reduce__(self) -> str:
         return self.name  # a copy or pickle gives the object of this module: cells are compared by `is`
@@ -41,5 +50,6 @@ RNN = Cell("RNN", 1, 1, "joint", (1,), ("nonlinearity",))
 LSTM = Cell("LSTM", 4, 2, "split", (4,), ("num_heads", "proj_size", "gate_activation"))
 GRU = Cell("GRU", 3, 1, "split", (2, 1), ("reset_after", "num_heads", "gate_activation"))
 LiGRU = Cell("LiGRU", 2, 1, "input", (2,), ("nonlinearity",))
-CELLS = {cell.name: cell for cell in (RNN, LSTM, GRU, LiGRU)}
+SLSTM = Cell("SLSTM", 4, 2, "output", (4,), ("num_heads", "exp_forget", "state_dtype"), parts=3)
+CELLS = {cell.name: cell for cell in (RNN, LSTM, GRU, LiGRU, SLSTM)}
 OPTIONS = {name for cell in CELLS.values() for name in cell.options}

@@ -14,7 +14,7 @@ import numpy as np
 from .._core import empty
 from ..errors import shaped
 from .architecture import Architecture
-from .batches import FLOAT32, as_caller, as_state, checked_batch, integers, states
+from .batches import FLOAT32, as_caller, as_state, checked_batch, integers, side_by_side, states
 from .dropout import MaskArrays
 from .rows import Rows, call_rows
 from .snapshot import Snapshot
@@ -71,18 +71,19 @@ def empty_outputs(made: Architecture, T: int, B: int) -> Array:
 
 
 def state_arrays(made: Architecture, name: str, value: Any, batch: int, unbatched: bool) -> list[Array]:
-    """h, or h and c, of an argument: arrays (num_layers * directions, B, *) float32, zeros for None.
+    """h, or h and the cell state, of an argument: arrays (num_layers * directions, B, *) float32.
 
-    Each array is (num_layers * directions, B, H). Raises ValueError or TypeError that names the argument.
+    None is zeros. Raises ValueError or TypeError that names the argument.
     """
     lines = len(made.suffixes)
-    named = [(name, None)] * made.cell.states if value is None else states(name, value, made.cell)
+    cell = made.cell
+    named = [(name, None)] * len(cell.state_names) if value is None else states(name, value, cell)
     found = []
-    for (n, v), width in zip(named, made.widths, strict=True):
+    for (n, v), width in zip(named, made.state_widths, strict=True):
         shape = lines, batch, width
         outer = (lines, width) if unbatched else shape
         found.append(np.zeros(shape, FLOAT32) if v is None else shaped(n, v, outer, FLOAT32).reshape(shape))
-    return found
+    return side_by_side(found, cell)
 
 
 def run(
@@ -115,17 +116,22 @@ def call(snapshot: Snapshot, x: Any, h0: Any, lengths: Any, resets: Any, threads
     """Network.__call__ for this snapshot. threads: the maximum; 0 is that of set_num_threads."""
     if lengths is not None:
         lengths = integers("lengths", lengths)
-    if resets is None:
+    made = snapshot.architecture
+    if resets is None and (made.cell.parts == 1 or h0 is None):
         found = snapshot.compiled().call(x, h0, lengths, threads)
         if found is not None:
-            return found
-    made = snapshot.architecture
+            return found if made.cell.parts == 1 else (found[0], _parted(made, found[1]))
     x, lengths, unbatched = checked_batch(x, lengths, made.input_size, made.batch_first)
     rows = call_rows(resets, lengths, x, unbatched, made.batch_first)
     start = state_arrays(made, "h0", h0, x.shape[1], unbatched)
     snapshot.refuse_overrun(rows.table)
     y, end = run(snapshot, x, rows, start, threads=threads)
-    return as_caller(y, unbatched, made.batch_first), as_state(end, unbatched)
+    return as_caller(y, unbatched, made.batch_first), as_state(end, made.cell, unbatched)
+
+
+def _parted(made: Architecture, found: Any) -> Any:
+    """The user's state from the (h, cell state) of the compiled module."""
+    return as_state(found, made.cell)
 
 
 def with_batch(snapshot: Snapshot, seen: Sequence[Mapping[str, Any]]) -> Snapshot:

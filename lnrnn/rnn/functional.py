@@ -18,7 +18,7 @@ import numpy as np
 from .. import _core
 from . import engine, training
 from .architecture import Architecture
-from .batches import FLOAT32, as_caller, checked_batch, time_first
+from .batches import FLOAT32, as_caller, as_state, checked_batch, time_first
 from .file_format import architecture_of
 from .rows import LENGTH, Rows, padded
 from .snapshot import Snapshot, tape_width
@@ -115,7 +115,7 @@ def _seen(made: Architecture, arrays: Sequence[Array]) -> list[dict[str, Array]]
 
 def saved_arrays(made: Architecture) -> int:
     """The number of arrays that `forward` saves for `backward`."""
-    return made.num_layers - 1 + len(made.suffixes)
+    return made.num_layers - 1 + len(made.suffixes) + (made.cell.parts > 1)
 
 
 class _Kept(NamedTuple):
@@ -168,10 +168,11 @@ def forward(
     Returns y, the last states, the statistics of the batch, and the arrays for `backward`. The statistics,
     under batch norm, are (T, width) float64 and counts (T,) for each layer and direction. With `record`, the
     arrays are the outputs of all layers but the last, (T, B, *), and the tape of each layer and direction.
-    Shapes do not depend on the lengths. x must not change before `backward`.
+    Of an SLSTM the last cell state follows. Shapes do not depend on the lengths. x must not change before
+    `backward`.
     """
     snapshot = _snapshot(made, _named(made, parameters))
-    if record and lengths is None and not made.batch_norm:
+    if record and lengths is None and not made.batch_norm and (made.cell.parts == 1 or not start):
         found = snapshot.compiled().train(x, _state(start), None)
         if found is not None:
             y, state, begin, _, table, outputs, tapes = found
@@ -179,7 +180,7 @@ def forward(
             for array in between + tapes:
                 array.setflags(write=True)
             _keep(tapes[0], _Kept(snapshot, Rows(table), begin))
-            return y, list(_arrays(state)), [], between + tapes
+            return y, _ends(made, _arrays(state)), [], between + tapes + _kept_end(made, _arrays(state))
     x, lengths, _ = checked_batch(x, lengths, made.input_size, made.batch_first)
     T, B, _ = x.shape
     rows = padded(lengths, T, B)
@@ -202,7 +203,18 @@ def forward(
     if record and T * B:
         _keep(tapes[0], _Kept(snapshot, rows, tuple(states)))
     flat = [array for each in seen for array in each.values()]
-    return as_caller(y, False, made.batch_first), end, flat, between + tapes
+    saved = between + tapes + (_kept_end(made, end) if record else [])
+    return as_caller(y, False, made.batch_first), _ends(made, end), flat, saved
+
+
+def _ends(made: Architecture, end: Sequence[Array]) -> list[Array]:
+    """The arrays of the user's state, from those of the engine."""
+    return list(_arrays(as_state(end, made.cell)))
+
+
+def _kept_end(made: Architecture, end: Sequence[Array]) -> list[Array]:
+    """The last cell state of an SLSTM, for `backward`."""
+    return [end[1]] if made.cell.parts > 1 else []
 
 
 def _active(tape: Array, rows: int, active: int) -> Array:
@@ -250,7 +262,8 @@ def backward(
     T, B, _ = x.shape
     active = int(rows.table[:, LENGTH].sum())
     outputs = [time_first(a, False, made.batch_first) for a in (*saved[: made.num_layers - 1], y)]
-    tapes = saved[made.num_layers - 1 :]
+    tapes = saved[made.num_layers - 1 :][: len(made.suffixes)]
+    end = saved[-1] if made.cell.parts > 1 else None
     batches = [of_steps(each, 0, rows.longest) for each in _seen(made, seen)]
     wanted = engine.Training(
         batches or None,
@@ -260,7 +273,7 @@ def backward(
         [None] * made.num_layers,
     )
     remembered = training.Tape(
-        None, snapshot.compiled(), made, rows, (False, y.shape), states, None, x, wanted
+        None, snapshot.compiled(), made, rows, (False, y.shape), states, None, x, wanted, end
     )
     gstart: Any
     gx, gstart, grads = training.backward(remembered, gy, _state(gend), grad_x, None)

@@ -1,4 +1,4 @@
-"""RNN, LSTM, GRU and LiGRU: their equations and constructors. All other methods are in network.py."""
+"""RNN, LSTM, GRU, LiGRU and SLSTM: their equations and constructors. All other methods are in network.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from . import cells
-from .cells import GateActivation, Nonlinearity
+from .cells import GateActivation, Nonlinearity, StateDtype
 from .network import RNG, Network
 from .specs import BatchNormSpec, LayerNormSpec
 
@@ -404,5 +404,102 @@ class LiGRU(Network[np.ndarray]):
         )  # fmt: skip
 
 
-Model = RNN | LSTM | GRU | LiGRU
-CLASSES: dict[str, type[Model]] = {model._cell.name: model for model in (RNN, LSTM, GRU, LiGRU)}
+@_with_arguments
+class SLSTM(Network[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]):
+    """The sLSTM of xLSTM: an LSTM with exponential gates, and a layer norm of each head behind it.
+
+    The state is a tuple (h, c, n, m): ``y, (h, c, n, m) = slstm(x, (h0, c0, n0, m0))``. Each is
+    (num_layers * directions, B, H).
+
+    Parameters
+    ----------
+    num_heads : int
+        Heads of H / num_heads units each, which the recurrence does not mix.
+    exp_forget : bool
+        Whether the forget gate is exponential too, lf = f, instead of a sigmoid.
+    state_dtype : {"float32", "bfloat16"}
+        "bfloat16" rounds h, c, n and m after each step. `backward` then ignores the rounding.
+
+    Attributes
+    ----------
+    weight_ih_l0, weight_hh_l0 : array of float32
+        Weights (4H, D) and (4H, H / num_heads); H rows for each of the gates i, f, z, o. Row u of a gate of
+        weight_hh multiplies the h of the units of u's head.
+    bias_ih_l0, bias_hh_l0 : array of float32
+        Biases (4H,), with the names of the equations.
+    gain_y_l0, bias_y_l0 : array of float32
+        Gain and bias of the norm, (H,).
+
+    Notes
+    -----
+    The equations of a time step::
+
+        i, f, z, o = W_ih x_t + bias_ih + W_hh h_{t-1} + bias_hh
+        lf = log(sigmoid(f))
+        m_t = max(i, lf + m_{t-1})
+        i' = exp(i - m_t)                      f' = exp(lf + m_{t-1} - m_t)
+        c_t = f' c_{t-1} + i' tanh(z)          n_t = f' n_{t-1} + i'
+        h_t = sigmoid(o) c_t / n_t
+
+        norm None      y_t = h_t
+        "layer"        y_t = LN(h_t; gain_y, bias_y)
+
+        LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b
+
+    W_hh is block-diagonal: it has weight_hh's rows, and 0 between heads. mu and the biased var of LN are
+    taken over the units of one head of one sample at one step. y is the output, and the
+    input of the next layer; h recurs. Batch norm and zoneout are refused.
+
+    A unit whose n_{t-1} is 0 has no past. There m_t = i and f' = 0, and c_{t-1} and m_{t-1} have no effect.
+    This holds at the first step of a sequence, since states start at 0, and for such units of a given state.
+    After a step n is at least 1, for one of i' and f' is 1, and none is larger. So nothing overflows, and
+    nothing is divided by 0.
+
+    Weights and the biases of gates start uniform in +-1/sqrt(H), as in torch.nn.LSTM, gain_y at 1 and bias_y
+    at 0. The paper has larger biases of the forget gate: they are bias_ih_l0[H : 2 * H].
+
+    The cell is that of Beck et al. 2024, arXiv 2405.04517.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import lnrnn
+    >>> slstm = lnrnn.SLSTM(3, 4, seed=0)
+    >>> y, (h, c, n, m) = slstm(np.ones((5, 2, 3)))
+    >>> y.shape, n.shape
+    ((5, 2, 4), (1, 2, 4))
+    """
+
+    __slots__ = ("num_heads", "exp_forget", "state_dtype")
+    _cell = cells.SLSTM
+    num_heads: int
+    exp_forget: bool
+    state_dtype: StateDtype
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        num_heads: int = 4,
+        norm: Norm = "layer",
+        exp_forget: bool = False,
+        state_dtype: StateDtype = "float32",
+        reverse: bool = False,
+        seed: int | None = None,
+        rng: RNG = None,
+    ) -> None:
+        self._make(
+            dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
+            bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, reverse=reverse,
+            num_heads=num_heads, exp_forget=exp_forget, state_dtype=state_dtype,
+        )  # fmt: skip
+
+
+Model = RNN | LSTM | GRU | LiGRU | SLSTM
+CLASSES: dict[str, type[Model]] = {model._cell.name: model for model in (RNN, LSTM, GRU, LiGRU, SLSTM)}

@@ -54,11 +54,11 @@ def _uniform(rng: np.random.Generator, bound: float, shape: tuple[int, ...]) -> 
 
 
 class Network(Closed, Generic[State]):
-    """The base class of RNN, LSTM and GRU.
+    """The base class of RNN, LSTM, GRU, LiGRU and SLSTM.
 
-    In Network[State], State is the type of a state: an array h, or for an LSTM a pair of arrays (h, c).
-    Shapes use T steps, B sequences, D inputs, H hidden units, and P values
-    of h: an LSTM's proj_size, or H.
+    In Network[State], State is the type of a state: an array h, for an LSTM a pair of arrays (h, c), or for
+    an SLSTM (h, c, n, m). Shapes use T steps, B sequences, D inputs and H hidden units. h has P values:
+    an LSTM's proj_size, or H.
 
     Notes
     -----
@@ -99,11 +99,12 @@ class Network(Closed, Generic[State]):
             warnings.warn(f"dropout={rate} {DROPS_NOTHING}", UserWarning, stacklevel=3)
         rng = _generator(seed, rng)
         bound = made.hidden_size**-0.5
+        of_norm = "bias_y" if made.cell.placement == "output" else "bias"
         parameters: dict[str, Array] = {}
         for name, shape in made.shapes.items():
             if name.startswith("gain"):
                 value = np.ones(shape, np.float32)
-            elif name.startswith("bias") and made.norm is not None:
+            elif name.startswith(of_norm) and made.norm is not None:
                 value = np.zeros(shape, np.float32)
             else:
                 value = _uniform(rng, bound, shape)
@@ -250,9 +251,9 @@ class Network(Closed, Generic[State]):
         cell "carry", c is the normalised cell state. Batch norm takes its statistics of c before zoneout.
         With proj_size, h is projected before zoneout.
         """
-        states = self._cell.states
-        rates = self._snapshot.zoneout or (0.0,) * states
-        return rates if states == 2 else rates[0]
+        pair = len(self._cell.state_names) == 2
+        rates = self._snapshot.zoneout or (0.0, 0.0)
+        return rates if pair else rates[0]
 
     @zoneout.setter
     def zoneout(self, value: float | tuple[float, ...]) -> None:
@@ -292,7 +293,7 @@ class Network(Closed, Generic[State]):
             Inputs, converted to float32; (B, T, D) with batch_first, or (T, D) for one sequence.
         h0 : array_like of shape (num_layers * directions, B, P), optional
             Initial state, zeros by default. There is no axis B if x is (T, D). For an LSTM a pair (h0, c0),
-            c0 with H values; either may be None.
+            c0 with H values, for an SLSTM (h0, c0, n0, m0); each may be None.
         lengths : array_like of int of shape (B,), optional
             The number of steps of each sequence, 0 to T. Later steps of x are not read.
         resets : array_like of bool of shape (T, B), optional
@@ -305,7 +306,7 @@ class Network(Closed, Generic[State]):
         -------
         y : array of float32 of shape (T, B, directions * P)
             Outputs, with the axes of x; 0 after the end of a sequence.
-        h : array of float32, or a pair (h, c)
+        h : array of float32, or a pair (h, c), or (h, c, n, m)
             The state at each sequence's end, shaped like h0. It is h0 for a sequence of length 0.
 
         Raises
@@ -367,7 +368,7 @@ class Network(Closed, Generic[State]):
         y = y[:, 0]
         y[: offsets[0]] = 0
         y[offsets[-1] :] = 0
-        return y, as_state(end)
+        return y, as_state(end, made.cell)
 
     def stream(self, batch_size: int = 1) -> Stream[State]:
         """Return a Stream, which runs batch_size independent sequences step by step.

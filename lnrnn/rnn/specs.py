@@ -9,11 +9,11 @@ from ..errors import bad_type, bad_value, choice, flag, integer, number
 from ..state import Named, frozen_by_name
 from .cells import Cell
 
-Placement = Literal["joint", "split", "gate", "input"]
+Placement = Literal["joint", "split", "gate", "input", "output"]
 CellNorm = Literal["out", "carry"]
 Span = Literal["all"]
 Overrun = Literal["raise", "last", "mean", "batch"]
-PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
+PLACEMENTS: tuple[Placement, ...] = ("joint", "split", "gate", "input")  # of all cells but the SLSTM
 OVERRUNS: tuple[Overrun, ...] = get_args(Overrun)
 
 
@@ -23,14 +23,15 @@ class LayerNormSpec(Named):
     """Layer norm inside a cell: its placement and its options.
 
     x_ = W_ih x_t and h_ = W_hh h_{t-1} are the two products, with H units for each of G gates. The equations
-    are in the docstrings of RNN, LSTM and GRU.
+    are in the docstrings of RNN, LSTM, GRU and SLSTM.
 
     Parameters
     ----------
-    placement : {"split", "joint", "gate", "input"} or None
+    placement : {"split", "joint", "gate", "input", "output"} or None
         "split" normalises x_ and h_ separately. "joint" normalises their sum over all gates, and "gate"
         each gate of the sum. "input" normalises x_ alone, in a LiGRU. None is the choice of the papers:
         "joint" for an RNN, "input" for a LiGRU, else "split". For an RNN, "gate" is the same as "joint".
+        An SLSTM has "output" alone: a norm of each head of h on its way to y.
     cell : {"out", "carry"} or None
         The norm of an LSTM's c. With "out", h is computed from the normalised c. With "carry", the next step
         also gets the normalised c. None does not normalise c. Other cells ignore "out" and None.
@@ -58,7 +59,7 @@ class LayerNormSpec(Named):
     inner_bias: bool = False
 
     def __post_init__(self) -> None:
-        choice("placement", self.placement, (*PLACEMENTS, None))
+        choice("placement", self.placement, (*PLACEMENTS, "output", None))
         choice("cell", self.cell, ("out", "carry", None))
         choice("span", self.span, ("all", None))
         object.__setattr__(self, "eps", number("eps", self.eps, 0))
@@ -66,14 +67,18 @@ class LayerNormSpec(Named):
 
     def resolved(self, cell: Cell) -> LayerNormSpec:
         """The spec with the defaults of this cell: placement is a string, and cell is None without a c."""
-        placement = choice("placement", self.placement or cell.placement, PLACEMENTS)
+        behind = cell.placement == "output"
+        known = ("output",) if behind else PLACEMENTS
+        placement = choice("placement", self.placement or cell.placement, known)
+        if behind and self.inner_bias:
+            raise bad_value("inner_bias", f"False for {cell.name}, whose norm is behind the cell", True)
         if placement == "input" != cell.placement:
             raise bad_value("placement", f"'split', 'joint' or 'gate' for {cell.name}", placement)
         if cell.gates == 1 and placement == "gate":
             placement = "joint"
-        has_cell_state = cell.states == 2
+        has_cell_state = cell.states == 2 and not behind
         if self.cell == "carry" and not has_cell_state:
-            raise bad_value("cell", f"'out' or None for {cell.name}, which has no cell state", self.cell)
+            raise bad_value("cell", f"'out' or None for {cell.name}, which has no norm of a c", self.cell)
         if self.span is not None and (len(cell.spans) == 1 or placement != "split"):
             raise bad_value("span", "None unless a GRU has placement 'split'", self.span)
         return replace(self, placement=placement, cell=self.cell if has_cell_state else None)
@@ -171,6 +176,10 @@ def dropout_spec(dropout: Any) -> DropoutSpec:
 
 def zoneout_rates(zoneout: Any, cell: Cell) -> tuple[float, ...]:
     """The value of `Network.zoneout` as a rate for each state of the cell, or () if all are 0."""
+    if cell.parts > 1:
+        if number("zoneout", zoneout, 0, below=1):
+            raise bad_value("zoneout", f"0 for {cell.name}, whose states belong together", zoneout)
+        return ()
     if isinstance(zoneout, (tuple, list)):
         if cell.states == 1 or len(zoneout) != 2:
             expected = "a number, or a pair of numbers for h and c" if cell.states == 2 else "a number"
@@ -189,6 +198,8 @@ def norm_spec(norm: Any, cell: Cell) -> LayerNormSpec | BatchNormSpec | None:
         )
     if isinstance(norm, LayerNormSpec):
         return norm.resolved(cell)
+    if isinstance(norm, BatchNormSpec) and cell.placement == "output":
+        raise bad_value("norm", f"'layer', None or a LayerNormSpec for {cell.name}", norm)
     if norm is None or isinstance(norm, BatchNormSpec):
         return norm
     raise bad_type("norm", "'layer', 'batch', None, a LayerNormSpec or a BatchNormSpec", norm)

@@ -14,7 +14,17 @@ from ..errors import bad_type, bad_value, integer, message, output, real, shaped
 from ..runtime import thread_limit
 from ..state import Closed
 from . import engine
-from .batches import FLOAT32, State, as_caller, as_state, checked_batch, integers, rows_as_they_are, states
+from .batches import (
+    FLOAT32,
+    State,
+    as_caller,
+    as_state,
+    checked_batch,
+    integers,
+    rows_as_they_are,
+    side_by_side,
+    states,
+)  # fmt: skip
 from .rows import LENGTH, SEQUENCE, START, Rows, booleans, call_rows, padded
 from .snapshot import LAST_STEP, Snapshot
 
@@ -141,7 +151,8 @@ class Stream(Closed, Generic[State]):
         self._lanes = _core.Lanes(snapshot.compiled(), batch_size)
         self._all = np.arange(batch_size)
         if state is not None:
-            arrays = self._shaped("state", as_state(state), batch_size)
+            cell = snapshot.architecture.cell
+            arrays = self._shaped("state", as_state(state, cell), batch_size)
             self._lanes.put(self._all, arrays, self._steps("step", step, batch_size))
 
     def __call__(
@@ -279,8 +290,8 @@ class Stream(Closed, Generic[State]):
 
     @property
     def state(self) -> State:
-        """A copy of h, (num_layers, batch_size, P) float32, or for an LSTM of (h, c). It may be set."""
-        return as_state([s.copy() for s in self._lanes.states])
+        """A copy of h, (num_layers, batch_size, P) float32, of (h, c), or of (h, c, n, m). It may be set."""
+        return self._as_state([s.copy() for s in self._lanes.states])
 
     @state.setter
     def state(self, value: Any) -> None:
@@ -288,8 +299,12 @@ class Stream(Closed, Generic[State]):
 
     def _shaped(self, name: str, value: Any, lanes: int) -> list[Array]:
         made = self._snapshot.architecture
-        named = zip(states(name, value, made.cell), made.widths, strict=True)
-        return [shaped(n, v, (made.num_layers, lanes, width), FLOAT32) for (n, v), width in named]
+        named = zip(states(name, value, made.cell), made.state_widths, strict=True)
+        found = [shaped(n, v, (made.num_layers, lanes, width), FLOAT32) for (n, v), width in named]
+        return side_by_side(found, made.cell)
+
+    def _as_state(self, found: list[Array]) -> State:
+        return as_state(found, self._snapshot.architecture.cell)
 
     @property
     def step(self) -> Array:
@@ -333,7 +348,7 @@ class Stream(Closed, Generic[State]):
         """
         lanes = self._chosen(rows)
         found = [s.take(lanes, axis=1) for s in self._lanes.states]
-        return StreamState(as_state(found), self._lanes.steps[lanes], self._snapshot.fingerprint())
+        return StreamState(self._as_state(found), self._lanes.steps[lanes], self._snapshot.fingerprint())
 
     def set_state(self, rows: ArrayLike | None, state: StreamState[State]) -> None:
         """Set the state of the lanes `rows`, or for None of all lanes, to a result of `get_state`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,6 +58,7 @@ class Tape:
     masks: Masks | None
     x: Array  # (T, B, D)
     training: engine.Training  # its tapes are arrays or Checkpoints
+    end: Array | None = None  # of an SLSTM the last cell state
     isa: str = field(default_factory=isa)  # the instruction set, on which the layout depends
 
     @property
@@ -166,10 +167,26 @@ def forward(
         _, end = engine.run(snapshot, x, rows, start, wanted, out=outputs[-1])
     else:
         end = _forward_checkpoints(tape)
+    tape = _ended(tape, end)
     kept = [array for one in tape.runs for array in one.arrays()] + ([] if masks is None else masks.arrays())
     for array in (*rows.arrays(), *start, *outputs, *kept):
         array.setflags(write=False)
-    return copied(y), as_state(end, unbatched), tape, seen
+    return copied(y), as_state(end, made.cell, unbatched), tape, seen
+
+
+def _ended(tape: Tape, end: Sequence[Array]) -> Tape:
+    """The tape with the last states, if the gradients need them."""
+    return tape if tape.architecture.cell.parts == 1 else replace(tape, end=end[1])
+
+
+def _move_m(cells: Array, gradients: Array, sign: int) -> None:
+    """From the gradient of c, n and m of an SLSTM to that at constant c exp(m) and n exp(m), or back.
+
+    The compiled module has the latter. Its part of m is 0 unless a loss depends on the last c, n or m. In the
+    former the part of m is larger by gc c + gn n. sign: -1, or 1 for the way back.
+    """
+    (gc, gn, gm), (c, n, _) = (np.split(a, 3, axis=-1) for a in (gradients, cells))
+    gm += FLOAT32.type(sign) * (gc * np.where(n == 0, 0, c) + gn * n)
 
 
 def _dropped(masks: Masks | None, layer: int, outputs: Sequence[Array]) -> Any:
@@ -184,14 +201,17 @@ def short(
 ) -> tuple[Array, State, Tape] | None:
     """`forward` by one call of C, without batch norm, masks and checkpoints; None if C refuses it."""
     compiled, made = snapshot.compiled(), snapshot.architecture
-    found = compiled.train(x, h0, lengths)
+    found = compiled.train(x, h0, lengths) if made.cell.parts == 1 or h0 is None else None
     if found is None:
         return None
-    y, state, start, x, table, outputs, tapes = found
+    y, end, start, x, table, outputs, tapes = found
     if made.batch_first:
         x, *outputs = (time_first(a, False, True) for a in (x, *outputs))
     wanted = engine.Training(None, tapes, None, outputs, [None] * made.num_layers)
-    return y, state, Tape(owner, compiled, made, Rows(table), (False, y.shape), start, None, x, wanted)
+    tape = Tape(owner, compiled, made, Rows(table), (False, y.shape), start, None, x, wanted)
+    if made.cell.parts == 1:
+        return y, end, tape
+    return y, as_state(end, made.cell), _ended(tape, end)
 
 
 def _forward_checkpoints(tape: Tape) -> list[Array]:
@@ -246,6 +266,11 @@ def backward(
         # An axis of length 1 may have any stride: contiguous to NumPy, not to the compiled module.
         grad = grad.reshape(-1).reshape(T, B, D * P)
     gend: list[Array] | None = None if gh is None else engine.state_arrays(made, "gh", gh, B, unbatched)
+    if gend is not None and made.cell.parts > 1:
+        if tape.end is None:
+            raise AssertionError("broken promise: the gradient of a cell state that the tape has not")
+        gend[1] = gend[1].copy()
+        _move_m(tape.end, gend[1], -1)
     if out is not None:
         refuse_gradients(out, made)
         grad = _apart(grad, out)
@@ -270,11 +295,13 @@ def backward(
             grads=given, add=out is not None,
         )  # fmt: skip
     gstart = gbefore if parts is None else [parts.finish_backward(g, made.reversed) for g in gbefore]
+    if made.cell.parts > 1:
+        _move_m(tape.start[1], gstart[1], 1)
     if gx is not None and masks is not None and masks.drops_input(0):
         masks.on_input(0, gx, gx)
     if gx is not None:
         gx = np.ascontiguousarray(as_caller(gx, unbatched, made.batch_first))
-    return gx, as_state(gstart, unbatched), grads
+    return gx, as_state(gstart, made.cell, unbatched), grads
 
 
 def _backward_checkpoints(

@@ -15,9 +15,9 @@ except ImportError:
     raise ImportError("lnrnn.torch needs PyTorch: pip install torch (https://pytorch.org)") from None
 
 from .accelerate import Report, accelerate
-from .modules import GRU, LSTM, RNN, LiGRU
+from .modules import GRU, LSTM, RNN, SLSTM, LiGRU
 
-__all__ = ["GRU", "LSTM", "LiGRU", "RNN", "Report", "accelerate"]
+__all__ = ["GRU", "LSTM", "LiGRU", "RNN", "Report", "SLSTM", "accelerate"]
 
-for _cls in (RNN, LSTM, GRU, LiGRU):
+for _cls in (RNN, LSTM, GRU, LiGRU, SLSTM):
     _cls.__module__ = __name__  # pickles name the public module

@@ -100,7 +100,7 @@ class _Call:
         self.eps, self.cache = eps, cache
         dtype = like(version).dtype
         self.x = torch.tensor(self._own_axes(probe.x), dtype=dtype, requires_grad=True)
-        zeros = [np.zeros((len(arch.suffixes), probe.x.shape[1], width)) for width in arch.widths]
+        zeros = [np.zeros((len(arch.suffixes), probe.x.shape[1], width)) for width in arch.state_widths]
         given = () if form.state is None else zeros if probe.states is None else probe.states
         self.states = [torch.tensor(s, dtype=dtype, requires_grad=True) for s in given]
 

@@ -43,7 +43,7 @@ class Forward:
         self._trains = trains  # whether the module has the network's results in training too
         self._derives = derives  # whether the module has the network's gradients
         self._network, self._places = functional.described(arch), len(arch.suffixes)
-        self._widths, self._input_size = arch.widths, arch.input_size
+        self._widths, self._input_size = arch.state_widths, arch.input_size
         self._axis = 0 if arch.batch_first else 1  # the axis of the sequences
         self._kept: list[Tensor] = []
 
@@ -183,7 +183,7 @@ def _forms(module: torch.nn.Module, converted: Converted, arch: Architecture) ->
     places, kinds = len(arch.suffixes), arch.cell.states
     shape = (BATCH, STEPS) if arch.batch_first else (STEPS, BATCH)
     x = rng.standard_normal((*shape, arch.input_size), dtype=np.float32)
-    states = [rng.uniform(-0.9, 0.9, (places, BATCH, n)).astype(np.float32) for n in arch.widths]
+    states = [rng.uniform(-0.9, 0.9, (places, BATCH, n)).astype(np.float32) for n in arch.state_widths]
     given = [torch.tensor(s) for s in states]
     settings = Settings(module)
     if settings.unseen:
@@ -269,7 +269,7 @@ def _leaves(converted: Converted, x: np.ndarray, state: Any) -> list[tuple[Leaf,
 
 def _takes_steps(module: torch.nn.Module, arch: Architecture) -> bool:
     """Whether it runs as a cell, with x (B, I) and h, or h and c, (B, H)."""
-    x, zeros = torch.zeros(BATCH, arch.input_size), [torch.zeros(BATCH, width) for width in arch.widths]
+    x, zeros = torch.zeros(BATCH, arch.input_size), [torch.zeros(BATCH, width) for width in arch.state_widths]
     for state in (zeros, [tuple(zeros)]):
         try:
             with unchanged(module, torch):

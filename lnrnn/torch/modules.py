@@ -1,4 +1,4 @@
-"""RNN, LSTM, GRU and LiGRU as torch modules, on lnrnn's kernels or on torch operations."""
+"""RNN, LSTM, GRU, LiGRU and SLSTM as torch modules, on lnrnn's kernels or on torch operations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..errors import bad_type, bad_value, choice, number, real, unexpected
 from ..rnn import functional, models
 from ..rnn.architecture import Architecture
 from ..rnn.batches import states
-from ..rnn.cells import Nonlinearity
+from ..rnn.cells import Nonlinearity, StateDtype
 from ..rnn.network import DROPS_NOTHING, architecture
 from ..rnn.specs import OVERRUNS, Overrun
 from ..rnn.statistics import named_shapes
@@ -91,7 +91,7 @@ class Twin(torch.nn.Module):
     def _describe(self) -> None:
         arch = self.architecture
         self._network = functional.described(arch)
-        self._states = arch.cell.states
+        self._states = len(arch.cell.state_names)
         widths = arch.input_size, arch.directions * arch.h_width
         alone = [replace(arch, input_size=width, num_layers=1, batch_first=False) for width in widths]
         first, later = ((layer, functional.described(layer)) for layer in alone)
@@ -255,7 +255,7 @@ class Twin(torch.nn.Module):
                 x, start = x.float(), [s.float() for s in start]
             for k, t in enumerate((x, *start)):
                 if t.dtype is not torch.float32 or not t.is_cpu:
-                    name = ("x", "h0", "c0")[k]
+                    name = "x" if k == 0 else f"{self.architecture.cell.state_names[k - 1]}0"
                     raise bad_type(name, "of the parameters' dtype and device, torch.float32 on cpu", t)
             if lengths is not None:
                 lengths = lengths.cpu()
@@ -281,7 +281,7 @@ class Twin(torch.nn.Module):
     ) -> LayerResult:  # fmt: skip
         if not start:
             B = x.shape[0 if arch.batch_first else 1]
-            start = [x.new_zeros(len(arch.suffixes), B, width) for width in arch.widths]
+            start = [x.new_zeros(len(arch.suffixes), B, width) for width in arch.state_widths]
         named = dict(zip(arch.shapes, parameters, strict=True))
         kept = dict(zip(_statistics_names(arch), statistics, strict=True))
         return plain.run(arch, x, start, lengths, named, kept, self.overrun, self.training)
@@ -313,7 +313,7 @@ class Twin(torch.nn.Module):
             return []
         arch = self.architecture
         result = []
-        for (name, value), width in zip(states("h0", h0, arch.cell), arch.widths, strict=True):
+        for (name, value), width in zip(states("h0", h0, arch.cell), arch.state_widths, strict=True):
             shape = (len(arch.suffixes), batch, width)
             wanted = (shape[0], shape[2]) if unbatched else shape
             if value is None:
@@ -540,4 +540,44 @@ class LiGRU(Twin):
             device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
             num_layers=num_layers, nonlinearity=nonlinearity, bias=bias, batch_first=batch_first,
             bidirectional=bidirectional, norm=norm, reverse=reverse,
+        )  # fmt: skip
+
+
+class SLSTM(Twin):
+    """lnrnn.SLSTM as a torch module for training, with the same parameters, initial values and results.
+
+    Parameters
+    ----------
+    input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
+        As in torch.nn.LSTM.
+    num_heads, norm, reverse, exp_forget, state_dtype
+        As in lnrnn.SLSTM.
+    seed, rng, device, dtype, engine
+        As in RNN.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import lnrnn.torch
+    >>> slstm = lnrnn.torch.SLSTM(3, 8, seed=0)
+    >>> y, (h, c, n, m) = slstm(torch.zeros(5, 2, 3))
+    >>> y.sum().backward()
+    >>> slstm.weight_hh_l0.grad.shape
+    torch.Size([32, 2])
+    """
+
+    _served = models.SLSTM
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
+        num_heads: int = 4, norm: Any = "layer", reverse: bool = False, exp_forget: bool = False,
+        state_dtype: StateDtype = "float32", seed: int | None = None,
+        rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
+        engine: str | None = None,
+    ) -> None:  # fmt: skip
+        self._make(
+            device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
+            num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm,
+            reverse=reverse, num_heads=num_heads, exp_forget=exp_forget, state_dtype=state_dtype,
         )  # fmt: skip

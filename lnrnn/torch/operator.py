@@ -223,7 +223,7 @@ def _results(network: str, x: Tensor, training: bool) -> list[Tensor]:
     arch = architecture(network)
     T, B = (x.shape[1], x.shape[0]) if arch.batch_first else x.shape[:2]
     result = [x.new_empty(*x.shape[:2], arch.directions * arch.h_width)]
-    result += [x.new_empty(len(arch.suffixes), B, width) for width in arch.widths]
+    result += [x.new_empty(len(arch.suffixes), B, width) for width in arch.state_widths]
     if _learns(network, training):
         for _ in arch.suffixes:
             for width in arch.sides.values():
@@ -243,7 +243,11 @@ def _(network, x, start, lengths, parameters):  # type: ignore[no-untyped-def]
     arch, result = architecture(network), _results(network, x, True)
     between = [x.new_empty(result[0].shape) for _ in range(arch.num_layers - 1)]
     floats = x.shape[0] * x.shape[1] * tape_width(arch)
-    return [*result, *between, *(x.new_empty(floats) for _ in arch.suffixes)]
+    tapes = [x.new_empty(floats) for _ in arch.suffixes]
+    ends = []
+    if arch.cell.parts > 1:
+        ends.append(x.new_empty(len(arch.suffixes), result[1].shape[1], arch.widths[1]))
+    return [*result, *between, *tapes, *ends]
 
 
 @torch.library.register_fake("lnrnn::backward", lib=_library)
@@ -284,7 +288,7 @@ def _results_to_derive(
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.network, ctx.states, lengths, x, *rest = inputs
-    ctx.given, ctx.ends = len(rest), architecture(ctx.network).cell.states
+    ctx.given, ctx.ends = len(rest), len(architecture(ctx.network).cell.state_names)
     others = output[1 + ctx.ends :]
     ctx.save_for_backward(x, lengths, *rest, output[0], *others)
     ctx.set_materialize_grads(False)
@@ -403,7 +407,7 @@ def _plainly(network: str, states: int, lengths: Any, x: Tensor, *rest: Tensor) 
     arch, start = architecture(network), list(rest[:states])
     if not start:
         B = x.shape[0 if arch.batch_first else 1]
-        start = [x.new_zeros(len(arch.suffixes), B, width) for width in arch.widths]
+        start = [x.new_zeros(len(arch.suffixes), B, width) for width in arch.state_widths]
     named = dict(zip(arch.shapes, rest[states:], strict=True))
     y, end, _ = plain.run(arch, x, start, lengths, named, {}, None, True)
     return [y, *end]

@@ -119,7 +119,10 @@ class Norms:
         names, H = self.sites.get(side, {}), self.arch.hidden_size
         if isinstance(self.spec, BatchNormSpec):
             a = self._over_batch(names, a, self.spec.eps, rows)
-        elif isinstance(self.spec, LayerNormSpec):
+        elif isinstance(self.spec, LayerNormSpec) and side == "y":
+            heads = a.reshape(*a.shape[:-1], self.arch.num_heads, -1)
+            a = F.layer_norm(heads, heads.shape[-1:], eps=self.spec.eps).flatten(-2)
+        elif isinstance(self.spec, LayerNormSpec) and self.spec.placement != "output":
             spans: tuple[int, ...] = (a.shape[-1] // H,)
             if self.spec.placement == "gate":
                 spans = (1,) * spans[0]
@@ -172,7 +175,8 @@ def _layer(
         if "weight_hr" in p:
             new[0] = F.linear(new[0], p["weight_hr"])
         state = [torch.where(alive, n, old) for n, old in zip(new, state, strict=True)]
-        outputs.append(torch.where(alive, new[0], 0))
+        y = norms("y", new[0]) if "y" in norms.sites else new[0]
+        outputs.append(torch.where(alive, y, 0))
     blank_steps = x.new_zeros(len(x) - steps, x.shape[1], arch.h_width)
     return torch.cat([torch.stack(outputs), blank_steps]) if outputs else blank_steps, state
 
@@ -235,6 +239,22 @@ def _gru(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: 
     return [(1 - z) * n + z * state[0]]
 
 
+def _slstm(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
+    i, f, z, o = _sum(x_, h_, norm).chunk(4, -1)
+    _, c, n, m = state
+    kept = (f if arch.exp_forget else F.logsigmoid(f)) + m
+    fresh = n == 0  # and so no gradient passes to c and m
+    new_m = torch.where(fresh, i, torch.maximum(i, kept))
+    i_gate = torch.exp(i - new_m)
+    f_gate = torch.where(fresh, 0, torch.exp(torch.where(fresh, 0, kept - new_m)))
+    new_c = f_gate * torch.where(fresh, 0, c) + i_gate * torch.tanh(z)
+    new_n = f_gate * n + i_gate
+    new = [torch.sigmoid(o) * new_c / new_n, new_c, new_n, new_m]
+    if arch.state_dtype == "bfloat16":
+        return [s + (s.detach().to(torch.bfloat16).to(s.dtype) - s.detach()) for s in new]
+    return new
+
+
 def _gru_reset(arch: Architecture, x_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
     """The reset gate before the product."""
     H, p = arch.hidden_size, norm.parameters
@@ -251,4 +271,4 @@ def _ligru(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm
     return [(1 - z) * n + z * state[0]]
 
 
-_STEPS = {"RNN": _rnn, "LSTM": _lstm, "GRU": _gru, "LiGRU": _ligru}
+_STEPS = {"RNN": _rnn, "LSTM": _lstm, "GRU": _gru, "LiGRU": _ligru, "SLSTM": _slstm}

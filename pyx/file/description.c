@@ -22,7 +22,8 @@ lnrnn_status lnrnn_fail(char *message, lnrnn_status status, const char *format, 
 
 /* --- values --------------------------------------------------------------------------------------------- */
 
-static const size_t NUM_GATES[] = {[LNRNN_RNN] = 1, [LNRNN_LSTM] = 4, [LNRNN_GRU] = 3, [LNRNN_LIGRU] = 2};
+static const size_t NUM_GATES[] = {
+    [LNRNN_RNN] = 1, [LNRNN_LSTM] = 4, [LNRNN_GRU] = 3, [LNRNN_LIGRU] = 2, [LNRNN_SLSTM] = 4};
 
 lnrnn_description lnrnn_describe(int cell, size_t input_size, size_t hidden_size)
 {
@@ -33,7 +34,7 @@ lnrnn_description lnrnn_describe(int cell, size_t input_size, size_t hidden_size
         .num_layers = 1,
         .bias = 1,
         .reset_after = 1,
-        .num_heads = 1,
+        .num_heads = cell == LNRNN_SLSTM ? 4 : 1,
         .norm = LNRNN_NORM_LAYER,
         .placement = LNRNN_PLACEMENTS,
         .cell_norm = LNRNN_CELL_OUT,
@@ -69,22 +70,27 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
           "hidden_size must be such that a weight matrix has at most 2**40 elements, got %zu", H);
     CHECK_SIZE(d, num_heads, INT32_MAX);
     CHECK(H % d->num_heads == 0, "num_heads must be a divisor of hidden_size %zu, got %zu", H, d->num_heads);
-    CHECK(d->num_heads == 1 || d->cell == LNRNN_LSTM || d->cell == LNRNN_GRU,
-          "num_heads must be 1 but in an LSTM or GRU, got %zu", d->num_heads);
-    int lstm = d->cell == LNRNN_LSTM;
+    CHECK(d->num_heads == 1 || d->cell == LNRNN_LSTM || d->cell == LNRNN_GRU || d->cell == LNRNN_SLSTM,
+          "num_heads must be 1 but in an LSTM, GRU or SLSTM, got %zu", d->num_heads);
+    int lstm = d->cell == LNRNN_LSTM, slstm = d->cell == LNRNN_SLSTM;
     CHECK(lstm || !d->proj_size, "proj_size must be 0 but in an LSTM, got %zu", d->proj_size);
     CHECK(d->proj_size < H, "proj_size must be smaller than hidden_size %zu, got %zu", H, d->proj_size);
     CHECK(!d->proj_size || d->num_heads == 1, "proj_size must be 0 with several heads, got %zu",
           d->proj_size);
     int layer = d->norm == LNRNN_NORM_LAYER, batch = d->norm == LNRNN_NORM_BATCH;
+    CHECK(!slstm || !batch, "norm must be 'layer' or None in an SLSTM, got 'batch'");
     if (!layer || d->placement == LNRNN_PLACEMENTS)
         d->placement = d->cell == LNRNN_RNN     ? LNRNN_JOINT
                        : d->cell == LNRNN_LIGRU ? LNRNN_INPUT
+                       : slstm                  ? LNRNN_OUTPUT
                                                 : LNRNN_SPLIT;
     if (d->placement == LNRNN_GATE && d->cell == LNRNN_RNN)
         d->placement = LNRNN_JOINT;
     CHECK(d->placement != LNRNN_INPUT || d->cell == LNRNN_LIGRU,
           "placement must be 'split', 'joint' or 'gate' but in a LiGRU, got 'input'");
+    CHECK(slstm == (d->placement == LNRNN_OUTPUT),
+          "placement must be 'output' in an SLSTM, and nowhere else");
+    CHECK(!slstm || !d->inner_bias, "inner_bias must be false in an SLSTM");
     CHECK(!layer || lstm || d->cell_norm != LNRNN_CELL_CARRY,
           "cell must be 'out' or None where there is no cell state, got 'carry'");
     CHECK(!layer || !d->span || (d->cell == LNRNN_GRU && d->placement == LNRNN_SPLIT),
@@ -103,8 +109,12 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     if (d->max_steps)
         CHECK_SIZE(d, max_steps, INT32_MAX);
     d->steps = !batch ? 0 : d->max_steps ? d->max_steps : d->steps;
+    CHECK(!slstm || (!d->zoneout[0] && !d->zoneout[1]), "zoneout must be 0 in an SLSTM, got %g",
+          d->zoneout[0]);
     if (!lstm)
         d->zoneout[1] = 0;
+    CHECK(slstm || (!d->exp_forget && !d->bfloat16_states),
+          "exp_forget and bfloat16_states must be 0 but in an SLSTM");
     CHECK_RATE(d->zoneout[0], "zoneout");
     CHECK_RATE(d->zoneout[1], "zoneout");
     CHECK_RATE(d->dropout, "dropout");
@@ -124,7 +134,15 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
 
 /* Bits that say which networks have an array. */
 enum { EVERY = 1, NO_NORM = 2, JOINT = 4, LAYER_SPLIT = 8, BATCH_SPLIT = 16, CELL = 32, INNER = 64 };
-enum { BATCH = 128, BATCH_JOINT = 256, BATCH_CELL = 512, INPUT = 1024, BATCH_INPUT = 2048, PROJECTED = 4096 };
+enum {
+    BATCH = 128,
+    BATCH_JOINT = 256,
+    BATCH_CELL = 512,
+    INPUT = 1024,
+    BATCH_INPUT = 2048,
+    PROJECTED = 4096,
+    OUTPUT = 8192
+};
 enum { SPLIT = LAYER_SPLIT | BATCH_SPLIT, TWO_BIASES = NO_NORM | LAYER_SPLIT };
 /* There are D inputs, G gates of H units, P values of h, and K of them to a head. The shapes: (G*H, D), (G*H, K), (P, H),
  * (G*H), (H), (steps), (steps, G*H), (steps, H). */
@@ -150,6 +168,8 @@ static const struct {
     {"bias_hh", TWO_BIASES, GATES, AT(HIDDEN, BIAS)},
     {"gain_c", CELL, UNITS, AT(CELL, GAIN)},
     {"bias_c", CELL, UNITS, AT(CELL, BIAS)},
+    {"gain_y", OUTPUT, UNITS, AT(CELL, GAIN)},
+    {"bias_y", OUTPUT, UNITS, AT(CELL, BIAS)},
     {"inner_bias_ih", INNER, GATES, LNRNN_INNER_IH},
     {"inner_bias_hh", INNER, GATES, LNRNN_INNER_HH},
     {"running_mean", BATCH_JOINT, STEP_GATES, AT(HIDDEN, MEAN)},
@@ -168,14 +188,14 @@ enum { ROWS = sizeof ARRAYS / sizeof *ARRAYS };
 static size_t rows_of(const lnrnn_description *d, int rows[ROWS])
 {
     const int batch = d->norm == LNRNN_NORM_BATCH, split = d->placement == LNRNN_SPLIT,
-              input = d->placement == LNRNN_INPUT;
-    const int sums = d->norm == LNRNN_NORM_NONE ? NO_NORM
-                     : input                    ? INPUT
-                     : !split                   ? JOINT
-                     : batch                    ? BATCH_SPLIT
-                                                : LAYER_SPLIT;
+              input = d->placement == LNRNN_INPUT, output = d->placement == LNRNN_OUTPUT;
+    const int sums = d->norm == LNRNN_NORM_NONE || output ? NO_NORM
+                     : input                              ? INPUT
+                     : !split                             ? JOINT
+                     : batch                              ? BATCH_SPLIT
+                                                          : LAYER_SPLIT;
     const int is = EVERY | sums | (d->cell_norm ? CELL : 0) | (d->inner_bias ? INNER : 0)
-                   | (d->proj_size ? PROJECTED : 0)
+                   | (d->proj_size ? PROJECTED : 0) | (output && d->norm == LNRNN_NORM_LAYER ? OUTPUT : 0)
                    | (batch ? BATCH
                                   | (split   ? 0
                                      : input ? BATCH_INPUT

@@ -28,7 +28,9 @@ enum {
     BATCH = 16,
     PAIR = 32,
     OPTIONAL = 64,
-    NULLABLE = 128
+    NULLABLE = 128,
+    SLSTM = 1024,
+    OF_SLSTM = SLSTM | OPTIONAL
 };
 enum { OF_ALL = ALL | OPTIONAL, OF_LAYER = LAYER | OPTIONAL, OF_BATCH = BATCH | OPTIONAL };
 
@@ -42,7 +44,7 @@ static const struct {
     const char *choices;
     int first, null;
 } ENTRIES[] = {
-    {"cell", CHOICE, ALL, AT(d.cell), "one of 'RNN', 'LSTM', 'GRU', 'LiGRU'", 0, 0},
+    {"cell", CHOICE, ALL, AT(d.cell), "one of 'RNN', 'LSTM', 'GRU', 'LiGRU', 'SLSTM'", 0, 0},
     {"nonlinearity", CHOICE, ACTIVATED, AT(d.act), "one of 'tanh', 'relu', 'sigmoid', 'identity'", 0, 0},
     {"dtype", CHOICE, ALL, AT(d.weights), "one of 'float32', 'bfloat16', 'int8'", 0, 0},
     {"activation_bits", SIZE, OF_ALL | NULLABLE, AT(bits), NULL, 0, 0},
@@ -57,6 +59,8 @@ static const struct {
     {"reset_after", FLAG, OF_ALL, AT(d.reset_after), NULL, 0, 0},
     {"num_heads", SIZE, OF_ALL, AT(d.num_heads), NULL, 0, 0},
     {"gate_activation", CHOICE, OF_ALL, AT(d.gate_activation), "one of 'sigmoid', 'hard_sigmoid'", 0, 0},
+    {"exp_forget", FLAG, OF_SLSTM, AT(d.exp_forget), NULL, 0, 0},
+    {"state_dtype", CHOICE, OF_SLSTM, AT(d.bfloat16_states), "one of 'float32', 'bfloat16'", 0, 0},
     {"dropout", NUMBER, OF_ALL, AT(d.dropout), NULL, 0, 0},
     {"zoneout", RATES, OF_ALL, AT(pair), NULL, 0, 0},
     {"zoneout.0", NUMBER, PAIR, AT(d.zoneout[0]), NULL, 0, 0},
@@ -65,7 +69,7 @@ static const struct {
     {"norm.kind", CHOICE, ANY_NORM, AT(d.norm), "one of 'layer', 'batch'", LNRNN_NORM_LAYER, 0},
     {"norm.eps", NUMBER, ANY_NORM | OPTIONAL, AT(d.eps), NULL, 0, 0},
     {"norm.placement", CHOICE, OF_LAYER | NULLABLE, AT(d.placement),
-     "one of 'joint', 'split', 'gate', 'input'", 0, LNRNN_PLACEMENTS},
+     "one of 'joint', 'split', 'gate', 'input', 'output'", 0, LNRNN_PLACEMENTS},
     {"norm.cell", CHOICE, OF_LAYER | NULLABLE, AT(d.cell_norm), "one of 'out', 'carry'", LNRNN_CELL_OUT, 0},
     {"norm.span", CHOICE, OF_LAYER | NULLABLE, AT(d.span), "'all'", LNRNN_SPAN_ALL, 0},
     {"norm.inner_bias", FLAG, OF_LAYER, AT(d.inner_bias), NULL, 0, 0},
@@ -74,6 +78,7 @@ static const struct {
     {"norm.momentum", NUMBER, OF_BATCH | NULLABLE, AT(d.momentum), NULL, 0, -1},
 };
 enum { NUM_ENTRIES = sizeof ENTRIES / sizeof *ENTRIES };
+_Static_assert(NUM_ENTRIES <= 32, "`seen` has a bit for each entry");
 
 /* Returns the index of a text among the names in single quotes, or -1. */
 static int place(const char *text, const char *names)
@@ -142,7 +147,8 @@ static lnrnn_status read_configuration(char *text, size_t length, lnrnn_descript
     }
     LNRNN_CHECK(!json.wrong, "its configuration is no JSON at byte %td", json.wrong - text);
     const int activated = c.d.cell == LNRNN_RNN || c.d.cell == LNRNN_LIGRU;
-    const int is = ALL | (activated ? ACTIVATED : 0) | (c.norm ? ANY_NORM : 0) | (c.pair ? PAIR : 0)
+    const int is = ALL | (activated ? ACTIVATED : 0) | (c.d.cell == LNRNN_SLSTM ? SLSTM : 0)
+                   | (c.norm ? ANY_NORM : 0) | (c.pair ? PAIR : 0)
                    | (c.d.norm == LNRNN_NORM_LAYER ? LAYER : 0) | (c.d.norm == LNRNN_NORM_BATCH ? BATCH : 0);
     for (int k = 0; k < NUM_ENTRIES; k++) {
         const int has = seen >> k & 1, of = ENTRIES[k].of;

@@ -17,7 +17,7 @@ typedef struct {
 
 typedef struct backward_step backward_step;
 typedef void backward_phase(backward_step *s);
-enum { BACKWARD_PHASES = 26 };
+enum { BACKWARD_PHASES = 28 };
 
 typedef struct {
     const lnrnn_rnn_call *r;

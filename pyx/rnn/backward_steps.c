@@ -30,8 +30,7 @@ size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_step 
 
 /* --- the rows ------------------------------------------------------------------------------------------- */
 
-/* Adds gy of the step to the gradient of the state. Collects the rows' pointers to x, h_prev and the gradient
- * of x. */
+/* Collects pointers to x, h_prev and the gradient of x of the rows. */
 static void gather(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -40,13 +39,45 @@ static void gather(backward_step *s)
     for (size_t i = 0; i < s->active; i++) {
         const size_t q = s->first + i;
         const ptrdiff_t t = at_step(r, q, s->t), sequence = r->rows[q].sequence;
-        j->k->cells->add_columns(1, j->c->P, g->gy + t * g->gyt + sequence * g->gyb, 0,
-                                 j->gh + q * j->h_stride);
         if (g->gx)
             j->gx_rows[s->row + i] = g->gx + t * g->gxt + sequence * g->gxb;
         s->x[i] = x_row(r, q, s->t);
-        s->h[i] = s->state_prev[i] = h_row(r, q, s->t);
+        s->h[i] = s->state_prev[i] = s->t && j->c->output_norm
+                                         ? s->previous + i * j->p->tape.width + j->p->tape.state
+                                         : h_row(r, q, s->t);
     }
+}
+
+static const float *gy_row(const backward_step *s, size_t i)
+{
+    const lnrnn_rnn_call *r = s->j->r;
+    const lnrnn_rnn_gradients *g = s->j->g;
+    const size_t q = s->first + i;
+    return g->gy + at_step(r, q, s->t) * g->gyt + r->rows[q].sequence * g->gyb;
+}
+
+/* Adds gy of the step to the gradient of the state. */
+static void outputs(backward_step *s)
+{
+    const backward_job *j = s->j;
+    for (size_t i = 0; i < s->active; i++)
+        j->k->cells->add_columns(1, j->c->P, gy_row(s, i), 0, s->gh + i * j->h_stride);
+}
+
+/* The same where y is the norm of h. */
+static void normed_outputs(backward_step *s)
+{
+    const backward_job *j = s->j;
+    const site_rows rows = {.a = s->tape + j->p->tape.state,
+                            .as = (ptrdiff_t)j->p->tape.width,
+                            .g = s->gu,
+                            .ga = s->gu,
+                            .gs = (ptrdiff_t)j->narrow};
+    for (size_t i = 0; i < s->active; i++)
+        memcpy(s->gu + i * j->narrow, gy_row(s, i), j->c->H * sizeof *s->gu);
+    lnrnn_site_backward(s, LNRNN_SITE_CELL, 0, j->c->H, &rows);
+    for (size_t i = 0; i < s->active; i++)
+        j->k->cells->add_columns(1, j->c->P, s->gu + i * j->narrow, 0, s->gh + i * j->h_stride);
 }
 
 static void mask(backward_step *s) { lnrnn_mask_rows(s->j->r, s->first, s->active, s->h, s->masked); }
@@ -189,6 +220,12 @@ static void norm_of_c(backward_step *s)
 }
 
 static void lstm_gates(backward_step *s) { s->j->k->cells->lstm_backward(&s->b); }
+
+static void slstm_cell(backward_step *s)
+{
+    s->b.gcs = (ptrdiff_t)s->j->c_stride, s->b.exp_forget = s->j->c->exp_forget;
+    s->j->k->cells->slstm_backward(&s->b);
+}
 
 static void gru_cell(backward_step *s)
 {
@@ -356,13 +393,15 @@ void lnrnn_resolve_backward(backward_job *j)
 {
     const lnrnn_rnn_config *c = j->c;
     const int masks = j->r->masks.state != NULL, kernel = c->step_kernel, lstm = kernel == LNRNN_STEP_LSTM,
-              reset = kernel == LNRNN_STEP_GRU_RESET, normed = lstm && c->cell_norm != LNRNN_CELL_NONE,
-              carry = c->cell_norm == LNRNN_CELL_CARRY, zoned = c->zoneout_c > 0;
+              slstm = kernel == LNRNN_STEP_SLSTM, reset = kernel == LNRNN_STEP_GRU_RESET,
+              normed = lstm && c->cell_norm != LNRNN_CELL_NONE, carry = c->cell_norm == LNRNN_CELL_CARRY,
+              zoned = c->zoneout_c > 0;
     const struct {
         int used;
         backward_phase *phase;
     } diagram[] = {
         {1, gather},
+        {1, c->output_norm ? normed_outputs : outputs},
         {masks, mask},
         {1, pack},
         {reset, pack_reset},
@@ -370,7 +409,7 @@ void lnrnn_resolve_backward(backward_job *j)
         {zoned, split_c},
         {c->projection > 0, unproject},
         {kernel == LNRNN_STEP_RNN, rnn_cell},
-        {lstm, lstm_c},
+        {lstm || slstm, lstm_c},
         {lstm && (carry || zoned), lstm_sum},
         {lstm, !normed           ? u_is_c
                : carry && !zoned ? u_is_carried
@@ -378,6 +417,7 @@ void lnrnn_resolve_backward(backward_job *j)
         {lstm, lstm_output},
         {normed, norm_of_c},
         {lstm, lstm_gates},
+        {slstm, slstm_cell},
         {kernel == LNRNN_STEP_GRU, c->own_input_gradient ? gru_cell : joint_gru_cell},
         {kernel == LNRNN_STEP_GRU_GATE, gru_gate_cell},
         {reset, gru_reset_cell},

@@ -16,16 +16,17 @@ static const struct {
     [LNRNN_LSTM] = {.num_gates = 4, .cell_states = 1, .saved_gates = 1},
     [LNRNN_GRU] = {.num_gates = 3, .saved_gates = 1, .direct_h = 1},
     [LNRNN_LIGRU] = {.num_gates = 2, .saved_gates = 1, .direct_h = 1},
+    [LNRNN_SLSTM] = {.num_gates = 4, .cell_states = 3, .saved_gates = 1},
 };
 _Static_assert(sizeof CELLS / sizeof *CELLS == LNRNN_CELLS, "CELLS has a row for each cell");
 
 /* BARE: the cell without norms. RESET_BARE, RESET_SPLIT: a GRU whose reset gate comes before the product. */
 enum { BARE = LNRNN_PLACEMENTS, RESET_BARE, RESET_SPLIT, FORMS_OF_A_CELL };
 
-/* spans: with LNRNN_SPAN_PAPER. bare_hidden: W h has no norm. scratch_gates: the kernel needs scratch for the values
+/* spans: with LNRNN_SPAN_PAPER. bare_hidden: W h has no norm. output_norm: the only norm is behind the cell. scratch_gates: the kernel needs scratch for the values
  * of so many gates. */
 static const struct {
-    int step_kernel, separate_products, input_side, own_input_gradient, spans, bare_hidden;
+    int step_kernel, separate_products, input_side, own_input_gradient, spans, bare_hidden, output_norm;
     size_t scratch_gates;
 } FORMS[][FORMS_OF_A_CELL] = {
     [LNRNN_RNN] =
@@ -93,6 +94,11 @@ static const struct {
                              .bare_hidden = 1,
                              .scratch_gates = 2},
         },
+    [LNRNN_SLSTM] =
+        {
+            [BARE] = {.step_kernel = LNRNN_STEP_SLSTM},
+            [LNRNN_OUTPUT] = {.step_kernel = LNRNN_STEP_SLSTM, .output_norm = 1, .spans = LNRNN_SPANS_EACH},
+        },
 };
 _Static_assert(sizeof FORMS / sizeof *FORMS == LNRNN_CELLS, "FORMS has a row for each cell");
 
@@ -133,15 +139,18 @@ void lnrnn_rnn_configure(lnrnn_rnn_config *c)
     c->separate_products = FORMS[c->cell][form].separate_products;
     c->input_side = FORMS[c->cell][form].input_side;
     c->cell_scratch = FORMS[c->cell][form].scratch_gates * c->H;
+    c->output_norm = FORMS[c->cell][form].output_norm;
     int spans = FORMS[c->cell][form].spans;
     if (spans == LNRNN_SPANS_LAST && c->span == LNRNN_SPAN_ALL)
         spans = LNRNN_SPANS_ALL;
     input->width = c->input_side ? c->outputs : 0;
     hidden->width = c->outputs;
-    cell->width = c->cell_norm != LNRNN_CELL_NONE ? c->H : 0;
+    cell->width = c->output_norm || c->cell_norm != LNRNN_CELL_NONE ? c->H : 0;
     input->norm = gate_norm_of(c, input, spans, 0);
-    hidden->norm = gate_norm_of(c, hidden, spans, FORMS[c->cell][form].bare_hidden);
-    cell->norm = gate_norm_of(c, cell, LNRNN_SPANS_ALL, 0);
+    hidden->norm = gate_norm_of(c, hidden, spans, FORMS[c->cell][form].bare_hidden || c->output_norm);
+    cell->norm = gate_norm_of(c, cell, c->output_norm ? LNRNN_SPANS_EACH : LNRNN_SPANS_ALL, 0);
+    if (c->output_norm)
+        cell->norm.H = c->H / c->num_heads;
 }
 
 /* --- weights in the form that the product reads --------------------------------------------------------- */

@@ -17,7 +17,7 @@ static inline size_t lnrnn_whole_floats(size_t floats) { return (floats + 15) & 
 #pragma GCC visibility push(default)
 
 /* A site is a place in the cell for a norm and the bias that is added after it. INPUT: W x, if it has a norm
- * of its own. HIDDEN: W h, or W x + W h. CELL: an LSTM's c. Without norms, a GRU has bias_ih at INPUT; all
+ * of its own. HIDDEN: W h, or W x + W h. CELL: an LSTM's c, or an SLSTM's h on its way to y. Without norms, a GRU has bias_ih at INPUT; all
  * other biases are at HIDDEN. */
 enum { LNRNN_SITE_INPUT, LNRNN_SITE_HIDDEN, LNRNN_SITE_CELL, LNRNN_SITES };
 
@@ -59,6 +59,7 @@ struct lnrnn_rnn_config {
     int reset_before; /* GRU: r multiplies h before the product; without a norm, with "split" or batch norm */
     int reverse;      /* read every sequence from its own end to its start */
     int dtype;        /* type of the packed weights */
+    int exp_forget, round_states;     /* SLSTM: as lnrnn_step_config has them */
     const float *inner_ih, *inner_hh; /* (G*H) or NULL: biases of W x and W h, before any norm; without
                                        * separate_products inner_ih is their sum and inner_hh NULL */
     float zoneout_h, zoneout_c; /* in [0, 1): the part of the old h and c that a step keeps if a call has no
@@ -81,6 +82,7 @@ struct lnrnn_rnn_config {
     int direct_h;           /* the cell reads h_prev too, not only W h */
     int step_kernel;        /* LNRNN_STEP_RNN .. of kernels/table.h: the kernel that computes new states */
     size_t cell_scratch;    /* floats of scratch for this kernel */
+    int output_norm;        /* y is the norm of h, site CELL by heads: h has rows of its own */
 };
 
 /* Call it when the caller's fields are set. Later only gain, bias, scale, shift, known, overrun_row, inner_ih
@@ -100,7 +102,7 @@ typedef struct {
 /* A phase of a step is a function of the step's view: step.h. */
 typedef struct lnrnn_step lnrnn_step;
 typedef void lnrnn_phase(lnrnn_step *s);
-enum { LNRNN_PHASES = 23 };
+enum { LNRNN_PHASES = 25 };
 
 /* How all calls of one shape are computed; lnrnn_rnn_make_plan sets it. */
 typedef struct {
@@ -124,8 +126,8 @@ typedef struct {
     int synchronous; /* there are such steps, so one group has all sequences */
     struct {
         /* Offsets in a record of the tape: W h (or W x + W h), the gates, c and, with a projection, the cell's
-         * output. W x is at 0. */
-        size_t h, gates, c, output, width;
+         * output. W x is at 0. state: that of h, if y is its norm. */
+        size_t h, gates, c, output, state, width;
     } tape;
     lnrnn_rnn_scratch scratch;
 } lnrnn_rnn_plan;

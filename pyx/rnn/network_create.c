@@ -176,6 +176,8 @@ static void configure(const lnrnn_description *d, size_t line, lnrnn_rnn_config 
         .reset_before = !d->reset_after,
         .reverse = d->reverse || line % directions == 1,
         .dtype = d->weights,
+        .exp_forget = d->exp_forget,
+        .round_states = d->bfloat16_states,
         .zoneout_h = (float)d->zoneout[0],
         .zoneout_c = (float)d->zoneout[1],
     };

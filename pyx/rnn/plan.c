@@ -26,7 +26,7 @@ static size_t first_from_batch(const lnrnn_rnn_call *r)
 }
 
 /* A record of the tape holds W x (only with separate products), W h or the sum of both, and the gates. c and the
- * output that is projected follow. */
+ * output that is projected follow, and h if y is its norm. */
 static void layout_tape(const lnrnn_rnn_config *c, lnrnn_rnn_plan *p)
 {
     p->wide = p->kernels->product->width(c->outputs);
@@ -40,7 +40,8 @@ static void layout_tape(const lnrnn_rnn_config *c, lnrnn_rnn_plan *p)
     p->tape.gates = p->tape.h + p->wide;
     p->tape.c = p->tape.gates + (c->saved_gates ? p->wide : 0);
     p->tape.output = p->tape.c + p->c_stride;
-    p->tape.width = p->tape.output + (c->projection ? p->narrow : 0);
+    p->tape.state = p->tape.output + (c->projection ? p->narrow : 0);
+    p->tape.width = p->tape.state + (c->output_norm ? p->h_stride : 0);
 }
 
 size_t lnrnn_tape_width(const lnrnn_rnn_config *config)

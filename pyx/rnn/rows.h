@@ -83,10 +83,10 @@ static inline float *y_row(const lnrnn_rnn_call *r, size_t i, size_t t)
     return r->y + at_step(r, i, t) * r->yt + r->rows[i].sequence * r->yb;
 }
 
-/* Returns h of row i before step t. */
+/* Returns h of row i before step t. If y is its norm, the rows of hn have it meanwhile. */
 static inline const float *h_row(const lnrnn_rnn_call *r, size_t i, size_t t)
 {
-    return t ? y_row(r, i, t - 1) : r->h0 + h_at(r, i);
+    return !t ? r->h0 + h_at(r, i) : r->config->output_norm ? r->hn + h_at(r, i) : y_row(r, i, t - 1);
 }
 
 static inline float *c_row(const lnrnn_rnn_call *r, size_t i) { return r->cn ? r->cn + c_at(r, i) : NULL; }

@@ -21,6 +21,7 @@ static void record(lnrnn_step *s)
     s->hidden = s->a + p->tape.h;
     s->cell.saved_gates = s->a + p->tape.gates;
     s->all_c = s->a + p->tape.c;
+    s->all_h = s->a + p->tape.state;
     s->live = active_rows(r, 0, s->live, s->t);
     s->recorded += s->live;
 }
@@ -215,6 +216,24 @@ static void gather_c(lnrnn_step *s)
         memcpy(s->all_c + (ptrdiff_t)i * s->cell.as, s->c[i], s->r->config->C * sizeof(float));
 }
 
+static void gather_h(lnrnn_step *s)
+{
+    for (size_t i = 0; i < s->active; i++)
+        memcpy(s->all_h + (ptrdiff_t)i * s->cell.as, s->h[i], s->r->config->P * sizeof(float));
+}
+
+/* y becomes the norm of each head of h. Where each thread has all states, thread 0 alone writes y. */
+static void output_norm(lnrnn_step *s)
+{
+    const lnrnn_rnn_plan *p = s->r->plan;
+    const lnrnn_gate_norm *norm = &s->norm[LNRNN_SITE_CELL];
+    if (!s->index || p->divide_rows)
+        p->kernels->cells->normalise_heads(norm, s->r->config->H / norm->H, s->cell.n,
+                                           (const float *const *)s->cell.h, s->y + (s->row - s->first));
+    for (size_t i = 0; i < s->active; i++)
+        s->y[i] += s->next_y;
+}
+
 static void output(lnrnn_step *s)
 {
     site_statistics(s, LNRNN_SITE_CELL, 0, s->r->config->H, s->all_c);
@@ -294,6 +313,8 @@ void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
             {c->zoneout_h > 0, zoneout_h},
             {c->zoneout_c > 0, zoneout_c},
             {tape && c->zoneout_c > 0, gather_c},
+            {tape && c->output_norm, gather_h},
+            {c->output_norm, output_norm},
         };
         lnrnn_phase **phase = p->phases[batch];
         for (size_t i = 0; i < sizeof diagram / sizeof *diagram; i++)
@@ -360,6 +381,7 @@ size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn
     s->c = lnrnn_carve(own, &at, pointers * p->group);
     s->h = lnrnn_carve(own, &at, pointers * p->group);
     s->outputs = lnrnn_carve(own, &at, c->projection ? pointers * p->group : 0);
+    s->y = lnrnn_carve(own, &at, c->output_norm ? pointers * p->group : 0);
     s->recurrent = r->masks.state ? lnrnn_carve(own, &at, pointers * p->group) : s->h_prev;
     s->reset_rows = lnrnn_carve(own, &at, c->reset_before ? pointers * p->group : 0);
     return at;
@@ -371,7 +393,8 @@ void lnrnn_step_begin(lnrnn_step *s, const lnrnn_rnn_call *r, size_t group, size
     const lnrnn_rnn_config *c = r->config;
     const lnrnn_rnn_plan *p = r->plan;
     const size_t first = group * p->group, rest = r->B - first, count = rest < p->group ? rest : p->group;
-    const ptrdiff_t stride = (ptrdiff_t)(r->tape ? p->tape.width : p->wide);
+    const ptrdiff_t stride = (ptrdiff_t)(r->tape ? p->tape.width : p->wide),
+                    next_y = c->reverse ? -r->yt : r->yt;
     size_t floats;
     *s = (lnrnn_step){.r = r,
                       .first = first,
@@ -379,7 +402,8 @@ void lnrnn_step_begin(lnrnn_step *s, const lnrnn_rnn_call *r, size_t group, size
                       .length = row_length(r, first),
                       .t = t,
                       .active = active_rows(r, first, count, t),
-                      .next_h = c->reverse ? -r->yt : r->yt,
+                      .next_h = c->output_norm ? 0 : next_y,
+                      .next_y = next_y,
                       .recorded = r->tape ? rows_until(r, t) : 0,
                       .live = r->B,
                       .share = {.from = {.of = 1}, .to = {.panel = p->panels, .of = 1}},
@@ -389,7 +413,9 @@ void lnrnn_step_begin(lnrnn_step *s, const lnrnn_rnn_call *r, size_t group, size
                                  .input = c->input_side ? &s->norm[LNRNN_SITE_INPUT] : NULL,
                                  .cell = &s->norm[LNRNN_SITE_CELL],
                                  .act = c->act,
-                                 .cell_norm = c->cell_norm},
+                                 .cell_norm = c->cell_norm,
+                                 .exp_forget = c->exp_forget,
+                                 .round_states = c->round_states},
                       .norm = {c->site[0].norm, c->site[1].norm, c->site[2].norm},
                       .cell = {.xs = stride, .as = stride, .rs = 2 * (ptrdiff_t)p->narrow}};
     lnrnn_step_memory(s, r, p, shared, own, &floats);
@@ -397,7 +423,9 @@ void lnrnn_step_begin(lnrnn_step *s, const lnrnn_rnn_call *r, size_t group, size
     for (size_t i = 0; i < s->active; i++) {
         s->h_prev[i] = h_row(r, first + i, t);
         s->c[i] = c_row(r, first + i);
-        s->h[i] = y_row(r, first + i, t);
+        s->h[i] = c->output_norm ? r->hn + h_at(r, first + i) : y_row(r, first + i, t);
+        if (c->output_norm)
+            s->y[i] = y_row(r, first + i, t);
     }
     for (size_t i = 0; c->reset_before && i < s->active; i++)
         s->reset_rows[i] = s->reset + (ptrdiff_t)i * s->cell.rs;

@@ -29,10 +29,12 @@ struct lnrnn_step {
     float **c, **h;
     float **outputs;  /* with a projection: (H), rows of the cell's output, in the tape or in `unprojected` */
     ptrdiff_t next_h; /* offset from a row of h to its row at the next step */
+    float **y;        /* with output_norm: pointers to the active rows (H) of y, next_y from step to step */
+    ptrdiff_t next_y;
     /* (active, G*H). wx, row stride plan->wide: W_ih x of step t. a, row stride cell.as: W_hh h, or W_ih x +
-     * W_hh h. hidden, row stride cell.as: W_hh h of separate products. all_c (active, C), row stride cell.as:
-     * c of all rows. */
-    float *wx, *a, *hidden, *all_c;
+     * W_hh h. hidden, row stride cell.as: W_hh h of separate products. all_c (active, C) and all_h (active, P),
+     * row stride cell.as: c and h of all rows. */
+    float *wx, *a, *hidden, *all_c, *all_h;
     size_t recorded, live; /* tape: active rows of all groups before step t; at step t - 1 */
     /* The cell's kernel and its arguments. cell: the rows whose states this thread computes, from row `row`
      * of the call on. */

@@ -155,12 +155,17 @@ static void compare_resets(lnrnn_network *n)
 
 static void test_networks_of(int cell, size_t proj_size)
 {
-    for (int norm = LNRNN_NORM_NONE; norm <= LNRNN_NORM_BATCH; norm++)
+    const int slstm = cell == LNRNN_SLSTM;
+    for (int norm = LNRNN_NORM_NONE; norm <= (slstm ? LNRNN_NORM_LAYER : LNRNN_NORM_BATCH); norm++)
         for (int weights = LNRNN_WEIGHT_F32; weights <= LNRNN_WEIGHT_I8A8; weights++)
             for (int overrun = 0; overrun < (norm == LNRNN_NORM_BATCH ? LNRNN_OVERRUNS : 1); overrun++) {
                 lnrnn_description d = lnrnn_describe(cell, 3, 19);
                 d.norm = norm, d.weights = weights, d.overrun = overrun, d.num_layers = 2, d.max_steps = 4;
-                d.steps = 4, d.inner_bias = 1, d.zoneout[0] = 0.25, d.proj_size = proj_size;
+                d.steps = 4, d.proj_size = proj_size;
+                if (slstm)
+                    d.num_heads = 1, d.bfloat16_states = weights == LNRNN_WEIGHT_BF16;
+                else
+                    d.inner_bias = 1, d.zoneout[0] = 0.25;
                 lnrnn_network *n = network_of(&d);
                 compare_stream(n);
                 if (overrun != LNRNN_OVERRUN_BATCH)
@@ -183,9 +188,10 @@ static void test_networks(void)
 
 static void test_heads(void)
 {
-    for (int cell = LNRNN_LSTM; cell <= LNRNN_GRU; cell++)
+    static const int cells[] = {LNRNN_LSTM, LNRNN_GRU, LNRNN_SLSTM};
+    for (size_t k = 0; k < sizeof cells / sizeof *cells; k++)
         for (int weights = LNRNN_WEIGHT_F32; weights <= LNRNN_WEIGHT_I8A8; weights++) {
-            lnrnn_description d = lnrnn_describe(cell, 3, 21);
+            lnrnn_description d = lnrnn_describe(cells[k], 3, 21);
             d.weights = weights, d.num_layers = 2, d.num_heads = weights % 2 ? 3 : 7;
             lnrnn_network *const n = network_of(&d);
             compare_stream(n);

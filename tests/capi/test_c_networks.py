@@ -33,6 +33,9 @@ NETWORKS = {
     "gru reset": dict(cell="GRU", norm=LAYER(inner_bias=True), reset_after=False, num_layers=2),
     "gru reset, no norm": dict(cell="GRU", norm=None, reset_after=False),
     "gru reset last": dict(cell="GRU", norm=BATCH(overrun="last"), reset_after=False),
+    "slstm": dict(cell="SLSTM", num_layers=2, bidirectional=True),
+    "slstm, no norm": dict(cell="SLSTM", norm=None, exp_forget=True),
+    "slstm bfloat16": dict(cell="SLSTM", state_dtype="bfloat16", bias=False),
     "rnn raise": dict(cell="RNN", norm=BATCH()),
     "lstm last": dict(cell="LSTM", norm=BATCH(overrun="last"), num_layers=2),
     "lstm heads": dict(cell="LSTM", num_heads=3, bidirectional=True),
@@ -68,7 +71,11 @@ def test_calls_have_the_bits_of_python(c, name, dtype, rng, tmp_path):
     x, lengths = normal(rng, T, B, 3), rng.integers(0, T + 1, B)
     lengths[0] = T
     rnn.save(tmp_path / "model.safetensors")
-    ours = Network(c, described(rnn), rnn.state_dict()), Network(c, tmp_path / "model.safetensors")
+    cells = 3 if name.startswith("slstm") else 1
+    ours = (
+        Network(c, described(rnn), rnn.state_dict(), cells),
+        Network(c, tmp_path / "model.safetensors", cells=cells),
+    )
     wanted = both(rnn, x, lengths=lengths)
     for net in ours:
         assert [net.size(n) for n in ("inputs", "units", "layers")] == [3, 21, rnn.num_layers]
@@ -175,7 +182,8 @@ def test_arrays_with_no_name_or_the_same_name_are_refused(c):
     (dict(cell=1, proj_size=2), "weight_ih_l0 must be float32 .16, 3.|weight_hh_l0 must be float32 .16, 2."),
     (dict(num_layers=2), "weight_ih_l1 must be float32 .4, 4., and is missing"),
     (dict(input_size=2), "weight_ih_l0 must be float32 .4, 2., got float32 .4, 3."),
-    (dict(norm=0), "bias_ih_l0 must be"), (dict(num_heads=2), "num_heads must be 1 but in an LSTM or GRU, got 2"),
+    (dict(norm=0), "bias_ih_l0 must be"),
+    (dict(num_heads=2), "num_heads must be 1 but in an LSTM"),
     (dict(num_heads=0), "num_heads must be an integer of at least 1"),
     (dict(cell=1, num_heads=3), "num_heads must be a divisor of hidden_size 4, got 3"),
     (dict(cell=1, num_heads=2), "weight_ih_l0 must be float32 .16, 3., got float32 .4, 3."),

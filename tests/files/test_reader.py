@@ -150,7 +150,7 @@ def test_an_error_names_the_tensor(file, name):
 
 OF_LAYER, OF_BATCH = ({"kind": kind} for kind in ("layer", "batch"))
 CONFIGURATIONS = {
-    "cell": (dict(cell="lstm"), "cell must be one of 'RNN', 'LSTM', 'GRU', 'LiGRU', got 'lstm'"),
+    "cell": (dict(cell="lstm"), "cell must be one of 'RNN', 'LSTM', 'GRU', 'LiGRU', 'SLSTM', got 'lstm'"),
     "fraction": (dict(hidden_size=1.5), "hidden_size must be an integer of at least 1, got 1.5"),
     "large": (dict(hidden_size=2**31), "at least 1 and at most 2147483647, got 2147483648"),
     "flag": (dict(bias=[1]), r"bias must be true or false, got \["),

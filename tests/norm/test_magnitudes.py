@@ -302,7 +302,8 @@ def as_the_reference(rnn, x):
     y, state = rnn(x)
     want, want_state, _ = reference_forward(rnn, x)
     for got, right in zip((y, *parts(rnn, state)), (want, *parts(rnn, want_state)), strict=True):
-        assert absolute_error(got, right) < 3e-6
+        largest = abs(right).max() if isinstance(rnn, lnrnn.SLSTM) else 1  # m is as large as the sums
+        assert absolute_error(got, right) < 3e-6 * max(1, largest)
 
 
 def test_batch_norm_by_step_of_every_magnitude(family):

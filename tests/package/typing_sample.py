@@ -68,10 +68,11 @@ batch.calibrate([x, (x, None)])
 batch.overrun = "mean"
 assert_type(batch.known_steps, int | None)
 
-# Imported models have one of four classes, which are all Networks.
+# Imported models have one of five classes, which are all Networks.
 model = lnrnn.from_torch({})
-assert_type(model, lnrnn.RNN | lnrnn.LSTM | lnrnn.GRU | lnrnn.LiGRU)
-assert_type(lnrnn.from_keras([], kind="LSTM"), lnrnn.RNN | lnrnn.LSTM | lnrnn.GRU | lnrnn.LiGRU)
+assert_type(model, lnrnn.RNN | lnrnn.LSTM | lnrnn.GRU | lnrnn.LiGRU | lnrnn.SLSTM)
+imported = lnrnn.from_keras([], kind="LSTM")
+assert_type(imported, lnrnn.RNN | lnrnn.LSTM | lnrnn.GRU | lnrnn.LiGRU | lnrnn.SLSTM)
 model = lnrnn.load(Path("m.safetensors"))
 model.save("m.safetensors")
 lnrnn.save(model, Path("m.safetensors"))

@@ -27,6 +27,7 @@ from networks import (
     normal,
     same,
     unchanged,
+    zone_out,
 )
 
 ALL = DropoutSpec(0.3, inputs=0.2, states=0.4)
@@ -75,7 +76,7 @@ def test_masks_are_numbers_of_philox():
     """Each kind, layer and direction has a documented generator, so that other programs can draw the same
     masks."""
     rnn = lnrnn.GRU(64, 64, seed=0)
-    rnn.zoneout = 0.3
+    zone_out(rnn, 0.3)
     masks = rnn.forward_train(np.zeros((20, 60, 64)), dropout=DropoutSpec(inputs=0.3), seed=[7, 8])[2].masks
     for kind, rate, dropped in ((1, 0.3, masks.inputs[0] == 0), (3, 0.3, masks.zoneout[0][0])):
         stream = np.random.Philox(np.random.SeedSequence([7, 8], spawn_key=(kind, 0, 0)))
@@ -112,7 +113,7 @@ def test_the_same_seed_drops_the_same_values(rng, cell):
 def test_masks_do_not_depend_on_padding(rng, variant):
     """The lengths of other sequences and values past a length do not matter either."""
     rnn = network(D, H, num_layers=2, bidirectional=True, **VARIANTS[variant])
-    rnn.zoneout = 0.25
+    zone_out(rnn, 0.25)
     x, lengths = normal(rng, T, B, D), rng.integers(0, T + 1, B)
     y, state, _ = rnn.forward_train(x, None, lengths, dropout=ALL, seed=5)
     longer = np.full((T + 4, B, D), np.nan, np.float32)

@@ -99,7 +99,7 @@ def test_every_placement_equals_the_reference(variant, kind):
     for k, (hidden, inputs, batch) in enumerate(sizes if kind == "all" else sizes[:1]):
         rng, want = np.random.default_rng(k), None
         rnn = calm(inputs, hidden, seed=k, **ALL[variant])
-        if zoneout:
+        if zoneout and not variant.startswith("SLSTM"):
             kept = ((0.3, 0.2), (0.4, 0), (0, 0.95))[k]  # also only for h or only for c
             rnn.zoneout = kept if type(rnn) is lnrnn.LSTM else kept[0]
         h0, gh = drawn_state(rng, rnn, batch), drawn_state(rng, rnn, batch)

@@ -44,16 +44,17 @@ WHOLE = 3e-6
 
 
 def close(rnn, got, want, most=WHOLE):
-    """Compares (y, state). Outputs of relu and identity may be larger than 1."""
+    """Compares (y, state). Outputs of relu and identity may be larger than 1, and states of an SLSTM."""
     for a, b in zip((got[0], *parts(rnn, got[1])), (want[0], *parts(rnn, want[1])), strict=True):
         assert a.dtype == np.float32
-        assert absolute_error(a, b) < most * max(1, abs(np.asarray(want[0])).max(initial=1))
+        largest = b if isinstance(rnn, lnrnn.SLSTM) else want[0]
+        assert absolute_error(a, b) < most * max(1, abs(np.asarray(largest)).max(initial=1))
 
 
 def with_inner_bias(options):
     """Returns the same options with biases inside the norms, or None without layer norm."""
     norm = options.get("norm", lnrnn.LayerNormSpec())
-    if not isinstance(norm, lnrnn.LayerNormSpec):
+    if not isinstance(norm, lnrnn.LayerNormSpec) or options["cell"] == "SLSTM":
         return None
     return options | {"norm": replace(norm, inner_bias=True)}
 

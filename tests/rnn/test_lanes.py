@@ -27,6 +27,7 @@ from networks import (
     stays,
     taken,
     whole,
+    zone_out,
 )
 
 D, H, T, LANES = 3, 17, 8, 7
@@ -49,7 +50,7 @@ def test_any_rows_give_the_bits_of_each_alone(rng, variant):
     rnn = network(D, H, num_layers=2, trained=4, **VARIANTS[variant])
     if rnn.known_steps is not None:
         rnn.overrun = "last"
-    rnn.zoneout = 0.25
+    zone_out(rnn, 0.25)
     x, start = normal(rng, T, LANES, D), drawn_state(rng, rnn, LANES)
     want, ends = alone(rnn, x, start)
     stream = rnn.stream(LANES)

@@ -25,6 +25,7 @@ from networks import (
     unchanged,
     whole,
     widths,
+    zone_out,
 )
 
 D, H, T, B = 3, 17, 9, 8
@@ -70,7 +71,7 @@ def test_resets_give_the_bits_of_separate_sequences(rng, variant, bidirectional)
     rnn = network(D, H, trained=4, bidirectional=bidirectional, batch_first=True, **VARIANTS[variant])
     if rnn.known_steps is not None:
         rnn.overrun = "last"
-    rnn.zoneout = 0.25 if bidirectional else 0
+    zone_out(rnn, 0.25 if bidirectional else 0)
     x, start = normal(rng, T, B, D), drawn_state(rng, rnn, B)
     resets = rng.random((T, B)) < 0.3
     resets[0] = np.arange(B) % 2
@@ -259,7 +260,7 @@ def test_ragged_gives_the_bits_of_a_padded_call(data):
         D, H, num_layers=data.draw(st.integers(1, 2)), bidirectional=data.draw(st.booleans()), trained=T,
         batch_first=data.draw(st.booleans()), **VARIANTS[name],
     )  # fmt: skip
-    rnn.zoneout = data.draw(st.sampled_from([0, 0.25]))
+    zone_out(rnn, data.draw(st.sampled_from([0, 0.25])))
     lengths = np.array(data.draw(st.lists(st.integers(0, T), max_size=90)), int)
     lengths = lengths[: data.draw(st.sampled_from([3, 90]))]
     skipped = data.draw(st.integers(0, 2))

@@ -23,7 +23,7 @@ from helpers import (
     using_threads,
 )
 from lnrnn import _core
-from networks import VARIANTS, drawn_state, each_cell, network, normal, parts, said
+from networks import VARIANTS, drawn_state, each_cell, network, normal, parts, said, zone_out
 
 needs_threads = pytest.mark.skipif(lnrnn.cpu_info()["team"] == "none", reason="built without threads")
 DTYPES = ("float32", "bfloat16", "int8")
@@ -72,7 +72,7 @@ def test_parallel_layers_give_the_bits_of_one_thread(rng, variant, layers, both)
     for k, (T, B, ragged) in enumerate([(60, 1, False), (23, 5, True), (1, 3, False), (9, 70, True)]):
         turn = list(VARIANTS).index(variant) + k
         rnn = made(variant, turn, num_layers=layers, bidirectional=both, batch_first=turn % 2 > 0)
-        rnn.zoneout = 0.2 * (k % 2)
+        zone_out(rnn, 0.2 * (k % 2))
         arguments = *drawn(rng, rnn, T, B, ragged), None
         if ragged and not rnn.batch_first:
             arguments = *arguments[:3], rng.random((T, B)) < 0.1  # resets

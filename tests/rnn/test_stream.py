@@ -22,6 +22,7 @@ from networks import (
     parts,
     run_apart,
     same,
+    zone_out,
 )
 
 T = 9
@@ -37,7 +38,7 @@ def streamed(stream, x):
 def test_a_stream_gives_the_bits_of_the_whole_sequence(family, rng, variant, batch, hidden, layers):
     """The stream starts from any state, and another stream continues from its state."""
     rnn = network(3, hidden, num_layers=layers, trained=T, **VARIANTS[variant])
-    rnn.zoneout = 0.25 if layers > 1 else 0
+    zone_out(rnn, 0.25 if layers > 1 else 0)
     x, h0 = normal(rng, T, batch, 3), drawn_state(rng, rnn, batch)
     want = rnn(x, h0)
     first, second = rnn.stream(batch), rnn.stream(batch)

@@ -13,8 +13,8 @@ import lnrnn
 INT, SIZE, DOUBLE, P = ctypes.c_int, ctypes.c_size_t, ctypes.c_double, ctypes.c_void_p
 MESSAGE = 256
 DTYPES = {"float32": 0, "float64": 1, "int64": 2}
-CELLS, ACTIVATIONS = ("RNN", "LSTM", "GRU", "LiGRU"), ("tanh", "relu", "sigmoid", "identity")
-PLACEMENTS, OVERRUNS = ("joint", "split", "gate", "input"), ("raise", "last", "mean", "batch")
+CELLS, ACTIVATIONS = ("RNN", "LSTM", "GRU", "LiGRU", "SLSTM"), ("tanh", "relu", "sigmoid", "identity")
+PLACEMENTS, OVERRUNS = ("joint", "split", "gate", "input", "output"), ("raise", "last", "mean", "batch")
 
 
 class Description(ctypes.Structure):
@@ -26,7 +26,7 @@ class Description(ctypes.Structure):
         ("reset_after", INT), ("norm", INT), ("placement", INT), ("span", INT), ("cell_norm", INT),
         ("inner_bias", INT), ("eps", DOUBLE), ("max_steps", SIZE), ("steps", SIZE), ("overrun", INT),
         ("momentum", DOUBLE), ("zoneout", DOUBLE * 2), ("dropout", DOUBLE), ("num_heads", SIZE),
-        ("proj_size", SIZE), ("gate_activation", INT),
+        ("proj_size", SIZE), ("gate_activation", INT), ("exp_forget", INT), ("bfloat16_states", INT),
     ]  # fmt: skip
 
 
@@ -87,6 +87,8 @@ def described(rnn: Any) -> Description:
         structs.span, structs.cell_norm = norm.span == "all", (None, "out", "carry").index(norm.cell)
     elif norm is not None:
         structs.overrun, structs.max_steps = OVERRUNS.index(norm.overrun), norm.max_steps or 0
+    structs.exp_forget = getattr(rnn, "exp_forget", False)
+    structs.bfloat16_states = getattr(rnn, "state_dtype", "float32") == "bfloat16"
     return structs
 
 
@@ -106,11 +108,21 @@ def checked(function: Any, *arguments: Any) -> None:
         raise Refused(status, message.value.decode())
 
 
-class Network:
-    """An lnrnn_network from a description and arrays, or from a file."""
+def joined(state: Any) -> list[np.ndarray]:
+    """The arrays of a state as C has them: h, or h and the others side by side."""
+    return [state[0], np.concatenate(state[1:], axis=-1)] if len(state) > 2 else list(state)
 
-    def __init__(self, c: ctypes.CDLL, source: Any, state: dict[str, np.ndarray] | None = None) -> None:
-        self.c, self.pointer = c, P()
+
+class Network:
+    """An lnrnn_network, made from a description and arrays or from a file.
+
+    cells: arrays of the state that a row of c holds, three of an SLSTM.
+    """
+
+    def __init__(
+        self, c: ctypes.CDLL, source: Any, state: dict[str, np.ndarray] | None = None, cells: int = 1
+    ) -> None:
+        self.c, self.pointer, self.cells = c, P(), cells
         if state is None:
             path = str(source).encode()
             checked(c.lnrnn_network_open, path, ctypes.byref(self.pointer))
@@ -141,7 +153,7 @@ class Network:
         widths = [int(self.c.lnrnn_network_state_size(self.pointer, k)) for k in range(self.size("states"))]
         y = np.full((*x.shape[:2], self.size("directions") * widths[0]), np.nan, np.float32)
         end = [np.full((lines, B, width), np.nan, np.float32) for width in widths]
-        start = list(state or [])
+        start = joined(state or [])
 
         def data(array: Any) -> int | None:
             return None if array is None else array.ctypes.data
@@ -151,4 +163,4 @@ class Network:
             *map(data, (start + [None, None])[:2]), data(y), *map(data, [*end, None][:2]),
         )  # fmt: skip
         checked(self.c.lnrnn_network_run, self.pointer, ctypes.byref(s))
-        return y, end
+        return y, end[:1] + [part for c in end[1:] for part in np.split(c, self.cells, axis=-1)]

@@ -11,7 +11,7 @@ import itertools
 import numpy as np
 
 import lnrnn
-from networks import VARIANTS, drawn_state, network, normal, parts
+from networks import VARIANTS, drawn_state, network, normal, parts, zone_out
 
 SIZES = ((1, 1), (7, 17), (33, 48), (12, 97), (65, 193))
 BATCHES = (1, 3, 17, 70)
@@ -70,7 +70,7 @@ def of_network(variant, sizes, batch, dtype, layers):
 
 def of_dropout(rnn, x, h0, ends):
     """Yields the results of a call with zoneout, a stream, and training with all kinds of dropout."""
-    rnn.zoneout = 0.25
+    zone_out(rnn, 0.25)
     y, state = rnn(x, h0, ends)
     yield from (y, *parts(rnn, state))
     if rnn.num_layers == 1:

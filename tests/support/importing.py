@@ -156,7 +156,10 @@ def through_reference(converted, x, states, lengths=None, training=False):
         options["num_heads"] = a["num_heads"]
     if norm is not None:
         options |= {"norm": "layer" if hasattr(norm, "placement") else "batch", "eps": norm.eps}
-    if options["norm"] == "layer":
+    if converted.cell == "SLSTM":
+        options |= {name: a[name] for name in ("exp_forget", "state_dtype")}
+        del options["zoneout"]
+    elif options["norm"] == "layer":
         options["placement"] = norm.placement
         options |= {"LSTM": {"cell": norm.cell}, "GRU": {"span": norm.span}}.get(converted.cell, {})
     elif norm is not None:
@@ -178,7 +181,10 @@ def through_reference(converted, x, states, lengths=None, training=False):
                     if "mean" in name
                 }
                 own["statistics"] = result.get("", result)
-            if converted.cell == "LSTM":
+            if converted.cell == "SLSTM":
+                rest = dict(zip(("c0", "n0", "m0"), (part[k] for part in states[1:]), strict=True))
+                y, end, _ = ref.slstm(x, p, **rest, **own)
+            elif converted.cell == "LSTM":
                 y, end, _ = ref.lstm(x, p, c0=states[1][k], **own)
             elif converted.cell == "GRU":
                 y, h, _ = ref.gru(x, p, **own, reset_after=a.get("reset_after", True))

@@ -67,8 +67,14 @@ VARIANTS = {
     "GRU reset none": dict(cell="GRU", norm=None, reset_after=False),
     "GRU reset split": dict(cell="GRU", norm=spec("split"), reset_after=False),
     "GRU reset batch": dict(cell="GRU", norm=MILD, reset_after=False),
+    "SLSTM": dict(cell="SLSTM", num_heads=2),
+    "SLSTM none": dict(cell="SLSTM", num_heads=1, norm=None),
+    "SLSTM exp": dict(cell="SLSTM", num_heads=3, exp_forget=True),
 }
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
+
+# The arguments of the reference for each array of a state.
+STARTS = ("h0", "c0", "n0", "m0")
 
 # The same, also with biases inside the norms. "RNN" and "RNN joint" have the same placement by different
 # names.
@@ -76,16 +82,20 @@ WITH_INNER_BIASES = VARIANTS | {"RNN joint": dict(cell="RNN", norm=spec("joint")
 WITH_INNER_BIASES |= {
     f"{name} inner": variant | {"norm": replace(variant["norm"], inner_bias=True)}
     for name, variant in WITH_INNER_BIASES.items()
-    if isinstance(variant.get("norm"), lnrnn.LayerNormSpec)
+    if isinstance(variant.get("norm"), lnrnn.LayerNormSpec) and variant["cell"] != "SLSTM"
 }
 
 
 def network(input_size, hidden_size, *, cell="RNN", seed=0, trained=0, projected=False, **options):
     """Returns a network with random gains and biases. trained: the steps with statistics, for batch norm.
 
-    num_heads: the next larger divisor of hidden_size is taken. projected: proj_size is half of hidden_size.
+    num_heads: the next larger divisor of hidden_size is taken, for an SLSTM the next smaller one. There the
+    norm of a head of one unit is its bias. projected: proj_size is half of hidden_size.
     """
-    if "num_heads" in options:
+    if cell == "SLSTM":
+        most = options.get("num_heads", 4)
+        options["num_heads"] = next(n for n in range(most, 0, -1) if hidden_size % n == 0)
+    elif "num_heads" in options:
         least = min(options["num_heads"], hidden_size)
         options["num_heads"] = next(n for n in range(least, hidden_size + 1) if hidden_size % n == 0)
     options |= dict(proj_size=hidden_size // 2) if projected else {}
@@ -124,7 +134,9 @@ def only_forward(rnn):
 
 def newer_arguments(rnn):
     """The arguments of the constructor that the first versions did not have."""
-    names = "reverse", "reset_after", "num_heads", "proj_size", "gate_activation"
+    names = (
+        "reverse", "reset_after", "num_heads", "proj_size", "gate_activation", "exp_forget", "state_dtype",
+    )  # fmt: skip
     return {name: getattr(rnn, name) for name in names if hasattr(rnn, name)}
 
 
@@ -133,8 +145,9 @@ def cell_of(rnn):
 
 
 def heads_of(rnn):
-    """The argument num_heads of its class, if it has one."""
-    return {"num_heads": rnn.num_heads} if hasattr(rnn, "num_heads") else {}
+    """The argument num_heads of its class, if it has one, and those of an SLSTM alone."""
+    names = ("num_heads", "exp_forget", "state_dtype")
+    return {name: getattr(rnn, name) for name in names if hasattr(rnn, name)}
 
 
 def options_of(rnn, suffix, training=False):
@@ -143,6 +156,10 @@ def options_of(rnn, suffix, training=False):
         name.removesuffix(suffix): value for name, value in rnn.parameters().items() if name.endswith(suffix)
     }
     options = dict(norm=None, reverse=rnn.reverse or suffix.endswith("_reverse"))
+    if cell_of(rnn) == "SLSTM":
+        options |= heads_of(rnn)
+        options |= dict(norm="layer", eps=rnn.norm.eps) if rnn.norm else {}
+        return parameters, options
     if hasattr(rnn, "nonlinearity"):
         options["nonlinearity"] = rnn.nonlinearity
     options |= heads_of(rnn)
@@ -174,19 +191,20 @@ def sides(rnn):
 
 
 def parts(rnn, state):
-    """Returns a state as a list: [h], or for an LSTM [h, c]. The state None gives a list of None."""
-    count = 2 if cell_of(rnn) == "LSTM" else 1
-    return [None] * count if state is None else list(state) if count == 2 else [state]
+    """Returns a state as a list: [h], [h, c] of an LSTM, [h, c, n, m] of an SLSTM; or of None for None."""
+    count = {"LSTM": 2, "SLSTM": 4}.get(cell_of(rnn), 1)
+    return [None] * count if state is None else list(state) if count > 1 else [state]
 
 
 def widths(rnn):
     """The values of h, or of h and c."""
-    return parts(rnn, whole(rnn, (getattr(rnn, "proj_size", 0) or rnn.hidden_size, rnn.hidden_size)))
+    H = rnn.hidden_size
+    return [getattr(rnn, "proj_size", 0) or H, *[H] * (len(parts(rnn, None)) - 1)]
 
 
 def whole(rnn, result):
     """Returns the state of a list of arrays, the inverse of `parts`."""
-    return tuple(result) if cell_of(rnn) == "LSTM" else result[0]
+    return tuple(result) if cell_of(rnn) in ("LSTM", "SLSTM") else result[0]
 
 
 def equal(rnn, got, want, message=""):
@@ -208,6 +226,12 @@ def equal_arrays(got, want):
         same(got[name], value, err_msg=name)
 
 
+def zone_out(rnn, rate):
+    """Sets the rate of zoneout, where there is one: not in an SLSTM."""
+    if cell_of(rnn) != "SLSTM":
+        rnn.zoneout = rate
+
+
 @contextmanager
 def unchanged(rnn):
     """Asserts that the body changes neither parameters nor statistics."""
@@ -217,9 +241,12 @@ def unchanged(rnn):
 
 
 def drawn_state(rng, rnn, batch):
-    """Returns random h0, or (h0, c0), for `batch` sequences."""
+    """Returns random h0, or (h0, c0), or (h0, c0, n0, m0) with a positive n0, for `batch` sequences."""
     lines = rnn.num_layers * rnn.num_directions
-    return whole(rnn, [normal(rng, lines, batch, width) for width in widths(rnn)])
+    found = [normal(rng, lines, batch, width) for width in widths(rnn)]
+    if len(found) == 4:
+        found[2] = np.abs(found[2]) + np.float32(0.5)
+    return whole(rnn, found)
 
 
 def taken(rnn, state, who):
@@ -237,6 +264,8 @@ def dropped_input(masks, layer, a):
 def dropping(rnn, masks, k):
     """Returns the reference's arguments for dropout in the k-th layer and direction. masks: None without
     dropout."""
+    if cell_of(rnn) == "SLSTM":
+        return dict(states_mask=None if masks is None else masks.states[k])
     result = parts(rnn, rnn.zoneout)
     if masks is not None:
         result = [0 if d is None else d for d in masks.zoneout[k][: len(result)]]
@@ -256,7 +285,7 @@ def reference_forward(rnn, x, h0=None, lengths=None, training=False, masks=None)
         for suffix in layer:
             p, options = options_of(rnn, suffix, training)
             start = [None if s is None else s[len(ends)] for s in parts(rnn, h0)]
-            options |= dict(zip(("h0", "c0"), start, strict=False)) | dict(lengths=lengths)
+            options |= dict(zip(STARTS, start, strict=False)) | dict(lengths=lengths)
             options |= dropping(rnn, masks, len(ends))
             if cell_of(rnn) == "RNN":
                 y, h, tapes[suffix] = ref.rnn(x, **p, **options)
@@ -309,7 +338,7 @@ def kink(rnn, tapes):
 def named_gradients(rnn, gradients):
     """Returns gradients (gx, gh0, grads) as one dict."""
     gx, gh0, grads = gradients
-    return {"x": gx, **dict(zip(("h0", "c0"), parts(rnn, gh0), strict=False)), **grads}
+    return {"x": gx, **dict(zip(STARTS, parts(rnn, gh0), strict=False)), **grads}
 
 
 def drawn_run(seed, rnn, steps, ends):

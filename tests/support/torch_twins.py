@@ -27,6 +27,8 @@ NORMS = {
 }  # fmt: skip
 NETWORKS = [(cell, norm) for cell in CELLS for norm in NORMS[cell]]
 NETWORKS += [("LSTM projected", norm) for norm in (None, Layer(eps=0.1), "batch")]
+# An SLSTM has no batch norm, so it is not in CELLS.
+NETWORKS += [("SLSTM", norm) for norm in (None, "layer", Layer(eps=0.1))]
 # Networks that the tests make with several heads.
 HEADED = [
     (cell, norm)
@@ -59,13 +61,15 @@ def twin(cell, norm="layer", *, seed=0, steps=0, dtype=None, **options):
 
 def inputs(rng, module, B=B):
     n = module.num_layers * module.num_directions
-    states = tuple(rng.uniform(-0.9, 0.9, (n, B, width)) for width in module.architecture.widths)
+    states = tuple(rng.uniform(-0.9, 0.9, (n, B, width)) for width in module.architecture.state_widths)
+    if len(states) == 4:
+        states = (*states[:2], rng.uniform(0.5, 2, (n, B, H)), states[3])
     return rng.standard_normal((T, B, I)), states
 
 
 def tensors(x, states, dtype):
     states = tuple(torch.tensor(s, dtype=dtype) for s in states)
-    return torch.tensor(x, dtype=dtype), states if len(states) == 2 else states[0]
+    return torch.tensor(x, dtype=dtype), states if len(states) > 1 else states[0]
 
 
 def compare(got, want, tolerance):
@@ -76,7 +80,7 @@ def compare(got, want, tolerance):
 
 
 def states_of(end):
-    """Returns the last states as a tuple of one or two."""
+    """Returns the last states as a tuple of one, two or four."""
     return end if isinstance(end, tuple) else (end,)
 
 
@@ -90,6 +94,6 @@ def called(call, x, state, lengths, wanted):
     """Returns y, the last states, and the gradients of x, of initial states and of the tensors `wanted`."""
     x = x.detach().requires_grad_()
     start = [s.detach().requires_grad_() for s in states_of(state)]
-    y, end = call(x, tuple(start) if len(start) == 2 else start[0], lengths)
+    y, end = call(x, tuple(start) if len(start) > 1 else start[0], lengths)
     results = [y, *states_of(end)]
     return results, torch.autograd.grad(weighed(results), [x, *start, *wanted])

@@ -75,6 +75,7 @@ _Static_assert(sizeof LNRNN_CAT(lnrnn_norm_, LNRNN_ISA_SUFFIX) == LNRNN_DTYPES *
 #include "lnrnn/kernels/ligru_cell.h"
 #include "lnrnn/kernels/lstm_cell.h"
 #include "lnrnn/kernels/rnn_cell.h"
+#include "lnrnn/kernels/slstm_cell.h"
 #include "lnrnn/kernels/step_norm.h"
 #include "lnrnn/simd/vmath.h"
 
@@ -87,6 +88,7 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
             [LNRNN_STEP_GRU_GATE] = gru_gate_step,
             [LNRNN_STEP_LIGRU] = ligru_step,
             [LNRNN_STEP_GRU_RESET] = gru_reset_step,
+            [LNRNN_STEP_SLSTM] = slstm_step,
         },
     .lstm_output = lstm_output,
     .reset_gates = gru_reset_gates,
@@ -102,6 +104,8 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
     .gru_reset_input = gru_reset_input,
     .gru_reset_output_backward = gru_reset_output_backward,
     .gru_reset_backward = gru_reset_backward,
+    .slstm_backward = slstm_backward,
+    .normalise_heads = normalise_heads,
     .normalise_rows = normalise_rows,
     .moments_columns = moments_columns,
     .sums_columns = sums_columns,

@@ -161,6 +161,7 @@ enum {
     LNRNN_STEP_GRU_GATE,
     LNRNN_STEP_GRU_RESET,
     LNRNN_STEP_LIGRU,
+    LNRNN_STEP_SLSTM,
     LNRNN_STEPS
 };
 
@@ -172,6 +173,7 @@ typedef struct {
     int act;                       /* RNN, LiGRU: LNRNN_ACT_TANH .. */
     int cell_norm;                 /* LSTM: LNRNN_CELL_NONE .. */
     int deferred_output;           /* LSTM: write only the output gate to h; lstm_output follows */
+    int exp_forget, round_states;  /* SLSTM: f is the argument of an exp; states are rounded to bfloat16 */
 } lnrnn_step_config;
 
 /* Some rows of one step: the products, and the states to compute. */
@@ -181,7 +183,7 @@ typedef struct {
     const float *a; /* (n, G*H), row stride as: W h, or the sum */
     ptrdiff_t xs, as;
     const float *const *h_prev; /* n pointers to (H): GRU, LiGRU */
-    float *const *c;            /* n pointers to (H), LSTM: c, replaced by the new c */
+    float *const *c;            /* n pointers to (H), LSTM, or (3 H), SLSTM: c, replaced by the new c */
     float *const *h;            /* n pointers to (H): written */
     float *saved_gates;         /* (n, G*H), row stride as, or NULL: the gates, written; not of an RNN */
     float *scratch;             /* config->cell_scratch floats */
@@ -223,9 +225,12 @@ typedef struct {
     ptrdiff_t ss;
     int carry; /* LSTM: the next step got u (LNRNN_CELL_CARRY) */
     int hard;  /* the gates have the hard sigmoid */
+    /* SLSTM: gc is (rows, 3 H), row stride gcs, as slstm_cell.h says. */
+    ptrdiff_t gcs;
+    int exp_forget;
 } lnrnn_gate_gradients;
 
-/* rnn_cell.h, lstm_cell.h, gru_cell.h, ligru_cell.h, gate_norm.h, step_norm.h, vmath.h. */
+/* rnn_cell.h, lstm_cell.h, gru_cell.h, ligru_cell.h, slstm_cell.h, gate_norm.h, step_norm.h, vmath.h. */
 typedef struct {
     void (*step[LNRNN_STEPS])(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
     void (*lstm_output)(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
@@ -242,6 +247,9 @@ typedef struct {
     void (*gru_reset_input)(const lnrnn_gate_gradients *b);
     void (*gru_reset_output_backward)(const lnrnn_gate_gradients *b);
     void (*gru_reset_backward)(const lnrnn_gate_gradients *b);
+    void (*slstm_backward)(const lnrnn_gate_gradients *b);
+    void (*normalise_heads)(const lnrnn_gate_norm *norm, size_t heads, size_t rows, const float *const *h,
+                            float *const *y);
     void (*normalise_rows)(int num_gates, const lnrnn_gate_norm *norm, size_t rows, const float *x,
                            ptrdiff_t xs, float *y, ptrdiff_t ys);
     void (*moments_columns)(size_t rows, size_t n, const float *x, ptrdiff_t xs, double *mean, double *m2);

@@ -1,0 +1,240 @@
+"""Properties of the SLSTM alone. The lists in tests/support/networks.py have it for all other tests."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import lnrnn
+from helpers import absolute_error, on_every_family, relative_error, using_partition, using_threads
+from lnrnn import reference as ref
+from networks import (
+    STARTS,
+    calm,
+    drawn_run,
+    drawn_state,
+    equal,
+    named_gradients,
+    network,
+    normal,
+    reference_backward,
+    reference_forward,
+    same,
+)
+
+T, B, D, H = 9, 5, 3, 24
+
+
+def test_its_arguments_and_names():
+    slstm = lnrnn.SLSTM(3, 8, seed=0)
+    assert slstm.num_heads == 4 and not slstm.exp_forget and slstm.state_dtype == "float32"
+    assert slstm.norm == lnrnn.LayerNormSpec("output", cell=None)
+    shapes = {name: value.shape for name, value in slstm.parameters().items()}
+    assert shapes == {
+        "weight_ih_l0": (32, 3), "weight_hh_l0": (32, 2), "bias_ih_l0": (32,), "bias_hh_l0": (32,),
+        "gain_y_l0": (8,), "bias_y_l0": (8,),
+    }  # fmt: skip
+    text = repr(lnrnn.SLSTM(3, 8, num_heads=1, exp_forget=True, state_dtype="bfloat16"))
+    for part in ("num_heads=1", "exp_forget=True", "state_dtype='bfloat16'"):
+        assert part in text
+
+
+def test_start_values_are_torchs_and_those_of_a_norm():
+    slstm = lnrnn.SLSTM(3, 400, seed=0)
+    for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"):
+        value = getattr(slstm, name)
+        assert 0.045 < np.abs(value).max() <= 0.05 and abs(value.mean()) < 0.005, name
+    assert (slstm.gain_y_l0 == 1).all() and (slstm.bias_y_l0 == 0).all()
+
+
+@pytest.mark.parametrize("argument, value, words", [
+    ("norm", "batch", "norm must be 'layer', None or a LayerNormSpec for SLSTM"),
+    ("norm", lnrnn.LayerNormSpec("split"), "placement must be one of 'output', got 'split'"),
+    ("norm", lnrnn.LayerNormSpec(cell="carry"), "cell must be 'out' or None for SLSTM"),
+    ("norm", lnrnn.LayerNormSpec(inner_bias=True), "inner_bias must be False for SLSTM"),
+    ("num_heads", 3, "num_heads must be a divisor of hidden_size 8, got 3"),
+    ("num_heads", 0, "num_heads must be"),
+    ("exp_forget", "yes", "exp_forget must be"),
+    ("state_dtype", "float16", "state_dtype must be"),
+])  # fmt: skip
+def test_wrong_arguments_are_named(argument, value, words):
+    with pytest.raises((ValueError, TypeError), match=f"^{re.escape(words)}"):
+        lnrnn.SLSTM(3, 8, **{argument: value})
+
+
+def test_a_norm_behind_the_cell_is_its_own():
+    for cell in ("RNN", "LSTM", "GRU"):
+        with pytest.raises(
+            ValueError, match="^placement must be one of 'joint', 'split', 'gate', 'input', got 'output'"
+        ):
+            getattr(lnrnn, cell)(3, 8, norm=lnrnn.LayerNormSpec("output"))
+
+
+def test_zoneout_is_refused_and_wrong_states_are_named():
+    slstm = lnrnn.SLSTM(3, 8)
+    assert slstm.zoneout == 0
+    slstm.zoneout = 0
+    with pytest.raises(ValueError, match="^zoneout must be 0 for SLSTM"):
+        slstm.zoneout = 0.1
+    x, zeros = np.zeros((2, 1, 3)), np.zeros((1, 1, 8))
+    for state in (zeros, (zeros, zeros), [zeros] * 3):
+        with pytest.raises(TypeError, match=re.escape("h0 must be a tuple (h, c, n, m) of arrays")):
+            slstm(x, state)
+    with pytest.raises(ValueError, match=re.escape("h0[2] must be")):
+        slstm(x, (zeros, zeros, np.zeros((1, 1, 9)), None))
+    y, _ = slstm(x, (None, None, None, zeros))
+    same(y, slstm(x)[0])
+
+
+# --- the stabiliser -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exp_forget", [False, True])
+def test_gates_of_100_neither_overflow_nor_make_nan(exp_forget):
+    """Forward and back. x is the arguments of the gates."""
+    rng = np.random.default_rng(1)
+    slstm = lnrnn.SLSTM(4 * 12, 12, num_heads=3, bias=False, exp_forget=exp_forget, norm=None, seed=0)
+    slstm.weight_ih_l0 = np.eye(4 * 12)
+    slstm.weight_hh_l0 = np.zeros((4 * 12, 4))
+    x = rng.choice(np.float32([-100, -1, 0, 1, 100]), (60, 20, 4 * 12))
+    gy = normal(rng, 60, 20, 12)
+    want, _, tape = ref.slstm(
+        x, {n[:-3]: v for n, v in slstm.parameters().items()}, num_heads=3, norm=None, exp_forget=exp_forget
+    )
+    gx, _, _ = ref.slstm_backward(tape, gy)
+
+    def both():
+        y, state, tape = slstm.forward_train(x)
+        return y, state, slstm.backward(tape, gy)[0]
+
+    for y, state, got in on_every_family(both).values():
+        assert absolute_error(y, want) < 2e-5 and (np.abs(y) <= 1).all()
+        assert all(np.isfinite(s).all() for s in state) and (state[2] >= 1).all()
+        assert absolute_error(got, gx) < 2e-5 * np.abs(gx).max()
+
+
+def test_no_step_depends_on_the_batch_around_it(rng):
+    """A sequence that begins in a batch of others that go on."""
+    slstm = network(D, H, cell="SLSTM", num_layers=2)
+    x, start = normal(rng, T, B, D), drawn_state(rng, slstm, B)
+    start = tuple(np.array(s) for s in start)
+    for s in start:
+        s[:, 2] = 0
+    y, end = slstm(x, start)
+    alone, last = slstm(x[:, 2:3])
+    same(y[:, 2:3], alone)
+    for a, b in zip(end, last, strict=True):
+        same(a[:, 2:3], b)
+
+
+def test_a_unit_whose_n_is_0_has_no_past(rng):
+    slstm = network(D, H, cell="SLSTM")
+    x, start = normal(rng, T, B, D), [np.array(s) for s in drawn_state(rng, slstm, B)]
+    start[2][0, :, ::3] = 0
+    y, _, tape = slstm.forward_train(x, tuple(start))
+    gx, (gh, gc, gn, gm), _ = slstm.backward(tape, np.ones_like(y), tuple(start))
+    for g in (gc, gn, gm):
+        assert (g[0, :, ::3] == 0).all() and (g[0, :, 1::3] != 0).any()
+    start[1][0, :, ::3] = np.nan
+    start[3][0, :, ::3] = np.inf
+    same(slstm(x, tuple(start))[0], y)
+
+
+def test_nan_stays_in_its_sequence(rng):
+    slstm = network(D, H, cell="SLSTM")
+    x = normal(rng, T, B, D)
+    y = slstm(x)[0]
+    x[4, 3] = np.nan
+    got = slstm(x)[0]
+    same(np.delete(got, 3, 1), np.delete(y, 3, 1))
+    same(got[:4, 3], y[:4, 3])
+    assert np.isnan(got[4:, 3]).all()
+    for k in range(4):
+        start = [np.array(s) for s in drawn_state(rng, slstm, B)]
+        want = slstm(x[:4], tuple(start))[0]
+        start[k][0, 1] = np.nan
+        got = slstm(x[:4], tuple(start))[0]
+        assert np.isnan(got[:, 1]).all()
+        same(np.delete(got, 1, 1), np.delete(want, 1, 1))
+
+
+# --- gradients ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"exp_forget": True}, {"norm": None}], ids=str)
+def test_gradients_of_each_state_alone(options):
+    """The kernels have the gradient of m at constant c exp(m) and n exp(m), and convert it at both ends."""
+    slstm = calm(D, H, cell="SLSTM", num_heads=3, **options)
+    x, h0, ends, gy, _ = drawn_run(7, slstm, T, [T, 0, 3, T, 1])
+    for k in range(4):
+        gh = tuple(normal(np.random.default_rng(k), *s.shape) * (j == k) for j, s in enumerate(h0))
+        _, _, tapes = reference_forward(slstm, x, h0, ends, training=True)
+        want = named_gradients(slstm, reference_backward(slstm, tapes, 0 * gy, gh))
+
+        def run(gh=gh):
+            tape = slstm.forward_train(x, h0, ends)[2]
+            return named_gradients(slstm, slstm.backward(tape, 0 * gy, gh))
+
+        for isa, got in on_every_family(run).items():
+            for name, g in got.items():
+                if np.abs(want[name]).max() > 0:
+                    assert relative_error(g, want[name]) < 5e-6, (isa, name, STARTS[k])
+
+
+# --- states of bfloat16 -------------------------------------------------------------------------------------
+
+
+def test_states_of_bfloat16_are_the_rounded_steps(rng):
+    """Each step is that of the exact cell from the states before it, with its results rounded."""
+    slstm = network(D, H, cell="SLSTM", norm=None, state_dtype="bfloat16")
+    exact = network(D, H, cell="SLSTM", norm=None)
+    x = normal(rng, T, B, D)
+
+    def run():
+        state, ys = drawn_state(np.random.default_rng(3), slstm, B), []
+        for t in range(T):
+            y, new = slstm(x[t : t + 1], state)
+            _, unrounded = exact(x[t : t + 1], state)
+            for got, want in zip(new, unrounded, strict=True):
+                same(got, rounded(want))
+            ys.append(y)
+            state = new
+        return np.concatenate(ys), state
+
+    for y, _ in on_every_family(run).values():
+        same(y, slstm(x, drawn_state(np.random.default_rng(3), slstm, B))[0])
+
+
+def rounded(a):
+    bits = a.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).astype(np.uint32).view(np.float32)
+
+
+def test_gradients_through_states_of_bfloat16(rng):
+    """They ignore the rounding, up to its size."""
+    slstm = calm(D, H, cell="SLSTM", num_heads=3, state_dtype="bfloat16")
+    x, h0, ends, gy, gh = drawn_run(7, slstm, T, [T, 0, 3, T, 1])
+    _, _, tapes = reference_forward(slstm, x, h0, ends, training=True)
+    want = named_gradients(slstm, reference_backward(slstm, tapes, gy, gh))
+    got = named_gradients(slstm, slstm.backward(slstm.forward_train(x, h0, ends)[2], gy, gh))
+    for name, g in got.items():
+        assert relative_error(g, want[name]) < 0.03, name
+
+
+# --- threads ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", ["layer", None])
+@pytest.mark.parametrize("how", [(1, 2, False), (1, 2, True), (2, 1, False)], ids=str)
+def test_threads_that_divide_units_or_rows(rng, norm, how):
+    """y is not h: thread 0 alone writes it where each thread has all states."""
+    slstm = network(17, 96, cell="SLSTM", num_heads=3, num_layers=2, norm=norm)
+    x, ends = normal(rng, T, 12, 17), rng.integers(0, T + 1, 12)
+    start = drawn_state(rng, slstm, 12)
+    with using_threads(1):
+        want = slstm(x, start, ends)
+    groups, team, divide_rows = how
+    with using_threads(2), using_partition(groups, team, divide_rows):
+        equal(slstm, slstm(x, start, ends), want)
