@@ -157,11 +157,11 @@ enum { LNRNN_MESSAGE = 256 };
 enum { LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU, LNRNN_LIGRU, LNRNN_SLSTM, LNRNN_CELLS };
 /* The activation of an RNN, and of a LiGRU's candidate n. */
 enum { LNRNN_ACT_TANH, LNRNN_ACT_RELU, LNRNN_ACT_SIGMOID, LNRNN_ACT_IDENTITY };
-/* That of the gates i, f, o of an LSTM, and r, z of a GRU; the hard sigmoid is min(max(x / 6 + 1/2, 0), 1). */
+/* The activation of the gates i, f, o of an LSTM, and r, z of a GRU. The hard sigmoid is min(max(x / 6 + 1/2, 0), 1). */
 enum { LNRNN_GATES_SIGMOID, LNRNN_GATES_HARD_SIGMOID };
 enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH };
-/* The input of layer norm: the sum W x + W h; W x and W h separately; each gate of the sum; W x alone (LiGRU).
- * OUTPUT: each head of h, on its way to y (SLSTM). */
+/* The input of layer norm. JOINT: the sum W x + W h. SPLIT: W x and W h separately. GATE: each gate of the sum.
+ * INPUT: W x alone (LiGRU). OUTPUT: each head of h, on its way to y (SLSTM). */
 enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_INPUT, LNRNN_OUTPUT, LNRNN_PLACEMENTS };
 /* LNRNN_SPLIT in a GRU: a norm over r and z and one over n (Ba et al. 2016), or one norm over all gates. */
 enum { LNRNN_SPAN_PAPER, LNRNN_SPAN_ALL };

@@ -56,8 +56,8 @@ def _uniform(rng: np.random.Generator, bound: float, shape: tuple[int, ...]) -> 
 class Network(Closed, Generic[State]):
     """The base class of RNN, LSTM, GRU, LiGRU and SLSTM.
 
-    In Network[State], State is the type of a state: an array h, for an LSTM a pair of arrays (h, c), or for
-    an SLSTM (h, c, n, m). Shapes use T steps, B sequences, D inputs and H hidden units. h has P values:
+    In Network[State], State is the type of a state: an array h, or for an LSTM a pair of arrays (h, c). An
+    SLSTM has (h, c, n, m). Shapes use T steps, B sequences, D inputs and H hidden units. h has P values:
     an LSTM's proj_size, or H.
 
     Notes
