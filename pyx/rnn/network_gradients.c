@@ -11,8 +11,8 @@ static size_t line_count(const lnrnn_network *n) { return n->layers * n->directi
 /* The first parameters of each line: weight_ih, weight_hh and, with a projection, weight_hr. */
 static size_t weight_count(const lnrnn_network *n) { return n->config->projection ? 3 : 2; }
 
-/* w (parts, n, k). Packs the transpose of each part at memory + *bytes, adds the size to *bytes, and returns the
- * address, or NULL if w itself can be read (lnrnn_reads_lines). Without memory it only counts. */
+/* w (parts, n, k). Packs the transpose of each part at memory + *bytes, and adds the size to *bytes. Returns the address of
+ * the packed weights, or NULL if w itself can be read (lnrnn_reads_lines). If memory is NULL, only counts the bytes. */
 static const uint32_t *transposed(const float *w, size_t parts, size_t n, size_t k, char *memory,
                                   size_t *bytes)
 {

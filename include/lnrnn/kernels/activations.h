@@ -4,7 +4,7 @@
 
 #include "lnrnn/simd/vmath.h"
 
-/* Replaces m vectors v by act(v). act: LNRNN_ACT_TANH .. */
+/* v (m vectors): replaces v by act(v). act: LNRNN_ACT_TANH .. */
 LNRNN_INLINE void v32_acts(int act, const int m, v32 *v)
 {
     switch (act) {
@@ -21,7 +21,7 @@ LNRNN_INLINE void v32_acts(int act, const int m, v32 *v)
 /* y = sigmoid(z). Returns dy/dz. */
 LNRNN_INLINE v32 sigmoid_slope(v32 y) { return y * (v32_set1(1.0f) - y); }
 
-/* y = tanh(z). Returns dy/dz. 1 - y*y would lose digits near 1. */
+/* y = tanh(z). Returns dy/dz, but not as 1 - y*y, which would lose digits for y near 1. */
 LNRNN_INLINE v32 tanh_slope(v32 y)
 {
     const v32 one = v32_set1(1.0f);
