@@ -8,9 +8,7 @@
 #include "lnrnn/simd/units.h"
 #ifdef LNRNN_BLOCKS
 #include "lnrnn/kernels/row_pairs.h"
-enum {
-    DOT2_FEW_ROWS = FEW_ROWS < 3 ? FEW_ROWS : 3
-}; /* four rows or more are multiplied in pairs, by one panel */
+enum { DOT2_FEW_ROWS = FEW_ROWS < 3 ? FEW_ROWS : 3 }; /* more rows are multiplied in pairs */
 #else
 enum { DOT2_FEW_ROWS = FEW_ROWS };
 #endif

@@ -37,8 +37,7 @@ typedef struct {
     const void *gain; /* (n) of real, or NULL */
     double eps;
     double *ggain, *gbias; /* (n): adds the sums of these rows; both NULL: the sums stay in `partial` */
-    void *
-        partial; /* (2, n) of real: zeros before and after; if ggain is NULL, adds the sums of both gradients */
+    void *partial;         /* (2, n) of real: zeros before and after; or adds the sums, without ggain */
 } lnrnn_layer_norm_gradients;
 
 /* Some samples and channels of a batch (N, C, L), for sums. */
@@ -59,8 +58,7 @@ typedef struct {
     double count;
     const void *gain, *bias; /* (n) of real, or NULL */
     double eps;
-    const double
-        *scales; /* (n) or NULL: factors by which x was multiplied, before mean and m2 were computed */
+    const double *scales; /* (n) or NULL: factors of x, applied before mean and m2 were computed */
 } lnrnn_channels;
 
 /* The coefficients of each channel for a pass over x, (channels) of real each. slope is for the backward pass only.
@@ -83,8 +81,7 @@ typedef struct {
                             double *var);
     /* returns 1 if channels must be scaled; then writes scales (n), and mean, scale and shift of `out` */
     int (*batch_scales)(const lnrnn_channels *channels, double *scales, const lnrnn_coefficients *out);
-    /* sums (4, n) about pivot (n) of real -> `out`, ggain, gbias (n); dmean: the derivative of a mean with respect to
-     * one value */
+    /* sums (4, n) about pivot (n) of real -> `out`, ggain, gbias (n); dmean: the derivative of a mean with respect to one value */
     void (*batch_slopes)(const lnrnn_channels *channels, double dmean, const double *sums, const void *pivot,
                          const lnrnn_coefficients *out, double *ggain, double *gbias);
     /* writes mean, scale and shift of `out` */
