@@ -104,8 +104,7 @@ void lnrnn_last_gate(backward_step *s, int site, const float *a, ptrdiff_t as);
 
 /* Sets the phases of the job's steps. */
 void lnrnn_resolve_backward(backward_job *j);
-/* Returns the number of floats of scratch that a worker needs. If base is not NULL, also sets the pointers of s into
- * this scratch. */
+/* Returns the number of floats of scratch that a worker needs. If base is not NULL, also sets the pointers of s into this scratch. */
 size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_step *s);
 /* A task of lnrnn_limited_tasks, where ctx is the job: back-propagates one group through the steps of the chunk. */
 void lnrnn_backward_group(void *ctx, size_t group, int worker, int64_t *left);
@@ -120,8 +119,9 @@ void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k,
  * Packs them into `packed`. In each block of rows the heads are one after another. */
 void lnrnn_pack_inputs(const backward_job *j, size_t heads, size_t n, size_t row, size_t rows,
                        const float *const *v, float *packed);
-/* The products over a chunk are tasks. The functions return the largest number of tasks for a chunk of `rows` rows, the number of
- * tasks of this chunk, and the floats of scratch per task. lnrnn_gradient_task is a task of lnrnn_limited_tasks, where ctx is the job. */
+/* The products over a chunk are tasks. most_gradient_tasks returns the largest number of tasks for a chunk of `rows`
+ * rows. gradient_tasks returns the number of tasks of this chunk, and gradient_scratch the floats of scratch per
+ * task. lnrnn_gradient_task is a task of lnrnn_limited_tasks, where ctx is the job. */
 size_t lnrnn_most_gradient_tasks(const backward_job *j, size_t rows);
 size_t lnrnn_gradient_tasks(const backward_job *j);
 size_t lnrnn_gradient_work(const backward_job *j);

@@ -179,9 +179,9 @@ typedef struct {
     float *scratch; /* plan->scratch.floats floats, aligned for doubles; kept until a call returns 1 */
 } lnrnn_rnn_call;
 
-/* r: all fields are set, but plan and scratch. The plan may be used for calls that differ in part,
- * resumed, fields of `rows` other than length, and pointers, if the same pointers are NULL. threads: the largest number of
- * threads; the plan uses fewer for little work. */
+/* r: all fields are set, but plan and scratch. The plan may be used for calls that differ in part, resumed, and
+ * fields of `rows` other than length. Pointers may differ too, if the same ones are NULL. threads: the largest number
+ * of threads; the plan uses fewer for little work. */
 void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *plan);
 /* Returns 1 when all work is finished, or 0 after r->part. After 0, call it again with resumed = 1, any part, and all
  * other fields unchanged. Parts change no bit of the result. hn, and the zeros past the end of a row, are complete

@@ -138,7 +138,7 @@ typedef struct {
  * n->scratch, which must be aligned for doubles. */
 size_t lnrnn_network_backward_plan(const lnrnn_network_call *n, lnrnn_network_gradients *g);
 /* Back-propagates. Returns 1 or 0, as lnrnn_rnn_backward. */
-int lnrnn_network_backward(lnrnn_network_call *n, *lnrnn_network_gradients *g);
+int lnrnn_network_backward(lnrnn_network_call *n, lnrnn_network_gradients *g);
 
 /* A call can run in parts, between which the caller can handle an interrupt (Ctrl-C). Sets `part` and `resumed` for
  * the first part. */
