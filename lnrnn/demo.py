@@ -208,7 +208,7 @@ def steps(networks: Networks, x: np.ndarray) -> Iterator[tuple[int, int, str]]:
 
 
 def next_answer(network: SpeakerNetwork, stream: lnrnn.Stream[Any], x_t: np.ndarray) -> int:
-    """The speaker that a network names after the next step, x_t (channels,)."""
+    """Returns the speaker that a network names after the next step, x_t (channels,)."""
     h = stream((x_t - network.mean) / network.deviation)
     return int(network.classifier.logits(h).argmax())
 
@@ -301,7 +301,7 @@ def draw_cliff(by_step: dict[str, np.ndarray], known: int, figure: Figure) -> No
 
 
 def label_places(wanted: Sequence[float], height: float | np.ndarray) -> list[float]:
-    """The positions of labels that are nearest to the wanted positions and do not overlap."""
+    """Returns the positions of labels that are nearest to the wanted positions and do not overlap."""
     order = np.argsort(wanted, kind="stable")
     heights = np.broadcast_to(height, len(wanted))[order]
     above = np.cumsum(heights) - heights / 2  # positions if all labels touch and begin at 0

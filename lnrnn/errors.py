@@ -54,7 +54,7 @@ class SequenceTooLongError(ValueError):
 
 
 def described(value: Any) -> str:
-    """A short text that shows a value in a message."""
+    """Returns a short text that shows a value in a message."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape == () and hasattr(value, "item") and not hasattr(value, "__len__"):  # a number of NumPy
         value = value.item()
@@ -68,7 +68,7 @@ def described(value: Any) -> str:
 
 
 def message(name: str, expected: str, got: str, do: str = "") -> str:
-    """The text of an error about the argument `name`. do: the remedy, if there is one."""
+    """Returns the text of an error about the argument `name`. do: the remedy, if there is one."""
     return f"{name} must be {expected}, got {got}" + (f"; {do}" if do else "")
 
 
@@ -195,7 +195,7 @@ def shaped(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndar
 
 
 def output(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """The argument `out` as an array to which a result of this shape and dtype can be written.
+    """Returns the argument `out` as an array to which a result of this shape and dtype can be written.
 
     For a torch tensor, the array has the tensor's memory.
     """

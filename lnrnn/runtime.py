@@ -111,7 +111,7 @@ def num_threads(n: int) -> Iterator[None]:
 
 
 def thread_limit(threads: int | None) -> int:
-    """The argument `threads` of a call, checked; 0 for None."""
+    """Returns the argument `threads` of a call, checked; 0 for None."""
     return 0 if threads is None else integer("threads", threads, 1, 1024)
 
 

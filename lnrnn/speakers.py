@@ -176,7 +176,7 @@ class Classifier:
         self.head_bias = np.zeros(classes, np.float32)
 
     def parameters(self) -> dict[str, np.ndarray]:
-        """The trainable arrays by name."""
+        """Returns the trainable arrays by name."""
         return {**self.rnn.parameters(), "head_weight": self.head_weight, "head_bias": self.head_bias}
 
     def set_parameters(self, values: dict[str, np.ndarray]) -> None:
@@ -193,11 +193,11 @@ class SequenceClassifier(Classifier):
     """
 
     def logits(self, state: np.ndarray) -> np.ndarray:
-        """The logits (..., classes) for h (..., H)."""
+        """Returns the logits (..., classes) for h (..., H)."""
         return np.asarray(np.einsum("...h,ch->...c", state, self.head_weight) + self.head_bias)
 
     def predict(self, x: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """The class (N,) of each sequence in x (T, N, I) with lengths (N,)."""
+        """Returns the class (N,) of each sequence in x (T, N, I) with lengths (N,)."""
         _, state = self.rnn(x, lengths=lengths)
         return np.asarray(self.logits(last_layer(state)).argmax(axis=-1))
 
@@ -213,7 +213,7 @@ class SequenceClassifier(Classifier):
     def loss_and_all_gradients(
         self, x: np.ndarray, lengths: np.ndarray, labels: np.ndarray
     ) -> tuple[float, dict[str, np.ndarray], np.ndarray]:
-        """The results of ``loss_and_gradients``, and the gradient of x, (T, N, I)."""
+        """Returns the results of ``loss_and_gradients``, and the gradient of x, (T, N, I)."""
         y, state, tape = self.rnn.forward_train(x, lengths=lengths)
         h = last_layer(state)
         losses, glogits = cross_entropy(self.logits(h), labels)
@@ -285,11 +285,11 @@ class SpeakerNetwork:
         return self.classifier.rnn
 
     def standardised(self, sequences: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The network's inputs (T_i, channels): sequences minus `mean`, divided by `deviation`."""
+        """Returns the network's inputs (T_i, channels): sequences minus `mean`, divided by `deviation`."""
         return [(sequence - self.mean) / self.deviation for sequence in sequences]
 
     def name_speakers(self, sequences: Sequence[np.ndarray], overrun: Overrun | None = None) -> np.ndarray:
-        """The network's answer for each sequence: int64 (N,).
+        """Returns the network's answer for each sequence: int64 (N,).
 
         sequences: N arrays (T_i, channels). With ``overrun="batch"`` they are one batch.
         overrun: batch norm's policy. With "raise", the answer is REFUSED for a SequenceTooLongError.

@@ -10,7 +10,7 @@ from pathlib import PurePath
 
 
 def is_command() -> bool:
-    """Whether this process was started as `lnrnn` or `python -m lnrnn`."""
+    """Returns whether this process was started as `lnrnn` or `python -m lnrnn`."""
     argv = getattr(sys, "argv", None) or [""]
     if not isinstance(argv[0], str) or len(argv) > len(sys.orig_argv):
         return False

@@ -36,7 +36,7 @@ if hasattr(os, "register_at_fork"):
 def no_attribute(
     owner: Any, name: str, known: Iterable[str], error: type[AttributeError] = AttributeError
 ) -> AttributeError:
-    """The error for an unknown attribute of `owner`, with the nearest name of `known` as a hint."""
+    """Returns the error for an unknown attribute of `owner`, with the nearest name of `known` as a hint."""
     near = difflib.get_close_matches(name, sorted(set(known)), 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     # Without the argument obj, so that Python does not add a second hint.
@@ -87,7 +87,7 @@ class Closed(Named):
         object.__delattr__(self, name)
 
     def _slots(self) -> dict[str, Any]:
-        """The contents of the slots by name."""
+        """Returns the contents of the slots by name."""
         found = {}
         # pickle's function, which includes private names of subclasses. typeshed does not declare it.
         for name in copyreg._slotnames(type(self)):  # type: ignore[attr-defined]
@@ -144,7 +144,7 @@ def inner_hint(state: Mapping[Any, Any]) -> str:
 
 
 def copied(array: np.ndarray) -> np.ndarray:
-    """A copy in C order. Large copies use memory of earlier results, whose pages need no clearing."""
+    """Returns a copy in C order. Large copies use memory of earlier results, whose pages need no clearing."""
     found = _core.empty_like(array)
     found[...] = array
     return found

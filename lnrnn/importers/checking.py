@@ -47,7 +47,7 @@ class RoundingHidesDifference(Unchecked):
 
 
 def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None) -> Model:
-    """The model of convert(source), after the check that `from_torch` explains.
+    """Returns the model of convert(source), after the check that `from_torch` explains.
 
     batch_first: the argument of from_torch.
     """
@@ -81,7 +81,7 @@ def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None)
 
 
 def known(module: Any) -> bool:
-    """Whether the module's class is one of torch.nn or lnrnn.torch, whose equations are known.
+    """Returns whether the module's class is one of torch.nn or lnrnn.torch, whose equations are known.
 
     False for a derived class and a module with hooks, which may compute something else.
     """
@@ -165,7 +165,7 @@ def _outputs(model: Any, x: Array) -> tuple[Array, ...]:
 
 
 def _largest(arrays: Iterable[Array]) -> float:
-    """The largest magnitude, or NaN if a number is NaN."""
+    """Returns the largest magnitude, or NaN if a number is NaN."""
     return float(np.max([np.abs(a).max() for a in arrays]))
 
 
@@ -287,7 +287,7 @@ def _one_by_one(modules: Any, convert: Convert, x: Array | None, probed: bool) -
 
 
 def _advice(module: Any, convert: Convert, converted: Converted, answers: list[Answer], eps: float) -> str:
-    """The end of an error message: a norm with which the module agrees, or else the options."""
+    """Returns the end of an error message: a norm with which the module agrees, or else the options."""
     own = converted.arguments["norm"]
     choice = isinstance(own, LayerNormSpec) and converted.system != "lnrnn"
     if choice:

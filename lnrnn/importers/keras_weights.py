@@ -132,7 +132,7 @@ def convert_keras(
     eps: float | None = None,
     batch_first: bool | None = None,
 ) -> Converted:
-    """The conversion of `from_keras`, which explains the arguments."""
+    """Returns the conversion of `from_keras`, which explains the arguments."""
     if kind is not None:
         choice("kind", kind, tuple(KINDS))
     options = {
@@ -159,7 +159,7 @@ def convert_keras(
 
 
 def _reads_backwards(stack: Sequence[Any]) -> bool:
-    """Whether the layers read sequences from their ends.
+    """Returns whether the layers read sequences from their ends.
 
     The outputs of a layer with go_backwards are in reverse order. So the layers above it read from the end
     too.

@@ -47,7 +47,7 @@ class Probe:
 
 
 def probes(arch: Architecture, most: int | None, started: bool) -> Iterator[Probe]:
-    """All probes for a network, ordinary input first.
+    """Yields all probes for a network, ordinary input first.
 
     most: the largest permitted number of steps, or None for any. started: whether the module takes states.
     """
@@ -122,7 +122,7 @@ class TestedModule:
 
 
 def like(module: Any) -> Any:
-    """Some tensor that has a module's device and dtype."""
+    """Returns some tensor that has a module's device and dtype."""
     torch: Any = sys.modules["torch"]
     return next((p for p in module.parameters() if p.is_floating_point()), torch.empty(0))
 
@@ -134,7 +134,7 @@ def resolution(module: Any) -> float:
 
 
 def _copied(module: Any, change: Callable[[Any], Any]) -> Any:
-    """A copy of the module after `change`, or None if that is impossible."""
+    """Returns a copy of the module after `change`, or None if that is impossible."""
     try:
         return change(copy.deepcopy(module))
     except Exception:  # modules raise anything if they cannot be copied or have no other dtype
@@ -238,7 +238,7 @@ def _rows(theirs: Array, ours: Array) -> tuple[Array, Array]:
 
 
 def _near(of: Array) -> Array:
-    """The maximum over each step and the two before and after, because single steps vary much."""
+    """Returns the maximum over each step and the two before and after, because single steps vary much."""
     wide = np.pad(np.where(np.isfinite(of), of, 0), 2)
     result: Array = np.max([wide[k : k + len(of)] for k in range(5)], axis=0)
     return result

@@ -95,7 +95,7 @@ def answers(module: Any, model: Any, x: Array | None, like: Any, failures: list[
 
 
 def _shape(model: Any, x: Array) -> tuple[int, ...]:
-    """The shape of y, for x in the same order of axes."""
+    """Returns the shape of y, for x in the same order of axes."""
     return (*x.shape[:-1], model.num_directions * architecture(model).h_width)
 
 
@@ -135,12 +135,12 @@ def rerun(module: Any, model: Any, answer: Answer, probe: Probe) -> Answer:
 
 
 def _outcome(module: Any, *arguments: Any) -> list[Any]:
-    """The tensors that a call returns."""
+    """Returns the tensors that a call returns."""
     return list(tensors(module(*arguments)))
 
 
 def _zeros(model: Any, x: Any) -> list[Any]:
-    """A cell's first state for x (B, I), of zeros."""
+    """Returns a cell's first state for x (B, I), of zeros."""
     return [x.new_zeros((len(x), width)) for width in architecture(model).widths]
 
 
@@ -228,7 +228,7 @@ def filled(template: Any, states: Sequence[Any]) -> Any:
 
 
 def name_of(template: Any) -> str:
-    """A word for an argument in messages."""
+    """Returns a word for an argument in messages."""
     if template is None:
         return "None"
     return "states" if isinstance(template, list) else "state"
@@ -253,7 +253,7 @@ def _last_states(tensors: list[Any], model: Any, batch: int | None) -> tuple[Arr
 
 
 def tensors(result: Any) -> Iterator[Any]:
-    """The tensors in nested tuples, lists and mappings, in order."""
+    """Yields the tensors in nested tuples, lists and mappings, in order."""
     if isinstance(result, sys.modules["torch"].Tensor):
         yield result
     elif isinstance(result, (tuple, list, Mapping)):

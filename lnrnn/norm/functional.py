@@ -49,12 +49,12 @@ def input_array(name: str, value: ArrayLike) -> Array:
 
 
 def _computed(x: Array) -> np.dtype:
-    """The dtype in which the norm of x is computed."""
+    """Returns the dtype in which the norm of x is computed."""
     return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
 
 
 def checked_shape(normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
-    """The argument normalized_shape, checked, as a tuple."""
+    """Returns the argument normalized_shape, checked, as a tuple."""
     one = isinstance(normalized_shape, str) or getattr(normalized_shape, "ndim", 1) == 0
     if one or not hasattr(normalized_shape, "__len__"):
         return (integer("normalized_shape", normalized_shape, 0, LARGEST),)
@@ -490,7 +490,7 @@ _EXP, _TANH, _SIGMOID = int(_core.Function.EXP), int(_core.Function.TANH), int(_
 
 
 def _map(function: int, x: ArrayLike, out: Array | None) -> Array:
-    """The function for an x or out that the kernel does not accept without a conversion."""
+    """Returns the function for an x or out that the kernel does not accept without a conversion."""
     x = np.require(real("x", x), np.float32, ["C", "A"])
     y = _result(out, x)
     _done(_core.map_f32(function, x, y))

@@ -71,12 +71,12 @@ def join(*parts: Array) -> Array:
 
 
 def sum_of_sides(options: Options, x_: Array, h_: Array, norm: Norm) -> Array:
-    """The pre-activations of RNN and LSTM: norm(x_) + norm(h_) if split, else norm(x_ + h_)."""
+    """Returns the pre-activations of RNN and LSTM: norm(x_) + norm(h_) if split, else norm(x_ + h_)."""
     return norm("ih", x_) + norm("hh", h_) if options["placement"] == "split" else norm("", x_ + h_)
 
 
 def sum_of_sides_backward(options: Options, ga: Array, norm: Norm) -> tuple[Array, Array]:
-    """The gradients of x_ and h_, from the gradient ga of the pre-activations."""
+    """Returns the gradients of x_ and h_, from the gradient ga of the pre-activations."""
     return (norm("ih", ga), norm("hh", ga)) if options["placement"] == "split" else (norm("", ga),) * 2
 
 
@@ -106,7 +106,7 @@ def block_diagonal(weight: Array, num_heads: int) -> Array:
 
 
 def diagonal_blocks(weight: Array, num_heads: int) -> Array:
-    """The inverse of `block_diagonal`: (G H, H) -> (G H, H / num_heads).
+    """Return the inverse of `block_diagonal`: (G H, H) -> (G H, H / num_heads).
 
     Examples
     --------
@@ -133,7 +133,7 @@ def with_heads(parameters: Mapping[str, ArrayLike | None], num_heads: int) -> di
 
 
 def heads_backward(tape: Tape, grads: dict[str, Array]) -> dict[str, Array]:
-    """The gradients of the parameters that `with_heads` took."""
+    """Returns the gradients of the parameters that `with_heads` took."""
     return grads | {"weight_hh": diagonal_blocks(grads["weight_hh"], tape.options["num_heads"])}
 
 
@@ -182,7 +182,7 @@ def rnn(
     states_mask: ArrayLike | None = None,
     zoneout: ArrayLike | None = None,
 ) -> tuple[Array, Array, Tape]:
-    """An RNN of one layer and direction: h_t = f(gain (a_t - mu) / sigma + bias), a_t = x_ + h_.
+    """Return an RNN of one layer and direction: h_t = f(gain (a_t - mu) / sigma + bias), a_t = x_ + h_.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ def rnn(
 def rnn_backward(
     tape: Tape, gy: ArrayLike, gh: ArrayLike | None = None
 ) -> tuple[Array, Array, dict[str, Array]]:
-    """The gradients gx, gh0 and those of the given parameters, from gy (T, B, H) and gh (B, H).
+    """Return the gradients gx, gh0 and those of the given parameters, from gy (T, B, H) and gh (B, H).
 
     Values of gy past a length have no effect, for y is constant there.
 
@@ -318,7 +318,7 @@ def lstm(
     zoneout: tuple[ArrayLike | None, ArrayLike | None] | None = None,
     num_heads: int = 1,
 ) -> tuple[Array, State, Tape]:
-    """An LSTM of one layer and direction. `lstm_step` has its equation.
+    """Return an LSTM of one layer and direction. `lstm_step` has its equation.
 
     Parameters
     ----------
@@ -413,7 +413,7 @@ GRU_SITES: dict[str | None, dict[str, Site]] = {
 
 
 def sites_of_reset(sites: Mapping[str, Site]) -> dict[str, Site]:
-    """The sites of a GRU whose reset gate comes before the product: W h of r and z, and that of n."""
+    """Returns the sites of a GRU whose reset gate comes before the product: W h of r and z, and that of n."""
     gain, bias = sites["hh"].gain, sites["hh"].bias
     return {"ih": sites["ih"], "rz": Site(gain, bias, (2,)), "n": Site(gain, bias, (1,), first=2)}
 
@@ -427,7 +427,7 @@ def gru_split(x_: Array, h_: Array, norm: Norm) -> GruGates:
 
 
 def gru_split_backward(gn: Array, gz: Array, r: Array, hn: Array, norm: Norm) -> tuple[Array, Array]:
-    """The gradients of x_ and h_, from those of the arguments of n's tanh and z's sigmoid."""
+    """Returns the gradients of x_ and h_, from those of the arguments of n's tanh and z's sigmoid."""
     gr = gn * hn * r * (1 - r)
     return norm("ih", join(gr, gz, gn)), norm("hh", join(gr, gz, gn * r))
 
@@ -585,7 +585,7 @@ def gru(
 def gru_backward(
     tape: Tape, gy: ArrayLike, gh: ArrayLike | None = None
 ) -> tuple[Array, Array, dict[str, Array]]:
-    """The gradients gx, gh0 and those of the given parameters, from gy (T, B, H) and gh (B, H).
+    """Return the gradients gx, gh0 and those of the given parameters, from gy (T, B, H) and gh (B, H).
 
     Examples
     --------

@@ -62,7 +62,7 @@ def ligru(
     states_mask: ArrayLike | None = None,
     zoneout: ArrayLike | None = None,
 ) -> tuple[Array, Array, Tape]:
-    """A LiGRU of one layer and direction. `ligru_step` has its equation.
+    """Return a LiGRU of one layer and direction. `ligru_step` has its equation.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def ligru(
 def ligru_backward(
     tape: Tape, gy: ArrayLike, gh: ArrayLike | None = None
 ) -> tuple[Array, Array, dict[str, Array]]:
-    """The gradients gx, gh0 and those of the given parameters, from gy (T, B, H) and gh (B, H).
+    """Return the gradients gx, gh0 and those of the given parameters, from gy (T, B, H) and gh (B, H).
 
     Examples
     --------

@@ -85,7 +85,7 @@ def standardize(a: Array, axis: int | tuple[int, ...], eps: float) -> tuple[Arra
 def standardize_backward(
     g: Array, ahat: Array, var: Array, axis: int | tuple[int, ...] | None, eps: float
 ) -> Array:
-    """The gradient of a from the gradient g of ahat: (g - mean(g) - ahat mean(g ahat)) / sigma.
+    """Return the gradient of a from the gradient g of ahat: (g - mean(g) - ahat mean(g ahat)) / sigma.
 
     With axis None, mu and sigma are constants, and the gradient is g / sigma.
 
@@ -111,7 +111,7 @@ def affine(ahat: Array, weight: ArrayLike | None, bias: ArrayLike | None) -> Arr
 
 
 def _normalized_axes(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
-    """The axes to normalise, which are the last ones, as negative numbers."""
+    """Returns the axes to normalise, which are the last ones, as negative numbers."""
     ndim = np.size(normalized_shape)
     return tuple(range(-ndim, 0))
 
@@ -254,7 +254,7 @@ def batch_norm_backward(
     training: bool = True,
     eps: float = 1e-5,
 ) -> tuple[Array, Array | None, Array]:
-    """The gradients gx, gweight (None without weight) and gbias. In training mu and sigma depend on x.
+    """Return the gradients gx, gweight (None without weight) and gbias. In training mu and sigma depend on x.
 
     Examples
     --------

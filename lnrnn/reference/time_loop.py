@@ -68,7 +68,7 @@ class Site:
         return np.split(a, hidden * np.cumsum(self.spans)[:-1], axis=-1)
 
     def share(self, width: int) -> slice:
-        """The slice of gain and bias for this site, whose input has `width` units."""
+        """Returns the slice of gain and bias for this site, whose input has `width` units."""
         start = self.first * width // sum(self.spans)
         return slice(start, start + width)
 
@@ -84,7 +84,7 @@ class Normed:
 
 
 def normalize(a: Array, kind: str | None, eps: float, site: Site, given: Moments | None = None) -> Normed:
-    """The norm of `a` (L, W), before gain and bias.
+    """Returns the norm of `a` (L, W), before gain and bias.
 
     kind "layer" takes the mean over the units of a row, for each of the site's spans. "batch" takes it over
     the rows, or uses the `given` (mean, variance) of this step. None is no norm.
@@ -103,7 +103,7 @@ def normalize(a: Array, kind: str | None, eps: float, site: Site, given: Moments
 
 
 def normalize_backward(g: Array, normed: Normed, kind: str | None, eps: float, site: Site) -> Array:
-    """The gradient of `a` in `normalize`, from the gradient g of ahat."""
+    """Returns the gradient of `a` in `normalize`, from the gradient g of ahat."""
     if kind is None or normed.var is None:
         return g
     if normed.axis != -1:
@@ -177,7 +177,7 @@ def product(p: dict[str, Array], v: Array, rows: slice) -> Array:
 
 
 def product_backward(p: dict[str, Array], grads: dict[str, Array], g: Array, v: Array, rows: slice) -> Array:
-    """The gradient of v from that of `product`. Adds to those of W_hh and inner_bias_hh."""
+    """Returns the gradient of v from that of `product`. Adds to those of W_hh and inner_bias_hh."""
     if "inner_bias_hh" in grads:
         grads["inner_bias_hh"][rows] += g.sum(0)
     grads["weight_hh"][rows] += g.T @ v
@@ -206,7 +206,7 @@ class Reset:
         return product(self.parameters, r * self.h, self.rows)
 
     def backward(self, grads: dict[str, Array], g: Array) -> Array:
-        """The gradient of r from that of the product."""
+        """Returns the gradient of r from that of the product."""
         gv: Array = product_backward(self.parameters, grads, g, self.r * self.h, self.rows)
         self.gh = gv * self.r
         gr: Array = gv * self.h
@@ -363,7 +363,7 @@ def zoned(zoneout: Zoneout, t: int, alive: Array, old: State, new: State) -> Sta
 
 
 def zoned_backward(zoneout: Zoneout, t: int, alive: Array, g: State) -> tuple[State, State]:
-    """The gradients of the new and of the old state, from the gradient g of the result of `zoned`."""
+    """Returns the gradients of the new and of the old state, from the gradient g of the result of `zoned`."""
     factors = [np.zeros(1) if d is None else d[t, alive] for d in zoneout]
     each = list(zip(factors, g, strict=True))
     return tuple((1 - d) * part for d, part in each), tuple(d * part for d, part in each)
@@ -372,7 +372,7 @@ def zoned_backward(zoneout: Zoneout, t: int, alive: Array, g: State) -> tuple[St
 def used_statistics(
     steps: Sequence[Step], sites: Mapping[str, Site], hidden: int
 ) -> tuple[dict[str, Moments], Array]:
-    """The fields `statistics` and `count` of Tape."""
+    """Returns the fields `statistics` and `count` of Tape."""
     used = [s for s in steps if any(normed.axis == 0 for normed in s.norms.at.values())]
     statistics = {}
     for name, site in sites.items():

@@ -119,7 +119,7 @@ class Architecture:
         )  # fmt: skip
 
     def __str__(self) -> str:
-        """A short description, for the reprs of streams and tapes."""
+        """Returns a short description, for the reprs of streams and tapes."""
         kinds = {LayerNormSpec: "layer", BatchNormSpec: "batch"}
         sizes = f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
         return f"{self.cell.name}({sizes}, norm={kinds.get(type(self.norm))!r})"
@@ -157,12 +157,12 @@ class Architecture:
         return {"dtype": dtype, **self.stated, "cell": self.cell.name, "norm": norm}
 
     def description(self, dtype: str, overrun: str | None, **options: Any) -> Description:
-        """The configuration as an object of the compiled module. options: more entries."""
+        """Returns the configuration as an object of the compiled module. options: more entries."""
         return Description(json.dumps({**self.configuration(dtype, overrun), **options}))
 
 
 def suffixes(num_layers: int, bidirectional: bool) -> tuple[str, ...]:
-    """The endings of names for each layer and direction, in the order of the state's first axis: _l0,
+    """Returns the endings of names for each layer and direction, in the order of the state's first axis: _l0,
     _l0_reverse, ..."""
     ends = ("", "_reverse") if bidirectional else ("",)
     return tuple(f"_l{k}{end}" for k in range(num_layers) for end in ends)

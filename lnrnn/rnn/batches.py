@@ -32,7 +32,7 @@ def refuse_packed(x: Any, batch_first: bool) -> None:
 
 
 def rows_as_they_are(x: Array) -> bool:
-    """Whether C can read float32 x (.., D), of two or three axes, without a copy.
+    """Returns whether C can read float32 x (.., D), of two or three axes, without a copy.
 
     x must be aligned, with a contiguous last axis. The other strides must be multiples of 4 bytes.
     """
@@ -119,12 +119,12 @@ def states(name: str, value: Any, cell: Cell) -> list[tuple[str, Any]]:
 
 
 def time_first(x: Any, unbatched: bool, batch_first: bool) -> Any:
-    """A view (T, B, *) of an array or tensor in the caller's order of axes."""
+    """Returns a view (T, B, *) of an array or tensor in the caller's order of axes."""
     return x[:, None] if unbatched else x.swapaxes(0, 1) if batch_first else x
 
 
 def as_caller(y: Any, unbatched: bool, batch_first: bool) -> Any:
-    """A view of an array or tensor (T, B, *) in the caller's order of axes."""
+    """Returns a view of an array or tensor (T, B, *) in the caller's order of axes."""
     return y[:, 0] if unbatched else y.swapaxes(0, 1) if batch_first else y
 
 

@@ -20,7 +20,7 @@ Array = np.ndarray
 
 
 def _training(statistics: Any, masks: MaskArrays | None, tape: Array | None = None) -> list[Array | None]:
-    """The arrays of engine.Training for one layer in one direction."""
+    """Returns the arrays of engine.Training for one layer in one direction."""
     return [tape, *(masks or (None, None, None)), *(statistics or {}).values(), *[None] * 5]
 
 

@@ -29,7 +29,7 @@ Array = np.ndarray
 
 
 def described(made: Architecture) -> str:
-    """A text for an architecture. The function `architecture` converts it back, in any process."""
+    """Returns a text for an architecture. The function `architecture` converts it back, in any process."""
     overrun = made.batch_norm.overrun if made.batch_norm else None
     return json.dumps(made.configuration("float32", overrun))
 
@@ -40,7 +40,7 @@ def architecture(network: str) -> Architecture:
 
 
 def whole(array: Array) -> Array:
-    """A parameter as a C-contiguous array of float32, copied if needed."""
+    """Returns a parameter as a C-contiguous array of float32, copied if needed."""
     if array.dtype is FLOAT32 and array.flags.carray:
         return array  # the same as from np.require, which is slower
     return np.require(array, FLOAT32, ["C", "A"])
@@ -66,7 +66,7 @@ class Served:
     def fits(
         self, made: Architecture, parameters: Sequence[Array], statistics: Sequence[Array], overrun: Any
     ) -> bool:
-        """Whether these arguments have the same bytes as those of the constructor."""
+        """Returns whether these arguments have the same bytes as those of the constructor."""
         if made != self._made or overrun != self._overrun:
             return False
         given = (*parameters, *statistics)
@@ -114,7 +114,7 @@ def _seen(made: Architecture, arrays: Sequence[Array]) -> list[dict[str, Array]]
 
 
 def saved_arrays(made: Architecture) -> int:
-    """The number of arrays that `forward` saves for `backward`."""
+    """Returns the number of arrays that `forward` saves for `backward`."""
     return made.num_layers - 1 + len(made.suffixes)
 
 
@@ -215,7 +215,7 @@ def _arrays(value: Any) -> tuple[Array, ...]:
 
 
 def _state(arrays: Sequence[Any]) -> Any:
-    """The argument h0 from a list of arrays: None, h, or (h, c)."""
+    """Returns the argument h0 from a list of arrays: None, h, or (h, c)."""
     return None if not arrays or all(a is None for a in arrays) else arrays[0] if len(arrays) == 1 else arrays
 
 

@@ -47,18 +47,18 @@ class Parts:
         return self.first if reverse else self.last
 
     def begun(self, reverse: bool) -> Array:
-        """The first parts in time for a line."""
+        """Returns the first parts in time for a line."""
         return self.last if reverse else self.first
 
     def begin_backward(self, ghn: Array, reversed_: Sequence[bool]) -> Array:
-        """The gradient of `Rows.finish`: (lines, B, H) -> (lines, R, H)."""
+        """Returns the gradient of `Rows.finish`: (lines, B, H) -> (lines, R, H)."""
         found = np.zeros((len(ghn), self.count, ghn.shape[2]), ghn.dtype)
         for k, given in enumerate(ghn):
             found[k, self.reached(reversed_[k])] = given
         return found
 
     def finish_backward(self, gh0: Array, reversed_: Sequence[bool]) -> Array:
-        """The gradient of `Rows.begin`: (lines, R, H) -> (lines, B, H)."""
+        """Returns the gradient of `Rows.begin`: (lines, R, H) -> (lines, B, H)."""
         found: Array = np.stack([g[self.begun(reversed_[k])] for k, g in enumerate(gh0)])
         for k, g in enumerate(found):
             if not reversed_[k]:
@@ -96,7 +96,7 @@ class Rows:
         return Rows(table[np.lexsort((table[:, START], -table[:, LENGTH]))], parts)
 
     def steps(self) -> Array:
-        """The number of steps of each sequence (B,) from its last reset to its end."""
+        """Returns the number of steps of each sequence (B,) from its last reset to its end."""
         taken = np.empty(len(self.table), np.int64)
         taken[self.table[:, STATE]] = self.table[:, START] + self.table[:, LENGTH]
         return taken if self.parts is None else taken[self.parts.last]
@@ -187,7 +187,7 @@ def booleans(name: str, value: Any, shape: tuple[int, ...], shown: str) -> Array
 
 
 def checked_resets(resets: Any, shape: tuple[int, ...], unbatched: bool, batch_first: bool) -> Array:
-    """A copy of the argument resets as (T, B) bool. shape: (T, B)."""
+    """Returns a copy of the argument resets as (T, B) bool. shape: (T, B)."""
     T, B = shape
     expected = (T,) if unbatched else (B, T) if batch_first else (T, B)
     axes = "(T,)" if unbatched else "(B, T)" if batch_first else "(T, B)"

@@ -71,7 +71,7 @@ class Snapshot:
             statistics.refuse_overrun(table, self.overrun, kind)
 
     def fingerprint(self) -> str:
-        """A SHA-256 of all on which results depend, except the kernels, as 64 hexadecimal digits.
+        """Returns a SHA-256 of all on which results depend, except the kernels, as 64 hexadecimal digits.
 
         Equal networks have equal fingerprints, in all processes and on all machines.
         """
@@ -91,7 +91,7 @@ class Snapshot:
         return found
 
     def compiled(self) -> _core.Network:
-        """The network as an object of the compiled module, which has the packed weights."""
+        """Returns the network as an object of the compiled module, which has the packed weights."""
         made = self._compiled
         if made is None:
             description = _description(

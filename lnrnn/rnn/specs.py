@@ -170,7 +170,7 @@ def dropout_spec(dropout: Any) -> DropoutSpec:
 
 
 def zoneout_rates(zoneout: Any, cell: Cell) -> tuple[float, ...]:
-    """The value of `Network.zoneout` as a rate for each state of the cell, or () if all are 0."""
+    """Returns the value of `Network.zoneout` as a rate for each state of the cell, or () if all are 0."""
     if isinstance(zoneout, (tuple, list)):
         if cell.states == 1 or len(zoneout) != 2:
             expected = "a number, or a pair of numbers for h and c" if cell.states == 2 else "a number"
@@ -182,7 +182,7 @@ def zoneout_rates(zoneout: Any, cell: Cell) -> tuple[float, ...]:
 
 
 def norm_spec(norm: Any, cell: Cell) -> LayerNormSpec | BatchNormSpec | None:
-    """The argument `norm` of a recurrent model as a spec with the defaults of this cell, or None."""
+    """Returns the argument `norm` of a recurrent model as a spec with the defaults of this cell, or None."""
     if isinstance(norm, str):
         norm = (
             LayerNormSpec() if choice("norm", norm, ("layer", "batch", None)) == "layer" else BatchNormSpec()

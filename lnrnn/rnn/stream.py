@@ -59,7 +59,7 @@ class StreamState(Generic[State]):
 
 
 def _shown(steps: Array) -> str:
-    """The steps of some lanes, for a repr: one number, or the smallest and the largest."""
+    """Returns the steps of some lanes, for a repr: one number, or the smallest and the largest."""
     if not len(steps):
         return "()"
     least, most = int(np.min(steps)), int(np.max(steps))
@@ -167,7 +167,7 @@ class Stream(Closed, Generic[State]):
         return self._checked(x, rows, out, lengths, resets, most)
 
     def _checked(self, x: Any, rows: Any, out: Any, lengths: Any, resets: Any, threads: int) -> Array:
-        """A call whose arguments `Lanes.step` of the compiled module does not accept as they are."""
+        """Returns a call whose arguments `Lanes.step` of the compiled module does not accept as they are."""
         if self._together:
             for name, value in (("rows", rows), ("lengths", lengths), ("resets", resets)):
                 self._refuse_apart(name, value)
@@ -197,7 +197,7 @@ class Stream(Closed, Generic[State]):
         return found
 
     def _chunk(self, x: Any, lanes: Array, out: Any, lengths: Any, resets: Any, threads: int) -> Array:
-        """A call with several steps: x has three dimensions, in the caller's order of axes."""
+        """Returns a call with several steps: x has three dimensions, in the caller's order of axes."""
         made = self._snapshot.architecture
         axes = "(R, T, input_size)" if made.batch_first else "(T, R, input_size)"
         if x.shape[0 if made.batch_first else 1] != len(lanes) or x.shape[2] != made.input_size:
@@ -235,7 +235,7 @@ class Stream(Closed, Generic[State]):
             raise bad_value(name, f"of shape {expected}{otherwise}", x)
 
     def _next_input(self, pair: str, x: Any) -> Array:
-        """A copy of x for the compiled step of all lanes. pair: the name of (self, x) in messages."""
+        """Returns a copy of x for the compiled step of all lanes. pair: the name of (self, x) in messages."""
         x = real(f"{pair}[1]", x)[...]
         self._refuse_shape(f"{pair}[1]", x, len(self._all))
         rows = padded(None, 1, len(self._all)).after(self._lanes.steps)
@@ -258,7 +258,7 @@ class Stream(Closed, Generic[State]):
             raise ValueError(message(name, expected, got, "reset the lane"))
 
     def _chosen(self, rows: Any) -> Array:
-        """The argument rows, checked, as (R,) int64."""
+        """Returns the argument rows, checked, as (R,) int64."""
         if rows is None:
             return self._all
         given, count = np.array(integers("rows", rows)), len(self._all)
@@ -305,7 +305,7 @@ class Stream(Closed, Generic[State]):
         self._lanes.put(self._all, [], self._steps("step", value, len(self._all)))
 
     def _steps(self, name: str, value: Any, lanes: int) -> Array:
-        """The argument `name`, an integer or an array of one for each lane, as (lanes,) int64."""
+        """Returns the argument `name`, an integer or an array of one for each lane, as (lanes,) int64."""
         if not isinstance(value, (np.ndarray, list, tuple)) or not np.ndim(value):
             value = integer(name, value, 0, LAST_STEP)
         given = np.array(real(name, value))

@@ -37,7 +37,7 @@ class Run(NamedTuple):
         yield from self.kept()
 
     def kept(self) -> Iterator[Array]:
-        """All arrays except x and y."""
+        """Yields all arrays except x and y."""
         yield from self.record.arrays() if isinstance(self.record, Checkpoints) else (self.record,)
         yield from (self.statistics or {}).values()
 
@@ -73,7 +73,7 @@ class Tape:
         return tuple(found)
 
     def inputs(self, layer: int) -> Array:
-        """The input (T, B, *) of a layer: x, or the outputs of the layer below after dropout."""
+        """Returns the input (T, B, *) of a layer: x, or the outputs of the layer below after dropout."""
         dropped = self.training.dropped[layer]
         if dropped is not None:
             return dropped[0]
@@ -173,7 +173,7 @@ def forward(
 
 
 def _dropped(masks: Masks | None, layer: int, outputs: Sequence[Array]) -> Any:
-    """The item of the field `dropped` of engine.Training for this layer."""
+    """Returns the item of the field `dropped` of engine.Training for this layer."""
     if masks is None or not layer or not masks.drops_input(layer):
         return None
     return np.empty_like(outputs[layer - 1]), *masks.of_input(layer)
@@ -212,7 +212,7 @@ def _forward_checkpoints(tape: Tape) -> list[Array]:
 
 
 def checked_checkpoint(checkpoint: Any) -> int | None:
-    """The argument `checkpoint` of forward_train and tape_bytes."""
+    """Returns the argument `checkpoint` of forward_train and tape_bytes."""
     return None if checkpoint is None else integer("checkpoint", checkpoint, 1, LIMIT)
 
 

@@ -48,7 +48,7 @@ def sequences_of(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithR
 
 
 def cell(table: Any, column: str, row: int) -> Any:
-    """The entry of a table's column in a row."""
+    """Returns the entry of a table's column in a row."""
     if arrow.is_table(table):
         return table.column(table.schema.names.index(column))[row].as_py()
     values = table[column]
@@ -100,7 +100,7 @@ def _is_frame(table: Any) -> bool:
 
 
 def _columns(asked: Asked, cells: Callable[..., Any], reasons: Callable[[Sequences], Any]) -> Cells:
-    """A function that returns the column of results and, with bad="null", the column of reasons."""
+    """Returns a function that returns the column of results and, with bad="null", the column of reasons."""
 
     def columns(given: Sequences, result: Array) -> dict[str, Any]:
         cells_by_name = {asked.output: cells(given, result)}
@@ -112,7 +112,7 @@ def _columns(asked: Asked, cells: Callable[..., Any], reasons: Callable[[Sequenc
 
 
 def _arrow_columns(asked: Asked, kind: Any) -> Cells:
-    """The same for Arrow arrays. kind: the type of the input column."""
+    """Returns the same for Arrow arrays. kind: the type of the input column."""
     return _columns(asked, lambda given, result: arrow.result(given, result, asked.into, kind), arrow.reasons)
 
 
@@ -229,7 +229,7 @@ def _of_equal(values: Any, asked: Asked, width: int) -> tuple[Sequences, Callabl
 
 
 def _numbers(given: Sequences, result: Array, asked: Asked, offsets: Array, steps: int) -> Array:
-    """The results of `run` as an array (B, W), for "all" (steps, W).
+    """Returns the results of `run` as an array (B, W), for "all" (steps, W).
 
     Bad rows become NaN. Steps that belong to no row become 0. offsets: those of the table, because `given`
     does not have the steps of bad rows.

@@ -165,12 +165,12 @@ class Part:
 
 
 def facts_of(file: Any) -> Facts:
-    """The facts of a part. file: a ParquetFile. Raises KeyError or ValueError if it has no facts."""
+    """Returns the facts of a part. file: a ParquetFile. Raises KeyError or ValueError if it has no facts."""
     return dict(json.loads((file.metadata.metadata or {})[KEY.encode()]))
 
 
 def is_complete(results: Path, bad: Path, index: int, rows: int) -> bool:
-    """Whether the parts of row group `index` are readable and have all its `rows` rows."""
+    """Returns whether the parts of row group `index` are readable and have all its `rows` rows."""
     try:
         facts = _read(results, rows)
         if [facts["row group"], facts["rows"]] != [index, rows]:

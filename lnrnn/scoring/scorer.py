@@ -28,7 +28,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def loaded(path: str, sha256: str) -> Model:
-    """The model that `save` wrote to path, from memory if this process has loaded the file before.
+    """Returns the model that `save` wrote to path, from memory if this process has loaded the file before.
 
     Raises the errors of lnrnn.load, and ValueError if the file's SHA-256 is not `sha256`. Also raises
     ValueError for overrun="batch", because the result of a row would then depend on other rows.
@@ -62,7 +62,7 @@ def _checked(path: str) -> Model:
 
 
 def digest(path: str) -> str:
-    """The SHA-256 of a file, in hexadecimal. Raises the errors of lnrnn.load if there is no file."""
+    """Returns the SHA-256 of a file, in hexadecimal. Raises the errors of lnrnn.load if there is no file."""
     if not os.path.isfile(path):
         load(path)
     hashed = hashlib.sha256()
@@ -256,7 +256,7 @@ def model_of(scorer: Scorer) -> Model:
 
 
 def named(scorer: Scorer, table: Any, row: int) -> str:
-    """The row's entry in the id_column, for a message; empty without an id_column."""
+    """Returns the row's entry in the id_column, for a message; empty without an id_column."""
     if scorer.id_column is None:
         return ""
     name = columns.cell(table, scorer.id_column, row)

@@ -53,7 +53,7 @@ def layer_by_layer(
 
 
 def _mask(packed: PackedSequence, x: Tensor, rate: float) -> Tensor:
-    """The dropout mask for x (T, B, *), drawn for the steps of `packed` and then padded."""
+    """Returns the dropout mask for x (T, B, *), drawn for the steps of `packed` and then padded."""
     drawn = F.dropout(x.new_ones(len(packed.data), x.shape[-1]), rate)
     order = packed.sorted_indices, packed.unsorted_indices
     return pad_packed_sequence(PackedSequence(drawn, packed.batch_sizes, *order))[0]

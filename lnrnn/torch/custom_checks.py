@@ -183,13 +183,13 @@ class _Call:
 
 
 def _weights(leaves: Sequence[Leaf], run: Run) -> list[Array]:
-    """The random weight of each output in the sum whose gradients are compared."""
+    """Returns the random weight of each output in the sum whose gradients are compared."""
     rng = np.random.default_rng(2)
     return [rng.standard_normal(_part(leaf, run.y, run.ends).shape) for leaf in leaves]
 
 
 def _read(template: Any, value: Any) -> Iterator[tuple[Leaf, Tensor]]:
-    """The tensors of a result. Raises ValueError if it has another structure than the template."""
+    """Yields the tensors of a result. Raises ValueError if it has another structure than the template."""
     if isinstance(template, Leaf):
         if not isinstance(value, Tensor):
             raise ValueError

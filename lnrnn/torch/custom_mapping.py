@@ -31,7 +31,7 @@ class Form:
 
 
 def signature(value: Any) -> Any:
-    """The structure of a state, with the number of dimensions in place of each tensor."""
+    """Returns the structure of a state, with the number of dimensions in place of each tensor."""
     if isinstance(value, Tensor):
         return value.dim()
     if isinstance(value, (tuple, list)):

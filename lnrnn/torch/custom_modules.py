@@ -63,7 +63,7 @@ class Forward:
         return built(form.result, y, ends)
 
     def _form(self, arguments: tuple[Any, ...]) -> Form | None:
-        """The form of a call if lnrnn computes it; None if the module's own forward computes it."""
+        """Returns the form of a call if lnrnn computes it; None if the module's own forward computes it."""
         if not 1 <= len(arguments) <= 2 or other_system() or not self._settings.hold(self._trains):
             return None
         x = arguments[0]
@@ -258,7 +258,7 @@ def _agrees(result: Any, converted: Converted, x: np.ndarray, state: Any) -> tup
 
 
 def _leaves(converted: Converted, x: np.ndarray, state: Any) -> list[tuple[Leaf, np.ndarray]]:
-    """All arrays that a call of the network may return, as float64, with their Leafs."""
+    """Returns all arrays that a call of the network may return, as float64, with their Leafs."""
     y, end = converted.model()(x, state)
     result = [(Leaf(), np.asarray(y, float))]
     for kind, whole in enumerate(end if isinstance(end, tuple) else (end,)):
@@ -268,7 +268,7 @@ def _leaves(converted: Converted, x: np.ndarray, state: Any) -> list[tuple[Leaf,
 
 
 def _takes_steps(module: torch.nn.Module, arch: Architecture) -> bool:
-    """Whether it runs as a cell, with x (B, I) and h, or h and c, (B, H)."""
+    """Returns whether it runs as a cell, with x (B, I) and h, or h and c, (B, H)."""
     x, zeros = torch.zeros(BATCH, arch.input_size), [torch.zeros(BATCH, width) for width in arch.widths]
     for state in (zeros, [tuple(zeros)]):
         try:

@@ -308,7 +308,7 @@ class Twin(torch.nn.Module):
         return through_padding(x, self.batch_first, lambda padded, lengths: self.forward(padded, h0, lengths))
 
     def _start(self, h0: Any, x: Tensor, batch: int, unbatched: bool) -> list[Tensor]:
-        """The initial state [h] or [h, c], (num_layers * directions, B, *) each; empty for zeros."""
+        """Returns the initial state [h] or [h, c], (num_layers * directions, B, *) each; empty for zeros."""
         if h0 is None:
             return []
         arch = self.architecture

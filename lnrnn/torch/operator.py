@@ -78,7 +78,7 @@ _PLAIN = Tensor, torch.nn.Parameter
 
 
 def _unwatched(tensors: Sequence[Tensor | None]) -> bool:
-    """Whether a call may skip torch's dispatcher, which takes as long as a short network.
+    """Returns whether a call may skip torch's dispatcher, which takes as long as a short network.
 
     It may if no mode, transform or profiler is active, and all tensors are ordinary ones on the CPU. The time
     is that of the benchmark "training with lnrnn.torch".
@@ -110,7 +110,7 @@ def _limited(n: int) -> Iterator[None]:
 
 
 def _threads() -> Any:
-    """A context in which lnrnn uses at most torch.get_num_threads() threads."""
+    """Returns a context in which lnrnn uses at most torch.get_num_threads() threads."""
     most = torch.get_num_threads()
     return _limited(most) if most < get_num_threads() else nullcontext()
 
@@ -368,7 +368,7 @@ class _Once(torch.autograd.Function):
         there = [k for k, g in enumerate(ends) if g is not None]
 
         def first(*tensors: Tensor) -> tuple[Tensor, ...]:
-            """The wanted gradients. tensors: `given`, then the gradients of the outputs."""
+            """Returns the wanted gradients. tensors: `given`, then the gradients of the outputs."""
 
             def outputs(*given: Tensor) -> tuple[Tensor, ...]:
                 result = _plainly(ctx.network, len(start), lengths, *given)
@@ -399,7 +399,7 @@ def _sorted(sizes: Sequence[int], tensors: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _plainly(network: str, states: int, lengths: Any, x: Tensor, *rest: Tensor) -> list[Tensor]:
-    """The results of `run`, computed by plain.py. rest: the states, if given, and the parameters."""
+    """Returns the results of `run`, computed by plain.py. rest: the states, if given, and the parameters."""
     arch, start = architecture(network), list(rest[:states])
     if not start:
         B = x.shape[0 if arch.batch_first else 1]
@@ -410,12 +410,12 @@ def _plainly(network: str, states: int, lengths: Any, x: Tensor, *rest: Tensor) 
 
 
 def _batched(t: Tensor) -> bool:
-    """Whether t is a batch of gradients, from torch.autograd.grad(is_grads_batched=True)."""
+    """Returns whether t is a batch of gradients, from torch.autograd.grad(is_grads_batched=True)."""
     return bool(torch._C._functorch.is_legacy_batchedtensor(t))
 
 
 def _derived(tensors: Sequence[Tensor]) -> bool:
-    """Whether gradients are needed."""
+    """Returns whether gradients are needed."""
     return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 

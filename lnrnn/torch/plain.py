@@ -111,7 +111,7 @@ class Norms:
             self.seen["count"][:] = self.counts.cpu().numpy()
 
     def arrays(self) -> list[np.ndarray]:
-        """The statistics of the batch, in the order of statistics.named_shapes."""
+        """Returns the statistics of the batch, in the order of statistics.named_shapes."""
         return list(self.seen.values())
 
     def __call__(self, side: str, a: Tensor, rows: slice = slice(None)) -> Tensor:
@@ -195,7 +195,7 @@ def _hidden_product(
 
 
 def _sum(x_: Tensor, h_: Tensor, norm: Norms) -> Tensor:
-    """The pre-activations of RNN and LSTM: norm(x_ + h_), or norm(x_) + norm(h_)."""
+    """Returns the pre-activations of RNN and LSTM: norm(x_ + h_), or norm(x_) + norm(h_)."""
     return norm("", x_ + h_) if "" in norm.sites else norm("ih", x_) + norm("hh", h_)
 
 
@@ -236,7 +236,7 @@ def _gru(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: 
 
 
 def _gru_reset(arch: Architecture, x_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
-    """The reset gate before the product."""
+    """Returns the reset gate before the product."""
     H, p = arch.hidden_size, norm.parameters
     rz, last = slice(2 * H), slice(2 * H, None)
     x_rz, x_n = torch.split(norm("ih", x_), [2 * H, H], -1)

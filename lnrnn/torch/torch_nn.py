@@ -27,7 +27,7 @@ _jit: Any = torch.jit
 
 
 def parameter_names(module: Any) -> list[str]:
-    """The names of a module's parameters, in lnrnn's order."""
+    """Returns the names of a module's parameters, in lnrnn's order."""
     leaves = ["weight_ih", "weight_hh"]
     leaves += ["weight_hr"] if module.proj_size else []
     leaves += ["bias_ih", "bias_hh"] if module.bias else []
@@ -182,7 +182,7 @@ class Accelerated:
         return None
 
     def _unsupported_arguments(self, x: Any, hx: Any) -> str | None:
-        """The reason why lnrnn cannot compute a call with these arguments, or None if it can."""
+        """Returns the reason why lnrnn cannot compute a call with these arguments, or None if it can."""
         system = other_system()
         if system:
             return system

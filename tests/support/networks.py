@@ -115,12 +115,12 @@ def suffixes(rnn):
 
 
 def only_forward(rnn):
-    """Whether no layer reads sequences from their ends: then there are streams."""
+    """Returns whether no layer reads sequences from their ends: then there are streams."""
     return not (rnn.bidirectional or rnn.reverse)
 
 
 def newer_arguments(rnn):
-    """The arguments of the constructor that the first versions did not have."""
+    """Returns the arguments of the constructor that the first versions did not have."""
     names = "reverse", "reset_after", "num_heads", "proj_size"
     return {name: getattr(rnn, name) for name in names if hasattr(rnn, name)}
 
@@ -130,7 +130,7 @@ def cell_of(rnn):
 
 
 def heads_of(rnn):
-    """The argument num_heads of its class, if it has one."""
+    """Returns the argument num_heads of its class, if it has one."""
     return {"num_heads": rnn.num_heads} if hasattr(rnn, "num_heads") else {}
 
 
@@ -175,7 +175,7 @@ def parts(rnn, state):
 
 
 def widths(rnn):
-    """The values of h, or of h and c."""
+    """Returns the values of h, or of h and c."""
     return parts(rnn, whole(rnn, (getattr(rnn, "proj_size", 0) or rnn.hidden_size, rnn.hidden_size)))
 
 

@@ -335,7 +335,7 @@ def paper_gru(D, H):
 
 
 def state_first(D, H):
-    """A norm for each gate."""
+    """Returns a norm for each gate."""
 
     def step(m, x, h):
         update, reset = (torch.sigmoid(m.norms[k](m.ins[k](x) + m.gates[k](h))) for k in (0, 1))
@@ -360,7 +360,7 @@ def norm_per_gate_gru(D, H):
 
 
 def elman(D, H, call="layer(x, state), batch first"):
-    """An RNN with relu, and with a redundant bias."""
+    """Returns an RNN with relu, and with a redundant bias."""
 
     def step(m, x, h):
         return (torch.relu(m.norm(m.inp(x) + m.rec(h))),)
@@ -384,7 +384,7 @@ class ElmanStateFirst(nn.Module):
 
 
 def reset_before(D, H):
-    """The reset gate multiplies h before the matrix does."""
+    """Returns the reset gate multiplies h before the matrix does."""
 
     def step(m, x, h):
         r, z = torch.sigmoid(m.gates(torch.cat([x, h], 1))).chunk(2, 1)

@@ -83,7 +83,7 @@ class Criteria:
 
 
 def sizes(module: Any) -> list[Sizes]:
-    """The possible D, H and sets of parameters that are matrices, from the shapes of all parameters.
+    """Returns the possible D, H and sets of parameters that are matrices, from the shapes of all parameters.
 
     The matrices of a cell with G gates have G * H * (D + H) numbers in all. A parameter with a short axis may
     be a matrix, or several vectors of one length.
@@ -192,7 +192,7 @@ def _outputs(runs: Runs, values: dict[str, Array], x: Array) -> Array:
 
 
 def _exact(equation: Equation, samples: list[Sample], wanted: Criteria) -> Equation | None:
-    """The equation with fitted constants and eps, or None if it is not that of the module."""
+    """Returns the equation with fitted constants and eps, or None if it is not that of the module."""
     match, d = fitted(equation, samples[:1], EXACT / 1000, wanted.limit)
     if d < wanted.distance:
         wanted.distance, wanted.nearest = d, match
@@ -213,7 +213,7 @@ def _exact(equation: Equation, samples: list[Sample], wanted: Criteria) -> Equat
 
 
 def mistaken(module: Any, runs: Runs, cell: Cell) -> bool:
-    """Whether x and h are exchanged.
+    """Returns whether x and h are exchanged.
 
     An RNN's cell with as many inputs as units has the same outputs if x and h are exchanged. Then the names
     of forward's arguments decide. Raises Unsuitable if they do not.

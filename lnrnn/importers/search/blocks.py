@@ -36,7 +36,7 @@ class Piece:
     plus: float = 0.0
 
     def of(self, values: Mapping[str, Array]) -> Array:
-        """The numbers of the piece, (H, columns) or (H,), in parameters by name."""
+        """Returns the numbers of the piece, (H, columns) or (H,), in parameters by name."""
         if self.columns is None:
             result = values[self.name].reshape(-1)[_slice(self.rows)]
             return result + self.plus if self.plus else result
@@ -50,7 +50,7 @@ def _slice(r: range) -> slice:
 
 
 def _matrices(p: Array) -> Array:
-    """A parameter as matrices (n, rows, columns)."""
+    """Returns a parameter as matrices (n, rows, columns)."""
     if p.ndim > 2:
         p = p.reshape([n for n in p.shape if n > 1] or [1])
     return p[None] if p.ndim == 2 else p.reshape(-1, *p.shape[-2:])
@@ -87,7 +87,7 @@ class Matrix:
 
 
 def gate_rows(n: int, H: int, interleaved: bool) -> list[range]:
-    """The rows of each of n gates: H consecutive rows, or if interleaved every n-th row."""
+    """Returns the rows of each of n gates: H consecutive rows, or if interleaved every n-th row."""
     return [range(k, n * H, n) if interleaved and n > 1 else range(k * H, (k + 1) * H) for k in range(n)]
 
 
@@ -115,7 +115,7 @@ def draw(runs: Runs, rng: np.random.Generator, scale: float = 1.5) -> dict[str, 
 
 
 def find_matrices(runs: Runs, rng: np.random.Generator) -> list[Matrix]:
-    """The matrices, each with its columns for x and for h, and whether it is transposed.
+    """Returns the matrices, each with its columns for x and for h, and whether it is transposed.
 
     The columns for x follow from gradients, which are 0 for the columns of features that are 0.
     """
@@ -162,7 +162,7 @@ def _columns(
 
 
 def layouts(runs: Runs, matrices: list[Matrix], rng: np.random.Generator) -> tuple[bool, ...]:
-    """The possible values of `interleaved`: whether row k belongs to gate k % G, not to gate k // H.
+    """Returns the possible values of `interleaved`: whether row k belongs to gate k % G, not to gate k // H.
 
     At the first step the state is 0, so in an LSTM and most GRUs the rows of one gate have gradients of 0.
     """
@@ -272,7 +272,7 @@ def find_parts(
 def aligned(
     runs: Runs, x_pieces: list[Piece], h_pieces: list[Piece], rng: np.random.Generator
 ) -> tuple[Piece, ...]:
-    """The pieces of the matrices for h, in the order of the gates in the matrices for x.
+    """Returns the pieces of the matrices for h, in the order of the gates in the matrices for x.
 
     If a gate adds W x and U h, both products have the same gradient, so equal gradients show which W and U
     belong together. Otherwise the pieces stay in the order of the parameters.

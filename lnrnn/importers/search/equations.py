@@ -78,7 +78,7 @@ class Equation:
         return result
 
     def weights(self, parts: Parts, values: Mapping[str, Array]) -> Weights:
-        """All of lnrnn's parameters, from the module's parameters."""
+        """Returns all of lnrnn's parameters, from the module's parameters."""
         sides = {"weight_ih": parts.x, "weight_hh": parts.h}
         result = {}
         for name, pieces in sides.items():
@@ -124,7 +124,7 @@ class Equation:
         return result
 
     def _products(self, sample: Sample, steps: int, rows: slice) -> tuple[Norms, Array, Array]:
-        """The cell's norms, and x_ and h_ (steps, B, gates * H) for its step."""
+        """Returns the cell's norms, and x_ and h_ (steps, B, gates * H) for its step."""
         p = self.vectors(sample.values, sample.y.shape[-1])
         if self.cell.gates == 1 and self.norm is None:
             p = {"bias": p["bias_ih"] + p["bias_hh"]}
@@ -155,7 +155,7 @@ class Equation:
 
 
 def distance(equation: Equation, samples: Sequence[Sample], steps: int | None = None) -> float:
-    """The largest difference of the equation's outputs from the module's outputs."""
+    """Returns the largest difference of the equation's outputs from the module's outputs."""
     return max(largest(equation.outputs(t, steps or len(t.y)) - t.y[:steps]) for t in samples)
 
 

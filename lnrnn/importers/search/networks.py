@@ -59,7 +59,7 @@ def _with_state_last(module: Any, convert: Convert) -> tuple[Any, Convert]:
 
 
 def searchable(source: Any) -> bool:
-    """Whether `source` is a torch module of a class that is not of torch.nn or lnrnn.torch."""
+    """Returns whether `source` is a torch module of a class that is not of torch.nn or lnrnn.torch."""
     kind: Any = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", ())
     return isinstance(source, kind) and not known(source) and not hasattr(source, "lnrnn_arguments")
 
@@ -179,7 +179,7 @@ def _parts(modules: dict[str, Any], wanted: Criteria) -> tuple[Part, ...]:
 
 
 def _own(part: Any) -> Weights:
-    """The parameters of a layer whose class is known."""
+    """Returns the parameters of a layer whose class is known."""
     c = convert_torch(part)
     p = {name.removesuffix("_l0"): v for name, v in c.state.items()}
     return Weights(c.cell, c.arguments["norm"], c.arguments["bias"], p, c.arguments.get("nonlinearity"))

@@ -18,7 +18,7 @@ MOST = 600  # limit on the ways that are tried for one placement of the norms
 
 
 def placements(cell: Cell, parts: Parts) -> Iterator[LayerNormSpec | None]:
-    """The placements of norms that fit the gains, or all placements if there are no gains."""
+    """Yields the placements of norms that fit the gains, or all placements if there are no gains."""
     gains = [v for v in parts.vectors if is_gain(cell, v)]
     if not gains:
         yield None
@@ -37,7 +37,7 @@ def placements(cell: Cell, parts: Parts) -> Iterator[LayerNormSpec | None]:
 
 
 def is_cell_gain(cell: Cell, v: Vector) -> bool:
-    """Whether v is the gain of the norm of c: while it is 0, the gates i, f and g have no effect.
+    """Returns whether v is the gain of the norm of c: while it is 0, the gates i, f and g have no effect.
 
     If one norm is over all gates, the matrices of i, f and g still have an effect, because they change the
     statistics for o. Their gains and biases have none.
@@ -72,14 +72,14 @@ def ways(cell: Cell, parts: Parts, norm: LayerNormSpec | None) -> Iterator[dict[
 
 
 def without_role(cell: Cell, parts: Parts, specs: Sequence[LayerNormSpec | None]) -> list[str]:
-    """The names of the gains and biases that are no parameter of lnrnn under any of these norms."""
+    """Returns the names of the gains and biases that are no parameter of lnrnn under any of these norms."""
     order = tuple(range(cell.gates))
     return [v.pieces[0].name for v in parts.vectors
             if not any(_options(cell, parts, spec, v, order) for spec in specs)]  # fmt: skip
 
 
 def _sensible(roles: Mapping[str, Mapping[int, Sequence[Piece]]], norm: LayerNormSpec | None) -> bool:
-    """Whether each gate has one gain for a name, and all gates have as many biases after the norm."""
+    """Returns whether each gate has one gain for a name, and all gates have as many biases after the norm."""
     for name, gates in roles.items():
         counts = {len(pieces) for pieces in gates.values()}
         if name.startswith("gain") and counts != {1}:
@@ -140,7 +140,7 @@ def _options(
 
 
 def _required_gains(gains: Sequence[Vector], v: Vector) -> list[Vector]:
-    """The gains that must not be 0 for v to have an effect; empty if a piece of v needs none.
+    """Returns the gains that must not be 0 for v to have an effect; empty if a piece of v needs none.
 
     A bias before the norms of all gates needs a gain for each piece. If a piece needs several gains, those
     with an effect on the fewest gates count. The reason is a GRU's r, which also needs the candidate's gain.

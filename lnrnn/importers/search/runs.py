@@ -52,7 +52,7 @@ class Limit:
 
 
 def in_doubles(module: Any) -> Any:
-    """A copy of the module in float64, on the CPU, in evaluation mode."""
+    """Returns a copy of the module in float64, on the CPU, in evaluation mode."""
     try:
         copied = copy.deepcopy(module).cpu().double().eval()
     except Exception as error:  # modules raise anything if they cannot be copied
