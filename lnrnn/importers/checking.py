@@ -26,8 +26,8 @@ from .running import GIVEN, Answer, answers, rerun, time_first, unchanged
 from .weights import Array, Converted
 
 # The permitted difference, in multiples of the rounding error that _Network estimates. For 3000 correct
-# modules of every system, 5 to 256 units, float32 and float64, it was at most 2.2 (0.5 in the median). Norms
-# over two units reached 18, because their results are almost +1 and -1.
+# modules of all systems, with 5 to 256 units, in float32 and float64, the difference was at most 2.2 (0.5 in
+# the median). For norms over two units it reached 18, because their results are almost +1 and -1.
 MARGIN = 6.0
 HOW = "compare module(x) with model(x) on an input of your own, or give check=x"
 
@@ -196,7 +196,7 @@ def _agreement(module: Any, converted: Converted, convert: Convert, x: Array | N
                 if probed:
                     _probe(module, convert, network, answer, vague)
                 return answer
-            except OtherStates as error:  # another way to pass states may agree
+            except OtherStates as error:  # a call that passes states in another form may agree
                 other = other or error
                 continue
         differing.append((difference, limit, answer))

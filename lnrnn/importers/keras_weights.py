@@ -23,8 +23,9 @@ Options = Mapping[str, Any]
 class Kind:
     """A cell of Keras.
 
-    shapes: those of its weights in the order of get_weights(), for check_shapes; "bias" may be absent. eps:
-    the default eps of its norms, None without norms. epsilon: the name of eps in the cell's configuration.
+    shapes: the shapes of its weights in the order of get_weights(), for check_shapes; "bias" may be absent.
+    eps: the default eps of its norms, None without norms. epsilon: the name of eps in the cell's
+    configuration.
     """
 
     shapes: dict[str, tuple[str, ...]]
@@ -37,12 +38,12 @@ class Kind:
 
 
 def _biases(p: Arrays) -> dict[str, Array]:
-    """torch's two biases from the one bias of Keras; the second is 0."""
+    """Returns torch's two biases from the one bias of Keras; the second is 0."""
     return {"bias_ih": p["bias"], "bias_hh": np.zeros_like(p["bias"])} if "bias" in p else {}
 
 
 def _weights(p: Arrays) -> dict[str, Array]:
-    """torch's matrices (G * H, I) and (G * H, H), which Keras stores transposed."""
+    """Returns torch's matrices (G * H, I) and (G * H, H), which Keras stores transposed."""
     return {"weight_ih": p["kernel"].T, "weight_hh": p["recurrent_kernel"].T}
 
 
@@ -210,7 +211,8 @@ def _from_layer(layer: Any, options: Options) -> list[list[Weights]]:
 
 
 def _cells_of(layer: Any, options: Options, reverse: bool | None) -> list[Weights]:
-    """reverse: of a direction of a Bidirectional layer, else None."""
+    """Returns the cells of a layer. reverse: whether it is the second direction of a Bidirectional; else
+    None."""
     if reverse is not None and bool(getattr(layer, "go_backwards", False)) != reverse:
         raise ValueError(
             "go_backwards must be False in the first of two directions and True in the second, got "
@@ -270,7 +272,7 @@ def _named(arrays: Sequence[Array], kind: str | None) -> dict[str, Array]:
 
 
 def _leaves(weights: Mapping[str, Any]) -> dict[str, Array]:
-    """The arrays by name without the prefix that all have: "rnn/lstm_cell/kernel:0" becomes "kernel"."""
+    """Returns the arrays with short names: "rnn/lstm_cell/kernel:0" becomes "kernel"."""
     split = {name: str(name).removesuffix(":0").replace(".", "/").split("/") for name in weights}
     while (
         all(len(parts) > 1 for parts in split.values()) and len({parts[0] for parts in split.values()}) == 1
@@ -280,7 +282,7 @@ def _leaves(weights: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def _by_direction(weights: dict[str, Array], bidirectional: bool) -> list[dict[str, Array]]:
-    """The weights of each direction, by the prefixes forward_ and backward_ of Keras' Bidirectional."""
+    """Divides weights by direction: names of Keras' Bidirectional begin with forward_ or backward_."""
     ways = ("forward_", "backward_")
     if not any(name.startswith(way) for name in weights for way in ways):
         if bidirectional:

@@ -27,7 +27,7 @@ class Answer:
 
     x: (T, B, I). y: (T, B, directions * H). batch_first: the module's order of axes, None for a cell, which
     takes one step at a time. states: the last h, or h and c, (layers * directions, B, H) each; empty if the
-    module returns them in no usual form. way: for a layer, the index in `arguments` of the arguments after x;
+    module returns them in no usual form. way: for a layer, the index in `arguments` of its arguments after x;
     for a cell, whether h and c are one argument, a tuple.
     """
 
@@ -100,7 +100,7 @@ def _shape(model: Any, x: Array) -> tuple[int, ...]:
 
 
 def _read(result: list[Any], model: Any, own: Array, order: bool, way: int) -> Answer | None:
-    """The Answer for the tensors that a call with x = own returned, or None if none of them has y's shape."""
+    """Returns the Answer for the `result` of a call with x = own, or None if no tensor has y's shape."""
     at = next((i for i, t in enumerate(result) if tuple(t.shape) == _shape(model, own)), None)
     if at is None:
         return None
@@ -147,7 +147,8 @@ def _zeros(model: Any, x: Any) -> list[Any]:
 def _first_states(
     model: Any, batch: int, tensor: Callable[[Array], Any], given: Sequence[Array] | None
 ) -> list[Any]:
-    """New tensors of h, or h and c, (layers * directions, B, H) each, from arrays or None for zeros."""
+    """Returns new tensors of h, or h and c, (layers * directions, B, H) each, from arrays or None for
+    zeros."""
     lines = model.num_layers * model.num_directions
     zeros = [np.zeros((lines, batch, width), np.float32) for width in architecture(model).widths]
     return [tensor(state) for state in (zeros if given is None else given)]
@@ -173,7 +174,7 @@ def step_by_step(
 
 # --- arguments ----------------------------------------------------------------------------------------------
 
-GIVEN = 2  # the first two of `arguments` give no state
+GIVEN = 2  # the first two items of `arguments` have no state
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,7 @@ def _arguments(model: Any, batch: int | None) -> Iterator[tuple[Any, ...]]:
 
 
 def filled(template: Any, states: Sequence[Any]) -> Any:
-    """The template with states for its Leafs. states: h, or h and c, (layers * directions, B, H) each."""
+    """Replaces Leafs in a template by states: h, or h and c, (layers * directions, B, H) each."""
     if isinstance(template, Leaf):
         whole = states[template.kind or 0]
         return whole if template.place is None else whole[template.place]
@@ -240,7 +241,7 @@ def name_of(template: Any) -> str:
 def _last_states(tensors: list[Any], model: Any, batch: int | None) -> tuple[Array, ...]:
     """Returns (h,) or (h, c), (layers * directions, B, H) each, from the tensors that a call returned with y.
 
-    They may be as in torch.nn, or states (B, H) for each layer and direction. Empty for other shapes.
+    The tensors may be as in torch.nn, or (B, H) for each layer and direction. Returns () for other shapes.
     """
     widths, places = architecture(model).widths, model.num_layers * model.num_directions
     kinds = len(widths)

@@ -22,9 +22,9 @@ Arrays = Mapping[str, Array]
 class System:
     """An implementation of a cell.
 
-    name: the argument `kind` of from_torch; more words name the cell. shapes: those of all parameters of a
-    cell, for check_shapes. optional: parameters that are all present or all absent. options: the arguments of
-    from_torch that apply. batch_first: the order of the axes of x.
+    name: the argument `kind` of from_torch; more words name the cell. shapes: the shapes of all parameters of
+    a cell, for check_shapes. optional: parameters that are all present or all absent. options: the arguments
+    of from_torch that apply. batch_first: the order of the axes of x.
     """
 
     name: str
@@ -188,7 +188,8 @@ ICEFALL_GRU = System(
 
 
 def _haste_zoneout(options: Mapping[str, Any]) -> float:
-    """The zoneout rate of h. At inference haste has h_t = zoneout h_{t-1} + (1 - zoneout) h' and c_t = c'."""
+    """Returns the zoneout rate of h. In haste, h_t = zoneout h_{t-1} + (1 - zoneout) h' at inference, and c_t
+    = c'."""
     if options["zoneout"] is None:
         raise ValueError(
             "zoneout must be given for a state dict of haste, as it acts at inference; or give the module"

@@ -121,7 +121,7 @@ def _renamed(state: Mapping[str, Any], names: Any) -> dict[str, Any]:
 
 
 def _options(module: Any, given: dict[str, Any]) -> dict[str, Any]:
-    """The options eps, nonlinearity, zoneout and batch_first, from a module and the arguments `given`."""
+    """Returns eps, nonlinearity, zoneout and batch_first, from a module and the arguments `given`."""
     by_name: dict[str, set[Any]] = {name: set() for name in given}
     bare = []
     for name, part in module.named_modules():
@@ -174,7 +174,7 @@ def _place(name: str) -> tuple[int, int, str]:
 
 
 def _differences(system: System, leaves: set[str]) -> tuple[list[str], list[str]]:
-    """Returns the parameters of the system that are not in `leaves`, and those of `leaves` not in it."""
+    """Returns the parameters of the system that `leaves` lacks, and the names in `leaves` that it lacks."""
     required = set(system.shapes)
     if not leaves & set(system.optional):
         required -= set(system.optional)
@@ -228,7 +228,7 @@ def _system(names: Collection[str], kind: str | None, prefix: str | None) -> Sys
 
 
 def _parts(names: Collection[str], systems: list[System]) -> list[str]:
-    """The prefixes of names that belong to known cells or networks of them; the shortest prefix of each."""
+    """Returns the prefixes of names of known cells or networks of them; the shortest prefix of each."""
     result: list[str] = []
     for prefix in sorted({name[: dot.end()] for name in names for dot in re.finditer(r"\.", name)}, key=len):
         own = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]

@@ -22,8 +22,8 @@ class Weights:
     """One layer in one direction, with lnrnn's names.
 
     cell: the name of lnrnn's class. parameters: by lnrnn's names without suffix, gates in lnrnn's order.
-    nonlinearity: that of an RNN, else None. zoneout: a value for `Network.zoneout`. reset_after: that of a
-    GRU.
+    nonlinearity: the argument of an RNN, else None. zoneout: a value for `Network.zoneout`. reset_after: the
+    argument of a GRU.
     """
 
     cell: str

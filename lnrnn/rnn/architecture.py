@@ -25,7 +25,7 @@ class Architecture:
 
     The other fields are computed from these. arguments: the constructor's arguments by name, in its order,
     without dropout, seed and rng; stated: without those of DEFAULTS too. suffixes: the endings of names for
-    each layer and direction (_l0_reverse), in the order of the state's first axis. shapes: those of all
+    each layer and direction (_l0_reverse), in the order of the state's first axis. shapes: the shapes of all
     parameters by name, layer after layer.
 
     A side is a place of a norm or bias. "ih" and "hh" are the products W_ih x and W_hh h, "" is their sum,
@@ -46,8 +46,8 @@ class Architecture:
     reset_after: bool = True
     num_heads: int = 1
     proj_size: int = 0
-    # functools.cached_property would have a lock before Python 3.12. If another thread forks while it is
-    # locked, it stays locked in the child process.
+    # functools.cached_property would have a lock before Python 3.12. If another thread forks while the lock
+    # is held, it stays locked in the child process.
     arguments: Mapping[str, Any] = field(init=False, repr=False, compare=False)
     stated: Mapping[str, Any] = field(init=False, repr=False, compare=False)
     suffixes: tuple[str, ...] = field(init=False, repr=False, compare=False)
@@ -82,7 +82,7 @@ class Architecture:
         bias: Any, batch_first: Any, bidirectional: Any, norm: Any, reverse: Any = False,
         reset_after: Any = True, num_heads: Any = 1, proj_size: Any = 0,
     ) -> Architecture:  # fmt: skip
-        """The architecture for a user's arguments. Raises ValueError or TypeError for a wrong argument."""
+        """Returns the architecture for a user's arguments. Raises ValueError or TypeError for a wrong one."""
         for name, value in (("nonlinearity", nonlinearity), ("bias", bias)):
             named = isinstance(value, str) and value in ("layer", "batch")
             if named or isinstance(value, (LayerNormSpec, BatchNormSpec)):
@@ -135,12 +135,12 @@ class Architecture:
 
     @property
     def h_width(self) -> int:
-        """The values of h, and of y in each direction."""
+        """The number of values of h, and of y in each direction, for one sequence at one step."""
         return self.proj_size or self.hidden_size
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The values of each array of a state: of h, or of h and c."""
+        """The number of values of each array of a state: of h, or of h and c."""
         return (self.h_width, self.hidden_size)[: self.cell.states]
 
     @property
@@ -149,7 +149,8 @@ class Architecture:
         return self.norm if isinstance(self.norm, BatchNormSpec) else None
 
     def configuration(self, dtype: str, overrun: str | None) -> dict[str, Any]:
-        """The configuration in a model file, for pyx/file/model_file.c and file_format.architecture_of."""
+        """Returns the configuration of a model file, for pyx/file/model_file.c and
+        file_format.architecture_of."""
         norm: dict[str, Any] | None = None
         if self.norm is not None:
             norm = {"kind": "batch" if self.batch_norm else "layer", **vars(self.norm)}
@@ -170,7 +171,7 @@ def suffixes(num_layers: int, bidirectional: bool) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def vectors(cell: Cell, hidden_size: int, norm: Norm, bias: bool) -> Mapping[str, int]:
-    """Length of each gain and bias of a layer and direction, by name without suffix. norm: from norm_spec."""
+    """Returns lengths of the gains and biases of a layer and direction, by name without suffix."""
     made = Architecture(cell, hidden_size, hidden_size, 1, "tanh", bias, False, False, norm)
     return {name.removesuffix("_l0"): shape[0] for name, shape in made.shapes.items() if len(shape) == 1}
 
@@ -181,6 +182,6 @@ DEFAULTS = {each.name: each.default for each in fields(Architecture) if each.def
 
 @lru_cache
 def argument_names(cell: Cell) -> tuple[str, ...]:
-    """The arguments of the constructor that are fields of Architecture, in the constructor's order."""
+    """Returns the constructor's arguments that are fields of Architecture, in the constructor's order."""
     names = (each.name for each in fields(Architecture) if each.init and each.name != "cell")
     return tuple(name for name in names if name not in OPTIONS or name in cell.options)

@@ -41,7 +41,7 @@ def rows_as_they_are(x: Array) -> bool:
 
 
 def integers(name: str, value: Any) -> Array:
-    """value as an array. Integers become a contiguous array of int64, except uint64, which may not fit.
+    """Returns value as an array. Integers become a contiguous array of int64; uint64 may not fit, and stays.
 
     An array that is contiguous int64 is not copied.
     """
@@ -110,7 +110,7 @@ def checked_ragged(values: ArrayLike, offsets: ArrayLike, input_size: int) -> tu
 
 
 def states(name: str, value: Any, cell: Cell) -> list[tuple[str, Any]]:
-    """The name and value of each state in an argument: [(name, h)], or (name[0], h) and (name[1], c)."""
+    """Returns the name and value of each state in an argument: [(name, h)], or those of h and of c."""
     if cell.states == 1:
         return [(name, value)]
     if not isinstance(value, (tuple, list)) or len(value) != 2:
@@ -130,7 +130,7 @@ def as_caller(y: Any, unbatched: bool, batch_first: bool) -> Any:
 
 # The number of arrays decides the type State.
 def as_state(found: Sequence[Array], unbatched: bool = False) -> State:  # type: ignore[type-var]
-    """h, or (h, c), from arrays (num_layers * directions, B, H); without the axis B if unbatched."""
+    """Returns h, or (h, c), from arrays (num_layers * directions, B, H); without the axis B if unbatched."""
     if unbatched:
         found = [s[:, 0] for s in found]
     return cast(State, found[0] if len(found) == 1 else tuple(found))

@@ -17,7 +17,7 @@ from .specs import DropoutSpec
 Array = np.ndarray
 # Factors of h in the product with W_hh, (B, P); where zoneout keeps the old h, and the old c, (T, B, *).
 MaskArrays = tuple[Array | None, Array | None, Array | None]
-DRAWN = 2**16  # numbers that are drawn at a time
+DRAWN = 2**16  # how many numbers are drawn at a time
 
 # The purpose of a generator's numbers, which is the first number of its spawn key.
 BETWEEN, INPUTS, STATES, ZONEOUT_H, ZONEOUT_C = range(5)

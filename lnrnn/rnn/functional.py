@@ -93,7 +93,7 @@ def _by_suffix(made: Architecture, statistics: Sequence[Array]) -> dict[str, Ste
 
 
 def updated(made: Architecture, statistics: Sequence[Array], seen: Sequence[Array]) -> list[Array]:
-    """The running statistics after training on a batch. seen: the batch's statistics, from `forward`."""
+    """Returns running statistics after training on a batch. seen: the batch's statistics, from `forward`."""
     momentum = made.batch_norm.momentum if made.batch_norm else None
     found: list[Array] = []
     for old, batch in zip(_by_suffix(made, statistics).values(), _seen(made, seen), strict=True):
@@ -102,7 +102,7 @@ def updated(made: Architecture, statistics: Sequence[Array], seen: Sequence[Arra
 
 
 def _seen(made: Architecture, arrays: Sequence[Array]) -> list[dict[str, Array]]:
-    """Statistics of a batch for each layer and direction, with the names of statistics.blank."""
+    """Returns statistics of a batch for each layer and direction, with the names of statistics.blank."""
     names = list(named_shapes(made.sides, 0)) if made.sides else []
     return [
         dict(zip(names, arrays[k : k + len(names)], strict=True))
@@ -119,7 +119,7 @@ def saved_arrays(made: Architecture) -> int:
 
 
 class _Kept(NamedTuple):
-    """Objects that `forward` made of its arguments, so that `backward` need not make them again."""
+    """Objects that `forward` has created from its arguments, and that `backward` uses again."""
 
     snapshot: Snapshot  # with packed weights
     rows: Rows
@@ -206,7 +206,7 @@ def forward(
 
 
 def _active(tape: Array, rows: int, active: int) -> Array:
-    """The part of a tape that is used. A tape has memory for T * B rows; `active` excludes padding."""
+    """Returns the used part of a tape, which has memory for T * B rows; `active` excludes padding."""
     return tape[: len(tape) // max(rows, 1) * active]
 
 

@@ -1,9 +1,9 @@
 """Divides a module's parameters by gate and use, from the gradients of the module's outputs.
 
 A gradient of exactly zero shows that a number has no effect on the outputs. Equal gradients show that two
-vectors are added. A piece is the part of a parameter that belongs to one gate. It has H rows of a matrix for
-x or h, or is a vector of H numbers. Gates are numbered in the order of the matrices for x. Which number is
-the forget gate, for example, is decided in equations.py.
+vectors are added. A piece is the part of a parameter that belongs to one gate: H rows of a matrix, or a
+vector of H numbers. Gates are numbered in the order of the matrices for x. Which number is the forget gate,
+for example, is decided in equations.py.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ STEPS, MANY = 2, 12  # with MANY sequences, each relu is active in at least one
 class Piece:
     """The part of a parameter that belongs to one gate.
 
-    name: the parameter. index: the number of the matrix, if the parameter has several. rows, columns: those
-    of the piece; columns is None for a vector. transposed: whether the parameter has rows and columns
-    exchanged. plus: the constant that forward adds to a gain.
+    name: the parameter. index: the number of the matrix, if the parameter has several. rows, columns: the
+    rows and columns of the piece; columns is None for a vector. transposed: whether the parameter has rows
+    and columns exchanged. plus: the constant that forward adds to a gain.
     """
 
     name: str
@@ -96,8 +96,8 @@ def largest(*arrays: Array) -> float:
 
 
 def draw(runs: Runs, rng: np.random.Generator, scale: float = 1.5) -> dict[str, Array]:
-    """Random parameters. Products with matrices are of the order of `scale`. Vectors have both signs and no
-    small numbers. Parameters of one number keep their value."""
+    """Draws random parameters. Products with matrices are of the order of `scale`. Vectors have both signs
+    and no small numbers. Parameters of one number keep their value."""
     result = {}
     for name, p in runs.parameters.items():
         shape = tuple(p.shape)
@@ -192,7 +192,7 @@ def layouts(runs: Runs, matrices: list[Matrix], rng: np.random.Generator) -> tup
 class Parts:
     """The pieces of gate k, x[k] and h[k] for the matrices, and all vectors.
 
-    at[k]: the pieces of vectors that forward adds to the product of x[k] and x. first: the gates that have no
+    at[k]: the pieces of vectors that forward adds to the product of x[k] and x. first: the gates without an
     effect at the first step, where the state is 0.
     """
 
@@ -206,7 +206,7 @@ class Parts:
 def pieces_of(
     runs: Runs, matrices: list[Matrix], square: bool, interleaved: bool
 ) -> tuple[list[Piece], list[Piece]]:
-    """The pieces of matrices for x and for h, in order. square: whether square matrices are transposed."""
+    """Returns the pieces of matrices for x, and for h. square: whether square matrices are transposed."""
     x: list[Piece] = []
     h: list[Piece] = []
     for m in matrices:
@@ -257,7 +257,8 @@ def find_parts(
                 break
         plus *= any(result)
         vectors.append(Vector(tuple(replace(p, plus=plus) for p in pieces), *result))
-    # At the first step, the gradient of W gives the gradient of W x. A vector added to W x has the same one.
+    # At the first step, the gradient of W gives the gradient of W x. A vector that is added to W x has the
+    # same gradient.
     _, grads = runs.gradients(x[:1, :BATCH], last=True)
     by_gate = [p.of(grads) @ x[0, 0] / (x[0, 0] @ x[0, 0]) for p in x_pieces]
     size = largest(*by_gate)

@@ -61,7 +61,7 @@ class Equation:
     offsets: tuple[float, ...] = ()
 
     def vectors(self, values: Mapping[str, Array], H: int) -> dict[str, Array]:
-        """lnrnn's gains and biases, by name without suffix, from the module's parameters."""
+        """Returns lnrnn's gains and biases, by name without suffix, from the module's parameters."""
         result = {}
         for name in vectors(self.cell, H, self.norm, True):
             gates = (0,) if name.endswith("_c") else self.order
@@ -93,7 +93,7 @@ class Equation:
         return Weights(self.cell.name, self.norm, bias, result, self.nonlinearity)
 
     def outputs(self, sample: Sample, steps: int, rows: slice = slice(None)) -> Array:
-        """y (steps, B, H) of this cell. Each step takes the old h from the module's outputs."""
+        """Returns y (steps, B, H) of this cell. Each step reads the old h from the module's outputs."""
         norms, x_, h_ = self._products(sample, steps, rows)
         step, _, options = self._step()
         state = (np.zeros_like(sample.y[0, rows]),) * self.cell.states
@@ -105,7 +105,8 @@ class Equation:
         return np.array(result)
 
     def lstm_distances(self, sample: Sample, steps: int, orders: Array) -> Array:
-        """The largest difference (n,) from the first sequence's outputs, for orders (n, 4) of the gates.
+        """Returns, for orders (n, 4) of the gates, the largest difference (n,) from the first sequence's
+        outputs.
 
         All orders have the same pre-activations, which are computed once.
         """
@@ -164,7 +165,7 @@ def fitted(
 ) -> tuple[Equation, float]:
     """Fits the equation's offsets and eps to the module's outputs. Returns the equation and its distance.
 
-    This is a least-squares fit to the first sequence, by the method of Levenberg and Marquardt.
+    The fit is a least-squares fit to the first sequence, by the method of Levenberg and Marquardt.
     """
     G, free = equation.cell.gates, equation.norm is not None
     rows = slice(0, 1)
