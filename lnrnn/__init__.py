@@ -76,8 +76,7 @@ def __dir__() -> list[str]:
     return sorted({*__all__, "torch", *dunders})
 
 
-# Names whose modules are imported at first use, because their import takes as long as that of all other
-# modules.
+# Modules that are imported at first use, because their import takes as long as that of all others.
 _LATER = {
     "Scorer": "lnrnn.scoring.scorer",
     "data": "lnrnn.data",

@@ -105,8 +105,7 @@ def known_steps(networks: Networks) -> int:
 
 
 def right_answers(networks: Networks, joined: Joined) -> dict[str, np.ndarray]:
-    """Returns, for each of METHODS, whether each answer is right, bool (STEPS, N). An error counts as
-    wrong."""
+    """Returns whether each answer is right, bool (STEPS, N), for each of METHODS; an error is wrong."""
 
     def right(norm: NormName | None, policy: Overrun | None = None) -> np.ndarray:
         return np.asarray(networks[norm].name_at_each_step(joined.x, policy) == joined.labels)
@@ -215,8 +214,7 @@ def next_answer(network: SpeakerNetwork, stream: lnrnn.Stream[Any], x_t: np.ndar
 
 
 def refusal(network: SpeakerNetwork, x: np.ndarray) -> str:
-    """Returns batch norm's error with overrun "raise" for x (T, channels), whose last step has no
-    statistics."""
+    """Returns the error with overrun "raise" for x (T, channels), whose last step has no statistics."""
     network.rnn.overrun = "raise"
     stream = network.rnn.stream()
     try:

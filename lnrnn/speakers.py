@@ -24,7 +24,7 @@ NormName = Literal["layer", "batch"]
 NORMS: tuple[NormName | None, ...] = ("layer", "batch", None)
 SPEAKERS = 9
 REFUSED = -1
-# Sequences per batch, to limit memory. The answers do not depend on it, except with overrun="batch".
+# The number of sequences per batch, to limit memory. Answers depend on it only with overrun="batch".
 AT_A_TIME = 40
 
 Item = TypeVar("Item")
@@ -40,9 +40,9 @@ Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
 class TrainingSettings:
     """Settings of `train`.
 
-    epochs: passes over all sequences. batch_size: sequences per update. learning_rate: that of Adam.
-    largest_norm: the limit on the Euclidean norm of all gradients together.
-    noise: standard deviation of the Gaussian noise that is added to the input of each batch.
+    epochs: passes over all sequences. batch_size: sequences per update. learning_rate: the rate of Adam.
+    largest_norm: the limit on the Euclidean norm of all gradients together. noise: standard deviation of the
+    Gaussian noise that is added to the input of each batch.
     """
 
     epochs: int = 200
@@ -145,10 +145,11 @@ def train(
 
 
 def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The loss, which is minus the logarithm (in nats) of the right class' probability, and its gradients.
+    """Returns the loss, minus the logarithm of the right class' probability, and its gradients.
 
-    logits (..., classes), labels (...): integers. Returns losses (...), and the gradient of each loss by the
-    logits, (..., classes). For the mean loss of a batch, divide these gradients by the batch size.
+    logits (..., classes), labels (...): integers. Returns losses (...) in nats, and the gradient of each loss
+    with respect to the logits, (..., classes). For the mean loss of a batch, divide these gradients by the
+    batch size.
     """
     shifted = logits - logits.max(axis=-1, keepdims=True)
     log_probability = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
@@ -204,7 +205,7 @@ class SequenceClassifier(Classifier):
     def loss_and_gradients(
         self, x: np.ndarray, lengths: np.ndarray, labels: np.ndarray
     ) -> tuple[float, dict[str, np.ndarray]]:
-        """Mean cross-entropy in nats over the N sequences of a batch, and its gradients by parameter name.
+        """Returns the mean cross-entropy in nats over N sequences, and its gradients by parameter name.
 
         Batch norm also updates its running statistics.
         """
@@ -228,7 +229,7 @@ class SequenceClassifier(Classifier):
 
 
 def last_layer(state: np.ndarray | tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """h (N, H) from the state, h or (h, c), of a network with one layer."""
+    """Returns h (N, H) from the state, h or (h, c), of a network with one layer."""
     h: np.ndarray = (state[0] if isinstance(state, tuple) else state)[0]
     return h
 
@@ -251,7 +252,7 @@ class SpeakerSettings:
 class SpeakerNetwork:
     """A network that is trained on utterances of Japanese Vowels by its constructor.
 
-    classifier: the SequenceClassifier. mean, deviation: those of its training input over all steps, float32
+    classifier: the SequenceClassifier. mean, deviation: of its training input over all steps, float32
     (channels,). losses: the mean cross-entropy of each epoch, in nats.
     """
 
@@ -291,8 +292,8 @@ class SpeakerNetwork:
     def name_speakers(self, sequences: Sequence[np.ndarray], overrun: Overrun | None = None) -> np.ndarray:
         """Returns the network's answer for each sequence: int64 (N,).
 
-        sequences: N arrays (T_i, channels). With ``overrun="batch"`` they are one batch.
-        overrun: batch norm's policy. With "raise", the answer is REFUSED for a SequenceTooLongError.
+        sequences: N arrays (T_i, channels). With ``overrun="batch"`` all are one batch. overrun: batch norm's
+        policy. With "raise", the answer is REFUSED for a SequenceTooLongError.
         """
         sequences = self.standardised(sequences)
         if overrun is not None:
@@ -309,7 +310,7 @@ class SpeakerNetwork:
         return named
 
     def name_at_each_step(self, x: np.ndarray, overrun: Overrun | None = None) -> np.ndarray:
-        """The answer at each step, int64 (T, N), for x (T, N, channels), which is not standardised."""
+        """Returns the answer at each step, int64 (T, N), for x (T, N, channels), not standardised."""
         if overrun is not None:
             self.rnn.overrun = overrun
         y, _ = self.rnn((x - self.mean) / self.deviation)
@@ -334,7 +335,7 @@ def one_thread() -> Iterator[int]:
 
 
 def side_by_side(function: Callable[[Item], Value], items: Iterable[Item], jobs: int) -> list[Value]:
-    """[function(item) for item in items], with ``jobs`` calls at a time, each in a thread of Python.
+    """Returns [function(item) for item in items], with ``jobs`` calls at a time, in threads of Python.
 
     Use it within `one_thread`. The calls must not change shared objects; then the values do not depend on
     jobs. If a call raises an exception, it is raised at once, and calls that have not begun are left out.

@@ -23,7 +23,7 @@ def is_command() -> bool:
 
 
 def _calls_cli(path: str) -> bool:
-    """Whether a file is the script of an installation of lnrnn, and not another program named lnrnn."""
+    """Returns whether a file is the script of an installation of lnrnn, not another program named lnrnn."""
     try:
         with open(path, "rb") as file:
             return b"lnrnn.cli" in file.read(4096)

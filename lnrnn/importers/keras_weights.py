@@ -211,8 +211,7 @@ def _from_layer(layer: Any, options: Options) -> list[list[Weights]]:
 
 
 def _cells_of(layer: Any, options: Options, reverse: bool | None) -> list[Weights]:
-    """Returns the cells of a layer. reverse: whether it is the second direction of a Bidirectional; else
-    None."""
+    """Returns a layer's cells. reverse: whether it is a Bidirectional's second direction, or None."""
     if reverse is not None and bool(getattr(layer, "go_backwards", False)) != reverse:
         raise ValueError(
             "go_backwards must be False in the first of two directions and True in the second, got "

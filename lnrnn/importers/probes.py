@@ -20,7 +20,7 @@ from .weights import Array
 
 # Sizes of random input. The state matters in most steps, and no two axes have the same length.
 STEPS, BATCH = 7, 3
-LONG, OF_LARGE, LARGE = 100, 40, 10**6  # number of steps; the same for a network with more than LARGE parameters
+LONG, OF_LARGE, LARGE = 100, 40, 10**6  # numbers of steps: usual, and with more than LARGE parameters
 # The permitted difference of two float64 results, relative and absolute. It is far above rounding errors that
 # the network does not magnify, and far below rounding errors of float32.
 EXACT, FLOOR = 1e-9, 1e-12

@@ -147,8 +147,7 @@ def _zeros(model: Any, x: Any) -> list[Any]:
 def _first_states(
     model: Any, batch: int, tensor: Callable[[Array], Any], given: Sequence[Array] | None
 ) -> list[Any]:
-    """Returns new tensors of h, or h and c, (layers * directions, B, H) each, from arrays or None for
-    zeros."""
+    """Returns tensors of h, or h and c, (layers * directions, B, H) each, from arrays or None for zeros."""
     lines = model.num_layers * model.num_directions
     zeros = [np.zeros((lines, batch, width), np.float32) for width in architecture(model).widths]
     return [tensor(state) for state in (zeros if given is None else given)]

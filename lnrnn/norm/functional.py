@@ -6,7 +6,7 @@ float32, and rounded to nearest even at the end. bool and integers become `np.re
 Results have the dtype of x, gradients of parameters have the dtype of the computation. Weights and biases are
 converted to the dtype of the computation. A non-contiguous array is copied once.
 
-Magnitudes: if squares in a row overflow or underflow, the row is scaled by a power of two; batch norm in
+Magnitudes: if squares in a row overflow or underflow, the row is scaled by a power of two. Batch norm in
 training scales channels in the same way. So the norm and the gradients of every finite row are correct, from
 the smallest subnormal number to the largest number. Results beyond the range of the dtype are infinite:
 gradients of very small x, and variances beyond 3.4e38 in a float32 running_var. Sums of gradients must not

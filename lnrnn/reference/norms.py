@@ -282,8 +282,8 @@ def batch_norm_backward(
 def statistics_at(t: int, statistics: Moments, overrun: str) -> Moments | None:
     """Return mean and variance of step t, (H,) each, from statistics (mean, var), (known steps, H) each.
 
-    Beyond the known steps, `overrun` "raise" raises ValueError, "last" returns the statistics of the last
-    known step, and "mean" averages means and variances over the known steps. "batch" returns None: use the
+    Beyond the known steps, `overrun` decides. "raise" raises ValueError, "last" returns the statistics of the
+    last known step, "mean" averages means and variances over the known steps. "batch" returns None: use the
     current batch.
 
     Examples

@@ -113,8 +113,7 @@ def run(
 
 
 def call(snapshot: Snapshot, x: Any, h0: Any, lengths: Any, resets: Any, threads: int) -> Any:
-    """Runs Network.__call__ for this snapshot. threads: the largest number; 0: the number set for all
-    calls."""
+    """Runs Network.__call__ for this snapshot. threads: the maximum; 0: the number set for all calls."""
     if lengths is not None:
         lengths = integers("lengths", lengths)
     if resets is None:

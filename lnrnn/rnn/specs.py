@@ -65,7 +65,7 @@ class LayerNormSpec(Named):
         object.__setattr__(self, "inner_bias", flag("inner_bias", self.inner_bias))
 
     def resolved(self, cell: Cell) -> LayerNormSpec:
-        """The spec with the defaults of this cell: placement is a string, and cell is None without a c."""
+        """Returns the spec with this cell's defaults: placement is a string, cell is None without a c."""
         placement = choice("placement", self.placement or cell.placement, PLACEMENTS)
         if placement == "input" != cell.placement:
             raise bad_value("placement", f"'split', 'joint' or 'gate' for {cell.name}", placement)
@@ -91,7 +91,7 @@ class BatchNormSpec(Named):
     overrun : {"raise", "last", "mean", "batch"}
         The policy for a step without statistics, because no training sequence was as long. "raise" raises
         SequenceTooLongError. "last" uses the statistics of the last known step, "mean" the mean over all
-        known steps, "batch" those of the current batch.
+        known steps, "batch" the statistics of the current batch.
     momentum : float or None
         Weight of a new batch in the running statistics, in [0, 1]. None pools the sequences of all batches.
     eps : float
@@ -163,7 +163,7 @@ class DropoutSpec(Named):
 
 
 def dropout_spec(dropout: Any) -> DropoutSpec:
-    """The argument `dropout` of forward_train, which is a rate between layers, a spec or None, as a spec."""
+    """Returns the argument `dropout` of forward_train (a rate between layers, a spec or None) as a spec."""
     if dropout is None or isinstance(dropout, DropoutSpec):
         return dropout or DropoutSpec()
     return DropoutSpec(number("dropout", dropout, 0, below=1))

@@ -69,8 +69,8 @@ def _shown(steps: Array) -> str:
 class Stream(Closed, Generic[State]):
     """A network that keeps its state from call to call, for endless sequences in constant memory.
 
-    ``stream = rnn.stream(batch_size)`` makes one. Each of the batch_size sequences has a lane, which holds
-    its state. ``y = stream(x)`` computes one time step or several.
+    ``stream = rnn.stream(batch_size)`` creates a stream. Each of the batch_size sequences has a lane, which
+    holds its state. ``y = stream(x)`` computes one time step or several.
 
     Parameters
     ----------
@@ -110,7 +110,8 @@ class Stream(Closed, Generic[State]):
     int64. The first such call for a new number of rows may allocate.
 
     Several threads may call a stream at once if no lane is in two of the calls. If a call is interrupted or
-    fails, all lanes are as before the call or all as after it. A copy or a pickle is an independent stream.
+    fails, all lanes have their states from before the call, or all have those after it. A copy or a pickle is
+    an independent stream.
 
     Examples
     --------
@@ -133,8 +134,8 @@ class Stream(Closed, Generic[State]):
         state: Sequence[Array] | None = None,
         step: int | Array = 0,
     ) -> None:
-        """snapshot: that of a network with one direction. state: h, or h and c, (num_layers, B, *) each.
-        step: an integer or (B,). All arguments are checked, because they may come from a pickle."""
+        """snapshot: of a network with one direction. state: h, or h and c, (num_layers, B, *) each. step: an
+        integer or (B,). All arguments are checked, because they may come from a pickle."""
         batch_size = integer("batch_size", batch_size, 1, 2**31 - 1)
         self._snapshot = snapshot
         self._together = snapshot.overrun == "batch"
@@ -167,7 +168,7 @@ class Stream(Closed, Generic[State]):
         return self._checked(x, rows, out, lengths, resets, most)
 
     def _checked(self, x: Any, rows: Any, out: Any, lengths: Any, resets: Any, threads: int) -> Array:
-        """Returns a call whose arguments `Lanes.step` of the compiled module does not accept as they are."""
+        """Computes a call with arguments that `Lanes.step` of the compiled module does not accept."""
         if self._together:
             for name, value in (("rows", rows), ("lengths", lengths), ("resets", resets)):
                 self._refuse_apart(name, value)
@@ -197,7 +198,7 @@ class Stream(Closed, Generic[State]):
         return found
 
     def _chunk(self, x: Any, lanes: Array, out: Any, lengths: Any, resets: Any, threads: int) -> Array:
-        """Returns a call with several steps: x has three dimensions, in the caller's order of axes."""
+        """Computes a call with several steps: x has three dimensions, in the caller's order of axes."""
         made = self._snapshot.architecture
         axes = "(R, T, input_size)" if made.batch_first else "(T, R, input_size)"
         if x.shape[0 if made.batch_first else 1] != len(lanes) or x.shape[2] != made.input_size:
@@ -228,7 +229,7 @@ class Stream(Closed, Generic[State]):
         return found
 
     def _refuse_shape(self, name: str, x: Any, lanes: int, otherwise: str = "") -> None:
-        """Raises ValueError unless x has the shape of one step of so many lanes."""
+        """Raises ValueError unless x has the shape of one step of `lanes` lanes."""
         shape = lanes, self._snapshot.architecture.input_size
         if x.shape != shape and (lanes != 1 or x.shape != shape[1:]):
             expected = f"{shape} or {shape[1:]}" if lanes == 1 else f"{shape}"
@@ -403,7 +404,7 @@ def step_all(steps: Iterable[tuple[Stream[Any], ArrayLike]], *, threads: int | N
 
 
 def _step_all_checked(pairs: list[Any], threads: int) -> list[Array]:
-    """step_all with any arguments."""
+    """Computes `step_all` for any arguments."""
     streams: list[Stream[Any]] = []
     for i, pair in enumerate(pairs):
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], Stream):

@@ -27,7 +27,7 @@ Array = np.ndarray
 class Run(NamedTuple):
     """The arrays of one layer in one direction, from a forward run."""
 
-    statistics: Any  # those of the batch, in arrays from statistics.blank, or None
+    statistics: Any  # statistics of the batch, in arrays from statistics.blank, or None
     record: Any  # the array that C writes in forward and reads in backward, or Checkpoints
     x: Array  # (T, B, inputs)
     y: Array  # (T, B, P)
@@ -62,7 +62,7 @@ class Tape:
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """By layer and direction."""
+        """A Run for each layer and direction."""
         D, P, own = self.architecture.directions, self.architecture.h_width, self.training
         found = []
         for k, record in enumerate(own.tapes or ()):
@@ -87,7 +87,7 @@ class Tape:
         for k, run in enumerate(self.runs):
             held += [run.y, *run.kept()]
             dropped = self.masks is not None and self.masks.drops_input(k // directions)
-            if k % directions == 0 and (k == 0 or dropped):  # else it is the y of the layer below
+            if k % directions == 0 and (k == 0 or dropped):  # otherwise x is the y of the layer below
                 held.append(run.x)
         return sum(array.nbytes for array in held)
 
@@ -141,7 +141,7 @@ def forward(
     T, B, _ = x.shape
     start = [np.array(s) for s in engine.state_arrays(made, "h0", h0, B, unbatched)]
     rows = call_rows(resets, lengths, x, unbatched, made.batch_first)
-    rows = Rows(np.array(rows.table), rows.parts)  # a copy, as of x
+    rows = Rows(np.array(rows.table), rows.parts)  # copy the rows too
     if made.batch_norm:
         refuse_beyond(made.batch_norm.max_steps, rows.table)
     masks = draw(made, spec, snapshot.zoneout, entropy, T, B)
@@ -182,7 +182,8 @@ def _dropped(masks: Masks | None, layer: int, outputs: Sequence[Array]) -> Any:
 def short(
     owner: object, snapshot: Snapshot, x: Any, h0: Any, lengths: Any
 ) -> tuple[Array, State, Tape] | None:
-    """`forward` by one call of C, without batch norm, masks and checkpoints; None if C refuses it."""
+    """Computes `forward` by one call of C, without batch norm, masks and checkpoints; None if C refuses
+    it."""
     compiled, made = snapshot.compiled(), snapshot.architecture
     found = compiled.train(x, h0, lengths)
     if found is None:
@@ -316,7 +317,7 @@ def _backward_checkpoints(
 
 
 def _apart(array: Array, out: dict[str, Array]) -> Array:
-    """array, or a copy of it if it may share memory with an array of `out`."""
+    """Returns array, or a copy if it may share memory with an array of `out`."""
     return array.copy() if any(np.may_share_memory(array, g) for g in out.values()) else array
 
 

@@ -156,7 +156,7 @@ def _array(pa: Any, kind: Any, length: int, memory: Array) -> Any:
 
 
 def _memory(array: Any, dtype: Any) -> Array:
-    """The values of an Array of numbers, not copied. Where the Array has nulls, they are arbitrary."""
+    """Returns the values of an Array of numbers, not copied; arbitrary values in place of nulls."""
     buffer, first, count = array.buffers()[1], array.offset, len(array)
     if not count:
         return np.zeros(0, dtype)
@@ -164,7 +164,7 @@ def _memory(array: Any, dtype: Any) -> Array:
 
 
 def _nulls(array: Any) -> Array:
-    """(B,) bool: whether each entry is null."""
+    """Returns bool (B,): whether each entry is null."""
     if not array.null_count:
         return np.zeros(len(array), bool)
     first, end = array.offset, array.offset + len(array)
@@ -175,7 +175,7 @@ def _nulls(array: Any) -> Array:
 
 
 def _lists(pa: Any, column: Any) -> tuple[Array, Any]:
-    """For a column of lists of any type: offsets (B + 1,) int64, and the Array of the lists' entries."""
+    """Returns, for a column of lists, offsets (B + 1,) int64 and the Array of the lists' entries."""
     kind = column.type
     if not len(column):  # there may be no buffer of offsets
         return np.zeros(1, np.int64), column.values[:0]

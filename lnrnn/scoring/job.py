@@ -48,7 +48,7 @@ class Outcome:
 
 Outcomes = Generator[Outcome, None, None]
 Compute = Callable[[Job, int], Outcome]
-TRIES = 3  # how often a row group is started at most, if its processes die
+TRIES = 3  # the largest number of times that a row group is started, if its processes die
 
 
 def lost(index: int, tries: int = TRIES, hint: str = "was there memory enough?") -> ChildProcessError:

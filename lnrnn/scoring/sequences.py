@@ -16,7 +16,7 @@ INTO: tuple[Into, ...] = get_args(Into)
 Bad = Literal["raise", "null"]
 BAD: tuple[Bad, ...] = get_args(Bad)
 
-PIECE = 2**24  # numbers of y computed at a time, 64 MiB for each layer; results do not depend on it
+PIECE = 2**24  # how many numbers of y are computed at a time, 64 MiB for each layer; this changes no result
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Sequences:
         return result
 
     def less_long(self, model: Model) -> Sequences:
-        """Returns the same, with rows as bad rows if they have more steps than batch norm has statistics."""
+        """Returns self with more bad rows: those with more steps than batch norm has statistics."""
         known = model.known_steps
         if known is None or (model.overrun != "raise" and known):
             return self
@@ -81,7 +81,7 @@ def result_width(model: Model) -> int:
 
 
 def run(model: Model, given: Sequences, into: Into, threads: int | None) -> Array:
-    """The result of each row, (B, directions * H) float32; for "all" y of each step, (N, directions * H).
+    """Returns the result of each row, (B, directions * H) float32; for "all" y, (N, directions * H).
 
     A row without steps has zeros. Rows are computed in batches, so that memory for y is bounded. Rows are
     sorted by length, so that the rows of a batch have nearly equal lengths. If one batch is enough, values
@@ -140,7 +140,7 @@ def _pieces(lengths: Array, budget: int) -> list[Array]:
 
 
 def _offsets(lengths: Array) -> Array:
-    """Offsets (B + 1,) int64 from lengths (B,)."""
+    """Returns offsets (B + 1,) int64 from lengths (B,)."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 

@@ -1,7 +1,7 @@
 """Replaces the forward of custom recurrent modules, so that lnrnn's kernels compute it.
 
 The module's parameters must be those of a system of `lnrnn.from_torch`, and its results those of lnrnn's
-network. A form is a way to call the module, with the structure of the result. Forms are learned by calling
+network. A form is the structure of the arguments of a call and of its result. Forms are learned by calling
 the module on random input. The module's own forward computes calls in other forms.
 """
 

@@ -1,9 +1,9 @@
 """The operators torch.ops.lnrnn, which call lnrnn's C kernels from torch.
 
 - run: runs a network on whole sequences; it is differentiable
-- infer: the same without derivatives; run calls infer if no gradients are needed
-- forward_train: the same, and returns the tensors that backward needs; run calls it if gradients are needed
-- backward: computes the gradients; plain.py computes the derivatives of these
+- infer: as run, without derivatives; run calls infer if no gradients are needed
+- forward_train: as run, and returns the tensors that backward needs; run calls it if gradients are needed
+- backward: computes the gradients; plain.py computes the derivatives of these gradients
 - update_statistics: updates batch norm's running statistics after a training batch, in place, on any device
 
 Arguments. network: functional.described(architecture). start: h0, or h0 and c0, each (layers * directions, B,
@@ -60,7 +60,7 @@ def run(
     overrun: str | None = None,
     training: bool = False,
 ) -> list[Tensor]:
-    """The operator run. Returns [y, h] or [y, h, c]; in training with batch norm, its statistics follow.
+    """Calls the operator run. Returns [y, h] or [y, h, c], in training also the statistics of batch norm.
 
     x: (T, B, D), or (B, T, D) with batch_first; y has the same axes.
     """
@@ -80,8 +80,8 @@ _PLAIN = Tensor, torch.nn.Parameter
 def _unwatched(tensors: Sequence[Tensor | None]) -> bool:
     """Returns whether a call may skip torch's dispatcher, which takes as long as a short network.
 
-    It may if no mode, transform or profiler is active, and all tensors are ordinary ones on the CPU. The time
-    is that of the benchmark "training with lnrnn.torch".
+    It may if no mode, transform or profiler is active, and all tensors are ordinary ones on the CPU. The
+    benchmark "training with lnrnn.torch" measures the gain.
     """
     return not (
         torch._C._len_torch_dispatch_stack()
@@ -332,7 +332,7 @@ class _Run(torch.autograd.Function):
 
 
 class _RunUnderFunc(_Run):
-    """The same function with a separate setup_context, which torch.func needs and which is slower."""
+    """As `_Run`, with a separate setup_context, which torch.func needs and which is slower."""
 
     forward = staticmethod(_results_to_derive)  # type: ignore[assignment]
     setup_context = staticmethod(_save)

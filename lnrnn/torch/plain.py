@@ -115,7 +115,8 @@ class Norms:
         return list(self.seen.values())
 
     def __call__(self, side: str, a: Tensor, rows: slice = slice(None)) -> Tensor:
-        """a (B, width), normalised, scaled and shifted. rows: the rows of the side's gain and bias to use."""
+        """Returns a (B, width), normalised, scaled and shifted. rows: the part of the side's gain and
+        bias."""
         names, H = self.sites.get(side, {}), self.arch.hidden_size
         if isinstance(self.spec, BatchNormSpec):
             a = self._over_batch(names, a, self.spec.eps, rows)
@@ -180,7 +181,7 @@ def _layer(
 def _hidden_product(
     arch: Architecture, p: Mapping[str, Tensor], h: Tensor, rows: slice = slice(None)
 ) -> Tensor:
-    """These rows of W_hh h + inner_bias_hh, (B, gates * H), for h (B, H). rows: those of whole gates."""
+    """Returns W_hh h + inner_bias_hh, (B, gates * H), for h (B, H). rows: the rows of some gates."""
     weight, bias = p["weight_hh"][rows], p.get("inner_bias_hh")
     bias = None if bias is None else bias[rows]
     if arch.num_heads == 1:
@@ -236,7 +237,7 @@ def _gru(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: 
 
 
 def _gru_reset(arch: Architecture, x_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
-    """Returns the reset gate before the product."""
+    """Computes a step of a GRU whose reset gate comes before the product."""
     H, p = arch.hidden_size, norm.parameters
     rz, last = slice(2 * H), slice(2 * H, None)
     x_rz, x_n = torch.split(norm("ih", x_), [2 * H, H], -1)

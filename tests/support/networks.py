@@ -27,8 +27,8 @@ def spec(placement, cell="out", **options):
     return lnrnn.LayerNormSpec(placement, cell, **options)
 
 
-# In the first step of a batch h is 0 and has no variance. With the default eps, another h0 would be amplified
-# by 1 / sqrt(1e-5).
+# In the first step of a batch h is 0 and has no variance. With the default eps, batch norm would amplify an
+# h0 that is not 0 by 1 / sqrt(1e-5).
 MILD = lnrnn.BatchNormSpec(eps=0.1)
 
 # Arguments of `network` for every norm of every cell, by the name in the id of a test.
@@ -67,7 +67,7 @@ VARIANTS = {
 }
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 
-# The same, also with biases inside the norms. "RNN" and "RNN joint" have the same placement by different
+# VARIANTS, also with biases inside the norms. "RNN" and "RNN joint" have the same placement by different
 # names.
 WITH_INNER_BIASES = VARIANTS | {"RNN joint": dict(cell="RNN", norm=spec("joint"))}
 WITH_INNER_BIASES |= {
@@ -78,9 +78,10 @@ WITH_INNER_BIASES |= {
 
 
 def network(input_size, hidden_size, *, cell="RNN", seed=0, trained=0, projected=False, **options):
-    """Returns a network with random gains and biases. trained: the steps with statistics, for batch norm.
+    """Returns a network with random gains and biases. trained: the number of steps with statistics, for batch
+    norm.
 
-    num_heads: the next larger divisor of hidden_size is taken. projected: proj_size is half of hidden_size.
+    num_heads: is raised to the next divisor of hidden_size. projected: proj_size is half of hidden_size.
     """
     if "num_heads" in options:
         least = min(options["num_heads"], hidden_size)

@@ -105,8 +105,7 @@ class Equation:
         return np.array(result)
 
     def lstm_distances(self, sample: Sample, steps: int, orders: Array) -> Array:
-        """Returns, for orders (n, 4) of the gates, the largest difference (n,) from the first sequence's
-        outputs.
+        """Returns the largest difference (n,) from the first sequence's y, for orders (n, 4) of the gates.
 
         All orders have the same pre-activations, which are computed once.
         """

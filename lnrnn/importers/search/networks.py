@@ -73,8 +73,7 @@ def from_search(
     batch_first: bool | None,
     check: Any,
 ) -> Model:
-    """Converts a module whose parameters have unknown names. Raises a longer `refusal` if no equation
-    fits."""
+    """Converts a module with unknown names of parameters. Raises a longer `refusal` if no equation fits."""
     inner = {v for part in module.modules() if isinstance(v := getattr(part, "eps", None), float)}
     spec = norm if isinstance(norm, LayerNormSpec) else None
     given = spec.eps if spec else eps
@@ -203,8 +202,7 @@ def _levels(module: Any) -> Iterator[list[str]]:
 
 
 def _arrangements(n: int) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """Yields arrangements of n parts in layers: one direction; pairs of directions; first all forward
-    ones."""
+    """Yields n parts as layers of indices: one direction; pairs of directions; first all forward ones."""
     yield tuple((k,) for k in range(n))
     if n % 2 == 0:
         pairs = tuple((k, k + 1) for k in range(0, n, 2))
