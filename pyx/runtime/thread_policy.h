@@ -62,8 +62,7 @@ typedef double (*lnrnn_partition_time)(const lnrnn_step_work *work, lnrnn_partit
  * the least time(work, partition), or the one with the smaller team among equals. */
 lnrnn_partition lnrnn_choose_partition(int threads, size_t rows, size_t panels, const lnrnn_step_work *work,
                                        lnrnn_partition_time time);
-/* For tests: lnrnn_choose_partition returns this partition if the arguments allow it; groups 0: the fastest
- * again. */
+/* For tests: lnrnn_choose_partition returns this partition if the arguments allow it; groups 0: the fastest again. */
 void lnrnn_set_partition(lnrnn_partition partition);
 
 /* --- 4. free now --------------------------------------------------------------------------------------- */

@@ -116,7 +116,7 @@ def suffixes(rnn):
 
 
 def only_forward(rnn):
-    """Returns whether no layer reads sequences from their ends: then there are streams."""
+    """Returns whether no layer reads sequences from their ends. Only such networks have streams."""
     return not (rnn.bidirectional or rnn.reverse)
 
 
@@ -131,7 +131,7 @@ def cell_of(rnn):
 
 
 def heads_of(rnn):
-    """Returns the argument num_heads of its class, if it has one."""
+    """Returns the argument num_heads as a dict, which is empty for a class without this argument."""
     return {"num_heads": rnn.num_heads} if hasattr(rnn, "num_heads") else {}
 
 
@@ -176,7 +176,7 @@ def parts(rnn, state):
 
 
 def widths(rnn):
-    """Returns the values of h, or of h and c."""
+    """Returns the number of values of h, or of h and of c, as a list."""
     return parts(rnn, whole(rnn, (getattr(rnn, "proj_size", 0) or rnn.hidden_size, rnn.hidden_size)))
 
 

@@ -1,5 +1,4 @@
-/* The operations of simd.h in AVX-512 F + BW + DQ + VL: sixteen floats, eight doubles, masks for the ends of
- * rows. */
+/* The operations of simd.h in AVX-512 F + BW + DQ + VL: sixteen floats, eight doubles, masks for the ends of rows. */
 #include <immintrin.h>
 
 #define V32_LANES 16
