@@ -1,10 +1,9 @@
 /* Back-propagation through time for one recurrent layer, from the tape of the forward call.
  *
- * The pass goes through chunks of time steps, the last chunk first. First backward_steps.c computes the gradients of
- * W x and W h for all rows and steps of a chunk. Then weight_gradients.c multiplies these gradients: by the inputs,
- * for the gradients of the weights, and by W_ih, for the gradient of x. So a product has many rows, which are still
- * in the caches. The number of threads does not change the order of a sum, because chunks depend only on the lengths
- * of the rows. */
+ * The pass goes through chunks of time steps, the last chunk first. First backward_steps.c computes the gradients of W x
+ * and W h for all rows and steps of a chunk. Then weight_gradients.c multiplies these gradients: by the inputs, for the
+ * gradients of the weights, and by W_ih, for the gradient of x. So a product has many rows, which are still in the caches.
+ * The number of threads does not change the order of a sum, because chunks depend only on the lengths of the rows. */
 #include <string.h>
 
 #include "rnn/backward.h"

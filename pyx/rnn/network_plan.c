@@ -64,8 +64,7 @@ static double time_of_pairs(lnrnn_wavefront *n)
     return time;
 }
 
-/* Makes the lines' plans, each for `share` threads. Returns 1 if the lines can run at the same time with
- * these plans. */
+/* Makes the lines' plans, each for `share` threads. Returns 1 if the lines can run at the same time with these plans. */
 static int plan_lines(lnrnn_wavefront *n, int share)
 {
     n->worker = n->floats = 0;

@@ -115,8 +115,7 @@ static void copy_states(const call_memory *m, size_t width, float *of_rows, floa
         }
 }
 
-/* Points m->states to the caller's arrays, or to memory of the call if the caller's is NULL or resets divide
- * sequences. */
+/* Points m->states to the caller's arrays, or to memory of the call if the caller's is NULL or resets divide sequences. */
 static int take_states(call_memory *m)
 {
     const lnrnn_sequences *const s = m->s;

@@ -33,8 +33,7 @@ extern const lnrnn_product lnrnn_int8_neondot, lnrnn_int8_neoni8mm, lnrnn_bf16_n
 
 TABLES(scalar)
 
-/* A row of the table below: the name of a set, the set whose other kernels it uses, its bfloat16 and its int8
- * product. */
+/* A row of the table below: the name of a set, the set whose other kernels it uses, its bfloat16 and its int8 product. */
 #define SET(name, isa, bf16, int8) \
     {#name, lnrnn_norm_##isa, &lnrnn_cells_##isa, &lnrnn_product_##isa, &lnrnn_##bf16, &lnrnn_##int8}
 

@@ -98,17 +98,15 @@ LNRNN_INLINE void T(put_real)(real *p, vreal v, size_t k, const int whole)
         v_store_n(p, v, k);
 }
 
-/* Returns the number of values of y (n) before the first address that is aligned for non-temporal stores of
- * vectors. */
+/* Returns the number of values of y (n) before the first address that is aligned for non-temporal stores of vectors. */
 LNRNN_INLINE size_t T(to_aligned)(const elem *y, size_t n)
 {
     const size_t head = -(uintptr_t)y % (LANES * sizeof(elem)) / sizeof(elem);
     return head < n ? head : n;
 }
 
-/* As to_aligned, but 0 for a row of less than 2 KiB, in which alignment saves nothing. NumPy's large arrays begin 16
- * bytes into a cache line, so every vector of 64 bytes would cross a cache line, and every second vector of 32
- * bytes. */
+/* As to_aligned, but 0 for a row of less than 2 KiB, in which alignment saves nothing. NumPy's large arrays begin 16 bytes
+ * into a cache line, so every vector of 64 bytes would cross a cache line, and every second vector of 32 bytes. */
 LNRNN_INLINE size_t T(to_whole_lines)(const elem *y, size_t n)
 {
     return n * sizeof(elem) < LNRNN_WIDE_ROW ? 0 : T(to_aligned)(y, n);
@@ -288,9 +286,8 @@ LNRNN_INLINE vreal T(normalised)(vreal x, vreal mean_hi, vreal rstd, vreal rest)
 
 /* --- squares out of the range of real ------------------------------------------------------------------- */
 
-/* Returns 1 if squares of a row with this rstd = 1 / sqrt(var + eps) left the range of real. If they
- * overflow, rstd is 0 or NaN. If rstd is above the bound, var + eps is so small that some squares may be
- * subnormal, with fewer digits. */
+/* Returns 1 if squares of a row with this rstd = 1 / sqrt(var + eps) left the range of real. If they overflow, rstd is 0 or
+ * NaN. If rstd is above the bound, var + eps is so small that some squares may be subnormal, with fewer digits. */
 LNRNN_INLINE int T(out_of_range)(real rstd)
 {
     return !(rstd > 0 && rstd <= (real)(sizeof(real) == 4 ? 0x1p61 : 0x1p509));

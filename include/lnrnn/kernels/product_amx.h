@@ -1,5 +1,4 @@
-/* Products with packed weights of bfloat16 or int8 in AMX tiles. Rows are rounded to bfloat16, or converted
- * to integers.
+/* Products with packed weights of bfloat16 or int8 in AMX tiles. Rows are rounded to bfloat16, or converted to integers.
  *
  * A tile of weights has sixteen words of each output of a vector, in the order of the panel. The words of an output
  * are padded with 0 to whole tiles (packed_words). One row takes as long as sixteen, because loading the weights
@@ -83,8 +82,7 @@ LNRNN_INLINE void amx_panel(const int int8, int matrices, int vecs, lnrnn_tiles 
         amx_tiles(int8, 2, 1, t, &b);
 }
 
-/* Returns a job for the i-th panel in the order of the product. Sets *vecs, and *o to the first output of the
- * panel. */
+/* Returns a job for the i-th panel in the order of the product. Sets *vecs, and *o to the first output of the panel. */
 LNRNN_INLINE amx_job amx_panel_job(const product_job *job, size_t i, size_t *o, int *vecs)
 {
     const size_t p = job->from_end ? job->p1 - 1 - i : job->p0 + i,

@@ -11,8 +11,7 @@ LNRNN_INLINE v32 f32_input(const int product, const product_job *job, const void
                                                    : ((const float *const *)a)[i][j]);
 }
 
-/* Adds the products of words first .. end - 1 of the rows a to acc (rows, vecs). A word of bfloat16 has two
- * inputs. */
+/* Adds the products of words first .. end - 1 of the rows a to acc (rows, vecs). A word of bfloat16 has two inputs. */
 LNRNN_INLINE void f32_sums(const int product, const tile_shape s, const product_job *job, const void *a,
                            size_t o, size_t first, size_t end, v32 (*acc)[TILE_MOST_VECS])
 {

@@ -1,5 +1,4 @@
-/* Products with int8 weights by vector instructions. int8_rows.h converts the rows to integers, and the sums
- * to floats. */
+/* Products with int8 weights by vector instructions. int8_rows.h converts the rows to integers, and the sums to floats. */
 #ifndef LNRNN_PRODUCT_INT8_H
 #define LNRNN_PRODUCT_INT8_H
 

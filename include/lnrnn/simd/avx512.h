@@ -170,8 +170,7 @@ LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
 {
     const __m512i s = _mm512_set1_epi32((int)a), w = _mm512_loadu_si512(p);
 #ifdef __AVX512VNNI__
-    /* No intrinsic: gcc 12 would copy and spill the accumulators, and the int8 product would be three times
-     * slower. */
+    /* No intrinsic: gcc 12 would copy and spill the accumulators, and the int8 product would be three times slower. */
     __asm__("vpdpbusd %2, %1, %0" : "+v"(v) : "v"(s), "v"(w));
     return v;
 #else
