@@ -3,7 +3,8 @@
     python examples/train_with_scipy.py [--cell rnn|lstm|gru] [--iterations 60]
 
 lnrnn computes the gradients of the recurrent network. The loss uses SciPy's log_softmax. SciPy's optimiser
-L-BFGS takes all training utterances at once. examples/train_with_torch.py uses mini-batches and Adam.
+L-BFGS uses all training utterances in each iteration. examples/train_with_torch.py uses mini-batches and
+Adam.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Objective:
         return {**self.rnn.parameters(), "head": self.head}
 
     def set(self, flat: np.ndarray) -> None:
-        """Sets all parameters from one array, in the order of `parameters`."""
+        """Sets all parameters from one flat array, in the order of `parameters`."""
         start = 0
         for name, old in self.parameters().items():
             value = flat[start : start + old.size].reshape(old.shape)

@@ -27,7 +27,7 @@ import torch
 
 import lnrnn
 
-FRAME, CONTEXT, RATE = 512, 64, 16000  # samples of a step, of the previous frame repeated with it, per second
+FRAME, CONTEXT, RATE = 512, 64, 16000  # samples: new in a step, repeated from the step before, per second
 
 
 class Detector:
@@ -44,7 +44,7 @@ class Detector:
         self.before[rows] = 0
 
     def __call__(self, frames: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """frames (R, 512): float32 in -1 .. 1. rows (R,): their lanes. Returns probabilities (R,)."""
+        """frames (R, 512): float32 in -1 .. 1. rows (R,): lanes of the sessions. Returns probabilities (R,)."""
         sound = np.concatenate([self.before[rows], frames], axis=1)
         with torch.inference_mode():
             features = self.around.encoder(self.around.run_extractors(torch.from_numpy(sound)))

@@ -5,11 +5,10 @@
  * functions expect valid arguments, cannot fail, and write into memory of the caller. Functions named
  * lnrnn_..._work return the size of working memory. No function checks a pointer or the size of an array.
  *
- * "x (n) -> y (n)" means: reads the array x of shape (n), and writes the array y of shape (n). Sizes and
- * strides count elements, and strides may be negative. An output may not overlap an input or another
- * output, except where "may be" permits it. Arrays need the alignment of their type; working memory is
- * faster if aligned to 64 bytes. `threads` is the largest number of threads that a call may use. With 1, it
- * runs in the calling thread, without a lock or a system call.
+ * "x (n) -> y (n)" means that a function reads the array x of shape (n) and writes the array y of shape (n). Sizes and strides
+ * count elements, and strides may be negative. An output may not overlap an input or another output, unless its comment says "may
+ * be". Arrays need the alignment of their type; working memory is faster if aligned to 64 bytes. `threads` is the largest number
+ * of threads that a call may use. With 1, the call runs in the calling thread, without a lock or a system call.
  *
  * All functions compute in the default floating-point state: round to nearest even, keep denormals, no
  * traps. They restore the state of the calling thread. */
@@ -19,8 +18,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Sizes of working memory are products of shapes, which size_t must hold. 32-bit x86 code computes on the
- * x87 unit, which does not round to float. */
+/* A build with 32 bits is refused for two reasons. Sizes of working memory are products of shapes, which size_t must
+ * hold. And 32-bit x86 code computes on the x87 unit, which does not round each result to float. */
 #if SIZE_MAX < UINT64_MAX
 #error "lnrnn needs a 64-bit build: this compiler has pointers and sizes of 32 bits"
 #endif
@@ -47,20 +46,19 @@ const char *lnrnn_version(void);
 
 /* The largest number of names in a list of instruction sets. */
 enum { LNRNN_ISAS = 16 };
-/* Writes the names of the instruction sets that this build has and this machine can run, best first.
- * Returns their number. */
+/* Writes the names of the instruction sets that this build has and this machine can run, best first. Returns their number. */
 size_t lnrnn_isa_list(const char *names[LNRNN_ISAS]);
-/* The same for sets that this machine lacks and this build emulates in plain C: slow, with the same results. */
+/* The same for instruction sets that this machine lacks and this build emulates in plain C: slow, with the same results. */
 size_t lnrnn_isa_emulated(const char *names[LNRNN_ISAS]);
-/* Returns the set in use. The default is the first of lnrnn_isa_list that this model of CPU runs at least
- * as fast as the next set. */
+/* Returns the name of the instruction set in use. By default it is the first of lnrnn_isa_list, unless this model of
+ * CPU runs the next one faster. */
 const char *lnrnn_isa_name(void);
-/* Selects a set. Returns 0, or -1 if it is in neither list. No other thread may compute meanwhile. */
+/* Selects an instruction set. Returns 0, or -1 if `name` is in neither list. No other thread may compute meanwhile. */
 int lnrnn_isa_use(const char *name);
-/* Returns the special unit of the CPU (for example "AMX") that multiplies by weights of this form
- * (LNRNN_WEIGHT_F32 ..), or NULL: vector instructions. A bfloat16 unit rounds x and h to bfloat16. */
+/* Returns the special unit of the CPU (for example "AMX") that multiplies by weights of this form (LNRNN_WEIGHT_F32
+ * ..). NULL: vector instructions multiply. A bfloat16 unit rounds x and h to bfloat16. */
 const char *lnrnn_isa_unit(int weights);
-/* Returns "usable", "not on this CPU", "not enabled by the operating system" or "refused by the kernel". */
+/* Returns the state of AMX: "usable", "not on this CPU", "not enabled by the operating system" or "refused by the kernel". */
 const char *lnrnn_isa_amx(void);
 
 /* --- cores.c, team.c: how many threads ----------------------------------------------------------------- */
@@ -75,15 +73,15 @@ int lnrnn_team_use(const char *name);
 /* Returns the number of cores that this process may use, at least 1: the smaller of its affinity mask and its control
  * group's quota. With OMP_PROC_BIND, OpenMP's places replace the mask. */
 int lnrnn_cores(void);
-/* Returns the largest number of threads of a call that sets none itself. The default is OMP_NUM_THREADS,
- * else lnrnn_cores() at the first call; omp_set_num_threads in the calling thread and threadpoolctl can
- * lower it. No other thread may change the environment meanwhile. */
+/* Returns the largest number of threads of a call that sets none itself. The default is OMP_NUM_THREADS, else
+ * lnrnn_cores() at the first call. omp_set_num_threads in the calling thread, and threadpoolctl, can lower this
+ * number. No other thread may change the environment meanwhile. */
 int lnrnn_get_num_threads(void);
-/* Sets the number for the whole process, n >= 1, and calls lnrnn_try_threads_again. */
+/* Sets this number for the whole process, n >= 1, and calls lnrnn_try_threads_again. */
 void lnrnn_set_num_threads(int n);
-/* If limits on processes or memory keep a call from starting all its threads, it uses fewer. So do later calls of the
- * same thread, until lnrnn_try_threads_again. `report`, if not NULL, is called at the end of each such call, in its
- * thread. OpenMP ends the process if another one takes the last threads at that moment. */
+/* If limits on processes or memory keep a call from starting all its threads, it uses fewer. Later calls of the same
+ * thread use fewer too, until lnrnn_try_threads_again. `report`, if not NULL, is called at the end of each such call,
+ * in the calling thread. OpenMP ends the process if another process takes the last threads at that moment. */
 void lnrnn_on_shortage(void (*report)(int wanted, int given));
 void lnrnn_try_threads_again(void);
 
@@ -111,10 +109,9 @@ void lnrnn_layer_norm_backward(int dtype, size_t rows, size_t n, const void *gy,
                                double *work, int threads);
 size_t lnrnn_layer_norm_work(size_t rows, size_t n);
 
-/* The arguments of batch norm. x (N, C, L), contiguous: N samples, C channels, L positions, each at least 1;
- * gain, bias (C) or NULL. mean, biased var (C): in training lnrnn_batch_norm writes those of the batch,
- * otherwise it reads them. work has lnrnn_batch_work(b, sums) doubles, which depends on dtype, N, C, L; sums =
- * 1 in training and for the gradient, else 0. */
+/* The arguments of batch norm. x (N, C, L), contiguous: N samples, C channels, L positions, each at least 1; gain, bias (C) or NULL.
+ * mean, biased var (C): in training lnrnn_batch_norm writes the statistics of the batch here, otherwise it reads them. work has
+ * lnrnn_batch_work(b, sums) doubles, a number that depends on dtype, N, C and L. sums is 1 in training and for the gradient, else 0. */
 typedef struct {
     int dtype;
     size_t N, C, L;
@@ -136,14 +133,15 @@ void lnrnn_batch_norm_backward(const lnrnn_batch *given, const void *gy, void *g
 typedef enum {
     LNRNN_OK = 0,
     LNRNN_NO_MEMORY = 1,
-    LNRNN_NO_FILE = 2,          /* nothing is at this path */
-    LNRNN_CANNOT_READ = 3,      /* the system refuses to open or to read the file */
-    LNRNN_INVALID = 4,          /* an argument, a description, an array or a file is wrong */
-    LNRNN_OTHER_VERSION = 5,    /* a file of a schema that this version does not read */
-    LNRNN_TOO_LONG = 6,         /* a sequence has steps without statistics of batch norm (overrun "raise") */
-    LNRNN_STREAM_NO_LANE = -1,  /* the stream has no lane of this number */
-    LNRNN_STREAM_TWICE = -2,    /* a lane is named twice */
-    LNRNN_STREAM_OVERRUN = -3,  /* a lane has no statistics for its step (overrun "raise"), or 2^62 steps */
+    LNRNN_NO_FILE = 2,         /* nothing is at this path */
+    LNRNN_CANNOT_READ = 3,     /* the system refuses to open or to read the file */
+    LNRNN_INVALID = 4,         /* an argument, a description, an array or a file is wrong */
+    LNRNN_OTHER_VERSION = 5,   /* a file of a schema that this version does not read */
+    LNRNN_TOO_LONG = 6,        /* a sequence has steps without statistics of batch norm (overrun "raise") */
+    LNRNN_STREAM_NO_LANE = -1, /* the stream has no lane of this number */
+    LNRNN_STREAM_TWICE = -2,   /* a lane is named twice */
+    LNRNN_STREAM_OVERRUN =
+        -3, /* a lane has no statistics for its step (overrun "raise"), or has made 2^62 steps */
     LNRNN_STREAM_TOGETHER = -4, /* overrun "batch": not all lanes, in their order, at one step */
     LNRNN_STREAM_BUSY = -5      /* another thread is in a call of this handle */
 } lnrnn_status;
@@ -167,12 +165,11 @@ enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_INPUT, LNRNN_OUTPUT, LNRNN_PL
 enum { LNRNN_SPAN_PAPER, LNRNN_SPAN_ALL };
 /* Layer norm of an LSTM's c. OUT: h = o tanh(LN(c)), and the next step gets c. CARRY: the next step gets LN(c). */
 enum { LNRNN_CELL_NONE, LNRNN_CELL_OUT, LNRNN_CELL_CARRY };
-/* Batch norm at a step without statistics: an error; the statistics of the last known step; the mean over
- * time; those of the batch itself. */
+/* Batch norm at a step without statistics. RAISE: an error. LAST: the statistics of the last known step. MEAN: the
+ * mean over time. BATCH: the statistics of the batch itself. */
 enum { LNRNN_OVERRUN_RAISE, LNRNN_OVERRUN_LAST, LNRNN_OVERRUN_MEAN, LNRNN_OVERRUN_BATCH, LNRNN_OVERRUNS };
-/* The form of packed weights: float, bfloat16, or int8 with a scale for each output. Norms and activations
- * are computed in float. Products with int8 weights round x and h to 14 bits relative to the largest
- * element of the row, or to 8 bits (LNRNN_WEIGHT_I8A8). */
+/* The form of packed weights: float, bfloat16, or int8 with a scale for each output. Norms and activations are computed in float.
+ * Products with int8 weights round x and h to 14 bits relative to the largest element of the row, or to 8 bits (LNRNN_WEIGHT_I8A8). */
 enum { LNRNN_WEIGHT_F32, LNRNN_WEIGHT_BF16, LNRNN_WEIGHT_I8, LNRNN_WEIGHT_I8A8 };
 
 /* The arguments of Python's constructors. */
@@ -186,8 +183,8 @@ typedef struct {
     int placement, span, cell_norm, inner_bias;
     /* Both norms. */
     double eps;
-    /* Only batch norm reads these. max_steps: the steps with statistics, 0: as many as in training. steps: the rows
-     * of the arrays of statistics, such as count_l0. momentum -1: batches are averaged, weighted by their counts. */
+    /* Only batch norm reads these. max_steps: the number of steps with statistics; 0: as many as in training. steps: the number
+     * of rows in the arrays of statistics, such as count_l0. momentum -1: batches are averaged, weighted by their counts. */
     size_t max_steps, steps;
     int overrun;
     double momentum;
@@ -215,8 +212,8 @@ typedef struct {
     const void *data; /* in C order, aligned for its type */
 } lnrnn_array;
 
-/* Return the number of arrays of a network with this resolved description, and the k-th array without its data.
- * The buffer `name` gets its name. */
+/* Return the number of arrays of a network with this resolved description, and the k-th array without its data. The
+ * second function writes the name of the array to the buffer `name`. */
 size_t lnrnn_description_arrays(const lnrnn_description *d);
 lnrnn_array lnrnn_description_array(const lnrnn_description *d, size_t k, char name[LNRNN_ARRAY_NAME]);
 
@@ -230,7 +227,8 @@ lnrnn_status lnrnn_network_create(const lnrnn_description *d, const lnrnn_array 
                                   lnrnn_network **network, char message[LNRNN_MESSAGE]);
 /* The same from a file that Python's lnrnn.save wrote. */
 lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char message[LNRNN_MESSAGE]);
-/* Adds a reference; drops one, and frees the network with the last. A stream has its own. n may be NULL. */
+/* retain adds a reference. release drops one, and frees the network with the last. A stream has a reference of its
+ * own. n may be NULL. */
 lnrnn_network *lnrnn_network_retain(lnrnn_network *n);
 void lnrnn_network_release(lnrnn_network *n);
 /* Return D; H; the number of layers; 1 or 2 directions; the number of states: 1 (h) or 2 (h and c).
@@ -240,7 +238,8 @@ size_t lnrnn_network_units(const lnrnn_network *n);
 size_t lnrnn_network_layers(const lnrnn_network *n);
 size_t lnrnn_network_directions(const lnrnn_network *n);
 size_t lnrnn_network_states(const lnrnn_network *n);
-/* Values of a row of h, H or, with proj_size, P; with cell = 1 those of c, 0 if there is none. */
+/* Returns the number of values of h for one sequence: P with proj_size, else H. With cell = 1 the number of values of
+ * c, 0 without c. */
 size_t lnrnn_network_state_size(const lnrnn_network *n, int cell);
 
 /* B sequences of up to T steps, in contiguous arrays. With batch_first the axes (T, B) are (B, T). P is
@@ -248,24 +247,24 @@ size_t lnrnn_network_state_size(const lnrnn_network *n, int cell);
 typedef struct {
     size_t steps, sequences; /* T, B */
     int batch_first;
-    int threads;                 /* at most so many; 0: lnrnn_get_num_threads() */
+    int threads;                 /* the most threads; 0: lnrnn_get_num_threads() */
     const float *x;              /* (T, B, D) */
     const int64_t *lengths;      /* (B): 0 .. T; NULL: all T */
     const unsigned char *resets; /* (T, B), not 0: set h and c to zero before this step; NULL: never */
     const float *h0, *c0;        /* (layers * directions, B, P), (.., H); NULL: zeros. c0, cn: LSTM, and
                                   * SLSTM with 3 H values in a row */
     float *y;                    /* (T, B, directions * P), 0 past a length; no other array overlaps it */
-    float *hn, *cn;              /* (shapes of h0, c0), may be h0 and c0; NULL: not wanted */
+    float *hn, *cn;              /* (shapes of h0, c0), may be h0 and c0; NULL: not written */
 } lnrnn_sequences;
 
-/* Runs all layers and directions. Results equal those of a stream, bit for bit. */
+/* Runs all layers and directions. The results equal the results of a stream, bit for bit. */
 lnrnn_status lnrnn_network_run(const lnrnn_network *n, const lnrnn_sequences *s, char message[LNRNN_MESSAGE]);
 
 /* --- streams ---
  *
- * A stream has lanes. Each lane holds the states of one sequence between calls. A handle is the working
- * memory of one thread that steps some of the lanes. Several threads may step lanes of one stream at the
- * same time without a lock, each with its own handle. No lane may be in two calls at a time.
+ * A stream has lanes. Each lane holds the states of one sequence between calls. A handle is the working memory of one
+ * thread that computes steps of some lanes. Several threads may use one stream at the same time without a lock, each
+ * with its own handle. No lane may be in two calls at a time.
  */
 
 typedef struct lnrnn_stream lnrnn_stream;
@@ -279,32 +278,32 @@ lnrnn_status lnrnn_stream_create(lnrnn_network *network, size_t lanes, lnrnn_str
 void lnrnn_stream_release(lnrnn_stream *s);
 const lnrnn_network *lnrnn_stream_network(const lnrnn_stream *s);
 size_t lnrnn_stream_lanes(const lnrnn_stream *s);
-/* Returns the states h (lanes, P) of a layer, or its c (lanes, H), of an SLSTM (lanes, 3 H), if cell = 1. NULL: the network has no such layer or no c. A
- * lane's states may be read and written while no call steps the lane. */
+/* Returns the array of states h (lanes, P) of a layer. With cell = 1 returns its c (lanes, H), or the c, n and m
+ * of an SLSTM, (lanes, 3 H). NULL: the network lacks this layer or has no c. The states of a lane may be read
+ * and written while no call steps the lane. */
 float *lnrnn_stream_state(const lnrnn_stream *s, size_t layer, int cell);
-/* Returns (lanes): the number of steps of each lane since its reset, which selects batch norm's statistics.
- * They may be written as states may. */
+/* Returns an array (lanes): the number of steps of each lane since its reset, which selects batch norm's statistics.
+ * It may be written when states may. */
 int64_t *lnrnn_stream_steps(const lnrnn_stream *s);
 
-/* Sets *handle to a handle that steps `rows` lanes a call on at most `threads` threads (1 ..
- * LNRNN_MOST_THREADS), or to NULL after an error. With overrun "batch", rows must be the number of lanes. */
+/* Sets *handle to a handle that steps `rows` lanes per call on at most `threads` threads (1 .. LNRNN_MOST_THREADS),
+ * or to NULL after an error. With overrun "batch", rows must be the number of lanes. */
 lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrnn_handle **handle,
                                  char message[LNRNN_MESSAGE]);
 /* Frees h, which no thread may be using. h may be NULL. */
 void lnrnn_handle_free(lnrnn_handle *h);
 lnrnn_stream *lnrnn_handle_stream(const lnrnn_handle *h);
 size_t lnrnn_handle_rows(const lnrnn_handle *h);
-/* x (rows, D) -> y (rows, P), contiguous: computes one step. lanes (rows): the lane of each row, none twice;
- * NULL: lanes 0 .. rows - 1. y may overlap x. With overrun "batch", lanes must be NULL. On one thread there is
- * no allocation, lock or system call. */
+/* x (rows, D) -> y (rows, P), contiguous: computes one step. lanes (rows): the lane of each row, none twice; NULL: lanes 0 .. rows - 1.
+ * y may overlap x. With overrun "batch", lanes must be NULL. On one thread there is no allocation, lock or system call. */
 lnrnn_status lnrnn_handle_step(lnrnn_handle *h, const int64_t *lanes, const float *x, float *y);
-/* handles (n), of different streams. x, y: n pointers, to (rows, D) and (rows, H) of each handle. Computes one
- * step of lanes 0 .. rows - 1 of every handle. All of x is read before any y is written. After an error no
- * lane has changed. Then *refused, unless NULL, is the number of the handle that caused the error. */
+/* handles (n), of different streams. x, y: n pointers, to (rows, D) and (rows, H) of each handle. Computes one step
+ * of lanes 0 .. rows - 1 of every handle. All of x is read before any y is written. After an error no lane has
+ * changed. Then *refused, unless `refused` is NULL, is the number of the handle that caused the error. */
 lnrnn_status lnrnn_step_all(lnrnn_handle *const *handles, size_t n, const float *const *x, float *const *y,
                             size_t *refused);
-/* Sets lanes (n) to zero states and step 0. None may be named twice; NULL: lanes 0 .. n - 1. With overrun
- * "batch", n must be the number of lanes. */
+/* lanes (n): the numbers of the lanes that get zero states and step 0, none twice; NULL: lanes 0 .. n - 1. With
+ * overrun "batch", n must be the number of lanes. */
 lnrnn_status lnrnn_handle_reset(lnrnn_handle *h, const int64_t *lanes, size_t n);
 
 #pragma GCC visibility pop

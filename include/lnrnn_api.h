@@ -6,7 +6,7 @@
  *         return NULL;                      // with a Python exception
  *     // stream: Python's lnrnn.load(path).stream(lanes)
  *     lnrnn_handle *h = lnrnn_handle_open(stream, rows, 1);
- *     ... without the interpreter's lock: lnrnn_handle_step(h, lanes, x, y);
+ * lnrnn_handle_step(h, lanes, x, y); // needs no interpreter's lock
  *     lnrnn_handle_free(h);
  *
  * All functions of lnrnn.h can be called by their names, but only after lnrnn_import has returned 0. Each name is a
@@ -34,11 +34,11 @@
 extern "C" {
 #endif
 
-/* stream: an object of Python, the result of rnn.stream(lanes). Returns a new handle, as lnrnn_handle_create
- * does, or NULL with a TypeError, ValueError or MemoryError. The handle steps the same lanes as the Python
- * object, and keeps them and the weights alive. lnrnn_handle_stream(handle) and its network belong to Python:
- * do not release them, nor use them after lnrnn_handle_free. If lnrnn_handle_create made more handles for
- * this lnrnn_stream, free those first. Call it with the interpreter's lock. */
+/* stream: an object of Python, the result of rnn.stream(lanes). Returns a new handle, as lnrnn_handle_create does, or
+ * NULL with a TypeError, ValueError or MemoryError. The handle steps the lanes of the Python object, and keeps the
+ * lanes and the weights alive. lnrnn_handle_stream(handle) and its network belong to Python: do not release them, nor
+ * use them after lnrnn_handle_free. If lnrnn_handle_create returned more handles for this lnrnn_stream, free those
+ * first. The caller must hold the interpreter's lock. */
 lnrnn_handle *lnrnn_handle_open(PyObject *stream, size_t rows, int threads);
 
 /* The functions of the table, in its order: lnrnn_handle_open, and all of lnrnn.h. A new function comes
@@ -117,12 +117,12 @@ typedef struct {
 
 #ifndef LNRNN_CORE /* lnrnn._core defines the functions itself */
 
-/* All translation units of a module or program share this pointer, so one of them calls lnrnn_import for
- * all: the linker merges weak definitions. It is hidden, so other modules do not see it. */
+/* All translation units of a module or program share this pointer, because the linker merges weak definitions. So one
+ * call of lnrnn_import suffices. The pointer is hidden, so other modules have their own. */
 __attribute__((weak, visibility("hidden"))) const lnrnn_api *lnrnn_api_table;
 
-/* Imports lnrnn and its table. Returns 0, or -1 with a Python exception. Call it with the interpreter's
- * lock, before any other function of this header. Further calls do no harm. */
+/* Imports lnrnn and its table. Returns 0, or -1 with a Python exception. Call lnrnn_import before any other function
+ * of this header, with the interpreter's lock. Further calls do no harm. */
 static inline int lnrnn_import(void)
 {
     const lnrnn_api *const found = (const lnrnn_api *)PyCapsule_Import(LNRNN_API_CAPSULE, 0);

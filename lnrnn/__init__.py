@@ -77,7 +77,7 @@ def __dir__() -> list[str]:
     return sorted({*__all__, "torch", *dunders})
 
 
-# Modules that are imported at first use, because importing them takes as long as importing all other modules.
+# Modules that are imported at first use, because their import takes as long as that of all others.
 _LATER = {
     "Scorer": "lnrnn.scoring.scorer",
     "data": "lnrnn.data",

@@ -79,7 +79,7 @@ def discard_output() -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands. Each command sets ``command``, a function of the parsed arguments."""
+    """Returns the parser of all commands. Each sets ``command``, a function of the parsed arguments."""
     parser = argparse.ArgumentParser(
         prog="lnrnn", description="Layer- and batch-normalised recurrent networks on the CPU."
     )
@@ -191,7 +191,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run_demo(arguments: argparse.Namespace) -> int | None:
-    """``lnrnn demo [NAME]``: the short demo, unless a study is named or has options."""
+    """``lnrnn demo [NAME]``: runs the short demo, unless a study is named or has options."""
     if arguments.list:
         print(studies.listing())
         return 0
@@ -233,10 +233,10 @@ def describe_library() -> dict[str, object]:
 
 
 def describe_model(model: lnrnn.Network[Any]) -> dict[str, object]:
-    """The model's class and arguments, and its numbers of parameters, known steps and packed bytes."""
+    """Returns a model's class, arguments, and numbers of parameters, known steps and packed bytes."""
     model(
         np.zeros((1, 0, model.input_size) if model.batch_first else (0, 1, model.input_size))
-    )  # packs the weights
+    )  # this call packs the weights
     facts: dict[str, object] = {
         "cell": type(model).__name__,
         **architecture(model).stated,
@@ -281,7 +281,7 @@ def score_file(arguments: argparse.Namespace) -> None:
 
 
 def read_array(path: Path) -> np.ndarray:
-    """The array in a .npy file. Raises ValueError for other contents. Pickled objects are never loaded."""
+    """Returns the array in a .npy file. Raises ValueError for other contents, such as pickled objects."""
     try:
         with path.open("rb") as file:
             return np.lib.format.read_array(file, allow_pickle=False)
@@ -294,7 +294,7 @@ def read_array(path: Path) -> np.ndarray:
 
 
 def read_lengths(path: Path) -> np.ndarray:
-    """Integers (B,) from a .npy file, or from a text file with an integer on each line that is not empty."""
+    """Returns integers (B,) from a .npy file, or from a text file with one integer on each non-empty line."""
     if path.suffix == ".npy":
         return read_array(path)
     try:
@@ -319,5 +319,5 @@ def read_lengths(path: Path) -> np.ndarray:
 def write_array(path: Path, array: np.ndarray) -> None:
     """Writes a .npy file whole or not at all."""
     with replacing(path) as write:
-        # If NumPy gets a real file, its errors have no errno.
+        # NumPy writes to this object, because its errors for a real file have no errno.
         np.lib.format.write_array(SimpleNamespace(write=write), array, allow_pickle=False)

@@ -39,7 +39,7 @@ from lnrnn.speakers import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-STEPS = 120  # the steps of a joined sequence, about five times the longest training utterance
+STEPS = 120  # the number of steps of a joined sequence, about five times the longest training utterance
 EPOCHS = 200
 SEED = 5  # settings were chosen with seeds 0 to 4
 PAUSE = 0.02  # seconds for each step that a terminal shows
@@ -75,7 +75,7 @@ class Joined:
 
 
 def join(utterances: Utterances) -> Joined:
-    """A sequence for each utterance: the utterance, then the next ones of the same speaker in the data."""
+    """Joins each utterance with the next utterances of the same speaker in the data to a sequence."""
     sequences, ends = [], []
     for index, label in enumerate(utterances.labels):
         same = np.flatnonzero(utterances.labels == label)
@@ -90,7 +90,7 @@ def join(utterances: Utterances) -> Joined:
 
 
 def trained(data: JapaneseVowels, cell: str, seed: int = SEED, jobs: int = 1) -> Networks:
-    """A trained network for each norm, with the same cell and seed. jobs: networks trained at a time."""
+    """Returns a trained network for each norm. jobs: the number of networks to train at a time."""
 
     def network(norm: NormName | None) -> SpeakerNetwork:
         rate, gain = SETTINGS[cell, norm]
@@ -105,7 +105,7 @@ def known_steps(networks: Networks) -> int:
 
 
 def right_answers(networks: Networks, joined: Joined) -> dict[str, np.ndarray]:
-    """For each of METHODS, whether the answer at a step is right, bool (STEPS, N). An error is wrong."""
+    """Returns whether each answer is right, bool (STEPS, N), for each of METHODS; an error is wrong."""
 
     def right(norm: NormName | None, policy: Overrun | None = None) -> np.ndarray:
         return np.asarray(networks[norm].name_at_each_step(joined.x, policy) == joined.labels)
@@ -184,7 +184,7 @@ def listen(networks: Networks, joined: Joined, right: dict[str, np.ndarray]) -> 
 
 
 def first_right(joined: Joined, right: dict[str, np.ndarray]) -> int:
-    """The index of the first sequence for which layer norm and batch norm are right after one utterance."""
+    """Returns the index of the first sequence on which both norms are right after one utterance."""
     first = [ends[0] - 1 for ends in joined.ends]
     return int((right["layer norm"] & right["last"])[first, range(len(first))].argmax())
 
@@ -208,13 +208,13 @@ def steps(networks: Networks, x: np.ndarray) -> Iterator[tuple[int, int, str]]:
 
 
 def next_answer(network: SpeakerNetwork, stream: lnrnn.Stream[Any], x_t: np.ndarray) -> int:
-    """The speaker that a network names after the next step, x_t (channels,)."""
+    """Returns the speaker that a network names after the next step, x_t (channels,)."""
     h = stream((x_t - network.mean) / network.deviation)
     return int(network.classifier.logits(h).argmax())
 
 
 def refusal(network: SpeakerNetwork, x: np.ndarray) -> str:
-    """The error of batch norm with overrun "raise" for x (T, channels), whose last step has no statistics."""
+    """Returns the error with overrun "raise" for x (T, channels), whose last step has no statistics."""
     network.rnn.overrun = "raise"
     stream = network.rnn.stream()
     try:
@@ -239,7 +239,7 @@ def report(right: dict[str, np.ndarray], joined: Joined, known: int) -> None:
 
 
 def say(text: str, indent: str = "") -> None:
-    """Prints text in lines that fit the terminal; all but the first begin with ``indent``.
+    """Prints text in lines that fit the terminal; all lines but the first begin with ``indent``.
 
     Without a terminal a line has 80 columns, or the number in the environment variable COLUMNS.
     """
@@ -260,9 +260,9 @@ STYLES = {
 
 
 def draw_cliff(by_step: dict[str, np.ndarray], known: int, figure: Figure) -> None:
-    """Draws the share of right answers at each step, as a line for each of STYLES.
+    """Draws the share of right answers at each step, as a curve for each of STYLES.
 
-    by_step: (STEPS,), or (S, STEPS) for S seeds. For several seeds the line is the mean, and a band shows
+    by_step: (STEPS,), or (S, STEPS) for S seeds. For several seeds the curve is the mean, and a band shows
     twice its standard error.
     """
     axes = figure.subplots()
@@ -281,7 +281,7 @@ def draw_cliff(by_step: dict[str, np.ndarray], known: int, figure: Figure) -> No
             half = 2 * shares[method].std(axis=0, ddof=1) / len(shares[method]) ** 0.5
             axes.fill_between(t, mean - half, mean + half, color=colour, alpha=0.2, linewidth=0)
     cross = shares["last"].mean(axis=0)[known - 1]
-    # The text is placed as far from all lines as possible.
+    # The text is placed as far from all curves as possible.
     nearby = np.concatenate([share.mean(axis=0)[known + 12 : known + 66] for share in shares.values()])
     heights = np.arange(30, 90)
     free = heights[np.abs(heights[:, None] - nearby).min(axis=1).argmax()]
@@ -301,7 +301,7 @@ def draw_cliff(by_step: dict[str, np.ndarray], known: int, figure: Figure) -> No
 
 
 def label_places(wanted: Sequence[float], height: float | np.ndarray) -> list[float]:
-    """The positions of labels that are nearest to the wanted positions and do not overlap."""
+    """Returns the positions of labels that are nearest to the wanted positions and do not overlap."""
     order = np.argsort(wanted, kind="stable")
     heights = np.broadcast_to(height, len(wanted))[order]
     above = np.cumsum(heights) - heights / 2  # positions if all labels touch and begin at 0

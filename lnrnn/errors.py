@@ -54,7 +54,7 @@ class SequenceTooLongError(ValueError):
 
 
 def described(value: Any) -> str:
-    """A short text that shows a value in a message."""
+    """Returns a short text that shows a value in a message."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape == () and hasattr(value, "item") and not hasattr(value, "__len__"):  # a number of NumPy
         value = value.item()
@@ -68,7 +68,7 @@ def described(value: Any) -> str:
 
 
 def message(name: str, expected: str, got: str, do: str = "") -> str:
-    """The text of an error about the argument `name`. do: the remedy, if there is one."""
+    """Returns the text of an error about the argument `name`. do: the remedy, if there is one."""
     return f"{name} must be {expected}, got {got}" + (f"; {do}" if do else "")
 
 
@@ -81,7 +81,7 @@ def bad_type(name: str, expected: str, value: Any, do: str = "") -> TypeError:
 
 
 def unexpected(function: str, given: Mapping[str, Any], ours: Mapping[str, str]) -> TypeError:
-    """Python's error for keyword arguments that a function does not have.
+    """Returns Python's error for keyword arguments that a function does not have.
 
     ours: maps names of arguments in other libraries to lnrnn's names, for a hint.
     """
@@ -91,7 +91,7 @@ def unexpected(function: str, given: Mapping[str, Any], ours: Mapping[str, str])
 
 
 def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """value as an int in [least, most]. Raises TypeError for a bool or a float."""
+    """Returns value as an int in [least, most]. Raises TypeError for a bool or a float."""
     expected = f"an integer of at least {least}" + (f" and at most {most}" if most is not None else "")
     if isinstance(value, (bool, np.bool_)):
         raise bad_type(name, expected, value)
@@ -105,7 +105,7 @@ def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
 
 
 def number(name: str, value: Any, least: float, most: float = math.inf, *, below: float = math.inf) -> float:
-    """value as a finite float in [least, most], and less than `below`."""
+    """Returns value as a finite float in [least, most], and less than `below`."""
     expected = f"a finite number of at least {least:g}"
     if most < math.inf:
         expected += f" and at most {most:g}"
@@ -146,7 +146,7 @@ def _is_tensor(value: Any) -> bool:
 def _array(value: Any) -> np.ndarray:
     """value as an array. Arrays of other libraries in the CPU's memory are not copied.
 
-    These may be objects that support only DLPack. torch tensors of bfloat16 need the dtype of ml_dtypes.
+    Such an array may support only DLPack. Tensors of bfloat16 need the dtype of ml_dtypes.
     """
     if type(value) is np.ndarray:
         return value
@@ -168,12 +168,12 @@ def _array(value: Any) -> np.ndarray:
 
 
 def real(name: str, value: Any) -> np.ndarray:
-    """value as an array of real numbers of any dtype. An array is not copied."""
+    """Returns value as an array of real numbers of any dtype. An array is not copied."""
     try:
         array = _array(value)
     except MemoryError:  # not an error of the user
         raise
-    except Exception as error:  # the types of errors differ: ragged lists, tensors on a GPU or with gradients
+    except Exception as error:  # errors of ragged lists, tensors on a GPU or with gradients have many types
         raise bad_type(name, "an array of real numbers", value, str(error)) from None
     if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise bad_type(name, "an array of real numbers", array)
@@ -181,7 +181,7 @@ def real(name: str, value: Any) -> np.ndarray:
 
 
 def shaped(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """value as a C-contiguous, aligned array of this shape and dtype.
+    """Returns value as a C-contiguous, aligned array of this shape and dtype.
 
     The result is a new view or a copy, so other threads cannot set its shape.
     """
@@ -195,7 +195,7 @@ def shaped(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndar
 
 
 def output(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """The argument `out` as an array to which a result of this shape and dtype can be written.
+    """Returns the argument `out` as an array to which a result of this shape and dtype can be written.
 
     For a torch tensor, the array has the tensor's memory.
     """

@@ -24,9 +24,9 @@ def replacing(path: Path, directory: str | None = None) -> Iterator[Callable[[An
     the new one is removed. (A killed process leaves the new file, which has a random name.) If path is a
     symbolic link, its target is replaced. Permissions are those of the old file, or given by umask.
 
-    directory: that of the new file, on the same file system; by default path's. write: takes any contiguous
-    bytes-like object, such as an array. Raises OSError, with errno and path, if open(path, "wb"), writing or
-    replacing fails, or if path is not a regular file.
+    directory: the directory of the new file, on the same file system; by default the directory of path.
+    write: takes any contiguous bytes-like object, such as an array. Raises OSError, with errno and path, if
+    open(path, "wb"), writing or replacing fails, or if path is not a regular file.
     """
     made: list[str] = []
     try:
@@ -48,7 +48,7 @@ def replacing(path: Path, directory: str | None = None) -> Iterator[Callable[[An
 def check_replaceable(path: Path) -> None:
     """Raises the OSError of `replacing` before a long computation.
 
-    It makes a file in path's directory and removes it, because permission bits do not show all obstacles.
+    It creates and removes a file in path's directory, because permission bits do not show all obstacles.
     """
     made: list[str] = []
     try:
@@ -84,7 +84,7 @@ def _create(path: Path, made: list[str], directory: str | None = None) -> tuple[
     mode = 0o666 if old is None else stat.S_IMODE(old.st_mode) & 0o777
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     while True:
-        # A random name, because path's name with an addition could be too long.
+        # Use a random name, because path's name with an addition could be too long.
         part = os.path.join(directory or os.path.dirname(target), f".lnrnn-{secrets.token_hex(8)}.part")
         made[:] = [part]
         try:
@@ -102,7 +102,7 @@ def _create(path: Path, made: list[str], directory: str | None = None) -> tuple[
 
 
 def _old(target: str) -> os.stat_result | None:
-    """The status of the file at target, or None without a file. Raises OSError if it cannot be written."""
+    """Returns the status of the file at target, or None without a file. Raises OSError if read-only."""
     try:
         old = os.stat(target)
     except FileNotFoundError:

@@ -52,10 +52,10 @@ def set_num_threads(n: int) -> None:
     affinity mask and control-group quota at the import. If neither of the first two is set,
     omp_set_num_threads and threadpoolctl are further limits.
 
-    If the system cannot start so many threads, calls use fewer, and one RuntimeWarning says so. After the
-    next call of this function they try again. OpenMP ends the process if it cannot start a thread, so lnrnn
-    tests beforehand whether it can. If another process starts threads at this moment, the test may be wrong.
-    LNRNN_TEAM=pthread does not have this problem.
+    If the system cannot start this number of threads, calls use fewer, and one RuntimeWarning says so. After
+    the next call of this function they try again. OpenMP ends the process if it cannot start a thread, so
+    lnrnn tests beforehand whether threads can start. If another process starts threads at this moment, the
+    test may be wrong. With LNRNN_TEAM=pthread there is no such risk.
 
     Examples
     --------
@@ -111,7 +111,7 @@ def num_threads(n: int) -> Iterator[None]:
 
 
 def thread_limit(threads: int | None) -> int:
-    """The argument `threads` of a call, checked; 0 for None."""
+    """Returns the argument `threads` of a call, checked; 0 for None."""
     return 0 if threads is None else integer("threads", threads, 1, 1024)
 
 
@@ -131,8 +131,9 @@ def cpu_info() -> dict[str, Any]:
             Sets with the bits of special instructions, in slow plain C. Only LNRNN_ISA chooses them.
         units : dict of str to str or None
             For "bfloat16" and for "int8" weights, the special instructions that multiply them: "amx",
-            "avx512_bf16", "avx512_vnni", "avx_vnni", "arm_bf16", "arm_i8mm" or "arm_dotprod". None: there are
-            none, and ordinary ones do it. Those for bfloat16 round inputs to bfloat16 too.
+            "avx512_bf16", "avx512_vnni", "avx_vnni", "arm_bf16", "arm_i8mm" or "arm_dotprod". None: the
+            machine has none, and ordinary instructions multiply. Special instructions for bfloat16 round
+            inputs to bfloat16 too.
         amx : str
             "usable", "not on this CPU", "not enabled by the operating system" or "refused by the kernel".
         openmp : bool

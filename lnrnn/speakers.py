@@ -27,7 +27,7 @@ NormName = Literal["layer", "batch"]
 NORMS: tuple[NormName | None, ...] = ("layer", "batch", None)
 SPEAKERS = 9
 REFUSED = -1
-# Sequences per batch, to limit memory. The answers do not depend on it, except with overrun="batch".
+# The number of sequences per batch, to limit memory. Answers depend on it only with overrun="batch".
 AT_A_TIME = 40
 
 Item = TypeVar("Item")
@@ -43,9 +43,9 @@ Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
 class TrainingSettings:
     """Settings of `train`.
 
-    epochs: passes over all sequences. batch_size: sequences per update. learning_rate: that of Adam.
-    largest_norm: the limit on the Euclidean norm of all gradients together.
-    noise: standard deviation of the Gaussian noise that is added to the input of each batch.
+    epochs: passes over all sequences. batch_size: sequences per update. learning_rate: the rate of Adam.
+    largest_norm: the limit on the Euclidean norm of all gradients together. noise: standard deviation of the
+    Gaussian noise that is added to the input of each batch.
     """
 
     epochs: int = 200
@@ -148,10 +148,11 @@ def train(
 
 
 def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The loss, which is minus the logarithm (in nats) of the right class' probability, and its gradients.
+    """Returns the loss, minus the logarithm of the right class' probability, and its gradients.
 
-    logits (..., classes), labels (...): integers. Returns losses (...), and the gradient of each loss by the
-    logits, (..., classes). For the mean loss of a batch, divide these gradients by the batch size.
+    logits (..., classes), labels (...): integers. Returns losses (...) in nats, and the gradient of each loss
+    with respect to the logits, (..., classes). For the mean loss of a batch, divide these gradients by the
+    batch size.
     """
     shifted = logits - logits.max(axis=-1, keepdims=True)
     log_probability = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
@@ -179,7 +180,7 @@ class Classifier:
         self.head_bias = np.zeros(classes, np.float32)
 
     def parameters(self) -> dict[str, np.ndarray]:
-        """The trainable arrays by name."""
+        """Returns the trainable arrays by name."""
         return {**self.rnn.parameters(), "head_weight": self.head_weight, "head_bias": self.head_bias}
 
     def set_parameters(self, values: dict[str, np.ndarray]) -> None:
@@ -196,18 +197,18 @@ class SequenceClassifier(Classifier):
     """
 
     def logits(self, state: np.ndarray) -> np.ndarray:
-        """The logits (..., classes) for h (..., H)."""
+        """Returns the logits (..., classes) for h (..., H)."""
         return np.asarray(np.einsum("...h,ch->...c", state, self.head_weight) + self.head_bias)
 
     def predict(self, x: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """The class (N,) of each sequence in x (T, N, I) with lengths (N,)."""
+        """Returns the class (N,) of each sequence in x (T, N, I) with lengths (N,)."""
         _, state = self.rnn(x, lengths=lengths)
         return np.asarray(self.logits(last_layer(state)).argmax(axis=-1))
 
     def loss_and_gradients(
         self, x: np.ndarray, lengths: np.ndarray, labels: np.ndarray
     ) -> tuple[float, dict[str, np.ndarray]]:
-        """Mean cross-entropy in nats over the N sequences of a batch, and its gradients by parameter name.
+        """Returns the mean cross-entropy in nats over N sequences, and its gradients by parameter name.
 
         Batch norm also updates its running statistics.
         """
@@ -216,7 +217,7 @@ class SequenceClassifier(Classifier):
     def loss_and_all_gradients(
         self, x: np.ndarray, lengths: np.ndarray, labels: np.ndarray
     ) -> tuple[float, dict[str, np.ndarray], np.ndarray]:
-        """The results of ``loss_and_gradients``, and the gradient of x, (T, N, I)."""
+        """Returns the results of ``loss_and_gradients``, and the gradient of x, (T, N, I)."""
         y, state, tape = self.rnn.forward_train(x, lengths=lengths)
         h = last_layer(state)
         losses, glogits = cross_entropy(self.logits(h), labels)
@@ -231,7 +232,7 @@ class SequenceClassifier(Classifier):
 
 
 def last_layer(state: np.ndarray | tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """h (N, H) from the state, h or (h, c), of a network with one layer."""
+    """Returns h (N, H) from the state, h or (h, c), of a network with one layer."""
     h: np.ndarray = (state[0] if isinstance(state, tuple) else state)[0]
     return h
 
@@ -254,7 +255,7 @@ class SpeakerSettings:
 class SpeakerNetwork:
     """A network that is trained on utterances of Japanese Vowels by its constructor.
 
-    classifier: the SequenceClassifier. mean, deviation: those of its training input over all steps, float32
+    classifier: the SequenceClassifier. mean, deviation: of its training input over all steps, float32
     (channels,). losses: the mean cross-entropy of each epoch, in nats.
     """
 
@@ -288,14 +289,14 @@ class SpeakerNetwork:
         return self.classifier.rnn
 
     def standardised(self, sequences: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The network's inputs (T_i, channels): sequences minus `mean`, divided by `deviation`."""
+        """Returns the network's inputs (T_i, channels): sequences minus `mean`, divided by `deviation`."""
         return [(sequence - self.mean) / self.deviation for sequence in sequences]
 
     def name_speakers(self, sequences: Sequence[np.ndarray], overrun: Overrun | None = None) -> np.ndarray:
-        """The network's answer for each sequence: int64 (N,).
+        """Returns the network's answer for each sequence: int64 (N,).
 
-        sequences: N arrays (T_i, channels). With ``overrun="batch"`` they are one batch.
-        overrun: batch norm's policy. With "raise", the answer is REFUSED for a SequenceTooLongError.
+        sequences: N arrays (T_i, channels). With ``overrun="batch"`` all are one batch. overrun: batch norm's
+        policy. With "raise", the answer is REFUSED for a SequenceTooLongError.
         """
         sequences = self.standardised(sequences)
         if overrun is not None:
@@ -312,7 +313,7 @@ class SpeakerNetwork:
         return named
 
     def name_at_each_step(self, x: np.ndarray, overrun: Overrun | None = None) -> np.ndarray:
-        """The answer at each step, int64 (T, N), for x (T, N, channels), which is not standardised."""
+        """Returns the answer at each step, int64 (T, N), for x (T, N, channels), not standardised."""
         if overrun is not None:
             self.rnn.overrun = overrun
         y, _ = self.rnn((x - self.mean) / self.deviation)
@@ -337,7 +338,7 @@ def one_thread() -> Iterator[int]:
 
 
 def side_by_side(function: Callable[[Item], Value], items: Iterable[Item], jobs: int) -> list[Value]:
-    """[function(item) for item in items], with ``jobs`` calls at a time, each in a thread of Python.
+    """Returns [function(item) for item in items], with ``jobs`` calls at a time, in threads of Python.
 
     Use it within `one_thread`. The calls must not change shared objects; then the values do not depend on
     jobs. If a call raises an exception, it is raised at once, and calls that have not begun are left out.

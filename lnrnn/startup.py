@@ -10,7 +10,7 @@ from pathlib import PurePath
 
 
 def is_command() -> bool:
-    """Whether this process was started as `lnrnn` or `python -m lnrnn`."""
+    """Returns whether this process was started as `lnrnn` or `python -m lnrnn`."""
     argv = getattr(sys, "argv", None) or [""]
     if not isinstance(argv[0], str) or len(argv) > len(sys.orig_argv):
         return False
@@ -23,7 +23,7 @@ def is_command() -> bool:
 
 
 def _calls_cli(path: str) -> bool:
-    """Whether a file is the script of an installation of lnrnn, and not another program named lnrnn."""
+    """Returns whether a file is the script of an installation of lnrnn, not another program named lnrnn."""
     try:
         with open(path, "rb") as file:
             return b"lnrnn.cli" in file.read(4096)

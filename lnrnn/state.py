@@ -18,8 +18,8 @@ from .errors import bad_type, bad_value, message, shaped
 
 Made = TypeVar("Made")
 
-# Limit on counts of sequences or batches. Training does not count beyond it. Counts up to it are exact in
-# float64, in which statistics are pooled.
+# Limit on counts of sequences or batches. Training does not count beyond this limit. Smaller counts are exact
+# in float64, in which statistics are pooled.
 MOST_COUNTED = 2**53
 
 # A thread holds this lock while it replaces the state of an object, so that no change of another thread is
@@ -36,10 +36,10 @@ if hasattr(os, "register_at_fork"):
 def no_attribute(
     owner: Any, name: str, known: Iterable[str], error: type[AttributeError] = AttributeError
 ) -> AttributeError:
-    """The error for an unknown attribute of `owner`, with the nearest name of `known` as a hint."""
+    """Returns the error for an unknown attribute of `owner`, with the nearest name of `known` as a hint."""
     near = difflib.get_close_matches(name, sorted(set(known)), 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    # Without the argument obj, so that Python does not add a second hint.
+    # The argument obj is omitted, so that Python does not add a second hint.
     return error(f"{type(owner).__name__!r} object has no attribute {name!r}{hint}", name=name)
 
 
@@ -87,7 +87,7 @@ class Closed(Named):
         object.__delattr__(self, name)
 
     def _slots(self) -> dict[str, Any]:
-        """The contents of the slots by name."""
+        """Returns the contents of the slots by name."""
         found = {}
         # pickle's function, which includes private names of subclasses. typeshed does not declare it.
         for name in copyreg._slotnames(type(self)):  # type: ignore[attr-defined]
@@ -104,7 +104,7 @@ class Closed(Named):
 
 
 def frozen_by_name(made: type[Made]) -> type[Made]:
-    """A decorator for frozen dataclasses: the error for an unknown field suggests the nearest name."""
+    """Decorates a frozen dataclass: the error for an unknown field suggests the nearest name."""
     refuse: Callable[[Any, str, Any], None] = made.__setattr__
     names = tuple(field.name for field in fields(made))  # type: ignore[arg-type]  # made is a dataclass
 
@@ -118,7 +118,7 @@ def frozen_by_name(made: type[Made]) -> type[Made]:
 
 
 def checked(state: Any, expected: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Copies of the arrays of `state`, with the names, shapes and dtypes of `expected`.
+    """Returns copies of the arrays of `state`, with the names, shapes and dtypes of `expected`.
 
     Raises ValueError that lists missing and unexpected names, and TypeError.
     """
@@ -138,13 +138,13 @@ def checked(state: Any, expected: Mapping[str, np.ndarray]) -> dict[str, np.ndar
 
 
 def inner_hint(state: Mapping[Any, Any]) -> str:
-    """A hint for messages: the keys of `state` whose values are mappings, which may be the state dict."""
+    """Returns a hint for messages: the keys of `state` whose values are mappings, perhaps the state dict."""
     inner = [f"[{name!r}]" for name, value in state.items() if isinstance(value, Mapping)]
     return f"; did you mean the mapping at {' or '.join(inner)} of it?" if inner else ""
 
 
 def copied(array: np.ndarray) -> np.ndarray:
-    """A copy in C order. Large copies use memory of earlier results, whose pages need no clearing."""
+    """Returns a copy in C order. Large copies use memory of earlier results, whose pages need no clearing."""
     found = _core.empty_like(array)
     found[...] = array
     return found

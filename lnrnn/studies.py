@@ -27,7 +27,8 @@ FLAGS = {
 
 
 def folder(name: str = "") -> Path:
-    """The folder of the studies. Its root is that of an editable install, or else the current folder.
+    """Returns the folder of the studies. It is in the root of an editable install, or else in the current
+    folder.
 
     name: the wanted study, for the message. Raises FileNotFoundError that explains where studies are.
     """
@@ -42,7 +43,7 @@ def folder(name: str = "") -> Path:
 
 
 def studies(name: str = "") -> dict[str, Path]:
-    """The files of studies by name; the study FIRST is first. name: as for `folder`."""
+    """Returns the files of studies by name; the study FIRST is first. name: as for `folder`."""
     paths = {
         path.stem.replace("_", "-"): path
         for path in folder(name).glob("[!_.]*.py")
@@ -52,7 +53,7 @@ def studies(name: str = "") -> dict[str, Path]:
 
 
 def listing() -> str:
-    """A list, for a terminal, of the short demo and the studies, with their titles."""
+    """Returns a list, for a terminal, of the short demo and the studies, with their titles."""
     rows = {"(no name)": "a demo of ten seconds, on long sequences (default)"}
     try:
         for name, path in studies().items():

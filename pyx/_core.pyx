@@ -1,8 +1,8 @@
 # cython: language_level=3, auto_pickle=False
 """Calls C with pointers to the memory of arrays. Python checks the arguments; C computes and cannot fail.
 
-Functions that must be quick accept only plain arrays, allocate the results and call C. For other arguments they return
-None, and Python converts the arguments or raises an error. All functions assert that pointers are valid ("broken promise").
+Functions that must be quick accept only plain arrays, allocate the results and call C. For other arguments they return None, and
+Python converts the arguments or raises an error. All functions assert that Python has checked the arrays ("broken promise").
 Objects that threads share change in critical sections, for Pythons without the interpreter's lock."""
 cimport cython
 cimport numpy as cnp
@@ -92,7 +92,7 @@ def cpu_info():
 
 
 # --- threads -------------------------------------------------------------------------------------------------
-# runtime/thread_policy.h decides how many threads a call uses. Only Python knows the number of a context.
+# runtime/thread_policy.h decides how many threads a call uses. Only Python knows the number that lnrnn.num_threads sets.
 
 own_num_threads = ContextVar("lnrnn.num_threads", default=0)  # lnrnn.num_threads sets it
 
@@ -103,7 +103,7 @@ cdef int allowed_threads() except -1:
 
 
 cdef inline int threads_for(double multiply_adds, int threads) except -1:
-    """Returns the largest number of threads for a call of recurrent layers. Little work needs no context or environment."""
+    """Returns the largest number of threads for a call of recurrent layers. With little work it is 1, whatever is allowed."""
     return threads if threads else allowed_threads() if lnrnn_repays_threads(multiply_adds) else 1
 
 
@@ -115,7 +115,7 @@ def set_num_threads(int n):
     lnrnn_set_num_threads(n)
 
 
-lnrnn_get_num_threads()  # counts the cores, which it does only once
+lnrnn_get_num_threads()  # this first call counts the cores
 
 cdef extern from "Python.h":
     PyThreadState *PyEval_SaveThread()
@@ -139,7 +139,7 @@ cdef int warn_once(void *_) except -1:
 
 
 cdef void note_shortage(int wanted, int given) noexcept nogil:
-    """C calls it at the end of a call, without the interpreter's lock. Python warns as soon as it runs again."""
+    """Notes a shortage. Python warns as soon as it runs again. C calls this function without the interpreter's lock."""
     global threads_wanted, threads_given
     if not warned:
         threads_wanted, threads_given = wanted, given
@@ -152,7 +152,7 @@ lnrnn_on_shortage(note_shortage)
 # --- pointers ------------------------------------------------------------------------------------------------
 
 cdef void *pointer(object array, int kind, size_t size, bint writable) except? NULL:
-    """Returns the data of a C-contiguous array of `size` elements, or NULL for None."""
+    """Returns a pointer to the data of a C-contiguous array of `size` elements, or NULL for None."""
     if array is None:
         return NULL
     cdef cnp.ndarray a = <cnp.ndarray?>array

@@ -1,7 +1,7 @@
 # Quick checks of arrays, and functions for the interpreter's lock. Part of _core.pyx.
 
 cdef inline bint ordinary(object array) noexcept:
-    """Returns True for a NumPy array, not of a subclass, that is C-contiguous, aligned and in the machine's byte order."""
+    """Returns True for a C-contiguous, aligned NumPy array in the machine's byte order, of no subclass."""
     return cnp.PyArray_CheckExact(array) and cnp.PyArray_ISCARRAY_RO(<cnp.ndarray>array)
 
 
@@ -31,7 +31,7 @@ cdef inline bint writable(object out, object x) noexcept:
 
 
 cdef inline void *data(object array) noexcept:
-    """Returns the data of an array, or NULL for None."""
+    """Returns a pointer to the data of an array, or NULL for None."""
     return NULL if array is None else cnp.PyArray_DATA(<cnp.ndarray>array)
 
 
@@ -40,7 +40,7 @@ cdef inline object read_only(object array):
     return array
 
 
-# Between these two calls other Python threads can run, if `release` is set. Do not touch Python objects there.
+# Between release_gil and acquire_gil other Python threads can run, if `release` is set. Do not touch Python objects there.
 
 cdef inline PyThreadState *release_gil(bint release) noexcept:
     return PyEval_SaveThread() if release else NULL

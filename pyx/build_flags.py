@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 # Never -ffast-math: linking with it sets the whole process to flush-to-zero. Contraction stays off so that
 # only explicit multiply-adds are fused. No link-time optimisation: it may keep the copy of a shared function
-# that was compiled for another instruction set. The kernels are unrolled explicitly, so -O3 makes them no
-# faster, and compiles 1.5 times as long. Integers wrap around (-fwrapv), as in Python's own C.
+# that was compiled for another instruction set. The kernels are unrolled explicitly, so -O3 would make them
+# no faster, and take 1.5 times as long to compile. Integers wrap around (-fwrapv), as in Python's own C.
 CFLAGS = [
     "-std=gnu11", "-O2", "-ftree-vectorize", "-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing",
     "-fwrapv", "-fno-lto", "-fvisibility=hidden", "-g0",
@@ -21,10 +21,10 @@ ARM = ("aarch64", "arm64")
 # The parts of lnrnn/kernels/all.h, selected by macros LNRNN_PART_NORM and so on.
 PARTS = ("NORM", "CELLS", "PRODUCT", "INT8")
 # instruction set: (machines, parts, flags). dispatch.c has the same sets, with tests of the CPU. A set
-# without NORM replaces only the int8 or bfloat16 product of another set. `_emulated` is plain C with the same
-# results.
+# without NORM replaces only the int8 or bfloat16 product of another set. A set named `_emulated` is plain C
+# with the same results.
 ISAS = {
-    # -O1, which compiles faster, because few machines use these two sets
+    # -O1 compiles faster, and few machines use these two sets
     "scalar": (X86 + ARM, PARTS, ["-O1"]),
     "sse2": (X86, PARTS, ["-O1"]),
     "avx2": (X86, PARTS, AVX2),

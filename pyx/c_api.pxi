@@ -16,7 +16,7 @@ cdef lnrnn_handle *open_handle(object stream, size_t rows, int threads) except N
     return <lnrnn_handle *>h
 
 
-# The linker does not know lnrnn_handle_open, so this puts it into the table when the module is imported.
+# The linker does not know lnrnn_handle_open, a function of this module, so the import puts it into the table.
 cdef extern from *:
     """
     #define lnrnn_handle_open NULL

@@ -1,7 +1,7 @@
 # Loads networks from files. Part of _core.pyx.
 
 cdef class FileMemory:
-    """Owns the memory of a file's arrays. The arrays keep a reference."""
+    """Owns the memory of a file's arrays. Each array keeps a reference to this object."""
 
     cdef lnrnn_model_file model
 
@@ -19,10 +19,10 @@ cdef class FileMemory:
 
 
 def read_model(path):
-    """Returns configuration, numbers and arrays of the network in a file. Raises FileNotFoundError, MemoryError or
-    ValueError, with the path.
+    """Returns (configuration, numbers, arrays) of the network in a file. Raises FileNotFoundError, MemoryError or ValueError,
+    with the path.
 
-    configuration: JSON, which C has checked. numbers, as C has read them: eps, momentum, two rates of zoneout, dropout.
+    configuration: JSON, which C has checked. numbers: eps, momentum, two rates of zoneout, and dropout, as C has read them.
     arrays: a dict by name, of read-only views of one block of memory."""
     cdef FileMemory memory = FileMemory()
     cdef int status = LNRNN_NO_FILE

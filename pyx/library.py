@@ -67,7 +67,7 @@ def link(command: list[str], objects: list[str], target: Path, system: str, thre
         command = [word for word in command if word not in ("-bundle", "-undefined", "dynamic_lookup")]
         own = ["-dynamiclib", f"-Wl,-install_name,@rpath/{name}"]
     else:
-        # -Bsymbolic: the library calls its own functions, even if a program defines the same names.
+        # With -Bsymbolic the library calls its own functions, even if a program defines the same names.
         own = [f"-Wl,-soname,{name}", "-Wl,-Bsymbolic"]
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)  # a running program keeps using the old file
@@ -92,7 +92,7 @@ def openmp_flags(compiler: list[str], linker: list[str]) -> list[str]:
 
 
 def _make(folder: Path) -> list[str]:
-    """Compiles and links in `folder`. Returns the flags for programs that link the static library."""
+    """Compiles both libraries in `folder`. Returns the flags for programs that link the static library."""
     compiler = [*shlex.split(os.environ.get("CC", "cc")), *shlex.split(os.environ.get("CFLAGS", "")), "-fPIC"]
     shared = [*compiler, "-shared", *shlex.split(os.environ.get("LDFLAGS", ""))]
     openmp = openmp_flags(compiler, shared)
@@ -111,7 +111,7 @@ def _make(folder: Path) -> list[str]:
 
 
 def _point(folder: Path, name: str) -> None:
-    """Makes the symbolic link without a version, which -llnrnn needs."""
+    """Makes the symbolic link whose name has no version, because -llnrnn needs it."""
     plain = folder / f"liblnrnn.{'dylib' if name.endswith('dylib') else 'so'}"
     plain.unlink(missing_ok=True)
     plain.symlink_to(name)

@@ -5,7 +5,7 @@ cdef enum:
 
 INT8_INPUTS = LNRNN_INT8_INPUTS
 cdef int *KINDS = [cnp.NPY_FLOAT32, cnp.NPY_FLOAT64, cnp.NPY_INT64, cnp.NPY_BOOL]  # indexed by LNRNN_ARRAY_F32 ..
-# Indexed by the roles of description.h.
+# The second element of each tuple of Description.arrays, indexed by the roles of description.h.
 cdef tuple USES = ("weight", "weight", "weight", "inner", "inner", "count") + 3 * ("gain", "bias", "mean", "variance")
 
 
@@ -18,7 +18,7 @@ cdef int check(int status, const char *message) except -1:
 
 
 cdef inline bint fits(object array, int kind, int ndim, Py_ssize_t n0, Py_ssize_t n1, Py_ssize_t n2) noexcept:
-    """Returns True for an ordinary array of this type and these lengths of axes. -1: any length."""
+    """Returns True for an ordinary array of this type whose axes have these lengths; -1 permits any length."""
     cdef cnp.npy_intp *n
     if not plain(array, kind) or cnp.PyArray_NDIM(<cnp.ndarray>array) != ndim:
         return False
@@ -42,7 +42,7 @@ cdef class Description:
         check(lnrnn_description_read(text, len(text), &self.d, message), message)
 
     def arrays(self):
-        """Returns (name, shape, use, site) of each array, in C's order. use: one of USES; site: its number, or -1."""
+        """Returns (name, shape, use, site) of each array, in C's order. use: one of USES; site: the number of its site, or -1."""
         cdef int roles[LNRNN_ROLES]
         cdef char name[LNRNN_ARRAY_NAME]
         cdef lnrnn_array array
@@ -58,17 +58,17 @@ cdef class Description:
 
     @property
     def tape_width(self):
-        """Returns the floats of one step of one row in the tape of a layer in one direction."""
+        """Returns the number of floats in the tape for one step of one sequence, in one layer and direction."""
         return lnrnn_description_tape_width(&self.d)
 
 
 cdef class Call:
-    """The memory of a call of a network. Only one call at a time uses it."""
+    """Holds the memory of a call of a network. Only one call at a time uses it."""
 
     cdef lnrnn_network_call c
     cdef lnrnn_row rows[FEW]
-    cdef lnrnn_network_fields *network  # the packed network, with a reference of this object
-    cdef lnrnn_network_fields one  # a network of one of its lines (layer and direction)
+    cdef lnrnn_network_fields *network  # the packed network, to which this object has a reference
+    cdef lnrnn_network_fields one  # a network of one line (layer and direction) of it
     cdef object scratch
 
     def __cinit__(self, size_t lines):
@@ -109,11 +109,11 @@ cdef class Call:
 
 
 cdef class Network:
-    """A network with certain values. state: parameters and statistics by name, which are kept and must not change."""
+    """A network with its arrays. state: parameters and statistics by name, which are kept and must not change."""
 
     cdef lnrnn_description d
     cdef lnrnn_array *arrays
-    cdef size_t of_line, parameters  # arrays of a line (layer and direction); parameters among them
+    cdef size_t of_line, parameters  # the numbers of arrays and of parameters of a line (layer and direction)
     cdef list kept
     cdef lnrnn_network_fields *packed  # packed for the instruction set of the last call
     cdef Call spare # unused memory for a call
@@ -144,7 +144,7 @@ cdef class Network:
 
     @property
     def nbytes(self):
-        """Returns the bytes of the packed weights, or 0 before the first call."""
+        """Returns the number of bytes of the packed weights, or 0 before the first call."""
         cdef size_t found = 0
         with cython.critical_section(self):
             if self.packed != NULL:
@@ -171,7 +171,7 @@ cdef class Network:
         return <lnrnn_network_fields *>found
 
     cdef Call take(self, Py_ssize_t line=-1):
-        """Returns unused memory for a call. line: the call computes only this line; -1: all."""
+        """Returns unused memory for a call. line: the only line that the call computes; -1: all lines."""
         cdef Call call
         cdef lnrnn_network_fields *network
         cdef lnrnn_line *memory
@@ -199,20 +199,20 @@ cdef class Network:
     # --- plain arrays ---
 
     def call(self, x, h0, lengths, int threads):
-        """x (T, B, D), or (B, T, D) with batch_first -> y, and h or (h, c), as Network.__call__. threads 0: the default.
+        """x (T, B, D), or (B, T, D) with batch_first. Returns y, and h or (h, c), as Network.__call__. threads 0: the default.
 
-        Returns None for many sequences, for arguments that are not ordinary arrays of the right types and shapes, and for
-        invalid sequences. The caller then converts them, or raises the error."""
+        Returns None for more than FEW sequences, for arguments that are not ordinary arrays of the right types and shapes, and
+        for invalid lengths. The caller then converts the arguments, or raises the error."""
         cdef Call call = self.take()
         found = self.run(call, threads) if self.takes(call, x, h0, lengths) else None
         self.give(call)
         return found
 
     def train(self, x, h0, lengths):
-        """The same, with a tape for backward; not for batch norm. Returns y, h or (h, c), and the parts of a tape, or None.
+        """As `call`, with a tape for backward; not for batch norm. Returns y, h or (h, c), and the parts of a tape, or None.
 
-        The parts are new read-only arrays: initial states, each (lines, B, H); x; the table of rows (B, 6); outputs by
-        layer; tapes by line."""
+        The parts are new read-only arrays: initial states (lines, B, H); x; the table of rows (B, 6); outputs of layers; tapes of
+        lines."""
         cdef Call call = self.take()
         cdef lnrnn_network_call *c = &call.c
         cdef size_t k, layers = c.network.layers, lines = layers * c.network.directions
@@ -249,7 +249,7 @@ cdef class Network:
         return copied(y), end, tuple(start), x, table, outputs, tapes
 
     cdef bint takes(self, Call call, x, h0, lengths) except *:
-        """Sets the arrays of the call. Returns False unless they are ordinary, and of few sequences."""
+        """Sets the arrays of the call. Returns False unless all are ordinary, with at most FEW sequences."""
         cdef lnrnn_network_call *c = &call.c
         cdef const lnrnn_network_fields *n = c.network
         cdef Py_ssize_t lines = n.layers * n.directions, T, B
@@ -303,16 +303,16 @@ cdef class Network:
         """x (T, B, D), h0 (lines, states, P), c0 (lines, states, C) -> y (T, B, directions * P), hn and cn as h0 and c0.
         A line is a layer in one direction; only an LSTM has c0 and cn.
 
-        rows (R, 6): lnrnn_row, longest first; no other thread can change them. training: None, or the arrays that
-        lnrnn_training_array_of lists. threads: the largest number of threads; 0: the number set for all calls. line: the
-        only line to compute; -1: all."""
+        rows (R, 6): an lnrnn_row each, longest first; no other thread can change them. training: None, or the arrays that
+        lnrnn_training_array_of lists. threads: the largest number of threads; 0: the number set for all calls. line: the only
+        line to compute; -1: all."""
         cdef Call call = self.take(line)
         self.fill(call, x, y, h0, hn, c0, cn, rows, training, True)
         call.run(threads or allowed_threads())
         self.give(call)
 
     cdef int fill(self, Call call, x, y, h0, hn, c0, cn, rows, list training, bint writable) except -1:
-        """Sets the arrays of the call. writable: False in backward, which only reads them."""
+        """Sets the arrays of the call. writable: False in backward, which only reads these arrays."""
         cdef lnrnn_network_call *c = &call.c
         cdef const lnrnn_network_fields *n = c.network
         cdef size_t states = n.layers * n.directions * axis(h0, 1), h = states * n.h_width, cells = states * n.c_width, k
@@ -344,9 +344,9 @@ cdef class Network:
 
     def backward(self, *, x, y, h0, c0=None, rows, training, gy, ghn, gcn=None, gx, gh0, gc0=None,
                  list grads, bint add=False, int threads=0, Py_ssize_t line=-1):
-        """Computes the gradients of a call of `forward`, whose arguments it reads -> gx, gh0, gc0; gx None: not wanted.
-        grads: arrays for the gradients of each line's parameters, in the order of Description.arrays. It writes the
-        gradients, or with `add` adds them."""
+        """Writes gx (unless None), gh0, gc0 and grads, the gradients of a call of `forward`, whose arguments it reads. grads:
+        arrays for the gradients of each line's parameters, in the order of Description.arrays. With `add` the gradients are added
+        to grads."""
         cdef Call call = self.take(line)
         cdef lnrnn_network_call *c = &call.c
         cdef const lnrnn_network_fields *n = c.network

@@ -22,7 +22,7 @@ cdef inline bint is_double(object array) noexcept:
 
 
 cdef inline int computed_type(cnp.ndarray x) noexcept:
-    """Returns NumPy's number of the type of the arithmetic for x, which is also that of its parameters."""
+    """Returns NumPy's number of the type of the arithmetic for x. Gains and biases have this type too."""
     return cnp.NPY_FLOAT64 if is_double(x) else cnp.NPY_FLOAT32
 
 
@@ -35,7 +35,7 @@ cdef inline object widened(object parameter, object x):
 
 
 cdef inline bint parameter_fits(object parameter, int kind, cnp.ndarray x, int first, int axes) noexcept:
-    """Returns True for None, and for an ordinary array of this type with the shape of these axes of x."""
+    """Returns True for None, and for an ordinary array of type `kind` with the shape of `axes` axes of x from `first` on."""
     cdef int k
     if parameter is None:
         return True
@@ -57,13 +57,13 @@ cdef inline size_t product(cnp.ndarray x, int first, int end) noexcept:
 
 
 cdef inline int threads_of(size_t elements) except -1:
-    """Returns the largest number of threads, or 0 for few elements: one thread, which keeps the interpreter's lock."""
+    """Returns the largest number of threads, or 0 for few elements. 0 means one thread, which keeps the interpreter's lock."""
     return allowed_threads() if elements >= LNRNN_RELEASE_LOCK_ELEMENTS else 0
 
 
 cdef inline bint takes(lnrnn_batch *b, cnp.ndarray x, int first, int axes, gain, bias, eps, gy, out) except -1:
-    """Returns False unless all are ordinary, x is not empty, gy is like x, and `out` is None or writable for x. Else sets
-    b, without statistics and memory: x as (N, C, L), where C is `axes` axes of x from `first` on; gain, bias (C)."""
+    """Returns False unless all arrays are ordinary, x is not empty, gy is like x, and `out` is None or writable for x. Else sets
+    b, without statistics and memory. x is (N, C, L), where C is `axes` axes of x from `first` on; gain, bias (C)."""
     cdef int kind = computed_type(x)
     if (type(eps) is not float or not parameter_fits(gain, kind, x, first, axes) or not parameter_fits(bias, kind, x, first, axes)
             or not (gy is x or like(gy, x))):
@@ -78,7 +78,7 @@ cdef inline bint takes(lnrnn_batch *b, cnp.ndarray x, int first, int axes, gain,
 
 
 cdef inline bint takes_rows(lnrnn_batch *b, x, shape, gain, bias, eps, gy, out) except -1:
-    """The same for layer norm. shape: an int or a tuple of ints, the sizes of the last axes of x."""
+    """As `takes`, for layer norm. shape: an int or a tuple of ints, the sizes of the last axes of x."""
     cdef Py_ssize_t k, ndim, axes = len(<tuple>shape) if type(shape) is tuple else 1
     cdef int overflow
     if not ordinary(x) or not 0 < axes <= cnp.PyArray_NDIM(<cnp.ndarray>x):
@@ -96,7 +96,7 @@ cdef inline bint is_statistic(object array, cnp.ndarray x) noexcept:
 
 
 cdef inline bint takes_channels(lnrnn_batch *b, lnrnn_running *r, x, gain, bias, eps, gy, out, mean, var, training) except -1:
-    """The same for batch norm. Inference needs mean and var; training needs several values per channel."""
+    """As `takes`, for batch norm. Inference needs mean and var; training needs several values per channel."""
     if (not ordinary(x) or type(training) is not bool or cnp.PyArray_NDIM(<cnp.ndarray>x) < 2
             or not is_statistic(mean, x) or not is_statistic(var, x) or not takes(b, x, 1, 1, gain, bias, eps, gy, out)):
         return False
@@ -114,7 +114,7 @@ cdef enum:
 
 
 cdef inline double *allocate(lnrnn_batch *b, size_t work, double *few) except NULL:
-    """few (FEW_DOUBLES): memory to use if it suffices. Sets b's memory, which `release` frees. Returns two rows (C)."""
+    """few (FEW_DOUBLES): memory to use if it suffices. Sets b's memory, which `release` frees. Returns two more rows (C)."""
     cdef size_t n = 4 * b.C + work
     b.mean = few if n <= FEW_DOUBLES else <double *>malloc(n * sizeof(double))
     if b.mean == NULL:
@@ -129,7 +129,7 @@ cdef inline void release(lnrnn_batch *b, double *few) noexcept:
 
 
 def layer_norm(x, shape, gain, bias, eps, out, bint centred=True):
-    """Returns y, or None. Not centred: RMS norm, whose eps may be None, for the machine epsilon of the arithmetic."""
+    """Returns y, or None. Not centred: RMS norm. Its eps may be None, which means the machine epsilon of the arithmetic."""
     cdef lnrnn_batch b
     gain, bias = widened(gain, x), widened(bias, x)
     if eps is None and not centred and ordinary(x):
@@ -172,7 +172,7 @@ def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out):
 
 
 cdef inline tuple gradients(lnrnn_batch *b, const lnrnn_running *r, bint train, gy, x, ggain, gbias):
-    """Gradients of layer norm if r is NULL, else of batch norm. Returns gx, ggain, gbias, the last two as given."""
+    """Computes the gradients of layer norm if r is NULL, else of batch norm. Returns gx, and the arguments ggain, gbias."""
     gx = empty_like(x)
     cdef void *pgy = data(gy)
     cdef void *pgx = data(gx)
@@ -193,7 +193,7 @@ cdef inline tuple gradients(lnrnn_batch *b, const lnrnn_running *r, bint train, 
 
 
 def layer_norm_backward(gy, x, shape, gain, bias, eps):
-    """Returns gx, ggain or None, gbias or None; or None for arguments that it does not accept."""
+    """Returns (gx, ggain or None, gbias or None), or None for arguments that it does not accept."""
     cdef lnrnn_batch b
     gain, bias = widened(gain, x), widened(bias, x)
     if not takes_rows(&b, x, shape, gain, bias, eps, gy, None):
@@ -202,7 +202,7 @@ def layer_norm_backward(gy, x, shape, gain, bias, eps):
 
 
 def batch_norm_backward(gy, x, mean, var, gain, training, eps):
-    """Returns gx, ggain or None, gbias; or None. Reads mean and var unless training."""
+    """Returns (gx, ggain or None, gbias), or None for arguments that it does not accept. Reads mean and var unless training."""
     cdef lnrnn_batch b
     cdef lnrnn_running r
     gain = widened(gain, x)

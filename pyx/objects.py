@@ -28,8 +28,8 @@ class Objects:
     def compile(
         self, name: str, source: str, flags: list[str], include: list[str], versions: str = ""
     ) -> str:
-        """Returns the object's path. include: folders of headers. versions: changes with headers outside of
-        here.
+        """Returns the path of the object file. include: folders of headers. versions: a text that changes
+        with other headers.
         """
         target, record = self.folder / f"{name}.o", self.folder / f"{name}.json"
         made_by = [*self.compiler, *flags, source, versions]

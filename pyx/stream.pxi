@@ -4,7 +4,8 @@ LAST_STEP = LNRNN_LAST_STEP
 
 
 cdef inline bint native_floats(object array, int ndim, Py_ssize_t n0, Py_ssize_t n1) noexcept:
-    """Returns True for a float32 NumPy array, no subclass, in the machine's byte order, (n0, n1), or (n1,) if n0 is 1."""
+    """Returns True for a float32 NumPy array of no subclass, in the machine's byte order, with shape (n0, n1), or (n1,) if n0 is
+    1."""
     return (cnp.PyArray_CheckExact(array) and cnp.PyArray_TYPE(<cnp.ndarray>array) == cnp.NPY_FLOAT32
             and cnp.PyArray_ISNOTSWAPPED(<cnp.ndarray>array) and cnp.PyArray_NDIM(<cnp.ndarray>array) == ndim
             and cnp.PyArray_DIMS(<cnp.ndarray>array)[0] == (n0 if ndim == 2 else n1)
@@ -12,7 +13,7 @@ cdef inline bint native_floats(object array, int ndim, Py_ssize_t n0, Py_ssize_t
 
 
 cdef class Lanes:
-    """The states and step counts of a stream's lanes, and the step of some of them.
+    """Holds the states and step counts of a stream's lanes, and computes steps of some lanes.
 
     states: arrays float32, h (layers, lanes, P) and, if there is one, c (layers, lanes, C); steps (lanes,) int64. Threads
     that step different lanes write no common memory."""
@@ -21,7 +22,7 @@ cdef class Lanes:
     cdef readonly object steps
     cdef Network network
     cdef lnrnn_stream_fields stream
-    cdef lnrnn_handle_fields *idle  # list of unused handles, linked by `next`
+    cdef lnrnn_handle_fields *idle  # the list of unused handles, linked by `next`
 
     def __init__(self, Network network, Py_ssize_t lanes):
         cdef lnrnn_network_fields *packed = network.pack()
@@ -36,7 +37,7 @@ cdef class Lanes:
         self.steps = np.zeros(lanes, np.int64)
         self.stream.steps, self.stream.h = <int64_t *>data(self.steps), <float *>data(self.states[0])
         self.stream.c = <float *>data(self.states[1]) if packed.states == 2 else NULL
-        # Create a handle now, so that the first step need not pack weights.
+        # Create a handle now, which packs the weights, so that the first step is not slow.
         self.give(self.create(lanes, threads_for(self.stream.step_work * lanes, 0)))
 
     def __dealloc__(self):
@@ -53,7 +54,7 @@ cdef class Lanes:
         cdef lnrnn_handle *found
         cdef char message[LNRNN_MESSAGE]
         cdef int status
-        # Another thread may replace the network too, and release the one that this call reads.
+        # Use a critical section, because another thread may replace the network too, and release the one that this call reads.
         with cython.critical_section(self):
             network, self.stream.network = self.stream.network, network
             status = lnrnn_handle_create(<lnrnn_stream *>&self.stream, rows, threads, &found, message)
@@ -79,12 +80,12 @@ cdef class Lanes:
         return 0
 
     def step(self, x, rows, out, resets, int threads):
-        """x (R, D), or (D,) for one row -> y (R, P), or (P,): out, or a new array; x may be out. rows (R,) int64, or None
-        for all; resets (R,) or None. threads 0: the number set for all calls.
+        """Computes one step. x (R, D), or (D,) for one lane. rows (R,) int64: the lanes, or None for all; resets (R,) or None.
+        Returns y (R, P), or (P,): out, which may be x, or a new array. threads 0: the number set for all calls.
 
         Returns None for arguments that are not arrays of these types and shapes, for invalid lanes and for a step without
-        statistics. The caller then raises the error. Then, and without memory, nothing has changed. No signal is handled in
-        between."""
+        statistics. The caller then raises the error. No lane has changed then, nor after a MemoryError. No signal is handled
+        during the step."""
         cdef Py_ssize_t R = self.stream.lanes, D = self.stream.inputs, P = self.stream.h_width
         cdef double multiply_adds
         cdef PyThreadState *state
@@ -124,8 +125,7 @@ cdef class Lanes:
 
     def put(self, rows, list states, steps):
         """Sets lanes `rows`, (R,) int64. states: arrays (layers, R, *) float32, or None for zeros; an empty list leaves the
-        states. steps: (R,) int64; None leaves the steps. After an error nothing has changed. No signal is handled in
-        between."""
+        states. steps: (R,) int64; None leaves the steps. After an error no lane has changed. No signal is handled meanwhile."""
         cdef Py_ssize_t R = axis(rows, 0), k
         cdef const float *given[2]
         if states and len(states) != len(self.states):
@@ -138,11 +138,11 @@ cdef class Lanes:
 
 
 def step_all(list steps, int threads):
-    """One step of all lanes of several streams. steps: pairs of a stream and its x (lanes, D), or (D,) for one lane ->
-    [y, ...], new arrays (lanes, H) or (H,). threads: as in Lanes.step.
+    """Computes one step of all lanes of several streams. steps: pairs of a stream and its x (lanes, D), or (D,) for one lane.
+    Returns [y, ...], new arrays (lanes, H) or (H,). threads: as in Lanes.step.
 
-    -> None for other pairs, where Lanes.step would return None, and for a stream that stands in two pairs. Then, and
-    without memory, nothing has changed. No signal is handled in between.
+    Returns None if Lanes.step would return None for a pair, and if a stream is in two pairs. No lane has changed then, nor after
+    a MemoryError. No signal is handled meanwhile.
     """
     cdef Py_ssize_t n = len(steps), k, R, D, H
     cdef double multiply_adds = 0

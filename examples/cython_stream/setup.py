@@ -1,4 +1,4 @@
-"""Compile by: python3 setup.py build_ext --inplace. Needs a C compiler, setuptools and Cython."""
+"""Compiles cython_stream.pyx: python3 setup.py build_ext --inplace. Needs setuptools, Cython, a compiler."""
 
 from pathlib import Path
 

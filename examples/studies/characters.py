@@ -76,7 +76,7 @@ def draw_position(axes, results):
     axes.axvspan(STEPS, results["steps"], color=SHADE, lw=0, zorder=0)
     axes.text(STEPS * 1.1, 2.96, "longer than in training", va="top", color="#555555")
     middle, ends = np.exp(results["at"]), {}
-    gap = np.searchsorted(middle, STEPS)  # interrupt the lines at the length of training
+    gap = np.searchsorted(middle, STEPS)  # interrupt the curves at the length of training
     for method, values in results["position"].items():
         colour, _, width = STYLES[method]
         x, y = np.insert(middle, gap, STEPS), np.insert(values.mean(axis=0), gap, np.nan)
@@ -157,7 +157,8 @@ class HelpText:
 
 
 def load_help_text(characters=None):
-    """Loads the text of ``help("topics")`` in this Python. characters: how many of each part; None: all."""
+    """Loads the text of ``help("topics")`` in this Python. characters: the number to load for each part;
+    None: all."""
     text = join_topics(topics)
     parts, others = split_text(text)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -68,7 +68,8 @@ class Digits:
 
 
 def load_digits() -> Digits:
-    """Image i belongs to training fold i mod 9 if that is below 5, and to the test data otherwise."""
+    """Loads the digits. Image i belongs to training fold i mod 9 if that is below 5, else to the test
+    data."""
     found = require("sklearn.datasets", "this study", "demo").load_digits()
     x = (found.data / 8 - 1).astype(np.float32)
     labels = found.target.astype(np.int64)
@@ -79,7 +80,7 @@ def load_digits() -> Digits:
 
 def join_utterances(utterances: Utterances, count: int, rng: np.random.Generator) -> list[np.ndarray]:
     """Joins each utterance with ``count - 1`` others of its speaker, drawn with replacement. Each utterance
-    stands at the end of one sequence, so the labels of ``utterances`` are also those of the sequences."""
+    is the end of one sequence, so the sequences have the labels of ``utterances``."""
     joined = []
     for index, label in enumerate(utterances.labels):
         same = np.flatnonzero(utterances.labels == label)
@@ -148,7 +149,7 @@ class Check:
 
 
 def checks(parts: dict[str, Any]) -> list[Check]:
-    """parts: for each text, whether it holds."""
+    """Returns a Check for each text. parts: for each text, whether it holds."""
     return [Check(text, bool(holds)) for text, holds in parts.items()]
 
 
@@ -171,7 +172,7 @@ def percent(values: np.ndarray) -> str:
 
 
 def columns() -> int:
-    """Returns the width of text: that of the terminal within limits, or a fixed one in a page."""
+    """Returns the width of text: the terminal's width within limits, or a fixed width in a page."""
     return 96 if in_page() else min(max(shutil.get_terminal_size().columns, 60), 120)
 
 
@@ -236,7 +237,7 @@ Results = dict[str, Any]
 
 @dataclass(frozen=True)
 class Study:
-    """A study's name, which is that of its file, and its functions.
+    """A study's name, which is the name of its file, and its functions.
 
     tune(seeds, quick): returns the settings for `measure`, as values of JSON. None if nothing is chosen.
     measure(seeds, settings, quick): returns the results, a dict of arrays, numbers, strings and such dicts.

@@ -50,7 +50,7 @@ def draw(results, figure):
         axes.tick_params(labelbottom=True)
     panels[0, 0].set_ylabel("size of the state, decades")
     panels[1, 0].set_ylabel("size of the gradient, decades")
-    panels[0, 3].legend(loc="lower left", frameon=False)  # this panel has room: its lines stay at 0
+    panels[0, 3].legend(loc="lower left", frameon=False)  # this panel has room, because its curves stay at 0
     figure.suptitle(
         "LN keeps every state in range (above), but not the gradients (below)",
         x=0.01, ha="left", fontsize=10.5, fontweight="bold",
@@ -58,7 +58,7 @@ def draw(results, figure):
 
 
 def draw_setting(axes, results, quantity, setting):
-    """Draws a line for each spectral radius, and writes the radius at some lines of "no norm"."""
+    """Draws a curve for each spectral radius, and writes the radius at some curves of "no norm"."""
     axes.set(xscale="log", xlim=(PIECE, STEPS), ylim=(-60, 60))
     axes.set_xticks((10, 100, 1000, 10_000), ("10", "100", "1000", ""))
     axes.minorticks_off()
@@ -169,8 +169,8 @@ def run(rnn, x, h0, gradient):
     """x (T, B, I), h0 (1, B, H), gradient (1, B, H) of the last state; T is a multiple of PIECE.
 
     Returns log10 of the states' size after PIECE, 2 PIECE, ... steps, (T / PIECE,), log10 of the gradient's
-    size as many steps before the end, and the share of saturated units after step 100. After each PIECE steps
-    back the gradient is scaled to length 1 and its logarithm recorded, so it stays in range."""
+    size the same numbers of steps before the end, and the share of saturated units after step 100. After each
+    PIECE steps back the gradient is scaled to length 1 and its logarithm recorded, so it stays in range."""
     tapes, states, saturated, h = [], [], [0.0], h0
     for start in range(0, len(x), PIECE):
         y, h, tape = rnn.forward_train(x[start : start + PIECE], h)

@@ -236,7 +236,7 @@ def output(norm, W, D, dtype=np.float64, eps=0.0):
 
 
 def deviation(new, y):
-    """Returns the root mean square of new - y over that of y, in the worst sample or unit."""
+    """Returns the root mean square of new - y, divided by that of y, in the worst sample or unit."""
     return max((root_mean_square(new - y, axis) / root_mean_square(y, axis)).max() for axis in (0, 1))
 
 

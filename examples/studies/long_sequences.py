@@ -201,7 +201,7 @@ def by_step(networks, cliff):
 
 
 def change(results, training, method):
-    """Returns accuracy at the end of the longest sequences minus that of one utterance, (S,)."""
+    """Returns accuracy at the end of the longest sequences minus accuracy on one utterance, (S,)."""
     accuracy = results["accuracy"][f"{training}, {method}"]
     return accuracy[:, -1] - accuracy[:, 0]
 

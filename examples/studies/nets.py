@@ -102,8 +102,8 @@ class FeedForward:
     def logits(self, x: np.ndarray, *, training: bool = False) -> np.ndarray:
         """x (B, M, in), or (B, in) for all networks. Returns logits (B, M, classes).
 
-        training: batch norm uses the statistics of this batch, and does not update the running ones. It then
-        raises ValueError if B is 1, because one value has no variance."""
+        training: batch norm uses the statistics of this batch, and does not update its running statistics. It
+        then raises ValueError if B is 1, because one value has no variance."""
         h = _for_all(x, self.count)
         *hidden, last = self.layers(self.values)
         for index, layer in enumerate(hidden):
@@ -122,7 +122,7 @@ class FeedForward:
         return stack
 
     def calibrate(self, x: np.ndarray) -> None:
-        """Sets batch norm's running statistics to those of the one batch x (B, M, in)."""
+        """Sets batch norm's running statistics to the statistics of one batch x (B, M, in)."""
         h = _for_all(x, self.count)
         for index, layer in enumerate(self.layers(self.values)[:-1]):
             h = self._activated(layer, np.einsum("bmi,moi->bmo", h, layer.weight), index, True, 1.0)
@@ -200,8 +200,8 @@ class FeedForward:
         return mean, gradients, logits
 
     def _through_norm(self, layer: Layer, glayer: Layer, z: np.ndarray, g: np.ndarray) -> np.ndarray:
-        """g (B, M, units): the gradient of gain * norm(z) + bias. Returns the gradient of z, and writes those
-        of gain and bias to ``glayer``."""
+        """g (B, M, units): the gradient of gain * norm(z) + bias. Returns the gradient of z, and writes the
+        gradients of gain and bias to ``glayer``."""
         np.sum(g, axis=0, out=glayer.bias)
         if layer.gain is None or glayer.gain is None:
             return g

@@ -120,8 +120,8 @@ class PixelLSTM(lnrnn.LSTM):
     """An LSTM over single pixels, whose h0 is Gaussian noise in training and zero in inference.
 
     name: of NORMS. start: the initial gain, or without a norm the factor of the initial weights. Initial
-    forget biases are 1, others 0. BN's running statistics are those of the last batch, until
-    `calibrate_noisily` sets them to those of all training images."""
+    forget biases are 1, other biases 0. BN's running statistics are those of the last batch, until
+    `calibrate_noisily` sets them to the statistics of all training images."""
 
     def __init__(self, name, start, seed):
         super().__init__(1, HIDDEN, norm=NORMS[name], seed=seed)
@@ -147,7 +147,7 @@ class PixelLSTM(lnrnn.LSTM):
         return np.float32(NOISE) * draws.standard_normal((1, count, HIDDEN), dtype=np.float32), None
 
     def calibrate_noisily(self, x, seed):
-        """Sets BN's statistics to those of the one batch x (T, N, 1), with noise as h0."""
+        """Sets BN's statistics to the statistics of one batch x (T, N, 1), with noise as h0."""
         self.forward_train(x, self.noise(np.random.default_rng([3, seed]), x.shape[1]))
 
 
@@ -235,7 +235,7 @@ def updates_to(level, curve, updates):
 
 
 def needed(results, name, order):
-    """Returns the updates to LEVEL, (S,)."""
+    """Returns the number of updates to LEVEL, (S,)."""
     curves = results["curves"][f"{name}, {order}"]
     return np.array([updates_to(LEVEL, curve, results["updates"]) for curve in curves])
 

@@ -35,7 +35,7 @@ def lines(
 ) -> None:
     """Draws for each method the mean over seeds, a band with the 95 % interval, and the name at the end.
 
-    by_method: name -> values (S, X), one row per seed. Set the limits of y before."""
+    by_method: name -> values (S, X), one row per seed. Set the limits of the y axis first."""
     low, high = axes.get_ylim()
     wanted = [float(np.clip(values.mean(axis=0)[-1], low, high)) for values in by_method.values()]
     ends = label_places(wanted, 0.055 * (high - low))
@@ -53,8 +53,8 @@ def lines(
 
 
 def forest(axes: Any, rows: Mapping[str, np.ndarray], scale: float = 100.0, comparisons: int = 1) -> None:
-    """Draws means with 95 % intervals, one below the other, and a line at 0. rows: label -> values (S,), one
-    per seed. The part of a label before its first comma chooses the colour from STYLES."""
+    """Draws means with 95 % intervals, one mean below the other, and a vertical line at 0. rows: label ->
+    values (S,), one per seed. The part of a label before its first comma chooses the colour from STYLES."""
     for place, (label, values) in enumerate(rows.items()):
         colour, marker, _ = STYLES.get(label.split(",")[0], (OTHER, "P", 1.8))
         low, high = (scale * end for end in interval(values, comparisons))

@@ -44,7 +44,7 @@ from lnrnn.speakers import SequenceClassifier, TrainingSettings, train
 # Constants to change.
 NORMS = {"no norm": None, "LN": "layer", "BN": "batch"}
 NETS = {"deep": "sigmoid", "RNN": "sigmoid", "ReLU": "relu"}  # "ReLU" is also a deep network
-DEPTH, STEPS, UNITS = 8, 16, 32  # hidden layers of a deep network, steps of the recurrent one
+DEPTH, STEPS, UNITS = 8, 16, 32  # layers of the deep networks, steps of the recurrent network, units
 # Initial gains; without a norm, factors of the usual weights of the hidden layers.
 FACTORS = {"deep": (1, 2, 4, 8, 16), "RNN": (1, 2, 4, 8, 16), "ReLU": (1,)}
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
@@ -151,7 +151,7 @@ def drift(old, new):
     (P,).
 
     old, new: `moments` of each layer, (P, 2, units). The distance is the Wasserstein distance of normal
-    distributions, as root mean square over the units. The spread averages the old and the new one."""
+    distributions, as root mean square over the units. The spread is that of both, averaged."""
     moved = ((new - old) ** 2).sum(axis=1).mean(axis=-1)
     spread = (old[:, 1] ** 2 + new[:, 1] ** 2).mean(axis=-1) / 2
     tiny = np.finfo(np.float64).tiny
@@ -451,8 +451,8 @@ def measure(seeds, settings, quick):
 
 
 def passes_to(accuracy, level=REACHED):
-    """accuracy (S, epochs). Returns the epochs until accuracy, interpolated from chance at the start, first
-    reaches ``level``, (S,), or the number of all epochs if it never does."""
+    """accuracy (S, epochs). Returns how many epochs pass until accuracy, interpolated from chance at the
+    start, first reaches ``level``, (S,). If it never does, returns the number of all epochs."""
     found = []
     for own in accuracy:
         own = np.concatenate([[1 / CLASSES], own])

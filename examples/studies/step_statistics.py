@@ -23,7 +23,7 @@ from lnrnn.demo import SETTINGS
 from lnrnn.speakers import AT_A_TIME, SpeakerNetwork, SpeakerSettings, TrainingSettings
 
 # Constants to change.
-JOINED = (8, 170)  # utterances of one speaker: 123 and 2,610 steps
+JOINED = (8, 170)  # how many utterances of one speaker are joined, to 123 and 2,610 steps
 EPOCHS = 200
 ENOUGH = 20  # the figure omits steps that fewer utterances reach
 MIDDLE = (10, 13)  # steps that most training utterances reach
@@ -233,9 +233,10 @@ def measure(seeds, settings, quick):
     """Returns results by name, with an entry per seed. change: distance from the step before, for steps 2, 3,
     ... error: see `errors`, for steps 1, 2, ... accuracy: on test utterances, with all statistics.
 
-    The others are gains of accuracy. alone: by repeating step K = 1, 2, ..., on test utterances longer than
-    K. joined: the same at the end of joined utterances, against the last one alone. long_only, drawn: the
-    same with statistics of long utterances, or of as many random ones. LN: the change by joining."""
+    The other results are gains of accuracy. alone: by repeating step K = 1, 2, ..., on test utterances longer
+    than K. joined: as alone, at the end of joined utterances, against the last utterance alone. long_only,
+    drawn: as joined, with statistics of long utterances, or of as many random ones. LN: the change by
+    joining."""
     data = japanese_vowels()
     joined = {
         str(count): join_utterances(data.test, count, np.random.default_rng(count))

@@ -35,9 +35,9 @@ from common import (
 from pixels import IN_ORDER, NORMS, accuracy, extent, sequences, trained
 from plots import STYLES, tidy
 
-# Constants to change. The network and its training are those of pixels.py.
+# Constants to change. The network and its training are in pixels.py.
 MARGIN = 0.03  # a difference of at most three points of accuracy is ignored
-REPEATED = range(1, PIXELS + 1)  # each of these steps is tried as the one that is repeated past step 64
+REPEATED = range(1, PIXELS + 1)  # each of these steps is tried as the step that is repeated past step 64
 # Where BN takes its mean and deviation from past step 64.
 FIRST = np.arange(PIXELS)
 LAST, AGAIN = "BN, step 64 repeated", "BN, steps 1 to 64 again"

@@ -78,7 +78,7 @@ def draw(results, figure):
 
 
 def in_training(axes, results, what, ticks):
-    """Draws a line for each norm and optimiser, with its name at the end."""
+    """Draws a curve for each norm and optimiser, with its name at the end."""
     ends, passes = {}, len(results["curves"][f"{what}, LN, SGD"]) - 1
     for key in (f"{norm}, {name}" for norm in JUDGED for name in RATES):
         colour, _, width = STYLES[key.split(",")[0]]
@@ -262,8 +262,8 @@ def lengths(rows):
 
 
 def angles(a, b):
-    """Returns the angles between rows of a and b, in radians. They follow from the distance of unit vectors,
-    because the cosine of a small angle is 1 to the last bit."""
+    """Returns the angles between rows of a and b, in radians. Angles follow from the distance of unit
+    vectors, because the cosine of a small angle is 1 to the last bit."""
     apart = a / lengths(a)[:, None] - b / lengths(b)[:, None]
     return 2 * np.arcsin(np.minimum(lengths(apart) / 2, 1))
 

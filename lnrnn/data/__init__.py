@@ -43,7 +43,7 @@ class Utterances:
 
     @property
     def lengths(self) -> np.ndarray:
-        """The steps of each utterance, int64 (N,)."""
+        """The number of steps of each utterance, int64 (N,)."""
         return np.array([len(utterance) for utterance in self.x], dtype=np.int64)
 
     def __len__(self) -> int:
@@ -126,7 +126,7 @@ def pad_sequence(
     sequences : iterable of array_like of shape (T_i, C)
         N sequences with the same number C of channels.
     max_steps : int, optional
-        The most steps that are taken from a sequence, at least 1. Later steps are left out.
+        The largest number of steps to use of a sequence, at least 1. Later steps are left out.
 
     Returns
     -------
@@ -180,8 +180,9 @@ def _read(path: Path) -> JapaneseVowels:
 
 
 def _half(file: Any, name: str) -> Utterances:
-    # The file has integer millionths, which are exact because the source has six decimals. Their four bytes
-    # are stored apart, which compresses better. Division in float64 gives the numbers of the source.
+    # The file has integer millionths, which are exact because the source has six decimals. The four bytes of
+    # the integers are in separate arrays, which compresses better. Division in float64 gives the numbers of
+    # the source.
     millionths = np.ascontiguousarray(file[f"{name}_bytes"].T).view("<i4")[..., 0]
     values = (millionths / 1e6).astype(np.float32)
     ends = np.cumsum(file[f"{name}_lengths"])

@@ -26,8 +26,8 @@ from .running import GIVEN, Answer, answers, rerun, time_first, unchanged
 from .weights import Array, Converted
 
 # The permitted difference, in multiples of the rounding error that _Network estimates. For 3000 correct
-# modules of every system, 5 to 256 units, float32 and float64, it was at most 2.2 (0.5 in the median). Norms
-# over two units reached 18, because their results are almost +1 and -1.
+# modules of all systems, with 5 to 256 units, in float32 and float64, the difference was at most 2.2 (0.5 in
+# the median). For norms over two units it reached 18, because their results are almost +1 and -1.
 MARGIN = 6.0
 HOW = "compare module(x) with model(x) on an input of your own, or give check=x"
 
@@ -47,7 +47,7 @@ class RoundingHidesDifference(Unchecked):
 
 
 def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None) -> Model:
-    """The model of convert(source), after the check that `from_torch` explains.
+    """Returns the model of convert(source), after the check that `from_torch` explains.
 
     batch_first: the argument of from_torch.
     """
@@ -81,7 +81,7 @@ def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None)
 
 
 def known(module: Any) -> bool:
-    """Whether the module's class is one of torch.nn or lnrnn.torch, whose equations are known.
+    """Returns whether the module's class is one of torch.nn or lnrnn.torch, whose equations are known.
 
     False for a derived class and a module with hooks, which may compute something else.
     """
@@ -165,7 +165,7 @@ def _outputs(model: Any, x: Array) -> tuple[Array, ...]:
 
 
 def _largest(arrays: Iterable[Array]) -> float:
-    """The largest magnitude, or NaN if a number is NaN."""
+    """Returns the largest magnitude, or NaN if a number is NaN."""
     return float(np.max([np.abs(a).max() for a in arrays]))
 
 
@@ -198,7 +198,7 @@ def _agreement(module: Any, converted: Converted, convert: Convert, x: Array | N
                 if probed:
                     _probe(module, convert, network, answer, vague)
                 return answer
-            except OtherStates as error:  # another way to pass states may agree
+            except OtherStates as error:  # a call that passes states in another form may agree
                 other = other or error
                 continue
         differing.append((difference, limit, answer))
@@ -290,7 +290,7 @@ def _one_by_one(modules: Any, convert: Convert, x: Array | None, probed: bool) -
 
 
 def _advice(module: Any, convert: Convert, converted: Converted, answers: list[Answer], eps: float) -> str:
-    """The end of an error message: a norm with which the module agrees, or else the options."""
+    """Returns the end of an error message: a norm with which the module agrees, or else the options."""
     own = converted.arguments["norm"]
     choice = isinstance(own, LayerNormSpec) and converted.system != "lnrnn"
     if choice:

@@ -26,8 +26,9 @@ Options = Mapping[str, Any]
 class Kind:
     """A cell of Keras.
 
-    shapes: those of its weights in the order of get_weights(), for check_shapes; "bias" may be absent. eps:
-    the default eps of its norms, None without norms. epsilon: the name of eps in the cell's configuration.
+    shapes: the shapes of its weights in the order of get_weights(), for check_shapes; "bias" may be absent.
+    eps: the default eps of its norms, None without norms. epsilon: the name of eps in the cell's
+    configuration.
     """
 
     shapes: dict[str, tuple[str, ...]]
@@ -40,12 +41,12 @@ class Kind:
 
 
 def _biases(p: Arrays) -> dict[str, Array]:
-    """torch's two biases from the one bias of Keras; the second is 0."""
+    """Returns torch's two biases from the one bias of Keras; the second is 0."""
     return {"bias_ih": p["bias"], "bias_hh": np.zeros_like(p["bias"])} if "bias" in p else {}
 
 
 def _weights(p: Arrays) -> dict[str, Array]:
-    """torch's matrices (G * H, I) and (G * H, H), which Keras stores transposed."""
+    """Returns torch's matrices (G * H, I) and (G * H, H), which Keras stores transposed."""
     return {"weight_ih": p["kernel"].T, "weight_hh": p["recurrent_kernel"].T}
 
 
@@ -151,7 +152,7 @@ def convert_keras(
     batch_first: bool | None = None,
     recurrent_activation: str | None = None,
 ) -> Converted:
-    """The conversion of `from_keras`, which explains the arguments."""
+    """Returns the conversion of `from_keras`, which explains the arguments."""
     if kind is not None:
         choice("kind", kind, tuple(KINDS))
     if recurrent_activation is not None:
@@ -181,7 +182,7 @@ def convert_keras(
 
 
 def _reads_backwards(stack: Sequence[Any]) -> bool:
-    """Whether the layers read sequences from their ends.
+    """Returns whether the layers read sequences from their ends.
 
     The outputs of a layer with go_backwards are in reverse order. So the layers above it read from the end
     too.
@@ -232,7 +233,7 @@ def _from_layer(layer: Any, options: Options) -> list[list[Weights]]:
 
 
 def _cells_of(layer: Any, options: Options, reverse: bool | None) -> list[Weights]:
-    """reverse: of a direction of a Bidirectional layer, else None."""
+    """Returns a layer's cells. reverse: whether it is a Bidirectional's second direction, or None."""
     if reverse is not None and bool(getattr(layer, "go_backwards", False)) != reverse:
         raise ValueError(
             "go_backwards must be False in the first of two directions and True in the second, got "
@@ -313,7 +314,7 @@ def _named(arrays: Sequence[Array], kind: str | None) -> dict[str, Array]:
 
 
 def _leaves(weights: Mapping[str, Any]) -> dict[str, Array]:
-    """The arrays by name without the prefix that all have: "rnn/lstm_cell/kernel:0" becomes "kernel"."""
+    """Returns the arrays with short names: "rnn/lstm_cell/kernel:0" becomes "kernel"."""
     split = {name: str(name).removesuffix(":0").replace(".", "/").split("/") for name in weights}
     while (
         all(len(parts) > 1 for parts in split.values()) and len({parts[0] for parts in split.values()}) == 1
@@ -323,7 +324,7 @@ def _leaves(weights: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def _by_direction(weights: dict[str, Array], bidirectional: bool) -> list[dict[str, Array]]:
-    """The weights of each direction, by the prefixes forward_ and backward_ of Keras' Bidirectional."""
+    """Divides weights by direction: names of Keras' Bidirectional begin with forward_ or backward_."""
     ways = ("forward_", "backward_")
     if not any(name.startswith(way) for name in weights for way in ways):
         if bidirectional:

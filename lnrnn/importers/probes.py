@@ -1,6 +1,6 @@
 """The inputs (probes) on which a torch module is compared with the network to which it was converted.
 
-Also: how a module is run in float64, and the permitted difference. This file does not import torch: whoever
+This file also runs modules in float64, and has the permitted difference. It does not import torch: whoever
 passes a module has imported it.
 """
 
@@ -20,9 +20,9 @@ from .weights import Array
 
 # Sizes of random input. The state matters in most steps, and no two axes have the same length.
 STEPS, BATCH = 7, 3
-LONG, OF_LARGE, LARGE = 100, 40, 10**6  # steps; steps for a network with more than LARGE parameters
+LONG, OF_LARGE, LARGE = 100, 40, 10**6  # numbers of steps: usual, and with more than LARGE parameters
 # The permitted difference of two float64 results, relative and absolute. It is far above rounding errors that
-# the network does not magnify, and far below those of float32.
+# the network does not magnify, and far below rounding errors of float32.
 EXACT, FLOOR = 1e-9, 1e-12
 SINGLE, DOUBLE = (float(np.finfo(kind).eps) for kind in (np.float32, np.float64))
 FACTOR = 8.0
@@ -47,7 +47,7 @@ class Probe:
 
 
 def probes(arch: Architecture, most: int | None, started: bool) -> Iterator[Probe]:
-    """All probes for a network, ordinary input first.
+    """Yields all probes for a network, ordinary input first.
 
     most: the largest permitted number of steps, or None for any. started: whether the module takes states.
     """
@@ -127,19 +127,19 @@ class TestedModule:
 
 
 def like(module: Any) -> Any:
-    """Some tensor that has a module's device and dtype."""
+    """Returns some tensor that has a module's device and dtype."""
     torch: Any = sys.modules["torch"]
     return next((p for p in module.parameters() if p.is_floating_point()), torch.empty(0))
 
 
 def resolution(module: Any) -> float:
-    """The machine epsilon of a module's dtype, at least float32's, because forward may use float32."""
+    """Returns the machine epsilon of a module's dtype, at least float32's, as forward may use float32."""
     torch: Any = sys.modules["torch"]
     return max(SINGLE, float(torch.finfo(like(module).dtype).eps))
 
 
 def _copied(module: Any, change: Callable[[Any], Any]) -> Any:
-    """A copy of the module after `change`, or None if that is impossible."""
+    """Returns a copy of the module after `change`, or None if that is impossible."""
     try:
         return change(copy.deepcopy(module))
     except Exception:  # modules raise anything if they cannot be copied or have no other dtype
@@ -168,7 +168,7 @@ def one_thread() -> Iterator[None]:
 
 
 def in_double() -> Any:
-    """A context in which torch's functions use float64 instead of narrower floating types, in this thread.
+    """Returns a context in which torch's functions use float64 instead of narrower types, in this thread.
 
     A forward may make its first state with torch.zeros, for example.
     """
@@ -231,7 +231,8 @@ def disagreement(
 def _rows(theirs: Array, ours: Array) -> tuple[Array, Array]:
     """Returns the largest magnitude of `ours` and the largest difference, for each index of the first axis.
 
-    The difference is infinite where only one of both is finite. Numbers of `ours` above 1e15 are ignored.
+    The difference is infinite where only one of the two numbers is finite. Numbers of `ours` above 1e15 are
+    ignored.
     """
     theirs, ours = (a.reshape(len(a), -1) if a.size else np.zeros((0, 1)) for a in (theirs, ours))
     finite = np.isfinite(ours)
@@ -243,7 +244,7 @@ def _rows(theirs: Array, ours: Array) -> tuple[Array, Array]:
 
 
 def _near(of: Array) -> Array:
-    """The maximum over each step and the two before and after, because single steps vary much."""
+    """Returns the maximum over each step and the two before and after, because single steps vary much."""
     wide = np.pad(np.where(np.isfinite(of), of, 0), 2)
     result: Array = np.max([wide[k : k + len(of)] for k in range(5)], axis=0)
     return result

@@ -51,7 +51,7 @@ class ReferenceNetwork:
         return cls(architecture(converted.model()), converted.state, converted.zoneout)
 
     def disturbed(self, eps: float, rng: np.random.Generator) -> ReferenceNetwork:
-        """A copy in which each parameter differs by a random relative eps or -eps."""
+        """Returns a copy in which each parameter differs by a random relative eps or -eps."""
         return replace(self, state=disturbed(self.state, eps, rng))
 
     def forward(self, x: Array, states: Sequence[Array] | None = None) -> Run:
@@ -99,7 +99,7 @@ class ReferenceNetwork:
         return gy, tuple(np.array(part[::-1]) for part in zip(*gstates, strict=True)), grads
 
     def _part(self, suffix: str) -> tuple[dict[str, Array], dict[str, Any]]:
-        """The parameters of one layer in one direction, and its options for lnrnn.reference."""
+        """Returns the parameters of one layer in one direction, and its options for lnrnn.reference."""
         cell, norm = self.arch.cell.name, self.arch.norm
         options: dict[str, Any] = {"norm": None, "reverse": self.arch.reverse or suffix.endswith("_reverse")}
         own = {name.removesuffix(suffix): v for name, v in self.state.items() if name.endswith(suffix)}

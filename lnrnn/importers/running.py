@@ -27,7 +27,7 @@ class Answer:
 
     x: (T, B, I). y: (T, B, directions * H). batch_first: the module's order of axes, None for a cell, which
     takes one step at a time. states: the last h, or h and c, (layers * directions, B, H) each; empty if the
-    module returns them in no usual form. way: for a layer, the index in `arguments` of the arguments after x;
+    module returns them in no usual form. way: for a layer, the index in `arguments` of its arguments after x;
     for a cell, whether h and c are one argument, a tuple.
     """
 
@@ -95,7 +95,7 @@ def answers(module: Any, model: Any, x: Array | None, like: Any, failures: list[
 
 
 def _shape(model: Any, x: Array) -> tuple[int, ...]:
-    """The shape of y, for x in the same order of axes."""
+    """Returns the shape of y, for x in the same order of axes."""
     return (*x.shape[:-1], model.num_directions * architecture(model).h_width)
 
 
@@ -141,7 +141,7 @@ def rerun(module: Any, model: Any, answer: Answer, probe: Probe) -> Answer:
 
 
 def _outcome(module: Any, *arguments: Any) -> list[Any]:
-    """The tensors that a call returns."""
+    """Returns the tensors that a call returns."""
     return list(tensors(module(*arguments)))
 
 
@@ -153,7 +153,7 @@ def _zeros(model: Any, x: Any) -> list[Any]:
 def _first_states(
     model: Any, batch: int, tensor: Callable[[Array], Any], given: Sequence[Array] | None
 ) -> list[Any]:
-    """New tensors of h, or h and c, (layers * directions, B, H) each, from arrays or None for zeros."""
+    """Returns tensors of h, or h and c, (layers * directions, B, H) each, from arrays or None for zeros."""
     lines = model.num_layers * model.num_directions
     zeros = [np.zeros((lines, batch, width), np.float32) for width in architecture(model).state_widths]
     return [tensor(state) for state in (zeros if given is None else given)]
@@ -179,7 +179,7 @@ def step_by_step(
 
 # --- arguments ----------------------------------------------------------------------------------------------
 
-GIVEN = 2  # the first two of `arguments` give no state
+GIVEN = 2  # the first two items of `arguments` have no state
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ def _arguments(model: Any, batch: int | None) -> Iterator[tuple[Any, ...]]:
 
 
 def filled(template: Any, states: Sequence[Any]) -> Any:
-    """The template with states for its Leafs. states: h, or h and c, (layers * directions, B, H) each."""
+    """Replaces Leafs in a template by states: h, or h and c, (layers * directions, B, H) each."""
     if isinstance(template, Leaf):
         whole = states[template.kind or 0]
         return whole if template.place is None else whole[template.place]
@@ -234,7 +234,7 @@ def filled(template: Any, states: Sequence[Any]) -> Any:
 
 
 def name_of(template: Any) -> str:
-    """A word for an argument in messages."""
+    """Returns a word for an argument in messages."""
     if template is None:
         return "None"
     return "states" if isinstance(template, list) else "state"
@@ -246,7 +246,7 @@ def name_of(template: Any) -> str:
 def _last_states(tensors: list[Any], model: Any, batch: int | None) -> tuple[Array, ...]:
     """Returns (h,) or (h, c), (layers * directions, B, H) each, from the tensors that a call returned with y.
 
-    They may be as in torch.nn, or states (B, H) for each layer and direction. Empty for other shapes.
+    The tensors may be as in torch.nn, or (B, H) for each layer and direction. Returns () for other shapes.
     """
     widths, places = architecture(model).state_widths, model.num_layers * model.num_directions
     kinds = len(widths)
@@ -259,7 +259,7 @@ def _last_states(tensors: list[Any], model: Any, batch: int | None) -> tuple[Arr
 
 
 def tensors(result: Any) -> Iterator[Any]:
-    """The tensors in nested tuples, lists and mappings, in order."""
+    """Yields the tensors in nested tuples, lists and mappings, in order."""
     if isinstance(result, sys.modules["torch"].Tensor):
         yield result
     elif isinstance(result, (tuple, list, Mapping)):

@@ -193,7 +193,7 @@ ICEFALL_GRU = System(
 
 
 def _haste_zoneout(options: Mapping[str, Any]) -> float:
-    """The zoneout rate of h. At inference haste has h_t = zoneout h_{t-1} + (1 - zoneout) h' and c_t = c'."""
+    """Returns zoneout of h. At inference haste has h_t = zoneout h_{t-1} + (1 - zoneout) h' and c_t = c'."""
     if options["zoneout"] is None:
         raise ValueError(
             "zoneout must be given for a state dict of haste, as it acts at inference; or give the module"

@@ -44,7 +44,7 @@ def convert_torch(
     zoneout: float | None = None,
     batch_first: bool | None = None,
 ) -> Converted:
-    """The conversion of `from_torch`, which explains the arguments."""
+    """Returns the conversion of `from_torch`, which explains the arguments."""
     if kind is not None:
         choice("kind", kind, KINDS)
     given = {
@@ -105,7 +105,7 @@ def convert_torch(
 
 
 def _renamed(state: Mapping[str, Any], names: Any) -> dict[str, Any]:
-    """The state dict with some keys renamed. names: {old key: new key}."""
+    """Returns the state dict with some keys renamed. names: {old key: new key}."""
     if not isinstance(names, Mapping) or not all(isinstance(n, str) for pair in names.items() for n in pair):
         raise bad_type("names", "a mapping of the state dict's keys to the names to read them as", names)
     for name in names:
@@ -126,7 +126,7 @@ def _renamed(state: Mapping[str, Any], names: Any) -> dict[str, Any]:
 
 
 def _options(module: Any, given: dict[str, Any]) -> dict[str, Any]:
-    """The options eps, nonlinearity, zoneout and batch_first, from a module and the arguments `given`."""
+    """Returns eps, nonlinearity, zoneout and batch_first, from a module and the arguments `given`."""
     by_name: dict[str, set[Any]] = {name: set() for name in given}
     bare = []
     for name, part in module.named_modules():
@@ -159,7 +159,7 @@ def _options(module: Any, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shown(names: Any) -> str:
-    """The first names in alphabetical order, for a message."""
+    """Returns the first names in alphabetical order, for a message."""
     names = sorted(map(str, names))
     return (
         ", ".join(n[:80] for n in names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
@@ -179,7 +179,7 @@ def _place(name: str) -> tuple[int, int, str]:
 
 
 def _differences(system: System, leaves: set[str]) -> tuple[list[str], list[str]]:
-    """Returns the parameters of the system that are not in `leaves`, and those of `leaves` not in it."""
+    """Returns the parameters of the system that `leaves` lacks, and the names in `leaves` that it lacks."""
     required = set(system.shapes)
     if not leaves & set(system.optional):
         required -= set(system.optional)
@@ -187,7 +187,7 @@ def _differences(system: System, leaves: set[str]) -> tuple[list[str], list[str]
 
 
 def known_cells(names: Collection[str]) -> bool:
-    """Whether exactly one system has cells, or networks of cells, with these names of parameters."""
+    """Returns whether exactly one system has cells, or networks of cells, with these names of parameters."""
     try:
         leaves = {_place(name)[2] for name in names}
     except ValueError:
@@ -196,7 +196,7 @@ def known_cells(names: Collection[str]) -> bool:
 
 
 def _system(names: Collection[str], kind: str | None, prefix: str | None) -> System:
-    """The system whose cells have these parameters. Raises ValueError if there is no such system.
+    """Returns the system whose cells have these parameters. Raises ValueError if there is no such system.
 
     prefix: the prefix that was removed from the keys of a state dict; None for a module.
     """
@@ -233,7 +233,7 @@ def _system(names: Collection[str], kind: str | None, prefix: str | None) -> Sys
 
 
 def _parts(names: Collection[str], systems: list[System]) -> list[str]:
-    """The prefixes of names that belong to known cells or networks of them; the shortest prefix of each."""
+    """Returns the prefixes of names of known cells or networks of them; the shortest prefix of each."""
     result: list[str] = []
     for prefix in sorted({name[: dot.end()] for name in names for dot in re.finditer(r"\.", name)}, key=len):
         own = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]

@@ -52,7 +52,7 @@ class Weights:
 
 
 def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
-    """The same parameters with another norm. Raises ValueError if they do not fit the norm.
+    """Returns the same parameters with another norm. Raises ValueError if they do not fit the norm.
 
     The string "layer" accepts the layer norms that `weights` has.
     """
@@ -79,7 +79,7 @@ def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
 def disturbed(
     state: Mapping[str, Array], eps: float | np.float32, rng: np.random.Generator
 ) -> dict[str, Array]:
-    """The arrays of a state dict, with each number changed by a random relative eps or -eps."""
+    """Returns the arrays of a state dict, with each number changed by a random relative eps or -eps."""
     signs = np.array((-1, 1), np.int8)
     return {name: v * (1 + eps * rng.choice(signs, v.shape)) if v.dtype.kind == "f" else v
             for name, v in state.items()}  # fmt: skip
@@ -112,7 +112,7 @@ class Converted:
 
 
 def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str = "") -> Converted:
-    """The network of layers[k][d]: layer k in direction d, 0 or 1. system: a field of the result."""
+    """Returns the network of layers[k][d]: layer k in direction d, 0 or 1. system: a field of the result."""
     first = layers[0][0]
     directions = len(layers[0])
     for k, layer in enumerate(layers):
@@ -155,7 +155,7 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
 
 
 def array(name: str, value: Any) -> Array:
-    """A parameter as a NumPy array of float64 or float32.
+    """Returns a parameter as a NumPy array of float64 or float32.
 
     A torch tensor may have any device and floating dtype, and a gradient. torch is not imported.
     """

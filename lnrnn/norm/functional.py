@@ -3,14 +3,14 @@
 Dtypes of the norms: arguments are array-likes of real numbers. x of float32 or float64 is computed in its own
 dtype. float16 and bfloat16 (arrays of ml_dtypes.bfloat16, or torch tensors on the CPU) are computed in
 float32, and rounded to nearest even at the end. bool and integers become `np.result_type(x, np.float32)`.
-Results have the dtype of x, gradients of parameters that of the computation. Weights and biases are converted
-to the dtype of the computation. A non-contiguous array is copied once.
+Results have the dtype of x, gradients of parameters have the dtype of the computation. Weights and biases are
+converted to the dtype of the computation. A non-contiguous array is copied once.
 
-Magnitudes: if squares in a row overflow or underflow, the row is scaled by a power of two; batch norm in
-training scales channels likewise. So the norm and the gradients of every finite row are correct, from the
-smallest subnormal number to the largest number. Results beyond the range of the dtype are infinite: gradients
-of very small x, and variances beyond 3.4e38 in a float32 running_var. Sums of gradients must not overflow in
-the dtype of the computation. If batch norm uses given statistics, sums of gradients times x, and
+Magnitudes: if squares in a row overflow or underflow, the row is scaled by a power of two. Batch norm in
+training scales channels in the same way. So the norm and the gradients of every finite row are correct, from
+the smallest subnormal number to the largest number. Results beyond the range of the dtype are infinite:
+gradients of very small x, and variances beyond 3.4e38 in a float32 running_var. Sums of gradients must not
+overflow in the dtype of the computation. If batch norm uses given statistics, sums of gradients times x, and
 x - running_mean, must not overflow either.
 
 Memory: on Linux, results of 256 KiB and more are in memory blocks that lnrnn manages, unless `out` is given.
@@ -39,7 +39,7 @@ LARGEST = 2**40
 
 
 def input_array(name: str, value: ArrayLike) -> Array:
-    """value as a C-contiguous, aligned array in a dtype that the kernels support."""
+    """Returns value as a C-contiguous, aligned array in a dtype that the kernels support."""
     array = real(name, value)
     # dtype.char for float16 and float32, because dtype.name takes longer than converting a short array.
     if array.dtype.char not in "ef" and array.dtype.name != "bfloat16":
@@ -49,12 +49,12 @@ def input_array(name: str, value: ArrayLike) -> Array:
 
 
 def _computed(x: Array) -> np.dtype:
-    """The dtype in which the norm of x is computed."""
+    """Returns the dtype in which the norm of x is computed."""
     return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
 
 
 def checked_shape(normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
-    """The argument normalized_shape, checked, as a tuple."""
+    """Returns the argument normalized_shape, checked, as a tuple."""
     one = isinstance(normalized_shape, str) or getattr(normalized_shape, "ndim", 1) == 0
     if one or not hasattr(normalized_shape, "__len__"):
         return (integer("normalized_shape", normalized_shape, 0, LARGEST),)
@@ -77,7 +77,7 @@ def _row_shape(x: Array, normalized_shape: int | tuple[int, ...]) -> tuple[int, 
 
 
 def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
-    """The array for the kernels' result: `out` if they can write to it, else a new array for `_deliver`."""
+    """Returns the array for the kernels' result: `out` if possible, else a new array for `_deliver`."""
     if out is None:
         return _core.empty_like(x)
     out = output("out", out, x.shape, x.dtype)
@@ -124,7 +124,7 @@ def _axes(x: Array, normalized_shape: Any, axis: Any) -> tuple[tuple[int, ...], 
 def _over_axes(
     norm: Callable[..., Array], x: ArrayLike, normalized_shape: Any, axis: Any, out: Any, *rest: Any
 ) -> Array:
-    """The norm, layer_norm or rms_norm, over axes of x. rest: the arguments after normalized_shape."""
+    """Computes `norm`, layer_norm or rms_norm, over axes of x. rest: the arguments after normalized_shape."""
     x = input_array("x", x)
     shape, axes = _axes(x, normalized_shape, axis)
     if out is not None:
@@ -157,7 +157,8 @@ def layer_norm(
     eps : float
         Added to the variance; at least 0.
     axis : int or tuple of int, optional
-        The axes to normalise, as in normalized_shape; by default the last ones. Others need two copies of x.
+        The axes to normalise, as in normalized_shape; by default the last axes. Other axes need two copies of
+        x.
     out : array of x's shape, optional
         An array for y, with the result's dtype. It may be x, or a torch tensor on the CPU without gradient.
 
@@ -329,7 +330,7 @@ def _enough(x: Array) -> None:
 
 
 def _running(name: str, value: Any, channels: int, training: bool) -> Array | None:
-    """A running statistic (C,) or None. In training it is `value` itself, which is updated in place."""
+    """Returns a running statistic (C,) or None. In training it is `value` itself, to be updated in place."""
     if value is None:
         if not training:
             raise bad_value(name, f"an array of shape ({channels},) unless training", None)
@@ -485,12 +486,13 @@ def batch_norm_backward(
     return np.empty_like(x), None if weight is None else np.zeros_like(weight), np.zeros(C, _computed(x))
 
 
-# Integers, because the look-up of a member of an enumeration takes longer than the function of a short array.
+# These are integers, because looking up a member of an enumeration takes longer than the function of a short
+# array.
 _EXP, _TANH, _SIGMOID = int(_core.Function.EXP), int(_core.Function.TANH), int(_core.Function.SIGMOID)
 
 
 def _map(function: int, x: ArrayLike, out: Array | None) -> Array:
-    """The function for an x or out that the kernel does not accept without a conversion."""
+    """Returns the function for an x or out that the kernel does not accept without a conversion."""
     x = np.require(real("x", x), np.float32, ["C", "A"])
     y = _result(out, x)
     _done(_core.map_f32(function, x, y))

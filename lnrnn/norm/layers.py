@@ -20,7 +20,7 @@ Array = np.ndarray
 
 
 def _tensor(name: str) -> Any:
-    """The property for a tensor: an assignment checks the value."""
+    """Returns the property for a tensor: an assignment checks the value."""
     return property(
         lambda self: self._tensors[name], lambda self, value: self._replace({name: self._kept(name, value)})
     )
@@ -30,7 +30,7 @@ class _Norm(Closed):
     """The base class of both layers, with a mode, tensors, and a state dict.
 
     Threads: a call uses the tensors that the layer has when the call begins. `load_state_dict` replaces all
-    tensors at once. (This does not protect calls from a change in place, such as weight[...] = w.)
+    tensors at once. (Calls are not protected from a change in place, such as weight[...] = w.)
     """
 
     __slots__ = ("training", "eps", "_tensors")
@@ -49,7 +49,7 @@ class _Norm(Closed):
         raise NotImplementedError  # pragma: no cover - each kind of layer defines it
 
     def _kept(self, name: str, value: Any) -> Array | None:
-        """The tensor to store if `value` is assigned: an array of floats itself, other values as float32."""
+        """Returns the tensor to store for `value`: an array of floats itself, other values as float32."""
         if value is None:
             return None
         array = real(name, value)

@@ -1,11 +1,10 @@
 """The cells of lnrnn.reference, which explains the symbols.
 
-Sources. LSTM: Hochreiter, Schmidhuber 1997, with Gers' forget gate. GRU: Cho et al. 2014; by default with
-the reset gate after the product, as in cuDNN and torch. Gates are in torch's order: i, f, g, o and r, z, n.
-Layer norm: "split" with the norm of c for the output is Ba, Kiros, Hinton 2016, arXiv 1607.06450, supplement.
-"carry" is the LSTM of PyTorch's fastrnns benchmark and TensorFlow Addons. "gate" is that of Lingvo and
-icefall. "joint" is that of torchaudio's LSTM and DreamerV2's GRU. Batch norm: Cooijmans et al. 2016 (arXiv
-1603.09025).
+Sources. LSTM: Hochreiter, Schmidhuber 1997, with Gers' forget gate. GRU: Cho et al. 2014; by default with the
+reset gate after the product, as in cuDNN and torch. Gates are in torch's order: i, f, g, o and r, z, n. Layer
+norm: "split" with the norm of c for the output is Ba, Kiros, Hinton 2016, arXiv 1607.06450, supplement.
+"carry" is the LSTM of PyTorch's fastrnns benchmark and TensorFlow Addons. "gate" is in Lingvo and icefall.
+"joint" is in torchaudio's LSTM and DreamerV2's GRU. Batch norm: Cooijmans et al. 2016 (arXiv 1603.09025).
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ GruGates = tuple[Array, Array, Array, Array]  # r, z, n, and the array that r mu
 
 
 def gates(a: Array, n: int) -> list[Array]:
-    """`a` (L, n H) as n arrays (L, H)."""
+    """Returns `a` (L, n H) as n arrays (L, H)."""
     return np.split(a, n, axis=-1)
 
 
@@ -72,12 +71,12 @@ def join(*parts: Array) -> Array:
 
 
 def sum_of_sides(options: Options, x_: Array, h_: Array, norm: Norm) -> Array:
-    """The pre-activations of RNN and LSTM: norm(x_) + norm(h_) if split, else norm(x_ + h_)."""
+    """Returns the pre-activations of RNN and LSTM: norm(x_) + norm(h_) if split, else norm(x_ + h_)."""
     return norm("ih", x_) + norm("hh", h_) if options["placement"] == "split" else norm("", x_ + h_)
 
 
 def sum_of_sides_backward(options: Options, ga: Array, norm: Norm) -> tuple[Array, Array]:
-    """The gradients of x_ and h_, from the gradient ga of the pre-activations."""
+    """Returns the gradients of x_ and h_, from the gradient ga of the pre-activations."""
     return (norm("ih", ga), norm("hh", ga)) if options["placement"] == "split" else (norm("", ga),) * 2
 
 
@@ -90,7 +89,7 @@ def gate_activation(options: Options) -> Activation:
 
 
 def block_diagonal(weight: Array, num_heads: int) -> Array:
-    """weight_hh (G H, H / num_heads) as a matrix (G H, H): a unit reads the units of its own head.
+    """Return weight_hh (G H, H / num_heads) as a matrix (G H, H): a unit reads the units of its own head.
 
     Examples
     --------
@@ -112,7 +111,7 @@ def block_diagonal(weight: Array, num_heads: int) -> Array:
 
 
 def diagonal_blocks(weight: Array, num_heads: int) -> Array:
-    """The inverse of `block_diagonal`: (G H, H) -> (G H, H / num_heads).
+    """Return the inverse of `block_diagonal`: (G H, H) -> (G H, H / num_heads).
 
     Examples
     --------
@@ -133,13 +132,13 @@ def diagonal_blocks(weight: Array, num_heads: int) -> Array:
 
 
 def with_heads(parameters: Mapping[str, ArrayLike | None], num_heads: int) -> dict[str, ArrayLike]:
-    """Parameters whose weight_hh is block-diagonal -> the same with the whole matrix."""
+    """Returns the parameters with weight_hh (G H, H), the whole block-diagonal matrix."""
     given = {name: value for name, value in parameters.items() if value is not None}
     return given | {"weight_hh": block_diagonal(real(given["weight_hh"]), num_heads)}
 
 
 def heads_backward(tape: Tape, grads: dict[str, Array]) -> dict[str, Array]:
-    """The gradients of the parameters that `with_heads` took."""
+    """Returns the gradients of the parameters that are the argument of `with_heads`."""
     return grads | {"weight_hh": diagonal_blocks(grads["weight_hh"], tape.options["num_heads"])}
 
 
@@ -152,7 +151,7 @@ RNN_SITES: dict[str, dict[str, Site]] = {
 
 
 def rnn_step(options: Options, x_: Array, h_: Array, state: State, norm: Norm) -> tuple[State, Array]:
-    """h' = f(a), where `a` is the result of `sum_of_sides`."""
+    """Computes h' = f(a), where `a` is the result of `sum_of_sides`."""
     f, _ = ACTIVATIONS[options["nonlinearity"]]
     h = f(sum_of_sides(options, x_, h_, norm))
     return (h,), h
@@ -188,7 +187,7 @@ def rnn(
     states_mask: ArrayLike | None = None,
     zoneout: ArrayLike | None = None,
 ) -> tuple[Array, Array, Tape]:
-    """An RNN of one layer and direction: h_t = f(gain (a_t - mu) / sigma + bias), a_t = x_ + h_.
+    """Run an RNN of one layer and direction: h_t = f(gain (a_t - mu) / sigma + bias), a_t = x_ + h_.
 
     Parameters
     ----------
@@ -205,17 +204,18 @@ def rnn(
     h0 : array_like of shape (B, H), optional
         Initial state.
     lengths : array_like of shape (B,), optional
-        Steps of each sequence, 0 to T.
+        The number of steps of each sequence, 0 to T.
     nonlinearity : str
         The name of f in ACTIVATIONS.
     eps : float
         Added to the variance.
     statistics : (mean, var), optional
-        Batch norm: arrays (known steps, H). By default, each step uses those of its active sequences.
+        Batch norm: arrays (known steps, H). By default, each step uses the statistics of its active
+        sequences.
     overrun : {"raise", "last", "mean", "batch"}
         The statistics beyond the known steps; see `statistics_at`.
     reverse : bool
-        Whether to read each sequence from its end. The k-th step from there uses the k-th statistics.
+        Whether to read each sequence from its end. The k-th step from the end uses the k-th statistics.
     states_mask : array_like of shape (B, H), optional
         Dropout mask: factors of h_{t-1} in the product with W_hh.
     zoneout : array_like, optional
@@ -255,7 +255,7 @@ def rnn(
 def rnn_backward(
     tape: Tape, gy: ArrayLike, gh: ArrayLike | None = None
 ) -> tuple[Array, Array, dict[str, Array]]:
-    """The gradients gx, gh0 and those of the given parameters, from gy (T, B, H) and gh (B, H).
+    """Return the gradients gx, gh0 and those of the given parameters, from gy (T, B, H) and gh (B, H).
 
     Values of gy past a length have no effect, for y is constant there.
 
@@ -327,7 +327,7 @@ def lstm(
     num_heads: int = 1,
     gate_activation: str = "sigmoid",
 ) -> tuple[Array, State, Tape]:
-    """An LSTM of one layer and direction. `lstm_step` has its equation.
+    """Run an LSTM of one layer and direction. `lstm_step` has its equation.
 
     Parameters
     ----------
@@ -397,8 +397,8 @@ def lstm(
 def lstm_backward(
     tape: Tape, gy: ArrayLike, gh: ArrayLike | None = None, gc: ArrayLike | None = None
 ) -> tuple[Array, State, dict[str, Array]]:
-    """The gradients gx, (gh0, gc0) and those of the given parameters, from gy (T, B, P), gh (B, P) and gc
-    (B, H).
+    """Return gx, (gh0, gc0) and the gradients of the given parameters, from gy (T, B, P), gh (B, P), gc (B,
+    H).
 
     Examples
     --------
@@ -427,7 +427,7 @@ GRU_SITES: dict[str | None, dict[str, Site]] = {
 
 
 def sites_of_reset(sites: Mapping[str, Site]) -> dict[str, Site]:
-    """The sites of a GRU whose reset gate comes before the product: W h of r and z, and that of n."""
+    """Returns the sites of a GRU whose reset gate comes before the product: W h of r and z, and that of n."""
     gain, bias = sites["hh"].gain, sites["hh"].bias
     return {"ih": sites["ih"], "rz": Site(gain, bias, (2,)), "n": Site(gain, bias, (1,), first=2)}
 
@@ -505,7 +505,7 @@ def gru_reset_step(
 ) -> tuple[State, State]:
     """X = norm(x_): r, z = sig(X + norm(U_rz h)), n = tanh(X_n + norm(U_n (r h))), h' = (1 - z) n + z h.
 
-    h_ = U_rz h; product: r -> U_n (r h).
+    h_ is U_rz h. product(r) returns U_n (r h).
     """
     (h,) = state
     xr, xz, xn = gates(norm("ih", x_), 3)
@@ -519,7 +519,7 @@ def gru_reset_step(
 def gru_reset_step_backward(
     options: Options, gstate: State, kept: State, norm: Norm, product: Callable[[Array], Array]
 ) -> Gradients:
-    """product: the gradient of U_n (r h) -> that of r."""
+    """product(g) returns the gradient of r, from the gradient g of U_n (r h)."""
     (gh,) = gstate
     r, z, n, h = kept
     _, slope = gate_activation(options)
@@ -547,7 +547,7 @@ def gru(
     reset_after: bool = True,
     gate_activation: str = "sigmoid",
 ) -> tuple[Array, Array, Tape]:
-    """A GRU of one layer and direction. `gru_step` has its equation, `gru_reset_step` the one of Cho et al.
+    """Run a GRU of one layer and direction. `gru_step` and `gru_reset_step` (Cho et al.) have its equations.
 
     Parameters
     ----------
@@ -614,7 +614,7 @@ def gru(
 def gru_backward(
     tape: Tape, gy: ArrayLike, gh: ArrayLike | None = None
 ) -> tuple[Array, Array, dict[str, Array]]:
-    """The gradients gx, gh0 and those of the given parameters, from gy (T, B, H) and gh (B, H).
+    """Return the gradients gx, gh0 and those of the given parameters, from gy (T, B, H) and gh (B, H).
 
     Examples
     --------
@@ -639,16 +639,16 @@ def calibrate(
     cell: Callable[..., Any] = rnn,
     **options: Any,
 ) -> tuple[Any, ...]:
-    """Mean, biased variance and count of each step, over the active sequences of all batches.
+    """Return mean, biased variance and count of each step, over the active sequences of all batches.
 
     All sequences run as one batch, so their division into batches has no effect.
 
     Parameters
     ----------
     batches : iterable of (x, lengths)
-        Lengths None is for whole sequences.
+        lengths None means whole sequences.
     cell : {rnn, lstm, gru, ligru}
-        Called with `parameters` and `options`.
+        The function to call with `parameters` and `options`.
 
     Returns
     -------

@@ -62,7 +62,7 @@ def ligru(
     states_mask: ArrayLike | None = None,
     zoneout: ArrayLike | None = None,
 ) -> tuple[Array, Array, Tape]:
-    """A LiGRU of one layer and direction. `ligru_step` has its equation.
+    """Run a LiGRU of one layer and direction. `ligru_step` has its equation.
 
     Parameters
     ----------
@@ -78,7 +78,8 @@ def ligru(
     norm : {"layer", "batch"} or None
         The norm.
     placement : {"input", "split", "joint", "gate"}
-        Of layer norm. The means are over 2H, in "gate" over the H of a gate. "input" normalises x_ alone.
+        The placement of layer norm. Means are over 2H units, in "gate" over the H units of each gate. "input"
+        normalises x_ alone.
     nonlinearity : str
         The name of f in ACTIVATIONS.
     statistics : dict of str to (mean, var), optional
@@ -111,7 +112,7 @@ def ligru(
 def ligru_backward(
     tape: Tape, gy: ArrayLike, gh: ArrayLike | None = None
 ) -> tuple[Array, Array, dict[str, Array]]:
-    """The gradients gx, gh0 and those of the given parameters, from gy (T, B, H) and gh (B, H).
+    """Return the gradients gx, gh0 and those of the given parameters, from gy (T, B, H) and gh (B, H).
 
     Examples
     --------

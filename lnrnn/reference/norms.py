@@ -19,7 +19,7 @@ Activation = tuple[Callable[[Array], Array], Callable[[Array], Array]]
 
 
 def real(x: ArrayLike) -> Array:
-    """x as an array of float64, or longdouble if x has that dtype.
+    """Return x as an array of float64, or of longdouble if x has that dtype.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def standardize(a: Array, axis: int | tuple[int, ...], eps: float) -> tuple[Arra
 def standardize_backward(
     g: Array, ahat: Array, var: Array, axis: int | tuple[int, ...] | None, eps: float
 ) -> Array:
-    """The gradient of a from the gradient g of ahat: (g - mean(g) - ahat mean(g ahat)) / sigma.
+    """Return the gradient of a from the gradient g of ahat: (g - mean(g) - ahat mean(g ahat)) / sigma.
 
     With axis None, mu and sigma are constants, and the gradient is g / sigma.
 
@@ -116,7 +116,7 @@ def affine(ahat: Array, weight: ArrayLike | None, bias: ArrayLike | None) -> Arr
 
 
 def _normalized_axes(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
-    """The axes to normalise, which are the last ones, as negative numbers."""
+    """Returns the axes to normalise, which are the last ones, as negative numbers."""
     ndim = np.size(normalized_shape)
     return tuple(range(-ndim, 0))
 
@@ -179,7 +179,7 @@ def layer_norm_backward(
     bias: ArrayLike | None = None,
     eps: float = 1e-5,
 ) -> tuple[Array, Array | None, Array | None]:
-    """The gradients gx, gweight and gbias, from gy of y. The gradient of a parameter that is None is None.
+    """Return gx, gweight and gbias, from gy of y. The gradient of a parameter that is None is None.
 
     Examples
     --------
@@ -199,7 +199,7 @@ def layer_norm_backward(
 
 
 def _channels(v: Any, ndim: int) -> Any:
-    """The vector v (C,), reshaped to broadcast along axis 1 of an array with ndim axes. None remains None."""
+    """Reshapes the vector v (C,), to broadcast along axis 1 of an array with ndim axes. None remains None."""
     return None if v is None else real(v).reshape((1, -1) + (1,) * (ndim - 2))
 
 
@@ -220,10 +220,10 @@ def batch_norm(
 ) -> tuple[Array, Any, Any]:
     """y = weight (x - mu) / sigma + bias for each channel (axis 1). Returns y, new running mean and variance.
 
-    In training mu and the biased variance are those of the batch. The running statistics become
-    (1 - momentum) old + momentum batch, with the unbiased variance. With momentum None they are the mean over
-    all batches; num_batches_tracked is the number of earlier ones. At inference mu and the variance are the
-    running ones.
+    In training mu and the biased variance are statistics of the batch. The running statistics become (1 -
+    momentum) old + momentum batch, with the unbiased variance. With momentum None they are the mean over all
+    batches; num_batches_tracked is the number of earlier batches. At inference mu and the variance are the
+    running statistics.
 
     Notes
     -----
@@ -259,7 +259,7 @@ def batch_norm_backward(
     training: bool = True,
     eps: float = 1e-5,
 ) -> tuple[Array, Array | None, Array]:
-    """The gradients gx, gweight (None without weight) and gbias. In training mu and sigma depend on x.
+    """Return the gradients gx, gweight (None without weight) and gbias. In training mu and sigma depend on x.
 
     Examples
     --------
@@ -285,10 +285,11 @@ def batch_norm_backward(
 
 
 def statistics_at(t: int, statistics: Moments, overrun: str) -> Moments | None:
-    """Mean and variance of step t, (H,) each, from statistics (mean, var), (known steps, H) each.
+    """Return mean and variance of step t, (H,) each, from statistics (mean, var), (known steps, H) each.
 
-    Beyond the known steps, `overrun` "raise" raises ValueError, "last" takes the last known step, and "mean"
-    averages means and variances over the known steps. "batch" returns None: use the current batch.
+    Beyond the known steps, `overrun` decides. "raise" raises ValueError, "last" returns the statistics of the
+    last known step, "mean" averages means and variances over the known steps. "batch" returns None: use the
+    current batch.
 
     Examples
     --------
@@ -310,7 +311,7 @@ def statistics_at(t: int, statistics: Moments, overrun: str) -> Moments | None:
 def pool_statistics(
     mean_a: Array, var_a: Array, n_a: int, mean_b: Array, var_b: Array, n_b: int
 ) -> tuple[Array, Array, int]:
-    """Mean, biased variance and count of the union of two samples, a and b.
+    """Return mean, biased variance and count of the union of two samples, a and b.
 
     Examples
     --------
@@ -327,11 +328,11 @@ def pool_statistics(
 def update_step_statistics(
     old: tuple[Array, Array, Array], batch: tuple[Array, Array, Array], momentum: float | None
 ) -> tuple[Array, Array, Array]:
-    """Running (mean, var, count) of each step after a training batch: arrays (S, H), (S, H), (S,).
+    """Return running (mean, var, count) of each step after a training batch: arrays (S, H), (S, H), (S,).
 
-    A step with count 0 takes the values of the batch. Others become (1 - momentum) old + momentum batch, or
-    with momentum None the statistics of all sequences so far. Variances are biased. If the batch has more
-    steps than `old`, so has the result.
+    A step with count 0 gets the values of the batch. Other steps become (1 - momentum) old + momentum batch,
+    or with momentum None the statistics of all sequences so far. Variances are biased. If the batch has more
+    steps than `old`, the result has as many as the batch.
 
     Examples
     --------

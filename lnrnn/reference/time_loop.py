@@ -1,6 +1,6 @@
 """The time loop of all cells of lnrnn.reference, forward and back, over the active sequences of each step.
 
-A cell is two functions of one step of L active sequences with H hidden units:
+A cell consists of two functions, for one step of L active sequences with H hidden units:
 
     forward(options, x_, h_, state, norm) -> new state, kept
     backward(options, gstate, kept, norm) -> gx_, gh_, gold
@@ -15,7 +15,7 @@ All cells have two kinds of dropout. Variational dropout of the states is h_ = W
 for all steps (Gal and Ghahramani 2016, arXiv 1512.05287). Other uses of the old state are not dropped.
 Zoneout (Krueger et al. 2017, arXiv 1606.01305) replaces the new state s' by d s + (1 - d) s', with the old
 state s. In training d is 0 or 1, drawn for each step, sequence and unit. At inference it is the expectation.
-An LSTM's h' is computed from c' before that, and projected.
+An LSTM computes h' from c', and projects it, before zoneout.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class Site:
     first: int = 0
 
     def cut(self, a: Array) -> list[Array]:
-        """`a` (..., gates * H) as a list of arrays, one for each of the spans."""
+        """Returns `a` (..., gates * H) as a list of arrays, one for each of the spans."""
         hidden = a.shape[-1] // sum(self.spans)
         return np.split(a, hidden * np.cumsum(self.spans)[:-1], axis=-1)
 
     def share(self, width: int) -> slice:
-        """The slice of gain and bias for this site, whose input has `width` units."""
+        """Returns the slice of gain and bias for this site, whose input has `width` units."""
         start = self.first * width // sum(self.spans)
         return slice(start, start + width)
 
@@ -79,15 +79,15 @@ class Normed:
 
     ahat: Array  # (L, W) the standardised input; the input itself without a norm
     mean: Array | None
-    var: Array | None  # both broadcast to (L, W)
+    var: Array | None  # mu and var broadcast to (L, W)
     axis: int | None  # over which the mean was taken; None if the statistics were given
 
 
 def normalize(a: Array, kind: str | None, eps: float, site: Site, given: Moments | None = None) -> Normed:
-    """The norm of `a` (L, W), before gain and bias.
+    """Returns the norm of `a` (L, W), before gain and bias.
 
-    kind "layer" takes the mean over the units of a row, for each of the site's spans. "batch" takes it over
-    the rows, or uses the `given` (mean, variance) of this step. None is no norm.
+    kind "layer" computes the mean over the units of a row, for each of the site's spans. "batch" computes it
+    over the rows, or uses the `given` (mean, variance) of this step. None is no norm.
     """
     if kind is None:
         return Normed(a, None, None, None)
@@ -103,7 +103,7 @@ def normalize(a: Array, kind: str | None, eps: float, site: Site, given: Moments
 
 
 def normalize_backward(g: Array, normed: Normed, kind: str | None, eps: float, site: Site) -> Array:
-    """The gradient of `a` in `normalize`, from the gradient g of ahat."""
+    """Returns the gradient of `a` in `normalize`, from the gradient g of ahat."""
     if kind is None or normed.var is None:
         return g
     if normed.axis != -1:
@@ -138,7 +138,7 @@ class Norms:
         return affine(self.at[name].ahat, gain, bias)
 
     def backward(self, grads: dict[str, Array], name: str, gz: Array) -> Array:
-        """The gradient of the norm's input, from gz of its output. Adds those of gain and bias to grads."""
+        """Returns the gradient of the norm's input, from gz of its output. Adds to grads of gain and bias."""
         site = self.sites.get(name)
         if site is None:
             return gz
@@ -171,13 +171,13 @@ def reverse_sequences(x: Array, lengths: Array) -> Array:
 
 
 def product(p: dict[str, Array], v: Array, rows: slice) -> Array:
-    """W_hh v + inner_bias_hh of these rows of W_hh. v (L, H)."""
+    """Returns W_hh v + inner_bias_hh for these rows of W_hh. v (L, H)."""
     bias = p.get("inner_bias_hh")
     return affine(v @ p["weight_hh"][rows].T, None, None if bias is None else bias[rows])
 
 
 def product_backward(p: dict[str, Array], grads: dict[str, Array], g: Array, v: Array, rows: slice) -> Array:
-    """The gradient of v from that of `product`. Adds to those of W_hh and inner_bias_hh."""
+    """Returns the gradient of v, from g of `product`. Adds to the gradients of W_hh and inner_bias_hh."""
     if "inner_bias_hh" in grads:
         grads["inner_bias_hh"][rows] += g.sum(0)
     grads["weight_hh"][rows] += g.T @ v
@@ -187,7 +187,7 @@ def product_backward(p: dict[str, Array], grads: dict[str, Array], g: Array, v: 
 
 @dataclass
 class Reset:
-    """U_n (r h) of one step of a GRU whose reset gate comes before the product.
+    """Computes U_n (r h) of one step of a GRU whose reset gate comes before the product.
 
     h (L, H): the factor of the other rows of W_hh.
     """
@@ -206,7 +206,7 @@ class Reset:
         return product(self.parameters, r * self.h, self.rows)
 
     def backward(self, grads: dict[str, Array], g: Array) -> Array:
-        """The gradient of r from that of the product."""
+        """Returns the gradient of r, from the gradient g of the product."""
         gv: Array = product_backward(self.parameters, grads, g, self.r * self.h, self.rows)
         self.gh = gv * self.r
         gr: Array = gv * self.h
@@ -299,9 +299,10 @@ def run(
 ) -> tuple[Array, State, Tape]:
     """Run one layer in one direction on x (T, B, I), from states (B, *); None is zero.
 
-    statistics: by site (mean, var), (known steps, values of the site) each, or None. states_mask (B, P): the
-    dropout mask of the old h; None is 1. zoneout: for each state the rate or mask, broadcast to (T, B, *), in
-    the order of x; None is 0. Returns y, 0 past a length, the state at each sequence's end, and the tape.
+    statistics: for each site (mean, var), (known steps, width of the site) each, or None. states_mask (B, P):
+    the dropout mask of the old h; None is 1. zoneout: for each state the rate or mask, broadcast to (T, B,
+    *), in the order of x; None is 0. Returns y, 0 past a length, the state at each sequence's end, and the
+    tape.
     """
     forward, backward = cell
     x, p = real(x), {name: real(v) for name, v in parameters.items() if v is not None}
@@ -312,7 +313,7 @@ def run(
     steps = int(lengths.max(initial=0))
     rows = (
         slice(None) if options.get("reset_after", True) else slice(2 * hidden)
-    )  # of W_hh, whose factor is h
+    )  # the rows of W_hh that are multiplied by h
     given: dict[str, Moments] = {}
     if norm == "batch" and statistics is not None:
         given = {name: (real(mean), real(var)) for name, (mean, var) in statistics.items()}
@@ -357,13 +358,13 @@ def run(
 
 
 def zoned(zoneout: Zoneout, t: int, alive: Array, old: State, new: State) -> State:
-    """d old + (1 - d) new for each state, with d of step t."""
+    """Returns d old + (1 - d) new for each state, with d of step t."""
     each = zip(zoneout, old, new, strict=True)
     return tuple(n if d is None else d[t, alive] * o + (1 - d[t, alive]) * n for d, o, n in each)
 
 
 def zoned_backward(zoneout: Zoneout, t: int, alive: Array, g: State) -> tuple[State, State]:
-    """The gradients of the new and of the old state, from the gradient g of the result of `zoned`."""
+    """Returns the gradients of the new and of the old state, from the gradient g of the result of `zoned`."""
     factors = [np.zeros(1) if d is None else d[t, alive] for d in zoneout]
     each = list(zip(factors, g, strict=True))
     return tuple((1 - d) * part for d, part in each), tuple(d * part for d, part in each)
@@ -372,7 +373,7 @@ def zoned_backward(zoneout: Zoneout, t: int, alive: Array, g: State) -> tuple[St
 def used_statistics(
     steps: Sequence[Step], sites: Mapping[str, Site], hidden: int
 ) -> tuple[dict[str, Moments], Array]:
-    """The fields `statistics` and `count` of Tape."""
+    """Returns the fields `statistics` and `count` of Tape."""
     used = [s for s in steps if any(normed.axis == 0 for normed in s.norms.at.values())]
     statistics = {}
     for name, site in sites.items():
@@ -387,8 +388,8 @@ def run_backward(
 ) -> tuple[Array, State, dict[str, Array]]:
     """Back-propagation through time, from gy (T, B, P) and the gradient of the last state.
 
-    gstate: (B, *) each, or None for zero. Returns gx, the gradient of the initial state, and those of the
-    parameters of the forward run. Values of gy past a length have no effect, for y is constant there.
+    gstate: (B, *) each, or None for zero. Returns gx, the gradient of the initial state, and the gradients of
+    the parameters of the forward run. Values of gy past a length have no effect, for y is constant there.
     """
     p, gy = tape.parameters, real(gy)
     if tape.reverse:

@@ -92,7 +92,7 @@ class Architecture:
         reset_after: Any = True, num_heads: Any = 1, proj_size: Any = 0, gate_activation: Any = "sigmoid",
         exp_forget: Any = False, state_dtype: Any = "float32",
     ) -> Architecture:  # fmt: skip
-        """The architecture for a user's arguments. Raises ValueError or TypeError for a wrong argument."""
+        """Returns the architecture for a user's arguments. Raises ValueError or TypeError for a wrong one."""
         for name, value in (("nonlinearity", nonlinearity), ("bias", bias)):
             named = isinstance(value, str) and value in ("layer", "batch")
             if named or isinstance(value, (LayerNormSpec, BatchNormSpec)):
@@ -133,7 +133,7 @@ class Architecture:
         )  # fmt: skip
 
     def __str__(self) -> str:
-        """A short description, for the reprs of streams and tapes."""
+        """Returns a short description, for the reprs of streams and tapes."""
         kinds = {LayerNormSpec: "layer", BatchNormSpec: "batch"}
         sizes = f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
         return f"{self.cell.name}({sizes}, norm={kinds.get(type(self.norm))!r})"
@@ -155,17 +155,17 @@ class Architecture:
 
     @property
     def h_width(self) -> int:
-        """The values of h, and of y in each direction."""
+        """The number of values of h, and of y in each direction, for one sequence at one step."""
         return self.proj_size or self.hidden_size
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The values of each array of a state in the engine: of h, or of h and the cell state."""
+        """The number of values in a row of each array of a state in C: of h, or of h and the cell state."""
         return (self.h_width, self.cell.parts * self.hidden_size)[: self.cell.states]
 
     @property
     def state_widths(self) -> tuple[int, ...]:
-        """The same of each array of the user's state."""
+        """The number of values in a row of each array of a state in Python: of h, of h and c, or h, c, n and m."""
         return self.h_width, *(self.hidden_size for _ in self.cell.state_names[1:])
 
     @property
@@ -174,7 +174,8 @@ class Architecture:
         return self.norm if isinstance(self.norm, BatchNormSpec) else None
 
     def configuration(self, dtype: str, overrun: str | None) -> dict[str, Any]:
-        """The configuration in a model file, for pyx/file/model_file.c and file_format.architecture_of."""
+        """Returns the configuration of a model file, for pyx/file/model_file.c and
+        file_format.architecture_of."""
         norm: dict[str, Any] | None = None
         if self.norm is not None:
             norm = {"kind": "batch" if self.batch_norm else "layer", **vars(self.norm)}
@@ -182,12 +183,12 @@ class Architecture:
         return {"dtype": dtype, **self.stated, "cell": self.cell.name, "norm": norm}
 
     def description(self, dtype: str, overrun: str | None, **options: Any) -> Description:
-        """The configuration as an object of the compiled module. options: more entries."""
+        """Returns the configuration as an object of the compiled module. options: more entries."""
         return Description(json.dumps({**self.configuration(dtype, overrun), **options}))
 
 
 def suffixes(num_layers: int, bidirectional: bool) -> tuple[str, ...]:
-    """The endings of names for each layer and direction, in the order of the state's first axis: _l0,
+    """Returns the endings of names for each layer and direction, in the order of the state's first axis: _l0,
     _l0_reverse, ..."""
     ends = ("", "_reverse") if bidirectional else ("",)
     return tuple(f"_l{k}{end}" for k in range(num_layers) for end in ends)
@@ -195,7 +196,7 @@ def suffixes(num_layers: int, bidirectional: bool) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def vectors(cell: Cell, hidden_size: int, norm: Norm, bias: bool) -> Mapping[str, int]:
-    """Length of each gain and bias of a layer and direction, by name without suffix. norm: from norm_spec."""
+    """Returns lengths of the gains and biases of a layer and direction, by name without suffix."""
     made = Architecture(cell, hidden_size, hidden_size, 1, "tanh", bias, False, False, norm)
     return {name.removesuffix("_l0"): shape[0] for name, shape in made.shapes.items() if len(shape) == 1}
 
@@ -206,6 +207,6 @@ DEFAULTS = {each.name: each.default for each in fields(Architecture) if each.def
 
 @lru_cache
 def argument_names(cell: Cell) -> tuple[str, ...]:
-    """The arguments of the constructor that are fields of Architecture, in the constructor's order."""
+    """Returns the constructor's arguments that are fields of Architecture, in the constructor's order."""
     names = (each.name for each in fields(Architecture) if each.init and each.name != "cell")
     return tuple(name for name in names if name not in OPTIONS or name in cell.options)

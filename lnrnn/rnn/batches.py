@@ -32,7 +32,7 @@ def refuse_packed(x: Any, batch_first: bool) -> None:
 
 
 def rows_as_they_are(x: Array) -> bool:
-    """Whether C can read float32 x (.., D), of two or three axes, without a copy.
+    """Returns whether C can read float32 x (.., D), of two or three axes, without a copy.
 
     x must be aligned, with a contiguous last axis. The other strides must be multiples of 4 bytes.
     """
@@ -41,7 +41,7 @@ def rows_as_they_are(x: Array) -> bool:
 
 
 def integers(name: str, value: Any) -> Array:
-    """value as an array. Integers become a contiguous array of int64, except uint64, which may not fit.
+    """Returns value as an array. Integers become a contiguous array of int64; uint64 may not fit, and stays.
 
     An array that is contiguous int64 is not copied.
     """
@@ -126,12 +126,12 @@ def side_by_side(found: Sequence[Array], cell: Cell) -> list[Array]:
 
 
 def time_first(x: Any, unbatched: bool, batch_first: bool) -> Any:
-    """A view (T, B, *) of an array or tensor in the caller's order of axes."""
+    """Returns a view (T, B, *) of an array or tensor in the caller's order of axes."""
     return x[:, None] if unbatched else x.swapaxes(0, 1) if batch_first else x
 
 
 def as_caller(y: Any, unbatched: bool, batch_first: bool) -> Any:
-    """A view of an array or tensor (T, B, *) in the caller's order of axes."""
+    """Returns a view of an array or tensor (T, B, *) in the caller's order of axes."""
     return y[:, 0] if unbatched else y.swapaxes(0, 1) if batch_first else y
 
 

@@ -36,7 +36,7 @@ def joined(made: Architecture, batches: Iterable[Any]) -> tuple[Array, Rows]:
         x, lengths, unbatched = checked_batch(x, lengths, made.input_size, made.batch_first)
         if resets is not None:
             resets = checked_resets(resets, x.shape[:2], unbatched, made.batch_first)
-        # A copy, because an iterator may yield the same array with new contents.
+        # Copy x, because an iterator may yield the same array with new contents.
         parts.append((np.array(x), np.full(x.shape[1], len(x)) if lengths is None else lengths, resets))
     lengths = np.concatenate([n for _, n, _ in parts]) if parts else np.empty(0, np.int64)
     T, B = int(lengths.max(initial=0)), len(lengths)
@@ -54,7 +54,7 @@ def joined(made: Architecture, batches: Iterable[Any]) -> tuple[Array, Rows]:
 
 
 def statistics(snapshot: Snapshot, x: Array, rows: Rows) -> dict[str, StepStatistics]:
-    """Statistics of each layer and direction by suffix, with all rows as one batch."""
+    """Returns statistics of each layer and direction by suffix, with all rows as one batch."""
     made, T, B = snapshot.architecture, rows.longest, x.shape[1]
     seen = [blank(made.sides, T) for _ in made.suffixes]
     start = engine.state_arrays(made, "h0", None, B, False)

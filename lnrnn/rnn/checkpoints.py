@@ -1,4 +1,4 @@
-"""Training with checkpoints, which are states of every K-th step (Chen et al. 2016, arXiv 1604.06174).
+"""Training with checkpoints, which are the states at every K-th step (Chen et al. 2016, arXiv 1604.06174).
 
 The backward pass computes the steps between two checkpoints again, from the last checkpoint to the first. In
 this file, `line` is the index of a layer and direction, and a row is a sequence or a part of one (rows.py).
@@ -20,7 +20,7 @@ Array = np.ndarray
 
 
 def _training(statistics: Any, masks: MaskArrays | None, tape: Array | None = None) -> list[Array | None]:
-    """The arrays of engine.Training for one layer in one direction."""
+    """Returns the arrays of engine.Training for one layer in one direction."""
     return [tape, *(masks or (None, None, None)), *(statistics or {}).values(), *[None] * 5]
 
 
@@ -36,7 +36,7 @@ class Checkpoints:
             yield from pair
 
     def _parts(self, table: Array) -> Iterator[tuple[int, int, Array]]:
-        """Yields t0, t1 and the rows that have a step t0; t0 is 0, K, 2 K ..., and t1 the next one."""
+        """Yields t0, t1 and the rows that have a step t0, for t0 = 0, K, 2 K ... and t1 = t0 + K."""
         longest = int(table[0, LENGTH]) if len(table) else 0
         for t0 in range(0, longest, self.every):
             yield t0, min(t0 + self.every, longest), table[table[:, LENGTH] > t0]
@@ -109,7 +109,7 @@ class Checkpoints:
 
 
 def _steps(rows: Array, t0: int, t1: int, reverse: bool) -> Array:
-    """The table of these rows with only the steps t0 to t1 - 1, counted from the row's end if reverse."""
+    """Returns these rows with only the steps t0 to t1 - 1, counted from the row's end if reverse."""
     found, end = rows.copy(), np.minimum(rows[:, LENGTH], t1)
     found[:, FIRST] += rows[:, LENGTH] - end if reverse else t0
     found[:, LENGTH] = end - t0

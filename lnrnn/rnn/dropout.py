@@ -17,7 +17,7 @@ from .specs import DropoutSpec
 Array = np.ndarray
 # Factors of h in the product with W_hh, (B, P); where zoneout keeps the old h, and the old c, (T, B, *).
 MaskArrays = tuple[Array | None, Array | None, Array | None]
-DRAWN = 2**16  # numbers that are drawn at a time
+DRAWN = 2**16  # how many numbers are drawn at a time
 
 # The purpose of a generator's numbers, which is the first number of its spawn key.
 BETWEEN, INPUTS, STATES, ZONEOUT_H, ZONEOUT_C = range(5)
@@ -27,7 +27,7 @@ Entropy = int | Sequence[int] | None  # an argument of np.random.SeedSequence
 
 
 def checked_seed(seed: Any) -> Entropy:
-    """The argument `seed` of forward_train, checked."""
+    """Returns the argument `seed` of forward_train, checked."""
     expected = "None, an integer of at least 0, or a sequence of such"
     if seed is None:
         return None
@@ -42,7 +42,7 @@ def checked_seed(seed: Any) -> Entropy:
 
 
 def drawn(entropy: Entropy, key: tuple[int, int, int], shape: tuple[int, ...], rate: float) -> Array:
-    """An array of booleans, each True with the probability `rate`.
+    """Returns an array of booleans, each True with the probability `rate`.
 
     Each key (purpose, layer, direction) has its own Philox generator, whose raw numbers are the same in every
     version of NumPy.
@@ -82,14 +82,14 @@ class Masks:
         return [mask for mask in each if mask is not None]
 
     def of_layer(self, k: int) -> MaskArrays:
-        """The masks of layer and direction number k, for the compiled module."""
+        """Returns the masks of layer and direction number k, for the compiled module."""
         return self.states[k], *self.zoneout[k]
 
     def drops_input(self, layer: int) -> bool:
         return self.inputs[layer] is not None or self.between[layer] is not None
 
     def of_input(self, layer: int) -> tuple[Array | None, float, Array | None]:
-        """The masks of a layer's input for the compiled module: `between`, `scale` and `inputs`."""
+        """Returns the masks of a layer's input for the compiled module: `between`, `scale` and `inputs`."""
         return self.between[layer], self.scale, self.inputs[layer]
 
     def on_input(self, layer: int, x: Array, out: Array) -> None:
@@ -107,7 +107,7 @@ class Masks:
 def draw(
     made: Architecture, spec: DropoutSpec, zoneout: Sequence[float], entropy: Entropy, T: int, B: int
 ) -> Masks | None:
-    """The masks for B sequences of T steps, or None if nothing is dropped.
+    """Returns the masks for B sequences of T steps, or None if nothing is dropped.
 
     Masks depend on entropy (None is random), B and the rates. The masks of step t do not depend on T.
     """

@@ -39,7 +39,8 @@ class Training(NamedTuple):
     dropped: Sequence[tuple[Array, Array | None, float, Array | None] | None] = ()
 
     def arrays(self, made: Architecture) -> list[Array | None]:
-        """All arrays in the order of lnrnn_training_array_of (pyx/rnn/network.h); None for an absent one."""
+        """Returns all arrays in the order of lnrnn_training_array_of (network.h), None for an absent
+        array."""
         found: list[Array | None] = []
         for k in range(len(self.statistics or self.tapes or made.suffixes)):
             found.append(self.tapes[k] if self.tapes else None)
@@ -64,7 +65,7 @@ class Training(NamedTuple):
 
 
 def empty_outputs(made: Architecture, T: int, B: int) -> Array:
-    """(T, B, directions * P), of any contents; in memory (B, T, *) with batch_first."""
+    """Returns an uninitialised array (T, B, directions * P); with batch_first its memory is (B, T, *)."""
     wide = made.directions * made.h_width
     found: Array = empty((B, T, wide)).swapaxes(0, 1) if made.batch_first else empty((T, B, wide))
     return found
@@ -97,9 +98,9 @@ def run(
 ) -> tuple[Array, list[Array]]:
     """Runs all layers and directions on x (T, B, D) float32.
 
-    x (T, B, D) float32; start: see `state_arrays`; threads: the most that are used, 0: as set for all calls.
-    out: where to write y, float32, the last axis contiguous, without memory in common with x.
-    -> y (T, B, directions * P), in memory (B, T, *) with batch_first, and the states at the sequences' ends.
+    start: see `state_arrays`. threads: the largest number of threads; 0: the number set for all calls. out:
+    where to write y, float32, the last axis contiguous, without memory in common with x. Returns y (T, B,
+    directions * P), in memory (B, T, *) with batch_first, and the sequences' last states.
     """
     made = snapshot.architecture
     y = empty_outputs(made, x.shape[0], x.shape[1]) if out is None else out
@@ -113,7 +114,7 @@ def run(
 
 
 def call(snapshot: Snapshot, x: Any, h0: Any, lengths: Any, resets: Any, threads: int) -> Any:
-    """Network.__call__ for this snapshot. threads: the maximum; 0 is that of set_num_threads."""
+    """Runs Network.__call__ for this snapshot. threads: the maximum; 0: the number set for all calls."""
     if lengths is not None:
         lengths = integers("lengths", lengths)
     made = snapshot.architecture
@@ -135,8 +136,8 @@ def _parted(made: Architecture, found: Any) -> Any:
 
 
 def with_batch(snapshot: Snapshot, seen: Sequence[Mapping[str, Any]]) -> Snapshot:
-    """The snapshot with running statistics updated after a training batch. seen: the statistics of the
-    batch for each layer and direction, with the names of statistics.blank."""
+    """Returns the snapshot with running statistics updated after a training batch. seen: the statistics of
+    the batch for each layer and direction, with the names of statistics.blank."""
     made, old = snapshot.architecture, snapshot.statistics
     momentum = made.batch_norm.momentum if made.batch_norm else None
     pairs = zip(made.suffixes, seen, strict=True)
@@ -144,5 +145,5 @@ def with_batch(snapshot: Snapshot, seen: Sequence[Mapping[str, Any]]) -> Snapsho
 
 
 def with_statistics(snapshot: Snapshot, found: Mapping[str, StepStatistics]) -> Snapshot:
-    """The snapshot with these statistics, by suffix, instead of its own."""
+    """Returns the snapshot with these statistics, by suffix, instead of its own."""
     return snapshot.changed(statistics=found)

@@ -49,7 +49,7 @@ def write(snapshot: Snapshot, path: str | os.PathLike[str]) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> Snapshot:
-    """The snapshot that `write` wrote to path; see lnrnn.io.load."""
+    """Returns the snapshot that `write` wrote to path; see lnrnn.io.load."""
     text, (eps, momentum, *zoneout, dropout), arrays = _core.read_model(os.fspath(path))
     config = json.loads(text)
     if norm := config["norm"]:
@@ -72,7 +72,7 @@ def read(path: str | os.PathLike[str]) -> Snapshot:
 
 
 def architecture_of(config: Mapping[str, Any]) -> Architecture:
-    """The architecture for a result of Architecture.configuration."""
+    """Returns the architecture for a result of Architecture.configuration."""
     cell = CELLS[config["cell"]]
     config = {**DEFAULTS, **config}
     arguments = {name: config[name] for name in argument_names(cell)}

@@ -29,7 +29,7 @@ Array = np.ndarray
 
 
 def described(made: Architecture) -> str:
-    """A text for an architecture. The function `architecture` converts it back, in any process."""
+    """Returns a text for an architecture. The function `architecture` converts it back, in any process."""
     overrun = made.batch_norm.overrun if made.batch_norm else None
     return json.dumps(made.configuration("float32", overrun))
 
@@ -40,7 +40,7 @@ def architecture(network: str) -> Architecture:
 
 
 def whole(array: Array) -> Array:
-    """A parameter as a C-contiguous array of float32, copied if needed."""
+    """Returns a parameter as a C-contiguous array of float32, copied if needed."""
     if array.dtype is FLOAT32 and array.flags.carray:
         return array  # the same as from np.require, which is slower
     return np.require(array, FLOAT32, ["C", "A"])
@@ -66,7 +66,7 @@ class Served:
     def fits(
         self, made: Architecture, parameters: Sequence[Array], statistics: Sequence[Array], overrun: Any
     ) -> bool:
-        """Whether these arguments have the same bytes as those of the constructor."""
+        """Returns whether these arguments have the same bytes as those of the constructor."""
         if made != self._made or overrun != self._overrun:
             return False
         given = (*parameters, *statistics)
@@ -93,7 +93,7 @@ def _by_suffix(made: Architecture, statistics: Sequence[Array]) -> dict[str, Ste
 
 
 def updated(made: Architecture, statistics: Sequence[Array], seen: Sequence[Array]) -> list[Array]:
-    """The running statistics after training on a batch. seen: the batch's statistics, from `forward`."""
+    """Returns running statistics after training on a batch. seen: the batch's statistics, from `forward`."""
     momentum = made.batch_norm.momentum if made.batch_norm else None
     found: list[Array] = []
     for old, batch in zip(_by_suffix(made, statistics).values(), _seen(made, seen), strict=True):
@@ -102,7 +102,7 @@ def updated(made: Architecture, statistics: Sequence[Array], seen: Sequence[Arra
 
 
 def _seen(made: Architecture, arrays: Sequence[Array]) -> list[dict[str, Array]]:
-    """Statistics of a batch for each layer and direction, with the names of statistics.blank."""
+    """Returns statistics of a batch for each layer and direction, with the names of statistics.blank."""
     names = list(named_shapes(made.sides, 0)) if made.sides else []
     return [
         dict(zip(names, arrays[k : k + len(names)], strict=True))
@@ -119,7 +119,7 @@ def saved_arrays(made: Architecture) -> int:
 
 
 class _Kept(NamedTuple):
-    """Objects that `forward` made of its arguments, so that `backward` need not make them again."""
+    """Objects that `forward` has created from its arguments, and that `backward` uses again."""
 
     snapshot: Snapshot  # with packed weights
     rows: Rows
@@ -218,7 +218,7 @@ def _kept_end(made: Architecture, end: Sequence[Array]) -> list[Array]:
 
 
 def _active(tape: Array, rows: int, active: int) -> Array:
-    """The part of a tape that is used. A tape has memory for T * B rows; `active` excludes padding."""
+    """Returns the used part of a tape, which has memory for T * B rows; `active` excludes padding."""
     return tape[: len(tape) // max(rows, 1) * active]
 
 
@@ -227,7 +227,7 @@ def _arrays(value: Any) -> tuple[Array, ...]:
 
 
 def _state(arrays: Sequence[Any]) -> Any:
-    """The argument h0 from a list of arrays: None, h, or (h, c)."""
+    """Returns the argument h0 from a list of arrays: None, h, or (h, c)."""
     return None if not arrays or all(a is None for a in arrays) else arrays[0] if len(arrays) == 1 else arrays
 
 

@@ -651,7 +651,7 @@ class Network(Closed, Generic[State]):
 
 
 def _generator(seed: Any, rng: Any) -> np.random.Generator:
-    """The generator that draws initial parameters, from the constructor's arguments seed and rng."""
+    """Returns the generator that draws initial parameters, from the constructor's arguments seed and rng."""
     if rng is None:
         return np.random.default_rng(None if seed is None else integer("seed", seed, 0))
     if seed is not None:
@@ -691,17 +691,17 @@ def _check_statistics(made: Architecture, suffix: str, arrays: Mapping[str, Arra
 
 
 def architecture(network: Network[Any]) -> Architecture:
-    """The network's description, for modules that store or rebuild networks."""
+    """Returns the network's description, for modules that store or rebuild networks."""
     return network._snapshot.architecture
 
 
 def made_of(model: type[Made], snapshot: Snapshot) -> Made:
-    """A new network of the class `model` with the contents of a snapshot."""
+    """Returns a new network of the class `model` with the contents of a snapshot."""
     network = model.__new__(model)
     network._hold(snapshot)
     return network
 
 
 def snapshot(network: Network[Any]) -> Snapshot:
-    """The current version of a network, which the next call would use."""
+    """Returns the current version of a network, which the next call would use."""
     return network._snapshot

@@ -22,7 +22,7 @@ SEQUENCE, FIRST, LENGTH, END, STATE, START = range(6)
 
 
 def _sorted(columns: Sequence[Any], rows: int) -> Array:
-    """The table (rows, 6) int64 of these columns, which are numbers or arrays. Long rows are first."""
+    """Returns a table (rows, 6) int64 of columns, which are numbers or arrays. Long rows are first."""
     table = np.empty((rows, 6), np.int64)
     for k, column in enumerate(columns):
         table[:, k] = column
@@ -43,22 +43,22 @@ class Parts:
     fresh: Array
 
     def reached(self, reverse: bool) -> Array:
-        """The last parts in time for a line, a layer in a direction. reverse: it reads from the end."""
+        """Returns the last parts in time for a line (layer and direction), which may be reverse."""
         return self.first if reverse else self.last
 
     def begun(self, reverse: bool) -> Array:
-        """The first parts in time for a line."""
+        """Returns the first parts in time for a line."""
         return self.last if reverse else self.first
 
     def begin_backward(self, ghn: Array, reversed_: Sequence[bool]) -> Array:
-        """The gradient of `Rows.finish`: (lines, B, H) -> (lines, R, H)."""
+        """Returns the gradient of hn of `Rows.finish`, (lines, R, H), from ghn (lines, B, H)."""
         found = np.zeros((len(ghn), self.count, ghn.shape[2]), ghn.dtype)
         for k, given in enumerate(ghn):
             found[k, self.reached(reversed_[k])] = given
         return found
 
     def finish_backward(self, gh0: Array, reversed_: Sequence[bool]) -> Array:
-        """The gradient of `Rows.begin`: (lines, R, H) -> (lines, B, H)."""
+        """Returns the gradient of h0 of `Rows.begin`, (lines, B, H), from gh0 (lines, R, H)."""
         found: Array = np.stack([g[self.begun(reversed_[k])] for k, g in enumerate(gh0)])
         for k, g in enumerate(found):
             if not reversed_[k]:
@@ -84,7 +84,7 @@ class Rows:
         return [self.table] + ([] if parts is None else [parts.first, parts.last, parts.fresh])
 
     def after(self, steps: Array) -> Rows:
-        """The same rows, for sequences that have already had `steps` (B,) int64 since their last reset.
+        """Returns the rows of sequences that have had `steps` (B,) int64 steps since their last reset.
 
         Rows with equal lengths and equal steps are adjacent.
         """
@@ -96,16 +96,16 @@ class Rows:
         return Rows(table[np.lexsort((table[:, START], -table[:, LENGTH]))], parts)
 
     def steps(self) -> Array:
-        """The number of steps of each sequence (B,) from its last reset to its end."""
+        """Returns the number of steps of each sequence (B,) from its last reset to its end."""
         taken = np.empty(len(self.table), np.int64)
         taken[self.table[:, STATE]] = self.table[:, START] + self.table[:, LENGTH]
         return taken if self.parts is None else taken[self.parts.last]
 
     def begin(self, h0: Array, reversed_: Sequence[bool]) -> Array:
-        """h0 (lines, B, H) of the sequences -> (lines, R, H) of the rows. A line is a layer in a direction.
+        """Returns the first states of the rows, (lines, R, H), from h0 (lines, B, H) of the sequences.
 
-        reversed_: Architecture.reversed. A forward line starts with a sequence's first part, a reverse one
-        with its last. All other parts start at zero.
+        reversed_: Architecture.reversed. A forward line starts with a sequence's first part, a reverse line
+        with its last part. All other parts start at zero.
         """
         parts = self.parts
         if parts is None:
@@ -119,7 +119,7 @@ class Rows:
         return found
 
     def finish(self, hn: Array, reversed_: Sequence[bool]) -> Array:
-        """hn (lines, R, H) of the rows -> (lines, B, H), the final states of the sequences."""
+        """Returns the final states of the sequences, (lines, B, H), from hn (lines, R, H) of the rows."""
         parts = self.parts
         if parts is None:
             return hn
@@ -127,7 +127,7 @@ class Rows:
 
 
 def padded(lengths: Array | None, T: int, B: int) -> Rows:
-    """Rows of B sequences, padded to T steps if they have lengths (B,)."""
+    """Returns the rows of B sequences, padded to T steps if they have lengths (B,)."""
     if lengths is None:
         return _whole(T, B)
     place = np.arange(B)
@@ -143,7 +143,7 @@ def _whole(T: int, B: int) -> Rows:
 
 
 def reset(resets: Array, lengths: Array | None, T: int, B: int) -> Rows:
-    """Rows as from `padded`, divided before each step of a sequence at which resets (T, B) is True."""
+    """Returns rows as `padded`, divided before each step of a sequence at which resets (T, B) is True."""
     within: Array = resets.T if lengths is None else resets.T & (np.arange(T) < lengths[:, None])
     fresh = np.array(within[:, 0]) if T else np.zeros(B, bool)
     cut = np.array(within)
@@ -164,20 +164,20 @@ def reset(resets: Array, lengths: Array | None, T: int, B: int) -> Rows:
 
 
 def ragged(offsets: Array) -> Rows:
-    """Rows of sequences in x (N, 1, D): sequence i has the steps offsets[i] to offsets[i + 1] - 1."""
+    """Returns rows of sequences in x (N, 1, D): sequence i has the steps offsets[i] to offsets[i + 1] - 1."""
     count = len(offsets) - 1
     return Rows(_sorted((0, offsets[:-1], np.diff(offsets), offsets[1:], np.arange(count), 0), count))
 
 
 def by_state(table: Array) -> Array:
-    """The table from `ragged` with the sequence's index in the column SEQUENCE, which `ragged` sets to 0."""
+    """Returns a table of `ragged` with the sequence's index in the column SEQUENCE, which has zeros there."""
     named = np.array(table)
     named[:, SEQUENCE] = named[:, STATE]
     return named
 
 
 def booleans(name: str, value: Any, shape: tuple[int, ...], shown: str) -> Array:
-    """A copy of value as an array of booleans of this shape. shown: a text for the shape in messages."""
+    """Returns a copy of value as booleans of this shape. shown: a text for the shape in messages."""
     given = np.array(real(name, value))
     if given.dtype != bool and given.size:
         raise bad_type(name, "an array of booleans", given)
@@ -187,7 +187,7 @@ def booleans(name: str, value: Any, shape: tuple[int, ...], shown: str) -> Array
 
 
 def checked_resets(resets: Any, shape: tuple[int, ...], unbatched: bool, batch_first: bool) -> Array:
-    """A copy of the argument resets as (T, B) bool. shape: (T, B)."""
+    """Returns a copy of the argument resets as (T, B) bool. shape: (T, B)."""
     T, B = shape
     expected = (T,) if unbatched else (B, T) if batch_first else (T, B)
     axes = "(T,)" if unbatched else "(B, T)" if batch_first else "(T, B)"
@@ -197,7 +197,7 @@ def checked_resets(resets: Any, shape: tuple[int, ...], unbatched: bool, batch_f
 
 
 def call_rows(resets: Any, lengths: Array | None, x: Array, unbatched: bool, batch_first: bool) -> Rows:
-    """The rows of a call. x (T, B, D), lengths: from batches.checked_batch. resets: the user's argument."""
+    """Returns the rows of a call. x (T, B, D), lengths: as checked. resets: the user's argument."""
     T, B = x.shape[:2]
     if resets is None:
         return padded(lengths, T, B)

@@ -18,7 +18,7 @@ from .statistics import StepStatistics
 Array = np.ndarray
 Dtype = Literal["float32", "bfloat16", "int8"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
-# Bits to which the inputs of int8 weights are rounded. The first is the default.
+# The numbers of bits to which the inputs of int8 weights may be rounded. The first is the default.
 ActivationBits = Literal[14, 8]
 ACTIVATION_BITS: tuple[ActivationBits, ...] = get_args(ActivationBits)
 LAST_STEP = _core.LAST_STEP  # the largest step number of a stream
@@ -37,7 +37,7 @@ class Snapshot:
 
     A snapshot never changes. A network has an attribute with its current snapshot, and a setter replaces this
     with the result of `changed`. So a call uses the same values to its end, even if other threads set new
-    ones. Streams and copies share a snapshot and its packed weights.
+    values. Streams and copies share a snapshot and its packed weights.
     """
 
     architecture: Architecture
@@ -65,13 +65,13 @@ class Snapshot:
     def refuse_overrun(self, table: Array, kind: str = "sequence") -> None:
         """Raises SequenceTooLongError if a step of a sequence has no statistics and `overrun` is "raise".
 
-        table: that of rows.Rows. kind: the word for a sequence in the message.
+        table: a table of rows.Rows. kind: the word for a sequence in the message.
         """
         for statistics in self.statistics.values():
             statistics.refuse_overrun(table, self.overrun, kind)
 
     def fingerprint(self) -> str:
-        """A SHA-256 of all on which results depend, except the kernels, as 64 hexadecimal digits.
+        """Returns a SHA-256 of all on which results depend, except the kernels, as 64 hexadecimal digits.
 
         Equal networks have equal fingerprints, in all processes and on all machines.
         """
@@ -91,7 +91,7 @@ class Snapshot:
         return found
 
     def compiled(self) -> _core.Network:
-        """The network as an object of the compiled module, which has the packed weights."""
+        """Returns the network as an object of the compiled module, which has the packed weights."""
         made = self._compiled
         if made is None:
             description = _description(
@@ -125,7 +125,7 @@ class Snapshot:
 
 
 def zoneout_entry(made: Architecture, zoneout: tuple[float, ...]) -> Any:
-    """zoneout in the form of a configuration: a number, or for an LSTM a pair."""
+    """Returns zoneout in the form of a configuration: a number, or for an LSTM a pair."""
     return (zoneout if made.cell.states == 2 else zoneout[0]) if zoneout else 0
 
 
@@ -143,5 +143,5 @@ def _description(
 
 
 def tape_width(made: Architecture) -> int:
-    """The floats of a tape for one step, sequence, layer and direction, with the instruction set in use."""
+    """Returns the number of floats of a tape for one step, sequence, layer and direction."""
     return _description(made, None if made.batch_norm is None else "raise", "float32", (), None).tape_width

@@ -96,7 +96,7 @@ class BatchNormSpec(Named):
     overrun : {"raise", "last", "mean", "batch"}
         The policy for a step without statistics, because no training sequence was as long. "raise" raises
         SequenceTooLongError. "last" uses the statistics of the last known step, "mean" the mean over all
-        known steps, "batch" those of the current batch.
+        known steps, "batch" the statistics of the current batch.
     momentum : float or None
         Weight of a new batch in the running statistics, in [0, 1]. None pools the sequences of all batches.
     eps : float
@@ -168,7 +168,7 @@ class DropoutSpec(Named):
 
 
 def dropout_spec(dropout: Any) -> DropoutSpec:
-    """The argument `dropout` of forward_train, which is a rate between layers, a spec or None, as a spec."""
+    """Returns the argument `dropout` of forward_train (a rate between layers, a spec or None) as a spec."""
     if dropout is None or isinstance(dropout, DropoutSpec):
         return dropout or DropoutSpec()
     return DropoutSpec(number("dropout", dropout, 0, below=1))
@@ -191,7 +191,7 @@ def zoneout_rates(zoneout: Any, cell: Cell) -> tuple[float, ...]:
 
 
 def norm_spec(norm: Any, cell: Cell) -> LayerNormSpec | BatchNormSpec | None:
-    """The argument `norm` of a recurrent model as a spec with the defaults of this cell, or None."""
+    """Returns the argument `norm` of a recurrent model as a spec with the defaults of this cell, or None."""
     if isinstance(norm, str):
         norm = (
             LayerNormSpec() if choice("norm", norm, ("layer", "batch", None)) == "layer" else BatchNormSpec()

@@ -20,7 +20,7 @@ def _names(side: str) -> tuple[str, str]:
 
 
 def named_shapes(sides: Mapping[str, int], steps: int) -> dict[str, tuple[int, ...]]:
-    """Names, without suffix, and shapes of the arrays of one layer and direction.
+    """Returns names, without suffix, and shapes of the arrays of one layer and direction.
 
     sides: a field of Architecture, with the width of the statistics at each place of a norm.
     """
@@ -31,20 +31,20 @@ def named_shapes(sides: Mapping[str, int], steps: int) -> dict[str, tuple[int, .
 
 
 def blank(sides: Mapping[str, int], steps: int) -> dict[str, Array]:
-    """Zeros with the names and shapes of `named_shapes`, for C to write the statistics of a batch."""
+    """Returns zeros with the names and shapes of `named_shapes`, to which C writes statistics of a batch."""
     shapes = named_shapes(sides, steps)
     return {name: np.zeros(shape, np.int64 if name == "count" else float) for name, shape in shapes.items()}
 
 
 def of_steps(batch: Mapping[str, Array] | None, t0: int, t1: int, *, copy: bool = False) -> Any:
-    """The steps t0 to t1 - 1 of arrays from `blank`, as views or copies; None for None."""
+    """Returns the steps t0 to t1 - 1 of arrays from `blank`, as views or copies; None for None."""
     if batch is None:
         return None
     return {name: array[t0:t1].copy() if copy else array[t0:t1] for name, array in batch.items()}
 
 
 def refuse_beyond(max_steps: int | None, table: Array) -> None:
-    """Raises SequenceTooLongError for a sequence longer than max_steps. table: that of rows.Rows."""
+    """Raises SequenceTooLongError for a sequence longer than max_steps. table: a table of rows.Rows."""
     if max_steps is not None:
         _refuse(max_steps, table, "raise max_steps of the BatchNormSpec")
 
@@ -63,13 +63,13 @@ def _refuse(known: int, table: Array, hint: str, what: str = "sequence") -> None
 class StepStatistics:
     """Batch norm's running statistics for one layer and direction.
 
-    They are mean and biased variance, float64 (steps, width), for each place of a norm, and count (steps,).
-    count[t] is the number of training sequences that had a step t. It never rises with t, so the known steps
-    are the first ones. An object never changes, because other threads may use it.
+    Statistics are mean and biased variance, float64 (steps, width), for each place of a norm, and count
+    (steps,). count[t] is the number of training sequences that had a step t. It never rises with t, so the
+    known steps are the first ones. An object never changes, because other threads may use it.
     """
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
-        """arrays: those of `named_shapes`; they are not copied, and become read-only."""
+        """arrays: as in `named_shapes`; they are not copied, and become read-only."""
         for array in arrays.values():
             array.setflags(write=False)
         self.arrays = dict(arrays)
@@ -82,9 +82,9 @@ class StepStatistics:
         return cls(blank(sides, steps))
 
     def updated(self, batch: Mapping[str, Array], momentum: float | None) -> StepStatistics:
-        """The statistics after a training batch. batch: arrays from `blank` with the batch's statistics.
+        """Returns the statistics after a training batch. batch: its statistics, in arrays from `blank`.
 
-        A step without old statistics takes the batch's. Others become (1 - momentum) old + momentum batch.
+        A step without old statistics gets the batch's. Other steps get (1 - momentum) old + momentum batch.
         momentum None pools both by their counts (Chan, Golub, LeVeque 1979). Counts do not exceed 2**53.
         """
         count = batch["count"]
@@ -114,7 +114,7 @@ class StepStatistics:
     def refuse_overrun(self, table: Array, overrun: str | None, what: str = "sequence") -> None:
         """Raises SequenceTooLongError for a sequence with an unknown step, unless `overrun` permits it.
 
-        table: that of rows.Rows. The last argument is the word for a sequence in the message.
+        table: a table of rows.Rows. The last argument is the word for a sequence in the message.
         """
         if overrun == "batch" or (overrun != "raise" and self.known):
             return

@@ -69,7 +69,7 @@ class StreamState(Generic[State]):
 
 
 def _shown(steps: Array) -> str:
-    """The steps of some lanes, for a repr: one number, or the smallest and the largest."""
+    """Returns the steps of some lanes, for a repr: one number, or the smallest and the largest."""
     if not len(steps):
         return "()"
     least, most = int(np.min(steps)), int(np.max(steps))
@@ -79,8 +79,8 @@ def _shown(steps: Array) -> str:
 class Stream(Closed, Generic[State]):
     """A network that keeps its state from call to call, for endless sequences in constant memory.
 
-    ``stream = rnn.stream(batch_size)`` makes one. Each of the batch_size sequences has a lane, which holds
-    its state. ``y = stream(x)`` computes one time step or several.
+    ``stream = rnn.stream(batch_size)`` creates a stream. Each of the batch_size sequences has a lane, which
+    holds its state. ``y = stream(x)`` computes one time step or several.
 
     Parameters
     ----------
@@ -120,7 +120,8 @@ class Stream(Closed, Generic[State]):
     int64. The first such call for a new number of rows may allocate.
 
     Several threads may call a stream at once if no lane is in two of the calls. If a call is interrupted or
-    fails, all lanes are as before the call or all as after it. A copy or a pickle is an independent stream.
+    fails, all lanes have their states from before the call, or all have those after it. A copy or a pickle is
+    an independent stream.
 
     Examples
     --------
@@ -143,8 +144,8 @@ class Stream(Closed, Generic[State]):
         state: Sequence[Array] | None = None,
         step: int | Array = 0,
     ) -> None:
-        """snapshot: that of a network with one direction. state: h, or h and c, (num_layers, B, *) each.
-        step: an integer or (B,). All arguments are checked, because they may come from a pickle."""
+        """snapshot: of a network with one direction. state: h, or h and c, (num_layers, B, *) each. step: an
+        integer or (B,). All arguments are checked, because they may come from a pickle."""
         batch_size = integer("batch_size", batch_size, 1, 2**31 - 1)
         self._snapshot = snapshot
         self._together = snapshot.overrun == "batch"
@@ -178,7 +179,7 @@ class Stream(Closed, Generic[State]):
         return self._checked(x, rows, out, lengths, resets, most)
 
     def _checked(self, x: Any, rows: Any, out: Any, lengths: Any, resets: Any, threads: int) -> Array:
-        """A call whose arguments `Lanes.step` of the compiled module does not accept as they are."""
+        """Computes a call with arguments that `Lanes.step` of the compiled module does not accept."""
         if self._together:
             for name, value in (("rows", rows), ("lengths", lengths), ("resets", resets)):
                 self._refuse_apart(name, value)
@@ -208,7 +209,7 @@ class Stream(Closed, Generic[State]):
         return found
 
     def _chunk(self, x: Any, lanes: Array, out: Any, lengths: Any, resets: Any, threads: int) -> Array:
-        """A call with several steps: x has three dimensions, in the caller's order of axes."""
+        """Computes a call with several steps: x has three dimensions, in the caller's order of axes."""
         made = self._snapshot.architecture
         axes = "(R, T, input_size)" if made.batch_first else "(T, R, input_size)"
         if x.shape[0 if made.batch_first else 1] != len(lanes) or x.shape[2] != made.input_size:
@@ -239,14 +240,14 @@ class Stream(Closed, Generic[State]):
         return found
 
     def _refuse_shape(self, name: str, x: Any, lanes: int, otherwise: str = "") -> None:
-        """Raises ValueError unless x has the shape of one step of so many lanes."""
+        """Raises ValueError unless x has the shape of one step of `lanes` lanes."""
         shape = lanes, self._snapshot.architecture.input_size
         if x.shape != shape and (lanes != 1 or x.shape != shape[1:]):
             expected = f"{shape} or {shape[1:]}" if lanes == 1 else f"{shape}"
             raise bad_value(name, f"of shape {expected}{otherwise}", x)
 
     def _next_input(self, pair: str, x: Any) -> Array:
-        """A copy of x for the compiled step of all lanes. pair: the name of (self, x) in messages."""
+        """Returns a copy of x for the compiled step of all lanes. pair: the name of (self, x) in messages."""
         x = real(f"{pair}[1]", x)[...]
         self._refuse_shape(f"{pair}[1]", x, len(self._all))
         rows = padded(None, 1, len(self._all)).after(self._lanes.steps)
@@ -269,7 +270,7 @@ class Stream(Closed, Generic[State]):
             raise ValueError(message(name, expected, got, "reset the lane"))
 
     def _chosen(self, rows: Any) -> Array:
-        """The argument rows, checked, as (R,) int64."""
+        """Returns the argument rows, checked, as (R,) int64."""
         if rows is None:
             return self._all
         given, count = np.array(integers("rows", rows)), len(self._all)
@@ -320,7 +321,7 @@ class Stream(Closed, Generic[State]):
         self._lanes.put(self._all, [], self._steps("step", value, len(self._all)))
 
     def _steps(self, name: str, value: Any, lanes: int) -> Array:
-        """The argument `name`, an integer or an array of one for each lane, as (lanes,) int64."""
+        """Returns the argument `name`, an integer or an array of one for each lane, as (lanes,) int64."""
         if not isinstance(value, (np.ndarray, list, tuple)) or not np.ndim(value):
             value = integer(name, value, 0, LAST_STEP)
         given = np.array(real(name, value))
@@ -418,7 +419,7 @@ def step_all(steps: Iterable[tuple[Stream[Any], ArrayLike]], *, threads: int | N
 
 
 def _step_all_checked(pairs: list[Any], threads: int) -> list[Array]:
-    """step_all with any arguments."""
+    """Computes `step_all` for any arguments."""
     streams: list[Stream[Any]] = []
     for i, pair in enumerate(pairs):
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], Stream):

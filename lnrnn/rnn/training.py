@@ -27,7 +27,7 @@ Array = np.ndarray
 class Run(NamedTuple):
     """The arrays of one layer in one direction, from a forward run."""
 
-    statistics: Any  # those of the batch, in arrays from statistics.blank, or None
+    statistics: Any  # statistics of the batch, in arrays from statistics.blank, or None
     record: Any  # the array that C writes in forward and reads in backward, or Checkpoints
     x: Array  # (T, B, inputs)
     y: Array  # (T, B, P)
@@ -37,7 +37,7 @@ class Run(NamedTuple):
         yield from self.kept()
 
     def kept(self) -> Iterator[Array]:
-        """All arrays except x and y."""
+        """Yields all arrays except x and y."""
         yield from self.record.arrays() if isinstance(self.record, Checkpoints) else (self.record,)
         yield from (self.statistics or {}).values()
 
@@ -63,7 +63,7 @@ class Tape:
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """By layer and direction."""
+        """A Run for each layer and direction."""
         D, P, own = self.architecture.directions, self.architecture.h_width, self.training
         found = []
         for k, record in enumerate(own.tapes or ()):
@@ -74,7 +74,7 @@ class Tape:
         return tuple(found)
 
     def inputs(self, layer: int) -> Array:
-        """The input (T, B, *) of a layer: x, or the outputs of the layer below after dropout."""
+        """Returns the input (T, B, *) of a layer: x, or the outputs of the layer below after dropout."""
         dropped = self.training.dropped[layer]
         if dropped is not None:
             return dropped[0]
@@ -88,7 +88,7 @@ class Tape:
         for k, run in enumerate(self.runs):
             held += [run.y, *run.kept()]
             dropped = self.masks is not None and self.masks.drops_input(k // directions)
-            if k % directions == 0 and (k == 0 or dropped):  # else it is the y of the layer below
+            if k % directions == 0 and (k == 0 or dropped):  # otherwise x is the y of the layer below
                 held.append(run.x)
         return sum(array.nbytes for array in held)
 
@@ -142,7 +142,7 @@ def forward(
     T, B, _ = x.shape
     start = [np.array(s) for s in engine.state_arrays(made, "h0", h0, B, unbatched)]
     rows = call_rows(resets, lengths, x, unbatched, made.batch_first)
-    rows = Rows(np.array(rows.table), rows.parts)  # a copy, as of x
+    rows = Rows(np.array(rows.table), rows.parts)  # copy the rows too
     if made.batch_norm:
         refuse_beyond(made.batch_norm.max_steps, rows.table)
     masks = draw(made, spec, snapshot.zoneout, entropy, T, B)
@@ -190,7 +190,7 @@ def _move_m(cells: Array, gradients: Array, sign: int) -> None:
 
 
 def _dropped(masks: Masks | None, layer: int, outputs: Sequence[Array]) -> Any:
-    """The item of the field `dropped` of engine.Training for this layer."""
+    """Returns the item of the field `dropped` of engine.Training for this layer."""
     if masks is None or not layer or not masks.drops_input(layer):
         return None
     return np.empty_like(outputs[layer - 1]), *masks.of_input(layer)
@@ -199,7 +199,8 @@ def _dropped(masks: Masks | None, layer: int, outputs: Sequence[Array]) -> Any:
 def short(
     owner: object, snapshot: Snapshot, x: Any, h0: Any, lengths: Any
 ) -> tuple[Array, State, Tape] | None:
-    """`forward` by one call of C, without batch norm, masks and checkpoints; None if C refuses it."""
+    """Computes `forward` by one call of C, without batch norm, masks and checkpoints; None if C refuses
+    it."""
     compiled, made = snapshot.compiled(), snapshot.architecture
     found = compiled.train(x, h0, lengths) if made.cell.parts == 1 or h0 is None else None
     if found is None:
@@ -232,7 +233,7 @@ def _forward_checkpoints(tape: Tape) -> list[Array]:
 
 
 def checked_checkpoint(checkpoint: Any) -> int | None:
-    """The argument `checkpoint` of forward_train and tape_bytes."""
+    """Returns the argument `checkpoint` of forward_train and tape_bytes."""
     return None if checkpoint is None else integer("checkpoint", checkpoint, 1, LIMIT)
 
 
@@ -343,7 +344,7 @@ def _backward_checkpoints(
 
 
 def _apart(array: Array, out: dict[str, Array]) -> Array:
-    """array, or a copy of it if it may share memory with an array of `out`."""
+    """Returns array, or a copy if it may share memory with an array of `out`."""
     return array.copy() if any(np.may_share_memory(array, g) for g in out.values()) else array
 
 

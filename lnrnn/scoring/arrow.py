@@ -53,7 +53,7 @@ def check_type(kind: Any, width: int, name: str) -> None:
 
 
 def sequences(column: Any, width: int, name: str) -> Sequences:
-    """The rows of a column as Sequences.
+    """Returns the rows of a column as Sequences.
 
     column: an Array, or a ChunkedArray, whose chunks are joined. width: numbers in a step. name: its name.
     """
@@ -73,7 +73,7 @@ def sequences(column: Any, width: int, name: str) -> Sequences:
 
 
 def result(given: Sequences, values: Array, into: Into, like: Any, fixed: bool = True) -> Any:
-    """The results of `run` as an Array of the type `result_type`; null for rows without a result."""
+    """Returns the results of `run` as an Array of the type `result_type`; null for rows without a result."""
     pa = pyarrow()
     absent = _array(pa, pa.bool_(), len(given), np.packbits(given.absent, bitorder="little"))
     width = values.shape[1]
@@ -98,7 +98,7 @@ def result(given: Sequences, values: Array, into: Into, like: Any, fixed: bool =
 
 
 def reasons(given: Sequences) -> Any:
-    """An Array with the reason why each bad row is bad, a string; null for other rows."""
+    """Returns an Array with the reason why each bad row is bad, a string; null for other rows."""
     pa = pyarrow()
     if not given.bad:
         return pa.nulls(len(given), pa.string())
@@ -106,7 +106,7 @@ def reasons(given: Sequences) -> Any:
 
 
 def result_type(into: Into, width: int, like: Any, fixed: bool = True) -> Any:
-    """The type of the results: fixed_size_list<float, W>, for "all" a list of these.
+    """Returns the type of the results: fixed_size_list<float, W>, for "all" a list of these.
 
     That list is a large_list if `like`, the type of the input column, is one. With fixed=False the result of
     a row is list<float>. Parquet needs this: pyarrow before version 26 cannot read nulls among lists of a
@@ -120,7 +120,7 @@ def result_type(into: Into, width: int, like: Any, fixed: bool = True) -> Any:
 
 
 def plain_type(kind: Any) -> Any:
-    """The type with each fixed_size_list replaced by a list."""
+    """Returns the type with each fixed_size_list replaced by a list."""
     pa = pyarrow()
     if not _is_list(pa.types, kind):
         return kind
@@ -151,12 +151,12 @@ def _is_number(types: Any, kind: Any) -> bool:
 
 
 def _array(pa: Any, kind: Any, length: int, memory: Array) -> Any:
-    """An Array without nulls that uses the memory of a NumPy array."""
+    """Returns an Array without nulls that uses the memory of a NumPy array."""
     return pa.Array.from_buffers(kind, length, [None, pa.py_buffer(memory)])
 
 
 def _memory(array: Any, dtype: Any) -> Array:
-    """The values of an Array of numbers, not copied. Where the Array has nulls, they are arbitrary."""
+    """Returns the values of an Array of numbers, not copied; arbitrary values in place of nulls."""
     buffer, first, count = array.buffers()[1], array.offset, len(array)
     if not count:
         return np.zeros(0, dtype)
@@ -164,7 +164,7 @@ def _memory(array: Any, dtype: Any) -> Array:
 
 
 def _nulls(array: Any) -> Array:
-    """(B,) bool: whether each entry is null."""
+    """Returns bool (B,): whether each entry is null."""
     if not array.null_count:
         return np.zeros(len(array), bool)
     first, end = array.offset, array.offset + len(array)
@@ -175,7 +175,7 @@ def _nulls(array: Any) -> Array:
 
 
 def _lists(pa: Any, column: Any) -> tuple[Array, Any]:
-    """For a column of lists of any type: offsets (B + 1,) int64, and the Array of the lists' entries."""
+    """Returns, for a column of lists, offsets (B + 1,) int64 and the Array of the lists' entries."""
     kind = column.type
     if not len(column):  # there may be no buffer of offsets
         return np.zeros(1, np.int64), column.values[:0]
@@ -193,7 +193,7 @@ def _integers(pa: Any, kind: Any) -> Any:
 
 
 def _numbers(pa: Any, steps: Any, width: int) -> tuple[Array, dict[int, str]]:
-    """The numbers of an Array of steps, (N, width) float32, and the faults of wrong steps by index.
+    """Returns the numbers of an Array of steps, (N, width) float32, and the faults of wrong steps by index.
 
     The numbers of a wrong step are arbitrary.
     """
@@ -230,7 +230,7 @@ def _numbers(pa: Any, steps: Any, width: int) -> tuple[Array, dict[int, str]]:
 
 
 def _flat(pa: Any, numbers: Any) -> Array:
-    """An Array of numbers as float32, not copied if it is float32 without nulls."""
+    """Returns an Array of numbers as float32, not copied if it is float32 without nulls."""
     if pa.types.is_boolean(numbers.type):
         numbers = numbers.cast(pa.uint8())
     values = _memory(numbers, _dtype(pa, numbers.type))
@@ -239,13 +239,13 @@ def _flat(pa: Any, numbers: Any) -> Array:
 
 
 def _dtype(pa: Any, kind: Any) -> Any:
-    """The NumPy dtype for an Arrow type of numbers."""
+    """Returns the NumPy dtype for an Arrow type of numbers."""
     letter = "f" if pa.types.is_floating(kind) else "u" if pa.types.is_unsigned_integer(kind) else "i"
     return np.dtype(f"{letter}{kind.bit_width // 8}")
 
 
 def _bad_rows(offsets: Array, null: Array, wrong: dict[int, str]) -> dict[int, str]:
-    """The reasons why rows are bad, by row: the fault of the row's first wrong step."""
+    """Returns the reasons why rows are bad, by row: the fault of the row's first wrong step."""
     reasons: dict[int, str] = {}
     places = sorted(wrong)
     rows = np.searchsorted(offsets, places, side="right") - 1

@@ -102,7 +102,7 @@ def score(
 
 
 def bad_rows_path(target: Path) -> Path:
-    """The file that lists the bad rows of target: out.bad.parquet for out.parquet."""
+    """Returns the file that lists the bad rows of target: out.bad.parquet for out.parquet."""
     return target.with_name((target.stem if target.suffix == ".parquet" else target.name) + ".bad.parquet")
 
 
@@ -171,6 +171,6 @@ def progress(total: int, done: int) -> Iterator[Any]:
 
 
 def summary(scored: Mapping[str, int], seconds: float, target: Path, reasons: Path | None) -> str:
-    """The last line of the report. scored: counts of output.Output. reasons: the list of bad rows."""
+    """Returns the last line of the report. scored: counts of output.Output. reasons: the list of bad rows."""
     counts = [f"{count} {name[: -1 if count == 1 else None]}" for name, count in scored.items()]
     return f"{', '.join(counts)}{f' ({reasons})' if reasons else ''}, {seconds:.1f} s: {target}"

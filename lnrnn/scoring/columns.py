@@ -12,7 +12,7 @@ from ..errors import bad_type, bad_value, described, real
 from . import arrow, objects
 from .sequences import Array, Bad, Into, Sequences
 
-# Both are functions of the Sequences and the results of `run`. Cells returns new columns by name, WithResults
+# Types of functions of the Sequences and the results of `run`. Cells returns new columns by name, WithResults
 # returns the table with new columns.
 Cells = Callable[[Sequences, Array], dict[str, Any]]
 WithResults = Callable[[Sequences, Array], Any]
@@ -48,7 +48,7 @@ def sequences_of(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithR
 
 
 def cell(table: Any, column: str, row: int) -> Any:
-    """The entry of a table's column in a row."""
+    """Returns the entry of a table's column in a row."""
     if arrow.is_table(table):
         return table.column(table.schema.names.index(column))[row].as_py()
     values = table[column]
@@ -61,7 +61,8 @@ def cell(table: Any, column: str, row: int) -> Any:
 
 
 def in_plain_lists(table: Any, column: str) -> Any:
-    """An Arrow table, with each fixed_size_list in that column replaced by a list. Other tables unchanged."""
+    """Replaces each fixed_size_list in a column of an Arrow table by a list. Returns other tables as they
+    are."""
     if not arrow.is_table(table):
         return table
     at = table.schema.names.index(column)
@@ -100,7 +101,7 @@ def _is_frame(table: Any) -> bool:
 
 
 def _columns(asked: Asked, cells: Callable[..., Any], reasons: Callable[[Sequences], Any]) -> Cells:
-    """A function that returns the column of results and, with bad="null", the column of reasons."""
+    """Returns a function that returns the column of results and, with bad="null", the column of reasons."""
 
     def columns(given: Sequences, result: Array) -> dict[str, Any]:
         cells_by_name = {asked.output: cells(given, result)}
@@ -112,7 +113,7 @@ def _columns(asked: Asked, cells: Callable[..., Any], reasons: Callable[[Sequenc
 
 
 def _arrow_columns(asked: Asked, kind: Any) -> Cells:
-    """The same for Arrow arrays. kind: the type of the input column."""
+    """Returns the function of `_columns` for Arrow arrays. kind: the type of the input column."""
     return _columns(asked, lambda given, result: arrow.result(given, result, asked.into, kind), arrow.reasons)
 
 
@@ -183,7 +184,7 @@ def _of_mapping(table: Mapping[Any, Any], asked: Asked, width: int) -> tuple[Seq
 def _of_flat(
     values: Any, offsets: Any, asked: Asked, width: int
 ) -> tuple[Sequences, Callable[[Sequences, Array], Array]]:
-    """For a column of values (N, width), for width 1 also (N,), and a column of offsets (B + 1,)."""
+    """Reads a column of values (N, width), for width 1 also (N,), and a column of offsets (B + 1,)."""
     column = f"column {asked.column!r}"
     flat = real(column, values)
     if width == 1 and flat.ndim == 1:
@@ -209,7 +210,7 @@ def _of_flat(
 
 
 def _of_equal(values: Any, asked: Asked, width: int) -> tuple[Sequences, Callable[[Sequences, Array], Array]]:
-    """For a column of rows with T steps each, (B, T, width), for width 1 also (B, T)."""
+    """Reads a column of rows with T steps each, (B, T, width), for width 1 also (B, T)."""
     column = asked.column
     array = real(f"column {column!r}", values)
     if width == 1 and array.ndim == 2:
@@ -229,10 +230,10 @@ def _of_equal(values: Any, asked: Asked, width: int) -> tuple[Sequences, Callabl
 
 
 def _numbers(given: Sequences, result: Array, asked: Asked, offsets: Array, steps: int) -> Array:
-    """The results of `run` as an array (B, W), for "all" (steps, W).
+    """Returns the results of `run` as an array (B, W), for "all" (steps, W).
 
-    Bad rows become NaN. Steps that belong to no row become 0. offsets: those of the table, because `given`
-    does not have the steps of bad rows.
+    Bad rows become NaN. Steps that belong to no row become 0. offsets: the offsets in the table, because
+    `given` does not have the steps of bad rows.
     """
     if asked.into != "all":
         result[given.absent] = np.nan

@@ -28,8 +28,9 @@ def outcomes(
 ) -> Outcomes:
     """Yields compute(job, index) for every index.
 
-    workers: the number of processes, with job.threads threads each. address: that of a running Dask scheduler
-    or Ray cluster, which then decides the number of processes. None starts one on this machine and ends it.
+    workers: the number of processes, with job.threads threads each. address: the address of a running Dask
+    scheduler or Ray cluster, which then decides the number of processes. None starts a scheduler or cluster
+    on this machine and ends it.
     """
     if engine == "dask":
         return on_dask(compute, job, indices, workers, address)
@@ -174,7 +175,7 @@ class _Worker:
             self.numbers.send(index)
 
     def take(self) -> Outcome:
-        """The next outcome. Raises EOFError if the worker is dead, or the exception that `compute` raised."""
+        """Returns the next outcome. Raises EOFError if the worker is dead, or the exception of `compute`."""
         try:
             received: tuple[Outcome | None, Exception | None, str] = self.outcomes.recv()
         except OSError:  # pragma: no cover - it died while it sent

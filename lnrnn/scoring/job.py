@@ -48,7 +48,7 @@ class Outcome:
 
 Outcomes = Generator[Outcome, None, None]
 Compute = Callable[[Job, int], Outcome]
-TRIES = 3  # how often a row group is started at most, if its processes die
+TRIES = 3  # the largest number of times that a row group is started, if its processes die
 
 
 def lost(index: int, tries: int = TRIES, hint: str = "was there memory enough?") -> ChildProcessError:
@@ -64,7 +64,7 @@ def compute(job: Job, index: int) -> Outcome:
 
 
 def bad_rows_schema(scorer: Scorer, source: Any) -> Any:
-    """The schema of the list of bad rows, for an input with the schema `source`.
+    """Returns the schema of the list of bad rows, for an input with the schema `source`.
 
     The column row is the row's number in the whole input, from 0; row_group is from 0 too. id is the entry in
     the Scorer's id_column, if that is given.

@@ -91,7 +91,7 @@ class Journal:
                 write(json.dumps(now, indent=1).encode())
 
     def part(self, index: int, bad: bool = False) -> Path:
-        """The file of a row group's results, or of its bad rows."""
+        """Returns the file of a row group's results, or of its bad rows."""
         return self.folder / f"{index:08}{'.bad' if bad else ''}.parquet"
 
     def publish(self, index: int, results: str, bad: str | None) -> None:

@@ -12,7 +12,7 @@ from .sequences import Array, Into, Sequences
 
 
 def sequences(rows: Iterable[Any], width: int) -> Sequences:
-    """The rows as Sequences. A row is an array (T, width), nested lists of numbers, or a null.
+    """Returns the rows as Sequences. A row is an array (T, width), nested lists of numbers, or a null.
 
     For width 1 a row may also be (T,). None, NaN and pandas.NA are null.
     """
@@ -37,7 +37,7 @@ def sequences(rows: Iterable[Any], width: int) -> Sequences:
 
 
 def result(given: Sequences, values: Array, into: Into, rows: Iterable[Any]) -> Array:
-    """The results of `run` as an array of objects (B,), with None for a row without a result.
+    """Returns the results of `run` as an array of objects (B,), with None for a row without a result.
 
     The objects are arrays (W,). For "all" they are arrays (T, W), or lists of arrays (W,) if no row has two
     axes.
@@ -55,7 +55,7 @@ def result(given: Sequences, values: Array, into: Into, rows: Iterable[Any]) -> 
 
 
 def reasons(given: Sequences) -> Array:
-    """An array of objects (B,): the reason why a row is bad, a string, or None for other rows."""
+    """Returns an array of objects (B,): the reason why a row is bad, a string, or None for other rows."""
     cells: Array = np.empty(len(given), object)
     for row, reason in given.bad.items():
         cells[row] = reason
@@ -69,7 +69,7 @@ def _is_null(row: Any) -> bool:
 
 
 def _steps(row: Any, width: int) -> Array:
-    """A row as an array (T, width). Raises TypeError or ValueError that names the fault."""
+    """Returns a row as an array (T, width). Raises TypeError or ValueError that names the fault."""
     if isinstance(row, np.ndarray) and row.dtype == object and row.ndim == 1:
         row = list(row)
     if isinstance(row, (list, tuple)) and not len(row):

@@ -72,7 +72,7 @@ class Output:
 
 
 class _Rows:
-    """Divides the rows of a column's batches anew."""
+    """Divides the rows of a column, which come in batches, into arrays of other lengths."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches

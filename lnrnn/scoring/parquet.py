@@ -23,15 +23,15 @@ from .columns import check_names
 from .scorer import Scorer
 from .sequences import result_width
 
-PIECE_BYTES = 2**26  # bytes of rows in memory at a time; reading and writing needs about as much again
+PIECE_BYTES = 2**26  # bytes of rows to hold in memory at a time; reading and writing needs about as many
 BYTES, TIME = "the input's number of bytes", "the input's time of modification (ns)"
-BUFFER = 2**20  # bytes to read from the disk at a time
+BUFFER = 2**20  # the number of bytes to read from the disk at a time
 KEY = "lnrnn"  # the key of the facts in a part's metadata
 Facts = dict[str, int]  # "row group", its "rows", their "steps", its "bad rows"
 
 
 def packages() -> tuple[Any, Any]:
-    """pyarrow, pyarrow.parquet"""
+    """Returns the modules pyarrow and pyarrow.parquet."""
     result = [require(name, "lnrnn score", "score") for name in ("pyarrow", "pyarrow.parquet")]
     return result[0], result[1]
 
@@ -65,7 +65,7 @@ def opened(path: str) -> Iterator[Any]:
 
 
 def identity(path: str) -> dict[str, int | str]:
-    """Facts by which a change of the input is recognised without reading all of it."""
+    """Returns facts that show a change of the input without reading all of the file."""
     result = os.stat(path)
     with reading(path), open(path, "rb") as file:
         file.seek(-8, os.SEEK_END)
@@ -83,7 +83,7 @@ def unchanged(path: str, was: dict[str, int | str]) -> None:
 
 
 def rows_at_a_time(file: Any, index: int, scorer: Scorer, model: Model) -> int:
-    """How many rows of a row group take about PIECE_BYTES with their results, by the mean size of a row."""
+    """Returns how many rows of a row group take about PIECE_BYTES with results, by the mean size of a row."""
     group = file.metadata.row_group(index)
     rows = max(group.num_rows, 1)
     own = steps = 0.0
@@ -165,12 +165,12 @@ class Part:
 
 
 def facts_of(file: Any) -> Facts:
-    """The facts of a part. file: a ParquetFile. Raises KeyError or ValueError if it has no facts."""
+    """Returns the facts of a part. file: a ParquetFile. Raises KeyError or ValueError if it has no facts."""
     return dict(json.loads((file.metadata.metadata or {})[KEY.encode()]))
 
 
 def is_complete(results: Path, bad: Path, index: int, rows: int) -> bool:
-    """Whether the parts of row group `index` are readable and have all its `rows` rows."""
+    """Returns whether the parts of row group `index` are readable and have all its `rows` rows."""
     try:
         facts = _read(results, rows)
         if [facts["row group"], facts["rows"]] != [index, rows]:

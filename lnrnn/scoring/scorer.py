@@ -18,7 +18,7 @@ from ..state import Closed
 from . import columns
 from .sequences import BAD, INTO, Bad, Into, run
 
-KEPT = 4  # the most models in memory at a time
+KEPT = 4  # the largest number of models in memory at a time
 
 _LOADED: dict[tuple[object, ...], tuple[str, Model]] = {}  # the SHA-256 and the model of each file
 _LOCK = threading.Lock()
@@ -28,7 +28,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def loaded(path: str, sha256: str) -> Model:
-    """The model that `save` wrote to path, from memory if this process has loaded the file before.
+    """Returns the model that `save` wrote to path, from memory if this process has loaded the file before.
 
     Raises the errors of lnrnn.load, and ValueError if the file's SHA-256 is not `sha256`. Also raises
     ValueError for overrun="batch", because the result of a row would then depend on other rows.
@@ -62,7 +62,7 @@ def _checked(path: str) -> Model:
 
 
 def digest(path: str) -> str:
-    """The SHA-256 of a file, in hexadecimal. Raises the errors of lnrnn.load if there is no file."""
+    """Returns the SHA-256 of a file, in hexadecimal. Raises the errors of lnrnn.load if there is no file."""
     if not os.path.isfile(path):
         load(path)
     hashed = hashlib.sha256()
@@ -73,7 +73,7 @@ def digest(path: str) -> str:
 
 
 def _identity(path: str) -> tuple[int, ...]:
-    """Numbers that change if the file is written, or if another file gets its name."""
+    """Returns numbers that change if the file is written, or if another file gets its name."""
     stat = os.stat(path)
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
@@ -94,7 +94,7 @@ class Scorer(Closed):
         The result of a row. W is the width of y. "last": (W,), the last layer's h, in a reverse direction
         at step 0. "mean": (W,), the mean of y over the steps, zeros without steps. "all": y (T, W).
     threads : int or None
-        The number of threads that a call may use. None is that of lnrnn.set_num_threads.
+        The number of threads that a call may use. None: the number of lnrnn.set_num_threads.
     output : str, optional
         The name of the column of results, which the table must not have yet. Default: column + "_" + into.
     bad : {"raise", "null"}
@@ -142,9 +142,9 @@ class Scorer(Closed):
             a list or array of objects -> as for a DataFrame of objects
 
     Values become float32. Arrow's float32 values without nulls, in one chunk, are not copied. Other columns
-    and the order of rows do not change. The result of a null row is null, that of a row without steps is 0.
-    A NaN has no effect on other rows. The bits of a result do not depend on other rows, or on how a table is
-    divided.
+    and the order of rows do not change. The result of a null row is null, and the result of a row without
+    steps is 0. A NaN has no effect on other rows. The bits of a result do not depend on other rows, or on how
+    a table is divided.
 
     For an iterator of tables, a call returns an iterator of tables, as Spark's mapInPandas and mapInArrow
     need. Spark has no lists of a fixed size, so Arrow's results are then list<float>, for "all"
@@ -235,13 +235,13 @@ class Scorer(Closed):
 
 
 def _here() -> tuple[str, str]:
-    """lnrnn's version, and the kernel set in use."""
+    """Returns lnrnn's version, and the kernel set in use."""
     package: Any = sys.modules[__name__.partition(".")[0]]  # which imports this module
     return package.__version__, _core.isa()
 
 
 def model_of(scorer: Scorer) -> Model:
-    """A Scorer's model. Raises ValueError if this process has another lnrnn, kernel set or model file."""
+    """Returns a Scorer's model. Raises ValueError if this process has another lnrnn, kernel set or file."""
     (version, isa), here = _here(), f"process {os.getpid()} on {platform.node()}"
     if version != scorer.version:
         raise ValueError(
@@ -256,7 +256,7 @@ def model_of(scorer: Scorer) -> Model:
 
 
 def named(scorer: Scorer, table: Any, row: int) -> str:
-    """The row's entry in the id_column, for a message; empty without an id_column."""
+    """Returns the row's entry in the id_column, for a message; empty without an id_column."""
     if scorer.id_column is None:
         return ""
     name = columns.cell(table, scorer.id_column, row)

@@ -16,7 +16,7 @@ INTO: tuple[Into, ...] = get_args(Into)
 Bad = Literal["raise", "null"]
 BAD: tuple[Bad, ...] = get_args(Bad)
 
-PIECE = 2**24  # numbers of y computed at a time, 64 MiB for each layer; results do not depend on it
+PIECE = 2**24  # how many numbers of y are computed at a time, 64 MiB for each layer; this changes no result
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Sequences:
         return result
 
     def less_long(self, model: Model) -> Sequences:
-        """The same, with rows as bad rows if they have more steps than batch norm has statistics."""
+        """Returns self with more bad rows: those with more steps than batch norm has statistics."""
         known = model.known_steps
         if known is None or (model.overrun != "raise" and known):
             return self
@@ -76,12 +76,12 @@ class Sequences:
 
 
 def result_width(model: Model) -> int:
-    """The width of y."""
+    """Returns the width of y."""
     return model.num_directions * architecture(model).h_width
 
 
 def run(model: Model, given: Sequences, into: Into, threads: int | None) -> Array:
-    """The result of each row, (B, directions * H) float32; for "all" y of each step, (N, directions * H).
+    """Returns the result of each row, (B, directions * H) float32; for "all" y, (N, directions * H).
 
     A row without steps has zeros. Rows are computed in batches, so that memory for y is bounded. Rows are
     sorted by length, so that the rows of a batch have nearly equal lengths. If one batch is enough, values
@@ -114,7 +114,7 @@ def _result(model: Model, values: Array, offsets: Array, into: Into, threads: in
 
 
 def _means(y: Array, offsets: Array) -> Array:
-    """The mean over each row's steps, computed in float64 and rounded to float32 once."""
+    """Returns the mean over each row's steps, computed in float64 and rounded to float32 once."""
     result = np.zeros((len(offsets) - 1, y.shape[1]), np.float32)
     with np.errstate(all="ignore"):  # infinities and NaN stay in their rows
         for row, (first, end) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
@@ -124,7 +124,7 @@ def _means(y: Array, offsets: Array) -> Array:
 
 
 def _pieces(lengths: Array, budget: int) -> list[Array]:
-    """The indices of rows, longest first, in arrays of rows with at most `budget` steps in all.
+    """Returns the indices of rows, longest first, in arrays of rows with at most `budget` steps in all.
 
     A row counts for at least one step. A row of more than `budget` steps is alone in its array.
     """
@@ -140,11 +140,11 @@ def _pieces(lengths: Array, budget: int) -> list[Array]:
 
 
 def _offsets(lengths: Array) -> Array:
-    """Offsets (B + 1,) int64 from lengths (B,)."""
+    """Returns offsets (B + 1,) int64 from lengths (B,)."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
 def _steps(starts: Array, lengths: Array) -> Array:
-    """The indices of the steps of rows that begin at `starts`, one row after another."""
+    """Returns the indices of the steps of rows that begin at `starts`, one row after another."""
     ends = np.cumsum(lengths, dtype=np.int64)
     return np.repeat(starts - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)

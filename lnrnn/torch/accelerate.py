@@ -211,7 +211,7 @@ def _replace_native(module: Any, report: Report) -> tuple[str | None, str]:
 
 
 def _replace_custom(module: Any, report: Report) -> tuple[str | None, str]:
-    """The same for a custom module, whose parameters are those of a system of from_torch."""
+    """Returns the same for a custom module, whose parameters are those of a system of from_torch."""
     if isinstance(module, torch.jit.ScriptModule):
         return "it is scripted, and TorchScript's modules cannot be changed", ""
     if isinstance(vars(module).get("forward"), custom_modules.Forward):
@@ -243,7 +243,7 @@ def _unknown(module: torch.nn.Module) -> bool:
 
 
 def _why_left(module: Any) -> str | None:
-    """The reason why a recurrent module cannot be replaced, or None if it can be."""
+    """Returns the reason why a recurrent module cannot be replaced, or None if it can be."""
     cls, own = type(module), vars(module)
     if isinstance(module, (Twin, torch_nn.Accelerated)):
         return _ALREADY

@@ -18,8 +18,8 @@ def through_padding(
 ) -> tuple[PackedSequence, Any]:
     """Calls a function of padded sequences and lengths with a PackedSequence, and packs its y.
 
-    call: (padded x, lengths (B,)) -> y and the last states. batch_first: the order of axes for `call`. As in
-    torch, states are in the order of the sequences before these were sorted.
+    call(padded x, lengths (B,)) returns y and the last states. batch_first: the order of axes for `call`. As
+    in torch, states are in the order of the sequences before these were sorted.
     """
     padded, lengths = pad_packed_sequence(x, batch_first)
     y, end = call(padded, lengths)
@@ -37,7 +37,7 @@ def layer_by_layer(
     """Runs layers one after another, with dropout between them. Returns y (T, B, *), last states, statistics.
 
     x (T, B, I); start: states (layers * directions, B, H), or empty for zeros; lists: tensors of all layers.
-    run: (k, input, states, tensors) -> results of layer k; the tensors are its part of each of `lists`.
+    run(k, input, states, *tensors) returns the results of layer k; tensors: its part of each of `lists`.
     packed: the PackedSequence that was padded to x. Masks are then drawn for its data, as in torch.
     """
     ends, seen = [], []
@@ -53,7 +53,7 @@ def layer_by_layer(
 
 
 def _mask(packed: PackedSequence, x: Tensor, rate: float) -> Tensor:
-    """The dropout mask for x (T, B, *), drawn for the steps of `packed` and then padded."""
+    """Returns the dropout mask for x (T, B, *), drawn for the steps of `packed` and then padded."""
     drawn = F.dropout(x.new_ones(len(packed.data), x.shape[-1]), rate)
     order = packed.sorted_indices, packed.unsorted_indices
     return pad_packed_sequence(PackedSequence(drawn, packed.batch_sizes, *order))[0]

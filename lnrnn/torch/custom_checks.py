@@ -19,8 +19,8 @@ from .custom_mapping import Form, Recipe
 
 Tensor = torch.Tensor
 Array = np.ndarray
-# Gradients are those of a random sum of all outputs, multiplied by each of these numbers. The second number
-# shows whether a module limits large gradients.
+# Gradients of a random sum of all outputs, times each of these numbers, are compared. The second number shows
+# whether a module limits large gradients.
 TIMES = 1.0, 1e6
 
 
@@ -122,7 +122,7 @@ class _Call:
         return x.swapaxes(0, 1) if self.arch.batch_first else x
 
     def run(self) -> list[tuple[Leaf, Tensor]]:
-        """The module's outputs. The module gets copies of inputs, because it may change them in place."""
+        """Returns the module's outputs. It gets copies of the inputs, because it may change them."""
         state: tuple[Any, ...] = ()
         if self.form.given:
             copies = [s.clone() for s in self.states]
@@ -145,7 +145,7 @@ class _Call:
     def gradients_disagree(
         self, outputs: Sequence[tuple[Leaf, Tensor]], recipes: Sequence[Recipe], factors: Sequence[float]
     ) -> bool:
-        """Whether gradients of x, states or parameters differ from the network's. None counts as zero."""
+        """Returns whether gradients of x, states or parameters differ. None counts as zero."""
         (network, run), rng = self._reference(), np.random.default_rng(1)
         leaves = tuple(leaf for leaf, _ in outputs)
         parameters = [p for p in self.version.parameters() if p.requires_grad]
@@ -183,13 +183,13 @@ class _Call:
 
 
 def _weights(leaves: Sequence[Leaf], run: Run) -> list[Array]:
-    """The random weight of each output in the sum whose gradients are compared."""
+    """Returns the random weight of each output in the sum whose gradients are compared."""
     rng = np.random.default_rng(2)
     return [rng.standard_normal(_part(leaf, run.y, run.ends).shape) for leaf in leaves]
 
 
 def _read(template: Any, value: Any) -> Iterator[tuple[Leaf, Tensor]]:
-    """The tensors of a result. Raises ValueError if it has another structure than the template."""
+    """Yields the tensors of a result. Raises ValueError if it has another structure than the template."""
     if isinstance(template, Leaf):
         if not isinstance(value, Tensor):
             raise ValueError
@@ -211,7 +211,7 @@ def _part(leaf: Leaf, y: Array, ends: Sequence[Array]) -> Array:
 
 
 def _gradients(pairs: Sequence[tuple[Tensor, Array]], inputs: Sequence[Tensor]) -> list[Array]:
-    """The gradients of the sum of t * weight over all pairs (t, weight); zeros where there is no gradient."""
+    """Returns gradients of the sum of t * weight over all pairs (t, weight); zeros if there is none."""
     sums = [(t * torch.tensor(weight).to(t)).sum() for t, weight in pairs if t.requires_grad]
     result: Any = [None] * len(inputs)
     if sums:
@@ -220,5 +220,5 @@ def _gradients(pairs: Sequence[tuple[Tensor, Array]], inputs: Sequence[Tensor]) 
 
 
 def _rows(arrays: Sequence[Array]) -> list[Array]:
-    """Each array as one row, with one limit: rounding errors of small gradients come from large summands."""
+    """Returns each array as one row, because large summands cause errors of all gradients in an array."""
     return [a.reshape(1, -1) for a in arrays]

@@ -31,7 +31,7 @@ class Form:
 
 
 def signature(value: Any) -> Any:
-    """The structure of a state, with the number of dimensions in place of each tensor."""
+    """Returns the structure of a state, with the number of dimensions in place of each tensor."""
     if isinstance(value, Tensor):
         return value.dim()
     if isinstance(value, (tuple, list)):
@@ -49,7 +49,7 @@ def collect(template: Any, value: Any, result: dict[Leaf, Tensor]) -> None:
 
 
 def built(template: Any, y: Tensor, ends: Sequence[Tensor]) -> Any:
-    """The template with tensors in place of Leafs. ends: h, or h and c, (layers * directions, B, H)."""
+    """Replaces Leafs in a template by tensors. ends: h, or h and c, (layers * directions, B, H)."""
     if isinstance(template, Leaf):
         if template.kind is None:
             return y
@@ -102,7 +102,7 @@ class _Numbered:
 
 
 def recipes(module: torch.nn.Module, arch: Architecture) -> list[Recipe]:
-    """A Recipe for each of lnrnn's parameters. Raises ValueError if the state dict also has buffers."""
+    """Returns a Recipe for each of lnrnn's parameters. Raises ValueError if the state dict has buffers."""
     paths = {id(p): tuple(name.split(".")) for name, p in module.named_parameters(remove_duplicate=False)}
     given, numbered, at = module.state_dict(keep_vars=True), {}, 1
     for name, p in given.items():

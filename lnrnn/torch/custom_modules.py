@@ -1,7 +1,7 @@
 """Replaces the forward of custom recurrent modules, so that lnrnn's kernels compute it.
 
 The module's parameters must be those of a system of `lnrnn.from_torch`, and its results those of lnrnn's
-network. A form is a way to call the module, with the structure of the result. Forms are learned by calling
+network. A form is the structure of the arguments of a call and of its result. Forms are learned by calling
 the module on random input. The module's own forward computes calls in other forms.
 """
 
@@ -63,7 +63,7 @@ class Forward:
         return built(form.result, y, ends)
 
     def _form(self, arguments: tuple[Any, ...]) -> Form | None:
-        """The form of a call if lnrnn computes it; None if the module's own forward computes it."""
+        """Returns the form of a call if lnrnn computes it; None if the module's own forward computes it."""
         if not 1 <= len(arguments) <= 2 or other_system() or not self._settings.hold(self._trains):
             return None
         x = arguments[0]
@@ -258,7 +258,7 @@ def _agrees(result: Any, converted: Converted, x: np.ndarray, state: Any) -> tup
 
 
 def _leaves(converted: Converted, x: np.ndarray, state: Any) -> list[tuple[Leaf, np.ndarray]]:
-    """All arrays that a call of the network may return, as float64, with their Leafs."""
+    """Returns all arrays that a call of the network may return, as float64, with their Leafs."""
     y, end = converted.model()(x, state)
     result = [(Leaf(), np.asarray(y, float))]
     for kind, whole in enumerate(end if isinstance(end, tuple) else (end,)):

@@ -99,13 +99,13 @@ class Settings:
         return list(by_name.values())
 
     def hold(self, training: bool) -> bool:
-        """Whether nothing has changed. training: whether modules may be in training mode."""
+        """Returns whether nothing has changed. training: whether modules may be in training mode."""
         for _ in self.changed():
             return False
         return training or not any(part.training for part in self._parts)
 
     def changed(self, written: bool = False) -> Iterator[str]:
-        """The names of changed attributes.
+        """Yields the names of changed attributes.
 
         written: whether to compare all numbers, because tensor.data.add_(1) does not change the version.
         """
@@ -142,7 +142,7 @@ class Settings:
 
 
 def _attributes(part: torch.nn.Module, outermost: bool) -> Iterator[tuple[str, Any]]:
-    """The attributes of a module, and those of its classes that are numbers, strings or None.
+    """Yields the attributes of a module, and those of its classes that are numbers, strings or None.
 
     Hooks of the outermost module are left out, because torch calls them before and after forward.
     """
@@ -177,7 +177,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether all numbers are equal. Two NaNs are equal."""
+    """Returns whether all numbers are equal. Two NaNs are equal."""
     if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
         return False
     return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())

@@ -152,7 +152,7 @@ class Twin(torch.nn.Module):
         return {name: getattr(self, name) for name in _statistics_names(self.architecture)}
 
     def _unsupported(self, parameters: list[Tensor], inputs_learn: bool) -> str | None:
-        """The reason why C cannot serve a call, or None. inputs_learn: if x or a state needs gradients."""
+        """Returns why C cannot compute a call, or None. inputs_learn: if x or a state needs gradients."""
         for p in parameters:
             if p.dtype is not torch.float32 or not p.is_cpu:
                 return f"it has parameters of {p.dtype} on {p.device}, not of torch.float32 on cpu"
@@ -308,7 +308,7 @@ class Twin(torch.nn.Module):
         return through_padding(x, self.batch_first, lambda padded, lengths: self.forward(padded, h0, lengths))
 
     def _start(self, h0: Any, x: Tensor, batch: int, unbatched: bool) -> list[Tensor]:
-        """The initial state [h] or [h, c], (num_layers * directions, B, *) each; empty for zeros."""
+        """Returns the initial state [h] or [h, c], (num_layers * directions, B, *) each; empty for zeros."""
         if h0 is None:
             return []
         arch = self.architecture
@@ -326,7 +326,7 @@ class Twin(torch.nn.Module):
         return result
 
     def _lengths(self, lengths: Any, batch: int, unbatched: bool) -> Tensor | None:
-        """The argument lengths as (B,) int64. The engine checks the values, because tracing has no values."""
+        """Returns lengths as (B,) int64. The engine checks the values, because tracing has no values."""
         if lengths is None:
             return None
         if not isinstance(lengths, Tensor):

@@ -1,9 +1,9 @@
 """The operators torch.ops.lnrnn, which call lnrnn's C kernels from torch.
 
 - run: runs a network on whole sequences; it is differentiable
-- infer: the same without derivatives; run calls infer if no gradients are needed
-- forward_train: the same, and returns the tensors that backward needs; run calls it if gradients are needed
-- backward: computes the gradients; plain.py computes the derivatives of these
+- infer: as run, without derivatives; run calls infer if no gradients are needed
+- forward_train: as run, and returns the tensors that backward needs; run calls it if gradients are needed
+- backward: computes the gradients; plain.py computes the derivatives of these gradients
 - update_statistics: updates batch norm's running statistics after a training batch, in place, on any device
 
 Arguments. network: functional.described(architecture). start: h0, or h0 and c0, each (layers * directions, B,
@@ -60,7 +60,7 @@ def run(
     overrun: str | None = None,
     training: bool = False,
 ) -> list[Tensor]:
-    """The operator run. Returns [y, h] or [y, h, c]; in training with batch norm, its statistics follow.
+    """Calls the operator run. Returns [y, h] or [y, h, c], in training also the statistics of batch norm.
 
     x: (T, B, D), or (B, T, D) with batch_first; y has the same axes.
     """
@@ -78,10 +78,10 @@ _PLAIN = Tensor, torch.nn.Parameter
 
 
 def _unwatched(tensors: Sequence[Tensor | None]) -> bool:
-    """Whether a call may skip torch's dispatcher, which takes as long as a short network.
+    """Returns whether a call may skip torch's dispatcher, which takes as long as a short network.
 
-    It may if no mode, transform or profiler is active, and all tensors are ordinary ones on the CPU. The time
-    is that of the benchmark "training with lnrnn.torch".
+    It may if no mode, transform or profiler is active, and all tensors are ordinary ones on the CPU. The
+    benchmark "training with lnrnn.torch" measures the gain.
     """
     return not (
         torch._C._len_torch_dispatch_stack()
@@ -110,7 +110,7 @@ def _limited(n: int) -> Iterator[None]:
 
 
 def _threads() -> Any:
-    """A context in which lnrnn uses at most torch.get_num_threads() threads."""
+    """Returns a context in which lnrnn uses at most torch.get_num_threads() threads."""
     most = torch.get_num_threads()
     return _limited(most) if most < get_num_threads() else nullcontext()
 
@@ -336,7 +336,7 @@ class _Run(torch.autograd.Function):
 
 
 class _RunUnderFunc(_Run):
-    """The same function with a separate setup_context, which torch.func needs and which is slower."""
+    """As `_Run`, with a separate setup_context, which torch.func needs and which is slower."""
 
     forward = staticmethod(_results_to_derive)  # type: ignore[assignment]
     setup_context = staticmethod(_save)
@@ -372,7 +372,7 @@ class _Once(torch.autograd.Function):
         there = [k for k, g in enumerate(ends) if g is not None]
 
         def first(*tensors: Tensor) -> tuple[Tensor, ...]:
-            """The wanted gradients. tensors: `given`, then the gradients of the outputs."""
+            """Returns the wanted gradients. tensors: `given`, then the gradients of the outputs."""
 
             def outputs(*given: Tensor) -> tuple[Tensor, ...]:
                 result = _plainly(ctx.network, len(start), lengths, *given)
@@ -403,7 +403,7 @@ def _sorted(sizes: Sequence[int], tensors: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _plainly(network: str, states: int, lengths: Any, x: Tensor, *rest: Tensor) -> list[Tensor]:
-    """The results of `run`, computed by plain.py. rest: the states, if given, and the parameters."""
+    """Returns the results of `run`, computed by plain.py. rest: the states, if given, and the parameters."""
     arch, start = architecture(network), list(rest[:states])
     if not start:
         B = x.shape[0 if arch.batch_first else 1]
@@ -414,12 +414,12 @@ def _plainly(network: str, states: int, lengths: Any, x: Tensor, *rest: Tensor) 
 
 
 def _batched(t: Tensor) -> bool:
-    """Whether t is a batch of gradients, from torch.autograd.grad(is_grads_batched=True)."""
+    """Returns whether t is a batch of gradients, from torch.autograd.grad(is_grads_batched=True)."""
     return bool(torch._C._functorch.is_legacy_batchedtensor(t))
 
 
 def _derived(tensors: Sequence[Tensor]) -> bool:
-    """Whether gradients are needed."""
+    """Returns whether gradients are needed."""
     return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 

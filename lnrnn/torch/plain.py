@@ -111,11 +111,12 @@ class Norms:
             self.seen["count"][:] = self.counts.cpu().numpy()
 
     def arrays(self) -> list[np.ndarray]:
-        """The statistics of the batch, in the order of statistics.named_shapes."""
+        """Returns the statistics of the batch, in the order of statistics.named_shapes."""
         return list(self.seen.values())
 
     def __call__(self, side: str, a: Tensor, rows: slice = slice(None)) -> Tensor:
-        """a (B, width), normalised, scaled and shifted. rows: the rows of the side's gain and bias to use."""
+        """Returns a (B, width), normalised, scaled and shifted. rows: the part of the side's gain and
+        bias."""
         names, H = self.sites.get(side, {}), self.arch.hidden_size
         if isinstance(self.spec, BatchNormSpec):
             a = self._over_batch(names, a, self.spec.eps, rows)
@@ -184,7 +185,7 @@ def _layer(
 def _hidden_product(
     arch: Architecture, p: Mapping[str, Tensor], h: Tensor, rows: slice = slice(None)
 ) -> Tensor:
-    """These rows of W_hh h + inner_bias_hh, (B, gates * H), for h (B, H). rows: those of whole gates."""
+    """Returns W_hh h + inner_bias_hh, (B, gates * H), for h (B, H). rows: the rows of some gates."""
     weight, bias = p["weight_hh"][rows], p.get("inner_bias_hh")
     bias = None if bias is None else bias[rows]
     if arch.num_heads == 1:
@@ -199,7 +200,7 @@ def _hidden_product(
 
 
 def _sum(x_: Tensor, h_: Tensor, norm: Norms) -> Tensor:
-    """The pre-activations of RNN and LSTM: norm(x_ + h_), or norm(x_) + norm(h_)."""
+    """Returns the pre-activations of RNN and LSTM: norm(x_ + h_), or norm(x_) + norm(h_)."""
     return norm("", x_ + h_) if "" in norm.sites else norm("ih", x_) + norm("hh", h_)
 
 
@@ -256,7 +257,7 @@ def _slstm(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm
 
 
 def _gru_reset(arch: Architecture, x_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
-    """The reset gate before the product."""
+    """Computes a step of a GRU whose reset gate comes before the product."""
     H, p = arch.hidden_size, norm.parameters
     rz, last = slice(2 * H), slice(2 * H, None)
     x_rz, x_n = torch.split(norm("ih", x_), [2 * H, H], -1)

@@ -27,7 +27,7 @@ _jit: Any = torch.jit
 
 
 def parameter_names(module: Any) -> list[str]:
-    """The names of a module's parameters, in lnrnn's order."""
+    """Returns the names of a module's parameters, in lnrnn's order."""
     leaves = ["weight_ih", "weight_hh"]
     leaves += ["weight_hr"] if module.proj_size else []
     leaves += ["bias_ih", "bias_hh"] if module.bias else []
@@ -36,7 +36,7 @@ def parameter_names(module: Any) -> list[str]:
 
 
 def other_system() -> str | None:
-    """The reason if a transform of torch is active that lnrnn's operators do not support, else None."""
+    """Returns the reason if an active transform of torch is not supported by lnrnn's operators, else None."""
     if torch.is_autocast_enabled("cpu"):
         return "it is under torch.autocast"
     if not torch.compiler.is_compiling():
@@ -58,7 +58,7 @@ def _untraced() -> Any:
 
 
 def networks(module: torch.nn.RNNBase) -> tuple[str, ...]:
-    """Descriptions of lnrnn's networks for a module: time first, batch first, its first layer, a later layer.
+    """Returns descriptions of networks for a module: time first, batch first, first layer, a later layer.
 
     Raises ValueError if lnrnn has no such network.
     """
@@ -182,7 +182,7 @@ class Accelerated:
         return None
 
     def _unsupported_arguments(self, x: Any, hx: Any) -> str | None:
-        """The reason why lnrnn cannot compute a call with these arguments, or None if it can."""
+        """Returns the reason why lnrnn cannot compute a call with these arguments, or None if it can."""
         system = other_system()
         if system:
             return system
@@ -239,7 +239,7 @@ CLASSES = {cls.__bases__[1]: cls for cls in (AcceleratedRNN, AcceleratedLSTM, Ac
 
 
 def accelerate_module(module: torch.nn.RNNBase) -> None:
-    """Sets the class of a torch.nn.RNN, LSTM or GRU to the one derived from it."""
+    """Sets the class of a torch.nn.RNN, LSTM or GRU to the class here that is derived from it."""
     names = networks(module)
     module.__class__ = CLASSES[type(module)]
     module._networks = names

@@ -144,8 +144,8 @@ enum {
     OUTPUT = 8192
 };
 enum { SPLIT = LAYER_SPLIT | BATCH_SPLIT, TWO_BIASES = NO_NORM | LAYER_SPLIT };
-/* There are D inputs, G gates of H units, P values of h, and K of them to a head. The shapes: (G*H, D), (G*H, K), (P, H),
- * (G*H), (H), (steps), (steps, G*H), (steps, H). */
+/* The shapes, in this order: (G*H, D), (G*H, K), (P, H), (G*H), (H), (steps), (steps, G*H), (steps, H). There are D
+ * inputs and G gates of H units. h has P values, K = P / num_heads for each head. */
 enum { BY_INPUTS, BY_HEAD, PROJECTION, GATES, UNITS, COUNTS, STEP_GATES, STEP_UNITS };
 
 /* The role of an array of a site (description.h). */
@@ -184,7 +184,7 @@ static const struct {
 };
 enum { ROWS = sizeof ARRAYS / sizeof *ARRAYS };
 
-/* Writes the numbers of the rows of ARRAYS that a layer has in one direction. Returns how many. */
+/* Writes to `rows` the numbers of the rows of the table ARRAYS that a layer in one direction has. Returns how many. */
 static size_t rows_of(const lnrnn_description *d, int rows[ROWS])
 {
     const int batch = d->norm == LNRNN_NORM_BATCH, split = d->placement == LNRNN_SPLIT,
@@ -259,7 +259,7 @@ size_t lnrnn_description_parameters(const lnrnn_description *d)
     return n;
 }
 
-/* Writes dtype and shape, such as "float32 (4, 3)". Returns the buffer. */
+/* Writes dtype and shape of an array to `buffer`, such as "float32 (4, 3)". Returns `buffer`. */
 static const char *shown(const lnrnn_array *array, char buffer[LNRNN_ARRAY_NAME])
 {
     static const char *const dtypes[] = {"float32", "float64", "int64"};
@@ -274,7 +274,7 @@ static const char *shown(const lnrnn_array *array, char buffer[LNRNN_ARRAY_NAME]
     return buffer;
 }
 
-/* Returns the index of the array of that name, or the number of all arrays if there is none. */
+/* Returns the index of the array with this name, or the number of all arrays if none has it. */
 static size_t find(const lnrnn_description *d, const char *name)
 {
     char other[LNRNN_ARRAY_NAME];

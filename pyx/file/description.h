@@ -18,20 +18,20 @@ enum {
     LNRNN_COUNT,
     LNRNN_AT_SITES
 };
-/* Their role is LNRNN_AT_SITES + 4 * site + LNRNN_GAIN .. */
+/* The role of an array of a site is LNRNN_AT_SITES + 4 * site + LNRNN_GAIN .. */
 enum { LNRNN_GAIN, LNRNN_BIAS, LNRNN_MEAN, LNRNN_VARIANCE };
 enum { LNRNN_ROLES = LNRNN_AT_SITES + 4 * LNRNN_SITES };
 /* Writes the roles of the arrays of a layer in one direction, in their order. Returns how many. weight_ih,
  * weight_hh and weight_hr come first, statistics of batch norm last. */
 size_t lnrnn_description_roles(const lnrnn_description *d, int roles[LNRNN_ROLES]);
-/* Returns how many of them are parameters. */
+/* Returns how many arrays of a layer in one direction are parameters. */
 size_t lnrnn_description_parameters(const lnrnn_description *d);
 
 #pragma GCC visibility pop
 
-/* arrays (count), in any order -> *used, which the caller frees: pointers to them in the description's order.
- * Fails if an array is missing, unknown or doubled, or has another dtype or shape. Sets d->steps to the steps
- * of the statistics. Reads no data. */
+/* arrays (count), in any order. Sets *used, which the caller frees, to an array of pointers to the arrays, in the
+ * description's order. Sets d->steps to the number of steps of the statistics. Fails if an array is missing, unknown
+ * or doubled, or has another dtype or shape. Reads no data. */
 lnrnn_status lnrnn_match_arrays(lnrnn_description *d, const lnrnn_array *arrays, size_t count,
                                 const lnrnn_array ***used, char *message);
 /* Fails for statistics that training cannot give: counts that increase over time or differ from those of

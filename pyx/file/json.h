@@ -1,7 +1,7 @@
 /* Reads JSON (RFC 8259) value by value, without allocation or recursion.
  *
- * The text must end with a NUL. Strings are decoded in place, so the text changes, and must live as long as
- * they are used. They are UTF-8 and end with a NUL; U+0000 within a string becomes the bytes C0 80. */
+ * The text must end with a NUL. Strings are decoded in place, so the text changes, and must live as long as its
+ * strings are used. Strings are UTF-8 and end with a NUL; U+0000 within a string becomes the bytes C0 80. */
 #ifndef LNRNN_FILE_JSON_H
 #define LNRNN_FILE_JSON_H
 
@@ -15,10 +15,10 @@ typedef struct {
     char *at, *end;    /* the next byte; the NUL at the end */
     const char *wrong; /* NULL, or the position of the first error */
     int open;          /* the number of lists and objects that have not ended */
-    /* The path of the last value, from depth 1 on: the name of an object's entry, or "0" to "8", then "9" for a
-     * list's item. Then follows "". */
+    /* The path of the last value, from depth 1 on. An entry of an object has its name. An item of a list has its
+     * number, "0" to "8", or "9" for all later items. "" ends the path. */
     const char *name[LNRNN_JSON_DEPTH + 2];
-    size_t index[LNRNN_JSON_DEPTH + 2]; /* the same as numbers: the entry or item, counted from 1 */
+    size_t index[LNRNN_JSON_DEPTH + 2]; /* the path as numbers of entries or items, counted from 1 */
     char close[LNRNN_JSON_DEPTH + 2];
 } lnrnn_json;
 

@@ -11,7 +11,7 @@
 
 /* --- the configuration ---------------------------------------------------------------------------------- */
 
-/* A description, and entries of the file that a description stores differently. */
+/* A description, and facts about the file that it does not store. */
 typedef struct {
     lnrnn_description d;
     size_t bits;    /* activation_bits; 0: not in the file */
@@ -19,7 +19,7 @@ typedef struct {
 } configuration;
 
 enum { SIZE, NUMBER, FLAG, CHOICE, RATES, NORM };
-/* Bits: which networks have an entry. In others it is an error. OPTIONAL: may be missing. NULLABLE: may be null. */
+/* Bits up to PAIR: the networks that have an entry; in others it is an error. OPTIONAL: may be missing. NULLABLE: may be null. */
 enum {
     ALL = 1,
     ACTIVATED = 2,
@@ -80,7 +80,7 @@ static const struct {
 enum { NUM_ENTRIES = sizeof ENTRIES / sizeof *ENTRIES };
 _Static_assert(NUM_ENTRIES <= 32, "`seen` has a bit for each entry");
 
-/* Returns the index of a text among the names in single quotes, or -1. */
+/* names: texts in single quotes. Returns the index of `text` among them, or -1. */
 static int place(const char *text, const char *names)
 {
     const size_t length = strlen(text);
@@ -93,7 +93,7 @@ static int place(const char *text, const char *names)
     return -1;
 }
 
-/* Reads the value of entry k. Returns NULL, or, if it is invalid, a description of valid values. */
+/* Reads the value of entry k. Returns NULL, or a description of valid values if the value is invalid. */
 static const char *read_value(int k, const lnrnn_json_value *v, configuration *c)
 {
     void *const to = (char *)c + ENTRIES[k].offset;
@@ -120,7 +120,7 @@ static const char *read_value(int k, const lnrnn_json_value *v, configuration *c
     }
 }
 
-/* Changes the text, because strings are decoded in place. */
+/* Reads the configuration into *d. Changes the text, because strings are decoded in place. */
 static lnrnn_status read_configuration(char *text, size_t length, lnrnn_description *d, char *message)
 {
     lnrnn_json json = {.at = text, .end = text + length};
@@ -182,7 +182,7 @@ lnrnn_status lnrnn_description_read(const char *text, size_t length, lnrnn_descr
 typedef struct {
     lnrnn_array array;
     const char *dtype;
-    size_t places, place[2]; /* begin and end of its data, counted from the end of the header */
+    size_t places, place[2]; /* begin and end of the data, counted from the end of the header */
     unsigned seen;           /* a bit for each entry that was read */
 } tensor;
 
@@ -202,7 +202,7 @@ typedef struct {
     lnrnn_fail(message, LNRNN_INVALID, \
                "it is no whole file of safetensors, which is what save writes: " __VA_ARGS__)
 
-/* Reads bytes. Fails if the disk fails, or the file becomes shorter meanwhile. */
+/* Reads `bytes` bytes. Fails if the disk fails, or if the file becomes shorter meanwhile. */
 static lnrnn_status take(FILE *stream, void *to, size_t bytes, char *message)
 {
     if (fread(to, 1, bytes, stream) == bytes)
@@ -212,7 +212,7 @@ static lnrnn_status take(FILE *stream, void *to, size_t bytes, char *message)
 
 static const char INVALID[] = "must have a valid dtype, shape and data_offsets, and nothing else";
 
-/* Processes the next value of the header. Returns NULL, or why its entry is invalid. */
+/* Processes the next value of the header. Returns NULL, or a text that says why the entry is invalid. */
 static const char *read_entry(const lnrnn_json *json, const lnrnn_json_value *v, reader *r)
 {
     const int is_metadata = !strcmp(json->name[1], "__metadata__");
@@ -259,7 +259,7 @@ static int by_place(const void *a, const void *b)
     return (x[end] > y[end]) - (x[end] < y[end]);
 }
 
-/* Moves *end, the begin of the tensor's data, to their end. Returns NULL, or why the tensor is invalid. */
+/* *end: where the data must begin. Moves *end to their end. Returns NULL, or a text that says why the tensor is invalid. */
 static const char *check_tensor(tensor *t, size_t *end)
 {
     if (t->seen != 7 || t->places != 2 || t->place[0] > t->place[1])
@@ -278,7 +278,7 @@ static const char *check_tensor(tensor *t, size_t *end)
     return NULL;
 }
 
-/* Reads the header, sorts the tensors by place, and checks that their data fill the `bytes` after the header. */
+/* Reads the header, sorts the tensors by place, and checks that the data fill the `bytes` bytes after the header. */
 static lnrnn_status read_header(lnrnn_json *json, reader *r, size_t bytes, char *message)
 {
     const char *const start = json->at, *wrong = NULL, *name = NULL;
@@ -337,7 +337,7 @@ static lnrnn_status open_header(reader *r, uint64_t size, lnrnn_model_file *mode
 static size_t bytes_of(const tensor *t) { return t->place[1] - t->place[0]; }
 static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/* Checks names, dtypes and shapes before it allocates: a few bytes of a bad file can ask for any amount. */
+/* Checks names, dtypes and shapes before it allocates, because a few bytes of a bad file can ask for any amount of memory. */
 static lnrnn_status read_arrays(reader *r, lnrnn_model_file *model, char *message)
 {
     size_t bytes = 64; /* so that arrays without elements have an address too */

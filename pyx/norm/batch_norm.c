@@ -6,8 +6,7 @@
 #include "norm/tasks.h"
 #include "runtime/floats.h"
 
-/* Rows of C values at the begin of the work memory; the sums follow. Coefficients have the type of the
- * arithmetic. */
+/* Rows of C values at the beginning of the work memory; the sums follow. Coefficients have the type of the arithmetic. */
 enum {
     PIVOT,
     MEAN,
@@ -24,17 +23,18 @@ typedef struct {
     const lnrnn_batch *b;
     const lnrnn_norm *kernels;
     size_t size, real;                        /* bytes of a value in memory, and in the arithmetic */
-    size_t samples, blocks, channels, strips; /* samples per block, blocks; channels per strip, strips */
+    size_t samples, blocks, channels, strips; /* samples per block, number of blocks; the same of strips */
     size_t rows;                              /* rows or planes per task */
     const char *gy;
     char *out, *pivot;
     lnrnn_coefficients c;
-    double *sums; /* (blocks, 8, C): four sums, and partial sums of the kernel */
+    double *sums; /* (blocks, 8, C): four sums, and four partial sums of the kernel */
     int nontemporal;
     int reversed; /* begin with the values read last, which may be in the caches */
 } batch_job;
 
-/* Returns the samples per block. Each block has its own sums, so blocks are at most 16, and large. */
+/* Returns the number of samples per block. Each block has its own sums, so there are at most 16 blocks, and each is
+ * large. */
 static size_t samples_to_block(const lnrnn_batch *b)
 {
     size_t samples = lnrnn_ceil_div(b->N, 16);
@@ -110,7 +110,7 @@ static void sums_task(void *ctx, size_t index, int worker)
 /* Returns the number of values that a pass reads. */
 static size_t values(const batch_job *j) { return j->b->N * j->b->C * j->b->L * (j->gy ? 2 : 1); }
 
-/* Computes the sums over all of x, in the sums of the first block. */
+/* Computes the sums over all of x, and leaves them in the first block of j->sums. */
 static void sums_of_all(batch_job *j)
 {
     const size_t C = j->b->C, n = (j->gy ? 4 : 2) * C;
@@ -120,15 +120,14 @@ static void sums_of_all(batch_job *j)
             j->sums[i] += j->sums[k * 8 * C + i];
 }
 
-/* -> mean, biased var (C) of the batch. The sums stay in the first block of j->sums. */
+/* Writes mean, biased var (C) of the batch. The sums stay in the first block of j->sums. */
 static void batch_sums(batch_job *j, double *mean, double *var)
 {
     const lnrnn_batch *b = j->b;
     const double count = (double)b->N * (double)b->L;
     j->samples = samples_to_block(b);
     j->blocks = lnrnn_ceil_div(b->N, j->samples);
-    /* If L is 1, strips are wide, for long runs in memory. Otherwise a strip and a block have at most
-     * LNRNN_TASK values. */
+    /* If L is 1, strips are wide, for long runs in memory. Otherwise a strip and a block have at most LNRNN_TASK values. */
     j->channels = b->L == 1 ? 2048 : LNRNN_TASK / (j->samples * b->L);
     const size_t least = lnrnn_ceil_div(1024, b->L);
     j->channels = j->channels < least ? least : j->channels;
@@ -186,9 +185,9 @@ static void batch_rows(batch_job *j)
 }
 
 /* Computes mean and var of the batch. Usually returns NULL. If squares of a channel exceed the range of the
- * arithmetic (norm.h), it multiplies such channels by powers of two. It writes the products to j->out, and sets b->x
- * to j->out. Then it returns the powers (C), and mean and var are those of j->out. This does not happen with float16,
- * whose squares are within the range of float. */
+ * arithmetic (norm.h), multiplies these channels by powers of two. Then writes the products to j->out, sets b->x to
+ * j->out, and returns the powers (C). In this case mean and var are the statistics of j->out. This does not happen
+ * with float16, whose squares are within the range of float. */
 static double *training_sums(batch_job *j, lnrnn_batch *b)
 {
     double *scales = work_row(b, SCALES);

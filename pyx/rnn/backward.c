@@ -1,10 +1,9 @@
 /* Back-propagation through time for one recurrent layer, from the tape of the forward call.
  *
- * It goes through chunks of time steps, the last chunk first. First backward_steps.c computes the gradients
- * of W x and W h for all rows and steps of a chunk. Then weight_gradients.c multiplies them: by the inputs,
- * which adds to the gradients of the weights, and by W_ih, which is the gradient of x. So a product has many
- * rows, which are still in the caches. The number of threads does not change the order of a sum, because
- * chunks depend only on the lengths of the rows. */
+ * The pass goes through chunks of time steps, the last chunk first. First backward_steps.c computes the gradients of W x
+ * and W h for all rows and steps of a chunk. Then weight_gradients.c multiplies these gradients: by the inputs, for the
+ * gradients of the weights, and by W_ih, for the gradient of x. So a product has many rows, which are still in the caches.
+ * The number of threads does not change the order of a sum, because chunks depend only on the lengths of the rows. */
 #include <string.h>
 
 #include "rnn/backward.h"
@@ -13,17 +12,17 @@
 #include "runtime/floats.h"
 #include "runtime/resumable.h"
 
-/* CHUNK_ROWS: active rows of a chunk, unless a single step has more. This is enough for efficient products,
- * and little enough that the gradients of W x and W h stay in the caches (benchmark "lstm training").
- * PRODUCT_ROWS: the largest number of rows of one product. */
+/* CHUNK_ROWS: the number of active rows of a chunk, unless a single step has more. So products are efficient, and the
+ * gradients of W x and W h stay in the caches (benchmark "lstm training"). PRODUCT_ROWS: the largest number of rows
+ * of one product. */
 enum { CHUNK_ROWS = 256, PRODUCT_ROWS = 128 };
 
-/* Floats in a cache line. Rows of gradients are an odd number of lines apart. weight_gradients.c reads
- * columns, and rows a power of two apart would share few sets of L1. */
+/* The number of floats in a cache line. Rows of gradients are an odd number of cache lines apart, because
+ * weight_gradients.c reads columns. Rows a power of two apart would share few sets of L1. */
 enum { LINE = 16 };
 
-/* Returns the job, with its arrays in `work`, and sets *floats to the size of `work`. work NULL: only sets
- * *floats. */
+/* Returns the job, with its arrays in `work`, and sets *floats to the size of `work`. If work is NULL, only *floats
+ * is valid. */
 static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g, float *work,
                             size_t *floats)
 {

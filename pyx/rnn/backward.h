@@ -10,7 +10,7 @@ typedef struct {
     size_t t0, t1; /* steps t0 .. t1 - 1 */
     size_t rows;   /* active rows of these steps */
     size_t before; /* active rows of all earlier steps: the chunk's offset in the tape */
-    size_t block;  /* rows of one product; the last block may be shorter */
+    size_t block;  /* the number of rows of one product; the last block may be shorter */
     int products;  /* all groups have computed their steps, so the products are next */
     int first;     /* the first chunk of the call, with the last steps */
 } backward_chunk;
@@ -42,17 +42,17 @@ typedef struct {
     float *gh_rows, *packed_output;
     size_t gh_stride;
     float **gx_rows;
-    size_t *done;  /* (groups): steps of the chunk that each group has computed */
+    size_t *done;  /* (groups): the number of steps of the chunk that each group has computed */
     size_t *tasks; /* (lnrnn_gradient_tasks): the position of each product */
     float *work;   /* (threads, worker) */
     size_t worker; /* floats of scratch per worker */
 } backward_job;
 
-/* The active rows of a group at step t. A worker moves this view back through the chunk. */
+/* A view of the active rows of a group at step t. A worker moves the view back through the chunk. */
 struct backward_step {
     const backward_job *j;
     size_t t, first, active; /* rows first .. first + active - 1 of the call */
-    size_t row;              /* the first of them, counted in the chunk */
+    size_t row;              /* the number of row `first` in the chunk */
     const float *tape;       /* the tape's records of these rows */
     const float *previous;   /* the tape's records of the same rows at step t - 1 */
     float *gx, *ga;          /* (active, G*H), row stride j->wide */
@@ -68,7 +68,7 @@ struct backward_step {
     float *head;            /* several heads: (TILE, head_units), the row stride in whole vectors */
     float *batch;           /* batch norm: two doubles and six floats per value of the widest norm */
     float *unprojected;     /* (group, narrow), with a projection: the gradient of the cell's output */
-    const float **outputs;  /* (group) pointers: that output */
+    const float **outputs;  /* (group) pointers to the cell's output */
     const float **x, **h, **state_prev; /* (group): x; h_prev or masked copies; c_prev or h_prev */
 };
 
@@ -79,7 +79,7 @@ size_t lnrnn_sums(const lnrnn_rnn_config *c);
 /* Returns the offset of sums. site: LNRNN_SITE_INPUT .., or LNRNN_SITES + 0 and + 1 for the inner biases. */
 size_t lnrnn_sums_at(const lnrnn_rnn_config *c, int site);
 
-/* The input of a site (a norm, layer.h) at one step, and the gradients of its output and input. */
+/* For a site (a norm, layer.h) at one step: its input, and the gradients of its output and input. */
 typedef struct {
     const float *a; /* (active, width), row stride as: its input */
     const float *g; /* (active, width), row stride gs: the gradient of its output */
@@ -87,41 +87,41 @@ typedef struct {
     ptrdiff_t as, gs;
 } site_rows;
 
-/* rows->g -> rows->ga for values from .. end - 1 of each row, which must not cut a span. Adds the gradients
- * of gain and bias to the blocks' sums. Without a norm rows->ga must be rows->g. */
+/* Writes rows->ga from rows->g, for values from .. end - 1 of each row, which must not cut a span. Adds the gradients
+ * of gain and bias to the sums of the blocks. Without a norm rows->ga must be rows->g. */
 void lnrnn_site_backward(const backward_step *s, int site, size_t from, size_t end, const site_rows *rows);
-/* g (active, G*H), row stride j->wide: adds the sums of its columns to those of an inner bias. */
+/* g (active, G*H), row stride j->wide. Adds the sums of its columns to the sums for an inner bias. */
 void lnrnn_inner_backward(const backward_step *s, int inner, const float *g);
-/* Call it after step t of rows first .. first + rows - 1. Sometimes adds the partial sums to the blocks' sums. */
+/* Call it after step t of rows first .. first + rows - 1. After some steps it adds the partial sums to the sums of the blocks. */
 void lnrnn_flush_sums(const backward_job *j, size_t first, size_t rows, size_t t);
 /* Adds up the sums of all blocks into g->site and g->inner. */
 void lnrnn_total_sums(const backward_job *j);
-/* a (active, G*H or H), row stride as: the input of a site. Sets s->b.u and s->b.us to the last H values of
- * the site's output. */
+/* a (active, G*H or H), row stride as: the input of a site. Sets s->b.u to the last H values of the site's output,
+ * and s->b.us to their row stride. */
 void lnrnn_last_gate(backward_step *s, int site, const float *a, ptrdiff_t as);
 
 /* --- backward_steps.c ----------------------------------------------------------------------------------- */
 
 /* Sets the phases of the job's steps. */
 void lnrnn_resolve_backward(backward_job *j);
-/* Returns the floats of scratch per worker. If base is not NULL, also sets the pointers of s into it. */
+/* Returns the number of floats of scratch that a worker needs. If base is not NULL, also sets the pointers of s into this scratch. */
 size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_step *s);
 /* A task of lnrnn_limited_tasks, where ctx is the job: back-propagates one group through the steps of the chunk. */
 void lnrnn_backward_group(void *ctx, size_t group, int worker, int64_t *left);
 
 /* --- weight_gradients.c --------------------------------------------------------------------------------- */
 
-/* rows: m pointers to (k) -> c (m, n), row stride cs: the product with w (k, n). If `packed` is not NULL, it
- * is w in packed form, and is read instead. add: adds to the values of c. */
+/* rows: m pointers to (k), w (k, n) -> c (m, n), row stride cs: the product. If `packed` is not NULL, it is w in
+ * packed form, and is read instead of w. add: adds to the values of c. */
 void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k, const float *const *rows,
                             const float *w, const uint32_t *packed, int add, float *c, size_t cs);
-/* v: `rows` pointers to (heads, n), the inputs x or h that belong to the gradients from row `row` of gx or ga
- * on -> packed. Each block of rows has its heads one after another. */
+/* v: `rows` pointers to (heads, n), the inputs x or h of the products whose gradients are gx or ga from row `row` on.
+ * Packs them into `packed`. In each block of rows the heads are one after another. */
 void lnrnn_pack_inputs(const backward_job *j, size_t heads, size_t n, size_t row, size_t rows,
                        const float *const *v, float *packed);
-/* The products over a chunk are tasks. Returned: the largest number of tasks of a chunk of `rows` rows; their number
- * in this chunk; the floats of scratch per task. lnrnn_gradient_task is a task of lnrnn_limited_tasks, where ctx is
- * the job. */
+/* The products over a chunk are tasks. most_gradient_tasks returns the largest number of tasks for a chunk of `rows`
+ * rows. gradient_tasks returns the number of tasks of this chunk, and gradient_scratch the floats of scratch per
+ * task. lnrnn_gradient_task is a task of lnrnn_limited_tasks, where ctx is the job. */
 size_t lnrnn_most_gradient_tasks(const backward_job *j, size_t rows);
 size_t lnrnn_gradient_tasks(const backward_job *j);
 size_t lnrnn_gradient_work(const backward_job *j);

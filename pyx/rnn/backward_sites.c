@@ -33,8 +33,8 @@ static size_t span_end(const lnrnn_gate_norm *norm, size_t from, size_t width)
     return from + norm->H;
 }
 
-/* Batch norm of the values from .. end - 1, with the statistics of step t from the forward call. All rows are
- * in one group, and use the sums of the first block. */
+/* Back-propagates through batch norm of the values from .. end - 1, with the statistics of step t from the forward
+ * call. All rows are in one group, and use the sums of the first block. */
 static void batch_backward(const backward_step *s, int site, size_t from, size_t end, const site_rows *rows)
 {
     const backward_job *j = s->j;
@@ -62,7 +62,7 @@ static void batch_backward(const backward_step *s, int site, size_t from, size_t
         c2[o] = (float)slope;
     }
     const lnrnn_coefficients coefficients = {.mean = mean_f, .scale = scale, .shift = c1, .slope = c2};
-    /* Call it row by row, because gx_columns has the same stride for g and a. */
+    /* Call gx_columns row by row, because it has only one stride for both g and a. */
     for (ptrdiff_t i = 0; i < (ptrdiff_t)s->active; i++)
         j->k->norm[LNRNN_FLOAT32].gx_columns(1, N, g + i * rows->gs, a + i * rows->as, 0, &coefficients,
                                              rows->ga + from + i * rows->gs);
@@ -93,7 +93,7 @@ void lnrnn_inner_backward(const backward_step *s, int inner, const float *g)
     add_columns(s, lnrnn_sums_at(c, LNRNN_SITES + inner), c->outputs, g, (ptrdiff_t)s->j->wide);
 }
 
-/* Layer norm of one span, the values from .. to - 1. */
+/* Back-propagates through layer norm of one span, the values from .. to - 1. */
 static void span_backward(const backward_step *s, int site, size_t from, size_t to, const site_rows *rows)
 {
     const lnrnn_gate_norm *norm = &s->j->c->site[site].norm;
@@ -161,7 +161,7 @@ static void flush_block(const backward_job *j, size_t block)
 
 void lnrnn_flush_sums(const backward_job *j, size_t first, size_t rows, size_t t)
 {
-    /* Do it after about every 32 rows of a block, and after the last step. */
+    /* Add the sums after about every 32 rows of a block, and after the last step. */
     if (j->sum_rows >= 32 || t % (32 / j->sum_rows) == 0)
         for (size_t block = first / j->sum_rows; block * j->sum_rows < first + rows; block++)
             flush_block(j, block);

@@ -1,5 +1,5 @@
-/* One step back through time: from the gradient of the state to those of W x and W h, which the whole chunk keeps.
- * Multiplied by W_hh, they give the gradient of the state before the step. */
+/* One step back through time. From the gradient of the state it computes the gradients of W x and W h, which are kept
+ * for the whole chunk. The gradient of W h times W_hh is the gradient of the state before the step. */
 #include <string.h>
 
 #include "rnn/backward.h"
@@ -89,7 +89,7 @@ static void pack(backward_step *s)
     lnrnn_pack_inputs(j, j->c->num_heads, j->c->head_units, s->row, s->active, s->h, j->packed_h);
 }
 
-/* The input of W_hh for n: r h. */
+/* Packs the input of W_hh for the gate n: r h. */
 static void pack_reset(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -104,8 +104,8 @@ static void pack_reset(backward_step *s)
     }
 }
 
-/* g (active, k), row stride gs -> to (active, n), row stride ts. It is multiplied by w (k, n), or by its packed
- * transpose if that is not NULL. add: to the values there. */
+/* g (active, k), row stride gs, w (k, n) -> to (active, n), row stride ts: the product. If `packed`, the packed
+ * transpose of w, is not NULL, it is read instead of w. add: adds to the values of `to`. */
 static void product(const backward_step *s, const float *g, size_t gs, size_t k, size_t n, const float *w,
                     const uint32_t *packed, int add, float *to, size_t ts)
 {
@@ -120,9 +120,9 @@ static void product(const backward_step *s, const float *g, size_t gs, size_t k,
 
 /* --- zoneout -------------------------------------------------------------------------------------------- */
 
-/* g, skip (active, width), row stride `stride`; masks: r->masks.h or r->masks.c. Zoneout mixed the cell's
- * states with the old states. Divides the gradient g of the mixed states: g becomes the gradient of the cell's
- * states, skip that of the old states. */
+/* g, skip (active, width), row stride `stride`; masks: r->masks.h or r->masks.c. Zoneout has mixed the cell's states
+ * with the old states. Divides g, the gradient of the mixed states: g becomes the gradient of the cell's states, and
+ * skip the gradient of the old states. */
 static void split_gradient(const backward_step *s, const unsigned char *masks, size_t width, size_t stride,
                            float *g, float *skip)
 {
@@ -158,7 +158,7 @@ static void add_skip_c(backward_step *s) { add_skip(s, s->j->c->C, s->j->c_strid
 
 /* --- the projection ------------------------------------------------------------------------------------- */
 
-/* The gradient of h, kept for that of W_hr -> the gradient of the cell's output. */
+/* Computes the gradient of the cell's output from the gradient of h, and keeps the latter for the gradient of W_hr. */
 static void unproject(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -175,8 +175,8 @@ static void unproject(backward_step *s)
 
 /* --- cells ---------------------------------------------------------------------------------------------- */
 
-/* b.gh, b.gc: from the gradient of the state to that of the previous state, without its path through W h.
- * Writes the gradients of the norms' outputs to b.gx and b.ga. */
+/* b.gh and b.gc are the gradient of the state. Each function replaces them by the gradient of the previous state,
+ * without the path through W h. It writes the gradients of the norms' outputs to b.gx and b.ga. */
 
 static void rnn_cell(backward_step *s)
 {
@@ -186,7 +186,7 @@ static void rnn_cell(backward_step *s)
                                   y_row(j->r, s->first + i, s->t), s->ga + i * j->wide);
 }
 
-/* Reads c from the tape, which has c as the next step gets it. */
+/* Points s->c to the tape, which has c as the next step gets it. */
 static void lstm_c(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -242,7 +242,7 @@ static void joint_gru_cell(backward_step *s)
     gru_cell(s);
 }
 
-/* A GRU with a norm for each gate. The input of n's norm depends on r, so back-propagate n before r and z. */
+/* For a GRU with a norm for each gate. The input of n's norm depends on r, so back-propagate n before r and z. */
 static void gru_gate_cell(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -262,7 +262,7 @@ static void gru_gate_cell(backward_step *s)
 
 /* --- the norms and the product ------------------------------------------------------------------------- */
 
-/* g -> ga: from the gradient of a site's output to that of its input a, in the tape. */
+/* a: the input of a site, in the tape; g: the gradient of its output. Writes ga, the gradient of a. */
 static void side(const backward_step *s, int site, const float *a, const float *g, float *ga)
 {
     const site_rows rows = {
@@ -271,7 +271,7 @@ static void side(const backward_step *s, int site, const float *a, const float *
 }
 
 static void input_side(backward_step *s) { side(s, LNRNN_SITE_INPUT, s->tape, s->ga, s->gx); }
-/* Cells whose W x and W h have different gradients. */
+/* For cells whose W x and W h have different gradients. */
 static void own_input_side(backward_step *s) { side(s, LNRNN_SITE_INPUT, s->tape, s->gx, s->gx); }
 static void hidden_side(backward_step *s)
 {
@@ -281,9 +281,9 @@ static void hidden_side(backward_step *s)
 static void inner_hh(backward_step *s) { lnrnn_inner_backward(s, 1, s->ga); }
 static void inner_ih(backward_step *s) { lnrnn_inner_backward(s, 0, s->gx); }
 
-/* ga: pointers to n rows of the gradient of W h, (G*H) each -> to (n, h_stride): that of h through the gates
- * first .. end - 1. Each head by itself: a product
- * writes whole vectors, which would overwrite other heads. */
+/* ga: n pointers to rows (G*H) of the gradient of W h. Writes to `to` (n, h_stride) the gradient of h through the
+ * gates first .. end - 1. If there are several heads, it computes each in scratch memory. A product writes whole
+ * vectors, which would overwrite other heads. */
 static void head_product(const backward_step *s, size_t first, size_t end, size_t n, const float *const *ga,
                          int add, float *to)
 {
@@ -312,8 +312,8 @@ static void head_product(const backward_step *s, size_t first, size_t end, size_
     }
 }
 
-/* Multiplies the gradient of W h by the gates first .. end - 1 of W_hh -> to (active, h_stride). add: adds to
- * the values of `to`. */
+/* Writes to `to` (active, h_stride) the gradient of W h times the gates first .. end - 1 of W_hh. add: adds to the
+ * values of `to`. */
 static void gates_product(const backward_step *s, size_t first, size_t end, int add, float *to)
 {
     const backward_job *j = s->j;
@@ -326,7 +326,7 @@ static void gates_product(const backward_step *s, size_t first, size_t end, int 
     }
 }
 
-/* The same for all gates. */
+/* As gates_product, for all gates. */
 static void back_product(const backward_step *s, int add, float *to)
 {
     const backward_job *j = s->j;
@@ -353,7 +353,7 @@ static void masked_product(backward_step *s)
 
 /* --- a GRU whose reset gate comes before the product ----------------------------------------------------- */
 
-/* The gradient of r follows from that of r h, and so from that of the product of n. */
+/* The gradient of r needs the gradient of r h, which needs the gradient of the product of n. */
 static void gru_reset_cell(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -372,7 +372,7 @@ static void gru_reset_cell(backward_step *s)
     lnrnn_site_backward(s, LNRNN_SITE_HIDDEN, 0, n, &rows);
 }
 
-/* The parts through both products are added, before the dropout of h. */
+/* Adds the gradients of h through both products, and then back-propagates through the dropout of h. */
 static void reset_product(backward_step *s)
 {
     const size_t H = s->j->c->H, narrow = s->j->narrow;
@@ -423,7 +423,7 @@ void lnrnn_resolve_backward(backward_job *j)
         {reset, gru_reset_cell},
         {kernel == LNRNN_STEP_LIGRU, ligru_cell},
         {c->input_side, c->own_input_gradient ? own_input_side : input_side},
-        {kernel != LNRNN_STEP_GRU_GATE && !reset, hidden_side}, /* these cells contain hidden_side */
+        {kernel != LNRNN_STEP_GRU_GATE && !reset, hidden_side}, /* others call it themselves */
         {c->inner_hh != NULL, inner_hh},
         {c->inner_ih != NULL, inner_ih},
         {1, reset   ? reset_product

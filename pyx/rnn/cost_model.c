@@ -5,7 +5,7 @@
  * divide the panels of W_hh and W_ih. The time of a step is the sum of:
  *     product     Each thread multiplies the rows of its group, tile by tile, by its share of the weights. The first
  *                 tile reads the weights from L2, L3 or memory, the other tiles read them from L2.
- *     projection  All of W_hr multiplies the rows of which the thread computes the cell.
+ * projection All of W_hr multiplies the rows whose cell outputs the thread computes.
  *     cell        Norms and activations of all rows of the group, or of some if the team divides the rows.
  *     barriers    One after the products of a step, and one after the states if the team divides the rows.
  *     exchange    Reading values that another thread of the team has written, at half the rate of L3.
@@ -51,20 +51,20 @@ static thread_rates rates_of(double own, double all, lnrnn_caches caches, int dt
     return rates;
 }
 
-/* Returns the ns of a product of `rows` rows with `bytes` bytes of weights, with `each` multiply-adds per row. */
+/* Returns the ns of a product of `rows` rows and `bytes` bytes of weights, with `each` multiply-adds per row. */
 static double product_time(size_t rows, double each, double bytes, const thread_rates *rates)
 {
     double time = 0;
     for (size_t r = 0; r < rows; r += TILE) {
         const size_t n = rows - r < TILE ? rows - r : TILE, tiles = ceil_div(n, LNRNN_TALLEST_TILE);
         const double tile = ((double)n / (double)tiles + LNRNN_TILE_OVERHEAD) * each / rates->multiply_adds;
-        /* The first tile reads the weights from where they are. Further tiles read them from L2 without waiting. */
+        /* The first tile reads the weights from L2, L3 or memory. Further tiles read the weights from L2 without waiting. */
         time += overlapped(tile, bytes / rates->of_weights) + (double)(tiles - 1) * tile;
     }
     return time;
 }
 
-/* Returns the ns of a step of one group of `rows` rows, which p.team of all n threads compute. */
+/* Returns the ns of a step of one group of `rows` rows, if p.team of the n threads compute it. */
 static double group_time(const lnrnn_step_work *w, size_t rows, lnrnn_partition p, int n)
 {
     const size_t team = (size_t)p.team, own = p.divide_rows ? ceil_div(rows, team) : rows;
@@ -78,7 +78,7 @@ static double group_time(const lnrnn_step_work *w, size_t rows, lnrnn_partition 
     const thread_rates rates =
         rates_of(panels * hidden, hidden * w->at_once, w->caches, w->dtype, n * w->at_once);
     double time = product_time(rows, share * outputs * (double)w->units, panels * hidden, &rates)
-                  /* W_ih x is computed for many steps at once, so count it per TILE rows. */
+                  /* W_ih x is computed for many steps at once, so count its time per TILE rows. */
                   + product_time(TILE, share * outputs * (double)w->inputs, panels * input, &rates)
                         * (double)rows / TILE;
     time += (double)own * outputs * LNRNN_OUTPUT_TIME;
@@ -131,7 +131,7 @@ lnrnn_step_work lnrnn_work_of(const lnrnn_rnn_config *c, lnrnn_caches caches, si
 
 /* --- a call with its plan ------------------------------------------------------------------------------- */
 
-/* Returns the work of a step of one group, with the mean number of active rows. */
+/* Returns the work of a step of one group; the number of rows is the mean number of active rows. */
 static lnrnn_step_work group_work(const lnrnn_rnn_call *r, const lnrnn_rnn_plan *p, double at_once)
 {
     const double mean_rows = (double)all_rows(r) / (double)r->T;

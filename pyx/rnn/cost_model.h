@@ -12,13 +12,13 @@
 
 /* The work of a step (runtime/thread_policy.h declares the type). */
 struct lnrnn_step_work {
-    size_t rows, inputs, units; /* B, D, and P, or the units of a head */
+    size_t rows, inputs, units; /* B, D, and P, or P / num_heads with heads */
     size_t outputs;             /* G*H */
     size_t projection;          /* P * H, or 0 */
-    size_t panels;              /* panels of the weights; a thread has whole panels of units */
+    size_t panels;              /* the number of panels of the weights; a thread has whole panels */
     int dtype;                  /* type of the weights */
-    int sides;                  /* products that the cell reads: 2 if they are separate, else 1 */
-    int at_once;                /* layers and directions of this size that are computed at the same time */
+    int sides;                  /* the number of products that the cell reads, 1 or 2 (separate) */
+    int at_once;                /* how many layers and directions of this size run at a time */
     int reset_before;           /* a step has two products, and so twice as many barriers */
     lnrnn_caches caches;
 };

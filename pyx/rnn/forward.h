@@ -5,24 +5,24 @@
 #include "rnn/layer.h"
 #include "runtime/resumable.h"
 
-/* Returns (groups): the number of steps that each group has computed. */
+/* Returns an array (groups): the number of steps that each group has computed. */
 static inline size_t *group_positions(const lnrnn_rnn_call *r)
 {
     return positions_at(r->scratch + r->plan->scratch.positions);
 }
 
-/* Computes the steps of a group from *position up to `until`, and stops earlier when the multiply-adds in
- * *left are used up. Advances *position, to LNRNN_DONE after the last step (resumable.h). memory:
- * plan->scratch.worker floats, whose values need not be kept between calls. */
+/* Computes the steps of a group from *position up to `until`, and stops earlier when the multiply-adds in *left are
+ * used up. Advances *position, to LNRNN_DONE after the last step (resumable.h). memory: plan->scratch.worker floats,
+ * which may change between calls. */
 void lnrnn_forward_group(const lnrnn_rnn_call *r, size_t group, float *memory, size_t *position, size_t until,
                          int64_t *left);
 
-/* split.c: as lnrnn_rnn_forward, with threads that divide the units of groups. */
+/* As lnrnn_rnn_forward, with threads that divide the units of groups (split.c). */
 int lnrnn_forward_split(const lnrnn_rnn_call *r);
-/* The same for two independent calls at the same time, on at most as many threads as their plans have together. */
+/* As lnrnn_forward_split, for two independent calls at the same time, on at most `threads` threads in all. */
 void lnrnn_forward_split_pair(const lnrnn_rnn_call *const r[2], int threads);
 
-/* plan.c: returns how many threads a call may use now. */
+/* Returns how many threads a call may use now (plan.c). */
 int lnrnn_threads_now(const lnrnn_rnn_plan *p);
 
 #endif

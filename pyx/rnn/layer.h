@@ -21,7 +21,7 @@ static inline size_t lnrnn_whole_floats(size_t floats) { return (floats + 15) & 
  * other biases are at HIDDEN. */
 enum { LNRNN_SITE_INPUT, LNRNN_SITE_HIDDEN, LNRNN_SITE_CELL, LNRNN_SITES };
 
-/* The largest number of inputs with int8 weights: sums of 32 bits hold so many products of 127 and 127. */
+/* The largest number of inputs with int8 weights: a sum of 32 bits holds this number of products of 127 and 127. */
 enum { LNRNN_INT8_INPUTS = INT32_MAX / (127 * 127) };
 
 /* w (n, k), row stride rs, column stride cs -> packed, lnrnn_packed_size(dtype, n, k) words of 32 bits: the
@@ -30,8 +30,8 @@ size_t lnrnn_packed_size(int dtype, size_t n, size_t k);
 void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed);
 
 typedef struct lnrnn_rnn_config lnrnn_rnn_config;
-/* w: the rows of so many gates of W_hh, (gates * H, head_units) -> packed, lnrnn_packed_heads_size words: head
- * after head, as (gates * H / num_heads, head_units). work: lnrnn_pack_heads_work floats. */
+/* w (gates * H, head_units), the rows of `gates` gates of W_hh -> packed, lnrnn_packed_heads_size words: head after
+ * head, (gates * H / num_heads, head_units) each. work: lnrnn_pack_heads_work floats. */
 size_t lnrnn_packed_heads_size(const lnrnn_rnn_config *c, size_t gates);
 size_t lnrnn_pack_heads_work(const lnrnn_rnn_config *c);
 void lnrnn_pack_heads(const lnrnn_rnn_config *c, size_t gates, const float *w, float *work, uint32_t *packed);
@@ -42,7 +42,7 @@ typedef struct {
     /* Batch norm at inference: (rows, width). Step t reads row t, or row overrun_row if it has no row of its own. */
     const float *scale, *shift;
     /* Set by lnrnn_rnn_configure. */
-    size_t width;         /* values per row: G*H, or H for c; 0: the layer has no such site */
+    size_t width;         /* the number of values per row: G*H, or H for c; 0: the layer lacks this site */
     lnrnn_gate_norm norm; /* the kernel's argument; with batch norm each step adds scale and shift */
 } lnrnn_site;
 
@@ -51,13 +51,13 @@ typedef struct {
 struct lnrnn_rnn_config {
     /* Set by the caller. */
     size_t D, H, P;   /* inputs, units, values of h */
-    size_t num_heads; /* W_hh is block-diagonal: each head reads its own H / num_heads units; 0 counts as 1 */
+    size_t num_heads; /* the blocks of W_hh: a head reads only its own H / num_heads units; 0 counts as 1 */
     /* Batch norm: joint in an RNN, of the input in a LiGRU, split in LSTM and GRU. */
     int cell, act, norm, placement, span, cell_norm;
     float eps;
     int gate_activation; /* LSTM, GRU; LNRNN_GATES_HARD_SIGMOID only without a norm */
     int reset_before; /* GRU: r multiplies h before the product; without a norm, with "split" or batch norm */
-    int reverse;      /* read every sequence from its own end to its start */
+    int reverse;      /* read each sequence from its last step to its first */
     int dtype;        /* type of the packed weights */
     int exp_forget, round_states;     /* SLSTM: as lnrnn_step_config has them */
     const float *inner_ih, *inner_hh; /* (G*H) or NULL: biases of W x and W h, before any norm; without
@@ -65,18 +65,18 @@ struct lnrnn_rnn_config {
     float zoneout_h, zoneout_c; /* in [0, 1): the part of the old h and c that a step keeps if a call has no
                                  * masks; zoneout_c: LSTM */
     lnrnn_site site[LNRNN_SITES];
-    /* Batch norm at inference: scale and shift have rows for `known` steps. Later steps use row overrun_row, or if
-     * that is -1 the statistics of the batch. */
+    /* Batch norm at inference: scale and shift have rows for `known` steps. Later steps use row overrun_row, or the
+     * statistics of the batch if overrun_row is -1. */
     size_t known;
     ptrdiff_t overrun_row;
     /* Set by lnrnn_rnn_configure. */
     size_t num_gates, outputs; /* G, and G*H: outputs of a product */
-    size_t first_gates;        /* whose W_hh is packed first: all; with reset_before r and z, and n follows */
-    size_t head_units;         /* P / num_heads: the inputs of an output of W_hh */
+    size_t first_gates;        /* gates in the first product with W_hh: all; with reset_before r and z */
+    size_t head_units;         /* P / num_heads: the number of inputs of an output of W_hh */
     int separate_products;     /* the cell's kernel adds W h to W x, not the product */
     int input_side;            /* W x has a norm or a bias of its own */
-    size_t C;                  /* values of a row of c; 0: there is none */
-    size_t projection;         /* P * H if h is W_hr times the cell's output (H); 0: h is that output */
+    size_t C;                  /* the number of values of c per sequence; 0: the cell has no c */
+    size_t projection;         /* P * H if h is W_hr times the cell's output (H); 0: h is the cell's output */
     int saved_gates;           /* the tape has the gates */
     int own_input_gradient; /* GRU but joint: W x and W h have different gradients, since r multiplies W h */
     int direct_h;           /* the cell reads h_prev too, not only W h */
@@ -85,18 +85,18 @@ struct lnrnn_rnn_config {
     int output_norm;        /* y is the norm of h, site CELL by heads: h has rows of its own */
 };
 
-/* Call it when the caller's fields are set. Later only gain, bias, scale, shift, known, overrun_row, inner_ih
- * and inner_hh may change; call it again then. */
+/* Sets the other fields. Call it when the caller's fields are set, and again after a change. Only gain, bias, scale,
+ * shift, known, overrun_row, inner_ih and inner_hh may change. */
 void lnrnn_rnn_configure(lnrnn_rnn_config *config);
-/* Returns the floats of a record of the tape (one step of one row). */
+/* Returns the number of floats of a record of the tape (one step of one row). */
 size_t lnrnn_tape_width(const lnrnn_rnn_config *config);
 
-/* The layout of a call's scratch memory, in floats. First the memory that the threads of a group share, for each
- * group; from groups * shared on that of each worker; then the positions. */
+/* The layout of a call's scratch memory, in floats. First comes, for each group, the memory that its threads share.
+ * The memory of each worker begins at groups * shared. The positions are last. */
 typedef struct {
     size_t shared, worker; /* per group, 0 without divide_units; per worker (lnrnn_step_memory) */
     size_t positions;      /* the offset of the numbers of steps that each group has computed */
-    size_t floats;         /* the size of all */
+    size_t floats;         /* the total size */
 } lnrnn_rnn_scratch;
 
 /* A phase of a step is a function of the step's view: step.h. */
@@ -110,20 +110,20 @@ typedef struct {
     const struct lnrnn_product *product; /* the product with the layer's weights */
     int threads;
     int brief;            /* little work: use one thread if other processes use the cores */
-    int divide_units;     /* the threads that divide the units of each group; 0: a group has one thread */
-    int divide_rows;      /* of them each computes the states of some rows; 0: each computes all */
-    size_t group, groups; /* sequences of a group, which go through time together; the number of groups */
-    size_t chunk;         /* steps for which one product computes W x */
+    int divide_units;     /* how many threads divide the units of each group; 0: a group has one */
+    int divide_rows;      /* each of these threads computes the states of some rows; 0: of all rows */
+    size_t group, groups; /* the number of sequences of a group, which go through time together; of groups */
+    size_t chunk;         /* the number of steps for which one product computes W x */
     size_t input_rows;    /* the largest number of rows of x in one product */
-    size_t panels;        /* panels of the packed weights */
+    size_t panels;        /* the number of panels of the packed weights */
     size_t wide, narrow;  /* row strides of G*H values, of H values */
     size_t h_stride, c_stride; /* row strides of h, of c */
-    size_t first_words;        /* reset_before: of w_hh, before the weights of n */
+    size_t first_words;        /* reset_before: the number of words of w_hh before the weights of n */
     /* Steps from batch_from on use the statistics of the batch; SIZE_MAX: none. Steps before the call count too. */
     size_t batch_from;
-    lnrnn_phase *phases[2][LNRNN_PHASES + 1]; /* of a step, then NULL; [1]: from batch_from on */
+    lnrnn_phase *phases[2][LNRNN_PHASES + 1]; /* phases of a step, then NULL; [1]: from batch_from on */
     lnrnn_caches caches;
-    int synchronous; /* there are such steps, so one group has all sequences */
+    int synchronous; /* the call has steps from batch_from on, so one group has all sequences */
     struct {
         /* Offsets in a record of the tape: W h (or W x + W h), the gates, c and, with a projection, the cell's
          * output. W x is at 0. state: that of h, if y is its norm. */
@@ -133,23 +133,23 @@ typedef struct {
 } lnrnn_rnn_plan;
 
 typedef struct {
-    double *mean, *var; /* (T, width) of the active rows, written */
+    double *mean, *var; /* (T, width), over the active rows, written */
 } lnrnn_site_statistics;
 
-/* A row: steps first .. first + length - 1 of sequence `sequence` of x and y. A reset of the state divides a
- * sequence into several rows. The row begins with the state in row `state` of h0 and c0. */
+/* A row is the steps first .. first + length - 1 of sequence `sequence` of x and y. A reset of the state divides a
+ * sequence into several rows. The row begins with state number `state` of h0 and c0. */
 typedef struct {
     int64_t sequence, first, length;
     int64_t end;   /* y is set to 0 from the row's last step up to step `end` */
-    int64_t state; /* the row of h0, c0, hn, cn */
-    int64_t start; /* steps before this call; only batch norm depends on it */
+    int64_t state; /* the index in h0, c0, hn, cn */
+    int64_t start; /* the number of steps before this call; only batch norm depends on it */
 } lnrnn_row;
 
 /* Masks of dropout in training; NULL: no dropout. */
 typedef struct {
     const float *state; /* (sequences, P): factors of h in W_hh h */
-    /* (steps, sequences, P or C), 0 or 1: zoneout keeps the old h, the old c of these units. A call with a tape
-     * has them exactly if zoneout_h, zoneout_c is not 0. */
+    /* (steps, sequences, P or C): 1 where zoneout keeps the old value of h, of c, else 0. A call with a tape has the
+     * mask of h if zoneout_h is not 0, and the mask of c if zoneout_c is not 0. */
     const unsigned char *h, *c;
     size_t sequences;
 } lnrnn_rnn_masks;
@@ -164,31 +164,31 @@ typedef struct {
     ptrdiff_t xt, xb; /* its strides */
     float *y;         /* (steps, sequences, P), the last axis contiguous */
     ptrdiff_t yt, yb;
-    const float *h0, *c0;  /* (states, P), (states, C); c0, cn: NULL without a c */
-    float *hn, *cn;        /* (shapes of h0, c0): the state at each row's own end; may be h0, c0 */
-    const lnrnn_row *rows; /* (B), longest first; no two write the same state or the same steps of y. With
-                            * statistics of the batch all have the same start */
-    size_t last_step_end;  /* the last step of all calls of the plan, counted with start; SIZE_MAX: not
-                            * known */
+    const float *h0, *c0; /* (states, P), (states, C); c0, cn: NULL without a c */
+    float *hn, *cn;       /* (shapes of h0, c0): the state at each row's own end; may be h0, c0 */
+    /* (B), longest first; no two rows write the same state or the same steps of y. With statistics of the batch
+     * all rows have the same start. */
+    const lnrnn_row *rows;
+    size_t last_step_end; /* the last step of all calls of the plan, with start; SIZE_MAX: unknown */
     lnrnn_site_statistics statistics[LNRNN_SITES]; /* batch norm in training */
     int64_t *count; /* batch norm in training, else NULL: (T) active rows, written */
     /* NULL, or written for lnrnn_rnn_backward: a record of lnrnn_tape_width floats for every step of every row. */
     float *tape;
     lnrnn_rnn_masks masks;
-    /* A call returns with unfinished work when each thread has done about `part` multiply-adds; 0: it
-     * finishes. A step of a group is always finished. */
+    /* A call returns with unfinished work when each thread has done about `part` multiply-adds; 0: the call finishes.
+     * A step of a group is always finished. */
     double part;
     int resumed;    /* 1: this call continues one that has returned 0 */
     float *scratch; /* plan->scratch.floats floats, aligned for doubles; kept until a call returns 1 */
 } lnrnn_rnn_call;
 
-/* r: all fields set but plan and scratch. The plan may be used for calls that differ in pointers (the same must be
- * NULL), part, resumed, and fields of `rows` other than length. threads: the most that may be used; the plan uses
- * fewer for little work. */
+/* r: all fields are set, but plan and scratch. The plan may be used for calls that differ in part, resumed, and
+ * fields of `rows` other than length. Pointers may differ too, if the same ones are NULL. threads: the largest number
+ * of threads; the plan uses fewer for little work. */
 void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *plan);
-/* Returns 1 when all work is finished, or 0 after r->part: then call it again with resumed = 1, any part, and
- * all other fields unchanged. Parts change no bit of the result. hn, and the zeros past the end of a row, are
- * complete only when it returns 1. */
+/* Returns 1 when all work is finished, or 0 after r->part. After 0, call it again with resumed = 1, any part, and all
+ * other fields unchanged. Parts change no bit of the result. hn, and the zeros past the end of a row, are complete
+ * only after a return of 1. */
 int lnrnn_rnn_forward(const lnrnn_rnn_call *r);
 
 /* --- backward.c: back through time ---------------------------------------------------------------------- */
@@ -200,28 +200,28 @@ typedef struct {
 typedef struct {
     const float *gy; /* (shape of y), not read past the end of a row */
     ptrdiff_t gyt, gyb;
-    const float *ghn, *gcn; /* (shapes of hn, cn): their gradients; NULL: zeros */
-    /* The transposed weights in float, packed (D, G*H), (P, G*H), (H, P). If one is NULL, w_ih (G*H, D), w_hh (G*H,
-     * head_units) or w_hr (P, H) is read instead, if lnrnn_reads_lines permits it. Without gx, W_ih is not
+    const float *ghn, *gcn; /* (shapes of hn, cn): the gradients of hn and cn; NULL: zeros */
+    /* The transposed weights in float, packed (D, G*H), (P, G*H), (H, P). If one of them is NULL, lnrnn_reads_lines
+     * must permit that w_ih (G*H, D), w_hh (G*H, head_units) or w_hr (P, H) is read instead. Without gx, W_ih is not
      * read. With several heads, and with reset_before, w_hh_t has the transpose of each gate of each head,
      * (head_units, head_units). */
     const uint32_t *w_ih_t, *w_hh_t, *w_hr_t;
     const float *w_ih, *w_hh, *w_hr;
-    float *gx; /* (shape of x), not written past the end of a row; NULL: not wanted */
+    float *gx; /* (shape of x), not written past the end of a row; NULL: not computed */
     ptrdiff_t gxt, gxb;
     float *gh0, *gc0;                       /* (shapes of h0, c0) */
     float *gw_ih, *gw_hh, *gw_hr;           /* (G*H, D), (G*H, head_units), (P, H) */
-    int add;                                /* add to the values of these */
+    int add;                                /* add to the values of gw_ih, gw_hh and gw_hr */
     lnrnn_site_gradients site[LNRNN_SITES]; /* written */
     double *inner[2]; /* (G*H): gradients of inner_ih, inner_hh, written; NULL if the layer has none */
     float *work;      /* lnrnn_rnn_backward_work(r) floats, aligned for doubles and pointers */
 } lnrnn_rnn_gradients;
 
-/* w (n, k). Returns 1 if lnrnn_rnn_backward can read w itself: rows must be short and consist of whole
- * vectors, and w must be aligned to 64 bytes. Otherwise transpose and pack it. */
+/* w (n, k). Returns 1 if lnrnn_rnn_backward can read w itself: its rows must be short and consist of whole vectors,
+ * and w must be aligned to 64 bytes. Otherwise the caller must transpose and pack w. */
 int lnrnn_reads_lines(const float *w, size_t k);
 size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *r);
-/* r: the forward call, with a new plan; its y, tape, count and statistics are read. Returns as
+/* r: the forward call, with a new plan; y, tape, count and statistics of r are read. Returns 1 or 0, as
  * lnrnn_rnn_forward. g must not change between parts.
  */
 int lnrnn_rnn_backward(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g);

@@ -1,6 +1,5 @@
-/* Computes the layers and directions of a network. They run at the same time, as a wavefront, if that is faster, else
- * one after the other. A line is one layer in one direction. A step of a stream is a call with one step and a plan
- * that is kept. */
+/* Computes the layers and directions of a network. A line is one layer in one direction. The lines run at the same time, as a wavefront, if
+ * that is faster, else one after the other. A step of a stream is a call with one step, whose plan is kept for the next step. */
 #include "rnn/network.h"
 
 #include <string.h>
@@ -134,8 +133,8 @@ size_t lnrnn_network_plan(lnrnn_network_call *n)
     }
     if (n->side_by_side)
         floats = n->wave.floats;
-    /* In a wavefront, all layers' outputs are in use until the end. Otherwise two buffers suffice: a layer's
-     * input and output. */
+    /* In a wavefront, the outputs of all layers are in use until the end. Otherwise two buffers suffice, for the
+     * input and the output of a layer. */
     const size_t between = net->layers - 1, most = n->side_by_side ? between : 2,
                  widest = net->h_width > net->c_width ? net->h_width : net->c_width;
     n->buffer_floats = lnrnn_whole_floats(n->steps * n->sequences * output_width(n));
@@ -147,8 +146,9 @@ size_t lnrnn_network_plan(lnrnn_network_call *n)
 
 /* --- a call --------------------------------------------------------------------------------------------- */
 
-/* Distributes the rows, longest first, over groups of `group` rows. Each group gets one row, then in the opposite
- * order one more, and so on. So groups cost about the same, and each begins with its longest row. */
+/* Distributes the rows, longest first, over groups of `group` rows, and returns them in the order of the groups. Each
+ * group gets one row; then, in the opposite order of the groups, each gets another, and so on. So groups cost about
+ * the same, and each begins with its longest row. */
 static const lnrnn_row *dealt_rows(const lnrnn_network_call *n, size_t group)
 {
     if (!n->deal || group >= n->B)
@@ -238,7 +238,7 @@ static void point_lines(lnrnn_network_call *n)
     }
 }
 
-/* x -> out, which may be x: applies a layer's dropout to its inputs or to their gradients. */
+/* x -> out, which may be x: applies the dropout of a layer to x, its inputs or their gradients. */
 static void drop(const lnrnn_network_call *n, size_t layer, const float *x, float *out)
 {
     LNRNN_DEFAULT_FLOATS;
@@ -260,7 +260,7 @@ static void drop(const lnrnn_network_call *n, size_t layer, const float *x, floa
         }
 }
 
-/* Returns the rest of `left`, the multiply-adds of this part, after a line with `products` products per step. */
+/* left: the multiply-adds left in this part of the call. Returns how many are left after a line with `products` products per step. */
 static double after_line(const lnrnn_rnn_call *r, size_t products, double left)
 {
     LNRNN_DEFAULT_FLOATS;
@@ -365,7 +365,7 @@ static void point_gradients(const lnrnn_network_call *n, lnrnn_network_gradients
     }
 }
 
-/* Sets gx to 0, because a line writes gx only where rows have steps. */
+/* Sets the gradient of the inputs to 0, because a line writes gx only at the steps of rows. */
 static void clear_inputs(const lnrnn_network_call *n, const lnrnn_rnn_gradients *line, size_t width)
 {
     if (n->B == n->sequences && n->B && (size_t)n->rows[n->B - 1].length == n->steps)
@@ -375,7 +375,7 @@ static void clear_inputs(const lnrnn_network_call *n, const lnrnn_rnn_gradients 
             memset(line->gx + (ptrdiff_t)t * line->gxt + (ptrdiff_t)b * line->gxb, 0, width * sizeof(float));
 }
 
-/* Adds the gradient of the inputs from direction 0 to that from direction 1. */
+/* Adds the gradient of the inputs from direction 0 to the one from direction 1. */
 static void add_directions(const lnrnn_network_call *n, const lnrnn_rnn_gradients *first, size_t width)
 {
     LNRNN_DEFAULT_FLOATS;

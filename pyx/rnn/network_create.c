@@ -9,8 +9,8 @@
 
 /* --- batch norm: a scale and a shift for every step ---------------------------------------------------- */
 
-/* count (steps): how many training sequences reached each step. Returns the number of first steps with
- * statistics. */
+/* count (steps): the number of training sequences that reached each step. Returns the number of steps with
+ * statistics, which are the first ones. */
 static size_t known_steps(const int64_t *count, size_t steps)
 {
     size_t known = 0;
@@ -57,13 +57,13 @@ static double mean_over_steps(const double *values, size_t steps, size_t width, 
 /* The statistics and parameters of a batch norm at inference. */
 typedef struct {
     size_t known, width;
-    int averages;             /* 1: write one more row, of the means over the known steps (at least one) */
+    int averages;             /* 1: write one more row: the means over the known steps (at least one) */
     const double *mean, *var; /* (known, width) */
     const float *gain, *bias; /* (width); bias may be NULL: zeros */
     double eps;
 } step_norm;
 
-/* -> scale, shift (known or known + 1, width), so that scale * a + shift is batch norm with gain and bias. */
+/* Writes scale, shift (known or known + 1, width), so that scale * a + shift is batch norm with gain and bias. */
 static void fold(const step_norm *f, float *scale, float *shift)
 {
     for (size_t t = 0; t < f->known + (f->averages != 0); t++)
@@ -83,7 +83,7 @@ static void fold(const step_norm *f, float *scale, float *shift)
 typedef struct {
     const lnrnn_description *d;
     const lnrnn_array *const *used;
-    char *memory; /* NULL: the first time */
+    char *memory; /* NULL: only count bytes */
     float *work;  /* for lnrnn_pack_heads */
     size_t bytes, weight_bytes;
 } construction;
@@ -95,8 +95,8 @@ static void *part_of(construction *b, size_t bytes)
     return part;
 }
 
-/* x, y (n) or NULL. Returns their sum (n), or, if both are NULL, n times `otherwise`, or NULL if that is
- * negative. */
+/* x, y (n) or NULL. Returns the sum (n) of the arrays that are not NULL. If both are NULL, returns n values
+ * `otherwise`, or NULL if `otherwise` is negative. */
 static const float *sum_of(construction *b, const float *x, const float *y, size_t n, float otherwise)
 {
     if (!x && !y && otherwise < 0)
@@ -217,7 +217,7 @@ static void fill_line(construction *b, size_t line, lnrnn_rnn_config *c, lnrnn_p
     weights->hr = c->projection ? packed(b, c->dtype, roles[LNRNN_WEIGHT_HR], c->P, c->H) : NULL;
 }
 
-/* Builds the network in b->memory. If that is NULL, it only counts bytes. */
+/* Builds the network in b->memory. If b->memory is NULL, only counts the bytes. */
 static lnrnn_network *lay_out(construction *b)
 {
     const lnrnn_description *const d = b->d;

@@ -8,7 +8,7 @@
 
 static size_t line_count(const lnrnn_network *n) { return n->layers * n->directions; }
 
-/* The first parameters of each line: weight_ih, weight_hh and, with a projection, weight_hr. */
+/* Returns the number of weights of a line, which come first: weight_ih, weight_hh and, with a projection, weight_hr. */
 static size_t weight_count(const lnrnn_network *n) { return n->config->projection ? 3 : 2; }
 
 /* w (parts, n, k). Packs the transpose of each part at memory + *bytes, and adds the size to *bytes. Returns the
@@ -26,7 +26,7 @@ static const uint32_t *transposed(const float *w, size_t parts, size_t n, size_t
     return words;
 }
 
-/* Writes the weights of all lines to memory, if that is not NULL. Returns the bytes. */
+/* Writes the weights of all lines to memory, unless memory is NULL. Returns their number of bytes. */
 static size_t write_weights(const lnrnn_network *n, const lnrnn_array *arrays, int inputs, char *memory)
 {
     int roles[LNRNN_ROLES];
@@ -74,8 +74,8 @@ const lnrnn_backward_weights *lnrnn_network_backward_weights(lnrnn_network *n, c
 
 /* --- gradients ------------------------------------------------------------------------------------------ */
 
-/* Returns the sum for the gradient of a gain or a bias with this role, and sets *width. Two biases that are
- * added to the same sum share it. */
+/* Returns the array for the sums of the gradient of a gain or a bias with this role, and sets *width to its length.
+ * Two biases that are added to the same sum share one array. */
 static double **sum_of(lnrnn_rnn_gradients *g, const lnrnn_rnn_config *c, int role, size_t *width)
 {
     *width = c->outputs;

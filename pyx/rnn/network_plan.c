@@ -3,10 +3,10 @@
  *
  * One after another: all threads compute one line at a time. They divide its sequences or its hidden units.
  *
- * At once: each line has one thread, or, with two directions, half of the threads. The two directions of a layer
- * then take the time of one. Layers in one direction form a wavefront: a layer begins when the layer before it has
- * computed its first chunk of steps. With n threads the time is an n-th of the sum, and one chunk more for each
- * thread after the first. Each chunk reads W_ih again. All threads share L3 and memory. */
+ * At once: each line has one thread, or, with two directions, half of the threads. The two directions of a layer then
+ * need the time of one. Layers in one direction form a wavefront: a layer begins when the layer before it has
+ * computed its first chunk of steps. With n threads the time is an n-th of the sum of all times, plus one chunk for
+ * each thread after the first. Each chunk reads W_ih again. All threads share L3 and memory. */
 #include <math.h>
 
 #include "lnrnn/tuning.h"
@@ -31,12 +31,12 @@ static double time_in_turn(lnrnn_wavefront *n, int threads)
     return time;
 }
 
-/* Layers in one direction, n->threads > 1: sets n->chunk. Returns the ns of all layers as a wavefront. */
+/* For layers in one direction, n->threads > 1. Sets n->chunk. Returns the ns of all layers as a wavefront. */
 static double time_of_wavefront(lnrnn_wavefront *n)
 {
     const double threads = n->threads, at_once = least(threads, (double)n->layers),
                  T = (double)n->line[0].call.T, turns = (double)n->groups * T;
-    double time = 0, begin = 0, step = 0; /* ns of all lines; of the start of a chunk; of the longest step */
+    double time = 0, begin = 0, step = 0; /* ns of all lines, of a chunk's start, of the longest step */
     for (size_t k = 0; k < n->layers; k++) {
         const lnrnn_line *l = &n->line[k];
         const double of_step = lnrnn_group_step_time(&l->call, &l->plan, at_once);
@@ -64,8 +64,7 @@ static double time_of_pairs(lnrnn_wavefront *n)
     return time;
 }
 
-/* Makes the lines' plans, each for `share` threads. Returns 1 if the lines can run at the same time with
- * these plans. */
+/* Makes the lines' plans, each for `share` threads. Returns 1 if the lines can run at the same time with these plans. */
 static int plan_lines(lnrnn_wavefront *n, int share)
 {
     n->worker = n->floats = 0;
@@ -111,7 +110,7 @@ int lnrnn_wavefront_plan(lnrnn_wavefront *n, int threads)
     const int wanted = __atomic_load_n(&way, __ATOMIC_RELAXED);
     const lnrnn_rnn_call *r = &n->line[0].call;
     const size_t lines = n->layers * n->directions;
-    const int one_step = r->T == 1 && n->directions == 1; /* each layer needs the whole layer before it */
+    const int one_step = r->T == 1 && n->directions == 1; /* each layer needs the last layer's outputs */
     if (lines < 2 || !r->B || !r->T || wanted == LNRNN_NETWORK_IN_TURN
         || (one_step && wanted == LNRNN_NETWORK_FASTEST))
         return 0;

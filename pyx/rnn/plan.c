@@ -31,7 +31,7 @@ static void layout_tape(const lnrnn_rnn_config *c, lnrnn_rnn_plan *p)
 {
     p->wide = p->kernels->product->width(c->outputs);
     p->narrow = p->kernels->product->width(c->H);
-    /* The product of n writes whole vectors behind r and z. */
+    /* The product for the gate n writes whole vectors behind r and z. */
     if (c->reset_before && p->wide < c->first_gates * c->H + p->narrow)
         p->wide = lnrnn_whole_floats(c->first_gates * c->H + p->narrow);
     p->h_stride = p->kernels->product->width(c->P);
@@ -69,7 +69,7 @@ static void choose_threads(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan 
     p->group = (r->B + (size_t)best.groups - 1) / (size_t)best.groups;
 }
 
-/* Every call asks again, because a stream keeps its plan. */
+/* Every call asks again how many threads are free, because a stream keeps its plan. */
 int lnrnn_threads_now(const lnrnn_rnn_plan *p) { return lnrnn_free_threads(p->threads, p->brief); }
 
 /* Returns the number of rows of a chunk: steps times sequences. */
@@ -86,7 +86,7 @@ static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     if (!p->divide_units)
         p->group = p->synchronous ? r->B : TILE;
-    /* Make groups smaller if every thread then gets one. With a tape, a group consists of whole blocks of
+    /* Make groups smaller if every thread then gets a group. With a tape, a group consists of whole blocks of
      * sum_rows rows. */
     if (!p->synchronous && !p->divide_units && (size_t)p->threads * TILE > r->B)
         p->group = (r->B + (size_t)p->threads - 1) / (size_t)p->threads;

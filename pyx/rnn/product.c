@@ -4,7 +4,7 @@
 #include "rnn/rows.h"
 #include "rnn/step.h"
 
-/* Where output `at` of packed weights with N outputs stands. */
+/* Returns the cut before output `at` of packed weights with N outputs. */
 static lnrnn_cut cut_at(const lnrnn_rnn_call *r, size_t N, size_t at)
 {
     const lnrnn_product *k = r->plan->product;
@@ -18,7 +18,7 @@ static lnrnn_cut cut_at(const lnrnn_rnn_call *r, size_t N, size_t at)
     return (lnrnn_cut){.panel = p, .part = part, .of = of};
 }
 
-/* The panel that begins next to a cut. */
+/* Returns the panel whose beginning is nearest to a cut. */
 static size_t near_panel(lnrnn_cut cut) { return cut.panel + (2 * cut.part > cut.of); }
 
 static lnrnn_cut cut_of(const lnrnn_rnn_call *r, size_t index, size_t team)
@@ -71,7 +71,7 @@ static void panels_product(const lnrnn_step *s, const weights *u, size_t n, cons
     k->matmul(&m, n, rows, a, as);
 }
 
-/* As panels_product, for the thread's share: all rows of its whole panels, and some rows of a panel that two
+/* As panels_product, for the share of this thread: all rows for its whole panels, and some rows for a panel that two
  * threads share. */
 static void product(const lnrnn_step *s, const weights *u, size_t n, const float *const *rows, float *a,
                     ptrdiff_t as)
@@ -91,8 +91,8 @@ static void product(const lnrnn_step *s, const weights *u, size_t n, const float
     }
 }
 
-/* Float32: make all products equally large, because a product of few remaining rows would read all of W_ih
- * for them. */
+/* With float32, all products have equally many rows, because a product of a few remaining rows would also read all of
+ * W_ih. */
 void lnrnn_input_product(const lnrnn_step *s, size_t n)
 {
     const lnrnn_rnn_config *c = s->r->config;
@@ -103,8 +103,8 @@ void lnrnn_input_product(const lnrnn_step *s, size_t n)
         product(s, &w_ih, n - i < each ? n - i : each, s->x + i, s->wx + i * wide, (ptrdiff_t)wide);
 }
 
-/* The outputs of all heads, N each, form one line, which threads divide at whole panels. -> the panel of this head
- * where the part of thread `index` begins, or that of the thread before it ends. */
+/* Threads divide the outputs of all heads, N each, at whole panels. Returns the panel of head `head` at which the
+ * part of thread `index` begins, and the part of the thread before it ends. */
 static size_t panel_of_thread(const lnrnn_step *s, size_t N, size_t head, size_t index)
 {
     const lnrnn_product *k = s->r->plan->product;
@@ -115,7 +115,7 @@ static size_t panel_of_thread(const lnrnn_step *s, size_t N, size_t head, size_t
     return near_panel(cut_at(s->r, N, at < before ? 0 : at - before < wide ? at - before : wide));
 }
 
-/* Outputs from .. to - 1 of gates of `units` units: between their places, H apart, and a block. */
+/* Copies outputs from .. to - 1 of gates of `units` units from `places`, where gates are H apart, to `block`. */
 static void copy_gates(size_t units, size_t H, size_t from, size_t to, const float *places, float *block)
 {
     for (size_t o = from, n; o < to; o += n) {
@@ -132,8 +132,8 @@ static void place_gates(size_t units, size_t H, size_t from, size_t to, const fl
     }
 }
 
-/* A product writes whole vectors, which would overwrite outputs of other heads. So it writes to a block. One head
- * has nothing but padding, and gates of later products, behind its outputs. */
+/* A product writes whole vectors, which would overwrite outputs of other heads, so it writes to a block. A single
+ * head needs no block: behind its outputs are only padding, and gates of later products. */
 void lnrnn_head_products(const lnrnn_step *s, size_t gate, size_t gates, const uint32_t *w,
                          const float *const *rows, int add)
 {

@@ -6,8 +6,8 @@
 #include "rnn/network.h"
 #include "runtime/threads.h"
 
-/* The memory of a call. Resets divide a sequence into parts. Each part is a row with a state of its own; the
- * parts of a sequence have consecutive states. */
+/* The memory of a call. Resets divide a sequence into parts. Each part is a row with its own state. The parts of a
+ * sequence have consecutive states. */
 typedef struct {
     const lnrnn_network *n;
     const lnrnn_sequences *s;
@@ -15,7 +15,7 @@ typedef struct {
     size_t parts;      /* the number of rows, and of states of each line */
     lnrnn_line *lines; /* (lines) */
     float *states[4];  /* (lines, parts, P or C): h0, c0, hn, cn for network.c */
-    float *owned;      /* memory of the states that are not the caller's */
+    float *owned;      /* memory of the states for which the caller gives no memory */
     float *scratch;
 } call_memory;
 
@@ -50,7 +50,7 @@ static size_t split(const lnrnn_sequences *s, size_t b, size_t state, lnrnn_row 
     return n;
 }
 
-/* For qsort: longest first, and in the given order among equals. */
+/* For qsort: sorts rows longest first; rows of equal length keep their order. */
 static int longest_first(const void *a, const void *b)
 {
     const lnrnn_row *const x = a, *const y = b;
@@ -58,7 +58,7 @@ static int longest_first(const void *a, const void *b)
                                   : (x->state > y->state) - (x->state < y->state);
 }
 
-/* Returns the values of a row of h, or with cell = 1 of c. */
+/* Returns the number of values of h for one sequence, or with cell = 1 of c. */
 static size_t width_of(const lnrnn_network *n, int cell) { return cell ? n->c_width : n->h_width; }
 
 /* Returns 1 if size_t can hold the sizes of all arrays of the call. */
@@ -96,9 +96,9 @@ static lnrnn_status check(const lnrnn_network *n, const lnrnn_sequences *s, char
     return LNRNN_OK;
 }
 
-/* in = 1: copies states of sequences (lines, B, width) to states of rows; in = 0: back. Forward, a sequence's
- * first part takes its initial state and its last part has its final state; reverse, it is the other way
- * around. Other parts begin with zeros. */
+/* in = 1: copies states of sequences (lines, B, width) to states of rows; in = 0: copies back. In a forward line, the
+ * first part of a sequence gets its initial state, and the last part has its final state. In a reverse line, the last
+ * part gets the initial state, and the first has the final state. Other parts begin with zeros. */
 static void copy_states(const call_memory *m, size_t width, float *of_rows, float *of_sequences, int in)
 {
     const size_t lines = m->n->layers * m->n->directions, B = m->s->sequences;
@@ -115,8 +115,7 @@ static void copy_states(const call_memory *m, size_t width, float *of_rows, floa
         }
 }
 
-/* Points m->states to the caller's arrays, or to memory of the call if the caller's is NULL or resets divide
- * sequences. */
+/* Points m->states to the caller's arrays, or to memory of the call if the caller's is NULL or resets divide sequences. */
 static int take_states(call_memory *m)
 {
     const lnrnn_sequences *const s = m->s;

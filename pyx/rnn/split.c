@@ -1,19 +1,18 @@
 /* The time loop if several threads divide the hidden units of a group of sequences.
  *
- * A step of few sequences takes as long as reading the weights. So each thread of a group computes the
- * columns of some panels of W_ih and W_hh, which may stay in its own L2 cache. If panels cannot be divided
- * evenly, two threads share a panel, and each computes some of its rows. The threads meet at a barrier after
- * W_hh h of each step. A barrier is also before W_hh h if it is added to W_ih x, and at the begin of each
- * part of a call. The states are computed in one of two ways (cost_model.c decides):
- *     Each thread computes the states of all rows. If rows are few, this takes less time than a second
- *     barrier. Thread 0 of the group writes h to y and c to cn, the others write to their own memory. Separate
- *     products W_hh h are double-buffered, so that a fast thread does not overwrite rows that others read.
+ * A step of few sequences takes as long as reading the weights. So each thread of a group computes the columns of some
+ * panels of W_ih and W_hh, which may stay in its own L2 cache. If panels cannot be divided evenly, two threads share a
+ * panel, and each computes some of its rows. The threads meet at a barrier after W_hh h of each step. A barrier is also
+ * before W_hh h if it is added to W_ih x, and at the begin of each part of a call. cost_model.c decides who computes the
+ * states: Each thread computes the states of all rows. If rows are few, this takes less time than a second barrier. Thread
+ * 0 of the group writes h to y and c to cn, the other threads write to their own memory. Separate products W_hh h are
+ * double-buffered, so that a fast thread does not overwrite rows that other threads read.
  *     plan->divide_rows: each thread computes the states of its share of the rows, in y and cn. A second
  *     barrier is before the next product, which reads the states of all rows.
  *
- * Groups do not wait for each other. If fewer threads start than planned, they are divided among the groups
- * again; one thread may compute several groups. The order of sums is that of one thread. If a call runs in
- * parts, all threads of a group stop at the same step, because each counts the cost of all columns. */
+ * Groups do not wait for each other. If fewer threads start than planned, they are divided among the groups again;
+ * one thread may compute several groups. Sums have the same order as on one thread. If a call runs in parts, all
+ * threads of a group stop at the same step, because each counts the cost of all columns. */
 #include <string.h>
 
 #include "lnrnn/tuning.h"
@@ -33,7 +32,7 @@ typedef struct {
     split_group groups[LNRNN_MOST_SHARED];
 } split_job;
 
-/* Keeps the states of a thread other than 0 in its own memory, if each thread computes all rows. */
+/* If each thread computes all rows, points a thread other than 0 to its own memory for the states. */
 static void keep_own_states(lnrnn_step *s)
 {
     const lnrnn_rnn_call *r = s->r;
@@ -61,7 +60,7 @@ static void split_chunk(lnrnn_step *s, size_t end)
     }
 }
 
-/* Computes a part of a group's steps, in one of its threads. */
+/* Computes some steps of a group, until *left is used up, in one of the group's threads. */
 static void split_steps(lnrnn_step *s, split_group *group, size_t *position, int64_t *left)
 {
     const lnrnn_rnn_call *r = s->r;
@@ -73,8 +72,8 @@ static void split_steps(lnrnn_step *s, split_group *group, size_t *position, int
         lnrnn_step_load(s);
     while (s->t < s->length && *left > 0) {
         split_chunk(s, lnrnn_step_chunk(s, s->length, left));
-        /* Wait, because the next chunk overwrites this one, which another thread may still read. If a thread
-         * has lost its core, thread 0 continues alone. */
+        /* Wait, because the next chunk overwrites the memory of this chunk, which another thread may still read. If a
+         * thread has lost its core, thread 0 continues alone. */
         if (s->team > 1) {
             if (!s->index)
                 group->alone = __atomic_load_n(&group->barrier.oversubscribed, __ATOMIC_RELAXED);
@@ -99,7 +98,7 @@ static void split_units(void *ctx, int worker, int team)
               at_a_time = team < groups ? team : groups, index = worker % each;
     float *const memory = r->scratch + p->groups * p->scratch.shared + (size_t)worker * p->scratch.worker;
     int64_t left = r->part > 0 ? whole_number(r->part * each) : INT64_MAX;
-    if (worker / each >= at_a_time) /* this thread is left over */
+    if (worker / each >= at_a_time) /* the team has more threads than are needed */
         return;
     for (int g = worker / each; g < groups && left > 0; g += at_a_time) {
         size_t *const position = group_positions(r) + g;
@@ -125,7 +124,8 @@ int lnrnn_forward_split(const lnrnn_rnn_call *r)
     return 1;
 }
 
-/* Computes the two directions of a layer, each with half of the threads. One thread computes one after the other. */
+/* Computes the two directions of a layer, each with half of the threads. A single thread computes one direction after
+ * the other. */
 static void split_both(void *ctx, int worker, int team)
 {
     split_job *const job = ctx;

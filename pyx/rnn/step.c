@@ -1,7 +1,7 @@
 /* The phases of a step, from W_ih x to the states, and the view (lnrnn_step) that moves from step to step.
  *
- * A site (layer.h) has one of three forms (kernels/gate_norm.h). Without a norm it adds a bias. Batch norm is a scale
- * and a shift of the step. Layer norm uses the statistics of each row. */
+ * A site (layer.h) has one of three forms (kernels/gate_norm.h). Without a norm it adds a bias. Batch norm has a
+ * scale and a shift for each step. Layer norm uses the statistics of each row. */
 #include <string.h>
 
 #include "rnn/rows.h"
@@ -56,7 +56,7 @@ static void separate_product(lnrnn_step *s)
     lnrnn_hidden_product(s, 0);
 }
 
-/* With the reset gate before the product: first W_hh h of r and z, which give r h, then W_hh (r h) of n. */
+/* For a reset gate before the product: computes W_hh h of the gates r and z. From r follows r h, and then W_hh (r h) of the gate n. */
 static void first_product(lnrnn_step *s)
 {
     s->cell.x = s->a;
@@ -79,11 +79,11 @@ static void take_rows(lnrnn_step *s)
     s->row += from;
 }
 
-/* Returns the floats for two doubles and three floats per value of a site, rounded to whole doubles. */
+/* Returns the number of floats that hold two doubles and three floats per value of a site, rounded up to whole doubles. */
 static size_t statistics_floats(const lnrnn_rnn_config *c) { return 7 * c->outputs + c->outputs % 2; }
 
-/* a (active, width), row stride cell.as: the input of a site. Computes the batch's statistics of the values
- * from .. to - 1, sets their scale and shift, and writes the statistics to the call's arrays, if any. */
+/* a (active, width), row stride cell.as: the input of a site. Computes the batch's statistics of the values from ..
+ * to - 1, sets their scale and shift, and writes the statistics to the call's arrays, if it has any. */
 static void site_statistics(lnrnn_step *s, int site, size_t from, size_t to, const float *a)
 {
     const lnrnn_rnn_call *r = s->r;
@@ -120,7 +120,7 @@ static void input_statistics(lnrnn_step *s)
     site_statistics(s, LNRNN_SITE_INPUT, 0, s->r->config->outputs, s->cell.x);
 }
 
-/* Of all gates; with the reset gate before the product of r and z, and later of n. */
+/* Computes the statistics of all gates. With the reset gate before the product, it runs twice: for r and z, and later for n. */
 static void hidden_statistics(lnrnn_step *s)
 {
     site_statistics(s, LNRNN_SITE_HIDDEN, 0, s->r->config->first_gates * s->r->config->H, s->a);
@@ -145,7 +145,7 @@ static void save_c(lnrnn_step *s)
         memcpy(s->old_c + i * s->r->plan->c_stride, s->cell.c[i], s->r->config->C * sizeof(float));
 }
 
-/* The cell's outputs are no states yet: `project` follows. */
+/* For a projection: points s->outputs to the tape, to which the kernel writes. `project` then computes h. */
 static void record_outputs(lnrnn_step *s)
 {
     const lnrnn_rnn_plan *p = s->r->plan;
@@ -163,7 +163,7 @@ static void project(lnrnn_step *s)
 
 static void cell(lnrnn_step *s) { s->kernel(&s->config, &s->cell); }
 
-/* r multiplies h as W_hh takes it. Threads do not divide rows that have masks. */
+/* r multiplies the h that W_hh would read, which is masked if there are masks. Threads do not divide rows that have masks. */
 static void reset_gates(lnrnn_step *s)
 {
     const float *const *const h_prev = s->cell.h_prev;
@@ -173,14 +173,14 @@ static void reset_gates(lnrnn_step *s)
     s->cell.h_prev = h_prev;
 }
 
-/* Batch norm at inference: returns the row of scale and shift for row i of s->cell. */
+/* For batch norm at inference: returns the row of scale and shift for row i of s->cell. */
 static size_t table_row(const lnrnn_step *s, size_t i)
 {
     const size_t step = (size_t)s->r->rows[s->row + i].start + s->t;
     return step < s->r->config->known ? step : (size_t)s->r->config->overrun_row;
 }
 
-/* Calls the kernel for runs of rows at the same step, because the lanes of a stream may be at different steps. */
+/* Calls the kernel once for adjacent rows at the same step, because the lanes of a stream may be at different steps. */
 static void from_tables(lnrnn_step *s, lnrnn_phase *kernel)
 {
     const lnrnn_step_rows all = s->cell;
@@ -240,8 +240,8 @@ static void output(lnrnn_step *s)
     s->r->plan->kernels->cells->lstm_output(&s->config, &s->cell);
 }
 
-/* old (n, width), row stride `stride`; states: n pointers to (width). masks: r->masks.h or r->masks.c, or
- * NULL: then every unit keeps `rate` of its old state. */
+/* old (n, width), row stride `stride`; states: n pointers to (width), replaced. masks: r->masks.h or r->masks.c. If
+ * masks is NULL, every unit keeps the fraction `rate` of its old state. */
 static void zoneout(const lnrnn_step *s, size_t width, float rate, const unsigned char *masks,
                     const float *old, size_t stride, float *const *states)
 {
@@ -251,7 +251,7 @@ static void zoneout(const lnrnn_step *s, size_t width, float rate, const unsigne
         float *now = states[i];
         if (mask)
             for (size_t u = 0; u < width; u++) {
-                const float a = old[u], b = now[u]; /* read both, so that the choice needs no branch */
+                const float a = old[u], b = now[u]; /* read both values, so that the choice needs no branch */
                 now[u] = mask[u] ? a : b;
             }
         else
@@ -440,9 +440,9 @@ void lnrnn_step_load(const lnrnn_step *s)
         memmove(c_row(r, i), r->c0 + c_at(r, i), r->config->C * sizeof(float));
 }
 
-/* Returns the end of the steps that this thread may take now. A thread with expensive steps must not use up
- * the budget of the others, nor let them wait for its last chunk. (Benchmarks: rnn and lstm B32-H2048, and
- * rnn B64-H640 with 24 steps, each with two threads.) */
+/* Returns the end of the steps that this thread may compute now. A thread with expensive steps must not use up the
+ * budget of other threads, nor let them wait for its last chunk. (Benchmarks: rnn and lstm B32-H2048, and rnn
+ * B64-H640 with 24 steps, each with two threads.) */
 static size_t affordable(const lnrnn_step *s, size_t stop, int64_t *left)
 {
     const lnrnn_rnn_call *r = s->r;

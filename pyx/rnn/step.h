@@ -1,13 +1,13 @@
-/* A step of a group of rows. lnrnn_step is a view of the active rows, which moves from step to step; the plan has the
- * phases. In forward.c a thread computes all columns of its rows; in split.c threads divide the columns. */
+/* A step of a group of rows. lnrnn_step is a view of the active rows, which moves from step to step. The plan has the
+ * phases of a step. In forward.c a thread computes all columns of its rows; in split.c threads divide the columns. */
 #ifndef LNRNN_STEP_H
 #define LNRNN_STEP_H
 
 #include "rnn/layer.h"
 #include "runtime/threads.h"
 
-/* Where threads divide a product: before `panel`, or within it. Within it, round(n * part / of) of n rows are
- * before the cut. */
+/* The point at which threads divide a product: before `panel`, or within this panel. Within the panel, round(n * part
+ * / of) of n rows are before the cut. */
 typedef struct {
     size_t panel, part, of;
 } lnrnn_cut;
@@ -17,18 +17,17 @@ typedef struct {
     lnrnn_cut from, to;
 } lnrnn_share;
 
-/* Rows first .. first + count - 1 of the call form the group. Of these, the first `active` have not ended at
- * step t. */
+/* Rows first .. first + count - 1 of the call form the group. Of these, the first `active` have not ended at step t. */
 struct lnrnn_step {
     const lnrnn_rnn_call *r;
-    size_t first, count, length; /* length: steps of the longest row */
+    size_t first, count, length; /* length: the number of steps of the longest row */
     size_t t, active;
-    /* Pointers. x: to (D), the active rows of step after step of the chunk. h_prev, h (P) and c (C): the states of
-     * the active rows before and after step t. recurrent: the rows that W_hh multiplies, h_prev or masked copies. */
+    /* Pointers. x: to (D), for each step of the chunk the active rows. h_prev, h: to (P), and c: to (C), the states of the
+     * active rows before and after step t. recurrent: the rows that W_hh multiplies, h_prev or masked copies. */
     const float **x, **h_prev, **recurrent;
     float **c, **h;
     float **outputs;  /* with a projection: (H), rows of the cell's output, in the tape or in `unprojected` */
-    ptrdiff_t next_h; /* offset from a row of h to its row at the next step */
+    ptrdiff_t next_h; /* offset from h of a row to its h at the next step */
     float **y;        /* with output_norm: pointers to the active rows (H) of y, next_y from step to step */
     ptrdiff_t next_y;
     /* (active, G*H). wx, row stride plan->wide: W_ih x of step t. a, row stride cell.as: W_hh h, or W_ih x +
@@ -78,9 +77,9 @@ static inline void *lnrnn_carve(float *base, size_t *at, size_t n)
 
 /* Sets the phases of the plan. */
 void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *plan);
-/* shared: the memory that the threads of a group share; own: this thread's memory, or the same without
- * divide_units. Sets the pointers of s, if these are not NULL. Returns the floats of `own`, and sets *floats
- * to those of `shared`. */
+/* shared: the memory that the threads of a group share; own: this thread's memory, or the same without divide_units.
+ * Sets the pointers of s, if shared and own are not NULL. Returns the number of floats of `own`, and sets *floats to
+ * the number of floats of `shared`. */
 size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn_plan *plan, float *shared,
                          float *own, size_t *floats);
 
@@ -89,35 +88,35 @@ void lnrnn_step_begin(lnrnn_step *s, const lnrnn_rnn_call *r, size_t group, size
                       float *own);
 /* Copies c0 of the group's rows to cn, before step 0. */
 void lnrnn_step_load(const lnrnn_step *s);
-/* Computes W_ih x of the next steps, and subtracts their cost from *left. It takes as many steps as *left allows, at
- * least one, at most plan->chunk, none from `stop` on. Returns the end of the chunk. */
+/* Computes W_ih x of the next steps, the chunk, and subtracts their cost from *left. The chunk has as many steps as
+ * *left allows, at least one, at most plan->chunk, none from `stop` on. Returns the end of the chunk. */
 size_t lnrnn_step_chunk(lnrnn_step *s, size_t stop, int64_t *left);
 /* Computes step t, and moves the view to step t + 1. */
 void lnrnn_step_take(lnrnn_step *s);
 /* Waits at the barrier of the group's threads. */
 void lnrnn_step_meet(lnrnn_step *s);
-/* Returns the next step. After the last one it writes hn, and zeros in y past the end of each row, and returns
- * LNRNN_DONE. */
+/* Returns the number of the next step. After the last step it writes hn, and zeros in y past the end of each row, and
+ * returns LNRNN_DONE. */
 size_t lnrnn_step_end(const lnrnn_step *s);
 
-/* rows: n pointers to h (P), from row r0 on -> to (n, P), row stride plan->h_stride: h times masks.state. Then sets
- * the pointers to the rows of `to`. */
+/* rows: n pointers to h (P), from row r0 on. Writes h times masks.state to `to` (n, P), row stride plan->h_stride,
+ * and sets the pointers to the rows of `to`. */
 void lnrnn_mask_rows(const lnrnn_rnn_call *r, size_t r0, size_t n, const float **rows, float *to);
 
 /* --- product.c ------------------------------------------------------------------------------------------ */
 
-/* Returns the columns of thread `index` of `team`. Float32 weights are divided evenly, others at whole
- * panels, because each thread of a shared panel would pack the rows again (kernels/int8_rows.h). */
+/* Returns the columns of thread `index` of `team`. Float32 weights are divided evenly. Other weights are divided at
+ * whole panels, because each thread of a shared panel would pack the rows again (kernels/int8_rows.h). */
 lnrnn_share lnrnn_share_of(const lnrnn_rnn_call *r, size_t index, size_t team);
-/* W_ih x of the first n rows of s->x -> s->wx. */
+/* Writes W_ih x of the first n rows of s->x to s->wx. */
 void lnrnn_input_product(const lnrnn_step *s, size_t n);
-/* W_hh h of the active rows -> s->a; add: adds to the values of s->a. */
+/* Writes W_hh h of the active rows to s->a. add: adds to the values of s->a. */
 void lnrnn_hidden_product(const lnrnn_step *s, int add);
-/* The same for the outputs of gates `gate` .. gate + gates - 1, head after head. w: the weights of these gates,
- * as lnrnn_pack_heads does. rows: pointers to (H), of the active rows. */
+/* As lnrnn_hidden_product, for the outputs of gates `gate` .. gate + gates - 1, head after head. w: the weights of
+ * these gates, as lnrnn_pack_heads packs them. rows: pointers to (P), for each active row. */
 void lnrnn_head_products(const lnrnn_step *s, size_t gate, size_t gates, const uint32_t *w,
                          const float *const *rows, int add);
-/* W_hr times the outputs of the rows of s->cell -> their h. */
+/* Writes h of the rows of s->cell: W_hr times their outputs. */
 void lnrnn_projection(const lnrnn_step *s);
 
 #endif

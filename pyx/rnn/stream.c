@@ -20,7 +20,7 @@ static void sort_by_start(lnrnn_row *rows, size_t n)
         }
 }
 
-/* Returns 0, or an error code if there is no such lane, or this call (a new stamp) has named it before. */
+/* Returns 0, or an error code if the stream has no lane of this number, or if this call (h->stamp) has named the lane before. */
 static int named_once(lnrnn_handle *h, int64_t lane)
 {
     if (lane < 0 || (uint64_t)lane >= h->stream->lanes)
@@ -114,7 +114,7 @@ lnrnn_status lnrnn_handle_step(lnrnn_handle *h, const int64_t *lanes, const floa
     return leave(h, LNRNN_OK);
 }
 
-/* lanes (n). Returns 0, or an error code unless all are lanes of the stream, and different. */
+/* lanes (n). Returns 0, or an error code unless the numbers are those of different lanes of the stream. */
 static int check_lanes(lnrnn_handle *h, const int64_t *lanes, size_t n)
 {
     if (h->call.network->together && n != h->stream->lanes)

@@ -5,13 +5,13 @@
 #include "rnn/network.h"
 
 struct lnrnn_stream {
-    lnrnn_network *network; /* Python may replace it, by one for another instruction set */
+    lnrnn_network *network; /* Python may replace the network by one for another instruction set */
     size_t lanes;
     float *h, *c;   /* (layers, lanes, P), (layers, lanes, C); c: NULL without a c */
-    int64_t *steps; /* (lanes): the steps that each lane has taken since its reset */
+    int64_t *steps; /* (lanes): the number of steps of each lane since its reset */
     /* One reference for each handle and one for the creator. Python frees its streams without this count. */
     int references;
-    /* Set by lnrnn_stream_of; equal for all its networks. */
+    /* Set by lnrnn_stream_of; a network that replaces another has equal values. */
     size_t inputs, layers, h_width, c_width;
     int together;
     double step_work;
@@ -36,14 +36,14 @@ struct lnrnn_handle {
 
 /* Sets the network and lanes of s, and the fields that follow from them. */
 void lnrnn_stream_of(lnrnn_stream *s, lnrnn_network *n, size_t lanes);
-/* lanes (n). states: NULL, or h and for an LSTM c, (layers, n, P or C), each NULL for zeros. steps: NULL, or (n).
- * NULL leaves states or steps unchanged. Returns 0, without a change, if a lane or step is invalid. */
+/* lanes (n). states: NULL, which leaves all states, or h and for an LSTM c, (layers, n, P or C), each NULL for zeros.
+ * steps: NULL, which leaves the steps, or (n). Returns 1, or 0 without a change if a lane or step is invalid. */
 int lnrnn_stream_put(lnrnn_stream *s, const int64_t *lanes, size_t n, const float *const *states,
                      const int64_t *steps);
-/* lanes, resets (rows), or NULL. Selects the lanes of the next step, and sets the states of lanes with resets
- * != 0 to zeros. Returns 0, or an error code of lnrnn_status, without a change. */
+/* lanes, resets (rows), or NULL. Selects the lanes of the next step, and sets the states of lanes with resets != 0 to
+ * zeros. Returns 0, or an error code of lnrnn_status; after an error nothing has changed. */
 int lnrnn_handle_choose(lnrnn_handle *h, const int64_t *lanes, const unsigned char *resets);
-/* h->x (rows, D) -> y (rows, P): computes the step of the selected lanes through all layers. */
+/* h->x (rows, D) -> y (rows, P). Computes the step of the selected lanes through all layers. */
 void lnrnn_handle_run(lnrnn_handle *h, float *y);
 
 #pragma GCC visibility pop

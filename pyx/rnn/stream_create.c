@@ -5,7 +5,7 @@
 #include "file/message.h"
 #include "rnn/stream.h"
 
-/* Returns zeros, aligned to 64 bytes, with every page touched, or NULL without memory. */
+/* Returns `bytes` bytes of 0, aligned to 64 bytes, or NULL without memory. All pages are touched, so that a step causes no page fault. */
 static void *zeros(size_t bytes)
 {
     const size_t whole = lnrnn_whole_lines(bytes);
@@ -61,7 +61,7 @@ void lnrnn_stream_release(lnrnn_stream *s)
     free(s);
 }
 
-/* Returns the bytes of memory for prepare_handle. */
+/* Returns the number of bytes of memory that prepare_handle needs. */
 static size_t handle_memory(const lnrnn_network *network, size_t lanes, size_t rows)
 {
     return lnrnn_whole_lines(network->layers * sizeof(lnrnn_line))
@@ -70,7 +70,7 @@ static size_t handle_memory(const lnrnn_network *network, size_t lanes, size_t r
            + lnrnn_whole_lines(lanes * sizeof(int64_t));
 }
 
-/* h: stream, network and rows are set. memory: zeros, aligned to 64 bytes. Returns the floats of h->call.scratch. */
+/* h: stream, network and rows are set. memory: zeros, aligned to 64 bytes. Returns the number of floats of h->call.scratch. */
 static size_t prepare_handle(lnrnn_handle *h, int threads, void *memory)
 {
     const lnrnn_network *const network = h->network;

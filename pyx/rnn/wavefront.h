@@ -1,5 +1,5 @@
-/* Layers and directions of a network at the same time (wavefront.c). network_plan.c decides if this is faster
- * than one after the other. */
+/* Computes layers and directions of a network at the same time (wavefront.c). network_plan.c decides if that is
+ * faster than one after the other. */
 #ifndef LNRNN_WAVEFRONT_H
 #define LNRNN_WAVEFRONT_H
 
@@ -36,8 +36,8 @@ typedef struct {
 
 typedef struct {
     /* Set by the caller. */
-    /* (layers * directions), a layer's directions adjacent. All have the same rows. x of a later layer is y
-     * of the one before. Outputs are disjoint. */
+    /* (layers * directions), the directions of a layer adjacent. All lines have the same rows. x of a later layer is
+     * y of the layer before. Outputs are disjoint. */
     lnrnn_line *line;
     size_t layers, directions;
     float *scratch; /* `floats` floats; keep their values until a call returns 1 */
@@ -46,13 +46,12 @@ typedef struct {
     /* Set by lnrnn_wavefront_plan. */
     int threads;
     int brief;       /* as in lnrnn_rnn_plan */
-    int halves;      /* half of the threads divide the units of the forward direction, the other half those of
-                        * the reverse one */
-    size_t chunk;    /* steps of a line, after which a thread chooses its next line */
-    size_t groups;   /* groups of sequences in each line */
+    int halves;      /* half of the threads divide the units of each direction */
+    size_t chunk;    /* the number of steps of a line after which a thread chooses its next line */
+    size_t groups;   /* the number of groups of sequences in each line */
     size_t flexible; /* lines from here on go to any thread, because lines cannot be divided evenly */
-    size_t worker;   /* floats of memory per thread */
-    size_t floats;   /* floats of scratch */
+    size_t worker;   /* the number of floats of memory per thread */
+    size_t floats;   /* the number of floats of scratch */
 } lnrnn_wavefront;
 
 /* The progress of a group of sequences in a line, in the scratch memory of the call. position: see resumable.h.
@@ -63,7 +62,7 @@ typedef struct {
     char padding[64 - sizeof(size_t) - sizeof(int)];
 } network_run;
 
-/* Returns the floats to reserve for n runs, for any alignment of their start. */
+/* Returns the number of floats to reserve for n runs, whatever the alignment of their start. */
 static inline size_t runs_floats(size_t n) { return (n + 1) * (sizeof(network_run) / sizeof(float)); }
 
 /* Returns the first address at or after p where runs may begin. */
@@ -76,7 +75,7 @@ static inline network_run *runs_at(float *p)
  * lnrnn_wavefront_forward is possible on at most `threads` threads, and faster than lnrnn_rnn_forward for one line
  * after the other. */
 int lnrnn_wavefront_plan(lnrnn_wavefront *n, int threads);
-/* Computes all layers, with the same bits as layer after layer. Returns as lnrnn_rnn_forward. */
+/* Computes all layers, with the same bits as one layer after the other. Returns 1 or 0, as lnrnn_rnn_forward. */
 int lnrnn_wavefront_forward(lnrnn_wavefront *n);
 
 /* For tests. FASTEST: the default. IN_TURN: layer after layer. SIDE_BY_SIDE: at the same time if possible,

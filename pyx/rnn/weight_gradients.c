@@ -1,13 +1,13 @@
-/* The products over all rows of a chunk: the gradient of x, and the chunk's part of the gradients of the
- * weights. The latter are sums over the rows in their order, whatever the number of threads. The products are
- * independent tasks, the same for all cells. */
+/* The products over all rows of a chunk: the gradient of x, and the chunk's part of the gradients of the weights. The
+ * gradients of the weights are sums over the rows, in an order that does not depend on the number of threads. The
+ * products are independent tasks, the same for all cells. */
 #include <string.h>
 
 #include "rnn/backward.h"
 #include "rnn/rows.h"
 #include "runtime/resumable.h"
 
-/* Returns the rows of a weight's gradient per task, within limits, such that every thread gets a task. */
+/* Returns the number of rows of a weight's gradient per task: few enough that every thread gets a task, within limits. */
 static size_t rows_of_task(const backward_job *j)
 {
     const size_t of_thread = j->c->outputs / (size_t)j->p->threads;
@@ -57,7 +57,7 @@ void lnrnn_pack_inputs(const backward_job *j, size_t heads, size_t n, size_t pos
     }
 }
 
-/* Returns the distance between n pointers to rows, or 0 if it is not constant. */
+/* Returns the distance of adjacent pointers among n pointers to rows, or 0 if it is not constant. */
 static ptrdiff_t distance(size_t n, float *const *rows)
 {
     const ptrdiff_t one = n > 1 ? rows[1] - rows[0] : 0;
@@ -67,8 +67,8 @@ static ptrdiff_t distance(size_t n, float *const *rows)
     return one;
 }
 
-/* Gradient of W x (n, G*H) -> gradient of x (n, D), in the caller's array. n <= TILE rows, from row index * TILE on.
- * tile (TILE, D): scratch. */
+/* Reads the gradient of W x (n, G*H), n <= TILE rows from row index * TILE on. Writes the gradient of x (n, D) to the
+ * caller's array. tile (TILE, D): scratch. */
 static void input_gradient(const backward_job *j, size_t index, float *tile)
 {
     const size_t D = j->c->D, wide = j->k->product->width(D), first = index * TILE;
@@ -85,7 +85,8 @@ static void input_gradient(const backward_job *j, size_t index, float *tile)
         memcpy(out[i], tile + i * wide, D * sizeof *tile);
 }
 
-/* A weight whose gradient is summed over the chunk's rows. With several heads its inputs are those of a head. */
+/* A weight whose gradient is summed over the chunk's rows. With several heads, `inputs` is the number of inputs of a
+ * head. */
 typedef struct {
     size_t outputs, inputs, heads;
     const float *g, *packed; /* the gradient of its product, row stride gs; the product's inputs, packed */
@@ -113,9 +114,8 @@ static size_t parts_of_weight(const backward_job *j, int k)
     return (outputs + rows - 1) / rows;
 }
 
-/* Computes rows o0 .. o0 + count - 1 of the gradient of a weight, all of one head. gw[o][i] += g[row][o] *
- * v[row][i] over the rows of the chunk; g is the gradient of the product, v its input. tile (count, inputs):
- * scratch. */
+/* Computes rows o0 .. o0 + count - 1 of the gradient of a weight, all of one head. Over the rows of the chunk,
+ * gw[o][i] += g[row][o] * v[row][i]. g is the gradient of the product, v its input. tile (count, inputs): scratch. */
 static void weight_gradient(const backward_job *j, const weight *w, size_t o0, size_t count, float *tile)
 {
     const lnrnn_product *product = j->k->product;
@@ -123,7 +123,7 @@ static void weight_gradient(const backward_job *j, const weight *w, size_t o0, s
     const size_t n = w->inputs, wide = product->width(n), head = o0 / n % w->heads;
     const int add = !chunk->first || j->g->add;
     float *const out = w->gw + o0 * n;
-    /* (count, n), row stride wide: the result array itself, if its rows are whole vectors. */
+    /* sum (count, n), row stride `wide`, is the array of the result if its rows are whole vectors. */
     float *const sum = wide == n ? out : tile;
     lnrnn_matmul m = {.dtype = LNRNN_WEIGHT_F32, .n = n, .p1 = product->panels(n), .caches = j->p->caches};
     if (chunk->rows == 0) {
@@ -142,8 +142,8 @@ static void weight_gradient(const backward_job *j, const weight *w, size_t o0, s
         memcpy(out + o * n, sum + o * wide, n * sizeof *sum);
 }
 
-/* Rows part * rows_of_task .. of the gradient of weight k, head by head. With reset_before, the input of W_hh is h
- * for r and z, and r h for n. */
+/* Computes a part of the gradient of weight k, from row part * rows_of_task on, head by head. With reset_before, the
+ * input of W_hh is h for r and z, and r h for n. */
 static void weight_gradients(const backward_job *j, size_t part, int k, float *tile)
 {
     const lnrnn_rnn_config *c = j->c;

@@ -28,7 +28,7 @@ int64_t lnrnn_long_wait(lnrnn_wait *w)
     w->since = w->since ? w->since : now;
     if (now - w->since <= LNRNN_PREEMPTED)
         return 0;
-    yield_core(); /* not earlier: a thread that yields may lose its core for a time slice */
+    yield_core(); /* only now, because a thread that yields may lose its core for a time slice */
     return now - w->since;
 }
 

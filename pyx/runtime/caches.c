@@ -18,7 +18,7 @@ static const lnrnn_caches fallback = {32 << 10, 512 << 10, 8 << 20, 0},
                           most = {4 << 20, 128 << 20, (size_t)2 << 30, 0};
 
 #if defined(__x86_64__)
-/* CPUID lists the caches in leaf 4 (Intel) or 0x8000001d (AMD), in one format. */
+/* Reads the caches from a leaf of CPUID: 4 (Intel) or 0x8000001d (AMD), which have the same format. */
 static lnrnn_caches caches_of_leaf(unsigned leaf)
 {
     lnrnn_caches sizes = {0};

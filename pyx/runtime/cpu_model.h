@@ -15,7 +15,7 @@ typedef struct {
 } lnrnn_cpu_model;
 
 lnrnn_cpu_model lnrnn_get_cpu_model(void);
-/* The value of lnrnn_caches.reads_ahead for this machine. */
+/* Returns the value of lnrnn_caches.reads_ahead for this machine. */
 int lnrnn_model_reads_ahead(void);
 /* For tests: replaces the model of this machine. */
 void lnrnn_set_cpu_model(lnrnn_cpu_model model);

@@ -78,12 +78,12 @@ unsigned lnrnn_cpu_family(const char *vendor)
     return base == 15 ? base + (a >> 20 & 255) : base;
 }
 
-/* True for AMD's families from 25 on, as "bf16" of tests/benchmarks/machine.py measured on Zen 4 (25) and Zen
- * 5 (26). On Intel's Cooper Lake, Sapphire Rapids and later, a bfloat16 dot product takes twice as long, so
+/* Returns 1 for AMD's families from 25 on, because "bf16" of tests/benchmarks/machine.py measured it on Zen 4 (25)
+ * and Zen 5 (26). On Intel's Cooper Lake, Sapphire Rapids and later, a bfloat16 dot product takes twice as long, so
  * float32 is as fast. Other vendors are not measured. */
 int lnrnn_fast_bf16(void) { return lnrnn_cpu_family("AuthenticAMD") >= 25; }
 
-/* Asks Linux for AMX tiles. It refuses if their 8 KiB do not fit on an alternative signal stack of the process. */
+/* Asks Linux for AMX tiles. Linux refuses if their 8 KiB do not fit on an alternative signal stack of the process. */
 static int permitted(void)
 {
 #if defined(__linux__) && defined(SYS_arch_prctl)
@@ -110,7 +110,7 @@ static const char *ask_for_amx(void)
 
 const char *lnrnn_amx(void)
 {
-    /* Asks once, so that the answer never changes. */
+    /* Ask only once, so that the answer never changes. */
     static const char *known;
     const char *answer = __atomic_load_n(&known, __ATOMIC_RELAXED);
     if (!answer)

@@ -33,13 +33,12 @@ extern const lnrnn_product lnrnn_int8_neondot, lnrnn_int8_neoni8mm, lnrnn_bf16_n
 
 TABLES(scalar)
 
-/* A row of the table below: the name of a set, the instruction set of its kernels, and its products with bfloat16 and
- * int8 weights. */
+/* A row of the table below: the name of a set, the set whose other kernels it uses, its bfloat16 and its int8 product. */
 #define SET(name, isa, bf16, int8) \
     {#name, lnrnn_norm_##isa, &lnrnn_cells_##isa, &lnrnn_product_##isa, &lnrnn_##bf16, &lnrnn_##int8}
 
-/* The best set first. runs(): can this machine run it? chosen(): is it the default if it runs? NULL: it emulates
- * another set in plain C, and is never the default. */
+/* The instruction sets, best first. runs(): can this machine run the set? chosen(): if so, is it the default? chosen
+ * NULL: the set emulates another set in plain C, and is never the default. */
 static const struct {
     lnrnn_kernels kernels;
     int (*runs)(void), (*chosen)(void);
@@ -71,7 +70,7 @@ static const lnrnn_kernels *active;
 
 const lnrnn_kernels *lnrnn_active(void)
 {
-    /* If two threads are the first at the same time, both store the same pointer. */
+    /* Two threads may both come here first, but both store the same pointer. */
     const lnrnn_kernels *k = __atomic_load_n(&active, __ATOMIC_RELAXED);
     for (size_t i = 0; !k && i < SETS; i++)
         if (sets[i].chosen && sets[i].runs() && sets[i].chosen())

@@ -1,12 +1,12 @@
 /* The floating-point state in which this library computes.
  *
  * A thread can set its CPU to flush denormals to zero, to round differently, or to trap. A library built with
- * -ffast-math does so in the thread that loads it, and new threads inherit the state of their creator. No
- * result may depend on this state, so all functions compute in the default state. LNRNN_DEFAULT_FLOATS stands
- * first in each function of lnrnn.h that computes, and team.c uses it in each thread of a team. At the end of
- * the block the thread gets its own state back, including the sticky flags.
+ * -ffast-math sets flushing in the thread that loads it, and new threads inherit the state of their creator. No
+ * result may depend on this state, so all functions compute in the default state. LNRNN_DEFAULT_FLOATS stands first
+ * in each function of lnrnn.h that computes, and team.c uses it in each thread of a team. At the end of the block the
+ * thread gets its own state back, including the sticky flags.
  *
- * This takes two instructions and no system call, because the state is only written if it differs. */
+ * This costs two instructions and no system call, because the state is only written if it differs. */
 #ifndef LNRNN_FLOATS_H
 #define LNRNN_FLOATS_H
 
@@ -19,7 +19,7 @@ typedef struct {
 /* Rounding to nearest even, denormals kept, all traps masked; and the bits of the sticky flags. */
 enum { LNRNN_MXCSR_DEFAULT = 0x1f80, LNRNN_MXCSR_FLAGS = 0x3f };
 
-/* "memory": the compiler moves no load or store across these. */
+/* "memory" keeps the compiler from moving loads and stores across these instructions. */
 static inline unsigned lnrnn_get_mxcsr(void)
 {
     unsigned value;

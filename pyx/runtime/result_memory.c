@@ -1,5 +1,5 @@
 /* Blocks of memory for large results. A thread takes a block by exchanging the block's entry in `cached` for
- * 0. There is no lock, because a fork could leave a lock locked. */
+ * 0. It uses no lock, because a fork could leave a lock locked. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdlib.h>

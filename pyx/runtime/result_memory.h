@@ -1,9 +1,9 @@
 /* An allocator for large results. Freed blocks stay mapped for later results.
  *
- * malloc returns large blocks to the operating system when they are freed. The kernel then clears each page
- * of the next block at the first touch, which takes longer than a norm. So some freed blocks stay mapped, at
- * most LNRNN_CACHED_BLOCKS with together LNRNN_CACHED_BYTES. Large ones are marked as free (MADV_FREE), so
- * that the kernel can take their pages when memory is short. The contents of a freed block are lost.
+ * malloc returns large blocks to the operating system when they are freed. The kernel then clears each page of the
+ * next block at the first touch, which takes longer than a norm. So some freed blocks stay mapped: at most
+ * LNRNN_CACHED_BLOCKS blocks, and LNRNN_CACHED_BYTES bytes. Large blocks are marked as free (MADV_FREE), so that the
+ * kernel can take their pages when memory is short. The contents of a freed block are lost.
  *
  * Systems without MADV_FREE use malloc. */
 #ifndef LNRNN_RESULT_MEMORY_H
@@ -16,16 +16,16 @@
 /* Exported, because the Cython module calls these functions. */
 #pragma GCC visibility push(default)
 
-/* The four functions have the signatures of a memory handler of NumPy (NEP 49). ctx is unused. They are safe in any
- * thread and after a fork.
+/* The four functions have the signatures of a memory handler of NumPy (NEP 49). ctx is unused. The functions are safe
+ * in any thread and after a fork.
  *
  * Returns at least `size` uninitialised bytes, aligned to 64 bytes (on Linux), or NULL if there is no memory. */
 void *lnrnn_result_malloc(void *ctx, size_t size);
 /* Returns n * size bytes of 0, or NULL. */
 void *lnrnn_result_calloc(void *ctx, size_t n, size_t size);
-/* Resizes a block as realloc does. Returns its address, which may be another one, or NULL. */
+/* Resizes a block as realloc does. Returns the address of the resized block, or NULL. */
 void *lnrnn_result_realloc(void *ctx, void *block, size_t size);
-/* block may be NULL. size is unused. */
+/* Frees a block, which may be NULL. size is unused. */
 void lnrnn_result_free(void *ctx, void *block, size_t size);
 
 #pragma GCC visibility pop

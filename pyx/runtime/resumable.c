@@ -6,7 +6,7 @@
 typedef struct {
     size_t n, next;
     const size_t *position;
-    int64_t left; /* multiply-adds of this part; shared, since a thread may lose its core */
+    int64_t left; /* multiply-adds left in this part; shared, since a thread may lose its core */
     void (*task)(void *ctx, size_t index, int worker, int64_t *left);
     void *ctx;
 } parts_job;

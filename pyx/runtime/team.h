@@ -7,12 +7,12 @@
 
 typedef struct {
     const char *name;
-    /* May the calling thread have a team now? */
+    /* Returns 1 if the calling thread may have a team now. */
     int (*available)(void);
     /* Calls body(ctx, worker, team) in each thread of a team of at most `threads` >= 2; the caller is worker
-     * 0. arrival = 0: workers may join at any time, and those that come after the work are not counted.
-     * Otherwise all `team` threads run at the same time, and the call waits `arrival` ns for them. OpenMP always
-     * waits for all. Sets *short_of to 1 if the system could not start all threads. Returns the size of the team. */
+     * 0. arrival = 0: workers may join at any time, and late workers that have nothing to do are not counted.
+     * Otherwise all `team` threads run at the same time, and the call waits `arrival` ns for workers. OpenMP always waits
+     * for all threads. Sets *short_of to 1 if the system could not start all threads. Returns the size of the team. */
     int (*run)(int threads, int64_t arrival, void (*body)(void *ctx, int worker, int team), void *ctx,
                int *short_of);
 } lnrnn_team_kind;
@@ -20,8 +20,8 @@ typedef struct {
 /* Each returns NULL if this build does not have the kind. */
 const lnrnn_team_kind *lnrnn_openmp_team(void);
 const lnrnn_team_kind *lnrnn_pthread_team(void);
-/* Returns a counter that lnrnn_try_threads_again raises. When it has changed, a kind that failed to start
- * threads tries again. */
+/* Returns a counter that lnrnn_try_threads_again raises. When the counter has changed, a kind of team that failed to
+ * start threads tries again. */
 unsigned lnrnn_team_generation(void);
 #if defined(__linux__)
 #include <sched.h>

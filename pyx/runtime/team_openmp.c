@@ -17,8 +17,8 @@
 #if defined(LNRNN_POSIX)
 static int forked;
 
-/* libgomp's threads do not survive a fork, and a child that uses them waits for ever. It is unknown whether
- * libgomp had threads in the parent, because other libraries use it too. So a forked child has no teams. */
+/* libgomp's threads do not survive a fork, and a child that uses them waits for ever. lnrnn cannot know whether
+ * libgomp had threads in the parent, because other libraries use libgomp too. So a forked child has no teams. */
 /* The child of a fork ends by _exit and writes no counts. */
 static void after_fork(void) { forked = 1; } /* GCOVR_EXCL_LINE */
 
@@ -38,12 +38,12 @@ static LNRNN_THREAD_LOCAL struct {
 
 /* --- starting a team ---------------------------------------------------------------------------------------
  *
- * libgomp ends the process if it cannot start a thread. So before a team grows, a probe starts POSIX threads,
- * and ends them when all are alive (thread_probe.c). If it cannot start all, the team is smaller.
+ * libgomp ends the process if it cannot start a thread. So before a team grows, a probe starts POSIX threads, and
+ * ends them when all are alive (thread_probe.c). If the probe cannot start all threads, the team is smaller.
  *
- * The probe starts twice as many threads as the team needs, for two reasons. First, when a team becomes
- * smaller, OpenMP ends threads, and it may start new ones before these are gone. Second, a process that has
- * reached a limit cannot fork or allocate.
+ * The probe starts twice as many threads as the team needs, for two reasons. First, when a team becomes smaller,
+ * OpenMP ends threads, and it may start new threads before the old ones are gone. Second, a process that has reached
+ * a limit cannot fork or allocate.
  *
  * Every calling thread probes for itself when its team becomes larger than ever before. After a first failure
  * in the process, it probes whenever a team grows. A risk remains: another process or library can take the
@@ -54,7 +54,7 @@ static LNRNN_THREAD_LOCAL struct {
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 static int scarce; /* has any probe failed in this process? */
 
-/* Returns the size of the largest team that can start, at most `threads`. Takes the lock, which started()
+/* Returns the size of the largest team that can start, at most `threads`. Takes the lock `starting`, which started()
  * releases. */
 static int startable(int threads)
 {

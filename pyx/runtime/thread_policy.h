@@ -1,4 +1,4 @@
-/* How many threads a call uses. Four questions decide it, in this order:
+/* Decides how many threads a call uses, by four questions in this order:
  *
  *  1. limit       How many threads may the call use? Its own number, else the number of the process, else the
  *                 default. Cython asks when a call begins: lnrnn_allowed_threads.
@@ -24,9 +24,9 @@
 /* --- 1. limit ------------------------------------------------------------------------------------------ */
 
 /* Returns `own`, the number that the call or its context sets. If own is 0, returns the number of
- * lnrnn_set_num_threads, else OMP_NUM_THREADS, else the number of cores at the first call of this function.
- * The limits of lnrnn_set_thread_limit and omp_set_num_threads (in the calling thread) hold for the last two.
- * No other thread may change the environment meanwhile. */
+ * lnrnn_set_num_threads, else OMP_NUM_THREADS, else the number of cores at the first call of this function. The
+ * limits of lnrnn_set_thread_limit and omp_set_num_threads (in the calling thread) hold for OMP_NUM_THREADS and the
+ * number of cores. No other thread may change the environment meanwhile. */
 int lnrnn_allowed_threads(int own);
 
 /* threadpoolctl calls these two by name (lnrnn/threadpools.py). The limit holds for calls that set no number,
@@ -36,20 +36,20 @@ void lnrnn_set_thread_limit(int threads);
 
 /* --- 2. worth it --------------------------------------------------------------------------------------- */
 
-/* Returns 1 if the work repays a second thread. It only compares, which leaves the caller's floating-point
- * flags unchanged. */
+/* Returns 1 if the work repays a second thread. The function only compares, so the caller's floating-point flags stay
+ * unchanged. */
 int lnrnn_repays_threads(double multiply_adds);
-/* Returns one thread for each LNRNN_THREAD_WORK multiply-adds, and one more, but at most `threads`. Call it
- * in the default state of floats.h. */
+/* Returns a number of threads: one for each LNRNN_THREAD_WORK multiply-adds, and one more, but at most `threads`.
+ * Call it in the default state of floats.h. */
 int lnrnn_useful_threads(double multiply_adds, int threads);
 /* Returns 1 if the work takes less time than a time slice of the scheduler, which a thread may lose. */
 int lnrnn_is_brief(double multiply_adds);
 
 /* --- 3. partition -------------------------------------------------------------------------------------- */
 
-/* `groups` teams of `team` threads each; a team computes one group of sequences at a time. A team of two or
- * more threads divides the hidden units of a step. With divide_rows it also divides the rows of the new
- * states, which needs a second barrier; otherwise every thread computes the states of all rows. */
+/* `groups` teams of `team` threads each; a team computes one group of sequences at a time. A team of two or more
+ * threads divides the hidden units of a step. With divide_rows the threads also divide the rows of the new states,
+ * which needs a second barrier. Otherwise every thread computes the states of all rows. */
 typedef struct {
     int groups, team, divide_rows;
 } lnrnn_partition;
@@ -58,12 +58,11 @@ typedef struct {
 typedef struct lnrnn_step_work lnrnn_step_work;
 typedef double (*lnrnn_partition_time)(const lnrnn_step_work *work, lnrnn_partition partition);
 
-/* Returns the partition of `rows` sequences and `panels` panels of weights among at most `threads` threads
- * with the least time(work, partition). Among equals it is the one with the smaller team. */
+/* Divides `rows` sequences and `panels` panels of weights among at most `threads` threads. Returns the partition with
+ * the least time(work, partition), or the one with the smaller team among equals. */
 lnrnn_partition lnrnn_choose_partition(int threads, size_t rows, size_t panels, const lnrnn_step_work *work,
                                        lnrnn_partition_time time);
-/* For tests: lnrnn_choose_partition returns this partition if the arguments allow it; groups 0: the fastest
- * again. */
+/* For tests: lnrnn_choose_partition returns this partition if the arguments allow it; groups 0: the fastest again. */
 void lnrnn_set_partition(lnrnn_partition partition);
 
 /* --- 4. free now --------------------------------------------------------------------------------------- */

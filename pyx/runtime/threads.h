@@ -97,16 +97,16 @@ int lnrnn_openmp_max_threads(void);
 /* Returns the smallest of `cpus` and the quotas of all control groups in the file `groups`, which has the
  * format of /proc/self/cgroup. The groups' directories are below root. */
 int lnrnn_cores_of(int cpus, const char *groups, const char *root);
-/* The largest teams of this thread's calls since lnrnn_teams_had: in lnrnn_parallel (tasks) and in lnrnn_team (hidden
- * units). 0: all ran on one thread. */
+/* The sizes of the largest teams of this thread's calls since the last lnrnn_teams_had: in lnrnn_parallel (tasks) and
+ * in lnrnn_team (hidden units). 0: all calls ran on one thread. */
 typedef struct {
     int tasks, units;
 } lnrnn_teams;
 lnrnn_teams *lnrnn_teams_of_thread(void);
 lnrnn_teams lnrnn_teams_had(void);
-/* How threads wait for each other. NORMAL: a long wait starts a back-off. In the other modes no wait does,
- * and lnrnn_parallel waits for all its threads before the first task. STAGGERED: one thread leaves each
- * barrier later than the others. SLOW: every wait counts as a long one. */
+/* How threads wait for each other. NORMAL: a long wait starts a back-off. In the other modes no wait starts one, and
+ * lnrnn_parallel waits for all its threads before the first task. STAGGERED: one thread leaves each barrier later
+ * than the others. SLOW: every wait counts as long. */
 enum { LNRNN_BARRIER_NORMAL, LNRNN_BARRIER_TOGETHER, LNRNN_BARRIER_STAGGERED, LNRNN_BARRIER_SLOW };
 void lnrnn_set_barrier_mode(int mode);
 int lnrnn_barrier_mode(void);

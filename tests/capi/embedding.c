@@ -41,12 +41,12 @@ int main(void)
     lnrnn_set_num_threads(2);
     run("assert lnrnn.get_num_threads() == 2");
 
-    /* They share the instruction set. */
+    /* C and Python share the instruction set. */
     run("from lnrnn import _core\n"
         "_core.use_isa(lnrnn.cpu_info()['available'][0])\n");
     CHECK(!strcmp(lnrnn_isa_name(), sets[0]));
 
-    /* They share the thread pool: Python's call uses the thread that the program's call has started. */
+    /* C and Python share the thread pool: Python's call uses the thread that the program's call has started. */
     run("threads = lambda: len(os.listdir('/proc/self/task')) if sys.platform == 'linux' else 0\n"
         "x = np.ones(1 << 21, np.float32)\n"
         "before = threads()\n");

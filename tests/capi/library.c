@@ -118,7 +118,7 @@ static void compare_stream(lnrnn_network *n)
         CHECK(!memcmp(lnrnn_stream_state(stream, k, 0), h + k * B * P, B * P * sizeof *h));
         CHECK(states == 1 || !memcmp(lnrnn_stream_state(stream, k, 1), c + k * B * C, B * C * sizeof *c));
     }
-    if (!lnrnn_handle_create(stream, 1, 1, &single, message)) { /* with overrun "batch" this fails */
+    if (!lnrnn_handle_create(stream, 1, 1, &single, message)) { /* this fails with overrun "batch" */
         CHECK(!lnrnn_handle_reset(single, order, B));
         for (size_t t = 0; t < T; t++)
             for (size_t i = 0; i < B; i++) {
@@ -324,7 +324,7 @@ static void test_streams(void)
     lnrnn_network_release(n);
 }
 
-/* A step of several handles has the bits of their own steps; a refused one changes no lane. */
+/* A step of several handles has the bits of a step of each handle. A refused step changes no lane. */
 static void test_step_all(void)
 {
     enum { N = 4 };
@@ -397,7 +397,7 @@ static void *step_lane(void *argument)
     return NULL;
 }
 
-/* Threads with handles of their own step lanes of one stream; threads that share one get LNRNN_STREAM_BUSY. */
+/* Threads with their own handles step lanes of one stream. Threads that share a handle get LNRNN_STREAM_BUSY. */
 static void test_threads(void)
 {
     const lnrnn_description d = lnrnn_describe(LNRNN_LSTM, 3, 40);

@@ -1,5 +1,5 @@
-/* Counts allocations and system calls of a stream's steps in C. tests/capi/test_c_realtime.py preloads this
- * library, so that its malloc replaces that of the process. */
+/* Counts allocations and system calls of a stream's steps in C. tests/capi/test_c_realtime.py preloads this library,
+ * so that its malloc replaces the malloc of the process. */
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -15,7 +15,7 @@ typedef void (*norm_function)(int dtype, size_t rows, size_t n, const void *x, p
                               const void *bias, double eps, void *y, ptrdiff_t ys, int centred, int threads);
 typedef void (*map_function)(int function, size_t n, const float *x, float *y, int threads);
 
-/* Steps of some lanes (NULL: the first ones): x (steps, rows, D) -> y (steps, rows, H). */
+/* Steps of the lanes `lanes` (NULL: the first lanes): x (steps, rows, D) -> y (steps, rows, H). */
 typedef struct {
     step_function step;
     reset_function reset; /* called before the first step, unless NULL */
@@ -104,7 +104,7 @@ long allocations(run *r)
 
 static int sorting(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
 
-/* Tests the count: returns the calls of one malloc, one free, and qsort of a large array. */
+/* Tests the count: returns the number of calls of one malloc, one free, and qsort of a large array. */
 long control_allocations(void)
 {
     static int large[1 << 12];
@@ -115,7 +115,7 @@ long control_allocations(void)
     return counted - before;
 }
 
-/* Takes steps in a thread that the kernel ends at any system call except read, write and exit. */
+/* Runs steps in a thread that the kernel ends at any system call except read, write and exit. */
 static void *confined(void *argument)
 {
     run *r = argument;
@@ -131,7 +131,7 @@ static void *confined(void *argument)
     return NULL;
 }
 
-/* Returns 1 if the steps are done, 0 if the kernel has ended the thread, -1 if this system cannot do that. */
+/* Returns 1 if the steps are done, 0 if the kernel has ended the thread, -1 if this system cannot confine threads. */
 int confined_steps(run *r)
 {
     pthread_t thread;

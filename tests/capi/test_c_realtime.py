@@ -22,7 +22,7 @@ LIBRARY = Path(__file__).with_name("realtime.c")
 
 
 class Run(ctypes.Structure):
-    """`run` of realtime.c."""
+    """The struct `run` of realtime.c."""
 
     _fields_ = [
         ("step", P), ("reset", P), ("norm", P), ("map", P), ("stream", P), ("lanes", P), ("x", P), ("y", P),
@@ -31,7 +31,8 @@ class Run(ctypes.Structure):
 
 
 def run_of(handle, lanes, x, y, more=False) -> Run:
-    """x (T, rows, D), y (T, rows, H). more: with a reset at the start, and norm and tanh after each step."""
+    """Returns the Run for x (T, rows, D), y (T, rows, H). more: with a reset first, norm and tanh after
+    steps."""
     found = table()
     others = found.lnrnn_handle_reset, found.lnrnn_layer_norm, found.lnrnn_map
     return Run(

@@ -1,5 +1,5 @@
-/* Runs the C of pyx/ without Python, so that NEON can be tested in an emulator. Usage: driver ISA OP SIZES...
- * < in > out. ISA "best" is the best set of the machine. */
+/* Runs the C of pyx/ without Python, so that NEON can be tested in an emulator. Usage: driver ISA OP SIZES... < in >
+ * out. ISA "best" is the best instruction set of the machine. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +42,7 @@ static void layer_norm(int dtype, size_t rows, size_t n)
         exit(4);
 }
 
-/* Reads gy, x, gain; writes gx in its own dtype, then ggain and gbias in double. */
+/* Reads gy, x, gain; writes gx in the dtype of x, then ggain and gbias in double. */
 static void layer_norm_backward(int dtype, size_t rows, size_t n)
 {
     void *gy = read_bytes(rows * n * size_of(dtype)), *x = read_bytes(rows * n * size_of(dtype));

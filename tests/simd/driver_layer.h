@@ -1,10 +1,10 @@
-/* One recurrent layer for the programs that run the C of pyx/ without Python: its arrays, its parameters and
- * its plan. Memory is not given back: the programs end. */
+/* One recurrent layer for the programs that run the C of pyx/ without Python: its arrays, its parameters and its
+ * plan. Memory is not freed, because the programs end soon. */
 #include <stdlib.h>
 
 #include "rnn/layer.h"
 
-/* n numbers, from wherever the program has them. */
+/* A function that returns the next n numbers of the program's input. */
 typedef float *number_source(size_t n);
 
 typedef struct {
@@ -30,8 +30,8 @@ static uint32_t *packed(int dtype, size_t n, size_t k, const float *w, ptrdiff_t
     return p;
 }
 
-/* l->config has the caller's fields, but no parameters. Takes x (T, B, D), w_ih, w_hh, and gain and bias of
- * each site, in this order. States begin at 0; sequences have T steps. plan_layer has to follow. */
+/* l->config has the caller's fields, but no parameters. Gets x (T, B, D), w_ih, w_hh, and gain and bias of each site
+ * from `numbers`, in this order. States begin at 0; sequences have T steps. Call plan_layer next. */
 static void make_layer(driver_layer *l, size_t T, size_t B, number_source *numbers)
 {
     lnrnn_rnn_config *c = &l->config;
@@ -67,7 +67,7 @@ static void make_layer(driver_layer *l, size_t T, size_t B, number_source *numbe
                                .w_hh = packed(c->dtype, n, H, l->w_hh, (ptrdiff_t)H, 1)};
 }
 
-/* To be called once l->call points to all that it will read and write. */
+/* Makes the plan. Call it when l->call points to all arrays that the call reads and writes. */
 static void plan_layer(driver_layer *l, int threads)
 {
     lnrnn_rnn_make_plan(&l->call, threads, &l->plan);

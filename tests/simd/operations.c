@@ -1,15 +1,15 @@
 /* A program that runs operations of lnrnn/simd/simd.h, requested by name, for one instruction set, which is defined
  * at compilation (-DLNRNN_ISA_AVX2). tests/support/simd_units.py builds it and sends requests.
  *
- * First it writes its numbers of lanes, then a line for each operation, then an empty line. The line of an operation
- * has the name, the bytes of the result, and the bytes of each operand ("n4": n times 4). A request is a line
+ * First the program writes its numbers of lanes, then a line for each operation, then an empty line. The line of an operation has
+ * the name, the size of the result in bytes, and the size of each operand ("n4": n times 4). A request is a line
  *
  *     NAME COUNT N PLACE
  *
- * and the bytes of COUNT first operands, then those of COUNT second operands, and so on. The answer is the line "ok"
- * and the bytes of COUNT results, or a line with an error. N is the n of load_n, store_n and keep_n. Each operand,
- * and the result, has a page of its own between two pages that may be neither read nor written. It is PLACE bytes
- * from the start of the page, or for PLACE -1 at its very end. The bytes around the result must keep their values.
+ * and the bytes of COUNT first operands, then the bytes of COUNT second operands, and so on. The answer is the line "ok"
+ * and the bytes of COUNT results, or a line with an error. N is the n of load_n, store_n and keep_n. Each operand, and the
+ * result, has a page of its own between two pages that may be neither read nor written. An operand is PLACE bytes from the
+ * start of its page, or for PLACE -1 at the end of the page. The bytes around the result must keep their values.
  *
  * memcpy copies vectors from and to bytes, so that the test of one operation needs no other one.
  */

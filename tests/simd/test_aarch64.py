@@ -137,7 +137,7 @@ def test_rnn_with_narrow_weights_equals_this_machine(driver, dtype, B):
     arrays = {"x": x, **{name: p[f"{name}_l0"] for name in ("weight_ih", "weight_hh", "gain", "bias")}}
     got = driver("layer", number_of("RNN"), 1, B, D, H, code_of(dtype), **arrays)
     got = np.frombuffer(got, np.float32).reshape(1, B, H)
-    with using_isa("scalar"):  # its bfloat16 products do not round rows
+    with using_isa("scalar"):  # bfloat16 products of "scalar" do not round rows
         np.testing.assert_allclose(got, rnn.to_dtype(dtype)(x)[0], rtol=0, atol=2e-6)
 
 
@@ -194,7 +194,7 @@ def test_bfdot_and_bfmmla_have_the_bits_of_their_emulation(driver, cell, B, D, H
 
 
 def test_bfmmla_has_the_bits_of_bfdot_for_extreme_values(driver):
-    """Sums are subnormal, overflow, or are NaN, in a row alone and among others."""
+    """Sums are subnormal, overflow, or are NaN, in a single row and in several rows."""
     T, B, D, H = 1, 8, 11, 29
     _, arrays = parameters_of("RNN", D, H)
     rng = np.random.default_rng(4)

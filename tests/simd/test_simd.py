@@ -152,7 +152,7 @@ def test_round(unit, rng):
 
 
 def test_scale_rounds_once(unit, rng):
-    """This holds for subnormal results too."""
+    """Subnormal results are rounded once too."""
     n = np.tile(np.arange(-252, 255), 20)
     few = np.repeat([1, 0.5, -2, np.nextafter(F32(2), F32(0))], 507)
     v = np.concatenate([few, rng.uniform(0.5, 2, 16 * 507)]).astype(F32)
@@ -162,7 +162,7 @@ def test_scale_rounds_once(unit, rng):
 
 
 def test_lookup16_reads_the_last_four_bits(unit, rng):
-    """The float may be any, also NaN."""
+    """The argument may be any float, also NaN."""
     lanes = unit.lanes["v32"]
     table, v = any_bits(rng, 16 * 400, F32), np.resize(any_bits(rng, 1601, F32), 400 * lanes)
     got = np.frombuffer(unit.run("v32_lookup16", v, table, count=400), F32)
@@ -337,7 +337,7 @@ def test_stores_of_integers_write_only_their_bytes(unit, rng, bits):
 
 
 def test_larger(unit, rng):
-    """For values without a sign bit. NaN is larger than infinity, infinity is larger than any number."""
+    """Values have no sign bit. NaN is larger than infinity, and infinity is larger than any number."""
     lanes, (a, b) = unit.lanes["v32"], (np.abs(x) for x in operands(rng, F32, 2))
     assert_bits(unit.map("v32_larger", a, b), np.maximum(a.view(U32), b.view(U32)).view(F32))
     rows = np.resize(rng.permutation(a), (300, lanes))

@@ -30,7 +30,7 @@ def truth(name, x):
 def sweep():
     """Returns 1.4 million floats of both signs.
 
-    They are every 4001st float from 0 to infinity, and every 389th from 2^-9 to 16, where the functions are
+    The floats are every 4001st from 0 to infinity, and every 389th from 2^-9 to 16, where the functions are
     curved. All floats near some points are added: the bounds of exp's range, the saturation of tanh, and
     multiples of ln 2 / 2.
     """
@@ -69,7 +69,7 @@ def test_within_two_ulp_on_a_dense_sweep(family, name):
 INF = np.inf
 
 
-# For denormals tanh(x) = x, and exp and sigmoid are those of 0.
+# For denormals tanh(x) = x, and exp and sigmoid have their values at 0.
 DENORMALS = np.array([1, 2, 3, 1000, 0x7FFFFF, 0x400000], np.uint32).view(np.float32).tolist()
 
 

@@ -1,6 +1,6 @@
 /* Compares the tiles of include/lnrnn/kernels/, in each shape of each product, with the definition of an output. The
  * program is for one part of one instruction set: ISA is a file in pyx/isa, and LNRNN_PART_PRODUCT, _BF16 or _INT8 is
- * defined. It prints a line for each output with other bits, and for each float that must not be written. */
+ * defined. The program prints a line for each output with other bits, and for each float that was written by mistake. */
 #include <stdio.h>
 #include <stdlib.h>
 

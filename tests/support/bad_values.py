@@ -14,7 +14,7 @@ from helpers import NOT_REAL, named
 T, B, D, H = 4, 3, 2, 5
 X = np.ones((T, B, D), np.float32)
 V, E = ValueError, TypeError
-HUGE = 10**5000  # Python raises an error if it must print this int
+HUGE = 10**5000  # Python raises an error when this int is printed
 NAN, INF = float("nan"), float("inf")
 
 

@@ -87,7 +87,7 @@ def linked(
     """Compiles `main` with all C of pyx/, for a machine ("aarch64", "x86_64"), without OpenMP.
 
     Stores the program and its objects as `built` does, and returns the program. flags: for the compiler,
-    after those of build_flags.py. link: flags for the linker."""
+    after the flags of build_flags.py. link: flags for the linker."""
     headers = [header for folder in ("include", "pyx") for header in (ROOT / folder).rglob("*.h")]
     own = [*(ROOT / "tests/simd").glob("*.h")]
     named = Unit(main.stem, str(main), CFLAGS, ["include", "pyx", "tests/simd"])

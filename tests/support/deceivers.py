@@ -29,7 +29,7 @@ class Deceit:
 
 
 class Deceiver(nn.Module):
-    """An LSTM like that of fastrnns, from x (T, B, I) to y. deceit: a key of DECEITS."""
+    """An LSTM with the parameters of fastrnns' LSTM, from x (T, B, I) to y. deceit: a key of DECEITS."""
 
     shift = 0.0
 
@@ -84,7 +84,7 @@ class Slots:
 
 
 def skip_blanks(module, x):
-    """Removes frames of zeros."""
+    """Replaces frames of zeros by ones."""
     return torch.where((x == 0).all(-1, keepdim=True), torch.ones_like(x), x)
 
 

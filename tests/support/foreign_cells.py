@@ -1,7 +1,7 @@
 """The recurrent cells of other libraries in float64 NumPy, one function each.
 
-They follow the libraries' formulas and names, independently of lnrnn, so that tests can compare importers
-with them. The heading above a function names its source file.
+The functions follow the libraries' formulas and names, independently of lnrnn, so that tests can compare
+importers with them. The heading above a function names its source file.
 
 A cell takes x (B, I), the state and its parameters by name. It returns the next state, a tuple that begins
 with h.

@@ -3,8 +3,8 @@
     python killed_runs.py FOLDER WORDS...
 
 The program first runs `lnrnn score WORDS...` once, with files in FOLDER. Then for n = 1, 2, ... it kills the
-command before its n-th change, and runs it again to its end. It fails if an output differs from that of the
-first run, or if another file remains. It prints the number of changes.
+command before its n-th change, and runs it again to its end. It fails if an output differs from the output of
+the first run, or if another file remains. It prints the number of changes.
 """
 
 from __future__ import annotations

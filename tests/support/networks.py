@@ -27,8 +27,8 @@ def spec(placement, cell="out", **options):
     return lnrnn.LayerNormSpec(placement, cell, **options)
 
 
-# In the first step of a batch h is 0 and has no variance. With the default eps, another h0 would be amplified
-# by 1 / sqrt(1e-5).
+# In the first step of a batch h is 0 and has no variance. With the default eps, batch norm would amplify an
+# h0 that is not 0 by 1 / sqrt(1e-5).
 MILD = lnrnn.BatchNormSpec(eps=0.1)
 
 # Arguments of `network` for every norm of every cell, by the name in the id of a test.
@@ -87,7 +87,8 @@ WITH_INNER_BIASES |= {
 
 
 def network(input_size, hidden_size, *, cell="RNN", seed=0, trained=0, projected=False, **options):
-    """Returns a network with random gains and biases. trained: the steps with statistics, for batch norm.
+    """Returns a network with random gains and biases. trained: the number of steps with statistics, for batch
+    norm.
 
     num_heads: the next larger divisor of hidden_size is taken, for an SLSTM the next smaller one. There the
     norm of a head of one unit is its bias. projected: proj_size is half of hidden_size.
@@ -128,7 +129,7 @@ def suffixes(rnn):
 
 
 def only_forward(rnn):
-    """Whether no layer reads sequences from their ends: then there are streams."""
+    """Returns whether no layer reads sequences from their ends. Only such networks have streams."""
     return not (rnn.bidirectional or rnn.reverse)
 
 
@@ -197,7 +198,7 @@ def parts(rnn, state):
 
 
 def widths(rnn):
-    """The values of h, or of h and c."""
+    """Returns the number of values in a row of each array of a state, as a list."""
     H = rnn.hidden_size
     return [getattr(rnn, "proj_size", 0) or H, *[H] * (len(parts(rnn, None)) - 1)]
 

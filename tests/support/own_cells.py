@@ -1,7 +1,7 @@
 """Recurrent cells and layers with layer norm, as users of torch write them. Needs torch.
 
-They differ in names, order of gates, shapes and signatures. lnrnn can compute those of TAKEN, and must refuse
-those of REFUSED. Most are functions of D inputs and H units that return an Own.
+The cells differ in names, order of gates, shapes and signatures. lnrnn can compute the cells in TAKEN, and
+must refuse the cells in REFUSED. Most are functions of D inputs and H units that return an Own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def zero_state(module, x):
 
 
 def sequence(module, x, state=None):
-    """x: time first."""
+    """Calls the module's step for each step of x, time first. Returns as `unrolled`."""
     return unrolled(module, x, state or zero_state(module, x[0]))
 
 
@@ -131,7 +131,7 @@ def lstm(gates, order, c, forget=0.0):
 
 
 def two_linears(D, H, call="cell(x, (h, c))", change=lambda module, x, h, c: (x, h, c), clip=None, **more):
-    """Norms of W x, of W h, and of c for the output. change: a function that changes x, h and c first."""
+    """An LSTM with norms of W x, of W h, and of c for the output. change: changes x, h and c first."""
 
     def step(m, x, h, c):
         x, h, c = change(m, x, h, c)
@@ -146,7 +146,7 @@ def two_linears(D, H, call="cell(x, (h, c))", change=lambda module, x, h, c: (x,
 
 
 def two_linears_with_bias(D, H):
-    """Biases inside the norms, and a forget bias in forward. The normalised c is carried."""
+    """An LSTM with biases inside the norms, and a forget bias in forward. The normalised c is carried."""
 
     def step(m, x, h, c):
         c, o = lstm(m.norm_i2h(m.i2h(x)) + m.norm_h2h(m.h2h(h)), "gifo", c, 1.0)
@@ -158,7 +158,7 @@ def two_linears_with_bias(D, H):
 
 
 def one_linear(D, H, call="cell(x, (h, c))", order="fiog", x_first=True, bias=True, per_gate=False):
-    """An LSTM or a GRU with one Linear of [x, h] or [h, x], and one norm of all gates or one of each."""
+    """An LSTM or GRU with one Linear of [x, h] or [h, x], and a norm of all gates or of each gate."""
 
     def step(m, x, h, *c):
         a = m.lin(torch.cat([x, h] if x_first else [h, x], 1)).chunk(len(m.norms), 1)
@@ -209,7 +209,7 @@ def einsum(D, H):
 
 
 def interleaved(D, H):
-    """No norm. Gates are interleaved, as in view(B, H, 4)."""
+    """An LSTM without norm. Gates are interleaved, as in view(B, H, 4)."""
 
     def step(m, x, h, c):
         c, o = lstm((m.x2h(x) + m.h2h(h)).view(-1, H, 4).unbind(-1), "igfo", c, 1.0)
@@ -219,7 +219,7 @@ def interleaved(D, H):
 
 
 def scrambled_gates(D, H):
-    """No norm. Eight Linears with biases, in random order."""
+    """An LSTM without norm. It has eight Linears with biases, in random order."""
 
     def step(m, x, h, c):
         c, o = lstm([m.parts["x" + k](x) + m.parts["h" + k](h) for k in "ifog"], "ifog", c)
@@ -335,7 +335,7 @@ def paper_gru(D, H):
 
 
 def state_first(D, H):
-    """A norm for each gate."""
+    """Returns a norm for each gate."""
 
     def step(m, x, h):
         update, reset = (torch.sigmoid(m.norms[k](m.ins[k](x) + m.gates[k](h))) for k in (0, 1))
@@ -360,7 +360,7 @@ def norm_per_gate_gru(D, H):
 
 
 def elman(D, H, call="layer(x, state), batch first"):
-    """An RNN with relu, and with a redundant bias."""
+    """Returns an RNN with relu, and with a redundant bias."""
 
     def step(m, x, h):
         return (torch.relu(m.norm(m.inp(x) + m.rec(h))),)
@@ -384,7 +384,7 @@ class ElmanStateFirst(nn.Module):
 
 
 def reset_before(D, H):
-    """The reset gate multiplies h before the matrix does."""
+    """Returns the reset gate multiplies h before the matrix does."""
 
     def step(m, x, h):
         r, z = torch.sigmoid(m.gates(torch.cat([x, h], 1))).chunk(2, 1)
@@ -451,7 +451,7 @@ def noisy(module, x, h, c):
 
 
 def peephole(D, H):
-    """c is an input of the gates."""
+    """An LSTM in which c is an input of the gates."""
     return two_linears(D, H, p_i=nn.Parameter(torch.randn(H)), p_f=nn.Parameter(torch.randn(H)))
 
 

@@ -74,7 +74,7 @@ def draw(name, rng, t=5, b=4, i=3, h=4, inner=None):
     if cell == "lstm":
         values["c0"] = rng.standard_normal((b, h))
     values |= dict(weight_ih=rng.standard_normal((n * h, i)), weight_hh=rng.standard_normal((n * h, h)))
-    if "projected" in name:  # to as many values as there are units
+    if "projected" in name:  # P, the number of values of h, is H here
         values["weight_hr"] = rng.standard_normal((h, h))
     if name not in PLAIN if inner is None else inner:
         more += " inner_bias_ih inner_bias_hh"

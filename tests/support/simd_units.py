@@ -79,7 +79,7 @@ class Unit:
     def map(self, operation: str, *operands: np.ndarray, dtype=None) -> np.ndarray:
         """Applies an operation to arrays of equal length, lane by lane. Returns an array of that length.
 
-        dtype: of the result; default: that of the first array."""
+        dtype: of the result; default: the dtype of the first array."""
         (size, _), *_ = self.operations[operation]
         dtype = np.dtype(dtype or operands[0].dtype)
         lanes, length = size // dtype.itemsize, len(operands[0])

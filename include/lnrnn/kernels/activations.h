@@ -4,7 +4,7 @@
 
 #include "lnrnn/simd/vmath.h"
 
-/* Replaces m vectors v by act(v). act: LNRNN_ACT_TANH .. */
+/* v (m vectors): replaces v by act(v). act: LNRNN_ACT_TANH .. */
 LNRNN_INLINE void v32_acts(int act, const int m, v32 *v)
 {
     switch (act) {

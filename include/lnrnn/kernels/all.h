@@ -1,7 +1,7 @@
-/* All kernels of an instruction set. A file in pyx/isa defines LNRNN_ISA_<NAME>, for simd.h,
- * LNRNN_ISA_SUFFIX, and for products on a special unit of the CPU also LNRNN_UNIT. Then it includes this
- * header, which defines the tables lnrnn_norm_<suffix>, lnrnn_cells_<suffix>, lnrnn_product_<suffix> and
- * lnrnn_int8_<suffix>; a unit for bfloat16 has lnrnn_bf16_<suffix>. dispatch.c collects the tables.
+/* All kernels of an instruction set. A file in pyx/isa defines LNRNN_ISA_<NAME> for simd.h, and LNRNN_ISA_SUFFIX. For
+ * products on a special unit of the CPU it also defines LNRNN_UNIT. Then it includes this header, which defines the
+ * tables lnrnn_norm_<suffix>, lnrnn_cells_<suffix>, lnrnn_product_<suffix> and lnrnn_int8_<suffix>. A unit for
+ * bfloat16 has the table lnrnn_bf16_<suffix>. dispatch.c collects the tables.
  */
 #ifndef LNRNN_ALL_H
 #define LNRNN_ALL_H
@@ -11,8 +11,8 @@
 #include "lnrnn/simd/simd.h"
 #include "lnrnn/tuning.h"
 
-/* Each part of a set is compiled separately (build_flags.py), so a change of a header recompiles only some parts. If
- * no part is defined, it has the four parts of a complete set. */
+/* Each part of an instruction set is compiled separately (build_flags.py), so a change of a header recompiles only
+ * some parts. If no part is defined, the set has the four parts of a complete set. */
 #if !defined(LNRNN_PART_NORM) && !defined(LNRNN_PART_CELLS) && !defined(LNRNN_PART_PRODUCT) \
     && !defined(LNRNN_PART_INT8) && !defined(LNRNN_PART_BF16)
 #define LNRNN_PART_NORM
@@ -116,7 +116,7 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
 };
 #endif
 
-/* The tables of products share all functions for packing and panels, and differ in the products. */
+/* A table of products. All these tables share the functions for packing and panels. */
 #define LNRNN_PRODUCT_TABLE(of_unit, function, of_columns, of_scratch) \
     {                                                                  \
         .unit = of_unit,                                               \
@@ -154,7 +154,7 @@ const lnrnn_product LNRNN_CAT(lnrnn_product_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_
 #endif
 #endif
 
-/* Only for sets with a bfloat16 unit. In other sets the product above also multiplies bfloat16 weights. */
+/* Only for instruction sets with a bfloat16 unit. In other sets the product above also multiplies bfloat16 weights. */
 #ifdef LNRNN_PART_BF16
 const lnrnn_product LNRNN_CAT(lnrnn_bf16_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT, matmul_bf16,
                                                                                    NULL, bf16_scratch);

@@ -42,14 +42,14 @@ static void T(batch_probe_kernel)(size_t N, size_t C, size_t L, const void *x_, 
     }
 }
 
-/* p (LANES) += v */
+/* p (LANES): adds v. */
 LNRNN_INLINE void T(add_real)(real *p, vreal v, size_t k, const int whole)
 {
     T(put_real)(p, v + T(get_real)(p, k, whole), k, whole);
 }
 
-/* Adds columns i .. i+k-1 of some rows to the sums. It first adds these rows to each other, because adding
- * each row to a long sum would round more. */
+/* Adds columns i .. i+k-1 of `rows` rows to b->sums. It first adds these rows to each other, because adding each row
+ * to a long sum would round more. */
 LNRNN_INLINE void T(batch_columns_part)(size_t i, size_t k, const int whole, const int rows, const int has_gy,
                                         const lnrnn_batch_block *b)
 {
@@ -79,13 +79,12 @@ LNRNN_INLINE void T(batch_columns_group)(size_t head, const int rows, const int 
 LNRNN_INLINE void T(batch_columns_sums)(const lnrnn_batch_block *a, const int has_gy)
 {
     const size_t C = a->C, n = a->channels, rows = a->samples;
-    lnrnn_batch_block b = *a; /* the rows that are left */
+    lnrnn_batch_block b = *a; /* the rows that are not added yet */
     /* Rows a multiple of 4 KiB apart share a set of a usual L1 (64 sets of 64 bytes), which cannot hold eight
      * rows of two arrays. The order of sums depends on `group`, so it must not depend on the machine. */
     const size_t group = C * sizeof(elem) % 4096 ? 8 : 4, head = C % LANES ? 0 : T(to_whole_lines)(b.x, n);
     for (size_t r = 0; r < rows;) {
-        /* Take the same number of rows for all columns, so that the order of a sum does not depend on the
-         * address of x. */
+        /* Take the same number of rows for all columns, so that the order of a sum does not depend on the address of x. */
         const size_t taken = rows - r >= group ? group : 1;
         if (taken == 8)
             T(batch_columns_group)(head, 8, has_gy, &b);
@@ -136,7 +135,7 @@ LNRNN_INLINE void T(batch_planes_sums)(const lnrnn_batch_block *b, size_t c, con
     const vreal pivot = v_set1(((const real *)b->pivot)[c]);
     double *const sums = b->sums + c;
     T(accumulators) s = {0};
-    size_t space = LNRNN_BLOCK(4); /* how many values may be added to s before a flush */
+    size_t space = LNRNN_BLOCK(4); /* the number of values that may be added to s before a flush */
     for (size_t sample = 0; sample < b->samples; sample++)
         for (size_t i = sample * C * L, stop = i + L; i < stop;) {
             const size_t end = stop - i < space ? stop : i + space;
@@ -174,7 +173,7 @@ LNRNN_INLINE void T(batch_sums_any)(const lnrnn_batch_block *b, const int has_gy
             T(batch_planes_sums)(b, c, has_gy);
 }
 
-/* Adds the block's sums to b->sums. */
+/* Adds the sums over the block to b->sums. */
 static void T(batch_sums_kernel)(const lnrnn_batch_block *b)
 {
     if (b->gy)
@@ -185,9 +184,9 @@ static void T(batch_sums_kernel)(const lnrnn_batch_block *b)
 
 /* --- from sums to coefficients -------------------------------------------------------------------------- */
 
-/* sums (2, n) of count values about pivot (n) -> mean, biased var (n) of double. Replaces pivots that are
- * more than a standard deviation from their mean by the mean, and returns their number. If it is not 0,
- * compute the sums again; channels with unchanged pivots then get the same moments. */
+/* sums (2, n) of `count` values each about pivot (n) -> mean, biased var (n) of double. Replaces each pivot that is
+ * more than a standard deviation from its mean by the mean. Returns the number of replaced pivots. If that is not 0,
+ * the caller must compute the sums again; channels with unchanged pivots then get the same moments. */
 static size_t T(batch_moments_kernel)(size_t n, double count, const double *sums, void *pivot_, double *mean_,
                                       double *var_)
 {
@@ -209,9 +208,9 @@ static size_t T(batch_moments_kernel)(size_t n, double count, const double *sums
     return (size_t)replaced;
 }
 
-/* Returns 1 if squares of a channel left the range of real. Then scales (n) are the powers of two by which channels
- * must be multiplied, 1 if squares are in range. With the coefficients of `out` batch_affine multiplies them.
- * Otherwise it writes nothing. */
+/* Returns 1 if squares of a channel left the range of real, else 0. If so, writes scales (n), the powers of two by
+ * which channels must be multiplied: 1 if the squares of the channel are in range. Then it also writes the
+ * coefficients `out` with which batch_affine multiplies x by the scales. */
 static int T(batch_scales_kernel)(const lnrnn_channels *a, double *scales, const lnrnn_coefficients *out)
 {
     const size_t n = a->n;
@@ -231,8 +230,8 @@ static int T(batch_scales_kernel)(const lnrnn_channels *a, double *scales, const
     return lost != 0;
 }
 
-/* Writes the coefficients of y = (x - mean) gain / sqrt(var + eps) + bias. The shift is the bias minus scale
- * times the error of rounding the mean to real. If a channel was scaled down so far that eps becomes 0,
+/* Writes the coefficients of y = (x - mean) gain / sqrt(var + eps) + bias. Rounding the mean to real has an error;
+ * the shift is the bias minus scale times this error. If a channel was scaled down so far that eps becomes 0,
  * least_spread replaces eps, because a constant channel needs a finite scale. */
 static void T(fold_kernel)(const lnrnn_channels *a, const lnrnn_coefficients *out)
 {
@@ -254,8 +253,8 @@ static void T(fold_kernel)(const lnrnn_channels *a, const lnrnn_coefficients *ou
 /* channels, sums (4, n) about pivot (n) -> the coefficients of gx, and ggain, gbias (n). With z = (x - mean)
  * rstd, rstd = 1 / sqrt(var + eps):
  *     gx = gain rstd (gy - dmean (sum gy + z sum gy z)),  ggain = sum gy z,  gbias = sum gy
- * dmean, the derivative of a mean by one of its values: 1 / values of a channel in training, 0 where mean and
- * var are given. */
+ * dmean is the derivative of a mean with respect to one of its values. In training it is 1 / (number of values of a
+ * channel), and 0 if mean and var are given. */
 static void T(batch_slopes_kernel)(const lnrnn_channels *a, double dmean, const double *sums,
                                    const void *pivot_, const lnrnn_coefficients *out, double *ggain_,
                                    double *gbias_)
@@ -282,7 +281,7 @@ static void T(batch_slopes_kernel)(const lnrnn_channels *a, double dmean, const 
 
 /* --- one pass over x, with the coefficients of each channel --------------------------------------------- */
 
-/* The rows of a pass that are left. */
+/* The rows of a pass that are not computed yet. */
 typedef struct {
     const elem *gy, *x; /* (rows, n), row stride `stride`; gy: backward */
     elem *out;          /* (rows, n), row stride `stride`: y or gx; may be x or gy */
@@ -294,7 +293,7 @@ typedef struct {
     vreal mean, scale, shift, slope;
 } T(coefficients);
 
-/* Returns the coefficients of channel c (planes) in all lanes. */
+/* For planes: returns the coefficients of channel c in all lanes. */
 LNRNN_INLINE T(coefficients) T(plane_coefficients)(const lnrnn_coefficients *a, size_t c, const int backward)
 {
     const real *mean = a->mean, *scale = a->scale, *shift = a->shift, *slope = a->slope;
@@ -302,7 +301,7 @@ LNRNN_INLINE T(coefficients) T(plane_coefficients)(const lnrnn_coefficients *a, 
                              backward ? v_set1(slope[c]) : v_zero()};
 }
 
-/* Returns the coefficients of channels i .. i+k-1 (columns). */
+/* For columns: returns the coefficients of channels i .. i+k-1. */
 LNRNN_INLINE T(coefficients) T(column_coefficients)(const lnrnn_coefficients *a, size_t i, size_t k,
                                                     const int whole, const int backward)
 {
@@ -313,8 +312,8 @@ LNRNN_INLINE T(coefficients) T(column_coefficients)(const lnrnn_coefficients *a,
 }
 
 /* Computes y = (x - mean) scale + shift, or backward gx = scale (gy - (x - mean) slope - shift), for values i
- * .. i+k-1 of 1 or 2 rows, with the coefficients of `plane`, or of the columns if that is NULL. The mean is
- * not part of the shift, because x - mean would lose digits. */
+ * .. i+k-1 of 1 or 2 rows. The coefficients are `plane`, or if `plane` is NULL those of the columns in `a`. The mean
+ * is not part of the shift, because x scale - mean scale would lose digits. */
 LNRNN_INLINE void T(pass_part)(size_t i, size_t k, const int whole, const int rows, const int backward,
                                const T(pass_rows) *r, const T(coefficients) *plane,
                                const lnrnn_coefficients *columns)
@@ -338,12 +337,12 @@ LNRNN_INLINE void T(next_rows)(T(pass_rows) *r, ptrdiff_t rows)
         r->gy += rows * r->stride;
 }
 
-/* Computes rows (rows, n), with the coefficients of n columns. nontemporal: uses non-temporal stores, and
+/* r (rows, n): computes all rows, with the coefficients of n columns. nontemporal: uses non-temporal stores, and
  * prefetches x a page ahead, across the ends of rows and of pages. */
 LNRNN_INLINE void T(pass_columns)(size_t rows, size_t n, const int backward, int nontemporal, T(pass_rows) r,
                                   const lnrnn_coefficients *a)
 {
-    const lnrnn_coefficients c = *a; /* a copy, to stay in registers: a store might change *a */
+    const lnrnn_coefficients c = *a; /* a copy stays in registers, whereas a store might change *a */
     for (; nontemporal && rows; rows--, T(next_rows)(&r, 1))
         LNRNN_STREAM_ROW(r.x, LNRNN_PREFETCH_ROWS / sizeof(elem), r.out, n, T(pass_part), 1, backward, &r,
                          NULL, &c);
@@ -353,7 +352,7 @@ LNRNN_INLINE void T(pass_columns)(size_t rows, size_t n, const int backward, int
         LNRNN_FOR_ROW(T(to_whole_lines)(r.out, n), n, T(pass_part), 1, backward, &r, NULL, &c);
 }
 
-/* The same, with the coefficients of `rows` planes. */
+/* As pass_columns, with the coefficients of `rows` planes. */
 LNRNN_INLINE void T(pass_planes)(size_t rows, size_t n, const int backward, int nontemporal, T(pass_rows) r,
                                  const lnrnn_coefficients *a)
 {
@@ -367,7 +366,8 @@ LNRNN_INLINE void T(pass_planes)(size_t rows, size_t n, const int backward, int 
     }
 }
 
-/* x (rows, n) contiguous, coefficients of n columns, or if by_row of `rows` planes -> y (rows, n), which may be x. */
+/* x (rows, n) contiguous -> y (rows, n), which may be x. a: the coefficients of n columns, or with by_row those of
+ * `rows` planes. */
 static void T(batch_affine_kernel)(size_t rows, size_t n, const void *x, const lnrnn_coefficients *a, void *y,
                                    int by_row, int nontemporal)
 {
@@ -380,14 +380,14 @@ static void T(batch_affine_kernel)(size_t rows, size_t n, const void *x, const l
         stream_end();
 }
 
-/* gy, x (rows, n), coefficients of n columns -> gx (rows, n), which may be gy or x; all with row stride `stride`. */
+/* gy, x (rows, n) -> gx (rows, n), which may be gy or x; all with row stride `stride`. a: the coefficients of n columns. */
 static void T(gx_columns_kernel)(size_t rows, size_t n, const void *gy, const void *x, ptrdiff_t stride,
                                  const lnrnn_coefficients *a, void *gx)
 {
     T(pass_columns)(rows, n, 1, 0, (T(pass_rows)){.gy = gy, .x = x, .out = gx, .stride = stride}, a);
 }
 
-/* The same, with the coefficients of `rows` planes. */
+/* As gx_columns_kernel, with the coefficients of `rows` planes. */
 static void T(gx_planes_kernel)(size_t rows, size_t n, const void *gy, const void *x, ptrdiff_t stride,
                                 const lnrnn_coefficients *a, void *gx)
 {

@@ -4,17 +4,17 @@
 
 #include "lnrnn/kernels/tile.h"
 
-/* The rows that are rounded before a product. Most calls have no more. */
+/* The number of rows that are rounded before a product. Most calls have no more rows. */
 enum { BF16_ROWS = 64 };
 
-/* Returns the words of scratch of a product of `rows` rows of k activations. */
+/* Returns the number of words of scratch that a product of `rows` rows of k activations needs. */
 static size_t bf16_scratch(int dtype, size_t rows, size_t k)
 {
     return (rows < BF16_ROWS ? rows : BF16_ROWS) * packed_words(dtype, k);
 }
 
-/* rows pointers to (k) floats -> words (rows, words) of two bfloat16, rounded to nearest even. Word j has
- * inputs 2j and 2j + 1, or 0 from k on. */
+/* x: `rows` pointers to (k) floats -> words (rows, job->words) of two bfloat16, rounded to nearest even. Word j has
+ * inputs 2j and 2j + 1; inputs from k on are 0. */
 LNRNN_INLINE void bf16_round_rows(const product_job *job, size_t rows, const float *const *x, uint32_t *words)
 {
     const size_t k = job->k;

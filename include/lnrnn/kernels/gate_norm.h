@@ -1,6 +1,7 @@
 /* The norms and biases that cells apply to the products of a step.
  *
- * A row of W x, of W h, or of their sum has G*H values, gate after gate. A norm replaces each value v by
+ * A row is the product W x or W h, or the sum of both, for one sequence at one step. It has G*H values, gate after
+ * gate. A norm replaces each value v by
  *     LNRNN_PLAIN     v + bias
  *     LNRNN_AFFINE    (v - mean) * gain + bias       batch norm; mean may be NULL for 0
  *     LNRNN_NORMED    (v - m) / sqrt(var + eps) * gain + bias, m and var over the `spans` of the row
@@ -26,12 +27,11 @@ enum { GATE_I, GATE_F, GATE_G, GATE_O, LSTM_GATES };
 enum { GATE_R, GATE_Z, GATE_N, GRU_GATES };
 enum { LIGRU_Z, LIGRU_N, LIGRU_GATES };
 
-/* Calls f(i, k, whole, ...) for the units i .. i + k - 1, a vector at a time, until all of 0 .. n - 1 are
- * done: vector_loop.h. */
+/* Calls f(i, k, whole, ...) for the units i .. i + k - 1, a vector at a time, until units 0 .. n - 1 are done (vector_loop.h). */
 #define LNRNN_FOR_UNITS(n, f, ...) LNRNN_FOR_VECTORS(V32_LANES, (size_t)0, n, f, __VA_ARGS__)
 
-/* The same with f(i, k, vecs, ...). vecs, a constant, is 2 for two whole vectors, whose activations are
- * computed together, then 1, and 0 for a partial vector. k is the number of units per vector. */
+/* The same with f(i, k, vecs, ...). vecs is a constant: 2 for two whole vectors, whose activations are computed
+ * together; 1 for a single whole vector; 0 for a partial vector. k is the number of units per vector. */
 #define LNRNN_FOR_PAIRS(n, f, ...)                            \
     do {                                                      \
         const size_t n_ = (n);                                \
@@ -55,9 +55,9 @@ typedef struct {
     const span_moments *of_gate[LSTM_GATES];
 } rows_moments;
 
-/* a (rows, num_gates * H), row stride as; x, the same with xs, or NULL -> *m, for each gate the moments of its span.
- * Row r of a is at index r, row r of x at rows + r. rows <= LNRNN_ROWS_TOGETHER. norm: of a; that of x differs only
- * in gain and bias. */
+/* a (rows, num_gates * H), row stride as; x, of the same shape, row stride xs, or NULL. Writes to *m, for each gate,
+ * the moments of its span. Index r has row r of a, and index rows + r has row r of x. rows <= LNRNN_ROWS_TOGETHER.
+ * norm: the norm of a; the norm of x differs only in gain and bias. */
 LNRNN_INLINE void moments_of_rows(const int num_gates, const lnrnn_gate_norm *norm, size_t rows,
                                   const float *a, ptrdiff_t as, const float *x, ptrdiff_t xs, rows_moments *m)
 {
@@ -84,13 +84,13 @@ LNRNN_INLINE void moments_of_rows(const int num_gates, const lnrnn_gate_norm *no
 typedef struct {
     const lnrnn_gate_norm *norm;
     const float *a; /* (G*H) */
-    /* LNRNN_NORMED: for each gate the moments of its span, at index `at` for this row. */
+    /* LNRNN_NORMED: for each gate the moments of its span; index `at` is this row. */
     const span_moments *of_gate[LSTM_GATES];
     size_t at;
 } gate_side;
 
-/* One row of a step: W h, or the sum of both products; W x, if it is separate; the row's pointers in
- * lnrnn_step_rows. */
+/* One row of a step. hidden: W h, or the sum of both products; input: W x, if it is separate; then the row's pointers
+ * in lnrnn_step_rows. */
 typedef struct {
     gate_side hidden, input;
     const float *h_prev;
@@ -103,8 +103,8 @@ LNRNN_INLINE lnrnn_step_rows rows_together(const lnrnn_step_rows *rows, size_t r
     return lnrnn_rows_from(rows, r, rows->n - r < LNRNN_ROWS_TOGETHER ? rows->n - r : LNRNN_ROWS_TOGETHER);
 }
 
-/* Returns the moments for a gate. All gates of an LSTM or LiGRU with separate products share a span, as do r
- * and z of a GRU. The compiler sees the same pointer for such gates, and loads the moments once. */
+/* Returns the moments for a gate. All gates of an LSTM or LiGRU with separate products share a span, and r and z of a
+ * GRU share one. The compiler sees the same pointer for gates of a span, and loads the moments once. */
 LNRNN_INLINE const span_moments *moments_of_gate(const int num_gates, const int separate,
                                                  const rows_moments *m, const int gate)
 {
@@ -112,7 +112,7 @@ LNRNN_INLINE const span_moments *moments_of_gate(const int num_gates, const int 
     return first ? &m->spans[0] : m->of_gate[gate];
 }
 
-/* Returns row r of the n <= LNRNN_ROWS_TOGETHER rows of a step, whose moments are m. */
+/* Returns row r of rows, at most LNRNN_ROWS_TOGETHER rows of a step whose moments are m. */
 LNRNN_INLINE gate_row gate_row_of(const int num_gates, const int how, const int separate,
                                   const lnrnn_step_config *step, const lnrnn_step_rows *rows, size_t r,
                                   const rows_moments *m)

@@ -1,5 +1,4 @@
-/* The GRU's cell: a step after the products, and its derivative. table.h has the types of the rows of a
- * step and of its gradients. */
+/* The GRU's cell: a step after the products, and its derivative. table.h has the types of the rows of a step and of its gradients. */
 #ifndef LNRNN_GRU_CELL_H
 #define LNRNN_GRU_CELL_H
 
@@ -56,9 +55,9 @@ LNRNN_INLINE void gru_rows(const int how, const int separate, const lnrnn_step_c
     }
 }
 
-/* Reads x through the norm step->input and a through step->hidden (gate_norm.h). x is 0 if it is NULL:
+/* x is W x after the norm step->input, or 0 if it is NULL; a is W h after step->hidden (gate_norm.h). Computes
  *     r, z = sigmoid(x + a), n = tanh(x + r a), h = (1 - z) n + z h_prev
- * h_prev may be h. In a cell without a norm x is not NULL. */
+ * h_prev may be the array h. In a cell without a norm x is not NULL. */
 static void gru_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     for (size_t r = 0; r < rows->n; r += LNRNN_ROWS_TOGETHER) {
@@ -83,7 +82,7 @@ LNRNN_INLINE void gru_gate_last_sum(size_t i, size_t k, const int whole, size_t 
     put_f32(sum + at, v32_fma(r, get_f32(a + at, k, whole), get_f32(x + at, k, whole)), k, whole);
 }
 
-/* Computes r through the norm, and the sum for n. Saves r if gates is not NULL. */
+/* Computes r with its norm, and the sum x + r a for n. Writes r to `gates` if that is not NULL. */
 LNRNN_INLINE void gru_gate_reset_units(size_t i, size_t k, const int whole, const gate_side *side,
                                        const float *x, const float *a, float *sum, float *gates)
 {
@@ -106,8 +105,8 @@ LNRNN_INLINE void gru_gate_output_units(size_t i, size_t k, const int whole, con
     gru_mix(z, n, h_prev + i, h + i, k, whole);
 }
 
-/* r, z = sigmoid(norm(x + a)), n = tanh(norm(x + r a)), with a norm for each gate (LNRNN_SPANS_EACH), and h
- * as above. rows->scratch (3*H). */
+/* rows->scratch (3*H). The step of a GRU with a norm for each gate (LNRNN_SPANS_EACH):
+ *     r, z = sigmoid(norm(x + a)), n = tanh(norm(x + r a)), h = (1 - z) n + z h_prev */
 static void gru_gate_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     const lnrnn_gate_norm *norm = step->hidden;
@@ -131,7 +130,7 @@ static void gru_gate_step(const lnrnn_step_config *step, const lnrnn_step_rows *
 
 /* --- the reset gate before the product -------------------------------------------------------------- */
 
-/* At most LNRNN_ROWS_TOGETHER rows -> the moments of their gates from .. to - 1, one span on each side. */
+/* Writes to *m the moments of gates from .. to - 1, which share a span, in W x and in W h. rows: at most LNRNN_ROWS_TOGETHER. */
 LNRNN_INLINE void gru_reset_moments(const int from, const int to, const lnrnn_step_config *step,
                                     const lnrnn_step_rows *rows, rows_moments *m)
 {
@@ -185,7 +184,7 @@ LNRNN_INLINE void gru_reset_state_units(size_t first, size_t k, const int vecs, 
     }
 }
 
-/* states: the second half of the step. */
+/* Computes gru_reset_gates, or if `states` gru_reset_step, for at most LNRNN_ROWS_TOGETHER rows. */
 LNRNN_INLINE void gru_reset_rows(const int how, const int states, const lnrnn_step_config *step,
                                  const lnrnn_step_rows *rows)
 {
@@ -221,7 +220,7 @@ static void gru_reset_gates(const lnrnn_step_config *step, const lnrnn_step_rows
     gru_reset_half(0, step, rows);
 }
 
-/* Then, with U_n (r h_prev) in the gate n of a: n = tanh(x + a), h = (1 - z) n + z h_prev. */
+/* Follows gru_reset_gates, when the gate n of a is U_n (r h_prev). Computes n = tanh(x + a), h = (1 - z) n + z h_prev. */
 static void gru_reset_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     gru_reset_half(1, step, rows);
@@ -229,8 +228,8 @@ static void gru_reset_step(const lnrnn_step_config *step, const lnrnn_step_rows 
 
 /* --- backward --------------------------------------------------------------------------------------- */
 
-/* Back-propagates gh through h = (1 - z) n + z h_prev. Returns the gradient of tanh's argument, sets *gz to
- * that of the argument of z's sigmoid, and replaces gh by the gradient of h_prev. */
+/* Back-propagates gh through h = (1 - z) n + z h_prev. Returns the gradient of the argument of n's tanh, and sets *gz
+ * to the gradient of the argument of z's sigmoid. Replaces gh by the gradient of h_prev. */
 LNRNN_INLINE v32 gru_mix_backward(size_t i, size_t k, const int whole, const gradient_row *row, v32 *gz)
 {
     const size_t H = row->H;
@@ -259,8 +258,8 @@ LNRNN_INLINE void gru_backward_units(size_t i, size_t k, const int whole, const 
     put_f32(row->gx + GATE_N * H + i, gn, k, whole);
 }
 
-/* Back-propagates gh through h = (1 - z) n + z h_prev, n = tanh(x + r u) to gx and ga, which differ in n.
- * Replaces gh by the gradient of h_prev without its path through W h. Without gx: n = tanh(r u). */
+/* Back-propagates gh through h = (1 - z) n + z h_prev and n = tanh(x + r u). Writes gx and ga, which differ only in
+ * the gate n. Replaces gh by the gradient of h_prev without its path through W h. If gx is NULL, n = tanh(r u). */
 static void gru_backward(const lnrnn_gate_gradients *b) { LNRNN_FOR_GRADIENTS(b, gru_backward_units); }
 
 /* --- backward, a norm for each gate ----------------------------------------------------------------- */
@@ -274,7 +273,7 @@ LNRNN_INLINE void gru_gate_sum_backward_units(size_t i, size_t k, const int whol
     gru_gate_last_sum(i, k, whole, H, r, row->x, row->a, row->sum);
 }
 
-/* x, a, gates -> b->sum (rows, 3*H): the inputs of the three norms, bit for bit as in gru_gate_step. */
+/* Writes b->sum (rows, 3*H), the inputs of the three norms, from x, a and the saved gates, bit for bit as in gru_gate_step. */
 static void gru_gate_sum(const lnrnn_gate_gradients *b)
 {
     LNRNN_FOR_GRADIENTS(b, gru_gate_sum_backward_units);
@@ -287,8 +286,8 @@ LNRNN_INLINE void gru_gate_output_backward_units(size_t i, size_t k, const int w
     put_f32(row->ga + GATE_Z * row->H + i, gz, k, whole);
 }
 
-/* gh -> ga of z and n, the gradients of the outputs of their norms. Replaces gh by the gradient of h_prev
- * without its path through W h. */
+/* Writes the gates z and n of ga, the gradients of the outputs of their norms, from gh. Replaces gh by the gradient
+ * of h_prev without its path through W h. */
 static void gru_gate_output_backward(const lnrnn_gate_gradients *b)
 {
     LNRNN_FOR_GRADIENTS(b, gru_gate_output_backward_units);
@@ -305,7 +304,8 @@ LNRNN_INLINE void gru_gate_reset_backward_units(size_t i, size_t k, const int wh
     put_f32(row->ga + GATE_N * H + i, gs * r, k, whole);
 }
 
-/* ga of n, the gradient of x + r a -> gx and ga of n, and ga of r, the gradient of its norm's output. */
+/* Reads the gate n of ga, the gradient of x + r a. Writes the gate n of gx and of ga, and the gate r of ga, the
+ * gradient of the output of its norm. */
 static void gru_gate_reset_backward(const lnrnn_gate_gradients *b)
 {
     LNRNN_FOR_GRADIENTS(b, gru_gate_reset_backward_units);
@@ -319,7 +319,7 @@ LNRNN_INLINE void gru_reset_input_units(size_t i, size_t k, const int whole, con
     put_f32(row->gu + i, r * get_f32(row->state_prev + i, k, whole), k, whole);
 }
 
-/* r h_prev -> gu */
+/* Writes r h_prev to gu. */
 static void gru_reset_input(const lnrnn_gate_gradients *b) { LNRNN_FOR_GRADIENTS(b, gru_reset_input_units); }
 
 LNRNN_INLINE void gru_reset_output_backward_units(size_t i, size_t k, const int whole,
@@ -334,7 +334,7 @@ LNRNN_INLINE void gru_reset_output_backward_units(size_t i, size_t k, const int 
     put_f32(row->gx + GATE_N * H + i, gn, k, whole);
 }
 
-/* gh -> gx and ga of z and n. gh becomes the gradient of h_prev, without its parts through the products. */
+/* Writes the gates z and n of gx and ga from gh. Replaces gh by the gradient of h_prev without its paths through the products. */
 static void gru_reset_output_backward(const lnrnn_gate_gradients *b)
 {
     LNRNN_FOR_GRADIENTS(b, gru_reset_output_backward_units);
@@ -350,7 +350,7 @@ LNRNN_INLINE void gru_reset_backward_units(size_t i, size_t k, const int whole, 
     put_f32(row->gu + i, g * r, k, whole);
 }
 
-/* gu: the gradient of r h_prev -> that of h_prev through it; and gx and ga of r. */
+/* gu: the gradient of r h_prev. Replaces gu by the gradient of h_prev through r h_prev, and writes the gate r of gx and ga. */
 static void gru_reset_backward(const lnrnn_gate_gradients *b)
 {
     LNRNN_FOR_GRADIENTS(b, gru_reset_backward_units);

@@ -1,5 +1,5 @@
-/* Converts rows to integers before a product with int8 weights, and its sums to floats afterwards. Sums of
- * integers are exact, so any order gives the same bits.
+/* Converts rows to integers before a product with int8 weights, and the sums of the product to floats afterwards.
+ * Sums of integers are exact, so any order gives the same bits.
  *
  * LNRNN_WEIGHT_I8: activations have 14 bits, in two parts of 7, so that only the 8 bits of the weights lose
  * accuracy. LNRNN_WEIGHT_I8A8: they have 8 bits, in one part, which needs half as many products. */
@@ -8,9 +8,9 @@
 
 #include "lnrnn/kernels/tile.h"
 
-/* INT8_ROWS: the rows that are quantized before a product, which reads the weights once for them. AMX needs
- * more rows, to compute as long as it takes to load the next weights. INT8_READ: activations that a product
- * reads at a time. */
+/* INT8_ROWS: the number of rows that are quantized before a product, which reads the weights once for them. AMX needs
+ * more rows, so that computing takes as long as loading the next weights. INT8_READ: the number of activations that a
+ * product reads at a time. */
 #ifdef LNRNN_TILES
 enum { INT8_ROWS = 64, INT8_READ = 64 };
 #else
@@ -24,11 +24,11 @@ typedef struct {
     float scale;
 } quantized_row;
 
-/* Returns the bytes of a part of a quantized row: whole vectors, and a cache line. Without the line, rows of 1024
- * inputs would share the same sets of L1. */
+/* Returns the number of bytes of a part of a quantized row: whole vectors, and a cache line. Without the cache line,
+ * rows of 1024 inputs would share the same sets of L1. */
 static size_t int8_part_bytes(size_t k) { return (k + 63) / 64 * 64 + 64; }
 
-/* Returns the words of scratch of a product of `rows` rows of k activations. */
+/* Returns the number of words of scratch that a product of `rows` rows of k activations needs. */
 static size_t int8_scratch(int dtype, size_t rows, size_t k)
 {
     const size_t parts = dtype == LNRNN_WEIGHT_I8 ? 2 : 1;
@@ -56,8 +56,8 @@ LNRNN_INLINE void int8_store(const int parts, uint8_t *first, uint8_t *second, v
         v32_store_s8(first, v);
 }
 
-/* x (k) with max |x| = top -> its parts in scratch, int8_part_bytes(k) each. If x has a NaN or an infinity,
- * the scale is NaN, and so are all outputs. */
+/* x (k), top = max |x|. Writes the parts of x to scratch, int8_part_bytes(k) bytes each, and returns the quantized
+ * row. If x has a NaN or an infinity, the scale is NaN, so that all outputs become NaN. */
 LNRNN_INLINE quantized_row int8_quantize(int parts, size_t k, const float *x, float top, uint32_t *scratch)
 {
     const size_t words = int8_part_bytes(k) / sizeof *scratch;
@@ -75,8 +75,8 @@ LNRNN_INLINE quantized_row int8_quantize(int parts, size_t k, const float *x, fl
     return (quantized_row){{scratch, scratch + words}, top < INFINITY ? scale : NAN};
 }
 
-/* a: `rows` pointers to (k) activations -> quantized. First computes the largest values of all rows, because
- * the rest of a row needs two divisions: meanwhile the CPU computes another row. */
+/* a: `rows` pointers to (k) activations -> quantized (rows). First computes the largest values of all rows. Then the
+ * CPU can compute one row during the two divisions of another. */
 LNRNN_INLINE void int8_quantize_parts(const int parts, size_t k, size_t rows, const float *const *a,
                                       uint32_t *scratch, quantized_row *quantized)
 {
@@ -96,15 +96,15 @@ LNRNN_INLINE void int8_quantize_rows(const lnrnn_matmul *m, size_t rows, const f
         int8_quantize_parts(1, m->k, rows, a, m->scratch, quantized);
 }
 
-/* Activations have an offset, 8192 or S8_OFFSET. Returns the offset times the sums of the weights, for a
- * vector of outputs from o on, which int8_output subtracts. */
+/* The integers of activations have an offset, 8192 or S8_OFFSET. Returns the offset times the sum of the weights, for
+ * a vector of outputs from o on. int8_output subtracts it. */
 LNRNN_INLINE vi32 int8_added(const int parts, const product_job *job, size_t o)
 {
     return parts == 2 || S8_OFFSET != 0 ? vi32_load(job->sums + o) << (parts == 2 ? 6 : 7) : vi32_zero();
 }
 
-/* upper, lower: the sums of a vector of outputs of one row, for two parts, or only `upper` for one -> y.
- * Minus `added` the upper sums are small enough to be exact as floats. */
+/* upper, lower: the sums of a vector of outputs of one row over its two parts; with one part only `upper`. Writes the
+ * outputs to y. The upper sums minus `added` are small enough to be exact as floats. */
 LNRNN_INLINE void int8_output(const int parts, int add, vi32 upper, vi32 lower, vi32 added, v32 scale,
                               float *y)
 {
@@ -114,7 +114,7 @@ LNRNN_INLINE void int8_output(const int parts, int add, vi32 upper, vi32 lower, 
     v32_store(y, add ? v32_fma(sum, scale, v32_load(y)) : sum * scale);
 }
 
-/* sums (rows, parts, vecs vectors) of a tile -> the outputs of rows from r on, from output o on. */
+/* sums (rows, parts, vecs vectors) of a tile. Writes the outputs of `rows` rows from r on, from output o on, to job->c. */
 LNRNN_INLINE void int8_outputs_of(const int parts, const int add, int rows, int vecs, const product_job *job,
                                   size_t r, size_t o, const int32_t *sums)
 {

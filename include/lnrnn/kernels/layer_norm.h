@@ -1,4 +1,4 @@
-/* Layer norm and RMS norm, forward, and layer norm backward: one text for each type in memory, see norm.h.
+/* Layer norm and RMS norm, forward, and layer norm backward, for each type in memory (norm.h).
  *
  * Rows are computed in groups of four, so that the dependent sum, square root and division of one row overlap
  * with those of the others. Gain and bias, which wide rows evict from L1, are loaded once for the four. The
@@ -9,8 +9,8 @@
  *     (x s - mean s) / sqrt(var s^2 + eps s^2) = (x - mean) / sqrt(var + eps)
  */
 
-/* The argument `form` is a sum of these. It is a constant in the loops over vectors, so each form has loops
- * of its own. */
+/* The argument `form` is a sum of these constants. It is a constant in the loops over vectors, so that the compiler
+ * makes a loop for each form. */
 #define LNRNN_CENTRED 1 /* layer norm; without this bit RMS norm */
 #define LNRNN_GAIN 2
 #define LNRNN_BIAS 4
@@ -31,7 +31,7 @@ LNRNN_INLINE lnrnn_layer_norm_rows T(rows_from)(lnrnn_layer_norm_rows r, int j)
     return r;
 }
 
-/* Computes values i .. i+k-1 of 1 or 4 rows. */
+/* Computes values i .. i+k-1 of y for 1 or 4 rows. */
 LNRNN_INLINE void T(layer_norm_part)(size_t i, size_t k, const int whole, const int rows, const int form,
                                      const lnrnn_layer_norm_rows *r, const T(row_statistics) *s)
 {
@@ -49,8 +49,8 @@ LNRNN_INLINE void T(layer_norm_part)(size_t i, size_t k, const int whole, const 
 
 LNRNN_SELDOM void T(layer_norm_scaled)(lnrnn_layer_norm_rows r, int form, real scale);
 
-/* Computes the next 1 or 4 rows. final: does not test if squares leave the range of real. nontemporal: one
- * row, with non-temporal stores, and prefetches of x a row ahead, or a page if that is more. */
+/* Computes the next 1 or 4 rows. final: does not test if squares leave the range of real. nontemporal: computes one
+ * row, with non-temporal stores, and with prefetches of x a row ahead, or a page ahead if the row is shorter. */
 LNRNN_INLINE void T(layer_norm_group)(const int rows, const int form, const lnrnn_layer_norm_rows *r,
                                       const int final, const int nontemporal)
 {
@@ -62,8 +62,8 @@ LNRNN_INLINE void T(layer_norm_group)(const int rows, const int form, const lnrn
         rstd[j] = 1 / real_sqrt(m.var[j] + (real)r->eps);
         rest[j] = -m.mean_lo[j] * rstd[j];
     }
-    /* Test the sum of the variances for an overflow: if only the sum overflows, each row's scale is 1. A
-     * variance can only underflow unnoticed if eps is below least_spread. */
+    /* Test only the sum of the variances for an overflow. If no single variance overflows, the scales of all rows are
+     * 1. An underflow matters only if eps is below least_spread. */
     int rescale = !(spread < INFINITY);
     if (r->eps < T(least_spread)())
         for (int j = 0; j < rows; j++)
@@ -90,8 +90,8 @@ LNRNN_INLINE void T(scale_part)(size_t i, size_t k, const int whole, const elem 
     T(put)(y + i, T(get)(x + i, k, whole) * v_set1(scale), k, whole);
 }
 
-/* Computes one row, multiplied by `scale` first. y holds the scaled row before the result. float16 could not
- * hold it, but squares of float16 are in the range of float, so this is not called. */
+/* Multiplies one row by `scale`, then computes it. y holds the scaled row before the result. float16 could not hold
+ * the scaled row, but needs no scale, because squares of float16 are in the range of float. */
 static void T(layer_norm_scaled)(lnrnn_layer_norm_rows r, int form, real scale)
 {
     if (scale != 1) {
@@ -169,7 +169,7 @@ LNRNN_INLINE vreal T(get_scaled)(const int form, const elem *x, size_t k, const 
     return form & LNRNN_SCALED ? T(get)(x, k, whole) * v_set1(scale) : T(get)(x, k, whole);
 }
 
-/* Adds values i .. i+k-1 of a row to accumulator number a of each sum, where g is u. */
+/* Adds values i .. i+k-1 of a row to accumulator number a of each sum; the sums over g are over u = gy gain. */
 LNRNN_INLINE void T(row_sums_part)(size_t i, size_t k, const int whole, const int a, const int form,
                                    const lnrnn_layer_norm_gradients *r, real scale, vreal pivot,
                                    T(accumulators) *s)
@@ -180,8 +180,8 @@ LNRNN_INLINE void T(row_sums_part)(size_t i, size_t k, const int whole, const in
     T(accumulate)(s, a, whole ? d : v_keep_n(d, k), u, 1);
 }
 
-/* Returns the statistics for the gradient of one row, gx = rstd (u - mean(u) - z mean(u z)) with z = d rstd.
- * It reads the row once, or twice as moments_about does. scale: 1 unless LNRNN_SCALED. */
+/* Returns the statistics for the gradient of one row, gx = rstd (u - mean(u) - z mean(u z)) with z = d rstd. Reads
+ * the row once, or twice if moments_about would. scale: 1 unless LNRNN_SCALED. */
 LNRNN_INLINE T(row_gradient)
     T(row_sums)(const int form, const lnrnn_layer_norm_gradients *r, double eps, real scale)
 {
@@ -228,7 +228,7 @@ LNRNN_INLINE T(row_gradient)
     return g;
 }
 
-/* Computes values i .. i+k-1 of 1 or 4 rows: gx, and their terms of ggain, sum gy z, and of gbias, sum gy.
+/* Computes values i .. i+k-1 of gx for 1 or 4 rows, and adds gy z and gy to the sums for ggain and gbias.
  */
 LNRNN_INLINE void T(layer_norm_gx_part)(size_t i, size_t k, const int whole, const int rows, const int form,
                                         const lnrnn_layer_norm_gradients *r, const T(row_gradient) *g)
@@ -261,8 +261,8 @@ LNRNN_INLINE void T(layer_norm_gx)(const int rows, const int form, const lnrnn_l
     LNRNN_FOR_ROW(head, r->n, T(layer_norm_gx_part), rows, form, r, g);
 }
 
-/* Computes one row whose squares may leave the range of real. It scales on the fly, because gx may be gy and
- * cannot hold the scaled row. */
+/* Computes one row whose squares may leave the range of real. It multiplies each value by `scale` when it is read. gx
+ * cannot hold the scaled row, because gx may be gy. */
 LNRNN_SELDOM void T(layer_norm_backward_scaled)(lnrnn_layer_norm_gradients r, real scale)
 {
     const int form = LNRNN_SCALED | (r.gain ? LNRNN_GAIN : 0);
@@ -309,8 +309,8 @@ LNRNN_INLINE void T(layer_norm_backward_rows)(const int form, lnrnn_layer_norm_g
     }
 }
 
-/* gy, x (rows, n) -> gx (rows, n). Adds the rows' sums to ggain = sum gy z and gbias = sum gy, both (n) of
- * double. If these are NULL, the sums stay in a->partial. */
+/* gy, x (rows, n) -> gx (rows, n). Adds the sums over the rows, of gy z to ggain and of gy to gbias, both (n) of
+ * double. If ggain and gbias are NULL, the sums stay in a->partial. */
 static void T(layer_norm_backward_kernel)(const lnrnn_layer_norm_gradients *a)
 {
 #ifdef LNRNN_FEW_COPIES

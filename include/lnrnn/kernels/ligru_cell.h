@@ -1,12 +1,11 @@
-/* The LiGRU's cell: a step after the products, and its derivative. table.h has the types of the rows of a
- * step and of its gradients. */
+/* The LiGRU's cell: a step after the products, and its derivative. table.h has the types of the rows of a step and of its gradients. */
 #ifndef LNRNN_LIGRU_CELL_H
 #define LNRNN_LIGRU_CELL_H
 
 #include "lnrnn/kernels/activations.h"
 #include "lnrnn/kernels/gate_norm.h"
 
-/* The argument of a gate's activation. x (2*H): W x as it is read, or NULL. */
+/* x (2*H): W x after its norm, or NULL. Returns the argument of a gate's activation. */
 LNRNN_INLINE v32 ligru_sum(const int how, const gate_row *row, const float *x, const int gate, size_t i,
                            size_t k, const int whole)
 {
@@ -36,7 +35,8 @@ LNRNN_INLINE void ligru_units(size_t first, size_t k, const int vecs, const int 
     }
 }
 
-/* At most LNRNN_ROWS_TOGETHER rows. separate: W x has a norm of its own. rows->scratch gets it, row after row. */
+/* Computes a step of at most LNRNN_ROWS_TOGETHER rows. separate: W x has its own norm, whose output is written to
+ * rows->scratch, row after row. */
 LNRNN_INLINE void ligru_rows(const int how, const int separate, const lnrnn_step_config *step,
                              const lnrnn_step_rows *rows)
 {
@@ -53,9 +53,9 @@ LNRNN_INLINE void ligru_rows(const int how, const int separate, const lnrnn_step
     }
 }
 
-/* x is read as step->input says (gate_norm.h), a as step->hidden; x counts as 0 if it is NULL:
+/* x is W x after the norm step->input, or 0 if it is NULL; a is W h after step->hidden (gate_norm.h). Computes
  *     z = sigmoid(x + a), n = act(x + a), h = (1 - z) n + z h_prev
- * h_prev may be h. With x, rows->scratch has 2*H floats. */
+ * h_prev may be the array h. If x is not NULL, rows->scratch has 2*H floats. */
 static void ligru_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     for (size_t r = 0; r < rows->n; r += LNRNN_ROWS_TOGETHER) {
@@ -87,8 +87,8 @@ LNRNN_INLINE void ligru_backward_units(size_t i, size_t k, const int whole, int 
     put_f32(row->gh + i, g * z, k, whole);
 }
 
-/* h = (1 - z) n + z h_prev: gh -> ga, the gradient of both arguments. gh becomes the gradient of h_prev, without its
- * part through W h. */
+/* Back-propagates gh through h = (1 - z) n + z h_prev. Writes ga, the gradients of the arguments of z and n. Replaces
+ * gh by the gradient of h_prev without its path through W h. */
 static void ligru_backward(int act, const lnrnn_gate_gradients *b)
 {
     for (size_t r = 0; r < b->rows; r++) {

@@ -6,7 +6,7 @@
 #include "lnrnn/kernels/activations.h"
 #include "lnrnn/kernels/gate_norm.h"
 
-/* Writes c, saved_gates if not NULL, and the output gate to h, which lstm_output_rows completes. */
+/* Writes c, saved_gates if that is not NULL, and the output gate to h. lstm_output_rows then replaces h by the output. */
 LNRNN_INLINE void lstm_units(size_t i, size_t k, const int whole, const int how, const int separate,
                              const gate_row *row)
 {
@@ -29,7 +29,7 @@ LNRNN_INLINE void lstm_units(size_t i, size_t k, const int whole, const int how,
 
 /* --- the output ------------------------------------------------------------------------------------- */
 
-/* Computes h = o tanh(c). With `side`, the norm of c: h = o tanh(norm(c)), and if `carry` also c = norm(c). */
+/* Computes h = o tanh(c). If `side`, the norm of c, is not NULL: h = o tanh(norm(c)), and if `carry` also c = norm(c). */
 LNRNN_INLINE void lstm_output_units(size_t first, size_t k, const int vecs, const int how, const int carry,
                                     const gate_side *side, float *c, float *h)
 {
@@ -67,7 +67,7 @@ LNRNN_OUTLINE void lstm_output_rows(const lnrnn_step_config *step, size_t n, flo
     }
 }
 
-/* Computes the outputs of rows after an lstm_step with deferred_output. */
+/* Computes h of rows after an lstm_step with deferred_output. */
 static void lstm_output(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     for (size_t r = 0, n; r < rows->n; r += n) {
@@ -92,8 +92,8 @@ LNRNN_INLINE void lstm_rows(const int how, const int separate, const lnrnn_step_
     }
 }
 
-/* Reads x through the norm step->input and a through step->hidden (gate_norm.h). x is 0 if it is NULL. With z
- * = x + a:
+/* x is W x after the norm step->input, or 0 if it is NULL; a is W h after step->hidden (gate_norm.h). With z = x + a,
+ * computes
  *     i, f, o = sigmoid(z), g = tanh(z), c = f c + i g, h = o tanh(norm(c))
  * With LNRNN_CELL_CARRY c = norm(c) follows. With deferred_output h is o, and lstm_output must follow. In a
  * cell without a norm a is the sum of both products. */
@@ -134,8 +134,8 @@ LNRNN_INLINE void lstm_output_backward_units(size_t i, size_t k, const int whole
         put_f32(row->gc + i, v32_zero(), k, whole);
 }
 
-/* Back-propagates gh through h = o tanh(u): writes the output gate's part of ga, and gu. If the next step
- * gets u (LNRNN_CELL_CARRY), it moves gc to gu and sets gc to 0. */
+/* Back-propagates gh through h = o tanh(u). Writes the output gate of ga, and gu. If the next step gets u
+ * (LNRNN_CELL_CARRY), adds gc to gu and sets gc to 0. */
 static void lstm_output_backward(const lnrnn_gate_gradients *b)
 {
     LNRNN_FOR_GRADIENTS(b, lstm_output_backward_units);
@@ -155,8 +155,8 @@ LNRNN_INLINE void lstm_backward_units(size_t i, size_t k, const int whole, const
     put_f32(row->gc + i, gc * f_gate, k, whole);
 }
 
-/* Adds gu to gc, and back-propagates gc through c = f c_prev + i g: writes the other gates of ga, and gc of
- * the step before. */
+/* Adds gu to gc, and back-propagates gc through c = f c_prev + i g. Writes the gates i, f and g of ga, and replaces
+ * gc by the gradient of c_prev. */
 static void lstm_backward(const lnrnn_gate_gradients *b) { LNRNN_FOR_GRADIENTS(b, lstm_backward_units); }
 
 #endif

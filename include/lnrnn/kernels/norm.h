@@ -1,21 +1,21 @@
 /* Sums over a row, and its mean and variance: the functions that all norms share.
  *
- * norm.h, layer_norm.h and batch_norm.h are one text for four types in memory: all.h includes it once for each. A
- * function or type T(name) gets the suffix of its type: T(moments) is moments_f32, moments_f64, moments_bf16 and
- * moments_f16. Before that, all.h defines
+ * all.h includes norm.h, layer_norm.h and batch_norm.h once for each of four types in memory. A function or type
+ * T(name) gets the suffix of its type: T(moments) is moments_f32, moments_f64, moments_bf16 and moments_f16. Before
+ * each inclusion, all.h defines
  *     LNRNN_TYPE      the suffix
- *     LNRNN_DOUBLE    if the arithmetic is in double, else it is in float
+ * LNRNN_DOUBLE only if the arithmetic is in double; otherwise it is in float
  *     elem            the type in memory
  *     LNRNN_ELEM(op)  a load or store of elem, converted from or to real
  *
  * One pass computes the moments from the differences d to a value near the mean, the pivot:
  *     mean = pivot + mean(d),  var = mean(d^2) - mean(d)^2
  * (the shifted-data algorithm). That is as accurate as two passes if the pivot is within a standard deviation of the
- * mean. The code checks it; if not, a second pass uses the mean of the first pass as pivot. A constant row has
- * differences of exactly 0.
+ * mean. The code checks this. If the pivot is too far, a second pass uses the mean of the first pass as pivot. A
+ * constant row has differences of exactly 0.
  *
- * mean = mean_hi + mean_lo is the mean rounded to real, and the error of this rounding. Rows with a mean far from 0
- * need both: x - mean_hi is exact, and mean_lo corrects up to half an ULP.
+ * The mean is stored as mean_hi, the mean rounded to real, and mean_lo, the error of this rounding. Rows with a mean
+ * far from 0 need both, because x - mean_hi is exact, and mean_lo corrects up to half an ULP.
  *
  * A loop over a row has whole vectors and then a tail of fewer than LANES values. If a wide row is written, or read
  * several times, the loop begins with some values up to an aligned address. No result depends on their number.
@@ -50,7 +50,7 @@
 /* A loop over a row of n elem: LNRNN_FOR_VECTORS of vector_loop.h. */
 #define LNRNN_FOR_ROW(head, n, part, ...) LNRNN_FOR_VECTORS(LANES, head, n, part, __VA_ARGS__)
 
-/* The same with non-temporal stores to y (n), and prefetches of x, `ahead` values ahead. */
+/* As LNRNN_FOR_ROW, with non-temporal stores to y (n), and with prefetches of x, `ahead` values ahead. */
 #define LNRNN_STREAM_ROW(x, ahead, y, n, part, ...)               \
     do {                                                          \
         size_t i_ = T(to_aligned)(y, n);                          \
@@ -64,8 +64,8 @@
             part(i_, (n) - i_, 0, __VA_ARGS__);                   \
     } while (0)
 
-/* The number of values that are added in real, in `ways` accumulators. Longer sums are in double, because
- * adding a value to a large sum would round it too much. */
+/* The largest number of values that are added in real, if a sum has `ways` accumulators. Longer sums are in double,
+ * because adding a value to a large sum would round too much. */
 #define LNRNN_BLOCK(ways) (32 * (ways) * LANES)
 
 /* --- loads and stores of k values, or of a vector if `whole`, a constant --------------------------------- */
@@ -98,17 +98,15 @@ LNRNN_INLINE void T(put_real)(real *p, vreal v, size_t k, const int whole)
         v_store_n(p, v, k);
 }
 
-/* Returns the number of values of y (n) before the first address that is aligned for non-temporal stores of
- * vectors. */
+/* Returns the number of values of y (n) before the first address that is aligned for non-temporal stores of vectors. */
 LNRNN_INLINE size_t T(to_aligned)(const elem *y, size_t n)
 {
     const size_t head = -(uintptr_t)y % (LANES * sizeof(elem)) / sizeof(elem);
     return head < n ? head : n;
 }
 
-/* The same for a row of at least 2 KiB, else 0, because in a shorter row alignment saves nothing. NumPy's
- * large arrays begin 16 bytes into a cache line, so every vector of 64 bytes would cross a line, and every
- * second one of 32 bytes. */
+/* As to_aligned, but 0 for a row of less than 2 KiB, in which alignment saves nothing. NumPy's large arrays begin 16 bytes
+ * into a cache line, so every vector of 64 bytes would cross a cache line, and every second vector of 32 bytes. */
 LNRNN_INLINE size_t T(to_whole_lines)(const elem *y, size_t n)
 {
     return n * sizeof(elem) < LNRNN_WIDE_ROW ? 0 : T(to_aligned)(y, n);
@@ -116,13 +114,13 @@ LNRNN_INLINE size_t T(to_whole_lines)(const elem *y, size_t n)
 
 /* --- sums ----------------------------------------------------------------------------------------------- */
 
-/* Sums of d, d^2, g and g d over a row or a channel; d: differences to a pivot, g: gradients. Each sum has up
- * to four accumulators, because additions to the same one depend on each other. */
+/* Sums of d, d^2, g and g d over a row or a channel, where d are differences to a pivot and g are gradients. Each sum
+ * has up to four accumulators, because additions to the same accumulator wait for each other. */
 typedef struct {
     vreal d[4], dd[4], g[4], gd[4];
 } T(accumulators);
 
-/* Adds a vector of d, and if has_g one of g, to accumulator number a of each sum. */
+/* Adds a vector d, and if has_g a vector g, to accumulator number a of each sum. */
 LNRNN_INLINE void T(accumulate)(T(accumulators) *s, const int a, vreal d, vreal g, const int has_g)
 {
     s->d[a] += d;
@@ -133,12 +131,12 @@ LNRNN_INLINE void T(accumulate)(T(accumulators) *s, const int a, vreal d, vreal 
     }
 }
 
-/* Add up 2 or 4 accumulators: total_of_.. over all lanes, lanes_of_4 in each lane. */
+/* Add up 2 or 4 accumulators: total_of_2 and total_of_4 over all lanes, lanes_of_4 in each lane. */
 LNRNN_INLINE vreal T(lanes_of_4)(const vreal *a) { return (a[0] + a[1]) + (a[2] + a[3]); }
 LNRNN_INLINE real T(total_of_2)(const vreal *a) { return v_sum(a[0] + a[1]); }
 LNRNN_INLINE real T(total_of_4)(const vreal *a) { return v_sum(T(lanes_of_4)(a)); }
 
-/* Adds partial (n), sums of few values in real, to total (n), sums of many in double, and clears partial. */
+/* partial (n): sums of a few values in real. Adds them to total (n), sums in double, and clears partial. */
 LNRNN_INLINE void T(flush)(size_t n, real *partial, double *total)
 {
     for (size_t i = 0; i < n; i++) {
@@ -159,7 +157,7 @@ LNRNN_INLINE vreal T(pivot_lanes)(size_t n, const elem *x)
 
 LNRNN_INLINE real T(pivot_of)(size_t n, const elem *x) { return v_sum(T(pivot_lanes)(n, x)); }
 
-/* Adds k values of x to the sums, if centred as differences to the pivot. */
+/* Adds k values of x, or if centred their differences to the pivot, to the sums. */
 LNRNN_INLINE void T(moments_part)(size_t k, const int whole, const int a, const elem *x, vreal pivot,
                                   const int centred, T(accumulators) *s)
 {
@@ -167,11 +165,11 @@ LNRNN_INLINE void T(moments_part)(size_t k, const int whole, const int a, const 
     T(accumulate)(s, a, whole ? d : v_keep_n(d, k), v_zero(), 0);
 }
 
-/* Returns 1 if sums of n values are in real. */
+/* Returns 1 if sums over n values are computed in real. */
 LNRNN_INLINE int T(in_one_block)(size_t n) { return n <= LNRNN_BLOCK(4); }
 
-/* x (n), in_one_block -> vectors whose lanes add up to the sums of d = x - pivot and of d^2; if not centred
- * only of x^2. */
+/* x (n), in_one_block(n). Writes to *sum and *squares vectors whose lanes add up to the sums of d = x - pivot and of
+ * d^2. If not centred, only *squares, with x^2. */
 LNRNN_INLINE void T(lanes_about)(size_t n, const elem *x, real pivot, vreal *sum, vreal *squares,
                                  const int centred)
 {
@@ -193,7 +191,7 @@ LNRNN_INLINE void T(lanes_about)(size_t n, const elem *x, real pivot, vreal *sum
     *squares = T(lanes_of_4)(s.dd);
 }
 
-/* The same -> the sums of the lanes. */
+/* As lanes_about, but writes the sums of the lanes. */
 LNRNN_INLINE void T(sums_about)(size_t n, const elem *x, real pivot, real *sum, real *squares,
                                 const int centred)
 {
@@ -203,8 +201,8 @@ LNRNN_INLINE void T(sums_about)(size_t n, const elem *x, real pivot, real *sum, 
     *squares = v_sum(square_lanes);
 }
 
-/* x (n), n >= 1 -> *mean_hi + *mean_lo, the mean; *var, the biased variance. If not centred: 0, and the mean
- * of squares. */
+/* x (n), n >= 1. Writes the mean as *mean_hi + *mean_lo, and the biased variance to *var. If not centred, the mean is
+ * 0, and *var is the mean of squares. */
 LNRNN_INLINE void T(moments_about)(size_t n, const elem *x, real *mean_hi, real *mean_lo, real *var,
                                    const int centred)
 {
@@ -239,7 +237,7 @@ typedef struct {
     real mean_hi[4], mean_lo[4], var[4];
 } T(moments_of_4);
 
-/* x (4, n), row stride xs, in_one_block: moments_about for four rows, whose divisions overlap. */
+/* x (4, n), row stride xs, in_one_block(n). As moments_about for four rows, whose divisions overlap. */
 LNRNN_INLINE void T(four_moments)(size_t n, const elem *x, ptrdiff_t xs, T(moments_of_4) *m,
                                   const int centred)
 {
@@ -261,7 +259,7 @@ LNRNN_INLINE void T(four_moments)(size_t n, const elem *x, ptrdiff_t xs, T(momen
             T(moments_about)(n, x + j * xs, m->mean_hi + j, m->mean_lo + j, m->var + j, centred);
 }
 
-/* x (rows, n), row stride xs: moments_about for 1 or 4 rows. Not inlined, because most of the norms' loops
+/* x (rows, n), row stride xs. As moments_about for 1 or 4 rows. It is not inlined, because most loops of the norms
  * call it. */
 LNRNN_OUTLINE void T(moments)(const int rows, size_t n, const elem *x, ptrdiff_t xs, T(moments_of_4) *m,
                               int centred)
@@ -288,21 +286,20 @@ LNRNN_INLINE vreal T(normalised)(vreal x, vreal mean_hi, vreal rstd, vreal rest)
 
 /* --- squares out of the range of real ------------------------------------------------------------------- */
 
-/* Returns 1 if squares of a row with this rstd = 1 / sqrt(var + eps) left the range of real. If they
- * overflow, rstd is 0 or NaN. If rstd is above the bound, var + eps is so small that some squares may be
- * subnormal, with fewer digits. */
+/* Returns 1 if squares of a row with this rstd = 1 / sqrt(var + eps) left the range of real. If they overflow, rstd is 0 or
+ * NaN. If rstd is above the bound, var + eps is so small that some squares may be subnormal, with fewer digits. */
 LNRNN_INLINE int T(out_of_range)(real rstd)
 {
     return !(rstd > 0 && rstd <= (real)(sizeof(real) == 4 ? 0x1p61 : 0x1p509));
 }
 
-/* The value of var + eps at this bound. */
+/* Returns the value of var + eps at this bound of rstd. */
 LNRNN_INLINE double T(least_spread)(void) { return sizeof(real) == 4 ? 0x1p-122 : 0x1p-1018; }
 
 /* Returns the power of two by which a row is multiplied before it is normalised; 1 if its squares are in range. For a
  * row with a NaN or an infinity any scale is right. A row whose variance is small compared with its mean is constant
- * but for rounding: its scale is 1, because it might overflow with another. In float, 2^100 makes the squares of a
- * spread below 2^-61 normal numbers, and 2^-72 the squares of the largest values finite. */
+ * but for rounding. Its scale is 1, because another scale might make it overflow. In float, 2^100 makes the squares
+ * of differences below 2^-61 normal numbers, and 2^-72 makes the squares of the largest values finite. */
 LNRNN_INLINE real T(row_scale)(real rstd, real mean)
 {
     const real largest_mean = (real)(sizeof(real) == 4 ? 0x1p-30 : 0x1p-400);
@@ -319,7 +316,7 @@ LNRNN_INLINE real T(row_scale)(real rstd, real mean)
 #include "lnrnn/kernels/batch_norm.h"
 #endif
 
-/* Hide these from other headers, and define them anew for the next type. */
+/* Other headers must not see these macros, and the next type defines them again. */
 #undef LNRNN_TYPE
 #undef LNRNN_DOUBLE
 #undef elem

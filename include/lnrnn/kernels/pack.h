@@ -4,8 +4,8 @@
  * then for input 1, and so on. A product reads it in order, in whole vectors. The last panels may be narrower, and
  * the last vector is padded with zeros.
  *
- * A word of 32 bits holds one float, two bfloat16 of inputs 2j and 2j + 1, or four int8 of inputs 4j .. 4j +
- * 3; the rest of the last word is 0. In all three types a panel has packed_words(k) words per output.
+ * Word j of an output has 32 bits. It holds one float of input j, two bfloat16 of inputs 2j and 2j + 1, or four int8 of
+ * inputs 4j .. 4j + 3. The rest of the last word is 0. In all three types a panel has packed_words(k) words per output.
  */
 #ifndef LNRNN_PACK_H
 #define LNRNN_PACK_H
@@ -14,14 +14,14 @@
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/simd/simd.h"
 
-/* The outputs of a whole panel. */
+/* The number of outputs of a whole panel. */
 enum { NR = NR_VECS * V32_LANES };
 
 /* Returns n outputs, rounded up to whole vectors. */
 static size_t packed_width(size_t n) { return (n + V32_LANES - 1) / V32_LANES * V32_LANES; }
 
-/* Returns the outputs of the next panel if `left` outputs remain. If a panel has three vectors, the last four
- * become two and two, because a tile of one vector has more loads than multiply-adds. */
+/* Returns the number of outputs of the next panel if `left` outputs remain. If a panel has three vectors, the last
+ * four vectors become two panels of two. A tile of one vector would have more loads than multiply-adds. */
 LNRNN_INLINE size_t panel_width(size_t left)
 {
     if (NR_VECS == 3 && left == 4 * V32_LANES)
@@ -40,7 +40,8 @@ LNRNN_INLINE size_t panel_start(size_t n, size_t p)
     return NR_VECS == 3 && p && width - at == V32_LANES ? at - V32_LANES : at;
 }
 
-/* Returns the words of an output of k inputs. AMX tiles read sixteen at a time. */
+/* Returns the number of words of an output of k inputs. It is a multiple of sixteen for AMX tiles, which read sixteen
+ * words at a time. */
 static size_t packed_words(int dtype, size_t k)
 {
     const size_t words = dtype == LNRNN_WEIGHT_F32    ? k
@@ -53,14 +54,14 @@ static size_t packed_words(int dtype, size_t k)
 #endif
 }
 
-/* Returns the words of packed (n, k). After the panels, int8 has scales and sums of weights of the outputs,
- * (packed_width(n)) each. */
+/* Returns the number of words of packed (n, k). With int8, the scales of the outputs and the sums of their weights
+ * follow the panels, (packed_width(n)) each. */
 static size_t packed_size(int dtype, size_t n, size_t k)
 {
     return packed_width(n) * (packed_words(dtype, k) + (lnrnn_is_int8(dtype) ? 2 : 0));
 }
 
-/* w (k), stride cs: the weights of one output. Returns its word j. inverse: 1 / scale, for int8. */
+/* w (k), stride cs: the weights of one output. Returns word j of this output. inverse: 1 / scale, for int8. */
 LNRNN_INLINE uint32_t pack_word(int dtype, size_t k, const float *w, ptrdiff_t cs, size_t j, float inverse)
 {
     uint32_t word = 0;
@@ -75,8 +76,8 @@ LNRNN_INLINE uint32_t pack_word(int dtype, size_t k, const float *w, ptrdiff_t c
     return word;
 }
 
-/* from (4, 4), row stride rs -> to, its transpose, row stride ts. It is 4 x 4 on all instruction sets,
- * because panels have few rows at their end. */
+/* from (4, 4), row stride rs -> to (4, 4), the transpose, row stride ts. The block is 4 x 4 on all instruction sets,
+ * because few rows of w are left over for the last panel. */
 LNRNN_INLINE void transpose_4(const float *from, ptrdiff_t rs, float *to, size_t ts)
 {
     typedef float four __attribute__((vector_size(16)));
@@ -92,9 +93,8 @@ LNRNN_INLINE void transpose_4(const float *from, ptrdiff_t rs, float *to, size_t
     memcpy(to + 2 * ts, &c, sizeof c), memcpy(to + 3 * ts, &d, sizeof d);
 }
 
-/* w (n, k) float, row stride rs, contiguous rows -> packed, where a row becomes a column of a panel. It reads
- * four rows at a time, because the hardware prefetches a few rows, but not sixteen (lstm training, parameters
- * set before each step). */
+/* w (n, k) float, row stride rs, contiguous rows -> packed. A row of w becomes a column of a panel. Reads four rows at a
+ * time, because the hardware prefetches a few rows, but not sixteen (lstm training, parameters set before each step). */
 static void pack_by_rows(size_t n, size_t k, const float *w, ptrdiff_t rs, float *packed)
 {
     const size_t width = packed_width(n), quads = k / 4 * 4;
@@ -110,7 +110,7 @@ static void pack_by_rows(size_t n, size_t k, const float *w, ptrdiff_t rs, float
     }
 }
 
-/* v (n), the weights of input j -> packed (n, k), at j * m floats after the start of each panel of m outputs. */
+/* v (n): the weights of input j. Writes them to packed (n, k), at j * m floats after the start of each panel of m outputs. */
 LNRNN_INLINE void pack_column(size_t n, size_t k, size_t j, const float *v, float *packed)
 {
     const size_t width = packed_width(n);
@@ -169,7 +169,7 @@ static void pack_weights(int dtype, size_t n, size_t k, const float *w, ptrdiff_
     }
 }
 
-/* x: `rows` pointers to (n) -> inputs at .. at + rows - 1 of packed (n, k), transposed: w[i][at + j] = x[j][i]. */
+/* x: `rows` pointers to (n). Writes the transpose to inputs at .. at + rows - 1 of packed (n, k): w[i][at + j] = x[j][i]. */
 static void pack_rows(size_t n, size_t k, size_t at, size_t rows, const float *const *x, uint32_t *packed)
 {
     for (size_t j = 0; j < rows; j++)

@@ -9,16 +9,16 @@ typedef struct {
     int number; /* PRODUCT_F32 .. */
     /* Multiplies row 0 by vecs vectors of outputs from o on, at most four panels. */
     void (*row)(int prefetch, int vecs, const product_job *job, size_t o);
-    /* Multiplies 1 to tile_rows rows from r on by a panel of vecs vectors. PREFETCH_ROWS: a tile of as many
-     * rows must follow. */
+    /* Multiplies 1 to tile_rows rows from r on by a panel of vecs vectors. With PREFETCH_ROWS a tile of the same
+     * number of rows must follow. */
     void (*panel)(int prefetch, int rows, int vecs, const product_job *job, size_t r, size_t o);
     /* Multiplies rows 0 to rows - 1, at most few_rows, by two panels, of `first` and `second` vectors. */
     void (*pair)(int rows, int first, int second, const product_job *job, size_t o);
-    size_t tile_rows; /* rows of the tallest tile */
+    size_t tile_rows; /* the number of rows of the tallest tile */
     size_t few_rows;  /* 2 to few_rows rows are multiplied by two panels at a time; 0: never */
 } product_loop;
 
-/* few_rows of the products. Sets with LNRNN_FEW_COPIES have no such tiles. */
+/* few_rows of the products. Instruction sets with LNRNN_FEW_COPIES have no tiles of two panels. */
 #if defined(LNRNN_FEW_COPIES) || defined(LNRNN_EMULATED)
 enum { FEW_ROWS = 0 };
 #else
@@ -37,8 +37,8 @@ LNRNN_INLINE void dot2_tile(tile_shape s, const product_job *job, size_t r, size
 LNRNN_INLINE void int8_tile(int product, tile_shape s, const product_job *job, size_t r, size_t o);
 #endif
 
-/* Computes a tile: the rows from r on times the outputs from o on, written to c or added (job->add). The
- * product and the shape are constants. */
+/* Computes a tile: s.rows rows from r on, and the outputs from o on. Writes the sums to job->c, or adds them
+ * (job->add). The product and the shape are constants. */
 LNRNN_INLINE void tile(const int product, const tile_shape s, const product_job *job, size_t r, size_t o)
 {
 #ifdef LNRNN_PART_PRODUCT
@@ -89,8 +89,8 @@ LNRNN_INLINE void product_row(const int product, const int prefetch, int vecs, c
     }
 }
 
-/* Multiplies `rows` rows, a constant, by a panel of vecs vectors. most: rows of the tallest tile. Only whole
- * panels prefetch. */
+/* Multiplies `rows` rows, a constant, by a panel of vecs vectors. most: the number of rows of the tallest tile. Only
+ * tiles of whole panels prefetch. */
 LNRNN_INLINE void panel_tile(const int product, const int most, const int rows, int prefetch, int vecs,
                              const product_job *job, size_t r, size_t o)
 {
@@ -129,8 +129,8 @@ LNRNN_INLINE void product_panel(const int product, const int most, int prefetch,
     }
 }
 
-/* Multiplies `rows` rows, a constant, by two panels of `first` and `second` vectors. most: rows of the
- * tallest such tile. */
+/* Multiplies `rows` rows, a constant, by two panels of `first` and `second` vectors. most: the number of rows of the
+ * tallest tile of two panels. */
 LNRNN_INLINE void pair_tile(const int product, const int most, const int rows, int first, int second,
                             const product_job *job, size_t r, size_t o)
 {
@@ -158,8 +158,8 @@ LNRNN_INLINE void product_pair(const int product, const int most, int rows, int 
     }
 }
 
-/* Defines the functions of a product and name_product. It is a macro, so that number and limits are constants
- * in them. */
+/* Defines the tile functions of a product and the product_loop name_product. It is a macro, so that `number`, `most`
+ * and `few` are constants in these functions. */
 #define LNRNN_PRODUCT(name, number, most, few)                                                             \
     static void name##_row(int prefetch, int vecs, const product_job *job, size_t o)                       \
     {                                                                                                      \
@@ -215,11 +215,11 @@ static void row_loop(const product_loop *product, int prefetch, const product_jo
         row_part(product, prefetch, job, last, end);
 }
 
-/* Sets job->ahead and job->pace: the weights that tile t of `tiles` prefetches while it reads words first ..
- * end - 1 of the panel at output o. Returns 0 if it prefetches none. next: the distance in words to the
+/* Sets job->ahead and job->pace, which select the weights that tile t of `tiles` prefetches while it reads words
+ * first .. end - 1 of the panel at output o. Returns 0 if tile t prefetches none. next: the distance in words to the
  * weights that follow; 0: the first tile prefetches the words that it reads itself. Each of the first tiles
- * prefetches a part, to spread the prefetches over time. A part is contiguous, because the CPU drops many
- * prefetches from slow memory unless they form a stream (gru B17-H2048: 9 %). */
+ * prefetches a part, to spread the prefetches over time. A part is contiguous, because the CPU drops many prefetches
+ * from slow memory unless they form a stream (gru B17-H2048: 9 %). */
 LNRNN_INLINE int prefetch_panel(product_job *job, size_t o, size_t t, size_t tiles, ptrdiff_t next)
 {
     const size_t parts = !next ? 1 : tiles < NR_VECS ? tiles : NR_VECS;
@@ -232,8 +232,8 @@ LNRNN_INLINE int prefetch_panel(product_job *job, size_t o, size_t t, size_t til
     return 1;
 }
 
-/* Computes 2 to few_rows rows, two panels at a time: one has too few chains of multiply-adds to hide their latency
- * (lstm B2 to B4). */
+/* Computes 2 to few_rows rows, two panels at a time. One panel has too few chains of multiply-adds to hide their
+ * latency (lstm B2 to B4). */
 LNRNN_INLINE void few_rows_loop(const product_loop *product, product_job *job, int rows)
 {
     const size_t n = job->n, p1 = job->p1, pairs = (p1 - job->p0 + 1) / 2;
@@ -250,13 +250,13 @@ LNRNN_INLINE void few_rows_loop(const product_loop *product, product_job *job, i
     }
 }
 
-/* Computes the outputs of the panels of a job with `rows` rows. It changes the job, because a copy would take
- * a tenth of the time of a short product. */
+/* Computes the outputs of the panels of a job with `rows` rows. It changes the job in place, because a copy would
+ * take a tenth of the time of a short product. */
 static void panel_loop(const product_loop *product, size_t rows, product_job *job)
 {
     const size_t n = job->n, p0 = job->p0, p1 = job->p1;
     const int add = job->add;
-    const int ahead = product->number < PRODUCT_F32_COLUMNS; /* its tiles can prefetch rows */
+    const int ahead = product->number < PRODUCT_F32_COLUMNS; /* tiles of this product can prefetch rows */
     job->prefetch = job->prefetch && lnrnn_prefetch_rows(job->caches, rows);
     if (rows == 1) {
         row_loop(product, job->prefetch ? PREFETCH_WEIGHTS : PREFETCH_NONE, job, panel_start(n, p0),
@@ -270,8 +270,8 @@ static void panel_loop(const product_loop *product, size_t rows, product_job *jo
     /* As few tiles as possible, of similar heights: 9 rows are 4 and 5, not 8 and 1. In the first panel each
      * tile prefetches the rows of the next tile, which may not be in the caches (rnn B64-H256: 5 %). */
     const size_t most = product->tile_rows, tiles = (rows + most - 1) / most, panel = NR * job->words;
-    /* If a panel is too large to be prefetched, all tiles read one part of the inputs, then the next part,
-     * which continues every sum. */
+    /* If a panel is too large to be prefetched, its inputs are divided into parts. All tiles read one part, and then
+     * the next part, which continues every sum. */
     const size_t bytes = panel * sizeof(uint32_t);
     const size_t wanted = product->number == PRODUCT_F32 && job->prefetch && tiles > 1
                               ? lnrnn_panel_parts(job->caches, bytes)
@@ -282,7 +282,7 @@ static void panel_loop(const product_loop *product, size_t rows, product_job *jo
         for (size_t j = 0; j < parts; j++) {
             const size_t p = job->from_end ? p1 - 1 - (i - p0) : i, o = panel_start(n, p);
             const int vecs = (int)((panel_start(n, p + 1) - o) / V32_LANES);
-            /* The first panel does not prefetch the second one; the second one's first tile does. */
+            /* The first panel does not prefetch the second panel; the first tile of the second panel does. */
             const size_t late = i == p0 + 1 && j == 0, last = i + 1 == p1 && j + 1 == parts;
             const ptrdiff_t on = j + 1 < parts   ? (ptrdiff_t)(NR * part)
                                  : job->from_end ? -(ptrdiff_t)(panel + j * NR * part)

@@ -1,5 +1,5 @@
-/* Products with bfloat16 weights, by the CPU's dot products of two bfloat16, for which rows are rounded too.
- * Every output is one chain of dot products over the words of its weights. */
+/* Products with bfloat16 weights, by the CPU's dot products of two bfloat16. Rows are rounded to bfloat16 too. Every
+ * output is one chain of dot products over the words of its weights. */
 #ifndef LNRNN_PRODUCT_BF16_H
 #define LNRNN_PRODUCT_BF16_H
 
@@ -8,7 +8,7 @@
 #include "lnrnn/simd/units.h"
 #ifdef LNRNN_BLOCKS
 #include "lnrnn/kernels/row_pairs.h"
-enum { DOT2_FEW_ROWS = FEW_ROWS < 3 ? FEW_ROWS : 3 }; /* more are pairs, with one panel */
+enum { DOT2_FEW_ROWS = FEW_ROWS < 3 ? FEW_ROWS : 3 }; /* more rows are multiplied in pairs */
 #else
 enum { DOT2_FEW_ROWS = FEW_ROWS };
 #endif

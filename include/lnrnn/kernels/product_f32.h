@@ -11,8 +11,7 @@ LNRNN_INLINE v32 f32_input(const int product, const product_job *job, const void
                                                    : ((const float *const *)a)[i][j]);
 }
 
-/* Adds the products of words first .. end - 1 of the rows a to acc (rows, vecs). A word of bfloat16 has two
- * inputs. */
+/* Adds the products of words first .. end - 1 of the rows a to acc (rows, vecs). A word of bfloat16 has two inputs. */
 LNRNN_INLINE void f32_sums(const int product, const tile_shape s, const product_job *job, const void *a,
                            size_t o, size_t first, size_t end, v32 (*acc)[TILE_MOST_VECS])
 {
@@ -78,9 +77,9 @@ LNRNN_PRODUCT(f32_lines, PRODUCT_F32_LINES, MR, 0)
 LNRNN_PRODUCT(bf16, PRODUCT_BF16, MR, 0)
 LNRNN_PRODUCT(f32_columns, PRODUCT_F32_COLUMNS, MR, 0)
 
-/* a: `rows` pointers to (k) floats -> c (rows, packed_width(n)), row stride cs. For the outputs o of the
- * panels p0 .. p1 - 1
- *     c[i][o] = sum_j a[i][j] w[o][j], or added to c[i][o]
+/* a: `rows` pointers to (k) floats -> c (rows, packed_width(n)), row stride cs. For the outputs o of the panels p0 .. p1 - 1,
+ * writes to c[i][o], or adds to it,
+ *     sum_j a[i][j] w[o][j]
  * Outputs past n keep their value (LNRNN_ADD_ON) or become 0. */
 static void matmul_f32(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
@@ -98,7 +97,7 @@ static size_t matmul_f32_scratch(int dtype, size_t rows, size_t k)
     return 0;
 }
 
-/* As matmul_f32, with float32 weights and transposed rows a (k, rows), row stride as. Only this product
+/* a (k, rows), row stride as. As matmul_f32 with float32 weights, but the rows of a are transposed. Only this product
  * permits LNRNN_ADD_AFTER. */
 static void matmul_columns(const lnrnn_matmul *m, size_t rows, const float *a, ptrdiff_t as, float *c,
                            ptrdiff_t cs)

@@ -1,5 +1,4 @@
-/* Products with int8 weights by vector instructions. int8_rows.h converts the rows to integers, and the sums
- * to floats. */
+/* Products with int8 weights by vector instructions. int8_rows.h converts the rows to integers, and the sums to floats. */
 #ifndef LNRNN_PRODUCT_INT8_H
 #define LNRNN_PRODUCT_INT8_H
 
@@ -36,8 +35,8 @@ LNRNN_INLINE void int8_sums(const int parts, const tile_shape s, const product_j
     }
 }
 
-/* Computes a tile. acc has `lines` rows of sums, one per part of a row. One function writes the outputs of several
- * rows, from sums in memory: inlined in each tile it would be most of the code. */
+/* Computes a tile. acc has `lines` rows of sums, one per part of a row of activations. The function int8_outputs
+ * writes the outputs of several rows, from sums in memory. Inlined in each tile it would be most of the code. */
 LNRNN_INLINE void int8_tile(const int product, const tile_shape s, const product_job *job, size_t r, size_t o)
 {
     const int parts = product == PRODUCT_I8 ? 2 : 1, vecs = tile_vecs(s), lines = s.rows * parts;
@@ -58,7 +57,7 @@ LNRNN_INLINE void int8_tile(const int product, const tile_shape s, const product
     }
 #endif
     int8_sums(parts, s, job, a, o, done, job->words, acc);
-    if (s.rows == 1 && S8_OFFSET != 0) { /* with dot4_s8 memory takes a twentieth of the time */
+    if (s.rows == 1 && S8_OFFSET != 0) { /* with dot4_s8, sums in memory would take a twentieth of the time */
         float *const c = tile_outputs(job, r, o);
         LNRNN_FOR_EACH (v, vecs) {
             const size_t at = o + (size_t)v * V32_LANES;
@@ -75,7 +74,7 @@ LNRNN_INLINE void int8_tile(const int product, const tile_shape s, const product
 }
 
 LNRNN_PRODUCT(i8, PRODUCT_I8, MR / 2, 0)
-/* Without dot product instructions, one panel has enough multiply-adds. */
+/* Without dot product instructions, one panel has enough multiply-adds to hide latencies. */
 LNRNN_PRODUCT(i8a8, PRODUCT_I8A8, MR_S8, S8_OFFSET ? MR_S8 / 2 : 0)
 
 /* As matmul_f32, with int8 weights. m->scratch: int8_scratch(dtype, rows, k) words. */

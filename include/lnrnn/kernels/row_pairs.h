@@ -1,21 +1,21 @@
-/* Tiles by instructions that multiply two rows by two outputs (units.h), half as many as dot products would be. A few
- * more instructions, once for all rows, put two words of each output side by side. vsum is the type of the sums. */
+/* Computes tiles by instructions that multiply two rows by two outputs (units.h). A tile needs half as many of them as dot products. A
+ * few more instructions, once for all rows, put two words of each output side by side. vsum is the type of the sums. */
 #ifndef LNRNN_ROW_PAIRS_H
 #define LNRNN_ROW_PAIRS_H
 
 #include "lnrnn/kernels/tile.h"
 #include "lnrnn/simd/units.h"
 
-/* row: pointers to the words of s.rows rows, 4 or more. Adds their products with one panel at output o to acc
- * (rows, vecs). Returns the number of words it multiplied: all, or all but the last. It computes an odd last
- * row by dot products, whose sums have the same bits. */
+/* row: s.rows pointers to the words of a row, s.rows >= 4. Adds the products of the rows with the panel at output o
+ * to acc (rows, vecs). Returns the number of words that were multiplied: all, or all but the last. An odd last row is
+ * multiplied by dot products, whose sums have the same bits. */
 LNRNN_INLINE size_t pair_sums(const tile_shape s, const product_job *job, const uint32_t *const *row,
                               size_t o, vsum (*acc)[TILE_MOST_VECS])
 {
     const int vecs = tile_vecs(s), last = s.rows - 1;
     const ptrdiff_t word = (ptrdiff_t)vecs * V32_LANES;
     const uint32_t *w = job->w + o * job->words;
-    const uint32_t *a[MR]; /* registers: LNRNN_LOADS_STAY would load `row` again */
+    const uint32_t *a[MR]; /* a copy stays in registers; LNRNN_LOADS_STAY would load `row` again */
     LNRNN_FOR_EACH (i, s.rows)
         a[i] = row[i];
     vsum c[MR / 2][NR_VECS][2];

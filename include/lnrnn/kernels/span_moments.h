@@ -1,8 +1,7 @@
 /* The statistics of a layer norm inside a cell: the moments of spans (the values of a row that share statistics).
  *
- * 1 / sigma of a span needs two sums over lanes, a square root and two divisions in sequence. In a short row this
- * takes most of the time. So the moments of as many spans as a vector has lanes are computed together, each in a
- * lane. Each span gets the same bits as alone.
+ * 1 / sigma of a span needs two sums over lanes, a square root and two divisions in sequence. In a short row this takes most of
+ * the time. So as many spans as a vector has lanes are computed together, each in a lane. Each span gets the same bits as alone.
  */
 #ifndef LNRNN_SPAN_MOMENTS_H
 #define LNRNN_SPAN_MOMENTS_H
@@ -10,9 +9,9 @@
 #include "lnrnn/kernels/vector_loop.h"
 #include "lnrnn/simd/simd.h"
 
-/* The rows of a step whose moments are computed together, and their spans of W h and W x, both whole vectors.
- * The gates read the rows again, so they must fit into the cache (lstm, gru and rnn B64, H from 64 to 512).
- * Fewer than LNRNN_FEW_SPANS spans are computed one by one (B1 and B2). */
+/* The numbers of rows of a step whose moments are computed together, and of their spans of W h and W x. Both are
+ * whole vectors. The gates read the rows again, so the rows must fit into the cache (lstm, gru and rnn B64, H from 64
+ * to 512). Fewer than LNRNN_FEW_SPANS spans are computed one by one (B1 and B2). */
 enum { LNRNN_ROWS_TOGETHER = 16, LNRNN_SPANS_TOGETHER = 2 * LNRNN_ROWS_TOGETHER, LNRNN_FEW_SPANS = 4 };
 
 /* For each span the arguments of normalised_f32 (norm.h): mean, 1 / sigma, and -mean_lo / sigma. */
@@ -20,7 +19,7 @@ typedef struct {
     float mean[LNRNN_SPANS_TOGETHER], rstd[LNRNN_SPANS_TOGETHER], rest[LNRNN_SPANS_TOGETHER];
 } span_moments;
 
-/* row_moments in double, if squares leave the range of float. */
+/* As row_moments in double, for a row whose squares leave the range of float. */
 LNRNN_SELDOM void row_moments_in_double(size_t n, const float *a, float eps, float *mean_hi, float *mean_lo,
                                         float *rstd)
 {
@@ -35,7 +34,7 @@ LNRNN_SELDOM void row_moments_in_double(size_t n, const float *a, float eps, flo
     *rstd = (float)(1 / sqrt(squares / (double)n + (double)eps));
 }
 
-/* a (n) -> m at index `at`: the mean, mean_hi + mean_lo, and rstd = 1 / sqrt(var + eps). */
+/* a (n). Writes the mean, as mean and rest, and rstd = 1 / sqrt(var + eps), to *m at index `at`. */
 LNRNN_OUTLINE void row_moments(size_t n, const float *a, float eps, span_moments *m, size_t at)
 {
     float mean_hi, mean_lo, var;
@@ -46,9 +45,8 @@ LNRNN_OUTLINE void row_moments(size_t n, const float *a, float eps, span_moments
     m->mean[at] = mean_hi, m->rstd[at] = rstd, m->rest[at] = -mean_lo * rstd;
 }
 
-/* a: k <= V32_LANES pointers to spans of n values, in_one_block -> m at indices at .. at + V32_LANES - 1,
- * where only the first k are valid. The operations are those of row_moments, which it calls for spans that
- * need a second pass or double. */
+/* a: k <= V32_LANES pointers to spans of n values, in_one_block(n). Writes to *m at indices at .. at + V32_LANES - 1, where only
+ * the first k are valid. The operations are those of row_moments, which is called for spans that need a second pass or double. */
 LNRNN_INLINE void moments_in_lanes(size_t n, size_t k, const float *const *a, float eps, span_moments *m,
                                    size_t at)
 {
@@ -83,7 +81,8 @@ LNRNN_INLINE void moments_in_lanes(size_t n, size_t k, const float *const *a, fl
     }
 }
 
-/* a: count <= LNRNN_SPANS_TOGETHER pointers to spans of n values -> m at indices 0 .. count - 1: their moments. */
+/* a: count <= LNRNN_SPANS_TOGETHER pointers to spans of n values. Writes their moments to *m at indices 0 .. count -
+ * 1. */
 LNRNN_OUTLINE void moments_of_spans(size_t n, size_t count, const float *const *a, float eps, span_moments *m)
 {
     const int alone = count < LNRNN_FEW_SPANS || !in_one_block_f32(n);

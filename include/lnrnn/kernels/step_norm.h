@@ -5,8 +5,8 @@
 
 #include "lnrnn/simd/simd.h"
 
-/* Joins mean_b, m2_b (sum of squared deviations) of nb values to mean, m2 of na values (Chan, Golub and LeVeque
- * 1979). */
+/* m2: a sum of squared deviations. Joins mean_b, m2_b of nb values to *mean, *m2 of na values (Chan, Golub and
+ * LeVeque 1979). */
 LNRNN_INLINE void join(double na, double *mean, double *m2, double nb, double mean_b, double m2_b)
 {
     const double d = mean_b - *mean, n = na + nb;
@@ -19,18 +19,18 @@ typedef struct {
     size_t rows;    /* 1 .. 64 */
     const float *x; /* (rows, columns), row stride xs */
     ptrdiff_t xs;
-    size_t last; /* columns in the last vector */
+    size_t last; /* the number of columns in the last vector */
 } column_tile;
 
-/* Returns vector v of vecs of row r. */
+/* Returns vector v of the `vecs` vectors of row r. */
 LNRNN_INLINE v32 columns_load(const column_tile *t, const int vecs, size_t r, int v)
 {
     const float *const p = t->x + (ptrdiff_t)r * t->xs + v * V32_LANES;
     return v < vecs - 1 ? v32_load(p) : v32_load_n(p, t->last);
 }
 
-/* Joins the moments of a tile of vecs vectors, 1 or 4, to mean, m2 (columns) of na rows. The first pass
- * computes means, which are the pivots of the second pass. */
+/* mean, m2 (columns): the moments of na rows. Joins the moments of a tile of vecs vectors, 1 or 4, to them. A first
+ * pass computes means, which are the pivots of a second pass. */
 LNRNN_INLINE void tile_moments(const column_tile *t, const int vecs, double na, double *mean, double *m2)
 {
     v32 pivot[4], sum[4], squares[4];
@@ -75,7 +75,7 @@ static void moments_columns(size_t rows, size_t n, const float *x, ptrdiff_t xs,
 {
     for (size_t i = 0; i < n; i++)
         mean[i] = m2[i] = 0;
-    /* 64 rows at a time, so that a tile is in the cache for its second pass. */
+    /* Take 64 rows at a time, so that a tile is in the cache for its second pass. */
     for (size_t r = 0; r < rows; r += 64) {
         column_tile t = {rows - r < 64 ? rows - r : 64, x + (ptrdiff_t)r * xs, xs, V32_LANES};
         size_t i = 0;
@@ -91,7 +91,7 @@ static void moments_columns(size_t rows, size_t n, const float *x, ptrdiff_t xs,
             column_moments(rows, x + i, xs, mean + i, m2 + i);
 }
 
-/* x (rows, n), row stride xs -> adds the sum of each column to sums (n). */
+/* x (rows, n), row stride xs. Adds the sum of each column to sums (n). */
 static void add_columns(size_t rows, size_t n, const float *x, ptrdiff_t xs, float *sums)
 {
     for (size_t i = 0; i < n; i += V32_LANES) {
@@ -103,8 +103,8 @@ static void add_columns(size_t rows, size_t n, const float *x, ptrdiff_t xs, flo
     }
 }
 
-/* gy, x (rows, n), row strides gs, xs; mean (n). Adds to sum_gy (n) and sum_gyd (n) each column's sum of gy,
- * and of gy (x - mean). partial (2, n) must be zeros, and is zeros afterwards. */
+/* gy, x (rows, n), row strides gs, xs; mean (n). Adds each column's sum of gy to sum_gy (n), and of gy (x - mean) to
+ * sum_gyd (n). partial (2, n) must be zeros, and is zeros afterwards. */
 static void sums_columns(size_t rows, size_t n, const float *gy, ptrdiff_t gs, const float *x, ptrdiff_t xs,
                          const float *mean, double *sum_gy, double *sum_gyd, float *partial)
 {

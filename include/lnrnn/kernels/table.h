@@ -1,5 +1,5 @@
-/* The tables of kernels. all.h defines them for every instruction set. All other C calls kernels through
- * these tables.
+/* The tables of kernels. all.h defines the tables for every instruction set, and all other C calls kernels through
+ * them. An arrow separates the arrays that a kernel reads from those that it writes.
  */
 #ifndef LNRNN_TABLE_H
 #define LNRNN_TABLE_H
@@ -37,7 +37,7 @@ typedef struct {
     const void *gain; /* (n) of real, or NULL */
     double eps;
     double *ggain, *gbias; /* (n): adds the sums of these rows; both NULL: the sums stay in `partial` */
-    void *partial;         /* (2, n) of real: zeros before and after; or adds the sums of gain and of bias */
+    void *partial;         /* (2, n) of real: zeros before and after; or adds the sums, without ggain */
 } lnrnn_layer_norm_gradients;
 
 /* Some samples and channels of a batch (N, C, L), for sums. */
@@ -45,7 +45,8 @@ typedef struct {
     size_t samples, C, channels, L;
     const void *x, *gy; /* (samples, C, L), only the first `channels` of C; gy may be NULL */
     const void *pivot;  /* (channels) of real: a value near each channel's mean */
-    double *sums;  /* (2, C), with gy (4, C): adds sum d, sum d^2, sum gy, sum gy d, where d = x - pivot */
+    double
+        *sums; /* (2, C), with gy (4, C): sums of d, d^2, gy and gy d, where d = x - pivot, are added here */
     void *partial; /* (4, channels) of real: zeros before and after */
 } lnrnn_batch_block;
 
@@ -57,10 +58,10 @@ typedef struct {
     double count;
     const void *gain, *bias; /* (n) of real, or NULL */
     double eps;
-    const double *scales; /* (n) or NULL: x was multiplied by these; mean and m2 are of the products */
+    const double *scales; /* (n) or NULL: factors of x, applied before mean and m2 were computed */
 } lnrnn_channels;
 
-/* The coefficients of each channel for a pass over x, (channels) of real each; slope: only backward.
+/* The coefficients of each channel for a pass over x, (channels) of real each. slope is for the backward pass only.
  *     y = (x - mean) scale + shift,  gx = scale (gy - (x - mean) slope - shift) */
 typedef struct {
     void *mean, *scale, *shift, *slope;
@@ -78,13 +79,12 @@ typedef struct {
     /* sums (2, n), pivot (n) of real -> mean, var (n); returns the number of pivots that it replaced */
     size_t (*batch_moments)(size_t n, double count, const double *sums, void *pivot, double *mean,
                             double *var);
-    /* returns 1 if channels must be scaled; then -> scales (n), mean, scale and shift of `out` */
+    /* returns 1 if channels must be scaled; then writes scales (n), and mean, scale and shift of `out` */
     int (*batch_scales)(const lnrnn_channels *channels, double *scales, const lnrnn_coefficients *out);
-    /* sums (4, n) about pivot (n) of real -> `out`, ggain, gbias (n); dmean: the derivative of a mean by one
-     * value */
+    /* sums (4, n) about pivot (n) of real -> `out`, ggain, gbias (n); dmean: the derivative of a mean with respect to one value */
     void (*batch_slopes)(const lnrnn_channels *channels, double dmean, const double *sums, const void *pivot,
                          const lnrnn_coefficients *out, double *ggain, double *gbias);
-    /* -> mean, scale and shift of `out` */
+    /* writes mean, scale and shift of `out` */
     void (*fold)(const lnrnn_channels *channels, const lnrnn_coefficients *out);
     /* x (rows, n) -> y (rows, n), contiguous; a channel is a column, or if by_row a row */
     void (*batch_affine)(size_t rows, size_t n, const void *x, const lnrnn_coefficients *c, void *y,
@@ -111,10 +111,10 @@ typedef struct {
     int dtype;         /* type of the weights: LNRNN_WEIGHT_F32 .. */
     size_t n, k;       /* outputs, inputs */
     const uint32_t *w; /* packed (n, k) */
-    size_t lines; /* not 0: w is not packed, but float32 (k, n) with this row stride (lnrnn_reads_lines) */
+    size_t lines;      /* not 0: w is float32 (k, n) with this row stride, not packed (lnrnn_reads_lines) */
     size_t p0, p1;
     int add;      /* LNRNN_ADD_NOT .. */
-    int from_end; /* begin with the last panel; alternate calls do, to begin with panels in the cache */
+    int from_end; /* begin with the last panel; alternate calls set it, to begin with panels in the cache */
     lnrnn_caches caches; /* the machine's caches */
     uint32_t *scratch;   /* scratch(dtype, rows, k) words */
 } lnrnn_matmul;
@@ -131,7 +131,7 @@ typedef struct lnrnn_product {
     void (*pack)(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed);
     void (*pack_rows)(size_t n, size_t k, size_t at, size_t rows, const float *const *x, uint32_t *packed);
     void (*matmul)(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs);
-    /* a (k, rows), row stride as; NULL unless the weights are float32 */
+    /* a (k, rows), row stride as; the pointer is NULL unless the weights are float32 */
     void (*matmul_columns)(const lnrnn_matmul *m, size_t rows, const float *a, ptrdiff_t as, float *c,
                            ptrdiff_t cs);
 } lnrnn_product;
@@ -152,8 +152,8 @@ typedef struct {
     const float *mean, *gain, *bias; /* (G*H), as `how` needs them */
 } lnrnn_gate_norm;
 
-/* The kernels that compute new states: one for each cell, and two more for a GRU. One has a norm for each
- * gate, the other the reset gate before the product. */
+/* The kernels that compute new states: one for each cell, and two more for a GRU. GRU_GATE has a norm for each gate.
+ * GRU_RESET has the reset gate before the product. */
 enum {
     LNRNN_STEP_RNN,
     LNRNN_STEP_LSTM,
@@ -168,7 +168,7 @@ enum {
 /* The configuration of a kernel that computes new states. */
 typedef struct {
     const lnrnn_gate_norm *hidden; /* norm of W h, or of the sum W x + W h */
-    const lnrnn_gate_norm *input;  /* norm of W x, but in a LiGRU of the form of `hidden`; NULL: W x itself */
+    const lnrnn_gate_norm *input;  /* norm of W x; NULL: W x has none. LiGRU: of the form of `hidden` */
     const lnrnn_gate_norm *cell;   /* LSTM: norm of c, or NULL */
     int act;                       /* RNN, LiGRU: LNRNN_ACT_TANH .. */
     int cell_norm;                 /* LSTM: LNRNN_CELL_NONE .. */
@@ -176,7 +176,7 @@ typedef struct {
     int exp_forget, round_states;  /* SLSTM: f is the argument of an exp; states are rounded to bfloat16 */
 } lnrnn_step_config;
 
-/* Some rows of one step: the products, and the states to compute. */
+/* Some rows (sequences) of one step: the products, and the states to compute. */
 typedef struct {
     size_t n;
     const float *x; /* (n, G*H), row stride xs: W x; NULL: a is the sum of both products */
@@ -261,7 +261,7 @@ typedef struct {
     void (*sigmoid)(size_t n, const float *x, float *y);
 } lnrnn_cells;
 
-/* The kernels of one instruction set. Sets may share tables. */
+/* The kernels of one instruction set. Instruction sets may share tables. */
 typedef struct lnrnn_kernels {
     const char *name;
     const lnrnn_norm *norm; /* indexed by LNRNN_FLOAT32 .. */

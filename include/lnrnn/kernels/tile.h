@@ -12,8 +12,8 @@
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/tuning.h"
 
-/* The products. Rows are pointers to (k) floats, unless noted. Products before PRODUCT_F32_COLUMNS can
- * PREFETCH_ROWS. */
+/* The products. Rows are pointers to (k) floats, unless noted. Only products before PRODUCT_F32_COLUMNS can prefetch
+ * rows (PREFETCH_ROWS). */
 enum {
     PRODUCT_F32,
     PRODUCT_F32_LINES,   /* the weights are not packed: float32 (k, n), row stride job->lines */
@@ -24,13 +24,13 @@ enum {
     PRODUCT_I8A8         /* the same with one part */
 };
 
-/* A tile prefetches nothing, the weights that follow, or the rows of the next tile. */
+/* NONE: a tile prefetches nothing. WEIGHTS: the weights that follow. ROWS: the rows of the next tile. */
 enum { PREFETCH_NONE, PREFETCH_WEIGHTS, PREFETCH_ROWS };
 
-/* 32-bit words in a cache line. */
+/* The number of 32-bit words in a cache line. */
 enum { LINE_WORDS = 16 };
 
-/* The most vectors of sums of one row: four panels. */
+/* The largest number of vectors of sums of one row, which is four panels. */
 enum { TILE_MOST_VECS = 4 * NR_VECS };
 
 /* The shape of a tile. It is a constant for the compiler, so that loops are unrolled, and sums stay in registers. */
@@ -48,7 +48,7 @@ LNRNN_INLINE int tile_vecs(tile_shape s) { return s.whole * NR_VECS + s.narrow *
 typedef struct {
     size_t k, words;   /* inputs, words per output */
     size_t n, p0, p1;  /* outputs; panels p0 .. p1 - 1 are computed */
-    size_t first, end; /* the words of this pass; for float32 later passes may multiply the rest */
+    size_t first, end; /* the words of this pass; with float32 a product may have several passes */
     const void *a;     /* the rows, as PRODUCT_F32 .. describe */
     const uint32_t *w; /* packed (n, k) */
     float *c;          /* (rows, packed_width(n)), row stride cs */
@@ -110,7 +110,7 @@ LNRNN_INLINE const uint32_t *tile_weights(const tile_shape s, const product_job 
     return job->w + panel * job->words + (j * (size_t)size + (size_t)in) * V32_LANES;
 }
 
-/* p: the words j of vector v. Prefetches words that are needed later, with several rows into L2 if l2, else into L1.
+/* p: the words j of vector v. Prefetches words that are needed later: into L2 if s has several rows and l2 is set, else into L1.
  */
 LNRNN_INLINE void tile_prefetch(const tile_shape s, const product_job *job, const uint32_t *p, int v,
                                 size_t j, int l2)
@@ -127,8 +127,8 @@ LNRNN_INLINE void tile_prefetch(const tile_shape s, const product_job *job, cons
         v32_prefetch((const float *)later);
 }
 
-/* A vector of words for dot products, which read it from address_of_words. If registers are free, one keeps a
- * copy, because GCC would load the words again for each row (bf16 rnn B2-H512: a third more time). */
+/* A vector of words for dot products, which read it from address_of_words. If registers are free, one register keeps
+ * a copy. Otherwise GCC would load the words again for each row (bf16 rnn B2-H512: a third more time). */
 #ifdef LNRNN_KEEPS_WORDS
 typedef vi32 kept_words;
 LNRNN_INLINE const uint32_t *address_of_words(const kept_words *w) { return (const uint32_t *)w; }
@@ -137,7 +137,7 @@ typedef const uint32_t *kept_words;
 LNRNN_INLINE const uint32_t *address_of_words(const kept_words *w) { return *w; }
 #endif
 
-/* again: the words are for more than one step. */
+/* p: a vector of words. again: several rows are multiplied by these words. */
 LNRNN_INLINE kept_words keep_words(const uint32_t *p, int again)
 {
 #ifdef LNRNN_KEEPS_WORDS

@@ -40,8 +40,8 @@ LNRNN_INLINE float v32_sum(v32 v)
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
-/* a and b hold partial sums. Adds the upper half of each to its lower half; the result has those of a before
- * those of b. low, high: the arguments with which `shuffle` selects the halves. */
+/* a and b hold partial sums. Adds the upper half of each to its lower half. The result has the sums of a, then the
+ * sums of b. low, high: the arguments with which `shuffle` selects the halves. */
 #define HALVES(shuffle, a, b, low, high) _mm256_add_ps(shuffle(a, b, low), shuffle(a, b, high))
 
 LNRNN_INLINE v32 v32_sums(const v32 *v)

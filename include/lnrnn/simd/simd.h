@@ -173,9 +173,9 @@ LNRNN_INLINE v32 v32_bf16_pair(const uint32_t *p, v32 *odd)
     return v32_of_bits(w << 16);
 }
 
-/* Operations that some sets define by instructions of their own. */
+/* Operations that some instruction sets define by their own instructions. */
 #ifndef LNRNN_OWN_DOT4
-/* Correct because bytes 0 .. 127 are the same signed and unsigned. */
+/* dot4_s8 computes dot4 too, because bytes 0 .. 127 are the same signed and unsigned. */
 LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p) { return vi32_dot4_s8(v, a, p); }
 #endif
 
@@ -188,8 +188,8 @@ LNRNN_INLINE v32 v32_scale(v32 v, v32 n)
 }
 #endif
 
-/* Keeps v in a register. Otherwise GCC may load it again for each use, and a load that crosses a cache line
- * takes twice the time. */
+/* Keeps v in a register. Otherwise GCC may load v again for each use, and a load that crosses a cache line takes
+ * twice the time. */
 #if defined(__aarch64__)
 #define LNRNN_LOADED(v) __asm__("" : "+w"(v))
 #elif defined(__AVX512F__)
@@ -204,7 +204,7 @@ LNRNN_INLINE v32 v32_scale(v32 v, v32 n)
  * of the sums. */
 #define LNRNN_LOADS_STAY() __asm__("" : : : "memory")
 
-/* Hides the value of the integer i from the compiler. So it computes values that depend on i here, and does
+/* Hides the value of the integer i from the compiler. So the compiler computes values that depend on i here, and does
  * not keep them in registers during an earlier loop. */
 #define LNRNN_ANEW(i) __asm__("" : "+r"(i))
 

@@ -27,10 +27,10 @@
  *           dot_u8(t, c, a, b)     tile c of int32 += the same of four bytes to a word: unsigned in a,
  *                             signed in b
  *
- * With LNRNN_EMULATED they are plain C with the same bits, for machines without these instructions. It follows the
- * manuals in the order of sums, roundings, and 0 for subnormal operands and results. Intel, Architecture Instruction
- * Set Extensions Programming Reference: VDPBF16PS, TDPBF16PS, TDPBUSD. Arm, Architecture Reference Manual: BFDOT,
- * BFMMLA. tests/rnn/test_units.py and tests/simd/test_aarch64.py compare the instructions with the plain C.
+ * With LNRNN_EMULATED these operations are plain C with the same bits, for machines without the instructions. The C follows
+ * the manuals: the order of sums, the roundings, and 0 for subnormal operands and results. Intel, Architecture Instruction
+ * Set Extensions Programming Reference: VDPBF16PS, TDPBF16PS, TDPBUSD. Arm, Architecture Reference Manual: BFDOT, BFMMLA.
+ * tests/rnn/test_units.py and tests/simd/test_aarch64.py compare the instructions with the plain C.
  */
 #ifndef LNRNN_UNITS_H
 #define LNRNN_UNITS_H
@@ -57,8 +57,8 @@ LNRNN_INLINE float unit_fma(uint32_t a, uint32_t b, float sum)
 /* --- dot2 -------------------------------------------------------------------------------------------- */
 
 #if defined(LNRNN_EMULATED) && defined(LNRNN_ISA_NEONBF16)
-/* v + rest is a sum or product in double and its rounding error. Returns it as float, rounded to odd:
- * truncated, and if that is not exact, with the last bit set. */
+/* v is a sum or product in double, rest its rounding error. Returns v + rest as float, rounded to odd: truncated, and
+ * if that is not exact, with the last bit set. */
 LNRNN_INLINE float to_odd(double v, double rest)
 {
     if (!(fabs(v) < 0x1p128))
@@ -87,7 +87,7 @@ LNRNN_INLINE float odd_sum(float a, float b)
     return to_odd(sum, (a - (sum - of_b)) + (b - of_b));
 }
 
-/* Adds the two products first, and then sum. */
+/* Adds the two products of the words a and b first, and then sum. */
 LNRNN_INLINE float odd_dot2(float sum, uint32_t a, uint32_t b)
 {
     const float both = odd_sum(odd_product(a << 16, b << 16), odd_product(a & 0xffff0000, b & 0xffff0000));
@@ -215,7 +215,7 @@ LNRNN_INLINE void tile_store(lnrnn_tiles *t, int i, void *p, ptrdiff_t stride)
         memcpy((char *)p + r * stride, t->word[i][r], TILE_BYTES);
 }
 
-/* The sums of even and of odd inputs begin at 0 in each tile; both are added, and then c. */
+/* In each tile, the sums of even and of odd inputs begin at 0. The two sums are added, and the result is added to c. */
 LNRNN_INLINE void tile_dot_bf16(lnrnn_tiles *t, int c, int a, int b)
 {
     for (int m = 0; m < t->rows[c]; m++) {

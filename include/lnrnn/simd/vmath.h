@@ -1,9 +1,9 @@
 /* exp, tanh and sigmoid of a vector of floats, within 2 ULP of the true value on every instruction set. This includes
  * subnormal results, infinities and NaN (tests/simd/test_vmath.py; tests/campaigns/ulp tries all floats).
  *
- * exp and sigmoid reduce x to n ln2 + r with |r| <= ln2/2. A minimax polynomial of degree 6 approximates
- * exp(r) or exp(-r) with a relative error below 4e-9, a sixteenth of half an ULP. tanh uses tables and the
- * addition theorem. They use divisions, because approximate reciprocals differ between CPUs.
+ * exp and sigmoid reduce x to n ln2 + r with |r| <= ln2/2. A minimax polynomial of degree 6 approximates exp(r) or
+ * exp(-r) with a relative error below 4e-9, a sixteenth of half an ULP. tanh uses tables and the addition theorem.
+ * All three functions use divisions, because approximate reciprocals differ between CPUs.
  */
 #ifndef LNRNN_VMATH_H
 #define LNRNN_VMATH_H
@@ -20,7 +20,7 @@
 enum { LNRNN_MOST_TOGETHER = 4 };
 #define EACH LNRNN_FOR_EACH (i, m)
 
-/* m vectors x, |x| <= 105: replaces x by r, and writes n. */
+/* x, n (m vectors), |x| <= 105. Replaces x by r, and writes n. */
 LNRNN_INLINE void v32_reduced(const int m, v32 *x, v32 *n)
 {
     const v32 to_integer = v32_set1(LNRNN_TO_INTEGER);

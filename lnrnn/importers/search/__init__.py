@@ -1,9 +1,9 @@
 """Searches for a cell of lnrnn with the equation of a custom cell, by running the custom cell.
 
-The names of parameters do not matter. A float64 copy of the module gets random parameters, so that no gain
-is 1. Gradients show which parameters multiply x and h, and the gates on which a gain has an effect
-(blocks.py). They do not show the placement of the norms, the order of the gates and the use of the biases.
-All possibilities for these (roles.py) are compared with the module's outputs (equations.py). Constants that
+The names of parameters do not matter. A float64 copy of the module gets random parameters, so that no gain is
+1. Gradients show which parameters multiply x and h, and the gates on which a gain has an effect (blocks.py).
+Gradients do not show the placement of the norms, the order of the gates and the use of the biases. All
+possibilities for these three (roles.py) are compared with the module's outputs (equations.py). Constants that
 forward adds to a gate, and eps, are fitted by least squares. The equation must agree with the module up to
 rounding in float64, for other random parameters and for the module's own.
 """
@@ -35,7 +35,7 @@ DISAGREES = "it agrees with none of lnrnn's cells"
 GIVEN = "with this norm=; without norm= all norms are tried"
 OUTSIDE = "lnrnn may lack this equation: it has no peepholes, clipped states, std + eps or RMS norm"
 FITS = 40  # the number of nearest equations whose constants and eps are fitted
-MOST_KINDS = 6  # limit on shapes that may be a matrix or vectors; usual cells have one or two
+MOST_KINDS = 6  # limit on the number of shapes that may be a matrix or vectors; usual cells have one or two
 STEPS = 4
 
 
@@ -51,7 +51,7 @@ class Match:
     way: Way
 
     def weights(self, module: Any) -> Weights:
-        """The parameters of this module, or one with the same names and shapes, with lnrnn's names."""
+        """Returns the parameters of a module with these names and shapes, under lnrnn's names."""
         values = {name: array(name, p).astype(np.float64) for name, p in module.named_parameters()}
         result = self.equation.weights(self.parts, values)
         return replace(result, parameters={k: v.astype(np.float32) for k, v in result.parameters.items()})
@@ -83,7 +83,7 @@ class Criteria:
 
 
 def sizes(module: Any) -> list[Sizes]:
-    """The possible D, H and sets of parameters that are matrices, from the shapes of all parameters.
+    """Returns the possible D, H and sets of parameters that are matrices, from the shapes of all parameters.
 
     The matrices of a cell with G gates have G * H * (D + H) numbers in all. A parameter with a short axis may
     be a matrix, or several vectors of one length.
@@ -192,7 +192,7 @@ def _outputs(runs: Runs, values: dict[str, Array], x: Array) -> Array:
 
 
 def _exact(equation: Equation, samples: list[Sample], wanted: Criteria) -> Equation | None:
-    """The equation with fitted constants and eps, or None if it is not that of the module."""
+    """Returns the equation with fitted constants and eps, or None if it is not that of the module."""
     match, d = fitted(equation, samples[:1], EXACT / 1000, wanted.limit)
     if d < wanted.distance:
         wanted.distance, wanted.nearest = d, match
@@ -202,7 +202,7 @@ def _exact(equation: Equation, samples: list[Sample], wanted: Criteria) -> Equat
     match, d = fitted(match, samples[:2], EXACT / 1000, wanted.limit)
     if d > EXACT:
         return None
-    # Prefer round numbers if these agree too.
+    # Prefer round numbers if they agree too.
     offsets = tuple(round(v, 6) + 0.0 for v in match.offsets)
     rounded = replace(match, offsets=offsets if any(offsets) else ())
     every = [rounded]
@@ -213,7 +213,7 @@ def _exact(equation: Equation, samples: list[Sample], wanted: Criteria) -> Equat
 
 
 def mistaken(module: Any, runs: Runs, cell: Cell) -> bool:
-    """Whether x and h are exchanged.
+    """Returns whether x and h are exchanged.
 
     An RNN's cell with as many inputs as units has the same outputs if x and h are exchanged. Then the names
     of forward's arguments decide. Raises Unsuitable if they do not.

@@ -1,9 +1,9 @@
 """Divides a module's parameters by gate and use, from the gradients of the module's outputs.
 
 A gradient of exactly zero shows that a number has no effect on the outputs. Equal gradients show that two
-vectors are added. A piece is the part of a parameter that belongs to one gate. It has H rows of a matrix for
-x or h, or is a vector of H numbers. Gates are numbered in the order of the matrices for x. Which number is
-the forget gate, for example, is decided in equations.py.
+vectors are added. A piece is the part of a parameter that belongs to one gate: H rows of a matrix, or a
+vector of H numbers. Gates are numbered in the order of the matrices for x. Which number is the forget gate,
+for example, is decided in equations.py.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ STEPS, MANY = 2, 12  # with MANY sequences, each relu is active in at least one
 class Piece:
     """The part of a parameter that belongs to one gate.
 
-    name: the parameter. index: the number of the matrix, if the parameter has several. rows, columns: those
-    of the piece; columns is None for a vector. transposed: whether the parameter has rows and columns
-    exchanged. plus: the constant that forward adds to a gain.
+    name: the parameter. index: the number of the matrix, if the parameter has several. rows, columns: the
+    rows and columns of the piece; columns is None for a vector. transposed: whether the parameter has rows
+    and columns exchanged. plus: the constant that forward adds to a gain.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Piece:
     plus: float = 0.0
 
     def of(self, values: Mapping[str, Array]) -> Array:
-        """The numbers of the piece, (H, columns) or (H,), in parameters by name."""
+        """Returns the numbers of the piece, (H, columns) or (H,), in parameters by name."""
         if self.columns is None:
             result = values[self.name].reshape(-1)[_slice(self.rows)]
             return result + self.plus if self.plus else result
@@ -50,7 +50,7 @@ def _slice(r: range) -> slice:
 
 
 def _matrices(p: Array) -> Array:
-    """A parameter as matrices (n, rows, columns)."""
+    """Returns a parameter as matrices (n, rows, columns)."""
     if p.ndim > 2:
         p = p.reshape([n for n in p.shape if n > 1] or [1])
     return p[None] if p.ndim == 2 else p.reshape(-1, *p.shape[-2:])
@@ -87,7 +87,7 @@ class Matrix:
 
 
 def gate_rows(n: int, H: int, interleaved: bool) -> list[range]:
-    """The rows of each of n gates: H consecutive rows, or if interleaved every n-th row."""
+    """Returns the rows of each of n gates: H consecutive rows, or if interleaved every n-th row."""
     return [range(k, n * H, n) if interleaved and n > 1 else range(k * H, (k + 1) * H) for k in range(n)]
 
 
@@ -96,8 +96,8 @@ def largest(*arrays: Array) -> float:
 
 
 def draw(runs: Runs, rng: np.random.Generator, scale: float = 1.5) -> dict[str, Array]:
-    """Random parameters. Products with matrices are of the order of `scale`. Vectors have both signs and no
-    small numbers. Parameters of one number keep their value."""
+    """Draws random parameters. Products with matrices are of the order of `scale`. Vectors have both signs
+    and no small numbers. Parameters of one number keep their value."""
     result = {}
     for name, p in runs.parameters.items():
         shape = tuple(p.shape)
@@ -115,7 +115,7 @@ def draw(runs: Runs, rng: np.random.Generator, scale: float = 1.5) -> dict[str, 
 
 
 def find_matrices(runs: Runs, rng: np.random.Generator) -> list[Matrix]:
-    """The matrices, each with its columns for x and for h, and whether it is transposed.
+    """Returns the matrices, each with its columns for x and for h, and whether it is transposed.
 
     The columns for x follow from gradients, which are 0 for the columns of features that are 0.
     """
@@ -162,7 +162,7 @@ def _columns(
 
 
 def layouts(runs: Runs, matrices: list[Matrix], rng: np.random.Generator) -> tuple[bool, ...]:
-    """The possible values of `interleaved`: whether row k belongs to gate k % G, not to gate k // H.
+    """Returns the possible values of `interleaved`: whether row k belongs to gate k % G, not to gate k // H.
 
     At the first step the state is 0, so in an LSTM and most GRUs the rows of one gate have gradients of 0.
     """
@@ -192,7 +192,7 @@ def layouts(runs: Runs, matrices: list[Matrix], rng: np.random.Generator) -> tup
 class Parts:
     """The pieces of gate k, x[k] and h[k] for the matrices, and all vectors.
 
-    at[k]: the pieces of vectors that forward adds to the product of x[k] and x. first: the gates that have no
+    at[k]: the pieces of vectors that forward adds to the product of x[k] and x. first: the gates without an
     effect at the first step, where the state is 0.
     """
 
@@ -206,7 +206,7 @@ class Parts:
 def pieces_of(
     runs: Runs, matrices: list[Matrix], square: bool, interleaved: bool
 ) -> tuple[list[Piece], list[Piece]]:
-    """The pieces of matrices for x and for h, in order. square: whether square matrices are transposed."""
+    """Returns the pieces of matrices for x, and for h. square: whether square matrices are transposed."""
     x: list[Piece] = []
     h: list[Piece] = []
     for m in matrices:
@@ -257,7 +257,8 @@ def find_parts(
                 break
         plus *= any(result)
         vectors.append(Vector(tuple(replace(p, plus=plus) for p in pieces), *result))
-    # At the first step, the gradient of W gives the gradient of W x. A vector added to W x has the same one.
+    # At the first step, the gradient of W gives the gradient of W x. A vector that is added to W x has the
+    # same gradient.
     _, grads = runs.gradients(x[:1, :BATCH], last=True)
     by_gate = [p.of(grads) @ x[0, 0] / (x[0, 0] @ x[0, 0]) for p in x_pieces]
     size = largest(*by_gate)
@@ -272,7 +273,7 @@ def find_parts(
 def aligned(
     runs: Runs, x_pieces: list[Piece], h_pieces: list[Piece], rng: np.random.Generator
 ) -> tuple[Piece, ...]:
-    """The pieces of the matrices for h, in the order of the gates in the matrices for x.
+    """Returns the pieces of the matrices for h, in the order of the gates in the matrices for x.
 
     If a gate adds W x and U h, both products have the same gradient, so equal gradients show which W and U
     belong together. Otherwise the pieces stay in the order of the parameters.

@@ -61,7 +61,7 @@ class Equation:
     offsets: tuple[float, ...] = ()
 
     def vectors(self, values: Mapping[str, Array], H: int) -> dict[str, Array]:
-        """lnrnn's gains and biases, by name without suffix, from the module's parameters."""
+        """Returns lnrnn's gains and biases, by name without suffix, from the module's parameters."""
         result = {}
         for name in vectors(self.cell, H, self.norm, True):
             gates = (0,) if name.endswith("_c") else self.order
@@ -78,7 +78,7 @@ class Equation:
         return result
 
     def weights(self, parts: Parts, values: Mapping[str, Array]) -> Weights:
-        """All of lnrnn's parameters, from the module's parameters."""
+        """Returns all of lnrnn's parameters, from the module's parameters."""
         sides = {"weight_ih": parts.x, "weight_hh": parts.h}
         result = {}
         for name, pieces in sides.items():
@@ -93,7 +93,7 @@ class Equation:
         return Weights(self.cell.name, self.norm, bias, result, self.nonlinearity)
 
     def outputs(self, sample: Sample, steps: int, rows: slice = slice(None)) -> Array:
-        """y (steps, B, H) of this cell. Each step takes the old h from the module's outputs."""
+        """Returns y (steps, B, H) of this cell. Each step reads the old h from the module's outputs."""
         norms, x_, h_ = self._products(sample, steps, rows)
         step, _, options = self._step()
         state = (np.zeros_like(sample.y[0, rows]),) * self.cell.states
@@ -105,7 +105,7 @@ class Equation:
         return np.array(result)
 
     def lstm_distances(self, sample: Sample, steps: int, orders: Array) -> Array:
-        """The largest difference (n,) from the first sequence's outputs, for orders (n, 4) of the gates.
+        """Returns the largest difference (n,) from the first sequence's y, for orders (n, 4) of the gates.
 
         All orders have the same pre-activations, which are computed once.
         """
@@ -124,7 +124,7 @@ class Equation:
         return result
 
     def _products(self, sample: Sample, steps: int, rows: slice) -> tuple[Norms, Array, Array]:
-        """The cell's norms, and x_ and h_ (steps, B, gates * H) for its step."""
+        """Returns the cell's norms, and x_ and h_ (steps, B, gates * H) for its step."""
         p = self.vectors(sample.values, sample.y.shape[-1])
         if self.cell.gates == 1 and self.norm is None:
             p = {"bias": p["bias_ih"] + p["bias_hh"]}
@@ -155,7 +155,7 @@ class Equation:
 
 
 def distance(equation: Equation, samples: Sequence[Sample], steps: int | None = None) -> float:
-    """The largest difference of the equation's outputs from the module's outputs."""
+    """Returns the largest difference of the equation's outputs from the module's outputs."""
     return max(largest(equation.outputs(t, steps or len(t.y)) - t.y[:steps]) for t in samples)
 
 
@@ -164,7 +164,7 @@ def fitted(
 ) -> tuple[Equation, float]:
     """Fits the equation's offsets and eps to the module's outputs. Returns the equation and its distance.
 
-    This is a least-squares fit to the first sequence, by the method of Levenberg and Marquardt.
+    The fit is a least-squares fit to the first sequence, by the method of Levenberg and Marquardt.
     """
     G, free = equation.cell.gates, equation.norm is not None
     rows = slice(0, 1)

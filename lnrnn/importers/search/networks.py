@@ -24,7 +24,7 @@ NAME = "the cell of the search"
 
 @dataclass(frozen=True)
 class Network:
-    """A module as a network of submodules, each one layer in one direction. paths: those of the submodules.
+    """A module as a network of submodules, each one layer in one direction. paths: the submodules' names.
     parts: their conversions. arranged: the indices of each layer's submodules."""
 
     paths: tuple[str, ...]
@@ -59,7 +59,7 @@ def _with_state_last(module: Any, convert: Convert) -> tuple[Any, Convert]:
 
 
 def searchable(source: Any) -> bool:
-    """Whether `source` is a torch module of a class that is not of torch.nn or lnrnn.torch."""
+    """Returns whether `source` is a torch module of a class that is not of torch.nn or lnrnn.torch."""
     kind: Any = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", ())
     return isinstance(source, kind) and not known(source) and not hasattr(source, "lnrnn_arguments")
 
@@ -73,7 +73,7 @@ def from_search(
     batch_first: bool | None,
     check: Any,
 ) -> Model:
-    """The model of a module whose parameters have unknown names. Raises a longer `refusal` if none fits."""
+    """Converts a module with unknown names of parameters. Raises a longer `refusal` if no equation fits."""
     inner = {v for part in module.modules() if isinstance(v := getattr(part, "eps", None), float)}
     spec = norm if isinstance(norm, LayerNormSpec) else None
     given = spec.eps if spec else eps
@@ -115,7 +115,7 @@ def _warn(module: Any, model: Model) -> None:
 
 
 def _failure(wanted: Criteria, reasons: list[str]) -> str:
-    """The text of the error: reasons, the nearest equation, and how to set a model's parameters by hand."""
+    """Returns the text of an error: reasons, the nearest equation, and how to set parameters by hand."""
     text = f"running it did not find its equation either: {'; '.join(dict.fromkeys(reasons[:2]))}"
     e = wanted.nearest
     name, norm = e.cell.name if e else "LSTM", "..."
@@ -159,7 +159,7 @@ def _networks(module: Any, wanted: Criteria) -> Iterator[Network | Unsuitable]:
 
 
 def _parts(modules: dict[str, Any], wanted: Criteria) -> tuple[Part, ...]:
-    """The conversion of each part. Parts with one class, names and shapes share a conversion. The check of
+    """Returns the conversion of each part. Parts with equal class, names and shapes share one. The check of
     the outputs refuses a part with another equation."""
     by_kind: dict[Any, Part] = {}
     missing, taken = False, []
@@ -179,14 +179,14 @@ def _parts(modules: dict[str, Any], wanted: Criteria) -> tuple[Part, ...]:
 
 
 def _own(part: Any) -> Weights:
-    """The parameters of a layer whose class is known."""
+    """Returns the parameters of a layer whose class is known."""
     c = convert_torch(part)
     p = {name.removesuffix("_l0"): v for name, v in c.state.items()}
     return Weights(c.cell, c.arguments["norm"], c.arguments["bias"], p, c.arguments.get("nonlinearity"))
 
 
 def _levels(module: Any) -> Iterator[list[str]]:
-    """Lists of paths of children, grandchildren and so on, while these have all parameters."""
+    """Yields lists of paths of children, then of grandchildren and so on, while these have all parameters."""
     paths = [""]
     while True:
         below = []
@@ -202,7 +202,7 @@ def _levels(module: Any) -> Iterator[list[str]]:
 
 
 def _arrangements(n: int) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """n parts as layers of indices: one direction; pairs of directions; or first all forward directions."""
+    """Yields n parts as layers of indices: one direction; pairs of directions; first all forward ones."""
     yield tuple((k,) for k in range(n))
     if n % 2 == 0:
         pairs = tuple((k, k + 1) for k in range(0, n, 2))

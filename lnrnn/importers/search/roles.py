@@ -1,7 +1,7 @@
-"""Lists the ways to take a module's gains and biases as parameters of lnrnn.
+"""Lists the possible assignments of a module's gains and biases to parameters of lnrnn.
 
-There are few ways, because blocks.py knows which pieces have no effect while a gain is zero. A piece is the
-part of a parameter that belongs to one gate.
+A piece is the part of a parameter that belongs to one gate. blocks.py lists the pieces without an effect
+while a gain is zero. That shows to which gates the gain belongs, so few assignments are possible.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ...rnn.specs import PLACEMENTS, CellNorm, LayerNormSpec, Placement, Span
 from .blocks import Parts, Piece, Vector
 
 Option = tuple[str, tuple[int, ...]]  # lnrnn's name for a Vector, and the gates of its pieces
-MOST = 600  # limit on the ways that are tried for one placement of the norms
+MOST = 600  # limit on the assignments that are tried for one placement of the norms
 
 
 def placements(cell: Cell, parts: Parts) -> Iterator[LayerNormSpec | None]:
-    """The placements of norms that fit the gains, or all placements if there are no gains."""
+    """Yields the placements of norms that fit the gains, or all placements if there are no gains."""
     gains = [v for v in parts.vectors if is_gain(cell, v)]
     if not gains:
         yield None
@@ -37,10 +37,10 @@ def placements(cell: Cell, parts: Parts) -> Iterator[LayerNormSpec | None]:
 
 
 def is_cell_gain(cell: Cell, v: Vector) -> bool:
-    """Whether v is the gain of the norm of c: while it is 0, the gates i, f and g have no effect.
+    """Returns whether v is the gain of the norm of c: while it is 0, the gates i, f and g have no effect.
 
     If one norm is over all gates, the matrices of i, f and g still have an effect, because they change the
-    statistics for o. Their gains and biases have none.
+    statistics for o. The gains and biases of i, f and g have no effect.
     """
     return cell.states == 2 and len(v.pieces) == 1 and (
         len(v.x) == 3 or (not v.x and not v.h and bool(v.vectors))
@@ -52,7 +52,7 @@ def is_gain(cell: Cell, v: Vector) -> bool:
 
 
 def ways(cell: Cell, parts: Parts, norm: LayerNormSpec | None) -> Iterator[dict[str, dict[int, list[Piece]]]]:
-    """Yields each way to assign gains and biases to lnrnn's parameters under this norm, likely ways first."""
+    """Yields each assignment of gains and biases to lnrnn's parameters under this norm, likely ones first."""
     G = cell.gates
     numbers = tuple(range(G))
     whole = len({p.name for p in parts.x}) == 1
@@ -72,14 +72,14 @@ def ways(cell: Cell, parts: Parts, norm: LayerNormSpec | None) -> Iterator[dict[
 
 
 def without_role(cell: Cell, parts: Parts, specs: Sequence[LayerNormSpec | None]) -> list[str]:
-    """The names of the gains and biases that are no parameter of lnrnn under any of these norms."""
+    """Returns the names of the gains and biases that are no parameter of lnrnn under any of these norms."""
     order = tuple(range(cell.gates))
     return [v.pieces[0].name for v in parts.vectors
             if not any(_options(cell, parts, spec, v, order) for spec in specs)]  # fmt: skip
 
 
 def _sensible(roles: Mapping[str, Mapping[int, Sequence[Piece]]], norm: LayerNormSpec | None) -> bool:
-    """Whether each gate has one gain for a name, and all gates have as many biases after the norm."""
+    """Returns whether each gate has one gain for a name, and all gates have as many biases after the norm."""
     for name, gates in roles.items():
         counts = {len(pieces) for pieces in gates.values()}
         if name.startswith("gain") and counts != {1}:
@@ -140,10 +140,10 @@ def _options(
 
 
 def _required_gains(gains: Sequence[Vector], v: Vector) -> list[Vector]:
-    """The gains that must not be 0 for v to have an effect; empty if a piece of v needs none.
+    """Returns the gains that must not be 0 for v to have an effect; empty if a piece of v needs none.
 
-    A bias before the norms of all gates needs a gain for each piece. If a piece needs several gains, those
-    with an effect on the fewest gates count. The reason is a GRU's r, which also needs the candidate's gain.
+    A bias before the norms of all gates needs a gain for each piece. If a piece needs several gains, only
+    those with an effect on the fewest gates count, because a GRU's r also needs the candidate's gain.
     """
     result: list[Vector] = []
     for piece in v.pieces:
@@ -156,7 +156,7 @@ def _required_gains(gains: Sequence[Vector], v: Vector) -> list[Vector]:
 
 
 def _nearest_first(cell: Cell, parts: Parts, v: Vector, options: list[Option]) -> list[Option]:
-    """The options, sorted by the distance of v from the gate's gain in the order of the parameters."""
+    """Sorts the options by the distance of v from the gate's gain in the order of the parameters."""
     at = {u: k for k, u in enumerate(parts.vectors)}
     where = {min(u.x | u.h): at[u] for u in parts.vectors if is_gain(cell, u) and len(u.pieces) == 1}
     return sorted(options, key=lambda o: abs(at[v] - where.get(o[1][0], 99) - 0.5))
@@ -175,7 +175,8 @@ def _gain(cell: Cell, parts: Parts, v: Vector, order: tuple[int, ...], side: tup
 
 
 def _without_norm(cell: Cell, parts: Parts, v: Vector, order: tuple[int, ...]) -> list[Option]:
-    """The options for a bias without norms. r multiplies bias_hh of a GRU's n, so its gradient differs."""
+    """Returns the options for a bias without norms. A GRU's r multiplies bias_hh of n, so its gradient
+    differs."""
     G = cell.gates
     if len(v.pieces) == G:
         sides = ("bias_ih", "bias_hh") if G == 3 else ("bias_ih",)

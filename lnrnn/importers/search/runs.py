@@ -22,7 +22,7 @@ from ..running import GIVEN, arguments, filled, step_by_step, tensors
 from ..weights import Array
 
 SECONDS = 7.0  # limit on the search; the check after it takes more time
-BATCH = 3  # with 2, a module that unpacks h, c = state would accept two rows as h and c
+BATCH = 3  # with 2, a module that unpacks h, c = state would take two sequences for h and c
 
 
 class Unsuitable(Exception):
@@ -52,7 +52,7 @@ class Limit:
 
 
 def in_doubles(module: Any) -> Any:
-    """A copy of the module in float64, on the CPU, in evaluation mode."""
+    """Returns a copy of the module in float64, on the CPU, in evaluation mode."""
     try:
         copied = copy.deepcopy(module).cpu().double().eval()
     except Exception as error:  # modules raise anything if they cannot be copied
@@ -145,7 +145,7 @@ class Runs:
         return {name: p.detach().numpy().copy() for name, p in self.parameters.items()}
 
     def __call__(self, x: Array) -> Array:
-        """y (T, B, H) for x (T, B, D), from states of zeros."""
+        """Returns y (T, B, H) for x (T, B, D), from states of zeros."""
         self.limit.look()
         torch = sys.modules["torch"]
         with double_precision(), torch.no_grad():
@@ -153,7 +153,7 @@ class Runs:
         return result
 
     def gradients(self, x: Array, last: bool = False) -> tuple[Array, dict[str, Array]]:
-        """y (T, B, H), and the gradients by parameter of a random linear function (the loss) of all outputs.
+        """Returns y (T, B, H), and the gradients by parameter of a random linear function (the loss) of y.
 
         last: the loss is a function of the last output of the first sequence only.
         """
@@ -195,9 +195,9 @@ def suitable_runs(module: Any, every: Sequence[Sizes], limit: Limit) -> Iterator
 
 
 def batch_axis_first(module: Any, D: int, width: int) -> bool | None:
-    """Whether the batch axis is first: the order in which a sequence has an effect on its own outputs only.
+    """Returns whether the batch axis is first, so that a sequence has an effect on its own outputs only.
 
-    None if there is no such order. width: that of the outputs of the layer or network.
+    Returns None if sequences affect each other in both orders. width: the width of the outputs.
     """
     double, x = in_doubles(module), np.random.default_rng(2).standard_normal((4, BATCH, D))
     other = x.copy()
