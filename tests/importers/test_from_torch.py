@@ -27,7 +27,7 @@ STACKS = [
 
 
 def options(name):
-    """Returns the options that a state dict of this system does not show."""
+    """Returns arguments of from_torch for settings that a state dict of this system does not contain."""
     return {"zoneout": 0} if "haste" in name else {"nonlinearity": "tanh"} if name == "torch RNN" else {}
 
 

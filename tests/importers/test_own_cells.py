@@ -1,4 +1,4 @@
-"""from_torch of users' own cells: it runs them to find their equation."""
+"""Tests from_torch with cells that users wrote. from_torch runs such a cell to find its equation."""
 
 from __future__ import annotations
 
@@ -195,8 +195,10 @@ def test_the_search_changes_nothing_in_the_module():
 
 @pytest.mark.parametrize("looks", [1, 10, 30, 400])
 def test_the_search_stops_at_its_time_limit(looks, monkeypatch):
-    """The time is up at a certain reading of the clock. Then the module is not run again, and the message
-    names the nearest equation so far."""
+    """The clock of the test passes the limit at a given reading.
+
+    Then the module is not run again, and the message names the nearest equation so far.
+    """
     runs, passed, module = [], [], peephole(5, 8)
     step = module.own_step
     module.own_step = lambda *given: (runs.append(len(passed)), step(*given))[1]

@@ -1,4 +1,4 @@
-"""Compares the reference's masks of states and zoneout with results by hand, loops and central differences."""
+"""Compares the reference's masks and zoneout with results by hand, loops and central differences."""
 
 from __future__ import annotations
 

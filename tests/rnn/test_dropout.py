@@ -89,7 +89,7 @@ def test_masks_are_numbers_of_philox():
 
 
 def test_masks_of_a_seed_never_change():
-    """The expected masks are stored here, because later versions must drop the same values for a given seed."""
+    """The expected masks are stored, because later versions must drop the same values for a seed."""
     drawn = masks_of(deep(), seed=12345, T=2, B=1).arrays()
     digest = hashlib.sha256(b"".join(np.packbits(m > 0).tobytes() for m in drawn))
     assert digest.hexdigest()[:32] == "876f8c86110abefc57dec1152a48499c"

@@ -211,7 +211,7 @@ def test_bits_do_not_depend_on_the_division_into_calls(family, rng, model, batch
 @example(None, "LSTM", 33, 15, 2, True, True, 40, 3, 0)
 @example(None, "GRU", 33, 15, 2, True, True, 40, 3, 0)
 def test_mixed_conditions(kernels, model, hidden, inputs, layers, both, batch_first, batch, threads, seed):
-    """In any batch, order of axes, padding and number of threads, every sequence has the same bits as alone."""
+    """With any batch, order of axes, padding and threads, a sequence has the same bits as alone."""
     rng = np.random.default_rng(seed)
     options = dict(num_layers=layers, bidirectional=both, batch_first=batch_first)
     rnn = made(model, inputs, hidden, k=seed, seed=seed, **options)

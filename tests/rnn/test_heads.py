@@ -78,7 +78,7 @@ def test_the_gradients_of_the_dense_network(rng, cell, norm):
 
 @each_cell
 def test_a_head_does_not_see_another(family, rng, cell):
-    """A NaN in the h of one head does not reach another head, even if both heads have values in one vector."""
+    """A NaN in the h of one head does not reach another head, even if one vector has values of both."""
     for hidden, heads in SIZES:
         rnn, units = network(3, hidden, cell=cell, norm=None, num_heads=heads), hidden // heads
         x, h0 = normal(rng, 5, 2, 3), normal(rng, 1, 2, hidden)

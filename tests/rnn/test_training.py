@@ -411,7 +411,7 @@ def test_gradients_accept_arrays_of_every_layout(rng, batch_first, first):
 
 
 def test_backward_with_another_instruction_set(rng):
-    """The layout of a tape depends on the instruction set, so `backward` with another set refuses the tape."""
+    """A tape's layout depends on the instruction set, so `backward` with another set refuses it."""
     first, *_, last = available_isas() * 2
     rnn, x = network(3, 17), normal(rng, T, 2, 3)
     with using_isa(first):
