@@ -41,7 +41,7 @@ SHOWN = "lstm"  # the cell of the figure
 NORMS = {"LN": "layer", "BN": "batch", "no norm": None}
 METHODS = {"LN": None, "BN last": "last", "BN mean": "mean", "BN batch": "batch", "no norm": None}
 RANGES = ((1, 10), (11, 50), (51, 100), (101, 200), (201, 1000), (1001, 3000))
-WARM_UP = 50  # steps of a fresh window before its characters are compared with those beyond STEPS
+WARM_UP = 50  # in a fresh window, this number of steps is not compared with steps beyond STEPS
 SMOOTH = 10  # how many updates a smoothed training loss averages
 LARGEST_NORM = 1.0  # longer gradients are scaled to this length
 SYMBOLS = 64  # the 63 most frequent characters of the training text, and one symbol for all others
@@ -76,7 +76,7 @@ def draw_position(axes, results):
     axes.axvspan(STEPS, results["steps"], color=SHADE, lw=0, zorder=0)
     axes.text(STEPS * 1.1, 2.96, "longer than in training", va="top", color="#555555")
     middle, ends = np.exp(results["at"]), {}
-    gap = np.searchsorted(middle, STEPS)  # interrupt the lines at the length of training
+    gap = np.searchsorted(middle, STEPS)  # interrupt the curves at the length of training
     for method, values in results["position"].items():
         colour, _, width = STYLES[method]
         x, y = np.insert(middle, gap, STEPS), np.insert(values.mean(axis=0), gap, np.nan)

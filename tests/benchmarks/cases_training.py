@@ -19,9 +19,10 @@ from peers_training import PLAIN, SAME_CELL, torch_module
 from race import Call
 from training_problem import Problem, problem
 
-# Targets: the largest ratios of two times. REPACKING: the time of a step for which weights are packed again,
-# because all parameters were set, divided by the time of a step with the same parameters. TORCH: the time
-# of a step by lnrnn.torch divided by that of a step in NumPy; lnrnn.torch may take TORCH_CALL seconds more.
+# Targets: the largest ratios of two times. REPACKING: the time of a step after all parameters were set,
+# divided by the time of a step with unchanged parameters. Setting them packs the weights again. TORCH: the
+# time of a step by lnrnn.torch divided by that of a step in NumPy; lnrnn.torch may take TORCH_CALL seconds
+# more.
 REPACKING, TORCH, TORCH_CALL = 1.05, 1.05, 100e-6
 
 # The tolerance in float32 roundings of a result's largest value. Right answers of all libraries differ by 50

@@ -39,8 +39,8 @@ for norm, word in (("layer", "LN-"), (None, "plain ")):
 def steps(table, cell, batch, hidden):
     """Returns T, the number of steps.
 
-    T is so large that the start of a call takes a small part of its time. It is so small that the slowest peer
-    ends within seconds.
+    T is so large that the start of a call takes little of its time. It is so small that the slowest peer ends
+    within seconds.
     """
     work = batch * hidden * hidden
     if "by threads" in table:

@@ -259,7 +259,7 @@ def test_a_fork_while_parameters_are_set():
 
 
 def forks_while_importing():
-    """Asserts that a child can save even if it was forked during the first save, which imports safetensors."""
+    """Asserts that a child can save if it was forked during the first save, which imports safetensors."""
     warnings.simplefilter("ignore", DeprecationWarning)
     importing = threading.Event()
 

@@ -36,7 +36,7 @@ from fuzz_judge import Judge  # noqa: E402
 MiB = 1 << 20
 CHECKPOINTS = 20
 BLOCK = 1000  # steps of a whole sequence
-WINDOW = 20  # how many first steps of a block are compared with the reference
+WINDOW = 20  # the first steps of a block, this many, are compared with the reference
 GROWTH = 2 * MiB  # permitted growth; the heap grows in steps of about 1 MiB
 WARM = 6000  # steps before memory is first measured
 KEPT_BLOCKS, HUGE = 32, 2 * MiB  # lnrnn keeps at most 32 blocks, which are aligned to huge pages
