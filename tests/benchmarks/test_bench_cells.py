@@ -49,9 +49,8 @@ def steps(table, cell, batch, hidden):
         return 20
     if "weights" in table:
         return 100 if work < 2**23 else 20 if work < 2**26 else 10
-    return (
-        10 * STEPS if "busy" in table and batch == 1 else STEPS
-    )  # so that a call is longer than a time slice
+    # With a busy neighbour, a call must be longer than a time slice of the scheduler.
+    return 10 * STEPS if "busy" in table and batch == 1 else STEPS
 
 
 def pytest_generate_tests(metafunc):

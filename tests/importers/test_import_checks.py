@@ -49,9 +49,8 @@ each_way = pytest.mark.parametrize("way", WAYS)
 @each_way
 def test_a_valid_module_passes_however_it_is_called(way):
     module = shaken(WAYS[way](LayerNormLSTMCell))
-    assert (
-        lnrnn.from_torch(module, check=True).norm.cell == "carry"
-    )  # check=True raises an error if the module cannot run
+    # check=True raises an error if the module cannot run.
+    assert lnrnn.from_torch(module, check=True).norm.cell == "carry"
 
 
 @each_way
@@ -284,9 +283,7 @@ def test_half_precision_is_checked_in_float64_if_possible():
     lnrnn.from_torch(copy.deepcopy(right).half(), check=True)
     with pytest.raises(ValueError, match=OTHER):
         lnrnn.from_torch(copy.deepcopy(wrong).half())
-    lnrnn.from_torch(
-        right.bfloat16(), check=True
-    )  # the check runs in float64, which represents all bfloat16 numbers
+    lnrnn.from_torch(right.bfloat16(), check=True)  # checked in float64, which has all bfloat16 numbers
     with pytest.raises(ValueError, match=OTHER):
         lnrnn.from_torch(wrong.bfloat16())
     right.__deepcopy__ = refuse  # without a copy in float64, rounding could hide a difference of this size

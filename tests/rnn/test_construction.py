@@ -192,9 +192,8 @@ def test_each_parameter_affects_the_output(rng, variant):
     assert rnn.packed_bytes > 0 and f"packed_bytes={rnn.packed_bytes}" in repr(rnn)
     for key in rnn.parameters():
         before = rnn(x)[0]
-        value = getattr(rnn, key) + rng.uniform(
-            0.02, 0.05, getattr(rnn, key).shape
-        )  # with these values the network does not amplify differences
+        # The change is so small that the network does not amplify differences.
+        value = getattr(rnn, key) + rng.uniform(0.02, 0.05, getattr(rnn, key).shape)
         setattr(rnn, key, value)
         same(getattr(rnn, key), value.astype(np.float32))
         value[...] = np.nan  # the assignment has copied the value

@@ -71,9 +71,7 @@ def test_memory_is_reused():
     y = shifted(x, 1)
     place = y.ctypes.data
     del y
-    held = [
-        shifted(x, 2) for _ in range(KEPT)
-    ]  # lnrnn keeps KEPT blocks, so one of these results has the old memory
+    held = [shifted(x, 2) for _ in range(KEPT)]  # lnrnn keeps KEPT blocks, so one has the old memory
     assert place in {y.ctypes.data for y in held}
 
 

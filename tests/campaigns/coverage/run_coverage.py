@@ -21,10 +21,7 @@ from pathlib import Path
 from outcome import Missing, Wrong
 from source_copy import build, copy_sources
 
-NEVER = (
-    "tests/campaigns/mutants",
-    "tests/benchmarks",
-)  # tests that use another build, or run no further lines
+NEVER = ("tests/campaigns/mutants", "tests/benchmarks")  # use another build, or run no further lines
 PLAIN = "force=True,  # it goes by times"
 WITH_LINES = "emit_linenums=True, " + PLAIN
 
