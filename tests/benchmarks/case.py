@@ -1,4 +1,4 @@
-"""A case of a benchmark: the contenders of one race, the right answer, and the machine's limit.
+"""Defines a case of a benchmark: the contenders of a race, the right answer, and the machine's limit.
 
 A contender is lnrnn or another library (a peer), as a function to time. README.md describes races."""
 

@@ -1,4 +1,4 @@
-"""Races of norms and elementwise functions. Each public function below returns a Case.
+"""Defines races of norms and elementwise functions. Each public function below returns a Case.
 
 Tests name these functions, and a worker process calls them. Their arguments are threads, then the size.
 """

@@ -1,4 +1,4 @@
-"""Races of training steps. The public functions below return a Case, except `gemm` and `engines`.
+"""Defines races of training steps. The public functions below return a Case, except `gemm` and `engines`.
 
 A training step is forward and backward over all T time steps, and tables divide its time by T. Tests name
 these functions, and a worker process calls them. Their arguments are threads, then the size.

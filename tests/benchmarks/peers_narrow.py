@@ -1,4 +1,4 @@
-"""The cells of peers_rnn.py and peers_plain.py with weights in bfloat16 and int8.
+"""Builds the cells of peers_rnn.py and peers_plain.py with weights in bfloat16 and int8.
 
 Builders have the arguments of those in peers_rnn.py. p has the order of `cell.for_peers`, or torch's order
 without a norm. A builder raises Unavailable if its library would silently compute in float32."""

@@ -1,4 +1,4 @@
-"""Recurrent cells with layer norm in other libraries for CPUs, on whole sequences or step by step.
+"""Builds recurrent cells with layer norm in other libraries, for whole sequences or step by step.
 
 No library has such a cell, so each runs the loop that its users write. These are ONNX's Scan for ONNX Runtime
 and OpenVINO, jax.lax.scan, and a loop traced by torch.jit. cells.py has the equations, peers_plain.py has

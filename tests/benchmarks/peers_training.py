@@ -1,4 +1,4 @@
-"""Training steps of recurrent cells in torch and JAX.
+"""Builds training steps of recurrent cells in torch and JAX.
 
 Every builder takes a Problem of training_problem.py and the number of threads, and returns a contender.
 Answers have the order of `Problem.results`. torch gets ragged batches as a PackedSequence, sorted and packed

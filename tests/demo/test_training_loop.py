@@ -1,4 +1,4 @@
-"""The training of the demo and the studies.
+"""Tests the training of the demo and the studies.
 
 Tests gradients, Adam, clipping, the loop (with a model that records its batches), networks of speakers, and
 training in parallel.

@@ -1,4 +1,4 @@
-"""Models in files: loading returns the saved bits, and a bad file is refused without harm."""
+"""Tests models in files: loading returns the saved bits, and a bad file is refused without harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of RNN, LSTM and GRU with every norm, and files of a version that had only RNN.
+"""Tests files of RNN, LSTM and GRU with every norm, and files of a version that had only RNN.
 
 test_io.py tests hostile files.
 """

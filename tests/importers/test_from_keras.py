@@ -1,4 +1,4 @@
-"""from_keras on arrays, by order and by name: each cell computes its formula, and wrong arrays are refused.
+"""Tests from_keras on arrays, by order and by name. Each cell computes its formula. Wrong arrays are refused.
 
 test_from_keras_layers.py tests layers. This file needs no Keras.
 """

@@ -1,4 +1,4 @@
-"""from_keras on layers of Keras, with the backend KERAS_BACKEND, else JAX or PyTorch.
+"""Tests from_keras on layers of Keras, with the backend KERAS_BACKEND, else JAX or PyTorch.
 
 test_from_keras_standins.py tests layers that are refused.
 """

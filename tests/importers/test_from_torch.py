@@ -1,4 +1,4 @@
-"""from_torch on state dicts: each system computes its formula, and errors name the fault.
+"""Tests from_torch on state dicts: each system computes its formula, and errors name the fault.
 
 test_from_torch_modules.py tests modules. This file needs no torch.
 """

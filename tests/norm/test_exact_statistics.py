@@ -1,4 +1,4 @@
-"""Norms of inputs whose mean and variance are exact in every order of summation, as in oneDNN's benchdnn.
+"""Tests norms of inputs with exact mean and variance in every order of summation, as in oneDNN's benchdnn.
 
 Tests every dtype and length on every instruction set. If var + eps is a power of 4, layer norm is exact and
 compared without a tolerance. So the test notices a value left out, added twice or read past the end."""

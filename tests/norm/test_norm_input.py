@@ -385,7 +385,7 @@ each_layer = pytest.mark.parametrize("make, training, options", LAYERS.values(),
 def test_a_layer_has_the_results_of_the_function(dtype, make, training, options, rng):
     """A layer has the results of the function for contiguous and other arrays, with and without `out`.
 
-    Their running statistics are equal.
+    The running statistics of the layer and the function are equal.
     """
     x = (3 * rng.standard_normal((6, 4, 5))).astype(dtype)
     for name, given in ({"plain": x, "list": x.tolist(), "subclass": x.view(Kind)} | layouts(x)).items():

@@ -1,4 +1,4 @@
-"""Torch tensors as arguments: `out` is written and returned; packed sequences are refused."""
+"""Tests torch tensors as arguments: `out` is written and returned; packed sequences are refused."""
 
 from __future__ import annotations
 

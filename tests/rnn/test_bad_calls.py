@@ -1,4 +1,4 @@
-"""Invalid values of all arguments of constructors, calls, streams, training, parameters and statistics.
+"""Tests invalid values of all arguments of constructors, calls, streams, training, parameters and statistics.
 
 Each raises an error of the right type that names the argument, and changes nothing.
 """

@@ -1,4 +1,4 @@
-"""Subtractions that lose most digits in float32.
+"""Tests subtractions that lose most digits in float32.
 
 They occur in slopes of saturated activations, and in norms of values whose mean is much larger than their
 differences. All inputs are exact in float32, so the float64 reference gets the same numbers.

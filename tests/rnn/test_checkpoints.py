@@ -1,4 +1,4 @@
-"""Tapes with checkpoint=K, which store the states only every K steps, and the sizes of tapes."""
+"""Tests tapes with checkpoint=K, which store the states only every K steps, and the sizes of tapes."""
 
 from __future__ import annotations
 

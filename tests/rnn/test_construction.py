@@ -1,4 +1,4 @@
-"""The construction of networks: initial values, memory, parameters, and errors before memory is allocated."""
+"""Tests new networks: initial values, memory, parameters, and errors before memory is allocated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copied and pickled streams, and networks by every pickle protocol."""
+"""Tests copied and pickled streams, and networks that are pickled by every protocol."""
 
 from __future__ import annotations
 

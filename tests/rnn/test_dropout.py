@@ -1,4 +1,4 @@
-"""Dropout in forward_train: masks, the number of dropped values, seeds, and errors.
+"""Tests dropout in forward_train: masks, the number of dropped values, seeds, and errors.
 
 test_dropout_training.py compares the results with the reference.
 """

@@ -139,7 +139,7 @@ def test_rows_beside_others(family, rng, model):
 
 @each_cell
 def test_few_sequences_whose_statistics_are_the_batch_s(family, rng, cell):
-    """A step needs the sums over all sequences.
+    """With overrun "batch", a step needs the sums over all sequences.
 
     So threads do not divide the hidden units, even of few sequences.
     """

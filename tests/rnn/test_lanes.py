@@ -1,4 +1,4 @@
-"""Lanes of a stream are independent: each has the same bits as alone."""
+"""The lanes of a stream are independent: each gives the same bits as in a stream of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions of work among threads: the cost model's choice for 2 to 64 cores, and equal bits."""
+"""Tests how threads divide work: the cost model's choice for 2 to 64 cores, and equal bits."""
 
 from __future__ import annotations
 

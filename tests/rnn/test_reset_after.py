@@ -1,4 +1,4 @@
-"""GRU(reset_after=False): the equation as Keras and ONNX write it, threads, and refusals."""
+"""Tests GRU(reset_after=False): the equation as Keras and ONNX write it, threads, and errors."""
 
 from __future__ import annotations
 

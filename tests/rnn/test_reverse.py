@@ -1,4 +1,4 @@
-"""reverse=True: the bits of the forward network on sequences that are turned around within their lengths."""
+"""With reverse=True, results have the bits of a forward network on reversed sequences."""
 
 from __future__ import annotations
 

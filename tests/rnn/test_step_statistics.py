@@ -1,4 +1,4 @@
-"""Batch norm by time step: statistics, their updates, and steps beyond the last known one."""
+"""Tests batch norm by time step: statistics, their updates, and steps beyond the last known one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights in bfloat16 and int8: their definition, equal bits, and accuracy on real speech."""
+"""Tests weights in bfloat16 and int8: their definition, equal bits, and accuracy on real speech."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Zoneout at inference: calls, streams and calibrate use its expectation; files and copies keep it."""
+"""Tests zoneout at inference: calls, streams and calibrate use its expectation; files and copies keep it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays that another thread changes during a call, or that change despite a read-only flag.
+"""Tests arrays that another thread changes during a call, or that change despite a read-only flag.
 
 The call computes with the values that it checked, so no change can crash the process."""
 

@@ -1,4 +1,4 @@
-"""Environment variables, OpenMP's threads, forks, and effects on the process."""
+"""Tests environment variables, OpenMP's threads, forks, and effects on the process."""
 
 from __future__ import annotations
 

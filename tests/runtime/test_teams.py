@@ -1,4 +1,4 @@
-"""The kinds of teams of threads: OpenMP, and the library's own thread pool."""
+"""Tests both kinds of threads: OpenMP's, and the library's own thread pool."""
 
 from __future__ import annotations
 

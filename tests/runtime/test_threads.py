@@ -1,4 +1,4 @@
-"""The number of threads of a call: cores, quotas, limits of the system, and kinds of teams."""
+"""Tests the number of threads of a call: cores, quotas, limits of the system, and kinds of teams."""
 
 from __future__ import annotations
 

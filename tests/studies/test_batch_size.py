@@ -1,4 +1,4 @@
-"""The study ``batch_size``: parts of its measurement, and the statements of its page."""
+"""Tests the study ``batch_size``: parts of its measurement, and the statements of its page."""
 
 import batch_size
 import numpy as np

@@ -1,4 +1,4 @@
-"""The study ``characters``: its text, models and measures on cases with known answers."""
+"""Tests the study ``characters``: its text, models and measures on cases with known answers."""
 
 from __future__ import annotations
 

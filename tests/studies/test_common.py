@@ -1,4 +1,4 @@
-"""The shared code of the studies: intervals, verdicts, and runs that lose no results."""
+"""Tests the shared code of the studies: intervals, verdicts, and runs that lose no results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The study ``convolution``: gradients of its network, its measures, and the statements of its page."""
+"""Tests the study ``convolution``: gradients of its network, its measures, and the statements of its page."""
 
 from __future__ import annotations
 

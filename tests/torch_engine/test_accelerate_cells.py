@@ -1,4 +1,4 @@
-"""lnrnn.torch.accelerate on modules of other projects, whose parameters from_torch knows."""
+"""Tests lnrnn.torch.accelerate on modules of other projects, whose parameters from_torch knows."""
 
 from __future__ import annotations
 

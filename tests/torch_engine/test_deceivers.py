@@ -1,4 +1,4 @@
-"""Modules with the parameters of a known system, but another forward that differs only for unusual inputs.
+"""Tests modules with the parameters of a known system, whose forward differs only for unusual inputs.
 
 from_torch refuses them, and accelerate does not change their results.
 """

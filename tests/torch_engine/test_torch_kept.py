@@ -1,4 +1,4 @@
-"""Data that the engine keeps between calls: packed networks for inference, and tapes for backward."""
+"""Tests data that the engine keeps between calls: packed networks for inference, and tapes for backward."""
 
 from __future__ import annotations
 

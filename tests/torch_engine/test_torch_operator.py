@@ -1,4 +1,4 @@
-"""The operators of lnrnn.torch: opcheck, torch.compile, torch.export, torch.func."""
+"""Tests the operators of lnrnn.torch: opcheck, torch.compile, torch.export, torch.func."""
 
 from __future__ import annotations
 

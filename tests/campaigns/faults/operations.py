@@ -1,4 +1,4 @@
-"""Operations that run while requests for memory or files fail. They are small, as each runs many times."""
+"""Lists operations that run while requests for memory or files fail. They are small: each runs many times."""
 
 from __future__ import annotations
 
