@@ -196,7 +196,7 @@ def test_one_extreme_row_changes_no_other_row(family, dtype):
 
 
 @given(st.data())
-def test_any_magnitude(data):
+def test_random_values_of_any_magnitude(data):
     dtype = data.draw(st.sampled_from(FLOATS))
     info = np.finfo(dtype)
     subnormal, largest = np.log10(np.longdouble(info.smallest_subnormal)), np.log10(info.max)

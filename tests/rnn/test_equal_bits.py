@@ -112,7 +112,7 @@ UNLIKE = {
 
 
 @pytest.mark.parametrize("model", [name for name in MODELS if "batch" not in name and "none" not in name])
-def test_rows_beside_others(family, rng, model):
+def test_rows_computed_together_have_the_bits_of_each_alone(family, rng, model):
     """Kernels compute the statistics of several rows together, and those of a single row alone.
 
     The bits are the same.
@@ -210,7 +210,9 @@ def test_bits_do_not_depend_on_the_division_into_calls(family, rng, model, batch
 @example(None, "layer", 33, 15, 2, True, True, 40, 3, 0)
 @example(None, "LSTM", 33, 15, 2, True, True, 40, 3, 0)
 @example(None, "GRU", 33, 15, 2, True, True, 40, 3, 0)
-def test_mixed_conditions(kernels, model, hidden, inputs, layers, both, batch_first, batch, threads, seed):
+def test_mixed_conditions_change_no_bit(
+    kernels, model, hidden, inputs, layers, both, batch_first, batch, threads, seed
+):
     """With any batch, order of axes, padding and threads, a sequence has the same bits as alone."""
     rng = np.random.default_rng(seed)
     options = dict(num_layers=layers, bidirectional=both, batch_first=batch_first)

@@ -45,7 +45,7 @@ def dense(rnn):
 
 @each_cell
 @pytest.mark.parametrize("norm", NORMS)
-def test_the_bits_of_the_dense_network(family, rng, cell, norm):
+def test_heads_have_the_bits_of_the_dense_network(family, rng, cell, norm):
     """To add zeros does not change a sum of float32. All states are finite, so that 0 times a state is 0."""
     for k, (hidden, heads) in enumerate(SIZES):
         options = dict(num_layers=2, bidirectional=True, norm=NORMS[norm], num_heads=heads)
@@ -135,7 +135,7 @@ def test_rounded_weights_on_every_set(rng, name, dtype, cell):
 
 @pytest.mark.skipif(lnrnn.cpu_info()["team"] == "none", reason="built without threads")
 @each_cell
-def test_threads_divide_heads(rng, cell):
+def test_threads_that_divide_heads_change_no_bit(rng, cell):
     """Tests more heads than threads, as many heads as threads, and fewer."""
     for heads in (2, 3, 8):
         rnn = network(33, 240, cell=cell, num_heads=heads)
@@ -166,7 +166,7 @@ def test_one_head_is_the_dense_network(rng, tmp_path, cell):
 
 
 @each_cell
-def test_start_values(cell):
+def test_initial_values_of_heads_are_uniform(cell):
     """As in a dense network with H units, initial values are uniform from -1 / sqrt(H) to 1 / sqrt(H)."""
     rnn = getattr(lnrnn, cell)(3, 64, num_heads=4, seed=0)
     values = rnn.weight_hh_l0
@@ -187,7 +187,7 @@ def test_start_values(cell):
         (None, TypeError, "num_heads must be an integer"),
     ],
 )
-def test_wrong_heads(cell, heads, error, text):
+def test_wrong_numbers_of_heads_are_refused(cell, heads, error, text):
     with pytest.raises(error, match=re.escape(text)):
         getattr(lnrnn, cell)(3, 6, num_heads=heads)
     with pytest.raises(AttributeError, match="num_heads is set by the constructor only"):

@@ -122,7 +122,7 @@ def test_inputs_and_states_of_every_dtype_and_container(rng):
 
 
 @each_norm
-def test_a_stream_keeps_the_network_it_was_made_from(rng, norm):
+def test_a_stream_ignores_later_changes_of_its_network(rng, norm):
     rnn = network(3, 17, norm=norm, trained=T)
     x = normal(rng, T, 2, 3)
     y = rnn(x)[0]

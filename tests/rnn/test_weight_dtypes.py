@@ -134,7 +134,7 @@ def test_bfloat16_ties_go_to_even(isa):
     same(y, [to_bfloat16(w), np.zeros(n), to_bfloat16(w[::-1].copy())])
 
 
-def test_a_bfloat16_nan_stays_one(isa):
+def test_a_nan_stays_a_nan_in_bfloat16(isa):
     """A NaN may have any bits below its exponent. Rounding them up must not carry into the sign."""
     nans = np.array([0x7FC00000, 0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0xFF800001, 0x7FFF8000], np.uint32)
     nans = nans.view(np.float32)

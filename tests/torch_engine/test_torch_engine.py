@@ -91,7 +91,7 @@ def test_gradients_are_those_of_the_plain_engine(rng, cell, norm, options):
 
 
 @pytest.mark.parametrize(("cell", "norm"), HEADED, ids=str)
-def test_heads(rng, cell, norm):
+def test_heads_have_the_bits_of_lnrnns_classes(rng, cell, norm):
     test_forward_has_the_bits_of_lnrnns_classes(rng, cell, norm, OPTIONS[0] | {"num_heads": 3})
     test_gradients_are_those_of_the_plain_engine(rng, cell, norm, OPTIONS[1] | {"num_heads": 4})
 
