@@ -27,7 +27,7 @@ import lnrnn
 
 # Constants to change.
 SHAPES = {"NC": (4, 3), "NCL": (3, 3, 4), "NCHW": (2, 3, 2, 2), "TBH": (4, 3, 5)}
-# For each norm and layout: the axes over which the papers say that it averages.
+# {norm and layout: the axes over which the norm averages, according to the papers}.
 CLAIMED = {
     "BN, NC": "N", "BN, NCL": "NL", "BN, NCHW": "NHW", "BN per step, TBH": "B",
     "BN over all steps, TBH": "TB", "LN, NC": "C", "LN, NCL": "CL", "LN, NCHW": "CHW", "LN, TBH": "H",
@@ -36,7 +36,7 @@ CLOSE = 1e-5  # smaller differences are ignored
 
 FIGURE = (10.0, 6.4)
 WHAT = {"NC": "samples", "NCL": "sequences", "NCHW": "images", "TBH": "recurrent"}
-# For each layout: the axes that the figure draws to the right, upwards and into the depth.
+# {layout: the axes that the figure draws to the right, upwards and into the depth}.
 PLACES = {"NC": ("N", "C", ""), "NCL": ("N", "C", "L"), "NCHW": ("N", "C", "HW"), "TBH": ("B", "H", "T")}
 
 
@@ -190,7 +190,10 @@ def make(case):
 
 
 def moved(call, x):
-    """Returns bool (x.size, x.size). Row i marks outputs that change if value i of x grows by 1."""
+    """Returns a bool array (x.size, x.size).
+
+    In row i, an entry is True if its output changes when value i of x grows by 1.
+    """
     before, rows = call(x).ravel().copy(), []
     for place in range(x.size):
         changed = x.copy()
@@ -207,8 +210,10 @@ def group(moves):
 
 
 def axes_of(groups, layout):
-    """groups: a group number for each value, in x's shape. Returns the letters of the axes along which the
-    group of the first value extends."""
+    """groups: the group number of each value, in x's shape.
+
+    Returns the letters of the axes along which the group of the first value extends.
+    """
     members = np.argwhere(groups == groups.flat[0])
     return "".join(letter for letter, places in zip(layout, members.T, strict=True) if np.ptp(places) > 0)
 

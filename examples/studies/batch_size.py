@@ -27,7 +27,7 @@ LARGE, SMALL = 128, (4, 2)
 RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 EPOCHS = 30
 MARGIN = 0.01  # a loss of at most one point of accuracy is ignored
-NOISY = 32  # batch size of the comparison with BN that has the statistics of all training images
+NOISY = 32  # the batch size at which BN is compared with BN that has the statistics of all training images
 NORMS = {"no norm": None, "LN": "layer", "BN": "batch"}
 
 

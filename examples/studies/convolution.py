@@ -36,7 +36,7 @@ from lnrnn.speakers import TrainingSettings, cross_entropy, train
 
 # Constants to change.
 NORMS = {"no norm": None, "LN": "layer", "BN": "batch"}
-CHANNELS, STRIDES = (8, 8, 16, 16), (1, 1, 2, 1)  # of the convolutions, each 3 x 3
+CHANNELS, STRIDES = (8, 8, 16, 16), (1, 1, 2, 1)  # of each convolution, whose kernel is 3 x 3
 RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 BATCH, PASSES = 32, 12
 REACHED, WINDOW = 0.95, 200  # speed: images seen until this share of the last WINDOW was right
@@ -129,7 +129,10 @@ def patches(x, stride):
 
 
 def add_patches(gradient, stride):
-    """gradient: of the result of `patches`. Returns the gradient of the input of `patches`."""
+    """gradient: with respect to the result of `patches`.
+
+    Returns the gradient with respect to the input of `patches`.
+    """
     count, side, inputs = len(gradient), stride * gradient.shape[1], gradient.shape[-1]
     whole = np.zeros((count, side + 2, side + 2, inputs), gradient.dtype)
     for row, column in np.ndindex(3, 3):
@@ -227,8 +230,10 @@ class ConvolutionalNetwork:
         return float(losses.mean()), gradients
 
     def _through_norm(self, g, z, layer):
-        """g: the gradient of gain * norm(z) + bias. Returns the gradients of z, and of gain and bias by
-        name."""
+        """g: the gradient with respect to gain * norm(z) + bias.
+
+        Returns the gradient with respect to z, and those of gain and bias by name.
+        """
         if self.norm is None:
             return g, {f"bias_{layer}": g.sum(axis=(0, 1, 2))}
         bias, gain = self.values[f"bias_{layer}"], self.values[f"gain_{layer}"]
@@ -313,7 +318,7 @@ def border_and_inside(on):
 
 
 def running_share(right, window):
-    """right (S, images). Returns the share of True in each window of consecutive images."""
+    """right: bool (S, images). Returns the share of True in each window of consecutive images."""
     sums = np.cumsum(np.concatenate([np.zeros((len(right), 1)), right], axis=1), axis=1)
     return (sums[:, window:] - sums[:, :-window]) / window
 

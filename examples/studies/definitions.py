@@ -173,7 +173,9 @@ def normalised(x, axis):
 
 
 def by_hand(frames, seed):
-    """Returns by name the deviations of the library from formulas, for a batch of frames."""
+    """Returns {name of a formula: the largest deviation of the library's result from it} for a batch of
+    frames.
+    """
     rng = np.random.default_rng(seed)
     x = frames[rng.choice(len(frames), BATCH, replace=False)].astype(np.float64)
     units, mean, var = x.shape[1], x.mean(0), x.var(0)

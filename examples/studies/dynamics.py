@@ -50,7 +50,7 @@ def draw(results, figure):
         axes.tick_params(labelbottom=True)
     panels[0, 0].set_ylabel("size of the state, decades")
     panels[1, 0].set_ylabel("size of the gradient, decades")
-    panels[0, 3].legend(loc="lower left", frameon=False)  # this panel has room, because its curves stay at 0
+    panels[0, 3].legend(loc="lower left", frameon=False)  # here the legend hides no curve
     figure.suptitle(
         "LN keeps every state in range (above), but not the gradients (below)",
         x=0.01, ha="left", fontsize=10.5, fontweight="bold",
@@ -77,7 +77,7 @@ def draw_setting(axes, results, quantity, setting):
 
 
 SHRINK, GROW = {"0.9": (500, -30), "0.99": (5000, -30)}, {"1.1": (500, 30), "1.01": (5000, 30)}
-LABELS = {  # panel -> radius -> position of its label: steps, decades
+LABELS = {  # {panel: {radius: position of the radius's label, as (steps, decades)}}
     "state, identity, no input": SHRINK | GROW,
     "state, identity, noise": GROW,
     "state, tanh, no input": SHRINK,
@@ -228,8 +228,10 @@ def drift(results, case, name, quantity):
 
 
 def to_spare(results, case, quantity):
-    """Returns the largest permitted drift of LN minus its drift, in decades, (S,). Half of the drift without
-    a norm is permitted, or one decade if that is more."""
+    """Returns the largest permitted drift of LN minus its drift, in decades, (S,).
+
+    Permitted is one decade, or half of the drift without a norm if this is more.
+    """
     plain, layer = (np.abs(drift(results, case, name, quantity)) for name in ("no norm", "LN"))
     return np.maximum(plain / 2, STABLE) - layer
 

@@ -27,7 +27,8 @@ UNITS, CASES = 64, 128
 FACTORS = (0.01, 0.3, 3.0, 100.0)  # of scaled arrays
 SHIFTS = (0.3, 3.0, 100.0)  # relative to the size of the shifted array
 EPS = 1e-5  # the default of the library
-SAME, OTHERWISE = 1e-10, 1e-2  # an output with a deviation below SAME stays, above OTHERWISE moves
+# An output stays if its deviation is below SAME, and moves if it is above OTHERWISE.
+SAME, OTHERWISE = 1e-10, 1e-2
 
 FIGURE = (10.0, 4.8)
 CHANGES = ("W scaled", "W shifted", "w scaled", "D scaled", "D shifted", "x scaled")
@@ -221,8 +222,11 @@ NORMS = {"BN": batch_norm, "weight norm": weight_norm, "LN": layer_norm}
 
 
 def divided_by(norm, layer):
-    """Returns the divisors of the norm. BN and LN have standard deviations of the summed inputs of each unit
-    or sample. Weight norm has root mean squares of each unit's weights."""
+    """Returns the numbers by which the norm divides.
+
+    For BN they are the standard deviations of each unit's summed inputs, for LN those of each sample's. For
+    weight norm they are the root mean squares of each unit's weights.
+    """
     if norm == "weight norm":
         return root_mean_square(layer["W"], 1)
     return summed_inputs(layer["W"], layer["D"]).std(0 if norm == "BN" else 1)

@@ -34,7 +34,7 @@ BETTER = 0.01  # margin of LN against BN on sequences as long as in training
 LEARNT, FASTER = 0.3, 0.2  # target of the training loss in nats; margin: the share of epochs saved
 
 NORMS = {"LN": "layer", "BN": "batch", "no norm": None}
-# Name -> norm, and its rule for steps without statistics.
+# {name: (norm, its rule for steps without statistics)}.
 METHODS = {
     "LN": ("LN", None), "no norm": ("no norm", None), "BN raise": ("BN", "raise"), "BN last": ("BN", "last"),
     "BN mean": ("BN", "mean"), "BN batch": ("BN", "batch"),
@@ -135,7 +135,8 @@ def tune(seeds, quick, option):
         for held, seed in enumerate(seeds[:3]):
             fit, test = (chosen(np.flatnonzero(index)) for index in (part != held, part == held))
             network = trained(option, training, norm, setting, seed, epochs, fit)
-            # Cut to the length of training, because the held-out part may have the only longest utterance.
+            # Cut the held-out utterances to the longest one of training, because only they may contain the
+            # longest of all.
             cut = [x[: TRAININGS[training]] for x in test.x]
             named = network.name_speakers(cut, "last" if norm == "BN" else None)
             right += (named == test.labels).sum()
@@ -190,8 +191,11 @@ def measure(seeds, settings, quick, option):
 
 
 def by_step(networks, cliff):
-    """Returns the numbers of README.md and `lnrnn demo` by method. First: how many sequences have a right
-    answer at each step. Second: accuracy at the ends of the first and last utterance."""
+    """Returns {method: the numbers that README.md and `lnrnn demo` show}.
+
+    First: how many sequences have a right answer at each step. Second: accuracy at the ends of the first and
+    last utterance.
+    """
     found, places = {}, range(len(cliff.ends))
     first, last = ([ends[k] - 1 for ends in cliff.ends] for k in (0, -1))
     for method, right in demo.right_answers(networks, cliff).items():

@@ -200,8 +200,10 @@ class FeedForward:
         return mean, gradients, logits
 
     def _through_norm(self, layer: Layer, glayer: Layer, z: np.ndarray, g: np.ndarray) -> np.ndarray:
-        """g (B, M, units): the gradient of gain * norm(z) + bias. Returns the gradient of z, and writes the
-        gradients of gain and bias to ``glayer``."""
+        """g (B, M, units): the gradient with respect to gain * norm(z) + bias.
+
+        Returns the gradient with respect to z, and writes those of gain and bias to ``glayer``.
+        """
         np.sum(g, axis=0, out=glayer.bias)
         if layer.gain is None or glayer.gain is None:
             return g
@@ -226,7 +228,7 @@ def _apply(nonlinearity: Nonlinearity, x: np.ndarray) -> np.ndarray:
 
 
 def _slope(nonlinearity: Nonlinearity, h: np.ndarray) -> np.ndarray:
-    """Returns the derivative of f at the place where f has the value h."""
+    """h: values of f. Returns the derivative of f at the same arguments."""
     return np.asarray(h > 0 if nonlinearity == "relu" else h * (1 - h))
 
 

@@ -1,4 +1,7 @@
-"""Colours (Okabe and Ito, for any colour vision) and two kinds of plots, shared by the studies' figures."""
+"""Colours and two kinds of plots that the studies' figures share.
+
+The colours are those of Okabe and Ito, which people with any colour vision can distinguish.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from common import interval
 
 from lnrnn.demo import label_places
 
-# Name -> colour, marker, line width.
+# {name: (colour, marker, width of the curve)}.
 STYLES: dict[str, tuple[str, str, float]] = {
     "no norm": ("#777777", "s", 1.6),
     "BN": ("#D55E00", "^", 2.2),

@@ -50,7 +50,7 @@ FACTORS = {"deep": (1, 2, 4, 8, 16), "RNN": (1, 2, 4, 8, 16), "ReLU": (1,)}
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 BATCH, PASSES = 32, 20
 LARGEST_NORM = 1.0  # longer gradients of the recurrent network are scaled to this length
-PROBED, SHIFTED = 200, 100  # how many training images examine a network; the same for shifts of gradients
+PROBED, SHIFTED = 200, 100  # numbers of training images to measure networks, and shifts of gradients
 SATURATED = 0.1  # a sigmoid with less than this share of its greatest slope, 1/4, is saturated
 REACHED = 0.8  # speed is the number of epochs to this test accuracy
 
@@ -471,7 +471,7 @@ def natural(decades):
     return math.log(10) * decades
 
 
-# Question -> function of results that returns values (S,), for which less is better; margin; unit.
+# {question: (function of results that returns values (S,), where less is better; margin; unit)}.
 QUESTIONS = {
     "saturates less": (lambda own: own["saturated"], 0.05, "points"),
     "gradients reach further": (lambda own: natural(own["decades"]), natural(0.5), "times"),

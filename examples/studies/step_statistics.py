@@ -30,7 +30,7 @@ MIDDLE = (10, 13)  # steps that most training utterances reach
 MARGIN = 0.03  # a loss of at most three points of accuracy is ignored
 SETTLED = 0.25  # a smaller change of statistics is small, in standard deviations of a unit
 SPLITS = 5  # how many times the training utterances are divided into random halves
-REACH, REPEATED = 18, 12  # utterances of at least REACH steps are long; their step REPEATED is repeated
+REACH, REPEATED = 18, 12  # "long" utterances have at least REACH steps; their step REPEATED is repeated
 
 NORMS = {"BN": "batch", "LN": "layer"}
 BN, LN = (STYLES[norm][0] for norm in NORMS)
@@ -250,7 +250,9 @@ def measure(seeds, settings, quick):
 
 
 def after(results, step, count):
-    """Returns the gain of accuracy, (S,), by repeating ``step``, after ``count`` joined utterances."""
+    """Returns how much accuracy is gained by repeating ``step``, (S,), at the end of ``count`` joined
+    utterances.
+    """
     return results["joined"][str(count)][:, step - 1]
 
 

@@ -37,8 +37,8 @@ from plots import STYLES, tidy
 
 # Constants to change. The network and its training are in pixels.py.
 MARGIN = 0.03  # a difference of at most three points of accuracy is ignored
-REPEATED = range(1, PIXELS + 1)  # each of these steps is tried as the step that is repeated past step 64
-# Where BN takes its mean and deviation from past step 64.
+REPEATED = range(1, PIXELS + 1)  # each of these steps is tried as the one that is repeated past step 64
+# The sources from which BN takes mean and deviation past step 64.
 FIRST = np.arange(PIXELS)
 LAST, AGAIN = "BN, step 64 repeated", "BN, steps 1 to 64 again"
 MEAN, BATCH, PAIRS = "BN, mean of the 64 steps", "BN, from the test batch", "BN, from training pairs"
@@ -135,7 +135,7 @@ def after_another(images, seed):
 
 
 def use_statistics_of(rnn, steps):
-    """Gives step i the statistics of step steps[i]."""
+    """Replaces the statistics of step i by those of step steps[i], for every i."""
     state = rnn.state_dict()
     of_steps = {name: value[steps] for name, value in state.items() if name.startswith(("running", "count"))}
     rnn.load_state_dict({**state, **of_steps})

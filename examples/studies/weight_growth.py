@@ -78,7 +78,7 @@ def draw(results, figure):
 
 
 def in_training(axes, results, what, ticks):
-    """Draws a curve for each norm and optimiser, with its name at the end."""
+    """Draws a curve for each norm and optimiser, with the name of both at its end."""
     ends, passes = {}, len(results["curves"][f"{what}, LN, SGD"]) - 1
     for key in (f"{norm}, {name}" for norm in JUDGED for name in RATES):
         colour, _, width = STYLES[key.split(",")[0]]
@@ -204,7 +204,10 @@ class Regression:
         return replace(self, weight=factor * self.weight)
 
     def groups(self, weight):
-        """Returns the vectors of weight (C, I) whose length does not change outputs: rows, or all for LN."""
+        """Returns the vectors in weight (C, I) whose length does not change the outputs.
+
+        They are its rows; for LN, all values form one vector.
+        """
         return weight.reshape(1, -1) if self.norm == "LN" else weight
 
     # The Fisher information ---------------------------------------------------------------------------------
@@ -349,7 +352,10 @@ def turned_at_once(model, images, steps):
 
 
 def by_hand(model, images, rates):
-    """Multiplies a trained model's weights by each of FACTORS. Returns measures by name, (FACTORS,) each."""
+    """Multiplies a trained model's weights by each of FACTORS.
+
+    Returns {name of a measure: values, one for each factor}.
+    """
     model, x, found = replace(model, eps=0.0), images.held_x, []
     for factor in FACTORS:
         longer = model.scaled(factor)

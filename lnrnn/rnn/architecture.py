@@ -165,7 +165,7 @@ class Architecture:
 
     @property
     def state_widths(self) -> tuple[int, ...]:
-        """The number of values in a row of each array of a state in Python: of h, of h and c, or h, c, n and m."""
+        """The same of each array of a state in Python: of h, of h and c, or of h, c, n and m."""
         return self.h_width, *(self.hidden_size for _ in self.cell.state_names[1:])
 
     @property

@@ -1,4 +1,4 @@
-"""A case of a benchmark: the contenders of one race, the right answer, and the machine's limit.
+"""Defines a case of a benchmark: the contenders of a race, the right answer, and the machine's limit.
 
 A contender is lnrnn or another library (a peer), as a function to time. README.md describes races."""
 
@@ -22,7 +22,7 @@ class Unavailable(Exception):
 
 @dataclass
 class Limit:
-    """The shortest time in which the machine could do the work of a call."""
+    """The limit of a race: the shortest time in which the machine could do the work of a call."""
 
     name: str
     loops: dict[str, Loop | Call]  # run as contenders in the same race
@@ -128,7 +128,7 @@ def as_float64(value) -> np.ndarray:
 
 
 def tolerances(reference, dtype, roundings: float) -> tuple[float, ...]:
-    """Returns for each result this number of roundings of its largest value."""
+    """Returns a tolerance for each result: `roundings` times the rounding error of its largest value."""
     if np.dtype(dtype).kind == "V":  # bfloat16, which is no dtype of NumPy
         from ml_dtypes import finfo
     else:

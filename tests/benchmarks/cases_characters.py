@@ -1,4 +1,4 @@
-"""Races of whole training updates of a model of characters.
+"""Defines races of whole training updates of a model of characters.
 
 A recurrent layer reads windows of Python's help text, one-hot, and a linear layer predicts the next
 character. An update computes the mean cross-entropy of all steps, its gradients, clipping, and a step of

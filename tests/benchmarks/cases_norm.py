@@ -1,4 +1,4 @@
-"""Races of norms and elementwise functions. Each public function below returns a Case.
+"""Defines races of norms and elementwise functions. Each public function below returns a Case.
 
 Tests name these functions, and a worker process calls them. Their arguments are threads, then the size.
 """
@@ -15,15 +15,16 @@ from lnrnn import reference
 from peers_norm import EPS, builders
 from race import Call
 
-# The tolerance, in roundings of the largest value. In rows of 4096, errors of all libraries are at most half
-# of it.
+# The tolerance, as a multiple of the largest value's rounding error. In rows of 4096 values, the errors of
+# all libraries are at most half of it.
 ROUNDINGS = 6
 
 
 def _roundings_of_sum(n):
     """Returns the tolerances of lnrnn and of peers for a sum of n terms, such as a parameter's gradient.
 
-    lnrnn adds partial sums, so its error grows with the root of n. Some peers add in turn: it grows with n.
+    lnrnn adds partial sums, so its error grows with the square root of n. Some peers add one term after
+    another, so their error grows with n.
     """
     return ROUNDINGS + n**0.5 / 16, ROUNDINGS + n / 16
 

@@ -1,4 +1,4 @@
-"""Races of recurrent networks. Each public function below returns a Case.
+"""Defines races of recurrent networks. Each public function below returns a Case.
 
 Tests name these functions, and a worker process calls them. Their arguments are threads, then the size.
 """
@@ -30,9 +30,10 @@ def _int8(w):
 
 ROUNDED = {"bfloat16": to_bfloat16, "int8": _int8}
 
-# Targets for ratios of times. NORM_COSTS: a cell with layer norm over a cell without a norm, from H =
-# NORM_FROM on. RAGGED: lengths uniform in 1..T over T steps. BUSY: several threads over one thread while
-# another process computes. If each step lost a time slice, the ratio would be far above 2.
+# Targets: the largest ratios of two times. NORM_COSTS: the time with layer norm divided by the time without a
+# norm, for H >= NORM_FROM. RAGGED: the time with lengths uniform in 1..T divided by the time with T steps.
+# BUSY: the time on several threads divided by the time on one thread, while another process computes. If
+# the threads lost a time slice in each step, this ratio would be far above 2.
 NORM_COSTS, NORM_FROM, RAGGED, BUSY = 1.1, 256, 0.6, 2.0
 
 # The tolerance with weights in a short type, as a multiple of the error that rounding the weights causes.
@@ -146,7 +147,10 @@ def streamed(threads, cell, batch, hidden, steps):
 
 
 def batch_norm(threads, cell, batch, hidden, steps):
-    """Batch norm per time step at inference, against layer norm in the same cell. No peer has it."""
+    """Batch norm per time step at inference, against layer norm in the same cell.
+
+    No peer has such a batch norm.
+    """
     cell = CELLS[cell]
     p, x = cell.parameters(hidden, hidden), _inputs(steps, batch, hidden)
     model = _model(cell, p, norm="batch")

@@ -38,7 +38,10 @@ def _torch_layers(cell, ps, xs, threads) -> Call:
 
 
 def _onnx_graph(cell, ps, xs) -> bytes:
-    """All networks in one graph: x0, h0, c0, x1 ... to hn0, cn0, hn1 ..."""
+    """Returns one graph with all networks.
+
+    Its inputs are x0, h0, c0, x1 ..., its outputs hn0, cn0, hn1 ...
+    """
     import onnx
     from onnx import compose
 
@@ -69,7 +72,9 @@ def _onnxruntime(cell, ps, xs, threads) -> Call:
 
 
 def small(threads, cell, batch, hidden, steps):
-    """One call of step_all a step, against one call of each stream, and against libraries without streams."""
+    """step_all with one call for each step, against calls of each stream, and against libraries without
+    streams.
+    """
     cell = CELLS[cell]
     ps = [cell.plain_parameters(hidden, seed) for seed in range(NETWORKS)]
     xs = list(np.random.default_rng(7).standard_normal((NETWORKS, steps, batch, hidden), np.float32))

@@ -1,4 +1,4 @@
-"""Races of training steps. The public functions below return a Case, except `gemm` and `engines`.
+"""Defines races of training steps. The public functions below return a Case, except `gemm` and `engines`.
 
 A training step is forward and backward over all T time steps, and tables divide its time by T. Tests name
 these functions, and a worker process calls them. Their arguments are threads, then the size.
@@ -19,9 +19,10 @@ from peers_training import PLAIN, SAME_CELL, torch_module
 from race import Call
 from training_problem import Problem, problem
 
-# Targets for ratios of times. REPACKING: a step after all parameters were set, so that weights are packed
-# again, over a step with the same parameters. TORCH: a step by lnrnn.torch, which may take TORCH_CALL seconds
-# more, over a step in NumPy.
+# Targets: the largest ratios of two times. REPACKING: the time of a step after all parameters were set,
+# divided by the time of a step with unchanged parameters. Setting them packs the weights again. TORCH: the
+# time of a step by lnrnn.torch divided by that of a step in NumPy; lnrnn.torch may take TORCH_CALL seconds
+# more.
 REPACKING, TORCH, TORCH_CALL = 1.05, 1.05, 100e-6
 
 # The tolerance in float32 roundings of a result's largest value. Right answers of all libraries differ by 50
@@ -123,7 +124,9 @@ def plain(threads, cell, batch, hidden, steps, ragged=False):
 
 
 def repacking(threads, cell, batch, hidden, steps):
-    """A step before which all parameters are set, as an optimiser does, against a step without that."""
+    """A step for which all parameters were set, as an optimiser does, against a step with unchanged
+    parameters.
+    """
     task = problem(CELLS[cell], batch, hidden, steps)
     model = _model(task)
     state = model.state_dict()

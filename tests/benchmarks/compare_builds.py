@@ -66,7 +66,8 @@ def check_apart(other: ModuleType) -> None:
     own = [module for name, module in sys.modules.items() if name.partition(".")[0] == OTHER]
     for module, value in ((one, value) for one in own for value in vars(one).values()):
         home = value if isinstance(value, ModuleType) else sys.modules.get(getattr(value, "__module__", None))
-        # Functions of both compiled modules have lnrnn._core as __module__.
+        # In both builds, functions of the compiled module have __module__ "lnrnn._core", so this attribute
+        # does not tell them apart.
         compiled = home is lnrnn._core and value is not home
         if home is not None and home.__name__.partition(".")[0] == "lnrnn" and not compiled:
             raise SystemExit(f"{module.__name__} uses {value} of this build: it imports lnrnn by its name")

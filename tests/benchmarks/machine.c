@@ -89,7 +89,7 @@ static double now(void)
         return 0;                  \
     }
 
-/* chain = chain * a + b tends to 1, so it is never subnormal or infinite. */
+/* chain = chain * a + b tends to 1, so chain is never subnormal or infinite. */
 #define STEP(c) (c * a + b)
 PEAK(fma_f32, floats, WIDTH / sizeof(float), (floats){0} + 2.0f, (floats){0} + 0.999f, (floats){0} + 0.001f)
 #undef STEP

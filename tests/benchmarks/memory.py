@@ -26,7 +26,7 @@ TRAINED = [(8, 256, 100), (32, 256, 1000), (64, 512, 100), (256, 512, 50)]
 
 
 def bound(weights: int) -> float:
-    """Returns how many bytes packed weights and workspace may take together."""
+    """Returns the largest allowed size of packed weights and workspace together, in bytes."""
     return 1.1 * weights + 2 * MIB
 
 
@@ -65,7 +65,9 @@ def _prepare(batch, hidden, steps, threads) -> np.ndarray:
 
 
 def measure(cell, batch, hidden, steps, dtype, threads) -> tuple[int, int, int]:
-    """Returns bytes of the weights, of the packed weights, and of the first call without its results."""
+    """Returns three numbers of bytes: of the weights, of the packed weights, and of all memory that the first
+    call needs without its results.
+    """
     x = _prepare(batch, hidden, steps, threads)
     model = getattr(lnrnn, cell)(hidden, hidden).to_dtype(dtype)
     grown, results = _grown(lambda: model(x))
@@ -75,7 +77,9 @@ def measure(cell, batch, hidden, steps, dtype, threads) -> tuple[int, int, int]:
 
 
 def measure_training(cell, batch, hidden, steps, threads) -> tuple[int, int, int]:
-    """Returns bytes of the tape, of arguments and results, and of a training step's peak with arguments."""
+    """Returns three numbers of bytes: of the tape, of arguments and results, and of a training step's peak
+    with its arguments.
+    """
     x = _prepare(batch, hidden, steps, threads)
     model = getattr(lnrnn, cell)(hidden, hidden)
 

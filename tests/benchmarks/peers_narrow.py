@@ -1,4 +1,4 @@
-"""The cells of peers_rnn.py and peers_plain.py with weights in bfloat16 and int8.
+"""Builds the cells of peers_rnn.py and peers_plain.py with weights in bfloat16 and int8.
 
 Builders have the arguments of those in peers_rnn.py. p has the order of `cell.for_peers`, or torch's order
 without a norm. A builder raises Unavailable if its library would silently compute in float32."""
@@ -26,14 +26,14 @@ GROUP = 256
 
 
 def torch_module(cell, p, x, threads) -> Call:
-    """torch.nn's RNN, LSTM or GRU, with x, y and states in bfloat16."""
+    """Returns a contender: torch.nn's RNN, LSTM or GRU, with x, y and states in bfloat16."""
     torch = torch_on(threads)
     module, x = peers_plain.torch_layer(torch, cell, p).bfloat16(), torch.from_numpy(x).bfloat16()
     return Call(partial(module, x), answer=lambda: module(x)[0])
 
 
 def torch_loop(cell, p, x, threads) -> Call:
-    """The traced loop over the steps, with all arrays in bfloat16."""
+    """Returns a contender: torch's traced loop over the steps, with all arrays in bfloat16."""
     return peers_rnn.torch_loop(cell, p, x, threads, "bfloat16")
 
 

@@ -1,4 +1,4 @@
-"""Cells without a norm, by each library's own operator for whole sequences.
+"""Builds cells without a norm, from each library's own operator for whole sequences.
 
 Builders have the arguments of those in peers_rnn.py. p has torch's names and order of gates.
 """

@@ -1,4 +1,4 @@
-"""Recurrent cells with layer norm in other libraries for CPUs, on whole sequences or step by step.
+"""Builds recurrent cells with layer norm in other libraries, for whole sequences or step by step.
 
 No library has such a cell, so each runs the loop that its users write. These are ONNX's Scan for ONNX Runtime
 and OpenVINO, jax.lax.scan, and a loop traced by torch.jit. cells.py has the equations, peers_plain.py has
@@ -34,7 +34,7 @@ def _zeros(cell, p, x, zeros=_numpy_zeros):
 
 
 def torch_loop(cell, p, x, threads, dtype="float32") -> Call:
-    """The loop over the steps, traced and frozen, with all arrays in one type."""
+    """Returns torch's loop over the steps, traced and frozen, with all arrays in one type."""
     torch = torch_on(threads)
     dtype = getattr(torch, dtype)
     p = {name: torch.from_numpy(value).to(dtype) for name, value in p.items()}
@@ -54,7 +54,7 @@ def torch_loop(cell, p, x, threads, dtype="float32") -> Call:
 
 
 def torch_steps(cell, p, x, threads) -> Call:
-    """One traced step per call."""
+    """Returns a contender that calls one traced step of torch for each time step."""
     torch = torch_on(threads)
     p = {name: torch.from_numpy(value) for name, value in p.items()}
 
@@ -76,7 +76,7 @@ def torch_steps(cell, p, x, threads) -> Call:
 
 
 def jax_scan(cell, p, x, threads) -> Call:
-    """jax.lax.scan in a jitted function. Parameters are its arguments."""
+    """Returns jax.lax.scan in a jitted function. The parameters are arguments of this function."""
     import jax
 
     zeros = _zeros(cell, p, x, jax.numpy.zeros)
@@ -95,7 +95,11 @@ def jax_scan(cell, p, x, threads) -> Call:
 
 
 def onnx_model(cell, p, x, whole: bool) -> bytes:
-    """Returns a Scan from x (T, B, I) to y (T, B, H) if `whole`, or a step from x (B, I) and states."""
+    """Returns an ONNX model.
+
+    If `whole`, it is a Scan from x (T, B, I) to y (T, B, H). Otherwise it is one step from x (B, I) and the
+    states.
+    """
     from onnx import TensorProto, helper, numpy_helper
 
     zeros = _zeros(cell, p, x)[0]
@@ -140,7 +144,7 @@ def onnxruntime_scan(cell, p, x, threads) -> Call:
 
 
 def onnxruntime_steps(cell, p, x, threads) -> Call:
-    """One step per call of session.run."""
+    """Returns a contender that calls ONNX Runtime's session.run for each time step."""
     session = onnx_session(onnx_model(cell, p, x, whole=False), threads)
     zeros = {f"s{k}": zero for k, zero in enumerate(_zeros(cell, p, x))}
     names, xs = [f"n{k}" for k in range(cell.STATES)], list(x)
@@ -181,7 +185,7 @@ def openvino_infer(model: bytes, x, threads, precision="f32", more=None):
 
 
 def openvino_scan(cell, p, x, threads, precision="f32") -> Call:
-    """The ONNX model of onnxruntime_scan, in OpenVINO."""
+    """Returns a contender that runs the ONNX model of onnxruntime_scan in OpenVINO."""
     infer = openvino_infer(onnx_model(cell, p, x, whole=True), x, threads, precision)
     return Call(infer, answer=lambda: infer()[0].copy())
 

@@ -1,4 +1,4 @@
-"""Training steps of recurrent cells in torch and JAX.
+"""Builds training steps of recurrent cells in torch and JAX.
 
 Every builder takes a Problem of training_problem.py and the number of threads, and returns a contender.
 Answers have the order of `Problem.results`. torch gets ragged batches as a PackedSequence, sorted and packed
@@ -68,7 +68,7 @@ class _Torch:
 
 
 def torch_loop(problem, threads) -> Call:
-    """The loop as users write it."""
+    """Returns a contender: a loop over the steps, as users of torch write it."""
     peer = _Torch(problem, threads)
     return peer.contender(peer.sequence)
 
@@ -81,7 +81,7 @@ def torch_jit(problem, threads) -> Call:
 
 
 def torch_module(problem, threads) -> Call:
-    """torch.nn.RNN, LSTM or GRU: the cell without a norm."""
+    """Returns a contender: torch.nn.RNN, LSTM or GRU, which have no norm."""
     peer = _Torch(problem, threads)
     torch, cell = peer.torch, problem.cell
     x, *states = peer.leaves[: 1 + cell.STATES]
@@ -104,7 +104,10 @@ def torch_module(problem, threads) -> Call:
 
 
 def jax_scan(problem, threads) -> Call:
-    """jax.vjp of jax.lax.scan, jitted. Padding has no effect, because gy is 0 past a length."""
+    """Returns a contender: jax.vjp of jax.lax.scan, jitted.
+
+    Padding has no effect, because gy is 0 past a length.
+    """
     import jax
 
     cell = problem.cell

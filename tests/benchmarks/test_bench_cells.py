@@ -37,7 +37,11 @@ for norm, word in (("layer", "LN-"), (None, "plain ")):
 
 
 def steps(table, cell, batch, hidden):
-    """Returns T: so many that the start of a call does not count, and so few that all peers can race."""
+    """Returns T, the number of steps.
+
+    T is so large that the start of a call takes little of its time. It is so small that the slowest peer ends
+    within seconds.
+    """
     work = batch * hidden * hidden
     if "by threads" in table:
         return min(STEPS, max(8, int(1e9 / (work * GATES[cell]))))
@@ -45,7 +49,8 @@ def steps(table, cell, batch, hidden):
         return 20
     if "weights" in table:
         return 100 if work < 2**23 else 20 if work < 2**26 else 10
-    return 10 * STEPS if "busy" in table and batch == 1 else STEPS  # busy: longer than a time slice
+    # With a busy neighbour, a call must be longer than a time slice of the scheduler.
+    return 10 * STEPS if "busy" in table and batch == 1 else STEPS
 
 
 def pytest_generate_tests(metafunc):

@@ -1,4 +1,4 @@
-"""The command line: output, written files, and errors of one clear line."""
+"""Tests the command `lnrnn`: its output, the files that it writes, and its errors of one line each."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ OBJECTS = np.array([{}, None], dtype=object)
 MANY_DIGITS = b"\x93NUMPY\x01\x00" + (9000).to_bytes(2, "little") + b"9" * 9000
 NOT_READABLE = r"in\.npy must be a \.npy file of numbers, got one that NumPy cannot read"
 
-# By name: the damaged file, a function that damages it, and a pattern of the message.
+# {name of the case: (file to damage, function that damages it, pattern of the message)}.
 BAD = {
     "no model": ("model", Path.unlink, r"model\.safetensors"),
     "foreign model": ("model", written(b"to whom it may concern"), ""),
@@ -427,7 +427,10 @@ def test_an_interrupt_during_the_import_is_quiet(tmp_path, words):
 
 
 def test_child_processes_of_the_command_keep_their_interrupts():
-    """multiprocessing sets their sys.argv to that of the command."""
+    """multiprocessing gives a child process the sys.argv of the command.
+
+    The child must not handle Ctrl-C as the command does.
+    """
     code = "import sys, signal; sys.argv = ['lnrnn']; import lnrnn; print(signal.getsignal(signal.SIGINT))"
     assert "default_int_handler" in process("-c", code).stdout
 
@@ -445,7 +448,7 @@ BAD_ENVIRONMENT = [("LNRNN_ISA", "a\nb"), ("LNRNN_NUM_THREADS", "2\n\n3")]
 @pytest.mark.parametrize("command", ["-Bm lnrnn", "-mlnrnn", "script"])
 @pytest.mark.parametrize("variable, value", BAD_ENVIRONMENT)
 def test_a_bad_environment_is_one_line(tmp_path, command, variable, value):
-    """Both commands import the package before any line of their own."""
+    """Both forms of the command import lnrnn first, and the import raises the error."""
     (tmp_path / "lnrnn").write_text(SCRIPT)
     words = [tmp_path / "lnrnn"] if command == "script" else command.split()
     more = {"script": [], "-mlnrnn": ["run", "m", "x", "y"], "-Bm lnrnn": ["info"]}[command]
@@ -486,7 +489,7 @@ def test_output_that_cannot_be_written_is_an_error():
 
 
 def test_a_process_without_stdout():
-    """With `>&-`, and in a service, stdout does not exist."""
+    """A process that a shell starts with `>&-`, or a service, has no stdout."""
     code = "import sys\nsys.stdout = None\nfrom lnrnn.cli import main\nsys.exit(main(['info']))"
     done = process("-c", code)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""The output of the short demo agrees with the networks that it trains."""
+"""Tests that the output of the short demo agrees with the networks that it trains."""
 
 from __future__ import annotations
 

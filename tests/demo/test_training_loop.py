@@ -1,4 +1,4 @@
-"""The training of the demo and the studies.
+"""Tests the training of the demo and the studies.
 
 Tests gradients, Adam, clipping, the loop (with a model that records its batches), networks of speakers, and
 training in parallel.
@@ -67,10 +67,10 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_sequences():
 def test_the_gradient_is_the_slope_of_the_loss(cell, norm):
     rng = np.random.default_rng(5)
     model = SequenceClassifier(MODELS[cell](3, 8, norm=mild(cell, norm), seed=1), 4, rng)
-    # With few sequences at a step, batch norm is too curved for central differences.
+    # If a step has few sequences, batch norm is not linear enough for central differences.
     lengths = np.repeat([5, 4, 2], 10)
     x, lengths = pad_sequence([rng.standard_normal((steps, 3)) for steps in lengths])
-    # The measured error is 8e-4, from curvature and float32.
+    # The measured error is 8e-4. It comes from the curvature of the loss and from float32.
     assert_slopes(model, (x, lengths, np.arange(30) % 4), rel=2e-3)
 
 
@@ -137,7 +137,7 @@ def test_training_adds_new_noise_to_every_batch(noise):
     train(model, x, np.full(20, 50), np.zeros(20, np.int64), settings, np.random.default_rng(0))
     assert len(model.seen) == 4 and (x == 3).all()
     for batch in model.seen:
-        # Within five standard errors of mean and standard deviation of 6000 values.
+        # Five standard errors of the mean and of the standard deviation of 6000 values are allowed.
         assert abs(batch.mean() - 3) <= 5 * noise / 6000**0.5
         assert abs((batch - 3).std() - noise) <= 5 * noise / 12000**0.5
     if noise:

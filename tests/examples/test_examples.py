@@ -1,4 +1,4 @@
-"""The scripts in examples/ run, and print the results that they promise."""
+"""Tests that the scripts in examples/ run, and that their printed results are right."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ silero = pytest.importorskip("silero_vad")
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "voice_activity_server.py"
 FRAME, SESSIONS = 512, 5
-# On a Zen 5, the model's own answers for a frame alone and in a batch of five differ by 1.8e-6. Those of the
-# server and of the batch differ by 1e-6.
+# On a Zen 5, silero-vad's answers to one frame and to the same frame in a batch of five differ by 1.8e-6. The
+# server's answers differ from those of the batch by 1e-6.
 ALIKE = 3e-6
 
 
@@ -57,12 +57,12 @@ def test_the_answers_are_those_of_silero_vad(example, rng, sound):
         got[who, at[who]] = detector(frames[who, at[who]], lanes[who])
         at[who] += 1
     want = np.array([their_own(one) for one in sound])
-    assert np.ptp(want) > 0.2  # the model does not take the sound for silence
+    assert np.ptp(want) > 0.2  # the answers vary, so the sound is not only silence for the model
     np.testing.assert_allclose(got, want, rtol=0, atol=ALIKE)
 
 
 def test_the_server_answers_every_session(example, sound):
-    """There are more connections in sequence than lanes. A connection without a free lane is refused."""
+    """More connections than lanes come one after another. If no lane is free, a connection is refused."""
 
     async def talk(port, samples):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

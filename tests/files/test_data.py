@@ -1,4 +1,4 @@
-"""The packaged data equal the published data."""
+"""Tests that the packaged data equal the published data."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_arrays_have_the_documented_types_and_shapes(vowels):
     for half in (vowels.train, vowels.test):
         assert half.labels.dtype == half.lengths.dtype == np.int64
         assert all(x.dtype == np.float32 and x.ndim == 2 and x.shape[1] == 12 for x in half.x)
-        assert all(x.base is None for x in half.x)  # no views, so that keeping one array does not keep all
+        assert all(x.base is None for x in half.x)  # so it keeps only its own memory
         assert len(half) == len(half.x) == len(half.labels)
 
 
@@ -98,7 +98,7 @@ def test_pad_sequence_pads_with_zeros():
 
 
 def test_pad_sequence_truncates_to_max_steps():
-    """The first steps are kept."""
+    """pad_sequence keeps the first max_steps steps of a sequence."""
     a, b = np.arange(1, 7).reshape(3, 2), np.arange(7, 9).reshape(1, 2)
     x, lengths = data.pad_sequence([a, b, np.ones((0, 2))], max_steps=2)
     assert x.shape == (2, 3, 2) and lengths.tolist() == [2, 1, 0]

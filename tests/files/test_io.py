@@ -1,4 +1,4 @@
-"""Models in files: loading returns the saved bits, and a bad file is refused without harm."""
+"""Tests models in files: loading returns the saved bits, and a bad file is refused without harm."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_loaded_model_computes_and_can_be_changed(tmp_path, rng):
     rnn = network(3, 5)
     rnn.save(tmp_path / "m")
     back = lnrnn.load(tmp_path / "m")
-    os.remove(tmp_path / "m")  # the file is no longer needed
+    os.remove(tmp_path / "m")  # the network must not need the file any more
     x = normal(rng, T, 2, 3)
     want = rnn(x)[0]
     np.testing.assert_array_equal(back(x)[0], want)
@@ -120,7 +120,7 @@ import sys, builtins, os, tempfile
 import lnrnn, safetensors.numpy, numpy as np
 path = os.path.join(tempfile.mkdtemp(), "m")
 lnrnn.RNN(3, 5, norm="batch", seed=0).save(path)
-lnrnn.load(path)                            # whatever has to be imported is now
+lnrnn.load(path)                            # imports all modules that loading needs
 def never(*a, **k):
     raise AssertionError("code from a file")
 import pickle, marshal
@@ -206,7 +206,7 @@ def test_the_error_about_another_kind_of_file_names_the_format(file):
 
 
 def test_a_file_with_changed_bytes_loads_or_is_refused(file, rng):
-    """A changed byte changes a number, or is an error."""
+    """If one byte of a file changes, loading gives another number or raises an error."""
     network(2, 3, norm="batch", trained=2).save(file)
     raw = file.read_bytes()
     n, loaded = 8 + struct.unpack("<Q", raw[:8])[0], 0

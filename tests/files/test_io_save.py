@@ -1,4 +1,4 @@
-"""The file at a path after `save` or `lnrnn run` has written it, has failed, or was killed."""
+"""Tests which file is at a path after `save` or `lnrnn run` has written it, has failed, or was killed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def save_model(path):
     network(2, 3).save(path)
 
 
-# The two functions of lnrnn that write a file with a name of the user.
+# The two functions of lnrnn that write a file whose name the user gives.
 each_writer = pytest.mark.parametrize("write", [save_model, write_array])
 
 
@@ -260,7 +260,8 @@ def test_data_are_synced_before_the_rename(tmp_path, monkeypatch, write):
     ("fsync", errno.EINVAL, True), ("open", errno.EACCES, True), ("fsync", errno.EIO, False),
 ])  # fmt: skip
 def test_a_directory_that_cannot_be_synced_is_no_error(tmp_path, monkeypatch, call, number, right):
-    """Some file systems refuse it (EINVAL), and a directory may be writable but not readable.
+    """Some file systems refuse to sync a directory (EINVAL), and a directory may be writable but not
+    readable.
 
     A disk that fails (EIO) is reported.
     """
@@ -279,7 +280,7 @@ def test_a_directory_that_cannot_be_synced_is_no_error(tmp_path, monkeypatch, ca
 
 
 def write_beyond_the_limit(folder):
-    """With a limit of 10,000 bytes per file, writes a small file, then replaces it by a large one."""
+    """Sets a limit of 10,000 bytes per file, writes a small file, and tries to replace it by a larger one."""
     import resource
 
     os.chdir(folder)
@@ -306,7 +307,9 @@ def test_a_file_beyond_the_size_limit_leaves_the_old_file(tmp_path):
 
 
 def test_a_killed_process_leaves_the_old_file_and_does_not_block_the_next(tmp_path, monkeypatch):
-    """In a container the next process may have the same id."""
+    """In a container the next process may have the same id as the killed one, whose temporary file still
+    exists.
+    """
     pytest.importorskip("safetensors")
     model, x, y = (str(tmp_path / name) for name in (NAME, "x.npy", "y.npy"))
     rnn = lnrnn.RNN(3, 5, seed=1)
@@ -318,7 +321,7 @@ def test_a_killed_process_leaves_the_old_file_and_does_not_block_the_next(tmp_pa
 import os, signal, lnrnn
 from lnrnn import cli
 print(os.getpid(), flush=True)
-os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)      # after the bytes, before the name
+os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)      # before the file gets its name
 {call}
 """)
         assert done.returncode == -signal.SIGKILL, done.stderr
@@ -356,9 +359,10 @@ def test_many_processes_may_write_the_same_name(tmp_path):
 @each_writer
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an open file is not closed
 def test_an_interrupt_at_any_line_leaves_no_other_file(tmp_path, write):
-    """Raises KeyboardInterrupt before the first line of the writer, then before the second, and so on.
+    """Raises KeyboardInterrupt before the first line of the function that writes, then before the second, and
+    so on.
 
-    It does not raise during the clean-up, which would be a second interrupt.
+    No interrupt is raised during the clean-up after an interrupt.
     """
     path, done, line = tmp_path / NAME, False, 0
     while not done:

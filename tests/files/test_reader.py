@@ -51,7 +51,7 @@ def test_a_file_truncated_at_every_byte_is_refused(file):
 
 
 def test_a_header_truncated_at_every_byte_is_refused(file):
-    """The stored length fits, so that the text itself ends early."""
+    """The stored length of the header is that of the truncated text, so the JSON itself ends early."""
     header, data = parts(network(2, 3), file)
     text = json.dumps(header).encode()
     for n in range(1, len(text)):
@@ -213,7 +213,7 @@ def key(text):
 ONE = b'"gain_l0": {"dtype": "F32", "shape": [3], "data_offsets": [12, 24]}'
 NOT_WHOLE, NO_JSON = "no whole file of safetensors", "its header is no JSON at byte"
 SHAPE = b'"shape": [3]'
-# (bytes of the header, their replacement).
+# (bytes of the header, the bytes that replace them).
 TEXTS = {
     "one tensor twice": (ONE, ONE + b", " + ONE, "'gain_l0' of its header has data that overlap"),
     "one name twice": (b'"bias_l0"', b'"gain_l0"', "arrays must have each name once, got gain_l0 twice"),
@@ -310,7 +310,7 @@ def test_numbers_equal_those_of_python(file):
 
 
 def test_numbers_do_not_depend_on_the_locale(file):
-    """strtod uses the locale, so another process sets one with a decimal comma."""
+    """C's strtod uses the locale. So a new process sets a locale with a decimal comma."""
     names = [name for name in ("de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "ru_RU.UTF-8") if has_locale(name)]
     if not names:
         pytest.skip("needs a locale with a decimal comma")

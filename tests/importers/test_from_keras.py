@@ -1,4 +1,4 @@
-"""from_keras on arrays, by order and by name: each cell computes its formula, and wrong arrays are refused.
+"""Tests from_keras on arrays, by order and by name. Each cell computes its formula. Wrong arrays are refused.
 
 test_from_keras_layers.py tests layers. This file needs no Keras.
 """
@@ -24,7 +24,7 @@ def shapes(gates, bias=None, **more):
 
 
 def before(x, state, p, **options):
-    """reset_after=False, which has one bias."""
+    """Computes a GRU with reset_after=False, which has one bias."""
     bias = p.get("bias", np.zeros(p["kernel"].shape[1]))
     return foreign_cells.keras_gru(x, state, p | {"bias": bias}, reset_after=False, **options)
 
@@ -32,7 +32,8 @@ def before(x, state, p, **options):
 NORMS = {f"{side}_norm/{part}": (H if side == "state" else 4 * H,)
          for side in ("kernel", "recurrent", "state") for part in ("gamma", "beta")}  # fmt: skip
 GAMMA = {"layernorm/gamma": (H,)}
-# name: (cell, its weights in the order of get_weights(), states, the options that arrays do not show)
+# {name: (cell, names of its weights in the order of get_weights(), number of states, options that arrays do
+# not show)}
 KERAS = {
     "SimpleRNN": (foreign_cells.keras_simple_rnn, shapes(1, (H,)), 1,
                   {"kind": "SimpleRNN", "nonlinearity": "tanh"}),
@@ -155,7 +156,7 @@ def test_reset_after_false_is_another_equation(rng):
             convert_keras(p, reset_after=not shown)
     with pytest.raises(ValueError, match="reset_after must be given for a GRU without bias"):
         convert_keras(drawn(rng, shapes(3)))
-    # The equations differ: with the same weights the outputs do.
+    # The two cells have different equations, so the same weights must give different outputs.
     p = drawn(rng, shapes(3))
     x, h = rng.standard_normal((B, I)), (rng.uniform(-0.9, 0.9, (B, H)),)
     after, before = (foreign_cells.keras_gru(x, h, p | {"bias": np.zeros(n)}, reset_after=r)[0]
@@ -182,7 +183,8 @@ def test_missing_surplus_and_misshapen_arrays_are_refused(rng, name):
     p, options = weights(rng, name), KERAS[name][3]
     for leaf, value in p.items():
         less = {k: v for k, v in p.items() if k != leaf}
-        if leaf not in ("bias", "layernorm/gamma"):  # without these the arrays are those of another cell
+        # Without the bias or this gain, the arrays are those of another cell.
+        if leaf not in ("bias", "layernorm/gamma"):
             with pytest.raises(ValueError, match="must be those of a known cell"):
                 convert_keras(less, **options)
         for wrong in (value[:-1], value[..., :-1], value[None], value[..., :0]):

@@ -1,4 +1,4 @@
-"""from_keras on layers of Keras, with the backend KERAS_BACKEND, else JAX or PyTorch.
+"""Tests from_keras on layers of Keras, with the backend KERAS_BACKEND, else JAX or PyTorch.
 
 test_from_keras_standins.py tests layers that are refused.
 """
@@ -43,7 +43,7 @@ def agree(model, x, y, states):
     got, ends = model(x)
     assert absolute_error(got, y) < SINGLE
     ends = ends if isinstance(ends, tuple) else (ends,)
-    for k, state in enumerate(states):  # h (and c) of each direction
+    for k, state in enumerate(states):  # the states are h, or h and c, of each direction
         assert absolute_error(ends[k % len(ends)][k // len(ends)], state) < SINGLE
 
 
@@ -90,7 +90,7 @@ def test_bidirectional_layers_have_the_results_of_keras(rng, name):
 
 @pytest.mark.parametrize("name", ["SimpleRNN", "LSTM", "GRU"])
 def test_layers_that_go_backwards(rng, name):
-    """Keras' outputs are in the order in which it reads."""
+    """Keras returns the outputs in the order in which the layer reads x, from the end."""
     x = rng.standard_normal((B, T, I)).astype(np.float32)
     first, second = layer(name, go_backwards=True), layer(name)
     y, states = outputs(rng, first, x)

@@ -1,4 +1,4 @@
-"""from_keras on stand-ins for layers, without Keras.
+"""Tests from_keras on stand-ins for layers, without Keras.
 
 Stand-ins have the methods and attributes that from_keras reads (get_weights, get_config, cell, forward_layer,
 ...). test_from_keras_layers.py tests real layers.
@@ -91,7 +91,10 @@ def test_go_backwards_becomes_reverse(rng):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_layers_that_go_backwards(rng, name):
-    """Keras reads x from its end and returns the outputs in that order, which the next layer reads."""
+    """Keras reads x from its end, and returns the outputs in this order.
+
+    The next layer reads them in this order.
+    """
     p, q = weights(rng, name), weights(rng, name, H)
     x = rng.standard_normal((B, T, I)).astype(np.float32)
     for many in (1, 2):

@@ -1,4 +1,4 @@
-"""from_torch on state dicts: each system computes its formula, and errors name the fault.
+"""Tests from_torch on state dicts: each system computes its formula, and errors name the fault.
 
 test_from_torch_modules.py tests modules. This file needs no torch.
 """
@@ -27,7 +27,7 @@ STACKS = [
 
 
 def options(name):
-    """Returns the options that a state dict of this system does not show."""
+    """Returns arguments of from_torch for settings that a state dict of this system does not contain."""
     return {"zoneout": 0} if "haste" in name else {"nonlinearity": "tanh"} if name == "torch RNN" else {}
 
 
@@ -106,7 +106,7 @@ def test_prefix_selects_a_part_of_a_larger_model(rng):
         convert_torch(two | head)
     with pytest.raises(ValueError, match="unexpected head.weight; .*give prefix='layers.'$"):
         convert_torch({f"layers.{key}": v for key, v in state.items()} | head)
-    with pytest.raises(ValueError, match="no known cell") as error:  # kind excludes the model's cells
+    with pytest.raises(ValueError, match="no known cell") as error:  # the model has no cell of this kind
         convert_torch(larger, kind="haste")
     assert "give prefix" not in str(error.value)
     own = {f"rnn.{key}": v for key, v in lnrnn.GRU(I, H, seed=0).state_dict().items()}
@@ -183,7 +183,7 @@ def test_a_surplus_key_is_named(rng, name):
 
 
 def other_inputs(key, value):
-    """Returns True for the shape of input weights with one input less, which is valid."""
+    """Returns True if `value` has the shape of input weights with one input less, which is valid."""
     if "weight_ih" in key or "x2g" in key:
         return [(value.shape[0], value.shape[1] - 1)]
     return [(value.shape[0] - 1, value.shape[1])] if key == "0.kernel" else []
@@ -228,7 +228,7 @@ def test_an_unknown_key_is_refused(name):
 
 
 def test_a_key_of_a_distant_layer_is_refused_quickly(rng):
-    """The key claims a huge number of layers."""
+    """The number in the key claims that the network has very many layers."""
     p = drawn(rng, FOREIGN["torch LSTM"].shapes(I, H))
     far = {f"{name}_l{layer}": value for layer in (0, 10**6) for name, value in p.items()}
     with pytest.raises(ValueError, match=f"got layer {10**6} in {len(far)} keys"):
@@ -236,7 +236,7 @@ def test_a_key_of_a_distant_layer_is_refused_quickly(rng):
 
 
 def test_gates_are_reordered():
-    """Some orders are not their own inverse."""
+    """Some orders are not their own inverse, so the test notices a reordering in the wrong direction."""
     value = np.arange(6).reshape(3, 2)
     np.testing.assert_array_equal(reordered(value, "abc", "bca"), value[[1, 2, 0]])
     np.testing.assert_array_equal(reordered(value.T, "abc", "cab", axis=1), value.T[:, [2, 0, 1]])

@@ -1,4 +1,6 @@
-"""from_torch on modules: those of torch.nn, and cells of other projects rewritten in plain torch."""
+"""Tests from_torch on modules of torch.nn, and on cells of other projects, which are rewritten here in plain
+torch.
+"""
 
 from __future__ import annotations
 
@@ -145,7 +147,7 @@ def test_stacks_of_fastrnns_have_the_same_results():
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 def test_eps_is_that_of_the_module():
-    """Scripted modules are tested too."""
+    """The network has the eps of the module. Tests scripted modules too."""
     x = torch.randn(T, B, I)
     module = shaken(Layer(LayerNormLSTMCell(I, H, lambda n: nn.LayerNorm(n, eps=0.1)), False))
     for given in (module, torch.jit.script(module)):
@@ -162,7 +164,7 @@ def test_norms_without_eps_need_a_given_eps():
     module = shaken(Layer(LayerNormLSTMCell(I, H, Bare), False))
     with pytest.raises(ValueError, match="eps must be given for the norms .*cell.layernorm_c"):
         lnrnn.from_torch(module)
-    # Results are NaN, because the first h has variance 0.
+    # The module's results are NaN, because the first h has variance 0.
     assert_same(lnrnn.from_torch(module, eps=0, check=False)(x)[0], module(x))
 
 
@@ -301,7 +303,7 @@ def test_other_parametrizations_are_folded_in_a_module():
 
 
 def test_norms_outside_a_known_layer_do_not_matter():
-    """The RMSNorm has eps None, and the norm of the head has another eps than the cell."""
+    """The model also has an RMSNorm with eps None, and a head whose norm has another eps."""
     model = nn.ModuleDict(
         {"rnn": nn.LSTM(3, 5), "a": nn.RMSNorm(5), "b": nn.LayerNorm(5), "c": nn.LayerNorm(5, 0.1)}
     )

@@ -49,7 +49,8 @@ each_way = pytest.mark.parametrize("way", WAYS)
 @each_way
 def test_a_valid_module_passes_however_it_is_called(way):
     module = shaken(WAYS[way](LayerNormLSTMCell))
-    assert lnrnn.from_torch(module, check=True).norm.cell == "carry"  # check=True raises if it cannot run
+    # check=True raises an error if the module cannot run.
+    assert lnrnn.from_torch(module, check=True).norm.cell == "carry"
 
 
 @each_way
@@ -282,7 +283,7 @@ def test_half_precision_is_checked_in_float64_if_possible():
     lnrnn.from_torch(copy.deepcopy(right).half(), check=True)
     with pytest.raises(ValueError, match=OTHER):
         lnrnn.from_torch(copy.deepcopy(wrong).half())
-    lnrnn.from_torch(right.bfloat16(), check=True)  # computed in float64, which represents all its numbers
+    lnrnn.from_torch(right.bfloat16(), check=True)  # checked in float64, which has all bfloat16 numbers
     with pytest.raises(ValueError, match=OTHER):
         lnrnn.from_torch(wrong.bfloat16())
     right.__deepcopy__ = refuse  # without a copy in float64, rounding could hide a difference of this size
@@ -395,7 +396,7 @@ def test_another_order_of_axes_is_a_warning():
 
 
 class Restless(nn.Module):
-    """A module whose forward changes all that a forward can change."""
+    """A module whose forward changes its buffers, flags and random state."""
 
     def __init__(self):
         super().__init__()
@@ -468,7 +469,9 @@ def test_a_different_final_state_is_noticed(place):
 
 
 def test_the_tolerance_is_relative_to_large_outputs():
-    """The tolerance is relative even if rounding the parameters changes no output."""
+    """The tolerance is relative to the output, even if the output does not depend on the rounding of
+    parameters.
+    """
     for size in (1.0, 3e5):
         ours = (np.array([size, -size / 2]), np.zeros(2))
         theirs = (ours[0] * (1 + 5e-7), ours[1])

@@ -1,4 +1,4 @@
-"""from_torch with norm=: the same parameters, with a norm at another placement than the system's."""
+"""Tests from_torch with norm=, which puts the norm of a system's parameters at another placement."""
 
 from __future__ import annotations
 

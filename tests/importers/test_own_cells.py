@@ -1,4 +1,4 @@
-"""from_torch of users' own cells: it runs them to find their equation."""
+"""Tests from_torch with cells that users wrote. from_torch runs such a cell to find its equation."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ FAR = r"may lack this equation: .*peepholes.*nearest is lnrnn\.LSTM.*By hand: mo
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_other_equations_are_refused_and_the_nearest_is_named(name):
-    """No spec is recommended for a very different equation."""
+    """If the nearest equation is very different, the error recommends no spec."""
     advice = FAR if name in ("peephole", "std + eps", "clipped", "noisy") else r"By hand: model = lnrnn\."
     with pytest.raises(
         ValueError, match=rf"of no known cell.*running it did not find its equation.*{advice}"
@@ -115,7 +115,7 @@ ORDERS = [*permutations("ifgo"), *permutations("rzn")]
 
 @pytest.mark.parametrize("order", ORDERS[::3], ids="".join)
 def test_the_order_of_gates_is_detected(order):
-    """x and h may have the same number of columns."""
+    """The order is detected even if x and h have the same number of columns in the matrix."""
     x_first = order[0] in "iz"
     module = drawn(one_linear(6, 6, "cell(x, (h, c))" if len(order) == 4 else "cell(x, h)", order, x_first))
     theirs = module.lin.weight.detach().numpy()
@@ -133,7 +133,7 @@ def test_running_distinguishes_layers_and_directions():
 
 
 def test_a_convertible_submodule_is_named():
-    """The submodule may be next to many convolutions, which are refused immediately."""
+    """The error names a submodule that from_torch can convert, even among many convolutions."""
     parts = {"rnn": elman(5, 8), "head": nn.Linear(8, 3)}
     with pytest.raises(ValueError, match=r"from_torch can convert a part of it: give model\.rnn"):
         lnrnn.from_torch(nn.ModuleDict(parts))
@@ -195,8 +195,10 @@ def test_the_search_changes_nothing_in_the_module():
 
 @pytest.mark.parametrize("looks", [1, 10, 30, 400])
 def test_the_search_stops_at_its_time_limit(looks, monkeypatch):
-    """The time is up at a certain reading of the clock. Then the module is not run again, and the message
-    names the nearest equation so far."""
+    """The clock of the test passes the limit at a given reading.
+
+    Then the module is not run again, and the message names the nearest equation so far.
+    """
     runs, passed, module = [], [], peephole(5, 8)
     step = module.own_step
     module.own_step = lambda *given: (runs.append(len(passed)), step(*given))[1]

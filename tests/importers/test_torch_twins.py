@@ -49,7 +49,7 @@ def test_modules_equal_the_reference_in_float64(rng, cell, norm, options):
 
 
 @pytest.mark.parametrize(("cell", "norm"), HEADED, ids=str)
-def test_heads(rng, cell, norm):
+def test_heads_equal_the_reference(rng, cell, norm):
     options = {"num_layers": 2, "bidirectional": True, "num_heads": 3}
     test_modules_equal_the_reference_in_float64(rng, cell, norm, options)
 

@@ -35,7 +35,9 @@ def statistics(rng, channels, dtype):
 
 
 def shapes(n):
-    """Returns shapes with n channels as columns, with planes of n values, and with a batch of n."""
+    """Returns three shapes: with n channels as columns, with n values for each channel of a sample, and with
+    n samples.
+    """
     return [(5, n), (3, 2, n), (n + 1, 3)]
 
 
@@ -48,7 +50,7 @@ def check_forward(
     y = lnrnn.batch_norm(x, new_mean, new_var, weight, bias, training, momentum, eps)
     want, want_mean, want_var = ref.batch_norm(*wide(x, mean, var, weight, bias), training, momentum, eps)
     assert y.dtype == x.dtype and y.shape == x.shape
-    room = np.full(x.size + 32, 7, x.dtype)  # to see that nothing is written around the output
+    room = np.full(x.size + 32, 7, x.dtype)  # the test sees writes around the output
     out = room[16:-16].reshape(x.shape)
     lnrnn.batch_norm(x, mean.copy(), var.copy(), weight, bias, training, momentum, eps, out=out)
     np.testing.assert_array_equal(room, np.pad(y.ravel(), 16, constant_values=7))
@@ -67,7 +69,8 @@ def check_backward(gy, x, mean, var, weight, training, eps=1e-5):
     gx, gweight, gbias = lnrnn.batch_norm_backward(gy, x, mean, var, weight, training, eps)
     want = ref.batch_norm_backward(*wide(gy, x, mean, var, weight), training, eps)
     axes = (0, *range(2, x.ndim))
-    # The size of the terms that cancel in gx. With two values per channel, all of gx cancels.
+    # The size of the terms that cancel in gx, to which errors are relative. With two values per channel, gx
+    # is nearly 0.
     gain = 1 if weight is None else weight.reshape(-1, *[1] * (x.ndim - 2))
     u = np.abs(gy.astype(np.float64) * gain)
     rstd = 1 / np.sqrt((x.astype(np.float64).var(axes) if training else var) + eps)
@@ -108,7 +111,10 @@ def test_backward_at_every_length(family, dtype, training, affine):
 @each_dtype
 @each_mode
 def test_rows_of_whole_pages_equal_the_reference(family, dtype, training):
-    """Four such rows are added at a time, but eight of other lengths. A task has 128 such rows."""
+    """The kernel adds four rows at a time if a row fills whole pages of memory, otherwise eight.
+
+    A task of a thread has 128 such rows.
+    """
     rng = np.random.default_rng(9)
     page = 4096 // np.dtype(dtype).itemsize
     for shape in ((4, page), (7, page), (8, 2 * page), (600, page), (5, 5 * page), (9, page, 1)):
@@ -127,8 +133,9 @@ def test_channels_with_a_mean_far_from_zero(family, dtype):
         axes = (0, *range(2, len(shape)))
         mean, var = (f(axes, dtype=np.longdouble).astype(np.float64) for f in (x.mean, x.var))
         want = ref.batch_norm(*wide(x), training=True)[0]
-        # The mean is a double, whose rounding limits the error for float64. A given mean of 1e4 has an error
-        # of 9e-13, half its last place. In training each of up to 64 blocks adds as much (6e-12 measured).
+        # For float64, rounding of the mean to double limits the accuracy. A given mean of 1e4 has an error of
+        # 9e-13, half a unit in its last place. In training each of up to 64 blocks adds such an error
+        # (6e-12 measured).
         single = dtype is np.float32
         trained = lnrnn.batch_norm(x, None, None, training=True)
         assert absolute_error(trained, want) < (5e-6 if single else 2e-11)
@@ -139,7 +146,10 @@ def test_channels_with_a_mean_far_from_zero(family, dtype):
 
 @each_dtype
 def test_one_huge_value_in_a_channel(family, dtype):
-    """As in test_layer_norm.py, the variance has up to 64 roundings in one direction, y half of that."""
+    """As in test_layer_norm.py, up to 64 roundings in one direction add up in the variance.
+
+    The relative error of y is half as large.
+    """
     rng = np.random.default_rng(5)
     for shape in ((6, 19), (200, 5), (4, 3, 100)):
         for at in (0, -1):
@@ -215,7 +225,7 @@ def test_threads_change_no_bit(family, dtype):
 
 @each_dtype
 def test_outputs_larger_than_the_cache_have_the_same_bits(family, dtype):
-    """Kernels may write large outputs by other instructions. Tests every alignment of `out`."""
+    """Kernels may write large outputs by non-temporal stores. Tests every alignment of `out`."""
     rng = np.random.default_rng(15)
     size = 3 * LARGE_OUTPUT // dtype().itemsize
     room = np.empty(size + 64, dtype)
@@ -234,7 +244,7 @@ def test_outputs_larger_than_the_cache_have_the_same_bits(family, dtype):
 
 
 def test_long_channels_keep_their_digits(family):
-    """A channel of 600,000 values is a plane, then a column."""
+    """A channel has 600,000 values, which are contiguous or are a column."""
     x = (100 + np.random.default_rng(9).standard_normal((3, 2, 100_000))).astype(np.float32)
     gy = np.random.default_rng(10).standard_normal(x.shape).astype(np.float32)
     for a, g in ((x, gy), (x.swapaxes(1, 2).reshape(-1, 2), gy.swapaxes(1, 2).reshape(-1, 2))):
@@ -250,7 +260,7 @@ def test_running_statistics_equal_the_reference(family, dtype):
     mean, var = np.full(5, 2, dtype), np.full(5, 3, dtype)
     lnrnn.batch_norm(x, mean, var, training=True, momentum=0)
     assert (mean == 2).all() and (var == 3).all()
-    lnrnn.batch_norm(x, mean, None, training=True, momentum=1)  # also only mean or only var
+    lnrnn.batch_norm(x, mean, None, training=True, momentum=1)  # mean or var alone is allowed
     lnrnn.batch_norm(x, None, var, training=True, momentum=1)
     assert relative_error(mean, x.mean((0, 2), dtype=np.float64)) < 2e-7 * SCALE[dtype]
     assert relative_error(var, x.var((0, 2), ddof=1, dtype=np.float64)) < FORWARD * SCALE[dtype]
@@ -268,7 +278,9 @@ def test_running_statistics_keep_their_own_dtype_and_memory():
 
 @each_dtype
 def test_running_statistics_may_overlap(family, dtype):
-    """Mean and variance are computed from their old values, then the mean is written first."""
+    """Running mean and variance may overlap: both are computed from their old values before the mean is
+    written.
+    """
     x = normal(np.random.default_rng(17), (6, 5), dtype) + dtype(3)
     room = np.arange(1, 7, dtype=dtype)
     mean, var = room[:5].copy(), room[1:].copy()

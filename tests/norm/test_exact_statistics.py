@@ -1,4 +1,4 @@
-"""Norms of inputs whose mean and variance are exact in every order of summation, as in oneDNN's benchdnn.
+"""Tests norms of inputs with exact mean and variance in every order of summation, as in oneDNN's benchdnn.
 
 Tests every dtype and length on every instruction set. If var + eps is a power of 4, layer norm is exact and
 compared without a tolerance. So the test notices a value left out, added twice or read past the end."""
@@ -49,8 +49,11 @@ def deviations(n):
 
 
 def rows(rng, count, n, dtype, centre=True):
-    """Returns (x (count, n), its deviations, means, var, eps). The pivot may be a multiple of 1/16. Counted
-    in 1/16, every partial sum of 2048 deviations or squares is below 2^24, so it is exact."""
+    """Returns (x (count, n), its deviations, means, var, eps).
+
+    The kernels sum differences to a pivot, which may be a multiple of 1/16. In units of 1/16, every partial
+    sum of 2048 deviations or squares is below 2^24, so it is exact.
+    """
     d, var, eps = deviations(n)
     d = rng.permuted(np.broadcast_to(d, (count, n)), axis=1)
     mean = rng.integers(-60, 61, (count, 1)) if centre else np.zeros((count, 1), int)
@@ -88,8 +91,10 @@ def test_layer_and_rms_norm_are_exact(family, rng, dtype, lengths):
 @each_type
 @each_length
 def test_layer_norm_backward_is_exact(family, rng, dtype, lengths):
-    """gy has equal values for d and -d of a pair, and the sum 0. So both means in the gradient are 0, and gx
-    is gy weight / sqrt(var + eps)."""
+    """gy has the same value at both entries of a pair d, -d, and its sum is 0.
+
+    So both means in the equation of the gradient are 0, and gx is gy weight / sqrt(var + eps).
+    """
     for n in lengths:
         if n < 4:
             continue
@@ -97,7 +102,7 @@ def test_layer_norm_backward_is_exact(family, rng, dtype, lengths):
         count, half = 1 + n % 8, n // 4
         gy = np.zeros((count, n), int)
         gy[:, :half] = rng.integers(-4, 5, (count, half))
-        gy[:, half : 2 * half] = -gy[:, :half]  # the values of another pair, negated
+        gy[:, half : 2 * half] = -gy[:, :half]  # so that the sum of gy is 0
         gy[:, n // 2 : n // 2 + 2 * half] = gy[:, : 2 * half]
         order = np.argsort(rng.random((count, n)), axis=1)
         d, gy = np.take_along_axis(np.broadcast_to(d, gy.shape), order, 1), np.take_along_axis(gy, order, 1)
@@ -138,7 +143,8 @@ def test_batch_norm_is_exact(family, rng, dtype, lengths, shape):
         equal(lnrnn.batch_norm(laid(x), *given, w, b, eps=eps), want, f"{shape} of {n} values")
 
 
-# The roundings that remain: var + eps, the root, 1 / root and the product. Measured: 1.07 ULP.
+# Only var + eps, the square root, 1 / root and the product are rounded. The largest measured error is 1.07
+# ULP.
 ROUNDINGS = 1.25
 
 

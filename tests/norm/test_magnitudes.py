@@ -1,4 +1,6 @@
-"""Compares norms of values of every magnitude with the reference, also if squares overflow or underflow."""
+"""Compares norms of values of every magnitude with the reference, even if their squares overflow or
+underflow.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ def rows_agree(got, want, most):
 @each_dtype
 @pytest.mark.parametrize("affine", [False, True])
 def test_layer_and_rms_norm_of_every_magnitude(family, dtype, affine):
-    """The ordinary row has the same bits as without the others."""
+    """Results agree with the reference, and the ordinary row has the same bits as if it were alone."""
     rng = np.random.default_rng(1)
     for n in LENGTHS:
         x = extremes(rng, n, dtype)
@@ -83,7 +85,7 @@ def test_layer_norm_backward_of_every_magnitude(family, dtype):
         want = ref.layer_norm_backward(*wide(gy, x), (n,), *wide(weight, bias), 0)
         rstd = 1 / wide(x)[0].std(1)
         for k, u in enumerate(np.abs(gy * weight).max(1)):
-            # a subnormal gradient has fewer digits
+            # a subnormal gradient is also rounded to a multiple of the smallest subnormal number
             most = BACKWARD * SCALE[dtype] * u * rstd[k] + float(np.finfo(dtype).smallest_subnormal)
             assert np.abs(got[0][k].astype(np.longdouble) - want[0][k]).max() <= most, (n, k)
         for g, w in zip(got[1:], want[1:], strict=True):
@@ -123,7 +125,7 @@ def test_large_outputs_of_every_magnitude(family, dtype):
 
 @each_dtype
 def test_constant_rows_and_a_tiny_eps(family, dtype):
-    """A row of equal values has variance 0, so the result is the bias, or with eps 0 NaN (0 / 0)."""
+    """A row of equal values has variance 0. So the result is the bias or, if eps is 0, NaN (0 / 0)."""
     eps = 1e-40 if dtype is np.float32 else 1e-320
     info = np.finfo(dtype)
     values = [0, -0.0, 1e-40, 1e-30, 0.1, -1 / 3, 1, 1e4 + 0.1, 16777217, -1e30, 3e38, info.max, info.tiny]
@@ -135,7 +137,8 @@ def test_constant_rows_and_a_tiny_eps(family, dtype):
         assert np.isnan(lnrnn.layer_norm(x, n, None, bias, 0)).all()
         for y in (x.T, x[None]):
             same(lnrnn.batch_norm(y, None, None, training=True, eps=eps), 0) if n > 1 else None
-    # For most values the mean of several equal ones is not exactly the value, until sums are computed again.
+    # The rounded mean of several equal values is usually not exactly this value. The kernel computes a second
+    # mean.
     values = (info.max * np.random.default_rng(6).uniform(0.01, 1, 200)).astype(dtype)
     for shape in ((7, 200), (3, 200, 5)):
         x = np.broadcast_to(values.reshape(200, *[1] * (len(shape) - 2)), shape)
@@ -176,7 +179,7 @@ def test_one_extreme_row_changes_no_other_row(family, dtype):
     rng = np.random.default_rng(10)
     for n in (5, 17, 100):
         far = normal(rng, (1, n), dtype)
-        far[0, : min(n, 8)] += dtype(1e4)  # the values from which the pivot is computed
+        far[0, : min(n, 8)] += dtype(1e4)  # the pivot is the mean of these values
         gain, bias = normal(rng, (2, n), dtype)
         for row in np.concatenate([extremes(rng, n, dtype), far]):
             for place in range(5):
@@ -193,7 +196,7 @@ def test_one_extreme_row_changes_no_other_row(family, dtype):
 
 
 @given(st.data())
-def test_any_magnitude(data):
+def test_random_values_of_any_magnitude(data):
     dtype = data.draw(st.sampled_from(FLOATS))
     info = np.finfo(dtype)
     subnormal, largest = np.log10(np.longdouble(info.smallest_subnormal)), np.log10(info.max)
@@ -220,7 +223,7 @@ def test_any_magnitude(data):
     y, r = ref.layer_norm(*wide(x), n, *wide(weight), eps=e), ref.rms_norm(*wide(x), n, None, e)
     gx, gweight, _ = ref.layer_norm_backward(*wide(gy, x), (n,), *wide(weight, bias), e)
     size = np.abs(gy * weight).max(1, keepdims=True) / np.sqrt(spread)
-    held = (size < info.max / 4)[:, 0]  # others have gradients beyond the dtype, which are infinite
+    held = (size < info.max / 4)[:, 0]  # the gradients of other rows overflow
 
     for isa, (got_y, got_r, (got_gx, got_gweight, _)) in on_every_family(
         lambda: (
@@ -254,7 +257,7 @@ def test_batch_norm_in_training_of_every_magnitude(family, dtype):
             unit = np.longdouble(np.finfo(np.float64).smallest_subnormal)
             assert (np.abs(mean - want_mean) <= 2e-7 * SCALE[dtype] * size + unit).all()
             held = (want_var < np.finfo(np.float64).max) & (want_var > np.finfo(np.float64).tiny)
-            # twice the error of y, because var is the square of the denominator
+            # the tolerance is twice that of y, because var is the square of y's denominator
             assert (np.abs(var - want_var)[held] <= 2 * FORWARD * SCALE[dtype] * want_var[held]).all()
             assert np.isinf(var[want_var > np.finfo(np.float64).max]).all()
             alone = np.ascontiguousarray(x[:, 2:3])
@@ -264,7 +267,7 @@ def test_batch_norm_in_training_of_every_magnitude(family, dtype):
             slopes = ref.batch_norm_backward(*wide(gy, x, None, None, weight), True, 0)
             rstd = 1 / wide(x)[0].std(axes)
             for c in (0, 1, 2, 3, 5, 6):  # channel 4 has gradients beyond the largest number
-                # the mean is a double, so for float64 it has no more digits than x, and x - mean loses some
+                # for float64 the mean has no more digits than x, so x - mean loses some
                 lost = 2.0**-53 * size[c] * rstd[c] if dtype is np.float64 else 0
                 most = (BACKWARD * SCALE[dtype] + lost) * np.abs(gy[:, c] * weight[c]).max() * rstd[c]
                 most += 2 * float(np.finfo(dtype).smallest_subnormal) * (1 + np.abs(gy[:, c]).max())
@@ -273,7 +276,7 @@ def test_batch_norm_in_training_of_every_magnitude(family, dtype):
 
 
 def test_batch_norm_in_training_of_large_channels_with_eps(family, rng):
-    """The usual eps stays negligible if a channel is scaled down."""
+    """The kernel scales a large channel down. The usual eps must stay negligible then."""
     x = normal32(rng, 50, 5) * np.array([3e18, 1e19, 1e20, 1e21, 1e22], np.float32)
     y = lnrnn.batch_norm(x, None, None, training=True, eps=1e-5)
     want = ref.batch_norm(*wide(x, None, None), training=True, eps=1e-5)[0]
@@ -292,7 +295,7 @@ def test_layer_norm_inside_a_cell_of_every_magnitude(family, name):
         as_the_reference(rnn, x)
     y = rnn(np.full((1, 1, 5), np.inf, np.float32))[0]
     assert np.isnan(y).all()
-    # For squares below the smallest normal number, with an eps of this size.
+    # For values whose squares are below the smallest normal number, and an eps of this size.
     norm = replace(VARIANTS[name].get("norm", lnrnn.LayerNormSpec()), eps=2.0**-130)
     rnn = calm(5, 33, **VARIANTS[name] | {"norm": norm})
     as_the_reference(rnn, normal32(rng, 1, 3, 5) * np.float32(2.0**-65))

@@ -37,7 +37,10 @@ def forward(norm, **changes):
 
 
 def backward(norm, **changes):
-    """Returns the gradients of layer or batch norm, of batch norm in inference unless training is given."""
+    """Returns the gradients of layer or batch norm.
+
+    Batch norm is in inference, unless `changes` has training=True.
+    """
     given = {"gy": X} | arguments(norm, **changes)
     if norm == "layer_norm":
         return lnrnn.layer_norm_backward(**given)
@@ -77,7 +80,7 @@ def test_array_likes_are_accepted(norm, kind):
 
 
 def test_statistics_at_inference_may_be_lists(rng):
-    """The lists keep all digits, forward and backward."""
+    """Statistics in lists are doubles. No digit is lost, forward and backward."""
     x, gy = rng.standard_normal((2, 5, 3))
     mean, var = rng.standard_normal(3), rng.random(3) + 0.1
     lists = mean.tolist(), var.tolist()
@@ -106,7 +109,7 @@ def test_weight_and_bias_are_computed_in_the_dtype_of_x():
 @pytest.mark.parametrize("x_dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("p_dtype", [np.float32, np.float64])
 def test_arguments_may_be_read_only(norm, x_dtype, p_dtype):
-    """All but the statistics in training may be read-only."""
+    """All arguments may be read-only, except the running statistics in training."""
     given = {n: v.astype(p_dtype) for n, v in arguments(norm).items() if isinstance(v, np.ndarray)}
     given["x"] = X.astype(x_dtype)
     want = [forward(norm, **given), *backward(norm, **given)]
@@ -187,7 +190,10 @@ BAD = {
     ids=lambda v: str(v)[:50],
 )
 def test_a_bad_argument_is_refused_by_name(norm, error, name, value):
-    """Nothing is written then. A dict gives the argument if the message names another one."""
+    """A refused call writes nothing.
+
+    If `value` is a dict, the argument that is wrong has another name than the message.
+    """
     change = value if name == "x" and isinstance(value, dict) and value else {name: value}
     out = np.full(X.shape, 7, np.float32)
     given = arguments(norm, **change, out=out)
@@ -377,7 +383,10 @@ each_layer = pytest.mark.parametrize("make, training, options", LAYERS.values(),
 @each_layer
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ">f4"], ids=str)
 def test_a_layer_has_the_results_of_the_function(dtype, make, training, options, rng):
-    """Tests plain and other arrays, outputs of every kind, and running statistics."""
+    """A layer has the results of the function for contiguous and other arrays, with and without `out`.
+
+    The running statistics of the layer and the function are equal.
+    """
     x = (3 * rng.standard_normal((6, 4, 5))).astype(dtype)
     for name, given in ({"plain": x, "list": x.tolist(), "subclass": x.view(Kind)} | layouts(x)).items():
         layer, function = make(training, **options)

@@ -123,8 +123,8 @@ def placed(shape, dtype, skip):
     return room[at : at + size].view(dtype).reshape(shape), (room[:at], room[at + size :])
 
 
-# Rows of layer norm from 2 KiB on begin with a partial vector, so that the others are aligned. Batch norm
-# adds four rows of whole pages at a time.
+# In rows of 2 KiB and more, layer norm begins with a partial vector, so that the other vectors are aligned.
+# Batch norm adds four rows at a time if a row fills whole pages of memory.
 ALIGNED = {
     "layer_norm": [(9, 2048), (7, 1027), (5, 512)], "rms_norm": [(9, 2048), (7, 1027)],
     "batch_norm": [(70, 1024), (70, 1027), (5, 3, 700)],

@@ -48,7 +48,7 @@ def test_nan_and_infinity_stay_in_their_row(family, dtype, poison):
     for n in (1, 5, 16, 40, 3000):
         x = normal(np.random.default_rng(5), (9, n), dtype)
         clean = lnrnn.rms_norm(x, n)
-        for row in (2, 8):  # one of a group of four, and one computed alone
+        for row in (2, 8):  # the kernel computes rows in fours: row 2 is in a group, row 8 is alone
             bad = x.copy()
             bad[row, n // 2] = poison
             y = lnrnn.rms_norm(bad, n)

@@ -1,4 +1,4 @@
-"""The tables and numbers of CONTRIBUTING.md are right.
+"""Tests the tables and numbers of CONTRIBUTING.md.
 
 The tables list the files that mention an existing cell, placement, instruction set, importer or study. The
 sentence above each table has the number of files.

@@ -1,4 +1,4 @@
-"""README.md and docs/: every block of code runs or has a reason why not, and links have targets."""
+"""Tests README.md and docs/: a block of code runs or has a reason why not, and links have targets."""
 
 from __future__ import annotations
 

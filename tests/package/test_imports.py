@@ -49,7 +49,7 @@ def imported(name: str, tree: ast.Module, package: bool, modules: set[str]) -> s
             parts = name.split(".")
             home = ".".join(parts[: len(parts) - node.level + package]) if node.level else ""
             base = ".".join(part for part in (home, node.module) if part)
-            # `from . import x`: the module x if it exists, else a name in the package.
+            # `from . import x` imports the module x if it exists, otherwise a name of the package.
             result |= {x if (x := f"{base}.{alias.name}") in modules else base for alias in node.names}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.count("."):
             result.add(node.value)

@@ -1,4 +1,4 @@
-"""Metadata for a package index: README.md, and the addresses of the public repository, if any."""
+"""Tests the metadata for a package index: README.md, and the addresses of the public repository, if any."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_a_unit_is_compiled_when_its_text_a_header_or_a_flag_has_changed(tmp_pat
 
 
 def test_a_unit_is_compiled_when_the_compiler_is_another_one(tmp_path, monkeypatch):
-    """The version, the command, or the text of a script may be another one."""
+    """The compiler may have another version or command, or be a script with another text."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "unit.c").write_text("int one = 1;\n")
     script, done = tmp_path / "cc.sh", tmp_path / "done"

@@ -1,4 +1,4 @@
-"""The package `lnrnn`: its public names, and messages with advice that works."""
+"""Tests the package `lnrnn`: its public names, and messages with advice that works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Torch tensors as arguments: `out` is written and returned; packed sequences are refused."""
+"""Tests torch tensors as arguments: `out` is written and returned; packed sequences are refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def bits(t):
 
 @each
 def test_out_may_be_a_tensor_which_is_returned(name, dtype):
-    """Tests x itself, a tensor that is not contiguous, and one that overlaps x by all rows but one."""
+    """`out` may be x itself, a tensor that is not contiguous, or one that overlaps all rows of x but one."""
     x, function = tensor(dtype), FUNCTIONS[name]
     want = bits(function(x))
     same, larger = x.clone(), torch.zeros(7, C, dtype=dtype)

@@ -70,7 +70,8 @@ def test_ln_rnn_by_hand():
 
 
 def test_bn_rnn_by_hand():
-    # step 1: 0 and 6 have mean 3, variance 9; step 2 has one sequence, so variance 0: the result is the bias
+    # step 1: 0 and 6 have mean 3 and variance 9; step 2 has one sequence, so the variance is 0 and the result
+    # is the bias
     x = np.array([[[0.0], [6]], [[1], [np.nan]]])
     options = dict(norm="batch", eps=16, nonlinearity="identity", lengths=[2, 1])
     y, h, tape = ref.rnn(x, np.eye(1), 3 * np.eye(1), gain=np.array([5]), bias=np.array([1]), **options)

@@ -1,6 +1,6 @@
-"""The reference's cells equal steps by hand, symmetries, central differences and ONNX's node tests.
+"""Compares the reference's cells with steps computed by hand, central differences and ONNX's node tests.
 
-test_reference_torch.py compares them with PyTorch.
+Also tests symmetries. test_reference_torch.py compares the cells with PyTorch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from reference_cells import (
     statistics_of,
 )
 
-# two computations in float64, with other shapes of the same products; the largest measured error is 1.3e-15
+# two computations in float64 round differently, because their products have different shapes; measured: at
+# most 1.3e-15
 SAME = 1e-14
 
 each_cell = pytest.mark.parametrize("name", CELLS)
@@ -110,7 +111,7 @@ def test_gru_placements_by_hand():
     # the sum (1, 7, 7): (-4, 2, 2) / sqrt(8 + 16)
     ar, az, an = np.array([-4, 2, 2]) / sqrt(24)
     np.testing.assert_allclose(run(placement="joint"), new_state(sig(az), tanh(sig(ar) * an)), rtol=1e-14)
-    # each separately: only the biases remain
+    # a norm over each gate of one unit: only the biases remain
     np.testing.assert_allclose(run((1, 2, 3), placement="gate"), new_state(sig(2), tanh(3)), rtol=1e-15)
 
 
@@ -148,9 +149,9 @@ def test_split_rnn_equals_a_loop_of_its_equation():
 @pytest.mark.parametrize("reverse", [False, True])
 @each_cell
 def test_a_sequence_in_a_batch_equals_the_sequence_alone(name, reverse):
-    """Padding, which is NaN here, and other rows have no effect.
+    """Padding, which is NaN here, and other sequences have no effect.
 
-    Length 0 keeps the state, length 1 is one step.
+    A sequence of length 0 keeps the state.
     """
     rng = np.random.default_rng(2)
     v, lengths = draw(name, rng)
@@ -184,7 +185,7 @@ def test_reverse_equals_forward_on_flipped_sequences(name):
 
 @each_cell
 def test_two_halves_equal_the_whole(name):
-    """A cell has no memory but its state. Without an initial state, it is zeros."""
+    """A cell has no memory except its state. The default of the initial state is zeros."""
     rng = np.random.default_rng(4)
     v, _ = draw(name, rng)
     known = {"statistics": statistics_of(name, rng, 5)} if name in PER_STEP else {}
@@ -220,7 +221,9 @@ def test_longdouble_input_is_computed_in_longdouble(name):
 
 @pytest.mark.parametrize("name", PER_STEP)
 def test_step_statistics_equal_those_of_a_loop_over_active_sequences(name):
-    """The loop computes the inputs of each norm from outputs and states of shorter runs."""
+    """The loop runs all shorter sequences, and computes the inputs of each norm from their outputs and
+    states.
+    """
     v, lengths = draw(name, np.random.default_rng(7))
     lengths[1] = 3
     v["x"][lengths[2] :, 2] = np.nan
@@ -259,7 +262,10 @@ def test_inference_with_the_statistics_of_training_equals_training(name):
 
 @pytest.mark.parametrize("name", PER_STEP)
 def test_overrun_policies_beyond_the_known_steps(name):
-    """After two known steps, results are those of steps that have the policy's statistics."""
+    """Statistics are known for two steps.
+
+    Later steps give the results of a network that has the statistics of the policy for every step.
+    """
     rng = np.random.default_rng(9)
     v, lengths = draw(name, rng)
     known = statistics_of(name, rng, 2)
@@ -312,7 +318,7 @@ def test_gradients_equal_central_differences(name, reverse, ragged):
         options |= dict(statistics=statistics_of(name, rng, steps, h=3), overrun="batch")
     run, back = lambda values: forward(name, values, **options), partial(backward, name)
     tape, gy, gstate, grads = assert_gradients(rng, run, back, v)
-    # gradients of the last state default to zero, those of y past a length have no effect
+    # the default of the last state's gradients is zero, and gradients of y past a length have no effect
     nothing = [np.zeros_like(s) for s in gstate]
     for key, g in backward(name, tape, gy).items():
         np.testing.assert_array_equal(g, backward(name, tape, gy, nothing)[key])
@@ -338,7 +344,7 @@ def test_gradients_without_inner_biases_equal_those_with_zeros(name):
 
 # --- ONNX node tests (float32 results of a NumPy implementation) --------------------------------------------
 
-ORDERS = {"LSTM": [0, 2, 3, 1], "GRU": [1, 0, 2]}  # of our gates in ONNX's i, o, f, g and z, r, n
+ORDERS = {"LSTM": [0, 2, 3, 1], "GRU": [1, 0, 2]}  # places of our gates in ONNX's i, o, f, c and z, r, h
 ONNX_CASES = [case for op in ORDERS for case in onnx_cases(op)]
 
 

@@ -1,4 +1,4 @@
-"""The reference has the default arguments of the functions, layers and networks."""
+"""Tests that the reference has the same default arguments as the functions, layers and networks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_layers_have_the_defaults_of_the_reference(layer):
 
 @pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
 def test_networks_have_the_defaults_of_the_reference(cell):
-    """The cell decides the default placement of the norm, which rnn.norm has."""
+    """The default placement of the norm depends on the cell. rnn.norm has this placement."""
     found = defaults(getattr(ref, cell.lower()))
     found.pop("bias", None)  # an array here, but a bool in the classes
     layer, batch = (getattr(lnrnn, cell)(1, 1, norm=norm, seed=0).norm for norm in ("layer", "batch"))

@@ -1,4 +1,4 @@
-"""The reference's masks of states and zoneout equal results by hand, loops and central differences."""
+"""Compares the reference's masks and zoneout with results by hand, loops and central differences."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_zoneout_of_an_lstm_equals_a_loop_of_its_equations(cell):
 
 
 def test_a_mask_of_a_gru_does_not_affect_z_h():
-    """A mask of zeros removes W_hh h, but not z h."""
+    """A mask of zeros removes the product W_hh h from a GRU's step, but not the term z h."""
     rng = np.random.default_rng(2)
     v, _ = draw("gru plain", rng)
     y, _, _ = forward("gru plain", v, states_mask=np.zeros((4, 4)))

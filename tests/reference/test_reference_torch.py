@@ -71,14 +71,17 @@ def test_a_plain_cell_equals_torchs_on_packed_sequences(rng, kind, bias):
 
 @pytest.mark.parametrize("name", ["gru reset plain", "gru reset split", "gru reset batch"])
 def test_the_gru_of_cho_et_al_in_torch(rng, name):
-    """The reset gate before the product, written for torch's autograd; x (T, B, I) of whole sequences."""
+    """Compares with a GRU in torch whose reset gate is applied before the product.
+
+    Its gradients come from autograd.
+    """
     v, _ = draw(name, rng, inner=name == "gru reset split")
     p = {key: leaf(value) for key, value in v.items()}
     H = v["h0"].shape[1]
     zero, one = torch.zeros(3 * H, dtype=torch.float64), torch.ones(3 * H, dtype=torch.float64)
 
     def normed(a, side, start):
-        """The values of a side's gates from row `start` on."""
+        """Returns the normalised gates of one side (ih or hh), from row `start` on."""
         rows = slice(start, start + a.shape[1])
         gain, bias = p.get(f"gain_{side}", one)[rows], p.get(f"bias_{side}", zero)[rows]
         if name == "gru reset split":

@@ -16,7 +16,7 @@ from networks import each_cell, each_norm, network, normal, same
 
 W = np.zeros((1, 1), np.float32)
 
-# Constructor, unknown name, nearest known name.
+# (constructor, unknown attribute, the nearest known attribute, which the message suggests).
 MISSPELT = [
     (lambda: lnrnn.LSTM(3, 4), "wieght_hh_l0", "weight_hh_l0"),
     (lambda: lnrnn.GRU(3, 4), "weight_hh_l7", "weight_hh_l0"),
@@ -82,7 +82,7 @@ def test_an_error_for_a_name_like_no_other_has_no_suggestion(make):
 @each_cell
 @each_norm
 def test_methods_sizes_and_properties_cannot_be_replaced(rng, cell, norm):
-    """Replacing or deleting them is an error and changes nothing."""
+    """To replace or delete one of them is an error, and changes nothing."""
     rnn, x = network(3, 4, cell=cell, norm=norm, trained=5), normal(rng, 5, 2, 3)
     want = rnn(x)[0]
     methods, values = (

@@ -1,4 +1,4 @@
-"""Invalid values of all arguments of constructors, calls, streams, training, parameters and statistics.
+"""Tests invalid values of all arguments of constructors, calls, streams, training, parameters and statistics.
 
 Each raises an error of the right type that names the argument, and changes nothing.
 """
@@ -82,7 +82,7 @@ def test_call_refuses_a_wrong_argument(norm, error, name, given):
 
 def test_call_refuses_wrong_lengths_with_batch_first_and_of_one_sequence():
     rnn = network(D, H, batch_first=True)
-    refuses(V, "lengths", rnn, X, lengths=LONG)  # T is the number of sequences here
+    refuses(V, "lengths", rnn, X, lengths=LONG)  # with batch_first, X has T sequences
     refuses(V, "lengths", rnn, X, lengths=[1, 2, 3, B + 1])
     refuses(V, "h0", rnn, X, np.zeros((1, B, H)))
     for name, value in (

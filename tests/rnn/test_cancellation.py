@@ -1,4 +1,4 @@
-"""Subtractions that lose most digits in float32.
+"""Tests subtractions that lose most digits in float32.
 
 They occur in slopes of saturated activations, and in norms of values whose mean is much larger than their
 differences. All inputs are exact in float32, so the float64 reference gets the same numbers.
@@ -17,7 +17,7 @@ each_cell = pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
 
 
 def test_the_slope_of_a_saturated_tanh_is_accurate(family):
-    """The slope is 1 - y^2, where y is as near to 1 as float32 allows."""
+    """The slope is 1 - y^2. The test uses values of y as near to 1 as float32 allows."""
     units = 37
     rnn = lnrnn.RNN(1, units, norm=None, seed=0)
     rnn.weight_ih_l0, rnn.weight_hh_l0 = np.linspace(1, 8, units)[:, None], np.zeros((units, units))
@@ -26,7 +26,7 @@ def test_the_slope_of_a_saturated_tanh_is_accurate(family):
     gradients = rnn.backward(tape, np.ones_like(y))[2]
     slope = (1 - y[0, 0].astype(float)) * (1 + y[0, 0].astype(float))
     assert slope.min() < 1e-6
-    # The error of two roundings.
+    # The largest error that two roundings of float32 can cause.
     np.testing.assert_allclose(gradients["bias_hh_l0"], slope, rtol=2**-23)
 
 
@@ -35,7 +35,7 @@ FAR = 10_000
 
 
 def one_step(rnn, rng, batch):
-    """Returns x (1, batch, inputs), such that W_ih x consists of integers near FAR. W_hh h is 0."""
+    """Returns x (1, batch, inputs) with which all values of W_ih x are integers near FAR. W_hh h is 0."""
     rnn.weight_hh_l0 = np.zeros(rnn.weight_hh_l0.shape)
     rows = len(rnn.weight_ih_l0)
     rnn.weight_ih_l0 = np.concatenate([np.full((rows, 1), FAR), rng.integers(-3, 4, (rows, 4))], 1)
@@ -47,7 +47,10 @@ def one_step(rnn, rng, batch):
 @each_cell
 @pytest.mark.parametrize("batch", [7, 33])
 def test_backward_of_batch_norm_far_from_zero(family, cell, batch):
-    """The kernels' mean is a float32, which is wrong by up to half a unit in the last place of 10,000."""
+    """The kernels round the mean to float32.
+
+    Near 10,000 this changes it by up to half a unit in the last place.
+    """
     rng = np.random.default_rng(2)
     rnn = calm(5, 33, cell=cell, norm="batch")
     x, gy = one_step(rnn, rng, batch), rng.standard_normal((1, batch, 33)).astype(np.float32) + np.float32(2)
@@ -62,7 +65,7 @@ def test_backward_of_batch_norm_far_from_zero(family, cell, batch):
 
 
 @pytest.mark.parametrize("placement", ["gate", "joint", "split"])
-@pytest.mark.parametrize("size", [1, 2.0**80])  # the squares of the latter overflow
+@pytest.mark.parametrize("size", [1, 2.0**80])  # the squares of values times 2^80 overflow
 @each_cell
 def test_backward_of_layer_norm_far_from_zero(family, cell, size, placement):
     rng = np.random.default_rng(3)

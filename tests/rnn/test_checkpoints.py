@@ -1,4 +1,4 @@
-"""Tapes with checkpoint=K, which store the states only every K steps, and the sizes of tapes."""
+"""Tests tapes with checkpoint=K, which store the states only every K steps, and the sizes of tapes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from networks import (
 )
 
 T, B = 9, 12
-# Checkpoints add the gradients of weights in another order. The largest measured difference is 6e-7.
+# With checkpoints, the terms of the weights' gradients are added in another order, so the last bits differ.
+# The largest measured difference is 6e-7.
 SUMS = 2e-6
 
 
@@ -47,7 +48,7 @@ def zone_out(rnn):
 @pytest.mark.parametrize("every", [1, 4, T, 20])
 @each_variant
 def test_checkpoints_change_no_result(rng, variant, every):
-    """Gradients of parameters are equal but for rounding; all other results have the same bits."""
+    """Gradients of parameters are equal except for rounding errors. All other results have the same bits."""
     whole, kept = twins(variant)
     given, grads = drawn(rng, whole)
     resets = None if "batch" in variant else rng.random((T, B)) < 0.1

@@ -1,4 +1,4 @@
-"""The construction of networks: initial values, memory, parameters, and errors before memory is allocated."""
+"""Tests new networks: initial values, memory, parameters, and errors before memory is allocated."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ def peak(make):
 @each_cell
 @pytest.mark.parametrize("norm", [*NORMS, spec(None, inner_bias=True)], ids=str)
 def test_a_seed_determines_the_initial_values(cell, norm):
-    """One generator draws all parameters in their order, uniformly in +-1/sqrt(H).
+    """One random generator draws all weights and biases in their order, uniformly from -1/sqrt(H) to
+    1/sqrt(H).
 
-    Gains are 1, and biases of norms 0.
+    The gains of norms are 1, and their biases 0.
     """
     make = partial(getattr(lnrnn, cell), 301, 149, 2, norm=norm, bidirectional=True)
     rnn, again, other, rng = make(seed=7), make(seed=None), make(seed=None), np.random.default_rng(7)
@@ -98,9 +99,10 @@ def test_construction_allocates_little_more_than_the_weights(cell):
     [("RNN", 2**20, 2**20), ("LSTM", 2**19, 2**19), ("LSTM", 2**20, 2**18), ("GRU", 2**10, 605_395)],
 )
 def test_the_largest_allowed_weights(cell, inputs, hidden):
-    """2**40 elements are allowed. One hidden unit more is refused before memory is allocated.
+    """A matrix may have 2**40 elements.
 
-    To keep the first case from allocating, it has a wrong norm, which is checked after the sizes.
+    With one hidden unit more it is refused before memory is allocated. To keep the first case from
+    allocating, it has a wrong norm, which is checked after the sizes.
     """
     gates = {"RNN": 1, "LSTM": 4, "GRU": 3}[cell]
     made = getattr(lnrnn, cell)
@@ -117,7 +119,7 @@ def test_the_largest_allowed_weights(cell, inputs, hidden):
 @pytest.mark.parametrize("known", [0, 3])
 @pytest.mark.parametrize("room", [4, 10**6, 2**31 - 1])
 def test_a_file_with_a_max_steps_beyond_its_tensors_is_refused(tmp_path, known, room):
-    """max_steps is compared with the tensors before memory for so many steps is allocated."""
+    """max_steps is compared with the sizes of the tensors before memory for max_steps steps is allocated."""
     pytest.importorskip("safetensors")
     path = tmp_path / "m.safetensors"
     network(3, 5, norm="batch", trained=known).save(path)
@@ -193,9 +195,8 @@ def test_each_parameter_affects_the_output(rng, variant):
     assert rnn.packed_bytes > 0 and f"packed_bytes={rnn.packed_bytes}" in repr(rnn)
     for key in rnn.parameters():
         before = rnn(x)[0]
-        value = getattr(rnn, key) + rng.uniform(
-            0.02, 0.05, getattr(rnn, key).shape
-        )  # a network that does not amplify differences
+        # The change is so small that the network does not amplify differences.
+        value = getattr(rnn, key) + rng.uniform(0.02, 0.05, getattr(rnn, key).shape)
         setattr(rnn, key, value)
         same(getattr(rnn, key), value.astype(np.float32))
         value[...] = np.nan  # the assignment has copied the value
@@ -208,8 +209,10 @@ def test_each_parameter_affects_the_output(rng, variant):
 # The largest measured errors are 0.006 and 0.013; an SLSTM's, normalised last, 0.015 and 0.026.
 @pytest.mark.parametrize("dtype, most", [("bfloat16", 0.01), ("int8", 0.02)])
 def test_to_dtype_is_accurate_small_and_reversible(isa, rng, variant, dtype, most):
-    """Results are near those of float32 weights, weights take a half or a quarter of the bytes, and
-    to_dtype("float32") restores them."""
+    """Results are near those of float32 weights, and packed weights have a half or a quarter of the bytes.
+
+    to_dtype("float32") restores the network.
+    """
     rnn = calm(64, 96, trained=T, **VARIANTS[variant])
     x = normal(rng, T, 5, 64)
     short = rnn.to_dtype(dtype)
@@ -222,7 +225,7 @@ def test_to_dtype_is_accurate_small_and_reversible(isa, rng, variant, dtype, mos
 
 
 def test_a_spec_is_resolved_for_its_cell():
-    """rnn.norm has a placement, and `cell` only if the cell has a cell state."""
+    """rnn.norm always has a placement. It has `cell` only in an LSTM, which has a cell state."""
     made = {cell: getattr(lnrnn, cell)(2, 3) for cell in CELLS}
     assert [made[cell].norm.placement for cell in CELLS] == ["joint", "split", "split", "input"]
     assert [made[cell].norm.cell for cell in CELLS] == [None, "out", None, None]

@@ -1,4 +1,4 @@
-"""Copied and pickled streams, and networks by every pickle protocol."""
+"""Tests copied and pickled streams, and networks that are pickled by every protocol."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WAYS = {
     },
 }
 each_way = pytest.mark.parametrize("way", WAYS)
-# Each network with one way to copy, and one network with each way.
+# Tests one kind of copy for each network, and every kind of copy for one network.
 each_pair = pytest.mark.parametrize(
     "variant, way",
     [*zip(VARIANTS, itertools.cycle(WAYS), strict=False), *(("LSTM batch", way) for way in WAYS)],
@@ -52,7 +52,10 @@ def stands_at(rnn, stream, state, step):
 
 @each_pair
 def test_a_copied_stream_is_independent(rng, variant, way):
-    """A copy starts with the same state, step and parameters. Then neither affects the other."""
+    """A copy starts with the same state, step number and parameters.
+
+    Later changes of the original or the copy do not affect the other.
+    """
     rnn = network(3, 17, num_layers=2, trained=T, **VARIANTS[variant])
     x, other = normal(rng, T, 2, 3), normal(rng, T, 2, 3)
     stream = rnn.stream(2)
@@ -81,7 +84,7 @@ def test_a_copied_stream_is_independent(rng, variant, way):
 
 
 def test_copies_share_packed_weights(rng):
-    """The copy of a stream holds only its state and a reference to the network."""
+    """The copy of a stream needs memory only for its state and for a reference to the network."""
     rnn = network(3, 64)
     stream = rnn.stream()
     packed = rnn.packed_bytes
@@ -90,7 +93,7 @@ def test_copies_share_packed_weights(rng):
     assert rnn.packed_bytes == copy.copy(rnn).packed_bytes == packed
     for twin in copies:
         assert twin._snapshot.packed_bytes == packed
-    assert pickle.loads(pickle.dumps(rnn)).packed_bytes == 0  # the loading machine packs weights
+    assert pickle.loads(pickle.dumps(rnn)).packed_bytes == 0  # a pickle has none
     assert len(pickle.dumps(stream)) < sum(v.nbytes for v in rnn.parameters().values()) + 5000
 
 

@@ -1,4 +1,4 @@
-"""Dropout in forward_train: masks, the number of dropped values, seeds, and errors.
+"""Tests dropout in forward_train: masks, the number of dropped values, seeds, and errors.
 
 test_dropout_training.py compares the results with the reference.
 """
@@ -45,8 +45,10 @@ def masks_of(rnn, seed=0, T=T, B=B, dropout=ALL, **more):
 
 
 def within(dropped, rate):
-    """Returns True if the number of dropped values has a probability above 1e-6, by Chernoff's bound for
-    binomial tails."""
+    """Returns True if the number of dropped values is plausible for this rate.
+
+    Its probability is above 1e-6, by Chernoff's bound for the tails of the binomial distribution.
+    """
     n, found = dropped.size, dropped.mean()
     if found in (0, 1):
         return rate == found
@@ -73,8 +75,10 @@ def test_the_rate_is_the_fraction_of_dropped_values(rate):
 
 
 def test_masks_are_numbers_of_philox():
-    """Each kind, layer and direction has a documented generator, so that other programs can draw the same
-    masks."""
+    """The masks of each kind, layer and direction come from a documented random generator (Philox).
+
+    So other programs can draw the same masks.
+    """
     rnn = lnrnn.GRU(64, 64, seed=0)
     zone_out(rnn, 0.3)
     masks = rnn.forward_train(np.zeros((20, 60, 64)), dropout=DropoutSpec(inputs=0.3), seed=[7, 8])[2].masks
@@ -86,7 +90,7 @@ def test_masks_are_numbers_of_philox():
 
 
 def test_masks_of_a_seed_never_change():
-    """Later versions must drop the same values for a stored seed."""
+    """The expected masks are stored, because later versions must drop the same values for a seed."""
     drawn = masks_of(deep(), seed=12345, T=2, B=1).arrays()
     digest = hashlib.sha256(b"".join(np.packbits(m > 0).tobytes() for m in drawn))
     assert digest.hexdigest()[:32] == "876f8c86110abefc57dec1152a48499c"
@@ -111,7 +115,7 @@ def test_the_same_seed_drops_the_same_values(rng, cell):
 
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if "batch" not in name])
 def test_masks_do_not_depend_on_padding(rng, variant):
-    """The lengths of other sequences and values past a length do not matter either."""
+    """Masks do not depend on the lengths of other sequences, nor on values of x past a length."""
     rnn = network(D, H, num_layers=2, bidirectional=True, **VARIANTS[variant])
     zone_out(rnn, 0.25)
     x, lengths = normal(rng, T, B, D), rng.integers(0, T + 1, B)

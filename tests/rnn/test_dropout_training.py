@@ -52,7 +52,7 @@ T = 9
 # The tolerance of tests/rnn/test_training.py.
 GRADIENT = 3e-6
 
-# By name of the test case: the spec, and True with zoneout.
+# {name of the test case: (DropoutSpec, whether zoneout is used too)}.
 KINDS = {
     "states": (DropoutSpec(states=0.4), False),
     "zoneout": (DropoutSpec(), True),
@@ -72,7 +72,9 @@ def masks_of(rnn, x, spec, seed):
 
 
 def truth(rnn, x, h0, ends, gy, gh, masks):
-    """Returns (y, state, {name: gradient}) of the reference, or None near a kink of relu (see kink)."""
+    """Returns (y, state, {name: gradient}) of the reference, or None if a value is near a kink of relu (see
+    `kink`).
+    """
     y, h, tapes = reference_forward(rnn, x, h0, ends, training=True, masks=masks)
     found = named_gradients(rnn, reference_backward(rnn, tapes, gy, gh, masks))
     return (y, h, found) if kink(rnn, tapes) > KINK else None
@@ -84,7 +86,8 @@ def trained(rnn, x, h0, ends, gy, gh, spec, seed=5):
     return y, h, named_gradients(rnn, rnn.backward(tape, gy, gh))
 
 
-# relu's slope is computed from h. With zoneout h may be of an earlier step, so test relu too.
+# The kernels compute relu's slope from h. With zoneout h may be the state of an earlier step, so test relu
+# too.
 ALL = WITH_INNER_BIASES | {
     f"RNN {name}": dict(cell="RNN", nonlinearity=name) for name in ("relu", "sigmoid", "identity")
 }
@@ -93,14 +96,14 @@ ALL = WITH_INNER_BIASES | {
 @pytest.mark.parametrize("kind, variant", [*((k, v) for k in KINDS for v in VARIANTS if k != "all"),
                                            *(("all", v) for v in ALL)])  # fmt: skip
 def test_every_placement_equals_the_reference(variant, kind):
-    """Sizes are around the widths of vectors, and there are more sequences than a group has."""
+    """Sizes are near the widths of vectors. There are more sequences than one group of the kernels has."""
     spec, zoneout = KINDS[kind]
     sizes = [(17, 7, 70), (33, 16, 9), (48, 5, 12)]
     for k, (hidden, inputs, batch) in enumerate(sizes if kind == "all" else sizes[:1]):
         rng, want = np.random.default_rng(k), None
         rnn = calm(inputs, hidden, seed=k, **ALL[variant])
         if zoneout and not variant.startswith("SLSTM"):
-            kept = ((0.3, 0.2), (0.4, 0), (0, 0.95))[k]  # also only for h or only for c
+            kept = ((0.3, 0.2), (0.4, 0), (0, 0.95))[k]  # or only one of them
             rnn.zoneout = kept if type(rnn) is lnrnn.LSTM else kept[0]
         h0, gh = drawn_state(rng, rnn, batch), drawn_state(rng, rnn, batch)
         ends = rng.integers(3 if batch > 64 else 0, T + 1, batch)
@@ -133,7 +136,8 @@ def test_layers_and_directions_equal_the_reference(
 ):
     assume(layers > 1 or not between)
     rng = np.random.default_rng(seed)
-    # Dropout may leave one small value in a row. With this eps layer norm does not amplify it.
+    # Dropout may leave only one small value in a row. With this large eps layer norm does not amplify the
+    # value.
     norm = lnrnn.LayerNormSpec(eps=0.1) if norm == "layer" else norm
     options = dict(cell=cell, norm=norm, num_layers=layers, bidirectional=both, batch_first=batch_first)
     rnn = calm(5, hidden, seed=seed, **options)
@@ -158,7 +162,7 @@ def test_layers_and_directions_equal_the_reference(
 @each_cell
 @each_norm
 def test_threads_and_parts_of_calls_change_no_bit(cell, norm):
-    """A call in parts returns every few steps, and is continued."""
+    """A call in parts returns to Python after every few steps, and is then continued."""
     rng = np.random.default_rng(3)
     rnn = zoned(network(33, 129, cell=cell, norm=norm, num_layers=2, bidirectional=True))
     args = drawn_run(3, rnn, T, rng.integers(T // 2, T + 1, 130))
@@ -234,7 +238,10 @@ def part_of(masks, steps, sequences):
 
 @each_cell
 def test_batch_norm_sees_values_after_dropout(cell):
-    """Products are those of the remaining values, and an LSTM's c is that before zoneout."""
+    """Batch norm's statistics come from products of the values that dropout leaves.
+
+    Those of an LSTM's c come from c before zoneout.
+    """
     rng = np.random.default_rng(8)
     rnn = zoned(calm(5, 17, cell=cell, norm=lnrnn.BatchNormSpec(momentum=None)))
     x, spec = normal(rng, T, 20, 5), DropoutSpec(inputs=0.3, states=0.4)

@@ -5,7 +5,7 @@ streaming. No test here has a tolerance.
 
 Tests of choices inside the kernels run on every instruction set. test_weight_dtypes.py and test_units.py test
 sets that only add instructions for bfloat16 and int8. If there are too many combinations of sizes and models,
-neighbouring cases alternate.
+each size is tested with some of the models.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ BATCHES = (*range(1, 14), 31, 32, 33, 64, 70)
 HIDDEN = (1, 15, 17, 33, 48, 65, 97, 193)
 T, KNOWN = 9, 4
 
-# Networks for inference. The last three have batch norm, with and without unknown steps.
+# Networks for inference. The last three have batch norm; in some of them, sequences have steps without
+# statistics.
 MODELS = {
     "layer": dict(norm="layer"),
     "none": dict(norm=None),
@@ -70,7 +71,7 @@ DTYPES = ("float32", "bfloat16", "int8")
 def made(model, inputs, hidden, k=0, **options):
     """Returns a network of MODELS.
 
-    LSTM and GRU alternate the types of weights; test_weight_dtypes.py tests those of an RNN.
+    k selects the type of weights of an LSTM or GRU; test_weight_dtypes.py tests those of an RNN.
     """
     dtype = DTYPES[k % 3] if "cell" in MODELS[model] else "float32"
     return network(inputs, hidden, **MODELS[model], **options).to_dtype(dtype)
@@ -111,8 +112,11 @@ UNLIKE = {
 
 
 @pytest.mark.parametrize("model", [name for name in MODELS if "batch" not in name and "none" not in name])
-def test_rows_beside_others(family, rng, model):
-    """Several rows have their statistics computed together, a single row alone."""
+def test_rows_computed_together_have_the_bits_of_each_alone(family, rng, model):
+    """Kernels compute the statistics of several rows together, and those of a single row alone.
+
+    The bits are the same.
+    """
     norm = MODELS[model].get("norm", "layer")
     norm = lnrnn.LayerNormSpec() if norm == "layer" else norm
     for hidden, eps in ((3, 1e-5), (33, 2.0**-130), (130, 1e-5)):
@@ -135,7 +139,10 @@ def test_rows_beside_others(family, rng, model):
 
 @each_cell
 def test_few_sequences_whose_statistics_are_the_batch_s(family, rng, cell):
-    """A step needs the sums of all sequences, so threads do not divide its hidden units."""
+    """With overrun "batch", a step needs the sums over all sequences.
+
+    So threads do not divide the hidden units, even of few sequences.
+    """
     rnn = network(7, 193, cell=cell, norm=lnrnn.BatchNormSpec(overrun="batch"), trained=KNOWN)
     x, h0 = normal(rng, 60, 3, 7), drawn_state(rng, rnn, 3)
     assert x.shape[0] * 3 * len(rnn.weight_hh_l0) * 200 > 2**22
@@ -148,7 +155,7 @@ def test_few_sequences_whose_statistics_are_the_batch_s(family, rng, cell):
 
 @pytest.mark.skipif(lnrnn.cpu_info()["team"] == "none", reason="built without threads")
 def test_dividing_hidden_units_of_more_sequences_than_a_tile(family, rng):
-    """Pointers to rows are collected for 64 sequences at a time."""
+    """A kernel gets pointers to the rows of 64 sequences at a time, so the test has more sequences."""
     rnn = network(7, 900)
     x, h0 = normal(rng, 3, 66, 7), drawn_state(rng, rnn, 66)
     with using_threads(1):
@@ -160,7 +167,7 @@ def test_dividing_hidden_units_of_more_sequences_than_a_tile(family, rng):
 
 @pytest.mark.parametrize("model, hidden", [("layer", 1200), ("none", 1200), ("LSTM", 601), ("GRU", 701)])
 def test_streams_have_the_same_bits_on_several_threads(family, rng, model, hidden):
-    """The streams are so wide that one step repays two threads."""
+    """The streams have so many hidden units that even one step is faster on two threads."""
     rnn = made(model, 7, hidden)
     x = normal(rng, 4, 3, 7)
     assert 3 * len(rnn.weight_hh_l0) * (7 + hidden) > 2**22
@@ -178,8 +185,10 @@ def test_streams_have_the_same_bits_on_several_threads(family, rng, model, hidde
 )
 @pytest.mark.parametrize("batch, hidden", [(1, 193), (3, 64), (33, 65), (64, 17)])
 def test_bits_do_not_depend_on_the_division_into_calls(family, rng, model, batch, hidden):
-    """Each call continues from the states of the last one. There are more steps than one chunk of W_ih x
-    has."""
+    """Each call continues from the last states of the call before.
+
+    There are more steps than one chunk of W_ih x has.
+    """
     rnn = made(model, 5, hidden, k=batch % 4, num_layers=2)
     steps = max(24, 60_000 // (batch * len(rnn.weight_hh_l0)))
     x, h0 = normal(rng, steps, batch, 5), drawn_state(rng, rnn, batch)
@@ -201,8 +210,10 @@ def test_bits_do_not_depend_on_the_division_into_calls(family, rng, model, batch
 @example(None, "layer", 33, 15, 2, True, True, 40, 3, 0)
 @example(None, "LSTM", 33, 15, 2, True, True, 40, 3, 0)
 @example(None, "GRU", 33, 15, 2, True, True, 40, 3, 0)
-def test_mixed_conditions(kernels, model, hidden, inputs, layers, both, batch_first, batch, threads, seed):
-    """Every sequence has its bits alone, for any batch, order of axes, padding and number of threads."""
+def test_mixed_conditions_change_no_bit(
+    kernels, model, hidden, inputs, layers, both, batch_first, batch, threads, seed
+):
+    """With any batch, order of axes, padding and threads, a sequence has the same bits as alone."""
     rng = np.random.default_rng(seed)
     options = dict(num_layers=layers, bidirectional=both, batch_first=batch_first)
     rnn = made(model, inputs, hidden, k=seed, seed=seed, **options)

@@ -39,12 +39,15 @@ from networks import (
 SIZES = (1, 2, 15, 16, 17, 31, 33, 47, 48, 49, 63, 64, 65, 97, 130, 193)
 BATCHES = (*range(1, 14), 31, 32, 33, 64, 70)
 
-# The largest measured error is 1.7e-6. (`calm` explains networks that amplify roundings.)
+# The largest measured error is 1.7e-6. The function `calm` describes networks that amplify rounding errors
+# more.
 WHOLE = 3e-6
 
 
 def close(rnn, got, want, most=WHOLE):
-    """Compares (y, state). Outputs of relu and identity may be larger than 1, and states of an SLSTM."""
+    """Compares (y, state), relative to the largest value if it is above 1, as outputs of relu and identity
+    may be, and states of an SLSTM.
+    """
     for a, b in zip((got[0], *parts(rnn, got[1])), (want[0], *parts(rnn, want[1])), strict=True):
         assert a.dtype == np.float32
         largest = b if isinstance(rnn, lnrnn.SLSTM) else want[0]
@@ -80,7 +83,8 @@ def step_error(rnn, x, h0, y):
     elif isinstance(rnn.norm, lnrnn.LayerNormSpec):
         ahat, _, var = ref.standardize(a, -1, rnn.norm.eps)
         z = p["gain"] * ahat + p["bias"]
-        # mu and sigma contain the roundings of all hidden units, so each unit affects all others
+        # mu and sigma contain the rounding errors of all hidden units, so the errors of one unit affect all
+        # others
         unit = terms.max(-1, keepdims=True) * p["gain"] / np.sqrt(var + rnn.norm.eps) * (1 + np.abs(ahat))
         unit = unit + np.abs(p["bias"])
     else:
@@ -145,8 +149,8 @@ def test_fifty_steps_equal_the_reference(name, bias, inner):
 def test_every_size_equals_the_reference(variant):
     """Tests every number of hidden units and sequences.
 
-    Layer norm over two units is nearly the sign function, and amplifies by up to 1 / sqrt(eps) near its jump.
-    So eps is large for these.
+    Layer norm over two units is nearly the sign function, and amplifies errors by up to 1 / sqrt(eps) near
+    its jump. So eps is large for two units.
     """
     rng = np.random.default_rng(3)
     for k, hidden in enumerate(SIZES[:-1]):
@@ -249,7 +253,10 @@ def test_without_a_norm_results_are_those_of_torch(rng, cell, options, layers, b
 @each_norm
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_inputs_of_every_dtype_and_container(rng, cell, norm, batch_first):
-    """Values that all these dtypes can represent give the same bits, and are not changed."""
+    """If x has values that all these dtypes can represent, every dtype gives the same bits.
+
+    The call does not change x.
+    """
     rnn = network(3, 17, cell=cell, norm=norm, batch_first=batch_first, trained=5)
     for steps in (5, 1):
         x = rng.integers(-3, 4, (5, steps, 3) if batch_first else (steps, 5, 3)).astype(np.float32)
@@ -284,7 +291,7 @@ def test_a_tensor_of_torch_is_accepted(rng):
 
 
 def test_any_pair_of_states_is_accepted(rng):
-    """The pair may be a list, and either state may be None."""
+    """The pair (h0, c0) of an LSTM may be a list, and h0 or c0 may be None."""
     lstm = network(3, 17, cell="LSTM", num_layers=2)
     x, (h0, c0) = normal(rng, 5, 4, 3), drawn_state(rng, lstm, 4)
     zeros = np.zeros_like(h0)

@@ -1,4 +1,4 @@
-"""num_heads: a block-diagonal W_hh is a dense one with zeros outside of the blocks."""
+"""Networks with num_heads equal networks whose dense W_hh has zeros outside of the diagonal blocks."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ CELLS = ("LSTM", "GRU")
 each_cell = pytest.mark.parametrize("cell", CELLS)
 NORMS = {"none": None, "layer": "layer", "batch": "batch"}
 NORMS |= {place: spec(place, inner_bias=True) for place in ("split", "joint", "gate")}
-# Units and heads: vectors of every set divide a head; they do not; a head is one unit.
+# (units, heads). The units of a head are a multiple of every vector's width, or no multiple, or one unit.
 SIZES = ((96, 3), (50, 2), (20, 5), (7, 7))
 
 
 def dense(rnn):
-    """The same network with a whole W_hh."""
+    """Returns the same network with a dense W_hh."""
     names = ["input_size", "hidden_size", "num_layers", "norm", "bias", "bidirectional"]
     twin = type(rnn)(**{name: getattr(rnn, name) for name in names})
     state = rnn.state_dict()
@@ -45,8 +45,8 @@ def dense(rnn):
 
 @each_cell
 @pytest.mark.parametrize("norm", NORMS)
-def test_the_bits_of_the_dense_network(family, rng, cell, norm):
-    """A sum of float32 does not change by zeros that are added to it. They are finite here."""
+def test_heads_have_the_bits_of_the_dense_network(family, rng, cell, norm):
+    """To add zeros does not change a sum of float32. All states are finite, so that 0 times a state is 0."""
     for k, (hidden, heads) in enumerate(SIZES):
         options = dict(num_layers=2, bidirectional=True, norm=NORMS[norm], num_heads=heads)
         rnn = network(3, hidden, cell=cell, trained=9, bias=k % 2 == 0, **options)
@@ -56,7 +56,8 @@ def test_the_bits_of_the_dense_network(family, rng, cell, norm):
             equal(rnn, rnn(x, None, ends), dense(rnn)(x, None, ends), f"{hidden} units, {heads} heads")
 
 
-# Both have roundings of float32, as the products of a gradient sum in other orders. Measured: at most 1.9e-6.
+# The two networks add the terms of a gradient in different orders, so their rounding errors differ. The
+# largest measured difference is 1.9e-6.
 GRADIENT = 5e-6
 
 
@@ -77,7 +78,7 @@ def test_the_gradients_of_the_dense_network(rng, cell, norm):
 
 @each_cell
 def test_a_head_does_not_see_another(family, rng, cell):
-    """Also where its h is NaN, at any place of a vector."""
+    """A NaN in the h of one head does not reach another head, even if one vector has values of both."""
     for hidden, heads in SIZES:
         rnn, units = network(3, hidden, cell=cell, norm=None, num_heads=heads), hidden // heads
         x, h0 = normal(rng, 5, 2, 3), normal(rng, 1, 2, hidden)
@@ -92,7 +93,7 @@ def test_a_head_does_not_see_another(family, rng, cell):
 
 @pytest.mark.parametrize("bits", [14, 8])
 def test_int8_rounds_each_head_by_itself(family, rng, bits):
-    """A row of h has a scale for each head."""
+    """In a row of h, the values of each head have a scale of their own."""
     for hidden, heads in SIZES:
         rnn, units = network(3, hidden, cell="GRU", norm=None, num_heads=heads), hidden // heads
         rnn.weight_ih_l0 = np.zeros((3 * hidden, 3))
@@ -115,7 +116,10 @@ def test_int8_rounds_each_head_by_itself(family, rng, bits):
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 @each_cell
 def test_rounded_weights_on_every_set(rng, name, dtype, cell):
-    """One sequence or many, a call or a stream: equal bits. Errors are about those of a dense network."""
+    """The bits are equal for one sequence and many, and for a call and a stream.
+
+    Errors are about as large as those of a dense network.
+    """
     with using_isa(name):
         for hidden, heads in SIZES:
             exact = calm(3, hidden, cell=cell, num_heads=heads)
@@ -131,8 +135,8 @@ def test_rounded_weights_on_every_set(rng, name, dtype, cell):
 
 @pytest.mark.skipif(lnrnn.cpu_info()["team"] == "none", reason="built without threads")
 @each_cell
-def test_threads_divide_heads(rng, cell):
-    """Where there are more heads than threads, as many, and fewer."""
+def test_threads_that_divide_heads_change_no_bit(rng, cell):
+    """Tests more heads than threads, as many heads as threads, and fewer."""
     for heads in (2, 3, 8):
         rnn = network(33, 240, cell=cell, num_heads=heads)
         x = normal(rng, 250, 2, 33)
@@ -145,7 +149,7 @@ def test_threads_divide_heads(rng, cell):
 
 @each_cell
 def test_one_head_is_the_dense_network(rng, tmp_path, cell):
-    """Its files, its repr and its fingerprint do not name the argument."""
+    """With num_heads=1 the files, repr and fingerprint of a network do not contain the argument."""
     pytest.importorskip("safetensors")
     made = getattr(lnrnn, cell)
     one, plain = made(3, 8, num_heads=1, seed=0), made(3, 8, seed=0)
@@ -162,8 +166,8 @@ def test_one_head_is_the_dense_network(rng, tmp_path, cell):
 
 
 @each_cell
-def test_start_values(cell):
-    """As uniform as those of a dense network of that size: within 1 / sqrt(H)."""
+def test_initial_values_of_heads_are_uniform(cell):
+    """As in a dense network with H units, initial values are uniform from -1 / sqrt(H) to 1 / sqrt(H)."""
     rnn = getattr(lnrnn, cell)(3, 64, num_heads=4, seed=0)
     values = rnn.weight_hh_l0
     assert values.shape == ({"LSTM": 4, "GRU": 3}[cell] * 64, 16)
@@ -183,7 +187,7 @@ def test_start_values(cell):
         (None, TypeError, "num_heads must be an integer"),
     ],
 )
-def test_wrong_heads(cell, heads, error, text):
+def test_wrong_numbers_of_heads_are_refused(cell, heads, error, text):
     with pytest.raises(error, match=re.escape(text)):
         getattr(lnrnn, cell)(3, 6, num_heads=heads)
     with pytest.raises(AttributeError, match="num_heads is set by the constructor only"):

@@ -1,4 +1,4 @@
-"""Lanes of a stream are independent: each has the same bits as alone."""
+"""The lanes of a stream are independent: each gives the same bits as in a stream of its own."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def alone(rnn, x, start=None):
 
 @each_variant
 def test_any_rows_give_the_bits_of_each_alone(rng, variant):
-    """Calls step different lanes in different orders."""
+    """Each call steps some of the lanes, in another order."""
     rnn = network(D, H, num_layers=2, trained=4, **VARIANTS[variant])
     if rnn.known_steps is not None:
         rnn.overrun = "last"
@@ -106,7 +106,7 @@ def test_resets_of_a_step_set_zero_states(rng, norm):
 @settings(max_examples=40)
 @given(data=st.data())
 def test_a_pickled_state_continues_in_any_lane(data):
-    """The lane may be of any stream of an equal network."""
+    """A state may be set in any lane of any stream, if the networks are equal."""
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     cell = data.draw(st.sampled_from(CELLS))
     norm = data.draw(st.sampled_from(NORMS))

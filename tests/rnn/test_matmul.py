@@ -1,4 +1,4 @@
-"""The product of packed weights and rows, computed by a cell that does nothing else.
+"""Tests the product of packed weights and rows, computed by a cell that does nothing else.
 
 Tests every height and width of tiles and every path through the panels, on every instruction set. All numbers
 are integers, so that sums are exact in any order.

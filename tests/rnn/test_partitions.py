@@ -1,4 +1,4 @@
-"""Partitions of work among threads: the cost model's choice for 2 to 64 cores, and equal bits."""
+"""Tests how threads divide work: the cost model's choice for 2 to 64 cores, and equal bits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from networks import drawn_state, each_cell, equal, network, normal, spec
 
 each_machine = pytest.mark.parametrize("machine", MACHINES)
 
-# (gates, number of separate products).
+# (number of gates, number of separate products) of each cell.
 RNN, LSTM, GRU = (1, 1), (4, 2), (3, 2)
 THREADS = (2, 3, 4, 6, 8, 16, 24, 32, 64)
 
@@ -99,7 +99,10 @@ def test_the_model_shares_memory_bandwidth():
 
 
 def test_the_model_reads_a_small_share_from_l2():
-    """A quarter of W_hh fits into the L2 of each of four threads: they are over four times as fast."""
+    """W_hh does not fit into one L2, but a quarter of it does.
+
+    So four threads are more than four times as fast as one.
+    """
     with on_machine("slow L3"):
         one, four = (engine_switches.step_time(1, n, False, 1, 512, 512, *LSTM) for n in (1, 4))
         assert 4 * 4 * 512**2 > 2 << 20 and four < one / 5

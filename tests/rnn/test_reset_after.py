@@ -1,4 +1,4 @@
-"""GRU(reset_after=False): the equation as Keras and ONNX write it, threads, and refusals."""
+"""Tests GRU(reset_after=False): the equation as Keras and ONNX write it, threads, and errors."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_block_diagonal_weights(rng, heads):
         assert absolute_error(grads["weight_hh_l0"][o], own) < 1e-3
 
 
-def test_a_property_of_the_network(rng, tmp_path):
+def test_copies_and_files_keep_reset_after(rng, tmp_path):
     pytest.importorskip("safetensors", reason="models are saved by the safetensors package")
     after, before = (network(D, 8, cell="GRU", reset_after=r) for r in (True, False))
     assert "reset_after=False" in repr(before) and "reset_after" not in repr(after)

@@ -1,4 +1,4 @@
-"""reverse=True: the bits of the forward network on sequences that are turned around within their lengths."""
+"""With reverse=True, results have the bits of a forward network on reversed sequences."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def turned(resets, lengths):
 @each_variant
 @pytest.mark.parametrize("resets", [False, True])
 @pytest.mark.parametrize("layers", [1, 2])
-def test_calls_and_training(rng, variant, layers, resets):
+def test_calls_and_training_equal_those_of_reversed_sequences(rng, variant, layers, resets):
     forward, back = pair(variant, num_layers=layers)
     x, start, lengths = normal(rng, T, B, D), drawn_state(rng, forward, B), rng.integers(0, T + 1, B)
     gy, gend = normal(rng, T, B, H), drawn_state(rng, forward, B)
@@ -80,7 +80,7 @@ def test_calls_and_training(rng, variant, layers, resets):
 
 
 @each_variant
-def test_direction_1_of_two(rng, variant):
+def test_reverse_is_the_second_of_two_directions(rng, variant):
     both = network(D, H, bidirectional=True, **VARIANTS[variant])
     learn(both, rng, T, 16)
     back = network(D, H, reverse=True, **VARIANTS[variant])
@@ -112,7 +112,7 @@ def test_rounded_weights_ragged_sequences_and_threads(rng, cell, dtype):
 
 
 @each_cell
-def test_dropout_and_checkpoints(rng, cell):
+def test_reverse_works_with_dropout_and_checkpoints(rng, cell):
     back = network(D, H, cell=cell, reverse=True, num_layers=2)
     back.zoneout = 0.2
     x, lengths, gy = normal(rng, T, B, D), rng.integers(0, T + 1, B), normal(rng, T, B, H)
@@ -126,7 +126,7 @@ def test_dropout_and_checkpoints(rng, cell):
 
 
 @each_cell
-def test_a_property_of_the_network(rng, cell, tmp_path):
+def test_copies_and_files_keep_reverse(rng, cell, tmp_path):
     pytest.importorskip("safetensors", reason="models are saved by the safetensors package")
     forward, back = pair(cell if cell == "RNN" else f"{cell} split" + " out" * (cell == "LSTM"))
     assert back.reverse and not forward.reverse
@@ -149,7 +149,7 @@ def test_a_property_of_the_network(rng, cell, tmp_path):
 
 
 @each_cell
-def test_refused_by_name(cell):
+def test_wrong_uses_of_reverse_are_refused(cell):
     make = getattr(lnrnn, cell)
     with pytest.raises(ValueError, match="reverse must be False with bidirectional=True, got True"):
         make(D, H, bidirectional=True, reverse=True)

@@ -68,7 +68,7 @@ CASES += [(variant, *shape) for variant in VARIANTS for shape in ((3, False), (2
 
 @pytest.mark.parametrize("variant, layers, both", list(dict.fromkeys(CASES)))
 def test_parallel_layers_give_the_bits_of_one_thread(rng, variant, layers, both):
-    """There are as many threads as parallel tasks."""
+    """There are as many threads as layers or directions that can run at the same time."""
     for k, (T, B, ragged) in enumerate([(60, 1, False), (23, 5, True), (1, 3, False), (9, 70, True)]):
         turn = list(VARIANTS).index(variant) + k
         rnn = made(variant, turn, num_layers=layers, bidirectional=both, batch_first=turn % 2 > 0)
@@ -102,7 +102,7 @@ def test_empty_calls_return_empty_results(rng, T, B, both):
 @pytest.mark.parametrize("mode", ["slow", "staggered"])
 @pytest.mark.parametrize("layers, both", [(2, False), (3, False), (5, False), (2, True)])
 def test_late_threads_give_the_same_bits(rng, layers, both, mode):
-    """First one thread is late, then another."""
+    """In these modes threads are late at a barrier: first one thread, then another."""
     rnn = network(D, H, cell="LSTM", num_layers=layers, bidirectional=both)
     x, h0, ends = drawn(rng, rnn, 200, 2, True)
     want = in_turn(rnn, x, h0, ends)

@@ -1,4 +1,6 @@
-"""step_all: one step of several streams in a call, with the bits and errors of a call of each stream."""
+"""step_all computes one step of several streams in one call, with the bits and errors of one call for each
+stream.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def test_step_all_has_the_bits_of_single_calls(data):
     with using_threads(data.draw(st.integers(1, 3))):
         for _ in range(4):
             xs = [normal(rng, len(s.step), D) for s in streams]
-            if data.draw(st.booleans()):  # one lane without its axis; float64 takes the long way
+            if data.draw(st.booleans()):  # one lane needs no axis; float64 is converted
                 xs = [np.float64(x[0]) if len(x) == 1 else x for x in xs]
             got = lnrnn.step_all(zip(streams, xs, strict=True))
             want = [s(x) for s, x in zip(alike, xs, strict=True)]
@@ -56,7 +58,10 @@ def test_step_all_takes_any_layout(rng):
 
 
 def wrong_steps():
-    """Arguments that step_all refuses, and a part of the message for each. The first stream is right."""
+    """Returns arguments that step_all refuses, each with a part of the message.
+
+    The step of the first stream is valid.
+    """
     right, other = network(D, H).stream(2), network(D, H).stream(2)
     ended = network(D, H, norm="batch", trained=1).stream(2)
     ended(np.ones((2, D)))
@@ -88,7 +93,7 @@ def test_a_refused_step_changes_no_lane(case):
 
 
 def test_threads_step_lists_of_streams_of_their_own(rng):
-    """Four threads, each with a list of its own, give the bits of one thread."""
+    """Four threads call step_all, each with its own streams. The results have the bits of one thread."""
     rnn = network(D, H, cell="GRU", norm=None)
     x = normal(rng, 50, 3, D)
     alone = [rnn.stream() for _ in range(3)]
@@ -102,7 +107,7 @@ def test_threads_step_lists_of_streams_of_their_own(rng):
 
 
 def memory_of_steps():
-    """Calls of step_all give all their memory back; refused ones too."""
+    """Asserts that calls of step_all, including refused calls, free all memory that they allocate."""
     streams = [network(D, H).stream() for _ in range(5)]
     x = np.ones(D, np.float32)
 

@@ -1,4 +1,4 @@
-"""Batch norm by time step: statistics, their updates, and steps beyond the last known one."""
+"""Tests batch norm by time step: statistics, their updates, and steps beyond the last known one."""
 
 from __future__ import annotations
 
@@ -38,12 +38,15 @@ def spec(**options):
 
 
 def mild(cell, **options):
-    """Returns a BatchNormSpec with an eps with which an LSTM or GRU amplifies little."""
+    """Returns a BatchNormSpec.
+
+    For an LSTM or GRU its eps is so large that the network amplifies differences little.
+    """
     return spec(**({} if cell == "RNN" else {"eps": 0.1}) | options)
 
 
 def statistics(rnn, side="", suffix="_l0"):
-    """Returns mean, variance and count of one product of a layer."""
+    """Returns the running mean, variance and count of one product (W_ih x or W_hh h) of a layer."""
     fields = *(f"{field}{side and '_'}{side}" for field in FIELDS[:2]), "count"
     return [getattr(rnn, field + suffix) for field in fields]
 
@@ -67,7 +70,10 @@ def living_statistics(rnn, x, h0, ends, y):
 
 
 def equal_statistics(got, want, most=STATISTICS["RNN"]):
-    """Errors are relative to the mean square, because the variance may be far smaller."""
+    """Compares statistics.
+
+    Errors are relative to the mean square, because the variance may be far smaller.
+    """
     known = len(want[2])
     square = (want[0] ** 2 + want[1]).max(initial=1)
     assert absolute_error(got[0][:known], want[0]) < most * square**0.5
@@ -116,7 +122,10 @@ def test_statistics_are_of_active_sequences_only(family, rng, hidden, inputs, ba
 
 
 def test_a_step_that_one_sequence_reached_has_variance_zero(rng):
-    """In training the output is the bias; at inference it is a difference times 1 / sqrt(eps)."""
+    """In training the normalised value of such a step is the bias.
+
+    At inference it is the difference to the mean times 1 / sqrt(eps), plus the bias.
+    """
     rnn = calm(5, 33, norm="batch", nonlinearity="identity")
     y, _, _ = rnn.forward_train(normal(rng, 3, 4, 5), None, [3, 2, 2, 1])
     same(y[2, 0], rnn.bias_l0)
@@ -138,7 +147,7 @@ def test_inference_does_not_change_statistics(rng):
 
 @each_cell
 def test_a_sequence_beyond_max_steps_is_refused(rng, cell):
-    """The call is refused before any change. Padding may be longer."""
+    """The call is refused before anything changes. Padding may have more than max_steps steps."""
     rnn = network(3, 17, cell=cell, norm=spec(max_steps=5), num_layers=2)
     rnn.forward_train(normal(rng, T, 4, 3), None, [5, 0, 5, 3])
     assert statistics(rnn, sides(rnn)[-1], "_l1")[0].shape[0] == 5
@@ -167,7 +176,10 @@ def test_statistics_grow_with_the_longest_sequence(rng):
 @pytest.mark.parametrize("overrun", OVERRUNS)
 @pytest.mark.parametrize("known, room", [(1, None), (4, 5), (4, 3 * T), (T, None)])
 def test_overrun_policies_beyond_the_known_steps(cell, overrun, known, room):
-    """Some sequences exceed the known steps, except with "raise". max_steps may exceed these too."""
+    """Some sequences have more steps than there are statistics for, except with "raise".
+
+    max_steps may be larger too.
+    """
     rng = np.random.default_rng(7)
     norm = mild(cell, overrun=overrun, max_steps=room)
     rnn = calm(5, 33, cell=cell, norm=norm, num_layers=2, bidirectional=True, trained=known)
@@ -222,7 +234,10 @@ def test_a_call_before_any_training_needs_overrun_batch(rng, cell, room):
 
 @pytest.mark.parametrize("known", [8, 9, 130, 300])
 def test_the_mean_of_one_unit_has_numpys_bits(rng, known):
-    """Large means cancel, so the result shows the rounding errors of their sum, which depend on its order."""
+    """Large means cancel in the sum over steps.
+
+    So the result shows rounding errors, which depend on the order of the sum.
+    """
     rnn = learn(lnrnn.RNN(3, 1, norm=spec(overrun="mean"), nonlinearity="identity"), rng, known, 16)
     large = 1e10 * rng.standard_normal((known, 1))
     means, variance = large - large.mean() + rng.standard_normal((known, 1)), statistics(rnn)[1].mean(0)
@@ -235,7 +250,9 @@ def test_the_mean_of_one_unit_has_numpys_bits(rng, known):
 @pytest.mark.parametrize("overrun", OVERRUNS)
 @pytest.mark.parametrize("known, room", [(0, None), (1, None), (4, 3 * T)])
 def test_a_stream_overruns_as_a_sequence_does(rng, cell, overrun, known, room):
-    """The results have the same bits, or the error is the same and leaves the stream unchanged."""
+    """A stream and a call for the whole sequence give the same bits, or the same error, which leaves the
+    stream unchanged.
+    """
     norm = spec(overrun=overrun, max_steps=room)
     rnn = network(3, 33, cell=cell, norm=norm, num_layers=2, trained=known)
     x, stream, rows = normal(rng, T, 12, 3), rnn.stream(12), []
@@ -271,8 +288,8 @@ def divided(x, ends, sizes):
 def test_calibrate_is_exact_for_any_division_into_batches(family, cell, eps, room):
     """Tests every product, layer and direction.
 
-    The k-th statistics are of the k-th steps, counted from the end in a reverse direction. Padding has no
-    effect.
+    The k-th statistics are those of the k-th steps, counted from the end in a reverse direction. Padding has
+    no effect.
     """
     rng = np.random.default_rng(8)
     norm = spec(eps=eps, max_steps=room)
@@ -289,10 +306,11 @@ def test_calibrate_is_exact_for_any_division_into_batches(family, cell, eps, roo
         found.append(rnn.state_dict())
     equal_arrays(found[1], found[0])
     equal_arrays(found[2], found[0])
-    # calibration on test data gives the results of training on it
+    # a network in training mode uses the statistics of its batch: calibration on test data must give the same
+    # outputs
     y, want = rnn(x, None, ends)[0], rnn.forward_train(x, None, ends)[0]
     assert absolute_error(y, want) < WHOLE[cell] or (cell != "RNN" and eps != 0.1)
-    # another order of the sequences gives the same sums but for rounding in double
+    # in another order of the sequences, the sums differ only by rounding errors of double
     who = rng.permutation(40)
     rnn.calibrate(divided(x[:, who], ends[who], [20, 20]))
     for name, value in rnn.state_dict().items():
@@ -367,7 +385,10 @@ def test_state_dict_and_files_keep_statistics(rng, tmp_path, cell, room):
 
 
 def test_training_continues_from_loaded_statistics(rng):
-    """Two batches in one network equal one batch, saving, loading, and the second batch."""
+    """Trains on two batches.
+
+    If the network is saved and loaded after the first batch, the results are the same.
+    """
     first, second = normal(rng, 4, 5, 3), normal(rng, T, 7, 3)
     for momentum in (0.3, None):
         rnn, other = (network(3, 17, norm=spec(momentum=momentum)) for _ in range(2))
@@ -381,7 +402,7 @@ def test_training_continues_from_loaded_statistics(rng):
 
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 def test_impossible_statistics_are_refused(rng, cell):
-    """Tests statistics that an RNN does not have; test_bad_calls.py tests those of an RNN."""
+    """Tests the statistics that only LSTM and GRU have; test_bad_calls.py tests those of an RNN."""
     rnn = network(3, 5, cell=cell, norm="batch", num_layers=2, trained=T)
     state = rnn.state_dict()
     for name, value in (
@@ -400,9 +421,9 @@ def test_impossible_statistics_are_refused(rng, cell):
 
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 def test_statistics_beyond_float32(rng, cell):
-    """Statistics are doubles of any size.
+    """Statistics are doubles and may exceed float32.
 
-    An overflow in the kernels affects only its hidden unit, without a warning.
+    The overflow in the kernels affects only its hidden unit, and causes no warning.
     """
     rnn = network(3, 5, cell=cell, norm=lnrnn.BatchNormSpec(overrun="mean", eps=1e-30), trained=2)
     x, state = normal(rng, 1, 4, 3), rnn.state_dict()
@@ -472,7 +493,10 @@ def test_counts_beyond_the_bound_are_refused(count):
 @pytest.mark.parametrize("momentum", [0.1, None])
 @pytest.mark.parametrize("before, after", [(MOST, MOST), (MOST - 6, MOST), (MOST - 7, MOST - 1)])
 def test_counting_ends_at_the_bound(rng, tmp_path, before, after, momentum):
-    """The state can be loaded again. Statistics stay finite, but new batches have no effect."""
+    """At the largest count, the state can still be saved and loaded.
+
+    Statistics stay finite, but new batches do not change them.
+    """
     pytest.importorskip("safetensors")
     rnn = with_counts(before, momentum=momentum)
     rnn.forward_train(normal(rng, T, 6, 3))

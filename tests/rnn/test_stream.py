@@ -1,4 +1,8 @@
-"""Streams, one step per call: bits of whole sequences, states, allocations, threads, layouts of `out`."""
+"""Streams compute one step per call.
+
+Tests that the bits are those of a call for the whole sequence, and tests states, allocations, threads and
+layouts of `out`.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ T = 9
 
 
 def streamed(stream, x):
-    """Steps through x (T, B, D). Returns all outputs."""
+    """Calls the stream once for each step of x (T, B, D). Returns all outputs."""
     return np.array([stream(row) for row in x])
 
 
@@ -62,7 +66,7 @@ def test_a_bidirectional_network_does_not_stream(cell):
 
 
 def batch_overrun():
-    """With overrun "batch", statistics are of all lanes, on any number of threads."""
+    """Asserts that with overrun "batch", statistics are computed over all lanes, on any number of threads."""
     for threads in (1, 2, 3):
         for batch, hidden in ((1, 17), (2, 2000), (5, 97), (70, 33)):
             rnn = network(3, hidden, norm=lnrnn.BatchNormSpec(overrun="batch"), trained=2)
@@ -119,7 +123,7 @@ def test_inputs_and_states_of_every_dtype_and_container(rng):
 
 
 @each_norm
-def test_a_stream_keeps_the_network_it_was_made_from(rng, norm):
+def test_a_stream_ignores_later_changes_of_its_network(rng, norm):
     rnn = network(3, 17, norm=norm, trained=T)
     x = normal(rng, T, 2, 3)
     y = rnn(x)[0]
@@ -141,7 +145,7 @@ def test_a_stream_keeps_the_network_it_was_made_from(rng, norm):
 
 @each_norm
 def test_the_number_of_threads_may_change_between_steps(rng, norm):
-    rnn = network(3, 450, norm=norm, trained=T)  # a step repays four threads
+    rnn = network(3, 450, norm=norm, trained=T)  # so many hidden units that a step is faster on four threads
     x = normal(rng, T, 70, 3)
     stream, got = rnn.stream(70), []
     for t, row in enumerate(x):
@@ -177,9 +181,9 @@ LAST = lnrnn.BatchNormSpec(overrun="last")
     ("layer", 0, 1, 64, 40), (LAST, 6, 1, 64, 40),
 ], ids=str)  # fmt: skip
 def test_a_call_allocates_nothing(rng, norm, known, threads, hidden, lanes):
-    """The call steps all lanes, or some of them, into `out`.
+    """The call steps all lanes, or some of them, and writes to `out`.
 
-    NumPy reports its buffers to tracemalloc. Only a few Python integers of 32 bytes remain.
+    tracemalloc sees memory of Python and NumPy. It may see only a few Python integers of 32 bytes.
     """
     batch = 4
     rnn = network(3, hidden, norm=norm, num_layers=2, trained=known)
@@ -217,7 +221,7 @@ def test_a_call_allocates_nothing(rng, norm, known, threads, hidden, lanes):
 @each_norm
 @pytest.mark.parametrize("batch, hidden, layers", [(1, 1, 1), (1, 33, 2), (5, 48, 1), (70, 17, 3)])
 def test_out_in_every_layout(family, rng, norm, batch, hidden, layers):
-    """`out` gets the bits of a new array, and no other memory changes."""
+    """The call writes the same bits into `out` as into a new array, and changes no other memory."""
     rnn = network(3, hidden, norm=norm, num_layers=layers, trained=T)
     x = normal(rng, T, batch, 3)
     y = rnn(x)[0]

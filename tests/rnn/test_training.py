@@ -44,8 +44,10 @@ T = 9
 
 
 def some_lengths(rng, norm, steps, batch):
-    """Returns lengths from 0 to `steps`; with batch norm eight are `steps`, since statistics of few
-    amplify."""
+    """Returns lengths from 0 to `steps`.
+
+    With batch norm eight sequences have all steps, since statistics over few sequences amplify differences.
+    """
     ends = rng.integers(0, steps + 1, batch)
     if norm == "batch":
         ends[:8] = steps
@@ -53,7 +55,7 @@ def some_lengths(rng, norm, steps, batch):
 
 
 def amplification(rnn, x, h0, ends, gy, gh, draws=3):
-    """Returns {name: change} of the reference's gradients if its arguments are rounded."""
+    """Returns {name: the change of the reference's gradient if its arguments are rounded to float32}."""
     rng = np.random.default_rng(0)
     want, moved = true_gradients(rnn, x, h0, ends, gy, gh), {}
     for _ in range(draws):
@@ -68,10 +70,11 @@ def amplification(rnn, x, h0, ends, gy, gh, draws=3):
 
 # --- precision ----------------------------------------------------------------------------------------------
 
-# Relative to the largest entry of each gradient. Measured at most 1.3e-6, and 5.4e-6 through three layers.
+# Tolerances, relative to the largest entry of each gradient. The largest measured errors are 1.3e-6, and
+# 5.4e-6 through three layers.
 GRADIENT = 3e-6
 
-# (hidden units, inputs, layers, directions, lengths), around the widths of vectors and panels.
+# (hidden units, inputs, layers, directions, lengths). Sizes are near the widths of vectors and panels.
 SIZES = [
     (15, 7, 1, 1, [5] * 5),
     (16, 31, 2, 1, [3] * 13),
@@ -96,7 +99,7 @@ KINDS = WITH_INNER_BIASES | {
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_gradients_of_every_size_equal_the_reference(kind):
     for k, (hidden, inputs, layers, directions, ends) in enumerate(SIZES):
-        inputs = 1 if inputs == 3 and kind["cell"] == "RNN" else inputs  # its W x has no norm
+        inputs = 1 if inputs == 3 and kind["cell"] == "RNN" else inputs  # no norm is over its W x alone
         rnn = calm(inputs, hidden, seed=k, num_layers=layers, bidirectional=directions == 2, **kind)
         x, *rest = drawn_run(k, rnn, max(ends), ends)
         while not (want := true_gradients(rnn, x, *rest)):
@@ -139,7 +142,7 @@ AMPLIFIED = {
 @pytest.mark.parametrize("kind", AMPLIFIED.values(), ids=AMPLIFIED)
 @each_norm
 def test_gradients_of_sizes_that_amplify(norm, kind):
-    """A norm over two values is nearly the sign function; over one value gradients are 0.
+    """A norm over two values is nearly the sign function; the gradients of a norm over one value are 0.
 
     Such norms are layer norm over two hidden units, or of W x with one input, and batch norm over two
     sequences. The error may be as large as the change of the reference by rounding its arguments to float32.
@@ -154,7 +157,7 @@ def test_gradients_of_sizes_that_amplify(norm, kind):
         want, loss = true_gradients(rnn, *args), amplification(rnn, *args)
         for isa, got in on_every_family(partial(trained, rnn, *args)).items():
             for name, g in got.items():
-                # Its error is that of the terms that cancel.
+                # The error of this gradient is as large as the errors of the terms that cancel.
                 size = np.abs(want[name]).max(initial=0)
                 allowed = size * (GRADIENT + 2 * loss[name]) + 8e-6
                 assert absolute_error(g, want[name]) < allowed, (isa, name, hidden)
@@ -197,7 +200,8 @@ def test_gradients_of_layers_and_directions_equal_the_reference(
     for isa, got in on_every_family(compute).items():
         got["x"] = swapped(got["x"])
         for name, g in got.items():
-            # The true gradient can be 0, for example of a bias before batch norm. Then only roundings remain.
+            # A true gradient can be 0, for example that of a bias before batch norm. Then the result has only
+            # rounding errors.
             scale = np.abs(want[name]).max(initial=1)
             assert absolute_error(g, want[name]) < 2 * GRADIENT * scale, (isa, name)
 
@@ -223,7 +227,7 @@ def test_forward_train_returns_the_outputs_of_the_reference(family, cell, norm):
     assert list(rnn.backward(tape, y)[2]) == list(rnn.parameters())
 
 
-# Tolerance relative to the largest number of an array. The largest measured error is 6e-7.
+# The tolerance, relative to the largest number of an array. The largest measured error is 6e-7.
 STATISTICS = 2e-6
 
 
@@ -325,7 +329,10 @@ def test_missing_gradients_are_zeros(rng, cell, norm):
 @each_cell
 @each_norm
 def test_padding_is_not_read_and_has_gradient_zero(rng, cell, norm):
-    """Values of x and gy past a length are not read, and gx is 0 there. For an empty sequence gh0 is gh."""
+    """Values of x and gy past a length are not read, and gx is 0 there.
+
+    In an empty sequence, the gradient of the initial state is that of the final state.
+    """
     rnn = network(3, 17, cell=cell, norm=norm, num_layers=2, bidirectional=True)
     x, gy = normal(rng, T, 12, 3), normal(rng, T, 12, 34)
     ends = np.array([9, 0, 9, 9, 2, 9, 7, 1, 0, 5, 6, 8])
@@ -388,7 +395,7 @@ def test_one_sequence_without_a_batch_axis(rng, cell, norm):
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("first", [5, 1])
 def test_gradients_accept_arrays_of_every_layout(rng, batch_first, first):
-    """With one step or one sequence, that axis may have any stride."""
+    """NumPy gives an axis of length 1 any stride. So the test also has one step, and one sequence."""
     rnn = network(3, 17, batch_first=batch_first)
     x, gy = (rng.integers(-3, 4, (first, 5, n)).astype(np.float32) for n in (3, 17))
     h0, gh = rng.integers(-3, 4, (2, 1, first if batch_first else 5, 17)).astype(np.float32)
@@ -404,7 +411,7 @@ def test_gradients_accept_arrays_of_every_layout(rng, batch_first, first):
 
 
 def test_backward_with_another_instruction_set(rng):
-    """The layout of a tape depends on the instruction set."""
+    """A tape's layout depends on the instruction set, so `backward` with another set refuses it."""
     first, *_, last = available_isas() * 2
     rnn, x = network(3, 17), normal(rng, T, 2, 3)
     with using_isa(first):

@@ -41,7 +41,7 @@ FEW += ["GRU gate inner", "GRU split all inner", "GRU joint"]
 a_few = pytest.mark.parametrize("variant", [WITH_INNER_BIASES[name] for name in FEW], ids=FEW)
 
 
-# Tolerance relative to the largest entry of each gradient. The largest measured error is 1.3e-6.
+# The tolerance, relative to the largest entry of each gradient. The largest measured error is 1.3e-6.
 GRADIENT = 3e-6
 
 
@@ -78,7 +78,9 @@ BATCHES = {
 @pytest.mark.parametrize("batch", BATCHES)
 @a_few
 def test_batches_of_every_size_equal_the_reference(variant, batch):
-    """Batch norm of one or two sequences is left out, because its gradients are only rounding errors."""
+    """Batch norm over one or two sequences is not tested, because the gradients then consist of rounding
+    errors.
+    """
     ends = BATCHES[batch]
     if "batch" in str(variant.get("norm")).lower():
         ends = ends + [max(ends)] * 8
@@ -154,7 +156,7 @@ def test_calls_in_parts_change_no_bit_of_a_gradient(variant, ends):
 
 @a_few
 def test_grad_x_false_changes_no_other_gradient(variant):
-    """All other gradients have the same bits."""
+    """With and without grad_x, all other gradients have the same bits."""
     for options in (dict(), dict(num_layers=2), dict(num_layers=2, bidirectional=True)):
         rnn = calm(7, 17, **variant, **options)
         x, h0, ends, gy, gh = drawn_run(4, rnn, 9, [9, 8, 9, 2, 9, 9, 9, 9, 9, 9, 0])
@@ -164,7 +166,7 @@ def test_grad_x_false_changes_no_other_gradient(variant):
         assert list(got) == list(want) and got.pop("x") is None
         for name, g in got.items():
             same(g, want[name], err_msg=name)
-        # transposed weights are packed once, even if an earlier call did not compute gx
+        # a new network, whose transposed weights are not packed yet, gives the same gradients
         fresh = calm(7, 17, **variant, **options)
         other = named_gradients(fresh, fresh.backward(fresh.forward_train(x, h0, ends)[2], gy, gh, False))
         assert other["x"] is None
@@ -178,7 +180,10 @@ ADDED = 4e-6
 
 @a_few
 def test_out_adds_gradients_to_its_values(family, variant):
-    """Sums over micro-batches equal the gradients of the batch, for one chunk, several, none."""
+    """Sums over micro-batches equal the gradients of the whole batch.
+
+    The calls have no chunk of steps, one, or several.
+    """
     rnn = calm(7, 33, **variant, num_layers=2, bidirectional=True)
     total, sums = None, {}
     for seed, ends in enumerate(([9] * 11, [40] * 10, [0] * 10, [2, 1, 1] * 3)):
@@ -203,7 +208,7 @@ def test_out_adds_gradients_to_its_values(family, variant):
 
 @a_few
 def test_out_of_zeros_has_the_bits_of_new_arrays(variant):
-    """The caller's dict may have any order."""
+    """The dict `out` may have its entries in any order."""
     rnn = calm(7, 17, **variant, num_layers=2)
     x, h0, ends, gy, gh = drawn_run(5, rnn, 40, [40, 9, 17, 40, 40, 40, 40, 40, 40, 40, 40, 3])
     tape = rnn.forward_train(x, h0, ends)[2]
@@ -223,7 +228,7 @@ def test_out_of_zeros_has_the_bits_of_new_arrays(variant):
 
 
 def test_out_may_share_memory_with_gy_and_gh(rng):
-    """gy and gh are read before any write."""
+    """`backward` reads gy and gh before it writes to `out`."""
     rnn = calm(7, 16, num_layers=2)
     for shared in ("gy", "gh"):
         x, h0, ends, gy, gh = drawn_run(6, rnn, 60, [60] * 16)
@@ -292,7 +297,9 @@ def test_a_bad_out_is_refused(rng):
 
 
 def test_out_with_names_of_another_network_is_refused(rng):
-    """Names differ without biases, without gains or with other layers."""
+    """The names in `out` differ from the network's, because the other network has no biases, no gains or
+    other layers.
+    """
     rnn = calm(3, 4, num_layers=2)
     tape = rnn.forward_train(normal(rng, 3, 2, 3))[2]
     for other in (calm(3, 4), calm(3, 4, norm=None, num_layers=2), calm(3, 4, num_layers=2, bias=False)):

@@ -1,4 +1,4 @@
-"""Products by the CPU's bfloat16 units, and the plain C that emulates them.
+"""Tests products by the CPU's bfloat16 instructions ("units"), and the plain C that emulates them.
 
 NumPy code here follows the manuals: order of sums, roundings, and subnormal numbers. The emulation, and the
 unit if the machine has it, must have the same bits.
@@ -48,7 +48,10 @@ def filled(a, multiple):
 
 
 def dot2_order(x, w, c):
-    """x (B, k), w (n, k), c (B, n). Adds the odd one of each two inputs first, as VDPBF16PS does."""
+    """Returns c (B, n) plus x (B, k) times w (n, k).
+
+    Of each two inputs it adds the product of the odd one first, as VDPBF16PS does.
+    """
     x, w = filled(x, 2), filled(w, 2)
     for j in range(0, x.shape[1], 2):
         for i in (j + 1, j):
@@ -57,7 +60,10 @@ def dot2_order(x, w, c):
 
 
 def tile_order(x, w, c):
-    """Adds even and odd ones of each 32 inputs separately, from 0, as TDPBF16PS does."""
+    """Returns the same product.
+
+    Of each 32 inputs it adds the even ones and the odd ones in separate sums, as TDPBF16PS does.
+    """
     x, w = filled(x, 32), filled(w, 32)
     for first in range(0, x.shape[1], 32):
         sums = [np.zeros(c.shape, np.float32)] * 2
@@ -68,7 +74,7 @@ def tile_order(x, w, c):
 
 
 def product(x, w):
-    """Returns x (B, k) times w (n, k), computed by a cell that does nothing else."""
+    """Returns x (B, k) times w (n, k), computed by an RNN with activation identity and h = 0."""
     rnn = lnrnn.RNN(w.shape[1], w.shape[0], nonlinearity="identity", norm=None, bias=False)
     rnn.weight_ih_l0, rnn.weight_hh_l0 = w, np.zeros((len(w), len(w)), np.float32)
     return rnn.to_dtype("bfloat16")(x[None])[0][0]
@@ -82,7 +88,7 @@ def as_the_manual_says(name, x, w):
 
 @pytest.mark.parametrize("inputs", [1, 2, 5, 31, 32, 33, 66])
 def test_units_add_in_the_order_of_the_manual(with_unit, rng, inputs):
-    """The values have such sizes that every order of sums has other bits."""
+    """The magnitudes of the values differ so much that each order of a sum gives other bits."""
     x = normal(rng, 3, inputs) * np.float32(2.0) ** rng.integers(-6, 7, (3, inputs)).astype(np.float32)
     w = normal(rng, 19, inputs)
     same(product(x, w), as_the_manual_says(with_unit, x, w))
@@ -144,7 +150,7 @@ def test_the_unit_has_the_bits_of_its_emulation(rng, name):
 
 @pytest.mark.parametrize("hidden, inputs", [(1, 1), (48, 33), (65, 3), (200, 97)])
 def test_equal_bits_alone_and_in_every_batch(with_unit, rng, hidden, inputs):
-    """In AMX tiles, blocks of rows overlap if the number of rows is not a multiple of their height."""
+    """If the number of rows is not a multiple of the height of an AMX tile, the last two tiles share rows."""
     rnn = network(inputs, hidden).to_dtype("bfloat16")
     x, ends = normal(rng, 5, 70, inputs), rng.integers(0, 6, 70)
     y = rnn(x, lengths=ends)[0]

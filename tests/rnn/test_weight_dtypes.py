@@ -1,4 +1,4 @@
-"""Weights in bfloat16 and int8: their definition, equal bits, and accuracy on real speech."""
+"""Tests weights in bfloat16 and int8: their definition, equal bits, and accuracy on real speech."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def converted(rnn, dtype):
 @pytest.mark.parametrize("hidden, inputs", [(1, 1), (17, 3), (48, 33), (65, 16), (130, 7)])
 @pytest.mark.parametrize("norm", ["layer", None])
 def test_bfloat16_is_float32_with_rounded_weights(isa, rng, norm, hidden, inputs):
-    """Only for instruction sets that do not round the inputs too; test_units.py tests the others."""
+    """Tests instruction sets that round only the weights.
+
+    test_units.py tests those that round the inputs too.
+    """
     if rounds_bfloat16_rows():
         pytest.skip("this set's unit rounds rows")
     rnn = network(inputs, hidden, norm=norm)
@@ -60,7 +63,10 @@ def test_a_projection_of_bfloat16(isa, rng):
 
 @each_bits
 def test_a_projection_of_int8(isa, rng, bits):
-    """From h 0, a step of the cell is that of an LSTM that projects nothing."""
+    """If h is 0, the cell of a step is that of an LSTM without a projection.
+
+    Only the projection of its output is tested.
+    """
     rnn, whole = (network(5, 33, cell="LSTM", proj_size=size) for size in (17, 0))
     for name, value in rnn.parameters().items():
         if not name.startswith(("weight_hh", "weight_hr")):
@@ -113,7 +119,7 @@ def test_nan_and_zeros_stay_in_their_sequence(isa, rng, dtype):
 
 
 def test_bfloat16_ties_go_to_even(isa):
-    """Every weight is halfway between two bfloat16, or next to halfway."""
+    """Every weight is halfway between two bfloat16 numbers, or one float32 above or below halfway."""
     half = np.array(
         [0x3F808000, 0x3F818000, 0xBF828000, 0xBF838000, 0x3FFF8000, 0x7F7E8000, 0x00008000, 0x00018000],
         np.uint32,
@@ -128,8 +134,8 @@ def test_bfloat16_ties_go_to_even(isa):
     same(y, [to_bfloat16(w), np.zeros(n), to_bfloat16(w[::-1].copy())])
 
 
-def test_a_bfloat16_nan_stays_one(isa):
-    """For any bits of a NaN, rounding must not change the sign."""
+def test_a_nan_stays_a_nan_in_bfloat16(isa):
+    """A NaN may have any bits below its exponent. Rounding them up must not carry into the sign."""
     nans = np.array([0x7FC00000, 0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0xFF800001, 0x7FFF8000], np.uint32)
     nans = nans.view(np.float32)
     rnn = network(2, 7, norm=None, nonlinearity="identity")
@@ -141,13 +147,13 @@ def test_a_bfloat16_nan_stays_one(isa):
 
 
 def sized(rows, largest):
-    """Returns the rows, each with another largest element."""
+    """Returns the rows scaled so that each has the given largest element."""
     return rows * (np.array(largest, np.float32)[:, None] / np.abs(rows).max(1, keepdims=True))
 
 
 @each_dtype
 def test_rows_of_tiny_and_huge_weights_and_inputs(isa, rng, dtype):
-    """int8 replaces a row below 2^-100 by 0, because 1 / scale would overflow."""
+    """int8 replaces all values of a row by 0 if they are below 2^-100, because 1 / scale would overflow."""
     rnn = network(4, 20, norm=None, nonlinearity="identity")
     w = rnn.weight_ih_l0.copy()
     w[3:9] = sized(w[3:9], [0, 1e-39, 1e-31, 1e-29, 1e30, 1e37])
@@ -175,7 +181,7 @@ def test_rows_of_tiny_and_huge_weights_and_inputs(isa, rng, dtype):
 
 @each_bits
 def test_int8_replaces_tiny_rows_of_weights_by_zeros(isa, bits):
-    """A row of weights below 2^-100 becomes 0, even for large inputs."""
+    """If all weights of a row are below 2^-100, the row becomes 0, even if inputs are large."""
     rnn = network(4, 7, norm=None, nonlinearity="identity")
     w = np.zeros((7, 4), np.float32)
     w[:, 0] = 2.0 ** np.array([-99, -100, -101, -110, -126, -127, -149])
@@ -236,7 +242,7 @@ def test_repr_shows_activation_bits():
 
 
 def test_packed_weights_have_a_half_or_a_quarter_of_the_bytes(rng):
-    """int8 also has scales and sums, 8 bytes per output."""
+    """int8 weights also have a scale and a sum for each output, together 8 bytes."""
     rnn, sizes = lnrnn.RNN(256, 384, seed=0), {}
     for dtype in ("float32", "bfloat16", "int8", "int8 of 8 bits"):
         other = converted(rnn, dtype)

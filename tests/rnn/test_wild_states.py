@@ -1,7 +1,6 @@
-"""Invalid states and step numbers are refused.
+"""Invalid states and step numbers of a StreamState, a pickle or an assignment are refused.
 
-They come from a StreamState, a pickle or an assignment. Each is refused by name before any lane changes. If
-they could corrupt memory, C asserts them again.
+The error names the wrong argument, and no lane changes. C asserts those again that could corrupt memory.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def stepped(rng, **options):
 
 
 def unpickled(stream, **changed):
-    """Returns the stream of a pickle with some arguments changed."""
+    """Returns the stream that pickle creates if some of its arguments are changed."""
     make, (snapshot, batch_size, state, step) = stream.__reduce__()
     given = {"batch_size": batch_size, "state": state, "step": step} | changed
     return pickle.loads(pickle.dumps(Remade(make, (snapshot, *given.values()))))
@@ -84,7 +83,10 @@ def test_impossible_pickled_states_are_refused(rng, cell):
 
 
 def test_a_lane_beyond_the_last_step_is_refused(rng):
-    """A lane counts to the last step. Then the error names its number, for one step and for several."""
+    """A lane can count its steps up to a limit.
+
+    After that, calls of one step and of several raise an error with the number of the lane.
+    """
     rnn, stream, _ = stepped(rng)
     stream.step = [5, LAST - 1, 0, LAST]
     x = normal(rng, LANES, D)
@@ -138,7 +140,7 @@ def test_a_network_with_parameters_of_other_shapes_is_refused():
 
 @pytest.mark.parametrize("what", ["_snapshot", "_lanes"])
 def test_compiled_objects_have_no_pickle(what):
-    """Compiled objects hold memory addresses."""
+    """Compiled objects contain memory addresses, which mean nothing in another process."""
     stream = network(D, H).stream(1)
     found = stream._lanes if what == "_lanes" else stream._snapshot.compiled()
     with pytest.raises(TypeError, match="cannot pickle|no default __reduce__"):

@@ -1,4 +1,4 @@
-"""Zoneout at inference: calls, streams and calibrate use its expectation; files and copies keep it."""
+"""Tests zoneout at inference: calls, streams and calibrate use its expectation; files and copies keep it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ def zoned(rnn, **which):
 
 @each_zoned
 def test_calls_use_the_expectation_of_zoneout(variant):
-    """Sizes are around the widths of vectors, with several groups. An LSTM may have only one rate."""
+    """Sizes are near the widths of vectors, and there are several groups of sequences.
+
+    In an LSTM the rate of h or of c may be 0.
+    """
     rng = np.random.default_rng(1)
     for hidden, inputs, batch in ((15, 7, 3), (33, 5, 70), (65, 17, 2), (130, 16, 13)):
         only = {33: dict(c=0.0), 65: dict(h=0.0)}.get(hidden, {}) if "LSTM" in variant else {}
@@ -89,7 +92,9 @@ def test_zoneout_of_zero_changes_nothing(rng, variant):
 
 @each_cell
 def test_calibrate_uses_the_expectation_of_zoneout(rng, cell):
-    """Calibration uses the same values as a call: with overrun "batch" a call has the same statistics."""
+    """After calibration on x, a call for x gives the results of overrun "batch", because both use the
+    statistics of x.
+    """
     rnn = zoned(calm(5, 17, cell=cell, norm=lnrnn.BatchNormSpec(overrun="batch")))
     x = normal(rng, 9, 40, 5)
     before, _ = rnn(x)  # normalised with the batch's statistics

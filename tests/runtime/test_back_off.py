@@ -9,7 +9,8 @@ import pytest
 import lnrnn
 from networks import said
 
-# Two threads with a barrier at every step, on one core: sooner or later one waits for a time slice.
+# Two threads on one core meet at a barrier in every step. Soon one of them must wait until the scheduler runs
+# the other.
 ONE_CORE = """
 import os, time
 os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
@@ -47,7 +48,7 @@ first, want = team()
 alone = wait_until_alone()
 others = [np.ones((steps, 2, 7), np.float32) for steps in (1, 2, 3, 5, 9)]
 wanted = [rnn(each, threads=1)[0] for each in others]
-for _ in range(40):    # what was taken back is not done later, when its memory is another call's
+for _ in range(40):    # the worker must not do the work later, when another call uses the memory
     for other, y in zip(others, wanted):
         assert np.array_equal(rnn(other)[0], y)
         time.sleep(0.001)
@@ -56,7 +57,8 @@ print(alone, *team()[:1], team()[1] == want)
 """
 )
 
-# In this mode only the test starts back-offs. A step of 1600 lanes repays two threads, but is brief.
+# In this mode only the test starts a back-off. A step of 1600 lanes is short, but long enough for two
+# threads.
 STREAMS = """
 import numpy as np, engine_switches, lnrnn
 lnrnn.set_num_threads(2)

@@ -11,8 +11,9 @@ from helpers import using_caches, using_threads
 
 KIB, MIB = 2**10, 2**20
 CPUS = Path("/sys/devices/system/cpu")
-# With the smallest, weights are prefetched, chunks have one step, and all outputs are written by non-temporal
-# stores; with the largest, none of this happens. The middle one is that of a small CPU.
+# With the smallest caches, weights are prefetched, chunks have one step, and all outputs are written by
+# non-temporal stores. With the largest caches, none of this happens. The caches in the middle are those of
+# a small CPU.
 SIZES = [(KIB, 4 * KIB, 4 * KIB), (32 * KIB, 256 * KIB, 2 * MIB), (4 * MIB, 128 * MIB, 2048 * MIB)]
 SMALL, LARGE = list(configurations())[:-2:13], list(configurations())[-2:]
 

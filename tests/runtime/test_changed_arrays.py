@@ -1,4 +1,4 @@
-"""Arrays that another thread changes during a call, or that change despite a read-only flag.
+"""Tests arrays that another thread changes during a call, or that change despite a read-only flag.
 
 The call computes with the values that it checked, so no change can crash the process."""
 
@@ -76,7 +76,7 @@ def change_shapes():
 
     def call():
         y, _, tape = rnn.forward_train(x, h0)
-        # A call with a list is checked in Python.
+        # If an argument is a list, Python checks the call, so that its lines can be interrupted.
         return (rnn(x, h0)[0], rnn(x, h0, [8, 8, 8, 8])[0], y, *rnn.backward(tape, gy, gh)[:2])
 
     def change():
@@ -104,7 +104,7 @@ def test_changes_within_a_call_are_harmless(attack):
 
 
 def test_statistics_that_change_their_dtype_within_a_call():
-    """Only the bytes that were checked are written."""
+    """The call writes only the bytes of the array that it checked."""
     x = np.random.default_rng(0).standard_normal((200000, 64), dtype=np.float32)
     memory = np.zeros(3 * 64, np.float32)
     mean = memory[64:128]
@@ -165,7 +165,7 @@ def test_a_state_loaded_within_a_call_of_a_layer(make, training, plain):
 
 
 def test_lengths_are_read_once():
-    """The array-like returns other numbers each time."""
+    """The lengths are an array-like that returns other numbers at each conversion."""
 
     class Restless:
         answers = [[4, 4], [10**7, 4]]
@@ -267,10 +267,10 @@ def reshape_tapes():
         for array in arrays_of(tape).values():
             kept = array.shape
             try:
-                array.shape = (array.size,)  # y may be a part of an array: no such view
+                array.shape = (array.size,)  # y may be a view of a part of an array, which has no such shape
             except AttributeError:
                 continue
-            try:  # the same values in the same order may be accepted
+            try:  # a call may accept the same values in another shape
                 same(rnn.backward(tape, gy)[0].ravel(), want.ravel())
             except (AssertionError, ValueError, IndexError, TypeError) as error:
                 assert "Not equal" not in str(error), error
@@ -284,7 +284,10 @@ def reshape_tapes():
 
 
 def change_tapes_within_a_call():
-    """A signal handler changes the tape between two parts of a call, which uses the checked rows."""
+    """A signal handler changes the tape between two parts of a call.
+
+    The call uses the rows that it has checked.
+    """
     rng = np.random.default_rng(0)
     rnn = network(64, 128, cell="LSTM")
     y, _, tape = rnn.forward_train(normal(rng, 500, 33, 64))
@@ -340,7 +343,10 @@ def test_a_tape_can_be_copied_but_not_pickled():
 
 
 def test_a_checked_array_keeps_its_shape():
-    """A view is checked, whose shape does not change with that of the caller's array."""
+    """lnrnn checks a view of the caller's array.
+
+    If the caller sets the array's shape, the shape of the view stays.
+    """
     given = np.zeros((2, 3), np.float32)
     found = shaped("x", given, (2, 3), np.float32)
     given.shape = 6

@@ -86,7 +86,7 @@ def test_load_state_dict_is_atomic(tmp_path, way, norm):
 @pytest.mark.parametrize("norm", ["layer", "batch"])
 @pytest.mark.parametrize("way", ["call", "stream", "copy"])
 def test_a_state_loaded_while_weights_are_packed(monkeypatch, way, norm):
-    """Another state is loaded exactly while the compiled network is created."""
+    """While one thread creates the compiled network, another one loads a state."""
     options = dict(cell="LSTM", norm=norm, num_layers=3, trained=T)
     rnn, other = network(3, 5, seed=0, **options), network(3, 5, seed=1, **options)
     wanted, state, pack = READERS[way](copy.deepcopy(rnn)), other.state_dict(), lnrnn._core.Network
@@ -128,7 +128,10 @@ def test_calibrate_and_overrun_are_atomic(what):
 
 
 def test_no_assignment_is_lost():
-    """Several threads each set another parameter, and every call sees one value of each."""
+    """Several threads set one parameter each.
+
+    No value is lost, and every call uses one value of each parameter.
+    """
     rnn = network(3, 5, num_layers=2)
     names = ["weight_hh_l0", "gain_l0", "bias_l1"]
     values = {name: [getattr(rnn, name), -getattr(rnn, name)] for name in names}
@@ -151,7 +154,7 @@ def test_no_assignment_is_lost():
 
 
 def test_training_in_several_threads_keeps_statistics_consistent():
-    """Each batch is counted, in all layers together."""
+    """After every call, all layers have counted the same batches, and at the end all batches."""
     rng = np.random.default_rng(4)
     rnn = network(3, 5, cell="GRU", norm=lnrnn.BatchNormSpec(momentum=None), num_layers=3, bidirectional=True)
     batches = [normal(rng, T, n, 3) for n in (2, 3, 5)]
@@ -222,8 +225,10 @@ def test_running_mean_and_variance_are_of_the_same_batch():
 
 
 def forks():
-    """A child can create models and set parameters, even if threads did so during the fork. A lock that
-    another thread held would stay locked in the child."""
+    """Asserts that a child can create models and set parameters, even if threads did so during the fork.
+
+    A lock that another thread held would stay locked in the child.
+    """
     warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of a fork with threads
     sys.setswitchinterval(1e-5)
     rnn, stop = network(3, 5), threading.Event()
@@ -254,13 +259,15 @@ def test_a_fork_while_parameters_are_set():
 
 
 def forks_while_importing():
-    """A child that is forked during the first save, which imports safetensors, can save too."""
+    """Asserts that a child can save if it was forked during the first save, which imports safetensors."""
     warnings.simplefilter("ignore", DeprecationWarning)
     importing = threading.Event()
 
     class Slow:
-        """The first finder of modules. Its modules take long to execute. (A fork waits for the search of a
-        module, but not for its execution.)"""
+        """Finds modules first, and makes their execution slow.
+
+        Python does not fork during the search of a module, but during its execution.
+        """
 
         @staticmethod
         def find_spec(name, *where):
@@ -303,7 +310,9 @@ def test_a_fork_while_the_first_file_is_saved():
 
 
 def first_calls():
-    """Threads that share a new network pack its weights, which are large, at the same time."""
+    """Several threads make the first call of one network at the same time, so all of them may pack its large
+    weights.
+    """
     interval = sys.getswitchinterval()
     x = np.random.default_rng(0).standard_normal((3, 4, 3)).astype(np.float32)
     rnn = lnrnn.RNN(3, 1500, seed=0)
@@ -330,7 +339,7 @@ def test_threads_that_share_a_new_network():
 
 
 def parameters_while_computing():
-    """Every call has either the old or the new weights of each layer."""
+    """While a thread sets weights, every call uses either the old or the new weights of each layer."""
     rng = np.random.default_rng(0)
     x = normal(rng, 5, 3, 4)
     rnn = network(4, 400)
@@ -354,7 +363,10 @@ def test_parameters_set_while_others_compute():
 
 @each_norm
 def test_a_network_computes_in_many_threads(rng, norm):
-    """Batches have different sizes. Forward and backward results are those of a single thread."""
+    """Each thread has batches of another size.
+
+    Forward and backward results equal those of a single thread.
+    """
     rnn = network(3, 65, norm=norm, num_layers=2, trained=9)
     batches = [normal(rng, 9, b, 3) for b in (1, 5, 64, 130)]
     work = [lambda x=x: rnn(x) for x in batches]

@@ -41,7 +41,7 @@ def networks_of(name):
     rnn.load_state_dict({k: v * (0.3 if k.startswith("weight") else 1) for k, v in rnn.state_dict().items()})
     found = [rnn.to_dtype(dtype) for dtype in ("float32", "bfloat16", "int8")]
     for each in found if rnn.known_steps else ():
-        each.stream()  # NumPy computes tables of batch norm in the thread's own state
+        each.stream()  # creates tables of batch norm now: NumPy computes them in the thread's state
     return found
 
 
@@ -55,7 +55,7 @@ def results_of(networks, x):
             found += [stream(x[0]), stream(x[1]), *np.atleast_1d(stream.state)]
         if rnn.dtype == "float32":
             y, _, tape = rnn.forward_train(x)
-            # NumPy adds the gradients of two directions, so leave these out.
+            # NumPy adds the gradients of x of two directions in the thread's state, so their bits may differ.
             gx, gh, grads = rnn.backward(tape, y, grad_x=not rnn.bidirectional)
             found += [y, *([] if gx is None else [gx]), *parts(rnn, gh), *grads.values()]
     return found
@@ -94,7 +94,7 @@ def same(found, want):
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_have_the_same_bits_in_every_state(rng, isa, name):
-    """Each state has another partition: threads divide the sequences, the units, the layers, or nothing."""
+    """In each state, another number of threads divides the work, by sequences or by units."""
     x = rough(rng, T, B, D)
     with using_threads(1):
         want = results_of(networks_of(name), x)
@@ -130,7 +130,7 @@ def test_norms_have_the_same_bits_in_every_state(rng, isa):
 
 
 def calls(rng):
-    """Returns calls with arrays that go directly to C."""
+    """Returns calls whose arrays Cython passes to C without a check in Python."""
     stream, x = network(D, H, cell="LSTM", norm=None).stream(B), rough(rng, B, D)
     y, rows, wide = np.zeros((B, H), np.float32), rough(rng, 300, 130), np.zeros((300, 130), np.float32)
     gain, huge = np.ones(130, np.float32), np.full((300, 130), 3e38, np.float32)
@@ -180,7 +180,7 @@ def test_calls_restore_the_state_of_openmp_threads(rng, value):
     with several_threads(2, "either"):
         in_team(lambda: set_state(value))
         try:
-            set_state(DEFAULT)  # this thread has another state than its team
+            set_state(DEFAULT)  # now this thread and its team have different states
             found = results_of(fresh, x)
             in_team(lambda: seen.append(state() & ~FLAGS))
         finally:
@@ -192,7 +192,10 @@ def test_calls_restore_the_state_of_openmp_threads(rng, value):
 @pytest.mark.parametrize("name", STATES)
 @pytest.mark.parametrize("rate", [float("nan"), -5e-324])
 def test_wrong_values_are_refused_in_every_state(name, rate):
-    """A comparison with NaN may trap, and -5e-324 is below 0 only if denormals are kept."""
+    """In some states a comparison with NaN traps, and -5e-324 counts as 0.
+
+    The checks of arguments must still work.
+    """
     c = library()
     made = c.lnrnn_describe(1, 3, 4)
     made.dropout = rate

@@ -30,11 +30,13 @@ from networks import (
 
 needs_a_timer = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no setitimer")
 
-# Multiply-adds of a part: one step of a group, some steps, and the whole call.
+# Numbers of multiply-adds in a part of a call: for one step of a group, for some steps, and for the whole
+# call.
 SIZES, WHOLE = (1, 2e6), 1e18
 
-# (inputs, units, sequences, steps): for threads that divide groups of sequences, or the units of few
-# sequences. All repay two threads, dense LSTM and GRU with a third of the steps.
+# (inputs, units, sequences, steps). Threads divide the sequences of the first shapes, and the units of the
+# others, which have few sequences. Every call has enough work for two threads, a dense LSTM or GRU in a
+# third of the steps.
 SHAPES = {"groups": (17, 65, 70, 30), "units": (130, 193, 3, 60), "one": (5, 190, 1, 300)}
 # Each variant has one shape, and each shape has variants of every cell. Some have sequences of different
 # lengths.
@@ -71,7 +73,10 @@ def on_threads(compute, want, had=None):
 @pytest.mark.parametrize("rows", [False, True])
 @each_cell
 def test_parts_of_calls_that_divide_units(cell, rows):
-    """Every thread computes all states, or those of some rows, whatever the cost model would choose."""
+    """Threads that divide the units compute norms and activations of all rows, or of some rows each.
+
+    The test sets this, instead of the cost model.
+    """
     _, rnn, x, h0, ends = drawn(dict(cell=cell), "units", True)
 
     def compute():
@@ -171,7 +176,9 @@ def long_call(what):
 @pytest.mark.parametrize("what", ["call", "forward_train", "backward", "calibrate"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_signals_are_handled_within_a_call(what, threads):
-    """Signals are handled in between, not only at the end: no pause lasts half of the call."""
+    """Python handles signals during a call, and not only at its end: no pause between two signals lasts half
+    of the call.
+    """
     call = long_call(what)
     with using_threads(threads), in_parts_of(2**25):
         call()
@@ -201,7 +208,7 @@ def test_an_interrupted_call_changes_nothing(cell, norm):
     want_y, _, want_tape = twin.forward_train(x)
     want, after = twin.backward(want_tape, y), twin.state_dict()
 
-    def interrupt(frame):  # only in the call, not for example in a destructor
+    def interrupt(frame):  # raises only in the call, and not, for example, in a destructor
         if frame.f_code.co_filename.endswith(("network.py", "training.py", "engine.py")):
             raise Interrupted
 
@@ -211,7 +218,7 @@ def test_an_interrupted_call_changes_nothing(cell, norm):
                 while True:
                     rnn.load_state_dict(before)
                     rnn.forward_train(x)
-            found = rnn.state_dict()  # equals the state before the call, or the state after it
+            found = rnn.state_dict()  # must be the state before the call or the state after it
             assert any(
                 all(np.array_equal(found[name], value) for name, value in state.items())
                 for state in (before, after)
@@ -234,7 +241,8 @@ def interrupt_the_longest_calls():
     import os
     import threading
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
+    # A process in the background ignores SIGINT by default.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     _core.use_isa("scalar")
     lnrnn.set_num_threads(1)
     rnn = lnrnn.LSTM(8, 1024, norm="batch", seed=0)
@@ -253,7 +261,7 @@ def interrupt_the_longest_calls():
 
 @needs_a_timer
 def test_ctrl_c_ends_a_long_call():
-    """Without the interrupt, the test would end the process before the call ends."""
+    """The call takes minutes. If Ctrl-C does not end it, the test ends the process and fails."""
     done = run_python("from test_interrupts import interrupt_the_longest_calls as f; f()", timeout=100)
     assert done.returncode == 0, done.stderr[-2000:]
 
@@ -287,7 +295,7 @@ def test_an_interrupted_stream_is_as_before_or_after(cell, what):
 
     def interrupt(frame):
         nonlocal armed
-        # Only in stream.py, not for example in a destructor.
+        # Raises only in stream.py, and not, for example, in a destructor.
         if armed and frame.f_code.co_filename.endswith("stream.py"):
             armed = False
             raise KeyboardInterrupt

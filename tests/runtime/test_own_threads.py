@@ -1,4 +1,4 @@
-"""threads= of a call, num_threads of a context, and the limits of threadpoolctl."""
+"""Tests the limits on threads by `threads=` of a call, by the context `num_threads`, and by threadpoolctl."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_num_threads_holds_inside_and_nests():
 
 
 def test_num_threads_does_not_affect_other_threads_and_tasks():
-    """Neither another thread nor another asyncio task of the thread sees it."""
+    """The context affects neither another thread nor another asyncio task of the same thread."""
     seen = {}
     with using_threads(3), lnrnn.num_threads(2):
         thread = threading.Thread(target=lambda: seen.update(thread=lnrnn.get_num_threads()))
@@ -69,7 +69,7 @@ def test_wrong_numbers_are_refused(error, n):
                 call()
 
 
-# (threads of the process, of num_threads, of the call, threads that the call has)
+# (limit of the process, limit of num_threads, limit of the call, number of threads that the call uses)
 ORDER = [(1, None, 2, 2), (2, None, 1, 1), (1, 2, None, 2), (2, 1, None, 1), (1, 1, 2, 2), (2, 2, 1, 1)]
 
 

@@ -33,7 +33,7 @@ def rows(value, n=ROWS):
 
 
 def shifted(x, by):
-    """Returns a large result whose values are all `by`."""
+    """Returns a large result of a layer norm whose values are all `by`."""
     return lnrnn.layer_norm(x, 1024, None, np.full(1024, by, np.float32))
 
 
@@ -71,7 +71,7 @@ def test_memory_is_reused():
     y = shifted(x, 1)
     place = y.ctypes.data
     del y
-    held = [shifted(x, 2) for _ in range(KEPT)]  # as many as are kept, so one of them has the old memory
+    held = [shifted(x, 2) for _ in range(KEPT)]  # lnrnn keeps KEPT blocks, so one has the old memory
     assert place in {y.ctypes.data for y in held}
 
 
@@ -96,7 +96,7 @@ def test_results_held_at_once_never_overlap():
 @pytest.mark.parametrize("n", [64, 1000, ROWS + 1, 4 * ROWS])
 def test_a_result_can_be_resized(n):
     y = shifted(rows(1), 4)
-    y.resize((n, 1024), refcheck=False)  # outside of lnrnn; NumPy fills with 0
+    y.resize((n, 1024), refcheck=False)  # NumPy changes the size of the memory, and fills it with 0
     assert np.all(y[:ROWS] == 4) and not np.any(y[ROWS:])
 
 
@@ -120,13 +120,13 @@ def test_many_threads_allocate_and_free():
 
 def test_at_most_32_blocks_are_kept():
     for y in [unwritten(16 * MiB) for _ in range(KEPT)]:
-        del y  # from now on, these fill the cache
+        del y  # all memory that lnrnn keeps is now in use
     gc.collect()  # so that memory of earlier tests is not freed meanwhile
     before = mapped()
     held = [unwritten(16 * MiB) for _ in range(KEPT + 8)]
     assert mapped() >= before + 8 * 16 * MiB
     held.clear()
-    assert mapped() <= before + 2 * MiB * KEPT  # each may begin up to a huge page later
+    assert mapped() <= before + 2 * MiB * KEPT  # a result may begin up to a huge page after its block
 
 
 def test_at_most_1_gib_is_kept():
@@ -204,7 +204,7 @@ class TooLarge:
 
 
 def test_an_argument_without_memory_is_a_memory_error():
-    """The error is not a TypeError."""
+    """The error is a MemoryError and not a TypeError."""
     rnn = lnrnn.RNN(3, 5, seed=0)
     for call in (
         lambda: lnrnn.layer_norm(TooLarge(), 3),

@@ -1,4 +1,4 @@
-"""Environment variables, OpenMP's threads, forks, and effects on the process."""
+"""Tests environment variables, OpenMP's threads, forks, and effects on the process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def refused(**environment):
 
 @pytest.mark.parametrize("name", [*available_isas(), *lnrnn.cpu_info()["emulated"]])
 def test_lnrnn_isa_selects_the_kernels(name):
-    """The bits are those of the instruction set, so not only the name changes."""
+    """The results also have the bits of this instruction set, so the test sees more than the name."""
     code = """
 import lnrnn, numpy as np
 rnn = lnrnn.RNN(7, 97, seed=3)
@@ -207,7 +207,7 @@ def with_three_threads():
 
 
 def forks():
-    """A child and a grandchild of a process that has used threads compute the same bits, and end."""
+    """After a process has used threads, its forked child and grandchild compute the same bits and end."""
     want = with_three_threads()
     for _ in range(2):
         child = os.fork()
@@ -227,7 +227,7 @@ def forks():
 
 
 def pools():
-    """The same for multiprocessing with fork, as in data loaders."""
+    """Processes of multiprocessing with fork, as in data loaders, compute the same bits and end."""
     want = with_three_threads()
     with multiprocessing.get_context("fork").Pool(2) as pool:
         assert all(got == want for got in pool.starmap(compute, [()] * 4, 1))
@@ -278,7 +278,7 @@ t.compute()
 denormals()
 x = np.full((400, 512), 1e-40, np.float32)
 engine_switches.teams_had()
-assert (lnrnn.tanh(x) == x).all()                   # by threads, with the rounding that they have
+assert (lnrnn.tanh(x) == x).all()                   # computed on threads, whose rounding mode is their own
 print(max(1, *engine_switches.teams_had()))
 def work():
     t.compute()

@@ -1,4 +1,4 @@
-"""The kinds of teams of threads: OpenMP, and the library's own thread pool."""
+"""Tests both kinds of threads: OpenMP's, and the library's own thread pool."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def asleep(n):
     return workers()
 import numpy as np
 x = np.random.default_rng(0).standard_normal((4096, 512)).astype(np.float32)
-before = len(workers())                     # none, unless NumPy's BLAS has some
+before = len(workers())                     # threads of NumPy's BLAS, if there are any
 import engine_switches, lnrnn
 engine_switches.set_barrier_mode("together")
 lnrnn.set_num_threads(4)
@@ -113,7 +113,7 @@ def test_workers_may_run_on_every_core_of_the_process(setting):
 
 @pool
 def test_callers_do_not_wait_for_each_other():
-    """Eight callers at a time each have a team of three, three times in sequence."""
+    """Eight Python threads call at the same time, three times. Each call has a team of three threads."""
     code = """
 import engine_switches, threading, lnrnn, test_runtime as t
 engine_switches.set_barrier_mode("together")

@@ -1,4 +1,4 @@
-"""The number of threads of a call: cores, quotas, limits of the system, and kinds of teams."""
+"""Tests the number of threads of a call: cores, quotas, limits of the system, and kinds of teams."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ def test_cores_are_those_of_the_process_if_openmp_binds_threads(setting):
 
 @pytest.fixture
 def cores(tmp_path):
-    """Returns cores(groups, files, cpus=8), the count for a process with `groups` in its cgroup file."""
+    """Returns a function cores(groups, files, cpus=8).
+
+    It returns the number of cores of a process whose cgroup file contains `groups`.
+    """
 
     def count(groups, files, cpus=8):
         (tmp_path / "cgroup").write_text(groups)
@@ -152,7 +155,7 @@ import engine_switches, lnrnn, numpy as np
 from test_runtime import compute
 x = np.random.default_rng(2).standard_normal((8192, 512)).astype(np.float32)
 def results():
-    return {all} and compute(), lnrnn.layer_norm(x, 512).tobytes()  # the latter has work for 256 threads
+    return {all} and compute(), lnrnn.layer_norm(x, 512).tobytes()  # this layer norm has work for 256 threads
 engine_switches.set_barrier_mode("together")
 lnrnn.set_num_threads(1)
 want = results()
@@ -247,7 +250,10 @@ def test_the_pool_s_stacks_use_half_of_the_remaining_address_space():
     "name, size", [("OMP_STACKSIZE", "64k"), ("OMP_STACKSIZE", " 64 "), ("GOMP_STACKSIZE", "64")]
 )
 def test_the_probe_uses_the_size_of_openmp_s_stacks(name, size):
-    """There is memory for many such stacks, but not for 8 MiB. The second name is libgomp's older one."""
+    """There is memory for many stacks of this size, but not for stacks of 8 MiB.
+
+    The second variable is an older name in libgomp.
+    """
     assert with_limit(ADDRESSES.format(limit=300), 64, **{name: size}) == (64, 0)
 
 
@@ -256,7 +262,7 @@ def test_the_probe_uses_the_size_of_openmp_s_stacks(name, size):
 def test_every_calling_thread_needs_its_own_openmp_team():
     """OpenMP keeps threads for each calling thread, so memory must suffice for all. There is one warning."""
     more = """
-x, want = x[:1024], (want[0], want[1][: 1024 * 512 * 4])  # what the teams leave must hold six results
+x, want = x[:1024], (want[0], want[1][: 1024 * 512 * 4])  # six results must fit into the rest
 teams, together = [], threading.Barrier(6)
 def work():
     try:

@@ -49,7 +49,9 @@ def score(files, target, *more):
 
 
 def died_at_three(error):
-    """Returns a function that computes row groups, but raises `error` for one, as if its process had died."""
+    """Returns a function that computes row groups, but raises `error` for row group 3, as if its process had
+    died.
+    """
     real = bulk.compute
 
     def compute(job, index):
@@ -62,7 +64,10 @@ def died_at_three(error):
 
 @pytest.fixture
 def distributed(monkeypatch):
-    """Replaces the cluster by one with threads. `asked` lists its arguments."""
+    """Replaces Dask's cluster by one that computes in threads.
+
+    `asked` has the arguments of its constructor.
+    """
     distributed = pytest.importorskip("distributed")
     real, asked = distributed.LocalCluster, []
 
@@ -105,7 +110,11 @@ def test_dask_maps_partitions(files):
 
 
 class Ray:
-    """Computes a task when its result is requested, last first. Repeats a task whose process dies."""
+    """A stand-in for the module ray.
+
+    It computes a task when its result is requested, the last task first. It repeats a task whose process
+    dies.
+    """
 
     class exceptions:
         class WorkerCrashedError(Exception):
@@ -165,7 +174,7 @@ def test_ray_computes_row_groups(files, tmp_path, ray, address):
 
 
 def test_ray_names_a_row_group_that_kills_its_process(files, tmp_path, ray, monkeypatch, capsys):
-    """The number of attempts is that of the message."""
+    """The message has the number of attempts that Ray has made."""
     ray.init("mine")
     monkeypatch.setattr(bulk, "compute", died_at_three(ray.exceptions.WorkerCrashedError()))
     assert score(files, tmp_path / "out.parquet", "--engine", "ray") == 2

@@ -21,7 +21,7 @@ def square(folder, index):
 
 
 def note_and_wait(folder, index):
-    """Writes the number of its process to a file in the folder, and takes a second if the index is odd."""
+    """Writes the id of its process to a file in the folder. If the index is odd, it takes a second."""
     part = Path(folder) / f"{index}.part"
     part.write_text(str(os.getpid()))
     part.rename(Path(folder) / f"{index}.pid")
@@ -36,7 +36,9 @@ def refuse_three(folder, index):
 
 
 def kill_who_is_idle(folder, index):
-    """Index 1 waits until 0 is done, and kills the process of 0."""
+    """The task with index 1 waits until the task 0 is done. Then it kills the process that computed task
+    0.
+    """
     done = Path(folder) / "0.pid"
     if index == 0:
         note_and_wait(folder, index)
@@ -116,7 +118,7 @@ def test_an_idle_process_may_die(tmp_path):
 
 
 def test_an_index_that_kills_every_process_is_named(tmp_path):
-    """Other indices are computed meanwhile."""
+    """All other indices are computed."""
     done, message = [], r"^row group 3: the process .* died 3 times \(was there memory"
     with pytest.raises(ChildProcessError, match=message):
         for index, _ in on_processes(die_at_three, str(tmp_path), range(12), 2):
@@ -131,5 +133,5 @@ def test_processes_that_die_are_replaced(tmp_path, workers):
 
 
 def test_a_death_counts_only_for_the_index_in_work(tmp_path):
-    """The death does not count for the index that waits for the same process."""
+    """If a process dies, its death does not count for the index that it would have computed next."""
     assert sorted(on_processes(die_in_turn, str(tmp_path), range(3), 1)) == [(k, None) for k in range(3)]

@@ -1,4 +1,4 @@
-"""`lnrnn score`: outputs, inputs, and errors, which are one line and leave no file."""
+"""Tests outputs and inputs of `lnrnn score`, and its errors, which are one line and leave no file."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_progress_is_printed_as_lines_without_a_terminal(files, capsys, monkeypa
 
 
 def test_a_log_that_cannot_be_written_does_not_end_the_run(files, monkeypatch):
-    """A progress bar that is not installed does not end it either."""
+    """The run also continues if the package of the progress bar is not installed."""
     folder, _ = files
     monkeypatch.setattr(bulk, "EVERY", 0)
     with open("/dev/full", "w") as full:
@@ -210,7 +210,10 @@ def test_a_bad_row_is_named(some_bad, capsys):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_bad_skip_omits_and_lists_bad_rows(some_bad, capsys, workers):
-    """A run that --bad raise has ended is continued, and its complete row groups are used."""
+    """First --bad raise ends a run.
+
+    The run with --bad skip continues it, and uses its complete row groups.
+    """
     folder, rows = some_bad
     assert run(capsys, *paths(folder), "--column", "x", "--workers", 1)[0] == 2
     assert names(folder / "out.parquet.parts") == ["00000000.parquet", "lock", "manifest.json"]
@@ -310,7 +313,7 @@ def save_wide(path):
     pq.write_table(pa.table({"x": pa.array([], pa.list_(pa.list_(pa.float32(), 4)))}), path)
 
 
-# By name: a function that changes a file, more arguments, and the error.
+# {name of the case: (function that changes a file, more arguments, the error)}.
 MODEL, INPUT = "m.safetensors", "in.parquet"
 REFUSED = {
     "no model": (MODEL, lambda path: path.unlink(), (), r"m\.safetensors"),
@@ -346,7 +349,7 @@ def test_refused_runs_write_nothing(files, capsys, case):
 
 
 def test_a_damaged_input_is_reported_by_row_group(files, capsys):
-    """The output has only the row groups before the damage."""
+    """The error names the damaged row group. The row groups before it are complete."""
     folder, _ = files
     data = bytearray((folder / "in.parquet").read_bytes())
     column = pq.read_metadata(folder / "in.parquet").row_group(2).column(1)

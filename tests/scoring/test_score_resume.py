@@ -106,7 +106,7 @@ def test_a_run_killed_before_any_change_of_a_file_continues(tmp_path, rng):
 
 
 def test_a_run_killed_with_its_workers_continues(tmp_path, rng, monkeypatch):
-    """The workers end by themselves."""
+    """If the command is killed, its workers end by themselves. The next run continues."""
     files = [tmp_path / name for name in ("m.safetensors", "in.parquet", "out.parquet")]
     network(D, 256, cell="LSTM").save(files[0])  # large, so that a row group takes some tenths of a second
     sequence_files.write(files[1], rng, rng.integers(0, 80, 50 * GROUPS), D, row_group_size=50)
@@ -137,7 +137,7 @@ def cut_off(path):
 
 
 def another_bit(path):
-    """Removes the last number."""
+    """Changes one bit in the last byte of the first column."""
     at, data = pq.read_metadata(path).row_group(0).column(0), bytearray(path.read_bytes())
     data[at.data_page_offset + at.total_compressed_size - 1] ^= 1
     path.write_bytes(data)
@@ -150,7 +150,8 @@ def leave_rubbish(path):
     (path.parent / "run-0123456789abcdef" / "00000009.parquet").write_bytes(b"of a killed run")
 
 
-# By name: a change of part 3, whether it is computed again, and more arguments that change no result.
+# {name of the case: (change of the file of row group 3, whether row group 3 must be computed again, arguments
+# that change no result)}.
 DAMAGES = {
     "none": (lambda path: None, False, ()),
     "rubbish beside it": (leave_rubbish, False, ()),
@@ -167,7 +168,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("what", DAMAGES)
 def test_an_interrupted_run_continues(begun, monkeypatch, what):
-    """Every row group has ten rows."""
+    """The second run computes only the row groups that are missing or damaged."""
     change, again, more = DAMAGES[what]
     change(parts(begun[2]) / "00000003.parquet")
     calls = computed(monkeypatch)
@@ -250,7 +251,7 @@ def another_input(files, rng):
     os.utime(files[1], ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-# By name: arguments of the first run, a change, arguments of the second run, and the message.
+# {name of the case: (arguments of the first run, a change, arguments of the second run, the message)}.
 SKIP, NUMBER, SHA = ("--bad", "skip"), "was [0-9]+, and is [0-9]+", "[0-9a-f]{64}"
 REFUSED = {
     "into": ((), None, ("--into", "mean"), "--into was last, and is mean"),

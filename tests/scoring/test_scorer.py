@@ -64,7 +64,7 @@ def test_booleans_are_numbers(model, path):
 
 
 def test_every_row_is_in_one_piece_of_work():
-    """Rows without steps are in a piece too."""
+    """A Scorer computes a table in pieces. Every row, also one without steps, is in exactly one piece."""
     parts = sequences._pieces(np.array([0] * 95 + [3, 25]), 10)
     assert [len(part) for part in parts] == [1, 8, *[10] * 8, 8]
     assert sorted(np.concatenate(parts)) == list(range(97))
@@ -226,7 +226,7 @@ def test_an_iterator_of_tables_gives_an_iterator(path, rows):
 @pytest.mark.parametrize("large", (False, True))
 @pytest.mark.parametrize("into", INTO)
 def test_results_of_an_iterator_of_arrow_tables_are_plain_lists(path, rows, into, large):
-    """Spark, which passes iterators, has no lists of a fixed size."""
+    """Only Spark passes iterators, and Spark has no lists of a fixed size."""
     scorer, list_of = lnrnn.Scorer(path, "x", into), pa.large_list if large else pa.list_
     column = pa.array([*lists(rows), None], list_of(STEPS.value_type))
     table = pa.table({"x": column, "id": range(len(column))})
@@ -258,7 +258,7 @@ def test_tables_without_rows_have_empty_results(path, into):
 @pytest.mark.parametrize("into", INTO)
 @pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
 def test_bits_do_not_depend_on_the_division_of_a_table(tmp_path, rng, into, cell, monkeypatch):
-    """The number of steps that are computed at a time does not matter either."""
+    """The bits do not depend on the number of steps that are computed at a time either."""
     network(D, 9, cell=cell, bidirectional=True, batch_first=True).save(tmp_path / "m.safetensors")
     scorer = lnrnn.Scorer(tmp_path / "m.safetensors", "x", into)
     rows = [rng.standard_normal((T, D)).tolist() for T in rng.integers(0, 30, 60)]
@@ -321,7 +321,10 @@ def test_values_under_a_null_row_are_not_read(path, model, rows, kind):
 @pytest.mark.parametrize("length", [0, 2])
 @pytest.mark.parametrize("kind", [pa.list_, pa.large_list, lambda each: pa.list_(each, 3)])
 def test_lists_without_a_buffer_of_offsets_are_empty(path, kind, length):
-    """An empty list array of Arrow has none; it may be inside rows that are all empty."""
+    """In Arrow an empty array of lists may have no buffer of offsets.
+
+    Such an array may also be inside rows that are all empty.
+    """
     step = kind(pa.float32())
     buffers = [None] if pa.types.is_fixed_size_list(step) else [None, None]
     steps = pa.Array.from_buffers(step, 0, buffers, children=[pa.array([], pa.float32())])

@@ -41,7 +41,7 @@ def objects(rows):
     return column
 
 
-# By name: a step that follows two good ones, and its error.
+# {name of the case: (a bad step, which follows two good ones, and the error)}.
 BAD_STEPS = {
     "a null": (None, "step 2 is null"),
     "a null inside": ([1.0, None, 3.0], "step 2 holds a null"),
@@ -51,7 +51,7 @@ BAD_STEPS = {
 
 
 MAKES = "nested", "fixed", "frame", "frame of arrays", "list"
-# A list of a fixed size cannot have a step of another width.
+# In lists of a fixed size, all steps have the same number of values.
 CASES = [(bad, make) for bad in BAD_STEPS for make in MAKES if make != "fixed" or not bad.startswith("too")]
 
 
@@ -153,7 +153,7 @@ def test_the_column_of_errors_is_always_there(path, kind):
 @pytest.mark.parametrize("into", ["last", "all"])
 @pytest.mark.parametrize("flat", [True, False])
 def test_bad_rows_of_arrays_become_nan(tmp_path, into, flat):
-    """The bad rows have too many steps. Steps outside of all rows have zeros."""
+    """The bad rows have too many steps. Steps that belong to no row get zeros."""
     model = network(D, 4, norm=lnrnn.BatchNormSpec(max_steps=4), trained=4)
     model.save(tmp_path / "m.safetensors")
     x = np.random.default_rng(0).standard_normal((11, D)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The study ``batch_size``: parts of its measurement, and the statements of its page."""
+"""Tests the study ``batch_size``: parts of its measurement, and the statements of its page."""
 
 import batch_size
 import numpy as np
@@ -14,7 +14,7 @@ def test_weights_choose_the_images_that_count(norm):
     weights = np.zeros((12, 1), np.float32)
     weights[3:7] = 1 / 4
     found = FeedForward([0], norm).losses_and_gradients(x, labels, weights)
-    if norm != "batch":  # statistics of batch norm are of all images
+    if norm != "batch":  # batch norm's statistics are over all images, so its images are not independent
         part = FeedForward([0], norm).losses_and_gradients(x[3:7], labels[3:7])
         np.testing.assert_allclose(found[0], part[0], rtol=1e-5)
         np.testing.assert_allclose(found[1], part[1], atol=1e-6)

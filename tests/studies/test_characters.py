@@ -1,4 +1,4 @@
-"""The study ``characters``: its text, models and measures on cases with known answers."""
+"""Tests the study ``characters``: its text, models and measures on cases with known answers."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_the_statements_of_the_page_hold():
     ]
     gained = [bits["no norm"] - bits[norm] for bits in within for norm in ("LN", "BN")]
     assert np.round([min(gained), max(gained)], 2).tolist() == [0.09, 0.17]
-    # More than ten characters hardly help.
+    # The loss with more than ten characters of context is hardly lower.
     for cell in CELLS:
         for method in study.METHODS:
             assert abs(results["lost"][cell][method][:, 1].mean()) < 0.005

@@ -1,4 +1,4 @@
-"""The shared code of the studies: intervals, verdicts, and runs that lose no results."""
+"""Tests the shared code of the studies: intervals, verdicts, and runs that lose no results."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_kept_results_equal_the_measured_ones(counted, tmp_path, capsys):
     assert found["steps"].tolist() == [0, 1, 2] and found["note"] == "a" and found["none"] == [None]
     again = common.as_arrays(json.loads(json.dumps(common.as_lists(found))))
     np.testing.assert_array_equal(again["share"]["LN"], found["share"]["LN"])
-    # Now the settings of this cell are kept.
+    # Now the study has kept settings for this cell.
     capsys.readouterr()
     assert counted.run("--cell", "gru", "--seeds", "3") == 0
     assert len(counted.tuned) == 1 and counted.measured[-1][0] == [5, 6, 7]
@@ -203,7 +203,7 @@ def test_a_continued_run_measures_only_missing_results(counted, capsys):
         assert counted.run("--resume", "--cell", "gru", *words, "--output-dir", "out") == 0
         count += 1
         assert len(counted.measured) == count, (words, change)
-    # Settings have been replaced since.
+    # The kept settings have been replaced since then.
     assert counted.run("--output-dir", "studies/results", "--cell", "gru") == 0
     other = {**kept("studies/results/made_up_gru.json"), "settings": {"rate": 7}}
     with open("studies/results/made_up_gru.json", "w") as file:

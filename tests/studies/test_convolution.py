@@ -1,4 +1,4 @@
-"""The study ``convolution``: gradients of its network, its measures, and the statements of its page."""
+"""Tests the study ``convolution``: gradients of its network, its measures, and the statements of its page."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def test_the_gradient_is_the_slope_of_the_defined_loss(norm):
             network.values[name] = start[name].astype(np.float64) + sign * 1e-4 * gradient / size
             found.append(loss_of(by_definition(network, x), labels))
         network.values[name] = start[name]
-        # The slope along the gradient is its length, within 2 %, because some ReLUs change side.
+        # The slope of the loss along the gradient equals the gradient's length. It may differ by 2 %, because
+        # some ReLUs switch.
         assert (found[0] - found[1]) / 2e-4 == pytest.approx(size, rel=2e-2), name
 
 

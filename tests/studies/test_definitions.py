@@ -1,4 +1,4 @@
-"""The study ``definitions``: its measures on cases with known answers, and the statements of its page."""
+"""Tests the study ``definitions``: its measures on known cases, and the statements of its page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The study ``dynamics``: sizes, drifts and gradients of known cases, and the statements of its page."""
+"""Tests the study ``dynamics``: sizes, drifts and gradients of known cases, and its page's statements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The study ``initialisation``: its arithmetic, and the statements of its page."""
+"""Tests the study ``initialisation``: its arithmetic, and the statements of its page."""
 
 from __future__ import annotations
 

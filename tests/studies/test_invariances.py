@@ -1,4 +1,4 @@
-"""The study ``invariances``: its measures on cases with known answers, and the statements of its page."""
+"""Tests the study ``invariances``: its measures on known cases, and the statements of its page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The study ``long_sequences``: parts of its measurement, and the statements of its page."""
+"""Tests the study ``long_sequences``: parts of its measurement, and the statements of its page."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Stacks of feed-forward networks: gradients, independence within a stack, both modes of batch norm. The
+"""Tests stacks of feed-forward networks: gradients, independence of networks, both modes of batch norm. The
 classifier of steps; the digits and their split."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The study ``pixels``: sequences, noise, initial values, updates, and the statements of its page."""
+"""Tests the study ``pixels``: sequences, noise, initial values, updates, and the statements of its page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The study ``saturation``: measures on cases with known answers, and the statements of its page."""
+"""Tests the study ``saturation``: measures on cases with known answers, and the statements of its page."""
 
 from __future__ import annotations
 

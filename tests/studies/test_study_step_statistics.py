@@ -1,4 +1,4 @@
-"""The study ``step_statistics``: distances, errors, and losses by repeated steps, of known cases."""
+"""Tests the study ``step_statistics``: distances, errors, and losses by repeated steps, of known cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The study ``two_digits``: pairs, statistics beyond step 64, and the statements of its page."""
+"""Tests the study ``two_digits``: pairs, statistics beyond step 64, and the statements of its page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The study ``weight_growth``: gradients, Fisher information, growth, and the statements of its page."""
+"""Tests the study ``weight_growth``: gradients, Fisher information, growth, and its page's statements."""
 
 from __future__ import annotations
 

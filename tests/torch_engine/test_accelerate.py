@@ -1,4 +1,6 @@
-"""accelerate on modules of torch.nn: calls, training, the choice of the engine, compilers."""
+"""Tests lnrnn.torch.accelerate on modules of torch.nn: calls, training, the choice of the engine, and
+compilers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""lnrnn.torch.accelerate on modules of other projects, whose parameters from_torch knows."""
+"""Tests lnrnn.torch.accelerate on modules of other projects, whose parameters from_torch knows."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_sequence_modules_are_replaced_and_keep_their_results(what):
     assert list(module.state_dict()) == keys and [id(p) for p in module.parameters()] == parameters
     assert type(module) is type(plain)
     first, other = (m[0] if isinstance(m, (nn.ModuleList, nn.Sequential)) else m for m in (module, plain))
-    # More steps and sequences than accelerate has tried.
+    # More steps and sequences than accelerate's trial runs have.
     x = torch.randn(T + 4, B + 1, I)
     calls = list(ways_to_call(other, x))
     assert calls
@@ -98,7 +98,10 @@ def test_sequence_modules_are_replaced_and_keep_their_results(what):
 
 
 def test_lnrnn_computes_the_calls(monkeypatch):
-    """The module's own forward is replaced by one that returns None."""
+    """The test replaces the module's own forward by a function that returns None.
+
+    So a result comes from lnrnn.
+    """
     module = shaken(Layer(LayerNormLSTMCell(I, H), False))
     accelerate(module)
     want = module(torch.randn(T, B, I))

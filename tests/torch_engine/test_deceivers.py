@@ -1,4 +1,4 @@
-"""Modules with the parameters of a known system, but another forward that differs only for unusual inputs.
+"""Tests modules with the parameters of a known system, whose forward differs only for unusual inputs.
 
 from_torch refuses them, and accelerate does not change their results.
 """
@@ -25,7 +25,7 @@ T, B, I, H = 40, 3, 5, 8  # noqa: E741 - the letters of the shapes in the docume
 
 
 def inputs(deceit):
-    """Returns x for which the forward differs, and states."""
+    """Returns states, and an x for which this deceit changes the result."""
     x = 20 * torch.randn(T, B, I)
     x[3] = 0
     x[5] *= 1e-5

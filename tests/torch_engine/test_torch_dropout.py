@@ -231,7 +231,10 @@ def test_one_layer_has_nothing_to_drop(cell):
 
 
 def test_training_mode_without_gradients_drops():
-    """Results equal those with gradients. Packed weights of earlier calls may be used."""
+    """Without gradients, results in training mode equal those with gradients.
+
+    The call may use packed weights that an earlier call kept.
+    """
     module = dropping("LSTM", num_layers=2)
     x, result = torch.randn(T, B, I), []
     with torch.no_grad():

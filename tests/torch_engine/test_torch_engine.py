@@ -1,4 +1,4 @@
-"""lnrnn.torch on the C engine has the bits of lnrnn's classes, and the gradients of the plain engine."""
+"""On the C engine, lnrnn.torch has the bits of lnrnn's classes, and the gradients of the engine "torch"."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_gradients_are_those_of_the_plain_engine(rng, cell, norm, options):
 
 
 @pytest.mark.parametrize(("cell", "norm"), HEADED, ids=str)
-def test_heads(rng, cell, norm):
+def test_heads_have_the_bits_of_lnrnns_classes(rng, cell, norm):
     test_forward_has_the_bits_of_lnrnns_classes(rng, cell, norm, OPTIONS[0] | {"num_heads": 3})
     test_gradients_are_those_of_the_plain_engine(rng, cell, norm, OPTIONS[1] | {"num_heads": 4})
 
@@ -120,7 +120,7 @@ def test_gradients_of_some_arguments_only(rng, cell):
     (by_y,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
     (by_end,) = torch.autograd.grad(states_of(end)[-1].sum(), x, retain_graph=True)
     (both,) = torch.autograd.grad([y.sum(), states_of(end)[-1].sum()], x)
-    # The two terms may cancel, so the tolerance is relative to one of them.
+    # Two terms of the gradient may cancel, so the tolerance is relative to one of them.
     assert float((by_y + by_end - both).abs().max()) < 1e-6 * float(by_y.abs().max() + 1)
     assert float(by_end.abs().max()) > 0
 

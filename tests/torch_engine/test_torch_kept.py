@@ -1,4 +1,4 @@
-"""Data that the engine keeps between calls: packed networks for inference, and tapes for backward."""
+"""Tests data that the engine keeps between calls: packed networks for inference, and tapes for backward."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def served(module, x):
 
 
 def test_the_next_call_uses_statistics_of_another_number_of_steps():
-    """Parameters do not change, but statistics get another shape."""
+    """Only the shape of the statistics changes. The kept network must not be used for the next call."""
     module, fewer = twin("LSTM", Batch(), steps=3), twin("LSTM", Batch(), steps=2)
     x, result = torch.randn(2, B, I), []
     for change in (
@@ -59,7 +59,10 @@ def slopes(module, y):
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("norm", ["layer", "batch"])
 def test_gradients_of_graphs_that_live_at_the_same_time(cell, norm):
-    """Graphs are of two modules, two inputs and other lengths, all with the same shapes of tapes."""
+    """The graphs come from two modules, two inputs and different lengths.
+
+    All their tapes have the same shape.
+    """
     one, other = (twin(cell, norm, seed=seed, num_layers=2).train() for seed in (0, 1))
     a, b = torch.randn(2, T, B, I)
     calls = [(one, a, None), (other, a, None), (one, b, LENGTHS)]
@@ -81,7 +84,7 @@ def test_tapes_of_deleted_graphs_are_freed():
 
 
 def test_tapes_have_the_width_of_the_instruction_set():
-    """The set changes within one process, for one architecture."""
+    """The instruction set changes within one process, for networks of one architecture."""
     rnn, result = lnrnn.LSTM(I, 5, norm="layer", num_layers=2, seed=0), set()
     arch = rnn.stream()._snapshot.architecture
     for name in available_isas():

@@ -150,7 +150,7 @@ def test_packed_sequences_are_accepted_and_returned(cell, batch_first, engine):
 
 @pytest.mark.parametrize("norm", ["layer", "batch", None])
 def test_copies_and_pickles_have_the_same_results(norm):
-    """Calls may have packed weights and kept a graph before."""
+    """Before the copy, a call has packed the weights, and another one has kept a graph."""
     module = twin("LSTM", norm, steps=T, num_layers=2, engine="lnrnn")
     x = torch.randn(T, B, I)
     with torch.no_grad():

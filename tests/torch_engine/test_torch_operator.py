@@ -1,4 +1,4 @@
-"""The operators of lnrnn.torch: opcheck, torch.compile, torch.export, torch.func."""
+"""Tests the operators of lnrnn.torch: opcheck, torch.compile, torch.export, torch.func."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_compile_without_graph_breaks(cell, options):
 
 
 def test_compiled_with_inductor():
-    """inductor is the default backend."""
+    """Tests torch.compile with its default backend, inductor."""
     module = twin("LSTM", num_layers=2)
     compiled = torch.compile(copy.deepcopy(module), fullgraph=True)
     x = fresh(module)

@@ -1,4 +1,4 @@
-"""lnrnn.torch in other processes: workers of a DataLoader, DistributedDataParallel."""
+"""Tests lnrnn.torch in other processes: workers of a DataLoader, DistributedDataParallel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""lnrnn.torch.GRU(reset_after=False): both engines, in training and in evaluation."""
+"""Tests lnrnn.torch.GRU(reset_after=False): both engines, in training and in evaluation."""
 
 from __future__ import annotations
 

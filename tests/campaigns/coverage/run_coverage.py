@@ -21,7 +21,7 @@ from pathlib import Path
 from outcome import Missing, Wrong
 from source_copy import build, copy_sources
 
-NEVER = ("tests/campaigns/mutants", "tests/benchmarks")  # these use another build, or cover nothing more
+NEVER = ("tests/campaigns/mutants", "tests/benchmarks")  # use another build, or run no further lines
 PLAIN = "force=True,  # it goes by times"
 WITH_LINES = "emit_linenums=True, " + PLAIN
 
@@ -102,7 +102,7 @@ def covered(options: argparse.Namespace) -> dict[str, str]:
     folder = options.folder
     if not options.only_report:
         arguments = [*(f"--ignore={name}" for name in NEVER), *options.pytest]
-        # Status 1 is allowed, because a few tests fail when they are measured.
+        # pytest's status 1 is allowed, because the measurement makes a few tests fail.
         if measure(folder, arguments) not in (0, 1):
             raise Wrong("the suite does not run")
     parts: dict[str, tuple[list[bool], list[bool]]] = {}

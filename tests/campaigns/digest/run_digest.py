@@ -34,7 +34,10 @@ PINNED += "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main
 
 
 def settings(quick: bool) -> list[tuple[str, list[str], dict[str, str], list[str]]]:
-    """Returns (name, words before the script, environment, words after it). The first has one thread."""
+    """Returns settings: (name, words before the script's name, environment, words after it).
+
+    The first setting has one thread.
+    """
     few = ["--every", "12"] if quick else []
     every: list[tuple[str, list[str], dict[str, str], list[str]]] = [("1 thread", [], {}, ["--threads", "1"])]
     for team in lnrnn._core.team_list():

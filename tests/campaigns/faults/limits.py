@@ -34,7 +34,7 @@ def limited(kind: int, value: int) -> Iterator[None]:
 
 
 class Writers:
-    """Functions that overwrite old files. The new files have several pages of memory."""
+    """Functions that replace old files by new files, which are larger than several pages of memory."""
 
     def __init__(self, folder: Path) -> None:
         self.model, self.array, self.png = (folder / n for n in ("m.safetensors", "a.npy", "f.png"))
@@ -61,7 +61,10 @@ class Writers:
         ]
 
     def whole(self, path: Path) -> str:
-        """Returns "old" or "new". Raises an error if the file is neither."""
+        """Returns "old" if the file has the old content, "new" if it has the new one.
+
+        Otherwise raises an error.
+        """
         if path == self.model:
             return {bits(self.old): "old", bits(self.new): "new"}[bits(lnrnn.load(path))]
         if path == self.array:
@@ -171,6 +174,8 @@ def processes(options: argparse.Namespace) -> dict[str, int]:
         try:
             with_limit(ADDRESSES.format(limit=limit), threads)
         except AssertionError as error:
-            if not str(error).rstrip().endswith("MemoryError"):  # permitted: no memory for the results
+            if (
+                not str(error).rstrip().endswith("MemoryError")
+            ):  # a process without memory for the results is allowed to end with MemoryError
                 raise AssertionError(f"{threads} threads, {limit} MiB: {error}") from None
     return {"limits": 2 * tries}

@@ -1,4 +1,4 @@
-"""Operations that run while requests for memory or files fail. They are small, as each runs many times."""
+"""Lists operations that run while requests for memory or files fail. They are small: each runs many times."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def networks(rng) -> Iterator[tuple[str, Operation]]:
         yield f"new stream {variant}", Operation(partial(streamed, one, x[:2]))
         yield f"constructor {variant}", Operation(partial(constructed, VARIANTS[variant]))
         yield f"copies {variant}", Operation(partial(copies, two), lost=0.2)
-        if "batch" in variant:  # shows whether NumPy leaks memory
+        if "batch" in variant:  # shows how much memory NumPy leaks by itself
             yield f"NumPy's copies {variant}", Operation(partial(pickled, state), lost=0.2)
         for dtype in ("bfloat16", "int8"):
             yield f"to_dtype {dtype} {variant}", Operation(partial(converted, one, dtype, x))

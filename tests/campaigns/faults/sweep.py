@@ -32,7 +32,7 @@ ENOSPC, EIO, EINTR, SHORT = 28, 5, 4, 0
 # up needs objects: even the name of a file is one.
 CONSECUTIVE = 1, 20
 PATIENCE = 120  # seconds for all sweeps over an operation
-LEAKS = 2  # blocks that a sweep may add, because Python's lists may grow
+LEAKS = 2  # number of allocated blocks that a sweep may add, because Python's lists may grow
 SWEEPS = 4, 16  # sweeps that measure leaks; if memory grows in the first 4, it must stop growing within 16
 
 lib = ctypes.PyDLL(None)  # has the functions of failing.c, which is preloaded
@@ -201,7 +201,7 @@ def fail_all(options: argparse.Namespace, kind: int) -> dict[str, int]:
     errors = (0,) if kind == MEMORY else (ENOSPC, EIO, EINTR, SHORT)
     counts = CONSECUTIVE if kind == MEMORY and not every_object else CONSECUTIVE[:1]
     for name, operation in operations(options.folder / "files", kind == FILES):
-        # safetensors ends the process if there is no memory for an object of Python.
+        # If there is no memory for an object of Python, safetensors ends the process.
         if options.only not in name or (every_object and name == "load"):
             continue
         faulthandler.dump_traceback_later(PATIENCE, exit=True)

@@ -81,7 +81,7 @@ def spec_options(rng, cell: str, known: int) -> dict:
 
 
 def parameters(rng, shapes: dict[str, tuple[int, ...]], calm: bool) -> dict[str, np.ndarray]:
-    """Returns random parameters. calm: so that rounding errors do not grow from step to step."""
+    """Returns random parameters. If `calm` is True, rounding errors do not grow from step to step."""
     drawn = {}
     for name, shape in shapes.items():
         if name.startswith("weight_ih"):

@@ -27,7 +27,9 @@ class Judge:
         self.within(got, want, allowed, label, bound or kind)
 
     def within(self, got, want, allowed, label: str, bound: str) -> None:
-        """Compares a further result of an execution that is already counted."""
+        """Asserts that the error is at most `allowed`, for a further result of an execution that is already
+        counted.
+        """
         share = share_of(got, want, allowed, label)
         self.nearest[bound] = max(share, self.nearest.get(bound, 0.0))
         assert share <= 1, f"{label}: the error is {share:.3g} times the tolerance, {describe(allowed)}"

@@ -42,7 +42,7 @@ def layer(rng, judge) -> None:
     else:
         call = partial(lnrnn.layer_norm, normalized_shape=given, weight=weight, bias=bias, eps=eps)
     y = call(x)
-    if dtype not in SCALE:  # results of 16 bits are float32's results, rounded
+    if dtype not in SCALE:  # results in 16 bits are rounded results of float32
         judge.same(kind, y, call(x.astype(np.float32)).astype(dtype), f"{label} by float32")
     exact = x.astype(np.float32) if dtype not in SCALE else x
     own = y if dtype in SCALE else call(exact)
@@ -175,8 +175,8 @@ def batch(rng, judge) -> None:
     largest = np.abs(wide(sx)[0]).max(axes)
     rstd = 1 / np.sqrt((wide(sx)[0].var(axes) if training else wide(var)[0]) + eps)
     most = FORWARD * SCALE[single] * scale.max(axes, keepdims=True, initial=0)
-    # If x - mean cancels, the rounding of the mean matters. A running mean has the type of x, and the mean of
-    # a batch is a double.
+    # If x and the mean nearly cancel, the rounding error of the mean counts. A running mean has the type of
+    # x, the mean of a batch is a double.
     rounding = 2.0**-53 if training else FORWARD * SCALE[single]
     most = most + (2 * rounding * (largest + np.abs(mean)) * gain * rstd).reshape(by_channel)
     judge.near(kind, own, want, most, label, f"{kind}, {mode}")

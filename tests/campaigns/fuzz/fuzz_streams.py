@@ -17,7 +17,7 @@ from helpers import using_caches
 from networks import drawn_state, normal, only_forward, parts, taken, whole, widths
 
 KNOWN = 4  # how many steps have statistics of batch norm
-LONGEST = 9  # steps of a lane before it is reset, for other norms
+LONGEST = 9  # the largest number of steps between resets of a lane, for other norms
 
 
 def most_steps(rnn) -> int:
@@ -26,7 +26,7 @@ def most_steps(rnn) -> int:
 
 def case(rng, judge) -> None:
     rnn = network(rng, known=KNOWN, stream=chance(rng, 0.7))
-    if rnn.overrun == "batch":  # makes sequences depend on each other
+    if rnn.overrun == "batch":  # with overrun "batch", sequences depend on each other
         rnn.overrun = "last"
     rnn = rnn.to_dtype(pick(rng, ("float32",) * 3 + ("bfloat16", "int8")))
     with using_caches(caches(rng) if chance(rng, 0.3) else None):

@@ -123,7 +123,11 @@ def dropping(rng, rnn) -> dict[str, object]:
 
 
 def added(rng, judge, rnn, tape, gy, gh, got, label) -> None:
-    """Checks backward with out=. Gradients added to 0 keep their bits, other sums have a few roundings."""
+    """Checks backward with out=.
+
+    If `out` has zeros, the gradients have the bits of a call without out=. Other sums may have a few rounding
+    errors.
+    """
     exact, wanted = chance(rng, 0.5), chance(rng, 0.5)
     before = {
         name: np.zeros_like(p) if exact else normal(rng, *p.shape) * np.float32(4.0 ** rng.integers(-4, 5))

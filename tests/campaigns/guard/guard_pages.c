@@ -46,7 +46,7 @@ static void *take_zeroed(void *ctx, size_t count, size_t size)
 static void give(void *ctx, void *p, size_t n)
 {
     (void)ctx;
-    if (p) /* p is in the page after the first one without access */
+    if (p) /* p is in the page that follows the first page without access */
         munmap((char *)((uintptr_t)p & ~(uintptr_t)(PAGE - 1)) - PAGE, (pages_of(n) + 2) * PAGE);
 }
 

@@ -19,7 +19,7 @@ static const size_t SIZES[LNRNN_DTYPES] = {4, 8, 2, 2};
 
 static FILE *values;
 static int threads;
-static float scale = 1; /* drawn_floats are in -scale .. scale */
+static float scale = 1; /* numbers of drawn_floats are in -scale .. scale */
 
 /* --- numbers and hashes --------------------------------------------------------------------------------- */
 
@@ -214,7 +214,7 @@ static void layers(int cell, const char *cell_name)
     } sizes[] = {{1, 1, 1, 1}, {6, 9, 13, 50}, {6, 25, 33, 72}, {24, 2, 33, 160}};
     enum {
         LARGE = 3
-    }; /* in this size threads divide units; it has fewer variants, because an emulator is slow */
+    }; /* with this size threads divide units; it has fewer variants, because an emulator is slow */
     static const char *const placements[] = {"joint", "split", "gate"}, *const types[] = {"float32",
                                                                                           "bfloat16", "int8"};
     const int papers = cell == LNRNN_RNN ? LNRNN_JOINT : LNRNN_SPLIT;

@@ -38,7 +38,7 @@ CHANGES_NOTHING = (
     "message",
     "unreachable here",
 )  # the other verdict is "hole"
-ENOUGH = 0.95  # the least share of noticed mutants, among those that can change a result
+ENOUGH = 0.95  # the campaign fails if a smaller share of the mutants that can change a result is noticed
 FIRST = 20  # the tests that run first take this many seconds
 NO_TESTS = 5  # pytest's exit status if no test has the name
 

@@ -109,7 +109,7 @@ def setters(rnn, other, rng) -> dict[str, Callable[[int], Any]]:
 
 
 class Mixed(AssertionError):
-    """A reader got bits that belong to neither value."""
+    """Is raised if a reader got bits that belong to neither value."""
 
 
 def race(change, read, wanted: set[bytes], seconds: float, threads: int = 3) -> int:

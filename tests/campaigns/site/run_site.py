@@ -27,7 +27,8 @@ WIDTHS = (390, 1280)
 THEMES = ("light", "dark")
 QUICK = ("index.html", "which_cell.html", "benchmarks.html", "studies/index.html", "api/networks.html")
 
-# Returns a list of faults. An element that is wider than the window must be in a box that scrolls.
+# JavaScript that returns a list of faults. An element that is wider than the window must be in a box that
+# scrolls.
 LAYOUT = """(() => {
   const wide = document.documentElement.clientWidth, faults = [];
   if (document.documentElement.scrollWidth > wide)

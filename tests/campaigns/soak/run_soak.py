@@ -1,11 +1,11 @@
 """Simulates a service that runs for long: many steps of streams, and many calls of all kinds, in one process.
 
-streams: a stream takes --steps steps, streams of the other networks in STREAMS a tenth of them. Outputs must
-have the bits of calls on whole sequences. At twenty checkpoints some are compared with the reference. calls:
-rounds over the same random cases of the campaign fuzz, and results of many MiB. Networks that no case sets
-must always give the same bits. On Linux, resident memory without the blocks that lnrnn keeps for large
-results may grow by at most 2 MiB. It is first measured after a tenth of the steps, at least 6000, or after
-the second round.
+streams: a stream of the first network in STREAMS takes --steps steps, and streams of the others take a tenth
+of that number. Outputs must have the bits of calls on whole sequences. At twenty checkpoints some are
+compared with the reference. calls: rounds over the same random cases of the campaign fuzz, and results of
+many MiB. Networks that no case sets must always give the same bits. On Linux, resident memory without the
+blocks that lnrnn keeps for large results may grow by at most 2 MiB. It is first measured after a tenth of the
+steps, at least 6000, or after the second round.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fuzz_judge import Judge  # noqa: E402
 MiB = 1 << 20
 CHECKPOINTS = 20
 BLOCK = 1000  # steps of a whole sequence
-WINDOW = 20  # how many first steps of a block are compared with the reference
+WINDOW = 20  # the first steps of a block, this many, are compared with the reference
 GROWTH = 2 * MiB  # permitted growth; the heap grows in steps of about 1 MiB
 WARM = 6000  # steps before memory is first measured
 KEPT_BLOCKS, HUGE = 32, 2 * MiB  # lnrnn keeps at most 32 blocks, which are aligned to huge pages

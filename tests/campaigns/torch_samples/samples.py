@@ -21,8 +21,12 @@ from networks import parts, run_apart
 # lnrnn's errors for arguments that torch accepts -> a value that replaces the argument, to run the sample
 # again.
 REFUSED = {
-    "eps must be": dict(eps=0.5),  # the samples have -0.5, with which the root of var + eps may be NaN
-    "momentum must be": dict(momentum=0.5),  # with -1 and -1.2, running statistics would not be a mean
+    "eps must be": dict(
+        eps=0.5
+    ),  # the samples have eps -0.5, with which the square root of var + eps may be NaN
+    "momentum must be": dict(
+        momentum=0.5
+    ),  # the samples have -1 and -1.2, with which running statistics would be no means
 }
 # Samples that lnrnn always refuses, with a part of the error.
 UNSUPPORTED = {
@@ -34,7 +38,8 @@ UNSUPPORTED = {
 # run, because they have the samples of nn.functional.batch_norm. lnrnn has no group norm and no instance
 # norm.
 
-# Tolerances relative to the largest value: some roundings of the type, because variances may be nearly 0.
+# Tolerances, relative to the largest value. They allow several rounding errors of the type, because variances
+# may be nearly 0.
 TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
 
 

@@ -31,11 +31,12 @@ EMULATED_STEP = 1021  # a prime, so that all exponents and low bits occur
 # {function: (largest error in ULP, least share of results that are the nearest float)}, measured on all
 # floats and rounded up slightly. README.md promises 2 ULP.
 LIMITS = {"exp": (1.2, 0.995), "tanh": (1.9, 0.996), "sigmoid": (2.0, 0.97)}
-MANY = 1_000_000  # the share of nearest results is judged from this number of inputs on
+MANY = 1_000_000  # with fewer inputs, the share of nearest results is not judged
 REFERENCE_LIMIT = 2.0**-22  # largest error of the reference in ULP: NEAR_TIE of ulp_judge.c
 REFERENCE_EVERY = 4096  # for every 4096th input the reference is compared with long double
 
-# Instruction sets with a fused multiply-add. They give the same bits. Those without it also agree.
+# Instruction sets with a fused multiply-add. They give the same bits. The instruction sets without it agree
+# too.
 FUSED = ("avx512amx", "avx512bf16", "avx512vnni", "avx512", "avxvnni", "avx2", "neon")
 
 
