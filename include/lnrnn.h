@@ -157,6 +157,8 @@ enum { LNRNN_MESSAGE = 256 };
 enum { LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU, LNRNN_LIGRU, LNRNN_SLSTM, LNRNN_CELLS };
 /* The activation of an RNN, and of a LiGRU's candidate n. */
 enum { LNRNN_ACT_TANH, LNRNN_ACT_RELU, LNRNN_ACT_SIGMOID, LNRNN_ACT_IDENTITY };
+/* That of the gates i, f, o of an LSTM, and r, z of a GRU; the hard sigmoid is min(max(x / 6 + 1/2, 0), 1). */
+enum { LNRNN_GATES_SIGMOID, LNRNN_GATES_HARD_SIGMOID };
 enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH };
 /* The input of layer norm: the sum W x + W h; W x and W h separately; each gate of the sum; W x alone (LiGRU).
  * OUTPUT: each head of h, on its way to y (SLSTM). */
@@ -192,7 +194,8 @@ typedef struct {
     double zoneout[2], dropout; /* zoneout of h and of c; dropout between layers */
     /* LSTM, GRU, SLSTM: W_hh is block-diagonal: the H / num_heads units of a head read h of that head alone. */
     size_t num_heads;
-    size_t proj_size; /* LSTM: P values of h, below hidden_size; 0: H values, as in all other cells */
+    size_t proj_size;    /* LSTM: P values of h, below hidden_size; 0: H values, as in all other cells */
+    int gate_activation; /* LNRNN_GATES_SIGMOID ..; another one only without a norm */
     int exp_forget, bfloat16_states; /* SLSTM: an exponential forget gate; states rounded after each step */
 } lnrnn_description;
 

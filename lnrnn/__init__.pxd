@@ -110,6 +110,7 @@ cdef extern from "lnrnn_api.h" nogil:
         double dropout
         size_t num_heads
         size_t proj_size
+        int gate_activation
         int exp_forget, bfloat16_states
 
     ctypedef struct lnrnn_array:

@@ -9,7 +9,7 @@ from ..rnn.cells import Nonlinearity
 from ..rnn.models import Model, Norm
 from .checking import checked
 from .computed_weights import with_plain_weights
-from .keras_weights import LayerName, convert_keras
+from .keras_weights import LayerName, RecurrentActivation, convert_keras
 from .search.networks import from_search, searchable
 from .systems import SystemName
 from .torch_weights import UnknownCell, convert_torch
@@ -157,6 +157,7 @@ def from_keras(
     nonlinearity: Nonlinearity | None = None,
     eps: float | None = None,
     batch_first: bool | None = None,
+    recurrent_activation: RecurrentActivation | None = None,
 ) -> Model:
     """Converts a recurrent layer of Keras, for inference.
 
@@ -176,12 +177,17 @@ def from_keras(
     reset_after : bool, optional
         As in Keras; needed for the arrays of a GRU without bias, which do not show it.
     nonlinearity : {"tanh", "relu", "sigmoid", "identity"}, optional
-        Needed for the arrays of a SimpleRNN or LayerNormSimpleRNNCell. LSTM and GRU must have activation
-        "tanh" and recurrent_activation "sigmoid", which is checked for a layer.
+        Needed with the arrays of a SimpleRNN or LayerNormSimpleRNNCell. LSTM and GRU must have activation
+        "tanh", which is checked for a layer.
     eps : float, optional
         The eps of the layer norms. Default: that of TensorFlow Addons, 1e-3 for the LSTM, 1e-5 for the RNN.
     batch_first : bool, optional
         Whether the model takes x as (B, T, I). Default: True, but False for a layer with time_major.
+    recurrent_activation : {"sigmoid", "hard_sigmoid", "keras2_hard_sigmoid"}, optional
+        The function of the gates of an LSTM or GRU. Default: that of the layer; with arrays
+        "sigmoid". "hard_sigmoid" is Keras 3's,
+        min(max(a / 6 + 1/2, 0), 1), and the third Keras 2's, min(max(a / 5 + 1/2, 0), 1): the weights of its
+        gates are multiplied by 1.2. Both become gate_activation="hard_sigmoid".
 
     Returns
     -------
@@ -211,4 +217,5 @@ def from_keras(
     return convert_keras(
         arrays_or_layer, kind=kind, bidirectional=bidirectional, reset_after=reset_after,
         nonlinearity=nonlinearity, eps=eps, batch_first=batch_first,
+        recurrent_activation=recurrent_activation,
     ).model()  # fmt: skip

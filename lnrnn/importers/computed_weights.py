@@ -9,6 +9,7 @@ import copy
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,8 @@ def with_plain_weights(module: Any) -> Any:
         return module
     for part in list(copied.modules()):
         for name in _weight_norms(part):
-            torch.nn.utils.remove_weight_norm(part, name)
+            with suppress(ValueError):  # parameters with such names, without weight_norm
+                torch.nn.utils.remove_weight_norm(part, name)
         if torch.nn.utils.parametrize.is_parametrized(part):
             # torch's remove_parametrizations would also change the class, which the original module shares.
             weights = {name: getattr(part, name).detach() for name in part.parametrizations}
@@ -51,8 +53,9 @@ def with_plain_weights(module: Any) -> Any:
 
 
 def _weight_norms(part: Any) -> list[str]:
-    """The names of the weights that hooks of torch.nn.utils.weight_norm compute."""
-    return [hook.name for hook in part._forward_pre_hooks.values() if type(hook).__name__ == "WeightNorm"]
+    """The names of the weights that torch.nn.utils.weight_norm may compute: w of parameters w_g and w_v."""
+    own = {name for name, _ in part.named_parameters(recurse=False)}
+    return [name[:-2] for name in own if name.endswith("_g") and name[:-1] + "v" in own]
 
 
 def with_weight_norm(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,9 +5,10 @@ This file does not import Keras.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from ..errors import bad_type, choice, flag, number
 from ..rnn.specs import LayerNormSpec
 from .weights import Array, Converted, Weights, array, check_shapes, network, reordered
 
+RecurrentActivation = Literal["sigmoid", "hard_sigmoid", "keras2_hard_sigmoid"]
+KERAS_2: RecurrentActivation = "keras2_hard_sigmoid"
 Arrays = Mapping[str, Array]
 Options = Mapping[str, Any]
 
@@ -47,7 +50,8 @@ def _weights(p: Arrays) -> dict[str, Array]:
 
 
 def _lstm(p: Arrays, options: Options) -> Weights:
-    return Weights("LSTM", None, "bias" in p, _weights(p) | _biases(p))  # Keras' c is torch's g
+    ours = _weights(p) | _biases(p)  # i, f, c, o is torch's i, f, g, o
+    return _gated(Weights("LSTM", None, "bias" in p, ours), options)
 
 
 def _gru(p: Arrays, options: Options) -> Weights:
@@ -69,7 +73,21 @@ def _gru(p: Arrays, options: Options) -> Weights:
         ours |= {
             name: reordered(b, "zrn", "rzn") for name, b in zip(("bias_ih", "bias_hh"), both, strict=True)
         }
-    return Weights("GRU", None, "bias" in p, ours, reset_after=reset_after)
+    return _gated(Weights("GRU", None, "bias" in p, ours, reset_after=reset_after), options)
+
+
+def _gated(weights: Weights, options: Options) -> Weights:
+    """An LSTM or GRU with its recurrent_activation."""
+    activation = options["recurrent_activation"] or "sigmoid"
+    if activation == "sigmoid":
+        return weights
+    ours = weights.parameters
+    if activation == KERAS_2:  # clip(0.2 a + 1/2) is clip(1.2 a / 6 + 1/2)
+        H = weights.hidden_size
+        factor = np.full(len(ours["weight_hh"]), 1.2)
+        factor[2 * H : 3 * H] = 1  # the candidate, which has tanh
+        ours = {name: (v.T * factor).T for name, v in ours.items()}
+    return replace(weights, parameters=ours, gate_activation="hard_sigmoid")
 
 
 def _nonlinearity(options: Options) -> str:
@@ -131,14 +149,18 @@ def convert_keras(
     nonlinearity: str | None = None,
     eps: float | None = None,
     batch_first: bool | None = None,
+    recurrent_activation: str | None = None,
 ) -> Converted:
     """The conversion of `from_keras`, which explains the arguments."""
     if kind is not None:
         choice("kind", kind, tuple(KINDS))
+    if recurrent_activation is not None:
+        choice("recurrent_activation", recurrent_activation, get_args(RecurrentActivation))
     options = {
         "kind": kind,
         "reset_after": None if reset_after is None else flag("reset_after", reset_after),
         "nonlinearity": nonlinearity,
+        "recurrent_activation": recurrent_activation,
         "eps": None if eps is None else number("eps", eps, 0),
     }
     bidirectional = flag("bidirectional", bidirectional)
@@ -230,20 +252,41 @@ def _from_cell(cell: Any, options: Options) -> Weights:
         "reset_after": config.get("reset_after"),
         "eps": config.get(KINDS[kind].epsilon),
         "nonlinearity": None,
+        "recurrent_activation": None,
     }
-    activation = config.get("activation")
+    activation, recurrent = config.get("activation"), config.get("recurrent_activation")
+    allowed = ("sigmoid",) if KINDS[kind].eps else ("sigmoid", "hard_sigmoid")
     if "RNN" in kind:
         own["nonlinearity"] = "identity" if activation == "linear" else activation
-    elif activation != "tanh" or config.get("recurrent_activation") != "sigmoid":
+    elif activation != "tanh" or recurrent not in allowed:
         raise ValueError(
-            "activation must be 'tanh' and recurrent_activation 'sigmoid', as in every gated cell of lnrnn, "
-            f"got {activation!r} and {config.get('recurrent_activation')!r}"
+            f"activation must be 'tanh' and recurrent_activation {' or '.join(map(repr, allowed))}, as in "
+            f"lnrnn's gated cells, got {activation!r} and {recurrent!r}"
         )
+    elif kind in ("LSTM", "GRU"):
+        own["recurrent_activation"] = _definition(cell, recurrent, options["recurrent_activation"])
     for option, value in own.items():
         if options[option] is not None and options[option] != value:
             raise ValueError(f"{option} must be the layer's {value!r}, got {options[option]!r}")
     arrays = [array(f"weights[{i}]", w) for i, w in enumerate(cell.get_weights())]
     return _cell(_named(arrays, kind), own)
+
+
+def _definition(cell: Any, recurrent: str, given: str | None) -> str:
+    """Keras 2 and Keras 3 have different hard sigmoids."""
+    if recurrent == "sigmoid":
+        return recurrent
+    for cls in type(cell).__mro__:
+        package = cls.__module__.partition(".")[0]
+        if package in ("keras", "tf_keras", "tensorflow"):
+            new = package == "keras" and int(sys.modules[package].__version__.partition(".")[0]) > 2
+            return "hard_sigmoid" if new else KERAS_2
+    if given in ("hard_sigmoid", KERAS_2):
+        return given
+    raise ValueError(
+        "recurrent_activation must be given for a cell with 'hard_sigmoid' of unknown origin: 'hard_sigmoid' "
+        f"(of Keras 3) or {KERAS_2!r}, got {given!r}"
+    )
 
 
 # --- names --------------------------------------------------------------------------------------------------
@@ -321,6 +364,7 @@ def _cell(weights: dict[str, Array], options: Options) -> Weights:
         ("reset_after", name == "GRU"),
         ("eps", kind.eps is not None),
         ("nonlinearity", "RNN" in name),
+        ("recurrent_activation", name in ("LSTM", "GRU")),
     ):
         if options[option] is not None and not owner:
             raise ValueError(f"{option} must be None for {name}, got {options[option]!r}")

@@ -116,6 +116,8 @@ class ReferenceNetwork:
             options["zoneout"] = self.zoneout
         if not self.arch.reset_after:
             options["reset_after"] = False
+        if self.arch.gate_activation != "sigmoid":
+            options["gate_activation"] = self.arch.gate_activation
         if isinstance(norm, LayerNormSpec):
             options |= {"norm": "layer", "eps": norm.eps, "placement": norm.placement}
             own_options: dict[str, dict[str, Any]] = {"LSTM": {"cell": norm.cell}, "GRU": {"span": norm.span}}

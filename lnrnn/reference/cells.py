@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .norms import ACTIVATIONS, Array, real, sigmoid
+from .norms import ACTIVATIONS, GATE_ACTIVATIONS, Activation, Array, real
 from .time_loop import Norm, Options, Site, State, Tape, run, run_backward
 
 __all__ = [
@@ -58,6 +58,7 @@ __all__ = [
 
 # Gradients of x_, of h_, and of the old state without the part through h_, at one step.
 Gradients = tuple[Array, Array, tuple[Any, ...]]
+Function = Callable[[Array], Array]
 GruGates = tuple[Array, Array, Array, Array]  # r, z, n, and the array that r multiplies inside n's tanh
 
 
@@ -78,6 +79,11 @@ def sum_of_sides(options: Options, x_: Array, h_: Array, norm: Norm) -> Array:
 def sum_of_sides_backward(options: Options, ga: Array, norm: Norm) -> tuple[Array, Array]:
     """The gradients of x_ and h_, from the gradient ga of the pre-activations."""
     return (norm("ih", ga), norm("hh", ga)) if options["placement"] == "split" else (norm("", ga),) * 2
+
+
+def gate_activation(options: Options) -> Activation:
+    """The function of the gates i, f, o or r, z, and its derivative."""
+    return GATE_ACTIVATIONS[options.get("gate_activation", "sigmoid")]
 
 
 # --- heads --------------------------------------------------------------------------------------------------
@@ -283,7 +289,8 @@ LSTM_SITES: dict[str | None, dict[str, Site]] = {
 def lstm_step(options: Options, x_: Array, h_: Array, state: State, norm: Norm) -> tuple[State, State]:
     """c' = sig(f) c + sig(i) tanh(g) and h' = sig(o) tanh(norm(c')); "carry": the new c is norm(c')."""
     i, f, g, o = gates(sum_of_sides(options, x_, h_, norm), 4)
-    i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
+    sig, _ = gate_activation(options)
+    i, f, g, o = sig(i), sig(f), np.tanh(g), sig(o)
     raw = f * state[1] + i * g
     seen = norm("c", raw)
     tanh_c = np.tanh(seen)
@@ -294,9 +301,10 @@ def lstm_step(options: Options, x_: Array, h_: Array, state: State, norm: Norm) 
 def lstm_step_backward(options: Options, gstate: State, kept: State, norm: Norm) -> Gradients:
     gh, gc = gstate
     i, f, g, o, c, tanh_c = kept
+    _, slope = gate_activation(options)
     gseen = gh * o * (1 - tanh_c * tanh_c)
     gc = norm("c", gseen + gc) if options["cell"] == "carry" else norm("c", gseen) + gc
-    ga = join(gc * g * i * (1 - i), gc * c * f * (1 - f), gc * i * (1 - g * g), gh * tanh_c * o * (1 - o))
+    ga = join(gc * g * slope(i), gc * c * slope(f), gc * i * (1 - g * g), gh * tanh_c * slope(o))
     return *sum_of_sides_backward(options, ga, norm), (0, gc * f)
 
 
@@ -317,6 +325,7 @@ def lstm(
     states_mask: ArrayLike | None = None,
     zoneout: tuple[ArrayLike | None, ArrayLike | None] | None = None,
     num_heads: int = 1,
+    gate_activation: str = "sigmoid",
 ) -> tuple[Array, State, Tape]:
     """An LSTM of one layer and direction. `lstm_step` has its equation.
 
@@ -350,6 +359,8 @@ def lstm(
         As in `rnn`, for h and for c, which with cell "carry" is the normalised one.
     num_heads : int
         With several heads W_hh is block-diagonal: see `block_diagonal`.
+    gate_activation : {"sigmoid", "hard_sigmoid"}
+        The function of the gates. The hard sigmoid is min(max(a / 6 + 1/2, 0), 1).
 
     Returns
     -------
@@ -370,7 +381,10 @@ def lstm(
     (5, 2, 3)
     """
     cell = {"layer": cell, "batch": "out", None: None}[norm]
-    options = dict(placement=placement if norm == "layer" else "split", cell=cell, num_heads=num_heads)
+    options: dict[str, Any] = dict(
+        placement=placement if norm == "layer" else "split", cell=cell, num_heads=num_heads
+    )
+    options["gate_activation"] = gate_activation
     sites = dict(LSTM_SITES[placement if norm == "layer" else norm])
     if cell:
         sites["c"] = Site("gain_c", "bias_c")
@@ -418,43 +432,49 @@ def sites_of_reset(sites: Mapping[str, Site]) -> dict[str, Site]:
     return {"ih": sites["ih"], "rz": Site(gain, bias, (2,)), "n": Site(gain, bias, (1,), first=2)}
 
 
-def gru_split(x_: Array, h_: Array, norm: Norm) -> GruGates:
+def gru_split(x_: Array, h_: Array, norm: Norm, sig: Function) -> GruGates:
     """X = norm(x_), Y = norm(h_): r, z = sig(X + Y), n = tanh(X_n + r Y_n). Returns r, z, n, Y_n."""
     xr, xz, xn = gates(norm("ih", x_), 3)
     hr, hz, hn = gates(norm("hh", h_), 3)
-    r, z = sigmoid(xr + hr), sigmoid(xz + hz)
+    r, z = sig(xr + hr), sig(xz + hz)
     return r, z, np.tanh(xn + r * hn), hn
 
 
-def gru_split_backward(gn: Array, gz: Array, r: Array, hn: Array, norm: Norm) -> tuple[Array, Array]:
+def gru_split_backward(
+    gn: Array, gz: Array, r: Array, hn: Array, norm: Norm, slope: Function
+) -> tuple[Array, Array]:  # fmt: skip
     """The gradients of x_ and h_, from those of the arguments of n's tanh and z's sigmoid."""
-    gr = gn * hn * r * (1 - r)
+    gr = gn * hn * slope(r)
     return norm("ih", join(gr, gz, gn)), norm("hh", join(gr, gz, gn * r))
 
 
-def gru_joint(x_: Array, h_: Array, norm: Norm) -> GruGates:
+def gru_joint(x_: Array, h_: Array, norm: Norm, sig: Function) -> GruGates:
     """a = norm(x_ + h_): r, z = sig(a), n = tanh(r a_n)."""
     ar, az, an = gates(norm("", x_ + h_), 3)
-    r, z = sigmoid(ar), sigmoid(az)
+    r, z = sig(ar), sig(az)
     return r, z, np.tanh(r * an), an
 
 
-def gru_joint_backward(gn: Array, gz: Array, r: Array, an: Array, norm: Norm) -> tuple[Array, Array]:
-    ga = norm("", join(gn * an * r * (1 - r), gz, gn * r))
+def gru_joint_backward(
+    gn: Array, gz: Array, r: Array, an: Array, norm: Norm, slope: Function
+) -> tuple[Array, Array]:  # fmt: skip
+    ga = norm("", join(gn * an * slope(r), gz, gn * r))
     return ga, ga
 
 
-def gru_gate(x_: Array, h_: Array, norm: Norm) -> GruGates:
+def gru_gate(x_: Array, h_: Array, norm: Norm, sig: Function) -> GruGates:
     """r, z = sig(norm(x_ + h_)), n = tanh(norm(x_n + r h_n)), each norm over the H of its gate."""
     xr, xz, xn = gates(x_, 3)
     hr, hz, hn = gates(h_, 3)
-    r, z = (sigmoid(a) for a in gates(norm("rz", join(xr + hr, xz + hz)), 2))
+    r, z = (sig(a) for a in gates(norm("rz", join(xr + hr, xz + hz)), 2))
     return r, z, np.tanh(norm("n", xn + r * hn)), hn
 
 
-def gru_gate_backward(gn: Array, gz: Array, r: Array, hn: Array, norm: Norm) -> tuple[Array, Array]:
+def gru_gate_backward(
+    gn: Array, gz: Array, r: Array, hn: Array, norm: Norm, slope: Function
+) -> tuple[Array, Array]:  # fmt: skip
     gn = norm("n", gn)
-    grz = norm("rz", join(gn * hn * r * (1 - r), gz))
+    grz = norm("rz", join(gn * hn * slope(r), gz))
     return join(grz, gn), join(grz, gn * r)
 
 
@@ -468,15 +488,16 @@ GRU_GATES: dict[str, tuple[Callable[..., GruGates], Callable[..., tuple[Array, A
 def gru_step(options: Options, x_: Array, h_: Array, state: State, norm: Norm) -> tuple[State, State]:
     """h' = (1 - z) n + z h."""
     (h,) = state
-    r, z, n, factor = GRU_GATES[options["placement"]][0](x_, h_, norm)
+    r, z, n, factor = GRU_GATES[options["placement"]][0](x_, h_, norm, gate_activation(options)[0])
     return ((1 - z) * n + z * h,), (r, z, n, factor, h)
 
 
 def gru_step_backward(options: Options, gstate: State, kept: State, norm: Norm) -> Gradients:
     (gh,) = gstate
     r, z, n, factor, h = kept
-    gn, gz = gh * (1 - z) * (1 - n * n), gh * (h - n) * z * (1 - z)
-    return *GRU_GATES[options["placement"]][1](gn, gz, r, factor, norm), (gh * z,)
+    _, slope = gate_activation(options)
+    gn, gz = gh * (1 - z) * (1 - n * n), gh * (h - n) * slope(z)
+    return *GRU_GATES[options["placement"]][1](gn, gz, r, factor, norm, slope), (gh * z,)
 
 
 def gru_reset_step(
@@ -489,7 +510,8 @@ def gru_reset_step(
     (h,) = state
     xr, xz, xn = gates(norm("ih", x_), 3)
     hr, hz = gates(norm("rz", h_), 2)
-    r, z = sigmoid(xr + hr), sigmoid(xz + hz)
+    sig, _ = gate_activation(options)
+    r, z = sig(xr + hr), sig(xz + hz)
     n = np.tanh(xn + norm("n", product(r)))
     return ((1 - z) * n + z * h,), (r, z, n, h)
 
@@ -500,8 +522,9 @@ def gru_reset_step_backward(
     """product: the gradient of U_n (r h) -> that of r."""
     (gh,) = gstate
     r, z, n, h = kept
-    gn, gz = gh * (1 - z) * (1 - n * n), gh * (h - n) * z * (1 - z)
-    gr = product(norm("n", gn)) * r * (1 - r)
+    _, slope = gate_activation(options)
+    gn, gz = gh * (1 - z) * (1 - n * n), gh * (h - n) * slope(z)
+    gr = product(norm("n", gn)) * slope(r)
     return norm("ih", join(gr, gz, gn)), norm("rz", join(gr, gz)), (gh * z,)
 
 
@@ -522,6 +545,7 @@ def gru(
     zoneout: ArrayLike | None = None,
     num_heads: int = 1,
     reset_after: bool = True,
+    gate_activation: str = "sigmoid",
 ) -> tuple[Array, Array, Tape]:
     """A GRU of one layer and direction. `gru_step` has its equation, `gru_reset_step` the one of Cho et al.
 
@@ -546,6 +570,8 @@ def gru(
         As in `lstm`.
     reset_after : bool
         False is for the reset gate before the product, without a norm, with "split" and with batch norm.
+    gate_activation : {"sigmoid", "hard_sigmoid"}
+        As in `lstm`.
 
     Returns
     -------
@@ -562,7 +588,10 @@ def gru(
     (5, 2, 3)
     """
     options: dict[str, Any] = dict(
-        placement=placement if norm == "layer" else "split", reset_after=reset_after, num_heads=num_heads
+        placement=placement if norm == "layer" else "split",
+        reset_after=reset_after,
+        num_heads=num_heads,
+        gate_activation=gate_activation,
     )
     kind = "all" if placement == "split" and span == "all" else placement
     sites = GRU_SITES[kind if norm == "layer" else norm]

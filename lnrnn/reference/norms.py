@@ -54,6 +54,11 @@ ACTIVATIONS: dict[str, Activation] = {
     "sigmoid": (sigmoid, lambda y: y * (1 - y)),
     "identity": (real, np.ones_like),
 }
+# Of the gates of LSTM and GRU.
+GATE_ACTIVATIONS: dict[str, Activation] = {
+    "sigmoid": ACTIVATIONS["sigmoid"],
+    "hard_sigmoid": (lambda a: np.clip(real(a) / 6 + 0.5, 0, 1), lambda y: ((y > 0) & (y < 1)) / 6),
+}
 
 
 # --- norms --------------------------------------------------------------------------------------------------

@@ -10,7 +10,16 @@ from typing import Any
 
 from .._core import Description
 from ..errors import bad_type, bad_value, choice, flag, integer
-from .cells import NONLINEARITIES, OPTIONS, STATE_DTYPES, Cell, Nonlinearity, StateDtype
+from .cells import (
+    GATE_ACTIVATIONS,
+    NONLINEARITIES,
+    OPTIONS,
+    STATE_DTYPES,
+    Cell,
+    GateActivation,
+    Nonlinearity,
+    StateDtype,
+)  # fmt: skip
 from .specs import BatchNormSpec, LayerNormSpec, norm_spec
 
 Norm = LayerNormSpec | BatchNormSpec | None
@@ -46,6 +55,7 @@ class Architecture:
     reset_after: bool = True
     num_heads: int = 1
     proj_size: int = 0
+    gate_activation: GateActivation = "sigmoid"
     exp_forget: bool = False
     state_dtype: StateDtype = "float32"
     # functools.cached_property would have a lock before Python 3.12. If another thread forks while it is
@@ -79,7 +89,7 @@ class Architecture:
     def checked(
         cls, cell: Cell, *, input_size: Any, hidden_size: Any, num_layers: Any, nonlinearity: Any = "tanh",
         bias: Any, batch_first: Any, bidirectional: Any, norm: Any, reverse: Any = False,
-        reset_after: Any = True, num_heads: Any = 1, proj_size: Any = 0,
+        reset_after: Any = True, num_heads: Any = 1, proj_size: Any = 0, gate_activation: Any = "sigmoid",
         exp_forget: Any = False, state_dtype: Any = "float32",
     ) -> Architecture:  # fmt: skip
         """The architecture for a user's arguments. Raises ValueError or TypeError for a wrong argument."""
@@ -112,10 +122,14 @@ class Architecture:
                 raise bad_value("reset_after", f"True with placement {norm.placement!r}", reset_after)
             if norm.span is not None:
                 raise bad_value("reset_after", f"True with span {norm.span!r}", reset_after)
+        gate_activation = choice("gate_activation", gate_activation, GATE_ACTIVATIONS)
+        if gate_activation != "sigmoid" and norm is not None:
+            raise bad_value("gate_activation", "'sigmoid' with a norm", gate_activation)
         return cls(
             cell, input_size, hidden_size, num_layers, nonlinearity, flag("bias", bias),
             flag("batch_first", batch_first), bidirectional, norm, reverse, reset_after, num_heads,
-            proj_size, flag("exp_forget", exp_forget), choice("state_dtype", state_dtype, STATE_DTYPES),
+            proj_size, gate_activation, flag("exp_forget", exp_forget),
+            choice("state_dtype", state_dtype, STATE_DTYPES),
         )  # fmt: skip
 
     def __str__(self) -> str:

@@ -7,6 +7,8 @@ from typing import Literal, get_args
 
 Nonlinearity = Literal["tanh", "relu", "sigmoid", "identity"]
 NONLINEARITIES: tuple[Nonlinearity, ...] = get_args(Nonlinearity)
+GateActivation = Literal["sigmoid", "hard_sigmoid"]
+GATE_ACTIVATIONS: tuple[GateActivation, ...] = get_args(GateActivation)
 StateDtype = Literal["float32", "bfloat16"]
 STATE_DTYPES: tuple[StateDtype, ...] = get_args(StateDtype)
 
@@ -45,8 +47,8 @@ class Cell:
 
 
 RNN = Cell("RNN", 1, 1, "joint", (1,), ("nonlinearity",))
-LSTM = Cell("LSTM", 4, 2, "split", (4,), ("num_heads", "proj_size"))
-GRU = Cell("GRU", 3, 1, "split", (2, 1), ("reset_after", "num_heads"))
+LSTM = Cell("LSTM", 4, 2, "split", (4,), ("num_heads", "proj_size", "gate_activation"))
+GRU = Cell("GRU", 3, 1, "split", (2, 1), ("reset_after", "num_heads", "gate_activation"))
 LiGRU = Cell("LiGRU", 2, 1, "input", (2,), ("nonlinearity",))
 SLSTM = Cell("SLSTM", 4, 2, "output", (4,), ("num_heads", "exp_forget", "state_dtype"), parts=3)
 CELLS = {cell.name: cell for cell in (RNN, LSTM, GRU, LiGRU, SLSTM)}

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from . import cells
-from .cells import Nonlinearity, StateDtype
+from .cells import GateActivation, Nonlinearity, StateDtype
 from .network import RNG, Network
 from .specs import BatchNormSpec, LayerNormSpec
 
@@ -145,6 +145,9 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
     num_heads : int
         Number of heads, a divisor of H. W_hh is block-diagonal: a unit reads h of the H / num_heads units of
         its head only, and a step takes less time. Norms are over all units.
+    gate_activation : {"sigmoid", "hard_sigmoid"}
+        The function of the gates. The hard sigmoid is min(max(a / 6 + 1/2, 0), 1), as in torch. It needs
+        norm=None.
 
     Attributes
     ----------
@@ -201,10 +204,11 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
     ((5, 2, 4), (2, 2, 4), (2, 2, 4))
     """
 
-    __slots__ = ("num_heads", "proj_size")
+    __slots__ = ("gate_activation", "num_heads", "proj_size")
     _cell = cells.LSTM
     num_heads: int
     proj_size: int
+    gate_activation: GateActivation
 
     def __init__(
         self,
@@ -220,13 +224,14 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
         norm: Norm = "layer",
         reverse: bool = False,
         num_heads: int = 1,
+        gate_activation: GateActivation = "sigmoid",
         seed: int | None = None,
         rng: RNG = None,
     ) -> None:
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
             bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, reverse=reverse,
-            num_heads=num_heads, proj_size=proj_size,
+            num_heads=num_heads, proj_size=proj_size, gate_activation=gate_activation,
         )  # fmt: skip
 
 
@@ -243,6 +248,9 @@ class GRU(Network[np.ndarray]):
     num_heads : int
         Number of heads, a divisor of H. W_hh is block-diagonal: a unit reads h of the H / num_heads units of
         its head only, and a step takes less time. Norms are over all units.
+    gate_activation : {"sigmoid", "hard_sigmoid"}
+        The function of the gates. The hard sigmoid is min(max(a / 6 + 1/2, 0), 1), as in torch. It needs
+        norm=None.
 
     Attributes
     ----------
@@ -290,9 +298,10 @@ class GRU(Network[np.ndarray]):
     ((5, 2, 8), (2, 2, 4))
     """
 
-    __slots__ = ("num_heads", "reset_after")
+    __slots__ = ("gate_activation", "num_heads", "reset_after")
     _cell = cells.GRU
     num_heads: int
+    gate_activation: GateActivation
     reset_after: bool
 
     def __init__(
@@ -309,13 +318,14 @@ class GRU(Network[np.ndarray]):
         reverse: bool = False,
         reset_after: bool = True,
         num_heads: int = 1,
+        gate_activation: GateActivation = "sigmoid",
         seed: int | None = None,
         rng: RNG = None,
     ) -> None:
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
             bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, reverse=reverse,
-            reset_after=reset_after, num_heads=num_heads,
+            reset_after=reset_after, num_heads=num_heads, gate_activation=gate_activation,
         )  # fmt: skip
 
 

@@ -58,7 +58,8 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     CHECK(among(d->cell, LNRNN_CELLS) && among(d->act, LNRNN_ACT_IDENTITY + 1)
               && among(d->weights, LNRNN_WEIGHT_I8A8 + 1) && among(d->norm, LNRNN_NORM_BATCH + 1)
               && among(d->placement, LNRNN_PLACEMENTS + 1) && among(d->span, LNRNN_SPAN_ALL + 1)
-              && among(d->cell_norm, LNRNN_CELL_CARRY + 1) && among(d->overrun, LNRNN_OVERRUNS),
+              && among(d->cell_norm, LNRNN_CELL_CARRY + 1) && among(d->overrun, LNRNN_OVERRUNS)
+              && among(d->gate_activation, LNRNN_GATES_HARD_SIGMOID + 1),
           "a choice has a value beyond its enumeration");
     CHECK_SIZE(d, input_size, INT32_MAX);
     CHECK_SIZE(d, hidden_size, INT32_MAX);
@@ -94,6 +95,8 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
           "cell must be 'out' or None where there is no cell state, got 'carry'");
     CHECK(!layer || !d->span || (d->cell == LNRNN_GRU && d->placement == LNRNN_SPLIT),
           "span must be None but in a GRU with placement 'split', got 'all'");
+    CHECK(!d->gate_activation || ((lstm || d->cell == LNRNN_GRU) && !layer && !batch),
+          "gate_activation must be 'sigmoid' but in an LSTM or GRU without a norm, got 'hard_sigmoid'");
     CHECK(d->reset_after || d->cell == LNRNN_GRU,
           "reset_after must be True in a cell that is no GRU, got False");
     CHECK(d->reset_after || (d->placement == LNRNN_SPLIT && !(layer && d->span)),

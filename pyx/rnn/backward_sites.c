@@ -121,7 +121,7 @@ void lnrnn_site_backward(const backward_step *s, int site, size_t from, size_t e
     const size_t width = s->j->c->site[site].width;
     if (norm->how == LNRNN_AFFINE)
         batch_backward(s, site, from, end, rows);
-    else if (norm->how == LNRNN_PLAIN)
+    else if (norm->how == LNRNN_PLAIN || norm->how == LNRNN_HARD)
         add_columns(s, lnrnn_sums_at(s->j->c, site) + width + from, end - from, rows->g + from, rows->gs);
     else
         for (size_t to; from < end; from = to) {

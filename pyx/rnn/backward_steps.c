@@ -465,7 +465,8 @@ static void take_step(backward_step *s, size_t record, size_t before)
                                   .ga = s->ga,
                                   .as = (ptrdiff_t)j->wide,
                                   .sum = s->sum,
-                                  .carry = j->c->cell_norm == LNRNN_CELL_CARRY};
+                                  .carry = j->c->cell_norm == LNRNN_CELL_CARRY,
+                                  .hard = j->c->gate_activation == LNRNN_GATES_HARD_SIGMOID};
     for (backward_phase *const *phase = j->phases; *phase; phase++)
         (*phase)(s);
 }

@@ -110,6 +110,8 @@ static lnrnn_gate_norm gate_norm_of(const lnrnn_rnn_config *c, const lnrnn_site 
     norm.how = bare || c->norm == LNRNN_NORM_NONE ? LNRNN_PLAIN : LNRNN_NORMED;
     if (c->norm == LNRNN_NORM_BATCH && !bare)
         norm.how = LNRNN_AFFINE;
+    if (c->gate_activation == LNRNN_GATES_HARD_SIGMOID)
+        norm.how = LNRNN_HARD;
     if (norm.how == LNRNN_NORMED)
         norm.spans = spans, norm.gain = site->gain;
     if (norm.how != LNRNN_AFFINE)

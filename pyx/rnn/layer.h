@@ -55,6 +55,7 @@ struct lnrnn_rnn_config {
     /* Batch norm: joint in an RNN, of the input in a LiGRU, split in LSTM and GRU. */
     int cell, act, norm, placement, span, cell_norm;
     float eps;
+    int gate_activation; /* LSTM, GRU; LNRNN_GATES_HARD_SIGMOID only without a norm */
     int reset_before; /* GRU: r multiplies h before the product; without a norm, with "split" or batch norm */
     int reverse;      /* read every sequence from its own end to its start */
     int dtype;        /* type of the packed weights */

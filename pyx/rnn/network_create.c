@@ -172,6 +172,7 @@ static void configure(const lnrnn_description *d, size_t line, lnrnn_rnn_config 
         .span = d->span,
         .cell_norm = d->cell_norm,
         .eps = (float)(d->norm == LNRNN_NORM_NONE ? 0 : d->eps),
+        .gate_activation = d->gate_activation,
         .reset_before = !d->reset_after,
         .reverse = d->reverse || line % directions == 1,
         .dtype = d->weights,

@@ -174,6 +174,11 @@ CONFIGURATIONS = {
         "proj_size must be smaller than hidden_size 3, got 3",
     ),
     "no projection": (dict(proj_size=0), "proj_size must be an integer of at least 1, got 0"),
+    "gates": (dict(gate_activation="hard"), "gate_activation must be one of 'sigmoid', 'hard_sigmoid', got"),
+    "no gates": (
+        dict(gate_activation="hard_sigmoid"),
+        "gate_activation must be 'sigmoid' but in an LSTM or GRU without a norm, got 'hard_sigmoid'",
+    ),
     "zoneout": (dict(zoneout=[0.1, 0.2]), "zoneout must be a number, only of an LSTM a list of two"),
 }
 

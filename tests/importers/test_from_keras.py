@@ -5,6 +5,8 @@ test_from_keras_layers.py tests layers. This file needs no Keras.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -21,10 +23,10 @@ def shapes(gates, bias=None, **more):
     return {"kernel": (I, gates * H), "recurrent_kernel": (H, gates * H), **bias, **more}
 
 
-def before(x, state, p):
+def before(x, state, p, **options):
     """reset_after=False, which has one bias."""
     bias = p.get("bias", np.zeros(p["kernel"].shape[1]))
-    return foreign_cells.keras_gru(x, state, p | {"bias": bias}, reset_after=False)
+    return foreign_cells.keras_gru(x, state, p | {"bias": bias}, reset_after=False, **options)
 
 
 NORMS = {f"{side}_norm/{part}": (H if side == "state" else 4 * H,)
@@ -50,6 +52,17 @@ KERAS = {
         {"kind": "LayerNormSimpleRNNCell", "nonlinearity": "tanh"},
     ),
 }  # fmt: skip
+
+
+for _name, _gates in (
+    ("hard_sigmoid", foreign_cells.keras_hard_sigmoid),
+    ("keras2_hard_sigmoid", foreign_cells.keras_2_hard_sigmoid),
+):
+    for _cell in ("LSTM", "LSTM without bias", "GRU", "GRU reset before"):
+        _function, _shapes, _states, _options = KERAS[_cell]
+        KERAS[f"{_cell} {_name}"] = (
+            partial(_function, sigmoid=_gates), _shapes, _states, _options | {"recurrent_activation": _name}
+        )  # fmt: skip
 
 
 def weights(rng, name, inputs=I):

@@ -51,6 +51,8 @@ CASES = [
     *((name, options) for name in ("SimpleRNN", "LSTM", "GRU") for options in ({}, {"use_bias": False})),
     ("SimpleRNN", {"activation": "relu"}), ("SimpleRNN", {"activation": "linear"}),
     ("GRU", {"reset_after": False}), ("GRU", {"reset_after": False, "use_bias": False}),
+    ("LSTM", {"recurrent_activation": "hard_sigmoid"}), ("GRU", {"recurrent_activation": "hard_sigmoid"}),
+    ("GRU", {"recurrent_activation": "hard_sigmoid", "reset_after": False}),
     ("LSTM", {"dropout": 0.5, "recurrent_dropout": 0.5}), ("GRU", {"unroll": True}),
 ]  # fmt: skip
 
@@ -68,6 +70,8 @@ def test_layers_and_their_arrays_have_the_results_of_keras(rng, name, options):
     if name == "SimpleRNN":
         activation = options.get("activation", "tanh")
         extra["nonlinearity"] = "identity" if activation == "linear" else activation
+    if "recurrent_activation" in options:
+        extra["recurrent_activation"] = options["recurrent_activation"]
     named = {w.path: ops.convert_to_numpy(w) for w in trained.weights if "seed" not in w.path}
     for arrays in (trained.get_weights(), named):
         agree(lnrnn.from_keras(arrays, **extra), x, y, states)

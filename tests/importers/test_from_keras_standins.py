@@ -6,6 +6,7 @@ Stand-ins have the methods and attributes that from_keras reads (get_weights, ge
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -128,9 +129,31 @@ def test_the_order_of_axes_is_that_of_the_layer(rng):
     np.testing.assert_array_equal(time_first, batch_first.swapaxes(0, 1))
 
 
+def test_the_hard_sigmoid_of_a_layer_is_that_of_its_package(rng, monkeypatch):
+    p = weights(rng, "LSTM")
+    given = "hard_sigmoid", "keras2_hard_sigmoid"
+    wanted = [lnrnn.from_keras(list(p.values()), recurrent_activation=name) for name in given]
+    versions = ("keras", "3.15.1"), ("keras", "2.2.4"), ("tf_keras", "2.19.0"), ("tensorflow", "2.3.0")
+    for package, version in versions:
+        monkeypatch.setitem(sys.modules, package, SimpleNamespace(__version__=version))
+        network = cell("LSTM", p, recurrent_activation="hard_sigmoid")
+        type(network).__module__ = f"{package}.layers"
+        rnn, like = lnrnn.from_keras(network), wanted[version[0] != "3"]
+        assert rnn.gate_activation == "hard_sigmoid"
+        np.testing.assert_array_equal(rnn.weight_hh_l0, like.weight_hh_l0)
+        other = given[version[0] == "3"]
+        with pytest.raises(ValueError, match=f"recurrent_activation must be the layer's .*got {other!r}"):
+            lnrnn.from_keras(network, recurrent_activation=other)
+    network = cell("LSTM", p, recurrent_activation="hard_sigmoid")
+    with pytest.raises(ValueError, match="recurrent_activation must be given for a cell with 'hard_sigmoid'"):
+        lnrnn.from_keras(network)
+    rnn = lnrnn.from_keras(network, recurrent_activation="hard_sigmoid")
+    np.testing.assert_array_equal(rnn.weight_hh_l0, wanted[0].weight_hh_l0)
+
+
 @pytest.mark.parametrize("name", ["LSTM", "GRU", "LayerNormLSTMCell"])
 @pytest.mark.parametrize("wrong", [
-    {"recurrent_activation": "hard_sigmoid"}, {"recurrent_activation": "tanh"},
+    {"recurrent_activation": "softsign"}, {"recurrent_activation": "tanh"},
     {"recurrent_activation": None}, {"activation": "relu"},
     {"activation": "linear"}, {"activation": "sigmoid", "recurrent_activation": "tanh"},
 ])  # fmt: skip

@@ -157,7 +157,7 @@ VECTORS = {
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("inner", [True, False])
 def test_parameters_have_documented_names_and_shapes(variant, bias, inner):
-    cell, *place = variant.replace(" heads", "").split()
+    cell, *place = variant.replace(" heads", "").replace(" reset", "").split()
     options = dict(VARIANTS[variant])
     units = 1 if "num_heads" in options else 5
     if cell == "SLSTM":

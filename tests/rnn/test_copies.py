@@ -119,6 +119,7 @@ FIELDS = (
 def loaded(rnn):
     options = dict(norm=rnn.norm, bidirectional=True, dropout=rnn.dropout, **newer_arguments(rnn))
     options |= {"nonlinearity": rnn.nonlinearity} if hasattr(rnn, "nonlinearity") else {}
+    options |= newer_arguments(rnn)
     other = type(rnn)(rnn.input_size, rnn.hidden_size, rnn.num_layers, **options)
     other.zoneout = rnn.zoneout
     other(np.zeros((0, 1, rnn.input_size)))  # packs the weights, which are replaced below

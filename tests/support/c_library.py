@@ -26,7 +26,7 @@ class Description(ctypes.Structure):
         ("reset_after", INT), ("norm", INT), ("placement", INT), ("span", INT), ("cell_norm", INT),
         ("inner_bias", INT), ("eps", DOUBLE), ("max_steps", SIZE), ("steps", SIZE), ("overrun", INT),
         ("momentum", DOUBLE), ("zoneout", DOUBLE * 2), ("dropout", DOUBLE), ("num_heads", SIZE),
-        ("proj_size", SIZE), ("exp_forget", INT), ("bfloat16_states", INT),
+        ("proj_size", SIZE), ("gate_activation", INT), ("exp_forget", INT), ("bfloat16_states", INT),
     ]  # fmt: skip
 
 
@@ -80,6 +80,7 @@ def described(rnn: Any) -> Description:
         rnn.reverse, getattr(rnn, "reset_after", True), kinds[type(norm)], len(PLACEMENTS),
         zoneout=(DOUBLE * 2)(*rates), eps=getattr(norm, "eps", 0.0), num_heads=getattr(rnn, "num_heads", 1),
         proj_size=getattr(rnn, "proj_size", 0),
+        gate_activation=getattr(rnn, "gate_activation", "sigmoid") == "hard_sigmoid",
     )  # fmt: skip
     if isinstance(norm, lnrnn.LayerNormSpec):
         structs.placement, structs.inner_bias = PLACEMENTS.index(norm.placement), norm.inner_bias

@@ -147,14 +147,23 @@ def keras_simple_rnn(x, state, p, nonlinearity="tanh"):
     return (ACTIVATIONS[nonlinearity](a),)
 
 
-def keras_lstm(x, state, p):
+def keras_hard_sigmoid(a):
+    """relu6(a + 3) / 6, of Keras 3."""
+    return np.minimum(np.maximum(a + 3, 0), 6) / 6
+
+
+def keras_2_hard_sigmoid(a):
+    return np.clip(0.2 * a + 0.5, 0, 1)
+
+
+def keras_lstm(x, state, p, sigmoid=sigmoid):
     h, carry = state
     i, f, c, o = quarters(x @ p["kernel"] + h @ p["recurrent_kernel"] + p.get("bias", 0))
     carry = sigmoid(f) * carry + sigmoid(i) * np.tanh(c)
     return sigmoid(o) * np.tanh(carry), carry
 
 
-def keras_gru(x, state, p, reset_after=True):
+def keras_gru(x, state, p, reset_after=True, sigmoid=sigmoid):
     (h,) = state
     bias = p.get("bias", np.zeros((2, p["kernel"].shape[1])))
     xz, xr, xh = thirds(x @ p["kernel"] + (bias[0] if reset_after else bias))

@@ -164,6 +164,8 @@ def through_reference(converted, x, states, lengths=None, training=False):
         options |= {"LSTM": {"cell": norm.cell}, "GRU": {"span": norm.span}}.get(converted.cell, {})
     elif norm is not None:
         options["overrun"] = norm.overrun
+    if "gate_activation" in a:
+        options["gate_activation"] = a["gate_activation"]
     for layer in range(a["num_layers"]):
         sides = []
         for reverse in (False, True)[: 1 + a["bidirectional"]]:

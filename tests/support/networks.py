@@ -61,6 +61,9 @@ VARIANTS = {
     "LSTM heads none": dict(cell="LSTM", num_heads=2, norm=None),
     "LSTM heads split out": dict(cell="LSTM", num_heads=2, norm=spec("split")),
     "GRU heads split": dict(cell="GRU", num_heads=2, norm=spec("split")),
+    "LSTM none hard": dict(cell="LSTM", norm=None, gate_activation="hard_sigmoid"),
+    "GRU none hard": dict(cell="GRU", norm=None, gate_activation="hard_sigmoid"),
+    "GRU reset none hard": dict(cell="GRU", norm=None, reset_after=False, gate_activation="hard_sigmoid"),
     "GRU reset none": dict(cell="GRU", norm=None, reset_after=False),
     "GRU reset split": dict(cell="GRU", norm=spec("split"), reset_after=False),
     "GRU reset batch": dict(cell="GRU", norm=MILD, reset_after=False),
@@ -131,7 +134,7 @@ def only_forward(rnn):
 
 def newer_arguments(rnn):
     """The arguments of the constructor that the first versions did not have."""
-    names = "reverse", "reset_after", "num_heads", "proj_size", "exp_forget", "state_dtype"
+    names = "reverse", "reset_after", "num_heads", "proj_size", "gate_activation", "exp_forget", "state_dtype"
     return {name: getattr(rnn, name) for name in names if hasattr(rnn, name)}
 
 
@@ -160,6 +163,8 @@ def options_of(rnn, suffix, training=False):
     options |= heads_of(rnn)
     if not getattr(rnn, "reset_after", True):
         options["reset_after"] = False
+    if getattr(rnn, "gate_activation", "sigmoid") != "sigmoid":
+        options["gate_activation"] = rnn.gate_activation
     if isinstance(rnn.norm, lnrnn.LayerNormSpec):
         options |= dict(norm="layer", eps=rnn.norm.eps, placement=rnn.norm.placement)
         options |= dict(cell=rnn.norm.cell) if cell_of(rnn) == "LSTM" else {}

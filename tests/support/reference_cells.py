@@ -47,6 +47,13 @@ CELLS = {
     "ligru joint": ("ligru", dict(placement="joint"), "gain bias"),
     "ligru gate": ("ligru", dict(placement="gate", nonlinearity="sigmoid"), "gain bias"),
     "ligru batch": ("ligru", dict(norm="batch", nonlinearity="tanh"), "gain_ih bias_ih"),
+    "lstm hard": ("lstm", dict(norm=None, gate_activation="hard_sigmoid"), "bias_ih bias_hh"),
+    "gru hard": ("gru", dict(norm=None, gate_activation="hard_sigmoid"), "bias_ih bias_hh"),
+    "gru reset hard": (
+        "gru",
+        dict(norm=None, reset_after=False, gate_activation="hard_sigmoid"),
+        "bias_ih bias_hh",
+    ),
     "gru reset plain": ("gru", dict(norm=None, reset_after=False), "bias_ih bias_hh"),
     "gru reset split": ("gru", dict(reset_after=False), TWO),
     "gru reset batch": ("gru", dict(norm="batch", reset_after=False), "gain_ih gain_hh bias"),

@@ -18,8 +18,26 @@ LNRNN_INLINE void v32_acts(int act, const int m, v32 *v)
     }
 }
 
+/* z (m vectors) -> min(max(z / 6 + 1/2, 0), 1), in place. NaN stays NaN. */
+LNRNN_INLINE void v32_hard_sigmoids(const int m, v32 *v)
+{
+    const v32 zero = v32_zero(), one = v32_set1(1.0f), sixth = v32_set1(1.0f / 6), half = v32_set1(0.5f);
+    for (int i = 0; i < m; i++) {
+        v[i] = v32_fma(v[i], sixth, half);
+        v[i] = v32_select_lt(v[i], zero, zero, v[i]);
+        v[i] = v32_select_lt(one, v[i], one, v[i]);
+    }
+}
+
 /* y = sigmoid(z). Returns dy/dz. */
 LNRNN_INLINE v32 sigmoid_slope(v32 y) { return y * (v32_set1(1.0f) - y); }
+
+/* y = hard_sigmoid(z). Returns dy/dz. */
+LNRNN_INLINE v32 hard_sigmoid_slope(v32 y)
+{
+    const v32 zero = v32_zero(), one = v32_set1(1.0f), sixth = v32_set1(1.0f / 6);
+    return v32_select_lt(zero, y, v32_select_lt(y, one, sixth, zero), zero);
+}
 
 /* y = tanh(z). Returns dy/dz. 1 - y*y would lose digits near 1. */
 LNRNN_INLINE v32 tanh_slope(v32 y)

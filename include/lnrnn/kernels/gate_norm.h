@@ -4,16 +4,18 @@
  *     LNRNN_PLAIN     v + bias
  *     LNRNN_AFFINE    (v - mean) * gain + bias       batch norm; mean may be NULL for 0
  *     LNRNN_NORMED    (v - m) / sqrt(var + eps) * gain + bias, m and var over the `spans` of the row
+ *     LNRNN_HARD      v + bias, and the gates of an LSTM or GRU have the hard sigmoid
  * lnrnn_gate_norm of table.h describes it. rnn_cell.h, lstm_cell.h, gru_cell.h and ligru_cell.h compute the
  * states from the results; lnrnn/reference has the equations.
  *
  * The compiler makes a copy of an inline function for every constant argument. Such constants are `how`, one
- * of the three forms above; `separate`: W x has a norm of its own, and is added afterwards; `whole`: i .. i +
+ * of the forms above; `separate`: W x has a norm of its own, and is added afterwards; `whole`: i .. i +
  * k - 1 are a whole vector.
  */
 #ifndef LNRNN_GATE_NORM_H
 #define LNRNN_GATE_NORM_H
 
+#include "lnrnn/kernels/activations.h"
 #include "lnrnn/kernels/vector_loop.h"
 #include "lnrnn/kernels/span_moments.h"
 #include "lnrnn/kernels/table.h"
@@ -139,7 +141,7 @@ LNRNN_INLINE v32 gate_read(const int how, const gate_side *side, const int gate,
     const lnrnn_gate_norm *norm = side->norm;
     const size_t at = (size_t)gate * norm->H + i;
     v32 v = get_f32(side->a + at, k, whole);
-    if (how == LNRNN_PLAIN)
+    if (how == LNRNN_PLAIN || how == LNRNN_HARD)
         return v + get_f32(norm->bias + at, k, whole);
     if (how == LNRNN_NORMED) {
         const span_moments *m = side->of_gate[gate];
@@ -158,6 +160,15 @@ LNRNN_INLINE v32 gate_sum(const int how, const int separate, const gate_row *row
     return separate ? gate_read(how, &row->input, gate, i, k, whole) + z : z;
 }
 
+/* v: m vectors of gates. Applies their sigmoid, or with LNRNN_HARD the hard sigmoid. */
+LNRNN_INLINE void gate_sigmoids(const int how, const int m, v32 *v)
+{
+    if (how == LNRNN_HARD)
+        v32_hard_sigmoids(m, v);
+    else
+        v32_sigmoids(m, v);
+}
+
 /* Calls rows_of(how, separate, step, rows), where `how` and `separate` become constants, for cells with
  * several gates. bare: the value of `separate` without a norm; with batch norm it is 1. */
 #define LNRNN_AS_READ(rows_of, bare, step, rows)      \
@@ -166,6 +177,8 @@ LNRNN_INLINE v32 gate_sum(const int how, const int separate, const gate_row *row
             rows_of(LNRNN_PLAIN, bare, step, rows);   \
         else if ((step)->hidden->how == LNRNN_AFFINE) \
             rows_of(LNRNN_AFFINE, 1, step, rows);     \
+        else if ((step)->hidden->how == LNRNN_HARD)   \
+            rows_of(LNRNN_HARD, bare, step, rows);    \
         else if ((rows)->x)                           \
             rows_of(LNRNN_NORMED, 1, step, rows);     \
         else                                          \
@@ -179,10 +192,11 @@ typedef struct {
     size_t H;
     const float *saved_gates, *x, *a, *u, *state_prev;
     float *gh, *gc, *gu, *gx, *ga, *sum;
-    int carry;
+    int carry, hard;
 } gradient_row;
 
-LNRNN_INLINE gradient_row gradient_row_of(const lnrnn_gate_gradients *b, size_t r)
+/* hard, a constant: the gates have the hard sigmoid. */
+LNRNN_INLINE gradient_row gradient_row_of(const lnrnn_gate_gradients *b, size_t r, const int hard)
 {
     const ptrdiff_t row = (ptrdiff_t)r;
     return (gradient_row){
@@ -199,15 +213,27 @@ LNRNN_INLINE gradient_row gradient_row_of(const lnrnn_gate_gradients *b, size_t 
         .ga = b->ga + row * b->as,
         .sum = b->sum + row * b->ss,
         .carry = b->carry,
+        .hard = hard,
     };
 }
 
 /* Calls f(i, k, whole, row) for all units of each row of gradients. */
-#define LNRNN_FOR_GRADIENTS(b, f)                         \
-    for (size_t r_ = 0; r_ < (b)->rows; r_++) {           \
-        const gradient_row row_ = gradient_row_of(b, r_); \
-        LNRNN_FOR_UNITS(row_.H, f, &row_);                \
+#define LNRNN_FOR_GRADIENTS(b, f)                                \
+    for (size_t r_ = 0; r_ < (b)->rows; r_++) {                  \
+        if ((b)->hard) {                                         \
+            const gradient_row row_ = gradient_row_of(b, r_, 1); \
+            LNRNN_FOR_UNITS(row_.H, f, &row_);                   \
+        } else {                                                 \
+            const gradient_row row_ = gradient_row_of(b, r_, 0); \
+            LNRNN_FOR_UNITS(row_.H, f, &row_);                   \
+        }                                                        \
     }
+
+/* y = sigmoid(z) of a gate -> dy/dz */
+LNRNN_INLINE v32 gate_slope(const gradient_row *row, v32 y)
+{
+    return row->hard ? hard_sigmoid_slope(y) : sigmoid_slope(y);
+}
 
 /* --- rows, normalised and written ------------------------------------------------------------------- */
 
@@ -237,6 +263,7 @@ static void normalise_rows(int num_gates, const lnrnn_gate_norm *norm, size_t ro
 {
     for (size_t r = 0; r < rows; r++, x += xs, y += ys)
         switch (norm->how) {
+        case LNRNN_HARD:
         case LNRNN_PLAIN: normalise_row(LNRNN_PLAIN, num_gates, norm, x, y); break;
         case LNRNN_AFFINE: normalise_row(LNRNN_AFFINE, num_gates, norm, x, y); break;
         default: normalise_row(LNRNN_NORMED, num_gates, norm, x, y); break;

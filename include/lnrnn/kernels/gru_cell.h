@@ -23,7 +23,7 @@ LNRNN_INLINE void gru_units(size_t first, size_t k, const int vecs, const int ho
         rz[2 * v] = gate_sum(how, separate, row, GATE_R, i, k, vecs);
         rz[2 * v + 1] = gate_sum(how, separate, row, GATE_Z, i, k, vecs);
     }
-    v32_sigmoids(2 * m, rz);
+    gate_sigmoids(how, 2 * m, rz);
     LNRNN_FOR_EACH (v, m) {
         const size_t i = unit_of(first, v);
         const v32 recurrent = gate_read(how, &row->hidden, GATE_N, i, k, vecs);
@@ -156,7 +156,7 @@ LNRNN_INLINE void gru_reset_gate_units(size_t first, size_t k, const int vecs, c
         rz[2 * v] = gate_sum(how, 1, row, GATE_R, i, k, vecs);
         rz[2 * v + 1] = gate_sum(how, 1, row, GATE_Z, i, k, vecs);
     }
-    v32_sigmoids(2 * m, rz);
+    gate_sigmoids(how, 2 * m, rz);
     LNRNN_FOR_EACH (v, m) {
         const size_t i = unit_of(first, v);
         if (row->saved_gates) {
@@ -209,6 +209,7 @@ LNRNN_INLINE void gru_reset_half(const int states, const lnrnn_step_config *step
         switch (step->hidden->how) {
         case LNRNN_PLAIN: gru_reset_rows(LNRNN_PLAIN, states, step, &some); break;
         case LNRNN_AFFINE: gru_reset_rows(LNRNN_AFFINE, states, step, &some); break;
+        case LNRNN_HARD: gru_reset_rows(LNRNN_HARD, states, step, &some); break;
         default: gru_reset_rows(LNRNN_NORMED, states, step, &some); break;
         }
     }
@@ -236,7 +237,7 @@ LNRNN_INLINE v32 gru_mix_backward(size_t i, size_t k, const int whole, const gra
     const v32 z = get_f32(row->saved_gates + GATE_Z * H + i, k, whole),
               n = get_f32(row->saved_gates + GATE_N * H + i, k, whole);
     const v32 g = get_f32(row->gh + i, k, whole), h_prev = get_f32(row->state_prev + i, k, whole);
-    *gz = g * (h_prev - n) * sigmoid_slope(z);
+    *gz = g * (h_prev - n) * gate_slope(row, z);
     put_f32(row->gh + i, g * z, k, whole);
     return g * (v32_set1(1.0f) - z) * tanh_slope(n);
 }
@@ -247,7 +248,7 @@ LNRNN_INLINE void gru_backward_units(size_t i, size_t k, const int whole, const 
     const v32 r = get_f32(row->saved_gates + GATE_R * H + i, k, whole), u = get_f32(row->u + i, k, whole);
     v32 gz;
     const v32 gn = gru_mix_backward(i, k, whole, row, &gz);
-    const v32 gr = gn * u * sigmoid_slope(r);
+    const v32 gr = gn * u * gate_slope(row, r);
     put_f32(row->ga + GATE_R * H + i, gr, k, whole);
     put_f32(row->ga + GATE_Z * H + i, gz, k, whole);
     put_f32(row->ga + GATE_N * H + i, gn * r, k, whole);
@@ -298,7 +299,7 @@ LNRNN_INLINE void gru_gate_reset_backward_units(size_t i, size_t k, const int wh
     const size_t H = row->H;
     const v32 r = get_f32(row->saved_gates + GATE_R * H + i, k, whole),
               gs = get_f32(row->ga + GATE_N * H + i, k, whole);
-    put_f32(row->ga + GATE_R * H + i, gs * get_f32(row->a + GATE_N * H + i, k, whole) * sigmoid_slope(r), k,
+    put_f32(row->ga + GATE_R * H + i, gs * get_f32(row->a + GATE_N * H + i, k, whole) * gate_slope(row, r), k,
             whole);
     put_f32(row->gx + GATE_N * H + i, gs, k, whole);
     put_f32(row->ga + GATE_N * H + i, gs * r, k, whole);
@@ -343,7 +344,7 @@ LNRNN_INLINE void gru_reset_backward_units(size_t i, size_t k, const int whole, 
 {
     const size_t H = row->H;
     const v32 r = get_f32(row->saved_gates + GATE_R * H + i, k, whole), g = get_f32(row->gu + i, k, whole);
-    const v32 gr = g * get_f32(row->state_prev + i, k, whole) * sigmoid_slope(r);
+    const v32 gr = g * get_f32(row->state_prev + i, k, whole) * gate_slope(row, r);
     put_f32(row->ga + GATE_R * H + i, gr, k, whole);
     put_f32(row->gx + GATE_R * H + i, gr, k, whole);
     put_f32(row->gu + i, g * r, k, whole);

@@ -92,7 +92,7 @@ LNRNN_INLINE void ligru_backward_units(size_t i, size_t k, const int whole, int 
 static void ligru_backward(int act, const lnrnn_gate_gradients *b)
 {
     for (size_t r = 0; r < b->rows; r++) {
-        const gradient_row row = gradient_row_of(b, r);
+        const gradient_row row = gradient_row_of(b, r, 0);
         LNRNN_FOR_UNITS(row.H, ligru_backward_units, act, &row);
     }
 }

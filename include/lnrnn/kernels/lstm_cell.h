@@ -15,7 +15,7 @@ LNRNN_INLINE void lstm_units(size_t i, size_t k, const int whole, const int how,
                  gate_sum(how, separate, row, GATE_F, i, k, whole),
                  gate_sum(how, separate, row, GATE_O, i, k, whole)};
     const v32 g_gate = v32_tanh(gate_sum(how, separate, row, GATE_G, i, k, whole));
-    v32_sigmoids(3, ifo);
+    gate_sigmoids(how, 3, ifo);
     const v32 i_gate = ifo[0], f_gate = ifo[1], o_gate = ifo[2];
     put_f32(row->c + i, v32_fma(f_gate, get_f32(row->c + i, k, whole), i_gate * g_gate), k, whole);
     put_f32(row->h + i, o_gate, k, whole);
@@ -128,7 +128,7 @@ LNRNN_INLINE void lstm_output_backward_units(size_t i, size_t k, const int whole
     const v32 o = get_f32(row->saved_gates + at_o, k, whole),
               tanh_u = v32_tanh(get_f32(row->u + i, k, whole));
     const v32 gh = get_f32(row->gh + i, k, whole), gu = gh * o * tanh_slope(tanh_u);
-    put_f32(row->ga + at_o, gh * tanh_u * sigmoid_slope(o), k, whole);
+    put_f32(row->ga + at_o, gh * tanh_u * gate_slope(row, o), k, whole);
     put_f32(row->gu + i, row->carry ? gu + get_f32(row->gc + i, k, whole) : gu, k, whole);
     if (row->carry)
         put_f32(row->gc + i, v32_zero(), k, whole);
@@ -149,8 +149,8 @@ LNRNN_INLINE void lstm_backward_units(size_t i, size_t k, const int whole, const
     const v32 i_gate = get_f32(gates + GATE_I * H, k, whole), f_gate = get_f32(gates + GATE_F * H, k, whole);
     const v32 g_gate = get_f32(gates + GATE_G * H, k, whole), c_prev = get_f32(row->state_prev + i, k, whole);
     const v32 gc = get_f32(row->gc + i, k, whole) + get_f32(row->gu + i, k, whole);
-    put_f32(ga + GATE_I * H, gc * g_gate * sigmoid_slope(i_gate), k, whole);
-    put_f32(ga + GATE_F * H, gc * c_prev * sigmoid_slope(f_gate), k, whole);
+    put_f32(ga + GATE_I * H, gc * g_gate * gate_slope(row, i_gate), k, whole);
+    put_f32(ga + GATE_F * H, gc * c_prev * gate_slope(row, f_gate), k, whole);
     put_f32(ga + GATE_G * H, gc * i_gate * tanh_slope(g_gate), k, whole);
     put_f32(row->gc + i, gc * f_gate, k, whole);
 }

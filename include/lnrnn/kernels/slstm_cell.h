@@ -153,7 +153,7 @@ LNRNN_INLINE void slstm_backward_units(size_t first, size_t k, const int whole, 
 static void slstm_backward(const lnrnn_gate_gradients *b)
 {
     for (size_t r = 0; r < b->rows; r++) {
-        gradient_row row = gradient_row_of(b, r);
+        gradient_row row = gradient_row_of(b, r, 0);
         row.gc = b->gc + (ptrdiff_t)r * b->gcs;
         if (b->exp_forget)
             LNRNN_FOR_UNITS(row.H, slstm_backward_units, 1, &row);

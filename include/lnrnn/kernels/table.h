@@ -138,9 +138,9 @@ typedef struct lnrnn_product {
 
 /* --- the cells: G gates of H units, RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n), LiGRU 2 (z, n) -------- */
 
-/* How a kernel reads the values of a row: adding a bias, with batch norm, or with layer norm.
- * kernels/gate_norm.h has the equations. */
-enum { LNRNN_PLAIN, LNRNN_AFFINE, LNRNN_NORMED };
+/* How a kernel reads the values of a row: adding a bias, with batch norm, with layer norm, or adding a bias for hard
+ * sigmoids. kernels/gate_norm.h has the equations. */
+enum { LNRNN_PLAIN, LNRNN_AFFINE, LNRNN_NORMED, LNRNN_HARD };
 /* The spans of a row, each with its own mean and variance. ALL: one span. EACH: one per gate. LAST: the last gate,
  * and the others. */
 enum { LNRNN_SPANS_ALL, LNRNN_SPANS_EACH, LNRNN_SPANS_LAST };
@@ -224,6 +224,7 @@ typedef struct {
     float *sum;
     ptrdiff_t ss;
     int carry; /* LSTM: the next step got u (LNRNN_CELL_CARRY) */
+    int hard;  /* the gates have the hard sigmoid */
     /* SLSTM: gc is (rows, 3 H), row stride gcs, as slstm_cell.h says. */
     ptrdiff_t gcs;
     int exp_forget;

@@ -160,7 +160,9 @@ def models(rng, judge) -> None:
     if model.num_layers * model.hidden_size > 40:
         return
     model.save(MODEL)
-    raw = MODEL.read_bytes()
+    tree, data = unpacked(MODEL.read_bytes())
+    tree["__metadata__"] = dict(sorted(tree["__metadata__"].items()))  # safetensors writes them in any order
+    raw = packed(tree, data)
     for _ in range(20):
         damage = pick(rng, DAMAGES)
         damaged = damage(rng, raw, 8 + struct.unpack("<Q", raw[:8])[0])
