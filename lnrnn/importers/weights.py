@@ -23,8 +23,7 @@ class Weights:
 
     cell: the name of lnrnn's class. parameters: by lnrnn's names without suffix, gates in lnrnn's order.
     nonlinearity: that of an RNN, else None. zoneout: a value for `Network.zoneout`. reset_after: that of a
-    GRU. gate_activation: that of an LSTM or GRU.
-    num_heads: that of a block-diagonal weight_hh.
+    GRU. num_heads: of a block-diagonal weight_hh. gate_activation: that of an LSTM or GRU.
     """
 
     cell: str
@@ -34,8 +33,8 @@ class Weights:
     nonlinearity: str | None = None
     zoneout: float | tuple[float, float] = 0.0
     reset_after: bool = True
-    gate_activation: str = "sigmoid"
     num_heads: int = 1
+    gate_activation: str = "sigmoid"
 
     @property
     def hidden_size(self) -> int:
@@ -119,7 +118,7 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
         wide = first.input_size if k == 0 else directions * (first.proj_size or first.hidden_size)
         for weights in layer:
             for name in (
-                "cell", "norm", "bias", "nonlinearity", "reset_after", "gate_activation", "num_heads",
+                "cell", "norm", "bias", "nonlinearity", "reset_after", "num_heads", "gate_activation",
                 "hidden_size", "proj_size",
             ):  # fmt: skip
                 mine, theirs = getattr(weights, name), getattr(first, name)
@@ -144,10 +143,10 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
         arguments["proj_size"] = first.proj_size
     if not first.reset_after:
         arguments["reset_after"] = False
-    if first.gate_activation != "sigmoid":
-        arguments["gate_activation"] = first.gate_activation
     if first.num_heads > 1 or CELLS[first.cell].parts > 1:
         arguments["num_heads"] = first.num_heads
+    if first.gate_activation != "sigmoid":
+        arguments["gate_activation"] = first.gate_activation
     parts = [weights.parameters for layer in layers for weights in layer]
     ends = suffixes(len(layers), directions == 2)
     state = {name + end: v for own, end in zip(parts, ends, strict=True) for name, v in own.items()}

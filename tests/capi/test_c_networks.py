@@ -183,7 +183,7 @@ def test_arrays_with_no_name_or_the_same_name_are_refused(c):
     (dict(num_layers=2), "weight_ih_l1 must be float32 .4, 4., and is missing"),
     (dict(input_size=2), "weight_ih_l0 must be float32 .4, 2., got float32 .4, 3."),
     (dict(norm=0), "bias_ih_l0 must be"),
-    (dict(num_heads=2), "num_heads must be 1 but in an LSTM"),
+    (dict(num_heads=2), "num_heads must be 1 but in an LSTM, GRU or SLSTM, got 2"),
     (dict(num_heads=0), "num_heads must be an integer of at least 1"),
     (dict(cell=1, num_heads=3), "num_heads must be a divisor of hidden_size 4, got 3"),
     (dict(cell=1, num_heads=2), "weight_ih_l0 must be float32 .16, 3., got float32 .4, 3."),
