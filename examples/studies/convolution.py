@@ -227,8 +227,7 @@ class ConvolutionalNetwork:
         return float(losses.mean()), gradients
 
     def _through_norm(self, g, z, layer):
-        """g: the gradient of gain * norm(z) + bias. Returns the gradients of z, and of gain and bias by
-        name."""
+        """g: the gradient of gain * norm(z) + bias. Returns gradients of z, and of gain and bias by name."""
         if self.norm is None:
             return g, {f"bias_{layer}": g.sum(axis=(0, 1, 2))}
         bias, gain = self.values[f"bias_{layer}"], self.values[f"gain_{layer}"]

@@ -78,7 +78,7 @@ WITH_INNER_BIASES |= {
 
 
 def network(input_size, hidden_size, *, cell="RNN", seed=0, trained=0, projected=False, **options):
-    """Returns a network with random gains and biases. trained: the number of steps with statistics, for batch
+    """Returns a network with random gains and biases. trained: the number of steps with statistics of batch
     norm.
 
     num_heads: is raised to the next divisor of hidden_size. projected: proj_size is half of hidden_size.
