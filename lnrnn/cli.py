@@ -319,5 +319,5 @@ def read_lengths(path: Path) -> np.ndarray:
 def write_array(path: Path, array: np.ndarray) -> None:
     """Writes a .npy file whole or not at all."""
     with replacing(path) as write:
-        # NumPy writes to this object, because its errors for a real file have no errno.
+        # NumPy writes to a SimpleNamespace, because its errors for a real file have no errno.
         np.lib.format.write_array(SimpleNamespace(write=write), array, allow_pickle=False)

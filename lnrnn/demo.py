@@ -43,7 +43,7 @@ STEPS = 120  # the number of steps of a joined sequence, about five times the lo
 EPOCHS = 200
 SEED = 5  # settings were chosen with seeds 0 to 4
 PAUSE = 0.02  # seconds for each step that a terminal shows
-NARROWEST, WIDEST = 60, 120  # columns of text
+NARROWEST, WIDEST = 60, 120  # limits on the number of columns of text
 POLICIES: tuple[Overrun, ...] = ("last", "mean")  # the policies that work for one sequence
 # (cell, norm) -> learning rate and initial gain, as examples/studies/long_sequences.py chose them.
 SETTINGS: dict[tuple[str, NormName | None], tuple[float, float]] = {

@@ -151,8 +151,7 @@ def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, n
     """Returns the loss, minus the logarithm of the right class' probability, and its gradients.
 
     logits (..., classes), labels (...): integers. Returns losses (...) in nats, and the gradient of each loss
-    with respect to the logits, (..., classes). For the mean loss of a batch, divide these gradients by the
-    batch size.
+    with respect to the logits, (..., classes). For a batch's mean loss, divide them by the batch size.
     """
     shifted = logits - logits.max(axis=-1, keepdims=True)
     log_probability = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))

@@ -27,8 +27,7 @@ FLAGS = {
 
 
 def folder(name: str = "") -> Path:
-    """Returns the folder of the studies. It is in the root of an editable install, or else in the current
-    folder.
+    """Returns the folder of the studies. It is in an editable install, or else in the current folder.
 
     name: the wanted study, for the message. Raises FileNotFoundError that explains where studies are.
     """

@@ -31,8 +31,8 @@ from lnrnn.speakers import CELLS, MODELS, Adam, updates
 
 # Constants to change.
 UNITS, UPDATES = 64, 200
-STEPS, BATCH = 100, 32  # steps per training window; windows per update and sequences in the test
-LONG = 3000  # steps of a test sequence
+STEPS, BATCH = 100, 32  # numbers of steps per training window, of windows per update and of test sequences
+LONG = 3000  # the number of steps of a test sequence
 RATES = (1e-2, 3e-2, 1e-1)
 FACTORS = {"LN": (0.1, 1.0), "BN": (0.1, 1.0), "no norm": (1.0, 2.0)}  # initial gains; no norm: weights times
 HARMLESS, SEVERE, FASTER = 0.05, 0.1, 0.2  # margins: bits, bits, share of the updates
@@ -41,7 +41,7 @@ SHOWN = "lstm"  # the cell of the figure
 NORMS = {"LN": "layer", "BN": "batch", "no norm": None}
 METHODS = {"LN": None, "BN last": "last", "BN mean": "mean", "BN batch": "batch", "no norm": None}
 RANGES = ((1, 10), (11, 50), (51, 100), (101, 200), (201, 1000), (1001, 3000))
-WARM_UP = 50  # in a fresh window, this number of steps is not compared with steps beyond STEPS
+WARM_UP = 50  # the number of steps in a fresh window before its characters count
 SMOOTH = 10  # how many updates a smoothed training loss averages
 LARGEST_NORM = 1.0  # longer gradients are scaled to this length
 SYMBOLS = 64  # the 63 most frequent characters of the training text, and one symbol for all others
@@ -157,8 +157,8 @@ class HelpText:
 
 
 def load_help_text(characters=None):
-    """Loads the text of ``help("topics")`` in this Python. characters: the number to load for each part;
-    None: all."""
+    """Loads the text of ``help("topics")`` in this Python. characters: the number for each part; None:
+    all."""
     text = join_topics(topics)
     parts, others = split_text(text)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]

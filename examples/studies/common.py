@@ -68,8 +68,7 @@ class Digits:
 
 
 def load_digits() -> Digits:
-    """Loads the digits. Image i belongs to training fold i mod 9 if that is below 5, else to the test
-    data."""
+    """Loads the digits. Image i is in training fold i mod 9 if that is below 5, else in the test data."""
     found = require("sklearn.datasets", "this study", "demo").load_digits()
     x = (found.data / 8 - 1).astype(np.float32)
     labels = found.target.astype(np.int64)

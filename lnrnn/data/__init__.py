@@ -181,8 +181,8 @@ def _read(path: Path) -> JapaneseVowels:
 
 def _half(file: Any, name: str) -> Utterances:
     # The file has integer millionths, which are exact because the source has six decimals. The four bytes of
-    # the integers are in separate arrays, which compresses better. Division in float64 gives the numbers of
-    # the source.
+    # the integers are in separate arrays, which compresses better. Division in float64 gives the source's
+    # numbers.
     millionths = np.ascontiguousarray(file[f"{name}_bytes"].T).view("<i4")[..., 0]
     values = (millionths / 1e6).astype(np.float32)
     ends = np.cumsum(file[f"{name}_lengths"])

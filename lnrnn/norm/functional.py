@@ -157,8 +157,7 @@ def layer_norm(
     eps : float
         Added to the variance; at least 0.
     axis : int or tuple of int, optional
-        The axes to normalise, as in normalized_shape; by default the last axes. Other axes need two copies of
-        x.
+        The axes to normalise, as in normalized_shape; by default the last axes. Others need two copies of x.
     out : array of x's shape, optional
         An array for y, with the result's dtype. It may be x, or a torch tensor on the CPU without gradient.
 
@@ -268,7 +267,7 @@ def layer_norm_backward(
     *,
     axis: int | tuple[int, ...] | None = None,
 ) -> tuple[Array, Array | None, Array | None]:
-    """Gradients of `layer_norm`.
+    """Return the gradients of `layer_norm`.
 
     Parameters
     ----------
@@ -439,7 +438,7 @@ def batch_norm_backward(
     training: bool = True,
     eps: float = 1e-5,
 ) -> tuple[Array, Array | None, Array]:
-    """Gradients of `batch_norm`.
+    """Return the gradients of `batch_norm`.
 
     Parameters
     ----------
@@ -448,7 +447,7 @@ def batch_norm_backward(
     x, running_mean, running_var, weight, eps
         As in `batch_norm`. The running statistics are used at inference only.
     training : bool
-        Whether mean and variance are those of the batch, which depend on x, as in training.
+        Whether mean and variance are statistics of the batch, which depend on x, as in training.
 
     Returns
     -------

@@ -397,8 +397,7 @@ def lstm(
 def lstm_backward(
     tape: Tape, gy: ArrayLike, gh: ArrayLike | None = None, gc: ArrayLike | None = None
 ) -> tuple[Array, State, dict[str, Array]]:
-    """Return gx, (gh0, gc0) and the gradients of the given parameters, from gy (T, B, P), gh (B, P), gc (B,
-    H).
+    """Return gx, (gh0, gc0) and the gradients of given parameters, from gy (T, B, P), gh (B, P), gc (B, H).
 
     Examples
     --------
@@ -427,7 +426,7 @@ GRU_SITES: dict[str | None, dict[str, Site]] = {
 
 
 def sites_of_reset(sites: Mapping[str, Site]) -> dict[str, Site]:
-    """Returns the sites of a GRU whose reset gate comes before the product: W h of r and z, and that of n."""
+    """Returns sites of a GRU with the reset gate before the product: W h for r and z, W (r h) for n."""
     gain, bias = sites["hh"].gain, sites["hh"].bias
     return {"ih": sites["ih"], "rz": Site(gain, bias, (2,)), "n": Site(gain, bias, (1,), first=2)}
 

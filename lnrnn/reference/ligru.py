@@ -78,8 +78,8 @@ def ligru(
     norm : {"layer", "batch"} or None
         The norm.
     placement : {"input", "split", "joint", "gate"}
-        The placement of layer norm. Means are over 2H units, in "gate" over the H units of each gate. "input"
-        normalises x_ alone.
+        The placement of layer norm. Means are over 2H units, in "gate" over a gate's H. "input" normalises x_
+        alone.
     nonlinearity : str
         The name of f in ACTIVATIONS.
     statistics : dict of str to (mean, var), optional

@@ -174,8 +174,7 @@ class Architecture:
         return self.norm if isinstance(self.norm, BatchNormSpec) else None
 
     def configuration(self, dtype: str, overrun: str | None) -> dict[str, Any]:
-        """Returns the configuration of a model file, for pyx/file/model_file.c and
-        file_format.architecture_of."""
+        """Returns the configuration that a model file has (model_file.c, file_format.architecture_of)."""
         norm: dict[str, Any] | None = None
         if self.norm is not None:
             norm = {"kind": "batch" if self.batch_norm else "layer", **vars(self.norm)}

@@ -39,8 +39,7 @@ class Training(NamedTuple):
     dropped: Sequence[tuple[Array, Array | None, float, Array | None] | None] = ()
 
     def arrays(self, made: Architecture) -> list[Array | None]:
-        """Returns all arrays in the order of lnrnn_training_array_of (network.h), None for an absent
-        array."""
+        """Returns all arrays in the order of lnrnn_training_array_of (network.h), or None for each."""
         found: list[Array | None] = []
         for k in range(len(self.statistics or self.tapes or made.suffixes)):
             found.append(self.tapes[k] if self.tapes else None)
@@ -65,7 +64,7 @@ class Training(NamedTuple):
 
 
 def empty_outputs(made: Architecture, T: int, B: int) -> Array:
-    """Returns an uninitialised array (T, B, directions * P); with batch_first its memory is (B, T, *)."""
+    """Returns a new array (T, B, directions * P), a view of (B, T, *) with batch_first, of any contents."""
     wide = made.directions * made.h_width
     found: Array = empty((B, T, wide)).swapaxes(0, 1) if made.batch_first else empty((T, B, wide))
     return found

@@ -51,14 +51,14 @@ class Parts:
         return self.last if reverse else self.first
 
     def begin_backward(self, ghn: Array, reversed_: Sequence[bool]) -> Array:
-        """Returns the gradient of hn of `Rows.finish`, (lines, R, H), from ghn (lines, B, H)."""
+        """Returns the gradient (lines, R, H) of the argument hn of `Rows.finish`, from ghn (lines, B, H)."""
         found = np.zeros((len(ghn), self.count, ghn.shape[2]), ghn.dtype)
         for k, given in enumerate(ghn):
             found[k, self.reached(reversed_[k])] = given
         return found
 
     def finish_backward(self, gh0: Array, reversed_: Sequence[bool]) -> Array:
-        """Returns the gradient of h0 of `Rows.begin`, (lines, B, H), from gh0 (lines, R, H)."""
+        """Returns the gradient (lines, B, H) of the argument h0 of `Rows.begin`, from gh0 (lines, R, H)."""
         found: Array = np.stack([g[self.begun(reversed_[k])] for k, g in enumerate(gh0)])
         for k, g in enumerate(found):
             if not reversed_[k]:

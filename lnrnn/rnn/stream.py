@@ -69,7 +69,7 @@ class StreamState(Generic[State]):
 
 
 def _shown(steps: Array) -> str:
-    """Returns the steps of some lanes, for a repr: one number, or the smallest and the largest."""
+    """Returns a text for the step numbers of lanes: one number, or the smallest and the largest."""
     if not len(steps):
         return "()"
     least, most = int(np.min(steps)), int(np.max(steps))

@@ -199,8 +199,7 @@ def _dropped(masks: Masks | None, layer: int, outputs: Sequence[Array]) -> Any:
 def short(
     owner: object, snapshot: Snapshot, x: Any, h0: Any, lengths: Any
 ) -> tuple[Array, State, Tape] | None:
-    """Computes `forward` by one call of C, without batch norm, masks and checkpoints; None if C refuses
-    it."""
+    """Computes `forward` by one call of C, without batch norm, masks and checkpoints; None if C refuses."""
     compiled, made = snapshot.compiled(), snapshot.architecture
     found = compiled.train(x, h0, lengths) if made.cell.parts == 1 or h0 is None else None
     if found is None:
@@ -264,7 +263,7 @@ def backward(
     else:
         shown = shaped("gy", gy, shape, FLOAT32)
         grad = np.ascontiguousarray(time_first(shown, unbatched, made.batch_first))
-        # An axis of length 1 may have any stride: contiguous to NumPy, not to the compiled module.
+        # NumPy ignores the stride of an axis of length 1, but C checks it. reshape sets the usual value.
         grad = grad.reshape(-1).reshape(T, B, D * P)
     gend: list[Array] | None = None if gh is None else engine.state_arrays(made, "gh", gh, B, unbatched)
     if gend is not None and made.cell.parts > 1:

@@ -61,8 +61,7 @@ def cell(table: Any, column: str, row: int) -> Any:
 
 
 def in_plain_lists(table: Any, column: str) -> Any:
-    """Replaces each fixed_size_list in a column of an Arrow table by a list. Returns other tables as they
-    are."""
+    """Replaces fixed_size_lists in a column of an Arrow table by lists. Returns other tables unchanged."""
     if not arrow.is_table(table):
         return table
     at = table.schema.names.index(column)

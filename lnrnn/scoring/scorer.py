@@ -82,7 +82,7 @@ class Scorer(Closed):
     """Runs a saved model over the sequences in a column of a table.
 
     `scorer(table)` returns the table with a column of results. A pickle of a Scorer has a few hundred bytes,
-    for processes and machines that can read the model's file. Each loads the model at its first call.
+    and names the model's file. Each process loads the model from this file at its first call.
 
     Parameters
     ----------
@@ -112,8 +112,8 @@ class Scorer(Closed):
     Attributes
     ----------
     sha256, version, isa : str
-        The SHA-256 of the model's file, lnrnn's version and the kernel set. A call raises a ValueError if
-        one of them differs in its process, because results may then differ.
+        The SHA-256 of the model's file, lnrnn's version and the kernel set. A call raises a ValueError if one
+        of the three differs in its process, because results may then differ.
 
     Raises
     ------

@@ -115,8 +115,7 @@ class Norms:
         return list(self.seen.values())
 
     def __call__(self, side: str, a: Tensor, rows: slice = slice(None)) -> Tensor:
-        """Returns a (B, width), normalised, scaled and shifted. rows: the part of the side's gain and
-        bias."""
+        """Returns a (B, width), normalised, scaled and shifted. rows: the part of gain and bias to use."""
         names, H = self.sites.get(side, {}), self.arch.hidden_size
         if isinstance(self.spec, BatchNormSpec):
             a = self._over_batch(names, a, self.spec.eps, rows)

@@ -22,7 +22,7 @@ enum {
 typedef struct {
     const lnrnn_batch *b;
     const lnrnn_norm *kernels;
-    size_t size, real;                        /* bytes of a value in memory, and in the arithmetic */
+    size_t size, real;                        /* sizes in bytes of a value in memory, and in the arithmetic */
     size_t samples, blocks, channels, strips; /* samples per block, number of blocks; the same of strips */
     size_t rows;                              /* rows or planes per task */
     const char *gy;

@@ -8,7 +8,7 @@
 typedef struct {
     const lnrnn_norm *kernels;
     lnrnn_layer_norm_rows all;
-    size_t block, size; /* rows per task; bytes per value in memory */
+    size_t block, size; /* the numbers of rows per task, and of bytes per value in memory */
 } forward_job;
 
 static void forward_task(void *ctx, size_t index, int worker)

@@ -29,7 +29,7 @@ typedef struct {
     backward_chunk *chunk;
     size_t wide, narrow;       /* row strides of G*H values, of H values */
     size_t h_stride, c_stride; /* row strides of h, of c */
-    size_t sum_rows;           /* rows of a block; each block has sums of its own */
+    size_t sum_rows;           /* the number of rows of a block; each block has its own sums */
     size_t blocks;             /* the number of blocks */
     double *sums;              /* (blocks, lnrnn_sums): gradients of the norms' gains and biases */
     float *partial;            /* (blocks, lnrnn_sums): sums over a few rows, later added to `sums` */
@@ -45,7 +45,7 @@ typedef struct {
     size_t *done;  /* (groups): the number of steps of the chunk that each group has computed */
     size_t *tasks; /* (lnrnn_gradient_tasks): the position of each product */
     float *work;   /* (threads, worker) */
-    size_t worker; /* floats of scratch per worker */
+    size_t worker; /* the number of floats of scratch per worker */
 } backward_job;
 
 /* A view of the active rows of a group at step t. A worker moves the view back through the chunk. */

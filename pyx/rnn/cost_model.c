@@ -35,7 +35,7 @@ static double bytes_of_weight(int dtype)
 /* The rates of one thread. */
 typedef struct {
     double multiply_adds;  /* per ns */
-    double l2, of_weights; /* bytes per ns, from L2 and from where the weights are */
+    double l2, of_weights; /* bytes per ns: from L2, and from the cache or memory with the weights */
 } thread_rates;
 
 /* Returns the rates if each of n threads reads `own` of the `all` bytes of W_hh in every step. */

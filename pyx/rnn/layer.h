@@ -70,7 +70,7 @@ struct lnrnn_rnn_config {
     size_t known;
     ptrdiff_t overrun_row;
     /* Set by lnrnn_rnn_configure. */
-    size_t num_gates, outputs; /* G, and G*H: outputs of a product */
+    size_t num_gates, outputs; /* G, and G*H: the number of outputs of a product */
     size_t first_gates;        /* gates in the first product with W_hh: all; with reset_before r and z */
     size_t head_units;         /* P / num_heads: the number of inputs of an output of W_hh */
     int separate_products;     /* the cell's kernel adds W h to W x, not the product */
@@ -81,7 +81,7 @@ struct lnrnn_rnn_config {
     int own_input_gradient; /* GRU but joint: W x and W h have different gradients, since r multiplies W h */
     int direct_h;           /* the cell reads h_prev too, not only W h */
     int step_kernel;        /* LNRNN_STEP_RNN .. of kernels/table.h: the kernel that computes new states */
-    size_t cell_scratch;    /* floats of scratch for this kernel */
+    size_t cell_scratch;    /* the number of floats of scratch for this kernel */
     int output_norm;        /* y is the norm of h, site CELL by heads: h has rows of its own */
 };
 

@@ -30,14 +30,14 @@ struct lnrnn_network {
     const char *isa;                     /* the instruction set for which the weights are packed */
     int64_t refused_from;                /* the first step that a sequence must not reach */
     int together;                        /* all sequences take their steps together: overrun="batch" */
-    size_t weight_bytes;                 /* bytes of the packed weights and of `backward` */
+    size_t weight_bytes;                 /* the size of the packed weights and of `backward` */
     int references;
     lnrnn_backward_weights *backward[2]; /* lnrnn_network_backward_weights, indexed by `inputs`; or NULL */
     /* Set by lnrnn_network_complete. */
     size_t inputs, units, h_width, c_width; /* D, H, P, C */
     int states;                             /* 1: h; 2: h and c */
     int by_step;                            /* results depend on the step: batch norm */
-    double step_work;                       /* multiply-adds of one step of one sequence */
+    double step_work;                       /* the number of multiply-adds of one step of one sequence */
 };
 
 /* The largest number of steps of a stream. Sums of two such numbers do not overflow. */

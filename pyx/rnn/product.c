@@ -41,7 +41,7 @@ typedef struct {
     size_t outputs, inputs;
     const uint32_t *w;
     const float *inner; /* (outputs) or NULL: biases, added to the product */
-    int add, from_end;  /* add: add to the output; from_end: compute the last panel first */
+    int add, from_end;  /* add: add the product to the output; from_end: compute the last panel first */
 } weights;
 
 /* rows: n pointers to (inputs) -> a (n, outputs), row stride as: only the columns of panels p0 .. p1 - 1. */

@@ -105,7 +105,7 @@ static inline const float *state_mask(const lnrnn_rnn_call *r, size_t i)
     return r->masks.state + (size_t)r->rows[i].sequence * r->config->P;
 }
 
-/* Returns the multiply-adds of a call: each active row of each step is multiplied by all weights. */
+/* Returns the number of multiply-adds of a call: each active row of each step is multiplied by all weights. */
 static inline double call_multiply_adds(const lnrnn_rnn_call *r)
 {
     const lnrnn_rnn_config *c = r->config;

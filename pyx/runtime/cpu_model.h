@@ -7,7 +7,7 @@
 #pragma GCC visibility push(default)
 
 typedef struct {
-    double multiply_adds;  /* multiply-adds of float32 per ns in one core, with the widest vectors */
+    double multiply_adds;  /* how many float32 multiply-adds one core computes per ns */
     double l2, l3, memory; /* bytes per ns that one core reads from L2, from L3, from memory */
     double all_memory;     /* bytes per ns that all cores together read from memory */
     double barrier;        /* ns of a barrier of two threads */

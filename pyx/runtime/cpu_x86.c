@@ -53,7 +53,7 @@ int lnrnn_has_avx512(void)
 
 int lnrnn_has_avx512vnni(void) { return lnrnn_has_avx512() && (leaf_7(0).c & bit_AVX512VNNI); }
 
-/* Leaf 7 has a subleaf 1 if register a of subleaf 0 is at least 1. */
+/* Tests bits of register a in subleaf 1, which exists if register a of subleaf 0 is at least 1. */
 static int leaf_7_1_has(unsigned of_a) { return leaf_7(0).a >= 1 && (leaf_7(1).a & of_a); }
 
 int lnrnn_has_avxvnni(void)

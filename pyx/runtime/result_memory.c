@@ -21,7 +21,7 @@ enum {
 /* The header stands directly before the block, outside the block's huge pages. */
 typedef struct {
     void *map;
-    size_t mapped, bytes; /* bytes of the mapping; bytes of the block */
+    size_t mapped, bytes; /* sizes in bytes of the mapping, of the block */
     char padding[40];
 } header;
 _Static_assert(sizeof(header) == 64, "a block begins at a multiple of 64");

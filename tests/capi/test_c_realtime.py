@@ -31,8 +31,7 @@ class Run(ctypes.Structure):
 
 
 def run_of(handle, lanes, x, y, more=False) -> Run:
-    """Returns the Run for x (T, rows, D), y (T, rows, H). more: with a reset first, norm and tanh after
-    steps."""
+    """Returns the Run for x (T, rows, D), y (T, rows, H). more: a reset first, norm and tanh after steps."""
     found = table()
     others = found.lnrnn_handle_reset, found.lnrnn_layer_norm, found.lnrnn_map
     return Run(

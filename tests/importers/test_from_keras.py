@@ -32,8 +32,8 @@ def before(x, state, p, **options):
 NORMS = {f"{side}_norm/{part}": (H if side == "state" else 4 * H,)
          for side in ("kernel", "recurrent", "state") for part in ("gamma", "beta")}  # fmt: skip
 GAMMA = {"layernorm/gamma": (H,)}
-# {name: (cell, names of its weights in the order of get_weights(), number of states, options that arrays do
-# not show)}
+# {name: (function of the cell, shapes of its weights in the order of get_weights(), number of states, options
+# that the arrays do not show)}
 KERAS = {
     "SimpleRNN": (foreign_cells.keras_simple_rnn, shapes(1, (H,)), 1,
                   {"kind": "SimpleRNN", "nonlinearity": "tanh"}),

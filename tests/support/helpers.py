@@ -205,9 +205,9 @@ def using_network_way(way: str):
 def several_threads(n: int, divide: str = "tasks", had: int | None = None):
     """Runs the body with up to n threads for each call, and asserts that the largest team had n threads.
 
-    had: another number of threads than n; 1: every call uses one thread. divide: the shared work: "tasks"
-    (rows, sequences, blocks of a gradient), the "units" of a step, or "either". Busy cores have no influence,
-    because the back-off is switched off."""
+    had: the expected number of threads, if it is not n; 1: every call uses one thread. divide: the shared
+    work: "tasks" (rows, sequences, blocks of a gradient), the "units" of a step, or "either". Busy cores have
+    no influence, because the back-off is switched off."""
     import engine_switches
     import lnrnn
 

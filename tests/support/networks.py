@@ -87,7 +87,7 @@ WITH_INNER_BIASES |= {
 
 
 def network(input_size, hidden_size, *, cell="RNN", seed=0, trained=0, projected=False, **options):
-    """Returns a network with random gains and biases. trained: the number of steps with statistics, for batch
+    """Returns a network with random gains and biases. trained: the number of steps with statistics of batch
     norm.
 
     num_heads: the next larger divisor of hidden_size is taken, for an SLSTM the next smaller one. There the

@@ -36,9 +36,9 @@ enum { TILE_MOST_VECS = 4 * NR_VECS };
 /* The shape of a tile. It is a constant for the compiler, so that loops are unrolled, and sums stay in registers. */
 typedef struct {
     int rows;
-    int whole;    /* panels of NR_VECS vectors */
-    int narrow;   /* panels after these, of fewer vectors */
-    int vecs;     /* vectors of a narrow panel */
+    int whole;    /* the number of panels of NR_VECS vectors */
+    int narrow;   /* the number of panels after these, of fewer vectors */
+    int vecs;     /* the number of vectors of a narrow panel */
     int prefetch; /* PREFETCH_NONE .. */
 } tile_shape;
 

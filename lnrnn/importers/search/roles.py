@@ -175,7 +175,7 @@ def _gain(cell: Cell, parts: Parts, v: Vector, order: tuple[int, ...], side: tup
 
 
 def _without_norm(cell: Cell, parts: Parts, v: Vector, order: tuple[int, ...]) -> list[Option]:
-    """Returns the options for a bias without norms. A GRU's r multiplies bias_hh of n, so its gradient
+    """Returns the options for a bias without norms. A GRU's r multiplies n's bias_hh, so its gradient
     differs."""
     G = cell.gates
     if len(v.pieces) == G:
