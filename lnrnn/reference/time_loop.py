@@ -237,7 +237,7 @@ class Step:
 
     @property
     def ahat(self) -> Array:
-        """(L, H): the result of an RNN's norm before gain and bias; without a norm the pre-activation."""
+        """The result (L, H) of an RNN's norm before gain and bias; without a norm the pre-activation."""
         return self.norms.at[""].ahat
 
 

@@ -44,7 +44,7 @@ def class_of(cell):
 
 
 def twin(cell, norm="layer", *, seed=0, steps=0, dtype=None, **options):
-    """Returns a module of lnrnn.torch with random parameters. steps: with statistics, for batch norm."""
+    """Returns a module of lnrnn.torch with random parameters, and with statistics of `steps` steps."""
     cell, more = class_of(cell)
     module = getattr(lnrnn.torch, cell)(I, H, norm=norm, seed=seed, dtype=dtype, **options, **more)
     generator = torch.Generator().manual_seed(seed)

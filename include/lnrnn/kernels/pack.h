@@ -77,7 +77,7 @@ LNRNN_INLINE uint32_t pack_word(int dtype, size_t k, const float *w, ptrdiff_t c
 }
 
 /* from (4, 4), row stride rs -> to (4, 4), the transpose, row stride ts. The block is 4 x 4 on all instruction sets,
- * because few rows of w are left over for the last panel. */
+ * so that few rows are left over at the end of a panel. */
 LNRNN_INLINE void transpose_4(const float *from, ptrdiff_t rs, float *to, size_t ts)
 {
     typedef float four __attribute__((vector_size(16)));

@@ -24,8 +24,8 @@ class Piece:
     """The part of a parameter that belongs to one gate.
 
     name: the parameter. index: the number of the matrix, if the parameter has several. rows, columns: the
-    rows and columns of the piece; columns is None for a vector. transposed: whether the parameter has rows
-    and columns exchanged. plus: the constant that forward adds to a gain.
+    rows and columns of the piece; columns is None for a vector. transposed: whether rows and columns of the
+    parameter are exchanged. plus: the constant that forward adds to a gain.
     """
 
     name: str

@@ -179,7 +179,7 @@ def _parts(modules: dict[str, Any], wanted: Criteria) -> tuple[Part, ...]:
 
 
 def _own(part: Any) -> Weights:
-    """Returns the parameters of a layer whose class is known."""
+    """Converts a layer whose class is known."""
     c = convert_torch(part)
     p = {name.removesuffix("_l0"): v for name, v in c.state.items()}
     return Weights(c.cell, c.arguments["norm"], c.arguments["bias"], p, c.arguments.get("nonlinearity"))
