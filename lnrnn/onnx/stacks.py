@@ -174,7 +174,13 @@ def _step(walk: Walk, node: onnx_ir.Node) -> bool:
     used: list[onnx_ir.Node] = []
     try:
         axes = _after(walk, node, used)
-    except Unfolded:
+    except (
+        Unfolded,
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ):  # attributes of any type and value
         return False
     if axes is None:
         return False
