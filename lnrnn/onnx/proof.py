@@ -38,7 +38,7 @@ def prove(part: Part, model: onnx_ir.Model, reset_after: bool | None = None) -> 
                 _compare(part, run, dtype, steps)
                 return ""
             except RoundingHidesDifference as error:
-                doubt = str(error)
+                doubt = str(error).partition(";")[0]
     except Unrun as error:
         doubt = str(error)
     return doubt
@@ -123,9 +123,9 @@ def _compare(part: Part, run: Run, dtype: np.dtype, steps: int) -> None:
         lengths = np.maximum(T - np.arange(B) * 2, 1).astype(np.int32)
         feed[_name(part.lengths)] = lengths
     states = []
+    known: dict[int, Array] = {}  # a value may be several states
     for values in (part.h0, part.c0):
         state = np.zeros((layers, D, B, network.hidden_size), np.float32)
-        known: dict[int, Array] = {}
         for k, value in enumerate(values):
             if value is not None:
                 drawn = rng.uniform(-0.9, 0.9, state.shape[1:]).astype(np.float32)
