@@ -232,7 +232,7 @@ def test_constants_of_a_changed_model_of_onnx_ir_are_read_again(rng):
 @pytest.mark.parametrize("layout", [0, 1])
 @pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
 def test_a_network_with_other_outputs_than_its_part_is_refused(rng, kind, layout, monkeypatch):
-    proto = recurrent(rng, kind, WIDTH, H, 2, states=True, lengths=not layout, layout=layout)
+    proto = recurrent(rng, kind, WIDTH, H, 2, states=True, lengths=True, layout=layout)
     original = plain._part
 
     def wrong(*given):
@@ -272,21 +272,28 @@ def without(monkeypatch, *names):
 
 def test_without_onnx_runtime_the_reference_checks_what_it_can(rng, monkeypatch):
     without(monkeypatch, "onnxruntime")
-    assert lnrnn.from_onnx(recurrent(rng, "LSTM", WIDTH, H, states=True)).hidden_size == H
+    assert lnrnn.from_onnx(recurrent(rng, "GRU", WIDTH, H, states=True)).hidden_size == H
     for options, message in (
         ({"lengths": True}, "onnx.reference ignores sequence_lens and activations, and onnxruntime is not"),
-        ({"activations": ["Sigmoid", "Tanh", "Tanh"]}, "onnx.reference ignores"),
+        ({"activations": ["Sigmoid", "Tanh"]}, "onnx.reference ignores"),
     ):
         with pytest.warns(
             UserWarning, match=f"part 'node' could not be checked: {message}.*check=False skips"
         ):
-            lnrnn.from_onnx(recurrent(rng, "LSTM", WIDTH, H, **options))
+            lnrnn.from_onnx(recurrent(rng, "GRU", WIDTH, H, **options))
 
 
 def test_a_part_that_no_runtime_runs_is_warned_about(rng):
-    """ONNX Runtime refuses layout=1, and onnx.reference ignores lengths."""
+    """ONNX Runtime refuses the version of another domain, and onnx.reference ignores activations."""
+    protos = [
+        recurrent(rng, "GRU", WIDTH, H),
+        recurrent(rng, "GRU", WIDTH, H, activations=["Sigmoid", "Tanh"]),
+    ]
+    for proto in protos:
+        proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 10**6))
+    assert lnrnn.from_onnx(protos[0]).hidden_size == H
     with pytest.warns(UserWarning, match="could not be checked: .*ONNX Runtime says"):
-        lnrnn.from_onnx(recurrent(rng, "GRU", WIDTH, H, lengths=True, layout=1))
+        lnrnn.from_onnx(protos[1])
 
 
 def test_a_missing_package_is_named(rng, monkeypatch):
