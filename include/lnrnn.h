@@ -297,7 +297,7 @@ size_t lnrnn_handle_rows(const lnrnn_handle *h);
 /* x (rows, D) -> y (rows, P), contiguous: computes one step. lanes (rows): the lane of each row, none twice; NULL: lanes 0 .. rows - 1.
  * y may overlap x. With overrun "batch", lanes must be NULL. On one thread there is no allocation, lock or system call. */
 lnrnn_status lnrnn_handle_step(lnrnn_handle *h, const int64_t *lanes, const float *x, float *y);
-/* handles (n), of different streams. x, y: n pointers, to (rows, D) and (rows, H) of each handle. Computes one step
+/* handles (n), of different streams. x, y: n pointers, to (rows, D) and (rows, P) of each handle. Computes one step
  * of lanes 0 .. rows - 1 of every handle. All of x is read before any y is written. After an error no lane has
  * changed. Then *refused, unless `refused` is NULL, is the number of the handle that caused the error. */
 lnrnn_status lnrnn_step_all(lnrnn_handle *const *handles, size_t n, const float *const *x, float *const *y,

@@ -394,8 +394,9 @@ def step_all(steps: Iterable[tuple[Stream[Any], ArrayLike]], *, threads: int | N
 
     Returns
     -------
-    list of array of float32 of shape (R, H), or (H,)
-        The outputs, in the order of the streams. The bits are those of ``stream(x)``.
+    list of array of float32 of shape (R, P), or (P,)
+        The outputs, in the order of the streams. P is hidden_size, or proj_size if that is not 0. The bits are
+        those of ``stream(x)``.
 
     Raises
     ------
@@ -414,7 +415,10 @@ def step_all(steps: Iterable[tuple[Stream[Any], ArrayLike]], *, threads: int | N
     ((4,), (8, 2))
     """
     most = 0 if threads is None else thread_limit(threads)
-    pairs = list(steps)
+    try:
+        pairs = list(steps)
+    except TypeError:
+        raise bad_type("steps", "an iterable of pairs (stream, x)", steps) from None
     return _core.step_all(pairs, most) or _step_all_checked(pairs, most)
 
 

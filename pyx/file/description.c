@@ -100,7 +100,7 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     CHECK(d->reset_after || d->cell == LNRNN_GRU,
           "reset_after must be True in a cell that is no GRU, got False");
     CHECK(d->reset_after || (d->placement == LNRNN_SPLIT && !(layer && d->span)),
-          "reset_after must be True with another placement than 'split' and with span 'all', got False");
+          "reset_after must be True with another placement than 'split' or with span 'all', got False");
     d->cell_norm = !lstm || (!layer && !batch) ? LNRNN_CELL_NONE : batch ? LNRNN_CELL_OUT : d->cell_norm;
     d->inner_bias = layer && d->inner_bias;
     CHECK(isfinite(d->eps) && d->eps >= 0, "eps must be a finite number of at least 0, got %g", d->eps);
