@@ -133,15 +133,14 @@ void lnrnn_batch_norm_backward(const lnrnn_batch *given, const void *gy, void *g
 typedef enum {
     LNRNN_OK = 0,
     LNRNN_NO_MEMORY = 1,
-    LNRNN_NO_FILE = 2,         /* nothing is at this path */
-    LNRNN_CANNOT_READ = 3,     /* the system refuses to open or to read the file */
-    LNRNN_INVALID = 4,         /* an argument, a description, an array or a file is wrong */
-    LNRNN_OTHER_VERSION = 5,   /* a file of a schema that this version does not read */
-    LNRNN_TOO_LONG = 6,        /* a sequence has steps without statistics of batch norm (overrun "raise") */
-    LNRNN_STREAM_NO_LANE = -1, /* the stream has no lane of this number */
-    LNRNN_STREAM_TWICE = -2,   /* a lane is named twice */
-    LNRNN_STREAM_OVERRUN =
-        -3, /* a lane has no statistics for its step (overrun "raise"), or has made 2^62 steps */
+    LNRNN_NO_FILE = 2,          /* nothing is at this path */
+    LNRNN_CANNOT_READ = 3,      /* the system refuses to open or to read the file */
+    LNRNN_INVALID = 4,          /* an argument, a description, an array or a file is wrong */
+    LNRNN_OTHER_VERSION = 5,    /* a file of a schema that this version does not read */
+    LNRNN_TOO_LONG = 6,         /* a sequence has steps without statistics of batch norm (overrun "raise") */
+    LNRNN_STREAM_NO_LANE = -1,  /* the stream has no lane of this number */
+    LNRNN_STREAM_TWICE = -2,    /* a lane is named twice */
+    LNRNN_STREAM_OVERRUN = -3,  /* a lane's step has no statistics (overrun "raise"), or is beyond 2^62 */
     LNRNN_STREAM_TOGETHER = -4, /* overrun "batch": not all lanes, in their order, at one step */
     LNRNN_STREAM_BUSY = -5      /* another thread is in a call of this handle */
 } lnrnn_status;

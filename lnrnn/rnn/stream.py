@@ -395,8 +395,8 @@ def step_all(steps: Iterable[tuple[Stream[Any], ArrayLike]], *, threads: int | N
     Returns
     -------
     list of array of float32 of shape (R, P), or (P,)
-        The outputs, in the order of the streams. P is hidden_size, or proj_size if that is not 0. The bits are
-        those of ``stream(x)``.
+        The outputs, in the order of the streams, with the bits of ``stream(x)``. P is hidden_size, or
+        proj_size if that is not 0.
 
     Raises
     ------
