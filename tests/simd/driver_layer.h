@@ -35,6 +35,7 @@ static uint32_t *packed(int dtype, size_t n, size_t k, const float *w, ptrdiff_t
 static void make_layer(driver_layer *l, size_t T, size_t B, number_source *numbers)
 {
     lnrnn_rnn_config *c = &l->config;
+    c->P = c->H;
     lnrnn_rnn_configure(c);
     const size_t n = c->outputs, D = c->D, H = c->H;
     const float *x = numbers(T * B * D);
