@@ -109,7 +109,7 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     if (d->max_steps)
         CHECK_SIZE(d, max_steps, INT32_MAX);
     d->steps = !batch ? 0 : d->max_steps ? d->max_steps : d->steps;
-    CHECK(!slstm || (!d->zoneout[0] && !d->zoneout[1]), "zoneout must be 0 in an SLSTM, got %g",
+    CHECK(!slstm || (d->zoneout[0] == 0 && d->zoneout[1] == 0), "zoneout must be 0 in an SLSTM, got %g",
           d->zoneout[0]);
     if (!lstm)
         d->zoneout[1] = 0;
