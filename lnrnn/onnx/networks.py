@@ -127,11 +127,14 @@ class _Network:
         y, *ends = g.nodes_of(
             name, x, *stored, lengths, *starts, outputs=1 + len(starts), name=f"{name}_l{layer}", **attributes
         )
+        if lengths is not None and self.form.states:  # ONNX Runtime returns 0 for a sequence of length 0
+            empty = g.node("Equal", g.unsqueeze(lengths, 1), g.array("zero_int32", np.array(0, np.int32)))
+            ends = [g.where(empty, start, end) for start, end in zip(starts, ends, strict=True) if start]
         for parts, end in zip(self.ends, ends, strict=True):
             parts.append(end)
         if directions == 1:
             return g.squeeze(y, 1)
-        return g.node("Reshape", g.node("Transpose", y, perm=[0, 2, 1, 3]), g.integers(0, 0, -1))
+        return g.node("Reshape", g.node("Transpose", y, perm=[0, 2, 1, 3]), g.integers(0, 0, 2 * made.hidden_size))
 
     def _activations(self) -> dict[str, list[str] | list[float]]:
         """The attributes of a node for functions other than the default ones."""
@@ -159,19 +162,22 @@ class _Network:
         """
         suffix = self.made.suffixes[k]
         arrays = layer_arrays(self.snapshot, suffix)
-        row = None if step is None else self._row(g, step, mask, arrays)
-        cell = scan_bodies.Step(g, self.made, suffix, arrays, row)
-        return scan_bodies.step(cell, x, states, self.snapshot.zoneout)
-
-    def _row(self, g: Graph, step: Value, mask: Value | None, arrays: dict[str, np.ndarray]) -> Value:
-        """Returns batch norm's row of the tables, (B,).
-
-        With overrun "raise" nothing limits it to the rows that exist, so that Gather fails.
-        """
+        if step is None:
+            cell = scan_bodies.Step(g, self.made, suffix, arrays)
+            return scan_bodies.step(cell, x, states, self.snapshot.zoneout)
+        rows = len(next(a for name, a in arrays.items() if name.startswith("scale")))
+        zero, last = g.array("zero", np.array(0)), g.array(f"row_{rows - 1}", np.array(rows - 1))
         if self.snapshot.overrun != "raise":
-            rows = len(next(a for name, a in arrays.items() if name.startswith("scale")))
-            return g.node("Min", step, g.array(f"row_{rows - 1}", np.array(rows - 1)))
-        return step if mask is None else g.where(mask, step, g.array("zero", np.array(0)))
+            row = g.node("Min", step, last)
+        else:  # without a limit, so that Gather fails beyond the tables
+            row = step if mask is None else g.where(mask, step, zero)
+        cell = scan_bodies.Step(g, self.made, suffix, arrays, row)
+        y, new = scan_bodies.step(cell, x, states, self.snapshot.zoneout)
+        if self.snapshot.overrun == "raise":  # OpenVINO's Gather returns 0 there
+            beyond, nan = g.unsqueeze(g.node("Greater", row, last), 1), g.number(np.nan)
+            new = [g.where(beyond, nan, state) for state in new]
+            y = new[0]
+        return y, new
 
     def _step(self, x: Value, k: int) -> Value:
         """Adds one step of layer k, in a file of one step. Returns its y (B, P)."""
