@@ -69,12 +69,13 @@ __all__ = [
     "sigmoid",
     "step_all",
     "tanh",
+    "to_onnx",
 ]
 
 
 def __dir__() -> list[str]:
     dunders = (name for name in globals() if name.startswith("__") and name.endswith("__"))
-    return sorted({*__all__, "torch", *dunders})
+    return sorted({*__all__, "onnx", "torch", *dunders})
 
 
 # Modules that are imported at first use, because their import takes as long as that of all others.
@@ -83,13 +84,17 @@ _LATER = {
     "data": "lnrnn.data",
     "from_keras": "lnrnn.importers",
     "from_torch": "lnrnn.importers",
+    "onnx": "lnrnn.onnx",
+    "to_onnx": "lnrnn.onnx",
     "torch": "lnrnn.torch",
 }
 
 if TYPE_CHECKING:
     from . import data
+    from . import onnx as onnx
     from . import torch as torch
     from .importers import from_keras, from_torch
+    from .onnx import to_onnx
     from .scoring.scorer import Scorer
 else:  # hidden from type checkers, which would accept any name
 

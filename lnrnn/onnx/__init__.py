@@ -1,4 +1,4 @@
-"""ONNX files of recurrent networks."""
+"""ONNX files: `to_onnx` writes a network to one."""
 
 from __future__ import annotations
 

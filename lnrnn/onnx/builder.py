@@ -57,7 +57,7 @@ class Graph:
         self.outputs: list[onnx.ValueInfoProto] = []
         self.arrays: dict[str, Array] = outer.arrays if outer else {}
         self.used: dict[str, int] = outer.used if outer else {}
-        self.prefix = outer.prefix if outer else ""
+        self.prefix = ""
         self.renamed: dict[str, str] = {}
 
     def fresh(self, name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -134,22 +135,23 @@ class _Network:
             parts.append(end)
         if directions == 1:
             return g.squeeze(y, 1)
-        return g.node("Reshape", g.node("Transpose", y, perm=[0, 2, 1, 3]), g.integers(0, 0, 2 * made.hidden_size))
+        return g.node(
+            "Reshape", g.node("Transpose", y, perm=[0, 2, 1, 3]), g.integers(0, 0, 2 * made.hidden_size)
+        )
 
-    def _activations(self) -> dict[str, list[str] | list[float]]:
+    def _activations(self) -> dict[str, list[Any]]:
         """The attributes of a node for functions other than the default ones."""
         made = self.made
+        found: dict[str, list[Any]] = {}
         if made.gate_activation == "hard_sigmoid":
-            names = ["HardSigmoid", "Tanh", "Tanh"][: 3 if made.cell.name == "LSTM" else 2]
-            alpha, beta = [1 / 6], [0.5]
+            found["activations"] = ["HardSigmoid", "Tanh", "Tanh"][: 3 if made.cell.name == "LSTM" else 2]
+            found |= dict(activation_alpha=[1 / 6], activation_beta=[0.5])
         elif made.nonlinearity != "tanh":
-            names, alpha, beta = [ACTIVATIONS[made.nonlinearity]], [], []
-            if made.nonlinearity == "identity":
-                alpha, beta = [1.0], [0.0]
-        else:
-            return {}
-        found = dict(activations=names, activation_alpha=alpha, activation_beta=beta)
-        return {name: value * made.directions for name, value in found.items() if value}
+            found["activations"] = [ACTIVATIONS[made.nonlinearity]]
+            found |= (
+                dict(activation_alpha=[1.0], activation_beta=[0.0]) if made.nonlinearity == "identity" else {}
+            )
+        return {name: values * made.directions for name, values in found.items()}
 
     # --- one step, alone or in a Scan ---------------------------------------------------------------------
 

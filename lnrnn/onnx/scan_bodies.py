@@ -50,7 +50,9 @@ class Step:
         """W v, with the bias that stands before a norm, or without a norm. gates: only rows of these."""
         site = self.made.sites.get(side, {})
         bias = f"inner_bias_{side}" if "gain" in site else site.get("bias", f"inner_bias_{side}")
-        return self.graph.node("Gemm", v, self.array(f"weight_{side}", gates), self.array(bias, gates), transB=1)
+        return self.graph.node(
+            "Gemm", v, self.array(f"weight_{side}", gates), self.array(bias, gates), transB=1
+        )
 
     def norm(self, side: str, a: Value, gates: str | None = None) -> Value:
         """The norm at a place of the cell, or `a` without one. gates: the part of gain and bias."""
@@ -127,7 +129,7 @@ def gru(s: Step, x: Value, states: States) -> tuple[Value, States]:
     (h,) = states
     norm = s.made.norm
     spec = norm if isinstance(norm, LayerNormSpec) else LayerNormSpec("split", span="all")
-    n, z = _GRU[spec.placement if s.made.reset_after else "before"](s, x, h, spec)
+    n, z = _GRU[str(spec.placement) if s.made.reset_after else "before"](s, x, h, spec)
     h = (1 - z) * n + z * h
     return h, [h]
 

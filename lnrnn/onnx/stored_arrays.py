@@ -38,8 +38,8 @@ ROUNDED: dict[str, Callable[[Array], Array]] = {
 def layer_arrays(snapshot: Snapshot, suffix: str) -> dict[str, Array]:
     """Returns the arrays of a layer and direction, by name without suffix.
 
-    Weights are rounded to the network's dtype, and block-diagonal ones are whole matrices. Batch norm's gains,
-    biases and statistics are replaced by `tables`.
+    Weights are rounded to the network's dtype, and block-diagonal ones are whole matrices. The arrays of
+    batch norm are followed by its `tables`.
     """
     made, rounded = snapshot.architecture, ROUNDED[snapshot.dtype]
     found: dict[str, Array] = {}
