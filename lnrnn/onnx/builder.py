@@ -89,6 +89,10 @@ class Graph:
     def number(self, value: float) -> Value:
         return self.array(f"number_{np.float32(value)}", np.array(value, np.float32))
 
+    def index(self, value: int) -> Value:
+        """Returns an int64 scalar."""
+        return self.array(f"index_{value}", np.array(value, np.int64))
+
     def integers(self, *values: int) -> Value:
         """Returns an int64 array (n,), for the inputs of nodes that have axes or sizes."""
         return self.array("_".join(["integers", *map(str, values)]), np.array(values, np.int64))

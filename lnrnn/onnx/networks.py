@@ -44,33 +44,25 @@ class _Network:
         self.snapshot, self.made, self.form = snapshot, snapshot.architecture, form
         self.graph = g = Graph(self.made.cell.name)
         plain, made = is_plain(snapshot, form), self.made
+        self.lines = made.num_layers * made.directions
         given = self._sequences("x", "float", made.input_size)
-        lines = made.num_layers * made.directions
-        self.starts: list[Value | None] = [None for _ in made.state_widths]
+        starts: list[Value] = []
         if form.states:
             pairs = zip(made.cell.state_names, made.state_widths, strict=True)
-            self.starts = [g.input(f"{name}0", "float", [lines, "B", width]) for name, width in pairs]
+            starts = [g.input(f"{name}0", "float", [self.lines, "B", width]) for name, width in pairs]
         self.step = g.input("step0", "int64", ["B"]) if form.step and made.sides else None
         lengths = g.input("lengths", "int32", ["B"]) if form.lengths else None
         resets = self._sequences("resets", "bool") if form.resets else None
 
-        self.ends: list[list[Value]] = [[] for _ in made.state_widths]
+        if resets is not None and form.step:
+            starts = self._reset(resets, starts)
         x = self._time_first(given, 3)
-        if form.step:
-            self._reset_starts(resets)
-            resets = None
+        self.ends: list[list[Value]] = [[] for _ in made.state_widths]
         if plain:
-            x = g.unsqueeze(x, 0) if form.step else x
-            for layer in range(made.num_layers):
-                x = self._node(x, lengths, layer)
-            x = g.squeeze(x, 0) if form.step else x
-        elif form.step:
-            for k in range(made.num_layers):
-                x = self._step(x, k)
+            x = self._nodes(x, lengths, starts)
         else:
-            self._masks(x, lengths, resets)
-            for layer in range(made.num_layers):
-                x = self._scans(x, layer)
+            self._split_starts(x, starts)
+            x = self._steps(x) if form.step else self._scans(x, lengths, resets)
         self._outputs(self._time_first(x, 3), plain)
 
     # --- inputs and outputs -------------------------------------------------------------------------------
@@ -92,52 +84,76 @@ class _Network:
     def _outputs(self, y: Value, plain: bool) -> None:
         g, made = self.graph, self.made
         g.output(y, "float", self._axes(made.directions * made.h_width), "y")
-        lines = made.num_layers * made.directions
         for name, width, parts in zip(made.cell.state_names, made.state_widths, self.ends, strict=True):
             end = g.concat(parts if plain else [g.unsqueeze(part, 0) for part in parts], 0)
-            g.output(end, "float", [lines, "B", width], name)
+            g.output(end, "float", [self.lines, "B", width], name)
         if self.step is not None:
-            g.output(self.step + g.array("one", np.array(1)), "int64", ["B"], "step")
+            g.output(self.step + g.index(1), "int64", ["B"], "step")
 
-    def _reset_starts(self, resets: Value | None) -> None:
-        """Sets states to 0 where resets (B,) is true, for a file of one step."""
-        if resets is None:
-            return
-        g = self.graph
-        row = g.unsqueeze(resets, 1)
-        self.starts = [start and g.where(row, g.number(0), start) for start in self.starts]
+    def _reset(self, resets: Value, starts: list[Value]) -> list[Value]:
+        """Returns the states, 0 where resets (B,) is true, for a file of one step."""
+        g, row = self.graph, self.graph.unsqueeze(resets, 1)
         if self.step is not None:
-            self.step = g.where(resets, g.array("zero", np.array(0)), self.step)
+            self.step = g.where(resets, g.index(0), self.step)
+        return [g.where(row, g.number(0), start) for start in starts]
+
+    def _split_starts(self, x: Value, starts: list[Value]) -> None:
+        """Sets the initial states (B, *) by layer and direction; zeros if the file has no input for them."""
+        g, lines, widths = self.graph, self.lines, self.made.state_widths
+        if starts:
+            parts = [[g.squeeze(part, 0) for part in g.split(start, [1] * lines, 0)] for start in starts]
+            self.starts = [list(states) for states in zip(*parts, strict=True)]
+            return
+        batch = self._size(x, 1)
+        zeros = {w: g.node("Expand", g.number(0), g.concat([batch, g.integers(w)], 0)) for w in widths}
+        self.starts = [[zeros[width] for width in widths]] * lines
 
     # --- nodes RNN, LSTM, GRU -----------------------------------------------------------------------------
 
-    def _node(self, x: Value, lengths: Value | None, layer: int) -> Value:
-        """Adds a node for a layer. Returns its y (T, B, directions * H)."""
+    def _nodes(self, x: Value, lengths: Value | None, starts: list[Value]) -> Value:
+        """Adds a node for each layer. Returns y."""
+        g, made = self.graph, self.made
+        x = g.unsqueeze(x, 0) if self.form.step else x
+        parts = [g.split(start, [made.directions] * made.num_layers, axis=0) for start in starts]
+        empty = None
+        if lengths is not None and starts:  # ONNX Runtime returns the state 0 for a sequence of length 0
+            zero = g.array("zero_int32", np.array(0, np.int32))
+            empty = g.node("Equal", g.unsqueeze(lengths, 1), zero)
+        for layer in range(made.num_layers):
+            own = [part[layer] for part in parts]
+            x, ends = self._node(x, lengths, own, layer)
+            if empty is not None:
+                ends = [g.where(empty, start, end) for start, end in zip(own, ends, strict=True)]
+            self._add_ends(ends)
+        return g.squeeze(x, 0) if self.form.step else x
+
+    def _node(
+        self, x: Value, lengths: Value | None, starts: list[Value], layer: int
+    ) -> tuple[Value, list[Value]]:
+        """Adds the node of a layer. Returns y (T, B, directions * H) and states (directions, B, H)."""
         g, made, directions = self.graph, self.made, self.made.directions
-        name, gru = made.cell.name, made.cell.name == "GRU"
         suffixes = made.suffixes[layer * directions : (layer + 1) * directions]
-        W, R, B = node_arrays(made, [layer_arrays(self.snapshot, suffix) for suffix in suffixes])
-        starts = [
-            start and g.split(start, [directions] * made.num_layers, axis=0)[layer] for start in self.starts
+        arrays = node_arrays(made, [layer_arrays(self.snapshot, suffix) for suffix in suffixes])
+        stored = [
+            None if array is None else g.array(f"{name}_l{layer}", array)
+            for name, array in zip("WRB", arrays, strict=True)
         ]
-        stored = [g.array(f"{kind}_l{layer}", a) if a is not None else None
-                  for kind, a in (("W", W), ("R", R), ("B", B))]  # fmt: skip
         direction = "bidirectional" if made.bidirectional else "reverse" if made.reverse else "forward"
         attributes = dict(hidden_size=made.hidden_size, direction=direction, **self._activations())
-        attributes |= dict(linear_before_reset=int(made.reset_after)) if gru else {}
+        attributes |= dict(linear_before_reset=int(made.reset_after)) if made.cell.name == "GRU" else {}
         y, *ends = g.nodes_of(
-            name, x, *stored, lengths, *starts, outputs=1 + len(starts), name=f"{name}_l{layer}", **attributes
-        )
-        if lengths is not None and self.form.states:  # ONNX Runtime returns 0 for a sequence of length 0
-            empty = g.node("Equal", g.unsqueeze(lengths, 1), g.array("zero_int32", np.array(0, np.int32)))
-            ends = [g.where(empty, start, end) for start, end in zip(starts, ends, strict=True) if start]
+            made.cell.name, x, *stored, lengths, *starts, outputs=1 + made.cell.states,
+            name=f"{made.cell.name}_l{layer}", **attributes,
+        )  # fmt: skip
+        if directions == 1:
+            return g.squeeze(y, 1), ends
+        y = g.node("Transpose", y, perm=[0, 2, 1, 3])
+        return g.node("Reshape", y, g.integers(0, 0, 2 * made.hidden_size)), ends
+
+    def _add_ends(self, ends: list[Value]) -> None:
+        """Appends the last states of a layer, or of a layer and direction."""
         for parts, end in zip(self.ends, ends, strict=True):
             parts.append(end)
-        if directions == 1:
-            return g.squeeze(y, 1)
-        return g.node(
-            "Reshape", g.node("Transpose", y, perm=[0, 2, 1, 3]), g.integers(0, 0, 2 * made.hidden_size)
-        )
 
     def _activations(self) -> dict[str, list[Any]]:
         """The attributes of a node for functions other than the default ones."""
@@ -168,7 +184,7 @@ class _Network:
             cell = scan_bodies.Step(g, self.made, suffix, arrays)
             return scan_bodies.step(cell, x, states, self.snapshot.zoneout)
         rows = len(next(a for name, a in arrays.items() if name.startswith("scale")))
-        zero, last = g.array("zero", np.array(0)), g.array(f"row_{rows - 1}", np.array(rows - 1))
+        zero, last = g.index(0), g.index(rows - 1)
         if self.snapshot.overrun != "raise":
             row = g.node("Min", step, last)
         else:  # without a limit, so that Gather fails beyond the tables
@@ -181,105 +197,99 @@ class _Network:
             y = new[0]
         return y, new
 
-    def _step(self, x: Value, k: int) -> Value:
-        """Adds one step of layer k, in a file of one step. Returns its y (B, P)."""
-        self.graph.prefix = f"l{k}/"
-        y, new = self._cell(self.graph, k, x, self._start(k, x), self.step, None)
+    def _steps(self, x: Value) -> Value:
+        """Adds one step of each layer, for a file of one step. Returns y (B, P)."""
+        for k, states in enumerate(self.starts):
+            self.graph.prefix = f"l{k}/"
+            x, ends = self._cell(self.graph, k, x, states, self.step, None)
+            self._add_ends(ends)
         self.graph.prefix = ""
-        for parts, state in zip(self.ends, new, strict=True):
-            parts.append(state)
-        return y
-
-    def _start(self, k: int, x: Value) -> list[Value]:
-        """The initial states (B, *) of the k-th layer and direction; zeros if the file has no input."""
-        g, lines = self.graph, self.made.num_layers * self.made.directions
-        if self.form.states:
-            return [g.squeeze(g.split(start, [1] * lines, 0)[k], 0) for start in self.starts if start]
-        batch = g.node("Gather", g.node("Shape", x), g.integers(1), axis=0)
-        shapes = [g.concat([batch, g.integers(width)], 0) for width in self.made.state_widths]
-        return [g.node("Expand", g.number(0), shape) for shape in shapes]
+        return x
 
     # --- Scan ---------------------------------------------------------------------------------------------
 
-    def _masks(self, x: Value, lengths: Value | None, resets: Value | None) -> None:
-        """Sets mask (T, B), true before a sequence's end, and resets (T, B) for both directions.
+    def _scans(self, x: Value, lengths: Value | None, resets: Value | None) -> Value:
+        """Adds a Scan for each layer and direction. Returns y (T, B, directions * P)."""
+        g, made = self.graph, self.made
+        mask = None if lengths is None else self._mask(x, lengths)
+        first = [g.node("Expand", g.index(0), self._size(x, 1))] if made.sides else []
+        by_direction = self._resets(resets, mask)
+        for layer in range(made.num_layers):
+            found = []
+            for k in range(layer * made.directions, (layer + 1) * made.directions):
+                sequences = dict(x=x, mask=mask, reset=by_direction[made.reversed[k]])
+                y, ends = self._scan(k, self.starts[k] + first, {n: s for n, s in sequences.items() if s})
+                self._add_ends(ends)
+                found.append(y)
+            x = g.concat(found, -1)
+        return x
 
-        A reset at step t is before step t. In the order of a reverse direction it is after step t, and so
-        before step t - 1.
+    def _size(self, x: Value, axis: int) -> Value:
+        """Returns the length of an axis, int64 (1,)."""
+        g = self.graph
+        return g.node("Gather", g.node("Shape", x), g.integers(axis), axis=0)
+
+    def _mask(self, x: Value, lengths: Value) -> Value:
+        """Returns whether a sequence has a step, (T, B)."""
+        g = self.graph
+        steps = g.node("Range", g.index(0), g.squeeze(self._size(x, 0), 0), g.index(1))
+        return g.node("Less", g.unsqueeze(steps, 1), g.cast(lengths, "int64"))
+
+    def _resets(self, resets: Value | None, mask: Value | None) -> tuple[Value | None, Value | None]:
+        """Returns resets (T, B) for a forward and for a reverse direction.
+
+        A reset at step t stands before step t. In a reverse direction it is after step t, and so before step
+        t - 1, unless the sequence has no step t.
         """
-        g, self.mask = self.graph, None
-        if lengths is not None:
-            T = g.squeeze(g.node("Gather", g.node("Shape", x), g.integers(0), axis=0), 0)
-            steps = g.node("Range", g.array("zero", np.array(0)), T, g.array("one", np.array(1)))
-            self.mask = g.node("Less", g.unsqueeze(steps, 1), g.cast(lengths, "int64"))
-        self.resets: list[Value | None] = [None, None]
         if resets is None:
-            return
-        resets = self._time_first(resets, 2)
-        if self.mask is not None:
-            resets = g.node("And", resets, self.mask)
-        self.resets[0] = resets
-        if any(self.made.reversed):
-            later = g.node("Slice", resets, g.integers(1), g.integers(2**62), g.integers(0))
-            last = g.node("Slice", resets, g.integers(-1), g.integers(2**62), g.integers(0))
-            self.resets[1] = g.concat([later, g.node("And", last, g.node("Not", last))], 0)
+            return None, None
+        g, resets = self.graph, self._time_first(resets, 2)
+        if not any(self.made.reversed):
+            return resets, None
+        own = resets if mask is None else g.node("And", resets, mask)
+        later, last = (
+            g.node("Slice", own, g.integers(first), g.integers(2**31 - 1), g.integers(0)) for first in (1, -1)
+        )
+        return resets, g.concat([later, g.node("And", last, g.node("Not", last))], 0)
 
-    def _scans(self, x: Value, layer: int) -> Value:
-        """Adds a Scan for each direction of a layer. Returns y (T, B, directions * P)."""
-        first = layer * self.made.directions
-        return self.graph.concat([self._scan(x, first + k) for k in range(self.made.directions)], -1)
-
-    def _scan(self, x: Value, k: int) -> Value:
-        g, made, back = self.graph, self.made, self.made.reversed[k]
-        starts, sequences = self._start(k, x), [x]
-        name = f"{made.cell.name}{made.suffixes[k]}"
+    def _scan(self, k: int, starts: list[Value], sequences: dict[str, Value]) -> tuple[Value, list[Value]]:
+        """Adds the Scan of the k-th layer and direction. Returns y (T, B, P) and the last states (B, *)."""
+        g, made, back = self.graph, self.made, int(self.made.reversed[k])
+        name = made.cell.name + made.suffixes[k]
         body = Graph(f"{name}_step", g)
         body.prefix = f"{made.suffixes[k][1:]}/"
-        pairs = zip(made.cell.state_names, made.state_widths, strict=True)
-        states = [body.input(f"{name}_old", "float", ["B", width]) for name, width in pairs]
-        step = None
-        if made.sides:
-            batch = g.node("Gather", g.node("Shape", x), g.integers(1), axis=0)
-            starts.append(g.node("Expand", g.array("zero", np.array(0)), batch))
-            step = body.input("step_old", "int64", ["B"])
-        width = made.input_size if k < made.directions else made.directions * made.h_width
-        x_t = body.input("x", "float", ["B", width])
-        mask = reset = None
-        if self.mask is not None:
-            sequences.append(self.mask)
-            mask = body.input("mask", "bool", ["B"])
-        if (resets := self.resets[back]) is not None:
-            sequences.append(resets)
-            reset = body.input("reset", "bool", ["B"])
-        self._body(body, k, x_t, states, step, mask, reset)
+        self._body(body, k, sequences)
         *ends, y = g.nodes_of(
-            "Scan", *starts, *sequences, outputs=len(starts) + 1, name=name, body=body.proto(),
-            num_scan_inputs=len(sequences), scan_input_directions=[int(back)] * len(sequences),
-            scan_output_directions=[int(back)],
+            "Scan", *starts, *sequences.values(), outputs=len(starts) + 1, name=name, body=body.proto(),
+            num_scan_inputs=len(sequences), scan_input_directions=[back] * len(sequences),
+            scan_output_directions=[back],
         )  # fmt: skip
-        for parts, end in zip(self.ends, ends, strict=False):
-            parts.append(end)
-        return y
+        return y, ends[: len(made.state_widths)]
 
-    def _body(
-        self, g: Graph, k: int, x: Value, old: list[Value], step: Value | None, mask: Value | None,
-        reset: Value | None,
-    ) -> None:  # fmt: skip
-        """Fills the body of a Scan. A sequence that has ended keeps its old states, and its y is 0."""
-        zero, states = g.number(0), old
+    def _body(self, g: Graph, k: int, sequences: dict[str, Value]) -> None:
+        """Fills the body of a Scan. A sequence that has ended keeps its states, and its y is 0."""
+        made = self.made
+        pairs = list(zip(made.cell.state_names, made.state_widths, strict=True))
+        old = states = [g.input(f"{name}_old", "float", ["B", width]) for name, width in pairs]
+        step = g.input("step_old", "int64", ["B"]) if made.sides else None
+        width = made.input_size if k < made.directions else made.directions * made.h_width
+        x = g.input("x", "float", ["B", width])
+        mask, reset = (
+            g.input(name, "bool", ["B"]) if name in sequences else None for name in ("mask", "reset")
+        )
         if reset is not None:
             row = g.unsqueeze(reset, 1)
-            states = [g.where(row, zero, state) for state in old]
-            step = step and g.where(reset, g.array("zero", np.array(0)), step)
+            states = [g.where(row, g.number(0), state) for state in states]
+            step = step and g.where(reset, g.index(0), step)
         y, new = self._cell(g, k, x, states, step, mask)
-        after = step and step + g.array("one", np.array(1))
+        after = step and step + g.index(1)
         if mask is not None:
             row = g.unsqueeze(mask, 1)
             new = [g.where(row, n, o) for n, o in zip(new, old, strict=True)]
-            y = g.where(row, y, zero)
+            y = g.where(row, y, g.number(0))
             after = after and step and g.where(mask, after, step)
-        for state, width in zip(new, self.made.state_widths, strict=True):
+        for state, (_, width) in zip(new, pairs, strict=True):
             g.output(state, "float", ["B", width])
         if after is not None:
             g.output(after, "int64", ["B"])
-        g.output(y, "float", ["B", self.made.h_width])
+        g.output(y, "float", ["B", made.h_width])
