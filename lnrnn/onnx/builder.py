@@ -46,8 +46,8 @@ class Value:
 class Graph:
     """A graph under construction, or the body of a Scan in it.
 
-    A body has no arrays of its own: all arrays are initializers of the outermost graph, so that both
-    directions and all bodies can share them, and their names are unique in the whole file.
+    All arrays are initializers of the outermost graph, also those of a body. Names are unique in the whole
+    file.
     """
 
     def __init__(self, name: str, outer: Graph | None = None) -> None:

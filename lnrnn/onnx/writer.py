@@ -78,7 +78,7 @@ def to_onnx(
     Block-diagonal weights of num_heads are whole matrices with zeros.
 
     Runtimes compute in another order than lnrnn, and results differ by rounding. docs/onnx.md has measured
-    differences, and what runtimes do not support.
+    differences, and the files that a runtime refuses or computes wrongly.
 
     Examples
     --------
