@@ -29,7 +29,7 @@ def is_plain(snapshot: Snapshot, form: Form) -> bool:
     """Whether a node RNN, LSTM or GRU of ONNX computes each layer."""
     made = snapshot.architecture
     special = made.norm is not None or made.proj_size or snapshot.zoneout or (form.resets and not form.step)
-    return made.cell.name in ("RNN", "LSTM", "GRU") and not special
+    return bool(scan_bodies.EQUATIONS[made.cell.name].node) and not special
 
 
 def network_graph(snapshot: Snapshot, form: Form) -> Graph:
@@ -140,7 +140,9 @@ class _Network:
         ]
         direction = "bidirectional" if made.bidirectional else "reverse" if made.reverse else "forward"
         attributes = dict(hidden_size=made.hidden_size, direction=direction, **self._activations())
-        attributes |= dict(linear_before_reset=int(made.reset_after)) if made.cell.name == "GRU" else {}
+        attributes |= (
+            dict(linear_before_reset=int(made.reset_after)) if "reset_after" in made.cell.options else {}
+        )
         y, *ends = g.nodes_of(
             made.cell.name, x, *stored, lengths, *starts, outputs=1 + made.cell.states,
             name=f"{made.cell.name}_l{layer}", **attributes,
@@ -160,7 +162,7 @@ class _Network:
         made = self.made
         found: dict[str, list[Any]] = {}
         if made.gate_activation == "hard_sigmoid":
-            found["activations"] = ["HardSigmoid", "Tanh", "Tanh"][: 3 if made.cell.name == "LSTM" else 2]
+            found["activations"] = ["HardSigmoid", "Tanh", "Tanh"][: 1 + made.cell.states]
             found |= dict(activation_alpha=[1 / 6], activation_beta=[0.5])
         elif made.nonlinearity != "tanh":
             found["activations"] = [ACTIVATIONS[made.nonlinearity]]

@@ -15,7 +15,6 @@ from ..rnn.specs import LayerNormSpec
 from .builder import Graph, Value
 
 Array = np.ndarray
-GATES = {"RNN": "a", "LSTM": "ifgo", "GRU": "rzn", "LiGRU": "zn", "SLSTM": "ifzo"}
 ACTIVATIONS = {"tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid"}
 
 
@@ -37,7 +36,7 @@ class Step:
         """Returns an initializer, or None if the cell has no such array. gates: only the part of these."""
         if name not in self.arrays:
             return None
-        array, all_gates = self.arrays[name], GATES[self.made.cell.name]
+        array, all_gates = self.arrays[name], EQUATIONS[self.made.cell.name].gates
         axis = array.ndim - 1 if name.startswith(("scale", "shift")) else 0
         if gates in (None, all_gates):
             return self.graph.array(name + self.suffix, array)
@@ -82,7 +81,7 @@ class Step:
     def sum_of_sides(self, x: Value, h: Value) -> list[Value]:
         """Returns the gates norm(x_) + norm(h_) if norms are of sides, else norm(x_ + h_)."""
         x_, h_ = self.product("ih", x), self.product("hh", h)
-        letters = GATES[self.made.cell.name]
+        letters = EQUATIONS[self.made.cell.name].gates
         if "" in self.made.sites:
             each = isinstance(self.made.norm, LayerNormSpec) and self.made.norm.placement == "gate"
             return self.gates("", x_ + h_, list(letters) if each else [letters])
@@ -207,14 +206,27 @@ def behind(s: Step, h: Value) -> Value:
     return y + bias if bias else y
 
 
-STEPS: dict[str, Callable[[Step, Value, States], tuple[Value, States]]] = {
-    "RNN": rnn, "LSTM": lstm, "GRU": gru, "LiGRU": ligru, "SLSTM": slstm,
-}  # fmt: skip
+@dataclass(frozen=True)
+class Equation:
+    """A cell in ONNX. gates: in lnrnn's order. node: in the order of ONNX's node for the cell, or ""."""
+
+    gates: str
+    step: Callable[[Step, Value, States], tuple[Value, States]]
+    node: str = ""
+
+
+EQUATIONS = {
+    "RNN": Equation("a", rnn, "a"),
+    "LSTM": Equation("ifgo", lstm, "iofg"),
+    "GRU": Equation("rzn", gru, "zrn"),
+    "LiGRU": Equation("zn", ligru),
+    "SLSTM": Equation("ifzo", slstm),
+}
 
 
 def step(s: Step, x: Value, states: States, zoneout: Sequence[float]) -> tuple[Value, States]:
     """Adds the nodes of one step of the cell. Returns y and the new states. zoneout: rates, or ()."""
-    y, new = STEPS[s.made.cell.name](s, x, states)
+    y, new = EQUATIONS[s.made.cell.name].step(s, x, states)
     if zoneout:
         new = [n if not d else d * old + (1 - d) * n for d, old, n in zip(zoneout, states, new, strict=True)]
         y = new[0]

@@ -9,6 +9,7 @@ import numpy as np
 from ..reference.cells import block_diagonal
 from ..rnn.architecture import Architecture
 from ..rnn.snapshot import Snapshot
+from .scan_bodies import EQUATIONS
 
 Array = np.ndarray
 FLOAT32 = np.float32
@@ -75,15 +76,12 @@ def tables(snapshot: Snapshot, suffix: str, arrays: dict[str, Array]) -> dict[st
     return found
 
 
-# The gates of ONNX's nodes, as numbers of lnrnn's: i, o, f, c and z, r, h.
-ORDERS = {"RNN": (0,), "LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2)}
-
-
 def node_arrays(made: Architecture, arrays: list[dict[str, Array]]) -> tuple[Array, Array, Array | None]:
     """Returns W, R and B of a node, from the arrays of its directions. B is None without biases."""
 
     def reordered(a: Array) -> Array:
-        order = list(ORDERS[made.cell.name])
+        cell = EQUATIONS[made.cell.name]
+        order = [cell.gates.index(gate) for gate in cell.node]
         return a.reshape(made.cell.gates, made.hidden_size, -1)[order].reshape(a.shape)
 
     W, R = (np.stack([reordered(each[name]) for each in arrays]) for name in ("weight_ih", "weight_hh"))

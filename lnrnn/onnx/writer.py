@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 from ..errors import bad_type, bad_value, flag, integer, message
@@ -101,7 +102,6 @@ def to_onnx(
     now, opset = snapshot(rnn), integer("opset", opset, *OPSETS)
     _check(now, opset, **options)
     helper = require("onnx", "to_onnx", "onnx").helper
-    from .. import __version__
     from .networks import Form, network_graph
 
     graph = network_graph(now, Form(**options))
@@ -110,10 +110,16 @@ def to_onnx(
         raise ValueError(message("rnn", f"at most {MOST_BYTES} bytes in an ONNX file", str(size)))
     model = helper.make_model(
         graph.proto(), opset_imports=[helper.make_opsetid("", opset)], ir_version=IR_VERSION,
-        producer_name="lnrnn", producer_version=__version__,
+        producer_name="lnrnn", producer_version=_version(),
     )  # fmt: skip
     with replacing(path) as write:
         write(model.SerializeToString(deterministic=True))
+
+
+def _version() -> str:
+    package: Any = sys.modules[__name__.partition(".")[0]]  # which imports this module
+    version: str = package.__version__
+    return version
 
 
 def _check(now: Snapshot, opset: int, step: bool, states: bool, lengths: bool, resets: bool) -> None:
