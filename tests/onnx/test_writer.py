@@ -10,7 +10,7 @@ import numpy as np  # noqa: E402
 
 import lnrnn  # noqa: E402
 from networks import NONLINEARITIES, WITH_INNER_BIASES, calm, zone_out  # noqa: E402
-from onnx_runtimes import NEAR, Case, close, each_runtime, has_results, opened, written  # noqa: E402
+from onnx_runtimes import NEAR, Case, close, each_runtime, has_results, opened, unsupported, written  # noqa: E402
 
 FORMS = {
     "": {},
@@ -76,3 +76,20 @@ def test_nan_in_one_sequence_stays_in_it(tmp_path, rng, variant, runtime):
         close([a[:, [0, 2]] for a in found], [a[:, [0, 2]] for a in case.want], NEAR)
         if (runtime, variant) != ("onnxruntime", "LSTM none"):  # its LSTM gives numbers for NaN
             assert np.isnan(found[0][-1, 1]).all()
+
+
+@each_runtime
+@pytest.mark.parametrize("variant", ["LSTM none", "LSTM split out", "GRU batch", "GRU none", "SLSTM"])
+def test_steps_after_the_end_of_a_sequence_are_not_read(tmp_path, rng, variant, runtime):
+    rnn = calm(5, 8, trained=12, bidirectional=runtime != "reference", **WITH_INNER_BIASES[variant])
+    written(rnn, tmp_path / "m.onnx", lengths=True)
+    if unsupported(runtime, tmp_path / "m.onnx"):
+        return
+    case = Case.drawn(rng, rnn, 6, 3, lengths=True)
+    x = case.feeds["x"].copy()
+    for b, length in enumerate(case.feeds["lengths"]):
+        x[length:, b] = np.nan
+    fixed = (
+        {name: a.shape for name, a in case.feeds.items()} if variant in ("LSTM none", "GRU none") else None
+    )
+    close(opened(runtime, tmp_path / "m.onnx", fixed)(case.feeds | {"x": x}), case.want, NEAR)
