@@ -140,9 +140,8 @@ class _Network:
         ]
         direction = "bidirectional" if made.bidirectional else "reverse" if made.reverse else "forward"
         attributes = dict(hidden_size=made.hidden_size, direction=direction, **self._activations())
-        attributes |= (
-            dict(linear_before_reset=int(made.reset_after)) if "reset_after" in made.cell.options else {}
-        )
+        if "reset_after" in made.cell.options:
+            attributes["linear_before_reset"] = int(made.reset_after)
         y, *ends = g.nodes_of(
             made.cell.name, x, *stored, lengths, *starts, outputs=1 + made.cell.states,
             name=f"{made.cell.name}_l{layer}", **attributes,
@@ -166,9 +165,8 @@ class _Network:
             found |= dict(activation_alpha=[1 / 6], activation_beta=[0.5])
         elif made.nonlinearity != "tanh":
             found["activations"] = [ACTIVATIONS[made.nonlinearity]]
-            found |= (
-                dict(activation_alpha=[1.0], activation_beta=[0.0]) if made.nonlinearity == "identity" else {}
-            )
+            if made.nonlinearity == "identity":
+                found |= dict(activation_alpha=[1.0], activation_beta=[0.0])
         return {name: values * made.directions for name, values in found.items()}
 
     # --- one step, alone or in a Scan ---------------------------------------------------------------------
@@ -276,9 +274,8 @@ class _Network:
         step = g.input("step_old", "int64", ["B"]) if made.sides else None
         width = made.input_size if k < made.directions else made.directions * made.h_width
         x = g.input("x", "float", ["B", width])
-        mask, reset = (
-            g.input(name, "bool", ["B"]) if name in sequences else None for name in ("mask", "reset")
-        )
+        flags = {name: g.input(name, "bool", ["B"]) for name in sequences if name != "x"}
+        mask, reset = flags.get("mask"), flags.get("reset")
         if reset is not None:
             row = g.unsqueeze(reset, 1)
             states = [g.where(row, g.number(0), state) for state in states]
