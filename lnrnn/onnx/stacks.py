@@ -24,8 +24,8 @@ Size = int | str | None  # a number, "T" or "B", or None for an unknown one
 class Walk:
     """A value after a layer, its axes, and the nodes between them.
 
-    shapes: axes by id of values, for the operator Shape. declared: the numbers of steps and sequences that the
-    file declares for the input: {"T": 10}. baked: those that a Reshape sets. messages: what a user of the
+    shapes: axes by id of values, for the operator Shape. declared: the numbers of steps and sequences that a
+    file declares for its input: {"T": 10}. baked: those that a Reshape sets. messages: what a user of the
     file should know about them.
     """
 
