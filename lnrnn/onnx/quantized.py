@@ -56,7 +56,8 @@ def _integers(node: onnx_ir.Node, name: str, q: Array) -> Array:
     if q.dtype not in (np.int8, np.uint8) or q.ndim != 3:
         got = f"{q.ndim} axes of {q.dtype}"
         raise ValueError(f"{named(node)}: {name} must have 3 axes of int8 or uint8, got {got}")
-    return q.astype(np.int16) - _per_column(node, name, "zero_point", q, q.dtype)
+    result: Array = q.astype(np.int16) - _per_column(node, name, "zero_point", q, q.dtype)
+    return result
 
 
 def _per_column(node: onnx_ir.Node, name: str, kind: str, q: Array, dtype: np.dtype) -> Array:
