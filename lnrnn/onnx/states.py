@@ -1,0 +1,288 @@
+"""Finds the states of an ONNX file: pairs of a graph input and the output that is its next value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import bad_type, message
+from .flow import Flow
+
+Dims = tuple["int | str | None", ...]  # a size, the name of a free size, or None for a free size without one
+
+MOST = 1000  # inputs or outputs of a file whose states are searched
+# Words that tell a state's input from its output; names are compared without them.
+DIRECTIONS = {
+    *("in", "input", "inputs", "prev", "previous", "old", "init", "initial", "past"),
+    *(
+        "out",
+        "output",
+        "outputs",
+        "next",
+        "new",
+        "n",
+        "final",
+        "last",
+        "present",
+        "cur",
+        "current",
+        "updated",
+    ),
+}
+# Words in names of states. Equal names without such a word are no proof: x_in and x_out may be data.
+WORDS = {
+    *("h", "c", "hx", "cx", "hxs", "state", "states", "hidden", "cell", "recurrent", "memory", "mem"),
+    *("cache", "caches", "cached", "buf", "buffer", "history", "context", "ctx"),
+}
+LANES = {"b", "n", "batch", "batch_size", "batchsize", "lanes"}  # names of the axis of independent sequences
+
+
+class AmbiguousStatesError(ValueError):
+    """Raised if several outputs of a file may be the next value of an input.
+
+    Attributes
+    ----------
+    candidates : dict of str to list of str
+        For each such input, the outputs.
+    """
+
+    def __init__(self, candidates: Mapping[str, list[str]]) -> None:
+        self.candidates = {name: list(outputs) for name, outputs in candidates.items()}
+        pairs = "; ".join(f"{name} -> {' or '.join(outputs)}" for name, outputs in self.candidates.items())
+        do = "give the pairs that are states, as states={input: output}"
+        super().__init__(message("states", "given for this file", f"several candidates, {pairs}", do))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.candidates,)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output of a graph. shape and dtype are None if the file does not declare them, or if NumPy
+    has no such type."""
+
+    name: str
+    shape: Dims | None
+    dtype: np.dtype[Any] | None
+
+
+@dataclass(frozen=True)
+class State:
+    """A state of a file. shape: the sizes that its input and output declare. evidence: "name" or "flow", or
+    "told" if the caller gave the pair."""
+
+    input: str
+    output: str
+    shape: Dims | None
+    dtype: np.dtype[Any]
+    evidence: str
+
+    @property
+    def lane_axis(self) -> int | None:
+        """The axis of independent sequences: the only free one, or the only one with such a name."""
+        free = [axis for axis, size in enumerate(self.shape or ()) if not isinstance(size, int)]
+        named = [axis for axis in free if str(self.shape[axis]).lower() in LANES] if self.shape else []
+        return free[0] if len(free) == 1 else named[0] if len(named) == 1 else None
+
+
+def tensor(value: Any, shapes: Mapping[str, Dims] | None = None) -> Tensor:
+    """Returns an onnx_ir Value as a Tensor. shapes: replace those of the file."""
+    kind = type(value.type).__name__
+    dtype = None
+    if kind == "TensorType" and value.dtype is not None:
+        try:
+            dtype = np.dtype(value.dtype.numpy())
+        except TypeError:  # a string
+            dtype = None
+        dtype = None if dtype is None or dtype.kind not in "biuf" else dtype
+    dims = None
+    if shapes is not None and value.name in shapes:
+        dims = tuple(shapes[value.name])
+    elif value.shape is not None:
+        dims = tuple(size if isinstance(size, int) else size.value for size in value.shape)
+    return Tensor(value.name, dims, dtype)
+
+
+def inputs(graph: Any, shapes: Mapping[str, Dims] | None = None) -> list[Tensor]:
+    """Returns the inputs that a call must give: those without an initializer."""
+    return [tensor(value, shapes) for value in graph.inputs if value.name not in graph.initializers]
+
+
+def outputs(graph: Any) -> list[Tensor]:
+    return [tensor(value) for value in graph.outputs]
+
+
+def stem(name: str) -> tuple[str, ...]:
+    """Returns the words and numbers of a name, without those that tell an input from an output.
+
+    "state" and "stateN" have the same stem, and so have "h_in", "hn" and "next_h".
+    """
+    words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", name)]
+    words = [part for word in words for part in ((word[0], "n") if word in ("hn", "cn") else (word,))]
+    return tuple(word for word in words if word not in DIRECTIONS)
+
+
+def merged(given: Tensor, returned: Tensor) -> Dims | None:
+    """Returns the shape of a state from the declarations of both ends. Raises ValueError if they differ."""
+    if given.dtype is not None and returned.dtype is not None and given.dtype != returned.dtype:
+        raise ValueError(f"dtype {given.dtype} and {returned.dtype}")
+    if given.shape is None or returned.shape is None:
+        return given.shape if returned.shape is None else returned.shape
+    if len(given.shape) != len(returned.shape):
+        raise ValueError(f"{len(given.shape)} and {len(returned.shape)} axes")
+    pairs = list(zip(given.shape, returned.shape, strict=True))
+    if any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs):
+        raise ValueError(f"shapes {shown(given.shape)} and {shown(returned.shape)}")
+    return tuple(b if isinstance(b, int) or a is None else a for a, b in pairs)
+
+
+def shown(shape: Dims | None) -> str:
+    """Returns a shape as text: "(2, batch, 128)"; a free size without a name is "?"."""
+    if shape is None:
+        return "(...)"
+    sizes = ["?" if size is None else str(size) for size in shape]
+    return f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
+
+
+def find_states(
+    graph: Any, told: Mapping[str, str] | None = None, shapes: Mapping[str, Dims] | None = None
+) -> list[State]:
+    """Returns the states of a graph of onnx_ir.
+
+    told: maps inputs to outputs; then nothing else is searched. shapes: replace those of the file. Raises
+    AmbiguousStatesError, and ValueError for wrong arguments.
+    """
+    given = {each.name: each for each in inputs(graph, shapes)}
+    returned = {each.name: each for each in outputs(graph)}
+    if told is not None:
+        return _told(told, given, returned)
+    if max(len(given), len(returned)) > MOST:
+        got = f"{len(given)} inputs and {len(returned)} outputs"
+        raise ValueError(message("states", f"given for a file of more than {MOST} inputs or outputs", got))
+    return _Search(graph, given, returned).run()
+
+
+def _state(given: Tensor, returned: Tensor, evidence: str) -> State:
+    shape = merged(given, returned)
+    dtype = returned.dtype if given.dtype is None else given.dtype
+    if dtype is None:
+        raise ValueError("no type of real numbers")
+    return State(given.name, returned.name, shape, dtype, evidence)
+
+
+def _told(told: Any, given: Mapping[str, Tensor], returned: Mapping[str, Tensor]) -> list[State]:
+    if not isinstance(told, Mapping):
+        raise bad_type("states", "a mapping of inputs to outputs", told)
+    result: list[State] = []
+    for name, output in told.items():
+        for what, each, known in (("input", name, given), ("output", output, returned)):
+            if each not in known:
+                expected = f"one of the file's {what}s, {', '.join(known) or 'none'}"
+                raise ValueError(message(f"the {what} in states", expected, repr(each)))
+        if output in [state.output for state in result]:
+            raise ValueError(message("states", "pairs with different outputs", f"{output!r} twice"))
+        try:
+            result.append(_state(given[name], returned[output], "told"))
+        except ValueError as error:
+            expected = "an input and an output of the same shape and dtype"
+            raise ValueError(message(f"states[{name!r}]", expected, f"{output!r} with {error}")) from None
+    return result
+
+
+class _Search:
+    """Pairs inputs with outputs, from the strongest evidence to the weakest."""
+
+    def __init__(self, graph: Any, given: Mapping[str, Tensor], returned: Mapping[str, Tensor]) -> None:
+        self._flow = Flow(graph)
+        self._values = {value.name: value for value in graph.inputs}
+        self._results = {value.name: value for value in graph.outputs}
+        self._entries = {name: self._flow.entries(self._values[name]) for name in given}
+        self._exits = {name: self._flow.exits(value) for name, value in self._results.items()}
+        self._given, self._returned = dict(given), dict(returned)
+        self._found: dict[str, State] = {}
+        self._open: dict[str, list[str]] = {}
+
+    def run(self) -> list[State]:
+        order = list(self._given)
+        self._match(self._same_name, "name")
+        self._match(self._same_slot, "flow")
+        self._match(self._cached, "flow")
+        self._match(self._same_slot_at_all_steps, "flow")
+        unclear = {name: outputs for name, outputs in self._open.items() if name not in self._found}
+        if unclear:
+            raise AmbiguousStatesError(unclear)
+        return [self._found[name] for name in order if name in self._found]
+
+    def _match(self, related: Callable[[str], list[str]], evidence: str) -> None:
+        """Pairs the inputs and outputs for which `related` leaves one choice.
+
+        Where it leaves several, equal shapes decide, and then names.
+        """
+        choices = {name: found for name in self._given if (found := self._fitting(name, related(name)))}
+        for narrow in (lambda name, found: found, self._of_equal_shape, self._of_equal_stem):
+            narrowed = {name: narrow(name, found) for name, found in choices.items()}
+            rivals = [output for found in narrowed.values() for output in found]
+            for name, found in narrowed.items():
+                if len(found) == 1 and rivals.count(found[0]) == 1:
+                    self._found[name] = _state(self._given.pop(name), self._returned.pop(found[0]), evidence)
+                    del choices[name]
+            choices = {
+                name: left
+                for name, found in choices.items()
+                if (left := [output for output in found if output in self._returned])
+            }
+        for name, found in choices.items():
+            self._open.setdefault(name, found)
+
+    def _fitting(self, name: str, found: list[str]) -> list[str]:
+        result = []
+        for output in found:
+            try:
+                _state(self._given[name], self._returned[output], "")
+            except ValueError:
+                continue
+            result.append(output)
+        return result
+
+    def _of_equal_shape(self, name: str, found: list[str]) -> list[str]:
+        return [output for output in found if self._returned[output].shape == self._given[name].shape]
+
+    def _of_equal_stem(self, name: str, found: list[str]) -> list[str]:
+        return [output for output in found if stem(output) == stem(name)]
+
+    def _same_name(self, name: str) -> list[str]:
+        """Returns outputs whose names differ from that of an input by words such as "in" and "next" only.
+
+        Where the graph contradicts the names, the graph decides.
+        """
+        ours = stem(name)
+        first = ours[:-1] if len(ours) == 2 and ours[0] in ("h", "c") and ours[1] == "0" else ours
+        if not WORDS & set(ours):
+            return []
+        found = [output for output in self._returned if stem(output) == ours]
+        found = found or [output for output in self._returned if stem(output) == first]
+        entered = self._entries[name]
+        return [o for o in found if not (entered and self._exits[o]) or entered & self._exits[o]]
+
+    def _same_slot(self, name: str) -> list[str]:
+        """Returns outputs that come from a recurrent node's last state, whose first state is the input."""
+        return [output for output in self._returned if self._entries[name] & self._exits[output]]
+
+    def _cached(self, name: str) -> list[str]:
+        """Returns outputs that consist of numbers of the input and of newer ones."""
+        joined = self._flow.joined(self._values[name])
+        return [output for output in self._returned if self._results[output] in joined]
+
+    def _same_slot_at_all_steps(self, name: str) -> list[str]:
+        """Returns outputs of a node for all steps that are its last state too, because there is one step."""
+        entered, shape = self._entries[name], self._given[name].shape
+        return [
+            output
+            for output, each in self._returned.items()
+            if each.shape == shape and shape is not None and None not in shape
+            and entered & self._flow.sequence_of(self._results[output])
+        ]  # fmt: skip
