@@ -47,9 +47,8 @@ def _short(error: Exception) -> str:
 class FileSession:
     """A file, its states and its other inputs and outputs.
 
-    Attributes: `states` maps the names of inputs to a State; `inputs` maps names to a Tensor, without states
-    and constants; `outputs` has names, without states; `restarting` has the names of recurrent nodes whose
-    state is 0 at the start of each run; `session` is onnxruntime's.
+    states: maps names of inputs to their State. inputs: maps names to a Tensor, without states and constants.
+    outputs: names, without states. restarting: names of recurrent nodes whose state starts at 0 in each run.
     """
 
     def __init__(self, path: str, states: Any, constants: Any, shapes: Any, threads: int) -> None:

@@ -1,7 +1,7 @@
 """Follows values through an ONNX graph, from its inputs to the states of recurrent nodes and to its outputs.
 
-A value flows through nodes that move numbers and do not change them, such as Transpose, Slice and Concat, and
-into and out of the sub-graphs of If, Loop and Scan.
+A value flows through nodes that move numbers and do not change them, such as Transpose, Slice and Concat. It
+also flows into the sub-graphs of If, Loop and Scan, and out of them.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class Flow:
     def restarting(self) -> list[Any]:
         """Returns the recurrent nodes of one direction whose first state does not depend on an input.
 
-        A node in a branch of an If is left out if another node has its state from an input: exporters write
+        If another node has its state from an input, nodes in branches of an If are left out. Exporters write
         such a branch for a call without a state.
         """
         known = self._reached(self._inputs, self._depends)

@@ -23,9 +23,9 @@ Array = np.ndarray
 class Model(Closed):
     """An ONNX file that runs in onnxruntime, whose states are kept from call to call.
 
-    A state is an input of the file whose next value is an output, such as h_in and h_out of a policy, or the
-    caches of a streaming encoder. ``model.stream(lanes)`` keeps the states for endless sequences.
-    ``y, state = model(x)`` computes whole sequences.
+    A state is an input of the file whose next value is an output, such as h_in and h_out of a policy.
+    ``model.stream(lanes)`` keeps the states for endless sequences. ``y, state = model(x)`` computes whole
+    sequences.
 
     Parameters
     ----------

@@ -14,6 +14,11 @@ from .flow import Flow
 
 Dims = tuple["int | str | None", ...]  # a size, the name of a free size, or None for a free size without one
 
+# Types of ONNX that NumPy has.
+NUMPY_TYPES = {
+    **{f"{kind}{bits}": np.dtype(f"{kind.lower()}{bits}") for kind in ("INT", "UINT") for bits in (8, 16, 32, 64)},
+    "FLOAT16": np.dtype("f2"), "FLOAT": np.dtype("f4"), "DOUBLE": np.dtype("f8"), "BOOL": np.dtype(bool),
+}  # fmt: skip
 MOST = 1000  # inputs or outputs of a file whose states are searched
 # Words that tell a state's input from its output; names are compared without them.
 DIRECTIONS = {
@@ -72,8 +77,8 @@ class Tensor:
 
 @dataclass(frozen=True)
 class State:
-    """A state of a file. shape: the sizes that its input and output declare. evidence: "name" or "flow", or
-    "told" if the caller gave the pair."""
+    """A state of a file. shape: the sizes that its input and output declare. evidence: "name", "flow" or
+    "caller"."""
 
     input: str
     output: str
@@ -91,14 +96,9 @@ class State:
 
 def tensor(value: Any, shapes: Mapping[str, Dims] | None = None) -> Tensor:
     """Returns an onnx_ir Value as a Tensor. shapes: replace those of the file."""
-    kind = type(value.type).__name__
     dtype = None
-    if kind == "TensorType" and value.dtype is not None:
-        try:
-            dtype = np.dtype(value.dtype.numpy())
-        except TypeError:  # a string
-            dtype = None
-        dtype = None if dtype is None or dtype.kind not in "biuf" else dtype
+    if type(value.type).__name__ == "TensorType" and value.dtype is not None:
+        dtype = NUMPY_TYPES.get(value.dtype.name)
     dims = None
     if shapes is not None and value.name in shapes:
         dims = tuple(shapes[value.name])
@@ -149,17 +149,17 @@ def shown(shape: Dims | None) -> str:
 
 
 def find_states(
-    graph: Any, told: Mapping[str, str] | None = None, shapes: Mapping[str, Dims] | None = None
+    graph: Any, pairs: Mapping[str, str] | None = None, shapes: Mapping[str, Dims] | None = None
 ) -> list[State]:
     """Returns the states of a graph of onnx_ir.
 
-    told: maps inputs to outputs; then nothing else is searched. shapes: replace those of the file. Raises
-    AmbiguousStatesError, and ValueError for wrong arguments.
+    pairs: of inputs and outputs; the names and the graph do not matter then. shapes: replace those of the
+    file. Raises AmbiguousStatesError, and ValueError for wrong arguments.
     """
     given = {each.name: each for each in inputs(graph, shapes)}
     returned = {each.name: each for each in outputs(graph)}
-    if told is not None:
-        return _told(told, given, returned)
+    if pairs is not None:
+        return _checked_pairs(pairs, given, returned)
     if max(len(given), len(returned)) > MOST:
         got = f"{len(given)} inputs and {len(returned)} outputs"
         raise ValueError(message("states", f"given for a file of more than {MOST} inputs or outputs", got))
@@ -174,11 +174,11 @@ def _state(given: Tensor, returned: Tensor, evidence: str) -> State:
     return State(given.name, returned.name, shape, dtype, evidence)
 
 
-def _told(told: Any, given: Mapping[str, Tensor], returned: Mapping[str, Tensor]) -> list[State]:
-    if not isinstance(told, Mapping):
-        raise bad_type("states", "a mapping of inputs to outputs", told)
+def _checked_pairs(pairs: Any, given: Mapping[str, Tensor], returned: Mapping[str, Tensor]) -> list[State]:
+    if not isinstance(pairs, Mapping):
+        raise bad_type("states", "a mapping of inputs to outputs", pairs)
     result: list[State] = []
-    for name, output in told.items():
+    for name, output in pairs.items():
         for what, each, known in (("input", name, given), ("output", output, returned)):
             if each not in known:
                 expected = f"one of the file's {what}s, {', '.join(known) or 'none'}"
@@ -186,7 +186,7 @@ def _told(told: Any, given: Mapping[str, Tensor], returned: Mapping[str, Tensor]
         if output in [state.output for state in result]:
             raise ValueError(message("states", "pairs with different outputs", f"{output!r} twice"))
         try:
-            result.append(_state(given[name], returned[output], "told"))
+            result.append(_state(given[name], returned[output], "caller"))
         except ValueError as error:
             expected = "an input and an output of the same shape and dtype"
             raise ValueError(message(f"states[{name!r}]", expected, f"{output!r} with {error}")) from None

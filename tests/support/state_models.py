@@ -109,13 +109,13 @@ def ten(path: Path) -> Path:
         x = Unsqueeze (f, axis)
         h1 = Unsqueeze (input_2, axis)
         c1 = Unsqueeze (input_3, axis)
-        y1, h1n, c1n = LSTM
-            <hidden_size = 4, direction = "forward", activations = ["Sigmoid", "Tanh", "Tanh"]> (x, W1, R1, B1, , h1, c1)
+        y1, h1n, c1n = LSTM <hidden_size = 4, direction = "forward",
+            activations = ["Sigmoid", "Tanh", "Tanh"]> (x, W1, R1, B1, , h1, c1)
         x2 = Squeeze (y1, axis)
         h2 = Unsqueeze (input_6, axis)
         c2 = Unsqueeze (input_7, axis)
-        y2, h2n, c2n = LSTM
-            <hidden_size = 4, direction = "forward", activations = ["Sigmoid", "Tanh", "Tanh"]> (x2, W2, R2, B2, , h2, c2)
+        y2, h2n, c2n = LSTM <hidden_size = 4, direction = "forward",
+            activations = ["Sigmoid", "Tanh", "Tanh"]> (x2, W2, R2, B2, , h2, c2)
         last = Squeeze (h2n, axis)
         dot = MatMul (last, out)
         p = Reshape (dot, one)
