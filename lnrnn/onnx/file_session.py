@@ -270,9 +270,10 @@ def _checked_constants(
             got = "a state" if name in states else "another name"
             raise ValueError(message(label, f"one of the file's inputs, {others}", got))
         array = _converted(label, value, known[name].dtype)
-        if known[name].shape is not None and array.ndim != len(known[name].shape or ()):
-            raise _bad_shape(label, array, known[name].shape)
-        _check_sizes(label, array, known[name].shape, array.shape)
+        dims = known[name].shape
+        if dims is not None and array.ndim != len(dims):
+            raise bad_value(label, f"of the file's shape {shown(dims)}", array)
+        _check_sizes(label, array, dims, array.shape)
         result[name] = array.copy()
     return result
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import bad_type, bad_value, integer, message, shaped
-from ..rnn.batches import integers
+from ..rnn.batches import different_rows
 from ..rnn.stream import StreamState
 from ..state import Closed
 from .file_session import FileSession
@@ -256,16 +256,7 @@ class ModelStream(Closed):
 
     def _chosen(self, rows: Any) -> Array | None:
         """Returns the argument rows, checked, as (R,) int64."""
-        given = np.array(integers("rows", rows)).reshape(-1)
-        if given.dtype.kind not in "iu" and given.size:
-            raise bad_type("rows", "an array of integers, or an integer", given)
-        for each in (given.min(), given.max()) if given.size else ():
-            if not 0 <= each < self._lanes:
-                raise bad_value("rows", f"between 0 and {self._lanes - 1}", int(each))
-        found: Array = given.astype(np.int64)
-        each, times = np.unique(found, return_counts=True)
-        if (times > 1).any():
-            raise ValueError(message("rows", "different lanes", f"lane {each[times > 1][0]} twice"))
+        found = different_rows(rows, self._lanes)
         if self._file.apart:
             return found
         if self._lanes == len(found) == 1:

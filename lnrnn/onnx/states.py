@@ -16,7 +16,8 @@ Dims = tuple["int | str | None", ...]  # a size, the name of a free size, or Non
 
 # Types of ONNX that NumPy has.
 NUMPY_TYPES = {
-    **{f"{kind}{bits}": np.dtype(f"{kind.lower()}{bits}") for kind in ("INT", "UINT") for bits in (8, 16, 32, 64)},
+    **{name.upper(): np.dtype(name) for name in ("int8", "int16", "int32", "int64")},
+    **{name.upper(): np.dtype(name) for name in ("uint8", "uint16", "uint32", "uint64")},
     "FLOAT16": np.dtype("f2"), "FLOAT": np.dtype("f4"), "DOUBLE": np.dtype("f8"), "BOOL": np.dtype(bool),
 }  # fmt: skip
 MOST = 1000  # inputs or outputs of a file whose states are searched
@@ -68,11 +69,12 @@ class AmbiguousStatesError(ValueError):
 @dataclass(frozen=True)
 class Tensor:
     """An input or output of a graph. shape and dtype are None if the file does not declare them, or if NumPy
-    has no such type."""
+    has no such type. given: whether the caller gave the shape."""
 
     name: str
     shape: Dims | None
     dtype: np.dtype[Any] | None
+    given: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,10 +101,10 @@ def tensor(value: Any, shapes: Mapping[str, Dims] | None = None) -> Tensor:
     dtype = None
     if type(value.type).__name__ == "TensorType" and value.dtype is not None:
         dtype = NUMPY_TYPES.get(value.dtype.name)
-    dims = None
     if shapes is not None and value.name in shapes:
-        dims = tuple(shapes[value.name])
-    elif value.shape is not None:
+        return Tensor(value.name, tuple(shapes[value.name]), dtype, given=True)
+    dims = None
+    if value.shape is not None:
         dims = tuple(size if isinstance(size, int) else size.value for size in value.shape)
     return Tensor(value.name, dims, dtype)
 
@@ -137,6 +139,8 @@ def merged(given: Tensor, returned: Tensor) -> Dims | None:
     pairs = list(zip(given.shape, returned.shape, strict=True))
     if any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs):
         raise ValueError(f"shapes {shown(given.shape)} and {shown(returned.shape)}")
+    if given.given:
+        return given.shape
     return tuple(b if isinstance(b, int) or a is None else a for a, b in pairs)
 
 

@@ -1,4 +1,4 @@
-"""lnrnn.onnx.Model keeps a file's states, with the bits of a loop over onnxruntime's session written by hand."""
+"""lnrnn.onnx.Model keeps a file's states, with the bits of a loop over onnxruntime's session."""
 
 from __future__ import annotations
 
@@ -270,7 +270,13 @@ def test_inputs_may_have_any_strides_and_real_types(make, rng):
     want, _ = model(x)
     wide = np.zeros((4, 3, 2, 2), np.float32)
     wide[..., 1] = x.swapaxes(1, 2)
-    for same in (x.astype(np.float64), x.tolist(), wide[..., 1].swapaxes(1, 2), x.astype(">f4"), x[::-1][::-1]):
+    for same in (
+        x.astype(np.float64),
+        x.tolist(),
+        wide[..., 1].swapaxes(1, 2),
+        x.astype(">f4"),
+        x[::-1][::-1],
+    ):
         assert np.array_equal(model(same)[0], want)
     whole = np.arange(6).reshape(1, 2, 3)
     assert np.array_equal(model(whole)[0], model(whole.astype(np.float32))[0])
@@ -298,7 +304,9 @@ def test_a_state_that_starts_at_0_in_each_run_gives_a_warning(make, rng):
         model(x)  # whole sequences in one run
         for name in ("silero", "gtcrn", "policy"):
             make(name).stream()
-    with pytest.warns(UserWarning, match=r"the state of GRU starts at 0 in each run of '.*deep_filter\.onnx'"):
+    with pytest.warns(
+        UserWarning, match=r"the state of GRU starts at 0 in each run of '.*deep_filter\.onnx'"
+    ):
         model.stream(2)
     with pytest.warns(UserWarning, match="starts at 0"):
         model(x[None].repeat(2, 0))
