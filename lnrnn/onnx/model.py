@@ -14,7 +14,7 @@ from ..errors import bad_type, bad_value, integer, message, shaped
 from ..rnn.batches import different_rows
 from ..rnn.stream import StreamState
 from ..state import Closed
-from .file_session import FileSession
+from .errors import need_packages
 from .states import Dims
 
 Array = np.ndarray
@@ -77,6 +77,9 @@ class Model(Closed):
         if not isinstance(path, (str, os.PathLike)):
             raise bad_type("path", "the path of an ONNX file", path)
         threads = integer("threads", threads, 1, 1024)
+        need_packages()
+        from .file_session import FileSession
+
         self._arguments = (os.fspath(path), states, constants, shapes, threads)
         self._file = FileSession(*self._arguments)
 

@@ -54,13 +54,15 @@ class AmbiguousStatesError(ValueError):
     ----------
     candidates : dict of str to list of str
         For each such input, the outputs.
+    pairs : str
+        The same as text.
     """
 
     def __init__(self, candidates: Mapping[str, list[str]]) -> None:
         self.candidates = {name: list(outputs) for name, outputs in candidates.items()}
-        pairs = "; ".join(f"{name} -> {' or '.join(outputs)}" for name, outputs in self.candidates.items())
+        self.pairs = "; ".join(f"{name} -> {' or '.join(found)}" for name, found in self.candidates.items())
         do = "give the pairs that are states, as states={input: output}"
-        super().__init__(message("states", "given for this file", f"several candidates, {pairs}", do))
+        super().__init__(message("states", "given for this file", f"several candidates, {self.pairs}", do))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.candidates,)
