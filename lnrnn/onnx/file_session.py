@@ -13,11 +13,13 @@ import numpy as np
 import onnx_ir
 
 from ..errors import bad_type, bad_value, integer, message, real
+from .errors import OnnxFileError
 from .flow import Flow
 from .graph import graphs, read
 from .states import Dims, State, Tensor, find_states, inputs, outputs, shown
 
 Array = np.ndarray
+MOST = 2**31 - 1  # numbers of a state in a lane
 _TEXT = 400  # characters of onnxruntime's message
 
 
@@ -66,39 +68,37 @@ class FileSession:
         self.inputs = {n: t for n, t in known.items() if n not in self.states and n not in self._constants}
         returned = {state.output for state in self.states.values()}
         self.outputs = tuple(each.name for each in outputs(graph) if each.name not in returned)
-        self.restarting = [node.name or node.op_type for node in Flow(graph).restarting()]
+        self.restarting = [str(node.name or node.op_type) for node in Flow(graph).restarting()]
+        self._files = [path, *_external_files(path, model)]
         self.session = _session(path, threads)
         self._names = [*self.outputs, *(state.output for state in self.states.values())]
-        self._files = [path, *_external_files(model)]
         self._hash = ""
 
     # --- inputs ---------------------------------------------------------------------------------------------
 
     def feed(self, x: Any) -> tuple[dict[str, Array], int | None]:
         """Returns the inputs of a call as arrays, and the number of steps: None without an axis of time."""
-        if isinstance(x, Mapping):
+        by_name = isinstance(x, Mapping)
+        if by_name:
             self._check_names(x)
-            given = dict(x)
-        elif len(self.inputs) == 1:
-            given = dict.fromkeys(self.inputs, x)
-        else:
+        elif len(self.inputs) != 1:
             do = f"give {{{', '.join(f'{name!r}: ...' for name in self.inputs)}}}"
             raise bad_type("x", f"a mapping with the file's {len(self.inputs)} inputs", x, do)
-        arrays, steps = {}, dict[str, int]()
+        arrays: dict[str, Array] = {}
+        steps: int | None = None
         for name, tensor in self.inputs.items():
-            label = f"x[{name!r}]" if isinstance(x, Mapping) else "x"
-            arrays[name] = array = _converted(label, given[name], tensor.dtype)
-            if tensor.shape is None or array.ndim == len(tensor.shape):
-                _check_sizes(label, array, tensor.shape, array.shape)
-            elif array.ndim == len(tensor.shape) + 1:
-                _check_sizes(label, array, tensor.shape, array.shape[1:])
-                steps[label] = len(array)
-            else:
-                raise _bad_shape(label, array, tensor.shape)
-        if len(set(steps.values())) > 1:
-            got = ", ".join(f"{count} in {label}" for label, count in steps.items())
-            raise ValueError(message("the number of steps", "the same in all inputs", got))
-        return arrays, next(iter(steps.values()), None)
+            label = f"x[{name!r}]" if by_name else "x"
+            arrays[name] = array = _converted(label, x[name] if by_name else x, tensor.dtype)
+            dims, shape = tensor.shape, array.shape
+            if dims is not None and len(shape) == len(dims) + 1:
+                if steps is not None and steps != shape[0]:
+                    expected = f"of {steps} steps, as an input before it"
+                    raise bad_value(label, expected, array)
+                steps, shape = shape[0], shape[1:]
+            if not _fits(shape, dims):
+                more = f", or {shown(('T', *dims))} for T steps" if dims is not None else ""
+                raise bad_value(label, f"of the file's shape {shown(dims)}{more}", array)
+        return arrays, steps
 
     def _check_names(self, x: Mapping[Any, Any]) -> None:
         for name in x:
@@ -169,8 +169,9 @@ class FileSession:
             expected = f"given for state {state.input!r}"
             do = "give its sizes, with None at the axis of lanes, for example (2, None, 128)"
             raise ValueError(message("shapes", expected, f"the file's shape {shown(state.shape)}", do))
-        if math.prod(sizes) > 2**40:
-            raise ValueError(message(f"state {state.input!r}", "of at most 2**40 numbers", f"{tuple(sizes)}"))
+        if math.prod(sizes) > MOST * lanes:
+            expected = f"of at most {MOST} numbers in a lane"
+            raise ValueError(message(f"state {state.input!r}", expected, shown(state.shape)))
         return tuple(sizes)
 
     def checked_states(self, label: str, value: Any, lanes: int) -> dict[str, Array]:
@@ -227,10 +228,20 @@ class FileSession:
         return self._hash
 
 
-def _external_files(model: onnx_ir.Model) -> list[str]:
-    """Returns the paths of the files that have arrays of the model."""
-    arrays = [value.const_value for _, graph in graphs(model) for value in graph.initializers.values()]
-    return sorted({os.fspath(each.path) for each in arrays if isinstance(each, onnx_ir.ExternalTensor)})
+def _external_files(path: str, model: onnx_ir.Model) -> list[str]:
+    """Returns the paths of the files that have arrays of the model at `path`: files in the folder of it."""
+    folder = os.path.dirname(os.path.realpath(path))
+    result = set()
+    for _, graph in graphs(model):
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, onnx_ir.ExternalTensor):
+                name = os.fspath(value.const_value.location)
+                each = os.path.realpath(os.path.join(folder, name))
+                if os.path.commonpath([folder, each]) != folder or not os.path.isfile(each):
+                    expected = "files in the folder of the model's file"
+                    raise OnnxFileError(message("external data", expected, repr(name)))
+                result.add(each)
+    return sorted(result)
 
 
 def _checked_shapes(shapes: Any, known: list[Tensor]) -> dict[str, Dims] | None:
@@ -271,9 +282,8 @@ def _checked_constants(
             raise ValueError(message(label, f"one of the file's inputs, {others}", got))
         array = _converted(label, value, known[name].dtype)
         dims = known[name].shape
-        if dims is not None and array.ndim != len(dims):
+        if not _fits(array.shape, dims):
             raise bad_value(label, f"of the file's shape {shown(dims)}", array)
-        _check_sizes(label, array, dims, array.shape)
         result[name] = array.copy()
     return result
 
@@ -283,7 +293,12 @@ def _converted(label: str, value: Any, dtype: Any) -> Array:
 
     Floats are converted to any type of floats. Integers must be in the range of the input's type.
     """
-    array = real(label, value)
+    if type(value) is np.ndarray and value.dtype == dtype:
+        array = value[...]  # other threads cannot set the shape of this view
+        if array.flags.c_contiguous and array.flags.aligned:
+            return array
+    else:
+        array = real(label, value)
     kind = array.dtype.kind
     if (dtype.kind in "iu" and kind not in "biu") or (dtype.kind == "b" and kind != "b"):
         raise bad_type(label, f"of dtype {dtype}, as the file's input", array)
@@ -296,12 +311,10 @@ def _converted(label: str, value: Any, dtype: Any) -> Array:
     return result
 
 
-def _check_sizes(label: str, array: Array, dims: Dims | None, shape: tuple[int, ...]) -> None:
-    """Raises ValueError if `shape`, of one step of `array`, differs from the file's fixed sizes."""
-    if dims is not None and any(isinstance(d, int) and d != n for d, n in zip(dims, shape, strict=True)):
-        raise _bad_shape(label, array, dims)
-
-
-def _bad_shape(label: str, array: Array, dims: Dims | None) -> ValueError:
-    more = shown(("T", *dims)) if dims is not None else ""
-    return bad_value(label, f"of the file's shape {shown(dims)}, or {more} for T steps", array)
+def _fits(shape: tuple[int, ...], dims: Dims | None) -> bool:
+    """Returns whether a shape has the fixed sizes of a file's declaration."""
+    if dims is None or shape == dims:
+        return True
+    return len(shape) == len(dims) and all(
+        d == n or not isinstance(d, int) for d, n in zip(dims, shape, strict=True)
+    )

@@ -47,6 +47,12 @@ def subgraphs(node: Any) -> list[Any]:
     return result
 
 
+def _integer(node: Any, name: str) -> int:
+    """Returns an attribute of a node, or 0 if it is missing or no integer."""
+    found = node.attributes.get(name)
+    return found.value if found is not None and isinstance(found.value, int) else 0
+
+
 def nodes(graph: Any) -> Iterator[tuple[Any, bool]]:
     """Yields all nodes of a graph and of its sub-graphs, and whether a node is in a branch of an If."""
     stack = [(iter(graph), False)]
@@ -114,8 +120,8 @@ class Flow:
                 continue
             first = 2 if kind == "Loop" else 0  # after the number of rounds and the condition
             pairs = list(zip(node.inputs, inner.inputs, strict=False))[first:]
-            scanned = node.attributes["num_scan_inputs"].value if "num_scan_inputs" in node.attributes else 0
-            states = len(node.inputs) - first - (scanned if kind == "Scan" else 0)
+            scanned = _integer(node, "num_scan_inputs") if kind == "Scan" else 0
+            states = len(node.inputs) - first - scanned
             for place, (value, inside) in enumerate(pairs):
                 if value is None:
                     continue

@@ -217,13 +217,12 @@ class ModelStream(Closed):
     >>> stream.reset()  # doctest: +SKIP
     """
 
-    __slots__ = ("_file", "_model", "_lanes", "_states", "_steps")
+    __slots__ = ("_file", "_model", "_lanes", "_kept")
 
     def __init__(self, model: Model, lanes: int) -> None:
         self._model, self._file = model, model._file
         self._lanes = integer("lanes", lanes, 1, 2**31 - 1)
-        self._states = self._file.zeros(self._lanes)
-        self._steps = np.zeros(self._lanes, np.int64)
+        self._kept = self._file.zeros(self._lanes), np.zeros(self._lanes, np.int64)  # states and steps
 
     def __call__(self, x: Any, rows: ArrayLike | None = None) -> Any:
         feed, steps = self._file.feed(x)
@@ -231,7 +230,8 @@ class ModelStream(Closed):
 
     def _advance(self, feed: Mapping[str, Array], steps: int | None, rows: Array | None) -> Any:
         """Runs the file once, or for steps that are not None once for each step, and keeps the states."""
-        states = self._states if rows is None else self._taken(rows)
+        kept, before = self._kept
+        states = kept if rows is None else self._taken(rows)
         if steps is None:
             results, states = self._file.run(feed, states)
         elif not steps:
@@ -248,7 +248,7 @@ class ModelStream(Closed):
                         expected = f"of shape {result.shape[1:]} at all steps"
                         raise bad_value(f"output {name!r}", expected, y, "call the stream for each step")
                     result[step] = y
-        before = self._steps if rows is None else self._steps[rows]
+        before = before if rows is None else before[rows]
         self._put(states, rows, before + (1 if steps is None else steps))
         return results[0] if len(results) == 1 else dict(zip(self._file.outputs, results, strict=True))
 
@@ -277,11 +277,11 @@ class ModelStream(Closed):
     @property
     def state(self) -> dict[str, Array]:
         """A copy of the states by the names of their inputs. It may be set."""
-        return {name: array.copy() for name, array in self._states.items()}
+        return {name: array.copy() for name, array in self._kept[0].items()}
 
     @state.setter
     def state(self, value: Mapping[str, ArrayLike]) -> None:
-        self._states = self._file.checked_states("state", value, self._lanes)
+        self._put(self._file.checked_states("state", value, self._lanes), None, self._kept[1])
 
     @property
     def step(self) -> Array:
@@ -289,7 +289,7 @@ class ModelStream(Closed):
 
         A run on a chunk of steps in the file's own axes counts as one.
         """
-        return self._steps.copy()
+        return self._kept[1].copy()
 
     def reset(self, rows: ArrayLike | None = None) -> None:
         """Set the states and the step to 0, for the lanes `rows` or by default for all lanes."""
@@ -304,7 +304,7 @@ class ModelStream(Closed):
         """
         lanes = None if rows is None else self._chosen(rows)
         states = self.state if lanes is None else self._taken(lanes)
-        steps = self._steps.copy() if lanes is None else self._steps[lanes]
+        steps = self.step if lanes is None else self._kept[1][lanes]
         return StreamState(states, steps, self._file.fingerprint())
 
     def set_state(self, rows: ArrayLike | None, state: StreamState[Any]) -> None:
@@ -324,19 +324,19 @@ class ModelStream(Closed):
         steps = shaped("state.step", state.step, (count,), np.dtype(np.int64))
         self._put(self._file.checked_states("state.state", state.state, count), lanes, steps.copy())
 
-    def _put(self, states: Mapping[str, Array], rows: Array | None, steps: Array) -> None:
+    def _put(self, states: dict[str, Array], rows: Array | None, steps: Array) -> None:
         """Sets the states and steps of the lanes `rows`."""
         if rows is None:
-            self._states, self._steps = dict(states), steps
+            self._kept = states, steps
             return
         for name, array in states.items():
             axis = self._axis(name)
-            np.moveaxis(self._states[name], axis, 0)[rows] = np.moveaxis(array, axis, 0)
-        self._steps[rows] = steps
+            np.moveaxis(self._kept[0][name], axis, 0)[rows] = np.moveaxis(array, axis, 0)
+        self._kept[1][rows] = steps
 
     def _taken(self, rows: Array) -> dict[str, Array]:
         """Returns copies of the states of the lanes `rows`."""
-        return {name: array.take(rows, self._axis(name)) for name, array in self._states.items()}
+        return {name: array.take(rows, self._axis(name)) for name, array in self._kept[0].items()}
 
     def _axis(self, name: str) -> int:
         axis = self._file.states[name].lane_axis
@@ -350,7 +350,7 @@ class ModelStream(Closed):
         return _stream, (self._model, self._lanes, self.state, self.step)
 
 
-def _stream(model: Model, lanes: int, state: Mapping[str, Array], steps: Array) -> ModelStream:
+def _stream(model: Model, lanes: int, state: dict[str, Array], steps: Array) -> ModelStream:
     """Creates a ModelStream from a copy or a pickle."""
     stream = ModelStream(model, lanes)
     stream._put(state, None, steps.copy())

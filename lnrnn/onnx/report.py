@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..rnn.network import Network, architecture
-from .errors import need_packages
+from .errors import OnnxFileError, need_packages
 from .parts import Part, found
 from .states import AmbiguousStatesError, Tensor, find_states, inputs, outputs, shown
 
@@ -26,7 +26,7 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     result: dict[str, Any] = {
         "file": os.fspath(path),
         "opset": model.opset_imports.get("", model.opset_imports.get("ai.onnx")),
-        "producer": " ".join(filter(None, (model.producer_name, model.producer_version))),
+        "producer": " ".join(str(each) for each in (model.producer_name, model.producer_version) if each),
         "parts": [_part(part) for part in parts],
         "states": [],
         "unclear": "",
@@ -35,6 +35,8 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
         states = find_states(model.graph)
     except AmbiguousStatesError as error:
         states, result["unclear"] = [], error.pairs
+    except OnnxFileError:
+        raise
     except ValueError as error:  # a large file
         states, result["unclear"] = [], str(error)
     for state in states:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import bad_type, message
+from .errors import OnnxFileError
 from .flow import Flow
 
 Dims = tuple["int | str | None", ...]  # a size, the name of a free size, or None for a free size without one
@@ -23,27 +24,14 @@ NUMPY_TYPES = {
 MOST = 1000  # inputs or outputs of a file whose states are searched
 # Words that tell a state's input from its output; names are compared without them.
 DIRECTIONS = {
-    *("in", "input", "inputs", "prev", "previous", "old", "init", "initial", "past"),
-    *(
-        "out",
-        "output",
-        "outputs",
-        "next",
-        "new",
-        "n",
-        "final",
-        "last",
-        "present",
-        "cur",
-        "current",
-        "updated",
-    ),
-}
+    "in", "input", "inputs", "prev", "previous", "old", "init", "initial", "past",
+    "out", "output", "outputs", "next", "new", "n", "final", "last", "present", "cur", "current", "updated",
+}  # fmt: skip
 # Words in names of states. Equal names without such a word are no proof: x_in and x_out may be data.
 WORDS = {
-    *("h", "c", "hx", "cx", "hxs", "state", "states", "hidden", "cell", "recurrent", "memory", "mem"),
-    *("cache", "caches", "cached", "buf", "buffer", "history", "context", "ctx"),
-}
+    "h", "c", "hx", "cx", "hxs", "state", "states", "hidden", "cell", "recurrent", "memory", "mem",
+    "cache", "caches", "cached", "buf", "buffer", "history", "context", "ctx",
+}  # fmt: skip
 LANES = {"b", "n", "batch", "batch_size", "batchsize", "lanes"}  # names of the axis of independent sequences
 
 
@@ -100,6 +88,8 @@ class State:
 
 def tensor(value: Any, shapes: Mapping[str, Dims] | None = None) -> Tensor:
     """Returns an onnx_ir Value as a Tensor. shapes: replace those of the file."""
+    if not isinstance(value.name, str):  # protobuf returns bytes that are not UTF-8 as they are
+        raise OnnxFileError(f"names must be text in UTF-8, got {value.name!r}")
     dtype = None
     if type(value.type).__name__ == "TensorType" and value.dtype is not None:
         dtype = NUMPY_TYPES.get(value.dtype.name)
@@ -107,8 +97,13 @@ def tensor(value: Any, shapes: Mapping[str, Dims] | None = None) -> Tensor:
         return Tensor(value.name, tuple(shapes[value.name]), dtype, given=True)
     dims = None
     if value.shape is not None:
-        dims = tuple(size if isinstance(size, int) else size.value for size in value.shape)
+        dims = tuple(_size(size if isinstance(size, int) else size.value) for size in value.shape)
     return Tensor(value.name, dims, dtype)
+
+
+def _size(size: Any) -> int | str | None:
+    """Returns a size of a shape. Negative numbers, and names that are not UTF-8, stand for free sizes."""
+    return size if isinstance(size, str) or (isinstance(size, int) and size >= 0) else None
 
 
 def inputs(graph: Any, shapes: Mapping[str, Dims] | None = None) -> list[Tensor]:
@@ -132,8 +127,6 @@ def stem(name: str) -> tuple[str, ...]:
 
 def merged(given: Tensor, returned: Tensor) -> Dims | None:
     """Returns the shape of a state from the declarations of both ends. Raises ValueError if they differ."""
-    if given.dtype is not None and returned.dtype is not None and given.dtype != returned.dtype:
-        raise ValueError(f"dtype {given.dtype} and {returned.dtype}")
     if given.shape is None or returned.shape is None:
         return given.shape if returned.shape is None else returned.shape
     if len(given.shape) != len(returned.shape):
@@ -173,11 +166,11 @@ def find_states(
 
 
 def _state(given: Tensor, returned: Tensor, evidence: str) -> State:
-    shape = merged(given, returned)
-    dtype = returned.dtype if given.dtype is None else given.dtype
-    if dtype is None:
-        raise ValueError("no type of real numbers")
-    return State(given.name, returned.name, shape, dtype, evidence)
+    if given.dtype is None or returned.dtype is None:
+        raise ValueError("another type than numbers")
+    if given.dtype != returned.dtype:
+        raise ValueError(f"dtype {given.dtype} and {returned.dtype}")
+    return State(given.name, returned.name, merged(given, returned), given.dtype, evidence)
 
 
 def _checked_pairs(pairs: Any, given: Mapping[str, Tensor], returned: Mapping[str, Tensor]) -> list[State]:

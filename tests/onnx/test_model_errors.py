@@ -226,8 +226,8 @@ def test_inputs_of_types_that_numpy_lacks_are_refused(tmp_path, kind):
             {"targets": np.zeros((5, 2, 1), int), "target_length": np.ones((4, 2), int)},
             ValueError,
             (
-                r"the number of steps must be the same in all inputs, got 5 in "
-                r"x\['targets'\], 4 in x\['target_length'\]"
+                r"x\['target_length'\] must be of 5 steps, as an input before it, got an array of "
+                r"shape \(4, 2\)"
             ),
         ),
         (
@@ -445,6 +445,37 @@ def test_external_data_is_a_part_of_the_file(tmp_path):
     files[0].stream(2).set_state([1], state)
     with pytest.raises(ValueError, match="another file"):
         files[1].stream().set_state(None, state)
+
+
+def test_external_data_is_in_the_folder_of_the_file(tmp_path):
+    (tmp_path / "outside.data").write_bytes(bytes(64))
+    folder = tmp_path / "inside"
+    folder.mkdir()
+    values = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 4])] for name in "xy"]
+    for location in ("../outside.data", "none.data", "/dev/zero"):
+        weight = TensorProto(name="M", dims=[4, 4], data_type=TensorProto.FLOAT)
+        weight.data_location = TensorProto.EXTERNAL
+        weight.external_data.add(key="location", value=location)
+        graph = helper.make_graph([helper.make_node("Add", ["x", "M"], ["y"])], "g", *values, [weight])
+        (folder / "m.onnx").write_bytes(helper.make_model(graph).SerializeToString())
+        with pytest.raises(
+            ValueError, match=f"external data must be files in the folder .*, got '{location}'"
+        ):
+            Model(folder / "m.onnx")
+
+
+def test_a_state_has_a_size_that_memory_holds(tmp_path):
+    path = state_models.save(
+        tmp_path / "m.onnx",
+        """m (float[B, 4] x, float[B, 99999999999] h_in) => (float[B, 4] y, float[B, 99999999999] h_out) {
+            y = Tanh (x)
+            h_out = Identity (h_in)
+        }""",
+        {},
+    )
+    text = r"state 'h_in' must be of at most 2147483647 numbers in a lane, got \(B, 99999999999\)"
+    with pytest.raises(ValueError, match=text):
+        Model(path).stream()
 
 
 def test_the_error_of_a_model_is_no_longer_than_a_screen(model):

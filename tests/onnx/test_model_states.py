@@ -14,6 +14,7 @@ import onnx  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 
 import state_models  # noqa: E402
+from lnrnn.onnx.errors import OnnxFileError  # noqa: E402
 from lnrnn.onnx.flow import Flow  # noqa: E402
 from lnrnn.onnx.graph import read  # noqa: E402
 from lnrnn.onnx.states import AmbiguousStatesError, find_states, stem  # noqa: E402
@@ -120,6 +121,19 @@ def test_shapes_and_types_of_a_state_agree(tmp_path):
     assert find_states(graph)
     graph.outputs[0].dtype = type(graph.inputs[0].dtype).DOUBLE
     assert not find_states(graph)
+
+
+def test_negative_sizes_are_free(tmp_path):
+    nodes = [helper.make_node("Relu", ["h"], ["h_out"])]
+    graph = made(tmp_path / "m.onnx", {"h": [-1, 4]}, {"h_out": [-1, 4]}, nodes)
+    assert [(state.shape, state.lane_axis) for state in find_states(graph)] == [((None, 4), 0)]
+
+
+def test_names_are_text(tmp_path):
+    path = state_models.policy(tmp_path / "m.onnx")
+    path.write_bytes(path.read_bytes().replace(b"h_in", b"h_i\xe0"))
+    with pytest.raises(OnnxFileError, match=r"names must be text in UTF-8, got b'h_i"):
+        find_states(graph_of(path))
 
 
 def test_an_input_that_is_returned_unchanged_is_no_state(tmp_path):
