@@ -98,8 +98,8 @@ def _converted(proto: onnx.ModelProto) -> onnx_ir.Model:
         raise
     except Exception as error:  # onnx_ir wraps errors of all types
         cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
+        while (inner := cause.__cause__ or cause.__context__) is not None:
+            cause = inner
         raise OnnxFileError(f"the file must follow ONNX's rules; onnx_ir says: {str(cause)[:TEXT]}") from None
 
 
