@@ -58,7 +58,7 @@ class FileSession:
         graph = model.graph
         shapes = _checked_shapes(shapes, inputs(graph))
         self.path = path
-        self.states = {state.input: state for state in find_states(graph, states, shapes)}
+        self.states = {state.input: state for state in find_states(model, states, shapes)}
         known = {each.name: each for each in inputs(graph, shapes)}
         for each in known.values():
             if each.dtype is None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..errors import message
+from .parts import Part
 
 # The inputs of a node whose numbers it moves to its outputs. None: all inputs.
 MOVED: dict[str, tuple[int, ...] | None] = {
@@ -131,6 +132,16 @@ class Flow:
                     self._entries[value].add((number, place))
                     if place < len(node.outputs):
                         self._exits[node.outputs[place]].add((number, place))
+
+    def add_parts(self, parts: Iterable[Part]) -> None:
+        """Adds the states of recurrent parts, among them cells in plain operators, which no node shows."""
+        every = [each for part in parts for each in (part, *part.same)]
+        for number, part in enumerate(every, 1):
+            for name, first, last in (("h", part.h0, part.h), ("c", part.c0, part.c)):
+                for layer, (value, result) in enumerate(zip(first, last, strict=False)):
+                    if value is not None and result is not None:
+                        self._entries[value].add((-number, f"{name}{layer}"))
+                        self._exits[result].add((-number, f"{name}{layer}"))
 
     def _move(self, value: Any, output: Any) -> None:
         self._moves[value].append(output)

@@ -32,7 +32,7 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
         "unclear": "",
     }
     try:
-        states = find_states(model.graph)
+        states = find_states(model)
     except AmbiguousStatesError as error:
         states, result["unclear"] = [], error.pairs
     except OnnxFileError:

@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import bad_type, message
 from .errors import OnnxFileError
 from .flow import Flow
+from .parts import found as parts_of
 
 Dims = tuple["int | str | None", ...]  # a size, the name of a free size, or None for a free size without one
 
@@ -148,21 +149,21 @@ def shown(shape: Dims | None) -> str:
 
 
 def find_states(
-    graph: Any, pairs: Mapping[str, str] | None = None, shapes: Mapping[str, Dims] | None = None
+    model: Any, pairs: Mapping[str, str] | None = None, shapes: Mapping[str, Dims] | None = None
 ) -> list[State]:
-    """Returns the states of a graph of onnx_ir.
+    """Returns the states of a model that `read` has returned.
 
     pairs: of inputs and outputs; the names and the graph do not matter then. shapes: replace those of the
     file. Raises AmbiguousStatesError, and ValueError for wrong arguments.
     """
-    given = {each.name: each for each in inputs(graph, shapes)}
-    returned = {each.name: each for each in outputs(graph)}
+    given = {each.name: each for each in inputs(model.graph, shapes)}
+    returned = {each.name: each for each in outputs(model.graph)}
     if pairs is not None:
         return _checked_pairs(pairs, given, returned)
     if max(len(given), len(returned)) > MOST:
         got = f"{len(given)} inputs and {len(returned)} outputs"
         raise ValueError(message("states", f"given for a file of more than {MOST} inputs or outputs", got))
-    return _Search(graph, given, returned).run()
+    return _Search(model, given, returned).run()
 
 
 def _state(given: Tensor, returned: Tensor, evidence: str) -> State:
@@ -195,15 +196,18 @@ def _checked_pairs(pairs: Any, given: Mapping[str, Tensor], returned: Mapping[st
 class _Search:
     """Pairs inputs with outputs, from the strongest evidence to the weakest."""
 
-    def __init__(self, graph: Any, given: Mapping[str, Tensor], returned: Mapping[str, Tensor]) -> None:
-        self._flow = Flow(graph)
-        self._values = {value.name: value for value in graph.inputs}
-        self._results = {value.name: value for value in graph.outputs}
-        self._entries = {name: self._flow.entries(self._values[name]) for name in given}
-        self._exits = {name: self._flow.exits(value) for name, value in self._results.items()}
+    def __init__(self, model: Any, given: Mapping[str, Tensor], returned: Mapping[str, Tensor]) -> None:
+        self._model, self._flow = model, Flow(model.graph)
+        self._values = {value.name: value for value in model.graph.inputs}
+        self._results = {value.name: value for value in model.graph.outputs}
         self._given, self._returned = dict(given), dict(returned)
+        self._follow()
         self._found: dict[str, State] = {}
         self._open: dict[str, list[str]] = {}
+
+    def _follow(self) -> None:
+        self._entries = {name: self._flow.entries(self._values[name]) for name in self._given}
+        self._exits = {name: self._flow.exits(self._results[name]) for name in self._returned}
 
     def run(self) -> list[State]:
         order = list(self._given)
@@ -211,6 +215,11 @@ class _Search:
         self._match(self._same_slot, "flow")
         self._match(self._cached, "flow")
         self._match(self._same_slot_at_all_steps, "flow")
+        shapes = [each.shape for each in self._returned.values() if each.shape]
+        if any(each.shape in shapes for each in self._given.values()):
+            self._flow.add_parts(parts_of(self._model))  # cells in plain operators; this takes longer
+            self._follow()
+            self._match(self._same_slot, "flow")
         unclear = {name: outputs for name, outputs in self._open.items() if name not in self._found}
         if unclear:
             raise AmbiguousStatesError(unclear)
