@@ -20,6 +20,7 @@ from .batches import (
     as_caller,
     as_state,
     checked_batch,
+    different_rows,
     integers,
     rows_as_they_are,
     side_by_side,
@@ -273,21 +274,7 @@ class Stream(Closed, Generic[State]):
         """Returns the argument rows, checked, as (R,) int64."""
         if rows is None:
             return self._all
-        given, count = np.array(integers("rows", rows)), len(self._all)
-        if given.dtype.kind not in "iu" and given.size:
-            raise bad_type("rows", "an array of integers, or an integer", given)
-        if given.ndim > 1:
-            raise bad_value("rows", "of shape (R,)", given)
-        given = given.reshape(-1)
-        if given.size and (given.min() < 0 or given.max() >= count):
-            raise bad_value(
-                "rows", f"between 0 and {count - 1}", int(given.max() if given.min() >= 0 else given.min())
-            )
-        found: Array = given.astype(np.int64)
-        each, times = np.unique(found, return_counts=True)
-        if (times > 1).any():
-            raise ValueError(message("rows", "different lanes", f"lane {each[times > 1][0]} twice"))
-        return found
+        return different_rows(rows, len(self._all))
 
     @property
     def state(self) -> State:
