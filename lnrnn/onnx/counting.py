@@ -1,0 +1,154 @@
+"""Integers of a graph that depend on shapes and on the number of a step, as linear forms.
+
+Exporters compute slices' bounds from shapes, and the number of a Loop's steps from the length of x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir
+
+from .constants import constant
+from .values import MOST_DEPTH, attribute, constant_input, outside_of_loops, rank
+
+STEP = "step"  # the number of the current step of the innermost Loop
+Size = tuple[int, int]  # the identity of a value, and an axis that is no constant
+Symbol = Size | str
+Width = Callable[[onnx_ir.Value], int | None]  # the size of the last axis
+
+
+@dataclass(frozen=True)
+class Linear:
+    """constant + the sum of factor * symbol."""
+
+    constant: int
+    factors: Mapping[Symbol, int] = field(default_factory=dict)
+
+    def plus(self, other: Linear, sign: int = 1) -> Linear:
+        factors = dict(self.factors)
+        for symbol, factor in other.factors.items():
+            factors[symbol] = factors.get(symbol, 0) + sign * factor
+        return Linear(self.constant + sign * other.constant, {s: f for s, f in factors.items() if f})
+
+    @property
+    def number(self) -> int | None:
+        return None if self.factors else self.constant
+
+
+Numbers = list[Linear | None]
+
+
+def numbers(
+    value: onnx_ir.Value | None, width: Width, counters: Mapping[int, Linear] | None = None, depth: int = 0
+) -> Numbers | None:
+    """Returns the numbers of a small value, None for those that are unknown.
+
+    counters: the values of the step's number, by identity.
+    """
+    if value is None or depth > MOST_DEPTH:
+        return None
+    if counters and id(value) in counters:
+        return [counters[id(value)]]
+    value = outside_of_loops(value)
+    array = constant(value)
+    if array is not None:
+        whole = array.size <= 16 and array.dtype.kind in "iuf" and (array == array.round()).all()
+        return [Linear(int(i)) for i in array.reshape(-1)] if whole else None
+    node = value.producer()
+    if node is None or node.domain not in ("", "ai.onnx") or not node.inputs:
+        return None
+    if node.op_type == "Shape":
+        return shape(node, width)
+    if node.op_type == "SequenceLength":
+        split = node.inputs[0].producer() if node.inputs[0] is not None else None
+        one = split is not None and split.op_type == "SplitToSequence" and constant_input(split, 1)
+        if (
+            split is None
+            or split.inputs[0] is None
+            or one is False
+            or (one is not None and one.tolist() not in (1, [1]))
+        ):
+            return None
+        return [size(split.inputs[0], attribute(split, "axis", 0), width)]
+    if node.op_type in ("Cast", "Squeeze", "Unsqueeze", "Identity", "Reshape"):
+        return numbers(node.inputs[0], width, counters, depth + 1)
+    parts = [numbers(v, width, counters, depth + 1) for v in node.inputs]
+    first = parts[0]
+    if first is None or any(part is None for part in parts):
+        return None
+    given = [part for part in parts if part is not None]
+    match node.op_type:
+        case "Gather" if attribute(node, "axis", 0) == 0:
+            at = [None if i is None else i.number for i in given[1]]
+            return [first[i] if i is not None and -len(first) <= i < len(first) else None for i in at]
+        case "Slice" if len(given) > 2:
+            bounds = [p[0].number if len(p) == 1 and p[0] is not None else None for p in given[1:]]
+            if None in bounds or bounds[2:] not in ([], [0], [0, 1]):
+                return None
+            return first[slice(*bounds[:2])]
+        case "Concat":
+            return [i for part in given for i in part]
+        case "Add" | "Sub" | "Mul" | "Div" if len(given) == 2:
+            n = max(map(len, given))
+            a, b = (part * n if len(part) == 1 else part for part in given)
+            return [_computed(node.op_type, i, j) for i, j in zip(a, b, strict=False)]
+    return None
+
+
+def number(
+    value: onnx_ir.Value | None, width: Width, counters: Mapping[int, Linear] | None = None
+) -> Linear | None:
+    """Returns the only number of a value."""
+    result = numbers(value, width, counters)
+    return result[0] if result is not None and len(result) == 1 else None
+
+
+def shape(node: onnx_ir.Node, width: Width) -> Numbers | None:
+    """Returns the sizes that a Shape node gives."""
+    data = node.inputs[0]
+    axes = None if data is None else rank(data) or 2
+    if data is None or axes is None:
+        return None
+    sizes: Numbers = [size(data, axis, width) for axis in range(axes)]
+    return sizes[attribute(node, "start", 0) : attribute(node, "end", None)]
+
+
+def size(value: onnx_ir.Value, axis: int, width: Width) -> Linear:
+    """Returns the size of an axis. Values with the same symbol have the same size."""
+    axes = rank(value) or 2
+    axis = axis % axes
+    while True:
+        if value.shape is not None and isinstance(value.shape[axis], int):
+            return Linear(int(value.shape[axis]))
+        known = width(value) if axis == axes - 1 else None
+        if known is not None:
+            return Linear(known)
+        node = value.producer()
+        source = node.inputs[0] if node is not None and node.inputs else None
+        if node is None or source is None or node.domain not in ("", "ai.onnx"):
+            break
+        if node.op_type == "Transpose":
+            order = attribute(node, "perm", None)
+            axis = axes - 1 - axis if order is None else int(order[axis])
+        elif node.op_type not in ("Identity", "Cast", "ReverseSequence"):
+            break
+        value = source
+    return Linear(0, {(id(value), axis): 1})
+
+
+def _computed(op: str, a: Linear | None, b: Linear | None) -> Linear | None:
+    if a is None or b is None:
+        return None
+    if op in ("Add", "Sub"):
+        return a.plus(b, 1 if op == "Add" else -1)
+    if op == "Mul":
+        a, b = (b, a) if a.number is not None else (a, b)
+        factor = b.number
+        if factor is None:
+            return None
+        return Linear(a.constant * factor, {s: f * factor for s, f in a.factors.items() if factor})
+    if a.number is None or not b.number:
+        return None
+    return Linear(int(a.number / b.number))

@@ -1,0 +1,334 @@
+"""Matches one step of a cell: the patterns of patterns.py with the sums of terms.py.
+
+A match binds all constants, values and nodes of the step. It also lists the nodes outside that read a value of
+the step other than x and the states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import onnx_ir
+
+from ..importers.weights import Weights
+from ..rnn.architecture import vectors
+from ..rnn.cells import CELLS
+from ..rnn.specs import LayerNormSpec
+from .graph import constant
+from .patterns import FUNCTIONS, PATTERNS, Factor, Pattern, Term
+from .terms import Array, Atom, Sum, Terms, outside_of_loops, single
+
+Bound = dict[Any, Any]  # what a match has bound so far; see Matcher
+ROOTS = ("Mul", "Add", "Sub", "Sum", "Tanh", "Relu", "Sigmoid")  # operators that compute a new h
+MOST_NODES = 400  # of one step
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a cell in a graph.
+
+    x: the input. old, new: the states, h first. old is empty if the step starts with states of 0, which no
+    node reads. nodes: all nodes of the step, in the order of the graph. outside: texts of the nodes and outputs
+    that read other values of the step. constants: the parameters that the step reads, by (name, gate).
+    """
+
+    pattern: Pattern
+    units: int
+    constants: Mapping[tuple[str, str], Any]
+    functions: Mapping[str, str]
+    eps: float | None
+    x: onnx_ir.Value
+    old: tuple[onnx_ir.Value, ...]
+    new: tuple[onnx_ir.Value, ...]
+    nodes: tuple[onnx_ir.Node, ...]
+    outside: tuple[str, ...] = ()
+
+    def weights(self) -> Weights:
+        """Returns the parameters under lnrnn's names, in lnrnn's order of gates."""
+        pattern, cell, H = self.pattern, CELLS[self.pattern.cell], self.units
+        spec = None
+        if pattern.norm is not None:
+            inner = any(name.startswith("inner") and v.any() for (name, _), v in self.constants.items())
+            spec = LayerNormSpec(**pattern.norm, eps=self.eps or 0.0, inner_bias=inner).resolved(cell)
+        result = {name: self._blocks(name) for name in ("weight_ih", "weight_hh")}
+        for name in vectors(cell, H, spec, True):
+            result[name] = self._blocks(name)
+        bias = any(v.any() for name, v in result.items() if name.startswith("bias"))
+        result = {name: v.astype(np.float32) for name, v in result.items() if bias or "bias" not in name or
+                  name.startswith("inner")}  # fmt: skip
+        return Weights(
+            cell.name, spec, bias, result,
+            self.functions.get("f") if cell.nonlinear else None,
+            reset_after=pattern.options.get("reset_after", True),
+            gate_activation=self.functions.get("sigma", "sigmoid"),
+        )  # fmt: skip
+
+    def _blocks(self, name: str) -> Array:
+        """Returns a parameter, from its part for each gate. Gains that are left out are 1, biases 0."""
+        blocks = []
+        gates = self.pattern.gates
+        if name.endswith("_c"):
+            return self._vector(next((v for (n, _), v in self.constants.items() if n == name), None), name)
+        for gate in gates:
+            given = self.constants.get((name, gate))
+            sign = -1.0 if gate == self.pattern.negated and not name.startswith("inner") else 1.0
+            if name.startswith("weight"):
+                if self.pattern.norm is not None and self.pattern.negated:
+                    sign = 1.0 if self._normed(name) else sign
+                matrix, scale = given
+                blocks.append(matrix.array() * (sign * scale)[:, None])
+            else:
+                blocks.append(sign * self._vector(given, name))
+        return np.concatenate(blocks)
+
+    def _normed(self, name: str) -> bool:
+        return any(
+            n.startswith("gain") and n in ("gain", name.replace("weight", "gain")) for n, _ in self.constants
+        )
+
+    def _vector(self, given: Array | None, name: str) -> Array:
+        default = float(name.startswith("gain"))
+        return np.broadcast_to(default if given is None else given, (self.units,))
+
+
+def steps(graph: onnx_ir.Graph, terms: Terms) -> Iterator[list[Step]]:
+    """Yields the alternatives of each step in a graph. Alternatives differ in the roles of x and h."""
+    for node in graph:
+        if node.op_type not in ROOTS or node.domain not in ("", "ai.onnx") or len(node.outputs) != 1:
+            continue
+        alternatives = match(node.outputs[0], terms)
+        if alternatives:
+            yield alternatives
+
+
+def match(value: onnx_ir.Value, terms: Terms, zero: bool = False) -> list[Step]:
+    """Returns the steps whose new h is this value. zero: whether the old states must be 0, or are values."""
+    whole = terms.sum(value)
+    if not any(atom.kind != "value" for product in whole.terms for atom in product):
+        return []
+    result: list[Step] = []
+    for pattern in PATTERNS:
+        matcher = Matcher(pattern, terms, zero)
+        for bound in matcher.whole(value, whole):
+            step = _step(pattern, matcher.units, bound)
+            if step is not None and not any(_same(step, other) for other in result):
+                result.append(step)
+    return result
+
+
+def _same(a: Step, b: Step) -> bool:
+    return a.x is b.x and all(p is q for p, q in zip(a.old + a.new, b.old + b.new, strict=True))
+
+
+def _step(pattern: Pattern, units: int, bound: Bound) -> Step | None:
+    """Returns the step of a match, or None if it does not have all of a cell's nodes and constants."""
+    if "x" not in bound:
+        return None
+    x = bound["x"]
+    old = tuple(bound[name] for name in pattern.states.values() if name in bound)
+    new = tuple(bound.get(("value", name)) for name in pattern.states)
+    if None in new or len(old) not in (0, len(new)):
+        return None
+    constants = {key: v for key, v in bound.items() if isinstance(key, tuple) and len(key) == 2 and
+                 key[0] not in ("value", "norm")}  # fmt: skip
+    for (name, _), v in constants.items():
+        if name == "weight_hh" and v[0].columns[1] - v[0].columns[0] != units:
+            return None
+    nodes = _nodes(new, (x, *old))
+    if nodes is None:
+        return None
+    functions = {name: bound[name] for name in FUNCTIONS if name in bound}
+    return Step(
+        pattern, units, constants, functions, bound.get("eps"), x, old, new, nodes, _outside(nodes, new)
+    )
+
+
+def _nodes(new: Sequence[onnx_ir.Value], given: Sequence[onnx_ir.Value]) -> tuple[onnx_ir.Node, ...] | None:
+    """Returns the nodes that compute `new` from `given` and constants; None if they read another value."""
+    known = {id(v) for v in given}
+    seen: dict[int, onnx_ir.Node] = {}
+    stack = [v.producer() for v in new]
+    while stack:
+        node = stack.pop()
+        if node is None or len(seen) > MOST_NODES:
+            return None
+        if id(node) in seen:
+            continue
+        seen[id(node)] = node
+        for value in node.inputs:
+            if value is None or id(value) in known:
+                continue
+            value = outside_of_loops(value)
+            if id(value) not in known and constant(value) is None:
+                stack.append(value.producer())
+    graph = new[0].producer()
+    if graph is None or graph.graph is None:
+        return None
+    if any(node.graph is not graph.graph for node in seen.values()):
+        return None
+    return tuple(sorted(seen.values(), key=graph.graph.index))
+
+
+def _outside(nodes: Sequence[onnx_ir.Node], new: Sequence[onnx_ir.Value]) -> tuple[str, ...]:
+    inside, results = {id(node) for node in nodes}, {id(v) for v in new}
+    names: dict[str, None] = {}
+    for node in nodes:
+        for value in node.outputs:
+            if id(value) in results:
+                continue
+            if value.is_graph_output():
+                names[f"the output {value.name!r}"] = None
+            for user in value.consumers():
+                if id(user) not in inside:
+                    names[f"node {user.name or user.op_type!r}"] = None
+    return tuple(names)
+
+
+@dataclass
+class Matcher:
+    """Compares the equations of one pattern with sums, and yields all ways to bind its names.
+
+    zero: whether the old states are 0, so that terms with them are missing. The keys of a Bound are names of
+    values and functions, "eps", (constant, gate), ("value", equation), ("argument", function, equation),
+    ("norm", gates, terms), and ("place", gates, terms, number of the gate in the file).
+    """
+
+    pattern: Pattern
+    terms: Terms
+    zero: bool
+    units: int = field(default=0, init=False)
+
+    def whole(self, value: onnx_ir.Value, h: Sum) -> Iterator[Bound]:
+        width = h.width
+        if width is not None and width > 0:
+            self.units = width
+            yield from self.sum(self.pattern.of("h"), h, "h", {("value", "h"): value})
+
+    def sum(self, wanted: Sequence[Term], given: Sum, gate: str, bound: Bound) -> Iterator[Bound]:
+        """Matches an equation's summands with a sum."""
+        if self.zero:
+            wanted = [term for term in wanted if not any(_reads_state(f) for f in term.factors)]
+        if len(given.terms) <= len(wanted):
+            yield from self._summands(list(wanted), list(given.terms.items()), gate, bound)
+
+    def _summands(
+        self, wanted: list[Term], given: list[tuple[tuple[Atom, ...], Array]], gate: str, bound: Bound
+    ) -> Iterator[Bound]:
+        if not wanted:
+            if not given:
+                yield bound
+            return
+        term, rest = wanted[0], wanted[1:]
+        for at, (product, factor) in enumerate(given):
+            if len(product) == len(term.factors):
+                others = given[:at] + given[at + 1 :]
+                for new in self._product(term, product, factor, gate, bound):
+                    yield from self._summands(rest, others, gate, new)
+        if "bias" in term.vector and len(given) <= len(rest):
+            yield from self._summands(rest, given, gate, bound)
+
+    def _product(
+        self, term: Term, product: tuple[Atom, ...], factor: Array, gate: str, bound: Bound
+    ) -> Iterator[Bound]:
+        if factor.ndim > 1 or factor.size not in (1, self.units):
+            return
+        factor = term.sign * factor.reshape(-1)
+        if term.vector:
+            bound = {**bound, (term.vector, gate): factor}
+        elif not any(f.kind == "product" for f in term.factors) and not (factor == 1).all():
+            return
+        for order in permutations(product):
+            yield from self._in_turn(term.factors, order, factor, gate, bound)
+
+    def _in_turn(
+        self, factors: Sequence[Factor], atoms: Sequence[Atom], scale: Array, gate: str, bound: Bound
+    ) -> Iterator[Bound]:
+        if not factors:
+            yield bound
+            return
+        for new in self._factor(factors[0], atoms[0], scale, gate, bound):
+            yield from self._in_turn(factors[1:], atoms[1:], scale, gate, new)
+
+    def _factor(self, factor: Factor, atom: Atom, scale: Array, gate: str, bound: Bound) -> Iterator[Bound]:
+        if factor.kind == "value":
+            yield from self._value(factor.name, atom, bound)
+        elif factor.kind == "function":
+            yield from self._function(factor, atom, bound)
+        elif factor.kind == "product" and atom.kind == "product" and atom.width == self.units:
+            yield from self._matrix(factor, atom, scale, gate, bound)
+        elif factor.kind == "norm" and atom.kind == "norm":
+            yield from self._norm(factor, atom, gate, bound)
+
+    def _matrix(self, factor: Factor, atom: Atom, scale: Array, gate: str, bound: Bound) -> Iterator[Bound]:
+        assert atom.value is not None
+        whole = single(self.terms.value(atom.value))
+        if len(factor.factors) > 1:
+            whole = self.terms.sum(atom.value)
+        if len(whole.terms) != 1:
+            return
+        ((operands, one),) = whole.terms.items()
+        if len(operands) == len(factor.factors) and one.size == 1 and one.item() == 1:
+            bound = {**bound, (factor.name, gate): (atom.matrix, scale)}
+            for order in permutations(operands):
+                yield from self._in_turn(factor.factors, order, np.ones(1), gate, bound)
+
+    def _value(self, name: str, atom: Atom, bound: Bound) -> Iterator[Bound]:
+        if atom.kind != "value":
+            return
+        value = self.terms.outer_value(atom)
+        known = bound.get(name)
+        if value is None or (known is not None and known is not value):
+            return
+        others = [bound.get(other) for other in ("x", "h0", "c0") if other != name]
+        if any(value is other for other in others):
+            return
+        if name != "x" and atom.width not in (None, self.units):
+            return
+        yield {**bound, name: value}
+
+    def _function(self, factor: Factor, atom: Atom, bound: Bound) -> Iterator[Bound]:
+        if atom.kind not in FUNCTIONS[factor.name] or bound.get(factor.name, atom.kind) != atom.kind:
+            return
+        known = ("argument", factor.name, factor.of)
+        if known in bound:
+            if bound[known] == atom.key:
+                yield bound
+            return
+        assert atom.of is not None
+        if atom.width != self.units:
+            return
+        new = {**bound, known: atom.key, factor.name: atom.kind, ("value", factor.of): atom.value}
+        yield from self.sum(self.pattern.of(factor.of), atom.of, factor.of, new)
+
+    def _norm(self, factor: Factor, atom: Atom, gate: str, bound: Bound) -> Iterator[Bound]:
+        assert atom.of is not None
+        H, gates, whole = self.units, factor.gates, atom.of
+        if bound.get("eps", atom.eps) != atom.eps or atom.width != H:
+            return
+        if whole.width != max(len(gates), 1) * H or atom.start % H:
+            return
+        bound = {**bound, "eps": atom.eps}
+        if factor.of:
+            bound["value", factor.of] = atom.value
+            yield from self.sum(self.pattern.of(factor.of), whole, factor.of, bound)
+            return
+        if gates:
+            known, place = ("norm", gates, factor.terms), ("place", gates, factor.terms, atom.start // H)
+            if bound.get(known, whole.key) != whole.key or bound.get(place, gate) != gate:
+                return
+            bound |= {known: whole.key, place: gate}
+        part = self.terms.cut(whole, atom.start, atom.start + H)
+        yield from self.sum(factor.terms, part, gate, bound)
+
+
+def _reads_state(factor: Factor) -> bool:
+    if factor.kind == "value":
+        return factor.name != "x"
+    if factor.kind == "norm":
+        products = [term for term in factor.terms if term.factors]
+        return bool(products) and all(any(map(_reads_state, term.factors)) for term in products)
+    return factor.kind == "product" and any(map(_reads_state, factor.factors))
