@@ -152,3 +152,124 @@ def _computed(op: str, a: Linear | None, b: Linear | None) -> Linear | None:
     if a.number is None or not b.number:
         return None
     return Linear(int(a.number / b.number))
+
+
+# --- slices and elements ------------------------------------------------------------------------------------
+
+
+def bounds(
+    node: onnx_ir.Node, width: Width, counters: Mapping[int, Linear] | None = None
+) -> tuple[int, Linear, Linear, int] | None:
+    """Returns axis, start, end and step of a Slice of one axis."""
+    names = ("starts", "ends", "axes", "steps")
+    given: list[Numbers | None]
+    if len(node.inputs) > 1:
+        inputs = (*node.inputs[1:], None, None)[:4]
+        given = [numbers(v, width, counters) for v in inputs]
+        left_out = [v is None for v in inputs]
+    else:  # opset 9 and before
+        of_node = [attribute(node, name, None) for name in names]
+        given = [None if a is None else [Linear(int(i)) for i in a] for a in of_node]
+        left_out = [a is None for a in of_node]
+    defaults = (None, None, [Linear(0)], [Linear(1)])
+    each = [d if out else a for a, out, d in zip(given, left_out, defaults, strict=True)]
+    only = [a[0] if a is not None and len(a) == 1 else None for a in each]
+    start, end, axis, step = only
+    if start is None or end is None or axis is None or step is None:
+        return None
+    if axis.number is None or step.number is None:
+        return None
+    return axis.number, start, end, step.number
+
+
+def in_single_steps(node: onnx_ir.Node) -> bool:
+    """Returns whether a node is a SplitToSequence of elements without their axis."""
+    if node.op_type != "SplitToSequence":
+        return False
+    if len(node.inputs) < 2 or node.inputs[1] is None:
+        return not attribute(node, "keepdims", 1)
+    one = constant_input(
+        node, 1
+    )  # the standard ignores keepdims with this input, torch and ONNX Runtime do not
+    return one is not None and one.ndim == 0 and one.item() == 1 and not attribute(node, "keepdims", 1)
+
+
+@dataclass(frozen=True)
+class Element:
+    """One step of a value: whole[index] along an axis. nodes: those that compute it."""
+
+    whole: onnx_ir.Value
+    axis: int
+    index: Linear
+    nodes: tuple[onnx_ir.Node, ...]
+
+
+def element(
+    value: onnx_ir.Value, width: Width, counters: Mapping[int, Linear] | None = None
+) -> Element | None:
+    """Returns the value of which this value is one element along an axis, without this axis."""
+    value = outside_of_loops(value)
+    node = value.producer()
+    if node is None or node.domain not in ("", "ai.onnx") or not node.inputs or node.inputs[0] is None:
+        return None
+    data = node.inputs[0]
+    if node.op_type == "Gather":
+        index = number(node.inputs[1], width, counters)
+        if index is None or node.inputs[1] is None or (rank(node.inputs[1]) or 0) > 0:
+            return None
+        return _element(data, attribute(node, "axis", 0), index, (node,), width)
+    if node.op_type == "SequenceAt":
+        split = data.producer()
+        index = number(node.inputs[1], width, counters)
+        if split is None or split.op_type != "SplitToSequence" or split.inputs[0] is None or index is None:
+            return None
+        if not in_single_steps(split):
+            return None
+        return _element(split.inputs[0], attribute(split, "axis", 0), index, (node, split), width)
+    if node.op_type != "Squeeze":
+        return None
+    inner = data.producer()
+    axes = squeezed(node)
+    if inner is None or inner.inputs[0] is None or axes is None or len(axes) != 1:
+        return None
+    if inner.op_type == "Gather":
+        index = number(inner.inputs[1], width, counters)
+        if index is None or attribute(inner, "axis", 0) != axes[0]:
+            return None
+        return _element(inner.inputs[0], axes[0], index, (node, inner), width)
+    if inner.op_type == "Slice":
+        found = bounds(inner, width, counters)
+        if found is None or found[3] != 1 or found[0] != axes[0]:
+            return None
+        difference = found[2].plus(found[1], -1).number
+        last = found[1].number == -1 and (found[2].number or 0) > 2**30
+        if difference != 1 and not last:
+            return None
+        return _element(inner.inputs[0], axes[0], found[1], (node, inner), width)
+    if inner.op_type == "Split" and attribute(inner, "axis", 0) == axes[0]:
+        sizes = constant_input(inner, 1)
+        parts = attribute(inner, "split", None) if sizes is None else sizes.reshape(-1).tolist()
+        if parts is None:
+            whole = size(inner.inputs[0], axes[0], width).number
+            parts = None if whole != len(inner.outputs) else [1] * len(inner.outputs)
+        if parts is None or set(parts) != {1}:
+            return None
+        index = Linear(next(k for k, v in enumerate(inner.outputs) if v is data))
+        return _element(inner.inputs[0], axes[0], index, (node, inner), width)
+    return None
+
+
+def _element(
+    whole: onnx_ir.Value, axis: int, index: Linear, nodes: tuple[onnx_ir.Node, ...], width: Width
+) -> Element:
+    axis = axis % (rank(whole) or 3)
+    if index.number is not None and index.number < 0:
+        index = index.plus(size(whole, axis, width))
+    return Element(whole, axis, index, nodes)
+
+
+def squeezed(node: onnx_ir.Node) -> list[int] | None:
+    """Returns the axes of a Squeeze or Unsqueeze."""
+    given = constant_input(node, 1) if len(node.inputs) > 1 else None
+    axes = attribute(node, "axes", None) if given is None else given.reshape(-1)
+    return None if axes is None else [int(a) for a in axes]

@@ -1,7 +1,7 @@
 """Matches one step of a cell: the patterns of patterns.py with the sums of terms.py.
 
-A match binds all constants, values and nodes of the step. It also lists the nodes outside that read a value of
-the step other than x and the states.
+A match binds all constants, values and nodes of the step. It also lists the nodes outside that read a value
+of the step other than x and the states.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from .graph import constant
 from .patterns import FUNCTIONS, PATTERNS, Factor, Pattern, Term
 from .terms import Array, Atom, Sum, Terms, outside_of_loops, single
 
+Summand = tuple[tuple[Atom, ...], Array, int | None]  # atoms, factor, owner of a bias
 Bound = dict[Any, Any]  # what a match has bound so far; see Matcher
 ROOTS = ("Mul", "Add", "Sub", "Sum", "Tanh", "Relu", "Sigmoid")  # operators that compute a new h
 MOST_NODES = 400  # of one step
@@ -32,8 +33,8 @@ class Step:
     """One step of a cell in a graph.
 
     x: the input. old, new: the states, h first. old is empty if the step starts with states of 0, which no
-    node reads. nodes: all nodes of the step, in the order of the graph. outside: texts of the nodes and outputs
-    that read other values of the step. constants: the parameters that the step reads, by (name, gate).
+    node reads. nodes: all nodes of the step, in the order of the graph. outside: the names of nodes and
+    outputs that read other values of the step. constants: the parameters of the step, by (name, gate).
     """
 
     pattern: Pattern
@@ -52,8 +53,10 @@ class Step:
         pattern, cell, H = self.pattern, CELLS[self.pattern.cell], self.units
         spec = None
         if pattern.norm is not None:
-            inner = any(name.startswith("inner") and v.any() for (name, _), v in self.constants.items())
-            spec = LayerNormSpec(**pattern.norm, eps=self.eps or 0.0, inner_bias=inner).resolved(cell)
+            inner = any(name.startswith("inner") and any(a.any() for _, a in v)
+                        for (name, _), v in self.constants.items())  # fmt: skip
+            eps = float(str(np.float32(self.eps or 0.0)))  # 1e-05, not the nearest float32
+            spec = LayerNormSpec(**pattern.norm, eps=eps, inner_bias=inner).resolved(cell)
         result = {name: self._blocks(name) for name in ("weight_ih", "weight_hh")}
         for name in vectors(cell, H, spec, True):
             result[name] = self._blocks(name)
@@ -69,30 +72,40 @@ class Step:
 
     def _blocks(self, name: str) -> Array:
         """Returns a parameter, from its part for each gate. Gains that are left out are 1, biases 0."""
-        blocks = []
-        gates = self.pattern.gates
         if name.endswith("_c"):
-            return self._vector(next((v for (n, _), v in self.constants.items() if n == name), None), name)
-        for gate in gates:
-            given = self.constants.get((name, gate))
-            sign = -1.0 if gate == self.pattern.negated and not name.startswith("inner") else 1.0
-            if name.startswith("weight"):
-                if self.pattern.norm is not None and self.pattern.negated:
-                    sign = 1.0 if self._normed(name) else sign
-                matrix, scale = given
-                blocks.append(matrix.array() * (sign * scale)[:, None])
-            else:
-                blocks.append(sign * self._vector(given, name))
-        return np.concatenate(blocks)
+            return self._vector(name, next((gate for n, gate in self.constants if n == name), ""))
+        if name.startswith("weight"):
+            return np.concatenate([self._rows(name, gate) for gate in self.pattern.gates])
+        signs = [1 if name.startswith("inner") else self._sign(gate) for gate in self.pattern.gates]
+        blocks = [self._vector(name, gate) for gate in self.pattern.gates]
+        return np.concatenate([sign * block for sign, block in zip(signs, blocks, strict=True)])
 
-    def _normed(self, name: str) -> bool:
-        return any(
-            n.startswith("gain") and n in ("gain", name.replace("weight", "gain")) for n, _ in self.constants
-        )
+    def _sign(self, gate: str) -> int:
+        return -1 if gate == self.pattern.negated else 1
 
-    def _vector(self, given: Array | None, name: str) -> Array:
-        default = float(name.startswith("gain"))
-        return np.broadcast_to(default if given is None else given, (self.units,))
+    def _rows(self, name: str, gate: str) -> Array:
+        matrix, scale = self.constants[name, gate]
+        gains = ("gain", name.replace("weight", "gain"))
+        has_gain = any((gain, gate) in self.constants for gain in gains)
+        return matrix.array() * ((1 if has_gain else self._sign(gate)) * scale)[:, None]
+
+    def _vector(self, name: str, gate: str) -> Array:
+        result = np.zeros(self.units)
+        if name.startswith("gain"):
+            return result + self.constants.get((name, gate), np.ones(1))
+        side = name[:-2]
+        both = "hh" in name or "ih" in name
+        if not both or (f"{side}ih", gate) in self.constants and (f"{side}hh", gate) in self.constants:
+            return result + sum(a for _, a in self.constants.get((name, gate), ()))
+        # One constant of the pattern stands for both biases. That of the product with h is bias_hh.
+        for owner, a in (
+            *self.constants.get((f"{side}ih", gate), ()),
+            *self.constants.get((f"{side}hh", gate), ()),
+        ):
+            of_h = bool(self.old) and owner == id(self.old[0])
+            if of_h == name.endswith("hh"):
+                result = result + a
+        return result
 
 
 def steps(graph: onnx_ir.Graph, terms: Terms) -> Iterator[list[Step]]:
@@ -212,24 +225,47 @@ class Matcher:
         """Matches an equation's summands with a sum."""
         if self.zero:
             wanted = [term for term in wanted if not any(_reads_state(f) for f in term.factors)]
-        if len(given.terms) <= len(wanted):
-            yield from self._summands(list(wanted), list(given.terms.items()), gate, bound)
+        biases = [term for term in wanted if "bias" in term.vector]
+        rest = [term for term in wanted if "bias" not in term.vector]
+        constants, others = [], []
+        for product, factor in given.terms.items():
+            atoms = tuple(atom for atom in product if atom.kind != "one")
+            owner = next((id(atom.value) for atom in product if atom.kind == "one"), None)
+            is_bias = all(atom.kind in FUNCTIONS["sigma"] for atom in atoms)
+            (constants if is_bias else others).append((atoms, factor, owner))
+        if len(others) == len(rest):
+            for new in self._summands(rest, others, gate, bound):
+                yield from self._biases(biases, constants, gate, new)
 
-    def _summands(
-        self, wanted: list[Term], given: list[tuple[tuple[Atom, ...], Array]], gate: str, bound: Bound
-    ) -> Iterator[Bound]:
+    def _summands(self, wanted: list[Term], given: list[Summand], gate: str, bound: Bound) -> Iterator[Bound]:
+        if not wanted:
+            yield bound
+            return
+        term, rest = wanted[0], wanted[1:]
+        for at, (product, factor, _) in enumerate(given):
+            if len(product) == len(term.factors):
+                others = given[:at] + given[at + 1 :]
+                for new in self._product(term, product, factor, gate, bound):
+                    yield from self._summands(rest, others, gate, new)
+
+    def _biases(self, wanted: list[Term], given: list[Summand], gate: str, bound: Bound) -> Iterator[Bound]:
+        """Matches constants, and products of a constant and a gate. They may have several owners, and be
+        missing."""
         if not wanted:
             if not given:
                 yield bound
             return
         term, rest = wanted[0], wanted[1:]
-        for at, (product, factor) in enumerate(given):
-            if len(product) == len(term.factors):
-                others = given[:at] + given[at + 1 :]
-                for new in self._product(term, product, factor, gate, bound):
-                    yield from self._summands(rest, others, gate, new)
-        if "bias" in term.vector and len(given) <= len(rest):
-            yield from self._summands(rest, given, gate, bound)
+        for atoms in {atoms for atoms, _, _ in given if len(atoms) == len(term.factors)}:
+            mine = [each for each in given if each[0] == atoms]
+            others = [each for each in given if each[0] != atoms]
+            if any(factor.ndim > 1 or factor.size not in (1, self.units) for _, factor, _ in mine):
+                continue
+            values = tuple((owner, term.sign * factor.reshape(-1)) for _, factor, owner in mine)
+            new = {**bound, (term.vector, gate): values}
+            for found in self._in_turn(term.factors, atoms, np.ones(1), gate, new):
+                yield from self._biases(rest, others, gate, found)
+        yield from self._biases(rest, given, gate, bound)
 
     def _product(
         self, term: Term, product: tuple[Atom, ...], factor: Array, gate: str, bound: Bound

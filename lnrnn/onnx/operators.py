@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir
 
 from .constants import constant
-from .counting import numbers
+from .counting import bounds
 from .terms import Matrix, Operator, Sum, Terms, constant_sum, plus, single, times
 from .values import ACTIVATIONS, attribute, constant_input, is_last_axis, outside_of_loops
 
@@ -109,7 +109,12 @@ def _gemm(terms: Terms, node: onnx_ir.Node, value: onnx_ir.Value, depth: int) ->
         product = times(product, constant_sum(np.array(alpha)))
     if product is None or len(node.inputs) < 3 or node.inputs[2] is None or beta == 0:
         return product
-    return plus(product, terms.operand(node.inputs[2], depth), beta)
+    return plus(product, _owned(terms, a, terms.operand(node.inputs[2], depth)), beta)
+
+
+def _owned(terms: Terms, operand: onnx_ir.Value, bias: Sum) -> Sum:
+    """Returns a bias as that of the product with an operand, so that bias_ih and bias_hh stay apart."""
+    return times(single(terms.one(outside_of_loops(operand))), bias)
 
 
 def _split(terms: Terms, node: onnx_ir.Node, value: onnx_ir.Value, depth: int) -> Sum | None:
@@ -134,33 +139,17 @@ def _slice(terms: Terms, node: onnx_ir.Node, value: onnx_ir.Value, depth: int) -
     data = node.inputs[0]
     if data is None:
         return None
-    names = ("starts", "ends", "axes", "steps")
-    if len(node.inputs) > 1:
-        inputs = (*node.inputs[1:], None, None)
-        given = [None if v is None else _integers(terms, v) for v in inputs[:4]]
-        left_out = [v is None for v in inputs[:4]]
-    else:  # opset 9 and before
-        given = [attribute(node, name, None) for name in names]
-        left_out = [a is None for a in given]
-    bounds = [
-        [0] if out and k == 2 else [1] if out else a
-        for k, (a, out) in enumerate(zip(given, left_out, strict=True))
-    ]
-    if any(a is None or len(a) != 1 or a[0] is None for a in bounds):
+    found = bounds(node, lambda v: terms.sum(outside_of_loops(v)).width)
+    if found is None or found[3] != 1 or not is_last_axis(found[0], data):
         return None
-    start, stop, axis, step = (int(a[0]) for a in bounds)
-    if step != 1 or not is_last_axis(axis, data):
+    start, stop = found[1].number, found[2].number
+    if start is None or stop is None:
         return None
     a = terms.operand(data, depth)
     if a.width is None:
         return None
     start, stop, _ = slice(start, stop).indices(a.width)
     return terms.cut(a, start, stop) if start < stop else None
-
-
-def _integers(terms: Terms, value: onnx_ir.Value) -> list[int | None] | None:
-    result = numbers(value, lambda v: terms.sum(outside_of_loops(v)).width)
-    return None if result is None else [None if i is None else i.number for i in result]
 
 
 def _layer_norm(terms: Terms, node: onnx_ir.Node, value: onnx_ir.Value, depth: int) -> Sum | None:
@@ -173,7 +162,15 @@ def _layer_norm(terms: Terms, node: onnx_ir.Node, value: onnx_ir.Value, depth: i
     if gain is None or gain.ndim > 1 or (given and bias is None):
         return None
     result = times(_norm(terms, a, attribute(node, "epsilon", 1e-5), gain.size, depth), constant_sum(gain))
-    return result if bias is None else plus(result, constant_sum(bias))
+    if bias is None:
+        return result
+    operands = {id(atom.value): atom.value for p in result.terms for norm in p if norm.of is not None
+                for q in norm.of.terms for atom in q if atom.kind == "product"}  # fmt: skip
+    if len(operands) != 1:
+        return plus(result, constant_sum(bias))
+    (operand,) = operands.values()
+    assert operand is not None
+    return plus(result, _owned(terms, operand, constant_sum(bias)))
 
 
 def _norm(terms: Terms, a: onnx_ir.Value, eps: float, width: int | None, depth: int) -> Sum:

@@ -39,7 +39,8 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Atom:
-    """kind: "value", "product", "norm", or a function of patterns.FUNCTIONS. Atoms with equal keys are equal.
+    """kind: "value", "product", "norm", "one", or a function of patterns.FUNCTIONS. Atoms with equal keys are
+    equal. "one" is the number 1 as a factor of a bias that a Gemm or LayerNormalization of `value` adds.
 
     width: the size of the last axis, None if unknown. value: the value itself, or the argument. of: the
     argument of a norm or function as a sum. start: where the part of a value or norm begins. eps: of a norm.
@@ -160,6 +161,10 @@ class Terms:
         self._alive.append(value)
         key = self._key("product", id(value), self.identity(matrix))
         return Atom("product", key, matrix.rows[1] - matrix.rows[0], value, matrix=matrix)
+
+    def one(self, value: onnx_ir.Value) -> Atom:
+        self._alive.append(value)
+        return Atom("one", self._key("one", id(value)), 1, value)
 
     def norm(self, value: onnx_ir.Value, of: Sum, eps: float, start: int, width: int | None) -> Atom:
         key = self._key("norm", of.key, eps, start, width)
