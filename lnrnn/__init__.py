@@ -55,6 +55,7 @@ __all__ = [
     "data",
     "exp",
     "from_keras",
+    "from_onnx",
     "from_torch",
     "get_include",
     "get_library",
@@ -74,7 +75,7 @@ __all__ = [
 
 def __dir__() -> list[str]:
     dunders = (name for name in globals() if name.startswith("__") and name.endswith("__"))
-    return sorted({*__all__, "torch", *dunders})
+    return sorted({*__all__, "onnx", "torch", *dunders})
 
 
 # Modules that are imported at first use, because their import takes as long as that of all others.
@@ -82,14 +83,18 @@ _LATER = {
     "Scorer": "lnrnn.scoring.scorer",
     "data": "lnrnn.data",
     "from_keras": "lnrnn.importers",
+    "from_onnx": "lnrnn.onnx",
     "from_torch": "lnrnn.importers",
+    "onnx": "lnrnn.onnx",
     "torch": "lnrnn.torch",
 }
 
 if TYPE_CHECKING:
     from . import data
+    from . import onnx as onnx
     from . import torch as torch
     from .importers import from_keras, from_torch
+    from .onnx import from_onnx
     from .scoring.scorer import Scorer
 else:  # hidden from type checkers, which would accept any name
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -105,6 +106,14 @@ class Converted:
         model.load_state_dict(self.state)
         model.zoneout = self.zoneout
         return model
+
+    def digest(self) -> bytes:
+        """Returns a hash of the arrays and their names."""
+        result = hashlib.blake2b(digest_size=16)
+        for name, value in self.state.items():
+            result.update(f"{name} {value.dtype} {value.shape} ".encode())
+            result.update(np.ascontiguousarray(value).data)
+        return result.digest()
 
     def disturbed(self, eps: float | np.float32, rng: np.random.Generator) -> Converted:
         return replace(self, state=disturbed(self.state, eps, rng))

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import onnx_ir
 
+from .errors import OnnxFileError
 from .folding import FOLDED, KEEP_ZEROS, Unfolded, named, size_of
 
 Array = np.ndarray
@@ -21,10 +22,6 @@ _VALUE, _MEMORY = "lnrnn.constant", "lnrnn.memory"
 _LEAST = 2**26  # bytes that arrays of any file may have
 _TIMES = 16  # further bytes, for each byte of the file
 TEXT = 300  # the most characters of another library's message
-
-
-class OnnxFileError(ValueError):
-    """Raised for an ONNX file that is damaged or breaks the rules of the format."""
 
 
 @dataclass

@@ -7,17 +7,28 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from typing import Any
 
 import onnx
 import onnx_ir
 
 from ..errors import bad_type
-from .constants import TEXT, OnnxFileError, constant, forget, is_zero, with_memory
+from .constants import TEXT, constant, forget, is_zero, with_memory
+from .errors import OnnxFileError
 from .folding import named
 
-__all__ = ["OnnxFileError", "constant", "graphs", "is_zero", "named", "node_path", "parent", "read"]
+__all__ = [
+    "OnnxFileError",
+    "constant",
+    "graphs",
+    "is_zero",
+    "named",
+    "node_path",
+    "parent",
+    "read",
+    "subgraphs",
+]
 _PARENT = "lnrnn.parent"
 
 
@@ -27,8 +38,8 @@ _PARENT = "lnrnn.parent"
 def read(path_or_model: Any) -> onnx_ir.Model:
     """Returns the model of a file, of bytes, of an onnx.ModelProto, or an onnx_ir.Model.
 
-    Raises OnnxFileError for a model that breaks a rule of the format: a name that is used twice in a graph, a
-    node that reads a value of no earlier node, a file that is cut off.
+    Raises OnnxFileError for a damaged file, and for a model that breaks a rule of the format. For example, a
+    graph may have a name twice, or a node may read a value that no earlier node computes.
     """
     if isinstance(path_or_model, onnx_ir.Model):
         model, size, folder = path_or_model, 2**40, None
@@ -44,7 +55,8 @@ def read(path_or_model: Any) -> onnx_ir.Model:
     if model is path_or_model:  # its owner may have changed it
         forget(every)
     with_memory(every, size)
-    _check_order(model.graph)
+    for graph in (model.graph, *(f.graph for f in model.functions.values())):
+        _check_order(graph)
     if folder is not None:
         for tensor in _tensors(model):
             if isinstance(tensor, onnx_ir.ExternalTensor):
@@ -113,13 +125,14 @@ def _check_names(graph: onnx.GraphProto) -> None:
                 stack.extend(attribute.graphs)
 
 
-def _check_order(graph: onnx_ir.Graph, outer: Set[int] = frozenset()) -> None:
+def _check_order(graph: onnx_ir.Graph, known: set[int] | None = None) -> None:
     """Refuses a node that reads a value of no earlier node. So it refuses cycles.
 
-    outer: the identities of the values of outer graphs that the nodes of this graph may read.
+    known: the identities of the values that the nodes of this graph may read. It is the same afterwards.
     """
-    known = set(outer)
-    known.update(id(v) for v in (*graph.inputs, *graph.initializers.values()))
+    known = set() if known is None else known
+    own = [id(v) for v in (*graph.inputs, *graph.initializers.values())]
+    known.update(own)
     for node in graph:
         for value in node.inputs:
             if value is not None and id(value) not in known:
@@ -127,14 +140,17 @@ def _check_order(graph: onnx_ir.Graph, outer: Set[int] = frozenset()) -> None:
                     f"node {named(node)} must read values of earlier nodes, got {value.name!r}, which no "
                     "earlier node computes"
                 )
-        for _, inner in _subgraphs(node):
+        for _, inner in subgraphs(node):
             _check_order(inner, known)
-        known.update(id(value) for value in node.outputs)
+        outputs = [id(value) for value in node.outputs]
+        known.update(outputs)
+        own += outputs
     for value in graph.outputs:
         if id(value) not in known:
             raise OnnxFileError(
                 f"graph {graph.name!r} must compute its outputs, got {value.name!r}, which no node computes"
             )
+    known.difference_update(own)
 
 
 def _tensors(model: onnx_ir.Model) -> Iterator[Any]:
@@ -168,11 +184,12 @@ def _walk(model: onnx_ir.Model) -> Iterator[tuple[str, onnx_ir.Graph, onnx_ir.No
         path, graph, node_around = stack.pop()
         yield path, graph, node_around
         inner = [(f"{node_path(path, node)}/{name}", each, node)
-                 for node in graph for name, each in _subgraphs(node)]  # fmt: skip
+                 for node in graph for name, each in subgraphs(node)]  # fmt: skip
         stack.extend(reversed(inner))
 
 
-def _subgraphs(node: onnx_ir.Node) -> Iterator[tuple[str, onnx_ir.Graph]]:
+def subgraphs(node: onnx_ir.Node) -> Iterator[tuple[str, onnx_ir.Graph]]:
+    """Yields (name, graph) for the graphs in attributes of a node: the branches of an If, for example."""
     for attribute in node.attributes.values():
         if attribute.is_ref():
             continue
