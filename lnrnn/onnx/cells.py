@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import onnx_ir
 
-from .graph import graphs, node_path
+from .bodies import Unfit
+from .graph import graphs, node_path, parent
+from .loops import whole_loop
 from .matching import Step, steps
 from .operators import new_terms
 from .parts import Part
@@ -26,10 +28,28 @@ def find_cells(model: onnx_ir.Model) -> list[Part]:
     result: list[Part] = []
     terms = new_terms()
     for path, graph in graphs(model):
-        groups = list(_largest(list(steps(graph, terms))))
-        if groups:
-            result += _in_graph(path, graph, groups, terms)
+        if path.startswith("function "):  # its constants are arguments
+            continue
+        groups = _largest(list(steps(graph, terms)))
+        node = parent(graph)
+        if groups and node is not None and node.op_type in ("Loop", "Scan"):
+            carried = [[step for step in group if _is_carried(step, graph)] for group in groups]
+            try:
+                result.append(whole_loop(path.rpartition("/")[0], node, [g for g in carried if g], terms))
+                continue
+            except Unfit as reason:
+                found = _in_graph(path, groups, terms)
+                for part in found:
+                    part.warnings.append(f"the {node.op_type} around it is not a part of it: {reason}")
+                result += found
+        elif groups:
+            result += _in_graph(path, groups, terms)
     return result
+
+
+def _is_carried(step: Step, body: onnx_ir.Graph) -> bool:
+    inputs = {id(v) for v in body.inputs}
+    return bool(step.old) and all(id(v) in inputs for v in step.old)
 
 
 def _largest(groups: Sequence[Sequence[Step]]) -> list[list[Step]]:
@@ -45,7 +65,7 @@ def _largest(groups: Sequence[Sequence[Step]]) -> list[list[Step]]:
     return [group for group in kept if group]
 
 
-def _in_graph(path: str, graph: onnx_ir.Graph, groups: list[list[Step]], terms: Terms) -> list[Part]:
+def _in_graph(path: str, groups: list[list[Step]], terms: Terms) -> list[Part]:
     """Returns the parts of the steps in one graph, apart from Loops."""
     found = chains(groups, terms)
     layers = [Layer(tuple(chain), chain[-1].weights()) for chain in found if len(chain) > 1]

@@ -8,7 +8,7 @@ import onnx_ir
 from .constants import constant
 from .counting import bounds
 from .terms import Matrix, Operator, Sum, Terms, constant_sum, plus, single, times
-from .values import ACTIVATIONS, attribute, constant_input, is_last_axis, outside_of_loops
+from .values import ACTIVATIONS, attribute, constant_input, is_last_axis, outside_of_loops, producer
 
 
 def _both(terms: Terms, node: onnx_ir.Node, depth: int) -> tuple[Sum, Sum] | None:
@@ -194,14 +194,9 @@ def _div(terms: Terms, node: onnx_ir.Node, value: onnx_ir.Value, depth: int) -> 
     return _norm(terms, of, eps, None, depth)
 
 
-def _is(value: onnx_ir.Value | None, *ops: str) -> onnx_ir.Node | None:
-    node = None if value is None else value.producer()
-    return node if node is not None and node.op_type in ops and node.domain in ("", "ai.onnx") else None
-
-
 def _mean(value: onnx_ir.Value | None) -> onnx_ir.Value | None:
     """Returns the argument of a mean over the last axis that keeps the axis."""
-    node = _is(value, "ReduceMean")
+    node = producer(value, "ReduceMean")
     if node is None or node.inputs[0] is None or not attribute(node, "keepdims", 1):
         return None
     given = constant_input(node, 1)
@@ -212,19 +207,19 @@ def _mean(value: onnx_ir.Value | None) -> onnx_ir.Value | None:
 
 def centred(value: onnx_ir.Value | None) -> onnx_ir.Value | None:
     """Returns a if the value is a - mean(a)."""
-    node = _is(value, "Sub")
+    node = producer(value, "Sub")
     return node.inputs[0] if node and node.inputs[0] is _mean(node.inputs[1]) else None
 
 
 def deviation(value: onnx_ir.Value, of: onnx_ir.Value) -> float | None:
     """Returns eps if the value is sqrt(mean(d d) + eps), where d is `of`, a value without its mean."""
-    node = _is(value, "Sqrt")
-    total = _is(node.inputs[0], "Add") if node else None
+    node = producer(value, "Sqrt")
+    total = producer(node.inputs[0], "Add") if node else None
     if total is None:
         return None
     for at in (0, 1):
         eps, square = constant_input(total, 1 - at), _mean(total.inputs[at])
-        power = _is(square, "Pow", "Mul")
+        power = producer(square, "Pow", "Mul")
         if eps is None or eps.size != 1 or power is None:
             continue
         exponent = constant_input(power, 1) if power.op_type == "Pow" else None

@@ -43,8 +43,13 @@ class Part:
         The input and the lengths (B,) of int32. lengths is None without them.
     h0, c0 : tuple of onnx_ir.Value or None
         The initial states, one for each layer. None stands for zeros.
+    mask : onnx_ir.Value or None
+        A mask that is true at the steps of a sequence and false at others, for a part without `lengths`. It
+        gives lengths if each sequence has its steps first.
     y : onnx_ir.Value or None
         The outputs of all steps. None if the file does not use them.
+    flipped : bool
+        Whether y has the steps in the reverse order of x.
     h, c : tuple of onnx_ir.Value or None
         The last states, one for each layer. None if the file does not use them.
     axes : dict of str to str
@@ -69,7 +74,9 @@ class Part:
     lengths: onnx_ir.Value | None = None
     h0: tuple[onnx_ir.Value | None, ...] = ()
     c0: tuple[onnx_ir.Value | None, ...] = ()
+    mask: onnx_ir.Value | None = None
     y: onnx_ir.Value | None = None
+    flipped: bool = False
     h: tuple[onnx_ir.Value | None, ...] = ()
     c: tuple[onnx_ir.Value | None, ...] = ()
     axes: dict[str, str] = field(default_factory=dict)
@@ -82,9 +89,10 @@ Finder = Callable[["onnx_ir.Model", "bool | None"], list[Part]]  # (model, reset
 
 def finders() -> list[Finder]:
     """Returns the functions that find parts. Each has its own kind of nodes."""
+    from .cells import find_cells
     from .plain import plain_parts
 
-    return [plain_parts]
+    return [plain_parts, lambda model, _: find_cells(model)]
 
 
 def parts(path_or_model: Any) -> list[Part]:

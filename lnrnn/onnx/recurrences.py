@@ -14,6 +14,8 @@ from .matching import Step
 from .parts import Part
 from .terms import Terms
 
+Nodes = Sequence[onnx_ir.Node]
+
 
 @dataclass(frozen=True)
 class Layer:

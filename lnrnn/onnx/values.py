@@ -137,3 +137,9 @@ def keeps_last_axis(node: onnx_ir.Node) -> bool:
         return False
     last = r if node.op_type == "Unsqueeze" else r - 1
     return not any(a in (-1, last) for a in axes)
+
+
+def producer(value: onnx_ir.Value | None, *ops: str) -> onnx_ir.Node | None:
+    """Returns the node that computes a value if it is one of these operators."""
+    node = None if value is None else value.producer()
+    return node if node is not None and node.op_type in ops and node.domain in ("", "ai.onnx") else None
