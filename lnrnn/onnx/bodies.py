@@ -19,7 +19,7 @@ class Unfit(Exception):
 
 @dataclass(frozen=True)
 class Carried:
-    """A value that each step passes to the next: as the body's input and output, before and after all steps."""
+    """A value that each step passes to the next: the body's input and output, before and after all steps."""
 
     inner: onnx_ir.Value
     outer: onnx_ir.Value
@@ -40,7 +40,10 @@ class Joined:
 
 @dataclass
 class Body:
-    """node: the Loop or Scan. carried: by the identity of `inner`. scanned: the elements that a Scan reads."""
+    """node: the Loop or Scan. carried: by the identity of `inner`.
+
+    scanned: for the elements that a Scan reads, the sequence, its axis, and whether it is read backwards.
+    """
 
     node: onnx_ir.Node
     graph: onnx_ir.Graph

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import onnx_ir
 
 from .constants import constant
-from .values import MOST_DEPTH, attribute, constant_input, outside_of_loops, rank
+from .values import MOST_DEPTH, attribute, constant_input, moved_axes, outside_of_loops, rank
 
 STEP = "step"  # the number of the current step of the innermost Loop
 Size = tuple[int, int]  # the identity of a value, and an axis that is no constant
@@ -106,30 +106,30 @@ def number(
 
 
 def shape(node: onnx_ir.Node, width: Width) -> Numbers | None:
-    """Returns the sizes that a Shape node gives."""
+    """Returns the sizes that a Shape node gives. A value of unknown rank counts as (B, H)."""
     data = node.inputs[0]
-    axes = None if data is None else rank(data) or 2
-    if data is None or axes is None:
+    if data is None:
         return None
-    sizes: Numbers = [size(data, axis, width) for axis in range(axes)]
+    axes = rank(data)
+    sizes: Numbers = [size(data, axis, width) for axis in ((0, -1) if axes is None else range(axes))]
     return sizes[attribute(node, "start", 0) : attribute(node, "end", None)]
 
 
 def size(value: onnx_ir.Value, axis: int, width: Width) -> Linear:
     """Returns the size of an axis. Values with the same symbol have the same size."""
-    axes = rank(value) or 2
-    axis = axis % axes
     while True:
-        if value.shape is not None and isinstance(value.shape[axis], int):
+        axes = rank(value)
+        axis = axis if axes is None else axis % axes
+        if axes is not None and value.shape is not None and isinstance(value.shape[axis], int):
             return Linear(int(value.shape[axis]))
-        known = width(value) if axis == axes - 1 else None
+        known = width(value) if axis == (-1 if axes is None else axes - 1) else None
         if known is not None:
             return Linear(known)
         node = value.producer()
         source = node.inputs[0] if node is not None and node.inputs else None
         if node is None or source is None or node.domain not in ("", "ai.onnx"):
             break
-        if node.op_type == "Transpose":
+        if node.op_type == "Transpose" and axes is not None:
             order = attribute(node, "perm", None)
             axis = axes - 1 - axis if order is None else int(order[axis])
         elif node.op_type not in ("Identity", "Cast", "ReverseSequence"):
@@ -229,7 +229,7 @@ def element(
     if node.op_type != "Squeeze":
         return None
     inner = data.producer()
-    axes = squeezed(node)
+    axes = moved_axes(node)
     if inner is None or inner.inputs[0] is None or axes is None or len(axes) != 1:
         return None
     if inner.op_type == "Gather":
@@ -266,10 +266,3 @@ def _element(
     if index.number is not None and index.number < 0:
         index = index.plus(size(whole, axis, width))
     return Element(whole, axis, index, nodes)
-
-
-def squeezed(node: onnx_ir.Node) -> list[int] | None:
-    """Returns the axes of a Squeeze or Unsqueeze."""
-    given = constant_input(node, 1) if len(node.inputs) > 1 else None
-    axes = attribute(node, "axes", None) if given is None else given.reshape(-1)
-    return None if axes is None else [int(a) for a in axes]

@@ -119,24 +119,32 @@ def _compare(part: Part, run: Run, dtype: np.dtype, steps: int) -> None:
     x = rng.standard_normal((T, B, network.input_size), dtype=np.float32)
     feed = {_name(part.x): _arranged(x, "TBI", part.axes["x"])}
     lengths = None
-    if part.lengths is not None:
+    inside = np.ones((T, B, 1), bool)  # the steps of the sequences
+    if part.lengths is not None or part.mask is not None:
         lengths = np.maximum(T - np.arange(B) * 2, 1).astype(np.int32)
+        inside = np.arange(T)[:, None, None] < lengths[:, None]
+    if part.lengths is not None:
+        assert lengths is not None
         feed[_name(part.lengths)] = lengths
+    if part.mask is not None:
+        feed[_name(part.mask)] = inside if part.axes["mask"] == "TBI" else inside[:, :, 0]
     states = []
+    known: dict[int, Array] = {}  # a value may be several states
     for values in (part.h0, part.c0):
         state = np.zeros((layers, D, B, network.hidden_size), np.float32)
-        known: dict[int, Array] = {}
         for k, value in enumerate(values):
             if value is not None:
                 drawn = rng.uniform(-0.9, 0.9, state.shape[1:]).astype(np.float32)
                 state[k] = known.setdefault(id(value), drawn)
                 feed[_name(value)] = _arranged(state[k], "DBH", part.axes["h"])
         states.append(state.reshape(layers * D, B, -1))
-    floats = {name: a if a.dtype.kind == "i" else a.astype(dtype) for name, a in feed.items()}
+    floats = {name: a.astype(dtype) if a.dtype.kind == "f" else a for name, a in feed.items()}
     got = run(floats)
-    theirs = (
-        [] if part.y is None else [_arranged(got[_name(part.y)], part.axes["y"], "TBDH").reshape(T, B, -1)]
-    )
+    theirs = []
+    if part.y is not None:
+        y = _arranged(got[_name(part.y)], part.axes["y"], "TBDH").reshape(T, B, -1)
+        y = y[::-1] if part.flipped else y
+        theirs.append(np.where(inside, y, 0) if part.mask is not None else y)
     for values in (part.h, part.c):
         theirs += [_arranged(got[_name(v)], part.axes["h"], "DBH") for v in values if v is not None]
 

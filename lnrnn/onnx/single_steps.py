@@ -98,7 +98,7 @@ def is_input(value: onnx_ir.Value) -> bool:
 
 
 def reaches_output(value: onnx_ir.Value) -> bool:
-    """Returns whether a value is an output of its graph, or becomes one by operators that only move numbers."""
+    """Returns whether a value is or becomes an output of its graph, by operators that only move numbers."""
     stack, seen = [value], set()
     while stack and len(seen) < 1000:
         top = stack.pop()

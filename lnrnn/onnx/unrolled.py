@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import onnx_ir
 
-from .counting import element, size, squeezed
+from .counting import element, size
 from .matching import Step, match
 from .parts import Part
 from .recurrences import Layer, part, same_constants, used, with_unused
 from .terms import Terms
-from .values import attribute, outside_of_loops, rank
+from .values import attribute, constant_input, moved_axes, outside_of_loops, rank
 
 Values = Sequence[onnx_ir.Value]
 AXES = {("x", 3, 0): "TBI", ("x", 3, 1): "BTI", ("x", 3, 2): "BIT", ("y", 3, 0): "TBH", ("y", 3, 1): "BTH",
@@ -84,14 +84,13 @@ def unrolled(path: str, layers: Sequence[Layer], terms: Terms) -> Part | str:
     top = layers[-1]
     inside = {id(node): node for layer in layers for step in layer.steps for node in step.nodes}
     joined = stacked(top.h, set(inside))
-    y = None
+    y, flipped = None, False
     result_axes = {"x": AXES.get(("x", axes, first.axis), ""), "h": "BH"}
     if not result_axes["x"]:
         return f"{first.whole.name!r} has {axes} axes"
     if joined is not None:
         y, axis, backwards, nodes = joined
-        if backwards != reverse:
-            return f"{y.name!r} joins the outputs in another order than {first.whole.name!r} has"
+        flipped = backwards != reverse
         inside |= {id(node): node for node in nodes}
         result_axes["y"] = AXES["y", 3, axis]
     for layer in layers:
@@ -107,11 +106,28 @@ def unrolled(path: str, layers: Sequence[Layer], terms: Terms) -> Part | str:
     c = tuple(v if used(v, kept) else None for layer in layers for v in layer.new[1:])
     if y is None and not any((*h, *c)):
         return "the file uses none of its outputs"
+    baked = {"T": n}
+    warnings = [f"a length of {n} steps is baked in: the file has the nodes of each step"]
+    if (sequences := batch(layers[0].steps[0])) is not None:
+        baked["B"] = sequences
+        warnings.append(f"a batch of {sequences} sequences is baked in: the first states are constants")
     return part(
         path, f"{n} steps of {layers[0].weights.cell}", layers, nodes=nodes, reverse=reverse, x=first.whole,
-        y=y, h=h, c=c, axes=result_axes, baked={"T": n},
-        warnings=[f"a length of {n} steps is baked in: the file has the nodes of each step"],
+        y=y, flipped=flipped, h=h, c=c, axes=result_axes, baked=baked, warnings=warnings,
     )  # fmt: skip
+
+
+def batch(step: Step) -> int | None:
+    """Returns the number of sequences if constants of a step that starts at 0 set it."""
+    for node in step.nodes if not step.old else ():
+        places = (
+            (0, 1, 2) if node.op_type == "Gemm" else (0, 1) if node.op_type in ("Add", "Mul", "Sub") else (0,)
+        )
+        for at in places:
+            array = None if node.op_type in ("Gemm", "MatMul") and at == 1 else constant_input(node, at)
+            if array is not None and array.ndim == 2 and len(array) > 1:
+                return len(array)
+    return None
 
 
 def stacked(values: Values, inside: set[int]) -> tuple[onnx_ir.Value, int, bool, list[onnx_ir.Node]] | None:
@@ -126,7 +142,7 @@ def stacked(values: Values, inside: set[int]) -> tuple[onnx_ir.Value, int, bool,
                     backwards = _order(list(user.inputs), values)
                     if backwards is not None:
                         return join.outputs[0], attribute(join, "axis", 0) % 3, backwards, [user, join]
-        axes = squeezed(user) if user.op_type == "Unsqueeze" else None
+        axes = moved_axes(user) if user.op_type == "Unsqueeze" else None
         if axes is None or len(axes) != 1:
             continue
         for join in user.outputs[0].consumers():
@@ -135,7 +151,7 @@ def stacked(values: Values, inside: set[int]) -> tuple[onnx_ir.Value, int, bool,
             nodes = [v.producer() for v in join.inputs if v is not None]
             same = [
                 node for node in nodes
-                if node is not None and node.op_type == "Unsqueeze" and squeezed(node) == axes
+                if node is not None and node.op_type == "Unsqueeze" and moved_axes(node) == axes
             ]  # fmt: skip
             backwards = _order([node.inputs[0] for node in same], values)
             if len(same) == len(join.inputs) and backwards is not None:

@@ -88,9 +88,28 @@ def rank(value: onnx_ir.Value, depth: int = 0) -> int | None:
     if node.op_type in ELEMENTWISE:
         ranks = [rank(v, depth + 1) for v in node.inputs if v is not None]
         return None if None in ranks else max(r for r in ranks if r is not None)
-    if node.op_type in ("MatMul", "LayerNormalization", "Split", "Slice") and node.inputs[0] is not None:
-        return rank(node.inputs[0], depth + 1)
+    first = rank(node.inputs[0], depth + 1) if node.inputs and node.inputs[0] is not None else None
+    if node.op_type in ("MatMul", "LayerNormalization", "Split", "Slice", "ReverseSequence", "Not"):
+        return first
+    if node.op_type == "Transpose":
+        order = attribute(node, "perm", None)
+        return first if order is None else len(order)
+    if first is None:
+        return None
+    if node.op_type == "Gather":
+        indices = None if node.inputs[1] is None else rank(node.inputs[1], depth + 1)
+        return None if indices is None else first + indices - 1
+    if node.op_type in ("Squeeze", "Unsqueeze"):
+        axes = moved_axes(node)
+        return None if axes is None else first + (len(axes) if node.op_type == "Unsqueeze" else -len(axes))
     return None
+
+
+def moved_axes(node: onnx_ir.Node) -> list[int] | None:
+    """Returns the axes of a Squeeze or Unsqueeze."""
+    given = constant_input(node, 1) if len(node.inputs) > 1 else None
+    axes = attribute(node, "axes", None) if given is None else given.reshape(-1)
+    return None if axes is None else [int(a) for a in axes]
 
 
 def is_last_axis(axis: int, data: onnx_ir.Value) -> bool:
@@ -126,12 +145,7 @@ def constant_input(node: onnx_ir.Node, at: int) -> Array | None:
 def keeps_last_axis(node: onnx_ir.Node) -> bool:
     """Returns whether the last axis of a Gather's, Squeeze's or Unsqueeze's result is that of its input."""
     data = node.inputs[0]
-    axes: list[int] | None
-    if node.op_type == "Gather":
-        axes = [attribute(node, "axis", 0)]
-    else:
-        given = constant(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] is not None else None
-        axes = [int(a) for a in given.reshape(-1)] if given is not None else attribute(node, "axes", None)
+    axes = [attribute(node, "axis", 0)] if node.op_type == "Gather" else moved_axes(node)
     r = None if data is None else rank(data)
     if axes is None or r is None:
         return False
