@@ -24,8 +24,9 @@ Size = int | str | None  # a number, "T" or "B", or None for an unknown one
 class Walk:
     """A value after a layer, its axes, and the nodes between them.
 
-    shapes: axes by id of values, for the operator Shape. baked: sizes that a Reshape sets to a number, such
-    as {"T": 10}, and messages about them.
+    shapes: axes by id of values, for the operator Shape. declared: the numbers of steps and sequences that the
+    file declares for the input: {"T": 10}. baked: those that a Reshape sets. messages: what a user of the
+    file should know about them.
     """
 
     value: onnx_ir.Value
@@ -33,6 +34,7 @@ class Walk:
     sizes: dict[str, int]
     nodes: list[onnx_ir.Node] = field(default_factory=list)
     shapes: dict[int, Axes] = field(default_factory=dict)
+    declared: dict[str, int] = field(default_factory=dict)
     baked: dict[str, int] = field(default_factory=dict)
     messages: list[str] = field(default_factory=list)
 
@@ -71,11 +73,14 @@ def stacks(layers: Sequence[Layer]) -> list[Stack]:
         by_input.setdefault(id(layer.x), []).append(layer)
     below: set[int] = set()  # layers that have a layer below them
     steps: dict[int, tuple[Walk, Layer | None]] = {}
+    declared: dict[int, dict[str, int]] = {}
     for layer in layers:
-        walk, above = _next(layer, by_input)
+        own = declared.get(id(layer), {}) | _declared(layer)
+        walk, above = _next(layer, by_input, own)
         steps[id(layer)] = walk, above
         if above is not None:
             below.add(id(above))
+            declared[id(above)] = own
     return [_stack(layer, steps) for layer in layers if id(layer) not in below]
 
 
@@ -94,7 +99,18 @@ def _stack(first: Layer, steps: dict[int, tuple[Walk, Layer | None]]) -> Stack:
         layers.append(above)
 
 
-def _next(layer: Layer, by_input: dict[int, list[Layer]]) -> tuple[Walk, Layer | None]:
+def _declared(layer: Layer) -> dict[str, int]:
+    """Returns the numbers of steps and sequences that the file declares for the input of a layer."""
+    shape = layer.x.shape
+    if shape is None or len(shape) != 3:
+        return {}
+    order = "BT" if layer.batch_first else "TB"
+    return {axis: size for axis, size in zip(order, shape, strict=False) if isinstance(size, int)}
+
+
+def _next(
+    layer: Layer, by_input: dict[int, list[Layer]], declared: dict[str, int]
+) -> tuple[Walk, Layer | None]:
     """Follows the outputs of a layer. Returns the walk and the layer above, or None.
 
     Without a layer above, the walk ends at the last value whose axes are those of a network's outputs.
@@ -104,7 +120,7 @@ def _next(layer: Layer, by_input: dict[int, list[Layer]]) -> tuple[Walk, Layer |
     sizes = {"D": layer.directions, "H": layer.hidden_size, "I": layer.weights[0].input_size}
     if layer.y is None:
         return Walk(layer.node.outputs[0] if layer.node.outputs else layer.x, axes, sizes), None
-    walk = Walk(layer.y, axes, sizes, shapes={id(layer.x): (T, B, "I")})
+    walk = Walk(layer.y, axes, sizes, shapes={id(layer.x): (T, B, "I")}, declared=declared)
     walk.note()
     end, best = 0, (walk.value, walk.axes)
     while True:
@@ -218,12 +234,14 @@ def _reshaped(walk: Walk, node: onnx_ir.Node, shape: list[Size]) -> Axes | None:
         baked[axis] = size
     if shape.count(-1) > 1:
         return None
-    walk.baked |= baked
     for axis, size in baked.items():
         what = {"T": "steps", "B": "sequences"}[axis]
         walk.messages.append(
             f"node {named(node)} sets the number of {what} to {size}; the network takes any number"
         )
+    if any(walk.declared.get(axis) != size for axis, size in baked.items()):
+        return None  # it may divide the values into other steps and sequences
+    walk.baked |= baked
     return new
 
 
