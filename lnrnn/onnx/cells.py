@@ -10,6 +10,7 @@ from .bodies import Unfit
 from .graph import graphs, node_path, parent
 from .loops import whole_loop
 from .matching import Step, steps
+from .node_steps import node_steps
 from .operators import new_terms
 from .parts import Part
 from .recurrences import Layer
@@ -27,13 +28,16 @@ def find_cells(model: onnx_ir.Model) -> list[Part]:
     """
     result: list[Part] = []
     terms = new_terms()
+    opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
     for path, graph in graphs(model):
         if path.startswith("function "):  # its constants are arguments
             continue
         groups = _largest(list(steps(graph, terms)))
         node = parent(graph)
-        if groups and node is not None and node.op_type in ("Loop", "Scan"):
-            carried = [[step for step in group if _is_carried(step, graph)] for group in groups]
+        in_loop = node is not None and node.op_type in ("Loop", "Scan")
+        nodes = list(node_steps(path, graph, opset)) if in_loop else []
+        if node is not None and in_loop and (groups or nodes):
+            carried = [[step for step in group if _is_carried(step, graph)] for group in (*groups, *nodes)]
             try:
                 result.append(whole_loop(path.rpartition("/")[0], node, [g for g in carried if g], terms))
                 continue

@@ -156,7 +156,7 @@ def _step(pattern: Pattern, units: int, bound: Bound) -> Step | None:
         return None
     functions = {name: bound[name] for name in FUNCTIONS if name in bound}
     return Step(
-        pattern, units, constants, functions, bound.get("eps"), x, old, new, nodes, _outside(nodes, new)
+        pattern, units, constants, functions, bound.get("eps"), x, old, new, nodes, outside(nodes, new)
     )
 
 
@@ -186,7 +186,8 @@ def _nodes(new: Sequence[onnx_ir.Value], given: Sequence[onnx_ir.Value]) -> tupl
     return tuple(sorted(seen.values(), key=graph.graph.index))
 
 
-def _outside(nodes: Sequence[onnx_ir.Node], new: Sequence[onnx_ir.Value]) -> tuple[str, ...]:
+def outside(nodes: Sequence[onnx_ir.Node], new: Sequence[onnx_ir.Value]) -> tuple[str, ...]:
+    """Returns the names of nodes and outputs that read values of these nodes other than `new`."""
     inside, results = {id(node) for node in nodes}, {id(v) for v in new}
     names: dict[str, None] = {}
     for node in nodes:

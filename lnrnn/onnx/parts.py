@@ -122,9 +122,26 @@ def parts(path_or_model: Any) -> list[Part]:
 
 def found(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part]:
     """Returns the parts of a model that `read` has returned. reset_after: as in from_onnx."""
-    every = [part for finder in finders() for part in finder(model, reset_after)]
+    every = _outermost([part for finder in finders() for part in finder(model, reset_after)])
     _rename(every)
     return _joined(every)
+
+
+def _outermost(every: list[Part]) -> list[Part]:
+    """Returns the parts without those inside of a Loop or Scan that is a part itself."""
+    from .graph import parent
+
+    taken = {id(node) for part in every if part.converted is not None for node in part.nodes}
+
+    def is_inside(part: Part) -> bool:
+        graph = part.nodes[0].graph if part.nodes else None
+        while graph is not None and (node := parent(graph)) is not None:
+            if id(node) in taken:
+                return True
+            graph = node.graph
+        return False
+
+    return [part for part in every if not is_inside(part)]
 
 
 def _rename(every: list[Part]) -> None:
