@@ -24,7 +24,17 @@ from .terms import Array, Atom, Sum, Terms, outside_of_loops, single
 
 Summand = tuple[tuple[Atom, ...], Array, int | None]  # atoms, factor, owner of a bias
 Bound = dict[Any, Any]  # what a match has bound so far; see Matcher
-ROOTS = ("Mul", "Add", "Sub", "Sum", "Tanh", "Relu", "Sigmoid")  # operators that compute a new h
+ROOTS = (
+    "Mul",
+    "Add",
+    "Sub",
+    "Sum",
+    "Tanh",
+    "Relu",
+    "Sigmoid",
+    "MatMul",
+    "Gemm",
+)  # operators that compute a new h
 MOST_NODES = 400  # of one step
 
 
@@ -60,6 +70,9 @@ class Step:
         result = {name: self._blocks(name) for name in ("weight_ih", "weight_hh")}
         for name in vectors(cell, H, spec, True):
             result[name] = self._blocks(name)
+        if ("weight_hr", "h") in self.constants:
+            matrix, scale = self.constants["weight_hr", "h"]
+            result["weight_hr"] = matrix.array() * scale[:, None]
         bias = any(v.any() for name, v in result.items() if name.startswith("bias"))
         result = {name: v.astype(np.float32) for name, v in result.items() if bias or "bias" not in name or
                   name.startswith("inner")}  # fmt: skip
@@ -90,22 +103,10 @@ class Step:
         return matrix.array() * ((1 if has_gain else self._sign(gate)) * scale)[:, None]
 
     def _vector(self, name: str, gate: str) -> Array:
-        result = np.zeros(self.units)
+        given = self.constants.get((name, gate))
         if name.startswith("gain"):
-            return result + self.constants.get((name, gate), np.ones(1))
-        side = name[:-2]
-        both = "hh" in name or "ih" in name
-        if not both or (f"{side}ih", gate) in self.constants and (f"{side}hh", gate) in self.constants:
-            return result + sum(a for _, a in self.constants.get((name, gate), ()))
-        # One constant of the pattern stands for both biases. That of the product with h is bias_hh.
-        for owner, a in (
-            *self.constants.get((f"{side}ih", gate), ()),
-            *self.constants.get((f"{side}hh", gate), ()),
-        ):
-            of_h = bool(self.old) and owner == id(self.old[0])
-            if of_h == name.endswith("hh"):
-                result = result + a
-        return result
+            return np.ones(self.units) if given is None else np.broadcast_to(given, (self.units,))
+        return np.zeros(self.units) + sum(a for _, a in given or ())
 
 
 def steps(graph: onnx_ir.Graph, terms: Terms) -> Iterator[list[Step]]:
@@ -127,7 +128,7 @@ def match(value: onnx_ir.Value, terms: Terms, zero: bool = False) -> list[Step]:
     for pattern in PATTERNS:
         matcher = Matcher(pattern, terms, zero)
         for bound in matcher.whole(value, whole):
-            step = _step(pattern, matcher.units, bound)
+            step = _step(pattern, matcher, bound)
             if step is not None and not any(_same(step, other) for other in result):
                 result.append(step)
     return result
@@ -137,7 +138,7 @@ def _same(a: Step, b: Step) -> bool:
     return a.x is b.x and all(p is q for p, q in zip(a.old + a.new, b.old + b.new, strict=True))
 
 
-def _step(pattern: Pattern, units: int, bound: Bound) -> Step | None:
+def _step(pattern: Pattern, matcher: Matcher, bound: Bound) -> Step | None:
     """Returns the step of a match, or None if it does not have all of a cell's nodes and constants."""
     if "x" not in bound:
         return None
@@ -147,16 +148,31 @@ def _step(pattern: Pattern, units: int, bound: Bound) -> Step | None:
     if None in new or len(old) not in (0, len(new)):
         return None
     constants = {key: v for key, v in bound.items() if isinstance(key, tuple) and len(key) == 2 and
-                 key[0] not in ("value", "norm")}  # fmt: skip
-    for (name, _), v in constants.items():
-        if name == "weight_hh" and v[0].columns[1] - v[0].columns[0] != units:
+                 key[0] not in ("value", "norm", "operand")}  # fmt: skip
+    operands = {id(bound["operand", gate]) for gate in pattern.gates if ("operand", gate) in bound}
+    for (name, gate), v in tuple(constants.items()):
+        if name == "weight_hh" and v[0].columns[1] - v[0].columns[0] != matcher.state_size:
             return None
+        if name in ("bias_ih", "inner_bias_ih"):
+            other = pattern.bias_of_h if name == "bias_ih" else "inner_bias_hh"
+            if not pattern.has(other, gate):
+                constants[name, gate] = tuple(each for each in v if each[0] not in operands)
+                constants[other, gate] = tuple(each for each in v if each[0] in operands)
     nodes = _nodes(new, (x, *old))
     if nodes is None:
         return None
     functions = {name: bound[name] for name in FUNCTIONS if name in bound}
     return Step(
-        pattern, units, constants, functions, bound.get("eps"), x, old, new, nodes, outside(nodes, new)
+        pattern,
+        matcher.units,
+        constants,
+        functions,
+        bound.get("eps"),
+        x,
+        old,
+        new,
+        nodes,
+        outside(nodes, new),
     )
 
 
@@ -207,19 +223,25 @@ class Matcher:
     """Compares the equations of one pattern with sums, and yields all ways to bind its names.
 
     zero: whether the old states are 0, so that terms with them are missing. The keys of a Bound are names of
-    values and functions, "eps", (constant, gate), ("value", equation), ("argument", function, equation),
-    ("norm", gates, terms), and ("place", gates, terms, number of the gate in the file).
+    values and functions, "eps", (constant, gate), ("operand", gate) for the value that weight_hh multiplies,
+    ("value", equation), ("argument", function, equation), ("norm", gates, terms), and
+    ("place", gates, terms, number of the gate in the file).
     """
 
     pattern: Pattern
     terms: Terms
     zero: bool
     units: int = field(default=0, init=False)
+    state_size: int = field(default=0, init=False)
 
     def whole(self, value: onnx_ir.Value, h: Sum) -> Iterator[Bound]:
-        width = h.width
-        if width is not None and width > 0:
-            self.units = width
+        self.units = self.state_size = h.width or 0
+        if self.pattern.has_projection:
+            if h.atom is None or h.atom.matrix is None:
+                return
+            columns = h.atom.matrix.columns
+            self.units = columns[1] - columns[0]
+        if self.units:
             yield from self.sum(self.pattern.of("h"), h, "h", {("value", "h"): value})
 
     def sum(self, wanted: Sequence[Term], given: Sum, gate: str, bound: Bound) -> Iterator[Bound]:
@@ -271,7 +293,7 @@ class Matcher:
     def _product(
         self, term: Term, product: tuple[Atom, ...], factor: Array, gate: str, bound: Bound
     ) -> Iterator[Bound]:
-        if factor.ndim > 1 or factor.size not in (1, self.units):
+        if factor.ndim > 1 or factor.size not in (1, self.units, self.state_size):
             return
         factor = term.sign * factor.reshape(-1)
         if term.vector:
@@ -295,8 +317,9 @@ class Matcher:
             yield from self._value(factor.name, atom, bound)
         elif factor.kind == "function":
             yield from self._function(factor, atom, bound)
-        elif factor.kind == "product" and atom.kind == "product" and atom.width == self.units:
-            yield from self._matrix(factor, atom, scale, gate, bound)
+        elif factor.kind == "product" and atom.kind == "product":
+            if atom.width == (self.state_size if factor.name == "weight_hr" else self.units):
+                yield from self._matrix(factor, atom, scale, gate, bound)
         elif factor.kind == "norm" and atom.kind == "norm":
             yield from self._norm(factor, atom, gate, bound)
 
@@ -310,6 +333,8 @@ class Matcher:
         ((operands, one),) = whole.terms.items()
         if len(operands) == len(factor.factors) and one.size == 1 and one.item() == 1:
             bound = {**bound, (factor.name, gate): (atom.matrix, scale)}
+            if factor.name == "weight_hh":
+                bound["operand", gate] = atom.value
             for order in permutations(operands):
                 yield from self._in_turn(factor.factors, order, np.ones(1), gate, bound)
 
@@ -323,7 +348,7 @@ class Matcher:
         others = [bound.get(other) for other in ("x", "h0", "c0") if other != name]
         if any(value is other for other in others):
             return
-        if name != "x" and atom.width not in (None, self.units):
+        if name != "x" and atom.width not in (None, self.state_size if name == "h0" else self.units):
             return
         yield {**bound, name: value}
 

@@ -66,6 +66,7 @@ class Pattern:
     cell: the name of lnrnn's class. gates: in lnrnn's order. states: the names of new states, with the name
     of the old state. equations: by name, h first. norm: arguments of LayerNormSpec, or None. options: further
     arguments of the class. negated: a gate whose pre-activation has the other sign in lnrnn, or "".
+    bias_of_h: lnrnn's name for the part of bias_ih that a file adds to the product with h.
     """
 
     cell: str
@@ -75,6 +76,7 @@ class Pattern:
     norm: Mapping[str, Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     negated: str = ""
+    bias_of_h: str = "bias_hh"
 
     @cached_property
     def terms(self) -> dict[str, tuple[Term, ...]]:
@@ -82,7 +84,23 @@ class Pattern:
         return {name: _terms(ast.parse(text, mode="eval").body) for name, text in self.equations.items()}
 
     def of(self, name: str) -> tuple[Term, ...]:
+        """The equation of a value or gate."""
         return self.terms[name] if name in self.terms else self.terms["gate"]
+
+    @property
+    def has_projection(self) -> bool:
+        return self.has("weight_hr", "h")
+
+    def has(self, constant: str, gate: str) -> bool:
+        """Whether the equation of a gate or value has this constant."""
+        return _has(constant, self.of(gate))
+
+
+def _has(constant: str, terms: tuple[Term, ...]) -> bool:
+    return any(
+        t.vector == constant or any(f.name == constant or _has(constant, f.terms) for f in t.factors)
+        for t in terms
+    )
 
 
 def _terms(node: ast.expr, sign: int = 1) -> tuple[Term, ...]:
@@ -151,6 +169,7 @@ LSTM_STATES: dict[str | None, Equations] = {
         "raw": "sigma(f) * c0 + sigma(i) * tanh(g)",
     },
 }
+PROJECTED = "weight_hr @ ({})"  # h of an LSTM with proj_size
 LSTM_GATES: dict[str | None, str] = {
     None: PLAIN,
     "split": spanning(SPLIT, "ifgo"),
@@ -176,6 +195,11 @@ GRU_GATES: tuple[tuple[Mapping[str, Any] | None, bool, Equations], ...] = (  # n
         "gate": spanning(SPLIT, "rz"),
         "n": "gain_ih * norm((weight_ih @ x) + inner_bias_ih) + bias_ih"
              " + sigma(r) * gain_hh * norm((weight_hh @ h0) + inner_bias_hh) + sigma(r) * bias_hh",
+    }),
+    (dict(placement="split"), False, {
+        "gate": spanning(SPLIT, "rz"),
+        "n": "gain_ih * norm((weight_ih @ x) + inner_bias_ih) + bias_ih"
+             " + gain_hh * norm((weight_hh @ (sigma(r) * h0)) + inner_bias_hh)",
     }),
     (dict(placement="split", span="all"), True, {
         "gate": spanning(SPLIT, "rzn"),
@@ -204,11 +228,12 @@ LIGRU_GATES: dict[str | None, str] = {
 }
 
 LSTMS = tuple(
-    Pattern("LSTM", "ifgo", {"h": "h0", "c": "c0"}, {**states, "gate": gate},
+    Pattern("LSTM", "ifgo", {"h": "h0", "c": "c0"}, {**states, "h": h, "gate": gate},
             None if placement is cell is None else {"placement": placement, "cell": cell})
     for placement, gate in LSTM_GATES.items()
     for cell, states in LSTM_STATES.items()
     if placement is not None or cell is None
+    for h in (states["h"], PROJECTED.format(states["h"]))
 )  # fmt: skip
 GRUS = tuple(
     Pattern("GRU", "rzn", {"h": "h0"}, {"h": h, **gates}, norm, {} if reset_after else {"reset_after": False},
@@ -218,7 +243,8 @@ GRUS = tuple(
 )  # fmt: skip
 LIGRUS = tuple(
     Pattern("LiGRU", "zn", {"h": "h0"}, {"h": h, "gate": gate},
-            None if placement is None else {"placement": placement}, negated=negated)
+            None if placement is None else {"placement": placement}, negated=negated,
+            bias_of_h="bias_hh" if placement is None else "inner_bias_hh")
     for placement, gate in LIGRU_GATES.items()
     for negated, h in LIGRU_STATES.items()
 )  # fmt: skip
