@@ -8,12 +8,13 @@ import onnx_ir
 
 from .bodies import Unfit
 from .graph import graphs, node_path, parent
+from .joining import joined
 from .loops import whole_loop
 from .matching import Step, steps
 from .node_steps import node_steps
 from .operators import new_terms
 from .parts import Part
-from .recurrences import Layer
+from .recurrences import Layer, Recurrence
 from .single_steps import one_step
 from .terms import Terms
 from .unrolled import chains, unrolled
@@ -26,7 +27,7 @@ def find_cells(model: onnx_ir.Model) -> list[Part]:
     The model must come from `read`. The parts are single steps, steps that follow each other, and nodes Loop
     and Scan whose body is a step.
     """
-    result: list[Part] = []
+    found: list[Recurrence | Part] = []
     terms = new_terms()
     opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
     for path, graph in graphs(model):
@@ -34,21 +35,31 @@ def find_cells(model: onnx_ir.Model) -> list[Part]:
             continue
         groups = _largest(list(steps(graph, terms)))
         node = parent(graph)
-        in_loop = node is not None and node.op_type in ("Loop", "Scan")
-        nodes = list(node_steps(path, graph, opset)) if in_loop else []
-        if node is not None and in_loop and (groups or nodes):
-            carried = [[step for step in group if _is_carried(step, graph)] for group in (*groups, *nodes)]
-            try:
-                result.append(whole_loop(path.rpartition("/")[0], node, [g for g in carried if g], terms))
-                continue
-            except Unfit as reason:
-                found = _in_graph(path, groups, terms)
-                for part in found:
-                    part.warnings.append(f"the {node.op_type} around it is not a part of it: {reason}")
-                result += found
+        if node is not None and node.op_type in ("Loop", "Scan"):
+            found += _in_body(path, node, graph, groups, opset, terms)
         elif groups:
-            result += _in_graph(path, groups, terms)
-    return result
+            found += _in_graph(path, groups, terms)
+    recurrences = joined([each for each in found if isinstance(each, Recurrence)])
+    return [each.finished() for each in recurrences] + [each for each in found if isinstance(each, Part)]
+
+
+def _in_body(
+    path: str, node: onnx_ir.Node, body: onnx_ir.Graph, groups: list[list[Step]], opset: int | None,
+    terms: Terms,
+) -> list[Recurrence | Part]:  # fmt: skip
+    """Returns the Loop or Scan as a part, or else the steps in its body."""
+    every = [*groups, *node_steps(path, body, opset)]
+    if not every:
+        return []
+    carried = [[step for step in group if _is_carried(step, body)] for group in every]
+    try:
+        return [whole_loop(path.rpartition("/")[0], node, [group for group in carried if group], terms)]
+    except Unfit as reason:
+        found = _in_graph(path, groups, terms)
+        for each in found:
+            part = each.part if isinstance(each, Recurrence) else each
+            part.warnings.append(f"the {node.op_type} around it is not a part of it: {reason}")
+        return found
 
 
 def _is_carried(step: Step, body: onnx_ir.Graph) -> bool:
@@ -69,18 +80,18 @@ def _largest(groups: Sequence[Sequence[Step]]) -> list[list[Step]]:
     return [group for group in kept if group]
 
 
-def _in_graph(path: str, groups: list[list[Step]], terms: Terms) -> list[Part]:
+def _in_graph(path: str, groups: list[list[Step]], terms: Terms) -> list[Recurrence | Part]:
     """Returns the parts of the steps in one graph, apart from Loops."""
     found = chains(groups, terms)
     layers = [Layer(tuple(chain), chain[-1].weights()) for chain in found if len(chain) > 1]
     done: set[int] = set()
-    result = []
+    result: list[Recurrence | Part] = []
     for stack in _stacks(layers):
         whole = unrolled(node_path(path, _first(stack)), stack, terms)
         if isinstance(whole, str):
             continue
         result.append(whole)
-        done.update(id(node) for node in whole.nodes)
+        done.update(id(node) for node in whole.part.nodes)
     for group in groups:
         if id(group[0].new[0].producer()) not in done:
             single = one_step(path, group)

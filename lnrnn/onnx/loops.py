@@ -10,8 +10,7 @@ import onnx_ir
 from .bodies import Body, Carried, Joined, Unfit, body_of, check_steps, insertion
 from .masks import Choice, choice, in_order_of_x, is_fill, lengths_of, reversed_of
 from .matching import Step
-from .parts import Part
-from .recurrences import Layer, Nodes, part, with_unused
+from .recurrences import Layer, Nodes, Recurrence, recurrence, with_unused
 from .terms import Terms
 from .values import attribute, outside_of_loops, rank
 
@@ -31,7 +30,7 @@ class Recurrent:
     mask: onnx_ir.Value | None
 
 
-def whole_loop(path: str, node: onnx_ir.Node, groups: Sequence[Sequence[Step]], terms: Terms) -> Part:
+def whole_loop(path: str, node: onnx_ir.Node, groups: Sequence[Sequence[Step]], terms: Terms) -> Recurrence:
     """Returns the part of a Loop or Scan. Raises Unfit if the body does anything else.
 
     groups: the alternatives of each step in the body.
@@ -78,17 +77,16 @@ def whole_loop(path: str, node: onnx_ir.Node, groups: Sequence[Sequence[Step]], 
         result_axes["mask"] = "TBI"[: rank(mask) or 2]
     states = [[_used(carried.after) for carried in each.states] for each in found]
     before = [[carried.before for carried in each.states] for each in found]
-    has_c = len(states[0]) == 2
     if value is None and not any(v for each in states for v in each):
         raise Unfit("the file uses none of its outputs")
     if baked is not None:
         warnings.append(f"a length of {baked} steps is baked in: the {node.op_type} has this number of steps")
     layers = [Layer((each.step,), each.step.weights()) for each in found]
-    return part(
+    return recurrence(
         path, f"{node.op_type} of {found[0].step.pattern.cell}", layers, nodes=with_unused(kept, more),
         reverse=backwards, x=whole, y=value, lengths=lengths, mask=mask if lengths is None else None,
-        flipped=flipped, h0=tuple(v[0] for v in before), c0=tuple(v[1] for v in before) if has_c else (),
-        h=tuple(v[0] for v in states), c=tuple(v[1] for v in states) if has_c else (), axes=result_axes,
+        flipped=flipped, h0=tuple(v[0] for v in before), c0=tuple(v for each in before for v in each[1:]),
+        h=tuple(v[0] for v in states), c=tuple(v for each in states for v in each[1:]), axes=result_axes,
         baked={} if baked is None else {"T": baked}, warnings=warnings,
     )  # fmt: skip
 

@@ -14,6 +14,7 @@ import onnx
 import onnx_ir
 
 from ..importers.checking import MARGIN, RoundingHidesDifference, compared
+from ..rnn.models import LSTM
 from .extraction import Unrun, extracted
 from .folding import attribute
 from .parts import Part
@@ -130,8 +131,13 @@ def _compare(part: Part, run: Run, dtype: np.dtype, steps: int) -> None:
         feed[_name(part.mask)] = inside if part.axes["mask"] == "TBI" else inside[:, :, 0]
     states = []
     known: dict[int, Array] = {}  # a value may be several states
-    for values in (part.h0, part.c0):
-        state = np.zeros((layers, D, B, network.hidden_size), np.float32)
+    own = D if "D" in part.axes["h"] else 1  # directions of one value
+    sizes_of_states = (
+        (network.proj_size if isinstance(network, LSTM) else 0) or network.hidden_size,
+        network.hidden_size,
+    )
+    for values, width in zip((part.h0, part.c0), sizes_of_states, strict=True):
+        state = np.zeros((layers * D // own, own, B, width), np.float32)
         for k, value in enumerate(values):
             if value is not None:
                 drawn = rng.uniform(-0.9, 0.9, state.shape[1:]).astype(np.float32)
@@ -156,7 +162,7 @@ def _compare(part: Part, run: Run, dtype: np.dtype, steps: int) -> None:
         for values, each in zip(
             (part.h, part.c), state if isinstance(state, tuple) else (state,), strict=False
         ):
-            by_layer = each.reshape(layers, D, B, -1)
+            by_layer = each.reshape(layers * D // own, own, B, -1)
             result += [by_layer[k] for k, v in enumerate(values) if v is not None]
         return result
 

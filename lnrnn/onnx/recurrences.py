@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir
 
-from ..importers.weights import Weights, network
+from ..importers.weights import Array, Converted, Weights, network
 from .matching import Step
 from .parts import Part
 from .terms import Terms
@@ -46,52 +46,77 @@ class Layer:
 
 
 def same_constants(a: Step, b: Step, terms: Terms) -> bool:
-    """Returns whether two steps have the same equations and the same constants. A step with states of 0 may
-    lack some."""
+    """Returns whether two steps have the same equations and the same constants.
+
+    A step with states of 0 may lack some. The file may have added bias_hh to bias_ih there.
+    """
     if a.pattern is not b.pattern or a.functions != b.functions or a.units != b.units:
         return False
-    if a.eps != b.eps and a.old and b.old:
+    whole = bool(a.old and b.old)
+    if whole and (a.eps != b.eps or set(a.constants) != set(b.constants)):
         return False
-    for key, mine in a.constants.items():
-        theirs = b.constants.get(key)
-        if theirs is None:
-            if a.old and b.old:
-                return False
+    for name, gate in a.constants:
+        if (name, gate) not in b.constants:
             continue
-        if key[0].startswith("weight"):
-            if terms.identity(mine[0]) != terms.identity(theirs[0]):
+        if not whole and "bias" in name:
+            mine, theirs = (_all_biases(step, name, gate) for step in (a, b))
+        elif "bias" in name:
+            mine, theirs = (sum(v for _, v in step.constants[name, gate]) for step in (a, b))
+        elif name.startswith("weight"):
+            (first, mine), (second, theirs) = a.constants[name, gate], b.constants[name, gate]
+            if terms.identity(first) != terms.identity(second):
                 return False
-            mine, theirs = mine[1], theirs[1]
-        elif "bias" in key[0]:
-            mine, theirs = (sum(v for _, v in given) for given in (mine, theirs))
-        if not np.array_equal(np.broadcast_to(mine, (a.units,)), np.broadcast_to(theirs, (a.units,))):
+        else:
+            mine, theirs = a.constants[name, gate], b.constants[name, gate]
+        if not (np.asarray(mine) == theirs).all():
             return False
     return True
 
 
-def part(path: str, kind: str, layers: Sequence[Layer], **values: Any) -> Part:
-    """Returns the part of these layers. values: fields of Part, and `reverse` for its network."""
-    reverse = values.pop("reverse", False)
-    states = [layer.old for layer in layers]
-    last = [layer.new for layer in layers]
-    has_c = len(last[0]) == 2
-    result = Part(
-        path, kind, values.pop("nodes"),
-        h0=values.pop("h0", tuple(s[0] for s in states)),
-        c0=values.pop("c0", tuple(s[1] for s in states) if has_c else ()),
-        h=values.pop("h", tuple(s[0] for s in last)),
-        c=values.pop("c", tuple(s[1] for s in last) if has_c else ()),
-        **values,
-    )  # fmt: skip
-    batch_first = result.axes.get("x") == "BTI"
-    try:
-        converted = network([[layer.weights] for layer in layers], batch_first, "ONNX")
-    except ValueError as error:
-        return replace(result, reason=f"the layers of a network must be alike: {error}")
-    if reverse:
-        converted.arguments["reverse"] = True
-    result.converted = converted
-    return result
+def _all_biases(step: Step, name: str, gate: str) -> Array:
+    """Returns a bias of a gate, and for bias_ih the bias_hh that stands in the same sum."""
+    names = {name}
+    if name in ("bias_ih", "bias_hh") and not step.pattern.has("bias_hh", gate):
+        names = {"bias_ih", step.pattern.bias_of_h}
+    parts = [v for each in names for _, v in step.constants.get((each, gate), ())]
+    return np.sum([np.broadcast_to(v, (step.units,)) for v in parts] or [np.zeros(step.units)], 0)
+
+
+# --- parts --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """A part and its weights by layer and direction. reverse: whether one direction reads from the end."""
+
+    part: Part
+    weights: list[list[Weights]]
+    reverse: bool = False
+
+    def converted(self) -> Converted:
+        """Raises ValueError if the layers are not those of one network."""
+        result = network(self.weights, self.part.axes.get("x") == "BTI", "ONNX")
+        if self.reverse:
+            result.arguments["reverse"] = True
+        return result
+
+    def finished(self) -> Part:
+        """Returns the part with its network."""
+        try:
+            self.part.converted = self.converted()
+        except ValueError as error:
+            self.part.reason = str(error)
+        return self.part
+
+
+def recurrence(
+    path: str, kind: str, layers: Sequence[Layer], reverse: bool = False, **values: Any
+) -> Recurrence:
+    """Returns a recurrence of these layers. values: fields of its part, by default the layers' states."""
+    for name, states in (("0", [layer.old for layer in layers]), ("", [layer.new for layer in layers])):
+        values.setdefault(f"h{name}", tuple(each[0] for each in states))
+        values.setdefault(f"c{name}", tuple(v for each in states for v in each[1:]))
+    return Recurrence(Part(path, kind, **values), [[layer.weights] for layer in layers], reverse)
 
 
 def used(value: onnx_ir.Value, inside: set[int]) -> bool:

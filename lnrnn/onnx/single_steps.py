@@ -9,7 +9,7 @@ import onnx_ir
 from .graph import node_path, parent
 from .matching import Step
 from .parts import Part
-from .recurrences import Layer, part
+from .recurrences import Layer, Recurrence, recurrence
 from .values import MOST_DEPTH, outside_of_loops
 
 # Operators that only move numbers: a state passes through them between the model's interface and a step.
@@ -17,7 +17,7 @@ MOVES = ("Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape",
          "Transpose", "Unsqueeze")  # fmt: skip
 
 
-def one_step(path: str, group: Sequence[Step]) -> Part | None:
+def one_step(path: str, group: Sequence[Step]) -> Recurrence | Part | None:
     """Returns a step as a part, or None if its nodes may be another thing.
 
     group: the alternatives, which differ in the roles of x and h.
@@ -41,7 +41,7 @@ def one_step(path: str, group: Sequence[Step]) -> Part | None:
             f"x and h have the same size, and the nodes do not show which is which: x is taken to be "
             f"{step.x.name!r}"
         )
-    return part(
+    return recurrence(
         node_path(path, step.nodes[0]), f"{step.pattern.cell} step", [Layer((step,), step.weights())],
         nodes=step.nodes, x=step.x, h=(states[0],), c=tuple(states[1:]), axes={"x": "BI", "h": "BH"},
         baked={"T": 1}, warnings=warnings,

@@ -8,8 +8,7 @@ import onnx_ir
 
 from .counting import element, size
 from .matching import Step, match
-from .parts import Part
-from .recurrences import Layer, part, same_constants, used, with_unused
+from .recurrences import Layer, Recurrence, recurrence, same_constants, used, with_unused
 from .terms import Terms
 from .values import attribute, constant_input, moved_axes, outside_of_loops, rank
 
@@ -63,7 +62,7 @@ def _equal(a: Values, b: Values) -> bool:
     return len(a) == len(b) and all(v is w for v, w in zip(a, b, strict=True))
 
 
-def unrolled(path: str, layers: Sequence[Layer], terms: Terms) -> Part | str:
+def unrolled(path: str, layers: Sequence[Layer], terms: Terms) -> Recurrence | str:
     """Returns the part of layers of steps, or why they are no part."""
     n = len(layers[0].steps)
     elements = [element(x, terms.width) for x in layers[0].x]
@@ -111,7 +110,7 @@ def unrolled(path: str, layers: Sequence[Layer], terms: Terms) -> Part | str:
     if (sequences := batch(layers[0].steps[0])) is not None:
         baked["B"] = sequences
         warnings.append(f"a batch of {sequences} sequences is baked in: the first states are constants")
-    return part(
+    return recurrence(
         path, f"{n} steps of {layers[0].weights.cell}", layers, nodes=nodes, reverse=reverse, x=first.whole,
         y=y, flipped=flipped, h=h, c=c, axes=result_axes, baked=baked, warnings=warnings,
     )  # fmt: skip
