@@ -28,12 +28,12 @@ def find_cells(model: onnx_ir.Model) -> list[Part]:
     and Scan whose body is a step.
     """
     found: list[Recurrence | Part] = []
-    terms = new_terms()
+    terms, of_both = new_terms(), new_terms(joined=True)
     opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
     for path, graph in graphs(model):
         if path.startswith("function "):  # its constants are arguments
             continue
-        groups = _largest(list(steps(graph, terms)))
+        groups = _largest(list(steps(graph, terms, of_both)))
         node = parent(graph)
         if node is not None and node.op_type in ("Loop", "Scan"):
             found += _in_body(path, node, graph, groups, opset, terms)

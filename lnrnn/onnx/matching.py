@@ -18,9 +18,10 @@ from ..importers.weights import Weights
 from ..rnn.architecture import vectors
 from ..rnn.cells import CELLS
 from ..rnn.specs import LayerNormSpec
-from .graph import constant
+from .constants import constant
 from .patterns import FUNCTIONS, PATTERNS, Factor, Pattern, Term
-from .terms import Array, Atom, Sum, Terms, outside_of_loops, single
+from .terms import Array, Atom, Sum, Terms, single
+from .values import outside_of_loops, producer
 
 Summand = tuple[tuple[Atom, ...], Array, int | None]  # atoms, factor, owner of a bias
 Bound = dict[Any, Any]  # what a match has bound so far; see Matcher
@@ -109,14 +110,24 @@ class Step:
         return np.zeros(self.units) + sum(a for _, a in given or ())
 
 
-def steps(graph: onnx_ir.Graph, terms: Terms) -> Iterator[list[Step]]:
-    """Yields the alternatives of each step in a graph. Alternatives differ in the roles of x and h."""
+def steps(graph: onnx_ir.Graph, terms: Terms, joined: Terms) -> Iterator[list[Step]]:
+    """Yields the alternatives of each step in a graph. Alternatives differ in the roles of x and h.
+
+    joined: terms for cells with one matrix for x and h.
+    """
+    has_joined = any(_multiplies_concat(node) for node in graph)
     for node in graph:
         if node.op_type not in ROOTS or node.domain not in ("", "ai.onnx") or len(node.outputs) != 1:
             continue
         alternatives = match(node.outputs[0], terms)
+        if has_joined and not alternatives:
+            alternatives = match(node.outputs[0], joined)
         if alternatives:
             yield alternatives
+
+
+def _multiplies_concat(node: onnx_ir.Node) -> bool:
+    return node.op_type in ("Gemm", "MatMul") and producer(node.inputs[0], "Concat") is not None
 
 
 def match(value: onnx_ir.Value, terms: Terms, zero: bool = False) -> list[Step]:
@@ -254,7 +265,10 @@ class Matcher:
         for product, factor in given.terms.items():
             atoms = tuple(atom for atom in product if atom.kind != "one")
             owner = next((id(atom.value) for atom in product if atom.kind == "one"), None)
-            is_bias = all(atom.kind in FUNCTIONS["sigma"] for atom in atoms)
+            is_bias = not atoms or (
+                any(len(term.factors) == len(atoms) for term in biases)
+                and all(atom.kind in FUNCTIONS["sigma"] for atom in atoms)
+            )
             (constants if is_bias else others).append((atoms, factor, owner))
         if len(others) == len(rest):
             for new in self._summands(rest, others, gate, bound):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
@@ -118,12 +116,10 @@ def step(w, kind, p, x, old, order=None, product="Gemm", how="Split", blended="h
     and, for an LSTM, c."""
     order = order or GATES[kind]
     p = {name: reordered(a, kind, order) for name, a in p.items()}
-    if blended == "z n":  # sigmoid(-a) is 1 - sigmoid(a)
-        at = slice(order.index("z") * len(old_units := p["weight_ih"]) // len(order),
-                   (order.index("z") + 1) * len(old_units) // len(order))  # fmt: skip
-        for a in p.values():
-            a[at] *= -1
     H, n = p["weight_hh"].shape[1], len(order)
+    if blended == "z n" and "z" in order:  # sigmoid(-a) is 1 - sigmoid(a)
+        for a in p.values():
+            a[order.index("z") * H : (order.index("z") + 1) * H] *= -1
     if product == "joined":
         matrix = np.concatenate([p["weight_ih"], p["weight_hh"]], 1)
         bias = p["bias_ih"] + p["bias_hh"] if "bias_ih" in p else None
@@ -177,7 +173,7 @@ def exported(module, args, dynamo, opset=17, **options):
 
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings(), torch.no_grad(), nullcontext():
+        with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             if dynamo:
                 program = torch.onnx.export(
