@@ -125,18 +125,18 @@ def _memory(graph: onnx_ir.Graph | None) -> Memory:
 
 def _loaded(tensor: Any, owner: Any) -> Array:
     """Returns the numbers of a tensor, after a comparison of its dims with its data."""
-    name = getattr(tensor, "name", None) or getattr(owner, "name", "")
+    name: str = getattr(tensor, "name", None) or getattr(owner, "name", None) or ""
     try:
         dims = [int(d) for d in tensor.shape]
         if any(d < 0 for d in dims):
             raise Unfolded(f"dims {dims}")
         if isinstance(tensor, onnx_ir.ExternalTensor):
-            _check_external(tensor)
+            _check_external(tensor, name)
         proto = getattr(tensor, "raw", None)
         if isinstance(proto, onnx.TensorProto) and 0 not in dims and not _has_data(proto):
             raise Unfolded(f"dims {dims} and no data")
         array = np.asarray(tensor.numpy())
-    except MemoryError:  # pragma: no cover - an error of the machine
+    except (OnnxFileError, MemoryError):
         raise
     except Exception as error:  # asserts and other errors of onnx_ir and NumPy
         raise OnnxFileError(
@@ -153,20 +153,24 @@ def _has_data(proto: onnx.TensorProto) -> bool:
     return proto.HasField("raw_data") or any(len(getattr(proto, field)) for field in fields)
 
 
-def _check_external(tensor: onnx_ir.ExternalTensor) -> None:
+def _check_external(tensor: onnx_ir.ExternalTensor, name: str) -> None:
     """Refuses data outside of the folder of the model's file, and data that is no regular file."""
+    location = str(tensor.location)
     if not tensor.base_dir:
-        raise Unfolded("external data of a model without a path; give the path of the file instead")
+        raise OnnxFileError(
+            f"path_or_model must be a path if the model has external data, got a model with {location!r}"
+        )
     folder = os.path.realpath(tensor.base_dir)
-    path = os.path.realpath(os.path.join(folder, tensor.location))
-    if os.path.commonpath([folder, path]) != folder:
-        raise Unfolded(f"external data outside of the folder of the model's file: {str(tensor.location)!r}")
-    if not os.path.isfile(path):
-        raise Unfolded(f"external data in {str(tensor.location)!r}, which is no file")
-    start, room = tensor.offset or 0, os.path.getsize(path)
-    if start < 0 or start + tensor.nbytes > room or (tensor.length or tensor.nbytes) != tensor.nbytes:
-        raise Unfolded(
-            f"external data of {tensor.nbytes} bytes at {start} in {str(tensor.location)!r} of {room} bytes"
+    path = os.path.realpath(os.path.join(folder, location))
+    if os.path.commonpath([folder, path]) != folder or not os.path.isfile(path):
+        raise OnnxFileError(
+            f"external data must be files in the folder of the model's file, got {location!r} for {name!r}"
+        )
+    start, size, given = tensor.offset or 0, tensor.nbytes, os.path.getsize(path)
+    if start < 0 or start + size > given or (tensor.length or size) != size:
+        raise OnnxFileError(
+            f"external data of tensor {name!r} must be {size} bytes in {location!r}, got a part of {given} "
+            f"bytes from {start}, of length {tensor.length}"
         )
 
 

@@ -54,7 +54,8 @@ def from_onnx(
     Notes
     -----
     A node HardSigmoid becomes gate_activation="hard_sigmoid" with other weights for its gates. All weights
-    become float32. A network has no initial states; pass those of the file to its calls.
+    become float32, and to_dtype("int8") keeps the values of 8-bit weights. A network has no initial states;
+    pass those of the file to its calls.
 
     Examples
     --------

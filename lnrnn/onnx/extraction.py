@@ -34,7 +34,9 @@ def extracted(
     Only the values that are not None become inputs and outputs. reset_after: as in from_onnx.
     """
     outputs = [v for v in (part.y, *part.h, *part.c) if v is not None]
-    inputs = list({id(v): v for v in (part.x, part.lengths, *part.h0, *part.c0) if v is not None}.values())
+    inputs = list(
+        {id(v): v for v in (part.x, part.lengths, part.mask, *part.h0, *part.c0) if v is not None}.values()
+    )
     if not outputs:
         raise Unrun("the file uses none of its outputs")
     extract = _Extract(part, reset_after, {id(v): v for v in inputs})
@@ -44,11 +46,11 @@ def extracted(
     if len(set(names)) != len(names):
         raise Unrun("two of its values have the same name")
     dtype = _dtype(part)
-    integers = np.dtype(np.int32)
+    others = {id(part.lengths): np.dtype(np.int32), id(part.mask): np.dtype(bool)}
     graph = onnx.helper.make_graph(
         extract.nodes,
         "part",
-        [_info(v, integers if v is part.lengths else dtype) for v in inputs],
+        [_info(v, others.get(id(v), dtype)) for v in inputs],
         [_info(v, dtype) for v in outputs],
         extract.initializers,
     )

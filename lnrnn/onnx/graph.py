@@ -110,6 +110,7 @@ def _check_names(graph: onnx.GraphProto) -> None:
     stack = [graph]
     while stack:
         graph = stack.pop()
+        _check_texts(graph.name, *(v.name for v in (*graph.input, *graph.initializer, *graph.output)))
         for what, values in (("inputs", graph.input), ("initializers", graph.initializer)):
             names: set[str] = set()
             for value in values:
@@ -121,12 +122,7 @@ def _check_names(graph: onnx.GraphProto) -> None:
                     )
                 names.add(value.name)
         for node in graph.node:
-            texts = (node.name, node.op_type, node.domain, *node.input, *node.output)
-            wrong = [
-                text for text in texts if not isinstance(text, str)
-            ]  # protobuf returns other text as bytes
-            if wrong:
-                raise OnnxFileError(f"names must be UTF-8, got {wrong[0]!r} at node {node.name!r}")
+            _check_texts(node.name, node.op_type, node.domain, *node.input, *node.output)
             for attribute in node.attribute:
                 if not (attribute.type or attribute.ref_attr_name):
                     raise OnnxFileError(
@@ -135,6 +131,12 @@ def _check_names(graph: onnx.GraphProto) -> None:
                 if attribute.HasField("g"):
                     stack.append(attribute.g)
                 stack.extend(attribute.graphs)
+
+
+def _check_texts(*texts: str) -> None:
+    for text in texts:
+        if not isinstance(text, str):  # protobuf returns bytes that are not UTF-8 as they are
+            raise OnnxFileError(f"names must be text in UTF-8, got {text!r}")
 
 
 def _check_order(graph: onnx_ir.Graph, known: set[int] | None = None) -> None:

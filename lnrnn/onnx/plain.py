@@ -10,9 +10,9 @@ import onnx_ir
 from ..importers.weights import Weights, network
 from .folding import attribute, named
 from .graph import graphs, node_path
-from .nodes import Layer, is_recurrent, read_layer
+from .nodes import Layer, folded, is_recurrent, read_layer
 from .parts import Part
-from .quantized import is_quantized
+from .quantized import is_quantized, kept_by_int8
 from .stacks import Stack, stacks
 
 
@@ -67,6 +67,12 @@ def _part(stack: Stack, model: onnx_ir.Model, reset_after: bool | None) -> Part:
     return part
 
 
+def _as_int8(stack: Stack) -> str:
+    nodes = [layer.node for layer in stack.layers]
+    kept = all(kept_by_int8([folded(n, 1, "W"), folded(n, 2, "R")], n) for n in nodes)
+    return "keeps the weights" if kept else "rounds weights beyond -128 .. 127 (without the zero point)"
+
+
 def _with_biases(layers: list[Layer]) -> list[list[Weights]]:
     """Returns the weights by layer and direction. If one layer has biases, all have: zeros, if need be."""
     every = [list(layer.weights) for layer in layers]
@@ -103,6 +109,6 @@ def _warnings(part: Part, stack: Stack, model: onnx_ir.Model, reset_after: bool 
     if is_quantized(first.node):
         result.append(
             f"node {named(first.node)} has weights of 8 bits. The network has their values in float32, and "
-            "does not round its inputs as ONNX Runtime does"
+            f"does not round its inputs as ONNX Runtime does; to_dtype('int8') {_as_int8(stack)}"
         )
     return result
