@@ -55,6 +55,7 @@ __all__ = [
     "data",
     "exp",
     "from_keras",
+    "from_onnx",
     "from_torch",
     "get_include",
     "get_library",
@@ -83,6 +84,7 @@ _LATER = {
     "Scorer": "lnrnn.scoring.scorer",
     "data": "lnrnn.data",
     "from_keras": "lnrnn.importers",
+    "from_onnx": "lnrnn.onnx",
     "from_torch": "lnrnn.importers",
     "onnx": "lnrnn.onnx",
     "to_onnx": "lnrnn.onnx",
@@ -94,7 +96,7 @@ if TYPE_CHECKING:
     from . import onnx as onnx
     from . import torch as torch
     from .importers import from_keras, from_torch
-    from .onnx import to_onnx
+    from .onnx import from_onnx, to_onnx
     from .scoring.scorer import Scorer
 else:  # hidden from type checkers, which would accept any name
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -106,6 +107,14 @@ class Converted:
         model.zoneout = self.zoneout
         return model
 
+    def digest(self) -> bytes:
+        """Returns a hash of the arrays and their names."""
+        result = hashlib.blake2b(digest_size=16)
+        for name, value in self.state.items():
+            result.update(f"{name} {value.dtype} {value.shape} ".encode())
+            result.update(np.ascontiguousarray(value).data)
+        return result.digest()
+
     def disturbed(self, eps: float | np.float32, rng: np.random.Generator) -> Converted:
         return replace(self, state=disturbed(self.state, eps, rng))
 
@@ -115,6 +124,9 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
     first = layers[0][0]
     directions = len(layers[0])
     for k, layer in enumerate(layers):
+        if len(layer) != directions:
+            counts = f"{directions} and, in layer {k}, {len(layer)}"
+            raise ValueError(f"all layers must have as many directions, got {counts}")
         wide = first.input_size if k == 0 else directions * (first.proj_size or first.hidden_size)
         for weights in layer:
             for name in (

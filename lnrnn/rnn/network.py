@@ -1,4 +1,4 @@
-"""The base class of RNN, LSTM and GRU: parameters, inference, training, calibration, copies.
+"""The base class of the networks: parameters, inference, training, calibration, copies.
 
 lnrnn.reference implements the equations readably in NumPy, include/lnrnn/kernels/ fast in C.
 """
@@ -593,7 +593,8 @@ class Network(Closed, Generic[State]):
         ----------
         dtype : {"float32", "bfloat16", "int8"}
             bfloat16 rounds weights to nearest even, and halves their memory. int8 rounds the weights w of an
-            output to multiples of max abs(w) / 127, and takes a quarter of the memory.
+            output to multiples of max abs(w) / 127, and takes a quarter of the memory. Weights that are
+            integers from -128 to 127 times a scale, such as those of a quantised model, keep their values.
         activation_bits : {14, 8}, optional
             For int8: inputs and states are rounded too. Those of one step, a, become multiples of
             max abs(a) / 8191 (14 bits, the default) or max abs(a) / 127 (8 bits). With 8 bits there are half

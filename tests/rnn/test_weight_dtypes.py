@@ -9,7 +9,7 @@ import lnrnn
 from helpers import rounds_bfloat16_rows
 from lnrnn.speakers import SpeakerNetwork, SpeakerSettings, TrainingSettings
 from networks import each_norm, network, normal, same, unchanged
-from short_weights import flushed, int8_product, to_bfloat16
+from short_weights import flushed, int8_product, to_bfloat16, to_bits, to_int8
 
 each_dtype = pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int8 of 8 bits"])
 each_bits = pytest.mark.parametrize("bits", [14, 8])
@@ -49,6 +49,69 @@ def test_int8_adds_products_of_integers(isa, rng, hidden, inputs, bits):
         got = rnn.to_dtype("int8", activation_bits=bits)(x, h0)[0][0]
         # four roundings of float32: both products, their sum, the bias
         assert np.abs(got - want).max() <= 4 * np.finfo(np.float32).eps * max(1, np.abs(want).max())
+
+
+def quantized_rows(rng, lowest, highest, scale):
+    """Returns a row of integers for each lowest and highest, which both are in it, and the scaled rows."""
+    q = np.array([rng.integers(low, high + 1, 50) for low, high in zip(lowest, highest, strict=True)])
+    q[:, 0], q[:, 1] = lowest, highest
+    return q, q.astype(np.float32) * np.float32(scale)
+
+
+@each_bits
+@pytest.mark.parametrize("scale", [1, 0.0123, 3e-29, 7e33])
+def test_int8_keeps_weights_that_are_integers_times_a_scale(isa, rng, bits, scale):
+    """Quantised weights of elsewhere, often with one scale for all rows, are not rounded a second time."""
+    lowest = [-127, -128, -128, -126, -97, -63, -11, -3, -1, 0, 0, -64]
+    highest = [127, 127, 0, 97, 101, 39, 11, 2, 1, 1, 127, 5]
+    rnn = network(50, len(lowest), norm=None, nonlinearity="identity", bias=False)
+    q, rnn.weight_ih_l0 = quantized_rows(rng, lowest, highest, scale)
+    x = normal(rng, 1, 5, 50)
+    p, step = to_bits(x[0], bits)
+    want = (p @ q.T) * step.astype(np.float64) * float(np.float32(scale))
+    got = rnn.to_dtype("int8", activation_bits=bits)(x)[0][0]
+    size = np.abs(want).max(0)
+    # roundings of float32: the scale, the upper and lower parts of the sum, and its product with two scales
+    assert (np.abs(got - want) <= 6 * np.finfo(np.float32).eps * size).all()
+
+
+@each_bits
+def test_int8_rounds_weights_that_do_not_fit(isa, rng, bits):
+    """Integers beyond -128 .. 127 are rounded as any weights are. So is -128 if sums would exceed 32 bits."""
+    rnn = network(50, 3, norm=None, nonlinearity="identity", bias=False)
+    q, rnn.weight_ih_l0 = quantized_rows(rng, [-128, -131, -255], [128, 101, 255], 0.5)
+    x = normal(rng, 1, 5, 50)
+    want = int8_product(x[0], rnn.weight_ih_l0, bits)
+    rounded = to_int8(rnn.weight_ih_l0)[0]
+    assert np.abs(rounded).max() == 127 and not np.array_equal(rounded, q)
+    got = rnn.to_dtype("int8", activation_bits=bits)(x)[0][0]
+    assert np.abs(got - want).max() <= 4 * np.finfo(np.float32).eps * np.abs(want).max()
+    most = 2**31 // (127 * 128)
+    for inputs in (most, most + 1):
+        long = lnrnn.RNN(inputs, 1, norm=None, nonlinearity="identity", bias=False)
+        long.weight_ih_l0 = np.where(np.arange(inputs) == 7, 127, -128)[None]
+        y = long.to_dtype("int8", bits)(np.ones((1, 1, inputs), np.float32))[0]
+        np.testing.assert_allclose(y, [[[127 - 128 * (inputs - 1)]]], rtol=1e-6)
+
+
+def test_quantized_weights_reach_the_accuracy_of_their_activations(rng, tmp_path):
+    """Only x and h are rounded. A second rounding of the weights would make the error 40 times as large."""
+    rnn = network(40, 64, cell="LSTM", norm=None)
+    for name in ("weight_ih_l0", "weight_hh_l0"):
+        w = getattr(rnn, name) * rng.uniform(0.1, 1, (256, 1))  # with one scale, most rows do not reach 127
+        scale = np.float32(np.abs(w).max() / 127)
+        setattr(rnn, name, np.rint(w / scale).astype(np.float32) * scale)
+    x = normal(rng, 50, 4, 40)
+    kept = rnn.to_dtype("int8")
+    error = np.sqrt(np.square(kept(x)[0] - rnn(x)[0]).mean())
+    assert error < 1e-5
+    kept.save(tmp_path / "kept.safetensors")
+    loaded = lnrnn.load(tmp_path / "kept.safetensors")
+    other = network(40, 64, cell="LSTM", norm=None)
+    other.load_state_dict(kept.state_dict())
+    for same_weights in (loaded, other.to_dtype("int8"), kept.to_dtype("float32").to_dtype("int8")):
+        same(same_weights(x)[0], kept(x)[0])
+    same(kept.to_dtype("float32")(x)[0], rnn(x)[0])
 
 
 def test_a_projection_of_bfloat16(isa, rng):

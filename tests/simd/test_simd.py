@@ -231,21 +231,21 @@ def test_vi32_zero(unit):
 
 
 def test_dot4_is_exact(unit, rng):
-    """Tests the largest sums of either sign, because two products of 127 and 127 just fit into 16 bits."""
+    """Tests the largest sums of either sign, because two products of 127 and -128 just fit into 16 bits."""
     few = list(itertools.product([0, 1, 127], repeat=4))
     a = np.array(few + rng.integers(0, 128, (1000, 4)).tolist(), np.uint8)
     lanes = unit.lanes["vi32"]
-    extreme = np.array(list(itertools.product([-127, 0, 127], repeat=4)), np.int8)
-    for weights in (extreme, rng.integers(-127, 128, (200, 4)).astype(np.int8)):
+    extreme = np.array(list(itertools.product([-128, 0, 127], repeat=4)), np.int8)
+    for weights in (extreme, rng.integers(-128, 128, (200, 4)).astype(np.int8)):
         w = weights[rng.integers(0, len(weights), (len(a), lanes))]
         w[: len(extreme)] = extreme[: len(extreme), None]
         v = rng.integers(-(2**30), 2**30, (len(a), lanes)).astype(np.int32)
         got = np.frombuffer(unit.run("vi32_dot4", v, a, w, count=len(a)), np.int32).reshape(v.shape)
         np.testing.assert_array_equal(got, v + (a[:, None].astype(np.int32) * w).sum(-1))
-    alike = np.full((2, lanes, 4), 127, np.int8) * np.array([1, -1], np.int8)[:, None, None]
+    alike = np.array([127, -128], np.int8)[:, None, None].repeat(lanes, 1).repeat(4, 2)
     zero, all_127 = np.zeros((2, lanes), np.int32), np.full((2, 4), 127, np.uint8)
     got = np.frombuffer(unit.run("vi32_dot4", zero, all_127, alike, count=2), np.int32)
-    np.testing.assert_array_equal(got.reshape(2, lanes), [[4 * 127 * 127] * lanes, [-4 * 127 * 127] * lanes])
+    np.testing.assert_array_equal(got.reshape(2, lanes), [[4 * 127 * 127] * lanes, [-4 * 127 * 128] * lanes])
 
 
 def integers(rng, n):
@@ -293,10 +293,11 @@ def test_dot4_s8_is_exact(unit, rng):
     extreme = np.array(list(itertools.product([-127, 0, 127], repeat=4)), np.int8)
     some = rng.integers(-127, 128, (1000, 4)).astype(np.int8)
     n = np.concatenate([extreme, some])
-    for weights in (extreme, rng.integers(-127, 128, (200, 4)).astype(np.int8)):
+    low = np.where(extreme == -127, np.int8(-128), extreme)
+    for weights in (low, rng.integers(-128, 128, (200, 4)).astype(np.int8)):
         w = weights[rng.integers(0, len(weights), (len(n), lanes))]
-        w[: len(extreme)] = extreme[::-1, None]
-        w[0], w[1] = n[0], -n[1]
+        w[: len(extreme)] = low[::-1, None]
+        w[0], w[1] = low[0], -n[1]
         v = rng.integers(-(2**30), 2**30, (len(n), lanes)).astype(np.int32)
         a = (n.astype(np.int32) + add).astype(np.uint8)
         got = np.frombuffer(unit.run("vi32_dot4_s8", v, a, w, count=len(n)), np.int32).reshape(v.shape)

@@ -16,9 +16,19 @@ def flushed(v):
     return np.where(np.abs(v) < np.finfo(np.float32).tiny, np.float32(0) * v, v)
 
 
+def largest_integer(row):
+    """Returns the integer of a row's largest magnitude: 127, or that of weights that were integers before."""
+    for top in (127, 128, *range(126, 0, -1)):
+        n = row / (np.abs(row).max().astype(np.float64) / top)
+        if n.max() < 127.5 and (np.abs(n - np.rint(n)) <= np.abs(n) * float.fromhex("0x1.01p-23")).all():
+            return top
+    return 127
+
+
 def to_int8(w):
     """Rounds weights to int8. Returns the integers, and the scale of each output."""
-    scale = (np.abs(w).max(1, keepdims=True) / np.float32(127)).astype(np.float32)
+    top = np.array([largest_integer(row) for row in w], np.float32)[:, None]
+    scale = (np.abs(w).max(1, keepdims=True) / top).astype(np.float32)
     return np.rint(w * (np.float32(1) / scale)).astype(np.int64), scale
 
 

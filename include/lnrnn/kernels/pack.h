@@ -123,8 +123,32 @@ LNRNN_INLINE void pack_column(size_t n, size_t k, size_t j, const float *v, floa
     }
 }
 
-/* w (n, k) float, strides rs, cs -> packed, packed_size words. int8: the scale of an output is max |w| / 127.
- */
+/* w (k), stride cs: the weights of one output, most = max |w| > 0. Returns 1 if all are multiples of most / top that int8
+ * holds. float32 rounded `most` and the weight, each by at most 2^-24. */
+LNRNN_INLINE int are_multiples(size_t k, const float *w, ptrdiff_t cs, float most, int top)
+{
+    const double step = (double)most / top;
+    for (size_t j = 0; j < k; j++) {
+        const double v = w[(ptrdiff_t)j * cs], n = v != 0 ? rint(v / step) : 0;
+        if (fabs(v - n * step) > fabs(v) * 0x1.01p-23 || n > 127)
+            return 0;
+    }
+    return 1;
+}
+
+/* w (k), stride cs: the weights of one output, most = max |w| > 0. Returns their scale in int8. Weights that were integers
+ * times a scale before become integers times this scale or a fraction of it, so they are not rounded again. */
+static float int8_scale(size_t k, const float *w, ptrdiff_t cs, float most)
+{
+    int top = 127;
+    if (are_multiples(k, w, cs, most, top))
+        return most / 127;
+    for (top = k <= INT32_MAX / (127 * 128) ? 128 : 126; top && !are_multiples(k, w, cs, most, top); top--)
+        ;
+    return most / (float)(top ? top : 127);
+}
+
+/* w (n, k) float, strides rs, cs -> packed, packed_size words. */
 static void pack_weights(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs,
                          uint32_t *packed)
 {
@@ -151,7 +175,9 @@ static void pack_weights(int dtype, size_t n, size_t k, const float *w, ptrdiff_
             }
             /* Below 2^-100, 1 / scale would overflow, so such weights become 0. If a weight is NaN or
              * infinite, the output is NaN. */
-            scale[o] = check != 0 ? NAN : most < 0x1p-100f ? 0 : most / 127;
+            scale[o] = check != 0         ? NAN
+                       : most < 0x1p-100f ? 0
+                                          : int8_scale(k, w + (ptrdiff_t)o * rs, cs, most);
             sums[o] = 0;
         }
     for (size_t p = 0, m; p < width; p += m) {

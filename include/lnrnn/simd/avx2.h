@@ -182,7 +182,7 @@ LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
     __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(v) : "x"(s), "x"(w));
     return v;
 #else
-    /* 2 * 127 * 127 fits in 16 bits: maddubs does not saturate */
+    /* 2 * 127 * 128 fits in 16 bits: maddubs does not saturate */
     return v + (vi32)_mm256_madd_epi16(_mm256_maddubs_epi16(s, w), _mm256_set1_epi16(1));
 #endif
 }
@@ -194,7 +194,7 @@ LNRNN_INLINE vi32 vi32_dot4_s8(vi32 v, uint32_t a, const uint32_t *p)
 #ifdef __AVXVNNI__
     return vi32_dot4(v, a, p);
 #else
-    /* maddubs needs an unsigned factor: |w| times a with the sign of w; 2 * 127 * 127 fits in 16 bits */
+    /* maddubs needs an unsigned factor: |w| times a with the sign of w; 2 * 127 * 128 fits in 16 bits */
     const __m256i w = _mm256_loadu_si256((const __m256i *)p);
     const __m256i pairs =
         _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(_mm256_set1_epi32((int)a), w));

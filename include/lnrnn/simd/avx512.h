@@ -174,7 +174,7 @@ LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
     __asm__("vpdpbusd %2, %1, %0" : "+v"(v) : "v"(s), "v"(w));
     return v;
 #else
-    /* 2 * 127 * 127 fits in 16 bits: maddubs does not saturate */
+    /* 2 * 127 * 128 fits in 16 bits: maddubs does not saturate */
     return v + (vi32)_mm512_madd_epi16(_mm512_maddubs_epi16(s, w), _mm512_set1_epi16(1));
 #endif
 }
@@ -186,7 +186,7 @@ LNRNN_INLINE vi32 vi32_dot4_s8(vi32 v, uint32_t a, const uint32_t *p)
 #ifdef __AVX512VNNI__
     return vi32_dot4(v, a, p);
 #else
-    /* maddubs needs an unsigned factor: |w| times a with the sign of w; 2 * 127 * 127 fits in 16 bits */
+    /* maddubs needs an unsigned factor: |w| times a with the sign of w; 2 * 127 * 128 fits in 16 bits */
     const __m512i s = _mm512_set1_epi32((int)a), w = _mm512_loadu_si512(p);
     const __m512i signs = _mm512_mask_sub_epi8(s, _mm512_movepi8_mask(w), _mm512_setzero_si512(), s);
     const __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(w), signs);

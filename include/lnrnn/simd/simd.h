@@ -52,7 +52,7 @@
  *           load(p)  store(p, v)   LANES integers, any alignment
  *           to_v32(v)         the nearest floats
  *           dot4(v, a, p)     v + the dot product of four bytes: those of a (0 .. 127, one word for all
- *                             lanes) and those at p (-127 .. 127, a word for each lane)
+ *                             lanes) and those at p (-128 .. 127, a word for each lane)
  *           dot4_s8(v, a, p)  as dot4, with bytes of a that store_s8 wrote: where S8_OFFSET is 128 they count
  *                             as unsigned, so that v grows by 128 times the sum of p's four bytes as well
  *

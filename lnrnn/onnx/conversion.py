@@ -1,0 +1,128 @@
+"""`from_onnx` converts the recurrent parts of an ONNX file to networks."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from ..errors import bad_type, flag
+from .errors import need_packages
+from .parts import Part, found
+
+
+def from_onnx(
+    path_or_model: Any, name: str | None = None, check: bool = True, *, reset_after: bool | None = None
+) -> Any:
+    """Converts the recurrent parts of an ONNX file to networks, for inference.
+
+    The parts are nodes RNN, LSTM and GRU of opsets 7 to 22, and DynamicQuantizeLSTM of ONNX Runtime, also
+    inside of If, Loop and Scan. Nodes that follow each other through Transpose, Reshape and Squeeze are the
+    layers of one network. Weights may be constants, or computed from constants by Slice, Concat and other
+    operators that move numbers, Cast and DequantizeLinear.
+
+    Parameters
+    ----------
+    path_or_model : str, path, bytes, onnx.ModelProto or onnx_ir.Model
+        The model. Only a path gives access to external data, which must be in the folder of the file.
+    name : str, optional
+        The path of one part, as `lnrnn.onnx.parts` lists them, or the name of its first node.
+    check : bool
+        Whether to run each part of the file and its network on random inputs. ONNX Runtime runs the part, or
+        onnx.reference if ONNX Runtime is missing. The permitted difference is that of `from_torch`. A
+        UserWarning names a part that neither can run.
+    reset_after : bool, optional
+        Replaces linear_before_reset of all GRU nodes. True repairs files that torch's exporter wrote with
+        dynamo=True between November 2025 and June 2026: their GRUs lack linear_before_reset=1.
+
+    Returns
+    -------
+    RNN, LSTM or GRU, or a dict of them
+        The network if the file has one part, or with `name`. Otherwise {path: network} of all parts that have
+        one; a UserWarning says why the others have none. batch_first is True for nodes with layout=1.
+
+    Raises
+    ------
+    ValueError
+        For a file without a part that a network can replace, and for a part `name` that has no network; the
+        message names the node and the attribute. For a network whose outputs differ from those of its part.
+        OnnxFileError, a ValueError, for a file that is damaged or breaks a rule of ONNX.
+    TypeError
+        For arguments of other types.
+    ImportError
+        Without the packages onnx and onnx_ir.
+
+    Notes
+    -----
+    A node HardSigmoid becomes gate_activation="hard_sigmoid" with other weights for its gates. All weights
+    become float32, and to_dtype("int8") keeps the values of 8-bit weights. A network has no initial states;
+    pass those of the file to its calls.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import onnx.helper
+    >>> import lnrnn
+    >>> rng = np.random.default_rng(0)
+    >>> weights = {"W": rng.normal(size=(1, 16, 3)), "R": rng.normal(size=(1, 16, 4))}
+    >>> node = onnx.helper.make_node("LSTM", ["x", "W", "R"], ["y"], "lstm", hidden_size=4)
+    >>> graph = onnx.helper.make_graph(
+    ...     [node], "example",
+    ...     [onnx.helper.make_tensor_value_info("x", 1, ("T", "B", 3))],
+    ...     [onnx.helper.make_tensor_value_info("y", 1, ("T", 1, "B", 4))],
+    ...     [onnx.numpy_helper.from_array(w.astype(np.float32), key) for key, w in weights.items()],
+    ... )
+    >>> lstm = lnrnn.from_onnx(onnx.helper.make_model(graph))
+    >>> y, (h, c) = lstm(np.zeros((5, 2, 3)))
+    >>> y.shape
+    (5, 2, 4)
+    """
+    if name is not None and not isinstance(name, str):
+        raise bad_type("name", "a str or None", name)
+    check = flag("check", check)
+    reset_after = None if reset_after is None else flag("reset_after", reset_after)
+    need_packages()
+    from .graph import read
+
+    model = read(path_or_model)
+    every = found(model, reset_after)
+    if not every:
+        raise ValueError(
+            "the file must have a recurrent part, got none; lnrnn finds nodes RNN, LSTM and GRU of ONNX"
+        )
+    chosen = every if name is None else [_named(every, name)]
+    taken = [part for part in chosen if part.network is not None]
+    if not taken:
+        reasons = "; ".join(part.reason for part in chosen)
+        raise ValueError(f"a part must be one that a network can replace, got {len(chosen)}: {reasons}")
+    for part in chosen:
+        if part.network is None:
+            _warn(f"part {part.path!r} has no network: {part.reason}")
+    for part in taken:
+        if check:
+            from .proof import prove
+
+            doubt = prove(part, model, reset_after)
+            if doubt:
+                _warn(f"part {part.path!r} could not be checked: {doubt}; check=False skips the check")
+        for text in part.warnings:
+            if "reset_after" in text:
+                _warn(text)
+    if len(every) == 1 or name is not None:
+        return taken[0].network
+    return {part.path: part.network for part in taken}
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, UserWarning, stacklevel=3)
+
+
+def _named(every: list[Part], name: str) -> Part:
+    """Returns the part with a path or the name of its first node."""
+    for part in every:
+        if name in part.paths:
+            return part
+    by_node = [part for part in every if any(p.nodes and p.nodes[0].name == name for p in (part, *part.same))]
+    if len(by_node) == 1:
+        return by_node[0]
+    paths = ", ".join(repr(path) for part in every[:20] for path in part.paths[:20])
+    raise ValueError(f"name must be the path of a part, got {name!r}; the paths are {paths}")

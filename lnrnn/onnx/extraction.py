@@ -1,0 +1,172 @@
+"""Makes a small model of the nodes of a part, also those that compute its weights from constants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+import onnx.helper
+import onnx.numpy_helper
+import onnx_ir
+
+from .constants import constant, is_zero
+from .errors import quiet
+from .folding import attribute, named
+from .graph import subgraphs
+from .nodes import folded
+from .parts import Part
+from .quantized import dequantized, is_quantized
+
+IR_VERSION = 8  # old runtimes read it, and initializers need not be inputs
+OPTIONAL = range(5, 8)  # inputs initial_h, initial_c and P of a node, left out if they are 0
+
+
+class Unrun(Exception):
+    """Raised for a part that cannot be run. The text says why."""
+
+
+def extracted(
+    part: Part, model: onnx_ir.Model, reset_after: bool | None = None
+) -> tuple[onnx.ModelProto, np.dtype]:
+    """Returns a model that computes y, h and c of a part from x, lengths, h0 and c0, and its dtype.
+
+    Only the values that are not None become inputs and outputs. reset_after: as in from_onnx.
+    """
+    outputs = [v for v in (part.y, *part.h, *part.c) if v is not None]
+    inputs = list(
+        {id(v): v for v in (part.x, part.lengths, part.mask, *part.h0, *part.c0) if v is not None}.values()
+    )
+    if not outputs:
+        raise Unrun("the file uses none of its outputs")
+    extract = _Extract(part, reset_after, {id(v): v for v in inputs})
+    for value in outputs:
+        extract.collect(value)
+    names = [v.name for v in extract.values.values()]
+    if len(set(names)) != len(names):
+        raise Unrun("two of its values have the same name")
+    dtype = _dtype(part)
+    others = {id(part.lengths): np.dtype(np.int32), id(part.mask): np.dtype(bool)}
+    graph = onnx.helper.make_graph(
+        extract.nodes,
+        "part",
+        [_info(v, others.get(id(v), dtype)) for v in inputs],
+        [_info(v, dtype) for v in outputs],
+        extract.initializers,
+    )
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION), dtype
+
+
+def _dtype(part: Part) -> np.dtype:
+    """Returns the dtype of the values: that of the weights of the first node."""
+    weights = constant(part.layers[0].inputs[1]) if part.layers else None
+    return np.dtype(np.float32) if weights is None or weights.dtype.kind in "iu" else weights.dtype
+
+
+def _info(value: onnx_ir.Value, dtype: np.dtype) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(
+        value.name or "", onnx.helper.np_dtype_to_tensor_dtype(dtype), None
+    )
+
+
+@dataclass
+class _Extract:
+    """Collects the nodes that compute values, in the order of execution.
+
+    values: the values that the nodes compute or read, by id. At first, those that are inputs.
+    """
+
+    part: Part
+    reset_after: bool | None
+    values: dict[int, onnx_ir.Value]
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    initializers: list[onnx.TensorProto] = field(default_factory=list)
+
+    def collect(self, value: onnx_ir.Value) -> None:
+        """Adds the nodes that compute a value, and the constants that they read."""
+        layers = {id(node) for node in self.part.layers}
+        stack = [value]
+        while stack:  # a loop, since chains of nodes may be longer than Python's stack
+            top = stack[-1]
+            if id(top) in self.values:
+                stack.pop()
+                continue
+            node = top.producer()
+            if node is None or node.op_type == "Constant":
+                self._add_constant(top)
+                continue
+            of_layer = id(node) in layers
+            read = _layer_inputs(node) if of_layer else [v for v in node.inputs if v is not None]
+            missing = [v for v in (*read, *_captured(node)) if id(v) not in self.values]
+            if missing:
+                stack += missing
+                continue
+            self.nodes.append(self._layer(node) if of_layer else _proto(node))
+            self.values |= {id(v): v for v in node.outputs if v.name}
+
+    def _add_constant(self, value: onnx_ir.Value) -> None:
+        array = constant(value)
+        if array is None:
+            raise Unrun(f"it also reads {value.name!r}")
+        self.initializers.append(onnx.numpy_helper.from_array(np.asarray(array), value.name))
+        self.values[id(value)] = value
+
+    def _layer(self, node: onnx_ir.Node) -> onnx.NodeProto:
+        """Returns a recurrent node without inputs that are 0, and with linear_before_reset replaced."""
+        if is_quantized(node):
+            return self._dequantized(node)
+        proto = _proto(node)
+        kept = {id(v) for v in _layer_inputs(node)}
+        for i, value in enumerate(node.inputs):
+            if value is not None and id(value) not in kept:
+                proto.input[i] = ""
+        if self.reset_after is not None and node.op_type == "GRU":
+            for each in [a for a in proto.attribute if a.name == "linear_before_reset"]:
+                proto.attribute.remove(each)
+            proto.attribute.append(onnx.helper.make_attribute("linear_before_reset", int(self.reset_after)))
+        return proto
+
+    def _dequantized(self, node: onnx_ir.Node) -> onnx.NodeProto:
+        """Returns an LSTM for a DynamicQuantizeLSTM, which rounds its inputs to 8 bits."""
+        W, R = dequantized([folded(node, i, name) for i, name in ((1, "W"), (2, "R"))], node)
+        names = ["" if v is None or id(v) not in self.values else v.name or "" for v in node.inputs[:7]]
+        for i, array in ((1, W), (2, R)):
+            names[i] = f"{node.outputs[0].name} {'WR'[i - 1]} in float32"
+            self.initializers.append(onnx.numpy_helper.from_array(np.ascontiguousarray(array), names[i]))
+        options = {name: attribute(node, name) for name in node.attributes}
+        return onnx.helper.make_node("LSTM", names, [v.name or "" for v in node.outputs], **options)
+
+
+def _proto(node: onnx_ir.Node) -> onnx.NodeProto:
+    try:
+        with quiet():
+            return onnx_ir.to_proto(node)
+    except Exception:  # of many types, for an attribute or a text that onnx_ir has read but cannot write
+        raise Unrun(f"onnx_ir cannot write node {named(node)}") from None
+
+
+def _layer_inputs(node: onnx_ir.Node) -> list[onnx_ir.Value]:
+    """Returns the inputs of a recurrent node that may be other than 0, and no scales of 8-bit weights."""
+    result = []
+    for i, value in enumerate(node.inputs):
+        weights = is_quantized(node) and (i in (1, 2) or i > 7)
+        if value is not None and not weights and not (i in OPTIONAL and is_zero(value)):
+            result.append(value)
+    return result
+
+
+def _captured(node: onnx_ir.Node) -> list[onnx_ir.Value]:
+    """Returns the values of outer graphs that the graphs inside of a node read."""
+    own: set[int] = set()
+    read: dict[int, onnx_ir.Value] = {}
+    stack = [graph for _, graph in subgraphs(node)]
+    while stack:
+        graph = stack.pop()
+        own.update(id(v) for v in (*graph.inputs, *graph.initializers.values()))
+        read |= {id(v): v for v in graph.outputs}
+        for inner in graph:
+            own.update(id(v) for v in inner.outputs)
+            read |= {id(v): v for v in inner.inputs if v is not None}
+            stack += [each for _, each in subgraphs(inner)]
+    return [v for key, v in read.items() if key not in own]

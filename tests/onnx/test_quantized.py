@@ -1,0 +1,136 @@
+"""Converts DynamicQuantizeLSTM of ONNX Runtime, and keeps its 8-bit weights in int8 networks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx_ir")
+from onnx import helper  # noqa: E402
+
+import lnrnn  # noqa: E402
+from onnx_files import FLOAT, model  # noqa: E402
+
+D, H, INPUTS, BATCH = 2, 24, 10, 3
+NAMES = ["X", "W", "R", "B", "", "h0", "c0", "", "W_scale", "W_zero_point", "R_scale", "R_zero_point"]
+X, STATE = ("T", "B", INPUTS), (D, BATCH, H)
+
+
+def quantized(rng, dtype=np.int8, columns=False, zero=0, largest=127):
+    """Returns the weights of a node by name. largest: of the integers without the zero point.
+
+    Many columns have only small integers, as in files. columns: each column has a scale of its own.
+    """
+    result = {"B": rng.uniform(-0.5, 0.5, (D, 8 * H)).astype(np.float32)}
+    shape = (D, 4 * H) if columns else (D,)
+    for name, n in (("W", INPUTS), ("R", H)):
+        most = rng.integers(largest // 4, largest + 1, (D, 1, 4 * H))
+        q = np.rint(rng.uniform(-1, 1, (D, n, 4 * H)) * most)
+        q[:, 0, 0], q[:, 1, 0] = -largest - (largest == 127), largest  # the ends of int8
+        result[name] = (q + zero).astype(dtype)
+        result[f"{name}_scale"] = rng.uniform(0.002, 0.005, shape).astype(np.float32)
+        result[f"{name}_zero_point"] = np.full(shape, zero, dtype)
+    return result
+
+
+def proto(own, direction="bidirectional"):
+    node = helper.make_node(
+        "DynamicQuantizeLSTM", NAMES, ["Y", "Y_h", "Y_c"], "node", hidden_size=H, domain="com.microsoft",
+        direction=direction,
+    )  # fmt: skip
+    given = {"X": (FLOAT, X), "h0": (FLOAT, STATE), "c0": (FLOAT, STATE)}
+    more = [helper.make_opsetid("com.microsoft", 1)]
+    return model([node], given, ["Y", "Y_h", "Y_c"], own, more_opsets=more)
+
+
+def feed(rng, steps=1):
+    """Returns inputs that 8 bits represent exactly: multiples of 1 / 64, each row with -2 and 127 / 64."""
+    result = {"X": (steps, BATCH, INPUTS), "h0": STATE, "c0": STATE}
+    for name, shape in result.items():
+        n = rng.integers(-128, 128, shape)
+        n[..., 0], n[..., 1] = -128, 127
+        result[name] = (n / 64).astype(np.float32)
+    return result
+
+
+each_kind = pytest.mark.parametrize(
+    "options",
+    [
+        dict(),
+        dict(columns=True),
+        dict(dtype=np.uint8, zero=128),
+        dict(dtype=np.uint8, zero=128, columns=True),
+        dict(dtype=np.uint8, zero=100, largest=100),
+    ],
+    ids=["int8", "int8 columns", "uint8", "uint8 columns", "uint8 zero point 100"],
+)
+
+
+@each_kind
+def test_a_step_has_onnx_runtime_s_result(rng, options):
+    """The inputs are exact in 8 bits, so ONNX Runtime and int8 networks both have only errors of float32."""
+    from onnx_runs import agree, outputs, run
+
+    made, given = proto(quantized(rng, **options)), feed(rng)
+    rnn = lnrnn.from_onnx(made)
+    theirs = run(made, given)
+    agree(outputs(rnn, given["X"], given["h0"], given["c0"]), theirs, 2e-6)
+    as_int8 = rnn.to_dtype("int8", activation_bits=8)
+    given["X"], given["h0"] = (np.where(a == -2, np.float32(-127 / 64), a) for a in (given["X"], given["h0"]))
+    ours = outputs(as_int8, given["X"], given["h0"], given["c0"])  # -127 .. 127 are exact
+    agree(ours, outputs(rnn, given["X"], given["h0"], given["c0"]), 2e-6)
+
+
+@each_kind
+def test_more_steps_differ_by_the_rounding_of_the_states(rng, options):
+    """ONNX Runtime rounds states to 8 bits, an int8 network to 14. The weights of both are exact."""
+    from onnx_runs import agree, outputs, run
+
+    made, given = proto(quantized(rng, **options)), feed(rng, 20)
+    rnn = lnrnn.from_onnx(made)
+    float32 = outputs(rnn, given["X"], given["h0"], given["c0"])
+    theirs = run(made, given)
+    agree(float32, theirs, 6e-3)
+    int8 = outputs(rnn.to_dtype("int8"), given["X"], given["h0"], given["c0"])
+    assert np.sqrt(np.square(int8["Y"] - float32["Y"]).mean()) < 2e-5
+    for name, w in rnn.parameters().items():  # weights that are not integers times a scale are rounded
+        setattr(rnn, name, w * (1 + 1e-5 * rng.standard_normal(w.shape)))
+    int8 = outputs(rnn.to_dtype("int8"), given["X"], given["h0"], given["c0"])
+    assert np.sqrt(np.square(int8["Y"] - float32["Y"]).mean()) > 2e-4
+
+
+def test_the_weights_are_the_file_s(rng):
+    own = quantized(rng, np.uint8, zero=128, columns=True)
+    rnn = lnrnn.from_onnx(proto(own), check=False)
+    for d, end in enumerate(("", "_reverse")):
+        for name, key in (("weight_ih_l0", "W"), ("weight_hh_l0", "R")):
+            i, o, f, c = np.split(((own[key][d].astype(np.float32) - 128) * own[f"{key}_scale"][d]).T, 4)
+            np.testing.assert_array_equal(getattr(rnn, name + end), np.concatenate([i, f, c, o]))
+
+
+@pytest.mark.parametrize("zero, said", [(128, "keeps the weights"), (100, "rounds weights")])
+def test_a_part_says_whether_int8_keeps_its_weights(rng, zero, said):
+    own = quantized(rng, np.uint8, zero=128)
+    for name in ("W", "R"):
+        own[f"{name}_zero_point"][:] = zero
+    (part,) = lnrnn.onnx.parts(proto(own))
+    assert any(f"to_dtype('int8') {said}" in text for text in part.warnings)
+
+
+@pytest.mark.parametrize(
+    "name, value, message",
+    [
+        ("W_scale", np.float32([0.1, np.nan]), "W_scale must be numbers from 0 to 2"),
+        ("R_scale", np.float32([0.1, -0.1]), "R_scale must be numbers from 0 to 2"),
+        ("W_scale", np.float32([0.1, 1e37]), "W_scale must be numbers from 0 to 2"),
+        ("W_scale", np.float32([0.1]), "W_scale must be a constant of shape"),
+        ("W_scale", np.float64([0.1, 0.1]), "W_scale must be a constant of shape .* of float32"),
+        ("R_zero_point", np.uint8([1, 1]), "R_zero_point must be a constant of shape .* of int8"),
+        ("R_zero_point", np.zeros((D, H), np.int8), "R_zero_point must be a constant of shape"),
+        ("W", np.zeros((D, INPUTS, 4 * H), np.int16), "W must have 3 axes of int8 or uint8"),
+        ("R", np.zeros((D, H), np.int8), "R must have 3 axes of int8 or uint8"),
+    ],
+)
+def test_bad_weights_are_refused_by_name(rng, name, value, message):
+    with pytest.raises(ValueError, match=f"'node'.*{message}"):
+        lnrnn.from_onnx(proto(quantized(rng) | {name: value}))
