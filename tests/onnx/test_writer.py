@@ -67,6 +67,17 @@ def test_a_file_has_each_function_and_no_bias(tmp_path, rng, options, runtime):
     has_results(rnn, tmp_path / "m.onnx", rng, runtime)
 
 
+@pytest.mark.parametrize("runtime", ["reference", "onnxruntime"])  # OpenVINO does not round
+def test_a_file_rounds_states_to_bfloat16(tmp_path, rng, runtime):
+    """A sum that is near the middle of two bfloat16 numbers may be rounded to the other one, 2**-8 away."""
+    rnn = calm(5, 8, cell="SLSTM", num_heads=2, state_dtype="bfloat16")
+    written(rnn, tmp_path / "m.onnx")
+    case = Case.drawn(rng, rnn, 6, 3)
+    found = opened(runtime, tmp_path / "m.onnx")(case.feeds)
+    close(found, case.want, 2.0**-7)
+    assert all(not (state.view(np.uint32) & 0xFFFF).any() for state in found[1:])
+
+
 @each_runtime
 @pytest.mark.parametrize("variant", ["RNN none", "LSTM split carry", "LSTM none projected", "GRU batch"])
 def test_a_file_has_zoneout(tmp_path, rng, variant, runtime):
