@@ -49,7 +49,7 @@ def to_onnx(
         Whether the initial states are inputs: h0, and c0 of an LSTM, c0, n0 and m0 of an SLSTM. Otherwise
         they are 0. The last states h, c, n and m are outputs in either case.
     lengths : bool
-        Whether the lengths of the sequences are an input, int32 (B,).
+        Whether the lengths of the sequences are an input, int32 (B,), 0 to T. A Scan does not check them.
     resets : bool
         Whether the steps before which the state is set to 0 are an input, bool (T, B), or (B,) with step.
 

@@ -10,7 +10,17 @@ import numpy as np  # noqa: E402
 
 import lnrnn  # noqa: E402
 from networks import NONLINEARITIES, WITH_INNER_BIASES, calm, zone_out  # noqa: E402
-from onnx_runtimes import NEAR, Case, close, each_runtime, has_results, opened, unsupported, written  # noqa: E402
+from onnx_runtimes import (  # noqa: E402
+    NEAR,
+    RUNTIMES,
+    Case,
+    close,
+    each_runtime,
+    has_results,
+    opened,
+    unsupported,
+    written,
+)
 
 FORMS = {
     "": {},
@@ -28,8 +38,11 @@ CASES = {
 }
 
 
-@each_runtime
-@pytest.mark.parametrize("case", CASES)
+# OpenVINO compiles a Scan in 0.2 s, and an inner bias is only an input of Gemm.
+RUNS = [(case, r) for case in CASES for r in RUNTIMES if r != "openvino" or " inner" not in case]
+
+
+@pytest.mark.parametrize(("case", "runtime"), RUNS)
 def test_a_file_has_the_networks_results_at_any_t_and_b(tmp_path, rng, case, runtime):
     variant, form, directions = CASES[case]
     rnn = calm(5, 8, trained=12, num_layers=2, **directions, **WITH_INNER_BIASES[variant])
@@ -54,6 +67,17 @@ def test_a_file_has_each_function_and_no_bias(tmp_path, rng, options, runtime):
     has_results(rnn, tmp_path / "m.onnx", rng, runtime)
 
 
+@pytest.mark.parametrize("runtime", ["reference", "onnxruntime"])  # OpenVINO does not round
+def test_a_file_rounds_states_to_bfloat16(tmp_path, rng, runtime):
+    """A sum that is near the middle of two bfloat16 numbers may be rounded to the other one, 2**-8 away."""
+    rnn = calm(5, 8, cell="SLSTM", num_heads=2, state_dtype="bfloat16")
+    written(rnn, tmp_path / "m.onnx")
+    case = Case.drawn(rng, rnn, 6, 3)
+    found = opened(runtime, tmp_path / "m.onnx")(case.feeds)
+    close(found, case.want, 2.0**-7)
+    assert all(not (state.view(np.uint32) & 0xFFFF).any() for state in found[1:])
+
+
 @each_runtime
 @pytest.mark.parametrize("variant", ["RNN none", "LSTM split carry", "LSTM none projected", "GRU batch"])
 def test_a_file_has_zoneout(tmp_path, rng, variant, runtime):
@@ -63,7 +87,9 @@ def test_a_file_has_zoneout(tmp_path, rng, variant, runtime):
 
 
 @each_runtime
-@pytest.mark.parametrize("variant", ["LSTM none", "LSTM split out", "GRU batch", "RNN none", "SLSTM"])
+@pytest.mark.parametrize(
+    "variant", ["LSTM none", "LSTM split out", "GRU none", "GRU batch", "RNN none", "SLSTM"]
+)
 def test_nan_in_one_sequence_stays_in_it(tmp_path, rng, variant, runtime):
     rnn = calm(5, 8, trained=12, **WITH_INNER_BIASES[variant])
     written(rnn, tmp_path / "m.onnx")
@@ -74,7 +100,7 @@ def test_nan_in_one_sequence_stays_in_it(tmp_path, rng, variant, runtime):
         feeds[where][0, 1, 2] = np.nan
         found = opened(runtime, tmp_path / "m.onnx")(feeds)
         close([a[:, [0, 2]] for a in found], [a[:, [0, 2]] for a in case.want], NEAR)
-        if (runtime, variant) != ("onnxruntime", "LSTM none"):  # its LSTM gives numbers for NaN
+        if runtime != "onnxruntime" or variant not in ("LSTM none", "GRU none"):  # it gives numbers for NaN
             assert np.isnan(found[0][-1, 1]).all()
 
 

@@ -8,6 +8,7 @@ pytest.importorskip("onnx")
 
 import numpy as np  # noqa: E402
 
+import lnrnn  # noqa: E402
 from networks import WITH_INNER_BIASES, calm, drawn_state, normal, parts, zone_out  # noqa: E402
 from onnx_runtimes import NEAR, close, each_runtime, opened, states_of, unsupported, written  # noqa: E402
 
@@ -47,3 +48,13 @@ def test_lanes_of_a_step_may_be_at_different_steps(tmp_path, rng, variant):
     state, steps = stream.state, np.array([3, 0])
     given = states_of(rnn, state) | ({"step0": steps} if rnn.known_steps else {})
     close(run({"x": x[3], **given})[:1], [stream(x[3])], NEAR)
+
+
+@pytest.mark.parametrize("variant", ["LSTM none", "LSTM split out", "GRU none", "LSTM none projected"])
+def test_a_model_of_a_one_step_file_keeps_the_states(tmp_path, rng, variant):
+    pytest.importorskip("onnxruntime")
+    rnn = calm(5, 8, num_layers=2, **WITH_INNER_BIASES[variant])
+    written(rnn, tmp_path / "m.onnx", step=True)
+    stream, own = lnrnn.onnx.Model(tmp_path / "m.onnx").stream(3), rnn.stream(3)
+    for x in normal(rng, 6, 3, 5):
+        close([stream(x)], [own(x)], NEAR)
