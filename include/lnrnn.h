@@ -133,15 +133,14 @@ void lnrnn_batch_norm_backward(const lnrnn_batch *given, const void *gy, void *g
 typedef enum {
     LNRNN_OK = 0,
     LNRNN_NO_MEMORY = 1,
-    LNRNN_NO_FILE = 2,         /* nothing is at this path */
-    LNRNN_CANNOT_READ = 3,     /* the system refuses to open or to read the file */
-    LNRNN_INVALID = 4,         /* an argument, a description, an array or a file is wrong */
-    LNRNN_OTHER_VERSION = 5,   /* a file of a schema that this version does not read */
-    LNRNN_TOO_LONG = 6,        /* a sequence has steps without statistics of batch norm (overrun "raise") */
-    LNRNN_STREAM_NO_LANE = -1, /* the stream has no lane of this number */
-    LNRNN_STREAM_TWICE = -2,   /* a lane is named twice */
-    LNRNN_STREAM_OVERRUN =
-        -3, /* a lane has no statistics for its step (overrun "raise"), or has made 2^62 steps */
+    LNRNN_NO_FILE = 2,          /* nothing is at this path */
+    LNRNN_CANNOT_READ = 3,      /* the system refuses to open or to read the file */
+    LNRNN_INVALID = 4,          /* an argument, a description, an array or a file is wrong */
+    LNRNN_OTHER_VERSION = 5,    /* a file of a schema that this version does not read */
+    LNRNN_TOO_LONG = 6,         /* a sequence has steps without statistics of batch norm (overrun "raise") */
+    LNRNN_STREAM_NO_LANE = -1,  /* the stream has no lane of this number */
+    LNRNN_STREAM_TWICE = -2,    /* a lane is named twice */
+    LNRNN_STREAM_OVERRUN = -3,  /* a lane's step has no statistics (overrun "raise"), or is beyond 2^62 */
     LNRNN_STREAM_TOGETHER = -4, /* overrun "batch": not all lanes, in their order, at one step */
     LNRNN_STREAM_BUSY = -5      /* another thread is in a call of this handle */
 } lnrnn_status;
@@ -297,7 +296,7 @@ size_t lnrnn_handle_rows(const lnrnn_handle *h);
 /* x (rows, D) -> y (rows, P), contiguous: computes one step. lanes (rows): the lane of each row, none twice; NULL: lanes 0 .. rows - 1.
  * y may overlap x. With overrun "batch", lanes must be NULL. On one thread there is no allocation, lock or system call. */
 lnrnn_status lnrnn_handle_step(lnrnn_handle *h, const int64_t *lanes, const float *x, float *y);
-/* handles (n), of different streams. x, y: n pointers, to (rows, D) and (rows, H) of each handle. Computes one step
+/* handles (n), of different streams. x, y: n pointers, to (rows, D) and (rows, P) of each handle. Computes one step
  * of lanes 0 .. rows - 1 of every handle. All of x is read before any y is written. After an error no lane has
  * changed. Then *refused, unless `refused` is NULL, is the number of the handle that caused the error. */
 lnrnn_status lnrnn_step_all(lnrnn_handle *const *handles, size_t n, const float *const *x, float *const *y,

@@ -70,6 +70,7 @@ __all__ = [
     "sigmoid",
     "step_all",
     "tanh",
+    "to_onnx",
 ]
 
 
@@ -86,6 +87,7 @@ _LATER = {
     "from_onnx": "lnrnn.onnx",
     "from_torch": "lnrnn.importers",
     "onnx": "lnrnn.onnx",
+    "to_onnx": "lnrnn.onnx",
     "torch": "lnrnn.torch",
 }
 
@@ -94,7 +96,7 @@ if TYPE_CHECKING:
     from . import onnx as onnx
     from . import torch as torch
     from .importers import from_keras, from_torch
-    from .onnx import from_onnx
+    from .onnx import from_onnx, to_onnx
     from .scoring.scorer import Scorer
 else:  # hidden from type checkers, which would accept any name
 

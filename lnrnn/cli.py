@@ -1,8 +1,9 @@
-"""The command line: ``lnrnn demo``, ``lnrnn info``, ``lnrnn run``, ``lnrnn score``."""
+"""The command line: ``lnrnn demo``, ``lnrnn info``, ``lnrnn run``, ``lnrnn score``, ``lnrnn onnx``."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import sys
@@ -187,6 +188,16 @@ def build_parser() -> argparse.ArgumentParser:
         "--id-column", metavar="NAME", help="a column that identifies rows in messages about bad rows"
     )
     score.set_defaults(command=score_file)
+
+    onnx = commands.add_parser(
+        "onnx",
+        help="list the recurrent parts and the states of an ONNX file",
+        description="Prints the recurrent parts of FILE. Each has the network that lnrnn.from_onnx returns, "
+        "or the reason why there is none, and warnings. Also prints the states that lnrnn.onnx.Model keeps.",
+    )
+    onnx.add_argument("file", type=Path, metavar="FILE.onnx", help="an ONNX file")
+    onnx.add_argument("--json", action="store_true", help="print JSON instead of text")
+    onnx.set_defaults(command=print_onnx)
     return parser
 
 
@@ -278,6 +289,14 @@ def score_file(arguments: argparse.Namespace) -> None:
         scorer, arguments.input, arguments.output, engine=arguments.engine, workers=workers,
         address=arguments.address,
     )  # fmt: skip
+
+
+def print_onnx(arguments: argparse.Namespace) -> None:
+    """``lnrnn onnx FILE [--json]``."""
+    from lnrnn.onnx import report  # unused by other commands
+
+    facts = report.describe(arguments.file)
+    print(json.dumps(facts, indent=2) if arguments.json else report.text(facts))
 
 
 def read_array(path: Path) -> np.ndarray:

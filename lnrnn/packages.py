@@ -11,6 +11,7 @@ EXTRAS = {
     "score": "pyarrow tqdm",
     "dask": "'dask[dataframe,distributed]' pyarrow tqdm",
     "ray": "'ray[data]' pyarrow tqdm",
+    "onnx": "onnx onnx-ir",
 }
 
 

@@ -15,13 +15,11 @@ import numpy as np
 
 import lnrnn
 from lnrnn.data import Utterances, pad_sequence
-from lnrnn.rnn.models import CLASSES, SLSTM, Model
+from lnrnn.rnn.models import Model
 from lnrnn.rnn.specs import Overrun
 
-# Those that can have batch norm, which the demo and the studies compare with the other norms.
-MODELS: dict[str, type[Model]] = {
-    name.lower(): model for name, model in CLASSES.items() if model is not SLSTM
-}
+# The cells of the demo and of the studies.
+MODELS: dict[str, type[Model]] = {"rnn": lnrnn.RNN, "lstm": lnrnn.LSTM, "gru": lnrnn.GRU}
 CELLS = tuple(MODELS)
 NormName = Literal["layer", "batch"]
 NORMS: tuple[NormName | None, ...] = ("layer", "batch", None)

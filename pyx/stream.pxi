@@ -139,7 +139,7 @@ cdef class Lanes:
 
 def step_all(list steps, int threads):
     """Computes one step of all lanes of several streams. steps: pairs of a stream and its x (lanes, D), or (D,) for one lane.
-    Returns [y, ...], new arrays (lanes, H) or (H,). threads: as in Lanes.step.
+    Returns [y, ...], new arrays (lanes, P) or (P,). threads: as in Lanes.step.
 
     Returns None if Lanes.step would return None for a pair, and if a stream is in two pairs. No lane has changed then, nor after
     a MemoryError. No signal is handled meanwhile.

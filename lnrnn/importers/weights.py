@@ -124,6 +124,9 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
     first = layers[0][0]
     directions = len(layers[0])
     for k, layer in enumerate(layers):
+        if len(layer) != directions:
+            counts = f"{directions} and, in layer {k}, {len(layer)}"
+            raise ValueError(f"all layers must have as many directions, got {counts}")
         wide = first.input_size if k == 0 else directions * (first.proj_size or first.hidden_size)
         for weights in layer:
             for name in (

@@ -1,9 +1,24 @@
-"""Recurrent parts of ONNX files: `from_onnx` converts them, and `parts` lists them. Needs the extra onnx."""
+"""ONNX files: `parts` lists their recurrent parts, `from_onnx` converts these, and `Model` runs whole files.
+
+`to_onnx` writes a network. All need the extra onnx; `Model` also needs onnxruntime.
+"""
 
 from __future__ import annotations
 
 from .conversion import from_onnx
 from .errors import OnnxFileError
+from .model import Model, ModelStream
 from .parts import Part, parts
+from .states import AmbiguousStatesError
+from .writer import to_onnx
 
-__all__ = ["OnnxFileError", "Part", "from_onnx", "parts"]
+__all__ = [
+    "AmbiguousStatesError",
+    "Model",
+    "ModelStream",
+    "OnnxFileError",
+    "Part",
+    "from_onnx",
+    "parts",
+    "to_onnx",
+]

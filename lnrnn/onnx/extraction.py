@@ -11,7 +11,8 @@ import onnx.numpy_helper
 import onnx_ir
 
 from .constants import constant, is_zero
-from .folding import attribute
+from .errors import quiet
+from .folding import attribute, named
 from .graph import subgraphs
 from .nodes import folded
 from .parts import Part
@@ -33,7 +34,9 @@ def extracted(
     Only the values that are not None become inputs and outputs. reset_after: as in from_onnx.
     """
     outputs = [v for v in (part.y, *part.h, *part.c) if v is not None]
-    inputs = list({id(v): v for v in (part.x, part.lengths, *part.h0, *part.c0) if v is not None}.values())
+    inputs = list(
+        {id(v): v for v in (part.x, part.lengths, part.mask, *part.h0, *part.c0) if v is not None}.values()
+    )
     if not outputs:
         raise Unrun("the file uses none of its outputs")
     extract = _Extract(part, reset_after, {id(v): v for v in inputs})
@@ -43,11 +46,11 @@ def extracted(
     if len(set(names)) != len(names):
         raise Unrun("two of its values have the same name")
     dtype = _dtype(part)
-    integers = np.dtype(np.int32)
+    others = {id(part.lengths): np.dtype(np.int32), id(part.mask): np.dtype(bool)}
     graph = onnx.helper.make_graph(
         extract.nodes,
         "part",
-        [_info(v, integers if v is part.lengths else dtype) for v in inputs],
+        [_info(v, others.get(id(v), dtype)) for v in inputs],
         [_info(v, dtype) for v in outputs],
         extract.initializers,
     )
@@ -99,7 +102,7 @@ class _Extract:
             if missing:
                 stack += missing
                 continue
-            self.nodes.append(self._layer(node) if of_layer else onnx_ir.to_proto(node))
+            self.nodes.append(self._layer(node) if of_layer else _proto(node))
             self.values |= {id(v): v for v in node.outputs if v.name}
 
     def _add_constant(self, value: onnx_ir.Value) -> None:
@@ -113,7 +116,7 @@ class _Extract:
         """Returns a recurrent node without inputs that are 0, and with linear_before_reset replaced."""
         if is_quantized(node):
             return self._dequantized(node)
-        proto: onnx.NodeProto = onnx_ir.to_proto(node)
+        proto = _proto(node)
         kept = {id(v) for v in _layer_inputs(node)}
         for i, value in enumerate(node.inputs):
             if value is not None and id(value) not in kept:
@@ -133,6 +136,14 @@ class _Extract:
             self.initializers.append(onnx.numpy_helper.from_array(np.ascontiguousarray(array), names[i]))
         options = {name: attribute(node, name) for name in node.attributes}
         return onnx.helper.make_node("LSTM", names, [v.name or "" for v in node.outputs], **options)
+
+
+def _proto(node: onnx_ir.Node) -> onnx.NodeProto:
+    try:
+        with quiet():
+            return onnx_ir.to_proto(node)
+    except Exception:  # of many types, for an attribute or a text that onnx_ir has read but cannot write
+        raise Unrun(f"onnx_ir cannot write node {named(node)}") from None
 
 
 def _layer_inputs(node: onnx_ir.Node) -> list[onnx_ir.Value]:

@@ -43,8 +43,13 @@ class Part:
         The input and the lengths (B,) of int32. lengths is None without them.
     h0, c0 : tuple of onnx_ir.Value or None
         The initial states, one for each layer. None stands for zeros.
+    mask : onnx_ir.Value or None
+        A mask that is true at the steps of a sequence and false at others, for a part without `lengths`. It
+        gives lengths if each sequence has its steps first.
     y : onnx_ir.Value or None
         The outputs of all steps. None if the file does not use them.
+    flipped : bool
+        Whether y has the steps in the reverse order of x.
     h, c : tuple of onnx_ir.Value or None
         The last states, one for each layer. None if the file does not use them.
     axes : dict of str to str
@@ -69,7 +74,9 @@ class Part:
     lengths: onnx_ir.Value | None = None
     h0: tuple[onnx_ir.Value | None, ...] = ()
     c0: tuple[onnx_ir.Value | None, ...] = ()
+    mask: onnx_ir.Value | None = None
     y: onnx_ir.Value | None = None
+    flipped: bool = False
     h: tuple[onnx_ir.Value | None, ...] = ()
     c: tuple[onnx_ir.Value | None, ...] = ()
     axes: dict[str, str] = field(default_factory=dict)
@@ -82,9 +89,10 @@ Finder = Callable[["onnx_ir.Model", "bool | None"], list[Part]]  # (model, reset
 
 def finders() -> list[Finder]:
     """Returns the functions that find parts. Each has its own kind of nodes."""
+    from .cells import find_cells
     from .plain import plain_parts
 
-    return [plain_parts]
+    return [plain_parts, lambda model, _: find_cells(model)]
 
 
 def parts(path_or_model: Any) -> list[Part]:
@@ -114,9 +122,26 @@ def parts(path_or_model: Any) -> list[Part]:
 
 def found(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part]:
     """Returns the parts of a model that `read` has returned. reset_after: as in from_onnx."""
-    every = [part for finder in finders() for part in finder(model, reset_after)]
+    every = _outermost([part for finder in finders() for part in finder(model, reset_after)])
     _rename(every)
     return _joined(every)
+
+
+def _outermost(every: list[Part]) -> list[Part]:
+    """Returns the parts without those inside of a Loop or Scan that is a part itself."""
+    from .graph import parent
+
+    taken = {id(node) for part in every if part.converted is not None for node in part.nodes}
+
+    def is_inside(part: Part) -> bool:
+        graph = part.nodes[0].graph if part.nodes else None
+        while graph is not None and (node := parent(graph)) is not None:
+            if id(node) in taken:
+                return True
+            graph = node.graph
+        return False
+
+    return [part for part in every if not is_inside(part)]
 
 
 def _rename(every: list[Part]) -> None:

@@ -14,6 +14,7 @@ import onnx
 import onnx_ir
 
 from ..importers.checking import MARGIN, RoundingHidesDifference, compared
+from ..rnn.models import LSTM
 from .extraction import Unrun, extracted
 from .folding import attribute
 from .parts import Part
@@ -119,24 +120,37 @@ def _compare(part: Part, run: Run, dtype: np.dtype, steps: int) -> None:
     x = rng.standard_normal((T, B, network.input_size), dtype=np.float32)
     feed = {_name(part.x): _arranged(x, "TBI", part.axes["x"])}
     lengths = None
-    if part.lengths is not None:
+    inside = np.ones((T, B, 1), bool)  # the steps of the sequences
+    if part.lengths is not None or part.mask is not None:
         lengths = np.maximum(T - np.arange(B) * 2, 1).astype(np.int32)
+        inside = np.arange(T)[:, None, None] < lengths[:, None]
+    if part.lengths is not None:
+        assert lengths is not None
         feed[_name(part.lengths)] = lengths
+    if part.mask is not None:
+        feed[_name(part.mask)] = inside if part.axes["mask"] == "TBI" else inside[:, :, 0]
     states = []
-    for values in (part.h0, part.c0):
-        state = np.zeros((layers, D, B, network.hidden_size), np.float32)
-        known: dict[int, Array] = {}
+    known: dict[int, Array] = {}  # a value may be several states
+    own = D if "D" in part.axes["h"] else 1  # directions of one value
+    sizes_of_states = (
+        (network.proj_size if isinstance(network, LSTM) else 0) or network.hidden_size,
+        network.hidden_size,
+    )
+    for values, width in zip((part.h0, part.c0), sizes_of_states, strict=True):
+        state = np.zeros((layers * D // own, own, B, width), np.float32)
         for k, value in enumerate(values):
             if value is not None:
                 drawn = rng.uniform(-0.9, 0.9, state.shape[1:]).astype(np.float32)
                 state[k] = known.setdefault(id(value), drawn)
                 feed[_name(value)] = _arranged(state[k], "DBH", part.axes["h"])
         states.append(state.reshape(layers * D, B, -1))
-    floats = {name: a if a.dtype.kind == "i" else a.astype(dtype) for name, a in feed.items()}
+    floats = {name: a.astype(dtype) if a.dtype.kind == "f" else a for name, a in feed.items()}
     got = run(floats)
-    theirs = (
-        [] if part.y is None else [_arranged(got[_name(part.y)], part.axes["y"], "TBDH").reshape(T, B, -1)]
-    )
+    theirs = []
+    if part.y is not None:
+        y = _arranged(got[_name(part.y)], part.axes["y"], "TBDH").reshape(T, B, -1)
+        y = y[::-1] if part.flipped else y
+        theirs.append(np.where(inside, y, 0) if part.mask is not None else y)
     for values in (part.h, part.c):
         theirs += [_arranged(got[_name(v)], part.axes["h"], "DBH") for v in values if v is not None]
 
@@ -148,7 +162,7 @@ def _compare(part: Part, run: Run, dtype: np.dtype, steps: int) -> None:
         for values, each in zip(
             (part.h, part.c), state if isinstance(state, tuple) else (state,), strict=False
         ):
-            by_layer = each.reshape(layers, D, B, -1)
+            by_layer = each.reshape(layers * D // own, own, B, -1)
             result += [by_layer[k] for k, v in enumerate(values) if v is not None]
         return result
 
@@ -159,6 +173,8 @@ def _check(part: Part, theirs: list[Array], outputs: Callable[[Any], list[Array]
     converted = part.converted
     assert converted is not None
     ours, eps = outputs(part.network), max(eps, SINGLE)
+    if not all(np.isfinite(a).all() for a in (*theirs, *converted.state.values())):
+        raise Unrun("its weights or outputs are not finite")  # ONNX Runtime computes numbers from NaN
     for a, b in zip(theirs, ours, strict=True):
         if a.shape != b.shape:
             raise ValueError(f"part {part.path!r} must have outputs of shape {b.shape}, got {a.shape}")

@@ -117,7 +117,8 @@ class Architecture:
         if proj_size and num_heads > 1:
             raise bad_value("proj_size", f"0 with num_heads {num_heads}", proj_size)
         norm = norm_spec(norm, cell)
-        if not flag("reset_after", reset_after) and isinstance(norm, LayerNormSpec):
+        reset_after = flag("reset_after", reset_after)
+        if not reset_after and isinstance(norm, LayerNormSpec):
             if norm.placement != "split":
                 raise bad_value("reset_after", f"True with placement {norm.placement!r}", reset_after)
             if norm.span is not None:

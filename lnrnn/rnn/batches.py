@@ -52,6 +52,24 @@ def integers(name: str, value: Any) -> Array:
     return given.astype(INT64, "C") if kind.kind == "i" or (kind.kind == "u" and kind.itemsize < 8) else given
 
 
+def different_rows(rows: Any, count: int) -> Array:
+    """Returns the argument rows, indices of different lanes of `count`, as a new array (R,) int64."""
+    given = np.array(integers("rows", rows))
+    if given.dtype.kind not in "iu" and given.size:
+        raise bad_type("rows", "an array of integers, or an integer", given)
+    if given.ndim > 1:
+        raise bad_value("rows", "of shape (R,)", given)
+    given = given.reshape(-1)
+    if given.size and (given.min() < 0 or given.max() >= count):
+        wrong = int(given.max() if given.min() >= 0 else given.min())
+        raise bad_value("rows", f"between 0 and {count - 1}", wrong)
+    found: Array = given.astype(np.int64)
+    each, times = np.unique(found, return_counts=True)
+    if (times > 1).any():
+        raise ValueError(message("rows", "different lanes", f"lane {each[times > 1][0]} twice"))
+    return found
+
+
 def checked_batch(
     x: ArrayLike, lengths: ArrayLike | None, input_size: int, batch_first: bool
 ) -> tuple[Array, Array | None, bool]:

@@ -1,4 +1,4 @@
-"""The base class of RNN, LSTM and GRU: parameters, inference, training, calibration, copies.
+"""The base class of the networks: parameters, inference, training, calibration, copies.
 
 lnrnn.reference implements the equations readably in NumPy, include/lnrnn/kernels/ fast in C.
 """

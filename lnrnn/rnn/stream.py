@@ -20,6 +20,7 @@ from .batches import (
     as_caller,
     as_state,
     checked_batch,
+    different_rows,
     integers,
     rows_as_they_are,
     side_by_side,
@@ -273,21 +274,7 @@ class Stream(Closed, Generic[State]):
         """Returns the argument rows, checked, as (R,) int64."""
         if rows is None:
             return self._all
-        given, count = np.array(integers("rows", rows)), len(self._all)
-        if given.dtype.kind not in "iu" and given.size:
-            raise bad_type("rows", "an array of integers, or an integer", given)
-        if given.ndim > 1:
-            raise bad_value("rows", "of shape (R,)", given)
-        given = given.reshape(-1)
-        if given.size and (given.min() < 0 or given.max() >= count):
-            raise bad_value(
-                "rows", f"between 0 and {count - 1}", int(given.max() if given.min() >= 0 else given.min())
-            )
-        found: Array = given.astype(np.int64)
-        each, times = np.unique(found, return_counts=True)
-        if (times > 1).any():
-            raise ValueError(message("rows", "different lanes", f"lane {each[times > 1][0]} twice"))
-        return found
+        return different_rows(rows, len(self._all))
 
     @property
     def state(self) -> State:
@@ -394,8 +381,9 @@ def step_all(steps: Iterable[tuple[Stream[Any], ArrayLike]], *, threads: int | N
 
     Returns
     -------
-    list of array of float32 of shape (R, H), or (H,)
-        The outputs, in the order of the streams. The bits are those of ``stream(x)``.
+    list of array of float32 of shape (R, P), or (P,)
+        The outputs, in the order of the streams, with the bits of ``stream(x)``. P is hidden_size, or
+        proj_size if that is not 0.
 
     Raises
     ------
@@ -414,7 +402,10 @@ def step_all(steps: Iterable[tuple[Stream[Any], ArrayLike]], *, threads: int | N
     ((4,), (8, 2))
     """
     most = 0 if threads is None else thread_limit(threads)
-    pairs = list(steps)
+    try:
+        pairs = list(steps)
+    except TypeError:
+        raise bad_type("steps", "an iterable of pairs (stream, x)", steps) from None
     return _core.step_all(pairs, most) or _step_all_checked(pairs, most)
 
 

@@ -15,7 +15,7 @@ from ..errors import bad_type, bad_value, choice, number, real, unexpected
 from ..rnn import functional, models
 from ..rnn.architecture import Architecture
 from ..rnn.batches import states
-from ..rnn.cells import Nonlinearity, StateDtype
+from ..rnn.cells import GateActivation, Nonlinearity, StateDtype
 from ..rnn.network import DROPS_NOTHING, architecture
 from ..rnn.specs import OVERRUNS, Overrun
 from ..rnn.statistics import named_shapes
@@ -52,6 +52,7 @@ class Twin(torch.nn.Module):
     num_directions: int
     reverse: bool
     num_heads: int  # of an LSTM or GRU
+    gate_activation: str  # of an LSTM or GRU
     reset_after: bool  # of a GRU
     _engine: str | None = None
     _dropout: float = 0.0
@@ -437,7 +438,7 @@ class LSTM(Twin):
         As in torch.nn.LSTM.
     norm, reverse, seed, rng, device, dtype, engine
         As in RNN.
-    num_heads : int
+    num_heads, gate_activation
         As in lnrnn.LSTM.
 
     Examples
@@ -456,7 +457,8 @@ class LSTM(Twin):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, *,
-        norm: models.Norm = "layer", reverse: bool = False, num_heads: int = 1, seed: int | None = None,
+        norm: models.Norm = "layer", reverse: bool = False, num_heads: int = 1,
+        gate_activation: GateActivation = "sigmoid", seed: int | None = None,
         rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
         engine: str | None = None,
     ) -> None:  # fmt: skip
@@ -464,6 +466,7 @@ class LSTM(Twin):
             device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
             num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
             proj_size=proj_size, norm=norm, reverse=reverse, num_heads=num_heads,
+            gate_activation=gate_activation,
         )  # fmt: skip
 
 
@@ -478,7 +481,7 @@ class GRU(Twin):
         As in lnrnn.GRU.
     seed, rng, device, dtype, engine
         As in RNN.
-    num_heads : int
+    num_heads, gate_activation
         As in lnrnn.GRU.
 
     Examples
@@ -497,13 +500,15 @@ class GRU(Twin):
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
         norm: models.Norm = "layer", reverse: bool = False, reset_after: bool = True, num_heads: int = 1,
-        seed: int | None = None, rng: np.random.Generator | None = None, device: Any = None,
-        dtype: torch.dtype | None = None, engine: str | None = None,
+        gate_activation: GateActivation = "sigmoid", seed: int | None = None,
+        rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
+        engine: str | None = None,
     ) -> None:  # fmt: skip
         self._make(
             device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
             num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
             norm=norm, reverse=reverse, reset_after=reset_after, num_heads=num_heads,
+            gate_activation=gate_activation,
         )  # fmt: skip
 
 

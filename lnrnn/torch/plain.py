@@ -208,16 +208,20 @@ def _activated(arch: Architecture, a: Tensor) -> Tensor:
     return result
 
 
+def _gates(arch: Architecture, a: Tensor) -> Tensor:
+    return F.hardsigmoid(a) if arch.gate_activation == "hard_sigmoid" else torch.sigmoid(a)
+
+
 def _rnn(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
     return [_activated(arch, _sum(x_, h_, norm))]
 
 
 def _lstm(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
     i, f, g, o = _sum(x_, h_, norm).chunk(4, -1)
-    c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
+    c = _gates(arch, f) * state[1] + _gates(arch, i) * torch.tanh(g)
     seen = norm("c", c) if "c" in norm.sites else c
     carry = isinstance(arch.norm, LayerNormSpec) and arch.norm.cell == "carry"
-    return [torch.sigmoid(o) * torch.tanh(seen), seen if carry else c]
+    return [_gates(arch, o) * torch.tanh(seen), seen if carry else c]
 
 
 def _gru(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
@@ -225,16 +229,16 @@ def _gru(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: 
     place = arch.norm.placement if isinstance(arch.norm, LayerNormSpec) else "split"
     if place == "joint":
         a_rz, a_n = torch.split(norm("", x_ + h_), [2 * H, H], -1)
-        r, z = torch.sigmoid(a_rz).chunk(2, -1)
+        r, z = _gates(arch, a_rz).chunk(2, -1)
         n = torch.tanh(r * a_n)
     elif place == "gate":
         (x_rz, x_n), (h_rz, h_n) = torch.split(x_, [2 * H, H], -1), torch.split(h_, [2 * H, H], -1)
-        r, z = torch.sigmoid(norm("", x_rz + h_rz, slice(2 * H))).chunk(2, -1)
+        r, z = _gates(arch, norm("", x_rz + h_rz, slice(2 * H))).chunk(2, -1)
         n = torch.tanh(norm("", x_n + r * h_n, slice(2 * H, None)))
     else:
         X, Y = norm("ih", x_), norm("hh", h_)
         (x_rz, x_n), (h_rz, h_n) = torch.split(X, [2 * H, H], -1), torch.split(Y, [2 * H, H], -1)
-        r, z = torch.sigmoid(x_rz + h_rz).chunk(2, -1)
+        r, z = _gates(arch, x_rz + h_rz).chunk(2, -1)
         n = torch.tanh(x_n + r * h_n)
     return [(1 - z) * n + z * state[0]]
 
@@ -260,7 +264,7 @@ def _gru_reset(arch: Architecture, x_: Tensor, state: list[Tensor], norm: Norms)
     H, p = arch.hidden_size, norm.parameters
     rz, last = slice(2 * H), slice(2 * H, None)
     x_rz, x_n = torch.split(norm("ih", x_), [2 * H, H], -1)
-    r, z = torch.sigmoid(x_rz + norm("hh", _hidden_product(arch, p, state[0], rz), rz)).chunk(2, -1)
+    r, z = _gates(arch, x_rz + norm("hh", _hidden_product(arch, p, state[0], rz), rz)).chunk(2, -1)
     n = torch.tanh(x_n + norm("hh", _hidden_product(arch, p, r * state[0], last), last))
     return [(1 - z) * n + z * state[0]]
 

@@ -100,7 +100,7 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     CHECK(d->reset_after || d->cell == LNRNN_GRU,
           "reset_after must be True in a cell that is no GRU, got False");
     CHECK(d->reset_after || (d->placement == LNRNN_SPLIT && !(layer && d->span)),
-          "reset_after must be True with another placement than 'split' and with span 'all', got False");
+          "reset_after must be True with another placement than 'split' or with span 'all', got False");
     d->cell_norm = !lstm || (!layer && !batch) ? LNRNN_CELL_NONE : batch ? LNRNN_CELL_OUT : d->cell_norm;
     d->inner_bias = layer && d->inner_bias;
     CHECK(isfinite(d->eps) && d->eps >= 0, "eps must be a finite number of at least 0, got %g", d->eps);
@@ -109,7 +109,7 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     if (d->max_steps)
         CHECK_SIZE(d, max_steps, INT32_MAX);
     d->steps = !batch ? 0 : d->max_steps ? d->max_steps : d->steps;
-    CHECK(!slstm || (!d->zoneout[0] && !d->zoneout[1]), "zoneout must be 0 in an SLSTM, got %g",
+    CHECK(!slstm || (d->zoneout[0] == 0 && d->zoneout[1] == 0), "zoneout must be 0 in an SLSTM, got %g",
           d->zoneout[0]);
     if (!lstm)
         d->zoneout[1] = 0;

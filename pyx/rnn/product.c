@@ -194,19 +194,25 @@ void lnrnn_hidden_product(const lnrnn_step *s, int add)
                 s->a + (ptrdiff_t)i * s->cell.as, s->cell.as);
 }
 
-/* The threads of a group divide no panels here: each projects the rows whose states it computes. */
+/* The threads of a group divide no panels here: each projects the rows whose states it computes. (panels_product
+ * has a single caller, so that compilers inline it into each step of a small network.) */
 void lnrnn_projection(const lnrnn_step *s)
 {
     const lnrnn_rnn_call *r = s->r;
-    const size_t P = r->config->P, panels = r->plan->product->panels(P), stride = r->plan->h_stride;
-    const weights w_hr = {.outputs = P,
-                          .inputs = r->config->H,
-                          .w = r->w_hr,
-                          .from_end = (int)(((size_t)r->rows[0].start + s->t) % 2)};
+    const lnrnn_rnn_plan *p = r->plan;
+    const size_t P = r->config->P, stride = p->h_stride;
+    const lnrnn_matmul m = {.dtype = r->config->dtype,
+                            .n = P,
+                            .k = r->config->H,
+                            .w = r->w_hr,
+                            .p1 = p->product->panels(P),
+                            .add = LNRNN_ADD_NOT,
+                            .from_end = (int)(((size_t)r->rows[0].start + s->t) % 2),
+                            .caches = p->caches,
+                            .scratch = s->packed};
     for (size_t i = 0; i < s->cell.n; i += TILE) {
         const size_t n = s->cell.n - i < TILE ? s->cell.n - i : TILE;
-        panels_product(s, &w_hr, n, (const float *const *)s->outputs + i, 0, panels, s->projected,
-                       (ptrdiff_t)stride);
+        p->product->matmul(&m, n, (const float *const *)s->outputs + i, s->projected, (ptrdiff_t)stride);
         for (size_t q = 0; q < n; q++)
             memcpy(s->cell.h[i + q], s->projected + q * stride, P * sizeof(float));
     }

@@ -346,6 +346,29 @@ void lnrnn_step_meet(lnrnn_step *s)
 
 /* --- the view ------------------------------------------------------------------------------------------- */
 
+/* Returns whether a step needs more memory than a step of the most frequent cells. One test keeps their steps
+ * short. (Benchmark: small.) */
+static int needs_more(const lnrnn_rnn_config *c)
+{
+    return c->reset_before || c->projection || c->output_norm || c->num_heads > 1;
+}
+
+static void more_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn_plan *p, float *own,
+                        size_t *at)
+{
+    const lnrnn_rnn_config *c = r->config;
+    const size_t pointers = sizeof(size_t) / sizeof(float) * p->group, narrow = p->group * p->narrow;
+    if (c->reset_before && !p->divide_rows)
+        s->reset = lnrnn_carve(own, at, 2 * narrow);
+    s->reset_rows = lnrnn_carve(own, at, c->reset_before ? pointers : 0);
+    s->unprojected = lnrnn_carve(own, at, c->projection && !r->tape ? narrow : 0);
+    s->projected = lnrnn_carve(own, at, c->projection ? TILE * p->h_stride : 0);
+    s->outputs = lnrnn_carve(own, at, c->projection ? pointers : 0);
+    s->y = lnrnn_carve(own, at, c->output_norm ? pointers : 0);
+    if (c->num_heads > 1)
+        s->block = lnrnn_carve(own, at, TILE * p->product->width(c->num_gates * c->head_units));
+}
+
 size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn_plan *p, float *shared,
                          float *own, size_t *floats)
 {
@@ -361,8 +384,6 @@ size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn
         s->reset = lnrnn_carve(shared, &at, 2 * p->group * p->narrow);
     *floats = p->divide_units ? at : 0;
     at -= *floats;
-    if (c->reset_before && !p->divide_rows)
-        s->reset = lnrnn_carve(own, &at, 2 * p->group * p->narrow);
     s->own_h = lnrnn_carve(own, &at, copies * h);
     s->own_c = lnrnn_carve(own, &at, copies * all_c);
     s->old_h = lnrnn_carve(own, &at, c->zoneout_h > 0 ? h : 0);
@@ -372,18 +393,13 @@ size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn
     s->cell.scratch = lnrnn_carve(own, &at, c->cell_scratch);
     s->packed = lnrnn_carve(
         own, &at, p->product->scratch(c->dtype, chunk < TILE ? chunk : TILE, c->D > c->H ? c->D : c->H));
-    s->block =
-        lnrnn_carve(own, &at, c->num_heads > 1 ? TILE * p->product->width(c->num_gates * c->head_units) : 0);
-    s->unprojected = lnrnn_carve(own, &at, c->projection && !r->tape ? p->group * p->narrow : 0);
-    s->projected = lnrnn_carve(own, &at, c->projection ? TILE * p->h_stride : 0);
     s->x = lnrnn_carve(own, &at, pointers * chunk);
     s->h_prev = lnrnn_carve(own, &at, pointers * p->group);
     s->c = lnrnn_carve(own, &at, pointers * p->group);
     s->h = lnrnn_carve(own, &at, pointers * p->group);
-    s->outputs = lnrnn_carve(own, &at, c->projection ? pointers * p->group : 0);
-    s->y = lnrnn_carve(own, &at, c->output_norm ? pointers * p->group : 0);
     s->recurrent = r->masks.state ? lnrnn_carve(own, &at, pointers * p->group) : s->h_prev;
-    s->reset_rows = lnrnn_carve(own, &at, c->reset_before ? pointers * p->group : 0);
+    if (needs_more(c))
+        more_memory(s, r, p, own, &at);
     return at;
 }
 
@@ -424,13 +440,17 @@ void lnrnn_step_begin(lnrnn_step *s, const lnrnn_rnn_call *r, size_t group, size
         s->h_prev[i] = h_row(r, first + i, t);
         s->c[i] = c_row(r, first + i);
         s->h[i] = c->output_norm ? r->hn + h_at(r, first + i) : y_row(r, first + i, t);
+    }
+    if (!needs_more(c))
+        return;
+    for (size_t i = 0; i < s->active; i++) {
         if (c->output_norm)
             s->y[i] = y_row(r, first + i, t);
+        if (c->reset_before)
+            s->reset_rows[i] = s->reset + (ptrdiff_t)i * s->cell.rs;
+        if (c->projection && !r->tape)
+            s->outputs[i] = s->unprojected + i * p->narrow;
     }
-    for (size_t i = 0; c->reset_before && i < s->active; i++)
-        s->reset_rows[i] = s->reset + (ptrdiff_t)i * s->cell.rs;
-    for (size_t i = 0; c->projection && !r->tape && i < s->active; i++)
-        s->outputs[i] = s->unprojected + i * p->narrow;
 }
 
 void lnrnn_step_load(const lnrnn_step *s)

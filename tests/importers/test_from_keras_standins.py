@@ -118,6 +118,16 @@ def test_a_bidirectional_layer_of_stacked_cells_is_refused(rng):
         convert_keras(bidirectional(network[False], network[True]))
 
 
+def test_layers_with_other_numbers_of_directions_are_refused(rng):
+    p, q = weights(rng, "GRU"), weights(rng, "GRU", H)
+    for stack, counts in (
+        ([layer("GRU", p), bidirectional(layer("GRU", q), layer("GRU", q, go_backwards=True))], "1 and.* 2"),
+        ([bidirectional(layer("GRU", p), layer("GRU", p, go_backwards=True)), layer("GRU", q)], "2 and.* 1"),
+    ):
+        with pytest.raises(ValueError, match=f"all layers must have as many directions, got {counts}"):
+            convert_keras(stack)
+
+
 def test_the_order_of_axes_is_that_of_the_layer(rng):
     p, q = weights(rng, "LSTM"), weights(rng, "LSTM", H)
     for time_major in (True, False, None):

@@ -76,6 +76,7 @@ assert_type(imported, lnrnn.RNN | lnrnn.LSTM | lnrnn.GRU | lnrnn.LiGRU | lnrnn.S
 model = lnrnn.load(Path("m.safetensors"))
 model.save("m.safetensors")
 lnrnn.save(model, Path("m.safetensors"))
+lnrnn.to_onnx(model, Path("m.onnx"), step=True, resets=True)
 if isinstance(model, lnrnn.LSTM):
     assert_type(model(x)[1], tuple[Array, Array])
 
@@ -100,4 +101,5 @@ batch.overrun = "lats"  # type: ignore[assignment]
 rnn.to_dtype("int4")  # type: ignore[arg-type]
 lnrnn.from_torch({}, kind="hast")  # type: ignore[arg-type]
 lnrnn.from_keras([], kind="Lstm")  # type: ignore[arg-type]
+lnrnn.to_onnx(model, "m.onnx", opset="17")  # type: ignore[arg-type]
 lnrnn.LTSM(40, 256)  # type: ignore[attr-defined]

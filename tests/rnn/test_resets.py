@@ -84,6 +84,7 @@ def test_resets_give_the_bits_of_separate_sequences(rng, variant, bidirectional)
 def lnrnn_twin(rnn):
     """Returns the same network with batch_first=False."""
     names = ["input_size", "hidden_size", "num_layers", "norm", "bias", "bidirectional"]
+    names += ["nonlinearity"] if hasattr(rnn, "nonlinearity") else []
     twin = type(rnn)(seed=0, **{name: getattr(rnn, name) for name in names}, **newer_arguments(rnn))
     twin.load_state_dict(rnn.state_dict())
     twin.zoneout = rnn.zoneout

@@ -125,7 +125,8 @@ def test_parts_with_statistics_of_the_batch(cell):
 @each_case
 def test_parts_of_inference_and_training(variant, shape, ragged):
     rng, rnn, x, h0, ends = drawn(VARIANTS[variant], shape, ragged, bidirectional=True)
-    gy, gh = normal(rng, *x.shape[:2], 2 * rnn.hidden_size), drawn_state(rng, rnn, x.shape[1])
+    width = getattr(rnn, "proj_size", 0) or rnn.hidden_size
+    gy, gh = normal(rng, *x.shape[:2], 2 * width), drawn_state(rng, rnn, x.shape[1])
     before = rnn.state_dict()
 
     def infer():

@@ -370,7 +370,7 @@ def test_the_tests_see_how_many_threads_a_call_had(rng):
         finally:
             engine_switches.set_barrier_mode("normal")
     for wrong in (dict(n=4), dict(n=1), dict(n=3, divide="units"), dict(n=3, had=2), dict(n=3, had=1)):
-        refused = pytest.raises(AssertionError, match="were to divide")
+        refused = pytest.raises(AssertionError, match="should divide")
         with refused, several_threads(**wrong), using_threads(3):
             lnrnn.layer_norm(x, 512)
     with several_threads(3):

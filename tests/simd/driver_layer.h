@@ -35,6 +35,7 @@ static uint32_t *packed(int dtype, size_t n, size_t k, const float *w, ptrdiff_t
 static void make_layer(driver_layer *l, size_t T, size_t B, number_source *numbers)
 {
     lnrnn_rnn_config *c = &l->config;
+    c->P = c->H;
     lnrnn_rnn_configure(c);
     const size_t n = c->outputs, D = c->D, H = c->H;
     const float *x = numbers(T * B * D);
@@ -59,8 +60,8 @@ static void make_layer(driver_layer *l, size_t T, size_t B, number_source *numbe
                                .yb = (ptrdiff_t)H,
                                .h0 = zeros(B * H, sizeof(float)),
                                .hn = zeros(B * H, sizeof(float)),
-                               .c0 = c->cell_state ? zeros(B * H, sizeof(float)) : NULL,
-                               .cn = c->cell_state ? zeros(B * H, sizeof(float)) : NULL,
+                               .c0 = c->C ? zeros(B * c->C, sizeof(float)) : NULL,
+                               .cn = c->C ? zeros(B * c->C, sizeof(float)) : NULL,
                                .rows = l->rows,
                                .last_step_end = T,
                                .w_ih = packed(c->dtype, n, D, l->w_ih, (ptrdiff_t)D, 1),

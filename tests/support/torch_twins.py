@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch")
 
 T, B, I, H = 7, 4, 3, 12  # noqa: E741 - the letters of the shapes in the documentation
 LENGTHS = [4, T, 0, 1]
-CELLS = ("RNN", "LSTM", "GRU", "LiGRU")
+OF_TORCH = ("RNN", "LSTM", "GRU")  # cells that torch.nn has
+CELLS = (*OF_TORCH, "LiGRU")
 Layer, Batch = lnrnn.LayerNormSpec, lnrnn.BatchNormSpec
 NORMS = {
     "RNN": [None, "layer", Layer("split"), Layer("split", inner_bias=True), Layer(inner_bias=True, eps=0.1),
@@ -27,6 +28,7 @@ NORMS = {
 }  # fmt: skip
 NETWORKS = [(cell, norm) for cell in CELLS for norm in NORMS[cell]]
 NETWORKS += [("LSTM projected", norm) for norm in (None, Layer(eps=0.1), "batch")]
+NETWORKS += [("LSTM hard", None), ("GRU hard", None)]
 # An SLSTM has no batch norm, so it is not in CELLS.
 NETWORKS += [("SLSTM", norm) for norm in (None, "layer", Layer(eps=0.1))]
 # Networks that the tests make with several heads.
@@ -39,8 +41,9 @@ HEADED = [
 
 def class_of(cell):
     """Returns the name of the class for a cell of NETWORKS, and more options."""
-    name, _, projected = cell.partition(" ")
-    return name, dict(proj_size=5) if projected else {}
+    options = {"": {}, "projected": dict(proj_size=5), "hard": dict(gate_activation="hard_sigmoid")}
+    name, _, more = cell.partition(" ")
+    return name, options[more]
 
 
 def twin(cell, norm="layer", *, seed=0, steps=0, dtype=None, **options):

@@ -6,8 +6,9 @@ import numpy as np
 
 import lnrnn
 from helpers import layouts
-from networks import NONLINEARITIES, VARIANTS, normal
+from networks import CELLS, NONLINEARITIES, VARIANTS, normal
 
+EVERY_CELL = (*CELLS, "SLSTM")
 STYLES = ("normal", "normal", "shifted", "far", "outlier", "whole", "scaled", "constant", "mixed")
 
 
@@ -67,7 +68,7 @@ def spec_options(rng, cell: str, known: int) -> dict:
     if isinstance(norm, lnrnn.LayerNormSpec):
         norm = lnrnn.LayerNormSpec(
             norm.placement, norm.cell, pick(rng, (1e-5, 1e-5, 1e-3, 0.1, 1.0)), span=norm.span,
-            inner_bias=chance(rng, 0.3),
+            inner_bias=cell != "SLSTM" and chance(rng, 0.3),
         )  # fmt: skip
     elif norm is not None:
         overrun = pick(rng, ("raise", "last", "mean", "batch"))
@@ -75,7 +76,7 @@ def spec_options(rng, cell: str, known: int) -> dict:
         max_steps = pick(rng, (None, None, known + 6))
         norm = lnrnn.BatchNormSpec(max_steps, overrun, momentum, pick(rng, (1e-5, 1e-3, 0.1)))
     options["norm"] = norm
-    if cell == "RNN":
+    if cell in ("RNN", "LiGRU"):
         options["nonlinearity"] = pick(rng, NONLINEARITIES)
     return options
 
@@ -116,7 +117,7 @@ def network(
     rng, *, known: int = 4, most_layers: int = 3, stream: bool = False, cell: str = "", sizes=None, **fixed
 ):
     """Returns a network with random options. known: how many steps have statistics of batch norm."""
-    options = spec_options(rng, cell or pick(rng, ("RNN", "LSTM", "GRU")), known)
+    options = spec_options(rng, cell or pick(rng, EVERY_CELL), known)
     options |= dict(
         num_layers=int(pick(rng, (1, 1, 2, most_layers))),
         bidirectional=not stream and chance(rng, 0.3),

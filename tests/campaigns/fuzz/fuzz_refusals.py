@@ -218,7 +218,7 @@ def networks(rng, judge) -> None:
             )
             name = pick(rng, (*sizes, *flags))
             bad = NO_FLAG if name in flags else NO_INTEGER
-            sizes = dict(input_size=2, hidden_size=3) | {name: pick(rng, bad)}
+            sizes = dict(input_size=2, hidden_size=4) | {name: pick(rng, bad)}
             refused(judge, TypeError, name, f"{type(rnn).__name__}({name})", type(rnn), **sizes)
     for name, value in rnn.state_dict().items():
         alike(value, before[name], f"{label}: a refused call changed {name}")

@@ -95,6 +95,6 @@ def short_step(rnn, x, state):
     y, h, tape = getattr(ref, cell_of(rnn).lower())(rounded_x, p, **options, **start)
     if cell_of(rnn) == "LSTM":
         return [y, *(s[None] for s in h)]
-    z = tape.steps[0].kept[1]
+    z = tape.steps[0].kept[0 if cell_of(rnn) == "LiGRU" else 1]
     h = h + z * (state[0][0].astype(float) - start["h0"])
     return [h[None], h[None]]

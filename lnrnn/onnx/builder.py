@@ -1,0 +1,140 @@
+"""Writes ONNX graphs as expressions: `a + b` on two values adds a node Add to their graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+Array = np.ndarray
+Shape = Sequence[int | str]
+TYPES = {"float": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64,
+         "bool": TensorProto.BOOL, "bfloat16": TensorProto.BFLOAT16}  # fmt: skip
+
+
+class Value:
+    """A value of a graph. Operators and functions of NumPy's names add nodes."""
+
+    def __init__(self, graph: Graph, name: str) -> None:
+        self.graph, self.name = graph, name
+
+    def __add__(self, other: Value) -> Value:
+        return self.graph.node("Add", self, other)
+
+    def __sub__(self, other: Value) -> Value:
+        return self.graph.node("Sub", self, other)
+
+    def __mul__(self, other: Value) -> Value:
+        return self.graph.node("Mul", self, other)
+
+    def __truediv__(self, other: Value) -> Value:
+        return self.graph.node("Div", self, other)
+
+    def __rsub__(self, other: float) -> Value:
+        return self.graph.node("Sub", self.graph.number(other), self)
+
+    def __rmul__(self, other: float) -> Value:
+        return self.graph.node("Mul", self.graph.number(other), self)
+
+    def __radd__(self, other: float) -> Value:
+        return self.graph.node("Add", self.graph.number(other), self)
+
+
+class Graph:
+    """A graph under construction, or the body of a Scan in it.
+
+    All arrays are initializers of the outermost graph, also those of a body. Names are unique in the whole
+    file.
+    """
+
+    def __init__(self, name: str, outer: Graph | None = None) -> None:
+        self.name, self.outer = name, outer
+        self.nodes: list[onnx.NodeProto] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.outputs: list[onnx.ValueInfoProto] = []
+        self.arrays: dict[str, Array] = outer.arrays if outer else {}
+        self.used: dict[str, int] = outer.used if outer else {}
+        self.prefix = ""
+        self.renamed: dict[str, str] = {}
+
+    def fresh(self, name: str) -> str:
+        """Returns a name that no value has yet: `name`, or `name` with a number."""
+        name = self.prefix + name
+        count = self.used[name] = self.used.get(name, 0) + 1
+        return name if count == 1 else f"{name}_{count}"
+
+    def input(self, name: str, dtype: str, shape: Shape) -> Value:
+        name = self.fresh(name)
+        self.inputs.append(helper.make_tensor_value_info(name, TYPES[dtype], list(shape)))
+        return Value(self, name)
+
+    def output(self, value: Value, dtype: str, shape: Shape, name: str = "") -> None:
+        """Makes a value an output of the graph, in the order of the calls. name: its new name."""
+        if any(value.name == each.name for each in self.outputs) or value.name in self.renamed:
+            value = self.node("Identity", value)
+        if name:
+            self.renamed[value.name] = self.fresh(name)
+        name = self.renamed.get(value.name, value.name)
+        self.outputs.append(helper.make_tensor_value_info(name, TYPES[dtype], list(shape)))
+
+    def array(self, name: str, array: Array) -> Value:
+        """Returns an initializer. Two arrays of one name must be equal."""
+        self.arrays.setdefault(name, array)
+        self.used.setdefault(name, 1)
+        return Value(self, name)
+
+    def number(self, value: float) -> Value:
+        return self.array(f"number_{np.float32(value)}", np.array(value, np.float32))
+
+    def index(self, value: int) -> Value:
+        """Returns an int64 scalar."""
+        return self.array(f"index_{value}", np.array(value, np.int64))
+
+    def integers(self, *values: int) -> Value:
+        """Returns an int64 array (n,), for the inputs of nodes that have axes or sizes."""
+        return self.array("_".join(["integers", *map(str, values)]), np.array(values, np.int64))
+
+    def node(self, op: str, *inputs: Value | None, name: str = "", **attributes: Any) -> Value:
+        (found,) = self.nodes_of(op, *inputs, name=name, **attributes)
+        return found
+
+    def nodes_of(
+        self, op: str, *inputs: Value | None, outputs: int = 1, name: str = "", **attributes: Any
+    ) -> list[Value]:
+        """Adds a node with some outputs. None is an input that is left out."""
+        names = [self.fresh(name or op.lower()) for _ in range(outputs)]
+        given = ["" if value is None else value.name for value in inputs]
+        while given and not given[-1]:
+            given.pop()
+        self.nodes.append(helper.make_node(op, given, names, names[0], **attributes))
+        return [Value(self, each) for each in names]
+
+    def split(self, value: Value, sizes: Sequence[int], axis: int = -1) -> list[Value]:
+        if len(sizes) == 1:
+            return [value]
+        return self.nodes_of("Split", value, self.integers(*sizes), outputs=len(sizes), axis=axis)
+
+    def concat(self, values: Sequence[Value], axis: int) -> Value:
+        return values[0] if len(values) == 1 else self.node("Concat", *values, axis=axis)
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        return self.node("Cast", value, to=TYPES[dtype])
+
+    def squeeze(self, value: Value, *axes: int) -> Value:
+        return self.node("Squeeze", value, self.integers(*axes))
+
+    def unsqueeze(self, value: Value, *axes: int) -> Value:
+        return self.node("Unsqueeze", value, self.integers(*axes))
+
+    def where(self, condition: Value, yes: Value, no: Value) -> Value:
+        return self.node("Where", condition, yes, no)
+
+    def proto(self) -> onnx.GraphProto:
+        for node in self.nodes:
+            for names in (node.input, node.output):
+                names[:] = [self.renamed.get(name, name) for name in names]
+        stored = [] if self.outer else [numpy_helper.from_array(a, n) for n, a in self.arrays.items()]
+        return helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, stored)

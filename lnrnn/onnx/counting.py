@@ -1,0 +1,268 @@
+"""Integers of a graph that depend on shapes and on the number of a step, as linear forms.
+
+Exporters compute slices' bounds from shapes, and the number of a Loop's steps from the length of x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir
+
+from .constants import constant
+from .values import MOST_DEPTH, attribute, constant_input, moved_axes, outside_of_loops, rank
+
+STEP = "step"  # the number of the current step of the innermost Loop
+Size = tuple[int, int]  # the identity of a value, and an axis that is no constant
+Symbol = Size | str
+Width = Callable[[onnx_ir.Value], int | None]  # the size of the last axis
+
+
+@dataclass(frozen=True)
+class Linear:
+    """constant + the sum of factor * symbol."""
+
+    constant: int
+    factors: Mapping[Symbol, int] = field(default_factory=dict)
+
+    def plus(self, other: Linear, sign: int = 1) -> Linear:
+        factors = dict(self.factors)
+        for symbol, factor in other.factors.items():
+            factors[symbol] = factors.get(symbol, 0) + sign * factor
+        return Linear(self.constant + sign * other.constant, {s: f for s, f in factors.items() if f})
+
+    @property
+    def number(self) -> int | None:
+        return None if self.factors else self.constant
+
+
+Numbers = list[Linear | None]
+
+
+def numbers(
+    value: onnx_ir.Value | None, width: Width, counters: Mapping[int, Linear] | None = None, depth: int = 0
+) -> Numbers | None:
+    """Returns the numbers of a small value, None for those that are unknown.
+
+    counters: the values of the step's number, by identity.
+    """
+    if value is None or depth > MOST_DEPTH:
+        return None
+    if counters and id(value) in counters:
+        return [counters[id(value)]]
+    value = outside_of_loops(value)
+    array = constant(value)
+    if array is not None:
+        whole = array.size <= 16 and array.dtype.kind in "iuf" and (array == array.round()).all()
+        return [Linear(int(i)) for i in array.reshape(-1)] if whole else None
+    node = value.producer()
+    if node is None or node.domain not in ("", "ai.onnx") or not node.inputs:
+        return None
+    if node.op_type == "Shape":
+        return shape(node, width)
+    if node.op_type == "SequenceLength":
+        split = node.inputs[0].producer() if node.inputs[0] is not None else None
+        one = split is not None and split.op_type == "SplitToSequence" and constant_input(split, 1)
+        if (
+            split is None
+            or split.inputs[0] is None
+            or one is False
+            or (one is not None and one.tolist() not in (1, [1]))
+        ):
+            return None
+        return [size(split.inputs[0], attribute(split, "axis", 0), width)]
+    if node.op_type in ("Cast", "Squeeze", "Unsqueeze", "Identity", "Reshape"):
+        return numbers(node.inputs[0], width, counters, depth + 1)
+    parts = [numbers(v, width, counters, depth + 1) for v in node.inputs]
+    first = parts[0]
+    if first is None or any(part is None for part in parts):
+        return None
+    given = [part for part in parts if part is not None]
+    match node.op_type:
+        case "Gather" if attribute(node, "axis", 0) == 0:
+            at = [None if i is None else i.number for i in given[1]]
+            return [first[i] if i is not None and -len(first) <= i < len(first) else None for i in at]
+        case "Slice" if len(given) > 2:
+            bounds = [p[0].number if len(p) == 1 and p[0] is not None else None for p in given[1:]]
+            if None in bounds or bounds[2:] not in ([], [0], [0, 1]):
+                return None
+            return first[slice(*bounds[:2])]
+        case "Concat":
+            return [i for part in given for i in part]
+        case "Add" | "Sub" | "Mul" | "Div" if len(given) == 2:
+            n = max(map(len, given))
+            a, b = (part * n if len(part) == 1 else part for part in given)
+            return [_computed(node.op_type, i, j) for i, j in zip(a, b, strict=False)]
+    return None
+
+
+def number(
+    value: onnx_ir.Value | None, width: Width, counters: Mapping[int, Linear] | None = None
+) -> Linear | None:
+    """Returns the only number of a value."""
+    result = numbers(value, width, counters)
+    return result[0] if result is not None and len(result) == 1 else None
+
+
+def shape(node: onnx_ir.Node, width: Width) -> Numbers | None:
+    """Returns the sizes that a Shape node gives. A value of unknown rank counts as (B, H)."""
+    data = node.inputs[0]
+    if data is None:
+        return None
+    axes = rank(data)
+    sizes: Numbers = [size(data, axis, width) for axis in ((0, -1) if axes is None else range(axes))]
+    return sizes[attribute(node, "start", 0) : attribute(node, "end", None)]
+
+
+def size(value: onnx_ir.Value, axis: int, width: Width) -> Linear:
+    """Returns the size of an axis. Values with the same symbol have the same size."""
+    while True:
+        axes = rank(value)
+        axis = axis if axes is None else axis % axes
+        if axes is not None and value.shape is not None and isinstance(value.shape[axis], int):
+            return Linear(int(value.shape[axis]))
+        known = width(value) if axis == (-1 if axes is None else axes - 1) else None
+        if known is not None:
+            return Linear(known)
+        node = value.producer()
+        source = node.inputs[0] if node is not None and node.inputs else None
+        if node is None or source is None or node.domain not in ("", "ai.onnx"):
+            break
+        if node.op_type == "Transpose" and axes is not None:
+            order = attribute(node, "perm", None)
+            axis = axes - 1 - axis if order is None else int(order[axis])
+        elif node.op_type not in ("Identity", "Cast", "ReverseSequence"):
+            break
+        value = source
+    return Linear(0, {(id(value), axis): 1})
+
+
+def _computed(op: str, a: Linear | None, b: Linear | None) -> Linear | None:
+    if a is None or b is None:
+        return None
+    if op in ("Add", "Sub"):
+        return a.plus(b, 1 if op == "Add" else -1)
+    if op == "Mul":
+        a, b = (b, a) if a.number is not None else (a, b)
+        factor = b.number
+        if factor is None:
+            return None
+        return Linear(a.constant * factor, {s: f * factor for s, f in a.factors.items() if factor})
+    if a.number is None or not b.number:
+        return None
+    return Linear(int(a.number / b.number))
+
+
+# --- slices and elements ------------------------------------------------------------------------------------
+
+
+def bounds(
+    node: onnx_ir.Node, width: Width, counters: Mapping[int, Linear] | None = None
+) -> tuple[int, Linear, Linear, int] | None:
+    """Returns axis, start, end and step of a Slice of one axis."""
+    names = ("starts", "ends", "axes", "steps")
+    given: list[Numbers | None]
+    if len(node.inputs) > 1:
+        inputs = (*node.inputs[1:], None, None)[:4]
+        given = [numbers(v, width, counters) for v in inputs]
+        left_out = [v is None for v in inputs]
+    else:  # opset 9 and before
+        of_node = [attribute(node, name, None) for name in names]
+        given = [None if a is None else [Linear(int(i)) for i in a] for a in of_node]
+        left_out = [a is None for a in of_node]
+    defaults = (None, None, [Linear(0)], [Linear(1)])
+    each = [d if out else a for a, out, d in zip(given, left_out, defaults, strict=True)]
+    only = [a[0] if a is not None and len(a) == 1 else None for a in each]
+    start, end, axis, step = only
+    if start is None or end is None or axis is None or step is None:
+        return None
+    if axis.number is None or step.number is None:
+        return None
+    return axis.number, start, end, step.number
+
+
+def in_single_steps(node: onnx_ir.Node) -> bool:
+    """Returns whether a node is a SplitToSequence of elements without their axis."""
+    if node.op_type != "SplitToSequence":
+        return False
+    if len(node.inputs) < 2 or node.inputs[1] is None:
+        return not attribute(node, "keepdims", 1)
+    one = constant_input(
+        node, 1
+    )  # the standard ignores keepdims with this input, torch and ONNX Runtime do not
+    return one is not None and one.ndim == 0 and one.item() == 1 and not attribute(node, "keepdims", 1)
+
+
+@dataclass(frozen=True)
+class Element:
+    """One step of a value: whole[index] along an axis. nodes: those that compute it."""
+
+    whole: onnx_ir.Value
+    axis: int
+    index: Linear
+    nodes: tuple[onnx_ir.Node, ...]
+
+
+def element(
+    value: onnx_ir.Value, width: Width, counters: Mapping[int, Linear] | None = None
+) -> Element | None:
+    """Returns the value of which this value is one element along an axis, without this axis."""
+    value = outside_of_loops(value)
+    node = value.producer()
+    if node is None or node.domain not in ("", "ai.onnx") or not node.inputs or node.inputs[0] is None:
+        return None
+    data = node.inputs[0]
+    if node.op_type == "Gather":
+        index = number(node.inputs[1], width, counters)
+        if index is None or node.inputs[1] is None or (rank(node.inputs[1]) or 0) > 0:
+            return None
+        return _element(data, attribute(node, "axis", 0), index, (node,), width)
+    if node.op_type == "SequenceAt":
+        split = data.producer()
+        index = number(node.inputs[1], width, counters)
+        if split is None or split.op_type != "SplitToSequence" or split.inputs[0] is None or index is None:
+            return None
+        if not in_single_steps(split):
+            return None
+        return _element(split.inputs[0], attribute(split, "axis", 0), index, (node, split), width)
+    if node.op_type != "Squeeze":
+        return None
+    inner = data.producer()
+    axes = moved_axes(node)
+    if inner is None or inner.inputs[0] is None or axes is None or len(axes) != 1:
+        return None
+    if inner.op_type == "Gather":
+        index = number(inner.inputs[1], width, counters)
+        if index is None or attribute(inner, "axis", 0) != axes[0]:
+            return None
+        return _element(inner.inputs[0], axes[0], index, (node, inner), width)
+    if inner.op_type == "Slice":
+        found = bounds(inner, width, counters)
+        if found is None or found[3] != 1 or found[0] != axes[0]:
+            return None
+        difference = found[2].plus(found[1], -1).number
+        last = found[1].number == -1 and (found[2].number or 0) > 2**30
+        if difference != 1 and not last:
+            return None
+        return _element(inner.inputs[0], axes[0], found[1], (node, inner), width)
+    if inner.op_type == "Split" and attribute(inner, "axis", 0) == axes[0]:
+        sizes = constant_input(inner, 1)
+        parts = attribute(inner, "split", None) if sizes is None else sizes.reshape(-1).tolist()
+        if parts is None:
+            whole = size(inner.inputs[0], axes[0], width).number
+            parts = None if whole != len(inner.outputs) else [1] * len(inner.outputs)
+        if parts is None or set(parts) != {1}:
+            return None
+        index = Linear(next(k for k, v in enumerate(inner.outputs) if v is data))
+        return _element(inner.inputs[0], axes[0], index, (node, inner), width)
+    return None
+
+
+def _element(
+    whole: onnx_ir.Value, axis: int, index: Linear, nodes: tuple[onnx_ir.Node, ...], width: Width
+) -> Element:
+    axis = axis % (rank(whole) or 3)
+    if index.number is not None and index.number < 0:
+        index = index.plus(size(whole, axis, width))
+    return Element(whole, axis, index, nodes)

@@ -1,0 +1,177 @@
+"""The report of ``lnrnn onnx FILE``: the recurrent parts of a file, their networks, and the file's states."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..rnn.network import Network, architecture
+from .errors import OnnxFileError, need_packages
+from .parts import Part, found
+from .states import AmbiguousStatesError, Tensor, find_states, inputs, outputs, shown
+
+WIDTH = 80  # columns of the text
+_HEAD = ("input", "output", "shape", "dtype", "lane axis", "evidence")
+
+
+def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Returns the report of a file, in types of JSON. Raises OnnxFileError for a damaged file."""
+    need_packages()
+    from .graph import read
+
+    model = read(path)
+    parts = found(model)
+    result: dict[str, Any] = {
+        "file": os.fspath(path),
+        "opset": model.opset_imports.get("", model.opset_imports.get("ai.onnx")),
+        "producer": " ".join(str(each) for each in (model.producer_name, model.producer_version) if each),
+        "parts": [_part(part) for part in parts],
+        "states": [],
+        "unclear": "",
+    }
+    try:
+        states = find_states(model)
+    except AmbiguousStatesError as error:
+        states, result["unclear"] = [], error.pairs
+    except OnnxFileError:
+        raise
+    except ValueError as error:  # a large file
+        states, result["unclear"] = [], str(error)
+    for state in states:
+        result["states"].append(
+            {
+                "input": state.input,
+                "output": state.output,
+                "shape": state.shape,
+                "dtype": str(state.dtype),
+                "evidence": state.evidence,
+                "lane_axis": state.lane_axis,
+            }
+        )
+    ends = {name for state in states for name in (state.input, state.output)}
+    result["inputs"] = [_tensor(each) for each in inputs(model.graph) if each.name not in ends]
+    result["outputs"] = [_tensor(each) for each in outputs(model.graph) if each.name not in ends]
+    return result
+
+
+def _part(part: Part) -> dict[str, Any]:
+    return {
+        "path": part.path,
+        "same_weights": list(part.paths[1:]),
+        "kind": part.kind,
+        "nodes": len(part.nodes),
+        "network": None if part.network is None else _call(part.network),
+        "reason": part.reason,
+        "warnings": list(part.warnings),
+    }
+
+
+def _tensor(each: Tensor) -> dict[str, Any]:
+    return {"name": each.name, "shape": each.shape, "dtype": None if each.dtype is None else str(each.dtype)}
+
+
+def _call(network: Network[Any]) -> str:
+    """Returns the call that creates a network: "LSTM(128, 128, num_layers=2)", without default arguments."""
+    stated = architecture(network).stated
+    parameters = inspect.signature(type(network)).parameters
+    sizes = [f"{stated[name]}" for name in ("input_size", "hidden_size")]
+    others = [
+        f"{name}={value!r}"
+        for name, value in stated.items()
+        if name not in ("input_size", "hidden_size", "norm")
+        and not (name in parameters and parameters[name].default == value)
+    ]
+    norm = [] if network.norm is None else [f"norm={network.norm!r}"]
+    return f"{type(network).__name__}({', '.join([*sizes, *others, *norm])})"
+
+
+# --- text ---------------------------------------------------------------------------------------------------
+
+
+def text(report: dict[str, Any]) -> str:
+    """Returns a report as lines of at most WIDTH columns."""
+    origin = f"opset {report['opset']}" + (f", written by {report['producer']}" if report["producer"] else "")
+    lines = _wrapped(f"{report['file']}: {origin}")
+    parts = report["parts"]
+    taken = sum(part["network"] is not None for part in parts)
+    lines += ["", f"Recurrent parts: {len(parts)}" + (f", {taken} with a network" if parts else "")]
+    for number, part in enumerate(parts, 1):
+        lines += _part_lines(number, part)
+    states = report["states"]
+    if report["unclear"]:
+        lines += ["", "States: unclear. Give those of lnrnn.onnx.Model as states={input: output}."]
+        lines += _wrapped(report["unclear"], 4)
+    else:
+        lines += ["", f"States: {len(states)}"]
+        lines += _table([_HEAD] * bool(states) + [_state_row(state) for state in states])
+    for name in ("inputs", "outputs"):
+        rows = [(each["name"], shown(each["shape"]), each["dtype"] or "not numbers") for each in report[name]]
+        title = f"Other {name}" if states else name.capitalize()
+        lines += ["", f"{title}: {len(rows)}", *_table(rows)]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _state_row(state: dict[str, Any]) -> tuple[str, ...]:
+    axis = "none" if state["lane_axis"] is None else str(state["lane_axis"])
+    return state["input"], state["output"], shown(state["shape"]), state["dtype"], axis, state["evidence"]
+
+
+def _part_lines(number: int, part: dict[str, Any]) -> list[str]:
+    nodes = f"{part['nodes']} node" + "s" * (part["nodes"] != 1)
+    network = part["network"] or "no network"
+    lines = _wrapped(f"{number:3}. {part['kind']}, {nodes}: {network}", 5, first=0)
+    lines += _wrapped(part["path"], 9, first=5)
+    for path in part["same_weights"]:
+        lines += _wrapped(f"same weights: {path}", 9, first=5)
+    if part["network"] is None:
+        lines += _wrapped(f"reason: {part['reason'] or 'unknown'}", 9, first=5)
+    for warning in part["warnings"]:
+        lines += _wrapped(f"warning: {warning}", 9, first=5)
+    return lines
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns rows as aligned columns. If they are wider than WIDTH, each row has lines of its own."""
+    rows = [[_printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    if 4 + sum(widths) + 2 * (len(widths) - 1) <= WIDTH:
+        return [
+            "    " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            for row in rows
+        ]
+    return [line for row in rows for line in _wrapped("  ".join(row), 8, first=4)]
+
+
+def _wrapped(line: str, indent: int = 0, first: int | None = None) -> list[str]:
+    """Returns lines of at most WIDTH columns. indent: spaces before each; first: before the first line."""
+    lines = [" " * (indent if first is None else first)]
+    empty = True
+    for piece in _pieces(_printable(line)):
+        if not empty and len(lines[-1]) + len(piece.rstrip()) > WIDTH:
+            lines.append(" " * indent)
+        while len(lines[-1]) + len(piece.rstrip()) > WIDTH:
+            room = WIDTH - len(lines[-1])
+            lines[-1] += piece[:room]
+            lines.append(" " * indent)
+            piece = piece[room:]
+        lines[-1] += piece
+        empty = False
+    return lines
+
+
+def _pieces(line: str) -> Iterable[str]:
+    """Yields the words of a line with the space after them, and the steps of a path with their slash."""
+    end = 0
+    for k, character in enumerate(line):
+        if character in " /":
+            yield line[end : k + 1]
+            end = k + 1
+    if end < len(line):
+        yield line[end:]
+
+
+def _printable(line: str) -> str:
+    """Returns a text of a file without characters that move the cursor or change colours."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)

@@ -1,0 +1,272 @@
+"""Cells and loops that torch's exporters write become networks of lnrnn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx_ir")
+pytest.importorskip("onnxscript")
+torch = pytest.importorskip("torch")
+
+import lnrnn  # noqa: E402
+from lnrnn.onnx.graph import read  # noqa: E402
+from lnrnn.onnx.parts import parts  # noqa: E402
+from lnrnn.onnx.proof import prove  # noqa: E402
+from onnx_cells import exported  # noqa: E402
+from onnx_runs import run  # noqa: E402
+
+nn = torch.nn
+T, B, D, H = 5, 2, 3, 4
+BOTH = pytest.mark.parametrize("dynamo", [False, True], ids=["torchscript", "dynamo"])
+
+
+def only_part(proto):
+    """Returns the only part of a model, after its proof."""
+    (part,) = parts(proto)
+    assert part.network is not None, part.reason
+    assert prove(part, read(proto)) == ""
+    return part
+
+
+def disturb(module):
+    """Gives gains and biases random numbers."""
+    with torch.no_grad():
+        for p in module.parameters():
+            p.add_(torch.randn_like(p) * 0.3)
+    return module
+
+
+def arrays(*shapes):
+    return tuple(torch.randn(shape) for shape in shapes)
+
+
+# --- one step -----------------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("width", [D, H], ids=["D", "D = H"])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell", "RNNCell"])
+def test_a_cell_is_a_step_with_its_weights(kind, bias, width, dynamo):
+    module = getattr(nn, kind)(width, H, bias=bias)
+    x, h, c = arrays((B, width), (B, H), (B, H))
+    proto = exported(module, (x, (h, c)) if kind == "LSTMCell" else (x, h), dynamo)
+    part = only_part(proto)
+    assert part.kind == kind.replace("Cell", " step")
+    assert part.x.name == proto.graph.input[0].name
+    assert part.network.norm is None and part.network.bias is bias
+    for name, value in module.state_dict().items():
+        assert np.array_equal(getattr(part.network, f"{name}_l0"), value.numpy())
+
+
+@BOTH
+def test_an_rnn_cell_with_relu(dynamo):
+    x, h = arrays((B, D), (B, H))
+    part = only_part(exported(nn.RNNCell(D, H, nonlinearity="relu"), (x, h), dynamo))
+    assert part.network.nonlinearity == "relu"
+
+
+# --- norms --------------------------------------------------------------------------------------------------
+
+
+class LayerNormLSTMCell(nn.Module):
+    """The cell of pytorch's benchmarks/fastrnns."""
+
+    def __init__(self, decompose=False):
+        super().__init__()
+        self.weight_ih = nn.Parameter(torch.randn(4 * H, D))
+        self.weight_hh = nn.Parameter(torch.randn(4 * H, H))
+        self.layernorm_i, self.layernorm_h = nn.LayerNorm(4 * H), nn.LayerNorm(4 * H)
+        self.layernorm_c = nn.LayerNorm(H)
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor, c: torch.Tensor):
+        a = self.layernorm_i(torch.mm(x, self.weight_ih.t()))
+        gates = a + self.layernorm_h(torch.mm(h, self.weight_hh.t()))
+        i, f, g, o = gates.chunk(4, 1)
+        c = self.layernorm_c(torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g))
+        return torch.sigmoid(o) * torch.tanh(c), c
+
+
+class LayerNormGRUCell(nn.Module):
+    def __init__(self, joint):
+        super().__init__()
+        self.x_, self.h_ = nn.Linear(D, 3 * H), nn.Linear(H, 3 * H)
+        self.norm_x, self.norm_h, self.joint = nn.LayerNorm(3 * H), nn.LayerNorm(3 * H), joint
+
+    def forward(self, x, h):
+        if self.joint:
+            r, z, n = self.norm_x(self.x_(x) + self.h_(h)).chunk(3, -1)
+            n = torch.tanh(torch.sigmoid(r) * n)
+        else:
+            xr, z, xn = self.norm_x(self.x_(x)).chunk(3, -1)
+            hr, hz, hn = self.norm_h(self.h_(h)).chunk(3, -1)
+            n = torch.tanh(xn + torch.sigmoid(xr + hr) * hn)
+            z = z + hz
+        z = torch.sigmoid(z)
+        return (1 - z) * n + z * h
+
+
+class LayerNormRNNCell(nn.Module):
+    def __init__(self, f):
+        super().__init__()
+        self.x_, self.h_ = nn.Linear(D, H, bias=False), nn.Linear(H, H, bias=False)
+        self.norm, self.f = nn.LayerNorm(H), f
+
+    def forward(self, x, h):
+        return self.f(self.norm(self.x_(x) + self.h_(h)))
+
+
+@pytest.mark.parametrize("how", [(False, 16), (False, 17), (True, 18)], ids=["16", "17", "dynamo"])
+def test_a_layer_norm_lstm_cell(how):
+    dynamo, opset = how
+    proto = exported(disturb(LayerNormLSTMCell()), arrays((B, D), (B, H), (B, H)), dynamo, opset)
+    ops = {node.op_type for node in proto.graph.node}
+    assert ("LayerNormalization" in ops) == (opset > 16)
+    assert only_part(proto).network.norm == lnrnn.LayerNormSpec("split", cell="carry")
+
+
+@BOTH
+@pytest.mark.parametrize("joint", [False, True])
+def test_a_layer_norm_gru_cell(joint, dynamo):
+    part = only_part(exported(disturb(LayerNormGRUCell(joint)), arrays((B, D), (B, H)), dynamo))
+    options = dict(placement="joint") if joint else dict(placement="split", span="all")
+    assert part.network.norm == lnrnn.LayerNormSpec(**options, cell=None, inner_bias=True)
+
+
+@BOTH
+@pytest.mark.parametrize("f", ["tanh", "relu"])
+def test_a_layer_norm_rnn_cell(f, dynamo):
+    part = only_part(exported(disturb(LayerNormRNNCell(getattr(torch, f))), arrays((B, D), (B, H)), dynamo))
+    assert part.network.nonlinearity == f
+    assert part.network.norm == lnrnn.LayerNormSpec("joint", cell=None)
+
+
+# --- loops --------------------------------------------------------------------------------------------------
+
+
+class Loop(nn.Module):
+    """Calls a cell for each step of x. How it reads x and joins the outputs are arguments."""
+
+    def __init__(self, cell, axis=0, unbind=False, backwards=False, flip=False, start=True):
+        super().__init__()
+        self.cell, self.axis, self.unbind = cell, axis, unbind
+        self.backwards, self.flip, self.start = backwards, flip, start
+
+    def forward(self, x, h, c):
+        steps = list(x.unbind(self.axis)) if self.unbind else [x.select(self.axis, t) for t in range(T)]
+        ys = []
+        state = (h, c) if "LSTM" in type(self.cell).__name__ else h
+        if not self.start:
+            state = None
+        for x_t in reversed(steps) if self.backwards else steps:
+            if isinstance(self.cell, LayerNormLSTMCell):
+                state = self.cell(x_t, *state)
+            else:
+                state = self.cell(x_t, state)
+            ys.append(state[0] if isinstance(state, tuple) else state)
+        y = torch.stack(ys, self.axis)
+        y = y.flip(self.axis) if self.flip else y
+        return (y, *state) if isinstance(state, tuple) else (y, state)
+
+
+def loop_model(cell, dynamo, opset=17, **options):
+    x = torch.randn((B, T, D) if options.get("axis") else (T, B, D))
+    return exported(Loop(cell, **options), (x, *arrays((B, H), (B, H))), dynamo, opset)
+
+
+@BOTH
+@pytest.mark.parametrize("options", [
+    {}, dict(axis=1), dict(unbind=True), dict(axis=1, unbind=True), dict(backwards=True),
+    dict(start=False),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell", "RNNCell"])
+def test_a_python_loop_is_one_network(kind, options, dynamo):
+    proto = loop_model(getattr(nn, kind)(D, H), dynamo, **options)
+    part = only_part(proto)
+    assert part.kind == f"{T} steps of {kind.removesuffix('Cell')}"
+    assert part.baked["T"] == T and f"a length of {T} steps is baked in" in part.warnings[0]
+    assert part.baked.get("B", B) == B
+    assert "reverse" not in options or part.flipped
+    first = "BT" if options.get("axis") else "TB"
+    assert (part.axes["x"], part.axes["y"]) == (f"{first}I", f"{first}H")
+    assert part.network.batch_first == bool(options.get("axis"))
+
+
+@BOTH
+def test_a_loop_from_the_end(dynamo):
+    """y has the steps in the reverse order of x; a flip after it is no part of the network."""
+    for flip in (False, True):
+        part = only_part(loop_model(nn.GRUCell(D, H), dynamo, backwards=True, flip=flip))
+        assert part.network.reverse and part.flipped
+
+
+@pytest.mark.parametrize("how", [(False, 16), (False, 17), (True, 18)], ids=["16", "17", "dynamo"])
+def test_a_python_loop_of_a_layer_norm_lstm(how):
+    dynamo, opset = how
+    part = only_part(loop_model(disturb(LayerNormLSTMCell()), dynamo, opset))
+    assert part.kind == f"{T} steps of LSTM"
+    assert part.network.norm == lnrnn.LayerNormSpec("split", cell="carry")
+
+
+class TwoLayers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lower, self.upper = nn.LSTMCell(D, H), nn.LSTMCell(H, H)
+
+    def forward(self, x, h, c, k, d):
+        ys = []
+        for t in range(T):
+            h, c = self.lower(x[t], (h, c))
+            k, d = self.upper(h, (k, d))
+            ys.append(k)
+        return torch.stack(ys), h, c, k, d
+
+
+@BOTH
+def test_two_cells_in_a_python_loop_are_two_layers(dynamo):
+    part = only_part(exported(TwoLayers(), arrays((T, B, D), *[(B, H)] * 4), dynamo))
+    assert part.network.num_layers == 2 and len(part.h0) == 2
+
+
+class Scripted(nn.Module):
+    def __init__(self, cell):
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor, c: torch.Tensor):
+        ys: list[torch.Tensor] = []
+        for t in range(x.size(0)):
+            h, c = self.cell(x[t], h, c)
+            ys.append(h)
+        return torch.stack(ys), h, c
+
+
+class ScriptedLSTM(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.LSTMCell(D, H)
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor, c: torch.Tensor):
+        ys: list[torch.Tensor] = []
+        for t in range(x.size(0)):
+            h, c = self.cell(x[x.size(0) - 1 - t], (h, c))
+            ys.append(h)
+        return torch.stack(ys), h, c
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("kind", ["LN-LSTM", "LSTM"])
+def test_a_scripted_loop_is_a_network_for_any_length(kind):
+    """torch's exporter refuses a scripted GRUCell."""
+    module = Scripted(disturb(LayerNormLSTMCell())) if kind == "LN-LSTM" else ScriptedLSTM()
+    names, given = ["x", "h", "c"], arrays((T, B, D), (B, H), (B, H))
+    script = torch.jit.script(module.eval())
+    proto = exported(script, given, False, input_names=names, dynamic_axes={"x": {0: "T", 1: "B"}})
+    part = only_part(proto)
+    assert part.kind == "Loop of LSTM" and not part.baked
+    assert part.network.reverse == part.flipped == (kind == "LSTM")
+    x, h, c = (v.numpy() for v in arrays((T + 3, B, D), (B, H), (B, H)))
+    theirs = run(proto, dict(zip(names, (x, h, c), strict=True)))[part.y.name]
+    ours, _ = part.network(x, (h[None], c[None]))
+    assert np.abs(theirs - (ours[::-1] if part.flipped else ours)).max() < 3e-6

@@ -1,0 +1,321 @@
+"""lnrnn.onnx.Model keeps a file's states, with the bits of a loop over onnxruntime's session."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnx_ir")
+pytest.importorskip("onnxruntime")
+
+import state_models  # noqa: E402
+from lnrnn.onnx.model import Model, ModelStream  # noqa: E402
+
+# Files by the names of their functions in state_models: the shapes of one step for `lanes` lanes.
+STEPS = {
+    "silero": lambda lanes: {"input": (lanes, 8), "sr": np.int64(16000)},
+    "ten": lambda lanes: {"input_1": (lanes, 3, 5)},
+    "decoder_joint": lambda lanes: {
+        "encoder_outputs": (lanes, 3, 1),
+        "targets": np.arange(lanes, dtype=np.int32)[:, None],
+        "target_length": np.ones(lanes, np.int32),
+    },
+    "ifless": lambda lanes: {"input": (lanes, 3)},
+    "delay": lambda lanes: {"x": (lanes, 1, 5)},
+    "loop": lambda lanes: {"x": (6, lanes, 4)},
+}
+ONE_LANE = {
+    "gtcrn": {"mix": (1, 6, 1, 2)},
+    "policy": {"obs": (1, 3)},
+    "silero_sequence": {"input": (5, 8)},
+    "scan": {"x": (5, 4)},
+}
+ALL = [*STEPS, *ONE_LANE]
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Returns a function that returns the Model of a file of state_models."""
+
+    def build(name, *arguments, **options):
+        return Model(getattr(state_models, name)(tmp_path / f"{name}.onnx", *arguments), **options)
+
+    return build
+
+
+def step_inputs(rng, name, lanes):
+    """Returns random inputs of one step of a file, by name."""
+    shapes = STEPS[name](lanes) if name in STEPS else ONE_LANE[name]
+    return {
+        key: rng.standard_normal(value, np.float32) if isinstance(value, tuple) else np.asarray(value)
+        for key, value in shapes.items()
+    }
+
+
+def by_hand(model, frames, lanes):
+    """Runs the session in a loop and keeps the states. Returns all outputs and the last states."""
+    states = {
+        each.name: np.zeros([size if isinstance(size, int) else lanes for size in each.shape], np.float32)
+        for each in model.session.get_inputs()
+        if each.name in model.states
+    }
+    outputs = []
+    for frame in frames:
+        found = dict(
+            zip(
+                [each.name for each in model.session.get_outputs()],
+                model.session.run(None, {**frame, **states}),
+                strict=True,
+            )
+        )
+        states = {name: found.pop(output) for name, output in model.states.items()}
+        outputs.append(found)
+    return outputs, states
+
+
+def equal(one, other):
+    """Asserts that two dicts of arrays have the same names, dtypes, shapes and bits."""
+    assert one.keys() == other.keys()
+    for name in one:
+        assert one[name].dtype == other[name].dtype and one[name].shape == other[name].shape, name
+        assert one[name].tobytes() == other[name].tobytes(), name
+
+
+def named(model, y):
+    return y if isinstance(y, dict) else {model.outputs[0]: y}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_stream_has_the_bits_of_a_loop_by_hand(make, rng, name):
+    model, lanes = make(name), 3 if name in STEPS else 1
+    frames = [step_inputs(rng, name, lanes) for _ in range(4)]
+    want, states = by_hand(model, frames, lanes)
+    stream = model.stream(lanes)
+    for frame, outputs in zip(frames, want, strict=True):
+        equal(named(model, stream(frame)), outputs)
+    equal(stream.state, states)
+    assert any(np.any(state) for state in states.values())
+    assert stream.step.tolist() == [4] * lanes and stream.lanes == lanes
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_call_with_an_axis_of_time_has_the_bits_of_a_loop_by_hand(make, rng, name):
+    model, lanes = make(name), 2 if name in STEPS else 1
+    frames = [step_inputs(rng, name, lanes) for _ in range(5)]
+    want, states = by_hand(model, frames, lanes)
+    x = {key: np.stack([frame[key] for frame in frames]) for key in frames[0]}
+    y, state = model(x, lanes=lanes)
+    equal(named(model, y), {key: np.stack([each[key] for each in want]) for key in want[0]})
+    equal(state, states)
+    # A stream accepts the same, and a first half followed by the second.
+    stream = model.stream(lanes)
+    halves = [named(model, stream({k: v[part] for k, v in x.items()})) for part in (slice(2), slice(2, 5))]
+    equal({key: np.concatenate([half[key] for half in halves]) for key in halves[0]}, named(model, y))
+
+
+def test_a_sequence_file_computes_chunks_in_one_run(make, rng):
+    model = make("silero_sequence")
+    x = rng.standard_normal((12, 8), np.float32)
+    y, state = model(x)
+    assert y.shape == (12,)
+    stream = model.stream()
+    chunks = [stream(x[:5]), stream(x[5:6]), stream(x[6:])]
+    assert np.concatenate(chunks).tobytes() == y.tobytes()
+    equal(stream.state, state)
+    assert stream.step.tolist() == [3]
+
+
+def test_inputs_without_an_axis_of_time_are_the_same_at_all_steps(make, rng):
+    x = rng.standard_normal((4, 2, 8), np.float32)
+    model = make("silero")
+    y, _ = model({"input": x, "sr": 16000}, lanes=2)
+    rates, _ = model({"input": x, "sr": [16000] * 4}, lanes=2)
+    assert y.shape == (4, 2, 1) and np.array_equal(y, rates)
+    constant = make("silero", constants={"sr": 16000})
+    assert constant.inputs == ("input",)
+    assert np.array_equal(constant(x, lanes=2)[0], y)
+    assert not np.array_equal(model({"input": x[..., :5], "sr": 8000}, lanes=2)[0], y)
+
+
+def test_a_call_knows_its_lanes_where_the_file_names_them(make, rng):
+    x = rng.standard_normal((4, 3, 3), np.float32)
+    model = make("ifless")
+    y, state = model(x)
+    assert y.shape == (4, 3, 1) and state["state"].shape == (2, 3, 4)
+    assert np.array_equal(model(x[:2, :1])[0], y[:2, :1])
+    rest, _ = model(x[2:], model(x[:2])[1])
+    assert np.array_equal(rest, y[2:])
+    unnamed = make("silero", constants={"sr": 16000})
+    x = rng.standard_normal((2, 3, 8), np.float32)
+    y, state = unnamed(x, {"state": np.zeros((2, 3, 4))})  # the state tells the lanes
+    assert np.array_equal(unnamed(x, lanes=3)[0], y)
+    with pytest.raises(ValueError, match="give lanes"):
+        unnamed(x)
+
+
+def test_rows_advance_only_these_lanes(make, rng):
+    model = make("silero", constants={"sr": 16000})
+    x = rng.standard_normal((4, 8), np.float32)
+    stream, alone = model.stream(4), [model.stream() for _ in range(4)]
+    stream(x)
+    for lane, each in enumerate(alone):
+        each(x[lane : lane + 1])
+    before = stream.state["state"]
+    y = stream(x[:2], rows=[3, 1])
+    for row, lane in ((0, 3), (1, 1)):
+        assert np.allclose(y[row], alone[lane](x[row : row + 1])[0], rtol=0, atol=1e-6)
+    after = stream.state["state"]
+    assert np.array_equal(after[:, [0, 2]], before[:, [0, 2]])
+    assert stream.step.tolist() == [1, 2, 1, 2]
+    want, state = by_hand(model, [{"input": x[:2], "sr": np.array(16000)}], 2)
+    fresh = model.stream(4)
+    assert np.array_equal(fresh(x[:2], rows=[2, 0]), want[0]["output"])
+    assert np.array_equal(fresh.state["state"][:, [2, 0]], state["state"])
+    assert fresh(np.stack([x[:1]] * 3), rows=1).shape == (3, 1, 1) and fresh.step.tolist() == [1, 3, 1, 0]
+
+
+def test_reset_sets_lanes_to_their_start(make, rng):
+    model = make("ifless")
+    stream = model.stream(3)
+    x = rng.standard_normal((3, 3), np.float32)
+    first = stream(x)
+    stream.reset([1])
+    assert stream.step.tolist() == [1, 0, 1]
+    assert not stream.state["state"][:, 1].any() and stream.state["state"][:, 0].any()
+    second = stream(x)
+    assert np.array_equal(second[1], first[1]) and not np.array_equal(second[0], first[0])
+    stream.reset(rows=[])
+    assert stream.step.tolist() == [2, 1, 2]
+    stream.reset()
+    assert np.array_equal(stream(x), first)
+
+
+def test_states_move_between_streams(make, rng):
+    model = make("decoder_joint")
+    x = [step_inputs(rng, "decoder_joint", 3) for _ in range(2)]
+    one, other = model.stream(3), model.stream(5)
+    one(x[0])
+    saved = pickle.loads(pickle.dumps(one.get_state([2, 0])))
+    assert len(saved) == 2 and saved.step.tolist() == [1, 1]
+    other.set_state([1, 4], saved)
+    assert other.step.tolist() == [0, 1, 0, 0, 1]
+    y = one({name: value[[2, 0]] for name, value in x[1].items()}, rows=[2, 0])
+    equal(other({name: value[[2, 0]] for name, value in x[1].items()}, rows=[1, 4]), y)
+    everything = one.get_state()
+    one.reset()
+    one.set_state(None, everything)
+    equal(one.state, everything.state)
+
+
+def test_a_state_may_be_set(make, rng):
+    model = make("policy")
+    stream = model.stream()
+    x = rng.standard_normal((1, 3), np.float32)
+    stream(x)
+    state = stream.state
+    y = stream(x)
+    stream.state = {name: value.astype(np.float64) for name, value in state.items()}
+    assert np.array_equal(stream(x), y)
+    got = stream.state
+    got["h_in"][:] = 9  # a copy
+    assert np.abs(stream.state["h_in"]).max() < 1
+    stream.state = state
+    state["h_in"][:] = 9
+    assert np.abs(stream.state["h_in"]).max() < 1
+
+
+def test_copies_are_independent(make, rng):
+    stream = make("ifless").stream(2)
+    x = rng.standard_normal((2, 3), np.float32)
+    stream(x)
+    copies = [copy.copy(stream), copy.deepcopy(stream), pickle.loads(pickle.dumps(stream))]
+    y = stream(x)
+    for other in copies:
+        assert isinstance(other, ModelStream) and other.step.tolist() == [1, 1]
+        assert np.array_equal(other(x), y)
+    assert repr(stream).endswith("lanes=2)")
+
+
+def test_sequences_may_have_no_step_or_one(make, rng):
+    model = make("ifless")
+    x = rng.standard_normal((3, 2, 3), np.float32)
+    y, state = model(x[:0])
+    assert y.shape == (0, 2, 1) and y.dtype == np.float32 and not state["state"].any()
+    stream = model.stream(2)
+    stream(x[0])
+    before = stream.state["state"]
+    assert stream(x[:0]).shape == (0, 2, 1)
+    assert np.array_equal(stream.state["state"], before) and stream.step.tolist() == [1, 1]
+    assert np.array_equal(model(x[:1])[0][0], model(x[0])[0])
+    joint = make("decoder_joint")
+    frame = {name: value[None][:0] for name, value in step_inputs(rng, "decoder_joint", 2).items()}
+    y, _ = joint(frame)
+    assert y["outputs"].shape == (0, 2, 1, 5) and y["prednet_lengths"].dtype == np.int32
+
+
+def test_a_call_may_have_no_lane(make, rng):
+    stream = make("ifless").stream(2)
+    y = stream(np.zeros((0, 3)), rows=[])
+    assert y.shape == (0, 1) and stream.step.tolist() == [0, 0]
+
+
+def test_inputs_may_have_any_strides_and_real_types(make, rng):
+    model = make("ifless")
+    x = rng.standard_normal((4, 2, 3), np.float32)
+    want, _ = model(x)
+    wide = np.zeros((4, 3, 2, 2), np.float32)
+    wide[..., 1] = x.swapaxes(1, 2)
+    for same in (
+        x.astype(np.float64),
+        x.tolist(),
+        wide[..., 1].swapaxes(1, 2),
+        x.astype(">f4"),
+        x[::-1][::-1],
+    ):
+        assert np.array_equal(model(same)[0], want)
+    whole = np.arange(6).reshape(1, 2, 3)
+    assert np.array_equal(model(whole)[0], model(whole.astype(np.float32))[0])
+    joint, frame = make("decoder_joint"), step_inputs(rng, "decoder_joint", 2)
+    equal(joint({**frame, "targets": [[0], [1]], "target_length": [1, 1]})[0], joint(frame)[0])
+
+
+def test_a_file_without_states_has_only_outputs(make, rng):
+    model = make("plain")
+    assert model.states == {} and model.inputs == ("input_1",) and model.outputs == ("output_1",)
+    x = rng.standard_normal((3, 2, 4), np.float32)
+    y, state = model(x)
+    assert state == {} and np.array_equal(y[1], model.session.run(None, {"input_1": x[1]})[0])
+    stream = model.stream(2)
+    assert np.array_equal(stream(x[2]), y[2]) and stream.state == {}
+    stream.reset()
+    stream.state = {}
+
+
+def test_a_state_that_starts_at_0_in_each_run_gives_a_warning(make, rng):
+    model = make("deep_filter")
+    x = rng.standard_normal((2, 6, 3), np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model(x)  # whole sequences in one run
+        for name in ("silero", "gtcrn", "policy"):
+            make(name).stream()
+    with pytest.warns(
+        UserWarning, match=r"the state of GRU starts at 0 in each run of '.*deep_filter\.onnx'"
+    ):
+        model.stream(2)
+    with pytest.warns(UserWarning, match="starts at 0"):
+        model(x[None].repeat(2, 0))
+
+
+def test_a_model_can_be_pickled(make, rng):
+    model = make("silero", constants={"sr": 16000}, shapes={"state": (2, None, 4)})
+    x = rng.standard_normal((3, 1, 8), np.float32)
+    other = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(other(x)[0], model(x)[0])
+    assert repr(other) == repr(model) and "state -> stateN" in repr(model)
+    assert other.session.get_session_options().intra_op_num_threads == 1

@@ -1,0 +1,163 @@
+"""`lnrnn onnx FILE` lists recurrent parts, networks or reasons, warnings and states, as text or as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnx_ir")
+
+import onnx  # noqa: E402
+from onnx import TensorProto, helper  # noqa: E402
+
+import state_models  # noqa: E402
+from lnrnn import cli  # noqa: E402
+from lnrnn.onnx import parts, report  # noqa: E402
+
+FILES = [
+    "silero", "silero_sequence", "ten", "gtcrn", "policy", "decoder_joint", "deep_filter", "ifless", "loop",
+    "scan", "delay", "growing", "plain",
+]  # fmt: skip
+
+
+@pytest.fixture
+def run(capsys):
+    """Returns a function that runs `lnrnn onnx` and returns exit code, stdout and stderr."""
+
+    def command(*arguments):
+        code = cli.main(["onnx", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return command
+
+
+def test_the_text_of_a_file(tmp_path, run, monkeypatch):
+    state_models.decoder_joint(tmp_path / "m.onnx")
+    monkeypatch.chdir(tmp_path)
+    want = """\
+m.onnx: opset 17
+
+Recurrent parts: 1, 1 with a network
+  1. LSTM, 5 nodes: LSTM(3, 4, num_layers=2)
+     LSTM of y0
+
+States: 2
+    input           output           shape      dtype    lane axis  evidence
+    input_states_1  output_states_1  (2, B, 4)  float32  1          name
+    input_states_2  output_states_2  (2, B, 4)  float32  1          name
+
+Other inputs: 3
+    encoder_outputs  (B, 3, 1)  float32
+    targets          (B, U)     int32
+    target_length    (B,)       int32
+
+Other outputs: 2
+    outputs          (B, U, 5)  float32
+    prednet_lengths  (B,)       int32
+"""
+    assert run("m.onnx") == (0, want, "")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_line_fits_into_80_columns_and_json_has_the_same_facts(tmp_path, run, name):
+    path = getattr(state_models, name)(tmp_path / "m.onnx")
+    code, out, err = run(path)
+    assert (code, err) == (0, "") and max(map(len, out.splitlines())) <= 80
+    assert out == "\n".join(line.rstrip() for line in out.splitlines()) + "\n"
+    code, text, err = run(path, "--json")
+    assert (code, err) == (0, "")
+    facts = json.loads(text)
+    assert report.text(facts) + "\n" == out
+    assert [part["path"] for part in facts["parts"]] == [part.path for part in parts(path)]
+    for part, listed in zip(parts(path), facts["parts"], strict=True):
+        assert (part.network is None) == (listed["network"] is None)
+        assert listed["warnings"] == part.warnings and listed["reason"] == part.reason
+
+
+def test_states_that_are_unclear_are_listed(tmp_path, run):
+    path = tmp_path / "m.onnx"
+    nodes = [helper.make_node("Relu", ["h"], [name]) for name in ("h_out", "h_next")]
+    values = [
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in names]
+        for names in (["h"], ["h_out", "h_next"])
+    ]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", *values)), path)
+    code, out, _ = run(path)
+    assert code == 0
+    assert "States: unclear. Give those of lnrnn.onnx.Model as states={input: output}.\n" in out
+    assert "    h -> h_out or h_next\n" in out and "Inputs: 1\n    h  (2,)  float32\n" in out
+    assert json.loads(run(path, "--json")[1])["unclear"] == "h -> h_out or h_next"
+
+
+def test_a_part_without_a_network_has_a_reason(tmp_path, run):
+    path = state_models.policy(tmp_path / "m.onnx")
+    model = onnx.load(path)
+    lstm = next(node for node in model.graph.node if node.op_type == "LSTM")
+    lstm.attribute.append(helper.make_attribute("clip", 1.5))
+    onnx.save(model, path)
+    code, out, _ = run(path)
+    (part,) = parts(path)
+    assert code == 0 and part.network is None and part.reason
+    assert "Recurrent parts: 1, 0 with a network\n  1. LSTM, 1 node: no network\n" in out
+    words = " ".join(out.split())
+    assert f"reason: {part.reason}" in words and "clip" in words
+
+
+def test_long_paths_break_after_slashes(tmp_path, run):
+    path = state_models.silero(tmp_path / "m.onnx")
+    model = onnx.load(path)
+    for k, node in enumerate(model.graph.node):
+        node.name = f"a_rather_long_name_of_a_node_{k}/" * 5
+    onnx.save(model, path)
+    code, out, _ = run(path)
+    assert code == 0 and max(map(len, out.splitlines())) <= 80
+    assert any(line.endswith("/") for line in out.splitlines())
+
+
+def test_names_longer_than_a_line_are_broken(tmp_path, run):
+    path = state_models.cell(tmp_path / "m.onnx", ("h_in", "c_in", "h_out", "c_out"))
+    model = onnx.load(path)
+    long = "h" * 200
+    for node in model.graph.node:
+        for k, name in enumerate(node.input):
+            if name == "input":
+                node.input[k] = long
+    model.graph.input[0].name = long
+    onnx.save(model, path)
+    _, out, _ = run(path)
+    assert max(map(len, out.splitlines())) <= 80 and long in out.replace("\n", "").replace(" ", "")
+    assert json.loads(run(path, "--json")[1])["inputs"][0]["name"] == long
+
+
+def test_names_do_not_move_the_cursor(tmp_path, run):
+    path = state_models.plain(tmp_path / "m.onnx")
+    model = onnx.load(path)
+    model.producer_name = "evil\x1b[2J\n\rprogram"
+    onnx.save(model, path)
+    _, out, _ = run(path)
+    assert "\x1b" not in out and "\r" not in out and r"evil\x1b[2J\n\rprogram" in "".join(out.split("\n"))
+
+
+def test_wrong_files_are_errors_of_one_line(tmp_path, run):
+    whole = state_models.silero(tmp_path / "m.onnx").read_bytes()
+    damaged = tmp_path / "damaged.onnx"
+    damaged.write_bytes(whole[: len(whole) // 2])
+    for path in (tmp_path / "none.onnx", tmp_path, damaged):
+        code, out, err = run(path)
+        assert (code, out) == (2, "") and err.startswith("lnrnn onnx: error: ") and err.count("\n") == 1
+
+
+def test_without_onnx_the_error_says_how_to_install_it(tmp_path, run, monkeypatch):
+    path = state_models.plain(tmp_path / "m.onnx")
+    monkeypatch.setitem(sys.modules, "onnx_ir", None)
+    code, out, err = run(path)
+    assert (code, out) == (2, "") and "pip install onnx" in err and err.count("\n") == 1
+
+
+def test_the_command_does_not_need_onnxruntime(tmp_path, run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert run(state_models.silero(tmp_path / "m.onnx"))[0] == 0
