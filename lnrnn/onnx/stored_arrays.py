@@ -13,6 +13,7 @@ from .scan_bodies import EQUATIONS
 
 Array = np.ndarray
 FLOAT32 = np.float32
+ROUNDING = 257 * 2.0**-31  # of two float32 numbers, relative to one: 2^-23 and a little more
 
 
 def to_bfloat16(w: Array) -> Array:
@@ -23,11 +24,36 @@ def to_bfloat16(w: Array) -> Array:
 
 
 def to_int8(w: Array) -> Array:
-    """Rounds each row to multiples of its max |w| / 127. A row below 2^-100 becomes 0."""
+    """Rounds each row to integers times a scale, as kernels/pack.h does. A row below 2^-100 becomes 0.
+
+    The scale is max |w| / 127. Rows that are integers from -128 to 127 times a scale keep their values.
+    """
     most = np.abs(w).max(1, keepdims=True)
-    scale = np.where(most < FLOAT32(2.0**-100), FLOAT32(0), most / FLOAT32(127))
+    scale = np.where(most < FLOAT32(2.0**-100), FLOAT32(0), most / _largest_integers(w, most))
     inverse = np.divide(FLOAT32(1), scale, out=np.zeros_like(scale), where=scale != 0)
     found: Array = np.rint(w * inverse) * scale
+    return found
+
+
+def _largest_integers(w: Array, most: Array) -> Array:
+    """Returns the integer of the largest magnitude of each row, (n, 1) float32. most: the magnitudes."""
+    top = np.full(most.shape, 127, FLOAT32)
+    left = np.flatnonzero(~_multiples(w, most, 127))
+    for n in (128, *range(126, 0, -1)):
+        if n == 128 and w.shape[1] > (2**31 - 1) // (127 * 128):  # sums could exceed 32 bits
+            continue
+        found = left[_multiples(w[left, :4], most[left], n)]  # few rows pass, so the next line is fast
+        found = found[_multiples(w[found], most[found], n)]
+        top[found] = n
+        left = np.setdiff1d(left, found)
+    return top
+
+
+def _multiples(w: Array, most: Array, top: int) -> Array:
+    """Returns whether all values of each row are multiples of most / top, but for the rounding of float32."""
+    step = most.astype(np.float64) / top
+    n = np.rint(np.divide(w, step, out=np.zeros(w.shape), where=step > 0))
+    found: Array = ((np.abs(w - n * step) <= np.abs(w) * ROUNDING) & (n <= 127)).all(1)
     return found
 
 

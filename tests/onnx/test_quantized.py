@@ -108,6 +108,21 @@ def test_the_weights_are_the_file_s(rng):
             np.testing.assert_array_equal(getattr(rnn, name + end), np.concatenate([i, f, c, o]))
 
 
+def test_weights_of_dequantize_linear_are_kept_too(rng):
+    """A model for quantisation-aware training has LSTM nodes with a scale for each row of W and R."""
+    own, nodes = {}, []
+    for name, n in (("W", INPUTS), ("R", H)):
+        q = rng.integers(-128, 128, (1, 4 * H, n)).astype(np.int8)
+        own |= {f"{name}_q": q, f"{name}_scale": rng.uniform(0.001, 0.004, 4 * H).astype(np.float32)}
+        own[f"{name}_zero"] = np.zeros(4 * H, np.int8)
+        names = [f"{name}_q", f"{name}_scale", f"{name}_zero"]
+        nodes.append(helper.make_node("DequantizeLinear", names, [name], axis=1))
+    nodes.append(helper.make_node("LSTM", ["X", "W", "R"], ["Y"], "node", hidden_size=H))
+    rnn = lnrnn.from_onnx(model(nodes, {"X": (FLOAT, X)}, ["Y"], own))
+    x = rng.standard_normal((20, BATCH, INPUTS)).astype(np.float32)
+    assert np.sqrt(np.square(rnn.to_dtype("int8")(x)[0] - rnn(x)[0]).mean()) < 2e-5
+
+
 @pytest.mark.parametrize("zero, said", [(128, "keeps the weights"), (100, "rounds weights")])
 def test_a_part_says_whether_int8_keeps_its_weights(rng, zero, said):
     own = quantized(rng, np.uint8, zero=128)

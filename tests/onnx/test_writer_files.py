@@ -173,6 +173,20 @@ def lnrnn_state(rnn, case):
     return found[0] if len(found) == 1 else tuple(found)
 
 
+def test_quantised_weights_stay_exact_with_int8(tmp_path, rng):
+    """The file of an int8 network has the weights with which the network computes."""
+    rnn = network(5, 40, norm=None)
+    most = np.array([*rng.integers(1, 128, 37), 128, 128, 129])[:, None]
+    q = np.rint(rng.uniform(-1, 1, (40, 5)) * most)
+    q[:, 0] = most[:, 0] * np.where(most[:, 0] < 128, 1, -1)
+    q[38, 1] = 128
+    rnn.weight_ih_l0 = w = (q * 0.0123).astype(np.float32)
+    stored = arrays_of(written(rnn.to_dtype("int8"), tmp_path / "m.onnx"))["W_l0"][0]
+    same(stored, rounded("int8", w))
+    np.testing.assert_allclose(stored[:38], w[:38], rtol=2.0**-22)
+    assert (np.abs(stored[38:] / w[38:] - 1) > 1e-4).any(1).all()
+
+
 def test_rows_of_zeros_and_of_tiny_weights_are_0_with_int8(tmp_path, rng):
     rnn = network(5, 4, norm=None)
     w = normal(rng, 4, 5)
