@@ -57,10 +57,25 @@ class Model(Closed):
 
     Examples
     --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import onnx.parser
     >>> import lnrnn
-    >>> model = lnrnn.onnx.Model("silero_vad.onnx", constants={"sr": 16000})  # doctest: +SKIP
-    >>> stream = model.stream(8)  # doctest: +SKIP
-    >>> speech = stream(frames)  # doctest: +SKIP
+    >>> sums = onnx.parser.parse_model(
+    ...     '<ir_version: 8, opset_import: ["": 17]>'
+    ...     "sums (float[B, 3] x, float[B, 3] state) => (float[B, 3] y, float[B, 3] stateN)"
+    ...     "{ y = Add (x, state) stateN = Identity (y) }"
+    ... )
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     onnx.save(sums, f"{folder}/sums.onnx")
+    ...     model = lnrnn.onnx.Model(f"{folder}/sums.onnx")
+    >>> model.states
+    {'state': 'stateN'}
+    >>> y, state = model(np.ones((4, 2, 3)))
+    >>> y[:, 0, 0]
+    array([1., 2., 3., 4.], dtype=float32)
+    >>> stream = model.stream(2)
+    >>> y = stream(np.ones((2, 3)))
     """
 
     __slots__ = ("_file", "_arguments")
@@ -145,11 +160,6 @@ class Model(Closed):
         -------
         ModelStream
             All states are 0.
-
-        Examples
-        --------
-        >>> stream = lnrnn.onnx.Model("policy.onnx").stream()  # doctest: +SKIP
-        >>> actions = stream(observations)  # doctest: +SKIP
         """
         stream = ModelStream(self, lanes)
         self._warn()
@@ -211,10 +221,22 @@ class ModelStream(Closed):
 
     Examples
     --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import onnx.parser
     >>> import lnrnn
-    >>> stream = lnrnn.onnx.Model("policy.onnx").stream()  # doctest: +SKIP
-    >>> actions = [stream(observation) for observation in episode]  # doctest: +SKIP
-    >>> stream.reset()  # doctest: +SKIP
+    >>> sums = onnx.parser.parse_model(
+    ...     '<ir_version: 8, opset_import: ["": 17]>'
+    ...     "sums (float[B, 3] x, float[B, 3] state) => (float[B, 3] y, float[B, 3] stateN)"
+    ...     "{ y = Add (x, state) stateN = Identity (y) }"
+    ... )
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     onnx.save(sums, f"{folder}/sums.onnx")
+    ...     stream = lnrnn.onnx.Model(f"{folder}/sums.onnx").stream(3)
+    >>> y = stream(np.ones((3, 3)))
+    >>> y = stream(np.ones((1, 3)), rows=[1])
+    >>> stream.state["state"][:, 0]
+    array([1., 2., 1.], dtype=float32)
     """
 
     __slots__ = ("_file", "_model", "_lanes", "_kept")

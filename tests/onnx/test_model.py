@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import doctest
 import pickle
 import warnings
 
@@ -319,3 +320,12 @@ def test_a_model_can_be_pickled(make, rng):
     assert np.array_equal(other(x)[0], model(x)[0])
     assert repr(other) == repr(model) and "state -> stateN" in repr(model)
     assert other.session.get_session_options().intra_op_num_threads == 1
+
+
+@pytest.mark.parametrize("name", [Model, ModelStream])
+def test_the_example_of_a_docstring_runs(name):
+    runner = doctest.DocTestRunner(verbose=False)
+    report = []
+    for test in doctest.DocTestFinder().find(name, name.__name__, globs={}):
+        runner.run(test, out=report.append)
+    assert runner.tries > 5 and not runner.failures, "".join(report)

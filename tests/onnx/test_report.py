@@ -13,9 +13,10 @@ pytest.importorskip("onnx_ir")
 import onnx  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 
+import lnrnn  # noqa: E402
 import state_models  # noqa: E402
 from lnrnn import cli  # noqa: E402
-from lnrnn.onnx import parts, report  # noqa: E402
+from lnrnn.onnx import Part, parts, report  # noqa: E402
 
 FILES = [
     "silero", "silero_sequence", "ten", "gtcrn", "policy", "decoder_joint", "deep_filter", "ifless", "loop",
@@ -42,7 +43,7 @@ def test_the_text_of_a_file(tmp_path, run, monkeypatch):
 m.onnx: opset 17
 
 Recurrent parts: 1, 1 with a network
-  1. LSTM, 5 nodes: LSTM(3, 4, num_layers=2)
+  1. LSTM, 5 nodes: LSTM(3, 4, num_layers=2, norm=None)
      LSTM of y0
 
 States: 2
@@ -76,6 +77,22 @@ def test_every_line_fits_into_80_columns_and_json_has_the_same_facts(tmp_path, r
     for part, listed in zip(parts(path), facts["parts"], strict=True):
         assert (part.network is None) == (listed["network"] is None)
         assert listed["warnings"] == part.warnings and listed["reason"] == part.reason
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "LSTM(3, 4)",
+        "GRU(3, 4, num_layers=2, bidirectional=True, norm=None)",
+        "RNN(3, 4, nonlinearity='relu', batch_first=True, norm=None)",
+        "LSTM(3, 4, bias=False, norm=LayerNormSpec(placement='joint'))",
+        "GRU(3, 4, norm=BatchNormSpec(max_steps=5, overrun='last'))",
+    ],
+)
+def test_a_network_is_described_by_the_call_that_creates_it(call):
+    network = eval(call, dict(vars(lnrnn)))
+    part = Part("p", "LSTM step", (), network=network)
+    assert report.describe_part(part)["network"] == call
 
 
 def test_states_that_are_unclear_are_listed(tmp_path, run):
