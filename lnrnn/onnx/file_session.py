@@ -58,6 +58,7 @@ class FileSession:
         graph = model.graph
         shapes = _checked_shapes(shapes, inputs(graph))
         self.path = path
+        self._arguments = (path, states, constants, shapes, threads)
         self.states = {state.input: state for state in find_states(model, states, shapes)}
         known = {each.name: each for each in inputs(graph, shapes)}
         for each in known.values():
@@ -73,6 +74,12 @@ class FileSession:
         self.session = _session(path, threads)
         self._names = [*self.outputs, *(state.output for state in self.states.values())]
         self._hash = ""
+
+    def __deepcopy__(self, memo: Any) -> FileSession:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FileSession, self._arguments
 
     # --- inputs ---------------------------------------------------------------------------------------------
 

@@ -84,7 +84,8 @@ def _call(network: Network[Any]) -> str:
         if name not in ("input_size", "hidden_size", "norm")
         and not (name in parameters and parameters[name].default == value)
     ]
-    norm = [] if network.norm == type(network)(1, 1).norm else [f"norm={_spec(network.norm)}"]
+    usual = type(network)(1, 1).norm  # type: ignore[call-arg]  # the class is not Network itself
+    norm = [] if network.norm == usual else [f"norm={_spec(network.norm)}"]
     return f"{type(network).__name__}({', '.join([*sizes, *others, *norm])})"
 
 

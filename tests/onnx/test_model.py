@@ -15,7 +15,7 @@ pytest.importorskip("onnx_ir")
 pytest.importorskip("onnxruntime")
 
 import state_models  # noqa: E402
-from lnrnn.onnx.model import Model, ModelStream  # noqa: E402
+from lnrnn.onnx import Model, ModelStream  # noqa: E402
 
 # Files by the names of their functions in state_models: the shapes of one step for `lanes` lanes.
 STEPS = {
@@ -319,6 +319,7 @@ def test_a_model_can_be_pickled(make, rng):
     other = pickle.loads(pickle.dumps(model))
     assert np.array_equal(other(x)[0], model(x)[0])
     assert repr(other) == repr(model) and "state -> stateN" in repr(model)
+    assert copy.deepcopy(model).session is model.session
     assert other.session.get_session_options().intra_op_num_threads == 1
 
 

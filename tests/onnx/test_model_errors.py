@@ -17,7 +17,7 @@ from onnx import TensorProto, helper  # noqa: E402
 
 import lnrnn  # noqa: E402
 import state_models  # noqa: E402
-from lnrnn.onnx.model import Model  # noqa: E402
+from lnrnn.onnx import Model  # noqa: E402
 
 
 @pytest.fixture
