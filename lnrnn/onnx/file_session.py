@@ -69,7 +69,9 @@ class FileSession:
         self.inputs = {n: t for n, t in known.items() if n not in self.states and n not in self._constants}
         returned = {state.output for state in self.states.values()}
         self.outputs = tuple(each.name for each in outputs(graph) if each.name not in returned)
-        self.restarting = [str(node.name or node.op_type) for node in Flow(graph).restarting()]
+        flow = Flow(graph)
+        self.restarting = [str(node.name or node.op_type) for node in flow.restarting()]
+        self._has_nodes = flow.has_recurrent_nodes()
         self._files = [path, *_external_files(path, model)]
         self.session = _session(path, threads)
         self._names = [*self.outputs, *(state.output for state in self.states.values())]
@@ -204,6 +206,12 @@ class FileSession:
     ) -> tuple[list[Any], dict[str, Array]]:
         """Runs the file once. Returns its outputs, and its next states, which have the shapes of `states`."""
         given = {**self._constants, **feed, **states}
+        if self._has_nodes and not all(array.size for array in given.values()):
+            name = next(name for name, array in given.items() if not array.size)
+            # onnxruntime 1.32 calls abort().
+            do = "onnxruntime ends the process if an LSTM has no sequence, or a GRU no sequence or no step"
+            expected = "without a size of 0 for a file with recurrent nodes"
+            raise bad_value(f"input {name!r}", expected, given[name], do)
         try:
             found = self.session.run(self._names, given)
         except MemoryError:

@@ -195,6 +195,9 @@ class Flow:
                     left.append(output)
         return joined
 
+    def has_recurrent_nodes(self) -> bool:
+        return bool(self._recurrent)
+
     def restarting(self) -> list[Any]:
         """Returns the recurrent nodes of one direction whose first state does not depend on an input.
 

@@ -32,7 +32,7 @@ class ModelStream(Closed):
         input has one axis more, its first axis is time, and the file runs once for each step.
     rows : array_like of int of shape (R,), optional
         The indices of R different lanes to compute, all by default. x has R lanes. Other lanes do not change.
-        The file must have a free axis of lanes.
+        The file must have a free axis of lanes. R is at least 1 if the file has recurrent nodes.
 
     Returns
     -------

@@ -6,6 +6,7 @@ import copy
 import doctest
 import pickle
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -263,6 +264,24 @@ def test_a_call_may_have_no_lane(make, rng):
     stream = make("ifless").stream(2)
     y = stream(np.zeros((0, 3)), rows=[])
     assert y.shape == (0, 1) and stream.step.tolist() == [0, 0]
+    assert stream(np.zeros((4, 0, 3)), rows=[]).shape == (4, 0, 1)
+
+
+def test_threads_may_step_different_lanes(make, rng):
+    model = make("ifless")
+    x = rng.standard_normal((50, 8, 3), np.float32)
+    want, state = model(x)
+    stream = model.stream(8)
+
+    def run(lanes):
+        return np.stack([stream(frame[lanes], rows=lanes) for frame in x])
+
+    parts = [[0, 5], [1, 2, 7], [3], [4, 6]]
+    with ThreadPoolExecutor(4) as pool:
+        for lanes, y in zip(parts, pool.map(run, parts), strict=True):
+            assert y == pytest.approx(want[:, lanes], abs=1e-5)
+    assert stream.state["state"] == pytest.approx(state["state"], abs=1e-5)
+    assert stream.step.tolist() == [50] * 8
 
 
 def test_inputs_may_have_any_strides_and_real_types(make, rng):

@@ -330,6 +330,25 @@ def test_wrong_lanes_and_rows(model, tmp_path):
         one(np.zeros((1, 3)), rows=[])
 
 
+def test_sizes_of_0_do_not_reach_recurrent_nodes(joint, tmp_path):
+    """onnxruntime calls abort() for an LSTM without sequences, and for a GRU without sequences or steps."""
+    gru = Model(state_models.deep_filter(tmp_path / "gru.onnx"))
+    for x in (np.zeros((0, 2, 3)), np.zeros((2, 0, 3))):
+        with pytest.raises(
+            ValueError, match="input 'emb' must be without a size of 0 for a file with recurrent n"
+        ):
+            gru(x)
+    stream = joint.stream(2)
+    none = {name: value[:0] for name, value in zeros().items()}
+    with pytest.raises(
+        ValueError, match=r"input 'encoder_outputs' must be without a size of 0.* \(0, 3, 1\)"
+    ):
+        stream(none, rows=[])
+    with pytest.raises(ValueError, match="without a size of 0"):
+        stream({name: value[None][:0] for name, value in none.items()}, rows=[])
+    assert stream.step.tolist() == [0, 0] and len(stream.get_state([])) == 0
+
+
 def test_shapes_name_the_axis_of_lanes(tmp_path):
     """A file for a fixed batch of three has one lane, or three."""
     path = state_models.save(
