@@ -32,7 +32,10 @@ def _session(path: str, threads: int) -> Any:
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 4  # errors are raised, so do not print them too
     try:
-        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        # Without the fallback: it prints text, and tries the same provider again.
+        return onnxruntime.InferenceSession(
+            path, options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
     except MemoryError:
         raise
     except Exception as error:  # onnxruntime's errors have no common class
