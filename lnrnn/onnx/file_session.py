@@ -36,7 +36,7 @@ def _session(path: str, threads: int) -> Any:
         return onnxruntime.InferenceSession(
             path, options, providers=["CPUExecutionProvider"], enable_fallback=0
         )
-    except MemoryError:
+    except MemoryError:  # pragma: no cover - no memory for the file
         raise
     except Exception as error:  # onnxruntime's errors have no common class
         expected = "an ONNX file that onnxruntime runs"
@@ -217,7 +217,7 @@ class FileSession:
             raise bad_value(f"input {name!r}", expected, given[name], do)
         try:
             found = self.session.run(self._names, given)
-        except MemoryError:
+        except MemoryError:  # pragma: no cover - no memory for the results
             raise
         except Exception as error:  # onnxruntime's errors have no common class
             shapes = ", ".join(f"{name} {array.shape}" for name, array in given.items())

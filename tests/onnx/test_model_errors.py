@@ -417,6 +417,39 @@ def test_outputs_of_several_steps_have_one_shape(tmp_path):
         model({"x": x, "n": [[2], [3]]})
 
 
+def test_a_file_may_omit_shapes(tmp_path):
+    """Inputs of any rank have no axis of time, unless `shapes` tells their rank."""
+    values = [
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names]
+        for names in (("x", "h"), ("y", "h_out"))
+    ]
+    nodes = [helper.make_node("Add", ["x", "h"], ["y"]), helper.make_node("Identity", ["y"], ["h_out"])]
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", *values)), path)
+    with pytest.raises(
+        ValueError, match=r"shapes must be given for state 'h', got the file's shape \(\.\.\.\)"
+    ):
+        Model(path).stream()
+    x = np.ones((3, 2, 4))
+    model = Model(path, shapes={"h": (None, 4)})
+    with pytest.raises(ValueError, match=r"output 'h_out' must be of shape \(2, 4\)"):
+        model(x, lanes=2)
+    model = Model(path, shapes={"h": (None, 4), "x": (None, 4)})
+    y, state = model(x, lanes=2)
+    assert y[:, 0, 0].tolist() == [1, 2, 3] and state["h"].shape == (2, 4)
+
+
+def test_outputs_that_are_no_tensors_have_one_step(tmp_path):
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
+    y = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([helper.make_node("SequenceConstruct", ["x", "x"], ["y"])], "g", [x], [y])
+    onnx.save(helper.make_model(graph), tmp_path / "m.onnx")
+    model = Model(tmp_path / "m.onnx")
+    assert [each.tolist() for each in model(np.ones(2))[0]] == [[1, 1], [1, 1]]
+    with pytest.raises(TypeError, match="an output of several steps must be a tensor, got .*call the stream"):
+        model(np.ones((3, 2)))
+
+
 def test_states_of_other_files_are_refused(model, joint, tmp_path):
     stream = model.stream(2)
     with pytest.raises(

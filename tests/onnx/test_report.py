@@ -110,6 +110,12 @@ def test_states_that_are_unclear_are_listed(tmp_path, run):
     assert json.loads(run(path, "--json")[1])["unclear"] == "h -> h_out or h_next"
 
 
+def test_a_file_whose_states_are_not_searched_has_a_report(tmp_path, run, monkeypatch):
+    monkeypatch.setattr("lnrnn.onnx.states.MOST", 3)
+    code, out, _ = run(state_models.ten(tmp_path / "m.onnx"))
+    assert code == 0 and "States: unclear" in out and "a file of more than 3 inputs or outputs" in out
+
+
 def test_a_part_without_a_network_has_a_reason(tmp_path, run):
     path = state_models.policy(tmp_path / "m.onnx")
     model = onnx.load(path)
@@ -163,7 +169,9 @@ def test_wrong_files_are_errors_of_one_line(tmp_path, run):
     whole = state_models.silero(tmp_path / "m.onnx").read_bytes()
     damaged = tmp_path / "damaged.onnx"
     damaged.write_bytes(whole[: len(whole) // 2])
-    for path in (tmp_path / "none.onnx", tmp_path, damaged):
+    other = tmp_path / "other.onnx"
+    other.write_bytes(whole.replace(b"stateN", b"state\xe0"))
+    for path in (tmp_path / "none.onnx", tmp_path, damaged, other):
         code, out, err = run(path)
         assert (code, out) == (2, "") and err.startswith("lnrnn onnx: error: ") and err.count("\n") == 1
 
