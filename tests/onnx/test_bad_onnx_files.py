@@ -278,7 +278,7 @@ def test_attributes_of_any_type_and_value_are_refused_or_have_no_meaning(rng, ki
 def test_an_attribute_without_a_type_is_refused(rng):
     proto = recurrent(rng, "GRU", WIDTH, H)
     proto.graph.node[0].attribute.append(onnx.AttributeProto(name="clip"))
-    refused(proto, "attribute clip must be of type FLOAT, got UNDEFINED|onnx_ir says", ValueError)
+    refused(proto, "attributes must have types, got none for 'clip' of node 'node'")
 
 
 def test_many_nodes_and_graphs_take_time_in_proportion(rng):
@@ -295,3 +295,26 @@ def test_many_nodes_and_graphs_take_time_in_proportion(rng):
     nodes = [helper.make_node("GRU", ["X", "W", "R"], [f"Y{i}"], "node", hidden_size=H) for i in range(500)]
     (part,) = lnrnn.onnx.parts(model(nodes, GIVEN, ["Y0"], own))
     assert len(part.paths) == 500
+
+
+def test_names_that_are_no_text_are_refused(rng):
+    raw = recurrent(rng, "GRU", WIDTH, H).SerializeToString().replace(b"node", b"n\xef\xeede"[:4])
+    refused(raw, "names must be UTF-8, got b'n")
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_weights_that_are_not_finite_are_not_compared(rng, number):
+    proto = recurrent(rng, "RNN", WIDTH, H, activations=["Relu"])
+    w = onnx.numpy_helper.to_array(proto.graph.initializer[0]).copy()
+    w[0, 0, 0] = number
+    proto.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(w, "W"))
+    with pytest.warns(UserWarning, match="could not be checked: its weights or outputs are not finite"):
+        lnrnn.from_onnx(proto)
+
+
+def test_a_node_with_a_text_that_onnx_ir_cannot_write_is_not_compared(rng):
+    proto = recurrent(rng, "GRU", WIDTH, H)
+    proto.graph.node[0].doc_string = "text"
+    raw = proto.SerializeToString().replace(b"text", b"te\xee\xef")
+    with pytest.warns(UserWarning, match="could not be checked: onnx_ir cannot write node 'node'"):
+        lnrnn.from_onnx(raw)
