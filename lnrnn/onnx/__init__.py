@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from .conversion import from_onnx
 from .errors import OnnxFileError
-from .model import Model, ModelStream
+from .model import Model
+from .model_stream import ModelStream
 from .parts import Part, parts
 from .states import AmbiguousStatesError
 from .writer import to_onnx

@@ -32,8 +32,11 @@ def _session(path: str, threads: int) -> Any:
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 4  # errors are raised, so do not print them too
     try:
-        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except MemoryError:
+        # Without the fallback: it prints text, and tries the same provider again.
+        return onnxruntime.InferenceSession(
+            path, options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
+    except MemoryError:  # pragma: no cover - no memory for the file
         raise
     except Exception as error:  # onnxruntime's errors have no common class
         expected = "an ONNX file that onnxruntime runs"
@@ -58,6 +61,7 @@ class FileSession:
         graph = model.graph
         shapes = _checked_shapes(shapes, inputs(graph))
         self.path = path
+        self._arguments = (path, states, constants, shapes, threads)
         self.states = {state.input: state for state in find_states(model, states, shapes)}
         known = {each.name: each for each in inputs(graph, shapes)}
         for each in known.values():
@@ -68,11 +72,19 @@ class FileSession:
         self.inputs = {n: t for n, t in known.items() if n not in self.states and n not in self._constants}
         returned = {state.output for state in self.states.values()}
         self.outputs = tuple(each.name for each in outputs(graph) if each.name not in returned)
-        self.restarting = [str(node.name or node.op_type) for node in Flow(graph).restarting()]
+        flow = Flow(graph)
+        self.restarting = [str(node.name or node.op_type) for node in flow.restarting()]
+        self._has_nodes = flow.has_recurrent_nodes()
         self._files = [path, *_external_files(path, model)]
         self.session = _session(path, threads)
         self._names = [*self.outputs, *(state.output for state in self.states.values())]
         self._hash = ""
+
+    def __deepcopy__(self, memo: Any) -> FileSession:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FileSession, self._arguments
 
     # --- inputs ---------------------------------------------------------------------------------------------
 
@@ -197,9 +209,15 @@ class FileSession:
     ) -> tuple[list[Any], dict[str, Array]]:
         """Runs the file once. Returns its outputs, and its next states, which have the shapes of `states`."""
         given = {**self._constants, **feed, **states}
+        if self._has_nodes and not all(array.size for array in given.values()):
+            name = next(name for name, array in given.items() if not array.size)
+            # onnxruntime 1.32 calls abort().
+            do = "onnxruntime ends the process if an LSTM has no sequence, or a GRU no sequence or no step"
+            expected = "without a size of 0 for a file with recurrent nodes"
+            raise bad_value(f"input {name!r}", expected, given[name], do)
         try:
             found = self.session.run(self._names, given)
-        except MemoryError:
+        except MemoryError:  # pragma: no cover - no memory for the results
             raise
         except Exception as error:  # onnxruntime's errors have no common class
             shapes = ", ".join(f"{name} {array.shape}" for name, array in given.items())

@@ -37,15 +37,8 @@ Slot = tuple[int, "str | int"]
 
 def subgraphs(node: Any) -> list[Any]:
     """Returns the graphs in a node's attributes."""
-    result = []
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type.name == "GRAPH":
-            result.append(attribute.value)
-        elif attribute.type.name == "GRAPHS":
-            result.extend(attribute.value)
-    return result
+    attributes = [each for each in node.attributes.values() if each.type.name == "GRAPH"]
+    return [each.value for each in attributes if each.value is not None]
 
 
 def _integer(node: Any, name: str) -> int:
@@ -194,6 +187,9 @@ class Flow:
                     target.add(output)
                     left.append(output)
         return joined
+
+    def has_recurrent_nodes(self) -> bool:
+        return bool(self._recurrent)
 
     def restarting(self) -> list[Any]:
         """Returns the recurrent nodes of one direction whose first state does not depend on an input.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
 from collections.abc import Iterable, Sequence
@@ -27,7 +28,7 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
         "file": os.fspath(path),
         "opset": model.opset_imports.get("", model.opset_imports.get("ai.onnx")),
         "producer": " ".join(str(each) for each in (model.producer_name, model.producer_version) if each),
-        "parts": [_part(part) for part in parts],
+        "parts": [describe_part(part) for part in parts],
         "states": [],
         "unclear": "",
     }
@@ -56,7 +57,7 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     return result
 
 
-def _part(part: Part) -> dict[str, Any]:
+def describe_part(part: Part) -> dict[str, Any]:
     return {
         "path": part.path,
         "same_weights": list(part.paths[1:]),
@@ -83,8 +84,18 @@ def _call(network: Network[Any]) -> str:
         if name not in ("input_size", "hidden_size", "norm")
         and not (name in parameters and parameters[name].default == value)
     ]
-    norm = [] if network.norm is None else [f"norm={network.norm!r}"]
+    usual = type(network)(1, 1).norm  # type: ignore[call-arg]  # the class is not Network itself
+    norm = [] if network.norm == usual else [f"norm={_spec(network.norm)}"]
     return f"{type(network).__name__}({', '.join([*sizes, *others, *norm])})"
+
+
+def _spec(norm: Any) -> str:
+    """Returns the call that creates a spec of a norm, without default arguments."""
+    if not dataclasses.is_dataclass(norm):
+        return repr(norm)
+    given = [(each.name, getattr(norm, each.name), each.default) for each in dataclasses.fields(norm)]
+    arguments = [f"{name}={value!r}" for name, value, default in given if value != default]
+    return f"{type(norm).__name__}({', '.join(arguments)})"
 
 
 # --- text ---------------------------------------------------------------------------------------------------

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import doctest
 import pickle
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ pytest.importorskip("onnx_ir")
 pytest.importorskip("onnxruntime")
 
 import state_models  # noqa: E402
-from lnrnn.onnx.model import Model, ModelStream  # noqa: E402
+from lnrnn.onnx import Model, ModelStream  # noqa: E402
 
 # Files by the names of their functions in state_models: the shapes of one step for `lanes` lanes.
 STEPS = {
@@ -262,6 +264,24 @@ def test_a_call_may_have_no_lane(make, rng):
     stream = make("ifless").stream(2)
     y = stream(np.zeros((0, 3)), rows=[])
     assert y.shape == (0, 1) and stream.step.tolist() == [0, 0]
+    assert stream(np.zeros((4, 0, 3)), rows=[]).shape == (4, 0, 1)
+
+
+def test_threads_may_step_different_lanes(make, rng):
+    model = make("ifless")
+    x = rng.standard_normal((50, 8, 3), np.float32)
+    want, state = model(x)
+    stream = model.stream(8)
+
+    def run(lanes):
+        return np.stack([stream(frame[lanes], rows=lanes) for frame in x])
+
+    parts = [[0, 5], [1, 2, 7], [3], [4, 6]]
+    with ThreadPoolExecutor(4) as pool:
+        for lanes, y in zip(parts, pool.map(run, parts), strict=True):
+            assert y == pytest.approx(want[:, lanes], abs=1e-5)
+    assert stream.state["state"] == pytest.approx(state["state"], abs=1e-5)
+    assert stream.step.tolist() == [50] * 8
 
 
 def test_inputs_may_have_any_strides_and_real_types(make, rng):
@@ -318,4 +338,14 @@ def test_a_model_can_be_pickled(make, rng):
     other = pickle.loads(pickle.dumps(model))
     assert np.array_equal(other(x)[0], model(x)[0])
     assert repr(other) == repr(model) and "state -> stateN" in repr(model)
+    assert copy.deepcopy(model).session is model.session
     assert other.session.get_session_options().intra_op_num_threads == 1
+
+
+@pytest.mark.parametrize("name", [Model, ModelStream])
+def test_the_example_of_a_docstring_runs(name):
+    runner = doctest.DocTestRunner(verbose=False)
+    report = []
+    for test in doctest.DocTestFinder().find(name, name.__name__, globs={}):
+        runner.run(test, out=report.append)
+    assert runner.tries > 5 and not runner.failures, "".join(report)

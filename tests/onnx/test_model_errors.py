@@ -17,7 +17,7 @@ from onnx import TensorProto, helper  # noqa: E402
 
 import lnrnn  # noqa: E402
 import state_models  # noqa: E402
-from lnrnn.onnx.model import Model  # noqa: E402
+from lnrnn.onnx import Model  # noqa: E402
 
 
 @pytest.fixture
@@ -330,6 +330,25 @@ def test_wrong_lanes_and_rows(model, tmp_path):
         one(np.zeros((1, 3)), rows=[])
 
 
+def test_sizes_of_0_do_not_reach_recurrent_nodes(joint, tmp_path):
+    """onnxruntime calls abort() for an LSTM without sequences, and for a GRU without sequences or steps."""
+    gru = Model(state_models.deep_filter(tmp_path / "gru.onnx"))
+    for x in (np.zeros((0, 2, 3)), np.zeros((2, 0, 3))):
+        with pytest.raises(
+            ValueError, match="input 'emb' must be without a size of 0 for a file with recurrent n"
+        ):
+            gru(x)
+    stream = joint.stream(2)
+    none = {name: value[:0] for name, value in zeros().items()}
+    with pytest.raises(
+        ValueError, match=r"input 'encoder_outputs' must be without a size of 0.* \(0, 3, 1\)"
+    ):
+        stream(none, rows=[])
+    with pytest.raises(ValueError, match="without a size of 0"):
+        stream({name: value[None][:0] for name, value in none.items()}, rows=[])
+    assert stream.step.tolist() == [0, 0] and len(stream.get_state([])) == 0
+
+
 def test_shapes_name_the_axis_of_lanes(tmp_path):
     """A file for a fixed batch of three has one lane, or three."""
     path = state_models.save(
@@ -396,6 +415,39 @@ def test_outputs_of_several_steps_have_one_shape(tmp_path):
     assert model({"x": x, "n": [[2], [2]]})[0].tolist() == [[0, 1], [0, 1]]
     with pytest.raises(ValueError, match=r"output 'y' must be of shape \(2,\) at all steps, got .*\(3,\)"):
         model({"x": x, "n": [[2], [3]]})
+
+
+def test_a_file_may_omit_shapes(tmp_path):
+    """Inputs of any rank have no axis of time, unless `shapes` tells their rank."""
+    values = [
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names]
+        for names in (("x", "h"), ("y", "h_out"))
+    ]
+    nodes = [helper.make_node("Add", ["x", "h"], ["y"]), helper.make_node("Identity", ["y"], ["h_out"])]
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", *values)), path)
+    with pytest.raises(
+        ValueError, match=r"shapes must be given for state 'h', got the file's shape \(\.\.\.\)"
+    ):
+        Model(path).stream()
+    x = np.ones((3, 2, 4))
+    model = Model(path, shapes={"h": (None, 4)})
+    with pytest.raises(ValueError, match=r"output 'h_out' must be of shape \(2, 4\)"):
+        model(x, lanes=2)
+    model = Model(path, shapes={"h": (None, 4), "x": (None, 4)})
+    y, state = model(x, lanes=2)
+    assert y[:, 0, 0].tolist() == [1, 2, 3] and state["h"].shape == (2, 4)
+
+
+def test_outputs_that_are_no_tensors_have_one_step(tmp_path):
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
+    y = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([helper.make_node("SequenceConstruct", ["x", "x"], ["y"])], "g", [x], [y])
+    onnx.save(helper.make_model(graph), tmp_path / "m.onnx")
+    model = Model(tmp_path / "m.onnx")
+    assert [each.tolist() for each in model(np.ones(2))[0]] == [[1, 1], [1, 1]]
+    with pytest.raises(TypeError, match="an output of several steps must be a tensor, got .*call the stream"):
+        model(np.ones((3, 2)))
 
 
 def test_states_of_other_files_are_refused(model, joint, tmp_path):

@@ -133,6 +133,28 @@ def test_names_are_text(tmp_path):
         find_states(read(path))
 
 
+def test_a_state_is_of_numbers(tmp_path):
+    path = tmp_path / "m.onnx"
+    values = [[helper.make_tensor_value_info(name, TensorProto.STRING, [2])] for name in ("h", "h_out")]
+    graph = helper.make_graph([helper.make_node("Identity", ["h"], ["h_out"])], "g", *values)
+    onnx.save(helper.make_model(graph), path)
+    assert not find_states(read(path))
+    with pytest.raises(ValueError, match="got 'h_out' with another type than numbers"):
+        find_states(read(path), {"h": "h_out"})
+
+
+def test_a_loop_may_omit_inputs(tmp_path):
+    path = state_models.loop(tmp_path / "m.onnx")
+    model = onnx.load(path)
+    loop = next(node for node in model.graph.node if node.op_type == "Loop")
+    loop.input[1] = ""
+    onnx.save(model, path)
+    assert [(state.input, state.output) for state in find_states(read(path))] == [("a", "b")]
+    loop.input[2] = ""  # not valid
+    onnx.save(model, path)
+    assert find_states(read(path)) == []
+
+
 def test_an_input_that_is_returned_unchanged_is_no_state(tmp_path):
     """target_length of decoder_joint is returned as it is; a padded input has no numbers of other inputs."""
     nodes = [

@@ -13,9 +13,10 @@ pytest.importorskip("onnx_ir")
 import onnx  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 
+import lnrnn  # noqa: E402
 import state_models  # noqa: E402
 from lnrnn import cli  # noqa: E402
-from lnrnn.onnx import parts, report  # noqa: E402
+from lnrnn.onnx import Part, parts, report  # noqa: E402
 
 FILES = [
     "silero", "silero_sequence", "ten", "gtcrn", "policy", "decoder_joint", "deep_filter", "ifless", "loop",
@@ -42,7 +43,7 @@ def test_the_text_of_a_file(tmp_path, run, monkeypatch):
 m.onnx: opset 17
 
 Recurrent parts: 1, 1 with a network
-  1. LSTM, 5 nodes: LSTM(3, 4, num_layers=2)
+  1. LSTM, 5 nodes: LSTM(3, 4, num_layers=2, norm=None)
      LSTM of y0
 
 States: 2
@@ -78,6 +79,22 @@ def test_every_line_fits_into_80_columns_and_json_has_the_same_facts(tmp_path, r
         assert listed["warnings"] == part.warnings and listed["reason"] == part.reason
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "LSTM(3, 4)",
+        "GRU(3, 4, num_layers=2, bidirectional=True, norm=None)",
+        "RNN(3, 4, nonlinearity='relu', batch_first=True, norm=None)",
+        "LSTM(3, 4, bias=False, norm=LayerNormSpec(placement='joint'))",
+        "GRU(3, 4, norm=BatchNormSpec(max_steps=5, overrun='last'))",
+    ],
+)
+def test_a_network_is_described_by_the_call_that_creates_it(call):
+    network = eval(call, dict(vars(lnrnn)))
+    part = Part("p", "LSTM step", (), network=network)
+    assert report.describe_part(part)["network"] == call
+
+
 def test_states_that_are_unclear_are_listed(tmp_path, run):
     path = tmp_path / "m.onnx"
     nodes = [helper.make_node("Relu", ["h"], [name]) for name in ("h_out", "h_next")]
@@ -91,6 +108,12 @@ def test_states_that_are_unclear_are_listed(tmp_path, run):
     assert "States: unclear. Give those of lnrnn.onnx.Model as states={input: output}.\n" in out
     assert "    h -> h_out or h_next\n" in out and "Inputs: 1\n    h  (2,)  float32\n" in out
     assert json.loads(run(path, "--json")[1])["unclear"] == "h -> h_out or h_next"
+
+
+def test_a_file_whose_states_are_not_searched_has_a_report(tmp_path, run, monkeypatch):
+    monkeypatch.setattr("lnrnn.onnx.states.MOST", 3)
+    code, out, _ = run(state_models.ten(tmp_path / "m.onnx"))
+    assert code == 0 and "States: unclear" in out and "a file of more than 3 inputs or outputs" in out
 
 
 def test_a_part_without_a_network_has_a_reason(tmp_path, run):
@@ -146,7 +169,9 @@ def test_wrong_files_are_errors_of_one_line(tmp_path, run):
     whole = state_models.silero(tmp_path / "m.onnx").read_bytes()
     damaged = tmp_path / "damaged.onnx"
     damaged.write_bytes(whole[: len(whole) // 2])
-    for path in (tmp_path / "none.onnx", tmp_path, damaged):
+    other = tmp_path / "other.onnx"
+    other.write_bytes(whole.replace(b"stateN", b"state\xe0"))
+    for path in (tmp_path / "none.onnx", tmp_path, damaged, other):
         code, out, err = run(path)
         assert (code, out) == (2, "") and err.startswith("lnrnn onnx: error: ") and err.count("\n") == 1
 
