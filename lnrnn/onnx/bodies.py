@@ -64,7 +64,7 @@ class Body:
             raise Unfit(f"{value.name!r} is no element of a sequence")
         if found.whole.graph is self.graph or self._is_inside(found.whole):
             raise Unfit(f"{found.whole.name!r}, whose elements the steps read, changes from step to step")
-        return found.whole, found.axis, self._backwards(found)
+        return outside_of_loops(found.whole), found.axis, self._backwards(found)
 
     def _is_inside(self, value: onnx_ir.Value) -> bool:
         node = value.producer()
@@ -102,7 +102,7 @@ def _scan(node: onnx_ir.Node, graph: onnx_ir.Graph, width: Width) -> Body:
         whole = node.inputs[states + k]
         assert whole is not None
         axis = axes[k] % (rank(whole) or 3)
-        body.scanned[id(graph.inputs[states + k])] = (whole, axis, bool(back[k]))
+        body.scanned[id(graph.inputs[states + k])] = (outside_of_loops(whole), axis, bool(back[k]))
     m = len(graph.outputs) - states
     axes = attribute(node, "scan_output_axes", None) or [0] * m
     back = attribute(node, "scan_output_directions", None) or [0] * m
