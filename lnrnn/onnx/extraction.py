@@ -11,7 +11,8 @@ import onnx.numpy_helper
 import onnx_ir
 
 from .constants import constant, is_zero
-from .folding import attribute
+from .errors import quiet
+from .folding import attribute, named
 from .graph import subgraphs
 from .nodes import folded
 from .parts import Part
@@ -101,7 +102,7 @@ class _Extract:
             if missing:
                 stack += missing
                 continue
-            self.nodes.append(self._layer(node) if of_layer else onnx_ir.to_proto(node))
+            self.nodes.append(self._layer(node) if of_layer else _proto(node))
             self.values |= {id(v): v for v in node.outputs if v.name}
 
     def _add_constant(self, value: onnx_ir.Value) -> None:
@@ -115,7 +116,7 @@ class _Extract:
         """Returns a recurrent node without inputs that are 0, and with linear_before_reset replaced."""
         if is_quantized(node):
             return self._dequantized(node)
-        proto: onnx.NodeProto = onnx_ir.to_proto(node)
+        proto = _proto(node)
         kept = {id(v) for v in _layer_inputs(node)}
         for i, value in enumerate(node.inputs):
             if value is not None and id(value) not in kept:
@@ -135,6 +136,14 @@ class _Extract:
             self.initializers.append(onnx.numpy_helper.from_array(np.ascontiguousarray(array), names[i]))
         options = {name: attribute(node, name) for name in node.attributes}
         return onnx.helper.make_node("LSTM", names, [v.name or "" for v in node.outputs], **options)
+
+
+def _proto(node: onnx_ir.Node) -> onnx.NodeProto:
+    try:
+        with quiet():
+            return onnx_ir.to_proto(node)
+    except Exception:  # of many types, for an attribute or a text that onnx_ir has read but cannot write
+        raise Unrun(f"onnx_ir cannot write node {named(node)}") from None
 
 
 def _layer_inputs(node: onnx_ir.Node) -> list[onnx_ir.Value]:

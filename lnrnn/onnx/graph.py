@@ -15,7 +15,7 @@ import onnx_ir
 
 from ..errors import bad_type
 from .constants import TEXT, constant, forget, is_zero, with_memory
-from .errors import OnnxFileError
+from .errors import OnnxFileError, quiet
 from .folding import named
 
 __all__ = [
@@ -91,20 +91,24 @@ def _proto(source: Any) -> tuple[onnx.ModelProto, str | None]:
 
 def _converted(proto: onnx.ModelProto) -> onnx_ir.Model:
     try:
-        return onnx_ir.from_proto(proto)
+        with quiet():
+            return onnx_ir.from_proto(proto)
     except RecursionError:
         raise OnnxFileError("graphs must be nested less deeply") from None
     except MemoryError:
         raise
     except Exception as error:  # onnx_ir wraps errors of all types
         cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
+        while (inner := cause.__cause__ or cause.__context__) is not None:
+            cause = inner
         raise OnnxFileError(f"the file must follow ONNX's rules; onnx_ir says: {str(cause)[:TEXT]}") from None
 
 
 def _check_names(graph: onnx.GraphProto) -> None:
-    """Refuses names twice among the inputs or the initializers of a graph: onnx_ir accepts them."""
+    """Refuses faults that onnx_ir accepts.
+
+    These are equal names of inputs or of initializers, names that are no UTF-8, and attributes without types.
+    """
     stack = [graph]
     while stack:
         graph = stack.pop()
@@ -119,7 +123,17 @@ def _check_names(graph: onnx.GraphProto) -> None:
                     )
                 names.add(value.name)
         for node in graph.node:
+            texts = (node.name, node.op_type, node.domain, *node.input, *node.output)
+            wrong = [
+                text for text in texts if not isinstance(text, str)
+            ]  # protobuf returns other text as bytes
+            if wrong:
+                raise OnnxFileError(f"names must be UTF-8, got {wrong[0]!r} at node {node.name!r}")
             for attribute in node.attribute:
+                if not (attribute.type or attribute.ref_attr_name):
+                    raise OnnxFileError(
+                        f"attributes must have types, got none for {attribute.name!r} of node {node.name!r}"
+                    )
                 if attribute.HasField("g"):
                     stack.append(attribute.g)
                 stack.extend(attribute.graphs)

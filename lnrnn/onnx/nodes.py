@@ -23,6 +23,17 @@ Array = np.ndarray
 # The order of gates in ONNX, and in lnrnn. ONNX's c is the gate g of lnrnn.
 GATES = {"RNN": ("i", "i"), "LSTM": ("iofc", "ifco"), "GRU": ("zrh", "rzh")}
 VERSIONS = (7, 14, 22)  # of the three operators, in opsets 7 to 22
+TYPES = {
+    "activation_alpha": onnx_ir.AttributeType.FLOATS,
+    "activation_beta": onnx_ir.AttributeType.FLOATS,
+    "activations": onnx_ir.AttributeType.STRINGS,
+    "clip": onnx_ir.AttributeType.FLOAT,
+    "direction": onnx_ir.AttributeType.STRING,
+    "hidden_size": onnx_ir.AttributeType.INT,
+    "input_forget": onnx_ir.AttributeType.INT,
+    "layout": onnx_ir.AttributeType.INT,
+    "linear_before_reset": onnx_ir.AttributeType.INT,
+}
 DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
 
@@ -130,6 +141,10 @@ def _check_version(node: onnx_ir.Node, opset: int | None) -> None:
 
 def _checked_attributes(node: onnx_ir.Node) -> int:
     """Returns the number of directions. Raises Untaken for attributes without an equivalent."""
+    for name, kind in TYPES.items():
+        given = node.attributes.get(name)
+        if given is not None and not given.is_ref() and given.type != kind:
+            raise _untaken(node, f"attribute {name}", f"of type {kind.name}", given.type.name)
     direction = attribute(node, "direction", "forward")
     if direction not in DIRECTIONS:
         raise _untaken(node, "attribute direction", " or ".join(DIRECTIONS), repr(direction))

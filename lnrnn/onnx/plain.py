@@ -30,13 +30,13 @@ def plain_parts(model: onnx_ir.Model, reset_after: bool | None = None) -> list[P
                 layers.append(read_layer(node, own, opset, reset_after))
             except ValueError as error:
                 refused[id(node)] = Part(own, node.op_type, (node,), reason=str(error), layers=(node,))
-        taken = {id(stack.layers[0].node): _part(stack, model) for stack in stacks(layers)}
+        taken = {id(stack.layers[0].node): _part(stack, model, reset_after) for stack in stacks(layers)}
         both = taken | refused
         result += [both[id(node)] for node in nodes if id(node) in both]
     return result
 
 
-def _part(stack: Stack, model: onnx_ir.Model) -> Part:
+def _part(stack: Stack, model: onnx_ir.Model, reset_after: bool | None) -> Part:
     first = stack.layers[0]
     order = "BT" if first.batch_first else "TB"
     converted = network(_with_biases(stack.layers), first.batch_first, "ONNX")
@@ -63,7 +63,7 @@ def _part(stack: Stack, model: onnx_ir.Model) -> Part:
     if first.kind == "LSTM":
         part.c0 = tuple(layer.c0 for layer in stack.layers)
         part.c = tuple(layer.c for layer in stack.layers)
-    part.warnings = _warnings(part, stack, model)
+    part.warnings = _warnings(part, stack, model, reset_after)
     return part
 
 
@@ -81,11 +81,11 @@ def _with_biases(layers: list[Layer]) -> list[list[Weights]]:
     return every
 
 
-def _warnings(part: Part, stack: Stack, model: onnx_ir.Model) -> list[str]:
+def _warnings(part: Part, stack: Stack, model: onnx_ir.Model, reset_after: bool | None) -> list[str]:
     result = []
     first = stack.layers[0]
-    plain = attribute(first.node, "linear_before_reset", 0) == 0
-    if first.kind == "GRU" and plain and (model.producer_name or "").lower() == "pytorch":
+    before = reset_after is None and attribute(first.node, "linear_before_reset", 0) == 0
+    if first.kind == "GRU" and before and (model.producer_name or "").lower() == "pytorch":
         result.append(
             f"node {named(first.node)} has no linear_before_reset=1, as torch's GRU should have. If torch's "
             "exporter wrote the file with dynamo=True between November 2025 and June 2026, all runtimes "

@@ -173,6 +173,8 @@ def _check(part: Part, theirs: list[Array], outputs: Callable[[Any], list[Array]
     converted = part.converted
     assert converted is not None
     ours, eps = outputs(part.network), max(eps, SINGLE)
+    if not all(np.isfinite(a).all() for a in (*theirs, *converted.state.values())):
+        raise Unrun("its weights or outputs are not finite")  # ONNX Runtime computes numbers from NaN
     for a, b in zip(theirs, ours, strict=True):
         if a.shape != b.shape:
             raise ValueError(f"part {part.path!r} must have outputs of shape {b.shape}, got {a.shape}")

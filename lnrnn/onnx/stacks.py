@@ -24,9 +24,9 @@ Size = int | str | None  # a number, "T" or "B", or None for an unknown one
 class Walk:
     """A value after a layer, its axes, and the nodes between them.
 
-    shapes: axes by id of values, for the operator Shape. declared: the numbers of steps and sequences that the
-    file declares for the input: {"T": 10}. baked: those that a Reshape sets. messages: what a user of the
-    file should know about them.
+    shapes: axes by id of values, for the operator Shape. declared: the numbers of steps and sequences that a
+    file declares for its input: {"T": 10}. baked: those that a Reshape sets. messages: about these, for
+    users of the file.
     """
 
     value: onnx_ir.Value
@@ -174,7 +174,13 @@ def _step(walk: Walk, node: onnx_ir.Node) -> bool:
     used: list[onnx_ir.Node] = []
     try:
         axes = _after(walk, node, used)
-    except Unfolded:
+    except (
+        Unfolded,
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ):  # attributes of any type and value
         return False
     if axes is None:
         return False

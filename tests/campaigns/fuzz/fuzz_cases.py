@@ -15,7 +15,7 @@ from lnrnn import _core
 # The kinds of cases, in the order in which a worker runs them. Each has a module fuzz_KIND.
 SMALL = (
     "norms", "streams", "networks", "norms", "streams", "refusals", "norms", "training", "streams", "files",
-    "norms", "networks", "streams", "files", "streams", "streams",
+    "norms", "networks", "streams", "files", "streams", "onnx", "streams",
 )  # fmt: skip
 TURN = (*SMALL * 5, "layers", "layers", "threads")
 BLOCK = 200  # consecutive cases use one instruction set, because a switch takes as long as a case

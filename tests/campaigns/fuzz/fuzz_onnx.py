@@ -1,0 +1,265 @@
+"""Reads damaged ONNX files. lnrnn must raise a ValueError, or find networks that agree with ONNX Runtime.
+
+A damage changes bytes, or any field of any message: names, numbers, types, dims, attributes and whole nodes.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+
+import lnrnn
+from fuzz_draw import chance, pick
+from fuzz_files import NUMBERS, bits, cut, some_bytes
+
+try:
+    import onnx_ir  # noqa: F401
+    from onnx import ModelProto, TensorProto, helper
+
+    import onnx_files
+    import onnx_runs
+except BaseException as error:  # a missing package, or pytest's exception that skips a test
+    if not isinstance(error, ImportError) and type(error).__name__ != "Skipped":
+        raise
+    ModelProto = None
+
+DAMAGES = 10  # of each model
+WORDS = ("", "LSTM", "GRU", "RNN", "If", "Loop", "Scan", "Constant", "Concat", "Slice", "Split", "Transpose",
+         "Reshape", "Squeeze", "Identity", "DynamicQuantizeLSTM", "com.microsoft", "ai.onnx", "reverse",
+         "bidirectional", "Relu", "HardSigmoid", "clip", "layout", "location", "../x", "/dev/zero",
+         "a" * 3000)  # fmt: skip
+
+
+def case(rng, judge) -> None:
+    if ModelProto is None:
+        for _ in range(DAMAGES):
+            judge.true("onnx is not installed", True, "")
+        return
+    proto = some_model(rng)
+    whole(rng, judge, proto)
+    for _ in range(DAMAGES):
+        raw = damaged(rng, proto)
+        read(judge, raw, check=chance(rng, 0.3))
+
+
+# --- models -------------------------------------------------------------------------------------------------
+
+
+def some_model(rng):
+    """Returns a model of one to three nodes: alone, as layers, in branches, with folded or 8-bit weights."""
+    kind, how = pick(rng, ("RNN", "LSTM", "GRU")), rng.random()
+    D = 1 + int(chance(rng, 0.3))
+    H, width = (int(n) for n in rng.integers(1, 5, 2))
+    options = {"linear_before_reset": 1} if kind == "GRU" and chance(rng, 0.5) else {}
+    if D == 1 and chance(rng, 0.3):
+        options["direction"] = "reverse"
+    if how < 0.4:
+        return onnx_files.recurrent(
+            rng, kind, width, H, D, bias=chance(rng, 0.7), lengths=chance(rng, 0.4), states=chance(rng, 0.4),
+            opset=int(rng.integers(7, 23)), **options,
+        )  # fmt: skip
+    own, nodes, x = {}, [onnx_files.constant("axis", np.array([1]))], "X"
+    shape = np.array([0, 0, -1])
+    for k in range(1 if how > 0.7 else 2):
+        some = onnx_files.weights(rng, kind, width if k == 0 else D * H, H, D, prefix=f"{k}")
+        if chance(rng, 0.5):
+            for name in list(some):
+                nodes += split(rng, name, some.pop(name))
+        own |= some
+        names = [x, *(f"{k}{w}" for w in "WRB")]
+        direction = {"direction": "bidirectional"} if D == 2 else {}
+        nodes.append(helper.make_node(kind, names, [f"{k}Y", f"{k}h"], f"node{k}", hidden_size=H, **direction,
+                                      **options))  # fmt: skip
+        x = f"{k}out"
+        nodes += [
+            helper.make_node("Transpose", [f"{k}Y"], [f"{k}t"], perm=(0, 2, 1, 3)),
+            onnx_files.constant(f"{k}shape", shape),
+            helper.make_node("Reshape", [f"{k}t", f"{k}shape"], [x]),
+        ]
+    given = {"X": (TensorProto.FLOAT, ("T", "B", width))}
+    if how > 0.85:
+        nodes = branches(nodes, x)
+        given["on"] = (TensorProto.BOOL, ())
+        x = "either"
+    return onnx_files.model(nodes, given, [x], own)
+
+
+def split(rng, name, array):
+    """Returns nodes that compute an array from two constants, in the ways of exporters."""
+    axis = int(rng.integers(array.ndim))
+    at = int(rng.integers(array.shape[axis] + 1))
+    a, b = np.split(array, [at], axis)
+    how, turned = rng.random(), f"{name} turned"
+    if how < 0.4:
+        whole = np.concatenate([b, a], axis)
+        n = array.shape[axis]
+        numbers = {"m": n - at, "n": n, "z": 0, "i": axis}
+        nodes = [onnx_files.constant(f"{name}{key}", np.array([v])) for key, v in numbers.items()]
+        nodes.append(onnx_files.constant(turned, whole))
+        for out, first, last in (("a", "m", "n"), ("b", "z", "m")):
+            ends = [f"{name}{first}", f"{name}{last}", f"{name}i"]
+            nodes.append(helper.make_node("Slice", [turned, *ends], [f"{name} {out}"]))
+        return [*nodes, helper.make_node("Concat", [f"{name} a", f"{name} b"], [name], axis=axis)]
+    if how < 0.7:
+        order = [int(i) for i in rng.permutation(array.ndim)]
+        back = [order.index(i) for i in range(array.ndim)]
+        return [
+            onnx_files.constant(turned, array.transpose(order)),
+            helper.make_node("Transpose", [turned], [name], perm=back),
+        ]
+    if len(array) == 1:
+        zero = onnx_files.constant(f"{name} zero", np.array([0]))
+        unsqueeze = helper.make_node("Unsqueeze", [turned, f"{name} zero"], [name])
+        return [zero, onnx_files.constant(turned, array[0]), unsqueeze]
+    return [onnx_files.constant(turned, array), helper.make_node("Identity", [turned], [name])]
+
+
+def branches(nodes, output):
+    """Returns an If with the nodes in one branch, and its constants outside."""
+    outside = [node for node in nodes if node.op_type == "Constant"]
+    inside = [node for node in nodes if node.op_type != "Constant"]
+    info = helper.make_tensor_value_info(output, TensorProto.FLOAT, None)
+    other = helper.make_tensor_value_info("other", TensorProto.FLOAT, None)
+    graphs = (
+        helper.make_graph(inside, "then", [], [info]),
+        helper.make_graph([helper.make_node("Identity", ["X"], ["other"])], "else", [], [other]),
+    )
+    return [
+        *outside,
+        helper.make_node("If", ["on"], ["either"], then_branch=graphs[0], else_branch=graphs[1]),
+    ]
+
+
+def whole(rng, judge, proto) -> None:
+    """Compares the network of an undamaged model with ONNX Runtime, on all of the model."""
+    rnn = networks(proto, False)
+    (part,) = lnrnn.onnx.parts(proto)
+    x = rng.standard_normal((4, 3, rnn.input_size), dtype=np.float32)
+    feed = {"X": x, "on": np.array(True)}
+    feed |= {"lens": np.array([4, 1, 3], np.int32)}
+    D = 1 + rnn.bidirectional
+    for name in ("h0", "c0"):
+        feed[name] = rng.uniform(-1, 1, (D, 3, rnn.hidden_size)).astype(np.float32)
+    feed = {name: a for name, a in feed.items() if name in {value.name for value in proto.graph.input}}
+    start = None if "h0" not in feed else (feed["h0"], feed["c0"]) if "c0" in feed else feed["h0"]
+    y = rnn(x, start, lengths=feed.get("lens"))[0]
+    got = onnx_runs.run(proto, feed)
+    want = got[proto.graph.output[0].name]
+    if want.ndim == 4:
+        want = want.swapaxes(1, 2).reshape(y.shape)
+    judge.near("onnx, whole", y, want.astype(float), 2e-6, f"{part.kind} {len(part.layers)}")
+
+
+# --- damages ------------------------------------------------------------------------------------------------
+
+
+def damaged(rng, proto) -> bytes:
+    if chance(rng, 0.3):
+        raw = proto.SerializeToString()
+        return pick(rng, (bits, bits, some_bytes, cut))(rng, raw, len(raw))
+    result = ModelProto()
+    result.CopyFrom(proto)
+    for _ in range(int(rng.integers(1, 4))):
+        change(rng, result)
+    try:
+        return result.SerializeToString()
+    except Exception:  # a string that is no UTF-8
+        return b""
+
+
+def places(message):
+    """Returns (message, field) for all fields that are set, at all depths."""
+    result, stack = [], [message]
+    while stack:
+        message = stack.pop()
+        for field, value in message.ListFields():
+            result.append((message, field))
+            if field.message_type is not None:
+                stack.extend(value if is_repeated(message, field) else [value])
+    return result
+
+
+def is_repeated(message, field) -> bool:
+    return hasattr(getattr(message, field.name), "MergeFrom") and not hasattr(
+        getattr(message, field.name), "ListFields"
+    )
+
+
+def change(rng, proto) -> None:
+    """Changes one field: a number, a name, bytes, or one of several messages."""
+    every = places(proto)
+    message, field = pick(rng, every)
+    value = getattr(message, field.name)
+    try:
+        if is_repeated(message, field):
+            change_several(rng, value, field, every)
+        elif field.message_type is not None:
+            same = [getattr(m, f.name) for m, f in every if f.message_type is field.message_type
+                    and not is_repeated(m, f)]  # fmt: skip
+            if chance(rng, 0.5):
+                message.ClearField(field.name)
+            else:
+                copied = type(value)()
+                copied.CopyFrom(pick(rng, same))
+                value.CopyFrom(copied)
+        else:
+            setattr(message, field.name, another(rng, value, every))
+    except (ValueError, TypeError, OverflowError):  # a number that does not fit the type of the field
+        message.ClearField(field.name)
+
+
+def change_several(rng, values, field, every) -> None:
+    at, how = int(rng.integers(len(values))), rng.random()
+    if how < 0.25:
+        del values[at]
+    elif how < 0.4:
+        del values[at:]
+    elif field.message_type is None:
+        values[at] = another(rng, values[at], every)
+    else:
+        copied = type(values[at])()
+        copied.CopyFrom(values[int(rng.integers(len(values)))])
+        if how < 0.7:
+            values.append(copied)
+        else:
+            values[at].CopyFrom(copied)
+
+
+def another(rng, value, every):
+    """Returns another value of the same type: often one of the model's own."""
+    if isinstance(value, (str, bytes)):
+        own = [getattr(m, f.name) for m, f in every if not is_repeated(m, f)]
+        own = [v for v in own if isinstance(v, type(value))]
+        word = pick(rng, WORDS)
+        word = word if isinstance(value, str) else word.encode()
+        if isinstance(value, bytes) and chance(rng, 0.3):
+            return value[: int(rng.integers(len(value) + 1))]
+        return pick(rng, own) if own and chance(rng, 0.6) else word
+    if isinstance(value, float):
+        return float(pick(rng, (0.0, 1.0, -1.0, 0.5, np.nan, np.inf, 1e30)))
+    return int(value) + int(rng.integers(-2, 3)) if chance(rng, 0.5) else int(pick(rng, NUMBERS))
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+def networks(source, check: bool):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return lnrnn.from_onnx(source, check=check)
+
+
+def read(judge, raw: bytes, check: bool) -> None:
+    """Checks one execution: a ValueError, or networks. check: whether ONNX Runtime compares them."""
+    try:
+        result = networks(raw, check)
+    except ValueError as error:
+        wrong = "must compute the same" in str(error) or not str(error)
+        judge.true("damaged onnx, refused", not wrong, f"{error}; the file: {raw!r}")
+        return
+    except Exception as error:
+        raise AssertionError(f"{type(error).__name__}: {error}; the file: {raw!r}") from error
+    every = list(result.values()) if isinstance(result, dict) else [result]
+    size = sum(a.nbytes for rnn in every for a in rnn.state_dict().values())
+    judge.true(f"damaged onnx, read{' and run' * check}", size <= 4 * len(raw) + 10**5, f"{size}: {raw!r}")

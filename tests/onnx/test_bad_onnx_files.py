@@ -1,0 +1,320 @@
+"""Damaged and hostile ONNX files give a named error: no crash, no hang, no data of other files."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx_ir")
+
+import onnx  # noqa: E402
+from onnx import TensorProto, helper  # noqa: E402
+
+import lnrnn  # noqa: E402
+from lnrnn.onnx import OnnxFileError  # noqa: E402
+from onnx_files import FLOAT, model, recurrent, weights  # noqa: E402
+
+WIDTH, H = 3, 4
+GIVEN = {"X": (FLOAT, ("T", "B", WIDTH))}
+
+
+def refused(proto, message, error=OnnxFileError):
+    with pytest.raises(error, match=message):
+        lnrnn.from_onnx(proto)
+
+
+def info(name):
+    return helper.make_tensor_value_info(name, FLOAT, None)
+
+
+def own_node(**options):
+    return helper.make_node("GRU", ["X", "W", "R"], ["Y"], "node", hidden_size=H, **options)
+
+
+# --- bytes --------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_cut_off_is_refused(rng, tmp_path):
+    raw = recurrent(rng, "LSTM", WIDTH, H).SerializeToString()
+    path = tmp_path / "cut.onnx"
+    for size in range(0, len(raw), 7):
+        path.write_bytes(raw[:size])
+        with pytest.raises(ValueError):
+            lnrnn.from_onnx(path)
+
+
+@pytest.mark.parametrize("raw", [b"", b"no model", b"\x00" * 100, b"{}", np.zeros(100).tobytes()])
+def test_other_files_are_refused(raw):
+    refused(raw, "the file must be an ONNX model, got")
+
+
+def test_a_missing_file_a_folder_and_a_pipe_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        lnrnn.from_onnx(tmp_path / "none.onnx")
+    with pytest.raises(OnnxFileError, match="path_or_model must be a file"):
+        lnrnn.from_onnx(tmp_path)
+    os.mkfifo(tmp_path / "pipe")  # reading it would never end
+    with pytest.raises(OnnxFileError, match="path_or_model must be a file"):
+        lnrnn.from_onnx(tmp_path / "pipe")
+
+
+def test_graphs_inside_of_many_graphs_are_refused(rng):
+    def inside(field, raw):
+        size, varint = len(raw), b""
+        while size > 127:
+            varint, size = varint + bytes([size & 127 | 128]), size >> 7
+        return bytes([field << 3 | 2]) + varint + bytes([size]) + raw
+
+    graph = b""
+    for _ in range(4000):
+        graph = inside(1, inside(5, inside(6, graph)))  # a node, its attribute, and its graph
+    refused(inside(7, graph), "the file must be an ONNX model")
+
+
+# --- tensors ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "dims", [[2**40, 2**20], [-1, 12, 3], [2**62, 2**62, 2**62], [1, 12, 4], [1, 12], []]
+)
+@pytest.mark.parametrize("kind", ["raw", "numbers", "nothing"])
+def test_dims_that_contradict_the_data_are_refused(rng, dims, kind):
+    proto = recurrent(rng, "GRU", WIDTH, H)
+    w = proto.graph.initializer[0]
+    numbers = onnx.numpy_helper.to_array(w)
+    w.CopyFrom(TensorProto(name="W", data_type=FLOAT, dims=dims))
+    if kind == "raw":
+        w.raw_data = numbers.tobytes()
+    elif kind == "numbers":
+        w.float_data.extend(numbers.ravel())
+    refused(proto, "tensor 'W' must have the data that its dims and type say, got", ValueError)
+
+
+def test_a_type_of_numbers_that_does_not_exist_is_refused(rng):
+    proto = recurrent(rng, "GRU", WIDTH, H)
+    proto.graph.initializer[0].data_type = 99
+    refused(proto, "onnx_ir says: 99")
+    proto.graph.initializer[0].data_type = 0
+    refused(proto, "tensor 'W' must have the data", ValueError)
+    proto.graph.initializer[0].data_type = TensorProto.STRING
+    refused(proto, "W", ValueError)
+
+
+def external(proto, location, **entries):
+    """Returns a copy of a model whose weights W are in another file."""
+    result = onnx.ModelProto()
+    result.CopyFrom(proto)
+    w = result.graph.initializer[0]
+    data = w.raw_data
+    w.ClearField("raw_data")
+    w.data_location = TensorProto.EXTERNAL
+    for key, value in {"location": location, **entries}.items():
+        w.external_data.add(key=key, value=str(value))
+    return result, data
+
+
+def test_external_data_in_the_folder_of_the_file_is_read(rng, tmp_path, monkeypatch):
+    proto = recurrent(rng, "GRU", WIDTH, H)
+    (tmp_path / "sub").mkdir()
+    other, data = external(
+        proto, "sub/weights.bin", offset=8, length=len(proto.graph.initializer[0].raw_data)
+    )
+    (tmp_path / "sub" / "weights.bin").write_bytes(b"unused.." + data)
+    (tmp_path / "model.onnx").write_bytes(other.SerializeToString())
+    want = lnrnn.from_onnx(proto).state_dict()
+    monkeypatch.chdir(tmp_path)
+    for path in (tmp_path / "model.onnx", "model.onnx", "sub/../model.onnx"):
+        got = lnrnn.from_onnx(path).state_dict()
+        assert all(np.array_equal(got[name], want[name]) for name in want)
+    refused(other, "a model without a path; give the path of the file instead", ValueError)
+
+
+def test_external_data_elsewhere_is_refused(rng, tmp_path):
+    proto = recurrent(rng, "GRU", WIDTH, H)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    size = len(proto.graph.initializer[0].raw_data)
+    (tmp_path / "secret").write_bytes(bytes(size))
+    (folder / "link").symlink_to(tmp_path / "secret")
+    os.mkfifo(folder / "pipe")
+    (folder / "short").write_bytes(bytes(size - 1))
+    (folder / "whole").write_bytes(bytes(size))
+    for location, entries, message in (
+        ("../secret", {}, "outside of the folder"),
+        (str(tmp_path / "secret"), {}, "outside of the folder"),
+        ("/dev/zero", {}, "outside of the folder"),
+        ("link", {}, "outside of the folder"),
+        ("pipe", {}, "which is no file"),
+        (".", {}, "which is no file"),
+        ("none", {}, "which is no file"),
+        ("", {}, "which is no file|no file"),
+        ("short", {}, f"external data of {size} bytes at 0 in 'short' of {size - 1} bytes"),
+        ("whole", {"offset": 1}, "external data of"),
+        ("whole", {"offset": -4}, "external data of|tensor 'W'"),
+        ("whole", {"offset": 2**70}, "external data of|tensor 'W'"),
+        ("whole", {"length": size - 4}, "external data of"),
+        ("whole", {"length": "x"}, "onnx_ir says"),
+    ):
+        (folder / "model.onnx").write_bytes(external(proto, location, **entries)[0].SerializeToString())
+        with pytest.raises(ValueError, match=message):
+            lnrnn.from_onnx(folder / "model.onnx")
+
+
+# --- graphs -------------------------------------------------------------------------------------------------
+
+
+def test_a_cycle_is_refused(rng):
+    own = weights(rng, "GRU", WIDTH, H, bias=False)
+    nodes = [
+        helper.make_node("Identity", ["b"], ["a"]),
+        helper.make_node("Identity", ["a"], ["b"]),
+        own_node(),
+    ]
+    refused(
+        model(nodes, GIVEN, ["Y"], own), "must read values of earlier nodes, got 'b', which no earlier node"
+    )
+    own.pop("W")
+    nodes = [own_node(), helper.make_node("Identity", ["Y"], ["W"])]
+    refused(
+        model(nodes, GIVEN, ["Y"], own), r"node 'node' \(GRU\) must read values of earlier nodes, got 'W'"
+    )
+
+
+def test_a_value_that_is_not_there_is_refused(rng):
+    own = weights(rng, "GRU", WIDTH, H, bias=False)
+    refused(model([own_node()], {}, ["Y"], own), "must read values of earlier nodes, got 'X'")
+    proto = recurrent(rng, "GRU", WIDTH, H)
+    proto.graph.output.append(info("Z"))
+    refused(proto, "graph 'main' must compute its outputs, got 'Z', which no node computes")
+
+
+def test_a_sub_graph_that_reads_what_is_not_there_is_refused(rng):
+    """It may read values of outer graphs, but not those of later nodes, of its own node or other branches."""
+    own = weights(rng, "GRU", WIDTH, H, bias=False)
+    other = helper.make_graph([helper.make_node("Identity", ["X"], ["E"])], "else", [], [info("E")])
+    for name in ("Q", "later", "Z", "E", "Y1"):
+        inner = helper.make_node("GRU", [name, "W", "R"], ["Y1"], "node", hidden_size=H)
+        branch = helper.make_graph([inner], "then", [], [info("Y1")])
+        nodes = [helper.make_node("If", ["on"], ["Z"], then_branch=branch, else_branch=other),
+                 helper.make_node("Identity", ["X"], ["later"])]  # fmt: skip
+        proto = model(nodes, GIVEN | {"on": (TensorProto.BOOL, ())}, ["Z"], own)
+        refused(proto, f"must read values of earlier nodes, got '{name}'")
+
+
+def test_names_used_twice_are_refused(rng):
+    proto = recurrent(rng, "GRU", WIDTH, H)
+    proto.graph.node.append(proto.graph.node[0])
+    refused(proto, "Output 'Y' is redeclared")
+    proto = recurrent(rng, "GRU", WIDTH, H)
+    proto.graph.initializer.append(proto.graph.initializer[0])
+    refused(proto, "initializers must have different names, got 'W' twice in graph 'main'")
+    proto = recurrent(rng, "GRU", WIDTH, H)
+    proto.graph.input.append(proto.graph.input[0])
+    refused(proto, "inputs must have different names, got 'X' twice")
+    proto = recurrent(rng, "GRU", WIDTH, H)
+    proto.graph.node[0].output[0] = "X"
+    refused(proto, "'X' is redeclared|Output 'X'")
+    proto = recurrent(rng, "GRU", WIDTH, H)
+    proto.graph.node[0].output[1] = "Y"
+    refused(proto, "'Y' is redeclared")
+
+
+def test_empty_names_stand_for_nothing(rng):
+    """ "" is an input or output that is left out, also if it occurs many times."""
+    proto = recurrent(rng, "LSTM", WIDTH, H, bias=False, outputs=["", "", "Y_c"])
+    proto.graph.node[0].input.extend(["", "", ""])
+    assert lnrnn.from_onnx(proto).hidden_size == H
+    proto.graph.node[0].input[1] = ""
+    refused(proto, "input W must be a constant, got none", ValueError)
+    proto = recurrent(rng, "LSTM", WIDTH, H)
+    proto.graph.node[0].input[0] = ""
+    refused(proto, "input X must be a value, got none", ValueError)
+    for field in ("input", "initializer"):
+        proto = recurrent(rng, "LSTM", WIDTH, H)
+        getattr(proto.graph, field)[0].name = ""
+        refused(proto, f"{field}s must have names, got an empty one")
+
+
+def test_nodes_without_inputs_or_outputs_are_refused_or_not_compared(rng):
+    proto = recurrent(rng, "LSTM", WIDTH, H)
+    del proto.graph.node[0].input[:]
+    refused(proto, "input W must be a constant, got none", ValueError)
+    proto = recurrent(rng, "LSTM", WIDTH, H)
+    del proto.graph.node[0].output[:]
+    del proto.graph.output[:]
+    with pytest.warns(UserWarning, match="could not be checked: the file uses none of its outputs"):
+        lnrnn.from_onnx(proto)
+
+
+@pytest.mark.parametrize("name, value", [
+    ("hidden_size", 2**40), ("hidden_size", -4), ("hidden_size", 0), ("hidden_size", "4"),
+    ("hidden_size", [4]),
+    ("direction", 3), ("direction", b"\xff\xfe"), ("direction", ["forward"]), ("layout", 1.5), ("layout", -1),
+    ("activations", "Tanh"), ("activations", [1, 2]), ("activations", [b"\xff"]), ("activations", []),
+    ("activation_alpha", 0.2), ("activation_alpha", ["a"]), ("clip", "a"), ("clip", [1.0]),
+    ("input_forget", "a"), ("linear_before_reset", 7), ("linear_before_reset", "a"),
+])  # fmt: skip
+@pytest.mark.parametrize("kind", ["RNN", "GRU"])
+def test_attributes_of_any_type_and_value_are_refused_or_have_no_meaning(rng, kind, name, value):
+    """An attribute that the node does not use is ignored, as by ONNX Runtime."""
+    proto = recurrent(rng, kind, WIDTH, H)
+    node = proto.graph.node[0]
+    for each in [a for a in node.attribute if a.name == name]:
+        node.attribute.remove(each)
+    if isinstance(value, list) and not value:
+        node.attribute.append(onnx.AttributeProto(name=name, type=onnx.AttributeProto.STRINGS))
+    else:
+        node.attribute.append(helper.make_attribute(name, value))
+    try:
+        rnn = lnrnn.from_onnx(proto, check=False)
+    except ValueError as error:
+        assert name.split("_")[0] in str(error) or "onnx_ir says" in str(error)
+    else:
+        assert rnn.hidden_size == H
+
+
+def test_an_attribute_without_a_type_is_refused(rng):
+    proto = recurrent(rng, "GRU", WIDTH, H)
+    proto.graph.node[0].attribute.append(onnx.AttributeProto(name="clip"))
+    refused(proto, "attributes must have types, got none for 'clip' of node 'node'")
+
+
+def test_many_nodes_and_graphs_take_time_in_proportion(rng):
+    """500 nodes If with graphs, and 500 nodes with equal names."""
+    own = weights(rng, "GRU", WIDTH, H, bias=False)
+    nodes = [own_node()]
+    for i in range(500):
+        names = f"a{i}", f"b{i}"
+        graphs = [helper.make_graph([helper.make_node("Identity", ["X"], [name])], "g", [], [info(name)])
+                  for name in names]  # fmt: skip
+        nodes.append(helper.make_node("If", ["on"], [f"c{i}"], then_branch=graphs[0], else_branch=graphs[1]))
+    proto = model(nodes, GIVEN | {"on": (TensorProto.BOOL, ())}, ["Y"], own)
+    assert lnrnn.from_onnx(proto).hidden_size == H
+    nodes = [helper.make_node("GRU", ["X", "W", "R"], [f"Y{i}"], "node", hidden_size=H) for i in range(500)]
+    (part,) = lnrnn.onnx.parts(model(nodes, GIVEN, ["Y0"], own))
+    assert len(part.paths) == 500
+
+
+def test_names_that_are_no_text_are_refused(rng):
+    raw = recurrent(rng, "GRU", WIDTH, H).SerializeToString().replace(b"node", b"n\xef\xeede"[:4])
+    refused(raw, "names must be UTF-8, got b'n")
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_weights_that_are_not_finite_are_not_compared(rng, number):
+    proto = recurrent(rng, "RNN", WIDTH, H, activations=["Relu"])
+    w = onnx.numpy_helper.to_array(proto.graph.initializer[0]).copy()
+    w[0, 0, 0] = number
+    proto.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(w, "W"))
+    with pytest.warns(UserWarning, match="could not be checked: its weights or outputs are not finite"):
+        lnrnn.from_onnx(proto)
+
+
+def test_a_node_with_a_text_that_onnx_ir_cannot_write_is_not_compared(rng):
+    proto = recurrent(rng, "GRU", WIDTH, H)
+    proto.graph.node[0].doc_string = "text"
+    raw = proto.SerializeToString().replace(b"text", b"te\xee\xef")
+    with pytest.warns(UserWarning, match="could not be checked: onnx_ir cannot write node 'node'"):
+        lnrnn.from_onnx(raw)

@@ -1,0 +1,319 @@
+"""Tests from_onnx and parts: names, sub-graphs, results, checks, warnings and errors."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx_ir")
+
+import onnx_ir  # noqa: E402
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+import lnrnn  # noqa: E402
+from lnrnn.onnx import plain  # noqa: E402
+from lnrnn.onnx.extraction import extracted  # noqa: E402
+from lnrnn.onnx.graph import read  # noqa: E402
+from lnrnn.onnx.parts import found  # noqa: E402
+from onnx_files import FLOAT, constant, model, recurrent, weights  # noqa: E402
+from onnx_runs import agree, outputs, run  # noqa: E402
+
+WIDTH, H = 3, 4
+GIVEN = {"X": (FLOAT, ("T", "B", WIDTH))}
+
+
+def node(kind="LSTM", prefix="", name="node", x="X", y="Y", **options):
+    names = [x, *(f"{prefix}{w}" for w in "WRB")]
+    return helper.make_node(kind, names, [y], name, hidden_size=H, **options)
+
+
+def two(rng, first="LSTM", second="GRU", **options):
+    """Returns a model of two nodes with different weights, in parallel."""
+    own = weights(rng, first, WIDTH, H, prefix="a") | weights(rng, second, WIDTH, H, prefix="b")
+    nodes = [node(first, "a", "first", y="Y1"), node(second, "b", "second", y="Y2", **options)]
+    return model(nodes, GIVEN, ["Y1", "Y2"], own)
+
+
+def branches(rng, equal=True):
+    """Returns a model with an If whose branches have a node each, with weights from the outer graph."""
+    own = weights(rng, "LSTM", WIDTH, H, prefix="a") | weights(rng, "LSTM", WIDTH, H, prefix="b")
+    graphs = []
+    for i in range(2):
+        each = node("LSTM", "a" if equal else "ab"[i], f"lstm{i}", y=f"Y{i}")
+        info = helper.make_tensor_value_info(f"Y{i}", FLOAT, None)
+        graphs.append(helper.make_graph([each], f"branch{i}", [], [info]))
+    either = helper.make_node("If", ["on"], ["Y"], "either", then_branch=graphs[0], else_branch=graphs[1])
+    return model([either], GIVEN | {"on": (TensorProto.BOOL, ())}, ["Y"], own)
+
+
+# --- results ------------------------------------------------------------------------------------------------
+
+
+def test_one_part_is_a_network_and_several_are_a_dict(rng):
+    assert type(lnrnn.from_onnx(recurrent(rng, "LSTM", WIDTH, H))) is lnrnn.LSTM
+    networks = lnrnn.from_onnx(two(rng))
+    assert {name: type(rnn) for name, rnn in networks.items()} == {"first": lnrnn.LSTM, "second": lnrnn.GRU}
+    assert type(lnrnn.from_onnx(two(rng), "second")) is lnrnn.GRU
+    with pytest.raises(ValueError, match="the path of a part, got 'third'; the paths are 'first', 'second'"):
+        lnrnn.from_onnx(two(rng), "third")
+
+
+def test_paths_bytes_protos_and_models_of_onnx_ir_are_accepted(rng, tmp_path):
+    proto = recurrent(rng, "LSTM", WIDTH, H)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    sources = [
+        path,
+        str(path),
+        path.read_bytes(),
+        bytearray(path.read_bytes()),
+        proto,
+        onnx_ir.from_proto(proto),
+    ]
+    states = [lnrnn.from_onnx(source).state_dict() for source in sources]
+    for state in states[1:]:
+        assert all(np.array_equal(state[name], states[0][name]) for name in state)
+
+
+def test_parts_without_a_network_are_warned_about_or_an_error(rng):
+    proto = two(rng, clip=2.0)
+    with pytest.warns(UserWarning, match="part 'second' has no network: 'second' .GRU.: attribute clip"):
+        assert list(lnrnn.from_onnx(proto)) == ["first"]
+    assert type(lnrnn.from_onnx(proto, "first")) is lnrnn.LSTM  # without a warning
+    with pytest.raises(ValueError, match="'second' .GRU.: attribute clip must be left out"):
+        lnrnn.from_onnx(proto, "second")
+    first, second = lnrnn.onnx.parts(proto)
+    assert first.reason == "" and first.network is not None
+    assert "clip" in second.reason and second.network is None
+
+
+def test_a_file_without_a_part_is_refused(rng):
+    proto = model([helper.make_node("Relu", ["X"], ["Y"])], GIVEN, ["Y"])
+    assert lnrnn.onnx.parts(proto) == []
+    with pytest.raises(ValueError, match="the file must have a recurrent part, got none"):
+        lnrnn.from_onnx(proto)
+
+
+def test_parts_have_the_values_of_the_file(rng):
+    proto = recurrent(rng, "LSTM", WIDTH, H, lengths=True, states=True)
+    (part,) = lnrnn.onnx.parts(proto)
+    names = [value.name for value in (part.x, part.lengths, *part.h0, *part.c0, part.y, *part.h, *part.c)]
+    assert names == ["X", "lens", "h0", "c0", "Y", "Y_h", "Y_c"]
+    assert part.axes == {"x": "TBI", "y": "TDBH", "h": "DBH"} and part.warnings == []
+    (part,) = lnrnn.onnx.parts(recurrent(rng, "GRU", WIDTH, H, outputs=["", "Y_h"], layout=1))
+    assert (part.y, part.h0, part.c, part.lengths) == (None, (None,), (), None)
+    assert part.axes == {"x": "BTI", "y": "BTDH", "h": "BDH"}
+
+
+@pytest.mark.parametrize("outputs", [["", "Y_h"], ["Y"], ["", "", "Y_c"]])
+def test_outputs_that_are_left_out_are_not_compared(rng, outputs):
+    assert lnrnn.from_onnx(recurrent(rng, "LSTM", WIDTH, H, outputs=outputs)).hidden_size == H
+
+
+# --- sub-graphs ---------------------------------------------------------------------------------------------
+
+
+def test_branches_with_equal_weights_are_one_part(rng):
+    proto = branches(rng)
+    (part,) = lnrnn.onnx.parts(proto)
+    assert part.paths == ("either/else_branch/lstm1", "either/then_branch/lstm0")
+    assert [p.path for p in part.same] == ["either/then_branch/lstm0"] and part.same[
+        0
+    ].network is part.network
+    feed = {"X": rng.standard_normal((5, 2, WIDTH), dtype=np.float32), "on": np.array(True)}
+    for name in (None, *part.paths, "lstm0", "lstm1"):
+        got = outputs(lnrnn.from_onnx(proto, name), feed["X"])
+        agree({"Y": got["Y"]}, run(proto, feed))
+
+
+def test_branches_with_different_weights_are_two_parts(rng):
+    paths = ["either/else_branch/lstm1", "either/then_branch/lstm0"]
+    assert list(lnrnn.from_onnx(branches(rng, equal=False))) == paths
+
+
+def test_a_node_in_a_loop_or_scan_has_the_path_of_the_node_around_it(rng):
+    own = weights(rng, "GRU", WIDTH, H)
+    body = helper.make_graph(
+        [node("GRU", y="Y", x="X"), helper.make_node("Identity", ["go"], ["on"])], "body",
+        [helper.make_tensor_value_info("i", TensorProto.INT64, ()),
+         helper.make_tensor_value_info("go", TensorProto.BOOL, ())],
+        [helper.make_tensor_value_info("on", TensorProto.BOOL, ()),
+         helper.make_tensor_value_info("Y", FLOAT, None)],
+    )  # fmt: skip
+    loop = helper.make_node("Loop", ["n", ""], ["all"], "again", body=body)
+    proto = model([constant("n", np.array(2)), loop], GIVEN, ["all"], own)
+    (part,) = lnrnn.onnx.parts(proto)
+    assert part.path == "again/body/node" and part.network.hidden_size == H
+    scan_body = helper.make_graph(
+        [helper.make_node("Unsqueeze", ["x", "axis"], ["x1"]), node("GRU", y="Y", x="x1")], "body",
+        [helper.make_tensor_value_info("x", FLOAT, (2, WIDTH))],
+        [helper.make_tensor_value_info("Y", FLOAT, None)],
+    )  # fmt: skip
+    scan = helper.make_node("Scan", ["X"], ["all"], "scan", body=scan_body, num_scan_inputs=1)
+    proto = model([constant("axis", np.array([0])), scan], GIVEN, ["all"], own)
+    assert lnrnn.onnx.parts(proto)[0].path == "scan/body/node"
+    assert lnrnn.from_onnx(proto).hidden_size == H
+
+
+def test_nodes_without_a_name_or_with_equal_names_have_different_paths(rng):
+    proto = two(rng)
+    for each in proto.graph.node:
+        each.name = "same"
+    assert list(lnrnn.from_onnx(proto)) == ["same#1", "same#2"]
+    for each in proto.graph.node:
+        each.name = ""
+    assert len(lnrnn.from_onnx(proto)) == 2
+
+
+def test_a_node_inside_of_a_function_says_that_its_weights_are_no_constants(rng):
+    proto = recurrent(rng, "GRU", WIDTH, H, bias=False)
+    function = helper.make_function(
+        "own", "cell", ["X", "W", "R"], ["Y"],
+        [helper.make_node("GRU", ["X", "W", "R"], ["Y"], "node", hidden_size=H)],
+        [helper.make_opsetid("", 17)],
+    )  # fmt: skip
+    proto.functions.append(function)
+    proto.graph.node[0].CopyFrom(helper.make_node("cell", ["X", "W", "R"], ["Y"], "call", domain="own"))
+    del proto.graph.output[1:]
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+    with pytest.raises(ValueError, match="input W must be a constant, got 'W', which depends on inputs"):
+        lnrnn.from_onnx(proto)
+    assert lnrnn.onnx.parts(proto)[0].path == "function cell/node"
+
+
+def test_an_initializer_that_is_also_an_input_has_its_default(rng):
+    """So it is in files before IR version 4."""
+    proto = recurrent(rng, "GRU", WIDTH, H)
+    for own in proto.graph.initializer:
+        proto.graph.input.append(helper.make_tensor_value_info(own.name, FLOAT, own.dims))
+    assert lnrnn.from_onnx(proto).hidden_size == H
+
+
+def test_constants_of_a_changed_model_of_onnx_ir_are_read_again(rng):
+    ir = onnx_ir.from_proto(recurrent(rng, "GRU", WIDTH, H))
+    before = lnrnn.from_onnx(ir)
+    value = ir.graph.initializers["W"]
+    value.const_value = onnx_ir.tensor(value.const_value.numpy() * 2, name="W")
+    np.testing.assert_array_equal(lnrnn.from_onnx(ir).weight_ih_l0, 2 * before.weight_ih_l0)
+
+
+# --- checks -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
+def test_a_network_with_other_outputs_than_its_part_is_refused(rng, kind, layout, monkeypatch):
+    proto = recurrent(rng, kind, WIDTH, H, 2, states=True, lengths=not layout, layout=layout)
+    original = plain._part
+
+    def wrong(*given):
+        part = original(*given)
+        w = part.converted.state["weight_hh_l0_reverse"].copy()
+        w[0, 0] += 1e-3
+        part.converted.state["weight_hh_l0_reverse"] = w
+        return part
+
+    monkeypatch.setattr(plain, "_part", wrong)
+    with pytest.raises(ValueError, match="part 'node' must compute the same as its network, but on random"):
+        lnrnn.from_onnx(proto)
+    assert lnrnn.from_onnx(proto, check=False).hidden_size == H
+
+
+def test_weights_that_magnify_rounding_are_compared_in_one_step_or_warned_about(rng):
+    proto = recurrent(rng, "RNN", WIDTH, H, activations=["Relu"])
+    for own in proto.graph.initializer:
+        if own.name == "R":
+            own.CopyFrom(numpy_helper.from_array(300 * numpy_helper.to_array(own), "R"))
+    assert lnrnn.from_onnx(proto).hidden_size == H
+
+
+def without(monkeypatch, *names):
+    """Makes the import of packages fail."""
+    original = builtins.__import__
+
+    def imported(name, *rest, **more):
+        if name.split(".")[0] in names:
+            raise ImportError(f"No module named {name!r}")
+        return original(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", imported)
+    for name in names:
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+def test_without_onnx_runtime_the_reference_checks_what_it_can(rng, monkeypatch):
+    without(monkeypatch, "onnxruntime")
+    assert lnrnn.from_onnx(recurrent(rng, "LSTM", WIDTH, H, states=True)).hidden_size == H
+    for options, message in (
+        ({"lengths": True}, "onnx.reference ignores sequence_lens and activations, and onnxruntime is not"),
+        ({"activations": ["Sigmoid", "Tanh", "Tanh"]}, "onnx.reference ignores"),
+    ):
+        with pytest.warns(
+            UserWarning, match=f"part 'node' could not be checked: {message}.*check=False skips"
+        ):
+            lnrnn.from_onnx(recurrent(rng, "LSTM", WIDTH, H, **options))
+
+
+def test_a_part_that_no_runtime_runs_is_warned_about(rng):
+    """ONNX Runtime refuses layout=1, and onnx.reference ignores lengths."""
+    with pytest.warns(UserWarning, match="could not be checked: .*ONNX Runtime says"):
+        lnrnn.from_onnx(recurrent(rng, "GRU", WIDTH, H, lengths=True, layout=1))
+
+
+def test_a_missing_package_is_named(rng, monkeypatch):
+    without(monkeypatch, "onnx_ir")
+    for function in (lnrnn.from_onnx, lnrnn.onnx.parts):
+        with pytest.raises(ImportError, match="need the packages onnx and onnx-ir: pip install onnx onnx-ir"):
+            function("model.onnx")
+
+
+@pytest.mark.parametrize("arguments, message", [
+    ((3,), "path_or_model must be a path, bytes, an onnx.ModelProto or an onnx_ir.Model, got 3"),
+    ((b"", 3), "name must be a str or None, got 3"),
+    ((b"", None, 1), "check must be True or False, got 1"),
+])  # fmt: skip
+def test_arguments_of_other_types_are_named(arguments, message):
+    with pytest.raises(TypeError, match=message):
+        lnrnn.from_onnx(*arguments)
+    with pytest.raises(TypeError, match="reset_after must be True or False"):
+        lnrnn.from_onnx(b"", reset_after=1)
+
+
+# --- warnings -----------------------------------------------------------------------------------------------
+
+
+def test_a_gru_of_torch_without_linear_before_reset_is_repaired_on_request(rng):
+    proto = recurrent(rng, "GRU", WIDTH, H, producer="pytorch", linear_before_reset=0)
+    with pytest.warns(UserWarning, match="November 2025 and June 2026.*reset_after=True.* repairs"):
+        assert not lnrnn.from_onnx(proto).reset_after
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        repaired = lnrnn.from_onnx(proto, reset_after=True)
+        other = lnrnn.from_onnx(recurrent(rng, "GRU", WIDTH, H, producer="tf2onnx"))
+    assert repaired.reset_after and not other.reset_after
+    x = rng.standard_normal((5, 2, WIDTH), dtype=np.float32)
+    proto.graph.node[0].attribute[-1].i = 1
+    agree(outputs(repaired, x), run(proto, {"X": x}))
+    assert not lnrnn.from_onnx(proto, reset_after=False).reset_after
+
+
+def test_layout_1_is_a_warning_of_the_part(rng):
+    (part,) = lnrnn.onnx.parts(recurrent(rng, "GRU", WIDTH, H, layout=1))
+    assert part.warnings[0].startswith("node 'node' (GRU) has layout=1. ONNX Runtime refuses it on a CPU, ")
+
+
+def test_the_proof_runs_the_nodes_of_the_file(rng):
+    """It also runs the nodes that compute the weights, so it would notice a wrong fold."""
+    own = weights(rng, "GRU", WIDTH, H)
+    own["W"] = own["W"].swapaxes(1, 2).copy()
+    nodes = [helper.make_node("Transpose", ["W"], ["W2"], perm=[0, 2, 1]), node("GRU")]
+    nodes[1].input[1] = "W2"
+    proto = model(nodes, GIVEN, ["Y"], own)
+    ir = read(proto)
+    (part,) = found(ir)
+    extract, _ = extracted(part, ir)
+    assert [each.op_type for each in extract.graph.node] == ["Transpose", "GRU"]

@@ -1,0 +1,128 @@
+"""Networks of torch that either exporter of torch.onnx writes have torch's outputs, at other sizes too."""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnx_ir")
+
+import lnrnn  # noqa: E402
+
+T, B, WIDTH, H = 6, 5, 3, 4
+
+
+class Packed(torch.nn.Module):
+    """A network that is called with lengths."""
+
+    def __init__(self, rnn):
+        super().__init__()
+        self.rnn = rnn
+
+    def forward(self, x, lengths):
+        first = self.rnn.batch_first
+        packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, first, enforce_sorted=False)
+        y, state = self.rnn(packed)
+        return torch.nn.utils.rnn.pad_packed_sequence(y, first)[0], state
+
+
+def torch_network(kind, **options):
+    torch.manual_seed(len(kind))
+    return getattr(torch.nn, kind)(WIDTH, H, **options).eval()
+
+
+def exported(module, arguments, dynamo, opset=17):
+    """Returns the bytes of an ONNX file that torch writes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if not dynamo:
+            file = io.BytesIO()
+            axes = {"x": {0: "a", 1: "b"}}
+            torch.onnx.export(module, arguments, file, dynamo=False, opset_version=opset, input_names=["x"],
+                              dynamic_axes=axes)  # fmt: skip
+            return file.getvalue()
+        pytest.importorskip("onnxscript")
+        first, second = torch.export.Dim("first"), torch.export.Dim("second")
+        sizes = ({0: first, 1: second}, *(None for _ in arguments[1:]))
+        logging.disable(logging.CRITICAL)
+        try:
+            program = torch.onnx.export(module, arguments, dynamo=True, dynamic_shapes=sizes, verbose=False)
+        finally:
+            logging.disable(logging.NOTSET)
+        return program.model_proto.SerializeToString()
+
+
+def check(raw, module, lengths=None):
+    """Compares a network with torch's module. In files x is (T, B, *), also for batch_first."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rnn = lnrnn.from_onnx(raw)
+    (part,) = lnrnn.onnx.parts(raw)
+    torch_s = module.rnn if lengths is not None else module
+    assert (rnn.num_layers, rnn.bidirectional, rnn.bias) == (
+        torch_s.num_layers,
+        torch_s.bidirectional,
+        torch_s.bias,
+    )
+    assert not rnn.batch_first and part.axes["x"] == "TBI"
+    assert part.axes["y"] in (("BTH", "TDBH") if torch_s.batch_first else ("TBH", "TDBH"))
+    for steps, batch in ((T, B), (2 * T, 1)) if lengths is None else ((T, B),):
+        x = torch.randn(steps, batch, WIDTH)
+        given = x.transpose(0, 1) if torch_s.batch_first else x
+        with torch.no_grad():
+            y, state = module(given) if lengths is None else module(given, torch.tensor(lengths))
+        y = y.transpose(0, 1) if torch_s.batch_first else y
+        got, ours = rnn(x.numpy(), lengths=lengths)
+        np.testing.assert_allclose(got, y.numpy(), atol=1e-6)
+        pairs = zip(ours, state, strict=True) if isinstance(ours, tuple) else [(ours, state)]
+        for a, b in pairs:
+            np.testing.assert_allclose(a, b.numpy(), atol=1e-6)
+    return part
+
+
+NETWORKS = [
+    ("LSTM", {}), ("GRU", {}), ("RNN", {}), ("RNN", {"nonlinearity": "relu"}), ("LSTM", {"bias": False}),
+    ("GRU", {"num_layers": 3, "bidirectional": True, "batch_first": True}),
+    ("LSTM", {"num_layers": 2, "bidirectional": True}), ("RNN", {"num_layers": 2, "bias": False}),
+    ("LSTM", {"num_layers": 3, "batch_first": True, "dropout": 0.5}), ("GRU", {"bidirectional": True}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind, options", NETWORKS, ids=str)
+@pytest.mark.parametrize("opset", [9, 13, 20])
+def test_a_network_of_the_torchscript_exporter(kind, options, opset):
+    module = torch_network(kind, **options)
+    x = torch.randn(4, 2, WIDTH)
+    part = check(exported(module, (x,), False, opset), module)
+    assert all(value is None for value in (*part.h0, *part.c0))
+
+
+@pytest.mark.parametrize("kind, options", [NETWORKS[0], NETWORKS[5], NETWORKS[6]], ids=str)
+def test_a_packed_network_of_the_torchscript_exporter_has_lengths(kind, options):
+    module = Packed(torch_network(kind, **options))
+    x = torch.randn(4, 2, WIDTH) if not options.get("batch_first") else torch.randn(2, 4, WIDTH)
+    part = check(exported(module, (x, torch.tensor([3, 4])), False), module, lengths=[6, 1, 3, 4, 2])
+    assert part.lengths is not None
+
+
+def test_initial_states_that_are_inputs_are_values_of_the_part():
+    module = torch_network("LSTM", num_layers=2)
+    states = torch.zeros(2, 2, H), torch.zeros(2, 2, H)
+    part = check(exported(module, (torch.randn(4, 2, WIDTH), states), False), module)
+    assert len({value.name for value in (*part.h0, *part.c0)}) == 4
+
+
+@pytest.mark.parametrize("kind, options", [
+    ("LSTM", {}), ("GRU", {"num_layers": 2, "bidirectional": True, "batch_first": True}),
+    ("LSTM", {"num_layers": 2, "bias": False}), ("GRU", {"batch_first": True}),
+], ids=str)  # fmt: skip
+def test_a_network_of_the_dynamo_exporter(kind, options):
+    """torch 2.13 sets the number of steps of one layer by a Reshape. The network takes any number."""
+    module = torch_network(kind, **options)
+    part = check(exported(module, (torch.randn(4, 2, WIDTH),), True), module)
+    assert all(value is None for value in (*part.h0, *part.c0))
