@@ -85,17 +85,22 @@ def _in_graph(path: str, groups: list[list[Step]], terms: Terms) -> list[Recurre
     found = chains(groups, terms)
     layers = [Layer(tuple(chain), chain[-1].weights()) for chain in found if len(chain) > 1]
     done: set[int] = set()
+    reasons: dict[int, str] = {}  # why steps that follow each other are no part, by their new h
     result: list[Recurrence | Part] = []
     for stack in _stacks(layers):
         whole = unrolled(node_path(path, _first(stack)), stack, terms)
         if isinstance(whole, str):
-            continue
-        result.append(whole)
-        done.update(id(node) for node in whole.part.nodes)
+            text = f"it is one of {len(stack[0].steps)} steps in a row that are no part together: {whole}"
+            reasons |= {id(h): text for layer in stack for h in layer.h}
+        else:
+            result.append(whole)
+            done.update(id(node) for node in whole.part.nodes)
     for group in groups:
         if id(group[0].new[0].producer()) not in done:
             single = one_step(path, group)
             if single is not None:
+                part = single.part if isinstance(single, Recurrence) else single
+                part.warnings += [text for v in group[0].new if (text := reasons.get(id(v)))]
                 result.append(single)
     return result
 

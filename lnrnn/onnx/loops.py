@@ -162,7 +162,7 @@ def _recurrent(group: Sequence[Step], body: Body) -> Recurrent:
 def _in_order(found: list[Recurrent]) -> list[Recurrent]:
     """Returns layers, each with the h of the one before as x."""
     if not found:
-        raise Unfit("its body has no step")
+        raise Unfit("its body passes the states of no step on")
     result = [each for each in found if not any(_is_h(each.step.x, other) for other in found)]
     while len(result) < len(found):
         above = [each for each in found if _is_h(each.step.x, result[-1])]
