@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import onnx_ir
 
 from .bodies import Unfit
+from .checks import check_nodes
 from .graph import graphs, node_path, parent
 from .joining import joined
 from .loops import whole_loop
@@ -33,6 +34,7 @@ def find_cells(model: onnx_ir.Model) -> list[Part]:
     for path, graph in graphs(model):
         if path.startswith("function "):  # its constants are arguments
             continue
+        check_nodes(graph, opset)
         groups = _largest(list(steps(graph, terms, of_both)))
         node = parent(graph)
         if node is not None and node.op_type in ("Loop", "Scan"):

@@ -15,7 +15,7 @@ import onnx
 import onnx_ir
 
 from .errors import OnnxFileError
-from .folding import FOLDED, KEEP_ZEROS, Unfolded, named, size_of
+from .folding import DOMAINS, FOLDED, KEEP_ZEROS, Unfolded, named, size_of
 
 Array = np.ndarray
 _VALUE, _MEMORY = "lnrnn.constant", "lnrnn.memory"
@@ -57,8 +57,8 @@ def forget(graphs: Iterable[onnx_ir.Graph]) -> None:
 def constant(value: onnx_ir.Value | None) -> Array | None:
     """Returns the array of a value that depends on constants only, else None. The array is read-only.
 
-    An initializer that is also an input has its default. The operators are those of folding.py. Raises
-    OnnxFileError for a constant whose nodes or data are wrong.
+    The model must come from `read`. An initializer that is also an input has its default. The operators are
+    those of folding.py. Raises OnnxFileError for a constant whose nodes or data are wrong.
     """
     if value is None:
         return None
@@ -72,14 +72,12 @@ def constant(value: onnx_ir.Value | None) -> Array | None:
         if top.const_value is not None and (node is None or top.is_initializer()):
             top.meta[_VALUE] = _loaded(top.const_value, top)
             continue
-        if node is None or node.domain not in ("", "ai.onnx") or node.op_type not in FOLDED:
+        if node is None or node.domain not in DOMAINS or node.op_type not in FOLDED:
             top.meta[_VALUE] = None
             continue
         inputs = [v for v in node.inputs if v is not None]
         missing = [v for v in inputs if _VALUE not in v.meta]
         if missing:
-            if any(v is each for v in missing for each in stack):
-                raise OnnxFileError(f"nodes must have no cycle, got one through node {named(node)}")
             stack.append(missing[0])
             continue
         known = all(v.meta[_VALUE] is not None for v in inputs)
@@ -103,7 +101,7 @@ def is_zero(value: onnx_ir.Value | None) -> bool:
         if array is not None:
             if array.dtype.kind in "OSU" or array.astype(bool).any():
                 return False
-        elif node is None or node.domain not in ("", "ai.onnx"):
+        elif node is None or node.domain not in DOMAINS:
             return False
         elif node.op_type == "ConstantOfShape":
             fill = node.attributes.get("value")
@@ -119,7 +117,7 @@ def is_zero(value: onnx_ir.Value | None) -> bool:
 
 
 def _memory(graph: onnx_ir.Graph | None) -> Memory:
-    if graph is None:
+    if graph is None:  # pragma: no cover - a node without a graph, which only a program can make
         return Memory(_LEAST)
     memory: Memory = graph.meta.setdefault(_MEMORY, Memory(_LEAST))
     return memory
@@ -138,7 +136,7 @@ def _loaded(tensor: Any, owner: Any) -> Array:
         if isinstance(proto, onnx.TensorProto) and 0 not in dims and not _has_data(proto):
             raise Unfolded(f"dims {dims} and no data")
         array = np.asarray(tensor.numpy())
-    except MemoryError:
+    except MemoryError:  # pragma: no cover - an error of the machine
         raise
     except Exception as error:  # asserts and other errors of onnx_ir and NumPy
         raise OnnxFileError(

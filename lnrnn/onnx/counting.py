@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import onnx_ir
 
 from .constants import constant
@@ -54,7 +55,8 @@ def numbers(
     value = outside_of_loops(value)
     array = constant(value)
     if array is not None:
-        whole = array.size <= 16 and array.dtype.kind in "iuf" and (array == array.round()).all()
+        whole = array.size <= 16 and array.dtype.kind in "iuf" and np.isfinite(array).all()
+        whole = whole and (array == array.round()).all()
         return [Linear(int(i)) for i in array.reshape(-1)] if whole else None
     node = value.producer()
     if node is None or node.domain not in ("", "ai.onnx") or not node.inputs:

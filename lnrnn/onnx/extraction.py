@@ -102,7 +102,7 @@ class _Extract:
             if missing:
                 stack += missing
                 continue
-            self.nodes.append(self._layer(node) if of_layer else _proto(node))
+            self.nodes += self._layer(node) if of_layer else [_proto(node)]
             self.values |= {id(v): v for v in node.outputs if v.name}
 
     def _add_constant(self, value: onnx_ir.Value) -> None:
@@ -112,10 +112,13 @@ class _Extract:
         self.initializers.append(onnx.numpy_helper.from_array(np.asarray(array), value.name))
         self.values[id(value)] = value
 
-    def _layer(self, node: onnx_ir.Node) -> onnx.NodeProto:
-        """Returns a recurrent node without inputs that are 0, and with linear_before_reset replaced."""
+    def _layer(self, node: onnx_ir.Node) -> list[onnx.NodeProto]:
+        """Returns a recurrent node without inputs that are 0, and with linear_before_reset replaced.
+
+        A node with layout=1 becomes one with layout=0 between nodes Transpose, as ONNX Runtime needs.
+        """
         if is_quantized(node):
-            return self._dequantized(node)
+            return [self._dequantized(node)]
         proto = _proto(node)
         kept = {id(v) for v in _layer_inputs(node)}
         for i, value in enumerate(node.inputs):
@@ -125,7 +128,7 @@ class _Extract:
             for each in [a for a in proto.attribute if a.name == "linear_before_reset"]:
                 proto.attribute.remove(each)
             proto.attribute.append(onnx.helper.make_attribute("linear_before_reset", int(self.reset_after)))
-        return proto
+        return _with_layout_0(proto) if attribute(node, "layout", 0) else [proto]
 
     def _dequantized(self, node: onnx_ir.Node) -> onnx.NodeProto:
         """Returns an LSTM for a DynamicQuantizeLSTM, which rounds its inputs to 8 bits."""
@@ -136,6 +139,22 @@ class _Extract:
             self.initializers.append(onnx.numpy_helper.from_array(np.ascontiguousarray(array), names[i]))
         options = {name: attribute(node, name) for name in node.attributes}
         return onnx.helper.make_node("LSTM", names, [v.name or "" for v in node.outputs], **options)
+
+
+def _with_layout_0(proto: onnx.NodeProto) -> list[onnx.NodeProto]:
+    before, after = [], []
+    for each in [a for a in proto.attribute if a.name == "layout"]:
+        proto.attribute.remove(each)
+    for i in (0, 5, 6):  # X, initial_h and initial_c
+        if i < len(proto.input) and proto.input[i]:
+            name, proto.input[i] = proto.input[i], f"{proto.output} input {i}"
+            before.append(onnx.helper.make_node("Transpose", [name], [proto.input[i]], perm=(1, 0, 2)))
+    for i, name in enumerate(list(proto.output)):
+        if name:
+            proto.output[i] = f"{name} with layout 0"
+            perm = (2, 0, 1, 3) if i == 0 else (1, 0, 2)
+            after.append(onnx.helper.make_node("Transpose", [proto.output[i]], [name], perm=perm))
+    return [*before, proto, *after]
 
 
 def _proto(node: onnx_ir.Node) -> onnx.NodeProto:

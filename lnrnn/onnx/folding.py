@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir
 
 Array = np.ndarray
+DOMAINS = ("", "ai.onnx")  # of ONNX's own operators
 Inputs = Sequence[Array | None]
 
 
@@ -22,7 +23,7 @@ class Unfolded(Exception):
 
 def named(node: onnx_ir.Node) -> str:
     """Returns a text for messages: the name and the operator of a node."""
-    domain = f"{node.domain}." if node.domain not in ("", "ai.onnx") else ""
+    domain = f"{node.domain}." if node.domain not in DOMAINS else ""
     return f"{node.name!r} ({domain}{node.op_type})"
 
 

@@ -93,9 +93,7 @@ def _converted(proto: onnx.ModelProto) -> onnx_ir.Model:
     try:
         with quiet():
             return onnx_ir.from_proto(proto)
-    except RecursionError:
-        raise OnnxFileError("graphs must be nested less deeply") from None
-    except MemoryError:
+    except MemoryError:  # pragma: no cover - an error of the machine
         raise
     except Exception as error:  # onnx_ir wraps errors of all types
         cause: BaseException = error

@@ -16,7 +16,7 @@ import onnx_ir
 from ..importers.weights import Weights, array, reordered
 from .activations import activations
 from .constants import constant, is_zero
-from .folding import Unfolded, attribute, named
+from .folding import DOMAINS, Unfolded, attribute, named
 from .quantized import dequantized, is_quantized
 
 Array = np.ndarray
@@ -77,7 +77,7 @@ class Layer:
 
 
 def is_recurrent(node: onnx_ir.Node) -> bool:
-    return (node.domain in ("", "ai.onnx") and node.op_type in GATES) or is_quantized(node)
+    return (node.domain in DOMAINS and node.op_type in GATES) or is_quantized(node)
 
 
 def read_layer(node: onnx_ir.Node, path: str, opset: int | None, reset_after: bool | None = None) -> Layer:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import onnx_ir
 
 from .constants import constant
-from .folding import Unfolded, attribute, named
+from .folding import DOMAINS, Unfolded, attribute, named
 from .nodes import Layer
 
 Axes = tuple[str, ...]  # "T", "D", "B", "H", and "DH" for the units of all directions
@@ -169,18 +169,12 @@ def _fits(layer: Layer, above: Layer, walk: Walk) -> bool:
 
 def _step(walk: Walk, node: onnx_ir.Node) -> bool:
     """Moves the walk past a node. Returns False for a node that does other things to the value."""
-    if node.domain not in ("", "ai.onnx") or not node.outputs or node.inputs[0] is not walk.value:
+    if node.domain not in DOMAINS or not node.outputs or node.inputs[0] is not walk.value:
         return False
     used: list[onnx_ir.Node] = []
     try:
         axes = _after(walk, node, used)
-    except (
-        Unfolded,
-        ArithmeticError,
-        LookupError,
-        TypeError,
-        ValueError,
-    ):  # attributes of any type and value
+    except (Unfolded, ArithmeticError, LookupError, TypeError, ValueError):  # attributes may be anything
         return False
     if axes is None:
         return False
@@ -279,7 +273,7 @@ class _Shapes:
             fits = known.dtype.kind in "iu" and known.size <= LONGEST
             return [int(i) for i in known.reshape(-1)] if fits else None
         node = value.producer()
-        if node is None or node.domain not in ("", "ai.onnx") or not node.inputs:
+        if node is None or node.domain not in DOMAINS or not node.inputs:
             return None
         if node.op_type == "Shape":
             axes = self.walk.shapes.get(id(node.inputs[0]))

@@ -8,6 +8,7 @@ its atoms: rows of matrices, and parts of vectors. patterns.py is the table that
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ from .constants import constant
 from .values import MOST_DEPTH, Array, initial_value, is_argument, keeps_last_axis, outside_of_loops
 
 MOST_TERMS, MOST_FACTORS = 16, 4  # a value with more of them is not multiplied out
+MOST_NUMBERS = 2**20  # of a constant in a sum; matrices of products are no such constants
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def single(atom: Atom) -> Sum:
 
 
 class TooLarge(Exception):
-    """Raised for a sum with more than MOST_TERMS terms."""
+    """Raised for a sum with too many terms, or with too large a constant."""
 
 
 def _ordered(product: tuple[Atom, ...]) -> tuple[Atom, ...]:
@@ -96,16 +98,30 @@ def _ordered(product: tuple[Atom, ...]) -> tuple[Atom, ...]:
 
 def constant_sum(c: Array) -> Sum:
     """Returns a constant as a Sum. A matrix of equal rows becomes a vector."""
+    if c.size > MOST_NUMBERS:
+        raise TooLarge
     c = c.astype(np.float64)
     while c.ndim > 1 and (c.shape[0] == 1 or (len(c) and (c == c[:1]).all())):
         c = c[0]
     return Sum({(): c} if c.any() else {})
 
 
+def check_size(a: Array, b: Array) -> None:
+    """Raises TooLarge if a + b would have too many numbers."""
+    try:
+        shape = np.broadcast_shapes(a.shape, b.shape)
+    except ValueError:
+        raise TooLarge from None
+    if math.prod(shape) > MOST_NUMBERS:
+        raise TooLarge
+
+
 def plus(a: Sum, b: Sum, sign: float = 1.0) -> Sum:
     terms = dict(a.terms)
     for product, c in b.terms.items():
-        new = terms.get(product, np.zeros(())) + sign * c
+        old = terms.get(product, np.zeros(()))
+        check_size(old, c)
+        new = old + sign * c
         if new.any():
             terms[product] = new
         else:
@@ -121,6 +137,7 @@ def times(a: Sum, b: Sum) -> Sum:
         for q, d in b.terms.items():
             if len(p) + len(q) > MOST_FACTORS:
                 raise TooLarge
+            check_size(c, d)
             if (c * d).any():
                 result = plus(result, Sum({_ordered(p + q): c * d}))
     return result

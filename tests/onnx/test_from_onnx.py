@@ -7,6 +7,7 @@ import sys
 import warnings
 
 import numpy as np
+import onnx
 import pytest
 
 pytest.importorskip("onnx_ir")
@@ -183,6 +184,30 @@ def test_a_node_inside_of_a_function_says_that_its_weights_are_no_constants(rng)
     with pytest.raises(ValueError, match="input W must be a constant, got 'W', which depends on inputs"):
         lnrnn.from_onnx(proto)
     assert lnrnn.onnx.parts(proto)[0].path == "function cell/node"
+    node = proto.functions[0].node[0]
+    del node.attribute[0]
+    node.attribute.append(onnx.AttributeProto(name="hidden_size", type=2, ref_attr_name="size"))
+    for name in ("hidden_size", "layout"):
+        node.attribute[0].name = name
+        with pytest.raises(ValueError, match="attributes must have values, got those of a function|input W"):
+            lnrnn.from_onnx(proto)
+
+
+def test_constants_of_a_function_are_folded(rng):
+    """A node Constant whose value is an attribute of the function is not."""
+    own = weights(rng, "GRU", WIDTH, H, bias=False)
+    nodes = [*(constant(name, a) for name, a in own.items()), node("GRU")]
+    del nodes[-1].input[3]
+    proto = model([helper.make_node("cell", ["X"], ["Y"], domain="own")], GIVEN, ["Y"],
+                  more_opsets=[helper.make_opsetid("own", 1)])  # fmt: skip
+    proto.functions.append(
+        helper.make_function("own", "cell", ["X"], ["Y"], nodes, [helper.make_opsetid("", 17)])
+    )
+    assert lnrnn.from_onnx(proto).hidden_size == H
+    attribute = proto.functions[0].node[0].attribute[0]
+    attribute.CopyFrom(onnx.AttributeProto(name="value", type=4, ref_attr_name="w"))
+    with pytest.raises(ValueError, match="input W must be a constant, got 'W'"):
+        lnrnn.from_onnx(proto)
 
 
 def test_an_initializer_that_is_also_an_input_has_its_default(rng):
@@ -207,7 +232,7 @@ def test_constants_of_a_changed_model_of_onnx_ir_are_read_again(rng):
 @pytest.mark.parametrize("layout", [0, 1])
 @pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
 def test_a_network_with_other_outputs_than_its_part_is_refused(rng, kind, layout, monkeypatch):
-    proto = recurrent(rng, kind, WIDTH, H, 2, states=True, lengths=not layout, layout=layout)
+    proto = recurrent(rng, kind, WIDTH, H, 2, states=True, lengths=True, layout=layout)
     original = plain._part
 
     def wrong(*given):
@@ -247,21 +272,28 @@ def without(monkeypatch, *names):
 
 def test_without_onnx_runtime_the_reference_checks_what_it_can(rng, monkeypatch):
     without(monkeypatch, "onnxruntime")
-    assert lnrnn.from_onnx(recurrent(rng, "LSTM", WIDTH, H, states=True)).hidden_size == H
+    assert lnrnn.from_onnx(recurrent(rng, "GRU", WIDTH, H, states=True)).hidden_size == H
     for options, message in (
         ({"lengths": True}, "onnx.reference ignores sequence_lens and activations, and onnxruntime is not"),
-        ({"activations": ["Sigmoid", "Tanh", "Tanh"]}, "onnx.reference ignores"),
+        ({"activations": ["Sigmoid", "Tanh"]}, "onnx.reference ignores"),
     ):
         with pytest.warns(
             UserWarning, match=f"part 'node' could not be checked: {message}.*check=False skips"
         ):
-            lnrnn.from_onnx(recurrent(rng, "LSTM", WIDTH, H, **options))
+            lnrnn.from_onnx(recurrent(rng, "GRU", WIDTH, H, **options))
 
 
 def test_a_part_that_no_runtime_runs_is_warned_about(rng):
-    """ONNX Runtime refuses layout=1, and onnx.reference ignores lengths."""
+    """ONNX Runtime refuses the version of another domain, and onnx.reference ignores activations."""
+    protos = [
+        recurrent(rng, "GRU", WIDTH, H),
+        recurrent(rng, "GRU", WIDTH, H, activations=["Sigmoid", "Tanh"]),
+    ]
+    for proto in protos:
+        proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 10**6))
+    assert lnrnn.from_onnx(protos[0]).hidden_size == H
     with pytest.warns(UserWarning, match="could not be checked: .*ONNX Runtime says"):
-        lnrnn.from_onnx(recurrent(rng, "GRU", WIDTH, H, lengths=True, layout=1))
+        lnrnn.from_onnx(protos[1])
 
 
 def test_a_missing_package_is_named(rng, monkeypatch):
@@ -299,6 +331,21 @@ def test_a_gru_of_torch_without_linear_before_reset_is_repaired_on_request(rng):
     proto.graph.node[0].attribute[-1].i = 1
     agree(outputs(repaired, x), run(proto, {"X": x}))
     assert not lnrnn.from_onnx(proto, reset_after=False).reset_after
+
+
+def test_numbers_that_rounding_could_explain_are_warned_about(rng):
+    proto = recurrent(rng, "RNN", WIDTH, H)
+    for own in proto.graph.initializer:
+        own.CopyFrom(numpy_helper.from_array(1e-9 * numpy_helper.to_array(own), own.name))
+    with pytest.warns(UserWarning, match="could not be checked: rounding alone may change its outputs by"):
+        lnrnn.from_onnx(proto)
+
+
+def test_one_value_may_be_several_states(rng):
+    proto = recurrent(rng, "LSTM", WIDTH, H, states=True)
+    proto.graph.node[0].input[6] = "h0"
+    del proto.graph.input[2]
+    assert lnrnn.from_onnx(proto).hidden_size == H
 
 
 def test_layout_1_is_a_warning_of_the_part(rng):

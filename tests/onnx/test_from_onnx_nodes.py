@@ -55,14 +55,14 @@ def test_a_node_has_the_outputs_of_onnx_runtime(rng, kind, direction, opset):
 def test_layout_1_is_a_network_with_batch_first(rng, kind, direction):
     """ONNX Runtime refuses layout=1, so it runs the same node with layout=0."""
     D = DIRECTIONS[direction]
-    proto = recurrent(rng, kind, D_IN, H, D, states=True, direction=direction, layout=1)
+    proto = recurrent(rng, kind, D_IN, H, D, states=True, lengths=True, direction=direction, layout=1)
     rnn = lnrnn.from_onnx(proto)
     assert rnn.batch_first
     for each in [a for a in proto.graph.node[0].attribute if a.name == "layout"]:
         proto.graph.node[0].attribute.remove(each)
     del proto.graph.input[0].type.tensor_type.shape.dim[:]
     proto.graph.input[0].type.tensor_type.ClearField("shape")
-    feed = inputs(rng, kind, D, states=True)
+    feed = inputs(rng, kind, D, lengths=True, states=True)
     agree(ours(rnn, feed), run(proto, feed))
 
 
@@ -224,7 +224,10 @@ def test_weights_of_other_types_become_float32(rng, dtype):
     if dtype == "bfloat16":
         dtype = pytest.importorskip("ml_dtypes").bfloat16
     own = {name: a.astype(dtype) for name, a in weights(rng, "GRU", D_IN, H).items()}
-    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    try:
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    except ValueError:
+        pytest.skip("this version of onnx writes no arrays of bfloat16")
     node = helper.make_node("GRU", ["X", "W", "R", "B"], ["Y"], "node", hidden_size=H)
     rnn = lnrnn.from_onnx(model([node], {"X": (kind, ("T", "B", D_IN))}, ["Y"], own, 22), check=False)
     z, r, n = np.split(own["W"][0].astype(np.float32), 3)

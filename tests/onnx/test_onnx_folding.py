@@ -70,6 +70,10 @@ CASES = [
     ("DequantizeLinear", [A.astype(np.int8), np.float32([1, 2, 3]), np.int8([1, -2, 3])], {}, 17, 1),
     ("DequantizeLinear", [A.astype(np.int8), np.float32([1, 2]), np.int8([1, -2])], {"axis": 0}, 17, 1),
     ("DequantizeLinear", [A.astype(np.int32), np.float32(0.1)], {}, 10, 1),
+    ("Constant", [], {"value_int": 3}, 17, 1),
+    ("Constant", [], {"value_ints": [3, 4]}, 17, 1),
+    ("Constant", [], {"value_float": 0.5}, 17, 1),
+    ("Constant", [], {"value_floats": [0.5, 2.0]}, 17, 1),
 ]
 
 
@@ -148,9 +152,12 @@ def test_a_long_chain_of_nodes_is_computed():
     np.testing.assert_array_equal(folded(read(model(nodes, {}, ["c5000"])).graph.outputs[0]), A)
 
 
-@pytest.mark.parametrize("inputs, attributes", [([A.astype(np.int8)], {}), ([A], {"to": TensorProto.STRING})])
-def test_a_valid_node_that_is_not_computed_is_no_constant(inputs, attributes):
-    op = "Cast" if attributes else "QuantizeLinear"
+@pytest.mark.parametrize("op, inputs, attributes", [
+    ("QuantizeLinear", [A, np.float32(1)], {}), ("Cast", [A], {"to": TensorProto.STRING}),
+    ("Constant", [], {"value_string": "a"}), ("Gather", [A, np.zeros((9, 9), np.int64)], {}),
+    ("DequantizeLinear", [A.astype(np.int8), A[:, :2]], {"block_size": 2}),
+])  # fmt: skip
+def test_a_valid_node_that_is_not_computed_is_no_constant(op, inputs, attributes):
     nodes = [*(constant(f"i{k}", a) for k, a in enumerate(inputs)), node_of(op, len(inputs), attributes, 1)]
     assert folded(read(model(nodes, {}, ["o0"])).graph.outputs[0]) is None
 
@@ -172,5 +179,6 @@ def test_zeros_are_recognised_whatever_their_shape_is():
         helper.make_node("Transpose", ["e"], ["h"]),
     ]
     graph = read(model(nodes, given, list("abcdefgh") + ["X"])).graph
+    assert not is_zero(graph.inputs[0])
     zero = {value.name for value in graph.outputs if is_zero(value)}
     assert zero == {"a", "c", "e", "h"} and is_zero(None)

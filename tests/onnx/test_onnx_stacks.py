@@ -134,6 +134,21 @@ SEPARATE = {
         helper.make_node("Constant", [], [f"{b} on"], value=helper.make_tensor("on", 9, [], [True])),
         helper.make_node("Dropout", [f"{b} s", "", f"{b} on"], [b]),
     ],
+    "units are squeezed": lambda a, b: [
+        *squeeze(a, f"{b} s", 1), helper.make_node("Squeeze", [f"{b} s"], [b]),
+    ],
+    "a wrong attribute": lambda a, b: [
+        helper.make_node("Transpose", [a], [f"{b} w"], perm=[0.5]), *merge(f"{b} w", b),
+    ],
+    "a wrong operand": lambda a, b: [helper.make_node("Reshape", [f"{1}", a], [b])],
+    "another domain": lambda a, b: [helper.make_node("Reshape", [a], [b], domain="own")],
+    "an unknown shape": lambda a, b: [
+        helper.make_node("Shape", ["X"], [f"{b} x"]), helper.make_node("Neg", [f"{b} x"], [f"{b} n"]),
+        helper.make_node("Reshape", [a, f"{b} n"], [b]),
+    ],
+    "a negative size": lambda a, b: merge(a, b, (-3, 0, 4)),
+    "two unknown sizes": lambda a, b: merge(a, b, (-1, -1, 4)),
+    "a wrong number of units": lambda a, b: merge(a, b, (0, 0, 5)),
     "steps are joined": lambda a, b: [
         *merge(a, f"{b} m", (-1, 1, 4)), helper.make_node("Identity", [f"{b} m"], [b]),
     ],

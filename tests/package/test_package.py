@@ -21,7 +21,7 @@ PACKAGE = Path(lnrnn.__file__).parent
 
 def test_dir_shows_only_the_public_names():
     shown = [name for name in dir(lnrnn) if not (name.startswith("__") and name.endswith("__"))]
-    assert sorted(shown) == sorted([*lnrnn.__all__, "torch"])
+    assert sorted(shown) == sorted([*lnrnn.__all__, "onnx", "torch"])
     assert {"__version__", "__doc__", "__file__"} <= set(dir(lnrnn))
     assert all(hasattr(lnrnn, name) for name in lnrnn.__all__)
 
@@ -29,12 +29,13 @@ def test_dir_shows_only_the_public_names():
 def test_optional_parts_are_imported_when_they_are_used():
     code = """
 import sys, lnrnn
-later = "lnrnn.data", "lnrnn.importers", "lnrnn.scoring", "lnrnn.torch"
+later = "lnrnn.data", "lnrnn.importers", "lnrnn.onnx", "lnrnn.scoring", "lnrnn.torch"
 print([name for name in later if name in sys.modules])
-lnrnn.Scorer, lnrnn.data, lnrnn.from_keras, lnrnn.from_torch
+lnrnn.Scorer, lnrnn.data, lnrnn.from_keras, lnrnn.from_torch, lnrnn.from_onnx
 print([name for name in later if name in sys.modules], lnrnn.from_torch is lnrnn.from_torch)
+print({"onnx", "onnx_ir"} & set(sys.modules))
 """
-    assert said(code) == "[]\n['lnrnn.data', 'lnrnn.importers', 'lnrnn.scoring'] True"
+    assert said(code) == "[]\n['lnrnn.data', 'lnrnn.importers', 'lnrnn.onnx', 'lnrnn.scoring'] True\nset()"
 
 
 def test_no_message_advises_to_install_an_unpublished_package():
