@@ -19,7 +19,7 @@ from .recurrences import Layer, Recurrence
 from .single_steps import one_step
 from .terms import Terms
 from .unrolled import chains, unrolled
-from .values import outside_of_loops
+from .values import number_nodes, outside_of_loops
 
 
 def find_cells(model: onnx_ir.Model) -> list[Part]:
@@ -35,6 +35,7 @@ def find_cells(model: onnx_ir.Model) -> list[Part]:
         if path.startswith("function "):  # its constants are arguments
             continue
         check_nodes(graph, opset)
+        number_nodes(graph)
         groups = _largest(list(steps(graph, terms, of_both)))
         node = parent(graph)
         if node is not None and node.op_type in ("Loop", "Scan"):

@@ -11,11 +11,11 @@ from .folding import named
 
 # The operators that steps, and nodes around them, consist of.
 CHECKED = frozenset((
-    "Add", "Cast", "Concat", "ConcatFromSequence", "Div", "Expand", "Gather", "Gemm", "HardSigmoid", "Identity",
-    "LayerNormalization", "Less", "Greater", "Loop", "MatMul", "Mul", "Neg", "Not", "Pow", "Range", "ReduceMean",
-    "Relu", "Reshape", "ReverseSequence", "Scan", "SequenceAt", "SequenceConstruct", "SequenceEmpty",
-    "SequenceInsert", "SequenceLength", "Shape", "Sigmoid", "Slice", "Split", "SplitToSequence", "Sqrt", "Squeeze",
-    "Sub", "Sum", "Tanh", "Transpose", "Unsqueeze", "Where",
+    "Add", "Cast", "Concat", "ConcatFromSequence", "Div", "Expand", "Gather", "Gemm", "Greater",
+    "HardSigmoid", "Identity", "LayerNormalization", "Less", "Loop", "MatMul", "Mul", "Neg", "Not", "Pow", "Range",
+    "ReduceMean", "Relu", "Reshape", "ReverseSequence", "Scan", "SequenceAt", "SequenceConstruct",
+    "SequenceEmpty", "SequenceInsert", "SequenceLength", "Shape", "Sigmoid", "Slice", "Split",
+    "SplitToSequence", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Transpose", "Unsqueeze", "Where",
 ))  # fmt: skip
 
 

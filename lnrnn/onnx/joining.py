@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import onnx_ir
 
-from .recurrences import Recurrence, in_order
-from .values import attribute
+from .recurrences import Recurrence
+from .values import attribute, in_order
 
 Join = Callable[[Recurrence, Recurrence], Recurrence | None]
 

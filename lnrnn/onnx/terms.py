@@ -161,6 +161,7 @@ class Terms:
         self._keys: dict[Any, int] = {}
         self._sums: dict[int, Sum] = {}
         self._arrays: dict[int, str] = {}
+        self._arguments: dict[int, bool] = {}
         self._of_part: dict[int, onnx_ir.Value] = {}  # the value that is a part of another one, by atom
         self._alive: list[onnx_ir.Value] = []  # whose id is a key
 
@@ -244,9 +245,15 @@ class Terms:
         array = constant(value)
         if array is not None and array.dtype.kind == "f":
             return constant_sum(array)
-        if is_argument(value):
+        if self._is_argument(value):
             return single(self.value(value))
         return self.sum(value, depth)
+
+    def _is_argument(self, value: onnx_ir.Value) -> bool:
+        if id(value) not in self._arguments:
+            self._arguments[id(value)] = is_argument(value)
+            self._alive.append(value)
+        return self._arguments[id(value)]
 
     def sum(self, value: onnx_ir.Value, depth: int = 0) -> Sum:
         """Returns the sum that computes a value."""
@@ -269,19 +276,21 @@ class Terms:
         self._sums[id(value)] = result
         return result
 
-    def width(self, value: onnx_ir.Value) -> int | None:
+    def width(self, value: onnx_ir.Value, depth: int = 0) -> int | None:
         """Returns the size of the last axis, or None."""
+        if depth > MOST_DEPTH:
+            return None
         if value.shape is not None and len(value.shape):
             last = value.shape[-1]
             return last if isinstance(last, int) else None
         node = value.producer()
         if node is None and value.graph is not None:
             initial = initial_value(value)
-            return None if initial is None else self.width(initial)
+            return None if initial is None else self.width(initial, depth + 1)
         if node is None or node.domain not in ("", "ai.onnx") or not node.inputs or node.inputs[0] is None:
             return None
         if node.op_type in ("Gather", "Squeeze", "Unsqueeze") and keeps_last_axis(node):
-            return self.width(node.inputs[0])
+            return self.width(node.inputs[0], depth + 1)
         if node.op_type in self.operators and id(value) in self._sums:
             return self._sums[id(value)].width
         return None
