@@ -12,18 +12,20 @@ from .folding import named
 # The operators that steps, and nodes around them, consist of.
 CHECKED = frozenset((
     "Add", "Cast", "Concat", "ConcatFromSequence", "Div", "Expand", "Gather", "Gemm", "Greater",
-    "HardSigmoid", "Identity", "LayerNormalization", "Less", "Loop", "MatMul", "Mul", "Neg", "Not", "Pow", "Range",
-    "ReduceMean", "Relu", "Reshape", "ReverseSequence", "Scan", "SequenceAt", "SequenceConstruct",
-    "SequenceEmpty", "SequenceInsert", "SequenceLength", "Shape", "Sigmoid", "Slice", "Split",
-    "SplitToSequence", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Transpose", "Unsqueeze", "Where",
+    "HardSigmoid", "Identity", "LayerNormalization", "Less", "Loop", "MatMul", "Mul", "Neg", "Not",
+    "Pow", "Range", "ReduceMean", "Relu", "Reshape", "ReverseSequence", "Scan", "SequenceAt",
+    "SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceLength", "Shape", "Sigmoid",
+    "Slice", "Split", "SplitToSequence", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Transpose",
+    "Unsqueeze", "Where",
 ))  # fmt: skip
 
 
 def check_nodes(graph: onnx_ir.Graph, opset: int | None) -> None:
     """Raises OnnxFileError for a node with inputs, outputs or attributes that its operator does not have."""
+    version = min(max(opset or 1, 1), onnx.defs.onnx_opset_version())
     for node in graph:
         if node.domain in ("", "ai.onnx") and node.op_type in CHECKED:
-            wrong = _wrong(node, opset or 1)
+            wrong = _wrong(node, version)
             if wrong:
                 raise OnnxFileError(f"node {named(node)} must follow ONNX's rules, got {wrong}")
 

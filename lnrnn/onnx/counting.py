@@ -120,7 +120,7 @@ def shape(node: onnx_ir.Node, width: Width) -> Numbers | None:
 def size(value: onnx_ir.Value, axis: int, width: Width) -> Linear:
     """Returns the size of an axis. Values with the same symbol have the same size."""
     while True:
-        axes = rank(value)
+        axes = rank(value) or None
         axis = axis if axes is None else axis % axes
         if axes is not None and value.shape is not None and isinstance(value.shape[axis], int):
             return Linear(int(value.shape[axis]))

@@ -93,6 +93,8 @@ def whole_loop(path: str, node: onnx_ir.Node, groups: Sequence[Sequence[Step]], 
         if of_mask != 0 or same != backwards:
             raise Unfit(f"{mask.name!r}, the mask, has the steps in another order than {whole.name!r}")
     y, warnings = _outputs(body, found, mask_t)
+    if y is not None and y.axis not in (0, 1):
+        raise Unfit(f"{y.value.name!r} has the steps along axis {y.axis}")
     sequences = Sequences(
         whole, axis, backwards, mask, y and y.value, "" if y is None else ("TBH", "BTH")[y.axis],
         y is not None and y.backwards != backwards, [node, *(() if y is None else y.nodes)], [],

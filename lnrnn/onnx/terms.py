@@ -100,7 +100,8 @@ def constant_sum(c: Array) -> Sum:
     """Returns a constant as a Sum. A matrix of equal rows becomes a vector."""
     if c.size > MOST_NUMBERS:
         raise TooLarge
-    c = c.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a NaN of other bits
+        c = c.astype(np.float64)
     while c.ndim > 1 and (c.shape[0] == 1 or (len(c) and (c == c[:1]).all())):
         c = c[0]
     return Sum({(): c} if c.any() else {})
