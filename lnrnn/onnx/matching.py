@@ -20,8 +20,8 @@ from ..rnn.cells import CELLS
 from ..rnn.specs import LayerNormSpec
 from .constants import constant
 from .patterns import FUNCTIONS, PATTERNS, Factor, Pattern, Term
-from .terms import Array, Atom, Sum, Terms, single
-from .values import in_order, outside_of_loops, producer
+from .terms import Atom, Sum, Terms, single
+from .values import Array, in_order, outside_of_loops, producer
 
 Summand = tuple[tuple[Atom, ...], Array, int | None]  # atoms, factor, owner of a bias
 Bound = dict[Any, Any]  # what a match has bound so far; see Matcher
@@ -263,7 +263,8 @@ class Matcher:
             wanted = [term for term in wanted if not any(_reads_state(f) for f in term.factors)]
         biases = [term for term in wanted if "bias" in term.vector]
         rest = [term for term in wanted if "bias" not in term.vector]
-        constants, others = [], []
+        constants: list[Summand] = []
+        others: list[Summand] = []
         for product, factor in given.terms.items():
             atoms = tuple(atom for atom in product if atom.kind != "one")
             owner = next((id(atom.value) for atom in product if atom.kind == "one"), None)
