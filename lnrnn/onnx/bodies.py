@@ -64,7 +64,7 @@ class Body:
             raise Unfit(f"{value.name!r} is no element of a sequence")
         if found.whole.graph is self.graph or self._is_inside(found.whole):
             raise Unfit(f"{found.whole.name!r}, whose elements the steps read, changes from step to step")
-        return found.whole, found.axis, self._backwards(found)
+        return outside_of_loops(found.whole), found.axis, self._backwards(found)
 
     def _is_inside(self, value: onnx_ir.Value) -> bool:
         node = value.producer()
@@ -82,30 +82,34 @@ class Body:
 def body_of(node: onnx_ir.Node, width: Width) -> Body:
     """Returns the body of a Loop or Scan. Raises Unfit."""
     graph = node.attributes["body"].as_graph()
+    if None in node.inputs[2 if node.op_type == "Loop" else 0 :]:
+        raise Unfit("an input is left out")
     return _scan(node, graph, width) if node.op_type == "Scan" else _loop(node, graph, width)
 
 
 def _scan(node: onnx_ir.Node, graph: onnx_ir.Graph, width: Width) -> Body:
     body, n = Body(node, graph, width), attribute(node, "num_scan_inputs", 0)
     states = len(graph.inputs) - n
-    if len(node.inputs) != len(graph.inputs) or len(node.outputs) != len(graph.outputs):
+    m = len(graph.outputs) - states
+    lists = {name: attribute(node, f"scan_{name}", None) or [0] * (n if "input" in name else m)
+             for name in ("input_axes", "input_directions", "output_axes", "output_directions")}  # fmt: skip
+    if len(node.inputs) != len(graph.inputs) or len(node.outputs) != len(graph.outputs) or min(states, m) < 0:
         raise Unfit("it has another number of inputs or outputs than its body")
+    if any(len(given) != (n if "input" in name else m) for name, given in lists.items()):
+        raise Unfit("it has another number of axes or directions than of sequences")
     for k in range(states):
         before = node.inputs[k]
         assert before is not None
         body.carried[id(graph.inputs[k])] = Carried(
             graph.inputs[k], graph.outputs[k], before, node.outputs[k]
         )
-    axes = attribute(node, "scan_input_axes", None) or [0] * n
-    back = attribute(node, "scan_input_directions", None) or [0] * n
+    axes, back = lists["input_axes"], lists["input_directions"]
     for k in range(n):
         whole = node.inputs[states + k]
         assert whole is not None
         axis = axes[k] % (rank(whole) or 3)
-        body.scanned[id(graph.inputs[states + k])] = (whole, axis, bool(back[k]))
-    m = len(graph.outputs) - states
-    axes = attribute(node, "scan_output_axes", None) or [0] * m
-    back = attribute(node, "scan_output_directions", None) or [0] * m
+        body.scanned[id(graph.inputs[states + k])] = (outside_of_loops(whole), axis, bool(back[k]))
+    axes, back = lists["output_axes"], lists["output_directions"]
     for k in range(m):
         inner, value = graph.outputs[states + k], node.outputs[states + k]
         body.joined.append(Joined(inner, value, axes[k], bool(back[k])))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import onnx_ir
 
 from .bodies import Unfit
+from .checks import check_nodes
 from .graph import graphs, node_path, parent
 from .joining import joined
 from .loops import whole_loop
@@ -18,7 +19,7 @@ from .recurrences import Layer, Recurrence
 from .single_steps import one_step
 from .terms import Terms
 from .unrolled import chains, unrolled
-from .values import outside_of_loops
+from .values import number_nodes, outside_of_loops
 
 
 def find_cells(model: onnx_ir.Model) -> list[Part]:
@@ -33,6 +34,8 @@ def find_cells(model: onnx_ir.Model) -> list[Part]:
     for path, graph in graphs(model):
         if path.startswith("function "):  # its constants are arguments
             continue
+        check_nodes(graph, opset)
+        number_nodes(graph)
         groups = _largest(list(steps(graph, terms, of_both)))
         node = parent(graph)
         if node is not None and node.op_type in ("Loop", "Scan"):
@@ -85,17 +88,22 @@ def _in_graph(path: str, groups: list[list[Step]], terms: Terms) -> list[Recurre
     found = chains(groups, terms)
     layers = [Layer(tuple(chain), chain[-1].weights()) for chain in found if len(chain) > 1]
     done: set[int] = set()
+    reasons: dict[int, str] = {}  # why steps that follow each other are no part, by their new h
     result: list[Recurrence | Part] = []
     for stack in _stacks(layers):
         whole = unrolled(node_path(path, _first(stack)), stack, terms)
         if isinstance(whole, str):
-            continue
-        result.append(whole)
-        done.update(id(node) for node in whole.part.nodes)
+            text = f"it is one of {len(stack[0].steps)} steps in a row that are no part together: {whole}"
+            reasons |= {id(h): text for layer in stack for h in layer.h}
+        else:
+            result.append(whole)
+            done.update(id(node) for node in whole.part.nodes)
     for group in groups:
         if id(group[0].new[0].producer()) not in done:
             single = one_step(path, group)
             if single is not None:
+                part = single.part if isinstance(single, Recurrence) else single
+                part.warnings += [text for v in group[0].new if (text := reasons.get(id(v)))]
                 result.append(single)
     return result
 

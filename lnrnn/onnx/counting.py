@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import onnx_ir
 
 from .constants import constant
@@ -54,7 +55,8 @@ def numbers(
     value = outside_of_loops(value)
     array = constant(value)
     if array is not None:
-        whole = array.size <= 16 and array.dtype.kind in "iuf" and (array == array.round()).all()
+        whole = array.size <= 16 and array.dtype.kind in "iuf" and np.isfinite(array).all()
+        whole = whole and (array == array.round()).all()
         return [Linear(int(i)) for i in array.reshape(-1)] if whole else None
     node = value.producer()
     if node is None or node.domain not in ("", "ai.onnx") or not node.inputs:
@@ -118,7 +120,7 @@ def shape(node: onnx_ir.Node, width: Width) -> Numbers | None:
 def size(value: onnx_ir.Value, axis: int, width: Width) -> Linear:
     """Returns the size of an axis. Values with the same symbol have the same size."""
     while True:
-        axes = rank(value)
+        axes = rank(value) or None
         axis = axis if axes is None else axis % axes
         if axes is not None and value.shape is not None and isinstance(value.shape[axis], int):
             return Linear(int(value.shape[axis]))

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import onnx_ir
 
-from .recurrences import Recurrence, in_order
-from .values import attribute
+from ..importers.weights import Weights
+from .recurrences import Recurrence
+from .values import attribute, in_order
 
 Join = Callable[[Recurrence, Recurrence], Recurrence | None]
 
@@ -65,9 +66,10 @@ def one_above(a: Recurrence, b: Recurrence) -> Recurrence | None:
         fits = q.axes["x"] == "BI" and q.x is p.h[-1]
     else:
         inside = {id(node) for node in q.nodes}
-        fits = p.y is q.x and p.y is not None and p.axes["y"].replace("H", "I") == q.axes["x"]
-        fits = fits and not p.y.is_graph_output() and all(
-            id(user) in inside or user.op_type == "Shape" for user in p.y.consumers()
+        y = p.y
+        fits = y is not None and y is q.x and p.axes["y"].replace("H", "I") == q.axes["x"]
+        fits = fits and y is not None and not y.is_graph_output() and all(
+            id(user) in inside or user.op_type == "Shape" for user in y.consumers()
         )  # fmt: skip
     return _join(a, b, a.weights + b.weights, q.y, ()) if fits else None
 
@@ -81,7 +83,7 @@ def _same(a: Recurrence, b: Recurrence) -> bool:
 
 
 def _join(
-    a: Recurrence, b: Recurrence, weights: list, y: onnx_ir.Value | None, more: tuple[onnx_ir.Node, ...]
+    a: Recurrence, b: Recurrence, weights: list[list[Weights]], y: onnx_ir.Value | None, more: tuple[onnx_ir.Node, ...]
 ) -> Recurrence | None:
     p, q = a.part, b.part
     part = replace(

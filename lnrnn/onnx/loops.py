@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir
 
 from .bodies import Body, Carried, Joined, Unfit, body_of, check_steps, insertion
+from .counting import Width, size
 from .masks import Choice, choice, in_order_of_x, is_fill, lengths_of, reversed_of
 from .matching import Step
 from .recurrences import Layer, Nodes, Recurrence, recurrence, with_unused
 from .terms import Terms
 from .values import attribute, outside_of_loops, rank
 
-SEQUENCE_AXES = {(3, 0): "TB", (3, 1): "BT", (3, 2): "BIT", (2, 0): "TB", (2, 1): "BT"}
 REPEATS = (
     "past its end, the y of a sequence repeats its last output; the network's y is 0 there: "
     "lengths from a mask that is true and then false"
@@ -30,8 +31,48 @@ class Recurrent:
     mask: onnx_ir.Value | None
 
 
+@dataclass
+class Sequences:
+    """The sequences around a body. backwards: whether the first step reads the last element of x.
+
+    y_axes: those of y. flipped: whether y has the steps in the reverse order of x. after: the nodes behind
+    the body that are a part of it. before: the same before it.
+    """
+
+    x: onnx_ir.Value
+    axis: int
+    backwards: bool
+    mask: onnx_ir.Value | None
+    y: onnx_ir.Value | None
+    y_axes: str
+    flipped: bool
+    after: list[onnx_ir.Node]
+    before: list[onnx_ir.Node]
+
+    def turn(self, width: Width) -> None:
+        """Takes the nodes that reverse x, the mask and y around a body into the part, if all are reversed."""
+        x = reversed_of(self.x, self.axis, width)
+        if x is None or self.backwards or self.flipped:
+            return
+        steps = size(self.x, self.axis, width)
+        mask = None if self.mask is None else reversed_of(self.mask, 0, width, steps)
+        if self.mask is not None and mask is None:
+            return
+        if self.y is not None:
+            y = in_order_of_x(self.y, self.y_axes, width, steps)
+            if y is None:
+                return
+            self.y, self.y_axes = y[:2]
+            self.after += y[2]
+        self.x, self.backwards = x[0], True
+        self.before.append(x[1])
+        if mask is not None:
+            self.mask = mask[0]
+            self.before.append(mask[1])
+
+
 def whole_loop(path: str, node: onnx_ir.Node, groups: Sequence[Sequence[Step]], terms: Terms) -> Recurrence:
-    """Returns the part of a Loop or Scan. Raises Unfit if the body does anything else.
+    """Returns the recurrence of a Loop or Scan. Raises Unfit if the body does anything else.
 
     groups: the alternatives of each step in the body.
     """
@@ -52,50 +93,48 @@ def whole_loop(path: str, node: onnx_ir.Node, groups: Sequence[Sequence[Step]], 
         if of_mask != 0 or same != backwards:
             raise Unfit(f"{mask.name!r}, the mask, has the steps in another order than {whole.name!r}")
     y, warnings = _outputs(body, found, mask_t)
-    kept = [node, *(y.nodes if y is not None else ())]
-    value, axes = (None, "") if y is None else (y.value, "BBB"[: y.axis] + "T" + "BBB"[y.axis : 1] + "H")
-    flipped = y is not None and y.backwards != backwards
-    more: list[onnx_ir.Node] = []
-    turned = reversed_of(whole, axis, terms.width)
-    if turned is not None and not backwards:
-        after = None if value is None or flipped else in_order_of_x(value, axes, terms.width)
-        mask_before = None if mask is None else reversed_of(mask, 0, terms.width)
-        if (mask is None) == (mask_before is None) and (value is None or after is not None):
-            whole, backwards = turned[0], True
-            more.append(turned[1])
-            if after is not None:
-                value, axes = after[:2]
-                kept += after[2]
-            if mask_before is not None:
-                mask = mask_before[0]
-                more.append(mask_before[1])
-    lengths = None if mask is None else lengths_of(mask)
-    result_axes = {"x": _axes(whole, axis), "h": "BH"}
-    if value is not None:
-        result_axes["y"] = axes
-    if mask is not None and lengths is None:
-        result_axes["mask"] = "TBI"[: rank(mask) or 2]
+    if y is not None and y.axis not in (0, 1):
+        raise Unfit(f"{y.value.name!r} has the steps along axis {y.axis}")
+    sequences = Sequences(
+        whole, axis, backwards, mask, y and y.value, "" if y is None else ("TBH", "BTH")[y.axis],
+        y is not None and y.backwards != backwards, [node, *(() if y is None else y.nodes)], [],
+    )  # fmt: skip
+    sequences.turn(terms.width)
     states = [[_used(carried.after) for carried in each.states] for each in found]
     before = [[carried.before for carried in each.states] for each in found]
-    if value is None and not any(v for each in states for v in each):
+    if y is None and not any(v for each in states for v in each):
         raise Unfit("the file uses none of its outputs")
     if baked is not None:
         warnings.append(f"a length of {baked} steps is baked in: the {node.op_type} has this number of steps")
     layers = [Layer((each.step,), each.step.weights()) for each in found]
     return recurrence(
-        path, f"{node.op_type} of {found[0].step.pattern.cell}", layers, nodes=with_unused(kept, more),
-        reverse=backwards, x=whole, y=value, lengths=lengths, mask=mask if lengths is None else None,
-        flipped=flipped, h0=tuple(v[0] for v in before), c0=tuple(v for each in before for v in each[1:]),
-        h=tuple(v[0] for v in states), c=tuple(v for each in states for v in each[1:]), axes=result_axes,
-        baked={} if baked is None else {"T": baked}, warnings=warnings,
+        path, f"{node.op_type} of {found[0].step.pattern.cell}", layers, sequences.backwards,
+        h0=tuple(v[0] for v in before), c0=tuple(v for each in before for v in each[1:]),
+        h=tuple(v[0] for v in states), c=tuple(v for each in states for v in each[1:]),
+        baked={} if baked is None else {"T": baked}, warnings=warnings, **_values(sequences),
     )  # fmt: skip
 
 
+def _values(sequences: Sequences) -> dict[str, Any]:
+    """Returns the fields of a part for its sequences."""
+    mask = sequences.mask
+    lengths = None if mask is None else lengths_of(mask)
+    axes = {"x": _axes(sequences.x, sequences.axis), "h": "BH"}
+    if sequences.y is not None:
+        axes["y"] = sequences.y_axes
+    if mask is not None and lengths is None:
+        axes["mask"] = "TBI"[: rank(mask) or 2]
+    return {
+        "x": sequences.x, "y": sequences.y, "flipped": sequences.flipped, "lengths": lengths,
+        "mask": mask if lengths is None else None, "axes": axes,
+        "nodes": with_unused(sequences.after, sequences.before),
+    }  # fmt: skip
+
+
 def _axes(value: onnx_ir.Value, axis: int) -> str:
-    axes = {0: "TBI", 1: "BTI", 2: "BIT"}.get(axis, "")
     if (rank(value) or 3) != 3:
         raise Unfit(f"{value.name!r} has {rank(value)} axes")
-    return axes
+    return ("TBI", "BTI", "BIT")[axis]
 
 
 def _used(value: onnx_ir.Value) -> onnx_ir.Value | None:
@@ -125,7 +164,7 @@ def _recurrent(group: Sequence[Step], body: Body) -> Recurrent:
 def _in_order(found: list[Recurrent]) -> list[Recurrent]:
     """Returns layers, each with the h of the one before as x."""
     if not found:
-        raise Unfit("its body has no step")
+        raise Unfit("its body passes the states of no step on")
     result = [each for each in found if not any(_is_h(each.step.x, other) for other in found)]
     while len(result) < len(found):
         above = [each for each in found if _is_h(each.step.x, result[-1])]

@@ -75,16 +75,21 @@ def lengths_of(mask: onnx_ir.Value) -> onnx_ir.Value | None:
     return lengths if lengths.dtype in (None, onnx_ir.DataType.INT32) else None
 
 
-def reversed_of(value: onnx_ir.Value, axis: int, width: Width) -> tuple[onnx_ir.Value, onnx_ir.Node] | None:
-    """Returns the value that has the steps along an axis in the reverse order, and the node between."""
+def reversed_of(
+    value: onnx_ir.Value, axis: int, width: Width, steps: Linear | None = None
+) -> tuple[onnx_ir.Value, onnx_ir.Node] | None:
+    """Returns the value that has the steps along an axis in the reverse order, and the node between.
+
+    steps: the length of the axis, if it is known.
+    """
     node = value.producer()
-    if node is None or not is_reversal(node, axis, width) or node.inputs[0] is None:
+    if node is None or not is_reversal(node, axis, width, steps) or node.inputs[0] is None:
         return None
     return node.inputs[0], node
 
 
-def is_reversal(node: onnx_ir.Node, axis: int, width: Width) -> bool:
-    """Returns whether a node reverses an axis of its input."""
+def is_reversal(node: onnx_ir.Node, axis: int, width: Width, steps: Linear | None = None) -> bool:
+    """Returns whether a node reverses an axis of its input. steps: the length of the axis, if it is known."""
     data = node.inputs[0] if node.inputs else None
     if data is None or node.domain not in ("", "ai.onnx"):
         return False
@@ -97,7 +102,8 @@ def is_reversal(node: onnx_ir.Node, axis: int, width: Width) -> bool:
         if array is not None:
             return length.number is not None and bool((array == length.number).all())
         expand = producer(lengths, "Expand")
-        return expand is not None and number(expand.inputs[0], width) == length
+        given = None if expand is None else number(expand.inputs[0], width)
+        return given is not None and given in (length, steps)
     if node.op_type != "Slice":
         return False
     found = bounds(node, width)
@@ -108,8 +114,13 @@ def is_reversal(node: onnx_ir.Node, axis: int, width: Width) -> bool:
     return from_last and (to_first or found[2].plus(length).number == -1)
 
 
-def in_order_of_x(y: onnx_ir.Value, axes: str, width: Width) -> tuple[onnx_ir.Value, str, Nodes] | None:
-    """Returns the only value that is y with its steps reversed, its axes, and the nodes between."""
+def in_order_of_x(
+    y: onnx_ir.Value, axes: str, width: Width, steps: Linear
+) -> tuple[onnx_ir.Value, str, Nodes] | None:
+    """Returns the only value that is y with its steps reversed, its axes, and the nodes between.
+
+    steps: the number of steps.
+    """
     ends: list[tuple[onnx_ir.Value, str]] = []
     nodes: list[onnx_ir.Node] = []
     stack = [(y, axes)]
@@ -128,7 +139,7 @@ def in_order_of_x(y: onnx_ir.Value, axes: str, width: Width) -> tuple[onnx_ir.Va
                 stack.append((user.outputs[0], "".join(axes[i] for i in order)))
             elif user.op_type == "Identity":
                 stack.append((user.outputs[0], axes))
-            elif user.inputs[0] is value and is_reversal(user, axes.index("T"), width):
+            elif user.inputs[0] is value and is_reversal(user, axes.index("T"), width, steps):
                 ends.append((user.outputs[0], axes))
             else:
                 return None

@@ -20,8 +20,8 @@ from ..rnn.cells import CELLS
 from ..rnn.specs import LayerNormSpec
 from .constants import constant
 from .patterns import FUNCTIONS, PATTERNS, Factor, Pattern, Term
-from .terms import Array, Atom, Sum, Terms, single
-from .values import outside_of_loops, producer
+from .terms import Atom, Sum, Terms, single
+from .values import Array, in_order, outside_of_loops, producer
 
 Summand = tuple[tuple[Atom, ...], Array, int | None]  # atoms, factor, owner of a bias
 Bound = dict[Any, Any]  # what a match has bound so far; see Matcher
@@ -37,6 +37,13 @@ ROOTS = (
     "Gemm",
 )  # operators that compute a new h
 MOST_NODES = 400  # of one step
+
+
+_LETTERS = {"value": "v", "product": "p", "norm": "n", "one": "1", "function": "f"}
+BY_OUTLINE: dict[tuple[str, ...], list[Pattern]] = {}  # patterns by the factors of h's summands
+for _pattern in PATTERNS:
+    _summands = ("".join(sorted(_LETTERS[f.kind] for f in t.factors)) for t in _pattern.of("h"))
+    BY_OUTLINE.setdefault(tuple(sorted(_summands)), []).append(_pattern)
 
 
 @dataclass(frozen=True)
@@ -133,10 +140,9 @@ def _multiplies_concat(node: onnx_ir.Node) -> bool:
 def match(value: onnx_ir.Value, terms: Terms, zero: bool = False) -> list[Step]:
     """Returns the steps whose new h is this value. zero: whether the old states must be 0, or are values."""
     whole = terms.sum(value)
-    if not any(atom.kind != "value" for product in whole.terms for atom in product):
-        return []
+    kinds = sorted("".join(sorted(_LETTERS.get(atom.kind, "f") for atom in p)) for p in whole.terms)
     result: list[Step] = []
-    for pattern in PATTERNS:
+    for pattern in PATTERNS if zero else BY_OUTLINE.get(tuple(kinds), ()):
         matcher = Matcher(pattern, terms, zero)
         for bound in matcher.whole(value, whole):
             step = _step(pattern, matcher, bound)
@@ -205,12 +211,8 @@ def _nodes(new: Sequence[onnx_ir.Value], given: Sequence[onnx_ir.Value]) -> tupl
             value = outside_of_loops(value)
             if id(value) not in known and constant(value) is None:
                 stack.append(value.producer())
-    graph = new[0].producer()
-    if graph is None or graph.graph is None:
-        return None
-    if any(node.graph is not graph.graph for node in seen.values()):
-        return None
-    return tuple(sorted(seen.values(), key=graph.graph.index))
+    result = in_order(seen.values())
+    return result if len(result) == len(seen) else None
 
 
 def outside(nodes: Sequence[onnx_ir.Node], new: Sequence[onnx_ir.Value]) -> tuple[str, ...]:
@@ -261,7 +263,8 @@ class Matcher:
             wanted = [term for term in wanted if not any(_reads_state(f) for f in term.factors)]
         biases = [term for term in wanted if "bias" in term.vector]
         rest = [term for term in wanted if "bias" not in term.vector]
-        constants, others = [], []
+        constants: list[Summand] = []
+        others: list[Summand] = []
         for product, factor in given.terms.items():
             atoms = tuple(atom for atom in product if atom.kind != "one")
             owner = next((id(atom.value) for atom in product if atom.kind == "one"), None)

@@ -7,7 +7,7 @@ import onnx_ir
 
 from .constants import constant
 from .counting import bounds
-from .terms import Matrix, Operator, Sum, Terms, constant_sum, plus, single, times
+from .terms import MOST_NUMBERS, Matrix, Operator, Sum, Terms, constant_sum, plus, single, times
 from .values import ACTIVATIONS, attribute, constant_input, is_last_axis, outside_of_loops, producer
 
 
@@ -71,6 +71,8 @@ def _matrix_product(
     array = constant(a)
     if array is not None:
         if array.ndim < 1 or array.shape[-1] != columns or array.dtype != np.float32:
+            return None
+        if max(array.size, array.size // columns * rows) > MOST_NUMBERS:
             return None
         return constant_sum(array @ (whole if transposed else whole.T))
     node = a.producer()

@@ -132,11 +132,8 @@ def _compare(part: Part, run: Run, dtype: np.dtype, steps: int) -> None:
     states = []
     known: dict[int, Array] = {}  # a value may be several states
     own = D if "D" in part.axes["h"] else 1  # directions of one value
-    sizes_of_states = (
-        (network.proj_size if isinstance(network, LSTM) else 0) or network.hidden_size,
-        network.hidden_size,
-    )
-    for values, width in zip((part.h0, part.c0), sizes_of_states, strict=True):
+    projected = network.proj_size if isinstance(network, LSTM) else 0
+    for values, width in ((part.h0, projected or network.hidden_size), (part.c0, network.hidden_size)):
         state = np.zeros((layers * D // own, own, B, width), np.float32)
         for k, value in enumerate(values):
             if value is not None:

@@ -13,6 +13,7 @@ from ..importers.weights import Array, Converted, Weights, network
 from .matching import Step
 from .parts import Part
 from .terms import Terms
+from .values import in_order
 
 Nodes = Sequence[onnx_ir.Node]
 
@@ -137,11 +138,3 @@ def with_unused(nodes: Iterable[onnx_ir.Node], more: Iterable[onnx_ir.Node]) -> 
                 left.remove(node)
                 changed = True
     return in_order(kept.values())
-
-
-def in_order(nodes: Iterable[onnx_ir.Node]) -> tuple[onnx_ir.Node, ...]:
-    """Returns nodes of one graph in its order."""
-    every = list(nodes)
-    graph = every[0].graph
-    assert graph is not None
-    return tuple(sorted((node for node in every if node.graph is graph), key=graph.index))

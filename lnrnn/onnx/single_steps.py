@@ -99,7 +99,8 @@ def is_input(value: onnx_ir.Value) -> bool:
 
 def reaches_output(value: onnx_ir.Value) -> bool:
     """Returns whether a value is or becomes an output of its graph, by operators that only move numbers."""
-    stack, seen = [value], set()
+    stack: list[onnx_ir.Value] = [value]
+    seen: set[int] = set()
     while stack and len(seen) < 1000:
         top = stack.pop()
         if top.is_graph_output():

@@ -8,6 +8,7 @@ its atoms: rows of matrices, and parts of vectors. patterns.py is the table that
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ from .constants import constant
 from .values import MOST_DEPTH, Array, initial_value, is_argument, keeps_last_axis, outside_of_loops
 
 MOST_TERMS, MOST_FACTORS = 16, 4  # a value with more of them is not multiplied out
+MOST_NUMBERS = 2**20  # of a constant in a sum; matrices of products are no such constants
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def single(atom: Atom) -> Sum:
 
 
 class TooLarge(Exception):
-    """Raised for a sum with more than MOST_TERMS terms."""
+    """Raised for a sum with too many terms, or with too large a constant."""
 
 
 def _ordered(product: tuple[Atom, ...]) -> tuple[Atom, ...]:
@@ -96,16 +98,31 @@ def _ordered(product: tuple[Atom, ...]) -> tuple[Atom, ...]:
 
 def constant_sum(c: Array) -> Sum:
     """Returns a constant as a Sum. A matrix of equal rows becomes a vector."""
-    c = c.astype(np.float64)
+    if c.size > MOST_NUMBERS:
+        raise TooLarge
+    with np.errstate(invalid="ignore"):  # a NaN of other bits
+        c = c.astype(np.float64)
     while c.ndim > 1 and (c.shape[0] == 1 or (len(c) and (c == c[:1]).all())):
         c = c[0]
     return Sum({(): c} if c.any() else {})
 
 
+def check_size(a: Array, b: Array) -> None:
+    """Raises TooLarge if a + b would have too many numbers."""
+    try:
+        shape = np.broadcast_shapes(a.shape, b.shape)
+    except ValueError:
+        raise TooLarge from None
+    if math.prod(shape) > MOST_NUMBERS:
+        raise TooLarge
+
+
 def plus(a: Sum, b: Sum, sign: float = 1.0) -> Sum:
     terms = dict(a.terms)
     for product, c in b.terms.items():
-        new = terms.get(product, np.zeros(())) + sign * c
+        old = terms.get(product, np.zeros(()))
+        check_size(old, c)
+        new = old + sign * c
         if new.any():
             terms[product] = new
         else:
@@ -121,6 +138,7 @@ def times(a: Sum, b: Sum) -> Sum:
         for q, d in b.terms.items():
             if len(p) + len(q) > MOST_FACTORS:
                 raise TooLarge
+            check_size(c, d)
             if (c * d).any():
                 result = plus(result, Sum({_ordered(p + q): c * d}))
     return result
@@ -144,6 +162,7 @@ class Terms:
         self._keys: dict[Any, int] = {}
         self._sums: dict[int, Sum] = {}
         self._arrays: dict[int, str] = {}
+        self._arguments: dict[int, bool] = {}
         self._of_part: dict[int, onnx_ir.Value] = {}  # the value that is a part of another one, by atom
         self._alive: list[onnx_ir.Value] = []  # whose id is a key
 
@@ -227,9 +246,15 @@ class Terms:
         array = constant(value)
         if array is not None and array.dtype.kind == "f":
             return constant_sum(array)
-        if is_argument(value):
+        if self._is_argument(value):
             return single(self.value(value))
         return self.sum(value, depth)
+
+    def _is_argument(self, value: onnx_ir.Value) -> bool:
+        if id(value) not in self._arguments:
+            self._arguments[id(value)] = is_argument(value)
+            self._alive.append(value)
+        return self._arguments[id(value)]
 
     def sum(self, value: onnx_ir.Value, depth: int = 0) -> Sum:
         """Returns the sum that computes a value."""
@@ -252,19 +277,21 @@ class Terms:
         self._sums[id(value)] = result
         return result
 
-    def width(self, value: onnx_ir.Value) -> int | None:
+    def width(self, value: onnx_ir.Value, depth: int = 0) -> int | None:
         """Returns the size of the last axis, or None."""
+        if depth > MOST_DEPTH:
+            return None
         if value.shape is not None and len(value.shape):
             last = value.shape[-1]
             return last if isinstance(last, int) else None
         node = value.producer()
         if node is None and value.graph is not None:
             initial = initial_value(value)
-            return None if initial is None else self.width(initial)
+            return None if initial is None else self.width(initial, depth + 1)
         if node is None or node.domain not in ("", "ai.onnx") or not node.inputs or node.inputs[0] is None:
             return None
         if node.op_type in ("Gather", "Squeeze", "Unsqueeze") and keeps_last_axis(node):
-            return self.width(node.inputs[0])
+            return self.width(node.inputs[0], depth + 1)
         if node.op_type in self.operators and id(value) in self._sums:
             return self._sums[id(value)].width
         return None

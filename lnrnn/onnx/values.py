@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -117,10 +118,10 @@ def is_last_axis(axis: int, data: onnx_ir.Value) -> bool:
     return axis == -1 or axis == (rank(data) or 2) - 1
 
 
-def is_argument(value: onnx_ir.Value) -> bool:
+def is_argument(value: onnx_ir.Value, depth: int = 0) -> bool:
     """Returns whether a value is the argument of a product with a constant, a norm, or a function."""
     for user, at in value.uses():
-        if user.op_type == "Identity" and is_argument(user.outputs[0]):
+        if user.op_type == "Identity" and depth < MOST_DEPTH and is_argument(user.outputs[0], depth + 1):
             return True
         if at != 0 or user.domain not in ("", "ai.onnx"):
             continue
@@ -157,3 +158,18 @@ def producer(value: onnx_ir.Value | None, *ops: str) -> onnx_ir.Node | None:
     """Returns the node that computes a value if it is one of these operators."""
     node = None if value is None else value.producer()
     return node if node is not None and node.op_type in ops and node.domain in ("", "ai.onnx") else None
+
+
+PLACE = "lnrnn.place"
+
+
+def number_nodes(graph: onnx_ir.Graph) -> None:
+    """Gives each node its place in the graph, for `in_order`."""
+    for place, node in enumerate(graph):
+        node.meta[PLACE] = place
+
+
+def in_order(nodes: Iterable[onnx_ir.Node]) -> tuple[onnx_ir.Node, ...]:
+    """Returns nodes of one graph in its order, without those of other graphs."""
+    every = list(nodes)
+    return tuple(sorted((n for n in every if n.graph is every[0].graph), key=lambda node: node.meta[PLACE]))
