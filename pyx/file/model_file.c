@@ -14,12 +14,13 @@
 /* A description, and facts about the file that it does not store. */
 typedef struct {
     lnrnn_description d;
-    size_t bits;    /* activation_bits; 0: not in the file */
-    int norm, pair; /* the norm is an object, zoneout a list */
+    size_t bits;    /* activation_bits, or 0 if the file has none */
+    int norm, pair; /* 1 if the norm is an object; 1 if zoneout is a list */
 } configuration;
 
 enum { SIZE, NUMBER, FLAG, CHOICE, RATES, NORM };
-/* Bits up to PAIR: the networks that have an entry; in others it is an error. OPTIONAL: may be missing. NULLABLE: may be null. */
+/* Bits of an entry of ENTRIES. Up to PAIR: the networks that may have it. OPTIONAL: it may be missing. NULLABLE: it
+ * may be null. */
 enum {
     ALL = 1,
     ACTIVATED = 2,
@@ -36,7 +37,8 @@ enum { OF_ALL = ALL | OPTIONAL, OF_LAYER = LAYER | OPTIONAL, OF_BATCH = BATCH | 
 
 #define AT(member) offsetof(configuration, member)
 
-/* The entries, by path. choices: names of the values first, first + 1, ... null: the value for null. */
+/* The entries of a configuration. choices: the names of the values first, first + 1, ... null: the value that null
+ * sets. */
 static const struct {
     const char *name;
     int type, of;
@@ -259,7 +261,8 @@ static int by_place(const void *a, const void *b)
     return (x[end] > y[end]) - (x[end] < y[end]);
 }
 
-/* *end: where the data must begin. Moves *end to their end. Returns NULL, or a text that says why the tensor is invalid. */
+/* *end: where the data must begin. Sets *end to the end of the data. Returns NULL, or a text that says why the
+ * tensor is invalid. */
 static const char *check_tensor(tensor *t, size_t *end)
 {
     if (t->seen != 7 || t->places != 2 || t->place[0] > t->place[1])

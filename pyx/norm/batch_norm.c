@@ -6,7 +6,7 @@
 #include "norm/tasks.h"
 #include "runtime/floats.h"
 
-/* Rows of C values at the beginning of the work memory; the sums follow. Coefficients have the type of the arithmetic. */
+/* Arrays of C values at the beginning of the work memory. Coefficients have the type of the arithmetic. */
 enum {
     PIVOT,
     MEAN,
@@ -15,7 +15,7 @@ enum {
     SLOPE,
     UNUSED_MEAN, /* gradient in inference: the batch's statistics, computed but not used */
     UNUSED_VAR,
-    SCALES, /* powers of two: training_sums */
+    SCALES, /* powers of two (training_sums) */
     WORK_ROWS
 };
 
@@ -23,7 +23,7 @@ typedef struct {
     const lnrnn_batch *b;
     const lnrnn_norm *kernels;
     size_t size, real;                        /* sizes in bytes of a value in memory, and in the arithmetic */
-    size_t samples, blocks, channels, strips; /* samples per block, number of blocks; the same of strips */
+    size_t samples, blocks, channels, strips; /* samples per block, blocks; channels per strip, strips */
     size_t rows;                              /* rows or planes per task */
     const char *gy;
     char *out, *pivot;
@@ -33,8 +33,8 @@ typedef struct {
     int reversed; /* begin with the values read last, which may be in the caches */
 } batch_job;
 
-/* Returns the number of samples per block. Each block has its own sums, so there are at most 16 blocks, and each is
- * large. */
+/* Returns the number of samples per block. Each block has its own sums. To keep the sums few, there are at most 16
+ * blocks, all large. */
 static size_t samples_to_block(const lnrnn_batch *b)
 {
     size_t samples = lnrnn_ceil_div(b->N, 16);

@@ -12,8 +12,8 @@
  * it. */
 enum { LNRNN_TASK = 1 << 14 };
 
-/* Returns 1 if y, of `bytes` bytes, should be written by non-temporal stores. If y is x, it should not, because x is
- * in the caches. */
+/* Returns 1 if y, of `bytes` bytes, should be written by non-temporal stores. Returns 0 if y is x, because x is in
+ * the caches. */
 static inline int lnrnn_nontemporal(const void *x, const void *y, size_t bytes)
 {
     return x != y && bytes >= lnrnn_nontemporal_from(lnrnn_get_caches());

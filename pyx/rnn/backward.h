@@ -56,27 +56,28 @@ struct backward_step {
     const float *tape;       /* the tape's records of these rows */
     const float *previous;   /* the tape's records of the same rows at step t - 1 */
     float *gx, *ga;          /* (active, G*H), row stride j->wide */
-    float *gh;               /* (active, h_stride), of j->gh */
+    float *gh;               /* (active, h_stride): these rows of j->gh */
     lnrnn_gate_gradients b;  /* for the cell's kernels */
     const float *c;          /* (active, C), row stride cs: f c_prev + i g of an LSTM */
     ptrdiff_t cs;
     /* Scratch of the worker. u, gu: (group, narrow). skip_h, masked: (group, h_stride). skip_c: (group, c_stride). */
-    float *u, *gu; /* fields of lnrnn_gate_gradients; gu: LSTM, and reset_before: r h, then its gradient */
+    float *u, *gu; /* arrays for b.u and b.gu. gu with reset_before: r h, then the gradient of r h */
     float *sum;    /* (group, wide or narrow): the input of a norm, if the tape lacks it */
     float *skip_h, *skip_c; /* the gradient that zoneout passes to the old state */
     float *masked;          /* with masks.state: the masked h that W_hh multiplied, later its gradient */
-    float *head;            /* several heads: (TILE, head_units), the row stride in whole vectors */
+    float *head;            /* with several heads: (TILE, head_units), row stride rounded up to whole vectors */
     float *batch;           /* batch norm: two doubles and six floats per value of the widest norm */
     float *unprojected;     /* (group, narrow), with a projection: the gradient of the cell's output */
     const float **outputs;  /* (group) pointers to the cell's output */
-    const float **x, **h, **state_prev; /* (group): x; h_prev or masked copies; c_prev or h_prev */
+    const float **x, **h, **state_prev; /* (group) pointers: to x; to h_prev or masked copies; to c_prev or h_prev */
 };
 
 /* --- backward_sites.c ----------------------------------------------------------------------------------- */
 
 /* Returns the number of sums per block: gain and bias of each site, then the inner biases of W x and W h. */
 size_t lnrnn_sums(const lnrnn_rnn_config *c);
-/* Returns the offset of sums. site: LNRNN_SITE_INPUT .., or LNRNN_SITES + 0 and + 1 for the inner biases. */
+/* Returns the offset of the sums of a site. site: LNRNN_SITE_INPUT .., or LNRNN_SITES + 0 and + 1 for the inner
+ * biases. */
 size_t lnrnn_sums_at(const lnrnn_rnn_config *c, int site);
 
 /* For a site (a norm, layer.h) at one step: its input, and the gradients of its output and input. */
@@ -92,7 +93,8 @@ typedef struct {
 void lnrnn_site_backward(const backward_step *s, int site, size_t from, size_t end, const site_rows *rows);
 /* g (active, G*H), row stride j->wide. Adds the sums of its columns to the sums for an inner bias. */
 void lnrnn_inner_backward(const backward_step *s, int inner, const float *g);
-/* Call it after step t of rows first .. first + rows - 1. After some steps it adds the partial sums to the sums of the blocks. */
+/* Adds, after some of the steps, the partial sums to the sums of the blocks. Call it after step t of rows first ..
+ * first + rows - 1. */
 void lnrnn_flush_sums(const backward_job *j, size_t first, size_t rows, size_t t);
 /* Adds up the sums of all blocks into g->site and g->inner. */
 void lnrnn_total_sums(const backward_job *j);
@@ -120,8 +122,8 @@ void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k,
 void lnrnn_pack_inputs(const backward_job *j, size_t heads, size_t n, size_t row, size_t rows,
                        const float *const *v, float *packed);
 /* The products over a chunk are tasks. most_gradient_tasks returns the largest number of tasks for a chunk of `rows`
- * rows. gradient_tasks returns the number of tasks of this chunk, and gradient_scratch the floats of scratch per
- * task. lnrnn_gradient_task is a task of lnrnn_limited_tasks, where ctx is the job. */
+ * rows. gradient_tasks returns the number of tasks of this chunk, and gradient_work the number of floats of scratch
+ * per task. lnrnn_gradient_task is a task of lnrnn_limited_tasks, where ctx is the job. */
 size_t lnrnn_most_gradient_tasks(const backward_job *j, size_t rows);
 size_t lnrnn_gradient_tasks(const backward_job *j);
 size_t lnrnn_gradient_work(const backward_job *j);

@@ -7,7 +7,7 @@
 #include "rnn/layer.h"
 #include "runtime/thread_policy.h"
 
-/* Exported, because the Cython module calls these functions. */
+/* Exported for the Cython module. */
 #pragma GCC visibility push(default)
 
 /* The work of a step (runtime/thread_policy.h declares the type). */

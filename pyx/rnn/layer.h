@@ -13,7 +13,7 @@
 static inline size_t lnrnn_whole_lines(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 static inline size_t lnrnn_whole_floats(size_t floats) { return (floats + 15) & ~(size_t)15; }
 
-/* Exported, because the Cython module calls these functions. */
+/* Exported for the Cython module. */
 #pragma GCC visibility push(default)
 
 /* A site is a place in the cell for a norm and the bias that is added after it. INPUT: W x, if it has a norm

@@ -5,7 +5,7 @@
 #include "rnn/layer.h"
 #include "rnn/wavefront.h"
 
-/* Exported, because the Cython module calls these functions. */
+/* Exported for the Cython module. */
 #pragma GCC visibility push(default)
 
 /* The packed weights of a layer in one direction: (G*H, D), (G*H, P) and, with a projection, (P, H). */

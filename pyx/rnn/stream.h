@@ -31,7 +31,7 @@ struct lnrnn_handle {
     int busy;             /* a thread is in lnrnn_handle_step or lnrnn_handle_reset */
 };
 
-/* Exported, because the Cython module calls these functions. */
+/* Exported for the Cython module. */
 #pragma GCC visibility push(default)
 
 /* Sets the network and lanes of s, and the fields that follow from them. */

@@ -18,7 +18,7 @@
 
 #include <stddef.h>
 
-/* Exported, because the Cython module calls these functions. */
+/* Exported for the Cython module. */
 #pragma GCC visibility push(default)
 
 /* --- 1. limit ------------------------------------------------------------------------------------------ */

@@ -84,7 +84,7 @@ int lnrnn_probe_threads(int n);
  * limit. The other half stays free for other allocations. */
 int lnrnn_stacks_that_fit(size_t bytes);
 
-/* Exported, because the Cython module calls these functions. */
+/* Exported for the Cython module. */
 #pragma GCC visibility push(default)
 
 /* --- cores.c ------------------------------------------------------------------------------------------- */

@@ -18,7 +18,7 @@
 
 /* --- forward -------------------------------------------------------------------------------------------- */
 
-/* The statistics of up to four rows, in all lanes: arguments of `normalised`. */
+/* The statistics of up to four rows, as arguments of `normalised`: each vector has one value everywhere. */
 typedef struct {
     vreal mean[4], rstd[4], rest[4];
 } T(row_statistics);
@@ -62,8 +62,8 @@ LNRNN_INLINE void T(layer_norm_group)(const int rows, const int form, const lnrn
         rstd[j] = 1 / real_sqrt(m.var[j] + (real)r->eps);
         rest[j] = -m.mean_lo[j] * rstd[j];
     }
-    /* Test only the sum of the variances for an overflow. If no single variance overflows, the scales of all rows are
-     * 1. An underflow matters only if eps is below least_spread. */
+    /* Test only the sum of the variances for an overflow. A sum that overflows without any of its variances is
+     * harmless, because all scales are then 1. An underflow matters only if eps is below least_spread. */
     int rescale = !(spread < INFINITY);
     if (r->eps < T(least_spread)())
         for (int j = 0; j < rows; j++)
@@ -304,7 +304,7 @@ LNRNN_INLINE void T(layer_norm_backward_rows)(const int form, lnrnn_layer_norm_g
 #endif
         r = T(gradients_from)(r, group);
         done += (size_t)group;
-        if (r.ggain && (done % 32 == 0 || !r.rows)) /* 32 is a multiple of the group's rows */
+        if (r.ggain && (done % 32 == 0 || !r.rows)) /* `done` reaches multiples of 32, because a group has 1 or 4 rows */
             T(flush)(r.n, partial, r.ggain), T(flush)(r.n, partial + r.n, r.gbias);
     }
 }

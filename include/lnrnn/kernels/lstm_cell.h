@@ -119,7 +119,7 @@ LNRNN_INLINE void lstm_cell_sum_units(size_t i, size_t k, const int whole, const
     put_f32(row->sum + i, v32_fma(f_gate, c_prev, i_gate * g_gate), k, whole);
 }
 
-/* b->sum (rows, H) = f c_prev + i g, bit for bit as in lstm_step. */
+/* Writes b->sum (rows, H) = f c_prev + i g, bit for bit as in lstm_step. */
 static void lstm_cell_sum(const lnrnn_gate_gradients *b) { LNRNN_FOR_GRADIENTS(b, lstm_cell_sum_units); }
 
 LNRNN_INLINE void lstm_output_backward_units(size_t i, size_t k, const int whole, const gradient_row *row)
@@ -134,8 +134,8 @@ LNRNN_INLINE void lstm_output_backward_units(size_t i, size_t k, const int whole
         put_f32(row->gc + i, v32_zero(), k, whole);
 }
 
-/* Back-propagates gh through h = o tanh(u). Writes the output gate of ga, and gu. If the next step gets u
- * (LNRNN_CELL_CARRY), adds gc to gu and sets gc to 0. */
+/* Back-propagates gh through h = o tanh(u), u = norm(c). Writes the output gate of ga, and gu. If the next step
+ * gets u (LNRNN_CELL_CARRY), adds gc to gu and sets gc to 0. */
 static void lstm_output_backward(const lnrnn_gate_gradients *b)
 {
     LNRNN_FOR_GRADIENTS(b, lstm_output_backward_units);

@@ -37,10 +37,10 @@ typedef struct {
     const void *gain; /* (n) of real, or NULL */
     double eps;
     double *ggain, *gbias; /* (n): adds the sums of these rows; both NULL: the sums stay in `partial` */
-    void *partial;         /* (2, n) of real: zeros before and after; or adds the sums, without ggain */
+    void *partial;         /* (2, n) of real: zeros before and after; without ggain the sums are added here */
 } lnrnn_layer_norm_gradients;
 
-/* Some samples and channels of a batch (N, C, L), for sums. */
+/* Some samples and channels of a batch (N, C, L), as arguments of batch_sums. */
 typedef struct {
     size_t samples, C, channels, L;
     const void *x, *gy; /* (samples, C, L), only the first `channels` of C; gy may be NULL */
@@ -106,7 +106,7 @@ enum {
 /* Returns 1 for both types of int8 weights, which are packed in the same way. */
 static inline int lnrnn_is_int8(int dtype) { return dtype == LNRNN_WEIGHT_I8 || dtype == LNRNN_WEIGHT_I8A8; }
 
-/* A product: computes the outputs of panels p0 .. p1 - 1 of packed weights. */
+/* One product: the outputs of panels p0 .. p1 - 1 of packed weights. */
 typedef struct {
     int dtype;         /* type of the weights: LNRNN_WEIGHT_F32 .. */
     size_t n, k;       /* outputs, inputs */
@@ -168,7 +168,7 @@ enum {
 /* The configuration of a kernel that computes new states. */
 typedef struct {
     const lnrnn_gate_norm *hidden; /* norm of W h, or of the sum W x + W h */
-    const lnrnn_gate_norm *input;  /* norm of W x; NULL: W x has none. LiGRU: of the form of `hidden` */
+    const lnrnn_gate_norm *input;  /* norm of W x; NULL: W x has none. LiGRU: with the same `how` as `hidden` */
     const lnrnn_gate_norm *cell;   /* LSTM: norm of c, or NULL */
     int act;                       /* RNN, LiGRU: LNRNN_ACT_TANH .. */
     int cell_norm;                 /* LSTM: LNRNN_CELL_NONE .. */
@@ -182,10 +182,10 @@ typedef struct {
     const float *x; /* (n, G*H), row stride xs: W x; NULL: a is the sum of both products */
     const float *a; /* (n, G*H), row stride as: W h, or the sum */
     ptrdiff_t xs, as;
-    const float *const *h_prev; /* n pointers to (H): GRU, LiGRU */
+    const float *const *h_prev; /* n pointers to (H): h before the step, for GRU and LiGRU */
     float *const *c;            /* n pointers to (H), LSTM, or (3 H), SLSTM: c, replaced by the new c */
     float *const *h;            /* n pointers to (H): written */
-    float *saved_gates;         /* (n, G*H), row stride as, or NULL: the gates, written; not of an RNN */
+    float *saved_gates;         /* (n, G*H), row stride as, or NULL: receives the gates; NULL for an RNN */
     float *scratch;             /* config->cell_scratch floats */
     float *
         reset; /* (n, 2, H), row stride rs, z at rs / 2: r h and z; GRU with the reset gate before the product */
@@ -209,18 +209,18 @@ static inline lnrnn_step_rows lnrnn_rows_from(const lnrnn_step_rows *rows, size_
 typedef struct {
     size_t H, rows;
     const float *saved_gates; /* (rows, G*H), row stride ks: the gates of the forward step */
-    const float *x, *a;       /* (rows, G*H), row stride ks: W x and W h; GRU with a norm for each gate */
+    const float *x, *a;       /* (rows, G*H), row stride ks: W x and W h; only GRU with a norm for each gate */
     /* (rows, H), row stride us. LSTM: u in h = o tanh(u); GRU: the factor of r. */
     const float *u;
     ptrdiff_t ks, us;
     const float *const *state_prev; /* `rows` pointers to (H), before the step: c of an LSTM, else h */
-    /* (rows, H), row stride hs; gc: LSTM; gu: LSTM, and GRU with the reset gate before the product. */
+    /* (rows, H), row stride hs. gc: only LSTM. gu: only LSTM, and GRU with the reset gate before the product. */
     float *gh, *gc, *gu;
     /* (rows, G*H), row stride as: the gradients of the norms' outputs. ga: norm of W h, or of the sum of both
      * products. gx: norm of W x in a GRU; NULL if the sum is normalised. */
     float *gx, *ga;
     ptrdiff_t hs, as;
-    /* (rows, G*H), LSTM (rows, H), row stride ss: inputs of a norm that the tape lacks. */
+    /* (rows, G*H), LSTM (rows, H), row stride ss: inputs of a norm, computed again because the tape lacks them. */
     float *sum;
     ptrdiff_t ss;
     int carry; /* LSTM: the next step got u (LNRNN_CELL_CARRY) */

@@ -12,8 +12,8 @@
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/tuning.h"
 
-/* The products. Rows are pointers to (k) floats, unless noted. Only products before PRODUCT_F32_COLUMNS can prefetch
- * rows (PREFETCH_ROWS). */
+/* The kinds of products. Rows are pointers to (k) floats, unless noted. Only products before PRODUCT_F32_COLUMNS can
+ * prefetch rows (PREFETCH_ROWS). */
 enum {
     PRODUCT_F32,
     PRODUCT_F32_LINES,   /* the weights are not packed: float32 (k, n), row stride job->lines */
@@ -21,7 +21,7 @@ enum {
     PRODUCT_F32_COLUMNS, /* the rows are transposed: (k, rows), row stride job->columns */
     PRODUCT_DOT2,        /* rows are pointers to bfloat16: bf16_rows.h */
     PRODUCT_I8,          /* rows are an array of quantized_row with two parts: int8_rows.h */
-    PRODUCT_I8A8         /* the same with one part */
+    PRODUCT_I8A8         /* rows are an array of quantized_row with one part */
 };
 
 /* NONE: a tile prefetches nothing. WEIGHTS: the weights that follow. ROWS: the rows of the next tile. */
@@ -57,10 +57,10 @@ typedef struct {
     ptrdiff_t columns; /* PRODUCT_F32_COLUMNS: row stride of the rows */
     int add;           /* LNRNN_ADD_NOT .. */
     int prefetch;      /* prefetch weights, because they do not stay in L2 */
-    int each_tile;     /* each tile prefetches its panel, because it does not stay in L1 */
-    int from_end;      /* from the last panel to the first */
-    int may_halve;     /* one row may use lnrnn_by_halves */
-    /* PREFETCH_WEIGHTS of several rows: word j prefetches w + ahead + j * pace. */
+    int each_tile;     /* each tile prefetches its panel, because panels do not stay in L1 */
+    int from_end;      /* compute the last panel first */
+    int may_halve;     /* a product of one row may use lnrnn_by_halves */
+    /* PREFETCH_WEIGHTS with several rows: a tile that reads word j prefetches w + ahead + j * pace. */
     ptrdiff_t ahead;
     size_t pace;
     lnrnn_caches caches;

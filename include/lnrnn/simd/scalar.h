@@ -34,7 +34,7 @@ LNRNN_INLINE v32 v32_sums(const v32 *v) { return *v; }
 
 LNRNN_INLINE v32 v32_round(v32 v)
 {
-    const float big = 12582912.0f; /* 1.5 * 2^23: near it, floats are integers */
+    const float big = 12582912.0f; /* 1.5 * 2^23: floats near it are integers */
     return (v + big) - big;
 }
 

@@ -16,11 +16,11 @@
 #define LNRNN_TO_INTEGER 0x1.8p23f
 
 /* The functions below do each operation on m vectors (a constant) before the next operation. The operations of one
- * vector depend on each other, so the CPU computes other vectors meanwhile (benchmarks lstm and gru B64-H64). */
+ * vector depend on each other, so the CPU computes other vectors meanwhile . */
 enum { LNRNN_MOST_TOGETHER = 4 };
 #define EACH LNRNN_FOR_EACH (i, m)
 
-/* x, n (m vectors), |x| <= 105. Replaces x by r, and writes n. */
+/* x, n (m vectors), |x| <= 105. x = n ln2 + r. Replaces x by r, and writes n. */
 LNRNN_INLINE void v32_reduced(const int m, v32 *x, v32 *n)
 {
     const v32 to_integer = v32_set1(LNRNN_TO_INTEGER);
