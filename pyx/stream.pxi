@@ -54,7 +54,8 @@ cdef class Lanes:
         cdef lnrnn_handle *found
         cdef char message[LNRNN_MESSAGE]
         cdef int status
-        # Use a critical section, because another thread may replace the network too, and release the one that this call reads.
+        # Use a critical section, because another thread may replace the network too, and release the network that this call
+        # reads.
         with cython.critical_section(self):
             network, self.stream.network = self.stream.network, network
             status = lnrnn_handle_create(<lnrnn_stream *>&self.stream, rows, threads, &found, message)

@@ -375,7 +375,7 @@ static void clear_inputs(const lnrnn_network_call *n, const lnrnn_rnn_gradients 
             memset(line->gx + (ptrdiff_t)t * line->gxt + (ptrdiff_t)b * line->gxb, 0, width * sizeof(float));
 }
 
-/* Adds the gradient of the inputs from direction 0 to the one from direction 1. */
+/* Adds the gradient of the inputs from direction 0 to the gradient from direction 1. */
 static void add_directions(const lnrnn_network_call *n, const lnrnn_rnn_gradients *first, size_t width)
 {
     LNRNN_DEFAULT_FLOATS;

@@ -56,7 +56,8 @@ static void separate_product(lnrnn_step *s)
     lnrnn_hidden_product(s, 0);
 }
 
-/* For a reset gate before the product: computes W_hh h of the gates r and z. From r follows r h, and then W_hh (r h) of the gate n. */
+/* For a reset gate before the product: computes W_hh h of the gates r and z. Later phases compute r h and W_hh (r
+ * h) for the gate n. */
 static void first_product(lnrnn_step *s)
 {
     s->cell.x = s->a;
@@ -173,7 +174,7 @@ static void reset_gates(lnrnn_step *s)
     s->cell.h_prev = h_prev;
 }
 
-/* For batch norm at inference: returns the row of scale and shift for row i of s->cell. */
+/* For batch norm at inference: returns the index of the row of scale and shift that row i of s->cell reads. */
 static size_t table_row(const lnrnn_step *s, size_t i)
 {
     const size_t step = (size_t)s->r->rows[s->row + i].start + s->t;
@@ -274,7 +275,7 @@ static void zoneout_c(lnrnn_step *s)
 
 /* --- the diagram ---------------------------------------------------------------------------------------- */
 
-/* The tape has c after zoneout; the backward pass computes c before zoneout again. */
+/* Sets the phases of a step. The tape records c after zoneout; the backward pass computes c before zoneout again. */
 void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     const lnrnn_rnn_config *c = r->config;
@@ -346,8 +347,8 @@ void lnrnn_step_meet(lnrnn_step *s)
 
 /* --- the view ------------------------------------------------------------------------------------------- */
 
-/* Returns whether a step needs more memory than a step of the most frequent cells. One test keeps their steps
- * short. (Benchmark: small.) */
+/* Returns 1 if a step needs memory that a step of the most frequent cells does not need. One test keeps the steps
+ * of these cells short (benchmark small). */
 static int needs_more(const lnrnn_rnn_config *c)
 {
     return c->reset_before || c->projection || c->output_norm || c->num_heads > 1;

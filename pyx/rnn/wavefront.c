@@ -37,7 +37,7 @@ static size_t position_of(const network_run *run)
     return __atomic_load_n(&run->position, __ATOMIC_ACQUIRE);
 }
 
-/* Returns the end of the next chunk of a run that has computed `position` steps. */
+/* Returns the end of the next chunk of a run (a group in one line) that has computed `position` steps. */
 static size_t next_stop(const lnrnn_wavefront *n, size_t run, size_t position)
 {
     const lnrnn_line *l = &n->line[run / n->groups];
@@ -116,8 +116,8 @@ static int all_done(const wave_job *j)
     return 1;
 }
 
-/* Computes chunks until all are done or this part of the call is used up. It waits for another thread at most for the
- * time of two own chunks. A thread that needs longer has lost its core. */
+/* Computes chunks until all are done or this part of the call is used up. It waits for another thread at most twice
+ * the time of its own chunk, because a thread that needs longer has lost its core. */
 static void work(void *ctx, size_t index, int worker)
 {
     wave_job *const j = ctx;

@@ -8,7 +8,7 @@
 
 #include "rnn/layer.h"
 
-/* Training: the arrays of a layer in one direction, as in lnrnn_rnn_call. */
+/* The arrays of a layer in one direction in training, as in lnrnn_rnn_call. */
 typedef struct {
     lnrnn_site_statistics statistics[LNRNN_SITES];
     int64_t *count;
@@ -16,13 +16,13 @@ typedef struct {
     lnrnn_rnn_masks masks;
 } lnrnn_line_training;
 
-/* Training: the arrays of a layer, contiguous, with axes in the order of the call's y. */
+/* The arrays of a layer in training, contiguous, with axes in the order of the call's y. */
 typedef struct {
     float *y; /* (steps, sequences, directions * P): the outputs, written; unused in the last layer */
     /* Dropout of the inputs, not in the first layer: dropped = x * kept * scale[0] * factors, in this order. */
     float *dropped;            /* (shape of y), written; NULL: no dropout */
     const unsigned char *kept; /* (steps, sequences, directions * P), 0 or 1, or NULL */
-    const float *scale;        /* (1); NULL: without kept */
+    const float *scale;        /* (1); NULL if kept is NULL */
     const float *factors;      /* (sequences, directions * P), or NULL */
 } lnrnn_layer_training;
 
@@ -45,7 +45,7 @@ typedef struct {
     int resumed;
     /* Set by lnrnn_wavefront_plan. */
     int threads;
-    int brief;       /* as in lnrnn_rnn_plan */
+    int brief;       /* see lnrnn_rnn_plan */
     int halves;      /* half of the threads divide the units of each direction */
     size_t chunk;    /* the number of steps of a line after which a thread chooses its next line */
     size_t groups;   /* the number of groups of sequences in each line */

@@ -19,7 +19,7 @@ static int forked;
 
 /* libgomp's threads do not survive a fork, and a child that uses them waits for ever. lnrnn cannot know whether
  * libgomp had threads in the parent, because other libraries use libgomp too. So a forked child has no teams. */
-/* The child of a fork ends by _exit and writes no counts. */
+/* No coverage, because the child of a fork ends by _exit. */
 static void after_fork(void) { forked = 1; } /* GCOVR_EXCL_LINE */
 
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork); }
@@ -33,7 +33,7 @@ static int available(void) { return !forked && !omp_in_parallel(); }
 static LNRNN_THREAD_LOCAL struct {
     int waiting;     /* idle workers */
     int proven;      /* the largest number of workers that a probe could start */
-    unsigned failed; /* the lnrnn_team_generation in which a probe could not start more */
+    unsigned failed; /* the lnrnn_team_generation in which a probe could not start more workers */
 } own;
 
 /* --- starting a team ---------------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ static LNRNN_THREAD_LOCAL struct {
  * last threads after the probe, or lack them during the probe. */
 
 #if defined(LNRNN_POSIX)
-/* Held until a team has its threads, so that probes do not overlap. */
+/* A lock, held until a team has its threads, so that probes do not overlap. */
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 static int scarce; /* has any probe failed in this process? */
 

@@ -70,7 +70,7 @@ void lnrnn_set_partition(lnrnn_partition partition);
 /* Returns `threads`, or 1 if the work is brief and other processes use the cores (backoff.c). */
 int lnrnn_free_threads(int threads, int brief);
 
-/* Answers questions 2 and 4 for a norm or an elementwise function of `elements` elements. */
+/* Returns the number of threads for a norm or an elementwise function of `elements` elements: questions 2 and 4. */
 int lnrnn_threads_for_elements(size_t elements, int threads);
 
 #pragma GCC visibility pop
