@@ -18,8 +18,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A build with 32 bits is refused for two reasons. Sizes of working memory are products of shapes, which size_t must
- * hold. And 32-bit x86 code computes on the x87 unit, which does not round each result to float. */
+/* A 32-bit build is refused for two reasons: size_t must hold products of shapes, and 32-bit x86 code does not
+ * round each result to float. */
 #if SIZE_MAX < UINT64_MAX
 #error "lnrnn needs a 64-bit build: this compiler has pointers and sizes of 32 bits"
 #endif
@@ -48,14 +48,12 @@ const char *lnrnn_version(void);
 enum { LNRNN_ISAS = 16 };
 /* Writes the names of the instruction sets that this build has and this machine can run, best first. Returns their number. */
 size_t lnrnn_isa_list(const char *names[LNRNN_ISAS]);
-/* Writes the names of the instruction sets that this machine lacks and this build emulates slowly in plain C.
- * Returns their number. */
+/* Writes the names of the instruction sets that this machine lacks and this build emulates slowly in plain C. Returns their number. */
 size_t lnrnn_isa_emulated(const char *names[LNRNN_ISAS]);
 /* Returns the name of the instruction set in use. By default it is the first of lnrnn_isa_list, unless this model of
  * CPU runs the next one faster. */
 const char *lnrnn_isa_name(void);
-/* Selects an instruction set. Returns 0, or -1 if neither function above lists `name`. No other thread may compute
- * meanwhile. */
+/* Selects an instruction set. Returns 0, or -1 if neither function above lists `name`. No other thread may compute meanwhile. */
 int lnrnn_isa_use(const char *name);
 /* weights: LNRNN_WEIGHT_F32 .. Returns the special unit of the CPU that multiplies by such weights, for example
  * "AMX", or NULL if vector instructions multiply. A bfloat16 unit rounds x and h to bfloat16. */
@@ -81,10 +79,9 @@ int lnrnn_cores(void);
 int lnrnn_get_num_threads(void);
 /* Sets the largest number of threads for the whole process, n >= 1, and calls lnrnn_try_threads_again. */
 void lnrnn_set_num_threads(int n);
-/* If limits on processes or memory keep a call from starting all its threads, it uses fewer. Later calls of the same
- * thread use fewer too, until lnrnn_try_threads_again. `report`, if not NULL, is called in the calling thread at the
- * end of each call with too few threads. OpenMP ends the process if another process takes the last threads at that
- * moment. */
+/* If limits on processes or memory keep a call from starting all its threads, it uses fewer. Later calls of the same thread use fewer
+ * too, until lnrnn_try_threads_again. `report`, if not NULL, is called in the calling thread at the end of each call with too few
+ * threads. OpenMP ends the process if another process takes the last threads at that moment. */
 void lnrnn_on_shortage(void (*report)(int wanted, int given));
 void lnrnn_try_threads_again(void);
 
@@ -144,7 +141,7 @@ typedef enum {
     LNRNN_TOO_LONG = 6,         /* a sequence has steps without statistics of batch norm (overrun "raise") */
     LNRNN_STREAM_NO_LANE = -1,  /* the stream has no lane of this number */
     LNRNN_STREAM_TWICE = -2,    /* a lane is named twice */
-    LNRNN_STREAM_OVERRUN = -3,  /* a lane's step has no statistics of batch norm (overrun "raise"), or is beyond 2^62 */
+    LNRNN_STREAM_OVERRUN = -3,  /* a step has no statistics (overrun "raise"), or is beyond 2^62 */
     LNRNN_STREAM_TOGETHER = -4, /* overrun "batch": the lanes are not all lanes, in order, at one step */
     LNRNN_STREAM_BUSY = -5      /* another thread is in a call of this handle */
 } lnrnn_status;
@@ -164,7 +161,7 @@ enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH };
 /* The input of layer norm. JOINT: the sum W x + W h. SPLIT: W x and W h separately. GATE: each gate of the sum.
  * INPUT: W x alone (LiGRU). OUTPUT: each head of h, on its way to y (SLSTM). */
 enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_INPUT, LNRNN_OUTPUT, LNRNN_PLACEMENTS };
-/* LNRNN_SPLIT in a GRU: a norm over r and z and one over n (Ba et al. 2016), or one norm over all gates. */
+/* The norms of LNRNN_SPLIT in a GRU. PAPER: one over r and z, and one over n (Ba et al. 2016). ALL: one over all gates. */
 enum { LNRNN_SPAN_PAPER, LNRNN_SPAN_ALL };
 /* Layer norm of an LSTM's c. OUT: h = o tanh(LN(c)), and the next step gets c. CARRY: the next step gets LN(c). */
 enum { LNRNN_CELL_NONE, LNRNN_CELL_OUT, LNRNN_CELL_CARRY };
@@ -253,10 +250,10 @@ typedef struct {
     const float *x;              /* (T, B, D) */
     const int64_t *lengths;      /* (B): 0 .. T; NULL: all T */
     const unsigned char *resets; /* (T, B), not 0: set h and c to zero before this step; NULL: never */
-    const float *h0, *c0;        /* (layers * directions, B, P) and (layers * directions, B, H), SLSTM 3 H; NULL:
+    const float *h0, *c0; /* (layers * directions, B, P) and (layers * directions, B, H), SLSTM 3 H; NULL:
                                   * zeros. Only LSTM and SLSTM have c */
-    float *y;                    /* (T, B, directions * P), 0 past a length; no other array overlaps it */
-    float *hn, *cn;              /* (shapes of h0, c0), may be h0 and c0; NULL: not written */
+    float *y;             /* (T, B, directions * P), 0 past a length; no other array overlaps it */
+    float *hn, *cn;       /* (shapes of h0, c0), may be h0 and c0; NULL: not written */
 } lnrnn_sequences;
 
 /* Runs all layers and directions. The results equal the results of a stream, bit for bit. */

@@ -103,7 +103,7 @@ cdef int allowed_threads() except -1:
 
 
 cdef inline int threads_for(double multiply_adds, int threads) except -1:
-    """Returns the largest number of threads for a call of recurrent layers. With little work it is 1, whatever is allowed."""
+    """Returns `threads`, or if that is 0, the largest number of threads for a call of recurrent layers: 1 for little work."""
     return threads if threads else allowed_threads() if lnrnn_repays_threads(multiply_adds) else 1
 
 

@@ -1,4 +1,4 @@
-# Quick checks of arrays, and functions for the interpreter's lock. Part of _core.pyx.
+# Quick checks of arrays, and functions for the interpreter's lock.
 
 cdef inline bint ordinary(object array) noexcept:
     """Returns True for a C-contiguous, aligned NumPy array in the machine's byte order, of no subclass."""

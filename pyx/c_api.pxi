@@ -1,4 +1,4 @@
-# Defines the functions of lnrnn_api.h that need Python, and exports the table of all functions. Part of _core.pyx.
+# Defines the functions of lnrnn_api.h that need Python, and exports the table of all functions.
 
 
 cdef void release_lanes(void *lanes) noexcept with gil:

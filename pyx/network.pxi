@@ -1,4 +1,4 @@
-# Networks: descriptions, and calls on whole sequences, forward and backward. Part of _core.pyx.
+# Networks: descriptions, and calls on whole sequences, forward and backward.
 
 cdef enum:
     FEW = 64  # calls of more sequences are checked in Python
@@ -302,7 +302,7 @@ cdef class Network:
 
     def forward(self, *, x, y, h0, hn, c0=None, cn=None, rows, training=None, int threads=0, Py_ssize_t line=-1):
         """x (T, B, D), h0 (lines, states, P), c0 (lines, states, C) -> y (T, B, directions * P), hn and cn as h0 and c0.
-        A line is a layer in one direction; only an LSTM has c0 and cn.
+        A line is a layer in one direction; only an LSTM and an SLSTM have c0 and cn.
 
         rows (R, 6): an lnrnn_row each, longest first; no other thread can change them. training: None, or the arrays that
         lnrnn_training_array_of lists. threads: the largest number of threads; 0: the number set for all calls. line: the only

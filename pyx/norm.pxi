@@ -1,5 +1,5 @@
-# The norms and the elementwise functions. Part of _core.pyx. A function accepts only ordinary arrays. For
-# other arguments it returns None: lnrnn/norm/functional.py then converts them or raises an error.
+# The norms and the elementwise functions. A function accepts only ordinary arrays. For other arguments it returns None:
+# lnrnn/norm/functional.py then converts them or raises an error.
 
 Function = IntEnum("Function", {"EXP": LNRNN_MAP_EXP, "TANH": LNRNN_MAP_TANH, "SIGMOID": LNRNN_MAP_SIGMOID}, module=__name__)
 
@@ -49,7 +49,7 @@ cdef inline bint parameter_fits(object parameter, int kind, cnp.ndarray x, int f
 
 
 cdef inline size_t product(cnp.ndarray x, int first, int end) noexcept:
-    """Returns the product of the sizes of some axes of x."""
+    """Returns the product of the sizes of axes first .. end - 1 of x."""
     cdef size_t n = 1
     cdef int k
     for k in range(first, end):
@@ -79,7 +79,8 @@ cdef inline bint takes(lnrnn_batch *b, cnp.ndarray x, int first, int axes, gain,
 
 
 cdef inline bint takes_rows(lnrnn_batch *b, x, shape, gain, bias, eps, gy, out) except -1:
-    """Does for layer norm what `takes` does. shape: an int or a tuple of ints, the sizes of the last axes of x."""
+    """Checks the arguments of layer norm and sets b, as `takes` does. shape: an int or a tuple of ints, the sizes of the last
+    axes of x."""
     cdef Py_ssize_t k, ndim, axes = len(<tuple>shape) if type(shape) is tuple else 1
     cdef int overflow
     if not ordinary(x) or not 0 < axes <= cnp.PyArray_NDIM(<cnp.ndarray>x):
@@ -97,7 +98,8 @@ cdef inline bint is_statistic(object array, cnp.ndarray x) noexcept:
 
 
 cdef inline bint takes_channels(lnrnn_batch *b, lnrnn_running *r, x, gain, bias, eps, gy, out, mean, var, training) except -1:
-    """Does for batch norm what `takes` does. Inference needs mean and var; training needs several values per channel."""
+    """Checks the arguments of batch norm and sets b, as `takes` does. Inference needs mean and var; training needs several
+    values per channel."""
     if (not ordinary(x) or type(training) is not bool or cnp.PyArray_NDIM(<cnp.ndarray>x) < 2
             or not is_statistic(mean, x) or not is_statistic(var, x) or not takes(b, x, 1, 1, gain, bias, eps, gy, out)):
         return False

@@ -13,7 +13,7 @@ __all__ = ["Objects", "prerequisites"]
 
 
 class Objects:
-    """A folder of object files, each with a record of its compiler, flags, and a hash of every input file.
+    """Fills a folder with object files, and records of their compilers, flags, and hashes of input files.
 
     Times of files are ignored, because a checkout or a copy does not keep them.
     """

@@ -1,5 +1,5 @@
-# Allocates results. Part of _core.pyx. A memory handler (NEP 49) allocates large arrays in blocks of result_memory.h. Each array
-# remembers its handler, so NumPy frees its memory correctly.
+# Allocates results. A memory handler (NEP 49) allocates large arrays in blocks of result_memory.h. Each array remembers its
+# handler, so NumPy frees its memory correctly.
 
 from cpython.contextvars cimport PyContext_Copy, PyContext_Enter, PyContext_Exit, PyContext_New
 

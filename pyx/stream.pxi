@@ -1,4 +1,4 @@
-# Streams: computes a step of some lanes. Part of _core.pyx.
+# Streams: computes a step of some lanes.
 
 LAST_STEP = LNRNN_LAST_STEP
 

@@ -21,8 +21,7 @@ typedef struct {
 #pragma GCC visibility push(default)
 /* Returns the caches of this machine, or the caches that lnrnn_set_caches has set. */
 lnrnn_caches lnrnn_get_caches(void);
-/* Sets the result of lnrnn_get_caches, so that tests can show that no result depends on it. No other thread may
- * compute meanwhile. */
+/* Sets the result of lnrnn_get_caches, so that tests can show that no result depends on it. No other thread may compute meanwhile. */
 void lnrnn_set_caches(lnrnn_caches caches);
 #pragma GCC visibility pop
 
@@ -34,7 +33,7 @@ void lnrnn_set_caches(lnrnn_caches caches);
 static inline size_t lnrnn_l2_holds(lnrnn_caches c, int narrow) { return c.l2 / 8 * (narrow ? 3 : 5); }
 
 /* Returns the size in bytes from which weights are prefetched. A core with reads_ahead needs no prefetch for some MiB of float32
- * weights in L3 (on a Zen 4: benchmarks lstm and gru, B8 and B32, H 384 and 512). */
+ * weights in L3 (benchmarks lstm and gru on a Zen 4). */
 static inline size_t lnrnn_prefetch_from(lnrnn_caches c, int narrow)
 {
     const size_t held = lnrnn_l2_holds(c, narrow), ahead = c.reads_ahead && !narrow ? c.l3 / 8 : 0;
@@ -42,12 +41,11 @@ static inline size_t lnrnn_prefetch_from(lnrnn_caches c, int narrow)
 }
 
 /* Returns 1 if a product of `rows` rows should prefetch weights. One or two rows take as long as reading the
- * weights, and with reads_ahead a prefetch only delays a load. On a Zen 4, rnn and gru with H from 512 to
- * 2048 gained 2 to 17 % without prefetches. */
+ * weights, and with reads_ahead a prefetch only delays a load. On a Zen 4, the benchmarks rnn and gru, H from 512
+ * to 2048, gained 2 to 17 % without prefetches. */
 static inline int lnrnn_prefetch_rows(lnrnn_caches c, size_t rows) { return !c.reads_ahead || rows > 2; }
 
-/* A load prefetches the word at this distance, for one row of x and for several rows (benchmarks rnn B1-H1024, lstm
- * B8-H1024). */
+/* A load prefetches the word at this distance, for one row of x and for several rows (benchmarks rnn B1-H1024, lstm B8-H1024). */
 enum { LNRNN_PREFETCH_ROW = 512, LNRNN_PREFETCH_TILE = 2048 };
 
 /* Returns 1 if a panel of `bytes` bytes may be prefetched into L2 while tiles use the panel before it. The two panels
@@ -75,10 +73,9 @@ enum { LNRNN_LINE_BYTES = 2048 };
 
 /* --- the recurrent layer: plan.c ----------------------------------------------------------------------- */
 
-/* The size of the buffer for W_ih x of a group of sequences. If the weights fit into L2, it is an eighth of L2
- * (benchmark lstm B64-H128). Otherwise the buffer has at least (D + H) / 16 rows, so that W_ih is not read again
- * every few steps (lstm B8-H1024). It has up to twice as many rows if one product computes them all (rnn
- * B17-H1024). */
+/* The size of the buffer for W_ih x of a group of sequences. If the weights fit into L2, it is an eighth of L2 (benchmark lstm
+ * B64-H128). Otherwise the buffer has at least (D + H) / 16 rows, so that W_ih is not read again every few steps (lstm B8-H1024). It has
+ * up to twice as many rows if one product computes them all (rnn B17-H1024). */
 static inline size_t lnrnn_chunk_bytes(lnrnn_caches c) { return c.l2 / 8; }
 enum { LNRNN_WEIGHTS_TO_CHUNK = 16 };
 
@@ -102,8 +99,7 @@ enum { LNRNN_THREAD_WORK = 4 << 20 };
 /* A call of fewer multiply-adds is brief, up to some 10 ms. If one of its threads loses its core for a time slice,
  * the call takes several times as long (benchmarks rnn, lstm and gru). */
 enum { LNRNN_LARGE_WORK = 1 << 30 };
-/* LNRNN_THREAD_WORK and LNRNN_LARGE_WORK for norms and elementwise functions, in elements (benchmarks layer_norm
- * and batch_norm). */
+/* LNRNN_THREAD_WORK and LNRNN_LARGE_WORK for norms and elementwise functions, in elements (benchmarks layer_norm and batch_norm). */
 enum { LNRNN_SERIAL = 1 << 17, LNRNN_LARGE = 1 << 25 };
 
 /* The most groups of sequences at a time if several threads compute each group, because every group needs a barrier. */
@@ -136,10 +132,9 @@ enum { LNRNN_HAND_OVER = 800 };
 
 /* --- the norms: norm/tasks.h --------------------------------------------------------------------------- */
 
-/* Returns the size in bytes from which an output is written by non-temporal stores, which bypass the caches. A smaller output
- * stays in L3 for its reader; a larger one would only displace other data. The limit is a few MiB even for a large L3. On a
- * Sapphire Rapids with 260 MiB, non-temporal stores of 8 MiB take half of the time of others, and the next reader is faster too.
- * On a Zen 5 with 32 MiB both kinds of stores take equal times at 8 MiB (benchmarks layer_norm and batch_norm). */
+/* Returns the size in bytes from which an output is written by non-temporal stores, which bypass the caches. A smaller output stays in
+ * L3 for its reader; a larger one would only displace other data. The limit is a few MiB even for a large L3. On a Sapphire Rapids with
+ * 260 MiB, non-temporal stores of 8 MiB take half of the time of others (benchmark layer_norm). */
 static inline size_t lnrnn_nontemporal_from(lnrnn_caches c)
 {
     const size_t of_cache = c.l3 / 8 * 3, most = 8 << 20;
@@ -199,8 +194,7 @@ enum {
     LNRNN_CACHED_BLOCKS = 32,
     LNRNN_CACHED_BYTES = 1 << 30,
     /* Freed blocks from this size on are marked with MADV_FREE. For smaller blocks the mark costs too much, because
-     * it empties the TLBs of all cores. It took a quarter to a half of the time of a layer norm of 512x4096 on two
-     * threads (benchmark layer_norm). */
+     * it empties the TLBs of all cores (benchmark layer_norm 512x4096). */
     LNRNN_MARKED_FREE_FROM = 16 << 20
 };
 

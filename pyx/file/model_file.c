@@ -11,7 +11,7 @@
 
 /* --- the configuration ---------------------------------------------------------------------------------- */
 
-/* A description, and facts about the file that it does not store. */
+/* A description, and facts about the file that a description lacks. */
 typedef struct {
     lnrnn_description d;
     size_t bits;    /* activation_bits, or 0 if the file has none */
@@ -19,8 +19,7 @@ typedef struct {
 } configuration;
 
 enum { SIZE, NUMBER, FLAG, CHOICE, RATES, NORM };
-/* Bits of an entry of ENTRIES. Up to PAIR: the networks that may have it. OPTIONAL: it may be missing. NULLABLE: it
- * may be null. */
+/* Bits of an entry of ENTRIES. Up to PAIR: the networks that may have it. OPTIONAL: it may be missing. NULLABLE: it may be null. */
 enum {
     ALL = 1,
     ACTIVATED = 2,
@@ -37,8 +36,7 @@ enum { OF_ALL = ALL | OPTIONAL, OF_LAYER = LAYER | OPTIONAL, OF_BATCH = BATCH | 
 
 #define AT(member) offsetof(configuration, member)
 
-/* The entries of a configuration. choices: the names of the values first, first + 1, ... null: the value that null
- * sets. */
+/* The entries of a configuration. choices: the names of the values first, first + 1, ... null: the value that null sets. */
 static const struct {
     const char *name;
     int type, of;
@@ -191,7 +189,6 @@ typedef struct {
 /* Indices of the metadata. */
 enum { FORMAT, SCHEMA, CONFIG, METADATA };
 
-/* The state of reading a file. */
 typedef struct {
     FILE *stream;
     tensor *tensors; /* (count), with memory for `most` */
@@ -261,8 +258,7 @@ static int by_place(const void *a, const void *b)
     return (x[end] > y[end]) - (x[end] < y[end]);
 }
 
-/* *end: where the data must begin. Sets *end to the end of the data. Returns NULL, or a text that says why the
- * tensor is invalid. */
+/* *end: where the data must begin. Sets *end to the end of the data. Returns NULL, or a text that says why the tensor is invalid. */
 static const char *check_tensor(tensor *t, size_t *end)
 {
     if (t->seen != 7 || t->places != 2 || t->place[0] > t->place[1])

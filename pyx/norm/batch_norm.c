@@ -33,8 +33,7 @@ typedef struct {
     int reversed; /* begin with the values read last, which may be in the caches */
 } batch_job;
 
-/* Returns the number of samples per block. Each block has its own sums. To keep the sums few, there are at most 16
- * blocks, all large. */
+/* Returns the number of samples per block. Each block has its own sums. To keep the sums few, there are at most 16 blocks, all large. */
 static size_t samples_to_block(const lnrnn_batch *b)
 {
     size_t samples = lnrnn_ceil_div(b->N, 16);
@@ -65,7 +64,6 @@ static batch_job job_of(const lnrnn_batch *b)
     };
 }
 
-/* Returns the statistics and parameters of all channels, for the kernels. */
 static lnrnn_channels channels_of(const lnrnn_batch *b, const double *scales)
 {
     return (lnrnn_channels){
@@ -107,7 +105,6 @@ static void sums_task(void *ctx, size_t index, int worker)
     j->kernels->batch_sums(&sums_of);
 }
 
-/* Returns the number of values that a pass reads. */
 static size_t values(const batch_job *j) { return j->b->N * j->b->C * j->b->L * (j->gy ? 2 : 1); }
 
 /* Computes the sums over all of x, and leaves them in the first block of j->sums. */
@@ -141,7 +138,6 @@ static void batch_sums(batch_job *j, double *mean, double *var)
     }
 }
 
-/* Returns the coefficients from channel c on. */
 static lnrnn_coefficients coefficients_from(const batch_job *j, size_t c)
 {
     const size_t offset = c * j->real;

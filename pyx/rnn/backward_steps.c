@@ -158,8 +158,7 @@ static void add_skip_c(backward_step *s) { add_skip(s, s->j->c->C, s->j->c_strid
 
 /* --- the projection ------------------------------------------------------------------------------------- */
 
-/* Computes the gradient of the cell's output from the gradient of h, and keeps the gradient of h for the gradient
- * of W_hr. */
+/* Computes the gradient of the cell's output from the gradient of h, and keeps the gradient of h for the gradient of W_hr. */
 static void unproject(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -176,9 +175,8 @@ static void unproject(backward_step *s)
 
 /* --- cells ---------------------------------------------------------------------------------------------- */
 
-/* In each cell's function below, b.gh and b.gc are the gradient of the state. The function replaces them by the
- * gradient of the previous state, without the path through W h. It writes the gradients of the norms' outputs to
- * b.gx and b.ga. */
+/* In each cell's function below, b.gh and b.gc are the gradient of the state. The function replaces them by the gradient of the previous
+ * state, without the path through W h. It writes the gradients of the norms' outputs to b.gx and b.ga. */
 
 static void rnn_cell(backward_step *s)
 {
@@ -425,7 +423,7 @@ void lnrnn_resolve_backward(backward_job *j)
         {reset, gru_reset_cell},
         {kernel == LNRNN_STEP_LIGRU, ligru_cell},
         {c->input_side, c->own_input_gradient ? own_input_side : input_side},
-        {kernel != LNRNN_STEP_GRU_GATE && !reset, hidden_side}, /* the functions of other cells call hidden_side */
+        {kernel != LNRNN_STEP_GRU_GATE && !reset, hidden_side}, /* called by the functions of other cells */
         {c->inner_hh != NULL, inner_hh},
         {c->inner_ih != NULL, inner_ih},
         {1, reset   ? reset_product
@@ -441,8 +439,8 @@ void lnrnn_resolve_backward(backward_job *j)
     *phase = NULL;
 }
 
-/* Back-propagates through step t. record: the index in the tape of the record of the group's first row at step t;
- * before: the number of active rows at step t - 1. */
+/* Back-propagates through step t. record: the index in the tape of the group's first row at step t; before: the
+ * number of active rows at step t - 1. */
 static void take_step(backward_step *s, size_t record, size_t before)
 {
     const backward_job *j = s->j;

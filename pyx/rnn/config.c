@@ -49,8 +49,7 @@ static const struct {
                              .spans = LNRNN_SPANS_ALL},
             [LNRNN_GATE] = {.step_kernel = LNRNN_STEP_LSTM, .spans = LNRNN_SPANS_EACH},
         },
-    /* A GRU multiplies only W h by r, so W x and W h are separate products. With a norm of the sum, W x and W h are
-     * one product. */
+    /* A GRU multiplies only W h by r, so W x and W h are separate products. With a norm of the sum, W x and W h are one product. */
     [LNRNN_GRU] =
         {
             [BARE] = {.step_kernel = LNRNN_STEP_GRU,

@@ -186,7 +186,6 @@ void lnrnn_network_lay_out(lnrnn_network_call *n, int batch_first)
     strides_of(n, output_width(n), batch_first, &n->yt, &n->yb);
 }
 
-/* Returns the training arrays of a layer. */
 static lnrnn_layer_training *training_of(const lnrnn_network_call *n, size_t layer)
 {
     return &n->line[layer * n->network->directions].layer;
@@ -207,7 +206,6 @@ static int drops_input(const lnrnn_network_call *n, size_t layer)
     return layer && n->training && training_of(n, layer)->dropped;
 }
 
-/* Sets the pointers of each line's call. */
 static void point_lines(lnrnn_network_call *n)
 {
     const lnrnn_network *const net = n->network;
@@ -335,7 +333,6 @@ size_t lnrnn_network_backward_plan(const lnrnn_network_call *n, lnrnn_network_gr
     return g->sums + lnrnn_gradient_floats(net);
 }
 
-/* Sets the pointers of each line's gradients. */
 static void point_gradients(const lnrnn_network_call *n, lnrnn_network_gradients *g)
 {
     const lnrnn_network *const net = n->network;

@@ -30,7 +30,7 @@ struct lnrnn_network {
     const char *isa;                     /* the instruction set for which the weights are packed */
     int64_t refused_from;                /* the first step that a sequence must not reach */
     int together;                        /* all sequences take their steps together: overrun="batch" */
-    size_t weight_bytes;                 /* the size of the packed weights and of `backward` */
+    size_t weight_bytes;                 /* the number of bytes of the packed weights and of `backward` */
     int references;
     lnrnn_backward_weights *backward[2]; /* lnrnn_network_backward_weights, indexed by `inputs`; or NULL */
     /* Set by lnrnn_network_complete. */
@@ -50,7 +50,7 @@ lnrnn_network lnrnn_network_line(const lnrnn_network *n, size_t line);
 /* Returns the number of floats in the tape of a line for one step of one row. */
 size_t lnrnn_description_tape_width(const lnrnn_description *d);
 /* arrays: the arrays of lnrnn_network_create, in the order of the description. inputs: 1 to compute the gradient of
- * x. Returns an array (lines), which n owns, or NULL without memory. */
+ * x. Returns the weights for back-propagation, an array (lines) that n owns, or NULL without memory. */
 const lnrnn_backward_weights *lnrnn_network_backward_weights(lnrnn_network *n, const lnrnn_array *arrays,
                                                              int inputs);
 
@@ -66,8 +66,8 @@ typedef struct {
     ptrdiff_t yt, yb;
     const lnrnn_row *rows; /* (B), as in lnrnn_rnn_call */
     size_t B;
-    int kept;             /* 1: a stream keeps the plan, for calls that differ in y and in the starts of rows */
-    size_t states;        /* the number of states in h0, c0, hn, cn */
+    int kept;      /* 1: a stream keeps the plan, for calls that differ in y and in the starts of rows */
+    size_t states; /* the number of states in h0, c0, hn, cn */
     const float *h0, *c0; /* (lines, states, P), (lines, states, C), or NULL: zeros */
     float *hn, *cn;       /* (shapes of h0, c0); may be h0, c0; cn: only if the cell has c */
     int training;         /* `training` of each line is set; 0: inference */
@@ -134,8 +134,8 @@ typedef struct {
     size_t outputs[2], second, sums;
 } lnrnn_network_gradients;
 
-/* n: the forward call with its tapes, statistics, outputs, h0 and c0, and a new plan. Returns the number of floats of
- * n->scratch, which must be aligned for doubles. */
+/* Plans back-propagation through n, the forward call with its tapes, statistics, outputs, h0 and c0, and a new plan.
+ * Returns the number of floats of n->scratch, which must be aligned for doubles. */
 size_t lnrnn_network_backward_plan(const lnrnn_network_call *n, lnrnn_network_gradients *g);
 /* Back-propagates through the call n. Returns 1 or 0, as lnrnn_rnn_backward. */
 int lnrnn_network_backward(lnrnn_network_call *n, lnrnn_network_gradients *g);

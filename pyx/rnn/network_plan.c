@@ -6,7 +6,7 @@
  * At once: each line has one thread, or, with two directions, half of the threads. The two directions of a layer then
  * need the time of one. Layers in one direction form a wavefront: a layer begins when the layer before it has
  * computed its first chunk of steps. With n threads the time is an n-th of the sum of all times, plus one chunk for
- * each thread after the first. Each chunk reads W_ih again. All threads share L3 and memory. */
+ * each thread after the first. Each chunk reads W_ih again. */
 #include <math.h>
 
 #include "lnrnn/tuning.h"

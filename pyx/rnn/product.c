@@ -71,8 +71,7 @@ static void panels_product(const lnrnn_step *s, const weights *u, size_t n, cons
     k->matmul(&m, n, rows, a, as);
 }
 
-/* Computes this thread's share of panels_product: all rows of its whole panels, and some rows of a panel that two
- * threads share. */
+/* Computes this thread's share of panels_product: all rows of its whole panels, and some rows of a panel that two threads share. */
 static void product(const lnrnn_step *s, const weights *u, size_t n, const float *const *rows, float *a,
                     ptrdiff_t as)
 {

@@ -121,7 +121,6 @@ static inline double step_cost(const lnrnn_rnn_call *r, double rows, size_t k)
     return 1024 + rows * (double)r->config->outputs * (double)(k + 32) + rows * (double)r->config->projection;
 }
 
-/* Returns the cost of all steps of all groups. */
 static inline double all_steps_cost(const lnrnn_rnn_call *r, size_t k)
 {
     return step_cost(r, (double)all_rows(r), k) + 1024 * (double)r->plan->groups * (double)r->T;

@@ -56,8 +56,7 @@ static void separate_product(lnrnn_step *s)
     lnrnn_hidden_product(s, 0);
 }
 
-/* For a reset gate before the product: computes W_hh h of the gates r and z. Later phases compute r h and W_hh (r
- * h) for the gate n. */
+/* For a reset gate before the product: computes W_hh h of the gates r and z. Later phases compute r h and W_hh (r h) for the gate n. */
 static void first_product(lnrnn_step *s)
 {
     s->cell.x = s->a;
@@ -241,8 +240,8 @@ static void output(lnrnn_step *s)
     s->r->plan->kernels->cells->lstm_output(&s->config, &s->cell);
 }
 
-/* old (n, width), row stride `stride`; states: n pointers to (width), replaced. masks: r->masks.h or r->masks.c. If
- * masks is NULL, every unit keeps the fraction `rate` of its old state. */
+/* Mixes old (n, width), row stride `stride`, into states, n pointers to (width). masks: r->masks.h or r->masks.c.
+ * If masks is NULL, every unit keeps the fraction `rate` of its old state. */
 static void zoneout(const lnrnn_step *s, size_t width, float rate, const unsigned char *masks,
                     const float *old, size_t stride, float *const *states)
 {
@@ -462,8 +461,7 @@ void lnrnn_step_load(const lnrnn_step *s)
 }
 
 /* Returns the end of the steps that this thread may compute now. A thread with expensive steps must not use up the
- * budget of other threads, nor let them wait for its last chunk. (Benchmarks: rnn and lstm B32-H2048, and rnn
- * B64-H640 with 24 steps, each with two threads.) */
+ * budget of other threads, nor let them wait for its last chunk. (Benchmark rnn B32-H2048.) */
 static size_t affordable(const lnrnn_step *s, size_t stop, int64_t *left)
 {
     const lnrnn_rnn_call *r = s->r;

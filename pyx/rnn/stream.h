@@ -36,9 +36,8 @@ struct lnrnn_handle {
 
 /* Sets the network and lanes of s, and the fields that follow from them. */
 void lnrnn_stream_of(lnrnn_stream *s, lnrnn_network *n, size_t lanes);
-/* lanes (n). Sets their states and steps. states: NULL, which leaves all states, or h and for an LSTM c, (layers, n,
- * P or C), each NULL for zeros. steps: NULL, which leaves the steps, or (n). Returns 1, or 0 without a change if a
- * lane or step is invalid. */
+/* lanes (n). Sets their states and steps. states: NULL, which leaves all states, or h and, if the cell has one, c, (layers, n, P or C),
+ * each NULL for zeros. steps: NULL, which leaves the steps, or (n). Returns 1, or 0 without a change if a lane or step is invalid. */
 int lnrnn_stream_put(lnrnn_stream *s, const int64_t *lanes, size_t n, const float *const *states,
                      const int64_t *steps);
 /* lanes, resets (rows), or NULL. Selects the lanes of the next step, and sets the states of lanes with resets != 0 to

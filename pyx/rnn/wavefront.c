@@ -1,18 +1,16 @@
 /* Computes layers and directions of a network at the same time.
  *
- * A run is a group of sequences in one line (a layer in one direction). It is computed one chunk of steps at a time.
- * A chunk reads outputs of the layer before. So in the layer before, the run of the same sequences must have passed
- * the last step of the chunk. With two directions, both runs of the layer before must have ended, because the reverse
- * run computes the first step last.
+ * A run is a group of sequences in one line (a layer in one direction). It is computed one chunk of steps at a time. A chunk reads
+ * outputs of the layer before. So in the layer before, the run of the same sequences must have passed the last step of the chunk. With
+ * two directions, both runs of the layer before must have ended, because the reverse run computes the first step last.
  *
- * Each thread repeatedly takes a free run whose next chunk can be computed, computes that chunk and gives the run
- * back. It prefers its previous run, whose weights are in its caches, and then the lowest layer, on which the other
- * layers wait. So n threads compute n layers, each one chunk behind the layer before it. A single thread computes
- * everything in order. If the layers cannot be divided evenly among the threads, threads prefer the last layers
- * (`flexible`) to their previous run. Otherwise one thread would compute the last layers alone at the end.
+ * Each thread repeatedly takes a free run whose next chunk can be computed, computes that chunk and gives the run back. It prefers its
+ * previous run, whose weights are in its caches, and then the lowest layer, on which the other layers wait. So n threads compute n
+ * layers, each one chunk behind the layer before it. If the layers cannot be divided evenly among the threads, threads prefer the last
+ * layers (`flexible`) to their previous run. Otherwise one thread would compute the last layers alone at the end.
  *
- * A thread waits only for a chunk that another thread computes. No bit of a result depends on the threads: one thread
- * at a time computes a run, and chunks change no order of sums. */
+ * A thread waits only for a chunk that another thread computes. No bit of a result depends on the threads: one thread at a time computes
+ * a run, and chunks change no order of sums. */
 #include "rnn/wavefront.h"
 
 #include <string.h>

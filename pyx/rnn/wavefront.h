@@ -49,7 +49,7 @@ typedef struct {
     int halves;      /* half of the threads divide the units of each direction */
     size_t chunk;    /* the number of steps of a line after which a thread chooses its next line */
     size_t groups;   /* the number of groups of sequences in each line */
-    size_t flexible; /* lines from here on go to any thread, because lines cannot be divided evenly */
+    size_t flexible; /* lines from this number on go to any thread, because lines cannot be divided evenly */
     size_t worker;   /* the number of floats of memory per thread */
     size_t floats;   /* the number of floats of scratch */
 } lnrnn_wavefront;
@@ -78,8 +78,8 @@ int lnrnn_wavefront_plan(lnrnn_wavefront *n, int threads);
 /* Computes all layers, with the same bits as one layer after the other. Returns 1 or 0, as lnrnn_rnn_forward. */
 int lnrnn_wavefront_forward(lnrnn_wavefront *n);
 
-/* For tests. FASTEST: the default. IN_TURN: layer after layer. SIDE_BY_SIDE: at the same time if possible,
- * with all threads, even for little work. */
+/* How layers run, for tests. FASTEST: the default. IN_TURN: layer after layer. SIDE_BY_SIDE: at the same time if
+ * possible, with all threads, even for little work. */
 enum { LNRNN_NETWORK_FASTEST, LNRNN_NETWORK_IN_TURN, LNRNN_NETWORK_SIDE_BY_SIDE };
 /* Exported, because tests call it. */
 #pragma GCC visibility push(default)

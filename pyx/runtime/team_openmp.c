@@ -38,16 +38,14 @@ static LNRNN_THREAD_LOCAL struct {
 
 /* --- starting a team ---------------------------------------------------------------------------------------
  *
- * libgomp ends the process if it cannot start a thread. So before a team grows, a probe starts POSIX threads, and
- * ends them when all are alive (thread_probe.c). If the probe cannot start all threads, the team is smaller.
+ * libgomp ends the process if it cannot start a thread. So before a team grows, a probe starts POSIX threads, and ends them when all are
+ * alive (thread_probe.c). If the probe cannot start all threads, the team is smaller.
  *
- * The probe starts twice as many threads as the team needs, for two reasons. First, when a team becomes smaller,
- * OpenMP ends threads, and it may start new threads before the old ones are gone. Second, a process that has reached
- * a limit cannot fork or allocate.
+ * The probe starts twice as many threads as the team needs, for two reasons. First, when a team becomes smaller, OpenMP ends threads,
+ * and it may start new threads before the old ones are gone. Second, a process that has reached a limit cannot fork or allocate.
  *
- * Every calling thread probes for itself when its team becomes larger than ever before. After a first failure
- * in the process, it probes whenever a team grows. A risk remains: another process or library can take the
- * last threads after the probe, or lack them during the probe. */
+ * Every calling thread probes for itself when its team becomes larger than ever before. After a first failure in the process, it probes
+ * whenever a team grows. A risk remains: another process can take the last threads after the probe. */
 
 #if defined(LNRNN_POSIX)
 /* A lock, held until a team has its threads, so that probes do not overlap. */

@@ -154,8 +154,7 @@ const lnrnn_product LNRNN_CAT(lnrnn_product_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_
 #endif
 #endif
 
-/* The product on a bfloat16 unit. In instruction sets without one, lnrnn_product_<suffix> also multiplies bfloat16
- * weights. */
+/* The product on a bfloat16 unit. In instruction sets without one, lnrnn_product_<suffix> also multiplies bfloat16 weights. */
 #ifdef LNRNN_PART_BF16
 const lnrnn_product LNRNN_CAT(lnrnn_bf16_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT, matmul_bf16,
                                                                                    NULL, bf16_scratch);

@@ -173,7 +173,6 @@ LNRNN_INLINE void T(batch_sums_any)(const lnrnn_batch_block *b, const int has_gy
             T(batch_planes_sums)(b, c, has_gy);
 }
 
-/* Adds the sums over the block to b->sums. */
 static void T(batch_sums_kernel)(const lnrnn_batch_block *b)
 {
     if (b->gy)
@@ -288,7 +287,6 @@ typedef struct {
     ptrdiff_t stride;
 } T(pass_rows);
 
-/* The coefficients of the values in a vector. */
 typedef struct {
     vreal mean, scale, shift, slope;
 } T(coefficients);
@@ -366,8 +364,8 @@ LNRNN_INLINE void T(pass_planes)(size_t rows, size_t n, const int backward, int 
     }
 }
 
-/* x (rows, n) contiguous -> y (rows, n), which may be x. a: the coefficients of n columns, or with by_row those of
- * `rows` planes. */
+/* x (rows, n) contiguous -> y (rows, n), which may be x. a: the coefficients of n columns, or with by_row the
+ * coefficients of `rows` planes. */
 static void T(batch_affine_kernel)(size_t rows, size_t n, const void *x, const lnrnn_coefficients *a, void *y,
                                    int by_row, int nontemporal)
 {

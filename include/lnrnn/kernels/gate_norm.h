@@ -6,12 +6,12 @@
  *     LNRNN_AFFINE    (v - mean) * gain + bias       batch norm; mean may be NULL for 0
  *     LNRNN_NORMED    (v - m) / sqrt(var + eps) * gain + bias, m and var over the `spans` of the row
  *     LNRNN_HARD      v + bias, and the gates of an LSTM or GRU have the hard sigmoid
- * lnrnn_gate_norm of table.h describes a norm. rnn_cell.h, lstm_cell.h, gru_cell.h and ligru_cell.h compute the
- * states from the results; lnrnn/reference has the equations.
+ * lnrnn_gate_norm of table.h describes a norm. lstm_cell.h and the headers of the other cells compute the states
+ * from the results.
  *
- * The compiler makes a copy of an inline function for every constant argument. Such constants are `how`, one
- * of the forms above; `separate`: W x has a norm of its own, and is added afterwards; `whole`: i .. i +
- * k - 1 are a whole vector.
+ * The compiler makes a copy of an inline function for every constant argument. Such constants are `how`, one of the
+ * forms above; `separate`: W x has a norm of its own, and is added afterwards; `whole`: i .. i + k - 1 are a whole
+ * vector.
  */
 #ifndef LNRNN_GATE_NORM_H
 #define LNRNN_GATE_NORM_H
@@ -22,7 +22,7 @@
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/simd/simd.h"
 
-/* The gates of each cell, in the order of their weights, and their number. */
+/* The gates of each cell, in the order of their weights, and the number of gates. */
 enum { GATE_I, GATE_F, GATE_G, GATE_O, LSTM_GATES };
 enum { GATE_R, GATE_Z, GATE_N, GRU_GATES };
 enum { LIGRU_Z, LIGRU_N, LIGRU_GATES };
@@ -30,9 +30,8 @@ enum { LIGRU_Z, LIGRU_N, LIGRU_GATES };
 /* Calls f(i, k, whole, ...) for the units i .. i + k - 1, a vector at a time, until units 0 .. n - 1 are done (vector_loop.h). */
 #define LNRNN_FOR_UNITS(n, f, ...) LNRNN_FOR_VECTORS(V32_LANES, (size_t)0, n, f, __VA_ARGS__)
 
-/* Calls f(i, k, vecs, ...) until units 0 .. n - 1 are done. vecs is a constant: 2 for two whole vectors, whose
- * activations are computed together; 1 for a single whole vector; 0 for a partial vector. k is the number of units
- * per vector. */
+/* Calls f(i, k, vecs, ...) until units 0 .. n - 1 are done. vecs is a constant: 2 for two whole vectors, whose activations are computed
+ * together; 1 for a single whole vector; 0 for a partial vector. k is the number of units per vector. */
 #define LNRNN_FOR_PAIRS(n, f, ...)                            \
     do {                                                      \
         const size_t n_ = (n);                                \
@@ -45,7 +44,6 @@ enum { LIGRU_Z, LIGRU_N, LIGRU_GATES };
             f(i_, n_ - i_, 0, __VA_ARGS__);                   \
     } while (0)
 
-/* Returns the first unit of vector v, if vector 0 begins at unit `first`. */
 LNRNN_INLINE size_t unit_of(size_t first, int v) { return first + (size_t)v * V32_LANES; }
 
 /* --- statistics ------------------------------------------------------------------------------------- */
@@ -90,8 +88,7 @@ typedef struct {
     size_t at;
 } gate_side;
 
-/* One row of a step. hidden: W h, or W x + W h; input: W x, if it is separate; the others: the row in the arrays of
- * lnrnn_step_rows. */
+/* One row of a step. hidden: W h, or W x + W h; input: W x, if it is separate; the others: the row in the arrays of lnrnn_step_rows. */
 typedef struct {
     gate_side hidden, input;
     const float *h_prev;

@@ -1,4 +1,4 @@
-/* The GRU's cell: a step after the products, and its derivative. table.h has the types of the rows of a step and of its gradients. */
+/* The GRU's cell: a step after the products, and its derivative. table.h has the types of the rows. */
 #ifndef LNRNN_GRU_CELL_H
 #define LNRNN_GRU_CELL_H
 
@@ -55,7 +55,7 @@ LNRNN_INLINE void gru_rows(const int how, const int separate, const lnrnn_step_c
     }
 }
 
-/* x is W x after the norm step->input, or 0 if it is NULL; a is W h after step->hidden (gate_norm.h). Computes
+/* x is W x after the norm step->input, or 0 if x is NULL; a is W h after step->hidden. Computes
  *     r, z = sigmoid(x + a), n = tanh(x + r a), h = (1 - z) n + z h_prev
  * h_prev may be the array h. In a cell without a norm x is not NULL. */
 static void gru_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)

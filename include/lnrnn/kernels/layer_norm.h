@@ -49,8 +49,8 @@ LNRNN_INLINE void T(layer_norm_part)(size_t i, size_t k, const int whole, const 
 
 LNRNN_SELDOM void T(layer_norm_scaled)(lnrnn_layer_norm_rows r, int form, real scale);
 
-/* Computes the next 1 or 4 rows. final: does not test if squares leave the range of real. nontemporal: computes one
- * row, with non-temporal stores, and with prefetches of x a row ahead, or a page ahead if the row is shorter. */
+/* Computes the next 1 or 4 rows. final: 1 if squares need no test for leaving the range of real. nontemporal: computes one row, with
+ * non-temporal stores, and with prefetches of x a row ahead, or a page ahead if the row is shorter. */
 LNRNN_INLINE void T(layer_norm_group)(const int rows, const int form, const lnrnn_layer_norm_rows *r,
                                       const int final, const int nontemporal)
 {
@@ -169,7 +169,7 @@ LNRNN_INLINE vreal T(get_scaled)(const int form, const elem *x, size_t k, const 
     return form & LNRNN_SCALED ? T(get)(x, k, whole) * v_set1(scale) : T(get)(x, k, whole);
 }
 
-/* Adds values i .. i+k-1 of a row to accumulator number a of each sum; the sums over g are over u = gy gain. */
+/* Adds values i .. i+k-1 of a row to accumulator number a of each sum; the sums g and gd add u = gy gain. */
 LNRNN_INLINE void T(row_sums_part)(size_t i, size_t k, const int whole, const int a, const int form,
                                    const lnrnn_layer_norm_gradients *r, real scale, vreal pivot,
                                    T(accumulators) *s)
@@ -181,7 +181,7 @@ LNRNN_INLINE void T(row_sums_part)(size_t i, size_t k, const int whole, const in
 }
 
 /* Returns the statistics for the gradient of one row, gx = rstd (u - mean(u) - z mean(u z)) with z = d rstd. Reads
- * the row once, or twice if moments_about would. scale: 1 unless LNRNN_SCALED. */
+ * the row twice if its pivot is far from the mean, else once. scale: 1 unless LNRNN_SCALED. */
 LNRNN_INLINE T(row_gradient)
     T(row_sums)(const int form, const lnrnn_layer_norm_gradients *r, double eps, real scale)
 {
@@ -304,7 +304,7 @@ LNRNN_INLINE void T(layer_norm_backward_rows)(const int form, lnrnn_layer_norm_g
 #endif
         r = T(gradients_from)(r, group);
         done += (size_t)group;
-        if (r.ggain && (done % 32 == 0 || !r.rows)) /* `done` reaches multiples of 32, because a group has 1 or 4 rows */
+        if (r.ggain && (done % 32 == 0 || !r.rows)) /* a group has 1 or 4 rows, which divide 32 */
             T(flush)(r.n, partial, r.ggain), T(flush)(r.n, partial + r.n, r.gbias);
     }
 }

@@ -1,5 +1,4 @@
-/* The LSTM's cell: a step after the products, and its derivative. table.h has the types of the rows of
- * a step and of its gradients. */
+/* The LSTM's cell: a step after the products, and its derivative. table.h has the types of the rows. */
 #ifndef LNRNN_LSTM_CELL_H
 #define LNRNN_LSTM_CELL_H
 
@@ -92,11 +91,10 @@ LNRNN_INLINE void lstm_rows(const int how, const int separate, const lnrnn_step_
     }
 }
 
-/* x is W x after the norm step->input, or 0 if it is NULL; a is W h after step->hidden (gate_norm.h). With z = x + a,
- * computes
+/* x is W x after the norm step->input, or 0 if x is NULL; a is W h after step->hidden. With z = x + a, computes
  *     i, f, o = sigmoid(z), g = tanh(z), c = f c + i g, h = o tanh(norm(c))
- * With LNRNN_CELL_CARRY c = norm(c) follows. With deferred_output h is o, and lstm_output must follow. In a
- * cell without a norm a is the sum of both products. */
+ * With LNRNN_CELL_CARRY c = norm(c) follows. With deferred_output h is o, and lstm_output must follow. In a cell
+ * without a norm a is the sum of both products. */
 static void lstm_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     for (size_t r = 0; r < rows->n; r += LNRNN_ROWS_TOGETHER) {

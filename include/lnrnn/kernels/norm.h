@@ -4,15 +4,15 @@
  * T(name) gets the suffix of its type: T(moments) is moments_f32, moments_f64, moments_bf16 and moments_f16. Before
  * each inclusion, all.h defines
  *     LNRNN_TYPE      the suffix
- * LNRNN_DOUBLE only if the arithmetic is in double; otherwise it is in float
+ *     LNRNN_DOUBLE    only if the arithmetic is in double; otherwise it is in float
  *     elem            the type in memory
  *     LNRNN_ELEM(op)  a load or store of elem, converted from or to real
  *
  * One pass computes the moments from the differences d to a value near the mean, the pivot:
  *     mean = pivot + mean(d),  var = mean(d^2) - mean(d)^2
  * (the shifted-data algorithm). That is as accurate as two passes if the pivot is within a standard deviation of the
- * mean. The code checks this. If the pivot is too far, a second pass uses the mean of the first pass as pivot. A
- * constant row has differences of exactly 0.
+ * mean. If the pivot is too far, a second pass uses the mean of the first pass as pivot. A constant row has
+ * differences of exactly 0.
  *
  * The mean is stored as mean_hi, the mean rounded to real, and mean_lo, the error of this rounding. Rows with a mean
  * far from 0 need both, because x - mean_hi is exact, and mean_lo corrects up to half an ULP.
@@ -50,7 +50,7 @@
 /* Calls `part` for the vectors of a row of n elem, as LNRNN_FOR_VECTORS of vector_loop.h. */
 #define LNRNN_FOR_ROW(head, n, part, ...) LNRNN_FOR_VECTORS(LANES, head, n, part, __VA_ARGS__)
 
-/* As LNRNN_FOR_ROW, with non-temporal stores to y (n), and with prefetches of x, `ahead` values ahead. */
+/* Calls `part` as LNRNN_FOR_ROW does, with non-temporal stores to y (n), and prefetches of x, `ahead` values ahead. */
 #define LNRNN_STREAM_ROW(x, ahead, y, n, part, ...)               \
     do {                                                          \
         size_t i_ = T(to_aligned)(y, n);                          \
@@ -105,8 +105,7 @@ LNRNN_INLINE size_t T(to_aligned)(const elem *y, size_t n)
     return head < n ? head : n;
 }
 
-/* Returns to_aligned(y, n), or 0 for a row of less than 2 KiB, where alignment saves nothing. NumPy's large arrays begin
- * 16 bytes into a cache line, so every vector of 64 bytes would cross a cache line, and every second vector of 32 bytes. */
+/* Returns to_aligned(y, n), or 0 for a row of less than LNRNN_WIDE_ROW bytes, where alignment saves nothing. */
 LNRNN_INLINE size_t T(to_whole_lines)(const elem *y, size_t n)
 {
     return n * sizeof(elem) < LNRNN_WIDE_ROW ? 0 : T(to_aligned)(y, n);
@@ -237,8 +236,7 @@ typedef struct {
     real mean_hi[4], mean_lo[4], var[4];
 } T(moments_of_4);
 
-/* x (4, n), row stride xs, in_one_block(n). Writes the moments of four rows, as moments_about does, with
- * overlapping divisions. */
+/* x (4, n), row stride xs, in_one_block(n). Writes the moments of four rows, as moments_about does, with overlapping divisions. */
 LNRNN_INLINE void T(four_moments)(size_t n, const elem *x, ptrdiff_t xs, T(moments_of_4) *m,
                                   const int centred)
 {
@@ -287,9 +285,8 @@ LNRNN_INLINE vreal T(normalised)(vreal x, vreal mean_hi, vreal rstd, vreal rest)
 
 /* --- squares out of the range of real ------------------------------------------------------------------- */
 
-/* Returns 1 if squares of a row with this rstd = 1 / sqrt(var + eps) left the range of real. If they overflow, rstd is 0 or
- * NaN. If rstd is above 2^61 (in double 2^509), var + eps is so small that some squares may be subnormal, with fewer
- * digits. */
+/* Returns 1 if squares of a row with this rstd = 1 / sqrt(var + eps) left the range of real. If they overflow, rstd is 0 or NaN. If rstd
+ * is above 2^61 (in double 2^509), var + eps is so small that some squares may be subnormal, with fewer digits. */
 LNRNN_INLINE int T(out_of_range)(real rstd)
 {
     return !(rstd > 0 && rstd <= (real)(sizeof(real) == 4 ? 0x1p61 : 0x1p509));

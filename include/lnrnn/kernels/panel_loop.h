@@ -59,7 +59,7 @@ LNRNN_INLINE void tile(const int product, const tile_shape s, const product_job 
 LNRNN_INLINE void row_tile(const int product, const int prefetch, const int vecs, const product_job *job,
                            size_t r, size_t o)
 {
-    const int left = vecs % NR_VECS, two = NR_VECS == 3 && left == 1 && vecs > 1; /* see panel_width (pack.h) */
+    const int left = vecs % NR_VECS, two = NR_VECS == 3 && left == 1 && vecs > 1; /* see panel_width */
     const tile_shape s = {.rows = 1,
                           .whole = vecs / NR_VECS - two,
                           .narrow = two ? 2 : left != 0,
@@ -215,11 +215,10 @@ static void row_loop(const product_loop *product, int prefetch, const product_jo
         row_part(product, prefetch, job, last, end);
 }
 
-/* Sets job->ahead and job->pace, which select the weights that tile t of `tiles` prefetches while it reads words
- * first .. end - 1 of the panel at output o. Returns 0 if tile t prefetches none. next: the distance in words to the
- * weights that follow; 0: the first tile prefetches the words that it reads itself. Each of the first tiles
- * prefetches a part, to spread the prefetches over time. A part is contiguous, because the CPU drops many prefetches
- * from slow memory unless they form a stream (GRU, B = 17, H = 2048: 9 %). */
+/* Sets job->ahead and job->pace, which select the weights that tile t of `tiles` prefetches while it reads words first .. end - 1 of the
+ * panel at output o. Returns 0 if tile t prefetches none. next: the distance in words to the weights that follow; 0: the first tile
+ * prefetches the words that it reads itself. Each of the first tiles prefetches a part, to spread the prefetches over time. A part is
+ * contiguous, because the CPU drops many prefetches from slow memory unless they form a stream (GRU, B = 17, H = 2048: 9 %). */
 LNRNN_INLINE int prefetch_panel(product_job *job, size_t o, size_t t, size_t tiles, ptrdiff_t next)
 {
     const size_t parts = !next ? 1 : tiles < NR_VECS ? tiles : NR_VECS;

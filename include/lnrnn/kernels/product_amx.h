@@ -98,9 +98,8 @@ LNRNN_OUTLINE void bf16_panel(int matrices, int vecs, lnrnn_tiles *t, amx_job b)
     amx_panel(0, matrices, vecs, t, b);
 }
 
-/* a (rows, words), rounded, rows <= BF16_ROWS -> job->c. Blocks of rows have equal heights, so the last block may
- * overlap the block before it. The two blocks are computed as a pair, which loads c before it stores, so rows in
- * both blocks get the same sum twice. */
+/* a (rows, words), rounded, rows <= BF16_ROWS -> job->c. Blocks of rows have equal heights, so the last block may overlap the block
+ * before it. The two blocks are computed as a pair, which loads c before it stores, so rows in both blocks get the same sum twice. */
 static void bf16_amx_loop(const product_job *job, size_t rows, const uint32_t *a)
 {
     const size_t blocks = (rows + TILE_HEIGHT - 1) / TILE_HEIGHT, height = (rows + blocks - 1) / blocks;

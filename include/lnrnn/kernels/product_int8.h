@@ -9,8 +9,7 @@
 #include "lnrnn/kernels/row_pairs.h"
 #endif
 
-/* Adds to acc (rows * parts, vecs) the products of words first .. end - 1 of the rows a with the weights at output
- * o. */
+/* Adds to acc (rows * parts, vecs) the products of words first .. end - 1 of the rows a with the weights at output o. */
 LNRNN_INLINE void int8_sums(const int parts, const tile_shape s, const product_job *job,
                             const quantized_row *a, size_t o, size_t first, size_t end,
                             vi32 (*acc)[TILE_MOST_VECS])
@@ -36,8 +35,8 @@ LNRNN_INLINE void int8_sums(const int parts, const tile_shape s, const product_j
     }
 }
 
-/* Computes a tile. acc has `lines` rows of sums, one per part of a row of activations. The function int8_outputs
- * writes the outputs of several rows, from sums in memory. Inlined in each tile it would be most of the code. */
+/* Computes a tile. acc has `lines` rows of sums, one per part of a row of activations. The function int8_outputs writes the outputs of
+ * several rows, from sums in memory. Inlined in each tile, int8_outputs would be most of the code. */
 LNRNN_INLINE void int8_tile(const int product, const tile_shape s, const product_job *job, size_t r, size_t o)
 {
     const int parts = product == PRODUCT_I8 ? 2 : 1, vecs = tile_vecs(s), lines = s.rows * parts;

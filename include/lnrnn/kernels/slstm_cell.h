@@ -1,6 +1,5 @@
 /* The sLSTM's cell (arXiv 2405.04517): a step after the products, its derivative, and the norm of each head behind it.
- * A row of its cell state has 3 H values: c, n and m. table.h has the types of the rows of a step and of its
- * gradients. */
+ * A row of its cell state has 3 H values: c, n and m. table.h has the types of the rows. */
 #ifndef LNRNN_SLSTM_CELL_H
 #define LNRNN_SLSTM_CELL_H
 
@@ -26,7 +25,7 @@ LNRNN_INLINE v32 v32_log_sigmoid(v32 x)
 /* The gates of a unit, and its state after them. A unit whose n was 0 has no past: its c and m are not used. */
 typedef struct {
     v32 i, f; /* i' and f' of slstm_step: one of them is 1, none is larger */
-    v32 old;  /* 1 where m' is lf + m, 0 where it is i */
+    v32 old;  /* 1 where m' is lf + m, 0 where m' is i (slstm_step) */
     v32 c_prev, c, n, m;
 } slstm_unit;
 

@@ -22,7 +22,6 @@ typedef struct {
     size_t last; /* the number of columns in the last vector */
 } column_tile;
 
-/* Returns vector v of the `vecs` vectors of row r. */
 LNRNN_INLINE v32 columns_load(const column_tile *t, const int vecs, size_t r, int v)
 {
     const float *const p = t->x + (ptrdiff_t)r * t->xs + v * V32_LANES;

@@ -113,10 +113,10 @@ typedef struct {
     const uint32_t *w; /* packed (n, k) */
     size_t lines;      /* not 0: w is float32 (k, n) with this row stride, not packed (lnrnn_reads_lines) */
     size_t p0, p1;
-    int add;      /* LNRNN_ADD_NOT .. */
-    int from_end; /* begin with the last panel; alternate calls set it, to begin with panels in the cache */
-    lnrnn_caches caches; /* the machine's caches */
-    uint32_t *scratch;   /* scratch(dtype, rows, k) words */
+    int add; /* LNRNN_ADD_NOT .. */
+    int from_end; /* begin with the last panel; set in every second call, because the panels read last are still in the cache */
+    lnrnn_caches caches;
+    uint32_t *scratch; /* scratch(dtype, rows, k) words */
 } lnrnn_matmul;
 
 /* pack.h, product_*.h: the product with packed weights of float32, of bfloat16 or of int8. Threads that
@@ -168,7 +168,7 @@ enum {
 /* The configuration of a kernel that computes new states. */
 typedef struct {
     const lnrnn_gate_norm *hidden; /* norm of W h, or of the sum W x + W h */
-    const lnrnn_gate_norm *input;  /* norm of W x; NULL: W x has none. LiGRU: with the same `how` as `hidden` */
+    const lnrnn_gate_norm *input;  /* norm of W x; NULL: none. LiGRU: with the same `how` as `hidden` */
     const lnrnn_gate_norm *cell;   /* LSTM: norm of c, or NULL */
     int act;                       /* RNN, LiGRU: LNRNN_ACT_TANH .. */
     int cell_norm;                 /* LSTM: LNRNN_CELL_NONE .. */
@@ -209,7 +209,7 @@ static inline lnrnn_step_rows lnrnn_rows_from(const lnrnn_step_rows *rows, size_
 typedef struct {
     size_t H, rows;
     const float *saved_gates; /* (rows, G*H), row stride ks: the gates of the forward step */
-    const float *x, *a;       /* (rows, G*H), row stride ks: W x and W h; only GRU with a norm for each gate */
+    const float *x, *a; /* (rows, G*H), row stride ks: W x and W h; only GRU with a norm for each gate */
     /* (rows, H), row stride us. LSTM: u in h = o tanh(u); GRU: the factor of r. */
     const float *u;
     ptrdiff_t ks, us;
@@ -225,12 +225,12 @@ typedef struct {
     ptrdiff_t ss;
     int carry; /* LSTM: the next step got u (LNRNN_CELL_CARRY) */
     int hard;  /* the gates have the hard sigmoid */
-    /* SLSTM: gc is (rows, 3 H), row stride gcs, as slstm_cell.h says. */
+    /* SLSTM: gc is (rows, 3 H), row stride gcs (slstm_cell.h). */
     ptrdiff_t gcs;
     int exp_forget;
 } lnrnn_gate_gradients;
 
-/* rnn_cell.h, lstm_cell.h, gru_cell.h, ligru_cell.h, slstm_cell.h, gate_norm.h, step_norm.h, vmath.h. */
+/* The functions of the cells, of gate_norm.h, step_norm.h and vmath.h. */
 typedef struct {
     void (*step[LNRNN_STEPS])(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
     void (*lstm_output)(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
