@@ -250,10 +250,10 @@ typedef struct {
     const float *x;              /* (T, B, D) */
     const int64_t *lengths;      /* (B): 0 .. T; NULL: all T */
     const unsigned char *resets; /* (T, B), not 0: set h and c to zero before this step; NULL: never */
-    const float *h0, *c0; /* (layers * directions, B, P) and (layers * directions, B, H), SLSTM 3 H; NULL:
-                                  * zeros. Only LSTM and SLSTM have c */
-    float *y;             /* (T, B, directions * P), 0 past a length; no other array overlaps it */
-    float *hn, *cn;       /* (shapes of h0, c0), may be h0 and c0; NULL: not written */
+    const float *h0, *c0;        /* (layers * directions, B, P), (.., H); NULL: zeros. Only LSTM has c, and
+                                  * SLSTM, with 3 H values */
+    float *y;                    /* (T, B, directions * P), 0 past a length; no other array overlaps it */
+    float *hn, *cn;              /* (shapes of h0, c0), may be h0 and c0; NULL: not written */
 } lnrnn_sequences;
 
 /* Runs all layers and directions. The results equal the results of a stream, bit for bit. */

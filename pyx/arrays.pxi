@@ -31,7 +31,6 @@ cdef inline bint writable(object out, object x) noexcept:
 
 
 cdef inline void *data(object array) noexcept:
-    """Returns a pointer to the data of an array, or NULL for None."""
     return NULL if array is None else cnp.PyArray_DATA(<cnp.ndarray>array)
 
 

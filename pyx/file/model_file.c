@@ -206,7 +206,7 @@ static lnrnn_status take(FILE *stream, void *to, size_t bytes, char *message)
 {
     if (fread(to, 1, bytes, stream) == bytes)
         return LNRNN_OK;
-    return lnrnn_fail(message, LNRNN_CANNOT_READ, "it ends too early"); /* GCOVR_EXCL_LINE: a disk */
+    return lnrnn_fail(message, LNRNN_CANNOT_READ, "it ends too early"); /* GCOVR_EXCL_LINE: if a disk fails */
 }
 
 static const char INVALID[] = "must have a valid dtype, shape and data_offsets, and nothing else";
@@ -311,7 +311,7 @@ static lnrnn_status open_header(reader *r, uint64_t size, lnrnn_model_file *mode
         return REFUSE("it has %d bytes", (int)size);
     lnrnn_status status = take(r->stream, prefix, sizeof prefix, message);
     if (status)
-        return status; /* GCOVR_EXCL_LINE: see take */
+        return status; /* GCOVR_EXCL_LINE: if a disk fails */
     for (int k = 8; k--;)
         length = length << 8 | prefix[k];
     size -= sizeof prefix;
@@ -325,7 +325,7 @@ static lnrnn_status open_header(reader *r, uint64_t size, lnrnn_model_file *mode
     if (!r->tensors || !model->arrays || !model->header)
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory"); /* GCOVR_EXCL_LINE: no memory */
     if ((status = take(r->stream, model->header, (size_t)length, message)))
-        return status; /* GCOVR_EXCL_LINE: see take */
+        return status; /* GCOVR_EXCL_LINE: if a disk fails */
     model->header[length] = '\0';
     lnrnn_json json = {.at = model->header, .end = model->header + length};
     return read_header(&json, r, (size_t)(size - length), message);

@@ -19,7 +19,6 @@
 #include "rnn/rows.h"
 #include "runtime/cpu_model.h"
 
-/* Returns the time of two operations that overlap. */
 static double overlapped(double a, double b)
 {
     return a > b ? a + LNRNN_NOT_HIDDEN * b : b + LNRNN_NOT_HIDDEN * a;

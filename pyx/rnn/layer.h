@@ -55,9 +55,9 @@ struct lnrnn_rnn_config {
     int cell, act, norm, placement, span, cell_norm;
     float eps;
     int gate_activation; /* LSTM, GRU; LNRNN_GATES_HARD_SIGMOID only without a norm */
-    int reset_before; /* GRU: r multiplies h before the product; possible without a norm, with SPLIT, and with batch norm */
-    int reverse;                      /* read each sequence from its last step to its first */
-    int dtype;                        /* type of the packed weights */
+    int reset_before;    /* GRU: r multiplies h before the product; not with layer norm JOINT or GATE */
+    int reverse;         /* read each sequence from its last step to its first */
+    int dtype;           /* type of the packed weights */
     int exp_forget, round_states;     /* SLSTM: see lnrnn_step_config */
     const float *inner_ih, *inner_hh; /* (G*H) or NULL: biases of W x and W h, before any norm; without
                                        * separate_products inner_ih is their sum and inner_hh NULL */
@@ -70,16 +70,16 @@ struct lnrnn_rnn_config {
     ptrdiff_t overrun_row;
     /* Set by lnrnn_rnn_configure. */
     size_t num_gates, outputs; /* G, and G*H: the number of outputs of a product */
-    size_t first_gates; /* the number of gates in the first product with W_hh: all; with reset_before r, z */
-    size_t head_units;  /* P / num_heads: the number of inputs of an output of W_hh */
-    int separate_products; /* the kernel of the cell adds W h to W x; 0: the product adds them */
-    int input_side;        /* W x has a norm or a bias of its own */
-    size_t C;              /* the number of values of c per sequence; 0: the cell has no c */
-    size_t projection;     /* P * H if h is W_hr times the cell's output (H); 0: h is the cell's output */
-    int saved_gates;       /* the tape has the gates */
-    int own_input_gradient; /* 1 for a GRU, except with JOINT: gradients of W x and W h differ, because r multiplies only W h */
-    int direct_h;        /* the cell reads h_prev too, not only W h */
-    int step_kernel;     /* LNRNN_STEP_RNN .. of kernels/table.h: the kernel that computes new states */
+    size_t first_gates;        /* gates in the first product with W_hh: all; with reset_before only r and z */
+    size_t head_units;         /* P / num_heads: the number of inputs of an output of W_hh */
+    int separate_products;     /* the kernel of the cell adds W h to W x; 0: the product adds them */
+    int input_side;            /* W x has a norm or a bias of its own */
+    size_t C;                  /* the number of values of c per sequence; 0: the cell has no c */
+    size_t projection;         /* P * H if h is W_hr times the cell's output (H); 0: h is the cell's output */
+    int saved_gates;           /* the tape has the gates */
+    int own_input_gradient; /* gradients of W x and W h differ: GRU, unless JOINT, because r multiplies only W h */
+    int direct_h;           /* the cell reads h_prev too, not only W h */
+    int step_kernel;        /* LNRNN_STEP_RNN .. of kernels/table.h: the kernel that computes new states */
     size_t cell_scratch; /* the number of floats of scratch for this kernel */
     int output_norm;     /* y is the norm of each head of h (site CELL), so h is stored apart from y */
 };
@@ -109,8 +109,8 @@ typedef struct {
     const struct lnrnn_product *product; /* the product with the layer's weights */
     int threads;
     int brief;        /* little work: use one thread if other processes use the cores */
-    int divide_units; /* the number of threads that divide the units of a group; 0: one thread computes a group */
-    int divide_rows; /* with divide_units: each thread computes the states of some rows; 0: of all rows */
+    int divide_units; /* the number of threads that divide a group's units; 0: one thread computes a group */
+    int divide_rows;  /* with divide_units: each thread computes the states of some rows; 0: of all rows */
     size_t group, groups;      /* the number of rows of a group, computed step by step together; of groups */
     size_t chunk;              /* the number of steps for which one product computes W x */
     size_t input_rows;         /* the largest number of rows of x in one product */

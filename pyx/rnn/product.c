@@ -18,7 +18,7 @@ static lnrnn_cut cut_at(const lnrnn_rnn_call *r, size_t N, size_t at)
     return (lnrnn_cut){.panel = p, .part = part, .of = of};
 }
 
-/* Returns the panel whose beginning is nearest to a cut. */
+/* Returns the panel whose beginning is nearest to the cut (lnrnn_cut). */
 static size_t near_panel(lnrnn_cut cut) { return cut.panel + (2 * cut.part > cut.of); }
 
 static lnrnn_cut cut_of(const lnrnn_rnn_call *r, size_t index, size_t team)

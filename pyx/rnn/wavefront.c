@@ -64,7 +64,7 @@ static int can_go_on(const wave_job *j, size_t run)
     return position != LNRNN_DONE && has_input(j, run, next_stop(j->n, run, position));
 }
 
-/* Takes the run for this thread until `advance`. Returns 0 if another thread has it. */
+/* Takes the run for this thread until it calls `advance`. Returns 0 if another thread has it. */
 static int take(const wave_job *j, size_t run)
 {
     network_run *const it = &j->run[run];

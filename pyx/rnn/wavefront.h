@@ -54,8 +54,8 @@ typedef struct {
     size_t floats;   /* the number of floats of scratch */
 } lnrnn_wavefront;
 
-/* The progress of a group of sequences in a line, in the scratch memory of the call. position: see resumable.h.
- * Threads read both fields often, so each run has a cache line of its own. */
+/* The progress of a run, a group of sequences in a line, in the scratch memory of the call. position: see
+ * resumable.h. Threads read both fields often, so each run has a cache line of its own. */
 typedef struct {
     size_t position;
     int taken; /* a thread computes this run now */

@@ -113,8 +113,8 @@ typedef struct {
     const uint32_t *w; /* packed (n, k) */
     size_t lines;      /* not 0: w is float32 (k, n) with this row stride, not packed (lnrnn_reads_lines) */
     size_t p0, p1;
-    int add; /* LNRNN_ADD_NOT .. */
-    int from_end; /* begin with the last panel; set in every second call, because the panels read last are still in the cache */
+    int add;      /* LNRNN_ADD_NOT .. */
+    int from_end; /* begin with the last panel; alternate calls do, because it is then still in the cache */
     lnrnn_caches caches;
     uint32_t *scratch; /* scratch(dtype, rows, k) words */
 } lnrnn_matmul;
