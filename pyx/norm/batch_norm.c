@@ -78,7 +78,7 @@ static lnrnn_channels channels_of(const lnrnn_batch *b, const double *scales)
     };
 }
 
-/* Computes the sums of one block and one strip. */
+/* Computes the sums of a block of samples and a strip of channels. */
 static void sums_task(void *ctx, size_t index, int worker)
 {
     const batch_job *j = ctx;
@@ -156,7 +156,7 @@ static void rows_task(void *ctx, size_t index, int worker)
     size_t row = (j->reversed ? lnrnn_ceil_div(all, j->rows) - 1 - index : index) * j->rows;
     const size_t end = lnrnn_min(all, row + j->rows);
     (void)worker;
-    while (row < end) { /* planes: at most up to the end of a sample */
+    while (row < end) { /* planes: an iteration stays within one sample */
         const size_t c = by_row ? row % C : 0, rows = by_row ? lnrnn_min(C - c, end - row) : end - row;
         const size_t offset = row * n * j->size;
         const char *x = (const char *)b->x + offset;

@@ -87,8 +87,8 @@ typedef struct {
     ptrdiff_t as, gs;
 } site_rows;
 
-/* Writes rows->ga from rows->g, for values from .. end - 1 of each row, which must not cut a span. Adds the gradients
- * of gain and bias to the sums of the blocks. Without a norm rows->ga must be rows->g. */
+/* Writes rows->ga from rows->g, for values from .. end - 1 of each row, which must be whole spans (backward_sites.c).
+ * Adds the gradients of gain and bias to the sums of the blocks. Without a norm rows->ga must be rows->g. */
 void lnrnn_site_backward(const backward_step *s, int site, size_t from, size_t end, const site_rows *rows);
 /* g (active, G*H), row stride j->wide. Adds the sums of its columns to the sums for an inner bias. */
 void lnrnn_inner_backward(const backward_step *s, int inner, const float *g);

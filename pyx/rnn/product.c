@@ -4,7 +4,7 @@
 #include "rnn/rows.h"
 #include "rnn/step.h"
 
-/* Returns the cut before output `at` of packed weights with N outputs. */
+/* Returns the cut (step.h) before output `at` of packed weights with N outputs. */
 static lnrnn_cut cut_at(const lnrnn_rnn_call *r, size_t N, size_t at)
 {
     const lnrnn_product *k = r->plan->product;

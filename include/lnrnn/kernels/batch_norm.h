@@ -102,7 +102,7 @@ LNRNN_INLINE void T(batch_columns_sums)(const lnrnn_batch_block *a, const int ha
     }
 }
 
-/* Adds values i .. i+k-1 of a plane to accumulator number a of each sum. */
+/* Adds values i .. i+k-1 of a channel of one sample to accumulator number a of each sum. */
 LNRNN_INLINE void T(batch_planes_part)(size_t i, size_t k, const int whole, const int a, const int has_gy,
                                        const elem *x, const elem *gy, vreal pivot, T(accumulators) *s)
 {
@@ -127,7 +127,7 @@ LNRNN_INLINE void T(batch_planes_flush)(T(accumulators) *s, size_t C, double *su
     *s = (T(accumulators)){0};
 }
 
-/* Adds the planes of channel c to b->sums. */
+/* Adds channel c of all samples to b->sums. */
 LNRNN_INLINE void T(batch_planes_sums)(const lnrnn_batch_block *b, size_t c, const int has_gy)
 {
     const size_t C = b->C, L = b->L;
@@ -291,7 +291,7 @@ typedef struct {
     vreal mean, scale, shift, slope;
 } T(coefficients);
 
-/* Returns the coefficients of channel c in all values of the vectors, for a row that is a plane. */
+/* Returns the coefficients of channel c in all values of the vectors, for rows within one channel. */
 LNRNN_INLINE T(coefficients) T(plane_coefficients)(const lnrnn_coefficients *a, size_t c, const int backward)
 {
     const real *mean = a->mean, *scale = a->scale, *shift = a->shift, *slope = a->slope;
@@ -350,7 +350,7 @@ LNRNN_INLINE void T(pass_columns)(size_t rows, size_t n, const int backward, int
         LNRNN_FOR_ROW(T(to_whole_lines)(r.out, n), n, T(pass_part), 1, backward, &r, NULL, &c);
 }
 
-/* r (rows, n): computes all rows, each a plane with its own coefficients. nontemporal: see pass_columns. */
+/* r (rows, n): computes all rows, each with coefficients of its own. nontemporal: see pass_columns. */
 LNRNN_INLINE void T(pass_planes)(size_t rows, size_t n, const int backward, int nontemporal, T(pass_rows) r,
                                  const lnrnn_coefficients *a)
 {
@@ -365,7 +365,7 @@ LNRNN_INLINE void T(pass_planes)(size_t rows, size_t n, const int backward, int 
 }
 
 /* x (rows, n) contiguous -> y (rows, n), which may be x. a: the coefficients of n columns, or with by_row the
- * coefficients of `rows` planes. */
+ * coefficients of each row. */
 static void T(batch_affine_kernel)(size_t rows, size_t n, const void *x, const lnrnn_coefficients *a, void *y,
                                    int by_row, int nontemporal)
 {
@@ -385,7 +385,7 @@ static void T(gx_columns_kernel)(size_t rows, size_t n, const void *gy, const vo
     T(pass_columns)(rows, n, 1, 0, (T(pass_rows)){.gy = gy, .x = x, .out = gx, .stride = stride}, a);
 }
 
-/* gy, x (rows, n) -> gx (rows, n), as gx_columns_kernel. a: the coefficients of `rows` planes. */
+/* gy, x (rows, n) -> gx (rows, n), as gx_columns_kernel. a: the coefficients of each row. */
 static void T(gx_planes_kernel)(size_t rows, size_t n, const void *gy, const void *x, ptrdiff_t stride,
                                 const lnrnn_coefficients *a, void *gx)
 {

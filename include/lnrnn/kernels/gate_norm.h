@@ -48,15 +48,15 @@ LNRNN_INLINE size_t unit_of(size_t first, int v) { return first + (size_t)v * V3
 
 /* --- statistics ------------------------------------------------------------------------------------- */
 
-/* The moments of the spans of some rows, and for each gate a pointer to its span. */
+/* The moments of some rows by spans (span_moments.h), and for each gate a pointer to its moments. */
 typedef struct {
     span_moments spans[LSTM_GATES];
     const span_moments *of_gate[LSTM_GATES];
 } rows_moments;
 
 /* a (rows, num_gates * H), row stride as; x, of the same shape, row stride xs, or NULL. Writes to *m, for each gate,
- * the moments of its span. Index r of the moments is row r of a, and index rows + r is row r of x. rows <=
- * LNRNN_ROWS_TOGETHER. norm: the norm of a; the norm of x differs only in gain and bias. */
+ * the moments of its span (span_moments.h). Index r of the moments is row r of a, and index rows + r is row r of x.
+ * rows <= LNRNN_ROWS_TOGETHER. norm: the norm of a; the norm of x differs only in gain and bias. */
 LNRNN_INLINE void moments_of_rows(const int num_gates, const lnrnn_gate_norm *norm, size_t rows,
                                   const float *a, ptrdiff_t as, const float *x, ptrdiff_t xs, rows_moments *m)
 {
@@ -83,7 +83,7 @@ LNRNN_INLINE void moments_of_rows(const int num_gates, const lnrnn_gate_norm *no
 typedef struct {
     const lnrnn_gate_norm *norm;
     const float *a; /* (G*H) */
-    /* LNRNN_NORMED: the moments of each gate's span; at: the index of this row in them. */
+    /* LNRNN_NORMED: the moments for each gate; at: the index of this row in them. */
     const span_moments *of_gate[LSTM_GATES];
     size_t at;
 } gate_side;
@@ -101,8 +101,8 @@ LNRNN_INLINE lnrnn_step_rows rows_together(const lnrnn_step_rows *rows, size_t r
     return lnrnn_rows_from(rows, r, rows->n - r < LNRNN_ROWS_TOGETHER ? rows->n - r : LNRNN_ROWS_TOGETHER);
 }
 
-/* Returns the moments for a gate. All gates of an LSTM or LiGRU with separate products share a span, and r and z of a
- * GRU share one. The compiler sees the same pointer for gates of a span, and loads the moments once. */
+/* Returns the moments for a gate. All gates of an LSTM or LiGRU with separate products have the same moments, and so
+ * have r and z of a GRU. The compiler sees the same pointer for these gates, and loads the moments once. */
 LNRNN_INLINE const span_moments *moments_of_gate(const int num_gates, const int separate,
                                                  const rows_moments *m, const int gate)
 {

@@ -130,7 +130,8 @@ static void gru_gate_step(const lnrnn_step_config *step, const lnrnn_step_rows *
 
 /* --- the reset gate before the product -------------------------------------------------------------- */
 
-/* Writes to *m the moments of gates from .. to - 1, which share a span, in W x and in W h. rows: at most LNRNN_ROWS_TOGETHER. */
+/* Writes to *m the moments of gates from .. to - 1, which share statistics, in W x and in W h. rows: at most
+ * LNRNN_ROWS_TOGETHER. */
 LNRNN_INLINE void gru_reset_moments(const int from, const int to, const lnrnn_step_config *step,
                                     const lnrnn_step_rows *rows, rows_moments *m)
 {

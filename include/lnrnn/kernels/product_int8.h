@@ -66,7 +66,7 @@ LNRNN_INLINE void int8_tile(const int product, const tile_shape s, const product
         }
         return;
     }
-    int32_t sums[2 * TILE_MOST_VECS * V32_LANES] __attribute__((aligned(64))); /* MR <= 8 */
+    int32_t sums[2 * TILE_MOST_VECS * V32_LANES] __attribute__((aligned(64))); /* enough, because MR <= 8 */
     LNRNN_FOR_EACH (i, lines)
         LNRNN_FOR_EACH (v, vecs)
             vi32_store(sums + (i * vecs + v) * V32_LANES, acc[i][v]);

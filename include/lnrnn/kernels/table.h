@@ -89,7 +89,7 @@ typedef struct {
     /* x (rows, n) -> y (rows, n), contiguous; a channel is a column, or if by_row a row */
     void (*batch_affine)(size_t rows, size_t n, const void *x, const lnrnn_coefficients *c, void *y,
                          int by_row, int nontemporal);
-    /* gy, x (rows, n) -> gx (rows, n), row stride `stride`; a channel is a column, or (planes) a row */
+    /* gy, x (rows, n) -> gx (rows, n), row stride `stride`; a channel is a column, in gx_planes a row */
     void (*gx_columns)(size_t rows, size_t n, const void *gy, const void *x, ptrdiff_t stride,
                        const lnrnn_coefficients *c, void *gx);
     void (*gx_planes)(size_t rows, size_t n, const void *gy, const void *x, ptrdiff_t stride,
