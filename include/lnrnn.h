@@ -224,7 +224,7 @@ typedef struct lnrnn_network lnrnn_network;
  * the network, with one reference, or to NULL after an error. */
 lnrnn_status lnrnn_network_create(const lnrnn_description *d, const lnrnn_array *arrays, size_t count,
                                   lnrnn_network **network, char message[LNRNN_MESSAGE]);
-/* As lnrnn_network_create, from a file that Python's lnrnn.save wrote. */
+/* Sets *network as lnrnn_network_create does, from a file that Python's lnrnn.save wrote. */
 lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char message[LNRNN_MESSAGE]);
 /* retain adds a reference. release drops one, and frees the network with the last. A stream has a reference of its
  * own. n may be NULL. */

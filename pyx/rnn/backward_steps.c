@@ -423,7 +423,7 @@ void lnrnn_resolve_backward(backward_job *j)
         {reset, gru_reset_cell},
         {kernel == LNRNN_STEP_LIGRU, ligru_cell},
         {c->input_side, c->own_input_gradient ? own_input_side : input_side},
-        {kernel != LNRNN_STEP_GRU_GATE && !reset, hidden_side}, /* called by the functions of other cells */
+        {kernel != LNRNN_STEP_GRU_GATE && !reset, hidden_side}, /* otherwise the cell's function calls it */
         {c->inner_hh != NULL, inner_hh},
         {c->inner_ih != NULL, inner_ih},
         {1, reset   ? reset_product

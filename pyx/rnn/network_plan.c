@@ -110,8 +110,7 @@ int lnrnn_wavefront_plan(lnrnn_wavefront *n, int threads)
     const int wanted = __atomic_load_n(&way, __ATOMIC_RELAXED);
     const lnrnn_rnn_call *r = &n->line[0].call;
     const size_t lines = n->layers * n->directions;
-    const int one_step = r->T == 1 && n->directions == 1; /* layers cannot run at once, because each needs the
-                                                           * outputs of the layer before */
+    const int one_step = r->T == 1 && n->directions == 1; /* each layer waits for the layer before */
     if (lines < 2 || !r->B || !r->T || wanted == LNRNN_NETWORK_IN_TURN
         || (one_step && wanted == LNRNN_NETWORK_FASTEST))
         return 0;

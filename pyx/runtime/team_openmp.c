@@ -19,7 +19,7 @@ static int forked;
 
 /* libgomp's threads do not survive a fork, and a child that uses them waits for ever. lnrnn cannot know whether
  * libgomp had threads in the parent, because other libraries use libgomp too. So a forked child has no teams. */
-/* No coverage, because the child of a fork ends by _exit. */
+/* No coverage is measured, because the child of a fork ends by _exit. */
 static void after_fork(void) { forked = 1; } /* GCOVR_EXCL_LINE */
 
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork); }

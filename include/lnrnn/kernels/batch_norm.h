@@ -80,7 +80,7 @@ LNRNN_INLINE void T(batch_columns_sums)(const lnrnn_batch_block *a, const int ha
 {
     const size_t C = a->C, n = a->channels, rows = a->samples;
     lnrnn_batch_block b = *a; /* the rows that are not added yet */
-    /* An L1 of 64 sets of 64 bytes, the usual one, cannot hold eight rows of two arrays that are a multiple of 4
+    /* An L1 of 64 sets of 64 bytes, the usual one, cannot hold eight rows of two arrays if rows are a multiple of 4
      * KiB apart. `group` assumes this L1 on every machine, because the order of sums depends on `group`. */
     const size_t group = C * sizeof(elem) % 4096 ? 8 : 4, head = C % LANES ? 0 : T(to_whole_lines)(b.x, n);
     for (size_t r = 0; r < rows;) {

@@ -150,7 +150,7 @@ LNRNN_INLINE v32 gate_read(const int how, const gate_side *side, const int gate,
     return v32_fma(v, get_f32(norm->gain + at, k, whole), get_f32(norm->bias + at, k, whole));
 }
 
-/* Returns the argument of the gate's activation: W h after its norm, and if `separate`, plus W x after its norm. */
+/* Returns the argument of the gate's activation: W h after its norm, plus W x after its norm if `separate`. */
 LNRNN_INLINE v32 gate_sum(const int how, const int separate, const gate_row *row, const int gate, size_t i,
                           size_t k, const int whole)
 {

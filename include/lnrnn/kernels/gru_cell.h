@@ -142,7 +142,7 @@ LNRNN_INLINE void gru_reset_moments(const int from, const int to, const lnrnn_st
         starts[rows->n + r] = rows->x + (ptrdiff_t)r * rows->xs + (size_t)from * H;
     }
     moments_of_spans((size_t)(to - from) * H, 2 * rows->n, starts, step->hidden->eps, &m->spans[0]);
-    m->of_gate[GATE_N] = &m->spans[0]; /* r and z share these moments */
+    m->of_gate[GATE_N] = &m->spans[0]; /* moments_of_gate reads spans[0] for r and z */
 }
 
 LNRNN_INLINE void gru_reset_gate_units(size_t first, size_t k, const int vecs, const int how,
