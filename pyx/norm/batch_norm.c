@@ -24,7 +24,7 @@ typedef struct {
     const lnrnn_norm *kernels;
     size_t size, real;                        /* sizes in bytes of a value in memory, and in the arithmetic */
     size_t samples, blocks, channels, strips; /* samples per block, blocks; channels per strip, strips */
-    size_t rows;                              /* rows or planes per task */
+    size_t rows;                              /* the number of rows or planes per task */
     const char *gy;
     char *out, *pivot;
     lnrnn_coefficients c;

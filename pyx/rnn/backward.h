@@ -8,8 +8,8 @@
 /* Some steps of all rows, in the order of the tape: step after step, only the active rows. */
 typedef struct {
     size_t t0, t1; /* steps t0 .. t1 - 1 */
-    size_t rows;   /* active rows of these steps */
-    size_t before; /* active rows of all earlier steps: the chunk's offset in the tape */
+    size_t rows;   /* the number of active rows of these steps */
+    size_t before; /* the number of active rows of all earlier steps: the chunk's offset in the tape */
     size_t block;  /* the number of rows of one product; the last block may be shorter */
     int products;  /* all groups have computed their steps, so the products are next */
     int first;     /* the first chunk of the call, with the last steps */

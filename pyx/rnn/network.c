@@ -166,7 +166,6 @@ static const lnrnn_row *dealt_rows(const lnrnn_network_call *n, size_t group)
     return dealt;
 }
 
-/* Sets the strides of a contiguous array. */
 static void strides_of(const lnrnn_network_call *n, size_t width, int batch_first, ptrdiff_t *steps,
                        ptrdiff_t *sequences)
 {

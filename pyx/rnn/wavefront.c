@@ -25,7 +25,7 @@
 typedef struct {
     const lnrnn_wavefront *n;
     network_run *run; /* (lines, groups) */
-    int64_t left;     /* multiply-adds left in this part of the call */
+    int64_t left;     /* the number of multiply-adds left in this part of the call */
 } wave_job;
 
 static size_t run_count(const lnrnn_wavefront *n) { return n->layers * n->directions * n->groups; }

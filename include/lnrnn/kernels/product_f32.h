@@ -91,7 +91,6 @@ static void matmul_f32(const lnrnn_matmul *m, size_t rows, const float *const *a
                rows, &job);
 }
 
-/* Returns 0: this product needs no scratch. */
 static size_t matmul_f32_scratch(int dtype, size_t rows, size_t k)
 {
     (void)dtype, (void)rows, (void)k;

@@ -109,7 +109,7 @@ static inline int lnrnn_is_int8(int dtype) { return dtype == LNRNN_WEIGHT_I8 || 
 /* One product: the outputs of panels p0 .. p1 - 1 of packed weights. */
 typedef struct {
     int dtype;         /* type of the weights: LNRNN_WEIGHT_F32 .. */
-    size_t n, k;       /* outputs, inputs */
+    size_t n, k;       /* the numbers of outputs, of inputs */
     const uint32_t *w; /* packed (n, k) */
     size_t lines;      /* not 0: w is float32 (k, n) with this row stride, not packed (lnrnn_reads_lines) */
     size_t p0, p1;

@@ -46,8 +46,8 @@ LNRNN_INLINE int tile_vecs(tile_shape s) { return s.whole * NR_VECS + s.narrow *
 
 /* A product, for its tiles. */
 typedef struct {
-    size_t k, words;   /* inputs, words per output */
-    size_t n, p0, p1;  /* outputs; panels p0 .. p1 - 1 are computed */
+    size_t k, words;   /* the numbers of inputs, of words per output */
+    size_t n, p0, p1;  /* the number of outputs; panels p0 .. p1 - 1 are computed */
     size_t first, end; /* the words of this pass; with float32 a product may have several passes */
     const void *a;     /* the rows, as PRODUCT_F32 .. describe */
     const uint32_t *w; /* packed (n, k) */
