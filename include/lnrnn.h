@@ -18,8 +18,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A build with 32 bits is refused for two reasons. Sizes of working memory are products of shapes, which size_t must
- * hold. And 32-bit x86 code computes on the x87 unit, which does not round each result to float. */
+/* A 32-bit build is refused for two reasons: size_t must hold products of shapes, and 32-bit x86 code does not
+ * round each result to float. */
 #if SIZE_MAX < UINT64_MAX
 #error "lnrnn needs a 64-bit build: this compiler has pointers and sizes of 32 bits"
 #endif
@@ -48,15 +48,15 @@ const char *lnrnn_version(void);
 enum { LNRNN_ISAS = 16 };
 /* Writes the names of the instruction sets that this build has and this machine can run, best first. Returns their number. */
 size_t lnrnn_isa_list(const char *names[LNRNN_ISAS]);
-/* The same for instruction sets that this machine lacks and this build emulates in plain C: slow, with the same results. */
+/* Writes the names of the instruction sets that this machine lacks and this build emulates slowly in plain C. Returns their number. */
 size_t lnrnn_isa_emulated(const char *names[LNRNN_ISAS]);
 /* Returns the name of the instruction set in use. By default it is the first of lnrnn_isa_list, unless this model of
  * CPU runs the next one faster. */
 const char *lnrnn_isa_name(void);
-/* Selects an instruction set. Returns 0, or -1 if `name` is in neither list. No other thread may compute meanwhile. */
+/* Selects an instruction set. Returns 0, or -1 if neither function above lists `name`. No other thread may compute meanwhile. */
 int lnrnn_isa_use(const char *name);
-/* Returns the special unit of the CPU (for example "AMX") that multiplies by weights of this form (LNRNN_WEIGHT_F32
- * ..). NULL: vector instructions multiply. A bfloat16 unit rounds x and h to bfloat16. */
+/* weights: LNRNN_WEIGHT_F32 .. Returns the special unit of the CPU that multiplies by such weights, for example
+ * "AMX", or NULL if vector instructions multiply. A bfloat16 unit rounds x and h to bfloat16. */
 const char *lnrnn_isa_unit(int weights);
 /* Returns the state of AMX: "usable", "not on this CPU", "not enabled by the operating system" or "refused by the kernel". */
 const char *lnrnn_isa_amx(void);
@@ -68,7 +68,7 @@ int lnrnn_has_openmp(void);
 size_t lnrnn_team_list(const char *names[2]);
 /* Returns the name of the pool in use, or "none" in a build without threads. */
 const char *lnrnn_team_name(void);
-/* Selects a thread pool. Returns 0, or -1 if `name` is not in the list. Running calls go on. */
+/* Selects a thread pool for later calls. Returns 0, or -1 if this build has no pool of this name. */
 int lnrnn_team_use(const char *name);
 /* Returns the number of cores that this process may use, at least 1: the smaller of its affinity mask and its control
  * group's quota. With OMP_PROC_BIND, OpenMP's places replace the mask. */
@@ -77,11 +77,11 @@ int lnrnn_cores(void);
  * lnrnn_cores() at the first call. omp_set_num_threads in the calling thread, and threadpoolctl, can lower this
  * number. No other thread may change the environment meanwhile. */
 int lnrnn_get_num_threads(void);
-/* Sets this number for the whole process, n >= 1, and calls lnrnn_try_threads_again. */
+/* Sets the largest number of threads for the whole process, n >= 1, and calls lnrnn_try_threads_again. */
 void lnrnn_set_num_threads(int n);
-/* If limits on processes or memory keep a call from starting all its threads, it uses fewer. Later calls of the same
- * thread use fewer too, until lnrnn_try_threads_again. `report`, if not NULL, is called at the end of each such call,
- * in the calling thread. OpenMP ends the process if another process takes the last threads at that moment. */
+/* If limits on processes or memory keep a call from starting all its threads, it uses fewer. Later calls of the same thread use fewer
+ * too, until lnrnn_try_threads_again. `report`, if not NULL, is called in the calling thread at the end of each call with too few
+ * threads. OpenMP ends the process if another process takes the last threads at that moment. */
 void lnrnn_on_shortage(void (*report)(int wanted, int given));
 void lnrnn_try_threads_again(void);
 
@@ -111,7 +111,8 @@ size_t lnrnn_layer_norm_work(size_t rows, size_t n);
 
 /* The arguments of batch norm. x (N, C, L), contiguous: N samples, C channels, L positions, each at least 1; gain, bias (C) or NULL.
  * mean, biased var (C): in training lnrnn_batch_norm writes the statistics of the batch here, otherwise it reads them. work has
- * lnrnn_batch_work(b, sums) doubles, a number that depends on dtype, N, C and L. sums is 1 in training and for the gradient, else 0. */
+ * lnrnn_batch_work(b, sums) doubles, a number that depends on dtype, N, C and L. The argument sums is 1 in training and for the
+ * gradient, else 0. */
 typedef struct {
     int dtype;
     size_t N, C, L;
@@ -140,8 +141,8 @@ typedef enum {
     LNRNN_TOO_LONG = 6,         /* a sequence has steps without statistics of batch norm (overrun "raise") */
     LNRNN_STREAM_NO_LANE = -1,  /* the stream has no lane of this number */
     LNRNN_STREAM_TWICE = -2,    /* a lane is named twice */
-    LNRNN_STREAM_OVERRUN = -3,  /* a lane's step has no statistics (overrun "raise"), or is beyond 2^62 */
-    LNRNN_STREAM_TOGETHER = -4, /* overrun "batch": not all lanes, in their order, at one step */
+    LNRNN_STREAM_OVERRUN = -3,  /* a step has no statistics (overrun "raise"), or is beyond 2^62 */
+    LNRNN_STREAM_TOGETHER = -4, /* overrun "batch": the lanes are not all lanes, in order, at one step */
     LNRNN_STREAM_BUSY = -5      /* another thread is in a call of this handle */
 } lnrnn_status;
 
@@ -160,7 +161,7 @@ enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH };
 /* The input of layer norm. JOINT: the sum W x + W h. SPLIT: W x and W h separately. GATE: each gate of the sum.
  * INPUT: W x alone (LiGRU). OUTPUT: each head of h, on its way to y (SLSTM). */
 enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_INPUT, LNRNN_OUTPUT, LNRNN_PLACEMENTS };
-/* LNRNN_SPLIT in a GRU: a norm over r and z and one over n (Ba et al. 2016), or one norm over all gates. */
+/* The norms of LNRNN_SPLIT in a GRU. PAPER: one over r and z, and one over n (Ba et al. 2016). ALL: one over all gates. */
 enum { LNRNN_SPAN_PAPER, LNRNN_SPAN_ALL };
 /* Layer norm of an LSTM's c. OUT: h = o tanh(LN(c)), and the next step gets c. CARRY: the next step gets LN(c). */
 enum { LNRNN_CELL_NONE, LNRNN_CELL_OUT, LNRNN_CELL_CARRY };
@@ -171,19 +172,18 @@ enum { LNRNN_OVERRUN_RAISE, LNRNN_OVERRUN_LAST, LNRNN_OVERRUN_MEAN, LNRNN_OVERRU
  * Products with int8 weights round x and h to 14 bits relative to the largest element of the row, or to 8 bits (LNRNN_WEIGHT_I8A8). */
 enum { LNRNN_WEIGHT_F32, LNRNN_WEIGHT_BF16, LNRNN_WEIGHT_I8, LNRNN_WEIGHT_I8A8 };
 
-/* The arguments of Python's constructors. */
+/* The configuration of a network: the arguments of Python's constructors. */
 typedef struct {
     int cell, act, weights;                     /* LNRNN_RNN .., LNRNN_ACT_TANH .., LNRNN_WEIGHT_F32 .. */
     size_t input_size, hidden_size, num_layers; /* D, H */
     int bias, batch_first, bidirectional, reverse;
-    int reset_after; /* GRU; 0: the reset gate comes before the product */
+    int reset_after; /* GRU; 0: the reset gate multiplies h before the product */
     int norm;        /* LNRNN_NORM_NONE .. */
-    /* Only layer norm reads these. placement LNRNN_PLACEMENTS: the cell's default. */
+    /* Only for layer norm. LNRNN_PLACEMENTS: the cell's default placement. */
     int placement, span, cell_norm, inner_bias;
-    /* Both norms. */
     double eps;
-    /* Only batch norm reads these. max_steps: the number of steps with statistics; 0: as many as in training. steps: the number
-     * of rows in the arrays of statistics, such as count_l0. momentum -1: batches are averaged, weighted by their counts. */
+    /* Only for batch norm. max_steps: the number of steps with statistics; 0: as many as in training. steps: the number of rows
+     * in the arrays of statistics, such as count_l0. momentum -1: batches are averaged, weighted by their counts. */
     size_t max_steps, steps;
     int overrun;
     double momentum;
@@ -191,13 +191,13 @@ typedef struct {
     /* LSTM, GRU, SLSTM: W_hh is block-diagonal: the H / num_heads units of a head read h of that head alone. */
     size_t num_heads;
     size_t proj_size;    /* LSTM: P values of h, below hidden_size; 0: H values, as in all other cells */
-    int gate_activation; /* LNRNN_GATES_SIGMOID ..; another one only without a norm */
+    int gate_activation; /* LNRNN_GATES_HARD_SIGMOID only without a norm */
     int exp_forget, bfloat16_states; /* SLSTM: an exponential forget gate; states rounded after each step */
 } lnrnn_description;
 
 /* Returns a description with Python's defaults: layer norm, one layer, one direction, with biases. */
 lnrnn_description lnrnn_describe(int cell, size_t input_size, size_t hidden_size);
-/* Replaces defaults by the cell's values, and fails if a value is invalid. */
+/* Replaces defaults in d by their values for the cell. Fails if a value is invalid. */
 lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_MESSAGE]);
 
 enum { LNRNN_ARRAY_F32, LNRNN_ARRAY_F64, LNRNN_ARRAY_I64, LNRNN_ARRAY_OTHER }; /* dtypes of arrays */
@@ -220,11 +220,11 @@ lnrnn_array lnrnn_description_array(const lnrnn_description *d, size_t k, char n
  * number of threads, calls and streams may share it. */
 typedef struct lnrnn_network lnrnn_network;
 
-/* arrays (count): exactly the arrays of lnrnn_description_array, in any order. They are copied. Sets
- * *network, with one reference, or NULL after an error. */
+/* arrays (count): exactly the arrays of lnrnn_description_array, in any order. They are copied. Sets *network to
+ * the network, with one reference, or to NULL after an error. */
 lnrnn_status lnrnn_network_create(const lnrnn_description *d, const lnrnn_array *arrays, size_t count,
                                   lnrnn_network **network, char message[LNRNN_MESSAGE]);
-/* The same from a file that Python's lnrnn.save wrote. */
+/* Sets *network as lnrnn_network_create does, from a file that Python's lnrnn.save wrote. */
 lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char message[LNRNN_MESSAGE]);
 /* retain adds a reference. release drops one, and frees the network with the last. A stream has a reference of its
  * own. n may be NULL. */
@@ -237,8 +237,8 @@ size_t lnrnn_network_units(const lnrnn_network *n);
 size_t lnrnn_network_layers(const lnrnn_network *n);
 size_t lnrnn_network_directions(const lnrnn_network *n);
 size_t lnrnn_network_states(const lnrnn_network *n);
-/* Returns the number of values of h for one sequence: P with proj_size, else H. With cell = 1 the number of values of
- * c, 0 without c. */
+/* Returns the number of values of h for one sequence: P with proj_size, else H. With cell = 1 returns the number of
+ * values of c, or 0 without c. */
 size_t lnrnn_network_state_size(const lnrnn_network *n, int cell);
 
 /* B sequences of up to T steps, in contiguous arrays. With batch_first the axes (T, B) are (B, T). P is
@@ -250,8 +250,8 @@ typedef struct {
     const float *x;              /* (T, B, D) */
     const int64_t *lengths;      /* (B): 0 .. T; NULL: all T */
     const unsigned char *resets; /* (T, B), not 0: set h and c to zero before this step; NULL: never */
-    const float *h0, *c0;        /* (layers * directions, B, P), (.., H); NULL: zeros. c0, cn: LSTM, and
-                                  * SLSTM with 3 H values in a row */
+    const float *h0, *c0;        /* (layers * directions, B, P), (.., H); NULL: zeros. Only LSTM has c, and
+                                  * SLSTM, with 3 H values */
     float *y;                    /* (T, B, directions * P), 0 past a length; no other array overlaps it */
     float *hn, *cn;              /* (shapes of h0, c0), may be h0 and c0; NULL: not written */
 } lnrnn_sequences;
@@ -269,8 +269,8 @@ lnrnn_status lnrnn_network_run(const lnrnn_network *n, const lnrnn_sequences *s,
 typedef struct lnrnn_stream lnrnn_stream;
 typedef struct lnrnn_handle lnrnn_handle;
 
-/* Sets *stream to a stream whose lanes have zero states, at step 0, or to NULL after an error. The network
- * must have one direction, and not be a reverse one. */
+/* Sets *stream to a stream whose lanes have zero states, at step 0, or to NULL after an error. The network must
+ * have one direction, and not be reversed. */
 lnrnn_status lnrnn_stream_create(lnrnn_network *network, size_t lanes, lnrnn_stream **stream,
                                  char message[LNRNN_MESSAGE]);
 /* Frees the stream when its last handle is freed, or now if it has none. s may be NULL. */
@@ -282,7 +282,7 @@ size_t lnrnn_stream_lanes(const lnrnn_stream *s);
  * and written while no call steps the lane. */
 float *lnrnn_stream_state(const lnrnn_stream *s, size_t layer, int cell);
 /* Returns an array (lanes): the number of steps of each lane since its reset, which selects batch norm's statistics.
- * It may be written when states may. */
+ * It may be written while no call steps its lanes. */
 int64_t *lnrnn_stream_steps(const lnrnn_stream *s);
 
 /* Sets *handle to a handle that steps `rows` lanes per call on at most `threads` threads (1 .. LNRNN_MOST_THREADS),

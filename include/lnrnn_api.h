@@ -6,7 +6,7 @@
  *         return NULL;                      // with a Python exception
  *     // stream: Python's lnrnn.load(path).stream(lanes)
  *     lnrnn_handle *h = lnrnn_handle_open(stream, rows, 1);
- * lnrnn_handle_step(h, lanes, x, y); // needs no interpreter's lock
+ *     lnrnn_handle_step(h, lanes, x, y);    // needs no interpreter's lock
  *     lnrnn_handle_free(h);
  *
  * All functions of lnrnn.h can be called by their names, but only after lnrnn_import has returned 0. Each name is a
@@ -34,11 +34,10 @@
 extern "C" {
 #endif
 
-/* stream: an object of Python, the result of rnn.stream(lanes). Returns a new handle, as lnrnn_handle_create does, or
- * NULL with a TypeError, ValueError or MemoryError. The handle steps the lanes of the Python object, and keeps the
- * lanes and the weights alive. lnrnn_handle_stream(handle) and its network belong to Python: do not release them, nor
- * use them after lnrnn_handle_free. If lnrnn_handle_create returned more handles for this lnrnn_stream, free those
- * first. The caller must hold the interpreter's lock. */
+/* stream: an object of Python, the result of rnn.stream(lanes). Returns a new handle, as lnrnn_handle_create does, or NULL with a
+ * TypeError, ValueError or MemoryError. The handle steps the lanes of the Python object, and keeps the lanes and the weights alive.
+ * lnrnn_handle_stream(handle) and its network belong to Python: do not release them, nor use them after lnrnn_handle_free. If
+ * lnrnn_handle_create returned more handles for this lnrnn_stream, free those first. */
 lnrnn_handle *lnrnn_handle_open(PyObject *stream, size_t rows, int threads);
 
 /* The functions of the table, in its order: lnrnn_handle_open, and all of lnrnn.h. A new function comes

@@ -103,7 +103,7 @@ cdef int allowed_threads() except -1:
 
 
 cdef inline int threads_for(double multiply_adds, int threads) except -1:
-    """Returns the largest number of threads for a call of recurrent layers. With little work it is 1, whatever is allowed."""
+    """Returns `threads`, or if that is 0, the largest number of threads for a call of recurrent layers: 1 for little work."""
     return threads if threads else allowed_threads() if lnrnn_repays_threads(multiply_adds) else 1
 
 
@@ -184,7 +184,8 @@ cdef Py_ssize_t axis(object array, int k) except -1:
 
 cdef int strided(object array, ptrdiff_t n0, ptrdiff_t n1, ptrdiff_t n2, bint writable, float **data,
                  ptrdiff_t *s0, ptrdiff_t *s1) except -1:
-    """array: float32 (n0, n1, n2), the last axis contiguous. Sets the pointer to its data, and two strides in elements."""
+    """array: float32 (n0, n1, n2), the last axis contiguous. Sets *data to its data, and *s0 and *s1 to its first two strides,
+    in elements."""
     cdef cnp.ndarray a = <cnp.ndarray?>array
     cdef cnp.npy_intp *shape = cnp.PyArray_DIMS(a)
     cdef cnp.npy_intp *step = cnp.PyArray_STRIDES(a)

@@ -1,4 +1,4 @@
-# Quick checks of arrays, and functions for the interpreter's lock. Part of _core.pyx.
+# Quick checks of arrays, and functions for the interpreter's lock.
 
 cdef inline bint ordinary(object array) noexcept:
     """Returns True for a C-contiguous, aligned NumPy array in the machine's byte order, of no subclass."""
@@ -31,7 +31,6 @@ cdef inline bint writable(object out, object x) noexcept:
 
 
 cdef inline void *data(object array) noexcept:
-    """Returns a pointer to the data of an array, or NULL for None."""
     return NULL if array is None else cnp.PyArray_DATA(<cnp.ndarray>array)
 
 

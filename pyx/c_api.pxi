@@ -1,4 +1,4 @@
-# Defines the functions of lnrnn_api.h that need Python, and exports the table of all functions. Part of _core.pyx.
+# Defines the functions of lnrnn_api.h that need Python, and exports the table of all functions.
 
 
 cdef void release_lanes(void *lanes) noexcept with gil:
@@ -16,7 +16,8 @@ cdef lnrnn_handle *open_handle(object stream, size_t rows, int threads) except N
     return <lnrnn_handle *>h
 
 
-# The linker does not know lnrnn_handle_open, a function of this module, so the import puts it into the table.
+# lnrnn_handle_open is a function of this module, which C does not know. So the import of the module puts it
+# into the table.
 cdef extern from *:
     """
     #define lnrnn_handle_open NULL

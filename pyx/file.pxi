@@ -1,4 +1,4 @@
-# Loads networks from files. Part of _core.pyx.
+# Loads networks from files.
 
 cdef class FileMemory:
     """Owns the memory of a file's arrays. Each array keeps a reference to this object."""

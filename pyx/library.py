@@ -75,7 +75,8 @@ def link(command: list[str], objects: list[str], target: Path, system: str, thre
 
 
 def openmp_flags(compiler: list[str], linker: list[str]) -> list[str]:
-    """Returns ["-fopenmp"] if a shared object with it compiles and links, else []. LNRNN_OPENMP=0: []."""
+    """Returns ["-fopenmp"] if a shared object with this flag compiles and links, else []. LNRNN_OPENMP=0:
+    []."""
     if os.environ.get("LNRNN_OPENMP") == "0":
         return []
     source = "#include <omp.h>\nint threads(void) { return omp_get_max_threads(); }\n"
@@ -92,7 +93,8 @@ def openmp_flags(compiler: list[str], linker: list[str]) -> list[str]:
 
 
 def _make(folder: Path) -> list[str]:
-    """Compiles both libraries in `folder`. Returns the flags for programs that link the static library."""
+    """Compiles the shared and the static library in `folder`. Returns the flags for programs that link the
+    static library."""
     compiler = [*shlex.split(os.environ.get("CC", "cc")), *shlex.split(os.environ.get("CFLAGS", "")), "-fPIC"]
     shared = [*compiler, "-shared", *shlex.split(os.environ.get("LDFLAGS", ""))]
     openmp = openmp_flags(compiler, shared)
@@ -111,7 +113,7 @@ def _make(folder: Path) -> list[str]:
 
 
 def _point(folder: Path, name: str) -> None:
-    """Makes the symbolic link whose name has no version, because -llnrnn needs it."""
+    """Links a name without a version, which -llnrnn needs, to the library `name` in `folder`."""
     plain = folder / f"liblnrnn.{'dylib' if name.endswith('dylib') else 'so'}"
     plain.unlink(missing_ok=True)
     plain.symlink_to(name)

@@ -1,5 +1,4 @@
-# Declares the functions of liblnrnn that only this module calls. lnrnn/__init__.pxd declares those of
-# lnrnn.h. The C headers describe the functions.
+# Declares the functions of liblnrnn that only _core.pyx calls. lnrnn/__init__.pxd declares those of lnrnn.h.
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t
 

@@ -1,4 +1,4 @@
-# Networks: descriptions, and calls on whole sequences, forward and backward. Part of _core.pyx.
+# Networks: descriptions, and calls on whole sequences, forward and backward.
 
 cdef enum:
     FEW = 64  # calls of more sequences are checked in Python
@@ -42,7 +42,8 @@ cdef class Description:
         check(lnrnn_description_read(text, len(text), &self.d, message), message)
 
     def arrays(self):
-        """Returns (name, shape, use, site) of each array, in C's order. use: one of USES; site: the number of its site, or -1."""
+        """Returns (name, shape, use, site) of each array, in the order of C. use: one of USES; site: the number of the array's
+        site, or -1."""
         cdef int roles[LNRNN_ROLES]
         cdef char name[LNRNN_ARRAY_NAME]
         cdef lnrnn_array array
@@ -63,7 +64,7 @@ cdef class Description:
 
 
 cdef class Call:
-    """Holds the memory of a call of a network. Only one call at a time uses it."""
+    """Holds the memory of a call of a network. Only one call at a time uses an object."""
 
     cdef lnrnn_network_call c
     cdef lnrnn_row rows[FEW]
@@ -209,7 +210,7 @@ cdef class Network:
         return found
 
     def train(self, x, h0, lengths):
-        """As `call`, with a tape for backward; not for batch norm. Returns y, h or (h, c), and the parts of a tape, or None.
+        """Computes as `call`, with a tape for backward; not for batch norm. Returns y, h or (h, c), and the parts of a tape, or None.
 
         The parts are new read-only arrays: initial states (lines, B, H); x; the table of rows (B, 6); outputs of layers; tapes of
         lines."""
@@ -249,7 +250,7 @@ cdef class Network:
         return copied(y), end, tuple(start), x, table, outputs, tapes
 
     cdef bint takes(self, Call call, x, h0, lengths) except *:
-        """Sets the arrays of the call. Returns False unless all are ordinary, with at most FEW sequences."""
+        """Sets the arrays of the call. Returns False if an array is not ordinary, or for more than FEW sequences."""
         cdef lnrnn_network_call *c = &call.c
         cdef const lnrnn_network_fields *n = c.network
         cdef Py_ssize_t lines = n.layers * n.directions, T, B
@@ -301,7 +302,7 @@ cdef class Network:
 
     def forward(self, *, x, y, h0, hn, c0=None, cn=None, rows, training=None, int threads=0, Py_ssize_t line=-1):
         """x (T, B, D), h0 (lines, states, P), c0 (lines, states, C) -> y (T, B, directions * P), hn and cn as h0 and c0.
-        A line is a layer in one direction; only an LSTM has c0 and cn.
+        A line is a layer in one direction; only an LSTM and an SLSTM have c0 and cn.
 
         rows (R, 6): an lnrnn_row each, longest first; no other thread can change them. training: None, or the arrays that
         lnrnn_training_array_of lists. threads: the largest number of threads; 0: the number set for all calls. line: the only

@@ -1,5 +1,5 @@
-# The norms and the elementwise functions. Part of _core.pyx. A function accepts only ordinary arrays. For
-# other arguments it returns None: lnrnn/norm/functional.py then converts them or raises an error.
+# The norms and the elementwise functions. A function accepts only ordinary arrays. For other arguments it returns None:
+# lnrnn/norm/functional.py then converts them or raises an error.
 
 Function = IntEnum("Function", {"EXP": LNRNN_MAP_EXP, "TANH": LNRNN_MAP_TANH, "SIGMOID": LNRNN_MAP_SIGMOID}, module=__name__)
 
@@ -27,7 +27,8 @@ cdef inline int computed_type(cnp.ndarray x) noexcept:
 
 
 cdef inline object widened(object parameter, object x):
-    """Converts a parameter of x's 16-bit type to float32. Call it before checks: other threads may run meanwhile."""
+    """Converts a parameter of x's 16-bit type to float32. Call it before checks, because other threads may change arrays
+    meanwhile."""
     if (parameter is None or not ordinary(x) or cnp.PyArray_ITEMSIZE(<cnp.ndarray>x) != 2
             or not plain(parameter, cnp.PyArray_TYPE(<cnp.ndarray>x))):
         return parameter
@@ -48,7 +49,7 @@ cdef inline bint parameter_fits(object parameter, int kind, cnp.ndarray x, int f
 
 
 cdef inline size_t product(cnp.ndarray x, int first, int end) noexcept:
-    """Returns the product of the sizes of some axes of x."""
+    """Returns the product of the sizes of axes first .. end - 1 of x."""
     cdef size_t n = 1
     cdef int k
     for k in range(first, end):
@@ -78,7 +79,8 @@ cdef inline bint takes(lnrnn_batch *b, cnp.ndarray x, int first, int axes, gain,
 
 
 cdef inline bint takes_rows(lnrnn_batch *b, x, shape, gain, bias, eps, gy, out) except -1:
-    """As `takes`, for layer norm. shape: an int or a tuple of ints, the sizes of the last axes of x."""
+    """Checks the arguments of layer norm and sets b, as `takes` does. shape: an int or a tuple of ints, the sizes of the last
+    axes of x."""
     cdef Py_ssize_t k, ndim, axes = len(<tuple>shape) if type(shape) is tuple else 1
     cdef int overflow
     if not ordinary(x) or not 0 < axes <= cnp.PyArray_NDIM(<cnp.ndarray>x):
@@ -96,7 +98,8 @@ cdef inline bint is_statistic(object array, cnp.ndarray x) noexcept:
 
 
 cdef inline bint takes_channels(lnrnn_batch *b, lnrnn_running *r, x, gain, bias, eps, gy, out, mean, var, training) except -1:
-    """As `takes`, for batch norm. Inference needs mean and var; training needs several values per channel."""
+    """Checks the arguments of batch norm and sets b, as `takes` does. Inference needs mean and var; training needs several
+    values per channel."""
     if (not ordinary(x) or type(training) is not bool or cnp.PyArray_NDIM(<cnp.ndarray>x) < 2
             or not is_statistic(mean, x) or not is_statistic(var, x) or not takes(b, x, 1, 1, gain, bias, eps, gy, out)):
         return False
@@ -114,7 +117,8 @@ cdef enum:
 
 
 cdef inline double *allocate(lnrnn_batch *b, size_t work, double *few) except NULL:
-    """few (FEW_DOUBLES): memory to use if it suffices. Sets b's memory, which `release` frees. Returns two more rows (C)."""
+    """few (FEW_DOUBLES): memory to use if it suffices. Sets b's memory, which `release` frees. Returns memory for (2, C)
+    sums."""
     cdef size_t n = 4 * b.C + work
     b.mean = few if n <= FEW_DOUBLES else <double *>malloc(n * sizeof(double))
     if b.mean == NULL:
@@ -129,7 +133,8 @@ cdef inline void release(lnrnn_batch *b, double *few) noexcept:
 
 
 def layer_norm(x, shape, gain, bias, eps, out, bint centred=True):
-    """Returns y, or None. Not centred: RMS norm. Its eps may be None, which means the machine epsilon of the arithmetic."""
+    """Returns y, or None for arguments that it does not accept. Not centred: RMS norm, whose eps may be None: the machine
+    epsilon."""
     cdef lnrnn_batch b
     gain, bias = widened(gain, x), widened(bias, x)
     if eps is None and not centred and ordinary(x):
@@ -145,7 +150,7 @@ def layer_norm(x, shape, gain, bias, eps, out, bint centred=True):
 
 
 def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out):
-    """Returns y, or None. Training updates mean and var, unless they are None."""
+    """Returns y, or None for arguments that it does not accept. Training updates mean and var, unless they are None."""
     cdef lnrnn_batch b
     cdef lnrnn_running r
     if type(momentum) is not float or not 0 <= momentum <= 1:
@@ -215,7 +220,7 @@ def batch_norm_backward(gy, x, mean, var, gain, training, eps):
 
 
 def map_f32(int function, x, out):
-    """Returns y, or None. function: a member of Function, or its value."""
+    """Returns y, or None for arguments that it does not accept. function: a member of Function, or its value."""
     if not plain(x, cnp.NPY_FLOAT32) or not (out is None or writable(out, x)):
         return None
     y = empty_like(x) if out is None else out

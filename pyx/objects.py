@@ -13,7 +13,7 @@ __all__ = ["Objects", "prerequisites"]
 
 
 class Objects:
-    """A folder of object files, each with a record of its compiler, flags, and a hash of every input file.
+    """Fills a folder with object files, and records of their compilers, flags, and hashes of input files.
 
     Times of files are ignored, because a checkout or a copy does not keep them.
     """
@@ -28,9 +28,8 @@ class Objects:
     def compile(
         self, name: str, source: str, flags: list[str], include: list[str], versions: str = ""
     ) -> str:
-        """Returns the path of the object file. include: folders of headers. versions: a text that changes
-        with other headers.
-        """
+        """Returns the path of the object file. include: folders of headers. versions: a text that changes if
+        other headers change."""
         target, record = self.folder / f"{name}.o", self.folder / f"{name}.json"
         made_by = [*self.compiler, *flags, source, versions]
         try:

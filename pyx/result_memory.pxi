@@ -1,5 +1,5 @@
-# Allocates results. Part of _core.pyx. A memory handler (NEP 49) allocates large arrays in blocks of result_memory.h. Each array
-# remembers its handler, so NumPy frees its memory correctly.
+# Allocates results. A memory handler (NEP 49) allocates large arrays in blocks of result_memory.h. Each array remembers its
+# handler, so NumPy frees its memory correctly.
 
 from cpython.contextvars cimport PyContext_Copy, PyContext_Enter, PyContext_Exit, PyContext_New
 
@@ -26,7 +26,7 @@ cdef object empty_of(int ndim, cnp.npy_intp *dims, int kind, size_t bytes):
     """Returns an uninitialised C-contiguous array of these axes and this type, of `bytes` bytes."""
     if bytes < LNRNN_RESULT_FROM:
         return cnp.PyArray_EMPTY(ndim, dims, kind, 0)
-    # Copy the context, because only one thread can enter it. Leaving it takes no memory; resetting NumPy's handler would.
+    # Copy the context, because only one thread can enter it. Leaving a context needs no memory; resetting NumPy's handler does.
     context = PyContext_Copy(handler_context)
     PyContext_Enter(context)
     try:

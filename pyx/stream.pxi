@@ -1,4 +1,4 @@
-# Streams: computes a step of some lanes. Part of _core.pyx.
+# Streams: computes a step of some lanes.
 
 LAST_STEP = LNRNN_LAST_STEP
 
@@ -54,7 +54,8 @@ cdef class Lanes:
         cdef lnrnn_handle *found
         cdef char message[LNRNN_MESSAGE]
         cdef int status
-        # Use a critical section, because another thread may replace the network too, and release the one that this call reads.
+        # Use a critical section, because another thread may replace the network too, and release the network that this call
+        # reads.
         with cython.critical_section(self):
             network, self.stream.network = self.stream.network, network
             status = lnrnn_handle_create(<lnrnn_stream *>&self.stream, rows, threads, &found, message)

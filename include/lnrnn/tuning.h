@@ -10,18 +10,18 @@
 
 /* --- caches.c ------------------------------------------------------------------------------------------- */
 
-/* The sizes in bytes of a core's data caches: its L1, its L2, and the L3 that cores share. reads_ahead: the core's
- * own prefetcher reads as fast as L3 permits. */
+/* The sizes in bytes of a core's data caches: its L1, its L2, and the L3 that cores share. reads_ahead: 1 if the
+ * core's own prefetcher reads as fast as L3 permits. */
 typedef struct {
     size_t l1, l2, l3;
     int reads_ahead;
 } lnrnn_caches;
 
-/* Exported, because the Cython module calls these functions. */
+/* Exported for the Cython module. */
 #pragma GCC visibility push(default)
 /* Returns the caches of this machine, or the caches that lnrnn_set_caches has set. */
 lnrnn_caches lnrnn_get_caches(void);
-/* Lets tests show that no result depends on caches. No other thread may compute meanwhile. */
+/* Sets the result of lnrnn_get_caches, so that tests can show that no result depends on it. No other thread may compute meanwhile. */
 void lnrnn_set_caches(lnrnn_caches caches);
 #pragma GCC visibility pop
 
@@ -29,11 +29,11 @@ void lnrnn_set_caches(lnrnn_caches caches);
 
 /* Returns the size in bytes up to which packed weights stay in L2, next to other data in use. Larger weights are
  * prefetched; for smaller ones a prefetch would only delay loads. narrow: bfloat16 or int8. Their limit is lower, because
- * their products have more instructions per load, which hide a prefetch (rnn and lstm B1, H from 256 to 1024). */
+ * their products have more instructions per load, which hide a prefetch (benchmarks rnn and lstm, B1). */
 static inline size_t lnrnn_l2_holds(lnrnn_caches c, int narrow) { return c.l2 / 8 * (narrow ? 3 : 5); }
 
 /* Returns the size in bytes from which weights are prefetched. A core with reads_ahead needs no prefetch for some MiB of float32
- * in L3. On a Zen 4 without prefetches, lstm and gru B8 and B32 with H 384 and 512 were 3 to 5 % faster, B17 up to 2 % slower. */
+ * weights in L3 (benchmarks lstm and gru on a Zen 4). */
 static inline size_t lnrnn_prefetch_from(lnrnn_caches c, int narrow)
 {
     const size_t held = lnrnn_l2_holds(c, narrow), ahead = c.reads_ahead && !narrow ? c.l3 / 8 : 0;
@@ -41,19 +41,19 @@ static inline size_t lnrnn_prefetch_from(lnrnn_caches c, int narrow)
 }
 
 /* Returns 1 if a product of `rows` rows should prefetch weights. One or two rows take as long as reading the
- * weights, and with reads_ahead a prefetch only delays a load. On a Zen 4, rnn and gru with H from 512 to
- * 2048 gained 2 to 17 % without prefetches. */
+ * weights, and with reads_ahead a prefetch only delays a load. On a Zen 4, the benchmarks rnn and gru, H from 512
+ * to 2048, gained 2 to 17 % without prefetches. */
 static inline int lnrnn_prefetch_rows(lnrnn_caches c, size_t rows) { return !c.reads_ahead || rows > 2; }
 
-/* A load prefetches the word at this distance, for one row of x and for several rows (rnn B1-H1024, lstm B8-H1024). */
+/* A load prefetches the word at this distance, for one row of x and for several rows (benchmarks rnn B1-H1024, lstm B8-H1024). */
 enum { LNRNN_PREFETCH_ROW = 512, LNRNN_PREFETCH_TILE = 2048 };
 
 /* Returns 1 if a panel of `bytes` bytes may be prefetched into L2 while tiles use the panel before it. The two panels
- * must fill at most half of L2 (lstm B17-H1024 and B32-H1024: 5 to 10 %; threads, B17). */
+ * must fill at most half of L2 (benchmark lstm B17-H1024: 5 to 10 %). */
 static inline int lnrnn_prefetch_panels(lnrnn_caches c, size_t bytes) { return 2 * bytes <= c.l2 / 2; }
 
 /* Returns the number of parts into which a panel is divided, so that each is small enough for lnrnn_prefetch_panels
- * (threads, B17-H2048: 20 %). */
+ * (benchmark threads B17-H2048: 20 %). */
 static inline size_t lnrnn_panel_parts(lnrnn_caches c, size_t bytes)
 {
     return bytes > c.l2 / 4 ? (bytes + c.l2 / 4 - 1) / (c.l2 / 4) : 1;
@@ -61,26 +61,26 @@ static inline size_t lnrnn_panel_parts(lnrnn_caches c, size_t bytes)
 
 /* Returns 1 if one row of h should be multiplied by one half of the weights and then by the other half. Each step
  * begins with the half with which the step before ended. That helps if the weights exceed L1 by up to a third,
- * because this half is still in L1. Half of the chains of multiply-adds suffice for float (rnn B1-H128). */
+ * because this half is still in L1 (benchmark rnn B1-H128). */
 static inline int lnrnn_by_halves(lnrnn_caches c, size_t bytes)
 {
     return bytes > c.l1 && bytes <= c.l1 / 3 * 4;
 }
 
 /* The longest rows of a weight, in bytes, with which its transpose is multiplied without packing. Longer rows share
- * few sets of the caches, and each is in another page (lstm training on a Zen 4, B8 to B128, H from 128 to 1024). */
+ * few sets of the caches, and each is in another page (benchmark lstm training on a Zen 4). */
 enum { LNRNN_LINE_BYTES = 2048 };
 
 /* --- the recurrent layer: plan.c ----------------------------------------------------------------------- */
 
-/* The size of the buffer for W_ih x of a group of sequences. If the weights fit into L2, it is an eighth of L2 (lstm
- * B64-H128). Otherwise the buffer has at least (D + H) / 16 rows, so that W_ih is not read again every few steps
- * (lstm B8-H1024). It has up to twice as many rows if one product computes them (rnn B17-H1024). */
+/* The size of the buffer for W_ih x of a group of sequences. If the weights fit into L2, it is an eighth of L2 (benchmark lstm
+ * B64-H128). Otherwise the buffer has at least (D + H) / 16 rows, so that W_ih is not read again every few steps (lstm B8-H1024). It has
+ * up to twice as many rows if one product computes them all (rnn B17-H1024). */
 static inline size_t lnrnn_chunk_bytes(lnrnn_caches c) { return c.l2 / 8; }
 enum { LNRNN_WEIGHTS_TO_CHUNK = 16 };
 
 /* Returns the largest number of rows of x, of `bytes` bytes each, for one product with float32 weights. Every panel of W_ih
- * is multiplied by all these rows, so L2 must hold the rows and two panels. More rows save little (rnn B48-H640). */
+ * is multiplied by all these rows, so L2 must hold the rows and two panels. More rows save little (benchmark rnn B48-H640). */
 enum { LNRNN_MOST_INPUT_ROWS = 256 };
 static inline size_t lnrnn_input_rows(lnrnn_caches c, size_t bytes)
 {
@@ -88,18 +88,18 @@ static inline size_t lnrnn_input_rows(lnrnn_caches c, size_t bytes)
     return rows < 64 ? 64 : rows > LNRNN_MOST_INPUT_ROWS ? LNRNN_MOST_INPUT_ROWS : rows;
 }
 
-/* The fewest and the most rows of a weight's gradient that one task of a thread computes (lstm training). */
+/* The fewest and the most rows of a weight's gradient that one task of a thread computes (benchmark lstm training). */
 enum { LNRNN_GRADIENT_ROWS_LEAST = 64, LNRNN_GRADIENT_ROWS_MOST = 256 };
 
 /* --- how many threads: runtime/thread_policy.c --------------------------------------------------------- */
 
-/* The number of multiply-adds that repays the start of one more thread: some 50 us of one core (rnn, lstm and gru,
- * two threads). */
+/* The number of multiply-adds that repays the start of one more thread: some 50 us of one core (benchmarks rnn,
+ * lstm and gru, two threads). */
 enum { LNRNN_THREAD_WORK = 4 << 20 };
 /* A call of fewer multiply-adds is brief, up to some 10 ms. If one of its threads loses its core for a time slice,
- * the call takes several times as long (the same benchmarks). */
+ * the call takes several times as long (benchmarks rnn, lstm and gru). */
 enum { LNRNN_LARGE_WORK = 1 << 30 };
-/* The two thresholds above in elements, for norms and elementwise functions (layer_norm and batch_norm, two threads). */
+/* LNRNN_THREAD_WORK and LNRNN_LARGE_WORK for norms and elementwise functions, in elements (benchmarks layer_norm and batch_norm). */
 enum { LNRNN_SERIAL = 1 << 17, LNRNN_LARGE = 1 << 25 };
 
 /* The most groups of sequences at a time if several threads compute each group, because every group needs a barrier. */
@@ -132,10 +132,9 @@ enum { LNRNN_HAND_OVER = 800 };
 
 /* --- the norms: norm/tasks.h --------------------------------------------------------------------------- */
 
-/* Returns the size in bytes from which an output is written by non-temporal stores, which bypass the caches. A smaller output
- * stays in L3 for its reader; a larger one would only displace other data. The limit is a few MiB even for a large L3. On a
- * Sapphire Rapids with 260 MiB, non-temporal stores of 8 MiB take half of the time of others, and the next reader is faster too.
- * On a Zen 5 with 32 MiB both kinds of stores take equal times at 8 MiB (layer_norm and batch_norm 2048x1024 to 16384x1024). */
+/* Returns the size in bytes from which an output is written by non-temporal stores, which bypass the caches. A smaller output stays in
+ * L3 for its reader; a larger one would only displace other data. The limit is a few MiB even for a large L3. On a Sapphire Rapids with
+ * 260 MiB, non-temporal stores of 8 MiB take half of the time of others (benchmark layer_norm). */
 static inline size_t lnrnn_nontemporal_from(lnrnn_caches c)
 {
     const size_t of_cache = c.l3 / 8 * 3, most = 8 << 20;
@@ -143,23 +142,23 @@ static inline size_t lnrnn_nontemporal_from(lnrnn_caches c)
 }
 
 /* Returns a size in bytes. A second pass over a smaller array runs backwards, to begin with values that are in the
- * caches (batch_norm training, 2048x1024 to 16384x1024). */
+ * caches (benchmark batch_norm training). */
 static inline size_t lnrnn_reverse_below(lnrnn_caches c) { return c.l3 / 8 * 3; }
 
 /* The size in bytes from which the loop over a row begins with a partial vector, so that the other vectors are
  * aligned. NumPy's large arrays begin 16 bytes into a cache line, so each unaligned vector of 64 bytes would be in
- * two cache lines. For shorter rows the partial vector costs more (layer_norm 512x4096 and 64x512). */
+ * two cache lines. For shorter rows the partial vector costs more (benchmark layer_norm 512x4096). */
 enum { LNRNN_WIDE_ROW = 2048 };
 
-/* The distance of prefetches in bytes, during non-temporal stores: a page (batch_norm and layer_norm 16384x1024). */
+/* The distance of prefetches in bytes, during non-temporal stores: a page (benchmark layer_norm 16384x1024). */
 enum { LNRNN_PREFETCH_ROWS = 4096 };
 
 /* --- calls from Python: pyx/ --------------------------------------------------------------------------- */
 
 /* The number of multiply-adds from which a call or a stream's step releases the interpreter's lock. For less work the
- * release costs the caller more than other threads gain (lanes.py lock). */
+ * release costs the caller more than other threads gain (benchmark lanes.py). */
 enum { LNRNN_RELEASE_LOCK_WORK = 1 << 20 };
-/* The same for a norm or an elementwise function, in elements. */
+/* The number of elements from which a norm or an elementwise function releases the interpreter's lock. */
 enum { LNRNN_RELEASE_LOCK_ELEMENTS = 1 << 14 };
 /* A long call returns to Python from time to time, to handle an interrupt (Ctrl-C). The first constant is the number
  * of multiply-adds per thread in the first part, a third of a second on the slowest instruction set. The second is
@@ -171,10 +170,10 @@ enum { LNRNN_FIRST_PART_WORK = 1 << 28 };
 
 /* In ns. If a thread waits for PREEMPTED, another thread has lost its core, because a time slice is 1 ms or more, and a
  * step takes microseconds. The same is assumed if a call takes this much longer than on one thread. Then brief calls run on
- * one thread for FIRST_BACK_OFF, doubling up to LONGEST_BACK_OFF (neighbours.py, with a busy process). */
+ * one thread for FIRST_BACK_OFF, doubling up to LONGEST_BACK_OFF (benchmark neighbours.py). */
 enum { LNRNN_PREEMPTED = 400000, LNRNN_FIRST_BACK_OFF = 2000000, LNRNN_LONGEST_BACK_OFF = 400000000 };
 
-/* Iterations of a spin loop between two readings of the clock: some 50 us (rnn B1-H256 with two threads). */
+/* Iterations of a spin loop between two readings of the clock: some 50 us (benchmark rnn B1-H256). */
 enum { LNRNN_SPINS = 2000 };
 
 /* The thread pool (team_pthread.c): the ns that a worker spins before it sleeps, and the bytes of its stack. The
@@ -182,21 +181,20 @@ enum { LNRNN_SPINS = 2000 };
 enum { LNRNN_POOL_SPIN = 500000, LNRNN_STACK = 1 << 20 };
 
 /* If threads divide units, a call waits for sleeping workers for this number of ns. Then it continues without the
- * missing workers (compare_teams.py after a rest). */
+ * missing workers (benchmark compare_teams.py). */
 enum { LNRNN_ARRIVAL = 50000 };
 
 /* --- memory of large results: runtime/result_memory.c --------------------------------------------------- */
 
 enum {
     /* Results of at least this number of bytes are in blocks of result_memory.c. malloc often returns blocks of this
-     * size to the system, and clearing new pages takes a third of a short training step ("training" with B8-H256). */
+     * size to the system, and clearing new pages takes a third of a short training step (benchmark training B8-H256). */
     LNRNN_RESULT_FROM = 256 << 10,
     /* The largest number of freed blocks that stay mapped, and of their bytes. */
     LNRNN_CACHED_BLOCKS = 32,
     LNRNN_CACHED_BYTES = 1 << 30,
     /* Freed blocks from this size on are marked with MADV_FREE. For smaller blocks the mark costs too much, because
-     * it empties the TLBs of all cores. It took a quarter to a half of the time of a layer norm of 512x4096 on two
-     * threads ("vs out=" of layer_norm). */
+     * it empties the TLBs of all cores (benchmark layer_norm 512x4096). */
     LNRNN_MARKED_FREE_FROM = 16 << 20
 };
 

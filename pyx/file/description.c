@@ -148,7 +148,7 @@ enum { SPLIT = LAYER_SPLIT | BATCH_SPLIT, TWO_BIASES = NO_NORM | LAYER_SPLIT };
  * inputs and G gates of H units. h has P values, K = P / num_heads for each head. */
 enum { BY_INPUTS, BY_HEAD, PROJECTION, GATES, UNITS, COUNTS, STEP_GATES, STEP_UNITS };
 
-/* The role of an array of a site (description.h). */
+/* The role of an array at a site (description.h). */
 #define AT(site, use) (LNRNN_AT_SITES + 4 * LNRNN_SITE_##site + LNRNN_##use)
 
 /* The arrays of one layer in one direction. All names, shapes and sites come from this table. */
@@ -184,7 +184,7 @@ static const struct {
 };
 enum { ROWS = sizeof ARRAYS / sizeof *ARRAYS };
 
-/* Writes to `rows` the numbers of the rows of the table ARRAYS that a layer in one direction has. Returns how many. */
+/* Writes to `rows` the indices in ARRAYS of the arrays of a layer in one direction. Returns their number. */
 static size_t rows_of(const lnrnn_description *d, int rows[ROWS])
 {
     const int batch = d->norm == LNRNN_NORM_BATCH, split = d->placement == LNRNN_SPLIT,

@@ -5,7 +5,7 @@
 #include "file/message.h"
 #include "rnn/layer.h"
 
-/* Exported, because the Cython module calls these functions. */
+/* Exported for the Cython module. */
 #pragma GCC visibility push(default)
 
 /* The role of an array in its layer. Gains, biases, means and variances belong to a site (layer.h). */
@@ -21,17 +21,17 @@ enum {
 /* The role of an array of a site is LNRNN_AT_SITES + 4 * site + LNRNN_GAIN .. */
 enum { LNRNN_GAIN, LNRNN_BIAS, LNRNN_MEAN, LNRNN_VARIANCE };
 enum { LNRNN_ROLES = LNRNN_AT_SITES + 4 * LNRNN_SITES };
-/* Writes the roles of the arrays of a layer in one direction, in their order. Returns how many. weight_ih,
- * weight_hh and weight_hr come first, statistics of batch norm last. */
+/* Writes the roles of the arrays of a layer in one direction, in the order of ARRAYS. Returns their number.
+ * weight_ih, weight_hh and weight_hr come first, statistics of batch norm last. */
 size_t lnrnn_description_roles(const lnrnn_description *d, int roles[LNRNN_ROLES]);
-/* Returns how many arrays of a layer in one direction are parameters. */
+/* Returns the number of arrays of a layer in one direction that are parameters. */
 size_t lnrnn_description_parameters(const lnrnn_description *d);
 
 #pragma GCC visibility pop
 
 /* arrays (count), in any order. Sets *used, which the caller frees, to an array of pointers to the arrays, in the
  * description's order. Sets d->steps to the number of steps of the statistics. Fails if an array is missing, unknown
- * or doubled, or has another dtype or shape. Reads no data. */
+ * or given twice, or has another dtype or shape. Reads no data. */
 lnrnn_status lnrnn_match_arrays(lnrnn_description *d, const lnrnn_array *arrays, size_t count,
                                 const lnrnn_array ***used, char *message);
 /* Fails for statistics that training cannot give: counts that increase over time or differ from those of

@@ -76,7 +76,7 @@ static long character(lnrnn_json *json)
 /* Writes a code point as UTF-8. Returns the position after it. */
 static char *put(char *out, long c)
 {
-    const int more = c && c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3; /* bytes after the first */
+    const int more = c && c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3; /* number of further bytes */
     *out++ = (char)(more ? (0xF00 >> more & 0xF0) | c >> 6 * more : c);
     for (int k = more; k--;)
         *out++ = (char)(0x80 | (c >> 6 * k & 0x3F));

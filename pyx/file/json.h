@@ -10,7 +10,7 @@
 
 enum { LNRNN_JSON_DEPTH = 4 }; /* lists and objects must be less deep than this */
 
-/* The caller sets at and end. */
+/* The position in a text. The caller sets `at` and `end`. */
 typedef struct {
     char *at, *end;    /* the next byte; the NUL at the end */
     const char *wrong; /* NULL, or the position of the first error */
@@ -29,7 +29,7 @@ typedef struct {
     int depth; /* 0: the outermost value */
     int64_t integer;
     double number;    /* kinds i and d, rounded to double */
-    const char *text; /* a string; other kinds: the value's bytes, without a NUL */
+    const char *text; /* kind ": the decoded string; other kinds: the first byte of the value in the JSON */
 } lnrnn_json_value;
 
 /* Returns the next value. A list or object comes before its items. At the end, and after an error, the kind is 0. */

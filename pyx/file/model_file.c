@@ -11,15 +11,15 @@
 
 /* --- the configuration ---------------------------------------------------------------------------------- */
 
-/* A description, and facts about the file that it does not store. */
+/* A description, and facts about the file that a description lacks. */
 typedef struct {
     lnrnn_description d;
-    size_t bits;    /* activation_bits; 0: not in the file */
-    int norm, pair; /* the norm is an object, zoneout a list */
+    size_t bits;    /* activation_bits, or 0 if the file has none */
+    int norm, pair; /* 1 if the norm is an object; 1 if zoneout is a list */
 } configuration;
 
 enum { SIZE, NUMBER, FLAG, CHOICE, RATES, NORM };
-/* Bits up to PAIR: the networks that have an entry; in others it is an error. OPTIONAL: may be missing. NULLABLE: may be null. */
+/* Bits of an entry of ENTRIES. Up to PAIR: the networks that may have it. OPTIONAL: it may be missing. NULLABLE: it may be null. */
 enum {
     ALL = 1,
     ACTIVATED = 2,
@@ -36,7 +36,7 @@ enum { OF_ALL = ALL | OPTIONAL, OF_LAYER = LAYER | OPTIONAL, OF_BATCH = BATCH | 
 
 #define AT(member) offsetof(configuration, member)
 
-/* The entries, by path. choices: names of the values first, first + 1, ... null: the value for null. */
+/* The entries of a configuration. choices: the names of the values first, first + 1, ... null: the value that null sets. */
 static const struct {
     const char *name;
     int type, of;
@@ -189,7 +189,6 @@ typedef struct {
 /* Indices of the metadata. */
 enum { FORMAT, SCHEMA, CONFIG, METADATA };
 
-/* The state of reading a file. */
 typedef struct {
     FILE *stream;
     tensor *tensors; /* (count), with memory for `most` */
@@ -207,7 +206,7 @@ static lnrnn_status take(FILE *stream, void *to, size_t bytes, char *message)
 {
     if (fread(to, 1, bytes, stream) == bytes)
         return LNRNN_OK;
-    return lnrnn_fail(message, LNRNN_CANNOT_READ, "it ends too early"); /* GCOVR_EXCL_LINE: a disk */
+    return lnrnn_fail(message, LNRNN_CANNOT_READ, "it ends too early"); /* GCOVR_EXCL_LINE: if a disk fails */
 }
 
 static const char INVALID[] = "must have a valid dtype, shape and data_offsets, and nothing else";
@@ -259,7 +258,7 @@ static int by_place(const void *a, const void *b)
     return (x[end] > y[end]) - (x[end] < y[end]);
 }
 
-/* *end: where the data must begin. Moves *end to their end. Returns NULL, or a text that says why the tensor is invalid. */
+/* *end: where the data must begin. Sets *end to the end of the data. Returns NULL, or a text that says why the tensor is invalid. */
 static const char *check_tensor(tensor *t, size_t *end)
 {
     if (t->seen != 7 || t->places != 2 || t->place[0] > t->place[1])
@@ -312,7 +311,7 @@ static lnrnn_status open_header(reader *r, uint64_t size, lnrnn_model_file *mode
         return REFUSE("it has %d bytes", (int)size);
     lnrnn_status status = take(r->stream, prefix, sizeof prefix, message);
     if (status)
-        return status; /* GCOVR_EXCL_LINE: see take */
+        return status; /* GCOVR_EXCL_LINE: if a disk fails */
     for (int k = 8; k--;)
         length = length << 8 | prefix[k];
     size -= sizeof prefix;
@@ -326,7 +325,7 @@ static lnrnn_status open_header(reader *r, uint64_t size, lnrnn_model_file *mode
     if (!r->tensors || !model->arrays || !model->header)
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory"); /* GCOVR_EXCL_LINE: no memory */
     if ((status = take(r->stream, model->header, (size_t)length, message)))
-        return status; /* GCOVR_EXCL_LINE: see take */
+        return status; /* GCOVR_EXCL_LINE: if a disk fails */
     model->header[length] = '\0';
     lnrnn_json json = {.at = model->header, .end = model->header + length};
     return read_header(&json, r, (size_t)(size - length), message);

@@ -1,8 +1,8 @@
-/* Reads files that Python's lnrnn.save writes. Their format is safetensors: the length of the header in 8
- * bytes, little-endian; the header, in JSON; the data of named arrays, little-endian.
+/* Reads files that Python's lnrnn.save writes. Their format is safetensors: the length of the header in 8 bytes,
+ * little-endian; the header, in JSON; the data of named arrays, little-endian.
  *
- * The header is read and checked first, with at most 10 MB and three times the size of the file as memory. The data
- * are read only if names, dtypes and shapes are those of the network. */
+ * The header is read and checked first. This takes at most 10 MB and three times the size of the file as memory.
+ * The data are read only if names, dtypes and shapes are those of the network. */
 #ifndef LNRNN_FILE_MODEL_FILE_H
 #define LNRNN_FILE_MODEL_FILE_H
 
@@ -10,7 +10,7 @@
 
 #include "file/description.h"
 
-/* Exported, because the Cython module calls these functions. */
+/* Exported for the Cython module. */
 #pragma GCC visibility push(default)
 
 typedef struct {

@@ -1,5 +1,5 @@
-/* The bfloat16 product of avx512bf16, compiled with -mavx512{f,bw,dq,vl,bf16}; its other kernels are those of
- * avx512vnni. build_flags.py holds the flags. */
+/* The bfloat16 product of the instruction set avx512bf16, compiled with -mavx512{f,bw,dq,vl,bf16}. Its other
+ * kernels are those of avx512vnni. */
 #if defined(__x86_64__)
 #define LNRNN_ISA_AVX512BF16
 #ifndef LNRNN_ISA_SUFFIX

@@ -1,5 +1,4 @@
-/* The int8 product of avx512vnni, compiled with -mavx512{f,bw,dq,vl,vnni}; its other kernels are those of
- * avx512. build_flags.py holds the flags. */
+/* The int8 product of the instruction set avx512vnni, compiled with -mavx512{f,bw,dq,vl,vnni}. Its other kernels are those of avx512. */
 #if defined(__x86_64__)
 #define LNRNN_ISA_AVX512VNNI
 #define LNRNN_ISA_SUFFIX avx512vnni

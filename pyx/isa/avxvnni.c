@@ -1,5 +1,4 @@
-/* The int8 product of avxvnni, compiled with -mavx2 -mfma -mavxvnni; its other kernels are those of avx2.
- * build_flags.py holds the flags. */
+/* The int8 product of the instruction set avxvnni, compiled with -mavx2 -mfma -mavxvnni. Its other kernels are those of avx2. */
 #if defined(__x86_64__)
 #define LNRNN_ISA_AVXVNNI
 #define LNRNN_ISA_SUFFIX avxvnni

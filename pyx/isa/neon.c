@@ -1,4 +1,4 @@
-/* The kernels for neon, which every aarch64 CPU has. build_flags.py holds the flags. */
+/* The kernels of the instruction set neon, which every aarch64 CPU has. */
 #if defined(__aarch64__)
 #define LNRNN_ISA_NEON
 #define LNRNN_ISA_SUFFIX neon

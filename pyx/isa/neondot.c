@@ -1,5 +1,4 @@
-/* The int8 product of neondot, compiled with -march=armv8.2-a+dotprod; its other kernels are those of neon.
- * build_flags.py holds the flags. */
+/* The int8 product of the instruction set neondot, compiled with -march=armv8.2-a+dotprod. Its other kernels are those of neon. */
 #if defined(__aarch64__)
 #define LNRNN_ISA_NEONDOT
 #define LNRNN_ISA_SUFFIX neondot

@@ -1,4 +1,4 @@
-/* The kernels in plain C, for any machine. build_flags.py holds the flags. */
+/* The kernels in plain C, for any machine. */
 #if 1
 #define LNRNN_ISA_SCALAR
 #define LNRNN_ISA_SUFFIX scalar

@@ -1,4 +1,4 @@
-/* The kernels for sse2, which every x86-64 CPU has. build_flags.py holds the flags. */
+/* The kernels of the instruction set sse2, which every x86-64 CPU has. */
 #if defined(__x86_64__)
 #define LNRNN_ISA_SSE2
 #define LNRNN_ISA_SUFFIX sse2

@@ -6,7 +6,7 @@
 #include "norm/tasks.h"
 #include "runtime/floats.h"
 
-/* Rows of C values at the beginning of the work memory; the sums follow. Coefficients have the type of the arithmetic. */
+/* Arrays of C values at the beginning of the work memory. Coefficients have the type of the arithmetic. */
 enum {
     PIVOT,
     MEAN,
@@ -15,7 +15,7 @@ enum {
     SLOPE,
     UNUSED_MEAN, /* gradient in inference: the batch's statistics, computed but not used */
     UNUSED_VAR,
-    SCALES, /* powers of two: training_sums */
+    SCALES, /* powers of two (training_sums) */
     WORK_ROWS
 };
 
@@ -23,8 +23,8 @@ typedef struct {
     const lnrnn_batch *b;
     const lnrnn_norm *kernels;
     size_t size, real;                        /* sizes in bytes of a value in memory, and in the arithmetic */
-    size_t samples, blocks, channels, strips; /* samples per block, number of blocks; the same of strips */
-    size_t rows;                              /* rows or planes per task */
+    size_t samples, blocks, channels, strips; /* samples per block, blocks; channels per strip, strips */
+    size_t rows;                              /* the number of rows or planes per task */
     const char *gy;
     char *out, *pivot;
     lnrnn_coefficients c;
@@ -33,8 +33,7 @@ typedef struct {
     int reversed; /* begin with the values read last, which may be in the caches */
 } batch_job;
 
-/* Returns the number of samples per block. Each block has its own sums, so there are at most 16 blocks, and each is
- * large. */
+/* Returns the number of samples per block. Each block has its own sums. To keep the sums few, there are at most 16 blocks, all large. */
 static size_t samples_to_block(const lnrnn_batch *b)
 {
     size_t samples = lnrnn_ceil_div(b->N, 16);
@@ -65,7 +64,6 @@ static batch_job job_of(const lnrnn_batch *b)
     };
 }
 
-/* Returns the statistics and parameters of all channels, for the kernels. */
 static lnrnn_channels channels_of(const lnrnn_batch *b, const double *scales)
 {
     return (lnrnn_channels){
@@ -80,7 +78,7 @@ static lnrnn_channels channels_of(const lnrnn_batch *b, const double *scales)
     };
 }
 
-/* Computes the sums of one block and one strip. */
+/* Computes the sums of a block of samples and a strip of channels. */
 static void sums_task(void *ctx, size_t index, int worker)
 {
     const batch_job *j = ctx;
@@ -107,7 +105,6 @@ static void sums_task(void *ctx, size_t index, int worker)
     j->kernels->batch_sums(&sums_of);
 }
 
-/* Returns the number of values that a pass reads. */
 static size_t values(const batch_job *j) { return j->b->N * j->b->C * j->b->L * (j->gy ? 2 : 1); }
 
 /* Computes the sums over all of x, and leaves them in the first block of j->sums. */
@@ -141,7 +138,6 @@ static void batch_sums(batch_job *j, double *mean, double *var)
     }
 }
 
-/* Returns the coefficients from channel c on. */
 static lnrnn_coefficients coefficients_from(const batch_job *j, size_t c)
 {
     const size_t offset = c * j->real;
@@ -160,7 +156,7 @@ static void rows_task(void *ctx, size_t index, int worker)
     size_t row = (j->reversed ? lnrnn_ceil_div(all, j->rows) - 1 - index : index) * j->rows;
     const size_t end = lnrnn_min(all, row + j->rows);
     (void)worker;
-    while (row < end) { /* planes: at most up to the end of a sample */
+    while (row < end) { /* planes: an iteration stays within one sample */
         const size_t c = by_row ? row % C : 0, rows = by_row ? lnrnn_min(C - c, end - row) : end - row;
         const size_t offset = row * n * j->size;
         const char *x = (const char *)b->x + offset;

@@ -1,4 +1,4 @@
-/* Copies statistics and gradients between doubles, in which they are computed, and the caller's arrays. */
+/* Copies and updates statistics and gradients (statistics.h). */
 #include "norm/statistics.h"
 
 #include <string.h>

@@ -6,7 +6,7 @@
 
 #include "lnrnn.h"
 
-/* Exported, because the Cython module calls these functions. */
+/* Exported for the Cython module. */
 #pragma GCC visibility push(default)
 
 /* values (n) -> array (n), of floats, or doubles with is_double. If array is NULL, does nothing. add: rounds the

@@ -12,8 +12,7 @@
  * it. */
 enum { LNRNN_TASK = 1 << 14 };
 
-/* Returns 1 if y, of `bytes` bytes, should be written by non-temporal stores. If y is x, it should not, because x is
- * in the caches. */
+/* Returns 1 if y, of `bytes` bytes, should be written by non-temporal stores. Returns 0 if y is x, because x is in the caches. */
 static inline int lnrnn_nontemporal(const void *x, const void *y, size_t bytes)
 {
     return x != y && bytes >= lnrnn_nontemporal_from(lnrnn_get_caches());
@@ -23,7 +22,6 @@ static inline size_t lnrnn_ceil_div(size_t n, size_t d) { return (n + d - 1) / d
 
 static inline size_t lnrnn_min(size_t a, size_t b) { return a < b ? a : b; }
 
-/* Returns x, limited to low .. high. */
 static inline size_t lnrnn_clamp(size_t x, size_t low, size_t high)
 {
     return x < low ? low : lnrnn_min(x, high);

@@ -8,8 +8,8 @@
 /* Some steps of all rows, in the order of the tape: step after step, only the active rows. */
 typedef struct {
     size_t t0, t1; /* steps t0 .. t1 - 1 */
-    size_t rows;   /* active rows of these steps */
-    size_t before; /* active rows of all earlier steps: the chunk's offset in the tape */
+    size_t rows;   /* the number of active rows of these steps */
+    size_t before; /* the number of active rows of all earlier steps: the chunk's offset in the tape */
     size_t block;  /* the number of rows of one product; the last block may be shorter */
     int products;  /* all groups have computed their steps, so the products are next */
     int first;     /* the first chunk of the call, with the last steps */
@@ -27,13 +27,13 @@ typedef struct {
     const lnrnn_rnn_gradients *g;
     backward_phase *phases[BACKWARD_PHASES + 1]; /* the phases of a step, ending with NULL */
     backward_chunk *chunk;
-    size_t wide, narrow;       /* row strides of G*H values, of H values */
+    size_t wide, narrow;       /* row strides of arrays of G*H values, of H values per row */
     size_t h_stride, c_stride; /* row strides of h, of c */
     size_t sum_rows;           /* the number of rows of a block; each block has its own sums */
-    size_t blocks;             /* the number of blocks */
-    double *sums;              /* (blocks, lnrnn_sums): gradients of the norms' gains and biases */
-    float *partial;            /* (blocks, lnrnn_sums): sums over a few rows, later added to `sums` */
-    float *gh, *gc;            /* (B, h_stride), (B, c_stride): the gradient of the state */
+    size_t blocks;
+    double *sums;   /* (blocks, lnrnn_sums): gradients of the norms' gains and biases */
+    float *partial; /* (blocks, lnrnn_sums): sums over a few rows, later added to `sums` */
+    float *gh, *gc; /* (B, h_stride), (B, c_stride): the gradient of the state */
     /* One chunk. gx, ga (rows, wide): gradients of W x and W h; the same array if the cell reads only their
      * sum. packed_x, packed_h, packed_reset: x, h_prev and (reset_before) r h, packed block by block for the
      * gradients of the weights. gx_rows (rows): pointers into the caller's array for the gradient of x. */
@@ -43,7 +43,7 @@ typedef struct {
     size_t gh_stride;
     float **gx_rows;
     size_t *done;  /* (groups): the number of steps of the chunk that each group has computed */
-    size_t *tasks; /* (lnrnn_gradient_tasks): the position of each product */
+    size_t *tasks; /* (lnrnn_gradient_tasks): the position of each product: LNRNN_DONE at its end */
     float *work;   /* (threads, worker) */
     size_t worker; /* the number of floats of scratch per worker */
 } backward_job;
@@ -52,31 +52,31 @@ typedef struct {
 struct backward_step {
     const backward_job *j;
     size_t t, first, active; /* rows first .. first + active - 1 of the call */
-    size_t row;              /* the number of row `first` in the chunk */
-    const float *tape;       /* the tape's records of these rows */
-    const float *previous;   /* the tape's records of the same rows at step t - 1 */
+    size_t row;              /* the index of row `first` in the chunk */
+    const float *tape;       /* the tape's records of the active rows at step t */
+    const float *previous;   /* the tape's records of these rows at step t - 1 */
     float *gx, *ga;          /* (active, G*H), row stride j->wide */
-    float *gh;               /* (active, h_stride), of j->gh */
-    lnrnn_gate_gradients b;  /* for the cell's kernels */
+    float *gh;               /* (active, h_stride): these rows of j->gh */
+    lnrnn_gate_gradients b;  /* the arguments of the cell's kernels */
     const float *c;          /* (active, C), row stride cs: f c_prev + i g of an LSTM */
     ptrdiff_t cs;
     /* Scratch of the worker. u, gu: (group, narrow). skip_h, masked: (group, h_stride). skip_c: (group, c_stride). */
-    float *u, *gu; /* fields of lnrnn_gate_gradients; gu: LSTM, and reset_before: r h, then its gradient */
-    float *sum;    /* (group, wide or narrow): the input of a norm, if the tape lacks it */
+    float *u, *gu;          /* arrays for b.u and b.gu. gu with reset_before: r h, then the gradient of r h */
+    float *sum;             /* (group, wide or narrow): the input of a norm, if the tape lacks it */
     float *skip_h, *skip_c; /* the gradient that zoneout passes to the old state */
     float *masked;          /* with masks.state: the masked h that W_hh multiplied, later its gradient */
-    float *head;            /* several heads: (TILE, head_units), the row stride in whole vectors */
-    float *batch;           /* batch norm: two doubles and six floats per value of the widest norm */
-    float *unprojected;     /* (group, narrow), with a projection: the gradient of the cell's output */
-    const float **outputs;  /* (group) pointers to the cell's output */
-    const float **x, **h, **state_prev; /* (group): x; h_prev or masked copies; c_prev or h_prev */
+    float *head;        /* with several heads: (TILE, head_units), row stride rounded up to whole vectors */
+    float *batch;       /* batch norm: two doubles and six floats per value of the widest norm */
+    float *unprojected; /* (group, narrow), with a projection: the gradient of the cell's output */
+    const float **outputs;              /* (group) pointers to the cell's output */
+    const float **x, **h, **state_prev; /* (group) pointers: x; h_prev or masked copies; c_prev or h_prev */
 };
 
 /* --- backward_sites.c ----------------------------------------------------------------------------------- */
 
 /* Returns the number of sums per block: gain and bias of each site, then the inner biases of W x and W h. */
 size_t lnrnn_sums(const lnrnn_rnn_config *c);
-/* Returns the offset of sums. site: LNRNN_SITE_INPUT .., or LNRNN_SITES + 0 and + 1 for the inner biases. */
+/* Returns the offset of the sums of a site. site: LNRNN_SITE_INPUT .., or LNRNN_SITES + 0 and + 1 for the inner biases. */
 size_t lnrnn_sums_at(const lnrnn_rnn_config *c, int site);
 
 /* For a site (a norm, layer.h) at one step: its input, and the gradients of its output and input. */
@@ -87,12 +87,12 @@ typedef struct {
     ptrdiff_t as, gs;
 } site_rows;
 
-/* Writes rows->ga from rows->g, for values from .. end - 1 of each row, which must not cut a span. Adds the gradients
- * of gain and bias to the sums of the blocks. Without a norm rows->ga must be rows->g. */
+/* Writes rows->ga from rows->g, for values from .. end - 1 of each row, which must be whole spans (backward_sites.c).
+ * Adds the gradients of gain and bias to the sums of the blocks. Without a norm rows->ga must be rows->g. */
 void lnrnn_site_backward(const backward_step *s, int site, size_t from, size_t end, const site_rows *rows);
 /* g (active, G*H), row stride j->wide. Adds the sums of its columns to the sums for an inner bias. */
 void lnrnn_inner_backward(const backward_step *s, int inner, const float *g);
-/* Call it after step t of rows first .. first + rows - 1. After some steps it adds the partial sums to the sums of the blocks. */
+/* Adds, after some of the steps, the partial sums to the sums of the blocks. Call it after step t of rows first .. first + rows - 1. */
 void lnrnn_flush_sums(const backward_job *j, size_t first, size_t rows, size_t t);
 /* Adds up the sums of all blocks into g->site and g->inner. */
 void lnrnn_total_sums(const backward_job *j);
@@ -120,8 +120,8 @@ void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k,
 void lnrnn_pack_inputs(const backward_job *j, size_t heads, size_t n, size_t row, size_t rows,
                        const float *const *v, float *packed);
 /* The products over a chunk are tasks. most_gradient_tasks returns the largest number of tasks for a chunk of `rows`
- * rows. gradient_tasks returns the number of tasks of this chunk, and gradient_scratch the floats of scratch per
- * task. lnrnn_gradient_task is a task of lnrnn_limited_tasks, where ctx is the job. */
+ * rows. gradient_tasks returns the number of tasks of this chunk, and gradient_work the number of floats of scratch
+ * per task. lnrnn_gradient_task is a task of lnrnn_limited_tasks, where ctx is the job. */
 size_t lnrnn_most_gradient_tasks(const backward_job *j, size_t rows);
 size_t lnrnn_gradient_tasks(const backward_job *j);
 size_t lnrnn_gradient_work(const backward_job *j);

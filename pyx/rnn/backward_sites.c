@@ -78,7 +78,7 @@ static float *partial_sums(const backward_step *s, size_t i, size_t at, size_t *
     return j->partial + block * lnrnn_sums(j->c) + at;
 }
 
-/* g (active, width), row stride gs: adds its columns to the partial sums at offset `at`. */
+/* g (active, width), row stride gs. Adds the sum of each column of g to the partial sums at offset `at`. */
 static void add_columns(const backward_step *s, size_t at, size_t width, const float *g, ptrdiff_t gs)
 {
     for (size_t i = 0, n; i < s->active; i += n) {
@@ -140,8 +140,8 @@ static void flush(size_t n, float *partial, double *sums)
     }
 }
 
-/* In `partial` the sums of each span are adjacent, the gain's before the bias's. In `sums` all gains of a site precede
- * its biases. */
+/* Adds `partial` of a block to its `sums`. In `partial` the sums of each span are adjacent, gain before bias. In
+ * `sums` all gains of a site precede its biases. */
 static void flush_block(const backward_job *j, size_t block)
 {
     const lnrnn_rnn_config *c = j->c;

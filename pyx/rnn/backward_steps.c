@@ -64,7 +64,7 @@ static void outputs(backward_step *s)
         j->k->cells->add_columns(1, j->c->P, gy_row(s, i), 0, s->gh + i * j->h_stride);
 }
 
-/* The same where y is the norm of h. */
+/* Adds gy of the step, back-propagated through the norm of h, to the gradient of the state. */
 static void normed_outputs(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -158,7 +158,7 @@ static void add_skip_c(backward_step *s) { add_skip(s, s->j->c->C, s->j->c_strid
 
 /* --- the projection ------------------------------------------------------------------------------------- */
 
-/* Computes the gradient of the cell's output from the gradient of h, and keeps the latter for the gradient of W_hr. */
+/* Computes the gradient of the cell's output from the gradient of h, and keeps the gradient of h for the gradient of W_hr. */
 static void unproject(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -175,8 +175,8 @@ static void unproject(backward_step *s)
 
 /* --- cells ---------------------------------------------------------------------------------------------- */
 
-/* b.gh and b.gc are the gradient of the state. Each function replaces them by the gradient of the previous state,
- * without the path through W h. It writes the gradients of the norms' outputs to b.gx and b.ga. */
+/* In each cell's function below, b.gh and b.gc are the gradient of the state. The function replaces them by the gradient of the previous
+ * state, without the path through W h. It writes the gradients of the norms' outputs to b.gx and b.ga. */
 
 static void rnn_cell(backward_step *s)
 {
@@ -271,7 +271,7 @@ static void side(const backward_step *s, int site, const float *a, const float *
 }
 
 static void input_side(backward_step *s) { side(s, LNRNN_SITE_INPUT, s->tape, s->ga, s->gx); }
-/* For cells whose W x and W h have different gradients. */
+/* Back-propagate through the norms of W x and of W h, if the two have different gradients. */
 static void own_input_side(backward_step *s) { side(s, LNRNN_SITE_INPUT, s->tape, s->gx, s->gx); }
 static void hidden_side(backward_step *s)
 {
@@ -326,7 +326,7 @@ static void gates_product(const backward_step *s, size_t first, size_t end, int 
     }
 }
 
-/* As gates_product, for all gates. */
+/* Writes to `to` (active, h_stride) the gradient of W h times W_hh. add: adds to the values of `to`. */
 static void back_product(const backward_step *s, int add, float *to)
 {
     const backward_job *j = s->j;
@@ -423,7 +423,7 @@ void lnrnn_resolve_backward(backward_job *j)
         {reset, gru_reset_cell},
         {kernel == LNRNN_STEP_LIGRU, ligru_cell},
         {c->input_side, c->own_input_gradient ? own_input_side : input_side},
-        {kernel != LNRNN_STEP_GRU_GATE && !reset, hidden_side}, /* others call it themselves */
+        {kernel != LNRNN_STEP_GRU_GATE && !reset, hidden_side}, /* otherwise the cell's function calls it */
         {c->inner_hh != NULL, inner_hh},
         {c->inner_ih != NULL, inner_ih},
         {1, reset   ? reset_product
@@ -439,7 +439,8 @@ void lnrnn_resolve_backward(backward_job *j)
     *phase = NULL;
 }
 
-/* record: the tape's record of the group's first row at step t; before: the number of active rows at step t - 1. */
+/* Back-propagates through step t. record: the index in the tape of the group's first row at step t; before: the
+ * number of active rows at step t - 1. */
 static void take_step(backward_step *s, size_t record, size_t before)
 {
     const backward_job *j = s->j;

@@ -5,7 +5,7 @@
  * divide the panels of W_hh and W_ih. The time of a step is the sum of:
  *     product     Each thread multiplies the rows of its group, tile by tile, by its share of the weights. The first
  *                 tile reads the weights from L2, L3 or memory, the other tiles read them from L2.
- * projection All of W_hr multiplies the rows whose cell outputs the thread computes.
+ *     projection  All of W_hr multiplies the rows whose cell outputs the thread computes.
  *     cell        Norms and activations of all rows of the group, or of some if the team divides the rows.
  *     barriers    One after the products of a step, and one after the states if the team divides the rows.
  *     exchange    Reading values that another thread of the team has written, at half the rate of L3.
@@ -19,7 +19,6 @@
 #include "rnn/rows.h"
 #include "runtime/cpu_model.h"
 
-/* Returns the time of two operations that overlap. */
 static double overlapped(double a, double b)
 {
     return a > b ? a + LNRNN_NOT_HIDDEN * b : b + LNRNN_NOT_HIDDEN * a;

@@ -5,7 +5,7 @@
  * of a group (split.c).
  *
  * A group computes its steps in chunks. W_ih x does not depend on the states, so one product computes it for all
- * steps of a chunk. That is faster than a product per step. Then each step runs through its phases (step.c). */
+ * steps of a chunk. Then each step runs through its phases (step.c). */
 #include "rnn/forward.h"
 
 #include <string.h>

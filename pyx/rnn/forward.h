@@ -17,9 +17,9 @@ static inline size_t *group_positions(const lnrnn_rnn_call *r)
 void lnrnn_forward_group(const lnrnn_rnn_call *r, size_t group, float *memory, size_t *position, size_t until,
                          int64_t *left);
 
-/* As lnrnn_rnn_forward, with threads that divide the units of groups (split.c). */
+/* Runs a call as lnrnn_rnn_forward does, but threads divide the units of groups (split.c). */
 int lnrnn_forward_split(const lnrnn_rnn_call *r);
-/* As lnrnn_forward_split, for two independent calls at the same time, on at most `threads` threads in all. */
+/* Runs two independent calls at the same time as lnrnn_forward_split does, on at most `threads` threads in all. */
 void lnrnn_forward_split_pair(const lnrnn_rnn_call *const r[2], int threads);
 
 /* Returns how many threads a call may use now (plan.c). */

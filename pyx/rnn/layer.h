@@ -1,8 +1,7 @@
 /* A recurrent layer in one direction: config.c, plan.c, forward.c, split.c, backward.c.
  *
- * lnrnn_rnn_config describes a layer, and is set once. lnrnn_rnn_plan is made once for all calls of one
- * shape. lnrnn_rnn_call has the arrays of one call. These types are internal: programs use the networks and
- * streams of lnrnn.h, whose rules for memory and strides hold here too. */
+ * lnrnn_rnn_config describes a layer, and is set once. lnrnn_rnn_plan is made once for all calls of one shape.
+ * lnrnn_rnn_call has the arrays of one call. The rules of lnrnn.h for memory and strides hold here too. */
 #ifndef LNRNN_LAYER_H
 #define LNRNN_LAYER_H
 
@@ -13,12 +12,12 @@
 static inline size_t lnrnn_whole_lines(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 static inline size_t lnrnn_whole_floats(size_t floats) { return (floats + 15) & ~(size_t)15; }
 
-/* Exported, because the Cython module calls these functions. */
+/* Exported for the Cython module. */
 #pragma GCC visibility push(default)
 
-/* A site is a place in the cell for a norm and the bias that is added after it. INPUT: W x, if it has a norm
- * of its own. HIDDEN: W h, or W x + W h. CELL: an LSTM's c, or an SLSTM's h on its way to y. Without norms, a GRU has bias_ih at INPUT; all
- * other biases are at HIDDEN. */
+/* A site is a place in the cell for a norm and the bias that is added after it. INPUT: W x, if it has a norm of its
+ * own. HIDDEN: W h, or W x + W h. CELL: an LSTM's c, or an SLSTM's h on its way to y. Without norms, all biases are at
+ * HIDDEN, but a GRU has bias_ih at INPUT. */
 enum { LNRNN_SITE_INPUT, LNRNN_SITE_HIDDEN, LNRNN_SITE_CELL, LNRNN_SITES };
 
 /* The largest number of inputs with int8 weights: a sum of 32 bits holds this number of products of 127 and 127. */
@@ -38,7 +37,7 @@ void lnrnn_pack_heads(const lnrnn_rnn_config *c, size_t gates, const float *w, f
 
 /* The norm and bias at a site. */
 typedef struct {
-    const float *gain, *bias; /* (width); without a norm only bias */
+    const float *gain, *bias; /* (width); without a norm, gain is NULL */
     /* Batch norm at inference: (rows, width). Step t reads row t, or row overrun_row if it has no row of its own. */
     const float *scale, *shift;
     /* Set by lnrnn_rnn_configure. */
@@ -46,24 +45,24 @@ typedef struct {
     lnrnn_gate_norm norm; /* the kernel's argument; with batch norm each step adds scale and shift */
 } lnrnn_site;
 
-/* One layer in one direction. G gates: RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n), LiGRU 2 (z, n).
- * lnrnn/reference/ has the equations. */
+/* One layer in one direction. G gates: RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n), LiGRU 2 (z, n), SLSTM 4 (i, f,
+ * z, o). lnrnn/reference/ has the equations. */
 struct lnrnn_rnn_config {
     /* Set by the caller. */
-    size_t D, H, P;   /* inputs, units, values of h */
+    size_t D, H, P;   /* the numbers of inputs, of units, of values of h */
     size_t num_heads; /* the blocks of W_hh: a head reads only its own H / num_heads units; 0 counts as 1 */
-    /* Batch norm: joint in an RNN, of the input in a LiGRU, split in LSTM and GRU. */
+    /* placement with batch norm: JOINT in an RNN, INPUT in a LiGRU, SPLIT in an LSTM and a GRU. */
     int cell, act, norm, placement, span, cell_norm;
     float eps;
     int gate_activation; /* LSTM, GRU; LNRNN_GATES_HARD_SIGMOID only without a norm */
-    int reset_before; /* GRU: r multiplies h before the product; without a norm, with "split" or batch norm */
-    int reverse;      /* read each sequence from its last step to its first */
-    int dtype;        /* type of the packed weights */
-    int exp_forget, round_states;     /* SLSTM: as lnrnn_step_config has them */
+    int reset_before;    /* GRU: r multiplies h before the product; not with layer norm JOINT or GATE */
+    int reverse;         /* read each sequence from its last step to its first */
+    int dtype;           /* type of the packed weights */
+    int exp_forget, round_states;     /* SLSTM: see lnrnn_step_config */
     const float *inner_ih, *inner_hh; /* (G*H) or NULL: biases of W x and W h, before any norm; without
                                        * separate_products inner_ih is their sum and inner_hh NULL */
     float zoneout_h, zoneout_c; /* in [0, 1): the part of the old h and c that a step keeps if a call has no
-                                 * masks; zoneout_c: LSTM */
+                                 * masks; zoneout_c only in an LSTM */
     lnrnn_site site[LNRNN_SITES];
     /* Batch norm at inference: scale and shift have rows for `known` steps. Later steps use row overrun_row, or the
      * statistics of the batch if overrun_row is -1. */
@@ -71,22 +70,22 @@ struct lnrnn_rnn_config {
     ptrdiff_t overrun_row;
     /* Set by lnrnn_rnn_configure. */
     size_t num_gates, outputs; /* G, and G*H: the number of outputs of a product */
-    size_t first_gates;        /* gates in the first product with W_hh: all; with reset_before r and z */
+    size_t first_gates;        /* gates in the first product with W_hh: all; with reset_before only r and z */
     size_t head_units;         /* P / num_heads: the number of inputs of an output of W_hh */
-    int separate_products;     /* the cell's kernel adds W h to W x, not the product */
+    int separate_products;     /* the kernel of the cell adds W h to W x; 0: the product adds them */
     int input_side;            /* W x has a norm or a bias of its own */
     size_t C;                  /* the number of values of c per sequence; 0: the cell has no c */
     size_t projection;         /* P * H if h is W_hr times the cell's output (H); 0: h is the cell's output */
     int saved_gates;           /* the tape has the gates */
-    int own_input_gradient; /* GRU but joint: W x and W h have different gradients, since r multiplies W h */
+    int own_input_gradient; /* gradients of W x and W h differ: GRU, unless JOINT, because r multiplies only W h */
     int direct_h;           /* the cell reads h_prev too, not only W h */
     int step_kernel;        /* LNRNN_STEP_RNN .. of kernels/table.h: the kernel that computes new states */
-    size_t cell_scratch;    /* the number of floats of scratch for this kernel */
-    int output_norm;        /* y is the norm of h, site CELL by heads: h has rows of its own */
+    size_t cell_scratch; /* the number of floats of scratch for this kernel */
+    int output_norm;     /* y is the norm of each head of h (site CELL), so h is stored apart from y */
 };
 
-/* Sets the other fields. Call it when the caller's fields are set, and again after a change. Only gain, bias, scale,
- * shift, known, overrun_row, inner_ih and inner_hh may change. */
+/* Sets the fields that the caller does not set. Call it when the caller's fields are set, and again after a change.
+ * Only gain, bias, scale, shift, known, overrun_row, inner_ih and inner_hh may change. */
 void lnrnn_rnn_configure(lnrnn_rnn_config *config);
 /* Returns the number of floats of a record of the tape (one step of one row). */
 size_t lnrnn_tape_width(const lnrnn_rnn_config *config);
@@ -94,7 +93,7 @@ size_t lnrnn_tape_width(const lnrnn_rnn_config *config);
 /* The layout of a call's scratch memory, in floats. First comes, for each group, the memory that its threads share.
  * The memory of each worker begins at groups * shared. The positions are last. */
 typedef struct {
-    size_t shared, worker; /* per group, 0 without divide_units; per worker (lnrnn_step_memory) */
+    size_t shared, worker; /* floats per group, 0 without divide_units; per worker (lnrnn_step_memory) */
     size_t positions;      /* the offset of the numbers of steps that each group has computed */
     size_t floats;         /* the total size */
 } lnrnn_rnn_scratch;
@@ -109,24 +108,24 @@ typedef struct {
     const struct lnrnn_kernels *kernels;
     const struct lnrnn_product *product; /* the product with the layer's weights */
     int threads;
-    int brief;            /* little work: use one thread if other processes use the cores */
-    int divide_units;     /* how many threads divide the units of each group; 0: a group has one */
-    int divide_rows;      /* each of these threads computes the states of some rows; 0: of all rows */
-    size_t group, groups; /* the number of sequences of a group, which go through time together; of groups */
-    size_t chunk;         /* the number of steps for which one product computes W x */
-    size_t input_rows;    /* the largest number of rows of x in one product */
-    size_t panels;        /* the number of panels of the packed weights */
-    size_t wide, narrow;  /* row strides of G*H values, of H values */
+    int brief;        /* little work: use one thread if other processes use the cores */
+    int divide_units; /* the number of threads that divide a group's units; 0: one thread computes a group */
+    int divide_rows;  /* with divide_units: each thread computes the states of some rows; 0: of all rows */
+    size_t group, groups;      /* the number of rows of a group, computed step by step together; of groups */
+    size_t chunk;              /* the number of steps for which one product computes W x */
+    size_t input_rows;         /* the largest number of rows of x in one product */
+    size_t panels;             /* the number of panels of the packed weights */
+    size_t wide, narrow;       /* row strides of arrays of G*H values, of H values per row */
     size_t h_stride, c_stride; /* row strides of h, of c */
     size_t first_words;        /* reset_before: the number of words of w_hh before the weights of n */
-    /* Steps from batch_from on use the statistics of the batch; SIZE_MAX: none. Steps before the call count too. */
+    /* Steps from number batch_from on use the statistics of the batch; SIZE_MAX: none. Steps before the call count too. */
     size_t batch_from;
-    lnrnn_phase *phases[2][LNRNN_PHASES + 1]; /* phases of a step, then NULL; [1]: from batch_from on */
+    lnrnn_phase *phases[2][LNRNN_PHASES + 1]; /* phases of a step, then NULL; [1]: steps from batch_from on */
     lnrnn_caches caches;
     int synchronous; /* the call has steps from batch_from on, so one group has all sequences */
     struct {
         /* Offsets in a record of the tape: W h (or W x + W h), the gates, c and, with a projection, the cell's
-         * output. W x is at 0. state: that of h, if y is its norm. */
+         * output. W x is at 0. state: the offset of h, if y is the norm of h. */
         size_t h, gates, c, output, state, width;
     } tape;
     lnrnn_rnn_scratch scratch;
@@ -140,7 +139,7 @@ typedef struct {
  * sequence into several rows. The row begins with state number `state` of h0 and c0. */
 typedef struct {
     int64_t sequence, first, length;
-    int64_t end;   /* y is set to 0 from the row's last step up to step `end` */
+    int64_t end;   /* y is set to 0 after the row's last step, up to step `end` */
     int64_t state; /* the index in h0, c0, hn, cn */
     int64_t start; /* the number of steps before this call; only batch norm depends on it */
 } lnrnn_row;
@@ -158,21 +157,21 @@ typedef struct {
     const lnrnn_rnn_config *config;
     const lnrnn_rnn_plan *plan;
     size_t T, B; /* the largest number of steps of a row; the number of rows */
-    /* Packed for the plan's instruction set: (G*H, D), as lnrnn_pack_heads does, and with a projection (P, H). */
+    /* Packed for the plan's instruction set: w_ih (G*H, D), w_hh by lnrnn_pack_heads, with a projection w_hr (P, H). */
     const uint32_t *w_ih, *w_hh, *w_hr;
     const float *x;   /* (steps, sequences, D), the last axis contiguous */
-    ptrdiff_t xt, xb; /* its strides */
+    ptrdiff_t xt, xb; /* the strides of x */
     float *y;         /* (steps, sequences, P), the last axis contiguous */
     ptrdiff_t yt, yb;
-    const float *h0, *c0; /* (states, P), (states, C); c0, cn: NULL without a c */
+    const float *h0, *c0; /* (states, P), (states, C); c0, cn: NULL if the cell has no c */
     float *hn, *cn;       /* (shapes of h0, c0): the state at each row's own end; may be h0, c0 */
     /* (B), longest first; no two rows write the same state or the same steps of y. With statistics of the batch
      * all rows have the same start. */
     const lnrnn_row *rows;
-    size_t last_step_end; /* the last step of all calls of the plan, with start; SIZE_MAX: unknown */
+    size_t last_step_end; /* the largest start + length in all calls with this plan; SIZE_MAX: unknown */
     lnrnn_site_statistics statistics[LNRNN_SITES]; /* batch norm in training */
-    int64_t *count; /* batch norm in training, else NULL: (T) active rows, written */
-    /* NULL, or written for lnrnn_rnn_backward: a record of lnrnn_tape_width floats for every step of every row. */
+    int64_t *count; /* (T): the number of active rows, written; NULL: no batch norm in training */
+    /* NULL, or memory for the tape that lnrnn_rnn_backward reads: lnrnn_tape_width floats for every step of every row. */
     float *tape;
     lnrnn_rnn_masks masks;
     /* A call returns with unfinished work when each thread has done about `part` multiply-adds; 0: the call finishes.
@@ -182,13 +181,13 @@ typedef struct {
     float *scratch; /* plan->scratch.floats floats, aligned for doubles; kept until a call returns 1 */
 } lnrnn_rnn_call;
 
-/* r: all fields are set, but plan and scratch. The plan may be used for calls that differ in part, resumed, and
- * fields of `rows` other than length. Pointers may differ too, if the same ones are NULL. threads: the largest number
- * of threads; the plan uses fewer for little work. */
+/* Makes the plan for r, whose fields are set except plan and scratch. The plan may be used for calls that differ in
+ * part, resumed, and fields of `rows` other than length. Pointers may differ too, if the same ones are NULL. threads:
+ * the largest number of threads; the plan uses fewer for little work. */
 void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *plan);
-/* Returns 1 when all work is finished, or 0 after r->part. After 0, call it again with resumed = 1, any part, and all
- * other fields unchanged. Parts change no bit of the result. hn, and the zeros past the end of a row, are complete
- * only after a return of 1. */
+/* Returns 1 when all work is finished, or 0 after r->part multiply-adds. After 0, call it again with resumed = 1, any
+ * part, and all other fields unchanged. Parts change no bit of the result. hn, and the zeros past the end of a row,
+ * are complete only after a return of 1. */
 int lnrnn_rnn_forward(const lnrnn_rnn_call *r);
 
 /* --- backward.c: back through time ---------------------------------------------------------------------- */
@@ -221,9 +220,8 @@ typedef struct {
  * and w must be aligned to 64 bytes. Otherwise the caller must transpose and pack w. */
 int lnrnn_reads_lines(const float *w, size_t k);
 size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *r);
-/* r: the forward call, with a new plan; y, tape, count and statistics of r are read. Returns 1 or 0, as
- * lnrnn_rnn_forward. g must not change between parts.
- */
+/* Back-propagates through r, the forward call with a new plan. Reads y, tape, count and statistics of r. Returns 1
+ * or 0, as lnrnn_rnn_forward. g must not change between parts. */
 int lnrnn_rnn_backward(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g);
 
 #pragma GCC visibility pop

@@ -166,7 +166,6 @@ static const lnrnn_row *dealt_rows(const lnrnn_network_call *n, size_t group)
     return dealt;
 }
 
-/* Sets the strides of a contiguous array. */
 static void strides_of(const lnrnn_network_call *n, size_t width, int batch_first, ptrdiff_t *steps,
                        ptrdiff_t *sequences)
 {
@@ -186,7 +185,6 @@ void lnrnn_network_lay_out(lnrnn_network_call *n, int batch_first)
     strides_of(n, output_width(n), batch_first, &n->yt, &n->yb);
 }
 
-/* Returns the training arrays of a layer. */
 static lnrnn_layer_training *training_of(const lnrnn_network_call *n, size_t layer)
 {
     return &n->line[layer * n->network->directions].layer;
@@ -207,7 +205,6 @@ static int drops_input(const lnrnn_network_call *n, size_t layer)
     return layer && n->training && training_of(n, layer)->dropped;
 }
 
-/* Sets the pointers of each line's call. */
 static void point_lines(lnrnn_network_call *n)
 {
     const lnrnn_network *const net = n->network;
@@ -335,7 +332,6 @@ size_t lnrnn_network_backward_plan(const lnrnn_network_call *n, lnrnn_network_gr
     return g->sums + lnrnn_gradient_floats(net);
 }
 
-/* Sets the pointers of each line's gradients. */
 static void point_gradients(const lnrnn_network_call *n, lnrnn_network_gradients *g)
 {
     const lnrnn_network *const net = n->network;
@@ -375,7 +371,7 @@ static void clear_inputs(const lnrnn_network_call *n, const lnrnn_rnn_gradients 
             memset(line->gx + (ptrdiff_t)t * line->gxt + (ptrdiff_t)b * line->gxb, 0, width * sizeof(float));
 }
 
-/* Adds the gradient of the inputs from direction 0 to the one from direction 1. */
+/* Adds the gradient of the inputs from direction 0 to the gradient from direction 1. */
 static void add_directions(const lnrnn_network_call *n, const lnrnn_rnn_gradients *first, size_t width)
 {
     LNRNN_DEFAULT_FLOATS;

@@ -5,7 +5,7 @@
 #include "rnn/layer.h"
 #include "rnn/wavefront.h"
 
-/* Exported, because the Cython module calls these functions. */
+/* Exported for the Cython module. */
 #pragma GCC visibility push(default)
 
 /* The packed weights of a layer in one direction: (G*H, D), (G*H, P) and, with a projection, (P, H). */
@@ -30,7 +30,7 @@ struct lnrnn_network {
     const char *isa;                     /* the instruction set for which the weights are packed */
     int64_t refused_from;                /* the first step that a sequence must not reach */
     int together;                        /* all sequences take their steps together: overrun="batch" */
-    size_t weight_bytes;                 /* the size of the packed weights and of `backward` */
+    size_t weight_bytes;                 /* the number of bytes of the packed weights and of `backward` */
     int references;
     lnrnn_backward_weights *backward[2]; /* lnrnn_network_backward_weights, indexed by `inputs`; or NULL */
     /* Set by lnrnn_network_complete. */
@@ -50,7 +50,7 @@ lnrnn_network lnrnn_network_line(const lnrnn_network *n, size_t line);
 /* Returns the number of floats in the tape of a line for one step of one row. */
 size_t lnrnn_description_tape_width(const lnrnn_description *d);
 /* arrays: the arrays of lnrnn_network_create, in the order of the description. inputs: 1 to compute the gradient of
- * x. Returns an array (lines), which n owns, or NULL without memory. */
+ * x. Returns the weights for back-propagation, an array (lines) that n owns, or NULL without memory. */
 const lnrnn_backward_weights *lnrnn_network_backward_weights(lnrnn_network *n, const lnrnn_array *arrays,
                                                              int inputs);
 
@@ -61,13 +61,13 @@ typedef struct {
     lnrnn_line *line;        /* (lines): memory of network.c, and the arrays of training */
     size_t steps, sequences; /* the axes of x and y */
     const float *x;          /* (steps, sequences, inputs), the last axis contiguous */
-    ptrdiff_t xt, xb;        /* its strides */
+    ptrdiff_t xt, xb;        /* the strides of x */
     float *y;                /* (steps, sequences, directions * P), the last axis contiguous */
     ptrdiff_t yt, yb;
     const lnrnn_row *rows; /* (B), as in lnrnn_rnn_call */
     size_t B;
-    int kept;             /* a stream keeps the plan for calls that differ in y and in the starts of rows */
-    size_t states;        /* the number of states in h0, c0, hn, cn */
+    int kept;      /* 1: a stream keeps the plan, for calls that differ in y and in the starts of rows */
+    size_t states; /* the number of states in h0, c0, hn, cn */
     const float *h0, *c0; /* (lines, states, P), (lines, states, C), or NULL: zeros */
     float *hn, *cn;       /* (shapes of h0, c0); may be h0, c0; cn: only if the cell has c */
     int training;         /* `training` of each line is set; 0: inference */
@@ -75,13 +75,13 @@ typedef struct {
     int threads;          /* the largest number of threads */
     double part;          /* part and resumed as in lnrnn_rnn_call */
     int resumed;
-    /* The number of floats that lnrnn_network_plan returns. Keep their values until a call returns 1. */
+    /* (the number of floats that lnrnn_network_plan returns). Keep the values until a call returns 1. */
     float *scratch;
     /* Set by network.c. */
     lnrnn_wavefront wave;
     int side_by_side;     /* 1: a wavefront computes all lines; 0: one line after the other */
     int deal;             /* 1: sort rows into the groups of a plan so that all groups cost about the same */
-    int pointed;          /* with `kept`: the lines have their pointers, except y */
+    int pointed;          /* with `kept`: all pointers of the lines but y are set */
     size_t at;            /* forward: the next line; backward: the number of lines that remain */
     size_t buffer_floats; /* the number of floats of a layer's outputs, except the last layer's */
     size_t buffers, zeros, dealt; /* offsets into scratch: outputs, zero states, sorted rows */
@@ -121,10 +121,10 @@ typedef struct {
     const lnrnn_backward_weights *weights; /* (lines) */
     float *const
         *parameters; /* the gradients of each line's parameters, in the description's order, written */
-    int add;         /* add to the values of these gradients */
+    int add;         /* add to the values of the parameters' gradients */
     const float *gy; /* (steps, sequences, directions * P), the last axis contiguous */
     ptrdiff_t gyt, gyb;
-    const float *ghn, *gcn; /* as hn, cn, or NULL: zeros */
+    const float *ghn, *gcn; /* (shapes of hn, cn), or NULL: zeros */
     float *gx;              /* (steps, sequences, inputs), written; NULL: not computed */
     ptrdiff_t gxt, gxb;
     float *gh0, *gc0; /* (shapes of h0, c0), written */
@@ -134,10 +134,10 @@ typedef struct {
     size_t outputs[2], second, sums;
 } lnrnn_network_gradients;
 
-/* n: the forward call with its tapes, statistics, outputs, h0 and c0, and a new plan. Returns the number of floats of
- * n->scratch, which must be aligned for doubles. */
+/* Plans back-propagation through n, the forward call with its tapes, statistics, outputs, h0 and c0, and a new plan.
+ * Returns the number of floats of n->scratch, which must be aligned for doubles. */
 size_t lnrnn_network_backward_plan(const lnrnn_network_call *n, lnrnn_network_gradients *g);
-/* Back-propagates. Returns 1 or 0, as lnrnn_rnn_backward. */
+/* Back-propagates through the call n. Returns 1 or 0, as lnrnn_rnn_backward. */
 int lnrnn_network_backward(lnrnn_network_call *n, lnrnn_network_gradients *g);
 
 /* A call can run in parts, between which the caller can handle an interrupt (Ctrl-C). Sets `part` and `resumed` for

@@ -12,7 +12,7 @@ static size_t line_count(const lnrnn_network *n) { return n->layers * n->directi
 static size_t weight_count(const lnrnn_network *n) { return n->config->projection ? 3 : 2; }
 
 /* w (parts, n, k). Packs the transpose of each part at memory + *bytes, and adds the size to *bytes. Returns the
- * address, or NULL if w itself can be read (lnrnn_reads_lines). Without memory it only counts. */
+ * address, or NULL if w itself can be read (lnrnn_reads_lines). If memory is NULL, only counts the bytes. */
 static const uint32_t *transposed(const float *w, size_t parts, size_t n, size_t k, char *memory,
                                   size_t *bytes)
 {
@@ -142,7 +142,7 @@ void lnrnn_write_parameters(const lnrnn_network *n, const lnrnn_network_gradient
 
 /* --- arrays of training --------------------------------------------------------------------------------- */
 
-/* The arrays of a line before its statistics; the arrays of a layer. */
+/* Indices of the arrays of a line, up to its statistics, and of the arrays of a layer. */
 enum { TAPE, MASK_STATE, MASK_H, MASK_C, BEFORE_STATISTICS };
 enum { Y, DROPPED, KEPT, SCALE, FACTORS, OF_LAYER };
 

@@ -6,7 +6,7 @@
  * At once: each line has one thread, or, with two directions, half of the threads. The two directions of a layer then
  * need the time of one. Layers in one direction form a wavefront: a layer begins when the layer before it has
  * computed its first chunk of steps. With n threads the time is an n-th of the sum of all times, plus one chunk for
- * each thread after the first. Each chunk reads W_ih again. All threads share L3 and memory. */
+ * each thread after the first. Each chunk reads W_ih again. */
 #include <math.h>
 
 #include "lnrnn/tuning.h"
@@ -110,7 +110,7 @@ int lnrnn_wavefront_plan(lnrnn_wavefront *n, int threads)
     const int wanted = __atomic_load_n(&way, __ATOMIC_RELAXED);
     const lnrnn_rnn_call *r = &n->line[0].call;
     const size_t lines = n->layers * n->directions;
-    const int one_step = r->T == 1 && n->directions == 1; /* each layer needs the last layer's outputs */
+    const int one_step = r->T == 1 && n->directions == 1; /* each layer waits for the layer before */
     if (lines < 2 || !r->B || !r->T || wanted == LNRNN_NETWORK_IN_TURN
         || (one_step && wanted == LNRNN_NETWORK_FASTEST))
         return 0;

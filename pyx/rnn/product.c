@@ -4,7 +4,7 @@
 #include "rnn/rows.h"
 #include "rnn/step.h"
 
-/* Returns the cut before output `at` of packed weights with N outputs. */
+/* Returns the cut (step.h) before output `at` of packed weights with N outputs. */
 static lnrnn_cut cut_at(const lnrnn_rnn_call *r, size_t N, size_t at)
 {
     const lnrnn_product *k = r->plan->product;
@@ -18,7 +18,7 @@ static lnrnn_cut cut_at(const lnrnn_rnn_call *r, size_t N, size_t at)
     return (lnrnn_cut){.panel = p, .part = part, .of = of};
 }
 
-/* Returns the panel whose beginning is nearest to a cut. */
+/* Returns the panel whose beginning is nearest to the cut (lnrnn_cut). */
 static size_t near_panel(lnrnn_cut cut) { return cut.panel + (2 * cut.part > cut.of); }
 
 static lnrnn_cut cut_of(const lnrnn_rnn_call *r, size_t index, size_t team)
@@ -71,8 +71,7 @@ static void panels_product(const lnrnn_step *s, const weights *u, size_t n, cons
     k->matmul(&m, n, rows, a, as);
 }
 
-/* As panels_product, for the share of this thread: all rows for its whole panels, and some rows for a panel that two
- * threads share. */
+/* Computes this thread's share of panels_product: all rows of its whole panels, and some rows of a panel that two threads share. */
 static void product(const lnrnn_step *s, const weights *u, size_t n, const float *const *rows, float *a,
                     ptrdiff_t as)
 {

@@ -83,7 +83,7 @@ static inline float *y_row(const lnrnn_rnn_call *r, size_t i, size_t t)
     return r->y + at_step(r, i, t) * r->yt + r->rows[i].sequence * r->yb;
 }
 
-/* Returns h of row i before step t. If y is its norm, the rows of hn have it meanwhile. */
+/* Returns h of row i before step t. If y is the norm of h, hn holds h between steps. */
 static inline const float *h_row(const lnrnn_rnn_call *r, size_t i, size_t t)
 {
     return !t ? r->h0 + h_at(r, i) : r->config->output_norm ? r->hn + h_at(r, i) : y_row(r, i, t - 1);
@@ -99,7 +99,7 @@ static inline const unsigned char *mask_row(const lnrnn_rnn_call *r, const unsig
     return masks ? masks + at_step(r, i, t) * column + r->rows[i].sequence * n : NULL;
 }
 
-/* Returns r->masks.state of row i's sequence, the factors (H) of h in W_hh h. */
+/* Returns r->masks.state of row i's sequence, the factors (P) of h in W_hh h. */
 static inline const float *state_mask(const lnrnn_rnn_call *r, size_t i)
 {
     return r->masks.state + (size_t)r->rows[i].sequence * r->config->P;
@@ -121,7 +121,6 @@ static inline double step_cost(const lnrnn_rnn_call *r, double rows, size_t k)
     return 1024 + rows * (double)r->config->outputs * (double)(k + 32) + rows * (double)r->config->projection;
 }
 
-/* Returns the cost of all steps of all groups. */
 static inline double all_steps_cost(const lnrnn_rnn_call *r, size_t k)
 {
     return step_cost(r, (double)all_rows(r), k) + 1024 * (double)r->plan->groups * (double)r->T;

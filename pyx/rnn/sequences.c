@@ -58,7 +58,6 @@ static int longest_first(const void *a, const void *b)
                                   : (x->state > y->state) - (x->state < y->state);
 }
 
-/* Returns the number of values of h for one sequence, or with cell = 1 of c. */
 static size_t width_of(const lnrnn_network *n, int cell) { return cell ? n->c_width : n->h_width; }
 
 /* Returns 1 if size_t can hold the sizes of all arrays of the call. */

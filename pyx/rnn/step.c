@@ -56,7 +56,7 @@ static void separate_product(lnrnn_step *s)
     lnrnn_hidden_product(s, 0);
 }
 
-/* For a reset gate before the product: computes W_hh h of the gates r and z. From r follows r h, and then W_hh (r h) of the gate n. */
+/* For a reset gate before the product: computes W_hh h of the gates r and z. Later phases compute r h and W_hh (r h) for the gate n. */
 static void first_product(lnrnn_step *s)
 {
     s->cell.x = s->a;
@@ -173,7 +173,7 @@ static void reset_gates(lnrnn_step *s)
     s->cell.h_prev = h_prev;
 }
 
-/* For batch norm at inference: returns the row of scale and shift for row i of s->cell. */
+/* For batch norm at inference: returns the index of the row of scale and shift that row i of s->cell reads. */
 static size_t table_row(const lnrnn_step *s, size_t i)
 {
     const size_t step = (size_t)s->r->rows[s->row + i].start + s->t;
@@ -240,8 +240,8 @@ static void output(lnrnn_step *s)
     s->r->plan->kernels->cells->lstm_output(&s->config, &s->cell);
 }
 
-/* old (n, width), row stride `stride`; states: n pointers to (width), replaced. masks: r->masks.h or r->masks.c. If
- * masks is NULL, every unit keeps the fraction `rate` of its old state. */
+/* Mixes old (n, width), row stride `stride`, into states, n pointers to (width). masks: r->masks.h or r->masks.c.
+ * If masks is NULL, every unit keeps the fraction `rate` of its old state. */
 static void zoneout(const lnrnn_step *s, size_t width, float rate, const unsigned char *masks,
                     const float *old, size_t stride, float *const *states)
 {
@@ -274,7 +274,7 @@ static void zoneout_c(lnrnn_step *s)
 
 /* --- the diagram ---------------------------------------------------------------------------------------- */
 
-/* The tape has c after zoneout; the backward pass computes c before zoneout again. */
+/* Sets the phases of a step. The tape records c after zoneout; the backward pass computes c before zoneout again. */
 void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     const lnrnn_rnn_config *c = r->config;
@@ -346,8 +346,8 @@ void lnrnn_step_meet(lnrnn_step *s)
 
 /* --- the view ------------------------------------------------------------------------------------------- */
 
-/* Returns whether a step needs more memory than a step of the most frequent cells. One test keeps their steps
- * short. (Benchmark: small.) */
+/* Returns 1 if a step needs memory that a step of the most frequent cells does not need. One test keeps the steps
+ * of these cells short (benchmark small). */
 static int needs_more(const lnrnn_rnn_config *c)
 {
     return c->reset_before || c->projection || c->output_norm || c->num_heads > 1;
@@ -461,8 +461,7 @@ void lnrnn_step_load(const lnrnn_step *s)
 }
 
 /* Returns the end of the steps that this thread may compute now. A thread with expensive steps must not use up the
- * budget of other threads, nor let them wait for its last chunk. (Benchmarks: rnn and lstm B32-H2048, and rnn
- * B64-H640 with 24 steps, each with two threads.) */
+ * budget of other threads, nor let them wait for its last chunk. (Benchmark rnn B32-H2048.) */
 static size_t affordable(const lnrnn_step *s, size_t stop, int64_t *left)
 {
     const lnrnn_rnn_call *r = s->r;

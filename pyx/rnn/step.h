@@ -28,13 +28,14 @@ struct lnrnn_step {
     float **c, **h;
     float **outputs;  /* with a projection: (H), rows of the cell's output, in the tape or in `unprojected` */
     ptrdiff_t next_h; /* offset from h of a row to its h at the next step */
-    float **y;        /* with output_norm: pointers to the active rows (H) of y, next_y from step to step */
+    /* With output_norm. y: pointers to the active rows (H) of y; next_y: offset from a row to its next step. */
+    float **y;
     ptrdiff_t next_y;
     /* (active, G*H). wx, row stride plan->wide: W_ih x of step t. a, row stride cell.as: W_hh h, or W_ih x +
      * W_hh h. hidden, row stride cell.as: W_hh h of separate products. all_c (active, C) and all_h (active, P),
      * row stride cell.as: c and h of all rows. */
     float *wx, *a, *hidden, *all_c, *all_h;
-    size_t recorded, live; /* tape: active rows of all groups before step t; at step t - 1 */
+    size_t recorded, live; /* tape: the numbers of active rows of all groups before step t; at t - 1 */
     /* The cell's kernel and its arguments. cell: the rows whose states this thread computes, from row `row`
      * of the call on. */
     void (*kernel)(const lnrnn_step_config *config, const lnrnn_step_rows *rows);
@@ -62,7 +63,7 @@ struct lnrnn_step {
     const float **reset_rows;
     float *statistics; /* (LNRNN_SITES, statistics_floats): the statistics of the batch */
     uint32_t *packed;  /* scratch of the product */
-    float *block;      /* (TILE, outputs of a head), the row stride in whole vectors */
+    float *block;      /* (TILE, outputs of a head), row stride rounded up to whole vectors */
 };
 
 /* Returns base + *at, and adds n floats, rounded up to whole cache lines, to *at. base NULL: returns NULL. */
@@ -77,9 +78,9 @@ static inline void *lnrnn_carve(float *base, size_t *at, size_t n)
 
 /* Sets the phases of the plan. */
 void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *plan);
-/* shared: the memory that the threads of a group share; own: this thread's memory, or the same without divide_units.
- * Sets the pointers of s, if shared and own are not NULL. Returns the number of floats of `own`, and sets *floats to
- * the number of floats of `shared`. */
+/* shared: the memory that the threads of a group share; own: this thread's memory; without divide_units the pointer
+ * `shared`. Sets the pointers of s, if shared and own are not NULL. Returns the number of floats of `own`, and sets
+ * *floats to the number of floats of `shared`. */
 size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn_plan *plan, float *shared,
                          float *own, size_t *floats);
 
@@ -112,8 +113,8 @@ lnrnn_share lnrnn_share_of(const lnrnn_rnn_call *r, size_t index, size_t team);
 void lnrnn_input_product(const lnrnn_step *s, size_t n);
 /* Writes W_hh h of the active rows to s->a. add: adds to the values of s->a. */
 void lnrnn_hidden_product(const lnrnn_step *s, int add);
-/* As lnrnn_hidden_product, for the outputs of gates `gate` .. gate + gates - 1, head after head. w: the weights of
- * these gates, as lnrnn_pack_heads packs them. rows: pointers to (P), for each active row. */
+/* Computes as lnrnn_hidden_product, but only the outputs of gates `gate` .. gate + gates - 1, head after head. w:
+ * the weights of these gates, as lnrnn_pack_heads packs them. rows: pointers to (P), for each active row. */
 void lnrnn_head_products(const lnrnn_step *s, size_t gate, size_t gates, const uint32_t *w,
                          const float *const *rows, int add);
 /* Writes h of the rows of s->cell: W_hr times their outputs. */

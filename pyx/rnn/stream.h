@@ -7,7 +7,7 @@
 struct lnrnn_stream {
     lnrnn_network *network; /* Python may replace the network by one for another instruction set */
     size_t lanes;
-    float *h, *c;   /* (layers, lanes, P), (layers, lanes, C); c: NULL without a c */
+    float *h, *c;   /* (layers, lanes, P), (layers, lanes, C); c: NULL if the cell has no c */
     int64_t *steps; /* (lanes): the number of steps of each lane since its reset */
     /* One reference for each handle and one for the creator. Python frees its streams without this count. */
     int references;
@@ -31,13 +31,13 @@ struct lnrnn_handle {
     int busy;             /* a thread is in lnrnn_handle_step or lnrnn_handle_reset */
 };
 
-/* Exported, because the Cython module calls these functions. */
+/* Exported for the Cython module. */
 #pragma GCC visibility push(default)
 
 /* Sets the network and lanes of s, and the fields that follow from them. */
 void lnrnn_stream_of(lnrnn_stream *s, lnrnn_network *n, size_t lanes);
-/* lanes (n). states: NULL, which leaves all states, or h and for an LSTM c, (layers, n, P or C), each NULL for zeros.
- * steps: NULL, which leaves the steps, or (n). Returns 1, or 0 without a change if a lane or step is invalid. */
+/* lanes (n). Sets their states and steps. states: NULL, which leaves all states, or h and, if the cell has one, c, (layers, n, P or C),
+ * each NULL for zeros. steps: NULL, which leaves the steps, or (n). Returns 1, or 0 without a change if a lane or step is invalid. */
 int lnrnn_stream_put(lnrnn_stream *s, const int64_t *lanes, size_t n, const float *const *states,
                      const int64_t *steps);
 /* lanes, resets (rows), or NULL. Selects the lanes of the next step, and sets the states of lanes with resets != 0 to

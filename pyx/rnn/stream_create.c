@@ -70,7 +70,8 @@ static size_t handle_memory(const lnrnn_network *network, size_t lanes, size_t r
            + lnrnn_whole_lines(lanes * sizeof(int64_t));
 }
 
-/* h: stream, network and rows are set. memory: zeros, aligned to 64 bytes. Returns the number of floats of h->call.scratch. */
+/* Prepares h, whose stream, network and rows are set. memory: zeros, aligned to 64 bytes. Returns the number of
+ * floats of h->call.scratch. */
 static size_t prepare_handle(lnrnn_handle *h, int threads, void *memory)
 {
     const lnrnn_network *const network = h->network;

@@ -1,18 +1,16 @@
 /* Computes layers and directions of a network at the same time.
  *
- * A run is a group of sequences in one line (a layer in one direction). It is computed one chunk of steps at a time.
- * A chunk reads outputs of the layer before. So in the layer before, the run of the same sequences must have passed
- * the last step of the chunk. With two directions, both runs of the layer before must have ended, because the reverse
- * run computes the first step last.
+ * A run is a group of sequences in one line (a layer in one direction). It is computed one chunk of steps at a time. A chunk reads
+ * outputs of the layer before. So in the layer before, the run of the same sequences must have passed the last step of the chunk. With
+ * two directions, both runs of the layer before must have ended, because the reverse run computes the first step last.
  *
- * Each thread repeatedly takes a free run whose next chunk can be computed, computes that chunk and gives the run
- * back. It prefers its previous run, whose weights are in its caches, and then the lowest layer, on which the other
- * layers wait. So n threads compute n layers, each one chunk behind the layer before it. A single thread computes
- * everything in order. If the layers cannot be divided evenly among the threads, threads prefer the last layers
- * (`flexible`) to their previous run. Otherwise one thread would compute the last layers alone at the end.
+ * Each thread repeatedly takes a free run whose next chunk can be computed, computes that chunk and gives the run back. It prefers its
+ * previous run, whose weights are in its caches, and then the lowest layer, on which the other layers wait. So n threads compute n
+ * layers, each one chunk behind the layer before it. If the layers cannot be divided evenly among the threads, threads prefer the last
+ * layers (`flexible`) to their previous run. Otherwise one thread would compute the last layers alone at the end.
  *
- * A thread waits only for a chunk that another thread computes. No bit of a result depends on the threads: one thread
- * at a time computes a run, and chunks change no order of sums. */
+ * A thread waits only for a chunk that another thread computes. No bit of a result depends on the threads: one thread at a time computes
+ * a run, and chunks change no order of sums. */
 #include "rnn/wavefront.h"
 
 #include <string.h>
@@ -27,7 +25,7 @@
 typedef struct {
     const lnrnn_wavefront *n;
     network_run *run; /* (lines, groups) */
-    int64_t left;     /* multiply-adds left in this part of the call */
+    int64_t left;     /* the number of multiply-adds left in this part of the call */
 } wave_job;
 
 static size_t run_count(const lnrnn_wavefront *n) { return n->layers * n->directions * n->groups; }
@@ -37,7 +35,7 @@ static size_t position_of(const network_run *run)
     return __atomic_load_n(&run->position, __ATOMIC_ACQUIRE);
 }
 
-/* Returns the end of the next chunk of a run that has computed `position` steps. */
+/* Returns the end of the next chunk of a run (a group in one line) that has computed `position` steps. */
 static size_t next_stop(const lnrnn_wavefront *n, size_t run, size_t position)
 {
     const lnrnn_line *l = &n->line[run / n->groups];
@@ -66,7 +64,7 @@ static int can_go_on(const wave_job *j, size_t run)
     return position != LNRNN_DONE && has_input(j, run, next_stop(j->n, run, position));
 }
 
-/* Takes the run for this thread until `advance`. Returns 0 if another thread has it. */
+/* Takes the run for this thread until it calls `advance`. Returns 0 if another thread has it. */
 static int take(const wave_job *j, size_t run)
 {
     network_run *const it = &j->run[run];
@@ -116,8 +114,8 @@ static int all_done(const wave_job *j)
     return 1;
 }
 
-/* Computes chunks until all are done or this part of the call is used up. It waits for another thread at most for the
- * time of two own chunks. A thread that needs longer has lost its core. */
+/* Computes chunks until all are done or this part of the call is used up. It waits for another thread at most twice
+ * the time of its own chunk, because a thread that needs longer has lost its core. */
 static void work(void *ctx, size_t index, int worker)
 {
     wave_job *const j = ctx;

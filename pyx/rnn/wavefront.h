@@ -8,7 +8,7 @@
 
 #include "rnn/layer.h"
 
-/* Training: the arrays of a layer in one direction, as in lnrnn_rnn_call. */
+/* The arrays of a layer in one direction in training, as in lnrnn_rnn_call. */
 typedef struct {
     lnrnn_site_statistics statistics[LNRNN_SITES];
     int64_t *count;
@@ -16,13 +16,13 @@ typedef struct {
     lnrnn_rnn_masks masks;
 } lnrnn_line_training;
 
-/* Training: the arrays of a layer, contiguous, with axes in the order of the call's y. */
+/* The arrays of a layer in training, contiguous, with axes in the order of the call's y. */
 typedef struct {
     float *y; /* (steps, sequences, directions * P): the outputs, written; unused in the last layer */
     /* Dropout of the inputs, not in the first layer: dropped = x * kept * scale[0] * factors, in this order. */
     float *dropped;            /* (shape of y), written; NULL: no dropout */
     const unsigned char *kept; /* (steps, sequences, directions * P), 0 or 1, or NULL */
-    const float *scale;        /* (1); NULL: without kept */
+    const float *scale;        /* (1); NULL if kept is NULL */
     const float *factors;      /* (sequences, directions * P), or NULL */
 } lnrnn_layer_training;
 
@@ -45,17 +45,17 @@ typedef struct {
     int resumed;
     /* Set by lnrnn_wavefront_plan. */
     int threads;
-    int brief;       /* as in lnrnn_rnn_plan */
+    int brief;       /* see lnrnn_rnn_plan */
     int halves;      /* half of the threads divide the units of each direction */
     size_t chunk;    /* the number of steps of a line after which a thread chooses its next line */
     size_t groups;   /* the number of groups of sequences in each line */
-    size_t flexible; /* lines from here on go to any thread, because lines cannot be divided evenly */
+    size_t flexible; /* lines from this number on go to any thread, because lines cannot be divided evenly */
     size_t worker;   /* the number of floats of memory per thread */
     size_t floats;   /* the number of floats of scratch */
 } lnrnn_wavefront;
 
-/* The progress of a group of sequences in a line, in the scratch memory of the call. position: see resumable.h.
- * Threads read both fields often, so each run has a cache line of its own. */
+/* The progress of a run, a group of sequences in a line, in the scratch memory of the call. position: see
+ * resumable.h. Threads read both fields often, so each run has a cache line of its own. */
 typedef struct {
     size_t position;
     int taken; /* a thread computes this run now */
@@ -78,8 +78,8 @@ int lnrnn_wavefront_plan(lnrnn_wavefront *n, int threads);
 /* Computes all layers, with the same bits as one layer after the other. Returns 1 or 0, as lnrnn_rnn_forward. */
 int lnrnn_wavefront_forward(lnrnn_wavefront *n);
 
-/* For tests. FASTEST: the default. IN_TURN: layer after layer. SIDE_BY_SIDE: at the same time if possible,
- * with all threads, even for little work. */
+/* How layers run, for tests. FASTEST: the default. IN_TURN: layer after layer. SIDE_BY_SIDE: at the same time if
+ * possible, with all threads, even for little work. */
 enum { LNRNN_NETWORK_FASTEST, LNRNN_NETWORK_IN_TURN, LNRNN_NETWORK_SIDE_BY_SIDE };
 /* Exported, because tests call it. */
 #pragma GCC visibility push(default)

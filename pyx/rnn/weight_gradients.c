@@ -1,6 +1,6 @@
 /* The products over all rows of a chunk: the gradient of x, and the chunk's part of the gradients of the weights. The
  * gradients of the weights are sums over the rows, in an order that does not depend on the number of threads. The
- * products are independent tasks, the same for all cells. */
+ * products are independent tasks. */
 #include <string.h>
 
 #include "rnn/backward.h"
@@ -31,7 +31,6 @@ void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k,
     product->matmul(&all_panels, m, rows, c, (ptrdiff_t)cs);
 }
 
-/* Returns the number of rows of the block that begins at row `first` of the chunk. */
 static size_t block_rows(const backward_chunk *chunk, size_t first)
 {
     return chunk->rows - first < chunk->block ? chunk->rows - first : chunk->block;
@@ -89,7 +88,7 @@ static void input_gradient(const backward_job *j, size_t index, float *tile)
  * head. */
 typedef struct {
     size_t outputs, inputs, heads;
-    const float *g, *packed; /* the gradient of its product, row stride gs; the product's inputs, packed */
+    const float *g, *packed; /* the gradient of the product, row stride gs; the product's inputs, packed */
     size_t gs;
     float *gw; /* (outputs, inputs) */
 } weight;

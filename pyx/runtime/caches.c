@@ -74,7 +74,6 @@ static lnrnn_caches caches_of_machine(void)
 static lnrnn_caches caches_of_machine(void) { return (lnrnn_caches){0}; }
 #endif
 
-/* Returns size if it is between low and high, else `otherwise`. */
 static size_t plausible(size_t size, size_t low, size_t high, size_t otherwise)
 {
     return size >= low && size <= high ? size : otherwise;

@@ -2,11 +2,11 @@
 #ifndef LNRNN_CPU_ARM_H
 #define LNRNN_CPU_ARM_H
 
-/* Dot products of bytes: SDOT (FEAT_DotProd). */
+/* Tests for SDOT, the dot product of bytes (FEAT_DotProd). */
 int lnrnn_has_neondot(void);
-/* SDOT, BFDOT and BFMMLA (FEAT_BF16). */
+/* Tests for SDOT, BFDOT and BFMMLA (FEAT_BF16). */
 int lnrnn_has_neonbf16(void);
-/* SDOT, BFDOT, BFMMLA and SMMLA (FEAT_I8MM). */
+/* Tests for SDOT, BFDOT, BFMMLA and SMMLA (FEAT_I8MM). */
 int lnrnn_has_neoni8mm(void);
 
 #endif

@@ -3,7 +3,7 @@
 #ifndef LNRNN_CPU_MODEL_H
 #define LNRNN_CPU_MODEL_H
 
-/* Exported, because the Cython module calls these functions. */
+/* Exported for the Cython module. */
 #pragma GCC visibility push(default)
 
 typedef struct {

@@ -78,9 +78,9 @@ unsigned lnrnn_cpu_family(const char *vendor)
     return base == 15 ? base + (a >> 20 & 255) : base;
 }
 
-/* Returns 1 for AMD's families from 25 on, because "bf16" of tests/benchmarks/machine.py measured it on Zen 4 (25)
- * and Zen 5 (26). On Intel's Cooper Lake, Sapphire Rapids and later, a bfloat16 dot product takes twice as long, so
- * float32 is as fast. Other vendors are not measured. */
+/* Returns 1 for AMD's families from 25 on, because machine.py of tests/benchmarks measured fast dot products on Zen
+ * 4 (25) and Zen 5 (26). On Intel's Cooper Lake, Sapphire Rapids and later, a bfloat16 dot product takes twice as
+ * long, so float32 is as fast. */
 int lnrnn_fast_bf16(void) { return lnrnn_cpu_family("AuthenticAMD") >= 25; }
 
 /* Asks Linux for AMX tiles. Linux refuses if their 8 KiB do not fit on an alternative signal stack of the process. */

@@ -3,13 +3,13 @@
 #define LNRNN_CPU_X86_H
 
 int lnrnn_has_avx2(void);
-/* AVX2 and AVX-VNNI, on vectors of 256 bits. */
+/* Tests for AVX2 and AVX-VNNI, on vectors of 256 bits. */
 int lnrnn_has_avxvnni(void);
 int lnrnn_has_avx512(void);
 int lnrnn_has_avx512vnni(void);
 /* AVX-512 with BF16 and VNNI. */
 int lnrnn_has_avx512bf16(void);
-/* AMX with tiles of bfloat16 and int8. The first call asks the kernel for permission. */
+/* Tests for AMX with tiles of bfloat16 and int8. The first call asks the kernel for permission. */
 int lnrnn_has_amx(void);
 
 /* Returns 1 if this model of CPU runs a bfloat16 dot product of two in the time of one float32 multiply-add. Then

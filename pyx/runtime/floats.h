@@ -92,8 +92,8 @@ static inline void lnrnn_leave_floats(const lnrnn_floats *own) { fesetenv(&own->
 
 #endif
 
-/* Declares a variable that restores the state at the end of the block, however control leaves the block.
- * Without `unused` clang warns, because the cleanup is no use of the variable for it. */
+/* Declares a variable that restores the state at the end of the block, however control leaves the block. Without
+ * `unused` clang warns, because it does not count the cleanup as a use of the variable. */
 #define LNRNN_DEFAULT_FLOATS                                                                   \
     __attribute__((cleanup(lnrnn_leave_floats), unused)) const lnrnn_floats lnrnn_own_floats = \
         lnrnn_enter_floats()

@@ -21,7 +21,7 @@ typedef struct {
     void *ctx;
     int start_together;
     lnrnn_barrier start;
-    /* Of worker 0: the number of its tasks, the ns of all of them, the ns of the longest task. */
+    /* Of worker 0: the number of its tasks, their time in ns, and the ns of the longest task. */
     size_t tasks;
     int64_t time, longest;
 } task_job;

@@ -13,7 +13,7 @@
 
 #include "lnrnn/tuning.h"
 
-/* Exported, because the Cython module calls these functions. */
+/* Exported for the Cython module. */
 #pragma GCC visibility push(default)
 
 /* The four functions have the signatures of a memory handler of NumPy (NEP 49). ctx is unused. The functions are safe

@@ -1,4 +1,4 @@
-/* Runs long work in parts, so that Python can handle an interrupt (Ctrl-C) in between. */
+/* Runs tasks that stop and continue later (resumable.h). */
 #include "lnrnn.h"
 #include "runtime/resumable.h"
 #include "runtime/threads.h"
@@ -6,13 +6,13 @@
 typedef struct {
     size_t n, next;
     const size_t *position;
-    int64_t left; /* multiply-adds left in this part; shared, since a thread may lose its core */
+    int64_t left; /* multiply-adds left in this part; shared, because a thread may lose its core */
     void (*task)(void *ctx, size_t index, int worker, int64_t *left);
     void *ctx;
 } parts_job;
 
-/* Finishes a task. Without a limit lnrnn_parallel distributes tasks, because it prefers threads whose caches may
- * have the data. */
+/* Finishes a task, if no limit stops it. lnrnn_parallel then distributes the tasks, because it prefers threads
+ * whose caches may have the data. */
 static void finish_task(void *ctx, size_t index, int worker)
 {
     const parts_job *j = ctx;

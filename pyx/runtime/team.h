@@ -17,7 +17,7 @@ typedef struct {
                int *short_of);
 } lnrnn_team_kind;
 
-/* Each returns NULL if this build does not have the kind. */
+/* Each function returns NULL if this build lacks its kind of team. */
 const lnrnn_team_kind *lnrnn_openmp_team(void);
 const lnrnn_team_kind *lnrnn_pthread_team(void);
 /* Returns a counter that lnrnn_try_threads_again raises. When the counter has changed, a kind of team that failed to

@@ -19,7 +19,7 @@ static int forked;
 
 /* libgomp's threads do not survive a fork, and a child that uses them waits for ever. lnrnn cannot know whether
  * libgomp had threads in the parent, because other libraries use libgomp too. So a forked child has no teams. */
-/* The child of a fork ends by _exit and writes no counts. */
+/* No coverage is measured, because the child of a fork ends by _exit. */
 static void after_fork(void) { forked = 1; } /* GCOVR_EXCL_LINE */
 
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork); }
@@ -33,24 +33,22 @@ static int available(void) { return !forked && !omp_in_parallel(); }
 static LNRNN_THREAD_LOCAL struct {
     int waiting;     /* idle workers */
     int proven;      /* the largest number of workers that a probe could start */
-    unsigned failed; /* the lnrnn_team_generation in which a probe could not start more */
+    unsigned failed; /* the lnrnn_team_generation in which a probe could not start more workers */
 } own;
 
 /* --- starting a team ---------------------------------------------------------------------------------------
  *
- * libgomp ends the process if it cannot start a thread. So before a team grows, a probe starts POSIX threads, and
- * ends them when all are alive (thread_probe.c). If the probe cannot start all threads, the team is smaller.
+ * libgomp ends the process if it cannot start a thread. So before a team grows, a probe starts POSIX threads, and ends them when all are
+ * alive (thread_probe.c). If the probe cannot start all threads, the team is smaller.
  *
- * The probe starts twice as many threads as the team needs, for two reasons. First, when a team becomes smaller,
- * OpenMP ends threads, and it may start new threads before the old ones are gone. Second, a process that has reached
- * a limit cannot fork or allocate.
+ * The probe starts twice as many threads as the team needs, for two reasons. First, when a team becomes smaller, OpenMP ends threads,
+ * and it may start new threads before the old ones are gone. Second, a process that has reached a limit cannot fork or allocate.
  *
- * Every calling thread probes for itself when its team becomes larger than ever before. After a first failure
- * in the process, it probes whenever a team grows. A risk remains: another process or library can take the
- * last threads after the probe, or lack them during the probe. */
+ * Every calling thread probes for itself when its team becomes larger than ever before. After a first failure in the process, it probes
+ * whenever a team grows. A risk remains: another process can take the last threads after the probe. */
 
 #if defined(LNRNN_POSIX)
-/* Held until a team has its threads, so that probes do not overlap. */
+/* A lock, held until a team has its threads, so that probes do not overlap. */
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 static int scarce; /* has any probe failed in this process? */
 

@@ -18,15 +18,14 @@
 
 #include <stddef.h>
 
-/* Exported, because the Cython module calls these functions. */
+/* Exported for the Cython module. */
 #pragma GCC visibility push(default)
 
 /* --- 1. limit ------------------------------------------------------------------------------------------ */
 
-/* Returns `own`, the number that the call or its context sets. If own is 0, returns the number of
- * lnrnn_set_num_threads, else OMP_NUM_THREADS, else the number of cores at the first call of this function. The
- * limits of lnrnn_set_thread_limit and omp_set_num_threads (in the calling thread) hold for OMP_NUM_THREADS and the
- * number of cores. No other thread may change the environment meanwhile. */
+/* Returns `own`, the number that the call or its context sets. If own is 0, returns the number of lnrnn_set_num_threads, else
+ * OMP_NUM_THREADS, else the number of cores at the first call of this function. The limits of lnrnn_set_thread_limit and
+ * omp_set_num_threads (in the calling thread) hold for OMP_NUM_THREADS and the number of cores. */
 int lnrnn_allowed_threads(int own);
 
 /* threadpoolctl calls these two by name (lnrnn/threadpools.py). The limit holds for calls that set no number,
@@ -70,7 +69,7 @@ void lnrnn_set_partition(lnrnn_partition partition);
 /* Returns `threads`, or 1 if the work is brief and other processes use the cores (backoff.c). */
 int lnrnn_free_threads(int threads, int brief);
 
-/* Answers questions 2 and 4 for a norm or an elementwise function of `elements` elements. */
+/* Returns the number of threads for a norm or an elementwise function of `elements` elements (questions 2 and 4 above). */
 int lnrnn_threads_for_elements(size_t elements, int threads);
 
 #pragma GCC visibility pop

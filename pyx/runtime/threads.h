@@ -63,7 +63,7 @@ static inline void lnrnn_pause_core(void)
 
 /* Returns 1 during a back-off. Then brief calls use one thread. */
 int lnrnn_oversubscribed(void);
-/* Starts a back-off, unless one is running. If the last one ended recently, this one is twice as long. */
+/* Starts a back-off, unless one is running. If the last back-off ended recently, the new one is twice as long. */
 void lnrnn_back_off(void);
 /* Returns the time of a monotonic clock in ns; always 0 on systems without one. */
 int64_t lnrnn_nanoseconds(void);
@@ -84,7 +84,7 @@ int lnrnn_probe_threads(int n);
  * limit. The other half stays free for other allocations. */
 int lnrnn_stacks_that_fit(size_t bytes);
 
-/* Exported, because the Cython module calls these functions. */
+/* Exported for the Cython module. */
 #pragma GCC visibility push(default)
 
 /* --- cores.c ------------------------------------------------------------------------------------------- */

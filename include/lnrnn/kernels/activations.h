@@ -18,7 +18,7 @@ LNRNN_INLINE void v32_acts(int act, const int m, v32 *v)
     }
 }
 
-/* z (m vectors) -> min(max(z / 6 + 1/2, 0), 1), in place. NaN stays NaN. */
+/* v (m vectors): replaces each value z by min(max(z / 6 + 1/2, 0), 1). NaN stays NaN. */
 LNRNN_INLINE void v32_hard_sigmoids(const int m, v32 *v)
 {
     const v32 zero = v32_zero(), one = v32_set1(1.0f), sixth = v32_set1(1.0f / 6), half = v32_set1(0.5f);

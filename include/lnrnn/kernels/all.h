@@ -116,7 +116,7 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
 };
 #endif
 
-/* A table of products. All these tables share the functions for packing and panels. */
+/* The value of a lnrnn_product. All products share the functions for packing and panels. */
 #define LNRNN_PRODUCT_TABLE(of_unit, function, of_columns, of_scratch) \
     {                                                                  \
         .unit = of_unit,                                               \
@@ -154,7 +154,7 @@ const lnrnn_product LNRNN_CAT(lnrnn_product_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_
 #endif
 #endif
 
-/* Only for instruction sets with a bfloat16 unit. In other sets the product above also multiplies bfloat16 weights. */
+/* The product on a bfloat16 unit. In instruction sets without one, lnrnn_product_<suffix> also multiplies bfloat16 weights. */
 #ifdef LNRNN_PART_BF16
 const lnrnn_product LNRNN_CAT(lnrnn_bf16_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT, matmul_bf16,
                                                                                    NULL, bf16_scratch);

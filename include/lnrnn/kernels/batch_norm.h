@@ -6,7 +6,7 @@
  * One pass computes the statistics, as in norm.h, from sums of the differences to a pivot for each channel.
  */
 
-/* The number of values of a channel whose mean is its pivot. */
+/* The pivot of a channel is the mean of this number of its values. */
 #define LNRNN_PROBES 16
 
 /* --- sums over the batch -------------------------------------------------------------------------------- */
@@ -80,8 +80,8 @@ LNRNN_INLINE void T(batch_columns_sums)(const lnrnn_batch_block *a, const int ha
 {
     const size_t C = a->C, n = a->channels, rows = a->samples;
     lnrnn_batch_block b = *a; /* the rows that are not added yet */
-    /* Rows a multiple of 4 KiB apart share a set of a usual L1 (64 sets of 64 bytes), which cannot hold eight
-     * rows of two arrays. The order of sums depends on `group`, so it must not depend on the machine. */
+    /* An L1 of 64 sets of 64 bytes, the usual one, cannot hold eight rows of two arrays if rows are a multiple of 4
+     * KiB apart. `group` assumes this L1 on every machine, because the order of sums depends on `group`. */
     const size_t group = C * sizeof(elem) % 4096 ? 8 : 4, head = C % LANES ? 0 : T(to_whole_lines)(b.x, n);
     for (size_t r = 0; r < rows;) {
         /* Take the same number of rows for all columns, so that the order of a sum does not depend on the address of x. */
@@ -102,7 +102,7 @@ LNRNN_INLINE void T(batch_columns_sums)(const lnrnn_batch_block *a, const int ha
     }
 }
 
-/* Adds values i .. i+k-1 of a plane to accumulator number a of each sum. */
+/* Adds values i .. i+k-1 of a channel of one sample to accumulator number a of each sum. */
 LNRNN_INLINE void T(batch_planes_part)(size_t i, size_t k, const int whole, const int a, const int has_gy,
                                        const elem *x, const elem *gy, vreal pivot, T(accumulators) *s)
 {
@@ -127,7 +127,7 @@ LNRNN_INLINE void T(batch_planes_flush)(T(accumulators) *s, size_t C, double *su
     *s = (T(accumulators)){0};
 }
 
-/* Adds the planes of channel c to b->sums. */
+/* Adds channel c of all samples to b->sums. */
 LNRNN_INLINE void T(batch_planes_sums)(const lnrnn_batch_block *b, size_t c, const int has_gy)
 {
     const size_t C = b->C, L = b->L;
@@ -173,7 +173,6 @@ LNRNN_INLINE void T(batch_sums_any)(const lnrnn_batch_block *b, const int has_gy
             T(batch_planes_sums)(b, c, has_gy);
 }
 
-/* Adds the sums over the block to b->sums. */
 static void T(batch_sums_kernel)(const lnrnn_batch_block *b)
 {
     if (b->gy)
@@ -193,12 +192,12 @@ static size_t T(batch_moments_kernel)(size_t n, double count, const double *sums
     real *restrict pivot = pivot_;
     double *restrict mean = mean_, *restrict var = var_;
     const double over_count = 1 / count;
-    double replaced = 0; /* a double, as the sums, so that the loop is vectorised */
+    double replaced = 0; /* a double like the sums, because the compiler then vectorises the loop */
     for (size_t i = 0; i < n; i++) {
         const double mean_d = sums[i] / count, v = sums[n + i] * over_count - mean_d * mean_d;
         mean[i] = (double)pivot[i] + mean_d;
         var[i] = v < 0 ? 0 : v;
-        replaced += mean_d * mean_d > v ? 1 : 0; /* not counted if NaN */
+        replaced += mean_d * mean_d > v ? 1 : 0; /* false for NaN */
     }
     if (replaced > 0)
         for (size_t i = 0; i < n; i++) {
@@ -217,7 +216,7 @@ static int T(batch_scales_kernel)(const lnrnn_channels *a, double *scales, const
     const double *mean = a->mean, *m2 = a->m2, over_count = 1 / a->count, eps = a->eps,
                  least = T(least_spread)();
     real *to_mean = out->mean, *to_scale = out->scale, *to_shift = out->shift;
-    uint64_t lost = 0; /* 64 bits, as a double, so that the loop is vectorised */
+    uint64_t lost = 0; /* 64 bits like a double, because the compiler then vectorises the loop */
     for (size_t i = 0; i < n; i++) {
         const double spread = m2[i] * over_count + eps;
         lost |= (uint64_t)!(spread >= least) | (uint64_t)!(spread < INFINITY);
@@ -288,12 +287,11 @@ typedef struct {
     ptrdiff_t stride;
 } T(pass_rows);
 
-/* The coefficients of the values in a vector. */
 typedef struct {
     vreal mean, scale, shift, slope;
 } T(coefficients);
 
-/* For planes: returns the coefficients of channel c in all lanes. */
+/* Returns the coefficients of channel c in all values of the vectors, for rows within one channel. */
 LNRNN_INLINE T(coefficients) T(plane_coefficients)(const lnrnn_coefficients *a, size_t c, const int backward)
 {
     const real *mean = a->mean, *scale = a->scale, *shift = a->shift, *slope = a->slope;
@@ -301,7 +299,7 @@ LNRNN_INLINE T(coefficients) T(plane_coefficients)(const lnrnn_coefficients *a, 
                              backward ? v_set1(slope[c]) : v_zero()};
 }
 
-/* For columns: returns the coefficients of channels i .. i+k-1. */
+/* Returns the coefficients of channels i .. i+k-1, for rows with a channel in each column. */
 LNRNN_INLINE T(coefficients) T(column_coefficients)(const lnrnn_coefficients *a, size_t i, size_t k,
                                                     const int whole, const int backward)
 {
@@ -311,9 +309,9 @@ LNRNN_INLINE T(coefficients) T(column_coefficients)(const lnrnn_coefficients *a,
                              backward ? T(get_real)(slope + i, k, whole) : v_zero()};
 }
 
-/* Computes y = (x - mean) scale + shift, or backward gx = scale (gy - (x - mean) slope - shift), for values i
- * .. i+k-1 of 1 or 2 rows. The coefficients are `plane`, or if `plane` is NULL those of the columns in `a`. The mean
- * is not part of the shift, because x scale - mean scale would lose digits. */
+/* Computes y = (x - mean) scale + shift, or backward gx = scale (gy - (x - mean) slope - shift), for values i ..
+ * i+k-1 of 1 or 2 rows. The coefficients are *plane, or if `plane` is NULL those of each value's column. The mean is
+ * not part of the shift, because x scale - mean scale would lose digits. */
 LNRNN_INLINE void T(pass_part)(size_t i, size_t k, const int whole, const int rows, const int backward,
                                const T(pass_rows) *r, const T(coefficients) *plane,
                                const lnrnn_coefficients *columns)
@@ -352,7 +350,7 @@ LNRNN_INLINE void T(pass_columns)(size_t rows, size_t n, const int backward, int
         LNRNN_FOR_ROW(T(to_whole_lines)(r.out, n), n, T(pass_part), 1, backward, &r, NULL, &c);
 }
 
-/* As pass_columns, with the coefficients of `rows` planes. */
+/* r (rows, n): computes all rows, each with coefficients of its own. nontemporal: see pass_columns. */
 LNRNN_INLINE void T(pass_planes)(size_t rows, size_t n, const int backward, int nontemporal, T(pass_rows) r,
                                  const lnrnn_coefficients *a)
 {
@@ -366,8 +364,8 @@ LNRNN_INLINE void T(pass_planes)(size_t rows, size_t n, const int backward, int 
     }
 }
 
-/* x (rows, n) contiguous -> y (rows, n), which may be x. a: the coefficients of n columns, or with by_row those of
- * `rows` planes. */
+/* x (rows, n) contiguous -> y (rows, n), which may be x. a: the coefficients of n columns, or with by_row the
+ * coefficients of each row. */
 static void T(batch_affine_kernel)(size_t rows, size_t n, const void *x, const lnrnn_coefficients *a, void *y,
                                    int by_row, int nontemporal)
 {
@@ -387,7 +385,7 @@ static void T(gx_columns_kernel)(size_t rows, size_t n, const void *gy, const vo
     T(pass_columns)(rows, n, 1, 0, (T(pass_rows)){.gy = gy, .x = x, .out = gx, .stride = stride}, a);
 }
 
-/* As gx_columns_kernel, with the coefficients of `rows` planes. */
+/* gy, x (rows, n) -> gx (rows, n), as gx_columns_kernel. a: the coefficients of each row. */
 static void T(gx_planes_kernel)(size_t rows, size_t n, const void *gy, const void *x, ptrdiff_t stride,
                                 const lnrnn_coefficients *a, void *gx)
 {

@@ -4,10 +4,10 @@
 
 #include "lnrnn/kernels/tile.h"
 
-/* The number of rows that are rounded before a product. Most calls have no more rows. */
+/* The largest number of rows that are rounded together before a product. */
 enum { BF16_ROWS = 64 };
 
-/* Returns the number of words of scratch that a product of `rows` rows of k activations needs. */
+/* Returns the number of 32-bit words of scratch that a product of `rows` rows of k activations needs. */
 static size_t bf16_scratch(int dtype, size_t rows, size_t k)
 {
     return (rows < BF16_ROWS ? rows : BF16_ROWS) * packed_words(dtype, k);

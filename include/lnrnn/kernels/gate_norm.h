@@ -6,12 +6,12 @@
  *     LNRNN_AFFINE    (v - mean) * gain + bias       batch norm; mean may be NULL for 0
  *     LNRNN_NORMED    (v - m) / sqrt(var + eps) * gain + bias, m and var over the `spans` of the row
  *     LNRNN_HARD      v + bias, and the gates of an LSTM or GRU have the hard sigmoid
- * lnrnn_gate_norm of table.h describes it. rnn_cell.h, lstm_cell.h, gru_cell.h and ligru_cell.h compute the
- * states from the results; lnrnn/reference has the equations.
+ * lnrnn_gate_norm of table.h describes a norm. lstm_cell.h and the headers of the other cells compute the states
+ * from the results.
  *
- * The compiler makes a copy of an inline function for every constant argument. Such constants are `how`, one
- * of the forms above; `separate`: W x has a norm of its own, and is added afterwards; `whole`: i .. i +
- * k - 1 are a whole vector.
+ * The compiler makes a copy of an inline function for every constant argument. Such constants are `how`, one of the
+ * forms above; `separate`: W x has a norm of its own, and is added afterwards; `whole`: i .. i + k - 1 are a whole
+ * vector.
  */
 #ifndef LNRNN_GATE_NORM_H
 #define LNRNN_GATE_NORM_H
@@ -22,7 +22,7 @@
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/simd/simd.h"
 
-/* The gates of each cell, in the order of their weights, and their number. */
+/* The gates of each cell, in the order of their weights, and the number of gates. */
 enum { GATE_I, GATE_F, GATE_G, GATE_O, LSTM_GATES };
 enum { GATE_R, GATE_Z, GATE_N, GRU_GATES };
 enum { LIGRU_Z, LIGRU_N, LIGRU_GATES };
@@ -30,7 +30,7 @@ enum { LIGRU_Z, LIGRU_N, LIGRU_GATES };
 /* Calls f(i, k, whole, ...) for the units i .. i + k - 1, a vector at a time, until units 0 .. n - 1 are done (vector_loop.h). */
 #define LNRNN_FOR_UNITS(n, f, ...) LNRNN_FOR_VECTORS(V32_LANES, (size_t)0, n, f, __VA_ARGS__)
 
-/* The same with f(i, k, vecs, ...). vecs is a constant: 2 for two whole vectors, whose activations are computed
+/* Calls f(i, k, vecs, ...) until units 0 .. n - 1 are done. vecs is a constant: 2 for two whole vectors, whose activations are computed
  * together; 1 for a single whole vector; 0 for a partial vector. k is the number of units per vector. */
 #define LNRNN_FOR_PAIRS(n, f, ...)                            \
     do {                                                      \
@@ -44,20 +44,19 @@ enum { LIGRU_Z, LIGRU_N, LIGRU_GATES };
             f(i_, n_ - i_, 0, __VA_ARGS__);                   \
     } while (0)
 
-/* Returns the first unit of vector v, if vector 0 begins at unit `first`. */
 LNRNN_INLINE size_t unit_of(size_t first, int v) { return first + (size_t)v * V32_LANES; }
 
 /* --- statistics ------------------------------------------------------------------------------------- */
 
-/* The moments of some rows of a step. */
+/* The moments of some rows by spans (span_moments.h), and for each gate a pointer to its moments. */
 typedef struct {
     span_moments spans[LSTM_GATES];
     const span_moments *of_gate[LSTM_GATES];
 } rows_moments;
 
 /* a (rows, num_gates * H), row stride as; x, of the same shape, row stride xs, or NULL. Writes to *m, for each gate,
- * the moments of its span. Index r has row r of a, and index rows + r has row r of x. rows <= LNRNN_ROWS_TOGETHER.
- * norm: the norm of a; the norm of x differs only in gain and bias. */
+ * the moments of its span (span_moments.h). Index r of the moments is row r of a, and index rows + r is row r of x.
+ * rows <= LNRNN_ROWS_TOGETHER. norm: the norm of a; the norm of x differs only in gain and bias. */
 LNRNN_INLINE void moments_of_rows(const int num_gates, const lnrnn_gate_norm *norm, size_t rows,
                                   const float *a, ptrdiff_t as, const float *x, ptrdiff_t xs, rows_moments *m)
 {
@@ -84,13 +83,12 @@ LNRNN_INLINE void moments_of_rows(const int num_gates, const lnrnn_gate_norm *no
 typedef struct {
     const lnrnn_gate_norm *norm;
     const float *a; /* (G*H) */
-    /* LNRNN_NORMED: for each gate the moments of its span; index `at` is this row. */
+    /* LNRNN_NORMED: the moments for each gate; at: the index of this row in them. */
     const span_moments *of_gate[LSTM_GATES];
     size_t at;
 } gate_side;
 
-/* One row of a step. hidden: W h, or the sum of both products; input: W x, if it is separate; then the row's pointers
- * in lnrnn_step_rows. */
+/* One row of a step. hidden: W h, or W x + W h; input: W x, if it is separate; the others: the row in the arrays of lnrnn_step_rows. */
 typedef struct {
     gate_side hidden, input;
     const float *h_prev;
@@ -103,8 +101,8 @@ LNRNN_INLINE lnrnn_step_rows rows_together(const lnrnn_step_rows *rows, size_t r
     return lnrnn_rows_from(rows, r, rows->n - r < LNRNN_ROWS_TOGETHER ? rows->n - r : LNRNN_ROWS_TOGETHER);
 }
 
-/* Returns the moments for a gate. All gates of an LSTM or LiGRU with separate products share a span, and r and z of a
- * GRU share one. The compiler sees the same pointer for gates of a span, and loads the moments once. */
+/* Returns the moments for a gate. All gates of an LSTM or LiGRU with separate products have the same moments, and so
+ * have r and z of a GRU. The compiler sees the same pointer for these gates, and loads the moments once. */
 LNRNN_INLINE const span_moments *moments_of_gate(const int num_gates, const int separate,
                                                  const rows_moments *m, const int gate)
 {
@@ -112,7 +110,7 @@ LNRNN_INLINE const span_moments *moments_of_gate(const int num_gates, const int 
     return first ? &m->spans[0] : m->of_gate[gate];
 }
 
-/* Returns row r of rows, at most LNRNN_ROWS_TOGETHER rows of a step whose moments are m. */
+/* rows: at most LNRNN_ROWS_TOGETHER rows of a step, with the moments m. Returns row r. */
 LNRNN_INLINE gate_row gate_row_of(const int num_gates, const int how, const int separate,
                                   const lnrnn_step_config *step, const lnrnn_step_rows *rows, size_t r,
                                   const rows_moments *m)
@@ -152,7 +150,7 @@ LNRNN_INLINE v32 gate_read(const int how, const gate_side *side, const int gate,
     return v32_fma(v, get_f32(norm->gain + at, k, whole), get_f32(norm->bias + at, k, whole));
 }
 
-/* Returns the argument of the gate's activation: the sum of both norms. */
+/* Returns the argument of the gate's activation: W h after its norm, plus W x after its norm if `separate`. */
 LNRNN_INLINE v32 gate_sum(const int how, const int separate, const gate_row *row, const int gate, size_t i,
                           size_t k, const int whole)
 {
@@ -169,8 +167,8 @@ LNRNN_INLINE void gate_sigmoids(const int how, const int m, v32 *v)
         v32_sigmoids(m, v);
 }
 
-/* Calls rows_of(how, separate, step, rows), where `how` and `separate` become constants, for cells with
- * several gates. bare: the value of `separate` without a norm; with batch norm it is 1. */
+/* Calls rows_of(how, separate, step, rows), where `how` and `separate` become constants, for cells with several
+ * gates. bare: the value of `separate` in a cell without a norm. */
 #define LNRNN_AS_READ(rows_of, bare, step, rows)      \
     do {                                              \
         if ((step)->hidden->how == LNRNN_PLAIN)       \
@@ -195,7 +193,7 @@ typedef struct {
     int carry, hard;
 } gradient_row;
 
-/* hard, a constant: the gates have the hard sigmoid. */
+/* Returns row r. hard: a constant, 1 if the gates have the hard sigmoid. */
 LNRNN_INLINE gradient_row gradient_row_of(const lnrnn_gate_gradients *b, size_t r, const int hard)
 {
     const ptrdiff_t row = (ptrdiff_t)r;
@@ -229,7 +227,7 @@ LNRNN_INLINE gradient_row gradient_row_of(const lnrnn_gate_gradients *b, size_t 
         }                                                        \
     }
 
-/* y = sigmoid(z) of a gate -> dy/dz */
+/* y: the sigmoid or hard sigmoid of z. Returns dy/dz. */
 LNRNN_INLINE v32 gate_slope(const gradient_row *row, v32 y)
 {
     return row->hard ? hard_sigmoid_slope(y) : sigmoid_slope(y);

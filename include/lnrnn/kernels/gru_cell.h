@@ -1,4 +1,4 @@
-/* The GRU's cell: a step after the products, and its derivative. table.h has the types of the rows of a step and of its gradients. */
+/* The GRU's cell: a step after the products, and its derivative. table.h has the types of the rows. */
 #ifndef LNRNN_GRU_CELL_H
 #define LNRNN_GRU_CELL_H
 
@@ -55,7 +55,7 @@ LNRNN_INLINE void gru_rows(const int how, const int separate, const lnrnn_step_c
     }
 }
 
-/* x is W x after the norm step->input, or 0 if it is NULL; a is W h after step->hidden (gate_norm.h). Computes
+/* x is W x after the norm step->input, or 0 if x is NULL; a is W h after step->hidden. Computes
  *     r, z = sigmoid(x + a), n = tanh(x + r a), h = (1 - z) n + z h_prev
  * h_prev may be the array h. In a cell without a norm x is not NULL. */
 static void gru_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
@@ -82,7 +82,7 @@ LNRNN_INLINE void gru_gate_last_sum(size_t i, size_t k, const int whole, size_t 
     put_f32(sum + at, v32_fma(r, get_f32(a + at, k, whole), get_f32(x + at, k, whole)), k, whole);
 }
 
-/* Computes r with its norm, and the sum x + r a for n. Writes r to `gates` if that is not NULL. */
+/* Computes r with its norm, and the sum x + r a for n. Writes r to `gates` unless `gates` is NULL. */
 LNRNN_INLINE void gru_gate_reset_units(size_t i, size_t k, const int whole, const gate_side *side,
                                        const float *x, const float *a, float *sum, float *gates)
 {
@@ -130,7 +130,8 @@ static void gru_gate_step(const lnrnn_step_config *step, const lnrnn_step_rows *
 
 /* --- the reset gate before the product -------------------------------------------------------------- */
 
-/* Writes to *m the moments of gates from .. to - 1, which share a span, in W x and in W h. rows: at most LNRNN_ROWS_TOGETHER. */
+/* Writes to *m the moments of gates from .. to - 1, which share statistics, in W x and in W h. rows: at most
+ * LNRNN_ROWS_TOGETHER. */
 LNRNN_INLINE void gru_reset_moments(const int from, const int to, const lnrnn_step_config *step,
                                     const lnrnn_step_rows *rows, rows_moments *m)
 {
@@ -141,7 +142,7 @@ LNRNN_INLINE void gru_reset_moments(const int from, const int to, const lnrnn_st
         starts[rows->n + r] = rows->x + (ptrdiff_t)r * rows->xs + (size_t)from * H;
     }
     moments_of_spans((size_t)(to - from) * H, 2 * rows->n, starts, step->hidden->eps, &m->spans[0]);
-    m->of_gate[GATE_N] = &m->spans[0]; /* moments_of_gate gives r and z the same */
+    m->of_gate[GATE_N] = &m->spans[0]; /* moments_of_gate reads spans[0] for r and z */
 }
 
 LNRNN_INLINE void gru_reset_gate_units(size_t first, size_t k, const int vecs, const int how,
@@ -214,13 +215,14 @@ LNRNN_INLINE void gru_reset_half(const int states, const lnrnn_step_config *step
     }
 }
 
-/* r, z = sigmoid(x + a) -> rows->reset: r h_prev and z. The gate n of a is not read yet. */
+/* Computes r, z = sigmoid(x + a). Writes r h_prev and z to rows->reset. */
 static void gru_reset_gates(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     gru_reset_half(0, step, rows);
 }
 
-/* Follows gru_reset_gates, when the gate n of a is U_n (r h_prev). Computes n = tanh(x + a), h = (1 - z) n + z h_prev. */
+/* Runs after gru_reset_gates and the product of the gate n of W_hh and r h_prev, which is now in a. Computes n =
+ * tanh(x + a), h = (1 - z) n + z h_prev. */
 static void gru_reset_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     gru_reset_half(1, step, rows);

@@ -1,8 +1,8 @@
-/* Converts rows to integers before a product with int8 weights, and the sums of the product to floats afterwards.
- * Sums of integers are exact, so any order gives the same bits.
+/* Converts rows to integers before a product with int8 weights, and the sums of the product to floats afterwards. Sums of integers are
+ * exact, so any order gives the same bits.
  *
- * LNRNN_WEIGHT_I8: activations have 14 bits, in two parts of 7, so that only the 8 bits of the weights lose
- * accuracy. LNRNN_WEIGHT_I8A8: they have 8 bits, in one part, which needs half as many products. */
+ * LNRNN_WEIGHT_I8: activations have 14 bits, in two parts of 7, so that nearly all of the error comes from the weights. LNRNN_WEIGHT_I8A8:
+ * activations have 8 bits, in one part, which needs half as many multiplications. */
 #ifndef LNRNN_INT8_ROWS_H
 #define LNRNN_INT8_ROWS_H
 
@@ -24,11 +24,11 @@ typedef struct {
     float scale;
 } quantized_row;
 
-/* Returns the number of bytes of a part of a quantized row: whole vectors, and a cache line. Without the cache line,
- * rows of 1024 inputs would share the same sets of L1. */
+/* Returns the number of bytes of a part of a quantized row: k rounded up to a whole cache line, and one line more.
+ * Without that line, rows of 1024 inputs would share the same sets of L1. */
 static size_t int8_part_bytes(size_t k) { return (k + 63) / 64 * 64 + 64; }
 
-/* Returns the number of words of scratch that a product of `rows` rows of k activations needs. */
+/* Returns the number of 32-bit words of scratch that a product of `rows` rows of k activations needs. */
 static size_t int8_scratch(int dtype, size_t rows, size_t k)
 {
     const size_t parts = dtype == LNRNN_WEIGHT_I8 ? 2 : 1;
@@ -47,7 +47,7 @@ LNRNN_INLINE float int8_top(size_t k, const float *x)
     return v32_largest(most);
 }
 
-/* Writes the integers of v, in two parts or one. */
+/* Writes the values of v as integers, in two parts or one. */
 LNRNN_INLINE void int8_store(const int parts, uint8_t *first, uint8_t *second, v32 v)
 {
     if (parts == 2)
@@ -64,7 +64,7 @@ LNRNN_INLINE quantized_row int8_quantize(int parts, size_t k, const float *x, fl
     uint8_t *const first = (uint8_t *)scratch, *const second = (uint8_t *)(scratch + words);
     const float scale = top < 0x1p-100f ? 0 : top / (parts == 2 ? 8191 : 127); /* 1 / scale is finite */
     const v32 inverse = v32_set1(scale > 0 ? 1 / scale : 0);
-    if (V32_LANES < INT8_READ) /* the rest of the last word or tile is read too; its weights are 0 */
+    if (V32_LANES < INT8_READ) /* products read the last word or tile to its end, with weights 0 there */
         for (int part = 0; part < parts; part++)
             memset(first + (size_t)part * int8_part_bytes(k) + k / INT8_READ * INT8_READ, 0, INT8_READ);
     size_t i = 0;
@@ -75,8 +75,8 @@ LNRNN_INLINE quantized_row int8_quantize(int parts, size_t k, const float *x, fl
     return (quantized_row){{scratch, scratch + words}, top < INFINITY ? scale : NAN};
 }
 
-/* a: `rows` pointers to (k) activations -> quantized (rows). First computes the largest values of all rows. Then the
- * CPU can compute one row during the two divisions of another. */
+/* a: `rows` pointers to (k) activations -> quantized (rows). Computes the largest values of all rows first, so that
+ * the CPU can overlap the divisions of one row with work for another. */
 LNRNN_INLINE void int8_quantize_parts(const int parts, size_t k, size_t rows, const float *const *a,
                                       uint32_t *scratch, quantized_row *quantized)
 {

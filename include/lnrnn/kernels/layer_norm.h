@@ -18,7 +18,7 @@
 
 /* --- forward -------------------------------------------------------------------------------------------- */
 
-/* The statistics of up to four rows, in all lanes: arguments of `normalised`. */
+/* The statistics of up to four rows, as arguments of `normalised`: each vector has one value everywhere. */
 typedef struct {
     vreal mean[4], rstd[4], rest[4];
 } T(row_statistics);
@@ -49,8 +49,8 @@ LNRNN_INLINE void T(layer_norm_part)(size_t i, size_t k, const int whole, const 
 
 LNRNN_SELDOM void T(layer_norm_scaled)(lnrnn_layer_norm_rows r, int form, real scale);
 
-/* Computes the next 1 or 4 rows. final: does not test if squares leave the range of real. nontemporal: computes one
- * row, with non-temporal stores, and with prefetches of x a row ahead, or a page ahead if the row is shorter. */
+/* Computes the next 1 or 4 rows. final: 1 if squares need no test for leaving the range of real. nontemporal: computes one row, with
+ * non-temporal stores, and with prefetches of x a row ahead, or a page ahead if the row is shorter. */
 LNRNN_INLINE void T(layer_norm_group)(const int rows, const int form, const lnrnn_layer_norm_rows *r,
                                       const int final, const int nontemporal)
 {
@@ -62,8 +62,8 @@ LNRNN_INLINE void T(layer_norm_group)(const int rows, const int form, const lnrn
         rstd[j] = 1 / real_sqrt(m.var[j] + (real)r->eps);
         rest[j] = -m.mean_lo[j] * rstd[j];
     }
-    /* Test only the sum of the variances for an overflow. If no single variance overflows, the scales of all rows are
-     * 1. An underflow matters only if eps is below least_spread. */
+    /* Test only the sum of the variances for an overflow. A sum that overflows without any of its variances is
+     * harmless, because all scales are then 1. An underflow matters only if eps is below least_spread. */
     int rescale = !(spread < INFINITY);
     if (r->eps < T(least_spread)())
         for (int j = 0; j < rows; j++)
@@ -169,7 +169,7 @@ LNRNN_INLINE vreal T(get_scaled)(const int form, const elem *x, size_t k, const 
     return form & LNRNN_SCALED ? T(get)(x, k, whole) * v_set1(scale) : T(get)(x, k, whole);
 }
 
-/* Adds values i .. i+k-1 of a row to accumulator number a of each sum; the sums over g are over u = gy gain. */
+/* Adds values i .. i+k-1 of a row to accumulator number a of each sum; the sums g and gd add u = gy gain. */
 LNRNN_INLINE void T(row_sums_part)(size_t i, size_t k, const int whole, const int a, const int form,
                                    const lnrnn_layer_norm_gradients *r, real scale, vreal pivot,
                                    T(accumulators) *s)
@@ -181,7 +181,7 @@ LNRNN_INLINE void T(row_sums_part)(size_t i, size_t k, const int whole, const in
 }
 
 /* Returns the statistics for the gradient of one row, gx = rstd (u - mean(u) - z mean(u z)) with z = d rstd. Reads
- * the row once, or twice if moments_about would. scale: 1 unless LNRNN_SCALED. */
+ * the row twice if its pivot is far from the mean, else once. scale: 1 unless LNRNN_SCALED. */
 LNRNN_INLINE T(row_gradient)
     T(row_sums)(const int form, const lnrnn_layer_norm_gradients *r, double eps, real scale)
 {
@@ -304,7 +304,7 @@ LNRNN_INLINE void T(layer_norm_backward_rows)(const int form, lnrnn_layer_norm_g
 #endif
         r = T(gradients_from)(r, group);
         done += (size_t)group;
-        if (r.ggain && (done % 32 == 0 || !r.rows)) /* 32 is a multiple of the group's rows */
+        if (r.ggain && (done % 32 == 0 || !r.rows)) /* a group has 1 or 4 rows, which divide 32 */
             T(flush)(r.n, partial, r.ggain), T(flush)(r.n, partial + r.n, r.gbias);
     }
 }

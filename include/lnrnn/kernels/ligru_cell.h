@@ -1,4 +1,4 @@
-/* The LiGRU's cell: a step after the products, and its derivative. table.h has the types of the rows of a step and of its gradients. */
+/* The LiGRU's cell: a step after the products, and its derivative. table.h has the types of the rows. */
 #ifndef LNRNN_LIGRU_CELL_H
 #define LNRNN_LIGRU_CELL_H
 
@@ -53,7 +53,7 @@ LNRNN_INLINE void ligru_rows(const int how, const int separate, const lnrnn_step
     }
 }
 
-/* x is W x after the norm step->input, or 0 if it is NULL; a is W h after step->hidden (gate_norm.h). Computes
+/* x is W x after the norm step->input, or 0 if x is NULL; a is W h after step->hidden. Computes
  *     z = sigmoid(x + a), n = act(x + a), h = (1 - z) n + z h_prev
  * h_prev may be the array h. If x is not NULL, rows->scratch has 2*H floats. */
 static void ligru_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)

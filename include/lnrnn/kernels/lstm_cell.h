@@ -1,5 +1,4 @@
-/* The LSTM's cell: a step after the products, and its derivative. table.h has the types of the rows of
- * a step and of its gradients. */
+/* The LSTM's cell: a step after the products, and its derivative. table.h has the types of the rows. */
 #ifndef LNRNN_LSTM_CELL_H
 #define LNRNN_LSTM_CELL_H
 
@@ -92,11 +91,10 @@ LNRNN_INLINE void lstm_rows(const int how, const int separate, const lnrnn_step_
     }
 }
 
-/* x is W x after the norm step->input, or 0 if it is NULL; a is W h after step->hidden (gate_norm.h). With z = x + a,
- * computes
+/* x is W x after the norm step->input, or 0 if x is NULL; a is W h after step->hidden. With z = x + a, computes
  *     i, f, o = sigmoid(z), g = tanh(z), c = f c + i g, h = o tanh(norm(c))
- * With LNRNN_CELL_CARRY c = norm(c) follows. With deferred_output h is o, and lstm_output must follow. In a
- * cell without a norm a is the sum of both products. */
+ * With LNRNN_CELL_CARRY c = norm(c) follows. With deferred_output h is o, and lstm_output must follow. In a cell
+ * without a norm a is the sum of both products. */
 static void lstm_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     for (size_t r = 0; r < rows->n; r += LNRNN_ROWS_TOGETHER) {
@@ -119,7 +117,7 @@ LNRNN_INLINE void lstm_cell_sum_units(size_t i, size_t k, const int whole, const
     put_f32(row->sum + i, v32_fma(f_gate, c_prev, i_gate * g_gate), k, whole);
 }
 
-/* b->sum (rows, H) = f c_prev + i g, bit for bit as in lstm_step. */
+/* Writes b->sum (rows, H) = f c_prev + i g, bit for bit as in lstm_step. */
 static void lstm_cell_sum(const lnrnn_gate_gradients *b) { LNRNN_FOR_GRADIENTS(b, lstm_cell_sum_units); }
 
 LNRNN_INLINE void lstm_output_backward_units(size_t i, size_t k, const int whole, const gradient_row *row)
@@ -134,8 +132,8 @@ LNRNN_INLINE void lstm_output_backward_units(size_t i, size_t k, const int whole
         put_f32(row->gc + i, v32_zero(), k, whole);
 }
 
-/* Back-propagates gh through h = o tanh(u). Writes the output gate of ga, and gu. If the next step gets u
- * (LNRNN_CELL_CARRY), adds gc to gu and sets gc to 0. */
+/* Back-propagates gh through h = o tanh(u), u = norm(c). Writes the output gate of ga, and gu. If the next step
+ * gets u (LNRNN_CELL_CARRY), adds gc to gu and sets gc to 0. */
 static void lstm_output_backward(const lnrnn_gate_gradients *b)
 {
     LNRNN_FOR_GRADIENTS(b, lstm_output_backward_units);

@@ -4,15 +4,15 @@
  * T(name) gets the suffix of its type: T(moments) is moments_f32, moments_f64, moments_bf16 and moments_f16. Before
  * each inclusion, all.h defines
  *     LNRNN_TYPE      the suffix
- * LNRNN_DOUBLE only if the arithmetic is in double; otherwise it is in float
+ *     LNRNN_DOUBLE    only if the arithmetic is in double; otherwise it is in float
  *     elem            the type in memory
  *     LNRNN_ELEM(op)  a load or store of elem, converted from or to real
  *
  * One pass computes the moments from the differences d to a value near the mean, the pivot:
  *     mean = pivot + mean(d),  var = mean(d^2) - mean(d)^2
  * (the shifted-data algorithm). That is as accurate as two passes if the pivot is within a standard deviation of the
- * mean. The code checks this. If the pivot is too far, a second pass uses the mean of the first pass as pivot. A
- * constant row has differences of exactly 0.
+ * mean. If the pivot is too far, a second pass uses the mean of the first pass as pivot. A constant row has
+ * differences of exactly 0.
  *
  * The mean is stored as mean_hi, the mean rounded to real, and mean_lo, the error of this rounding. Rows with a mean
  * far from 0 need both, because x - mean_hi is exact, and mean_lo corrects up to half an ULP.
@@ -47,10 +47,10 @@
 #define v_fma LNRNN_V(fma)
 #define v_sum LNRNN_V(sum)
 
-/* A loop over a row of n elem: LNRNN_FOR_VECTORS of vector_loop.h. */
+/* Calls `part` for the vectors of a row of n elem, as LNRNN_FOR_VECTORS of vector_loop.h. */
 #define LNRNN_FOR_ROW(head, n, part, ...) LNRNN_FOR_VECTORS(LANES, head, n, part, __VA_ARGS__)
 
-/* As LNRNN_FOR_ROW, with non-temporal stores to y (n), and with prefetches of x, `ahead` values ahead. */
+/* Calls `part` as LNRNN_FOR_ROW does, with non-temporal stores to y (n), and prefetches of x, `ahead` values ahead. */
 #define LNRNN_STREAM_ROW(x, ahead, y, n, part, ...)               \
     do {                                                          \
         size_t i_ = T(to_aligned)(y, n);                          \
@@ -105,8 +105,7 @@ LNRNN_INLINE size_t T(to_aligned)(const elem *y, size_t n)
     return head < n ? head : n;
 }
 
-/* As to_aligned, but 0 for a row of less than 2 KiB, in which alignment saves nothing. NumPy's large arrays begin 16 bytes
- * into a cache line, so every vector of 64 bytes would cross a cache line, and every second vector of 32 bytes. */
+/* Returns to_aligned(y, n), or 0 for a row of less than LNRNN_WIDE_ROW bytes, where alignment saves nothing. */
 LNRNN_INLINE size_t T(to_whole_lines)(const elem *y, size_t n)
 {
     return n * sizeof(elem) < LNRNN_WIDE_ROW ? 0 : T(to_aligned)(y, n);
@@ -131,7 +130,7 @@ LNRNN_INLINE void T(accumulate)(T(accumulators) *s, const int a, vreal d, vreal 
     }
 }
 
-/* Add up 2 or 4 accumulators: total_of_2 and total_of_4 over all lanes, lanes_of_4 in each lane. */
+/* lanes_of_4 adds four vectors lane by lane. total_of_2 and total_of_4 add all lanes of 2 or 4 vectors. */
 LNRNN_INLINE vreal T(lanes_of_4)(const vreal *a) { return (a[0] + a[1]) + (a[2] + a[3]); }
 LNRNN_INLINE real T(total_of_2)(const vreal *a) { return v_sum(a[0] + a[1]); }
 LNRNN_INLINE real T(total_of_4)(const vreal *a) { return v_sum(T(lanes_of_4)(a)); }
@@ -165,11 +164,11 @@ LNRNN_INLINE void T(moments_part)(size_t k, const int whole, const int a, const 
     T(accumulate)(s, a, whole ? d : v_keep_n(d, k), v_zero(), 0);
 }
 
-/* Returns 1 if sums over n values are computed in real. */
+/* Returns 1 if n values are few enough to be added in real, not in double. */
 LNRNN_INLINE int T(in_one_block)(size_t n) { return n <= LNRNN_BLOCK(4); }
 
 /* x (n), in_one_block(n). Writes to *sum and *squares vectors whose lanes add up to the sums of d = x - pivot and of
- * d^2. If not centred, only *squares, with x^2. */
+ * d^2. If not centred, writes only *squares, of x^2. */
 LNRNN_INLINE void T(lanes_about)(size_t n, const elem *x, real pivot, vreal *sum, vreal *squares,
                                  const int centred)
 {
@@ -191,7 +190,7 @@ LNRNN_INLINE void T(lanes_about)(size_t n, const elem *x, real pivot, vreal *sum
     *squares = T(lanes_of_4)(s.dd);
 }
 
-/* As lanes_about, but writes the sums of the lanes. */
+/* Writes the sums over the lanes of the vectors that lanes_about writes. */
 LNRNN_INLINE void T(sums_about)(size_t n, const elem *x, real pivot, real *sum, real *squares,
                                 const int centred)
 {
@@ -237,7 +236,7 @@ typedef struct {
     real mean_hi[4], mean_lo[4], var[4];
 } T(moments_of_4);
 
-/* x (4, n), row stride xs, in_one_block(n). As moments_about for four rows, whose divisions overlap. */
+/* x (4, n), row stride xs, in_one_block(n). Writes the moments of four rows, as moments_about does, with overlapping divisions. */
 LNRNN_INLINE void T(four_moments)(size_t n, const elem *x, ptrdiff_t xs, T(moments_of_4) *m,
                                   const int centred)
 {
@@ -259,8 +258,8 @@ LNRNN_INLINE void T(four_moments)(size_t n, const elem *x, ptrdiff_t xs, T(momen
             T(moments_about)(n, x + j * xs, m->mean_hi + j, m->mean_lo + j, m->var + j, centred);
 }
 
-/* x (rows, n), row stride xs. As moments_about for 1 or 4 rows. It is not inlined, because most loops of the norms
- * call it. */
+/* x (rows, n), row stride xs. Writes the moments of 1 or 4 rows, as moments_about does. Not inlined, because most
+ * loops of the norms call it. */
 LNRNN_OUTLINE void T(moments)(const int rows, size_t n, const elem *x, ptrdiff_t xs, T(moments_of_4) *m,
                               int centred)
 {
@@ -286,14 +285,14 @@ LNRNN_INLINE vreal T(normalised)(vreal x, vreal mean_hi, vreal rstd, vreal rest)
 
 /* --- squares out of the range of real ------------------------------------------------------------------- */
 
-/* Returns 1 if squares of a row with this rstd = 1 / sqrt(var + eps) left the range of real. If they overflow, rstd is 0 or
- * NaN. If rstd is above the bound, var + eps is so small that some squares may be subnormal, with fewer digits. */
+/* Returns 1 if squares of a row with this rstd = 1 / sqrt(var + eps) left the range of real. If they overflow, rstd is 0 or NaN. If rstd
+ * is above 2^61 (in double 2^509), var + eps is so small that some squares may be subnormal, with fewer digits. */
 LNRNN_INLINE int T(out_of_range)(real rstd)
 {
     return !(rstd > 0 && rstd <= (real)(sizeof(real) == 4 ? 0x1p61 : 0x1p509));
 }
 
-/* Returns the value of var + eps at this bound of rstd. */
+/* Returns the least var + eps at which no square may be subnormal (out_of_range). */
 LNRNN_INLINE double T(least_spread)(void) { return sizeof(real) == 4 ? 0x1p-122 : 0x1p-1018; }
 
 /* Returns the power of two by which a row is multiplied before it is normalised; 1 if its squares are in range. For a

@@ -94,7 +94,7 @@ LNRNN_INLINE void transpose_4(const float *from, ptrdiff_t rs, float *to, size_t
 }
 
 /* w (n, k) float, row stride rs, contiguous rows -> packed. A row of w becomes a column of a panel. Reads four rows at a
- * time, because the hardware prefetches a few rows, but not sixteen (lstm training, parameters set before each step). */
+ * time, because the hardware prefetches a few rows, but not sixteen. */
 static void pack_by_rows(size_t n, size_t k, const float *w, ptrdiff_t rs, float *packed)
 {
     const size_t width = packed_width(n), quads = k / 4 * 4;

@@ -55,11 +55,11 @@ LNRNN_INLINE void tile(const int product, const tile_shape s, const product_job 
 #endif
 }
 
-/* Multiplies one row by vecs vectors, a constant. */
+/* Multiplies row r by vecs vectors of outputs from o on. vecs is a constant. */
 LNRNN_INLINE void row_tile(const int product, const int prefetch, const int vecs, const product_job *job,
                            size_t r, size_t o)
 {
-    const int left = vecs % NR_VECS, two = NR_VECS == 3 && left == 1 && vecs > 1; /* as panel_width says */
+    const int left = vecs % NR_VECS, two = NR_VECS == 3 && left == 1 && vecs > 1; /* see panel_width */
     const tile_shape s = {.rows = 1,
                           .whole = vecs / NR_VECS - two,
                           .narrow = two ? 2 : left != 0,
@@ -215,11 +215,10 @@ static void row_loop(const product_loop *product, int prefetch, const product_jo
         row_part(product, prefetch, job, last, end);
 }
 
-/* Sets job->ahead and job->pace, which select the weights that tile t of `tiles` prefetches while it reads words
- * first .. end - 1 of the panel at output o. Returns 0 if tile t prefetches none. next: the distance in words to the
- * weights that follow; 0: the first tile prefetches the words that it reads itself. Each of the first tiles
- * prefetches a part, to spread the prefetches over time. A part is contiguous, because the CPU drops many prefetches
- * from slow memory unless they form a stream (gru B17-H2048: 9 %). */
+/* Sets job->ahead and job->pace, which select the weights that tile t of `tiles` prefetches while it reads words first .. end - 1 of the
+ * panel at output o. Returns 0 if tile t prefetches none. next: the distance in words to the weights that follow; 0: the first tile
+ * prefetches the words that it reads itself. Each of the first tiles prefetches a part, to spread the prefetches over time. A part is
+ * contiguous, because the CPU drops many prefetches from slow memory unless they form a stream (GRU, B = 17, H = 2048: 9 %). */
 LNRNN_INLINE int prefetch_panel(product_job *job, size_t o, size_t t, size_t tiles, ptrdiff_t next)
 {
     const size_t parts = !next ? 1 : tiles < NR_VECS ? tiles : NR_VECS;
@@ -233,7 +232,7 @@ LNRNN_INLINE int prefetch_panel(product_job *job, size_t o, size_t t, size_t til
 }
 
 /* Computes 2 to few_rows rows, two panels at a time. One panel has too few chains of multiply-adds to hide their
- * latency (lstm B2 to B4). */
+ * latency (LSTM, B = 2 to 4). */
 LNRNN_INLINE void few_rows_loop(const product_loop *product, product_job *job, int rows)
 {
     const size_t n = job->n, p1 = job->p1, pairs = (p1 - job->p0 + 1) / 2;
@@ -267,8 +266,8 @@ static void panel_loop(const product_loop *product, size_t rows, product_job *jo
         few_rows_loop(product, job, (int)rows);
         return;
     }
-    /* As few tiles as possible, of similar heights: 9 rows are 4 and 5, not 8 and 1. In the first panel each
-     * tile prefetches the rows of the next tile, which may not be in the caches (rnn B64-H256: 5 %). */
+    /* As few tiles as possible, of similar heights: 9 rows are 4 and 5, not 8 and 1. In the first panel each tile
+     * prefetches the rows of the next tile, which may not be in the caches (RNN, B = 64, H = 256: 5 %). */
     const size_t most = product->tile_rows, tiles = (rows + most - 1) / most, panel = NR * job->words;
     /* If a panel is too large to be prefetched, its inputs are divided into parts. All tiles read one part, and then
      * the next part, which continues every sum. */
@@ -293,7 +292,7 @@ static void panel_loop(const product_loop *product, size_t rows, product_job *jo
             }
             for (size_t t = 0, r = 0; t < tiles; t++) {
                 size_t height = (rows - r) / (tiles - t);
-#ifdef LNRNN_BLOCKS /* blocks multiply two rows at a time */
+#ifdef LNRNN_BLOCKS /* instructions for blocks take two rows: make heights even */
                 height += most % 2 == 0 && height % 2 && t + 1 < tiles;
 #endif
                 int prefetch = PREFETCH_NONE;

@@ -98,9 +98,8 @@ LNRNN_OUTLINE void bf16_panel(int matrices, int vecs, lnrnn_tiles *t, amx_job b)
     amx_panel(0, matrices, vecs, t, b);
 }
 
-/* a (rows, words), rounded, rows <= BF16_ROWS -> job->c. Blocks of rows have equal heights, so the last block may
- * overlap the block before it. The two blocks are computed as a pair, which loads c before it stores, so common rows
- * get the same sum twice. */
+/* a (rows, words), rounded, rows <= BF16_ROWS -> job->c. Blocks of rows have equal heights, so the last block may overlap the block
+ * before it. The two blocks are computed as a pair, which loads c before it stores, so rows in both blocks get the same sum twice. */
 static void bf16_amx_loop(const product_job *job, size_t rows, const uint32_t *a)
 {
     const size_t blocks = (rows + TILE_HEIGHT - 1) / TILE_HEIGHT, height = (rows + blocks - 1) / blocks;
@@ -124,7 +123,7 @@ static void bf16_amx_loop(const product_job *job, size_t rows, const uint32_t *a
     tiles_end(&t);
 }
 
-/* As matmul_f32, with bfloat16 weights. m->scratch: bf16_scratch(dtype, rows, k) words. */
+/* As matmul_f32 (product_f32.h), with bfloat16 weights. m->scratch: bf16_scratch(dtype, rows, k) words. */
 static void matmul_bf16(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
     product_job job = product_job_of(m, m->scratch, c, cs);
@@ -143,7 +142,7 @@ LNRNN_OUTLINE void int8_panel(int matrices, int vecs, lnrnn_tiles *t, amx_job b)
 }
 
 /* a: quantized rows with `parts` parts, rows <= INT8_ROWS -> job->c. Blocks of rows have equal heights, so the last
- * block may overlap the block before it. The outputs of common rows are written once. */
+ * block may overlap the block before it. The outputs of rows in both blocks are written once. */
 static void int8_amx_loop(const product_job *job, int parts, size_t rows, const quantized_row *a)
 {
     const size_t blocks = (rows + TILE_HEIGHT - 1) / TILE_HEIGHT, height = (rows + blocks - 1) / blocks;
@@ -167,7 +166,7 @@ static void int8_amx_loop(const product_job *job, int parts, size_t rows, const 
     tiles_end(&t);
 }
 
-/* As matmul_f32, with int8 weights. m->scratch: int8_scratch(dtype, rows, k) words. */
+/* As matmul_f32 (product_f32.h), with int8 weights. m->scratch: int8_scratch(dtype, rows, k) words. */
 static void matmul_int8(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
     quantized_row quantized[INT8_ROWS];

@@ -8,12 +8,12 @@
 #include "lnrnn/simd/units.h"
 #ifdef LNRNN_BLOCKS
 #include "lnrnn/kernels/row_pairs.h"
-enum { DOT2_FEW_ROWS = FEW_ROWS < 3 ? FEW_ROWS : 3 }; /* more rows are multiplied in pairs */
+enum { DOT2_FEW_ROWS = FEW_ROWS < 3 ? FEW_ROWS : 3 }; /* pair_sums multiplies more rows */
 #else
 enum { DOT2_FEW_ROWS = FEW_ROWS };
 #endif
 
-/* Adds the products of words first .. end - 1 of the rows a to acc (rows, vecs). */
+/* Adds to acc (rows, vecs) the products of words first .. end - 1 of the rows a with the weights at output o. */
 LNRNN_INLINE void dot2_sums(const tile_shape s, const product_job *job, const uint32_t *const *a, size_t o,
                             size_t first, size_t end, v32 (*acc)[TILE_MOST_VECS])
 {
@@ -55,8 +55,8 @@ LNRNN_INLINE void dot2_tile(const tile_shape s, const product_job *job, size_t r
 
 LNRNN_PRODUCT(dot2, PRODUCT_DOT2, MR, DOT2_FEW_ROWS)
 
-/* As matmul_f32, with bfloat16 weights. m->scratch: bf16_scratch(dtype, rows, k) words. Rounds all rows
- * first, so that each panel of weights is read once. */
+/* As matmul_f32 (product_f32.h), with bfloat16 weights. m->scratch: bf16_scratch(dtype, rows, k) words. Rounds all
+ * rows first, so that each panel of weights is read once. */
 static void matmul_bf16(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
     const uint32_t *rounded[BF16_ROWS];

@@ -4,14 +4,15 @@
 
 #include "lnrnn/kernels/panel_loop.h"
 
-/* Returns input j of row i in all lanes. */
+/* Returns input j of row i in all lanes of a vector. */
 LNRNN_INLINE v32 f32_input(const int product, const product_job *job, const void *a, int i, size_t j)
 {
     return v32_set1(product == PRODUCT_F32_COLUMNS ? ((const float *)a)[(ptrdiff_t)j * job->columns + i]
                                                    : ((const float *const *)a)[i][j]);
 }
 
-/* Adds the products of words first .. end - 1 of the rows a to acc (rows, vecs). A word of bfloat16 has two inputs. */
+/* Adds to acc (rows, vecs) the products of words first .. end - 1 of the rows a with the weights at output o. A
+ * word of bfloat16 has two inputs. */
 LNRNN_INLINE void f32_sums(const int product, const tile_shape s, const product_job *job, const void *a,
                            size_t o, size_t first, size_t end, v32 (*acc)[TILE_MOST_VECS])
 {
@@ -90,15 +91,14 @@ static void matmul_f32(const lnrnn_matmul *m, size_t rows, const float *const *a
                rows, &job);
 }
 
-/* Returns 0: this product needs no scratch. */
 static size_t matmul_f32_scratch(int dtype, size_t rows, size_t k)
 {
     (void)dtype, (void)rows, (void)k;
     return 0;
 }
 
-/* a (k, rows), row stride as. As matmul_f32 with float32 weights, but the rows of a are transposed. Only this product
- * permits LNRNN_ADD_AFTER. */
+/* a (k, rows), row stride as. Computes the product of matmul_f32 with float32 weights, but the rows of a are
+ * transposed. Only this product permits LNRNN_ADD_AFTER. */
 static void matmul_columns(const lnrnn_matmul *m, size_t rows, const float *a, ptrdiff_t as, float *c,
                            ptrdiff_t cs)
 {

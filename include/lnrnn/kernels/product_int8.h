@@ -9,7 +9,7 @@
 #include "lnrnn/kernels/row_pairs.h"
 #endif
 
-/* Adds the products of words first .. end - 1 of the rows a to acc (rows * parts, vecs). */
+/* Adds to acc (rows * parts, vecs) the products of words first .. end - 1 of the rows a with the weights at output o. */
 LNRNN_INLINE void int8_sums(const int parts, const tile_shape s, const product_job *job,
                             const quantized_row *a, size_t o, size_t first, size_t end,
                             vi32 (*acc)[TILE_MOST_VECS])
@@ -35,8 +35,8 @@ LNRNN_INLINE void int8_sums(const int parts, const tile_shape s, const product_j
     }
 }
 
-/* Computes a tile. acc has `lines` rows of sums, one per part of a row of activations. The function int8_outputs
- * writes the outputs of several rows, from sums in memory. Inlined in each tile it would be most of the code. */
+/* Computes a tile. acc has `lines` rows of sums, one per part of a row of activations. The function int8_outputs writes the outputs of
+ * several rows, from sums in memory. Inlined in each tile, int8_outputs would be most of the code. */
 LNRNN_INLINE void int8_tile(const int product, const tile_shape s, const product_job *job, size_t r, size_t o)
 {
     const int parts = product == PRODUCT_I8 ? 2 : 1, vecs = tile_vecs(s), lines = s.rows * parts;
@@ -66,7 +66,7 @@ LNRNN_INLINE void int8_tile(const int product, const tile_shape s, const product
         }
         return;
     }
-    int32_t sums[2 * TILE_MOST_VECS * V32_LANES] __attribute__((aligned(64))); /* MR <= 8 */
+    int32_t sums[2 * TILE_MOST_VECS * V32_LANES] __attribute__((aligned(64))); /* enough, because MR <= 8 */
     LNRNN_FOR_EACH (i, lines)
         LNRNN_FOR_EACH (v, vecs)
             vi32_store(sums + (i * vecs + v) * V32_LANES, acc[i][v]);
@@ -74,10 +74,10 @@ LNRNN_INLINE void int8_tile(const int product, const tile_shape s, const product
 }
 
 LNRNN_PRODUCT(i8, PRODUCT_I8, MR / 2, 0)
-/* Without dot product instructions, one panel has enough multiply-adds to hide latencies. */
+/* Without dot product instructions (S8_OFFSET 0), one panel at a time has enough multiply-adds to hide latencies. */
 LNRNN_PRODUCT(i8a8, PRODUCT_I8A8, MR_S8, S8_OFFSET ? MR_S8 / 2 : 0)
 
-/* As matmul_f32, with int8 weights. m->scratch: int8_scratch(dtype, rows, k) words. */
+/* As matmul_f32 (product_f32.h), with int8 weights. m->scratch: int8_scratch(dtype, rows, k) words. */
 static void matmul_int8(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
     quantized_row quantized[INT8_ROWS];

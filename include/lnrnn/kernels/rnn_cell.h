@@ -1,5 +1,4 @@
-/* The RNN's cell: a step after the products, and its derivative. table.h has the type of the rows of a step.
- */
+/* The RNN's cell: a step after the products, and its derivative. table.h has the type of the rows. */
 #ifndef LNRNN_RNN_CELL_H
 #define LNRNN_RNN_CELL_H
 

@@ -1,6 +1,5 @@
 /* The sLSTM's cell (arXiv 2405.04517): a step after the products, its derivative, and the norm of each head behind it.
- * A row of its cell state has 3 H values: c, n and m. table.h has the types of the rows of a step and of its
- * gradients. */
+ * A row of its cell state has 3 H values: c, n and m. table.h has the types of the rows. */
 #ifndef LNRNN_SLSTM_CELL_H
 #define LNRNN_SLSTM_CELL_H
 
@@ -11,7 +10,7 @@
 enum { SLSTM_I, SLSTM_F, SLSTM_Z, SLSTM_O };
 
 /* log(sigmoid(x)) = min(0, x) - log(1 + e), e = exp(-|x|), with 3 ULP at most. With s = e / (2 + e), log(1 + e) is
- * 2 atanh(s): s^2 <= 1/9, minimax, relative error 6e-9. So it neither cancels for large x nor overflows for small. */
+ * 2 atanh(s): s^2 <= 1/9, minimax, relative error 6e-9. So no digits cancel for large x, and nothing overflows for small x. */
 LNRNN_INLINE v32 v32_log_sigmoid(v32 x)
 {
     const v32 e = v32_exp(v32_zero() - v32_abs(x)), s = e / (e + v32_set1(2.0f)), t = s * s;
@@ -25,12 +24,12 @@ LNRNN_INLINE v32 v32_log_sigmoid(v32 x)
 
 /* The gates of a unit, and its state after them. A unit whose n was 0 has no past: its c and m are not used. */
 typedef struct {
-    v32 i, f; /* exp(i - m'), exp(lf + m - m'): one of them is 1, and none is larger. So n' is at least 1 */
-    v32 old;  /* 1 where m' is lf + m, 0 where it is i */
+    v32 i, f; /* i' and f' of slstm_step: one of them is 1, none is larger */
+    v32 old;  /* 1 where m' is lf + m, 0 where m' is i (slstm_step) */
     v32 c_prev, c, n, m;
 } slstm_unit;
 
-/* i, f: the arguments of these gates; z: tanh has been taken. */
+/* i, f: the gates before their activations; z: after tanh. Returns the new state of units with the state c, n, m. */
 LNRNN_INLINE slstm_unit slstm_new_unit(const int exp_forget, v32 i, v32 f, v32 z, v32 c, v32 n, v32 m)
 {
     const v32 one = v32_set1(1.0f), zero = v32_zero(), least = v32_set1(0x1p-149f);
@@ -48,8 +47,7 @@ LNRNN_INLINE slstm_unit slstm_new_unit(const int exp_forget, v32 i, v32 f, v32 z
 
 LNRNN_INLINE v32 slstm_rounded(const int rounds, v32 v) { return rounds ? v32_from_bf16(v32_to_bf16(v)) : v; }
 
-/* c and saved_gates, if not NULL, are written. The latter gets i and f as the arguments of exp, and z and o after their
- * activations. */
+/* Writes c, n, m, h and, unless NULL, saved_gates: i and f before their activations, z and o after theirs. */
 LNRNN_INLINE void slstm_units(size_t first, size_t k, const int whole, const int exp_forget, const int rounds,
                               const gate_row *row)
 {
@@ -147,9 +145,9 @@ LNRNN_INLINE void slstm_backward_units(size_t first, size_t k, const int whole, 
     put_f32(gc_row + 2 * H, gm_old, k, whole);
 }
 
-/* gh, and gc of c', n', m' -> ga, and gc of the step before. gc is the gradient at constant c' exp(m') and n' exp(m').
- * These decide h', so that the part of m' is 0 unless the loss depends on the last c, n or m. Then nothing cancels. The
- * rounding of states counts as no operation. */
+/* Writes ga, and replaces gc, the gradients of c', n' and m', by those of c, n and m. The gradient of m' is taken at
+ * constant c' exp(m') and n' exp(m'), which alone determine h'. So it is 0, and no large terms cancel, unless the loss
+ * depends on the last c, n or m. Ignores the rounding of states. */
 static void slstm_backward(const lnrnn_gate_gradients *b)
 {
     for (size_t r = 0; r < b->rows; r++) {

@@ -9,9 +9,8 @@
 #include "lnrnn/kernels/vector_loop.h"
 #include "lnrnn/simd/simd.h"
 
-/* The numbers of rows of a step whose moments are computed together, and of their spans of W h and W x. Both are
- * whole vectors. The gates read the rows again, so the rows must fit into the cache (lstm, gru and rnn B64, H from 64
- * to 512). Fewer than LNRNN_FEW_SPANS spans are computed one by one (B1 and B2). */
+/* The numbers of rows of a step whose moments are computed together, and of their spans of W h and W x. Both are whole vectors. The
+ * gates read the rows again, so the rows must fit into the cache. Fewer than LNRNN_FEW_SPANS spans are computed one by one. */
 enum { LNRNN_ROWS_TOGETHER = 16, LNRNN_SPANS_TOGETHER = 2 * LNRNN_ROWS_TOGETHER, LNRNN_FEW_SPANS = 4 };
 
 /* For each span the arguments of normalised_f32 (norm.h): mean, 1 / sigma, and -mean_lo / sigma. */
@@ -19,7 +18,7 @@ typedef struct {
     float mean[LNRNN_SPANS_TOGETHER], rstd[LNRNN_SPANS_TOGETHER], rest[LNRNN_SPANS_TOGETHER];
 } span_moments;
 
-/* As row_moments in double, for a row whose squares leave the range of float. */
+/* a (n). Computes moments in double, because the squares of a leave the range of float. */
 LNRNN_SELDOM void row_moments_in_double(size_t n, const float *a, float eps, float *mean_hi, float *mean_lo,
                                         float *rstd)
 {

@@ -14,7 +14,7 @@ LNRNN_INLINE void join(double na, double *mean, double *m2, double nb, double me
     *m2 += m2_b + d * d * (na * nb / n);
 }
 
-/* Some columns of a few rows. */
+/* Some columns of at most 64 rows. */
 typedef struct {
     size_t rows;    /* 1 .. 64 */
     const float *x; /* (rows, columns), row stride xs */
@@ -22,7 +22,6 @@ typedef struct {
     size_t last; /* the number of columns in the last vector */
 } column_tile;
 
-/* Returns vector v of the `vecs` vectors of row r. */
 LNRNN_INLINE v32 columns_load(const column_tile *t, const int vecs, size_t r, int v)
 {
     const float *const p = t->x + (ptrdiff_t)r * t->xs + v * V32_LANES;

@@ -37,10 +37,10 @@ typedef struct {
     const void *gain; /* (n) of real, or NULL */
     double eps;
     double *ggain, *gbias; /* (n): adds the sums of these rows; both NULL: the sums stay in `partial` */
-    void *partial;         /* (2, n) of real: zeros before and after; or adds the sums, without ggain */
+    void *partial;         /* (2, n) of real: zeros before and after; without ggain the sums are added here */
 } lnrnn_layer_norm_gradients;
 
-/* Some samples and channels of a batch (N, C, L), for sums. */
+/* Some samples and channels of a batch (N, C, L), as arguments of batch_sums. */
 typedef struct {
     size_t samples, C, channels, L;
     const void *x, *gy; /* (samples, C, L), only the first `channels` of C; gy may be NULL */
@@ -89,7 +89,7 @@ typedef struct {
     /* x (rows, n) -> y (rows, n), contiguous; a channel is a column, or if by_row a row */
     void (*batch_affine)(size_t rows, size_t n, const void *x, const lnrnn_coefficients *c, void *y,
                          int by_row, int nontemporal);
-    /* gy, x (rows, n) -> gx (rows, n), row stride `stride`; a channel is a column, or (planes) a row */
+    /* gy, x (rows, n) -> gx (rows, n), row stride `stride`; a channel is a column, in gx_planes a row */
     void (*gx_columns)(size_t rows, size_t n, const void *gy, const void *x, ptrdiff_t stride,
                        const lnrnn_coefficients *c, void *gx);
     void (*gx_planes)(size_t rows, size_t n, const void *gy, const void *x, ptrdiff_t stride,
@@ -106,17 +106,17 @@ enum {
 /* Returns 1 for both types of int8 weights, which are packed in the same way. */
 static inline int lnrnn_is_int8(int dtype) { return dtype == LNRNN_WEIGHT_I8 || dtype == LNRNN_WEIGHT_I8A8; }
 
-/* A product: computes the outputs of panels p0 .. p1 - 1 of packed weights. */
+/* One product: the outputs of panels p0 .. p1 - 1 of packed weights. */
 typedef struct {
     int dtype;         /* type of the weights: LNRNN_WEIGHT_F32 .. */
-    size_t n, k;       /* outputs, inputs */
+    size_t n, k;       /* the numbers of outputs, of inputs */
     const uint32_t *w; /* packed (n, k) */
     size_t lines;      /* not 0: w is float32 (k, n) with this row stride, not packed (lnrnn_reads_lines) */
     size_t p0, p1;
     int add;      /* LNRNN_ADD_NOT .. */
-    int from_end; /* begin with the last panel; alternate calls set it, to begin with panels in the cache */
-    lnrnn_caches caches; /* the machine's caches */
-    uint32_t *scratch;   /* scratch(dtype, rows, k) words */
+    int from_end; /* begin with the last panel; alternate calls do, because it is then still in the cache */
+    lnrnn_caches caches;
+    uint32_t *scratch; /* scratch(dtype, rows, k) words */
 } lnrnn_matmul;
 
 /* pack.h, product_*.h: the product with packed weights of float32, of bfloat16 or of int8. Threads that
@@ -168,7 +168,7 @@ enum {
 /* The configuration of a kernel that computes new states. */
 typedef struct {
     const lnrnn_gate_norm *hidden; /* norm of W h, or of the sum W x + W h */
-    const lnrnn_gate_norm *input;  /* norm of W x; NULL: W x has none. LiGRU: of the form of `hidden` */
+    const lnrnn_gate_norm *input;  /* norm of W x; NULL: none. LiGRU: with the same `how` as `hidden` */
     const lnrnn_gate_norm *cell;   /* LSTM: norm of c, or NULL */
     int act;                       /* RNN, LiGRU: LNRNN_ACT_TANH .. */
     int cell_norm;                 /* LSTM: LNRNN_CELL_NONE .. */
@@ -182,10 +182,10 @@ typedef struct {
     const float *x; /* (n, G*H), row stride xs: W x; NULL: a is the sum of both products */
     const float *a; /* (n, G*H), row stride as: W h, or the sum */
     ptrdiff_t xs, as;
-    const float *const *h_prev; /* n pointers to (H): GRU, LiGRU */
+    const float *const *h_prev; /* n pointers to (H): h before the step, for GRU and LiGRU */
     float *const *c;            /* n pointers to (H), LSTM, or (3 H), SLSTM: c, replaced by the new c */
     float *const *h;            /* n pointers to (H): written */
-    float *saved_gates;         /* (n, G*H), row stride as, or NULL: the gates, written; not of an RNN */
+    float *saved_gates;         /* (n, G*H), row stride as, or NULL: receives the gates; NULL for an RNN */
     float *scratch;             /* config->cell_scratch floats */
     float *
         reset; /* (n, 2, H), row stride rs, z at rs / 2: r h and z; GRU with the reset gate before the product */
@@ -209,28 +209,28 @@ static inline lnrnn_step_rows lnrnn_rows_from(const lnrnn_step_rows *rows, size_
 typedef struct {
     size_t H, rows;
     const float *saved_gates; /* (rows, G*H), row stride ks: the gates of the forward step */
-    const float *x, *a;       /* (rows, G*H), row stride ks: W x and W h; GRU with a norm for each gate */
+    const float *x, *a; /* (rows, G*H), row stride ks: W x and W h; only GRU with a norm for each gate */
     /* (rows, H), row stride us. LSTM: u in h = o tanh(u); GRU: the factor of r. */
     const float *u;
     ptrdiff_t ks, us;
     const float *const *state_prev; /* `rows` pointers to (H), before the step: c of an LSTM, else h */
-    /* (rows, H), row stride hs; gc: LSTM; gu: LSTM, and GRU with the reset gate before the product. */
+    /* (rows, H), row stride hs. gc: only LSTM. gu: only LSTM, and GRU with the reset gate before the product. */
     float *gh, *gc, *gu;
     /* (rows, G*H), row stride as: the gradients of the norms' outputs. ga: norm of W h, or of the sum of both
      * products. gx: norm of W x in a GRU; NULL if the sum is normalised. */
     float *gx, *ga;
     ptrdiff_t hs, as;
-    /* (rows, G*H), LSTM (rows, H), row stride ss: inputs of a norm that the tape lacks. */
+    /* (rows, G*H), LSTM (rows, H), row stride ss: inputs of a norm, computed again because the tape lacks them. */
     float *sum;
     ptrdiff_t ss;
     int carry; /* LSTM: the next step got u (LNRNN_CELL_CARRY) */
     int hard;  /* the gates have the hard sigmoid */
-    /* SLSTM: gc is (rows, 3 H), row stride gcs, as slstm_cell.h says. */
+    /* SLSTM: gc is (rows, 3 H), row stride gcs (slstm_cell.h). */
     ptrdiff_t gcs;
     int exp_forget;
 } lnrnn_gate_gradients;
 
-/* rnn_cell.h, lstm_cell.h, gru_cell.h, ligru_cell.h, slstm_cell.h, gate_norm.h, step_norm.h, vmath.h. */
+/* The functions of the cells, of gate_norm.h, step_norm.h and vmath.h. */
 typedef struct {
     void (*step[LNRNN_STEPS])(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
     void (*lstm_output)(const lnrnn_step_config *step, const lnrnn_step_rows *rows);

@@ -12,8 +12,8 @@
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/tuning.h"
 
-/* The products. Rows are pointers to (k) floats, unless noted. Only products before PRODUCT_F32_COLUMNS can prefetch
- * rows (PREFETCH_ROWS). */
+/* The kinds of products. Rows are pointers to (k) floats, unless noted. Only products before PRODUCT_F32_COLUMNS can
+ * prefetch rows (PREFETCH_ROWS). */
 enum {
     PRODUCT_F32,
     PRODUCT_F32_LINES,   /* the weights are not packed: float32 (k, n), row stride job->lines */
@@ -21,7 +21,7 @@ enum {
     PRODUCT_F32_COLUMNS, /* the rows are transposed: (k, rows), row stride job->columns */
     PRODUCT_DOT2,        /* rows are pointers to bfloat16: bf16_rows.h */
     PRODUCT_I8,          /* rows are an array of quantized_row with two parts: int8_rows.h */
-    PRODUCT_I8A8         /* the same with one part */
+    PRODUCT_I8A8         /* rows are an array of quantized_row with one part */
 };
 
 /* NONE: a tile prefetches nothing. WEIGHTS: the weights that follow. ROWS: the rows of the next tile. */
@@ -46,8 +46,8 @@ LNRNN_INLINE int tile_vecs(tile_shape s) { return s.whole * NR_VECS + s.narrow *
 
 /* A product, for its tiles. */
 typedef struct {
-    size_t k, words;   /* inputs, words per output */
-    size_t n, p0, p1;  /* outputs; panels p0 .. p1 - 1 are computed */
+    size_t k, words;   /* the numbers of inputs, of words per output */
+    size_t n, p0, p1;  /* the number of outputs; panels p0 .. p1 - 1 are computed */
     size_t first, end; /* the words of this pass; with float32 a product may have several passes */
     const void *a;     /* the rows, as PRODUCT_F32 .. describe */
     const uint32_t *w; /* packed (n, k) */
@@ -57,10 +57,10 @@ typedef struct {
     ptrdiff_t columns; /* PRODUCT_F32_COLUMNS: row stride of the rows */
     int add;           /* LNRNN_ADD_NOT .. */
     int prefetch;      /* prefetch weights, because they do not stay in L2 */
-    int each_tile;     /* each tile prefetches its panel, because it does not stay in L1 */
-    int from_end;      /* from the last panel to the first */
-    int may_halve;     /* one row may use lnrnn_by_halves */
-    /* PREFETCH_WEIGHTS of several rows: word j prefetches w + ahead + j * pace. */
+    int each_tile;     /* each tile prefetches its panel, because panels do not stay in L1 */
+    int from_end;      /* compute the last panel first */
+    int may_halve;     /* a product of one row may use lnrnn_by_halves */
+    /* PREFETCH_WEIGHTS with several rows: a tile that reads word j prefetches w + ahead + j * pace. */
     ptrdiff_t ahead;
     size_t pace;
     lnrnn_caches caches;
@@ -94,7 +94,6 @@ LNRNN_INLINE product_job product_job_of(const lnrnn_matmul *m, const void *a, fl
     };
 }
 
-/* Returns the address of output o of row r. */
 LNRNN_INLINE float *tile_outputs(const product_job *job, size_t r, size_t o)
 {
     return job->c + (ptrdiff_t)r * job->cs + (ptrdiff_t)o;
@@ -128,7 +127,7 @@ LNRNN_INLINE void tile_prefetch(const tile_shape s, const product_job *job, cons
 }
 
 /* A vector of words for dot products, which read it from address_of_words. If registers are free, one register keeps
- * a copy. Otherwise GCC would load the words again for each row (bf16 rnn B2-H512: a third more time). */
+ * a copy. Otherwise GCC would load the words again for each row (RNN, B = 2, H = 512: a third more time). */
 #ifdef LNRNN_KEEPS_WORDS
 typedef vi32 kept_words;
 LNRNN_INLINE const uint32_t *address_of_words(const kept_words *w) { return (const uint32_t *)w; }

@@ -61,7 +61,7 @@ LNRNN_INLINE v32 v32_round(v32 v)
     return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-/* The permutation reads the low three bits of a lane, the blend its highest bit. */
+/* The permutation reads the low three bits of a lane of v, the blend its highest bit. */
 LNRNN_INLINE v32 v32_lookup16(const float *p, v32 v)
 {
     const __m256i k = _mm256_castps_si256(v);
@@ -178,7 +178,7 @@ LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
 {
     const __m256i s = _mm256_set1_epi32((int)a), w = _mm256_loadu_si256((const __m256i *)p);
 #ifdef __AVXVNNI__
-    /* No intrinsic, for the reason in avx512.h. {vex}: without it, assemblers use AVX-512's encoding. */
+    /* No intrinsic, because GCC 12 would spill the accumulators. Without {vex}, assemblers use AVX-512's encoding. */
     __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(v) : "x"(s), "x"(w));
     return v;
 #else

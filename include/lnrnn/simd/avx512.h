@@ -16,7 +16,7 @@
 
 LNRNN_VECTORS(64)
 
-/* bzhi, because a shift would fail for n = 16. */
+/* Uses bzhi, because a shift would fail for n = 16. */
 LNRNN_INLINE __mmask16 v32_mask_n(size_t n) { return (__mmask16)_bzhi_u32(0xffffu, (unsigned)n); }
 
 LNRNN_INLINE v32 v32_set1(float s) { return _mm512_set1_ps(s); }
@@ -45,7 +45,7 @@ LNRNN_INLINE float v32_sum(v32 v)
 
 LNRNN_INLINE v32 v32_sums(const v32 *v)
 {
-    v32 four[4]; /* four[i] has a quarter for each of v[4 i] .. v[4 i + 3]: four partial sums */
+    v32 four[4]; /* four[i] has four partial sums of each of v[4 i] .. v[4 i + 3] */
     LNRNN_FOR_EACH (i, 4) {
         const v32 a = HALVES(_mm512_shuffle_f32x4, v[4 * i], v[4 * i + 1], 0x44, 0xee);
         const v32 b = HALVES(_mm512_shuffle_f32x4, v[4 * i + 2], v[4 * i + 3], 0x44, 0xee);

@@ -16,7 +16,7 @@ LNRNN_INLINE v32 v32_load(const float *p) { return *p; }
 LNRNN_INLINE v32 v32_load_n(const float *p, size_t n) { return n ? *p : 0.0f; }
 LNRNN_INLINE void v32_store(float *p, v32 v) { *p = v; }
 LNRNN_INLINE void v32_stream(float *p, v32 v) { *p = v; }
-/* GCOVR_EXCL_START: one lane: no vector is cut */
+/* GCOVR_EXCL_START: a vector of one lane is never partial */
 LNRNN_INLINE void v32_store_n(float *p, v32 v, size_t n)
 {
     if (n)
@@ -34,7 +34,7 @@ LNRNN_INLINE v32 v32_sums(const v32 *v) { return *v; }
 
 LNRNN_INLINE v32 v32_round(v32 v)
 {
-    const float big = 12582912.0f; /* 1.5 * 2^23: near it, floats are integers */
+    const float big = 12582912.0f; /* 1.5 * 2^23: floats near it are integers */
     return (v + big) - big;
 }
 
@@ -55,7 +55,7 @@ LNRNN_INLINE v16 v16_load(const uint16_t *p) { return *p; }
 LNRNN_INLINE v16 v16_load_n(const uint16_t *p, size_t n) { return n ? *p : 0; }
 LNRNN_INLINE void v16_store(uint16_t *p, v16 v) { *p = v; }
 LNRNN_INLINE void v16_stream(uint16_t *p, v16 v) { *p = v; }
-/* GCOVR_EXCL_START: one lane: no vector is cut */
+/* GCOVR_EXCL_START: a vector of one lane is never partial */
 LNRNN_INLINE void v16_store_n(uint16_t *p, v16 v, size_t n)
 {
     if (n)
@@ -72,7 +72,7 @@ LNRNN_INLINE v64 v64_load(const double *p) { return *p; }
 LNRNN_INLINE v64 v64_load_n(const double *p, size_t n) { return n ? *p : 0.0; }
 LNRNN_INLINE void v64_store(double *p, v64 v) { *p = v; }
 LNRNN_INLINE void v64_stream(double *p, v64 v) { *p = v; }
-/* GCOVR_EXCL_START: one lane: no vector is cut */
+/* GCOVR_EXCL_START: a vector of one lane is never partial */
 LNRNN_INLINE void v64_store_n(double *p, v64 v, size_t n)
 {
     if (n)

@@ -173,7 +173,7 @@ LNRNN_INLINE v32 v32_bf16_pair(const uint32_t *p, v32 *odd)
     return v32_of_bits(w << 16);
 }
 
-/* Operations that some instruction sets define by their own instructions. */
+/* Operations for the instruction sets that do not define their own (LNRNN_OWN_..). */
 #ifndef LNRNN_OWN_DOT4
 /* dot4_s8 computes dot4 too, because bytes 0 .. 127 are the same signed and unsigned. */
 LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p) { return vi32_dot4_s8(v, a, p); }
@@ -200,8 +200,8 @@ LNRNN_INLINE v32 v32_scale(v32 v, v32 n)
 #define LNRNN_LOADED(v) ((void)(v))
 #endif
 
-/* No load moves across this. Otherwise GCC moves loads to the front of a loop, where they take the registers
- * of the sums. */
+/* The compiler moves no load across this macro. Otherwise GCC moves loads to the front of a loop, where they take
+ * the registers of the sums. */
 #define LNRNN_LOADS_STAY() __asm__("" : : : "memory")
 
 /* Hides the value of the integer i from the compiler. So the compiler computes values that depend on i here, and does

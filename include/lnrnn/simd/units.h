@@ -119,7 +119,7 @@ LNRNN_INLINE v32 v32_dot2(v32 v, uint32_t a, const uint32_t *p)
     return vbfdotq_f32(v, vreinterpretq_bf16_u32(vdupq_n_u32(a)), vreinterpretq_bf16_u32(vld1q_u32(p)));
 }
 #elif defined(__AVX512BF16__)
-/* No intrinsic, for the reason at vi32_dot4. */
+/* No intrinsic, because GCC 12 would spill the accumulators. */
 LNRNN_INLINE v32 v32_dot2(v32 v, uint32_t a, const uint32_t *p)
 {
     const __m512i s = _mm512_set1_epi32((int)a), w = _mm512_loadu_si512(p);

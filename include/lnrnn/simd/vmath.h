@@ -11,16 +11,15 @@
 #include "lnrnn.h"
 #include "lnrnn/simd/simd.h"
 
-/* 1.5 * 2^23. Near it floats are integers, so adding it rounds to an integer, whose low bits are the last
- * bits of the float. */
+/* Floats near 1.5 * 2^23 are integers, so adding this number rounds to an integer, whose low bits are the last bits of the float. */
 #define LNRNN_TO_INTEGER 0x1.8p23f
 
 /* The functions below do each operation on m vectors (a constant) before the next operation. The operations of one
- * vector depend on each other, so the CPU computes other vectors meanwhile (benchmarks lstm and gru B64-H64). */
+ * vector depend on each other, so the CPU computes other vectors meanwhile. */
 enum { LNRNN_MOST_TOGETHER = 4 };
 #define EACH LNRNN_FOR_EACH (i, m)
 
-/* x, n (m vectors), |x| <= 105. Replaces x by r, and writes n. */
+/* x, n (m vectors), |x| <= 105. x = n ln2 + r. Replaces x by r, and writes n. */
 LNRNN_INLINE void v32_reduced(const int m, v32 *x, v32 *n)
 {
     const v32 to_integer = v32_set1(LNRNN_TO_INTEGER);
@@ -89,7 +88,7 @@ LNRNN_INLINE v32 v32_tanh(v32 x)
 }
 
 /* With x = n ln2 + r and p = 2^n, sigmoid(x) = p / (p + exp(-r)). p is exact. The sum is 1 + p plus r times a
- * polynomial, rounded once. Both are multiplied by 5/3, for two reasons. First, 1 + p then has a rounding
+ * polynomial, rounded once. p and the sum are multiplied by 5/3, for two reasons. First, 1 + p then has a rounding
  * error of at most a third of the last place, whereas 1 + 2^-24 is halfway between two floats. Second, if the
  * quotient is nearly twice a power of two, the sum is 1.67 times one, so that its rounding matters less. */
 LNRNN_INLINE void v32_sigmoids(const int m, v32 *x)
