@@ -23,7 +23,7 @@ from lnrnn.scoring.job import ENGINES
 from lnrnn.scoring.sequences import INTO, Bad
 from lnrnn.speakers import CELLS
 
-# `lnrnn score --bad`: the argument `bad` of the Scorer.
+# Maps the option --bad of `lnrnn score` to the argument `bad` of the Scorer.
 BAD: dict[str, Bad] = {"raise": "raise", "skip": "null"}
 # Errors because of bad input, missing files and missing packages. Other errors are shown with a traceback.
 USER_ERRORS = (OSError, ValueError, TypeError, ImportError, MemoryError)
@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs a command. Returns 0; 2 for bad usage or input; 130 if interrupted; 141 if nobody reads stdout.
 
     argv: the arguments after the program's name, by default those of the process. An error is printed as one
-    line on stderr. For a bad environment variable lnrnn/runtime.py does this, while lnrnn is imported.
+    line on stderr. For a bad environment variable, lnrnn/runtime.py prints that line while lnrnn is imported.
     """
     startup.handle_interrupts()
     parser = build_parser()
@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
 def guarded(name: str, command: Callable[[], int | None], at_once: bool = False) -> int:
     """Runs a command and returns its exit code, as `main` does.
 
-    name: for messages. at_once: whether an interrupt ends the process without waiting for threads.
+    name: the command. at_once: whether an interrupt ends the process without waiting for threads.
     """
     try:
         code = command() or 0

@@ -46,7 +46,7 @@ def replacing(path: Path, directory: str | None = None) -> Iterator[Callable[[An
 
 
 def check_replaceable(path: Path) -> None:
-    """Raises the OSError of `replacing` before a long computation.
+    """Raises the OSError that `replacing` would raise, before a long computation.
 
     It creates and removes a file in path's directory, because permission bits do not show all obstacles.
     """

@@ -115,7 +115,8 @@ def trained(name, size, seeds, rates, quick):
 
 
 def trained_without_noise(seeds, rate, quick):
-    """Trains as `trained` does with batches of NOISY, but BN uses the statistics of all training images."""
+    """Trains as `trained` does with batches of NOISY images, but BN uses the statistics of all training
+    images."""
     data, images = load_digits(), 320 if quick else 800
     networks, adam = FeedForward(seeds, "batch", momentum=1.0), Adam(rate)
     own = np.stack([data.without_fold(seed % FOLDS)[:images] for seed in seeds], axis=1)

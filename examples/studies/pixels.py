@@ -119,8 +119,8 @@ show("pixels", draw)
 class PixelLSTM(lnrnn.LSTM):
     """An LSTM over single pixels, whose h0 is Gaussian noise in training and zero in inference.
 
-    name: of NORMS. start: the initial gain, or without a norm the factor of the initial weights. Initial
-    forget biases are 1, other biases 0. BN's running statistics are those of the last batch, until
+    name: a key of NORMS. start: the initial gain, or without a norm the factor of the initial weights.
+    Initial forget biases are 1, other biases 0. BN's running statistics are those of the last batch, until
     `calibrate_noisily` sets them to the statistics of all training images."""
 
     def __init__(self, name, start, seed):

@@ -45,7 +45,7 @@ from lnrnn.speakers import SequenceClassifier, TrainingSettings, train
 NORMS = {"no norm": None, "LN": "layer", "BN": "batch"}
 NETS = {"deep": "sigmoid", "RNN": "sigmoid", "ReLU": "relu"}  # "ReLU" is also a deep network
 DEPTH, STEPS, UNITS = 8, 16, 32  # layers of the deep networks, steps of the recurrent network, units
-# Initial gains; without a norm, factors of the usual weights of the hidden layers.
+# The initial gains to try; without a norm, factors of the usual weights of the hidden layers.
 FACTORS = {"deep": (1, 2, 4, 8, 16), "RNN": (1, 2, 4, 8, 16), "ReLU": (1,)}
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 BATCH, PASSES = 32, 20

@@ -172,7 +172,7 @@ def errors(rnn, x, lengths, unit, rng):
 
 
 def keep_steps(rnn, state, steps):
-    """Gives the network only the statistics of the first ``steps`` steps. It repeats the last."""
+    """Gives the network only the statistics of the first ``steps`` steps. Later steps repeat the last one."""
     names = ("running_mean_l0", "running_var_l0", "count_l0")
     rnn.load_state_dict({**state, **{name: state[name][:steps] for name in names}})
     rnn.overrun = "last"

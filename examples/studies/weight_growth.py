@@ -453,7 +453,7 @@ def measure(seeds, settings, quick):
 
 
 def near(results, norms, name, power):
-    """Returns whether F is proportional to the factor to this power, within 0.01, for every seed."""
+    """Returns whether F is proportional to this power of the factor, within 0.01, for every seed."""
     return all(np.abs(results["hand"][norm][name] - power).max() <= 0.01 for norm in norms)
 
 

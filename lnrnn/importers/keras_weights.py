@@ -78,7 +78,7 @@ def _gru(p: Arrays, options: Options) -> Weights:
 
 
 def _gated(weights: Weights, options: Options) -> Weights:
-    """An LSTM or GRU with its recurrent_activation."""
+    """Returns an LSTM or GRU whose gates have the function `recurrent_activation` of the options."""
     activation = options["recurrent_activation"] or "sigmoid"
     if activation == "sigmoid":
         return weights
@@ -274,7 +274,7 @@ def _from_cell(cell: Any, options: Options) -> Weights:
 
 
 def _definition(cell: Any, recurrent: str, given: str | None) -> str:
-    """Keras 2 and Keras 3 have different hard sigmoids."""
+    """Returns the gates' function. Keras 2 and Keras 3 have different hard sigmoids."""
     if recurrent == "sigmoid":
         return recurrent
     for cls in type(cell).__mro__:

@@ -18,7 +18,7 @@ import numpy as np
 from ..rnn.architecture import Architecture
 from .weights import Array
 
-# Sizes of random input. The state matters in most steps, and no two axes have the same length.
+# The numbers of steps and sequences of random input. No two axes have the same length.
 STEPS, BATCH = 7, 3
 LONG, OF_LARGE, LARGE = 100, 40, 10**6  # numbers of steps: usual, and with more than LARGE parameters
 # The permitted difference of two float64 results, relative and absolute. It is far above rounding errors that
@@ -244,7 +244,7 @@ def _rows(theirs: Array, ours: Array) -> tuple[Array, Array]:
 
 
 def _near(of: Array) -> Array:
-    """Returns the maximum over each step and the two before and after, because single steps vary much."""
+    """Returns the maximum over each step, two before and two after, because single steps vary much."""
     wide = np.pad(np.where(np.isfinite(of), of, 0), 2)
     result: Array = np.max([wide[k : k + len(of)] for k in range(5)], axis=0)
     return result

@@ -16,9 +16,9 @@ from .computed_weights import with_weight_norm
 from .systems import KINDS, PROJECTED, SYSTEMS, TORCH, System
 from .weights import Array, Converted, Weights, array, check_shapes, network, with_norm
 
-# A parameter of layer 0 in direction 1 may be weight_ih_l0_reverse, as in torch.nn ...
+# Keys as in torch.nn: weight_ih_l0_reverse.
 _SUFFIXED = re.compile(r"(?P<leaf>\w+?)_l(?P<layer>\d+)(?P<reverse>_reverse)?")
-# ... or layers.0.directions.1.cell.weight_ih, as in stacks of modules; rnn.0.w.weight is speechbrain's.
+# Keys of stacks of modules: layers.0.directions.1.cell.weight_ih, or rnn.0.w.weight in speechbrain.
 _NESTED = re.compile(
     r"(?:(?:(?:lstm_)?layers\.|rnn\.(?=\d+\.(?:[wu]|(?:layer_)?norm|h_init|drop_masks?(?:_te)?)\b))?"
     r"(?P<layer>\d+)\.)?(?:directions\.(?P<direction>[01])\.)?(?:cell\.)?(?P<leaf>.+)"
@@ -233,7 +233,7 @@ def _system(names: Collection[str], kind: str | None, prefix: str | None) -> Sys
 
 
 def _parts(names: Collection[str], systems: list[System]) -> list[str]:
-    """Returns the prefixes of names of known cells or networks of them; the shortest prefix of each."""
+    """Returns the shortest prefix of each known cell, or network of such cells, among the names."""
     result: list[str] = []
     for prefix in sorted({name[: dot.end()] for name in names for dot in re.finditer(r"\.", name)}, key=len):
         own = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]

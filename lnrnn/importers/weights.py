@@ -19,7 +19,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Weights:
-    """One layer in one direction, with lnrnn's names.
+    """The parameters and options of one layer in one direction.
 
     cell: the name of lnrnn's class. parameters: by lnrnn's names without suffix, gates in lnrnn's order.
     nonlinearity: that of an RNN, else None. zoneout: a value for `Network.zoneout`. reset_after: that of a

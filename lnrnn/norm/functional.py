@@ -34,14 +34,14 @@ from ..errors import bad_type, bad_value, flag, integer, number, output, real, s
 
 Array = np.ndarray
 Result = TypeVar("Result")
-# Limit on the elements of a parameter. The check names the argument, as NumPy's MemoryError would not.
+# The most elements of a parameter. The check names the argument; NumPy's MemoryError would not.
 LARGEST = 2**40
 
 
 def input_array(name: str, value: ArrayLike) -> Array:
     """Returns value as a C-contiguous, aligned array in a dtype that the kernels support."""
     array = real(name, value)
-    # dtype.char for float16 and float32, because dtype.name takes longer than converting a short array.
+    # dtype.char shows float16 and float32. dtype.name takes longer than the conversion of a short array.
     if array.dtype.char not in "ef" and array.dtype.name != "bfloat16":
         array = np.asarray(array, np.result_type(array.dtype, np.float32))
         array = array if array.dtype == np.float32 else array.astype(np.float64, copy=False)
@@ -77,7 +77,8 @@ def _row_shape(x: Array, normalized_shape: int | tuple[int, ...]) -> tuple[int, 
 
 
 def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
-    """Returns the array for the kernels' result: `out` if possible, else a new array for `_deliver`."""
+    """Returns the array for the kernels' result: `out` if possible, else a new array that `_deliver`
+    copies."""
     if out is None:
         return _core.empty_like(x)
     out = output("out", out, x.shape, x.dtype)

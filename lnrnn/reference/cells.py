@@ -1,4 +1,4 @@
-"""The cells of lnrnn.reference, which explains the symbols.
+"""The cells of lnrnn.reference, whose docstring explains the symbols.
 
 Sources. LSTM: Hochreiter, Schmidhuber 1997, with Gers' forget gate. GRU: Cho et al. 2014; by default with the
 reset gate after the product, as in cuDNN and torch. Gates are in torch's order: i, f, g, o and r, z, n. Layer
@@ -81,7 +81,7 @@ def sum_of_sides_backward(options: Options, ga: Array, norm: Norm) -> tuple[Arra
 
 
 def gate_activation(options: Options) -> Activation:
-    """The function of the gates i, f, o or r, z, and its derivative."""
+    """Returns the function of the gates i, f, o or r, z, and its derivative."""
     return GATE_ACTIVATIONS[options.get("gate_activation", "sigmoid")]
 
 
@@ -287,7 +287,7 @@ LSTM_SITES: dict[str | None, dict[str, Site]] = {
 
 
 def lstm_step(options: Options, x_: Array, h_: Array, state: State, norm: Norm) -> tuple[State, State]:
-    """c' = sig(f) c + sig(i) tanh(g) and h' = sig(o) tanh(norm(c')); "carry": the new c is norm(c')."""
+    """c' = sig(f) c + sig(i) tanh(g) and h' = sig(o) tanh(norm(c')); With "carry" the new c is norm(c')."""
     i, f, g, o = gates(sum_of_sides(options, x_, h_, norm), 4)
     sig, _ = gate_activation(options)
     i, f, g, o = sig(i), sig(f), np.tanh(g), sig(o)
@@ -442,7 +442,7 @@ def gru_split(x_: Array, h_: Array, norm: Norm, sig: Function) -> GruGates:
 def gru_split_backward(
     gn: Array, gz: Array, r: Array, hn: Array, norm: Norm, slope: Function
 ) -> tuple[Array, Array]:  # fmt: skip
-    """The gradients of x_ and h_, from those of the arguments of n's tanh and z's sigmoid."""
+    """Returns the gradients of x_ and h_ from those of the arguments of n's tanh and z's sigmoid."""
     gr = gn * hn * slope(r)
     return norm("ih", join(gr, gz, gn)), norm("hh", join(gr, gz, gn * r))
 
@@ -568,7 +568,7 @@ def gru(
     num_heads : int
         As in `lstm`.
     reset_after : bool
-        False is for the reset gate before the product, without a norm, with "split" and with batch norm.
+        Whether the reset gate acts after the product. False needs norm None, "batch", or "split".
     gate_activation : {"sigmoid", "hard_sigmoid"}
         As in `lstm`.
 

@@ -54,7 +54,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "sigmoid": (sigmoid, lambda y: y * (1 - y)),
     "identity": (real, np.ones_like),
 }
-# Of the gates of LSTM and GRU.
+# The activations of the gates of LSTM and GRU.
 GATE_ACTIVATIONS: dict[str, Activation] = {
     "sigmoid": ACTIVATIONS["sigmoid"],
     "hard_sigmoid": (lambda a: np.clip(real(a) / 6 + 0.5, 0, 1), lambda y: ((y > 0) & (y < 1)) / 6),

@@ -42,7 +42,7 @@ State = tuple[Array, ...]
 Zoneout = tuple[Array | None, ...]  # d (T, B, H) for each state, in the order in which steps are computed
 Options = Mapping[str, Any]
 Norm = Callable[[str, Array], Array]
-# A GRU whose reset gate comes before the product has one more argument: Reset.forward, Reset.backward.
+# A GRU whose reset gate comes before the product has one more argument, Reset.forward or Reset.backward.
 Forward = Callable[..., tuple[State, Any]]  # (options, x_, h_, state, norm)
 Backward = Callable[..., tuple[Array, Array, tuple[Any, ...]]]  # (options, gradient of the state, kept, norm)
 

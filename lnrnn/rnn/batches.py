@@ -41,7 +41,8 @@ def rows_as_they_are(x: Array) -> bool:
 
 
 def integers(name: str, value: Any) -> Array:
-    """Returns value as an array. Integers become a contiguous array of int64; uint64 may not fit, and stays.
+    """Returns value as an array. Integers become a contiguous array of int64; uint64 stays, as it may not
+    fit.
 
     An array that is contiguous int64 is not copied.
     """
@@ -110,7 +111,7 @@ def checked_ragged(values: ArrayLike, offsets: ArrayLike, input_size: int) -> tu
 
 
 def states(name: str, value: Any, cell: Cell) -> list[tuple[str, Any]]:
-    """The name and value of each state in an argument: [(name, h)], or (name[0], h), (name[1], c), ..."""
+    """Returns name and value of each state in an argument: [(name, h)], or (name[0], h), (name[1], c), ..."""
     if cell.states == 1:
         return [(name, value)]
     names = cell.state_names
@@ -121,7 +122,7 @@ def states(name: str, value: Any, cell: Cell) -> list[tuple[str, Any]]:
 
 
 def side_by_side(found: Sequence[Array], cell: Cell) -> list[Array]:
-    """The arrays of a user's state as the engine has them: h, or h and a cell state."""
+    """Returns the arrays of a user's state as the engine has them: h, or h and a cell state."""
     return list(found) if cell.parts == 1 else [found[0], np.concatenate(found[1:], axis=-1)]
 
 
@@ -137,7 +138,8 @@ def as_caller(y: Any, unbatched: bool, batch_first: bool) -> Any:
 
 # The cell decides the type State.
 def as_state(found: Sequence[Array], cell: Cell, unbatched: bool = False) -> State:  # type: ignore[type-var]
-    """The user's state from arrays (num_layers * directions, B, *); without the axis B if unbatched."""
+    """Returns the user's state from arrays (num_layers * directions, B, *); without the axis B if
+    unbatched."""
     if cell.parts > 1:
         found = [found[0], *map(np.ascontiguousarray, np.split(found[1], cell.parts, axis=-1))]
     if unbatched:

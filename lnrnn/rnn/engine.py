@@ -39,7 +39,7 @@ class Training(NamedTuple):
     dropped: Sequence[tuple[Array, Array | None, float, Array | None] | None] = ()
 
     def arrays(self, made: Architecture) -> list[Array | None]:
-        """Returns all arrays in the order of lnrnn_training_array_of (network.h), or None for each."""
+        """Returns all arrays in the order of lnrnn_training_array_of (network.h); None for unused ones."""
         found: list[Array | None] = []
         for k in range(len(self.statistics or self.tapes or made.suffixes)):
             found.append(self.tapes[k] if self.tapes else None)
@@ -71,9 +71,9 @@ def empty_outputs(made: Architecture, T: int, B: int) -> Array:
 
 
 def state_arrays(made: Architecture, name: str, value: Any, batch: int, unbatched: bool) -> list[Array]:
-    """h, or h and the cell state, of an argument: arrays (num_layers * directions, B, *) float32.
+    """Returns h, or h and the cell state, of an argument: arrays (num_layers * directions, B, *) float32.
 
-    None is zeros. Raises ValueError or TypeError that names the argument.
+    A value of None means zeros. Raises ValueError or TypeError that names the argument.
     """
     lines = len(made.suffixes)
     cell = made.cell
@@ -130,7 +130,7 @@ def call(snapshot: Snapshot, x: Any, h0: Any, lengths: Any, resets: Any, threads
 
 
 def _parted(made: Architecture, found: Any) -> Any:
-    """The user's state from the (h, cell state) of the compiled module."""
+    """Returns the user's state from the (h, cell state) of the compiled module."""
     return as_state(found, made.cell)
 
 

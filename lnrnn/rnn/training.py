@@ -175,15 +175,15 @@ def forward(
 
 
 def _ended(tape: Tape, end: Sequence[Array]) -> Tape:
-    """The tape with the last states, if the gradients need them."""
+    """Returns the tape with the last states, if gradients need them."""
     return tape if tape.architecture.cell.parts == 1 else replace(tape, end=end[1])
 
 
 def _move_m(cells: Array, gradients: Array, sign: int) -> None:
-    """From the gradient of c, n and m of an SLSTM to that at constant c exp(m) and n exp(m), or back.
+    """Changes an SLSTM's gradients of c, n and m to those of the compiled module, or back.
 
-    The compiled module has the latter. Its part of m is 0 unless a loss depends on the last c, n or m. In the
-    former the part of m is larger by gc c + gn n. sign: -1, or 1 for the way back.
+    The module varies m at constant c exp(m) and n exp(m). Its gradient of m is 0 unless a loss depends on the
+    last c, n or m. The usual gradient of m is larger by gc c + gn n. sign: -1, or 1 for the way back.
     """
     (gc, gn, gm), (c, n, _) = (np.split(a, 3, axis=-1) for a in (gradients, cells))
     gm += FLOAT32.type(sign) * (gc * np.where(n == 0, 0, c) + gn * n)
@@ -232,7 +232,7 @@ def _forward_checkpoints(tape: Tape) -> list[Array]:
 
 
 def checked_checkpoint(checkpoint: Any) -> int | None:
-    """Returns the argument `checkpoint` of forward_train and tape_bytes."""
+    """Returns the argument `checkpoint` of forward_train and tape_bytes, checked."""
     return None if checkpoint is None else integer("checkpoint", checkpoint, 1, LIMIT)
 
 

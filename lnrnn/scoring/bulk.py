@@ -80,7 +80,8 @@ def score(
             else "raise",
         }
         folder = target.with_name(target.name + ".parts")
-        # A row group that is complete with --bad raise has no bad rows, so --bad skip has the same results.
+        # A row group that is complete with --bad raise has no bad rows, so a run with --bad skip may continue
+        # it.
         with Journal.opened(folder, facts, [("--bad", "raise", facts["--bad"])]) as journal:
             job = Job(scorer, os.path.abspath(source), identity, str(journal.scratch))
             results_type = arrow.result_type(scorer.into, result_width(model), kind, fixed=False)

@@ -50,7 +50,7 @@ def reading(path: str, where: str = "") -> Iterator[None]:
 
 @contextmanager
 def opened(path: str) -> Iterator[Any]:
-    """A pyarrow.parquet.ParquetFile, which reads row groups page by page."""
+    """A context with a pyarrow.parquet.ParquetFile, which reads row groups page by page."""
     _, pq = packages()
     if not os.path.exists(path):
         raise FileNotFoundError(f"no such file: {path!r}")

@@ -336,7 +336,7 @@ class _Run(torch.autograd.Function):
 
 
 class _RunUnderFunc(_Run):
-    """As `_Run`, with a separate setup_context, which torch.func needs and which is slower."""
+    """The same as `_Run`, with a separate setup_context, which torch.func needs and which is slower."""
 
     forward = staticmethod(_results_to_derive)  # type: ignore[assignment]
     setup_context = staticmethod(_save)

@@ -41,13 +41,13 @@ Round = Callable[[np.ndarray], np.ndarray]
 
 
 def two_bfloat16(a):
-    """Rounds each value of a to the sum of two bfloat16 numbers, which has about 16 significant bits."""
+    """Rounds each value to the sum of two bfloat16 numbers, which has about 16 significant bits."""
     high = to_bfloat16(a)
     return high + to_bfloat16(a - high)
 
 
 def integers(a, bits: int):
-    """Rounds each row to integers times a scale."""
+    """Rounds each row to integers times the row's scale."""
     numbers, scale = to_bits(a, bits)
     return numbers * scale
 

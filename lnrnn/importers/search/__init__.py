@@ -51,7 +51,7 @@ class Match:
     way: Way
 
     def weights(self, module: Any) -> Weights:
-        """Returns the parameters of a module with these names and shapes, under lnrnn's names."""
+        """Returns the parameters of a module with the names and shapes of `parts`, under lnrnn's names."""
         values = {name: array(name, p).astype(np.float64) for name, p in module.named_parameters()}
         result = self.equation.weights(self.parts, values)
         return replace(result, parameters={k: v.astype(np.float32) for k, v in result.parameters.items()})
