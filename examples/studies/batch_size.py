@@ -194,12 +194,12 @@ def refusal():
 
 
 def change(results, name, size):
-    """Returns the test accuracy at batch ``size`` minus the test accuracy at LARGE, (S,)."""
+    """Returns the test accuracy at batch ``size`` minus the test accuracy at LARGE, for each seed."""
     return results["accuracy"][f"{name}, {size}"] - results["accuracy"][f"{name}, {LARGE}"]
 
 
 def gap(results, name):
-    """Returns accuracy on training images minus accuracy on test images, (S,), at batch size NOISY."""
+    """Returns accuracy on training minus test images, at batch size NOISY, for each seed."""
     return results["training"][f"{name}, {NOISY}"] - results["accuracy"][f"{name}, {NOISY}"]
 
 

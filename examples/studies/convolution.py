@@ -331,17 +331,17 @@ def images_until(right, level=REACHED, window=WINDOW):
 
 
 def faster(results, name, other):
-    """Returns log(images that ``other`` needs / images that ``name`` needs), (S,)."""
+    """Returns log(images that ``other`` needs / images that ``name`` needs), for each seed."""
     return np.log(results["until"][other] / results["until"][name])
 
 
 def better(results, name, other):
-    """Returns the test accuracy of ``name`` minus the test accuracy of ``other``, (S,)."""
+    """Returns the test accuracy of ``name`` minus the test accuracy of ``other``, for each seed."""
     return results["accuracy"][name] - results["accuracy"][other]
 
 
 def converged(results, name):
-    """Returns the share of the rates at which a network converges, (S,)."""
+    """Returns the share of the rates at which a network converges, for each seed."""
     return (results["held_out"][name] >= CONVERGED).mean(axis=1)
 
 

@@ -63,7 +63,7 @@ def key(part):
 
 
 def change(results, what, norm, width):
-    """Returns accuracy with trained gain and bias minus accuracy with fixed ones, (S,)."""
+    """Returns accuracy with trained gain and bias minus accuracy with fixed ones, for each seed."""
     return results[what][key((norm, width, TRAINED))] - results[what][key((norm, width, FIXED))]
 
 
@@ -241,7 +241,7 @@ def errors(frames, seed, draws=200):
 
 
 def exponent(error):
-    """Returns the power of the batch size to which error (S, sizes) is proportional, (S,)."""
+    """Returns the power of the batch size to which error (S, sizes) is proportional, for each seed."""
     return -np.polyfit(np.log(SIZES), np.log(error).T, 1)[0]
 
 

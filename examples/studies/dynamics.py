@@ -223,12 +223,12 @@ def measure(seeds, settings, quick):
 
 
 def drift(results, case, name, quantity):
-    """Returns the drift in decades, (S,)."""
+    """Returns the drift in decades, for each seed."""
     return results["drift"][f"{case}, {name}"][:, QUANTITIES.index(quantity)]
 
 
 def to_spare(results, case, quantity):
-    """Returns the largest permitted drift of LN minus its drift, in decades, (S,).
+    """Returns the largest permitted drift of LN minus its drift, in decades, for each seed.
 
     Permitted is one decade, or half of the drift without a norm if this is more.
     """

@@ -235,18 +235,18 @@ def updates_to(level, curve, updates):
 
 
 def needed(results, name, order):
-    """Returns the number of updates to LEVEL, (S,)."""
+    """Returns the number of updates to LEVEL, for each seed."""
     curves = results["curves"][f"{name}, {order}"]
     return np.array([updates_to(LEVEL, curve, results["updates"]) for curve in curves])
 
 
 def faster(results, name, order):
-    """Returns log(updates to LEVEL without a norm / with norm ``name``), (S,)."""
+    """Returns log(updates to LEVEL without a norm / with norm ``name``), for each seed."""
     return np.log(needed(results, "no norm", order) / needed(results, name, order))
 
 
 def gain(results, name, order, over="no norm"):
-    """Returns the test accuracy of ``name`` minus the test accuracy of ``over``, (S,)."""
+    """Returns the test accuracy of ``name`` minus the test accuracy of ``over``, for each seed."""
     return results["test"][f"{name}, {order}"] - results["test"][f"{over}, {order}"]
 
 

@@ -483,7 +483,7 @@ QUESTIONS = {
 
 
 def less(results, question, name, net, other="no norm"):
-    """Returns the value of network ``other`` minus the value of norm ``name``, (S,)."""
+    """Returns the value of network ``other`` minus the value of norm ``name``, for each seed."""
     what = QUESTIONS[question.split(" at ")[0]][0]
     usual = USUAL if "usual" in question else ""
     return what(results[f"{net}, {other}{usual}"]) - what(results[f"{net}, {name}{usual}"])

@@ -186,7 +186,7 @@ def measure(seeds, settings, quick):
 
 
 def change(results, way):
-    """Returns accuracy after another image minus accuracy alone, (S,)."""
+    """Returns accuracy after another image minus accuracy alone, for each seed."""
     return results[way] - results[f"{way.split(',')[0]}, alone"]
 
 

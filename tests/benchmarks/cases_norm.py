@@ -63,8 +63,8 @@ def _case(ours, peers, want, x, threads, reads=0, summed=None, limited=True) -> 
 
 
 def _written(call, peers, want, x, out, threads) -> Case:
-    """Returns the case of a function with out=. Peers with a bound output race against out=, and the others
-    against a new output. out None: all race, also both contenders of lnrnn, and the new output is judged."""
+    """Returns the case of a function with out=. If `out`, lnrnn writes to out= and races peers with a bound
+    output, else it races the others. None: all race, and lnrnn's new output is judged."""
     bound = partial(call, out=np.empty_like(x))
     ours = on_one_thread_too(Call(bound if out else call), threads)
     if out is None:

@@ -72,8 +72,7 @@ def _onnxruntime(cell, ps, xs, threads) -> Call:
 
 
 def small(threads, cell, batch, hidden, steps):
-    """step_all with one call for each step, against calls of each stream, and against libraries without
-    streams.
+    """Races step_all against calls of each stream, and against libraries without streams.
     """
     cell = CELLS[cell]
     ps = [cell.plain_parameters(hidden, seed) for seed in range(NETWORKS)]

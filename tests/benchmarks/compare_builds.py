@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
-# Imported first, because Cython registers the first such module as "lnrnn._core", whatever its package.
+# Import this build first: Cython registers the first compiled module as "lnrnn._core".
 import lnrnn  # isort: skip
 import numpy as np
 

@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "compete" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.benchmark(timer=race_clock))
-            # A race that fails does not use the fixture.
+            # A race that fails does not use the fixture `benchmark`.
             item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used"))
 
 

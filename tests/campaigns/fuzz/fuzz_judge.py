@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Judge:
-    """counts: {kind: executions}. nearest: {bound: the largest error over the allowed error}."""
+    """Counts executions by kind. Records the largest error over the allowed error by bound."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()

@@ -83,7 +83,7 @@ def neon(options: argparse.Namespace) -> str:
 
 
 REFUSAL = "lnrnn needs a 64-bit build"
-# Freestanding, because C libraries of 32 bits are rarely installed.
+# Compile the header freestanding, because C libraries of 32 bits are rarely installed.
 FREESTANDING = ["-ffreestanding", "-fsyntax-only", f"-I{ROOT / 'include'}", "-x", "c", "-"]
 NARROW = (
     ["gcc", "-m32"], ["gcc", "-mx32"], ["clang", "-m32"], ["clang", "--target=armv7-linux-gnueabihf"],

@@ -150,7 +150,8 @@ class Campaign:
         print(f"{number} {mutant.file}:{mutant.line} {mutant.operator}: {by or 'NOT NOTICED'}", flush=True)
 
     def noticed(self, number: int, files: list[Chosen], marks: Path) -> str | None:
-        """Returns the test or event that notices a mutant, or None. Ignores tests that fail without it."""
+        """Returns the test or event that notices a mutant, or None. Ignores tests that fail without the
+        mutant."""
         listed, patience = self.folder / f"{number}.tests", 120 + 10 * sum(file.seconds for file in files)
         words = ["-x", *(test for file in files for test in file.tests)]
         while True:

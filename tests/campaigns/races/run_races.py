@@ -177,7 +177,7 @@ def work(rng, rnn) -> list[tuple[Callable[[], bytes], bytes]]:
 
 
 def call_together(options: argparse.Namespace, changing: bool = False) -> Counter[str]:
-    """Eight threads call one network. changing: a ninth sets the number of threads."""
+    """Calls one network in eight threads. changing: whether a ninth sets the number of threads."""
     rng, seen = np.random.default_rng(options.seed), Counter()
     sys.setswitchinterval(1e-5)
     lnrnn.set_num_threads(2)

@@ -67,7 +67,7 @@ def check(condition: bool, message: str) -> None:
 
 def resident() -> tuple[int, int, int] | None:
     """Returns bytes of this process, or None except on Linux: resident outside of mappings with huge pages,
-    resident inside them, and their address space. They contain lnrnn's blocks."""
+    resident inside them, and their address space. These contain lnrnn's blocks."""
     if not os.path.exists("/proc/self/smaps"):
         return None
     gc.collect()
