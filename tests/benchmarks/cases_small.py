@@ -72,8 +72,7 @@ def _onnxruntime(cell, ps, xs, threads) -> Call:
 
 
 def small(threads, cell, batch, hidden, steps):
-    """Races step_all against calls of each stream, and against libraries without streams.
-    """
+    """Races step_all against calls of each stream, and against libraries without streams."""
     cell = CELLS[cell]
     ps = [cell.plain_parameters(hidden, seed) for seed in range(NETWORKS)]
     xs = list(np.random.default_rng(7).standard_normal((NETWORKS, steps, batch, hidden), np.float32))
