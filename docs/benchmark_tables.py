@@ -116,7 +116,7 @@ class BenchmarkFigure(Directive):
 
 
 def bench(name: str, raw: str, text: str, line: int, inliner: Any, *_: Any) -> tuple[list, list]:
-    """The role {bench}: a number of a record."""
+    """Implements the role {bench}, which shows a number of a record."""
     which, _, key = text.partition(" ")
     numbers = figures(which)
     if key not in numbers:

@@ -79,7 +79,8 @@ def discard_output() -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Returns the parser of all commands. Each sets ``command``, a function of the parsed arguments."""
+    """Returns the parser of all commands. Each command's parser sets ``command``, a function of the parsed
+    arguments."""
     parser = argparse.ArgumentParser(
         prog="lnrnn", description="Layer- and batch-normalised recurrent networks on the CPU."
     )
@@ -251,7 +252,7 @@ def describe_model(model: lnrnn.Network[Any]) -> dict[str, object]:
 
 
 def run_model(arguments: argparse.Namespace) -> None:
-    """``lnrnn run MODEL IN OUT [--lengths FILE]``."""
+    """Implements ``lnrnn run MODEL IN OUT [--lengths FILE]``."""
     check_replaceable(arguments.output)
     model = lnrnn.load(arguments.model)
     x = read_array(arguments.input)
@@ -262,7 +263,7 @@ def run_model(arguments: argparse.Namespace) -> None:
 
 
 def score_file(arguments: argparse.Namespace) -> None:
-    """``lnrnn score MODEL IN OUT --column NAME``."""
+    """Implements ``lnrnn score MODEL IN OUT --column NAME``."""
     from lnrnn.scoring import bulk  # slow to import, and unused by other commands
 
     for package in ("tqdm", "pyarrow"):

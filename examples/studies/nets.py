@@ -27,7 +27,7 @@ MOMENTUM = 0.1  # the default of torch.nn.BatchNorm1d
 
 @dataclass(frozen=True)
 class Layer:
-    """weight (M, out, in), bias (M, out), gain (M, out) or None: views of one layer's parameters."""
+    """Views of the parameters of one layer of M networks, (M, out, in) or (M, out). gain may be None."""
 
     weight: np.ndarray
     bias: np.ndarray

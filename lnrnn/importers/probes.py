@@ -202,9 +202,9 @@ def disagreement(
     """Returns None if the arrays agree, else the difference that exceeds its limit most, and this limit.
 
     Arrays are compared by index of their first axis, which is time for outputs. So early steps have a small
-    limit even if the network magnifies rounding errors at every step. A row is ignored if rounding alone
-    could change it by more than a quarter. eps: machine epsilon of the module's dtype. disturbed: computes
-    `ours` again, with parameters that differ by a random relative eps or -eps.
+    limit even if the network magnifies rounding errors at every step. An index is ignored if rounding alone
+    could change its values by more than a quarter. eps: machine epsilon of the module's dtype. disturbed:
+    computes `ours` again, with parameters that differ by a random relative eps or -eps.
     """
     if any(a.shape != b.shape for a, b in zip(theirs, ours, strict=True)):
         return np.inf, 0.0

@@ -179,7 +179,8 @@ def _place(name: str) -> tuple[int, int, str]:
 
 
 def _differences(system: System, leaves: set[str]) -> tuple[list[str], list[str]]:
-    """Returns the parameters of the system that `leaves` lacks, and the names in `leaves` that it lacks."""
+    """Returns the system's parameters that `leaves` lacks, and the names in `leaves` that the system
+    lacks."""
     required = set(system.shapes)
     if not leaves & set(system.optional):
         required -= set(system.optional)

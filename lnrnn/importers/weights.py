@@ -51,7 +51,7 @@ class Weights:
 
 
 def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
-    """Returns the same parameters with another norm. Raises ValueError if they do not fit the norm.
+    """Returns `weights` with another norm. Raises ValueError if the parameters do not fit the norm.
 
     The string "layer" accepts the layer norms that `weights` has.
     """

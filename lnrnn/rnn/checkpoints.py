@@ -109,7 +109,7 @@ class Checkpoints:
 
 
 def _steps(rows: Array, t0: int, t1: int, reverse: bool) -> Array:
-    """Returns these rows with only the steps t0 to t1 - 1, counted from the row's end if reverse."""
+    """Returns `rows` with only the steps t0 to t1 - 1, counted from the row's end if reverse."""
     found, end = rows.copy(), np.minimum(rows[:, LENGTH], t1)
     found[:, FIRST] += rows[:, LENGTH] - end if reverse else t0
     found[:, LENGTH] = end - t0

@@ -144,5 +144,5 @@ def with_batch(snapshot: Snapshot, seen: Sequence[Mapping[str, Any]]) -> Snapsho
 
 
 def with_statistics(snapshot: Snapshot, found: Mapping[str, StepStatistics]) -> Snapshot:
-    """Returns the snapshot with these statistics, by suffix, instead of its own."""
+    """Returns the snapshot with the statistics `found`, by suffix, instead of its own."""
     return snapshot.changed(statistics=found)

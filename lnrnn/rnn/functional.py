@@ -126,7 +126,7 @@ class _Kept(NamedTuple):
     start: tuple[Array, ...]
 
 
-# The objects of each call whose tape exists, by the address of its first tape, with which they end.
+# The objects of each call, by the address of the call's first tape. They are deleted with this tape.
 _kept: dict[int, tuple[weakref.ref[Array], _Kept]] = {}
 
 
@@ -218,7 +218,8 @@ def _kept_end(made: Architecture, end: Sequence[Array]) -> list[Array]:
 
 
 def _active(tape: Array, rows: int, active: int) -> Array:
-    """Returns the used part of a tape, which has memory for T * B rows; `active` excludes padding."""
+    """Returns the used part of a tape, which has memory for T * B rows; active: the number of rows without
+    padding."""
     return tape[: len(tape) // max(rows, 1) * active]
 
 

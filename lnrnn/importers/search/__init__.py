@@ -213,7 +213,7 @@ def _exact(equation: Equation, samples: list[Sample], wanted: Criteria) -> Equat
 
 
 def mistaken(module: Any, runs: Runs, cell: Cell) -> bool:
-    """Returns whether x and h are exchanged.
+    """Returns whether `runs` exchanges x and h.
 
     An RNN's cell with as many inputs as units has the same outputs if x and h are exchanged. Then the names
     of forward's arguments decide. Raises Unsuitable if they do not.
