@@ -192,7 +192,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run_demo(arguments: argparse.Namespace) -> int | None:
-    """``lnrnn demo [NAME]``: runs the short demo, unless a study is named or has options."""
+    """Implements ``lnrnn demo [NAME]``: runs the short demo, unless a study is named or has options."""
     if arguments.list:
         print(studies.listing())
         return 0
@@ -212,7 +212,7 @@ def run_demo(arguments: argparse.Namespace) -> int | None:
 
 
 def print_info(arguments: argparse.Namespace) -> None:
-    """``lnrnn info [MODEL]``: prints lines "name: value"."""
+    """Implements ``lnrnn info [MODEL]``: prints lines "name: value"."""
     facts = describe_library() if arguments.model is None else describe_model(lnrnn.load(arguments.model))
     for name, value in facts.items():
         if isinstance(value, bool):

@@ -33,7 +33,7 @@ OPTIMISERS = {"SGD": Sgd, "Adam": Adam}
 
 
 def draw(results, figure):
-    """Draws a map of the grid for each norm, with a contour at 90 % accuracy."""
+    """Draws accuracy by scale and rate for each norm, with a contour at 90 %."""
     maps = figure.subplots(1, len(NORMS), sharey=True)
     for axes, (name, right) in zip(maps, results["accuracy"].items(), strict=True):
         mean = right.mean(axis=0).T

@@ -152,7 +152,7 @@ class PixelLSTM(lnrnn.LSTM):
 
 
 def sequences(images, order=IN_ORDER):
-    """images (N, 64). Returns (64, N, 1), one pixel per step, in order or in one fixed random order."""
+    """Returns images (N, 64) as sequences (64, N, 1) of pixels, in order or in one fixed random order."""
     at = np.random.default_rng(0).permutation(PIXELS) if order == PERMUTED else np.arange(PIXELS)
     return np.ascontiguousarray(images.T[at])[:, :, None]
 

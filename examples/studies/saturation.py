@@ -141,7 +141,7 @@ show("saturation", draw, SIZE)
 
 
 def moments(values):
-    """values (images, units). Returns mean and standard deviation over the images, float64 (2, units)."""
+    """Returns mean and deviation of values (images, units) over the images, float64 (2, units)."""
     values = values.astype(np.float64)
     return np.stack([values.mean(axis=0), values.std(axis=0)])
 
@@ -159,7 +159,7 @@ def drift(old, new):
 
 
 def correlation(changes):
-    """changes (images, units). Returns the mean squared correlation of two units' changes, 0 to 1."""
+    """Returns the mean squared correlation, 0 to 1, of two units' changes (images, units)."""
     squared = np.corrcoef(changes.T.astype(np.float64)) ** 2
     return squared[~np.eye(len(squared), dtype=bool)].mean()
 
@@ -182,7 +182,7 @@ def examined(before, after, gradient):
 
 
 def summary(course):
-    """course: results of `examined` before training and after each epoch. Returns results by name."""
+    """Returns results by name. course: results of `examined` before training and after each epoch."""
     gradient = np.array([found["gradient"] - found["gradient"][-1] for found in course])
 
     def drifts(which):

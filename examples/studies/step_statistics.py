@@ -153,8 +153,9 @@ def distance(a, b, unit):
 
 def errors(rnn, x, lengths, unit, rng):
     """Returns the error of the statistics at each step that all halves reach. It is half the distance between
-    two random halves of the sequences, averaged over SPLITS divisions. (A half has sqrt(2) times the error of
-    the whole, and the distance of two halves twice.) Leaves the network with the statistics of all."""
+    two random halves of the sequences, averaged over SPLITS divisions. (The error of a half is sqrt(2) times
+    that of the whole, so the halves' distance is twice that.) Leaves the network with the statistics of
+    all."""
     found = []
     for _ in range(SPLITS):
         order = rng.permutation(len(lengths))

@@ -127,7 +127,8 @@ def tune(seeds, quick):
 
 
 def after_another(images, seed):
-    """images (N, 64). Returns pairs (128, N, 1): each image pixel by pixel, after a random other one."""
+    """Returns pairs of images (N, 64), as (128, N, 1): each image pixel by pixel, after a random other
+    one."""
     order = np.random.default_rng([4, seed]).permutation(len(images))
     earlier = np.empty_like(order)
     earlier[order] = np.roll(order, 1)

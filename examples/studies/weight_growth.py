@@ -151,7 +151,7 @@ class Regression:
     eps: float = EPS
 
     def normalised(self, z):
-        """z = W x (N, C). Returns norm(z). Batch norm has the statistics of these N images."""
+        """Returns norm(z) for z = W x (N, C). Batch norm has the statistics of these N images."""
         if self.norm == "LN":
             return lnrnn.layer_norm(z, z.shape[1], eps=self.eps)
         if self.norm == "BN":

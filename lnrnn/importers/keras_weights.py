@@ -233,7 +233,8 @@ def _from_layer(layer: Any, options: Options) -> list[list[Weights]]:
 
 
 def _cells_of(layer: Any, options: Options, reverse: bool | None) -> list[Weights]:
-    """Returns a layer's cells. reverse: whether it is a Bidirectional's second direction, or None."""
+    """Returns a layer's cells. reverse: whether the layer is the second of a Bidirectional; None without
+    one."""
     if reverse is not None and bool(getattr(layer, "go_backwards", False)) != reverse:
         raise ValueError(
             "go_backwards must be False in the first of two directions and True in the second, got "

@@ -310,7 +310,7 @@ _LIGRU_ACTIVATIONS = {"ReLU": "relu", "Tanh": "tanh"}
 
 
 def _ligru_settings(module: Any) -> dict[str, Any]:
-    """The settings that all layers must have. stabilised: of an SLiGRU, which normalises U h."""
+    """Returns the settings that all layers share. stabilised: True for an SLiGRU, which normalises U h."""
     if module is None:
         raise ValueError(
             "a state dict of speechbrain's LiGRU does not show its activation, its directions and the norm "

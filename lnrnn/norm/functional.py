@@ -14,10 +14,7 @@ overflow in the dtype of the computation. If batch norm uses given statistics, s
 x - running_mean, must not overflow either.
 
 Memory: on Linux, results of 256 KiB and more are in memory blocks that lnrnn manages, unless `out` is given.
-The blocks have huge pages if the system allows them. When such an array and all its views are deleted, lnrnn
-keeps the block for a later result. The reason is that clearing the pages of new memory takes longer than the
-norm. At most 32 blocks and 1 GiB are kept. Blocks of more than 16 MiB are marked as free (MADV_FREE). They
-still count as resident memory, but the system takes them if it needs memory.
+When such an array is deleted, lnrnn keeps the block for a later result: see docs/benchmarks_norms.md.
 """
 
 from __future__ import annotations
@@ -500,7 +497,7 @@ def _map(function: int, x: ArrayLike, out: Array | None) -> Array:
 
 
 def exp(x: ArrayLike, *, out: Array | None = None) -> Array:
-    """e^x in float32, within 2 ULP.
+    """Return e^x in float32, within 2 ULP.
 
     Parameters
     ----------
@@ -525,7 +522,7 @@ def exp(x: ArrayLike, *, out: Array | None = None) -> Array:
 
 
 def tanh(x: ArrayLike, *, out: Array | None = None) -> Array:
-    """tanh(x) in float32, within 2 ULP.
+    """Return tanh(x) in float32, within 2 ULP.
 
     Arguments and result are as in `exp`.
 
@@ -540,7 +537,7 @@ def tanh(x: ArrayLike, *, out: Array | None = None) -> Array:
 
 
 def sigmoid(x: ArrayLike, *, out: Array | None = None) -> Array:
-    """1 / (1 + e^-x) in float32, within 2 ULP.
+    """Return 1 / (1 + e^-x) in float32, within 2 ULP.
 
     Arguments and result are as in `exp`.
 

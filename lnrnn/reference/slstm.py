@@ -29,7 +29,7 @@ SITES: dict[str, Site] = {"ih": Site(None, "bias_ih", (4,)), "hh": Site(None, "b
 
 
 def log_sigmoid(a: Array) -> Array:
-    """log(1 / (1 + exp(-a))), without an overflow of exp."""
+    """Returns log(1 / (1 + exp(-a))), without an overflow of exp."""
     return np.asarray(np.minimum(a, 0) - np.log1p(np.exp(-np.abs(a))))
 
 
@@ -51,7 +51,7 @@ def alive(tape: Tape, y: Array) -> Array:
 
 
 def slstm_step(options: Options, x_: Array, h_: Array, state: State, norm: Norm) -> tuple[State, State]:
-    """Exponential gates i and f, scaled by exp(-m) so that none of them is above 1.
+    """Computes exponential gates i and f, scaled by exp(-m) so that none of them is above 1.
 
     lf = log sigmoid(f), or f with exp_forget::
 

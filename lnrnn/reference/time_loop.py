@@ -386,7 +386,7 @@ def used_statistics(
 def run_backward(
     tape: Tape, gy: ArrayLike, gstate: Sequence[ArrayLike | None]
 ) -> tuple[Array, State, dict[str, Array]]:
-    """Back-propagation through time, from gy (T, B, P) and the gradient of the last state.
+    """Back-propagates through time, from gy (T, B, P) and the gradient of the last state.
 
     gstate: (B, *) each, or None for zero. Returns gx, the gradient of the initial state, and the gradients of
     the parameters of the forward run. Values of gy past a length have no effect, for y is constant there.

@@ -450,7 +450,7 @@ class Network(Closed, Generic[State]):
             self, self._snapshot, x, h0, lengths, resets, dropout, seed, checkpoint
         )
         if seen:  # last, so that an interrupted call leaves the statistics unchanged
-            # The current statistics are updated, which another thread may have set meanwhile.
+            # Update the newest statistics, because another thread may have set some meanwhile.
             self._change(lambda old: engine.with_batch(old, seen))
         return y, state, tape
 

@@ -197,7 +197,7 @@ class _Worker:
 
 
 def _work(compute: Compute, job: Job, numbers: Connection, outcomes: Connection) -> None:
-    """The loop of a worker: computes the row groups whose numbers it receives, in this order.
+    """Runs the loop of a worker: computes the row groups whose numbers it receives, in this order.
 
     The worker ends when the other end of the pipe `numbers` is closed, which happens if the parent ends.
     """

@@ -239,7 +239,7 @@ CLASSES = {cls.__bases__[1]: cls for cls in (AcceleratedRNN, AcceleratedLSTM, Ac
 
 
 def accelerate_module(module: torch.nn.RNNBase) -> None:
-    """Sets the class of a torch.nn.RNN, LSTM or GRU to the class here that is derived from it."""
+    """Sets the class of a torch.nn.RNN, LSTM or GRU to the class of this file that is derived from it."""
     names = networks(module)
     module.__class__ = CLASSES[type(module)]
     module._networks = names

@@ -24,8 +24,8 @@ enum { FMA_F32, DOT_BF16, DOT_INT8, TILE_BF16, TILE_INT8, COPY, READ, READ_AHEAD
 typedef float floats __attribute__((vector_size(WIDTH)));
 typedef uint32_t words __attribute__((vector_size(WIDTH)));
 
-/* Independent chains: an FMA takes 4 to 5 cycles, and two start in each cycle, so at least ten are needed. Twelve leave enough of 16
- * registers for the operands. */
+/* Loops have independent chains of operations: an FMA takes 4 to 5 cycles, and two start in each cycle, so at least ten are needed. Twelve
+ * leave enough of 16 registers for the operands. */
 enum { CHAINS = 12, INNER = 2000, MAX_THREADS = 64, LINE = 64, AHEAD = 2048 };
 
 typedef struct {

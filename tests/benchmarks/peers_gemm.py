@@ -18,7 +18,7 @@ SIDE = 1024
 
 
 def _numpy(a, b, threads) -> Call:
-    """OpenBLAS chooses its number of threads by the CPUs when it is loaded."""
+    """Multiplies by NumPy. OpenBLAS chooses its number of threads when it is loaded."""
     return Call(partial(np.matmul, a, b, out=np.empty_like(a)))
 
 

@@ -58,8 +58,8 @@ class Problem:
 
 
 class Packed:
-    """Converts to batches without padding, like torch's PackedSequence: step after step, the longest sequence
-    first. counts[t]: the number of sequences longer than t."""
+    """Converts arrays to batches without padding, like torch's PackedSequence: step after step, the longest
+    sequence first. counts[t]: the number of sequences longer than t."""
 
     def __init__(self, problem: Problem):
         alive = problem.alive[:, :, 0]
