@@ -191,7 +191,6 @@ def right(network, padded, labels):
 
 
 def of_seed(data, joined, seed, epochs):
-    """Returns the results of one seed. `measure` describes them."""
     labels, rng = data.test.labels, np.random.default_rng(seed)
     layer, network = (trained(data.train, norm, seed, epochs) for norm in ("LN", "BN"))
     rnn = network.rnn

@@ -122,7 +122,6 @@ show("two_digits", draw)
 
 
 def tune(seeds, quick):
-    """Returns the settings of pixels.py for pixels in order."""
     return pixels.tune(seeds, quick, (IN_ORDER,))
 
 

@@ -272,7 +272,6 @@ def angles(a, b):
 
 
 def size(a):
-    """Returns the sum of squares."""
     return (a**2).sum()
 
 

@@ -141,7 +141,6 @@ def rerun(module: Any, model: Any, answer: Answer, probe: Probe) -> Answer:
 
 
 def _outcome(module: Any, *arguments: Any) -> list[Any]:
-    """Returns the tensors that a call returns."""
     return list(tensors(module(*arguments)))
 
 
@@ -234,7 +233,6 @@ def filled(template: Any, states: Sequence[Any]) -> Any:
 
 
 def name_of(template: Any) -> str:
-    """Returns a word for an argument in messages."""
     if template is None:
         return "None"
     return "states" if isinstance(template, list) else "state"
@@ -318,7 +316,6 @@ _CONTAINERS = dict, list, set, deque, tuple
 
 
 def _refill(container: Any, contents: Any) -> None:
-    """Restores the contents of a container if they changed."""
     if isinstance(container, dict):
         if list(map(id, container)) != list(map(id, contents)) or any(
             container[key] is not value for key, value in contents.items()

@@ -46,7 +46,6 @@ def input_array(name: str, value: ArrayLike) -> Array:
 
 
 def _computed(x: Array) -> np.dtype:
-    """Returns the dtype in which the norm of x is computed."""
     return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
 
 

@@ -76,7 +76,6 @@ class Rows:
 
     @property
     def longest(self) -> int:
-        """The number of steps of the longest row."""
         return int(self.table[0, LENGTH]) if len(self.table) else 0
 
     def arrays(self) -> list[Array]:

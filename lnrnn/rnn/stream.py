@@ -423,7 +423,6 @@ def step_all(steps: Iterable[tuple[Stream[Any], ArrayLike]], *, threads: int | N
 
 
 def _step_all_checked(pairs: list[Any], threads: int) -> list[Array]:
-    """Computes `step_all` for any arguments."""
     streams: list[Stream[Any]] = []
     for i, pair in enumerate(pairs):
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], Stream):

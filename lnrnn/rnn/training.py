@@ -237,7 +237,6 @@ def checked_checkpoint(checkpoint: Any) -> int | None:
 
 
 def tape_bytes(snapshot: Snapshot, steps: int, batch: int, every: int | None) -> int:
-    """See Network.tape_bytes."""
     _refuse(snapshot)
     made = snapshot.architecture
     states = sum(made.widths)
@@ -252,7 +251,6 @@ def tape_bytes(snapshot: Snapshot, steps: int, batch: int, every: int | None) ->
 def backward(
     tape: Tape, gy: Any, gh: Any, grad_x: bool, out: Any
 ) -> tuple[Array | None, State, dict[str, Array]]:
-    """See Network.backward."""
     if tape.isa != isa():
         raise RuntimeError(f"the tape is of instruction set {tape.isa}, backward is called with {isa()}")
     made, (unbatched, shape), masks = tape.architecture, tape.layout, tape.masks

@@ -29,7 +29,6 @@ class Job:
 
     @property
     def threads(self) -> int:
-        """The number of threads of one worker."""
         return self.scorer.threads or 1
 
 

@@ -31,7 +31,6 @@ Facts = dict[str, int]  # "row group", its "rows", their "steps", its "bad rows"
 
 
 def packages() -> tuple[Any, Any]:
-    """Returns the modules pyarrow and pyarrow.parquet."""
     result = [require(name, "lnrnn score", "score") for name in ("pyarrow", "pyarrow.parquet")]
     return result[0], result[1]
 

@@ -76,7 +76,6 @@ class Sequences:
 
 
 def result_width(model: Model) -> int:
-    """Returns the width of y."""
     return model.num_directions * architecture(model).h_width
 
 

@@ -126,8 +126,8 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
     gradients. The report says so. The own forward also computes all calls after an attribute, buffer,
     submodule or hook has changed. lnrnn does not notice changes of globals and of methods of classes, changes
     in objects of compiled classes, and changes beyond 300 attributes. It does not notice writes through
-    tensor.data or tensor.numpy() to a tensor that is no parameter. The probes have the limits that
-    `from_torch` describes. Replacing a module with layer norm, 256 inputs and 512 units takes about 6 s.
+    tensor.data or tensor.numpy() to a tensor that is no parameter. Replacing a module with layer norm, 256
+    inputs and 512 units takes about 6 s.
 
     Examples
     --------

@@ -164,7 +164,6 @@ def replace_forward(module: torch.nn.Module) -> str:
 
 
 def restore_forward(module: torch.nn.Module) -> None:
-    """Restores the forward that `replace_forward` replaced."""
     for name in ("forward", "__prepare_scriptable__"):
         vars(module).pop(name, None)
 

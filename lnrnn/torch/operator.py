@@ -419,7 +419,6 @@ def _batched(t: Tensor) -> bool:
 
 
 def _derived(tensors: Sequence[Tensor]) -> bool:
-    """Returns whether gradients are needed."""
     return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 

@@ -146,7 +146,6 @@ def cases() -> Iterator[tuple[str, Make]]:
 
 
 def arrays(answer) -> list[np.ndarray]:
-    """Returns a list of the arrays in nested tuples."""
     if isinstance(answer, tuple):
         return [array for part in answer for array in arrays(part)]
     return [] if answer is None else [np.array(answer)]

@@ -154,7 +154,6 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 def processor() -> str:
-    """Returns the name of the CPU."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]

@@ -1,7 +1,6 @@
 """Multiplies two large float32 matrices by every installed library, to find the machine's rate of products.
 
-The fastest library depends on the CPU. On a Zen 5 core of 250 GFLOP/s oneDNN and XLA reach 220 to 230,
-torch.mm (MKL) and NumPy (OpenBLAS) 100 to 118.
+The fastest library depends on the CPU.
 """
 
 from __future__ import annotations

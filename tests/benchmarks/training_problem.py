@@ -70,7 +70,6 @@ class Packed:
         self.shape = alive.shape
 
     def pack(self, values) -> np.ndarray:
-        """Converts (T, B, width) to (N, width)."""
         return np.ascontiguousarray(values[self.steps, self.columns])
 
     def unpack(self, values) -> np.ndarray:

@@ -135,7 +135,6 @@ class Runs:
         self.parameters: dict[str, Any] = dict(module.named_parameters())
 
     def set(self, values: dict[str, Array]) -> None:
-        """Sets the parameters with these names."""
         torch = sys.modules["torch"]
         with torch.no_grad():
             for name, value in values.items():

@@ -48,7 +48,6 @@ def bits(result: Any) -> bytes:
 
 
 def shown(rnn) -> bytes:
-    """Returns the bytes of the arrays of state_dict."""
     return bits(list(rnn.state_dict().values()))
 
 
@@ -266,7 +265,6 @@ class Load:
 
 
 def ended(child: int) -> int:
-    """Waits for the end of a child. Returns its status."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         pid, status = os.waitpid(child, os.WNOHANG)

@@ -157,7 +157,6 @@ def soak_stream(name: str, steps: int, seed: int) -> dict[str, int | str]:
 
 
 def constant_networks() -> dict[str, lnrnn.Network]:
-    """Returns networks that no case sets."""
     return {
         name: calm(4, 5 + k % 9, seed=k, trained=8 if "batch" in name else 0, **spec)
         for k, (name, spec) in enumerate(VARIANTS.items())

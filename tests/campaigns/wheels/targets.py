@@ -35,7 +35,6 @@ TARGETS = {
 
 
 def zig(target: str) -> str:
-    """Returns the command of the compiler for a target."""
     return shlex.join([sys.executable, str(Path(__file__).with_name("zig_cc.py")), "-target", target])
 
 
