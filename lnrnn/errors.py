@@ -54,7 +54,6 @@ class SequenceTooLongError(ValueError):
 
 
 def described(value: Any) -> str:
-    """Returns a short text that shows a value in a message."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape == () and hasattr(value, "item") and not hasattr(value, "__len__"):  # a number of NumPy
         value = value.item()

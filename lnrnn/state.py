@@ -87,7 +87,6 @@ class Closed(Named):
         object.__delattr__(self, name)
 
     def _slots(self) -> dict[str, Any]:
-        """Returns the contents of the slots by name."""
         found = {}
         # This function of pickle includes private names of subclasses. typeshed does not declare it.
         for name in copyreg._slotnames(type(self)):  # type: ignore[attr-defined]

@@ -195,7 +195,6 @@ class ConvolutionalNetwork:
         return product + self.values["head_bias"]
 
     def _normalised(self, z, layer, training):
-        """Returns gain * norm(z) + bias."""
         bias, gain = self.values[f"bias_{layer}"], self.values.get(f"gain_{layer}")
         if self.norm is None:
             return z + bias

@@ -157,7 +157,6 @@ def measure(seeds, settings, quick, option):
     cliff = demo.join(data.test)
 
     def job(item):
-        """Returns all results of one training and seed by name."""
         training, seed = item
         networks, found = {}, {}
         for norm in NORMS:

@@ -201,7 +201,6 @@ def summary(course):
 
 
 def length(values):
-    """Returns the Euclidean length of all values."""
     return float(np.sqrt((values.astype(np.float64) ** 2).sum()))
 
 

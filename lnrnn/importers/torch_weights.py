@@ -159,7 +159,6 @@ def _options(module: Any, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shown(names: Any) -> str:
-    """Returns the first names in alphabetical order, for a message."""
     names = sorted(map(str, names))
     return (
         ", ".join(n[:80] for n in names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")

@@ -24,7 +24,6 @@ State = TypeVar("State", bound="Array | tuple[Array, ...]", covariant=True)
 
 
 def refuse_packed(x: Any, batch_first: bool) -> None:
-    """Raises TypeError for torch's PackedSequence."""
     if type(x).__name__ == "PackedSequence" and hasattr(x, "batch_sizes"):
         do = "x, lengths = torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first="
         do += f"{batch_first}), and give lengths=lengths"

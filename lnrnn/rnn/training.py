@@ -37,7 +37,6 @@ class Run(NamedTuple):
         yield from self.kept()
 
     def kept(self) -> Iterator[Array]:
-        """Yields all arrays except x and y."""
         yield from self.record.arrays() if isinstance(self.record, Checkpoints) else (self.record,)
         yield from (self.statistics or {}).values()
 
@@ -106,7 +105,6 @@ class Tape:
 
 
 def _refuse(snapshot: Snapshot) -> None:
-    """Raises ValueError for a network with rounded weights."""
     if snapshot.dtype != "float32":
         raise bad_value("dtype", "'float32' for training", snapshot.dtype, "use to_dtype('float32')")
 

@@ -48,7 +48,6 @@ def sequences_of(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithR
 
 
 def cell(table: Any, column: str, row: int) -> Any:
-    """Returns the entry of a table's column in a row."""
     if arrow.is_table(table):
         return table.column(table.schema.names.index(column))[row].as_py()
     values = table[column]

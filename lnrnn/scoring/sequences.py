@@ -139,7 +139,6 @@ def _pieces(lengths: Array, budget: int) -> list[Array]:
 
 
 def _offsets(lengths: Array) -> Array:
-    """Returns offsets (B + 1,) int64 from lengths (B,)."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 

@@ -122,7 +122,6 @@ class Accelerated:
         )
 
     def forward(self, input: Any, hx: Any = None) -> Any:
-        """Runs the module, as in torch.nn."""
         if torch.compiler.is_compiling() or "torch._dynamo" not in sys.modules:
             return self._forward(input, hx)
         return _untraced()(self, input, hx)
@@ -246,7 +245,6 @@ def accelerate_module(module: torch.nn.RNNBase) -> None:
 
 
 def restore_module(module: torch.nn.RNNBase) -> None:
-    """Sets the class that the module had before `accelerate_module`."""
     cls: Any = type(module)
     if cls in CLASSES.values():
         module.__class__ = cls.__bases__[1]

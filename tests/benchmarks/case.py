@@ -121,7 +121,6 @@ def on_one_thread_too(judged: Call, threads: int) -> dict[str, Call]:
 
 
 def as_float64(value) -> np.ndarray:
-    """Converts a result of any library to a float64 array."""
     if hasattr(value, "detach"):  # a tensor of torch, whose numpy() knows no bfloat16
         value = value.detach().double().numpy()
     return np.asarray(value).astype(np.float64)

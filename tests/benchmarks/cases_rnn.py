@@ -51,7 +51,6 @@ def _inputs(steps, batch, width):
 
 
 def _model(cell, p, norm="layer"):
-    """Returns lnrnn's network with these parameters."""
     model = getattr(lnrnn, cell.NAME)(p["weight_ih"].shape[1], p["weight_hh"].shape[1], norm=norm)
     for name, value in p.items():
         setattr(model, f"{name}_l0", value)

@@ -176,7 +176,6 @@ def after_rest(call) -> Call:
 
 
 def compare(name: str, ours, theirs, seconds: float, threads: int) -> str:
-    """Measures both calls. Returns a row of the table."""
     apart = difference(ours(), theirs())
     if apart > FAR:
         raise SystemExit(f"{name}: the answers differ by {apart:.1g} of the largest value")

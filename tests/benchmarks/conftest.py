@@ -73,7 +73,6 @@ class Suite:
         return worker
 
     def records(self) -> list[dict]:
-        """Returns a record for each test file with races."""
         about = next(iter(self.about.values()), {"versions": {}, "isa": None})
         head = {
             "machine": processor(),

@@ -100,7 +100,6 @@ class Table:
         return f"{self.races[0].table}, {where} ({self.unit} a {timed})"
 
     def cells(self) -> list[list[str]]:
-        """Returns header and rows."""
         header = ["size", *self.contenders, *(f"vs {_short(name)}" for name in self.compared)]
         header += [*self.contests] if self.peers else []
         header += ["of limit"] if self.limited else []

@@ -44,7 +44,6 @@ class Problem:
         return (np.arange(steps)[:, None] < lengths)[:, :, None]
 
     def answer(self) -> tuple[np.ndarray, ...]:
-        """Returns the results of `lnrnn.reference`, in float64."""
         options = {"norm": None} if self.plain else {}
         y, tape = self.cell.forward(self.p, self.x, self.states, lengths=self.lengths, **options)
         gx, gstates, grads = self.cell.backward(tape, self.gy)

@@ -63,7 +63,6 @@ def case(rng, judge) -> None:
     label = f"{described(rnn)}, {steps} steps of {batch}, lengths {ends}"
 
     def call(x, h0=h0, ends=ends):
-        """Calls the network with x (T, B, ...). y is (T, B, ...) too."""
         y, h = rnn(swapped(rnn, x), h0, ends)
         return swapped(rnn, y), h
 

@@ -61,7 +61,6 @@ def draw(found: dict[str, Source], seed: int, count: int, lines: set[tuple[str, 
 
 
 def changed_lines(base: str) -> set[tuple[str, int]]:
-    """Returns the lines that differ from a commit."""
     command = ["git", "diff", "-U0", "--no-color", base, "--", "include", "pyx", "lnrnn"]
     text = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     lines, name = set(), ""
@@ -109,7 +108,6 @@ def put_in(folder: Path, mutants: dict[int, Mutant]) -> None:
 
 
 def tree() -> str:
-    """Returns a hash of the sources and the tests."""
     state = hashlib.sha256()
     for path in sorted(
         path for name in ("include", "pyx", "lnrnn", "tests") for path in (ROOT / name).rglob("*.*")

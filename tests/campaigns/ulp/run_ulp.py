@@ -161,7 +161,6 @@ def sweep(
 
 
 def broken(function: str, swept: Swept) -> list[str]:
-    """Returns a message for each limit that does not hold."""
     wrong = []
     if not swept.reference_error < REFERENCE_LIMIT:
         wrong.append(f"{function}: the reference is wrong by {swept.reference_error:.3g} ULP")

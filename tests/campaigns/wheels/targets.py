@@ -39,7 +39,6 @@ def zig(target: str) -> str:
 
 
 def builder(folder: Path, python: str) -> str:
-    """Creates an environment with REQUIREMENTS. Returns its Python."""
     own = folder / "bin/python"
     if not own.exists():
         done([python, "-m", "venv", str(folder)])
