@@ -17,7 +17,7 @@ from typing import Any
 from docutils import nodes
 from docutils.parsers.rst import Directive
 
-# In front, this folder would hide modules of the same names that studies import.
+# The folder comes last: in front, it would hide modules of the same names that studies import.
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "benchmarks"))
 
 import record  # noqa: E402

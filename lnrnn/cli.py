@@ -289,7 +289,7 @@ def read_array(path: Path) -> np.ndarray:
     except OSError:
         raise
     except Exception as error:  # a damaged header raises any error of NumPy's parser, such as SyntaxError
-        # The message may quote a long header.
+        # Cut the message, because it may quote a long header.
         got = f"one that NumPy cannot read ({str(error)[:400]})"
         raise ValueError(message(str(path), "a .npy file of numbers", got)) from error
 

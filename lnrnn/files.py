@@ -102,7 +102,7 @@ def _create(path: Path, made: list[str], directory: str | None = None) -> tuple[
 
 
 def _old(target: str) -> os.stat_result | None:
-    """Returns the status of the file at target, or None without a file. Raises OSError if read-only."""
+    """Returns the status of the file at target, or None without a file. Raises OSError if it is read-only."""
     try:
         old = os.stat(target)
     except FileNotFoundError:

@@ -304,7 +304,7 @@ class Study:
         )
         if len(whole.splitlines()[0]) <= columns() and "\n\n" not in whole:
             return f"{tables}\n\n{whole}"
-        # The terminal is too narrow for a table.
+        # Print lines if the terminal is too narrow for a table.
         for text, number, margin, verdict, at_zero in found["clauses"]:
             rest = f"{number}: {verdict}" + f" (margin {margin}; at 0: {at_zero})" * bool(at_zero)
             for line, indent in ((text, ""), (rest, "    ")):

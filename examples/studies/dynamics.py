@@ -142,7 +142,8 @@ def recurrent_weights(rng, units=UNITS):
 
 
 def network(nonlinearity, radius, gain, weights, inputs):
-    """Returns an RNN without biases. weights: W_hh of radius 1. inputs: W_ih. gain: of LN; None: no norm."""
+    """Returns an RNN without biases. weights: W_hh of spectral radius 1. inputs: W_ih. gain: of LN; None: no
+    norm."""
     norm = None if gain is None else "layer"
     rnn = lnrnn.RNN(inputs.shape[1], len(weights), norm=norm, bias=False, nonlinearity=nonlinearity, seed=0)
     rnn.weight_hh_l0 = (radius * weights).astype(np.float32)

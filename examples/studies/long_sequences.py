@@ -135,7 +135,7 @@ def tune(seeds, quick, option):
             fit, test = (chosen(np.flatnonzero(index)) for index in (part != held, part == held))
             network = trained(option, training, norm, setting, seed, epochs, fit)
             # Cut the held-out utterances to the longest one of training, because only they may contain the
-            # longest of all.
+            # longest utterance of all.
             cut = [x[: TRAININGS[training]] for x in test.x]
             named = network.name_speakers(cut, "last" if norm == "BN" else None)
             right += (named == test.labels).sum()

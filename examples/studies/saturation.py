@@ -147,10 +147,9 @@ def moments(values):
 
 
 def drift(old, new):
-    """Returns log10 of the distance between the old and new distribution of each layer, over their spread,
-    (P,).
+    """Returns for each layer log10 of the distance between its old and new distribution, over their spread.
 
-    old, new: `moments` of each layer, (P, 2, units). The distance is the Wasserstein distance of normal
+    old, new: `moments` of each layer, (layers, 2, units). The distance is the Wasserstein distance of normal
     distributions, as root mean square over the units. The spread is that of both, averaged."""
     moved = ((new - old) ** 2).sum(axis=1).mean(axis=-1)
     spread = (old[:, 1] ** 2 + new[:, 1] ** 2).mean(axis=-1) / 2

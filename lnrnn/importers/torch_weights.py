@@ -16,9 +16,10 @@ from .computed_weights import with_weight_norm
 from .systems import KINDS, PROJECTED, SYSTEMS, TORCH, System
 from .weights import Array, Converted, Weights, array, check_shapes, network, with_norm
 
-# Keys as in torch.nn: weight_ih_l0_reverse.
+# Keys of parameters as in torch.nn: weight_ih_l0_reverse.
 _SUFFIXED = re.compile(r"(?P<leaf>\w+?)_l(?P<layer>\d+)(?P<reverse>_reverse)?")
-# Keys of stacks of modules: layers.0.directions.1.cell.weight_ih, or rnn.0.w.weight in speechbrain.
+# Keys of parameters in stacks of modules: layers.0.directions.1.cell.weight_ih, or rnn.0.w.weight in
+# speechbrain.
 _NESTED = re.compile(
     r"(?:(?:(?:lstm_)?layers\.|rnn\.(?=\d+\.(?:[wu]|(?:layer_)?norm|h_init|drop_masks?(?:_te)?)\b))?"
     r"(?P<layer>\d+)\.)?(?:directions\.(?P<direction>[01])\.)?(?:cell\.)?(?P<leaf>.+)"

@@ -72,8 +72,8 @@ def _row_shape(x: Array, normalized_shape: int | tuple[int, ...]) -> tuple[int, 
 
 
 def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
-    """Returns the array for the kernels' result: `out` if possible, else a new array that `_deliver`
-    copies."""
+    """Returns the array for the kernels' result: `out` if possible, else a new array for `_deliver` to
+    copy."""
     if out is None:
         return _core.empty_like(x)
     out = output("out", out, x.shape, x.dtype)

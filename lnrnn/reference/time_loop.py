@@ -171,7 +171,7 @@ def reverse_sequences(x: Array, lengths: Array) -> Array:
 
 
 def product(p: dict[str, Array], v: Array, rows: slice) -> Array:
-    """Returns W_hh v + inner_bias_hh for these rows of W_hh. v (L, H)."""
+    """Returns W_hh v + inner_bias_hh for these rows of W_hh and for v (L, H)."""
     bias = p.get("inner_bias_hh")
     return affine(v @ p["weight_hh"][rows].T, None, None if bias is None else bias[rows])
 

@@ -183,7 +183,7 @@ class Architecture:
         return {"dtype": dtype, **self.stated, "cell": self.cell.name, "norm": norm}
 
     def description(self, dtype: str, overrun: str | None, **options: Any) -> Description:
-        """Returns the configuration as an object of the compiled module. options: further entries of it."""
+        """Returns the configuration as an object of the compiled module. options: further entries."""
         return Description(json.dumps({**self.configuration(dtype, overrun), **options}))
 
 

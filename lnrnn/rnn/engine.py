@@ -1,7 +1,7 @@
 """Functions that run whole sequences through a Snapshot, which is one unchanging version of a network.
 
-network.py, training.py and calibration.py call them. `run` computes. `with_batch` and `with_statistics`
-return a new snapshot, with other statistics, by which the caller replaces the old one.
+network.py, training.py and calibration.py call them. `run` computes outputs. `with_batch` and
+`with_statistics` return a new snapshot, with other statistics, by which the caller replaces the old one.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Training(NamedTuple):
 
 
 def empty_outputs(made: Architecture, T: int, B: int) -> Array:
-    """Returns a new array (T, B, directions * P), a view of (B, T, *) with batch_first, of any contents."""
+    """Returns a new array (T, B, directions * P), a view of (B, T, *) with batch_first. It is not set."""
     wide = made.directions * made.h_width
     found: Array = empty((B, T, wide)).swapaxes(0, 1) if made.batch_first else empty((T, B, wide))
     return found

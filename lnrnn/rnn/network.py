@@ -153,7 +153,7 @@ class Network(Closed, Generic[State]):
         return {} if snapshot is None else snapshot.state()
 
     def _change(self, change: Callable[[Snapshot], Snapshot]) -> None:
-        """Replaces the network's snapshot by `change` of it."""
+        """Replaces the network's snapshot by change(snapshot)."""
         with CHANGES:
             self._snapshot = change(self._snapshot)
 

@@ -66,8 +66,8 @@ class LayerNormSpec(Named):
         object.__setattr__(self, "inner_bias", flag("inner_bias", self.inner_bias))
 
     def resolved(self, cell: Cell) -> LayerNormSpec:
-        """Returns the spec with the defaults of a cell: placement is a string, and cell is None without a
-        c."""
+        """Returns the spec with the defaults of a cell: placement is a string, and cell is None for a cell
+        without c."""
         behind = cell.placement == "output"
         known = ("output",) if behind else PLACEMENTS
         placement = choice("placement", self.placement or cell.placement, known)

@@ -129,7 +129,7 @@ def _fill(output: Output, journal: Journal, compute: Callable[[list[int]], Outco
         if parquet.is_complete(journal.part(k), journal.part(k, bad=True), k, count)
     }  # fmt: skip
     left = [k for k in range(len(rows)) if k not in done]
-    # If this raises an exception, closing() ends the workers before the journal's folder is removed.
+    # If the body raises an exception, closing() ends the workers before the journal's folder is removed.
     with closing(compute(left)) as pending, progress(sum(rows), sum(rows[k] for k in done)) as add:
         for k in range(len(rows)):
             while k not in done:

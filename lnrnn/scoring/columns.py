@@ -145,7 +145,7 @@ def _of_pandas(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithRes
     else:
         rows = own.to_numpy(dtype=object)
         given = objects.sequences(rows, width)
-        # "string", because the dtype that pandas infers depends on whether there are bad rows.
+        # The dtype is "string", because a dtype that pandas infers depends on whether there are bad rows.
         columns = _object_columns(asked, rows, lambda given: pandas.array(objects.reasons(given), "string"))
         extension = lambda cells: cells  # noqa: E731
 

@@ -215,7 +215,7 @@ def _forms(module: torch.nn.Module, converted: Converted, arch: Architecture) ->
 
 
 def _agrees(result: Any, converted: Converted, x: np.ndarray, state: Any) -> tuple[Any] | None:
-    """Returns (the result with Leafs for tensors,) if its numbers are the network's, else None."""
+    """Returns the result with Leafs for tensors, in a tuple, if its numbers are the network's, else None."""
     ours = _leaves(converted, x, state)
     chosen: list[Leaf] = []
     theirs: list[np.ndarray] = []

@@ -296,7 +296,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 class _Run(torch.autograd.Function):
-    """Inputs: network, number of states, lengths, x, states, parameters. Outputs: those of forward_train."""
+    """The operator run with gradients. Inputs: network, number of states, lengths, x, states, parameters.
+    Outputs: those of forward_train."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:

@@ -23,7 +23,7 @@ from lnrnn.speakers import Adam, cross_entropy, updates
 from peers_rnn import torch_on
 from race import Call
 
-# The path ends with this folder, because modules here and of the studies may have equal names.
+# The folder of the studies comes last, because its modules and those here may have equal names.
 sys.path.append(str(Path(__file__).parents[2] / "examples" / "studies"))
 
 from characters import SYMBOLS, cut, load_help_text  # noqa: E402

@@ -56,7 +56,7 @@ static double now(void)
 #define OPAQUE(a) __asm__ volatile("" : "+m"(a))
 #endif
 
-/* Twelve variables, because an array would be on the stack. */
+/* The chains are twelve variables, because an array would be on the stack. */
 #define EACH(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11)
 #define BEGIN(c) chain chain##c = begin;
 #define SAME(c)                \

@@ -28,7 +28,8 @@ def _torch(a, b, threads) -> Call:
 
 
 def _onednn(a, b, threads) -> Call:
-    """Calls the operator with packed weights that replaces a linear layer under torch.compile."""
+    """Multiplies by oneDNN: calls the operator with packed weights that replaces a linear layer under
+    torch.compile."""
     torch = torch_on(threads)
     a, transposed = torch.from_numpy(a), torch.from_numpy(np.ascontiguousarray(b.T))
     weight = torch.ops.mkldnn._reorder_linear_weight(transposed, len(a))

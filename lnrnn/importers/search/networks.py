@@ -186,7 +186,8 @@ def _own(part: Any) -> Weights:
 
 
 def _levels(module: Any) -> Iterator[list[str]]:
-    """Yields the paths of all children, then all grandchildren and so on, while they have all parameters."""
+    """Yields the paths of all children, then all grandchildren and so on, while these contain all
+    parameters."""
     paths = [""]
     while True:
         below = []

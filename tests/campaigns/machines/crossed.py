@@ -36,7 +36,8 @@ def on_threads(command: list[str], isa: str, folder: Path) -> Results:
 
 
 def neon_quick(folder: Path) -> str:
-    """Compiles by gcc. NEON on two threads and plain C on one must have different bits, but agree."""
+    """Compiles by gcc for aarch64. NEON on two threads and plain C on one must have different bits, but
+    agree."""
     program = linked("aarch64", [GCC_AARCH64], "aarch64", MAIN, flags=("-O1",), link=("-static",))
     vectors, scalar = (results([QEMU, str(program)], *how, folder) for how in (("neon", 2), ("scalar", 1)))
     agree(vectors, scalar, "neon and scalar")
