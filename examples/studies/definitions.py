@@ -308,8 +308,10 @@ def tune(seeds, quick):
 
 
 def multiply_adds(size, images=800):
-    """Returns the numbers of multiply-adds of an update on a batch of ``size``, and of exact statistics. These
-    sum inputs of all images in both hidden layers. Backward costs twice as much as forward."""
+    """Returns the numbers of multiply-adds of an update on ``size`` images, and of exact statistics.
+
+    Exact statistics sum inputs of all images in both hidden layers. Backward costs twice as much as forward.
+    """
     hidden = 64 * WIDTHS[0] + WIDTHS[0] ** 2
     return 3 * size * (hidden + 10 * WIDTHS[0]), images * hidden
 

@@ -43,7 +43,7 @@ class OtherStates(ValueError):
 
 
 class RoundingHidesDifference(Unchecked):
-    """Rounding errors may be as large as a difference of the equations."""
+    """Nothing can be concluded: rounding errors may be as large as a difference of the equations."""
 
 
 def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None) -> Model:

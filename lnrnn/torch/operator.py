@@ -398,7 +398,7 @@ class _Once(torch.autograd.Function):
 
 
 def _sorted(sizes: Sequence[int], tensors: Sequence[Any]) -> tuple[Any, ...]:
-    """Returns x, lengths, gy, and lists of these sizes, from the tensors one after another."""
+    """Divides ``tensors`` into x, lengths, gy, and lists of the given sizes."""
     left = iter(tensors)
     return next(left), next(left), next(left), *([next(left) for _ in range(n)] for n in sizes)
 
