@@ -295,8 +295,8 @@ def best_rates(
     seeds: Sequence[int],
     make: Callable[[Any, list[int], tuple[float, ...]], FeedForward],
 ) -> dict[str, float]:
-    """Returns for each part the rate with the best accuracy on the digits' held-out folds, averaged over
-    seeds.
+    """Returns for each of ``parts`` the rate with the best accuracy on the digits' held-out folds, averaged
+    over seeds.
 
     make(part, seeds, rates): returns trained networks, one per seed and rate."""
     data, each = load_digits(), [seed for seed in seeds for _ in rates]

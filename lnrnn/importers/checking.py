@@ -172,8 +172,8 @@ def _largest(arrays: Iterable[Array]) -> float:
 def _agreement(module: Any, converted: Converted, convert: Convert, x: Array | None, probed: bool) -> Answer:
     """Tries the usual ways to call the module. Returns the Answer of a call that agrees with `converted`.
 
-    x: an input in the module's order of axes, or None for a random one. probed: whether it must also agree on
-    all probes. Raises ValueError if no call agrees, Unchecked if every call fails.
+    x: an input in the module's order of axes, or None for a random one. probed: whether the call must agree
+    on all probes too. Raises ValueError if no call agrees, Unchecked if every call fails.
     """
     torch: Any = sys.modules.get("torch")
     kind: Any = getattr(getattr(torch, "nn", None), "Module", ())

@@ -112,7 +112,7 @@ class StepStatistics:
         return StepStatistics(arrays | {"count": new_count})
 
     def refuse_overrun(self, table: Array, overrun: str | None, what: str = "sequence") -> None:
-        """Raises SequenceTooLongError for a sequence with an unknown step, unless `overrun` permits it.
+        """Raises SequenceTooLongError for a step without statistics, unless `overrun` permits it.
 
         table: a table of rows.Rows. The last argument is the word for a sequence in the message.
         """

@@ -63,7 +63,7 @@ ACTIVATIONS: dict[str, Round] = {
     "8 bits": partial(integers, bits=8),
     "7 bits": partial(integers, bits=7),
 }
-# {class of lnrnn: (function of lnrnn.reference that computes a step, its options, the names of its norms)}
+# {cell: (function of lnrnn.reference that computes a step, its options, the names of its norms)}
 STEP = {
     "rnn": (cells.rnn_step, {"placement": "joint", "nonlinearity": "tanh"}, cells.RNN_SITES["joint"]),
     "lstm": (

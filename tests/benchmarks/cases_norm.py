@@ -76,7 +76,7 @@ def _written(call, peers, want, x, out, threads) -> Case:
 
 
 def _layer(layer, function, peers, want, x, threads) -> Case:
-    """Returns the case of a layer against its function, for the layer's overhead in a short call."""
+    """Returns the case of a layer and its function, to show the layer's overhead in a short call."""
     ours = on_one_thread_too(Call(partial(layer, x)), threads)
     ours = {"lnrnn": ours.pop("lnrnn"), "lnrnn function": Call(function), **ours}
     return _case(ours, peers, want, x, threads, limited=False)

@@ -150,7 +150,7 @@ static int tiles_of(uint32_t word)
         ""
         :
         : "r"(&shape), "r"(content)
-        : "memory"); /* because the compiler does not know that the intrinsics read these arrays */
+        : "memory"); /* The compiler does not know that the intrinsics read these arrays. */
     _tile_loadconfig(&shape);
     _tile_zero(0);
     _tile_zero(1);

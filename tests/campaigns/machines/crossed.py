@@ -155,7 +155,7 @@ def musl(options: argparse.Namespace) -> str:
 
 
 def clang(options: argparse.Namespace) -> str:
-    """Checks that clang and gcc agree up to roundings, and that clang's module passes tests."""
+    """Checks that clang and gcc agree up to roundings, and that a module built by clang passes tests."""
     needs("gcc", "clang")
     folder, own = options.folder, options.folder / "source"
     programs = [str(native_program(folder, compiler)) for compiler in ("gcc", "clang")]
