@@ -1,4 +1,4 @@
-"""Tables and figures of the records in tests/benchmarks/results, for the site:
+"""Draws tables and figures of the records in tests/benchmarks/results for the site:
 
     ```{benchmark-table} recurrent_zen5      all tables of a record, with machine and date below
     ```{benchmark-figure} recurrent_zen5     bars: see `bars` in tests/benchmarks/record.py
@@ -17,7 +17,7 @@ from typing import Any
 from docutils import nodes
 from docutils.parsers.rst import Directive
 
-# Last: studies that the site runs import modules of their own names.
+# The folder comes last: in front, it would hide modules of the same names that studies import.
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "benchmarks"))
 
 import record  # noqa: E402
@@ -28,7 +28,7 @@ README, PICTURE = "recurrent_zen5", Path(__file__).parent / "speed_ratio.png"
 
 
 def draw(name: str, target: Any, form: str) -> None:
-    """Times of others over lnrnn's, as bars; a line at 1 is lnrnn."""
+    """Draws the times of other libraries, divided by lnrnn's time, as bars. The line at 1 is lnrnn."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -65,7 +65,7 @@ def draw(name: str, target: Any, form: str) -> None:
 
 
 def figures(name: str) -> dict[str, str]:
-    """The single numbers of a record: `figures`, and of races the geometric means by table and heading."""
+    """Returns a record's numbers by name: its `figures`, and the geometric means of its tables by heading."""
     found = record.load(name)
     numbers = {key: str(value) for key, value in found.get("figures", {}).items()}
     for table in record.tables(found.get("races", [])):
@@ -116,7 +116,7 @@ class BenchmarkFigure(Directive):
 
 
 def bench(name: str, raw: str, text: str, line: int, inliner: Any, *_: Any) -> tuple[list, list]:
-    """A number, with machine and date as its title."""
+    """Implements the role {bench}, which shows a number of a record."""
     which, _, key = text.partition(" ")
     numbers = figures(which)
     if key not in numbers:

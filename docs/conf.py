@@ -80,7 +80,7 @@ sphinx_gallery_conf = {
 
 
 def as_mathml(block: bool) -> tuple[Any, None]:
-    """MathML, which browsers draw without a script."""
+    """Returns a visitor that writes a formula as MathML, which browsers draw without a script."""
 
     def visit(writer: Any, node: Any) -> None:
         found = latex2mathml.tex2mathml(node.astext(), as_block=block)
@@ -114,7 +114,7 @@ SECTION = re.compile(r"-{3,}$")  # below the heading of a numpydoc section
 
 
 def as_rest(lines: list[str], names: set[str]) -> list[str]:
-    """A docstring in plain text as reStructuredText. Indented lines and lines with columns become literal
+    """Returns a plain docstring as reStructuredText. Indented lines and lines with columns become literal
     blocks, and `name` becomes code. An argument of `names`, a result and an exception begin a paragraph."""
     found: list[str] = []
     literal = False
@@ -138,7 +138,7 @@ def as_rest(lines: list[str], names: set[str]) -> list[str]:
 
 
 def escaped(lines: list[str]) -> list[str]:
-    """A docstring in numpydoc form, for napoleon: its prose without a meaning for reStructuredText."""
+    """Returns a numpydoc docstring for napoleon, with reStructuredText's characters in prose escaped."""
     found: list[str] = []
     literal, doctest = -1, False  # the indent of the paragraph before a literal block
     for line in lines:
@@ -165,7 +165,7 @@ def _escaped(line: str) -> str:
 
 
 def _text(line: str, names: set[str]) -> str:
-    """A line of prose. Text in backquotes and arguments before a colon become code, the rest is escaped."""
+    """Returns prose as reStructuredText: text in backquotes and arguments before a colon become code."""
     line = ARGUMENT.sub(
         lambda found: (
             re.sub(r"\w+", r"`\g<0>`", found[1]) + found[2]
@@ -214,7 +214,7 @@ def mend(app: Any, what: str, name: str, thing: Any, options: Any, arguments: st
 
 
 class Help(Directive):
-    """The output of `lnrnn --help`, or with an argument of `lnrnn ARGUMENT --help`."""
+    """The directive that shows `lnrnn --help`, or with an argument of `lnrnn ARGUMENT --help`."""
 
     optional_arguments = 1
 
@@ -239,7 +239,7 @@ def leave_out(app: Any, page: str, source: list[str]) -> None:
 
 
 def link_pages(app: Any, page: str, source: list[str]) -> None:
-    """Links to the files of studies become links to their pages."""
+    """Changes links to the files of studies into links to their pages."""
     if page == "studies/index":
         source[0] = re.sub(r"<(\w+)\.py>`__", r"<\1.html>`__", source[0])
     found = re.sub(r"\]\(\.\./((?:\.\./)*)examples/studies/(\w+)\.\w+\)", r"](\1studies/\2.rst)", source[0])
@@ -260,7 +260,7 @@ def fold_method(app: Any, doctree: Any, page: str) -> None:
 
 
 def show_campaigns(app: Any, page: str, source: list[str]) -> None:
-    """The results of tests/campaigns as a table. The README there has the questions."""
+    """Adds the results of campaigns, as a table. tests/campaigns/README.md has the questions."""
     if page != "reliability":
         return
     folder = Path(app.srcdir).parent / "tests/campaigns"

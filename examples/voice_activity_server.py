@@ -44,7 +44,7 @@ class Detector:
         self.before[rows] = 0
 
     def __call__(self, frames: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """frames (R, 512): float32 in -1 .. 1. rows (R,): the lanes. Returns probabilities (R,)."""
+        """Returns probabilities (R,). frames (R, 512): float32 in -1 .. 1. rows (R,): the lanes."""
         sound = np.concatenate([self.before[rows], frames], axis=1)
         with torch.inference_mode():
             features = self.around.encoder(self.around.run_extractors(torch.from_numpy(sound)))

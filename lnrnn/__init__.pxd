@@ -8,7 +8,7 @@ cdef extern from "lnrnn_api.h":
     int LNRNN_API_MINOR
     const char *LNRNN_VERSION
 
-    # Only these need the interpreter's lock.
+    # Only these two functions need the interpreter's lock.
     int lnrnn_import() except -1
 
     ctypedef struct lnrnn_handle:

@@ -24,7 +24,7 @@ from lnrnn.scoring.job import ENGINES
 from lnrnn.scoring.sequences import INTO, Bad
 from lnrnn.speakers import CELLS
 
-# `lnrnn score --bad`: the argument `bad` of the Scorer.
+# Maps the option --bad of `lnrnn score` to the argument `bad` of the Scorer.
 BAD: dict[str, Bad] = {"raise": "raise", "skip": "null"}
 # Errors because of bad input, missing files and missing packages. Other errors are shown with a traceback.
 USER_ERRORS = (OSError, ValueError, TypeError, ImportError, MemoryError)
@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs a command. Returns 0; 2 for bad usage or input; 130 if interrupted; 141 if nobody reads stdout.
 
     argv: the arguments after the program's name, by default those of the process. An error is printed as one
-    line on stderr. For a bad environment variable lnrnn/runtime.py does this, while lnrnn is imported.
+    line on stderr. For a bad environment variable, lnrnn/runtime.py prints that line while lnrnn is imported.
     """
     startup.handle_interrupts()
     parser = build_parser()
@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
 def guarded(name: str, command: Callable[[], int | None], at_once: bool = False) -> int:
     """Runs a command and returns its exit code, as `main` does.
 
-    name: for messages. at_once: whether an interrupt ends the process without waiting for threads.
+    name: the command. at_once: whether an interrupt ends the process without waiting for threads.
     """
     try:
         code = command() or 0
@@ -80,7 +80,8 @@ def discard_output() -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Returns the parser of all commands. Each sets ``command``, a function of the parsed arguments."""
+    """Returns the parser of all commands. Each command's parser sets ``command``, a function of the parsed
+    arguments."""
     parser = argparse.ArgumentParser(
         prog="lnrnn", description="Layer- and batch-normalised recurrent networks on the CPU."
     )
@@ -202,7 +203,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run_demo(arguments: argparse.Namespace) -> int | None:
-    """``lnrnn demo [NAME]``: runs the short demo, unless a study is named or has options."""
+    """Implements ``lnrnn demo [NAME]``: runs the short demo, unless a study is named or has options."""
     if arguments.list:
         print(studies.listing())
         return 0
@@ -222,7 +223,7 @@ def run_demo(arguments: argparse.Namespace) -> int | None:
 
 
 def print_info(arguments: argparse.Namespace) -> None:
-    """``lnrnn info [MODEL]``: prints lines "name: value"."""
+    """Implements ``lnrnn info [MODEL]``: prints lines "name: value"."""
     facts = describe_library() if arguments.model is None else describe_model(lnrnn.load(arguments.model))
     for name, value in facts.items():
         if isinstance(value, bool):
@@ -262,7 +263,7 @@ def describe_model(model: lnrnn.Network[Any]) -> dict[str, object]:
 
 
 def run_model(arguments: argparse.Namespace) -> None:
-    """``lnrnn run MODEL IN OUT [--lengths FILE]``."""
+    """Implements ``lnrnn run MODEL IN OUT [--lengths FILE]``."""
     check_replaceable(arguments.output)
     model = lnrnn.load(arguments.model)
     x = read_array(arguments.input)
@@ -273,7 +274,7 @@ def run_model(arguments: argparse.Namespace) -> None:
 
 
 def score_file(arguments: argparse.Namespace) -> None:
-    """``lnrnn score MODEL IN OUT --column NAME``."""
+    """Implements ``lnrnn score MODEL IN OUT --column NAME``."""
     from lnrnn.scoring import bulk  # slow to import, and unused by other commands
 
     for package in ("tqdm", "pyarrow"):
@@ -307,7 +308,7 @@ def read_array(path: Path) -> np.ndarray:
     except OSError:
         raise
     except Exception as error:  # a damaged header raises any error of NumPy's parser, such as SyntaxError
-        # The message may quote a long header.
+        # Cut the message, because it may quote a long header.
         got = f"one that NumPy cannot read ({str(error)[:400]})"
         raise ValueError(message(str(path), "a .npy file of numbers", got)) from error
 

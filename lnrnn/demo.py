@@ -105,7 +105,7 @@ def known_steps(networks: Networks) -> int:
 
 
 def right_answers(networks: Networks, joined: Joined) -> dict[str, np.ndarray]:
-    """Returns whether each answer is right, bool (STEPS, N), for each of METHODS; an error is wrong."""
+    """Returns for each of METHODS which answers are right, bool (STEPS, N). Errors count as wrong."""
 
     def right(norm: NormName | None, policy: Overrun | None = None) -> np.ndarray:
         return np.asarray(networks[norm].name_at_each_step(joined.x, policy) == joined.labels)
@@ -226,7 +226,7 @@ def refusal(network: SpeakerNetwork, x: np.ndarray) -> str:
 
 
 def report(right: dict[str, np.ndarray], joined: Joined, known: int) -> None:
-    """Prints the results of each of METHODS on a line. known: the number of steps with statistics."""
+    """Prints a line with the results of each of METHODS. known: the number of steps with statistics."""
     say(
         "Share of right answers over all test utterances: at the end of one utterance -> after about "
         f"{STEPS} steps of utterances of one speaker."

@@ -49,12 +49,11 @@ class SequenceTooLongError(ValueError):
         self._hint, self._what = hint, what
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The default would call the constructor with the message as its only argument.
+        # By default pickle would call the constructor with the message as its only argument.
         return type(self), (self.sequence, self.length, self.known_steps, self._hint, self._what)
 
 
 def described(value: Any) -> str:
-    """Returns a short text that shows a value in a message."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape == () and hasattr(value, "item") and not hasattr(value, "__len__"):  # a number of NumPy
         value = value.item()
@@ -144,9 +143,9 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _array(value: Any) -> np.ndarray:
-    """value as an array. Arrays of other libraries in the CPU's memory are not copied.
+    """Returns value as an array. Arrays of other libraries in the CPU's memory are not copied.
 
-    Such an array may support only DLPack. Tensors of bfloat16 need the dtype of ml_dtypes.
+    An array of another library may support only DLPack. Tensors of bfloat16 need the dtype of ml_dtypes.
     """
     if type(value) is np.ndarray:
         return value
@@ -157,7 +156,7 @@ def _array(value: Any) -> np.ndarray:
             import ml_dtypes
         except ImportError:
             raise ImportError("tensors of bfloat16 need ml_dtypes: pip install ml_dtypes") from None
-        # numpy() would raise this error for other dtypes. The view below would ignore the gradient.
+        # For other dtypes numpy() raises this error. The view below would ignore the gradient.
         if value.requires_grad:
             raise RuntimeError("it requires grad: use its detach()")
         array: np.ndarray = value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Writes files whole or not at all."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def replacing(path: Path, directory: str | None = None) -> Iterator[Callable[[An
 
 
 def check_replaceable(path: Path) -> None:
-    """Raises the OSError of `replacing` before a long computation.
+    """Raises the OSError that `replacing` would raise, before a long computation.
 
     It creates and removes a file in path's directory, because permission bits do not show all obstacles.
     """
@@ -102,7 +102,7 @@ def _create(path: Path, made: list[str], directory: str | None = None) -> tuple[
 
 
 def _old(target: str) -> os.stat_result | None:
-    """Returns the status of the file at target, or None without a file. Raises OSError if read-only."""
+    """Returns the status of the file at target, or None without a file. Raises OSError if it is read-only."""
     try:
         old = os.stat(target)
     except FileNotFoundError:

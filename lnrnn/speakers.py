@@ -30,7 +30,8 @@ AT_A_TIME = 40
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
-# x (T, N, I), lengths (N,), and labels (N,), or labels (T, N) for a model that answers at every step.
+# A batch: x (T, N, I), lengths (N,), and labels (N,), or labels (T, N) for a model that answers at every
+# step.
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 

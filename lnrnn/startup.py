@@ -32,7 +32,7 @@ def _calls_cli(path: str) -> bool:
 
 
 def handle_interrupts() -> None:
-    """Makes Ctrl-C raise KeyboardInterrupt again, if the code below has changed this."""
+    """Makes Ctrl-C raise KeyboardInterrupt again, which the end of this file may have changed."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

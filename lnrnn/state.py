@@ -18,14 +18,14 @@ from .errors import bad_type, bad_value, message, shaped
 
 Made = TypeVar("Made")
 
-# Limit on counts of sequences or batches. Training does not count beyond this limit. Smaller counts are exact
-# in float64, in which statistics are pooled.
+# The largest count of sequences or batches, at which training stops counting. Counts up to it are exact in
+# float64, in which statistics are pooled.
 MOST_COUNTED = 2**53
 
 # A thread holds this lock while it replaces the state of an object, so that no change of another thread is
 # lost. Readers do not need it. All objects share one lock, which is held for microseconds, so that objects
 # can be copied and pickled. A fork waits until the lock is free, because a lock that another thread holds
-# would stay locked in the child. It is also held during an import that a fork must not interrupt.
+# would stay locked in the child. The lock is also held during an import that a fork must not interrupt.
 CHANGES = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
@@ -49,7 +49,7 @@ class Named:
     __slots__ = ()
 
     def __getattr__(self, name: str) -> Any:
-        # No hint for names with an underscore. copy and pickle ask for such names before attributes exist.
+        # Names with an underscore get no hint: copy and pickle ask for them before attributes exist.
         raise no_attribute(self, name, () if name.startswith("_") else self._public())
 
     def _public(self) -> list[str]:
@@ -87,9 +87,8 @@ class Closed(Named):
         object.__delattr__(self, name)
 
     def _slots(self) -> dict[str, Any]:
-        """Returns the contents of the slots by name."""
         found = {}
-        # pickle's function, which includes private names of subclasses. typeshed does not declare it.
+        # This function of pickle includes private names of subclasses. typeshed does not declare it.
         for name in copyreg._slotnames(type(self)):  # type: ignore[attr-defined]
             with suppress(AttributeError):  # not set yet
                 found[name] = object.__getattribute__(self, name)

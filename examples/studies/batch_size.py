@@ -115,7 +115,8 @@ def trained(name, size, seeds, rates, quick):
 
 
 def trained_without_noise(seeds, rate, quick):
-    """Trains as `trained` does with batches of NOISY, but BN uses the statistics of all training images."""
+    """Trains as `trained` does with batches of NOISY images, but BN uses the statistics of all training
+    images."""
     data, images = load_digits(), 320 if quick else 800
     networks, adam = FeedForward(seeds, "batch", momentum=1.0), Adam(rate)
     own = np.stack([data.without_fold(seed % FOLDS)[:images] for seed in seeds], axis=1)
@@ -193,12 +194,12 @@ def refusal():
 
 
 def change(results, name, size):
-    """Returns the test accuracy at batch ``size`` minus the test accuracy at LARGE, (S,)."""
+    """Returns the test accuracy at batch ``size`` minus the test accuracy at LARGE, for each seed."""
     return results["accuracy"][f"{name}, {size}"] - results["accuracy"][f"{name}, {LARGE}"]
 
 
 def gap(results, name):
-    """Returns accuracy on training images minus accuracy on test images, (S,), at batch size NOISY."""
+    """Returns accuracy on training minus test images, at batch size NOISY, for each seed."""
     return results["training"][f"{name}, {NOISY}"] - results["accuracy"][f"{name}, {NOISY}"]
 
 

@@ -278,7 +278,7 @@ def average_over_time(rnn):
 def run_over(model, norm, text, steps):
     """Returns three results in bits per character of one network. (1) By method, at each step of long
     sequences, (steps,). (2) The same characters within STEPS steps of a fresh window, (steps,). (3) BN in
-    fresh windows, with its own statistics and with their average over time, (2, STEPS). BN then has the
+    fresh windows, with its own statistics and with their average over time, (2, STEPS). Afterwards BN has the
     averages."""
     starts, fresh = long_starts(len(text), steps), fresh_starts(text)
     within = bits(model, text, fresh, STEPS)
@@ -399,12 +399,12 @@ def in_ranges(values, firsts):
 
 
 def saved(results, cell, norm="LN"):
-    """Returns the share of updates, (S,), that ``norm`` saves against the network without a norm."""
+    """Returns for each seed the share of updates that ``norm`` saves against the network without a norm."""
     return 1 - results["needed"][cell][norm] / results["needed"][cell]["no norm"]
 
 
 def ahead(results, cell):
-    """Returns the bits of BN minus the bits of LN, (S,), within STEPS steps."""
+    """Returns for each seed the bits of BN minus the bits of LN, within STEPS steps."""
     return results["within"][cell]["BN"] - results["within"][cell]["LN"]
 
 

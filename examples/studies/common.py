@@ -274,7 +274,7 @@ class Study:
     def measured(
         self, seeds: Sequence[int], quick: bool = False, tune: bool = False, option: str | None = None
     ) -> dict[str, Any]:
-        """Measures. Returns a dict like that of `kept`, with arrays instead of lists."""
+        """Measures, and returns a dict like that of `kept`, with arrays instead of lists."""
         global _jobs
         words = {"option": option or self.options[0]} if self.options else {}
         kept, settings = None if tune else self.kept(option), None
@@ -304,7 +304,7 @@ class Study:
         )
         if len(whole.splitlines()[0]) <= columns() and "\n\n" not in whole:
             return f"{tables}\n\n{whole}"
-        # The terminal is too narrow for a table.
+        # Print lines if the terminal is too narrow for a table.
         for text, number, margin, verdict, at_zero in found["clauses"]:
             rest = f"{number}: {verdict}" + f" (margin {margin}; at 0: {at_zero})" * bool(at_zero)
             for line, indent in ((text, ""), (rest, "    ")):
@@ -411,7 +411,7 @@ class Study:
 
 
 def conditions(seeds: Sequence[int], quick: bool = False) -> dict[str, Any]:
-    """Returns the inputs of a study's results, except its settings."""
+    """Returns all on which results depend, except the settings."""
     isa = lnrnn.cpu_info()["isa"]
     return {"lnrnn": lnrnn.__version__, "isa": isa, "quick": quick, "seeds": list(seeds)}
 

@@ -118,8 +118,8 @@ EPS, MOMENTUM = 1e-5, 0.1
 
 
 def patches(x, stride):
-    """x (B, side, side, inputs). Returns the inputs of each output of a 3 x 3 convolution, zero beyond the
-    edges: (B, side / stride, side / stride, 3, 3, inputs)."""
+    """Returns the inputs of each output of a 3 x 3 convolution of x (B, side, side, inputs). They are zero
+    beyond the edges, and have the shape (B, side / stride, side / stride, 3, 3, inputs)."""
     count, side, _, inputs = x.shape
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
     found = np.empty((count, side // stride, side // stride, 3, 3, inputs), x.dtype)
@@ -129,10 +129,7 @@ def patches(x, stride):
 
 
 def add_patches(gradient, stride):
-    """gradient: with respect to the result of `patches`.
-
-    Returns the gradient with respect to the input of `patches`.
-    """
+    """Returns the gradient with respect to the input of `patches`, from that of its result."""
     count, side, inputs = len(gradient), stride * gradient.shape[1], gradient.shape[-1]
     whole = np.zeros((count, side + 2, side + 2, inputs), gradient.dtype)
     for row, column in np.ndindex(3, 3):
@@ -178,7 +175,7 @@ class ConvolutionalNetwork:
         self.values.update(values)
 
     def hidden(self, x, training=False):
-        """x (B, pixels). Returns the inputs, products and outputs of each convolution."""
+        """Returns the inputs, products and outputs of each convolution, for x (B, pixels)."""
         h, found = x.reshape(-1, SIDE, SIDE, 1), []
         for layer, stride in enumerate(STRIDES):
             seen = patches(h, stride)
@@ -190,7 +187,7 @@ class ConvolutionalNetwork:
         return found
 
     def logits(self, x):
-        """x (B, pixels). Returns logits (B, classes) in inference mode."""
+        """Returns logits (B, classes) in inference mode, for x (B, pixels)."""
         return self._head(self.hidden(x)[-1][2])
 
     def _head(self, h):
@@ -198,7 +195,6 @@ class ConvolutionalNetwork:
         return product + self.values["head_bias"]
 
     def _normalised(self, z, layer, training):
-        """Returns gain * norm(z) + bias."""
         bias, gain = self.values[f"bias_{layer}"], self.values.get(f"gain_{layer}")
         if self.norm is None:
             return z + bias
@@ -230,10 +226,7 @@ class ConvolutionalNetwork:
         return float(losses.mean()), gradients
 
     def _through_norm(self, g, z, layer):
-        """g: the gradient with respect to gain * norm(z) + bias.
-
-        Returns the gradient with respect to z, and those of gain and bias by name.
-        """
+        """Returns the gradients of z, and of gain and bias by name, from g of gain * norm(z) + bias."""
         if self.norm is None:
             return g, {f"bias_{layer}": g.sum(axis=(0, 1, 2))}
         bias, gain = self.values[f"bias_{layer}"], self.values[f"gain_{layer}"]
@@ -318,7 +311,7 @@ def border_and_inside(on):
 
 
 def running_share(right, window):
-    """right: bool (S, images). Returns the share of True in each window of consecutive images."""
+    """Returns the share of True in ``right`` (S, images), in each window of consecutive images."""
     sums = np.cumsum(np.concatenate([np.zeros((len(right), 1)), right], axis=1), axis=1)
     return (sums[:, window:] - sums[:, :-window]) / window
 
@@ -331,17 +324,17 @@ def images_until(right, level=REACHED, window=WINDOW):
 
 
 def faster(results, name, other):
-    """Returns log(images that ``other`` needs / images that ``name`` needs), (S,)."""
+    """Returns log(images that ``other`` needs / images that ``name`` needs), for each seed."""
     return np.log(results["until"][other] / results["until"][name])
 
 
 def better(results, name, other):
-    """Returns the test accuracy of ``name`` minus the test accuracy of ``other``, (S,)."""
+    """Returns the test accuracy of ``name`` minus the test accuracy of ``other``, for each seed."""
     return results["accuracy"][name] - results["accuracy"][other]
 
 
 def converged(results, name):
-    """Returns the share of the rates at which a network converges, (S,)."""
+    """Returns the share of the rates at which a network converges, for each seed."""
     return (results["held_out"][name] >= CONVERGED).mean(axis=1)
 
 

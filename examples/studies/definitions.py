@@ -63,7 +63,7 @@ def key(part):
 
 
 def change(results, what, norm, width):
-    """Returns accuracy with trained gain and bias minus accuracy with fixed ones, (S,)."""
+    """Returns accuracy with trained gain and bias minus accuracy with fixed ones, for each seed."""
     return results[what][key((norm, width, TRAINED))] - results[what][key((norm, width, FIXED))]
 
 
@@ -241,7 +241,7 @@ def errors(frames, seed, draws=200):
 
 
 def exponent(error):
-    """Returns the power of the batch size to which error (S, sizes) is proportional, (S,)."""
+    """Returns the power of the batch size to which error (S, sizes) is proportional, for each seed."""
     return -np.polyfit(np.log(SIZES), np.log(error).T, 1)[0]
 
 
@@ -308,8 +308,10 @@ def tune(seeds, quick):
 
 
 def multiply_adds(size, images=800):
-    """Returns how many multiply-adds an update on a batch of ``size`` needs, and exact statistics, which sum
-    inputs of all images in both hidden layers. Backward costs twice as much as forward."""
+    """Returns the numbers of multiply-adds of an update on ``size`` images, and of exact statistics.
+
+    Exact statistics sum inputs of all images in both hidden layers. Backward costs twice as much as forward.
+    """
     hidden = 64 * WIDTHS[0] + WIDTHS[0] ** 2
     return 3 * size * (hidden + 10 * WIDTHS[0]), images * hidden
 

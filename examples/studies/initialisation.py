@@ -33,7 +33,7 @@ OPTIMISERS = {"SGD": Sgd, "Adam": Adam}
 
 
 def draw(results, figure):
-    """Draws a map of the grid for each norm, with a contour at 90 % accuracy."""
+    """Draws accuracy by scale and rate for each norm, with a contour at 90 %."""
     maps = figure.subplots(1, len(NORMS), sharey=True)
     for axes, (name, right) in zip(maps, results["accuracy"].items(), strict=True):
         mean = right.mean(axis=0).T
@@ -52,7 +52,7 @@ def draw(results, figure):
 
 
 def share_of_grid(results, name):
-    """Returns the share of the grid of scales and rates from which networks train, (S,)."""
+    """Returns the share of the grid of scales and rates from which networks train, for each seed."""
     return (results["accuracy"][name] >= REACHED).mean(axis=(1, 2))
 
 
@@ -175,7 +175,7 @@ def more(results, name, other):
 
 
 def faster(results, name, optimiser):
-    """Returns log(updates without a norm / updates with norm ``name``), (S,)."""
+    """Returns log(updates without a norm / updates with norm ``name``), for each seed."""
     return np.log(results["updates"][f"no norm, {optimiser}"] / results["updates"][f"{name}, {optimiser}"])
 
 

@@ -171,7 +171,7 @@ def root_mean_square(values, axis=None):
 
 
 def changed(layer, change, amount):
-    """Returns W and D after a change. amount: the factor, or the shift over the size of the array."""
+    """Returns W and D after a change. amount: the factor, or the shift divided by the array's size."""
     symbol, how = change.split()
     new = {"W": layer["W"].copy(), "D": layer["D"].copy()}
     if how == "shifted":

@@ -89,12 +89,11 @@ show("long_sequences", draw)
 # ---------------
 # Train on 20 steps: set ``"10 steps": 20`` and run with ``--seeds 2``. Can the last step be repeated?
 #
-# How it was measured
-# -------------------
-# The data are Japanese Vowels: 270 utterances for training and 370 for tests. Each test utterance is the last
-# of one joined sequence. The RNN has 64 units, LSTM and GRU have 32, and Adam trains them for 200 epochs.
-# Results come from seeds 5 to 24, with 95 % intervals; those of LN, repeating and averaging hold jointly for
-# six. We chose the margins: 3 points, 1 point at equal length, and 20 % of the epochs.
+# How it was measured ------------------- The data are Japanese Vowels: 270 utterances for training and 370
+# for tests. Each test utterance is the last of one joined sequence. The RNN has 64 units, LSTM and GRU have
+# 32, and Adam trains them for 200 epochs. Results come from seeds 5 to 24. The six 95 % intervals of LN,
+# repeating and averaging, after each of the two trainings, hold jointly. We chose the margins: 3 points, 1
+# point at equal length, and 20 % of the epochs.
 #
 # Learning rate and initial gain are the best of nine pairs on held-out training utterances, with seeds 0 to
 # 2. A second search (``--tune``) chose other settings for some networks. With those the RNN loses less by
@@ -136,7 +135,7 @@ def tune(seeds, quick, option):
             fit, test = (chosen(np.flatnonzero(index)) for index in (part != held, part == held))
             network = trained(option, training, norm, setting, seed, epochs, fit)
             # Cut the held-out utterances to the longest one of training, because only they may contain the
-            # longest of all.
+            # longest utterance of all.
             cut = [x[: TRAININGS[training]] for x in test.x]
             named = network.name_speakers(cut, "last" if norm == "BN" else None)
             right += (named == test.labels).sum()
@@ -158,7 +157,6 @@ def measure(seeds, settings, quick, option):
     cliff = demo.join(data.test)
 
     def job(item):
-        """Returns all results of one training and seed by name."""
         training, seed = item
         networks, found = {}, {}
         for norm in NORMS:
@@ -205,7 +203,7 @@ def by_step(networks, cliff):
 
 
 def change(results, training, method):
-    """Returns accuracy at the end of the longest sequences minus accuracy on one utterance, (S,)."""
+    """Returns accuracy at the end of the longest sequences minus accuracy on one utterance, for each seed."""
     accuracy = results["accuracy"][f"{training}, {method}"]
     return accuracy[:, -1] - accuracy[:, 0]
 
@@ -231,7 +229,7 @@ def clauses(results):
 
 
 def saved(results, settings=""):
-    """Returns the share of epochs, (S,), that LN saves against the network without a norm."""
+    """Returns for each seed the share of epochs that LN saves against the network without a norm."""
     epochs = results["epochs"]
     return 1 - epochs[f"LN{settings}"] / epochs[f"no norm{settings}"]
 

@@ -27,7 +27,7 @@ MOMENTUM = 0.1  # the default of torch.nn.BatchNorm1d
 
 @dataclass(frozen=True)
 class Layer:
-    """weight (M, out, in), bias (M, out), gain (M, out) or None: views of one layer's parameters."""
+    """Views of one layer's parameters in M networks, (M, out, in) or (M, out). gain may be None."""
 
     weight: np.ndarray
     bias: np.ndarray
@@ -89,7 +89,7 @@ class FeedForward:
         return sum(n * (k + 1 + (index < gained)) for index, (k, n) in enumerate(pairs[:layers]))
 
     def layers(self, values: np.ndarray) -> list[Layer]:
-        """values: parameters or gradients, (M, P). Returns views of each layer."""
+        """Returns views of each layer in ``values`` (M, P): parameters or gradients of M networks."""
         found = []
         for index, (k, n) in enumerate(zip(self.sizes, self.sizes[1:], strict=False)):
             start, end = self._end(index), self._end(index + 1)
@@ -142,13 +142,13 @@ class FeedForward:
     def _activated(
         self, layer: Layer, z: np.ndarray, index: int, training: bool, momentum: float
     ) -> np.ndarray:
-        """z = W x (B, M, units). Returns the output of the hidden layer."""
+        """Returns the output of the hidden layer, from z = W x (B, M, units)."""
         return _apply(self.nonlinearity, self._normalised(layer, z, index, training, momentum))
 
     def _normalised(
         self, layer: Layer, z: np.ndarray, index: int, training: bool, momentum: float
     ) -> np.ndarray:
-        """z = W x (B, M, units). Returns gain * norm(z) + bias. momentum: of the running statistics."""
+        """Returns gain * norm(z) + bias, from z = W x (B, M, units). momentum: of the running statistics."""
         if self.norm is None:
             return np.asarray(z + layer.bias)
         if self.norm == "layer":
@@ -228,7 +228,7 @@ def _apply(nonlinearity: Nonlinearity, x: np.ndarray) -> np.ndarray:
 
 
 def _slope(nonlinearity: Nonlinearity, h: np.ndarray) -> np.ndarray:
-    """h: values of f. Returns the derivative of f at the same arguments."""
+    """Returns the derivative of f at the arguments where f has the values h."""
     return np.asarray(h > 0 if nonlinearity == "relu" else h * (1 - h))
 
 
@@ -283,7 +283,7 @@ def train(
 
 
 def accuracy(networks: FeedForward, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """x (N, in) or (N, M, in), labels (N,) or (N, M). Returns accuracies in inference mode, (M,)."""
+    """Returns accuracies (M,) in inference mode, for x (N, in) or (N, M, in), labels (N,) or (N, M)."""
     right = networks.logits(x).argmax(axis=2) == labels.reshape(len(labels), -1)
     return np.asarray(right.mean(axis=0))
 
@@ -295,8 +295,8 @@ def best_rates(
     seeds: Sequence[int],
     make: Callable[[Any, list[int], tuple[float, ...]], FeedForward],
 ) -> dict[str, float]:
-    """Returns for each part the rate with the best accuracy on the digits' held-out folds, averaged over
-    seeds.
+    """Returns for each of ``parts`` the rate with the best accuracy on the digits' held-out folds, averaged
+    over seeds.
 
     make(part, seeds, rates): returns trained networks, one per seed and rate."""
     data, each = load_digits(), [seed for seed in seeds for _ in rates]
@@ -317,11 +317,11 @@ class StepClassifier(Classifier):
     small products (N x H x classes up to a few 100,000) in one thread, so their order of sums is fixed."""
 
     def logits(self, y: np.ndarray) -> np.ndarray:
-        """y: states (T, N, H). Returns logits (T, N, classes)."""
+        """Returns logits (T, N, classes) for states y (T, N, H)."""
         return np.asarray(np.matmul(y, self.head_weight.T) + self.head_bias)
 
     def losses(self, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """x (T, N, I), labels (T, N). Returns cross-entropies in nats in inference mode, (T, N)."""
+        """Returns cross-entropies in nats (T, N) in inference mode, for x (T, N, I), labels (T, N)."""
         return cross_entropy(self.logits(self.rnn(x)[0]), labels)[0]
 
     def loss_and_gradients(

@@ -119,8 +119,8 @@ show("pixels", draw)
 class PixelLSTM(lnrnn.LSTM):
     """An LSTM over single pixels, whose h0 is Gaussian noise in training and zero in inference.
 
-    name: of NORMS. start: the initial gain, or without a norm the factor of the initial weights. Initial
-    forget biases are 1, other biases 0. BN's running statistics are those of the last batch, until
+    name: a key of NORMS. start: the initial gain, or without a norm the factor of the initial weights.
+    Initial forget biases are 1, other biases 0. BN's running statistics are those of the last batch, until
     `calibrate_noisily` sets them to the statistics of all training images."""
 
     def __init__(self, name, start, seed):
@@ -152,7 +152,7 @@ class PixelLSTM(lnrnn.LSTM):
 
 
 def sequences(images, order=IN_ORDER):
-    """images (N, 64). Returns (64, N, 1), one pixel per step, in order or in one fixed random order."""
+    """Returns images (N, 64) as sequences (64, N, 1) of pixels, in order or in one fixed random order."""
     at = np.random.default_rng(0).permutation(PIXELS) if order == PERMUTED else np.arange(PIXELS)
     return np.ascontiguousarray(images.T[at])[:, :, None]
 
@@ -235,18 +235,18 @@ def updates_to(level, curve, updates):
 
 
 def needed(results, name, order):
-    """Returns the number of updates to LEVEL, (S,)."""
+    """Returns the number of updates to LEVEL, for each seed."""
     curves = results["curves"][f"{name}, {order}"]
     return np.array([updates_to(LEVEL, curve, results["updates"]) for curve in curves])
 
 
 def faster(results, name, order):
-    """Returns log(updates to LEVEL without a norm / with norm ``name``), (S,)."""
+    """Returns log(updates to LEVEL without a norm / with norm ``name``), for each seed."""
     return np.log(needed(results, "no norm", order) / needed(results, name, order))
 
 
 def gain(results, name, order, over="no norm"):
-    """Returns the test accuracy of ``name`` minus the test accuracy of ``over``, (S,)."""
+    """Returns the test accuracy of ``name`` minus the test accuracy of ``over``, for each seed."""
     return results["test"][f"{name}, {order}"] - results["test"][f"{over}, {order}"]
 
 

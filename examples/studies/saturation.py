@@ -45,7 +45,7 @@ from lnrnn.speakers import SequenceClassifier, TrainingSettings, train
 NORMS = {"no norm": None, "LN": "layer", "BN": "batch"}
 NETS = {"deep": "sigmoid", "RNN": "sigmoid", "ReLU": "relu"}  # "ReLU" is also a deep network
 DEPTH, STEPS, UNITS = 8, 16, 32  # layers of the deep networks, steps of the recurrent network, units
-# Initial gains; without a norm, factors of the usual weights of the hidden layers.
+# The initial gains to try; without a norm, factors of the usual weights of the hidden layers.
 FACTORS = {"deep": (1, 2, 4, 8, 16), "RNN": (1, 2, 4, 8, 16), "ReLU": (1,)}
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 BATCH, PASSES = 32, 20
@@ -141,16 +141,15 @@ show("saturation", draw, SIZE)
 
 
 def moments(values):
-    """values (images, units). Returns mean and standard deviation over the images, float64 (2, units)."""
+    """Returns mean and deviation of values (images, units) over the images, float64 (2, units)."""
     values = values.astype(np.float64)
     return np.stack([values.mean(axis=0), values.std(axis=0)])
 
 
 def drift(old, new):
-    """Returns log10 of the distance between the old and new distribution of each layer, over their spread,
-    (P,).
+    """Returns for each layer log10 of the distance between its old and new distribution, over their spread.
 
-    old, new: `moments` of each layer, (P, 2, units). The distance is the Wasserstein distance of normal
+    old, new: `moments` of each layer, (layers, 2, units). The distance is the Wasserstein distance of normal
     distributions, as root mean square over the units. The spread is that of both, averaged."""
     moved = ((new - old) ** 2).sum(axis=1).mean(axis=-1)
     spread = (old[:, 1] ** 2 + new[:, 1] ** 2).mean(axis=-1) / 2
@@ -159,7 +158,7 @@ def drift(old, new):
 
 
 def correlation(changes):
-    """changes (images, units). Returns the mean squared correlation of two units' changes, 0 to 1."""
+    """Returns the mean squared correlation, 0 to 1, of two units' changes (images, units)."""
     squared = np.corrcoef(changes.T.astype(np.float64)) ** 2
     return squared[~np.eye(len(squared), dtype=bool)].mean()
 
@@ -182,7 +181,7 @@ def examined(before, after, gradient):
 
 
 def summary(course):
-    """course: results of `examined` before training and after each epoch. Returns results by name."""
+    """Returns results by name. course: results of `examined` before training and after each epoch."""
     gradient = np.array([found["gradient"] - found["gradient"][-1] for found in course])
 
     def drifts(which):
@@ -201,7 +200,6 @@ def summary(course):
 
 
 def length(values):
-    """Returns the Euclidean length of all values."""
     return float(np.sqrt((values.astype(np.float64) ** 2).sum()))
 
 
@@ -483,7 +481,7 @@ QUESTIONS = {
 
 
 def less(results, question, name, net, other="no norm"):
-    """Returns the value of network ``other`` minus the value of norm ``name``, (S,)."""
+    """Returns the value of network ``other`` minus the value of norm ``name``, for each seed."""
     what = QUESTIONS[question.split(" at ")[0]][0]
     usual = USUAL if "usual" in question else ""
     return what(results[f"{net}, {other}{usual}"]) - what(results[f"{net}, {name}{usual}"])

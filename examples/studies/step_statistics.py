@@ -153,8 +153,9 @@ def distance(a, b, unit):
 
 def errors(rnn, x, lengths, unit, rng):
     """Returns the error of the statistics at each step that all halves reach. It is half the distance between
-    two random halves of the sequences, averaged over SPLITS divisions. (A half has sqrt(2) times the error of
-    the whole, and the distance of two halves twice.) Leaves the network with the statistics of all."""
+    two random halves of the sequences, averaged over SPLITS divisions. (The error of a half is sqrt(2) times
+    that of the whole, so the halves' distance is twice that.) Leaves the network with the statistics of
+    all."""
     found = []
     for _ in range(SPLITS):
         order = rng.permutation(len(lengths))
@@ -172,7 +173,7 @@ def errors(rnn, x, lengths, unit, rng):
 
 
 def keep_steps(rnn, state, steps):
-    """Gives the network only the statistics of the first ``steps`` steps. It repeats the last."""
+    """Gives the network only the statistics of the first ``steps`` steps. Later steps repeat the last one."""
     names = ("running_mean_l0", "running_var_l0", "count_l0")
     rnn.load_state_dict({**state, **{name: state[name][:steps] for name in names}})
     rnn.overrun = "last"
@@ -190,7 +191,6 @@ def right(network, padded, labels):
 
 
 def of_seed(data, joined, seed, epochs):
-    """Returns the results of one seed. `measure` describes them."""
     labels, rng = data.test.labels, np.random.default_rng(seed)
     layer, network = (trained(data.train, norm, seed, epochs) for norm in ("LN", "BN"))
     rnn = network.rnn

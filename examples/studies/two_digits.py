@@ -122,12 +122,12 @@ show("two_digits", draw)
 
 
 def tune(seeds, quick):
-    """Returns the settings of pixels.py for pixels in order."""
     return pixels.tune(seeds, quick, (IN_ORDER,))
 
 
 def after_another(images, seed):
-    """images (N, 64). Returns pairs (128, N, 1): each image pixel by pixel, after a random other one."""
+    """Returns pairs of images (N, 64), as (128, N, 1): each image pixel by pixel, after a random other
+    one."""
     order = np.random.default_rng([4, seed]).permutation(len(images))
     earlier = np.empty_like(order)
     earlier[order] = np.roll(order, 1)
@@ -186,7 +186,7 @@ def measure(seeds, settings, quick):
 
 
 def change(results, way):
-    """Returns accuracy after another image minus accuracy alone, (S,)."""
+    """Returns accuracy after another image minus accuracy alone, for each seed."""
     return results[way] - results[f"{way.split(',')[0]}, alone"]
 
 

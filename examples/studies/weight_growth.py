@@ -151,7 +151,7 @@ class Regression:
     eps: float = EPS
 
     def normalised(self, z):
-        """z = W x (N, C). Returns norm(z). Batch norm has the statistics of these N images."""
+        """Returns norm(z) for z = W x (N, C). Batch norm has the statistics of these N images."""
         if self.norm == "LN":
             return lnrnn.layer_norm(z, z.shape[1], eps=self.eps)
         if self.norm == "BN":
@@ -272,7 +272,6 @@ def angles(a, b):
 
 
 def size(a):
-    """Returns the sum of squares."""
     return (a**2).sum()
 
 
@@ -453,7 +452,7 @@ def measure(seeds, settings, quick):
 
 
 def near(results, norms, name, power):
-    """Returns whether F is proportional to the factor to this power, within 0.01, for every seed."""
+    """Returns whether F is proportional to this power of the factor, within 0.01, for every seed."""
     return all(np.abs(results["hand"][norm][name] - power).max() <= 0.01 for norm in norms)
 
 

@@ -35,7 +35,7 @@ Convert = Callable[..., Converted]  # (module, norm=)
 
 
 class Unchecked(Exception):
-    """The module cannot be run, or its outputs do not show whether it is the network. The text says why."""
+    """The module cannot be run, or its outputs do not show its equation. The text says why."""
 
 
 class OtherStates(ValueError):
@@ -43,7 +43,7 @@ class OtherStates(ValueError):
 
 
 class RoundingHidesDifference(Unchecked):
-    """Rounding errors may be as large as a difference of the equations."""
+    """Nothing can be concluded: rounding errors may be as large as a difference of the equations."""
 
 
 def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None) -> Model:
@@ -159,7 +159,7 @@ def compared(
 
 
 def _outputs(model: Any, x: Array) -> tuple[Array, ...]:
-    """Returns y (T, B, directions * H) for x (T, B, I), then the last h, or h and c, as in Answer."""
+    """Returns y (T, B, directions * H) for x (T, B, I), then the last h, or h and c, shaped as in Answer."""
     y, state = model(time_first(x, model.batch_first))
     return time_first(y, model.batch_first), *(state if isinstance(state, tuple) else (state,))
 
@@ -172,8 +172,8 @@ def _largest(arrays: Iterable[Array]) -> float:
 def _agreement(module: Any, converted: Converted, convert: Convert, x: Array | None, probed: bool) -> Answer:
     """Tries the usual ways to call the module. Returns the Answer of a call that agrees with `converted`.
 
-    x: an input in the module's order of axes, or None for a random one. probed: whether all probes must agree
-    too. Raises ValueError if no call agrees, Unchecked if every call fails.
+    x: an input in the module's order of axes, or None for a random one. probed: whether the call must agree
+    on all probes too. Raises ValueError if no call agrees, Unchecked if every call fails.
     """
     torch: Any = sys.modules.get("torch")
     kind: Any = getattr(getattr(torch, "nn", None), "Module", ())
@@ -290,7 +290,7 @@ def _one_by_one(modules: Any, convert: Convert, x: Array | None, probed: bool) -
 
 
 def _advice(module: Any, convert: Convert, converted: Converted, answers: list[Answer], eps: float) -> str:
-    """Returns the end of an error message: a norm with which the module agrees, or else the options."""
+    """Returns the end of an error message: a norm with which the module agrees, or other advice."""
     own = converted.arguments["norm"]
     choice = isinstance(own, LayerNormSpec) and converted.system != "lnrnn"
     if choice:

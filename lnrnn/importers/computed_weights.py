@@ -16,12 +16,12 @@ import numpy as np
 
 from .weights import Array, array
 
-# weight_hh_l0_g with weight_hh_l0_v, and parametrizations.weight_hh_l0.original0 with original1.
+# The names of weight_norm's lengths: weight_hh_l0_g, and parametrizations.weight_hh_l0.original0.
 _LENGTH = re.compile(r"(?P<path>.*?)(?:parametrizations\.(?P<new>[^.]+)\.original0|(?P<old>[^.]+)_g)")
 
 
 def with_plain_weights(module: Any) -> Any:
-    """A copy of a module in which these weights are parameters; the module itself if there are none."""
+    """Returns a copy of a module with its computed weights as parameters, or the module if it has none."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(module, torch.nn.Module):
         return module
@@ -53,13 +53,13 @@ def with_plain_weights(module: Any) -> Any:
 
 
 def _weight_norms(part: Any) -> list[str]:
-    """The names of the weights that torch.nn.utils.weight_norm may compute: w of parameters w_g and w_v."""
+    """Returns the weights that torch.nn.utils.weight_norm may compute: w if w_g and w_v are parameters."""
     own = {name for name, _ in part.named_parameters(recurse=False)}
     return [name[:-2] for name in own if name.endswith("_g") and name[:-1] + "v" in own]
 
 
 def with_weight_norm(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state dict with the weights g v / |v| of weight_norm in place of g and v.
+    """Returns a state dict with the weights g v / |v| of weight_norm in place of g and v.
 
     The length |v| is over the axes on which g has one number.
     """

@@ -78,7 +78,7 @@ def _gru(p: Arrays, options: Options) -> Weights:
 
 
 def _gated(weights: Weights, options: Options) -> Weights:
-    """An LSTM or GRU with its recurrent_activation."""
+    """Returns an LSTM or GRU whose gates have the function `recurrent_activation` of the options."""
     activation = options["recurrent_activation"] or "sigmoid"
     if activation == "sigmoid":
         return weights
@@ -233,7 +233,8 @@ def _from_layer(layer: Any, options: Options) -> list[list[Weights]]:
 
 
 def _cells_of(layer: Any, options: Options, reverse: bool | None) -> list[Weights]:
-    """Returns a layer's cells. reverse: whether it is a Bidirectional's second direction, or None."""
+    """Returns a layer's cells. reverse: whether the layer is the second of a Bidirectional; None without
+    one."""
     if reverse is not None and bool(getattr(layer, "go_backwards", False)) != reverse:
         raise ValueError(
             "go_backwards must be False in the first of two directions and True in the second, got "
@@ -274,7 +275,7 @@ def _from_cell(cell: Any, options: Options) -> Weights:
 
 
 def _definition(cell: Any, recurrent: str, given: str | None) -> str:
-    """Keras 2 and Keras 3 have different hard sigmoids."""
+    """Returns the gates' function. Keras 2 and Keras 3 have different hard sigmoids."""
     if recurrent == "sigmoid":
         return recurrent
     for cls in type(cell).__mro__:
@@ -344,7 +345,7 @@ def _cell(weights: dict[str, Array], options: Options) -> Weights:
     names = set(weights)
     fitting = {k: v for k, v in KINDS.items() if v.fits(names) and options["kind"] in (None, k)}
     if "kernel" in weights and weights["kernel"].ndim == 2 and len(fitting) > 1:
-        # SimpleRNN, LSTM and GRU have the same names, and G * H columns.
+        # SimpleRNN, LSTM and GRU have the same names of weights. Kernels have G * H columns.
         hidden, columns = weights["recurrent_kernel"].shape[0], weights["kernel"].shape[1]
         fitting = {
             k: v for k, v in fitting.items() if {"SimpleRNN": 1, "GRU": 3, "LSTM": 4}[k] * hidden == columns

@@ -18,7 +18,7 @@ import numpy as np
 from ..rnn.architecture import Architecture
 from .weights import Array
 
-# Sizes of random input. The state matters in most steps, and no two axes have the same length.
+# The numbers of steps and sequences of random input. No two axes have the same length.
 STEPS, BATCH = 7, 3
 LONG, OF_LARGE, LARGE = 100, 40, 10**6  # numbers of steps: usual, and with more than LARGE parameters
 # The permitted difference of two float64 results, relative and absolute. It is far above rounding errors that
@@ -202,9 +202,9 @@ def disagreement(
     """Returns None if the arrays agree, else the difference that exceeds its limit most, and this limit.
 
     Arrays are compared by index of their first axis, which is time for outputs. So early steps have a small
-    limit even if the network magnifies rounding errors at every step. A row is ignored if rounding alone
-    could change it by more than a quarter. eps: machine epsilon of the module's dtype. disturbed: computes
-    `ours` again, with parameters that differ by a random relative eps or -eps.
+    limit even if the network magnifies rounding errors at every step. An index is ignored if rounding alone
+    could change its values by more than a quarter. eps: machine epsilon of the module's dtype. disturbed:
+    computes `ours` again, with parameters that differ by a random relative eps or -eps.
     """
     if any(a.shape != b.shape for a, b in zip(theirs, ours, strict=True)):
         return np.inf, 0.0
@@ -244,7 +244,7 @@ def _rows(theirs: Array, ours: Array) -> tuple[Array, Array]:
 
 
 def _near(of: Array) -> Array:
-    """Returns the maximum over each step and the two before and after, because single steps vary much."""
+    """Returns the maximum over each step, two before and two after, because single steps vary much."""
     wide = np.pad(np.where(np.isfinite(of), of, 0), 2)
     result: Array = np.max([wide[k : k + len(of)] for k in range(5)], axis=0)
     return result

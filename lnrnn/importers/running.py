@@ -100,7 +100,7 @@ def _shape(model: Any, x: Array) -> tuple[int, ...]:
 
 
 def _read(result: list[Any], model: Any, own: Array, order: bool, way: int) -> Answer | None:
-    """The Answer for the tensors that a call with x = own returned, or None if none of them has y's shape.
+    """Returns the Answer for the tensors that a call with x = own returned; None if no tensor has y's shape.
 
     xlstm's cells return y as (B, heads, T, H / heads).
     """
@@ -141,12 +141,11 @@ def rerun(module: Any, model: Any, answer: Answer, probe: Probe) -> Answer:
 
 
 def _outcome(module: Any, *arguments: Any) -> list[Any]:
-    """Returns the tensors that a call returns."""
     return list(tensors(module(*arguments)))
 
 
 def _zeros(model: Any, x: Any) -> list[Any]:
-    """A cell's first state for x (B, I), of zeros."""
+    """Returns a cell's first state for x (B, I): zeros."""
     return [x.new_zeros((len(x), width)) for width in architecture(model).state_widths]
 
 
@@ -220,7 +219,7 @@ def arguments(kinds: int, layers: int, directions: int) -> Iterator[tuple[Any, .
 
 
 def _arguments(model: Any, batch: int | None) -> Iterator[tuple[Any, ...]]:
-    """As `arguments`, for a model. batch: None if x has no batch axis; then only those without a state."""
+    """Yields `arguments` of a model; if batch is None (x has no batch axis), only those without a state."""
     ways = arguments(len(architecture(model).cell.state_names), model.num_layers, model.num_directions)
     return ways if batch is not None else islice(ways, GIVEN)
 
@@ -234,7 +233,6 @@ def filled(template: Any, states: Sequence[Any]) -> Any:
 
 
 def name_of(template: Any) -> str:
-    """Returns a word for an argument in messages."""
     if template is None:
         return "None"
     return "states" if isinstance(template, list) else "state"
@@ -318,7 +316,6 @@ _CONTAINERS = dict, list, set, deque, tuple
 
 
 def _refill(container: Any, contents: Any) -> None:
-    """Restores the contents of a container if they changed."""
     if isinstance(container, dict):
         if list(map(id, container)) != list(map(id, contents)) or any(
             container[key] is not value for key, value in contents.items()

@@ -128,7 +128,7 @@ TORCHAUDIO = System(
 
 
 def _torchaudio_plain(p: Arrays, options: Mapping[str, Any]) -> Weights:
-    # layer_norm=False: torch's LSTM with one bias.
+    # With layer_norm=False the cell is torch's LSTM with one bias.
     bias = p["x2g.bias"]
     ours = {
         "weight_ih": p["x2g.weight"],
@@ -254,7 +254,7 @@ HASTE_GRU = System(
 
 
 def _xlstm(kernel: Array, bias: Array) -> tuple[int, dict[str, Array]]:
-    """-> heads, and the recurrent weights and biases.
+    """Returns the number of heads, and the recurrent weights and biases by name.
 
     kernel (heads, 4 d, d) has rows of outputs, and bias is then by gate and head. kernel (heads, d, 4 d) has
     rows of inputs, and bias is by head and gate.
@@ -274,7 +274,7 @@ def _xlstm(kernel: Array, bias: Array) -> tuple[int, dict[str, Array]]:
 
 
 def _xlstm_cell(p: Arrays, options: Mapping[str, Any]) -> Weights:
-    # Its x is already W x.
+    # The x of xlstm's cell is W x already.
     heads, ours = _xlstm(p["_recurrent_kernel_"], p["_bias_"])
     ours["weight_ih"] = np.eye(len(p["_bias_"]), dtype=p["_bias_"].dtype)
     return Weights("SLSTM", None, True, ours, num_heads=heads)
@@ -282,7 +282,7 @@ def _xlstm_cell(p: Arrays, options: Mapping[str, Any]) -> Weights:
 
 def _xlstm_layer(p: Arrays, options: Mapping[str, Any]) -> Weights:
     heads, ours = _xlstm(p["slstm_cell._recurrent_kernel_"], p["slstm_cell._bias_"])
-    # fgate makes the argument of i, igate that of f.
+    # xlstm's fgate computes the argument of gate i, and its igate that of f.
     sides = [p[f"{gate}gate.weight"] for gate in "fizo"]
     ours["weight_ih"] = np.concatenate([block_diagonal(w.reshape(-1, w.shape[2]), heads) for w in sides])
     hidden = len(ours["weight_ih"]) // 4
@@ -293,7 +293,7 @@ def _xlstm_layer(p: Arrays, options: Mapping[str, Any]) -> Weights:
 
 _XLSTM_CELL = {"_recurrent_kernel_": ("N", "R", "C"), "_bias_": ("B",)}
 XLSTM_CELL = System("xlstm cell", _XLSTM_CELL, _xlstm_cell, options=(), batch_first=True)
-# Without the convolution: its parameters are refused by name.
+# A convolution is not supported: parameters of one are refused by name.
 XLSTM_LAYER = System(
     "xlstm layer",
     {f"slstm_cell.{name}": shape for name, shape in _XLSTM_CELL.items()}
@@ -310,7 +310,7 @@ _LIGRU_ACTIVATIONS = {"ReLU": "relu", "Tanh": "tanh"}
 
 
 def _ligru_settings(module: Any) -> dict[str, Any]:
-    """The settings that all layers must have. stabilised: of an SLiGRU, which normalises U h."""
+    """Returns the settings that all layers share. stabilised: True for an SLiGRU, which normalises U h."""
     if module is None:
         raise ValueError(
             "a state dict of speechbrain's LiGRU does not show its activation, its directions and the norm "

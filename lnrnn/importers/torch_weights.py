@@ -16,9 +16,10 @@ from .computed_weights import with_weight_norm
 from .systems import KINDS, PROJECTED, SYSTEMS, TORCH, System
 from .weights import Array, Converted, Weights, array, check_shapes, network, with_norm
 
-# A parameter of layer 0 in direction 1 may be weight_ih_l0_reverse, as in torch.nn ...
+# Keys of parameters as in torch.nn: weight_ih_l0_reverse.
 _SUFFIXED = re.compile(r"(?P<leaf>\w+?)_l(?P<layer>\d+)(?P<reverse>_reverse)?")
-# ... or layers.0.directions.1.cell.weight_ih, as in stacks of modules; rnn.0.w.weight is speechbrain's.
+# Keys of parameters in stacks of modules: layers.0.directions.1.cell.weight_ih, or rnn.0.w.weight in
+# speechbrain.
 _NESTED = re.compile(
     r"(?:(?:(?:lstm_)?layers\.|rnn\.(?=\d+\.(?:[wu]|(?:layer_)?norm|h_init|drop_masks?(?:_te)?)\b))?"
     r"(?P<layer>\d+)\.)?(?:directions\.(?P<direction>[01])\.)?(?:cell\.)?(?P<leaf>.+)"
@@ -159,7 +160,6 @@ def _options(module: Any, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shown(names: Any) -> str:
-    """Returns the first names in alphabetical order, for a message."""
     names = sorted(map(str, names))
     return (
         ", ".join(n[:80] for n in names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
@@ -179,7 +179,8 @@ def _place(name: str) -> tuple[int, int, str]:
 
 
 def _differences(system: System, leaves: set[str]) -> tuple[list[str], list[str]]:
-    """Returns the parameters of the system that `leaves` lacks, and the names in `leaves` that it lacks."""
+    """Returns the system's parameters that `leaves` lacks, and the names in `leaves` that the system
+    lacks."""
     required = set(system.shapes)
     if not leaves & set(system.optional):
         required -= set(system.optional)
@@ -233,7 +234,7 @@ def _system(names: Collection[str], kind: str | None, prefix: str | None) -> Sys
 
 
 def _parts(names: Collection[str], systems: list[System]) -> list[str]:
-    """Returns the prefixes of names of known cells or networks of them; the shortest prefix of each."""
+    """Returns the shortest prefix of each known cell, or network of such cells, among the names."""
     result: list[str] = []
     for prefix in sorted({name[: dot.end()] for name in names for dot in re.finditer(r"\.", name)}, key=len):
         own = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]

@@ -20,7 +20,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Weights:
-    """One layer in one direction, with lnrnn's names.
+    """The parameters and options of one layer in one direction.
 
     cell: the name of lnrnn's class. parameters: by lnrnn's names without suffix, gates in lnrnn's order.
     nonlinearity: that of an RNN, else None. zoneout: a value for `Network.zoneout`. reset_after: that of a
@@ -52,7 +52,7 @@ class Weights:
 
 
 def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
-    """Returns the same parameters with another norm. Raises ValueError if they do not fit the norm.
+    """Returns `weights` with another norm. Raises ValueError if the parameters do not fit the norm.
 
     The string "layer" accepts the layer norms that `weights` has.
     """

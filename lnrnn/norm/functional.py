@@ -14,10 +14,7 @@ overflow in the dtype of the computation. If batch norm uses given statistics, s
 x - running_mean, must not overflow either.
 
 Memory: on Linux, results of 256 KiB and more are in memory blocks that lnrnn manages, unless `out` is given.
-The blocks have huge pages if the system allows them. When such an array and all its views are deleted, lnrnn
-keeps the block for a later result. The reason is that clearing the pages of new memory takes longer than the
-norm. At most 32 blocks and 1 GiB are kept. Blocks of more than 16 MiB are marked as free (MADV_FREE). They
-still count as resident memory, but the system takes them if it needs memory.
+When such an array is deleted, lnrnn keeps the block for a later result: see docs/benchmarks_norms.md.
 """
 
 from __future__ import annotations
@@ -34,14 +31,14 @@ from ..errors import bad_type, bad_value, flag, integer, number, output, real, s
 
 Array = np.ndarray
 Result = TypeVar("Result")
-# Limit on the elements of a parameter. The check names the argument, as NumPy's MemoryError would not.
+# The most elements of a parameter. The check names the argument; NumPy's MemoryError would not.
 LARGEST = 2**40
 
 
 def input_array(name: str, value: ArrayLike) -> Array:
     """Returns value as a C-contiguous, aligned array in a dtype that the kernels support."""
     array = real(name, value)
-    # dtype.char for float16 and float32, because dtype.name takes longer than converting a short array.
+    # dtype.char shows float16 and float32. dtype.name takes longer than the conversion of a short array.
     if array.dtype.char not in "ef" and array.dtype.name != "bfloat16":
         array = np.asarray(array, np.result_type(array.dtype, np.float32))
         array = array if array.dtype == np.float32 else array.astype(np.float64, copy=False)
@@ -49,12 +46,10 @@ def input_array(name: str, value: ArrayLike) -> Array:
 
 
 def _computed(x: Array) -> np.dtype:
-    """Returns the dtype in which the norm of x is computed."""
     return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
 
 
 def checked_shape(normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the argument normalized_shape, checked, as a tuple."""
     one = isinstance(normalized_shape, str) or getattr(normalized_shape, "ndim", 1) == 0
     if one or not hasattr(normalized_shape, "__len__"):
         return (integer("normalized_shape", normalized_shape, 0, LARGEST),)
@@ -77,7 +72,8 @@ def _row_shape(x: Array, normalized_shape: int | tuple[int, ...]) -> tuple[int, 
 
 
 def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
-    """Returns the array for the kernels' result: `out` if possible, else a new array for `_deliver`."""
+    """Returns the array for the kernels' result: `out` if possible, else a new array for `_deliver` to
+    copy."""
     if out is None:
         return _core.empty_like(x)
     out = output("out", out, x.shape, x.dtype)
@@ -499,7 +495,7 @@ def _map(function: int, x: ArrayLike, out: Array | None) -> Array:
 
 
 def exp(x: ArrayLike, *, out: Array | None = None) -> Array:
-    """e^x in float32, within 2 ULP.
+    """Return e^x in float32, within 2 ULP.
 
     Parameters
     ----------
@@ -524,7 +520,7 @@ def exp(x: ArrayLike, *, out: Array | None = None) -> Array:
 
 
 def tanh(x: ArrayLike, *, out: Array | None = None) -> Array:
-    """tanh(x) in float32, within 2 ULP.
+    """Return tanh(x) in float32, within 2 ULP.
 
     Arguments and result are as in `exp`.
 
@@ -539,7 +535,7 @@ def tanh(x: ArrayLike, *, out: Array | None = None) -> Array:
 
 
 def sigmoid(x: ArrayLike, *, out: Array | None = None) -> Array:
-    """1 / (1 + e^-x) in float32, within 2 ULP.
+    """Return 1 / (1 + e^-x) in float32, within 2 ULP.
 
     Arguments and result are as in `exp`.
 

@@ -45,7 +45,7 @@ class _Norm(Closed):
         super().__setattr__(name, self._checks[name](value) if name in self._checks else value)
 
     def _shape(self) -> tuple[int, ...]:
-        """The shape of weight, bias and running statistics."""
+        """Returns the shape of weight, bias and running statistics."""
         raise NotImplementedError  # pragma: no cover - each kind of layer defines it
 
     def _kept(self, name: str, value: Any) -> Array | None:

@@ -1,4 +1,4 @@
-"""The cells of lnrnn.reference, which explains the symbols.
+"""The cells of lnrnn.reference, whose docstring explains the symbols.
 
 Sources. LSTM: Hochreiter, Schmidhuber 1997, with Gers' forget gate. GRU: Cho et al. 2014; by default with the
 reset gate after the product, as in cuDNN and torch. Gates are in torch's order: i, f, g, o and r, z, n. Layer
@@ -81,7 +81,7 @@ def sum_of_sides_backward(options: Options, ga: Array, norm: Norm) -> tuple[Arra
 
 
 def gate_activation(options: Options) -> Activation:
-    """The function of the gates i, f, o or r, z, and its derivative."""
+    """Returns the function of the gates i, f, o or r, z, and its derivative."""
     return GATE_ACTIVATIONS[options.get("gate_activation", "sigmoid")]
 
 
@@ -287,7 +287,8 @@ LSTM_SITES: dict[str | None, dict[str, Site]] = {
 
 
 def lstm_step(options: Options, x_: Array, h_: Array, state: State, norm: Norm) -> tuple[State, State]:
-    """c' = sig(f) c + sig(i) tanh(g) and h' = sig(o) tanh(norm(c')); "carry": the new c is norm(c')."""
+    """Computes c' = sig(f) c + sig(i) tanh(g) and h' = sig(o) tanh(norm(c')). With "carry" the new c is
+    norm(c')."""
     i, f, g, o = gates(sum_of_sides(options, x_, h_, norm), 4)
     sig, _ = gate_activation(options)
     i, f, g, o = sig(i), sig(f), np.tanh(g), sig(o)
@@ -432,7 +433,8 @@ def sites_of_reset(sites: Mapping[str, Site]) -> dict[str, Site]:
 
 
 def gru_split(x_: Array, h_: Array, norm: Norm, sig: Function) -> GruGates:
-    """X = norm(x_), Y = norm(h_): r, z = sig(X + Y), n = tanh(X_n + r Y_n). Returns r, z, n, Y_n."""
+    """Computes, with X = norm(x_) and Y = norm(h_), r, z = sig(X + Y), n = tanh(X_n + r Y_n). Returns r, z,
+    n, Y_n."""
     xr, xz, xn = gates(norm("ih", x_), 3)
     hr, hz, hn = gates(norm("hh", h_), 3)
     r, z = sig(xr + hr), sig(xz + hz)
@@ -442,13 +444,13 @@ def gru_split(x_: Array, h_: Array, norm: Norm, sig: Function) -> GruGates:
 def gru_split_backward(
     gn: Array, gz: Array, r: Array, hn: Array, norm: Norm, slope: Function
 ) -> tuple[Array, Array]:  # fmt: skip
-    """The gradients of x_ and h_, from those of the arguments of n's tanh and z's sigmoid."""
+    """Returns the gradients of x_ and h_ from those of the arguments of n's tanh and z's sigmoid."""
     gr = gn * hn * slope(r)
     return norm("ih", join(gr, gz, gn)), norm("hh", join(gr, gz, gn * r))
 
 
 def gru_joint(x_: Array, h_: Array, norm: Norm, sig: Function) -> GruGates:
-    """a = norm(x_ + h_): r, z = sig(a), n = tanh(r a_n)."""
+    """Computes r, z = sig(a) and n = tanh(r a_n), with a = norm(x_ + h_)."""
     ar, az, an = gates(norm("", x_ + h_), 3)
     r, z = sig(ar), sig(az)
     return r, z, np.tanh(r * an), an
@@ -462,7 +464,7 @@ def gru_joint_backward(
 
 
 def gru_gate(x_: Array, h_: Array, norm: Norm, sig: Function) -> GruGates:
-    """r, z = sig(norm(x_ + h_)), n = tanh(norm(x_n + r h_n)), each norm over the H of its gate."""
+    """Computes r, z = sig(norm(x_ + h_)), n = tanh(norm(x_n + r h_n)), each norm over the H of its gate."""
     xr, xz, xn = gates(x_, 3)
     hr, hz, hn = gates(h_, 3)
     r, z = (sig(a) for a in gates(norm("rz", join(xr + hr, xz + hz)), 2))
@@ -485,7 +487,7 @@ GRU_GATES: dict[str, tuple[Callable[..., GruGates], Callable[..., tuple[Array, A
 
 
 def gru_step(options: Options, x_: Array, h_: Array, state: State, norm: Norm) -> tuple[State, State]:
-    """h' = (1 - z) n + z h."""
+    """Computes h' = (1 - z) n + z h."""
     (h,) = state
     r, z, n, factor = GRU_GATES[options["placement"]][0](x_, h_, norm, gate_activation(options)[0])
     return ((1 - z) * n + z * h,), (r, z, n, factor, h)
@@ -502,7 +504,8 @@ def gru_step_backward(options: Options, gstate: State, kept: State, norm: Norm) 
 def gru_reset_step(
     options: Options, x_: Array, h_: Array, state: State, norm: Norm, product: Callable[[Array], Array]
 ) -> tuple[State, State]:
-    """X = norm(x_): r, z = sig(X + norm(U_rz h)), n = tanh(X_n + norm(U_n (r h))), h' = (1 - z) n + z h.
+    """Computes, with X = norm(x_), r, z = sig(X + norm(U_rz h)), n = tanh(X_n + norm(U_n (r h))), h' = (1 -
+    z) n + z h.
 
     h_ is U_rz h. product(r) returns U_n (r h).
     """
@@ -568,7 +571,7 @@ def gru(
     num_heads : int
         As in `lstm`.
     reset_after : bool
-        False is for the reset gate before the product, without a norm, with "split" and with batch norm.
+        Whether the reset gate acts after the product. False needs norm None, "batch", or "split".
     gate_activation : {"sigmoid", "hard_sigmoid"}
         As in `lstm`.
 

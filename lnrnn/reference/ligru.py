@@ -26,7 +26,7 @@ LIGRU_SITES: dict[str | None, dict[str, Site]] = {
 
 
 def ligru_step(options: Options, x_: Array, h_: Array, state: State, norm: Norm) -> tuple[State, State]:
-    """z = sig(a_z), n = f(a_n), h' = (1 - z) n + z h; "input": a = norm(x_) + h_."""
+    """Computes z = sig(a_z), n = f(a_n), h' = (1 - z) n + z h. With placement "input" a = norm(x_) + h_."""
     (h,) = state
     f, _ = ACTIVATIONS[options["nonlinearity"]]
     a = norm("ih", x_) + h_ if options["placement"] == "input" else sum_of_sides(options, x_, h_, norm)

@@ -35,7 +35,7 @@ def real(x: ArrayLike) -> Array:
 
 
 def sigmoid(a: ArrayLike) -> Array:
-    """1 / (1 + exp(-a)), without an overflow of exp.
+    """Return 1 / (1 + exp(-a)), without an overflow of exp.
 
     Examples
     --------
@@ -54,7 +54,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "sigmoid": (sigmoid, lambda y: y * (1 - y)),
     "identity": (real, np.ones_like),
 }
-# Of the gates of LSTM and GRU.
+# The activations of the gates of LSTM and GRU.
 GATE_ACTIVATIONS: dict[str, Activation] = {
     "sigmoid": ACTIVATIONS["sigmoid"],
     "hard_sigmoid": (lambda a: np.clip(real(a) / 6 + 0.5, 0, 1), lambda y: ((y > 0) & (y < 1)) / 6),
@@ -65,7 +65,7 @@ GATE_ACTIVATIONS: dict[str, Activation] = {
 
 
 def standardize(a: Array, axis: int | tuple[int, ...], eps: float) -> tuple[Array, Array, Array]:
-    """(a - mu) / sigma with mu = mean(a), sigma = sqrt(mean((a - mu)^2) + eps), means over `axis`.
+    """Return (a - mu) / sigma with mu = mean(a), sigma = sqrt(mean((a - mu)^2) + eps), means over `axis`.
 
     Returns
     -------
@@ -110,7 +110,7 @@ def standardize_backward(
 
 
 def affine(ahat: Array, weight: ArrayLike | None, bias: ArrayLike | None) -> Array:
-    """weight ahat + bias; each may be None."""
+    """Returns weight ahat + bias; each may be None."""
     y: Array = ahat if weight is None else np.multiply(ahat, weight)
     return y if bias is None else np.add(y, bias)
 
@@ -128,7 +128,7 @@ def layer_norm(
     bias: ArrayLike | None = None,
     eps: float = 1e-5,
 ) -> Array:
-    """y = weight (x - mu) / sigma + bias; mu and sigma are over the last axes, of shape normalized_shape.
+    """Return weight (x - mu) / sigma + bias; mu and sigma are over the last axes, of shape normalized_shape.
 
     Notes
     -----
@@ -150,7 +150,7 @@ def rms_norm(
     weight: ArrayLike | None = None,
     eps: float | None = None,
 ) -> Array:
-    """y = weight x / sqrt(mean(x^2) + eps); the mean is over the last axes, of shape normalized_shape.
+    """Return weight x / sqrt(mean(x^2) + eps); the mean is over the last axes, of shape normalized_shape.
 
     If eps is None, it is the machine epsilon of float64 for x of float64, else that of float32.
 
@@ -218,7 +218,7 @@ def batch_norm(
     eps: float = 1e-5,
     num_batches_tracked: int = 0,
 ) -> tuple[Array, Any, Any]:
-    """y = weight (x - mu) / sigma + bias for each channel (axis 1). Returns y, new running mean and variance.
+    """Return y = weight (x - mu) / sigma + bias by channel (axis 1), new running mean and variance.
 
     In training mu and the biased variance are statistics of the batch. The running statistics become (1 -
     momentum) old + momentum batch, with the unbiased variance. With momentum None they are the mean over all

@@ -1,4 +1,4 @@
-"""The sLSTM of lnrnn.reference, which explains the symbols.
+"""The sLSTM of lnrnn.reference, whose docstring explains the symbols.
 
 The cell is that of Beck et al. 2024 (arXiv 2405.04517), with a layer norm of each head behind it. Gates are
 i, f, z, o.
@@ -29,29 +29,29 @@ SITES: dict[str, Site] = {"ih": Site(None, "bias_ih", (4,)), "hh": Site(None, "b
 
 
 def log_sigmoid(a: Array) -> Array:
-    """log(1 / (1 + exp(-a))), without an overflow of exp."""
+    """Returns log(1 / (1 + exp(-a))), without an overflow of exp."""
     return np.asarray(np.minimum(a, 0) - np.log1p(np.exp(-np.abs(a))))
 
 
 def as_bfloat16(a: Array) -> Array:
-    """Each number rounded to the nearest bfloat16, ties to even; the dtype of `a` stays."""
+    """Returns each number rounded to the nearest bfloat16, ties to even; the dtype of `a` stays."""
     bits = a.astype(np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)
     return np.where(np.isnan(a), a, rounded.astype(np.uint32).view(np.float32)).astype(a.dtype)
 
 
 def by_head(a: Array, heads: int) -> Array:
-    """(..., H) -> (..., heads, H / heads)"""
+    """Reshapes (..., H) to (..., heads, H / heads)."""
     return a.reshape(*a.shape[:-1], heads, a.shape[-1] // heads)
 
 
 def alive(tape: Tape, y: Array) -> Array:
-    """(T, B, 1): whether the sequence has this step."""
+    """Returns whether each sequence has each step, (T, B, 1)."""
     return (np.arange(len(y))[:, None] < tape.lengths)[..., None]
 
 
 def slstm_step(options: Options, x_: Array, h_: Array, state: State, norm: Norm) -> tuple[State, State]:
-    """Exponential gates i and f, scaled by exp(-m) so that none of them is above 1.
+    """Computes exponential gates i and f, scaled by exp(-m) so that none of them is above 1.
 
     lf = log sigmoid(f), or f with exp_forget::
 
@@ -105,7 +105,7 @@ def slstm(
     reverse: bool = False,
     states_mask: ArrayLike | None = None,
 ) -> tuple[Array, State, Tape]:
-    """An sLSTM of one layer and direction. `slstm_step` has its equation.
+    """Run an sLSTM of one layer and direction. `slstm_step` has its equation.
 
     Parameters
     ----------
@@ -174,9 +174,9 @@ def slstm_backward(
     gn: ArrayLike | None = None,
     gm: ArrayLike | None = None,
 ) -> tuple[Array, State, dict[str, Array]]:
-    """The gradients gx, (gh0, gc0, gn0, gm0) and those of the given parameters.
+    """Return the gradients gx, (gh0, gc0, gn0, gm0) and those of the given parameters.
 
-    gy is (T, B, H), those of the state are (B, H); None is zero.
+    gy is (T, B, H), the gradients of the state are (B, H); None is zero.
 
     Examples
     --------

@@ -42,7 +42,7 @@ State = tuple[Array, ...]
 Zoneout = tuple[Array | None, ...]  # d (T, B, H) for each state, in the order in which steps are computed
 Options = Mapping[str, Any]
 Norm = Callable[[str, Array], Array]
-# A GRU whose reset gate comes before the product has one more argument: Reset.forward, Reset.backward.
+# A GRU whose reset gate comes before the product has one more argument, Reset.forward or Reset.backward.
 Forward = Callable[..., tuple[State, Any]]  # (options, x_, h_, state, norm)
 Backward = Callable[..., tuple[Array, Array, tuple[Any, ...]]]  # (options, gradient of the state, kept, norm)
 
@@ -171,7 +171,7 @@ def reverse_sequences(x: Array, lengths: Array) -> Array:
 
 
 def product(p: dict[str, Array], v: Array, rows: slice) -> Array:
-    """Returns W_hh v + inner_bias_hh for these rows of W_hh. v (L, H)."""
+    """Returns W_hh v + inner_bias_hh for these rows of W_hh and for v (L, H)."""
     bias = p.get("inner_bias_hh")
     return affine(v @ p["weight_hh"][rows].T, None, None if bias is None else bias[rows])
 
@@ -386,7 +386,7 @@ def used_statistics(
 def run_backward(
     tape: Tape, gy: ArrayLike, gstate: Sequence[ArrayLike | None]
 ) -> tuple[Array, State, dict[str, Array]]:
-    """Back-propagation through time, from gy (T, B, P) and the gradient of the last state.
+    """Back-propagates through time, from gy (T, B, P) and the gradient of the last state.
 
     gstate: (B, *) each, or None for zero. Returns gx, the gradient of the initial state, and the gradients of
     the parameters of the forward run. Values of gy past a length have no effect, for y is constant there.

@@ -58,8 +58,8 @@ class Architecture:
     gate_activation: GateActivation = "sigmoid"
     exp_forget: bool = False
     state_dtype: StateDtype = "float32"
-    # functools.cached_property would have a lock before Python 3.12. If another thread forks while it is
-    # locked, it stays locked in the child process.
+    # These fields are not functools.cached_property, which has a lock before Python 3.12. If another thread
+    # forks while the lock is held, it stays locked in the child process.
     arguments: Mapping[str, Any] = field(init=False, repr=False, compare=False)
     suffixes: tuple[str, ...] = field(init=False, repr=False, compare=False)
     shapes: Mapping[str, tuple[int, ...]] = field(init=False, repr=False, compare=False)
@@ -166,7 +166,7 @@ class Architecture:
 
     @property
     def state_widths(self) -> tuple[int, ...]:
-        """The same of each array of a state in Python: of h, of h and c, or of h, c, n and m."""
+        """The number of values in a row of each array of a state in Python: h, c and so on."""
         return self.h_width, *(self.hidden_size for _ in self.cell.state_names[1:])
 
     @property
@@ -183,7 +183,7 @@ class Architecture:
         return {"dtype": dtype, **self.stated, "cell": self.cell.name, "norm": norm}
 
     def description(self, dtype: str, overrun: str | None, **options: Any) -> Description:
-        """Returns the configuration as an object of the compiled module. options: more entries."""
+        """Returns the configuration as an object of the compiled module. options: further entries."""
         return Description(json.dumps({**self.configuration(dtype, overrun), **options}))
 
 
@@ -201,7 +201,8 @@ def vectors(cell: Cell, hidden_size: int, norm: Norm, bias: bool) -> Mapping[str
     return {name.removesuffix("_l0"): shape[0] for name, shape in made.shapes.items() if len(shape) == 1}
 
 
-# Arguments that older versions did not have. Files, reprs and fingerprints have them only with another value.
+# Arguments that older versions did not have. Files, reprs and fingerprints have only those that differ from
+# these defaults.
 DEFAULTS = {each.name: each.default for each in fields(Architecture) if each.default is not MISSING}
 
 

@@ -24,7 +24,6 @@ State = TypeVar("State", bound="Array | tuple[Array, ...]", covariant=True)
 
 
 def refuse_packed(x: Any, batch_first: bool) -> None:
-    """Raises TypeError for torch's PackedSequence."""
     if type(x).__name__ == "PackedSequence" and hasattr(x, "batch_sizes"):
         do = "x, lengths = torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first="
         do += f"{batch_first}), and give lengths=lengths"
@@ -41,7 +40,8 @@ def rows_as_they_are(x: Array) -> bool:
 
 
 def integers(name: str, value: Any) -> Array:
-    """Returns value as an array. Integers become a contiguous array of int64; uint64 may not fit, and stays.
+    """Returns value as an array. Integers become a contiguous array of int64; uint64 stays, as it may not
+    fit.
 
     An array that is contiguous int64 is not copied.
     """
@@ -128,7 +128,7 @@ def checked_ragged(values: ArrayLike, offsets: ArrayLike, input_size: int) -> tu
 
 
 def states(name: str, value: Any, cell: Cell) -> list[tuple[str, Any]]:
-    """The name and value of each state in an argument: [(name, h)], or (name[0], h), (name[1], c), ..."""
+    """Returns name and value of each state in an argument: [(name, h)], or (name[0], h), (name[1], c), ..."""
     if cell.states == 1:
         return [(name, value)]
     names = cell.state_names
@@ -139,7 +139,7 @@ def states(name: str, value: Any, cell: Cell) -> list[tuple[str, Any]]:
 
 
 def side_by_side(found: Sequence[Array], cell: Cell) -> list[Array]:
-    """The arrays of a user's state as the engine has them: h, or h and a cell state."""
+    """Returns the arrays of a user's state as the engine has them: h, or h and a cell state."""
     return list(found) if cell.parts == 1 else [found[0], np.concatenate(found[1:], axis=-1)]
 
 
@@ -155,7 +155,8 @@ def as_caller(y: Any, unbatched: bool, batch_first: bool) -> Any:
 
 # The cell decides the type State.
 def as_state(found: Sequence[Array], cell: Cell, unbatched: bool = False) -> State:  # type: ignore[type-var]
-    """The user's state from arrays (num_layers * directions, B, *); without the axis B if unbatched."""
+    """Returns the user's state from arrays (num_layers * directions, B, *); without the axis B if
+    unbatched."""
     if cell.parts > 1:
         found = [found[0], *map(np.ascontiguousarray, np.split(found[1], cell.parts, axis=-1))]
     if unbatched:

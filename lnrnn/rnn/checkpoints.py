@@ -45,7 +45,7 @@ class Checkpoints:
         self, network: Network, line: int, reverse: bool, *, x: Array, y: Array, before: list[Array],
         after: list[Array], rows: Array, statistics: Mapping[str, Array] | None, masks: MaskArrays | None,
     ) -> None:  # fmt: skip
-        """As Network.forward, of one line. before, after: the states (states, *), h, or h and c."""
+        """Runs Network.forward for one line. before, after: h, or h and c, (number of states, *) each."""
         for old, new in zip(before, after, strict=True):
             new[...] = old
         _blank_past_the_end(y, rows)
@@ -66,7 +66,8 @@ class Checkpoints:
         statistics: Mapping[str, Array] | None, masks: MaskArrays | None, gy: Array,
         gafter: list[Array | None], gx: Array | None, gbefore: list[Array], grads: list[Array], add: bool,
     ) -> None:  # fmt: skip
-        """As Network.backward, of one line. gafter, gbefore: the gradients of the states, (states, *)."""
+        """Runs Network.backward for one line. gafter, gbefore: the gradients of the states, (number of
+        states, *)."""
         for g, given in zip(gbefore, gafter * len(gbefore), strict=False):
             g[...] = 0 if given is None else given
         parts = list(self._parts(rows))
@@ -109,7 +110,7 @@ class Checkpoints:
 
 
 def _steps(rows: Array, t0: int, t1: int, reverse: bool) -> Array:
-    """Returns these rows with only the steps t0 to t1 - 1, counted from the row's end if reverse."""
+    """Returns `rows` with only the steps t0 to t1 - 1, counted from the row's end if reverse."""
     found, end = rows.copy(), np.minimum(rows[:, LENGTH], t1)
     found[:, FIRST] += rows[:, LENGTH] - end if reverse else t0
     found[:, LENGTH] = end - t0

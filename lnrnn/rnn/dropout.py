@@ -15,11 +15,11 @@ from .batches import FLOAT32
 from .specs import DropoutSpec
 
 Array = np.ndarray
-# Factors of h in the product with W_hh, (B, P); where zoneout keeps the old h, and the old c, (T, B, *).
+# The dropout factors of h in W_hh h, (B, P), and where zoneout keeps the old h and the old c, (T, B, *).
 MaskArrays = tuple[Array | None, Array | None, Array | None]
 DRAWN = 2**16  # how many numbers are drawn at a time
 
-# The purpose of a generator's numbers, which is the first number of its spawn key.
+# Purposes of random numbers. The purpose is the first number of a generator's spawn key.
 BETWEEN, INPUTS, STATES, ZONEOUT_H, ZONEOUT_C = range(5)
 
 
@@ -58,7 +58,7 @@ def drawn(entropy: Entropy, key: tuple[int, int, int], shape: tuple[int, ...], r
 
 
 def factors(dropped: Array, rate: float) -> Array:
-    """Factors of float32: 0 for dropped values, 1 / (1 - rate) for others."""
+    """Returns factors of float32: 0 for dropped values, 1 / (1 - rate) for others."""
     return np.where(dropped, FLOAT32.type(0), FLOAT32.type(1 / (1 - rate)))
 
 

@@ -1,7 +1,7 @@
 """Functions that run whole sequences through a Snapshot, which is one unchanging version of a network.
 
-network.py, training.py and calibration.py call them. `run` computes. `with_batch` and `with_statistics`
-return a new snapshot, with other statistics, by which the caller replaces the old one.
+network.py, training.py and calibration.py call them. `run` computes outputs. `with_batch` and
+`with_statistics` return a new snapshot, with other statistics, by which the caller replaces the old one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Training(NamedTuple):
     dropped: Sequence[tuple[Array, Array | None, float, Array | None] | None] = ()
 
     def arrays(self, made: Architecture) -> list[Array | None]:
-        """Returns all arrays in the order of lnrnn_training_array_of (network.h), or None for each."""
+        """Returns all arrays in the order of lnrnn_training_array_of (network.h); None for unused ones."""
         found: list[Array | None] = []
         for k in range(len(self.statistics or self.tapes or made.suffixes)):
             found.append(self.tapes[k] if self.tapes else None)
@@ -64,16 +64,16 @@ class Training(NamedTuple):
 
 
 def empty_outputs(made: Architecture, T: int, B: int) -> Array:
-    """Returns a new array (T, B, directions * P), a view of (B, T, *) with batch_first, of any contents."""
+    """Returns a new array (T, B, directions * P), a view of (B, T, *) with batch_first. It is not set."""
     wide = made.directions * made.h_width
     found: Array = empty((B, T, wide)).swapaxes(0, 1) if made.batch_first else empty((T, B, wide))
     return found
 
 
 def state_arrays(made: Architecture, name: str, value: Any, batch: int, unbatched: bool) -> list[Array]:
-    """h, or h and the cell state, of an argument: arrays (num_layers * directions, B, *) float32.
+    """Returns h, or h and the cell state, of an argument: arrays (num_layers * directions, B, *) float32.
 
-    None is zeros. Raises ValueError or TypeError that names the argument.
+    A value of None means zeros. Raises ValueError or TypeError that names the argument.
     """
     lines = len(made.suffixes)
     cell = made.cell
@@ -130,7 +130,7 @@ def call(snapshot: Snapshot, x: Any, h0: Any, lengths: Any, resets: Any, threads
 
 
 def _parted(made: Architecture, found: Any) -> Any:
-    """The user's state from the (h, cell state) of the compiled module."""
+    """Returns the user's state from the (h, cell state) of the compiled module."""
     return as_state(found, made.cell)
 
 
@@ -144,5 +144,5 @@ def with_batch(snapshot: Snapshot, seen: Sequence[Mapping[str, Any]]) -> Snapsho
 
 
 def with_statistics(snapshot: Snapshot, found: Mapping[str, StepStatistics]) -> Snapshot:
-    """Returns the snapshot with these statistics, by suffix, instead of its own."""
+    """Returns the snapshot with the statistics `found`, by suffix, instead of its own."""
     return snapshot.changed(statistics=found)

@@ -114,7 +114,7 @@ def _seen(made: Architecture, arrays: Sequence[Array]) -> list[dict[str, Array]]
 
 
 def saved_arrays(made: Architecture) -> int:
-    """The number of arrays that `forward` saves for `backward`."""
+    """Returns the number of arrays that `forward` saves for `backward`."""
     return made.num_layers - 1 + len(made.suffixes) + (made.cell.parts > 1)
 
 
@@ -126,7 +126,7 @@ class _Kept(NamedTuple):
     start: tuple[Array, ...]
 
 
-# An entry for each call whose tape exists, by the address of its first tape; it is deleted with the tape.
+# The objects of each call, by the address of the call's first tape. They are deleted with this tape.
 _kept: dict[int, tuple[weakref.ref[Array], _Kept]] = {}
 
 
@@ -163,7 +163,7 @@ def forward(
     lengths: Array | None,
     record: bool = True,
 ) -> tuple[Array, list[Array], list[Array], list[Array]]:
-    """As Network.forward_train. start: [h0] or [h0, c0], or empty for zeros.
+    """Does the work of Network.forward_train. start: [h0] or [h0, c0], or empty for zeros.
 
     Returns y, the last states, the statistics of the batch, and the arrays for `backward`. The statistics,
     under batch norm, are (T, width) float64 and counts (T,) for each layer and direction. With `record`, the
@@ -208,17 +208,18 @@ def forward(
 
 
 def _ends(made: Architecture, end: Sequence[Array]) -> list[Array]:
-    """The arrays of the user's state, from those of the engine."""
+    """Returns the arrays of the user's state, from those of the engine."""
     return list(_arrays(as_state(end, made.cell)))
 
 
 def _kept_end(made: Architecture, end: Sequence[Array]) -> list[Array]:
-    """The last cell state of an SLSTM, for `backward`."""
+    """Returns the last cell state of an SLSTM, in a list; an empty list for other cells."""
     return [end[1]] if made.cell.parts > 1 else []
 
 
 def _active(tape: Array, rows: int, active: int) -> Array:
-    """Returns the used part of a tape, which has memory for T * B rows; `active` excludes padding."""
+    """Returns the used part of a tape, which has memory for T * B rows; active: the number of rows without
+    padding."""
     return tape[: len(tape) // max(rows, 1) * active]
 
 
@@ -244,7 +245,7 @@ def backward(
     gend: Sequence[Array | None],
     grad_x: bool,
 ) -> tuple[Array | None, list[Array], list[Array]]:
-    """As Network.backward, after `forward` with the same arguments.
+    """Does the work of Network.backward, after `forward` with the same arguments.
 
     parameters: called only if weights must be packed again. Returns gx, the gradients of the initial states,
     and the gradients of the parameters.

@@ -44,7 +44,7 @@ DROPS_NOTHING = "has no effect with num_layers=1: it drops outputs of all layers
 
 
 def _uniform(rng: np.random.Generator, bound: float, shape: tuple[int, ...]) -> Array:
-    """rng.uniform(-bound, bound, shape) in float32, without a whole array of float64."""
+    """Returns rng.uniform(-bound, bound, shape) in float32, without a whole array of float64."""
     values = np.empty(shape, FLOAT32)
     flat = values.reshape(-1)
     for at in range(0, flat.size, DRAWN):
@@ -95,7 +95,7 @@ class Network(Closed, Generic[State]):
         made = Architecture.checked(self._cell, **arguments)
         rate = number("dropout", dropout, 0, below=1)
         if rate and made.num_layers == 1:
-            # stacklevel: the caller of the constructor
+            # stacklevel=3 shows the line that calls the constructor.
             warnings.warn(f"dropout={rate} {DROPS_NOTHING}", UserWarning, stacklevel=3)
         rng = _generator(seed, rng)
         bound = made.hidden_size**-0.5
@@ -148,12 +148,12 @@ class Network(Closed, Generic[State]):
         return [*super().__dir__(), *self._state()]
 
     def _state(self) -> dict[str, Array]:
-        """Parameters and statistics by name, not copied. Empty if `_hold` has not been called."""
+        """Returns parameters and statistics by name, not copied; nothing if `_hold` has not been called."""
         snapshot = getattr(self, "_snapshot", None)
         return {} if snapshot is None else snapshot.state()
 
     def _change(self, change: Callable[[Snapshot], Snapshot]) -> None:
-        """Replaces the current version of the network."""
+        """Replaces the network's snapshot by change(snapshot)."""
         with CHANGES:
             self._snapshot = change(self._snapshot)
 
@@ -450,7 +450,7 @@ class Network(Closed, Generic[State]):
             self, self._snapshot, x, h0, lengths, resets, dropout, seed, checkpoint
         )
         if seen:  # last, so that an interrupted call leaves the statistics unchanged
-            # Added to the current statistics, which another thread may have updated meanwhile.
+            # Update the newest statistics, because another thread may have set some meanwhile.
             self._change(lambda old: engine.with_batch(old, seen))
         return y, state, tape
 

@@ -43,11 +43,11 @@ class Parts:
     fresh: Array
 
     def reached(self, reverse: bool) -> Array:
-        """Returns the last parts in time for a line (layer and direction), which may be reverse."""
+        """Returns the part of each sequence that a line (layer and direction) reads last."""
         return self.first if reverse else self.last
 
     def begun(self, reverse: bool) -> Array:
-        """Returns the first parts in time for a line."""
+        """Returns the part of each sequence that a line (layer and direction) reads first."""
         return self.last if reverse else self.first
 
     def begin_backward(self, ghn: Array, reversed_: Sequence[bool]) -> Array:
@@ -76,7 +76,6 @@ class Rows:
 
     @property
     def longest(self) -> int:
-        """The number of steps of the longest row."""
         return int(self.table[0, LENGTH]) if len(self.table) else 0
 
     def arrays(self) -> list[Array]:
@@ -143,7 +142,7 @@ def _whole(T: int, B: int) -> Rows:
 
 
 def reset(resets: Array, lengths: Array | None, T: int, B: int) -> Rows:
-    """Returns rows as `padded`, divided before each step of a sequence at which resets (T, B) is True."""
+    """Returns the rows of `padded`, divided before each step of a sequence at which resets (T, B) is True."""
     within: Array = resets.T if lengths is None else resets.T & (np.arange(T) < lengths[:, None])
     fresh = np.array(within[:, 0]) if T else np.zeros(B, bool)
     cut = np.array(within)

@@ -48,7 +48,7 @@ class Snapshot:
     zoneout: tuple[float, ...] = ()
     activation_bits: ActivationBits | None = None
     dropout: float = 0.0
-    # Computed when first needed. If two threads compute the same, the results are equal and one is kept.
+    # Both fields are computed when first needed. If two threads compute one, the results are equal.
     _compiled: _core.Network | None = field(default=None, init=False, repr=False)
     _fingerprint: str | None = field(default=None, init=False, repr=False)
 
@@ -56,7 +56,7 @@ class Snapshot:
         return replace(self, **fields)
 
     def state(self) -> dict[str, Array]:
-        """Parameters and statistics by name, not copied."""
+        """Returns parameters and statistics by name, not copied."""
         found = dict(self.parameters)
         for suffix, statistics in self.statistics.items():
             found |= {name + suffix: array for name, array in statistics.arrays.items()}

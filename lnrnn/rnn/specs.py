@@ -66,7 +66,8 @@ class LayerNormSpec(Named):
         object.__setattr__(self, "inner_bias", flag("inner_bias", self.inner_bias))
 
     def resolved(self, cell: Cell) -> LayerNormSpec:
-        """The spec with the defaults of this cell: placement is a string, and cell is None without a c."""
+        """Returns the spec with the defaults of a cell: placement is a string, and cell is None for a cell
+        without c."""
         behind = cell.placement == "output"
         known = ("output",) if behind else PLACEMENTS
         placement = choice("placement", self.placement or cell.placement, known)
@@ -175,7 +176,7 @@ def dropout_spec(dropout: Any) -> DropoutSpec:
 
 
 def zoneout_rates(zoneout: Any, cell: Cell) -> tuple[float, ...]:
-    """The value of `Network.zoneout` as a rate for each state of the cell, or () if all are 0."""
+    """Returns the value of `Network.zoneout` as a rate for each state of the cell, or () if all are 0."""
     if cell.parts > 1:
         if number("zoneout", zoneout, 0, below=1):
             raise bad_value("zoneout", f"0 for {cell.name}, whose states belong together", zoneout)

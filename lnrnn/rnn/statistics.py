@@ -37,7 +37,7 @@ def blank(sides: Mapping[str, int], steps: int) -> dict[str, Array]:
 
 
 def of_steps(batch: Mapping[str, Array] | None, t0: int, t1: int, *, copy: bool = False) -> Any:
-    """Returns the steps t0 to t1 - 1 of arrays from `blank`, as views or copies; None for None."""
+    """Returns the steps t0 to t1 - 1 of arrays from `blank`, as views or copies; None without a batch."""
     if batch is None:
         return None
     return {name: array[t0:t1].copy() if copy else array[t0:t1] for name, array in batch.items()}
@@ -112,7 +112,7 @@ class StepStatistics:
         return StepStatistics(arrays | {"count": new_count})
 
     def refuse_overrun(self, table: Array, overrun: str | None, what: str = "sequence") -> None:
-        """Raises SequenceTooLongError for a sequence with an unknown step, unless `overrun` permits it.
+        """Raises SequenceTooLongError for a step without statistics, unless `overrun` permits it.
 
         table: a table of rows.Rows. The last argument is the word for a sequence in the message.
         """

@@ -145,8 +145,8 @@ class Stream(Closed, Generic[State]):
         state: Sequence[Array] | None = None,
         step: int | Array = 0,
     ) -> None:
-        """snapshot: of a network with one direction. state: h, or h and c, (num_layers, B, *) each. step: an
-        integer or (B,). All arguments are checked, because they may come from a pickle."""
+        """Creates a stream. snapshot: of a network with one direction. state: h, or h and c, (num_layers, B,
+        *) each. step: an integer or (B,). All arguments are checked, because they may come from a pickle."""
         batch_size = integer("batch_size", batch_size, 1, 2**31 - 1)
         self._snapshot = snapshot
         self._together = snapshot.overrun == "batch"
@@ -410,7 +410,6 @@ def step_all(steps: Iterable[tuple[Stream[Any], ArrayLike]], *, threads: int | N
 
 
 def _step_all_checked(pairs: list[Any], threads: int) -> list[Array]:
-    """Computes `step_all` for any arguments."""
     streams: list[Stream[Any]] = []
     for i, pair in enumerate(pairs):
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], Stream):

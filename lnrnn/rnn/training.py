@@ -37,7 +37,6 @@ class Run(NamedTuple):
         yield from self.kept()
 
     def kept(self) -> Iterator[Array]:
-        """Yields all arrays except x and y."""
         yield from self.record.arrays() if isinstance(self.record, Checkpoints) else (self.record,)
         yield from (self.statistics or {}).values()
 
@@ -106,7 +105,6 @@ class Tape:
 
 
 def _refuse(snapshot: Snapshot) -> None:
-    """Raises ValueError for a network with rounded weights."""
     if snapshot.dtype != "float32":
         raise bad_value("dtype", "'float32' for training", snapshot.dtype, "use to_dtype('float32')")
 
@@ -175,15 +173,15 @@ def forward(
 
 
 def _ended(tape: Tape, end: Sequence[Array]) -> Tape:
-    """The tape with the last states, if the gradients need them."""
+    """Returns the tape with the last states, if gradients need them."""
     return tape if tape.architecture.cell.parts == 1 else replace(tape, end=end[1])
 
 
 def _move_m(cells: Array, gradients: Array, sign: int) -> None:
-    """From the gradient of c, n and m of an SLSTM to that at constant c exp(m) and n exp(m), or back.
+    """Changes an SLSTM's gradients of c, n and m to those of the compiled module, or back.
 
-    The compiled module has the latter. Its part of m is 0 unless a loss depends on the last c, n or m. In the
-    former the part of m is larger by gc c + gn n. sign: -1, or 1 for the way back.
+    The module varies m at constant c exp(m) and n exp(m). Its gradient of m is 0 unless a loss depends on the
+    last c, n or m. The usual gradient of m is larger by gc c + gn n. sign: -1, or 1 for the way back.
     """
     (gc, gn, gm), (c, n, _) = (np.split(a, 3, axis=-1) for a in (gradients, cells))
     gm += FLOAT32.type(sign) * (gc * np.where(n == 0, 0, c) + gn * n)
@@ -232,12 +230,11 @@ def _forward_checkpoints(tape: Tape) -> list[Array]:
 
 
 def checked_checkpoint(checkpoint: Any) -> int | None:
-    """Returns the argument `checkpoint` of forward_train and tape_bytes."""
+    """Returns the argument `checkpoint` of forward_train and tape_bytes, checked."""
     return None if checkpoint is None else integer("checkpoint", checkpoint, 1, LIMIT)
 
 
 def tape_bytes(snapshot: Snapshot, steps: int, batch: int, every: int | None) -> int:
-    """See Network.tape_bytes."""
     _refuse(snapshot)
     made = snapshot.architecture
     states = sum(made.widths)
@@ -252,7 +249,6 @@ def tape_bytes(snapshot: Snapshot, steps: int, batch: int, every: int | None) ->
 def backward(
     tape: Tape, gy: Any, gh: Any, grad_x: bool, out: Any
 ) -> tuple[Array | None, State, dict[str, Array]]:
-    """See Network.backward."""
     if tape.isa != isa():
         raise RuntimeError(f"the tape is of instruction set {tape.isa}, backward is called with {isa()}")
     made, (unbatched, shape), masks = tape.architecture, tape.layout, tape.masks

@@ -80,7 +80,8 @@ def score(
             else "raise",
         }
         folder = target.with_name(target.name + ".parts")
-        # A row group that is complete with --bad raise has no bad rows, so --bad skip has the same results.
+        # A row group that is complete with --bad raise has no bad rows, so a run with --bad skip may continue
+        # it.
         with Journal.opened(folder, facts, [("--bad", "raise", facts["--bad"])]) as journal:
             job = Job(scorer, os.path.abspath(source), identity, str(journal.scratch))
             results_type = arrow.result_type(scorer.into, result_width(model), kind, fixed=False)
@@ -128,7 +129,7 @@ def _fill(output: Output, journal: Journal, compute: Callable[[list[int]], Outco
         if parquet.is_complete(journal.part(k), journal.part(k, bad=True), k, count)
     }  # fmt: skip
     left = [k for k in range(len(rows)) if k not in done]
-    # If this raises an exception, closing() ends the workers before the journal's folder is removed.
+    # If the body raises an exception, closing() ends the workers before the journal's folder is removed.
     with closing(compute(left)) as pending, progress(sum(rows), sum(rows[k] for k in done)) as add:
         for k in range(len(rows)):
             while k not in done:

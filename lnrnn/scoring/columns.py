@@ -48,7 +48,6 @@ def sequences_of(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithR
 
 
 def cell(table: Any, column: str, row: int) -> Any:
-    """Returns the entry of a table's column in a row."""
     if arrow.is_table(table):
         return table.column(table.schema.names.index(column))[row].as_py()
     values = table[column]
@@ -146,7 +145,7 @@ def _of_pandas(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithRes
     else:
         rows = own.to_numpy(dtype=object)
         given = objects.sequences(rows, width)
-        # "string", because the dtype that pandas infers depends on whether there are bad rows.
+        # The dtype is "string", because a dtype that pandas infers depends on whether there are bad rows.
         columns = _object_columns(asked, rows, lambda given: pandas.array(objects.reasons(given), "string"))
         extension = lambda cells: cells  # noqa: E731
 

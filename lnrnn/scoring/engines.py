@@ -75,7 +75,7 @@ def on_dask(
 
 @contextmanager
 def _dask_client(distributed: Any, workers: int, address: str | None) -> Iterator[Any]:
-    """A client of the scheduler at `address`, or of a new cluster on this machine, which ends with it."""
+    """A context with a client of the scheduler at `address`, or of a new cluster on this machine."""
     dask = require("dask", "the engine dask", "dask")
     with ExitStack() as stack:
         at: Any = address
@@ -158,7 +158,8 @@ def on_processes(compute: Compute, job: Job, indices: Iterable[int], workers: in
 
 
 class _Worker:
-    """A worker process. outcomes: the pipe from it. given: its row groups, the one in work first."""
+    """A worker process. outcomes: the pipe for its results. given: its row groups; it computes the first
+    one."""
 
     def __init__(self, compute: Compute, job: Job) -> None:
         context = multiprocessing.get_context("spawn")  # fork would copy locks that other threads hold
@@ -196,7 +197,7 @@ class _Worker:
 
 
 def _work(compute: Compute, job: Job, numbers: Connection, outcomes: Connection) -> None:
-    """The loop of a worker: computes the row groups whose numbers it receives, in this order.
+    """Runs the loop of a worker: computes the row groups whose numbers it receives, in this order.
 
     The worker ends when the other end of the pipe `numbers` is closed, which happens if the parent ends.
     """

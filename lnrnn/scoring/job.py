@@ -29,7 +29,6 @@ class Job:
 
     @property
     def threads(self) -> int:
-        """The number of threads of one worker."""
         return self.scorer.threads or 1
 
 
@@ -66,8 +65,8 @@ def compute(job: Job, index: int) -> Outcome:
 def bad_rows_schema(scorer: Scorer, source: Any) -> Any:
     """Returns the schema of the list of bad rows, for an input with the schema `source`.
 
-    The column row is the row's number in the whole input, from 0; row_group is from 0 too. id is the entry in
-    the Scorer's id_column, if that is given.
+    The column row is the row's number in the whole input, from 0; row_group counts from 0 too. id is the
+    entry in the Scorer's id_column, if that is given.
     """
     pa, _ = parquet.packages()
     name = scorer.id_column

@@ -74,7 +74,7 @@ class Journal:
             if not isinstance(was, dict):
                 raise ValueError("it holds no names and values")
         except FileNotFoundError:
-            # Either no row group was complete, or the run had finished, so the other files are not needed.
+            # Without a manifest, no row group was complete or the run had ended. Other files are not needed.
             self._clear()
             was = {}
         except ValueError as error:

@@ -31,7 +31,6 @@ Facts = dict[str, int]  # "row group", its "rows", their "steps", its "bad rows"
 
 
 def packages() -> tuple[Any, Any]:
-    """Returns the modules pyarrow and pyarrow.parquet."""
     result = [require(name, "lnrnn score", "score") for name in ("pyarrow", "pyarrow.parquet")]
     return result[0], result[1]
 
@@ -50,7 +49,7 @@ def reading(path: str, where: str = "") -> Iterator[None]:
 
 @contextmanager
 def opened(path: str) -> Iterator[Any]:
-    """A pyarrow.parquet.ParquetFile, which reads row groups page by page."""
+    """A context with a pyarrow.parquet.ParquetFile, which reads row groups page by page."""
     _, pq = packages()
     if not os.path.exists(path):
         raise FileNotFoundError(f"no such file: {path!r}")

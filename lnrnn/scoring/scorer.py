@@ -235,7 +235,6 @@ class Scorer(Closed):
 
 
 def _here() -> tuple[str, str]:
-    """Returns lnrnn's version, and the kernel set in use."""
     package: Any = sys.modules[__name__.partition(".")[0]]  # which imports this module
     return package.__version__, _core.isa()
 

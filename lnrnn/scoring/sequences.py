@@ -76,7 +76,6 @@ class Sequences:
 
 
 def result_width(model: Model) -> int:
-    """Returns the width of y."""
     return model.num_directions * architecture(model).h_width
 
 
@@ -140,7 +139,6 @@ def _pieces(lengths: Array, budget: int) -> list[Array]:
 
 
 def _offsets(lengths: Array) -> Array:
-    """Returns offsets (B + 1,) int64 from lengths (B,)."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 

@@ -6,7 +6,8 @@ converts a module to one of these classes. Only lnrnn.torch needs PyTorch.
 On the CPU in float32 the modules compute with lnrnn's C kernels, forward and back, as an operator of torch.
 They support torch.compile, torch.export, DistributedDataParallel and torch.func.grad. On other devices and
 dtypes they use torch operations, one time step after another, with the same results to 1e-5. `module.engine`
-says which. `accelerate(model)` changes a model so that the C kernels compute its torch.nn.RNN, LSTM and GRU.
+says which of the two computes. `accelerate(model)` changes a model so that the C kernels compute its
+torch.nn.RNN, LSTM and GRU.
 """
 
 try:

@@ -126,8 +126,8 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
     gradients. The report says so. The own forward also computes all calls after an attribute, buffer,
     submodule or hook has changed. lnrnn does not notice changes of globals and of methods of classes, changes
     in objects of compiled classes, and changes beyond 300 attributes. It does not notice writes through
-    tensor.data or tensor.numpy() to a tensor that is no parameter. The probes have the limits that
-    `from_torch` describes. Replacing a module with layer norm, 256 inputs and 512 units takes about 6 s.
+    tensor.data or tensor.numpy() to a tensor that is no parameter. Replacing a module with layer norm, 256
+    inputs and 512 units takes about 6 s.
 
     Examples
     --------
@@ -211,7 +211,7 @@ def _replace_native(module: Any, report: Report) -> tuple[str | None, str]:
 
 
 def _replace_custom(module: Any, report: Report) -> tuple[str | None, str]:
-    """Returns the same for a custom module, whose parameters are those of a system of from_torch."""
+    """Replaces a module with the parameters of a system of from_torch. Returns as `_replace_native`."""
     if isinstance(module, torch.jit.ScriptModule):
         return "it is scripted, and TorchScript's modules cannot be changed", ""
     if isinstance(vars(module).get("forward"), custom_modules.Forward):
@@ -238,7 +238,7 @@ def _recurrent(module: torch.nn.Module) -> bool:
 
 
 def _unknown(module: torch.nn.Module) -> bool:
-    """Whether a module of another class is recurrent, by the name of the class."""
+    """Returns whether a module of another class is recurrent, by the class's name."""
     return bool(_UNKNOWN.fullmatch(type(module).__name__)) and any(True for _ in module.parameters())
 
 
@@ -307,7 +307,7 @@ def _call(model: torch.nn.Module, check: Any) -> Callable[[], Arrays]:
 
 
 def _compare(model: torch.nn.Module, run: Callable[[], Arrays], before: Arrays, report: Report) -> None:
-    """Raises ValueError if the outputs of `run` are not those from before the change."""
+    """Raises ValueError if the outputs of `run` differ from `before`, those before the change."""
     weights = [p for name, _ in report.replaced for p in model.get_submodule(name).parameters()]
     if not weights:
         return

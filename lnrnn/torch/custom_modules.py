@@ -164,7 +164,6 @@ def replace_forward(module: torch.nn.Module) -> str:
 
 
 def restore_forward(module: torch.nn.Module) -> None:
-    """Restores the forward that `replace_forward` replaced."""
     for name in ("forward", "__prepare_scriptable__"):
         vars(module).pop(name, None)
 
@@ -216,7 +215,7 @@ def _forms(module: torch.nn.Module, converted: Converted, arch: Architecture) ->
 
 
 def _agrees(result: Any, converted: Converted, x: np.ndarray, state: Any) -> tuple[Any] | None:
-    """(template,), the result with Leafs in place of tensors, if its numbers are the network's; else None."""
+    """Returns the result with Leafs for tensors, in a tuple, if its numbers are the network's, else None."""
     ours = _leaves(converted, x, state)
     chosen: list[Leaf] = []
     theirs: list[np.ndarray] = []
@@ -268,7 +267,7 @@ def _leaves(converted: Converted, x: np.ndarray, state: Any) -> list[tuple[Leaf,
 
 
 def _takes_steps(module: torch.nn.Module, arch: Architecture) -> bool:
-    """Whether it runs as a cell, with x (B, I) and h, or h and c, (B, H)."""
+    """Returns whether a module runs as a cell, with x (B, I) and h, or h and c, (B, H)."""
     x, zeros = torch.zeros(BATCH, arch.input_size), [torch.zeros(BATCH, width) for width in arch.state_widths]
     for state in (zeros, [tuple(zeros)]):
         try:

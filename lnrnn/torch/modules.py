@@ -100,7 +100,8 @@ class Twin(torch.nn.Module):
 
     @property
     def sides(self) -> Mapping[str, int]:
-        """The places of batch norm in each layer, with the widths of their statistics; else empty."""
+        """The places of batch norm in each layer, with the widths of their statistics; empty without batch
+        norm."""
         return self.architecture.sides
 
     @property

@@ -296,7 +296,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 class _Run(torch.autograd.Function):
-    """Inputs: network, number of states, lengths, x, states, parameters. Outputs: those of forward_train."""
+    """The operator run with gradients. Inputs: network, number of states, lengths, x, states, parameters.
+    Outputs: those of forward_train."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
@@ -336,7 +337,7 @@ class _Run(torch.autograd.Function):
 
 
 class _RunUnderFunc(_Run):
-    """As `_Run`, with a separate setup_context, which torch.func needs and which is slower."""
+    """The same as `_Run`, with a separate setup_context, which torch.func needs and which is slower."""
 
     forward = staticmethod(_results_to_derive)  # type: ignore[assignment]
     setup_context = staticmethod(_save)
@@ -397,7 +398,7 @@ class _Once(torch.autograd.Function):
 
 
 def _sorted(sizes: Sequence[int], tensors: Sequence[Any]) -> tuple[Any, ...]:
-    """Returns x, lengths, gy, and lists of these sizes, from the tensors one after another."""
+    """Divides ``tensors`` into x, lengths, gy, and lists of the given sizes."""
     left = iter(tensors)
     return next(left), next(left), next(left), *([next(left) for _ in range(n)] for n in sizes)
 
@@ -419,7 +420,6 @@ def _batched(t: Tensor) -> bool:
 
 
 def _derived(tensors: Sequence[Tensor]) -> bool:
-    """Returns whether gradients are needed."""
     return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 

@@ -72,7 +72,7 @@ def run(
 
 
 def step_statistics(arch: Architecture, suffix: str, statistics: Mapping[str, Tensor]) -> StepStatistics:
-    """Copies of the statistics of one layer in one direction, in float64."""
+    """Returns copies of the statistics of one layer in one direction, in float64."""
     return StepStatistics(
         {
             name: statistics[name + suffix].cpu().numpy().astype(np.int64 if name == "count" else float)
@@ -195,7 +195,8 @@ def _hidden_product(
     return h_ if bias is None else h_ + bias
 
 
-# One step of each cell. x_, h_: the products (B, gates * H). state: [h] or [h, c]. Returns the next state.
+# Each function computes one step of a cell. x_, h_: the products (B, gates * H). state: [h] or [h, c].
+# Returns the next state.
 
 
 def _sum(x_: Tensor, h_: Tensor, norm: Norms) -> Tensor:

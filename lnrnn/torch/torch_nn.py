@@ -49,7 +49,7 @@ def other_system() -> str | None:
 
 @cache
 def _untraced() -> Any:
-    """Accelerated._forward, with tracing by torch.compile disabled.
+    """Returns Accelerated._forward, with tracing by torch.compile disabled.
 
     torch.compile does not trace modules of torch.nn, but it would trace functions that such a module calls.
     """
@@ -80,7 +80,7 @@ def networks(module: torch.nn.RNNBase) -> tuple[str, ...]:
 
 
 class Accelerated:
-    """The base of the classes. Their objects are modules whose class `accelerate_module` has set."""
+    """The base of the classes of this file, to which `accelerate_module` sets the class of a module."""
 
     _engine: str | None = None
     _networks: tuple[str, ...]
@@ -122,7 +122,6 @@ class Accelerated:
         )
 
     def forward(self, input: Any, hx: Any = None) -> Any:
-        """As in torch.nn."""
         if torch.compiler.is_compiling() or "torch._dynamo" not in sys.modules:
             return self._forward(input, hx)
         return _untraced()(self, input, hx)
@@ -239,14 +238,13 @@ CLASSES = {cls.__bases__[1]: cls for cls in (AcceleratedRNN, AcceleratedLSTM, Ac
 
 
 def accelerate_module(module: torch.nn.RNNBase) -> None:
-    """Sets the class of a torch.nn.RNN, LSTM or GRU to the class here that is derived from it."""
+    """Sets the class of a torch.nn.RNN, LSTM or GRU to the class of this file that is derived from it."""
     names = networks(module)
     module.__class__ = CLASSES[type(module)]
     module._networks = names
 
 
 def restore_module(module: torch.nn.RNNBase) -> None:
-    """Sets the class that the module had before `accelerate_module`."""
     cls: Any = type(module)
     if cls in CLASSES.values():
         module.__class__ = cls.__bases__[1]

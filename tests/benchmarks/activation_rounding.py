@@ -41,13 +41,13 @@ Round = Callable[[np.ndarray], np.ndarray]
 
 
 def two_bfloat16(a):
-    """Rounds each value of a to the sum of two bfloat16 numbers, which has about 16 significant bits."""
+    """Rounds each value to the sum of two bfloat16 numbers, which has about 16 significant bits."""
     high = to_bfloat16(a)
     return high + to_bfloat16(a - high)
 
 
 def integers(a, bits: int):
-    """Rounds each row to integers times a scale."""
+    """Rounds each row to integers times the row's scale."""
     numbers, scale = to_bits(a, bits)
     return numbers * scale
 
@@ -63,7 +63,7 @@ ACTIVATIONS: dict[str, Round] = {
     "8 bits": partial(integers, bits=8),
     "7 bits": partial(integers, bits=7),
 }
-# {class of lnrnn: (function of lnrnn.reference that computes a step, its options, the names of its norms)}
+# {cell: (function of lnrnn.reference that computes a step, its options, the names of its norms)}
 STEP = {
     "rnn": (cells.rnn_step, {"placement": "joint", "nonlinearity": "tanh"}, cells.RNN_SITES["joint"]),
     "lstm": (

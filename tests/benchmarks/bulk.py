@@ -38,7 +38,7 @@ def column(rng, rows):
 
 
 def in_one_process(path, rng, rows, rounds):
-    """Returns {contender: median seconds of a call}, over rounds in which each contender has a turn."""
+    """Returns the median seconds of a call of each function, over rounds in which each has a turn."""
     model = lnrnn.load(path)
     table = pa.table({"x": column(rng, rows)})
     steps = table["x"].chunk(0)

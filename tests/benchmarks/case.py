@@ -17,7 +17,7 @@ from race import Call, on_track
 
 
 class Unavailable(Exception):
-    """The case or the contender cannot run on this machine. The table shows the reason."""
+    """A case, or a contender (a function to time), cannot run here. The table shows the reason."""
 
 
 @dataclass
@@ -112,7 +112,7 @@ class Case:
 
 
 def on_one_thread_too(judged: Call, threads: int) -> dict[str, Call]:
-    """Returns the judged call, and with several threads also the same call on one thread."""
+    """Returns the call to judge, and if there are several threads also the same call on one thread."""
     if threads == 1:
         return {"lnrnn": judged}
     enter, leave = partial(lnrnn.set_num_threads, 1), partial(lnrnn.set_num_threads, threads)
@@ -121,7 +121,6 @@ def on_one_thread_too(judged: Call, threads: int) -> dict[str, Call]:
 
 
 def as_float64(value) -> np.ndarray:
-    """Converts a result of any library to a float64 array."""
     if hasattr(value, "detach"):  # a tensor of torch, whose numpy() knows no bfloat16
         value = value.detach().double().numpy()
     return np.asarray(value).astype(np.float64)

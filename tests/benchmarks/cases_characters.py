@@ -23,7 +23,7 @@ from lnrnn.speakers import Adam, cross_entropy, updates
 from peers_rnn import torch_on
 from race import Call
 
-# At the end of the path, because modules of this folder and of the studies may have equal names.
+# The folder of the studies comes last, because its modules and those here may have equal names.
 sys.path.append(str(Path(__file__).parents[2] / "examples" / "studies"))
 
 from characters import SYMBOLS, cut, load_help_text  # noqa: E402
@@ -78,7 +78,8 @@ def _recurrent(p) -> dict[str, np.ndarray]:
 
 
 def _contender(start, batches, answer=None) -> Call:
-    """start(): creates a model, and returns a function that updates it once and returns the loss."""
+    """Returns a contender. start(): creates a model, and returns a function that updates it once and returns
+    the loss."""
     update, turns = start(), cycle(batches)
 
     def losses():

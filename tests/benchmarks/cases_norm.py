@@ -63,8 +63,8 @@ def _case(ours, peers, want, x, threads, reads=0, summed=None, limited=True) -> 
 
 
 def _written(call, peers, want, x, out, threads) -> Case:
-    """Returns the case of a function with out=. Peers with a bound output race against out=, and the others
-    against a new output. out None: all race, also both contenders of lnrnn, and the new output is judged."""
+    """Returns the case of a function with out=. If `out`, lnrnn writes to out= and races peers with a bound
+    output, else it races the others. None: all race, and lnrnn's new output is judged."""
     bound = partial(call, out=np.empty_like(x))
     ours = on_one_thread_too(Call(bound if out else call), threads)
     if out is None:
@@ -76,7 +76,7 @@ def _written(call, peers, want, x, out, threads) -> Case:
 
 
 def _layer(layer, function, peers, want, x, threads) -> Case:
-    """Returns the case of a layer against its function, for the layer's overhead in a short call."""
+    """Returns the case of a layer and its function, to show the layer's overhead in a short call."""
     ours = on_one_thread_too(Call(partial(layer, x)), threads)
     ours = {"lnrnn": ours.pop("lnrnn"), "lnrnn function": Call(function), **ours}
     return _case(ours, peers, want, x, threads, limited=False)
@@ -107,7 +107,7 @@ def rms_norm(threads, shape, out=None):
 
 
 def layer_norm_backward(threads, shape):
-    """The function reads x and gy, and writes gx."""
+    """Races a function that reads x and gy, and writes gx."""
     x, gy = _random(shape, np.float32), _random(shape, np.float32, 5)
     (weight, bias), shape = _affine(shape[1], np.float32), shape[1:]
     want = reference.layer_norm_backward(gy, x, shape, weight, bias, EPS)
@@ -133,7 +133,7 @@ def batch_norm_layer(threads, shape):
 
 
 def batch_norm_training(threads, shape, out=None):
-    """The function needs two passes: statistics, then output. The running statistics are results too."""
+    """Races a function with two passes: statistics, then output. The running statistics are results too."""
     x, (weight, bias), moments = _random(shape, np.float32), _affine(shape[1], np.float32), _moments(shape[1])
     want = reference.batch_norm(x, *moments, weight, bias, True, 0.1, EPS)
     y = np.empty_like(x) if out else None
@@ -152,7 +152,7 @@ def batch_norm_training(threads, shape, out=None):
 
 
 def batch_norm_backward(threads, shape):
-    """The function needs two passes over x and gy: sums, then gx."""
+    """Races a function with two passes over x and gy: sums, then gx."""
     x, gy = _random(shape, np.float32), _random(shape, np.float32, 5)
     (weight, bias), (mean, var) = _affine(shape[1], np.float32), _moments(shape[1])
     want = reference.batch_norm_backward(gy, x, mean, var, weight, True, EPS)
@@ -162,7 +162,7 @@ def batch_norm_backward(threads, shape):
 
 
 def elementwise(threads, name, shape, out=None):
-    """name: "exp", "tanh" or "sigmoid"."""
+    """Races an elementwise function. name: "exp", "tanh" or "sigmoid"."""
     x = _random(shape, np.float32)
     truth = {"exp": np.exp, "tanh": np.tanh, "sigmoid": reference.sigmoid}[name]
     want = (truth(x.astype(np.float64)),)

@@ -51,7 +51,6 @@ def _inputs(steps, batch, width):
 
 
 def _model(cell, p, norm="layer"):
-    """Returns lnrnn's network with these parameters."""
     model = getattr(lnrnn, cell.NAME)(p["weight_ih"].shape[1], p["weight_hh"].shape[1], norm=norm)
     for name, value in p.items():
         setattr(model, f"{name}_l0", value)
@@ -92,7 +91,7 @@ def _whole(model, x) -> Call:
 
 
 def whole(threads, cell, batch, hidden, steps):
-    """Whole sequences in float32."""
+    """Races whole sequences in float32."""
     cell = CELLS[cell]
     p, x = cell.parameters(hidden, hidden), _inputs(steps, batch, hidden)
     ours = _ours(_whole(_model(cell, p), x), threads)
@@ -102,7 +101,7 @@ def whole(threads, cell, batch, hidden, steps):
 
 
 def narrow(threads, cell, batch, hidden, steps, dtype, norm):
-    """Whole sequences with short weights, against peers in the same type and lnrnn in float32."""
+    """Races whole sequences with short weights against peers in the same type and lnrnn in float32."""
     cell = CELLS[cell]
     p = cell.parameters(hidden, hidden) if norm else cell.plain_parameters(hidden)
     x, full = _inputs(steps, batch, hidden), _model(cell, p, norm)
@@ -124,7 +123,7 @@ def narrow(threads, cell, batch, hidden, steps, dtype, norm):
 
 
 def streamed(threads, cell, batch, hidden, steps):
-    """One step per call, against peers that do the same and against lnrnn on the whole sequence."""
+    """Races one step per call against peers that do the same and against lnrnn on the whole sequence."""
     cell = CELLS[cell]
     p, x = cell.parameters(hidden, hidden), _inputs(steps, batch, hidden)
     model = _model(cell, p)
@@ -147,7 +146,7 @@ def streamed(threads, cell, batch, hidden, steps):
 
 
 def batch_norm(threads, cell, batch, hidden, steps):
-    """Batch norm per time step at inference, against layer norm in the same cell.
+    """Races batch norm per time step at inference against layer norm in the same cell.
 
     No peer has such a batch norm.
     """
@@ -164,7 +163,7 @@ def batch_norm(threads, cell, batch, hidden, steps):
 
 
 def plain(threads, cell, batch, hidden, steps):
-    """A cell without a norm, against the peers' own operators and against lnrnn with layer norm."""
+    """Races a cell without a norm against the peers' own operators and against lnrnn with layer norm."""
     cell = CELLS[cell]
     p, x = cell.plain_parameters(hidden), _inputs(steps, batch, hidden)
     normed = _whole(_model(cell, cell.parameters(hidden, hidden)), x)
@@ -182,7 +181,7 @@ def plain(threads, cell, batch, hidden, steps):
 
 
 def ragged(threads, cell, batch, hidden, steps):
-    """Lengths uniform in 1..T, against the same sequences padded to T."""
+    """Races lengths uniform in 1..T against the same sequences padded to T."""
     cell = CELLS[cell]
     p, x = cell.parameters(hidden, hidden), _inputs(steps, batch, hidden)
     model, lengths = _model(cell, p), np.random.default_rng(3).integers(1, steps + 1, batch)
@@ -197,7 +196,7 @@ def ragged(threads, cell, batch, hidden, steps):
 
 
 def neighbour(threads, cell, batch, hidden, steps):
-    """One thread and several, while another process computes on the same CPUs."""
+    """Races one thread against several, while another process computes on the same CPUs."""
     if threads == 1:
         raise Unavailable("with one core, one thread shares it with the other process")
     cell = CELLS[cell]

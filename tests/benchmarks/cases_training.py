@@ -105,7 +105,7 @@ def _torch_plain(cell, batch, hidden, steps, threads, ragged) -> dict:
 
 
 def normalised(threads, cell, batch, hidden, steps, ragged=False):
-    """Cells with layer norm. ragged: lengths are uniform in 1..T."""
+    """Races cells with layer norm. ragged: lengths are uniform in 1..T."""
     cell = CELLS[cell]
     task = problem(cell, batch, hidden, steps, ragged=ragged)
     model = _model(task)
@@ -118,13 +118,13 @@ def normalised(threads, cell, batch, hidden, steps, ragged=False):
 
 
 def plain(threads, cell, batch, hidden, steps, ragged=False):
-    """Cells without a norm. Loops in torch do not race, because they are slower than torch.nn."""
+    """Races cells without a norm. Loops in torch do not race, because they are slower than torch.nn."""
     task = problem(CELLS[cell], batch, hidden, steps, ragged=ragged, plain=True)
     return _case(task, threads, {"lnrnn": _step(task, _model(task))}, builders(PLAIN, task, threads))
 
 
 def repacking(threads, cell, batch, hidden, steps):
-    """A step for which all parameters were set, as an optimiser does, against a step with unchanged
+    """Races a step for which all parameters were set, as an optimiser does, against a step with unchanged
     parameters.
     """
     task = problem(CELLS[cell], batch, hidden, steps)
@@ -138,7 +138,8 @@ def repacking(threads, cell, batch, hidden, steps):
 
 
 def torch_modules(threads, cell, batch, hidden, steps):
-    """lnrnn.torch's module on lnrnn's engine, and with torch's operations, against the step in NumPy."""
+    """Races lnrnn.torch's module, on lnrnn's engine and with torch's operations, against the step in
+    NumPy."""
     task = problem(CELLS[cell], batch, hidden, steps)
     ours = {"lnrnn": _step(task, _model(task))}
     ours |= {name: _module_step(task, engine) for name, engine in engines().items()}

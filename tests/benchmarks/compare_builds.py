@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
-# Imported first, because Cython registers the first such module as "lnrnn._core", whatever its package.
+# Import this build first: Cython registers the first compiled module as "lnrnn._core".
 import lnrnn  # isort: skip
 import numpy as np
 
@@ -146,7 +146,6 @@ def cases() -> Iterator[tuple[str, Make]]:
 
 
 def arrays(answer) -> list[np.ndarray]:
-    """Returns a list of the arrays in nested tuples."""
     if isinstance(answer, tuple):
         return [array for part in answer for array in arrays(part)]
     return [] if answer is None else [np.array(answer)]
@@ -177,7 +176,6 @@ def after_rest(call) -> Call:
 
 
 def compare(name: str, ours, theirs, seconds: float, threads: int) -> str:
-    """Measures both calls. Returns a row of the table."""
     apart = difference(ours(), theirs())
     if apart > FAR:
         raise SystemExit(f"{name}: the answers differ by {apart:.1g} of the largest value")

@@ -24,7 +24,6 @@ CALLS = {"close": 12, "apart": 4}
 
 
 def cases() -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yields (name, function to time)."""
     rng = np.random.default_rng(0)
 
     def normal(*shape: int) -> np.ndarray:

@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "compete" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.benchmark(timer=race_clock))
-            # A race that fails does not use the fixture.
+            # A race that fails does not use the fixture `benchmark`.
             item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used"))
 
 
@@ -73,7 +73,6 @@ class Suite:
         return worker
 
     def records(self) -> list[dict]:
-        """Returns a record for each test file with races."""
         about = next(iter(self.about.values()), {"versions": {}, "isa": None})
         head = {
             "machine": processor(),
@@ -154,7 +153,6 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 def processor() -> str:
-    """Returns the name of the CPU."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]

@@ -24,8 +24,8 @@ enum { FMA_F32, DOT_BF16, DOT_INT8, TILE_BF16, TILE_INT8, COPY, READ, READ_AHEAD
 typedef float floats __attribute__((vector_size(WIDTH)));
 typedef uint32_t words __attribute__((vector_size(WIDTH)));
 
-/* Independent chains: an FMA takes 4 to 5 cycles, and two start in each cycle, so at least ten are needed. Twelve leave enough of 16
- * registers for the operands. */
+/* Loops have independent chains of operations: an FMA takes 4 to 5 cycles, and two start in each cycle, so at least ten are needed. Twelve
+ * leave enough of 16 registers for the operands. */
 enum { CHAINS = 12, INNER = 2000, MAX_THREADS = 64, LINE = 64, AHEAD = 2048 };
 
 typedef struct {
@@ -56,7 +56,7 @@ static double now(void)
 #define OPAQUE(a) __asm__ volatile("" : "+m"(a))
 #endif
 
-/* Twelve variables, because an array would be on the stack. */
+/* The chains are twelve variables, because an array would be on the stack. */
 #define EACH(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11)
 #define BEGIN(c) chain chain##c = begin;
 #define SAME(c)                \
@@ -150,7 +150,7 @@ static int tiles_of(uint32_t word)
         ""
         :
         : "r"(&shape), "r"(content)
-        : "memory"); /* because the compiler does not know that the intrinsics read these arrays */
+        : "memory"); /* The compiler does not know that the intrinsics read these arrays. */
     _tile_loadconfig(&shape);
     _tile_zero(0);
     _tile_zero(1);

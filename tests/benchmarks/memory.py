@@ -37,7 +37,6 @@ def _resident(name: str) -> int:
 
 
 def _bytes(result) -> int:
-    """Returns the bytes of all arrays in a result."""
     if isinstance(result, np.ndarray):
         return result.nbytes
     return sum(map(_bytes, result.values() if isinstance(result, dict) else result))

@@ -27,7 +27,7 @@ class Watch:
                 rows = [line.split() for line in lines]
         except OSError:
             return None
-        # user, nice, system, idle, iowait, irq, softirq, steal
+        # A row has the name, then the columns user, nice, system, idle, iowait, irq, softirq, steal.
         used = sum(int(row[k]) for row in rows if row[0] in self.names for k in (1, 2, 3, 6, 7, 8))
         return used / os.sysconf("SC_CLK_TCK"), time.process_time(), time.perf_counter()
 

@@ -1,7 +1,6 @@
 """Multiplies two large float32 matrices by every installed library, to find the machine's rate of products.
 
-The fastest library depends on the CPU. On a Zen 5 core of 250 GFLOP/s oneDNN and XLA reach 220 to 230,
-torch.mm (MKL) and NumPy (OpenBLAS) 100 to 118.
+The fastest library depends on the CPU.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ SIDE = 1024
 
 
 def _numpy(a, b, threads) -> Call:
-    """OpenBLAS chooses its number of threads by the CPUs when it is loaded."""
+    """Multiplies by NumPy. OpenBLAS chooses its number of threads when it is loaded."""
     return Call(partial(np.matmul, a, b, out=np.empty_like(a)))
 
 
@@ -29,7 +28,8 @@ def _torch(a, b, threads) -> Call:
 
 
 def _onednn(a, b, threads) -> Call:
-    """Calls the operator with packed weights that replaces a linear layer under torch.compile."""
+    """Multiplies by oneDNN: calls the operator with packed weights that replaces a linear layer under
+    torch.compile."""
     torch = torch_on(threads)
     a, transposed = torch.from_numpy(a), torch.from_numpy(np.ascontiguousarray(b.T))
     weight = torch.ops.mkldnn._reorder_linear_weight(transposed, len(a))

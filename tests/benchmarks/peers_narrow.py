@@ -38,8 +38,8 @@ def torch_loop(cell, p, x, threads) -> Call:
 
 
 def torch_quantized(cell, p, x, threads) -> Call:
-    """torch.nn's module after quantize_dynamic: weights in int8 with a scale for each output, activations in
-    7 bits with a scale for each product. torch has no other type of activations."""
+    """Returns torch.nn's module after quantize_dynamic: weights in int8 with a scale for each output,
+    activations in 7 bits with a scale for each product. torch has no other type of activations."""
     torch = torch_on(threads)
     kind, tools = getattr(torch.nn, cell.NAME), torch.ao.quantization
     holder = torch.nn.ModuleList([peers_plain.torch_layer(torch, cell, p)])  # quantize_dynamic replaces it
@@ -113,7 +113,8 @@ def _int8_matrices(graph) -> None:
 
 
 def openvino_quantized_scan(cell, p, x, threads) -> Call:
-    """The Scan with int8 matrices, and activations in 8 bits with a scale for GROUP numbers of a row."""
+    """Returns ONNX's Scan with int8 matrices, and activations in 8 bits with a scale for GROUP numbers of a
+    row."""
     import onnx
 
     model = onnx.load_from_string(peers_rnn.onnx_model(cell, p, x, whole=True))

@@ -17,7 +17,6 @@ PARAMETERS = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
 
 
 def torch_layer(torch, cell, p):
-    """Returns torch.nn.RNN, LSTM or GRU with these parameters."""
     layer = getattr(torch.nn, cell.NAME)(p["weight_ih"].shape[1], p["weight_hh"].shape[1]).eval()
     layer.load_state_dict({f"{name}_l0": torch.from_numpy(v) for name, v in p.items()})
     return layer

@@ -96,8 +96,7 @@ def quiet(patience: float = 0.3):
     """Waits until no other thread of this process works, at most `patience` seconds.
 
     Thread pools spin after their work: GCC's and XLA's for some milliseconds, ONNX Runtime's for fifty. The
-    next contender would share its cores with them. (The process's CPU time does not show spinning threads in
-    time, because the kernel updates it rarely.)"""
+    next contender would share its cores with them."""
     end = time.perf_counter() + patience
     while _at_work() and time.perf_counter() < end:
         time.sleep(0.001)

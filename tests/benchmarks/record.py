@@ -100,7 +100,6 @@ class Table:
         return f"{self.races[0].table}, {where} ({self.unit} a {timed})"
 
     def cells(self) -> list[list[str]]:
-        """Returns header and rows."""
         header = ["size", *self.contenders, *(f"vs {_short(name)}" for name in self.compared)]
         header += [*self.contests] if self.peers else []
         header += ["of limit"] if self.limited else []
@@ -179,7 +178,6 @@ class Table:
         return lines
 
     def text(self) -> list[str]:
-        """Returns the lines of the table for a terminal."""
         means = "; ".join(f"{name} {value}" for name, value in self.means().items())
         lines = [self.title, *in_columns(self.cells()), f"geometric mean: {means}"]
         return [*lines, *self.notes(), *in_columns(self.errors()), ""]
@@ -289,7 +287,6 @@ def by_subject(races: list[dict]) -> dict[str, list[dict]]:
 
 
 def in_columns(cells: list[list[str]]) -> list[str]:
-    """Returns header and rows as lines for a terminal."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]) for first, *rest in cells]
 

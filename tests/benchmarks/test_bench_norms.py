@@ -10,7 +10,7 @@ LARGE = (65536, 1024)
 BATCH = [(64, 512), (512, 1024), (8, 64, 14, 14)]
 BATCH_LARGE = [LARGE, (32, 64, 56, 56)]  # input and output of the images have 25 MiB each
 
-# table: (case, shapes, more arguments). Out of cache, outputs are given by out= or new.
+# table: (case, shapes, more arguments). Arrays larger than the caches are written to out=, or are new.
 RACES = {
     "layer_norm, in cache": ("layer_norm", LAYER, {}),
     "layer_norm, one row": ("layer_norm", [(1, w) for w in (64, 100, 128, 256, 512, 750, 1024)], {}),

@@ -44,7 +44,6 @@ class Problem:
         return (np.arange(steps)[:, None] < lengths)[:, :, None]
 
     def answer(self) -> tuple[np.ndarray, ...]:
-        """Returns the results of `lnrnn.reference`, in float64."""
         options = {"norm": None} if self.plain else {}
         y, tape = self.cell.forward(self.p, self.x, self.states, lengths=self.lengths, **options)
         gx, gstates, grads = self.cell.backward(tape, self.gy)
@@ -58,8 +57,8 @@ class Problem:
 
 
 class Packed:
-    """Converts to batches without padding, like torch's PackedSequence: step after step, the longest sequence
-    first. counts[t]: the number of sequences longer than t."""
+    """Converts arrays to batches without padding, like torch's PackedSequence: step after step, the longest
+    sequence first. counts[t]: the number of sequences longer than t."""
 
     def __init__(self, problem: Problem):
         alive = problem.alive[:, :, 0]
@@ -70,7 +69,6 @@ class Packed:
         self.shape = alive.shape
 
     def pack(self, values) -> np.ndarray:
-        """Converts (T, B, width) to (N, width)."""
         return np.ascontiguousarray(values[self.steps, self.columns])
 
     def unpack(self, values) -> np.ndarray:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 
 class Worker:
-    """Starts the process. `run` races a case in the process and returns the result of `_race`."""
+    """A process that runs races. `run` returns the result of `_race` for a case."""
 
     def __init__(self, threads: int, cpus: list[int]):
         ours, theirs = Pipe()

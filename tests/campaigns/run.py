@@ -64,7 +64,6 @@ def parser_of(name: str, module: ModuleType) -> argparse.ArgumentParser:
 
 
 def run_here(module: ModuleType, options: argparse.Namespace) -> int:
-    """Runs one part in this process."""
     (part,) = options.parts
     options.folder.mkdir(parents=True, exist_ok=True)
     try:

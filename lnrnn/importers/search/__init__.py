@@ -51,7 +51,7 @@ class Match:
     way: Way
 
     def weights(self, module: Any) -> Weights:
-        """Returns the parameters of a module with these names and shapes, under lnrnn's names."""
+        """Returns the parameters of a module with the names and shapes of `parts`, under lnrnn's names."""
         values = {name: array(name, p).astype(np.float64) for name, p in module.named_parameters()}
         result = self.equation.weights(self.parts, values)
         return replace(result, parameters={k: v.astype(np.float32) for k, v in result.parameters.items()})
@@ -213,7 +213,7 @@ def _exact(equation: Equation, samples: list[Sample], wanted: Criteria) -> Equat
 
 
 def mistaken(module: Any, runs: Runs, cell: Cell) -> bool:
-    """Returns whether x and h are exchanged.
+    """Returns whether `runs` exchanges x and h.
 
     An RNN's cell with as many inputs as units has the same outputs if x and h are exchanged. Then the names
     of forward's arguments decide. Raises Unsuitable if they do not.

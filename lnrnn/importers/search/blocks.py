@@ -190,7 +190,7 @@ def layouts(runs: Runs, matrices: list[Matrix], rng: np.random.Generator) -> tup
 
 @dataclass(frozen=True)
 class Parts:
-    """The pieces of gate k, x[k] and h[k] for the matrices, and all vectors.
+    """The pieces of all gates: x[k] and h[k] are those of gate k's matrices. vectors: all vectors.
 
     at[k]: the pieces of vectors that forward adds to the product of x[k] and x. first: the gates without an
     effect at the first step, where the state is 0.

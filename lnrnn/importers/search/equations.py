@@ -46,7 +46,7 @@ def sample(parts: Parts, values: Mapping[str, Array], x: Array, y: Array) -> Sam
 
 @dataclass(frozen=True)
 class Equation:
-    """A cell of lnrnn, and the pieces of a module's parameters that give its parameters.
+    """A cell of lnrnn, and the pieces of a module's parameters that become the cell's.
 
     order: the numbers of the module's gates, in lnrnn's order. flipped: whether a GRU's update gate
     multiplies the new state, not h. offsets: constants that forward adds to each gate, in lnrnn's order.

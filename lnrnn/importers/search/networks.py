@@ -159,8 +159,8 @@ def _networks(module: Any, wanted: Criteria) -> Iterator[Network | Unsuitable]:
 
 
 def _parts(modules: dict[str, Any], wanted: Criteria) -> tuple[Part, ...]:
-    """Returns the conversion of each part. Parts with equal class, names and shapes share one. The check of
-    the outputs refuses a part with another equation."""
+    """Returns the conversion of each part. Parts with equal class, names and shapes share one conversion. The
+    check of the outputs refuses a part with another equation."""
     by_kind: dict[Any, Part] = {}
     missing, taken = False, []
     kinds = [(type(m), *((name, p.shape) for name, p in m.named_parameters())) for m in modules.values()]
@@ -186,7 +186,8 @@ def _own(part: Any) -> Weights:
 
 
 def _levels(module: Any) -> Iterator[list[str]]:
-    """Yields lists of paths of children, then of grandchildren and so on, while these have all parameters."""
+    """Yields the paths of all children, then all grandchildren and so on, while these contain all
+    parameters."""
     paths = [""]
     while True:
         below = []
@@ -202,7 +203,7 @@ def _levels(module: Any) -> Iterator[list[str]]:
 
 
 def _arrangements(n: int) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """Yields n parts as layers of indices: one direction; pairs of directions; first all forward ones."""
+    """Yields layers (tuples of indices) of n parts: single parts, pairs (k, k + 1), pairs (k, k + n / 2)."""
     yield tuple((k,) for k in range(n))
     if n % 2 == 0:
         pairs = tuple((k, k + 1) for k in range(0, n, 2))

@@ -79,7 +79,7 @@ def without_role(cell: Cell, parts: Parts, specs: Sequence[LayerNormSpec | None]
 
 
 def _sensible(roles: Mapping[str, Mapping[int, Sequence[Piece]]], norm: LayerNormSpec | None) -> bool:
-    """Returns whether each gate has one gain for a name, and all gates have as many biases after the norm."""
+    """Returns whether gains have one piece a gate, and all gates have equally many biases after a norm."""
     for name, gates in roles.items():
         counts = {len(pieces) for pieces in gates.values()}
         if name.startswith("gain") and counts != {1}:
@@ -175,8 +175,8 @@ def _gain(cell: Cell, parts: Parts, v: Vector, order: tuple[int, ...], side: tup
 
 
 def _without_norm(cell: Cell, parts: Parts, v: Vector, order: tuple[int, ...]) -> list[Option]:
-    """Returns the options for a bias without norms. A GRU's r multiplies n's bias_hh, so its gradient
-    differs."""
+    """Returns the options for a bias of a cell without norms. A GRU's r multiplies n's bias_hh, so the
+    gradients of n's two biases differ."""
     G = cell.gates
     if len(v.pieces) == G:
         sides = ("bias_ih", "bias_hh") if G == 3 else ("bias_ih",)

@@ -64,7 +64,7 @@ def in_doubles(module: Any) -> Any:
 
 @contextmanager
 def double_precision() -> Iterator[None]:
-    """As probes.in_double, with gradients. At its end, torch's random state is restored."""
+    """A context like probes.in_double, but with gradients. At its end, torch's random state is restored."""
     torch: Any = sys.modules["torch"]
     with torch.random.fork_rng(devices=[]), torch.enable_grad(), in_double():
         yield
@@ -76,7 +76,7 @@ Call = Callable[[Any, Any, int], Any]  # (module, x (T, B, D), H) -> y (T, B, H)
 
 
 def _cell(states: int, packed: bool, state_first: bool = False) -> Call:
-    """Calls the module as a cell, once for each step, by running.step_by_step."""
+    """Returns a function that calls a module as a cell, step by step."""
 
     def call(module: Any, x: Any, H: int) -> Any:
         zeros = [x.new_zeros((x.shape[1], H))] * states
@@ -86,7 +86,7 @@ def _cell(states: int, packed: bool, state_first: bool = False) -> Call:
 
 
 def _layer(batch_first: bool, templates: tuple[Any, ...]) -> Call:
-    """Calls the module as a layer, once for the whole sequence, with some of running.arguments after x."""
+    """Returns a function that calls a module as a layer, with x and one of running.arguments."""
 
     def call(module: Any, x: Any, H: int) -> Any:
         own = x.transpose(0, 1) if batch_first else x
@@ -135,7 +135,6 @@ class Runs:
         self.parameters: dict[str, Any] = dict(module.named_parameters())
 
     def set(self, values: dict[str, Array]) -> None:
-        """Sets the parameters with these names."""
         torch = sys.modules["torch"]
         with torch.no_grad():
             for name, value in values.items():

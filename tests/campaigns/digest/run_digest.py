@@ -58,7 +58,6 @@ def settings(quick: bool) -> list[tuple[str, list[str], dict[str, str], list[str
 
 
 def digests(isa: str, before: list[str], environment: dict[str, str], after: list[str]) -> list[str]:
-    """Returns the lines of digest.py under a setting."""
     command = [sys.executable, *before, str(Path(__file__).with_name("digest.py")), "--isa", isa, *after]
     free = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "LNRNN_"))}
     done = subprocess.run(command, env={**free, **environment}, stdout=subprocess.PIPE, text=True, check=True)

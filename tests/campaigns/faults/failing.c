@@ -20,17 +20,17 @@ void *__libc_realloc(void *, size_t);
 void *__libc_memalign(size_t, size_t);
 void __libc_free(void *);
 
-/* Weak, because other programs than Python load this library too. They do not call faults_call. */
+/* This function is weak, because other programs than Python load this library too. They do not call faults_call. */
 extern void *PyObject_CallNoArgs(void *callable) __attribute__((weak));
 
 enum { MEMORY = 1, FILES = 2 };
 
-/* Initial-exec, because the first access allocates memory in the other models of thread-local storage. */
+/* Thread-local variables are initial-exec, because in the other models the first access allocates memory. */
 #define OWN static __thread __attribute__((tls_model("initial-exec")))
-OWN int counted; /* MEMORY, FILES, or 0 */
+OWN int counted; /* the kind of requests that count: MEMORY, FILES, or 0 */
 OWN long requests, failing_at;
 OWN long failing_to; /* the last request that fails */
-OWN int with_error;  /* for FILES: errno; 0: only half of the bytes are read or written */
+OWN int with_error;  /* for FILES: the errno to set; 0: only half of the bytes are read or written */
 OWN long failed;
 
 static long blocks, mapped; /* allocated blocks, and bytes of mappings, of the whole process */

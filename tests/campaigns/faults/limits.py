@@ -93,7 +93,6 @@ def steps_of(options: argparse.Namespace) -> int:
 
 
 def work_folder(options: argparse.Namespace) -> Path:
-    """Returns an empty folder."""
     return Path(tempfile.mkdtemp(dir=options.folder))
 
 

@@ -208,7 +208,8 @@ def importers(rng) -> Iterator[tuple[str, Operation]]:
 
 
 def files(folder: Path) -> Iterator[tuple[str, Operation]]:
-    """Yields operations that write and read files. `seen` returns the whole folder, to notice other files."""
+    """Yields operations that write and read files. Their `seen` returns the whole folder, to notice other
+    files."""
     folder.mkdir(exist_ok=True)
     old, new = model("LSTM split out"), model("RNN batch")
     path, link, array = (folder / name for name in ("m.safetensors", "link", "a.npy"))

@@ -69,7 +69,8 @@ def kill(options: argparse.Namespace) -> Counter[str]:
 
 
 def whole(writers: Writers, path: Path) -> str:
-    """As Writers.whole, but an incomplete old figure is old, because Writers.reset may be killed too."""
+    """Returns the result of Writers.whole, but "old" for an incomplete figure, because Writers.reset may be
+    killed too."""
     if path == writers.png and path.read_bytes() in (b"", b"old"):
         return "old"
     return writers.whole(path)

@@ -149,7 +149,6 @@ def lengths(rng, steps: int, batch: int):
 
 
 def inputs(rng, rnn, steps: int, batch: int) -> np.ndarray:
-    """Returns random x (steps, batch, inputs)."""
     x = normal(rng, steps, batch, rnn.input_size)
     return x * np.float32(2.0 ** rng.integers(-3, 4)) if chance(rng, 0.2) else x
 

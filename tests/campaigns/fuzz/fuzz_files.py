@@ -92,7 +92,6 @@ def unpacked(raw: bytes):
 
 
 def length(rng, raw: bytes, head: int) -> bytes:
-    """Changes the length of the header."""
     near = struct.unpack("<Q", raw[:8])[0] + int(rng.integers(-3, 4))
     value = pick(rng, (near, *(n for n in NUMBERS if isinstance(n, int) and 0 <= n < 2**64)))
     return struct.pack("<Q", value) + raw[8:]
@@ -133,7 +132,6 @@ def header(rng, raw: bytes, head: int) -> bytes:
 
 
 def twice(rng, raw: bytes, head: int) -> bytes:
-    """Gives two tensors the same name."""
     tree, data = unpacked(raw)
     name = pick(rng, list(tree))
     return packed((json.dumps(tree)[:-1] + ", " + json.dumps({name: tree[name]})[1:]).encode(), data)

@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Judge:
-    """counts: {kind: executions}. nearest: {bound: the largest error over the allowed error}."""
+    """Counts executions by kind. Records the largest error over the allowed error by bound."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -35,7 +35,6 @@ class Judge:
         assert share <= 1, f"{label}: the error is {share:.3g} times the tolerance, {describe(allowed)}"
 
     def true(self, kind: str, right: bool, label: str) -> None:
-        """Counts one execution, and asserts that it is right."""
         self.counts[kind] += 1
         assert right, label
 

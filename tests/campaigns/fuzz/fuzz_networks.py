@@ -63,7 +63,6 @@ def case(rng, judge) -> None:
     label = f"{described(rnn)}, {steps} steps of {batch}, lengths {ends}"
 
     def call(x, h0=h0, ends=ends):
-        """Calls the network with x (T, B, ...). y is (T, B, ...) too."""
         y, h = rnn(swapped(rnn, x), h0, ends)
         return swapped(rnn, y), h
 
@@ -84,7 +83,8 @@ def truth(judge, rnn, single, x, h0, ends, got, label) -> None:
     rounded weights must give the same bits. If x and h are rounded too, single steps are compared."""
     results = [got[0], *parts(rnn, got[1])]
     if rnn.dtype == "int8" or (rnn.dtype == "bfloat16" and rounds_bfloat16_rows()):
-        # Rounding r h, or the input of a projection, in double precision may give another number.
+        # Rounding r h, or the input of a projection, in double precision may give another number than the
+        # kernel's.
         exact = getattr(rnn, "reset_after", True) and not getattr(rnn, "proj_size", 0)
         exact = exact and getattr(rnn, "num_heads", 1) == 1  # a head has its own scale
         steps = only_forward(rnn) and exact and not isinstance(rnn, lnrnn.SLSTM)
@@ -109,7 +109,7 @@ def truth(judge, rnn, single, x, h0, ends, got, label) -> None:
 
 
 def same_call(rng, judge, rnn, call, x, h0, ends, first, label) -> None:
-    """Calls with the same arguments in other dtypes, types and memory layouts."""
+    """Checks that other dtypes, types and memory layouts of the arguments give the same bits."""
     for name, other in arranged(rng, np.ascontiguousarray(swapped(rnn, x)), 4):
         y, h = rnn(other, h0, ends)
         equal(judge, "call", rnn, (swapped(rnn, y), h), first, f"{label}, x {name}")
@@ -130,7 +130,7 @@ def same_call(rng, judge, rnn, call, x, h0, ends, first, label) -> None:
 
 
 def other_batches(rng, judge, rnn, call, x, h0, ends, first, label) -> None:
-    """Calls with sequences alone, in another order, with any values as padding, and in two parts."""
+    """Checks sequences alone, in another order, with any values as padding, and in two parts."""
     y, h = first
     steps, batch = x.shape[:2]
     for b in rng.permutation(batch)[:3]:

@@ -175,7 +175,7 @@ def batch(rng, judge) -> None:
     largest = np.abs(wide(sx)[0]).max(axes)
     rstd = 1 / np.sqrt((wide(sx)[0].var(axes) if training else wide(var)[0]) + eps)
     most = FORWARD * SCALE[single] * scale.max(axes, keepdims=True, initial=0)
-    # If x and the mean nearly cancel, the rounding error of the mean counts. A running mean has the type of
+    # If x and the mean nearly cancel, the rounding error of the mean matters. A running mean has the type of
     # x, the mean of a batch is a double.
     rounding = 2.0**-53 if training else FORWARD * SCALE[single]
     most = most + (2 * rounding * (largest + np.abs(mean)) * gain * rstd).reshape(by_channel)

@@ -31,7 +31,6 @@ def refused(judge, errors, name: str, label: str, call, *arguments, **given) -> 
 
 
 def other_shape(rng, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns a different shape."""
     while True:
         new = list(shape)
         at = rng.random()

@@ -145,7 +145,7 @@ def added(rng, judge, rnn, tape, gy, gh, got, label) -> None:
         return
     roundings = (gy.shape[0] * gy.shape[1] + 2) * 2.0**-24
     for name, start in before.items():
-        # The terms of a sum may be larger than the sum.
+        # The bound depends on the terms, because these may be larger than their sum.
         largest = np.abs(start).max(initial=0) + 8 * np.abs(got[name]).max(initial=0)
         want = start.astype(float) + got[name]
         judge.within(total[name], want, roundings * largest, f"{label}, {name}, added", "gradients, added")

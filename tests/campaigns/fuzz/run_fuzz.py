@@ -58,7 +58,6 @@ class Worker:
         return int(number), (time.monotonic_ns() - int(since)) / 1e9
 
     def read(self) -> bool:
-        """Reads the output. Returns whether the process still runs."""
         data = os.read(self.process.stdout.fileno(), 1 << 16)
         *lines, self.output = (self.output + data).split(b"\n")
         for line in lines:

@@ -36,7 +36,8 @@ def on_threads(command: list[str], isa: str, folder: Path) -> Results:
 
 
 def neon_quick(folder: Path) -> str:
-    """Compiles by gcc. NEON on two threads and plain C on one must have different bits, but agree."""
+    """Compiles by gcc for aarch64. NEON on two threads and plain C on one must have different bits, but
+    agree."""
     program = linked("aarch64", [GCC_AARCH64], "aarch64", MAIN, flags=("-O1",), link=("-static",))
     vectors, scalar = (results([QEMU, str(program)], *how, folder) for how in (("neon", 2), ("scalar", 1)))
     agree(vectors, scalar, "neon and scalar")
@@ -83,7 +84,7 @@ def neon(options: argparse.Namespace) -> str:
 
 
 REFUSAL = "lnrnn needs a 64-bit build"
-# Freestanding, because C libraries of 32 bits are rarely installed.
+# Compile the header freestanding, because C libraries of 32 bits are rarely installed.
 FREESTANDING = ["-ffreestanding", "-fsyntax-only", f"-I{ROOT / 'include'}", "-x", "c", "-"]
 NARROW = (
     ["gcc", "-m32"], ["gcc", "-mx32"], ["clang", "-m32"], ["clang", "--target=armv7-linux-gnueabihf"],
@@ -154,7 +155,7 @@ def musl(options: argparse.Namespace) -> str:
 
 
 def clang(options: argparse.Namespace) -> str:
-    """Checks that clang and gcc agree up to roundings, and that clang's module passes tests."""
+    """Checks that clang and gcc agree up to roundings, and that a module built by clang passes tests."""
     needs("gcc", "clang")
     folder, own = options.folder, options.folder / "source"
     programs = [str(native_program(folder, compiler)) for compiler in ("gcc", "clang")]

@@ -61,7 +61,6 @@ def draw(found: dict[str, Source], seed: int, count: int, lines: set[tuple[str, 
 
 
 def changed_lines(base: str) -> set[tuple[str, int]]:
-    """Returns the lines that differ from a commit."""
     command = ["git", "diff", "-U0", "--no-color", base, "--", "include", "pyx", "lnrnn"]
     text = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     lines, name = set(), ""
@@ -109,7 +108,6 @@ def put_in(folder: Path, mutants: dict[int, Mutant]) -> None:
 
 
 def tree() -> str:
-    """Returns a hash of the sources and the tests."""
     state = hashlib.sha256()
     for path in sorted(
         path for name in ("include", "pyx", "lnrnn", "tests") for path in (ROOT / name).rglob("*.*")
@@ -150,7 +148,8 @@ class Campaign:
         print(f"{number} {mutant.file}:{mutant.line} {mutant.operator}: {by or 'NOT NOTICED'}", flush=True)
 
     def noticed(self, number: int, files: list[Chosen], marks: Path) -> str | None:
-        """Returns the test or event that notices a mutant, or None. Ignores tests that fail without it."""
+        """Returns the test or event that notices a mutant, or None. Ignores tests that fail without the
+        mutant."""
         listed, patience = self.folder / f"{number}.tests", 120 + 10 * sum(file.seconds for file in files)
         words = ["-x", *(test for file in files for test in file.tests)]
         while True:

@@ -223,7 +223,6 @@ class Source:
 
 
 def sources(root: Path) -> dict[str, Source]:
-    """Returns {name: source} of all files of the product."""
     paths = sorted(path for name in FOLDERS for path in (root / name).rglob("*") if path.suffix in SUFFIXES)
     names = [str(path.relative_to(root)) for path in paths]
     return {name: Source(name, (root / name).read_text()) for name in names if name not in GENERATED}

@@ -96,7 +96,6 @@ def mutant_edit(mutant: Mutant, number: int) -> Edit:
 
 
 def edit(folder: Path, edits: dict[str, list[Edit]], root: Path) -> None:
-    """Writes the edited files of root to the copy in `folder`."""
     (folder / "lnrnn/_switched.py").write_text(PYTHON_MODULE)
     names = {name for name, found in edits.items() if found}
     if any(name.endswith((".pyx", ".pxi")) for name in names):

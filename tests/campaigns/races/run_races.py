@@ -48,7 +48,6 @@ def bits(result: Any) -> bytes:
 
 
 def shown(rnn) -> bytes:
-    """Returns the bytes of the arrays of state_dict."""
     return bits(list(rnn.state_dict().values()))
 
 
@@ -177,7 +176,7 @@ def work(rng, rnn) -> list[tuple[Callable[[], bytes], bytes]]:
 
 
 def call_together(options: argparse.Namespace, changing: bool = False) -> Counter[str]:
-    """Eight threads call one network. changing: a ninth sets the number of threads."""
+    """Calls one network in eight threads. changing: whether a ninth sets the number of threads."""
     rng, seen = np.random.default_rng(options.seed), Counter()
     sys.setswitchinterval(1e-5)
     lnrnn.set_num_threads(2)
@@ -266,7 +265,6 @@ class Load:
 
 
 def ended(child: int) -> int:
-    """Waits for the end of a child. Returns its status."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         pid, status = os.waitpid(child, os.WNOHANG)

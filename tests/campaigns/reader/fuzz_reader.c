@@ -346,7 +346,7 @@ static void run(int keep)
     memset(hits, 0, sizeof hits);
     previous = 0;
     uint8_t *exact =
-        malloc(now.size ? now.size : 1); /* of the exact size, so that the sanitizer notices the next byte */
+        malloc(now.size ? now.size : 1); /* exact, so that the sanitizer notices an access to the next byte */
     need(exact != NULL, "no memory");
     memcpy(exact, now.bytes, now.size);
     LLVMFuzzerTestOneInput(exact, now.size);

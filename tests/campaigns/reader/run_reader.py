@@ -27,7 +27,7 @@ SANITIZERS = [
     "-fno-omit-frame-pointer",
     "-g1",
 ]
-# Name -> a file, and texts to replace in it, which removes a check.
+# {name: (file, a check in it, the text that replaces the check)}.
 FAULTS = {
     "a character that continues behind the header": ("json.c", "(*json->at & 0xC0) != 0x80", "0"),
     "a shape that is not compared": ("description.c", "&& !memcmp(at[k]->shape", "|| !memcmp(at[k]->shape"),

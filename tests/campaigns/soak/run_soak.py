@@ -67,7 +67,7 @@ def check(condition: bool, message: str) -> None:
 
 def resident() -> tuple[int, int, int] | None:
     """Returns bytes of this process, or None except on Linux: resident outside of mappings with huge pages,
-    resident inside them, and their address space. They contain lnrnn's blocks."""
+    resident inside them, and their address space. These contain lnrnn's blocks."""
     if not os.path.exists("/proc/self/smaps"):
         return None
     gc.collect()
@@ -157,7 +157,6 @@ def soak_stream(name: str, steps: int, seed: int) -> dict[str, int | str]:
 
 
 def constant_networks() -> dict[str, lnrnn.Network]:
-    """Returns networks that no case sets."""
     return {
         name: calm(4, 5 + k % 9, seed=k, trained=8 if "batch" in name else 0, **spec)
         for k, (name, spec) in enumerate(VARIANTS.items())

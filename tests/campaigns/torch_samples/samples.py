@@ -61,7 +61,7 @@ def tables():
 
 
 def close(got, want, dtype):
-    """want: a tensor."""
+    """Asserts that `got` has the shape and, up to TOLERANCES, the values of the tensor `want`."""
     want = want.detach().double().numpy()
     got = np.asarray(got, np.float64)
     assert got.shape == want.shape

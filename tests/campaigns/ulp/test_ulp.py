@@ -43,7 +43,7 @@ BENDS = {
 
 @each_function
 def test_limits_hold_on_all_floats_around_the_bends(function):
-    """Tests 65,536 floats around each."""
+    """Tests 65,536 floats around each of BENDS."""
     sets = {isa: ulp.native(isa) for isa in isa_families()}
     for x in BENDS[function]:
         first = max(0, bits(x) - 2**15)

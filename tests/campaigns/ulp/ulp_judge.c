@@ -46,7 +46,7 @@ static inline uint64_t double_bits(double d)
     return u;
 }
 
-/* |x| <= 300. Returns expm1(r), and 2^n in *power. */
+/* Divides x, |x| <= 300, into n ln2 + r. Returns expm1(r), and 2^n in *power. */
 static inline double expm1_reduced(double x, double *power)
 {
     const double magic = 0x1.8p52, shifted = x * 0x1.71547652b82fep+0 + magic, n = shifted - magic;

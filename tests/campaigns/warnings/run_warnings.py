@@ -37,7 +37,6 @@ def compilers() -> list[tuple[str, list[str]]]:
 
 
 def accepts(command: list[str], header: str) -> bool:
-    """Returns whether the compiler is installed and has a header."""
     if not shutil.which(command[0]):
         return False
     run = [*command, "-fsyntax-only", "-x", "c", "-"]

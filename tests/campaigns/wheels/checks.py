@@ -42,7 +42,6 @@ def contents(wheel: Path) -> str:
 
 
 def program() -> str:
-    """Returns the Python program in README.md."""
     blocks = (block for block in pages.blocks(ROOT / "README.md") if block.language == "python")
     return next(block.text for block in blocks if "lnrnn.layer_norm(" in block.text)
 

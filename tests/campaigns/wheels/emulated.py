@@ -57,7 +57,6 @@ class Emulated:
         done([python, *INSTALL, "--target", str(self.packages), *packages])
 
     def run(self, arguments: list[str], folder: Path, **environment: str) -> str:
-        """Runs Python with these arguments. Returns its output."""
         more = {"PYTHONHOME": self.root / "usr", "PYTHONPATH": self.packages, **environment}
         given = [f"{name}={value}" for name, value in more.items()]
         return done(["env", *given, str(self.python), *arguments], cwd=folder)

@@ -46,7 +46,6 @@ def one(target: str, version: str, python: str, options: argparse.Namespace, fir
 
 
 def wheels(target: str, options: argparse.Namespace) -> dict[str, str]:
-    """Builds and checks all wheels of a target."""
     os.environ.setdefault("ZIG_GLOBAL_CACHE_DIR", str(options.folder.parent / "zig"))
     if target == "macos":
         units = compile_for_macos(options.folder)

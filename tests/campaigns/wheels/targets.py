@@ -35,12 +35,10 @@ TARGETS = {
 
 
 def zig(target: str) -> str:
-    """Returns the command of the compiler for a target."""
     return shlex.join([sys.executable, str(Path(__file__).with_name("zig_cc.py")), "-target", target])
 
 
 def builder(folder: Path, python: str) -> str:
-    """Creates an environment with REQUIREMENTS. Returns its Python."""
     own = folder / "bin/python"
     if not own.exists():
         done([python, "-m", "venv", str(folder)])
