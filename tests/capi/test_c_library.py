@@ -1,4 +1,5 @@
-"""liblnrnn for programs without Python: its tests in C, the examples, and one library per process."""
+"""Tests of liblnrnn in programs without Python, the examples in C, and that a process has one copy of the
+library."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ EXAMPLES, DATA = ROOT / "examples", ROOT / "tests/data"
 
 
 def program(folder: Path, source: Path, compiler: list[str], *flags: str) -> Path:
-    """Compiles a program and links it to the package's library. Returns the program."""
+    """Compiles a program and links it to the package's library. Returns the program's path."""
     path = Path(lnrnn.get_library())
     target = folder / source.stem
     include = f"-I{lnrnn.get_include()}"

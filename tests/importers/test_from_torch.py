@@ -183,7 +183,7 @@ def test_a_surplus_key_is_named(rng, name):
 
 
 def other_inputs(key, value):
-    """Returns True if `value` has the shape of input weights with one input less, which is valid."""
+    """Returns [the valid shape with one input less] if `value` has the weights of inputs, otherwise []."""
     if "weight_ih" in key or "x2g" in key:
         return [(value.shape[0], value.shape[1] - 1)]
     return [(value.shape[0] - 1, value.shape[1])] if key == "0.kernel" else []

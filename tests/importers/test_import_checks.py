@@ -128,7 +128,7 @@ def test_a_difference_of_a_twenty_thousandth_is_refused(seed):
 
 
 class Changed(LayerNormLSTMCell):
-    """A cell with one change of the equation."""
+    """A cell with one change, named `change`, of its equation."""
 
     change = None
 
@@ -307,7 +307,7 @@ def test_batch_norm_is_checked_over_the_steps_it_knows():
         assert torch.equal(v, state[name])
 
 
-# --- an input of one's own ----------------------------------------------------------------------------------
+# --- check may be an input ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""The reference's norms and RNN equal cases by hand, central differences and ONNX's node tests."""
+"""Compares the reference's norms and RNN with computations by hand, central differences and ONNX's node
+tests."""
 
 from __future__ import annotations
 

@@ -45,9 +45,9 @@ def masks_of(rnn, seed=0, T=T, B=B, dropout=ALL, **more):
 
 
 def within(dropped, rate):
-    """Returns True if the number of dropped values is plausible for this rate.
+    """Returns True if the probability of so many dropped values is above 1e-6.
 
-    Its probability is above 1e-6, by Chernoff's bound for the tails of the binomial distribution.
+    The probability is Chernoff's bound for the tails of the binomial distribution.
     """
     n, found = dropped.size, dropped.mean()
     if found in (0, 1):

@@ -103,8 +103,8 @@ def test_bits_do_not_depend_on_the_batch_or_the_index_in_it(family, rng, model):
             equal(rnn, got, (y[:, who], taken(rnn, h, who)), message)
 
 
-# Unusual rows next to ordinary ones: an input that all hidden units share, and one that most share. The
-# statistics of such a row take a second pass or double precision, or are NaN.
+# {case: (an input with weight 1 in all hidden units, an input with weight 1 in most)}. The statistics of such
+# a row take a second pass or double precision, or are NaN.
 UNLIKE = {
     "far pivot": (0, 1e4), "far mean": (1e6, 0), "huge": (1e30, 1e30), "tiny": (1e-30, 1e-30),
     "subnormal squares": (0, 2.0**-65), "zero": (0, 0), "infinite": (np.inf, 0), "NaN": (np.nan, 0),
@@ -113,10 +113,7 @@ UNLIKE = {
 
 @pytest.mark.parametrize("model", [name for name in MODELS if "batch" not in name and "none" not in name])
 def test_rows_computed_together_have_the_bits_of_each_alone(family, rng, model):
-    """Kernels compute the statistics of several rows together, and those of a single row alone.
-
-    The bits are the same.
-    """
+    """Kernels compute the statistics of several rows together, and those of a single row alone."""
     norm = MODELS[model].get("norm", "layer")
     norm = lnrnn.LayerNormSpec() if norm == "layer" else norm
     for hidden, eps in ((3, 1e-5), (33, 2.0**-130), (130, 1e-5)):

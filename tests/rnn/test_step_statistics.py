@@ -213,7 +213,8 @@ def test_overrun_raise_names_the_sequence_and_computes_nothing(rng, cell, unbatc
 @each_cell
 @pytest.mark.parametrize("room", [None, T])
 def test_a_call_before_any_training_needs_overrun_batch(rng, cell, room):
-    """Without known steps no statistics can be repeated or averaged. Training and calibration work too."""
+    """Without known steps no statistics can be repeated or averaged. Training and calibration work with every
+    policy."""
     rnn = calm(3, 17, cell=cell, norm=mild(cell, max_steps=room))
     x, h0 = normal(rng, T, 12, 3), drawn_state(rng, rnn, 12)
     for overrun in OVERRUNS[:3]:

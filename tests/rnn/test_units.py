@@ -50,7 +50,7 @@ def filled(a, multiple):
 def dot2_order(x, w, c):
     """Returns c (B, n) plus x (B, k) times w (n, k).
 
-    Of each two inputs it adds the product of the odd one first, as VDPBF16PS does.
+    Of each two inputs the function adds the product of the odd one first, as VDPBF16PS does.
     """
     x, w = filled(x, 2), filled(w, 2)
     for j in range(0, x.shape[1], 2):
@@ -60,9 +60,9 @@ def dot2_order(x, w, c):
 
 
 def tile_order(x, w, c):
-    """Returns the same product.
+    """Returns c (B, n) plus x (B, k) times w (n, k).
 
-    Of each 32 inputs it adds the even ones and the odd ones in separate sums, as TDPBF16PS does.
+    Of each 32 inputs the function adds the even ones and the odd ones in separate sums, as TDPBF16PS does.
     """
     x, w = filled(x, 32), filled(w, 32)
     for first in range(0, x.shape[1], 32):

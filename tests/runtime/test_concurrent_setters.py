@@ -50,7 +50,7 @@ def files(path):
     return saved
 
 
-# Every operation that reads a model. Its result must be of one version.
+# These operations read a model. The result of each must come from one version.
 READERS = {
     "call": lambda rnn: bits([rnn(X)[0]]),
     "state_dict": lambda rnn: bits(rnn.state_dict().values()),

@@ -67,7 +67,7 @@ TINY = np.full(130, 1e-41, np.float32)  # a float32 statistic for x of float64
 
 
 def results_of_norms(x, given):
-    """x (N, 130). Returns the results of every function. given: x in every type."""
+    """Returns the results of every norm of x (N, 130). given: x in every dtype."""
     found = []
     for rows in given:
         planes = rows.reshape(len(rows), 10, 13)

@@ -92,7 +92,7 @@ def same(got, want):
 
 
 def same_rows(cells, model, rows, into):
-    """cells: the results of the rows, or None for a null row."""
+    """Compares `cells`, one for each row, with results of the model. The cell of a null row is None."""
     for row, cell in zip(rows, cells, strict=True):
         assert (cell is None or cell is pd.NA) == (row is None)
         if row is not None:

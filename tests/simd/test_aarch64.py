@@ -68,7 +68,7 @@ def test_functions_within_2_ulp(driver, name, function):
     assert (np.abs(got[finite] - wanted[finite]) / ulp).max() <= 2
 
 
-# dtype: (the driver's number for it, the tolerance of values near 1).
+# {dtype: (the driver's number for it, the tolerance of values near 1)}.
 DTYPES = {"float32": (0, 2e-6), "float64": (1, 4e-15), "bfloat16": (2, 2**-7), "float16": (3, 2**-10)}
 
 

@@ -1,5 +1,5 @@
-"""Tests stacks of feed-forward networks: gradients, independence of networks, both modes of batch norm. The
-classifier of steps; the digits and their split."""
+"""Tests stacks of feed-forward networks: gradients, independence of networks, both modes of batch norm. Also
+tests the classifier of steps, and the split of the digits."""
 
 from __future__ import annotations
 

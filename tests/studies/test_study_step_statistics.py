@@ -69,7 +69,7 @@ def test_keeping_steps_repeats_the_last_one():
 
 
 def test_the_loss_alone_is_that_of_longer_utterances():
-    """Compares with the answers of name_speakers, which pads and repeats itself."""
+    """Compares with the answers of name_speakers, which pads utterances and repeats statistics."""
     data, joined = japanese_vowels(), {"1": japanese_vowels().test.x}
     found = study.of_seed(data, joined, 0, 2)
     network = study.trained(data.train, "BN", 0, 2)
@@ -105,10 +105,11 @@ def test_the_statements_of_the_page_hold():
     assert round(100 * results["drawn"].mean(), 1) == -2.9
     assert interval(results["alone"][:, 17])[0] > 0
     assert round(100 * results["accuracy"].mean(), 1) == 98.2
-    # The figure: late steps lose most, the last one more than all; steps 10 to 14 lose 1 to 2 points.
+    # The figure: steps from 18 on lose more than 10 points, the last one most; steps 10 to 14 lose 1 to 2
+    # points.
     for joined in results["joined"].values():
         mean = 100 * joined.mean(axis=0)
         assert mean[17:].max() < -10 and mean.argmin() == 25
         assert mean[9:14].min() > -2.1 and mean[9:14].max() < -0.75
-    # The section "Try it yourself": three steps later.
+    # The section "Try it yourself" has other first steps.
     assert [round(100 * study.after(results, step, 8).mean()) for step in (12, 15)] == [-1, -5]

@@ -38,7 +38,8 @@ def cores_of(cpus: int, groups: str | os.PathLike[str], root: str | os.PathLike[
 
 
 def teams_had() -> tuple[int, int]:
-    """Returns the largest numbers of threads since the last call: for tasks, and for the units of a step."""
+    """Returns the largest numbers of threads since the last call of teams_had: for tasks, and for the units
+    of a step."""
     teams = _teams_had()
     return teams.tasks, teams.units
 

@@ -19,7 +19,7 @@ def shaken(module, seed=0):
 
 
 class Bare(nn.Module):
-    """A layer norm without eps, in elementary operations, as in fastrnns."""
+    """A layer norm without attribute eps, in elementary operations, as in fastrnns."""
 
     def __init__(self, size):
         super().__init__()
@@ -193,7 +193,8 @@ class LiGRULayer(nn.Module):
 
 
 class LiGRU(nn.Module):
-    """As speechbrain's LiGRU and SLiGRU. With two directions h is y at the last step, in another order."""
+    """A module like speechbrain's LiGRU and SLiGRU. With two directions h has y at the last step,
+    reordered."""
 
     def __init__(self, *layers):
         super().__init__()
