@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 from helpers import isa_families, tested_isas, using_isa  # noqa: E402
 from simd_units import Unit, unit_names  # noqa: E402
 
-# Examples have no deadline, because a slow machine is no fault. They are derandomised, so that every run has
-# the same ones.
+# Hypothesis's examples have no deadline, because a slow machine is no fault. They are derandomised, so that
+# every run has the same ones.
 settings.register_profile(
     "lnrnn",
     deadline=None,
@@ -86,7 +86,7 @@ def seeded_torch():
 
 @pytest.fixture
 def isa(request):
-    """Runs the test on every instruction set of this machine, and restores the default one afterwards."""
+    """Runs the test on every instruction set of this machine."""
     with using_isa(request.param) as name:
         yield name
 

@@ -1,5 +1,4 @@
-"""Tests of liblnrnn in programs without Python, the examples in C, and that a process has one copy of the
-library."""
+"""Tests liblnrnn in programs without Python, and the examples in C. A process has one copy of the library."""
 
 from __future__ import annotations
 
@@ -131,7 +130,6 @@ def python_flags() -> list[str]:
 
 
 def test_a_program_that_embeds_python_has_one_library(tmp_path):
-    """C and Python share the number of threads, the instruction set and the thread pool."""
     source = ROOT / "tests/capi/embedding.c"
     made = program(tmp_path, source, native_compiler(), "-std=gnu11", "-O1", *python_flags())
     environment = {k: v for k, v in os.environ.items() if k != "LNRNN_ISA"}

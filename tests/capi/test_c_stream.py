@@ -124,7 +124,7 @@ NO_LANE, TWICE, OVERRUN, TOGETHER = -1, -2, -3, -4
 
 
 def refused(rnn, stream, handle, code, lanes, reset=True):
-    """Asserts that a step of these lanes, and their reset, return the code and change no lane and no y."""
+    """Asserts that a step of these lanes, and their reset, return `code` and change no lane and no y."""
     before, steps = parts(rnn, stream.state), stream.step
     lanes = None if lanes is None else np.array(lanes, np.int64)
     x, y = np.ones((handle.rows, D), np.float32), np.full((handle.rows, H), 7, np.float32)

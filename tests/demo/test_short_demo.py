@@ -31,7 +31,7 @@ def networks():
 
 @pytest.fixture
 def already_trained(networks, monkeypatch):
-    """demo.run uses these networks, and shows steps on a terminal without pauses."""
+    """Makes demo.run use `networks`, and show steps on a terminal without pauses."""
     monkeypatch.setattr(demo, "PAUSE", 0)
     monkeypatch.setattr(demo, "trained", lambda data, cell, jobs: networks)
 

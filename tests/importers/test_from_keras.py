@@ -1,6 +1,7 @@
-"""Tests from_keras on arrays, in order or by name. Each cell computes its formula. Wrong arrays are refused.
+"""Tests from_keras on arrays, in order or by name. Converted cells compute their formulas. Wrong arrays are
+refused.
 
-test_from_keras_layers.py tests layers. This file needs no Keras.
+This file needs no Keras.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Tests from_keras on layers of Keras, with the backend KERAS_BACKEND, else JAX or PyTorch.
-
-test_from_keras_standins.py tests layers that are refused.
-"""
+"""Tests from_keras on layers of Keras, with the backend KERAS_BACKEND, else JAX or PyTorch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tests from_keras on stand-ins for layers, without Keras.
 
 Stand-ins have the methods and attributes that from_keras reads (get_weights, get_config, cell, forward_layer,
-...). test_from_keras_layers.py tests real layers.
+...).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tests from_torch on state dicts: each system computes its formula, and errors name the fault.
 
-test_from_torch_modules.py tests modules. This file needs no torch.
+This file needs no torch.
 """
 
 from __future__ import annotations

@@ -147,7 +147,6 @@ def test_stacks_of_fastrnns_have_the_same_results():
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 def test_eps_is_that_of_the_module():
-    """Tests scripted modules too."""
     x = torch.randn(T, B, I)
     module = shaken(Layer(LayerNormLSTMCell(I, H, lambda n: nn.LayerNorm(n, eps=0.1)), False))
     for given in (module, torch.jit.script(module)):

@@ -41,7 +41,7 @@ CLOSE = 3e-5
 
 
 def drawn(module):
-    """Sets all parameters to random numbers, gains and biases too. Returns the module."""
+    """Sets all parameters to random numbers. Returns the module."""
     with torch.no_grad():
         for p in module.parameters():
             p.add_(0.3 * torch.randn_like(p))
@@ -133,7 +133,6 @@ def test_running_distinguishes_layers_and_directions():
 
 
 def test_a_convertible_submodule_is_named():
-    """The error names a submodule that from_torch can convert, even among many convolutions."""
     parts = {"rnn": elman(5, 8), "head": nn.Linear(8, 3)}
     with pytest.raises(ValueError, match=r"from_torch can convert a part of it: give model\.rnn"):
         lnrnn.from_torch(nn.ModuleDict(parts))

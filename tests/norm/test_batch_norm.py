@@ -279,9 +279,7 @@ def test_running_statistics_keep_their_own_dtype_and_memory():
 
 @each_dtype
 def test_running_statistics_may_overlap(family, dtype):
-    """Running mean and variance may overlap: both are computed from their old values before the mean is
-    written.
-    """
+    """Both are computed from their old values before the mean is written."""
     x = normal(np.random.default_rng(17), (6, 5), dtype) + dtype(3)
     room = np.arange(1, 7, dtype=dtype)
     mean, var = room[:5].copy(), room[1:].copy()

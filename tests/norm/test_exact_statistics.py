@@ -51,8 +51,8 @@ def deviations(n):
 def rows(rng, count, n, dtype, centre=True):
     """Returns (x (count, n), its deviations, means, var, eps).
 
-    The kernels sum differences to a pivot, which may be a multiple of 1/16. In units of 1/16, every partial
-    sum of 2048 deviations or squares is below 2^24, so it is exact.
+    The kernels sum differences from a pivot, a number near the mean that may be a multiple of 1/16. In units
+    of 1/16, every partial sum of 2048 deviations or squares is below 2^24, so it is exact.
     """
     d, var, eps = deviations(n)
     d = rng.permuted(np.broadcast_to(d, (count, n)), axis=1)
@@ -168,7 +168,7 @@ ONNX = [case for op in (*NORMS, "BatchNormalization") for case in onnx_cases(op)
 
 @pytest.mark.parametrize("case", ONNX, ids=lambda case: case["name"].removeprefix("test_"))
 def test_a_node_test_of_onnx(family, case):
-    """ONNX's results have errors of up to 8.3e-7. test_reference.py compares the running variance."""
+    """ONNX's results have errors of up to 8.3e-7."""
     (x, *parameters), attributes = case["inputs"].values(), case["attributes"]
     eps = attributes.get("epsilon", 1e-5)
     want, *moments = case["outputs"].values()

@@ -1,6 +1,6 @@
 """Compares the reference's cells with steps computed by hand, central differences and ONNX's node tests.
 
-Also tests symmetries. test_reference_torch.py compares the cells with PyTorch.
+Also tests symmetries.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def test_states_of_bfloat16():
 
 @each_form
 def test_torchs_gradients(form):
-    """Computes each step with torch's operations, separately for each head and matrix, and derives it by
+    """Computes each step with torch's operations, separately for each head and matrix, and differentiates by
     autograd."""
     torch = pytest.importorskip("torch")
     options = dict(norm="layer", exp_forget=False) | FORMS[form]

@@ -1,7 +1,4 @@
-"""Tests dropout in forward_train: masks, the number of dropped values, seeds, and errors.
-
-test_dropout_training.py compares the results with the reference.
-"""
+"""Tests dropout in forward_train: masks, the number of dropped values, seeds, and errors."""
 
 from __future__ import annotations
 
@@ -75,10 +72,7 @@ def test_the_rate_is_the_fraction_of_dropped_values(rate):
 
 
 def test_masks_are_numbers_of_philox():
-    """The masks of each kind, layer and direction come from a documented random generator (Philox).
-
-    So other programs can draw the same masks.
-    """
+    """Other programs can draw the masks of each kind, layer and direction by this documented generator."""
     rnn = lnrnn.GRU(64, 64, seed=0)
     zone_out(rnn, 0.3)
     masks = rnn.forward_train(np.zeros((20, 60, 64)), dropout=DropoutSpec(inputs=0.3), seed=[7, 8])[2].masks

@@ -1,7 +1,7 @@
 """With one instruction set, the results of a sequence always have the same bits.
 
 They do not depend on the batch, the index in it, padding, the number of threads, the division into calls, or
-streaming. No test here has a tolerance.
+streaming.
 
 Tests of choices inside the kernels run on every instruction set. test_weight_dtypes.py and test_units.py test
 sets that only add instructions for bfloat16 and int8. If there are too many combinations of sizes and models,
@@ -103,8 +103,8 @@ def test_bits_do_not_depend_on_the_batch_or_the_index_in_it(family, rng, model):
             equal(rnn, got, (y[:, who], taken(rnn, h, who)), message)
 
 
-# {case: (an input with weight 1 in all hidden units, an input with weight 1 in most)}. The statistics of such
-# a row take a second pass or double precision, or are NaN.
+# {case: (an input with weight 1 in all hidden units, an input with weight 1 in most)}. The statistics of rows
+# with these inputs take a second pass or double precision, or are NaN.
 UNLIKE = {
     "far pivot": (0, 1e4), "far mean": (1e6, 0), "huge": (1e30, 1e30), "tiny": (1e-30, 1e-30),
     "subnormal squares": (0, 2.0**-65), "zero": (0, 0), "infinite": (np.inf, 0), "NaN": (np.nan, 0),

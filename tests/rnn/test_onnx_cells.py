@@ -1,7 +1,4 @@
-"""Runs ONNX's node tests of RNN, LSTM and GRU on every instruction set. tests/data/README.md has the source.
-
-tests/norm and tests/simd have ONNX's tests of norms and of exp, tanh and sigmoid.
-"""
+"""Runs ONNX's node tests of RNN, LSTM and GRU on every instruction set. tests/data/README.md has the source."""
 
 from __future__ import annotations
 

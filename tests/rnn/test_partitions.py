@@ -108,7 +108,8 @@ def test_the_model_reads_a_small_share_from_l2():
         assert 4 * 4 * 512**2 > 2 << 20 and four < one / 5
 
 
-# (groups of sequences, threads per group, whether its threads divide the rows, the call's limit on threads).
+# (groups of sequences, threads per group, whether the threads of a group divide the rows, the call's limit on
+# threads).
 GRIDS = [
     ((1, 2, False), 2), ((1, 2, True), 2), ((2, 1, False), 2), ((1, 3, True), 3), ((2, 2, False), 4),
     ((2, 2, True), 4), ((3, 2, True), 6),
@@ -157,8 +158,8 @@ def test_every_grid_gives_the_same_bits(rng, name):
                 equal(rnn, rnn(x, h0), want[1], f"{batch} in {grid}, whole")
 
 
-# {set: (hidden units, threads)}. There are as many threads as panels. The first panel is wider than a
-# thread's share.
+# {instruction set: (hidden units, threads)}. There are as many threads as panels. The first panel is wider
+# than a thread's share.
 NARROW = {"avx512": (145, 4), "avx2": (17, 2), "sse2": (9, 2)}
 
 
@@ -185,8 +186,8 @@ def test_grids_with_slow_threads_give_the_same_bits(rng, name, mode):
     with using_threads(1):
         want = rnn(x, h0, ends)
     for grid, threads in GRIDS[:2] + (GRIDS[5:6] if mode == "slow" else []):
-        # If slow, a chunk is one step, after which the other threads stop; otherwise chunks have several
-        # steps.
+        # If the mode is "slow", a chunk is one step, after which the other threads stop; otherwise chunks
+        # have several steps.
         caches = (1024, 4096, 4096) if mode == "slow" else None
         with using_caches(caches), using_partition(*grid), several_threads(threads, "units"):
             engine_switches.set_barrier_mode(mode)

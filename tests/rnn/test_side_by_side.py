@@ -1,6 +1,6 @@
 """Both directions of a layer, or stacked layers one chunk of steps apart, are computed at the same time.
 
-The bits equal those of one layer after the other on one thread. No test here has a tolerance.
+The bits equal those of one layer after the other on one thread.
 """
 
 from __future__ import annotations

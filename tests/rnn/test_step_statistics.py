@@ -386,10 +386,7 @@ def test_state_dict_and_files_keep_statistics(rng, tmp_path, cell, room):
 
 
 def test_training_continues_from_loaded_statistics(rng):
-    """Trains on two batches.
-
-    If the network is saved and loaded after the first batch, the results are the same.
-    """
+    """A copy of the network continues after the first of two batches."""
     first, second = normal(rng, 4, 5, 3), normal(rng, T, 7, 3)
     for momentum in (0.3, None):
         rnn, other = (network(3, 17, norm=spec(momentum=momentum)) for _ in range(2))
@@ -403,7 +400,7 @@ def test_training_continues_from_loaded_statistics(rng):
 
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 def test_impossible_statistics_are_refused(rng, cell):
-    """Tests the statistics that only LSTM and GRU have; test_bad_calls.py tests those of an RNN."""
+    """Tests the statistics that only LSTM and GRU have."""
     rnn = network(3, 5, cell=cell, norm="batch", num_layers=2, trained=T)
     state = rnn.state_dict()
     for name, value in (
@@ -440,7 +437,7 @@ def test_statistics_beyond_float32(rng, cell):
         assert y.shape == (1, 4, 5) and not np.isnan(np.delete(y, 1, 2)).any()
 
 
-# --- room beyond the known steps, and the limit of counts ---------------------------------------------------
+# --- max_steps beyond the known steps, and the limit of counts ----------------------------------------------
 
 
 T, KNOWN = 9, 4

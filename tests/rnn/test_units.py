@@ -32,7 +32,7 @@ def with_unit(request):
 
 
 def add_product(a, b, c):
-    """Returns c + a*b of arrays that broadcast, rounded as a unit does.
+    """Returns c + a*b of arrays that broadcast, rounded as by the CPU's bfloat16 instructions.
 
     A result is 0 if it is below TINY when rounded to 24 bits with unlimited exponent. float32 has fewer bits
     there, and could round it up to TINY.

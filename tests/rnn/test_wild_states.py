@@ -83,10 +83,7 @@ def test_impossible_pickled_states_are_refused(rng, cell):
 
 
 def test_a_lane_beyond_the_last_step_is_refused(rng):
-    """A lane can count its steps up to a limit.
-
-    After that, calls of one step and of several raise an error with the number of the lane.
-    """
+    """A lane counts its steps up to a limit. Calls of one step or several beyond the limit raise an error."""
     rnn, stream, _ = stepped(rng)
     stream.step = [5, LAST - 1, 0, LAST]
     x = normal(rng, LANES, D)

@@ -343,10 +343,7 @@ def test_a_tape_can_be_copied_but_not_pickled():
 
 
 def test_a_checked_array_keeps_its_shape():
-    """lnrnn checks a view of the caller's array.
-
-    If the caller sets the array's shape, the shape of the view stays.
-    """
+    """lnrnn checks its own view of the array, whose shape the caller cannot set."""
     given = np.zeros((2, 3), np.float32)
     found = shaped("x", given, (2, 3), np.float32)
     given.shape = 6

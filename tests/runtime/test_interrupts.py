@@ -76,7 +76,7 @@ def on_threads(compute, want, had=None):
 def test_parts_of_calls_that_divide_units(cell, rows):
     """Threads that divide the units compute norms and activations of all rows, or of some rows each.
 
-    The test chooses, instead of the cost model.
+    The test chooses between them, instead of the cost model.
     """
     _, rnn, x, h0, ends = drawn(dict(cell=cell), "units", True)
 
@@ -179,9 +179,7 @@ def long_call(what):
 @pytest.mark.parametrize("what", ["call", "forward_train", "backward", "calibrate"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_signals_are_handled_within_a_call(what, threads):
-    """Python handles signals during a call, and not only at its end: no pause between two signals lasts half
-    of the call.
-    """
+    """No pause between two handled signals lasts half of the call."""
     call = long_call(what)
     with using_threads(threads), in_parts_of(2**25):
         call()

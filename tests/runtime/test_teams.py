@@ -166,7 +166,7 @@ def test_workers_take_no_signals():
 @pool
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_starts_its_own_workers():
-    """A thread forks while another computes. (test_runtime.py tests forks while none computes.)"""
+    """A thread forks while another computes."""
     code = """
 import engine_switches, os, threading, warnings, lnrnn, test_runtime as t
 warnings.simplefilter("ignore", DeprecationWarning)         # of forks with threads: that is the test

@@ -349,7 +349,7 @@ def test_refused_runs_write_nothing(files, capsys, case):
 
 
 def test_a_damaged_input_is_reported_by_row_group(files, capsys):
-    """The error names the damaged row group. The row groups before it are complete."""
+    """The row groups before the damaged one are complete."""
     folder, _ = files
     data = bytearray((folder / "in.parquet").read_bytes())
     column = pq.read_metadata(folder / "in.parquet").row_group(2).column(1)

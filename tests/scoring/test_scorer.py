@@ -414,7 +414,7 @@ def test_another_version_is_refused(path, rows, monkeypatch):
 
 
 def test_another_kernel_set_is_refused(path, rows):
-    """The process that uses the Scorer compares the sets; with isa="any" it does not."""
+    """The process that uses the Scorer compares the kernel sets, unless isa is "any"."""
     here = lnrnn.cpu_info()["isa"]
     other = next(name for name in lnrnn.cpu_info()["available"][::-1] if name != here)
     program = (

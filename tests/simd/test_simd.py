@@ -100,7 +100,8 @@ def test_sum_is_within_its_roundings_and_fixed(unit, rng, v):
     any_ = rng.standard_normal((500, lanes)).astype(dtype)
     exact = any_.astype(np.longdouble).sum(1)
     got = sums(any_)
-    # lanes - 1 roundings of at most half an ULP of a partial sum, which the sum of magnitudes bounds.
+    # The error is lanes - 1 roundings of at most half an ULP of a partial sum, which the sum of magnitudes
+    # bounds.
     most = (lanes - 1) * np.finfo(dtype).eps / 2 * np.abs(any_).sum(1) * (1 + 1e-6)
     assert (np.abs(got - exact) <= most).all()
     assert_bits(sums(any_), got)
@@ -320,7 +321,7 @@ def padded(unit, x):
 
 @pytest.mark.parametrize("bits", [14, 8])
 def test_stores_of_integers_write_only_their_bytes(unit, rng, bits):
-    """Ties go to even. A NaN may become any bytes, but does not change others."""
+    """Ties go to even. A NaN may become any bytes, but does not change other bytes."""
     lanes, name = unit.lanes["v32"], f"v32_store_s{bits}"
     x = padded(unit, nearest_integers(rng, 2 ** (bits - 1) - 1))
     n = np.rint(x).astype(np.int32).reshape(-1, 1, lanes)
@@ -444,8 +445,7 @@ def header(name):
 
 
 def functions(name):
-    """Returns the functions of a header, if by a macro then for each type, except those of one instruction
-    set."""
+    """Returns the functions of a header (of macros: for each type), except those of one instruction set."""
     found = re.findall(r"^ *LNRNN_(?:INLINE|OUTLINE) [^#(;]*?([\w#]+)\(", header(name), re.MULTILINE)
     each = {function.replace("##t", kind) for function in found for kind in SHORT}
     through_stack = re.findall(r"^LNRNN_THROUGH_STACK\(\w+, (\w+)", header(name), re.MULTILINE)

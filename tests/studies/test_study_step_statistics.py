@@ -80,7 +80,7 @@ def test_the_loss_alone_is_that_of_longer_utterances():
     longer = data.test.lengths > 12
     assert found["alone"][11] == pytest.approx(cut[longer].mean() - own[longer].mean(), abs=1e-12)
     assert found["joined"]["1"][11] == cut.mean() - own.mean()
-    # If all steps are kept, shorter utterances lose nothing, and longer ones repeat in both cases.
+    # If the statistics of all steps are kept, no result changes.
     assert found["joined"]["1"][-1] == 0
 
 
