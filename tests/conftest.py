@@ -93,7 +93,7 @@ def isa(request):
 
 @pytest.fixture
 def family(request):
-    """Runs the test on each instruction set that adds more than products of bfloat16 and int8."""
+    """Runs the test on the instruction sets that differ in more than products of bfloat16 and int8."""
     with using_isa(request.param) as name:
         yield name
 

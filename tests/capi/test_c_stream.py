@@ -63,7 +63,7 @@ def test_many_rows_threads_and_narrow_weights_have_the_bits_of_python(rng, dtype
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("by", [0, 1, 2, 3, 5, 7, H, 3 * H - 1])
 def test_y_may_be_or_overlap_x(rng, layers, by):
-    """The distance between the arrays is `by` floats."""
+    """The distance between x and y is `by` floats."""
     rows = 70
     rnn = network(H, H, cell="LSTM", num_layers=layers)
     x = normal(rng, rows, H)
@@ -175,7 +175,7 @@ def test_impossible_steps_are_refused(rng):
 
 
 def test_releasing_a_stream_of_python_in_c_is_harmless(rng):
-    """lnrnn_api.h forbids the call, but Python's own count of references keeps the stream."""
+    """lnrnn_api.h forbids this release, but Python's own count of references keeps the stream."""
     rnn = network(D, H)
     stream, alike, x = rnn.stream(3), rnn.stream(3), normal(rng, 3, D)
     with Handle(stream, 3) as handle:

@@ -74,7 +74,7 @@ def weights(rng, name, inputs=I):
 
 
 def computed(rng, name, layers, **given):
-    """Returns a function that compares a converted network with the formula."""
+    """Returns a function that compares a converted network with the formula of the cell."""
     cell, _, states, _ = KERAS[name]
     nested, flat = initial(rng, states, len(layers), len(layers[0]), B, H)
     x = rng.standard_normal((T, B, I))

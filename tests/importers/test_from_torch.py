@@ -32,7 +32,7 @@ def options(name):
 
 
 def converted(rng, foreign, asked, layers=1, directions=1, scale=1.0, **given):
-    """Returns a network, which is converted and compared with the formula, and its random state dict.
+    """Converts a random state dict, and compares the network with the formula. Returns both.
 
     asked: options of convert_torch. given: options of the formula. scale: factor of weight_hh."""
     parts, state = stack(rng, foreign, I, H, layers, directions)

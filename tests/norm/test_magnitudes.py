@@ -175,7 +175,7 @@ def test_an_eps_of_the_size_of_the_variance(family, dtype):
 
 @each_dtype
 def test_one_extreme_row_changes_no_other_row(family, dtype):
-    """Rows are computed four at a time. One of them may need a scale or a second pass, at any index."""
+    """Rows are computed four at a time. Any of the four may need scaling or a second pass."""
     rng = np.random.default_rng(10)
     for n in (5, 17, 100):
         far = normal(rng, (1, n), dtype)

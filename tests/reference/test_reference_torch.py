@@ -71,7 +71,7 @@ def test_a_plain_cell_equals_torchs_on_packed_sequences(rng, kind, bias):
 
 @pytest.mark.parametrize("name", ["gru reset plain", "gru reset split", "gru reset batch"])
 def test_the_gru_of_cho_et_al_in_torch(rng, name):
-    """Compares with a GRU in torch that applies the reset gate before the product.
+    """Compares with a GRU in torch that applies the reset gate before the product with W_hh.
 
     Its gradients come from autograd.
     """

@@ -78,7 +78,7 @@ def made(model, inputs, hidden, k=0, **options):
 
 
 def drawn_lengths(rng, batch):
-    """Returns lengths from 0 to T, including both in large batches."""
+    """Returns lengths from 0 to T, including 0 and T in large batches."""
     ends = rng.integers(0, T + 1, batch)
     ends[: min(batch, 2)] = (T, 0)[: min(batch, 2)]
     return rng.permuted(ends)
@@ -136,10 +136,7 @@ def test_rows_computed_together_have_the_bits_of_each_alone(family, rng, model):
 
 @each_cell
 def test_few_sequences_whose_statistics_are_the_batch_s(family, rng, cell):
-    """With overrun "batch", a step needs the sums over all sequences.
-
-    So threads do not divide the hidden units, even of few sequences.
-    """
+    """With overrun "batch", a step needs the sums over all sequences. Such a call uses one thread."""
     rnn = network(7, 193, cell=cell, norm=lnrnn.BatchNormSpec(overrun="batch"), trained=KNOWN)
     x, h0 = normal(rng, 60, 3, 7), drawn_state(rng, rnn, 3)
     assert x.shape[0] * 3 * len(rnn.weight_hh_l0) * 200 > 2**22

@@ -45,8 +45,8 @@ WHOLE = 3e-6
 
 
 def close(rnn, got, want, most=WHOLE):
-    """Compares (y, state), relative to the largest value if it is above 1, as outputs of relu and identity
-    may be, and states of an SLSTM.
+    """Compares y and state. Errors are relative to the largest value if that is above 1, as in outputs of
+    relu and identity and in states of an SLSTM.
     """
     for a, b in zip((got[0], *parts(rnn, got[1])), (want[0], *parts(rnn, want[1])), strict=True):
         assert a.dtype == np.float32
@@ -55,7 +55,7 @@ def close(rnn, got, want, most=WHOLE):
 
 
 def with_inner_bias(options):
-    """Returns the same options with biases inside the norms, or None without layer norm."""
+    """Returns `options` with biases inside the norms, or None without layer norm."""
     norm = options.get("norm", lnrnn.LayerNormSpec())
     if not isinstance(norm, lnrnn.LayerNormSpec) or options["cell"] == "SLSTM":
         return None

@@ -55,8 +55,8 @@ def test_every_tile_is_exact(isa, rng, dtype):
 def test_weights_of_every_size_are_exact(isa, rng, dtype):
     """The weights are smaller than L1, up to a third larger, much larger, and larger than L2.
 
-    The product of a single row and the second kind is computed in halves. A word of memory has one float32,
-    two bfloat16, four int8.
+    For a single row, weights up to a third larger than L1 are used in halves. A word of memory has one
+    float32, two bfloat16, four int8.
     """
     to_word = {"float32": 1, "bfloat16": 2}.get(dtype, 4)
     for outputs in WIDTHS[5:]:

@@ -1,4 +1,7 @@
-"""Runs ONNX's node tests of RNN, LSTM and GRU on every instruction set. tests/data/README.md has the source."""
+"""Runs ONNX's node tests of RNN, LSTM and GRU on every instruction set. Their source is in
+tests/data/README.md.
+
+"""
 
 from __future__ import annotations
 

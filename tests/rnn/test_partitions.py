@@ -31,7 +31,7 @@ THREADS = (2, 3, 4, 6, 8, 16, 24, 32, 64)
 @pytest.mark.parametrize("threads", THREADS)
 @pytest.mark.parametrize("cell", [RNN, LSTM, GRU])
 def test_the_chosen_partition_has_the_least_time(machine, threads, cell):
-    """Compares all grids of sequences and hidden units that the threads allow."""
+    """Compares all divisions of the sequences and the hidden units among the threads."""
     with on_machine(machine):
         for batch in (1, 2, 8, 17, 24, 64, 200):
             for units in (64, 384, 1536):
@@ -70,7 +70,7 @@ def test_threads_divide_many_sequences(machine, threads):
 
 
 def test_threads_divide_weights_beyond_l2_if_sequences_are_few():
-    """With 12 sequences per thread reading L3 takes longer than arithmetic; with 640 it does not."""
+    """With 12 sequences per thread, reading L3 takes longer than arithmetic; with 640 it does not."""
     with on_machine("slow L3"):
         for cell in (RNN, LSTM, GRU):
             assert engine_switches.partition(2, 24, 1536, 1536, *cell)[:3] == (1, 2, True)

@@ -93,7 +93,7 @@ def test_zoneout_is_refused_and_wrong_states_are_named():
 
 @pytest.mark.parametrize("exp_forget", [False, True])
 def test_gates_of_100_neither_overflow_nor_make_nan(exp_forget):
-    """Tests both passes. x has the arguments of the gates."""
+    """Tests the forward and the backward pass. x has the arguments of the gates."""
     rng = np.random.default_rng(1)
     slstm = lnrnn.SLSTM(4 * 12, 12, num_heads=3, bias=False, exp_forget=exp_forget, norm=None, seed=0)
     slstm.weight_ih_l0 = np.eye(4 * 12)

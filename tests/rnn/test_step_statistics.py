@@ -421,7 +421,7 @@ def test_impossible_statistics_are_refused(rng, cell):
 def test_statistics_beyond_float32(rng, cell):
     """Statistics are doubles and may exceed float32.
 
-    The overflow in the kernels affects only its hidden unit, and causes no warning.
+    The overflow in the kernels affects only one hidden unit, and causes no warning.
     """
     rnn = network(3, 5, cell=cell, norm=lnrnn.BatchNormSpec(overrun="mean", eps=1e-30), trained=2)
     x, state = normal(rng, 1, 4, 3), rnn.state_dict()

@@ -111,7 +111,8 @@ def test_subnormal_and_infinite_products_follow_the_manual(with_unit, rng, expon
     "below, want", [(2.0**-150, 0), (1.5 * 2.0**-151, 0), (2.0**-151, TINY), (2.0**-160, TINY)]
 )
 def test_a_result_just_below_the_smallest_normal_number_is_zero(with_unit, below, want):
-    """TINY - below is 0 if 24 bits with a smaller exponent hold it, even if float32 rounds it to TINY."""
+    """The unit rounds TINY - below to 24 bits with unlimited exponent. If this is less than TINY, the result
+    is 0."""
     x, w = np.zeros((1, 4), np.float32), np.zeros((2, 4), np.float32)
     x[0, ::2] = 2.0**-63, 2.0**-75
     w[:, 0] = 2.0**-63, -(2.0**-63)

@@ -188,7 +188,7 @@ def taped(cell="RNN", norm="layer"):
 
 
 def arrays_of(tape):
-    """Returns the arrays of a tape, by a name for messages."""
+    """Returns {name for messages: array of the tape}."""
     found = {"rows": tape.rows.table} | {f"start {k}": s for k, s in enumerate(tape.start)}
     for k, run in enumerate(tape.runs):
         found |= {f"{name} {k}": getattr(run, name) for name in ("record", "x", "y")}

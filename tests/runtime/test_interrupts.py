@@ -108,7 +108,7 @@ def test_parts_with_a_thread_that_lost_its_core(cell):
 
 @each_cell
 def test_parts_with_statistics_of_the_batch(cell):
-    """A step needs all sequences at once beyond the known steps and in calibration."""
+    """Beyond the known steps and in calibration, a step needs all sequences at once."""
     rng, rnn, x, h0, ends = drawn(dict(cell=cell, norm="batch"), "groups", True)
     rnn.calibrate([x[:3]])
     rnn.overrun = "batch"

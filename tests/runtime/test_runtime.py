@@ -227,7 +227,7 @@ def forks():
 
 
 def pools():
-    """Processes of multiprocessing with fork, as in data loaders, compute the same bits and end."""
+    """Asserts that forked processes of multiprocessing, as in data loaders, compute the same bits and end."""
     want = with_three_threads()
     with multiprocessing.get_context("fork").Pool(2) as pool:
         assert all(got == want for got in pool.starmap(compute, [()] * 4, 1))

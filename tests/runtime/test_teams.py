@@ -158,8 +158,8 @@ print(len(workers()) - before, engine_switches.teams_had()[0])
 def test_workers_take_no_signals():
     code = WORKERS + "lnrnn.layer_norm(x, 512)\nprint(*{hex(mask) for _, mask in asleep(before + 3)})"
     masks = said(code, LNRNN_TEAM="pthread", OPENBLAS_NUM_THREADS="1").split()
-    # The mask has all signals but SIGKILL and SIGSTOP, which cannot be blocked, and the C library's own 32
-    # and 33.
+    # The mask has all signals but SIGKILL and SIGSTOP, which cannot be blocked, and the C library's own
+    # signals 32 and 33.
     assert len(masks) == 1 and int(masks[0], 16) | 1 << 31 | 1 << 32 == (1 << 64) - 1 - (1 << 8) - (1 << 18)
 
 

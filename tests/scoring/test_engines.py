@@ -64,9 +64,8 @@ def died_at_three(error):
 
 @pytest.fixture
 def distributed(monkeypatch):
-    """Replaces Dask's cluster by one that computes in threads.
-
-    `asked` has the arguments of its constructor.
+    """Replaces Dask's cluster by one in threads. Returns its module, and the arguments of clusters
+    (`asked`).
     """
     distributed = pytest.importorskip("distributed")
     real, asked = distributed.LocalCluster, []

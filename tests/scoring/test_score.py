@@ -210,7 +210,7 @@ def test_a_bad_row_is_named(some_bad, capsys):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_bad_skip_omits_and_lists_bad_rows(some_bad, capsys, workers):
-    """First --bad raise ends a run.
+    """A run with --bad raise ends at the first bad row.
 
     The run with --bad skip continues it, and uses its complete row groups.
     """

@@ -179,7 +179,7 @@ static lnrnn_matmul packed_weights(const kind *of, size_t n, size_t k)
                           .scratch = scratch};
 }
 
-/* Tests every shape of every function of a product. */
+/* Tests the tiles of a product in every shape. */
 static void tiles(const kind *of, const product_loop *loop, size_t k, int add)
 {
     for (int vecs = 1; vecs <= 4 * NR_VECS; vecs++) {

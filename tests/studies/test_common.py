@@ -71,7 +71,7 @@ def test_a_verdict_follows_the_interval(values, margin, verdict, at_zero):
 
 
 class Counted:
-    """A study without measurements that counts the calls."""
+    """A study without measurements that counts calls of tune and measure."""
 
     def __init__(self):
         self.tuned, self.measured, cells = [], [], ("rnn", "gru")

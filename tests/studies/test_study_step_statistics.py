@@ -34,7 +34,7 @@ def network_and_sequences(count, steps=3):
 
 
 def test_the_error_is_that_of_statistics_of_all_sequences():
-    """For values with deviation 1, the mean of N has variance 1/N, and their deviation half of it."""
+    """For values with deviation 1, the mean of N values has variance 1/N, and their deviation has 1/2N."""
     rnn, x, lengths = network_and_sequences(400)
     rnn.calibrate([(x, lengths)])
     before, count = study.statistics(rnn)

@@ -49,7 +49,7 @@ def set_barrier_mode(mode: str) -> None:
 
 
 def set_back_off(seconds: int) -> None:
-    """Makes calls use one thread for this time, as if cores were busy. 0 ends it."""
+    """Makes calls use one thread for this time, as if cores were busy. 0 seconds end it."""
     _set_back_off(1_000_000_000 * seconds)
 
 

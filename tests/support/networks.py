@@ -206,7 +206,7 @@ def widths(rnn):
 
 
 def whole(rnn, result):
-    """Returns the state of a list of arrays, the inverse of `parts`."""
+    """Returns the state that has these arrays, the inverse of `parts`."""
     return tuple(result) if cell_of(rnn) in ("LSTM", "SLSTM") else result[0]
 
 
@@ -319,7 +319,7 @@ def reference_backward(rnn, tapes, gy, gh=None, masks=None):
     return gy, whole(rnn, [np.array(g) for g in zip(*gh0, strict=True)]), grads
 
 
-# If an argument of relu is closer to 0, float32 and the reference may have different slopes.
+# If an argument of relu is closer to 0 than KINK, float32 and the reference may have different slopes.
 KINK = 3e-6
 
 
@@ -354,7 +354,7 @@ def drawn_run(seed, rnn, steps, ends):
 
 
 def trained(rnn, x, h0, ends, gy, gh, **options):
-    """Runs forward and backward once. Returns {name: gradient}. options: of backward."""
+    """Runs forward and backward once. Returns {name: gradient}. options: those of backward."""
     return named_gradients(rnn, rnn.backward(rnn.forward_train(x, h0, ends)[2], gy, gh, **options))
 
 
