@@ -94,7 +94,7 @@ static float *floats(size_t n)
 
 enum { T = 4, B = 5 };
 
-/* Asserts that steps of a stream, one lane after the other or all together, have the bits of a call with whole sequences. */
+/* Asserts that steps of a stream, one lane after the other or all together, have the bits of whole sequences. */
 static void compare_stream(lnrnn_network *n)
 {
     const size_t D = lnrnn_network_inputs(n), layers = lnrnn_network_layers(n),

@@ -134,8 +134,8 @@ def test_the_table_has_all_of_the_header():
 
 @pytest.fixture(scope="module")
 def units(tmp_path_factory):
-    """Returns a module of units.c, which imports the table, and names.c, which uses it. Both assert
-    layouts."""
+    """Returns a module of units.c, which imports the table, and names.c, which uses it. Static assertions
+    check layouts."""
     folder = tmp_path_factory.mktemp("units")
     return imported(compiled(folder, "units", [HERE / "units.c", HERE / "names.c"], "-std=gnu11", *FLAGS))
 

@@ -32,7 +32,7 @@ def options(name):
 
 
 def converted(rng, foreign, asked, layers=1, directions=1, scale=1.0, **given):
-    """Converts a random state dict, and compares the network with the formula. Returns both.
+    """Converts a random state dict, and compares the network with foreign.cell. Returns both.
 
     asked: options of convert_torch. given: options of the formula. scale: factor of weight_hh."""
     parts, state = stack(rng, foreign, I, H, layers, directions)

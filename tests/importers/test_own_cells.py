@@ -41,7 +41,7 @@ CLOSE = 3e-5
 
 
 def drawn(module):
-    """Sets all parameters to random numbers. Returns the module."""
+    """Adds random numbers to all parameters. Returns the module."""
     with torch.no_grad():
         for p in module.parameters():
             p.add_(0.3 * torch.randn_like(p))

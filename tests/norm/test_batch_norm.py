@@ -45,7 +45,8 @@ def shapes(n):
 def check_forward(
     x, mean, var, weight, bias, training, eps=1e-5, momentum=0.1, forward=FORWARD, spread=FORWARD
 ):
-    """Compares y (to `forward`) and the new running mean and variance (to `spread`) with the reference."""
+    """Compares y (within `forward`) and the new running mean and variance (within `spread`) with the
+    reference."""
     scale = SCALE[x.dtype.type]
     new_mean, new_var = mean.copy(), var.copy()
     y = lnrnn.batch_norm(x, new_mean, new_var, weight, bias, training, momentum, eps)
@@ -279,7 +280,7 @@ def test_running_statistics_keep_their_own_dtype_and_memory():
 
 @each_dtype
 def test_running_statistics_may_overlap(family, dtype):
-    """Both are computed from their old values before the mean is written."""
+    """Mean and variance are computed from the old values before the mean is written."""
     x = normal(np.random.default_rng(17), (6, 5), dtype) + dtype(3)
     room = np.arange(1, 7, dtype=dtype)
     mean, var = room[:5].copy(), room[1:].copy()

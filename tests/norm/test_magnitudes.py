@@ -61,7 +61,7 @@ def rows_agree(got, want, most):
 @each_dtype
 @pytest.mark.parametrize("affine", [False, True])
 def test_layer_and_rms_norm_of_every_magnitude(family, dtype, affine):
-    """Results agree with the reference, and the ordinary row has the same bits as if it were alone."""
+    """Results agree with the reference, and a row of ordinary values has the same bits as alone."""
     rng = np.random.default_rng(1)
     for n in LENGTHS:
         x = extremes(rng, n, dtype)

@@ -275,7 +275,6 @@ def moved(array, axis):
 
 
 def drawn(rng, axis, dtype=np.float32):
-    """Returns x, normalized_shape, weight, bias."""
     size = tuple(SHAPE[n] for n in axis) if isinstance(axis, tuple) else SHAPE[axis]
     return rng.standard_normal(SHAPE).astype(dtype), size, *rng.standard_normal((2, *np.atleast_1d(size)))
 
@@ -520,7 +519,6 @@ def test_a_layer_refuses_another_number_of_channels(x, message, tracks, affine, 
 
 
 def test_a_layer_refuses_the_arguments_that_the_function_refuses():
-    """The messages are the same."""
     layer = lnrnn.LayerNorm(4)
     for x in (*NOT_REAL, X.T, np.zeros(3, np.float32), np.float32(1)):
         with pytest.raises((TypeError, ValueError)) as said:

@@ -37,7 +37,7 @@ def sources() -> dict[str, tuple[ast.Module, bool]]:
 
 
 def imported(name: str, tree: ast.Module, package: bool, modules: set[str]) -> set[str]:
-    """Returns which of the given modules a module imports, anywhere in it.
+    """Returns those of `modules` that the module `name` imports, also in functions.
 
     A string with the name of a module counts as an import, because importlib may import it.
     """

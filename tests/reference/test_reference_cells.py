@@ -1,7 +1,4 @@
-"""Compares the reference's cells with steps computed by hand, central differences and ONNX's node tests.
-
-Also tests symmetries.
-"""
+"""Compares the reference's cells with steps computed by hand, central differences and ONNX's node tests."""
 
 from __future__ import annotations
 

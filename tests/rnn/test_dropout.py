@@ -72,7 +72,8 @@ def test_the_rate_is_the_fraction_of_dropped_values(rate):
 
 
 def test_masks_are_numbers_of_philox():
-    """Other programs can draw the masks of each kind, layer and direction by this documented generator."""
+    """Other programs can draw the masks of each kind, layer and direction by Philox, a documented
+    generator."""
     rnn = lnrnn.GRU(64, 64, seed=0)
     zone_out(rnn, 0.3)
     masks = rnn.forward_train(np.zeros((20, 60, 64)), dropout=DropoutSpec(inputs=0.3), seed=[7, 8])[2].masks

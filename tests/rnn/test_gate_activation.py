@@ -1,4 +1,4 @@
-"""Tests LSTM and GRU with hard sigmoids: limits, NaN, refusals. Other tests get them from networks.py."""
+"""Tests LSTM and GRU with hard sigmoids: limits, NaN, refusals."""
 
 from __future__ import annotations
 

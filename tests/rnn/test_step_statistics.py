@@ -178,7 +178,7 @@ def test_statistics_grow_with_the_longest_sequence(rng):
 def test_overrun_policies_beyond_the_known_steps(cell, overrun, known, room):
     """Some sequences have more steps than there are statistics for, except with "raise".
 
-    max_steps may be larger too.
+    max_steps may be larger than the known steps.
     """
     rng = np.random.default_rng(7)
     norm = mild(cell, overrun=overrun, max_steps=room)

@@ -111,7 +111,6 @@ def test_gradients_of_a_batch_are_those_of_its_sequences(family, variant):
 
 @a_few
 def test_threads_change_no_bit_of_a_gradient(variant):
-    """Both the forward and the backward pass run on several threads."""
     hidden = 193 if variant["cell"] == "RNN" else 97
     rnn = calm(33, hidden, num_layers=2, **variant)
     ends = np.random.default_rng(0).integers(4, 10, 100)

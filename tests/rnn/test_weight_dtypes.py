@@ -63,9 +63,9 @@ def test_a_projection_of_bfloat16(isa, rng):
 
 @each_bits
 def test_a_projection_of_int8(isa, rng, bits):
-    """If h is 0, the cell of a step is that of an LSTM without a projection.
+    """If h is 0, a step computes the cell of an LSTM without a projection.
 
-    So the test rounds only the projection of the LSTM's output.
+    So the test compares only the projection of the LSTM's output.
     """
     rnn, whole = (network(5, 33, cell="LSTM", proj_size=size) for size in (17, 0))
     for name, value in rnn.parameters().items():

@@ -343,7 +343,7 @@ def test_a_tape_can_be_copied_but_not_pickled():
 
 
 def test_a_checked_array_keeps_its_shape():
-    """lnrnn checks its own view of the array, whose shape the caller cannot set."""
+    """lnrnn checks its own view of the array. The caller cannot set the shape of the view."""
     given = np.zeros((2, 3), np.float32)
     found = shaped("x", given, (2, 3), np.float32)
     given.shape = 6

@@ -38,7 +38,7 @@ def shifted(x, by):
 
 
 def unwritten(size):
-    """Returns a result of this many bytes, whose pages are untouched."""
+    """Returns a result of this many bytes, to whose memory pages nothing was written."""
     return _core.empty_like(np.broadcast_to(np.int8(0), (size,)))
 
 

@@ -192,7 +192,8 @@ resource.setrlimit(resource.RLIMIT_AS, (size + ({limit} << 20), resource.RLIM_IN
 
 def with_limit(limit, threads, more="", kind="openmp", **environment):
     """Returns (largest team, warnings) of calls on up to `threads` threads under a limit. With more than 32
-    threads the program makes only one kind of call, because a barrier of so many takes long on few cores."""
+    threads the program makes only one kind of call, because a barrier of so many threads takes long on few
+    cores."""
     environment["LNRNN_TEAM"] = kind
     limit = textwrap.dedent(limit)
     code = SHORTAGE.format(limit=limit, threads=threads, more=more, all=threads <= 32)

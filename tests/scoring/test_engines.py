@@ -1,7 +1,6 @@
 """`lnrnn score` on Dask and Ray, and a Scorer called by Dask and joblib, give the same bits.
 
-Dask computes in threads here, and Ray is a stand-in. tests/campaigns/engines tests real clusters, and kills
-their workers.
+Dask computes in threads here, and Ray is a stand-in. tests/campaigns/engines tests real clusters.
 """
 
 from __future__ import annotations

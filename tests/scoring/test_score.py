@@ -313,7 +313,7 @@ def save_wide(path):
     pq.write_table(pa.table({"x": pa.array([], pa.list_(pa.list_(pa.float32(), 4)))}), path)
 
 
-# {name of the case: (function that changes a file, more arguments, the error)}.
+# {name of the case: (file, function that changes it, more arguments, the error)}.
 MODEL, INPUT = "m.safetensors", "in.parquet"
 REFUSED = {
     "no model": (MODEL, lambda path: path.unlink(), (), r"m\.safetensors"),

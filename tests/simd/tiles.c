@@ -22,8 +22,9 @@ static float number(void)
 }
 
 /* A product: its number, and the type of its weights. Each part of a set defines
- *     rows_of the rows as its tiles read them defined the definition of a vector of outputs of row i, from output o on product the whole
- *     product */
+ *     rows_of   the rows as its tiles read them
+ *     defined   the definition of a vector of outputs of row i, from output o on
+ *     product   the whole product */
 typedef struct {
     const char *name;
     int number, dtype;

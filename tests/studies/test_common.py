@@ -96,7 +96,6 @@ class Counted:
         figure.subplots().plot(results["share"]["LN"])
 
     def run(self, *words):
-        """Returns the exit code."""
         try:
             self.study.main([*words, "--no-figure"] if "--figure" not in words else words[1:])
         except SystemExit as ended:

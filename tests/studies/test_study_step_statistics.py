@@ -111,5 +111,5 @@ def test_the_statements_of_the_page_hold():
         mean = 100 * joined.mean(axis=0)
         assert mean[17:].max() < -10 and mean.argmin() == 25
         assert mean[9:14].min() > -2.1 and mean[9:14].max() < -0.75
-    # The section "Try it yourself" has other first steps.
+    # The section "Try it yourself" begins at other steps.
     assert [round(100 * study.after(results, step, 8).mean()) for step in (12, 15)] == [-1, -5]

@@ -102,7 +102,6 @@ def on_every_family(compute) -> dict[str, object]:
 
 @contextmanager
 def using_threads(n: int):
-    """Runs the body with up to n threads for each call."""
     import lnrnn
 
     before = lnrnn.get_num_threads()
@@ -166,7 +165,6 @@ def on_machine(name: str):
 
 @contextmanager
 def _switched(switch: str, value: Any, usual: Any):
-    """Runs the body after engine_switches.switch(value), and afterwards sets the switch to `usual`."""
     import engine_switches
 
     getattr(engine_switches, switch)(value)

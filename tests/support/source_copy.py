@@ -28,6 +28,5 @@ def copy_sources(folder: Path) -> None:
 
 
 def build(folder: Path, **environment: str) -> None:
-    """Builds the module in this folder, with these environment variables."""
     command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
     subprocess.run(command, cwd=folder, env={**os.environ, **environment}, check=True)
