@@ -160,8 +160,8 @@ class HasteGRU(nn.Module):
 class LiGRULayer(nn.Module):
     """The parameters, buffers and options of speechbrain's LiGRU_Layer, with layer_norm of its SLiGRU_Layer.
 
-    layer_norm: whether that norm has parameters, or None for none. With two directions both have the same
-    weights.
+    layer_norm: whether that norm has parameters, or None for no such norm. With two directions both have the
+    same weights.
     """
 
     def __init__(self, inputs, hidden, norm=nn.BatchNorm1d, act=None, bidirectional=False, layer_norm=None):

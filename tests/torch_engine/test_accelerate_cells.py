@@ -100,7 +100,7 @@ def test_sequence_modules_are_replaced_and_keep_their_results(what):
 def test_lnrnn_computes_the_calls(monkeypatch):
     """The test replaces the module's own forward by a function that returns None.
 
-    So other results come from lnrnn.
+    So a result other than None comes from lnrnn.
     """
     module = shaken(Layer(LayerNormLSTMCell(I, H), False))
     accelerate(module)
