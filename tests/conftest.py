@@ -4,8 +4,8 @@ import os
 import sys
 import zlib
 
-# The reference has small float64 products, which OpenBLAS would divide among spinning threads: ten times as
-# slow on a busy machine. It reads this variable when NumPy is imported.
+# lnrnn.reference has small float64 products, which OpenBLAS would divide among spinning threads: ten times as
+# slow on a busy machine. OpenBLAS reads this variable when NumPy is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np  # noqa: E402
@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 from helpers import isa_families, tested_isas, using_isa  # noqa: E402
 from simd_units import Unit, unit_names  # noqa: E402
 
-# No deadline, because a busy machine is not a bug. Derandomised, so that a suite has the same result twice.
+# Hypothesis's examples have no deadline, because a slow machine is no fault. They are derandomised, so that
+# every run has the same ones.
 settings.register_profile(
     "lnrnn",
     deadline=None,
@@ -26,7 +27,7 @@ settings.register_profile(
 settings.load_profile("lnrnn")
 
 
-# Files with long tests come first, so that no process has one of them alone at the end.
+# Files with long tests come first, so that parallel processes end at about the same time.
 LONG = (
     "test_aarch64.py", "test_campaigns.py", "test_studies.py", "test_threads.py",
     "test_score_resume.py",
@@ -48,7 +49,7 @@ NOT_QUICK = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Marks the first case of every other test function as quick (`pytest -m quick`)."""
+    """Marks the first case of each test function outside NOT_QUICK as quick (`pytest -m quick`)."""
     items.sort(key=lambda item: item.path.name not in LONG)
     seen = set()
     for item in items:
@@ -85,14 +86,14 @@ def seeded_torch():
 
 @pytest.fixture
 def isa(request):
-    """Runs the test on every instruction set of this machine, and restores the default one afterwards."""
+    """Runs the test on every instruction set of this machine."""
     with using_isa(request.param) as name:
         yield name
 
 
 @pytest.fixture
 def family(request):
-    """The same without instruction sets that only add products of bfloat16 and int8."""
+    """Runs the test on the instruction sets that differ in more than products of bfloat16 and int8."""
     with using_isa(request.param) as name:
         yield name
 

@@ -1,4 +1,4 @@
-/* A program that links liblnrnn and embeds Python, whose lnrnn must use the same library. It prints "passed". */
+/* Links liblnrnn and embeds Python, whose module lnrnn must use the same liblnrnn. The program prints "passed". */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <lnrnn.h>

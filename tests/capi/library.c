@@ -27,7 +27,7 @@ static double draw(double low)
     return low + (state >> 8) / 16777216.0;
 }
 
-/* Returns valid random values for an array: floats in [-0.5, 0.5), variances in [0.5, 1.5), counts of 4. */
+/* Returns valid random values for an array: floats in [-0.5, 0.5), variances in [0.5, 1.5), and counts that are 4. */
 static void *values_of(const lnrnn_array *array)
 {
     size_t n = 1;
@@ -78,7 +78,7 @@ static lnrnn_network *network_of(const lnrnn_description *d)
     lnrnn_network *network;
     parameters p = draw_parameters(d);
     CHECK(!lnrnn_network_create(&p.description, p.arrays, p.count, &network, message));
-    free_parameters(&p); /* the network has copies */
+    free_parameters(&p); /* the network has copies of the arrays */
     return network;
 }
 
@@ -134,7 +134,7 @@ static void compare_stream(lnrnn_network *n)
     free(x), free(y), free(one), free(h), free(c);
 }
 
-/* Asserts that a reset begins a new sequence, and that steps past a length are 0. */
+/* Asserts that a reset begins a new sequence, and that outputs past a sequence's length are 0. */
 static void compare_resets(lnrnn_network *n)
 {
     const size_t D = lnrnn_network_inputs(n),
@@ -324,7 +324,7 @@ static void test_streams(void)
     lnrnn_network_release(n);
 }
 
-/* A step of several handles has the bits of a step of each handle. A refused step changes no lane. */
+/* lnrnn_step_all has the bits of a step of each handle. A refused step changes no lane. */
 static void test_step_all(void)
 {
     enum { N = 4 };

@@ -1,4 +1,4 @@
-/* Uses every function of the table by its name, for test_c_units.py. units.c imports the table for both files. */
+/* Uses every function of the C API's table by its name, for test_c_units.py. units.c imports the table for both files. */
 #include <lnrnn_api.h>
 
 PyObject *names(PyObject *module, PyObject *nothing);

@@ -15,11 +15,11 @@ typedef void (*norm_function)(int dtype, size_t rows, size_t n, const void *x, p
                               const void *bias, double eps, void *y, ptrdiff_t ys, int centred, int threads);
 typedef void (*map_function)(int function, size_t n, const float *x, float *y, int threads);
 
-/* Steps of the lanes `lanes` (NULL: the first lanes): x (steps, rows, D) -> y (steps, rows, H). */
+/* Arguments of steps: x (steps, rows, D) -> y (steps, rows, H), for the lanes `lanes` (NULL: the first lanes). */
 typedef struct {
     step_function step;
     reset_function reset; /* called before the first step, unless NULL */
-    norm_function norm;   /* called after each step, in place, and then map, unless NULL */
+    norm_function norm;   /* unless NULL, called in place after each step, then map */
     map_function map;
     void *stream;
     const int64_t *lanes;
@@ -104,7 +104,7 @@ long allocations(run *r)
 
 static int sorting(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
 
-/* Tests the count: returns the number of calls of one malloc, one free, and qsort of a large array. */
+/* Tests the counter: returns its number for one malloc, one free, and qsort of a large array. */
 long control_allocations(void)
 {
     static int large[1 << 12];
@@ -115,7 +115,7 @@ long control_allocations(void)
     return counted - before;
 }
 
-/* Runs steps in a thread that the kernel ends at any system call except read, write and exit. */
+/* Runs steps in a thread that Linux ends at any system call except read, write and exit. */
 static void *confined(void *argument)
 {
     run *r = argument;
@@ -123,7 +123,7 @@ static void *confined(void *argument)
         if (r->step)
             take_steps(r);
         else
-            syscall(SYS_getppid); /* tests that the kernel ends the thread */
+            syscall(SYS_getppid); /* tests that Linux ends the thread */
         r->ended = 1;
     } else
         r->ended = -1;
@@ -131,7 +131,7 @@ static void *confined(void *argument)
     return NULL;
 }
 
-/* Returns 1 if the steps are done, 0 if the kernel has ended the thread, -1 if this system cannot confine threads. */
+/* Returns 1 if the steps are done, 0 if Linux has ended the thread, -1 if this system cannot confine threads. */
 int confined_steps(run *r)
 {
     pthread_t thread;

@@ -1,4 +1,4 @@
-"""liblnrnn for programs without Python: its tests in C, the examples, and one library per process."""
+"""Tests liblnrnn in programs without Python, and the examples in C. A process has one copy of the library."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXAMPLES, DATA = ROOT / "examples", ROOT / "tests/data"
 
 
 def program(folder: Path, source: Path, compiler: list[str], *flags: str) -> Path:
-    """Compiles a program and links it to the package's library. Returns the program."""
+    """Compiles a program and links it to the package's library. Returns the program's path."""
     path = Path(lnrnn.get_library())
     target = folder / source.stem
     include = f"-I{lnrnn.get_include()}"
@@ -130,7 +130,6 @@ def python_flags() -> list[str]:
 
 
 def test_a_program_that_embeds_python_has_one_library(tmp_path):
-    """C and Python share the number of threads, the instruction set and the thread pool."""
     source = ROOT / "tests/capi/embedding.c"
     made = program(tmp_path, source, native_compiler(), "-std=gnu11", "-O1", *python_flags())
     environment = {k: v for k, v in os.environ.items() if k != "LNRNN_ISA"}

@@ -52,7 +52,7 @@ def c():
 
 
 def both(rnn, x, *arguments, **options):
-    """Returns the results of a call in Python, as lists."""
+    """Returns y and the list of states of a call in Python."""
     y, state = rnn(x, *arguments, **options)
     return y, list(state) if isinstance(state, tuple) else [state]
 

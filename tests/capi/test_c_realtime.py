@@ -31,7 +31,8 @@ class Run(ctypes.Structure):
 
 
 def run_of(handle, lanes, x, y, more=False) -> Run:
-    """Returns the Run for x (T, rows, D), y (T, rows, H). more: a reset first, norm and tanh after steps."""
+    """Returns the Run for x (T, rows, D), y (T, rows, H). more: also a reset first, norm and tanh after each
+    step."""
     found = table()
     others = found.lnrnn_handle_reset, found.lnrnn_layer_norm, found.lnrnn_map
     return Run(
@@ -50,7 +51,7 @@ def library(tmp_path_factory) -> Path:
     return path
 
 
-# Batch norm sorts rows that are at different steps. Some networks have more rows than a group.
+# With overrun "last", rows are at different steps, and batch norm sorts them.
 NETWORKS = {
     "layer": dict(cell="LSTM", num_layers=2),
     "last": dict(cell="GRU", norm=lnrnn.BatchNormSpec(overrun="last"), num_layers=2),
@@ -60,7 +61,7 @@ NETWORKS = {
 
 
 def measured(path: str, name: str, dtype: str) -> None:
-    """Prints how often one network allocates and calls the system. The process preloads the library."""
+    """Prints how often steps of one network allocate and call the system. The process preloads realtime.c."""
     rng = np.random.default_rng(0)
     rnn = network(5, 37, trained=200, **NETWORKS[name]).to_dtype(dtype)
     lanes, steps = 300, 40
@@ -88,7 +89,7 @@ def measured(path: str, name: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_step_does_not_allocate_and_makes_no_system_call(library, name, dtype):
-    """The first step does not allocate either. The kernel ends a thread that makes a system call."""
+    """The first step does not allocate either. Linux ends a thread that makes a system call."""
     environment = {**os.environ, **preloading(library)}
     code = "import sys, test_c_realtime; test_c_realtime.measured(*sys.argv[1:])"
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])

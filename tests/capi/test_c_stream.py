@@ -1,4 +1,5 @@
-"""Streams stepped through the table of the C API: the bits of Python, shared lanes, wrong arguments."""
+"""Tests streams through the table of the C API: they have the bits of Python, share lanes, refuse bad
+arguments."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def test_steps_in_c_have_the_bits_of_python(rng, variant):
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_many_rows_threads_and_narrow_weights_have_the_bits_of_python(rng, dtype, threads):
-    """There are more rows than a group has, and each lane is at its own step of batch norm."""
+    """The plan divides 200 rows into groups. Each lane is at its own step of batch norm."""
     lanes, rows = 300, 200
     rnn = network(D, 33, cell="GRU", norm=lnrnn.BatchNormSpec(overrun="last"), trained=6).to_dtype(dtype)
     stream, alike = rnn.stream(lanes), rnn.stream(lanes)
@@ -62,7 +63,7 @@ def test_many_rows_threads_and_narrow_weights_have_the_bits_of_python(rng, dtype
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("by", [0, 1, 2, 3, 5, 7, H, 3 * H - 1])
 def test_y_may_be_or_overlap_x(rng, layers, by):
-    """Tests one group of rows and several, at any alignment of floats."""
+    """The distance between x and y is `by` floats."""
     rows = 70
     rnn = network(H, H, cell="LSTM", num_layers=layers)
     x = normal(rng, rows, H)
@@ -123,7 +124,7 @@ NO_LANE, TWICE, OVERRUN, TOGETHER = -1, -2, -3, -4
 
 
 def refused(rnn, stream, handle, code, lanes, reset=True):
-    """Asserts that a step of these lanes, and their reset, return the code and change no lane and no y."""
+    """Asserts that a step of these lanes, and their reset, return `code` and change no lane and no y."""
     before, steps = parts(rnn, stream.state), stream.step
     lanes = None if lanes is None else np.array(lanes, np.int64)
     x, y = np.ones((handle.rows, D), np.float32), np.full((handle.rows, H), 7, np.float32)
@@ -174,7 +175,7 @@ def test_impossible_steps_are_refused(rng):
 
 
 def test_releasing_a_stream_of_python_in_c_is_harmless(rng):
-    """lnrnn_api.h forbids it, but Python's own count of references keeps the stream."""
+    """lnrnn_api.h forbids this release, but Python's own count of references keeps the stream."""
     rnn = network(D, H)
     stream, alike, x = rnn.stream(3), rnn.stream(3), normal(rng, 3, D)
     with Handle(stream, 3) as handle:
@@ -297,7 +298,7 @@ def test_a_handle_keeps_its_instruction_set(rng, dtype):
         handle.close()
 
 
-# --- the other functions of the table -----------------------------------------------------------------------
+# --- the other functions of the C API -----------------------------------------------------------------------
 
 
 def test_layer_norm_and_functions_have_the_bits_of_python(rng):

@@ -1,4 +1,4 @@
-"""C and Cython modules compiled against lnrnn: headers, .pxd, versions, examples, installed files."""
+"""Tests C and Cython modules that use lnrnn: headers, .pxd, versions, examples, installed files."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_each_function_of_the_list_has_its_define():
     assert [a for a, _ in named] == [b for _, b in named] == listed()
 
 
-# By minor version of this major version: the functions in the order of the table, which modules rely on.
+# {minor version: the functions that it added, in the order of the table}. Compiled modules rely on the order.
 RELEASED = {
     0: """handle_open version isa_list isa_emulated isa_name isa_use isa_unit isa_amx has_openmp team_list
           team_name team_use cores get_num_threads set_num_threads on_shortage try_threads_again map
@@ -79,14 +79,15 @@ RELEASED = {
 
 
 def test_the_table_only_grows_at_its_end():
-    """A new function comes last and needs a new minor version. Other changes need a new major version."""
+    """A new function comes last and needs a new minor version. A change of an old one needs a new major
+    version."""
     assert (table().major, table().minor) == (4, max(RELEASED)), "a new major has a list of its own"
     released = " ".join(RELEASED[minor] for minor in sorted(RELEASED)).split()
     assert listed() == [f"lnrnn_{name}" for name in released]
 
 
 def declarations(text: str) -> dict[str, str]:
-    """Returns the types of functions by name, as in C, without comments."""
+    """Returns {function: its type, as in C}, without comments."""
     text = re.sub(r"/\*.*?\*/|#.*?$", "", text, flags=re.DOTALL | re.MULTILINE)
     found = re.finditer(
         r"^ *((?:const )?\w+ [*]?)(lnrnn_\w+)\(((?:[^()]|\([^()]*\))*)\)(?: except \S+)?;?$",
@@ -101,11 +102,11 @@ def declarations(text: str) -> dict[str, str]:
 
 
 def declared() -> dict[str, str]:
-    """Returns the declarations of the headers."""
+    """Returns the declarations of lnrnn_api.h and lnrnn.h."""
     return declarations(HEADER.read_text()) | declarations(HEADER.with_name("lnrnn.h").read_text())
 
 
-# The hash of the types of the released functions: 16 hexadecimal digits of SHA-256.
+# {minor version: the first 16 hexadecimal digits of SHA-256 of its functions' types}.
 TYPES = {0: "7824d20accf2c99e"}
 
 
@@ -133,7 +134,8 @@ def test_the_table_has_all_of_the_header():
 
 @pytest.fixture(scope="module")
 def units(tmp_path_factory):
-    """Compiles a module: one file imports the table, one uses it. Static assertions check layouts."""
+    """Returns a module of units.c, which imports the table, and names.c, which uses it. Static assertions
+    check layouts."""
     folder = tmp_path_factory.mktemp("units")
     return imported(compiled(folder, "units", [HERE / "units.c", HERE / "names.c"], "-std=gnu11", *FLAGS))
 
@@ -143,7 +145,7 @@ def test_every_function_of_the_table_has_an_address(units):
 
 
 def imported_anew(units, folder: Path):
-    """Imports a copy of the module, because CPython imports such a module once per path."""
+    """Imports a copy of the module, because CPython imports an extension module once per path."""
     return imported(Path(shutil.copy2(units.__file__, folder)))
 
 

@@ -1,6 +1,6 @@
-/* An extension module of two files; this one imports the table for both. Static assertions fix the layouts
- * and constants of the C API, which compiled modules contain. A change needs a new major version. A new
- * constant at the end of an enumeration needs a new minor version. */
+/* An extension module of two files; this one imports the table for both. Static assertions fix the layouts and constants of the C API,
+ * which compiled modules contain. A change of these needs a new major version. A new constant at the end of an enumeration needs a new
+ * minor version. */
 #include <lnrnn_api.h>
 
 PyObject *names(PyObject *module, PyObject *nothing);

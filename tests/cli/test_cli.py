@@ -25,7 +25,7 @@ def run(capsys, *arguments) -> tuple[int, str, str]:
 
 @pytest.fixture
 def files(tmp_path):
-    """Returns a folder with a model and an input, and the model's output."""
+    """Returns a folder with files of a model and its input, the model, and the input."""
     pytest.importorskip("safetensors")
     rnn = lnrnn.RNN(3, 5, seed=1)
     rnn.save(str(tmp_path / "model.safetensors"))
@@ -178,7 +178,7 @@ def test_run_checks_the_output_before_it_reads_anything(tmp_path, capsys, output
     assert (code, error.count("\n")) == (2, 1) and message in error and output in error
 
 
-# --- lnrnn info, demo and the rest --------------------------------------------------------------------------
+# --- lnrnn info, demo and others ----------------------------------------------------------------------------
 
 
 def test_info_prints_facts_about_the_library(capsys):
@@ -399,7 +399,7 @@ if __name__ == "__main__":
 
 
 def process(*words, **options) -> subprocess.CompletedProcess:
-    """Runs Python with these arguments, in this working directory and with this PYTHONPATH."""
+    """Runs Python with these arguments, in the current directory, with this process's sys.path."""
     path = os.pathsep.join([os.getcwd(), *filter(None, sys.path)])
     environment = {**os.environ, "PYTHONPATH": path, **options.pop("environment", {})}
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options

@@ -40,7 +40,7 @@ def test_train_in_ten_lines_runs(example, capsys):
 
 @pytest.mark.parametrize("cell, seeds", [("rnn", 2), ("lstm", 1), ("gru", 1)])
 def test_train_with_torch_runs(example, capsys, cell, seeds):
-    """The script ends with an error if the two engines disagree."""
+    """The script ends with an error if torch and lnrnn disagree."""
     example("train_with_torch.py", "--cell", cell, "--epochs", "1", "--seeds", str(seeds))
     told = capsys.readouterr().out
     assert told.startswith(f"seed 0: trained {cell.upper()}(12, 64")

@@ -1,4 +1,4 @@
-"""examples/voice_activity_server.py gives each session silero-vad's own answers."""
+"""examples/voice_activity_server.py gives each session the answers of silero-vad."""
 
 from __future__ import annotations
 

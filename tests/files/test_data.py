@@ -11,9 +11,9 @@ from lnrnn import data
 
 KNOWN_STEPS = (10, 15, 20, 24, 25, 26, 27)
 
-# SHA-256 of the published numbers as text. It has a line for each utterance: its speaker (0 to 8), then all
-# values step by step, with six decimals, and 0 without a sign. It was computed from the published files with
-# decimal arithmetic.
+# SHA-256 of the published numbers as text. The text has a line for each utterance: its speaker (0 to 8), then
+# all values step by step, with six decimals, and 0 without a sign. The digest was computed from the published
+# files with decimal arithmetic.
 TRAIN_DIGEST = "e26b80fdf22e4b24d2e6bcca533abfb3cc2ea860824ca1fb1de4b93f46362841"
 TEST_DIGEST = "431f38f21f7e4142fe72e63363c9e540107524208dd2b54a851eb743f8bc5219"
 
@@ -36,7 +36,7 @@ def test_counts_are_the_published_ones(vowels):
 
 
 def test_values_are_the_published_ones(vowels):
-    # The first and last values of both text files, then the digest of all values.
+    # Compares the first and last values of both text files, then the digest of all values.
     assert vowels.train.x[0][0, :3].tolist() == np.float32([1.860936, -0.207383, 0.261557]).tolist()
     assert vowels.train.x[-1][-1, -1] == np.float32(0.173642)
     assert vowels.test.x[0][0, :2].tolist() == np.float32([1.635533, 0.024848]).tolist()
@@ -98,7 +98,6 @@ def test_pad_sequence_pads_with_zeros():
 
 
 def test_pad_sequence_truncates_to_max_steps():
-    """pad_sequence keeps the first max_steps steps of a sequence."""
     a, b = np.arange(1, 7).reshape(3, 2), np.arange(7, 9).reshape(1, 2)
     x, lengths = data.pad_sequence([a, b, np.ones((0, 2))], max_steps=2)
     assert x.shape == (2, 3, 2) and lengths.tolist() == [2, 1, 0]

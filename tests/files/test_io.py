@@ -154,7 +154,7 @@ def parts(rnn, path):
 
 
 def refused(path, content=None, most=200_000):
-    """Asserts that load quickly raises a short ValueError with the file's name. Returns the text."""
+    """Asserts that load quickly raises a short ValueError with the file's name. Returns the message."""
     if content is not None:
         path.write_bytes(content)
     tracemalloc.start()
@@ -206,7 +206,7 @@ def test_the_error_about_another_kind_of_file_names_the_format(file):
 
 
 def test_a_file_with_changed_bytes_loads_or_is_refused(file, rng):
-    """If one byte of a file changes, loading gives another number or raises an error."""
+    """If random bits of a file change, load returns a network that runs, or raises a ValueError."""
     network(2, 3, norm="batch", trained=2).save(file)
     raw = file.read_bytes()
     n, loaded = 8 + struct.unpack("<Q", raw[:8])[0], 0
@@ -277,7 +277,7 @@ def end(header):
 
 
 def extra(name, shape, dtype="F32"):
-    """Returns a function that adds a tensor, without data if its shape has size 0."""
+    """Returns a function that adds a tensor to a header, without data if its shape has size 0."""
 
     def damage(header):
         size = 4 * int(np.prod(shape))

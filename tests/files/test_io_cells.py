@@ -1,7 +1,4 @@
-"""Tests files of RNN, LSTM and GRU with every norm, and files of a version that had only RNN.
-
-test_io.py tests hostile files.
-"""
+"""Tests files of RNN, LSTM and GRU with every norm, and files of a version that had only RNN."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ OLD = {
 
 @pytest.mark.parametrize("name", OLD)
 def test_files_of_lnrnn_0_1_0_load(tmp_path, name):
-    """The files were written by lnrnn 0.1.0, which had only the RNN, and only one placement of the norm."""
+    """lnrnn 0.1.0 had only the RNN, and only one placement of the norm."""
     rnn = OLD[name]()
     state = rnn.state_dict()
     for k, (key, value) in enumerate(rnn.parameters().items()):

@@ -195,9 +195,9 @@ def in_a_read_only_directory(folder):
 
 
 def test_read_only_directories_and_files_are_errors(tmp_path):
-    """If the user is root, it drops the privilege to write read-only files.
+    """If root runs the test, the new process drops the privilege to write read-only files.
 
-    Another user may be unable to read lnrnn in a folder of mode 0700.
+    It does not become another user, who may be unable to read lnrnn in a folder of mode 0700.
     """
     for folder, file in (("closed", "old"), ("open", "protected")):
         (tmp_path / folder).mkdir()
@@ -221,7 +221,7 @@ in_a_read_only_directory({str(tmp_path)!r})
 @each_writer
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_failure_at_the_end_leaves_the_old_file(tmp_path, monkeypatch, write, call):
-    """A full disk may be reported only at the end, and a user may interrupt there."""
+    """A full disk may be reported only at the end, and a user may interrupt then."""
     path = tmp_path / "m"
     path.write_bytes(b"old")
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -344,7 +344,7 @@ def test_an_existing_temporary_name_is_not_overwritten(tmp_path, monkeypatch, wr
 
 
 def test_many_processes_may_write_the_same_name(tmp_path):
-    """At every moment the file is a complete one of these."""
+    """At every moment the path has a complete file of one process."""
     pytest.importorskip("safetensors")
     path = tmp_path / NAME
     lnrnn.RNN(3, 5, seed=0).save(path)

@@ -206,14 +206,14 @@ def test_a_later_version_is_refused_by_name(file, schema):
 
 
 def key(text):
-    """Returns an entry of the metadata with this text as its name."""
+    """Returns a change for TEXTS: it adds an entry with this name to the metadata."""
     return b'"schema"', b'"' + text + b'": "", "schema"'
 
 
 ONE = b'"gain_l0": {"dtype": "F32", "shape": [3], "data_offsets": [12, 24]}'
 NOT_WHOLE, NO_JSON = "no whole file of safetensors", "its header is no JSON at byte"
 SHAPE = b'"shape": [3]'
-# (bytes of the header, the bytes that replace them).
+# {case: (bytes of the header, the bytes that replace them, pattern of the message)}.
 TEXTS = {
     "one tensor twice": (ONE, ONE + b", " + ONE, "'gain_l0' of its header has data that overlap"),
     "one name twice": (b'"bias_l0"', b'"gain_l0"', "arrays must have each name once, got gain_l0 twice"),

@@ -1,6 +1,7 @@
-"""Tests from_keras on arrays, by order and by name. Each cell computes its formula. Wrong arrays are refused.
+"""Tests from_keras on arrays, in order or by name. Converted cells compute their formulas. Wrong arrays are
+refused.
 
-test_from_keras_layers.py tests layers. This file needs no Keras.
+This file needs no Keras.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def weights(rng, name, inputs=I):
 
 
 def computed(rng, name, layers, **given):
-    """Returns a function that compares a converted network with the formula."""
+    """Returns a function that compares a converted network with the formula of the cell."""
     cell, _, states, _ = KERAS[name]
     nested, flat = initial(rng, states, len(layers), len(layers[0]), B, H)
     x = rng.standard_normal((T, B, I))
@@ -134,8 +135,8 @@ def test_the_given_activation_of_an_rnn_is_used(rng, name, nonlinearity):
 
 
 def test_tensorflow_addons_own_expected_numbers():
-    # tensorflow_addons/rnn/tests/layer_norm_lstm_cell_test.py, test_cell_output: every weight 0.5, gamma 1,
-    # beta 0.
+    # test_cell_output of tensorflow_addons/rnn/tests/layer_norm_lstm_cell_test.py has these values: every
+    # weight is 0.5, gamma 1, beta 0.
     def cell(inputs):
         return [np.full((inputs, 8), 0.5), np.full((2, 8), 0.5), np.full(8, 0.5),
                 np.ones(8), np.zeros(8), np.ones(8), np.zeros(8), np.ones(2), np.zeros(2)]  # fmt: skip
@@ -183,7 +184,7 @@ def test_missing_surplus_and_misshapen_arrays_are_refused(rng, name):
     p, options = weights(rng, name), KERAS[name][3]
     for leaf, value in p.items():
         less = {k: v for k, v in p.items() if k != leaf}
-        # Without the bias or this gain, the arrays are those of another cell.
+        # Without the bias or layernorm/gamma, the other arrays are those of another cell.
         if leaf not in ("bias", "layernorm/gamma"):
             with pytest.raises(ValueError, match="must be those of a known cell"):
                 convert_keras(less, **options)

@@ -1,7 +1,4 @@
-"""Tests from_keras on layers of Keras, with the backend KERAS_BACKEND, else JAX or PyTorch.
-
-test_from_keras_standins.py tests layers that are refused.
-"""
+"""Tests from_keras on layers of Keras, with the backend KERAS_BACKEND, else JAX or PyTorch."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from helpers import absolute_error
 keras = pytest.importorskip("keras")
 from keras import layers, ops  # noqa: E402
 
-# A defect of Keras: __array__ of its variables has no argument copy.
+# Keras has a defect: __array__ of its variables has no argument copy.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 T, B, I, H = 9, 3, 5, 6  # noqa: E741 - the letters of the shapes in the documentation

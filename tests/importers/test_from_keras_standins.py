@@ -1,7 +1,7 @@
 """Tests from_keras on stand-ins for layers, without Keras.
 
 Stand-ins have the methods and attributes that from_keras reads (get_weights, get_config, cell, forward_layer,
-...). test_from_keras_layers.py tests real layers.
+...).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def cell(name, p, **config):
 
 
 def layer(name, p, *, go_backwards=False, time_major=None, **config):
-    """Returns a recurrent layer around such a cell. time_major: only layers of tf.keras have it."""
+    """Returns a recurrent layer around a cell. Only layers of tf.keras have time_major."""
     network = SimpleNamespace(
         cell=cell(name, p, **config), go_backwards=go_backwards, get_weights=lambda: list(p.values())
     )
@@ -91,9 +91,8 @@ def test_go_backwards_becomes_reverse(rng):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_layers_that_go_backwards(rng, name):
-    """Keras reads x from its end, and returns the outputs in this order.
-
-    The next layer reads them in this order.
+    """Keras reads x from its end, and returns the outputs in this order, in which the next layer reads
+    them.
     """
     p, q = weights(rng, name), weights(rng, name, H)
     x = rng.standard_normal((B, T, I)).astype(np.float32)

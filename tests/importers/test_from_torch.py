@@ -1,6 +1,6 @@
 """Tests from_torch on state dicts: each system computes its formula, and errors name the fault.
 
-test_from_torch_modules.py tests modules. This file needs no torch.
+This file needs no torch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def options(name):
 
 
 def converted(rng, foreign, asked, layers=1, directions=1, scale=1.0, **given):
-    """Returns a network, which is converted and compared with the formula, and its random state dict.
+    """Converts a random state dict, and compares the network with foreign.cell. Returns both.
 
     asked: options of convert_torch. given: options of the formula. scale: factor of weight_hh."""
     parts, state = stack(rng, foreign, I, H, layers, directions)
@@ -183,7 +183,7 @@ def test_a_surplus_key_is_named(rng, name):
 
 
 def other_inputs(key, value):
-    """Returns True if `value` has the shape of input weights with one input less, which is valid."""
+    """Returns [the valid shape with one input less] if `value` has the weights of inputs, otherwise []."""
     if "weight_ih" in key or "x2g" in key:
         return [(value.shape[0], value.shape[1] - 1)]
     return [(value.shape[0] - 1, value.shape[1])] if key == "0.kernel" else []

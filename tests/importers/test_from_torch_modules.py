@@ -147,7 +147,6 @@ def test_stacks_of_fastrnns_have_the_same_results():
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 def test_eps_is_that_of_the_module():
-    """The network has the eps of the module. Tests scripted modules too."""
     x = torch.randn(T, B, I)
     module = shaken(Layer(LayerNormLSTMCell(I, H, lambda n: nn.LayerNorm(n, eps=0.1)), False))
     for given in (module, torch.jit.script(module)):
@@ -202,7 +201,7 @@ def test_haste_has_the_same_results():
 
 
 def ligru(layers=1, **options):
-    """A LiGRU of speechbrain, with statistics of batch norm that are not at their defaults."""
+    """Returns a LiGRU of speechbrain whose statistics of batch norm are not the defaults."""
     wide = H * (1 + options.get("bidirectional", False))
     module = shaken(LiGRU(*(LiGRULayer(wide if k else I, H, **options) for k in range(layers))))
     for name, value in module.named_buffers():
@@ -262,7 +261,7 @@ WEIGHT_NORMS = [torch.nn.utils.weight_norm, torch.nn.utils.parametrizations.weig
 
 
 def with_weight_norm(kind, module, *paths, **options):
-    """The module with weight norm on some weights, and other random parameters."""
+    """Returns the module with weight norm on some weights, and with random parameters."""
     for path in paths:
         part, _, name = path.rpartition(".")
         kind(module.get_submodule(part), name, **options)

@@ -128,7 +128,7 @@ def test_a_difference_of_a_twenty_thousandth_is_refused(seed):
 
 
 class Changed(LayerNormLSTMCell):
-    """A cell with one change of the equation."""
+    """A cell with one change, named `change`, of its equation."""
 
     change = None
 
@@ -307,7 +307,7 @@ def test_batch_norm_is_checked_over_the_steps_it_knows():
         assert torch.equal(v, state[name])
 
 
-# --- an input of one's own ----------------------------------------------------------------------------------
+# --- check may be an input ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -469,9 +469,7 @@ def test_a_different_final_state_is_noticed(place):
 
 
 def test_the_tolerance_is_relative_to_large_outputs():
-    """The tolerance is relative to the output, even if the output does not depend on the rounding of
-    parameters.
-    """
+    """The output of this test does not depend on the rounding of parameters."""
     for size in (1.0, 3e5):
         ours = (np.array([size, -size / 2]), np.zeros(2))
         theirs = (ours[0] * (1 + 5e-7), ours[1])

@@ -1,4 +1,5 @@
-"""Tests from_torch with norm=, which puts the norm of a system's parameters at another placement."""
+"""Tests from_torch with norm=, for cells whose norms have another placement than in the library of the
+cell."""
 
 from __future__ import annotations
 

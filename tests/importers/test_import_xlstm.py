@@ -1,4 +1,4 @@
-"""sLSTM modules with the names, shapes and results of the package xlstm, which is not installed here."""
+"""Tests from_torch on sLSTM modules that have the names, shapes and results of those in the package xlstm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ H = HEADS * WIDTH
 
 
 class Cell(nn.Module):
-    """x (B, T, 4H), the W x of the gates -> h (B, heads, T, H / heads) and the last state (4, B, H)."""
+    """An sLSTM cell: x (B, T, 4H), the products W_ih x -> h (B, heads, T, H / heads), the last state (4, B,
+    H)."""
 
     def __init__(self, by_inputs=False, heads=HEADS):
         super().__init__()

@@ -199,7 +199,7 @@ def test_gradients_pass_gradcheck(cell, norm):
         y, end = torch.func.functional_call(module, parameters, (x, state, [3, 1, 2, 3]))
         return y, *(end if isinstance(end, tuple) else (end,))
 
-    # fast_mode checks random directions only.
+    # fast_mode=True checks random directions only.
     assert torch.autograd.gradcheck(outputs, (x, *h0, *values), eps=1e-6, atol=1e-5, fast_mode=True)
 
 

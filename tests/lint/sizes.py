@@ -25,7 +25,8 @@ def git(*arguments: str) -> str:
 
 
 def folder(name: str) -> str:
-    """Returns the folder that counts a file: the first of its path, or the first two in lnrnn and others."""
+    """Returns the folder to which a file's lines are added: one level deep, or two in lnrnn, tests,
+    examples."""
     parts = Path(name).parts[:-1]
     return "/".join(parts[: 2 if parts[:1] in (("lnrnn",), ("tests",), ("examples",)) else 1]) or "."
 

@@ -23,7 +23,8 @@ from helpers import (
 )
 from lnrnn import reference as ref
 
-# The tolerances of test_layer_norm.py. The largest measured errors: forward 2.1e-7, backward 3.6e-7.
+# The tolerances are those of test_layer_norm.py. The largest measured errors: forward 2.1e-7, backward
+# 3.6e-7.
 FORWARD = 5e-7
 BACKWARD = 1e-6
 
@@ -35,8 +36,8 @@ def statistics(rng, channels, dtype):
 
 
 def shapes(n):
-    """Returns three shapes: with n channels as columns, with n values for each channel of a sample, and with
-    n samples.
+    """Returns three shapes: with n channels, with n values of each channel in a sample, with n + 1
+    samples.
     """
     return [(5, n), (3, 2, n), (n + 1, 3)]
 
@@ -44,7 +45,8 @@ def shapes(n):
 def check_forward(
     x, mean, var, weight, bias, training, eps=1e-5, momentum=0.1, forward=FORWARD, spread=FORWARD
 ):
-    """Compares y (to `forward`) and the new running mean and variance (to `spread`) with the reference."""
+    """Compares y (within `forward`) and the new running mean and variance (within `spread`) with the
+    reference."""
     scale = SCALE[x.dtype.type]
     new_mean, new_var = mean.copy(), var.copy()
     y = lnrnn.batch_norm(x, new_mean, new_var, weight, bias, training, momentum, eps)
@@ -69,8 +71,8 @@ def check_backward(gy, x, mean, var, weight, training, eps=1e-5):
     gx, gweight, gbias = lnrnn.batch_norm_backward(gy, x, mean, var, weight, training, eps)
     want = ref.batch_norm_backward(*wide(gy, x, mean, var, weight), training, eps)
     axes = (0, *range(2, x.ndim))
-    # The size of the terms that cancel in gx, to which errors are relative. With two values per channel, gx
-    # is nearly 0.
+    # u is the size of the terms that cancel in gx. Errors are relative to u, because gx is nearly 0 with two
+    # values per channel.
     gain = 1 if weight is None else weight.reshape(-1, *[1] * (x.ndim - 2))
     u = np.abs(gy.astype(np.float64) * gain)
     rstd = 1 / np.sqrt((x.astype(np.float64).var(axes) if training else var) + eps)
@@ -113,7 +115,7 @@ def test_backward_at_every_length(family, dtype, training, affine):
 def test_rows_of_whole_pages_equal_the_reference(family, dtype, training):
     """The kernel adds four rows at a time if a row fills whole pages of memory, otherwise eight.
 
-    A task of a thread has 128 such rows.
+    A thread adds 128 such rows at a time.
     """
     rng = np.random.default_rng(9)
     page = 4096 // np.dtype(dtype).itemsize
@@ -148,7 +150,7 @@ def test_channels_with_a_mean_far_from_zero(family, dtype):
 def test_one_huge_value_in_a_channel(family, dtype):
     """As in test_layer_norm.py, up to 64 roundings in one direction add up in the variance.
 
-    The relative error of y is half as large.
+    The relative error of y is half that of the variance.
     """
     rng = np.random.default_rng(5)
     for shape in ((6, 19), (200, 5), (4, 3, 100)):
@@ -162,8 +164,8 @@ def test_one_huge_value_in_a_channel(family, dtype):
 
 @each_dtype
 def test_outliers_among_the_first_values(family, dtype):
-    """Statistics are sums of differences to a mean of a few values. If these are outliers, the sums must be
-    computed again: the error of the variance is then 1e-7 instead of 2e-5."""
+    """Statistics are sums of differences from the mean of a few values. If these are outliers, the sums must
+    be computed again: the error of the variance is then 1e-7 instead of 2e-5."""
     rng = np.random.default_rng(16)
     for shape in ((16000, 5), (16000, 5, 2)):
         x = normal(rng, shape, dtype)
@@ -278,9 +280,7 @@ def test_running_statistics_keep_their_own_dtype_and_memory():
 
 @each_dtype
 def test_running_statistics_may_overlap(family, dtype):
-    """Running mean and variance may overlap: both are computed from their old values before the mean is
-    written.
-    """
+    """Mean and variance are computed from the old values before the mean is written."""
     x = normal(np.random.default_rng(17), (6, 5), dtype) + dtype(3)
     room = np.arange(1, 7, dtype=dtype)
     mean, var = room[:5].copy(), room[1:].copy()

@@ -51,8 +51,8 @@ def deviations(n):
 def rows(rng, count, n, dtype, centre=True):
     """Returns (x (count, n), its deviations, means, var, eps).
 
-    The kernels sum differences to a pivot, which may be a multiple of 1/16. In units of 1/16, every partial
-    sum of 2048 deviations or squares is below 2^24, so it is exact.
+    The kernels sum differences from a pivot, a number near the mean that may be a multiple of 1/16. In units
+    of 1/16, every partial sum of 2048 deviations or squares is below 2^24, so it is exact.
     """
     d, var, eps = deviations(n)
     d = rng.permuted(np.broadcast_to(d, (count, n)), axis=1)
@@ -61,7 +61,8 @@ def rows(rng, count, n, dtype, centre=True):
 
 
 def parameters(rng, n, dtype):
-    """Returns small integers, with which products and sums are exact in every dtype."""
+    """Returns weight (n) and bias (n), small integers with which products and sums are exact in every
+    dtype."""
     kind = np.float64 if dtype == np.float64 else np.float32
     return rng.integers(-2, 3, n).astype(kind), rng.integers(-4, 5, n).astype(kind)
 
@@ -119,7 +120,8 @@ def test_layer_norm_backward_is_exact(family, rng, dtype, lengths):
 @pytest.mark.parametrize("shape", ["(N, C)", "(1, C, L)", "(N, C, L)"])
 def test_batch_norm_is_exact(family, rng, dtype, lengths, shape):
     """Tests statistics over n values of each channel in training, and then inference with these statistics.
-    The pivot need not be exact, and sums are multiplied by 1 / n, so the last digit may differ.
+    The kernel's estimate of the mean need not be exact, and sums are multiplied by 1 / n, so the last digit
+    may differ.
     """
     for n in lengths:
         channels = 1 + n % 19 if n < 3000 else 2
@@ -127,7 +129,7 @@ def test_batch_norm_is_exact(family, rng, dtype, lengths, shape):
         outer = 1 if shape == "(1, C, L)" else n if shape == "(N, C)" else 3 if n % 3 == 0 else 2 - n % 2
 
         def laid(a, outer=outer, n=n):
-            """a (C, n) -> (outer, C, n / outer), or (n, C)."""
+            """Returns a (C, n) in the shape (outer, C, n / outer), or (n, C) if outer is n."""
             a = a.reshape(len(a), outer, n // outer).swapaxes(0, 1)
             return np.ascontiguousarray(a[..., 0] if outer == n else a)
 
@@ -166,7 +168,7 @@ ONNX = [case for op in (*NORMS, "BatchNormalization") for case in onnx_cases(op)
 
 @pytest.mark.parametrize("case", ONNX, ids=lambda case: case["name"].removeprefix("test_"))
 def test_a_node_test_of_onnx(family, case):
-    """ONNX's results have errors of 8.3e-7. test_reference.py compares the running variance."""
+    """ONNX's results have errors of up to 8.3e-7."""
     (x, *parameters), attributes = case["inputs"].values(), case["attributes"]
     eps = attributes.get("epsilon", 1e-5)
     want, *moments = case["outputs"].values()

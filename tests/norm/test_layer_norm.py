@@ -81,8 +81,8 @@ def test_backward_at_every_length(family, dtype, affine):
 
 @each_dtype
 def test_backward_of_many_rows_keeps_its_digits(family, dtype):
-    """Several tasks have many rows each, whose partial sums are added in double. Sums of 5000 values of mean
-    1 are as accurate as short sums."""
+    """Several tasks have many rows each. The partial sums of the tasks are added in double. Sums of 5000
+    values of mean 1 are as accurate as short sums."""
     rng = np.random.default_rng(16)
     for rows, n in ((400, 100), (5000, 100), (5000, 3)):
         x, gy = normal(rng, (2, rows, n), dtype)
@@ -124,8 +124,8 @@ def test_one_huge_value_in_a_row(family, dtype):
     """The value may have any index, even the first one.
 
     All other terms become equal, so adding each to the sum of squares is rounded in the same direction. 64
-    such roundings give an error of 64 * 2^-24 of the variance and half of that of y, so sums in float32 must
-    not be longer.
+    such roundings give relative errors of 64 * 2^-24 in the variance and half of that in y, so sums in
+    float32 must have at most 64 terms.
     """
     rng = np.random.default_rng(5)
     for n in (5, 16, 33, 256, 1000):
@@ -187,7 +187,7 @@ def test_a_row_does_not_depend_on_its_batch_or_the_threads(family, dtype):
 @pytest.mark.parametrize("dtype", [*FLOATS, np.float16, "bfloat16"], ids=str)
 @pytest.mark.parametrize("n", [250, 1009])
 def test_outputs_larger_than_the_cache_have_the_same_bits(family, dtype, n):
-    """Kernels may write large outputs by other instructions, beginning at the first aligned vector.
+    """Kernels may write large outputs by non-temporal stores, beginning at the first aligned vector.
 
     The bits do not depend on the address of `out`.
     """

@@ -61,7 +61,7 @@ def rows_agree(got, want, most):
 @each_dtype
 @pytest.mark.parametrize("affine", [False, True])
 def test_layer_and_rms_norm_of_every_magnitude(family, dtype, affine):
-    """Results agree with the reference, and the ordinary row has the same bits as if it were alone."""
+    """Results agree with the reference, and a row of ordinary values has the same bits as alone."""
     rng = np.random.default_rng(1)
     for n in LENGTHS:
         x = extremes(rng, n, dtype)
@@ -161,7 +161,7 @@ def test_nan_and_infinity_of_every_kind(family, dtype):
 
 @each_dtype
 def test_an_eps_of_the_size_of_the_variance(family, dtype):
-    """Both eps and variance may be too small for the dtype."""
+    """Both eps and the variance may be too small or too large for the dtype."""
     rng = np.random.default_rng(11)
     small, large = (1e-23, 1e25) if dtype is np.float32 else (1e-155, 1e150)
     for n in (5, 16, 100):
@@ -175,7 +175,7 @@ def test_an_eps_of_the_size_of_the_variance(family, dtype):
 
 @each_dtype
 def test_one_extreme_row_changes_no_other_row(family, dtype):
-    """Rows are computed four at a time. One of them may need a scale or a second pass, at any index."""
+    """Rows are computed four at a time. Any of the four may need scaling or a second pass."""
     rng = np.random.default_rng(10)
     for n in (5, 17, 100):
         far = normal(rng, (1, n), dtype)
@@ -257,7 +257,7 @@ def test_batch_norm_in_training_of_every_magnitude(family, dtype):
             unit = np.longdouble(np.finfo(np.float64).smallest_subnormal)
             assert (np.abs(mean - want_mean) <= 2e-7 * SCALE[dtype] * size + unit).all()
             held = (want_var < np.finfo(np.float64).max) & (want_var > np.finfo(np.float64).tiny)
-            # the tolerance is twice that of y, because var is the square of y's denominator
+            # the tolerance of var is twice that of y, because var is the square of y's denominator
             assert (np.abs(var - want_var)[held] <= 2 * FORWARD * SCALE[dtype] * want_var[held]).all()
             assert np.isinf(var[want_var > np.finfo(np.float64).max]).all()
             alone = np.ascontiguousarray(x[:, 2:3])
@@ -295,7 +295,7 @@ def test_layer_norm_inside_a_cell_of_every_magnitude(family, name):
         as_the_reference(rnn, x)
     y = rnn(np.full((1, 1, 5), np.inf, np.float32))[0]
     assert np.isnan(y).all()
-    # For values whose squares are below the smallest normal number, and an eps of this size.
+    # The squares of these values are below the smallest normal number, and eps is as small.
     norm = replace(VARIANTS[name].get("norm", lnrnn.LayerNormSpec()), eps=2.0**-130)
     rnn = calm(5, 33, **VARIANTS[name] | {"norm": norm})
     as_the_reference(rnn, normal32(rng, 1, 3, 5) * np.float32(2.0**-65))

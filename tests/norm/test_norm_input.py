@@ -1,4 +1,4 @@
-"""Layer, RMS and batch norm: valid and invalid arguments, other axes than the last ones, and the layers
+"""Tests valid and invalid arguments of the norms, other axes than the last ones, and the layers
 lnrnn.LayerNorm and lnrnn.BatchNorm."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ same = np.testing.assert_array_equal
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 M, V = np.arange(4, dtype=np.float32), np.arange(1, 5, dtype=np.float32)
 
-# Each function with valid arguments. In training, batch norm updates its statistics in place.
+# {function: valid arguments}. In training, batch norm updates its statistics in place.
 NORMS = {
     "layer_norm": dict(normalized_shape=4, weight=V, bias=M),
     "rms_norm": dict(normalized_shape=4, weight=V),
@@ -192,7 +192,7 @@ BAD = {
 def test_a_bad_argument_is_refused_by_name(norm, error, name, value):
     """A refused call writes nothing.
 
-    If `value` is a dict, the argument that is wrong has another name than the message.
+    If `value` is a dict, the message names x, but the wrong argument is in the dict.
     """
     change = value if name == "x" and isinstance(value, dict) and value else {name: value}
     out = np.full(X.shape, 7, np.float32)
@@ -275,7 +275,6 @@ def moved(array, axis):
 
 
 def drawn(rng, axis, dtype=np.float32):
-    """Returns x, normalized_shape, weight, bias."""
     size = tuple(SHAPE[n] for n in axis) if isinstance(axis, tuple) else SHAPE[axis]
     return rng.standard_normal(SHAPE).astype(dtype), size, *rng.standard_normal((2, *np.atleast_1d(size)))
 
@@ -383,10 +382,7 @@ each_layer = pytest.mark.parametrize("make, training, options", LAYERS.values(),
 @each_layer
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ">f4"], ids=str)
 def test_a_layer_has_the_results_of_the_function(dtype, make, training, options, rng):
-    """A layer has the results of the function for contiguous and other arrays, with and without `out`.
-
-    The running statistics of the layer and the function are equal.
-    """
+    """Tests contiguous and other arrays, with and without `out`, and the running statistics."""
     x = (3 * rng.standard_normal((6, 4, 5))).astype(dtype)
     for name, given in ({"plain": x, "list": x.tolist(), "subclass": x.view(Kind)} | layouts(x)).items():
         layer, function = make(training, **options)
@@ -523,7 +519,6 @@ def test_a_layer_refuses_another_number_of_channels(x, message, tracks, affine, 
 
 
 def test_a_layer_refuses_the_arguments_that_the_function_refuses():
-    """The messages are the same."""
     layer = lnrnn.LayerNorm(4)
     for x in (*NOT_REAL, X.T, np.zeros(3, np.float32), np.float32(1)):
         with pytest.raises((TypeError, ValueError)) as said:
@@ -545,7 +540,7 @@ def test_a_layer_whose_weight_was_reshaped_in_place(kind):
 @each_mode
 @pytest.mark.parametrize("name", ["weight", "bias", "running_mean", "running_var"])
 def test_a_layer_may_overwrite_its_input(name, training):
-    """As in the function, the output may be x, overlap it, or be the memory of a parameter."""
+    """The output may be x, overlap x, or be the memory of a parameter."""
     x = np.random.default_rng(3).standard_normal((3, 4)).astype(np.float32)
     want = batch_norm_layer(training)[0](x)
     room = np.zeros(40, np.float32)

@@ -63,7 +63,6 @@ def equal(got, want, message=""):
 @each_norm
 @pytest.mark.parametrize("shape", [(5, 9), (3, 4, 9), (2, 3, 4, 5)])
 def test_layouts_change_no_bit(family, norm, dtype, shape, rng):
-    """Every layout has the results of the contiguous array."""
     a = drawn(rng, norm, shape, dtype)
     y, slopes = forward(norm, a), backward(norm, a)
     laid = {key: layouts(value) for key, value in a.items()}

@@ -16,7 +16,7 @@ from helpers import (
 )
 from lnrnn import reference as ref
 
-# The tolerance of test_layer_norm.py: a few roundings of the largest value.
+# The tolerance is that of test_layer_norm.py: a few roundings of the largest value.
 FORWARD = 5e-7
 
 

@@ -59,7 +59,7 @@ def test_blocks_that_are_not_run_have_a_reason(page):
 
 
 def check_command(words, where):
-    """Asserts that a command, with its arguments, target and file, exists."""
+    """Asserts that the arguments of lnrnn, the targets of make, or the file for Python exist."""
     while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
         words = words[1:]
     if words[0].endswith("lnrnn"):
@@ -85,7 +85,7 @@ def test_relative_links_lead_to_existing_files(page):
 
 
 def test_every_page_is_in_the_site():
-    """Every page of the top folder is in a list of pages. `make docs` checks this for all folders."""
+    """Every page of docs/ is in a list of docs/index.md. `make docs` checks this for all folders."""
     index = (ROOT / "docs" / "index.md").read_text().splitlines()
     for page in (ROOT / "docs").glob("*.md"):
         if page.stem != "index":

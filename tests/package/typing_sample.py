@@ -1,6 +1,6 @@
 """A user's program for type checkers. `make lint` checks it, and it never runs. `assert_type` asserts a type.
-Lines that are wrong on purpose end with the expected error. An ignore without an error is itself an error
-(mypy: warn_unused_ignores)."""
+Lines that are wrong on purpose end with the expected error. A `type: ignore` without an error is itself an
+error (mypy: warn_unused_ignores)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The reference's norms and RNN equal cases by hand, central differences and ONNX's node tests."""
+"""Compares the reference's norms and RNN with computations by hand, central differences and ONNX's node
+tests."""
 
 from __future__ import annotations
 
@@ -183,7 +184,7 @@ def test_batch_norm_gradients_equal_central_differences(shape, training):
 @pytest.mark.parametrize("nonlinearity", list(ref.ACTIVATIONS))
 @pytest.mark.parametrize("norm", ["layer", "batch", None])
 def test_rnn_gradients_equal_central_differences(norm, nonlinearity, reverse):
-    """test_reference_cells.py tests tanh, lengths and given statistics."""
+    """test_reference_cells.py has the tests of tanh, lengths and given statistics."""
     rng = np.random.default_rng(4)
     shapes = dict(x=(4, 4, 2), h0=(4, 3), weight_ih=(3, 2), weight_hh=(3, 3))
     shapes |= dict(bias_ih=3, bias_hh=3) if norm is None else dict(gain=3, bias=3)

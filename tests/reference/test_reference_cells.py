@@ -1,7 +1,4 @@
-"""Compares the reference's cells with steps computed by hand, central differences and ONNX's node tests.
-
-Also tests symmetries. test_reference_torch.py compares the cells with PyTorch.
-"""
+"""Compares the reference's cells with steps computed by hand, central differences and ONNX's node tests."""
 
 from __future__ import annotations
 
@@ -52,8 +49,8 @@ def test_plain_lstm_by_hand():
 
 @pytest.mark.parametrize("cell", ["out", "carry", None])
 def test_split_lstm_by_hand(cell):
-    # x_ = (-3, -1, 1, 3): variance 5, with eps 4 sigma 3; h_ = 2 (1, 1, -1, -1): sigma sqrt(8). With one
-    # hidden unit c equals its mean, so the norm of c is its bias.
+    # W_ih x is (-3, -1, 1, 3), and with eps 4 its sigma is 3. W_hh h is 2 (1, 1, -1, -1): sigma sqrt(8). With
+    # one hidden unit c equals its mean, so the norm of c is the bias.
     p = dict(weight_ih=[[-3], [-1], [1], [3]], weight_hh=[[1], [1], [-1], [-1]])
     p |= dict(gain_ih=[1, 3, 1, 1], bias_ih=[0, 0, 1, 0], gain_hh=[sqrt(2)] * 4, bias_hh=[0, 0, 0, 1])
     p |= dict(gain_c=[1], bias_c=[0.5])
@@ -90,7 +87,7 @@ def test_plain_gru_by_hand():
 
 
 def test_gru_placements_by_hand():
-    # x_ = (0, 6, 3), h_ = 1 (1, 1, 4), eps 16; a norm over one hidden unit is its bias
+    # W_ih x is (0, 6, 3), W_hh h is (1, 1, 4), and eps is 16; a norm over one hidden unit is the bias
     p = dict(weight_ih=np.array([[0.0], [6], [3]]), weight_hh=np.array([[1.0], [1], [4]]))
 
     def run(bias=(0, 0, 0), **options):
@@ -101,10 +98,10 @@ def test_gru_placements_by_hand():
     def new_state(z, n):
         return (1 - z) * n + z
 
-    # a norm over r and z: x_ (-3, 3) / 5, h_ (0, 0); over n: 0. Biases of n: 1, and 2 for h_
+    # the norm over r and z: (-3, 3) / 5 for W_ih x, (0, 0) for W_hh h. The norm over n: the biases 1 and 2
     want = new_state(sig(0.6), tanh(1 + sig(-0.6) * 2))
     np.testing.assert_allclose(run((0, 0, 1), placement="split"), want, rtol=1e-15)
-    # over all three: x_ (-3, 3, 0) / sqrt(6 + 16), h_ (-1, -1, 2) / sqrt(2 + 16)
+    # the norms over all gates: (-3, 3, 0) / sqrt(6 + 16) for W_ih x, (-1, -1, 2) / sqrt(2 + 16) for W_hh h
     (xr, xz, xn), (hr, hz, hn) = np.array([-3, 3, 0]) / sqrt(22), np.array([-1, -1, 2]) / sqrt(18)
     want = new_state(sig(xz + hz), tanh(xn + sig(xr + hr) * hn))
     np.testing.assert_allclose(run(placement="split", span="all"), want, rtol=1e-14)
@@ -116,7 +113,7 @@ def test_gru_placements_by_hand():
 
 
 def test_batch_lstm_by_hand():
-    # two sequences -+3: a deviation of 3 and eps 16 give -+3/5 on each side
+    # W_ih x is (-3, 3) and W_hh h is (3, -3) in the two sequences: the norms with eps 16 divide them by 5
     p = dict(weight_ih=np.ones((4, 1)), weight_hh=np.full((4, 1), 2.0), bias=np.array([0, 0, 0, 1.0]))
     p |= dict(gain_ih=np.array([0, 0, 5, 0.0]), gain_hh=np.array([0, 0, 0, 5.0]), bias_c=np.array([0.25]))
     x, h0 = np.array([[[-3.0], [3]]]), np.array([[1.5], [-1.5]])
@@ -221,8 +218,8 @@ def test_longdouble_input_is_computed_in_longdouble(name):
 
 @pytest.mark.parametrize("name", PER_STEP)
 def test_step_statistics_equal_those_of_a_loop_over_active_sequences(name):
-    """The loop runs all shorter sequences, and computes the inputs of each norm from their outputs and
-    states.
+    """The loop runs the active sequences up to each step, and computes the inputs of each norm from their
+    outputs and states.
     """
     v, lengths = draw(name, np.random.default_rng(7))
     lengths[1] = 3

@@ -18,7 +18,8 @@ each_cell = pytest.mark.parametrize("name", CELLS)
 
 
 def masks_of(name, rng, t, b, h, kinds):
-    """Returns {argument: value}. kinds: "states" for masks of states, "mask" or "rate" for zoneout."""
+    """Returns {argument: masks or rates}. kinds: "states" for masks of states, "mask" or "rate" for
+    zoneout."""
     found = {}
     if "states" in kinds:
         found["states_mask"] = (rng.random((b, h)) < 0.6) / 0.6

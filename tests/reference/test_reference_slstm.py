@@ -1,4 +1,4 @@
-"""The reference's sLSTM against hand-computed steps, central differences and PyTorch's gradients."""
+"""Compares the reference's sLSTM with steps by hand, central differences and PyTorch's gradients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ each_form = pytest.mark.parametrize("form", FORMS)
 
 
 def draw(form, rng, t=5, b=4, i=3, h=4):
-    """x, the initial state and all parameters, by name, and lengths that include T, 0 and 1."""
+    """Returns {name: x, initial states, parameters}, and lengths that include T, 0 and 1."""
     options = FORMS[form]
     values = dict(x=rng.standard_normal((t, b, i)))
     values |= {name: rng.standard_normal((b, h)) for name in STATES} | {"n0": rng.uniform(0.5, 2, (b, h))}
@@ -48,7 +48,7 @@ def backward(tape, gy, gstate=()):
 
 
 def test_two_steps_by_hand():
-    """Gates of 0 but i = 2, then i = -1: sigmoid(f) is 1/2, tanh(z) is 3/5, sigmoid(o) is 3/4."""
+    """i is 2, then -1. In both steps sigmoid(f) is 1/2, tanh(z) is 3/5 and sigmoid(o) is 3/4."""
     p = dict(weight_ih=[[1], [0], [0], [0]], weight_hh=np.zeros((4, 1)), bias_ih=[0, 0, log(2), log(3)])
     y, (h, c, n, m), _ = ref.slstm([[[2.0]], [[-1.0]]], p, norm=None, num_heads=1)
     np.testing.assert_allclose(y[0], [[0.75 * 0.6]], rtol=1e-15)  # m = 2, i' = 1, c = tanh(z), n = 1
@@ -61,7 +61,7 @@ def test_two_steps_by_hand():
 
 
 def test_the_norm_of_each_head_by_hand():
-    """Two heads of two units, h = (a, 3 a) in one and (3 b, b) in the other: normalised to -+1."""
+    """h is (a, 3 a) in one head and (3 b, b) in the other. The norm gives -1 and 1."""
     z = np.arctanh([0.2, 0.6, 0.9, 0.3])
     p = dict(weight_ih=np.r_[np.zeros(8), z, np.zeros(4)][:, None], weight_hh=np.zeros((16, 2)))
     p |= dict(gain_y=[1, 2, 3, 4], bias_y=[0, 0, 1, 0])
@@ -136,7 +136,7 @@ def test_longdouble_stays_longdouble(form="layer heads"):
 
 
 def test_states_of_bfloat16():
-    """Each step of the whole is the step of the exact cell from rounded states, rounded."""
+    """Each step of a sequence equals a step of the exact cell from rounded states, with rounded results."""
     form, rng = "layer heads", np.random.default_rng(7)
     values, _ = draw(form, rng)
     y, end, tape = forward(form, values, state_dtype="bfloat16")
@@ -152,7 +152,8 @@ def test_states_of_bfloat16():
 
 @each_form
 def test_torchs_gradients(form):
-    """The step in torch's operations, with separate heads and matrices, and autograd."""
+    """Computes each step with torch's operations, separately for each head and matrix, and differentiates by
+    autograd."""
     torch = pytest.importorskip("torch")
     options = dict(norm="layer", exp_forget=False) | FORMS[form]
     heads, rng = options["num_heads"], np.random.default_rng(8)

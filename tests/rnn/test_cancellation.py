@@ -26,7 +26,7 @@ def test_the_slope_of_a_saturated_tanh_is_accurate(family):
     gradients = rnn.backward(tape, np.ones_like(y))[2]
     slope = (1 - y[0, 0].astype(float)) * (1 + y[0, 0].astype(float))
     assert slope.min() < 1e-6
-    # The largest error that two roundings of float32 can cause.
+    # The tolerance is the largest error that two roundings of float32 can cause.
     np.testing.assert_allclose(gradients["bias_hh_l0"], slope, rtol=2**-23)
 
 
@@ -49,7 +49,7 @@ def one_step(rnn, rng, batch):
 def test_backward_of_batch_norm_far_from_zero(family, cell, batch):
     """The kernels round the mean to float32.
 
-    Near 10,000 this changes it by up to half a unit in the last place.
+    Near 10,000 the rounding changes the mean by up to half a unit in the last place.
     """
     rng = np.random.default_rng(2)
     rnn = calm(5, 33, cell=cell, norm="batch")

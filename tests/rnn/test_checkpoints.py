@@ -36,7 +36,6 @@ def drawn(rng, rnn, ragged=True):
 
 
 def twins(variant, **options):
-    """Returns two equal networks."""
     return [calm(5, 17, num_layers=2, bidirectional=True, **VARIANTS[variant], **options) for _ in range(2)]
 
 

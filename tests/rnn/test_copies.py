@@ -52,10 +52,7 @@ def stands_at(rnn, stream, state, step):
 
 @each_pair
 def test_a_copied_stream_is_independent(rng, variant, way):
-    """A copy starts with the same state, step number and parameters.
-
-    Later changes of the original or the copy do not affect the other.
-    """
+    """A copy starts with the same state, step number and parameters."""
     rnn = network(3, 17, num_layers=2, trained=T, **VARIANTS[variant])
     x, other = normal(rng, T, 2, 3), normal(rng, T, 2, 3)
     stream = rnn.stream(2)

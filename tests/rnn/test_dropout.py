@@ -1,7 +1,4 @@
-"""Tests dropout in forward_train: masks, the number of dropped values, seeds, and errors.
-
-test_dropout_training.py compares the results with the reference.
-"""
+"""Tests dropout in forward_train: masks, the number of dropped values, seeds, and errors."""
 
 from __future__ import annotations
 
@@ -45,9 +42,9 @@ def masks_of(rnn, seed=0, T=T, B=B, dropout=ALL, **more):
 
 
 def within(dropped, rate):
-    """Returns True if the number of dropped values is plausible for this rate.
+    """Returns True if the probability of so many dropped values is above 1e-6.
 
-    Its probability is above 1e-6, by Chernoff's bound for the tails of the binomial distribution.
+    The probability is Chernoff's bound for the tails of the binomial distribution.
     """
     n, found = dropped.size, dropped.mean()
     if found in (0, 1):
@@ -75,10 +72,8 @@ def test_the_rate_is_the_fraction_of_dropped_values(rate):
 
 
 def test_masks_are_numbers_of_philox():
-    """The masks of each kind, layer and direction come from a documented random generator (Philox).
-
-    So other programs can draw the same masks.
-    """
+    """Other programs can draw the masks of each kind, layer and direction by Philox, a documented
+    generator."""
     rnn = lnrnn.GRU(64, 64, seed=0)
     zone_out(rnn, 0.3)
     masks = rnn.forward_train(np.zeros((20, 60, 64)), dropout=DropoutSpec(inputs=0.3), seed=[7, 8])[2].masks

@@ -49,7 +49,7 @@ from networks import (
 
 T = 9
 
-# The tolerance of tests/rnn/test_training.py.
+# The tolerance is that of tests/rnn/test_training.py.
 GRADIENT = 3e-6
 
 # {name of the test case: (DropoutSpec, whether zoneout is used too)}.
@@ -96,7 +96,7 @@ ALL = WITH_INNER_BIASES | {
 @pytest.mark.parametrize("kind, variant", [*((k, v) for k in KINDS for v in VARIANTS if k != "all"),
                                            *(("all", v) for v in ALL)])  # fmt: skip
 def test_every_placement_equals_the_reference(variant, kind):
-    """Sizes are near the widths of vectors. There are more sequences than one group of the kernels has."""
+    """Sizes are near the widths of vectors. The plan divides 70 sequences into groups."""
     spec, zoneout = KINDS[kind]
     sizes = [(17, 7, 70), (33, 16, 9), (48, 5, 12)]
     for k, (hidden, inputs, batch) in enumerate(sizes if kind == "all" else sizes[:1]):
@@ -240,7 +240,7 @@ def part_of(masks, steps, sequences):
 def test_batch_norm_sees_values_after_dropout(cell):
     """Batch norm's statistics come from products of the values that dropout leaves.
 
-    Those of an LSTM's c come from c before zoneout.
+    The statistics of an LSTM's c come from c before zoneout.
     """
     rng = np.random.default_rng(8)
     rnn = zoned(calm(5, 17, cell=cell, norm=lnrnn.BatchNormSpec(momentum=None)))

@@ -1,7 +1,7 @@
 """With one instruction set, the results of a sequence always have the same bits.
 
 They do not depend on the batch, the index in it, padding, the number of threads, the division into calls, or
-streaming. No test here has a tolerance.
+streaming.
 
 Tests of choices inside the kernels run on every instruction set. test_weight_dtypes.py and test_units.py test
 sets that only add instructions for bfloat16 and int8. If there are too many combinations of sizes and models,
@@ -78,7 +78,7 @@ def made(model, inputs, hidden, k=0, **options):
 
 
 def drawn_lengths(rng, batch):
-    """Returns lengths from 0 to T, including both in large batches."""
+    """Returns lengths from 0 to T, including 0 and T in large batches."""
     ends = rng.integers(0, T + 1, batch)
     ends[: min(batch, 2)] = (T, 0)[: min(batch, 2)]
     return rng.permuted(ends)
@@ -103,8 +103,8 @@ def test_bits_do_not_depend_on_the_batch_or_the_index_in_it(family, rng, model):
             equal(rnn, got, (y[:, who], taken(rnn, h, who)), message)
 
 
-# Unusual rows next to ordinary ones: an input that all hidden units share, and one that most share. The
-# statistics of such a row take a second pass or double precision, or are NaN.
+# {case: (an input with weight 1 in all hidden units, an input with weight 1 in most)}. The statistics of rows
+# with these inputs take a second pass or double precision, or are NaN.
 UNLIKE = {
     "far pivot": (0, 1e4), "far mean": (1e6, 0), "huge": (1e30, 1e30), "tiny": (1e-30, 1e-30),
     "subnormal squares": (0, 2.0**-65), "zero": (0, 0), "infinite": (np.inf, 0), "NaN": (np.nan, 0),
@@ -113,10 +113,7 @@ UNLIKE = {
 
 @pytest.mark.parametrize("model", [name for name in MODELS if "batch" not in name and "none" not in name])
 def test_rows_computed_together_have_the_bits_of_each_alone(family, rng, model):
-    """Kernels compute the statistics of several rows together, and those of a single row alone.
-
-    The bits are the same.
-    """
+    """Kernels compute the statistics of several rows together, and those of a single row alone."""
     norm = MODELS[model].get("norm", "layer")
     norm = lnrnn.LayerNormSpec() if norm == "layer" else norm
     for hidden, eps in ((3, 1e-5), (33, 2.0**-130), (130, 1e-5)):
@@ -139,10 +136,7 @@ def test_rows_computed_together_have_the_bits_of_each_alone(family, rng, model):
 
 @each_cell
 def test_few_sequences_whose_statistics_are_the_batch_s(family, rng, cell):
-    """With overrun "batch", a step needs the sums over all sequences.
-
-    So threads do not divide the hidden units, even of few sequences.
-    """
+    """With overrun "batch", a step needs the sums over all sequences. Such a call uses one thread."""
     rnn = network(7, 193, cell=cell, norm=lnrnn.BatchNormSpec(overrun="batch"), trained=KNOWN)
     x, h0 = normal(rng, 60, 3, 7), drawn_state(rng, rnn, 3)
     assert x.shape[0] * 3 * len(rnn.weight_hh_l0) * 200 > 2**22

@@ -45,8 +45,8 @@ WHOLE = 3e-6
 
 
 def close(rnn, got, want, most=WHOLE):
-    """Compares (y, state), relative to the largest value if it is above 1, as outputs of relu and identity
-    may be, and states of an SLSTM.
+    """Compares y and state. Errors are relative to the largest value if that is above 1, as in outputs of
+    relu and identity and in states of an SLSTM.
     """
     for a, b in zip((got[0], *parts(rnn, got[1])), (want[0], *parts(rnn, want[1])), strict=True):
         assert a.dtype == np.float32
@@ -55,7 +55,7 @@ def close(rnn, got, want, most=WHOLE):
 
 
 def with_inner_bias(options):
-    """Returns the same options with biases inside the norms, or None without layer norm."""
+    """Returns `options` with biases inside the norms, or None without layer norm."""
     norm = options.get("norm", lnrnn.LayerNormSpec())
     if not isinstance(norm, lnrnn.LayerNormSpec) or options["cell"] == "SLSTM":
         return None
@@ -63,11 +63,11 @@ def with_inner_bias(options):
 
 
 def step_error(rnn, x, h0, y):
-    """Returns the error of single steps, in roundings (2^-24) of the sum of a step, divided by the square
+    """Returns the error of single steps, in roundings (2^-24) of a step's sum of terms, divided by the square
     root of the number of terms.
 
     The reference computes each step from the state of y itself. So errors do not add up over time, and
-    networks may amplify.
+    networks may amplify errors.
 
     An error of 1 is the effect of one rounding of a term of a_t = W_ih x + W_hh h. It changes f(gain / sigma
     (a - mu) + bias) by gain / sigma times the rounding, plus a rounding of y. Each product is one chain of
@@ -147,7 +147,7 @@ def test_fifty_steps_equal_the_reference(name, bias, inner):
 
 @each_variant
 def test_every_size_equals_the_reference(variant):
-    """Tests every number of hidden units and sequences.
+    """Tests each size of SIZES and BATCHES.
 
     Layer norm over two units is nearly the sign function, and amplifies errors by up to 1 / sqrt(eps) near
     its jump. So eps is large for two units.
@@ -184,7 +184,7 @@ OPTIONS = dict(num_layers=2, bidirectional=True, bias=True)
 def test_layers_directions_lengths_and_states_equal_the_reference(
     name, options, nonlinearity, inner, hidden, inputs, batch, steps, lengths, h0, seed
 ):
-    """lengths: 0: none; 1: drawn; 2: drawn, with an empty and a whole sequence."""
+    """`lengths` is 0 for none, 1 for random lengths, 2 if one of these is 0 and one is `steps`."""
     rng = np.random.default_rng(seed)
     made = inner and with_inner_bias(VARIANTS[name]) or VARIANTS[name]
     more = dict(nonlinearity=nonlinearity) if made["cell"] == "RNN" else {}

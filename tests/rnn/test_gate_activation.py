@@ -1,4 +1,4 @@
-"""LSTM and GRU with hard sigmoids: limits, NaN, refusals. The lists of networks.py have them too."""
+"""Tests LSTM and GRU with hard sigmoids: limits, NaN, refusals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def rnn(request):
 
 
 def with_gates(rnn, value):
-    """The network with this argument in all gates, and without weights."""
+    """Returns the network with weights of 0, and biases that give all gates the argument `value`."""
     rnn.weight_ih_l0, rnn.weight_hh_l0 = 0 * rnn.weight_ih_l0, 0 * rnn.weight_hh_l0
     bias, H = np.full_like(rnn.bias_ih_l0, value), rnn.hidden_size
     bias[2 * H : 3 * H] = 0.5  # the candidate

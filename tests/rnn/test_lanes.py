@@ -46,7 +46,7 @@ def alone(rnn, x, start=None):
 
 @each_variant
 def test_any_rows_give_the_bits_of_each_alone(rng, variant):
-    """Each call steps some of the lanes, in another order."""
+    """Each call steps some of the lanes, in a random order."""
     rnn = network(D, H, num_layers=2, trained=4, **VARIANTS[variant])
     if rnn.known_steps is not None:
         rnn.overrun = "last"

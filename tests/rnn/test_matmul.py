@@ -1,4 +1,4 @@
-"""Tests the product of packed weights and rows, computed by a cell that does nothing else.
+"""Tests the product of packed weights and rows, computed by an RNN without norm and activation.
 
 Tests every height and width of tiles and every path through the panels, on every instruction set. All numbers
 are integers, so that sums are exact in any order.
@@ -14,16 +14,16 @@ from helpers import using_caches
 
 each_dtype = pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "int8 of 8 bits"])
 BATCHES = (*range(1, 10), 17, 37)
-# Numbers of outputs: every number of vectors up to more than four panels, for vectors of 1 to 16 lanes.
+# Numbers of outputs: every number of vectors up to more than four panels, for vectors of 1 to 16 numbers.
 WIDTHS = (*range(1, 14), 16, 24, 31, 33, 40, 48, 56, 64, 72, 80, 96, 112, 120, 128, 144, 160, 192, 208, 240)
 
 
 def whole_numbers(rng, dtype, outputs, inputs, batch):
     """Returns weights (outputs, inputs) and rows (1, batch, inputs) that int8 represents exactly.
 
-    The scale of int8 is the largest value of a row of weights / 127, and of activations / 8191 or / 127. So
-    rows contain these values, for scales of 1, and the other factor a 0 there. They come first, so that the
-    last inputs, which may be alone in their words, affect the sums.
+    The scale of a row is its largest value / 127 for weights, and / 8191 or / 127 for activations. So each
+    row begins with 127 or 8191, which the other factor multiplies by 0. The last inputs are random, because
+    they may be alone in their words.
     """
     w, x = rng.integers(-7, 8, (outputs, inputs + 2)), rng.integers(-7, 8, (1, batch, inputs + 2))
     w[:, :2], x[..., :2] = (127, 0), (0, 127 if dtype == "int8 of 8 bits" else 8191)
@@ -55,7 +55,8 @@ def test_every_tile_is_exact(isa, rng, dtype):
 def test_weights_of_every_size_are_exact(isa, rng, dtype):
     """The weights are smaller than L1, up to a third larger, much larger, and larger than L2.
 
-    A single row is multiplied by halves of the second kind. A word has one float32, two bfloat16, four int8.
+    For a single row, weights up to a third larger than L1 are used in halves. A word of memory has one
+    float32, two bfloat16, four int8.
     """
     to_word = {"float32": 1, "bfloat16": 2}.get(dtype, 4)
     for outputs in WIDTHS[5:]:
@@ -69,7 +70,8 @@ def test_weights_of_every_size_are_exact(isa, rng, dtype):
 
 
 def test_panels_in_parts_are_exact(isa, rng):
-    """L2 is too small for two panels, so all tiles of rows use some inputs, then the next ones."""
+    """L2 is too small for two panels, so all tiles of rows use some columns of the weights, then the next
+    ones."""
     for outputs, inputs in ((64, 1001), (113, 700), (48, 257)):
         for l2 in (4 << 10, 32 << 10, 100 << 10):
             with using_caches((4096, l2, l2)):

@@ -1,6 +1,6 @@
-"""Runs ONNX's node tests of RNN, LSTM and GRU on every instruction set. tests/data/README.md has the source.
+"""Runs ONNX's node tests of RNN, LSTM and GRU on every instruction set. Their source is in
+tests/data/README.md.
 
-tests/norm and tests/simd have ONNX's tests of norms and of exp, tanh and sigmoid.
 """
 
 from __future__ import annotations

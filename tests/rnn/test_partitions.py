@@ -31,7 +31,7 @@ THREADS = (2, 3, 4, 6, 8, 16, 24, 32, 64)
 @pytest.mark.parametrize("threads", THREADS)
 @pytest.mark.parametrize("cell", [RNN, LSTM, GRU])
 def test_the_chosen_partition_has_the_least_time(machine, threads, cell):
-    """Compares all grids of sequences and hidden units that the threads allow."""
+    """Compares all divisions of the sequences and the hidden units among the threads."""
     with on_machine(machine):
         for batch in (1, 2, 8, 17, 24, 64, 200):
             for units in (64, 384, 1536):
@@ -70,7 +70,7 @@ def test_threads_divide_many_sequences(machine, threads):
 
 
 def test_threads_divide_weights_beyond_l2_if_sequences_are_few():
-    """With 12 sequences per thread reading L3 takes longer than arithmetic; with 640 it does not."""
+    """With 12 sequences per thread, reading L3 takes longer than arithmetic; with 640 it does not."""
     with on_machine("slow L3"):
         for cell in (RNN, LSTM, GRU):
             assert engine_switches.partition(2, 24, 1536, 1536, *cell)[:3] == (1, 2, True)
@@ -108,7 +108,8 @@ def test_the_model_reads_a_small_share_from_l2():
         assert 4 * 4 * 512**2 > 2 << 20 and four < one / 5
 
 
-# (groups of sequences, threads per group, whether these divide the rows, the call's limit on threads).
+# (groups of sequences, threads per group, whether the threads of a group divide the rows, the call's limit on
+# threads).
 GRIDS = [
     ((1, 2, False), 2), ((1, 2, True), 2), ((2, 1, False), 2), ((1, 3, True), 3), ((2, 2, False), 4),
     ((2, 2, True), 4), ((3, 2, True), 6),
@@ -157,8 +158,8 @@ def test_every_grid_gives_the_same_bits(rng, name):
                 equal(rnn, rnn(x, h0), want[1], f"{batch} in {grid}, whole")
 
 
-# (hidden units, threads): as many threads as panels, of 3, 3, 2 and 2 vectors, or 2 and 1. The first panel is
-# wider than a thread's share.
+# {instruction set: (hidden units, threads)}. There are as many threads as panels. The first panel is wider
+# than a thread's share.
 NARROW = {"avx512": (145, 4), "avx2": (17, 2), "sse2": (9, 2)}
 
 
@@ -185,7 +186,8 @@ def test_grids_with_slow_threads_give_the_same_bits(rng, name, mode):
     with using_threads(1):
         want = rnn(x, h0, ends)
     for grid, threads in GRIDS[:2] + (GRIDS[5:6] if mode == "slow" else []):
-        # Chunks of one step, after which the other threads stop; or chunks of several steps.
+        # If the mode is "slow", a chunk is one step, after which the other threads stop; otherwise chunks
+        # have several steps.
         caches = (1024, 4096, 4096) if mode == "slow" else None
         with using_caches(caches), using_partition(*grid), several_threads(threads, "units"):
             engine_switches.set_barrier_mode(mode)

@@ -143,7 +143,6 @@ def test_one_step_or_one_sequence_in_every_layout(rng, batch_first):
 @each_variant
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_training_with_resets_equals_training_on_the_parts(rng, variant, bidirectional):
-    """Compares outputs and gradients with those of a batch of the parts as separate sequences."""
     rnn = network(D, H, bidirectional=bidirectional, **VARIANTS[variant])
     x, gy = normal(rng, T, B, D), normal(rng, T, B, rnn.num_directions * widths(rnn)[0])
     start, gend = drawn_state(rng, rnn, B), drawn_state(rng, rnn, B)

@@ -110,7 +110,7 @@ def test_wrong_arguments_give_the_errors_of_other_calls(rng):
     for error, words, changed in wrong:
         with pytest.raises(error, match=words):
             rnn(**{"x": x, "h0": good, "lengths": None, **changed})
-    # x has more steps than are known, but the lengths do not.
+    # The lengths are within the known steps, although x has more.
     rnn(normal(rng, 4, 2, D), good, np.array([3, 2]))
 
 

@@ -1,6 +1,6 @@
 """Both directions of a layer, or stacked layers one chunk of steps apart, are computed at the same time.
 
-The bits equal those of one layer after the other on one thread. No test here has a tolerance.
+The bits equal those of one layer after the other on one thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ D, H, KNOWN = 7, 33, 5
 
 
 def made(variant, k=0, **options):
-    """Returns a network. Batch norm knows fewer steps than calls have, and repeats the last one."""
+    """Returns a network. Batch norm has statistics of fewer steps than calls have, and repeats the last
+    ones."""
     rnn = network(D, H, trained=KNOWN, **VARIANTS[variant], **options)
     if rnn.known_steps is not None:
         rnn.overrun = "last"
@@ -60,8 +61,8 @@ def same(got, want, message=""):
         np.testing.assert_array_equal(a, b, err_msg=message)
 
 
-# Every shape with one variant of each cell, and two shapes with all variants. The order of chunks does not
-# depend on the norms, but the states between chunks do.
+# Tests every shape with one variant of each cell, and two shapes with all variants. The order of chunks does
+# not depend on the norms, but the states between chunks do.
 CASES = [(variant, *shape) for variant in ("RNN", "LSTM split carry", "GRU batch") for shape in SHAPES]
 CASES += [(variant, *shape) for variant in VARIANTS for shape in ((3, False), (2, True))]
 
@@ -102,7 +103,7 @@ def test_empty_calls_return_empty_results(rng, T, B, both):
 @pytest.mark.parametrize("mode", ["slow", "staggered"])
 @pytest.mark.parametrize("layers, both", [(2, False), (3, False), (5, False), (2, True)])
 def test_late_threads_give_the_same_bits(rng, layers, both, mode):
-    """In these modes threads are late at a barrier: first one thread, then another."""
+    """`mode` makes threads late at a barrier: first one thread, then another."""
     rnn = network(D, H, cell="LSTM", num_layers=layers, bidirectional=both)
     x, h0, ends = drawn(rng, rnn, 200, 2, True)
     want = in_turn(rnn, x, h0, ends)
@@ -116,7 +117,7 @@ def test_late_threads_give_the_same_bits(rng, layers, both, mode):
 @pytest.mark.parametrize("threads", [4, 5])
 @each_cell
 def test_half_of_the_threads_for_each_direction(rng, cell, threads):
-    """Each half divides the hidden units of few sequences, or the groups of many."""
+    """Each half of the threads divides the hidden units of few sequences, or the groups of many sequences."""
     rnn = network(97, 193, cell=cell, num_layers=2, bidirectional=True)
     for B, T, divide in ((1, 400, "units"), (384, 10, "tasks")):
         steps = T if cell == "RNN" else T // 3
@@ -134,7 +135,7 @@ def test_half_of_the_threads_for_each_direction(rng, cell, threads):
 @pytest.mark.parametrize("layers, both", [(3, False), (2, True)])
 @each_cell
 def test_calls_in_parts_give_the_same_bits(rng, cell, layers, both):
-    """A part is one chunk, or several."""
+    """A part of a call is one chunk, or several."""
     rnn = network(D, 65, cell=cell, num_layers=layers, bidirectional=both)
     x, h0, ends = drawn(rng, rnn, 50, 3, True)
     want = in_turn(rnn, x, h0, ends)
@@ -174,7 +175,7 @@ def test_an_interrupt_ends_a_call_and_the_next_one_is_right(rng, both):
 
 SUPPORT = str(Path(__file__).parents[1] / "support")
 
-# A process with more threads than cores, and its forked child, in which OpenMP has no team.
+# This program has more threads than cores, and forks a child, in which OpenMP has no team.
 APART = """
 import os, sys
 sys.path.insert(0, os.environ["SUPPORT"])
@@ -233,7 +234,7 @@ def test_layers_run_in_parallel_if_that_is_faster(rng, cell, hidden, layers, bot
 def test_parallel_layers_need_an_l3_for_all_weights(rng, layers, both, l3, beside):
     """Each W_hh has 256 KiB.
 
-    If both do not fit into L3, two threads divide the hidden units of one layer after the other.
+    If two of them do not fit into L3, two threads divide the hidden units of one layer after the other.
     """
     rnn = network(128, 128, cell="LSTM", num_layers=layers, bidirectional=both)
     x, divided = normal(rng, 200, 1, 128), "tasks" if beside else "units"

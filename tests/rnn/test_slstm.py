@@ -1,4 +1,4 @@
-"""Properties of the SLSTM alone. The lists in tests/support/networks.py have it for all other tests."""
+"""Tests properties that only an SLSTM has. Other tests get it from tests/support/networks.py."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_zoneout_is_refused_and_wrong_states_are_named():
 
 @pytest.mark.parametrize("exp_forget", [False, True])
 def test_gates_of_100_neither_overflow_nor_make_nan(exp_forget):
-    """Forward and back. x is the arguments of the gates."""
+    """Tests the forward and the backward pass. x has the arguments of the gates."""
     rng = np.random.default_rng(1)
     slstm = lnrnn.SLSTM(4 * 12, 12, num_heads=3, bias=False, exp_forget=exp_forget, norm=None, seed=0)
     slstm.weight_ih_l0 = np.eye(4 * 12)
@@ -116,7 +116,7 @@ def test_gates_of_100_neither_overflow_nor_make_nan(exp_forget):
 
 
 def test_no_step_depends_on_the_batch_around_it(rng):
-    """A sequence that begins in a batch of others that go on."""
+    """A sequence begins in a batch whose other sequences continue."""
     slstm = network(D, H, cell="SLSTM", num_layers=2)
     x, start = normal(rng, T, B, D), drawn_state(rng, slstm, B)
     start = tuple(np.array(s) for s in start)
@@ -165,7 +165,8 @@ def test_nan_stays_in_its_sequence(rng):
 
 @pytest.mark.parametrize("options", [{}, {"exp_forget": True}, {"norm": None}], ids=str)
 def test_gradients_of_each_state_alone(options):
-    """The kernels have the gradient of m at constant c exp(m) and n exp(m), and convert it at both ends."""
+    """The kernels' gradient of m is that at constant c exp(m) and n exp(m). It is converted at the first and
+    the last step."""
     slstm = calm(D, H, cell="SLSTM", num_heads=3, **options)
     x, h0, ends, gy, _ = drawn_run(7, slstm, T, [T, 0, 3, T, 1])
     for k in range(4):
@@ -187,7 +188,7 @@ def test_gradients_of_each_state_alone(options):
 
 
 def test_states_of_bfloat16_are_the_rounded_steps(rng):
-    """Each step is that of the exact cell from the states before it, with its results rounded."""
+    """Each step equals a step of the exact cell from the same states, with rounded results."""
     slstm = network(D, H, cell="SLSTM", norm=None, state_dtype="bfloat16")
     exact = network(D, H, cell="SLSTM", norm=None)
     x = normal(rng, T, B, D)
@@ -213,7 +214,7 @@ def rounded(a):
 
 
 def test_gradients_through_states_of_bfloat16(rng):
-    """They ignore the rounding, up to its size."""
+    """The gradients ignore that states are rounded, so they agree only up to the size of the rounding."""
     slstm = calm(D, H, cell="SLSTM", num_heads=3, state_dtype="bfloat16")
     x, h0, ends, gy, gh = drawn_run(7, slstm, T, [T, 0, 3, T, 1])
     _, _, tapes = reference_forward(slstm, x, h0, ends, training=True)
@@ -229,7 +230,7 @@ def test_gradients_through_states_of_bfloat16(rng):
 @pytest.mark.parametrize("norm", ["layer", None])
 @pytest.mark.parametrize("how", [(1, 2, False), (1, 2, True), (2, 1, False)], ids=str)
 def test_threads_that_divide_units_or_rows(rng, norm, how):
-    """y is not h: thread 0 alone writes it where each thread has all states."""
+    """y of an SLSTM is not h. If each thread has all states, only thread 0 writes y."""
     slstm = network(17, 96, cell="SLSTM", num_heads=3, num_layers=2, norm=norm)
     x, ends = normal(rng, T, 12, 17), rng.integers(0, T + 1, 12)
     start = drawn_state(rng, slstm, 12)

@@ -178,7 +178,7 @@ def test_statistics_grow_with_the_longest_sequence(rng):
 def test_overrun_policies_beyond_the_known_steps(cell, overrun, known, room):
     """Some sequences have more steps than there are statistics for, except with "raise".
 
-    max_steps may be larger too.
+    max_steps may be larger than the known steps.
     """
     rng = np.random.default_rng(7)
     norm = mild(cell, overrun=overrun, max_steps=room)
@@ -213,7 +213,8 @@ def test_overrun_raise_names_the_sequence_and_computes_nothing(rng, cell, unbatc
 @each_cell
 @pytest.mark.parametrize("room", [None, T])
 def test_a_call_before_any_training_needs_overrun_batch(rng, cell, room):
-    """Without known steps no statistics can be repeated or averaged. Training and calibration work too."""
+    """Without known steps no statistics can be repeated or averaged. Training and calibration work with every
+    policy."""
     rnn = calm(3, 17, cell=cell, norm=mild(cell, max_steps=room))
     x, h0 = normal(rng, T, 12, 3), drawn_state(rng, rnn, 12)
     for overrun in OVERRUNS[:3]:
@@ -385,10 +386,7 @@ def test_state_dict_and_files_keep_statistics(rng, tmp_path, cell, room):
 
 
 def test_training_continues_from_loaded_statistics(rng):
-    """Trains on two batches.
-
-    If the network is saved and loaded after the first batch, the results are the same.
-    """
+    """A copy of the network continues after the first of two batches."""
     first, second = normal(rng, 4, 5, 3), normal(rng, T, 7, 3)
     for momentum in (0.3, None):
         rnn, other = (network(3, 17, norm=spec(momentum=momentum)) for _ in range(2))
@@ -402,7 +400,7 @@ def test_training_continues_from_loaded_statistics(rng):
 
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 def test_impossible_statistics_are_refused(rng, cell):
-    """Tests the statistics that only LSTM and GRU have; test_bad_calls.py tests those of an RNN."""
+    """Tests the statistics that only LSTM and GRU have."""
     rnn = network(3, 5, cell=cell, norm="batch", num_layers=2, trained=T)
     state = rnn.state_dict()
     for name, value in (
@@ -423,7 +421,7 @@ def test_impossible_statistics_are_refused(rng, cell):
 def test_statistics_beyond_float32(rng, cell):
     """Statistics are doubles and may exceed float32.
 
-    The overflow in the kernels affects only its hidden unit, and causes no warning.
+    The overflow in the kernels affects only one hidden unit, and causes no warning.
     """
     rnn = network(3, 5, cell=cell, norm=lnrnn.BatchNormSpec(overrun="mean", eps=1e-30), trained=2)
     x, state = normal(rng, 1, 4, 3), rnn.state_dict()
@@ -439,7 +437,7 @@ def test_statistics_beyond_float32(rng, cell):
         assert y.shape == (1, 4, 5) and not np.isnan(np.delete(y, 1, 2)).any()
 
 
-# --- room beyond the known steps, and the limit of counts ---------------------------------------------------
+# --- max_steps beyond the known steps, and the limit of counts ----------------------------------------------
 
 
 T, KNOWN = 9, 4

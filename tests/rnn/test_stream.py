@@ -196,7 +196,7 @@ def test_a_call_allocates_nothing(rng, norm, known, threads, hidden, lanes):
     with several_threads(threads, divide="units"):
         for _ in range(20):
             stream(row, **options)
-        # Try three times, because another thread of the process, such as a progress bar's, may allocate.
+        # Try three times, because another thread of the process may allocate.
         for _ in range(3):
             gc.collect()
             tracemalloc.start()

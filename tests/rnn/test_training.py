@@ -114,7 +114,8 @@ def test_gradients_of_every_size_equal_the_reference(kind):
 @each_cell
 @pytest.mark.parametrize("width", [256, 264, 512, 768])
 def test_backward_with_weights_of_several_panels(cell, width):
-    """Rows of 1 and 2 KiB are read in place. Longer rows, and rows with partial vectors, are packed."""
+    """Rows of a weight of 1 and 2 KiB are read in place. Longer rows, and rows with partial vectors, are
+    packed."""
     rng = np.random.default_rng(width)
     rnn = calm(width, 256, cell=cell)
     for batch in (1, 9):
@@ -149,7 +150,8 @@ def test_gradients_of_sizes_that_amplify(norm, kind):
     """
     for hidden, inputs, batch in AMPLIFYING["RNN" if kind["cell"] == "RNN" else "LSTM"]:
         rng = np.random.default_rng(hidden)
-        # With one input the result hardly depends on the size of w, so the terms of its gradient cancel.
+        # With one input the result hardly depends on the size of the weight, so the terms of its gradient
+        # cancel.
         rnn = calm(inputs, hidden, seed=3, norm=MILD if norm == "batch" and inputs == 1 else norm, **kind)
         ends = np.sort(rng.integers(0, T + 1, batch))
         x, gy = normal(rng, T, batch, inputs), normal(rng, T, batch, hidden)
@@ -157,7 +159,7 @@ def test_gradients_of_sizes_that_amplify(norm, kind):
         want, loss = true_gradients(rnn, *args), amplification(rnn, *args)
         for isa, got in on_every_family(partial(trained, rnn, *args)).items():
             for name, g in got.items():
-                # The error of this gradient is as large as the errors of the terms that cancel.
+                # The error of a gradient is as large as the errors of its terms that cancel.
                 size = np.abs(want[name]).max(initial=0)
                 allowed = size * (GRADIENT + 2 * loss[name]) + 8e-6
                 assert absolute_error(g, want[name]) < allowed, (isa, name, hidden)
@@ -276,7 +278,6 @@ def test_training_updates_statistics_as_the_reference_does(cell, momentum, room)
 @each_cell
 @by_row
 def test_forward_train_has_the_bits_of_a_call(family, rng, cell, norm):
-    """Recording a tape changes no bit."""
     for batch, hidden in ((1, 15), (13, 97), (70, 33)):
         rnn = network(7, hidden, cell=cell, norm=norm, num_layers=2, bidirectional=True)
         x, h0, ends = normal(rng, T, batch, 7), drawn_state(rng, rnn, batch), rng.integers(0, T + 1, batch)

@@ -35,7 +35,7 @@ from networks import (
     true_gradients,
 )
 
-# For each kind of cell in backward_steps.c the variant with the most norms, and one with batch norm.
+# FEW has the variant with the most norms for each kind of cell in backward_steps.c, and one with batch norm.
 FEW = ["RNN batch", "RNN split inner", "LSTM none", "LSTM gate carry inner", "LSTM split out", "GRU batch"]
 FEW += ["GRU gate inner", "GRU split all inner", "GRU joint"]
 a_few = pytest.mark.parametrize("variant", [WITH_INNER_BIASES[name] for name in FEW], ids=FEW)
@@ -52,8 +52,8 @@ def close(got, want, note="", allowed=GRADIENT):
         assert relative_error(g, want[name]) < allowed, (name, note)
 
 
-# The lengths of a batch, for every size in the backward pass. Blocks of 4 rows, or 8 of more than 256, have
-# separate sums. A tile has 64 rows, a chunk 256 or those of one step, a product 128.
+# {case: lengths of the batch}. They test every size of the backward pass: products of 128 rows, chunks
+# ("rounds") of 256 rows or of one step, tiles of 64 rows. Blocks of 4 or 8 rows have separate sums.
 BATCHES = {
     "one row": [9],
     "two": [3, 9],
@@ -111,7 +111,6 @@ def test_gradients_of_a_batch_are_those_of_its_sequences(family, variant):
 
 @a_few
 def test_threads_change_no_bit_of_a_gradient(variant):
-    """Both the forward and the backward pass run on several threads."""
     hidden = 193 if variant["cell"] == "RNN" else 97
     rnn = calm(33, hidden, num_layers=2, **variant)
     ends = np.random.default_rng(0).integers(4, 10, 100)
@@ -156,7 +155,6 @@ def test_calls_in_parts_change_no_bit_of_a_gradient(variant, ends):
 
 @a_few
 def test_grad_x_false_changes_no_other_gradient(variant):
-    """With and without grad_x, all other gradients have the same bits."""
     for options in (dict(), dict(num_layers=2), dict(num_layers=2, bidirectional=True)):
         rnn = calm(7, 17, **variant, **options)
         x, h0, ends, gy, gh = drawn_run(4, rnn, 9, [9, 8, 9, 2, 9, 9, 9, 9, 9, 9, 0])
@@ -297,9 +295,7 @@ def test_a_bad_out_is_refused(rng):
 
 
 def test_out_with_names_of_another_network_is_refused(rng):
-    """The names in `out` differ from the network's, because the other network has no biases, no gains or
-    other layers.
-    """
+    """The other network has no biases, no gains or other layers."""
     rnn = calm(3, 4, num_layers=2)
     tape = rnn.forward_train(normal(rng, 3, 2, 3))[2]
     for other in (calm(3, 4), calm(3, 4, norm=None, num_layers=2), calm(3, 4, num_layers=2, bias=False)):

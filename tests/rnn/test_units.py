@@ -32,7 +32,7 @@ def with_unit(request):
 
 
 def add_product(a, b, c):
-    """Returns c + a*b of arrays that broadcast, rounded as a unit does.
+    """Returns c + a*b of arrays that broadcast, rounded as by the CPU's bfloat16 instructions.
 
     A result is 0 if it is below TINY when rounded to 24 bits with unlimited exponent. float32 has fewer bits
     there, and could round it up to TINY.
@@ -50,7 +50,7 @@ def filled(a, multiple):
 def dot2_order(x, w, c):
     """Returns c (B, n) plus x (B, k) times w (n, k).
 
-    Of each two inputs it adds the product of the odd one first, as VDPBF16PS does.
+    Of each two inputs the function adds the product of the odd one first, as VDPBF16PS does.
     """
     x, w = filled(x, 2), filled(w, 2)
     for j in range(0, x.shape[1], 2):
@@ -60,9 +60,9 @@ def dot2_order(x, w, c):
 
 
 def tile_order(x, w, c):
-    """Returns the same product.
+    """Returns c (B, n) plus x (B, k) times w (n, k).
 
-    Of each 32 inputs it adds the even ones and the odd ones in separate sums, as TDPBF16PS does.
+    Of each 32 inputs the function adds the even ones and the odd ones in separate sums, as TDPBF16PS does.
     """
     x, w = filled(x, 32), filled(w, 32)
     for first in range(0, x.shape[1], 32):
@@ -111,7 +111,8 @@ def test_subnormal_and_infinite_products_follow_the_manual(with_unit, rng, expon
     "below, want", [(2.0**-150, 0), (1.5 * 2.0**-151, 0), (2.0**-151, TINY), (2.0**-160, TINY)]
 )
 def test_a_result_just_below_the_smallest_normal_number_is_zero(with_unit, below, want):
-    """TINY - below is 0 if 24 bits with a smaller exponent hold it, even if float32 rounds it to TINY."""
+    """The unit rounds TINY - below to 24 bits with unlimited exponent. If this is less than TINY, the result
+    is 0."""
     x, w = np.zeros((1, 4), np.float32), np.zeros((2, 4), np.float32)
     x[0, ::2] = 2.0**-63, 2.0**-75
     w[:, 0] = 2.0**-63, -(2.0**-63)

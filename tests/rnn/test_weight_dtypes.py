@@ -126,9 +126,9 @@ def test_a_projection_of_bfloat16(isa, rng):
 
 @each_bits
 def test_a_projection_of_int8(isa, rng, bits):
-    """If h is 0, the cell of a step is that of an LSTM without a projection.
+    """If h is 0, a step computes the cell of an LSTM without a projection.
 
-    Only the projection of its output is tested.
+    So the test compares only the projection of the LSTM's output.
     """
     rnn, whole = (network(5, 33, cell="LSTM", proj_size=size) for size in (17, 0))
     for name, value in rnn.parameters().items():
@@ -317,7 +317,8 @@ def test_packed_weights_have_a_half_or_a_quarter_of_the_bytes(rng):
 
 
 def test_accuracy_on_real_speech():
-    """The accuracy of the demo's network on Japanese Vowels changes by at most half a point."""
+    """bfloat16 and int8 change the accuracy of the demo's network on Japanese Vowels by at most half a
+    point."""
     data = lnrnn.data.japanese_vowels()
     names = {dtype: [] for dtype in ("float32", "bfloat16", "int8", "int8 of 8 bits")}
     settings = SpeakerSettings(training=TrainingSettings(epochs=60))

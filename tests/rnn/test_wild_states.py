@@ -1,6 +1,6 @@
 """Invalid states and step numbers of a StreamState, a pickle or an assignment are refused.
 
-The error names the wrong argument, and no lane changes. C asserts those again that could corrupt memory.
+The error names the wrong argument, and no lane changes. C also asserts values that could corrupt memory.
 """
 
 from __future__ import annotations
@@ -83,10 +83,7 @@ def test_impossible_pickled_states_are_refused(rng, cell):
 
 
 def test_a_lane_beyond_the_last_step_is_refused(rng):
-    """A lane can count its steps up to a limit.
-
-    After that, calls of one step and of several raise an error with the number of the lane.
-    """
+    """A lane counts its steps up to a limit. Calls of one step or several beyond the limit raise an error."""
     rnn, stream, _ = stepped(rng)
     stream.step = [5, LAST - 1, 0, LAST]
     x = normal(rng, LANES, D)
@@ -106,7 +103,7 @@ def test_a_lane_beyond_the_last_step_is_refused(rng):
 
 
 def test_the_compiled_module_asserts_states(rng):
-    """`put` raises AssertionError for arguments that Python should have refused."""
+    """Lanes.put raises AssertionError for arguments that Python should have refused."""
     rnn, stream, before = stepped(rng, cell="RNN", norm=lnrnn.BatchNormSpec(overrun="batch"))
     lanes, rows, h = stream._lanes, np.arange(LANES), before[0] + 1
     for states, steps in (

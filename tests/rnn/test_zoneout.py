@@ -27,7 +27,7 @@ from networks import (
     unchanged,
 )
 
-# The tolerance of tests/rnn/test_forward.py. The largest measured error is 7.2e-7.
+# The tolerance is that of tests/rnn/test_forward.py. The largest measured error is 7.2e-7.
 WHOLE = 3e-6
 
 

@@ -57,8 +57,8 @@ print(alone, *team()[:1], team()[1] == want)
 """
 )
 
-# In this mode only the test starts a back-off. A step of 1600 lanes is short, but long enough for two
-# threads.
+# In the mode "together" only the test starts a back-off, which is a time with one thread. A step of 1600
+# lanes is short, but long enough for two threads.
 STREAMS = """
 import numpy as np, engine_switches, lnrnn
 lnrnn.set_num_threads(2)

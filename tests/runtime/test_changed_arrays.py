@@ -188,7 +188,7 @@ def taped(cell="RNN", norm="layer"):
 
 
 def arrays_of(tape):
-    """Returns the arrays of a tape, by a name for messages."""
+    """Returns {name for messages: array of the tape}."""
     found = {"rows": tape.rows.table} | {f"start {k}": s for k, s in enumerate(tape.start)}
     for k, run in enumerate(tape.runs):
         found |= {f"{name} {k}": getattr(run, name) for name in ("record", "x", "y")}
@@ -343,10 +343,7 @@ def test_a_tape_can_be_copied_but_not_pickled():
 
 
 def test_a_checked_array_keeps_its_shape():
-    """lnrnn checks a view of the caller's array.
-
-    If the caller sets the array's shape, the shape of the view stays.
-    """
+    """lnrnn checks its own view of the array. The caller cannot set the shape of the view."""
     given = np.zeros((2, 3), np.float32)
     found = shaped("x", given, (2, 3), np.float32)
     given.shape = 6

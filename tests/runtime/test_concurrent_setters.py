@@ -50,7 +50,7 @@ def files(path):
     return saved
 
 
-# Every operation that reads a model. Its result must be of one version.
+# These operations read a model. The result of each must come from one version.
 READERS = {
     "call": lambda rnn: bits([rnn(X)[0]]),
     "state_dict": lambda rnn: bits(rnn.state_dict().values()),
@@ -128,10 +128,7 @@ def test_calibrate_and_overrun_are_atomic(what):
 
 
 def test_no_assignment_is_lost():
-    """Several threads set one parameter each.
-
-    No value is lost, and every call uses one value of each parameter.
-    """
+    """Several threads set one parameter each. Every call uses one value of each parameter."""
     rnn = network(3, 5, num_layers=2)
     names = ["weight_hh_l0", "gain_l0", "bias_l1"]
     values = {name: [getattr(rnn, name), -getattr(rnn, name)] for name in names}

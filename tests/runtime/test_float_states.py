@@ -35,7 +35,7 @@ def rough(rng, *shape):
 
 
 def networks_of(name):
-    """Returns new networks with weights of every type, not packed yet."""
+    """Returns new networks of every type of weights, without packed weights."""
     options = NETWORKS[name]
     rnn = network(D, H, trained=T if options.get("norm") == "batch" else 5, **options)
     rnn.load_state_dict({k: v * (0.3 if k.startswith("weight") else 1) for k, v in rnn.state_dict().items()})
@@ -67,7 +67,7 @@ TINY = np.full(130, 1e-41, np.float32)  # a float32 statistic for x of float64
 
 
 def results_of_norms(x, given):
-    """x (N, 130). Returns the results of every function. given: x in every type."""
+    """Returns the results of every norm of x (N, 130). given: x in every dtype."""
     found = []
     for rows in given:
         planes = rows.reshape(len(rows), 10, 13)
@@ -160,8 +160,8 @@ def test_calls_restore_the_caller_s_state(rng, threads):
 
 @each_state
 def test_calls_restore_the_state_of_openmp_threads(rng, value):
-    """Other libraries use OpenMP's threads too. The test sets the state of each before calls of lnrnn, and
-    reads it afterwards."""
+    """Other libraries use OpenMP's threads too. The test sets the state of each thread before calls of lnrnn,
+    and reads it afterwards."""
     if _core.team() != "openmp":
         pytest.skip("no OpenMP")
     try:

@@ -34,9 +34,9 @@ needs_a_timer = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the
 # call.
 SIZES, WHOLE = (1, 2e6), 1e18
 
-# (inputs, units, sequences, steps). Threads divide the sequences of the first shapes, and the units of the
-# others, which have few sequences. Every call has enough work for two threads, a dense LSTM or GRU in a
-# third of the steps.
+# (inputs, units, sequences, steps). Threads divide the sequences of "groups", and the units of the other
+# shapes, which have few sequences. Every call has enough work for two threads. An LSTM or GRU without heads
+# needs a third of the steps.
 SHAPES = {"groups": (17, 65, 70, 30), "units": (130, 193, 3, 60), "one": (5, 190, 1, 300)}
 # Each variant has one shape, and each shape has variants of every cell. Some have sequences of different
 # lengths.
@@ -62,7 +62,8 @@ def drawn(variant, shape, ragged, **options):
 
 
 def on_threads(compute, want, had=None):
-    """Asserts that compute() returns `want` in parts of every size, on one thread and on two (had)."""
+    """Asserts that compute() returns `want` in parts of every size, on one and on two threads. had: the most
+    threads that compute() gets."""
     for threads in (1, 2):
         for size in SIZES:
             with several_threads(threads, "either", had and min(had, threads)), in_parts_of(size):
@@ -75,7 +76,7 @@ def on_threads(compute, want, had=None):
 def test_parts_of_calls_that_divide_units(cell, rows):
     """Threads that divide the units compute norms and activations of all rows, or of some rows each.
 
-    The test sets this, instead of the cost model.
+    The test chooses between them, instead of the cost model.
     """
     _, rnn, x, h0, ends = drawn(dict(cell=cell), "units", True)
 
@@ -92,7 +93,8 @@ def test_parts_of_calls_that_divide_units(cell, rows):
 @pytest.mark.skipif(lnrnn.cpu_info()["team"] == "none", reason="built without threads")
 @each_cell
 def test_parts_with_a_thread_that_lost_its_core(cell):
-    """The first thread continues alone to the end of a part. In the next part both begin where it stopped."""
+    """The first thread continues alone to the end of a part. In the next part both threads begin where that
+    one stopped."""
     _, rnn, x, h0, _ = drawn(dict(cell=cell), "units", False)
     with using_threads(1), in_parts_of(WHOLE):
         y, h = rnn(x, h0)
@@ -106,7 +108,7 @@ def test_parts_with_a_thread_that_lost_its_core(cell):
 
 @each_cell
 def test_parts_with_statistics_of_the_batch(cell):
-    """A step needs all sequences at once beyond the known steps and in calibration."""
+    """Beyond the known steps and in calibration, a step needs all sequences at once."""
     rng, rnn, x, h0, ends = drawn(dict(cell=cell, norm="batch"), "groups", True)
     rnn.calibrate([x[:3]])
     rnn.overrun = "batch"
@@ -177,9 +179,7 @@ def long_call(what):
 @pytest.mark.parametrize("what", ["call", "forward_train", "backward", "calibrate"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_signals_are_handled_within_a_call(what, threads):
-    """Python handles signals during a call, and not only at its end: no pause between two signals lasts half
-    of the call.
-    """
+    """No pause between two handled signals lasts half of the call."""
     call = long_call(what)
     with using_threads(threads), in_parts_of(2**25):
         call()

@@ -31,7 +31,6 @@ def test_num_threads_holds_inside_and_nests():
 
 
 def test_num_threads_does_not_affect_other_threads_and_tasks():
-    """The context affects neither another thread nor another asyncio task of the same thread."""
     seen = {}
     with using_threads(3), lnrnn.num_threads(2):
         thread = threading.Thread(target=lambda: seen.update(thread=lnrnn.get_num_threads()))

@@ -38,12 +38,12 @@ def shifted(x, by):
 
 
 def unwritten(size):
-    """Returns a result of this many bytes, whose pages are untouched."""
+    """Returns a result of this many bytes, to whose memory pages nothing was written."""
     return _core.empty_like(np.broadcast_to(np.int8(0), (size,)))
 
 
 def mapped():
-    """Returns the bytes of the process's address space."""
+    """Returns the size of the process's address space in bytes."""
     with open("/proc/self/statm") as f:
         return int(f.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -204,7 +204,6 @@ class TooLarge:
 
 
 def test_an_argument_without_memory_is_a_memory_error():
-    """The error is a MemoryError and not a TypeError."""
     rnn = lnrnn.RNN(3, 5, seed=0)
     for call in (
         lambda: lnrnn.layer_norm(TooLarge(), 3),

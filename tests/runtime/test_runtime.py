@@ -48,8 +48,8 @@ print(lnrnn.cpu_info()["isa"], *lnrnn.cpu_info()["available"], rnn(x)[0].tobytes
 
 @pytest.mark.parametrize("name", [*available_isas(), *lnrnn.cpu_info()["emulated"]])
 def test_a_set_that_adds_a_unit_has_the_bits_of_its_family(name):
-    """Norms, functions and float32 networks have the bits of the set without the unit, forward and backward.
-    Tests with the fixture `family` rely on it."""
+    """Norms, functions and float32 networks have the bits of the set without the unit for bfloat16 or int8,
+    forward and backward. The fixture `family` relies on it."""
     family = next((f for f in ("avx512", "neon") if name.startswith(f)), name)
     x = np.random.default_rng(0).standard_normal((9, 11, 97))
     layers = [cell(97, 65, seed=1, norm=norm) for cell in (lnrnn.RNN, lnrnn.LSTM, lnrnn.GRU)
@@ -75,7 +75,7 @@ def test_cpu_info_names_openmp_if_it_is_available():
 
 
 def test_cpu_info_names_units():
-    """Tests the units that multiply bfloat16 and int8 weights, and the state of AMX."""
+    """Tests the names of the instructions that multiply bfloat16 and int8 weights, and the state of AMX."""
     code = "import lnrnn; i = lnrnn.cpu_info(); print(i['units']['bfloat16'], i['units']['int8'], sep=', ')"
     known = {
         "avx512amx": "amx, amx", "avx512bf16": "avx512_bf16, avx512_vnni", "avx512vnni": "None, avx512_vnni",
@@ -142,7 +142,7 @@ def test_a_wrong_omp_num_threads_is_ignored():
 
 
 def test_the_environment_may_change_after_the_import():
-    """Ray's workers change it."""
+    """Ray's workers change OMP_NUM_THREADS."""
     code = """
 import os, lnrnn
 found = [lnrnn.get_num_threads()]
@@ -227,7 +227,7 @@ def forks():
 
 
 def pools():
-    """Processes of multiprocessing with fork, as in data loaders, compute the same bits and end."""
+    """Asserts that forked processes of multiprocessing, as in data loaders, compute the same bits and end."""
     want = with_three_threads()
     with multiprocessing.get_context("fork").Pool(2) as pool:
         assert all(got == want for got in pool.starmap(compute, [()] * 4, 1))

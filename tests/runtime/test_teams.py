@@ -106,7 +106,7 @@ print(*masks, sep=";")
 )
 @pytest.mark.parametrize("setting", [{}, {"OMP_PROC_BIND": "true"}, {"OMP_PLACES": "cores"}], ids=str)
 def test_workers_may_run_on_every_core_of_the_process(setting):
-    """OpenMP binds the thread that starts them to one core when it is loaded."""
+    """When OpenMP is loaded, it binds the thread that starts the workers to one core."""
     masks = said(BOUND, LNRNN_TEAM="pthread", OPENBLAS_NUM_THREADS="1", **setting).split(";")
     assert masks == [str(tuple(sorted(os.sched_getaffinity(0))))]
 
@@ -158,14 +158,15 @@ print(len(workers()) - before, engine_switches.teams_had()[0])
 def test_workers_take_no_signals():
     code = WORKERS + "lnrnn.layer_norm(x, 512)\nprint(*{hex(mask) for _, mask in asleep(before + 3)})"
     masks = said(code, LNRNN_TEAM="pthread", OPENBLAS_NUM_THREADS="1").split()
-    # All signals but SIGKILL and SIGSTOP, which cannot be blocked, and the C library's own 32 and 33.
+    # The mask has all signals but SIGKILL and SIGSTOP, which cannot be blocked, and the C library's own
+    # signals 32 and 33.
     assert len(masks) == 1 and int(masks[0], 16) | 1 << 31 | 1 << 32 == (1 << 64) - 1 - (1 << 8) - (1 << 18)
 
 
 @pool
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_starts_its_own_workers():
-    """A thread forks while another computes. (test_runtime.py tests forks while none computes.)"""
+    """A thread forks while another computes."""
     code = """
 import engine_switches, os, threading, warnings, lnrnn, test_runtime as t
 warnings.simplefilter("ignore", DeprecationWarning)         # of forks with threads: that is the test

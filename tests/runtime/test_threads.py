@@ -25,7 +25,7 @@ COUNTS = "import lnrnn as l; i = l.cpu_info(); print(l.get_num_threads(), i['num
 
 # --- cores: the affinity mask -------------------------------------------------------------------------------
 
-# The effect of `taskset -c`. Must run before OpenMP is loaded.
+# Has the effect of `taskset -c`. PINNED must run before OpenMP is loaded.
 PINNED = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); "
 
 
@@ -147,8 +147,8 @@ def test_groups_without_files_have_no_quota(cores, tmp_path):
 
 # --- threads that the system does not start -----------------------------------------------------------------
 
-# Sets the limit after all modules are loaded, and compares results of several threads with those of one.
-# Prints the largest team, and the number of warnings.
+# This program sets the limit after all modules are loaded, and compares results of several threads with those
+# of one. It prints the largest team, and the number of warnings.
 SHORTAGE = """
 import os, resource, sys, threading, warnings
 import engine_switches, lnrnn, numpy as np
@@ -172,7 +172,7 @@ assert all(category is RuntimeWarning and "threads" in message for category, mes
 print(first, len(given))
 """
 
-# Sets a limit on processes. It becomes an unused user first, because limits do not hold for root.
+# Sets a limit on processes. The process becomes an unused user first, because limits do not hold for root.
 PROCESSES = """
 if os.getuid() == 0:
     try:
@@ -182,7 +182,7 @@ if os.getuid() == 0:
 resource.setrlimit(resource.RLIMIT_NPROC, ({limit}, {limit}))
 """
 
-# Sets a limit on addresses, in addition to the present size of the process.
+# Limits the address space to `limit` MiB more than the present size of the process.
 ADDRESSES = """
 with open("/proc/self/statm") as f:
     size = int(f.read().split()[0]) * resource.getpagesize()
@@ -192,7 +192,8 @@ resource.setrlimit(resource.RLIMIT_AS, (size + ({limit} << 20), resource.RLIM_IN
 
 def with_limit(limit, threads, more="", kind="openmp", **environment):
     """Returns (largest team, warnings) of calls on up to `threads` threads under a limit. With more than 32
-    threads it makes only one kind of call, because a barrier of so many takes long on few cores."""
+    threads the program makes only one kind of call, because a barrier of so many threads takes long on few
+    cores."""
     environment["LNRNN_TEAM"] = kind
     limit = textwrap.dedent(limit)
     code = SHORTAGE.format(limit=limit, threads=threads, more=more, all=threads <= 32)
@@ -252,7 +253,7 @@ def test_the_pool_s_stacks_use_half_of_the_remaining_address_space():
 def test_the_probe_uses_the_size_of_openmp_s_stacks(name, size):
     """There is memory for many stacks of this size, but not for stacks of 8 MiB.
 
-    The second variable is an older name in libgomp.
+    The second environment variable is an older name in libgomp.
     """
     assert with_limit(ADDRESSES.format(limit=300), 64, **{name: size}) == (64, 0)
 
@@ -351,7 +352,7 @@ def test_openmp_s_own_limit_is_no_shortage():
 
 @pytest.mark.skipif(not KINDS, reason="built without threads")
 def test_the_tests_see_how_many_threads_a_call_had(rng):
-    """`several_threads` uses it for its assertion."""
+    """`several_threads` asserts this number."""
     x = normal(rng, 1000, 512)
     with using_threads(3):
         engine_switches.set_barrier_mode("together")

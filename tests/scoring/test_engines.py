@@ -1,7 +1,6 @@
 """`lnrnn score` on Dask and Ray, and a Scorer called by Dask and joblib, give the same bits.
 
-Dask computes in threads here, and Ray is a stand-in. tests/campaigns/engines tests real clusters, and kills
-their workers.
+Dask computes in threads here, and Ray is a stand-in. tests/campaigns/engines tests real clusters.
 """
 
 from __future__ import annotations
@@ -64,9 +63,8 @@ def died_at_three(error):
 
 @pytest.fixture
 def distributed(monkeypatch):
-    """Replaces Dask's cluster by one that computes in threads.
-
-    `asked` has the arguments of its constructor.
+    """Replaces Dask's cluster by one in threads. Returns its module, and the arguments of clusters
+    (`asked`).
     """
     distributed = pytest.importorskip("distributed")
     real, asked = distributed.LocalCluster, []

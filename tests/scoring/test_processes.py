@@ -21,7 +21,8 @@ def square(folder, index):
 
 
 def note_and_wait(folder, index):
-    """Writes the id of its process to a file in the folder. If the index is odd, it takes a second."""
+    """Writes the id of its process to a file in the folder. If the index is odd, the function takes a
+    second."""
     part = Path(folder) / f"{index}.part"
     part.write_text(str(os.getpid()))
     part.rename(Path(folder) / f"{index}.pid")

@@ -210,7 +210,7 @@ def test_a_bad_row_is_named(some_bad, capsys):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_bad_skip_omits_and_lists_bad_rows(some_bad, capsys, workers):
-    """First --bad raise ends a run.
+    """A run with --bad raise ends at the first bad row.
 
     The run with --bad skip continues it, and uses its complete row groups.
     """
@@ -313,7 +313,7 @@ def save_wide(path):
     pq.write_table(pa.table({"x": pa.array([], pa.list_(pa.list_(pa.float32(), 4)))}), path)
 
 
-# {name of the case: (function that changes a file, more arguments, the error)}.
+# {name of the case: (file, function that changes it, more arguments, the error)}.
 MODEL, INPUT = "m.safetensors", "in.parquet"
 REFUSED = {
     "no model": (MODEL, lambda path: path.unlink(), (), r"m\.safetensors"),
@@ -349,7 +349,7 @@ def test_refused_runs_write_nothing(files, capsys, case):
 
 
 def test_a_damaged_input_is_reported_by_row_group(files, capsys):
-    """The error names the damaged row group. The row groups before it are complete."""
+    """The row groups before the damaged one are complete."""
     folder, _ = files
     data = bytearray((folder / "in.parquet").read_bytes())
     column = pq.read_metadata(folder / "in.parquet").row_group(2).column(1)

@@ -92,7 +92,7 @@ def same(got, want):
 
 
 def same_rows(cells, model, rows, into):
-    """cells: the results of the rows, or None for a null row."""
+    """Compares `cells`, one for each row, with results of the model. The cell of a null row is None."""
     for row, cell in zip(rows, cells, strict=True):
         assert (cell is None or cell is pd.NA) == (row is None)
         if row is not None:
@@ -414,7 +414,7 @@ def test_another_version_is_refused(path, rows, monkeypatch):
 
 
 def test_another_kernel_set_is_refused(path, rows):
-    """The process that uses the Scorer compares the sets; with isa="any" it does not."""
+    """The process that uses the Scorer compares the kernel sets, unless isa is "any"."""
     here = lnrnn.cpu_info()["isa"]
     other = next(name for name in lnrnn.cpu_info()["available"][::-1] if name != here)
     program = (

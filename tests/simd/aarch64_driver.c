@@ -53,8 +53,8 @@ static void layer_norm_backward(int dtype, size_t rows, size_t n)
         exit(4);
 }
 
-/* Runs one layer with the paper's norms. Reads x, w_ih, w_hh, then gain and bias of each norm. An RNN has one
- * norm, of the sum. LSTM and GRU have norms of W x and W h, and an LSTM of c. */
+/* Runs one layer with layer norm. Reads x, w_ih, w_hh, then gain and bias of each norm. An RNN has one norm, of the sum. LSTM and GRU
+ * have norms of W x and W h, and an LSTM of c. */
 static void layer(int cell, size_t T, size_t B, size_t D, size_t H, int dtype)
 {
     driver_layer l = {.config = {.D = D,

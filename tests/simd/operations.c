@@ -1,8 +1,8 @@
 /* A program that runs operations of lnrnn/simd/simd.h, requested by name, for one instruction set, which is defined
  * at compilation (-DLNRNN_ISA_AVX2). tests/support/simd_units.py builds it and sends requests.
  *
- * First the program writes its numbers of lanes, then a line for each operation, then an empty line. The line of an operation has
- * the name, the size of the result in bytes, and the size of each operand ("n4": n times 4). A request is a line
+ * First the program writes the numbers of lanes of its vectors, then a line for each operation, then an empty line. The line of an
+ * operation has the name, the size of the result in bytes, and the size of each operand ("n4": n times 4). A request is a line
  *
  *     NAME COUNT N PLACE
  *
@@ -11,8 +11,7 @@
  * result, has a page of its own between two pages that may be neither read nor written. An operand is PLACE bytes from the
  * start of its page, or for PLACE -1 at the end of the page. The bytes around the result must keep their values.
  *
- * memcpy copies vectors from and to bytes, so that the test of one operation needs no other one.
- */
+ * memcpy copies vectors from and to bytes, so that the test of one operation needs no other one. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +22,7 @@
 #include "lnrnn/simd/simd.h"
 
 enum { FILLER = 0xa5, AROUND = 128, MOST_OPERANDS = 4 };
-#define PER_N ((size_t)1 << 16) /* this bit in a size: the size of each of n elements */
+#define PER_N ((size_t)1 << 16) /* a size with this bit is the size of each of n elements */
 
 #define VECTOR_OF(T)               \
     static T T##_of(const char *p) \

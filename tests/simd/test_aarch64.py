@@ -68,7 +68,7 @@ def test_functions_within_2_ulp(driver, name, function):
     assert (np.abs(got[finite] - wanted[finite]) / ulp).max() <= 2
 
 
-# dtype: (the driver's number for it, the tolerance of values near 1).
+# {dtype: (the driver's number for it, the tolerance of values near 1)}.
 DTYPES = {"float32": (0, 2e-6), "float64": (1, 4e-15), "bfloat16": (2, 2**-7), "float16": (3, 2**-10)}
 
 
@@ -174,7 +174,7 @@ def test_a_sequence_has_the_same_bits_in_any_batch(driver, cell, dtype):
 @pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
 @pytest.mark.parametrize("B, D, H", [(1, 1, 1), (9, 13, 50), (17, 4, 33)])
 def test_bfdot_and_bfmmla_have_the_bits_of_their_emulation(driver, cell, B, D, H):
-    """A sequence has the same bits in any batch, and other bits than with float32 rows."""
+    """A sequence has the same bits in any batch, and other bits than in float32."""
     rnn, arrays = parameters_of(cell, D, H)
     x = np.random.default_rng(3).standard_normal((6, B, D)).astype(np.float32)
 

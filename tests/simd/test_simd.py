@@ -100,7 +100,8 @@ def test_sum_is_within_its_roundings_and_fixed(unit, rng, v):
     any_ = rng.standard_normal((500, lanes)).astype(dtype)
     exact = any_.astype(np.longdouble).sum(1)
     got = sums(any_)
-    # lanes - 1 roundings of at most half an ULP of a partial sum, which the sum of magnitudes bounds.
+    # The error is lanes - 1 roundings of at most half an ULP of a partial sum, which the sum of magnitudes
+    # bounds.
     most = (lanes - 1) * np.finfo(dtype).eps / 2 * np.abs(any_).sum(1) * (1 + 1e-6)
     assert (np.abs(got - exact) <= most).all()
     assert_bits(sums(any_), got)
@@ -108,7 +109,7 @@ def test_sum_is_within_its_roundings_and_fixed(unit, rng, v):
 
 
 def test_sums_have_the_bits_of_sum(unit, rng):
-    """Lane i has the sum of vector i."""
+    """Element i of the result is the sum of vector i."""
     lanes = unit.lanes["v32"]
     for rows in (
         rng.standard_normal((200 * lanes, lanes)).astype(F32),
@@ -129,7 +130,7 @@ def test_zero_and_set1(unit, rng, v):
 
 @each_type
 def test_keep_n_sets_the_other_lanes_to_zero(unit, rng, v):
-    """Other lanes become +0 even if they are NaN."""
+    """Elements from n on become +0, even if they are NaN."""
     some = rng.standard_normal(unit.lanes[v]).astype(DTYPES[v])
     for x in (some, np.full_like(some, -np.nan)):
         for n in range(unit.lanes[v] + 1):
@@ -262,7 +263,7 @@ def test_to_v32_returns_the_nearest_floats(unit, rng):
 
 
 def test_to_vi32_returns_the_nearest_integers(unit, rng):
-    """Ties go to even. A NaN may become any number, but does not change other lanes."""
+    """Ties go to even. A NaN may become any number, but does not change other elements."""
     x = nearest_integers(rng, 2**22 - 1)
     np.testing.assert_array_equal(unit.map("v32_to_vi32", x, dtype=np.int32), np.rint(x).astype(np.int32))
     y = x.copy()
@@ -283,7 +284,7 @@ def test_vi32_load_and_store(unit, rng):
 
 
 def offset(unit):
-    """Returns S8_OFFSET of an instruction set."""
+    """Returns S8_OFFSET of the instruction set, the number that is added to 8-bit activations in memory."""
     return int(np.frombuffer(unit.run("S8_OFFSET"), np.int32)[0])
 
 
@@ -321,7 +322,7 @@ def padded(unit, x):
 
 @pytest.mark.parametrize("bits", [14, 8])
 def test_stores_of_integers_write_only_their_bytes(unit, rng, bits):
-    """Ties go to even. A NaN may become any bytes, but does not change others."""
+    """Ties go to even. A NaN may become any bytes, but does not change other bytes."""
     lanes, name = unit.lanes["v32"], f"v32_store_s{bits}"
     x = padded(unit, nearest_integers(rng, 2 ** (bits - 1) - 1))
     n = np.rint(x).astype(np.int32).reshape(-1, 1, lanes)
@@ -352,7 +353,8 @@ def test_larger(unit, rng):
 
 # --- memory -------------------------------------------------------------------------------------------------
 
-# Loads and stores: (pattern of the name, type of the vector, type in memory, two conversions).
+# Loads and stores: (pattern of the name, type of the vector, type in memory, conversions by load and by
+# store).
 ARRAYS = {
     "v32": ("v32_{}", F32, F32, lambda m: m, lambda v: v),
     "v64": ("v64_{}", F64, F64, lambda m: m, lambda v: v),
@@ -370,7 +372,8 @@ def drawn(rng, dtype, n):
 
 
 def array_of(unit, array):
-    """Returns names, lanes, a row of ARRAYS, and places: offsets in elements, and the end of a page."""
+    """Returns names, the number of lanes, a row of ARRAYS, and places for run(): the end of a page, and
+    offsets."""
     spelling, vector, memory, load, store = ARRAYS[array]
     lanes = unit.lanes[spelling[:3]]
     places = [END, *(np.dtype(memory).itemsize * k for k in range(lanes + 1))]
@@ -443,7 +446,7 @@ def header(name):
 
 
 def functions(name):
-    """Returns the functions of a header, those of macros for each type, without those of a single backend."""
+    """Returns the functions of a header (of macros: for each type), except those of one instruction set."""
     found = re.findall(r"^ *LNRNN_(?:INLINE|OUTLINE) [^#(;]*?([\w#]+)\(", header(name), re.MULTILINE)
     each = {function.replace("##t", kind) for function in found for kind in SHORT}
     through_stack = re.findall(r"^LNRNN_THROUGH_STACK\(\w+, (\w+)", header(name), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The tiles of matrix products, and the macros that are defined after the kernels' headers."""
+"""Tests the tiles of matrix products, and the names of macros in the kernels' headers."""
 
 from __future__ import annotations
 

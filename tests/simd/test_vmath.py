@@ -1,4 +1,5 @@
-"""exp, tanh and sigmoid in float32: within 2 ULP on every instruction set, with IEEE's special cases."""
+"""Tests exp, tanh and sigmoid in float32: errors up to 2 ULP on every instruction set, and IEEE's special
+cases."""
 
 from __future__ import annotations
 
@@ -130,7 +131,7 @@ def test_numpys_validation_set(family, name):
 
 @each_function
 def test_a_value_does_not_depend_on_its_index(family, name):
-    """Tails have the bits of whole vectors, and write nothing after their end."""
+    """Values after the last whole vector have the same bits. Nothing is written after the end."""
     f = getattr(lnrnn, name)
     x = np.random.default_rng(0).uniform(-12, 12, 200).astype(np.float32)
     whole = f(x)

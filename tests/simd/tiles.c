@@ -23,7 +23,7 @@ static float number(void)
 
 /* A product: its number, and the type of its weights. Each part of a set defines
  *     rows_of   the rows as its tiles read them
- *     defined   the definition of a vector of outputs from o on, of row i
+ *     defined   the definition of a vector of outputs of row i, from output o on
  *     product   the whole product */
 typedef struct {
     const char *name;
@@ -180,7 +180,7 @@ static lnrnn_matmul packed_weights(const kind *of, size_t n, size_t k)
                           .scratch = scratch};
 }
 
-/* Tests every shape of every function of a product. */
+/* Tests the tiles of a product in every shape. */
 static void tiles(const kind *of, const product_loop *loop, size_t k, int add)
 {
     for (int vecs = 1; vecs <= 4 * NR_VECS; vecs++) {

@@ -40,7 +40,6 @@ def test_standardise_gives_mean_zero_and_variance_one():
 
 
 def test_instance_norm_has_groups_of_sample_and_channel():
-    """Each sample and channel has its own statistics."""
     shape = axes.SHAPES["NCL"]
     other = axes.layer_norm(shape)._replace(call=lambda x, training: lnrnn.layer_norm(x, shape[2]))
     found = axes.probe(other, "NCL", np.float64, 0)

@@ -31,7 +31,8 @@ def test_the_interval_of_five_differences():
     assert interval(np.array([1.0, 2.0, 3.0, 4.0, 5.0])) == pytest.approx((3 - half, 3 + half), rel=1e-6)
     assert interval(np.full(3, 0.5)) == (0.5, 0.5)
     assert interval(np.array([0.3])) == (-np.inf, np.inf)
-    # With Bonferroni's correction for ten: 5.5976 is the 0.9975 quantile of Student's t with four degrees.
+    # With Bonferroni's correction for ten intervals: 5.5976 is the 0.9975 quantile of Student's t with four
+    # degrees.
     half = 5.59757 * math.sqrt(2.5 / 5)
     assert interval(np.arange(1.0, 6.0), 10) == pytest.approx((3 - half, 3 + half), rel=1e-5)
 
@@ -70,7 +71,7 @@ def test_a_verdict_follows_the_interval(values, margin, verdict, at_zero):
 
 
 class Counted:
-    """A study without measurements that counts the calls."""
+    """A study without measurements that counts calls of tune and measure."""
 
     def __init__(self):
         self.tuned, self.measured, cells = [], [], ("rnn", "gru")
@@ -95,7 +96,6 @@ class Counted:
         figure.subplots().plot(results["share"]["LN"])
 
     def run(self, *words):
-        """Returns the exit code."""
         try:
             self.study.main([*words, "--no-figure"] if "--figure" not in words else words[1:])
         except SystemExit as ended:
@@ -105,7 +105,7 @@ class Counted:
 
 @pytest.fixture
 def counted(tmp_path, monkeypatch):
-    """Returns such a study in an empty folder, without kept results."""
+    """Returns a Counted in an empty folder, without kept results."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(common, "FOLDER", tmp_path / "studies")
     monkeypatch.setattr(common, "in_page", lambda: False)

@@ -11,7 +11,8 @@ EVERY_NORM = pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS)
 
 
 def direct(x, weight, stride):
-    """The float64 convolution by definition. x (B, side, side, inputs), weight (outputs, 3, 3, inputs)."""
+    """Returns the float64 convolution of x (B, side, side, inputs) and weight (outputs, 3, 3, inputs) by
+    definition."""
     count, side = len(x), x.shape[1] // stride
     padded = np.zeros((count, x.shape[1] + 2, x.shape[2] + 2, x.shape[3]))
     padded[:, 1:-1, 1:-1] = x
@@ -29,7 +30,7 @@ def test_patches_times_weights_equal_the_convolution(stride):
     seen = convolution.patches(x, stride)
     product = np.tensordot(seen, weight, ([3, 4, 5], [1, 2, 3]))
     np.testing.assert_allclose(product, direct(x, weight, stride), atol=1e-12)
-    # The gradient is computed with the transpose.
+    # add_patches, which computes the gradient, must be the transpose of the convolution.
     g = rng.standard_normal(seen.shape)
     assert (convolution.add_patches(g, stride) * x).sum() == pytest.approx((g * seen).sum())
 

@@ -83,7 +83,8 @@ def test_units_are_saturated_if_the_slope_is_below_a_tenth():
 
 
 def made_up(plain, layer):
-    """Returns results in which every case has these drifts of states and gradients, (S,) each."""
+    """Returns results in which every case has these drifts of states and gradients, one for each of S
+    seeds."""
     kinds = {"no norm": plain, "LN": layer, "LN, gain 0.1": layer}
     drifts = {
         f"{setting}, {radius:g}, {name}": np.stack([np.array(values)] * 2, axis=1)

@@ -31,7 +31,7 @@ def test_verdicts_of_intervals_are_in_the_index(row):
     _, verdict, numbers, pages = row[0], row[1], row[2], row[-1]
     kept = list(kept_intervals(re.findall(r"<(\w+)\.py>", pages)))
     for texts in re.findall(rf"\[({NUMBER}), ({NUMBER})\]", numbers):
-        # Both are rounded: the index to the digits that it shows, the kept text to three.
+        # Both intervals are rounded: in the index to the digits that it shows, in the kept results to three.
         apart = [
             0.5 * 10.0 ** -len(text.partition(".")[2]) + 0.005 * abs(float(text)) + 1e-9 for text in texts
         ]

@@ -1,5 +1,5 @@
-"""Tests stacks of feed-forward networks: gradients, independence of networks, both modes of batch norm. The
-classifier of steps; the digits and their split."""
+"""Tests stacks of feed-forward networks: gradients, independence of networks, both modes of batch norm. Also
+tests the classifier of steps, and the split of the digits."""
 
 from __future__ import annotations
 
@@ -136,8 +136,8 @@ def test_calibrated_batch_norm_answers_its_batch_as_in_training():
     x, _ = batch(images=4000)
     stack = varied("batch")
     stack.calibrate(x)
-    # Training divides by the biased deviation, inference by the unbiased one: 1/8000 per layer, of values up
-    # to 8.
+    # The logits differ by 1/8000 of their values, which are up to 8, per layer: training divides by the
+    # biased deviation, inference by the unbiased one.
     np.testing.assert_allclose(stack.logits(x), stack.logits(x, training=True), rtol=0, atol=4e-3)
     assert np.abs(stack.logits(x[:4]) - stack.logits(x[:4], training=True)).max() > 0.2
 

@@ -21,7 +21,7 @@ def test_drift_is_the_wasserstein_distance_over_the_spread():
     wider = old.copy()
     wider[0, 1] = 7.0  # moved by 6, with the spread sqrt((1 + 49) / 2)
     np.testing.assert_allclose(saturation.drift(old, wider)[0], np.log10(6 / 5))
-    # Scaling both changes nothing. If nothing moves, the result is finite.
+    # Scaling both arguments changes nothing. If both are equal, the result is finite.
     np.testing.assert_allclose(saturation.drift(30 * old, 30 * wider)[0], np.log10(6 / 5))
     assert np.isfinite(saturation.drift(old, old)).all() and np.isfinite(saturation.drift(0 * old, old)).all()
 
@@ -101,7 +101,7 @@ def test_the_shift_of_a_gradient_comes_from_the_layers_below():
     found = saturation.gradient_shift(new, old.values, x, labels)
     assert found.shape == (DEPTH - 1,)
     assert (found[:layer] < -30).all() and (found[layer:] > -3).all()
-    # By definition, for the layer above.
+    # The expected change is computed by definition, for the layer above.
     gradients = [stack.losses_and_gradients(x[:, None], labels[:, None])[1] for stack in (old, new)]
     usual, moved = (old.layers(g)[layer + 1].weight.astype(float) for g in gradients)
     expected = np.log10(np.linalg.norm(moved - usual) / np.linalg.norm(usual))

@@ -24,8 +24,8 @@ for package in ("scipy", "sklearn", "tqdm", "matplotlib"):
 NAMES = [path.stem for path in studies.studies().values()]
 KEPT = sorted((FOLDER / "results").glob("*.json"))
 SMALLEST, WIDEST = 9, 10  # points of text; inches
-# The verdicts in the text of the pages, in the order of the clauses, at the margin and at 0. c: confirmed, r:
-# refuted, u: unclear, h: holds.
+# {file of results: for each clause of the study, the first letters of the verdicts in the text of the page}.
+# The verdicts are those at the margin and at 0 (confirmed, refuted, unclear), or "holds".
 VERDICTS = {
     "axes": "h h h h h h h h",
     "batch_size": "cc cc cu uc cc uu cc cc cc uu uu uu h",

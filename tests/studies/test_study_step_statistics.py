@@ -34,7 +34,7 @@ def network_and_sequences(count, steps=3):
 
 
 def test_the_error_is_that_of_statistics_of_all_sequences():
-    """For values with deviation 1, the mean of N has variance 1/N, and their deviation half of it."""
+    """For values with deviation 1, the mean of N values has variance 1/N, and their deviation has 1/2N."""
     rnn, x, lengths = network_and_sequences(400)
     rnn.calibrate([(x, lengths)])
     before, count = study.statistics(rnn)
@@ -69,7 +69,7 @@ def test_keeping_steps_repeats_the_last_one():
 
 
 def test_the_loss_alone_is_that_of_longer_utterances():
-    """Compares with the answers of name_speakers, which pads and repeats itself."""
+    """Compares with the answers of name_speakers, which pads utterances and repeats statistics."""
     data, joined = japanese_vowels(), {"1": japanese_vowels().test.x}
     found = study.of_seed(data, joined, 0, 2)
     network = study.trained(data.train, "BN", 0, 2)
@@ -80,7 +80,7 @@ def test_the_loss_alone_is_that_of_longer_utterances():
     longer = data.test.lengths > 12
     assert found["alone"][11] == pytest.approx(cut[longer].mean() - own[longer].mean(), abs=1e-12)
     assert found["joined"]["1"][11] == cut.mean() - own.mean()
-    # If all steps are kept, shorter utterances lose nothing, and longer ones repeat in both cases.
+    # If the statistics of all steps are kept, no result changes.
     assert found["joined"]["1"][-1] == 0
 
 
@@ -105,10 +105,11 @@ def test_the_statements_of_the_page_hold():
     assert round(100 * results["drawn"].mean(), 1) == -2.9
     assert interval(results["alone"][:, 17])[0] > 0
     assert round(100 * results["accuracy"].mean(), 1) == 98.2
-    # The figure: late steps lose most, the last one more than all; steps 10 to 14 lose 1 to 2 points.
+    # The figure: steps from 18 on lose more than 10 points, the last one most; steps 10 to 14 lose 1 to 2
+    # points.
     for joined in results["joined"].values():
         mean = 100 * joined.mean(axis=0)
         assert mean[17:].max() < -10 and mean.argmin() == 25
         assert mean[9:14].min() > -2.1 and mean[9:14].max() < -0.75
-    # The section "Try it yourself": three steps later.
+    # The section "Try it yourself" begins at other steps.
     assert [round(100 * study.after(results, step, 8).mean()) for step in (12, 15)] == [-1, -5]

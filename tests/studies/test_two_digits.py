@@ -17,7 +17,7 @@ from two_digits import AGAIN, BATCH, FIRST, LAST, MEAN, PAIRS, STUDY, WAYS, afte
 
 @pytest.fixture
 def lstm(rng):
-    """Returns a BN network that knows 64 steps, of images that differ from step to step."""
+    """Returns a network with batch norm, whose statistics of 64 steps differ from step to step."""
     rnn = pixels.PixelLSTM("BN", 0.5, 0)
     rnn.calibrate_noisily(images(rng, 60).T[:, :, None], 0)
     return rnn

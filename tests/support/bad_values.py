@@ -83,5 +83,5 @@ def refuses(error, name, call, *args, **given):
 
 
 def snapshot(rnn):
-    """Returns the names and bits of all arrays of a network."""
+    """Returns the names and bits of all arrays of a network, its overrun, and its known_steps."""
     return {k: v.tobytes() for k, v in rnn.state_dict().items()}, rnn.overrun, rnn.known_steps

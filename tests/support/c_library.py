@@ -109,14 +109,14 @@ def checked(function: Any, *arguments: Any) -> None:
 
 
 def joined(state: Any) -> list[np.ndarray]:
-    """The arrays of a state as C has them: h, or h and the others side by side."""
+    """Returns the arrays of a state as in C: h, or h and all others in one array."""
     return [state[0], np.concatenate(state[1:], axis=-1)] if len(state) > 2 else list(state)
 
 
 class Network:
     """An lnrnn_network, made from a description and arrays or from a file.
 
-    cells: arrays of the state that a row of c holds, three of an SLSTM.
+    cells: the number of arrays in a row of c, 3 in an SLSTM (c, n, m).
     """
 
     def __init__(

@@ -71,7 +71,8 @@ class Handle:
         self.widths = size(network, 0), size(network, 1)
 
     def step(self, x, y, lanes=None) -> int:
-        """x (rows, D), y (rows, P), lanes (rows) int64: contiguous arrays. Returns the status."""
+        """Computes y (rows, size of h) from x (rows, D) and lanes (rows) of int64, all contiguous. Returns
+        the status."""
         assert x.dtype == y.dtype == np.float32 and x.flags.c_contiguous and y.flags.c_contiguous
         assert lanes is None or lanes.dtype == np.int64
         step = function("lnrnn_handle_step", INT, P, P, P, P)
@@ -88,7 +89,7 @@ class Handle:
         return function("lnrnn_handle_reset", INT, P, P, SIZE)(self.pointer, address(lanes), n)
 
     def state(self, layer: int, cell: int = 0):
-        """Returns h or c of a layer, (lanes, P or H), as a view of the C memory, or None."""
+        """Returns h or c of a layer, (lanes, size of h or c), as a view of the C memory, or None."""
         result = function("lnrnn_stream_state", P, P, SIZE, INT)(self.stream, layer, cell)
         return result and np.ctypeslib.as_array(
             (ctypes.c_float * (self.lanes * self.widths[cell])).from_address(result)

@@ -45,7 +45,7 @@ def emulates_aarch64() -> bool:
 
 
 def built(name: str, compiler: list[str], source: Path, flags: list[str]) -> Path:
-    """Compiles `source` with these flags and the headers in include/. Returns the program.
+    """Compiles `source` with these flags and the headers in include/. Returns the program's path.
 
     The program is stored in build/tests under a hash of compiler, flags, sources and headers, and used again.
     """
@@ -86,8 +86,8 @@ def linked(
 ) -> Path:
     """Compiles `main` with all C of pyx/, for a machine ("aarch64", "x86_64"), without OpenMP.
 
-    Stores the program and its objects as `built` does, and returns the program. flags: for the compiler,
-    after the flags of build_flags.py. link: flags for the linker."""
+    Stores the program and its objects as `built` does, and returns the program's path. flags: for the
+    compiler, after the flags of build_flags.py. link: flags for the linker."""
     headers = [header for folder in ("include", "pyx") for header in (ROOT / folder).rglob("*.h")]
     own = [*(ROOT / "tests/simd").glob("*.h")]
     named = Unit(main.stem, str(main), CFLAGS, ["include", "pyx", "tests/simd"])
@@ -105,7 +105,7 @@ def linked(
 
 
 def _kept(name: str, compiler: list[str], words: list[str], texts: list[Path], folder: Path) -> Path:
-    """Returns the output of a compiler for `texts`, the files that its command names."""
+    """Returns the path of a compiler's output for `texts`, the files that its command names."""
     version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=True).stdout
     key = hashlib.sha256(repr((version, [*compiler, *words])).encode())
     for path in sorted(texts):

@@ -107,7 +107,6 @@ def add_mask(module, x):
 
 
 def setter(name, value):
-    """Returns a function that sets an attribute of a module."""
     return lambda module: setattr(module, name, value())
 
 

@@ -38,7 +38,8 @@ def cores_of(cpus: int, groups: str | os.PathLike[str], root: str | os.PathLike[
 
 
 def teams_had() -> tuple[int, int]:
-    """Returns the largest numbers of threads since the last call: for tasks, and for the units of a step."""
+    """Returns the largest numbers of threads since the last call of teams_had: for tasks, and for the units
+    of a step."""
     teams = _teams_had()
     return teams.tasks, teams.units
 
@@ -48,7 +49,7 @@ def set_barrier_mode(mode: str) -> None:
 
 
 def set_back_off(seconds: int) -> None:
-    """Makes calls use one thread for this time, as if cores were busy. 0 ends it."""
+    """Makes calls use one thread for this time, as if cores were busy. 0 seconds end it."""
     _set_back_off(1_000_000_000 * seconds)
 
 

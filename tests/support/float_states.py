@@ -41,7 +41,8 @@ def set_state(value: int) -> None:
 
 @contextmanager
 def in_state(value: int):
-    """Runs the body in this state. It should only call lnrnn, because Python's arithmetic changes too."""
+    """Runs the body in this state. The body should only call lnrnn, because Python's arithmetic changes
+    too."""
     before = state()
     set_state(value)
     try:

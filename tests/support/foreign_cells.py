@@ -148,7 +148,7 @@ def keras_simple_rnn(x, state, p, nonlinearity="tanh"):
 
 
 def keras_hard_sigmoid(a):
-    """relu6(a + 3) / 6, of Keras 3."""
+    """Returns relu6(a + 3) / 6, as in Keras 3."""
     return np.minimum(np.maximum(a + 3, 0), 6) / 6
 
 

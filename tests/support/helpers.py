@@ -22,7 +22,7 @@ each_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.__name__)
 # float64 rounds at 2^-53 instead of 2^-24, so its errors must be 2^29 times smaller than float32's.
 SCALE = {np.float32: 1.0, np.float64: 2.0**-29}
 
-# Widths of rows: all up to a little more than three vectors of the widest ISA, then larger odd ones.
+# Widths of rows: all up to a little more than three vectors of the widest ISA, then some larger ones.
 LENGTHS = (*range(1, 51), 63, 64, 65, 127, 129, 255, 257, 1000, 1023, 1024, 4099)
 
 
@@ -87,7 +87,7 @@ def using_isa(name: str):
 
 
 def on_every_isa(compute, names=None) -> dict[str, object]:
-    """Returns {isa: compute()} for each ISA. For property tests, which cannot use the fixture."""
+    """Returns {isa: compute()} for each ISA. Property tests use it instead of the fixture `isa`."""
     results = {}
     for name in tested_isas() if names is None else names:
         with using_isa(name):
@@ -102,7 +102,6 @@ def on_every_family(compute) -> dict[str, object]:
 
 @contextmanager
 def using_threads(n: int):
-    """Runs the body with up to n threads for each call."""
     import lnrnn
 
     before = lnrnn.get_num_threads()
@@ -166,7 +165,6 @@ def on_machine(name: str):
 
 @contextmanager
 def _switched(switch: str, value: Any, usual: Any):
-    """Runs the body after engine_switches.switch(value), and afterwards sets the switch to `usual`."""
     import engine_switches
 
     getattr(engine_switches, switch)(value)

@@ -146,7 +146,8 @@ def initial(rng, states, layers, directions, B, H):
 
 
 def through_reference(converted, x, states, lengths=None, training=False):
-    """Runs the converted network in lnrnn's float64 reference. Returns y (T, B, D * H) and the last states.
+    """Runs the converted network in lnrnn's float64 reference. Returns y (T, B, directions * H) and the last
+    states.
 
     x (T, B, I). Batch norm uses the network's statistics, or in training the statistics of the batch."""
     a, ends, k = converted.arguments, [], 0

@@ -77,7 +77,7 @@ each_variant = pytest.mark.parametrize("variant", VARIANTS)
 # The arguments of the reference for each array of a state.
 STARTS = ("h0", "c0", "n0", "m0")
 
-# The same, also with biases inside the norms. "RNN" and "RNN joint" have the same placement by different
+# VARIANTS, also with biases inside the norms. "RNN" and "RNN joint" have the same placement by different
 # names.
 WITH_INNER_BIASES = VARIANTS | {"RNN joint": dict(cell="RNN", norm=spec("joint"))}
 WITH_INNER_BIASES |= {
@@ -91,8 +91,8 @@ def network(input_size, hidden_size, *, cell="RNN", seed=0, trained=0, projected
     """Returns a network with random gains and biases. trained: the number of steps with statistics of batch
     norm.
 
-    num_heads: the next larger divisor of hidden_size is taken, for an SLSTM the next smaller one. There the
-    norm of a head of one unit is its bias. projected: proj_size is half of hidden_size.
+    num_heads: replaced by the next larger divisor of hidden_size, in an SLSTM by the next smaller one. There
+    the norm of a head of one unit would be the bias. projected: proj_size is half of hidden_size.
     """
     if cell == "SLSTM":
         most = options.get("num_heads", 4)
@@ -135,7 +135,7 @@ def only_forward(rnn):
 
 
 def newer_arguments(rnn):
-    """The arguments of the constructor that the first versions did not have."""
+    """Returns the arguments of the constructor that the first versions did not have."""
     names = (
         "reverse", "reset_after", "num_heads", "proj_size", "gate_activation", "exp_forget", "state_dtype",
     )  # fmt: skip
@@ -147,7 +147,7 @@ def cell_of(rnn):
 
 
 def heads_of(rnn):
-    """The argument num_heads of its class, if it has one, and those of an SLSTM alone."""
+    """Returns num_heads if the class has it, and the arguments that only an SLSTM has."""
     names = ("num_heads", "exp_forget", "state_dtype")
     return {name: getattr(rnn, name) for name in names if hasattr(rnn, name)}
 
@@ -193,7 +193,8 @@ def sides(rnn):
 
 
 def parts(rnn, state):
-    """Returns a state as a list: [h], [h, c] of an LSTM, [h, c, n, m] of an SLSTM; or of None for None."""
+    """Returns a state as a list: [h], [h, c] of an LSTM, [h, c, n, m] of an SLSTM. If the state is None, so
+    are all items."""
     count = {"LSTM": 2, "SLSTM": 4}.get(cell_of(rnn), 1)
     return [None] * count if state is None else list(state) if count > 1 else [state]
 
@@ -205,7 +206,7 @@ def widths(rnn):
 
 
 def whole(rnn, result):
-    """Returns the state of a list of arrays, the inverse of `parts`."""
+    """Returns the state that has these arrays, the inverse of `parts`."""
     return tuple(result) if cell_of(rnn) in ("LSTM", "SLSTM") else result[0]
 
 
@@ -229,7 +230,7 @@ def equal_arrays(got, want):
 
 
 def zone_out(rnn, rate):
-    """Sets the rate of zoneout, where there is one: not in an SLSTM."""
+    """Sets the rate of zoneout, except in an SLSTM, which has none."""
     if cell_of(rnn) != "SLSTM":
         rnn.zoneout = rate
 
@@ -300,7 +301,8 @@ def reference_forward(rnn, x, h0=None, lengths=None, training=False, masks=None)
 
 
 def reference_backward(rnn, tapes, gy, gh=None, masks=None):
-    """Runs the reference back with gy (T, B, D * P). Returns gx, gh0, and gradients by parameter name."""
+    """Runs the reference back with gy (T, B, directions * size of h). Returns gx, gh0, and gradients by
+    parameter name."""
     P, grads, gh0 = widths(rnn)[0], {}, []
     backward = getattr(ref, f"{cell_of(rnn).lower()}_backward")
     for n, layer in reversed(list(enumerate(suffixes(rnn)))):
@@ -317,7 +319,7 @@ def reference_backward(rnn, tapes, gy, gh=None, masks=None):
     return gy, whole(rnn, [np.array(g) for g in zip(*gh0, strict=True)]), grads
 
 
-# If an argument of relu is closer to 0, float32 and the reference may have different slopes.
+# If an argument of relu is closer to 0 than KINK, float32 and the reference may have different slopes.
 KINK = 3e-6
 
 
@@ -352,7 +354,7 @@ def drawn_run(seed, rnn, steps, ends):
 
 
 def trained(rnn, x, h0, ends, gy, gh, **options):
-    """Runs forward and backward once. Returns {name: gradient}. options: of backward."""
+    """Runs forward and backward once. Returns {name: gradient}. options: those of backward."""
     return named_gradients(rnn, rnn.backward(rnn.forward_train(x, h0, ends)[2], gy, gh, **options))
 
 
@@ -408,7 +410,7 @@ def calm(input_size, hidden_size, *, seed=0, trained=0, **options):
     """Returns a network that does not amplify rounding errors.
 
     Every unit's W_ih x has a variance near 1, and W_hh has the spectral radius 0.6. The gain is small if W_hh
-    h has its own norm, or if the normalised c is carried. BN has statistics of `normal` sequences."""
+    h has its own norm, or if the normalised c is carried. Batch norm has statistics of random sequences."""
     small = {"gain_hh": 0.3, "gain_c": 0.5}
     rnn = network(input_size, hidden_size, seed=seed, **options)
     rng = np.random.default_rng(seed + 2)

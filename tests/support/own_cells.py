@@ -28,7 +28,7 @@ def zero_state(module, x):
 
 
 def sequence(module, x, state=None):
-    """Calls the module's step for each step of x, time first. Returns as `unrolled`."""
+    """Calls the module's step for each step of x, time first. Returns the same as `unrolled`."""
     return unrolled(module, x, state or zero_state(module, x[0]))
 
 
@@ -195,7 +195,8 @@ def linears_for_each_gate(D, H):
 
 
 def einsum(D, H):
-    """Weights have an axis of gates, and gains are a matrix. The normalised c is carried."""
+    """An LSTM whose weights have an axis of gates, and whose gains are a matrix. The normalised c is
+    carried."""
 
     def step(m, x, h, c):
         a = torch.einsum("bd,gdh->gbh", x, m.w) + torch.einsum("bk,gkh->gbh", h, m.u)
@@ -231,7 +232,7 @@ def scrambled_gates(D, H):
 
 
 def gains_less_one(D, H):
-    """One matrix, and a norm for each gate, whose gain is 1 + gamma. No norm of c."""
+    """An LSTM with one matrix, no norm of c, and a norm for each gate, whose gain is 1 + gamma."""
 
     def norm(m, k, v):
         centred = v - v.mean(-1, keepdim=True)
@@ -248,7 +249,7 @@ def gains_less_one(D, H):
 
 
 def haiku(D, H):
-    """One matrix (D + H, 4H), and one norm of all gates with a bias inside. 1 is added to f."""
+    """An LSTM with one matrix (D + H, 4H), and one norm of all gates with a bias inside. 1 is added to f."""
 
     def step(m, x, h, c):
         gated = torch.cat([x, h], dim=-1) @ m.w_gates + m.b_gates
@@ -260,7 +261,8 @@ def haiku(D, H):
 
 
 def without_gains(D, H):
-    """Norms of W x and W h without parameters, and one bias after them. The normalised c is carried."""
+    """An LSTM: norms of W x and W h without parameters, and one bias after them. The normalised c is
+    carried."""
 
     def step(m, x, h, c):
         a = m.norm(m.input_weights(x)) + m.norm(m.state_weights(h)) + m.bias
@@ -288,7 +290,7 @@ def norm_per_gate_and_cell(D, H, biases=(True, True), cell=True):
 
 
 def sheeprl(D, H):
-    """One matrix of [h, x], one norm over 3H with another eps. The update gate has an offset of -1."""
+    """A GRU: one matrix of [h, x], one norm over 3H with another eps. The update gate has an offset of -1."""
 
     def step(m, x, h):
         reset, cand, update = m.layer_norm(m.linear(torch.cat((h, x), -1))).chunk(3, -1)
@@ -299,7 +301,7 @@ def sheeprl(D, H):
 
 
 def swapped_gru(D, H):
-    """z multiplies the new state, and is the first gate. Norms of W x and W h over 3H."""
+    """A GRU: z multiplies the new state, and is the first gate. Norms of W x and W h are over 3H."""
 
     def step(m, x, h):
         gx = F.layer_norm(F.linear(x, m.kernel), (3 * H,), m.g1, m.b1)
@@ -313,7 +315,7 @@ def swapped_gru(D, H):
 
 
 def parts_of_a_gru(D, H):
-    """No norm. One Linear of [x, h] for r and z, and two for the candidate."""
+    """A GRU without norm: one Linear of [x, h] for r and z, and two for the candidate."""
 
     def step(m, x, h):
         z, r = torch.sigmoid(m.zr(torch.cat((x, h), dim=-1))).split(H, -1)
@@ -323,7 +325,7 @@ def parts_of_a_gru(D, H):
 
 
 def paper_gru(D, H):
-    """Norms of W x and W h as in Ba et al.: one of r and z together, and one of the candidate."""
+    """A GRU with norms of W x and of W h as in Ba et al.: one of r and z together, one of the candidate."""
 
     def step(m, x, h):
         r, u = torch.sigmoid(m.ln1(m.U(h)) + m.ln2(m.W(x))).chunk(2, dim=1)
@@ -335,7 +337,7 @@ def paper_gru(D, H):
 
 
 def state_first(D, H):
-    """Returns a norm for each gate."""
+    """A GRU with a norm for each gate, called as cell(h, x)."""
 
     def step(m, x, h):
         update, reset = (torch.sigmoid(m.norms[k](m.ins[k](x) + m.gates[k](h))) for k in (0, 1))
@@ -348,7 +350,7 @@ def state_first(D, H):
 
 
 def norm_per_gate_gru(D, H):
-    """Two Linears with biases. The reset gate multiplies h's part of the candidate with its bias."""
+    """A GRU: two Linears with biases. The reset gate multiplies h's part of the candidate with its bias."""
 
     def step(m, x, h):
         (r, z, n), (hr, hz, hn) = m.of_x(x).chunk(3, 1), m.of_h(h).chunk(3, 1)
@@ -360,7 +362,7 @@ def norm_per_gate_gru(D, H):
 
 
 def elman(D, H, call="layer(x, state), batch first"):
-    """Returns an RNN with relu, and with a redundant bias."""
+    """An RNN with relu, and a redundant bias."""
 
     def step(m, x, h):
         return (torch.relu(m.norm(m.inp(x) + m.rec(h))),)
@@ -384,7 +386,7 @@ class ElmanStateFirst(nn.Module):
 
 
 def reset_before(D, H):
-    """Returns the reset gate multiplies h before the matrix does."""
+    """A GRU whose reset gate multiplies h before the matrix does."""
 
     def step(m, x, h):
         r, z = torch.sigmoid(m.gates(torch.cat([x, h], 1))).chunk(2, 1)
@@ -455,7 +457,7 @@ def peephole(D, H):
     return two_linears(D, H, p_i=nn.Parameter(torch.randn(H)), p_f=nn.Parameter(torch.randn(H)))
 
 
-# Name -> a function that creates the cell, and the class of lnrnn that computes it. Tests of FIRST vary D.
+# {name: (a function that creates the cell, the class of lnrnn that computes it)}. Tests of FIRST vary D.
 FIRST = {
     "two Linears": (two_linears, "LSTM"),
     "two Linears with bias": (two_linears_with_bias, "LSTM"),

@@ -13,7 +13,7 @@ VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 
 
 def python_of(version: str) -> str | None:
-    """Returns the path of this Python from pyenv or PATH, or None. "3.14t": the build without global lock."""
+    """Returns the path of the Python with this version, or None. "3.14t" is the build without global lock."""
     root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     there = sorted((root / "versions").glob(f"{version.rstrip('t')}.*/bin/python"))
     result = [*map(str, there), *filter(None, [shutil.which(f"python{version}")])]

@@ -120,7 +120,6 @@ def statistics_of(name, rng, steps, h=4):
 
 
 def mapped(statistics, f):
-    """Applies f to every array of the statistics."""
     if isinstance(statistics, dict):
         return {site: mapped(s, f) for site, s in statistics.items()}
     return tuple(f(s) for s in statistics)

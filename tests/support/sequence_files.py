@@ -89,7 +89,7 @@ def descendants(pid):
 
 
 def of_the_docs(*headings):
-    """Returns the Python code below these headings of docs/scoring.md. "": above the first heading."""
+    """Returns the Python code below these headings of docs/scoring.md. "" is the text above them."""
     text = (ROOT / "docs" / "scoring.md").read_text()
     names = ["", *re.findall(r"^##+ (.+)$", text, re.M)]
     parts = dict(zip(names, re.split(r"^##+ .+$", text, flags=re.M), strict=True))

@@ -33,7 +33,7 @@ def to_int8(w):
 
 
 def to_bits(a, bits):
-    """Rounds rows to 14 or 8 bits. Returns integers, and scales: largest magnitude / 8191 or 127."""
+    """Rounds rows to 14 or 8 bits. Returns integers, and scales: largest magnitude / 8191 or / 127."""
     most = np.float32(2 ** (bits - 1) - 1)
     step = (np.abs(a).max(-1, keepdims=True, initial=0) / most).astype(np.float32)
     inverse = np.divide(np.float32(1), step, out=np.zeros_like(step), where=step > 0)

@@ -92,7 +92,7 @@ def from_bf16(h):
 
 
 def to_bf16(x):
-    """Rounds to the nearest bfloat16, ties to even. Infinity counts as the number after the last."""
+    """Rounds to the nearest bfloat16, ties to even. Infinity counts as the number after the largest."""
     low = (x.view(U32) >> 16).astype(U16)
     high = low + U16(1)
 

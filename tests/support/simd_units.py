@@ -28,8 +28,8 @@ def unit_names() -> list[str]:
 class Unit:
     """The operations of one instruction set.
 
-    lanes: of v32, v64, v16 and vi32. operations: {name: sizes of the result and of each operand}. A size is
-    (bytes, whether these are the bytes of one of n elements)."""
+    lanes: the numbers of elements in v32, v64, v16 and vi32. operations: {name: sizes of the result and of
+    each operand}. A size is (bytes, whether these are the bytes of one of n elements)."""
 
     def __init__(self, name: str) -> None:
         self.isa, emulator = EMULATED.get(name, name), []
@@ -77,7 +77,8 @@ class Unit:
         return self.process.stdout.read(count * result)
 
     def map(self, operation: str, *operands: np.ndarray, dtype=None) -> np.ndarray:
-        """Applies an operation to arrays of equal length, lane by lane. Returns an array of that length.
+        """Applies an operation to arrays of equal length, element by element. Returns an array of that
+        length.
 
         dtype: of the result; default: the dtype of the first array."""
         (size, _), *_ = self.operations[operation]

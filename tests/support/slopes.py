@@ -18,7 +18,8 @@ def mild(cell, norm):
 
 
 def assert_slopes(model, batch, rel):
-    """Asserts for each gradient of model.loss_and_gradients(*batch) that the slope along it is its length."""
+    """Asserts for each gradient of model.loss_and_gradients(*batch) that the loss's slope along the gradient
+    is its length."""
     start = {name: value.copy() for name, value in model.parameters().items()}
     _, gradients = model.loss_and_gradients(*batch)
     assert gradients.keys() == start.keys()

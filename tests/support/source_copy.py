@@ -16,7 +16,7 @@ SOURCES = (
 
 
 def copy_sources(folder: Path) -> None:
-    """Copies all files of builds and tests, except generated ones. Objects of an earlier build there stay."""
+    """Copies all files that builds and tests need. Objects of an earlier build there stay."""
     folder.mkdir(parents=True, exist_ok=True)
     ignored = shutil.ignore_patterns("*.so", "*.so.*", "*.dylib", "__pycache__", "_core.c")
     for name in SOURCES:
@@ -28,6 +28,5 @@ def copy_sources(folder: Path) -> None:
 
 
 def build(folder: Path, **environment: str) -> None:
-    """Builds the module in this folder, with these environment variables."""
     command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
     subprocess.run(command, cwd=folder, env={**os.environ, **environment}, check=True)

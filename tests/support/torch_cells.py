@@ -19,7 +19,7 @@ def shaken(module, seed=0):
 
 
 class Bare(nn.Module):
-    """A layer norm without eps, in elementary operations, as in fastrnns."""
+    """A layer norm without attribute eps, in elementary operations, as in fastrnns."""
 
     def __init__(self, size):
         super().__init__()
@@ -160,8 +160,8 @@ class HasteGRU(nn.Module):
 class LiGRULayer(nn.Module):
     """The parameters, buffers and options of speechbrain's LiGRU_Layer, with layer_norm of its SLiGRU_Layer.
 
-    layer_norm: whether that norm has parameters, or None for none. With two directions both have the same
-    weights.
+    layer_norm: whether that norm has parameters, or None for no such norm. With two directions both have the
+    same weights.
     """
 
     def __init__(self, inputs, hidden, norm=nn.BatchNorm1d, act=None, bidirectional=False, layer_norm=None):
@@ -193,7 +193,8 @@ class LiGRULayer(nn.Module):
 
 
 class LiGRU(nn.Module):
-    """As speechbrain's LiGRU and SLiGRU. With two directions h is y at the last step, in another order."""
+    """A module like speechbrain's LiGRU and SLiGRU. With two directions h has y at the last step,
+    reordered."""
 
     def __init__(self, *layers):
         super().__init__()

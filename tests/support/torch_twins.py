@@ -83,7 +83,7 @@ def compare(got, want, tolerance):
 
 
 def states_of(end):
-    """Returns the last states as a tuple of one, two or four."""
+    """Returns the last states as a tuple of one, two or four tensors."""
     return end if isinstance(end, tuple) else (end,)
 
 

@@ -74,7 +74,7 @@ def test_sequence_modules_are_replaced_and_keep_their_results(what):
     assert list(module.state_dict()) == keys and [id(p) for p in module.parameters()] == parameters
     assert type(module) is type(plain)
     first, other = (m[0] if isinstance(m, (nn.ModuleList, nn.Sequential)) else m for m in (module, plain))
-    # More steps and sequences than accelerate's trial runs have.
+    # x has more steps and sequences than accelerate's trial runs.
     x = torch.randn(T + 4, B + 1, I)
     calls = list(ways_to_call(other, x))
     assert calls
@@ -100,7 +100,7 @@ def test_sequence_modules_are_replaced_and_keep_their_results(what):
 def test_lnrnn_computes_the_calls(monkeypatch):
     """The test replaces the module's own forward by a function that returns None.
 
-    So a result comes from lnrnn.
+    So a result other than None comes from lnrnn.
     """
     module = shaken(Layer(LayerNormLSTMCell(I, H), False))
     accelerate(module)

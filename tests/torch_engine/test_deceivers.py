@@ -25,7 +25,7 @@ T, B, I, H = 40, 3, 5, 8  # noqa: E741 - the letters of the shapes in the docume
 
 
 def inputs(deceit):
-    """Returns states, and an x for which this deceit changes the result."""
+    """Returns an x for which the deceit changes the result, and states."""
     x = 20 * torch.randn(T, B, I)
     x[3] = 0
     x[5] *= 1e-5

@@ -35,7 +35,7 @@ from torch_twins import (  # noqa: E402
     weighed,
 )  # fmt: skip
 
-# Warnings of torch itself during tracing.
+# torch itself warns during tracing.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),

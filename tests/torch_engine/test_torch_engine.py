@@ -137,7 +137,7 @@ def test_backward_twice_over_one_graph():
 
 
 def test_changes_in_place_before_backward_are_refused():
-    """As in torch's own functions, tensors that backward reads must not change."""
+    """As in torch, tensors that backward reads must not change."""
     module = twin("LSTM")
     x = torch.randn(T, B, I)
     for change in (lambda y: x.add_(1), lambda y: module.weight_hh_l0.add_(1), lambda y: y.relu_()):
@@ -174,7 +174,6 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_the_next_call_uses_a_changed_weight(change):
-    """Tests every kind of change, with and without gradients."""
     for name in ("weight_hh_l0", "weight_ih_l1"):
         module = twin("LSTM", num_layers=2)
         x = torch.randn(T, B, I)

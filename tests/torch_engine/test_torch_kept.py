@@ -19,7 +19,7 @@ from torch_twins import CELLS, LENGTHS, B, Batch, I, Layer, T, twin  # noqa: E40
 
 
 def served(module, x):
-    """Compares the module in evaluation mode with a new network that has its parameters."""
+    """Returns y of the module in evaluation mode, and y of a new network with its parameters."""
     with torch.no_grad():
         return module.eval()(x)[0].numpy(), lnrnn.from_torch(module)(x)[0]
 

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 import lnrnn.torch  # noqa: E402
 from torch_twins import B, Batch, I, Layer, T, twin  # noqa: E402
 
-# Warnings of torch itself during tracing.
+# torch itself warns during tracing.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -137,7 +137,6 @@ def test_compile_without_graph_breaks(cell, options):
 
 
 def test_compiled_with_inductor():
-    """Tests torch.compile with its default backend, inductor."""
     module = twin("LSTM", num_layers=2)
     compiled = torch.compile(copy.deepcopy(module), fullgraph=True)
     x = fresh(module)
