@@ -192,7 +192,7 @@ class _Network:
         cell = scan_bodies.Step(g, self.made, suffix, arrays, row)
         y, new = scan_bodies.step(cell, x, states, self.snapshot.zoneout)
         if self.snapshot.overrun == "raise":  # OpenVINO's Gather returns 0 there
-            beyond, nan = g.unsqueeze(g.node("Greater", row, g.index(rows)), 1), g.number(np.nan)
+            beyond, nan = g.unsqueeze(g.node("Greater", row, last), 1), g.number(np.nan)
             new = [g.where(beyond, nan, state) for state in new]
             y = new[0]
         return y, new
