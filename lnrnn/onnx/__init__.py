@@ -9,7 +9,8 @@ from .conversion import from_onnx
 from .errors import OnnxFileError
 from .model import Model
 from .model_stream import ModelStream
-from .parts import Part, parts
+from .part import Part
+from .parts import parts
 from .states import AmbiguousStatesError
 from .writer import to_onnx
 

@@ -14,7 +14,7 @@ from .loops import whole_loop
 from .matching import Step, steps
 from .node_steps import node_steps
 from .operators import new_terms
-from .parts import Part
+from .part import Part
 from .recurrences import Layer, Recurrence
 from .single_steps import one_step
 from .terms import Terms
@@ -103,7 +103,7 @@ def _in_graph(path: str, groups: list[list[Step]], terms: Terms) -> list[Recurre
             single = one_step(path, group)
             if single is not None:
                 part = single.part if isinstance(single, Recurrence) else single
-                part.warnings += [text for v in group[0].new if (text := reasons.get(id(v)))]
+                part.warnings += [text for v in group[0].new if (text := reasons.get(id(v), ""))]
                 result.append(single)
     return result
 

@@ -31,7 +31,7 @@ def check_nodes(graph: onnx_ir.Graph, opset: int | None) -> None:
 
 
 def _wrong(node: onnx_ir.Node, opset: int) -> str:
-    """Returns what is wrong with a node, or ""."""
+    """Returns the rule that a node breaks, or ""."""
     try:
         schema = onnx.defs.get_schema(node.op_type, opset, "")
     except onnx.defs.SchemaError:
@@ -49,13 +49,13 @@ def _wrong(node: onnx_ir.Node, opset: int) -> str:
         if given is None:
             if attribute.required:
                 return f"no attribute {name!r}"
-        elif given.is_ref() or int(given.type) != int(attribute.type.value):
+        elif given.is_ref() or int(given.type) != int(attribute.type.value):  # type: ignore[attr-defined]
             return f"an attribute {name!r} of another type"
     return _wrong_axes(node)
 
 
 def _wrong_axes(node: onnx_ir.Node) -> str:
-    """Returns what is wrong with the order of axes, or ""."""
+    """Returns the axes that a node cannot have, or ""."""
     order = node.attributes.get("perm")
     if order is not None and sorted(order.value) != list(range(len(order.value))):
         return f"perm {list(order.value)[:10]}"

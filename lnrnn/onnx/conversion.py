@@ -7,7 +7,8 @@ from typing import Any
 
 from ..errors import bad_type, flag
 from .errors import need_packages
-from .parts import Part, found
+from .part import Part
+from .parts import found
 
 
 def from_onnx(

@@ -122,8 +122,9 @@ def size(value: onnx_ir.Value, axis: int, width: Width) -> Linear:
     while True:
         axes = rank(value) or None
         axis = axis if axes is None else axis % axes
-        if axes is not None and value.shape is not None and isinstance(value.shape[axis], int):
-            return Linear(int(value.shape[axis]))
+        given = None if axes is None or value.shape is None else value.shape[axis]
+        if isinstance(given, int):
+            return Linear(given)
         known = width(value) if axis == (-1 if axes is None else axes - 1) else None
         if known is not None:
             return Linear(known)
@@ -209,7 +210,7 @@ class Element:
 def element(
     value: onnx_ir.Value, width: Width, counters: Mapping[int, Linear] | None = None
 ) -> Element | None:
-    """Returns the value of which this value is one element along an axis, without this axis."""
+    """Returns the value that this value is one element of, such as x[:, t] of x. None for other values."""
     value = outside_of_loops(value)
     node = value.producer()
     if node is None or node.domain not in ("", "ai.onnx") or not node.inputs or node.inputs[0] is None:

@@ -15,7 +15,7 @@ from .errors import quiet
 from .folding import attribute, named
 from .graph import subgraphs
 from .nodes import folded
-from .parts import Part
+from .part import Part
 from .quantized import dequantized, is_quantized
 
 IR_VERSION = 8  # old runtimes read it, and initializers need not be inputs

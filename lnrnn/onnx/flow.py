@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..errors import message
-from .parts import Part
+from .part import Part
 
 # The inputs of a node whose numbers it moves to its outputs. None: all inputs.
 MOVED: dict[str, tuple[int, ...] | None] = {

@@ -56,7 +56,7 @@ def both_directions(a: Recurrence, b: Recurrence) -> Recurrence | None:
 
 
 def one_above(a: Recurrence, b: Recurrence) -> Recurrence | None:
-    """Returns two recurrences, of which b reads the outputs of a alone, as layers of one."""
+    """Returns two recurrences as layers of one, if b reads the outputs of a and nothing else does."""
     p, q = a.part, b.part
     if a.reverse != b.reverse or p.flipped or not _same(a, b) or q.x is None:
         return None
@@ -83,7 +83,11 @@ def _same(a: Recurrence, b: Recurrence) -> bool:
 
 
 def _join(
-    a: Recurrence, b: Recurrence, weights: list[list[Weights]], y: onnx_ir.Value | None, more: tuple[onnx_ir.Node, ...]
+    a: Recurrence,
+    b: Recurrence,
+    weights: list[list[Weights]],
+    y: onnx_ir.Value | None,
+    more: tuple[onnx_ir.Node, ...],
 ) -> Recurrence | None:
     p, q = a.part, b.part
     part = replace(

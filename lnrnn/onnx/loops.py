@@ -96,8 +96,9 @@ def whole_loop(path: str, node: onnx_ir.Node, groups: Sequence[Sequence[Step]], 
     if y is not None and y.axis not in (0, 1):
         raise Unfit(f"{y.value.name!r} has the steps along axis {y.axis}")
     sequences = Sequences(
-        whole, axis, backwards, mask, y and y.value, "" if y is None else ("TBH", "BTH")[y.axis],
-        y is not None and y.backwards != backwards, [node, *(() if y is None else y.nodes)], [],
+        whole, axis, backwards, mask, None if y is None else y.value,
+        "" if y is None else ("TBH", "BTH")[y.axis], y is not None and y.backwards != backwards,
+        [node, *(() if y is None else y.nodes)], [],
     )  # fmt: skip
     sequences.turn(terms.width)
     states = [[_used(carried.after) for carried in each.states] for each in found]

@@ -24,7 +24,7 @@ from .terms import Atom, Sum, Terms, single
 from .values import Array, in_order, outside_of_loops, producer
 
 Summand = tuple[tuple[Atom, ...], Array, int | None]  # atoms, factor, owner of a bias
-Bound = dict[Any, Any]  # what a match has bound so far; see Matcher
+Bound = dict[Any, Any]  # the values and constants that a match has bound; keys: see Matcher
 ROOTS = (
     "Mul",
     "Add",
@@ -108,13 +108,15 @@ class Step:
         matrix, scale = self.constants[name, gate]
         gains = ("gain", name.replace("weight", "gain"))
         has_gain = any((gain, gate) in self.constants for gain in gains)
-        return matrix.array() * ((1 if has_gain else self._sign(gate)) * scale)[:, None]
+        rows: Array = matrix.array() * ((1 if has_gain else self._sign(gate)) * scale)[:, None]
+        return rows
 
     def _vector(self, name: str, gate: str) -> Array:
         given = self.constants.get((name, gate))
         if name.startswith("gain"):
             return np.ones(self.units) if given is None else np.broadcast_to(given, (self.units,))
-        return np.zeros(self.units) + sum(a for _, a in given or ())
+        total: Array = np.zeros(self.units) + sum(a for _, a in given or ())
+        return total
 
 
 def steps(graph: onnx_ir.Graph, terms: Terms, joined: Terms) -> Iterator[list[Step]]:
@@ -161,8 +163,8 @@ def _step(pattern: Pattern, matcher: Matcher, bound: Bound) -> Step | None:
         return None
     x = bound["x"]
     old = tuple(bound[name] for name in pattern.states.values() if name in bound)
-    new = tuple(bound.get(("value", name)) for name in pattern.states)
-    if None in new or len(old) not in (0, len(new)):
+    new = tuple(v for name in pattern.states if (v := bound.get(("value", name))) is not None)
+    if len(new) < len(pattern.states) or len(old) not in (0, len(new)):
         return None
     constants = {key: v for key, v in bound.items() if isinstance(key, tuple) and len(key) == 2 and
                  key[0] not in ("value", "norm", "operand")}  # fmt: skip
@@ -235,10 +237,11 @@ def outside(nodes: Sequence[onnx_ir.Node], new: Sequence[onnx_ir.Value]) -> tupl
 class Matcher:
     """Compares the equations of one pattern with sums, and yields all ways to bind its names.
 
-    zero: whether the old states are 0, so that terms with them are missing. The keys of a Bound are names of
-    values and functions, "eps", (constant, gate), ("operand", gate) for the value that weight_hh multiplies,
-    ("value", equation), ("argument", function, equation), ("norm", gates, terms), and
-    ("place", gates, terms, number of the gate in the file).
+    zero: whether the old states are 0, so that terms with them are missing.
+
+    The keys of a Bound are names of values and functions, "eps", and tuples. ("operand", gate) is the value
+    that weight_hh multiplies. The others are (constant, gate), ("value", equation),
+    ("argument", function, equation), ("norm", gates, terms) and ("place", gates, terms, number of the gate).
     """
 
     pattern: Pattern

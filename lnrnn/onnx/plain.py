@@ -11,7 +11,7 @@ from ..importers.weights import Weights, network
 from .folding import attribute, named
 from .graph import graphs, node_path
 from .nodes import Layer, folded, is_recurrent, read_layer
-from .parts import Part
+from .part import Part
 from .quantized import is_quantized, kept_by_int8
 from .stacks import Stack, stacks
 

@@ -17,7 +17,7 @@ from ..importers.checking import MARGIN, RoundingHidesDifference, compared
 from ..rnn.models import LSTM
 from .extraction import Unrun, extracted
 from .folding import attribute
-from .parts import Part
+from .part import Part
 
 Array = np.ndarray
 Run = Callable[[dict[str, Array]], dict[str, Array]]

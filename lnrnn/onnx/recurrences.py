@@ -11,7 +11,7 @@ import onnx_ir
 
 from ..importers.weights import Array, Converted, Weights, network
 from .matching import Step
-from .parts import Part
+from .part import Part
 from .terms import Terms
 from .values import in_order
 
@@ -80,7 +80,8 @@ def _all_biases(step: Step, name: str, gate: str) -> Array:
     if name in ("bias_ih", "bias_hh") and not step.pattern.has("bias_hh", gate):
         names = {"bias_ih", step.pattern.bias_of_h}
     parts = [v for each in names for _, v in step.constants.get((each, gate), ())]
-    return np.sum([np.broadcast_to(v, (step.units,)) for v in parts] or [np.zeros(step.units)], 0)
+    total: Array = np.zeros(step.units) + sum(parts)
+    return total
 
 
 # --- parts --------------------------------------------------------------------------------------------------

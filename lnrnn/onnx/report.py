@@ -10,7 +10,8 @@ from typing import Any
 
 from ..rnn.network import Network, architecture
 from .errors import OnnxFileError, need_packages
-from .parts import Part, found
+from .part import Part
+from .parts import found
 from .states import AmbiguousStatesError, Tensor, find_states, inputs, outputs, shown
 
 WIDTH = 80  # columns of the text

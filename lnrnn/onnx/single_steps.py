@@ -8,7 +8,7 @@ import onnx_ir
 
 from .graph import node_path, parent
 from .matching import Step
-from .parts import Part
+from .part import Part
 from .recurrences import Layer, Recurrence, recurrence
 from .values import MOST_DEPTH, outside_of_loops
 

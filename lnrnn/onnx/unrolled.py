@@ -88,9 +88,9 @@ def unrolled(path: str, layers: Sequence[Layer], terms: Terms) -> Recurrence | s
     if not result_axes["x"]:
         return f"{first.whole.name!r} has {axes} axes"
     if joined is not None:
-        y, axis, backwards, nodes = joined
+        y, axis, backwards, of_joined = joined
         flipped = backwards != reverse
-        inside |= {id(node): node for node in nodes}
+        inside |= {id(node): node for node in of_joined}
         result_axes["y"] = AXES["y", 3, axis]
     for layer in layers:
         for at, step in enumerate(layer.steps):

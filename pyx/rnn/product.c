@@ -193,8 +193,8 @@ void lnrnn_hidden_product(const lnrnn_step *s, int add)
                 s->a + (ptrdiff_t)i * s->cell.as, s->cell.as);
 }
 
-/* The threads of a group divide no panels here: each projects the rows whose states it computes. (panels_product
- * has a single caller, so that compilers inline it into each step of a small network.) */
+/* The threads of a group divide no panels here: each projects the rows whose states it computes. This function does
+ * not call panels_product: with a second caller, compilers no longer inline that into the step of a small network. */
 void lnrnn_projection(const lnrnn_step *s)
 {
     const lnrnn_rnn_call *r = s->r;

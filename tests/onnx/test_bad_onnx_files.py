@@ -33,6 +33,14 @@ def own_node(**options):
     return helper.make_node("GRU", ["X", "W", "R"], ["Y"], "node", hidden_size=H, **options)
 
 
+def test_a_node_with_an_attribute_of_another_type_is_refused(rng):
+    proto = recurrent(rng, "LSTM", WIDTH, H)
+    proto.graph.node.append(helper.make_node("Transpose", ["X"], ["turned"], "turn", perm=[0.5]))
+    refused(
+        proto, "node 'turn' .Transpose. must follow ONNX's rules, got an attribute 'perm' of another type"
+    )
+
+
 # --- bytes --------------------------------------------------------------------------------------------------
 
 

@@ -137,9 +137,6 @@ SEPARATE = {
     "units are squeezed": lambda a, b: [
         *squeeze(a, f"{b} s", 1), helper.make_node("Squeeze", [f"{b} s"], [b]),
     ],
-    "a wrong attribute": lambda a, b: [
-        helper.make_node("Transpose", [a], [f"{b} w"], perm=[0.5]), *merge(f"{b} w", b),
-    ],
     "a wrong operand": lambda a, b: [helper.make_node("Reshape", [f"{1}", a], [b])],
     "another domain": lambda a, b: [helper.make_node("Reshape", [a], [b], domain="own")],
     "an unknown shape": lambda a, b: [

@@ -325,7 +325,7 @@ def parts_of_a_gru(D, H):
 
 
 def paper_gru(D, H):
-    """A GRU with norms of W x and of W h as in Ba et al.: one of r and z together, one of the candidate."""
+    """A GRU with norms of W x and W h as in Ba et al.: one for r and z together, one for n."""
 
     def step(m, x, h):
         r, u = torch.sigmoid(m.ln1(m.U(h)) + m.ln2(m.W(x))).chunk(2, dim=1)

@@ -85,10 +85,10 @@ def judge() -> ctypes.CDLL:
     return library
 
 
-Computes = Callable[[str, np.ndarray, np.ndarray], None]  # (name of a function, x, y): y = function(x)
+Function = Callable[[str, np.ndarray, np.ndarray], None]  # (name of a function, x, y): y = function(x)
 
 
-def native(isa: str) -> Computes:
+def native(isa: str) -> Function:
     """Returns a function that computes on an instruction set of this machine, and leaves it selected."""
 
     def run(function: str, x: np.ndarray, y: np.ndarray) -> None:
@@ -99,7 +99,7 @@ def native(isa: str) -> Computes:
 
 
 class Emulated:
-    """Computes in an emulator, on an instruction set of aarch64. `run` is a Computes."""
+    """Calls functions in an emulator, on an instruction set of aarch64. `run` has the type `Function`."""
 
     def __init__(self, isa: str) -> None:
         flags = [*ISAS[isa][2], "-static", f"-DLNRNN_ISA_{isa.upper()}"]
@@ -122,7 +122,7 @@ def address(array: np.ndarray) -> ctypes.c_void_p:
 
 
 def sweep(
-    function: str, sets: dict[str, Computes], step: int = 1, *, first: int = 0, last: int = 1 << 32
+    function: str, sets: dict[str, Function], step: int = 1, *, first: int = 0, last: int = 1 << 32
 ) -> Swept:
     """Judges `function` of the floats with the bits first, first + step, ... < last, on each of the sets."""
     library, number = judge(), int(FUNCTIONS[function])
@@ -218,7 +218,7 @@ def report(function: str, swept: Swept) -> str:
     return "\n".join(lines)
 
 
-def judged(sets: dict[str, Computes], options: argparse.Namespace, least_step: int) -> dict[str, str]:
+def judged(sets: dict[str, Function], options: argparse.Namespace, least_step: int) -> dict[str, str]:
     """Sweeps over the inputs of each function on all the sets. Returns {function: largest error}."""
     step = max(1_000_003 if options.quick else options.step, least_step)
     wrong, figures = [], {}
