@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from .conversion import from_onnx
 from .errors import OnnxFileError
-from .model import Model
-from .model_stream import ModelStream
 from .part import Part
 from .parts import parts
-from .states import AmbiguousStatesError
-from .writer import to_onnx
+from .running.model import Model
+from .running.model_stream import ModelStream
+from .running.states import AmbiguousStatesError
+from .writing.writer import to_onnx
 
 __all__ = [
     "AmbiguousStatesError",

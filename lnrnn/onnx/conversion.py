@@ -82,7 +82,7 @@ def from_onnx(
     check = flag("check", check)
     reset_after = None if reset_after is None else flag("reset_after", reset_after)
     need_packages()
-    from .graph import read
+    from .graph.reading import read
 
     model = read(path_or_model)
     every = found(model, reset_after)

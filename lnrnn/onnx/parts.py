@@ -19,8 +19,8 @@ Finder = Callable[["onnx_ir.Model", "bool | None"], list[Part]]  # (model, reset
 
 def finders() -> list[Finder]:
     """Returns the functions that find parts. Each has its own kind of nodes."""
-    from .cells import find_cells
-    from .plain import plain_parts
+    from .cells.finding import find_cells
+    from .nodes.plain import plain_parts
 
     return [plain_parts, lambda model, _: find_cells(model)]
 
@@ -45,7 +45,7 @@ def parts(path_or_model: Any) -> list[Part]:
         A ValueError, for a file that is damaged or breaks a rule of ONNX.
     """
     need_packages()
-    from .graph import read
+    from .graph.reading import read
 
     return found(read(path_or_model))
 
@@ -59,7 +59,7 @@ def found(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part]:
 
 def _outermost(every: list[Part]) -> list[Part]:
     """Returns the parts without those inside of a Loop or Scan that is a part itself."""
-    from .graph import parent
+    from .graph.reading import parent
 
     taken = {id(node) for part in every if part.converted is not None for node in part.nodes}
 

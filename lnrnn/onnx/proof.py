@@ -16,7 +16,7 @@ import onnx_ir
 from ..importers.checking import MARGIN, RoundingHidesDifference, compared
 from ..rnn.models import LSTM
 from .extraction import Unrun, extracted
-from .folding import attribute
+from .graph.folding import attribute
 from .part import Part
 
 Array = np.ndarray

@@ -12,7 +12,7 @@ from ..rnn.network import Network, architecture
 from .errors import OnnxFileError, need_packages
 from .part import Part
 from .parts import found
-from .states import AmbiguousStatesError, Tensor, find_states, inputs, outputs, shown
+from .running.states import AmbiguousStatesError, Tensor, find_states, inputs, outputs, shown
 
 WIDTH = 80  # columns of the text
 _HEAD = ("input", "output", "shape", "dtype", "lane axis", "evidence")
@@ -21,7 +21,7 @@ _HEAD = ("input", "output", "shape", "dtype", "lane axis", "evidence")
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Returns the report of a file, in types of JSON. Raises OnnxFileError for a damaged file."""
     need_packages()
-    from .graph import read
+    from .graph.reading import read
 
     model = read(path)
     parts = found(model)

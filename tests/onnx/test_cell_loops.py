@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 pytest.importorskip("onnx_ir")
 
-from lnrnn.onnx.graph import read  # noqa: E402
+from lnrnn.onnx.graph.reading import read  # noqa: E402
 from lnrnn.onnx.parts import parts  # noqa: E402
 from lnrnn.onnx.proof import prove  # noqa: E402
 from onnx_cells import Writer, body, draw, step  # noqa: E402

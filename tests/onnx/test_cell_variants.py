@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("onnx_ir")
 
 import lnrnn  # noqa: E402
-from lnrnn.onnx.graph import read  # noqa: E402
+from lnrnn.onnx.graph.reading import read  # noqa: E402
 from lnrnn.onnx.parts import parts  # noqa: E402
 from lnrnn.onnx.proof import prove  # noqa: E402
 from onnx_cells import (  # noqa: E402

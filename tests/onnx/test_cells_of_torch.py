@@ -10,7 +10,7 @@ pytest.importorskip("onnxscript")
 torch = pytest.importorskip("torch")
 
 import lnrnn  # noqa: E402
-from lnrnn.onnx.graph import read  # noqa: E402
+from lnrnn.onnx.graph.reading import read  # noqa: E402
 from lnrnn.onnx.parts import parts  # noqa: E402
 from lnrnn.onnx.proof import prove  # noqa: E402
 from onnx_cells import exported  # noqa: E402

@@ -16,9 +16,9 @@ from onnx import TensorProto, helper  # noqa: E402
 import state_models  # noqa: E402
 from lnrnn.onnx import Part  # noqa: E402
 from lnrnn.onnx.errors import OnnxFileError  # noqa: E402
-from lnrnn.onnx.flow import Flow  # noqa: E402
-from lnrnn.onnx.graph import read  # noqa: E402
-from lnrnn.onnx.states import AmbiguousStatesError, find_states, stem  # noqa: E402
+from lnrnn.onnx.graph.reading import read  # noqa: E402
+from lnrnn.onnx.running.flow import Flow  # noqa: E402
+from lnrnn.onnx.running.states import AmbiguousStatesError, find_states, stem  # noqa: E402
 
 FOUND = {
     "silero": ({"state": "stateN"}, {"name"}, [1]),
@@ -216,7 +216,7 @@ def test_a_step_in_plain_operators_has_its_states_by_its_part(tmp_path, monkeypa
     part = Part("cell", "LSTM step", ())
     part.h0, part.c0, part.h, part.c = ((values[name],) for name in ("a", "b", "hn", "cn"))
     for parts in ([part], [Part("other", "LSTM step", (), same=[part])]):
-        monkeypatch.setattr("lnrnn.onnx.states.parts_of", lambda _, parts=parts: parts)
+        monkeypatch.setattr("lnrnn.onnx.running.states.parts_of", lambda _, parts=parts: parts)
         found = {(state.input, state.output, state.evidence) for state in find_states(model)}
         assert found == {("a", "p", "flow"), ("b", "q", "flow")}
     pairs = {"a": "q", "b": "p"}
@@ -259,7 +259,7 @@ def test_a_file_with_very_many_inputs_needs_the_pairs(tmp_path):
 
 
 def test_the_search_in_a_large_graph_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr("lnrnn.onnx.flow.MOST_VISITS", 20)
+    monkeypatch.setattr("lnrnn.onnx.running.flow.MOST_VISITS", 20)
     model = read(state_models.ten(tmp_path / "m.onnx"))
     with pytest.raises(ValueError, match="states must be given for a file with so many nodes and inputs"):
         find_states(model)

@@ -16,7 +16,7 @@ pytest.importorskip("onnx_ir")
 
 import lnrnn  # noqa: E402
 from lnrnn.onnx.extraction import extracted  # noqa: E402
-from lnrnn.onnx.graph import read  # noqa: E402
+from lnrnn.onnx.graph.reading import read  # noqa: E402
 from lnrnn.onnx.parts import found  # noqa: E402
 from onnx_runs import agree, outputs, run  # noqa: E402
 
@@ -92,7 +92,7 @@ def test_a_whole_sequence_of_silero_has_the_outputs_of_its_steps(rng):
 
 
 def test_files_without_a_plain_node_have_no_plain_part():
-    from lnrnn.onnx.plain import plain_parts
+    from lnrnn.onnx.nodes.plain import plain_parts
 
     for name in ("ddddocr/common_det.onnx", "piper/hebrew/nakdimon.onnx",
                  "silero_vad/data/silero_vad_op18_ifless.onnx"):  # fmt: skip

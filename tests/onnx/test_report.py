@@ -111,7 +111,7 @@ def test_states_that_are_unclear_are_listed(tmp_path, run):
 
 
 def test_a_file_whose_states_are_not_searched_has_a_report(tmp_path, run, monkeypatch):
-    monkeypatch.setattr("lnrnn.onnx.states.MOST", 3)
+    monkeypatch.setattr("lnrnn.onnx.running.states.MOST", 3)
     code, out, _ = run(state_models.ten(tmp_path / "m.onnx"))
     assert code == 0 and "States: unclear" in out and "a file of more than 3 inputs or outputs" in out
 

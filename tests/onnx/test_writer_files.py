@@ -132,7 +132,7 @@ def test_one_step_has_one_forward_direction(tmp_path, name):
 
 
 def test_a_file_of_more_than_2_gib_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("lnrnn.onnx.writer.MOST_BYTES", 200)
+    monkeypatch.setattr("lnrnn.onnx.writing.writer.MOST_BYTES", 200)
     with pytest.raises(ValueError, match="rnn must be at most 200 bytes in an ONNX file, got"):
         lnrnn.to_onnx(lnrnn.GRU(3, 4), tmp_path / "m.onnx")
     assert not list(tmp_path.iterdir())

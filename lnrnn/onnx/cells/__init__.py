@@ -1,0 +1,1 @@
+"""Finds cells in plain operators: single steps, unrolled steps, and bodies of Loop and Scan."""

@@ -1,0 +1,252 @@
+"""Takes a Loop or Scan whose body is one step of a cell, or of several layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir
+
+from ..graph.counting import Width, size
+from ..graph.values import attribute, outside_of_loops, rank
+from .bodies import Body, Carried, Joined, Unfit, body_of, check_steps, insertion
+from .masks import Choice, choice, in_order_of_x, is_fill, lengths_of, reversed_of
+from .matching import Step
+from .recurrences import Layer, Nodes, Recurrence, recurrence, with_unused
+from .terms import Terms
+
+REPEATS = (
+    "past its end, the y of a sequence repeats its last output; the network's y is 0 there: "
+    "lengths from a mask that is true and then false"
+)
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """A step in a body, and the states that it passes to the next one. mask: that of the states, or None."""
+
+    step: Step
+    states: tuple[Carried, ...]
+    mask: onnx_ir.Value | None
+
+
+@dataclass
+class Sequences:
+    """The sequences around a body. backwards: whether the first step reads the last element of x.
+
+    y_axes: those of y. flipped: whether y has the steps in the reverse order of x. after: the nodes behind
+    the body that are a part of it. before: the same before it.
+    """
+
+    x: onnx_ir.Value
+    axis: int
+    backwards: bool
+    mask: onnx_ir.Value | None
+    y: onnx_ir.Value | None
+    y_axes: str
+    flipped: bool
+    after: list[onnx_ir.Node]
+    before: list[onnx_ir.Node]
+
+    def turn(self, width: Width) -> None:
+        """Takes the nodes that reverse x, the mask and y around a body into the part, if all are reversed."""
+        x = reversed_of(self.x, self.axis, width)
+        if x is None or self.backwards or self.flipped:
+            return
+        steps = size(self.x, self.axis, width)
+        mask = None if self.mask is None else reversed_of(self.mask, 0, width, steps)
+        if self.mask is not None and mask is None:
+            return
+        if self.y is not None:
+            y = in_order_of_x(self.y, self.y_axes, width, steps)
+            if y is None:
+                return
+            self.y, self.y_axes = y[:2]
+            self.after += y[2]
+        self.x, self.backwards = x[0], True
+        self.before.append(x[1])
+        if mask is not None:
+            self.mask = mask[0]
+            self.before.append(mask[1])
+
+
+def whole_loop(path: str, node: onnx_ir.Node, groups: Sequence[Sequence[Step]], terms: Terms) -> Recurrence:
+    """Returns the recurrence of a Loop or Scan. Raises Unfit if the body does anything else.
+
+    groups: the alternatives of each step in the body.
+    """
+    body = body_of(node, terms.width)
+    found = _in_order([_recurrent(group, body) for group in groups])
+    for each in found:
+        if each.step.outside:
+            raise Unfit(f"{each.step.outside[0]} reads a value inside of the step")
+    whole, axis, backwards = body.element(found[0].step.x)
+    baked = check_steps(body, whole, axis)
+    masks = {id(each.mask): each.mask for each in found}
+    if len(masks) > 1:
+        raise Unfit("its states have different masks")
+    (mask_t,) = masks.values()
+    mask = None
+    if mask_t is not None:
+        mask, of_mask, same = body.element(mask_t)
+        if of_mask != 0 or same != backwards:
+            raise Unfit(f"{mask.name!r}, the mask, has the steps in another order than {whole.name!r}")
+    y, warnings = _outputs(body, found, mask_t)
+    if y is not None and y.axis not in (0, 1):
+        raise Unfit(f"{y.value.name!r} has the steps along axis {y.axis}")
+    sequences = Sequences(
+        whole, axis, backwards, mask, None if y is None else y.value,
+        "" if y is None else ("TBH", "BTH")[y.axis], y is not None and y.backwards != backwards,
+        [node, *(() if y is None else y.nodes)], [],
+    )  # fmt: skip
+    sequences.turn(terms.width)
+    states = [[_used(carried.after) for carried in each.states] for each in found]
+    before = [[carried.before for carried in each.states] for each in found]
+    if y is None and not any(v for each in states for v in each):
+        raise Unfit("the file uses none of its outputs")
+    if baked is not None:
+        warnings.append(f"a length of {baked} steps is baked in: the {node.op_type} has this number of steps")
+    layers = [Layer((each.step,), each.step.weights()) for each in found]
+    return recurrence(
+        path, f"{node.op_type} of {found[0].step.pattern.cell}", layers, sequences.backwards,
+        h0=tuple(v[0] for v in before), c0=tuple(v for each in before for v in each[1:]),
+        h=tuple(v[0] for v in states), c=tuple(v for each in states for v in each[1:]),
+        baked={} if baked is None else {"T": baked}, warnings=warnings, **_values(sequences),
+    )  # fmt: skip
+
+
+def _values(sequences: Sequences) -> dict[str, Any]:
+    """Returns the fields of a part for its sequences."""
+    mask = sequences.mask
+    lengths = None if mask is None else lengths_of(mask)
+    axes = {"x": _axes(sequences.x, sequences.axis), "h": "BH"}
+    if sequences.y is not None:
+        axes["y"] = sequences.y_axes
+    if mask is not None and lengths is None:
+        axes["mask"] = "TBI"[: rank(mask) or 2]
+    return {
+        "x": sequences.x, "y": sequences.y, "flipped": sequences.flipped, "lengths": lengths,
+        "mask": mask if lengths is None else None, "axes": axes,
+        "nodes": with_unused(sequences.after, sequences.before),
+    }  # fmt: skip
+
+
+def _axes(value: onnx_ir.Value, axis: int) -> str:
+    if (rank(value) or 3) != 3:
+        raise Unfit(f"{value.name!r} has {rank(value)} axes")
+    return ("TBI", "BTI", "BIT")[axis]
+
+
+def _used(value: onnx_ir.Value) -> onnx_ir.Value | None:
+    return value if value.is_graph_output() or value.consumers() else None
+
+
+def _recurrent(group: Sequence[Step], body: Body) -> Recurrent:
+    """Returns the alternative of a step whose new states are its old states in the next step."""
+    for step in group:
+        carried = [body.carried.get(id(v)) for v in step.old]
+        if not carried or None in carried:
+            continue
+        states = tuple(c for c in carried if c is not None)
+        direct = all(outside_of_loops(c.outer) is v for c, v in zip(states, step.new, strict=True))
+        if direct:
+            return Recurrent(step, states, None)
+        choices = [choice(c.outer) for c in states]
+        if all(
+            found is not None and found.new is v and found.old is c.inner and found.mask is choices[0].mask  # type: ignore[union-attr]
+            for found, v, c in zip(choices, step.new, states, strict=True)
+        ):
+            assert choices[0] is not None
+            return Recurrent(step, states, choices[0].mask)
+    raise Unfit(f"the states of the step of {group[0].pattern.cell} are not carried to the next step")
+
+
+def _in_order(found: list[Recurrent]) -> list[Recurrent]:
+    """Returns layers, each with the h of the one before as x."""
+    if not found:
+        raise Unfit("its body passes the states of no step on")
+    result = [each for each in found if not any(_is_h(each.step.x, other) for other in found)]
+    while len(result) < len(found):
+        above = [each for each in found if _is_h(each.step.x, result[-1])]
+        if len(result) > len(found) or len(above) != 1:
+            break
+        result += above
+    if len({id(each) for each in result}) != len(found) or len(result) != len(found):
+        raise Unfit("its steps are no layers of one network")
+    return result
+
+
+def _is_h(x: onnx_ir.Value, of: Recurrent) -> bool:
+    return outside_of_loops(x) is of.step.new[0]
+
+
+def _outputs(
+    body: Body, found: Sequence[Recurrent], mask: onnx_ir.Value | None
+) -> tuple[Joined | None, list[str]]:
+    """Returns y, and warnings. Raises Unfit if the body has other outputs."""
+    states = {id(c.inner) for each in found for c in each.states}
+    h, warnings = found[-1].step.new[0], []
+    joined = [j for j in body.joined if _used(j.value) is not None]
+    memory: set[int] = set()  # values that repeat the last output in Keras' loops
+    for carried in body.carried.values():
+        if id(carried.inner) in states or id(carried.inner) in body.counters:
+            continue
+        if outside_of_loops(carried.outer) is outside_of_loops(carried.inner):
+            if _used(carried.after) is not None:
+                raise Unfit(f"node {carried.after.name!r} reads a value that it only passes on")
+            continue
+        if outside_of_loops(carried.inner) is not carried.inner:
+            continue
+        inserted = insertion(carried)
+        if inserted is not None:
+            joined += _concatenated(carried.after, *inserted)
+        elif _used(carried.after) is None and _is_output(carried.outer, h, mask, carried.inner):
+            memory.add(id(carried.inner))
+        else:
+            raise Unfit(f"it also passes {carried.inner.name!r} from step to step")
+    counted = [
+        c for c in body.carried.values() if id(c.inner) in body.counters and _used(c.after) is not None
+    ]
+    if counted:
+        raise Unfit(f"the file uses its number of steps, {counted[0].after.name!r}")
+    if len(joined) > 1:
+        raise Unfit(f"it has {len(joined)} outputs of all steps")
+    for each in joined:
+        kind = _is_output(each.inner, h, mask, None, memory)
+        if not kind:
+            raise Unfit(f"its output {each.value.name!r} is not h")
+        if kind == "repeats":
+            warnings.append(REPEATS)
+    return (joined[0] if joined else None), warnings
+
+
+def _is_output(
+    value: onnx_ir.Value, h: onnx_ir.Value, mask: onnx_ir.Value | None, old: onnx_ir.Value | None,
+    memory: set[int] | frozenset[int] = frozenset(),
+) -> str:  # fmt: skip
+    """Returns whether a value is h in all steps ("h"), or past a sequence's end 0 ("0") or its last value
+    ("repeats"). Returns "" for another value."""
+    value = outside_of_loops(value)
+    if value is h:
+        return "h" if mask is None else ""
+    found: Choice | None = choice(value)
+    if found is None or found.new is not h or found.mask is not mask:
+        return ""
+    if is_fill(found.old):
+        return "0"
+    return "repeats" if found.old is old or id(found.old) in memory else ""
+
+
+def _concatenated(sequence: onnx_ir.Value, inner: onnx_ir.Value, front: bool) -> list[Joined]:
+    """Returns the value that a ConcatFromSequence makes of a Loop's sequence."""
+    users = list(sequence.consumers())
+    if sequence.is_graph_output() or any(
+        user.op_type != "ConcatFromSequence" or not attribute(user, "new_axis", 0) for user in users
+    ):
+        raise Unfit(f"its sequence {sequence.name!r} becomes no array")
+    nodes: Nodes = users
+    axes = {attribute(user, "axis", 0) % 3 for user in users}
+    if len(users) > 1 or axes - {0, 1}:
+        raise Unfit(f"its sequence {sequence.name!r} becomes several arrays")
+    return [Joined(inner, user.outputs[0], attribute(user, "axis", 0), front, nodes) for user in users]

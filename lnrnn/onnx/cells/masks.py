@@ -1,0 +1,157 @@
+"""Masks of steps, and steps in reverse order, around a Loop or Scan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir
+
+from ..graph.constants import constant, is_zero
+from ..graph.counting import Linear, Width, bounds, number, size
+from ..graph.values import attribute, outside_of_loops, producer, rank
+from .recurrences import Nodes
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A value that is `new` where mask is true, and `old` elsewhere."""
+
+    mask: onnx_ir.Value
+    new: onnx_ir.Value
+    old: onnx_ir.Value
+
+
+def choice(value: onnx_ir.Value) -> Choice | None:
+    """Returns the choice that computes a value: Where, or as tf2onnx writes it, m new + (1 - m) old."""
+    value = outside_of_loops(value)
+    node = producer(value, "Where")
+    if node is not None and None not in node.inputs[:3]:
+        mask, new, old = (outside_of_loops(v) for v in node.inputs[:3] if v is not None)
+        return Choice(without_axis(mask), new, old)
+    node = producer(value, "Add")
+    if node is None:
+        return None
+    products = [producer(v, "Mul") for v in node.inputs]
+    if len(products) != 2 or products[0] is None or products[1] is None:
+        return None
+    found: dict[bool, tuple[onnx_ir.Value, onnx_ir.Value]] = {}  # whether the mask is negated: mask, value
+    for product in products:
+        assert product is not None
+        for at in (0, 1):
+            cast, other = producer(product.inputs[at], "Cast"), product.inputs[1 - at]
+            if cast is None or cast.inputs[0] is None or other is None:
+                continue
+            mask, negated = outside_of_loops(cast.inputs[0]), False
+            inverse = producer(mask, "Not")
+            if inverse is not None and inverse.inputs[0] is not None:
+                mask, negated = outside_of_loops(inverse.inputs[0]), True
+            found[negated] = (mask, outside_of_loops(other))
+            break
+    if set(found) != {False, True} or found[False][0] is not found[True][0]:
+        return None
+    return Choice(found[False][0], found[False][1], found[True][1])
+
+
+def without_axis(mask: onnx_ir.Value) -> onnx_ir.Value:
+    """Returns a mask (B,) behind an Unsqueeze to (B, 1)."""
+    node = producer(mask, "Unsqueeze")
+    return mask if node is None or node.inputs[0] is None else outside_of_loops(node.inputs[0])
+
+
+def lengths_of(mask: onnx_ir.Value) -> onnx_ir.Value | None:
+    """Returns the lengths (B,) of int32 if a mask (T, B) is true before each sequence's end."""
+    node = producer(mask, "Less")
+    if node is None:
+        return None
+    steps, cast = producer(node.inputs[0], "Unsqueeze"), producer(node.inputs[1], "Cast")
+    count = None if steps is None else producer(steps.inputs[0], "Range")
+    if count is None or cast is None or cast.inputs[0] is None or len(count.inputs) != 3:
+        return None
+    first, step = constant(count.inputs[0]), constant(count.inputs[2])
+    if first is None or step is None or first.any() or not (step == 1).all():
+        return None
+    lengths = cast.inputs[0]
+    return lengths if lengths.dtype in (None, onnx_ir.DataType.INT32) else None
+
+
+def reversed_of(
+    value: onnx_ir.Value, axis: int, width: Width, steps: Linear | None = None
+) -> tuple[onnx_ir.Value, onnx_ir.Node] | None:
+    """Returns the value that has the steps along an axis in the reverse order, and the node between.
+
+    steps: the length of the axis, if it is known.
+    """
+    node = value.producer()
+    if node is None or not is_reversal(node, axis, width, steps) or node.inputs[0] is None:
+        return None
+    return node.inputs[0], node
+
+
+def is_reversal(node: onnx_ir.Node, axis: int, width: Width, steps: Linear | None = None) -> bool:
+    """Returns whether a node reverses an axis of its input. steps: the length of the axis, if it is known."""
+    data = node.inputs[0] if node.inputs else None
+    if data is None or node.domain not in ("", "ai.onnx"):
+        return False
+    length = size(data, axis, width)
+    if node.op_type == "ReverseSequence":
+        if attribute(node, "time_axis", 0) != axis or attribute(node, "batch_axis", 1) == axis:
+            return False
+        lengths = node.inputs[1]
+        array = constant(lengths)
+        if array is not None:
+            return length.number is not None and bool((array == length.number).all())
+        expand = producer(lengths, "Expand")
+        given = None if expand is None else number(expand.inputs[0], width)
+        return given is not None and given in (length, steps)
+    if node.op_type != "Slice":
+        return False
+    found = bounds(node, width)
+    if found is None or found[0] % (rank(data) or 3) != axis or found[3] != -1:
+        return False
+    from_last = found[1] in (Linear(-1), length.plus(Linear(1), -1)) or (found[1].number or 0) > 2**30
+    to_first = found[2].number is not None and (found[2].number < -(2**30))
+    return from_last and (to_first or found[2].plus(length).number == -1)
+
+
+def in_order_of_x(
+    y: onnx_ir.Value, axes: str, width: Width, steps: Linear
+) -> tuple[onnx_ir.Value, str, Nodes] | None:
+    """Returns the only value that is y with its steps reversed, its axes, and the nodes between.
+
+    steps: the number of steps.
+    """
+    ends: list[tuple[onnx_ir.Value, str]] = []
+    nodes: list[onnx_ir.Node] = []
+    stack = [(y, axes)]
+    while stack:
+        value, axes = stack.pop()
+        if value.is_graph_output():
+            return None
+        for user in value.consumers():
+            if user.op_type == "Shape":
+                continue
+            if user in nodes:
+                return None
+            nodes.append(user)
+            order = attribute(user, "perm", None)
+            if user.op_type == "Transpose" and order is not None:
+                stack.append((user.outputs[0], "".join(axes[i] for i in order)))
+            elif user.op_type == "Identity":
+                stack.append((user.outputs[0], axes))
+            elif user.inputs[0] is value and is_reversal(user, axes.index("T"), width, steps):
+                ends.append((user.outputs[0], axes))
+            else:
+                return None
+    return (*ends[0], nodes) if len(ends) == 1 else None
+
+
+def is_fill(value: onnx_ir.Value) -> bool:
+    """Returns whether a value is 0 in all steps."""
+    return is_zero(outside_of_loops(value))
+
+
+def all_true(value: onnx_ir.Value | None) -> bool:
+    """Returns whether a value is a constant true."""
+    array = None if value is None else constant(outside_of_loops(value))
+    return array is not None and bool(np.asarray(array).all())

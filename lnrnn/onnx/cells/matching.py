@@ -1,0 +1,416 @@
+"""Matches one step of a cell: the patterns of patterns.py with the sums of terms.py.
+
+A match binds all constants, values and nodes of the step. It also lists the nodes outside that read a value
+of the step other than x and the states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import onnx_ir
+
+from ...importers.weights import Weights
+from ...rnn.architecture import vectors
+from ...rnn.cells import CELLS
+from ...rnn.specs import LayerNormSpec
+from ..graph.constants import constant
+from ..graph.values import Array, in_order, outside_of_loops, producer
+from .patterns import FUNCTIONS, PATTERNS, Factor, Pattern, Term
+from .terms import Atom, Sum, Terms, single
+
+Summand = tuple[tuple[Atom, ...], Array, int | None]  # atoms, factor, owner of a bias
+Bound = dict[Any, Any]  # the values and constants that a match has bound; keys: see Matcher
+ROOTS = (
+    "Mul",
+    "Add",
+    "Sub",
+    "Sum",
+    "Tanh",
+    "Relu",
+    "Sigmoid",
+    "MatMul",
+    "Gemm",
+)  # operators that compute a new h
+MOST_NODES = 400  # of one step
+
+
+_LETTERS = {"value": "v", "product": "p", "norm": "n", "one": "1", "function": "f"}
+BY_OUTLINE: dict[tuple[str, ...], list[Pattern]] = {}  # patterns by the factors of h's summands
+for _pattern in PATTERNS:
+    _summands = ("".join(sorted(_LETTERS[f.kind] for f in t.factors)) for t in _pattern.of("h"))
+    BY_OUTLINE.setdefault(tuple(sorted(_summands)), []).append(_pattern)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a cell in a graph.
+
+    x: the input. old, new: the states, h first. old is empty if the step starts with states of 0, which no
+    node reads. nodes: all nodes of the step, in the order of the graph. outside: the names of nodes and
+    outputs that read other values of the step. constants: the parameters of the step, by (name, gate).
+    """
+
+    pattern: Pattern
+    units: int
+    constants: Mapping[tuple[str, str], Any]
+    functions: Mapping[str, str]
+    eps: float | None
+    x: onnx_ir.Value
+    old: tuple[onnx_ir.Value, ...]
+    new: tuple[onnx_ir.Value, ...]
+    nodes: tuple[onnx_ir.Node, ...]
+    outside: tuple[str, ...] = ()
+
+    def weights(self) -> Weights:
+        """Returns the parameters under lnrnn's names, in lnrnn's order of gates."""
+        pattern, cell, H = self.pattern, CELLS[self.pattern.cell], self.units
+        spec = None
+        if pattern.norm is not None:
+            inner = any(name.startswith("inner") and any(a.any() for _, a in v)
+                        for (name, _), v in self.constants.items())  # fmt: skip
+            eps = float(str(np.float32(self.eps or 0.0)))  # 1e-05, not the nearest float32
+            spec = LayerNormSpec(**pattern.norm, eps=eps, inner_bias=inner).resolved(cell)
+        result = {name: self._blocks(name) for name in ("weight_ih", "weight_hh")}
+        for name in vectors(cell, H, spec, True):
+            result[name] = self._blocks(name)
+        if ("weight_hr", "h") in self.constants:
+            matrix, scale = self.constants["weight_hr", "h"]
+            result["weight_hr"] = matrix.array() * scale[:, None]
+        bias = any(v.any() for name, v in result.items() if name.startswith("bias"))
+        result = {name: v.astype(np.float32) for name, v in result.items() if bias or "bias" not in name or
+                  name.startswith("inner")}  # fmt: skip
+        return Weights(
+            cell.name, spec, bias, result,
+            self.functions.get("f") if cell.nonlinear else None,
+            reset_after=pattern.options.get("reset_after", True),
+            gate_activation=self.functions.get("sigma", "sigmoid"),
+        )  # fmt: skip
+
+    def _blocks(self, name: str) -> Array:
+        """Returns a parameter, from its part for each gate. Gains that are left out are 1, biases 0."""
+        if name.endswith("_c"):
+            return self._vector(name, next((gate for n, gate in self.constants if n == name), ""))
+        if name.startswith("weight"):
+            return np.concatenate([self._rows(name, gate) for gate in self.pattern.gates])
+        signs = [1 if name.startswith("inner") else self._sign(gate) for gate in self.pattern.gates]
+        blocks = [self._vector(name, gate) for gate in self.pattern.gates]
+        return np.concatenate([sign * block for sign, block in zip(signs, blocks, strict=True)])
+
+    def _sign(self, gate: str) -> int:
+        return -1 if gate == self.pattern.negated else 1
+
+    def _rows(self, name: str, gate: str) -> Array:
+        matrix, scale = self.constants[name, gate]
+        gains = ("gain", name.replace("weight", "gain"))
+        has_gain = any((gain, gate) in self.constants for gain in gains)
+        rows: Array = matrix.array() * ((1 if has_gain else self._sign(gate)) * scale)[:, None]
+        return rows
+
+    def _vector(self, name: str, gate: str) -> Array:
+        given = self.constants.get((name, gate))
+        if name.startswith("gain"):
+            return np.ones(self.units) if given is None else np.broadcast_to(given, (self.units,))
+        total: Array = np.zeros(self.units) + sum(a for _, a in given or ())
+        return total
+
+
+def steps(graph: onnx_ir.Graph, terms: Terms, joined: Terms) -> Iterator[list[Step]]:
+    """Yields the alternatives of each step in a graph. Alternatives differ in the roles of x and h.
+
+    joined: terms for cells with one matrix for x and h.
+    """
+    has_joined = any(_multiplies_concat(node) for node in graph)
+    for node in graph:
+        if node.op_type not in ROOTS or node.domain not in ("", "ai.onnx") or len(node.outputs) != 1:
+            continue
+        alternatives = match(node.outputs[0], terms)
+        if has_joined and not alternatives:
+            alternatives = match(node.outputs[0], joined)
+        if alternatives:
+            yield alternatives
+
+
+def _multiplies_concat(node: onnx_ir.Node) -> bool:
+    return node.op_type in ("Gemm", "MatMul") and producer(node.inputs[0], "Concat") is not None
+
+
+def match(value: onnx_ir.Value, terms: Terms, zero: bool = False) -> list[Step]:
+    """Returns the steps whose new h is this value. zero: whether the old states must be 0, or are values."""
+    whole = terms.sum(value)
+    kinds = sorted("".join(sorted(_LETTERS.get(atom.kind, "f") for atom in p)) for p in whole.terms)
+    result: list[Step] = []
+    for pattern in PATTERNS if zero else BY_OUTLINE.get(tuple(kinds), ()):
+        matcher = Matcher(pattern, terms, zero)
+        for bound in matcher.whole(value, whole):
+            step = _step(pattern, matcher, bound)
+            if step is not None and not any(_same(step, other) for other in result):
+                result.append(step)
+    return result
+
+
+def _same(a: Step, b: Step) -> bool:
+    return a.x is b.x and all(p is q for p, q in zip(a.old + a.new, b.old + b.new, strict=True))
+
+
+def _step(pattern: Pattern, matcher: Matcher, bound: Bound) -> Step | None:
+    """Returns the step of a match, or None if it does not have all of a cell's nodes and constants."""
+    if "x" not in bound:
+        return None
+    x = bound["x"]
+    old = tuple(bound[name] for name in pattern.states.values() if name in bound)
+    new = tuple(v for name in pattern.states if (v := bound.get(("value", name))) is not None)
+    if len(new) < len(pattern.states) or len(old) not in (0, len(new)):
+        return None
+    constants = {key: v for key, v in bound.items() if isinstance(key, tuple) and len(key) == 2 and
+                 key[0] not in ("value", "norm", "operand")}  # fmt: skip
+    operands = {id(bound["operand", gate]) for gate in pattern.gates if ("operand", gate) in bound}
+    for (name, gate), v in tuple(constants.items()):
+        if name == "weight_hh" and v[0].columns[1] - v[0].columns[0] != matcher.state_size:
+            return None
+        if name in ("bias_ih", "inner_bias_ih"):
+            other = pattern.bias_of_h if name == "bias_ih" else "inner_bias_hh"
+            if not pattern.has(other, gate):
+                constants[name, gate] = tuple(each for each in v if each[0] not in operands)
+                constants[other, gate] = tuple(each for each in v if each[0] in operands)
+    nodes = _nodes(new, (x, *old))
+    if nodes is None:
+        return None
+    functions = {name: bound[name] for name in FUNCTIONS if name in bound}
+    return Step(
+        pattern,
+        matcher.units,
+        constants,
+        functions,
+        bound.get("eps"),
+        x,
+        old,
+        new,
+        nodes,
+        outside(nodes, new),
+    )
+
+
+def _nodes(new: Sequence[onnx_ir.Value], given: Sequence[onnx_ir.Value]) -> tuple[onnx_ir.Node, ...] | None:
+    """Returns the nodes that compute `new` from `given` and constants; None if they read another value."""
+    known = {id(v) for v in given}
+    seen: dict[int, onnx_ir.Node] = {}
+    stack = [v.producer() for v in new]
+    while stack:
+        node = stack.pop()
+        if node is None or len(seen) > MOST_NODES:
+            return None
+        if id(node) in seen:
+            continue
+        seen[id(node)] = node
+        for value in node.inputs:
+            if value is None or id(value) in known:
+                continue
+            value = outside_of_loops(value)
+            if id(value) not in known and constant(value) is None:
+                stack.append(value.producer())
+    result = in_order(seen.values())
+    return result if len(result) == len(seen) else None
+
+
+def outside(nodes: Sequence[onnx_ir.Node], new: Sequence[onnx_ir.Value]) -> tuple[str, ...]:
+    """Returns the names of nodes and outputs that read values of these nodes other than `new`."""
+    inside, results = {id(node) for node in nodes}, {id(v) for v in new}
+    names: dict[str, None] = {}
+    for node in nodes:
+        for value in node.outputs:
+            if id(value) in results:
+                continue
+            if value.is_graph_output():
+                names[f"the output {value.name!r}"] = None
+            for user in value.consumers():
+                if id(user) not in inside:
+                    names[f"node {user.name or user.op_type!r}"] = None
+    return tuple(names)
+
+
+@dataclass
+class Matcher:
+    """Compares the equations of one pattern with sums, and yields all ways to bind its names.
+
+    zero: whether the old states are 0, so that terms with them are missing.
+
+    The keys of a Bound are names of values and functions, "eps", and tuples. ("operand", gate) is the value
+    that weight_hh multiplies. The others are (constant, gate), ("value", equation),
+    ("argument", function, equation), ("norm", gates, terms) and ("place", gates, terms, number of the gate).
+    """
+
+    pattern: Pattern
+    terms: Terms
+    zero: bool
+    units: int = field(default=0, init=False)
+    state_size: int = field(default=0, init=False)
+
+    def whole(self, value: onnx_ir.Value, h: Sum) -> Iterator[Bound]:
+        self.units = self.state_size = h.width or 0
+        if self.pattern.has_projection:
+            if h.atom is None or h.atom.matrix is None:
+                return
+            columns = h.atom.matrix.columns
+            self.units = columns[1] - columns[0]
+        if self.units:
+            yield from self.sum(self.pattern.of("h"), h, "h", {("value", "h"): value})
+
+    def sum(self, wanted: Sequence[Term], given: Sum, gate: str, bound: Bound) -> Iterator[Bound]:
+        """Matches an equation's summands with a sum."""
+        if self.zero:
+            wanted = [term for term in wanted if not any(_reads_state(f) for f in term.factors)]
+        biases = [term for term in wanted if "bias" in term.vector]
+        rest = [term for term in wanted if "bias" not in term.vector]
+        constants: list[Summand] = []
+        others: list[Summand] = []
+        for product, factor in given.terms.items():
+            atoms = tuple(atom for atom in product if atom.kind != "one")
+            owner = next((id(atom.value) for atom in product if atom.kind == "one"), None)
+            is_bias = not atoms or (
+                any(len(term.factors) == len(atoms) for term in biases)
+                and all(atom.kind in FUNCTIONS["sigma"] for atom in atoms)
+            )
+            (constants if is_bias else others).append((atoms, factor, owner))
+        if len(others) == len(rest):
+            for new in self._summands(rest, others, gate, bound):
+                yield from self._biases(biases, constants, gate, new)
+
+    def _summands(self, wanted: list[Term], given: list[Summand], gate: str, bound: Bound) -> Iterator[Bound]:
+        if not wanted:
+            yield bound
+            return
+        term, rest = wanted[0], wanted[1:]
+        for at, (product, factor, _) in enumerate(given):
+            if len(product) == len(term.factors):
+                others = given[:at] + given[at + 1 :]
+                for new in self._product(term, product, factor, gate, bound):
+                    yield from self._summands(rest, others, gate, new)
+
+    def _biases(self, wanted: list[Term], given: list[Summand], gate: str, bound: Bound) -> Iterator[Bound]:
+        """Matches constants, and products of a constant and a gate. They may have several owners, and be
+        missing."""
+        if not wanted:
+            if not given:
+                yield bound
+            return
+        term, rest = wanted[0], wanted[1:]
+        for atoms in {atoms for atoms, _, _ in given if len(atoms) == len(term.factors)}:
+            mine = [each for each in given if each[0] == atoms]
+            others = [each for each in given if each[0] != atoms]
+            if any(factor.ndim > 1 or factor.size not in (1, self.units) for _, factor, _ in mine):
+                continue
+            values = tuple((owner, term.sign * factor.reshape(-1)) for _, factor, owner in mine)
+            new = {**bound, (term.vector, gate): values}
+            for found in self._in_turn(term.factors, atoms, np.ones(1), gate, new):
+                yield from self._biases(rest, others, gate, found)
+        yield from self._biases(rest, given, gate, bound)
+
+    def _product(
+        self, term: Term, product: tuple[Atom, ...], factor: Array, gate: str, bound: Bound
+    ) -> Iterator[Bound]:
+        if factor.ndim > 1 or factor.size not in (1, self.units, self.state_size):
+            return
+        factor = term.sign * factor.reshape(-1)
+        if term.vector:
+            bound = {**bound, (term.vector, gate): factor}
+        elif not any(f.kind == "product" for f in term.factors) and not (factor == 1).all():
+            return
+        for order in permutations(product):
+            yield from self._in_turn(term.factors, order, factor, gate, bound)
+
+    def _in_turn(
+        self, factors: Sequence[Factor], atoms: Sequence[Atom], scale: Array, gate: str, bound: Bound
+    ) -> Iterator[Bound]:
+        if not factors:
+            yield bound
+            return
+        for new in self._factor(factors[0], atoms[0], scale, gate, bound):
+            yield from self._in_turn(factors[1:], atoms[1:], scale, gate, new)
+
+    def _factor(self, factor: Factor, atom: Atom, scale: Array, gate: str, bound: Bound) -> Iterator[Bound]:
+        if factor.kind == "value":
+            yield from self._value(factor.name, atom, bound)
+        elif factor.kind == "function":
+            yield from self._function(factor, atom, bound)
+        elif factor.kind == "product" and atom.kind == "product":
+            if atom.width == (self.state_size if factor.name == "weight_hr" else self.units):
+                yield from self._matrix(factor, atom, scale, gate, bound)
+        elif factor.kind == "norm" and atom.kind == "norm":
+            yield from self._norm(factor, atom, gate, bound)
+
+    def _matrix(self, factor: Factor, atom: Atom, scale: Array, gate: str, bound: Bound) -> Iterator[Bound]:
+        assert atom.value is not None
+        whole = single(self.terms.value(atom.value))
+        if len(factor.factors) > 1:
+            whole = self.terms.sum(atom.value)
+        if len(whole.terms) != 1:
+            return
+        ((operands, one),) = whole.terms.items()
+        if len(operands) == len(factor.factors) and one.size == 1 and one.item() == 1:
+            bound = {**bound, (factor.name, gate): (atom.matrix, scale)}
+            if factor.name == "weight_hh":
+                bound["operand", gate] = atom.value
+            for order in permutations(operands):
+                yield from self._in_turn(factor.factors, order, np.ones(1), gate, bound)
+
+    def _value(self, name: str, atom: Atom, bound: Bound) -> Iterator[Bound]:
+        if atom.kind != "value":
+            return
+        value = self.terms.outer_value(atom)
+        known = bound.get(name)
+        if value is None or (known is not None and known is not value):
+            return
+        others = [bound.get(other) for other in ("x", "h0", "c0") if other != name]
+        if any(value is other for other in others):
+            return
+        if name != "x" and atom.width not in (None, self.state_size if name == "h0" else self.units):
+            return
+        yield {**bound, name: value}
+
+    def _function(self, factor: Factor, atom: Atom, bound: Bound) -> Iterator[Bound]:
+        if atom.kind not in FUNCTIONS[factor.name] or bound.get(factor.name, atom.kind) != atom.kind:
+            return
+        known = ("argument", factor.name, factor.of)
+        if known in bound:
+            if bound[known] == atom.key:
+                yield bound
+            return
+        assert atom.of is not None
+        if atom.width != self.units:
+            return
+        new = {**bound, known: atom.key, factor.name: atom.kind, ("value", factor.of): atom.value}
+        yield from self.sum(self.pattern.of(factor.of), atom.of, factor.of, new)
+
+    def _norm(self, factor: Factor, atom: Atom, gate: str, bound: Bound) -> Iterator[Bound]:
+        assert atom.of is not None
+        H, gates, whole = self.units, factor.gates, atom.of
+        if bound.get("eps", atom.eps) != atom.eps or atom.width != H:
+            return
+        if whole.width != max(len(gates), 1) * H or atom.start % H:
+            return
+        bound = {**bound, "eps": atom.eps}
+        if factor.of:
+            bound["value", factor.of] = atom.value
+            yield from self.sum(self.pattern.of(factor.of), whole, factor.of, bound)
+            return
+        if gates:
+            known, place = ("norm", gates, factor.terms), ("place", gates, factor.terms, atom.start // H)
+            if bound.get(known, whole.key) != whole.key or bound.get(place, gate) != gate:
+                return
+            bound |= {known: whole.key, place: gate}
+        part = self.terms.cut(whole, atom.start, atom.start + H)
+        yield from self.sum(factor.terms, part, gate, bound)
+
+
+def _reads_state(factor: Factor) -> bool:
+    if factor.kind == "value":
+        return factor.name != "x"
+    if factor.kind == "norm":
+        products = [term for term in factor.terms if term.factors]
+        return bool(products) and all(any(map(_reads_state, term.factors)) for term in products)
+    return factor.kind == "product" and any(map(_reads_state, factor.factors))

@@ -1,0 +1,112 @@
+"""Decides which value of a single step is x, and whether nodes that could be a step are one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir
+
+from ..graph.reading import node_path, parent
+from ..graph.values import MOST_DEPTH, outside_of_loops
+from ..part import Part
+from .matching import Step
+from .recurrences import Layer, Recurrence, recurrence
+
+# Operators that only move numbers: a state passes through them between the model's interface and a step.
+MOVES = ("Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze",
+         "Transpose", "Unsqueeze")  # fmt: skip
+
+
+def one_step(path: str, group: Sequence[Step]) -> Recurrence | Part | None:
+    """Returns a step as a part, or None if its nodes may be another thing.
+
+    group: the alternatives, which differ in the roles of x and h.
+    """
+    whole = [step for step in group if not step.outside]
+    if not whole:
+        return _refused(path, group[0]) if group[0].pattern.cell != "RNN" else None
+    ranked = sorted(whole, key=evidence, reverse=True)
+    step = ranked[0]
+    if step.pattern.cell == "RNN" and not (is_input(origin(step.old[0])) and reaches_output(step.new[0])):
+        return None  # a sum of two products in a tanh is also an attention
+    users = [user for value in step.new for user in value.consumers() if user not in step.nodes]
+    if not any(v.is_graph_output() for v in step.new) and all(user.op_type == "Shape" for user in users):
+        return None
+    nodes = {id(node) for node in step.nodes}
+    states = [v if v.is_graph_output() or any(id(u) not in nodes for u in v.consumers()) else None
+              for v in step.new]  # fmt: skip
+    warnings = []
+    if len(ranked) > 1 and evidence(ranked[0])[:-1] == evidence(ranked[1])[:-1]:
+        warnings.append(
+            f"x and h have the same size, and the nodes do not show which is which: x is taken to be "
+            f"{step.x.name!r}"
+        )
+    return recurrence(
+        node_path(path, step.nodes[0]), f"{step.pattern.cell} step", [Layer((step,), step.weights())],
+        nodes=step.nodes, x=step.x, h=(states[0],), c=tuple(states[1:]), axes={"x": "BI", "h": "BH"},
+        baked={"T": 1}, warnings=warnings,
+    )  # fmt: skip
+
+
+def _refused(path: str, step: Step) -> Part:
+    reason = f"{step.outside[0]} reads a value inside of the step"
+    return Part(node_path(path, step.nodes[0]), f"{step.pattern.cell} step", step.nodes, reason=reason)
+
+
+def evidence(step: Step) -> tuple[int, ...]:
+    """Returns numbers that are larger if the roles of x and h are likely."""
+    x, h = origin(step.x), origin(step.old[0])
+    carried = all(_is_carried(v) for v in step.old)
+    with_c = len(step.old) > 1 and h is origin(step.old[1]) and x is not h
+    graph = h.graph
+    order = 0
+    if graph is not None and is_input(h) and is_input(x) and x.graph is graph:
+        at = {id(v): k for k, v in enumerate(graph.inputs)}
+        order = 1 if at[id(x)] < at[id(h)] else -1
+    return int(carried), int(with_c), int(is_input(h)) - int(is_input(x)), int(_from_before(step)), order
+
+
+def _is_carried(value: onnx_ir.Value) -> bool:
+    """Returns whether a value is the state of a Loop or Scan."""
+    node = None if value.graph is None else parent(value.graph)
+    return value.is_graph_input() and node is not None and node.op_type in ("Loop", "Scan")
+
+
+def _from_before(step: Step) -> bool:
+    """Returns whether the old h comes from a step that has the old c too."""
+    producers = [v.producer() for v in step.old]
+    return len(producers) > 1 and None not in producers and _source(step.old[0]) is _source(step.old[1])
+
+
+def _source(value: onnx_ir.Value) -> onnx_ir.Node | None:
+    return origin(value).producer()
+
+
+def origin(value: onnx_ir.Value) -> onnx_ir.Value:
+    """Returns the value from which this one comes, before operators that only move numbers."""
+    for _ in range(MOST_DEPTH):
+        value = outside_of_loops(value)
+        node = value.producer()
+        if node is None or node.op_type not in MOVES or not node.inputs or node.inputs[0] is None:
+            break
+        value = node.inputs[0]
+    return value
+
+
+def is_input(value: onnx_ir.Value) -> bool:
+    return value.is_graph_input() and not value.is_initializer()
+
+
+def reaches_output(value: onnx_ir.Value) -> bool:
+    """Returns whether a value is or becomes an output of its graph, by operators that only move numbers."""
+    stack: list[onnx_ir.Value] = [value]
+    seen: set[int] = set()
+    while stack and len(seen) < 1000:
+        top = stack.pop()
+        if top.is_graph_output():
+            return True
+        seen.add(id(top))
+        for user in top.consumers():
+            if user.op_type in MOVES:
+                stack += [v for v in user.outputs if id(v) not in seen]
+    return False

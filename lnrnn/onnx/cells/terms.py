@@ -1,0 +1,301 @@
+"""Values of a graph as sums of products, so that equal equations of different nodes look the same.
+
+A Sum maps products of atoms to constant factors. An atom is a value from outside, a product with a constant
+matrix, a norm, or a function. Sums are multiplied out, and a part of a value (Split, Slice) becomes parts of
+its atoms: rows of matrices, and parts of vectors. patterns.py is the table that sums are compared with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir
+
+from ..graph.constants import constant
+from ..graph.values import MOST_DEPTH, Array, initial_value, is_argument, keeps_last_axis, outside_of_loops
+
+MOST_TERMS, MOST_FACTORS = 16, 4  # a value with more of them is not multiplied out
+MOST_NUMBERS = 2**20  # of a constant in a sum; matrices of products are no such constants
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Rows and columns of a constant matrix. transposed: whether the rows are columns of the constant."""
+
+    value: onnx_ir.Value
+    transposed: bool
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+
+    def array(self) -> Array:
+        whole = constant(outside_of_loops(self.value))
+        assert whole is not None
+        whole = whole.T if self.transposed else whole
+        return whole[slice(*self.rows), slice(*self.columns)]
+
+
+@dataclass(frozen=True)
+class Atom:
+    """kind: "value", "product", "norm", "one", or a function of patterns.FUNCTIONS. Atoms with equal keys are
+    equal. "one" is the number 1 as a factor of a bias that a Gemm or LayerNormalization of `value` adds.
+
+    width: the size of the last axis, None if unknown. value: the value itself, or the argument. of: the
+    argument of a norm or function as a sum. start: where the part of a value or norm begins. eps: of a norm.
+    """
+
+    kind: str
+    key: int
+    width: int | None
+    value: onnx_ir.Value | None = field(default=None, compare=False, repr=False)
+    of: Sum | None = field(default=None, compare=False)
+    matrix: Matrix | None = field(default=None, compare=False, repr=False)
+    start: int = field(default=0, compare=False)
+    eps: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A sum of products. terms: the constant factor of each product of atoms; () is the constant's key."""
+
+    terms: Mapping[tuple[Atom, ...], Array]
+
+    @property
+    def width(self) -> int | None:
+        sizes = [atom.width for product in self.terms for atom in product]
+        sizes += [c.shape[-1] for c in self.terms.values() if c.ndim and c.shape[-1] > 1]
+        known = [n for n in sizes if n is not None]
+        return None if None in sizes and not known else max(known, default=1)
+
+    @property
+    def key(self) -> Any:
+        return frozenset((product, c.shape, c.tobytes()) for product, c in self.terms.items())
+
+    @property
+    def atom(self) -> Atom | None:
+        """The atom if the sum is one atom, else None."""
+        if len(self.terms) != 1:
+            return None
+        ((product, factor),) = self.terms.items()
+        return product[0] if len(product) == 1 and factor.size == 1 and factor.item() == 1 else None
+
+
+def single(atom: Atom) -> Sum:
+    return Sum({(atom,): np.ones(())})
+
+
+class TooLarge(Exception):
+    """Raised for a sum with too many terms, or with too large a constant."""
+
+
+def _ordered(product: tuple[Atom, ...]) -> tuple[Atom, ...]:
+    return tuple(sorted(product, key=lambda atom: atom.key))
+
+
+def constant_sum(c: Array) -> Sum:
+    """Returns a constant as a Sum. A matrix of equal rows becomes a vector."""
+    if c.size > MOST_NUMBERS:
+        raise TooLarge
+    with np.errstate(invalid="ignore"):  # a NaN of other bits
+        c = c.astype(np.float64)
+    while c.ndim > 1 and (c.shape[0] == 1 or (len(c) and (c == c[:1]).all())):
+        c = c[0]
+    return Sum({(): c} if c.any() else {})
+
+
+def check_size(a: Array, b: Array) -> None:
+    """Raises TooLarge if a + b would have too many numbers."""
+    try:
+        shape = np.broadcast_shapes(a.shape, b.shape)
+    except ValueError:
+        raise TooLarge from None
+    if math.prod(shape) > MOST_NUMBERS:
+        raise TooLarge
+
+
+def plus(a: Sum, b: Sum, sign: float = 1.0) -> Sum:
+    terms = dict(a.terms)
+    for product, c in b.terms.items():
+        old = terms.get(product, np.zeros(()))
+        check_size(old, c)
+        new = old + sign * c
+        if new.any():
+            terms[product] = new
+        else:
+            terms.pop(product, None)
+    if len(terms) > MOST_TERMS:
+        raise TooLarge
+    return Sum(terms)
+
+
+def times(a: Sum, b: Sum) -> Sum:
+    result = Sum({})
+    for p, c in a.terms.items():
+        for q, d in b.terms.items():
+            if len(p) + len(q) > MOST_FACTORS:
+                raise TooLarge
+            check_size(c, d)
+            if (c * d).any():
+                result = plus(result, Sum({_ordered(p + q): c * d}))
+    return result
+
+
+# --- constants ----------------------------------------------------------------------------------------------
+
+
+# --- values -------------------------------------------------------------------------------------------------
+
+
+class Terms:
+    """The sums of the values of one model.
+
+    operators: the functions that write the results of nodes as sums, or return None. joined: whether a
+    product with a Concat becomes a sum of products with its parts, for cells with one matrix for x and h.
+    """
+
+    def __init__(self, operators: Mapping[str, Operator], joined: bool = False) -> None:
+        self.operators, self.joined = operators, joined
+        self._keys: dict[Any, int] = {}
+        self._sums: dict[int, Sum] = {}
+        self._arrays: dict[int, str] = {}
+        self._arguments: dict[int, bool] = {}
+        self._of_part: dict[int, onnx_ir.Value] = {}  # the value that is a part of another one, by atom
+        self._alive: list[onnx_ir.Value] = []  # whose id is a key
+
+    # -- atoms
+
+    def _key(self, *parts: Any) -> int:
+        return self._keys.setdefault(parts, len(self._keys))
+
+    def value(self, value: onnx_ir.Value, start: int = 0, width: int | None = None) -> Atom:
+        whole = self.width(value) if width is None else width
+        self._alive.append(value)
+        return Atom("value", self._key("value", id(value), start, whole), whole, value, start=start)
+
+    def product(self, value: onnx_ir.Value, matrix: Matrix) -> Atom:
+        self._alive.append(value)
+        key = self._key("product", id(value), self.identity(matrix))
+        return Atom("product", key, matrix.rows[1] - matrix.rows[0], value, matrix=matrix)
+
+    def one(self, value: onnx_ir.Value) -> Atom:
+        self._alive.append(value)
+        return Atom("one", self._key("one", id(value)), 1, value)
+
+    def norm(self, value: onnx_ir.Value, of: Sum, eps: float, start: int, width: int | None) -> Atom:
+        key = self._key("norm", of.key, eps, start, width)
+        return Atom("norm", key, width, value, of, start=start, eps=eps)
+
+    def function(self, name: str, value: onnx_ir.Value | None, of: Sum) -> Atom:
+        return Atom(name, self._key(name, of.key), of.width, value, of)
+
+    def identity(self, matrix: Matrix) -> tuple[Any, ...]:
+        """Returns a key, equal for matrices with the same numbers."""
+        value = outside_of_loops(matrix.value)
+        if id(value) not in self._arrays:
+            array = constant(value)
+            assert array is not None
+            digest = hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).hexdigest()
+            self._arrays[id(value)] = f"{array.shape}{digest}"
+            self._alive.append(value)
+        return self._arrays[id(value)], matrix.transposed, matrix.rows, matrix.columns
+
+    def outer_value(self, atom: Atom) -> onnx_ir.Value | None:
+        """Returns the value of an atom of kind "value", or None for a part that is no value of its own."""
+        if atom.key in self._of_part:
+            return self._of_part[atom.key]
+        whole = atom.value is not None and atom.start == 0 and atom.width == self.width(atom.value)
+        return atom.value if whole else None
+
+    # -- sums
+
+    def cut(self, a: Sum, start: int, stop: int) -> Sum:
+        """Returns the part start:stop of the last axis."""
+        if a.width is not None and (start, stop) == (0, a.width):
+            return a
+        result = Sum({})
+        for product, c in a.terms.items():
+            part = c[..., start:stop] if c.ndim and c.shape[-1] > 1 else c
+            atoms = tuple(self._cut_atom(atom, start, stop) for atom in product)
+            result = plus(result, Sum({_ordered(atoms): part}))
+        return result
+
+    def _cut_atom(self, atom: Atom, start: int, stop: int) -> Atom:
+        if atom.width == 1:
+            return atom
+        if atom.kind == "value":
+            assert atom.value is not None
+            return self.value(atom.value, atom.start + start, stop - start)
+        if atom.kind == "product":
+            m = atom.matrix
+            assert m is not None and atom.value is not None
+            rows = (m.rows[0] + start, m.rows[0] + stop)
+            return self.product(atom.value, Matrix(m.value, m.transposed, rows, m.columns))
+        assert atom.of is not None
+        if atom.kind == "norm":
+            assert atom.value is not None
+            return self.norm(atom.value, atom.of, atom.eps, atom.start + start, stop - start)
+        return self.function(atom.kind, None, self.cut(atom.of, start, stop))
+
+    def operand(self, value: onnx_ir.Value, depth: int = 0) -> Sum:
+        """Returns a value as a summand or factor: an argument of a product, norm or function stays whole."""
+        value = outside_of_loops(value)
+        array = constant(value)
+        if array is not None and array.dtype.kind == "f":
+            return constant_sum(array)
+        if self._is_argument(value):
+            return single(self.value(value))
+        return self.sum(value, depth)
+
+    def _is_argument(self, value: onnx_ir.Value) -> bool:
+        if id(value) not in self._arguments:
+            self._arguments[id(value)] = is_argument(value)
+            self._alive.append(value)
+        return self._arguments[id(value)]
+
+    def sum(self, value: onnx_ir.Value, depth: int = 0) -> Sum:
+        """Returns the sum that computes a value."""
+        if id(value) in self._sums:
+            return self._sums[id(value)]
+        self._alive.append(value)
+        result = None
+        node = value.producer()
+        if node is not None and node.domain in ("", "ai.onnx") and depth < MOST_DEPTH:
+            how = self.operators.get(node.op_type)
+            try:
+                result = how(self, node, value, depth + 1) if how is not None else None
+            except TooLarge:
+                result = None
+        if result is None:
+            result = single(self.value(value))
+        atom = result.atom
+        if atom is not None and atom.kind == "value" and atom.value is not value:
+            self._of_part.setdefault(atom.key, value)
+        self._sums[id(value)] = result
+        return result
+
+    def width(self, value: onnx_ir.Value, depth: int = 0) -> int | None:
+        """Returns the size of the last axis, or None."""
+        if depth > MOST_DEPTH:
+            return None
+        if value.shape is not None and len(value.shape):
+            last = value.shape[-1]
+            return last if isinstance(last, int) else None
+        node = value.producer()
+        if node is None and value.graph is not None:
+            initial = initial_value(value)
+            return None if initial is None else self.width(initial, depth + 1)
+        if node is None or node.domain not in ("", "ai.onnx") or not node.inputs or node.inputs[0] is None:
+            return None
+        if node.op_type in ("Gather", "Squeeze", "Unsqueeze") and keeps_last_axis(node):
+            return self.width(node.inputs[0], depth + 1)
+        if node.op_type in self.operators and id(value) in self._sums:
+            return self._sums[id(value)].width
+        return None
+
+
+# The arguments are the node, its output, and the depth of the recursion.
+Operator = Callable[[Terms, onnx_ir.Node, onnx_ir.Value, int], Sum | None]

@@ -1,0 +1,165 @@
+"""Finds steps of a cell that a Python loop has written one after another, with a length that is baked in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir
+
+from ..graph.counting import element, size
+from ..graph.values import attribute, constant_input, moved_axes, outside_of_loops, rank
+from .matching import Step, match
+from .recurrences import Layer, Recurrence, recurrence, same_constants, used, with_unused
+from .terms import Terms
+
+Values = Sequence[onnx_ir.Value]
+AXES = {("x", 3, 0): "TBI", ("x", 3, 1): "BTI", ("x", 3, 2): "BIT", ("y", 3, 0): "TBH", ("y", 3, 1): "BTH",
+        ("y", 3, 2): "BHT"}  # fmt: skip
+
+
+def chains(groups: Sequence[Sequence[Step]], terms: Terms) -> list[list[Step]]:
+    """Returns steps that follow each other with the same constants. groups: the alternatives of each step."""
+    by_state: dict[int, list[Step]] = {}
+    every = [step for group in groups for step in group]
+    for step in every:
+        if step.old:
+            by_state.setdefault(id(step.old[0]), []).append(step)
+
+    def followers(step: Step) -> list[Step]:
+        return [each for each in by_state.get(id(step.new[0]), ())
+                if _equal(each.old, step.new) and same_constants(step, each, terms)]  # fmt: skip
+
+    after = {id(step): found[0] for step in every if len(found := followers(step)) == 1}
+    firsts = {id(step): step for step in every if id(step) in after}
+    for step in after.values():
+        firsts.pop(id(step), None)
+    result = []
+    for first in firsts.values():
+        chain = [first]
+        while id(chain[-1]) in after and len(chain) <= len(every):
+            chain.append(after[id(chain[-1])])
+        result.append(chain)
+    inside = {id(chain[k].new[0]) for chain in result for k in range(len(chain))}
+    for group in groups:  # a second step whose first one starts at 0
+        for step in group:
+            if id(step.new[0]) not in inside and step.old:
+                result.append([step])
+    return [with_start(chain, terms) for chain in result]
+
+
+def with_start(chain: list[Step], terms: Terms) -> list[Step]:
+    """Returns the steps, and before them the step that computes the first old states from states of 0."""
+    old = chain[0].old
+    if old[0].producer() is None:
+        return chain
+    for step in match(old[0], terms, zero=True):
+        if _equal(step.new, old) and same_constants(step, chain[0], terms):
+            return [step, *chain]
+    return chain
+
+
+def _equal(a: Values, b: Values) -> bool:
+    return len(a) == len(b) and all(v is w for v, w in zip(a, b, strict=True))
+
+
+def unrolled(path: str, layers: Sequence[Layer], terms: Terms) -> Recurrence | str:
+    """Returns the part of layers of steps, or why they are no part."""
+    n = len(layers[0].steps)
+    elements = [element(x, terms.width) for x in layers[0].x]
+    first = elements[0]
+    if first is None or any(e is None for e in elements):
+        return "the inputs of the steps are no elements of one value"
+    given = [e for e in elements if e is not None]
+    if any(e.whole is not first.whole or e.axis != first.axis for e in given):
+        return "the inputs of the steps are elements of different values"
+    indices = [e.index.number for e in given]
+    reverse = n > 1 and indices == list(range(n))[::-1]
+    if not reverse and indices != list(range(n)):
+        return f"the steps read elements {indices} of {first.whole.name!r}, in another order"
+    length = size(first.whole, first.axis, terms.width).number
+    if length is not None and length != n:
+        return f"{n} steps read {first.whole.name!r}, which has {length}"
+    axes = rank(first.whole) or 3
+    top = layers[-1]
+    inside = {id(node): node for layer in layers for step in layer.steps for node in step.nodes}
+    joined = stacked(top.h, set(inside))
+    y, flipped = None, False
+    result_axes = {"x": AXES.get(("x", axes, first.axis), ""), "h": "BH"}
+    if not result_axes["x"]:
+        return f"{first.whole.name!r} has {axes} axes"
+    if joined is not None:
+        y, axis, backwards, of_joined = joined
+        flipped = backwards != reverse
+        inside |= {id(node): node for node in of_joined}
+        result_axes["y"] = AXES["y", 3, axis]
+    for layer in layers:
+        for at, step in enumerate(layer.steps):
+            if step.outside:
+                return f"{step.outside[0]} reads a value inside of step {at}"
+            for value in step.new:
+                if at < n - 1 and used(value, set(inside)):
+                    return f"the state of step {at}, {value.name!r}, is read outside of the steps"
+    nodes = with_unused(inside.values(), [node for e in given for node in e.nodes])
+    kept = {id(node) for node in nodes}
+    h = tuple(layer.new[0] if used(layer.new[0], kept) else None for layer in layers)
+    c = tuple(v if used(v, kept) else None for layer in layers for v in layer.new[1:])
+    if y is None and not any((*h, *c)):
+        return "the file uses none of its outputs"
+    baked = {"T": n}
+    warnings = [f"a length of {n} steps is baked in: the file has the nodes of each step"]
+    if (sequences := batch(layers[0].steps[0])) is not None:
+        baked["B"] = sequences
+        warnings.append(f"a batch of {sequences} sequences is baked in: the first states are constants")
+    return recurrence(
+        path, f"{n} steps of {layers[0].weights.cell}", layers, nodes=nodes, reverse=reverse, x=first.whole,
+        y=y, flipped=flipped, h=h, c=c, axes=result_axes, baked=baked, warnings=warnings,
+    )  # fmt: skip
+
+
+def batch(step: Step) -> int | None:
+    """Returns the number of sequences if constants of a step that starts at 0 set it."""
+    for node in step.nodes if not step.old else ():
+        places = (
+            (0, 1, 2) if node.op_type == "Gemm" else (0, 1) if node.op_type in ("Add", "Mul", "Sub") else (0,)
+        )
+        for at in places:
+            array = None if node.op_type in ("Gemm", "MatMul") and at == 1 else constant_input(node, at)
+            if array is not None and array.ndim == 2 and len(array) > 1:
+                return len(array)
+    return None
+
+
+def stacked(values: Values, inside: set[int]) -> tuple[onnx_ir.Value, int, bool, list[onnx_ir.Node]] | None:
+    """Returns the value that joins these values along a new axis, the axis, whether it joins them backwards,
+    and the nodes that compute it."""
+    for user in values[0].consumers():
+        if id(user) in inside or user.domain not in ("", "ai.onnx"):
+            continue
+        if user.op_type == "SequenceConstruct":
+            for join in user.outputs[0].consumers():
+                if join.op_type == "ConcatFromSequence" and attribute(join, "new_axis", 0):
+                    backwards = _order(list(user.inputs), values)
+                    if backwards is not None:
+                        return join.outputs[0], attribute(join, "axis", 0) % 3, backwards, [user, join]
+        axes = moved_axes(user) if user.op_type == "Unsqueeze" else None
+        if axes is None or len(axes) != 1:
+            continue
+        for join in user.outputs[0].consumers():
+            if join.op_type != "Concat" or attribute(join, "axis", 0) % 3 != axes[0] % 3:
+                continue
+            nodes = [v.producer() for v in join.inputs if v is not None]
+            same = [
+                node for node in nodes
+                if node is not None and node.op_type == "Unsqueeze" and moved_axes(node) == axes
+            ]  # fmt: skip
+            backwards = _order([node.inputs[0] for node in same], values)
+            if len(same) == len(join.inputs) and backwards is not None:
+                return join.outputs[0], axes[0] % 3, backwards, [*same, join]
+    return None
+
+
+def _order(given: Sequence[onnx_ir.Value | None], values: Values) -> bool | None:
+    """Returns whether two lists of values are each other's reverse, False if they are equal, else None."""
+    ids = [id(outside_of_loops(v)) for v in given if v is not None]
+    wanted = [id(v) for v in values]
+    return False if ids == wanted else True if ids == wanted[::-1] else None

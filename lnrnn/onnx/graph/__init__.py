@@ -1,0 +1,1 @@
+"""Reads ONNX files, and finds constants, sizes and names in their graphs."""

@@ -1,0 +1,73 @@
+"""Checks nodes with ONNX's own schemas, so that other files may rely on their inputs and attributes."""
+
+from __future__ import annotations
+
+import onnx
+import onnx.defs
+import onnx_ir
+
+from ..errors import OnnxFileError
+from .folding import named
+
+# The operators that steps, and nodes around them, consist of.
+CHECKED = frozenset((
+    "Add", "Cast", "Concat", "ConcatFromSequence", "Div", "Expand", "Gather", "Gemm", "Greater",
+    "HardSigmoid", "Identity", "LayerNormalization", "Less", "Loop", "MatMul", "Mul", "Neg", "Not",
+    "Pow", "Range", "ReduceMean", "Relu", "Reshape", "ReverseSequence", "Scan", "SequenceAt",
+    "SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceLength", "Shape", "Sigmoid",
+    "Slice", "Split", "SplitToSequence", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Transpose",
+    "Unsqueeze", "Where",
+))  # fmt: skip
+
+
+def check_nodes(graph: onnx_ir.Graph, opset: int | None) -> None:
+    """Raises OnnxFileError for a node with inputs, outputs or attributes that its operator does not have."""
+    version = min(max(opset or 1, 1), onnx.defs.onnx_opset_version())
+    for node in graph:
+        if node.domain in ("", "ai.onnx") and node.op_type in CHECKED:
+            wrong = _wrong(node, version)
+            if wrong:
+                raise OnnxFileError(f"node {named(node)} must follow ONNX's rules, got {wrong}")
+
+
+def _wrong(node: onnx_ir.Node, opset: int) -> str:
+    """Returns the rule that a node breaks, or ""."""
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return f"an operator that opset {opset} does not have"
+    optional = onnx.defs.OpSchema.FormalParameterOption.Single
+    if not schema.min_input <= len(node.inputs) <= schema.max_input:
+        return f"{len(node.inputs)} inputs"
+    if not schema.min_output <= len(node.outputs) <= schema.max_output:
+        return f"{len(node.outputs)} outputs"
+    for k, formal in enumerate(schema.inputs[: len(node.inputs)]):
+        if node.inputs[k] is None and formal.option == optional:
+            return f"no input {formal.name!r}"
+    for name, attribute in schema.attributes.items():
+        given = node.attributes.get(name)
+        if given is None:
+            if attribute.required:
+                return f"no attribute {name!r}"
+        elif given.is_ref() or int(given.type) != int(attribute.type.value):  # type: ignore[attr-defined]
+            return f"an attribute {name!r} of another type"
+    return _wrong_axes(node)
+
+
+def _wrong_axes(node: onnx_ir.Node) -> str:
+    """Returns the axes that a node cannot have, or ""."""
+    order = node.attributes.get("perm")
+    if order is not None and sorted(order.value) != list(range(len(order.value))):
+        return f"perm {list(order.value)[:10]}"
+    data = node.inputs[0] if node.inputs else None
+    if (
+        order is not None
+        and data is not None
+        and data.shape is not None
+        and len(data.shape) != len(order.value)
+    ):
+        return f"perm {list(order.value)[:10]} for {len(data.shape)} axes"
+    axis = node.attributes.get("axis")
+    if axis is not None and not -100 <= axis.value <= 100:
+        return f"axis {axis.value}"
+    return ""

@@ -1,0 +1,225 @@
+"""Reads ONNX files safely, and walks their graphs.
+
+A file may be damaged or hostile, so `read` checks it before anything is computed.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from typing import Any
+
+import onnx
+import onnx_ir
+
+from ...errors import bad_type
+from ..errors import OnnxFileError, quiet
+from .constants import TEXT, constant, forget, is_zero, with_memory
+from .folding import named
+
+__all__ = [
+    "OnnxFileError",
+    "constant",
+    "graphs",
+    "is_zero",
+    "named",
+    "node_path",
+    "parent",
+    "read",
+    "subgraphs",
+]
+_PARENT = "lnrnn.parent"
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+def read(path_or_model: Any) -> onnx_ir.Model:
+    """Returns the model of a file, of bytes, of an onnx.ModelProto, or an onnx_ir.Model.
+
+    Raises OnnxFileError for a damaged file, and for a model that breaks a rule of the format. For example, a
+    graph may have a name twice, or a node may read a value that no earlier node computes.
+    """
+    if isinstance(path_or_model, onnx_ir.Model):
+        model, size, folder = path_or_model, 2**40, None
+    else:
+        proto, folder = _proto(path_or_model)
+        size = proto.ByteSize()
+        _check_names(proto.graph)
+        model = _converted(proto)
+    every = []
+    for _, graph, around in _walk(model):
+        graph.meta[_PARENT] = around
+        every.append(graph)
+    if model is path_or_model:  # its owner may have changed it
+        forget(every)
+    with_memory(every, size)
+    for graph in (model.graph, *(f.graph for f in model.functions.values())):
+        _check_order(graph)
+    if folder is not None:
+        for tensor in _tensors(model):
+            if isinstance(tensor, onnx_ir.ExternalTensor):
+                tensor.base_dir = folder
+    return model
+
+
+def _proto(source: Any) -> tuple[onnx.ModelProto, str | None]:
+    """Returns the ModelProto of read's argument, and the folder of external data."""
+    if isinstance(source, onnx.ModelProto):
+        return source, None
+    folder = None
+    if isinstance(source, (str, os.PathLike)):
+        folder = os.path.dirname(os.path.abspath(source))
+        if not stat.S_ISREG(os.stat(source).st_mode):
+            raise OnnxFileError(f"path_or_model must be a file, got {str(source)!r}")
+        with open(source, "rb") as file:
+            data = file.read()
+    elif isinstance(source, (bytes, bytearray, memoryview)):
+        data = bytes(source)
+    else:
+        raise bad_type("path_or_model", "a path, bytes, an onnx.ModelProto or an onnx_ir.Model", source)
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except Exception as error:  # DecodeError of protobuf, whose module depends on its version
+        raise OnnxFileError(f"the file must be an ONNX model, got other or damaged bytes: {error}") from None
+    if not proto.HasField("graph"):
+        raise OnnxFileError("the file must be an ONNX model, got bytes without a graph")
+    return proto, folder
+
+
+def _converted(proto: onnx.ModelProto) -> onnx_ir.Model:
+    try:
+        with quiet():
+            return onnx_ir.from_proto(proto)
+    except MemoryError:  # pragma: no cover - an error of the machine
+        raise
+    except Exception as error:  # onnx_ir wraps errors of all types
+        cause: BaseException = error
+        while (inner := cause.__cause__ or cause.__context__) is not None:
+            cause = inner
+        raise OnnxFileError(f"the file must follow ONNX's rules; onnx_ir says: {str(cause)[:TEXT]}") from None
+
+
+def _check_names(graph: onnx.GraphProto) -> None:
+    """Refuses faults that onnx_ir accepts.
+
+    These are equal names of inputs or of initializers, names that are no UTF-8, and attributes without types.
+    """
+    stack = [graph]
+    while stack:
+        graph = stack.pop()
+        _check_texts(graph.name, *(v.name for v in (*graph.input, *graph.initializer, *graph.output)))
+        for what, values in (("inputs", graph.input), ("initializers", graph.initializer)):
+            names: set[str] = set()
+            for value in values:
+                if not value.name:
+                    raise OnnxFileError(f"{what} must have names, got an empty one in graph {graph.name!r}")
+                if value.name in names:
+                    raise OnnxFileError(
+                        f"{what} must have different names, got {value.name!r} twice in graph {graph.name!r}"
+                    )
+                names.add(value.name)
+        for node in graph.node:
+            _check_texts(node.name, node.op_type, node.domain, *node.input, *node.output)
+            for attribute in node.attribute:
+                if not (attribute.type or attribute.ref_attr_name):
+                    raise OnnxFileError(
+                        f"attributes must have types, got none for {attribute.name!r} of node {node.name!r}"
+                    )
+                if attribute.HasField("g"):
+                    stack.append(attribute.g)
+                stack.extend(attribute.graphs)
+
+
+def _check_texts(*texts: str) -> None:
+    for text in texts:
+        if not isinstance(text, str):  # protobuf returns bytes that are not UTF-8 as they are
+            raise OnnxFileError(f"names must be text in UTF-8, got {text!r}")
+
+
+def _check_order(graph: onnx_ir.Graph, known: set[int] | None = None) -> None:
+    """Refuses a node that reads a value of no earlier node. So it refuses cycles.
+
+    known: the identities of the values that the nodes of this graph may read. It is the same afterwards.
+    """
+    known = set() if known is None else known
+    own = [id(v) for v in (*graph.inputs, *graph.initializers.values())]
+    known.update(own)
+    for node in graph:
+        for value in node.inputs:
+            if value is not None and id(value) not in known:
+                raise OnnxFileError(
+                    f"node {named(node)} must read values of earlier nodes, got {value.name!r}, which no "
+                    "earlier node computes"
+                )
+        for _, inner in subgraphs(node):
+            _check_order(inner, known)
+        outputs = [id(value) for value in node.outputs]
+        known.update(outputs)
+        own += outputs
+    for value in graph.outputs:
+        if id(value) not in known:
+            raise OnnxFileError(
+                f"graph {graph.name!r} must compute its outputs, got {value.name!r}, which no node computes"
+            )
+    known.difference_update(own)
+
+
+def _tensors(model: onnx_ir.Model) -> Iterator[Any]:
+    """Yields the tensors of all initializers and attributes."""
+    for _, graph, _ in _walk(model):
+        yield from (value.const_value for value in graph.initializers.values())
+        for node in graph:
+            for attribute in node.attributes.values():
+                if attribute.type == onnx_ir.AttributeType.TENSOR:
+                    yield attribute.value
+
+
+# --- walking ------------------------------------------------------------------------------------------------
+
+
+def graphs(model: onnx_ir.Model) -> Iterator[tuple[str, onnx_ir.Graph]]:
+    """Yields (path, graph) for the main graph, "", and for all graphs inside of nodes or functions.
+
+    The path of a graph inside of a node is the path of the node, "/" and the name of the attribute.
+    """
+    for path, graph, _ in _walk(model):
+        yield path, graph
+
+
+def _walk(model: onnx_ir.Model) -> Iterator[tuple[str, onnx_ir.Graph, onnx_ir.Node | None]]:
+    """Yields (path, graph, the node with this graph)."""
+    stack: list[tuple[str, onnx_ir.Graph, onnx_ir.Node | None]]
+    stack = [(f"function {f.name}", f.graph, None) for f in reversed(list(model.functions.values()))]
+    stack.append(("", model.graph, None))
+    while stack:
+        path, graph, node_around = stack.pop()
+        yield path, graph, node_around
+        inner = [(f"{node_path(path, node)}/{name}", each, node)
+                 for node in graph for name, each in subgraphs(node)]  # fmt: skip
+        stack.extend(reversed(inner))
+
+
+def subgraphs(node: onnx_ir.Node) -> Iterator[tuple[str, onnx_ir.Graph]]:
+    """Yields (name, graph) for the graphs in attributes of a node: the branches of an If, for example."""
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == onnx_ir.AttributeType.GRAPH:
+            yield attribute.name, attribute.value
+        elif attribute.type == onnx_ir.AttributeType.GRAPHS:
+            yield from ((f"{attribute.name}{i}", graph) for i, graph in enumerate(attribute.value))
+
+
+def node_path(graph: str, node: onnx_ir.Node) -> str:
+    """Returns the path of a node in the graph with the path `graph`."""
+    name = node.name or f"{node.op_type} of {node.outputs[0].name if node.outputs else 'nothing'}"
+    return f"{graph}/{name}" if graph else name
+
+
+def parent(graph: onnx_ir.Graph) -> onnx_ir.Node | None:
+    """Returns the node that has the graph as an attribute, or None. The model must come from `read`."""
+    result: onnx_ir.Node | None = graph.meta.get(_PARENT)
+    return result

@@ -1,0 +1,175 @@
+"""Facts about values of a graph: constants behind Identity and in Loops, ranks, attributes of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import onnx_ir
+
+from .constants import constant
+from .reading import parent
+
+Array = np.ndarray
+MOST_DEPTH = 40  # nodes in a row that are read to find one property of a value
+ACTIVATIONS = {"Sigmoid": "sigmoid", "Tanh": "tanh", "Relu": "relu", "HardSigmoid": "hard_sigmoid"}
+ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Neg", "Identity", "Sum", "Cast", *ACTIVATIONS)
+
+
+def outside_of_loops(value: onnx_ir.Value) -> onnx_ir.Value:
+    """Returns the value behind Identity nodes, and behind inputs of a Loop's body that never change."""
+    while True:
+        node = value.producer()
+        if (
+            node is not None
+            and node.op_type == "Identity"
+            and node.domain == ""
+            and node.inputs[0] is not None
+        ):
+            value = node.inputs[0]
+            continue
+        graph = value.graph
+        loop = None if graph is None or node is not None else parent(graph)
+        if graph is None or loop is None or not value.is_graph_input():
+            return value
+        before = before_loop(loop, graph, value)
+        if before is None:
+            return value
+        value = before
+
+
+def before_loop(loop: onnx_ir.Node, body: onnx_ir.Graph, value: onnx_ir.Value) -> onnx_ir.Value | None:
+    """Returns the value that an input of a body has in all steps, or None if it changes."""
+    at = next(k for k, v in enumerate(body.inputs) if v is value)
+    if loop.op_type == "Loop":
+        carried = at - 2
+        if carried < 0 or carried + 1 >= len(body.outputs) or carried + 2 >= len(loop.inputs):
+            return None
+        after, before = body.outputs[carried + 1], loop.inputs[carried + 2]
+    elif loop.op_type == "Scan":
+        scanned = loop.attributes["num_scan_inputs"].as_int()
+        if at >= len(body.inputs) - scanned or at >= len(body.outputs):
+            return None
+        after, before = body.outputs[at], loop.inputs[at]
+    else:
+        return None
+    node = after.producer()
+    while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
+        after = node.inputs[0]
+        node = after.producer()
+    return before if after is value else None
+
+
+def initial_value(value: onnx_ir.Value) -> onnx_ir.Value | None:
+    """Returns the value that a carried input of a Loop's or Scan's body has in the first step, or None."""
+    loop = parent(value.graph) if value.graph is not None and value.producer() is None else None
+    if loop is None or value.graph is None or not value.is_graph_input():
+        return None
+    at = next((k for k, v in enumerate(value.graph.inputs) if v is value), None)
+    if at is None or loop.op_type not in ("Loop", "Scan"):
+        return None
+    if loop.op_type == "Scan" and at >= len(loop.inputs) - loop.attributes["num_scan_inputs"].as_int():
+        return None
+    return loop.inputs[at] if at < len(loop.inputs) and (loop.op_type == "Scan" or at >= 2) else None
+
+
+def rank(value: onnx_ir.Value, depth: int = 0) -> int | None:
+    """Returns the number of axes of a value, or None."""
+    if value.shape is not None:
+        return len(value.shape)
+    node = value.producer()
+    if depth > MOST_DEPTH:
+        return None
+    if node is None:
+        initial = initial_value(value)
+        return None if initial is None else rank(initial, depth + 1)
+    if node.op_type == "Gemm":
+        return 2
+    if node.op_type in ELEMENTWISE:
+        ranks = [rank(v, depth + 1) for v in node.inputs if v is not None]
+        return None if None in ranks else max(r for r in ranks if r is not None)
+    first = rank(node.inputs[0], depth + 1) if node.inputs and node.inputs[0] is not None else None
+    if node.op_type in ("MatMul", "LayerNormalization", "Split", "Slice", "ReverseSequence", "Not"):
+        return first
+    if node.op_type == "Transpose":
+        order = attribute(node, "perm", None)
+        return first if order is None else len(order)
+    if first is None:
+        return None
+    if node.op_type == "Gather":
+        indices = None if node.inputs[1] is None else rank(node.inputs[1], depth + 1)
+        return None if indices is None else first + indices - 1
+    if node.op_type in ("Squeeze", "Unsqueeze"):
+        axes = moved_axes(node)
+        return None if axes is None else first + (len(axes) if node.op_type == "Unsqueeze" else -len(axes))
+    return None
+
+
+def moved_axes(node: onnx_ir.Node) -> list[int] | None:
+    """Returns the axes of a Squeeze or Unsqueeze."""
+    given = constant_input(node, 1) if len(node.inputs) > 1 else None
+    axes = attribute(node, "axes", None) if given is None else given.reshape(-1)
+    return None if axes is None else [int(a) for a in axes]
+
+
+def is_last_axis(axis: int, data: onnx_ir.Value) -> bool:
+    """Returns whether this axis of a value is its last. A value of unknown rank counts as (B, H)."""
+    return axis == -1 or axis == (rank(data) or 2) - 1
+
+
+def is_argument(value: onnx_ir.Value, depth: int = 0) -> bool:
+    """Returns whether a value is the argument of a product with a constant, a norm, or a function."""
+    for user, at in value.uses():
+        if user.op_type == "Identity" and depth < MOST_DEPTH and is_argument(user.outputs[0], depth + 1):
+            return True
+        if at != 0 or user.domain not in ("", "ai.onnx"):
+            continue
+        if user.op_type in ACTIVATIONS or user.op_type in ("LayerNormalization", "ReduceMean"):
+            return True
+        if user.op_type in ("Gemm", "MatMul") and constant_input(user, 1) is not None:
+            return True
+    return False
+
+
+def attribute(node: onnx_ir.Node, name: str, default: Any) -> Any:
+    given = node.attributes.get(name)
+    return default if given is None or given.is_ref() else given.value
+
+
+def constant_input(node: onnx_ir.Node, at: int) -> Array | None:
+    """Returns the array of an input that is constant, also in the steps of a Loop, else None."""
+    value = node.inputs[at] if at < len(node.inputs) else None
+    return None if value is None else constant(outside_of_loops(value))
+
+
+def keeps_last_axis(node: onnx_ir.Node) -> bool:
+    """Returns whether the last axis of a Gather's, Squeeze's or Unsqueeze's result is that of its input."""
+    data = node.inputs[0]
+    axes = [attribute(node, "axis", 0)] if node.op_type == "Gather" else moved_axes(node)
+    r = None if data is None else rank(data)
+    if axes is None or r is None:
+        return False
+    last = r if node.op_type == "Unsqueeze" else r - 1
+    return not any(a in (-1, last) for a in axes)
+
+
+def producer(value: onnx_ir.Value | None, *ops: str) -> onnx_ir.Node | None:
+    """Returns the node that computes a value if it is one of these operators."""
+    node = None if value is None else value.producer()
+    return node if node is not None and node.op_type in ops and node.domain in ("", "ai.onnx") else None
+
+
+PLACE = "lnrnn.place"
+
+
+def number_nodes(graph: onnx_ir.Graph) -> None:
+    """Gives each node its place in the graph, for `in_order`."""
+    for place, node in enumerate(graph):
+        node.meta[PLACE] = place
+
+
+def in_order(nodes: Iterable[onnx_ir.Node]) -> tuple[onnx_ir.Node, ...]:
+    """Returns nodes of one graph in its order, without those of other graphs."""
+    every = list(nodes)
+    return tuple(sorted((n for n in every if n.graph is every[0].graph), key=lambda node: node.meta[PLACE]))

@@ -1,0 +1,112 @@
+"""The attributes activations, activation_alpha and activation_beta of ONNX's recurrent operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir
+
+from ...importers.weights import Weights
+from ..graph.folding import attribute, named
+
+DEFAULTS = {"RNN": ("tanh",), "LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh")}
+NONLINEARITIES = {"tanh": "tanh", "relu": "relu", "sigmoid": "sigmoid", "affine": "identity"}
+# Functions with parameters: alpha and beta if they are left out. None: there must be an alpha.
+WITH_ALPHA = {"hardsigmoid": (0.2, 0.5), "affine": None, "leakyrelu": (0.01, 0.0),
+              "thresholdedrelu": (1.0, 0.0), "elu": (1.0, 0.0), "scaledtanh": None}  # fmt: skip
+WITH_BETA = ("hardsigmoid", "affine", "scaledtanh")
+
+
+@dataclass(frozen=True)
+class Functions:
+    """lnrnn's nonlinearity of an RNN, or gate_activation of an LSTM or GRU.
+
+    factor: multiplies the sums of the gates, because hard sigmoids differ in their slope.
+    """
+
+    nonlinearity: str | None = None
+    gate_activation: str = "sigmoid"
+    factor: float = 1.0
+
+    def applied(self, weights: Weights) -> Weights:
+        """Returns the weights of a cell with these functions. The candidate has no hard sigmoid."""
+        own = weights.parameters
+        if self.factor != 1:
+            H = weights.hidden_size
+            rows = np.full(len(own["weight_hh"]), self.factor)
+            rows[2 * H : 3 * H] = 1  # lnrnn's order is i, f, g, o or r, z, n
+            own = {name: (v.T * rows).T.astype(np.float32) for name, v in own.items()}
+        return replace(
+            weights, parameters=own, nonlinearity=self.nonlinearity, gate_activation=self.gate_activation
+        )
+
+
+def activations(node: onnx_ir.Node, kind: str, directions: int, refusal: type[ValueError]) -> Functions:
+    """Returns the functions of a node, or raises `refusal`."""
+    given = attribute(node, "activations")
+    names = tuple(str(name).lower() for name in given or DEFAULTS[kind] * directions)
+    each = len(DEFAULTS[kind])
+    if len(names) != each * directions:
+        raise refusal(
+            f"{named(node)}: attribute activations must have {each * directions} names, got {len(names)}"
+        )
+    shown = ", ".join(given or ())
+    of = [(name, *_parameters(node, names, i, refusal)) for i, name in enumerate(names)]
+    if of[:each] * directions != of:
+        raise refusal(
+            f"{named(node)}: attribute activations must be the same in both directions, got {shown}"
+        )
+    if kind == "RNN":
+        name, alpha, beta = of[0]
+        if name in NONLINEARITIES and (name != "affine" or (alpha, beta) == (1, 0)):
+            return Functions(NONLINEARITIES[name])
+        accepted = "Tanh, Relu, Sigmoid, or Affine with alpha 1 and beta 0"
+        raise refusal(
+            f"{named(node)}: attribute activations must be {accepted}, got {_text(shown, alpha, beta)}"
+        )
+    gate, alpha, beta = of[0]
+    if all(name == "tanh" for name, _, _ in of[1:each]):
+        if gate == "sigmoid":
+            return Functions()
+        if gate == "hardsigmoid" and alpha > 0 and beta == 0.5:
+            return Functions(
+                None, "hard_sigmoid", 6 * alpha
+            )  # clip(alpha a + 1/2) is clip(6 alpha a / 6 + 1/2)
+    accepted = "Sigmoid, or HardSigmoid with beta 0.5, for the gates, and else Tanh"
+    raise refusal(f"{named(node)}: attribute activations must be {accepted}, got {_text(shown, alpha, beta)}")
+
+
+def _text(shown: str, alpha: float, beta: float) -> str:
+    return shown + (f" with alpha {alpha:g} and beta {beta:g}" if (alpha, beta) != (0, 0) else "")
+
+
+def _parameters(
+    node: onnx_ir.Node, names: tuple[str, ...], i: int, refusal: type[ValueError]
+) -> tuple[float, float]:
+    """Returns alpha and beta of function i. The lists have a number for each function that uses one.
+
+    Some exporters write a number for each function. A list of another length is refused.
+    """
+    defaults = WITH_ALPHA.get(names[i], (0.0, 0.0))
+    result = []
+    for k, (attr, users) in enumerate(
+        (("activation_alpha", tuple(WITH_ALPHA)), ("activation_beta", WITH_BETA))
+    ):
+        if names[i] not in users:
+            result.append(0.0)
+            continue
+        values = [float(np.float32(v)) for v in attribute(node, attr) or ()]
+        using = [j for j, name in enumerate(names) if name in users]
+        if len(values) == len(using):
+            result.append(values[using.index(i)])
+        elif len(values) == len(names):
+            result.append(values[i])
+        elif not values and defaults is not None:
+            result.append(float(np.float32(defaults[k])))
+        else:
+            raise refusal(
+                f"{named(node)}: attribute {attr} must have {len(using)} numbers, one for each function with "
+                f"one, got {len(values)}"
+            )
+    return result[0], result[1]

@@ -1,0 +1,114 @@
+"""Finds parts that are nodes RNN, LSTM, GRU or DynamicQuantizeLSTM."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir
+
+from ...importers.weights import Weights, network
+from ..graph.folding import attribute, named
+from ..graph.reading import graphs, node_path
+from ..part import Part
+from .node import Layer, folded, is_recurrent, read_layer
+from .quantized import is_quantized, kept_by_int8
+from .stacks import Stack, stacks
+
+
+def plain_parts(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part]:
+    """Returns the parts of a model in the order of its graphs and nodes. reset_after: as in from_onnx."""
+    result: list[Part] = []
+    for path, graph in graphs(model):
+        opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
+        layers: list[Layer] = []
+        refused: dict[int, Part] = {}
+        nodes = [node for node in graph if is_recurrent(node)]
+        for node in nodes:
+            own = node_path(path, node)
+            try:
+                layers.append(read_layer(node, own, opset, reset_after))
+            except ValueError as error:
+                refused[id(node)] = Part(own, node.op_type, (node,), reason=str(error), layers=(node,))
+        taken = {id(stack.layers[0].node): _part(stack, model, reset_after) for stack in stacks(layers)}
+        both = taken | refused
+        result += [both[id(node)] for node in nodes if id(node) in both]
+    return result
+
+
+def _part(stack: Stack, model: onnx_ir.Model, reset_after: bool | None) -> Part:
+    first = stack.layers[0]
+    order = "BT" if first.batch_first else "TB"
+    converted = network(_with_biases(stack.layers), first.batch_first, "ONNX")
+    if first.reverse:
+        converted.arguments["reverse"] = True
+    part = Part(
+        first.path,
+        first.kind,
+        (*(layer.node for layer in stack.layers), *stack.between),
+        converted=converted,
+        x=first.x,
+        lengths=first.lengths,
+        h0=tuple(layer.h0 for layer in stack.layers),
+        y=stack.y,
+        h=tuple(layer.h for layer in stack.layers),
+        axes={
+            "x": f"{order}I",
+            "y": "".join("H" if axis == "DH" else axis for axis in stack.y_axes),
+            "h": "BDH" if first.batch_first else "DBH",
+        },
+        baked=stack.baked,
+        layers=tuple(layer.node for layer in stack.layers),
+    )
+    if first.kind == "LSTM":
+        part.c0 = tuple(layer.c0 for layer in stack.layers)
+        part.c = tuple(layer.c for layer in stack.layers)
+    part.warnings = _warnings(part, stack, model, reset_after)
+    return part
+
+
+def _as_int8(stack: Stack) -> str:
+    nodes = [layer.node for layer in stack.layers]
+    kept = all(kept_by_int8([folded(n, 1, "W"), folded(n, 2, "R")], n) for n in nodes)
+    return "keeps the weights" if kept else "rounds weights beyond -128 .. 127 (without the zero point)"
+
+
+def _with_biases(layers: list[Layer]) -> list[list[Weights]]:
+    """Returns the weights by layer and direction. If one layer has biases, all have: zeros, if need be."""
+    every = [list(layer.weights) for layer in layers]
+    if len({weights.bias for layer in every for weights in layer}) == 1:
+        return every
+    for layer in every:
+        for d, weights in enumerate(layer):
+            if not weights.bias:
+                zeros = np.zeros(len(weights.parameters["weight_hh"]), np.float32)
+                own = weights.parameters | {"bias_ih": zeros, "bias_hh": zeros}
+                layer[d] = replace(weights, bias=True, parameters=own)
+    return every
+
+
+def _warnings(part: Part, stack: Stack, model: onnx_ir.Model, reset_after: bool | None) -> list[str]:
+    result = []
+    first = stack.layers[0]
+    before = reset_after is None and attribute(first.node, "linear_before_reset", 0) == 0
+    if first.kind == "GRU" and before and (model.producer_name or "").lower() == "pytorch":
+        result.append(
+            f"node {named(first.node)} has no linear_before_reset=1, as torch's GRU should have. If torch's "
+            "exporter wrote the file with dynamo=True between November 2025 and June 2026, all runtimes "
+            "compute other outputs than the model; from_onnx(..., reset_after=True) repairs the network"
+        )
+    result += stack.messages
+    if first.batch_first:
+        result.append(
+            f"node {named(first.node)} has layout=1. ONNX Runtime refuses it on a CPU, and OpenVINO 2026.1 "
+            "computes other outputs"
+        )
+    no_state = all(v is None for v in (*part.h0, *part.c0))
+    if no_state and first.directions == 1 and not first.reverse:
+        result.append(f"the state of node {named(first.node)} begins at 0 in each call of the file")
+    if is_quantized(first.node):
+        result.append(
+            f"node {named(first.node)} has weights of 8 bits. The network has their values in float32, and "
+            f"does not round its inputs as ONNX Runtime does; to_dtype('int8') {_as_int8(stack)}"
+        )
+    return result

@@ -1,0 +1,1 @@
+"""Runs whole ONNX files and keeps their states."""

@@ -1,0 +1,179 @@
+"""Model: runs an ONNX file in onnxruntime and keeps the file's states. model_stream.py has its streams."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ...errors import bad_type, integer
+from ...state import Closed
+from ..errors import need_packages
+from .model_stream import ModelStream
+from .states import Dims
+
+Array = np.ndarray
+
+
+class Model(Closed):
+    """An ONNX file that runs in onnxruntime, whose states are kept from call to call.
+
+    A state is an input of the file whose next value is an output, such as h_in and h_out of a policy.
+    ``model.stream(lanes)`` keeps the states for endless sequences. ``y, state = model(x)`` computes whole
+    sequences.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        The file.
+    states : mapping of str to str, optional
+        The inputs that are states, and for each the output with its next value. By default the names and the
+        graph tell. {} is for a file without states.
+    constants : mapping of str to array_like, optional
+        Inputs that are the same in all calls, such as the sample rate of silero-vad: ``{"sr": 16000}``.
+    shapes : mapping of str to tuple, optional
+        Shapes of inputs, for files that declare too little. None is a free size, and in a state the axis of
+        lanes: ``{"state": (2, None, 128)}``.
+    threads : int
+        Threads of onnxruntime.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a wrong argument, and for a file that onnxruntime does not run.
+    AmbiguousStatesError
+        If several outputs may be the next value of a state. It is a ValueError.
+    ImportError
+        If onnx or onnxruntime is not installed.
+
+    Notes
+    -----
+    All states are 0 at the start. Outputs have the bits of onnxruntime's ``session.run``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import onnx.parser
+    >>> import lnrnn
+    >>> sums = onnx.parser.parse_model(
+    ...     '<ir_version: 8, opset_import: ["": 17]>'
+    ...     "sums (float[B, 3] x, float[B, 3] state) => (float[B, 3] y, float[B, 3] stateN)"
+    ...     "{ y = Add (x, state) stateN = Identity (y) }"
+    ... )
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     onnx.save(sums, f"{folder}/sums.onnx")
+    ...     model = lnrnn.onnx.Model(f"{folder}/sums.onnx")
+    >>> model.states
+    {'state': 'stateN'}
+    >>> y, state = model(np.ones((4, 2, 3)))
+    >>> y[:, 0, 0]
+    array([1., 2., 3., 4.], dtype=float32)
+    >>> stream = model.stream(2)
+    >>> y = stream(np.ones((2, 3)))
+    """
+
+    __slots__ = ("_file",)
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        states: Mapping[str, str] | None = None,
+        constants: Mapping[str, ArrayLike] | None = None,
+        shapes: Mapping[str, Dims] | None = None,
+        threads: int = 1,
+    ) -> None:
+        if not isinstance(path, (str, os.PathLike)):
+            raise bad_type("path", "the path of an ONNX file", path)
+        threads = integer("threads", threads, 1, 1024)
+        need_packages()
+        from .file_session import FileSession
+
+        self._file = FileSession(os.fspath(path), states, constants, shapes, threads)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the inputs of a call: those that are neither states nor constants."""
+        return tuple(self._file.inputs)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the outputs of a call: those that are not states."""
+        return self._file.outputs
+
+    @property
+    def states(self) -> dict[str, str]:
+        """The inputs that are states, and for each the output with its next value."""
+        return {name: state.output for name, state in self._file.states.items()}
+
+    @property
+    def session(self) -> Any:
+        """The onnxruntime.InferenceSession that computes."""
+        return self._file.session
+
+    def __call__(
+        self, x: Any, state: Mapping[str, ArrayLike] | None = None, *, lanes: int | None = None
+    ) -> tuple[Any, dict[str, Array]]:
+        """Compute whole sequences.
+
+        Parameters
+        ----------
+        x : array_like, or mapping of str to array_like
+            The input, or all inputs by name. With the axes that the file declares, the file runs once. If an
+            input has one axis more, its first axis is time, and the file runs once for each step.
+        state : mapping of str to array_like, optional
+            The states before the first step; 0 by default.
+        lanes : int, optional
+            The number of independent sequences. By default the file's names of axes tell, or it is 1.
+
+        Returns
+        -------
+        y : array, or dict of str to array
+            The output, or all outputs by name. If an input has the axis of time, it is the first axis of y.
+        state : dict of str to array
+            The states after the last step.
+        """
+        feed, steps = self._file.feed(x)
+        stream = ModelStream(self._file, self._file.lanes_of(feed, state) if lanes is None else lanes)
+        if state is not None:
+            stream.state = state
+        if steps is not None and steps > 1:
+            self._warn()
+        return stream(feed), stream.state
+
+    def stream(self, lanes: int = 1) -> ModelStream:
+        """Return a stream, which keeps the states of `lanes` independent sequences from call to call.
+
+        Parameters
+        ----------
+        lanes : int
+            The number of sequences. A file whose sizes are all fixed has one lane.
+
+        Returns
+        -------
+        ModelStream
+            All states are 0.
+        """
+        stream = ModelStream(self._file, lanes)
+        self._warn()
+        return stream
+
+    def _warn(self) -> None:
+        """Warns of recurrent nodes whose state the file does not take as an input."""
+        nodes = self._file.restarting
+        if nodes:
+            names = ", ".join(nodes[:3]) + f" and {len(nodes) - 3} more" * (len(nodes) > 3)
+            warnings.warn(
+                f"the state of {names} starts at 0 in each run of {self._file.path!r}, so steps of different "
+                "runs do not depend on each other there",
+                stacklevel=3,
+            )
+
+    def __repr__(self) -> str:
+        states = ", ".join(f"{name} -> {output}" for name, output in self.states.items())
+        return f"Model({self._file.path!r}, inputs={self.inputs}, outputs={self.outputs}, states=({states}))"

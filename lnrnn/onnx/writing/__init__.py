@@ -1,0 +1,1 @@
+"""Writes networks as ONNX files."""

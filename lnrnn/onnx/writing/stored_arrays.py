@@ -1,0 +1,117 @@
+"""The arrays of a network as an ONNX file has them: rounded weights, tables of batch norm, ONNX's gates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ...reference.cells import block_diagonal
+from ...rnn.architecture import Architecture
+from ...rnn.snapshot import Snapshot
+from .scan_bodies import EQUATIONS
+
+Array = np.ndarray
+FLOAT32 = np.float32
+ROUNDING = 257 * 2.0**-31  # of two float32 numbers, relative to one: 2^-23 and a little more
+
+
+def to_bfloat16(w: Array) -> Array:
+    """Rounds to the nearest bfloat16, ties to even."""
+    bits = w.view(np.uint32)
+    rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(FLOAT32)
+    return np.where(np.isnan(w), w, rounded)
+
+
+def to_int8(w: Array) -> Array:
+    """Rounds each row to integers times a scale, as kernels/pack.h does. A row below 2^-100 becomes 0.
+
+    The scale is max |w| / 127. Rows that are integers from -128 to 127 times a scale keep their values.
+    """
+    most = np.abs(w).max(1, keepdims=True)
+    scale = np.where(most < FLOAT32(2.0**-100), FLOAT32(0), most / _largest_integers(w, most))
+    inverse = np.divide(FLOAT32(1), scale, out=np.zeros_like(scale), where=scale != 0)
+    found: Array = np.rint(w * inverse) * scale
+    return found
+
+
+def _largest_integers(w: Array, most: Array) -> Array:
+    """Returns the integer of the largest magnitude of each row, (n, 1) float32. most: the magnitudes."""
+    top = np.full(most.shape, 127, FLOAT32)
+    left = np.flatnonzero(~_multiples(w, most, 127))
+    for n in (128, *range(126, 0, -1)):
+        if n == 128 and w.shape[1] > (2**31 - 1) // (127 * 128):  # sums could exceed 32 bits
+            continue
+        found = left[_multiples(w[left, :4], most[left], n)]  # few rows pass, so the next line is fast
+        found = found[_multiples(w[found], most[found], n)]
+        top[found] = n
+        left = np.setdiff1d(left, found)
+    return top
+
+
+def _multiples(w: Array, most: Array, top: int) -> Array:
+    """Returns whether all values of each row are multiples of most / top, but for the rounding of float32."""
+    step = most.astype(np.float64) / top
+    n = np.rint(np.divide(w, step, out=np.zeros(w.shape), where=step > 0))
+    found: Array = ((np.abs(w - n * step) <= np.abs(w) * ROUNDING) & (n <= 127)).all(1)
+    return found
+
+
+ROUNDED: dict[str, Callable[[Array], Array]] = {
+    "float32": lambda w: w, "bfloat16": to_bfloat16, "int8": to_int8,
+}  # fmt: skip
+
+
+def layer_arrays(snapshot: Snapshot, suffix: str) -> dict[str, Array]:
+    """Returns the arrays of a layer and direction, by name without suffix.
+
+    Weights are rounded to the network's dtype, and block-diagonal ones are whole matrices. The arrays of
+    batch norm are followed by its `tables`.
+    """
+    made, rounded = snapshot.architecture, ROUNDED[snapshot.dtype]
+    found: dict[str, Array] = {}
+    for name in made.shapes:
+        if not name.endswith(suffix):
+            continue
+        array, name = snapshot.parameters[name], name.removesuffix(suffix)
+        if name.startswith("weight"):
+            array = rounded(array)
+        if name == "weight_hh":
+            array = block_diagonal(array, made.num_heads)
+        found[name] = array
+    return found | (tables(snapshot, suffix, found) if made.sides else {})
+
+
+def tables(snapshot: Snapshot, suffix: str, arrays: dict[str, Array]) -> dict[str, Array]:
+    """Returns batch norm as scale a + shift: arrays (steps, width) for each of its places.
+
+    A row is for a step, and one row more for later steps if these have the mean of the statistics.
+    """
+    made, statistics = snapshot.architecture, snapshot.statistics[suffix]
+    assert made.batch_norm is not None
+    found: dict[str, Array] = {}
+    for side, names in made.sites.items():
+        mean, var = (statistics.arrays[names[use]][: statistics.known] for use in ("mean", "variance"))
+        if snapshot.overrun == "mean":
+            mean, var = (np.concatenate([a, a.mean(0, keepdims=True)]) for a in (mean, var))
+        gain, bias = (arrays.get(names.get(use, "")) for use in ("gain", "bias"))
+        scale = (1.0 if gain is None else gain.astype(float)) / np.sqrt(var + made.batch_norm.eps)
+        shift = (0.0 if bias is None else bias.astype(float)) - mean * scale
+        end = side and f"_{side}"
+        found |= {f"scale{end}": scale.astype(FLOAT32), f"shift{end}": shift.astype(FLOAT32)}
+    return found
+
+
+def node_arrays(made: Architecture, arrays: list[dict[str, Array]]) -> tuple[Array, Array, Array | None]:
+    """Returns W, R and B of a node, from the arrays of its directions. B is None without biases."""
+
+    def reordered(a: Array) -> Array:
+        cell = EQUATIONS[made.cell.name]
+        order = [cell.gates.index(gate) for gate in cell.node]
+        return a.reshape(made.cell.gates, made.hidden_size, -1)[order].reshape(a.shape)
+
+    W, R = (np.stack([reordered(each[name]) for each in arrays]) for name in ("weight_ih", "weight_hh"))
+    if not made.bias:
+        return W, R, None
+    biases = [np.concatenate([reordered(a["bias_ih"]), reordered(a["bias_hh"])]) for a in arrays]
+    return W, R, np.stack(biases)
