@@ -20,9 +20,10 @@ pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the 
 
 
 # Files that read other people's files are importers, which have tables of their own.
-WRITERS = ("scan_bodies.py", "writer.py")
-IMPORTERS = (":!lnrnn/importers", *(f":!lnrnn/onnx/{path.name}" for path in (ROOT / "lnrnn/onnx").glob("*.py")
-                                    if path.name not in WRITERS))  # fmt: skip
+IMPORTERS = (
+    ":!lnrnn/importers", ":(exclude,glob)lnrnn/onnx/*.py",
+    *(f":!lnrnn/onnx/{folder}" for folder in ("graph", "nodes", "cells", "running")),
+)  # fmt: skip
 
 
 class Counted(NamedTuple):
