@@ -43,7 +43,7 @@ typedef struct {
     size_t gh_stride;
     float **gx_rows;
     size_t *done;  /* (groups): the number of steps of the chunk that each group has computed */
-    size_t *tasks; /* (lnrnn_gradient_tasks): the position of each product: LNRNN_DONE at its end */
+    size_t *tasks; /* (lnrnn_gradient_tasks): the position of each product; LNRNN_DONE after its end */
     float *work;   /* (threads, worker) */
     size_t worker; /* the number of floats of scratch per worker */
 } backward_job;

@@ -353,7 +353,7 @@ static void masked_product(backward_step *s)
 
 /* --- a GRU whose reset gate comes before the product ----------------------------------------------------- */
 
-/* The gradient of r needs the gradient of r h, which needs the gradient of the product of n. */
+/* The gradient of r needs the gradient of r h, so back-propagate through the product of the gate n first. */
 static void gru_reset_cell(backward_step *s)
 {
     const backward_job *j = s->j;

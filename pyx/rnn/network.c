@@ -190,7 +190,6 @@ static lnrnn_layer_training *training_of(const lnrnn_network_call *n, size_t lay
     return &n->line[layer * n->network->directions].layer;
 }
 
-/* Returns the array to which a layer writes its outputs. */
 static float *outputs_of(const lnrnn_network_call *n, size_t layer)
 {
     if (layer + 1 == n->network->layers)

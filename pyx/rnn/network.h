@@ -112,7 +112,7 @@ int lnrnn_rows_fit(const lnrnn_network_call *n, char *seen);
 size_t lnrnn_active_steps(const lnrnn_network_call *n);
 /* Makes the plan, for calls that differ as lnrnn_rnn_make_plan permits. Returns the number of floats of scratch. */
 size_t lnrnn_network_plan(lnrnn_network_call *n);
-/* Runs the call. Returns 1 or 0, as lnrnn_rnn_forward. */
+/* Runs the call. Returns 1 if all work is finished, else 0 (lnrnn_rnn_forward). */
 int lnrnn_network_forward(lnrnn_network_call *n);
 
 /* The arrays of back-propagation through a call. */
@@ -137,14 +137,13 @@ typedef struct {
 /* Plans back-propagation through n, the forward call with its tapes, statistics, outputs, h0 and c0, and a new plan.
  * Returns the number of floats of n->scratch, which must be aligned for doubles. */
 size_t lnrnn_network_backward_plan(const lnrnn_network_call *n, lnrnn_network_gradients *g);
-/* Back-propagates through the call n. Returns 1 or 0, as lnrnn_rnn_backward. */
+/* Back-propagates through the call n. Returns 1 if all work is finished, else 0. */
 int lnrnn_network_backward(lnrnn_network_call *n, lnrnn_network_gradients *g);
 
 /* A call can run in parts, between which the caller can handle an interrupt (Ctrl-C). Sets `part` and `resumed` for
  * the first part. */
 void lnrnn_network_begin(lnrnn_network_call *n);
-/* Runs the next part, forward, or backward if g is not NULL, and adapts the size of later parts. Returns 1 or 0, as
- * lnrnn_rnn_forward. */
+/* Runs the next part, forward, or backward if g is not NULL, and adapts the size of later parts. Returns 1 after the last part, else 0. */
 int lnrnn_network_go_on(lnrnn_network_call *n, lnrnn_network_gradients *g);
 /* For tests: sets the number of multiply-adds per thread of each part; 0: the value of tuning.h. */
 void lnrnn_set_part(double part);

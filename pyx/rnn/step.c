@@ -346,8 +346,8 @@ void lnrnn_step_meet(lnrnn_step *s)
 
 /* --- the view ------------------------------------------------------------------------------------------- */
 
-/* Returns 1 if a step needs memory that a step of the most frequent cells does not need. One test keeps the steps
- * of these cells short (benchmark small). */
+/* Returns 1 if a step needs memory that a step of the most frequent cells does not need. So the steps of these
+ * cells make one test, not four (benchmark small). */
 static int needs_more(const lnrnn_rnn_config *c)
 {
     return c->reset_before || c->projection || c->output_norm || c->num_heads > 1;

@@ -228,10 +228,9 @@ LNRNN_INLINE void T(moments_about)(size_t n, const elem *x, real *mean_hi, real 
     }
     *mean_hi = pivot + mean_d;
     *mean_lo = (pivot - *mean_hi) + mean_d;
-    *var = v < 0 ? 0 : v; /* not v > 0 ? v : 0, which would lose a NaN */
+    *var = v < 0 ? 0 : v; /* v > 0 ? v : 0 would lose a NaN */
 }
 
-/* The moments of one row or four. */
 typedef struct {
     real mean_hi[4], mean_lo[4], var[4];
 } T(moments_of_4);

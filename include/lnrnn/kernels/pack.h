@@ -124,7 +124,7 @@ LNRNN_INLINE void pack_column(size_t n, size_t k, size_t j, const float *v, floa
 }
 
 /* w (k), stride cs: the weights of one output, most = max |w| > 0. Returns 1 if all are multiples of most / top that int8
- * holds. float32 rounded `most` and the weight, each by at most 2^-24. */
+ * holds. The test allows for the rounding of `most` and of each weight to float32, by at most 2^-24. */
 LNRNN_INLINE int are_multiples(size_t k, const float *w, ptrdiff_t cs, float most, int top)
 {
     const double step = (double)most / top;

@@ -141,8 +141,8 @@ typedef struct lnrnn_product {
 /* How a kernel reads the values of a row: adding a bias, with batch norm, with layer norm, or adding a bias for hard
  * sigmoids. kernels/gate_norm.h has the equations. */
 enum { LNRNN_PLAIN, LNRNN_AFFINE, LNRNN_NORMED, LNRNN_HARD };
-/* The spans of a row, each with its own mean and variance. ALL: one span. EACH: one per gate. LAST: the last gate,
- * and the others. */
+/* The spans of a row, each with its own mean and variance. ALL: one span. EACH: one per gate. LAST: two, the last gate
+ * and the other gates. */
 enum { LNRNN_SPANS_ALL, LNRNN_SPANS_EACH, LNRNN_SPANS_LAST };
 /* The norm (or bias) of one site, for rows (G*H) of G gates; c has G = 1. */
 typedef struct {
@@ -210,7 +210,7 @@ typedef struct {
     size_t H, rows;
     const float *saved_gates; /* (rows, G*H), row stride ks: the gates of the forward step */
     const float *x, *a; /* (rows, G*H), row stride ks: W x and W h; only GRU with a norm for each gate */
-    /* (rows, H), row stride us. LSTM: u in h = o tanh(u); GRU: the factor of r. */
+    /* (rows, H), row stride us. LSTM: u in h = o tanh(u); GRU: u in n = tanh(x + r u). */
     const float *u;
     ptrdiff_t ks, us;
     const float *const *state_prev; /* `rows` pointers to (H), before the step: c of an LSTM, else h */

@@ -127,7 +127,7 @@ LNRNN_INLINE void tile_prefetch(const tile_shape s, const product_job *job, cons
 }
 
 /* A vector of words for dot products, which read it from address_of_words. If registers are free, one register keeps
- * a copy. Otherwise GCC would load the words again for each row (RNN, B = 2, H = 512: a third more time). */
+ * a copy. Otherwise GCC would load the words again for each row. */
 #ifdef LNRNN_KEEPS_WORDS
 typedef vi32 kept_words;
 LNRNN_INLINE const uint32_t *address_of_words(const kept_words *w) { return (const uint32_t *)w; }

@@ -94,8 +94,8 @@
 
 #include "lnrnn/simd/half.h"
 
-/* The vector types of x86, of `bytes` bytes. A sum of two __m256 has such a type too, and mixing it with
- * __m256 in a conditional expression is an error. */
+/* The vector types of x86, of `bytes` bytes. A sum of two __m256 has such a type, not __m256, and the two
+ * types cannot be mixed in a conditional expression. */
 #define LNRNN_VECTORS(bytes)                                \
     typedef float v32 __attribute__((vector_size(bytes)));  \
     typedef double v64 __attribute__((vector_size(bytes))); \

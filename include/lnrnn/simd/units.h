@@ -45,8 +45,8 @@ LNRNN_INLINE float without_subnormal(float v)
 }
 
 /* Returns sum + one product of two bfloat16, rounded once, to nearest even. As in the CPU's unit, a result below the
- * smallest normal number is 0, even if float would round it up to that number. In double the product is exact, and
- * the rounding of the sum does not matter: a product with such low bits is below 2^-160. */
+ * smallest normal number is 0, even if float would round it up to that number. In double the product is exact. The
+ * rounding of the sum does not matter, because a product whose bits it would round away is below 2^-160. */
 LNRNN_INLINE float unit_fma(uint32_t a, uint32_t b, float sum)
 {
     const float x = without_subnormal(bits_float(a)), y = without_subnormal(bits_float(b)),
@@ -153,7 +153,7 @@ LNRNN_INLINE vsum vsum_dot(vsum v, uint32_t a, const uint32_t *p) { return v32_d
 
 LNRNN_INLINE vsum vsum_half(vsum r, vsum s, int h)
 {
-    const float64x2_t a = (float64x2_t)r, b = (float64x2_t)s; /* the bits, not the values */
+    const float64x2_t a = (float64x2_t)r, b = (float64x2_t)s; /* reinterprets the bits */
     return (vsum)(h ? vzip2q_f64(a, b) : vzip1q_f64(a, b));
 }
 
