@@ -180,7 +180,7 @@ typedef struct {
     int bias, batch_first, bidirectional, reverse;
     int reset_after; /* GRU; 0: the reset gate multiplies h before the product */
     int norm;        /* LNRNN_NORM_NONE .. */
-    /* Only for layer norm. LNRNN_PLACEMENTS: the cell's default placement. */
+    /* Only for layer norm. The placement LNRNN_PLACEMENTS means the cell's default. */
     int placement, span, cell_norm, inner_bias;
     double eps;
     /* Only for batch norm. max_steps: the number of steps with statistics; 0: as many as in training. steps: the number of rows

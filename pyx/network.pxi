@@ -210,7 +210,7 @@ cdef class Network:
         return found
 
     def train(self, x, h0, lengths):
-        """Computes as `call`, and records a tape; not for batch norm. Returns y, h or (h, c), and the parts of the tape, or None as `call`.
+        """Computes as `call`, and records a tape; not for batch norm. Returns y, h or (h, c), and the parts of the tape; or None.
 
         The parts are new read-only arrays: initial states (lines, B, H); x; the table of rows (B, 6); outputs of layers; tapes of
         lines."""

@@ -63,8 +63,8 @@ cdef inline int threads_of(size_t elements) except -1:
 
 
 cdef inline bint takes(lnrnn_batch *b, cnp.ndarray x, int first, int axes, gain, bias, eps, gy, out) except -1:
-    """Returns False unless all arrays are ordinary, x is not empty, gy is like x, and `out` is None or writable for x. Else sets
-    b, without statistics and memory. x is (N, C, L), where C is `axes` axes of x from `first` on; gain, bias (C)."""
+    """Returns False unless all arrays are ordinary, x is not empty, gy has x's type and shape, and `out` is None or writable for x.
+    Else sets b, without statistics and memory. x is (N, C, L), where C is `axes` axes of x from `first` on; gain, bias (C)."""
     cdef int kind = computed_type(x)
     if (type(eps) is not float or not parameter_fits(gain, kind, x, first, axes) or not parameter_fits(bias, kind, x, first, axes)
             or not (gy is x or like(gy, x))):

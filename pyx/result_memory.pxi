@@ -15,7 +15,7 @@ cdef extern from *:
     PyDataMem_Handler lnrnn_result_handler
     object PyDataMem_SetHandler(object handler)
 
-# NumPy reads the current handler from the context (contextvars).
+# NumPy reads the current handler from the context (contextvars), so this context sets it.
 cdef object handler_context = PyContext_New()
 PyContext_Enter(handler_context)
 PyDataMem_SetHandler(PyCapsule_New(&lnrnn_result_handler, b"mem_handler", NULL))

@@ -103,7 +103,7 @@ enum { LNRNN_LARGE_WORK = 1 << 30 };
 /* LNRNN_THREAD_WORK and LNRNN_LARGE_WORK for norms and elementwise functions, in elements (benchmarks layer_norm and batch_norm). */
 enum { LNRNN_SERIAL = 1 << 17, LNRNN_LARGE = 1 << 25 };
 
-/* The most groups of sequences at a time if several threads compute each group, because every group needs a barrier. */
+/* The most groups of sequences at a time if several threads compute each group. An array of this size has their barriers. */
 enum { LNRNN_MOST_SHARED = 64 };
 
 /* --- the time of a step: cost_model.c ------------------------------------------------------------------ */

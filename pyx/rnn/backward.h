@@ -102,7 +102,7 @@ void lnrnn_last_gate(backward_step *s, int site, const float *a, ptrdiff_t as);
 
 /* --- backward_steps.c ----------------------------------------------------------------------------------- */
 
-/* Sets the phases of the job's steps. */
+/* Sets j->phases, the functions that compute a step. */
 void lnrnn_resolve_backward(backward_job *j);
 /* Returns the number of floats of scratch that a worker needs. If base is not NULL, also sets the pointers of s into this scratch. */
 size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_step *s);

@@ -281,9 +281,8 @@ static void hidden_side(backward_step *s)
 static void inner_hh(backward_step *s) { lnrnn_inner_backward(s, 1, s->ga); }
 static void inner_ih(backward_step *s) { lnrnn_inner_backward(s, 0, s->gx); }
 
-/* ga: n pointers to rows (G*H) of the gradient of W h. Writes to `to` (n, h_stride) the gradient of h through the
- * gates first .. end - 1. If there are several heads, it computes each in scratch memory. A product writes whole
- * vectors, which would overwrite other heads. */
+/* ga: n pointers to rows (G*H) of the gradient of W h. Writes to `to` (n, h_stride) the gradient of h through the gates first .. end -
+ * 1. It computes each of several heads in scratch memory, because a product writes whole vectors, which would overwrite other heads. */
 static void head_product(const backward_step *s, size_t first, size_t end, size_t n, const float *const *ga,
                          int add, float *to)
 {

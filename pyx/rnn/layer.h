@@ -93,12 +93,12 @@ size_t lnrnn_tape_width(const lnrnn_rnn_config *config);
 /* The layout of a call's scratch memory, in floats. First comes, for each group, the memory that its threads share.
  * The memory of each worker begins at groups * shared. The positions are last. */
 typedef struct {
-    size_t shared, worker; /* floats per group, 0 without divide_units; per worker (lnrnn_step_memory) */
+    size_t shared, worker; /* numbers of floats: of a group, 0 without divide_units; of a worker */
     size_t positions;      /* the offset of the numbers of steps that each group has computed */
     size_t floats;         /* the total size */
 } lnrnn_rnn_scratch;
 
-/* A phase of a step is a function of the step's view: step.h. */
+/* A phase is a function that computes one part of a step. Its argument describes the step: step.h. */
 typedef struct lnrnn_step lnrnn_step;
 typedef void lnrnn_phase(lnrnn_step *s);
 enum { LNRNN_PHASES = 25 };

@@ -263,7 +263,6 @@ static double after_line(const lnrnn_rnn_call *r, size_t products, double left)
     return left - all_steps_cost(r, products * (r->config->D + r->config->head_units)) / r->plan->threads;
 }
 
-/* Prepares the first part of a call. */
 static void begin(lnrnn_network_call *n)
 {
     const size_t directions = n->network->directions, last = line_count(n) - directions;

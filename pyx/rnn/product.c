@@ -132,7 +132,7 @@ static void place_gates(size_t units, size_t H, size_t from, size_t to, const fl
 }
 
 /* A product writes whole vectors, which would overwrite outputs of other heads, so it writes to a block. A single
- * head needs no block: behind its outputs are only padding, and gates of later products. */
+ * head needs no block, because only padding and gates of later products follow its outputs. */
 void lnrnn_head_products(const lnrnn_step *s, size_t gate, size_t gates, const uint32_t *w,
                          const float *const *rows, int add)
 {

@@ -274,7 +274,7 @@ static void zoneout_c(lnrnn_step *s)
 
 /* --- the diagram ---------------------------------------------------------------------------------------- */
 
-/* Sets the phases of a step. The tape records c after zoneout; the backward pass computes c before zoneout again. */
+/* Sets p->phases. The tape gets c only after zoneout, because the backward pass computes c before zoneout itself. */
 void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     const lnrnn_rnn_config *c = r->config;

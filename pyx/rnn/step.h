@@ -76,7 +76,7 @@ static inline void *lnrnn_carve(float *base, size_t *at, size_t n)
 
 /* --- step.c --------------------------------------------------------------------------------------------- */
 
-/* Sets the phases of the plan. */
+/* Sets plan->phases, the functions that compute a step. */
 void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *plan);
 /* shared: the memory that the threads of a group share; own: this thread's memory. Without divide_units they
  * are the same pointer. Sets the pointers of s, if shared and own are not NULL. Returns the number of floats of `own`, and sets
@@ -84,7 +84,7 @@ void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *plan);
 size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn_plan *plan, float *shared,
                          float *own, size_t *floats);
 
-/* Sets the view of a group before step t, for a thread that computes all columns. */
+/* Sets s to step t of a group, for a thread that computes all columns. */
 void lnrnn_step_begin(lnrnn_step *s, const lnrnn_rnn_call *r, size_t group, size_t t, float *shared,
                       float *own);
 /* Copies c0 of the group's rows to cn, before step 0. */

@@ -41,7 +41,6 @@ LNRNN_INLINE void gru_units(size_t first, size_t k, const int vecs, const int ho
     }
 }
 
-/* Computes a step of at most LNRNN_ROWS_TOGETHER rows. */
 LNRNN_INLINE void gru_rows(const int how, const int separate, const lnrnn_step_config *step,
                            const lnrnn_step_rows *rows)
 {

@@ -17,7 +17,7 @@
 /* The number of outputs of a whole panel. */
 enum { NR = NR_VECS * V32_LANES };
 
-/* Returns n outputs, rounded up to whole vectors. */
+/* Returns n, a number of outputs, rounded up to whole vectors. */
 static size_t packed_width(size_t n) { return (n + V32_LANES - 1) / V32_LANES * V32_LANES; }
 
 /* Returns the number of outputs of the next panel if `left` outputs remain. If a panel has three vectors, the last
@@ -54,7 +54,7 @@ static size_t packed_words(int dtype, size_t k)
 #endif
 }
 
-/* Returns the number of words of packed (n, k). With int8, the scales of the outputs and the sums of their weights
+/* Returns the number of words of packed weights (n, k). With int8, the scales of the outputs and the sums of their weights
  * follow the panels, (packed_width(n)) each. */
 static size_t packed_size(int dtype, size_t n, size_t k)
 {

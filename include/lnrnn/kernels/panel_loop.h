@@ -18,7 +18,7 @@ typedef struct {
     size_t few_rows;  /* 2 to few_rows rows are multiplied by two panels at a time; 0: never */
 } product_loop;
 
-/* few_rows of the products. Instruction sets with LNRNN_FEW_COPIES have no tiles of two panels. */
+/* few_rows of a product_loop. Instruction sets with LNRNN_FEW_COPIES have no tiles of two panels. */
 #if defined(LNRNN_FEW_COPIES) || defined(LNRNN_EMULATED)
 enum { FEW_ROWS = 0 };
 #else
@@ -59,7 +59,8 @@ LNRNN_INLINE void tile(const int product, const tile_shape s, const product_job 
 LNRNN_INLINE void row_tile(const int product, const int prefetch, const int vecs, const product_job *job,
                            size_t r, size_t o)
 {
-    const int left = vecs % NR_VECS, two = NR_VECS == 3 && left == 1 && vecs > 1; /* two panels of two */
+    /* two: the last four vectors are two panels of two (panel_width). */
+    const int left = vecs % NR_VECS, two = NR_VECS == 3 && left == 1 && vecs > 1;
     const tile_shape s = {.rows = 1,
                           .whole = vecs / NR_VECS - two,
                           .narrow = two ? 2 : left != 0,

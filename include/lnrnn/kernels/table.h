@@ -119,8 +119,8 @@ typedef struct {
     uint32_t *scratch; /* scratch(dtype, rows, k) words */
 } lnrnn_matmul;
 
-/* pack.h, product_*.h: the product with packed weights of float32, of bfloat16 or of int8. Threads that
- * share a panel divide its rows. */
+/* pack.h, product_*.h: the product with packed weights of float32, of bfloat16 or of int8. If two
+ * threads compute the same panel, they divide the rows. */
 typedef struct lnrnn_product {
     const char *unit; /* name of the CPU's unit that multiplies, or NULL: lnrnn_isa_unit */
     size_t (*panels)(size_t n);
@@ -149,7 +149,7 @@ typedef struct {
     size_t H;
     int how, spans;
     float eps;
-    const float *mean, *gain, *bias; /* (G*H), as `how` needs them */
+    const float *mean, *gain, *bias; /* (G*H), only those that `how` reads */
 } lnrnn_gate_norm;
 
 /* The kernels that compute new states: one for each cell, and two more for a GRU. GRU_GATE has a norm for each gate.

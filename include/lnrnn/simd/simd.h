@@ -76,7 +76,7 @@
 #include <string.h>
 
 #define LNRNN_INLINE static inline __attribute__((always_inline, unused))
-/* For rare cases: compiled for size, and placed away from the code that is executed often. */
+/* Functions for rare cases are compiled for size, and placed away from frequent code. */
 #define LNRNN_SELDOM static __attribute__((noinline, cold))
 
 /* For functions that kernels call in many places, if the cost of a call does not matter. Inlined, they would

@@ -30,7 +30,6 @@
  * With LNRNN_EMULATED these operations are plain C with the same bits, for machines without the instructions. The C follows
  * the manuals: the order of sums, the roundings, and 0 for subnormal operands and results. Intel, Architecture Instruction
  * Set Extensions Programming Reference: VDPBF16PS, TDPBF16PS, TDPBUSD. Arm, Architecture Reference Manual: BFDOT, BFMMLA.
- * tests/rnn/test_units.py and tests/simd/test_aarch64.py compare the instructions with the plain C.
  */
 #ifndef LNRNN_UNITS_H
 #define LNRNN_UNITS_H
@@ -107,7 +106,7 @@ LNRNN_OUTLINE v32 v32_dot2(v32 v, uint32_t a, const uint32_t *p)
 {
     float sum[V32_LANES];
     v32_store(sum, v);
-    for (int i = 0; i < V32_LANES; i++) { /* the odd input first */
+    for (int i = 0; i < V32_LANES; i++) { /* the instruction adds the odd input first */
         sum[i] = unit_fma(a & 0xffff0000, p[i] & 0xffff0000, sum[i]);
         sum[i] = unit_fma(a << 16, p[i] << 16, sum[i]);
     }
@@ -244,7 +243,7 @@ LNRNN_INLINE void tile_dot_u8(lnrnn_tiles *t, int c, int a, int b)
                                                    * (int8_t)(t->word[b][k][n] >> at & 255));
 }
 #elif defined(__x86_64__)
-/* Instructions as assembler text. gcc's intrinsics need literal tile numbers, and compiler flags that would let gcc
+/* AMX instructions as assembler text. gcc's intrinsics need literal tile numbers, and compiler flags that would let gcc
  * itself use tiles. Tiles are not named as clobbered, because the compiler keeps no values in them. */
 typedef struct {
     int unused;
