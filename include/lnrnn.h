@@ -131,7 +131,7 @@ void lnrnn_batch_norm_backward(const lnrnn_batch *given, const void *gy, void *g
 
 /* --- status and message -------------------------------------------------------------------------------- */
 
-/* Negative codes come from a step or a reset of a stream, which has then changed no lane and no output. */
+/* A step or a reset of a stream that returns a negative code has changed no lane and no output. */
 typedef enum {
     LNRNN_OK = 0,
     LNRNN_NO_MEMORY = 1,
@@ -198,7 +198,7 @@ typedef struct {
 
 /* Returns a description with Python's defaults: layer norm, one layer, one direction, with biases. */
 lnrnn_description lnrnn_describe(int cell, size_t input_size, size_t hidden_size);
-/* Replaces defaults in d by their values for the cell. Fails if a value is invalid. */
+/* Replaces values that mean a default, such as LNRNN_PLACEMENTS, by those of the cell. Fails if a value is invalid. */
 lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_MESSAGE]);
 
 enum { LNRNN_ARRAY_F32, LNRNN_ARRAY_F64, LNRNN_ARRAY_I64, LNRNN_ARRAY_OTHER }; /* dtypes of arrays */

@@ -92,7 +92,7 @@ typedef struct {
 void lnrnn_site_backward(const backward_step *s, int site, size_t from, size_t end, const site_rows *rows);
 /* g (active, G*H), row stride j->wide. Adds the sums of its columns to the sums for an inner bias. */
 void lnrnn_inner_backward(const backward_step *s, int inner, const float *g);
-/* Adds, after some of the steps, the partial sums to the sums of the blocks. Call it after step t of rows first .. first + rows - 1. */
+/* Call it after each step t of rows first .. first + rows - 1. After some steps it adds the partial sums of their blocks to the sums. */
 void lnrnn_flush_sums(const backward_job *j, size_t first, size_t rows, size_t t);
 /* Adds up the sums of all blocks into g->site and g->inner. */
 void lnrnn_total_sums(const backward_job *j);

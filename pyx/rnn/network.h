@@ -13,7 +13,7 @@ typedef struct {
     const uint32_t *ih, *hh, *hr;
 } lnrnn_packed_weights;
 
-/* The weights of a layer in one direction for back-propagation: fields of lnrnn_rnn_gradients. */
+/* The weights of a layer in one direction for back-propagation, as in lnrnn_rnn_gradients. */
 typedef struct {
     const uint32_t *w_ih_t, *w_hh_t, *w_hr_t;
     const float *w_ih, *w_hh, *w_hr;
@@ -72,8 +72,8 @@ typedef struct {
     float *hn, *cn;       /* (shapes of h0, c0); may be h0, c0; cn: only if the cell has c */
     int training;         /* `training` of each line is set; 0: inference */
     size_t line_arrays;   /* set by lnrnn_training_begin */
-    int threads;          /* the largest number of threads */
-    double part;          /* part and resumed as in lnrnn_rnn_call */
+    int threads;
+    double part; /* part and resumed as in lnrnn_rnn_call */
     int resumed;
     /* (the number of floats that lnrnn_network_plan returns). Keep the values until a call returns 1. */
     float *scratch;

@@ -22,7 +22,7 @@ struct lnrnn_step {
     const lnrnn_rnn_call *r;
     size_t first, count, length; /* length: the number of steps of the longest row */
     size_t t, active;
-    /* Pointers. x: to (D), for each step of the chunk the active rows. h_prev, h: to (P), and c: to (C), the states of the
+    /* Pointers. x: to (D), the active rows of each step of the chunk. h_prev, h: to (P), and c: to (C), the states of the
      * active rows before and after step t. recurrent: the rows that W_hh multiplies, h_prev or masked copies. */
     const float **x, **h_prev, **recurrent;
     float **c, **h;

@@ -81,7 +81,7 @@ LNRNN_INLINE void gru_gate_last_sum(size_t i, size_t k, const int whole, size_t 
     put_f32(sum + at, v32_fma(r, get_f32(a + at, k, whole), get_f32(x + at, k, whole)), k, whole);
 }
 
-/* Computes r with its norm, and the sum x + r a for n. Writes r to `gates` unless `gates` is NULL. */
+/* Computes the gate r, with its norm, and x + r a for n. Writes r to `gates` unless `gates` is NULL. */
 LNRNN_INLINE void gru_gate_reset_units(size_t i, size_t k, const int whole, const gate_side *side,
                                        const float *x, const float *a, float *sum, float *gates)
 {

@@ -136,8 +136,8 @@ LNRNN_INLINE int are_multiples(size_t k, const float *w, ptrdiff_t cs, float mos
     return 1;
 }
 
-/* w (k), stride cs: the weights of one output, most = max |w| > 0. Returns their scale in int8. Weights that were integers
- * times a scale before become integers times this scale or a fraction of it, so they are not rounded again. */
+/* w (k), stride cs: the weights of one output, most = max |w| > 0. Returns their scale in int8. Weights that are integers
+ * times any scale become integers times this scale or a fraction of it, so they are not rounded again. */
 static float int8_scale(size_t k, const float *w, ptrdiff_t cs, float most)
 {
     int top = 127;

@@ -136,7 +136,7 @@ typedef const uint32_t *kept_words;
 LNRNN_INLINE const uint32_t *address_of_words(const kept_words *w) { return *w; }
 #endif
 
-/* p: a vector of words. again: several rows are multiplied by these words. */
+/* Returns the vector of words at p. again: several rows are multiplied by it. */
 LNRNN_INLINE kept_words keep_words(const uint32_t *p, int again)
 {
 #ifdef LNRNN_KEEPS_WORDS
