@@ -226,8 +226,7 @@ LNRNN_INLINE T(row_gradient)
     return g;
 }
 
-/* Computes values i .. i+k-1 of gx for 1 or 4 rows, and adds gy z and gy to the sums for ggain and gbias.
- */
+/* Computes values i .. i+k-1 of gx for 1 or 4 rows, and adds gy z and gy to the sums for ggain and gbias. */
 LNRNN_INLINE void T(layer_norm_gx_part)(size_t i, size_t k, const int whole, const int rows, const int form,
                                         const lnrnn_layer_norm_gradients *r, const T(row_gradient) *g)
 {

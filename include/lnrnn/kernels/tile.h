@@ -109,8 +109,7 @@ LNRNN_INLINE const uint32_t *tile_weights(const tile_shape s, const product_job 
     return job->w + panel * job->words + (j * (size_t)size + (size_t)in) * V32_LANES;
 }
 
-/* p: the words j of vector v. Prefetches words that are needed later: into L2 if s has several rows and l2 is set, else into L1.
- */
+/* p: the words j of vector v. Prefetches words that are needed later: into L2 if s has several rows and l2 is set, else L1. */
 LNRNN_INLINE void tile_prefetch(const tile_shape s, const product_job *job, const uint32_t *p, int v,
                                 size_t j, int l2)
 {
