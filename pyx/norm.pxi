@@ -28,7 +28,7 @@ cdef inline int computed_type(cnp.ndarray x) noexcept:
 
 cdef inline object widened(object parameter, object x):
     """Converts a parameter of x's 16-bit type to float32. Call it before checks, because other threads may change arrays
-    meanwhile."""
+    during the conversion."""
     if (parameter is None or not ordinary(x) or cnp.PyArray_ITEMSIZE(<cnp.ndarray>x) != 2
             or not plain(parameter, cnp.PyArray_TYPE(<cnp.ndarray>x))):
         return parameter

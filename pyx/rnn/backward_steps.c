@@ -371,7 +371,7 @@ static void gru_reset_cell(backward_step *s)
     lnrnn_site_backward(s, LNRNN_SITE_HIDDEN, 0, n, &rows);
 }
 
-/* Adds the gradients of h through both products, and then back-propagates through the dropout of h. */
+/* gu: the gradient of h through r h. Adds to gu the gradient through the product for r and z. Adds gu, times the dropout of h, to gh. */
 static void reset_product(backward_step *s)
 {
     const size_t H = s->j->c->H, narrow = s->j->narrow;

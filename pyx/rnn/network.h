@@ -135,7 +135,7 @@ typedef struct {
 } lnrnn_network_gradients;
 
 /* Plans back-propagation through n, the forward call with its tapes, statistics, outputs, h0 and c0, and a new plan.
- * Returns the number of floats of n->scratch, which must be aligned for doubles. */
+ * Returns the number of floats of n->scratch, aligned for doubles. */
 size_t lnrnn_network_backward_plan(const lnrnn_network_call *n, lnrnn_network_gradients *g);
 /* Back-propagates through the call n. Returns 1 if all work is finished, else 0. */
 int lnrnn_network_backward(lnrnn_network_call *n, lnrnn_network_gradients *g);

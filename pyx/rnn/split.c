@@ -9,7 +9,7 @@
  * their own memory. Separate products W_hh h are double-buffered, so that a fast thread does not overwrite rows that other threads read.
  *
  * Groups do not wait for each other. If fewer threads start than planned, they are divided among the groups again; one thread may
- * compute several groups. Sums have the same order as on one thread. If a call runs in parts, all threads of a group stop at the same
+ * compute several groups. If a call runs in parts, all threads of a group stop at the same
  * step, because each counts the cost of all columns. */
 #include <string.h>
 

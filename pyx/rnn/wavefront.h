@@ -71,9 +71,8 @@ static inline network_run *runs_at(float *p)
     return (network_run *)(((uintptr_t)p + sizeof(network_run) - 1) & ~(sizeof(network_run) - 1));
 }
 
-/* The lines' config, T, B, rows and last_step_end must be set, without tapes, masks and counts. Returns 1 if
- * lnrnn_wavefront_forward is possible on at most `threads` threads, and faster than lnrnn_rnn_forward for one line
- * after the other. */
+/* The calls of the lines must have config, T, B, rows and last_step_end, but no tape, mask or count. Returns 1 if
+ * lnrnn_wavefront_forward is possible on at most `threads` threads, and faster than lnrnn_rnn_forward for one line after the other. */
 int lnrnn_wavefront_plan(lnrnn_wavefront *n, int threads);
 /* Computes all layers, with the same bits as one layer after the other. Returns 1 if all work is finished, else 0. */
 int lnrnn_wavefront_forward(lnrnn_wavefront *n);
