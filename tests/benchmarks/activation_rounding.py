@@ -77,7 +77,7 @@ STEP = {
 
 def states(cell, p, x, lengths, weights: Round, activations: Round | None) -> np.ndarray:
     """Returns h of every step, (T, B, H), which stays constant after a sequence's end. p: {name without the
-    layer's suffix: array}. activations: None rounds nothing, not even to float32."""
+    layer's suffix: array}. activations rounds x and h; None: they and the states stay float64."""
     step, options, sites = STEP[cell]
     p = {name: weights(v) if v.ndim == 2 else v for name, v in p.items()}
     p = {name: v.astype(np.float64) for name, v in p.items()}
@@ -133,7 +133,7 @@ def of_classifier(cell, classifier, *data, **more) -> Network:
 
 @dataclass(frozen=True)
 class Settings(SpeakerSettings):
-    """Settings of a network with `hidden` units. None: the number of units in the study."""
+    """Settings of a network with `hidden` units, or if this is None with the study's number of units."""
 
     hidden: int | None = None
 

@@ -157,7 +157,7 @@ def _plain(cell, p):
 
 
 def _loop(cell, p):
-    """Returns the loop of peers_training.py."""
+    """Like `_module`, for the cell as a loop over the steps in torch."""
 
     def make(torch):
         given = cell.for_peers(_recurrent(p))

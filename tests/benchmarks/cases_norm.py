@@ -52,7 +52,8 @@ def _dtype(name):
 
 
 def _case(ours, peers, want, x, threads, reads=0, summed=None, limited=True) -> Case:
-    """Returns a Case. Its limit is a copy of x and `reads` reads. summed: terms of a parameter's gradient."""
+    """Returns a Case. Its limit is the time of a copy of x and `reads` reads. summed: the number of terms in
+    a parameter's gradient."""
     exact, loose = (ROUNDINGS, ROUNDINGS) if summed is None else _roundings_of_sum(summed)
     ours = ours if isinstance(ours, dict) else on_one_thread_too(Call(ours), threads)
     return Case(
@@ -63,8 +64,8 @@ def _case(ours, peers, want, x, threads, reads=0, summed=None, limited=True) -> 
 
 
 def _written(call, peers, want, x, out, threads) -> Case:
-    """Returns the case of a function with out=. If `out`, lnrnn writes to out= and races peers with a bound
-    output, else it races the others. None: all race, and lnrnn's new output is judged."""
+    """Returns the case of a function with out=. out=True: lnrnn and peers write to given arrays. False: all
+    allocate their results. None: both kinds race, and lnrnn's call without out= is judged."""
     bound = partial(call, out=np.empty_like(x))
     ours = on_one_thread_too(Call(bound if out else call), threads)
     if out is None:

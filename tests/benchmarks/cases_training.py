@@ -19,7 +19,7 @@ from peers_training import PLAIN, SAME_CELL, torch_module
 from race import Call
 from training_problem import Problem, problem
 
-# Targets: the largest ratios of two times. REPACKING: the time of a step after all parameters were set,
+# The largest permitted ratios of two times. REPACKING: the time of a step after all parameters were set,
 # divided by the time of a step with unchanged parameters. Setting them packs the weights again. TORCH: the
 # time of a step by lnrnn.torch divided by that of a step in NumPy; lnrnn.torch may take TORCH_CALL seconds
 # more.
@@ -37,8 +37,8 @@ NOT_COMPILED = (
 
 
 def gemm(problem: Problem, threads: int) -> tuple[Limit, dict[str, str]]:
-    """Returns as limit the time of the step's six products, and {library: why it does not race}. The rate is
-    that of a large float32 product by the fastest library."""
+    """Returns as limit the time of a training step's six matrix products at the rate of a large one by the
+    fastest library, and {library: why it does not race}."""
     calls, left_out = products(threads)
     loops = {f"GEMM {name}": call for name, call in calls.items()}
     share = problem.operations / (2 * SIDE**3)
@@ -60,8 +60,8 @@ def _model(problem: Problem):
 
 
 def _step(problem: Problem, model, *, padded=False, before=lambda: None) -> Call:
-    """Returns the training step of a model, as the documentation shows it. padded: without lengths, but gy is
-    0 past them. before: a function that each call runs first."""
+    """Returns the training step of a model, as the documentation shows it. padded: all sequences have T
+    steps, with gy = 0 past their ends. before: a function that each call runs first."""
     x, gy, lengths = problem.x, problem.gy, problem.lengths
     if padded:
         gy, lengths = gy * problem.alive, None
@@ -92,7 +92,7 @@ def _case(problem: Problem, threads: int, ours: dict[str, Call], peers=None, lef
 
 
 def _torch_plain(cell, batch, hidden, steps, threads, ragged) -> dict:
-    """Returns torch.nn's cell without a norm as a peer with less work, and with its own reference."""
+    """Returns {name: builder} of torch.nn's cell without a norm, which has less work than other peers."""
 
     def build():
         other = problem(cell, batch, hidden, steps, ragged=ragged, plain=True)

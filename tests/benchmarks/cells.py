@@ -115,7 +115,8 @@ class RNN(Cell):
         return (jax.numpy.tanh(projected[0] + state[0] @ p["weight_hh"]),)
 
     def onnx_project(self, hidden):
-        """Returns nodes (operator, inputs, outputs, attributes) from x to p0, p1 ..., and widths in H."""
+        """Returns nodes (operator, inputs, outputs, attributes) that compute p0, p1 ... from x, and the
+        widths of these in multiples of H."""
         return [("MatMul", ["x", "weight_ih"], ["p0"], {})], [1]
 
     def onnx_step(self, hidden):

@@ -126,7 +126,7 @@ PEAK(dot_int8, int32x4_t, 16, vdupq_n_s32(2), vdupq_n_s8(1), vdupq_n_s8(1))
 ABSENT(dot_int8)
 #endif
 
-/* AMX has eight tiles of 16 rows of 64 bytes. Four tiles have sums, two activations, two weights.
+/* AMX has eight tiles of 16 rows of 64 bytes. Four tiles hold sums, two activations, and two weights.
  * TILE(sums, activations, weights) multiplies 16 x N by N x 16. */
 #if defined(__AMX_TILE__)
 enum { TILE_ROWS = 16, XTILEDATA = 18, REQUEST_PERMISSION = 0x1023 };
@@ -150,7 +150,7 @@ static int tiles_of(uint32_t word)
         ""
         :
         : "r"(&shape), "r"(content)
-        : "memory"); /* The compiler does not know that the intrinsics read these arrays. */
+        : "memory"); /* so that the arrays are written to memory, where the tile instructions read them */
     _tile_loadconfig(&shape);
     _tile_zero(0);
     _tile_zero(1);

@@ -1,5 +1,4 @@
-"""Norms and elementwise functions of the peers, on each library's own arrays, with weights converted in
-advance.
+"""Builds contenders for norms and elementwise functions, on each library's own arrays.
 
 There is a class for each library. Its methods take NumPy arrays and return a contender. A class has methods
 only for functions of its library."""

@@ -49,7 +49,7 @@ class _Torch:
         return torch.cat(ys)
 
     def contender(self, sequence, leaves=None) -> Call:
-        """Returns a contender. sequence(*leaves) returns y. The leaves may have more dimensions of size 1."""
+        """Returns a contender. sequence(*leaves) returns y. leaves: by default self.leaves."""
         torch, leaves = self.torch, leaves or self.leaves
 
         def call():

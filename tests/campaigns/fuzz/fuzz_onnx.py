@@ -251,7 +251,7 @@ def networks(source, check: bool):
 
 
 def read(judge, raw: bytes, check: bool) -> None:
-    """Checks one execution: a ValueError, or networks. check: whether ONNX Runtime compares them."""
+    """Checks that lnrnn raises a ValueError or finds networks. check: whether to run ONNX Runtime too."""
     try:
         result = networks(raw, check)
     except ValueError as error:

@@ -51,8 +51,8 @@ def pytest(folder: Path, arguments: list[str], patience: float, **environment: s
 
 
 def plain(function: str) -> str:
-    """Returns a function's name without its instruction set, because a test is recorded on few of its
-    instruction sets."""
+    """Returns a function's name without its instruction set, because records of a test omit most of its
+    sets."""
     return re.sub(r"(include/lnrnn/simd/)\w+\.h", r"\1", function)
 
 

@@ -39,7 +39,7 @@ FOLDERS = (
     "tests/norm", "tests/rnn", "tests/reference", "tests/importers", "tests/files", "tests/cli",
     "tests/demo", "tests/data", "tests/campaigns/fuzz", "tests/runtime", "tests/capi",
 )  # fmt: skip
-# Omitted tests, which limit or count memory or measure stacks: the sanitizer reserves terabytes.
+# Tests that limit or count memory or measure stacks are omitted, because the sanitizer reserves terabytes.
 NOT = (
     "tests/runtime/test_threads.py", "tests/runtime/test_result_memory.py",
     "tests/runtime/test_interrupts.py", "tests/capi/test_c_realtime.py",
