@@ -1,6 +1,6 @@
 """Defines races of norms and elementwise functions. Each public function below returns a Case.
 
-Tests name these functions, and a worker process calls them. Their arguments are threads, then the size.
+worker.py calls these functions with the number of threads and the size.
 """
 
 from __future__ import annotations

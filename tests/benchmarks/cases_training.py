@@ -1,7 +1,7 @@
 """Defines races of training steps. The public functions below return a Case, except `gemm` and `engines`.
 
-A training step is forward and backward over all T time steps, and tables divide its time by T. Tests name
-these functions, and a worker process calls them. Their arguments are threads, then the size.
+A training step is forward and backward over all T time steps, and tables divide its time by T. worker.py
+calls these functions with the number of threads and the size.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ NOT_COMPILED = (
 
 
 def gemm(problem: Problem, threads: int) -> tuple[Limit, dict[str, str]]:
-    """Returns as limit the time of a training step's six matrix products at the rate of a large one by the
-    fastest library, and {library: why it does not race}."""
+    """Returns as limit the time of a training step's six matrix products, at the rate of the fastest library.
+    Also returns {library: why it does not race}."""
     calls, left_out = products(threads)
     loops = {f"GEMM {name}": call for name, call in calls.items()}
     share = problem.operations / (2 * SIDE**3)

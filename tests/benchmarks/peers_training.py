@@ -74,7 +74,6 @@ def torch_loop(problem, threads) -> Call:
 
 
 def torch_jit(problem, threads) -> Call:
-    """Returns a contender: the traced `torch_loop`."""
     peer = _Torch(problem, threads)
     with peer.torch.enable_grad():
         return peer.contender(peer.torch.jit.trace(peer.sequence, tuple(peer.leaves), check_trace=False))

@@ -238,7 +238,7 @@ def test_an_interrupted_call_changes_nothing(cell, norm):
 
 
 def interrupt_the_longest_calls():
-    """Interrupts calls, each of which takes minutes on the slowest instruction set."""
+    """Interrupts calls that take minutes, because they use the slowest instruction set."""
     import os
     import threading
 

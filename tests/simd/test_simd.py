@@ -372,8 +372,8 @@ def drawn(rng, dtype, n):
 
 
 def array_of(unit, array):
-    """Returns a function that names operations, the number of lanes, the rest of ARRAYS[array], and places of
-    operands: the end of a page, and offsets."""
+    """Returns a function that names operations, the number of lanes, the rest of ARRAYS[array], and places.
+    Places of operands are the end of a page, and offsets."""
     spelling, vector, memory, load, store = ARRAYS[array]
     lanes = unit.lanes[spelling[:3]]
     places = [END, *(np.dtype(memory).itemsize * k for k in range(lanes + 1))]

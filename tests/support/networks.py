@@ -27,8 +27,8 @@ def spec(placement, cell="out", **options):
     return lnrnn.LayerNormSpec(placement, cell, **options)
 
 
-# In the first step of a batch h is 0 and has no variance. With the default eps, batch norm would amplify an
-# h0 that is not 0 by 1 / sqrt(1e-5).
+# A batch that starts from h = 0 gives W_hh h the variance 0 at step 0. With the default eps, batch norm would
+# amplify another h0 by 1 / sqrt(1e-5).
 MILD = lnrnn.BatchNormSpec(eps=0.1)
 
 # Arguments of `network` for every norm of every cell, by the name in the id of a test. New ones come last, so
@@ -74,11 +74,10 @@ VARIANTS = {
 }
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 
-# The arguments of the reference for each array of a state.
+# The reference's arguments for initial states.
 STARTS = ("h0", "c0", "n0", "m0")
 
-# VARIANTS, also with biases inside the norms. "RNN" and "RNN joint" have the same placement by different
-# names.
+# VARIANTS, also with biases inside the norms. "RNN joint" names the default placement of "RNN".
 WITH_INNER_BIASES = VARIANTS | {"RNN joint": dict(cell="RNN", norm=spec("joint"))}
 WITH_INNER_BIASES |= {
     f"{name} inner": variant | {"norm": replace(variant["norm"], inner_bias=True)}
@@ -91,8 +90,8 @@ def network(input_size, hidden_size, *, cell="RNN", seed=0, trained=0, projected
     """Returns a network with random gains and biases. trained: the number of steps with statistics of batch
     norm.
 
-    num_heads: replaced by the next larger divisor of hidden_size, in an SLSTM by the next smaller one. There
-    the norm of a head of one unit would be the bias. projected: proj_size is half of hidden_size.
+    num_heads: replaced by the next larger divisor of hidden_size. An SLSTM gets the next smaller one, because
+    its norm of a head of one unit would return the bias. projected: proj_size is half of hidden_size.
     """
     if cell == "SLSTM":
         most = options.get("num_heads", 4)

@@ -78,7 +78,7 @@ def unsupported(runtime, path):
 
 @dataclass
 class Case:
-    """Random arguments of a call, its result, and the same as inputs of a file."""
+    """Random inputs of a file, by name, and the results of the network for them."""
 
     feeds: dict
     want: list
@@ -104,7 +104,7 @@ def states_of(rnn, state):
 
 
 def close(found, want, tolerance):
-    """Asserts that arrays differ by at most tolerance times the size of the wanted ones, and at least 1."""
+    """Asserts that arrays differ by at most tolerance times max(1, largest wanted value)."""
     assert len(found) == len(want)
     for got, right in zip(found, want, strict=True):
         assert got.shape == right.shape

@@ -34,8 +34,7 @@ UNSUPPORTED = {
     "BatchNorm without a bias": "argument 'bias'",  # the class has no such argument; the function has
 }
 # native_batch_norm, _native_batch_norm_legit, _batch_norm_with_update and the variant "without_cudnn" do not
-# run, because they have the samples of nn.functional.batch_norm. lnrnn has no group norm and no instance
-# norm.
+# run, because they have the samples of nn.functional.batch_norm.
 
 # Tolerances, relative to the largest value. They allow several rounding errors of the type, because variances
 # may be nearly 0.

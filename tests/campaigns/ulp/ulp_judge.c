@@ -23,11 +23,12 @@ enum { EXP, TANH, SIGMOID };
 typedef struct {
     double largest; /* the largest error in ULP, and its input and result */
     uint32_t input, result;
-    uint64_t inputs;             /* how many inputs are numbers */
-    uint64_t nearest, near_ties; /* results that are the float nearest to the true value, or may be (NEAR_TIE) */
-    uint64_t nans;               /* how many inputs are NaN; the counts below are of wrong results */
-    uint64_t nan_wrong;          /* NaN for a number, or a number for NaN */
-    uint64_t infinity_wrong;     /* infinity where the true value rounds to a finite float, or the reverse */
+    uint64_t inputs; /* how many inputs are numbers */
+    uint64_t nearest,
+        near_ties;           /* results that are the float nearest to the true value, or may be (NEAR_TIE) */
+    uint64_t nans;           /* how many inputs are NaN; the counts below are of wrong results */
+    uint64_t nan_wrong;      /* NaN for a number, or a number for NaN */
+    uint64_t infinity_wrong; /* infinity where the true value rounds to a finite float, or the reverse */
     uint64_t out_of_range; /* exp or sigmoid with a sign bit, sigmoid or |tanh| above 1, wrong sign of tanh */
     uint64_t special_wrong; /* not the nearest float, for 0, -0, subnormal and infinite inputs */
 } verdict;
@@ -97,8 +98,7 @@ static inline double wide(const int function, double x)
         }                                                                                                    \
         for (size_t i = 0; i < n; i++) {                                                                     \
             const double t = fabs(truth[i]) * per_ulp[i], magic = 0x1p52;                                    \
-            const double off =                                                                               \
-                fabs(t - ((t + magic) - magic)); /* ULP to the nearest float; 0.5 is a tie */               \
+            const double off = fabs(t - ((t + magic) - magic)); /* ULP to the nearest float; 0.5 is a tie */ \
             tie[i] = off > 0.5 - NEAR_TIE;                                                                   \
         }                                                                                                    \
     }
