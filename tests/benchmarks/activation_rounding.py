@@ -101,7 +101,7 @@ def states(cell, p, x, lengths, weights: Round, activations: Round | None) -> np
 
 
 def check(cell, p, x, lengths) -> None:
-    """Compares `states` without rounding with the reference."""
+    """Fails if `states` without rounding differs from the reference."""
     call = partial(reference.rnn, x, **p) if cell == "rnn" else partial(getattr(reference, cell), x, p)
     last = call(lengths=lengths, eps=EPS)[1]
     last = last[0] if cell == "lstm" else last

@@ -108,7 +108,7 @@ def rms_norm(threads, shape, out=None):
 
 
 def layer_norm_backward(threads, shape):
-    """Races a function that reads x and gy, and writes gx."""
+    """Races the gradient of layer norm, which reads x and gy, and writes gx."""
     x, gy = _random(shape, np.float32), _random(shape, np.float32, 5)
     (weight, bias), shape = _affine(shape[1], np.float32), shape[1:]
     want = reference.layer_norm_backward(gy, x, shape, weight, bias, EPS)
@@ -134,7 +134,7 @@ def batch_norm_layer(threads, shape):
 
 
 def batch_norm_training(threads, shape, out=None):
-    """Races a function with two passes: statistics, then output. The running statistics are results too."""
+    """Races batch norm in training, which reads x twice. The running statistics are results too."""
     x, (weight, bias), moments = _random(shape, np.float32), _affine(shape[1], np.float32), _moments(shape[1])
     want = reference.batch_norm(x, *moments, weight, bias, True, 0.1, EPS)
     y = np.empty_like(x) if out else None
@@ -153,7 +153,7 @@ def batch_norm_training(threads, shape, out=None):
 
 
 def batch_norm_backward(threads, shape):
-    """Races a function with two passes over x and gy: sums, then gx."""
+    """Races the gradient of batch norm, which reads x and gy twice."""
     x, gy = _random(shape, np.float32), _random(shape, np.float32, 5)
     (weight, bias), (mean, var) = _affine(shape[1], np.float32), _moments(shape[1])
     want = reference.batch_norm_backward(gy, x, mean, var, weight, True, EPS)

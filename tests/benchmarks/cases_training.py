@@ -29,7 +29,7 @@ REPACKING, TORCH, TORCH_CALL = 1.05, 1.05, 100e-6
 # at most, up to H = 1024. A wrong formula causes errors a thousand times as large.
 ROUNDINGS = 100
 
-# Why torch.compile does not race. With torch 2.13.0 on a Zen 5 core, LN-LSTM, B=32 H=256 T=50, the loop takes
+# torch.compile does not race. With torch 2.13.0 on a Zen 5 core, LN-LSTM, B=32 H=256 T=50, the loop takes
 # 72 ms, a loop over a compiled step 67 ms, the compiled loop 64 ms.
 NOT_COMPILED = (
     "compiles a step for 7 to 18 s a shape, or the unrolled loop for 98 s, and is faster by a tenth at most"
@@ -124,7 +124,7 @@ def plain(threads, cell, batch, hidden, steps, ragged=False):
 
 
 def repacking(threads, cell, batch, hidden, steps):
-    """Races a step for which all parameters were set, as an optimiser does, against a step with unchanged
+    """Races a step after all parameters were set, as by an optimiser, against a step with unchanged
     parameters.
     """
     task = problem(CELLS[cell], batch, hidden, steps)

@@ -19,7 +19,7 @@
 
 enum { FMA_F32, DOT_BF16, DOT_INT8, TILE_BF16, TILE_INT8, COPY, READ, READ_AHEAD };
 
-/* Bytes of the widest vector of this target. */
+/* The number of bytes in the target's widest vector. */
 #define WIDTH __BIGGEST_ALIGNMENT__
 typedef float floats __attribute__((vector_size(WIDTH)));
 typedef uint32_t words __attribute__((vector_size(WIDTH)));
@@ -198,7 +198,7 @@ TILE_PEAK(tile_int8, 0x01010101, 64)
 ABSENT(tile_int8)
 #endif
 
-/* Reads every whole vector once. Prefetches `ahead` bytes ahead if that is not 0: faster from outside of L2, slower in L1. */
+/* Reads every whole vector once. Prefetches `ahead` bytes ahead unless that is 0. Prefetching is slower if data are in L1. */
 static inline __attribute__((always_inline)) void read_once(const char *from, size_t bytes, size_t ahead,
                                                             words sum[8])
 {

@@ -90,7 +90,7 @@ class Loop:
         return seconds
 
     def rate(self, budget: float = 0.02, tries: int = 5) -> float:
-        """Returns operations or bytes per second in the best of some tries, or 0 without the instruction."""
+        """Returns operations or bytes per second in the best of some tries, or 0 if the CPU cannot."""
         n = 1
         while (seconds := self.turn(n)) < budget / 2:
             if not self.work.value:

@@ -163,7 +163,6 @@ class Jax:
         return Call(lambda: wait(run(*arrays)))
 
     def _standardize(self, x, axes):
-        """Returns mean, variance and 1 / sigma."""
         mean = x.mean(axes, keepdims=True)
         var = self.numpy.maximum((x * x).mean(axes, keepdims=True) - mean * mean, 0)
         return mean, var, self.jax.lax.rsqrt(var + EPS)

@@ -68,7 +68,6 @@ class _Torch:
 
 
 def torch_loop(problem, threads) -> Call:
-    """Returns a contender: a loop over the steps, as users of torch write it."""
     peer = _Torch(problem, threads)
     return peer.contender(peer.sequence)
 

@@ -51,7 +51,7 @@ class Race:
 
     @property
     def of_limit(self) -> float | None:
-        """Returns the limit's time over lnrnn's time."""
+        """Returns the limit's time divided by lnrnn's time."""
         if self.limit is None:
             return self.facts.get("of_limit")
         return float(np.median(self.limit / self.times[self.judged]))

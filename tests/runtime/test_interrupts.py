@@ -93,8 +93,8 @@ def test_parts_of_calls_that_divide_units(cell, rows):
 @pytest.mark.skipif(lnrnn.cpu_info()["team"] == "none", reason="built without threads")
 @each_cell
 def test_parts_with_a_thread_that_lost_its_core(cell):
-    """The first thread continues alone to the end of a part. In the next part both threads begin where that
-    one stopped."""
+    """The first thread continues alone to the end of a part. In the next part both threads begin where it
+    stopped."""
     _, rnn, x, h0, _ = drawn(dict(cell=cell), "units", False)
     with using_threads(1), in_parts_of(WHOLE):
         y, h = rnn(x, h0)

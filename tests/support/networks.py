@@ -222,21 +222,18 @@ def stays(rnn, stream, before, steps):
 
 
 def equal_arrays(got, want):
-    """Asserts that two dicts of arrays have equal names and bits."""
     assert list(got) == list(want)
     for name, value in want.items():
         same(got[name], value, err_msg=name)
 
 
 def zone_out(rnn, rate):
-    """Sets the rate of zoneout, except in an SLSTM, which has none."""
     if cell_of(rnn) != "SLSTM":
         rnn.zoneout = rate
 
 
 @contextmanager
 def unchanged(rnn):
-    """Asserts that the body changes neither parameters nor statistics."""
     before = rnn.state_dict()
     yield
     equal_arrays(rnn.state_dict(), before)
@@ -252,7 +249,6 @@ def drawn_state(rng, rnn, batch):
 
 
 def taken(rnn, state, who):
-    """Returns the states of the sequences `who`."""
     return whole(rnn, [s[:, who] for s in parts(rnn, state)])
 
 
@@ -364,7 +360,7 @@ def true_gradients(rnn, x, h0, ends, gy, gh):
 
 
 def nudged(rng, value):
-    """Moves each number at random to a neighbouring float32, or not."""
+    """Moves each number by -1, 0 or 1 float32, at random."""
     value = np.asarray(value, np.float32)
     return np.nextafter(value, value + rng.integers(-1, 2, value.shape).astype(np.float32))
 

@@ -37,7 +37,7 @@ def swapped(rnn, a: np.ndarray) -> np.ndarray:
 
 
 def copy_of(rng, thing):
-    """Returns the name of a kind of copy, and such a copy."""
+    """Returns (kind of copy, copy)."""
     at = rng.integers(3)
     if at == 2:
         return "pickle", pickle.loads(pickle.dumps(thing))

@@ -64,7 +64,7 @@ class Chosen(NamedTuple):
 
 
 class Measure:
-    """The functions that each test calls, stored in a folder by a hash of the test file's content."""
+    """Stores which functions each test calls, in files named by a hash of the test file."""
 
     def __init__(self, folder: Path, root: Path) -> None:
         self.folder, self.root, self.copy = folder / "measured", root, folder / "probed"

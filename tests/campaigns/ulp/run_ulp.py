@@ -99,7 +99,7 @@ def native(isa: str) -> Function:
 
 
 class Emulated:
-    """Calls functions in an emulator, on an instruction set of aarch64. `run` has the type `Function`."""
+    """Calls functions in an emulator, on an instruction set of aarch64. `run` writes function(x) to y."""
 
     def __init__(self, isa: str) -> None:
         flags = [*ISAS[isa][2], "-static", f"-DLNRNN_ISA_{isa.upper()}"]

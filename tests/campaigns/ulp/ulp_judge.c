@@ -158,7 +158,7 @@ EXPORT void judge_compare(int function, size_t n, const uint32_t *x, const doubl
 {
     const uint32_t infinity = 0x7f800000, sign = 0x80000000u;
     const uint32_t odd = function == TANH ? sign : 0, most = function == EXP ? infinity : 0x3f800000;
-    const uint32_t *const best = (const uint32_t *)nearest; /* built with -fno-strict-aliasing */
+    const uint32_t *const best = (const uint32_t *)nearest; /* allowed by -fno-strict-aliasing */
     const float *const values = (const float *)got;
     /* Separate loops over doubles and over integers, so that the compiler vectorises both. */
     for (size_t i = 0; i < n; i++) {
