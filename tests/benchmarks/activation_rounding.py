@@ -190,7 +190,7 @@ SUBJECTS = {
 
 
 def table(subject: str, cell: str, results: list[dict]) -> list[str]:
-    """Returns lines of Markdown. results: those of `measure`, one for each seed."""
+    """Returns lines of Markdown. results: a result of `measure` for each seed."""
     head = "weights | activations | largest error, median | worst | mean error | right | answers changed"
     head = head.split(" | ")
     lines = [f"### {subject}, LN-{cell.upper()}, {len(results)} networks", ""]

@@ -212,7 +212,7 @@ class GRU(Cell):
         return {f"{name}{part}": v[rows[part]] for name, v in p.items() for part in self.PARTS}
 
     def _torch_side(self, torch, p, side, x):
-        """Returns the normalised products of W_ih or W_hh: those of r and z, and that of n."""
+        """Returns two normalised products with W_ih or W_hh: of r and z together, and of n."""
         linear = torch.nn.functional.linear
         return tuple(
             torch_norm(torch, p, linear(x, p[f"weight{side}{part}"]), side + part) for part in self.PARTS

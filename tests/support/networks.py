@@ -349,7 +349,7 @@ def drawn_run(seed, rnn, steps, ends):
 
 
 def trained(rnn, x, h0, ends, gy, gh, **options):
-    """Runs forward and backward once. Returns {name: gradient}. options: those of backward."""
+    """Runs forward and backward once. Returns {name: gradient}. options: arguments of backward."""
     return named_gradients(rnn, rnn.backward(rnn.forward_train(x, h0, ends)[2], gy, gh, **options))
 
 

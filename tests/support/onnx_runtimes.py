@@ -23,7 +23,7 @@ SIZES = (7, 3), (4, 5), (1, 2)  # T and B of the calls of one file
 
 
 def opened(runtime, path, shapes=None):
-    """Returns a function of the feeds that runs a file. shapes: for OpenVINO, fixed shapes by input."""
+    """Returns a function that runs a file on {input: array}. shapes: {input: fixed shape}, for OpenVINO."""
     return {"reference": _reference, "onnxruntime": _onnxruntime, "openvino": _openvino}[runtime](
         path, shapes
     )
@@ -99,7 +99,7 @@ class Case:
 
 
 def states_of(rnn, state):
-    """Returns the inputs of a file for a state, by name."""
+    """Returns {input of a file: array} for a state."""
     return {} if state is None else {f"{name}0": s for name, s in zip("hcnm", parts(rnn, state))}  # noqa: B905
 
 

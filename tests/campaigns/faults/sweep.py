@@ -180,7 +180,7 @@ class Sweep:
 
 
 def note_unraised(unraisable: Any) -> None:
-    """Records an error that Python cannot raise."""
+    """Records an error that Python ignores, as in a destructor."""
     if "lnrnn" in repr(unraisable.object):
         unraised.append(f"{unraisable.exc_value!r} in {unraisable.object!r}")
 
