@@ -321,7 +321,7 @@ def scan(path: Path) -> Path:
 
 
 def delay(path: Path, names: tuple[str, str] = ("pre", "post")) -> Path:
-    """Writes a convolution along time that keeps its last two inputs. names: of this state as input and output."""
+    """Writes a convolution along time that keeps its last two inputs. names: input and output of them."""
     old, new = names
     text = f"""delay (float[B, 1, S] x, float[B, 1, 2] {old}) => (float[B, 1, S] y, float[B, 1, 2] {new}) {{
         from = Constant <value = int64[1] {{-2}}> ()
