@@ -100,7 +100,7 @@ def family(request):
 
 @pytest.fixture(scope="session")
 def unit(request):
-    """Returns the operations of simd.h, for every instruction set that this machine has or can emulate."""
+    """Returns the compiled operations of simd.h, for each instruction set that runs or is emulated here."""
     unit = Unit(request.param)
     yield unit
     unit.close()
@@ -108,7 +108,7 @@ def unit(request):
 
 @pytest.fixture
 def rng(request):
-    """Returns a generator seeded by the test's file, its name, and its parameters but the instruction set.
+    """Returns a generator seeded by the test's file, name and parameters, except the instruction set.
 
     So its numbers are the same in every run, in every process and on every instruction set.
     """

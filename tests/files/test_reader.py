@@ -206,7 +206,7 @@ def test_a_later_version_is_refused_by_name(file, schema):
 
 
 def key(text):
-    """Returns a change for TEXTS: it adds an entry with this name to the metadata."""
+    """Returns (bytes of a header, bytes that replace them): metadata get an entry with this name."""
     return b'"schema"', b'"' + text + b'": "", "schema"'
 
 

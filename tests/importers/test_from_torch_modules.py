@@ -163,7 +163,7 @@ def test_norms_without_eps_need_a_given_eps():
     module = shaken(Layer(LayerNormLSTMCell(I, H, Bare), False))
     with pytest.raises(ValueError, match="eps must be given for the norms .*cell.layernorm_c"):
         lnrnn.from_torch(module)
-    # The module's results are NaN, because the first h has variance 0.
+    # check=True would refuse the module: its results are NaN, because the first h has variance 0.
     assert_same(lnrnn.from_torch(module, eps=0, check=False)(x)[0], module(x))
 
 

@@ -181,13 +181,12 @@ def test_a_share_within_one_panel_gives_the_same_bits(rng, name):
 @pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
 @pytest.mark.parametrize("mode", ["slow", "staggered"])
 def test_grids_with_slow_threads_give_the_same_bits(rng, name, mode):
-    """slow: a thread of each group has lost its core. staggered: one thread leaves barriers late."""
+    """slow: each wait counts as if a thread had lost its core. staggered: one thread leaves barriers late."""
     rnn, x, h0, ends = drawn(rng, name)
     with using_threads(1):
         want = rnn(x, h0, ends)
     for grid, threads in GRIDS[:2] + (GRIDS[5:6] if mode == "slow" else []):
-        # If the mode is "slow", a chunk is one step, after which the other threads stop; otherwise chunks
-        # have several steps.
+        # With these small caches, a chunk is one step. With None, chunks have several steps.
         caches = (1024, 4096, 4096) if mode == "slow" else None
         with using_caches(caches), using_partition(*grid), several_threads(threads, "units"):
             engine_switches.set_barrier_mode(mode)
