@@ -4,8 +4,8 @@ import os
 import sys
 import zlib
 
-# lnrnn.reference has small float64 products, which OpenBLAS would divide among spinning threads: ten times as
-# slow on a busy machine. OpenBLAS reads this variable when NumPy is imported.
+# OpenBLAS would divide the small products of lnrnn.reference among spinning threads, which takes ten times as
+# long on a busy machine. It reads the variable when NumPy is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np  # noqa: E402

@@ -94,7 +94,7 @@ def test_paths_of_every_kind(tmp_path, monkeypatch, write):
     assert names(tmp_path) == sorted(["a", "b", "c", "d", long])
 
 
-# --- permissions, links, and other things than files --------------------------------------------------------
+# --- permissions, links, and paths of no regular file -------------------------------------------------------
 
 
 @each_writer

@@ -34,8 +34,8 @@ FORWARD, BACKWARD = 5e-7, 1e-6
 
 
 def extremes(rng, n, dtype):
-    """Returns rows (7, n). Their squares overflow, reach the largest number, are ordinary or underflow. Other
-    rows are subnormal, or deviate by 2^-20 from a large or a small mean."""
+    """Returns rows (7, n). The squares of row 0 overflow, and those of row 3 underflow. Row 1 has the largest
+    number, 2 is ordinary, 4 is subnormal, 5 and 6 deviate by 2^-20 from a large and a small mean."""
     info = np.finfo(dtype)
     large, small = (1e19, 1e-23) if dtype is np.float32 else (1e155, 1e-165)
     rows = [

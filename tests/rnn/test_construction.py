@@ -206,8 +206,8 @@ def test_each_parameter_affects_the_output(rng, variant):
 
 
 @each_variant
-# The largest measured errors are 0.006 for bfloat16 and 0.013 for int8; of an SLSTM, which normalises y,
-# 0.015 and 0.026.
+# The largest measured errors are 0.006 for bfloat16 and 0.013 for int8, but 0.015 and 0.026 for an SLSTM,
+# which normalises y.
 @pytest.mark.parametrize("dtype, most", [("bfloat16", 0.01), ("int8", 0.02)])
 def test_to_dtype_is_accurate_small_and_reversible(isa, rng, variant, dtype, most):
     """Results are near those of float32 weights, and packed weights have a half or a quarter of the bytes.

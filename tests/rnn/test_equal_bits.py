@@ -33,8 +33,7 @@ BATCHES = (*range(1, 14), 31, 32, 33, 64, 70)
 HIDDEN = (1, 15, 17, 33, 48, 65, 97, 193)
 T, KNOWN = 9, 4
 
-# Networks for inference. The last three have batch norm; in some of them, sequences have steps without
-# statistics.
+# Networks for inference. With KNOWN < T, sequences have steps without statistics.
 MODELS = {
     "layer": dict(norm="layer"),
     "none": dict(norm=None),
@@ -103,7 +102,7 @@ def test_bits_do_not_depend_on_the_batch_or_the_index_in_it(family, rng, model):
             equal(rnn, got, (y[:, who], taken(rnn, h, who)), message)
 
 
-# {case: (first input, second input)}. Their weights are 1, or 0 for the second input in some units. With these
+# {case: (first input, second input)}. Their weights are 1, but in some units the second one has 0. With these
 # inputs, statistics of a row need a second pass or double precision, or are NaN.
 UNLIKE = {
     "far pivot": (0, 1e4), "far mean": (1e6, 0), "huge": (1e30, 1e30), "tiny": (1e-30, 1e-30),

@@ -305,7 +305,6 @@ def test_any_pair_of_states_is_accepted(rng):
 
 @pytest.mark.parametrize("nonlinearity", NONLINEARITIES)
 def test_a_nan_reaches_the_output(family, rng, nonlinearity):
-    """No activation turns NaN into a number."""
     rnn, x = network(3, 33, norm=None, nonlinearity=nonlinearity), normal(rng, 2, 3, 3)
     x[0, 1, 0] = np.nan
     y = rnn(x)[0]

@@ -158,8 +158,7 @@ def test_every_grid_gives_the_same_bits(rng, name):
                 equal(rnn, rnn(x, h0), want[1], f"{batch} in {grid}, whole")
 
 
-# {instruction set: (hidden units, threads)}. There are as many threads as panels. The first panel is wider
-# than a thread's share.
+# {instruction set: (hidden units, threads)}. The first panel is wider than a thread's share of the units.
 NARROW = {"avx512": (145, 4), "avx2": (17, 2), "sse2": (9, 2)}
 
 

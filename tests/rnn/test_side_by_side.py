@@ -255,7 +255,6 @@ def test_layers_of_few_steps_run_one_after_the_other(rng, T, beside):
 
 
 def test_memory_is_not_shared_with_the_caller(rng):
-    """Results share no memory with other results or with arguments."""
     rnn = network(D, H, cell="LSTM", num_layers=3)
     x, h0, _ = drawn(rng, rnn, 20, 2)
     kept = [a.copy() for a in h0]

@@ -400,7 +400,6 @@ def test_training_continues_from_loaded_statistics(rng):
 
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 def test_impossible_statistics_are_refused(rng, cell):
-    """Tests the statistics that only LSTM and GRU have."""
     rnn = network(3, 5, cell=cell, norm="batch", num_layers=2, trained=T)
     state = rnn.state_dict()
     for name, value in (

@@ -295,7 +295,6 @@ def test_a_bad_out_is_refused(rng):
 
 
 def test_out_with_names_of_another_network_is_refused(rng):
-    """The other network has no biases, no gains or another number of layers."""
     rnn = calm(3, 4, num_layers=2)
     tape = rnn.forward_train(normal(rng, 3, 2, 3))[2]
     for other in (calm(3, 4), calm(3, 4, norm=None, num_layers=2), calm(3, 4, num_layers=2, bias=False)):
