@@ -59,7 +59,7 @@ def test_modules_of_torch_have_the_same_results(name, batch_first, bias, num_lay
     got, end = model(x)
     assert_same(got, y)
     assert_same(end, state)
-    # In a packed sequence the second direction begins at each sequence's own end.
+    # In a packed sequence, the reverse direction begins at the end of each sequence.
     lengths = torch.tensor([4, T, 1])
     packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first, enforce_sorted=False)
     y, state = module(packed, state)

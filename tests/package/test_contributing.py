@@ -88,7 +88,7 @@ def code(name: str, docstrings: bool) -> str:
 
 
 def named_in(table: Counted) -> tuple[int, int, list[str]]:
-    """Returns the numbers of the sentence above a table, and the files of its last column."""
+    """Returns the numbers of files and new files above a table, and the files in its last column."""
     result = re.search(
         rf"{re.escape(table.sentence)} changes (\d+) files(?:, (\w+) of them new)?:\n\n((?:\|.*\n)+)",
         PAGE.read_text(encoding="utf-8"),

@@ -22,7 +22,7 @@ from networks import drawn_state, each_cell, equal, network, normal, spec
 
 each_machine = pytest.mark.parametrize("machine", MACHINES)
 
-# (number of gates, number of separate products) of each cell.
+# (number of gates, 2 if W_ih x and W_hh h are kept apart, otherwise 1) of each cell.
 RNN, LSTM, GRU = (1, 1), (4, 2), (3, 2)
 THREADS = (2, 3, 4, 6, 8, 16, 24, 32, 64)
 
@@ -49,7 +49,7 @@ def test_the_chosen_partition_has_the_least_time(machine, threads, cell):
 @each_machine
 @pytest.mark.parametrize("threads", THREADS)
 def test_threads_divide_the_hidden_units_of_one_sequence(machine, threads):
-    """For a small step, fewer threads are chosen, because a barrier would take longer than the step."""
+    """A small step gets few threads, because a barrier of many would take longer than the step."""
     with on_machine(machine):
         groups, each, _, _ = engine_switches.partition(threads, 1, 64, 64, *RNN)
         assert groups * each <= 4
@@ -70,7 +70,7 @@ def test_threads_divide_many_sequences(machine, threads):
 
 
 def test_threads_divide_weights_beyond_l2_if_sequences_are_few():
-    """With 12 sequences per thread, reading L3 takes longer than arithmetic; with 640 it does not."""
+    """With 12 sequences per thread, but not with 640, reading weights from L3 takes longer than arithmetic."""
     with on_machine("slow L3"):
         for cell in (RNN, LSTM, GRU):
             assert engine_switches.partition(2, 24, 1536, 1536, *cell)[:3] == (1, 2, True)

@@ -32,7 +32,7 @@ D, H, T, B = 3, 17, 9, 8
 
 
 def cuts(resets, lengths, b):
-    """Returns the parts of sequence b, (first step, end) each."""
+    """Returns [(first step, end)] of the parts of sequence b."""
     at = [0, *(t for t in range(1, lengths[b]) if resets[t, b]), lengths[b]]
     return list(zip(at[:-1], at[1:], strict=True))
 

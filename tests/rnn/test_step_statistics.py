@@ -52,7 +52,7 @@ def statistics(rnn, side="", suffix="_l0"):
 
 
 def living_statistics(rnn, x, h0, ends, y):
-    """Computes mean, biased variance and count of W_ih x_t + W_hh h_{t-1} in float64, with h from y."""
+    """Computes each step's mean, biased variance and count of W_ih x + W_hh h in float64, with h from y."""
     w_ih, w_hh = rnn.weight_ih_l0.astype(np.float64), rnn.weight_hh_l0.astype(np.float64)
     means, variances, counts = [], [], []
     for t in range(max(ends, default=0)):

@@ -67,7 +67,7 @@ def test_a_quick_run_works_from_another_folder(name, tmp_path):
 
 
 def of(path):
-    """Returns the study and the option of a kept file."""
+    """Returns the study and the option of a file of kept results."""
     for name in NAMES:
         study = importlib.import_module(name).STUDY
         for option in study.options or (None,):
