@@ -302,7 +302,7 @@ def test_other_parametrizations_are_folded_in_a_module():
 
 
 def test_norms_outside_a_known_layer_do_not_matter():
-    """The model also has an RMSNorm with eps None, and a head whose norm has another eps."""
+    """from_torch refuses this model, but not because its norms have different eps."""
     model = nn.ModuleDict(
         {"rnn": nn.LSTM(3, 5), "a": nn.RMSNorm(5), "b": nn.LayerNorm(5), "c": nn.LayerNorm(5, 0.1)}
     )

@@ -33,7 +33,7 @@ BATCHES = (*range(1, 14), 31, 32, 33, 64, 70)
 HIDDEN = (1, 15, 17, 33, 48, 65, 97, 193)
 T, KNOWN = 9, 4
 
-# Networks for inference. With KNOWN < T, sequences have steps without statistics.
+# Networks for inference. If trained is KNOWN, batch norm has no statistics for the last steps of x.
 MODELS = {
     "layer": dict(norm="layer"),
     "none": dict(norm=None),

@@ -70,7 +70,7 @@ def test_threads_divide_many_sequences(machine, threads):
 
 
 def test_threads_divide_weights_beyond_l2_if_sequences_are_few():
-    """With 12 sequences per thread, but not with 640, reading weights from L3 takes longer than arithmetic."""
+    """With 12 sequences per thread, but not with 640, reading weights in L3 takes longer than arithmetic."""
     with on_machine("slow L3"):
         for cell in (RNN, LSTM, GRU):
             assert engine_switches.partition(2, 24, 1536, 1536, *cell)[:3] == (1, 2, True)

@@ -230,7 +230,7 @@ def test_gradients_through_states_of_bfloat16(rng):
 @pytest.mark.parametrize("norm", ["layer", None])
 @pytest.mark.parametrize("how", [(1, 2, False), (1, 2, True), (2, 1, False)], ids=str)
 def test_threads_that_divide_units_or_rows(rng, norm, how):
-    """y of an SLSTM is not h. If each thread has all states, only thread 0 writes y."""
+    """With a norm, y is the norm of h. If every thread has all of h, only thread 0 writes y."""
     slstm = network(17, 96, cell="SLSTM", num_heads=3, num_layers=2, norm=norm)
     x, ends = normal(rng, T, 12, 17), rng.integers(0, T + 1, 12)
     start = drawn_state(rng, slstm, 12)

@@ -235,10 +235,7 @@ def test_a_call_before_any_training_needs_overrun_batch(rng, cell, room):
 
 @pytest.mark.parametrize("known", [8, 9, 130, 300])
 def test_the_mean_of_one_unit_has_numpys_bits(rng, known):
-    """Large means cancel in the sum over steps.
-
-    So the result shows rounding errors, which depend on the order of the sum.
-    """
+    """Large means cancel in the sum over steps, so the result shows in which order they were added."""
     rnn = learn(lnrnn.RNN(3, 1, norm=spec(overrun="mean"), nonlinearity="identity"), rng, known, 16)
     large = 1e10 * rng.standard_normal((known, 1))
     means, variance = large - large.mean() + rng.standard_normal((known, 1)), statistics(rnn)[1].mean(0)

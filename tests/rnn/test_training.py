@@ -114,8 +114,7 @@ def test_gradients_of_every_size_equal_the_reference(kind):
 @each_cell
 @pytest.mark.parametrize("width", [256, 264, 512, 768])
 def test_backward_with_weights_of_several_panels(cell, width):
-    """Rows of a weight of 1 and 2 KiB are read in place. Longer rows, and rows with partial vectors, are
-    packed."""
+    """Matrices with rows of 1 or 2 KiB are read in place. Longer rows and partial vectors are packed."""
     rng = np.random.default_rng(width)
     rnn = calm(width, 256, cell=cell)
     for batch in (1, 9):

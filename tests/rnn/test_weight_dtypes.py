@@ -71,7 +71,7 @@ def test_int8_keeps_weights_that_are_integers_times_a_scale(isa, rng, bits, scal
     want = (p @ q.T) * step.astype(np.float64) * float(np.float32(scale))
     got = rnn.to_dtype("int8", activation_bits=bits)(x)[0][0]
     size = np.abs(want).max(0)
-    # roundings of float32: the scale, the upper and lower parts of the sum, and its product with two scales
+    # at most 6 roundings: the scale, the upper and lower parts of the sum, and its product with two scales
     assert (np.abs(got - want) <= 6 * np.finfo(np.float32).eps * size).all()
 
 
