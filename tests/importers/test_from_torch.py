@@ -183,7 +183,7 @@ def test_a_surplus_key_is_named(rng, name):
 
 
 def other_inputs(key, value):
-    """Returns [the shape for one input less] if `value` multiplies inputs, otherwise []. It is valid too."""
+    """Returns [the shape for one input less, which is valid too], or [] if `value` multiplies no inputs."""
     if "weight_ih" in key or "x2g" in key:
         return [(value.shape[0], value.shape[1] - 1)]
     return [(value.shape[0] - 1, value.shape[1])] if key == "0.kernel" else []

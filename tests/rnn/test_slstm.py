@@ -165,8 +165,8 @@ def test_nan_stays_in_its_sequence(rng):
 
 @pytest.mark.parametrize("options", [{}, {"exp_forget": True}, {"norm": None}], ids=str)
 def test_gradients_of_each_state_alone(options):
-    """The kernels' gradient of m holds c exp(m) and n exp(m) constant, but that of users c and n. So backward
-    converts it at the first and the last step."""
+    """The kernels' gradient of m is that at constant c exp(m) and n exp(m), the caller's at constant c and n.
+    backward converts one to the other at the first and the last step."""
     slstm = calm(D, H, cell="SLSTM", num_heads=3, **options)
     x, h0, ends, gy, _ = drawn_run(7, slstm, T, [T, 0, 3, T, 1])
     for k in range(4):

@@ -93,7 +93,7 @@ def test_batches_of_every_size_equal_the_reference(variant, batch):
 
 @pytest.mark.parametrize("variant", [WITH_INNER_BIASES[name] for name in FEW if "batch" not in name])
 def test_gradients_of_a_batch_are_those_of_its_sequences(family, variant):
-    """Gradients of x and h0 have the bits of each sequence alone; gradients of parameters are sums."""
+    """Gradients of x and h0 have the bits of each sequence alone. Those of parameters are added."""
     rnn = calm(7, 17, **variant)
     x, h0, ends, gy, gh = drawn_run(3, rnn, 5, [5, 4, 5, 1, 0, 2, 5, 5, 3])
     want, found = trained(rnn, x, h0, ends, gy, gh), {}

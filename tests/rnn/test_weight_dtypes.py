@@ -77,7 +77,7 @@ def test_int8_keeps_weights_that_are_integers_times_a_scale(isa, rng, bits, scal
 
 @each_bits
 def test_int8_rounds_weights_that_do_not_fit(isa, rng, bits):
-    """Integers beyond -128 .. 127 are rounded as any weights are. So is -128 if sums would exceed 32 bits."""
+    """Integers beyond -128 .. 127 are rounded like other weights, and -128 if sums could exceed 32 bits."""
     rnn = network(50, 3, norm=None, nonlinearity="identity", bias=False)
     q, rnn.weight_ih_l0 = quantized_rows(rng, [-128, -131, -255], [128, 101, 255], 0.5)
     x = normal(rng, 1, 5, 50)

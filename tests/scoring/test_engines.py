@@ -63,9 +63,7 @@ def died_at_three(error):
 
 @pytest.fixture
 def distributed(monkeypatch):
-    """Replaces Dask's cluster by one in threads. Returns its module, and the arguments of clusters
-    (`asked`).
-    """
+    """Replaces Dask's cluster by one in threads. Returns its module and the clusters' arguments."""
     distributed = pytest.importorskip("distributed")
     real, asked = distributed.LocalCluster, []
 
