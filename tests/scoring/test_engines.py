@@ -26,7 +26,7 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 pd = pytest.importorskip("pandas")
 
-# Dask and joblib warn of open resources and of later versions. This does not concern lnrnn.
+# Dask and others warn of open resources and of later versions. This does not concern lnrnn.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 D = 3
