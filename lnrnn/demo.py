@@ -111,7 +111,7 @@ def right_answers(networks: Networks, joined: Joined) -> dict[str, np.ndarray]:
         return np.asarray(networks[norm].name_at_each_step(joined.x, policy) == joined.labels)
 
     found = {str(policy): right("batch", policy) for policy in POLICIES}
-    # At steps with statistics, batch norm has the same answer under each policy.
+    # Strict batch norm answers at steps with statistics, where all policies have the same answer.
     strict = found["last"] & (np.arange(STEPS)[:, None] < known_steps(networks))
     return {"layer norm": right("layer"), "no norm": right(None), "strict": strict, **found}
 

@@ -228,7 +228,7 @@ def standardise(x, numbers, eps):
 
 
 def probe(norm, layout, dtype, seed):
-    """Returns results of one norm by name.
+    """Measures one norm. A group is the values that share a mean. Returns a dict:
 
     groups: the group number of each value. exact: whether each group's mean and deviation reproduce the
     output. over, infer: the axes of a group in training and at inference. gains, stored: counts of trained

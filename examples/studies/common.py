@@ -304,7 +304,7 @@ class Study:
         )
         if len(whole.splitlines()[0]) <= columns() and "\n\n" not in whole:
             return f"{tables}\n\n{whole}"
-        # Print lines if the terminal is too narrow for a table.
+        # Print the clauses as text if the terminal is too narrow for a table.
         for text, number, margin, verdict, at_zero in found["clauses"]:
             rest = f"{number}: {verdict}" + f" (margin {margin}; at 0: {at_zero})" * bool(at_zero)
             for line, indent in ((text, ""), (rest, "    ")):
@@ -411,7 +411,7 @@ class Study:
 
 
 def conditions(seeds: Sequence[int], quick: bool = False) -> dict[str, Any]:
-    """Returns all on which results depend, except the settings."""
+    """Returns everything that results depend on, except the settings."""
     isa = lnrnn.cpu_info()["isa"]
     return {"lnrnn": lnrnn.__version__, "isa": isa, "quick": quick, "seeds": list(seeds)}
 

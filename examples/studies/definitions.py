@@ -227,8 +227,8 @@ def momentum(frames, seed, batches=40):
 
 
 def errors(frames, seed, draws=200):
-    """Returns two relative errors for each batch size: of a batch's mean, over the standard deviation, and of
-    its biased variance. They are root mean squares over channels and draws with replacement."""
+    """Returns for each batch size the errors of a batch's mean and biased variance, divided by the standard
+    deviation and by the variance. They are root mean squares over channels and random batches."""
     rng = np.random.default_rng([2, seed])
     x = frames.astype(np.float64)
     mean, var, found = x.mean(0), x.var(0), {"mean": [], "variance": []}
@@ -308,9 +308,9 @@ def tune(seeds, quick):
 
 
 def multiply_adds(size, images=800):
-    """Returns the numbers of multiply-adds of an update on ``size`` images, and of exact statistics.
+    """Returns the multiply-adds of an update on ``size`` images, and of BN's statistics over all ``images``.
 
-    Exact statistics sum inputs of all images in both hidden layers. Backward costs twice as much as forward.
+    The statistics need the summed inputs of both hidden layers. Backward costs twice as much as forward.
     """
     hidden = 64 * WIDTHS[0] + WIDTHS[0] ** 2
     return 3 * size * (hidden + 10 * WIDTHS[0]), images * hidden
