@@ -55,7 +55,7 @@ __all__ = [
     "sum_of_sides_backward",
 ]
 
-# Gradients of x_, of h_, and of the old state without the part through h_, at one step.
+# One step's gradients of x_ = W_ih x, of h_ = W_hh h, and of the old state except through h_.
 Gradients = tuple[Array, Array, tuple[Any, ...]]
 Function = Callable[[Array], Array]
 GruGates = tuple[Array, Array, Array, Array]  # r, z, n, and the array that r multiplies inside n's tanh

@@ -257,8 +257,7 @@ def find_parts(
                 break
         plus *= any(result)
         vectors.append(Vector(tuple(replace(p, plus=plus) for p in pieces), *result))
-    # At the first step, the gradient of W gives the gradient of W x. A vector added to W x has the same
-    # gradient.
+    # A vector that is added to W x has the gradient of W x, which the gradient of W at the first step gives.
     _, grads = runs.gradients(x[:1, :BATCH], last=True)
     by_gate = [p.of(grads) @ x[0, 0] / (x[0, 0] @ x[0, 0]) for p in x_pieces]
     size = largest(*by_gate)

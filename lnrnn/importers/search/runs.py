@@ -127,7 +127,7 @@ Sizes = tuple[int, int, frozenset[str]]  # D, H, and the parameters that are mat
 
 
 class Runs:
-    """A module in float64 with D inputs and H units, called in one way."""
+    """A module in float64 with D inputs and H units, called in the way of one `Way`."""
 
     def __init__(self, module: Any, sizes: Sizes, way: Way, limit: Limit) -> None:
         self.module, self.way, self.limit = module, way, limit
@@ -194,7 +194,7 @@ def suitable_runs(module: Any, every: Sequence[Sizes], limit: Limit) -> Iterator
 
 
 def batch_axis_first(module: Any, D: int, width: int) -> bool | None:
-    """Returns whether the batch axis is first, so that a sequence has an effect on its own outputs only.
+    """Returns whether the batch axis is first: sequences along the batch axis do not affect each other.
 
     Returns None if sequences affect each other in both orders. width: the width of the outputs.
     """
