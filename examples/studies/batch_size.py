@@ -142,8 +142,7 @@ def tune(seeds, quick):
 
 def measure(seeds, settings, quick):
     """Returns accuracies (S,), one per seed, by norm and batch size. accuracy: on the test images. training:
-    on the training images, for batch size NOISY only. own statistics: BN's on the test images in training
-    mode."""
+    on the training images, for size NOISY only. own statistics: BN's on the test images in training mode."""
     data = load_digits()
 
     def job(part):

@@ -191,7 +191,7 @@ def run(rnn, x, h0, gradient):
 
 
 def measure_seed(seed, steps):
-    """Returns {case and norm: (curves, saturated)}. All cases share weights, inputs, h0 and gradient."""
+    """Returns {case and norm: the results of `run`}. All cases share weights, inputs, h0 and gradient."""
     rng = np.random.default_rng(seed)
     weights = recurrent_weights(rng)
     inputs = rng.standard_normal((UNITS, INPUTS)) / INPUTS**0.5

@@ -261,8 +261,7 @@ def train(
     on_update: Callable[[], object] = lambda: None,
     optimiser: type[Adam | Sgd] = Adam,
 ) -> np.ndarray:
-    """Trains the stack in place, in epochs of full batches. An epoch omits the last images if they are too
-    few for a batch.
+    """Trains the stack in place, in epochs of full batches. An epoch omits images that fill no whole batch.
 
     x (N, in), labels (N,): the images. chosen: for each network the indices of its training images, equally
     many for all. seeds: for each network the seed of its order of images. learning_rates: one per network.

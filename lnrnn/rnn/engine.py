@@ -64,7 +64,7 @@ class Training(NamedTuple):
 
 
 def empty_outputs(made: Architecture, T: int, B: int) -> Array:
-    """Returns a new array (T, B, directions * P), a view of (B, T, *) with batch_first. It is not set."""
+    """Returns a new, uninitialised array (T, B, directions * P), a view of (B, T, *) with batch_first."""
     wide = made.directions * made.h_width
     found: Array = empty((B, T, wide)).swapaxes(0, 1) if made.batch_first else empty((T, B, wide))
     return found

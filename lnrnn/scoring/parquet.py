@@ -164,7 +164,8 @@ class Part:
 
 
 def facts_of(file: Any) -> Facts:
-    """Returns the facts of a part. file: a ParquetFile. Raises KeyError or ValueError if it has no facts."""
+    """Returns the row group's number and counts from the metadata of a part. Raises KeyError or
+    ValueError."""
     return dict(json.loads((file.metadata.metadata or {})[KEY.encode()]))
 
 

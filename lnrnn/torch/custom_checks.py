@@ -220,5 +220,5 @@ def _gradients(pairs: Sequence[tuple[Tensor, Array]], inputs: Sequence[Tensor]) 
 
 
 def _rows(arrays: Sequence[Array]) -> list[Array]:
-    """Returns each array as one row, because large summands cause errors of all gradients in an array."""
+    """Returns each array as one row, with one limit, because large summands affect all its gradients."""
     return [a.reshape(1, -1) for a in arrays]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None))
-# The attributes that every module has, among them the submodules, and the replacements of forward.
+# Attributes that are not compared: those of every module, such as its submodules, and replaced forwards.
 _TORCH = frozenset(vars(torch.nn.Module())) | {"forward", "__prepare_scriptable__"}
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 # Attributes that accelerate and torch.nn.Module.compile set later.

@@ -58,7 +58,8 @@ def _untraced() -> Any:
 
 
 def networks(module: torch.nn.RNNBase) -> tuple[str, ...]:
-    """Returns descriptions of networks for a module: time first, batch first, first layer, a later layer.
+    """Returns descriptions of four networks: the module time first and batch first, its first and a later
+    layer.
 
     Raises ValueError if lnrnn has no such network.
     """

@@ -175,7 +175,7 @@ class Runs:
 
 
 def suitable_runs(module: Any, every: Sequence[Sizes], limit: Limit) -> Iterator[Runs]:
-    """Yields a Runs for each Way that works, uses a state, and has other outputs than the earlier ways."""
+    """Yields a `Runs` for each `Way` that works, uses a state, and has other outputs than earlier ways."""
     seen: list[tuple[Sizes, Array]] = []
     for sizes, way in product(every, WAYS):
         x = np.random.default_rng(2).standard_normal((2, BATCH, sizes[0]))
