@@ -120,7 +120,7 @@ class Clause:
     comparisons: int = 1
 
     def verdict(self, margin: float | None = None) -> Verdict:
-        """Returns the verdict at the project's margin, or at another one."""
+        """Returns the verdict at ``margin``, by default at the project's margin."""
         low, high = interval(np.asarray(self.values), self.comparisons)
         threshold = self.margin if margin is None else margin
         return "confirmed" if low > threshold else "refuted" if high < threshold else "unclear"
@@ -225,7 +225,7 @@ def stacked(found: Sequence[Any]) -> Any:
 
 
 def best(settings: Sequence[Any], scores: Sequence[float]) -> Any:
-    """Returns the setting with the highest score, and the first one of equals."""
+    """Returns the first setting with the highest score."""
     return settings[int(np.argmax(scores))]
 
 
@@ -243,7 +243,7 @@ class Study:
     Arrays with an entry per seed are (S, ...). Random numbers depend on the seeds alone.
     clauses(results): returns the parts of the claim. tables(results): returns text. draw(results, figure).
     size: of the figure in inches, at most 10 wide. options: names of variants, such as cells. `measure` and
-    `tune` get one as `option`, and the name of the results' file contains it."""
+    `tune` get a variant as `option`, and the results' file is named after it."""
 
     name: str
     measure: Callable[..., Results]
@@ -313,8 +313,8 @@ class Study:
         return tables
 
     def main(self, argv: Sequence[str] | None = None) -> None:
-        """Runs the script. Bad input ends it with one line on stderr and exit code 2, Ctrl-C with code 130.
-        In a page or a notebook the function only prints the stored results."""
+        """Runs the script, or prints the stored results in a page or a notebook. Bad input exits with code 2
+        after one line on stderr, Ctrl-C with code 130."""
         if in_page():
             print(self.text({**(self.kept() or {}), "results": self.results()}))
             return

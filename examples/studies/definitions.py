@@ -248,10 +248,10 @@ def exponent(error):
 def shapes(networks, x, seeds):
     """Returns how Gaussian the normalised summed inputs of trained networks are, as measures (S,).
 
-    skewness: mean |skewness| over the units. of Gaussian numbers: the same for as many Gaussian numbers.
-    rejected: the share of units whose normality a test rejects at 1 %. change: the largest change of skewness
-    and kurtosis by BN. share, edges: a histogram of the unit with the median skewness in the second layer of
-    the first network."""
+    skewness: mean |skewness| over the units. of Gaussian numbers: mean |skewness| of as many Gaussian
+    numbers. rejected: the share of units whose normality a test rejects at 1 %. change: the largest change of
+    skewness and kurtosis by BN. share, edges: a histogram of the unit with the median skewness in the second
+    layer of the first network."""
     stats = require("scipy.stats", "this study", "demo")
     layers = networks.summed_inputs(x)
     before, after = (np.concatenate(part, axis=2).astype(np.float64) for part in zip(*layers, strict=True))

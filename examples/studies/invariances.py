@@ -151,8 +151,8 @@ show("invariances", draw, FIGURE)
 
 
 def make_layer(frames, seed):
-    """Returns weights W (UNITS, I), data D (CASES, I) from frames, a shift as large as each, and the indices
-    of the unit and the sample that "w scaled" and "x scaled" change."""
+    """Returns weights W (UNITS, I), data D (CASES, I) from frames, and a shift as large as each. Also returns
+    the unit and the sample that "w scaled" and "x scaled" change."""
     rng = np.random.default_rng(seed)
     inputs = frames.shape[1]
     cases = frames[rng.choice(len(frames), CASES, replace=False)].astype(np.float64)
@@ -224,8 +224,8 @@ NORMS = {"BN": batch_norm, "weight norm": weight_norm, "LN": layer_norm}
 def divided_by(norm, layer):
     """Returns the numbers by which the norm divides.
 
-    For BN they are the standard deviations of each unit's summed inputs, for LN those of each sample's. For
-    weight norm they are the root mean squares of each unit's weights.
+    BN divides by the standard deviation of each unit's summed inputs, and LN by that of each sample's. Weight
+    norm divides by the root mean square of each unit's weights.
     """
     if norm == "weight norm":
         return root_mean_square(layer["W"], 1)

@@ -126,8 +126,7 @@ def tune(seeds, quick):
 
 
 def after_another(images, seed):
-    """Returns pairs of images (N, 64), as (128, N, 1): each image pixel by pixel, after a random other
-    one."""
+    """Returns sequences (128, N, 1) of pixels: a random image, and then one of ``images`` (N, 64)."""
     order = np.random.default_rng([4, seed]).permutation(len(images))
     earlier = np.empty_like(order)
     earlier[order] = np.roll(order, 1)

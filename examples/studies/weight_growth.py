@@ -206,7 +206,7 @@ class Regression:
     def groups(self, weight):
         """Returns the vectors in weight (C, I) whose length does not change the outputs.
 
-        They are its rows; for LN, all values form one vector.
+        For LN all values form one vector, else each row is a vector.
         """
         return weight.reshape(1, -1) if self.norm == "LN" else weight
 

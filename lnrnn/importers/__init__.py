@@ -47,9 +47,9 @@ def from_torch(
         module's attributes, such as eps; give them as arguments here. Weights that parametrizations or
         weight_norm compute are used as computed, also from a state dict with weight_norm. The systems::
 
-            "torch"       torch.nn.RNN, LSTM, GRU and their cells; every layer, direction, bias, batch_first.
-                          proj_size too. A state dict of an RNN needs nonlinearity=.
-            "fastrnns"    LayerNormLSTMCell of pytorch's benchmarks/fastrnns, or its stacks in 1 or 2 directions.
+            "torch"       torch.nn.RNN, LSTM, GRU and their cells, with any arguments. A state dict of an RNN
+                          needs nonlinearity=.
+            "fastrnns"    LayerNormLSTMCell of pytorch's benchmarks/fastrnns, or a stack of such cells.
             "nemo"        LayerNormLSTMCell of NeMo, which is the same.
             "torchaudio"  _CustomLSTM of its RNN-T. A ModuleList is converted as layers of one network.
             "icefall"     LayerNormLSTM and LayerNormGRU of transducer/rnn.py. They are batch_first.

@@ -115,8 +115,8 @@ def _input(check: Any, input_size: int) -> Array:
 class _Network:
     """A network, and an estimate of its rounding errors for numbers with machine epsilon eps.
 
-    The estimate changes each parameter by a random relative eps or -eps. It is the largest change of the
-    outputs in three such trials. If weights magnify errors from step to step, they magnify the estimate too.
+    In three trials each parameter changes by a random relative eps or -eps. The estimate is the largest
+    change of the outputs. If weights magnify errors from step to step, they magnify the estimate too.
     """
 
     def __init__(self, converted: Converted, eps: float) -> None:

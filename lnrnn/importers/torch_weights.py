@@ -30,7 +30,7 @@ _LNRNN = re.compile(
 
 
 class UnknownCell(ValueError):
-    """The parameters do not belong to the cells of exactly one system."""
+    """The parameters fit no system, or several."""
 
 
 def convert_torch(

@@ -54,7 +54,6 @@ ACTIVATIONS: dict[str, Activation] = {
     "sigmoid": (sigmoid, lambda y: y * (1 - y)),
     "identity": (real, np.ones_like),
 }
-# The activations of the gates of LSTM and GRU.
 GATE_ACTIVATIONS: dict[str, Activation] = {
     "sigmoid": ACTIVATIONS["sigmoid"],
     "hard_sigmoid": (lambda a: np.clip(real(a) / 6 + 0.5, 0, 1), lambda y: ((y > 0) & (y < 1)) / 6),
@@ -179,7 +178,8 @@ def layer_norm_backward(
     bias: ArrayLike | None = None,
     eps: float = 1e-5,
 ) -> tuple[Array, Array | None, Array | None]:
-    """Return gx, gweight and gbias, from gy of y. The gradient of a parameter that is None is None.
+    """Return gx, gweight and gbias, from the gradient gy of y. The gradient of a parameter that is None is
+    None.
 
     Examples
     --------

@@ -245,7 +245,7 @@ class Step:
 class Tape:
     """The record of a run: options, parameters, steps, and batch norm's statistics.
 
-    The statistics are those of the batch's active sequences, for the steps that were normalised with these.
+    The statistics are of the active sequences, at the steps that used the batch's own statistics.
 
     Examples
     --------

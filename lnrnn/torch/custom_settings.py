@@ -24,7 +24,7 @@ BYTES = 4096  # limit on the size of an array; comparing more bytes takes longer
 
 
 class _Gone:
-    """The value of an absent attribute. It is a class, because a copy of a class is the same object."""
+    """The value of an absent attribute: a class, because its copy is the same object."""
 
 
 class Settings:

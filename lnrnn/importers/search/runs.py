@@ -127,7 +127,7 @@ Sizes = tuple[int, int, frozenset[str]]  # D, H, and the parameters that are mat
 
 
 class Runs:
-    """A module in float64 with D inputs and H units, called in the way of one `Way`."""
+    """A module in float64 with D inputs and H units, and the `Way` to call it."""
 
     def __init__(self, module: Any, sizes: Sizes, way: Way, limit: Limit) -> None:
         self.module, self.way, self.limit = module, way, limit
