@@ -345,7 +345,7 @@ def train(model, images, steps, hold=False):
 
 
 def turned_at_once(model, images, steps):
-    """Returns the angle by which one update turns the weights, averaged over groups."""
+    """Returns the angle by which one update turns `model.groups`, on average."""
     moved, _ = updated(model, images, images.order[0], steps)
     return angles(model.groups(model.weight), model.groups(moved["weight"])).mean()
 

@@ -39,11 +39,11 @@ class Unchecked(Exception):
 
 
 class OtherStates(ValueError):
-    """The outputs agree from initial states of zeros, and differ from other initial states."""
+    """The module's outputs differ from the network's, but only for initial states other than zeros."""
 
 
 class RoundingHidesDifference(Unchecked):
-    """Nothing can be concluded: rounding errors may be as large as a difference of the equations."""
+    """Rounding errors may be as large as a difference of the equations, so nothing can be concluded."""
 
 
 def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None) -> Model:

@@ -225,7 +225,7 @@ def _arguments(model: Any, batch: int | None) -> Iterator[tuple[Any, ...]]:
 
 
 def filled(template: Any, states: Sequence[Any]) -> Any:
-    """Replaces Leafs in a template by states: h, or h and c, (layers * directions, B, H) each."""
+    """Replaces each Leaf in a template by a state: h, or h and c, (layers * directions, B, H) each."""
     if isinstance(template, Leaf):
         whole = states[template.kind or 0]
         return whole if template.place is None else whole[template.place]
