@@ -387,7 +387,8 @@ def measure(seeds, settings, quick):
 
 
 def edges(steps):
-    """Returns first steps of ranges, evenly spaced in logarithms. One range begins after STEPS."""
+    """Returns the first steps of ranges that are evenly spaced in logarithms. One range begins after
+    STEPS."""
     found = np.concatenate([np.geomspace(1, STEPS + 1, 17), np.geomspace(STEPS + 1, steps + 1, 13)[:-1]])
     return np.unique(np.round(found).astype(int))
 

@@ -58,7 +58,7 @@ def _untraced() -> Any:
 
 
 def networks(module: torch.nn.RNNBase) -> tuple[str, ...]:
-    """Returns descriptions of four networks: the module time first and batch first, its first and a later
+    """Returns descriptions of networks: of a module time first, batch first, and of its first and a later
     layer.
 
     Raises ValueError if lnrnn has no such network.

@@ -36,7 +36,7 @@ class OutOfTime(Unsuitable):
 class Limit:
     """A limit on the CPU time of this thread, because elapsed time depends on the load of the machine.
 
-    Meanwhile torch must use one thread, because the time of other threads is not counted.
+    torch must use one thread, because the time of other threads is not counted.
     """
 
     def __init__(self, seconds: float) -> None:
