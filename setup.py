@@ -71,7 +71,7 @@ class BuildExt(build_ext):
         versions = (
             f"numpy {numpy.__version__}, Cython {Cython.__version__}, Python {platform.python_version()}"
         )
-        # _core.c is first, because it takes longest. Each file has its own process of the compiler.
+        # _core.c is first, because it takes longest. Each file has its own compiler process.
         module = f"_core-{sysconfig.get_config_var('SOABI')}"
         flags = [*CFLAGS, "-O1", *macros]
         todo = [partial(for_this.compile, module, ext.sources[0], flags, python, versions)]

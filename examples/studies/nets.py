@@ -167,7 +167,7 @@ class FeedForward:
         """x (B, M, in), labels (B, M). Returns each network's mean cross-entropy in nats (M,), the gradients
         of ``values`` (M, P), and the logits (B, M, classes).
 
-        weights (B, M): weights of the images in the mean, by default 1 / B. Images of weight 0 still count in
+        weights (B, M): the images' weights in the mean, by default 1 / B. Images of weight 0 still count in
         the statistics of batch norm. Batch norm updates its running statistics, and raises ValueError if B is
         1.
         """

@@ -43,8 +43,7 @@ def with_plain_weights(module: Any) -> Any:
             with suppress(ValueError):  # parameters with such names, without weight_norm
                 torch.nn.utils.remove_weight_norm(part, name)
         if torch.nn.utils.parametrize.is_parametrized(part):
-            # torch's remove_parametrizations is not used, because it would change the original module's class
-            # too.
+            # torch's remove_parametrizations is not used: it would also change the original module's class.
             weights = {name: getattr(part, name).detach() for name in part.parametrizations}
             part.__class__ = torch.nn.utils.parametrize.type_before_parametrizations(part)
             del part.parametrizations

@@ -109,7 +109,7 @@ def standardize_backward(
 
 
 def affine(ahat: Array, weight: ArrayLike | None, bias: ArrayLike | None) -> Array:
-    """Returns weight ahat + bias; each may be None."""
+    """Returns weight ahat + bias; weight and bias may be None."""
     y: Array = ahat if weight is None else np.multiply(ahat, weight)
     return y if bias is None else np.add(y, bias)
 
@@ -178,8 +178,7 @@ def layer_norm_backward(
     bias: ArrayLike | None = None,
     eps: float = 1e-5,
 ) -> tuple[Array, Array | None, Array | None]:
-    """Return gx, gweight and gbias, from the gradient gy of y. The gradient of a parameter that is None is
-    None.
+    """Return gx, gweight and gbias from gy. The gradient of a parameter that is None is None.
 
     Examples
     --------

@@ -97,7 +97,8 @@ class Snapshot:
             description = _description(
                 self.architecture, self.overrun, self.dtype, self.zoneout, self.activation_bits
             )
-            # C reads from counts only whether a step is known. No other thread can change the new arrays.
+            # C needs from counts only which steps are known. New arrays are safe from changes by other
+            # threads.
             counts = {
                 f"count{suffix}": (np.arange(len(s.count)) < s.known).astype(np.int64)
                 for suffix, s in self.statistics.items()

@@ -164,8 +164,7 @@ class Part:
 
 
 def facts_of(file: Any) -> Facts:
-    """Returns the row group's number and counts from the metadata of a part. Raises KeyError or
-    ValueError."""
+    """Returns a row group's number and counts from a part's metadata. Raises KeyError or ValueError."""
     return dict(json.loads((file.metadata.metadata or {})[KEY.encode()]))
 
 

@@ -145,7 +145,7 @@ class _Call:
     def gradients_disagree(
         self, outputs: Sequence[tuple[Leaf, Tensor]], recipes: Sequence[Recipe], factors: Sequence[float]
     ) -> bool:
-        """Returns whether gradients of x, states or parameters differ. None counts as zero."""
+        """Returns whether the module's gradients of x, states or parameters differ from the network's."""
         (network, run), rng = self._reference(), np.random.default_rng(1)
         leaves = tuple(leaf for leaf, _ in outputs)
         parameters = [p for p in self.version.parameters() if p.requires_grad]

@@ -58,8 +58,8 @@ def _untraced() -> Any:
 
 
 def networks(module: torch.nn.RNNBase) -> tuple[str, ...]:
-    """Returns descriptions of networks: of a module time first, batch first, and of its first and a later
-    layer.
+    """Returns texts of four networks: the module's time first and batch first, its first layer's, a later
+    layer's.
 
     Raises ValueError if lnrnn has no such network.
     """

@@ -150,8 +150,7 @@ def structures(runs: Runs, rng: np.random.Generator) -> Iterator[Parts]:
 
 @dataclass(order=True)
 class Candidate:
-    """An equation that may be the module's. near: its distance from the outputs in the first steps of the
-    first sample."""
+    """An equation that may be the module's. near: its distance from the first outputs of the first sample."""
 
     near: float
     number: int

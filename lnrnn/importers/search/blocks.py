@@ -164,8 +164,8 @@ def _columns(
 def layouts(runs: Runs, matrices: list[Matrix], rng: np.random.Generator) -> tuple[bool, ...]:
     """Returns the possible values of `interleaved`: whether row k belongs to gate k % G, not to gate k // H.
 
-    At the first step the state is 0, so in an LSTM and most GRUs the rows of one gate have gradients of 0,
-    which shows its rows.
+    At the first step the state is 0, so in an LSTM and most GRUs one gate has gradients of 0. They show its
+    rows.
     """
     H, wide = runs.H, [m for m in matrices if m.rows > runs.H]
     if not wide:
