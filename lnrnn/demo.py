@@ -226,7 +226,7 @@ def refusal(network: SpeakerNetwork, x: np.ndarray) -> str:
 
 
 def report(right: dict[str, np.ndarray], joined: Joined, known: int) -> None:
-    """Prints a line with the results of each of METHODS. known: the number of steps with statistics."""
+    """Prints a line of results for each of METHODS. known: the number of steps with statistics."""
     say(
         "Share of right answers over all test utterances: at the end of one utterance -> after about "
         f"{STEPS} steps of utterances of one speaker."

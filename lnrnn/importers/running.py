@@ -328,5 +328,5 @@ def _refill(container: Any, contents: Any) -> None:
 
 
 def time_first(x: Array, batch_first: bool | None) -> Array:
-    """Changes x from batch first to time first, or back; x itself if batch_first is not True."""
+    """Changes x from batch first to time first, or back. Returns x itself unless batch_first is True."""
     return x.swapaxes(0, 1) if batch_first else x

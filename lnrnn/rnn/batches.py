@@ -53,7 +53,7 @@ def integers(name: str, value: Any) -> Array:
 
 
 def different_rows(rows: Any, count: int) -> Array:
-    """Returns the argument rows, indices of different lanes of `count`, as a new array (R,) int64."""
+    """Returns the argument rows, different indices of lanes below `count`, as a new array (R,) int64."""
     given = np.array(integers("rows", rows))
     if given.dtype.kind not in "iu" and given.size:
         raise bad_type("rows", "an array of integers, or an integer", given)
