@@ -94,8 +94,7 @@ show("long_sequences", draw)
 # The data are Japanese Vowels: 270 utterances for training and 370 for tests. Each test utterance is the last
 # of one joined sequence. The RNN has 64 units, LSTM and GRU have 32, and Adam trains them for 200 epochs.
 # Results come from seeds 5 to 24. The six 95 % intervals of LN, repeating and averaging, after each of the
-# two trainings, hold jointly. We chose the margins: 3 points, 1 point at equal length, and 20 % of the
-# epochs.
+# two trainings, hold jointly. We chose the margins: 3 points, 1 point at equal length, 20 % of epochs.
 #
 # Learning rate and initial gain are the best of nine pairs on held-out training utterances, with seeds 0 to
 # 2. A second search (``--tune``) chose other settings for some networks. With those the RNN loses less by

@@ -97,8 +97,7 @@ class Snapshot:
             description = _description(
                 self.architecture, self.overrun, self.dtype, self.zoneout, self.activation_bits
             )
-            # C needs from counts only which steps are known. New arrays are safe from changes by other
-            # threads.
+            # C needs from counts only which steps are known. No thread can change these new arrays.
             counts = {
                 f"count{suffix}": (np.arange(len(s.count)) < s.known).astype(np.int64)
                 for suffix, s in self.statistics.items()
