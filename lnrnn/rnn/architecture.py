@@ -110,7 +110,8 @@ class Architecture:
             raise bad_value("reverse", "False with bidirectional=True", reverse)
         num_heads = integer("num_heads", num_heads, 1, LIMIT)
         if hidden_size % num_heads:
-            raise bad_value("num_heads", f"a divisor of hidden_size {hidden_size}", num_heads)
+            hint = "it is 4 by default" if cell.name == "SLSTM" else ""
+            raise bad_value("num_heads", f"a divisor of hidden_size {hidden_size}", num_heads, hint)
         proj_size = integer("proj_size", proj_size, 0, LIMIT)
         if proj_size >= hidden_size:
             raise bad_value("proj_size", f"smaller than hidden_size {hidden_size}", proj_size)

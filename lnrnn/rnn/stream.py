@@ -354,6 +354,10 @@ class Stream(Closed, Generic[State]):
         if state.fingerprint != self._snapshot.fingerprint():
             other = "one of another network, with other parameters, statistics or dtype"
             raise ValueError(message("state", "a state of this network", other))
+        held = np.shape(state.step)
+        if len(held) == 1 and held[0] != len(lanes):
+            shape, do = f"of shape ({len(lanes)},)", "rows must name as many lanes as the state has"
+            raise ValueError(message("state.step", shape, f"shape {held}", do))
         steps = self._steps("state.step", state.step, len(lanes))
         self._lanes.put(lanes, self._shaped("state.state", state.state, len(lanes)), steps)
 
