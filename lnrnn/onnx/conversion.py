@@ -6,9 +6,9 @@ import warnings
 from typing import Any
 
 from ..errors import bad_type, flag
-from .errors import need_packages
+from ..packages import require
 from .part import Part
-from .parts import found
+from .parts import parts_of
 
 
 def from_onnx(
@@ -81,11 +81,11 @@ def from_onnx(
         raise bad_type("name", "a str or None", name)
     check = flag("check", check)
     reset_after = None if reset_after is None else flag("reset_after", reset_after)
-    need_packages()
+    require("onnx_ir", "from_onnx", "onnx")
     from .graph.reading import read
 
     model = read(path_or_model)
-    every = found(model, reset_after)
+    every = parts_of(model, reset_after)
     if not every:
         raise ValueError(
             "the file must have a recurrent part, got none; lnrnn finds nodes RNN, LSTM and GRU of ONNX"

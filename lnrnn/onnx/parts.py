@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..importers.weights import Converted
-from .errors import need_packages
+from ..packages import require
 from .part import Part
 
 if TYPE_CHECKING:
     import onnx_ir
-
-
-Finder = Callable[["onnx_ir.Model", "bool | None"], list[Part]]  # (model, reset_after)
-
-
-def finders() -> list[Finder]:
-    """Returns the functions that find parts. Each has its own kind of nodes."""
-    from .cells.finding import find_cells
-    from .nodes.plain import plain_parts
-
-    return [plain_parts, lambda model, _: find_cells(model)]
 
 
 def parts(path_or_model: Any) -> list[Part]:
@@ -44,15 +32,18 @@ def parts(path_or_model: Any) -> list[Part]:
     OnnxFileError
         A ValueError, for a file that is damaged or breaks a rule of ONNX.
     """
-    need_packages()
+    require("onnx_ir", "lnrnn.onnx.parts", "onnx")
     from .graph.reading import read
 
-    return found(read(path_or_model))
+    return parts_of(read(path_or_model))
 
 
-def found(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part]:
+def parts_of(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part]:
     """Returns the parts of a model that `read` has returned. reset_after: as in from_onnx."""
-    every = _outermost([part for finder in finders() for part in finder(model, reset_after)])
+    from .cells.finding import find_cells
+    from .nodes.plain import plain_parts
+
+    every = _outermost([*plain_parts(model, reset_after), *find_cells(model)])
     _rename(every)
     return _joined(every)
 

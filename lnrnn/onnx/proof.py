@@ -5,7 +5,6 @@ ONNX Runtime runs the part, or onnx.reference if ONNX Runtime is missing or refu
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +14,11 @@ import onnx_ir
 
 from ..importers.checking import MARGIN, RoundingHidesDifference, compared
 from ..rnn.models import LSTM
+from .errors import text_of
 from .extraction import Unrun, extracted
 from .graph.folding import attribute
 from .part import Part
+from .running.file_session import open_session
 
 Array = np.ndarray
 Run = Callable[[dict[str, Array]], dict[str, Array]]
@@ -50,56 +51,34 @@ def prove(part: Part, model: onnx_ir.Model, reset_after: bool | None = None) -> 
 
 def _runner(proto: onnx.ModelProto, part: Part) -> Run:
     """Returns a function that runs a model on arrays by name, and returns its outputs by name."""
-    try:
-        onnxruntime: Any = importlib.import_module("onnxruntime")  # it has no types
-    except ImportError:
-        return _reference(proto, part, "onnxruntime is not installed")
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # the exception has the message too
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.disable_prepacking", "1")
     names = [value.name for value in proto.graph.output]
     try:
-        session = onnxruntime.InferenceSession(
-            proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        session, says = open_session(proto.SerializeToString(), optimised=False), "ONNX Runtime says"
+    except ImportError:
+        session, says = _reference(proto, part, "onnxruntime is not installed")
     except Exception as error:  # of many types
-        return _reference(proto, part, f"ONNX Runtime says: {_first_line(error)}")
+        session, says = _reference(proto, part, f"ONNX Runtime says: {text_of(error)}")
 
     def run(feed: dict[str, Array]) -> dict[str, Array]:
         try:
-            return dict(zip(names, session.run(names, feed), strict=True))
+            with np.errstate(all="ignore"):
+                return dict(zip(names, session.run(names, feed), strict=True))
         except Exception as error:  # pragma: no cover - an error of the runtime, which depends on its version
-            raise Unrun(f"ONNX Runtime says: {_first_line(error)}") from None
+            raise Unrun(f"{says}: {text_of(error)}") from None
 
     return run
 
 
-def _reference(proto: onnx.ModelProto, part: Part, reason: str) -> Run:
-    """As _runner, with onnx.reference. reason: why it is needed."""
+def _reference(proto: onnx.ModelProto, part: Part, reason: str) -> tuple[Any, str]:
+    """Returns the model in onnx.reference, and a text before its errors. reason: why it is needed."""
     if part.lengths is not None or any(attribute(node, "activations") for node in part.layers):
         raise Unrun(f"onnx.reference ignores sequence_lens and activations, and {reason}")
     try:
         from onnx.reference import ReferenceEvaluator
 
-        evaluator = ReferenceEvaluator(proto)
+        return ReferenceEvaluator(proto), f"{reason}; onnx.reference says"
     except Exception as error:  # pragma: no cover - as above
-        raise Unrun(f"{reason}; onnx.reference says: {_first_line(error)}") from None
-    names = [value.name for value in proto.graph.output]
-
-    def run(feed: dict[str, Array]) -> dict[str, Array]:
-        try:
-            with np.errstate(all="ignore"):
-                return dict(zip(names, evaluator.run(names, feed), strict=True))
-        except Exception as error:  # pragma: no cover - as above
-            raise Unrun(f"{reason}; onnx.reference says: {_first_line(error)}") from None
-
-    return run
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+        raise Unrun(f"{reason}; onnx.reference says: {text_of(error)}") from None
 
 
 # --- comparing ----------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ pytest.importorskip("onnx_ir")
 import lnrnn  # noqa: E402
 from lnrnn.onnx.extraction import extracted  # noqa: E402
 from lnrnn.onnx.graph.reading import read  # noqa: E402
-from lnrnn.onnx.parts import found  # noqa: E402
+from lnrnn.onnx.parts import parts_of  # noqa: E402
 from onnx_runs import agree, outputs, run  # noqa: E402
 
 # (file, number of parts with different weights, kind, inputs, units, directions, paths of each part)
@@ -51,7 +51,7 @@ def test_parts_have_the_outputs_of_onnx_runtime(rng, name, count, kind, width, u
     path = path_of(name)
     networks = lnrnn.from_onnx(path)
     ir = read(path)
-    every = found(ir)
+    every = parts_of(ir)
     assert len(every) == count and {len(part.paths) for part in every} == {paths}
     networks = networks if count > 1 else {every[0].path: networks}
     for part in every:

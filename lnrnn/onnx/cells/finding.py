@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir
 
 from ..graph.checks import check_nodes
-from ..graph.reading import graphs, node_path, parent
+from ..graph.reading import graphs, loop_around, node_path, opset_of
 from ..graph.values import number_nodes, outside_of_loops
 from ..part import Part
 from .bodies import Unfit
@@ -30,16 +30,16 @@ def find_cells(model: onnx_ir.Model) -> list[Part]:
     """
     found: list[Recurrence | Part] = []
     terms, of_both = new_terms(), new_terms(joined=True)
-    opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
+    opset = opset_of(model)
     for path, graph in graphs(model):
         if path.startswith("function "):  # its constants are arguments
             continue
         check_nodes(graph, opset)
         number_nodes(graph)
         groups = _largest(list(steps(graph, terms, of_both)))
-        node = parent(graph)
-        if node is not None and node.op_type in ("Loop", "Scan"):
-            found += _in_body(path, node, graph, groups, opset, terms)
+        loop = loop_around(graph)
+        if loop is not None:
+            found += _in_body(path, loop, graph, groups, opset, terms)
         elif groups:
             found += _in_graph(path, groups, terms)
     recurrences = joined([each for each in found if isinstance(each, Recurrence)])

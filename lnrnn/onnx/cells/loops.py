@@ -13,7 +13,7 @@ from ..graph.values import attribute, outside_of_loops, rank
 from .bodies import Body, Carried, Joined, Unfit, body_of, check_steps, insertion
 from .masks import Choice, choice, in_order_of_x, is_fill, lengths_of, reversed_of
 from .matching import Step
-from .recurrences import Layer, Nodes, Recurrence, recurrence, with_unused
+from .recurrences import Layer, Nodes, Recurrence, if_used, recurrence, used, with_unused
 from .terms import Terms
 
 REPEATS = (
@@ -101,7 +101,7 @@ def whole_loop(path: str, node: onnx_ir.Node, groups: Sequence[Sequence[Step]], 
         [node, *(() if y is None else y.nodes)], [],
     )  # fmt: skip
     sequences.turn(terms.width)
-    states = [[_used(carried.after) for carried in each.states] for each in found]
+    states = [[if_used(carried.after) for carried in each.states] for each in found]
     before = [[carried.before for carried in each.states] for each in found]
     if y is None and not any(v for each in states for v in each):
         raise Unfit("the file uses none of its outputs")
@@ -136,10 +136,6 @@ def _axes(value: onnx_ir.Value, axis: int) -> str:
     if (rank(value) or 3) != 3:
         raise Unfit(f"{value.name!r} has {rank(value)} axes")
     return ("TBI", "BTI", "BIT")[axis]
-
-
-def _used(value: onnx_ir.Value) -> onnx_ir.Value | None:
-    return value if value.is_graph_output() or value.consumers() else None
 
 
 def _recurrent(group: Sequence[Step], body: Body) -> Recurrent:
@@ -187,13 +183,13 @@ def _outputs(
     """Returns y, and warnings. Raises Unfit if the body has other outputs."""
     states = {id(c.inner) for each in found for c in each.states}
     h, warnings = found[-1].step.new[0], []
-    joined = [j for j in body.joined if _used(j.value) is not None]
+    joined = [j for j in body.joined if used(j.value)]
     memory: set[int] = set()  # values that repeat the last output in Keras' loops
     for carried in body.carried.values():
         if id(carried.inner) in states or id(carried.inner) in body.counters:
             continue
         if outside_of_loops(carried.outer) is outside_of_loops(carried.inner):
-            if _used(carried.after) is not None:
+            if used(carried.after):
                 raise Unfit(f"node {carried.after.name!r} reads a value that it only passes on")
             continue
         if outside_of_loops(carried.inner) is not carried.inner:
@@ -201,13 +197,11 @@ def _outputs(
         inserted = insertion(carried)
         if inserted is not None:
             joined += _concatenated(carried.after, *inserted)
-        elif _used(carried.after) is None and _is_output(carried.outer, h, mask, carried.inner):
+        elif not used(carried.after) and _is_output(carried.outer, h, mask, carried.inner):
             memory.add(id(carried.inner))
         else:
             raise Unfit(f"it also passes {carried.inner.name!r} from step to step")
-    counted = [
-        c for c in body.carried.values() if id(c.inner) in body.counters and _used(c.after) is not None
-    ]
+    counted = [c for c in body.carried.values() if id(c.inner) in body.counters and used(c.after)]
     if counted:
         raise Unfit(f"the file uses its number of steps, {counted[0].after.name!r}")
     if len(joined) > 1:

@@ -9,6 +9,7 @@ import onnx_ir
 
 from ..graph.constants import constant, is_zero
 from ..graph.counting import Linear, Width, bounds, number, size
+from ..graph.folding import DOMAINS
 from ..graph.values import attribute, outside_of_loops, producer, rank
 from .recurrences import Nodes
 
@@ -91,7 +92,7 @@ def reversed_of(
 def is_reversal(node: onnx_ir.Node, axis: int, width: Width, steps: Linear | None = None) -> bool:
     """Returns whether a node reverses an axis of its input. steps: the length of the axis, if it is known."""
     data = node.inputs[0] if node.inputs else None
-    if data is None or node.domain not in ("", "ai.onnx"):
+    if data is None or node.domain not in DOMAINS:
         return False
     length = size(data, axis, width)
     if node.op_type == "ReverseSequence":
@@ -134,7 +135,7 @@ def in_order_of_x(
             if user in nodes:
                 return None
             nodes.append(user)
-            order = attribute(user, "perm", None)
+            order = attribute(user, "perm")
             if user.op_type == "Transpose" and order is not None:
                 stack.append((user.outputs[0], "".join(axes[i] for i in order)))
             elif user.op_type == "Identity":

@@ -125,7 +125,7 @@ def _split(terms: Terms, node: onnx_ir.Node, value: onnx_ir.Value, depth: int) -
         return None
     a = terms.operand(data, depth)
     sizes = constant_input(node, 1)
-    given = list(map(int, sizes.reshape(-1))) if sizes is not None else attribute(node, "split", None)
+    given = list(map(int, sizes.reshape(-1))) if sizes is not None else attribute(node, "split")
     n, at = len(node.outputs), next(k for k, v in enumerate(node.outputs) if v is value)
     if given is None:
         if a.width is None or a.width % n:
@@ -202,7 +202,7 @@ def _mean(value: onnx_ir.Value | None) -> onnx_ir.Value | None:
     if node is None or node.inputs[0] is None or not attribute(node, "keepdims", 1):
         return None
     given = constant_input(node, 1)
-    axes = list(given.reshape(-1)) if given is not None else attribute(node, "axes", None)
+    axes = list(given.reshape(-1)) if given is not None else attribute(node, "axes")
     whole = node.inputs[0]
     return whole if axes is not None and len(axes) == 1 and is_last_axis(int(axes[0]), whole) else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +20,7 @@ Nodes = Sequence[onnx_ir.Node]
 
 @dataclass(frozen=True)
 class Layer:
-    """The steps of one layer in the order of computation, with equal weights.
-
-    start: whether the first step has no old states, because they are 0.
-    """
+    """The steps of one layer in the order of computation, with equal weights."""
 
     steps: tuple[Step, ...]
     weights: Weights
@@ -121,9 +118,13 @@ def recurrence(
     return Recurrence(Part(path, kind, **values), [[layer.weights] for layer in layers], reverse)
 
 
-def used(value: onnx_ir.Value, inside: set[int]) -> bool:
-    """Returns whether a node that is not inside, or the graph's output, reads a value."""
+def used(value: onnx_ir.Value, inside: Collection[int] = ()) -> bool:
+    """Returns whether a value is an output of its graph, or is read by a node that is not inside."""
     return value.is_graph_output() or any(id(user) not in inside for user in value.consumers())
+
+
+def if_used(value: onnx_ir.Value, inside: Collection[int] = ()) -> onnx_ir.Value | None:
+    return value if used(value, inside) else None
 
 
 def with_unused(nodes: Iterable[onnx_ir.Node], more: Iterable[onnx_ir.Node]) -> tuple[onnx_ir.Node, ...]:
@@ -134,7 +135,7 @@ def with_unused(nodes: Iterable[onnx_ir.Node], more: Iterable[onnx_ir.Node]) -> 
     while changed:
         changed = False
         for node in left[:]:
-            if not any(used(v, set(kept)) for v in node.outputs):
+            if not any(used(v, kept) for v in node.outputs):
                 kept[id(node)] = node
                 left.remove(node)
                 changed = True

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 
 import onnx_ir
 
-from ..graph.reading import node_path, parent
+from ..graph.folding import MOVES
+from ..graph.reading import loop_around, node_path
 from ..graph.values import MOST_DEPTH, outside_of_loops
 from ..part import Part
 from .matching import Step
-from .recurrences import Layer, Recurrence, recurrence
+from .recurrences import Layer, Recurrence, if_used, recurrence
 
-# Operators that only move numbers: a state passes through them between the model's interface and a step.
-MOVES = ("Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze",
-         "Transpose", "Unsqueeze")  # fmt: skip
+PASSES = (*MOVES, "Concat")  # operators through which a state passes between a step and the model's interface
 
 
 def one_step(path: str, group: Sequence[Step]) -> Recurrence | Part | None:
@@ -32,9 +31,7 @@ def one_step(path: str, group: Sequence[Step]) -> Recurrence | Part | None:
     users = [user for value in step.new for user in value.consumers() if user not in step.nodes]
     if not any(v.is_graph_output() for v in step.new) and all(user.op_type == "Shape" for user in users):
         return None
-    nodes = {id(node) for node in step.nodes}
-    states = [v if v.is_graph_output() or any(id(u) not in nodes for u in v.consumers()) else None
-              for v in step.new]  # fmt: skip
+    h, *c = (if_used(v, {id(node) for node in step.nodes}) for v in step.new)
     warnings = []
     if len(ranked) > 1 and evidence(ranked[0])[:-1] == evidence(ranked[1])[:-1]:
         warnings.append(
@@ -43,7 +40,7 @@ def one_step(path: str, group: Sequence[Step]) -> Recurrence | Part | None:
         )
     return recurrence(
         node_path(path, step.nodes[0]), f"{step.pattern.cell} step", [Layer((step,), step.weights())],
-        nodes=step.nodes, x=step.x, h=(states[0],), c=tuple(states[1:]), axes={"x": "BI", "h": "BH"},
+        nodes=step.nodes, x=step.x, h=(h,), c=tuple(c), axes={"x": "BI", "h": "BH"},
         baked={"T": 1}, warnings=warnings,
     )  # fmt: skip
 
@@ -56,7 +53,7 @@ def _refused(path: str, step: Step) -> Part:
 def evidence(step: Step) -> tuple[int, ...]:
     """Returns numbers that are larger if the roles of x and h are likely."""
     x, h = origin(step.x), origin(step.old[0])
-    carried = all(_is_carried(v) for v in step.old)
+    carried = all(v.is_graph_input() and loop_around(v.graph) is not None for v in step.old)
     with_c = len(step.old) > 1 and h is origin(step.old[1]) and x is not h
     graph = h.graph
     order = 0
@@ -64,12 +61,6 @@ def evidence(step: Step) -> tuple[int, ...]:
         at = {id(v): k for k, v in enumerate(graph.inputs)}
         order = 1 if at[id(x)] < at[id(h)] else -1
     return int(carried), int(with_c), int(is_input(h)) - int(is_input(x)), int(_from_before(step)), order
-
-
-def _is_carried(value: onnx_ir.Value) -> bool:
-    """Returns whether a value is the state of a Loop or Scan."""
-    node = None if value.graph is None else parent(value.graph)
-    return value.is_graph_input() and node is not None and node.op_type in ("Loop", "Scan")
 
 
 def _from_before(step: Step) -> bool:
@@ -87,7 +78,7 @@ def origin(value: onnx_ir.Value) -> onnx_ir.Value:
     for _ in range(MOST_DEPTH):
         value = outside_of_loops(value)
         node = value.producer()
-        if node is None or node.op_type not in MOVES or not node.inputs or node.inputs[0] is None:
+        if node is None or node.op_type not in PASSES or not node.inputs or node.inputs[0] is None:
             break
         value = node.inputs[0]
     return value
@@ -107,6 +98,6 @@ def reaches_output(value: onnx_ir.Value) -> bool:
             return True
         seen.add(id(top))
         for user in top.consumers():
-            if user.op_type in MOVES:
+            if user.op_type in PASSES:
                 stack += [v for v in user.outputs if id(v) not in seen]
     return False

@@ -17,7 +17,8 @@ import numpy as np
 import onnx_ir
 
 from ..graph.constants import constant
-from ..graph.values import MOST_DEPTH, Array, initial_value, is_argument, keeps_last_axis, outside_of_loops
+from ..graph.folding import DOMAINS
+from ..graph.values import MOST_DEPTH, Array, first_and_next, is_argument, keeps_last_axis, outside_of_loops
 
 MOST_TERMS, MOST_FACTORS = 16, 4  # a value with more of them is not multiplied out
 MOST_NUMBERS = 2**20  # of a constant in a sum; matrices of products are no such constants
@@ -144,9 +145,6 @@ def times(a: Sum, b: Sum) -> Sum:
     return result
 
 
-# --- constants ----------------------------------------------------------------------------------------------
-
-
 # --- values -------------------------------------------------------------------------------------------------
 
 
@@ -263,7 +261,7 @@ class Terms:
         self._alive.append(value)
         result = None
         node = value.producer()
-        if node is not None and node.domain in ("", "ai.onnx") and depth < MOST_DEPTH:
+        if node is not None and node.domain in DOMAINS and depth < MOST_DEPTH:
             how = self.operators.get(node.op_type)
             try:
                 result = how(self, node, value, depth + 1) if how is not None else None
@@ -285,10 +283,10 @@ class Terms:
             last = value.shape[-1]
             return last if isinstance(last, int) else None
         node = value.producer()
-        if node is None and value.graph is not None:
-            initial = initial_value(value)
-            return None if initial is None else self.width(initial, depth + 1)
-        if node is None or node.domain not in ("", "ai.onnx") or not node.inputs or node.inputs[0] is None:
+        if node is None:
+            found = first_and_next(value)
+            return None if found is None else self.width(found[0], depth + 1)
+        if node.domain not in DOMAINS or not node.inputs or node.inputs[0] is None:
             return None
         if node.op_type in ("Gather", "Squeeze", "Unsqueeze") and keeps_last_axis(node):
             return self.width(node.inputs[0], depth + 1)

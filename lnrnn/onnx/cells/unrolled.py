@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import onnx_ir
 
 from ..graph.counting import element, size
+from ..graph.folding import DOMAINS
 from ..graph.values import attribute, constant_input, moved_axes, outside_of_loops, rank
 from .matching import Step, match
-from .recurrences import Layer, Recurrence, recurrence, same_constants, used, with_unused
+from .recurrences import Layer, Recurrence, if_used, recurrence, same_constants, used, with_unused
 from .terms import Terms
 
 Values = Sequence[onnx_ir.Value]
@@ -97,12 +98,12 @@ def unrolled(path: str, layers: Sequence[Layer], terms: Terms) -> Recurrence | s
             if step.outside:
                 return f"{step.outside[0]} reads a value inside of step {at}"
             for value in step.new:
-                if at < n - 1 and used(value, set(inside)):
+                if at < n - 1 and used(value, inside):
                     return f"the state of step {at}, {value.name!r}, is read outside of the steps"
     nodes = with_unused(inside.values(), [node for e in given for node in e.nodes])
     kept = {id(node) for node in nodes}
-    h = tuple(layer.new[0] if used(layer.new[0], kept) else None for layer in layers)
-    c = tuple(v if used(v, kept) else None for layer in layers for v in layer.new[1:])
+    h = tuple(if_used(layer.new[0], kept) for layer in layers)
+    c = tuple(if_used(v, kept) for layer in layers for v in layer.new[1:])
     if y is None and not any((*h, *c)):
         return "the file uses none of its outputs"
     baked = {"T": n}
@@ -133,7 +134,7 @@ def stacked(values: Values, inside: set[int]) -> tuple[onnx_ir.Value, int, bool,
     """Returns the value that joins these values along a new axis, the axis, whether it joins them backwards,
     and the nodes that compute it."""
     for user in values[0].consumers():
-        if id(user) in inside or user.domain not in ("", "ai.onnx"):
+        if id(user) in inside or user.domain not in DOMAINS:
             continue
         if user.op_type == "SequenceConstruct":
             for join in user.outputs[0].consumers():

@@ -14,14 +14,14 @@ import numpy as np
 import onnx
 import onnx_ir
 
-from ..errors import OnnxFileError
-from .folding import DOMAINS, FOLDED, KEEP_ZEROS, Unfolded, named, size_of
+from ...errors import message
+from ..errors import OnnxFileError, text_of
+from .folding import DOMAINS, FOLDED, MOVES, Unfolded, named, size_of
 
 Array = np.ndarray
 _VALUE, _MEMORY = "lnrnn.constant", "lnrnn.memory"
 _LEAST = 2**26  # bytes that arrays of any file may have
 _TIMES = 16  # further bytes, for each byte of the file
-TEXT = 300  # the most characters of another library's message
 
 
 @dataclass
@@ -109,7 +109,7 @@ def is_zero(value: onnx_ir.Value | None) -> bool:
                 return False
         elif node.op_type == "Concat":
             stack.extend(node.inputs)
-        elif node.op_type in KEEP_ZEROS and node.inputs:
+        elif node.op_type in (*MOVES, "Tile") and node.inputs:
             stack.append(node.inputs[0])
         else:
             return False
@@ -131,7 +131,7 @@ def _loaded(tensor: Any, owner: Any) -> Array:
         if any(d < 0 for d in dims):
             raise Unfolded(f"dims {dims}")
         if isinstance(tensor, onnx_ir.ExternalTensor):
-            _check_external(tensor, name)
+            _check_external(tensor)
         proto = getattr(tensor, "raw", None)
         if isinstance(proto, onnx.TensorProto) and 0 not in dims and not _has_data(proto):
             raise Unfolded(f"dims {dims} and no data")
@@ -140,7 +140,7 @@ def _loaded(tensor: Any, owner: Any) -> Array:
         raise
     except Exception as error:  # asserts and other errors of onnx_ir and NumPy
         raise OnnxFileError(
-            f"tensor {name!r} must have the data that its dims and type say, got {str(error)[:TEXT]}"
+            f"tensor {name!r} must have the data that its dims and type say, got {text_of(error)}"
         ) from None
     if array.dtype.kind not in "OSU" and array.flags.writeable:
         array = array.view()
@@ -153,8 +153,8 @@ def _has_data(proto: onnx.TensorProto) -> bool:
     return proto.HasField("raw_data") or any(len(getattr(proto, field)) for field in fields)
 
 
-def _check_external(tensor: onnx_ir.ExternalTensor, name: str) -> None:
-    """Refuses data outside of the folder of the model's file, and data that is no regular file."""
+def external_file(tensor: onnx_ir.ExternalTensor) -> str:
+    """Returns the path of external data. Refuses all but regular files in the folder of the model's file."""
     location = str(tensor.location)
     if not tensor.base_dir:
         raise OnnxFileError(
@@ -163,15 +163,17 @@ def _check_external(tensor: onnx_ir.ExternalTensor, name: str) -> None:
     folder = os.path.realpath(tensor.base_dir)
     path = os.path.realpath(os.path.join(folder, location))
     if os.path.commonpath([folder, path]) != folder or not os.path.isfile(path):
-        raise OnnxFileError(
-            f"external data must be files in the folder of the model's file, got {location!r} for {name!r}"
-        )
-    start, size, given = tensor.offset or 0, tensor.nbytes, os.path.getsize(path)
+        expected = "files in the folder of the model's file"
+        raise OnnxFileError(message("external data", expected, f"{location!r} for {tensor.name!r}"))
+    return path
+
+
+def _check_external(tensor: onnx_ir.ExternalTensor) -> None:
+    start, size, given = tensor.offset or 0, tensor.nbytes, os.path.getsize(external_file(tensor))
     if start < 0 or start + size > given or (tensor.length or size) != size:
-        raise OnnxFileError(
-            f"external data of tensor {name!r} must be {size} bytes in {location!r}, got a part of {given} "
-            f"bytes from {start}, of length {tensor.length}"
-        )
+        expected = f"{size} bytes in {str(tensor.location)!r}"
+        got = f"a part of {given} bytes from {start}, of length {tensor.length}"
+        raise OnnxFileError(message(f"external data of tensor {tensor.name!r}", expected, got))
 
 
 def _computed(node: onnx_ir.Node) -> list[Array | None]:
@@ -191,7 +193,7 @@ def _computed(node: onnx_ir.Node) -> list[Array | None]:
     except Unfolded:
         return [None] * len(node.outputs)
     except Exception as error:  # wrong attributes and shapes give errors of many types
-        raise OnnxFileError(f"node {named(node)} must fit its constant inputs: {str(error)[:TEXT]}") from None
+        raise OnnxFileError(f"node {named(node)} must fit its constant inputs: {text_of(error)}") from None
     for result in results:
         if result is not None and result.flags.writeable:
             result.flags.writeable = False

@@ -12,7 +12,8 @@ import numpy as np
 import onnx_ir
 
 from .constants import constant
-from .values import MOST_DEPTH, attribute, constant_input, moved_axes, outside_of_loops, rank
+from .folding import DOMAINS
+from .values import MOST_DEPTH, attribute, constant_input, moved_axes, outside_of_loops, producer, rank
 
 STEP = "step"  # the number of the current step of the innermost Loop
 Size = tuple[int, int]  # the identity of a value, and an axis that is no constant
@@ -59,19 +60,16 @@ def numbers(
         whole = whole and (array == array.round()).all()
         return [Linear(int(i)) for i in array.reshape(-1)] if whole else None
     node = value.producer()
-    if node is None or node.domain not in ("", "ai.onnx") or not node.inputs:
+    if node is None or node.domain not in DOMAINS or not node.inputs:
         return None
     if node.op_type == "Shape":
         return shape(node, width)
     if node.op_type == "SequenceLength":
-        split = node.inputs[0].producer() if node.inputs[0] is not None else None
-        one = split is not None and split.op_type == "SplitToSequence" and constant_input(split, 1)
-        if (
-            split is None
-            or split.inputs[0] is None
-            or one is False
-            or (one is not None and one.tolist() not in (1, [1]))
-        ):
+        split = producer(node.inputs[0], "SplitToSequence")
+        if split is None or split.inputs[0] is None:
+            return None
+        one = constant_input(split, 1)
+        if one is not None and one.tolist() not in (1, [1]):
             return None
         return [size(split.inputs[0], attribute(split, "axis", 0), width)]
     if node.op_type in ("Cast", "Squeeze", "Unsqueeze", "Identity", "Reshape"):
@@ -114,7 +112,7 @@ def shape(node: onnx_ir.Node, width: Width) -> Numbers | None:
         return None
     axes = rank(data)
     sizes: Numbers = [size(data, axis, width) for axis in ((0, -1) if axes is None else range(axes))]
-    return sizes[attribute(node, "start", 0) : attribute(node, "end", None)]
+    return sizes[attribute(node, "start", 0) : attribute(node, "end")]
 
 
 def size(value: onnx_ir.Value, axis: int, width: Width) -> Linear:
@@ -130,10 +128,10 @@ def size(value: onnx_ir.Value, axis: int, width: Width) -> Linear:
             return Linear(known)
         node = value.producer()
         source = node.inputs[0] if node is not None and node.inputs else None
-        if node is None or source is None or node.domain not in ("", "ai.onnx"):
+        if node is None or source is None or node.domain not in DOMAINS:
             break
         if node.op_type == "Transpose" and axes is not None:
-            order = attribute(node, "perm", None)
+            order = attribute(node, "perm")
             axis = axes - 1 - axis if order is None else int(order[axis])
         elif node.op_type not in ("Identity", "Cast", "ReverseSequence"):
             break
@@ -171,7 +169,7 @@ def bounds(
         given = [numbers(v, width, counters) for v in inputs]
         left_out = [v is None for v in inputs]
     else:  # opset 9 and before
-        of_node = [attribute(node, name, None) for name in names]
+        of_node = [attribute(node, name) for name in names]
         given = [None if a is None else [Linear(int(i)) for i in a] for a in of_node]
         left_out = [a is None for a in of_node]
     defaults = (None, None, [Linear(0)], [Linear(1)])
@@ -191,9 +189,8 @@ def in_single_steps(node: onnx_ir.Node) -> bool:
         return False
     if len(node.inputs) < 2 or node.inputs[1] is None:
         return not attribute(node, "keepdims", 1)
-    one = constant_input(
-        node, 1
-    )  # the standard ignores keepdims with this input, torch and ONNX Runtime do not
+    # The standard ignores keepdims with this input, torch and ONNX Runtime do not.
+    one = constant_input(node, 1)
     return one is not None and one.ndim == 0 and one.item() == 1 and not attribute(node, "keepdims", 1)
 
 
@@ -213,7 +210,7 @@ def element(
     """Returns the value that this value is one element of, such as x[:, t] of x. None for other values."""
     value = outside_of_loops(value)
     node = value.producer()
-    if node is None or node.domain not in ("", "ai.onnx") or not node.inputs or node.inputs[0] is None:
+    if node is None or node.domain not in DOMAINS or not node.inputs or node.inputs[0] is None:
         return None
     data = node.inputs[0]
     if node.op_type == "Gather":
@@ -222,11 +219,8 @@ def element(
             return None
         return _element(data, attribute(node, "axis", 0), index, (node,), width)
     if node.op_type == "SequenceAt":
-        split = data.producer()
-        index = number(node.inputs[1], width, counters)
-        if split is None or split.op_type != "SplitToSequence" or split.inputs[0] is None or index is None:
-            return None
-        if not in_single_steps(split):
+        split, index = data.producer(), number(node.inputs[1], width, counters)
+        if split is None or not in_single_steps(split) or split.inputs[0] is None or index is None:
             return None
         return _element(split.inputs[0], attribute(split, "axis", 0), index, (node, split), width)
     if node.op_type != "Squeeze":
@@ -251,7 +245,7 @@ def element(
         return _element(inner.inputs[0], axes[0], found[1], (node, inner), width)
     if inner.op_type == "Split" and attribute(inner, "axis", 0) == axes[0]:
         sizes = constant_input(inner, 1)
-        parts = attribute(inner, "split", None) if sizes is None else sizes.reshape(-1).tolist()
+        parts = attribute(inner, "split") if sizes is None else sizes.reshape(-1).tolist()
         if parts is None:
             whole = size(inner.inputs[0], axes[0], width).number
             parts = None if whole != len(inner.outputs) else [1] * len(inner.outputs)

@@ -1,4 +1,4 @@
-"""The operators that `constant` of reading.py computes: those between the weights of a file and its nodes.
+"""The operators that `constant` of constants.py computes: those between the weights of a file and its nodes.
 
 Each function has (node, inputs) as arguments and returns the outputs. The inputs are arrays, or None for
 those that are left out. `FOLDED` has the functions by operator, and `size_of` the bytes that a result needs.
@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 import onnx_ir
 
+from ...errors import message
+
 Array = np.ndarray
 DOMAINS = ("", "ai.onnx")  # of ONNX's own operators
 Inputs = Sequence[Array | None]
 
 
 class Unfolded(Exception):
-    """Raised for a node that is valid, and not computed. In reading.py it has the text of an error."""
+    """Raised for a node that is valid and not computed. In constants.py it has the text of an error."""
 
 
 def named(node: onnx_ir.Node) -> str:
@@ -27,8 +29,13 @@ def named(node: onnx_ir.Node) -> str:
     return f"{node.name!r} ({domain}{node.op_type})"
 
 
+def refused(node: onnx_ir.Node, name: str, expected: str, got: Any) -> ValueError:
+    """Returns the error for a node that no network can replace. name: its attribute or input."""
+    return ValueError(message(f"{named(node)}: {name}", expected, str(got)))
+
+
 def attribute(node: onnx_ir.Node, name: str, default: Any = None) -> Any:
-    """Returns the value of an attribute of a node."""
+    """Returns the value of an attribute. Raises Unfolded for an argument of the function around the node."""
     found = node.attributes.get(name)
     if found is None:
         return default
@@ -216,9 +223,9 @@ def _dequantize(node: onnx_ir.Node, inputs: Inputs) -> list[Array]:
     return [(shifted * scale).astype(scale.dtype)]
 
 
-# Operators whose outputs are 0 if input 0 is, whatever the other inputs are.
-KEEP_ZEROS = ("Cast", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze",
-              "Tile", "Transpose", "Unsqueeze")  # fmt: skip
+# Operators that only move the numbers of input 0, whatever the other inputs are.
+MOVES = ("Cast", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze",
+         "Transpose", "Unsqueeze")  # fmt: skip
 FOLDED: dict[str, Callable[[onnx_ir.Node, Inputs], Sequence[Array | None]]] = {
     "Cast": _cast,
     "Concat": _concat,

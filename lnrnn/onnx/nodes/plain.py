@@ -9,7 +9,7 @@ import onnx_ir
 
 from ...importers.weights import Weights, network
 from ..graph.folding import attribute, named
-from ..graph.reading import graphs, node_path
+from ..graph.reading import graphs, node_path, opset_of
 from ..part import Part
 from .node import Layer, folded, is_recurrent, read_layer
 from .quantized import is_quantized, kept_by_int8
@@ -19,8 +19,8 @@ from .stacks import Stack, stacks
 def plain_parts(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part]:
     """Returns the parts of a model in the order of its graphs and nodes. reset_after: as in from_onnx."""
     result: list[Part] = []
+    opset = opset_of(model)
     for path, graph in graphs(model):
-        opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
         layers: list[Layer] = []
         refused: dict[int, Part] = {}
         nodes = [node for node in graph if is_recurrent(node)]
