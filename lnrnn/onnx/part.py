@@ -24,7 +24,7 @@ class Part:
         The operator, such as "LSTM", or other nodes that compute it: "LSTM step", "Loop of LSTM".
     nodes : tuple of onnx_ir.Node
         All nodes of the file that the network replaces, in the file's order.
-    network : RNN, LSTM, GRU or another class of lnrnn, or None
+    network : Network or None
         The network, or None with a reason.
     reason : str
         Why there is no network: the node, and the attribute or input.

@@ -146,11 +146,10 @@ static int tiles_of(uint32_t word)
         shape.rows[t] = TILE_ROWS, shape.bytes[t] = LINE;
     for (int k = 0; k < TILE_ROWS * LINE / 4; k++)
         content[k] = word;
-    __asm__ volatile(
-        ""
-        :
-        : "r"(&shape), "r"(content)
-        : "memory"); /* The compiler does not know that the intrinsics read these arrays. */
+    __asm__ volatile(""
+                     :
+                     : "r"(&shape), "r"(content)
+                     : "memory"); /* The compiler does not know that the intrinsics read these arrays. */
     _tile_loadconfig(&shape);
     _tile_zero(0);
     _tile_zero(1);
