@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from onnx import TensorProto, helper  # noqa: E402
 
 import lnrnn  # noqa: E402
 from lnrnn.onnx import OnnxFileError  # noqa: E402
+from onnx_cells import Writer, draw, step, step_model  # noqa: E402
 from onnx_files import FLOAT, model, recurrent, weights  # noqa: E402
+from onnx_loops import loop  # noqa: E402
 
 WIDTH, H = 3, 4
 GIVEN = {"X": (FLOAT, ("T", "B", WIDTH))}
@@ -39,6 +42,13 @@ def test_a_node_with_an_attribute_of_another_type_is_refused(rng):
     refused(
         proto, "node 'turn' .Transpose. must follow ONNX's rules, got an attribute 'perm' of another type"
     )
+
+
+@pytest.mark.parametrize("name", ["axis", "perm"])
+def test_an_attribute_that_the_operator_does_not_have_is_ignored(rng, name):
+    proto = recurrent(rng, "LSTM", WIDTH, H)
+    proto.graph.node.append(helper.make_node("Tanh", ["X"], ["more"], **{name: [0.5]}))
+    assert lnrnn.from_onnx(proto).hidden_size == H
 
 
 # --- bytes --------------------------------------------------------------------------------------------------
@@ -303,6 +313,72 @@ def test_many_nodes_and_graphs_take_time_in_proportion(rng):
     nodes = [helper.make_node("GRU", ["X", "W", "R"], [f"Y{i}"], "node", hidden_size=H) for i in range(500)]
     (part,) = lnrnn.onnx.parts(model(nodes, GIVEN, ["Y0"], own))
     assert len(part.paths) == 500
+
+
+def sums_of_itself(proto, name, op="Add", count=60):
+    """Puts a chain of nodes before the readers of an input: x + x, (x + x) + (x + x), ..."""
+    chain, last = [], name
+    for k in range(count):
+        chain.append(
+            helper.make_node(op, [last, last], [f"sum{k}"], **({"axis": 0} if op == "Concat" else {}))
+        )
+        last = f"sum{k}"
+    nodes = [*chain, *proto.graph.node]
+    for node in proto.graph.node:
+        node.input[:] = [last if each == name else each for each in node.input]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    return proto
+
+
+@pytest.mark.parametrize("op", ["Add", "Mul", "Concat"])
+@pytest.mark.parametrize("name", ["x", "h0"])
+def test_values_that_are_read_twice_by_each_node_take_time_in_proportion(rng, name, op):
+    """The node at the end depends on the first value in 2^60 ways."""
+    assert len(lnrnn.onnx.parts(sums_of_itself(loop(rng, "GRU"), name, op))) == 1
+    w = Writer(rng)
+    new = step(w, "GRU", draw(rng, "GRU", WIDTH, H), "x", ("h0",))
+    (part,) = lnrnn.onnx.parts(sums_of_itself(step_model(w, new, WIDTH, H), name, op))
+    assert part.network.hidden_size == H
+
+
+def test_numbers_that_are_squared_often_take_no_memory(rng):
+    proto = loop(rng, "GRU", trip=5)
+    proto.graph.input.append(helper.make_tensor_value_info("more", TensorProto.INT64, ()))
+    proto = sums_of_itself(proto, "M", "Mul")
+    (part,) = lnrnn.onnx.parts(proto)
+    assert "its number of steps" in part.warnings[0]
+
+
+def test_sums_with_large_constants_are_refused(rng):
+    """A chain of 500 sums and products with vectors of 30000 numbers, each with constants of its own."""
+    proto = recurrent(rng, "GRU", WIDTH, H)
+    last = "X"
+    for name in ("row", "factor"):
+        array = rng.standard_normal(30000).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    for k in range(1000):
+        op, other = ("Add", "row") if k % 2 else ("Mul", "factor")
+        proto.graph.node.append(helper.make_node(op, [last, other], [f"sum{k}"]))
+        last = f"sum{k}"
+    refused(proto, "constants must need at most 16 bytes for each byte of the file, got more at node")
+
+
+def test_columns_and_rows_of_constants_are_not_multiplied_out(rng):
+    """A column and a row of 1024 numbers would have 2^20 products."""
+    proto = recurrent(rng, "GRU", WIDTH, H)
+    for name, shape in (("row", (1, 1024)), ("column", (1024, 1))):
+        array = rng.standard_normal(shape).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    last = "X"
+    for k in range(200):
+        proto.graph.node.append(helper.make_node("Add", [last, "row" if k % 2 else "column"], [f"sum{k}"]))
+        last = f"sum{k}"
+    tracemalloc.start()
+    assert lnrnn.from_onnx(proto).hidden_size == H
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 2**25
 
 
 def test_names_that_are_no_text_are_refused(rng):

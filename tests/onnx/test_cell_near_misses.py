@@ -8,10 +8,10 @@ from onnx import helper
 
 pytest.importorskip("onnx_ir")
 
-from test_cell_loops import FLOAT, keras_loop, loop, scan  # noqa: E402
-
 from lnrnn.onnx.parts import parts  # noqa: E402
 from onnx_cells import Writer, affine, cut, draw, layer_norm, step, step_model  # noqa: E402
+from onnx_files import FLOAT  # noqa: E402
+from onnx_loops import keras_loop, loop, scan  # noqa: E402
 
 D, H = 3, 4
 

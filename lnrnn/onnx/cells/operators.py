@@ -8,7 +8,7 @@ import onnx_ir
 from ..graph.constants import constant
 from ..graph.counting import bounds
 from ..graph.values import ACTIVATIONS, attribute, constant_input, is_last_axis, outside_of_loops, producer
-from .terms import MOST_NUMBERS, Matrix, Operator, Sum, Terms, constant_sum, plus, single, times
+from .terms import Matrix, Operator, Sum, Terms, constant_sum, plus, single, times
 
 
 def _both(terms: Terms, node: onnx_ir.Node, depth: int) -> tuple[Sum, Sum] | None:
@@ -72,9 +72,10 @@ def _matrix_product(
     if array is not None:
         if array.ndim < 1 or array.shape[-1] != columns or array.dtype != np.float32:
             return None
-        if max(array.size, array.size // columns * rows) > MOST_NUMBERS:
+        (same,) = constant_sum(array).terms.values() or (np.zeros(columns),)
+        if same.shape != (columns,):  # states that differ between sequences are no step's
             return None
-        return constant_sum(array @ (whole if transposed else whole.T))
+        return constant_sum(same.astype(np.float32) @ (whole if transposed else whole.T))
     node = a.producer()
     if terms.joined and node is not None and node.op_type == "Concat" and _joins(node, a):
         result, start = Sum({}), 0

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import onnx_ir
 
-from ..graph.constants import constant
+from ..graph.constants import constant, memory
 from ..graph.folding import DOMAINS
 from ..graph.values import MOST_DEPTH, Array, first_and_next, is_argument, keeps_last_axis, outside_of_loops
 
 MOST_TERMS, MOST_FACTORS = 16, 4  # a value with more of them is not multiplied out
-MOST_NUMBERS = 2**20  # of a constant in a sum; matrices of products are no such constants
+MOST_NUMBERS = 2**16  # of a constant in a sum; matrices of products are no such constants
 
 
 @dataclass(frozen=True)
@@ -99,12 +99,12 @@ def _ordered(product: tuple[Atom, ...]) -> tuple[Atom, ...]:
 
 def constant_sum(c: Array) -> Sum:
     """Returns a constant as a Sum. A matrix of equal rows becomes a vector."""
+    while c.ndim > 1 and (c.shape[0] == 1 or (len(c) and (c == c[:1]).all())):
+        c = c[0]
     if c.size > MOST_NUMBERS:
         raise TooLarge
     with np.errstate(invalid="ignore"):  # a NaN of other bits
         c = c.astype(np.float64)
-    while c.ndim > 1 and (c.shape[0] == 1 or (len(c) and (c == c[:1]).all())):
-        c = c[0]
     return Sum({(): c} if c.any() else {})
 
 
@@ -269,6 +269,8 @@ class Terms:
                 result = None
         if result is None:
             result = single(self.value(value))
+        elif node is not None:
+            memory(node.graph).take(sum(c.nbytes for c in result.terms.values()), node)
         atom = result.atom
         if atom is not None and atom.kind == "value" and atom.value is not value:
             self._of_part.setdefault(atom.key, value)

@@ -41,9 +41,9 @@ class Memory:
 
 def with_memory(graphs: Iterable[onnx_ir.Graph], size: int) -> None:
     """Sets the memory that the arrays of these graphs share. size: the bytes of the model's file."""
-    memory = Memory(_LEAST + _TIMES * size)
+    shared = Memory(_LEAST + _TIMES * size)
     for graph in graphs:
-        graph.meta[_MEMORY] = memory
+        graph.meta[_MEMORY] = shared
 
 
 def forget(graphs: Iterable[onnx_ir.Graph]) -> None:
@@ -116,11 +116,12 @@ def is_zero(value: onnx_ir.Value | None) -> bool:
     return True
 
 
-def _memory(graph: onnx_ir.Graph | None) -> Memory:
+def memory(graph: onnx_ir.Graph | None) -> Memory:
+    """Returns the memory that is left for the arrays of a graph's model."""
     if graph is None:  # pragma: no cover - a node without a graph, which only a program can make
         return Memory(_LEAST)
-    memory: Memory = graph.meta.setdefault(_MEMORY, Memory(_LEAST))
-    return memory
+    result: Memory = graph.meta.setdefault(_MEMORY, Memory(_LEAST))
+    return result
 
 
 def _loaded(tensor: Any, owner: Any) -> Array:
@@ -178,14 +179,14 @@ def _check_external(tensor: onnx_ir.ExternalTensor) -> None:
 
 def _computed(node: onnx_ir.Node) -> list[Array | None]:
     """Returns the outputs of a node whose inputs are constants."""
-    memory = _memory(node.graph)
+    left = memory(node.graph)
     inputs = [None if v is None else v.meta[_VALUE] for v in node.inputs]
     try:
         if node.op_type == "Constant":
             tensor = node.attributes.get("value")
             if tensor is not None and not tensor.is_ref():
                 return [_loaded(tensor.value, node)]
-        memory.take(size_of(node, inputs), node)
+        left.take(size_of(node, inputs), node)
         with np.errstate(all="ignore"):
             results = FOLDED[node.op_type](node, inputs)
     except (OnnxFileError, MemoryError):

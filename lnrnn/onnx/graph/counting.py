@@ -16,6 +16,9 @@ from .folding import DOMAINS
 from .values import MOST_DEPTH, attribute, constant_input, moved_axes, outside_of_loops, producer, rank
 
 STEP = "step"  # the number of the current step of the innermost Loop
+MOST_NUMBERS = 16  # of one value
+LARGEST = 2**31  # of the numbers that are added or multiplied
+WIDE = tuple(int(onnx_ir.DataType[name]) for name in ("INT32", "INT64", "FLOAT", "DOUBLE"))
 Size = tuple[int, int]  # the identity of a value, and an axis that is no constant
 Symbol = Size | str
 Width = Callable[[onnx_ir.Value], int | None]  # the size of the last axis
@@ -43,58 +46,80 @@ Numbers = list[Linear | None]
 
 
 def numbers(
-    value: onnx_ir.Value | None, width: Width, counters: Mapping[int, Linear] | None = None, depth: int = 0
+    value: onnx_ir.Value | None, width: Width, counters: Mapping[int, Linear] | None = None
 ) -> Numbers | None:
     """Returns the numbers of a small value, None for those that are unknown.
 
     counters: the values of the step's number, by identity.
     """
-    if value is None or depth > MOST_DEPTH:
-        return None
-    if counters and id(value) in counters:
-        return [counters[id(value)]]
-    value = outside_of_loops(value)
-    array = constant(value)
-    if array is not None:
-        whole = array.size <= 16 and array.dtype.kind in "iuf" and np.isfinite(array).all()
-        whole = whole and (array == array.round()).all()
-        return [Linear(int(i)) for i in array.reshape(-1)] if whole else None
-    node = value.producer()
-    if node is None or node.domain not in DOMAINS or not node.inputs:
-        return None
-    if node.op_type == "Shape":
-        return shape(node, width)
-    if node.op_type == "SequenceLength":
-        split = producer(node.inputs[0], "SplitToSequence")
-        if split is None or split.inputs[0] is None:
+    return _Counting(width, counters or {}).numbers(value)
+
+
+@dataclass
+class _Counting:
+    """The arguments and the results of `numbers`. Results are kept, since a node may read a value twice."""
+
+    width: Width
+    counters: Mapping[int, Linear]
+    found: dict[int, Numbers | None] = field(default_factory=dict)
+
+    def numbers(self, value: onnx_ir.Value | None, depth: int = 0) -> Numbers | None:
+        if value is None or depth > MOST_DEPTH:
             return None
-        one = constant_input(split, 1)
-        if one is not None and one.tolist() not in (1, [1]):
+        if id(value) in self.counters:
+            return [self.counters[id(value)]]
+        value = outside_of_loops(value)
+        if id(value) not in self.found:
+            result = self._numbers(value, depth)
+            self.found[id(value)] = result if result is None or len(result) <= MOST_NUMBERS else None
+        return self.found[id(value)]
+
+    def _numbers(self, value: onnx_ir.Value, depth: int) -> Numbers | None:
+        array = constant(value)
+        if array is not None:
+            whole = array.size <= MOST_NUMBERS and array.dtype.kind in "iuf" and np.isfinite(array).all()
+            whole = whole and (array == array.round()).all()
+            return [Linear(int(i)) for i in array.reshape(-1)] if whole else None
+        node = value.producer()
+        if node is None or node.domain not in DOMAINS or not node.inputs:
             return None
-        return [size(split.inputs[0], attribute(split, "axis", 0), width)]
-    if node.op_type in ("Cast", "Squeeze", "Unsqueeze", "Identity", "Reshape"):
-        return numbers(node.inputs[0], width, counters, depth + 1)
-    parts = [numbers(v, width, counters, depth + 1) for v in node.inputs]
-    first = parts[0]
-    if first is None or any(part is None for part in parts):
-        return None
-    given = [part for part in parts if part is not None]
-    match node.op_type:
-        case "Gather" if attribute(node, "axis", 0) == 0:
-            at = [None if i is None else i.number for i in given[1]]
-            return [first[i] if i is not None and -len(first) <= i < len(first) else None for i in at]
-        case "Slice" if len(given) > 2:
-            bounds = [p[0].number if len(p) == 1 and p[0] is not None else None for p in given[1:]]
-            if None in bounds or bounds[2:] not in ([], [0], [0, 1]):
+        if node.op_type == "Shape":
+            return shape(node, self.width)
+        if node.op_type == "SequenceLength":
+            split = producer(node.inputs[0], "SplitToSequence")
+            if split is None or split.inputs[0] is None:
                 return None
-            return first[slice(*bounds[:2])]
-        case "Concat":
-            return [i for part in given for i in part]
-        case "Add" | "Sub" | "Mul" | "Div" if len(given) == 2:
-            n = max(map(len, given))
-            a, b = (part * n if len(part) == 1 else part for part in given)
-            return [_computed(node.op_type, i, j) for i, j in zip(a, b, strict=False)]
-    return None
+            one = constant_input(split, 1)
+            if one is not None and one.tolist() not in (1, [1]):
+                return None
+            return [size(split.inputs[0], attribute(split, "axis", 0), self.width)]
+        if node.op_type == "Cast" and attribute(node, "to", 0) not in WIDE:
+            return None
+        if node.op_type in ("Cast", "Squeeze", "Unsqueeze", "Identity", "Reshape"):
+            return self.numbers(node.inputs[0], depth + 1)
+        parts = [self.numbers(v, depth + 1) for v in node.inputs]
+        first = parts[0]
+        if first is None or any(part is None for part in parts):
+            return None
+        given = [part for part in parts if part is not None]
+        match node.op_type:
+            case "Gather" if attribute(node, "axis", 0) == 0:
+                at = [None if i is None else i.number for i in given[1]]
+                return [first[i] if i is not None and -len(first) <= i < len(first) else None for i in at]
+            case "Slice" if len(given) > 2:
+                bounds = [p[0].number if len(p) == 1 and p[0] is not None else None for p in given[1:]]
+                if None in bounds or bounds[2:] not in ([], [0], [0, 1]):
+                    return None
+                return first[slice(*bounds[:2])]
+            case "Concat":
+                return [i for part in given for i in part]
+            case "Add" | "Sub" | "Mul" | "Div" if len(given) == 2:
+                n = max(map(len, given))
+                a, b = (part * n if len(part) == 1 else part for part in given)
+                divisor = constant_input(node, 1)
+                rounds = divisor is not None and divisor.dtype.kind in "iu"
+                return [_computed(node.op_type, i, j, rounds) for i, j in zip(a, b, strict=False)]
+        return None
 
 
 def number(
@@ -139,8 +164,11 @@ def size(value: onnx_ir.Value, axis: int, width: Width) -> Linear:
     return Linear(0, {(id(value), axis): 1})
 
 
-def _computed(op: str, a: Linear | None, b: Linear | None) -> Linear | None:
+def _computed(op: str, a: Linear | None, b: Linear | None, rounds: bool) -> Linear | None:
+    """Returns the result of an operator. rounds: whether a quotient is rounded to 0, as that of integers."""
     if a is None or b is None:
+        return None
+    if any(abs(n) > LARGEST for v in (a, b) for n in (v.constant, *v.factors.values())):
         return None
     if op in ("Add", "Sub"):
         return a.plus(b, 1 if op == "Add" else -1)
@@ -150,7 +178,7 @@ def _computed(op: str, a: Linear | None, b: Linear | None) -> Linear | None:
         if factor is None:
             return None
         return Linear(a.constant * factor, {s: f * factor for s, f in a.factors.items() if factor})
-    if a.number is None or not b.number:
+    if a.number is None or not b.number or (a.number % b.number and not rounds):
         return None
     return Linear(int(a.number / b.number))
 

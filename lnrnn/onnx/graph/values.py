@@ -52,22 +52,33 @@ def first_and_next(value: onnx_ir.Value) -> tuple[onnx_ir.Value, onnx_ir.Value] 
     return None if first is None else (first, body.outputs[at - is_loop])
 
 
-def rank(value: onnx_ir.Value, depth: int = 0) -> int | None:
+def rank(value: onnx_ir.Value) -> int | None:
     """Returns the number of axes of a value, or None."""
+    return _rank(value, {}, 0)
+
+
+def _rank(value: onnx_ir.Value, known: dict[int, int | None], depth: int) -> int | None:
+    """As rank. known: receives the results by id, since a node may read a value twice."""
     if value.shape is not None:
         return len(value.shape)
-    node = value.producer()
     if depth > MOST_DEPTH:
         return None
+    if id(value) not in known:
+        known[id(value)] = _rank_of_result(value, known, depth)
+    return known[id(value)]
+
+
+def _rank_of_result(value: onnx_ir.Value, known: dict[int, int | None], depth: int) -> int | None:
+    node = value.producer()
     if node is None:
         found = first_and_next(value)
-        return None if found is None else rank(found[0], depth + 1)
+        return None if found is None else _rank(found[0], known, depth + 1)
     if node.op_type == "Gemm":
         return 2
     if node.op_type in ELEMENTWISE:
-        ranks = [rank(v, depth + 1) for v in node.inputs if v is not None]
+        ranks = [_rank(v, known, depth + 1) for v in node.inputs if v is not None]
         return None if None in ranks else max(r for r in ranks if r is not None)
-    first = None if not node.inputs or node.inputs[0] is None else rank(node.inputs[0], depth + 1)
+    first = _rank(node.inputs[0], known, depth + 1) if node.inputs and node.inputs[0] is not None else None
     if node.op_type in ("MatMul", "LayerNormalization", "Split", "Slice", "ReverseSequence", "Not"):
         return first
     if node.op_type == "Transpose":
@@ -76,7 +87,7 @@ def rank(value: onnx_ir.Value, depth: int = 0) -> int | None:
     if first is None:
         return None
     if node.op_type == "Gather":
-        indices = None if node.inputs[1] is None else rank(node.inputs[1], depth + 1)
+        indices = None if node.inputs[1] is None else _rank(node.inputs[1], known, depth + 1)
         return None if indices is None else first + indices - 1
     if node.op_type in ("Squeeze", "Unsqueeze"):
         axes = moved_axes(node)
