@@ -16,7 +16,7 @@ from .loops import whole_loop
 from .matching import Step, steps
 from .node_steps import node_steps
 from .operators import new_terms
-from .recurrences import Layer, Recurrence
+from .recurrences import Layer, Recurrence, linked
 from .single_steps import one_step
 from .terms import Terms
 from .unrolled import chains, unrolled
@@ -114,16 +114,7 @@ def _first(layers: Sequence[Layer]) -> onnx_ir.Node:
 
 def _stacks(layers: Sequence[Layer]) -> list[list[Layer]]:
     """Returns layers whose x is the h of the layer before."""
-    above = {id(layer): next((k for k in layers if _same(k.x, layer.h)), None) for layer in layers}
-    upper = {id(k) for k in above.values() if k is not None}
-    result = []
-    for layer in layers:
-        if id(layer) not in upper:
-            stack = [layer]
-            while (higher := above[id(stack[-1])]) is not None:
-                stack.append(higher)
-            result.append(stack)
-    return result
+    return linked(layers, lambda layer: next((k for k in layers if _same(k.x, layer.h)), None))
 
 
 def _same(a: Sequence[onnx_ir.Value], b: Sequence[onnx_ir.Value]) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx_ir
@@ -16,6 +16,7 @@ from .matching import Step
 from .terms import Terms
 
 Nodes = Sequence[onnx_ir.Node]
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,17 @@ def _all_biases(step: Step, name: str, gate: str) -> Array:
     return total
 
 
+def linked(items: Sequence[Item], following: Callable[[Item], Item | None]) -> list[list[Item]]:
+    """Returns the items as lists in which the item `following(a)` comes after a."""
+    after = {id(item): following(item) for item in items}
+    later = {id(item) for item in after.values()}
+    result = [[item] for item in items if id(item) not in later]
+    for chain in result:
+        while (item := after[id(chain[-1])]) is not None and len(chain) <= len(items):
+            chain.append(item)
+    return result
+
+
 # --- parts --------------------------------------------------------------------------------------------------
 
 
@@ -94,10 +106,7 @@ class Recurrence:
 
     def converted(self) -> Converted:
         """Raises ValueError if the layers are not those of one network."""
-        result = network(self.weights, self.part.axes.get("x") == "BTI", "ONNX")
-        if self.reverse:
-            result.arguments["reverse"] = True
-        return result
+        return network(self.weights, self.part.axes.get("x") == "BTI", "ONNX", self.reverse)
 
     def finished(self) -> Part:
         """Returns the part with its network."""

@@ -10,7 +10,7 @@ from ..graph.counting import element, size
 from ..graph.folding import DOMAINS
 from ..graph.values import attribute, constant_input, moved_axes, outside_of_loops, rank
 from .matching import Step, match
-from .recurrences import Layer, Recurrence, if_used, recurrence, same_constants, used, with_unused
+from .recurrences import Layer, Recurrence, if_used, linked, recurrence, same_constants, used, with_unused
 from .terms import Terms
 
 Values = Sequence[onnx_ir.Value]
@@ -26,25 +26,15 @@ def chains(groups: Sequence[Sequence[Step]], terms: Terms) -> list[list[Step]]:
         if step.old:
             by_state.setdefault(id(step.old[0]), []).append(step)
 
-    def followers(step: Step) -> list[Step]:
-        return [each for each in by_state.get(id(step.new[0]), ())
-                if _equal(each.old, step.new) and same_constants(step, each, terms)]  # fmt: skip
+    def following(step: Step) -> Step | None:
+        found = [each for each in by_state.get(id(step.new[0]), ())
+                 if _equal(each.old, step.new) and same_constants(step, each, terms)]  # fmt: skip
+        return found[0] if len(found) == 1 else None
 
-    after = {id(step): found[0] for step in every if len(found := followers(step)) == 1}
-    firsts = {id(step): step for step in every if id(step) in after}
-    for step in after.values():
-        firsts.pop(id(step), None)
-    result = []
-    for first in firsts.values():
-        chain = [first]
-        while id(chain[-1]) in after and len(chain) <= len(every):
-            chain.append(after[id(chain[-1])])
-        result.append(chain)
-    inside = {id(chain[k].new[0]) for chain in result for k in range(len(chain))}
-    for group in groups:  # a second step whose first one starts at 0
-        for step in group:
-            if id(step.new[0]) not in inside and step.old:
-                result.append([step])
+    result = [chain for chain in linked(every, following) if len(chain) > 1]
+    inside = {id(step.new[0]) for chain in result for step in chain}
+    # The first step before a single one may start at 0.
+    result += [[step] for step in every if id(step.new[0]) not in inside and step.old]
     return [with_start(chain, terms) for chain in result]
 
 

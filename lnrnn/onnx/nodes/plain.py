@@ -39,9 +39,7 @@ def plain_parts(model: onnx_ir.Model, reset_after: bool | None = None) -> list[P
 def _part(stack: Stack, model: onnx_ir.Model, reset_after: bool | None) -> Part:
     first = stack.layers[0]
     order = "BT" if first.batch_first else "TB"
-    converted = network(_with_biases(stack.layers), first.batch_first, "ONNX")
-    if first.reverse:
-        converted.arguments["reverse"] = True
+    converted = network(_with_biases(stack.layers), first.batch_first, "ONNX", first.reverse)
     part = Part(
         first.path,
         first.kind,

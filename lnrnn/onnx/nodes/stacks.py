@@ -13,6 +13,7 @@ import onnx_ir
 
 from ..graph.constants import constant
 from ..graph.folding import DOMAINS, Unfolded, attribute, named
+from ..graph.values import moved_axes
 from .node import Layer
 
 Axes = tuple[str, ...]  # "T", "D", "B", "H", and "DH" for the units of all directions
@@ -193,8 +194,7 @@ def _after(walk: Walk, node: onnx_ir.Node, used: list[onnx_ir.Node]) -> Axes | N
         order = [int(i) for i in attribute(node, "perm", range(rank)[::-1])]
         return tuple(axes[i] for i in order) if sorted(order) == list(range(rank)) else None
     if node.op_type == "Squeeze":
-        given = constant(node.inputs[1]) if len(node.inputs) > 1 else attribute(node, "axes")
-        squeezed = {int(i) % rank for i in given} if given is not None else set()
+        squeezed = {i % rank for i in moved_axes(node) or ()}
         if not squeezed or any(walk.size(axes[i]) != 1 for i in squeezed):
             return None
         return tuple(axis for i, axis in enumerate(axes) if i not in squeezed)
