@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import glob
-
 import numpy as np
 import pytest
 from onnx import helper
@@ -171,14 +169,3 @@ def test_lengths_become_a_mask_and_lengths_again(rng):
     given = {"x": (FLOAT, ("T", "B", D)), "h0": (FLOAT, ("B", H)), "lengths": (INT32, ("B",))}
     part = only_part(model(o.nodes, given, ["y", "h"], o.arrays))
     assert part.lengths.name == "lengths" and part.mask is None
-
-
-def test_nakdimon_of_piper():
-    """A Keras model of the package piper-tts: two bidirectional LSTMs of 400 units."""
-    piper = pytest.importorskip("piper")
-    (path,) = glob.glob(f"{list(piper.__path__)[0]}/hebrew/nakdimon.onnx")
-    found = parts(path)
-    assert [part.kind for part in found] == ["Loop of LSTM"] * 4
-    assert [part.network.reverse for part in found] == [False, True] * 2
-    model = read(path)
-    assert [prove(part, model) for part in found] == [""] * 4
