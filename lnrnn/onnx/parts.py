@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..importers.weights import Converted
 from .errors import need_packages
 from .part import Part
@@ -52,9 +54,10 @@ def parts(path_or_model: Any) -> list[Part]:
 
 def found(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part]:
     """Returns the parts of a model that `read` has returned. reset_after: as in from_onnx."""
-    every = _outermost([part for finder in finders() for part in finder(model, reset_after)])
-    _rename(every)
-    return _joined(every)
+    with np.errstate(all="ignore"):  # the numbers of a file may be anything
+        every = _outermost([part for finder in finders() for part in finder(model, reset_after)])
+        _rename(every)
+        return _joined(every)
 
 
 def _outermost(every: list[Part]) -> list[Part]:
