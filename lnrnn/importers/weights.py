@@ -165,6 +165,9 @@ def network(
     if first.num_heads > 1 or CELLS[first.cell].parts > 1:
         arguments["num_heads"] = first.num_heads
     if first.gate_activation != "sigmoid":
+        if "gate_activation" not in CELLS[first.cell].options or first.norm is not None:
+            cell = f"an {first.cell} with {'a norm' if first.norm is not None else 'norm=None'}"
+            raise ValueError(f"the gates of {cell} must be sigmoid, got {first.gate_activation}")
         arguments["gate_activation"] = first.gate_activation
     parts = [weights.parameters for layer in layers for weights in layer]
     ends = suffixes(len(layers), directions == 2)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..importers.weights import Converted
 from ..packages import require
 from .part import Part
@@ -43,9 +45,10 @@ def parts_of(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part
     from .cells.finding import find_cells
     from .nodes.plain import plain_parts
 
-    every = _outermost([*plain_parts(model, reset_after), *find_cells(model)])
-    _rename(every)
-    return _joined(every)
+    with np.errstate(all="ignore"):  # the numbers of a file may be anything
+        every = _outermost([*plain_parts(model, reset_after), *find_cells(model)])
+        _rename(every)
+        return _joined(every)
 
 
 def _outermost(every: list[Part]) -> list[Part]:

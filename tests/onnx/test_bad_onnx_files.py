@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tracemalloc
+import warnings
 
 import numpy as np
 import pytest
@@ -348,6 +349,17 @@ def test_numbers_that_are_squared_often_take_no_memory(rng):
     proto = sums_of_itself(proto, "M", "Mul")
     (part,) = lnrnn.onnx.parts(proto)
     assert "its number of steps" in part.warnings[0]
+
+
+def test_numbers_that_overflow_give_no_warnings_of_numpy(rng):
+    w = Writer(rng)
+    x = w.node("Div", "x", w.array(0.0))
+    for _ in range(20):
+        x = w.node("Mul", w.node("Add", x, x), w.array(3e38))
+    new = step(w, "GRU", draw(rng, "GRU", WIDTH, H), x, ("h0",))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(lnrnn.onnx.parts(step_model(w, new, WIDTH, H))) == 1
 
 
 def test_sums_with_large_constants_are_refused(rng):

@@ -9,7 +9,7 @@ from onnx import helper
 pytest.importorskip("onnx_ir")
 
 from lnrnn.onnx.parts import parts  # noqa: E402
-from onnx_cells import Writer, affine, cut, draw, layer_norm, step, step_model  # noqa: E402
+from onnx_cells import Writer, affine, cut, draw, layer_norm, lstm, step, step_model  # noqa: E402
 from onnx_files import FLOAT  # noqa: E402
 from onnx_loops import keras_loop, loop, scan  # noqa: E402
 
@@ -197,6 +197,43 @@ def test_float16_is_refused(rng):
     assert not networks(step_model(w, new, D, H))
 
 
+def two_steps(rng, kind="LSTM", size=3):
+    """A model of two steps with different weights, for which x and h have the same size."""
+    w, states, ys = Writer(rng), ("h0", "c0"), []
+    for t in range(2):
+        x = w.node("Gather", "x", w.array(t, np.int64), axis=0)
+        states = step(w, kind, draw(rng, kind, size, size), x, states)
+        ys.append(w.node("Unsqueeze", states[0], w.integers(0)))
+    proto = step_model(w, [w.node("Concat", *ys, axis=0), *states], size, size)
+    proto.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", FLOAT, (2, "B", size)))
+    return proto
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_a_step_that_takes_the_states_of_another_is_no_layer_above_it(rng, kind):
+    for part in parts(two_steps(rng, kind)):
+        assert part.network.num_layers == 1 and part.x.producer().op_type == "Gather"
+
+
+def test_a_ligru_with_hard_sigmoids_has_no_network(rng):
+    w = Writer(rng)
+    new = step(w, "LiGRU", draw(rng, "LiGRU", D, H), "x", ("h0",))
+    for node in w.nodes:
+        if node.op_type == "Sigmoid":
+            node.op_type = "HardSigmoid"
+    (part,) = parts(step_model(w, new, D, H))
+    assert part.network is None
+    assert part.reason == "the gates of an LiGRU with norm=None must be sigmoid, got hard_sigmoid"
+
+
+def test_a_norm_with_hard_sigmoids_has_no_network(rng):
+    w, p = Writer(rng), draw(rng, "LSTM", D, H)
+    a = w.node("Add", affine(w, "x", p["weight_ih"], None), affine(w, "h0", p["weight_hh"], None))
+    gates = dict(zip("ifgo", cut(w, layer_norm(w, a, np.ones(4 * H), None), 4, H), strict=True))
+    (part,) = parts(step_model(w, lstm(w, gates, "c0", "HardSigmoid"), D, H))
+    assert part.network is None and "an LSTM with a norm must be sigmoid" in part.reason
+
+
 # --- loops --------------------------------------------------------------------------------------------------
 
 
@@ -230,6 +267,21 @@ def test_another_output_is_no_loop(rng):
     graph = next(a.g for a in proto.graph.node[0].attribute if a.name == "body")
     graph.node[-1].op_type = "Neg"
     assert "is not h" in only_steps(proto)
+
+
+def test_an_output_twice_is_no_loop(rng):
+    """ONNX Runtime computes other numbers if a body has the same value as a state and as an output."""
+    proto = scan(rng, "GRU")
+    graph = next(a.g for a in proto.graph.node[0].attribute if a.name == "body")
+    graph.output[1].name = graph.output[0].name
+    assert "its body has an output twice" in only_steps(proto)
+
+
+@pytest.mark.parametrize("perm", [[1, 0], [1, 0, 2, 3], [0]])
+def test_a_transpose_of_other_axes_after_a_loop(rng, perm):
+    proto, _ = keras_loop(rng, "GRU", backwards=True)
+    next(node for node in proto.graph.node if node.op_type == "Transpose").attribute[0].ints[:] = perm
+    assert not any(part.flipped or (part.network and part.network.reverse) for part in parts(proto))
 
 
 @pytest.mark.parametrize("index", ["t - 1", "2 t", "0"])

@@ -525,8 +525,18 @@ def test_a_state_has_a_size_that_memory_holds(tmp_path):
         }""",
         {},
     )
-    text = r"state 'h_in' must be of at most 2147483647 numbers in a lane, got \(B, 99999999999\)"
+    text = r"state 'h_in' must be of at most 268435456 numbers in a lane, got \(B, 99999999999\)"
     with pytest.raises(ValueError, match=text):
+        Model(path).stream()
+
+
+def test_many_states_have_a_size_that_memory_holds(tmp_path):
+    names = [f"{name}{k}" for k in range(3) for name in ("h_in", "h_out")]
+    given, returned = (", ".join(f"float[B, 134217728] {n}" for n in names[k::2]) for k in (0, 1))
+    nodes = " ".join(f"h_out{k} = Identity (h_in{k})" for k in range(3))
+    text = f"m (float[B, 4] x, {given}) => (float[B, 4] y, {returned}) {{ y = Tanh (x) {nodes} }}"
+    path = state_models.save(tmp_path / "m.onnx", text, {})
+    with pytest.raises(ValueError, match="states must be of at most 268435456 numbers in a lane, got 3"):
         Model(path).stream()
 
 

@@ -50,6 +50,8 @@ CASES = [
     ("Slice", [A, ints(-1), ints(-(2**62)), ints(2), ints(-1)], {}, 17, 1),
     ("Slice", [A, ints(2**40), ints(0), ints(2), ints(-2)], {}, 17, 1),
     ("Slice", [A, ints(-9), ints(-1), ints(-1), ints(2)], {}, 17, 1),
+    ("Slice", [A, ints(-5), ints(-(2**62)), ints(2), ints(-1)], {}, 17, 1),
+    ("Slice", [A, ints(-9), ints(-(2**31)), ints(-1), ints(-2)], {}, 17, 1),
     ("Slice", [A, ints(2), ints(1), ints(0)], {}, 17, 1),
     ("Slice", [A], {"starts": [1, 0], "ends": [2, 2]}, 9, 1),
     ("Slice", [A], {"starts": [-2], "ends": [2**31], "axes": [2]}, 9, 1),

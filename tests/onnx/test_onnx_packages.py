@@ -81,7 +81,7 @@ def test_a_whole_sequence_of_silero_has_the_outputs_of_its_steps(rng):
 def test_a_step_of_silero_in_plain_operators_has_the_outputs_of_onnx_runtime(rng):
     path = path_of("silero_vad/data/silero_vad_op18_ifless.onnx")
     ir, networks = read(path), lnrnn.from_onnx(path)
-    every = found(ir)
+    every = parts_of(ir)
     assert [part.kind for part in every] == ["LSTM step"] * 2 and len(networks) == 2
     for part in every:
         x, h, c = rng.uniform(-0.9, 0.9, (3, 4, 128)).astype(np.float32)
@@ -95,7 +95,7 @@ def test_loops_of_keras_have_the_outputs_of_onnx_runtime(rng):
     """nakdimon has two bidirectional LSTMs of 400 units. Each direction is a Loop with a mask."""
     path = path_of("piper/hebrew/nakdimon.onnx")
     ir, networks = read(path), lnrnn.from_onnx(path)
-    every = found(ir)
+    every = parts_of(ir)
     assert [part.kind for part in every] == ["Loop of LSTM"] * 4
     assert [networks[part.path].reverse for part in every] == [False, True] * 2
     lengths = np.array([9, 1, 5, 7], np.int32)

@@ -82,6 +82,8 @@ class Body:
 def body_of(node: onnx_ir.Node, width: Width) -> Body:
     """Returns the body of a Loop or Scan. Raises Unfit."""
     graph = node.attributes["body"].as_graph()
+    if len({id(v) for v in graph.outputs}) != len(graph.outputs):
+        raise Unfit("its body has an output twice, for which ONNX Runtime 1.32 computes other numbers")
     if None in node.inputs[2 if node.op_type == "Loop" else 0 :]:
         raise Unfit("an input is left out")
     return _scan(node, graph, width) if node.op_type == "Scan" else _loop(node, graph, width)

@@ -71,6 +71,9 @@ def one_above(a: Recurrence, b: Recurrence) -> Recurrence | None:
         fits = fits and y is not None and not y.is_graph_output() and all(
             id(user) in inside or user.op_type == "Shape" for user in y.consumers()
         )  # fmt: skip
+    nodes = {id(node) for node in p.nodes}
+    if any(v is not None and id(v.producer()) in nodes for v in (*q.h0, *q.c0)):
+        return None  # the states of b are values of a
     return _join(a, b, a.weights + b.weights, q.y, ()) if fits else None
 
 

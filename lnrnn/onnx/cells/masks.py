@@ -136,7 +136,7 @@ def in_order_of_x(
                 return None
             nodes.append(user)
             order = attribute(user, "perm")
-            if user.op_type == "Transpose" and order is not None:
+            if user.op_type == "Transpose" and order is not None and len(order) == len(axes):
                 stack.append((user.outputs[0], "".join(axes[i] for i in order)))
             elif user.op_type == "Identity":
                 stack.append((user.outputs[0], axes))

@@ -8,7 +8,7 @@ import onnx_ir
 
 from ..graph.folding import MOVES
 from ..graph.reading import loop_around, node_path
-from ..graph.values import MOST_DEPTH, outside_of_loops
+from ..graph.values import MOST_DEPTH, outside_of_loops, producer
 from ..part import Part
 from .matching import Step
 from .recurrences import Layer, Recurrence, if_used, recurrence
@@ -60,13 +60,18 @@ def evidence(step: Step) -> tuple[int, ...]:
     if graph is not None and is_input(h) and is_input(x) and x.graph is graph:
         at = {id(v): k for k, v in enumerate(graph.inputs)}
         order = 1 if at[id(x)] < at[id(h)] else -1
-    return int(carried), int(with_c), int(is_input(h)) - int(is_input(x)), int(_from_before(step)), order
+    return int(carried), int(with_c), int(_from_before(step)), int(is_input(h)) - int(is_input(x)), order
 
 
 def _from_before(step: Step) -> bool:
     """Returns whether the old h comes from a step that has the old c too."""
-    producers = [v.producer() for v in step.old]
-    return len(producers) > 1 and None not in producers and _source(step.old[0]) is _source(step.old[1])
+    if len(step.old) < 2 or any(v.producer() is None for v in step.old):
+        return False
+    h, c = step.old
+    node = producer(h, "Mul")  # sigmoid(o) * tanh(c)
+    tanhs = [producer(v, "Tanh") for v in node.inputs] if node is not None else []
+    of_c = any(tanh is not None and tanh.inputs[0] is c for tanh in tanhs)
+    return of_c or _source(h) is _source(c)
 
 
 def _source(value: onnx_ir.Value) -> onnx_ir.Node | None:

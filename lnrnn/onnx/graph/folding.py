@@ -116,18 +116,19 @@ def _slice(node: onnx_ir.Node, inputs: Inputs) -> list[Array]:
     else:  # opset 9 and before
         starts, ends = attribute(node, "starts", ()), attribute(node, "ends", ())
         axes, steps = attribute(node, "axes") or range(len(starts)), [1] * len(starts)
-    where = [slice(None)] * data.ndim
+    where: dict[int, slice] = {}
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         axis, start, end, step = int(axis), int(start), int(end), int(step)
         size = data.shape[axis]
-        if step > 0:
-            where[axis] = slice(start, end, step)
-        else:
-            stop = max(end + size if end < 0 else end, -1)
-            where[axis] = slice(
-                min(start + size if start < 0 else start, size - 1), None if stop < 0 else stop, step
-            )
-    return [data[tuple(where)]]
+        if axis % data.ndim in where:
+            raise ValueError(f"the axes must be different, got {list(axes)}")
+        if step < 0 and end >= 2**31 - 1:
+            raise Unfolded("an end that ONNX Runtime reads as -1")
+        if step < 0:  # a negative end of NumPy counts from the last element, also if it is -1
+            start = max(start + size if start < 0 else start, 0)
+            end = end + size if end < 0 else end
+        where[axis % data.ndim] = slice(start, None if step < 0 and end < 0 else end, step)
+    return [data[tuple(where.get(axis, slice(None)) for axis in range(data.ndim))]]
 
 
 def _concat(node: onnx_ir.Node, inputs: Inputs) -> list[Array]:
@@ -141,6 +142,8 @@ def _unsqueeze(node: onnx_ir.Node, inputs: Inputs) -> list[Array]:
 
 def _squeeze(node: onnx_ir.Node, inputs: Inputs) -> list[Array]:
     axes = _axes(node, inputs)
+    if axes == []:
+        raise Unfolded("no axes, which runtimes read as all axes or as none")
     return [np.squeeze(_array(inputs, 0), None if axes is None else tuple(axes))]
 
 
@@ -158,6 +161,8 @@ def _reshape(node: onnx_ir.Node, inputs: Inputs) -> list[Array]:
 
 def _flatten(node: onnx_ir.Node, inputs: Inputs) -> list[Array]:
     data, axis = _array(inputs, 0), int(attribute(node, "axis", 1))
+    if not -data.ndim <= axis <= data.ndim:
+        raise ValueError(f"axis {axis} must be one of shape {data.shape}")
     return [data.reshape(_count(data.shape[:axis]), -1)]
 
 
@@ -174,6 +179,9 @@ def _split(node: onnx_ir.Node, inputs: Inputs) -> list[Array]:
     if sizes is None:
         parts = len(node.outputs)
         each = -(-data.shape[axis] // parts)  # the last part may be smaller
+        least = each * (parts - 1) if "num_outputs" in node.attributes else each * parts
+        if not least <= data.shape[axis] <= each * parts:
+            raise ValueError(f"axis {axis} of shape {data.shape} must have {parts} parts")
         ends = [min(each * i, data.shape[axis]) for i in range(1, parts)]
     else:
         if sum(int(s) for s in sizes) != data.shape[axis] or len(sizes) != len(node.outputs):

@@ -19,7 +19,7 @@ from .flow import Flow
 from .states import Dims, State, Tensor, find_states, inputs, outputs, shown
 
 Array = np.ndarray
-MOST = 2**31 - 1  # numbers of a state in a lane
+MOST = 2**28  # numbers of all states in a lane
 
 
 def open_session(model: str | bytes, threads: int = 1, *, optimised: bool = True) -> Any:
@@ -173,7 +173,11 @@ class FileSession:
         if lanes != 1 and axes and all(axis is None for axis in axes):
             do = "if one of its sizes is the number of lanes, name its axis: shapes={...: (..., None, ...)}"
             raise bad_value("lanes", "1 for a file whose states have fixed sizes", lanes, do)
-        return {name: np.zeros(self._shape(state, lanes), state.dtype) for name, state in self.states.items()}
+        shapes = {name: self._shape(state, lanes) for name, state in self.states.items()}
+        if sum(map(math.prod, shapes.values())) > MOST * lanes:
+            expected = f"of at most {MOST} numbers in a lane"
+            raise ValueError(message("the file's states", expected, f"{len(shapes)} states with more"))
+        return {name: np.zeros(shapes[name], state.dtype) for name, state in self.states.items()}
 
     def _shape(self, state: State, lanes: int) -> tuple[int, ...]:
         dims: list[int | str | None] = [None] if state.shape is None else list(state.shape)

@@ -358,7 +358,7 @@ def one_step(path):
     file = model._file
     feed = {}
     for name, tensor in file.inputs.items():
-        sizes = [n if isinstance(n, int) and n < 1000 else 2 for n in tensor.shape or ()]
+        sizes = [n if isinstance(n, int) and n < 1000 else 1 for n in tensor.shape or ()]
         feed[name] = np.ones(sizes if np.prod(sizes) < 10**6 else 2, tensor.dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
