@@ -8,21 +8,11 @@ from onnx import helper
 
 pytest.importorskip("onnx_ir")
 
-from lnrnn.onnx.graph.reading import read  # noqa: E402
 from lnrnn.onnx.parts import parts  # noqa: E402
-from lnrnn.onnx.proof import prove  # noqa: E402
-from onnx_cells import Writer, body, draw, step  # noqa: E402
+from onnx_cells import Writer, body, draw, only_part, step  # noqa: E402
 from onnx_files import FLOAT, INT32, model  # noqa: E402
 from onnx_loops import BOOL, INT64, D, H, keras_loop, loop, scan  # noqa: E402
 from onnx_runs import run  # noqa: E402
-
-
-def only_part(proto):
-    (part,) = parts(proto)
-    assert part.network is not None, part.reason
-    assert prove(part, read(proto)) == ""
-    return part
-
 
 # --- Scan ---------------------------------------------------------------------------------------------------
 

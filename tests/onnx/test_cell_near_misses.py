@@ -238,7 +238,9 @@ def test_a_norm_with_hard_sigmoids_has_no_network(rng):
 
 
 def body_of(proto):
-    return proto.graph.node[-1].attribute[0].g
+    """The body of the only Loop or Scan."""
+    (graph,) = (a.g for node in proto.graph.node for a in node.attribute if a.name == "body")
+    return graph
 
 
 def only_steps(proto):
@@ -250,21 +252,21 @@ def only_steps(proto):
 
 def test_states_that_are_exchanged_are_no_loop(rng):
     proto = scan(rng, "LSTM")
-    graph = next(a.g for a in proto.graph.node[0].attribute if a.name == "body")
+    graph = body_of(proto)
     graph.input[0].name, graph.input[1].name = graph.input[1].name, graph.input[0].name
     assert "not carried to the next step" in only_steps(proto)
 
 
 def test_a_state_that_stays_is_no_loop(rng):
     proto = scan(rng, "GRU")
-    graph = next(a.g for a in proto.graph.node[0].attribute if a.name == "body")
+    graph = body_of(proto)
     graph.output[0].name = "h0_in"
     assert "passes the states of no step on" in only_steps(proto)
 
 
 def test_another_output_is_no_loop(rng):
     proto = scan(rng, "GRU")
-    graph = next(a.g for a in proto.graph.node[0].attribute if a.name == "body")
+    graph = body_of(proto)
     graph.node[-1].op_type = "Neg"
     assert "is not h" in only_steps(proto)
 
@@ -272,7 +274,7 @@ def test_another_output_is_no_loop(rng):
 def test_an_output_twice_is_no_loop(rng):
     """ONNX Runtime computes other numbers if a body has the same value as a state and as an output."""
     proto = scan(rng, "GRU")
-    graph = next(a.g for a in proto.graph.node[0].attribute if a.name == "body")
+    graph = body_of(proto)
     graph.output[1].name = graph.output[0].name
     assert "its body has an output twice" in only_steps(proto)
 
@@ -287,9 +289,7 @@ def test_a_transpose_of_other_axes_after_a_loop(rng, perm):
 @pytest.mark.parametrize("index", ["t - 1", "2 t", "0"])
 def test_other_elements_of_x_are_no_loop(rng, index):
     proto = loop(rng, "GRU", join="scan output")
-    graph = next(
-        a.g for n in proto.graph.node if n.op_type == "Loop" for a in n.attribute if a.name == "body"
-    )
+    graph = body_of(proto)
     gather = next(node for node in graph.node if node.op_type == "Gather")
     graph.initializer.append(helper.make_tensor("two", 7, (), [2]))
     graph.initializer.append(helper.make_tensor("nought", 7, (), [0]))
@@ -310,9 +310,7 @@ def test_fewer_steps_than_x_has_are_no_loop(rng):
 
 def test_a_condition_of_the_state_is_no_loop(rng):
     proto = loop(rng, "GRU", join="scan output")
-    graph = next(
-        a.g for n in proto.graph.node if n.op_type == "Loop" for a in n.attribute if a.name == "body"
-    )
+    graph = body_of(proto)
     new = graph.output[1].name
     graph.node.extend([
         helper.make_node("ReduceMax", [new], ["top"], keepdims=0),
@@ -324,9 +322,7 @@ def test_a_condition_of_the_state_is_no_loop(rng):
 
 def test_a_mask_of_other_steps_is_no_loop(rng):
     proto, _ = keras_loop(rng, "GRU")
-    graph = next(
-        a.g for n in proto.graph.node if n.op_type == "Loop" for a in n.attribute if a.name == "body"
-    )
+    graph = body_of(proto)
     gathers = [node for node in graph.node if node.op_type == "Gather"]
     graph.initializer.append(helper.make_tensor("nought", 6, (), [0]))
     next(node for node in gathers if node.input[0] == "mr").input[1] = "nought"

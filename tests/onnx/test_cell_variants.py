@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("onnx_ir")
 
 import lnrnn  # noqa: E402
-from lnrnn.onnx.graph.reading import read  # noqa: E402
 from lnrnn.onnx.parts import parts  # noqa: E402
-from lnrnn.onnx.proof import prove  # noqa: E402
 from onnx_cells import (  # noqa: E402
     BLENDS,
     GATES,
@@ -25,19 +23,13 @@ from onnx_cells import (  # noqa: E402
     draw,
     layer_norm,
     lstm,
+    only_part,
     step,
     step_model,
 )  # fmt: skip
 
 PRODUCTS = ("Gemm", "Gemm without transB", "MatMul", "MatMul of Transpose", "joined")
 CUTS = ("Split", "Split into sizes", "Slice", "Slice by Shape")
-
-
-def only_part(proto):
-    (part,) = parts(proto)
-    assert part.network is not None, part.reason
-    assert prove(part, read(proto)) == ""
-    return part
 
 
 def check_weights(network, p, signs=None):
