@@ -1,4 +1,4 @@
-"""`from_onnx` converts the recurrent parts of an ONNX file to networks."""
+"""`from_onnx` converts the recurrent parts of an ONNX file to networks, and runs both to compare them."""
 
 from __future__ import annotations
 
@@ -91,14 +91,14 @@ def from_onnx(
             "the file must have a recurrent part, got none; lnrnn finds nodes RNN, LSTM and GRU of ONNX"
         )
     chosen = every if name is None else [_named(every, name)]
-    taken = [part for part in chosen if part.network is not None]
-    if not taken:
+    with_network = [part for part in chosen if part.network is not None]
+    if not with_network:
         reasons = "; ".join(part.reason for part in chosen)
         raise ValueError(f"a part must be one that a network can replace, got {len(chosen)}: {reasons}")
     for part in chosen:
         if part.network is None:
             _warn(f"part {part.path!r} has no network: {part.reason}")
-    for part in taken:
+    for part in with_network:
         if check:
             from .proof import prove
 
@@ -109,8 +109,8 @@ def from_onnx(
             if "reset_after" in text:
                 _warn(text)
     if len(every) == 1 or name is not None:
-        return taken[0].network
-    return {part.path: part.network for part in taken}
+        return with_network[0].network
+    return {part.path: part.network for part in with_network}
 
 
 def _warn(text: str) -> None:

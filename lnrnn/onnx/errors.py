@@ -1,4 +1,4 @@
-"""Errors about ONNX files."""
+"""Errors about ONNX files, and texts of other libraries' errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The recurrent parts of an ONNX file. This file imports onnx_ir only when a file is read."""
+"""`parts`: the recurrent parts of an ONNX file, from the folders nodes and cells.
+
+This file imports onnx_ir only when a file is read.
+"""
 
 from __future__ import annotations
 
@@ -55,12 +58,12 @@ def _outermost(every: list[Part]) -> list[Part]:
     """Returns the parts without those inside of a Loop or Scan that is a part itself."""
     from .graph.reading import parent
 
-    taken = {id(node) for part in every if part.converted is not None for node in part.nodes}
+    replaced = {id(node) for part in every if part.converted is not None for node in part.nodes}
 
     def is_inside(part: Part) -> bool:
         graph = part.nodes[0].graph if part.nodes else None
         while graph is not None and (node := parent(graph)) is not None:
-            if id(node) in taken:
+            if id(node) in replaced:
                 return True
             graph = node.graph
         return False

@@ -108,8 +108,8 @@ def text(report: dict[str, Any]) -> str:
     origin = f"opset {report['opset']}" + (f", written by {report['producer']}" if report["producer"] else "")
     lines = _wrapped(f"{report['file']}: {origin}")
     parts = report["parts"]
-    taken = sum(part["network"] is not None for part in parts)
-    lines += ["", f"Recurrent parts: {len(parts)}" + (f", {taken} with a network" if parts else "")]
+    converted = sum(part["network"] is not None for part in parts)
+    lines += ["", f"Recurrent parts: {len(parts)}" + (f", {converted} with a network" if parts else "")]
     for number, part in enumerate(parts, 1):
         lines += _part_lines(number, part)
     states = report["states"]

@@ -1,4 +1,4 @@
-"""The body of a Loop or Scan: its states, its elements of sequences, and its outputs."""
+"""The body of a Loop or Scan, for loops.py: its states, its elements of sequences, and its outputs."""
 
 from __future__ import annotations
 

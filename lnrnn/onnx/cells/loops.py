@@ -1,4 +1,4 @@
-"""Takes a Loop or Scan whose body is one step of a cell, or of several layers."""
+"""Converts a Loop or Scan whose body is one step of a cell, or of several layers, to a Recurrence."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 import onnx_ir
 
+from ..graph.constants import is_zero
 from ..graph.counting import Width, size
 from ..graph.values import attribute, outside_of_loops, rank
 from .bodies import Body, Carried, Joined, Unfit, body_of, check_steps, insertion
-from .masks import Choice, choice, in_order_of_x, is_fill, lengths_of, reversed_of
+from .masks import Choice, choice, in_order_of_x, lengths_of, reversed_of
 from .matching import Step
 from .recurrences import Layer, Nodes, Recurrence, if_used, recurrence, used, with_unused
 from .terms import Terms
@@ -23,7 +24,7 @@ REPEATS = (
 
 
 @dataclass(frozen=True)
-class Recurrent:
+class CarriedStep:
     """A step in a body, and the states that it passes to the next one. mask: that of the states, or None."""
 
     step: Step
@@ -77,7 +78,7 @@ def whole_loop(path: str, node: onnx_ir.Node, groups: Sequence[Sequence[Step]], 
     groups: the alternatives of each step in the body.
     """
     body = body_of(node, terms.width)
-    found = _in_order([_recurrent(group, body) for group in groups])
+    found = _in_order([_carried_step(group, body) for group in groups])
     for each in found:
         if each.step.outside:
             raise Unfit(f"{each.step.outside[0]} reads a value inside of the step")
@@ -138,7 +139,7 @@ def _axes(value: onnx_ir.Value, axis: int) -> str:
     return ("TBI", "BTI", "BIT")[axis]
 
 
-def _recurrent(group: Sequence[Step], body: Body) -> Recurrent:
+def _carried_step(group: Sequence[Step], body: Body) -> CarriedStep:
     """Returns the alternative of a step whose new states are its old states in the next step."""
     for step in group:
         carried = [body.carried.get(id(v)) for v in step.old]
@@ -147,18 +148,18 @@ def _recurrent(group: Sequence[Step], body: Body) -> Recurrent:
         states = tuple(c for c in carried if c is not None)
         direct = all(outside_of_loops(c.outer) is v for c, v in zip(states, step.new, strict=True))
         if direct:
-            return Recurrent(step, states, None)
+            return CarriedStep(step, states, None)
         choices = [choice(c.outer) for c in states]
         if all(
             found is not None and found.new is v and found.old is c.inner and found.mask is choices[0].mask  # type: ignore[union-attr]
             for found, v, c in zip(choices, step.new, states, strict=True)
         ):
             assert choices[0] is not None
-            return Recurrent(step, states, choices[0].mask)
+            return CarriedStep(step, states, choices[0].mask)
     raise Unfit(f"the states of the step of {group[0].pattern.cell} are not carried to the next step")
 
 
-def _in_order(found: list[Recurrent]) -> list[Recurrent]:
+def _in_order(found: list[CarriedStep]) -> list[CarriedStep]:
     """Returns layers, each with the h of the one before as x."""
     if not found:
         raise Unfit("its body passes the states of no step on")
@@ -173,12 +174,12 @@ def _in_order(found: list[Recurrent]) -> list[Recurrent]:
     return result
 
 
-def _is_h(x: onnx_ir.Value, of: Recurrent) -> bool:
+def _is_h(x: onnx_ir.Value, of: CarriedStep) -> bool:
     return outside_of_loops(x) is of.step.new[0]
 
 
 def _outputs(
-    body: Body, found: Sequence[Recurrent], mask: onnx_ir.Value | None
+    body: Body, found: Sequence[CarriedStep], mask: onnx_ir.Value | None
 ) -> tuple[Joined | None, list[str]]:
     """Returns y, and warnings. Raises Unfit if the body has other outputs."""
     states = {id(c.inner) for each in found for c in each.states}
@@ -227,7 +228,7 @@ def _is_output(
     found: Choice | None = choice(value)
     if found is None or found.new is not h or found.mask is not mask:
         return ""
-    if is_fill(found.old):
+    if is_zero(outside_of_loops(found.old)):
         return "0"
     return "repeats" if found.old is old or id(found.old) in memory else ""
 

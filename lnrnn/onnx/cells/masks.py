@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir
 
-from ..graph.constants import constant, is_zero
+from ..graph.constants import constant
 from ..graph.counting import Linear, Width, bounds, number, size
 from ..graph.folding import DOMAINS
 from ..graph.values import attribute, outside_of_loops, producer, rank
@@ -145,11 +145,6 @@ def in_order_of_x(
             else:
                 return None
     return (*ends[0], nodes) if len(ends) == 1 else None
-
-
-def is_fill(value: onnx_ir.Value) -> bool:
-    """Returns whether a value is 0 in all steps."""
-    return is_zero(outside_of_loops(value))
 
 
 def all_true(value: onnx_ir.Value | None) -> bool:

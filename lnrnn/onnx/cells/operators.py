@@ -1,4 +1,4 @@
-"""The operators that are written as sums of terms.py."""
+"""Writes the results of ONNX's operators as sums of terms.py. `OPERATORS` is the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps that follow each other, and the part of a file that they are."""
+"""Steps that follow each other as a layer, and their Recurrence: a part of a file with its weights."""
 
 from __future__ import annotations
 

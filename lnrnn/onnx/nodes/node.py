@@ -37,7 +37,7 @@ DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
 
 @dataclass
-class Layer:
+class NodeLayer:
     """A node as one layer of a network.
 
     weights: for each direction. reverse: whether the node reads from the end. batch_first: whether layout is
@@ -75,7 +75,9 @@ def is_recurrent(node: onnx_ir.Node) -> bool:
     return (node.domain in DOMAINS and node.op_type in GATES) or is_quantized(node)
 
 
-def read_layer(node: onnx_ir.Node, path: str, opset: int | None, reset_after: bool | None = None) -> Layer:
+def read_layer(
+    node: onnx_ir.Node, path: str, opset: int | None, reset_after: bool | None = None
+) -> NodeLayer:
     """Returns a node as a layer. Raises ValueError for a node that no network can replace.
 
     opset: the version of ONNX's operators in the file. reset_after: replaces the attribute of GRU nodes.
@@ -86,7 +88,7 @@ def read_layer(node: onnx_ir.Node, path: str, opset: int | None, reset_after: bo
         raise ValueError(f"{named(node)}: attributes must have values, got those of a function") from None
 
 
-def _layer(node: onnx_ir.Node, path: str, opset: int | None, reset_after: bool | None) -> Layer:
+def _layer(node: onnx_ir.Node, path: str, opset: int | None, reset_after: bool | None) -> NodeLayer:
     kind = "LSTM" if is_quantized(node) else node.op_type
     _check_version(node, opset)
     directions = _checked_attributes(node)
@@ -110,7 +112,7 @@ def _layer(node: onnx_ir.Node, path: str, opset: int | None, reset_after: bool |
     x = _input(node, 0)
     if x is None:
         raise refused(node, "input X", "a value", "none")
-    return Layer(
+    return NodeLayer(
         path, node, tuple(weights), reverse, bool(attribute(node, "layout", 0)), x, _input(node, 4),
         h0, c0 if kind == "LSTM" else None, values[0], values[1], values[2] if kind == "LSTM" else None,
     )  # fmt: skip

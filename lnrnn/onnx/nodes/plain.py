@@ -11,7 +11,7 @@ from ...importers.weights import Weights, network
 from ..graph.folding import attribute, named
 from ..graph.reading import graphs, node_path, opset_of
 from ..part import Part
-from .node import Layer, folded, is_recurrent, read_layer
+from .node import NodeLayer, folded, is_recurrent, read_layer
 from .quantized import is_quantized, kept_by_int8
 from .stacks import Stack, stacks
 
@@ -21,7 +21,7 @@ def plain_parts(model: onnx_ir.Model, reset_after: bool | None = None) -> list[P
     result: list[Part] = []
     opset = opset_of(model)
     for path, graph in graphs(model):
-        layers: list[Layer] = []
+        layers: list[NodeLayer] = []
         refused: dict[int, Part] = {}
         nodes = [node for node in graph if is_recurrent(node)]
         for node in nodes:
@@ -30,9 +30,9 @@ def plain_parts(model: onnx_ir.Model, reset_after: bool | None = None) -> list[P
                 layers.append(read_layer(node, own, opset, reset_after))
             except ValueError as error:
                 refused[id(node)] = Part(own, node.op_type, (node,), reason=str(error), layers=(node,))
-        taken = {id(stack.layers[0].node): _part(stack, model, reset_after) for stack in stacks(layers)}
-        both = taken | refused
-        result += [both[id(node)] for node in nodes if id(node) in both]
+        accepted = {id(stack.layers[0].node): _part(stack, model, reset_after) for stack in stacks(layers)}
+        every = accepted | refused
+        result += [every[id(node)] for node in nodes if id(node) in every]
     return result
 
 
@@ -71,7 +71,7 @@ def _as_int8(stack: Stack) -> str:
     return "keeps the weights" if kept else "rounds weights beyond -128 .. 127 (without the zero point)"
 
 
-def _with_biases(layers: list[Layer]) -> list[list[Weights]]:
+def _with_biases(layers: list[NodeLayer]) -> list[list[Weights]]:
     """Returns the weights by layer and direction. If one layer has biases, all have: zeros, if need be."""
     every = [list(layer.weights) for layer in layers]
     if len({weights.bias for layer in every for weights in layer}) == 1:
