@@ -8,7 +8,7 @@ import onnx_ir
 
 from ..graph.checks import check_nodes
 from ..graph.reading import graphs, node_path, parent
-from ..graph.values import number_nodes, outside_of_loops
+from ..graph.values import is_loop, number_nodes, outside_of_loops
 from ..part import Part
 from .bodies import Unfit
 from .joining import joined
@@ -38,7 +38,7 @@ def find_cells(model: onnx_ir.Model) -> list[Part]:
         number_nodes(graph)
         groups = _largest(list(steps(graph, terms, of_both)))
         node = parent(graph)
-        if node is not None and node.op_type in ("Loop", "Scan"):
+        if node is not None and is_loop(node):
             found += _in_body(path, node, graph, groups, opset, terms)
         elif groups:
             found += _in_graph(path, groups, terms)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import onnx_ir
 
-from ..graph.reading import node_path, parent
-from ..graph.values import MOST_DEPTH, outside_of_loops, producer
+from ..graph.reading import node_path
+from ..graph.values import MOST_DEPTH, loop_around, outside_of_loops, producer, rank
 from ..part import Part
 from .matching import Step
 from .recurrences import Layer, Recurrence, recurrence
@@ -29,6 +29,10 @@ def one_step(path: str, group: Sequence[Step]) -> Recurrence | Part | None:
     step = ranked[0]
     if step.pattern.cell == "RNN" and not (is_input(origin(step.old[0])) and reaches_output(step.new[0])):
         return None  # a sum of two products in a tanh is also an attention
+    for v in (step.x, *step.old):
+        if rank(v) not in (None, 2):
+            reason = f"{v.name!r} has {rank(v)} axes, where a step has 2"
+            return Part(node_path(path, step.nodes[0]), f"{step.pattern.cell} step", step.nodes, reason=reason)
     users = [user for value in step.new for user in value.consumers() if user not in step.nodes]
     if not any(v.is_graph_output() for v in step.new) and all(user.op_type == "Shape" for user in users):
         return None
@@ -68,8 +72,7 @@ def evidence(step: Step) -> tuple[int, ...]:
 
 def _is_carried(value: onnx_ir.Value) -> bool:
     """Returns whether a value is the state of a Loop or Scan."""
-    node = None if value.graph is None else parent(value.graph)
-    return value.is_graph_input() and node is not None and node.op_type in ("Loop", "Scan")
+    return value.is_graph_input() and value.graph is not None and loop_around(value.graph) is not None
 
 
 def _from_before(step: Step) -> bool:

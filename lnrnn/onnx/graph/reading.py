@@ -16,7 +16,7 @@ import onnx_ir
 from ...errors import bad_type
 from ..errors import OnnxFileError, quiet
 from .constants import TEXT, constant, forget, is_zero, with_memory
-from .folding import named
+from .folding import DOMAINS, named
 
 __all__ = [
     "OnnxFileError",
@@ -48,6 +48,9 @@ def read(path_or_model: Any) -> onnx_ir.Model:
         size = proto.ByteSize()
         _check_names(proto.graph)
         model = _converted(proto)
+    for domain, name, _ in model.functions:
+        if domain in DOMAINS or (domain, name) == ("com.microsoft", "DynamicQuantizeLSTM"):
+            raise OnnxFileError(f"functions must have names of their own, got {name!r}, an operator's")
     every = []
     for _, graph, around in _walk(model):
         graph.meta[_PARENT] = around

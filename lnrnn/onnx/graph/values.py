@@ -9,12 +9,13 @@ import numpy as np
 import onnx_ir
 
 from .constants import constant
+from .folding import DOMAINS
 from .reading import parent
 
 Array = np.ndarray
 MOST_DEPTH = 40  # nodes in a row that are read to find one property of a value
 ACTIVATIONS = {"Sigmoid": "sigmoid", "Tanh": "tanh", "Relu": "relu", "HardSigmoid": "hard_sigmoid"}
-ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Neg", "Identity", "Sum", "Cast", *ACTIVATIONS)
+ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Neg", "Identity", "Sum", "Cast", "Equal", *ACTIVATIONS)
 
 
 def outside_of_loops(value: onnx_ir.Value) -> onnx_ir.Value:
@@ -30,13 +31,23 @@ def outside_of_loops(value: onnx_ir.Value) -> onnx_ir.Value:
             value = node.inputs[0]
             continue
         graph = value.graph
-        loop = None if graph is None or node is not None else parent(graph)
+        loop = None if graph is None or node is not None else loop_around(graph)
         if graph is None or loop is None or not value.is_graph_input():
             return value
         before = before_loop(loop, graph, value)
         if before is None:
             return value
         value = before
+
+
+def loop_around(graph: onnx_ir.Graph) -> onnx_ir.Node | None:
+    """Returns the Loop or Scan whose body is this graph, or None."""
+    node = parent(graph)
+    return node if node is not None and is_loop(node) else None
+
+
+def is_loop(node: onnx_ir.Node) -> bool:
+    return node.op_type in ("Loop", "Scan") and node.domain in DOMAINS
 
 
 def before_loop(loop: onnx_ir.Node, body: onnx_ir.Graph, value: onnx_ir.Value) -> onnx_ir.Value | None:
@@ -47,13 +58,11 @@ def before_loop(loop: onnx_ir.Node, body: onnx_ir.Graph, value: onnx_ir.Value) -
         if carried < 0 or carried + 1 >= len(body.outputs) or carried + 2 >= len(loop.inputs):
             return None
         after, before = body.outputs[carried + 1], loop.inputs[carried + 2]
-    elif loop.op_type == "Scan":
+    else:
         scanned = loop.attributes["num_scan_inputs"].as_int()
         if at >= len(body.inputs) - scanned or at >= len(body.outputs):
             return None
         after, before = body.outputs[at], loop.inputs[at]
-    else:
-        return None
     node = after.producer()
     while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
         after = node.inputs[0]
@@ -63,11 +72,11 @@ def before_loop(loop: onnx_ir.Node, body: onnx_ir.Graph, value: onnx_ir.Value) -
 
 def initial_value(value: onnx_ir.Value) -> onnx_ir.Value | None:
     """Returns the value that a carried input of a Loop's or Scan's body has in the first step, or None."""
-    loop = parent(value.graph) if value.graph is not None and value.producer() is None else None
+    loop = loop_around(value.graph) if value.graph is not None and value.producer() is None else None
     if loop is None or value.graph is None or not value.is_graph_input():
         return None
     at = next((k for k, v in enumerate(value.graph.inputs) if v is value), None)
-    if at is None or loop.op_type not in ("Loop", "Scan"):
+    if at is None:
         return None
     if loop.op_type == "Scan" and at >= len(loop.inputs) - loop.attributes["num_scan_inputs"].as_int():
         return None
