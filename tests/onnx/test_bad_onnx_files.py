@@ -362,6 +362,18 @@ def test_functions_with_names_of_operators_are_refused(rng, domain, name):
     refused(proto, f"functions must have names of their own, got '{name}'")
 
 
+def test_functions_of_functions_are_not_followed_without_end(rng):
+    """2000 nodes Tanh, and the sum of two parts of the last."""
+    w = Writer(rng)
+    x = w.node("Gemm", "x", w.array(rng.standard_normal((WIDTH, 4 * H))))
+    for _ in range(2000):
+        x = w.node("Tanh", x)
+    x = w.node("Add", *w.node("Split", x, n=4, axis=-1)[:2])
+    new = step(w, "GRU", draw(rng, "GRU", H, H), x, ("h0",))
+    (part,) = lnrnn.onnx.parts(step_model(w, new, WIDTH, H))
+    assert part.x.name == x
+
+
 def test_many_equal_steps_are_joined_in_proportion(rng):
     """400 steps that read the same x, each with states of its own."""
     w, new = Writer(rng), []

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import onnx_ir
 
+from ..graph.constants import constant
 from ..graph.reading import node_path
-from ..graph.values import MOST_DEPTH, loop_around, outside_of_loops, producer, rank
+from ..graph.values import MOST_DEPTH, initial_value, outside_of_loops, producer, rank
 from ..part import Part
 from .matching import Step
 from .recurrences import Layer, Recurrence, recurrence
@@ -60,7 +61,7 @@ def _refused(path: str, step: Step) -> Part:
 def evidence(step: Step) -> tuple[int, ...]:
     """Returns numbers that are larger if the roles of x and h are likely."""
     x, h = origin(step.x), origin(step.old[0])
-    carried = all(_is_carried(v) for v in step.old)
+    carried = all(_is_carried(origin(v)) for v in step.old)
     with_c = len(step.old) > 1 and h is origin(step.old[1]) and x is not h
     graph = h.graph
     order = 0
@@ -72,7 +73,7 @@ def evidence(step: Step) -> tuple[int, ...]:
 
 def _is_carried(value: onnx_ir.Value) -> bool:
     """Returns whether a value is the state of a Loop or Scan."""
-    return value.is_graph_input() and value.graph is not None and loop_around(value.graph) is not None
+    return initial_value(value) is not None
 
 
 def _from_before(step: Step) -> bool:
@@ -94,11 +95,21 @@ def origin(value: onnx_ir.Value) -> onnx_ir.Value:
     """Returns the value from which this one comes, before operators that only move numbers."""
     for _ in range(MOST_DEPTH):
         value = outside_of_loops(value)
-        node = value.producer()
-        if node is None or node.op_type not in MOVES or not node.inputs or node.inputs[0] is None:
+        before = _before(value)
+        if before is None:
             break
-        value = node.inputs[0]
+        value = before
     return value
+
+
+def _before(value: onnx_ir.Value) -> onnx_ir.Value | None:
+    """Returns the value that a node moves, or that a Where resets to a constant, or None."""
+    where = producer(value, "Where")
+    if where is not None:
+        others = [v for v in where.inputs[1:] if constant(v) is None]
+        return others[0] if len(others) == 1 else None
+    node = producer(value, *MOVES)
+    return node.inputs[0] if node is not None and node.inputs else None
 
 
 def is_input(value: onnx_ir.Value) -> bool:
