@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import onnx_ir
 
+from ..graph.constants import constant
 from ..graph.folding import MOVES
-from ..graph.reading import loop_around, node_path
-from ..graph.values import MOST_DEPTH, outside_of_loops, producer
+from ..graph.reading import node_path
+from ..graph.values import MOST_DEPTH, first_and_next, outside_of_loops, producer, rank
 from ..part import Part
 from .matching import Step
 from .recurrences import Layer, Recurrence, if_used, recurrence
@@ -28,6 +29,12 @@ def one_step(path: str, group: Sequence[Step]) -> Recurrence | Part | None:
     step = ranked[0]
     if step.pattern.cell == "RNN" and not (is_input(origin(step.old[0])) and reaches_output(step.new[0])):
         return None  # a sum of two products in a tanh is also an attention
+    for v in (step.x, *step.old):
+        if rank(v) not in (None, 2):
+            reason = f"{v.name!r} has {rank(v)} axes, where a step has 2"
+            return Part(
+                node_path(path, step.nodes[0]), f"{step.pattern.cell} step", step.nodes, reason=reason
+            )
     users = [user for value in step.new for user in value.consumers() if user not in step.nodes]
     if not any(v.is_graph_output() for v in step.new) and all(user.op_type == "Shape" for user in users):
         return None
@@ -53,7 +60,7 @@ def _refused(path: str, step: Step) -> Part:
 def evidence(step: Step) -> tuple[int, ...]:
     """Returns numbers that are larger if the roles of x and h are likely."""
     x, h = origin(step.x), origin(step.old[0])
-    carried = all(v.is_graph_input() and loop_around(v.graph) is not None for v in step.old)
+    carried = all(first_and_next(origin(v)) is not None for v in step.old)
     with_c = len(step.old) > 1 and h is origin(step.old[1]) and x is not h
     graph = h.graph
     order = 0
@@ -82,11 +89,21 @@ def origin(value: onnx_ir.Value) -> onnx_ir.Value:
     """Returns the value from which this one comes, before operators that only move numbers."""
     for _ in range(MOST_DEPTH):
         value = outside_of_loops(value)
-        node = value.producer()
-        if node is None or node.op_type not in PASSES or not node.inputs or node.inputs[0] is None:
+        before = _before(value)
+        if before is None:
             break
-        value = node.inputs[0]
+        value = before
     return value
+
+
+def _before(value: onnx_ir.Value) -> onnx_ir.Value | None:
+    """Returns the value that a node moves, or that a Where resets to a constant, or None."""
+    where = producer(value, "Where")
+    if where is not None:
+        others = [v for v in where.inputs[1:] if constant(v) is None]
+        return others[0] if len(others) == 1 else None
+    node = producer(value, *PASSES)
+    return node.inputs[0] if node is not None and node.inputs else None
 
 
 def is_input(value: onnx_ir.Value) -> bool:

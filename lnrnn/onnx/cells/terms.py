@@ -20,6 +20,7 @@ from ..graph.constants import constant, memory
 from ..graph.folding import DOMAINS
 from ..graph.values import MOST_DEPTH, Array, first_and_next, is_argument, keeps_last_axis, outside_of_loops
 
+MOST_NESTED = 16  # functions and norms inside of each other; a cell has 4
 MOST_TERMS, MOST_FACTORS = 16, 4  # a value with more of them is not multiplied out
 MOST_NUMBERS = 2**16  # of a constant in a sum; matrices of products are no such constants
 
@@ -46,7 +47,8 @@ class Atom:
     equal. "one" is the number 1 as a factor of a bias that a Gemm or LayerNormalization of `value` adds.
 
     width: the size of the last axis, None if unknown. value: the value itself, or the argument. of: the
-    argument of a norm or function as a sum. start: where the part of a value or norm begins. eps: of a norm.
+    argument of a norm or function as a sum. start: where the part of a value or norm begins. nested: the
+    number of functions and norms inside of each other. eps: of a norm.
     """
 
     kind: str
@@ -56,6 +58,7 @@ class Atom:
     of: Sum | None = field(default=None, compare=False)
     matrix: Matrix | None = field(default=None, compare=False, repr=False)
     start: int = field(default=0, compare=False)
+    nested: int = field(default=0, compare=False)
     eps: float = field(default=0.0, compare=False)
 
 
@@ -145,6 +148,14 @@ def times(a: Sum, b: Sum) -> Sum:
     return result
 
 
+def _nested(of: Sum) -> int:
+    """Returns `nested` of a function or norm of a sum. Raises TooLarge."""
+    result = 1 + max((atom.nested for product in of.terms for atom in product), default=0)
+    if result > MOST_NESTED:
+        raise TooLarge
+    return result
+
+
 # --- values -------------------------------------------------------------------------------------------------
 
 
@@ -185,10 +196,10 @@ class Terms:
 
     def norm(self, value: onnx_ir.Value, of: Sum, eps: float, start: int, width: int | None) -> Atom:
         key = self._key("norm", of.key, eps, start, width)
-        return Atom("norm", key, width, value, of, start=start, eps=eps)
+        return Atom("norm", key, width, value, of, start=start, nested=_nested(of), eps=eps)
 
     def function(self, name: str, value: onnx_ir.Value | None, of: Sum) -> Atom:
-        return Atom(name, self._key(name, of.key), of.width, value, of)
+        return Atom(name, self._key(name, of.key), of.width, value, of, nested=_nested(of))
 
     def identity(self, matrix: Matrix) -> tuple[Any, ...]:
         """Returns a key, equal for matrices with the same numbers."""
