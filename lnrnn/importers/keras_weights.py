@@ -342,7 +342,7 @@ def _cell(weights: dict[str, Array], options: Options) -> Weights:
     names = set(weights)
     fitting = {k: v for k, v in KINDS.items() if v.fits(names) and options["kind"] in (None, k)}
     if "kernel" in weights and weights["kernel"].ndim == 2 and len(fitting) > 1:
-        # SimpleRNN, LSTM and GRU have the same names of weights. Kernels have G * H columns.
+        # SimpleRNN, LSTM and GRU have the same names of weights, but kernels have G * H columns for G gates.
         hidden, columns = weights["recurrent_kernel"].shape[0], weights["kernel"].shape[1]
         fitting = {
             k: v for k, v in fitting.items() if {"SimpleRNN": 1, "GRU": 3, "LSTM": 4}[k] * hidden == columns

@@ -150,7 +150,7 @@ class Architecture:
 
     @property
     def stated(self) -> dict[str, Any]:
-        """The arguments, without those of DEFAULTS that have their default, but with an SLSTM's num_heads."""
+        """The arguments that differ from DEFAULTS or are not in it, and an SLSTM's num_heads."""
         usual = {n: v for n, v in DEFAULTS.items() if n != "num_heads" or self.cell.parts == 1}
         return {n: v for n, v in self.arguments.items() if n not in usual or v != usual[n]}
 

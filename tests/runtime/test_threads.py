@@ -352,7 +352,6 @@ def test_openmp_s_own_limit_is_no_shortage():
 
 @pytest.mark.skipif(not KINDS, reason="built without threads")
 def test_the_tests_see_how_many_threads_a_call_had(rng):
-    """`several_threads` asserts this number."""
     x = normal(rng, 1000, 512)
     with using_threads(3):
         engine_switches.set_barrier_mode("together")

@@ -23,7 +23,7 @@ SIZES = (7, 3), (4, 5), (1, 2)  # T and B of the calls of one file
 
 
 def opened(runtime, path, shapes=None):
-    """Returns a function of the feeds that runs a file. shapes: for OpenVINO, fixed shapes by input."""
+    """Returns a function that runs a file on {input: array}. shapes: {input: fixed shape}, for OpenVINO."""
     return {"reference": _reference, "onnxruntime": _onnxruntime, "openvino": _openvino}[runtime](
         path, shapes
     )
@@ -76,7 +76,7 @@ def unsupported(runtime, path):
 
 @dataclass
 class Case:
-    """Random arguments of a call, its result, and the same as inputs of a file."""
+    """Random inputs of a file, by name, and the results of the network for them."""
 
     feeds: dict
     want: list
@@ -97,12 +97,12 @@ class Case:
 
 
 def states_of(rnn, state):
-    """Returns the inputs of a file for a state, by name."""
+    """Returns {input of a file: array} for a state."""
     return {} if state is None else {f"{name}0": s for name, s in zip("hcnm", parts(rnn, state))}  # noqa: B905
 
 
 def close(found, want, tolerance):
-    """Asserts that arrays differ by at most tolerance times the size of the wanted ones, and at least 1."""
+    """Asserts that arrays differ by at most tolerance times max(1, largest wanted value)."""
     assert len(found) == len(want)
     for got, right in zip(found, want, strict=True):
         assert got.shape == right.shape

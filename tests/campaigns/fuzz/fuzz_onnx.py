@@ -149,7 +149,7 @@ def branches(nodes, output):
 
 
 def whole(rng, judge, proto) -> None:
-    """Compares the network of an undamaged model with ONNX Runtime, on all of the model."""
+    """Compares the network of an undamaged model with the whole model in ONNX Runtime."""
     rnn = networks(proto, False)
     (part,) = lnrnn.onnx.parts(proto)
     x = rng.standard_normal((4, 3, rnn.input_size), dtype=np.float32)
@@ -320,7 +320,7 @@ def networks(source, check: bool):
 
 
 def read(judge, raw: bytes, check: bool) -> None:
-    """Checks one execution: a ValueError, or networks. check: whether ONNX Runtime compares them."""
+    """Checks that lnrnn raises a ValueError or finds networks. check: whether to run ONNX Runtime too."""
     result = tried(judge, raw, "damaged onnx, refused", lambda: networks(raw, check))
     if result is None:
         return
