@@ -51,12 +51,13 @@ def _wrong(node: onnx_ir.Node, opset: int) -> str:
                 return f"no attribute {name!r}"
         elif given.is_ref() or int(given.type) != int(attribute.type.value):  # type: ignore[attr-defined]
             return f"an attribute {name!r} of another type"
-    return _wrong_axes(node)
+    return _wrong_axes(node, schema)
 
 
-def _wrong_axes(node: onnx_ir.Node) -> str:
+def _wrong_axes(node: onnx_ir.Node, schema: onnx.defs.OpSchema) -> str:
     """Returns the axes that a node cannot have, or ""."""
-    order = node.attributes.get("perm")
+    own = {name: node.attributes.get(name) for name in ("perm", "axis") if name in schema.attributes}
+    order, axis = own.get("perm"), own.get("axis")
     if order is not None and sorted(order.value) != list(range(len(order.value))):
         return f"perm {list(order.value)[:10]}"
     data = node.inputs[0] if node.inputs else None
@@ -67,7 +68,6 @@ def _wrong_axes(node: onnx_ir.Node) -> str:
         and len(data.shape) != len(order.value)
     ):
         return f"perm {list(order.value)[:10]} for {len(data.shape)} axes"
-    axis = node.attributes.get("axis")
     if axis is not None and not -100 <= axis.value <= 100:
         return f"axis {axis.value}"
     return ""
