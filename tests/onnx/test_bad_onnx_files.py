@@ -447,3 +447,30 @@ def test_a_node_with_a_text_that_onnx_ir_cannot_write_is_not_compared(rng):
     raw = proto.SerializeToString().replace(b"text", b"\xee\xef\xee\xef")
     with pytest.warns(UserWarning, match="could not be checked: onnx_ir cannot write node 'node'"):
         lnrnn.from_onnx(raw)
+
+
+@pytest.mark.parametrize("change", ["num_scan_inputs", "fewer", "inputs", "outputs", "axis"])
+def test_a_scan_that_contradicts_its_body_is_no_network(tmp_path, change):
+    """An attribute that the operator of a node does not have has no meaning."""
+    lnrnn.to_onnx(lnrnn.LSTM(WIDTH, H, seed=0), tmp_path / "m.onnx")
+    proto = onnx.load(tmp_path / "m.onnx")
+    (scan,) = (node for node in proto.graph.node if node.op_type == "Scan")
+    attributes = {a.name: a for a in scan.attribute}
+    if change in ("num_scan_inputs", "fewer"):
+        attributes["num_scan_inputs"].i = -(2**40) if change == "fewer" else 2**40
+        for name in ("scan_input_directions", "scan_output_directions"):
+            scan.attribute.remove(attributes[name])
+    elif change == "inputs":
+        del scan.input[1:]
+    elif change == "outputs":  # ONNX Runtime gives numbers of other memory for them
+        outputs = attributes["body"].g.output
+        outputs[2].CopyFrom(outputs[0])
+    else:
+        node = next(node for node in attributes["body"].g.node if node.op_type == "Mul")
+        node.attribute.append(helper.make_attribute("axis", [1, 2]))
+    for source in (proto, proto.SerializeToString()):
+        try:
+            kinds = [part.kind for part in lnrnn.onnx.parts(source)]
+            assert ("Scan of LSTM" in kinds) == (change == "axis")
+        except lnrnn.onnx.OnnxFileError:
+            pass

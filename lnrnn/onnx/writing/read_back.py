@@ -1,7 +1,7 @@
 """Reads a file of to_onnx back as the whole network, for networks that are no other part of a file.
 
-The metadata of a file have the arguments of its network. They are a claim only: the network is returned if
-to_onnx writes exactly the graph of the file for it, so that each node, edge and number is compared.
+The metadata of a file have the arguments of its network, which may be wrong. So `read_back` compares all
+nodes, edges and numbers of the graph with those that to_onnx writes for this network.
 """
 
 from __future__ import annotations

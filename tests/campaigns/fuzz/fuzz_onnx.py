@@ -48,6 +48,8 @@ def case(rng, judge) -> None:
     if chance(rng, 0.4):
         proto = some_model(rng)
         whole(rng, judge, proto)
+    elif chance(rng, 0.3):
+        proto = of_a_network(rng)
     else:
         proto = some_cells(rng)
     for _ in range(DAMAGES):
@@ -100,6 +102,23 @@ def some_model(rng):
         given["on"] = (TensorProto.BOOL, ())
         x = "either"
     return onnx_files.model(nodes, given, [x], own)
+
+
+def of_a_network(rng):
+    """Returns a file of to_onnx whose nodes are steps, in a Scan or alone."""
+    cell = pick(rng, ("RNN", "LSTM", "GRU", "LiGRU", "SLSTM"))
+    options = {"num_heads": 1} if cell == "SLSTM" else {"norm": pick(rng, ("layer", "layer", "batch"))}
+    rnn = getattr(lnrnn, cell)(
+        int(rng.integers(1, 5)), int(rng.integers(2, 5)), num_layers=int(rng.integers(1, 3)),
+        seed=int(rng.integers(2**31)), **options,
+    )  # fmt: skip
+    if rnn.known_steps is not None:
+        rnn.forward_train(rng.standard_normal((2, 3, rnn.input_size)))
+    step, lengths, resets = chance(rng, 0.3), chance(rng, 0.3), chance(rng, 0.2)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "m.onnx"
+        lnrnn.to_onnx(rnn, path, step=step, lengths=lengths and not step, resets=resets)
+        return ModelProto.FromString(path.read_bytes())
 
 
 def split(rng, name, array):
