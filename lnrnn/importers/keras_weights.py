@@ -175,10 +175,7 @@ def convert_keras(
         layers += _layer(layer, options, bidirectional)
     if batch_first is None:
         batch_first = not any(getattr(layer, "time_major", False) for layer in stack)
-    converted = network(layers, batch_first)
-    if _reads_backwards(stack):
-        converted.arguments["reverse"] = True
-    return converted
+    return network(layers, batch_first, reverse=_reads_backwards(stack))
 
 
 def _reads_backwards(stack: Sequence[Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Errors about ONNX files."""
+"""Errors about ONNX files, and texts of other libraries' errors."""
 
 from __future__ import annotations
 
@@ -26,11 +26,6 @@ def quiet() -> Iterator[None]:
         log.removeFilter(silent)
 
 
-def need_packages() -> None:
-    """Raises ImportError if a package that reads ONNX files is missing."""
-    try:
-        import onnx_ir  # noqa: F401  # it imports onnx
-    except ImportError as error:
-        raise ImportError(
-            f"ONNX files need the packages onnx and onnx-ir: pip install onnx onnx-ir ({error})"
-        ) from None
+def text_of(error: BaseException) -> str:
+    """Returns another library's message as one line of at most 300 characters."""
+    return (" ".join(str(error).split()) or type(error).__name__)[:300]

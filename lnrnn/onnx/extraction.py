@@ -1,4 +1,4 @@
-"""Makes a small model of the nodes of a part, also those that compute its weights from constants."""
+"""Makes a small model of a part for proof.py. It has the nodes of the part and those of its weights."""
 
 from __future__ import annotations
 

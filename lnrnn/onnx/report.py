@@ -8,10 +8,11 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..packages import require
 from ..rnn.network import Network, architecture
-from .errors import OnnxFileError, need_packages
+from .errors import OnnxFileError
 from .part import Part
-from .parts import found
+from .parts import parts_of
 from .running.states import AmbiguousStatesError, Tensor, find_states, inputs, outputs, shown
 
 WIDTH = 80  # columns of the text
@@ -20,14 +21,14 @@ _HEAD = ("input", "output", "shape", "dtype", "lane axis", "evidence")
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Returns the report of a file, in types of JSON. Raises OnnxFileError for a damaged file."""
-    need_packages()
-    from .graph.reading import read
+    require("onnx_ir", "lnrnn onnx", "onnx")
+    from .graph.reading import opset_of, read
 
     model = read(path)
-    parts = found(model)
+    parts = parts_of(model)
     result: dict[str, Any] = {
         "file": os.fspath(path),
-        "opset": model.opset_imports.get("", model.opset_imports.get("ai.onnx")),
+        "opset": opset_of(model),
         "producer": " ".join(str(each) for each in (model.producer_name, model.producer_version) if each),
         "parts": [describe_part(part) for part in parts],
         "states": [],
@@ -107,8 +108,8 @@ def text(report: dict[str, Any]) -> str:
     origin = f"opset {report['opset']}" + (f", written by {report['producer']}" if report["producer"] else "")
     lines = _wrapped(f"{report['file']}: {origin}")
     parts = report["parts"]
-    taken = sum(part["network"] is not None for part in parts)
-    lines += ["", f"Recurrent parts: {len(parts)}" + (f", {taken} with a network" if parts else "")]
+    converted = sum(part["network"] is not None for part in parts)
+    lines += ["", f"Recurrent parts: {len(parts)}" + (f", {converted} with a network" if parts else "")]
     for number, part in enumerate(parts, 1):
         lines += _part_lines(number, part)
     states = report["states"]

@@ -10,23 +10,12 @@ pytest.importorskip("onnxscript")
 torch = pytest.importorskip("torch")
 
 import lnrnn  # noqa: E402
-from lnrnn.onnx.graph.reading import read  # noqa: E402
-from lnrnn.onnx.parts import parts  # noqa: E402
-from lnrnn.onnx.proof import prove  # noqa: E402
-from onnx_cells import exported  # noqa: E402
+from onnx_cells import exported, only_part  # noqa: E402
 from onnx_runs import run  # noqa: E402
 
 nn = torch.nn
 T, B, D, H = 5, 2, 3, 4
 BOTH = pytest.mark.parametrize("dynamo", [False, True], ids=["torchscript", "dynamo"])
-
-
-def only_part(proto):
-    """Returns the only part of a model, after its proof."""
-    (part,) = parts(proto)
-    assert part.network is not None, part.reason
-    assert prove(part, read(proto)) == ""
-    return part
 
 
 def disturb(module):

@@ -19,7 +19,7 @@ import lnrnn  # noqa: E402
 from lnrnn.onnx.extraction import extracted  # noqa: E402
 from lnrnn.onnx.graph.reading import read  # noqa: E402
 from lnrnn.onnx.nodes import plain  # noqa: E402
-from lnrnn.onnx.parts import found  # noqa: E402
+from lnrnn.onnx.parts import parts_of  # noqa: E402
 from onnx_files import FLOAT, constant, model, recurrent, weights  # noqa: E402
 from onnx_runs import agree, outputs, run  # noqa: E402
 
@@ -299,7 +299,7 @@ def test_a_part_that_no_runtime_runs_is_warned_about(rng):
 def test_a_missing_package_is_named(rng, monkeypatch):
     without(monkeypatch, "onnx_ir")
     for function in (lnrnn.from_onnx, lnrnn.onnx.parts):
-        with pytest.raises(ImportError, match="need the packages onnx and onnx-ir: pip install onnx onnx-ir"):
+        with pytest.raises(ImportError, match="needs onnx_ir, of the extra 'onnx': pip install onnx onnx-ir"):
             function("model.onnx")
 
 
@@ -361,6 +361,6 @@ def test_the_proof_runs_the_nodes_of_the_file(rng):
     nodes[1].input[1] = "W2"
     proto = model(nodes, GIVEN, ["Y"], own)
     ir = read(proto)
-    (part,) = found(ir)
+    (part,) = parts_of(ir)
     extract, _ = extracted(part, ir)
     assert [each.op_type for each in extract.graph.node] == ["Transpose", "GRU"]

@@ -6,9 +6,20 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from lnrnn.onnx.graph.reading import read
+from lnrnn.onnx.parts import parts
+from lnrnn.onnx.proof import prove
 from onnx_files import FLOAT, model
 
 GATES = {"LSTM": "ifgo", "GRU": "rzn", "RNN": "a", "LiGRU": "zn"}
+
+
+def only_part(proto):
+    """Returns the only part of a model, whose outputs are those of its network."""
+    (part,) = parts(proto)
+    assert part.network is not None, part.reason
+    assert prove(part, read(proto)) == ""
+    return part
 
 
 class Writer:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir
 
 from ..graph.checks import check_nodes
-from ..graph.reading import graphs, node_path, parent
+from ..graph.reading import graphs, loop_around, node_path, opset_of
 from ..graph.values import number_nodes, outside_of_loops
 from ..part import Part
 from .bodies import Unfit
@@ -16,7 +16,7 @@ from .loops import whole_loop
 from .matching import Step, steps
 from .node_steps import node_steps
 from .operators import new_terms
-from .recurrences import Layer, Recurrence
+from .recurrences import Layer, Recurrence, linked
 from .single_steps import one_step
 from .terms import Terms
 from .unrolled import chains, unrolled
@@ -30,16 +30,16 @@ def find_cells(model: onnx_ir.Model) -> list[Part]:
     """
     found: list[Recurrence | Part] = []
     terms, of_both = new_terms(), new_terms(joined=True)
-    opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
+    opset = opset_of(model)
     for path, graph in graphs(model):
         if path.startswith("function "):  # its constants are arguments
             continue
         check_nodes(graph, opset)
         number_nodes(graph)
         groups = _largest(list(steps(graph, terms, of_both)))
-        node = parent(graph)
-        if node is not None and node.op_type in ("Loop", "Scan"):
-            found += _in_body(path, node, graph, groups, opset, terms)
+        loop = loop_around(graph)
+        if loop is not None:
+            found += _in_body(path, loop, graph, groups, opset, terms)
         elif groups:
             found += _in_graph(path, groups, terms)
     recurrences = joined([each for each in found if isinstance(each, Recurrence)])
@@ -114,16 +114,7 @@ def _first(layers: Sequence[Layer]) -> onnx_ir.Node:
 
 def _stacks(layers: Sequence[Layer]) -> list[list[Layer]]:
     """Returns layers whose x is the h of the layer before."""
-    above = {id(layer): next((k for k in layers if _same(k.x, layer.h)), None) for layer in layers}
-    upper = {id(k) for k in above.values() if k is not None}
-    result = []
-    for layer in layers:
-        if id(layer) not in upper:
-            stack = [layer]
-            while (higher := above[id(stack[-1])]) is not None:
-                stack.append(higher)
-            result.append(stack)
-    return result
+    return linked(layers, lambda layer: next((k for k in layers if _same(k.x, layer.h)), None))
 
 
 def _same(a: Sequence[onnx_ir.Value], b: Sequence[onnx_ir.Value]) -> bool:

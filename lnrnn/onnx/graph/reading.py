@@ -14,21 +14,10 @@ import onnx
 import onnx_ir
 
 from ...errors import bad_type
-from ..errors import OnnxFileError, quiet
-from .constants import TEXT, constant, forget, is_zero, with_memory
-from .folding import named
+from ..errors import OnnxFileError, quiet, text_of
+from .constants import forget, with_memory
+from .folding import DOMAINS, named
 
-__all__ = [
-    "OnnxFileError",
-    "constant",
-    "graphs",
-    "is_zero",
-    "named",
-    "node_path",
-    "parent",
-    "read",
-    "subgraphs",
-]
 _PARENT = "lnrnn.parent"
 
 
@@ -48,6 +37,9 @@ def read(path_or_model: Any) -> onnx_ir.Model:
         size = proto.ByteSize()
         _check_names(proto.graph)
         model = _converted(proto)
+    for domain, name, _ in model.functions:
+        if domain in DOMAINS or (domain, name) == ("com.microsoft", "DynamicQuantizeLSTM"):
+            raise OnnxFileError(f"functions must have names of their own, got {name!r}, an operator's")
     every = []
     for _, graph, around in _walk(model):
         graph.meta[_PARENT] = around
@@ -58,7 +50,7 @@ def read(path_or_model: Any) -> onnx_ir.Model:
     for graph in (model.graph, *(f.graph for f in model.functions.values())):
         _check_order(graph)
     if folder is not None:
-        for tensor in _tensors(model):
+        for tensor in tensors(model):
             if isinstance(tensor, onnx_ir.ExternalTensor):
                 tensor.base_dir = folder
     return model
@@ -99,7 +91,7 @@ def _converted(proto: onnx.ModelProto) -> onnx_ir.Model:
         cause: BaseException = error
         while (inner := cause.__cause__ or cause.__context__) is not None:
             cause = inner
-        raise OnnxFileError(f"the file must follow ONNX's rules; onnx_ir says: {str(cause)[:TEXT]}") from None
+        raise OnnxFileError(f"the file must follow ONNX's rules; onnx_ir says: {text_of(cause)}") from None
 
 
 def _check_names(graph: onnx.GraphProto) -> None:
@@ -167,7 +159,7 @@ def _check_order(graph: onnx_ir.Graph, known: set[int] | None = None) -> None:
     known.difference_update(own)
 
 
-def _tensors(model: onnx_ir.Model) -> Iterator[Any]:
+def tensors(model: onnx_ir.Model) -> Iterator[Any]:
     """Yields the tensors of all initializers and attributes."""
     for _, graph, _ in _walk(model):
         yield from (value.const_value for value in graph.initializers.values())
@@ -223,3 +215,15 @@ def parent(graph: onnx_ir.Graph) -> onnx_ir.Node | None:
     """Returns the node that has the graph as an attribute, or None. The model must come from `read`."""
     result: onnx_ir.Node | None = graph.meta.get(_PARENT)
     return result
+
+
+def loop_around(graph: onnx_ir.Graph | None) -> onnx_ir.Node | None:
+    """Returns the Loop or Scan whose body is the graph, or None."""
+    node = None if graph is None else parent(graph)
+    is_loop = node is not None and node.op_type in ("Loop", "Scan") and node.domain in DOMAINS
+    return node if is_loop else None
+
+
+def opset_of(model: onnx_ir.Model) -> int | None:
+    """Returns the version of ONNX's operators in a model."""
+    return model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
