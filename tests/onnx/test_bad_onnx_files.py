@@ -449,7 +449,7 @@ def test_a_node_with_a_text_that_onnx_ir_cannot_write_is_not_compared(rng):
         lnrnn.from_onnx(raw)
 
 
-@pytest.mark.parametrize("change", ["num_scan_inputs", "fewer", "inputs", "outputs", "axis"])
+@pytest.mark.parametrize("change", ["num_scan_inputs", "fewer", "inputs", "outputs", "start", "axis"])
 def test_a_scan_that_contradicts_its_body_is_no_network(tmp_path, change):
     """An attribute that the operator of a node does not have has no meaning."""
     lnrnn.to_onnx(lnrnn.LSTM(WIDTH, H, seed=0), tmp_path / "m.onnx")
@@ -462,6 +462,8 @@ def test_a_scan_that_contradicts_its_body_is_no_network(tmp_path, change):
             scan.attribute.remove(attributes[name])
     elif change == "inputs":
         del scan.input[1:]
+    elif change == "start":
+        scan.input[0] = "gain_ih_l0"
     elif change == "outputs":  # ONNX Runtime gives numbers of other memory for them
         outputs = attributes["body"].g.output
         outputs[2].CopyFrom(outputs[0])

@@ -78,6 +78,8 @@ class LayerNormLSTMCell(nn.Module):
 
 
 class LayerNormGRUCell(nn.Module):
+    __constants__ = ("joint",)
+
     def __init__(self, joint):
         super().__init__()
         self.x_, self.h_ = nn.Linear(D, 3 * H), nn.Linear(H, 3 * H)
@@ -198,6 +200,20 @@ def test_a_python_loop_of_a_layer_norm_lstm(how):
     assert part.network.norm == lnrnn.LayerNormSpec("split", cell="carry")
 
 
+LAYER_NORMS = {
+    "GRU joint": lambda: LayerNormGRUCell(True), "GRU split": lambda: LayerNormGRUCell(False),
+    "RNN joint": lambda: LayerNormRNNCell(torch.tanh),
+}  # fmt: skip
+
+
+@BOTH
+@pytest.mark.parametrize("name", LAYER_NORMS)
+def test_a_python_loop_of_a_layer_norm_gru_or_rnn(name, dynamo):
+    part = only_part(loop_model(disturb(LAYER_NORMS[name]()), dynamo))
+    kind, placement = name.split()
+    assert part.kind == f"{T} steps of {kind}" and part.network.norm.placement == placement
+
+
 class TwoLayers(nn.Module):
     def __init__(self):
         super().__init__()
@@ -259,3 +275,31 @@ def test_a_scripted_loop_is_a_network_for_any_length(kind):
     theirs = run(proto, dict(zip(names, (x, h, c), strict=True)))[part.y.name]
     ours, _ = part.network(x, (h[None], c[None]))
     assert np.abs(theirs - (ours[::-1] if part.flipped else ours)).max() < 3e-6
+
+
+class ScriptedOneState(nn.Module):
+    def __init__(self, cell):
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor):
+        ys: list[torch.Tensor] = []
+        for t in range(x.size(0)):
+            h = self.cell(x[t], h)
+            ys.append(h)
+        return torch.stack(ys), h
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("name", LAYER_NORMS)
+def test_a_scripted_loop_of_a_layer_norm_gru_or_rnn(name):
+    given = arrays((T, B, D), (B, H))
+    script = torch.jit.script(ScriptedOneState(disturb(LAYER_NORMS[name]())).eval())
+    axes = {"x": {0: "T", 1: "B"}}
+    proto = exported(script, given, False, input_names=["x", "h"], dynamic_axes=axes)
+    part = only_part(proto)
+    kind, placement = name.split()
+    assert part.kind == f"Loop of {kind}" and not part.baked and part.network.norm.placement == placement
+    x, h = (v.numpy() for v in arrays((T + 3, B, D), (B, H)))
+    theirs = run(proto, {"x": x, "h": h})[part.y.name]
+    assert np.abs(theirs - part.network(x, h[None])[0]).max() < 3e-6

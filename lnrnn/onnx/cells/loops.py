@@ -110,6 +110,9 @@ def whole_loop(path: str, node: onnx_ir.Node, groups: Sequence[Sequence[Step]], 
     sequences.turn(terms.width)
     states = [[if_used(carried.after) for carried in each.states] for each in found]
     before = [[carried.before for carried in each.states] for each in found]
+    for value in (v for each in before for v in each):
+        if rank(value) not in (None, 2):
+            raise Unfit(f"the initial state {value.name!r} has {rank(value)} axes")
     if y is None and not any(v for each in states for v in each):
         raise Unfit("the file uses none of its outputs")
     if baked is not None:

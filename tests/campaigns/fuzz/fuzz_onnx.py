@@ -105,11 +105,14 @@ def some_model(rng):
 
 
 def of_a_network(rng):
-    """Returns a file of to_onnx whose nodes are steps, in a Scan or alone."""
+    """Returns a file of to_onnx whose nodes are steps, in a Scan or alone.
+
+    A layer norm of two units may magnify rounding errors more than one disturbed network shows.
+    """
     cell = pick(rng, ("RNN", "LSTM", "GRU", "LiGRU", "SLSTM"))
     options = {"num_heads": 1} if cell == "SLSTM" else {"norm": pick(rng, ("layer", "layer", "batch"))}
     rnn = getattr(lnrnn, cell)(
-        int(rng.integers(1, 5)), int(rng.integers(2, 5)), num_layers=int(rng.integers(1, 3)),
+        int(rng.integers(1, 5)), int(rng.integers(3, 6)), num_layers=int(rng.integers(1, 3)),
         seed=int(rng.integers(2**31)), **options,
     )  # fmt: skip
     if rnn.known_steps is not None:
