@@ -24,7 +24,7 @@ def finders() -> list[Finder]:
     from .cells.finding import find_cells
     from .nodes.plain import plain_parts
 
-    return [plain_parts, lambda model, _: find_cells(model)]
+    return [plain_parts, find_cells]
 
 
 def parts(path_or_model: Any) -> list[Part]:

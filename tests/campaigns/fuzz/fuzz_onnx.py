@@ -343,26 +343,17 @@ def described(judge, raw: bytes) -> None:
 
 
 def opened(judge, raw: bytes) -> None:
-    """Checks one execution of Model: a ValueError, or a stream of one step."""
+    """Checks one execution of Model: a ValueError, or a stream. It is not run, since ONNX Runtime calls abort()
+    for some files, such as a Loop without an end.
+    """
     FILE.write_bytes(raw)
     try:
-        result = tried(judge, raw, "damaged onnx, refused by Model", lambda: one_step(FILE))
+        result = tried(judge, raw, "damaged onnx, refused by Model", lambda: lnrnn.onnx.Model(FILE)._file)
+        if result is not None:
+            tried(judge, raw, "damaged onnx, refused by a stream", lambda: result.zeros(1))
+            judge.true("damaged onnx, opened by Model", True, "")
     finally:
         FILE.unlink()
-    if result is not None:
-        judge.true("damaged onnx, run by Model", True, "")
-
-
-def one_step(path):
-    model = lnrnn.onnx.Model(path)
-    file = model._file
-    feed = {}
-    for name, tensor in file.inputs.items():
-        sizes = [n if isinstance(n, int) and n < 1000 else 1 for n in tensor.shape or ()]
-        feed[name] = np.ones(sizes if np.prod(sizes) < 10**6 else 2, tensor.dtype)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return model(feed)
 
 
 def tried(judge, raw: bytes, refusal: str, run):
