@@ -18,7 +18,7 @@ import lnrnn  # noqa: E402
 from lnrnn.onnx import OnnxFileError  # noqa: E402
 from onnx_cells import Writer, draw, step, step_model  # noqa: E402
 from onnx_files import FLOAT, model, recurrent, weights  # noqa: E402
-from onnx_loops import loop  # noqa: E402
+from onnx_loops import loop, scan  # noqa: E402
 
 WIDTH, H = 3, 4
 GIVEN = {"X": (FLOAT, ("T", "B", WIDTH))}
@@ -380,6 +380,12 @@ def test_functions_of_functions_are_not_followed_without_end(rng):
     new = step(w, "GRU", draw(rng, "GRU", H, H), x, ("h0",))
     (part,) = lnrnn.onnx.parts(step_model(w, new, WIDTH, H))
     assert part.x.name == x
+
+
+def test_a_scan_with_fewer_inputs_than_its_body_is_no_loop(rng):
+    proto = scan(rng, "LSTM")
+    del proto.graph.node[0].input[1:]
+    assert all(not part.kind.startswith("Scan") for part in lnrnn.onnx.parts(proto))
 
 
 def test_two_versions_of_the_operators_are_refused(rng):

@@ -25,8 +25,8 @@ from .unrolled import chains, unrolled
 def find_cells(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part]:
     """Returns the parts of a model whose nodes compute one or more steps of a cell.
 
-    The model must come from `read`. reset_after: as in from_onnx. The parts are single steps, steps that follow each other, and nodes Loop
-    and Scan whose body is a step.
+    The model must come from `read`. The parts are single steps, steps that follow each other, and nodes Loop
+    and Scan whose body is a step. reset_after: as in from_onnx.
     """
     found: list[Recurrence | Part] = []
     terms, of_both = new_terms(), new_terms(joined=True)

@@ -25,7 +25,7 @@ REPEATS = (
 
 @dataclass(frozen=True)
 class Recurrent:
-    """A step in a body, and the states that it passes to the next one. choice: with the states' mask, or None."""
+    """A step in a body, and the states that it passes on. choice: by the mask of the states, or None."""
 
     step: Step
     states: tuple[Carried, ...]
@@ -243,7 +243,10 @@ def _concatenated(sequence: onnx_ir.Value, inner: onnx_ir.Value, front: bool) ->
     """Returns the value that a ConcatFromSequence makes of a Loop's sequence."""
     users = list(sequence.consumers())
     if sequence.is_graph_output() or any(
-        user.op_type != "ConcatFromSequence" or user.domain not in DOMAINS or not attribute(user, "new_axis", 0) for user in users
+        user.op_type != "ConcatFromSequence"
+        or user.domain not in DOMAINS
+        or not attribute(user, "new_axis", 0)
+        for user in users
     ):
         raise Unfit(f"its sequence {sequence.name!r} becomes no array")
     nodes: Nodes = users

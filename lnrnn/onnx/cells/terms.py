@@ -46,8 +46,8 @@ class Atom:
     equal. "one" is the number 1 as a factor of a bias that a Gemm or LayerNormalization of `value` adds.
 
     width: the size of the last axis, None if unknown. value: the value itself, or the argument. of: the
-    argument of a norm or function as a sum. start: where the part of a value or norm begins. nested: the number
-    of functions and norms inside of each other. eps: of a norm.
+    argument of a norm or function as a sum. start: where the part of a value or norm begins. nested: how many
+    functions and norms are inside of each other. eps: of a norm.
     """
 
     kind: str

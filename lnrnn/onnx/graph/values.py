@@ -60,7 +60,7 @@ def before_loop(loop: onnx_ir.Node, body: onnx_ir.Graph, value: onnx_ir.Value) -
         after, before = body.outputs[carried + 1], loop.inputs[carried + 2]
     else:
         scanned = loop.attributes["num_scan_inputs"].as_int()
-        if at >= len(body.inputs) - scanned or at >= len(body.outputs):
+        if at >= min(len(body.inputs) - scanned, len(body.outputs), len(loop.inputs)):
             return None
         after, before = body.outputs[at], loop.inputs[at]
     node = after.producer()
