@@ -50,7 +50,7 @@ def parts_of(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part
     from .writing.read_back import read_back
 
     with np.errstate(all="ignore"):  # the numbers of a file may be anything
-        every = _outermost([*plain_parts(model, reset_after), *find_cells(model)])
+        every = _outermost([*plain_parts(model, reset_after), *find_cells(model, reset_after)])
         own = read_back(model)
         if own is not None and not (len(every) == 1 and _has_layers(every[0], own)):
             every = [own]

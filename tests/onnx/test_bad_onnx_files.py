@@ -18,7 +18,7 @@ import lnrnn  # noqa: E402
 from lnrnn.onnx import OnnxFileError  # noqa: E402
 from onnx_cells import Writer, draw, step, step_model  # noqa: E402
 from onnx_files import FLOAT, model, recurrent, weights  # noqa: E402
-from onnx_loops import loop  # noqa: E402
+from onnx_loops import loop, scan  # noqa: E402
 
 WIDTH, H = 3, 4
 GIVEN = {"X": (FLOAT, ("T", "B", WIDTH))}
@@ -77,6 +77,14 @@ def test_a_missing_file_a_folder_and_a_pipe_are_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")  # reading it would never end
     with pytest.raises(OnnxFileError, match="path_or_model must be a file"):
         lnrnn.from_onnx(tmp_path / "pipe")
+
+
+def test_a_file_of_more_bytes_than_a_protobuf_may_have_is_not_read(tmp_path):
+    path = tmp_path / "sparse.onnx"
+    with path.open("wb") as file:
+        file.truncate(2**31)
+    with pytest.raises(OnnxFileError, match="must have at most 2147483647 bytes, got 2147483648"):
+        lnrnn.from_onnx(path)
 
 
 def test_graphs_inside_of_many_graphs_are_refused(rng):
@@ -372,6 +380,34 @@ def test_functions_of_functions_are_not_followed_without_end(rng):
     new = step(w, "GRU", draw(rng, "GRU", H, H), x, ("h0",))
     (part,) = lnrnn.onnx.parts(step_model(w, new, WIDTH, H))
     assert part.x.name == x
+
+
+def test_a_scan_with_fewer_inputs_than_its_body_is_no_loop(rng):
+    proto = scan(rng, "LSTM")
+    del proto.graph.node[0].input[1:]
+    assert all(not part.kind.startswith("Scan") for part in lnrnn.onnx.parts(proto))
+
+
+def test_two_versions_of_the_operators_are_refused(rng):
+    proto = recurrent(rng, "GRU", WIDTH, H)
+    proto.opset_import.append(helper.make_opsetid("ai.onnx", 7))
+    refused(proto, r"ONNX's operators must have one version, got \[7, 17\]")
+
+
+def test_inputs_of_a_sub_graph_with_a_default_are_refused(rng):
+    """The weights W of a Loop change in each step, and have numbers of the file as a default."""
+    own = weights(rng, "GRU", WIDTH, H, bias=False)
+    nodes = [helper.make_node("Identity", ["go"], ["go_on"]), helper.make_node("Add", ["W", "W"], ["W2"]),
+             own_node()]  # fmt: skip
+    given = [("t", TensorProto.INT64, ()), ("go", TensorProto.BOOL, ()), ("W", FLOAT, own["W"].shape)]
+    body = helper.make_graph(
+        nodes, "body", [helper.make_tensor_value_info(*v) for v in given],
+        [helper.make_tensor_value_info("go_on", TensorProto.BOOL, ()), info("W2"), info("Y")],
+        [onnx.numpy_helper.from_array(own.pop("W"), "W")],
+    )  # fmt: skip
+    loops = [helper.make_node("Loop", ["T", "", "W0"], ["Wn", "Ys"], body=body)]
+    proto = model(loops, GIVEN | {"W0": (FLOAT, None)}, ["Ys"], own | {"T": np.array(3)})
+    refused(proto, "inputs of sub-graph 'body' must be no initializers, got 'W'")
 
 
 def test_many_equal_steps_are_joined_in_proportion(rng):

@@ -8,6 +8,7 @@ from onnx import helper
 
 pytest.importorskip("onnx_ir")
 
+import lnrnn  # noqa: E402
 from lnrnn.onnx.parts import parts  # noqa: E402
 from onnx_cells import Writer, body, draw, only_part, step  # noqa: E402
 from onnx_files import FLOAT, INT32, model  # noqa: E402
@@ -86,6 +87,12 @@ def test_a_loop_is_a_network(rng, kind, index, join):
 def test_a_loop_of_a_node_of_one_step(rng, kind):
     part = only_part(loop(rng, kind, rnn_node=True))
     assert part.kind == f"Loop of {kind}" and not part.baked
+
+
+@pytest.mark.parametrize("reset_after", [False, True])
+def test_reset_after_replaces_that_of_a_node_in_a_loop(rng, reset_after):
+    rnn = lnrnn.from_onnx(loop(rng, "GRU", rnn_node=True), reset_after=reset_after)
+    assert rnn.reset_after == reset_after
 
 
 def test_a_loop_of_a_fixed_length_says_so(rng):

@@ -22,11 +22,11 @@ from .terms import Terms
 from .unrolled import chains, unrolled
 
 
-def find_cells(model: onnx_ir.Model) -> list[Part]:
+def find_cells(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part]:
     """Returns the parts of a model whose nodes compute one or more steps of a cell.
 
     The model must come from `read`. The parts are single steps, steps that follow each other, and nodes Loop
-    and Scan whose body is a step.
+    and Scan whose body is a step. reset_after: as in from_onnx.
     """
     found: list[Recurrence | Part] = []
     terms, of_both = new_terms(), new_terms(joined=True)
@@ -39,7 +39,8 @@ def find_cells(model: onnx_ir.Model) -> list[Part]:
         groups = _largest(list(steps(graph, terms, of_both)))
         loop = loop_around(graph)
         if loop is not None:
-            found += _in_body(path, loop, graph, groups, opset, terms)
+            every = [*groups, *node_steps(path, graph, opset, reset_after)]
+            found += _in_body(path, loop, graph, groups, every, terms)
         elif groups:
             found += _in_graph(path, groups, terms)
     recurrences = joined([each for each in found if isinstance(each, Recurrence)])
@@ -47,11 +48,10 @@ def find_cells(model: onnx_ir.Model) -> list[Part]:
 
 
 def _in_body(
-    path: str, node: onnx_ir.Node, body: onnx_ir.Graph, groups: list[list[Step]], opset: int | None,
+    path: str, node: onnx_ir.Node, body: onnx_ir.Graph, groups: list[list[Step]], every: list[list[Step]],
     terms: Terms,
 ) -> list[Recurrence | Part]:  # fmt: skip
-    """Returns the Loop or Scan as a part, or else the steps in its body."""
-    every = [*groups, *node_steps(path, body, opset)]
+    """Returns the Loop or Scan as a part, or else the steps in its body. every: with those that are nodes."""
     if not every:
         return []
     carried = [[step for step in group if _is_carried(step, body)] for group in every]

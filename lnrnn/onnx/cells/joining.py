@@ -51,11 +51,9 @@ def both_directions(a: Recurrence, b: Recurrence) -> Recurrence | None:
     if len(users) != 1 or p.y.is_graph_output() or q.y.is_graph_output():
         return None
     (concat,) = users.values()
-    if (
-        concat.op_type != "Concat"
-        or concat.domain not in DOMAINS
-        or attribute(concat, "axis", 0) not in (-1, 2)
-    ):
+    if concat.op_type != "Concat" or concat.domain not in DOMAINS:
+        return None
+    if attribute(concat, "axis", 0) not in (-1, 2):
         return None
     if len(concat.inputs) != 2 or concat.inputs[0] is not p.y or concat.inputs[1] is not q.y:
         return None

@@ -76,12 +76,9 @@ def lengths_of(mask: onnx_ir.Value) -> onnx_ir.Value | None:
     if node is None:
         return None
     steps, cast = producer(node.inputs[0], "Unsqueeze"), producer(node.inputs[1], "Cast")
-    if (
-        steps is None
-        or moved_axes(steps) not in ([1], [-1])
-        or cast is None
-        or attribute(cast, "to", 0) not in WIDE
-    ):
+    if steps is None or moved_axes(steps) not in ([1], [-1]):
+        return None
+    if cast is None or attribute(cast, "to", 0) not in WIDE:
         return None
     count = None if steps is None else producer(steps.inputs[0], "Range")
     if count is None or cast is None or cast.inputs[0] is None or len(count.inputs) != 3:

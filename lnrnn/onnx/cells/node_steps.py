@@ -29,13 +29,15 @@ class NodeStep(Step):
         return self.layer.weights[0]
 
 
-def node_steps(path: str, graph: onnx_ir.Graph, opset: int | None) -> Iterator[list[Step]]:
+def node_steps(
+    path: str, graph: onnx_ir.Graph, opset: int | None, reset_after: bool | None = None
+) -> Iterator[list[Step]]:
     """Yields the steps of a graph that are nodes, as `steps` of matching.py does."""
     for node in graph:
         if not is_recurrent(node):
             continue
         try:
-            layer = read_layer(node, node_path(path, node), opset)
+            layer = read_layer(node, node_path(path, node), opset, reset_after)
         except ValueError:
             continue
         step = _step(layer)

@@ -29,7 +29,7 @@ def one_step(path: str, group: Sequence[Step]) -> Recurrence | Part | None:
     step = ranked[0]
     if step.pattern.cell == "RNN" and not (is_input(origin(step.old[0])) and reaches_output(step.new[0])):
         return None  # a sum of two products in a tanh is also an attention
-    for v in (step.x, *step.old):
+    for v in (step.x, *step.old, *step.new):
         if rank(v) not in (None, 2):
             reason = f"{v.name!r} has {rank(v)} axes, where a step has 2"
             return Part(

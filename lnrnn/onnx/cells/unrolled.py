@@ -128,11 +128,8 @@ def stacked(values: Values, inside: set[int]) -> tuple[onnx_ir.Value, int, bool,
             continue
         if user.op_type == "SequenceConstruct":
             for join in user.outputs[0].consumers():
-                if (
-                    join.op_type == "ConcatFromSequence"
-                    and join.domain in DOMAINS
-                    and attribute(join, "new_axis", 0)
-                ):
+                known = join.op_type == "ConcatFromSequence" and join.domain in DOMAINS
+                if known and attribute(join, "new_axis", 0):
                     backwards = _order(list(user.inputs), values)
                     if backwards is not None:
                         return join.outputs[0], attribute(join, "axis", 0) % 3, backwards, [user, join]
@@ -140,11 +137,9 @@ def stacked(values: Values, inside: set[int]) -> tuple[onnx_ir.Value, int, bool,
         if axes is None or len(axes) != 1:
             continue
         for join in user.outputs[0].consumers():
-            if (
-                join.op_type != "Concat"
-                or join.domain not in DOMAINS
-                or attribute(join, "axis", 0) % 3 != axes[0] % 3
-            ):
+            if join.op_type != "Concat" or join.domain not in DOMAINS:
+                continue
+            if attribute(join, "axis", 0) % 3 != axes[0] % 3:
                 continue
             nodes = [v.producer() for v in join.inputs if v is not None]
             same = [

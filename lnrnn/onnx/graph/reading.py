@@ -19,6 +19,7 @@ from .constants import forget, with_memory
 from .folding import DOMAINS, named
 
 _PARENT = "lnrnn.parent"
+MOST_BYTES = 2**31 - 1  # of a protobuf
 
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -37,6 +38,9 @@ def read(path_or_model: Any) -> onnx_ir.Model:
         size = proto.ByteSize()
         _check_names(proto.graph)
         model = _converted(proto)
+    versions = {version for domain, version in model.opset_imports.items() if domain in DOMAINS}
+    if len(versions) > 1:
+        raise OnnxFileError(f"ONNX's operators must have one version, got {sorted(versions)}")
     for domain, name, _ in model.functions:
         if domain in DOMAINS or (domain, name) == ("com.microsoft", "DynamicQuantizeLSTM"):
             raise OnnxFileError(f"functions must have names of their own, got {name!r}, an operator's")
@@ -63,8 +67,11 @@ def _proto(source: Any) -> tuple[onnx.ModelProto, str | None]:
     folder = None
     if isinstance(source, (str, os.PathLike)):
         folder = os.path.dirname(os.path.abspath(source))
-        if not stat.S_ISREG(os.stat(source).st_mode):
+        status = os.stat(source)
+        if not stat.S_ISREG(status.st_mode):
             raise OnnxFileError(f"path_or_model must be a file, got {str(source)!r}")
+        if status.st_size > MOST_BYTES:
+            raise OnnxFileError(f"an ONNX file must have at most {MOST_BYTES} bytes, got {status.st_size}")
         with open(source, "rb") as file:
             data = file.read()
     elif isinstance(source, (bytes, bytearray, memoryview)):
@@ -97,9 +104,10 @@ def _converted(proto: onnx.ModelProto) -> onnx_ir.Model:
 def _check_names(graph: onnx.GraphProto) -> None:
     """Refuses faults that onnx_ir accepts.
 
-    These are equal names of inputs or of initializers, names that are no UTF-8, and attributes without types.
+    These are equal names of inputs or of initializers, names that are no UTF-8, attributes without types, and
+    inputs of a sub-graph with a default, which the values around it would replace.
     """
-    stack = [graph]
+    outermost, stack = graph, [graph]
     while stack:
         graph = stack.pop()
         _check_texts(graph.name, *(v.name for v in (*graph.input, *graph.initializer, *graph.output)))
@@ -113,6 +121,11 @@ def _check_names(graph: onnx.GraphProto) -> None:
                         f"{what} must have different names, got {value.name!r} twice in graph {graph.name!r}"
                     )
                 names.add(value.name)
+        both = {v.name for v in graph.input} & {v.name for v in graph.initializer}
+        if both and graph is not outermost:
+            raise OnnxFileError(
+                f"inputs of sub-graph {graph.name!r} must be no initializers, got {min(both)!r}"
+            )
         for node in graph.node:
             _check_texts(node.name, node.op_type, node.domain, *node.input, *node.output)
             for attribute in node.attribute:
