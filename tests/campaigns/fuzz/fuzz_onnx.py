@@ -275,12 +275,18 @@ def networks(source, check: bool):
         return lnrnn.from_onnx(source, check=check)
 
 
+def has_huge_weights(raw: bytes) -> bool:
+    """Returns whether squares of weights overflow, as in the variances of ONNX Runtime's layer norm."""
+    every = [part.converted for part in lnrnn.onnx.parts(raw)]
+    return any(np.abs(a).max(initial=0) > 1e15 for c in every if c is not None for a in c.state.values())
+
+
 def read(judge, raw: bytes, check: bool) -> None:
     """Checks one execution: a ValueError, or networks. check: whether ONNX Runtime compares them."""
     try:
         result = networks(raw, check)
     except ValueError as error:
-        wrong = "must compute the same" in str(error) or not str(error)
+        wrong = not str(error) or ("must compute the same" in str(error) and not has_huge_weights(raw))
         judge.true("damaged onnx, refused", not wrong, f"{error}; the file: {raw!r}")
         return
     except Exception as error:
