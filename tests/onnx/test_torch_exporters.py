@@ -126,3 +126,10 @@ def test_a_network_of_the_dynamo_exporter(kind, options):
     module = torch_network(kind, **options)
     part = check(exported(module, (torch.randn(4, 2, WIDTH),), True), module)
     assert all(value is None for value in (*part.h0, *part.c0))
+
+
+def test_an_rnn_of_the_dynamo_exporter_is_not_found():
+    """torch 2.13 unrolls it, with one product of all x, and has no node for it."""
+    raw = exported(torch_network("RNN"), (torch.randn(4, 2, WIDTH),), True)
+    with pytest.raises(ValueError, match="the file must have a recurrent part, got none"):
+        lnrnn.from_onnx(raw)

@@ -82,3 +82,11 @@ def test_axes_come_back_in_the_order_of_onnx(tmp_path, rng):
     found, x = lnrnn.from_onnx(tmp_path / "m.onnx"), normal(rng, 3, 6, 5)
     assert not found.batch_first
     same(found(x.swapaxes(0, 1))[0].swapaxes(0, 1), rnn(x)[0])
+
+
+@pytest.mark.parametrize("norm", [None, "layer"])
+def test_a_file_without_states_says_that_they_begin_at_0(tmp_path, norm):
+    for states in (True, False):
+        lnrnn.to_onnx(network(5, 8, cell="LSTM", norm=norm), tmp_path / "m.onnx", states=states)
+        (part,) = lnrnn.onnx.parts(tmp_path / "m.onnx")
+        assert any("begins at 0 in each call" in text for text in part.warnings) != states
