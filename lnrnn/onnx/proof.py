@@ -173,9 +173,9 @@ def _check(part: Part, theirs: list[Array], outputs: Callable[[Any], list[Array]
     ours, eps = outputs(part.network), max(eps, SINGLE)
     if not all(np.isfinite(a).all() for a in (*theirs, *converted.state.values())):
         raise Unrun("its weights or outputs are not finite")  # ONNX Runtime computes numbers from NaN
-    if converted.arguments["norm"] is not None:
-        if max(float(np.abs(a).max(initial=0)) for a in converted.state.values()) > LARGEST:
-            raise Unrun("its weights have squares that are not finite")
+    most = max(float(np.abs(a).max(initial=0)) for a in converted.state.values())
+    if converted.arguments["norm"] is not None and most > LARGEST:
+        raise Unrun("its weights have squares that are not finite")
     for a, b in zip(theirs, ours, strict=True):
         if a.shape != b.shape:
             raise ValueError(f"part {part.path!r} must have outputs of shape {b.shape}, got {a.shape}")
