@@ -16,7 +16,7 @@ from onnx import TensorProto, helper  # noqa: E402
 
 import lnrnn  # noqa: E402
 from lnrnn.onnx import OnnxFileError  # noqa: E402
-from onnx_cells import Writer, draw, step, step_model  # noqa: E402
+from onnx_cells import Writer, affine, cut, draw, layer_norm, lstm, step, step_model  # noqa: E402
 from onnx_files import FLOAT, model, recurrent, weights  # noqa: E402
 from onnx_loops import loop, scan  # noqa: E402
 
@@ -475,6 +475,16 @@ def test_weights_that_are_not_finite_are_not_compared(rng, number):
     proto.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(w, "W"))
     with pytest.warns(UserWarning, match="could not be checked: its weights or outputs are not finite"):
         lnrnn.from_onnx(proto)
+
+
+def test_weights_whose_squares_overflow_in_a_norm_are_not_compared(rng):
+    """ONNX Runtime computes an infinite variance, and lnrnn does not."""
+    w, p = Writer(rng), draw(rng, "LSTM", WIDTH, H)
+    p["weight_hh"][0, 0] = 1e36
+    a = w.node("Add", affine(w, "x", p["weight_ih"], None), affine(w, "h0", p["weight_hh"], None))
+    gates = dict(zip("ifgo", cut(w, layer_norm(w, a, np.ones(4 * H), None), 4, H), strict=True))
+    with pytest.warns(UserWarning, match="its weights have squares that are not finite"):
+        lnrnn.from_onnx(step_model(w, lstm(w, gates, "c0"), WIDTH, H))
 
 
 def test_a_node_with_a_text_that_onnx_ir_cannot_write_is_not_compared(rng):

@@ -104,10 +104,11 @@ def _converted(proto: onnx.ModelProto) -> onnx_ir.Model:
 def _check_names(graph: onnx.GraphProto) -> None:
     """Refuses faults that onnx_ir accepts.
 
-    These are equal names of inputs or of initializers, names that are no UTF-8, attributes without types, and
-    inputs of a sub-graph with a default, which the values around it would replace.
+    These are equal names of inputs or of initializers, names that are no UTF-8, and attributes without types.
+    An input of a sub-graph may have no default either, since a value around the sub-graph replaces it.
     """
-    outermost, stack = graph, [graph]
+    outermost = graph
+    stack = [graph]
     while stack:
         graph = stack.pop()
         _check_texts(graph.name, *(v.name for v in (*graph.input, *graph.initializer, *graph.output)))
