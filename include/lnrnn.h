@@ -53,7 +53,8 @@ size_t lnrnn_isa_emulated(const char *names[LNRNN_ISAS]);
 /* Returns the name of the instruction set in use. By default it is the first of lnrnn_isa_list, unless this model of
  * CPU runs the next one faster. */
 const char *lnrnn_isa_name(void);
-/* Selects an instruction set. Returns 0, or -1 if neither function above lists `name`. No other thread may compute meanwhile. */
+/* Selects an instruction set. Returns 0, or -1 if neither lnrnn_isa_list nor lnrnn_isa_emulated lists `name`.
+ * No other thread may compute meanwhile. */
 int lnrnn_isa_use(const char *name);
 /* weights: LNRNN_WEIGHT_F32 .. Returns the special unit of the CPU that multiplies by such weights, for example
  * "AMX", or NULL if vector instructions multiply. A bfloat16 unit rounds x and h to bfloat16. */
@@ -81,7 +82,7 @@ int lnrnn_get_num_threads(void);
 void lnrnn_set_num_threads(int n);
 /* If limits on processes or memory keep a call from starting all its threads, it uses fewer. Later calls of the same thread use fewer
  * too, until lnrnn_try_threads_again. `report`, if not NULL, is called in the calling thread at the end of each call with too few
- * threads. OpenMP ends the process if another process takes the last threads at that moment. */
+ * threads. If another process takes the last threads while a call starts its own, OpenMP ends this process. */
 void lnrnn_on_shortage(void (*report)(int wanted, int given));
 void lnrnn_try_threads_again(void);
 
@@ -130,7 +131,7 @@ void lnrnn_batch_norm_backward(const lnrnn_batch *given, const void *gy, void *g
 
 /* --- status and message -------------------------------------------------------------------------------- */
 
-/* Negative codes come from a step or a reset of a stream, which has then changed no lane and no output. */
+/* A step or a reset of a stream that returns a negative code has changed no lane and no output. */
 typedef enum {
     LNRNN_OK = 0,
     LNRNN_NO_MEMORY = 1,
@@ -141,8 +142,8 @@ typedef enum {
     LNRNN_TOO_LONG = 6,         /* a sequence has steps without statistics of batch norm (overrun "raise") */
     LNRNN_STREAM_NO_LANE = -1,  /* the stream has no lane of this number */
     LNRNN_STREAM_TWICE = -2,    /* a lane is named twice */
-    LNRNN_STREAM_OVERRUN = -3,  /* a step has no statistics (overrun "raise"), or is beyond 2^62 */
-    LNRNN_STREAM_TOGETHER = -4, /* overrun "batch": the lanes are not all lanes, in order, at one step */
+    LNRNN_STREAM_OVERRUN = -3,  /* a lane's step has no statistics (overrun "raise") or a number above 2^62 */
+    LNRNN_STREAM_TOGETHER = -4, /* overrun "batch": a call must step all lanes, in order, at equal steps */
     LNRNN_STREAM_BUSY = -5      /* another thread is in a call of this handle */
 } lnrnn_status;
 
@@ -159,7 +160,7 @@ enum { LNRNN_ACT_TANH, LNRNN_ACT_RELU, LNRNN_ACT_SIGMOID, LNRNN_ACT_IDENTITY };
 enum { LNRNN_GATES_SIGMOID, LNRNN_GATES_HARD_SIGMOID };
 enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH };
 /* The input of layer norm. JOINT: the sum W x + W h. SPLIT: W x and W h separately. GATE: each gate of the sum.
- * INPUT: W x alone (LiGRU). OUTPUT: each head of h, on its way to y (SLSTM). */
+ * INPUT: W x alone (LiGRU). OUTPUT: each head of h, for y only (SLSTM). */
 enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_INPUT, LNRNN_OUTPUT, LNRNN_PLACEMENTS };
 /* The norms of LNRNN_SPLIT in a GRU. PAPER: one over r and z, and one over n (Ba et al. 2016). ALL: one over all gates. */
 enum { LNRNN_SPAN_PAPER, LNRNN_SPAN_ALL };
@@ -179,7 +180,7 @@ typedef struct {
     int bias, batch_first, bidirectional, reverse;
     int reset_after; /* GRU; 0: the reset gate multiplies h before the product */
     int norm;        /* LNRNN_NORM_NONE .. */
-    /* Only for layer norm. LNRNN_PLACEMENTS: the cell's default placement. */
+    /* Only for layer norm. The placement LNRNN_PLACEMENTS means the cell's default. */
     int placement, span, cell_norm, inner_bias;
     double eps;
     /* Only for batch norm. max_steps: the number of steps with statistics; 0: as many as in training. steps: the number of rows
@@ -190,14 +191,14 @@ typedef struct {
     double zoneout[2], dropout; /* zoneout of h and of c; dropout between layers */
     /* LSTM, GRU, SLSTM: W_hh is block-diagonal: the H / num_heads units of a head read h of that head alone. */
     size_t num_heads;
-    size_t proj_size;    /* LSTM: P values of h, below hidden_size; 0: H values, as in all other cells */
-    int gate_activation; /* LNRNN_GATES_HARD_SIGMOID only without a norm */
+    size_t proj_size;                /* LSTM: P, the number of values of h, below hidden_size; 0: P is H */
+    int gate_activation;             /* LNRNN_GATES_HARD_SIGMOID only without a norm */
     int exp_forget, bfloat16_states; /* SLSTM: an exponential forget gate; states rounded after each step */
 } lnrnn_description;
 
 /* Returns a description with Python's defaults: layer norm, one layer, one direction, with biases. */
 lnrnn_description lnrnn_describe(int cell, size_t input_size, size_t hidden_size);
-/* Replaces defaults in d by their values for the cell. Fails if a value is invalid. */
+/* Replaces values that mean a default, such as LNRNN_PLACEMENTS, by those of the cell. Fails if a value is invalid. */
 lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_MESSAGE]);
 
 enum { LNRNN_ARRAY_F32, LNRNN_ARRAY_F64, LNRNN_ARRAY_I64, LNRNN_ARRAY_OTHER }; /* dtypes of arrays */

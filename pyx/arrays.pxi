@@ -25,7 +25,7 @@ cdef inline bint disjoint(object a, object b) noexcept:
 
 
 cdef inline bint writable(object out, object x) noexcept:
-    """Returns True if `out` is writeable, like x, and is x itself or shares no byte with x."""
+    """Returns True if `out` is writeable, has the type and shape of x, and is x itself or shares no byte with x."""
     return (like(out, x) and cnp.PyArray_ISWRITEABLE(<cnp.ndarray>out)
             and (cnp.PyArray_BYTES(<cnp.ndarray>out) == cnp.PyArray_BYTES(<cnp.ndarray>x) or disjoint(out, x)))
 

@@ -5,7 +5,7 @@ cdef enum:
 
 INT8_INPUTS = LNRNN_INT8_INPUTS
 cdef int *KINDS = [cnp.NPY_FLOAT32, cnp.NPY_FLOAT64, cnp.NPY_INT64, cnp.NPY_BOOL]  # indexed by LNRNN_ARRAY_F32 ..
-# The second element of each tuple of Description.arrays, indexed by the roles of description.h.
+# `use` in the tuples of Description.arrays, indexed by the roles of description.h.
 cdef tuple USES = ("weight", "weight", "weight", "inner", "inner", "count") + 3 * ("gain", "bias", "mean", "variance")
 
 
@@ -210,7 +210,7 @@ cdef class Network:
         return found
 
     def train(self, x, h0, lengths):
-        """Computes as `call`, with a tape for backward; not for batch norm. Returns y, h or (h, c), and the parts of a tape, or None.
+        """Computes as `call`, and records a tape; not for batch norm. Returns y, h or (h, c), and the parts of the tape; or None.
 
         The parts are new read-only arrays: initial states (lines, B, H); x; the table of rows (B, 6); outputs of layers; tapes of
         lines."""

@@ -28,7 +28,7 @@ cdef inline int computed_type(cnp.ndarray x) noexcept:
 
 cdef inline object widened(object parameter, object x):
     """Converts a parameter of x's 16-bit type to float32. Call it before checks, because other threads may change arrays
-    meanwhile."""
+    during the conversion."""
     if (parameter is None or not ordinary(x) or cnp.PyArray_ITEMSIZE(<cnp.ndarray>x) != 2
             or not plain(parameter, cnp.PyArray_TYPE(<cnp.ndarray>x))):
         return parameter
@@ -63,8 +63,8 @@ cdef inline int threads_of(size_t elements) except -1:
 
 
 cdef inline bint takes(lnrnn_batch *b, cnp.ndarray x, int first, int axes, gain, bias, eps, gy, out) except -1:
-    """Returns False unless all arrays are ordinary, x is not empty, gy is like x, and `out` is None or writable for x. Else sets
-    b, without statistics and memory. x is (N, C, L), where C is `axes` axes of x from `first` on; gain, bias (C)."""
+    """Returns False unless all arrays are ordinary, x is not empty, gy has x's type and shape, and `out` is None or writable for x.
+    Else sets b, without statistics and memory. x is (N, C, L), where C is `axes` axes of x from `first` on; gain, bias (C)."""
     cdef int kind = computed_type(x)
     if (type(eps) is not float or not parameter_fits(gain, kind, x, first, axes) or not parameter_fits(bias, kind, x, first, axes)
             or not (gy is x or like(gy, x))):

@@ -15,7 +15,7 @@ cdef extern from *:
     PyDataMem_Handler lnrnn_result_handler
     object PyDataMem_SetHandler(object handler)
 
-# NumPy reads the current handler from the context (contextvars).
+# NumPy reads the current handler from the context (contextvars), so this context sets it.
 cdef object handler_context = PyContext_New()
 PyContext_Enter(handler_context)
 PyDataMem_SetHandler(PyCapsule_New(&lnrnn_result_handler, b"mem_handler", NULL))
@@ -26,7 +26,7 @@ cdef object empty_of(int ndim, cnp.npy_intp *dims, int kind, size_t bytes):
     """Returns an uninitialised C-contiguous array of these axes and this type, of `bytes` bytes."""
     if bytes < LNRNN_RESULT_FROM:
         return cnp.PyArray_EMPTY(ndim, dims, kind, 0)
-    # Copy the context, because only one thread can enter it. Leaving a context needs no memory; resetting NumPy's handler does.
+    # A context sets the handler, because leaving it needs no memory, unlike a reset. Copy it, because only one thread can enter it.
     context = PyContext_Copy(handler_context)
     PyContext_Enter(context)
     try:

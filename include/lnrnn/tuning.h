@@ -45,15 +45,16 @@ static inline size_t lnrnn_prefetch_from(lnrnn_caches c, int narrow)
  * to 2048, gained 2 to 17 % without prefetches. */
 static inline int lnrnn_prefetch_rows(lnrnn_caches c, size_t rows) { return !c.reads_ahead || rows > 2; }
 
-/* A load prefetches the word at this distance, for one row of x and for several rows (benchmarks rnn B1-H1024, lstm B8-H1024). */
+/* The distance in words at which a product prefetches weights, for one row of x and for several rows (benchmarks rnn B1-H1024, lstm
+ * B8-H1024). */
 enum { LNRNN_PREFETCH_ROW = 512, LNRNN_PREFETCH_TILE = 2048 };
 
 /* Returns 1 if a panel of `bytes` bytes may be prefetched into L2 while tiles use the panel before it. The two panels
- * must fill at most half of L2 (benchmark lstm B17-H1024: 5 to 10 %). */
+ * must fill at most half of L2 (benchmark lstm B17-H1024: 5 to 10 % faster). */
 static inline int lnrnn_prefetch_panels(lnrnn_caches c, size_t bytes) { return 2 * bytes <= c.l2 / 2; }
 
 /* Returns the number of parts into which a panel is divided, so that each is small enough for lnrnn_prefetch_panels
- * (benchmark threads B17-H2048: 20 %). */
+ * (benchmark threads B17-H2048: 20 % faster). */
 static inline size_t lnrnn_panel_parts(lnrnn_caches c, size_t bytes)
 {
     return bytes > c.l2 / 4 ? (bytes + c.l2 / 4 - 1) / (c.l2 / 4) : 1;
@@ -102,7 +103,7 @@ enum { LNRNN_LARGE_WORK = 1 << 30 };
 /* LNRNN_THREAD_WORK and LNRNN_LARGE_WORK for norms and elementwise functions, in elements (benchmarks layer_norm and batch_norm). */
 enum { LNRNN_SERIAL = 1 << 17, LNRNN_LARGE = 1 << 25 };
 
-/* The most groups of sequences at a time if several threads compute each group, because every group needs a barrier. */
+/* The most groups of sequences at a time if several threads compute each group. An array of this size has their barriers. */
 enum { LNRNN_MOST_SHARED = 64 };
 
 /* --- the time of a step: cost_model.c ------------------------------------------------------------------ */
@@ -134,7 +135,7 @@ enum { LNRNN_HAND_OVER = 800 };
 
 /* Returns the size in bytes from which an output is written by non-temporal stores, which bypass the caches. A smaller output stays in
  * L3 for its reader; a larger one would only displace other data. The limit is a few MiB even for a large L3. On a Sapphire Rapids with
- * 260 MiB, non-temporal stores of 8 MiB take half of the time of others (benchmark layer_norm). */
+ * 260 MiB, non-temporal stores of 8 MiB take half of the time of other stores (benchmark layer_norm). */
 static inline size_t lnrnn_nontemporal_from(lnrnn_caches c)
 {
     const size_t of_cache = c.l3 / 8 * 3, most = 8 << 20;

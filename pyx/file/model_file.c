@@ -19,7 +19,7 @@ typedef struct {
 } configuration;
 
 enum { SIZE, NUMBER, FLAG, CHOICE, RATES, NORM };
-/* Bits of an entry of ENTRIES. Up to PAIR: the networks that may have it. OPTIONAL: it may be missing. NULLABLE: it may be null. */
+/* Bits of an entry of ENTRIES. OPTIONAL: it may be missing. NULLABLE: it may be null. Other bits: the networks that may have it. */
 enum {
     ALL = 1,
     ACTIVATED = 2,
@@ -36,7 +36,7 @@ enum { OF_ALL = ALL | OPTIONAL, OF_LAYER = LAYER | OPTIONAL, OF_BATCH = BATCH | 
 
 #define AT(member) offsetof(configuration, member)
 
-/* The entries of a configuration. choices: the names of the values first, first + 1, ... null: the value that null sets. */
+/* The entries of a configuration. choices: the names of the values first, first + 1, ... null: the value for JSON's null. */
 static const struct {
     const char *name;
     int type, of;

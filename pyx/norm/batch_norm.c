@@ -124,7 +124,7 @@ static void batch_sums(batch_job *j, double *mean, double *var)
     const double count = (double)b->N * (double)b->L;
     j->samples = samples_to_block(b);
     j->blocks = lnrnn_ceil_div(b->N, j->samples);
-    /* If L is 1, strips are wide, for long runs in memory. Otherwise a strip and a block have at most LNRNN_TASK values. */
+    /* If L is 1, strips are wide, so that reads are contiguous. Otherwise a strip and a block have at most LNRNN_TASK values. */
     j->channels = b->L == 1 ? 2048 : LNRNN_TASK / (j->samples * b->L);
     const size_t least = lnrnn_ceil_div(1024, b->L);
     j->channels = j->channels < least ? least : j->channels;

@@ -15,7 +15,7 @@ static void forward_task(void *ctx, size_t index, int worker)
 {
     const forward_job *j = ctx;
     const size_t first = index * j->block;
-    const ptrdiff_t bytes = (ptrdiff_t)(first * j->size); /* offset of row `first`, if a row were one value */
+    const ptrdiff_t bytes = (ptrdiff_t)(first * j->size); /* times a row stride: the offset of row `first` */
     lnrnn_layer_norm_rows rows = j->all;
     (void)worker;
     rows.rows = lnrnn_min(j->block, rows.rows - first);

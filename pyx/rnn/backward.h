@@ -43,7 +43,7 @@ typedef struct {
     size_t gh_stride;
     float **gx_rows;
     size_t *done;  /* (groups): the number of steps of the chunk that each group has computed */
-    size_t *tasks; /* (lnrnn_gradient_tasks): the position of each product: LNRNN_DONE at its end */
+    size_t *tasks; /* (lnrnn_gradient_tasks): the position of each product; LNRNN_DONE after its end */
     float *work;   /* (threads, worker) */
     size_t worker; /* the number of floats of scratch per worker */
 } backward_job;
@@ -92,7 +92,7 @@ typedef struct {
 void lnrnn_site_backward(const backward_step *s, int site, size_t from, size_t end, const site_rows *rows);
 /* g (active, G*H), row stride j->wide. Adds the sums of its columns to the sums for an inner bias. */
 void lnrnn_inner_backward(const backward_step *s, int inner, const float *g);
-/* Adds, after some of the steps, the partial sums to the sums of the blocks. Call it after step t of rows first .. first + rows - 1. */
+/* Call it after each step t of rows first .. first + rows - 1. After some steps it adds the partial sums of their blocks to the sums. */
 void lnrnn_flush_sums(const backward_job *j, size_t first, size_t rows, size_t t);
 /* Adds up the sums of all blocks into g->site and g->inner. */
 void lnrnn_total_sums(const backward_job *j);
@@ -102,7 +102,7 @@ void lnrnn_last_gate(backward_step *s, int site, const float *a, ptrdiff_t as);
 
 /* --- backward_steps.c ----------------------------------------------------------------------------------- */
 
-/* Sets the phases of the job's steps. */
+/* Sets j->phases, the functions that compute a step. */
 void lnrnn_resolve_backward(backward_job *j);
 /* Returns the number of floats of scratch that a worker needs. If base is not NULL, also sets the pointers of s into this scratch. */
 size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_step *s);

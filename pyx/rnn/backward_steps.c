@@ -281,9 +281,8 @@ static void hidden_side(backward_step *s)
 static void inner_hh(backward_step *s) { lnrnn_inner_backward(s, 1, s->ga); }
 static void inner_ih(backward_step *s) { lnrnn_inner_backward(s, 0, s->gx); }
 
-/* ga: n pointers to rows (G*H) of the gradient of W h. Writes to `to` (n, h_stride) the gradient of h through the
- * gates first .. end - 1. If there are several heads, it computes each in scratch memory. A product writes whole
- * vectors, which would overwrite other heads. */
+/* ga: n pointers to rows (G*H) of the gradient of W h. Writes to `to` (n, h_stride) the gradient of h through the gates first .. end -
+ * 1. It computes each of several heads in scratch memory, because a product writes whole vectors, which would overwrite other heads. */
 static void head_product(const backward_step *s, size_t first, size_t end, size_t n, const float *const *ga,
                          int add, float *to)
 {
@@ -353,7 +352,7 @@ static void masked_product(backward_step *s)
 
 /* --- a GRU whose reset gate comes before the product ----------------------------------------------------- */
 
-/* The gradient of r needs the gradient of r h, which needs the gradient of the product of n. */
+/* The gradient of r needs the gradient of r h, so back-propagate through the product of the gate n first. */
 static void gru_reset_cell(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -372,7 +371,7 @@ static void gru_reset_cell(backward_step *s)
     lnrnn_site_backward(s, LNRNN_SITE_HIDDEN, 0, n, &rows);
 }
 
-/* Adds the gradients of h through both products, and then back-propagates through the dropout of h. */
+/* gu: the gradient of h through r h. Adds to gu the gradient through the product for r and z. Adds gu, times the dropout of h, to gh. */
 static void reset_product(backward_step *s)
 {
     const size_t H = s->j->c->H, narrow = s->j->narrow;

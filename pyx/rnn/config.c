@@ -23,7 +23,7 @@ _Static_assert(sizeof CELLS / sizeof *CELLS == LNRNN_CELLS, "CELLS has a row for
 /* BARE: the cell without norms. RESET_BARE, RESET_SPLIT: a GRU whose reset gate comes before the product. */
 enum { BARE = LNRNN_PLACEMENTS, RESET_BARE, RESET_SPLIT, FORMS_OF_A_CELL };
 
-/* spans: the spans with LNRNN_SPAN_PAPER. bare_hidden: W h has no norm. output_norm: the only norm is behind the
+/* spans: the spans with LNRNN_SPAN_PAPER. bare_hidden: W h has no norm. output_norm: the only norm is after the
  * cell. scratch_gates: the number of gates for whose values the kernel needs scratch. */
 static const struct {
     int step_kernel, separate_products, input_side, own_input_gradient, spans, bare_hidden, output_norm;

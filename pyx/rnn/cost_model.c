@@ -1,5 +1,5 @@
 /* The cost model predicts the time of a step on some number of threads. docs/thread_model.md has the
- * equations, the sources of the rates, and measurements.
+ * equations, sources of rates, and measurements.
  *
  * n threads form a grid of groups x team. The B rows are divided into groups. The threads of a group's team
  * divide the panels of W_hh and W_ih. The time of a step is the sum of:
@@ -9,7 +9,7 @@
  *     cell        Norms and activations of all rows of the group, or of some if the team divides the rows.
  *     barriers    One after the products of a step, and one after the states if the team divides the rows.
  *     exchange    Reading values that another thread of the team has written, at half the rate of L3.
- * The model only ranks the partitions. It changes no bit of a result. */
+ * The model only ranks the partitions. */
 #include "rnn/cost_model.h"
 
 #include <math.h>
@@ -76,10 +76,11 @@ static double group_time(const lnrnn_step_work *w, size_t rows, lnrnn_partition 
                  input = size * outputs * (double)w->inputs;
     const thread_rates rates =
         rates_of(panels * hidden, hidden * w->at_once, w->caches, w->dtype, n * w->at_once);
-    double time = product_time(rows, share * outputs * (double)w->units, panels * hidden, &rates)
-                  /* W_ih x is computed for many steps at once, so count its time per TILE rows. */
-                  + product_time(TILE, share * outputs * (double)w->inputs, panels * input, &rates)
-                        * (double)rows / TILE;
+    double time =
+        product_time(rows, share * outputs * (double)w->units, panels * hidden, &rates)
+        /* One product computes W_ih x for many steps, so a row takes 1 / TILE of the time of TILE rows. */
+        + product_time(TILE, share * outputs * (double)w->inputs, panels * input, &rates) * (double)rows
+              / TILE;
     time += (double)own * outputs * LNRNN_OUTPUT_TIME;
     if (w->projection)
         time += product_time(own, (double)w->projection, size * (double)w->projection, &rates);

@@ -16,10 +16,10 @@ struct lnrnn_step_work {
     size_t outputs;             /* G*H */
     size_t projection;          /* P * H, or 0 */
     size_t panels;              /* the number of panels of the weights; a thread has whole panels */
-    int dtype;                  /* type of the weights */
-    int sides;                  /* the number of products that the cell reads, 1 or 2 (separate) */
-    int at_once;                /* how many layers and directions of this size run at a time */
-    int reset_before;           /* a step has two products, and so twice as many barriers */
+    int dtype;
+    int sides;        /* the number of products that the cell reads, 1 or 2 (separate) */
+    int at_once;      /* how many layers and directions of this size run at a time */
+    int reset_before; /* a step has two products, and so twice as many barriers */
     lnrnn_caches caches;
 };
 
@@ -34,7 +34,7 @@ double lnrnn_step_time(const lnrnn_step_work *work, lnrnn_partition partition);
  *
  * Returns the ns of one step of one group of sequences. */
 double lnrnn_group_step_time(const lnrnn_rnn_call *r, const lnrnn_rnn_plan *p, double at_once);
-/* Returns the ns of all steps of all groups, of at_once such calls on `threads` threads. */
+/* Returns the ns in which `threads` threads compute at_once calls like r at the same time. */
 double lnrnn_call_time(const lnrnn_rnn_call *r, const lnrnn_rnn_plan *p, double at_once, double threads);
 /* Returns the ns in which one thread reads W_ih. */
 double lnrnn_input_weights_time(const lnrnn_rnn_call *r, const lnrnn_rnn_plan *p, double at_once);

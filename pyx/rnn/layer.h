@@ -93,12 +93,12 @@ size_t lnrnn_tape_width(const lnrnn_rnn_config *config);
 /* The layout of a call's scratch memory, in floats. First comes, for each group, the memory that its threads share.
  * The memory of each worker begins at groups * shared. The positions are last. */
 typedef struct {
-    size_t shared, worker; /* floats per group, 0 without divide_units; per worker (lnrnn_step_memory) */
+    size_t shared, worker; /* numbers of floats: of a group, 0 without divide_units; of a worker */
     size_t positions;      /* the offset of the numbers of steps that each group has computed */
     size_t floats;         /* the total size */
 } lnrnn_rnn_scratch;
 
-/* A phase of a step is a function of the step's view: step.h. */
+/* A phase is a function that computes one part of a step. Its argument describes the step: step.h. */
 typedef struct lnrnn_step lnrnn_step;
 typedef void lnrnn_phase(lnrnn_step *s);
 enum { LNRNN_PHASES = 25 };
@@ -111,16 +111,16 @@ typedef struct {
     int brief;        /* little work: use one thread if other processes use the cores */
     int divide_units; /* the number of threads that divide a group's units; 0: one thread computes a group */
     int divide_rows;  /* with divide_units: each thread computes the states of some rows; 0: of all rows */
-    size_t group, groups;      /* the number of rows of a group, computed step by step together; of groups */
-    size_t chunk;              /* the number of steps for which one product computes W x */
-    size_t input_rows;         /* the largest number of rows of x in one product */
-    size_t panels;             /* the number of panels of the packed weights */
-    size_t wide, narrow;       /* row strides of arrays of G*H values, of H values per row */
+    size_t group, groups; /* the number of rows that are computed together, a group; the number of groups */
+    size_t chunk;         /* the number of steps for which one product computes W x */
+    size_t input_rows;    /* the largest number of rows of x in one product */
+    size_t panels;        /* the number of panels of the packed weights */
+    size_t wide, narrow;  /* row strides of arrays of G*H values, of H values per row */
     size_t h_stride, c_stride; /* row strides of h, of c */
     size_t first_words;        /* reset_before: the number of words of w_hh before the weights of n */
     /* Steps from number batch_from on use the statistics of the batch; SIZE_MAX: none. Steps before the call count too. */
     size_t batch_from;
-    lnrnn_phase *phases[2][LNRNN_PHASES + 1]; /* phases of a step, then NULL; [1]: steps from batch_from on */
+    lnrnn_phase *phases[2][LNRNN_PHASES + 1]; /* phases of a step, then NULL; [1]: from step batch_from on */
     lnrnn_caches caches;
     int synchronous; /* the call has steps from batch_from on, so one group has all sequences */
     struct {
@@ -221,7 +221,7 @@ typedef struct {
 int lnrnn_reads_lines(const float *w, size_t k);
 size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *r);
 /* Back-propagates through r, the forward call with a new plan. Reads y, tape, count and statistics of r. Returns 1
- * or 0, as lnrnn_rnn_forward. g must not change between parts. */
+ * if all work is finished, else 0, as lnrnn_rnn_forward. g must not change between parts. */
 int lnrnn_rnn_backward(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g);
 
 #pragma GCC visibility pop

@@ -190,7 +190,6 @@ static lnrnn_layer_training *training_of(const lnrnn_network_call *n, size_t lay
     return &n->line[layer * n->network->directions].layer;
 }
 
-/* Returns the array to which a layer writes its outputs. */
 static float *outputs_of(const lnrnn_network_call *n, size_t layer)
 {
     if (layer + 1 == n->network->layers)
@@ -264,7 +263,6 @@ static double after_line(const lnrnn_rnn_call *r, size_t products, double left)
     return left - all_steps_cost(r, products * (r->config->D + r->config->head_units)) / r->plan->threads;
 }
 
-/* Prepares the first part of a call. */
 static void begin(lnrnn_network_call *n)
 {
     const size_t directions = n->network->directions, last = line_count(n) - directions;

@@ -13,7 +13,7 @@ typedef struct {
     const uint32_t *ih, *hh, *hr;
 } lnrnn_packed_weights;
 
-/* The weights of a layer in one direction for back-propagation: fields of lnrnn_rnn_gradients. */
+/* The weights of a layer in one direction for back-propagation, as in lnrnn_rnn_gradients. */
 typedef struct {
     const uint32_t *w_ih_t, *w_hh_t, *w_hr_t;
     const float *w_ih, *w_hh, *w_hr;
@@ -32,7 +32,7 @@ struct lnrnn_network {
     int together;                        /* all sequences take their steps together: overrun="batch" */
     size_t weight_bytes;                 /* the number of bytes of the packed weights and of `backward` */
     int references;
-    lnrnn_backward_weights *backward[2]; /* lnrnn_network_backward_weights, indexed by `inputs`; or NULL */
+    lnrnn_backward_weights *backward[2]; /* lnrnn_network_backward_weights for inputs 0 and 1, or NULL */
     /* Set by lnrnn_network_complete. */
     size_t inputs, units, h_width, c_width; /* D, H, P, C */
     int states;                             /* 1: h; 2: h and c */
@@ -72,8 +72,8 @@ typedef struct {
     float *hn, *cn;       /* (shapes of h0, c0); may be h0, c0; cn: only if the cell has c */
     int training;         /* `training` of each line is set; 0: inference */
     size_t line_arrays;   /* set by lnrnn_training_begin */
-    int threads;          /* the largest number of threads */
-    double part;          /* part and resumed as in lnrnn_rnn_call */
+    int threads;
+    double part; /* part and resumed as in lnrnn_rnn_call */
     int resumed;
     /* (the number of floats that lnrnn_network_plan returns). Keep the values until a call returns 1. */
     float *scratch;
@@ -112,7 +112,7 @@ int lnrnn_rows_fit(const lnrnn_network_call *n, char *seen);
 size_t lnrnn_active_steps(const lnrnn_network_call *n);
 /* Makes the plan, for calls that differ as lnrnn_rnn_make_plan permits. Returns the number of floats of scratch. */
 size_t lnrnn_network_plan(lnrnn_network_call *n);
-/* Runs the call. Returns 1 or 0, as lnrnn_rnn_forward. */
+/* Runs the call. Returns 1 if all work is finished, else 0 (lnrnn_rnn_forward). */
 int lnrnn_network_forward(lnrnn_network_call *n);
 
 /* The arrays of back-propagation through a call. */
@@ -135,16 +135,15 @@ typedef struct {
 } lnrnn_network_gradients;
 
 /* Plans back-propagation through n, the forward call with its tapes, statistics, outputs, h0 and c0, and a new plan.
- * Returns the number of floats of n->scratch, which must be aligned for doubles. */
+ * Returns the number of floats of n->scratch, aligned for doubles. */
 size_t lnrnn_network_backward_plan(const lnrnn_network_call *n, lnrnn_network_gradients *g);
-/* Back-propagates through the call n. Returns 1 or 0, as lnrnn_rnn_backward. */
+/* Back-propagates through the call n. Returns 1 if all work is finished, else 0. */
 int lnrnn_network_backward(lnrnn_network_call *n, lnrnn_network_gradients *g);
 
 /* A call can run in parts, between which the caller can handle an interrupt (Ctrl-C). Sets `part` and `resumed` for
  * the first part. */
 void lnrnn_network_begin(lnrnn_network_call *n);
-/* Runs the next part, forward, or backward if g is not NULL, and adapts the size of later parts. Returns 1 or 0, as
- * lnrnn_rnn_forward. */
+/* Runs the next part, forward, or backward if g is not NULL, and adapts the size of later parts. Returns 1 after the last part, else 0. */
 int lnrnn_network_go_on(lnrnn_network_call *n, lnrnn_network_gradients *g);
 /* For tests: sets the number of multiply-adds per thread of each part; 0: the value of tuning.h. */
 void lnrnn_set_part(double part);

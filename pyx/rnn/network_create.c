@@ -57,7 +57,7 @@ static double mean_over_steps(const double *values, size_t steps, size_t width, 
 /* The statistics and parameters of a batch norm at inference. */
 typedef struct {
     size_t known, width;
-    int averages;             /* 1: write one more row: the means over the known steps (at least one) */
+    int averages;             /* 1: known >= 1, and a last row has the means over the known steps */
     const double *mean, *var; /* (known, width) */
     const float *gain, *bias; /* (width); bias may be NULL: zeros */
     double eps;

@@ -31,7 +31,7 @@ static double time_in_turn(lnrnn_wavefront *n, int threads)
     return time;
 }
 
-/* For layers in one direction, n->threads > 1. Sets n->chunk. Returns the ns of all layers as a wavefront. */
+/* Call it for one direction and n->threads > 1. Sets n->chunk. Returns the ns of all layers as a wavefront. */
 static double time_of_wavefront(lnrnn_wavefront *n)
 {
     const double threads = n->threads, at_once = least(threads, (double)n->layers),

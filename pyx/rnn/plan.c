@@ -31,7 +31,7 @@ static void layout_tape(const lnrnn_rnn_config *c, lnrnn_rnn_plan *p)
 {
     p->wide = p->kernels->product->width(c->outputs);
     p->narrow = p->kernels->product->width(c->H);
-    /* The product for the gate n writes whole vectors behind r and z. */
+    /* The product for the gate n writes whole vectors after r and z, so make room for them. */
     if (c->reset_before && p->wide < c->first_gates * c->H + p->narrow)
         p->wide = lnrnn_whole_floats(c->first_gates * c->H + p->narrow);
     p->h_stride = p->kernels->product->width(c->P);

@@ -132,7 +132,7 @@ static void place_gates(size_t units, size_t H, size_t from, size_t to, const fl
 }
 
 /* A product writes whole vectors, which would overwrite outputs of other heads, so it writes to a block. A single
- * head needs no block: behind its outputs are only padding, and gates of later products. */
+ * head needs no block, because only padding and gates of later products follow its outputs. */
 void lnrnn_head_products(const lnrnn_step *s, size_t gate, size_t gates, const uint32_t *w,
                          const float *const *rows, int add)
 {
@@ -193,8 +193,8 @@ void lnrnn_hidden_product(const lnrnn_step *s, int add)
                 s->a + (ptrdiff_t)i * s->cell.as, s->cell.as);
 }
 
-/* The threads of a group divide no panels here: each projects the rows whose states it computes. This function does
- * not call panels_product: with a second caller, compilers no longer inline that into the step of a small network. */
+/* Each thread of a group projects the rows whose states it computes. The function does not call panels_product,
+ * because with a second caller compilers would no longer inline panels_product, and small networks would be slower. */
 void lnrnn_projection(const lnrnn_step *s)
 {
     const lnrnn_rnn_call *r = s->r;

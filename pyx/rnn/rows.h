@@ -8,8 +8,7 @@
 #include "rnn/layer.h"
 #include "lnrnn/tuning.h"
 
-/* The largest number of rows of h in one product, and of a group without a tape (measured by the benchmark
- * rnn B64-H128). */
+/* The largest number of rows of h in one product, and of a group without a tape (benchmark rnn B64-H128). */
 enum { TILE = 64 };
 
 _Static_assert(sizeof(lnrnn_row) == 6 * sizeof(int64_t), "lnrnn/rnn/rows.py makes tables of these columns");

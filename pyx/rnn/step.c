@@ -274,7 +274,7 @@ static void zoneout_c(lnrnn_step *s)
 
 /* --- the diagram ---------------------------------------------------------------------------------------- */
 
-/* Sets the phases of a step. The tape records c after zoneout; the backward pass computes c before zoneout again. */
+/* Sets p->phases. The tape gets c only after zoneout, because the backward pass computes c before zoneout itself. */
 void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     const lnrnn_rnn_config *c = r->config;
@@ -346,8 +346,8 @@ void lnrnn_step_meet(lnrnn_step *s)
 
 /* --- the view ------------------------------------------------------------------------------------------- */
 
-/* Returns 1 if a step needs memory that a step of the most frequent cells does not need. One test keeps the steps
- * of these cells short (benchmark small). */
+/* Returns 1 if a step needs memory that a step of the most frequent cells does not need. So the steps of these
+ * cells make one test, not four (benchmark small). */
 static int needs_more(const lnrnn_rnn_config *c)
 {
     return c->reset_before || c->projection || c->output_norm || c->num_heads > 1;

@@ -22,7 +22,7 @@ struct lnrnn_step {
     const lnrnn_rnn_call *r;
     size_t first, count, length; /* length: the number of steps of the longest row */
     size_t t, active;
-    /* Pointers. x: to (D), for each step of the chunk the active rows. h_prev, h: to (P), and c: to (C), the states of the
+    /* Pointers. x: to (D), the active rows of each step of the chunk. h_prev, h: to (P), and c: to (C), the states of the
      * active rows before and after step t. recurrent: the rows that W_hh multiplies, h_prev or masked copies. */
     const float **x, **h_prev, **recurrent;
     float **c, **h;
@@ -35,7 +35,7 @@ struct lnrnn_step {
      * W_hh h. hidden, row stride cell.as: W_hh h of separate products. all_c (active, C) and all_h (active, P),
      * row stride cell.as: c and h of all rows. */
     float *wx, *a, *hidden, *all_c, *all_h;
-    size_t recorded, live; /* tape: the numbers of active rows of all groups before step t; at t - 1 */
+    size_t recorded, live; /* tape: the numbers of active rows of the call before step t; at step t - 1 */
     /* The cell's kernel and its arguments. cell: the rows whose states this thread computes, from row `row`
      * of the call on. */
     void (*kernel)(const lnrnn_step_config *config, const lnrnn_step_rows *rows);
@@ -76,15 +76,15 @@ static inline void *lnrnn_carve(float *base, size_t *at, size_t n)
 
 /* --- step.c --------------------------------------------------------------------------------------------- */
 
-/* Sets the phases of the plan. */
+/* Sets plan->phases, the functions that compute a step. */
 void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *plan);
-/* shared: the memory that the threads of a group share; own: this thread's memory; without divide_units the pointer
- * `shared`. Sets the pointers of s, if shared and own are not NULL. Returns the number of floats of `own`, and sets
+/* shared: the memory that the threads of a group share; own: this thread's memory. Without divide_units they
+ * are the same pointer. Sets the pointers of s, if shared and own are not NULL. Returns the number of floats of `own`, and sets
  * *floats to the number of floats of `shared`. */
 size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn_plan *plan, float *shared,
                          float *own, size_t *floats);
 
-/* Sets the view of a group before step t, for a thread that computes all columns. */
+/* Sets s to step t of a group, for a thread that computes all columns. */
 void lnrnn_step_begin(lnrnn_step *s, const lnrnn_rnn_call *r, size_t group, size_t t, float *shared,
                       float *own);
 /* Copies c0 of the group's rows to cn, before step 0. */

@@ -114,7 +114,7 @@ lnrnn_status lnrnn_handle_step(lnrnn_handle *h, const int64_t *lanes, const floa
     return leave(h, LNRNN_OK);
 }
 
-/* lanes (n). Returns 0, or an error code unless the numbers are those of different lanes of the stream. */
+/* lanes (n). Returns 0 if these are numbers of different lanes of the stream, else an error code. */
 static int check_lanes(lnrnn_handle *h, const int64_t *lanes, size_t n)
 {
     if (h->call.network->together && n != h->stream->lanes)

@@ -49,7 +49,7 @@ typedef struct {
     int halves;      /* half of the threads divide the units of each direction */
     size_t chunk;    /* the number of steps of a line after which a thread chooses its next line */
     size_t groups;   /* the number of groups of sequences in each line */
-    size_t flexible; /* lines from this number on go to any thread, because lines cannot be divided evenly */
+    size_t flexible; /* threads prefer lines from this number on, because lines cannot be divided evenly */
     size_t worker;   /* the number of floats of memory per thread */
     size_t floats;   /* the number of floats of scratch */
 } lnrnn_wavefront;
@@ -71,11 +71,10 @@ static inline network_run *runs_at(float *p)
     return (network_run *)(((uintptr_t)p + sizeof(network_run) - 1) & ~(sizeof(network_run) - 1));
 }
 
-/* The lines' config, T, B, rows and last_step_end must be set, without tapes, masks and counts. Returns 1 if
- * lnrnn_wavefront_forward is possible on at most `threads` threads, and faster than lnrnn_rnn_forward for one line
- * after the other. */
+/* The calls of the lines must have config, T, B, rows and last_step_end, but no tape, mask or count. Returns 1 if
+ * lnrnn_wavefront_forward is possible on at most `threads` threads, and faster than lnrnn_rnn_forward for one line after the other. */
 int lnrnn_wavefront_plan(lnrnn_wavefront *n, int threads);
-/* Computes all layers, with the same bits as one layer after the other. Returns 1 or 0, as lnrnn_rnn_forward. */
+/* Computes all layers, with the same bits as one layer after the other. Returns 1 if all work is finished, else 0. */
 int lnrnn_wavefront_forward(lnrnn_wavefront *n);
 
 /* How layers run, for tests. FASTEST: the default. IN_TURN: layer after layer. SIDE_BY_SIDE: at the same time if

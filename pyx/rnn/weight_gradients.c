@@ -122,7 +122,7 @@ static void weight_gradient(const backward_job *j, const weight *w, size_t o0, s
     const size_t n = w->inputs, wide = product->width(n), head = o0 / n % w->heads;
     const int add = !chunk->first || j->g->add;
     float *const out = w->gw + o0 * n;
-    /* sum (count, n), row stride `wide`, is the array of the result if its rows are whole vectors. */
+    /* sum (count, n), row stride `wide`: the result itself if rows are whole vectors, else scratch. */
     float *const sum = wide == n ? out : tile;
     lnrnn_matmul m = {.dtype = LNRNN_WEIGHT_F32, .n = n, .p1 = product->panels(n), .caches = j->p->caches};
     if (chunk->rows == 0) {

@@ -3,7 +3,7 @@
  * If other processes use the cores too, a thread can lose its core for a time slice of the scheduler, which is
  * milliseconds. A short call that waits for this thread takes a hundred times as long as on one thread. So a wait of 0.4 ms
  * at a barrier, or a call 0.4 ms longer than on one thread, starts a back-off. During a back-off of 2 ms, brief calls run
- * on one thread. If a second back-off follows soon, it is twice as long, up to 400 ms. No result depends on a back-off. */
+ * on one thread. If a second back-off follows soon, it is twice as long, up to 400 ms. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <time.h>

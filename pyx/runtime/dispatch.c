@@ -58,7 +58,7 @@ static const struct {
     {SET(neoni8mm, neon, bf16_neonbf16, int8_neoni8mm), lnrnn_has_neoni8mm, always},
     {SET(neonbf16, neon, bf16_neonbf16, int8_neondot), lnrnn_has_neonbf16, always},
     {SET(neondot, neon, product_neon, int8_neondot), lnrnn_has_neondot, always},
-    {SET(neon, neon, product_neon, int8_neon), always, always}, /* part of the architecture */
+    {SET(neon, neon, product_neon, int8_neon), always, always}, /* every aarch64 CPU has NEON */
     {SET(neonbf16_emulated, neon, bf16_neonbf16_emulated, int8_neon), always, NULL},
 #endif
     {SET(scalar, scalar, product_scalar, int8_scalar), always, always},
@@ -70,7 +70,7 @@ static const lnrnn_kernels *active;
 
 const lnrnn_kernels *lnrnn_active(void)
 {
-    /* Two threads may both come here first, but both store the same pointer. */
+    /* Two threads may both choose, but both store the same pointer. */
     const lnrnn_kernels *k = __atomic_load_n(&active, __ATOMIC_RELAXED);
     for (size_t i = 0; !k && i < SETS; i++)
         if (sets[i].chosen && sets[i].runs() && sets[i].chosen())

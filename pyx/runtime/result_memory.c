@@ -14,7 +14,7 @@
 #if defined(__linux__) && defined(MADV_FREE) && defined(MADV_HUGEPAGE)
 
 enum {
-    HUGE = 2 << 20,  /* a huge page; a multiple of every usual page size */
+    HUGE = 2 << 20,  /* the size of a huge page, a multiple of every usual page size */
     GRAIN = 64 << 10 /* block sizes are multiples of GRAIN */
 };
 

@@ -1,9 +1,8 @@
 /* An allocator for large results. Freed blocks stay mapped for later results.
  *
- * malloc returns large blocks to the operating system when they are freed. The kernel then clears each page of the
- * next block at the first touch, which takes longer than a norm. So some freed blocks stay mapped: at most
- * LNRNN_CACHED_BLOCKS blocks, and LNRNN_CACHED_BYTES bytes. Large blocks are marked as free (MADV_FREE), so that the
- * kernel can take their pages when memory is short. The contents of a freed block are lost.
+ * malloc returns large blocks to the operating system when they are freed. The kernel then clears each page of the next block at the first
+ * touch, which takes longer than a norm. So some freed blocks stay mapped: at most LNRNN_CACHED_BLOCKS blocks, and LNRNN_CACHED_BYTES
+ * bytes. Large blocks are marked as free (MADV_FREE), so that the kernel can take their pages when memory is short.
  *
  * Systems without MADV_FREE use malloc. */
 #ifndef LNRNN_RESULT_MEMORY_H

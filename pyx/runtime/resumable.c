@@ -11,7 +11,7 @@ typedef struct {
     void *ctx;
 } parts_job;
 
-/* Finishes a task, if no limit stops it. lnrnn_parallel then distributes the tasks, because it prefers threads
+/* Finishes a task. Without a limit, lnrnn_parallel calls this function for each task, because it prefers threads
  * whose caches may have the data. */
 static void finish_task(void *ctx, size_t index, int worker)
 {

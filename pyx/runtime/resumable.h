@@ -9,7 +9,7 @@
 /* The value of position[index] when task `index` is finished. */
 #define LNRNN_DONE SIZE_MAX
 
-/* Runs the unfinished ones of n tasks until each thread has done about `part` multiply-adds. With part = 0, or if all tasks
+/* Runs the unfinished tasks of n until each thread has done about `part` multiply-adds. With part = 0, or if all tasks
  * together cost no more, it finishes all tasks. A task starts at position[index], which it advances. The task subtracts its
  * cost from *left, which all threads share, and stops when *left is used up. Returns 1 if all tasks are finished. */
 int lnrnn_limited_tasks(size_t n, int threads, const size_t *position, double cost, double part,

@@ -45,7 +45,7 @@ static LNRNN_THREAD_LOCAL struct {
  * and it may start new threads before the old ones are gone. Second, a process that has reached a limit cannot fork or allocate.
  *
  * Every calling thread probes for itself when its team becomes larger than ever before. After a first failure in the process, it probes
- * whenever a team grows. A risk remains: another process can take the last threads after the probe. */
+ * whenever a team grows. */
 
 #if defined(LNRNN_POSIX)
 /* A lock, held until a team has its threads, so that probes do not overlap. */

@@ -238,7 +238,7 @@ static worker *start_more(worker *first, int n, int *started, int *short_of)
     return first;
 }
 
-/* Returns 1 always, because a body that itself asks for a team gets other workers. */
+/* Returns 1 always: a thread of a team can have a team too, of other workers. */
 static int available(void) { return 1; }
 
 /* Numbers the workers that arrive within `arrival` ns, and withdraws the job from the others. Returns the size of the team. */

@@ -28,7 +28,7 @@
  * omp_set_num_threads (in the calling thread) hold for OMP_NUM_THREADS and the number of cores. */
 int lnrnn_allowed_threads(int own);
 
-/* threadpoolctl calls these two by name (lnrnn/threadpools.py). The limit holds for calls that set no number,
+/* threadpoolctl calls the next two functions by name (lnrnn/threadpools.py). The limit holds for calls that set no number,
  * until lnrnn_set_num_threads is called. A limit that is not below the default removes it. */
 int lnrnn_get_thread_limit(void);
 void lnrnn_set_thread_limit(int threads);

@@ -83,7 +83,7 @@ int lnrnn_probe_threads(int n)
     int started = 0;
     if (c && reserve && pthread_attr_init(&attributes) == 0) {
         if (stack_bytes)
-            pthread_attr_setstacksize(&attributes, stack_bytes); /* ignores the sizes that OpenMP ignores */
+            pthread_attr_setstacksize(&attributes, stack_bytes); /* fails for sizes that OpenMP ignores */
         size_t bytes = 1 << 20;
         pthread_attr_getstacksize(&attributes, &bytes);
         const int fit = lnrnn_stacks_that_fit(bytes);

@@ -183,7 +183,7 @@ static void T(batch_sums_kernel)(const lnrnn_batch_block *b)
 
 /* --- from sums to coefficients -------------------------------------------------------------------------- */
 
-/* sums (2, n) of `count` values each about pivot (n) -> mean, biased var (n) of double. Replaces each pivot that is
+/* sums (2, n): of d and d^2 over `count` values, d = x - pivot (n) -> mean, biased var (n) of double. Replaces each pivot that is
  * more than a standard deviation from its mean by the mean. Returns the number of replaced pivots. If that is not 0,
  * the caller must compute the sums again; channels with unchanged pivots then get the same moments. */
 static size_t T(batch_moments_kernel)(size_t n, double count, const double *sums, void *pivot_, double *mean_,
@@ -282,7 +282,7 @@ static void T(batch_slopes_kernel)(const lnrnn_channels *a, double dmean, const 
 
 /* The rows of a pass that are not computed yet. */
 typedef struct {
-    const elem *gy, *x; /* (rows, n), row stride `stride`; gy: backward */
+    const elem *gy, *x; /* (rows, n), row stride `stride`; gy only in backward */
     elem *out;          /* (rows, n), row stride `stride`: y or gx; may be x or gy */
     ptrdiff_t stride;
 } T(pass_rows);

@@ -48,7 +48,7 @@ LNRNN_INLINE size_t unit_of(size_t first, int v) { return first + (size_t)v * V3
 
 /* --- statistics ------------------------------------------------------------------------------------- */
 
-/* The moments of some rows by spans (span_moments.h), and for each gate a pointer to its moments. */
+/* The moments of some rows, for each span of gates that share statistics, and for each gate a pointer to its moments. */
 typedef struct {
     span_moments spans[LSTM_GATES];
     const span_moments *of_gate[LSTM_GATES];
@@ -88,7 +88,7 @@ typedef struct {
     size_t at;
 } gate_side;
 
-/* One row of a step. hidden: W h, or W x + W h; input: W x, if it is separate; the others: the row in the arrays of lnrnn_step_rows. */
+/* One row of a step. hidden: W h, or W x + W h; input: W x, if it is separate. Other fields point to this row in lnrnn_step_rows. */
 typedef struct {
     gate_side hidden, input;
     const float *h_prev;

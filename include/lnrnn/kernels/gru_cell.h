@@ -41,7 +41,6 @@ LNRNN_INLINE void gru_units(size_t first, size_t k, const int vecs, const int ho
     }
 }
 
-/* Computes a step of at most LNRNN_ROWS_TOGETHER rows. */
 LNRNN_INLINE void gru_rows(const int how, const int separate, const lnrnn_step_config *step,
                            const lnrnn_step_rows *rows)
 {
@@ -82,7 +81,7 @@ LNRNN_INLINE void gru_gate_last_sum(size_t i, size_t k, const int whole, size_t 
     put_f32(sum + at, v32_fma(r, get_f32(a + at, k, whole), get_f32(x + at, k, whole)), k, whole);
 }
 
-/* Computes r with its norm, and the sum x + r a for n. Writes r to `gates` unless `gates` is NULL. */
+/* Computes the gate r, with its norm, and x + r a for n. Writes r to `gates` unless `gates` is NULL. */
 LNRNN_INLINE void gru_gate_reset_units(size_t i, size_t k, const int whole, const gate_side *side,
                                        const float *x, const float *a, float *sum, float *gates)
 {
@@ -185,7 +184,7 @@ LNRNN_INLINE void gru_reset_state_units(size_t first, size_t k, const int vecs, 
     }
 }
 
-/* Computes gru_reset_gates, or if `states` gru_reset_step, for at most LNRNN_ROWS_TOGETHER rows. */
+/* Does the work of gru_reset_gates, or if `states` of gru_reset_step, for at most LNRNN_ROWS_TOGETHER rows. */
 LNRNN_INLINE void gru_reset_rows(const int how, const int states, const lnrnn_step_config *step,
                                  const lnrnn_step_rows *rows)
 {
@@ -260,8 +259,8 @@ LNRNN_INLINE void gru_backward_units(size_t i, size_t k, const int whole, const 
     put_f32(row->gx + GATE_N * H + i, gn, k, whole);
 }
 
-/* Back-propagates gh through h = (1 - z) n + z h_prev and n = tanh(x + r u). Writes gx and ga, which differ only in
- * the gate n. Replaces gh by the gradient of h_prev without its path through W h. If gx is NULL, n = tanh(r u). */
+/* u: the gate n of W h after its norm. Back-propagates gh through h = (1 - z) n + z h_prev and n = tanh(x + r u). Writes gx and ga,
+ * which differ only in the gate n. Replaces gh by the gradient of h_prev without its path through W h. If gx is NULL, n = tanh(r u). */
 static void gru_backward(const lnrnn_gate_gradients *b) { LNRNN_FOR_GRADIENTS(b, gru_backward_units); }
 
 /* --- backward, a norm for each gate ----------------------------------------------------------------- */

@@ -64,7 +64,7 @@ LNRNN_INLINE quantized_row int8_quantize(int parts, size_t k, const float *x, fl
     uint8_t *const first = (uint8_t *)scratch, *const second = (uint8_t *)(scratch + words);
     const float scale = top < 0x1p-100f ? 0 : top / (parts == 2 ? 8191 : 127); /* 1 / scale is finite */
     const v32 inverse = v32_set1(scale > 0 ? 1 / scale : 0);
-    if (V32_LANES < INT8_READ) /* products read the last word or tile to its end, with weights 0 there */
+    if (V32_LANES < INT8_READ) /* products read the last word or tile to its end, where weights are 0 */
         for (int part = 0; part < parts; part++)
             memset(first + (size_t)part * int8_part_bytes(k) + k / INT8_READ * INT8_READ, 0, INT8_READ);
     size_t i = 0;

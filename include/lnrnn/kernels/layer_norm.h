@@ -18,12 +18,11 @@
 
 /* --- forward -------------------------------------------------------------------------------------------- */
 
-/* The statistics of up to four rows, as arguments of `normalised`: each vector has one value everywhere. */
+/* The statistics of up to four rows, as arguments of `normalised`. All lanes of a vector are equal. */
 typedef struct {
     vreal mean[4], rstd[4], rest[4];
 } T(row_statistics);
 
-/* Returns the rows from row j on. */
 LNRNN_INLINE lnrnn_layer_norm_rows T(rows_from)(lnrnn_layer_norm_rows r, int j)
 {
     r.x = (const elem *)r.x + j * r.xs, r.y = (elem *)r.y + j * r.ys;
@@ -154,7 +153,6 @@ typedef struct {
     real mean_hi, mean_lo, rstd, mean_u, slope, scale;
 } T(row_gradient);
 
-/* Returns the rows from row j on. */
 LNRNN_INLINE lnrnn_layer_norm_gradients T(gradients_from)(lnrnn_layer_norm_gradients r, int j)
 {
     r.gy = (const elem *)r.gy + j * r.gys, r.x = (const elem *)r.x + j * r.xs;
@@ -169,7 +167,7 @@ LNRNN_INLINE vreal T(get_scaled)(const int form, const elem *x, size_t k, const 
     return form & LNRNN_SCALED ? T(get)(x, k, whole) * v_set1(scale) : T(get)(x, k, whole);
 }
 
-/* Adds values i .. i+k-1 of a row to accumulator number a of each sum; the sums g and gd add u = gy gain. */
+/* Adds values i .. i+k-1 of a row to accumulator number a of each sum: of d, d^2, u = gy gain and u d. */
 LNRNN_INLINE void T(row_sums_part)(size_t i, size_t k, const int whole, const int a, const int form,
                                    const lnrnn_layer_norm_gradients *r, real scale, vreal pivot,
                                    T(accumulators) *s)
@@ -228,8 +226,7 @@ LNRNN_INLINE T(row_gradient)
     return g;
 }
 
-/* Computes values i .. i+k-1 of gx for 1 or 4 rows, and adds gy z and gy to the sums for ggain and gbias.
- */
+/* Computes values i .. i+k-1 of gx for 1 or 4 rows, and adds gy z and gy to the sums for ggain and gbias. */
 LNRNN_INLINE void T(layer_norm_gx_part)(size_t i, size_t k, const int whole, const int rows, const int form,
                                         const lnrnn_layer_norm_gradients *r, const T(row_gradient) *g)
 {

@@ -77,7 +77,6 @@ static void lstm_output(const lnrnn_step_config *step, const lnrnn_step_rows *ro
 
 /* --- the step --------------------------------------------------------------------------------------- */
 
-/* Computes a step of at most LNRNN_ROWS_TOGETHER rows. */
 LNRNN_INLINE void lstm_rows(const int how, const int separate, const lnrnn_step_config *step,
                             const lnrnn_step_rows *rows)
 {

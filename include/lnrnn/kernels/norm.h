@@ -147,8 +147,7 @@ LNRNN_INLINE void T(flush)(size_t n, real *partial, double *total)
 /* --- the moments of a row ------------------------------------------------------------------------------- */
 
 /* x (n). Returns lanes whose sum is the pivot: the mean of the first vector, or the first value of a row shorter
- * than a vector. Scales values before adding them, so that the mean of large values does not overflow.
- */
+ * than a vector. Scales values before adding them, so that the mean of large values does not overflow. */
 LNRNN_INLINE vreal T(pivot_lanes)(size_t n, const elem *x)
 {
     return n < LANES ? LNRNN_ELEM(load_n)(x, 1) : LNRNN_ELEM(load)(x) * v_set1((real)1 / LANES);
@@ -228,10 +227,9 @@ LNRNN_INLINE void T(moments_about)(size_t n, const elem *x, real *mean_hi, real 
     }
     *mean_hi = pivot + mean_d;
     *mean_lo = (pivot - *mean_hi) + mean_d;
-    *var = v < 0 ? 0 : v; /* not v > 0 ? v : 0, which would lose a NaN */
+    *var = v < 0 ? 0 : v; /* v > 0 ? v : 0 would lose a NaN */
 }
 
-/* The moments of one row or four. */
 typedef struct {
     real mean_hi[4], mean_lo[4], var[4];
 } T(moments_of_4);

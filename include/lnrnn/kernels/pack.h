@@ -17,7 +17,7 @@
 /* The number of outputs of a whole panel. */
 enum { NR = NR_VECS * V32_LANES };
 
-/* Returns n outputs, rounded up to whole vectors. */
+/* Returns n, a number of outputs, rounded up to whole vectors. */
 static size_t packed_width(size_t n) { return (n + V32_LANES - 1) / V32_LANES * V32_LANES; }
 
 /* Returns the number of outputs of the next panel if `left` outputs remain. If a panel has three vectors, the last
@@ -54,7 +54,7 @@ static size_t packed_words(int dtype, size_t k)
 #endif
 }
 
-/* Returns the number of words of packed (n, k). With int8, the scales of the outputs and the sums of their weights
+/* Returns the number of words of packed weights (n, k). With int8, the scales of the outputs and the sums of their weights
  * follow the panels, (packed_width(n)) each. */
 static size_t packed_size(int dtype, size_t n, size_t k)
 {
@@ -124,7 +124,7 @@ LNRNN_INLINE void pack_column(size_t n, size_t k, size_t j, const float *v, floa
 }
 
 /* w (k), stride cs: the weights of one output, most = max |w| > 0. Returns 1 if all are multiples of most / top that int8
- * holds. float32 rounded `most` and the weight, each by at most 2^-24. */
+ * holds. The test allows for the rounding of `most` and of each weight to float32, by at most 2^-24. */
 LNRNN_INLINE int are_multiples(size_t k, const float *w, ptrdiff_t cs, float most, int top)
 {
     const double step = (double)most / top;
@@ -136,8 +136,8 @@ LNRNN_INLINE int are_multiples(size_t k, const float *w, ptrdiff_t cs, float mos
     return 1;
 }
 
-/* w (k), stride cs: the weights of one output, most = max |w| > 0. Returns their scale in int8. Weights that were integers
- * times a scale before become integers times this scale or a fraction of it, so they are not rounded again. */
+/* w (k), stride cs: the weights of one output, most = max |w| > 0. Returns their scale in int8. Weights that are integers
+ * times any scale become integers times this scale or a fraction of it, so they are not rounded again. */
 static float int8_scale(size_t k, const float *w, ptrdiff_t cs, float most)
 {
     int top = 127;

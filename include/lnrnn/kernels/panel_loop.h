@@ -9,8 +9,8 @@ typedef struct {
     int number; /* PRODUCT_F32 .. */
     /* Multiplies row 0 by vecs vectors of outputs from o on, at most four panels. */
     void (*row)(int prefetch, int vecs, const product_job *job, size_t o);
-    /* Multiplies 1 to tile_rows rows from r on by a panel of vecs vectors. With PREFETCH_ROWS a tile of the same
-     * number of rows must follow. */
+    /* Multiplies 1 to tile_rows rows from r on by a panel of vecs vectors. PREFETCH_ROWS prefetches the rows of the
+     * next tile, which must have as many rows. */
     void (*panel)(int prefetch, int rows, int vecs, const product_job *job, size_t r, size_t o);
     /* Multiplies rows 0 to rows - 1, at most few_rows, by two panels, of `first` and `second` vectors. */
     void (*pair)(int rows, int first, int second, const product_job *job, size_t o);
@@ -18,7 +18,7 @@ typedef struct {
     size_t few_rows;  /* 2 to few_rows rows are multiplied by two panels at a time; 0: never */
 } product_loop;
 
-/* few_rows of the products. Instruction sets with LNRNN_FEW_COPIES have no tiles of two panels. */
+/* few_rows of a product_loop. Instruction sets with LNRNN_FEW_COPIES have no tiles of two panels. */
 #if defined(LNRNN_FEW_COPIES) || defined(LNRNN_EMULATED)
 enum { FEW_ROWS = 0 };
 #else
@@ -59,7 +59,8 @@ LNRNN_INLINE void tile(const int product, const tile_shape s, const product_job 
 LNRNN_INLINE void row_tile(const int product, const int prefetch, const int vecs, const product_job *job,
                            size_t r, size_t o)
 {
-    const int left = vecs % NR_VECS, two = NR_VECS == 3 && left == 1 && vecs > 1; /* see panel_width */
+    /* two: the last four vectors are two panels of two (panel_width). */
+    const int left = vecs % NR_VECS, two = NR_VECS == 3 && left == 1 && vecs > 1;
     const tile_shape s = {.rows = 1,
                           .whole = vecs / NR_VECS - two,
                           .narrow = two ? 2 : left != 0,
@@ -218,7 +219,7 @@ static void row_loop(const product_loop *product, int prefetch, const product_jo
 /* Sets job->ahead and job->pace, which select the weights that tile t of `tiles` prefetches while it reads words first .. end - 1 of the
  * panel at output o. Returns 0 if tile t prefetches none. next: the distance in words to the weights that follow; 0: the first tile
  * prefetches the words that it reads itself. Each of the first tiles prefetches a part, to spread the prefetches over time. A part is
- * contiguous, because the CPU drops many prefetches from slow memory unless they form a stream (GRU, B = 17, H = 2048: 9 %). */
+ * contiguous, because the CPU drops many prefetches from slow memory unless they form a stream. */
 LNRNN_INLINE int prefetch_panel(product_job *job, size_t o, size_t t, size_t tiles, ptrdiff_t next)
 {
     const size_t parts = !next ? 1 : tiles < NR_VECS ? tiles : NR_VECS;
@@ -231,8 +232,7 @@ LNRNN_INLINE int prefetch_panel(product_job *job, size_t o, size_t t, size_t til
     return 1;
 }
 
-/* Computes 2 to few_rows rows, two panels at a time. One panel has too few chains of multiply-adds to hide their
- * latency (LSTM, B = 2 to 4). */
+/* Computes 2 to few_rows rows, two panels at a time. One panel has too few chains of multiply-adds to hide their latency. */
 LNRNN_INLINE void few_rows_loop(const product_loop *product, product_job *job, int rows)
 {
     const size_t n = job->n, p1 = job->p1, pairs = (p1 - job->p0 + 1) / 2;
@@ -267,7 +267,7 @@ static void panel_loop(const product_loop *product, size_t rows, product_job *jo
         return;
     }
     /* As few tiles as possible, of similar heights: 9 rows are 4 and 5, not 8 and 1. In the first panel each tile
-     * prefetches the rows of the next tile, which may not be in the caches (RNN, B = 64, H = 256: 5 %). */
+     * prefetches the rows of the next tile, which may not be in the caches. */
     const size_t most = product->tile_rows, tiles = (rows + most - 1) / most, panel = NR * job->words;
     /* If a panel is too large to be prefetched, its inputs are divided into parts. All tiles read one part, and then
      * the next part, which continues every sum. */
@@ -281,7 +281,7 @@ static void panel_loop(const product_loop *product, size_t rows, product_job *jo
         for (size_t j = 0; j < parts; j++) {
             const size_t p = job->from_end ? p1 - 1 - (i - p0) : i, o = panel_start(n, p);
             const int vecs = (int)((panel_start(n, p + 1) - o) / V32_LANES);
-            /* The first panel does not prefetch the second panel; the first tile of the second panel does. */
+            /* Tiles of the first panel prefetch rows, so the first tile of the second panel prefetches that panel itself. */
             const size_t late = i == p0 + 1 && j == 0, last = i + 1 == p1 && j + 1 == parts;
             const ptrdiff_t on = j + 1 < parts   ? (ptrdiff_t)(NR * part)
                                  : job->from_end ? -(ptrdiff_t)(panel + j * NR * part)
@@ -292,7 +292,7 @@ static void panel_loop(const product_loop *product, size_t rows, product_job *jo
             }
             for (size_t t = 0, r = 0; t < tiles; t++) {
                 size_t height = (rows - r) / (tiles - t);
-#ifdef LNRNN_BLOCKS /* instructions for blocks take two rows: make heights even */
+#ifdef LNRNN_BLOCKS /* an instruction for blocks multiplies two rows, so make heights even */
                 height += most % 2 == 0 && height % 2 && t + 1 < tiles;
 #endif
                 int prefetch = PREFETCH_NONE;

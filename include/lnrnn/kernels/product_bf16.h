@@ -8,7 +8,7 @@
 #include "lnrnn/simd/units.h"
 #ifdef LNRNN_BLOCKS
 #include "lnrnn/kernels/row_pairs.h"
-enum { DOT2_FEW_ROWS = FEW_ROWS < 3 ? FEW_ROWS : 3 }; /* pair_sums multiplies more rows */
+enum { DOT2_FEW_ROWS = FEW_ROWS < 3 ? FEW_ROWS : 3 }; /* tiles of more rows use pair_sums */
 #else
 enum { DOT2_FEW_ROWS = FEW_ROWS };
 #endif

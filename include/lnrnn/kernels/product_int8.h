@@ -35,8 +35,8 @@ LNRNN_INLINE void int8_sums(const int parts, const tile_shape s, const product_j
     }
 }
 
-/* Computes a tile. acc has `lines` rows of sums, one per part of a row of activations. The function int8_outputs writes the outputs of
- * several rows, from sums in memory. Inlined in each tile, int8_outputs would be most of the code. */
+/* Computes a tile. acc has `lines` rows of sums, one per part of a row of activations. The sums go through memory to int8_outputs.
+ * That function is not inlined, because it would be most of the code of each tile. */
 LNRNN_INLINE void int8_tile(const int product, const tile_shape s, const product_job *job, size_t r, size_t o)
 {
     const int parts = product == PRODUCT_I8 ? 2 : 1, vecs = tile_vecs(s), lines = s.rows * parts;
@@ -57,7 +57,7 @@ LNRNN_INLINE void int8_tile(const int product, const tile_shape s, const product
     }
 #endif
     int8_sums(parts, s, job, a, o, done, job->words, acc);
-    if (s.rows == 1 && S8_OFFSET != 0) { /* with dot4_s8, sums in memory would take a twentieth of the time */
+    if (s.rows == 1 && S8_OFFSET != 0) { /* one row would take a twentieth longer with sums in memory */
         float *const c = tile_outputs(job, r, o);
         LNRNN_FOR_EACH (v, vecs) {
             const size_t at = o + (size_t)v * V32_LANES;
@@ -66,7 +66,7 @@ LNRNN_INLINE void int8_tile(const int product, const tile_shape s, const product
         }
         return;
     }
-    int32_t sums[2 * TILE_MOST_VECS * V32_LANES] __attribute__((aligned(64))); /* enough, because MR <= 8 */
+    int32_t sums[2 * TILE_MOST_VECS * V32_LANES] __attribute__((aligned(64))); /* enough for MR = 8 lines */
     LNRNN_FOR_EACH (i, lines)
         LNRNN_FOR_EACH (v, vecs)
             vi32_store(sums + (i * vecs + v) * V32_LANES, acc[i][v]);
@@ -74,7 +74,7 @@ LNRNN_INLINE void int8_tile(const int product, const tile_shape s, const product
 }
 
 LNRNN_PRODUCT(i8, PRODUCT_I8, MR / 2, 0)
-/* Without dot product instructions (S8_OFFSET 0), one panel at a time has enough multiply-adds to hide latencies. */
+/* Few rows are multiplied by two panels at a time, to hide latencies, only if there are dot product instructions (S8_OFFSET). */
 LNRNN_PRODUCT(i8a8, PRODUCT_I8A8, MR_S8, S8_OFFSET ? MR_S8 / 2 : 0)
 
 /* As matmul_f32 (product_f32.h), with int8 weights. m->scratch: int8_scratch(dtype, rows, k) words. */

@@ -1,4 +1,4 @@
-/* The sLSTM's cell (arXiv 2405.04517): a step after the products, its derivative, and the norm of each head behind it.
+/* The sLSTM's cell (arXiv 2405.04517): a step after the products, its derivative, and the norm of each head after it.
  * A row of its cell state has 3 H values: c, n and m. table.h has the types of the rows. */
 #ifndef LNRNN_SLSTM_CELL_H
 #define LNRNN_SLSTM_CELL_H
@@ -9,8 +9,8 @@
 /* The gates, in the order of their weights: i, f, z, o. */
 enum { SLSTM_I, SLSTM_F, SLSTM_Z, SLSTM_O };
 
-/* log(sigmoid(x)) = min(0, x) - log(1 + e), e = exp(-|x|), with 3 ULP at most. With s = e / (2 + e), log(1 + e) is
- * 2 atanh(s): s^2 <= 1/9, minimax, relative error 6e-9. So no digits cancel for large x, and nothing overflows for small x. */
+/* log(sigmoid(x)) = min(0, x) - log(1 + e), e = exp(-|x|), with 3 ULP at most. With s = e / (2 + e), log(1 + e) is 2 atanh(s), a minimax
+ * polynomial for s^2 <= 1/9 with a relative error of 6e-9. So no digits cancel for large x, and nothing overflows for small x. */
 LNRNN_INLINE v32 v32_log_sigmoid(v32 x)
 {
     const v32 e = v32_exp(v32_zero() - v32_abs(x)), s = e / (e + v32_set1(2.0f)), t = s * s;

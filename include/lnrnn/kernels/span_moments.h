@@ -9,8 +9,8 @@
 #include "lnrnn/kernels/vector_loop.h"
 #include "lnrnn/simd/simd.h"
 
-/* The numbers of rows of a step whose moments are computed together, and of their spans of W h and W x. Both are whole vectors. The
- * gates read the rows again, so the rows must fit into the cache. Fewer than LNRNN_FEW_SPANS spans are computed one by one. */
+/* The numbers of rows of a step whose moments are computed together, and of their spans of W h and W x. Both fill whole vectors.
+ * The gates read the rows again, so the rows must fit into the cache. Fewer than LNRNN_FEW_SPANS spans are computed one by one. */
 enum { LNRNN_ROWS_TOGETHER = 16, LNRNN_SPANS_TOGETHER = 2 * LNRNN_ROWS_TOGETHER, LNRNN_FEW_SPANS = 4 };
 
 /* For each span the arguments of normalised_f32 (norm.h): mean, 1 / sigma, and -mean_lo / sigma. */

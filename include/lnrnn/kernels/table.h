@@ -119,8 +119,8 @@ typedef struct {
     uint32_t *scratch; /* scratch(dtype, rows, k) words */
 } lnrnn_matmul;
 
-/* pack.h, product_*.h: the product with packed weights of float32, of bfloat16 or of int8. Threads that
- * share a panel divide its rows. */
+/* pack.h, product_*.h: the product with packed weights of float32, of bfloat16 or of int8. If two
+ * threads compute the same panel, they divide the rows. */
 typedef struct lnrnn_product {
     const char *unit; /* name of the CPU's unit that multiplies, or NULL: lnrnn_isa_unit */
     size_t (*panels)(size_t n);
@@ -141,15 +141,15 @@ typedef struct lnrnn_product {
 /* How a kernel reads the values of a row: adding a bias, with batch norm, with layer norm, or adding a bias for hard
  * sigmoids. kernels/gate_norm.h has the equations. */
 enum { LNRNN_PLAIN, LNRNN_AFFINE, LNRNN_NORMED, LNRNN_HARD };
-/* The spans of a row, each with its own mean and variance. ALL: one span. EACH: one per gate. LAST: the last gate,
- * and the others. */
+/* The spans of a row, each with its own mean and variance. ALL: one span. EACH: one per gate. LAST: two, the last gate
+ * and the other gates. */
 enum { LNRNN_SPANS_ALL, LNRNN_SPANS_EACH, LNRNN_SPANS_LAST };
 /* The norm (or bias) of one site, for rows (G*H) of G gates; c has G = 1. */
 typedef struct {
     size_t H;
     int how, spans;
     float eps;
-    const float *mean, *gain, *bias; /* (G*H), as `how` needs them */
+    const float *mean, *gain, *bias; /* (G*H), only those that `how` reads */
 } lnrnn_gate_norm;
 
 /* The kernels that compute new states: one for each cell, and two more for a GRU. GRU_GATE has a norm for each gate.
@@ -210,7 +210,7 @@ typedef struct {
     size_t H, rows;
     const float *saved_gates; /* (rows, G*H), row stride ks: the gates of the forward step */
     const float *x, *a; /* (rows, G*H), row stride ks: W x and W h; only GRU with a norm for each gate */
-    /* (rows, H), row stride us. LSTM: u in h = o tanh(u); GRU: the factor of r. */
+    /* (rows, H), row stride us. LSTM: u in h = o tanh(u); GRU: u in n = tanh(x + r u). */
     const float *u;
     ptrdiff_t ks, us;
     const float *const *state_prev; /* `rows` pointers to (H), before the step: c of an LSTM, else h */

@@ -109,8 +109,7 @@ LNRNN_INLINE const uint32_t *tile_weights(const tile_shape s, const product_job 
     return job->w + panel * job->words + (j * (size_t)size + (size_t)in) * V32_LANES;
 }
 
-/* p: the words j of vector v. Prefetches words that are needed later: into L2 if s has several rows and l2 is set, else into L1.
- */
+/* p: the words j of vector v. Prefetches words that are needed later: into L2 if s has several rows and l2 is set, else L1. */
 LNRNN_INLINE void tile_prefetch(const tile_shape s, const product_job *job, const uint32_t *p, int v,
                                 size_t j, int l2)
 {
@@ -127,7 +126,7 @@ LNRNN_INLINE void tile_prefetch(const tile_shape s, const product_job *job, cons
 }
 
 /* A vector of words for dot products, which read it from address_of_words. If registers are free, one register keeps
- * a copy. Otherwise GCC would load the words again for each row (RNN, B = 2, H = 512: a third more time). */
+ * a copy. Otherwise GCC would load the words again for each row. */
 #ifdef LNRNN_KEEPS_WORDS
 typedef vi32 kept_words;
 LNRNN_INLINE const uint32_t *address_of_words(const kept_words *w) { return (const uint32_t *)w; }
@@ -136,7 +135,7 @@ typedef const uint32_t *kept_words;
 LNRNN_INLINE const uint32_t *address_of_words(const kept_words *w) { return *w; }
 #endif
 
-/* p: a vector of words. again: several rows are multiplied by these words. */
+/* Returns the vector of words at p. again: several rows are multiplied by it. */
 LNRNN_INLINE kept_words keep_words(const uint32_t *p, int again)
 {
 #ifdef LNRNN_KEEPS_WORDS

@@ -61,7 +61,7 @@ LNRNN_INLINE v32 v32_round(v32 v)
     return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-/* The permutation reads the low three bits of a lane of v, the blend its highest bit. */
+/* The permutation reads bits 0 to 2 of each lane of v. The shift moves bit 3 to the sign, which the blend reads. */
 LNRNN_INLINE v32 v32_lookup16(const float *p, v32 v)
 {
     const __m256i k = _mm256_castps_si256(v);

@@ -88,7 +88,7 @@ LNRNN_INLINE void stream_end(void) {}
 LNRNN_INLINE v32 v32_larger(v32 a, v32 b) { return float_bits(a) > float_bits(b) ? a : b; }
 LNRNN_INLINE float v32_largest(v32 v) { return v; }
 
-/* Converting a NaN is undefined in C. */
+/* Converting a NaN to an integer is undefined in C. */
 LNRNN_INLINE vi32 v32_to_vi32(v32 v) { return v == v ? (vi32)v32_round(v) : 0; }
 
 LNRNN_INLINE void v32_store_s14(uint8_t *high, uint8_t *low, v32 v)

@@ -19,12 +19,12 @@
  *   (v32)   sums(v)           lane i: sum(v[i]), of LANES vectors at v
  *           sqrt(v)           correctly rounded
  *           min(a, b)         a < b ? a : b; if either is NaN, b (so a NaN in b survives)
- *           max(a, b)         a > b ? a : b; likewise
+ *           max(a, b)         a > b ? a : b; if either is NaN, b
  *           prefetch(p)       prefetches the cache line at p, which may be any address
- *           prefetch_l2(p)    the same, into L2, for data that is used after more than L1 holds
+ *           prefetch_l2(p)    the same, into L2, for data that L1 would evict before its use
  *           round(v)          to the nearest integer, ties to even, for |v| < 2^22
  *           to_vi32(v)        the same as a vi32; any number for a NaN
- *           of_bits(i)        the floats with these bits, of a vi32
+ *           of_bits(i)        the bits of a vi32 as floats
  *           scale(v, n)       v 2^n in one rounding, for |v| in [1/2, 2] and integer-valued n in
  *                             [-252, 254]; anything if n is NaN, and NaN if v is
  *           lookup16(p, v)    p[k], lane by lane, of 16 floats; k: the last four bits of the lane's float
@@ -41,11 +41,11 @@
  *           load_bf16(p)  load_n_bf16(p, n)  store_bf16(p, v)  store_n_bf16(p, v, n)  stream_bf16(p, v)
  *                             as above, of arrays of bfloat16, with the conversion; and the same with f16
  *           bf16_pair(p, odd) LANES words of two bfloat16: the low halves as floats, the high halves in *odd
- *           larger(a, b)      of two without a sign bit: the larger; infinity is larger than any number, a NaN
+ *           larger(a, b)      the larger, if neither has a sign bit; infinity is larger than any number, a NaN
  *                             larger than infinity
  *           largest(v)        the largest lane, in the same sense
- *           store_s14(high, low, v)   n = to_vi32(v), -8192 .. 8191: LANES bytes to high, the upper 7 bits of
- *                             n + 8192, and to low, its lower 7; a NaN becomes any bytes
+ *           store_s14(high, low, v)   n = to_vi32(v), -8192 .. 8191: writes to high the upper 7 bits of
+ *                             n + 8192, LANES bytes, and to low the lower 7; any bytes for a NaN
  *           store_s8(p, v)    n = to_vi32(v), -127 .. 127: LANES bytes n + S8_OFFSET
  *
  *   (vi32)  zero()
@@ -76,7 +76,7 @@
 #include <string.h>
 
 #define LNRNN_INLINE static inline __attribute__((always_inline, unused))
-/* For rare cases: compiled for size, and placed away from the code that is executed often. */
+/* Functions for rare cases are compiled for size, and placed away from frequent code. */
 #define LNRNN_SELDOM static __attribute__((noinline, cold))
 
 /* For functions that kernels call in many places, if the cost of a call does not matter. Inlined, they would
@@ -94,8 +94,8 @@
 
 #include "lnrnn/simd/half.h"
 
-/* The vector types of x86, of `bytes` bytes. A sum of two __m256 has such a type too, and mixing it with
- * __m256 in a conditional expression is an error. */
+/* The vector types of x86, of `bytes` bytes. A sum of two __m256 has such a type, not __m256, and the two
+ * types cannot be mixed in a conditional expression. */
 #define LNRNN_VECTORS(bytes)                                \
     typedef float v32 __attribute__((vector_size(bytes)));  \
     typedef double v64 __attribute__((vector_size(bytes))); \

@@ -4,15 +4,15 @@
  *                             those at p (a word for each lane); a word holds an even input in its low half
  *                             and the odd one that follows it in its high half
  *
- *   (vblock) Two words of a row or output, then two of another one. vsum: a vector of sums of their products,
+ *   (vblock) Two words of a row (or output), then two words of another one. vsum: a vector of sums of products,
  *            v32 for bfloat16 and vi32 for signed bytes.
  *           block_of_rows(p, q)         p[0] p[1] q[0] q[1]
- *           block_of_outputs(p, q, h)   p: the words of four outputs; q: their next ones -> those of the
- *                             first two outputs, h 0, or of the last two, h 1: p[2h] q[2h] p[2h+1] q[2h+1]
- *           vsum_half(r, s, h)  the first (h 0) or last two lanes of r, then those of s: of the sums of two
- *                             rows, r and s, a block of two rows and two outputs; of two blocks a row's sums
+ *           block_of_outputs(p, q, h)   p: a word of each of four outputs; q: their next words -> the block of
+ *                             two outputs, 2h and 2h+1: p[2h] q[2h] p[2h+1] q[2h+1]
+ *           vsum_half(r, s, h)  lanes 2h and 2h+1 of r, then of s. If r and s are sums of two rows, this is a
+ *                             block of sums: two rows by two outputs. If they are blocks, this is row h of both
  *           vsum_dot(v, a, p)   dot2 or dot4_s8
- *           vsum_block_dot(c, a, b)   a block of sums c + a's two rows times b's two outputs: the bits of a
+ *           vsum_block_dot(c, a, b)   the block of sums c + two rows a times two outputs b, with the bits of a
  *                             vsum_dot of the first words, and then one of the second words
  *
  *   (tiles) A tile has up to 16 rows of 16 words, and tiles are numbered 0 to 7. The numbers
@@ -22,15 +22,13 @@
  *           zero(t, i)        tile i is 0
  *           load(t, i, p, s)  rows from p, p + s bytes, ..
  *           store(t, i, p, s) likewise
- *           dot_bf16(t, c, a, b)   float tile c += tile a times tile b, b 6 or 7: row m of a holds words of
- *                             two bfloat16, word k of which meets row k of b
- *           dot_u8(t, c, a, b)     tile c of int32 += the same of four bytes to a word: unsigned in a,
- *                             signed in b
+ *           dot_bf16(t, c, a, b)   float tile c += tile a times tile b (6 or 7), whose words have two bfloat16.
+ *                             Word k of each row of a is multiplied by row k of b
+ *           dot_u8(t, c, a, b)     the same for int32 sums and words of four bytes, unsigned in a, signed in b
  *
  * With LNRNN_EMULATED these operations are plain C with the same bits, for machines without the instructions. The C follows
  * the manuals: the order of sums, the roundings, and 0 for subnormal operands and results. Intel, Architecture Instruction
  * Set Extensions Programming Reference: VDPBF16PS, TDPBF16PS, TDPBUSD. Arm, Architecture Reference Manual: BFDOT, BFMMLA.
- * tests/rnn/test_units.py and tests/simd/test_aarch64.py compare the instructions with the plain C.
  */
 #ifndef LNRNN_UNITS_H
 #define LNRNN_UNITS_H
@@ -45,8 +43,8 @@ LNRNN_INLINE float without_subnormal(float v)
 }
 
 /* Returns sum + one product of two bfloat16, rounded once, to nearest even. As in the CPU's unit, a result below the
- * smallest normal number is 0, even if float would round it up to that number. In double the product is exact, and
- * the rounding of the sum does not matter: a product with such low bits is below 2^-160. */
+ * smallest normal number is 0, even if float would round it up to that number. In double the product is exact. The
+ * rounding of the sum does not matter, because a product whose bits it would round away is below 2^-160. */
 LNRNN_INLINE float unit_fma(uint32_t a, uint32_t b, float sum)
 {
     const float x = without_subnormal(bits_float(a)), y = without_subnormal(bits_float(b)),
@@ -107,7 +105,7 @@ LNRNN_OUTLINE v32 v32_dot2(v32 v, uint32_t a, const uint32_t *p)
 {
     float sum[V32_LANES];
     v32_store(sum, v);
-    for (int i = 0; i < V32_LANES; i++) { /* the odd input first */
+    for (int i = 0; i < V32_LANES; i++) { /* the instruction adds the odd input first */
         sum[i] = unit_fma(a & 0xffff0000, p[i] & 0xffff0000, sum[i]);
         sum[i] = unit_fma(a << 16, p[i] << 16, sum[i]);
     }
@@ -153,7 +151,7 @@ LNRNN_INLINE vsum vsum_dot(vsum v, uint32_t a, const uint32_t *p) { return v32_d
 
 LNRNN_INLINE vsum vsum_half(vsum r, vsum s, int h)
 {
-    const float64x2_t a = (float64x2_t)r, b = (float64x2_t)s; /* the bits, not the values */
+    const float64x2_t a = (float64x2_t)r, b = (float64x2_t)s; /* reinterprets the bits */
     return (vsum)(h ? vzip2q_f64(a, b) : vzip1q_f64(a, b));
 }
 
@@ -244,7 +242,7 @@ LNRNN_INLINE void tile_dot_u8(lnrnn_tiles *t, int c, int a, int b)
                                                    * (int8_t)(t->word[b][k][n] >> at & 255));
 }
 #elif defined(__x86_64__)
-/* Instructions as assembler text. gcc's intrinsics need literal tile numbers, and compiler flags that would let gcc
+/* AMX instructions as assembler text. gcc's intrinsics need literal tile numbers, and compiler flags that would let gcc
  * itself use tiles. Tiles are not named as clobbered, because the compiler keeps no values in them. */
 typedef struct {
     int unused;

@@ -71,7 +71,7 @@ LNRNN_INLINE void v32_tanhs(const int m, v32 *x)
     EACH k[i] = v32_fma(a[i], v32_set1(1.71875f), v32_set1(LNRNN_TO_INTEGER));
     EACH d[i] = a[i] - v32_lookup16(lnrnn_tanh_at, k[i]); /* exact */
     EACH of[i] = v32_lookup16(lnrnn_tanh_of, k[i]);
-    /* |d| <= 0.32 where the result is below 1 - 2^-22: tanh(d) = d + d^3 P(d^2), minimax, relative error 2e-8 */
+    /* tanh(d) is d + d^3 P(d^2), with relative error 2e-8 for |d| <= 0.32. Larger |d| occur only if the result is above 1 - 2^-22. */
     EACH z[i] = d[i] * d[i];
     EACH q[i] = v32_fma(v32_set1(-0x1.99e6dcp-5f), z[i], v32_set1(0x1.109d2cp-3f));
     EACH q[i] = v32_fma(q[i], z[i], v32_set1(-0x1.555466p-2f));
@@ -90,7 +90,7 @@ LNRNN_INLINE v32 v32_tanh(v32 x)
 /* With x = n ln2 + r and p = 2^n, sigmoid(x) = p / (p + exp(-r)). p is exact. The sum is 1 + p plus r times a
  * polynomial, rounded once. p and the sum are multiplied by 5/3, for two reasons. First, 1 + p then has a rounding
  * error of at most a third of the last place, whereas 1 + 2^-24 is halfway between two floats. Second, if the
- * quotient is nearly twice a power of two, the sum is 1.67 times one, so that its rounding matters less. */
+ * quotient is nearly twice a power of two, the sum is 1.67 times a power of two, so that its rounding matters less. */
 LNRNN_INLINE void v32_sigmoids(const int m, v32 *x)
 {
     enum { M = LNRNN_MOST_TOGETHER };
