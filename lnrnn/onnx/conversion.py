@@ -19,7 +19,8 @@ def from_onnx(
     The parts are nodes RNN, LSTM and GRU of opsets 7 to 22, and DynamicQuantizeLSTM of ONNX Runtime, also
     inside of If, Loop and Scan. Nodes that follow each other through Transpose, Reshape and Squeeze are the
     layers of one network. Weights may be constants, or computed from constants by Slice, Concat and other
-    operators that move numbers, Cast and DequantizeLinear.
+    operators that move numbers, Cast and DequantizeLinear. Other parts are steps of cells in plain operators,
+    alone, in a Loop or Scan, or unrolled, and whole files of `to_onnx`.
 
     Parameters
     ----------

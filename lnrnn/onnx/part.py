@@ -21,7 +21,8 @@ class Part:
     path : str
         The names of the node (the first of a stack) and of the nodes around it, joined by "/".
     kind : str
-        The operator, such as "LSTM", or other nodes that compute it: "LSTM step", "Loop of LSTM".
+        The operator, such as "LSTM", or other nodes that compute it: "LSTM step", "Loop of LSTM". A "file of
+        to_onnx" is a whole file. Its inputs and outputs are those of the graph, and x, h0, y and h are empty.
     nodes : tuple of onnx_ir.Node
         All nodes of the file that the network replaces, in the file's order.
     network : Network or None

@@ -44,11 +44,24 @@ def parts_of(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part
     """Returns the parts of a model that `read` has returned. reset_after: as in from_onnx."""
     from .cells.finding import find_cells
     from .nodes.plain import plain_parts
+    from .writing.read_back import read_back
 
     with np.errstate(all="ignore"):  # the numbers of a file may be anything
         every = _outermost([*plain_parts(model, reset_after), *find_cells(model)])
+        own = read_back(model)
+        if own is not None and not (len(every) == 1 and _has_layers(every[0], own)):
+            every = [own]
         _rename(every)
         return _joined(every)
+
+
+def _has_layers(part: Part, own: Part) -> bool:
+    """Returns whether a part has the same layers as a whole file."""
+    mine, theirs = part.converted, own.converted
+    if mine is None or theirs is None or part.baked.get("T") != own.baked.get("T"):
+        return False
+    same = (mine.arguments[name] == theirs.arguments[name] for name in ("num_layers", "bidirectional"))
+    return mine.cell == theirs.cell and mine.zoneout == theirs.zoneout and all(same)
 
 
 def _outermost(every: list[Part]) -> list[Part]:

@@ -20,6 +20,7 @@ from .extraction import Unrun, extracted
 from .graph.folding import attribute
 from .part import Part
 from .running.file_session import open_session
+from .writing.read_back import KIND
 
 Array = np.ndarray
 Run = Callable[[dict[str, Array]], dict[str, Array]]
@@ -32,6 +33,8 @@ def prove(part: Part, model: onnx_ir.Model, reset_after: bool | None = None) -> 
 
     Raises ValueError if the outputs differ. reset_after: as in from_onnx.
     """
+    if part.kind == KIND:  # read_back has compared each node
+        return ""
     doubt = ""
     try:
         proto, dtype = extracted(part, model, reset_after)
