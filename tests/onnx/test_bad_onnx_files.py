@@ -351,6 +351,27 @@ def test_numbers_that_are_squared_often_take_no_memory(rng):
     assert "its number of steps" in part.warnings[0]
 
 
+@pytest.mark.parametrize("domain", ["", "ai.onnx"])
+@pytest.mark.parametrize("name", ["Sigmoid", "GRU"])
+def test_functions_with_names_of_operators_are_refused(rng, domain, name):
+    """ONNX Runtime runs the function in place of the operator."""
+    proto = recurrent(rng, "GRU", WIDTH, H)
+    nodes = [helper.make_node("Neg", ["a"], ["b"])]
+    opsets = [helper.make_opsetid("", 17)]
+    proto.functions.append(helper.make_function(domain, name, ["a"], ["b"], nodes, opsets))
+    refused(proto, f"functions must have names of their own, got '{name}'")
+
+
+def test_many_equal_steps_are_joined_in_proportion(rng):
+    """400 steps that read the same x, each with states of its own."""
+    w, new = Writer(rng), []
+    p = draw(rng, "GRU", WIDTH, H)
+    for _ in range(400):
+        new += step(w, "GRU", p, "x", ("h0",))
+    (part,) = lnrnn.onnx.parts(step_model(w, new, WIDTH, H))
+    assert len(part.paths) == 400
+
+
 def test_numbers_that_overflow_give_no_warnings_of_numpy(rng):
     w = Writer(rng)
     x = w.node("Div", "x", w.array(0.0))

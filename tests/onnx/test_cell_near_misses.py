@@ -9,9 +9,9 @@ from onnx import helper
 pytest.importorskip("onnx_ir")
 
 from lnrnn.onnx.parts import parts  # noqa: E402
-from onnx_cells import Writer, affine, cut, draw, layer_norm, lstm, step, step_model  # noqa: E402
-from onnx_files import FLOAT  # noqa: E402
-from onnx_loops import keras_loop, loop, scan  # noqa: E402
+from onnx_cells import Writer, affine, body, cut, draw, layer_norm, lstm, step, step_model  # noqa: E402
+from onnx_files import FLOAT, model  # noqa: E402
+from onnx_loops import BOOL, keras_loop, loop, scan  # noqa: E402
 
 D, H = 3, 4
 
@@ -267,6 +267,67 @@ def test_another_output_is_no_loop(rng):
     graph = next(a.g for a in proto.graph.node[0].attribute if a.name == "body")
     graph.node[-1].op_type = "Neg"
     assert "is not h" in only_steps(proto)
+
+
+def masked(rng, mask, axis=None):
+    """A Scan whose states a mask of some shape keeps. axis: that of an Unsqueeze of the mask of one step."""
+    w = Writer(rng)
+    new = step(w, "GRU", draw(rng, "GRU", D, H), "x_t", ["h_in"])
+    row = "m_t" if axis is None else w.node("Unsqueeze", "m_t", w.integers(axis))
+    h, y = w.node("Where", row, new[0], "h_in"), w.node("Where", row, new[0], w.array(0.0))
+    given = {"h_in": (FLOAT, ("B", H)), "x_t": (FLOAT, ("B", D)), "m_t": (BOOL, mask[1:])}
+    node = helper.make_node("Scan", ["h0", "x", "mask"], ["h", "y"], num_scan_inputs=2,
+                            body=body(w, given, {h: FLOAT, y: FLOAT}))  # fmt: skip
+    given = {"x": (FLOAT, ("T", "B", D)), "h0": (FLOAT, ("B", H)), "mask": (BOOL, mask)}
+    return model([node], given, ["y", "h"])
+
+
+@pytest.mark.parametrize("mask, axis", [(("T", "B"), 1), (("T", "B"), -1), (("T", "B", 1), None)])
+def test_a_mask_with_one_number_for_each_step_and_sequence(rng, mask, axis):
+    (part,) = parts(masked(rng, mask, axis))
+    assert part.kind == "Scan of GRU" and part.mask.name == "mask"
+
+
+@pytest.mark.parametrize("mask, axis", [
+    (("T", "B"), 0), (("T", "B"), None), (("T", "B", H), None), (("T", "B", "any"), None),
+    (("T", 1, "B"), None),
+])  # fmt: skip
+def test_a_mask_with_a_number_for_each_unit_is_no_loop(rng, mask, axis):
+    """If there are as many sequences as units, ONNX permits a mask (1, B) in place of (B, 1)."""
+    assert "the mask" in only_steps(masked(rng, mask, axis)) or axis == 0
+
+
+def test_a_scan_of_another_domain_is_no_loop(rng):
+    proto = scan(rng, "GRU")
+    proto.graph.node[0].domain = "custom"
+    del proto.graph.node[0].attribute[1:]
+    only_steps(proto)
+
+
+@pytest.mark.parametrize("op", ["Concat", "Unsqueeze", "Gather"])
+def test_nodes_of_another_domain_are_no_steps_in_a_row(rng, op):
+    w, p, states, ys = Writer(rng), draw(rng, "GRU", D, H), ("h0",), []
+    for t in range(3):
+        x = w.node("Gather", "x", w.array(t, np.int64), axis=0)
+        states = step(w, "GRU", p, x, states)
+        ys.append(w.node("Unsqueeze", states[0], w.integers(0)))
+    proto = step_model(w, [w.node("Concat", *ys, axis=0), *states], D, H)
+    proto.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", FLOAT, (3, "B", D)))
+    assert [part.kind for part in parts(proto)] == ["3 steps of GRU"]
+    for node in proto.graph.node:
+        node.domain = "custom" if node.op_type == op else ""
+    assert {part.kind for part in parts(proto)} == {"GRU step"}
+
+
+def test_a_step_of_three_axes_has_no_network(rng):
+    """The weights are those of an LSTM, but lnrnn would take the first axis for time."""
+    w = Writer(rng)
+    new = step(w, "LSTM", draw(rng, "LSTM", D, H), "x", ("h0", "c0"), product="MatMul")
+    proto = step_model(w, new, D, H)
+    for value, size in zip(proto.graph.input, (D, H, H), strict=True):
+        value.CopyFrom(helper.make_tensor_value_info(value.name, FLOAT, ("A", "B", size)))
+    (part,) = parts(proto)
+    assert part.network is None and "'x' has 3 axes, where a step has 2" in part.reason
 
 
 def test_an_output_twice_is_no_loop(rng):

@@ -9,6 +9,7 @@ from typing import Any
 import onnx_ir
 
 from ..graph.counting import Width, size
+from ..graph.folding import DOMAINS
 from ..graph.values import attribute, outside_of_loops, rank
 from .bodies import Body, Carried, Joined, Unfit, body_of, check_steps, insertion
 from .masks import Choice, choice, in_order_of_x, is_fill, lengths_of, reversed_of
@@ -24,11 +25,11 @@ REPEATS = (
 
 @dataclass(frozen=True)
 class Recurrent:
-    """A step in a body, and the states that it passes to the next one. mask: that of the states, or None."""
+    """A step in a body, and the states that it passes to the next one. choice: with the states' mask, or None."""
 
     step: Step
     states: tuple[Carried, ...]
-    mask: onnx_ir.Value | None
+    choice: Choice | None
 
 
 @dataclass
@@ -83,16 +84,18 @@ def whole_loop(path: str, node: onnx_ir.Node, groups: Sequence[Sequence[Step]], 
             raise Unfit(f"{each.step.outside[0]} reads a value inside of the step")
     whole, axis, backwards = body.element(found[0].step.x)
     baked = check_steps(body, whole, axis)
-    masks = {id(each.mask): each.mask for each in found}
-    if len(masks) > 1:
+    masked = found[0].choice
+    if any(each.choice is not masked and not (masked and masked.has_mask_of(each.choice)) for each in found):
         raise Unfit("its states have different masks")
-    (mask_t,) = masks.values()
     mask = None
-    if mask_t is not None:
-        mask, of_mask, same = body.element(mask_t)
+    if masked is not None:
+        mask, of_mask, same = body.element(masked.mask)
+        column = rank(mask) == 3 and size(mask, 2, terms.width).number == 1
+        if not (rank(mask) in (None, 2) if masked.has_row else column):
+            raise Unfit(f"{mask.name!r}, the mask, has not one number for each step and sequence")
         if of_mask != 0 or same != backwards:
             raise Unfit(f"{mask.name!r}, the mask, has the steps in another order than {whole.name!r}")
-    y, warnings = _outputs(body, found, mask_t)
+    y, warnings = _outputs(body, found)
     if y is not None and y.axis not in (0, 1):
         raise Unfit(f"{y.value.name!r} has the steps along axis {y.axis}")
     sequences = Sequences(
@@ -150,11 +153,10 @@ def _recurrent(group: Sequence[Step], body: Body) -> Recurrent:
             return Recurrent(step, states, None)
         choices = [choice(c.outer) for c in states]
         if all(
-            found is not None and found.new is v and found.old is c.inner and found.mask is choices[0].mask  # type: ignore[union-attr]
+            found is not None and found.new is v and found.old is c.inner and found.has_mask_of(choices[0])
             for found, v, c in zip(choices, step.new, states, strict=True)
         ):
-            assert choices[0] is not None
-            return Recurrent(step, states, choices[0].mask)
+            return Recurrent(step, states, choices[0])
     raise Unfit(f"the states of the step of {group[0].pattern.cell} are not carried to the next step")
 
 
@@ -177,10 +179,9 @@ def _is_h(x: onnx_ir.Value, of: Recurrent) -> bool:
     return outside_of_loops(x) is of.step.new[0]
 
 
-def _outputs(
-    body: Body, found: Sequence[Recurrent], mask: onnx_ir.Value | None
-) -> tuple[Joined | None, list[str]]:
+def _outputs(body: Body, found: Sequence[Recurrent]) -> tuple[Joined | None, list[str]]:
     """Returns y, and warnings. Raises Unfit if the body has other outputs."""
+    mask = found[0].choice
     states = {id(c.inner) for each in found for c in each.states}
     h, warnings = found[-1].step.new[0], []
     joined = [j for j in body.joined if used(j.value)]
@@ -216,7 +217,7 @@ def _outputs(
 
 
 def _is_output(
-    value: onnx_ir.Value, h: onnx_ir.Value, mask: onnx_ir.Value | None, old: onnx_ir.Value | None,
+    value: onnx_ir.Value, h: onnx_ir.Value, mask: Choice | None, old: onnx_ir.Value | None,
     memory: set[int] | frozenset[int] = frozenset(),
 ) -> str:  # fmt: skip
     """Returns whether a value is h in all steps ("h"), or past a sequence's end 0 ("0") or its last value
@@ -224,8 +225,8 @@ def _is_output(
     value = outside_of_loops(value)
     if value is h:
         return "h" if mask is None else ""
-    found: Choice | None = choice(value)
-    if found is None or found.new is not h or found.mask is not mask:
+    found = choice(value)
+    if found is None or found.new is not h or not found.has_mask_of(mask):
         return ""
     if is_fill(found.old):
         return "0"
@@ -236,7 +237,10 @@ def _concatenated(sequence: onnx_ir.Value, inner: onnx_ir.Value, front: bool) ->
     """Returns the value that a ConcatFromSequence makes of a Loop's sequence."""
     users = list(sequence.consumers())
     if sequence.is_graph_output() or any(
-        user.op_type != "ConcatFromSequence" or not attribute(user, "new_axis", 0) for user in users
+        user.op_type != "ConcatFromSequence"
+        or user.domain not in DOMAINS
+        or not attribute(user, "new_axis", 0)
+        for user in users
     ):
         raise Unfit(f"its sequence {sequence.name!r} becomes no array")
     nodes: Nodes = users

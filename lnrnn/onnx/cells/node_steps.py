@@ -66,5 +66,5 @@ def _step(layer: Layer) -> Step | None:
 
 def _squeeze(value: onnx_ir.Value | None) -> onnx_ir.Node | None:
     """Returns the node that removes the axis of directions from a state."""
-    users = [] if value is None else [u for u in value.consumers() if u.op_type == "Squeeze"]
+    users = [] if value is None else [u for u in value.consumers() if u.op_type == "Squeeze" and not u.domain]
     return users[0] if len(users) == 1 and moved_axes(users[0]) == [0] else None

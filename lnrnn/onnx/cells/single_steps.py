@@ -8,7 +8,7 @@ import onnx_ir
 
 from ..graph.folding import MOVES
 from ..graph.reading import loop_around, node_path
-from ..graph.values import MOST_DEPTH, outside_of_loops, producer
+from ..graph.values import MOST_DEPTH, outside_of_loops, producer, rank
 from ..part import Part
 from .matching import Step
 from .recurrences import Layer, Recurrence, if_used, recurrence
@@ -28,6 +28,12 @@ def one_step(path: str, group: Sequence[Step]) -> Recurrence | Part | None:
     step = ranked[0]
     if step.pattern.cell == "RNN" and not (is_input(origin(step.old[0])) and reaches_output(step.new[0])):
         return None  # a sum of two products in a tanh is also an attention
+    for v in (step.x, *step.old):
+        if rank(v) not in (None, 2):
+            reason = f"{v.name!r} has {rank(v)} axes, where a step has 2"
+            return Part(
+                node_path(path, step.nodes[0]), f"{step.pattern.cell} step", step.nodes, reason=reason
+            )
     users = [user for value in step.new for user in value.consumers() if user not in step.nodes]
     if not any(v.is_graph_output() for v in step.new) and all(user.op_type == "Shape" for user in users):
         return None

@@ -128,7 +128,11 @@ def stacked(values: Values, inside: set[int]) -> tuple[onnx_ir.Value, int, bool,
             continue
         if user.op_type == "SequenceConstruct":
             for join in user.outputs[0].consumers():
-                if join.op_type == "ConcatFromSequence" and attribute(join, "new_axis", 0):
+                if (
+                    join.op_type == "ConcatFromSequence"
+                    and join.domain in DOMAINS
+                    and attribute(join, "new_axis", 0)
+                ):
                     backwards = _order(list(user.inputs), values)
                     if backwards is not None:
                         return join.outputs[0], attribute(join, "axis", 0) % 3, backwards, [user, join]
@@ -136,12 +140,17 @@ def stacked(values: Values, inside: set[int]) -> tuple[onnx_ir.Value, int, bool,
         if axes is None or len(axes) != 1:
             continue
         for join in user.outputs[0].consumers():
-            if join.op_type != "Concat" or attribute(join, "axis", 0) % 3 != axes[0] % 3:
+            if (
+                join.op_type != "Concat"
+                or join.domain not in DOMAINS
+                or attribute(join, "axis", 0) % 3 != axes[0] % 3
+            ):
                 continue
             nodes = [v.producer() for v in join.inputs if v is not None]
             same = [
                 node for node in nodes
-                if node is not None and node.op_type == "Unsqueeze" and moved_axes(node) == axes
+                if node is not None and node.op_type == "Unsqueeze" and node.domain in DOMAINS
+                and moved_axes(node) == axes
             ]  # fmt: skip
             backwards = _order([node.inputs[0] for node in same], values)
             if len(same) == len(join.inputs) and backwards is not None:

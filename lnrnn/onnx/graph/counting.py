@@ -158,7 +158,12 @@ def size(value: onnx_ir.Value, axis: int, width: Width) -> Linear:
         if node.op_type == "Transpose" and axes is not None:
             order = attribute(node, "perm")
             axis = axes - 1 - axis if order is None else int(order[axis])
-        elif node.op_type not in ("Identity", "Cast", "ReverseSequence"):
+        elif node.op_type == "Unsqueeze" and axes is not None:
+            new = [int(a) % axes for a in moved_axes(node) or ()]
+            if axis in new:
+                return Linear(1)
+            axis -= sum(a < axis for a in new)
+        elif node.op_type not in ("Identity", "Cast", "Not", "ReverseSequence"):
             break
         value = source
     return Linear(0, {(id(value), axis): 1})

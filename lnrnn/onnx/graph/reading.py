@@ -37,6 +37,9 @@ def read(path_or_model: Any) -> onnx_ir.Model:
         size = proto.ByteSize()
         _check_names(proto.graph)
         model = _converted(proto)
+    for domain, name, _ in model.functions:
+        if domain in DOMAINS or (domain, name) == ("com.microsoft", "DynamicQuantizeLSTM"):
+            raise OnnxFileError(f"functions must have names of their own, got {name!r}, an operator's")
     every = []
     for _, graph, around in _walk(model):
         graph.meta[_PARENT] = around

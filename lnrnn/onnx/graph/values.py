@@ -15,7 +15,7 @@ from .reading import loop_around
 Array = np.ndarray
 MOST_DEPTH = 40  # nodes in a row that are read to find one property of a value
 ACTIVATIONS = {"Sigmoid": "sigmoid", "Tanh": "tanh", "Relu": "relu", "HardSigmoid": "hard_sigmoid"}
-ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Neg", "Identity", "Sum", "Cast", *ACTIVATIONS)
+ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Neg", "Identity", "Sum", "Cast", "Equal", *ACTIVATIONS)
 
 
 def outside_of_loops(value: onnx_ir.Value) -> onnx_ir.Value:
