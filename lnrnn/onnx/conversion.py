@@ -40,7 +40,8 @@ def from_onnx(
     -------
     RNN, LSTM or GRU, or a dict of them
         The network if the file has one part, or with `name`. Otherwise {path: network} of all parts that have
-        one; a UserWarning says why the others have none. batch_first is True for nodes with layout=1.
+        one; a UserWarning says why the others have none. batch_first is True if x and y of the file have the
+        axes (B, T, *), by nodes with layout=1 or between nodes Transpose, as torch exports batch_first=True.
 
     Raises
     ------

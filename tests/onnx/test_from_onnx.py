@@ -51,6 +51,14 @@ def branches(rng, equal=True):
     return model([either], GIVEN | {"on": (TensorProto.BOOL, ())}, ["Y"], own)
 
 
+def test_the_text_of_a_part_names_no_nodes_or_weights(rng):
+    (part,) = lnrnn.onnx.parts(recurrent(rng, "GRU", WIDTH, H))
+    assert repr(part) == (
+        f"Part(path='node', kind='GRU', network={part.network!r}, reason='', "
+        "warnings=[\"the state of node 'node' (GRU) begins at 0 in each call of the file\"])"
+    )
+
+
 # --- results ------------------------------------------------------------------------------------------------
 
 
