@@ -95,8 +95,8 @@ def from_onnx(
     chosen = every if name is None else [_named(every, name)]
     taken = [part for part in chosen if part.network is not None]
     if not taken:
-        reasons = "; ".join(part.reason for part in chosen)
-        raise ValueError(f"a part must be one that a network can replace, got {len(chosen)}: {reasons}")
+        count = "no part" if len(chosen) == 1 else f"none of the {len(chosen)} parts"
+        raise ValueError(f"{count} can be converted: {'; '.join(part.reason for part in chosen)}")
     for part in chosen:
         if part.network is None:
             _warn(f"part {part.path!r} has no network: {part.reason}")

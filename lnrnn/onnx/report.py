@@ -109,7 +109,7 @@ def text(report: dict[str, Any]) -> str:
     lines = _wrapped(f"{report['file']}: {origin}")
     parts = report["parts"]
     taken = sum(part["network"] is not None for part in parts)
-    lines += ["", f"Recurrent parts: {len(parts)}" + (f", {taken} with a network" if parts else "")]
+    lines += ["", _summary(len(parts), taken)]
     for number, part in enumerate(parts, 1):
         lines += _part_lines(number, part)
     states = report["states"]
@@ -124,6 +124,16 @@ def text(report: dict[str, Any]) -> str:
         title = f"Other {name}" if states else name.capitalize()
         lines += ["", f"{title}: {len(rows)}", *_table(rows)]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _summary(count: int, taken: int) -> str:
+    """Returns the line above the parts: "1 recurrent part, converted", "3 recurrent parts, 2 converted"."""
+    if not count:
+        return "No recurrent part"
+    converted = "converted" if taken == count else f"{taken or 'none'} converted"
+    return (
+        f"{count} recurrent part{'s' * (count > 1)}, {converted if count > 1 or taken else 'not converted'}"
+    )
 
 
 def _state_row(state: dict[str, Any]) -> tuple[str, ...]:

@@ -435,3 +435,13 @@ def test_a_node_with_a_text_that_onnx_ir_cannot_write_is_not_compared(rng):
     raw = proto.SerializeToString().replace(b"text", b"\xee\xef\xee\xef")
     with pytest.warns(UserWarning, match="could not be checked: onnx_ir cannot write node 'node'"):
         lnrnn.from_onnx(raw)
+
+
+@pytest.mark.parametrize("call", [lnrnn.from_onnx, lnrnn.onnx.parts, lnrnn.onnx.Model])
+def test_an_error_names_the_file(tmp_path, rng, call):
+    bad = recurrent(rng, "LSTM")
+    bad.graph.node[0].input[0] = "nobody computes this"
+    for name, data in (("damaged.onnx", b"\xff\xff"), ("wrong.onnx", bad.SerializeToString())):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(ValueError, match=name):
+            call(tmp_path / name)

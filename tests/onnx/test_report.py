@@ -42,8 +42,8 @@ def test_the_text_of_a_file(tmp_path, run, monkeypatch):
     want = """\
 m.onnx: opset 17
 
-Recurrent parts: 1, 1 with a network
-  1. LSTM, 5 nodes: LSTM(3, 4, num_layers=2, norm=None)
+1 recurrent part, converted
+  1. LSTM, 6 nodes: LSTM(3, 4, num_layers=2, batch_first=True, norm=None)
      LSTM of y0
 
 States: 2
@@ -125,7 +125,7 @@ def test_a_part_without_a_network_has_a_reason(tmp_path, run):
     code, out, _ = run(path)
     (part,) = parts(path)
     assert code == 0 and part.network is None and part.reason
-    assert "Recurrent parts: 1, 0 with a network\n  1. LSTM, 1 node: no network\n" in out
+    assert "1 recurrent part, not converted\n  1. LSTM, 1 node: no network\n" in out
     words = " ".join(out.split())
     assert f"reason: {part.reason}" in words and "clip" in words
 

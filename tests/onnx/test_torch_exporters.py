@@ -146,3 +146,9 @@ def test_batch_first_needs_the_batch_axis_first_in_x_and_y(dynamo):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert lnrnn.from_onnx(raw).batch_first == first
+
+
+def test_a_network_with_proj_size_of_the_dynamo_exporter_is_refused():
+    raw = exported(torch_network("LSTM", proj_size=2), (torch.randn(4, 2, WIDTH),), True)
+    with pytest.raises(ValueError, match="initial_c must be of 2 units, as R, got 4, .*dynamo=True"):
+        lnrnn.from_onnx(raw)

@@ -25,7 +25,7 @@ REPEATS = (
 
 @dataclass(frozen=True)
 class Recurrent:
-    """A step in a body, and the states that it passes to the next one. choice: with the states' mask, or None."""
+    """A step in a body, and the states that it passes to the next. choice: with the states' mask, or None."""
 
     step: Step
     states: tuple[Carried, ...]

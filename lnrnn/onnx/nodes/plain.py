@@ -103,7 +103,7 @@ def _warnings(part: Part, stack: Stack, model: onnx_ir.Model, reset_after: bool 
             "computes other outputs"
         )
     no_state = all(v is None for v in (*part.h0, *part.c0))
-    if no_state and first.directions == 1 and not first.reverse:
+    if no_state:
         result.append(f"the state of node {named(first.node)} begins at 0 in each call of the file")
     if is_quantized(first.node):
         result.append(
