@@ -22,6 +22,7 @@ _HEAD = ("input", "output", "shape", "dtype", "lane axis", "evidence")
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Returns the report of a file, in types of JSON. Raises OnnxFileError for a damaged file."""
     require("onnx_ir", "lnrnn onnx", "onnx")
+    from .cells.finding import unknown_loops
     from .graph.reading import opset_of, read
 
     model = read(path)
@@ -31,6 +32,7 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
         "opset": opset_of(model),
         "producer": " ".join(str(each) for each in (model.producer_name, model.producer_version) if each),
         "parts": [describe_part(part) for part in parts],
+        "loops": unknown_loops(model, parts),
         "states": [],
         "unclear": "",
     }
@@ -112,6 +114,8 @@ def text(report: dict[str, Any]) -> str:
     lines += ["", _summary(len(parts), taken)]
     for number, part in enumerate(parts, 1):
         lines += _part_lines(number, part)
+    for loop in report["loops"]:
+        lines += _wrapped(f"no part: {loop}", 9, first=5)
     states = report["states"]
     if report["unclear"]:
         lines += ["", "States: unclear. Give those of lnrnn.onnx.Model as states={input: output}."]
