@@ -105,9 +105,7 @@ def test_parts_without_a_network_are_warned_about_or_an_error(rng):
 def test_a_file_without_a_part_is_refused(rng):
     proto = model([helper.make_node("Relu", ["X"], ["Y"])], GIVEN, ["Y"])
     assert lnrnn.onnx.parts(proto) == []
-    with pytest.raises(
-        ValueError, match="the file has no recurrent part. lnrnn finds .*, or unrolled$"
-    ):
+    with pytest.raises(ValueError, match="the file has no recurrent part. lnrnn finds .*, or unrolled$"):
         lnrnn.from_onnx(proto)
 
 
