@@ -12,6 +12,17 @@ class OnnxFileError(ValueError):
 
 
 @contextmanager
+def naming(path: str) -> Iterator[None]:
+    """A context whose errors of class OnnxFileError begin with the path of the file, unless it is ""."""
+    try:
+        yield
+    except OnnxFileError as error:
+        if not path or str(error).startswith(path):
+            raise
+        raise OnnxFileError(f"{path}: {error}") from None
+
+
+@contextmanager
 def quiet() -> Iterator[None]:
     """A context in which onnx_ir does not log: it logs rules that a model breaks, and goes on."""
     log = logging.getLogger("onnx_ir.serde")
@@ -26,6 +37,6 @@ def quiet() -> Iterator[None]:
         log.removeFilter(silent)
 
 
-def text_of(error: BaseException) -> str:
-    """Returns another library's message as one line of at most 300 characters."""
-    return (" ".join(str(error).split()) or type(error).__name__)[:300]
+def text_of(error: BaseException, most: int = 300) -> str:
+    """Returns another library's message as one line of at most `most` characters."""
+    return (" ".join(str(error).split()) or type(error).__name__)[:most]

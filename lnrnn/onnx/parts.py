@@ -12,6 +12,7 @@ import numpy as np
 
 from ..importers.weights import Converted
 from ..packages import require
+from .errors import naming
 from .part import Part
 
 if TYPE_CHECKING:
@@ -46,10 +47,11 @@ def parts(path_or_model: Any) -> list[Part]:
 def parts_of(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part]:
     """Returns the parts of a model that `read` has returned. reset_after: as in from_onnx."""
     from .cells.finding import find_cells
+    from .graph.reading import PATH
     from .nodes.plain import plain_parts
     from .writing.read_back import read_back
 
-    with np.errstate(all="ignore"):  # the numbers of a file may be anything
+    with naming(model.meta.get(PATH, "")), np.errstate(all="ignore"):  # the numbers of a file may be anything
         every = _outermost([*plain_parts(model, reset_after), *find_cells(model, reset_after)])
         own = read_back(model)
         if own is not None and not (len(every) == 1 and _has_layers(every[0], own)):

@@ -522,3 +522,13 @@ def test_a_scan_that_contradicts_its_body_is_no_network(tmp_path, change):
             assert ("Scan of LSTM" in kinds) == (change == "axis")
         except lnrnn.onnx.OnnxFileError:
             pass
+
+
+@pytest.mark.parametrize("call", [lnrnn.from_onnx, lnrnn.onnx.parts, lnrnn.onnx.Model])
+def test_an_error_names_the_file(tmp_path, rng, call):
+    bad = recurrent(rng, "LSTM")
+    bad.graph.node[0].input[0] = "nobody computes this"
+    for name, data in (("damaged.onnx", b"\xff\xff"), ("wrong.onnx", bad.SerializeToString())):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(ValueError, match=name):
+            call(tmp_path / name)

@@ -303,3 +303,26 @@ def test_a_scripted_loop_of_a_layer_norm_gru_or_rnn(name):
     x, h = (v.numpy() for v in arrays((T + 3, B, D), (B, H)))
     theirs = run(proto, {"x": x, "h": h})[part.y.name]
     assert np.abs(theirs - part.network(x, h[None])[0]).max() < 3e-6
+
+
+def test_a_folded_first_step_is_named():
+    """The exporter computes the layer norm of the product with a first state of 0."""
+
+    class Steps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.i, self.h = nn.Linear(D, 4 * H, bias=False), nn.Linear(H, 4 * H, bias=False)
+            self.a, self.b, self.c = nn.LayerNorm(4 * H), nn.LayerNorm(4 * H), nn.LayerNorm(H)
+
+        def forward(self, x):
+            h, c, ys = torch.zeros(B, H), torch.zeros(B, H), []
+            for x_t in x.unbind(0):
+                i, f, g, o = (self.a(self.i(x_t)) + self.b(self.h(h))).chunk(4, 1)
+                c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+                h = o.sigmoid() * self.c(c).tanh()
+                ys.append(h)
+            return torch.stack(ys)
+
+    proto = exported(Steps().eval(), (torch.randn(T, B, D),), True)
+    text = " ".join(text for part in lnrnn.onnx.parts(proto) for text in part.warnings)
+    assert "step 0 is not one of them" in text and "in another order" not in text

@@ -51,6 +51,14 @@ def branches(rng, equal=True):
     return model([either], GIVEN | {"on": (TensorProto.BOOL, ())}, ["Y"], own)
 
 
+def test_the_text_of_a_part_names_no_nodes_or_weights(rng):
+    (part,) = lnrnn.onnx.parts(recurrent(rng, "GRU", WIDTH, H))
+    assert repr(part) == (
+        f"Part(path='node', kind='GRU', network={part.network!r}, reason='', "
+        "warnings=[\"the state of node 'node' (GRU) begins at 0 in each call of the file\"])"
+    )
+
+
 # --- results ------------------------------------------------------------------------------------------------
 
 
@@ -82,10 +90,12 @@ def test_paths_bytes_protos_and_models_of_onnx_ir_are_accepted(rng, tmp_path):
 
 def test_parts_without_a_network_are_warned_about_or_an_error(rng):
     proto = two(rng, clip=2.0)
-    with pytest.warns(UserWarning, match="part 'second' has no network: 'second' .GRU.: attribute clip"):
+    with pytest.warns(UserWarning, match="part 'second' has no network: node 'second' .GRU. has clip=2, and"):
         assert list(lnrnn.from_onnx(proto)) == ["first"]
     assert type(lnrnn.from_onnx(proto, "first")) is lnrnn.LSTM  # without a warning
-    with pytest.raises(ValueError, match="'second' .GRU.: attribute clip must be left out"):
+    with pytest.raises(
+        ValueError, match="no part can be converted: node 'second' .GRU. has clip=2, and lnrnn's"
+    ):
         lnrnn.from_onnx(proto, "second")
     first, second = lnrnn.onnx.parts(proto)
     assert first.reason == "" and first.network is not None
@@ -95,7 +105,7 @@ def test_parts_without_a_network_are_warned_about_or_an_error(rng):
 def test_a_file_without_a_part_is_refused(rng):
     proto = model([helper.make_node("Relu", ["X"], ["Y"])], GIVEN, ["Y"])
     assert lnrnn.onnx.parts(proto) == []
-    with pytest.raises(ValueError, match="the file must have a recurrent part, got none"):
+    with pytest.raises(ValueError, match="the file has no recurrent part. lnrnn finds .*, or unrolled$"):
         lnrnn.from_onnx(proto)
 
 

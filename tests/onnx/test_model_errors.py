@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -13,11 +14,13 @@ pytest.importorskip("onnx_ir")
 pytest.importorskip("onnxruntime")
 
 import onnx  # noqa: E402
+import onnx.parser  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 
 import lnrnn  # noqa: E402
 import state_models  # noqa: E402
 from lnrnn.onnx import Model  # noqa: E402
+from onnx_files import recurrent  # noqa: E402
 
 
 @pytest.fixture
@@ -212,7 +215,7 @@ def test_wrong_lanes_and_rows(model, tmp_path):
         for call in (lambda rows: stream(x, rows), stream.reset, stream.get_state):
             with pytest.raises(error, match=text):
                 call(rows)
-    with pytest.raises(ValueError, match=r"got sr \(\), input \(2, 8\), state \(2, 3, 4\).*give lanes"):
+    with pytest.raises(ValueError, match=r"give lanes=2. .*got sr \(\), input \(2, 8\), state \(2, 3, 4\)"):
         stream(x)
     policy = Model(state_models.policy(tmp_path / "policy.onnx"))
     with pytest.raises(ValueError, match="lanes must be 1 for a file whose states have fixed sizes, got 2"):
@@ -444,3 +447,49 @@ def test_the_error_of_a_model_is_no_longer_than_a_screen(model):
 def test_threads_are_those_of_the_session(path):
     assert Model(path, threads=2).session.get_session_options().intra_op_num_threads == 2
     assert lnrnn.get_num_threads() >= 1
+
+
+@pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
+def test_a_stream_of_a_file_that_reads_from_the_end_gives_a_warning(tmp_path, rng, direction):
+    proto = recurrent(rng, "GRU", D=1 + (direction == "bidirectional"), direction=direction)
+    (part,) = lnrnn.onnx.parts(proto)
+    assert part.warnings == ["the state of node 'node' (GRU) begins at 0 in each call of the file"]
+    onnx.save(proto, tmp_path / "m.onnx")
+    with pytest.warns(UserWarning, match="the state of node starts at 0 in each run"):
+        lnrnn.onnx.Model(tmp_path / "m.onnx").stream()
+
+
+def test_the_advice_for_more_lanes_fits_the_file(tmp_path, path):
+    """shapes= helps only where the file has a free axis, and lanes= only where the lanes differ."""
+    state = "float[2, {0}, 4] state, float[{0}, 4] x) => (float[{1}] stateN, float[{0}, 4] y)"
+    for sizes, want in (
+        (("3", "2, 3, 4"), "; export it with a free batch axis$"),
+        (("N", "2, 3, 4"), "; if axis 1 of 'state' has the lanes, give shapes={'state': .2, None, 4.}$"),
+    ):
+        body = "{ y = Identity (x) stateN = Identity (state) }"
+        text = f'<ir_version: 8, opset_import: ["": 17]> g ({state.format(*sizes)} {body}'
+        onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+        with pytest.raises(ValueError, match=want):
+            Model(tmp_path / "m.onnx").stream(3 if sizes[0] == "N" else 5)
+    model = Model(path, constants={"sr": 16000})
+    frames = np.zeros((8, 576), np.float32)
+    with pytest.raises(
+        ValueError, match="^the file does not name the lanes of 'input'; give lanes=8. the inp"
+    ):
+        model(frames)
+    with pytest.raises(ValueError) as error:
+        model(frames[:, :100], lanes=8)
+    assert "give lanes" not in str(error.value)
+
+
+def test_states_of_a_cell_in_plain_operators_with_given_shapes(tmp_path):
+    """The file declares a batch of 3, and its names do not tell the state."""
+    torch = pytest.importorskip("torch")
+    cell = torch.nn.GRUCell(4, 5)
+    given = torch.zeros(3, 4), torch.zeros(3, 5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(cell, given, str(tmp_path / "m.onnx"), dynamo=False)
+    pairs = Model(tmp_path / "m.onnx").states
+    (name,) = pairs
+    assert Model(tmp_path / "m.onnx", shapes={name: (None, 5)}).states == pairs

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import onnx_ir
 
 from ..graph.checks import check_nodes
+from ..graph.folding import DOMAINS
 from ..graph.reading import graphs, loop_around, node_path, opset_of
-from ..graph.values import number_nodes, outside_of_loops
+from ..graph.values import attribute, number_nodes, outside_of_loops
 from ..part import Part
 from .bodies import Unfit
 from .joining import joined
@@ -119,3 +120,20 @@ def _stacks(layers: Sequence[Layer]) -> list[list[Layer]]:
 
 def _same(a: Sequence[onnx_ir.Value], b: Sequence[onnx_ir.Value]) -> bool:
     return len(a) == len(b) and all(outside_of_loops(v) is w for v, w in zip(a, b, strict=True))
+
+
+def unknown_loops(model: onnx_ir.Model, parts: Sequence[Part]) -> list[str]:
+    """Returns a text for each Loop or Scan with a state that is no part, and has none inside."""
+    every = [each for part in parts for each in (part, *part.same)]
+    taken = {id(node) for part in every for node in part.nodes}
+    paths = [path for part in parts for path in part.paths]
+    result = []
+    for path, graph in graphs(model):
+        for node in graph:
+            if node.op_type not in ("Loop", "Scan") or node.domain not in DOMAINS or id(node) in taken:
+                continue
+            before = 2 if node.op_type == "Loop" else attribute(node, "num_scan_inputs", 0)
+            inside = f"{node_path(path, node)}/"
+            if len(node.inputs) > before and not any(each.startswith(inside) for each in paths):
+                result.append(f"{inside[:-1]!r} ({node.op_type}): its body is no step of a cell of lnrnn")
+    return result

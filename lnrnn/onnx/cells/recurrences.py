@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir
 
 from ...importers.weights import Array, Converted, Weights, network
+from ..batch_axis import is_batch_first
 from ..graph.values import in_order
 from ..part import Part
 from .matching import Step
@@ -104,14 +105,14 @@ class Recurrence:
     weights: list[list[Weights]]
     reverse: bool = False
 
-    def converted(self) -> Converted:
+    def converted(self, batch_first: bool = False) -> Converted:
         """Raises ValueError if the layers are not those of one network."""
-        return network(self.weights, self.part.axes.get("x") == "BTI", "ONNX", self.reverse)
+        return network(self.weights, batch_first, "ONNX", self.reverse)
 
     def finished(self) -> Part:
         """Returns the part with its network."""
         try:
-            self.part.converted = self.converted()
+            self.part.converted = self.converted(is_batch_first(self.part))
         except ValueError as error:
             self.part.reason = str(error)
         return self.part

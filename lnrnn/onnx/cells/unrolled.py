@@ -66,6 +66,11 @@ def unrolled(path: str, layers: Sequence[Layer], terms: Terms) -> Recurrence | s
     indices = [e.index.number for e in given]
     reverse = n > 1 and indices == list(range(n))[::-1]
     if not reverse and indices != list(range(n)):
+        if n > 1 and indices == list(range(1, n + 1)):
+            return (
+                f"step 0 is not one of them: the exporter may have computed its product with a state of 0. "
+                f"The first nodes are those of step 1, which reads element 1 of {first.whole.name!r}"
+            )
         return f"the steps read elements {indices} of {first.whole.name!r}, in another order"
     length = size(first.whole, first.axis, terms.width).number
     if length is not None and length != n:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx_ir
@@ -167,6 +168,36 @@ def size(value: onnx_ir.Value, axis: int, width: Width) -> Linear:
             break
         value = source
     return Linear(0, {(id(value), axis): 1})
+
+
+def last_size(value: onnx_ir.Value | None) -> int | None:
+    """Returns the size of the last axis of a value, or None. Slice, Split and Concat must not change it."""
+    for _ in range(MOST_DEPTH):
+        if value is None:
+            return None
+        array = constant(value)
+        declared = (value.shape or None) if array is None else array.shape
+        size = declared[-1] if declared else None
+        if array is not None or isinstance(size, int):
+            return size if isinstance(size, int) else None
+        node = value.producer()
+        if node is None or node.domain not in DOMAINS or not node.inputs:
+            return None
+        if node.op_type in ("Expand", "ConstantOfShape"):
+            sizes = numbers(node.inputs[-1], lambda _: None)
+            return sizes[-1].number if sizes and sizes[-1] is not None else None
+        axes: Any = ()
+        if node.op_type in ("Concat", "Split"):
+            axes = [attribute(node, "axis", 0)]
+        elif node.op_type == "Slice":
+            given_axes = constant_input(node, 3)
+            axes = attribute(node, "axes") if given_axes is None else given_axes.reshape(-1).tolist()
+        elif node.op_type not in ("Identity", "Cast"):
+            return None
+        if axes is None or any(a not in (0, 1) for a in axes):
+            return None
+        value = node.inputs[0]
+    return None
 
 
 def _computed(op: str, a: Linear | None, b: Linear | None, rounds: bool) -> Linear | None:

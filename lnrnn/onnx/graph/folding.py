@@ -29,9 +29,14 @@ def named(node: onnx_ir.Node) -> str:
     return f"{node.name!r} ({domain}{node.op_type})"
 
 
-def refused(node: onnx_ir.Node, name: str, expected: str, got: Any) -> ValueError:
-    """Returns the error for a node that no network can replace. name: its attribute or input."""
-    return ValueError(message(f"{named(node)}: {name}", expected, str(got)))
+def refused(node: onnx_ir.Node, name: str, expected: str, got: Any, do: str = "") -> ValueError:
+    """Returns the error for a node that breaks a rule. name: its attribute or input."""
+    return ValueError(message(f"node {named(node)}: {name}", expected, str(got), do))
+
+
+def without_equivalent(node: onnx_ir.Node, has: str, reason: str) -> ValueError:
+    """Returns the error for a valid node that no network can replace. has: its attribute or input."""
+    return ValueError(f"node {named(node)} has {has}, and {reason}")
 
 
 def attribute(node: onnx_ir.Node, name: str, default: Any = None) -> Any:

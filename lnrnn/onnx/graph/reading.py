@@ -14,12 +14,13 @@ import onnx
 import onnx_ir
 
 from ...errors import bad_type
-from ..errors import OnnxFileError, quiet, text_of
+from ..errors import OnnxFileError, naming, quiet, text_of
 from .constants import forget, with_memory
 from .folding import DOMAINS, named
 
 _PARENT = "lnrnn.parent"
 MOST_BYTES = 2**31 - 1  # of a protobuf
+PATH = "lnrnn.path"  # of a model's file, "" without one
 
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -31,6 +32,14 @@ def read(path_or_model: Any) -> onnx_ir.Model:
     Raises OnnxFileError for a damaged file, and for a model that breaks a rule of the format. For example, a
     graph may have a name twice, or a node may read a value that no earlier node computes.
     """
+    path = os.fspath(path_or_model) if isinstance(path_or_model, (str, os.PathLike)) else ""
+    with naming(path):
+        model = _read(path_or_model)
+    model.meta[PATH] = path
+    return model
+
+
+def _read(path_or_model: Any) -> onnx_ir.Model:
     if isinstance(path_or_model, onnx_ir.Model):
         model, size, folder = path_or_model, 2**40, None
     else:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir
 
 from ...importers.weights import Weights
-from ..graph.folding import attribute, named, refused
+from ..graph.folding import attribute, named, without_equivalent
 
 DEFAULTS = {"RNN": ("tanh",), "LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh")}
 NONLINEARITIES = {"tanh": "tanh", "relu": "relu", "sigmoid": "sigmoid", "affine": "identity"}
@@ -49,18 +49,18 @@ def activations(node: onnx_ir.Node, kind: str, directions: int) -> Functions:
     each = len(DEFAULTS[kind])
     if len(names) != each * directions:
         raise ValueError(
-            f"{named(node)}: attribute activations must have {each * directions} names, got {len(names)}"
+            f"node {named(node)}: attribute activations must have {each * directions} names, got {len(names)}"
         )
     shown = ", ".join(given or ())
     of = [(name, *_parameters(node, names, i)) for i, name in enumerate(names)]
     if of[:each] * directions != of:
-        raise refused(node, "attribute activations", "the same in both directions", shown)
+        raise without_equivalent(node, f"activations {shown}", "both directions of a network have the same")
     if kind == "RNN":
         name, alpha, beta = of[0]
         if name in NONLINEARITIES and (name != "affine" or (alpha, beta) == (1, 0)):
             return Functions(NONLINEARITIES[name])
-        accepted = "Tanh, Relu, Sigmoid, or Affine with alpha 1 and beta 0"
-        raise refused(node, "attribute activations", accepted, _text(shown, alpha, beta))
+        known = "lnrnn's cells have Tanh, Relu, Sigmoid, or Affine with alpha 1 and beta 0"
+        raise without_equivalent(node, _text(shown, alpha, beta), known)
     gate, alpha, beta = of[0]
     if all(name == "tanh" for name, _, _ in of[1:each]):
         if gate == "sigmoid":
@@ -68,12 +68,14 @@ def activations(node: onnx_ir.Node, kind: str, directions: int) -> Functions:
         if gate == "hardsigmoid" and alpha > 0 and beta == 0.5:
             # clip(alpha a + 1/2) is clip(6 alpha a / 6 + 1/2).
             return Functions(None, "hard_sigmoid", 6 * alpha)
-    accepted = "Sigmoid, or HardSigmoid with beta 0.5, for the gates, and else Tanh"
-    raise refused(node, "attribute activations", accepted, _text(shown, alpha, beta))
+    known = "lnrnn's cells have Sigmoid, or HardSigmoid with beta 0.5, for the gates, and else Tanh"
+    raise without_equivalent(node, _text(shown, alpha, beta), known)
 
 
 def _text(shown: str, alpha: float, beta: float) -> str:
-    return shown + (f" with alpha {alpha:g} and beta {beta:g}" if (alpha, beta) != (0, 0) else "")
+    return f"activations {shown}" + (
+        f" with alpha {alpha:g} and beta {beta:g}" if (alpha, beta) != (0, 0) else ""
+    )
 
 
 def _parameters(node: onnx_ir.Node, names: tuple[str, ...], i: int) -> tuple[float, float]:
@@ -98,7 +100,7 @@ def _parameters(node: onnx_ir.Node, names: tuple[str, ...], i: int) -> tuple[flo
             result.append(float(np.float32(defaults[k])))
         else:
             raise ValueError(
-                f"{named(node)}: attribute {attr} must have {len(using)} numbers, one for each function with "
-                f"one, got {len(values)}"
+                f"node {named(node)}: attribute {attr} must have {len(using)} numbers, one for each function "
+                f"with one, got {len(values)}"
             )
     return result[0], result[1]

@@ -14,7 +14,8 @@ import onnx_ir
 
 from ...importers.weights import Weights, array, reordered
 from ..graph.constants import constant, is_zero
-from ..graph.folding import DOMAINS, Unfolded, attribute, named, refused
+from ..graph.counting import last_size
+from ..graph.folding import DOMAINS, Unfolded, attribute, named, refused, without_equivalent
 from .activations import activations
 from .quantized import dequantized, is_quantized
 
@@ -85,7 +86,9 @@ def read_layer(
     try:
         return _layer(node, path, opset, reset_after)
     except Unfolded:
-        raise ValueError(f"{named(node)}: attributes must have values, got those of a function") from None
+        raise ValueError(
+            f"node {named(node)}: attributes must have values, got those of a function"
+        ) from None
 
 
 def _layer(node: onnx_ir.Node, path: str, opset: int | None, reset_after: bool | None) -> NodeLayer:
@@ -105,9 +108,10 @@ def _layer(node: onnx_ir.Node, path: str, opset: int | None, reset_after: bool |
                 own[name] = reordered(b, theirs, ours)
         weights.append(functions.applied(Weights(kind, None, B is not None, own, reset_after=after)))
     if kind == "LSTM" and not is_zero(_input(node, 7)):
-        raise refused(node, "input P (peepholes)", "left out or 0", "other numbers")
+        raise without_equivalent(node, "peepholes (input P)", "lnrnn's cells have none")
     reverse = attribute(node, "direction", "forward") == "reverse"
     h0, c0 = (None if is_zero(v) else v for v in (_input(node, 5), _input(node, 6)))
+    _check_states(node, kind, len(R[0][0]))
     values = [_output(node, i) for i in range(3)]
     x = _input(node, 0)
     if x is None:
@@ -142,12 +146,25 @@ def _checked_attributes(node: onnx_ir.Node) -> int:
         raise refused(node, "attribute direction", " or ".join(DIRECTIONS), repr(direction))
     clip = attribute(node, "clip")
     if clip is not None:
-        raise refused(node, "attribute clip", "left out, as lnrnn's cells have no clip", f"{clip:g}")
-    if attribute(node, "input_forget", 0) != 0:
-        raise refused(node, "attribute input_forget", "0", attribute(node, "input_forget"))
+        raise without_equivalent(node, f"clip={clip:g}", "lnrnn's cells have no clip")
+    coupled = attribute(node, "input_forget", 0)
+    if coupled != 0:
+        reason = "the gates i and f of lnrnn's cells are separate"
+        raise without_equivalent(node, f"input_forget={coupled}", reason)
     if attribute(node, "layout", 0) not in (0, 1):
         raise refused(node, "attribute layout", "0 or 1", attribute(node, "layout"))
     return DIRECTIONS[direction]
+
+
+def _check_states(node: onnx_ir.Node, kind: str, hidden_size: int) -> None:
+    """Raises ValueError if an initial state is known to have another number of units."""
+    for i, name in ((5, "initial_h"), (6, "initial_c"))[: 1 + (kind == "LSTM")]:
+        units = last_size(_input(node, i))
+        if units not in (None, hidden_size):
+            do = "torch writes such a file for proj_size with dynamo=True" * (name == "initial_c")
+            raise refused(
+                node, name, f"of {hidden_size} units, as R", f"{units}, which no runtime can run", do
+            )
 
 
 def _reset_after(node: onnx_ir.Node, kind: str, given: bool | None) -> bool:
@@ -216,4 +233,4 @@ def _floats(node: onnx_ir.Node, value: Array, name: str) -> Array:
     try:
         return array(f"input {name}", value)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{named(node)}: {error}") from None
+        raise ValueError(f"node {named(node)}: {error}") from None

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir
 
 from ...importers.weights import Weights, network
+from ..batch_axis import is_batch_first
 from ..graph.folding import attribute, named
 from ..graph.reading import graphs, node_path, opset_of
 from ..part import Part
@@ -39,12 +40,10 @@ def plain_parts(model: onnx_ir.Model, reset_after: bool | None = None) -> list[P
 def _part(stack: Stack, model: onnx_ir.Model, reset_after: bool | None) -> Part:
     first = stack.layers[0]
     order = "BT" if first.batch_first else "TB"
-    converted = network(_with_biases(stack.layers), first.batch_first, "ONNX", first.reverse)
     part = Part(
         first.path,
         first.kind,
         (*(layer.node for layer in stack.layers), *stack.between),
-        converted=converted,
         x=first.x,
         lengths=first.lengths,
         h0=tuple(layer.h0 for layer in stack.layers),
@@ -61,6 +60,8 @@ def _part(stack: Stack, model: onnx_ir.Model, reset_after: bool | None) -> Part:
     if first.kind == "LSTM":
         part.c0 = tuple(layer.c0 for layer in stack.layers)
         part.c = tuple(layer.c for layer in stack.layers)
+    batch_first = is_batch_first(part)
+    part.converted = network(_with_biases(stack.layers), batch_first, "ONNX", first.reverse)
     part.warnings = _warnings(part, stack, model, reset_after)
     return part
 
@@ -102,7 +103,7 @@ def _warnings(part: Part, stack: Stack, model: onnx_ir.Model, reset_after: bool 
             "computes other outputs"
         )
     no_state = all(v is None for v in (*part.h0, *part.c0))
-    if no_state and first.directions == 1 and not first.reverse:
+    if no_state:
         result.append(f"the state of node {named(first.node)} begins at 0 in each call of the file")
     if is_quantized(first.node):
         result.append(

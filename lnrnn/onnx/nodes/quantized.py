@@ -55,7 +55,7 @@ def _integers(node: onnx_ir.Node, name: str, q: Array) -> Array:
     """Returns q minus its zero point, int16."""
     if q.dtype not in (np.int8, np.uint8) or q.ndim != 3:
         got = f"{q.ndim} axes of {q.dtype}"
-        raise ValueError(f"{named(node)}: {name} must have 3 axes of int8 or uint8, got {got}")
+        raise ValueError(f"node {named(node)}: {name} must have 3 axes of int8 or uint8, got {got}")
     result: Array = q.astype(np.int16) - _per_column(node, name, "zero_point", q, q.dtype)
     return result
 

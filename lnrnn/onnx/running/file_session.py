@@ -75,7 +75,7 @@ class FileSession:
         returned = {state.output for state in self.states.values()}
         self.outputs = tuple(each.name for each in outputs(graph) if each.name not in returned)
         flow = Flow(graph)
-        self.restarting = [str(node.name or node.op_type) for node in flow.restarting()]
+        self.restarting = [str(node.name or node.op_type) for node in flow.restarting(not self.states)]
         self._has_nodes = flow.has_recurrent_nodes()
         external = {external_file(t) for t in tensors(model) if isinstance(t, onnx_ir.ExternalTensor)}
         self._files = [path, *sorted(external)]
@@ -171,13 +171,24 @@ class FileSession:
         """Returns the states of `lanes` lanes at the start."""
         axes = [state.lane_axis for state in self.states.values()]
         if lanes != 1 and axes and all(axis is None for axis in axes):
-            do = "if one of its sizes is the number of lanes, name its axis: shapes={...: (..., None, ...)}"
-            raise bad_value("lanes", "1 for a file whose states have fixed sizes", lanes, do)
+            raise bad_value("lanes", "1 for a file whose states have fixed sizes", lanes, self.remedy())
         shapes = {name: self._shape(state, lanes) for name, state in self.states.items()}
         if sum(map(math.prod, shapes.values())) > MOST * lanes:
             expected = f"of at most {MOST} numbers in a lane"
             raise ValueError(message("the file's states", expected, f"{len(shapes)} states with more"))
         return {name: np.zeros(shapes[name], state.dtype) for name, state in self.states.items()}
+
+    def remedy(self) -> str:
+        """Returns advice for a file whose states have no known axis of lanes."""
+        for given in self.session.get_inputs():
+            dims = [size if isinstance(size, int) else None for size in given.shape]
+            if given.name in self.states and None in dims:
+                at = dims.index(None)
+                text = ", ".join("..." if d is None and k != at else str(d) for k, d in enumerate(dims))
+                return (
+                    f"if axis {at} of {given.name!r} has the lanes, give shapes={{{given.name!r}: ({text})}}"
+                )
+        return "export it with a free batch axis"
 
     def _shape(self, state: State, lanes: int) -> tuple[int, ...]:
         dims: list[int | str | None] = [None] if state.shape is None else list(state.shape)
@@ -229,8 +240,8 @@ class FileSession:
         except Exception as error:  # onnxruntime's errors have no common class
             shapes = ", ".join(f"{name} {array.shape}" for name, array in given.items())
             expected = "ones with which onnxruntime runs the file"
-            do = "if the number of lanes is wrong, give lanes"
-            raise ValueError(message("the inputs", expected, f"{shapes}: {text_of(error)}", do)) from None
+            text = message("the inputs", expected, f"{shapes}: {text_of(error, 2000)}")
+            raise ValueError(self._hint(feed, states) + text) from None
         count = len(self.outputs)
         following = dict(zip(self.states, found[count:], strict=True))
         for name, array in following.items():
@@ -240,6 +251,19 @@ class FileSession:
                 do = "give lanes if the number of lanes is wrong, and states if this output is no state"
                 raise bad_value(f"output {self.states[name].output!r}", expected, array, do)
         return found[:count], following
+
+    def _hint(self, feed: Mapping[str, Array], states: Mapping[str, Array]) -> str:
+        """Returns advice if the states have another number of lanes than an input, perhaps."""
+        axes = {name: state.lane_axis for name, state in self.states.items()}
+        lanes = {states[name].shape[axis] for name, axis in axes.items() if axis is not None}
+        for name, array in feed.items():
+            for size, count in zip(self.inputs[name].shape or (), array.shape, strict=False):
+                if isinstance(size, int):
+                    continue
+                if lanes and count not in lanes:
+                    return f"the file does not name the lanes of {name!r}; give lanes={count}. "
+                break
+        return ""
 
     def fingerprint(self) -> str:
         """Returns a hash of the file, its external data and its states, equal on all machines."""

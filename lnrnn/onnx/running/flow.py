@@ -177,11 +177,12 @@ class Flow:
     def has_recurrent_nodes(self) -> bool:
         return bool(self._recurrent)
 
-    def restarting(self) -> list[Any]:
-        """Returns the recurrent nodes of one direction whose first state does not depend on an input.
+    def restarting(self, backwards: bool = False) -> list[Any]:
+        """Returns the recurrent nodes whose first state does not depend on an input.
 
-        If another node has its state from an input, nodes in branches of an If are left out. Exporters write
-        such a branch for a call without a state.
+        backwards: whether to return nodes that read from the end too. In a file of one step, their sequence
+        is another axis, such as frequencies. If another node has its state from an input, nodes in branches
+        of an If are left out. Exporters write such a branch for a call without a state.
         """
         known = self._reached(self._inputs, self._depends)
         anew, continued = [], False
@@ -189,6 +190,6 @@ class Flow:
             first = node.inputs[5] if len(node.inputs) > 5 else None
             if first is not None and first in known:
                 continued = True
-            elif attribute(node, "direction", "forward") == "forward":
+            elif backwards or attribute(node, "direction", "forward") == "forward":
                 anew.append((node, branch))
         return [node for node, branch in anew if not (branch and continued)]

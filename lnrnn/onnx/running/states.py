@@ -217,7 +217,7 @@ class _Search:
         self._match(self._cached, "flow")
         self._match(self._same_slot_at_all_steps, "flow")
         shapes = [each.shape for each in self._returned.values() if each.shape]
-        if any(each.shape in shapes for each in self._given.values()):
+        if any(each.given or each.shape in shapes for each in self._given.values()):
             self._flow.add_parts(parts_of(self._model))  # cells in plain operators; this takes longer
             self._follow()
             self._match(self._same_slot, "flow")
