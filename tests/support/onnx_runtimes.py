@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import onnx
@@ -41,9 +42,18 @@ def _onnxruntime(path, shapes):
     return lambda feeds: opened.run(None, feeds)
 
 
+@cache
+def _core():
+    """Returns the Core of the process.
+
+    OpenVINO sets a stack for signal handlers, and frees its memory with the Core. With several Cores the stack in use may be
+    one that is freed. The next signal then ends the process with a segmentation fault.
+    """
+    return pytest.importorskip("openvino").Core()
+
+
 def _openvino(path, shapes):
-    ov = pytest.importorskip("openvino")
-    core = ov.Core()
+    core = _core()
     model = core.read_model(str(path))
     if shapes:
         model.reshape({name: list(shape) for name, shape in shapes.items()})
