@@ -83,9 +83,9 @@ def __dir__() -> list[str]:
 _LATER = {
     "Scorer": "lnrnn.scoring.scorer",
     "data": "lnrnn.data",
-    "from_keras": "lnrnn.importers",
+    "from_keras": "lnrnn.importers.conversion",
     "from_onnx": "lnrnn.onnx",
-    "from_torch": "lnrnn.importers",
+    "from_torch": "lnrnn.importers.conversion",
     "onnx": "lnrnn.onnx",
     "to_onnx": "lnrnn.onnx",
     "torch": "lnrnn.torch",
@@ -95,7 +95,7 @@ if TYPE_CHECKING:
     from . import data
     from . import onnx as onnx
     from . import torch as torch
-    from .importers import from_keras, from_torch
+    from .importers.conversion import from_keras, from_torch
     from .onnx import from_onnx, to_onnx
     from .scoring.scorer import Scorer
 else:  # hidden from type checkers, which would accept any name

@@ -13,7 +13,7 @@ import pytest
 import foreign_cells
 import lnrnn
 from importing import assert_agrees, drawn, initial
-from lnrnn.importers import convert_keras
+from lnrnn.importers.keras_weights import convert_keras
 
 T, B, I, H = 9, 3, 5, 12  # noqa: E741 - the letters of the shapes in the documentation
 

@@ -14,7 +14,7 @@ import pytest
 from test_from_keras import B, H, I, T, computed, weights
 
 import lnrnn
-from lnrnn.importers import convert_keras
+from lnrnn.importers.keras_weights import convert_keras
 
 GATED = {"activation": "tanh", "recurrent_activation": "sigmoid"}
 CONFIGS = {

@@ -13,7 +13,7 @@ import pytest
 import foreign_cells
 import lnrnn
 from importing import FOREIGN, TORCHAUDIO_PLAIN, assert_agrees, drawn, initial, list_key, stack
-from lnrnn.importers import convert_torch
+from lnrnn.importers.torch_weights import convert_torch
 from lnrnn.importers.weights import reordered
 
 T, B, I, H = 9, 3, 5, 12  # noqa: E741 - the letters of the shapes in the documentation

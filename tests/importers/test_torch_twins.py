@@ -11,7 +11,7 @@ import pytest
 import lnrnn
 from helpers import absolute_error
 from importing import through_reference
-from lnrnn.importers import convert_torch
+from lnrnn.importers.torch_weights import convert_torch
 
 torch = pytest.importorskip("torch")
 

@@ -46,8 +46,8 @@ def _onnxruntime(path, shapes):
 def _core():
     """Returns the Core of the process.
 
-    OpenVINO sets a stack for signal handlers, and frees its memory with the Core. With several Cores the stack in use may be
-    one that is freed. The next signal then ends the process with a segmentation fault.
+    OpenVINO sets a stack for signal handlers, and frees its memory with the Core. With several Cores the
+    stack in use may be one that is freed. The next signal then ends the process with a segmentation fault.
     """
     return pytest.importorskip("openvino").Core()
 

@@ -1,0 +1,220 @@
+"""`from_torch` and `from_keras` convert models of PyTorch and Keras to models of lnrnn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..rnn.cells import Nonlinearity
+from ..rnn.models import Model, Norm
+from .checking import checked
+from .computed_weights import with_plain_weights
+from .keras_weights import LayerName, RecurrentActivation, convert_keras
+from .search.networks import from_search, searchable
+from .systems import SystemName
+from .torch_weights import UnknownCell, convert_torch
+from .weights import Converted
+
+__all__ = ["from_keras", "from_torch"]
+
+
+def from_torch(
+    module_or_state_dict: Any,
+    *,
+    kind: SystemName | None = None,
+    prefix: str = "",
+    names: Mapping[str, str] | None = None,
+    norm: Norm = None,
+    eps: float | None = None,
+    nonlinearity: Nonlinearity | None = None,
+    zoneout: float | None = None,
+    batch_first: bool | None = None,
+    check: Any = None,
+) -> Model:
+    """Converts a recurrent model of torch, or of a library on top of torch, for inference.
+
+    The systems below are recognised by the names and shapes of their parameters. These do not show how
+    forward uses the parameters, so the module is also run and compared (see check). If the names are of no
+    system, the module is run to search for its equation. Its norms may be at any place, and its gates in any
+    order. W_ih and W_hh may be one matrix or two, and forward may add constants to gates. The search takes at
+    most 8 s on one core. A UserWarning names the norm that the search found.
+
+    Parameters
+    ----------
+    module_or_state_dict : torch.nn.Module or mapping
+        A module, or a state dict: a mapping of names to tensors (any device, any floating dtype) or NumPy
+        arrays, as safetensors and torch.load return. All become float32. A state dict does not have the
+        module's attributes, such as eps; give them as arguments here. Weights that parametrizations or
+        weight_norm compute are used as computed, also from a state dict with weight_norm. The systems::
+
+            "torch"       torch.nn.RNN, LSTM, GRU and their cells, with any arguments. A state dict of an RNN
+                          needs nonlinearity=.
+            "fastrnns"    LayerNormLSTMCell of pytorch's benchmarks/fastrnns, or a stack of such cells.
+            "nemo"        LayerNormLSTMCell of NeMo, which is the same.
+            "torchaudio"  _CustomLSTM of its RNN-T. A ModuleList is converted as layers of one network.
+            "icefall"     LayerNormLSTM and LayerNormGRU of transducer/rnn.py. They are batch_first.
+                          proj_size > 0 is refused.
+            "haste"       LayerNormLSTM and LayerNormGRU. Their zoneout also acts at inference: it becomes the
+                          model's `zoneout` (of h; c has none). A state dict needs zoneout=.
+            "speechbrain" LiGRU, SLiGRU and their layers, as modules, with relu or tanh. They are batch_first.
+                          Batch norm is folded into weight_ih and bias_ih: norm is None, and training goes on
+                          without it. An SLiGRU must have ff_normalization="layernorm". Both directions get
+                          copies of the same weights; their last state is lnrnn's.
+            "xlstm"       sLSTMCell of the package xlstm, whose x is W x already, and its sLSTMLayer without
+                          the convolution (conv1d_kernel_size=0). They are batch_first.
+            "lnrnn"       the modules of lnrnn.torch. Their state dict needs the model's norm= (and
+                          nonlinearity=).
+    kind : str, optional
+        Accept only this system.
+    prefix : str
+        For a state dict: use only the keys that begin with this string ("encoder.rnn."), without the string.
+    names : mapping, optional
+        Replacements for keys of a state dict, {"w_ih": "weight_ih_l0"}, made before `prefix` is used.
+    norm : LayerNormSpec, optional
+        The norms of the cell, if they differ from the system's. The parameters must fit this spec, and its
+        eps is used. The string "layer" means that the cell has layer norms, at any places.
+    eps : float, optional
+        The eps of the layer norms. Default: the module's; for a state dict 1e-5.
+    nonlinearity : {"tanh", "relu", "sigmoid", "identity"}, optional
+        The nonlinearity of an RNN or LiGRU.
+    zoneout : float, optional
+        The zoneout rate of haste's cells, in [0, 1).
+    batch_first : bool, optional
+        Whether the model takes x as (B, T, I). Default: as the module; for a state dict as the system.
+    check : bool or array, optional
+        Whether to run the module and compare its outputs with lnrnn.reference. None and True compare them on
+        random inputs, the probes below. None leaves out classes of torch.nn and lnrnn.torch, and gives a
+        UserWarning for a module that cannot be run. False compares nothing. An input x is used in place of
+        the probes; it should have several steps, in the module's order of axes, or be (B, I) for a cell. True
+        and x raise a ValueError for a state dict, and for a module that cannot be run.
+
+    Returns
+    -------
+    RNN, LSTM, GRU or another class of lnrnn
+        The model. Dropout between the layers of torch.nn's modules becomes the model's `dropout`. Other
+        dropout and initial states are left out.
+
+    Raises
+    ------
+    ValueError
+        For a state dict that is unknown, ambiguous or incomplete, or that has extra keys or wrong shapes; the
+        message names the keys. For numbers beyond float32, tensors without numbers, and options that change
+        the equation. For a module with another equation; the message has the input and the difference.
+    TypeError
+        For arguments of other types.
+
+    Notes
+    -----
+    Most probes are N(0, 1): with several steps, one step, one sequence, some frames of zeros, one NaN, or 100
+    steps (40 for more than a million parameters). Two have numbers of 1e-6 to 0.1 and of 10 to 10,000. One
+    has parameters 8 times as large. A module that takes initial states is also given states in (-0.9, 0.9)
+    and of 1 to 100. Probes that make the module raise an exception are left out, and so are steps without
+    statistics of batch norm. A copy of the module runs in float64. If that is impossible, the module runs in
+    its own dtype, and each step may differ by rounding.
+
+    The probes miss a difference that needs other conditions: larger numbers, one exact value, more steps or
+    sequences, or other arguments of forward. They also miss a dependence on time, on random numbers, or on
+    state outside of the module. For these, compare model(x) with module(x) on inputs of your own.
+
+    The module runs on its device, in evaluation mode and without gradients. Its flags, attributes, parameters
+    and buffers, and torch's random state, are restored.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import lnrnn
+    >>> rng = np.random.default_rng(0)
+    >>> state = {"weight_ih_l0": rng.standard_normal((16, 3)), "weight_hh_l0": rng.standard_normal((16, 4))}
+    >>> lstm = lnrnn.from_torch(state)
+    >>> y, (h, c) = lstm(np.zeros((5, 2, 3)))
+    >>> y.shape
+    (5, 2, 4)
+    """
+
+    def convert(source: Any, norm: Any = norm) -> Converted:
+        return convert_torch(
+            source, kind=kind, prefix=prefix, names=names, norm=norm, eps=eps, nonlinearity=nonlinearity,
+            zoneout=zoneout, batch_first=batch_first,
+        )  # fmt: skip
+
+    module_or_state_dict = with_plain_weights(module_or_state_dict)
+    try:
+        return checked(module_or_state_dict, convert, check, batch_first)
+    except UnknownCell as refusal:
+        said = any(v is not None for v in (kind, names, zoneout))
+        if said or not searchable(module_or_state_dict):
+            raise
+        return from_search(module_or_state_dict, refusal, norm, eps, nonlinearity, batch_first, check)
+
+
+def from_keras(
+    arrays_or_layer: Any,
+    *,
+    kind: LayerName | None = None,
+    bidirectional: bool = False,
+    reset_after: bool | None = None,
+    nonlinearity: Nonlinearity | None = None,
+    eps: float | None = None,
+    batch_first: bool | None = None,
+    recurrent_activation: RecurrentActivation | None = None,
+) -> Model:
+    """Converts a recurrent layer of Keras, for inference.
+
+    It may be Keras' SimpleRNN, LSTM or GRU, or LayerNormLSTMCell or LayerNormSimpleRNNCell of TensorFlow
+    Addons. These may be in keras.layers.RNN, StackedRNNCells, or Bidirectional with merge_mode="concat".
+
+    Parameters
+    ----------
+    arrays_or_layer : layer, cell, sequence of arrays, or mapping
+        A layer or cell that has been built; or its arrays in the order of get_weights(); or a mapping of
+        names ("lstm/lstm_cell/kernel:0") to arrays. A list of these is a network with that many layers.
+    kind : str, optional
+        "SimpleRNN", "LSTM", "GRU", "LayerNormLSTMCell" or "LayerNormSimpleRNNCell". It is needed if arrays
+        fit two of them: a SimpleRNN with a bias, and a LayerNormSimpleRNNCell without one.
+    bidirectional : bool
+        Whether the arrays or names are those of two directions, forward first. A layer does not need it.
+    reset_after : bool, optional
+        As in Keras; needed for the arrays of a GRU without bias, which do not show it.
+    nonlinearity : {"tanh", "relu", "sigmoid", "identity"}, optional
+        Needed with the arrays of a SimpleRNN or LayerNormSimpleRNNCell. LSTM and GRU must have activation
+        "tanh", which is checked for a layer.
+    eps : float, optional
+        The eps of the layer norms. Default: that of TensorFlow Addons, 1e-3 for the LSTM, 1e-5 for the RNN.
+    batch_first : bool, optional
+        Whether the model takes x as (B, T, I). Default: True, but False for a layer with time_major.
+    recurrent_activation : {"sigmoid", "hard_sigmoid", "keras2_hard_sigmoid"}, optional
+        The function of the gates of an LSTM or GRU. Default: that of the layer; with arrays
+        "sigmoid". "hard_sigmoid" is Keras 3's,
+        min(max(a / 6 + 1/2, 0), 1), and the third Keras 2's, min(max(a / 5 + 1/2, 0), 1): the weights of its
+        gates are multiplied by 1.2. Both become gate_activation="hard_sigmoid".
+
+    Returns
+    -------
+    RNN, LSTM or GRU
+        The model. It ignores return_sequences and return_state: a call returns all outputs and the last
+        state. Dropout, stateful, masks and initial states are left out. A layer with go_backwards becomes a
+        network with reverse=True: y has the order of x, and Keras' outputs have the reverse order.
+
+    Raises
+    ------
+    ValueError
+        For a layer or array without an equivalent in lnrnn, which the message names.
+    TypeError
+        For arguments of other types.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import lnrnn
+    >>> rng = np.random.default_rng(0)
+    >>> kernel, recurrent, bias = (rng.standard_normal(shape) for shape in ((3, 16), (4, 16), (16,)))
+    >>> lstm = lnrnn.from_keras([kernel, recurrent, bias])
+    >>> y, (h, c) = lstm(np.zeros((2, 5, 3)))
+    >>> y.shape
+    (2, 5, 4)
+    """
+    return convert_keras(
+        arrays_or_layer, kind=kind, bidirectional=bidirectional, reset_after=reset_after,
+        nonlinearity=nonlinearity, eps=eps, batch_first=batch_first,
+        recurrent_activation=recurrent_activation,
+    ).model()  # fmt: skip
