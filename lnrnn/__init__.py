@@ -6,11 +6,20 @@ in docs/api/. Other modules may change with any version, although their names ha
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import startup, threadpools  # noqa: F401  # startup before NumPy is imported
+from . import startup  # noqa: F401  # before NumPy is imported
+
+if importlib.util.find_spec("lnrnn._core") is None:
+    raise ImportError(
+        f"lnrnn in {__path__[0]} is source code without its compiled module _core. "
+        "Compile it by `pip install -e .` in the folder above. To use an installed lnrnn, start Python in "
+        "another folder."
+    )
+
+from . import threadpools
 from .errors import SequenceTooLongError
 from .io import load, save
 from .norm.functional import (

@@ -118,11 +118,12 @@ class RNN(Network[np.ndarray]):
 
 
 def _with_arguments(model: type[T]) -> type[T]:
-    """Adds the arguments of RNN, except nonlinearity, to the docstring of `model`; returns `model`."""
+    """Adds RNN's arguments to the docstring of `model`, except those it has and nonlinearity. Returns `model`."""
     own, listed = inspect.getdoc(model), inspect.getdoc(RNN)
     if own and listed:  # not under python -OO
         shared = listed[listed.index("Parameters\n") : listed.index("Attributes\n")]
-        shared = re.sub(r"nonlinearity :.*\n.*\n", "", shared)
+        for name in ("nonlinearity", *re.findall(r"^(\w+) :", own, re.MULTILINE)):
+            shared = re.sub(rf"(?m)^{name} :.*\n(?:    .*\n)+", "", shared)
         model.__doc__ = (
             own.replace("Parameters\n----------\n", shared.rstrip() + "\n")
             if "Parameters\n" in own
@@ -413,6 +414,8 @@ class SLSTM(Network[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]):
 
     Parameters
     ----------
+    norm : "layer", LayerNormSpec or None
+        The norm of y. Batch norm is refused.
     num_heads : int
         Heads of H / num_heads units each, which the recurrence does not mix.
     exp_forget : bool
@@ -487,7 +490,7 @@ class SLSTM(Network[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]):
         bidirectional: bool = False,
         *,
         num_heads: int = 4,
-        norm: Norm = "layer",
+        norm: Literal["layer"] | LayerNormSpec | None = "layer",
         exp_forget: bool = False,
         state_dtype: StateDtype = "float32",
         reverse: bool = False,

@@ -6,6 +6,7 @@ import ast
 import inspect
 import pkgutil
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,27 @@ print([name for name in later if name in sys.modules], lnrnn.from_torch is lnrnn
 print({"onnx", "onnx_ir"} & set(sys.modules))
 """
     assert said(code) == "[]\n['lnrnn.data', 'lnrnn.importers', 'lnrnn.onnx', 'lnrnn.scoring'] True\nset()"
+
+
+def test_source_code_that_is_not_compiled_says_so(tmp_path):
+    shutil.copytree(PACKAGE, tmp_path / "lnrnn", ignore=shutil.ignore_patterns("*.so*", "*.pyd", "*.dylib"))
+    code = f"""
+import importlib.machinery as m, sys
+sys.meta_path = [m.BuiltinImporter, m.FrozenImporter, m.PathFinder]  # not that of an editable installation
+sys.path.insert(0, {str(tmp_path)!r})
+try:
+    import lnrnn
+except ImportError as error:
+    print(error)
+"""
+    assert "without its compiled module _core. Compile it" in said(code)
+
+
+def test_the_help_of_a_class_describes_each_argument_once():
+    for model in (lnrnn.RNN, lnrnn.LSTM, lnrnn.GRU, lnrnn.LiGRU, lnrnn.SLSTM):
+        arguments = inspect.getdoc(model).split("Attributes\n")[0]
+        described = re.findall(r"^(\w+|\w+, \w+) :", arguments, re.MULTILINE)
+        assert len(described) == len(set(described)) and "norm" in described
 
 
 def test_no_message_advises_to_install_an_unpublished_package():
