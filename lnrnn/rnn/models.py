@@ -118,7 +118,7 @@ class RNN(Network[np.ndarray]):
 
 
 def _with_arguments(model: type[T]) -> type[T]:
-    """Adds RNN's arguments to the docstring of `model`, except those it has and nonlinearity. Returns `model`."""
+    """Adds RNN's arguments to `model`'s docstring, except nonlinearity and those it has. Returns `model`."""
     own, listed = inspect.getdoc(model), inspect.getdoc(RNN)
     if own and listed:  # not under python -OO
         shared = listed[listed.index("Parameters\n") : listed.index("Attributes\n")]
@@ -490,7 +490,7 @@ class SLSTM(Network[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]):
         bidirectional: bool = False,
         *,
         num_heads: int = 4,
-        norm: Literal["layer"] | LayerNormSpec | None = "layer",
+        norm: Norm = "layer",
         exp_forget: bool = False,
         state_dtype: StateDtype = "float32",
         reverse: bool = False,
