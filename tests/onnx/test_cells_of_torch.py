@@ -178,6 +178,7 @@ def test_a_python_loop_is_one_network(kind, options, dynamo):
     assert part.kind == f"{T} steps of {kind.removesuffix('Cell')}"
     assert part.baked["T"] == T and f"a length of {T} steps is baked in" in part.warnings[0]
     assert part.baked.get("B", B) == B
+    assert ("begins at 0" in " ".join(part.warnings)) == ("start" in options)
     assert "reverse" not in options or part.flipped
     first = "BT" if options.get("axis") else "TB"
     assert (part.axes["x"], part.axes["y"]) == (f"{first}I", f"{first}H")

@@ -10,7 +10,7 @@ import onnx_ir
 
 from ..graph.constants import is_zero
 from ..graph.counting import Width, size
-from ..graph.folding import DOMAINS, named
+from ..graph.folding import DOMAINS, restarts
 from ..graph.values import attribute, outside_of_loops, rank
 from .bodies import Body, Carried, Joined, Unfit, body_of, check_steps, insertion
 from .masks import Choice, choice, in_order_of_x, lengths_of, reversed_of
@@ -118,7 +118,7 @@ def whole_loop(path: str, node: onnx_ir.Node, groups: Sequence[Sequence[Step]], 
     if baked is not None:
         warnings.append(f"a length of {baked} steps is baked in: the {node.op_type} has this number of steps")
     if not sequences.backwards and all(is_zero(v) for each in before for v in each):
-        warnings.append(f"the state of node {named(node)} begins at 0 in each call of the file")
+        warnings.append(restarts(node))
     layers = [Layer((each.step,), each.step.weights()) for each in found]
     return recurrence(
         path, f"{node.op_type} of {found[0].step.pattern.cell}", layers, sequences.backwards,

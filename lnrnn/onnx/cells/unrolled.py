@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import onnx_ir
 
+from ..graph.constants import is_zero
 from ..graph.counting import element, size
-from ..graph.folding import DOMAINS
+from ..graph.folding import DOMAINS, restarts
 from ..graph.values import attribute, constant_input, moved_axes, outside_of_loops, rank
 from .matching import Step, match
 from .recurrences import Layer, Recurrence, if_used, linked, recurrence, same_constants, used, with_unused
@@ -106,6 +107,8 @@ def unrolled(path: str, layers: Sequence[Layer], terms: Terms) -> Recurrence | s
     if (sequences := batch(layers[0].steps[0])) is not None:
         baked["B"] = sequences
         warnings.append(f"a batch of {sequences} sequences is baked in: the first states are constants")
+    if not reverse and all(is_zero(v) for layer in layers for v in layer.steps[0].old):
+        warnings.append(restarts(layers[0].steps[0].nodes[0]))
     return recurrence(
         path, f"{n} steps of {layers[0].weights.cell}", layers, nodes=nodes, reverse=reverse, x=first.whole,
         y=y, flipped=flipped, h=h, c=c, axes=result_axes, baked=baked, warnings=warnings,

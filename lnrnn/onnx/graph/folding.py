@@ -29,6 +29,11 @@ def named(node: onnx_ir.Node) -> str:
     return f"{node.name!r} ({domain}{node.op_type})"
 
 
+def restarts(node: onnx_ir.Node) -> str:
+    """Returns the warning that a state has no input of the file."""
+    return f"the state of node {named(node)} begins at 0 in each call of the file"
+
+
 def refused(node: onnx_ir.Node, name: str, expected: str, got: Any, do: str = "") -> ValueError:
     """Returns the error for a node that breaks a rule. name: its attribute or input."""
     return ValueError(message(f"node {named(node)}: {name}", expected, str(got), do))

@@ -9,7 +9,7 @@ import onnx_ir
 
 from ...importers.weights import Weights, network
 from ..batch_axis import is_batch_first
-from ..graph.folding import attribute, named
+from ..graph.folding import attribute, named, restarts
 from ..graph.reading import graphs, node_path, opset_of
 from ..part import Part
 from .node import NodeLayer, folded, is_recurrent, read_layer
@@ -104,7 +104,7 @@ def _warnings(part: Part, stack: Stack, model: onnx_ir.Model, reset_after: bool 
         )
     no_state = all(v is None for v in (*part.h0, *part.c0))
     if no_state:
-        result.append(f"the state of node {named(first.node)} begins at 0 in each call of the file")
+        result.append(restarts(first.node))
     if is_quantized(first.node):
         result.append(
             f"node {named(first.node)} has weights of 8 bits. The network has their values in float32, and "
