@@ -45,6 +45,11 @@ def test_a_node_with_an_attribute_of_another_type_is_refused(rng):
     )
 
 
+@pytest.mark.parametrize("back, name", [((2, 0), "input"), ((0, -1), "output"), ((0, 2**49), "output")])
+def test_a_scan_with_another_direction_than_0_and_1_is_refused(rng, back, name):
+    refused(scan(rng, "LSTM", back), f"'scan' .Scan. must follow ONNX's rules, got scan_{name}_directions")
+
+
 @pytest.mark.parametrize("name", ["axis", "perm"])
 def test_an_attribute_that_the_operator_does_not_have_is_ignored(rng, name):
     proto = recurrent(rng, "LSTM", WIDTH, H)

@@ -53,11 +53,11 @@ def _wrong(node: onnx_ir.Node, opset: int) -> str:
                 return f"no attribute {name!r}"
         elif given.is_ref() or int(given.type) != int(attribute.type.value):  # type: ignore[attr-defined]
             return f"an attribute {name!r} of another type"
-    return _wrong_axes({name: node.attributes.get(name) for name in schema.attributes}, node)
+    return _wrong_values({name: node.attributes.get(name) for name in schema.attributes}, node)
 
 
-def _wrong_axes(attributes: Mapping[str, onnx_ir.Attr | None], node: onnx_ir.Node) -> str:
-    """Returns the axes that a node cannot have, or "". attributes: those of the operator."""
+def _wrong_values(attributes: Mapping[str, onnx_ir.Attr | None], node: onnx_ir.Node) -> str:
+    """Returns axes or directions that a node cannot have, or "". attributes: those of the operator."""
     order = attributes.get("perm")
     if order is not None and sorted(order.value) != list(range(len(order.value))):
         return f"perm {list(order.value)[:10]}"
@@ -72,4 +72,8 @@ def _wrong_axes(attributes: Mapping[str, onnx_ir.Attr | None], node: onnx_ir.Nod
     axis = attributes.get("axis")
     if axis is not None and not -100 <= axis.value <= 100:
         return f"axis {axis.value}"
+    for name in ("scan_input_directions", "scan_output_directions"):
+        given = attributes.get(name)
+        if given is not None and not {*given.value} <= {0, 1}:
+            return f"{name} {list(given.value)[:10]}"
     return ""
