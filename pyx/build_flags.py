@@ -43,7 +43,11 @@ ISAS = {
 }
 # All other C files of pyx/ are compiled once.
 HERE = Path(__file__).parent
-ONCE = sorted(path.relative_to(HERE).as_posix() for path in HERE.glob("*/*.c") if path.parent.name != "isa")
+ONCE = sorted(
+    path.relative_to(HERE).as_posix()
+    for path in HERE.glob("*/*.c")
+    if path.parent.name not in ("isa", "onnxruntime")
+)
 
 
 class Unit(NamedTuple):

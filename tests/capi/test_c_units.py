@@ -74,7 +74,8 @@ RELEASED = {
           network_retain network_release network_inputs network_units network_layers network_directions
           network_states network_run stream_create stream_release stream_network stream_lanes stream_state
           stream_steps handle_create handle_free handle_stream handle_rows handle_step handle_reset
-          step_all network_state_size"""
+          step_all network_state_size""",
+    1: "workspace_create workspace_free network_run_in",
 }
 
 
