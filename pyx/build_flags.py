@@ -48,6 +48,8 @@ ONCE = sorted(
     for path in HERE.glob("*/*.c")
     if path.parent.name not in ("isa", "onnxruntime")
 )
+# The plug-in for ONNX Runtime, a library of its own.
+PLUGIN = sorted(path.relative_to(HERE).as_posix() for path in HERE.glob("onnxruntime/*.c"))
 
 
 class Unit(NamedTuple):
@@ -75,8 +77,16 @@ def units(machine: str, openmp: list[str]) -> list[Unit]:
         if machine.lower() in machines
         for part in parts
     ]
-    once = [
-        Unit(name.removesuffix(".c").replace("/", "_"), f"pyx/{name}", [*CFLAGS, *openmp], ["include", "pyx"])
-        for name in ONCE
+    return kernels + _compiled_once(ONCE, openmp)
+
+
+def plugin_units() -> list[Unit]:
+    """Returns the C files of the plug-in for ONNX Runtime."""
+    return _compiled_once(PLUGIN, [])
+
+
+def _compiled_once(names: list[str], flags: list[str]) -> list[Unit]:
+    return [
+        Unit(name.removesuffix(".c").replace("/", "_"), f"pyx/{name}", [*CFLAGS, *flags], ["include", "pyx"])
+        for name in names
     ]
-    return kernels + once

@@ -26,7 +26,7 @@ from pathlib import Path
 from build_flags import units
 from objects import Objects
 
-__all__ = ["HEADER", "library_name", "link", "openmp_flags", "rpath"]
+__all__ = ["HEADER", "library_name", "link", "link_plugin", "openmp_flags", "plugin_name", "rpath"]
 
 ROOT = Path(__file__).parents[1]
 HEADER = "include/lnrnn.h"
@@ -54,6 +54,11 @@ def library_name(system: str) -> str:
     return f"liblnrnn.{MAJOR}.dylib" if system == "darwin" else f"liblnrnn.so.{MAJOR}"
 
 
+def plugin_name(system: str) -> str:
+    """Returns the file name of the plug-in for ONNX Runtime."""
+    return f"liblnrnn_ort.{'dylib' if system == 'darwin' else 'so'}"
+
+
 def rpath(system: str) -> list[str]:
     """Returns the linker's flags for a module that loads a library from its own folder."""
     return ["-Wl,-rpath,@loader_path"] if system == "darwin" else ["-Wl,-rpath,$ORIGIN"]
@@ -62,7 +67,16 @@ def rpath(system: str) -> list[str]:
 def link(command: list[str], objects: list[str], target: Path, system: str, threads: list[str]) -> None:
     """Links the shared library. command: the linker with the flags for a shared object. threads: the flags
     for OpenMP or POSIX threads."""
-    name = library_name(system)
+    _link(command, objects, target, system, threads)
+
+
+def link_plugin(command: list[str], objects: list[str], target: Path, system: str, library: Path) -> None:
+    """Links the plug-in for ONNX Runtime. It loads liblnrnn from its own folder."""
+    _link(command, objects, target, system, [str(library), *rpath(system)])
+
+
+def _link(command: list[str], objects: list[str], target: Path, system: str, libraries: list[str]) -> None:
+    name = target.name
     if system == "darwin":
         command = [word for word in command if word not in ("-bundle", "-undefined", "dynamic_lookup")]
         own = ["-dynamiclib", f"-Wl,-install_name,@rpath/{name}"]
@@ -71,7 +85,7 @@ def link(command: list[str], objects: list[str], target: Path, system: str, thre
         own = [f"-Wl,-soname,{name}", "-Wl,-Bsymbolic"]
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)  # a running program keeps using the old file
-    subprocess.run([*command, *own, *objects, *threads, "-lm", "-o", str(target)], check=True)
+    subprocess.run([*command, *own, *objects, *libraries, "-lm", "-o", str(target)], check=True)
 
 
 def openmp_flags(compiler: list[str], linker: list[str]) -> list[str]:

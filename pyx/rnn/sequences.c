@@ -97,7 +97,8 @@ static void sort_longest_first(lnrnn_row *rows, size_t n)
             size_t j = i;
             for (; j >= gap; j -= gap) {
                 const lnrnn_row *const before = &rows[j - gap];
-                if (before->length > row.length || (before->length == row.length && before->state < row.state))
+                if (before->length > row.length
+                    || (before->length == row.length && before->state < row.state))
                     break;
                 rows[j] = *before;
             }
