@@ -1,4 +1,5 @@
-"""Builds the shared library liblnrnn, the plug-in liblnrnn_ort, and the Cython module lnrnn._core, which are linked to it.
+"""Builds the shared library liblnrnn, and two libraries that are linked to it: the Cython module lnrnn._core, and
+liblnrnn_ort, the plug-in for ONNX Runtime.
 
 The kernels are compiled once for each instruction set, the other C code once. Object files are kept in
 build/objects. A file is compiled again only if its source, an included header, the compiler or its flags
@@ -63,7 +64,7 @@ def _without_python(command: list[str]) -> list[str]:
 
 
 class BuildExt(build_ext):
-    """Builds the shared library and the module that is linked to it, in one folder."""
+    """Builds the shared library, and the plug-in and the module that are linked to it, in one folder."""
 
     def build_extension(self, ext: Extension) -> None:
         command, linker = self.compiler.compiler_so, self.compiler.linker_so
@@ -115,7 +116,10 @@ class BuildExt(build_ext):
 
     def get_outputs(self) -> list[str]:
         return sorted(
-            {*super().get_outputs(), *(os.path.join(self.build_lib, path) for path in self.shared_libraries())}
+            {
+                *super().get_outputs(),
+                *(os.path.join(self.build_lib, path) for path in self.shared_libraries()),
+            }
         )
 
     def get_output_mapping(self) -> dict[str, str]:

@@ -8,9 +8,9 @@ says once, at level INFO, which recurrent nodes the plug-in leaves to it, and wh
 
 from __future__ import annotations
 
+import importlib
 import threading
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from ..errors import bad_value, choice, integer
@@ -118,11 +118,11 @@ def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_
     return runtime.InferenceSession(file, sess_options=options, **session_arguments)
 
 
-def _register() -> ModuleType:
+def _register() -> Any:
     """Registers the plug-in, and returns the module onnxruntime."""
     wanted = ".".join(map(str, _OLDEST))
     try:
-        import onnxruntime as runtime
+        runtime = importlib.import_module("onnxruntime")
     except ImportError as error:
         raise ImportError(
             f"lnrnn.onnxruntime needs onnxruntime {wanted} or later: pip install onnxruntime ({error})"

@@ -101,7 +101,7 @@ typedef struct {
 #undef MEMBER
 } ort_functions;
 
-/* What the runtime passes to the plug-in. `table` returns NULL and prints a line for a version that it lacks. */
+/* The runtime passes it to the plug-in. `table` returns NULL and prints a line for a version that it lacks. */
 typedef struct {
     const void *(*table)(uint32_t version);
     const char *(*version)(void); /* "1.32.0" */

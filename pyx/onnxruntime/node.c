@@ -9,8 +9,9 @@
 
 enum { MOST_FUNCTIONS = 6, MOST_NAMES = 256 };
 
-/* Of each cell: the operator, the number of gates G, and the gate of ONNX at each place of lnrnn's order. ONNX has
- * the gates i, o, f, c of an LSTM and z, r, h of a GRU; lnrnn has i, f, g, o and r, z, n. */
+/* Of each cell: the operator, the number of activations of a direction, the number of gates G, and the gate of ONNX at
+ * each place of lnrnn's order. The gates of an LSTM are i, o, f, c in ONNX, and i, f, g, o in lnrnn. Those of a GRU are
+ * z, r, h in ONNX, and r, z, n in lnrnn. */
 static const struct {
     const char *operator;
     int cell, functions;

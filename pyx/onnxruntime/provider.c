@@ -1,4 +1,4 @@
-/* The execution provider: what ONNX Runtime calls to find nodes for lnrnn and to create their kernels. */
+/* The execution provider. ONNX Runtime calls it to find nodes for lnrnn, and to create their kernels. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

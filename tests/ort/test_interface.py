@@ -1,7 +1,7 @@
 """The plug-in's declarations of ONNX Runtime's C interface, checked against the installed runtime.
 
-ctypes calls the functions that need no graph at their positions. Sessions of the other tests call the rest:
-each function about graphs and nodes decides which nodes are taken, or is in a message that a test reads.
+ctypes calls the functions that need no graph at their positions. Sessions of the other tests call the rest.
+Functions about graphs and nodes decide which nodes are taken, or write a message that a test reads.
 """
 
 from __future__ import annotations
@@ -86,11 +86,13 @@ def test_pairs_of_session_options(table):
     function(table, "release_pairs", None, P)(pairs)
 
 
-@pytest.mark.parametrize("version, right", [("1.23.2", False), ("1.9.0", False), ("0.30.0", False),
-                                            ("1.24.0", True), ("1.100.1", True), ("2.0.0", True)])  # fmt: skip
+@pytest.mark.parametrize(
+    "version, right",
+    [("1.23.2", False), ("1.9.0", False), ("0.30.0", False), ("1.24.0", True), ("1.100.1", True), ("2.0.0", True)],
+)  # fmt: skip
 def test_older_runtimes_are_refused_by_a_status(tmp_path, table, version, right):
     source = tmp_path / "version.c"
-    source.write_text(f"const char *version(void) {{ return \"{version}\"; }}\n")
+    source.write_text(f'const char *version(void) {{ return "{version}"; }}\n')
     library = tmp_path / "version.so"
     subprocess.run([*native_compiler(), "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
     old = ctypes.CDLL(str(library))

@@ -165,8 +165,16 @@ def test_weights_that_depend_on_inputs_are_left_to_the_runtime(rng, tmp_path):
 
 WRONG = [
     ("X", np.zeros((7, 3, 5)), r"input X must be float32 of shape \(steps, batch, 3\), got \(7, 3, 5\)"),
-    ("lens", np.array([7, -1, 4]), r"input sequence_lens must be between 0 and the 7 steps, got -1 for sequence 1"),
-    ("lens", np.array([7, 8, 4]), r"input sequence_lens must be between 0 and the 7 steps, got 8 for sequence 1"),
+    (
+        "lens",
+        np.array([7, -1, 4]),
+        r"input sequence_lens must be between 0 and the 7 steps, got -1 for sequence 1",
+    ),
+    (
+        "lens",
+        np.array([7, 8, 4]),
+        r"input sequence_lens must be between 0 and the 7 steps, got 8 for sequence 1",
+    ),
     ("lens", np.array([7, 7]), r"input sequence_lens must have shape \(3,\), got \(2,\)"),
     ("h0", np.zeros((1, 2, 4)), r"input initial_h must have shape \(1, 3, 4\), got \(1, 2, 4\)"),
     ("c0", np.zeros((3, 4)), r"input initial_c must have shape \(1, 3, 4\), got \(3, 4\)"),

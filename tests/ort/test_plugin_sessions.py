@@ -94,9 +94,7 @@ def test_runs_at_the_same_time_equal_runs_in_turn(rng, threads):
     proto = recurrent(rng, "LSTM", width=8, H=40, D=2, lengths=True, states=True)
     session = plugged(proto, threads=threads)
     sizes = [(T, B) for T in (1, 3, 20) for B in (1, 2, 5)] * 12
-    feeds = [
-        feed(rng, "LSTM", T, B, 8, 40, 2, rng.integers(0, T + 1, B), states=True) for T, B in sizes
-    ]
+    feeds = [feed(rng, "LSTM", T, B, 8, 40, 2, rng.integers(0, T + 1, B), states=True) for T, B in sizes]
     wanted = [session.run(None, given) for given in feeds]
     with ThreadPoolExecutor(6) as pool:
         for ours, theirs in zip(pool.map(lambda given: session.run(None, given), feeds), wanted, strict=True):
