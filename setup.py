@@ -1,5 +1,6 @@
-"""Builds the shared library liblnrnn, and two libraries that are linked to it: the Cython module lnrnn._core, and
-liblnrnn_ort, the plug-in for ONNX Runtime.
+"""Builds the shared library liblnrnn, and two libraries that are linked to it.
+
+These are the Cython module lnrnn._core, and liblnrnn_ort, the plug-in for ONNX Runtime.
 
 The kernels are compiled once for each instruction set, the other C code once. Object files are kept in
 build/objects. A file is compiled again only if its source, an included header, the compiler or its flags

@@ -2,7 +2,8 @@
 
 The plug-in is a shared library, an execution provider in ONNX Runtime's terms. Programs in all languages can
 register it by its path. It needs ONNX Runtime 1.24 or later, which must be installed separately. The plug-in
-takes nodes RNN, LSTM and GRU with constant float32 weights. The runtime computes all other nodes. Its log
+takes nodes RNN, LSTM and GRU with constant float32 weights. Nodes within If, Loop and Scan need ONNX Runtime
+1.25. The runtime computes all other nodes. Its log
 says once, at level INFO, which recurrent nodes the plug-in leaves to it, and why.
 """
 
@@ -114,6 +115,8 @@ def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_
         options.intra_op_num_threads = threads
     devices = [device for device in runtime.get_ep_devices() if device.ep_name == _PROVIDER]
     options.add_provider_for_devices(devices[:1], {"dtype": weights, "threads": str(threads)})
+    # By default a session without the plug-in would replace one that cannot be opened.
+    session_arguments.setdefault("enable_fallback", 0)
     file = path if isinstance(path, bytes) else str(path)
     return runtime.InferenceSession(file, sess_options=options, **session_arguments)
 

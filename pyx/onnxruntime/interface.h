@@ -13,6 +13,8 @@
 
 /* The version of the interface that the plug-in asks for, that of ONNX Runtime 1.24. */
 enum { ORT_VERSION = 24 };
+/* Earlier runtimes give two compiled nodes in different subgraphs the same name, and then refuse the model. */
+enum { ORT_VERSION_SUBGRAPHS = 25 };
 
 /* Objects of the runtime. */
 typedef struct OrtStatus OrtStatus; /* NULL: success */
@@ -67,6 +69,7 @@ enum { ORT_LOG_INFO = 1, ORT_LOG_WARNING = 2 };
     F(is_constant, 331, OrtStatus *, (const OrtValueInfo *, bool *))                                         \
     F(graph_node_count, 344, OrtStatus *, (const OrtGraph *, size_t *))                                      \
     F(graph_nodes, 345, OrtStatus *, (const OrtGraph *, const OrtNode **, size_t))                           \
+    F(graph_parent, 346, OrtStatus *, (const OrtGraph *, const OrtNode **))                                  \
     F(node_name, 349, OrtStatus *, (const OrtNode *, const char **))                                         \
     F(node_operator, 350, OrtStatus *, (const OrtNode *, const char **))                                     \
     F(node_domain, 351, OrtStatus *, (const OrtNode *, const char **))                                       \

@@ -12,6 +12,7 @@
 typedef struct {
     OrtEpFactory interface; /* first: the runtime has a pointer to it */
     ort_functions ort;
+    int takes_subgraphs; /* whether the runtime has ORT_VERSION_SUBGRAPHS */
 } factory;
 
 typedef struct {
@@ -49,14 +50,21 @@ static void say_once(provider *p, const char *text)
     failed(ort, ort->log_message(p->logger, ORT_LOG_INFO, text, "lnrnn", 0, "claims"));
 }
 
-/* Claims a node, or logs why it is left to the runtime. */
-static OrtStatus *claim(provider *p, const OrtNode *node, OrtEpGraphSupportInfo *claims)
+/* Claims a node, or logs why it is left to the runtime. within: the node with the node's graph, or NULL. */
+static OrtStatus *claim(provider *p, const OrtNode *node, const OrtNode *within,
+                        OrtEpGraphSupportInfo *claims)
 {
     const ort_functions *const ort = &p->owner->ort;
     static const OrtNodeFusionOptions options = {.version = ORT_VERSION, .drop_constants = true};
     recurrent_node read;
     char reason[REASON], text[REASON + 256];
-    if (node_read(ort, node, &read, reason))
+    int right = node_read(ort, node, &read, reason);
+    if (right && within && !p->owner->takes_subgraphs) {
+        snprintf(reason, sizeof reason, "nodes within If, Loop and Scan need ONNX Runtime 1.%d or later",
+                 ORT_VERSION_SUBGRAPHS);
+        right = 0;
+    }
+    if (right)
         return ort->claim(claims, &node, 1, &options);
     snprintf(text, sizeof text, "lnrnn leaves node '%.200s' (%s) to the runtime: %s", read.name, read.kind,
              reason);
@@ -69,7 +77,10 @@ static OrtStatus *get_capability(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSup
     provider *const p = (provider *)ep;
     const ort_functions *const ort = &p->owner->ort;
     size_t n = 0;
+    const OrtNode *within = NULL;
     OrtStatus *status = ort->graph_node_count(graph, &n);
+    if (!status)
+        status = ort->graph_parent(graph, &within);
     if (status || !n)
         return status;
     const OrtNode **const nodes = calloc(n, sizeof *nodes);
@@ -77,7 +88,7 @@ static OrtStatus *get_capability(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSup
                    : ort->create_status(ORT_FAIL, "lnrnn: no memory for a graph");
     for (size_t i = 0; i < n && !status; i++)
         if (node_is_recurrent(ort, nodes[i]))
-            status = claim(p, nodes[i], claims);
+            status = claim(p, nodes[i], within, claims);
     free(nodes);
     return status;
 }
@@ -271,12 +282,12 @@ static bool is_stream_aware(const OrtEpFactory *self)
     return false;
 }
 
-/* Returns 1 if the runtime has the functions of ORT_VERSION. text: "1.32.0" */
-static int is_new_enough(const char *text)
+/* text: the version of the runtime, such as "1.32.0". Returns 1 if it is 1.minor or later. */
+static int is_at_least(const char *text, int minor)
 {
     char *end = NULL;
     const long major = strtol(text, &end, 10);
-    return major > 1 || (major == 1 && *end == '.' && strtol(end + 1, NULL, 10) >= ORT_VERSION);
+    return major > 1 || (major == 1 && *end == '.' && strtol(end + 1, NULL, 10) >= minor);
 }
 
 #pragma GCC visibility push(default)
@@ -294,10 +305,10 @@ OrtStatus *CreateEpFactories(const char *registered_name, const OrtApiBase *base
     (void)registered_name, (void)logger;
     *count = 0;
     const char *const version = base->version();
-    const table functions = base->table(is_new_enough(version) ? ORT_VERSION : 1);
+    const table functions = base->table(is_at_least(version, ORT_VERSION) ? ORT_VERSION : 1);
     ort_functions ort = {.create_status = NULL};
 #define TAKE(name, position, ...) memcpy(&ort.name, &at[position], sizeof at[position]);
-    if (!is_new_enough(version)) {
+    if (!is_at_least(version, ORT_VERSION)) {
         OrtStatus *(*create_status)(int, const char *);
         memcpy(&create_status, &functions[0], sizeof create_status);
         snprintf(text, sizeof text, "lnrnn needs ONNX Runtime 1.%d or later, got %.40s", ORT_VERSION,
@@ -313,6 +324,7 @@ OrtStatus *CreateEpFactories(const char *registered_name, const OrtApiBase *base
     if (!f)
         return ort.create_status(ORT_FAIL, "lnrnn: no memory for the provider");
     f->ort = ort;
+    f->takes_subgraphs = is_at_least(version, ORT_VERSION_SUBGRAPHS);
     f->interface = (OrtEpFactory){.version = ORT_VERSION,
                                   .name = factory_name,
                                   .vendor = vendor,

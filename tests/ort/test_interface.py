@@ -88,7 +88,10 @@ def test_pairs_of_session_options(table):
 
 @pytest.mark.parametrize(
     "version, right",
-    [("1.23.2", False), ("1.9.0", False), ("0.30.0", False), ("1.24.0", True), ("1.100.1", True), ("2.0.0", True)],
+    [
+        ("1.23.2", False), ("1.9.0", False), ("0.30.0", False),
+        ("1.24.0", True), ("1.100.1", True), ("2.0.0", True),
+    ],
 )  # fmt: skip
 def test_older_runtimes_are_refused_by_a_status(tmp_path, table, version, right):
     source = tmp_path / "version.c"

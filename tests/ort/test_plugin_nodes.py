@@ -14,9 +14,14 @@ pytest.importorskip("onnx")
 from onnx import helper, numpy_helper  # noqa: E402
 
 from onnx_files import FLOAT, recurrent  # noqa: E402
-from plugin_runs import KINDS, agree, alone, claimed, feed, onnxruntime, options, plugged  # noqa: E402
+from plugin_runs import KINDS, agree, alone, claimed, feed, onnxruntime, options, plugged, version  # noqa: E402
 
 DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
+
+
+def skip_uninitialised(kind, lengths):
+    if kind == "RNN" and lengths and 0 in lengths and version() < (1, 26):
+        pytest.skip("the runtime's own RNN leaves the states of sequences without steps uninitialised")
 
 
 @pytest.mark.parametrize("states", [False, True])
@@ -24,6 +29,7 @@ DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_directions_lengths_and_states(rng, tmp_path, kind, direction, lengths, states):
+    skip_uninitialised(kind, lengths)
     D = DIRECTIONS[direction]
     for more in ({}, {"linear_before_reset": 1}) if kind == "GRU" else ({},):
         model = recurrent(
@@ -60,6 +66,7 @@ def test_optional_outputs(rng, tmp_path, outputs, D):
 @pytest.mark.parametrize("kind", KINDS)
 def test_layout_1_is_layout_0_with_its_axes_swapped(rng, kind, D, lengths):
     """The runtime's own kernels refuse layout 1."""
+    skip_uninitialised(kind, lengths)
     arguments = {"lengths": lengths is not None, "states": True, "opset": 14}
     model = recurrent(rng, kind, D=D, **arguments)
     swapped = onnx.ModelProto()
@@ -216,4 +223,4 @@ def test_wrong_options_are_errors(rng, options_given, message):
     devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == "LnrnnExecutionProvider"]
     chosen.add_provider_for_devices(devices, options_given)
     with pytest.raises(Exception, match=message):
-        onnxruntime.InferenceSession(recurrent(rng, "RNN").SerializeToString(), chosen)
+        onnxruntime.InferenceSession(recurrent(rng, "RNN").SerializeToString(), chosen, enable_fallback=0)
