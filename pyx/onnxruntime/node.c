@@ -9,9 +9,9 @@
 
 enum { MOST_FUNCTIONS = 6, MOST_NAMES = 256 };
 
-/* Of each cell: the operator, the number of activations of a direction, the number of gates G, and the gate of ONNX at
- * each place of lnrnn's order. The gates of an LSTM are i, o, f, c in ONNX, and i, f, g, o in lnrnn. Those of a GRU are
- * z, r, h in ONNX, and r, z, n in lnrnn. */
+/* Of each cell: the operator, and the numbers of activations of a direction and of gates G. onnx_gate has the gate of
+ * ONNX at each place of lnrnn's order. The gates of an LSTM are i, o, f, c in ONNX, and i, f, g, o in lnrnn. Those of a
+ * GRU are z, r, h in ONNX, and r, z, n in lnrnn. */
 static const struct {
     const char *operator;
     int cell, functions;
