@@ -54,10 +54,9 @@ if sys.maxsize < 2**32:
 
 
 def _without_python(command: list[str]) -> list[str]:
-    """The compiler command without this Python's flags for optimisation and warnings.
+    """Returns the compiler command without this Python's flags for optimisation and warnings.
 
-    Then object files that do not use Python are the same for all versions of Python. Their flags are in
-    build_flags.py.
+    So files that do not use Python compile alike for all versions of Python. build_flags.py has their flags.
     """
     of_python = shlex.split(sysconfig.get_config_var("CFLAGS") or "")
     differs = ("-W", "-O", "-g", "-D", "-fwrapv", "-fno-strict-overflow")
@@ -82,7 +81,7 @@ class BuildExt(build_ext):
         versions = (
             f"numpy {numpy.__version__}, Cython {Cython.__version__}, Python {platform.python_version()}"
         )
-        # The file that takes longest to compile is first. Each file has its own process of the compiler.
+        # _core.c is first, because it takes longest. Each file has its own compiler process.
         module = f"_core-{sysconfig.get_config_var('SOABI')}"
         flags = [*CFLAGS, "-O1", *macros]
         todo = [partial(for_this.compile, module, ext.sources[0], flags, python, versions)]
@@ -99,7 +98,7 @@ class BuildExt(build_ext):
         super().build_extension(ext)
 
     def machine(self) -> str:
-        """The target machine: "x86_64", "arm64", ..."""
+        """Returns the target machine: "x86_64", "arm64", ..."""
         name = self.plat_name.rpartition("-")[2]
         return platform.machine() if name == "universal2" else name
 
@@ -132,7 +131,7 @@ class BuildPy(build_py):
     """Copies the headers of the C API into the package. An editable install uses those in include/."""
 
     def headers(self) -> dict[str, str]:
-        """The source of each header by its target."""
+        """Returns the source of each header by its target."""
         if self.editable_mode:
             return {}
         return {os.path.join(self.build_lib, "lnrnn", path): path for path in HEADERS}
@@ -148,7 +147,7 @@ class BuildPy(build_py):
 
 
 def readme(address: str, version: str) -> str:
-    """README.md, with relative links and pictures replaced by web addresses of this version."""
+    """Returns README.md, with relative links and pictures replaced by web addresses of this version."""
     text = Path("README.md").read_text(encoding="utf-8")
     if not address:
         return text

@@ -90,7 +90,7 @@ def train_and_serve(cell: str, seed: int, epochs: int) -> float:
         (_, state), there = timed(lambda: model.rnn(torch.from_numpy(test_x), lengths=test_lengths))
         by_torch = model.head(hidden(state)[-1]).argmax(1).numpy()
 
-    # Serve: one line converts the network, and NumPy suffices.
+    # Serve: the converted network needs only NumPy.
     rnn = lnrnn.from_torch(model.rnn)
     (_, served), here = timed(lambda: rnn(test_x, lengths=test_lengths))
     weight, bias = (p.detach().numpy() for p in model.head.parameters())

@@ -71,7 +71,6 @@ class Server:
         self.some = asyncio.Event()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serves one session, from its connection to its end."""
         if not self.free:
             await close(writer)  # no lane is free
             return

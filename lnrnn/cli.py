@@ -293,7 +293,7 @@ def score_file(arguments: argparse.Namespace) -> None:
 
 
 def print_onnx(arguments: argparse.Namespace) -> None:
-    """``lnrnn onnx FILE [--json]``."""
+    """Implements ``lnrnn onnx FILE [--json]``."""
     from lnrnn.onnx import report  # unused by other commands
 
     facts = report.describe(arguments.file)

@@ -111,7 +111,7 @@ def right_answers(networks: Networks, joined: Joined) -> dict[str, np.ndarray]:
         return np.asarray(networks[norm].name_at_each_step(joined.x, policy) == joined.labels)
 
     found = {str(policy): right("batch", policy) for policy in POLICIES}
-    # At steps with statistics, batch norm has the same answer under each policy.
+    # Strict batch norm answers at steps with statistics, where all policies have the same answer.
     strict = found["last"] & (np.arange(STEPS)[:, None] < known_steps(networks))
     return {"layer norm": right("layer"), "no norm": right(None), "strict": strict, **found}
 
@@ -226,7 +226,7 @@ def refusal(network: SpeakerNetwork, x: np.ndarray) -> str:
 
 
 def report(right: dict[str, np.ndarray], joined: Joined, known: int) -> None:
-    """Prints a line with the results of each of METHODS. known: the number of steps with statistics."""
+    """Prints a line of results for each of METHODS. known: the number of steps with statistics."""
     say(
         "Share of right answers over all test utterances: at the end of one utterance -> after about "
         f"{STEPS} steps of utterances of one speaker."

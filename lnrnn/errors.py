@@ -156,7 +156,7 @@ def _array(value: Any) -> np.ndarray:
             import ml_dtypes
         except ImportError:
             raise ImportError("tensors of bfloat16 need ml_dtypes: pip install ml_dtypes") from None
-        # For other dtypes numpy() raises this error. The view below would ignore the gradient.
+        # Raise numpy()'s error here, because the view below would ignore the gradient.
         if value.requires_grad:
             raise RuntimeError("it requires grad: use its detach()")
         array: np.ndarray = value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)

@@ -15,7 +15,7 @@ from .startup import is_command
 
 
 def _choose(variable: str, available: list[str], use: Callable[[str], None]) -> None:
-    """Calls `use` with the value of an environment variable, if it is set and one of `available`."""
+    """Calls `use` with an environment variable's value, if it is set. It must be one of `available`."""
     name = os.environ.get(variable)
     if not name:
         return

@@ -18,7 +18,6 @@ from lnrnn.data import Utterances, pad_sequence
 from lnrnn.rnn.models import Model
 from lnrnn.rnn.specs import Overrun
 
-# The cells of the demo and of the studies.
 MODELS: dict[str, type[Model]] = {"rnn": lnrnn.RNN, "lstm": lnrnn.LSTM, "gru": lnrnn.GRU}
 CELLS = tuple(MODELS)
 NormName = Literal["layer", "batch"]
@@ -178,11 +177,9 @@ class Classifier:
         self.head_bias = np.zeros(classes, np.float32)
 
     def parameters(self) -> dict[str, np.ndarray]:
-        """Returns the trainable arrays by name."""
         return {**self.rnn.parameters(), "head_weight": self.head_weight, "head_bias": self.head_bias}
 
     def set_parameters(self, values: dict[str, np.ndarray]) -> None:
-        """Sets parameters. values: arrays with the names of ``parameters()``."""
         for name, value in values.items():
             setattr(self if name.startswith("head_") else self.rnn, name, value)
 
@@ -190,8 +187,8 @@ class Classifier:
 class SequenceClassifier(Classifier):
     """A classifier of whole sequences, by their final h.
 
-    The head uses einsum instead of ``@``, because the order of BLAS' additions may depend on the number of
-    threads. The bits of a study must not depend on it.
+    The head uses einsum, because in BLAS the order of additions, and so the bits, may depend on the number of
+    threads.
     """
 
     def logits(self, state: np.ndarray) -> np.ndarray:

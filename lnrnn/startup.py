@@ -15,7 +15,7 @@ def is_command() -> bool:
     if not isinstance(argv[0], str) or len(argv) > len(sys.orig_argv):
         return False
     if argv[0] != "-m":
-        # Processes of multiprocessing have the parent's argv, but another orig_argv.
+        # Processes of multiprocessing, which are no commands, have the parent's argv but another orig_argv.
         return PurePath(argv[0]).stem == "lnrnn" and argv[0] in sys.orig_argv and _calls_cli(argv[0])
     # argv[0] is "-m" while Python imports the module's package. The module's name is then the argument before
     # the rest of argv, or the end of the option: -mlnrnn.

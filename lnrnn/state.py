@@ -23,9 +23,9 @@ Made = TypeVar("Made")
 MOST_COUNTED = 2**53
 
 # A thread holds this lock while it replaces the state of an object, so that no change of another thread is
-# lost. Readers do not need it. All objects share one lock, which is held for microseconds, so that objects
-# can be copied and pickled. A fork waits until the lock is free, because a lock that another thread holds
-# would stay locked in the child. The lock is also held during an import that a fork must not interrupt.
+# lost. Readers do not need it. All objects share one lock, so that objects can be copied and pickled. A fork
+# waits until the lock is free, because a lock that another thread holds would stay locked in the child. An
+# import that a fork must not interrupt holds the lock too.
 CHANGES = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(

@@ -80,7 +80,7 @@ def run(name: str, words: list[str]) -> int:
         near += difflib.get_close_matches(name.lower(), names, 1, 0.5)
         hint = f"did you mean {near[0]}?" if near else ""
         raise ValueError(message("NAME", f"one of {', '.join(names)}", repr(name), hint))
-    # The process must import the same lnrnn.
+    # With this PYTHONPATH the new process imports the same lnrnn.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     code = subprocess.run([sys.executable, str(found[name]), *words], env=environment, check=False).returncode
     if code in (130, -signal.SIGINT):

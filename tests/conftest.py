@@ -4,8 +4,8 @@ import os
 import sys
 import zlib
 
-# lnrnn.reference has small float64 products, which OpenBLAS would divide among spinning threads: ten times as
-# slow on a busy machine. OpenBLAS reads this variable when NumPy is imported.
+# OpenBLAS would divide the small products of lnrnn.reference among spinning threads, which takes ten times as
+# long on a busy machine. It reads the variable when NumPy is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np  # noqa: E402
@@ -100,7 +100,7 @@ def family(request):
 
 @pytest.fixture(scope="session")
 def unit(request):
-    """Returns the operations of simd.h, for every instruction set that this machine has or can emulate."""
+    """Returns the compiled operations of simd.h, for each instruction set that runs or is emulated here."""
     unit = Unit(request.param)
     yield unit
     unit.close()
@@ -108,7 +108,7 @@ def unit(request):
 
 @pytest.fixture
 def rng(request):
-    """Returns a generator seeded by the test's file, its name, and its parameters but the instruction set.
+    """Returns a generator seeded by the test's file, name and parameters, except the instruction set.
 
     So its numbers are the same in every run, in every process and on every instruction set.
     """

@@ -31,7 +31,7 @@ static PyObject *run(PyObject *module, PyObject *args)
     (void)module;
     if (!PyArg_ParseTuple(args, "Oy*w*L", &stream, &x, &y, &lane))
         return NULL;
-    lnrnn_handle *const h = lnrnn_handle_open(stream, 1, 1); /* steps of one lane, on one thread */
+    lnrnn_handle *const h = lnrnn_handle_open(stream, 1, 1); /* steps one lane, on one thread */
     if (h) {
         const lnrnn_network *const n = lnrnn_stream_network(lnrnn_handle_stream(h));
         const size_t row = lnrnn_network_inputs(n) * sizeof(float), T = (size_t)x.len / row;

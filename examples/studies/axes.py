@@ -219,8 +219,8 @@ def axes_of(groups, layout):
 
 
 def standardise(x, numbers, eps):
-    """Returns x minus the mean of its group, divided by the group's sigma = sqrt(var + eps); the means; the
-    sigmas. numbers: the group of each value."""
+    """Returns the standardised x, and the mean and sigma = sqrt(var + eps) of each group. numbers: the group
+    of each value."""
     counts, values = np.bincount(numbers), x.ravel().astype(np.float64)
     mean = np.bincount(numbers, values) / counts
     sigma = np.sqrt(np.bincount(numbers, (values - mean[numbers]) ** 2) / counts + eps)
@@ -228,7 +228,7 @@ def standardise(x, numbers, eps):
 
 
 def probe(norm, layout, dtype, seed):
-    """Returns results of one norm by name.
+    """Measures one norm. A group is the values that share a mean. Returns a dict:
 
     groups: the group number of each value. exact: whether each group's mean and deviation reproduce the
     output. over, infer: the axes of a group in training and at inference. gains, stored: counts of trained

@@ -142,7 +142,7 @@ def tune(seeds, quick):
 
 def measure(seeds, settings, quick):
     """Returns accuracies (S,), one per seed, by norm and batch size. accuracy: on the test images. training:
-    on the training images, at NOISY only. own statistics: of BN in training mode, on the test images."""
+    on training images, for size NOISY. own statistics: BN's on test images in training mode."""
     data = load_digits()
 
     def job(part):

@@ -157,8 +157,8 @@ class HelpText:
 
 
 def load_help_text(characters=None):
-    """Loads the text of ``help("topics")`` in this Python. characters: the number for each part; None:
-    all."""
+    """Loads the text of ``help("topics")`` in this Python. characters: how many each part may have, or None
+    for all."""
     text = join_topics(topics)
     parts, others = split_text(text)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -204,8 +204,9 @@ def random_windows(text, count, rng):
 
 
 def trained(text, cell, norm, setting, seed, units=UNITS, count=UPDATES):
-    """Returns a trained network, and the bits per character of each batch before the update with it. setting:
-    learning rate, and initial gain (no norm: factor of the weights). Recomputes BN's statistics."""
+    """Returns a trained network with recomputed BN statistics, and the bits per character of each batch
+    before its update. setting: the learning rate, and the initial gain or, without a norm, a factor of the
+    weights."""
     rate, factor = setting
     rnn = MODELS[cell](SYMBOLS, units, norm=NORMS[norm], seed=seed)
     for name, value in rnn.parameters().items():
@@ -221,7 +222,7 @@ def trained(text, cell, norm, setting, seed, units=UNITS, count=UPDATES):
 
 
 def smooth(losses):
-    """Returns running means over SMOOTH updates, or all if fewer. Mean u ends with update u + SMOOTH."""
+    """Returns running means over SMOOTH updates, or all if fewer. Mean u begins with update u."""
     width = min(SMOOTH, len(losses))
     return np.convolve(losses, np.full(width, 1 / width), "valid")
 
@@ -249,7 +250,7 @@ def fresh_starts(text):
 
 def by_character(found, starts, size):
     """found (STEPS, N): bits in fresh windows. Returns the bits of each character (size,), from the one
-    window where it follows WARM_UP steps, and NaN at both ends of the text."""
+    window in which WARM_UP or more steps precede it. NaN at both ends of the text."""
     values = np.full(size, np.nan)
     values[starts + np.arange(WARM_UP + 1, STEPS + 1)[:, None]] = found[WARM_UP:]
     return values
@@ -276,9 +277,9 @@ def average_over_time(rnn):
 
 
 def run_over(model, norm, text, steps):
-    """Returns three results in bits per character of one network. (1) By method, at each step of long
-    sequences, (steps,). (2) The same characters within STEPS steps of a fresh window, (steps,). (3) BN in
-    fresh windows, with its own statistics and with their average over time, (2, STEPS). Afterwards BN has the
+    """Returns three results of one network, in bits per character. (1) At each step of long sequences,
+    (steps,), by method. (2) Of the same characters in fresh windows of STEPS steps, (steps,). (3) Of BN in
+    fresh windows, with its own statistics and with their average over time, (2, STEPS). Leaves BN with the
     averages."""
     starts, fresh = long_starts(len(text), steps), fresh_starts(text)
     within = bits(model, text, fresh, STEPS)
@@ -386,7 +387,8 @@ def measure(seeds, settings, quick):
 
 
 def edges(steps):
-    """Returns first steps of ranges, evenly spaced in logarithms. One range begins after STEPS."""
+    """Returns the first steps of ranges that are evenly spaced in logarithms. One range begins after
+    STEPS."""
     found = np.concatenate([np.geomspace(1, STEPS + 1, 17), np.geomspace(STEPS + 1, steps + 1, 13)[:-1]])
     return np.unique(np.round(found).astype(int))
 

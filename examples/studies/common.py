@@ -120,7 +120,7 @@ class Clause:
     comparisons: int = 1
 
     def verdict(self, margin: float | None = None) -> Verdict:
-        """Returns the verdict at the project's margin, or at another one."""
+        """Returns the verdict at ``margin``, by default at the project's margin."""
         low, high = interval(np.asarray(self.values), self.comparisons)
         threshold = self.margin if margin is None else margin
         return "confirmed" if low > threshold else "refuted" if high < threshold else "unclear"
@@ -225,7 +225,7 @@ def stacked(found: Sequence[Any]) -> Any:
 
 
 def best(settings: Sequence[Any], scores: Sequence[float]) -> Any:
-    """Returns the setting with the highest score, and the first one of equals."""
+    """Returns the first setting with the highest score."""
     return settings[int(np.argmax(scores))]
 
 
@@ -243,7 +243,7 @@ class Study:
     Arrays with an entry per seed are (S, ...). Random numbers depend on the seeds alone.
     clauses(results): returns the parts of the claim. tables(results): returns text. draw(results, figure).
     size: of the figure in inches, at most 10 wide. options: names of variants, such as cells. `measure` and
-    `tune` get one as `option`, and the name of the results' file contains it."""
+    `tune` get a variant as `option`, and the results' file is named after it."""
 
     name: str
     measure: Callable[..., Results]
@@ -304,7 +304,7 @@ class Study:
         )
         if len(whole.splitlines()[0]) <= columns() and "\n\n" not in whole:
             return f"{tables}\n\n{whole}"
-        # Print lines if the terminal is too narrow for a table.
+        # Print the clauses as text if the terminal is too narrow for a table.
         for text, number, margin, verdict, at_zero in found["clauses"]:
             rest = f"{number}: {verdict}" + f" (margin {margin}; at 0: {at_zero})" * bool(at_zero)
             for line, indent in ((text, ""), (rest, "    ")):
@@ -313,8 +313,8 @@ class Study:
         return tables
 
     def main(self, argv: Sequence[str] | None = None) -> None:
-        """Runs the script. Bad input ends it with one line on stderr and exit code 2, Ctrl-C with code 130.
-        In a page or a notebook the function only prints the stored results."""
+        """Runs the script, or prints the stored results in a page or a notebook. Bad input exits with code 2
+        after one line on stderr, Ctrl-C with code 130."""
         if in_page():
             print(self.text({**(self.kept() or {}), "results": self.results()}))
             return
@@ -411,7 +411,7 @@ class Study:
 
 
 def conditions(seeds: Sequence[int], quick: bool = False) -> dict[str, Any]:
-    """Returns all on which results depend, except the settings."""
+    """Returns everything that results depend on, except the settings."""
     isa = lnrnn.cpu_info()["isa"]
     return {"lnrnn": lnrnn.__version__, "isa": isa, "quick": quick, "seeds": list(seeds)}
 

@@ -129,7 +129,7 @@ def patches(x, stride):
 
 
 def add_patches(gradient, stride):
-    """Returns the gradient with respect to the input of `patches`, from that of its result."""
+    """Returns the gradient with respect to the input of `patches`, from the gradient of its result."""
     count, side, inputs = len(gradient), stride * gradient.shape[1], gradient.shape[-1]
     whole = np.zeros((count, side + 2, side + 2, inputs), gradient.dtype)
     for row, column in np.ndindex(3, 3):
@@ -226,7 +226,8 @@ class ConvolutionalNetwork:
         return float(losses.mean()), gradients
 
     def _through_norm(self, g, z, layer):
-        """Returns the gradients of z, and of gain and bias by name, from g of gain * norm(z) + bias."""
+        """Returns the gradients of z, and of gain and bias by name. g: the gradient of gain * norm(z) +
+        bias."""
         if self.norm is None:
             return g, {f"bias_{layer}": g.sum(axis=(0, 1, 2))}
         bias, gain = self.values[f"bias_{layer}"], self.values[f"gain_{layer}"]
@@ -286,7 +287,7 @@ def measure(seeds, settings, quick):
 
     results = {"rates": rates, "seen": None}
     for name in NORMS:
-        # The stored setting may be missing in RATES after a user's change.
+        # If a user has changed RATES, the stored rate may be missing from it.
         all_rates = [*rates, *({settings[name]} - set(rates))]
         runs = [(name, rate, seed) for seed in seeds for rate in all_rates]
         held_out, chosen = zip(*side_by_side(one, runs, name), strict=True)

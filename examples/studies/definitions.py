@@ -227,8 +227,8 @@ def momentum(frames, seed, batches=40):
 
 
 def errors(frames, seed, draws=200):
-    """Returns two relative errors for each batch size: of a batch's mean, over the standard deviation, and of
-    its biased variance. They are root mean squares over channels and draws with replacement."""
+    """Returns for each batch size the errors of a batch's mean and biased variance, divided by the standard
+    deviation and by the variance. They are root mean squares over channels and random batches."""
     rng = np.random.default_rng([2, seed])
     x = frames.astype(np.float64)
     mean, var, found = x.mean(0), x.var(0), {"mean": [], "variance": []}
@@ -248,10 +248,10 @@ def exponent(error):
 def shapes(networks, x, seeds):
     """Returns how Gaussian the normalised summed inputs of trained networks are, as measures (S,).
 
-    skewness: mean |skewness| over the units. of Gaussian numbers: the same for as many Gaussian numbers.
-    rejected: the share of units whose normality a test rejects at 1 %. change: the largest change of skewness
-    and kurtosis by BN. share, edges: a histogram of the unit with the median skewness in the second layer of
-    the first network."""
+    skewness: mean |skewness| over the units. of Gaussian numbers: mean |skewness| of as many Gaussian
+    numbers. rejected: the share of units whose normality a test rejects at 1 %. change: the largest change of
+    skewness and kurtosis by BN. share, edges: a histogram of the unit with the median skewness in the second
+    layer of the first network."""
     stats = require("scipy.stats", "this study", "demo")
     layers = networks.summed_inputs(x)
     before, after = (np.concatenate(part, axis=2).astype(np.float64) for part in zip(*layers, strict=True))
@@ -308,9 +308,9 @@ def tune(seeds, quick):
 
 
 def multiply_adds(size, images=800):
-    """Returns the numbers of multiply-adds of an update on ``size`` images, and of exact statistics.
+    """Returns the multiply-adds of an update on ``size`` images, and of BN's statistics over all ``images``.
 
-    Exact statistics sum inputs of all images in both hidden layers. Backward costs twice as much as forward.
+    The statistics need the summed inputs of both hidden layers. Backward costs twice as much as forward.
     """
     hidden = 64 * WIDTHS[0] + WIDTHS[0] ** 2
     return 3 * size * (hidden + 10 * WIDTHS[0]), images * hidden

@@ -142,8 +142,8 @@ def recurrent_weights(rng, units=UNITS):
 
 
 def network(nonlinearity, radius, gain, weights, inputs):
-    """Returns an RNN without biases. weights: W_hh of spectral radius 1. inputs: W_ih. gain: of LN; None: no
-    norm."""
+    """Returns an RNN without biases. weights: W_hh of spectral radius 1. inputs: W_ih. gain: LN's, or None
+    for no norm."""
     norm = None if gain is None else "layer"
     rnn = lnrnn.RNN(inputs.shape[1], len(weights), norm=norm, bias=False, nonlinearity=nonlinearity, seed=0)
     rnn.weight_hh_l0 = (radius * weights).astype(np.float32)
@@ -191,7 +191,7 @@ def run(rnn, x, h0, gradient):
 
 
 def measure_seed(seed, steps):
-    """Returns {case and norm: (curves, saturated)}. All cases share weights, inputs, h0 and gradient."""
+    """Returns {case and norm: the results of `run`}. All cases share weights, inputs, h0 and gradient."""
     rng = np.random.default_rng(seed)
     weights = recurrent_weights(rng)
     inputs = rng.standard_normal((UNITS, INPUTS)) / INPUTS**0.5
@@ -224,7 +224,8 @@ def measure(seeds, settings, quick):
 
 
 def drift(results, case, name, quantity):
-    """Returns the drift in decades, for each seed."""
+    """Returns by how many decades the size changes from the first recorded step to the last, for each
+    seed."""
     return results["drift"][f"{case}, {name}"][:, QUANTITIES.index(quantity)]
 
 

@@ -27,13 +27,13 @@ UNITS, CASES = 64, 128
 FACTORS = (0.01, 0.3, 3.0, 100.0)  # of scaled arrays
 SHIFTS = (0.3, 3.0, 100.0)  # relative to the size of the shifted array
 EPS = 1e-5  # the default of the library
-# An output stays if its deviation is below SAME, and moves if it is above OTHERWISE.
+# An output counts as unchanged if its relative change is below SAME, as changed above OTHERWISE.
 SAME, OTHERWISE = 1e-10, 1e-2
 
 FIGURE = (10.0, 4.8)
 CHANGES = ("W scaled", "W shifted", "w scaled", "D scaled", "D shifted", "x scaled")
 STORED, BEFORE = "BN, stored statistics", "LN before W"
-# The claims of the paper's Table 1, and of its text on a norm before W. None: the paper says nothing.
+# {norm: for each of CHANGES, whether the output stays the same according to the paper; None: not said}.
 TABLE = {
     "BN": (True, False, True, True, True, False),
     "weight norm": (True, False, True, False, False, False),
@@ -151,8 +151,8 @@ show("invariances", draw, FIGURE)
 
 
 def make_layer(frames, seed):
-    """Returns weights W (UNITS, I), data D (CASES, I) from frames, and a shift of the size of each. Last come
-    the indices of the unit and the sample that "w scaled" and "x scaled" change."""
+    """Returns weights W (UNITS, I), data D (CASES, I) from frames, and a shift as large as each. Also returns
+    the unit and the sample that "w scaled" and "x scaled" change."""
     rng = np.random.default_rng(seed)
     inputs = frames.shape[1]
     cases = frames[rng.choice(len(frames), CASES, replace=False)].astype(np.float64)
@@ -224,8 +224,8 @@ NORMS = {"BN": batch_norm, "weight norm": weight_norm, "LN": layer_norm}
 def divided_by(norm, layer):
     """Returns the numbers by which the norm divides.
 
-    For BN they are the standard deviations of each unit's summed inputs, for LN those of each sample's. For
-    weight norm they are the root mean squares of each unit's weights.
+    BN divides by the standard deviation of each unit's summed inputs, and LN by that of each sample's. Weight
+    norm divides by the root mean square of each unit's weights.
     """
     if norm == "weight norm":
         return root_mean_square(layer["W"], 1)

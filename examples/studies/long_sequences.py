@@ -89,11 +89,12 @@ show("long_sequences", draw)
 # ---------------
 # Train on 20 steps: set ``"10 steps": 20`` and run with ``--seeds 2``. Can the last step be repeated?
 #
-# How it was measured ------------------- The data are Japanese Vowels: 270 utterances for training and 370
-# for tests. Each test utterance is the last of one joined sequence. The RNN has 64 units, LSTM and GRU have
-# 32, and Adam trains them for 200 epochs. Results come from seeds 5 to 24. The six 95 % intervals of LN,
-# repeating and averaging, after each of the two trainings, hold jointly. We chose the margins: 3 points, 1
-# point at equal length, and 20 % of the epochs.
+# How it was measured
+# -------------------
+# The data are Japanese Vowels: 270 utterances for training and 370 for tests. Each test utterance is the last
+# of one joined sequence. The RNN has 64 units, LSTM and GRU have 32, and Adam trains them for 200 epochs.
+# Results come from seeds 5 to 24. The six 95 % intervals of LN, repeating and averaging, after each of the
+# two trainings, hold jointly. We chose the margins: 3 points, 1 point at equal length, 20 % of epochs.
 #
 # Learning rate and initial gain are the best of nine pairs on held-out training utterances, with seeds 0 to
 # 2. A second search (``--tune``) chose other settings for some networks. With those the RNN loses less by
@@ -134,8 +135,7 @@ def tune(seeds, quick, option):
         for held, seed in enumerate(seeds[:3]):
             fit, test = (chosen(np.flatnonzero(index)) for index in (part != held, part == held))
             network = trained(option, training, norm, setting, seed, epochs, fit)
-            # Cut the held-out utterances to the longest one of training, because only they may contain the
-            # longest utterance of all.
+            # After training on the first 10 steps, the held-out utterances are cut to 10 steps too.
             cut = [x[: TRAININGS[training]] for x in test.x]
             named = network.name_speakers(cut, "last" if norm == "BN" else None)
             right += (named == test.labels).sum()
@@ -189,10 +189,10 @@ def measure(seeds, settings, quick, option):
 
 
 def by_step(networks, cliff):
-    """Returns {method: the numbers that README.md and `lnrnn demo` show}.
+    """Returns for each method the numbers that README.md and `lnrnn demo` show.
 
-    First: how many sequences have a right answer at each step. Second: accuracy at the ends of the first and
-    last utterance.
+    right_by_step: how many sequences have a right answer at each step. demo: accuracy at the ends of the
+    first and last utterance.
     """
     found, places = {}, range(len(cliff.ends))
     first, last = ([ends[k] - 1 for ends in cliff.ends] for k in (0, -1))

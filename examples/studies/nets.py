@@ -3,8 +3,8 @@
 A single small network would spend most of its time in calls of Python functions, so M networks run as a
 stack. Activations are (B, M, units). Every network has its own parameters, data and learning rate.
 
-Products use einsum and not ``@``, because a study must always give the same bits. The order of sums in BLAS
-can depend on the number of threads.
+Products use einsum, because a study must always give the same bits. The order of sums in BLAS can depend on
+the number of threads.
 """
 
 from __future__ import annotations
@@ -167,8 +167,9 @@ class FeedForward:
         """x (B, M, in), labels (B, M). Returns each network's mean cross-entropy in nats (M,), the gradients
         of ``values`` (M, P), and the logits (B, M, classes).
 
-        weights (B, M): of the images in the mean; None: 1 / B. Images of weight 0 still count in the
-        statistics of batch norm. Batch norm updates its running statistics, and raises ValueError if B is 1.
+        weights (B, M): the images' weights in the mean, by default 1 / B. Images of weight 0 still count in
+        the statistics of batch norm. Batch norm updates its running statistics, and raises ValueError if B is
+        1.
         """
         *hidden, last = self.layers(self.values)
         inputs, products = [x], []
@@ -261,7 +262,7 @@ def train(
     on_update: Callable[[], object] = lambda: None,
     optimiser: type[Adam | Sgd] = Adam,
 ) -> np.ndarray:
-    """Trains the stack in place, in epochs of full batches. An epoch omits the rest that fills no batch.
+    """Trains the stack in place, in epochs of full batches. An epoch omits images that fill no whole batch.
 
     x (N, in), labels (N,): the images. chosen: for each network the indices of its training images, equally
     many for all. seeds: for each network the seed of its order of images. learning_rates: one per network.

@@ -167,7 +167,8 @@ def examined(before, after, gradient):
     """Returns measures of a network on the probed images for each place: a hidden layer or a time step.
 
     before, after: for each place values (images, units) before the norm, and arguments of the nonlinearity.
-    gradient: the length of the loss's gradient for the weights of each layer, or the input at each step."""
+    gradient: the length of the loss's gradient with respect to the weights of each layer, or the input at
+    each step."""
     sigmoid = [1 / (1 + np.exp(-values.astype(np.float64))) for values in after]
     after = np.stack([moments(values) for values in after])
     return {

@@ -38,7 +38,7 @@ from plots import STYLES, tidy
 # Constants to change. The network and its training are in pixels.py.
 MARGIN = 0.03  # a difference of at most three points of accuracy is ignored
 REPEATED = range(1, PIXELS + 1)  # each of these steps is tried as the one that is repeated past step 64
-# The sources from which BN takes mean and deviation past step 64.
+# FIRST numbers the 64 steps. LAST to PAIRS say where BN takes mean and deviation past step 64.
 FIRST = np.arange(PIXELS)
 LAST, AGAIN = "BN, step 64 repeated", "BN, steps 1 to 64 again"
 MEAN, BATCH, PAIRS = "BN, mean of the 64 steps", "BN, from the test batch", "BN, from training pairs"
@@ -126,8 +126,7 @@ def tune(seeds, quick):
 
 
 def after_another(images, seed):
-    """Returns pairs of images (N, 64), as (128, N, 1): each image pixel by pixel, after a random other
-    one."""
+    """Returns sequences (128, N, 1) of pixels: a random image, and then one of ``images`` (N, 64)."""
     order = np.random.default_rng([4, seed]).permutation(len(images))
     earlier = np.empty_like(order)
     earlier[order] = np.roll(order, 1)

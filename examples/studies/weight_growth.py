@@ -206,7 +206,7 @@ class Regression:
     def groups(self, weight):
         """Returns the vectors in weight (C, I) whose length does not change the outputs.
 
-        They are its rows; for LN, all values form one vector.
+        For LN all values form one vector, else each row is a vector.
         """
         return weight.reshape(1, -1) if self.norm == "LN" else weight
 
@@ -326,9 +326,9 @@ def updated(model, images, chosen, steps):
 
 
 def train(model, images, steps, hold=False):
-    """Returns (the trained model, growth, angles, the largest cosine between a group and its gradient).
-    growth (U + 1,): log(length of weights / initial length), averaged over groups. angles (U,): the mean
-    angle of each update. hold: scale groups to initial lengths after each update."""
+    """Returns (the trained model, growth, angles, the largest cosine between one of `model.groups` and its
+    gradient). growth (U + 1,): log(length of weights / initial length), averaged over groups. angles (U,):
+    the mean angle of each update. hold: scale groups to initial lengths after each update."""
     start = lengths(model.groups(model.weight))
     growth, turn, cosine = [0.0], [], 0.0
     for chosen in images.order:
@@ -345,7 +345,7 @@ def train(model, images, steps, hold=False):
 
 
 def turned_at_once(model, images, steps):
-    """Returns the angle by which one update turns the weights, averaged over groups."""
+    """Returns the angle by which one update turns `model.groups`, on average."""
     moved, _ = updated(model, images, images.order[0], steps)
     return angles(model.groups(model.weight), model.groups(moved["weight"])).mean()
 
@@ -452,7 +452,7 @@ def measure(seeds, settings, quick):
 
 
 def near(results, norms, name, power):
-    """Returns whether F is proportional to this power of the factor, within 0.01, for every seed."""
+    """Returns whether the measure ``name`` grows as factor ** power, within 0.01, for all norms and seeds."""
     return all(np.abs(results["hand"][norm][name] - power).max() <= 0.01 for norm in norms)
 
 

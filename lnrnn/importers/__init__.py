@@ -44,14 +44,13 @@ def from_torch(
     module_or_state_dict : torch.nn.Module or mapping
         A module, or a state dict: a mapping of names to tensors (any device, any floating dtype) or NumPy
         arrays, as safetensors and torch.load return. All become float32. A state dict does not have the
-        module's attributes, such as eps; give them as arguments here. Weights that a
-        module's parametrizations or weight_norm compute are taken as they are; so is weight_norm of a state
-        dict. The systems::
+        module's attributes, such as eps; give them as arguments here. Weights that parametrizations or
+        weight_norm compute are used as computed, also from a state dict with weight_norm. The systems::
 
-            "torch"       torch.nn.RNN, LSTM, GRU and their cells; every layer, direction, bias, batch_first.
-                          proj_size too. A state dict of an RNN needs nonlinearity=.
-            "fastrnns"    LayerNormLSTMCell of pytorch's benchmarks/fastrnns, alone or in its stacks of one or
-            "nemo"        two directions; NeMo's is the same.
+            "torch"       torch.nn.RNN, LSTM, GRU and their cells, with any arguments. A state dict of an RNN
+                          needs nonlinearity=.
+            "fastrnns"    LayerNormLSTMCell of pytorch's benchmarks/fastrnns, or a stack of such cells.
+            "nemo"        LayerNormLSTMCell of NeMo, which is the same.
             "torchaudio"  _CustomLSTM of its RNN-T. A ModuleList is converted as layers of one network.
             "icefall"     LayerNormLSTM and LayerNormGRU of transducer/rnn.py. They are batch_first.
                           proj_size > 0 is refused.

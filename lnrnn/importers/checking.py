@@ -39,11 +39,11 @@ class Unchecked(Exception):
 
 
 class OtherStates(ValueError):
-    """The outputs agree from initial states of zeros, and differ from other initial states."""
+    """The module's outputs differ from the network's, but only for initial states other than zeros."""
 
 
 class RoundingHidesDifference(Unchecked):
-    """Nothing can be concluded: rounding errors may be as large as a difference of the equations."""
+    """Rounding errors may be as large as a difference of the equations, so nothing can be concluded."""
 
 
 def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None) -> Model:
@@ -115,8 +115,8 @@ def _input(check: Any, input_size: int) -> Array:
 class _Network:
     """A network, and an estimate of its rounding errors for numbers with machine epsilon eps.
 
-    The estimate changes each parameter by a random relative eps or -eps. It is the largest change of the
-    outputs in three such trials. If weights magnify errors from step to step, they magnify the estimate too.
+    In three trials each parameter changes by a random relative eps or -eps. The estimate is the largest
+    change of the outputs. If weights magnify errors from step to step, they magnify the estimate too.
     """
 
     def __init__(self, converted: Converted, eps: float) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from .weights import Array, array
 
-# The names of weight_norm's lengths: weight_hh_l0_g, and parametrizations.weight_hh_l0.original0.
+# Matches weight_norm's names of the length g: weight_hh_l0_g, parametrizations.weight_hh_l0.original0.
 _LENGTH = re.compile(r"(?P<path>.*?)(?:parametrizations\.(?P<new>[^.]+)\.original0|(?P<old>[^.]+)_g)")
 
 
@@ -43,7 +43,7 @@ def with_plain_weights(module: Any) -> Any:
             with suppress(ValueError):  # parameters with such names, without weight_norm
                 torch.nn.utils.remove_weight_norm(part, name)
         if torch.nn.utils.parametrize.is_parametrized(part):
-            # torch's remove_parametrizations would also change the class, which the original module shares.
+            # torch's remove_parametrizations is not used: it would also change the original module's class.
             weights = {name: getattr(part, name).detach() for name in part.parametrizations}
             part.__class__ = torch.nn.utils.parametrize.type_before_parametrizations(part)
             del part.parametrizations

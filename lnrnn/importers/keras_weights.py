@@ -175,10 +175,7 @@ def convert_keras(
         layers += _layer(layer, options, bidirectional)
     if batch_first is None:
         batch_first = not any(getattr(layer, "time_major", False) for layer in stack)
-    converted = network(layers, batch_first)
-    if _reads_backwards(stack):
-        converted.arguments["reverse"] = True
-    return converted
+    return network(layers, batch_first, reverse=_reads_backwards(stack))
 
 
 def _reads_backwards(stack: Sequence[Any]) -> bool:
@@ -345,7 +342,7 @@ def _cell(weights: dict[str, Array], options: Options) -> Weights:
     names = set(weights)
     fitting = {k: v for k, v in KINDS.items() if v.fits(names) and options["kind"] in (None, k)}
     if "kernel" in weights and weights["kernel"].ndim == 2 and len(fitting) > 1:
-        # SimpleRNN, LSTM and GRU have the same names of weights. Kernels have G * H columns.
+        # SimpleRNN, LSTM and GRU have the same names of weights, but kernels have G * H columns for G gates.
         hidden, columns = weights["recurrent_kernel"].shape[0], weights["kernel"].shape[1]
         fitting = {
             k: v for k, v in fitting.items() if {"SimpleRNN": 1, "GRU": 3, "LSTM": 4}[k] * hidden == columns

@@ -244,7 +244,7 @@ def _rows(theirs: Array, ours: Array) -> tuple[Array, Array]:
 
 
 def _near(of: Array) -> Array:
-    """Returns the maximum over each step, two before and two after, because single steps vary much."""
+    """Returns each step's maximum over itself and the two steps on either side, since steps vary much."""
     wide = np.pad(np.where(np.isfinite(of), of, 0), 2)
     result: Array = np.max([wide[k : k + len(of)] for k in range(5)], axis=0)
     return result

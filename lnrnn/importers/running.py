@@ -225,7 +225,7 @@ def _arguments(model: Any, batch: int | None) -> Iterator[tuple[Any, ...]]:
 
 
 def filled(template: Any, states: Sequence[Any]) -> Any:
-    """Replaces Leafs in a template by states: h, or h and c, (layers * directions, B, H) each."""
+    """Replaces each Leaf in a template by a state: h, or h and c, (layers * directions, B, H) each."""
     if isinstance(template, Leaf):
         whole = states[template.kind or 0]
         return whole if template.place is None else whole[template.place]
@@ -328,5 +328,5 @@ def _refill(container: Any, contents: Any) -> None:
 
 
 def time_first(x: Array, batch_first: bool | None) -> Array:
-    """Changes x from batch first to time first, or back; x itself if batch_first is not True."""
+    """Changes x from batch first to time first, or back. Returns x itself unless batch_first is True."""
     return x.swapaxes(0, 1) if batch_first else x

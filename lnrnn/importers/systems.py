@@ -23,11 +23,11 @@ Arrays = Mapping[str, Array]
 class System:
     """An implementation of a cell.
 
-    name: the argument `kind` of from_torch; more words name the cell. shapes: those of all parameters of a
-    cell, for check_shapes. optional: parameters that are all present or all absent. options: the arguments of
-    from_torch that apply. batch_first: the order of the axes of x.
-    buffers: the entries of a state dict that have no effect at inference. settings: returns the options that
-    only a module shows; its argument is the module, or None for a state dict.
+    name: the argument `kind` of from_torch, then the cell if the kind has several. shapes: those of all
+    parameters of a cell, for check_shapes. optional: parameters that are all present or all absent. options:
+    the arguments of from_torch that apply. batch_first: the order of the axes of x. buffers: the entries of a
+    state dict that have no effect at inference. settings: returns the options that only a module shows; its
+    argument is the module, or None for a state dict.
     """
 
     name: str
@@ -274,7 +274,7 @@ def _xlstm(kernel: Array, bias: Array) -> tuple[int, dict[str, Array]]:
 
 
 def _xlstm_cell(p: Arrays, options: Mapping[str, Any]) -> Weights:
-    # The x of xlstm's cell is W x already.
+    # The x of xlstm's cell is W x already, so weight_ih is the identity matrix.
     heads, ours = _xlstm(p["_recurrent_kernel_"], p["_bias_"])
     ours["weight_ih"] = np.eye(len(p["_bias_"]), dtype=p["_bias_"].dtype)
     return Weights("SLSTM", None, True, ours, num_heads=heads)
@@ -282,7 +282,7 @@ def _xlstm_cell(p: Arrays, options: Mapping[str, Any]) -> Weights:
 
 def _xlstm_layer(p: Arrays, options: Mapping[str, Any]) -> Weights:
     heads, ours = _xlstm(p["slstm_cell._recurrent_kernel_"], p["slstm_cell._bias_"])
-    # xlstm's fgate computes the argument of gate i, and its igate that of f.
+    # xlstm's fgate computes the argument of gate i, and its igate that of f, so f is first.
     sides = [p[f"{gate}gate.weight"] for gate in "fizo"]
     ours["weight_ih"] = np.concatenate([block_diagonal(w.reshape(-1, w.shape[2]), heads) for w in sides])
     hidden = len(ours["weight_ih"]) // 4
@@ -293,7 +293,7 @@ def _xlstm_layer(p: Arrays, options: Mapping[str, Any]) -> Weights:
 
 _XLSTM_CELL = {"_recurrent_kernel_": ("N", "R", "C"), "_bias_": ("B",)}
 XLSTM_CELL = System("xlstm cell", _XLSTM_CELL, _xlstm_cell, options=(), batch_first=True)
-# A convolution is not supported: parameters of one are refused by name.
+# Parameters of xlstm's convolution, which lnrnn lacks, are not listed here, so they are refused by name.
 XLSTM_LAYER = System(
     "xlstm layer",
     {f"slstm_cell.{name}": shape for name, shape in _XLSTM_CELL.items()}
@@ -377,7 +377,7 @@ SPEECHBRAIN_BATCH = _speechbrain(
     "speechbrain with batch norm", _norm_shapes(norm="2H") | _STATISTICS, "norm.num_batches_tracked"
 )
 
-# If keys fit no system, messages name the nearest one, and the first of equally near ones.
+# The order matters: if keys fit no system, messages name the nearest, and the first of equally near ones.
 SYSTEMS = (
     TORCH, PROJECTED, FASTRNNS, TORCHAUDIO, TORCHAUDIO_PLAIN, ICEFALL_LSTM, ICEFALL_GRU, HASTE_LSTM,
     HASTE_GRU, SPEECHBRAIN, SPEECHBRAIN_BATCH, XLSTM_CELL, XLSTM_LAYER,

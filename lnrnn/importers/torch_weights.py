@@ -30,7 +30,7 @@ _LNRNN = re.compile(
 
 
 class UnknownCell(ValueError):
-    """The parameters do not belong to the cells of exactly one system."""
+    """The parameters fit no system, or several."""
 
 
 def convert_torch(
@@ -305,7 +305,7 @@ def _cells(
 
 
 def _own(source: Any, state: Mapping[str, Any], norm: Any, options: dict[str, Any]) -> Converted:
-    """Converts a module of lnrnn.torch, or a state dict with lnrnn's names; load_state_dict checks shapes."""
+    """Converts a module of lnrnn.torch, or a state dict with its names. load_state_dict checks shapes."""
     for name in ("eps", "zoneout"):
         if options[name] is not None and isinstance(source, Mapping):
             raise ValueError(f"{name} must be None for lnrnn's own parameters, got {options[name]!r}")

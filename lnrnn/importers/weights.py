@@ -119,8 +119,13 @@ class Converted:
         return replace(self, state=disturbed(self.state, eps, rng))
 
 
-def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str = "") -> Converted:
-    """Returns the network of layers[k][d]: layer k in direction d, 0 or 1. system: a field of the result."""
+def network(
+    layers: Sequence[Sequence[Weights]], batch_first: bool, system: str = "", reverse: bool = False
+) -> Converted:
+    """Returns the network of layers[k][d]: layer k in direction d, 0 or 1. system: a field of the result.
+
+    reverse: an argument of the network, for layers of one direction.
+    """
     first = layers[0][0]
     directions = len(layers[0])
     for k, layer in enumerate(layers):
@@ -149,6 +154,8 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
         "batch_first": batch_first,
         "bidirectional": directions == 2,
     }
+    if reverse:
+        arguments["reverse"] = True
     if first.nonlinearity is not None:
         arguments["nonlinearity"] = first.nonlinearity
     if first.proj_size:
@@ -158,6 +165,9 @@ def network(layers: Sequence[Sequence[Weights]], batch_first: bool, system: str 
     if first.num_heads > 1 or CELLS[first.cell].parts > 1:
         arguments["num_heads"] = first.num_heads
     if first.gate_activation != "sigmoid":
+        if "gate_activation" not in CELLS[first.cell].options or first.norm is not None:
+            cell = f"an {first.cell} with {'a norm' if first.norm is not None else 'norm=None'}"
+            raise ValueError(f"the gates of {cell} must be sigmoid, got {first.gate_activation}")
         arguments["gate_activation"] = first.gate_activation
     parts = [weights.parameters for layer in layers for weights in layer]
     ends = suffixes(len(layers), directions == 2)

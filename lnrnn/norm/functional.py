@@ -31,14 +31,14 @@ from ..errors import bad_type, bad_value, flag, integer, number, output, real, s
 
 Array = np.ndarray
 Result = TypeVar("Result")
-# The most elements of a parameter. The check names the argument; NumPy's MemoryError would not.
+# The most elements of a parameter, checked because NumPy's MemoryError would not name the argument.
 LARGEST = 2**40
 
 
 def input_array(name: str, value: ArrayLike) -> Array:
     """Returns value as a C-contiguous, aligned array in a dtype that the kernels support."""
     array = real(name, value)
-    # dtype.char shows float16 and float32. dtype.name takes longer than the conversion of a short array.
+    # Test dtype.char first, because dtype.name takes longer than the conversion of a short array.
     if array.dtype.char not in "ef" and array.dtype.name != "bfloat16":
         array = np.asarray(array, np.result_type(array.dtype, np.float32))
         array = array if array.dtype == np.float32 else array.astype(np.float64, copy=False)
@@ -487,7 +487,7 @@ _EXP, _TANH, _SIGMOID = int(_core.Function.EXP), int(_core.Function.TANH), int(_
 
 
 def _map(function: int, x: ArrayLike, out: Array | None) -> Array:
-    """Returns the function for an x or out that the kernel does not accept without a conversion."""
+    """Computes the function if the kernel does not accept x or out without a conversion."""
     x = np.require(real("x", x), np.float32, ["C", "A"])
     y = _result(out, x)
     _done(_core.map_f32(function, x, y))

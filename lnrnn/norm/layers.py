@@ -20,7 +20,7 @@ Array = np.ndarray
 
 
 def _tensor(name: str) -> Any:
-    """Returns the property for a tensor: an assignment checks the value."""
+    """Returns a property for a tensor, which checks assigned values."""
     return property(
         lambda self: self._tensors[name], lambda self, value: self._replace({name: self._kept(name, value)})
     )

@@ -1,4 +1,4 @@
-"""`from_onnx` converts the recurrent parts of an ONNX file to networks."""
+"""`from_onnx` converts the recurrent parts of an ONNX file to networks, and runs both to compare them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import warnings
 from typing import Any
 
 from ..errors import bad_type, flag
-from .errors import need_packages
+from ..packages import require
 from .part import Part
-from .parts import found
+from .parts import parts_of
 
 
 def from_onnx(
@@ -19,7 +19,9 @@ def from_onnx(
     The parts are nodes RNN, LSTM and GRU of opsets 7 to 22, and DynamicQuantizeLSTM of ONNX Runtime, also
     inside of If, Loop and Scan. Nodes that follow each other through Transpose, Reshape and Squeeze are the
     layers of one network. Weights may be constants, or computed from constants by Slice, Concat and other
-    operators that move numbers, Cast and DequantizeLinear.
+    operators that move numbers, Cast and DequantizeLinear. Other parts are steps of an RNN, LSTM, GRU or
+    LiGRU in plain operators, also with layer norm. They may be alone, in a Loop or Scan, or unrolled. Whole
+    files of `to_onnx` are parts too. Biases in plain operators that are 0 come back as bias=False.
 
     Parameters
     ----------
@@ -39,7 +41,8 @@ def from_onnx(
     -------
     RNN, LSTM or GRU, or a dict of them
         The network if the file has one part, or with `name`. Otherwise {path: network} of all parts that have
-        one; a UserWarning says why the others have none. batch_first is True for nodes with layout=1.
+        one; a UserWarning says why the others have none. batch_first is True if x and y of the file have the
+        axes (B, T, *), by nodes with layout=1 or between nodes Transpose, as torch exports batch_first=True.
 
     Raises
     ------
@@ -81,24 +84,27 @@ def from_onnx(
         raise bad_type("name", "a str or None", name)
     check = flag("check", check)
     reset_after = None if reset_after is None else flag("reset_after", reset_after)
-    need_packages()
+    require("onnx_ir", "from_onnx", "onnx")
     from .graph.reading import read
 
     model = read(path_or_model)
-    every = found(model, reset_after)
+    every = parts_of(model, reset_after)
     if not every:
-        raise ValueError(
-            "the file must have a recurrent part, got none; lnrnn finds nodes RNN, LSTM and GRU of ONNX"
-        )
+        from .cells.finding import unknown_loops
+
+        found = "nodes RNN, LSTM and GRU, and steps of these cells and of LiGRU in plain operators"
+        text = f"the file has no recurrent part. lnrnn finds {found}, alone, in a Loop or Scan, or unrolled"
+        others = unknown_loops(model, every)
+        raise ValueError(text + f". It does not know {'; '.join(others)}" * bool(others))
     chosen = every if name is None else [_named(every, name)]
-    taken = [part for part in chosen if part.network is not None]
-    if not taken:
-        reasons = "; ".join(part.reason for part in chosen)
-        raise ValueError(f"a part must be one that a network can replace, got {len(chosen)}: {reasons}")
+    with_network = [part for part in chosen if part.network is not None]
+    if not with_network:
+        count = "no part" if len(chosen) == 1 else f"none of the {len(chosen)} parts"
+        raise ValueError(f"{count} can be converted: {'; '.join(part.reason for part in chosen)}")
     for part in chosen:
         if part.network is None:
             _warn(f"part {part.path!r} has no network: {part.reason}")
-    for part in taken:
+    for part in with_network:
         if check:
             from .proof import prove
 
@@ -109,8 +115,8 @@ def from_onnx(
             if "reset_after" in text:
                 _warn(text)
     if len(every) == 1 or name is not None:
-        return taken[0].network
-    return {part.path: part.network for part in taken}
+        return with_network[0].network
+    return {part.path: part.network for part in with_network}
 
 
 def _warn(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Errors about ONNX files."""
+"""Errors about ONNX files, and texts of other libraries' errors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,17 @@ from contextlib import contextmanager
 
 class OnnxFileError(ValueError):
     """Raised for an ONNX file that is damaged or breaks a rule of the format."""
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """A context whose errors of class OnnxFileError begin with the path of the file, unless it is ""."""
+    try:
+        yield
+    except OnnxFileError as error:
+        if not path or str(error).startswith(path):
+            raise
+        raise OnnxFileError(f"{path}: {error}") from None
 
 
 @contextmanager
@@ -26,11 +37,6 @@ def quiet() -> Iterator[None]:
         log.removeFilter(silent)
 
 
-def need_packages() -> None:
-    """Raises ImportError if a package that reads ONNX files is missing."""
-    try:
-        import onnx_ir  # noqa: F401  # it imports onnx
-    except ImportError as error:
-        raise ImportError(
-            f"ONNX files need the packages onnx and onnx-ir: pip install onnx onnx-ir ({error})"
-        ) from None
+def text_of(error: BaseException, most: int = 300) -> str:
+    """Returns another library's message as one line of at most `most` characters."""
+    return (" ".join(str(error).split()) or type(error).__name__)[:most]

@@ -1,4 +1,4 @@
-"""Makes a small model of the nodes of a part, also those that compute its weights from constants."""
+"""Makes a small model of a part for proof.py. It has the nodes of the part and those of its weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import onnx_ir
 
 from .errors import quiet
 from .graph.constants import constant, is_zero
-from .graph.folding import attribute, named
+from .graph.folding import DOMAINS, attribute, named
 from .graph.reading import subgraphs
 from .nodes.node import folded
 from .nodes.quantized import dequantized, is_quantized
@@ -102,7 +102,7 @@ class _Extract:
             if missing:
                 stack += missing
                 continue
-            self.nodes += self._layer(node) if of_layer else [_proto(node)]
+            self.nodes += self._layer(node) if of_layer else [self._with_reset_after(_proto(node))]
             self.values |= {id(v): v for v in node.outputs if v.name}
 
     def _add_constant(self, value: onnx_ir.Value) -> None:
@@ -124,11 +124,21 @@ class _Extract:
         for i, value in enumerate(node.inputs):
             if value is not None and id(value) not in kept:
                 proto.input[i] = ""
-        if self.reset_after is not None and node.op_type == "GRU":
-            for each in [a for a in proto.attribute if a.name == "linear_before_reset"]:
-                proto.attribute.remove(each)
-            proto.attribute.append(onnx.helper.make_attribute("linear_before_reset", int(self.reset_after)))
+        self._with_reset_after(proto)
         return _with_layout_0(proto) if attribute(node, "layout", 0) else [proto]
+
+    def _with_reset_after(self, proto: onnx.NodeProto) -> onnx.NodeProto:
+        """Replaces linear_before_reset of a GRU, and of those in the graphs inside of a node."""
+        stack = [proto] if self.reset_after is not None else []
+        while stack:
+            node = stack.pop()
+            stack += [inner for a in node.attribute for graph in (a.g, *a.graphs) for inner in graph.node]
+            if node.op_type == "GRU" and node.domain in DOMAINS:
+                for each in [a for a in node.attribute if a.name == "linear_before_reset"]:
+                    node.attribute.remove(each)
+                after = onnx.helper.make_attribute("linear_before_reset", int(bool(self.reset_after)))
+                node.attribute.append(after)
+        return proto
 
     def _dequantized(self, node: onnx_ir.Node) -> onnx.NodeProto:
         """Returns an LSTM for a DynamicQuantizeLSTM, which rounds its inputs to 8 bits."""

@@ -21,7 +21,8 @@ class Part:
     path : str
         The names of the node (the first of a stack) and of the nodes around it, joined by "/".
     kind : str
-        The operator, such as "LSTM", or other nodes that compute it: "LSTM step", "Loop of LSTM".
+        The operator, such as "LSTM", or other nodes that compute it: "LSTM step", "Loop of LSTM". A "file of
+        to_onnx" is a whole file. Its inputs and outputs are those of the graph, and x, h0, y and h are empty.
     nodes : tuple of onnx_ir.Node
         All nodes of the file that the network replaces, in the file's order.
     network : Network or None
@@ -60,22 +61,22 @@ class Part:
 
     path: str
     kind: str
-    nodes: tuple[onnx_ir.Node, ...]
+    nodes: tuple[onnx_ir.Node, ...] = field(repr=False)
     network: Model | None = None
     reason: str = ""
     warnings: list[str] = field(default_factory=list)
-    paths: tuple[str, ...] = ()
-    same: list[Part] = field(default_factory=list)
-    converted: Converted | None = None
-    x: onnx_ir.Value | None = None
-    lengths: onnx_ir.Value | None = None
-    h0: tuple[onnx_ir.Value | None, ...] = ()
-    c0: tuple[onnx_ir.Value | None, ...] = ()
-    mask: onnx_ir.Value | None = None
-    y: onnx_ir.Value | None = None
-    flipped: bool = False
-    h: tuple[onnx_ir.Value | None, ...] = ()
-    c: tuple[onnx_ir.Value | None, ...] = ()
-    axes: dict[str, str] = field(default_factory=dict)
-    baked: dict[str, int] = field(default_factory=dict)
-    layers: tuple[onnx_ir.Node, ...] = ()
+    paths: tuple[str, ...] = field(default=(), repr=False)
+    same: list[Part] = field(default_factory=list, repr=False)
+    converted: Converted | None = field(default=None, repr=False)
+    x: onnx_ir.Value | None = field(default=None, repr=False)
+    lengths: onnx_ir.Value | None = field(default=None, repr=False)
+    h0: tuple[onnx_ir.Value | None, ...] = field(default=(), repr=False)
+    c0: tuple[onnx_ir.Value | None, ...] = field(default=(), repr=False)
+    mask: onnx_ir.Value | None = field(default=None, repr=False)
+    y: onnx_ir.Value | None = field(default=None, repr=False)
+    flipped: bool = field(default=False, repr=False)
+    h: tuple[onnx_ir.Value | None, ...] = field(default=(), repr=False)
+    c: tuple[onnx_ir.Value | None, ...] = field(default=(), repr=False)
+    axes: dict[str, str] = field(default_factory=dict, repr=False)
+    baked: dict[str, int] = field(default_factory=dict, repr=False)
+    layers: tuple[onnx_ir.Node, ...] = field(default=(), repr=False)

@@ -1,28 +1,22 @@
-"""The recurrent parts of an ONNX file. This file imports onnx_ir only when a file is read."""
+"""`parts`: the recurrent parts of an ONNX file, from the folders nodes and cells.
+
+This file imports onnx_ir only when a file is read.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..importers.weights import Converted
-from .errors import need_packages
+from ..packages import require
+from .errors import naming
 from .part import Part
 
 if TYPE_CHECKING:
     import onnx_ir
-
-
-Finder = Callable[["onnx_ir.Model", "bool | None"], list[Part]]  # (model, reset_after)
-
-
-def finders() -> list[Finder]:
-    """Returns the functions that find parts. Each has its own kind of nodes."""
-    from .cells.finding import find_cells
-    from .nodes.plain import plain_parts
-
-    return [plain_parts, lambda model, _: find_cells(model)]
 
 
 def parts(path_or_model: Any) -> list[Part]:
@@ -44,29 +38,47 @@ def parts(path_or_model: Any) -> list[Part]:
     OnnxFileError
         A ValueError, for a file that is damaged or breaks a rule of ONNX.
     """
-    need_packages()
+    require("onnx_ir", "lnrnn.onnx.parts", "onnx")
     from .graph.reading import read
 
-    return found(read(path_or_model))
+    return parts_of(read(path_or_model))
 
 
-def found(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part]:
+def parts_of(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part]:
     """Returns the parts of a model that `read` has returned. reset_after: as in from_onnx."""
-    every = _outermost([part for finder in finders() for part in finder(model, reset_after)])
-    _rename(every)
-    return _joined(every)
+    from .cells.finding import find_cells
+    from .graph.reading import PATH
+    from .nodes.plain import plain_parts
+    from .writing.read_back import read_back
+
+    with naming(model.meta.get(PATH, "")), np.errstate(all="ignore"):  # the numbers of a file may be anything
+        every = _outermost([*plain_parts(model, reset_after), *find_cells(model, reset_after)])
+        own = read_back(model)
+        if own is not None and not (len(every) == 1 and _has_layers(every[0], own)):
+            every = [own]
+        _rename(every)
+        return _joined(every)
+
+
+def _has_layers(part: Part, own: Part) -> bool:
+    """Returns whether a part has the same layers as a whole file."""
+    mine, theirs = part.converted, own.converted
+    if mine is None or theirs is None or part.baked.get("T") != own.baked.get("T"):
+        return False
+    same = (mine.arguments[name] == theirs.arguments[name] for name in ("num_layers", "bidirectional"))
+    return mine.cell == theirs.cell and mine.zoneout == theirs.zoneout and all(same)
 
 
 def _outermost(every: list[Part]) -> list[Part]:
     """Returns the parts without those inside of a Loop or Scan that is a part itself."""
     from .graph.reading import parent
 
-    taken = {id(node) for part in every if part.converted is not None for node in part.nodes}
+    replaced = {id(node) for part in every if part.converted is not None for node in part.nodes}
 
     def is_inside(part: Part) -> bool:
         graph = part.nodes[0].graph if part.nodes else None
         while graph is not None and (node := parent(graph)) is not None:
-            if id(node) in taken:
+            if id(node) in replaced:
                 return True
             graph = node.graph
         return False

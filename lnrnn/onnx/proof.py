@@ -5,8 +5,8 @@ ONNX Runtime runs the part, or onnx.reference if ONNX Runtime is missing or refu
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,18 @@ import onnx_ir
 
 from ..importers.checking import MARGIN, RoundingHidesDifference, compared
 from ..rnn.models import LSTM
+from .errors import text_of
 from .extraction import Unrun, extracted
 from .graph.folding import attribute
 from .part import Part
+from .running.file_session import open_session
+from .writing.read_back import KIND
 
 Array = np.ndarray
 Run = Callable[[dict[str, Array]], dict[str, Array]]
 STEPS, BATCH = 7, 3  # as in importers/probes.py
 SINGLE = float(np.finfo(np.float32).eps)
+LARGEST = 2.0**56  # of the weights before a norm: squares of their sums are less than 2^128
 
 
 def prove(part: Part, model: onnx_ir.Model, reset_after: bool | None = None) -> str:
@@ -30,6 +34,8 @@ def prove(part: Part, model: onnx_ir.Model, reset_after: bool | None = None) -> 
 
     Raises ValueError if the outputs differ. reset_after: as in from_onnx.
     """
+    if part.kind == KIND:  # read_back has compared each node
+        return ""
     doubt = ""
     try:
         proto, dtype = extracted(part, model, reset_after)
@@ -50,77 +56,70 @@ def prove(part: Part, model: onnx_ir.Model, reset_after: bool | None = None) -> 
 
 def _runner(proto: onnx.ModelProto, part: Part) -> Run:
     """Returns a function that runs a model on arrays by name, and returns its outputs by name."""
-    try:
-        onnxruntime: Any = importlib.import_module("onnxruntime")  # it has no types
-    except ImportError:
-        return _reference(proto, part, "onnxruntime is not installed")
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # the exception has the message too
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.disable_prepacking", "1")
     names = [value.name for value in proto.graph.output]
     try:
-        session = onnxruntime.InferenceSession(
-            proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        session, says = open_session(proto.SerializeToString(), optimised=False), "ONNX Runtime says"
+    except ImportError:
+        session, says = _reference(proto, part, "onnxruntime is not installed")
     except Exception as error:  # of many types
-        return _reference(proto, part, f"ONNX Runtime says: {_first_line(error)}")
+        session, says = _reference(proto, part, f"ONNX Runtime says: {text_of(error)}")
 
     def run(feed: dict[str, Array]) -> dict[str, Array]:
         try:
-            return dict(zip(names, session.run(names, feed), strict=True))
+            with np.errstate(all="ignore"):
+                return dict(zip(names, session.run(names, feed), strict=True))
         except Exception as error:  # pragma: no cover - an error of the runtime, which depends on its version
-            raise Unrun(f"ONNX Runtime says: {_first_line(error)}") from None
+            raise Unrun(f"{says}: {text_of(error)}") from None
 
     return run
 
 
-def _reference(proto: onnx.ModelProto, part: Part, reason: str) -> Run:
-    """As _runner, with onnx.reference. reason: why it is needed."""
+def _reference(proto: onnx.ModelProto, part: Part, reason: str) -> tuple[Any, str]:
+    """Returns the model in onnx.reference, and a text before its errors. reason: why it is needed."""
     if part.lengths is not None or any(attribute(node, "activations") for node in part.layers):
         raise Unrun(f"onnx.reference ignores sequence_lens and activations, and {reason}")
     try:
         from onnx.reference import ReferenceEvaluator
 
-        evaluator = ReferenceEvaluator(proto)
+        return ReferenceEvaluator(proto), f"{reason}; onnx.reference says"
     except Exception as error:  # pragma: no cover - as above
-        raise Unrun(f"{reason}; onnx.reference says: {_first_line(error)}") from None
-    names = [value.name for value in proto.graph.output]
-
-    def run(feed: dict[str, Array]) -> dict[str, Array]:
-        try:
-            with np.errstate(all="ignore"):
-                return dict(zip(names, evaluator.run(names, feed), strict=True))
-        except Exception as error:  # pragma: no cover - as above
-            raise Unrun(f"{reason}; onnx.reference says: {_first_line(error)}") from None
-
-    return run
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+        raise Unrun(f"{reason}; onnx.reference says: {text_of(error)}") from None
 
 
 # --- comparing ----------------------------------------------------------------------------------------------
 
 
-def _compare(part: Part, run: Run, dtype: np.dtype, steps: int) -> None:
-    """Raises ValueError if the outputs of the part and its network differ on one random input.
+@dataclass(frozen=True)
+class _Arguments:
+    """Random arguments of a network. feed: the same by the names of a part's values, with the part's axes.
 
-    Axes are named as in Part.axes.
+    x: (T, B, I). inside (T, B, 1): whether a sequence has a step. states: h and c, (layers * D, B, *).
     """
-    network, converted = part.network, part.converted
-    assert network is not None and converted is not None
+
+    x: Array
+    lengths: Array | None
+    inside: Array
+    states: list[Array]
+    feed: dict[str, Array]
+
+
+def _compare(part: Part, run: Run, dtype: np.dtype, steps: int) -> None:
+    """Raises ValueError if the outputs of the part and its network differ on one random input."""
+    given = _drawn(part, steps)
+    got = run({name: a.astype(dtype) if a.dtype.kind == "f" else a for name, a in given.feed.items()})
+    theirs = [a.astype(np.float32) for a in _of_part(part, given, got)]
+    _check(part, theirs, lambda network: _of_network(part, given, network), float(np.finfo(dtype).eps))
+
+
+def _drawn(part: Part, steps: int) -> _Arguments:
+    network = part.network
+    assert network is not None
     rng = np.random.default_rng(0)
-    D = 2 if network.bidirectional else 1
-    layers = network.num_layers
-    sizes = {"T": steps, "B": BATCH, "I": network.input_size, "H": network.hidden_size, "D": D} | part.baked
-    T, B = sizes["T"], sizes["B"]
+    T, B = (part.baked.get(axis, size) for axis, size in (("T", steps), ("B", BATCH)))
     x = rng.standard_normal((T, B, network.input_size), dtype=np.float32)
     feed = {_name(part.x): _arranged(x, "TBI", part.axes["x"])}
     lengths = None
-    inside = np.ones((T, B, 1), bool)  # the steps of the sequences
+    inside = np.ones((T, B, 1), bool)
     if part.lengths is not None or part.mask is not None:
         lengths = np.maximum(T - np.arange(B) * 2, 1).astype(np.int32)
         inside = np.arange(T)[:, None, None] < lengths[:, None]
@@ -131,39 +130,42 @@ def _compare(part: Part, run: Run, dtype: np.dtype, steps: int) -> None:
         feed[_name(part.mask)] = inside if part.axes["mask"] == "TBI" else inside[:, :, 0]
     states = []
     known: dict[int, Array] = {}  # a value may be several states
-    own = D if "D" in part.axes["h"] else 1  # directions of one value
+    directions = 1 + network.bidirectional
+    own = directions if "D" in part.axes["h"] else 1  # directions of one value
     projected = network.proj_size if isinstance(network, LSTM) else 0
     for values, width in ((part.h0, projected or network.hidden_size), (part.c0, network.hidden_size)):
-        state = np.zeros((layers * D // own, own, B, width), np.float32)
+        state = np.zeros((network.num_layers * directions // own, own, B, width), np.float32)
         for k, value in enumerate(values):
             if value is not None:
                 drawn = rng.uniform(-0.9, 0.9, state.shape[1:]).astype(np.float32)
                 state[k] = known.setdefault(id(value), drawn)
                 feed[_name(value)] = _arranged(state[k], "DBH", part.axes["h"])
-        states.append(state.reshape(layers * D, B, -1))
-    floats = {name: a.astype(dtype) if a.dtype.kind == "f" else a for name, a in feed.items()}
-    got = run(floats)
-    theirs = []
+        states.append(state.reshape(-1, B, width))
+    return _Arguments(x, lengths, inside, states, feed)
+
+
+def _of_part(part: Part, given: _Arguments, got: dict[str, Array]) -> list[Array]:
+    """Returns y (T, B, D * H) and states (D, B, H) from the outputs of a part by name."""
+    result = []
     if part.y is not None:
-        y = _arranged(got[_name(part.y)], part.axes["y"], "TBDH").reshape(T, B, -1)
+        y = _arranged(got[_name(part.y)], part.axes["y"], "TBDH").reshape(*given.x.shape[:2], -1)
         y = y[::-1] if part.flipped else y
-        theirs.append(np.where(inside, y, 0) if part.mask is not None else y)
-    for values in (part.h, part.c):
-        theirs += [_arranged(got[_name(v)], part.axes["h"], "DBH") for v in values if v is not None]
+        result.append(np.where(given.inside, y, 0) if part.mask is not None else y)
+    states = [value for value in (*part.h, *part.c) if value is not None]
+    return result + [_arranged(got[_name(value)], part.axes["h"], "DBH") for value in states]
 
-    def outputs(of: Any) -> list[Array]:
-        start = states[0] if not part.c0 else tuple(states)
-        first = of.batch_first
-        y, state = of(x.swapaxes(0, 1) if first else x, start, lengths=lengths)
-        result = [] if part.y is None else [y.swapaxes(0, 1) if first else y]
-        for values, each in zip(
-            (part.h, part.c), state if isinstance(state, tuple) else (state,), strict=False
-        ):
-            by_layer = each.reshape(layers * D // own, own, B, -1)
-            result += [by_layer[k] for k, v in enumerate(values) if v is not None]
-        return result
 
-    _check(part, [a.astype(np.float32) for a in theirs], outputs, float(np.finfo(dtype).eps))
+def _of_network(part: Part, given: _Arguments, network: Any) -> list[Array]:
+    """Returns the outputs of a network that are those of the part."""
+    start, first = given.states[0] if not part.c0 else tuple(given.states), network.batch_first
+    y, state = network(given.x.swapaxes(0, 1) if first else given.x, start, lengths=given.lengths)
+    result = [] if part.y is None else [y.swapaxes(0, 1) if first else y]
+    own = 1 + network.bidirectional if "D" in part.axes["h"] else 1
+    states = state if isinstance(state, tuple) else (state,)
+    for values, each in zip((part.h, part.c), states, strict=False):
+        by_value = each.reshape(-1, own, *each.shape[1:])
+        result += [by_value[k] for k, value in enumerate(values) if value is not None]
+    return result
 
 
 def _check(part: Part, theirs: list[Array], outputs: Callable[[Any], list[Array]], eps: float) -> None:
@@ -172,6 +174,9 @@ def _check(part: Part, theirs: list[Array], outputs: Callable[[Any], list[Array]
     ours, eps = outputs(part.network), max(eps, SINGLE)
     if not all(np.isfinite(a).all() for a in (*theirs, *converted.state.values())):
         raise Unrun("its weights or outputs are not finite")  # ONNX Runtime computes numbers from NaN
+    most = max(float(np.abs(a).max(initial=0)) for a in converted.state.values())
+    if converted.arguments["norm"] is not None and most > LARGEST:
+        raise Unrun("its weights have squares that are not finite")
     for a, b in zip(theirs, ours, strict=True):
         if a.shape != b.shape:
             raise ValueError(f"part {part.path!r} must have outputs of shape {b.shape}, got {a.shape}")

@@ -8,10 +8,11 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..packages import require
 from ..rnn.network import Network, architecture
-from .errors import OnnxFileError, need_packages
+from .errors import OnnxFileError
 from .part import Part
-from .parts import found
+from .parts import parts_of
 from .running.states import AmbiguousStatesError, Tensor, find_states, inputs, outputs, shown
 
 WIDTH = 80  # columns of the text
@@ -20,16 +21,18 @@ _HEAD = ("input", "output", "shape", "dtype", "lane axis", "evidence")
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Returns the report of a file, in types of JSON. Raises OnnxFileError for a damaged file."""
-    need_packages()
-    from .graph.reading import read
+    require("onnx_ir", "lnrnn onnx", "onnx")
+    from .cells.finding import unknown_loops
+    from .graph.reading import opset_of, read
 
     model = read(path)
-    parts = found(model)
+    parts = parts_of(model)
     result: dict[str, Any] = {
         "file": os.fspath(path),
-        "opset": model.opset_imports.get("", model.opset_imports.get("ai.onnx")),
+        "opset": opset_of(model),
         "producer": " ".join(str(each) for each in (model.producer_name, model.producer_version) if each),
         "parts": [describe_part(part) for part in parts],
+        "loops": unknown_loops(model, parts),
         "states": [],
         "unclear": "",
     }
@@ -108,9 +111,11 @@ def text(report: dict[str, Any]) -> str:
     lines = _wrapped(f"{report['file']}: {origin}")
     parts = report["parts"]
     taken = sum(part["network"] is not None for part in parts)
-    lines += ["", f"Recurrent parts: {len(parts)}" + (f", {taken} with a network" if parts else "")]
+    lines += ["", _summary(len(parts), taken)]
     for number, part in enumerate(parts, 1):
         lines += _part_lines(number, part)
+    for loop in report["loops"]:
+        lines += _wrapped(f"no part: {loop}", 9, first=5)
     states = report["states"]
     if report["unclear"]:
         lines += ["", "States: unclear. Give those of lnrnn.onnx.Model as states={input: output}."]
@@ -123,6 +128,16 @@ def text(report: dict[str, Any]) -> str:
         title = f"Other {name}" if states else name.capitalize()
         lines += ["", f"{title}: {len(rows)}", *_table(rows)]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _summary(count: int, taken: int) -> str:
+    """Returns the line above the parts: "1 recurrent part, converted", "3 recurrent parts, 2 converted"."""
+    if not count:
+        return "No recurrent part"
+    converted = "converted" if taken == count else f"{taken or 'none'} converted"
+    return (
+        f"{count} recurrent part{'s' * (count > 1)}, {converted if count > 1 or taken else 'not converted'}"
+    )
 
 
 def _state_row(state: dict[str, Any]) -> tuple[str, ...]:

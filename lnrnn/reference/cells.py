@@ -55,7 +55,7 @@ __all__ = [
     "sum_of_sides_backward",
 ]
 
-# Gradients of x_, of h_, and of the old state without the part through h_, at one step.
+# One step's gradients of x_ = W_ih x, of h_ = W_hh h, and of the old state except through h_.
 Gradients = tuple[Array, Array, tuple[Any, ...]]
 Function = Callable[[Array], Array]
 GruGates = tuple[Array, Array, Array, Array]  # r, z, n, and the array that r multiplies inside n's tanh
@@ -433,8 +433,7 @@ def sites_of_reset(sites: Mapping[str, Site]) -> dict[str, Site]:
 
 
 def gru_split(x_: Array, h_: Array, norm: Norm, sig: Function) -> GruGates:
-    """Computes, with X = norm(x_) and Y = norm(h_), r, z = sig(X + Y), n = tanh(X_n + r Y_n). Returns r, z,
-    n, Y_n."""
+    """With X = norm(x_) and Y = norm(h_) returns r, z = sig(X + Y), then n = tanh(X_n + r Y_n), and Y_n."""
     xr, xz, xn = gates(norm("ih", x_), 3)
     hr, hz, hn = gates(norm("hh", h_), 3)
     r, z = sig(xr + hr), sig(xz + hz)
@@ -504,8 +503,8 @@ def gru_step_backward(options: Options, gstate: State, kept: State, norm: Norm) 
 def gru_reset_step(
     options: Options, x_: Array, h_: Array, state: State, norm: Norm, product: Callable[[Array], Array]
 ) -> tuple[State, State]:
-    """Computes, with X = norm(x_), r, z = sig(X + norm(U_rz h)), n = tanh(X_n + norm(U_n (r h))), h' = (1 -
-    z) n + z h.
+    """With X = norm(x_) computes r, z = sig(X + norm(U_rz h)), n = tanh(X_n + norm(U_n (r h))), h' = (1 - z)
+    n + z h.
 
     h_ is U_rz h. product(r) returns U_n (r h).
     """

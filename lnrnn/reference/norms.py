@@ -54,7 +54,6 @@ ACTIVATIONS: dict[str, Activation] = {
     "sigmoid": (sigmoid, lambda y: y * (1 - y)),
     "identity": (real, np.ones_like),
 }
-# The activations of the gates of LSTM and GRU.
 GATE_ACTIVATIONS: dict[str, Activation] = {
     "sigmoid": ACTIVATIONS["sigmoid"],
     "hard_sigmoid": (lambda a: np.clip(real(a) / 6 + 0.5, 0, 1), lambda y: ((y > 0) & (y < 1)) / 6),
@@ -110,7 +109,7 @@ def standardize_backward(
 
 
 def affine(ahat: Array, weight: ArrayLike | None, bias: ArrayLike | None) -> Array:
-    """Returns weight ahat + bias; each may be None."""
+    """Returns weight ahat + bias; weight and bias may be None."""
     y: Array = ahat if weight is None else np.multiply(ahat, weight)
     return y if bias is None else np.add(y, bias)
 
@@ -179,7 +178,7 @@ def layer_norm_backward(
     bias: ArrayLike | None = None,
     eps: float = 1e-5,
 ) -> tuple[Array, Array | None, Array | None]:
-    """Return gx, gweight and gbias, from gy of y. The gradient of a parameter that is None is None.
+    """Return gx, gweight and gbias from gy. The gradient of a parameter that is None is None.
 
     Examples
     --------

@@ -42,7 +42,7 @@ State = tuple[Array, ...]
 Zoneout = tuple[Array | None, ...]  # d (T, B, H) for each state, in the order in which steps are computed
 Options = Mapping[str, Any]
 Norm = Callable[[str, Array], Array]
-# A GRU whose reset gate comes before the product has one more argument, Reset.forward or Reset.backward.
+# A cell's functions. With the reset gate before the product they also take Reset.forward or Reset.backward.
 Forward = Callable[..., tuple[State, Any]]  # (options, x_, h_, state, norm)
 Backward = Callable[..., tuple[Array, Array, tuple[Any, ...]]]  # (options, gradient of the state, kept, norm)
 
@@ -189,7 +189,7 @@ def product_backward(p: dict[str, Array], grads: dict[str, Array], g: Array, v: 
 class Reset:
     """Computes U_n (r h) of one step of a GRU whose reset gate comes before the product.
 
-    h (L, H): the factor of the other rows of W_hh.
+    h (L, H): the old state after dropout, which the other rows of W_hh multiply.
     """
 
     parameters: dict[str, Array]
@@ -245,7 +245,7 @@ class Step:
 class Tape:
     """The record of a run: options, parameters, steps, and batch norm's statistics.
 
-    The statistics are those of the batch's active sequences, for the steps that were normalised with these.
+    The statistics are of the active sequences, at the steps that used the batch's own statistics.
 
     Examples
     --------

@@ -110,7 +110,8 @@ class Architecture:
             raise bad_value("reverse", "False with bidirectional=True", reverse)
         num_heads = integer("num_heads", num_heads, 1, LIMIT)
         if hidden_size % num_heads:
-            raise bad_value("num_heads", f"a divisor of hidden_size {hidden_size}", num_heads)
+            hint = "it is 4 by default" if cell.name == "SLSTM" else ""
+            raise bad_value("num_heads", f"a divisor of hidden_size {hidden_size}", num_heads, hint)
         proj_size = integer("proj_size", proj_size, 0, LIMIT)
         if proj_size >= hidden_size:
             raise bad_value("proj_size", f"smaller than hidden_size {hidden_size}", proj_size)
@@ -150,7 +151,7 @@ class Architecture:
 
     @property
     def stated(self) -> dict[str, Any]:
-        """The arguments, without those of DEFAULTS that have their default, but with an SLSTM's num_heads."""
+        """The arguments that differ from DEFAULTS or are not in it, and an SLSTM's num_heads."""
         usual = {n: v for n, v in DEFAULTS.items() if n != "num_heads" or self.cell.parts == 1}
         return {n: v for n, v in self.arguments.items() if n not in usual or v != usual[n]}
 

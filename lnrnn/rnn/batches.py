@@ -53,7 +53,7 @@ def integers(name: str, value: Any) -> Array:
 
 
 def different_rows(rows: Any, count: int) -> Array:
-    """Returns the argument rows, indices of different lanes of `count`, as a new array (R,) int64."""
+    """Returns the argument rows, different indices of lanes below `count`, as a new array (R,) int64."""
     given = np.array(integers("rows", rows))
     if given.dtype.kind not in "iu" and given.size:
         raise bad_type("rows", "an array of integers, or an integer", given)
@@ -153,7 +153,7 @@ def as_caller(y: Any, unbatched: bool, batch_first: bool) -> Any:
     return y[:, 0] if unbatched else y.swapaxes(0, 1) if batch_first else y
 
 
-# The cell decides the type State.
+# The cell decides the type State, which mypy cannot see.
 def as_state(found: Sequence[Array], cell: Cell, unbatched: bool = False) -> State:  # type: ignore[type-var]
     """Returns the user's state from arrays (num_layers * directions, B, *); without the axis B if
     unbatched."""

@@ -21,7 +21,7 @@ class Cell:
     matrices have H rows for each gate. states: 1 for h, 2 for h and the cell state c. placement: the default
     placement of layer norm, from the paper. spans: the numbers of gates normalised together in W_ih x and in
     W_hh h, if "split". options: the arguments of the constructor that not all cells have.
-    parts: the arrays of the user's state that a row of the cell state holds, one after the other.
+    parts: the number of arrays of the user's state that the cell state joins along its last axis.
     """
 
     name: str

@@ -46,7 +46,7 @@ class Training(NamedTuple):
             found += self.masks[k] if self.masks else (None, None, None)
             found += self.statistics[k].values() if self.statistics else ()
         for k in range(made.num_layers):
-            # The last layer writes its outputs to the y of the call.
+            # The last layer needs no array, because it writes its outputs to the y of the call.
             y = self.outputs[k] if self.outputs and k < made.num_layers - 1 else None
             found.append(None if y is None else as_caller(y, False, made.batch_first))
             dropped = self.dropped[k] if self.dropped else None
@@ -64,7 +64,7 @@ class Training(NamedTuple):
 
 
 def empty_outputs(made: Architecture, T: int, B: int) -> Array:
-    """Returns a new array (T, B, directions * P), a view of (B, T, *) with batch_first. It is not set."""
+    """Returns a new, uninitialised array (T, B, directions * P), a view of (B, T, *) with batch_first."""
     wide = made.directions * made.h_width
     found: Array = empty((B, T, wide)).swapaxes(0, 1) if made.batch_first else empty((T, B, wide))
     return found

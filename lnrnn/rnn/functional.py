@@ -208,7 +208,7 @@ def forward(
 
 
 def _ends(made: Architecture, end: Sequence[Array]) -> list[Array]:
-    """Returns the arrays of the user's state, from those of the engine."""
+    """Converts the engine's arrays of a state to the user's arrays."""
     return list(_arrays(as_state(end, made.cell)))
 
 

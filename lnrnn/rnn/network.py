@@ -692,7 +692,7 @@ def _check_statistics(made: Architecture, suffix: str, arrays: Mapping[str, Arra
 
 
 def architecture(network: Network[Any]) -> Architecture:
-    """Returns the network's description, for modules that store or rebuild networks."""
+    """Returns the network's architecture, for other files of lnrnn."""
     return network._snapshot.architecture
 
 

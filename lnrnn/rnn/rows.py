@@ -196,7 +196,7 @@ def checked_resets(resets: Any, shape: tuple[int, ...], unbatched: bool, batch_f
 
 
 def call_rows(resets: Any, lengths: Array | None, x: Array, unbatched: bool, batch_first: bool) -> Rows:
-    """Returns the rows of a call. x (T, B, D), lengths: as checked. resets: the user's argument."""
+    """Returns the rows of a call. x (T, B, D) and lengths are checked, resets is the user's argument."""
     T, B = x.shape[:2]
     if resets is None:
         return padded(lengths, T, B)

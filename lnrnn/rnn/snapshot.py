@@ -48,7 +48,7 @@ class Snapshot:
     zoneout: tuple[float, ...] = ()
     activation_bits: ActivationBits | None = None
     dropout: float = 0.0
-    # Both fields are computed when first needed. If two threads compute one, the results are equal.
+    # Both fields are computed when first needed. They need no lock, because all threads compute equal values.
     _compiled: _core.Network | None = field(default=None, init=False, repr=False)
     _fingerprint: str | None = field(default=None, init=False, repr=False)
 
@@ -71,7 +71,7 @@ class Snapshot:
             statistics.refuse_overrun(table, self.overrun, kind)
 
     def fingerprint(self) -> str:
-        """Returns a SHA-256 of all on which results depend, except the kernels, as 64 hexadecimal digits.
+        """Returns a SHA-256, as hexadecimal digits, of everything that results depend on except the kernels.
 
         Equal networks have equal fingerprints, in all processes and on all machines.
         """
@@ -97,7 +97,7 @@ class Snapshot:
             description = _description(
                 self.architecture, self.overrun, self.dtype, self.zoneout, self.activation_bits
             )
-            # C reads from counts only whether a step is known. Other threads cannot change these new arrays.
+            # C needs from counts only which steps are known. No thread can change these new arrays.
             counts = {
                 f"count{suffix}": (np.arange(len(s.count)) < s.known).astype(np.int64)
                 for suffix, s in self.statistics.items()
@@ -143,5 +143,5 @@ def _description(
 
 
 def tape_width(made: Architecture) -> int:
-    """Returns the number of floats of a tape for one step, sequence, layer and direction."""
+    """Returns the number of floats in a tape for one step, sequence, layer and direction."""
     return _description(made, None if made.batch_norm is None else "raise", "float32", (), None).tape_width

@@ -120,7 +120,7 @@ class StepStatistics:
             return
         _refuse(
             self.known, table,
-            "train on longer sequences or choose overrun='last', 'mean' or 'batch'" if self.known
+            "train on longer sequences, or set rnn.overrun to 'last', 'mean' or 'batch'" if self.known
             else "train, calibrate, or load statistics first",
             what,
         )  # fmt: skip

@@ -307,15 +307,18 @@ class Stream(Closed, Generic[State]):
     def step(self, value: ArrayLike) -> None:
         self._lanes.put(self._all, [], self._steps("step", value, len(self._all)))
 
-    def _steps(self, name: str, value: Any, lanes: int) -> Array:
-        """Returns the argument `name`, an integer or an array of one for each lane, as (lanes,) int64."""
+    def _steps(self, name: str, value: Any, lanes: int, do: str = "") -> Array:
+        """Returns the argument `name`, an integer or an array of one for each lane, as (lanes,) int64.
+
+        do: the remedy for a wrong shape, for the message.
+        """
         if not isinstance(value, (np.ndarray, list, tuple)) or not np.ndim(value):
             value = integer(name, value, 0, LAST_STEP)
         given = np.array(real(name, value))
         if given.dtype.kind not in "iu" and given.size:
             raise bad_type(name, "an integer, or an array of one for each lane", given)
         if given.shape not in ((), (lanes,)):
-            raise bad_value(name, f"of shape ({lanes},), or an integer", given)
+            raise bad_value(name, f"of shape ({lanes},), or an integer", given, do)
         for most in (given.min(), given.max()) if given.size else ():
             integer(name, int(most), 0, LAST_STEP)
         if self._together and given.size and given.min() != given.max():
@@ -354,7 +357,8 @@ class Stream(Closed, Generic[State]):
         if state.fingerprint != self._snapshot.fingerprint():
             other = "one of another network, with other parameters, statistics or dtype"
             raise ValueError(message("state", "a state of this network", other))
-        steps = self._steps("state.step", state.step, len(lanes))
+        do = "rows must name as many lanes as the state has"
+        steps = self._steps("state.step", state.step, len(lanes), do)
         self._lanes.put(lanes, self._shaped("state.state", state.state, len(lanes)), steps)
 
     def __repr__(self) -> str:

@@ -239,7 +239,6 @@ def _flat(pa: Any, numbers: Any) -> Array:
 
 
 def _dtype(pa: Any, kind: Any) -> Any:
-    """Returns the NumPy dtype for an Arrow type of numbers."""
     letter = "f" if pa.types.is_floating(kind) else "u" if pa.types.is_unsigned_integer(kind) else "i"
     return np.dtype(f"{letter}{kind.bit_width // 8}")
 

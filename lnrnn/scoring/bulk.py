@@ -150,7 +150,8 @@ def say(text: str) -> None:
 
 @contextmanager
 def progress(total: int, done: int) -> Iterator[Any]:
-    """A context that shows progress. Yields a function add(rows) for completed rows. done: earlier ones."""
+    """A context that shows progress. Yields a function add(rows) for completed rows. done: rows completed
+    earlier."""
     tqdm = require("tqdm", "lnrnn score", "score").tqdm
     began = said = time.monotonic()
     first = done

@@ -12,8 +12,8 @@ from ..errors import bad_type, bad_value, described, real
 from . import arrow, objects
 from .sequences import Array, Bad, Into, Sequences
 
-# Types of functions of the Sequences and the results of `run`. Cells returns new columns by name, WithResults
-# returns the table with new columns.
+# Types of functions whose arguments are the Sequences and the results of `run`. Cells returns new columns by
+# name, WithResults returns the table with new columns.
 Cells = Callable[[Sequences, Array], dict[str, Any]]
 WithResults = Callable[[Sequences, Array], Any]
 OFFSETS, ERROR = "_offsets", "_error"

@@ -65,7 +65,7 @@ def on_dask(
             try:
                 outcome = future.result()
             except distributed.scheduler.KilledWorker as error:
-                # If a worker dies, the scheduler counts this for all of its tasks, also for waiting ones.
+                # The scheduler counts a worker's death for all tasks of this worker, even for waiting ones.
                 hint = "was there memory enough? Another row group, held by the same worker, may be the cause"
                 raise lost(index, error.allowed_failures + 1, hint) from None
             future.release()

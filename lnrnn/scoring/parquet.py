@@ -164,7 +164,7 @@ class Part:
 
 
 def facts_of(file: Any) -> Facts:
-    """Returns the facts of a part. file: a ParquetFile. Raises KeyError or ValueError if it has no facts."""
+    """Returns a row group's number and counts from a part's metadata. Raises KeyError or ValueError."""
     return dict(json.loads((file.metadata.metadata or {})[KEY.encode()]))
 
 

@@ -23,7 +23,7 @@ KEPT = 4  # the largest number of models in memory at a time
 _LOADED: dict[tuple[object, ...], tuple[str, Model]] = {}  # the SHA-256 and the model of each file
 _LOCK = threading.Lock()
 if hasattr(os, "register_at_fork"):
-    # A fork waits until the lock is free. A lock that another thread holds would stay locked in the child.
+    # A fork waits until the lock is free, because a lock that another thread holds stays locked in the child.
     os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
@@ -125,7 +125,7 @@ class Scorer(Closed):
 
     Notes
     -----
-    For each type of table, types of the column, and after -> the type of the column of results:
+    The possible types of the column in each type of table, with the type of the results after ->:
 
         Arrow RecordBatch or Table
             list<fixed_size_list<float, D>> or list<list<float>>, for D = 1 also list<float>

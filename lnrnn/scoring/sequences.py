@@ -63,7 +63,7 @@ class Sequences:
         return result
 
     def less_long(self, model: Model) -> Sequences:
-        """Returns self with more bad rows: those with more steps than batch norm has statistics."""
+        """Returns self, where rows with more steps than batch norm has statistics for are bad too."""
         known = model.known_steps
         if known is None or (model.overrun != "raise" and known):
             return self

@@ -211,7 +211,7 @@ def _replace_native(module: Any, report: Report) -> tuple[str | None, str]:
 
 
 def _replace_custom(module: Any, report: Report) -> tuple[str | None, str]:
-    """Replaces a module with the parameters of a system of from_torch. Returns as `_replace_native`."""
+    """Replaces a custom module. Returns the same as `_replace_native`."""
     if isinstance(module, torch.jit.ScriptModule):
         return "it is scripted, and TorchScript's modules cannot be changed", ""
     if isinstance(vars(module).get("forward"), custom_modules.Forward):

@@ -145,7 +145,7 @@ class _Call:
     def gradients_disagree(
         self, outputs: Sequence[tuple[Leaf, Tensor]], recipes: Sequence[Recipe], factors: Sequence[float]
     ) -> bool:
-        """Returns whether gradients of x, states or parameters differ. None counts as zero."""
+        """Returns whether the module's gradients of x, states or parameters differ from the network's."""
         (network, run), rng = self._reference(), np.random.default_rng(1)
         leaves = tuple(leaf for leaf, _ in outputs)
         parameters = [p for p in self.version.parameters() if p.requires_grad]
@@ -220,5 +220,5 @@ def _gradients(pairs: Sequence[tuple[Tensor, Array]], inputs: Sequence[Tensor]) 
 
 
 def _rows(arrays: Sequence[Array]) -> list[Array]:
-    """Returns each array as one row, because large summands cause errors of all gradients in an array."""
+    """Returns each array as one row, with one limit, because large summands affect all its gradients."""
     return [a.reshape(1, -1) for a in arrays]

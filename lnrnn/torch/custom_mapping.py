@@ -40,7 +40,7 @@ def signature(value: Any) -> Any:
 
 
 def collect(template: Any, value: Any, result: dict[Leaf, Tensor]) -> None:
-    """Adds the tensors of a value to `result`, by the Leafs at their places in the template."""
+    """Adds each tensor of a value to `result`, by the Leaf that the template has in its place."""
     if isinstance(template, Leaf):
         result[template] = value
     elif isinstance(template, (tuple, list)):
@@ -49,7 +49,7 @@ def collect(template: Any, value: Any, result: dict[Leaf, Tensor]) -> None:
 
 
 def built(template: Any, y: Tensor, ends: Sequence[Tensor]) -> Any:
-    """Replaces Leafs in a template by tensors. ends: h, or h and c, (layers * directions, B, H)."""
+    """Replaces each Leaf in a template by a tensor. ends: h, or h and c, (layers * directions, B, H)."""
     if isinstance(template, Leaf):
         if template.kind is None:
             return y

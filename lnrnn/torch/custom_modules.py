@@ -215,7 +215,7 @@ def _forms(module: torch.nn.Module, converted: Converted, arch: Architecture) ->
 
 
 def _agrees(result: Any, converted: Converted, x: np.ndarray, state: Any) -> tuple[Any] | None:
-    """Returns the result with Leafs for tensors, in a tuple, if its numbers are the network's, else None."""
+    """Returns (the result with a Leaf for each tensor,) if its numbers are the network's, else None."""
     ours = _leaves(converted, x, state)
     chosen: list[Leaf] = []
     theirs: list[np.ndarray] = []
@@ -257,7 +257,7 @@ def _agrees(result: Any, converted: Converted, x: np.ndarray, state: Any) -> tup
 
 
 def _leaves(converted: Converted, x: np.ndarray, state: Any) -> list[tuple[Leaf, np.ndarray]]:
-    """Returns all arrays that a call of the network may return, as float64, with their Leafs."""
+    """Returns all arrays that a call of the network may return, as float64, each with its Leaf."""
     y, end = converted.model()(x, state)
     result = [(Leaf(), np.asarray(y, float))]
     for kind, whole in enumerate(end if isinstance(end, tuple) else (end,)):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None))
-# The attributes that every module has, among them the submodules, and the replacements of forward.
+# Attributes that are not compared: those of every module, such as its submodules, and replaced forwards.
 _TORCH = frozenset(vars(torch.nn.Module())) | {"forward", "__prepare_scriptable__"}
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 # Attributes that accelerate and torch.nn.Module.compile set later.
@@ -24,7 +24,7 @@ BYTES = 4096  # limit on the size of an array; comparing more bytes takes longer
 
 
 class _Gone:
-    """The value of an absent attribute. It is a class, because a copy of a class is the same object."""
+    """The value of an absent attribute: a class, because its copy is the same object."""
 
 
 class Settings:

@@ -35,7 +35,7 @@ def _statistics_names(arch: Architecture) -> list[str]:
 
 
 class Twin(torch.nn.Module):
-    """The base class of RNN, LSTM and GRU."""
+    """The base class of the modules RNN, LSTM, GRU, LiGRU and SLSTM."""
 
     _served: ClassVar[type[models.Model]]
     architecture: Architecture
@@ -56,7 +56,7 @@ class Twin(torch.nn.Module):
     reset_after: bool  # of a GRU
     _engine: str | None = None
     _dropout: float = 0.0
-    # Traced code uses only these two: functional.described(architecture), and the number of states.
+    # Traced code uses only _network, functional.described(architecture), and _states, the number of states.
     _network: str
     _states: int
     _layers: tuple[tuple[Architecture, str], ...]  # each layer as a network, and its description
@@ -146,7 +146,7 @@ class Twin(torch.nn.Module):
         self._dropout = number("dropout", value, 0, below=1)
 
     def _parameter_list(self) -> list[Tensor]:
-        # Read _parameters first, because getattr is slower. Only getattr has parametrized parameters.
+        # Read _parameters first, because getattr is slower, but only getattr returns parametrized parameters.
         own: dict[str, Any] = self._parameters
         return [own[n] if n in own else getattr(self, n) for n in self.architecture.shapes]
 
@@ -360,7 +360,7 @@ class Twin(torch.nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
         if self.sides and self.norm.max_steps is None:
-            # Without max_steps, the number of steps is that of the longest training sequence.
+            # Without max_steps the buffers get as many steps as the state dict has.
             for name, old in self.named_buffers():
                 new = state_dict.get(prefix + name)
                 if isinstance(new, Tensor) and new.dim() == old.dim():

@@ -58,7 +58,8 @@ def _untraced() -> Any:
 
 
 def networks(module: torch.nn.RNNBase) -> tuple[str, ...]:
-    """Returns descriptions of networks for a module: time first, batch first, first layer, a later layer.
+    """Returns texts of four networks: the module's time first and batch first, its first layer's, a later
+    layer's.
 
     Raises ValueError if lnrnn has no such network.
     """

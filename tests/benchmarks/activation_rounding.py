@@ -77,7 +77,7 @@ STEP = {
 
 def states(cell, p, x, lengths, weights: Round, activations: Round | None) -> np.ndarray:
     """Returns h of every step, (T, B, H), which stays constant after a sequence's end. p: {name without the
-    layer's suffix: array}. activations: None rounds nothing, not even to float32."""
+    layer's suffix: array}. activations rounds x and h; None: they and the states stay float64."""
     step, options, sites = STEP[cell]
     p = {name: weights(v) if v.ndim == 2 else v for name, v in p.items()}
     p = {name: v.astype(np.float64) for name, v in p.items()}
@@ -101,7 +101,7 @@ def states(cell, p, x, lengths, weights: Round, activations: Round | None) -> np
 
 
 def check(cell, p, x, lengths) -> None:
-    """Compares `states` without rounding with the reference."""
+    """Fails if `states` without rounding differs from the reference."""
     call = partial(reference.rnn, x, **p) if cell == "rnn" else partial(getattr(reference, cell), x, p)
     last = call(lengths=lengths, eps=EPS)[1]
     last = last[0] if cell == "lstm" else last
@@ -133,7 +133,7 @@ def of_classifier(cell, classifier, *data, **more) -> Network:
 
 @dataclass(frozen=True)
 class Settings(SpeakerSettings):
-    """Settings of a network with `hidden` units. None: the number of units in the study."""
+    """Settings of a network with `hidden` units, or if this is None with the study's number of units."""
 
     hidden: int | None = None
 
@@ -190,7 +190,7 @@ SUBJECTS = {
 
 
 def table(subject: str, cell: str, results: list[dict]) -> list[str]:
-    """Returns lines of Markdown. results: those of `measure`, one for each seed."""
+    """Returns lines of Markdown. results: a result of `measure` for each seed."""
     head = "weights | activations | largest error, median | worst | mean error | right | answers changed"
     head = head.split(" | ")
     lines = [f"### {subject}, LN-{cell.upper()}, {len(results)} networks", ""]

@@ -65,7 +65,7 @@ class Case:
     left_out: dict[str, str] = field(default_factory=dict)  # {peer: reason}
 
     def assemble(self) -> dict:
-        """Returns {name: contender} of those with right answers. Raises an error if lnrnn is wrong."""
+        """Returns {name: contender with right answers}. Raises an error if lnrnn's are wrong."""
         contenders = {}
         for name, call in self.ours.items():
             if wrong := self._wrong(name, call, self.tolerance):

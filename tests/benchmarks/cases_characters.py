@@ -38,7 +38,6 @@ TOLERANCE = 5e-6
 
 
 def characters(threads, cell, batch, hidden, steps):
-    """Returns the case of one update: forward, loss, backward, clipping, Adam."""
     cell = CELLS[cell]
     random, text = np.random.default_rng(0), load_help_text().train
     lengths = np.full(batch, steps)
@@ -157,7 +156,7 @@ def _plain(cell, p):
 
 
 def _loop(cell, p):
-    """Returns the loop of peers_training.py."""
+    """Returns a function that returns the same as `_module`, for a loop over the steps in torch."""
 
     def make(torch):
         given = cell.for_peers(_recurrent(p))

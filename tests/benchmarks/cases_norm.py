@@ -1,6 +1,6 @@
 """Defines races of norms and elementwise functions. Each public function below returns a Case.
 
-Tests name these functions, and a worker process calls them. Their arguments are threads, then the size.
+worker.py calls these functions with the number of threads and the size.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def _dtype(name):
 
 
 def _case(ours, peers, want, x, threads, reads=0, summed=None, limited=True) -> Case:
-    """Returns a Case. Its limit is a copy of x and `reads` reads. summed: terms of a parameter's gradient."""
+    """Returns a Case. Its limit is the time of a copy of x and `reads` reads. summed: the number of terms in
+    a parameter's gradient."""
     exact, loose = (ROUNDINGS, ROUNDINGS) if summed is None else _roundings_of_sum(summed)
     ours = ours if isinstance(ours, dict) else on_one_thread_too(Call(ours), threads)
     return Case(
@@ -63,8 +64,8 @@ def _case(ours, peers, want, x, threads, reads=0, summed=None, limited=True) -> 
 
 
 def _written(call, peers, want, x, out, threads) -> Case:
-    """Returns the case of a function with out=. If `out`, lnrnn writes to out= and races peers with a bound
-    output, else it races the others. None: all race, and lnrnn's new output is judged."""
+    """Returns the case of a function with out=. out=True: lnrnn and peers write to given arrays. False: all
+    allocate their results. None: both kinds race, and lnrnn's call without out= is judged."""
     bound = partial(call, out=np.empty_like(x))
     ours = on_one_thread_too(Call(bound if out else call), threads)
     if out is None:
@@ -107,7 +108,7 @@ def rms_norm(threads, shape, out=None):
 
 
 def layer_norm_backward(threads, shape):
-    """Races a function that reads x and gy, and writes gx."""
+    """Races the gradient of layer norm, which reads x and gy, and writes gx."""
     x, gy = _random(shape, np.float32), _random(shape, np.float32, 5)
     (weight, bias), shape = _affine(shape[1], np.float32), shape[1:]
     want = reference.layer_norm_backward(gy, x, shape, weight, bias, EPS)
@@ -133,7 +134,7 @@ def batch_norm_layer(threads, shape):
 
 
 def batch_norm_training(threads, shape, out=None):
-    """Races a function with two passes: statistics, then output. The running statistics are results too."""
+    """Races batch norm in training, which reads x twice. The running statistics are results too."""
     x, (weight, bias), moments = _random(shape, np.float32), _affine(shape[1], np.float32), _moments(shape[1])
     want = reference.batch_norm(x, *moments, weight, bias, True, 0.1, EPS)
     y = np.empty_like(x) if out else None
@@ -152,7 +153,7 @@ def batch_norm_training(threads, shape, out=None):
 
 
 def batch_norm_backward(threads, shape):
-    """Races a function with two passes over x and gy: sums, then gx."""
+    """Races the gradient of batch norm, which reads x and gy twice."""
     x, gy = _random(shape, np.float32), _random(shape, np.float32, 5)
     (weight, bias), (mean, var) = _affine(shape[1], np.float32), _moments(shape[1])
     want = reference.batch_norm_backward(gy, x, mean, var, weight, True, EPS)

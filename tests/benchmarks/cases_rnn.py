@@ -1,6 +1,6 @@
 """Defines races of recurrent networks. Each public function below returns a Case.
 
-Tests name these functions, and a worker process calls them. Their arguments are threads, then the size.
+worker.py calls these functions with the number of threads and the size.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _int8(w):
 
 ROUNDED = {"bfloat16": to_bfloat16, "int8": _int8}
 
-# Targets: the largest ratios of two times. NORM_COSTS: the time with layer norm divided by the time without a
+# The largest permitted ratios of two times. NORM_COSTS: the time with layer norm divided by that without a
 # norm, for H >= NORM_FROM. RAGGED: the time with lengths uniform in 1..T divided by the time with T steps.
 # BUSY: the time on several threads divided by the time on one thread, while another process computes. If
 # the threads lost a time slice in each step, this ratio would be far above 2.

@@ -1,4 +1,4 @@
-"""Many small plain networks that take a step at once, as in a frame of a denoiser or in a robot's policy.
+"""Races many small networks without a norm, which step together, as in a denoiser or a robot's policy.
 
 A call is `steps` steps of NETWORKS networks with parameters and inputs of their own, from states of zeros.
 RTNeural has no Python package, so it does not race. It publishes 0.42 us for a step of an LSTM 16 -> 16 on an

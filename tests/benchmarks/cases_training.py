@@ -1,7 +1,7 @@
 """Defines races of training steps. The public functions below return a Case, except `gemm` and `engines`.
 
-A training step is forward and backward over all T time steps, and tables divide its time by T. Tests name
-these functions, and a worker process calls them. Their arguments are threads, then the size.
+A training step is forward and backward over all T time steps, and tables divide its time by T. worker.py
+calls these functions with the number of threads and the size.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from peers_training import PLAIN, SAME_CELL, torch_module
 from race import Call
 from training_problem import Problem, problem
 
-# Targets: the largest ratios of two times. REPACKING: the time of a step after all parameters were set,
+# The largest permitted ratios of two times. REPACKING: the time of a step after all parameters were set,
 # divided by the time of a step with unchanged parameters. Setting them packs the weights again. TORCH: the
 # time of a step by lnrnn.torch divided by that of a step in NumPy; lnrnn.torch may take TORCH_CALL seconds
 # more.
@@ -29,7 +29,7 @@ REPACKING, TORCH, TORCH_CALL = 1.05, 1.05, 100e-6
 # at most, up to H = 1024. A wrong formula causes errors a thousand times as large.
 ROUNDINGS = 100
 
-# Why torch.compile does not race. With torch 2.13.0 on a Zen 5 core, LN-LSTM, B=32 H=256 T=50, the loop takes
+# torch.compile does not race. With torch 2.13.0 on a Zen 5 core, LN-LSTM, B=32 H=256 T=50, the loop takes
 # 72 ms, a loop over a compiled step 67 ms, the compiled loop 64 ms.
 NOT_COMPILED = (
     "compiles a step for 7 to 18 s a shape, or the unrolled loop for 98 s, and is faster by a tenth at most"
@@ -37,8 +37,8 @@ NOT_COMPILED = (
 
 
 def gemm(problem: Problem, threads: int) -> tuple[Limit, dict[str, str]]:
-    """Returns as limit the time of the step's six products, and {library: why it does not race}. The rate is
-    that of a large float32 product by the fastest library."""
+    """Returns as limit the time of a training step's six matrix products, at the rate of the fastest library.
+    Also returns {library: why it does not race}."""
     calls, left_out = products(threads)
     loops = {f"GEMM {name}": call for name, call in calls.items()}
     share = problem.operations / (2 * SIDE**3)
@@ -60,8 +60,8 @@ def _model(problem: Problem):
 
 
 def _step(problem: Problem, model, *, padded=False, before=lambda: None) -> Call:
-    """Returns the training step of a model, as the documentation shows it. padded: without lengths, but gy is
-    0 past them. before: a function that each call runs first."""
+    """Returns the training step of a model, as the documentation shows it. padded: all sequences have T
+    steps, with gy = 0 past their ends. before: a function that each call runs first."""
     x, gy, lengths = problem.x, problem.gy, problem.lengths
     if padded:
         gy, lengths = gy * problem.alive, None
@@ -92,7 +92,7 @@ def _case(problem: Problem, threads: int, ours: dict[str, Call], peers=None, lef
 
 
 def _torch_plain(cell, batch, hidden, steps, threads, ragged) -> dict:
-    """Returns torch.nn's cell without a norm as a peer with less work, and with its own reference."""
+    """Returns {name: builder} of torch.nn's cell without a norm, which has less work than other peers."""
 
     def build():
         other = problem(cell, batch, hidden, steps, ragged=ragged, plain=True)
@@ -124,7 +124,7 @@ def plain(threads, cell, batch, hidden, steps, ragged=False):
 
 
 def repacking(threads, cell, batch, hidden, steps):
-    """Races a step for which all parameters were set, as an optimiser does, against a step with unchanged
+    """Races a step after all parameters were set, as by an optimiser, against a step with unchanged
     parameters.
     """
     task = problem(CELLS[cell], batch, hidden, steps)

@@ -115,7 +115,8 @@ class RNN(Cell):
         return (jax.numpy.tanh(projected[0] + state[0] @ p["weight_hh"]),)
 
     def onnx_project(self, hidden):
-        """Returns nodes (operator, inputs, outputs, attributes) from x to p0, p1 ..., and widths in H."""
+        """Returns nodes (operator, inputs, outputs, attributes) that compute p0, p1 ... from x, and the
+        widths of these in multiples of H."""
         return [("MatMul", ["x", "weight_ih"], ["p0"], {})], [1]
 
     def onnx_step(self, hidden):
@@ -211,7 +212,7 @@ class GRU(Cell):
         return {f"{name}{part}": v[rows[part]] for name, v in p.items() for part in self.PARTS}
 
     def _torch_side(self, torch, p, side, x):
-        """Returns the normalised products of W_ih or W_hh: those of r and z, and that of n."""
+        """Returns two normalised products with W_ih or W_hh: of r and z together, and of n."""
         linear = torch.nn.functional.linear
         return tuple(
             torch_norm(torch, p, linear(x, p[f"weight{side}{part}"]), side + part) for part in self.PARTS

@@ -5,7 +5,7 @@ speed drifts by more than a few per cent between two runs.
     PYTHONPATH=. python tests/benchmarks/compare_builds.py ../before/lnrnn
     PYTHONPATH=. python tests/benchmarks/compare_builds.py ../before/lnrnn --seconds 5 --pattern LSTM
 
-Answers are compared first, and a row says if their bits differ. With --threads 2 turns are longer. Before
+Answers are compared first, and a row says if their bits differ. Before
 each turn the other build's threads go to sleep, and some calls are not timed. The columns are microseconds of
 a call, minimum and lower quartile, and their ratio. Below 1 this build is faster. A copy of this build as the
 other one shows the noise of the measurement."""

@@ -25,8 +25,8 @@ ARITHMETIC = {
     "bf16 tiles": TILE_BF16,
     "int8 tiles": TILE_INT8,
 }
-# {type of weights: instructions that can multiply them}. Those of float32 always can, because widening is
-# exact.
+# {type of weights: instructions that can multiply them}. FMA_F32 can multiply all, because every weight is
+# exact in float32.
 SUITED = {
     "float32": [FMA_F32],
     "bfloat16": [FMA_F32, DOT_BF16, TILE_BF16],
@@ -90,7 +90,7 @@ class Loop:
         return seconds
 
     def rate(self, budget: float = 0.02, tries: int = 5) -> float:
-        """Returns operations or bytes per second in the best of some tries, or 0 without the instruction."""
+        """Returns operations or bytes per second in the best of some tries, or 0 if the CPU cannot."""
         n = 1
         while (seconds := self.turn(n)) < budget / 2:
             if not self.work.value:

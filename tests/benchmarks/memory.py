@@ -94,7 +94,7 @@ def measure_training(cell, batch, hidden, steps, threads) -> tuple[int, int, int
 
 
 def table(columns: str, rows) -> float:
-    """Prints a row for each (cells, measured bytes ..., permitted bytes). Returns the largest used share."""
+    """Prints a row for each (cells, bytes measured ..., permitted). Returns max(measured / permitted)."""
     widths = [max(8, len(name)) for name in columns.split()]
     print(*map(str.rjust, columns.split(), widths))
     worst = 0.0

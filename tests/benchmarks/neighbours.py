@@ -13,8 +13,8 @@ GLANCE = 0.3  # seconds of one measurement of the load
 
 
 class Watch:
-    """`others` returns the share of CPU time since the start that other processes, the kernel for them, and
-    other guests of the host used. None without /proc/stat."""
+    """`others` returns the share of CPU time since the start that other processes and other guests of the
+    host used, or None without /proc/stat."""
 
     def __init__(self, cpus):
         self.names = {f"cpu{c}" for c in cpus}

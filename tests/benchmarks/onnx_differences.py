@@ -33,7 +33,7 @@ def kind(rnn):
 
 
 def differences(rnn, path):
-    """Returns the difference in each runtime that supports the file."""
+    """Returns {runtime that supports the file: difference}."""
     lnrnn.to_onnx(rnn, path)
     case = Case.drawn(np.random.default_rng(3), rnn, T, B)
     found = {}

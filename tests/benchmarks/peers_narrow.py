@@ -33,7 +33,6 @@ def torch_module(cell, p, x, threads) -> Call:
 
 
 def torch_loop(cell, p, x, threads) -> Call:
-    """Returns a contender: torch's traced loop over the steps, with all arrays in bfloat16."""
     return peers_rnn.torch_loop(cell, p, x, threads, "bfloat16")
 
 

@@ -1,5 +1,4 @@
-"""Norms and elementwise functions of the peers, on each library's own arrays, with weights converted in
-advance.
+"""Builds contenders for norms and elementwise functions, on each library's own arrays.
 
 There is a class for each library. Its methods take NumPy arrays and return a contender. A class has methods
 only for functions of its library."""
@@ -164,7 +163,6 @@ class Jax:
         return Call(lambda: wait(run(*arrays)))
 
     def _standardize(self, x, axes):
-        """Returns mean, variance and 1 / sigma."""
         mean = x.mean(axes, keepdims=True)
         var = self.numpy.maximum((x * x).mean(axes, keepdims=True) - mean * mean, 0)
         return mean, var, self.jax.lax.rsqrt(var + EPS)

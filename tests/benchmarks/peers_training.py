@@ -49,7 +49,7 @@ class _Torch:
         return torch.cat(ys)
 
     def contender(self, sequence, leaves=None) -> Call:
-        """Returns a contender. sequence(*leaves) returns y. The leaves may have more dimensions of size 1."""
+        """Returns a contender. sequence(*leaves) returns y. leaves: by default self.leaves."""
         torch, leaves = self.torch, leaves or self.leaves
 
         def call():
@@ -68,13 +68,11 @@ class _Torch:
 
 
 def torch_loop(problem, threads) -> Call:
-    """Returns a contender: a loop over the steps, as users of torch write it."""
     peer = _Torch(problem, threads)
     return peer.contender(peer.sequence)
 
 
 def torch_jit(problem, threads) -> Call:
-    """Returns a contender: the traced `torch_loop`."""
     peer = _Torch(problem, threads)
     with peer.torch.enable_grad():
         return peer.contender(peer.torch.jit.trace(peer.sequence, tuple(peer.leaves), check_trace=False))

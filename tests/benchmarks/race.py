@@ -41,7 +41,7 @@ class Call:
     """A Python function as a contender.
 
     enter, leave: functions called before and after a turn, not timed. answer: a function that returns the
-    result to check; default: the call itself. tolerance, reference: replace those of the `Case`."""
+    result to check; default: the call itself. tolerance, reference: override the `Case`'s."""
 
     def __init__(self, call, *, answer=None, tolerance=None, reference=None, enter=None, leave=None):
         self.call, self.answer, self.tolerance, self.reference = call, answer or call, tolerance, reference

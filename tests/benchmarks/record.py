@@ -51,7 +51,7 @@ class Race:
 
     @property
     def of_limit(self) -> float | None:
-        """Returns the limit's time over lnrnn's time."""
+        """Returns the limit's time divided by lnrnn's time."""
         if self.limit is None:
             return self.facts.get("of_limit")
         return float(np.median(self.limit / self.times[self.judged]))
@@ -244,8 +244,8 @@ def contents(record: dict) -> list[tuple[str, list[list[str]], list[str]]]:
 def bars(record: dict) -> dict[str, dict[str, float]]:
     """Returns {group: {series: height}} for a record's bar chart. Heights are geometric means.
 
-    For races: of a peer's time over lnrnn's, by table and peer, on one thread. For a table with a pivot: of
-    the column `against best`, by the first column and the pivot."""
+    Races on one thread give the peer's time over lnrnn's, for each table and peer. A table with a pivot gives
+    the column `against best`, for each value of the first column and of the pivot."""
     if "races" in record:
         return {
             table.races[0].table: {

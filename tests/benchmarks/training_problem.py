@@ -1,4 +1,4 @@
-"""The arguments of a training step, which are the same for every contender, and the right answer.
+"""Draws the arguments of a training step, the same for every contender, and computes the right results.
 
 `Problem.results` defines the order of results: y, then the gradients of x, of the initial states, and of the
 parameters. These are sorted by the peers' names (`cell.for_peers`).
@@ -51,7 +51,7 @@ class Problem:
 
     @property
     def operations(self) -> int:
-        """Returns the operations of six products: W_ih x, W_hh h, gradients of their factors. No padding."""
+        """Returns the operations, without padding, of six products: W_ih x, W_hh h, gradients of factors."""
         inputs, hidden = self.x.shape[2], self.gy.shape[2]
         return 3 * 2 * int(self.alive.sum()) * self.cell.GATES * hidden * (inputs + hidden)
 

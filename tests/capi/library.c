@@ -255,7 +255,8 @@ static void test_shapes_beyond_memory(void)
             .steps = shapes[k][0], .sequences = shapes[k][1], .x = x, .y = y, .lengths = lengths};
         CHECK(lnrnn_network_run(n, &call, message) == LNRNN_INVALID && strstr(message, "memory can hold"));
     }
-    CHECK(!lnrnn_network_run(n, &(lnrnn_sequences){.steps = SIZE_MAX}, message)); /* no sequences */
+    CHECK(!lnrnn_network_run(n, &(lnrnn_sequences){.steps = SIZE_MAX},
+                             message)); /* allowed, because there are no sequences */
     lnrnn_network_release(n);
 }
 

@@ -19,7 +19,7 @@ typedef void (*map_function)(int function, size_t n, const float *x, float *y, i
 typedef struct {
     step_function step;
     reset_function reset; /* called before the first step, unless NULL */
-    norm_function norm;   /* unless NULL, called in place after each step, then map */
+    norm_function norm;   /* unless NULL, norm and then map change the output of each step in place */
     map_function map;
     void *stream;
     const int64_t *lanes;

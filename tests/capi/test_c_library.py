@@ -37,7 +37,6 @@ def program(folder: Path, source: Path, compiler: list[str], *flags: str) -> Pat
 
 
 def ran(command: list, **options) -> str:
-    """Runs a program successfully. Returns its output."""
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

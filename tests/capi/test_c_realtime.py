@@ -54,7 +54,7 @@ def library(tmp_path_factory) -> Path:
     return path
 
 
-# With overrun "last", rows are at different steps, and batch norm sorts them.
+# In "last", lanes are at different steps, by which batch norm sorts the rows of a step.
 NETWORKS = {
     "layer": dict(cell="LSTM", num_layers=2),
     "last": dict(cell="GRU", norm=lnrnn.BatchNormSpec(overrun="last"), num_layers=2),

@@ -103,7 +103,6 @@ def declarations(text: str) -> dict[str, str]:
 
 
 def declared() -> dict[str, str]:
-    """Returns the declarations of lnrnn_api.h and lnrnn.h."""
     return declarations(HEADER.read_text()) | declarations(HEADER.with_name("lnrnn.h").read_text())
 
 

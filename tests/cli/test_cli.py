@@ -90,7 +90,7 @@ def test_run_does_not_overwrite_the_model(files, capsys, name):
 
 
 def saved(save, value, **options):
-    """Returns a function that writes the value to a path with any suffix."""
+    """Returns a function that saves the value in a file. np.save would add .npy to a path."""
 
     def damage(path):
         with path.open("wb") as file:
@@ -264,7 +264,7 @@ sys.exit({code})
 
 @pytest.fixture
 def made_up(tmp_path, monkeypatch):
-    """Sets up a folder of invented studies in the current folder, whose name has a space."""
+    """Writes invented studies below "a clone", and makes "a clone" the current folder."""
     folder = tmp_path / "a clone" / studies.WHERE
     folder.mkdir(parents=True)
     for name in ("common", "nets", "plots"):
@@ -411,7 +411,7 @@ def process(*words, **options) -> subprocess.CompletedProcess:
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal")
 @pytest.mark.parametrize("words", [["-m", "lnrnn"], ["lnrnn"]], ids=["module", "script"])
 def test_an_interrupt_during_the_import_is_quiet(tmp_path, words):
-    """A module named numpy reports its import, and waits."""
+    """lnrnn imports a module named numpy that prints a line, and waits for the interrupt."""
     (tmp_path / "numpy.py").write_text("import time; print(flush=True); time.sleep(100)")
     (tmp_path / "lnrnn").write_text(SCRIPT)
     path = os.pathsep.join([str(tmp_path), str(Path(lnrnn.__file__).parents[1])])
@@ -448,7 +448,7 @@ BAD_ENVIRONMENT = [("LNRNN_ISA", "a\nb"), ("LNRNN_NUM_THREADS", "2\n\n3")]
 @pytest.mark.parametrize("command", ["-Bm lnrnn", "-mlnrnn", "script"])
 @pytest.mark.parametrize("variable, value", BAD_ENVIRONMENT)
 def test_a_bad_environment_is_one_line(tmp_path, command, variable, value):
-    """Both forms of the command import lnrnn first, and the import raises the error."""
+    """The import of lnrnn raises the error, before the command runs."""
     (tmp_path / "lnrnn").write_text(SCRIPT)
     words = [tmp_path / "lnrnn"] if command == "script" else command.split()
     more = {"script": [], "-mlnrnn": ["run", "m", "x", "y"], "-Bm lnrnn": ["info"]}[command]

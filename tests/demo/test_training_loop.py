@@ -67,10 +67,10 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_sequences():
 def test_the_gradient_is_the_slope_of_the_loss(cell, norm):
     rng = np.random.default_rng(5)
     model = SequenceClassifier(MODELS[cell](3, 8, norm=mild(cell, norm), seed=1), 4, rng)
-    # If a step has few sequences, batch norm is not linear enough for central differences.
+    # There are ten sequences of each length: with few, batch norm is too curved for central differences.
     lengths = np.repeat([5, 4, 2], 10)
     x, lengths = pad_sequence([rng.standard_normal((steps, 3)) for steps in lengths])
-    # The measured error is 8e-4. It comes from the curvature of the loss and from float32.
+    # The measured error of 8e-4 comes from the curvature of the loss and from float32.
     assert_slopes(model, (x, lengths, np.arange(30) % 4), rel=2e-3)
 
 

@@ -1,4 +1,4 @@
-"""examples/voice_activity_server.py gives each session the answers of silero-vad."""
+"""Compares examples/voice_activity_server.py with silero-vad: a probability of speech for each frame."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ silero = pytest.importorskip("silero_vad")
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "voice_activity_server.py"
 FRAME, SESSIONS = 512, 5
-# On a Zen 5, silero-vad's answers to one frame and to the same frame in a batch of five differ by 1.8e-6. The
-# server's answers differ from those of the batch by 1e-6.
+# The tolerance of a probability. On a Zen 5, silero-vad itself gives a frame and the same frame in a batch of
+# five probabilities that differ by 1.8e-6.
 ALIKE = 3e-6
 
 
@@ -39,7 +39,7 @@ def sound(rng):
 
 
 def their_own(sound):
-    """Returns the answers of silero-vad's model for one session."""
+    """Returns the probabilities of silero-vad's model for one session."""
     model = torch.jit.load(str(Path(silero.__file__).parent / "data" / "silero_vad.jit")).eval()
     frames = torch.from_numpy(sound.astype(np.float32) / 32768).reshape(-1, 1, FRAME)
     with torch.inference_mode():
@@ -62,7 +62,7 @@ def test_the_answers_are_those_of_silero_vad(example, rng, sound):
 
 
 def test_the_server_answers_every_session(example, sound):
-    """More connections than lanes come one after another. If no lane is free, a connection is refused."""
+    """More clients than lanes connect one after another. While no lane is free, a connection is refused."""
 
     async def talk(port, samples):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -12,7 +12,7 @@ from lnrnn import data
 KNOWN_STEPS = (10, 15, 20, 24, 25, 26, 27)
 
 # SHA-256 of the published numbers as text. The text has a line for each utterance: its speaker (0 to 8), then
-# all values step by step, with six decimals, and 0 without a sign. The digest was computed from the published
+# all values step by step, with six decimals. A zero has no sign. The digest was computed from the published
 # files with decimal arithmetic.
 TRAIN_DIGEST = "e26b80fdf22e4b24d2e6bcca533abfb3cc2ea860824ca1fb1de4b93f46362841"
 TEST_DIGEST = "431f38f21f7e4142fe72e63363c9e540107524208dd2b54a851eb743f8bc5219"

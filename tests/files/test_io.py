@@ -114,7 +114,7 @@ def test_a_loaded_model_computes_and_can_be_changed(tmp_path, rng):
 
 
 def test_loading_executes_no_code():
-    """The process that saves and loads a model can neither unpickle nor evaluate code."""
+    """Saving and loading work in a process in which unpickling and evaluating code raise errors."""
     done = run_python("""
 import sys, builtins, os, tempfile
 import lnrnn, safetensors.numpy, numpy as np
@@ -277,7 +277,7 @@ def end(header):
 
 
 def extra(name, shape, dtype="F32"):
-    """Returns a function that adds a tensor to a header, without data if its shape has size 0."""
+    """Returns a function that adds a tensor of zeros to a header, and returns the tensor's bytes."""
 
     def damage(header):
         size = 4 * int(np.prod(shape))

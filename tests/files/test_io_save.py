@@ -94,7 +94,7 @@ def test_paths_of_every_kind(tmp_path, monkeypatch, write):
     assert names(tmp_path) == sorted(["a", "b", "c", "d", long])
 
 
-# --- permissions, links, and other things than files --------------------------------------------------------
+# --- permissions, links, and paths of no regular file -------------------------------------------------------
 
 
 @each_writer
@@ -221,7 +221,7 @@ in_a_read_only_directory({str(tmp_path)!r})
 @each_writer
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_failure_at_the_end_leaves_the_old_file(tmp_path, monkeypatch, write, call):
-    """A full disk may be reported only at the end, and a user may interrupt then."""
+    """A full disk may be reported only by fsync or replace, and a user may interrupt these calls."""
     path = tmp_path / "m"
     path.write_bytes(b"old")
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

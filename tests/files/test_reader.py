@@ -206,7 +206,7 @@ def test_a_later_version_is_refused_by_name(file, schema):
 
 
 def key(text):
-    """Returns a change for TEXTS: it adds an entry with this name to the metadata."""
+    """Returns (bytes of a header, bytes that replace them): metadata get an entry with this name."""
     return b'"schema"', b'"' + text + b'": "", "schema"'
 
 
@@ -310,7 +310,7 @@ def test_numbers_equal_those_of_python(file):
 
 
 def test_numbers_do_not_depend_on_the_locale(file):
-    """C's strtod uses the locale. So a new process sets a locale with a decimal comma."""
+    """C's strtod would use the locale. So a new process sets a locale with a decimal comma."""
     names = [name for name in ("de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "ru_RU.UTF-8") if has_locale(name)]
     if not names:
         pytest.skip("needs a locale with a decimal comma")
@@ -326,7 +326,7 @@ with_numbers(pathlib.Path({str(file)!r}))
 @pytest.mark.skipif(not float_states.known, reason="knows the rounding modes of GNU/Linux")
 @pytest.mark.parametrize("mode", ["downward", "upward", "toward zero"])
 def test_numbers_do_not_depend_on_the_rounding_mode(file, mode):
-    """strtod uses the rounding mode of the calling thread."""
+    """C's strtod would use the rounding mode of the calling thread."""
     header, data = parts(network(2, 3), file)
     for number in ("1e-6", "1e-5", "0.3", "5e-324"):
         text = header["__metadata__"]["config"].replace("1e-05", number)
@@ -349,7 +349,7 @@ def has_locale(name):
 
 
 def test_a_placement_is_resolved_by_the_cell(file):
-    """Other writers may write the placement as it was given to the constructor."""
+    """An RNN has only the placement "joint". Other writers may write "gate" or null, which means the same."""
     header, data = parts(network(2, 3), file)
     for placement in ("gate", None, "joint"):
         norm = {"kind": "layer", "placement": placement}

@@ -1,7 +1,6 @@
-"""Tests from_keras on arrays, in order or by name. Converted cells compute their formulas. Wrong arrays are
-refused.
+"""Tests from_keras on arrays, in order or by name, without Keras.
 
-This file needs no Keras.
+Compares converted networks with the formulas of Keras's cells. Wrong arrays are refused.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def shapes(gates, bias=None, **more):
 
 
 def before(x, state, p, **options):
-    """Computes a GRU with reset_after=False, which has one bias."""
+    """Computes a step of Keras's GRU with reset_after=False, which has one bias."""
     bias = p.get("bias", np.zeros(p["kernel"].shape[1]))
     return foreign_cells.keras_gru(x, state, p | {"bias": bias}, reset_after=False, **options)
 
@@ -184,7 +183,7 @@ def test_missing_surplus_and_misshapen_arrays_are_refused(rng, name):
     p, options = weights(rng, name), KERAS[name][3]
     for leaf, value in p.items():
         less = {k: v for k, v in p.items() if k != leaf}
-        # Without the bias or layernorm/gamma, the other arrays are those of another cell.
+        # Without the bias or layernorm/gamma, the other arrays are a valid cell of another kind.
         if leaf not in ("bias", "layernorm/gamma"):
             with pytest.raises(ValueError, match="must be those of a known cell"):
                 convert_keras(less, **options)

@@ -1,4 +1,4 @@
-"""Tests from_keras on layers of Keras, with the backend KERAS_BACKEND, else JAX or PyTorch."""
+"""Tests from_keras on layers of Keras. Without KERAS_BACKEND the backend is JAX or PyTorch."""
 
 from __future__ import annotations
 

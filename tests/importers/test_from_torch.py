@@ -1,6 +1,6 @@
-"""Tests from_torch on state dicts: each system computes its formula, and errors name the fault.
+"""Tests from_torch on state dicts of each library, without torch.
 
-This file needs no torch.
+Compares converted networks with the formulas of the library. Errors name the fault.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def options(name):
 
 
 def converted(rng, foreign, asked, layers=1, directions=1, scale=1.0, **given):
-    """Converts a random state dict, and compares the network with foreign.cell. Returns both.
+    """Compares a converted random state dict with foreign.cell. Returns (network, state dict).
 
     asked: options of convert_torch. given: options of the formula. scale: factor of weight_hh."""
     parts, state = stack(rng, foreign, I, H, layers, directions)
@@ -183,7 +183,7 @@ def test_a_surplus_key_is_named(rng, name):
 
 
 def other_inputs(key, value):
-    """Returns [the valid shape with one input less] if `value` has the weights of inputs, otherwise []."""
+    """Returns [the shape for one input less, which is valid too], or [] if `value` multiplies no inputs."""
     if "weight_ih" in key or "x2g" in key:
         return [(value.shape[0], value.shape[1] - 1)]
     return [(value.shape[0] - 1, value.shape[1])] if key == "0.kernel" else []

@@ -59,7 +59,7 @@ def test_modules_of_torch_have_the_same_results(name, batch_first, bias, num_lay
     got, end = model(x)
     assert_same(got, y)
     assert_same(end, state)
-    # In a packed sequence the second direction begins at each sequence's own end.
+    # In a packed sequence, the reverse direction begins at the end of each sequence.
     lengths = torch.tensor([4, T, 1])
     packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first, enforce_sorted=False)
     y, state = module(packed, state)
@@ -163,7 +163,7 @@ def test_norms_without_eps_need_a_given_eps():
     module = shaken(Layer(LayerNormLSTMCell(I, H, Bare), False))
     with pytest.raises(ValueError, match="eps must be given for the norms .*cell.layernorm_c"):
         lnrnn.from_torch(module)
-    # The module's results are NaN, because the first h has variance 0.
+    # check=True would refuse the module: its results are NaN, because the first h has variance 0.
     assert_same(lnrnn.from_torch(module, eps=0, check=False)(x)[0], module(x))
 
 
@@ -302,7 +302,7 @@ def test_other_parametrizations_are_folded_in_a_module():
 
 
 def test_norms_outside_a_known_layer_do_not_matter():
-    """The model also has an RMSNorm with eps None, and a head whose norm has another eps."""
+    """from_torch refuses this model, but not because its norms have different eps."""
     model = nn.ModuleDict(
         {"rnn": nn.LSTM(3, 5), "a": nn.RMSNorm(5), "b": nn.LayerNorm(5), "c": nn.LayerNorm(5, 0.1)}
     )

@@ -469,7 +469,7 @@ def test_a_different_final_state_is_noticed(place):
 
 
 def test_the_tolerance_is_relative_to_large_outputs():
-    """The output of this test does not depend on the rounding of parameters."""
+    """Here disturbed parameters change no output, so the limit comes from the size of outputs only."""
     for size in (1.0, 3e5):
         ours = (np.array([size, -size / 2]), np.zeros(2))
         theirs = (ours[0] * (1 + 5e-7), ours[1])

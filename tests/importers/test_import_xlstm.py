@@ -16,8 +16,8 @@ H = HEADS * WIDTH
 
 
 class Cell(nn.Module):
-    """An sLSTM cell: x (B, T, 4H), the products W_ih x -> h (B, heads, T, H / heads), the last state (4, B,
-    H)."""
+    """An sLSTM cell. x (B, T, 4H) has the products W_ih x. Returns h (B, heads, T, H / heads) and the last
+    state (4, B, H)."""
 
     def __init__(self, by_inputs=False, heads=HEADS):
         super().__init__()

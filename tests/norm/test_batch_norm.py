@@ -36,9 +36,7 @@ def statistics(rng, channels, dtype):
 
 
 def shapes(n):
-    """Returns three shapes: with n channels, with n values of each channel in a sample, with n + 1
-    samples.
-    """
+    """Returns shapes with n channels, with n values per channel and sample, and with n + 1 samples."""
     return [(5, n), (3, 2, n), (n + 1, 3)]
 
 
@@ -246,7 +244,7 @@ def test_outputs_larger_than_the_cache_have_the_same_bits(family, dtype):
 
 
 def test_long_channels_keep_their_digits(family):
-    """A channel has 600,000 values, which are contiguous or are a column."""
+    """A channel has 300,000 values: 100,000 contiguous ones in each sample, or one column."""
     x = (100 + np.random.default_rng(9).standard_normal((3, 2, 100_000))).astype(np.float32)
     gy = np.random.default_rng(10).standard_normal(x.shape).astype(np.float32)
     for a, g in ((x, gy), (x.swapaxes(1, 2).reshape(-1, 2), gy.swapaxes(1, 2).reshape(-1, 2))):
@@ -280,7 +278,7 @@ def test_running_statistics_keep_their_own_dtype_and_memory():
 
 @each_dtype
 def test_running_statistics_may_overlap(family, dtype):
-    """Mean and variance are computed from the old values before the mean is written."""
+    """The new mean and the new variance are both computed before one of them is written."""
     x = normal(np.random.default_rng(17), (6, 5), dtype) + dtype(3)
     room = np.arange(1, 7, dtype=dtype)
     mean, var = room[:5].copy(), room[1:].copy()

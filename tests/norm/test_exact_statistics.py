@@ -49,7 +49,7 @@ def deviations(n):
 
 
 def rows(rng, count, n, dtype, centre=True):
-    """Returns (x (count, n), its deviations, means, var, eps).
+    """Returns (x (count, n), its deviations, means, var, eps). Without `centre` the means are 0.
 
     The kernels sum differences from a pivot, a number near the mean that may be a multiple of 1/16. In units
     of 1/16, every partial sum of 2048 deviations or squares is below 2^24, so it is exact.

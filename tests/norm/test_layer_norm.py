@@ -81,8 +81,8 @@ def test_backward_at_every_length(family, dtype, affine):
 
 @each_dtype
 def test_backward_of_many_rows_keeps_its_digits(family, dtype):
-    """Several tasks have many rows each. The partial sums of the tasks are added in double. Sums of 5000
-    values of mean 1 are as accurate as short sums."""
+    """The kernel adds sums of blocks of rows in double. So sums over 5000 rows of gy, whose mean is 1, are as
+    accurate as short sums."""
     rng = np.random.default_rng(16)
     for rows, n in ((400, 100), (5000, 100), (5000, 3)):
         x, gy = normal(rng, (2, rows, n), dtype)

@@ -34,8 +34,8 @@ FORWARD, BACKWARD = 5e-7, 1e-6
 
 
 def extremes(rng, n, dtype):
-    """Returns rows (7, n). Their squares overflow, reach the largest number, are ordinary or underflow. Other
-    rows are subnormal, or deviate by 2^-20 from a large or a small mean."""
+    """Returns rows (7, n). The squares of row 0 overflow, and those of row 3 underflow. Row 1 has the largest
+    number, 2 is ordinary, 4 is subnormal, 5 and 6 deviate by 2^-20 from a large and a small mean."""
     info = np.finfo(dtype)
     large, small = (1e19, 1e-23) if dtype is np.float32 else (1e155, 1e-165)
     rows = [
@@ -137,8 +137,8 @@ def test_constant_rows_and_a_tiny_eps(family, dtype):
         assert np.isnan(lnrnn.layer_norm(x, n, None, bias, 0)).all()
         for y in (x.T, x[None]):
             same(lnrnn.batch_norm(y, None, None, training=True, eps=eps), 0) if n > 1 else None
-    # The rounded mean of several equal values is usually not exactly this value. The kernel computes a second
-    # mean.
+    # The rounded mean of several equal values is usually not exactly this value. The kernel subtracts such a
+    # mean, and the variance must be 0 nevertheless.
     values = (info.max * np.random.default_rng(6).uniform(0.01, 1, 200)).astype(dtype)
     for shape in ((7, 200), (3, 200, 5)):
         x = np.broadcast_to(values.reshape(200, *[1] * (len(shape) - 2)), shape)
@@ -214,8 +214,8 @@ def test_random_values_of_any_magnitude(data):
     square = (wide(x)[0] ** 2).mean(1, keepdims=True) + np.longdouble(eps)
 
     def near(got, want, scale, gain, rstd, isa):
-        """Compares two arrays. In addition to the usual error, some values are rounded to multiples of the
-        smallest subnormal: the mean, two terms times gain, the result."""
+        """Compares two arrays. The tolerance includes roundings to multiples of the smallest subnormal: of
+        the mean, of two terms times gain, and of the result."""
         most = SCALE[dtype] * scale + unit * (1 + gain * (2 + rstd))
         assert (np.abs(got.astype(np.longdouble) - want) <= most).all(), isa
 
@@ -276,7 +276,7 @@ def test_batch_norm_in_training_of_every_magnitude(family, dtype):
 
 
 def test_batch_norm_in_training_of_large_channels_with_eps(family, rng):
-    """The kernel scales a large channel down. The usual eps must stay negligible then."""
+    """The kernel scales large channels down, and eps with them, so that eps stays negligible."""
     x = normal32(rng, 50, 5) * np.array([3e18, 1e19, 1e20, 1e21, 1e22], np.float32)
     y = lnrnn.batch_norm(x, None, None, training=True, eps=1e-5)
     want = ref.batch_norm(*wide(x, None, None), training=True, eps=1e-5)[0]
@@ -295,7 +295,7 @@ def test_layer_norm_inside_a_cell_of_every_magnitude(family, name):
         as_the_reference(rnn, x)
     y = rnn(np.full((1, 1, 5), np.inf, np.float32))[0]
     assert np.isnan(y).all()
-    # The squares of these values are below the smallest normal number, and eps is as small.
+    # The squares of these values are below the smallest normal number, and eps is as small as they are.
     norm = replace(VARIANTS[name].get("norm", lnrnn.LayerNormSpec()), eps=2.0**-130)
     rnn = calm(5, 33, **VARIANTS[name] | {"norm": norm})
     as_the_reference(rnn, normal32(rng, 1, 3, 5) * np.float32(2.0**-65))

@@ -80,7 +80,7 @@ def test_array_likes_are_accepted(norm, kind):
 
 
 def test_statistics_at_inference_may_be_lists(rng):
-    """Statistics in lists are doubles. No digit is lost, forward and backward."""
+    """Lists of statistics have the results of arrays of float64, forward and backward."""
     x, gy = rng.standard_normal((2, 5, 3))
     mean, var = rng.standard_normal(3), rng.random(3) + 0.1
     lists = mean.tolist(), var.tolist()
@@ -192,7 +192,7 @@ BAD = {
 def test_a_bad_argument_is_refused_by_name(norm, error, name, value):
     """A refused call writes nothing.
 
-    If `value` is a dict, the message names x, but the wrong argument is in the dict.
+    If `value` is a dict, it replaces several arguments, and the error names x.
     """
     change = value if name == "x" and isinstance(value, dict) and value else {name: value}
     out = np.full(X.shape, 7, np.float32)
@@ -252,7 +252,6 @@ def test_one_value_per_channel_is_refused_in_training_as_in_torch(shape):
 
 @pytest.mark.parametrize("name", ["weight", "bias"])
 def test_a_parameter_with_transposed_axes_is_refused(name):
-    """The parameter has the right number of values, in another shape."""
     said = rf"^{name} must be of shape \(3, 4\), got an array of shape \(4, 3\)"
     with pytest.raises(ValueError, match=said):
         lnrnn.layer_norm(np.ones((2, 3, 4)), (3, 4), **{name: np.ones((4, 3), np.float32)})

@@ -21,7 +21,7 @@ same = np.testing.assert_array_equal
 
 
 def drawn(rng, norm, shape, dtype):
-    """Returns the arrays of one call. Layer and RMS norm are over all axes but the first."""
+    """Returns the arrays of one call. Layer and RMS norm normalise all axes but the first."""
     own = shape[1:2] if norm.startswith("batch") else shape[1:]
     x, gy = normal(rng, (2, *shape), np.float32).astype(dtype)
     weight, bias, mean = normal(rng, (3, *own), np.float32).astype(dtype)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
+import warnings
 
 import numpy as np
 import pytest
@@ -14,7 +16,9 @@ from onnx import TensorProto, helper  # noqa: E402
 
 import lnrnn  # noqa: E402
 from lnrnn.onnx import OnnxFileError  # noqa: E402
+from onnx_cells import Writer, affine, cut, draw, layer_norm, lstm, step, step_model  # noqa: E402
 from onnx_files import FLOAT, model, recurrent, weights  # noqa: E402
+from onnx_loops import loop, scan  # noqa: E402
 
 WIDTH, H = 3, 4
 GIVEN = {"X": (FLOAT, ("T", "B", WIDTH))}
@@ -39,6 +43,13 @@ def test_a_node_with_an_attribute_of_another_type_is_refused(rng):
     refused(
         proto, "node 'turn' .Transpose. must follow ONNX's rules, got an attribute 'perm' of another type"
     )
+
+
+@pytest.mark.parametrize("name", ["axis", "perm"])
+def test_an_attribute_that_the_operator_does_not_have_is_ignored(rng, name):
+    proto = recurrent(rng, "LSTM", WIDTH, H)
+    proto.graph.node.append(helper.make_node("Tanh", ["X"], ["more"], **{name: [0.5]}))
+    assert lnrnn.from_onnx(proto).hidden_size == H
 
 
 # --- bytes --------------------------------------------------------------------------------------------------
@@ -66,6 +77,14 @@ def test_a_missing_file_a_folder_and_a_pipe_are_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")  # reading it would never end
     with pytest.raises(OnnxFileError, match="path_or_model must be a file"):
         lnrnn.from_onnx(tmp_path / "pipe")
+
+
+def test_a_file_of_more_bytes_than_a_protobuf_may_have_is_not_read(tmp_path):
+    path = tmp_path / "sparse.onnx"
+    with path.open("wb") as file:
+        file.truncate(2**31)
+    with pytest.raises(OnnxFileError, match="must have at most 2147483647 bytes, got 2147483648"):
+        lnrnn.from_onnx(path)
 
 
 def test_graphs_inside_of_many_graphs_are_refused(rng):
@@ -305,6 +324,144 @@ def test_many_nodes_and_graphs_take_time_in_proportion(rng):
     assert len(part.paths) == 500
 
 
+def sums_of_itself(proto, name, op="Add", count=60):
+    """Puts a chain of nodes before the readers of an input: x + x, (x + x) + (x + x), ..."""
+    chain, last = [], name
+    for k in range(count):
+        chain.append(
+            helper.make_node(op, [last, last], [f"sum{k}"], **({"axis": 0} if op == "Concat" else {}))
+        )
+        last = f"sum{k}"
+    nodes = [*chain, *proto.graph.node]
+    for node in proto.graph.node:
+        node.input[:] = [last if each == name else each for each in node.input]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    return proto
+
+
+@pytest.mark.parametrize("op", ["Add", "Mul", "Concat"])
+@pytest.mark.parametrize("name", ["x", "h0"])
+def test_values_that_are_read_twice_by_each_node_take_time_in_proportion(rng, name, op):
+    """The node at the end depends on the first value in 2^60 ways."""
+    assert len(lnrnn.onnx.parts(sums_of_itself(loop(rng, "GRU"), name, op))) == 1
+    w = Writer(rng)
+    new = step(w, "GRU", draw(rng, "GRU", WIDTH, H), "x", ("h0",))
+    (part,) = lnrnn.onnx.parts(sums_of_itself(step_model(w, new, WIDTH, H), name, op))
+    assert part.network.hidden_size == H
+
+
+def test_numbers_that_are_squared_often_take_no_memory(rng):
+    proto = loop(rng, "GRU", trip=5)
+    proto.graph.input.append(helper.make_tensor_value_info("more", TensorProto.INT64, ()))
+    proto = sums_of_itself(proto, "M", "Mul")
+    (part,) = lnrnn.onnx.parts(proto)
+    assert "its number of steps" in part.warnings[0]
+
+
+@pytest.mark.parametrize("domain", ["", "ai.onnx"])
+@pytest.mark.parametrize("name", ["Sigmoid", "GRU"])
+def test_functions_with_names_of_operators_are_refused(rng, domain, name):
+    """ONNX Runtime runs the function in place of the operator."""
+    proto = recurrent(rng, "GRU", WIDTH, H)
+    nodes = [helper.make_node("Neg", ["a"], ["b"])]
+    opsets = [helper.make_opsetid("", 17)]
+    proto.functions.append(helper.make_function(domain, name, ["a"], ["b"], nodes, opsets))
+    refused(proto, f"functions must have names of their own, got '{name}'")
+
+
+def test_functions_of_functions_are_not_followed_without_end(rng):
+    """2000 nodes Tanh, and the sum of two parts of the last."""
+    w = Writer(rng)
+    x = w.node("Gemm", "x", w.array(rng.standard_normal((WIDTH, 4 * H))))
+    for _ in range(2000):
+        x = w.node("Tanh", x)
+    x = w.node("Add", *w.node("Split", x, n=4, axis=-1)[:2])
+    new = step(w, "GRU", draw(rng, "GRU", H, H), x, ("h0",))
+    (part,) = lnrnn.onnx.parts(step_model(w, new, WIDTH, H))
+    assert part.x.name == x
+
+
+def test_a_scan_with_fewer_inputs_than_its_body_is_no_loop(rng):
+    proto = scan(rng, "LSTM")
+    del proto.graph.node[0].input[1:]
+    assert all(not part.kind.startswith("Scan") for part in lnrnn.onnx.parts(proto))
+
+
+def test_two_versions_of_the_operators_are_refused(rng):
+    proto = recurrent(rng, "GRU", WIDTH, H)
+    proto.opset_import.append(helper.make_opsetid("ai.onnx", 7))
+    refused(proto, r"ONNX's operators must have one version, got \[7, 17\]")
+
+
+def test_inputs_of_a_sub_graph_with_a_default_are_refused(rng):
+    """The weights W of a Loop change in each step, and have numbers of the file as a default."""
+    own = weights(rng, "GRU", WIDTH, H, bias=False)
+    nodes = [helper.make_node("Identity", ["go"], ["go_on"]), helper.make_node("Add", ["W", "W"], ["W2"]),
+             own_node()]  # fmt: skip
+    given = [("t", TensorProto.INT64, ()), ("go", TensorProto.BOOL, ()), ("W", FLOAT, own["W"].shape)]
+    body = helper.make_graph(
+        nodes, "body", [helper.make_tensor_value_info(*v) for v in given],
+        [helper.make_tensor_value_info("go_on", TensorProto.BOOL, ()), info("W2"), info("Y")],
+        [onnx.numpy_helper.from_array(own.pop("W"), "W")],
+    )  # fmt: skip
+    loops = [helper.make_node("Loop", ["T", "", "W0"], ["Wn", "Ys"], body=body)]
+    proto = model(loops, GIVEN | {"W0": (FLOAT, None)}, ["Ys"], own | {"T": np.array(3)})
+    refused(proto, "inputs of sub-graph 'body' must be no initializers, got 'W'")
+
+
+def test_many_equal_steps_are_joined_in_proportion(rng):
+    """400 steps that read the same x, each with states of its own."""
+    w, new = Writer(rng), []
+    p = draw(rng, "GRU", WIDTH, H)
+    for _ in range(400):
+        new += step(w, "GRU", p, "x", ("h0",))
+    (part,) = lnrnn.onnx.parts(step_model(w, new, WIDTH, H))
+    assert len(part.paths) == 400
+
+
+def test_numbers_that_overflow_give_no_warnings_of_numpy(rng):
+    w = Writer(rng)
+    x = w.node("Div", "x", w.array(0.0))
+    for _ in range(20):
+        x = w.node("Mul", w.node("Add", x, x), w.array(3e38))
+    new = step(w, "GRU", draw(rng, "GRU", WIDTH, H), x, ("h0",))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(lnrnn.onnx.parts(step_model(w, new, WIDTH, H))) == 1
+
+
+def test_sums_with_large_constants_are_refused(rng):
+    """A chain of 500 sums and products with vectors of 30000 numbers, each with constants of its own."""
+    proto = recurrent(rng, "GRU", WIDTH, H)
+    last = "X"
+    for name in ("row", "factor"):
+        array = rng.standard_normal(30000).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    for k in range(1000):
+        op, other = ("Add", "row") if k % 2 else ("Mul", "factor")
+        proto.graph.node.append(helper.make_node(op, [last, other], [f"sum{k}"]))
+        last = f"sum{k}"
+    refused(proto, "constants must need at most 16 bytes for each byte of the file, got more at node")
+
+
+def test_columns_and_rows_of_constants_are_not_multiplied_out(rng):
+    """A column and a row of 1024 numbers would have 2^20 products."""
+    proto = recurrent(rng, "GRU", WIDTH, H)
+    for name, shape in (("row", (1, 1024)), ("column", (1024, 1))):
+        array = rng.standard_normal(shape).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    last = "X"
+    for k in range(200):
+        proto.graph.node.append(helper.make_node("Add", [last, "row" if k % 2 else "column"], [f"sum{k}"]))
+        last = f"sum{k}"
+    tracemalloc.start()
+    assert lnrnn.from_onnx(proto).hidden_size == H
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 2**25
+
+
 def test_names_that_are_no_text_are_refused(rng):
     raw = recurrent(rng, "GRU", WIDTH, H).SerializeToString().replace(b"node", b"n\xef\xeede"[:4])
     refused(raw, "names must be text in UTF-8, got b'n")
@@ -320,9 +477,58 @@ def test_weights_that_are_not_finite_are_not_compared(rng, number):
         lnrnn.from_onnx(proto)
 
 
+def test_weights_whose_squares_overflow_in_a_norm_are_not_compared(rng):
+    """ONNX Runtime computes an infinite variance, and lnrnn does not."""
+    w, p = Writer(rng), draw(rng, "LSTM", WIDTH, H)
+    p["weight_hh"][0, 0] = 1e36
+    a = w.node("Add", affine(w, "x", p["weight_ih"], None), affine(w, "h0", p["weight_hh"], None))
+    gates = dict(zip("ifgo", cut(w, layer_norm(w, a, np.ones(4 * H), None), 4, H), strict=True))
+    with pytest.warns(UserWarning, match="its weights have squares that are not finite"):
+        lnrnn.from_onnx(step_model(w, lstm(w, gates, "c0"), WIDTH, H))
+
+
 def test_a_node_with_a_text_that_onnx_ir_cannot_write_is_not_compared(rng):
     proto = recurrent(rng, "GRU", WIDTH, H)
     proto.graph.node[0].doc_string = "text"
     raw = proto.SerializeToString().replace(b"text", b"\xee\xef\xee\xef")
     with pytest.warns(UserWarning, match="could not be checked: onnx_ir cannot write node 'node'"):
         lnrnn.from_onnx(raw)
+
+
+@pytest.mark.parametrize("change", ["num_scan_inputs", "fewer", "inputs", "outputs", "start", "axis"])
+def test_a_scan_that_contradicts_its_body_is_no_network(tmp_path, change):
+    """An attribute that the operator of a node does not have has no meaning."""
+    lnrnn.to_onnx(lnrnn.LSTM(WIDTH, H, seed=0), tmp_path / "m.onnx")
+    proto = onnx.load(tmp_path / "m.onnx")
+    (scan,) = (node for node in proto.graph.node if node.op_type == "Scan")
+    attributes = {a.name: a for a in scan.attribute}
+    if change in ("num_scan_inputs", "fewer"):
+        attributes["num_scan_inputs"].i = -(2**40) if change == "fewer" else 2**40
+        for name in ("scan_input_directions", "scan_output_directions"):
+            scan.attribute.remove(attributes[name])
+    elif change == "inputs":
+        del scan.input[1:]
+    elif change == "start":
+        scan.input[0] = "gain_ih_l0"
+    elif change == "outputs":  # ONNX Runtime gives numbers of other memory for them
+        outputs = attributes["body"].g.output
+        outputs[2].CopyFrom(outputs[0])
+    else:
+        node = next(node for node in attributes["body"].g.node if node.op_type == "Mul")
+        node.attribute.append(helper.make_attribute("axis", [1, 2]))
+    for source in (proto, proto.SerializeToString()):
+        try:
+            kinds = [part.kind for part in lnrnn.onnx.parts(source)]
+            assert ("Scan of LSTM" in kinds) == (change == "axis")
+        except lnrnn.onnx.OnnxFileError:
+            pass
+
+
+@pytest.mark.parametrize("call", [lnrnn.from_onnx, lnrnn.onnx.parts, lnrnn.onnx.Model])
+def test_an_error_names_the_file(tmp_path, rng, call):
+    bad = recurrent(rng, "LSTM")
+    bad.graph.node[0].input[0] = "nobody computes this"
+    for name, data in (("damaged.onnx", b"\xff\xff"), ("wrong.onnx", bad.SerializeToString())):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(ValueError, match=name):
+            call(tmp_path / name)

@@ -8,10 +8,10 @@ from onnx import helper
 
 pytest.importorskip("onnx_ir")
 
-from test_cell_loops import FLOAT, keras_loop, loop, scan  # noqa: E402
-
 from lnrnn.onnx.parts import parts  # noqa: E402
-from onnx_cells import Writer, affine, cut, draw, layer_norm, step, step_model  # noqa: E402
+from onnx_cells import Writer, affine, body, cut, draw, layer_norm, lstm, step, step_model  # noqa: E402
+from onnx_files import FLOAT, model  # noqa: E402
+from onnx_loops import BOOL, keras_loop, loop, scan  # noqa: E402
 
 D, H = 3, 4
 
@@ -197,11 +197,50 @@ def test_float16_is_refused(rng):
     assert not networks(step_model(w, new, D, H))
 
 
+def two_steps(rng, kind="LSTM", size=3):
+    """A model of two steps with different weights, for which x and h have the same size."""
+    w, states, ys = Writer(rng), ("h0", "c0"), []
+    for t in range(2):
+        x = w.node("Gather", "x", w.array(t, np.int64), axis=0)
+        states = step(w, kind, draw(rng, kind, size, size), x, states)
+        ys.append(w.node("Unsqueeze", states[0], w.integers(0)))
+    proto = step_model(w, [w.node("Concat", *ys, axis=0), *states], size, size)
+    proto.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", FLOAT, (2, "B", size)))
+    return proto
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_a_step_that_takes_the_states_of_another_is_no_layer_above_it(rng, kind):
+    for part in parts(two_steps(rng, kind)):
+        assert part.network.num_layers == 1 and part.x.producer().op_type == "Gather"
+
+
+def test_a_ligru_with_hard_sigmoids_has_no_network(rng):
+    w = Writer(rng)
+    new = step(w, "LiGRU", draw(rng, "LiGRU", D, H), "x", ("h0",))
+    for node in w.nodes:
+        if node.op_type == "Sigmoid":
+            node.op_type = "HardSigmoid"
+    (part,) = parts(step_model(w, new, D, H))
+    assert part.network is None
+    assert part.reason == "the gates of an LiGRU with norm=None must be sigmoid, got hard_sigmoid"
+
+
+def test_a_norm_with_hard_sigmoids_has_no_network(rng):
+    w, p = Writer(rng), draw(rng, "LSTM", D, H)
+    a = w.node("Add", affine(w, "x", p["weight_ih"], None), affine(w, "h0", p["weight_hh"], None))
+    gates = dict(zip("ifgo", cut(w, layer_norm(w, a, np.ones(4 * H), None), 4, H), strict=True))
+    (part,) = parts(step_model(w, lstm(w, gates, "c0", "HardSigmoid"), D, H))
+    assert part.network is None and "an LSTM with a norm must be sigmoid" in part.reason
+
+
 # --- loops --------------------------------------------------------------------------------------------------
 
 
 def body_of(proto):
-    return proto.graph.node[-1].attribute[0].g
+    """The body of the only Loop or Scan."""
+    (graph,) = (a.g for node in proto.graph.node for a in node.attribute if a.name == "body")
+    return graph
 
 
 def only_steps(proto):
@@ -213,31 +252,105 @@ def only_steps(proto):
 
 def test_states_that_are_exchanged_are_no_loop(rng):
     proto = scan(rng, "LSTM")
-    graph = next(a.g for a in proto.graph.node[0].attribute if a.name == "body")
+    graph = body_of(proto)
     graph.input[0].name, graph.input[1].name = graph.input[1].name, graph.input[0].name
     assert "not carried to the next step" in only_steps(proto)
 
 
 def test_a_state_that_stays_is_no_loop(rng):
     proto = scan(rng, "GRU")
-    graph = next(a.g for a in proto.graph.node[0].attribute if a.name == "body")
+    graph = body_of(proto)
     graph.output[0].name = "h0_in"
     assert "passes the states of no step on" in only_steps(proto)
 
 
 def test_another_output_is_no_loop(rng):
     proto = scan(rng, "GRU")
-    graph = next(a.g for a in proto.graph.node[0].attribute if a.name == "body")
+    graph = body_of(proto)
     graph.node[-1].op_type = "Neg"
     assert "is not h" in only_steps(proto)
+
+
+def masked(rng, mask, axis=None):
+    """A Scan whose states a mask of some shape keeps. axis: that of an Unsqueeze of the mask of one step."""
+    w = Writer(rng)
+    new = step(w, "GRU", draw(rng, "GRU", D, H), "x_t", ["h_in"])
+    row = "m_t" if axis is None else w.node("Unsqueeze", "m_t", w.integers(axis))
+    h, y = w.node("Where", row, new[0], "h_in"), w.node("Where", row, new[0], w.array(0.0))
+    given = {"h_in": (FLOAT, ("B", H)), "x_t": (FLOAT, ("B", D)), "m_t": (BOOL, mask[1:])}
+    node = helper.make_node("Scan", ["h0", "x", "mask"], ["h", "y"], num_scan_inputs=2,
+                            body=body(w, given, {h: FLOAT, y: FLOAT}))  # fmt: skip
+    given = {"x": (FLOAT, ("T", "B", D)), "h0": (FLOAT, ("B", H)), "mask": (BOOL, mask)}
+    return model([node], given, ["y", "h"])
+
+
+@pytest.mark.parametrize("mask, axis", [(("T", "B"), 1), (("T", "B"), -1), (("T", "B", 1), None)])
+def test_a_mask_with_one_number_for_each_step_and_sequence(rng, mask, axis):
+    (part,) = parts(masked(rng, mask, axis))
+    assert part.kind == "Scan of GRU" and part.mask.name == "mask"
+
+
+@pytest.mark.parametrize("mask, axis", [
+    (("T", "B"), 0), (("T", "B"), None), (("T", "B", H), None), (("T", "B", "any"), None),
+    (("T", 1, "B"), None),
+])  # fmt: skip
+def test_a_mask_with_a_number_for_each_unit_is_no_loop(rng, mask, axis):
+    """If there are as many sequences as units, ONNX permits a mask (1, B) in place of (B, 1)."""
+    assert "the mask" in only_steps(masked(rng, mask, axis)) or axis == 0
+
+
+def test_a_scan_of_another_domain_is_no_loop(rng):
+    proto = scan(rng, "GRU")
+    proto.graph.node[0].domain = "custom"
+    del proto.graph.node[0].attribute[1:]
+    only_steps(proto)
+
+
+@pytest.mark.parametrize("op", ["Concat", "Unsqueeze", "Gather"])
+def test_nodes_of_another_domain_are_no_steps_in_a_row(rng, op):
+    w, p, states, ys = Writer(rng), draw(rng, "GRU", D, H), ("h0",), []
+    for t in range(3):
+        x = w.node("Gather", "x", w.array(t, np.int64), axis=0)
+        states = step(w, "GRU", p, x, states)
+        ys.append(w.node("Unsqueeze", states[0], w.integers(0)))
+    proto = step_model(w, [w.node("Concat", *ys, axis=0), *states], D, H)
+    proto.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", FLOAT, (3, "B", D)))
+    assert [part.kind for part in parts(proto)] == ["3 steps of GRU"]
+    for node in proto.graph.node:
+        node.domain = "custom" if node.op_type == op else ""
+    assert {part.kind for part in parts(proto)} == {"GRU step"}
+
+
+def test_a_step_of_three_axes_has_no_network(rng):
+    """The weights are those of an LSTM, but lnrnn would take the first axis for time."""
+    w = Writer(rng)
+    new = step(w, "LSTM", draw(rng, "LSTM", D, H), "x", ("h0", "c0"), product="MatMul")
+    proto = step_model(w, new, D, H)
+    for value, size in zip(proto.graph.input, (D, H, H), strict=True):
+        value.CopyFrom(helper.make_tensor_value_info(value.name, FLOAT, ("A", "B", size)))
+    (part,) = parts(proto)
+    assert part.network is None and "'x' has 3 axes, where a step has 2" in part.reason
+
+
+def test_an_output_twice_is_no_loop(rng):
+    """ONNX Runtime computes other numbers if a body has the same value as a state and as an output."""
+    proto = scan(rng, "GRU")
+    graph = body_of(proto)
+    graph.output[1].name = graph.output[0].name
+    assert "its body has an output twice" in only_steps(proto)
+
+
+@pytest.mark.parametrize("perm", [[1, 0], [1, 0, 2, 3], [0]])
+def test_a_transpose_of_other_axes_after_a_loop(rng, perm):
+    proto, _ = keras_loop(rng, "GRU", backwards=True)
+    next(node for node in proto.graph.node if node.op_type == "Transpose").attribute[0].ints[:] = perm
+    assert not any(part.flipped or (part.network and part.network.reverse) for part in parts(proto))
 
 
 @pytest.mark.parametrize("index", ["t - 1", "2 t", "0"])
 def test_other_elements_of_x_are_no_loop(rng, index):
     proto = loop(rng, "GRU", join="scan output")
-    graph = next(
-        a.g for n in proto.graph.node if n.op_type == "Loop" for a in n.attribute if a.name == "body"
-    )
+    graph = body_of(proto)
     gather = next(node for node in graph.node if node.op_type == "Gather")
     graph.initializer.append(helper.make_tensor("two", 7, (), [2]))
     graph.initializer.append(helper.make_tensor("nought", 7, (), [0]))
@@ -258,9 +371,7 @@ def test_fewer_steps_than_x_has_are_no_loop(rng):
 
 def test_a_condition_of_the_state_is_no_loop(rng):
     proto = loop(rng, "GRU", join="scan output")
-    graph = next(
-        a.g for n in proto.graph.node if n.op_type == "Loop" for a in n.attribute if a.name == "body"
-    )
+    graph = body_of(proto)
     new = graph.output[1].name
     graph.node.extend([
         helper.make_node("ReduceMax", [new], ["top"], keepdims=0),
@@ -272,9 +383,7 @@ def test_a_condition_of_the_state_is_no_loop(rng):
 
 def test_a_mask_of_other_steps_is_no_loop(rng):
     proto, _ = keras_loop(rng, "GRU")
-    graph = next(
-        a.g for n in proto.graph.node if n.op_type == "Loop" for a in n.attribute if a.name == "body"
-    )
+    graph = body_of(proto)
     gathers = [node for node in graph.node if node.op_type == "Gather"]
     graph.initializer.append(helper.make_tensor("nought", 6, (), [0]))
     next(node for node in gathers if node.input[0] == "mr").input[1] = "nought"

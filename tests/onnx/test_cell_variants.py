@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("onnx_ir")
 
 import lnrnn  # noqa: E402
-from lnrnn.onnx.graph.reading import read  # noqa: E402
 from lnrnn.onnx.parts import parts  # noqa: E402
-from lnrnn.onnx.proof import prove  # noqa: E402
 from onnx_cells import (  # noqa: E402
     BLENDS,
     GATES,
@@ -25,19 +23,13 @@ from onnx_cells import (  # noqa: E402
     draw,
     layer_norm,
     lstm,
+    only_part,
     step,
     step_model,
 )  # fmt: skip
 
 PRODUCTS = ("Gemm", "Gemm without transB", "MatMul", "MatMul of Transpose", "joined")
 CUTS = ("Split", "Split into sizes", "Slice", "Slice by Shape")
-
-
-def only_part(proto):
-    (part,) = parts(proto)
-    assert part.network is not None, part.reason
-    assert prove(part, read(proto)) == ""
-    return part
 
 
 def check_weights(network, p, signs=None):
@@ -244,3 +236,12 @@ def test_x_comes_before_h_if_both_have_the_same_size(rng, first):
     (part,) = parts(proto)
     assert part.x.name == first
     assert "x and h have the same size" in part.warnings[0]
+
+
+@pytest.mark.parametrize("kind", ["RNN", "LSTM"])
+def test_a_state_that_resets_set_to_0_is_h(rng, kind, tmp_path):
+    """x and h have the same size, and only h is a state of the Scan."""
+    rnn = (lnrnn.RNN if kind == "RNN" else lnrnn.LSTM)(3, 3, seed=1, norm=None)
+    lnrnn.to_onnx(rnn, tmp_path / "m.onnx", resets=True)
+    (part,) = parts(tmp_path / "m.onnx")
+    check_weights(part.network, {name[:-3]: a for name, a in rnn.state_dict().items()})

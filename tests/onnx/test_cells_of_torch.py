@@ -10,23 +10,12 @@ pytest.importorskip("onnxscript")
 torch = pytest.importorskip("torch")
 
 import lnrnn  # noqa: E402
-from lnrnn.onnx.graph.reading import read  # noqa: E402
-from lnrnn.onnx.parts import parts  # noqa: E402
-from lnrnn.onnx.proof import prove  # noqa: E402
-from onnx_cells import exported  # noqa: E402
+from onnx_cells import exported, only_part  # noqa: E402
 from onnx_runs import run  # noqa: E402
 
 nn = torch.nn
 T, B, D, H = 5, 2, 3, 4
 BOTH = pytest.mark.parametrize("dynamo", [False, True], ids=["torchscript", "dynamo"])
-
-
-def only_part(proto):
-    """Returns the only part of a model, after its proof."""
-    (part,) = parts(proto)
-    assert part.network is not None, part.reason
-    assert prove(part, read(proto)) == ""
-    return part
 
 
 def disturb(module):
@@ -89,6 +78,8 @@ class LayerNormLSTMCell(nn.Module):
 
 
 class LayerNormGRUCell(nn.Module):
+    __constants__ = ("joint",)
+
     def __init__(self, joint):
         super().__init__()
         self.x_, self.h_ = nn.Linear(D, 3 * H), nn.Linear(H, 3 * H)
@@ -209,6 +200,20 @@ def test_a_python_loop_of_a_layer_norm_lstm(how):
     assert part.network.norm == lnrnn.LayerNormSpec("split", cell="carry")
 
 
+LAYER_NORMS = {
+    "GRU joint": lambda: LayerNormGRUCell(True), "GRU split": lambda: LayerNormGRUCell(False),
+    "RNN joint": lambda: LayerNormRNNCell(torch.tanh),
+}  # fmt: skip
+
+
+@BOTH
+@pytest.mark.parametrize("name", LAYER_NORMS)
+def test_a_python_loop_of_a_layer_norm_gru_or_rnn(name, dynamo):
+    part = only_part(loop_model(disturb(LAYER_NORMS[name]()), dynamo))
+    kind, placement = name.split()
+    assert part.kind == f"{T} steps of {kind}" and part.network.norm.placement == placement
+
+
 class TwoLayers(nn.Module):
     def __init__(self):
         super().__init__()
@@ -270,3 +275,54 @@ def test_a_scripted_loop_is_a_network_for_any_length(kind):
     theirs = run(proto, dict(zip(names, (x, h, c), strict=True)))[part.y.name]
     ours, _ = part.network(x, (h[None], c[None]))
     assert np.abs(theirs - (ours[::-1] if part.flipped else ours)).max() < 3e-6
+
+
+class ScriptedOneState(nn.Module):
+    def __init__(self, cell):
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor):
+        ys: list[torch.Tensor] = []
+        for t in range(x.size(0)):
+            h = self.cell(x[t], h)
+            ys.append(h)
+        return torch.stack(ys), h
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("name", LAYER_NORMS)
+def test_a_scripted_loop_of_a_layer_norm_gru_or_rnn(name):
+    given = arrays((T, B, D), (B, H))
+    script = torch.jit.script(ScriptedOneState(disturb(LAYER_NORMS[name]())).eval())
+    axes = {"x": {0: "T", 1: "B"}}
+    proto = exported(script, given, False, input_names=["x", "h"], dynamic_axes=axes)
+    part = only_part(proto)
+    kind, placement = name.split()
+    assert part.kind == f"Loop of {kind}" and not part.baked and part.network.norm.placement == placement
+    x, h = (v.numpy() for v in arrays((T + 3, B, D), (B, H)))
+    theirs = run(proto, {"x": x, "h": h})[part.y.name]
+    assert np.abs(theirs - part.network(x, h[None])[0]).max() < 3e-6
+
+
+def test_a_folded_first_step_is_named():
+    """The exporter computes the layer norm of the product with a first state of 0."""
+
+    class Steps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.i, self.h = nn.Linear(D, 4 * H, bias=False), nn.Linear(H, 4 * H, bias=False)
+            self.a, self.b, self.c = nn.LayerNorm(4 * H), nn.LayerNorm(4 * H), nn.LayerNorm(H)
+
+        def forward(self, x):
+            h, c, ys = torch.zeros(B, H), torch.zeros(B, H), []
+            for x_t in x.unbind(0):
+                i, f, g, o = (self.a(self.i(x_t)) + self.b(self.h(h))).chunk(4, 1)
+                c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+                h = o.sigmoid() * self.c(c).tanh()
+                ys.append(h)
+            return torch.stack(ys)
+
+    proto = exported(Steps().eval(), (torch.randn(T, B, D),), True)
+    text = " ".join(text for part in lnrnn.onnx.parts(proto) for text in part.warnings)
+    assert "step 0 is not one of them" in text and "in another order" not in text

@@ -19,7 +19,7 @@ import lnrnn  # noqa: E402
 from lnrnn.onnx.extraction import extracted  # noqa: E402
 from lnrnn.onnx.graph.reading import read  # noqa: E402
 from lnrnn.onnx.nodes import plain  # noqa: E402
-from lnrnn.onnx.parts import found  # noqa: E402
+from lnrnn.onnx.parts import parts_of  # noqa: E402
 from onnx_files import FLOAT, constant, model, recurrent, weights  # noqa: E402
 from onnx_runs import agree, outputs, run  # noqa: E402
 
@@ -49,6 +49,14 @@ def branches(rng, equal=True):
         graphs.append(helper.make_graph([each], f"branch{i}", [], [info]))
     either = helper.make_node("If", ["on"], ["Y"], "either", then_branch=graphs[0], else_branch=graphs[1])
     return model([either], GIVEN | {"on": (TensorProto.BOOL, ())}, ["Y"], own)
+
+
+def test_the_text_of_a_part_names_no_nodes_or_weights(rng):
+    (part,) = lnrnn.onnx.parts(recurrent(rng, "GRU", WIDTH, H))
+    assert repr(part) == (
+        f"Part(path='node', kind='GRU', network={part.network!r}, reason='', "
+        "warnings=[\"the state of node 'node' (GRU) begins at 0 in each call of the file\"])"
+    )
 
 
 # --- results ------------------------------------------------------------------------------------------------
@@ -82,10 +90,12 @@ def test_paths_bytes_protos_and_models_of_onnx_ir_are_accepted(rng, tmp_path):
 
 def test_parts_without_a_network_are_warned_about_or_an_error(rng):
     proto = two(rng, clip=2.0)
-    with pytest.warns(UserWarning, match="part 'second' has no network: 'second' .GRU.: attribute clip"):
+    with pytest.warns(UserWarning, match="part 'second' has no network: node 'second' .GRU. has clip=2, and"):
         assert list(lnrnn.from_onnx(proto)) == ["first"]
     assert type(lnrnn.from_onnx(proto, "first")) is lnrnn.LSTM  # without a warning
-    with pytest.raises(ValueError, match="'second' .GRU.: attribute clip must be left out"):
+    with pytest.raises(
+        ValueError, match="no part can be converted: node 'second' .GRU. has clip=2, and lnrnn's"
+    ):
         lnrnn.from_onnx(proto, "second")
     first, second = lnrnn.onnx.parts(proto)
     assert first.reason == "" and first.network is not None
@@ -95,7 +105,7 @@ def test_parts_without_a_network_are_warned_about_or_an_error(rng):
 def test_a_file_without_a_part_is_refused(rng):
     proto = model([helper.make_node("Relu", ["X"], ["Y"])], GIVEN, ["Y"])
     assert lnrnn.onnx.parts(proto) == []
-    with pytest.raises(ValueError, match="the file must have a recurrent part, got none"):
+    with pytest.raises(ValueError, match="the file has no recurrent part. lnrnn finds .*, or unrolled$"):
         lnrnn.from_onnx(proto)
 
 
@@ -299,7 +309,7 @@ def test_a_part_that_no_runtime_runs_is_warned_about(rng):
 def test_a_missing_package_is_named(rng, monkeypatch):
     without(monkeypatch, "onnx_ir")
     for function in (lnrnn.from_onnx, lnrnn.onnx.parts):
-        with pytest.raises(ImportError, match="need the packages onnx and onnx-ir: pip install onnx onnx-ir"):
+        with pytest.raises(ImportError, match="needs onnx_ir, of the extra 'onnx': pip install onnx onnx-ir"):
             function("model.onnx")
 
 
@@ -361,6 +371,6 @@ def test_the_proof_runs_the_nodes_of_the_file(rng):
     nodes[1].input[1] = "W2"
     proto = model(nodes, GIVEN, ["Y"], own)
     ir = read(proto)
-    (part,) = found(ir)
+    (part,) = parts_of(ir)
     extract, _ = extracted(part, ir)
     assert [each.op_type for each in extract.graph.node] == ["Transpose", "GRU"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -13,11 +14,13 @@ pytest.importorskip("onnx_ir")
 pytest.importorskip("onnxruntime")
 
 import onnx  # noqa: E402
+import onnx.parser  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 
 import lnrnn  # noqa: E402
 import state_models  # noqa: E402
 from lnrnn.onnx import Model  # noqa: E402
+from onnx_files import recurrent  # noqa: E402
 
 
 @pytest.fixture
@@ -45,87 +48,40 @@ def zeros(**changes):
     return {name: value for name, value in (good | changes).items() if value is not None}
 
 
-@pytest.mark.parametrize(
-    "options, error, text",
-    [
-        (
-            {"states": {"stat": "stateN"}},
-            ValueError,
-            (r"the input in states must be one of the file's inputs, input, state, sr, " r"got 'stat'"),
-        ),
-        (
-            {"states": {"state": "out"}},
-            ValueError,
-            (r"the output in states must be one of the file's outputs, output, stateN, " r"got 'out'"),
-        ),
-        (
-            {"states": {"state": "output"}},
-            ValueError,
-            (
-                r"states\['state'\] must be an input and an output of the same shape and "
-                r"dtype, got 'output' with 3 and 2 axes"
-            ),
-        ),
-        (
-            {"states": {"sr": "stateN"}},
-            ValueError,
-            r"states\['sr'\] must be .*, got 'stateN' with dtype int64 and float32",
-        ),
-        (
-            {"states": {"state": "stateN", "input": "stateN"}},
-            ValueError,
-            r"states must be pairs with different outputs, got 'stateN' twice",
-        ),
-        (
-            {"states": ["state"]},
-            TypeError,
-            r"states must be a mapping of inputs to outputs, got \['state'\] \(list\)",
-        ),
-        (
-            {"constants": {"rate": 1}},
-            ValueError,
-            (r"constants\['rate'\] must be one of the file's inputs, input, sr, got " r"another name"),
-        ),
-        (
-            {"constants": {"state": 1}},
-            ValueError,
-            r"constants\['state'\] must be one of the file's inputs, input, sr, got a state",
-        ),
-        (
-            {"constants": {"sr": 16000.0}},
-            TypeError,
-            r"constants\['sr'\] must be of dtype int64, as the file's input, got .*float64",
-        ),
-        (
-            {"constants": {"sr": [16000]}},
-            ValueError,
-            (r"constants\['sr'\] must be of the file's shape \(\), got an array of " r"shape \(1,\)"),
-        ),
-        ({"constants": 3}, TypeError, r"constants must be a mapping of inputs to arrays, got 3"),
-        (
-            {"shapes": {"out": (1,)}},
-            ValueError,
-            (r"shapes\['out'\] must be of one of the file's inputs, input, state, sr, " r"got another name"),
-        ),
-        (
-            {"shapes": {"state": (2, 4)}},
-            ValueError,
-            (r"shapes\['state'\] must be of 3 sizes, as the file's \(2, \?, 4\), got " r"\(2, 4\)"),
-        ),
-        (
-            {"shapes": {"state": "2"}},
-            TypeError,
-            r"shapes\['state'\] must be a tuple of sizes, with None for a free one",
-        ),
-        (
-            {"shapes": {"state": (2, -1, 4)}},
-            ValueError,
-            r"shapes\['state'\] must be an integer of at least 0, got -1",
-        ),
-        ({"shapes": []}, TypeError, r"shapes must be a mapping of inputs to tuples"),
-        ({"threads": 0}, ValueError, r"threads must be an integer of at least 1 and at most 1024, got 0"),
-    ],
-)
+@pytest.mark.parametrize("options, error, text", [
+    ({"states": {"stat": "stateN"}}, ValueError,
+     "the input in states must be one of the file's inputs, input, state, sr, got 'stat'"),
+    ({"states": {"state": "out"}}, ValueError,
+     "the output in states must be one of the file's outputs, output, stateN, got 'out'"),
+    ({"states": {"state": "output"}}, ValueError,
+     r"states\['state'\] must be an input and an output of the same shape and dtype, got 'output' "
+     "with 3 and 2 axes"),
+    ({"states": {"sr": "stateN"}}, ValueError,
+     r"states\['sr'\] must be .*, got 'stateN' with dtype int64 and float32"),
+    ({"states": {"state": "stateN", "input": "stateN"}}, ValueError,
+     "states must be pairs with different outputs, got 'stateN' twice"),
+    ({"states": ["state"]}, TypeError,
+     r"states must be a mapping of inputs to outputs, got \['state'\] \(list\)"),
+    ({"constants": {"rate": 1}}, ValueError,
+     r"constants\['rate'\] must be one of the file's inputs, input, sr, got another name"),
+    ({"constants": {"state": 1}}, ValueError,
+     r"constants\['state'\] must be one of the file's inputs, input, sr, got a state"),
+    ({"constants": {"sr": 16000.0}}, TypeError,
+     r"constants\['sr'\] must be of dtype int64, as the file's input, got .*float64"),
+    ({"constants": {"sr": [16000]}}, ValueError,
+     r"constants\['sr'\] must be of the file's shape \(\), got an array of shape \(1,\)"),
+    ({"constants": 3}, TypeError, "constants must be a mapping of inputs to arrays, got 3"),
+    ({"shapes": {"out": (1,)}}, ValueError,
+     r"shapes\['out'\] must be of one of the file's inputs, input, state, sr, got another name"),
+    ({"shapes": {"state": (2, 4)}}, ValueError,
+     r"shapes\['state'\] must be of 3 sizes, as the file's \(2, \?, 4\), got \(2, 4\)"),
+    ({"shapes": {"state": "2"}}, TypeError,
+     r"shapes\['state'\] must be a tuple of sizes, with None for a free one"),
+    ({"shapes": {"state": (2, -1, 4)}}, ValueError,
+     r"shapes\['state'\] must be an integer of at least 0, got -1"),
+    ({"shapes": []}, TypeError, "shapes must be a mapping of inputs to tuples"),
+    ({"threads": 0}, ValueError, "threads must be an integer of at least 1 and at most 1024, got 0"),
+])  # fmt: skip
 def test_wrong_arguments_of_a_model(path, options, error, text):
     with pytest.raises(error, match=text):
         Model(path, **options)
@@ -166,80 +122,34 @@ def test_inputs_of_types_that_numpy_lacks_are_refused(tmp_path, kind):
         Model(tmp_path / "m.onnx")
 
 
-@pytest.mark.parametrize(
-    "changes, error, text",
-    [
-        (
-            {"targets": None},
-            ValueError,
-            (
-                r"x must be a mapping with the file's inputs, encoder_outputs, targets, "
-                r"target_length, got missing targets; if an input is a state, give "
-                r"states=\{input: output\} to Model"
-            ),
-        ),
-        ({"target": 1}, ValueError, r"x must be a mapping .*, got unexpected target$"),
-        (
-            {"input_states_1": 1},
-            ValueError,
-            r"x must be a mapping without states, got the state 'input_states_1'; set it by",
-        ),
-        (
-            {"encoder_outputs": np.zeros((2, 4, 1))},
-            ValueError,
-            (
-                r"x\['encoder_outputs'\] must be of the file's shape \(B, 3, 1\), or \(T, "
-                r"B, 3, 1\) for T steps, got an array of shape \(2, 4, 1\) and dtype "
-                r"float32"
-            ),
-        ),
-        (
-            {"encoder_outputs": np.zeros((4, 2, 3, 2))},
-            ValueError,
-            r"x\['encoder_outputs'\] must be of the file's shape",
-        ),
-        (
-            {"encoder_outputs": np.zeros((3, 1))},
-            ValueError,
-            r"x\['encoder_outputs'\] must be of the file's shape",
-        ),
-        (
-            {"targets": np.zeros((2, 1))},
-            TypeError,
-            (
-                r"x\['targets'\] must be of dtype int32, as the file's input, got an array "
-                r"of shape \(2, 1\) and dtype float64"
-            ),
-        ),
-        (
-            {"targets": [[2**31], [0]]},
-            ValueError,
-            (r"x\['targets'\] must be within int32, the type of the file's input, got " r"2147483648"),
-        ),
-        ({"targets": [["a"], ["b"]]}, TypeError, r"x\['targets'\] must be an array of real numbers"),
-        (
-            {"encoder_outputs": np.zeros((2, 3, 1), complex)},
-            TypeError,
-            r"x\['encoder_outputs'\] must be an array of real numbers",
-        ),
-        (
-            {"targets": np.zeros((5, 2, 1), int), "target_length": np.ones((4, 2), int)},
-            ValueError,
-            (
-                r"x\['target_length'\] must be of 5 steps, as an input before it, got an array of "
-                r"shape \(4, 2\)"
-            ),
-        ),
-        (
-            {"targets": np.zeros((3, 1), int)},
-            ValueError,
-            (
-                r"the inputs must be ones with which onnxruntime runs the file, got "
-                r"encoder_outputs \(2, 3, 1\), targets \(3, 1\)"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("changes, error, text", [
+    ({"targets": None}, ValueError,
+     "x must be a mapping with the file's inputs, encoder_outputs, targets, target_length, got "
+     r"missing targets; if an input is a state, give states=\{input: output\} to Model"),
+    ({"target": 1}, ValueError, "x must be a mapping .*, got unexpected target$"),
+    ({"input_states_1": 1}, ValueError,
+     "x must be a mapping without states, got the state 'input_states_1'; set it by"),
+    ({"encoder_outputs": np.zeros((2, 4, 1))}, ValueError,
+     r"x\['encoder_outputs'\] must be of the file's shape \(B, 3, 1\), or \(T, B, 3, 1\) for T steps, "
+     r"got an array of shape \(2, 4, 1\) and dtype float32"),
+    ({"encoder_outputs": np.zeros((4, 2, 3, 2))}, ValueError,
+     r"x\['encoder_outputs'\] must be of the file's shape"),
+    ({"encoder_outputs": np.zeros((3, 1))}, ValueError,
+     r"x\['encoder_outputs'\] must be of the file's shape"),
+    ({"targets": np.zeros((2, 1))}, TypeError,
+     r"x\['targets'\] must be of dtype int32, as the file's input, got an array of shape \(2, 1\) and "
+     "dtype float64"),
+    ({"targets": [[2**31], [0]]}, ValueError,
+     r"x\['targets'\] must be within int32, the type of the file's input, got 2147483648"),
+    ({"targets": [["a"], ["b"]]}, TypeError, r"x\['targets'\] must be an array of real numbers"),
+    ({"encoder_outputs": np.zeros((2, 3, 1), complex)}, TypeError,
+     r"x\['encoder_outputs'\] must be an array of real numbers"),
+    ({"targets": np.zeros((5, 2, 1), int), "target_length": np.ones((4, 2), int)}, ValueError,
+     r"x\['target_length'\] must be of 5 steps, as an input before it, got an array of shape \(4, 2\)"),
+    ({"targets": np.zeros((3, 1), int)}, ValueError,
+     r"the inputs must be ones with which onnxruntime runs the file, got encoder_outputs \(2, 3, 1\), "
+     r"targets \(3, 1\)"),
+])  # fmt: skip
 def test_wrong_inputs_leave_the_states(joint, changes, error, text):
     stream = joint.stream(2)
     stream(zeros())
@@ -270,29 +180,17 @@ def test_an_error_at_a_later_step_leaves_the_states(joint):
     assert not stream.step.any() and not any(each.any() for each in stream.state.values())
 
 
-@pytest.mark.parametrize(
-    "value, error, text",
-    [
-        ({}, ValueError, r"state must be a mapping with the names state, got none"),
-        ({"state": 0, "h": 0}, ValueError, r"state must be a mapping with the names state, got state, h"),
-        ([0], TypeError, r"state must be a mapping of states' names to arrays, got \[0\]"),
-        (
-            {"state": np.zeros((2, 3, 4))},
-            ValueError,
-            (r"state\['state'\] must be of shape \(2, 2, 4\), got an array of shape " r"\(2, 3, 4\)"),
-        ),
-        (
-            {"state": np.zeros((2, 2, 4), object)},
-            TypeError,
-            r"state\['state'\] must be an array of real numbers",
-        ),
-        (
-            {"state": np.zeros((2, 2, 4), complex)},
-            TypeError,
-            r"state\['state'\] must be an array of real numbers",
-        ),
-    ],
-)
+@pytest.mark.parametrize("value, error, text", [
+    ({}, ValueError, "state must be a mapping with the names state, got none"),
+    ({"state": 0, "h": 0}, ValueError, "state must be a mapping with the names state, got state, h"),
+    ([0], TypeError, r"state must be a mapping of states' names to arrays, got \[0\]"),
+    ({"state": np.zeros((2, 3, 4))}, ValueError,
+     r"state\['state'\] must be of shape \(2, 2, 4\), got an array of shape \(2, 3, 4\)"),
+    ({"state": np.zeros((2, 2, 4), object)}, TypeError,
+     r"state\['state'\] must be an array of real numbers"),
+    ({"state": np.zeros((2, 2, 4), complex)}, TypeError,
+     r"state\['state'\] must be an array of real numbers"),
+])  # fmt: skip
 def test_wrong_states(model, value, error, text):
     stream = model.stream(2)
     with pytest.raises(error, match=text):
@@ -317,7 +215,7 @@ def test_wrong_lanes_and_rows(model, tmp_path):
         for call in (lambda rows: stream(x, rows), stream.reset, stream.get_state):
             with pytest.raises(error, match=text):
                 call(rows)
-    with pytest.raises(ValueError, match=r"got sr \(\), input \(2, 8\), state \(2, 3, 4\).*give lanes"):
+    with pytest.raises(ValueError, match=r"give lanes=2. .*got sr \(\), input \(2, 8\), state \(2, 3, 4\)"):
         stream(x)
     policy = Model(state_models.policy(tmp_path / "policy.onnx"))
     with pytest.raises(ValueError, match="lanes must be 1 for a file whose states have fixed sizes, got 2"):
@@ -525,8 +423,18 @@ def test_a_state_has_a_size_that_memory_holds(tmp_path):
         }""",
         {},
     )
-    text = r"state 'h_in' must be of at most 2147483647 numbers in a lane, got \(B, 99999999999\)"
+    text = r"state 'h_in' must be of at most 268435456 numbers in a lane, got \(B, 99999999999\)"
     with pytest.raises(ValueError, match=text):
+        Model(path).stream()
+
+
+def test_many_states_have_a_size_that_memory_holds(tmp_path):
+    names = [f"{name}{k}" for k in range(3) for name in ("h_in", "h_out")]
+    given, returned = (", ".join(f"float[B, 134217728] {n}" for n in names[k::2]) for k in (0, 1))
+    nodes = " ".join(f"h_out{k} = Identity (h_in{k})" for k in range(3))
+    text = f"m (float[B, 4] x, {given}) => (float[B, 4] y, {returned}) {{ y = Tanh (x) {nodes} }}"
+    path = state_models.save(tmp_path / "m.onnx", text, {})
+    with pytest.raises(ValueError, match="states must be of at most 268435456 numbers in a lane, got 3"):
         Model(path).stream()
 
 
@@ -539,3 +447,49 @@ def test_the_error_of_a_model_is_no_longer_than_a_screen(model):
 def test_threads_are_those_of_the_session(path):
     assert Model(path, threads=2).session.get_session_options().intra_op_num_threads == 2
     assert lnrnn.get_num_threads() >= 1
+
+
+@pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
+def test_a_stream_of_a_file_that_reads_from_the_end_gives_a_warning(tmp_path, rng, direction):
+    proto = recurrent(rng, "GRU", D=1 + (direction == "bidirectional"), direction=direction)
+    (part,) = lnrnn.onnx.parts(proto)
+    assert part.warnings == ["the state of node 'node' (GRU) begins at 0 in each call of the file"]
+    onnx.save(proto, tmp_path / "m.onnx")
+    with pytest.warns(UserWarning, match="the state of node starts at 0 in each run"):
+        lnrnn.onnx.Model(tmp_path / "m.onnx").stream()
+
+
+def test_the_advice_for_more_lanes_fits_the_file(tmp_path, path):
+    """shapes= helps only where the file has a free axis, and lanes= only where the lanes differ."""
+    state = "float[2, {0}, 4] state, float[{0}, 4] x) => (float[{1}] stateN, float[{0}, 4] y)"
+    for sizes, want in (
+        (("3", "2, 3, 4"), "; export it with a free batch axis$"),
+        (("N", "2, 3, 4"), "; if axis 1 of 'state' has the lanes, give shapes={'state': .2, None, 4.}$"),
+    ):
+        body = "{ y = Identity (x) stateN = Identity (state) }"
+        text = f'<ir_version: 8, opset_import: ["": 17]> g ({state.format(*sizes)} {body}'
+        onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+        with pytest.raises(ValueError, match=want):
+            Model(tmp_path / "m.onnx").stream(3 if sizes[0] == "N" else 5)
+    model = Model(path, constants={"sr": 16000})
+    frames = np.zeros((8, 576), np.float32)
+    with pytest.raises(
+        ValueError, match="^the file does not name the lanes of 'input'; give lanes=8. the inp"
+    ):
+        model(frames)
+    with pytest.raises(ValueError) as error:
+        model(frames[:, :100], lanes=8)
+    assert "give lanes" not in str(error.value)
+
+
+def test_states_of_a_cell_in_plain_operators_with_given_shapes(tmp_path):
+    """The file declares a batch of 3, and its names do not tell the state."""
+    torch = pytest.importorskip("torch")
+    cell = torch.nn.GRUCell(4, 5)
+    given = torch.zeros(3, 4), torch.zeros(3, 5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(cell, given, str(tmp_path / "m.onnx"), dynamo=False)
+    pairs = Model(tmp_path / "m.onnx").states
+    (name,) = pairs
+    assert Model(tmp_path / "m.onnx", shapes={name: (None, 5)}).states == pairs

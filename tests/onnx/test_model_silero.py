@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -12,11 +9,8 @@ pytest.importorskip("onnx_ir")
 pytest.importorskip("onnxruntime")
 
 from lnrnn.onnx import Model  # noqa: E402
+from onnx_packages import path_of  # noqa: E402
 
-_spec = importlib.util.find_spec("silero_vad")
-if _spec is None or _spec.origin is None:
-    pytest.skip("needs the package silero-vad", allow_module_level=True)
-DATA = Path(_spec.origin).parent / "data"
 STEP_FILES = ["silero_vad", "silero_vad_16k_op15", "silero_vad_half", "silero_vad_op18_ifless",
               "silero_vad_openvino_16k"]  # fmt: skip
 
@@ -29,8 +23,9 @@ def frames(rng, steps, lanes):
 
 
 def load(name):
-    model = Model(DATA / f"{name}.onnx")
-    return Model(DATA / f"{name}.onnx", constants={"sr": 16000}) if "sr" in model.inputs else model
+    path = path_of(f"silero_vad/data/{name}.onnx")
+    model = Model(path)
+    return Model(path, constants={"sr": 16000}) if "sr" in model.inputs else model
 
 
 @pytest.mark.parametrize("name", STEP_FILES)
@@ -53,7 +48,7 @@ def test_a_stream_has_the_bits_of_silero_s_own_loop(rng, name):
 
 def test_the_sequence_file_and_the_step_files_agree(rng):
     x = frames(rng, 20, 1)
-    sequence = Model(DATA / "silero_vad_16k_sequence.onnx")
+    sequence = load("silero_vad_16k_sequence")
     assert sequence.states == {"h": "hn", "c": "cn"}
     y, state = sequence(x[:, 0])
     stream = sequence.stream()

@@ -10,8 +10,9 @@ pytest.importorskip("onnx_ir")
 from onnx import TensorProto, helper  # noqa: E402
 
 from lnrnn.onnx import OnnxFileError  # noqa: E402
-from lnrnn.onnx.graph.reading import constant as folded  # noqa: E402
-from lnrnn.onnx.graph.reading import is_zero, read  # noqa: E402
+from lnrnn.onnx.graph.constants import constant as folded  # noqa: E402
+from lnrnn.onnx.graph.constants import is_zero  # noqa: E402
+from lnrnn.onnx.graph.reading import read  # noqa: E402
 from onnx_files import FLOAT, constant, model  # noqa: E402
 from onnx_runs import run  # noqa: E402
 
@@ -49,6 +50,8 @@ CASES = [
     ("Slice", [A, ints(-1), ints(-(2**62)), ints(2), ints(-1)], {}, 17, 1),
     ("Slice", [A, ints(2**40), ints(0), ints(2), ints(-2)], {}, 17, 1),
     ("Slice", [A, ints(-9), ints(-1), ints(-1), ints(2)], {}, 17, 1),
+    ("Slice", [A, ints(-5), ints(-(2**62)), ints(2), ints(-1)], {}, 17, 1),
+    ("Slice", [A, ints(-9), ints(-(2**31)), ints(-1), ints(-2)], {}, 17, 1),
     ("Slice", [A, ints(2), ints(1), ints(0)], {}, 17, 1),
     ("Slice", [A], {"starts": [1, 0], "ends": [2, 2]}, 9, 1),
     ("Slice", [A], {"starts": [-2], "ends": [2**31], "axes": [2]}, 9, 1),

@@ -1,13 +1,10 @@
 """Converts the models of the packages silero-vad, ddddocr and piper-tts. Skipped for those not installed.
 
-The packages are not imported. Their files may also be in the folder LNRNN_ONNX_MODELS.
+piper-tts has a model of torch (tashkeel, for Arabic) and one of Keras (nakdimon, for Hebrew), and no voices.
+support/onnx_packages.py says how to install the packages for these tests.
 """
 
 from __future__ import annotations
-
-import os
-from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +14,8 @@ pytest.importorskip("onnx_ir")
 import lnrnn  # noqa: E402
 from lnrnn.onnx.extraction import extracted  # noqa: E402
 from lnrnn.onnx.graph.reading import read  # noqa: E402
-from lnrnn.onnx.parts import found  # noqa: E402
+from lnrnn.onnx.parts import parts_of  # noqa: E402
+from onnx_packages import path_of  # noqa: E402
 from onnx_runs import agree, outputs, run  # noqa: E402
 
 # (file, number of parts with different weights, kind, inputs, units, directions, paths of each part)
@@ -33,17 +31,6 @@ FILES = [
 ]
 
 
-def path_of(name):
-    package, _, rest = name.partition("/")
-    folders = [Path(p) for p in os.environ.get("LNRNN_ONNX_MODELS", "").split(os.pathsep) if p]
-    spec = find_spec(package)
-    folders += [Path(p).parent for p in spec.submodule_search_locations or ()] if spec else []
-    path = next((p / name for p in folders if (p / name).is_file()), None)
-    if path is None:
-        pytest.skip(f"there is no {package} with {rest}")
-    return path
-
-
 @pytest.mark.parametrize(
     "name, count, kind, width, units, directions, paths", FILES, ids=lambda v: v if isinstance(v, str) else ""
 )
@@ -51,7 +38,7 @@ def test_parts_have_the_outputs_of_onnx_runtime(rng, name, count, kind, width, u
     path = path_of(name)
     networks = lnrnn.from_onnx(path)
     ir = read(path)
-    every = found(ir)
+    every = parts_of(ir)
     assert len(every) == count and {len(part.paths) for part in every} == {paths}
     networks = networks if count > 1 else {every[0].path: networks}
     for part in every:
@@ -61,7 +48,7 @@ def test_parts_have_the_outputs_of_onnx_runtime(rng, name, count, kind, width, u
         for each in (part, *part.same):  # branches have equal weights and their own nodes
             proto, _ = extracted(each, ir)
             x = rng.standard_normal((9, 4, rnn.input_size), dtype=np.float32)
-            feed = {each.x.name: x}
+            feed = {each.x.name: x.swapaxes(0, 1) if each.axes["x"] == "BTI" else x}
             lengths = None
             if each.lengths is not None:
                 lengths = feed[each.lengths.name] = np.array([9, 1, 5, 9], np.int32)
@@ -89,6 +76,41 @@ def test_a_whole_sequence_of_silero_has_the_outputs_of_its_steps(rng):
     whole = lnrnn.from_onnx(path_of("silero_vad/data/silero_vad_16k_sequence.onnx"))
     x = rng.standard_normal((20, 2, 128), dtype=np.float32)
     np.testing.assert_allclose(step(x)[0], whole(x)[0], atol=1e-6)
+
+
+def test_a_step_of_silero_in_plain_operators_has_the_outputs_of_onnx_runtime(rng):
+    path = path_of("silero_vad/data/silero_vad_op18_ifless.onnx")
+    ir, networks = read(path), lnrnn.from_onnx(path)
+    every = parts_of(ir)
+    assert [part.kind for part in every] == ["LSTM step"] * 2 and len(networks) == 2
+    for part in every:
+        x, h, c = rng.uniform(-0.9, 0.9, (3, 4, 128)).astype(np.float32)
+        values = part.x, *part.h0, *part.c0
+        theirs = run(extracted(part, ir)[0], {v.name: a for v, a in zip(values, (x, h, c), strict=True)})
+        _, (h, c) = networks[part.path](x[None], (h[None], c[None]))
+        agree({part.h[0].name: h[0], part.c[0].name: c[0]}, theirs, 1e-5)
+
+
+def test_loops_of_keras_have_the_outputs_of_onnx_runtime(rng):
+    """nakdimon has two bidirectional LSTMs of 400 units. Each direction is a Loop with a mask."""
+    path = path_of("piper/hebrew/nakdimon.onnx")
+    ir, networks = read(path), lnrnn.from_onnx(path)
+    every = parts_of(ir)
+    assert [part.kind for part in every] == ["Loop of LSTM"] * 4
+    assert [networks[part.path].reverse for part in every] == [False, True] * 2
+    lengths = np.array([9, 1, 5, 7], np.int32)
+    inside = np.arange(9)[:, None] < lengths
+    for part in every:
+        x = rng.standard_normal((9, 4, 400), dtype=np.float32)
+        mask = inside[:, :, None] if part.axes["mask"] == "TBI" else inside
+        feed = {part.x.name: x if part.axes["x"] == "TBI" else x.swapaxes(0, 1), part.mask.name: mask}
+        state = rng.uniform(-0.9, 0.9, (1, 4, 400)).astype(np.float32)
+        assert part.h0[0] is part.c0[0]  # the file has one value for both, which is 0
+        feed[part.h0[0].name] = state[0]
+        theirs = run(extracted(part, ir)[0], feed)[part.y.name]
+        theirs = theirs[::-1] if part.flipped else theirs
+        y, _ = networks[part.path](x, (state, state), lengths)
+        assert np.abs(np.where(inside[:, :, None], theirs, 0) - y).max() < 1e-5
 
 
 def test_files_without_a_plain_node_have_no_plain_part():

@@ -11,6 +11,7 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnx_ir")
 
 import onnx  # noqa: E402
+import onnx.parser  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 
 import lnrnn  # noqa: E402
@@ -42,8 +43,8 @@ def test_the_text_of_a_file(tmp_path, run, monkeypatch):
     want = """\
 m.onnx: opset 17
 
-Recurrent parts: 1, 1 with a network
-  1. LSTM, 5 nodes: LSTM(3, 4, num_layers=2, norm=None)
+1 recurrent part, converted
+  1. LSTM, 6 nodes: LSTM(3, 4, num_layers=2, batch_first=True, norm=None)
      LSTM of y0
 
 States: 2
@@ -125,7 +126,7 @@ def test_a_part_without_a_network_has_a_reason(tmp_path, run):
     code, out, _ = run(path)
     (part,) = parts(path)
     assert code == 0 and part.network is None and part.reason
-    assert "Recurrent parts: 1, 0 with a network\n  1. LSTM, 1 node: no network\n" in out
+    assert "1 recurrent part, not converted\n  1. LSTM, 1 node: no network\n" in out
     words = " ".join(out.split())
     assert f"reason: {part.reason}" in words and "clip" in words
 
@@ -186,3 +187,17 @@ def test_without_onnx_the_error_says_how_to_install_it(tmp_path, run, monkeypatc
 def test_the_command_does_not_need_onnxruntime(tmp_path, run, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert run(state_models.silero(tmp_path / "m.onnx"))[0] == 0
+
+
+def test_a_scan_of_no_known_cell_is_listed(tmp_path, run):
+    """The running sum of x is no cell."""
+    body = onnx.parser.parse_graph("body (float[B, 3] s, float[B, 3] x) => (float[B, 3] t, float[B, 3] y) "
+                                   "{ t = Add (s, x) y = Identity (t) }")  # fmt: skip
+    scan = onnx.helper.make_node("Scan", ["s0", "x"], ["s", "y"], "sums", body=body, num_scan_inputs=1)
+    info = [onnx.helper.make_tensor_value_info(n, 1, ("T", "B", 3)[n == "s0" :]) for n in ("s0", "x")]
+    out = [onnx.helper.make_tensor_value_info(n, 1, None) for n in ("s", "y")]
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([scan], "g", info, out)), tmp_path / "m.onnx")
+    want = "'sums' (Scan): its body is no step of a cell of lnrnn"
+    assert f"No recurrent part\n     no part: {want}\n" in run(tmp_path / "m.onnx")[1]
+    with pytest.raises(ValueError, match=r"unrolled. It does not know 'sums' .Scan.: its body is no step"):
+        lnrnn.from_onnx(tmp_path / "m.onnx")

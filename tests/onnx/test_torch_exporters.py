@@ -58,7 +58,7 @@ def exported(module, arguments, dynamo, opset=17):
 
 
 def check(raw, module, lengths=None):
-    """Compares a network with torch's module. In files x is (T, B, *), also for batch_first."""
+    """Compares a network with torch's module, which has the same axes."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         rnn = lnrnn.from_onnx(raw)
@@ -69,14 +69,13 @@ def check(raw, module, lengths=None):
         torch_s.bidirectional,
         torch_s.bias,
     )
-    assert not rnn.batch_first and part.axes["x"] == "TBI"
-    assert part.axes["y"] in (("BTH", "TDBH") if torch_s.batch_first else ("TBH", "TDBH"))
+    first = torch_s.batch_first
+    assert rnn.batch_first == first and part.axes["x"] == ("BTI" if first else "TBI")
+    assert part.axes["y"] in (("BTH",) if first else ("TBH", "TDBH"))
     for steps, batch in ((T, B), (2 * T, 1)) if lengths is None else ((T, B),):
-        x = torch.randn(steps, batch, WIDTH)
-        given = x.transpose(0, 1) if torch_s.batch_first else x
+        x = torch.randn(*((batch, steps) if first else (steps, batch)), WIDTH)
         with torch.no_grad():
-            y, state = module(given) if lengths is None else module(given, torch.tensor(lengths))
-        y = y.transpose(0, 1) if torch_s.batch_first else y
+            y, state = module(x) if lengths is None else module(x, torch.tensor(lengths))
         got, ours = rnn(x.numpy(), lengths=lengths)
         np.testing.assert_allclose(got, y.numpy(), atol=1e-6)
         pairs = zip(ours, state, strict=True) if isinstance(ours, tuple) else [(ours, state)]
@@ -126,3 +125,37 @@ def test_a_network_of_the_dynamo_exporter(kind, options):
     module = torch_network(kind, **options)
     part = check(exported(module, (torch.randn(4, 2, WIDTH),), True), module)
     assert all(value is None for value in (*part.h0, *part.c0))
+
+
+def test_an_rnn_of_the_dynamo_exporter_is_not_found():
+    """torch 2.13 unrolls it, with one product of all x, and has no node for it."""
+    raw = exported(torch_network("RNN"), (torch.randn(4, 2, WIDTH),), True)
+    with pytest.raises(ValueError, match="the file has no recurrent part"):
+        lnrnn.from_onnx(raw)
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_batch_first_needs_the_batch_axis_first_in_x_and_y(dynamo):
+    """A Transpose at one end only is no part of the network."""
+
+    class Half(torch.nn.Module):
+        def __init__(self, end):
+            super().__init__()
+            self.rnn, self.end = torch.nn.GRU(WIDTH, H), end
+
+        def forward(self, x):
+            x = x.transpose(0, 1) if self.end != "y" else x
+            y, h = self.rnn(x)
+            return y.transpose(0, 1) if self.end == "y" else y if self.end == "x" else h
+
+    for end, first in (("x", False), ("y", False), ("x alone", True)):
+        raw = exported(Half(end), (torch.randn(4, 2, WIDTH),), dynamo)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert lnrnn.from_onnx(raw).batch_first == first
+
+
+def test_a_network_with_proj_size_of_the_dynamo_exporter_is_refused():
+    raw = exported(torch_network("LSTM", proj_size=2), (torch.randn(4, 2, WIDTH),), True)
+    with pytest.raises(ValueError, match="initial_c must be of 2 units, as R, got 4, .*dynamo=True"):
+        lnrnn.from_onnx(raw)

@@ -35,8 +35,8 @@ STEPS = [name for name in WITH_INNER_BIASES if not UNKNOWN.search(name)]
 def equal_networks(found, rnn, rng):
     """Asserts that two networks have the same arguments, parameters and results."""
     assert cell_of(found) == cell_of(rnn) and found.norm == rnn.norm
-    for name in ("input_size", "hidden_size", "num_layers", "bidirectional", "reverse", "nonlinearity",
-                 "reset_after", "gate_activation", "proj_size"):  # fmt: skip
+    for name in ("input_size", "hidden_size", "num_layers", "bidirectional", "reverse", "batch_first",
+                 "nonlinearity", "reset_after", "gate_activation", "proj_size"):  # fmt: skip
         assert getattr(found, name, None) == getattr(rnn, name, None), name
     equal_arrays(found.parameters(), rnn.parameters())
     x = normal(rng, 6, 3, rnn.input_size)
@@ -76,9 +76,17 @@ def test_heads_come_back_as_whole_matrices_with_the_same_bits(tmp_path, rng, num
     same(found.weight_hh_l0, reference.block_diagonal(rnn.weight_hh_l0, num_heads))
 
 
-def test_axes_come_back_in_the_order_of_onnx(tmp_path, rng):
-    rnn = network(5, 8, cell="GRU", batch_first=True)
-    lnrnn.to_onnx(rnn, tmp_path / "m.onnx")
-    found, x = lnrnn.from_onnx(tmp_path / "m.onnx"), normal(rng, 3, 6, 5)
-    assert not found.batch_first
-    same(found(x.swapaxes(0, 1))[0].swapaxes(0, 1), rnn(x)[0])
+@pytest.mark.parametrize("norm", [None, "layer"])
+def test_a_file_without_states_says_that_they_begin_at_0(tmp_path, norm):
+    for states in (True, False):
+        lnrnn.to_onnx(network(5, 8, cell="LSTM", norm=norm), tmp_path / "m.onnx", states=states)
+        (part,) = lnrnn.onnx.parts(tmp_path / "m.onnx")
+        assert any("begins at 0 in each call" in text for text in part.warnings) != states
+
+
+@pytest.mark.parametrize("form", ["", "stateless", "lengths"])
+@pytest.mark.parametrize("options", [{}, {"norm": None}, {"bidirectional": True}], ids=str)
+def test_batch_first_comes_back(tmp_path, rng, options, form):
+    rnn = network(5, 8, cell="GRU", batch_first=True, **options)
+    lnrnn.to_onnx(rnn, tmp_path / "m.onnx", **FORMS[form])
+    equal_networks(lnrnn.from_onnx(tmp_path / "m.onnx"), rnn, rng)

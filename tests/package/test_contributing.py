@@ -19,7 +19,7 @@ PAGE = ROOT / "CONTRIBUTING.md"
 pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of the repository")
 
 
-# Files that read other people's files are importers, which have tables of their own.
+# Git's patterns that exclude the files of importers, which have another table.
 IMPORTERS = (
     ":!lnrnn/importers", ":(exclude,glob)lnrnn/onnx/*.py",
     *(f":!lnrnn/onnx/{folder}" for folder in ("graph", "nodes", "cells", "running")),
@@ -27,7 +27,7 @@ IMPORTERS = (
 
 
 class Counted(NamedTuple):
-    """Describes a table, and the example whose files it lists."""
+    """A table of CONTRIBUTING.md, which lists the files that mention an existing example."""
 
     sentence: str  # the start of the sentence above the table
     name: str  # the example's name, for NAME in the table
@@ -89,7 +89,7 @@ def code(name: str, docstrings: bool) -> str:
 
 
 def named_in(table: Counted) -> tuple[int, int, list[str]]:
-    """Returns the numbers of the sentence above a table, and the files of its last column."""
+    """Returns the numbers of files and new files above a table, and the files in its last column."""
     result = re.search(
         rf"{re.escape(table.sentence)} changes (\d+) files(?:, (\w+) of them new)?:\n\n((?:\|.*\n)+)",
         PAGE.read_text(encoding="utf-8"),

@@ -12,7 +12,7 @@ from compilers import native_compiler  # compilers.py also puts pyx/ on the path
 
 @pytest.mark.parametrize("folder", ["plain", "a space", "mein Büro", r"$HOME #1 $$ a\b: c"])
 def test_a_unit_is_compiled_when_its_text_a_header_or_a_flag_has_changed(tmp_path, monkeypatch, folder):
-    """Any folder works, although the compiler escapes special characters in absolute paths of headers."""
+    """The compiler lists headers with escaped characters. Tests folders whose names have such characters."""
     compiler = native_compiler()
     folder_ = tmp_path / folder
     for path, text in (

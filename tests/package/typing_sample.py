@@ -88,7 +88,7 @@ def hidden_sizes(networks: list[lnrnn.Network[Array]]) -> list[int]:
 hidden_sizes([rnn, gru])
 hidden_sizes([lstm])  # type: ignore[list-item]
 
-# Misspelt names and torch's name of h0 are errors.
+# Misspelt names are errors, and hx, torch's name of h0, too.
 rnn(x, hx=None)  # type: ignore[arg-type]
 lnrnn.RNN(40, 256, norm="lyaer")  # type: ignore[arg-type]
 lnrnn.RNN(40, 256, nonlinearity="tahn")  # type: ignore[arg-type]

@@ -108,7 +108,7 @@ def test_gru_placements_by_hand():
     # the sum (1, 7, 7): (-4, 2, 2) / sqrt(8 + 16)
     ar, az, an = np.array([-4, 2, 2]) / sqrt(24)
     np.testing.assert_allclose(run(placement="joint"), new_state(sig(az), tanh(sig(ar) * an)), rtol=1e-14)
-    # a norm over each gate of one unit: only the biases remain
+    # the norm over a gate of one unit is its bias
     np.testing.assert_allclose(run((1, 2, 3), placement="gate"), new_state(sig(2), tanh(3)), rtol=1e-15)
 
 
@@ -261,7 +261,7 @@ def test_inference_with_the_statistics_of_training_equals_training(name):
 def test_overrun_policies_beyond_the_known_steps(name):
     """Statistics are known for two steps.
 
-    Later steps give the results of a network that has the statistics of the policy for every step.
+    In later steps, "last" repeats the last statistics, "mean" their average, as if these were known.
     """
     rng = np.random.default_rng(9)
     v, lengths = draw(name, rng)
@@ -308,7 +308,7 @@ def test_gradients_equal_central_differences(name, reverse, ragged):
     name += " batch" if kind else ""
     rng = np.random.default_rng(14)
     v, lengths = draw(name, rng, t=4, i=2, h=3)
-    # a small eps would amplify two nearly equal sequences too much for central differences
+    # eps is large, because a small one would amplify nearly equal sequences too much for central differences
     options = dict(reverse=reverse, lengths=lengths if ragged else None, eps=1e-2)
     if kind:
         steps = {"given": 4, "overrun": 2}[kind]

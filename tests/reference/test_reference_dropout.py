@@ -33,7 +33,7 @@ def masks_of(name, rng, t, b, h, kinds):
 
 
 def test_a_mask_of_states_by_hand():
-    """h1 = tanh(x + W (m h0)), with a mask that keeps one of two hidden units. Zoneout keeps h0 itself."""
+    """h1 = tanh(x + W (m h0)), with a mask m of one of two hidden units. Zoneout keeps h0, not m h0."""
     w = np.array([[0.5, 2], [0.25, -1]])
     x, h0 = np.array([[[1.0, -1]]]), np.array([[0.5, 0.75]])
     made = [tanh(1 + 0.5 * 2 * 0.5), tanh(-1 + 0.25 * 2 * 0.5)]

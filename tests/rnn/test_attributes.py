@@ -82,7 +82,6 @@ def test_an_error_for_a_name_like_no_other_has_no_suggestion(make):
 @each_cell
 @each_norm
 def test_methods_sizes_and_properties_cannot_be_replaced(rng, cell, norm):
-    """Replacing or deleting a method, a size or a property is an error, and changes nothing."""
     rnn, x = network(3, 4, cell=cell, norm=norm, trained=5), normal(rng, 5, 2, 3)
     want = rnn(x)[0]
     methods, values = (

@@ -47,10 +47,7 @@ def one_step(rnn, rng, batch):
 @each_cell
 @pytest.mark.parametrize("batch", [7, 33])
 def test_backward_of_batch_norm_far_from_zero(family, cell, batch):
-    """The kernels round the mean to float32.
-
-    Near 10,000 the rounding changes the mean by up to half a unit in the last place.
-    """
+    """The kernels round the mean, near 10,000, to float32. The gradient must not contain this error."""
     rng = np.random.default_rng(2)
     rnn = calm(5, 33, cell=cell, norm="batch")
     x, gy = one_step(rnn, rng, batch), rng.standard_normal((1, batch, 33)).astype(np.float32) + np.float32(2)

@@ -29,7 +29,7 @@ SUMS = 2e-6
 
 
 def drawn(rng, rnn, ragged=True):
-    """Returns arguments of forward_train, except resets, and of backward."""
+    """Returns (arguments of forward_train without resets, arguments of backward)."""
     x, gy = normal(rng, T, B, 5), normal(rng, T, B, widths(rnn)[0] * rnn.num_directions)
     ends = np.r_[[T] * 8, rng.integers(0, T + 1, B - 8)] if ragged else None
     return (x, drawn_state(rng, rnn, B), ends), (gy, drawn_state(rng, rnn, B))

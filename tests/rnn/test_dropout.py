@@ -143,7 +143,6 @@ def test_masks_do_not_depend_on_batch_first(rng, cell):
 
 
 def test_dropout_of_one_sequence_without_a_batch_axis(rng):
-    """The sequence may be a read-only array."""
     rnn = deep()
     x = normal(rng, T, D)
     x.flags.writeable = False

@@ -33,8 +33,7 @@ BATCHES = (*range(1, 14), 31, 32, 33, 64, 70)
 HIDDEN = (1, 15, 17, 33, 48, 65, 97, 193)
 T, KNOWN = 9, 4
 
-# Networks for inference. The last three have batch norm; in some of them, sequences have steps without
-# statistics.
+# Networks for inference. If trained is KNOWN, batch norm has no statistics for the last steps of x.
 MODELS = {
     "layer": dict(norm="layer"),
     "none": dict(norm=None),
@@ -103,8 +102,8 @@ def test_bits_do_not_depend_on_the_batch_or_the_index_in_it(family, rng, model):
             equal(rnn, got, (y[:, who], taken(rnn, h, who)), message)
 
 
-# {case: (an input with weight 1 in all hidden units, an input with weight 1 in most)}. The statistics of rows
-# with these inputs take a second pass or double precision, or are NaN.
+# {case: (first input, second input)}. Their weights are 1, but in some units the second one has 0. With these
+# inputs, statistics of a row need a second pass or double precision, or are NaN.
 UNLIKE = {
     "far pivot": (0, 1e4), "far mean": (1e6, 0), "huge": (1e30, 1e30), "tiny": (1e-30, 1e-30),
     "subnormal squares": (0, 2.0**-65), "zero": (0, 0), "infinite": (np.inf, 0), "NaN": (np.nan, 0),
@@ -136,7 +135,7 @@ def test_rows_computed_together_have_the_bits_of_each_alone(family, rng, model):
 
 @each_cell
 def test_few_sequences_whose_statistics_are_the_batch_s(family, rng, cell):
-    """With overrun "batch", a step needs the sums over all sequences. Such a call uses one thread."""
+    """With overrun "batch", a step needs sums over all sequences, so the call uses one thread."""
     rnn = network(7, 193, cell=cell, norm=lnrnn.BatchNormSpec(overrun="batch"), trained=KNOWN)
     x, h0 = normal(rng, 60, 3, 7), drawn_state(rng, rnn, 3)
     assert x.shape[0] * 3 * len(rnn.weight_hh_l0) * 200 > 2**22

@@ -1,4 +1,4 @@
-"""Tests LSTM and GRU with hard sigmoids: limits, NaN, refusals."""
+"""Tests hard sigmoids of LSTM and GRU: values beyond their limits, NaN, refused arguments."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ def test_overrun_raise_names_the_lane_before_any_changes(rng):
             assert (error.sequence, error.length, error.known_steps) == (2, 4, 3)
             assert str(error) == str(caught.value)
         stays(rnn, stream, before, steps)
-    # A lane is not refused if it is reset, or takes no step.
+    # A lane after its last known step is not refused if it is reset, or takes no step.
     stream(normal(rng, 2, D), [1, 4], resets=[False, True])
     stream(normal(rng, 3, 2, D), [2, 0], lengths=[0, 3])
     same(stream.step, [3, 2, 3, 0, 1])

@@ -14,16 +14,15 @@ from helpers import using_caches
 
 each_dtype = pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "int8 of 8 bits"])
 BATCHES = (*range(1, 10), 17, 37)
-# Numbers of outputs: every number of vectors up to more than four panels, for vectors of 1 to 16 numbers.
+# Numbers of outputs. With vectors of 1 to 16 numbers, these are from one vector to more than four panels.
 WIDTHS = (*range(1, 14), 16, 24, 31, 33, 40, 48, 56, 64, 72, 80, 96, 112, 120, 128, 144, 160, 192, 208, 240)
 
 
 def whole_numbers(rng, dtype, outputs, inputs, batch):
     """Returns weights (outputs, inputs) and rows (1, batch, inputs) that int8 represents exactly.
 
-    The scale of a row is its largest value / 127 for weights, and / 8191 or / 127 for activations. So each
-    row begins with 127 or 8191, which the other factor multiplies by 0. The last inputs are random, because
-    they may be alone in their words.
+    int8 divides a row by its largest value / 127 (weights), or / 8191 or / 127 (x). To make this 1, rows
+    begin with 127 or 8191, where the other factor is 0. The last inputs may be alone in a word of memory.
     """
     w, x = rng.integers(-7, 8, (outputs, inputs + 2)), rng.integers(-7, 8, (1, batch, inputs + 2))
     w[:, :2], x[..., :2] = (127, 0), (0, 127 if dtype == "int8 of 8 bits" else 8191)

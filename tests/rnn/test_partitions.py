@@ -22,7 +22,7 @@ from networks import drawn_state, each_cell, equal, network, normal, spec
 
 each_machine = pytest.mark.parametrize("machine", MACHINES)
 
-# (number of gates, number of separate products) of each cell.
+# (number of gates, 2 if W_ih x and W_hh h are kept apart, otherwise 1) of each cell.
 RNN, LSTM, GRU = (1, 1), (4, 2), (3, 2)
 THREADS = (2, 3, 4, 6, 8, 16, 24, 32, 64)
 
@@ -49,7 +49,7 @@ def test_the_chosen_partition_has_the_least_time(machine, threads, cell):
 @each_machine
 @pytest.mark.parametrize("threads", THREADS)
 def test_threads_divide_the_hidden_units_of_one_sequence(machine, threads):
-    """For a small step, fewer threads are chosen, because a barrier would take longer than the step."""
+    """A small step gets few threads, because a barrier of many would take longer than the step."""
     with on_machine(machine):
         groups, each, _, _ = engine_switches.partition(threads, 1, 64, 64, *RNN)
         assert groups * each <= 4
@@ -70,7 +70,7 @@ def test_threads_divide_many_sequences(machine, threads):
 
 
 def test_threads_divide_weights_beyond_l2_if_sequences_are_few():
-    """With 12 sequences per thread, reading L3 takes longer than arithmetic; with 640 it does not."""
+    """With 12 sequences per thread, but not with 640, reading weights in L3 takes longer than arithmetic."""
     with on_machine("slow L3"):
         for cell in (RNN, LSTM, GRU):
             assert engine_switches.partition(2, 24, 1536, 1536, *cell)[:3] == (1, 2, True)
@@ -158,8 +158,7 @@ def test_every_grid_gives_the_same_bits(rng, name):
                 equal(rnn, rnn(x, h0), want[1], f"{batch} in {grid}, whole")
 
 
-# {instruction set: (hidden units, threads)}. There are as many threads as panels. The first panel is wider
-# than a thread's share.
+# {instruction set: (hidden units, threads)}. The first panel is wider than a thread's share of the units.
 NARROW = {"avx512": (145, 4), "avx2": (17, 2), "sse2": (9, 2)}
 
 
@@ -181,13 +180,12 @@ def test_a_share_within_one_panel_gives_the_same_bits(rng, name):
 @pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
 @pytest.mark.parametrize("mode", ["slow", "staggered"])
 def test_grids_with_slow_threads_give_the_same_bits(rng, name, mode):
-    """slow: a thread of each group has lost its core. staggered: one thread leaves barriers late."""
+    """slow: each wait counts as if a thread had lost its core. staggered: one thread leaves barriers late."""
     rnn, x, h0, ends = drawn(rng, name)
     with using_threads(1):
         want = rnn(x, h0, ends)
     for grid, threads in GRIDS[:2] + (GRIDS[5:6] if mode == "slow" else []):
-        # If the mode is "slow", a chunk is one step, after which the other threads stop; otherwise chunks
-        # have several steps.
+        # With these small caches, a chunk is one step. With None, chunks have several steps.
         caches = (1024, 4096, 4096) if mode == "slow" else None
         with using_caches(caches), using_partition(*grid), several_threads(threads, "units"):
             engine_switches.set_barrier_mode(mode)

@@ -65,7 +65,7 @@ def test_the_equations_of_keras_and_onnx(isa, rng, hidden):
 
 
 def test_both_forms_are_one_without_a_state(rng):
-    """In the first step h is 0, and so is r h."""
+    """In the first step h is 0. So reset_after has no effect without a recurrent bias."""
     after, before = (network(D, 16, cell="GRU", norm=None, reset_after=r) for r in (True, False))
     for rnn in (after, before):
         rnn.bias_hh_l0 = np.zeros(48)

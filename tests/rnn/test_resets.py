@@ -32,7 +32,7 @@ D, H, T, B = 3, 17, 9, 8
 
 
 def cuts(resets, lengths, b):
-    """Returns the parts of sequence b, (first step, end) each."""
+    """Returns [(first step, end)] of the parts of sequence b."""
     at = [0, *(t for t in range(1, lengths[b]) if resets[t, b]), lengths[b]]
     return list(zip(at[:-1], at[1:], strict=True))
 
@@ -96,7 +96,7 @@ def lnrnn_twin(rnn):
 @pytest.mark.parametrize("bidirectional", [False, True])
 @each_cell
 def test_every_layer_is_reset(rng, cell, bidirectional):
-    """A network of two layers equals two networks of one layer, one after the other."""
+    """Two layers equal two networks of one layer, one after the other, with the same resets."""
     rnn = network(D, H, cell=cell, num_layers=2, bidirectional=bidirectional)
     x, resets = normal(rng, T, B, D), rng.random((T, B)) < 0.3
     lengths = rng.integers(0, T + 1, B)

@@ -61,8 +61,8 @@ def same(got, want, message=""):
         np.testing.assert_array_equal(a, b, err_msg=message)
 
 
-# Tests every shape with one variant of each cell, and two shapes with all variants. The order of chunks does
-# not depend on the norms, but the states between chunks do.
+# Tests every shape with one variant of each cell, because the order of chunks does not depend on norms. Tests
+# two shapes with all variants, because the states between chunks do.
 CASES = [(variant, *shape) for variant in ("RNN", "LSTM split carry", "GRU batch") for shape in SHAPES]
 CASES += [(variant, *shape) for variant in VARIANTS for shape in ((3, False), (2, True))]
 
@@ -103,7 +103,7 @@ def test_empty_calls_return_empty_results(rng, T, B, both):
 @pytest.mark.parametrize("mode", ["slow", "staggered"])
 @pytest.mark.parametrize("layers, both", [(2, False), (3, False), (5, False), (2, True)])
 def test_late_threads_give_the_same_bits(rng, layers, both, mode):
-    """`mode` makes threads late at a barrier: first one thread, then another."""
+    """`mode` makes one thread after the other late at barriers."""
     rnn = network(D, H, cell="LSTM", num_layers=layers, bidirectional=both)
     x, h0, ends = drawn(rng, rnn, 200, 2, True)
     want = in_turn(rnn, x, h0, ends)
@@ -219,7 +219,7 @@ def test_parallel_layers_on_one_core_and_in_a_fork(kind):
     ],
 )
 def test_layers_run_in_parallel_if_that_is_faster(rng, cell, hidden, layers, both, B, T, beside):
-    """Otherwise two threads divide the hidden units of each layer."""
+    """Where layers do not run in parallel, two threads divide the hidden units of each layer."""
     rnn = network(hidden, hidden, cell=cell, num_layers=layers, bidirectional=both)
     x = normal(rng, T, B, hidden)
     with using_caches((1 << 15, 1 << 20, 1 << 25)), several_threads(2, "tasks" if beside else "units"):
@@ -255,7 +255,6 @@ def test_layers_of_few_steps_run_one_after_the_other(rng, T, beside):
 
 
 def test_memory_is_not_shared_with_the_caller(rng):
-    """Results share no memory with other results or with arguments."""
     rnn = network(D, H, cell="LSTM", num_layers=3)
     x, h0, _ = drawn(rng, rnn, 20, 2)
     kept = [a.copy() for a in h0]

@@ -1,4 +1,4 @@
-"""Tests properties that only an SLSTM has. Other tests get it from tests/support/networks.py."""
+"""Tests properties that only an SLSTM has. Tests of all cells include SLSTM too."""
 
 from __future__ import annotations
 
@@ -165,8 +165,8 @@ def test_nan_stays_in_its_sequence(rng):
 
 @pytest.mark.parametrize("options", [{}, {"exp_forget": True}, {"norm": None}], ids=str)
 def test_gradients_of_each_state_alone(options):
-    """The kernels' gradient of m is that at constant c exp(m) and n exp(m). It is converted at the first and
-    the last step."""
+    """The kernels' gradient of m is that at constant c exp(m) and n exp(m), the caller's at constant c and n.
+    backward converts one to the other at the first and the last step."""
     slstm = calm(D, H, cell="SLSTM", num_heads=3, **options)
     x, h0, ends, gy, _ = drawn_run(7, slstm, T, [T, 0, 3, T, 1])
     for k in range(4):
@@ -230,7 +230,7 @@ def test_gradients_through_states_of_bfloat16(rng):
 @pytest.mark.parametrize("norm", ["layer", None])
 @pytest.mark.parametrize("how", [(1, 2, False), (1, 2, True), (2, 1, False)], ids=str)
 def test_threads_that_divide_units_or_rows(rng, norm, how):
-    """y of an SLSTM is not h. If each thread has all states, only thread 0 writes y."""
+    """With a norm, y is the norm of h. If every thread has all of h, only thread 0 writes y."""
     slstm = network(17, 96, cell="SLSTM", num_heads=3, num_layers=2, norm=norm)
     x, ends = normal(rng, T, 12, 17), rng.integers(0, T + 1, 12)
     start = drawn_state(rng, slstm, 12)

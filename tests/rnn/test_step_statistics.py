@@ -52,7 +52,7 @@ def statistics(rnn, side="", suffix="_l0"):
 
 
 def living_statistics(rnn, x, h0, ends, y):
-    """Computes mean, biased variance and count of W_ih x_t + W_hh h_{t-1} in float64, with h from y."""
+    """Computes each step's mean, biased variance and count of W_ih x + W_hh h in float64, with h from y."""
     w_ih, w_hh = rnn.weight_ih_l0.astype(np.float64), rnn.weight_hh_l0.astype(np.float64)
     means, variances, counts = [], [], []
     for t in range(max(ends, default=0)):
@@ -235,10 +235,7 @@ def test_a_call_before_any_training_needs_overrun_batch(rng, cell, room):
 
 @pytest.mark.parametrize("known", [8, 9, 130, 300])
 def test_the_mean_of_one_unit_has_numpys_bits(rng, known):
-    """Large means cancel in the sum over steps.
-
-    So the result shows rounding errors, which depend on the order of the sum.
-    """
+    """Large means cancel in the sum over steps, so the result shows in which order they were added."""
     rnn = learn(lnrnn.RNN(3, 1, norm=spec(overrun="mean"), nonlinearity="identity"), rng, known, 16)
     large = 1e10 * rng.standard_normal((known, 1))
     means, variance = large - large.mean() + rng.standard_normal((known, 1)), statistics(rnn)[1].mean(0)
@@ -400,7 +397,6 @@ def test_training_continues_from_loaded_statistics(rng):
 
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 def test_impossible_statistics_are_refused(rng, cell):
-    """Tests the statistics that only LSTM and GRU have."""
     rnn = network(3, 5, cell=cell, norm="batch", num_layers=2, trained=T)
     state = rnn.state_dict()
     for name, value in (

@@ -106,7 +106,7 @@ def test_a_stream_of_one_sequence_needs_no_batch_axis(rng):
 
 
 def test_inputs_and_states_of_every_dtype_and_container(rng):
-    """A stream copies its inputs and states, and returns copies."""
+    """Setting or reading `state` copies it."""
     rnn = network(3, 17, num_layers=2)
     x = rng.integers(-3, 4, (2, 3)).astype(np.float32)  # all dtypes below represent these values
     state = rng.integers(-3, 4, (2, 2, 17)).astype(np.float32)

@@ -114,8 +114,7 @@ def test_gradients_of_every_size_equal_the_reference(kind):
 @each_cell
 @pytest.mark.parametrize("width", [256, 264, 512, 768])
 def test_backward_with_weights_of_several_panels(cell, width):
-    """Rows of a weight of 1 and 2 KiB are read in place. Longer rows, and rows with partial vectors, are
-    packed."""
+    """Matrices with rows of 1 or 2 KiB are read in place. Longer rows and partial vectors are packed."""
     rng = np.random.default_rng(width)
     rnn = calm(width, 256, cell=cell)
     for batch in (1, 9):
@@ -150,8 +149,8 @@ def test_gradients_of_sizes_that_amplify(norm, kind):
     """
     for hidden, inputs, batch in AMPLIFYING["RNN" if kind["cell"] == "RNN" else "LSTM"]:
         rng = np.random.default_rng(hidden)
-        # With one input the result hardly depends on the size of the weight, so the terms of its gradient
-        # cancel.
+        # Batch norm of one input hardly depends on the size of its weight, so the terms of the weight's
+        # gradient cancel. MILD reduces this.
         rnn = calm(inputs, hidden, seed=3, norm=MILD if norm == "batch" and inputs == 1 else norm, **kind)
         ends = np.sort(rng.integers(0, T + 1, batch))
         x, gy = normal(rng, T, batch, inputs), normal(rng, T, batch, hidden)
@@ -159,7 +158,7 @@ def test_gradients_of_sizes_that_amplify(norm, kind):
         want, loss = true_gradients(rnn, *args), amplification(rnn, *args)
         for isa, got in on_every_family(partial(trained, rnn, *args)).items():
             for name, g in got.items():
-                # The error of a gradient is as large as the errors of its terms that cancel.
+                # The terms of a gradient may cancel, so its errors are as large as those of the terms.
                 size = np.abs(want[name]).max(initial=0)
                 allowed = size * (GRADIENT + 2 * loss[name]) + 8e-6
                 assert absolute_error(g, want[name]) < allowed, (isa, name, hidden)

@@ -52,8 +52,8 @@ def close(got, want, note="", allowed=GRADIENT):
         assert relative_error(g, want[name]) < allowed, (name, note)
 
 
-# {case: lengths of the batch}. They test every size of the backward pass: products of 128 rows, chunks
-# ("rounds") of 256 rows or of one step, tiles of 64 rows. Blocks of 4 or 8 rows have separate sums.
+# {case: lengths of the batch}. The backward pass has chunks ("rounds") of 256 rows or of one step. It
+# multiplies 128 rows at a time, in tiles of 64 rows, and adds 4 or 8 rows at a time.
 BATCHES = {
     "one row": [9],
     "two": [3, 9],
@@ -93,7 +93,7 @@ def test_batches_of_every_size_equal_the_reference(variant, batch):
 
 @pytest.mark.parametrize("variant", [WITH_INNER_BIASES[name] for name in FEW if "batch" not in name])
 def test_gradients_of_a_batch_are_those_of_its_sequences(family, variant):
-    """Gradients of x and h0 have the bits of each sequence alone; gradients of parameters are sums."""
+    """Gradients of x and h0 have the bits of each sequence alone. Those of parameters are added."""
     rnn = calm(7, 17, **variant)
     x, h0, ends, gy, gh = drawn_run(3, rnn, 5, [5, 4, 5, 1, 0, 2, 5, 5, 3])
     want, found = trained(rnn, x, h0, ends, gy, gh), {}
@@ -172,7 +172,7 @@ def test_grad_x_false_changes_no_other_gradient(variant):
             same(g, other[name], err_msg=name)
 
 
-# A sum that starts from the value in `out` has a rounding at every row. The largest measured error is 1.8e-6.
+# The tolerance if gradients are added to `out`. The largest measured error is 1.8e-6.
 ADDED = 4e-6
 
 
@@ -180,7 +180,7 @@ ADDED = 4e-6
 def test_out_adds_gradients_to_its_values(family, variant):
     """Sums over micro-batches equal the gradients of the whole batch.
 
-    The calls have no chunk of steps, one, or several.
+    A call computes no chunk of steps, one, or several.
     """
     rnn = calm(7, 33, **variant, num_layers=2, bidirectional=True)
     total, sums = None, {}
@@ -295,7 +295,6 @@ def test_a_bad_out_is_refused(rng):
 
 
 def test_out_with_names_of_another_network_is_refused(rng):
-    """The other network has no biases, no gains or other layers."""
     rnn = calm(3, 4, num_layers=2)
     tape = rnn.forward_train(normal(rng, 3, 2, 3))[2]
     for other in (calm(3, 4), calm(3, 4, norm=None, num_layers=2), calm(3, 4, num_layers=2, bias=False)):

@@ -96,7 +96,7 @@ def test_units_add_in_the_order_of_the_manual(with_unit, rng, inputs):
 
 @pytest.mark.parametrize("exponents", [(-70, -55), (55, 66), (-149, 128)], ids=["subnormal", "large", "any"])
 def test_subnormal_and_infinite_products_follow_the_manual(with_unit, rng, exponents):
-    """Subnormal products and sums become 0, and overflows infinity."""
+    """Subnormal products and sums become 0. Those that overflow become infinity."""
     low, high = exponents
     size = [np.float32(2.0) ** rng.integers(low, high, (n, 4)).astype(np.float32) for n in (17, 40)]
     x, w = normal(rng, 17, 4) * size[0], normal(rng, 40, 4) * size[1]

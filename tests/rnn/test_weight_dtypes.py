@@ -52,7 +52,7 @@ def test_int8_adds_products_of_integers(isa, rng, hidden, inputs, bits):
 
 
 def quantized_rows(rng, lowest, highest, scale):
-    """Returns a row of integers for each lowest and highest, which both are in it, and the scaled rows."""
+    """Returns rows of integers, each from its lowest to its highest, which both occur, and scaled rows."""
     q = np.array([rng.integers(low, high + 1, 50) for low, high in zip(lowest, highest, strict=True)])
     q[:, 0], q[:, 1] = lowest, highest
     return q, q.astype(np.float32) * np.float32(scale)
@@ -61,7 +61,7 @@ def quantized_rows(rng, lowest, highest, scale):
 @each_bits
 @pytest.mark.parametrize("scale", [1, 0.0123, 3e-29, 7e33])
 def test_int8_keeps_weights_that_are_integers_times_a_scale(isa, rng, bits, scale):
-    """Quantised weights of elsewhere, often with one scale for all rows, are not rounded a second time."""
+    """Weights that another program has quantised, often with one scale, are not rounded a second time."""
     lowest = [-127, -128, -128, -126, -97, -63, -11, -3, -1, 0, 0, -64]
     highest = [127, 127, 0, 97, 101, 39, 11, 2, 1, 1, 127, 5]
     rnn = network(50, len(lowest), norm=None, nonlinearity="identity", bias=False)
@@ -71,13 +71,13 @@ def test_int8_keeps_weights_that_are_integers_times_a_scale(isa, rng, bits, scal
     want = (p @ q.T) * step.astype(np.float64) * float(np.float32(scale))
     got = rnn.to_dtype("int8", activation_bits=bits)(x)[0][0]
     size = np.abs(want).max(0)
-    # roundings of float32: the scale, the upper and lower parts of the sum, and its product with two scales
+    # at most 6 roundings: the scale, the upper and lower parts of the sum, and its product with two scales
     assert (np.abs(got - want) <= 6 * np.finfo(np.float32).eps * size).all()
 
 
 @each_bits
 def test_int8_rounds_weights_that_do_not_fit(isa, rng, bits):
-    """Integers beyond -128 .. 127 are rounded as any weights are. So is -128 if sums would exceed 32 bits."""
+    """Integers beyond -128 .. 127 are rounded like other weights, and -128 if sums could exceed 32 bits."""
     rnn = network(50, 3, norm=None, nonlinearity="identity", bias=False)
     q, rnn.weight_ih_l0 = quantized_rows(rng, [-128, -131, -255], [128, 101, 255], 0.5)
     x = normal(rng, 1, 5, 50)

@@ -35,7 +35,6 @@ each_zoned = pytest.mark.parametrize("variant", [v for v in VARIANTS if not v.st
 
 
 def rates(rnn, h=0.3, c=0.2):
-    """Returns a value for rnn.zoneout."""
     return (h, c) if type(rnn) is lnrnn.LSTM else h
 
 

@@ -40,7 +40,7 @@ print(first, alone, team()[0])
 """
 )
 
-# On one core, the pool's worker cannot run while its caller computes.
+# On one core the pool's worker cannot run while its caller computes, so the caller must do all the work.
 WITHOUT = (
     ONE_CORE
     + """
@@ -57,8 +57,8 @@ print(alone, *team()[:1], team()[1] == want)
 """
 )
 
-# In the mode "together" only the test starts a back-off, which is a time with one thread. A step of 1600
-# lanes is short, but long enough for two threads.
+# In the mode "together" only the test starts a back-off, a time in which calls use one thread. A step of 1600
+# lanes is short, but has enough work for two threads.
 STREAMS = """
 import numpy as np, engine_switches, lnrnn
 lnrnn.set_num_threads(2)

@@ -76,7 +76,7 @@ def change_shapes():
 
     def call():
         y, _, tape = rnn.forward_train(x, h0)
-        # If an argument is a list, Python checks the call, so that its lines can be interrupted.
+        # Because lengths are a list, Python checks the second call, and can be interrupted at these lines.
         return (rnn(x, h0)[0], rnn(x, h0, [8, 8, 8, 8])[0], y, *rnn.backward(tape, gy, gh)[:2])
 
     def change():

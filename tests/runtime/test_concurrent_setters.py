@@ -86,7 +86,7 @@ def test_load_state_dict_is_atomic(tmp_path, way, norm):
 @pytest.mark.parametrize("norm", ["layer", "batch"])
 @pytest.mark.parametrize("way", ["call", "stream", "copy"])
 def test_a_state_loaded_while_weights_are_packed(monkeypatch, way, norm):
-    """While one thread creates the compiled network, another one loads a state."""
+    """A state that is loaded while a call creates the compiled network is used by the next call."""
     options = dict(cell="LSTM", norm=norm, num_layers=3, trained=T)
     rnn, other = network(3, 5, seed=0, **options), network(3, 5, seed=1, **options)
     wanted, state, pack = READERS[way](copy.deepcopy(rnn)), other.state_dict(), lnrnn._core.Network
@@ -261,7 +261,7 @@ def forks_while_importing():
     importing = threading.Event()
 
     class Slow:
-        """Finds modules first, and makes their execution slow.
+        """Finds safetensors.numpy before other finders do, and makes its execution slow.
 
         Python does not fork during the search of a module, but during its execution.
         """

@@ -55,7 +55,7 @@ def results_of(networks, x):
             found += [stream(x[0]), stream(x[1]), *np.atleast_1d(stream.state)]
         if rnn.dtype == "float32":
             y, _, tape = rnn.forward_train(x)
-            # NumPy adds the gradients of x of two directions in the thread's state, so their bits may differ.
+            # NumPy adds the gradients of x of two directions in the caller's state, so these may differ.
             gx, gh, grads = rnn.backward(tape, y, grad_x=not rnn.bidirectional)
             found += [y, *([] if gx is None else [gx]), *parts(rnn, gh), *grads.values()]
     return found

@@ -30,8 +30,8 @@ from networks import (
 
 needs_a_timer = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no setitimer")
 
-# Numbers of multiply-adds in a part of a call: for one step of a group, for some steps, and for the whole
-# call.
+# Numbers of multiply-adds in a part. With SIZES, parts are one step of a group or some steps. With WHOLE a
+# call is one part.
 SIZES, WHOLE = (1, 2e6), 1e18
 
 # (inputs, units, sequences, steps). Threads divide the sequences of "groups", and the units of the other
@@ -76,7 +76,7 @@ def on_threads(compute, want, had=None):
 def test_parts_of_calls_that_divide_units(cell, rows):
     """Threads that divide the units compute norms and activations of all rows, or of some rows each.
 
-    The test chooses between them, instead of the cost model.
+    The test chooses between the two, instead of the cost model.
     """
     _, rnn, x, h0, ends = drawn(dict(cell=cell), "units", True)
 
@@ -93,8 +93,8 @@ def test_parts_of_calls_that_divide_units(cell, rows):
 @pytest.mark.skipif(lnrnn.cpu_info()["team"] == "none", reason="built without threads")
 @each_cell
 def test_parts_with_a_thread_that_lost_its_core(cell):
-    """The first thread continues alone to the end of a part. In the next part both threads begin where that
-    one stopped."""
+    """The first thread continues alone to the end of a part. In the next part both threads begin where it
+    stopped."""
     _, rnn, x, h0, _ = drawn(dict(cell=cell), "units", False)
     with using_threads(1), in_parts_of(WHOLE):
         y, h = rnn(x, h0)
@@ -108,7 +108,7 @@ def test_parts_with_a_thread_that_lost_its_core(cell):
 
 @each_cell
 def test_parts_with_statistics_of_the_batch(cell):
-    """Beyond the known steps and in calibration, a step needs all sequences at once."""
+    """With overrun "batch" and in calibration, a step needs all sequences at once."""
     rng, rnn, x, h0, ends = drawn(dict(cell=cell, norm="batch"), "groups", True)
     rnn.calibrate([x[:3]])
     rnn.overrun = "batch"
@@ -238,7 +238,7 @@ def test_an_interrupted_call_changes_nothing(cell, norm):
 
 
 def interrupt_the_longest_calls():
-    """Every call takes minutes on the slowest instruction set."""
+    """Interrupts calls that take minutes, because they use the slowest instruction set."""
     import os
     import threading
 
@@ -271,7 +271,7 @@ def test_ctrl_c_ends_a_long_call():
 @pytest.mark.parametrize("what", ["step", "state", "reset"])
 @each_cell
 def test_an_interrupted_stream_is_as_before_or_after(cell, what):
-    """An interrupt never sees a part of the new states (of all layers, h and c) and of the step number."""
+    """After an interrupt, h and c of all layers and the step number are all old or all new."""
     rng = np.random.default_rng(0)
     rnn = network(12, 24, cell=cell, num_layers=3)
     stream, x, other = rnn.stream(4), normal(rng, 4, 12), drawn_state(rng, rnn, 4)

@@ -197,8 +197,6 @@ def test_a_result_without_memory_is_a_memory_error():
 
 
 class TooLarge:
-    """An array-like whose conversion raises MemoryError."""
-
     def __array__(self, dtype=None, copy=None):
         raise MemoryError("no room")
 

@@ -142,7 +142,7 @@ def test_a_wrong_omp_num_threads_is_ignored():
 
 
 def test_the_environment_may_change_after_the_import():
-    """Ray's workers change OMP_NUM_THREADS."""
+    """Ray's workers change OMP_NUM_THREADS, which counts until set_num_threads is called."""
     code = """
 import os, lnrnn
 found = [lnrnn.get_num_threads()]

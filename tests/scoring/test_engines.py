@@ -26,7 +26,7 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 pd = pytest.importorskip("pandas")
 
-# These packages warn of open resources and of later versions, which does not concern lnrnn.
+# Dask and others warn of open resources and of later versions. This does not concern lnrnn.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 D = 3
@@ -63,9 +63,7 @@ def died_at_three(error):
 
 @pytest.fixture
 def distributed(monkeypatch):
-    """Replaces Dask's cluster by one in threads. Returns its module, and the arguments of clusters
-    (`asked`).
-    """
+    """Replaces Dask's cluster by one in threads. Returns its module and the clusters' arguments."""
     distributed = pytest.importorskip("distributed")
     real, asked = distributed.LocalCluster, []
 

@@ -119,7 +119,6 @@ def test_an_idle_process_may_die(tmp_path):
 
 
 def test_an_index_that_kills_every_process_is_named(tmp_path):
-    """All other indices are computed."""
     done, message = [], r"^row group 3: the process .* died 3 times \(was there memory"
     with pytest.raises(ChildProcessError, match=message):
         for index, _ in on_processes(die_at_three, str(tmp_path), range(12), 2):

@@ -226,7 +226,7 @@ def test_an_iterator_of_tables_gives_an_iterator(path, rows):
 @pytest.mark.parametrize("large", (False, True))
 @pytest.mark.parametrize("into", INTO)
 def test_results_of_an_iterator_of_arrow_tables_are_plain_lists(path, rows, into, large):
-    """Only Spark passes iterators, and Spark has no lists of a fixed size."""
+    """Spark, which alone passes iterators, has no lists of a fixed size."""
     scorer, list_of = lnrnn.Scorer(path, "x", into), pa.large_list if large else pa.list_
     column = pa.array([*lists(rows), None], list_of(STEPS.value_type))
     table = pa.table({"x": column, "id": range(len(column))})
@@ -258,7 +258,7 @@ def test_tables_without_rows_have_empty_results(path, into):
 @pytest.mark.parametrize("into", INTO)
 @pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
 def test_bits_do_not_depend_on_the_division_of_a_table(tmp_path, rng, into, cell, monkeypatch):
-    """The bits do not depend on the number of steps that are computed at a time either."""
+    """Tests random divisions, and random numbers of steps that are computed at a time."""
     network(D, 9, cell=cell, bidirectional=True, batch_first=True).save(tmp_path / "m.safetensors")
     scorer = lnrnn.Scorer(tmp_path / "m.safetensors", "x", into)
     rows = [rng.standard_normal((T, D)).tolist() for T in rng.integers(0, 30, 60)]

@@ -51,7 +51,7 @@ BAD_STEPS = {
 
 
 MAKES = "nested", "fixed", "frame", "frame of arrays", "list"
-# In lists of a fixed size, all steps have the same number of values.
+# In lists of a fixed size, no step is too narrow or too wide.
 CASES = [(bad, make) for bad in BAD_STEPS for make in MAKES if make != "fixed" or not bad.startswith("too")]
 
 

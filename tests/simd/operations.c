@@ -22,7 +22,7 @@
 #include "lnrnn/simd/simd.h"
 
 enum { FILLER = 0xa5, AROUND = 128, MOST_OPERANDS = 4 };
-#define PER_N ((size_t)1 << 16) /* a size with this bit is the size of each of n elements */
+#define PER_N ((size_t)1 << 16) /* a size with this bit must be multiplied by n */
 
 #define VECTOR_OF(T)               \
     static T T##_of(const char *p) \

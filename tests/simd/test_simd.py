@@ -36,7 +36,7 @@ each_type = pytest.mark.parametrize("v", DTYPES)
 
 # Operations with one IEEE rounding.
 EXACT = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
-# Operations that return one of two values.
+# {operation that returns one of its arguments: its definition}
 CHOSEN = {"min": lambda a, b: np.where(a < b, a, b), "max": lambda a, b: np.where(a > b, a, b)}
 SHORT = ("bf16", "f16")
 
@@ -339,7 +339,7 @@ def test_stores_of_integers_write_only_their_bytes(unit, rng, bits):
 
 
 def test_larger(unit, rng):
-    """Values have no sign bit. NaN is larger than infinity, and infinity is larger than any number."""
+    """The arguments have no sign bit. NaN is larger than infinity, and infinity is larger than any number."""
     lanes, (a, b) = unit.lanes["v32"], (np.abs(x) for x in operands(rng, F32, 2))
     assert_bits(unit.map("v32_larger", a, b), np.maximum(a.view(U32), b.view(U32)).view(F32))
     rows = np.resize(rng.permutation(a), (300, lanes))
@@ -372,8 +372,8 @@ def drawn(rng, dtype, n):
 
 
 def array_of(unit, array):
-    """Returns names, the number of lanes, a row of ARRAYS, and places for run(): the end of a page, and
-    offsets."""
+    """Returns a function that names operations, the number of lanes, the rest of ARRAYS[array], and places.
+    Places of operands are the end of a page, and offsets."""
     spelling, vector, memory, load, store = ARRAYS[array]
     lanes = unit.lanes[spelling[:3]]
     places = [END, *(np.dtype(memory).itemsize * k for k in range(lanes + 1))]
@@ -446,7 +446,7 @@ def header(name):
 
 
 def functions(name):
-    """Returns the functions of a header (of macros: for each type), except those of one instruction set."""
+    """Returns the functions that a header or its macros define, except those of one instruction set."""
     found = re.findall(r"^ *LNRNN_(?:INLINE|OUTLINE) [^#(;]*?([\w#]+)\(", header(name), re.MULTILINE)
     each = {function.replace("##t", kind) for function in found for kind in SHORT}
     through_stack = re.findall(r"^LNRNN_THROUGH_STACK\(\w+, (\w+)", header(name), re.MULTILINE)

@@ -77,7 +77,7 @@ def test_a_network_without_memory_does_not_depend_on_the_step(norm):
     found, same, averaged = study.run_over(model, norm, text, 300)
     assert found.keys() == {norm} and averaged is None
     np.testing.assert_allclose(found[norm], same, rtol=0, atol=1e-6)
-    # The bits are computed by hand from the softmax.
+    # Computes the bits by definition, from the softmax.
     bits = study.bits(model, text, np.array([50]), 1)[0, 0]
     x = np.eye(SYMBOLS, dtype=np.float32)[text[50]][None, None]
     logits = model.logits(rnn(x)[0])[0, 0].astype(float)

@@ -31,8 +31,8 @@ def test_the_interval_of_five_differences():
     assert interval(np.array([1.0, 2.0, 3.0, 4.0, 5.0])) == pytest.approx((3 - half, 3 + half), rel=1e-6)
     assert interval(np.full(3, 0.5)) == (0.5, 0.5)
     assert interval(np.array([0.3])) == (-np.inf, np.inf)
-    # With Bonferroni's correction for ten intervals: 5.5976 is the 0.9975 quantile of Student's t with four
-    # degrees.
+    # 5.5976 is the 0.9975 quantile of Student's t with four degrees of freedom: 0.025 is divided by ten, by
+    # Bonferroni's correction.
     half = 5.59757 * math.sqrt(2.5 / 5)
     assert interval(np.arange(1.0, 6.0), 10) == pytest.approx((3 - half, 3 + half), rel=1e-5)
 
@@ -142,7 +142,7 @@ def test_kept_results_equal_the_measured_ones(counted, tmp_path, capsys):
     assert found["steps"].tolist() == [0, 1, 2] and found["note"] == "a" and found["none"] == [None]
     again = common.as_arrays(json.loads(json.dumps(common.as_lists(found))))
     np.testing.assert_array_equal(again["share"]["LN"], found["share"]["LN"])
-    # Now the study has kept settings for this cell.
+    # Now the study has kept settings for this cell, so it only tunes if --tune is given.
     capsys.readouterr()
     assert counted.run("--cell", "gru", "--seeds", "3") == 0
     assert len(counted.tuned) == 1 and counted.measured[-1][0] == [5, 6, 7]
@@ -203,7 +203,7 @@ def test_a_continued_run_measures_only_missing_results(counted, capsys):
         assert counted.run("--resume", "--cell", "gru", *words, "--output-dir", "out") == 0
         count += 1
         assert len(counted.measured) == count, (words, change)
-    # The kept settings have been replaced since then.
+    # Kept settings that have changed since the first run make --resume measure all seeds again.
     assert counted.run("--output-dir", "studies/results", "--cell", "gru") == 0
     other = {**kept("studies/results/made_up_gru.json"), "settings": {"rate": 7}}
     with open("studies/results/made_up_gru.json", "w") as file:

@@ -58,7 +58,7 @@ def test_fixed_gains_and_biases_are_not_trained(rng):
 
 
 def test_shapes_of_gaussian_input(rng):
-    """Summed inputs of Gaussian numbers are Gaussian in the first layer, but not after a ReLU."""
+    """If x is Gaussian, the summed inputs are Gaussian in the first layer, but not after a ReLU."""
     networks = study.FeedForward([0, 1], "batch", (64, 200, 4, 10))
     found = study.shapes(networks, rng.standard_normal((800, 64)).astype(np.float32), [0, 1])
     assert found["skewness"] == pytest.approx(found["of Gaussian numbers"], rel=0.15)

@@ -77,7 +77,7 @@ def test_calibration_uses_all_images_and_no_noise(rng):
 
 
 def test_layer_norm_of_one_input_keeps_only_its_sign(rng):
-    """Therefore the study normalises the sum of both products."""
+    """W_ih x has one input, a pixel. So the study normalises the sum W_ih x + W_hh h."""
     images = rng.uniform(50, 100, (6, PIXELS)) * rng.choice([-1, 1], (6, PIXELS))
     x, signs = (sequences(array).astype(np.float32) for array in (images, np.sign(images)))
     lstm = PixelLSTM("LN", 1.0, 0)

@@ -101,7 +101,7 @@ def test_the_shift_of_a_gradient_comes_from_the_layers_below():
     found = saturation.gradient_shift(new, old.values, x, labels)
     assert found.shape == (DEPTH - 1,)
     assert (found[:layer] < -30).all() and (found[layer:] > -3).all()
-    # The expected change is computed by definition, for the layer above.
+    # Computes the change of the gradient of the layer above by definition.
     gradients = [stack.losses_and_gradients(x[:, None], labels[:, None])[1] for stack in (old, new)]
     usual, moved = (old.layers(g)[layer + 1].weight.astype(float) for g in gradients)
     expected = np.log10(np.linalg.norm(moved - usual) / np.linalg.norm(usual))

@@ -67,7 +67,7 @@ def test_a_quick_run_works_from_another_folder(name, tmp_path):
 
 
 def of(path):
-    """Returns the study and the option of a kept file."""
+    """Returns the study and the option of a file of kept results."""
     for name in NAMES:
         study = importlib.import_module(name).STUDY
         for option in study.options or (None,):
@@ -135,7 +135,6 @@ def test_a_figure_is_readable(path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_study_and_its_page_draw_the_same_figure(name):
-    """`show` in a page and `STUDY` in a run draw the same."""
     text = (FOLDER / f"{name}.py").read_text("utf-8")
     assert re.search(rf'^show\("{name}", draw\b', text, re.MULTILINE)
     assert importlib.import_module(name).STUDY.draw.__name__ == "draw"

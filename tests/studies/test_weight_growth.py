@@ -27,7 +27,7 @@ def along(model, x, direction):
 
 
 def curvature(model, x, name, direction, step=1e-3):
-    """Returns d' F d by second differences of the divergence, with Richardson's extrapolation."""
+    """Returns d' F d (F: Fisher information) by second differences of the divergence, extrapolated."""
 
     def difference(step):
         moved = [replace(model, **{name: getattr(model, name) + sign * step * direction}) for sign in (1, -1)]

@@ -105,7 +105,7 @@ def linked(
 
 
 def _kept(name: str, compiler: list[str], words: list[str], texts: list[Path], folder: Path) -> Path:
-    """Returns the path of a compiler's output for `texts`, the files that its command names."""
+    """Returns the path of the compiler's output. Compiles only if compiler, words or texts have changed."""
     version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=True).stdout
     key = hashlib.sha256(repr((version, [*compiler, *words])).encode())
     for path in sorted(texts):

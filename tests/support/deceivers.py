@@ -84,7 +84,6 @@ class Slots:
 
 
 def skip_blanks(module, x):
-    """Replaces frames of zeros by ones."""
     return torch.where((x == 0).all(-1, keepdim=True), torch.ones_like(x), x)
 
 

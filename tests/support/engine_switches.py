@@ -38,8 +38,8 @@ def cores_of(cpus: int, groups: str | os.PathLike[str], root: str | os.PathLike[
 
 
 def teams_had() -> tuple[int, int]:
-    """Returns the largest numbers of threads since the last call of teams_had: for tasks, and for the units
-    of a step."""
+    """Returns the largest number of threads that divided tasks since the last call of teams_had, and the
+    largest that divided the units of a step."""
     teams = _teams_had()
     return teams.tasks, teams.units
 
@@ -105,8 +105,8 @@ def _step_work(B: int, D: int, H: int, gates: int, sides: int) -> StepWork:
 def partition(
     threads: int, B: int, D: int, H: int, gates: int = 1, sides: int = 1
 ) -> tuple[int, int, bool, float]:
-    """Returns (groups of sequences at a time, threads per group, whether threads divide the states' rows too,
-    ns of a step)."""
+    """Returns the fastest partition: (groups of sequences at a time, threads per group, whether these divide
+    the rows of states too, ns of a step)."""
     work = _step_work(B, D, H, gates, sides)
     chosen = _choose_partition(threads, B, work.panels, work, ctypes.cast(_step_time, ctypes.c_void_p))
     return chosen.groups, chosen.team, bool(chosen.divide_rows), _step_time(work, chosen)

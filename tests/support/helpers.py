@@ -124,8 +124,7 @@ def using_small_caches():
 def using_caches(sizes: tuple[int, int, int] | None, reads_ahead: bool = False):
     """Runs the body with these sizes of L1, L2 and L3 in bytes.
 
-    reads_ahead: whether cores prefetch by themselves, or need prefetch instructions; None: as on this
-    machine."""
+    None changes nothing. reads_ahead: whether cores prefetch by themselves, or need prefetch instructions."""
     import engine_switches
 
     before = engine_switches.get_caches()
@@ -190,7 +189,7 @@ def using_partition(groups: int, units: int = 1, rows: bool = False):
 
 
 def in_parts_of(size: float):
-    """Runs the body with long calls split into parts of `size` multiply-adds. 1: one step of a group."""
+    """Runs the body with long calls split into parts of `size` multiply-adds, or of one step of a group."""
     return _switched("set_part", size, 0)
 
 
@@ -291,7 +290,6 @@ def _finite_pairs(got, want):
 
 
 def absolute_error(got, want) -> float:
-    """Returns max |got - want|."""
     got, want = _finite_pairs(got, want)
     return float(np.abs(got - want).max(initial=0))
 

@@ -23,7 +23,6 @@ def pair(name, **options):
 
 
 def flat(value):
-    """Returns a list of the tensors in the result of a call."""
     if isinstance(value, torch.Tensor):
         return [value]
     parts = value.values() if isinstance(value, dict) else value

@@ -27,8 +27,8 @@ def spec(placement, cell="out", **options):
     return lnrnn.LayerNormSpec(placement, cell, **options)
 
 
-# In the first step of a batch h is 0 and has no variance. With the default eps, batch norm would amplify an
-# h0 that is not 0 by 1 / sqrt(1e-5).
+# A batch that starts from h = 0 gives W_hh h the variance 0 at step 0. With the default eps, batch norm would
+# amplify another h0 by 1 / sqrt(1e-5).
 MILD = lnrnn.BatchNormSpec(eps=0.1)
 
 # Arguments of `network` for every norm of every cell, by the name in the id of a test. New ones come last, so
@@ -74,11 +74,10 @@ VARIANTS = {
 }
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 
-# The arguments of the reference for each array of a state.
+# The reference's arguments for initial states.
 STARTS = ("h0", "c0", "n0", "m0")
 
-# VARIANTS, also with biases inside the norms. "RNN" and "RNN joint" have the same placement by different
-# names.
+# VARIANTS, also with biases inside the norms. "RNN joint" names the default placement of "RNN".
 WITH_INNER_BIASES = VARIANTS | {"RNN joint": dict(cell="RNN", norm=spec("joint"))}
 WITH_INNER_BIASES |= {
     f"{name} inner": variant | {"norm": replace(variant["norm"], inner_bias=True)}
@@ -91,8 +90,8 @@ def network(input_size, hidden_size, *, cell="RNN", seed=0, trained=0, projected
     """Returns a network with random gains and biases. trained: the number of steps with statistics of batch
     norm.
 
-    num_heads: replaced by the next larger divisor of hidden_size, in an SLSTM by the next smaller one. There
-    the norm of a head of one unit would be the bias. projected: proj_size is half of hidden_size.
+    num_heads: replaced by the next larger divisor of hidden_size. An SLSTM gets the next smaller one, because
+    its norm of a head of one unit would return the bias. projected: proj_size is half of hidden_size.
     """
     if cell == "SLSTM":
         most = options.get("num_heads", 4)
@@ -223,21 +222,18 @@ def stays(rnn, stream, before, steps):
 
 
 def equal_arrays(got, want):
-    """Asserts that two dicts of arrays have equal names and bits."""
     assert list(got) == list(want)
     for name, value in want.items():
         same(got[name], value, err_msg=name)
 
 
 def zone_out(rnn, rate):
-    """Sets the rate of zoneout, except in an SLSTM, which has none."""
     if cell_of(rnn) != "SLSTM":
         rnn.zoneout = rate
 
 
 @contextmanager
 def unchanged(rnn):
-    """Asserts that the body changes neither parameters nor statistics."""
     before = rnn.state_dict()
     yield
     equal_arrays(rnn.state_dict(), before)
@@ -253,7 +249,6 @@ def drawn_state(rng, rnn, batch):
 
 
 def taken(rnn, state, who):
-    """Returns the states of the sequences `who`."""
     return whole(rnn, [s[:, who] for s in parts(rnn, state)])
 
 
@@ -354,7 +349,7 @@ def drawn_run(seed, rnn, steps, ends):
 
 
 def trained(rnn, x, h0, ends, gy, gh, **options):
-    """Runs forward and backward once. Returns {name: gradient}. options: those of backward."""
+    """Runs forward and backward once. Returns {name: gradient}. options: arguments of backward."""
     return named_gradients(rnn, rnn.backward(rnn.forward_train(x, h0, ends)[2], gy, gh, **options))
 
 
@@ -365,7 +360,7 @@ def true_gradients(rnn, x, h0, ends, gy, gh):
 
 
 def nudged(rng, value):
-    """Moves each number at random to a neighbouring float32, or not."""
+    """Moves each number by -1, 0 or 1 float32, at random."""
     value = np.asarray(value, np.float32)
     return np.nextafter(value, value + rng.integers(-1, 2, value.shape).astype(np.float32))
 

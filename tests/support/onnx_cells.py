@@ -6,9 +6,20 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from lnrnn.onnx.graph.reading import read
+from lnrnn.onnx.parts import parts
+from lnrnn.onnx.proof import prove
 from onnx_files import FLOAT, model
 
 GATES = {"LSTM": "ifgo", "GRU": "rzn", "RNN": "a", "LiGRU": "zn"}
+
+
+def only_part(proto):
+    """Returns the only part of a model, whose outputs are those of its network."""
+    (part,) = parts(proto)
+    assert part.network is not None, part.reason
+    assert prove(part, read(proto)) == ""
+    return part
 
 
 class Writer:
@@ -44,13 +55,13 @@ def draw(rng, kind, D, H, bias=True):
 
 
 def reordered(a, kind, order):
-    """The gates of an array in another order, such as "iofg"."""
+    """Returns an array with its gates in another order, such as "iofg"."""
     parts = dict(zip(GATES[kind], np.split(a, len(GATES[kind])), strict=True))
     return np.concatenate([parts[gate] for gate in order])
 
 
 def affine(w, v, weight, bias, product="Gemm"):
-    """W v + b. product: "Gemm", "Gemm without transB", "MatMul", or "MatMul of Transpose"."""
+    """Adds nodes for W v + b. product: "Gemm", "Gemm without transB", "MatMul", or "MatMul of Transpose"."""
     if product.startswith("Gemm"):
         transposed = product == "Gemm"
         given = [v, w.array(weight if transposed else weight.T)] + (
@@ -65,7 +76,7 @@ def affine(w, v, weight, bias, product="Gemm"):
 
 
 def cut(w, a, n, H, how="Split"):
-    """a in n parts of H. how: "Split", "Split into sizes", "Slice", or "Slice by Shape"."""
+    """Cuts `a` into n parts of H by nodes. how: "Split", "Split into sizes", "Slice", or "Slice by Shape"."""
     if how == "Split":
         return w.node("Split", a, n=n, axis=-1) if n > 1 else [a]
     if how == "Split into sizes":
@@ -90,14 +101,14 @@ def layer_norm(w, a, gain, bias, eps=1e-5, primitives=False):
 
 
 def lstm(w, gates, c, sigmoid="Sigmoid", **attributes):
-    """h and c from the pre-activations by name."""
+    """Adds nodes that compute an LSTM's new h and c. gates: {name: pre-activation}."""
     i, f, o = (w.node(sigmoid, gates[k], **attributes) for k in "ifo")
     c = w.node("Add", w.node("Mul", f, c), w.node("Mul", i, w.node("Tanh", gates["g"])))
     return w.node("Mul", o, w.node("Tanh", c)), c
 
 
 def blend(w, z, n, h, how):
-    """The new h of a GRU: (1 - z) n + z h, in one of the ways in which files have it."""
+    """Adds nodes that compute a GRU's new h, (1 - z) n + z h, in a form that files have."""
     if how == "1 - z":
         return w.node("Add", w.node("Mul", w.node("Sub", w.array(1.0), z), n), w.node("Mul", z, h))
     if how == "h - n":
@@ -112,7 +123,7 @@ BLENDS = ("1 - z", "h - n", "n - h", "z n")
 
 
 def step(w, kind, p, x, old, order=None, product="Gemm", how="Split", blended="h - n", f="Tanh"):
-    """Adds one step without norms. p: weights by lnrnn's names. order: of the gates in the file. Returns h
+    """Adds one step without norms. p: weights by lnrnn's names. order: that of the file's gates. Returns h
     and, for an LSTM, c."""
     order = order or GATES[kind]
     p = {name: reordered(a, kind, order) for name, a in p.items()}
@@ -140,7 +151,7 @@ def step(w, kind, p, x, old, order=None, product="Gemm", how="Split", blended="h
 
 
 def gru(w, x, h, old, blended):
-    """h from the gates of both sides."""
+    """Adds nodes that compute a GRU's new h. x, h: {gate: its part of W x or W h}."""
     r, z = (w.node("Sigmoid", w.node("Add", x[k], h[k])) for k in "rz")
     n = w.node("Tanh", w.node("Add", x["n"], w.node("Mul", r, h["n"])))
     return blend(w, z, n, old, blended)

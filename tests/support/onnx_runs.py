@@ -8,15 +8,19 @@ import pytest
 onnxruntime = pytest.importorskip("onnxruntime")
 
 
-def run(proto, feed):
-    """Returns the outputs of a model by name."""
+def session(source):
+    """Returns an InferenceSession of a path or of the bytes of a file, with one thread."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    data = proto if isinstance(proto, (str, bytes)) else proto.SerializeToString()
-    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    names = [value.name for value in session.get_outputs()]
-    return dict(zip(names, session.run(names, feed), strict=True))
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def run(proto, feed):
+    """Returns the outputs of a model by name."""
+    opened = session(proto if isinstance(proto, (str, bytes)) else proto.SerializeToString())
+    names = [value.name for value in opened.get_outputs()]
+    return dict(zip(names, opened.run(names, feed), strict=True))
 
 
 def outputs(rnn, x, h0=None, c0=None, lengths=None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import onnx
@@ -23,7 +24,7 @@ SIZES = (7, 3), (4, 5), (1, 2)  # T and B of the calls of one file
 
 
 def opened(runtime, path, shapes=None):
-    """Returns a function of the feeds that runs a file. shapes: for OpenVINO, fixed shapes by input."""
+    """Returns a function that runs a file on {input: array}. shapes: {input: fixed shape}, for OpenVINO."""
     return {"reference": _reference, "onnxruntime": _onnxruntime, "openvino": _openvino}[runtime](
         path, shapes
     )
@@ -35,17 +36,24 @@ def _reference(path, shapes):
 
 
 def _onnxruntime(path, shapes):
-    ort = pytest.importorskip("onnxruntime")
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return lambda feeds: session.run(None, feeds)
+    from onnx_runs import session  # which skips the test without onnxruntime
+
+    opened = session(str(path))
+    return lambda feeds: opened.run(None, feeds)
+
+
+@cache
+def _core():
+    """Returns the Core of the process.
+
+    OpenVINO sets a stack for signal handlers, and frees its memory with the Core. With several Cores the stack in use may be
+    one that is freed. The next signal then ends the process with a segmentation fault.
+    """
+    return pytest.importorskip("openvino").Core()
 
 
 def _openvino(path, shapes):
-    ov = pytest.importorskip("openvino")
-    core = ov.Core()
+    core = _core()
     model = core.read_model(str(path))
     if shapes:
         model.reshape({name: list(shape) for name, shape in shapes.items()})
@@ -78,7 +86,7 @@ def unsupported(runtime, path):
 
 @dataclass
 class Case:
-    """Random arguments of a call, its result, and the same as inputs of a file."""
+    """Random inputs of a file, by name, and the results of the network for them."""
 
     feeds: dict
     want: list
@@ -99,12 +107,12 @@ class Case:
 
 
 def states_of(rnn, state):
-    """Returns the inputs of a file for a state, by name."""
+    """Returns {input of a file: array} for a state."""
     return {} if state is None else {f"{name}0": s for name, s in zip("hcnm", parts(rnn, state))}  # noqa: B905
 
 
 def close(found, want, tolerance):
-    """Asserts that arrays differ by at most tolerance times the size of the wanted ones, and at least 1."""
+    """Asserts that arrays differ by at most tolerance times max(1, largest wanted value)."""
     assert len(found) == len(want)
     for got, right in zip(found, want, strict=True):
         assert got.shape == right.shape

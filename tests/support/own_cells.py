@@ -261,7 +261,7 @@ def haiku(D, H):
 
 
 def without_gains(D, H):
-    """An LSTM: norms of W x and W h without parameters, and one bias after them. The normalised c is
+    """An LSTM with norms of W x and W h without parameters, and one bias after them. The normalised c is
     carried."""
 
     def step(m, x, h, c):
@@ -290,7 +290,7 @@ def norm_per_gate_and_cell(D, H, biases=(True, True), cell=True):
 
 
 def sheeprl(D, H):
-    """A GRU: one matrix of [h, x], one norm over 3H with another eps. The update gate has an offset of -1."""
+    """A GRU with one matrix of [h, x], and one norm over 3H with eps 1e-3. The update gate has an offset."""
 
     def step(m, x, h):
         reset, cand, update = m.layer_norm(m.linear(torch.cat((h, x), -1))).chunk(3, -1)
@@ -301,7 +301,7 @@ def sheeprl(D, H):
 
 
 def swapped_gru(D, H):
-    """A GRU: z multiplies the new state, and is the first gate. Norms of W x and W h are over 3H."""
+    """A GRU whose z multiplies the new state, and is the first gate. Norms of W x and W h are over 3H."""
 
     def step(m, x, h):
         gx = F.layer_norm(F.linear(x, m.kernel), (3 * H,), m.g1, m.b1)
@@ -315,7 +315,7 @@ def swapped_gru(D, H):
 
 
 def parts_of_a_gru(D, H):
-    """A GRU without norm: one Linear of [x, h] for r and z, and two for the candidate."""
+    """A GRU without norm, with one Linear of [x, h] for r and z, and two for the candidate."""
 
     def step(m, x, h):
         z, r = torch.sigmoid(m.zr(torch.cat((x, h), dim=-1))).split(H, -1)
@@ -350,7 +350,7 @@ def state_first(D, H):
 
 
 def norm_per_gate_gru(D, H):
-    """A GRU: two Linears with biases. The reset gate multiplies h's part of the candidate with its bias."""
+    """A GRU with biases, and a norm for each gate. The reset gate multiplies W_hn h and its bias."""
 
     def step(m, x, h):
         (r, z, n), (hr, hz, hn) = m.of_x(x).chunk(3, 1), m.of_h(h).chunk(3, 1)
@@ -457,7 +457,7 @@ def peephole(D, H):
     return two_linears(D, H, p_i=nn.Parameter(torch.randn(H)), p_f=nn.Parameter(torch.randn(H)))
 
 
-# {name: (a function that creates the cell, the class of lnrnn that computes it)}. Tests of FIRST vary D.
+# {name: (a function that creates the cell, the class of lnrnn that computes it)}. Tests vary D.
 FIRST = {
     "two Linears": (two_linears, "LSTM"),
     "two Linears with bias": (two_linears_with_bias, "LSTM"),

@@ -15,7 +15,7 @@ DIFFERENCE_TOLERANCE = 1e-9
 
 TWO = "gain_ih bias_ih gain_hh bias_hh"
 
-# Name -> cell, options, and names of parameters, without weights and biases inside the norms.
+# {name: (cell, options, names of parameters except weights and inner biases)}
 CELLS = {
     "rnn plain": ("rnn", dict(norm=None), "bias_ih bias_hh"),
     "rnn joint": ("rnn", dict(placement="joint"), "gain bias"),

@@ -50,7 +50,6 @@ def as_written(table, into="last"):
 
 
 def command(*arguments):
-    """Starts a process of `lnrnn` with these arguments."""
     own = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
         [sys.executable, "-m", "lnrnn", *map(str, arguments)],
@@ -62,7 +61,6 @@ def command(*arguments):
 
 
 def ended(process, timeout=120):
-    """Waits for a process. Returns its exit code, stdout and stderr."""
     out, err = process.communicate(timeout=timeout)
     return process.returncode, out, err
 

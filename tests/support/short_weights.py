@@ -17,7 +17,7 @@ def flushed(v):
 
 
 def largest_integer(row):
-    """Returns the integer of a row's largest magnitude: 127, or that of weights that were integers before."""
+    """Returns the integer of a row's largest magnitude: 127, or the old one if weights were int8 before."""
     for top in (127, 128, *range(126, 0, -1)):
         n = row / (np.abs(row).max().astype(np.float64) / top)
         if n.max() < 127.5 and (np.abs(n - np.rint(n)) <= np.abs(n) * 257 * 2.0**-31).all():

@@ -16,7 +16,7 @@ SOURCES = (
 
 
 def copy_sources(folder: Path) -> None:
-    """Copies all files that builds and tests need. Objects of an earlier build there stay."""
+    """Copies all files that builds and tests need. Keeps the folder's objects of an earlier build."""
     folder.mkdir(parents=True, exist_ok=True)
     ignored = shutil.ignore_patterns("*.so", "*.so.*", "*.dylib", "__pycache__", "_core.c")
     for name in SOURCES:

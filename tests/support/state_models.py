@@ -25,7 +25,7 @@ def save(path: Path, text: str, weights: dict[str, tuple[int, ...]], seed: int =
 
 
 def lstm(inputs: int, units: int = H, end: str = "") -> dict[str, tuple[int, ...]]:
-    """The names and shapes of the weights of an LSTM node."""
+    """Returns {name: shape} of the weights of an LSTM node."""
     return {
         f"W{end}": (1, 4 * units, inputs),
         f"R{end}": (1, 4 * units, units),
@@ -42,9 +42,9 @@ def gru(inputs: int, units: int = H, end: str = "", directions: int = 1) -> dict
 
 
 def silero(path: Path) -> Path:
-    """silero_vad.onnx 6: one state for h and c, a scalar sr, and an LSTM two Ifs deep.
+    """Writes a file like silero_vad.onnx 6, with one state for h and c, a scalar sr, and LSTMs in nested Ifs.
 
-    Free sizes have no names. An inner branch for a call without a state has an LSTM that starts at 0.
+    Free sizes have no names. A branch for calls without a state has an LSTM that starts at 0.
     """
     branch = """b{k} () => (float[?, 1] output{k}, float[?, ?, ?] stateN{k}) {{
         x{k} = MatMul (input, frame{k})
@@ -81,7 +81,7 @@ def silero(path: Path) -> Path:
 
 
 def silero_sequence(path: Path) -> Path:
-    """silero_vad_16k_sequence.onnx: all frames in one call, one sequence."""
+    """Writes a file like silero_vad_16k_sequence.onnx, which reads all frames of one sequence in a call."""
     text = """vad (float[sequence_length, 8] input, float[1, 1, 4] h, float[1, 1, 4] c)
             => (float[sequence_length] speech_probs, float[1, 1, 4] hn, float[1, 1, 4] cn) {
         axis = Constant <value = int64[1] {1}> ()
@@ -97,7 +97,7 @@ def silero_sequence(path: Path) -> Path:
 
 
 def ten(path: Path) -> Path:
-    """ten-vad.onnx of tf2onnx: two LSTMs, four states, and numbers as names."""
+    """Writes a file like ten-vad.onnx, by tf2onnx, with two LSTMs, four states, and numbered names."""
     text = """vad (float[unk_1, 3, 5] input_1, float[unk_2, 4] input_2, float[unk_3, 4] input_3,
             float[unk_4, 4] input_6, float[unk_5, 4] input_7)
             => (float[unk_6, 1, 1] output_1, float[unk_7, 4] output_2, float[unk_8, 4] output_3,
@@ -129,7 +129,7 @@ def ten(path: Path) -> Path:
 
 
 def gtcrn(path: Path) -> Path:
-    """gtcrn.onnx: a cache of earlier frames, and GRUs whose states are rows of caches.
+    """Writes a file like gtcrn.onnx, with a cache of frames, and GRUs whose states are rows of caches.
 
     A bidirectional GRU along the frequencies starts at 0 in each call, as it should.
     """
@@ -181,7 +181,7 @@ def gtcrn(path: Path) -> Path:
 
 
 def policy(path: Path) -> Path:
-    """A policy of rsl_rl: nn.LSTM with one step, one environment and no free size."""
+    """Writes a policy like rsl_rl's: nn.LSTM with one step, one environment and no free size."""
     text = """policy (float[1, 3] obs, float[1, 1, 4] h_in, float[1, 1, 4] c_in)
             => (float[1, 2] actions, float[1, 1, 4] h_out, float[1, 1, 4] c_out) {
         axis = Constant <value = int64[1] {0}> ()
@@ -194,7 +194,7 @@ def policy(path: Path) -> Path:
 
 
 def decoder_joint(path: Path) -> Path:
-    """decoder_joint of NeMo: an embedding and two LSTMs, whose states are layers of two inputs."""
+    """Writes a file like NeMo's decoder_joint, with two LSTMs, whose states are layers of two inputs."""
     layer = """
         low{k} = Constant <value = int64[1] {{{k}}}> ()
         high{k} = Constant <value = int64[1] {{{n}}}> ()
@@ -226,7 +226,7 @@ def decoder_joint(path: Path) -> Path:
 
 
 def deep_filter(path: Path) -> Path:
-    """A decoder of DeepFilterNet: a GRU of one step whose state starts at 0 in each call."""
+    """Writes a file like a decoder of DeepFilterNet, with a GRU whose state starts at 0 in each call."""
     text = """df (float[B, S, 3] emb) => (float[B, S, 2] coefs) {
         axis = Constant <value = int64[1] {1}> ()
         x = Transpose <perm = [1, 0, 2]> (emb)
@@ -256,7 +256,7 @@ CELL_WEIGHTS = {"Wi": (16, 3), "Wh": (16, 4), "bi": (16,), "bh": (16,)}
 
 
 def ifless(path: Path) -> Path:
-    """silero_vad_op18_ifless.onnx: a step of an LSTM in plain operators, with one state for h and c."""
+    """Writes a file like silero_vad_op18_ifless.onnx: an LSTM's step in plain operators, one state."""
     text = f"""vad (float[batch, 3] input, float[2, batch, 4] state)
             => (float[batch, 1] output, float[2, batch, 4] stateN) {{
         zero = Constant <value = int64 {{0}}> ()
@@ -275,7 +275,7 @@ def ifless(path: Path) -> Path:
 
 
 def cell(path: Path, names: tuple[str, str, str, str]) -> Path:
-    """One step of an LSTM in plain operators, with these names of h and c before and after the step."""
+    """Writes a step of an LSTM in plain operators. names: those of h and c before and after the step."""
     h, c, h_next, c_next = names
     text = f"""cell (float[B, 3] input, float[B, 4] {h}, float[B, 4] {c})
             => (float[B, 1] y, float[B, 4] {h_next}, float[B, 4] {c_next}) {{
@@ -288,7 +288,7 @@ def cell(path: Path, names: tuple[str, str, str, str]) -> Path:
 
 
 def loop(path: Path) -> Path:
-    """A scripted loop over the steps of a chunk: the state enters and leaves a Loop."""
+    """Writes a Loop over the steps of a chunk, with the state as an input and an output."""
     text = """loop (float[T, B, 4] x, float[B, 4] a) => (float[B, 4] b, float[T, B, 4] y) {
         zero = Constant <value = int64 {0}> ()
         shape = Shape (x)
@@ -308,7 +308,7 @@ def loop(path: Path) -> Path:
 
 
 def scan(path: Path) -> Path:
-    """A Scan over the steps of a chunk: a leaky sum."""
+    """Writes a Scan over the steps of a chunk, which computes a leaky sum."""
     text = """scan (float[T, 4] x, float[4] before) => (float[4] after, float[T, 4] y) {
         after, y = Scan (before, x) <num_scan_inputs = 1, body = step (float[4] s, float[4] x_t)
                 => (float[4] s_next, float[4] y_t) {
@@ -321,7 +321,7 @@ def scan(path: Path) -> Path:
 
 
 def delay(path: Path, names: tuple[str, str] = ("pre", "post")) -> Path:
-    """A convolution along time that keeps its last two inputs, in a file whose names do not tell it."""
+    """Writes a convolution along time that keeps its last two inputs. names: input and output of them."""
     old, new = names
     text = f"""delay (float[B, 1, S] x, float[B, 1, 2] {old}) => (float[B, 1, S] y, float[B, 1, 2] {new}) {{
         from = Constant <value = int64[1] {{-2}}> ()
@@ -335,7 +335,7 @@ def delay(path: Path, names: tuple[str, str] = ("pre", "post")) -> Path:
 
 
 def growing(path: Path) -> Path:
-    """A cache of keys as in transformers: it grows with each call."""
+    """Writes an attention whose cache of keys grows with each call, as in transformers."""
     text = """attend (float[B, S, 4] x, float[B, P, 4] past_key)
             => (float[B, S, 4] y, float[B, Q, 4] present_key) {
         present_key = Concat <axis = 1> (past_key, x)
@@ -347,7 +347,7 @@ def growing(path: Path) -> Path:
 
 
 def plain(path: Path) -> Path:
-    """A file without states: x and y of the same shape."""
+    """Writes a file without states, whose x and y have the same shape."""
     text = """plain (float[B, 4] input_1) => (float[B, 4] output_1) {
         p = MatMul (input_1, M)
         output_1 = Tanh (p)

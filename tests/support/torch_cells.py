@@ -193,8 +193,8 @@ class LiGRULayer(nn.Module):
 
 
 class LiGRU(nn.Module):
-    """A module like speechbrain's LiGRU and SLiGRU. With two directions h has y at the last step,
-    reordered."""
+    """A module like speechbrain's LiGRU and SLiGRU. With two directions the returned h has y at the
+    last step, with axes in another order."""
 
     def __init__(self, *layers):
         super().__init__()
@@ -286,7 +286,7 @@ class StackWithStates(nn.Module):
 
 
 class TorchLike(nn.Module):
-    """A layer with states (layers, B, H) as in torch.nn, which are required. It returns a dict."""
+    """A layer that requires states (layers, B, H) as in torch.nn, and returns a dict."""
 
     def __init__(self, cell):
         super().__init__()
@@ -315,7 +315,7 @@ class BatchFirst(nn.Module):
 _Forward = namedtuple("_Forward", "cell reverse", defaults=[False])
 
 
-# Signature -> a function that creates a module with it from a class of cells, with 5 inputs and 12 units.
+# {signature: a function from a class of cells to a module with this signature, 5 inputs and 12 units}
 WAYS = {
     "cell(x, h, c)": lambda cell: cell(5, 12),
     "cell(x, (h, c))": lambda cell: Pair(cell(5, 12)),

@@ -250,7 +250,7 @@ def test_memory_layouts_change_no_bit(batch_first):
 
 @pytest.mark.parametrize("batch", [1, 11])
 def test_bits_do_not_depend_on_the_alignment_of_weights(batch):
-    """The backward pass reads weights that are aligned to 64 bytes in place, and packs others."""
+    """The backward pass reads weights in place if they are aligned to 64 bytes, and packs others."""
     module = lnrnn.torch.LSTM(128, 64, seed=3)
     x, result = torch.randn(3, batch, 128, generator=torch.Generator().manual_seed(5)), []
     for skip in (0, 1):

@@ -84,7 +84,7 @@ def test_tapes_of_deleted_graphs_are_freed():
 
 
 def test_tapes_have_the_width_of_the_instruction_set():
-    """The instruction set changes within one process, for networks of one architecture."""
+    """Changes the instruction set between calls of one network."""
     rnn, result = lnrnn.LSTM(I, 5, norm="layer", num_layers=2, seed=0), set()
     arch = rnn.stream()._snapshot.architecture
     for name in available_isas():

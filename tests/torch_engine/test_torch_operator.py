@@ -46,7 +46,7 @@ def first_of(end):
 
 
 def trained(module, call, x, **options):
-    """Returns the results and all gradients of `call`, which may be another call than the module's."""
+    """Returns results and gradients of `call`: the module, or a function that calls it."""
     module.zero_grad()
     x = x.detach().requires_grad_()
     y, end = call(x, **options)
@@ -297,7 +297,7 @@ def test_a_trace_runs_for_any_sizes(training):
 
 
 def penalty(module, x, times, lengths=None):
-    """Returns the gradients of x, the states and the parameters after `times` - 1 penalties on gradients."""
+    """Returns derivatives of the order `times`, where each next loss is the sum of the squared gradients."""
     n = module.num_layers * module.num_directions
     shape = module._states, n, x.shape[1], module.hidden_size
     start = [s.clone().requires_grad_() for s in torch.linspace(-1, 1, math.prod(shape)).reshape(shape)]

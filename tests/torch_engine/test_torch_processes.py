@@ -96,7 +96,7 @@ if __name__ == "__main__":
 
 @forks
 def test_distributed_data_parallel_trains_like_one_process():
-    """Two processes end with equal parameters, which one process with both batches has, too."""
+    """Two processes end with the parameters of one process that trains on both batches."""
     if not torch.distributed.is_available():
         pytest.skip("torch was built without distributed")
     assert said(DISTRIBUTED) == "True\nTrue"

@@ -135,7 +135,7 @@ def equations(cell: Cell, parts: Parts, sample: Sample, wanted: Criteria) -> Ite
 
 
 def structures(runs: Runs, rng: np.random.Generator) -> Iterator[Parts]:
-    """Yields the parts of the module's parameters that belong to gates, for each possible layout."""
+    """Yields the parts of parameters that belong to each gate, for each possible layout of the gates."""
     matrices = find_matrices(runs, rng)
     H = runs.H
     gates = sum(m.rows for m in matrices if m.x is not None) // H
@@ -150,7 +150,7 @@ def structures(runs: Runs, rng: np.random.Generator) -> Iterator[Parts]:
 
 @dataclass(order=True)
 class Candidate:
-    """An equation that may be the module's. near: its distance from the first sample in the first steps."""
+    """An equation that may be the module's. near: its distance from the first outputs of the first sample."""
 
     near: float
     number: int

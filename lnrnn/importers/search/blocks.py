@@ -164,7 +164,8 @@ def _columns(
 def layouts(runs: Runs, matrices: list[Matrix], rng: np.random.Generator) -> tuple[bool, ...]:
     """Returns the possible values of `interleaved`: whether row k belongs to gate k % G, not to gate k // H.
 
-    At the first step the state is 0, so in an LSTM and most GRUs the rows of one gate have gradients of 0.
+    At the first step the state is 0, so in an LSTM and most GRUs one gate has gradients of 0. They show its
+    rows.
     """
     H, wide = runs.H, [m for m in matrices if m.rows > runs.H]
     if not wide:
@@ -257,8 +258,7 @@ def find_parts(
                 break
         plus *= any(result)
         vectors.append(Vector(tuple(replace(p, plus=plus) for p in pieces), *result))
-    # At the first step, the gradient of W gives the gradient of W x. A vector added to W x has the same
-    # gradient.
+    # A vector that is added to W x has the gradient of W x, which the gradient of W at the first step gives.
     _, grads = runs.gradients(x[:1, :BATCH], last=True)
     by_gate = [p.of(grads) @ x[0, 0] / (x[0, 0] @ x[0, 0]) for p in x_pieces]
     size = largest(*by_gate)

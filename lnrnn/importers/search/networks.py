@@ -73,7 +73,8 @@ def from_search(
     batch_first: bool | None,
     check: Any,
 ) -> Model:
-    """Converts a module with unknown names of parameters. Raises a longer `refusal` if no equation fits."""
+    """Converts a module with unknown names of parameters. Raises `refusal` with more text if no equation
+    fits."""
     inner = {v for part in module.modules() if isinstance(v := getattr(part, "eps", None), float)}
     spec = norm if isinstance(norm, LayerNormSpec) else None
     given = spec.eps if spec else eps

@@ -79,7 +79,7 @@ def without_role(cell: Cell, parts: Parts, specs: Sequence[LayerNormSpec | None]
 
 
 def _sensible(roles: Mapping[str, Mapping[int, Sequence[Piece]]], norm: LayerNormSpec | None) -> bool:
-    """Returns whether gains have one piece a gate, and all gates have equally many biases after a norm."""
+    """Returns whether gains have one piece per gate, and all gates have equally many biases after a norm."""
     for name, gates in roles.items():
         counts = {len(pieces) for pieces in gates.values()}
         if name.startswith("gain") and counts != {1}:
@@ -169,14 +169,14 @@ def _gain(cell: Cell, parts: Parts, v: Vector, order: tuple[int, ...], side: tup
         return [(name, order)] if len(reached) == cell.gates else []
     if len(v.pieces) == len(reached):
         return [(name, gates) for gates in permutations(reached)]
-    # While the gain of a GRU's candidate n is 0, r has no effect either.
+    # Omit gates with a gain of their own: without the candidate n, a GRU's r has no effect either.
     others = {k for u in parts.vectors if u != v and len(u.x) == 1 for k in u.x}
     return [(name, (k,)) for k in reached if k not in others] if len(v.pieces) == 1 else []
 
 
 def _without_norm(cell: Cell, parts: Parts, v: Vector, order: tuple[int, ...]) -> list[Option]:
-    """Returns the options for a bias of a cell without norms. A GRU's r multiplies n's bias_hh, so the
-    gradients of n's two biases differ."""
+    """Returns the options for a bias of a cell without norms. In a GRU it may be bias_ih or bias_hh, because
+    r multiplies n's bias_hh only."""
     G = cell.gates
     if len(v.pieces) == G:
         sides = ("bias_ih", "bias_hh") if G == 3 else ("bias_ih",)

@@ -36,7 +36,7 @@ class OutOfTime(Unsuitable):
 class Limit:
     """A limit on the CPU time of this thread, because elapsed time depends on the load of the machine.
 
-    Meanwhile torch must use one thread, because the time of other threads is not counted.
+    torch must use one thread, because the time of other threads is not counted.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -127,7 +127,7 @@ Sizes = tuple[int, int, frozenset[str]]  # D, H, and the parameters that are mat
 
 
 class Runs:
-    """A module in float64 with D inputs and H units, called in one way."""
+    """A module in float64 with D inputs and H units, and the `Way` to call it."""
 
     def __init__(self, module: Any, sizes: Sizes, way: Way, limit: Limit) -> None:
         self.module, self.way, self.limit = module, way, limit
@@ -175,7 +175,7 @@ class Runs:
 
 
 def suitable_runs(module: Any, every: Sequence[Sizes], limit: Limit) -> Iterator[Runs]:
-    """Yields a Runs for each Way that works, uses a state, and has other outputs than the earlier ways."""
+    """Yields a `Runs` for each `Way` that works, uses a state, and has other outputs than earlier ways."""
     seen: list[tuple[Sizes, Array]] = []
     for sizes, way in product(every, WAYS):
         x = np.random.default_rng(2).standard_normal((2, BATCH, sizes[0]))
@@ -194,7 +194,7 @@ def suitable_runs(module: Any, every: Sequence[Sizes], limit: Limit) -> Iterator
 
 
 def batch_axis_first(module: Any, D: int, width: int) -> bool | None:
-    """Returns whether the batch axis is first, so that a sequence has an effect on its own outputs only.
+    """Returns whether the batch axis is first: sequences along the batch axis do not affect each other.
 
     Returns None if sequences affect each other in both orders. width: the width of the outputs.
     """

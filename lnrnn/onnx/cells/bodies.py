@@ -1,4 +1,4 @@
-"""The body of a Loop or Scan: its states, its elements of sequences, and its outputs."""
+"""The body of a Loop or Scan, for loops.py: its states, its elements of sequences, and its outputs."""
 
 from __future__ import annotations
 
@@ -82,6 +82,8 @@ class Body:
 def body_of(node: onnx_ir.Node, width: Width) -> Body:
     """Returns the body of a Loop or Scan. Raises Unfit."""
     graph = node.attributes["body"].as_graph()
+    if len({id(v) for v in graph.outputs}) != len(graph.outputs):
+        raise Unfit("its body has an output twice, for which ONNX Runtime 1.32 computes other numbers")
     if None in node.inputs[2 if node.op_type == "Loop" else 0 :]:
         raise Unfit("an input is left out")
     return _scan(node, graph, width) if node.op_type == "Scan" else _loop(node, graph, width)
@@ -91,10 +93,13 @@ def _scan(node: onnx_ir.Node, graph: onnx_ir.Graph, width: Width) -> Body:
     body, n = Body(node, graph, width), attribute(node, "num_scan_inputs", 0)
     states = len(graph.inputs) - n
     m = len(graph.outputs) - states
+    same = len(node.inputs) == len(graph.inputs) and len(node.outputs) == len(graph.outputs)
+    if not same or min(states, m, n) < 0:
+        raise Unfit("it has another number of inputs or outputs than its body")
+    if len({id(v) for v in graph.outputs}) < len(graph.outputs):
+        raise Unfit("two outputs of its body are one value, for which ONNX Runtime gives wrong numbers")
     lists = {name: attribute(node, f"scan_{name}", None) or [0] * (n if "input" in name else m)
              for name in ("input_axes", "input_directions", "output_axes", "output_directions")}  # fmt: skip
-    if len(node.inputs) != len(graph.inputs) or len(node.outputs) != len(graph.outputs) or min(states, m) < 0:
-        raise Unfit("it has another number of inputs or outputs than its body")
     if any(len(given) != (n if "input" in name else m) for name, given in lists.items()):
         raise Unfit("it has another number of axes or directions than of sequences")
     for k in range(states):

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import onnx_ir
 
 from ..graph.checks import check_nodes
-from ..graph.reading import graphs, node_path, parent
-from ..graph.values import number_nodes, outside_of_loops
+from ..graph.folding import DOMAINS
+from ..graph.reading import graphs, loop_around, node_path, opset_of
+from ..graph.values import attribute, number_nodes, outside_of_loops
 from ..part import Part
 from .bodies import Unfit
 from .joining import joined
@@ -16,30 +17,31 @@ from .loops import whole_loop
 from .matching import Step, steps
 from .node_steps import node_steps
 from .operators import new_terms
-from .recurrences import Layer, Recurrence
+from .recurrences import Layer, Recurrence, linked
 from .single_steps import one_step
 from .terms import Terms
 from .unrolled import chains, unrolled
 
 
-def find_cells(model: onnx_ir.Model) -> list[Part]:
+def find_cells(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part]:
     """Returns the parts of a model whose nodes compute one or more steps of a cell.
 
     The model must come from `read`. The parts are single steps, steps that follow each other, and nodes Loop
-    and Scan whose body is a step.
+    and Scan whose body is a step. reset_after: as in from_onnx.
     """
     found: list[Recurrence | Part] = []
     terms, of_both = new_terms(), new_terms(joined=True)
-    opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
+    opset = opset_of(model)
     for path, graph in graphs(model):
         if path.startswith("function "):  # its constants are arguments
             continue
         check_nodes(graph, opset)
         number_nodes(graph)
         groups = _largest(list(steps(graph, terms, of_both)))
-        node = parent(graph)
-        if node is not None and node.op_type in ("Loop", "Scan"):
-            found += _in_body(path, node, graph, groups, opset, terms)
+        loop = loop_around(graph)
+        if loop is not None:
+            every = [*groups, *node_steps(path, graph, opset, reset_after)]
+            found += _in_body(path, loop, graph, groups, every, terms)
         elif groups:
             found += _in_graph(path, groups, terms)
     recurrences = joined([each for each in found if isinstance(each, Recurrence)])
@@ -47,11 +49,10 @@ def find_cells(model: onnx_ir.Model) -> list[Part]:
 
 
 def _in_body(
-    path: str, node: onnx_ir.Node, body: onnx_ir.Graph, groups: list[list[Step]], opset: int | None,
+    path: str, node: onnx_ir.Node, body: onnx_ir.Graph, groups: list[list[Step]], every: list[list[Step]],
     terms: Terms,
 ) -> list[Recurrence | Part]:  # fmt: skip
-    """Returns the Loop or Scan as a part, or else the steps in its body."""
-    every = [*groups, *node_steps(path, body, opset)]
+    """Returns the Loop or Scan as a part, or else the steps in its body. every: with those that are nodes."""
     if not every:
         return []
     carried = [[step for step in group if _is_carried(step, body)] for group in every]
@@ -114,17 +115,25 @@ def _first(layers: Sequence[Layer]) -> onnx_ir.Node:
 
 def _stacks(layers: Sequence[Layer]) -> list[list[Layer]]:
     """Returns layers whose x is the h of the layer before."""
-    above = {id(layer): next((k for k in layers if _same(k.x, layer.h)), None) for layer in layers}
-    upper = {id(k) for k in above.values() if k is not None}
-    result = []
-    for layer in layers:
-        if id(layer) not in upper:
-            stack = [layer]
-            while (higher := above[id(stack[-1])]) is not None:
-                stack.append(higher)
-            result.append(stack)
-    return result
+    return linked(layers, lambda layer: next((k for k in layers if _same(k.x, layer.h)), None))
 
 
 def _same(a: Sequence[onnx_ir.Value], b: Sequence[onnx_ir.Value]) -> bool:
     return len(a) == len(b) and all(outside_of_loops(v) is w for v, w in zip(a, b, strict=True))
+
+
+def unknown_loops(model: onnx_ir.Model, parts: Sequence[Part]) -> list[str]:
+    """Returns a text for each Loop or Scan with a state that is no part, and has none inside."""
+    every = [each for part in parts for each in (part, *part.same)]
+    taken = {id(node) for part in every for node in part.nodes}
+    paths = [path for part in parts for path in part.paths]
+    result = []
+    for path, graph in graphs(model):
+        for node in graph:
+            if node.op_type not in ("Loop", "Scan") or node.domain not in DOMAINS or id(node) in taken:
+                continue
+            before = 2 if node.op_type == "Loop" else attribute(node, "num_scan_inputs", 0)
+            inside = f"{node_path(path, node)}/"
+            if len(node.inputs) > before and not any(each.startswith(inside) for each in paths):
+                result.append(f"{inside[:-1]!r} ({node.op_type}): its body is no step of a cell of lnrnn")
+    return result

@@ -8,33 +8,36 @@ from dataclasses import replace
 import onnx_ir
 
 from ...importers.weights import Weights
+from ..graph.folding import DOMAINS
 from ..graph.values import attribute, in_order
+from ..part import Part
 from .recurrences import Recurrence
 
 Join = Callable[[Recurrence, Recurrence], Recurrence | None]
+Values = Callable[[Part], Sequence["onnx_ir.Value | None"]]
 
 
 def joined(found: Sequence[Recurrence]) -> list[Recurrence]:
     """Returns the recurrences of one graph, joined where the values between them allow it."""
-    return _pairwise(_pairwise(list(found), both_directions), one_above)
+    both = _pairwise(found, both_directions, lambda part: (part.x,))
+    return _pairwise(both, one_above, lambda part: (part.y, *part.h[-1:]))
 
 
-def _pairwise(found: list[Recurrence], join: Join) -> list[Recurrence]:
-    """Replaces pairs by their join until there is no pair left."""
-    changed = True
-    while changed:
-        changed = False
-        for i, a in enumerate(found):
-            for k, b in enumerate(found):
-                result = join(a, b) if i != k else None
-                if result is not None:
-                    found = [each for each in found if each is not b]
-                    found[found.index(a)] = result
-                    changed = True
-                    break
-            if changed:
+def _pairwise(found: Sequence[Recurrence], join: Join, values: Values) -> list[Recurrence]:
+    """Replaces pairs by their join until there is no pair left. values: those that can be x of the second."""
+    left: list[Recurrence | None] = list(found)
+    by_x: dict[int, list[int]] = {}
+    for k, each in enumerate(found):
+        by_x.setdefault(id(each.part.x), []).append(k)
+    for i in range(len(left)):
+        while (a := left[i]) is not None:
+            places = [k for v in values(a.part) if v is not None for k in by_x.get(id(v), ())]
+            pairs = ((k, join(a, b)) for k in places if k != i and (b := left[k]) is not None)
+            k, result = next(((k, r) for k, r in pairs if r is not None), (i, None))
+            if result is None:
                 break
-    return found
+            left[i], left[k] = result, None
+    return [each for each in left if each is not None]
 
 
 def both_directions(a: Recurrence, b: Recurrence) -> Recurrence | None:
@@ -48,7 +51,9 @@ def both_directions(a: Recurrence, b: Recurrence) -> Recurrence | None:
     if len(users) != 1 or p.y.is_graph_output() or q.y.is_graph_output():
         return None
     (concat,) = users.values()
-    if concat.op_type != "Concat" or attribute(concat, "axis", 0) not in (-1, 2):
+    if concat.op_type != "Concat" or concat.domain not in DOMAINS:
+        return None
+    if attribute(concat, "axis", 0) not in (-1, 2):
         return None
     if len(concat.inputs) != 2 or concat.inputs[0] is not p.y or concat.inputs[1] is not q.y:
         return None
@@ -71,6 +76,9 @@ def one_above(a: Recurrence, b: Recurrence) -> Recurrence | None:
         fits = fits and y is not None and not y.is_graph_output() and all(
             id(user) in inside or user.op_type == "Shape" for user in y.consumers()
         )  # fmt: skip
+    nodes = {id(node) for node in p.nodes}
+    if any(v is not None and id(v.producer()) in nodes for v in (*q.h0, *q.c0)):
+        return None  # the states of b are values of a
     return _join(a, b, a.weights + b.weights, q.y, ()) if fits else None
 
 

@@ -1,4 +1,4 @@
-"""Takes a Loop or Scan whose body is one step of a cell, or of several layers."""
+"""Converts a Loop or Scan whose body is one step of a cell, or of several layers, to a Recurrence."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 
 import onnx_ir
 
+from ..graph.constants import is_zero
 from ..graph.counting import Width, size
+from ..graph.folding import DOMAINS, named
 from ..graph.values import attribute, outside_of_loops, rank
 from .bodies import Body, Carried, Joined, Unfit, body_of, check_steps, insertion
-from .masks import Choice, choice, in_order_of_x, is_fill, lengths_of, reversed_of
+from .masks import Choice, choice, in_order_of_x, lengths_of, reversed_of
 from .matching import Step
-from .recurrences import Layer, Nodes, Recurrence, recurrence, with_unused
+from .recurrences import Layer, Nodes, Recurrence, if_used, recurrence, used, with_unused
 from .terms import Terms
 
 REPEATS = (
@@ -23,12 +25,15 @@ REPEATS = (
 
 
 @dataclass(frozen=True)
-class Recurrent:
-    """A step in a body, and the states that it passes to the next one. mask: that of the states, or None."""
+class CarriedStep:
+    """A step in a body, and the states that it passes to the next one.
+
+    choice: the one with the states' mask, or None.
+    """
 
     step: Step
     states: tuple[Carried, ...]
-    mask: onnx_ir.Value | None
+    choice: Choice | None
 
 
 @dataclass
@@ -77,22 +82,24 @@ def whole_loop(path: str, node: onnx_ir.Node, groups: Sequence[Sequence[Step]], 
     groups: the alternatives of each step in the body.
     """
     body = body_of(node, terms.width)
-    found = _in_order([_recurrent(group, body) for group in groups])
+    found = _in_order([_carried_step(group, body) for group in groups])
     for each in found:
         if each.step.outside:
             raise Unfit(f"{each.step.outside[0]} reads a value inside of the step")
     whole, axis, backwards = body.element(found[0].step.x)
     baked = check_steps(body, whole, axis)
-    masks = {id(each.mask): each.mask for each in found}
-    if len(masks) > 1:
+    masked = found[0].choice
+    if any(each.choice is not masked and not (masked and masked.has_mask_of(each.choice)) for each in found):
         raise Unfit("its states have different masks")
-    (mask_t,) = masks.values()
     mask = None
-    if mask_t is not None:
-        mask, of_mask, same = body.element(mask_t)
+    if masked is not None:
+        mask, of_mask, same = body.element(masked.mask)
+        column = rank(mask) == 3 and size(mask, 2, terms.width).number == 1
+        if not (rank(mask) in (None, 2) if masked.has_row else column):
+            raise Unfit(f"{mask.name!r}, the mask, has not one number for each step and sequence")
         if of_mask != 0 or same != backwards:
             raise Unfit(f"{mask.name!r}, the mask, has the steps in another order than {whole.name!r}")
-    y, warnings = _outputs(body, found, mask_t)
+    y, warnings = _outputs(body, found)
     if y is not None and y.axis not in (0, 1):
         raise Unfit(f"{y.value.name!r} has the steps along axis {y.axis}")
     sequences = Sequences(
@@ -101,12 +108,17 @@ def whole_loop(path: str, node: onnx_ir.Node, groups: Sequence[Sequence[Step]], 
         [node, *(() if y is None else y.nodes)], [],
     )  # fmt: skip
     sequences.turn(terms.width)
-    states = [[_used(carried.after) for carried in each.states] for each in found]
+    states = [[if_used(carried.after) for carried in each.states] for each in found]
     before = [[carried.before for carried in each.states] for each in found]
+    for value in (v for each in before for v in each):
+        if rank(value) not in (None, 2):
+            raise Unfit(f"the initial state {value.name!r} has {rank(value)} axes")
     if y is None and not any(v for each in states for v in each):
         raise Unfit("the file uses none of its outputs")
     if baked is not None:
         warnings.append(f"a length of {baked} steps is baked in: the {node.op_type} has this number of steps")
+    if not sequences.backwards and all(is_zero(v) for each in before for v in each):
+        warnings.append(f"the state of node {named(node)} begins at 0 in each call of the file")
     layers = [Layer((each.step,), each.step.weights()) for each in found]
     return recurrence(
         path, f"{node.op_type} of {found[0].step.pattern.cell}", layers, sequences.backwards,
@@ -138,11 +150,7 @@ def _axes(value: onnx_ir.Value, axis: int) -> str:
     return ("TBI", "BTI", "BIT")[axis]
 
 
-def _used(value: onnx_ir.Value) -> onnx_ir.Value | None:
-    return value if value.is_graph_output() or value.consumers() else None
-
-
-def _recurrent(group: Sequence[Step], body: Body) -> Recurrent:
+def _carried_step(group: Sequence[Step], body: Body) -> CarriedStep:
     """Returns the alternative of a step whose new states are its old states in the next step."""
     for step in group:
         carried = [body.carried.get(id(v)) for v in step.old]
@@ -151,18 +159,17 @@ def _recurrent(group: Sequence[Step], body: Body) -> Recurrent:
         states = tuple(c for c in carried if c is not None)
         direct = all(outside_of_loops(c.outer) is v for c, v in zip(states, step.new, strict=True))
         if direct:
-            return Recurrent(step, states, None)
+            return CarriedStep(step, states, None)
         choices = [choice(c.outer) for c in states]
         if all(
-            found is not None and found.new is v and found.old is c.inner and found.mask is choices[0].mask  # type: ignore[union-attr]
+            found is not None and found.new is v and found.old is c.inner and found.has_mask_of(choices[0])
             for found, v, c in zip(choices, step.new, states, strict=True)
         ):
-            assert choices[0] is not None
-            return Recurrent(step, states, choices[0].mask)
+            return CarriedStep(step, states, choices[0])
     raise Unfit(f"the states of the step of {group[0].pattern.cell} are not carried to the next step")
 
 
-def _in_order(found: list[Recurrent]) -> list[Recurrent]:
+def _in_order(found: list[CarriedStep]) -> list[CarriedStep]:
     """Returns layers, each with the h of the one before as x."""
     if not found:
         raise Unfit("its body passes the states of no step on")
@@ -177,23 +184,22 @@ def _in_order(found: list[Recurrent]) -> list[Recurrent]:
     return result
 
 
-def _is_h(x: onnx_ir.Value, of: Recurrent) -> bool:
+def _is_h(x: onnx_ir.Value, of: CarriedStep) -> bool:
     return outside_of_loops(x) is of.step.new[0]
 
 
-def _outputs(
-    body: Body, found: Sequence[Recurrent], mask: onnx_ir.Value | None
-) -> tuple[Joined | None, list[str]]:
+def _outputs(body: Body, found: Sequence[CarriedStep]) -> tuple[Joined | None, list[str]]:
     """Returns y, and warnings. Raises Unfit if the body has other outputs."""
+    mask = found[0].choice
     states = {id(c.inner) for each in found for c in each.states}
     h, warnings = found[-1].step.new[0], []
-    joined = [j for j in body.joined if _used(j.value) is not None]
+    joined = [j for j in body.joined if used(j.value)]
     memory: set[int] = set()  # values that repeat the last output in Keras' loops
     for carried in body.carried.values():
         if id(carried.inner) in states or id(carried.inner) in body.counters:
             continue
         if outside_of_loops(carried.outer) is outside_of_loops(carried.inner):
-            if _used(carried.after) is not None:
+            if used(carried.after):
                 raise Unfit(f"node {carried.after.name!r} reads a value that it only passes on")
             continue
         if outside_of_loops(carried.inner) is not carried.inner:
@@ -201,13 +207,11 @@ def _outputs(
         inserted = insertion(carried)
         if inserted is not None:
             joined += _concatenated(carried.after, *inserted)
-        elif _used(carried.after) is None and _is_output(carried.outer, h, mask, carried.inner):
+        elif not used(carried.after) and _is_output(carried.outer, h, mask, carried.inner):
             memory.add(id(carried.inner))
         else:
             raise Unfit(f"it also passes {carried.inner.name!r} from step to step")
-    counted = [
-        c for c in body.carried.values() if id(c.inner) in body.counters and _used(c.after) is not None
-    ]
+    counted = [c for c in body.carried.values() if id(c.inner) in body.counters and used(c.after)]
     if counted:
         raise Unfit(f"the file uses its number of steps, {counted[0].after.name!r}")
     if len(joined) > 1:
@@ -222,7 +226,7 @@ def _outputs(
 
 
 def _is_output(
-    value: onnx_ir.Value, h: onnx_ir.Value, mask: onnx_ir.Value | None, old: onnx_ir.Value | None,
+    value: onnx_ir.Value, h: onnx_ir.Value, mask: Choice | None, old: onnx_ir.Value | None,
     memory: set[int] | frozenset[int] = frozenset(),
 ) -> str:  # fmt: skip
     """Returns whether a value is h in all steps ("h"), or past a sequence's end 0 ("0") or its last value
@@ -230,10 +234,10 @@ def _is_output(
     value = outside_of_loops(value)
     if value is h:
         return "h" if mask is None else ""
-    found: Choice | None = choice(value)
-    if found is None or found.new is not h or found.mask is not mask:
+    found = choice(value)
+    if found is None or found.new is not h or not found.has_mask_of(mask):
         return ""
-    if is_fill(found.old):
+    if is_zero(outside_of_loops(found.old)):
         return "0"
     return "repeats" if found.old is old or id(found.old) in memory else ""
 
@@ -242,7 +246,10 @@ def _concatenated(sequence: onnx_ir.Value, inner: onnx_ir.Value, front: bool) ->
     """Returns the value that a ConcatFromSequence makes of a Loop's sequence."""
     users = list(sequence.consumers())
     if sequence.is_graph_output() or any(
-        user.op_type != "ConcatFromSequence" or not attribute(user, "new_axis", 0) for user in users
+        user.op_type != "ConcatFromSequence"
+        or user.domain not in DOMAINS
+        or not attribute(user, "new_axis", 0)
+        for user in users
     ):
         raise Unfit(f"its sequence {sequence.name!r} becomes no array")
     nodes: Nodes = users

@@ -7,19 +7,27 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir
 
-from ..graph.constants import constant, is_zero
-from ..graph.counting import Linear, Width, bounds, number, size
-from ..graph.values import attribute, outside_of_loops, producer, rank
+from ..graph.constants import constant
+from ..graph.counting import WIDE, Linear, Width, bounds, number, size
+from ..graph.folding import DOMAINS
+from ..graph.values import attribute, moved_axes, outside_of_loops, producer, rank
 from .recurrences import Nodes
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A value that is `new` where mask is true, and `old` elsewhere."""
+    """A value that is `new` where mask is true, and `old` elsewhere.
+
+    has_row: whether the mask is (B,), and an Unsqueeze gives it a second axis. Otherwise it should be (B, 1).
+    """
 
     mask: onnx_ir.Value
     new: onnx_ir.Value
     old: onnx_ir.Value
+    has_row: bool = False
+
+    def has_mask_of(self, other: Choice | None) -> bool:
+        return other is not None and self.mask is other.mask and self.has_row == other.has_row
 
 
 def choice(value: onnx_ir.Value) -> Choice | None:
@@ -28,7 +36,8 @@ def choice(value: onnx_ir.Value) -> Choice | None:
     node = producer(value, "Where")
     if node is not None and None not in node.inputs[:3]:
         mask, new, old = (outside_of_loops(v) for v in node.inputs[:3] if v is not None)
-        return Choice(without_axis(mask), new, old)
+        row = without_axis(mask)
+        return Choice(mask if row is None else row, new, old, row is not None)
     node = producer(value, "Add")
     if node is None:
         return None
@@ -53,10 +62,12 @@ def choice(value: onnx_ir.Value) -> Choice | None:
     return Choice(found[False][0], found[False][1], found[True][1])
 
 
-def without_axis(mask: onnx_ir.Value) -> onnx_ir.Value:
-    """Returns a mask (B,) behind an Unsqueeze to (B, 1)."""
+def without_axis(mask: onnx_ir.Value) -> onnx_ir.Value | None:
+    """Returns the mask (B,) behind an Unsqueeze to (B, 1), or None."""
     node = producer(mask, "Unsqueeze")
-    return mask if node is None or node.inputs[0] is None else outside_of_loops(node.inputs[0])
+    if node is None or node.inputs[0] is None or moved_axes(node) not in ([1], [-1]):
+        return None
+    return outside_of_loops(node.inputs[0])
 
 
 def lengths_of(mask: onnx_ir.Value) -> onnx_ir.Value | None:
@@ -65,6 +76,10 @@ def lengths_of(mask: onnx_ir.Value) -> onnx_ir.Value | None:
     if node is None:
         return None
     steps, cast = producer(node.inputs[0], "Unsqueeze"), producer(node.inputs[1], "Cast")
+    if steps is None or moved_axes(steps) not in ([1], [-1]):
+        return None
+    if cast is None or attribute(cast, "to", 0) not in WIDE:
+        return None
     count = None if steps is None else producer(steps.inputs[0], "Range")
     if count is None or cast is None or cast.inputs[0] is None or len(count.inputs) != 3:
         return None
@@ -72,7 +87,8 @@ def lengths_of(mask: onnx_ir.Value) -> onnx_ir.Value | None:
     if first is None or step is None or first.any() or not (step == 1).all():
         return None
     lengths = cast.inputs[0]
-    return lengths if lengths.dtype in (None, onnx_ir.DataType.INT32) else None
+    fits = lengths.dtype in (None, onnx_ir.DataType.INT32) and rank(lengths) in (None, 1)
+    return lengths if fits else None
 
 
 def reversed_of(
@@ -91,7 +107,7 @@ def reversed_of(
 def is_reversal(node: onnx_ir.Node, axis: int, width: Width, steps: Linear | None = None) -> bool:
     """Returns whether a node reverses an axis of its input. steps: the length of the axis, if it is known."""
     data = node.inputs[0] if node.inputs else None
-    if data is None or node.domain not in ("", "ai.onnx"):
+    if data is None or node.domain not in DOMAINS:
         return False
     length = size(data, axis, width)
     if node.op_type == "ReverseSequence":
@@ -131,11 +147,11 @@ def in_order_of_x(
         for user in value.consumers():
             if user.op_type == "Shape":
                 continue
-            if user in nodes:
+            if user in nodes or user.domain not in DOMAINS:
                 return None
             nodes.append(user)
-            order = attribute(user, "perm", None)
-            if user.op_type == "Transpose" and order is not None:
+            order = attribute(user, "perm")
+            if user.op_type == "Transpose" and order is not None and len(order) == len(axes):
                 stack.append((user.outputs[0], "".join(axes[i] for i in order)))
             elif user.op_type == "Identity":
                 stack.append((user.outputs[0], axes))
@@ -144,11 +160,6 @@ def in_order_of_x(
             else:
                 return None
     return (*ends[0], nodes) if len(ends) == 1 else None
-
-
-def is_fill(value: onnx_ir.Value) -> bool:
-    """Returns whether a value is 0 in all steps."""
-    return is_zero(outside_of_loops(value))
 
 
 def all_true(value: onnx_ir.Value | None) -> bool:

@@ -19,6 +19,7 @@ from ...rnn.architecture import vectors
 from ...rnn.cells import CELLS
 from ...rnn.specs import LayerNormSpec
 from ..graph.constants import constant
+from ..graph.folding import DOMAINS
 from ..graph.values import Array, in_order, outside_of_loops, producer
 from .patterns import FUNCTIONS, PATTERNS, Factor, Pattern, Term
 from .terms import Atom, Sum, Terms, single
@@ -126,7 +127,7 @@ def steps(graph: onnx_ir.Graph, terms: Terms, joined: Terms) -> Iterator[list[St
     """
     has_joined = any(_multiplies_concat(node) for node in graph)
     for node in graph:
-        if node.op_type not in ROOTS or node.domain not in ("", "ai.onnx") or len(node.outputs) != 1:
+        if node.op_type not in ROOTS or node.domain not in DOMAINS or len(node.outputs) != 1:
             continue
         alternatives = match(node.outputs[0], terms)
         if has_joined and not alternatives:

@@ -13,7 +13,7 @@ import onnx_ir
 from ...importers.weights import Weights
 from ..graph.reading import node_path
 from ..graph.values import moved_axes, outside_of_loops, producer
-from ..nodes.node import Layer, is_recurrent, read_layer
+from ..nodes.node import NodeLayer, is_recurrent, read_layer
 from .matching import Step, outside
 from .patterns import PATTERNS
 
@@ -22,20 +22,22 @@ from .patterns import PATTERNS
 class NodeStep(Step):
     """A step that is one node, with an Unsqueeze before and a Squeeze after it."""
 
-    layer: Layer | None = None
+    layer: NodeLayer | None = None
 
     def weights(self) -> Weights:
         assert self.layer is not None
         return self.layer.weights[0]
 
 
-def node_steps(path: str, graph: onnx_ir.Graph, opset: int | None) -> Iterator[list[Step]]:
+def node_steps(
+    path: str, graph: onnx_ir.Graph, opset: int | None, reset_after: bool | None = None
+) -> Iterator[list[Step]]:
     """Yields the steps of a graph that are nodes, as `steps` of matching.py does."""
     for node in graph:
         if not is_recurrent(node):
             continue
         try:
-            layer = read_layer(node, node_path(path, node), opset)
+            layer = read_layer(node, node_path(path, node), opset, reset_after)
         except ValueError:
             continue
         step = _step(layer)
@@ -43,7 +45,7 @@ def node_steps(path: str, graph: onnx_ir.Graph, opset: int | None) -> Iterator[l
             yield [step]
 
 
-def _step(layer: Layer) -> Step | None:
+def _step(layer: NodeLayer) -> Step | None:
     given = (layer.x, layer.h0, layer.c0)[: 3 if layer.kind == "LSTM" else 2]
     results = (layer.h, layer.c)[: len(given) - 1]
     if layer.directions > 1 or layer.reverse or layer.batch_first or layer.lengths is not None:
@@ -66,5 +68,5 @@ def _step(layer: Layer) -> Step | None:
 
 def _squeeze(value: onnx_ir.Value | None) -> onnx_ir.Node | None:
     """Returns the node that removes the axis of directions from a state."""
-    users = [] if value is None else [u for u in value.consumers() if u.op_type == "Squeeze"]
+    users = [] if value is None else [u for u in value.consumers() if u.op_type == "Squeeze" and not u.domain]
     return users[0] if len(users) == 1 and moved_axes(users[0]) == [0] else None

@@ -1,4 +1,4 @@
-"""The operators that are written as sums of terms.py."""
+"""Writes the results of ONNX's operators as sums of terms.py. `OPERATORS` is the table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import onnx_ir
 from ..graph.constants import constant
 from ..graph.counting import bounds
 from ..graph.values import ACTIVATIONS, attribute, constant_input, is_last_axis, outside_of_loops, producer
-from .terms import MOST_NUMBERS, Matrix, Operator, Sum, Terms, constant_sum, plus, single, times
+from .terms import Matrix, Operator, Sum, Terms, constant_sum, plus, single, times
 
 
 def _both(terms: Terms, node: onnx_ir.Node, depth: int) -> tuple[Sum, Sum] | None:
@@ -72,9 +72,10 @@ def _matrix_product(
     if array is not None:
         if array.ndim < 1 or array.shape[-1] != columns or array.dtype != np.float32:
             return None
-        if max(array.size, array.size // columns * rows) > MOST_NUMBERS:
+        (same,) = constant_sum(array).terms.values() or (np.zeros(columns),)
+        if same.shape != (columns,):  # states that differ between sequences are no step's
             return None
-        return constant_sum(array @ (whole if transposed else whole.T))
+        return constant_sum(same.astype(np.float32) @ (whole if transposed else whole.T))
     node = a.producer()
     if terms.joined and node is not None and node.op_type == "Concat" and _joins(node, a):
         result, start = Sum({}), 0
@@ -125,7 +126,7 @@ def _split(terms: Terms, node: onnx_ir.Node, value: onnx_ir.Value, depth: int) -
         return None
     a = terms.operand(data, depth)
     sizes = constant_input(node, 1)
-    given = list(map(int, sizes.reshape(-1))) if sizes is not None else attribute(node, "split", None)
+    given = list(map(int, sizes.reshape(-1))) if sizes is not None else attribute(node, "split")
     n, at = len(node.outputs), next(k for k, v in enumerate(node.outputs) if v is value)
     if given is None:
         if a.width is None or a.width % n:
@@ -202,7 +203,7 @@ def _mean(value: onnx_ir.Value | None) -> onnx_ir.Value | None:
     if node is None or node.inputs[0] is None or not attribute(node, "keepdims", 1):
         return None
     given = constant_input(node, 1)
-    axes = list(given.reshape(-1)) if given is not None else attribute(node, "axes", None)
+    axes = list(given.reshape(-1)) if given is not None else attribute(node, "axes")
     whole = node.inputs[0]
     return whole if axes is not None and len(axes) == 1 and is_last_axis(int(axes[0]), whole) else None
 

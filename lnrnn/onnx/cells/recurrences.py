@@ -1,29 +1,28 @@
-"""Steps that follow each other, and the part of a file that they are."""
+"""Steps that follow each other as a layer, and their Recurrence: a part of a file with its weights."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx_ir
 
 from ...importers.weights import Array, Converted, Weights, network
+from ..batch_axis import is_batch_first
 from ..graph.values import in_order
 from ..part import Part
 from .matching import Step
 from .terms import Terms
 
 Nodes = Sequence[onnx_ir.Node]
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The steps of one layer in the order of computation, with equal weights.
-
-    start: whether the first step has no old states, because they are 0.
-    """
+    """The steps of one layer in the order of computation, with equal weights."""
 
     steps: tuple[Step, ...]
     weights: Weights
@@ -84,6 +83,17 @@ def _all_biases(step: Step, name: str, gate: str) -> Array:
     return total
 
 
+def linked(items: Sequence[Item], following: Callable[[Item], Item | None]) -> list[list[Item]]:
+    """Returns the items as lists in which the item `following(a)` comes after a."""
+    after = {id(item): following(item) for item in items}
+    later = {id(item) for item in after.values()}
+    result = [[item] for item in items if id(item) not in later]
+    for chain in result:
+        while (item := after[id(chain[-1])]) is not None and len(chain) <= len(items):
+            chain.append(item)
+    return result
+
+
 # --- parts --------------------------------------------------------------------------------------------------
 
 
@@ -95,17 +105,14 @@ class Recurrence:
     weights: list[list[Weights]]
     reverse: bool = False
 
-    def converted(self) -> Converted:
+    def converted(self, batch_first: bool = False) -> Converted:
         """Raises ValueError if the layers are not those of one network."""
-        result = network(self.weights, self.part.axes.get("x") == "BTI", "ONNX")
-        if self.reverse:
-            result.arguments["reverse"] = True
-        return result
+        return network(self.weights, batch_first, "ONNX", self.reverse)
 
     def finished(self) -> Part:
         """Returns the part with its network."""
         try:
-            self.part.converted = self.converted()
+            self.part.converted = self.converted(is_batch_first(self.part))
         except ValueError as error:
             self.part.reason = str(error)
         return self.part
@@ -121,9 +128,13 @@ def recurrence(
     return Recurrence(Part(path, kind, **values), [[layer.weights] for layer in layers], reverse)
 
 
-def used(value: onnx_ir.Value, inside: set[int]) -> bool:
-    """Returns whether a node that is not inside, or the graph's output, reads a value."""
+def used(value: onnx_ir.Value, inside: Collection[int] = ()) -> bool:
+    """Returns whether a value is an output of its graph, or is read by a node that is not inside."""
     return value.is_graph_output() or any(id(user) not in inside for user in value.consumers())
+
+
+def if_used(value: onnx_ir.Value, inside: Collection[int] = ()) -> onnx_ir.Value | None:
+    return value if used(value, inside) else None
 
 
 def with_unused(nodes: Iterable[onnx_ir.Node], more: Iterable[onnx_ir.Node]) -> tuple[onnx_ir.Node, ...]:
@@ -134,7 +145,7 @@ def with_unused(nodes: Iterable[onnx_ir.Node], more: Iterable[onnx_ir.Node]) -> 
     while changed:
         changed = False
         for node in left[:]:
-            if not any(used(v, set(kept)) for v in node.outputs):
+            if not any(used(v, kept) for v in node.outputs):
                 kept[id(node)] = node
                 left.remove(node)
                 changed = True

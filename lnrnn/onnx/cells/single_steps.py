@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import onnx_ir
 
-from ..graph.reading import node_path, parent
-from ..graph.values import MOST_DEPTH, outside_of_loops
+from ..graph.constants import constant
+from ..graph.folding import MOVES
+from ..graph.reading import node_path
+from ..graph.values import MOST_DEPTH, first_and_next, outside_of_loops, producer, rank
 from ..part import Part
 from .matching import Step
-from .recurrences import Layer, Recurrence, recurrence
+from .recurrences import Layer, Recurrence, if_used, recurrence
 
-# Operators that only move numbers: a state passes through them between the model's interface and a step.
-MOVES = ("Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze",
-         "Transpose", "Unsqueeze")  # fmt: skip
+PASSES = (*MOVES, "Concat")  # operators through which a state passes between a step and the model's interface
 
 
 def one_step(path: str, group: Sequence[Step]) -> Recurrence | Part | None:
@@ -29,12 +29,16 @@ def one_step(path: str, group: Sequence[Step]) -> Recurrence | Part | None:
     step = ranked[0]
     if step.pattern.cell == "RNN" and not (is_input(origin(step.old[0])) and reaches_output(step.new[0])):
         return None  # a sum of two products in a tanh is also an attention
+    for v in (step.x, *step.old, *step.new):
+        if rank(v) not in (None, 2):
+            reason = f"{v.name!r} has {rank(v)} axes, where a step has 2"
+            return Part(
+                node_path(path, step.nodes[0]), f"{step.pattern.cell} step", step.nodes, reason=reason
+            )
     users = [user for value in step.new for user in value.consumers() if user not in step.nodes]
     if not any(v.is_graph_output() for v in step.new) and all(user.op_type == "Shape" for user in users):
         return None
-    nodes = {id(node) for node in step.nodes}
-    states = [v if v.is_graph_output() or any(id(u) not in nodes for u in v.consumers()) else None
-              for v in step.new]  # fmt: skip
+    h, *c = (if_used(v, {id(node) for node in step.nodes}) for v in step.new)
     warnings = []
     if len(ranked) > 1 and evidence(ranked[0])[:-1] == evidence(ranked[1])[:-1]:
         warnings.append(
@@ -43,7 +47,7 @@ def one_step(path: str, group: Sequence[Step]) -> Recurrence | Part | None:
         )
     return recurrence(
         node_path(path, step.nodes[0]), f"{step.pattern.cell} step", [Layer((step,), step.weights())],
-        nodes=step.nodes, x=step.x, h=(states[0],), c=tuple(states[1:]), axes={"x": "BI", "h": "BH"},
+        nodes=step.nodes, x=step.x, h=(h,), c=tuple(c), axes={"x": "BI", "h": "BH"},
         baked={"T": 1}, warnings=warnings,
     )  # fmt: skip
 
@@ -56,26 +60,25 @@ def _refused(path: str, step: Step) -> Part:
 def evidence(step: Step) -> tuple[int, ...]:
     """Returns numbers that are larger if the roles of x and h are likely."""
     x, h = origin(step.x), origin(step.old[0])
-    carried = all(_is_carried(v) for v in step.old)
+    carried = all(first_and_next(origin(v)) is not None for v in step.old)
     with_c = len(step.old) > 1 and h is origin(step.old[1]) and x is not h
     graph = h.graph
     order = 0
     if graph is not None and is_input(h) and is_input(x) and x.graph is graph:
         at = {id(v): k for k, v in enumerate(graph.inputs)}
         order = 1 if at[id(x)] < at[id(h)] else -1
-    return int(carried), int(with_c), int(is_input(h)) - int(is_input(x)), int(_from_before(step)), order
-
-
-def _is_carried(value: onnx_ir.Value) -> bool:
-    """Returns whether a value is the state of a Loop or Scan."""
-    node = None if value.graph is None else parent(value.graph)
-    return value.is_graph_input() and node is not None and node.op_type in ("Loop", "Scan")
+    return int(carried), int(with_c), int(_from_before(step)), int(is_input(h)) - int(is_input(x)), order
 
 
 def _from_before(step: Step) -> bool:
     """Returns whether the old h comes from a step that has the old c too."""
-    producers = [v.producer() for v in step.old]
-    return len(producers) > 1 and None not in producers and _source(step.old[0]) is _source(step.old[1])
+    if len(step.old) < 2 or any(v.producer() is None for v in step.old):
+        return False
+    h, c = step.old
+    node = producer(h, "Mul")  # sigmoid(o) * tanh(c)
+    tanhs = [producer(v, "Tanh") for v in node.inputs] if node is not None else []
+    of_c = any(tanh is not None and tanh.inputs[0] is c for tanh in tanhs)
+    return of_c or _source(h) is _source(c)
 
 
 def _source(value: onnx_ir.Value) -> onnx_ir.Node | None:
@@ -86,11 +89,21 @@ def origin(value: onnx_ir.Value) -> onnx_ir.Value:
     """Returns the value from which this one comes, before operators that only move numbers."""
     for _ in range(MOST_DEPTH):
         value = outside_of_loops(value)
-        node = value.producer()
-        if node is None or node.op_type not in MOVES or not node.inputs or node.inputs[0] is None:
+        before = _before(value)
+        if before is None:
             break
-        value = node.inputs[0]
+        value = before
     return value
+
+
+def _before(value: onnx_ir.Value) -> onnx_ir.Value | None:
+    """Returns the value that a node moves, or that a Where resets to a constant, or None."""
+    where = producer(value, "Where")
+    if where is not None:
+        others = [v for v in where.inputs[1:] if constant(v) is None]
+        return others[0] if len(others) == 1 else None
+    node = producer(value, *PASSES)
+    return node.inputs[0] if node is not None and node.inputs else None
 
 
 def is_input(value: onnx_ir.Value) -> bool:
@@ -107,6 +120,6 @@ def reaches_output(value: onnx_ir.Value) -> bool:
             return True
         seen.add(id(top))
         for user in top.consumers():
-            if user.op_type in MOVES:
+            if user.op_type in PASSES:
                 stack += [v for v in user.outputs if id(v) not in seen]
     return False

@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 import onnx_ir
 
-from ..graph.constants import constant
-from ..graph.values import MOST_DEPTH, Array, initial_value, is_argument, keeps_last_axis, outside_of_loops
+from ..graph.constants import constant, memory
+from ..graph.folding import DOMAINS
+from ..graph.values import MOST_DEPTH, Array, first_and_next, is_argument, keeps_last_axis, outside_of_loops
 
+MOST_NESTED = 16  # functions and norms inside of each other; a cell has 4
 MOST_TERMS, MOST_FACTORS = 16, 4  # a value with more of them is not multiplied out
-MOST_NUMBERS = 2**20  # of a constant in a sum; matrices of products are no such constants
+MOST_NUMBERS = 2**16  # of a constant in a sum; matrices of products are no such constants
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ class Atom:
     equal. "one" is the number 1 as a factor of a bias that a Gemm or LayerNormalization of `value` adds.
 
     width: the size of the last axis, None if unknown. value: the value itself, or the argument. of: the
-    argument of a norm or function as a sum. start: where the part of a value or norm begins. eps: of a norm.
+    argument of a norm or function as a sum. start: where the part of a value or norm begins. nested: the
+    number of functions and norms inside of each other. eps: of a norm.
     """
 
     kind: str
@@ -55,6 +58,7 @@ class Atom:
     of: Sum | None = field(default=None, compare=False)
     matrix: Matrix | None = field(default=None, compare=False, repr=False)
     start: int = field(default=0, compare=False)
+    nested: int = field(default=0, compare=False)
     eps: float = field(default=0.0, compare=False)
 
 
@@ -98,12 +102,12 @@ def _ordered(product: tuple[Atom, ...]) -> tuple[Atom, ...]:
 
 def constant_sum(c: Array) -> Sum:
     """Returns a constant as a Sum. A matrix of equal rows becomes a vector."""
+    while c.ndim > 1 and (c.shape[0] == 1 or (len(c) and (c == c[:1]).all())):
+        c = c[0]
     if c.size > MOST_NUMBERS:
         raise TooLarge
     with np.errstate(invalid="ignore"):  # a NaN of other bits
         c = c.astype(np.float64)
-    while c.ndim > 1 and (c.shape[0] == 1 or (len(c) and (c == c[:1]).all())):
-        c = c[0]
     return Sum({(): c} if c.any() else {})
 
 
@@ -144,7 +148,12 @@ def times(a: Sum, b: Sum) -> Sum:
     return result
 
 
-# --- constants ----------------------------------------------------------------------------------------------
+def _nested(of: Sum) -> int:
+    """Returns `nested` of a function or norm of a sum. Raises TooLarge."""
+    result = 1 + max((atom.nested for product in of.terms for atom in product), default=0)
+    if result > MOST_NESTED:
+        raise TooLarge
+    return result
 
 
 # --- values -------------------------------------------------------------------------------------------------
@@ -187,10 +196,10 @@ class Terms:
 
     def norm(self, value: onnx_ir.Value, of: Sum, eps: float, start: int, width: int | None) -> Atom:
         key = self._key("norm", of.key, eps, start, width)
-        return Atom("norm", key, width, value, of, start=start, eps=eps)
+        return Atom("norm", key, width, value, of, start=start, nested=_nested(of), eps=eps)
 
     def function(self, name: str, value: onnx_ir.Value | None, of: Sum) -> Atom:
-        return Atom(name, self._key(name, of.key), of.width, value, of)
+        return Atom(name, self._key(name, of.key), of.width, value, of, nested=_nested(of))
 
     def identity(self, matrix: Matrix) -> tuple[Any, ...]:
         """Returns a key, equal for matrices with the same numbers."""
@@ -263,7 +272,7 @@ class Terms:
         self._alive.append(value)
         result = None
         node = value.producer()
-        if node is not None and node.domain in ("", "ai.onnx") and depth < MOST_DEPTH:
+        if node is not None and node.domain in DOMAINS and depth < MOST_DEPTH:
             how = self.operators.get(node.op_type)
             try:
                 result = how(self, node, value, depth + 1) if how is not None else None
@@ -271,6 +280,8 @@ class Terms:
                 result = None
         if result is None:
             result = single(self.value(value))
+        elif node is not None:
+            memory(node.graph).take(sum(c.nbytes for c in result.terms.values()), node)
         atom = result.atom
         if atom is not None and atom.kind == "value" and atom.value is not value:
             self._of_part.setdefault(atom.key, value)
@@ -285,10 +296,10 @@ class Terms:
             last = value.shape[-1]
             return last if isinstance(last, int) else None
         node = value.producer()
-        if node is None and value.graph is not None:
-            initial = initial_value(value)
-            return None if initial is None else self.width(initial, depth + 1)
-        if node is None or node.domain not in ("", "ai.onnx") or not node.inputs or node.inputs[0] is None:
+        if node is None:
+            found = first_and_next(value)
+            return None if found is None else self.width(found[0], depth + 1)
+        if node.domain not in DOMAINS or not node.inputs or node.inputs[0] is None:
             return None
         if node.op_type in ("Gather", "Squeeze", "Unsqueeze") and keeps_last_axis(node):
             return self.width(node.inputs[0], depth + 1)

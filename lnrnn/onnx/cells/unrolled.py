@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import onnx_ir
 
 from ..graph.counting import element, size
+from ..graph.folding import DOMAINS
 from ..graph.values import attribute, constant_input, moved_axes, outside_of_loops, rank
 from .matching import Step, match
-from .recurrences import Layer, Recurrence, recurrence, same_constants, used, with_unused
+from .recurrences import Layer, Recurrence, if_used, linked, recurrence, same_constants, used, with_unused
 from .terms import Terms
 
 Values = Sequence[onnx_ir.Value]
@@ -25,25 +26,15 @@ def chains(groups: Sequence[Sequence[Step]], terms: Terms) -> list[list[Step]]:
         if step.old:
             by_state.setdefault(id(step.old[0]), []).append(step)
 
-    def followers(step: Step) -> list[Step]:
-        return [each for each in by_state.get(id(step.new[0]), ())
-                if _equal(each.old, step.new) and same_constants(step, each, terms)]  # fmt: skip
+    def following(step: Step) -> Step | None:
+        found = [each for each in by_state.get(id(step.new[0]), ())
+                 if _equal(each.old, step.new) and same_constants(step, each, terms)]  # fmt: skip
+        return found[0] if len(found) == 1 else None
 
-    after = {id(step): found[0] for step in every if len(found := followers(step)) == 1}
-    firsts = {id(step): step for step in every if id(step) in after}
-    for step in after.values():
-        firsts.pop(id(step), None)
-    result = []
-    for first in firsts.values():
-        chain = [first]
-        while id(chain[-1]) in after and len(chain) <= len(every):
-            chain.append(after[id(chain[-1])])
-        result.append(chain)
-    inside = {id(chain[k].new[0]) for chain in result for k in range(len(chain))}
-    for group in groups:  # a second step whose first one starts at 0
-        for step in group:
-            if id(step.new[0]) not in inside and step.old:
-                result.append([step])
+    result = [chain for chain in linked(every, following) if len(chain) > 1]
+    inside = {id(step.new[0]) for chain in result for step in chain}
+    # The first step before a single one may start at 0.
+    result += [[step] for step in every if id(step.new[0]) not in inside and step.old]
     return [with_start(chain, terms) for chain in result]
 
 
@@ -75,6 +66,11 @@ def unrolled(path: str, layers: Sequence[Layer], terms: Terms) -> Recurrence | s
     indices = [e.index.number for e in given]
     reverse = n > 1 and indices == list(range(n))[::-1]
     if not reverse and indices != list(range(n)):
+        if n > 1 and indices == list(range(1, n + 1)):
+            return (
+                f"step 0 is not one of them: the exporter may have computed its product with a state of 0. "
+                f"The first nodes are those of step 1, which reads element 1 of {first.whole.name!r}"
+            )
         return f"the steps read elements {indices} of {first.whole.name!r}, in another order"
     length = size(first.whole, first.axis, terms.width).number
     if length is not None and length != n:
@@ -97,12 +93,12 @@ def unrolled(path: str, layers: Sequence[Layer], terms: Terms) -> Recurrence | s
             if step.outside:
                 return f"{step.outside[0]} reads a value inside of step {at}"
             for value in step.new:
-                if at < n - 1 and used(value, set(inside)):
+                if at < n - 1 and used(value, inside):
                     return f"the state of step {at}, {value.name!r}, is read outside of the steps"
     nodes = with_unused(inside.values(), [node for e in given for node in e.nodes])
     kept = {id(node) for node in nodes}
-    h = tuple(layer.new[0] if used(layer.new[0], kept) else None for layer in layers)
-    c = tuple(v if used(v, kept) else None for layer in layers for v in layer.new[1:])
+    h = tuple(if_used(layer.new[0], kept) for layer in layers)
+    c = tuple(if_used(v, kept) for layer in layers for v in layer.new[1:])
     if y is None and not any((*h, *c)):
         return "the file uses none of its outputs"
     baked = {"T": n}
@@ -133,11 +129,12 @@ def stacked(values: Values, inside: set[int]) -> tuple[onnx_ir.Value, int, bool,
     """Returns the value that joins these values along a new axis, the axis, whether it joins them backwards,
     and the nodes that compute it."""
     for user in values[0].consumers():
-        if id(user) in inside or user.domain not in ("", "ai.onnx"):
+        if id(user) in inside or user.domain not in DOMAINS:
             continue
         if user.op_type == "SequenceConstruct":
             for join in user.outputs[0].consumers():
-                if join.op_type == "ConcatFromSequence" and attribute(join, "new_axis", 0):
+                known = join.op_type == "ConcatFromSequence" and join.domain in DOMAINS
+                if known and attribute(join, "new_axis", 0):
                     backwards = _order(list(user.inputs), values)
                     if backwards is not None:
                         return join.outputs[0], attribute(join, "axis", 0) % 3, backwards, [user, join]
@@ -145,12 +142,15 @@ def stacked(values: Values, inside: set[int]) -> tuple[onnx_ir.Value, int, bool,
         if axes is None or len(axes) != 1:
             continue
         for join in user.outputs[0].consumers():
-            if join.op_type != "Concat" or attribute(join, "axis", 0) % 3 != axes[0] % 3:
+            if join.op_type != "Concat" or join.domain not in DOMAINS:
+                continue
+            if attribute(join, "axis", 0) % 3 != axes[0] % 3:
                 continue
             nodes = [v.producer() for v in join.inputs if v is not None]
             same = [
                 node for node in nodes
-                if node is not None and node.op_type == "Unsqueeze" and moved_axes(node) == axes
+                if node is not None and node.op_type == "Unsqueeze" and node.domain in DOMAINS
+                and moved_axes(node) == axes
             ]  # fmt: skip
             backwards = _order([node.inputs[0] for node in same], values)
             if len(same) == len(join.inputs) and backwards is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import onnx
 import onnx.defs
 import onnx_ir
@@ -51,12 +53,12 @@ def _wrong(node: onnx_ir.Node, opset: int) -> str:
                 return f"no attribute {name!r}"
         elif given.is_ref() or int(given.type) != int(attribute.type.value):  # type: ignore[attr-defined]
             return f"an attribute {name!r} of another type"
-    return _wrong_axes(node)
+    return _wrong_axes({name: node.attributes.get(name) for name in schema.attributes}, node)
 
 
-def _wrong_axes(node: onnx_ir.Node) -> str:
-    """Returns the axes that a node cannot have, or ""."""
-    order = node.attributes.get("perm")
+def _wrong_axes(attributes: Mapping[str, onnx_ir.Attr | None], node: onnx_ir.Node) -> str:
+    """Returns the axes that a node cannot have, or "". attributes: those of the operator."""
+    order = attributes.get("perm")
     if order is not None and sorted(order.value) != list(range(len(order.value))):
         return f"perm {list(order.value)[:10]}"
     data = node.inputs[0] if node.inputs else None
@@ -67,7 +69,7 @@ def _wrong_axes(node: onnx_ir.Node) -> str:
         and len(data.shape) != len(order.value)
     ):
         return f"perm {list(order.value)[:10]} for {len(data.shape)} axes"
-    axis = node.attributes.get("axis")
+    axis = attributes.get("axis")
     if axis is not None and not -100 <= axis.value <= 100:
         return f"axis {axis.value}"
     return ""

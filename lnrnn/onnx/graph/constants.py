@@ -14,14 +14,14 @@ import numpy as np
 import onnx
 import onnx_ir
 
-from ..errors import OnnxFileError
-from .folding import DOMAINS, FOLDED, KEEP_ZEROS, Unfolded, named, size_of
+from ...errors import message
+from ..errors import OnnxFileError, text_of
+from .folding import DOMAINS, FOLDED, MOVES, Unfolded, named, size_of
 
 Array = np.ndarray
 _VALUE, _MEMORY = "lnrnn.constant", "lnrnn.memory"
 _LEAST = 2**26  # bytes that arrays of any file may have
 _TIMES = 16  # further bytes, for each byte of the file
-TEXT = 300  # the most characters of another library's message
 
 
 @dataclass
@@ -41,9 +41,9 @@ class Memory:
 
 def with_memory(graphs: Iterable[onnx_ir.Graph], size: int) -> None:
     """Sets the memory that the arrays of these graphs share. size: the bytes of the model's file."""
-    memory = Memory(_LEAST + _TIMES * size)
+    shared = Memory(_LEAST + _TIMES * size)
     for graph in graphs:
-        graph.meta[_MEMORY] = memory
+        graph.meta[_MEMORY] = shared
 
 
 def forget(graphs: Iterable[onnx_ir.Graph]) -> None:
@@ -109,18 +109,19 @@ def is_zero(value: onnx_ir.Value | None) -> bool:
                 return False
         elif node.op_type == "Concat":
             stack.extend(node.inputs)
-        elif node.op_type in KEEP_ZEROS and node.inputs:
+        elif node.op_type in (*MOVES, "Tile") and node.inputs:
             stack.append(node.inputs[0])
         else:
             return False
     return True
 
 
-def _memory(graph: onnx_ir.Graph | None) -> Memory:
+def memory(graph: onnx_ir.Graph | None) -> Memory:
+    """Returns the memory that is left for the arrays of a graph's model."""
     if graph is None:  # pragma: no cover - a node without a graph, which only a program can make
         return Memory(_LEAST)
-    memory: Memory = graph.meta.setdefault(_MEMORY, Memory(_LEAST))
-    return memory
+    result: Memory = graph.meta.setdefault(_MEMORY, Memory(_LEAST))
+    return result
 
 
 def _loaded(tensor: Any, owner: Any) -> Array:
@@ -131,7 +132,7 @@ def _loaded(tensor: Any, owner: Any) -> Array:
         if any(d < 0 for d in dims):
             raise Unfolded(f"dims {dims}")
         if isinstance(tensor, onnx_ir.ExternalTensor):
-            _check_external(tensor, name)
+            _check_external(tensor)
         proto = getattr(tensor, "raw", None)
         if isinstance(proto, onnx.TensorProto) and 0 not in dims and not _has_data(proto):
             raise Unfolded(f"dims {dims} and no data")
@@ -140,7 +141,7 @@ def _loaded(tensor: Any, owner: Any) -> Array:
         raise
     except Exception as error:  # asserts and other errors of onnx_ir and NumPy
         raise OnnxFileError(
-            f"tensor {name!r} must have the data that its dims and type say, got {str(error)[:TEXT]}"
+            f"tensor {name!r} must have the data that its dims and type say, got {text_of(error)}"
         ) from None
     if array.dtype.kind not in "OSU" and array.flags.writeable:
         array = array.view()
@@ -153,8 +154,8 @@ def _has_data(proto: onnx.TensorProto) -> bool:
     return proto.HasField("raw_data") or any(len(getattr(proto, field)) for field in fields)
 
 
-def _check_external(tensor: onnx_ir.ExternalTensor, name: str) -> None:
-    """Refuses data outside of the folder of the model's file, and data that is no regular file."""
+def external_file(tensor: onnx_ir.ExternalTensor) -> str:
+    """Returns the path of external data. Refuses all but regular files in the folder of the model's file."""
     location = str(tensor.location)
     if not tensor.base_dir:
         raise OnnxFileError(
@@ -163,27 +164,29 @@ def _check_external(tensor: onnx_ir.ExternalTensor, name: str) -> None:
     folder = os.path.realpath(tensor.base_dir)
     path = os.path.realpath(os.path.join(folder, location))
     if os.path.commonpath([folder, path]) != folder or not os.path.isfile(path):
-        raise OnnxFileError(
-            f"external data must be files in the folder of the model's file, got {location!r} for {name!r}"
-        )
-    start, size, given = tensor.offset or 0, tensor.nbytes, os.path.getsize(path)
+        expected = "files in the folder of the model's file"
+        raise OnnxFileError(message("external data", expected, f"{location!r} for {tensor.name!r}"))
+    return path
+
+
+def _check_external(tensor: onnx_ir.ExternalTensor) -> None:
+    start, size, given = tensor.offset or 0, tensor.nbytes, os.path.getsize(external_file(tensor))
     if start < 0 or start + size > given or (tensor.length or size) != size:
-        raise OnnxFileError(
-            f"external data of tensor {name!r} must be {size} bytes in {location!r}, got a part of {given} "
-            f"bytes from {start}, of length {tensor.length}"
-        )
+        expected = f"{size} bytes in {str(tensor.location)!r}"
+        got = f"a part of {given} bytes from {start}, of length {tensor.length}"
+        raise OnnxFileError(message(f"external data of tensor {tensor.name!r}", expected, got))
 
 
 def _computed(node: onnx_ir.Node) -> list[Array | None]:
     """Returns the outputs of a node whose inputs are constants."""
-    memory = _memory(node.graph)
+    left = memory(node.graph)
     inputs = [None if v is None else v.meta[_VALUE] for v in node.inputs]
     try:
         if node.op_type == "Constant":
             tensor = node.attributes.get("value")
             if tensor is not None and not tensor.is_ref():
                 return [_loaded(tensor.value, node)]
-        memory.take(size_of(node, inputs), node)
+        left.take(size_of(node, inputs), node)
         with np.errstate(all="ignore"):
             results = FOLDED[node.op_type](node, inputs)
     except (OnnxFileError, MemoryError):
@@ -191,7 +194,7 @@ def _computed(node: onnx_ir.Node) -> list[Array | None]:
     except Unfolded:
         return [None] * len(node.outputs)
     except Exception as error:  # wrong attributes and shapes give errors of many types
-        raise OnnxFileError(f"node {named(node)} must fit its constant inputs: {str(error)[:TEXT]}") from None
+        raise OnnxFileError(f"node {named(node)} must fit its constant inputs: {text_of(error)}") from None
     for result in results:
         if result is not None and result.flags.writeable:
             result.flags.writeable = False

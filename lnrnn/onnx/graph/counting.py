@@ -7,14 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx_ir
 
 from .constants import constant
-from .values import MOST_DEPTH, attribute, constant_input, moved_axes, outside_of_loops, rank
+from .folding import DOMAINS
+from .values import MOST_DEPTH, attribute, constant_input, moved_axes, outside_of_loops, producer, rank
 
 STEP = "step"  # the number of the current step of the innermost Loop
+MOST_NUMBERS = 16  # of one value
+LARGEST = 2**31  # of the numbers that are added or multiplied
+WIDE = tuple(int(onnx_ir.DataType[name]) for name in ("INT32", "INT64", "FLOAT", "DOUBLE"))
 Size = tuple[int, int]  # the identity of a value, and an axis that is no constant
 Symbol = Size | str
 Width = Callable[[onnx_ir.Value], int | None]  # the size of the last axis
@@ -42,61 +47,80 @@ Numbers = list[Linear | None]
 
 
 def numbers(
-    value: onnx_ir.Value | None, width: Width, counters: Mapping[int, Linear] | None = None, depth: int = 0
+    value: onnx_ir.Value | None, width: Width, counters: Mapping[int, Linear] | None = None
 ) -> Numbers | None:
     """Returns the numbers of a small value, None for those that are unknown.
 
     counters: the values of the step's number, by identity.
     """
-    if value is None or depth > MOST_DEPTH:
-        return None
-    if counters and id(value) in counters:
-        return [counters[id(value)]]
-    value = outside_of_loops(value)
-    array = constant(value)
-    if array is not None:
-        whole = array.size <= 16 and array.dtype.kind in "iuf" and np.isfinite(array).all()
-        whole = whole and (array == array.round()).all()
-        return [Linear(int(i)) for i in array.reshape(-1)] if whole else None
-    node = value.producer()
-    if node is None or node.domain not in ("", "ai.onnx") or not node.inputs:
-        return None
-    if node.op_type == "Shape":
-        return shape(node, width)
-    if node.op_type == "SequenceLength":
-        split = node.inputs[0].producer() if node.inputs[0] is not None else None
-        one = split is not None and split.op_type == "SplitToSequence" and constant_input(split, 1)
-        if (
-            split is None
-            or split.inputs[0] is None
-            or one is False
-            or (one is not None and one.tolist() not in (1, [1]))
-        ):
+    return _Counting(width, counters or {}).numbers(value)
+
+
+@dataclass
+class _Counting:
+    """The arguments and the results of `numbers`. Results are kept, since a node may read a value twice."""
+
+    width: Width
+    counters: Mapping[int, Linear]
+    found: dict[int, Numbers | None] = field(default_factory=dict)
+
+    def numbers(self, value: onnx_ir.Value | None, depth: int = 0) -> Numbers | None:
+        if value is None or depth > MOST_DEPTH:
             return None
-        return [size(split.inputs[0], attribute(split, "axis", 0), width)]
-    if node.op_type in ("Cast", "Squeeze", "Unsqueeze", "Identity", "Reshape"):
-        return numbers(node.inputs[0], width, counters, depth + 1)
-    parts = [numbers(v, width, counters, depth + 1) for v in node.inputs]
-    first = parts[0]
-    if first is None or any(part is None for part in parts):
-        return None
-    given = [part for part in parts if part is not None]
-    match node.op_type:
-        case "Gather" if attribute(node, "axis", 0) == 0:
-            at = [None if i is None else i.number for i in given[1]]
-            return [first[i] if i is not None and -len(first) <= i < len(first) else None for i in at]
-        case "Slice" if len(given) > 2:
-            bounds = [p[0].number if len(p) == 1 and p[0] is not None else None for p in given[1:]]
-            if None in bounds or bounds[2:] not in ([], [0], [0, 1]):
+        if id(value) in self.counters:
+            return [self.counters[id(value)]]
+        value = outside_of_loops(value)
+        if id(value) not in self.found:
+            result = self._numbers(value, depth)
+            self.found[id(value)] = result if result is None or len(result) <= MOST_NUMBERS else None
+        return self.found[id(value)]
+
+    def _numbers(self, value: onnx_ir.Value, depth: int) -> Numbers | None:
+        array = constant(value)
+        if array is not None:
+            whole = array.size <= MOST_NUMBERS and array.dtype.kind in "iuf" and np.isfinite(array).all()
+            whole = whole and (array == array.round()).all()
+            return [Linear(int(i)) for i in array.reshape(-1)] if whole else None
+        node = value.producer()
+        if node is None or node.domain not in DOMAINS or not node.inputs:
+            return None
+        if node.op_type == "Shape":
+            return shape(node, self.width)
+        if node.op_type == "SequenceLength":
+            split = producer(node.inputs[0], "SplitToSequence")
+            if split is None or split.inputs[0] is None:
                 return None
-            return first[slice(*bounds[:2])]
-        case "Concat":
-            return [i for part in given for i in part]
-        case "Add" | "Sub" | "Mul" | "Div" if len(given) == 2:
-            n = max(map(len, given))
-            a, b = (part * n if len(part) == 1 else part for part in given)
-            return [_computed(node.op_type, i, j) for i, j in zip(a, b, strict=False)]
-    return None
+            one = constant_input(split, 1)
+            if one is not None and one.tolist() not in (1, [1]):
+                return None
+            return [size(split.inputs[0], attribute(split, "axis", 0), self.width)]
+        if node.op_type == "Cast" and attribute(node, "to", 0) not in WIDE:
+            return None
+        if node.op_type in ("Cast", "Squeeze", "Unsqueeze", "Identity", "Reshape"):
+            return self.numbers(node.inputs[0], depth + 1)
+        parts = [self.numbers(v, depth + 1) for v in node.inputs]
+        first = parts[0]
+        if first is None or any(part is None for part in parts):
+            return None
+        given = [part for part in parts if part is not None]
+        match node.op_type:
+            case "Gather" if attribute(node, "axis", 0) == 0:
+                at = [None if i is None else i.number for i in given[1]]
+                return [first[i] if i is not None and -len(first) <= i < len(first) else None for i in at]
+            case "Slice" if len(given) > 2:
+                bounds = [p[0].number if len(p) == 1 and p[0] is not None else None for p in given[1:]]
+                if None in bounds or bounds[2:] not in ([], [0], [0, 1]):
+                    return None
+                return first[slice(*bounds[:2])]
+            case "Concat":
+                return [i for part in given for i in part]
+            case "Add" | "Sub" | "Mul" | "Div" if len(given) == 2:
+                n = max(map(len, given))
+                a, b = (part * n if len(part) == 1 else part for part in given)
+                divisor = constant_input(node, 1)
+                rounds = divisor is not None and divisor.dtype.kind in "iu"
+                return [_computed(node.op_type, i, j, rounds) for i, j in zip(a, b, strict=False)]
+        return None
 
 
 def number(
@@ -114,7 +138,7 @@ def shape(node: onnx_ir.Node, width: Width) -> Numbers | None:
         return None
     axes = rank(data)
     sizes: Numbers = [size(data, axis, width) for axis in ((0, -1) if axes is None else range(axes))]
-    return sizes[attribute(node, "start", 0) : attribute(node, "end", None)]
+    return sizes[attribute(node, "start", 0) : attribute(node, "end")]
 
 
 def size(value: onnx_ir.Value, axis: int, width: Width) -> Linear:
@@ -130,19 +154,57 @@ def size(value: onnx_ir.Value, axis: int, width: Width) -> Linear:
             return Linear(known)
         node = value.producer()
         source = node.inputs[0] if node is not None and node.inputs else None
-        if node is None or source is None or node.domain not in ("", "ai.onnx"):
+        if node is None or source is None or node.domain not in DOMAINS:
             break
         if node.op_type == "Transpose" and axes is not None:
-            order = attribute(node, "perm", None)
+            order = attribute(node, "perm")
             axis = axes - 1 - axis if order is None else int(order[axis])
-        elif node.op_type not in ("Identity", "Cast", "ReverseSequence"):
+        elif node.op_type == "Unsqueeze" and axes is not None:
+            new = [int(a) % axes for a in moved_axes(node) or ()]
+            if axis in new:
+                return Linear(1)
+            axis -= sum(a < axis for a in new)
+        elif node.op_type not in ("Identity", "Cast", "Not", "ReverseSequence"):
             break
         value = source
     return Linear(0, {(id(value), axis): 1})
 
 
-def _computed(op: str, a: Linear | None, b: Linear | None) -> Linear | None:
+def last_size(value: onnx_ir.Value | None) -> int | None:
+    """Returns the size of the last axis of a value, or None. Slice, Split and Concat must not change it."""
+    for _ in range(MOST_DEPTH):
+        if value is None:
+            return None
+        array = constant(value)
+        declared = (value.shape or None) if array is None else array.shape
+        size = declared[-1] if declared else None
+        if array is not None or isinstance(size, int):
+            return size if isinstance(size, int) else None
+        node = value.producer()
+        if node is None or node.domain not in DOMAINS or not node.inputs:
+            return None
+        if node.op_type in ("Expand", "ConstantOfShape"):
+            sizes = numbers(node.inputs[-1], lambda _: None)
+            return sizes[-1].number if sizes and sizes[-1] is not None else None
+        axes: Any = ()
+        if node.op_type in ("Concat", "Split"):
+            axes = [attribute(node, "axis", 0)]
+        elif node.op_type == "Slice":
+            given_axes = constant_input(node, 3)
+            axes = attribute(node, "axes") if given_axes is None else given_axes.reshape(-1).tolist()
+        elif node.op_type not in ("Identity", "Cast"):
+            return None
+        if axes is None or any(a not in (0, 1) for a in axes):
+            return None
+        value = node.inputs[0]
+    return None
+
+
+def _computed(op: str, a: Linear | None, b: Linear | None, rounds: bool) -> Linear | None:
+    """Returns the result of an operator. rounds: whether a quotient is rounded to 0, as that of integers."""
     if a is None or b is None:
+        return None
+    if any(abs(n) > LARGEST for v in (a, b) for n in (v.constant, *v.factors.values())):
         return None
     if op in ("Add", "Sub"):
         return a.plus(b, 1 if op == "Add" else -1)
@@ -152,7 +214,7 @@ def _computed(op: str, a: Linear | None, b: Linear | None) -> Linear | None:
         if factor is None:
             return None
         return Linear(a.constant * factor, {s: f * factor for s, f in a.factors.items() if factor})
-    if a.number is None or not b.number:
+    if a.number is None or not b.number or (a.number % b.number and not rounds):
         return None
     return Linear(int(a.number / b.number))
 
@@ -171,7 +233,7 @@ def bounds(
         given = [numbers(v, width, counters) for v in inputs]
         left_out = [v is None for v in inputs]
     else:  # opset 9 and before
-        of_node = [attribute(node, name, None) for name in names]
+        of_node = [attribute(node, name) for name in names]
         given = [None if a is None else [Linear(int(i)) for i in a] for a in of_node]
         left_out = [a is None for a in of_node]
     defaults = (None, None, [Linear(0)], [Linear(1)])
@@ -191,9 +253,8 @@ def in_single_steps(node: onnx_ir.Node) -> bool:
         return False
     if len(node.inputs) < 2 or node.inputs[1] is None:
         return not attribute(node, "keepdims", 1)
-    one = constant_input(
-        node, 1
-    )  # the standard ignores keepdims with this input, torch and ONNX Runtime do not
+    # The standard ignores keepdims with this input, torch and ONNX Runtime do not.
+    one = constant_input(node, 1)
     return one is not None and one.ndim == 0 and one.item() == 1 and not attribute(node, "keepdims", 1)
 
 
@@ -213,7 +274,7 @@ def element(
     """Returns the value that this value is one element of, such as x[:, t] of x. None for other values."""
     value = outside_of_loops(value)
     node = value.producer()
-    if node is None or node.domain not in ("", "ai.onnx") or not node.inputs or node.inputs[0] is None:
+    if node is None or node.domain not in DOMAINS or not node.inputs or node.inputs[0] is None:
         return None
     data = node.inputs[0]
     if node.op_type == "Gather":
@@ -222,11 +283,8 @@ def element(
             return None
         return _element(data, attribute(node, "axis", 0), index, (node,), width)
     if node.op_type == "SequenceAt":
-        split = data.producer()
-        index = number(node.inputs[1], width, counters)
-        if split is None or split.op_type != "SplitToSequence" or split.inputs[0] is None or index is None:
-            return None
-        if not in_single_steps(split):
+        split, index = data.producer(), number(node.inputs[1], width, counters)
+        if split is None or not in_single_steps(split) or split.inputs[0] is None or index is None:
             return None
         return _element(split.inputs[0], attribute(split, "axis", 0), index, (node, split), width)
     if node.op_type != "Squeeze":
@@ -251,7 +309,7 @@ def element(
         return _element(inner.inputs[0], axes[0], found[1], (node, inner), width)
     if inner.op_type == "Split" and attribute(inner, "axis", 0) == axes[0]:
         sizes = constant_input(inner, 1)
-        parts = attribute(inner, "split", None) if sizes is None else sizes.reshape(-1).tolist()
+        parts = attribute(inner, "split") if sizes is None else sizes.reshape(-1).tolist()
         if parts is None:
             whole = size(inner.inputs[0], axes[0], width).number
             parts = None if whole != len(inner.outputs) else [1] * len(inner.outputs)

@@ -1,4 +1,4 @@
-"""The operators that `constant` of reading.py computes: those between the weights of a file and its nodes.
+"""The operators that `constant` of constants.py computes: those between the weights of a file and its nodes.
 
 Each function has (node, inputs) as arguments and returns the outputs. The inputs are arrays, or None for
 those that are left out. `FOLDED` has the functions by operator, and `size_of` the bytes that a result needs.
@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 import onnx_ir
 
+from ...errors import message
+
 Array = np.ndarray
 DOMAINS = ("", "ai.onnx")  # of ONNX's own operators
 Inputs = Sequence[Array | None]
 
 
 class Unfolded(Exception):
-    """Raised for a node that is valid, and not computed. In reading.py it has the text of an error."""
+    """Raised for a node that is valid and not computed. In constants.py it has the text of an error."""
 
 
 def named(node: onnx_ir.Node) -> str:
@@ -27,8 +29,18 @@ def named(node: onnx_ir.Node) -> str:
     return f"{node.name!r} ({domain}{node.op_type})"
 
 
+def refused(node: onnx_ir.Node, name: str, expected: str, got: Any, do: str = "") -> ValueError:
+    """Returns the error for a node that breaks a rule. name: its attribute or input."""
+    return ValueError(message(f"node {named(node)}: {name}", expected, str(got), do))
+
+
+def without_equivalent(node: onnx_ir.Node, has: str, reason: str) -> ValueError:
+    """Returns the error for a valid node that no network can replace. has: its attribute or input."""
+    return ValueError(f"node {named(node)} has {has}, and {reason}")
+
+
 def attribute(node: onnx_ir.Node, name: str, default: Any = None) -> Any:
-    """Returns the value of an attribute of a node."""
+    """Returns the value of an attribute. Raises Unfolded for an argument of the function around the node."""
     found = node.attributes.get(name)
     if found is None:
         return default
@@ -109,18 +121,19 @@ def _slice(node: onnx_ir.Node, inputs: Inputs) -> list[Array]:
     else:  # opset 9 and before
         starts, ends = attribute(node, "starts", ()), attribute(node, "ends", ())
         axes, steps = attribute(node, "axes") or range(len(starts)), [1] * len(starts)
-    where = [slice(None)] * data.ndim
+    where: dict[int, slice] = {}
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         axis, start, end, step = int(axis), int(start), int(end), int(step)
         size = data.shape[axis]
-        if step > 0:
-            where[axis] = slice(start, end, step)
-        else:
-            stop = max(end + size if end < 0 else end, -1)
-            where[axis] = slice(
-                min(start + size if start < 0 else start, size - 1), None if stop < 0 else stop, step
-            )
-    return [data[tuple(where)]]
+        if axis % data.ndim in where:
+            raise ValueError(f"the axes must be different, got {list(axes)}")
+        if step < 0 and end >= 2**31 - 1:
+            raise Unfolded("an end that ONNX Runtime reads as -1")
+        if step < 0:  # a negative end of NumPy counts from the last element, also if it is -1
+            start = max(start + size if start < 0 else start, 0)
+            end = end + size if end < 0 else end
+        where[axis % data.ndim] = slice(start, None if step < 0 and end < 0 else end, step)
+    return [data[tuple(where.get(axis, slice(None)) for axis in range(data.ndim))]]
 
 
 def _concat(node: onnx_ir.Node, inputs: Inputs) -> list[Array]:
@@ -134,6 +147,8 @@ def _unsqueeze(node: onnx_ir.Node, inputs: Inputs) -> list[Array]:
 
 def _squeeze(node: onnx_ir.Node, inputs: Inputs) -> list[Array]:
     axes = _axes(node, inputs)
+    if axes == []:
+        raise Unfolded("no axes, which runtimes read as all axes or as none")
     return [np.squeeze(_array(inputs, 0), None if axes is None else tuple(axes))]
 
 
@@ -151,6 +166,8 @@ def _reshape(node: onnx_ir.Node, inputs: Inputs) -> list[Array]:
 
 def _flatten(node: onnx_ir.Node, inputs: Inputs) -> list[Array]:
     data, axis = _array(inputs, 0), int(attribute(node, "axis", 1))
+    if not -data.ndim <= axis <= data.ndim:
+        raise ValueError(f"axis {axis} must be one of shape {data.shape}")
     return [data.reshape(_count(data.shape[:axis]), -1)]
 
 
@@ -167,6 +184,9 @@ def _split(node: onnx_ir.Node, inputs: Inputs) -> list[Array]:
     if sizes is None:
         parts = len(node.outputs)
         each = -(-data.shape[axis] // parts)  # the last part may be smaller
+        least = each * (parts - 1) if "num_outputs" in node.attributes else each * parts
+        if not least <= data.shape[axis] <= each * parts:
+            raise ValueError(f"axis {axis} of shape {data.shape} must have {parts} parts")
         ends = [min(each * i, data.shape[axis]) for i in range(1, parts)]
     else:
         if sum(int(s) for s in sizes) != data.shape[axis] or len(sizes) != len(node.outputs):
@@ -216,9 +236,9 @@ def _dequantize(node: onnx_ir.Node, inputs: Inputs) -> list[Array]:
     return [(shifted * scale).astype(scale.dtype)]
 
 
-# Operators whose outputs are 0 if input 0 is, whatever the other inputs are.
-KEEP_ZEROS = ("Cast", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze",
-              "Tile", "Transpose", "Unsqueeze")  # fmt: skip
+# Operators that only move the numbers of input 0, whatever the other inputs are.
+MOVES = ("Cast", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze",
+         "Transpose", "Unsqueeze")  # fmt: skip
 FOLDED: dict[str, Callable[[onnx_ir.Node, Inputs], Sequence[Array | None]]] = {
     "Cast": _cast,
     "Concat": _concat,

@@ -14,22 +14,13 @@ import onnx
 import onnx_ir
 
 from ...errors import bad_type
-from ..errors import OnnxFileError, quiet
-from .constants import TEXT, constant, forget, is_zero, with_memory
-from .folding import named
+from ..errors import OnnxFileError, naming, quiet, text_of
+from .constants import forget, with_memory
+from .folding import DOMAINS, named
 
-__all__ = [
-    "OnnxFileError",
-    "constant",
-    "graphs",
-    "is_zero",
-    "named",
-    "node_path",
-    "parent",
-    "read",
-    "subgraphs",
-]
 _PARENT = "lnrnn.parent"
+MOST_BYTES = 2**31 - 1  # of a protobuf
+PATH = "lnrnn.path"  # of a model's file, "" without one
 
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -41,6 +32,14 @@ def read(path_or_model: Any) -> onnx_ir.Model:
     Raises OnnxFileError for a damaged file, and for a model that breaks a rule of the format. For example, a
     graph may have a name twice, or a node may read a value that no earlier node computes.
     """
+    path = os.fspath(path_or_model) if isinstance(path_or_model, (str, os.PathLike)) else ""
+    with naming(path):
+        model = _read(path_or_model)
+    model.meta[PATH] = path
+    return model
+
+
+def _read(path_or_model: Any) -> onnx_ir.Model:
     if isinstance(path_or_model, onnx_ir.Model):
         model, size, folder = path_or_model, 2**40, None
     else:
@@ -48,6 +47,12 @@ def read(path_or_model: Any) -> onnx_ir.Model:
         size = proto.ByteSize()
         _check_names(proto.graph)
         model = _converted(proto)
+    versions = {version for domain, version in model.opset_imports.items() if domain in DOMAINS}
+    if len(versions) > 1:
+        raise OnnxFileError(f"ONNX's operators must have one version, got {sorted(versions)}")
+    for domain, name, _ in model.functions:
+        if domain in DOMAINS or (domain, name) == ("com.microsoft", "DynamicQuantizeLSTM"):
+            raise OnnxFileError(f"functions must have names of their own, got {name!r}, an operator's")
     every = []
     for _, graph, around in _walk(model):
         graph.meta[_PARENT] = around
@@ -58,7 +63,7 @@ def read(path_or_model: Any) -> onnx_ir.Model:
     for graph in (model.graph, *(f.graph for f in model.functions.values())):
         _check_order(graph)
     if folder is not None:
-        for tensor in _tensors(model):
+        for tensor in tensors(model):
             if isinstance(tensor, onnx_ir.ExternalTensor):
                 tensor.base_dir = folder
     return model
@@ -71,8 +76,11 @@ def _proto(source: Any) -> tuple[onnx.ModelProto, str | None]:
     folder = None
     if isinstance(source, (str, os.PathLike)):
         folder = os.path.dirname(os.path.abspath(source))
-        if not stat.S_ISREG(os.stat(source).st_mode):
+        status = os.stat(source)
+        if not stat.S_ISREG(status.st_mode):
             raise OnnxFileError(f"path_or_model must be a file, got {str(source)!r}")
+        if status.st_size > MOST_BYTES:
+            raise OnnxFileError(f"an ONNX file must have at most {MOST_BYTES} bytes, got {status.st_size}")
         with open(source, "rb") as file:
             data = file.read()
     elif isinstance(source, (bytes, bytearray, memoryview)):
@@ -99,14 +107,16 @@ def _converted(proto: onnx.ModelProto) -> onnx_ir.Model:
         cause: BaseException = error
         while (inner := cause.__cause__ or cause.__context__) is not None:
             cause = inner
-        raise OnnxFileError(f"the file must follow ONNX's rules; onnx_ir says: {str(cause)[:TEXT]}") from None
+        raise OnnxFileError(f"the file must follow ONNX's rules; onnx_ir says: {text_of(cause)}") from None
 
 
 def _check_names(graph: onnx.GraphProto) -> None:
     """Refuses faults that onnx_ir accepts.
 
     These are equal names of inputs or of initializers, names that are no UTF-8, and attributes without types.
+    An input of a sub-graph may have no default either, since a value around the sub-graph replaces it.
     """
+    outermost = graph
     stack = [graph]
     while stack:
         graph = stack.pop()
@@ -121,6 +131,11 @@ def _check_names(graph: onnx.GraphProto) -> None:
                         f"{what} must have different names, got {value.name!r} twice in graph {graph.name!r}"
                     )
                 names.add(value.name)
+        both = {v.name for v in graph.input} & {v.name for v in graph.initializer}
+        if both and graph is not outermost:
+            raise OnnxFileError(
+                f"inputs of sub-graph {graph.name!r} must be no initializers, got {min(both)!r}"
+            )
         for node in graph.node:
             _check_texts(node.name, node.op_type, node.domain, *node.input, *node.output)
             for attribute in node.attribute:
@@ -167,7 +182,7 @@ def _check_order(graph: onnx_ir.Graph, known: set[int] | None = None) -> None:
     known.difference_update(own)
 
 
-def _tensors(model: onnx_ir.Model) -> Iterator[Any]:
+def tensors(model: onnx_ir.Model) -> Iterator[Any]:
     """Yields the tensors of all initializers and attributes."""
     for _, graph, _ in _walk(model):
         yield from (value.const_value for value in graph.initializers.values())
@@ -223,3 +238,15 @@ def parent(graph: onnx_ir.Graph) -> onnx_ir.Node | None:
     """Returns the node that has the graph as an attribute, or None. The model must come from `read`."""
     result: onnx_ir.Node | None = graph.meta.get(_PARENT)
     return result
+
+
+def loop_around(graph: onnx_ir.Graph | None) -> onnx_ir.Node | None:
+    """Returns the Loop or Scan whose body is the graph, or None."""
+    node = None if graph is None else parent(graph)
+    is_loop = node is not None and node.op_type in ("Loop", "Scan") and node.domain in DOMAINS
+    return node if is_loop else None
+
+
+def opset_of(model: onnx_ir.Model) -> int | None:
+    """Returns the version of ONNX's operators in a model."""
+    return model.opset_imports.get("", model.opset_imports.get("ai.onnx"))

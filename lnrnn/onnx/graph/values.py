@@ -9,96 +9,85 @@ import numpy as np
 import onnx_ir
 
 from .constants import constant
-from .reading import parent
+from .folding import DOMAINS
+from .reading import loop_around
 
 Array = np.ndarray
 MOST_DEPTH = 40  # nodes in a row that are read to find one property of a value
 ACTIVATIONS = {"Sigmoid": "sigmoid", "Tanh": "tanh", "Relu": "relu", "HardSigmoid": "hard_sigmoid"}
-ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Neg", "Identity", "Sum", "Cast", *ACTIVATIONS)
+ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Neg", "Identity", "Sum", "Cast", "Equal", *ACTIVATIONS)
 
 
 def outside_of_loops(value: onnx_ir.Value) -> onnx_ir.Value:
     """Returns the value behind Identity nodes, and behind inputs of a Loop's body that never change."""
     while True:
-        node = value.producer()
-        if (
-            node is not None
-            and node.op_type == "Identity"
-            and node.domain == ""
-            and node.inputs[0] is not None
-        ):
-            value = node.inputs[0]
-            continue
-        graph = value.graph
-        loop = None if graph is None or node is not None else parent(graph)
-        if graph is None or loop is None or not value.is_graph_input():
+        value = _before_identity(value)
+        found = first_and_next(value)
+        if found is None or _before_identity(found[1]) is not value:
             return value
-        before = before_loop(loop, graph, value)
-        if before is None:
-            return value
-        value = before
+        value = found[0]
 
 
-def before_loop(loop: onnx_ir.Node, body: onnx_ir.Graph, value: onnx_ir.Value) -> onnx_ir.Value | None:
-    """Returns the value that an input of a body has in all steps, or None if it changes."""
-    at = next(k for k, v in enumerate(body.inputs) if v is value)
-    if loop.op_type == "Loop":
-        carried = at - 2
-        if carried < 0 or carried + 1 >= len(body.outputs) or carried + 2 >= len(loop.inputs):
-            return None
-        after, before = body.outputs[carried + 1], loop.inputs[carried + 2]
-    elif loop.op_type == "Scan":
-        scanned = loop.attributes["num_scan_inputs"].as_int()
-        if at >= len(body.inputs) - scanned or at >= len(body.outputs):
-            return None
-        after, before = body.outputs[at], loop.inputs[at]
-    else:
+def _before_identity(value: onnx_ir.Value) -> onnx_ir.Value:
+    while (node := producer(value, "Identity")) is not None and node.inputs[0] is not None:
+        value = node.inputs[0]
+    return value
+
+
+def first_and_next(value: onnx_ir.Value) -> tuple[onnx_ir.Value, onnx_ir.Value] | None:
+    """Returns the first value of a state in the body of a Loop or Scan, and the output with its next value.
+
+    Returns None for other values than the body's inputs with states.
+    """
+    body = value.graph
+    loop = loop_around(body) if value.is_graph_input() else None
+    if body is None or loop is None:
         return None
-    node = after.producer()
-    while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
-        after = node.inputs[0]
-        node = after.producer()
-    return before if after is value else None
-
-
-def initial_value(value: onnx_ir.Value) -> onnx_ir.Value | None:
-    """Returns the value that a carried input of a Loop's or Scan's body has in the first step, or None."""
-    loop = parent(value.graph) if value.graph is not None and value.producer() is None else None
-    if loop is None or value.graph is None or not value.is_graph_input():
+    at, is_loop = next(k for k, v in enumerate(body.inputs) if v is value), loop.op_type == "Loop"
+    scanned = 0 if is_loop else attribute(loop, "num_scan_inputs", 0)
+    # A Loop's body has the inputs step and condition before the states, and the output condition.
+    if not 2 * is_loop <= at < len(loop.inputs) - scanned or at - is_loop >= len(body.outputs):
         return None
-    at = next((k for k, v in enumerate(value.graph.inputs) if v is value), None)
-    if at is None or loop.op_type not in ("Loop", "Scan"):
-        return None
-    if loop.op_type == "Scan" and at >= len(loop.inputs) - loop.attributes["num_scan_inputs"].as_int():
-        return None
-    return loop.inputs[at] if at < len(loop.inputs) and (loop.op_type == "Scan" or at >= 2) else None
+    first = loop.inputs[at]
+    return None if first is None else (first, body.outputs[at - is_loop])
 
 
-def rank(value: onnx_ir.Value, depth: int = 0) -> int | None:
+def rank(value: onnx_ir.Value) -> int | None:
     """Returns the number of axes of a value, or None."""
+    return _rank(value, {}, 0)
+
+
+def _rank(value: onnx_ir.Value, known: dict[int, int | None], depth: int) -> int | None:
+    """As rank. known: receives the results by id, since a node may read a value twice."""
     if value.shape is not None:
         return len(value.shape)
-    node = value.producer()
     if depth > MOST_DEPTH:
         return None
+    if id(value) not in known:
+        known[id(value)] = _rank_of_result(value, known, depth)
+    return known[id(value)]
+
+
+def _rank_of_result(value: onnx_ir.Value, known: dict[int, int | None], depth: int) -> int | None:
+    node = value.producer()
     if node is None:
-        initial = initial_value(value)
-        return None if initial is None else rank(initial, depth + 1)
+        found = first_and_next(value)
+        return None if found is None else _rank(found[0], known, depth + 1)
     if node.op_type == "Gemm":
         return 2
     if node.op_type in ELEMENTWISE:
-        ranks = [rank(v, depth + 1) for v in node.inputs if v is not None]
+        ranks = [_rank(v, known, depth + 1) for v in node.inputs if v is not None]
         return None if None in ranks else max(r for r in ranks if r is not None)
-    first = rank(node.inputs[0], depth + 1) if node.inputs and node.inputs[0] is not None else None
+    first = _rank(node.inputs[0], known, depth + 1) if node.inputs and node.inputs[0] is not None else None
     if node.op_type in ("MatMul", "LayerNormalization", "Split", "Slice", "ReverseSequence", "Not"):
         return first
     if node.op_type == "Transpose":
-        order = attribute(node, "perm", None)
+        order = attribute(node, "perm")
         return first if order is None else len(order)
     if first is None:
         return None
     if node.op_type == "Gather":
-        indices = None if node.inputs[1] is None else rank(node.inputs[1], depth + 1)
+        indices = None if node.inputs[1] is None else _rank(node.inputs[1], known, depth + 1)
         return None if indices is None else first + indices - 1
     if node.op_type in ("Squeeze", "Unsqueeze"):
         axes = moved_axes(node)
@@ -109,7 +98,7 @@ def rank(value: onnx_ir.Value, depth: int = 0) -> int | None:
 def moved_axes(node: onnx_ir.Node) -> list[int] | None:
     """Returns the axes of a Squeeze or Unsqueeze."""
     given = constant_input(node, 1) if len(node.inputs) > 1 else None
-    axes = attribute(node, "axes", None) if given is None else given.reshape(-1)
+    axes = attribute(node, "axes") if given is None else given.reshape(-1)
     return None if axes is None else [int(a) for a in axes]
 
 
@@ -123,7 +112,7 @@ def is_argument(value: onnx_ir.Value, depth: int = 0) -> bool:
     for user, at in value.uses():
         if user.op_type == "Identity" and depth < MOST_DEPTH and is_argument(user.outputs[0], depth + 1):
             return True
-        if at != 0 or user.domain not in ("", "ai.onnx"):
+        if at != 0 or user.domain not in DOMAINS:
             continue
         if user.op_type in ACTIVATIONS or user.op_type in ("LayerNormalization", "ReduceMean"):
             return True
@@ -132,7 +121,8 @@ def is_argument(value: onnx_ir.Value, depth: int = 0) -> bool:
     return False
 
 
-def attribute(node: onnx_ir.Node, name: str, default: Any) -> Any:
+def attribute(node: onnx_ir.Node, name: str, default: Any = None) -> Any:
+    """Returns the value of an attribute. An argument of the function around the node counts as missing."""
     given = node.attributes.get(name)
     return default if given is None or given.is_ref() else given.value
 
@@ -157,7 +147,7 @@ def keeps_last_axis(node: onnx_ir.Node) -> bool:
 def producer(value: onnx_ir.Value | None, *ops: str) -> onnx_ir.Node | None:
     """Returns the node that computes a value if it is one of these operators."""
     node = None if value is None else value.producer()
-    return node if node is not None and node.op_type in ops and node.domain in ("", "ai.onnx") else None
+    return node if node is not None and node.op_type in ops and node.domain in DOMAINS else None
 
 
 PLACE = "lnrnn.place"

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir
 
 from ...importers.weights import Weights
-from ..graph.folding import attribute, named
+from ..graph.folding import attribute, named, without_equivalent
 
 DEFAULTS = {"RNN": ("tanh",), "LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh")}
 NONLINEARITIES = {"tanh": "tanh", "relu": "relu", "sigmoid": "sigmoid", "affine": "identity"}
@@ -42,57 +42,51 @@ class Functions:
         )
 
 
-def activations(node: onnx_ir.Node, kind: str, directions: int, refusal: type[ValueError]) -> Functions:
-    """Returns the functions of a node, or raises `refusal`."""
+def activations(node: onnx_ir.Node, kind: str, directions: int) -> Functions:
+    """Returns the functions of a node. Raises ValueError for other ones than a network has."""
     given = attribute(node, "activations")
     names = tuple(str(name).lower() for name in given or DEFAULTS[kind] * directions)
     each = len(DEFAULTS[kind])
     if len(names) != each * directions:
-        raise refusal(
-            f"{named(node)}: attribute activations must have {each * directions} names, got {len(names)}"
+        raise ValueError(
+            f"node {named(node)}: attribute activations must have {each * directions} names, got {len(names)}"
         )
     shown = ", ".join(given or ())
-    of = [(name, *_parameters(node, names, i, refusal)) for i, name in enumerate(names)]
+    of = [(name, *_parameters(node, names, i)) for i, name in enumerate(names)]
     if of[:each] * directions != of:
-        raise refusal(
-            f"{named(node)}: attribute activations must be the same in both directions, got {shown}"
-        )
+        raise without_equivalent(node, f"activations {shown}", "both directions of a network have the same")
     if kind == "RNN":
         name, alpha, beta = of[0]
         if name in NONLINEARITIES and (name != "affine" or (alpha, beta) == (1, 0)):
             return Functions(NONLINEARITIES[name])
-        accepted = "Tanh, Relu, Sigmoid, or Affine with alpha 1 and beta 0"
-        raise refusal(
-            f"{named(node)}: attribute activations must be {accepted}, got {_text(shown, alpha, beta)}"
-        )
+        known = "lnrnn's cells have Tanh, Relu, Sigmoid, or Affine with alpha 1 and beta 0"
+        raise without_equivalent(node, _text(shown, alpha, beta), known)
     gate, alpha, beta = of[0]
     if all(name == "tanh" for name, _, _ in of[1:each]):
         if gate == "sigmoid":
             return Functions()
         if gate == "hardsigmoid" and alpha > 0 and beta == 0.5:
-            return Functions(
-                None, "hard_sigmoid", 6 * alpha
-            )  # clip(alpha a + 1/2) is clip(6 alpha a / 6 + 1/2)
-    accepted = "Sigmoid, or HardSigmoid with beta 0.5, for the gates, and else Tanh"
-    raise refusal(f"{named(node)}: attribute activations must be {accepted}, got {_text(shown, alpha, beta)}")
+            # clip(alpha a + 1/2) is clip(6 alpha a / 6 + 1/2).
+            return Functions(None, "hard_sigmoid", 6 * alpha)
+    known = "lnrnn's cells have Sigmoid, or HardSigmoid with beta 0.5, for the gates, and else Tanh"
+    raise without_equivalent(node, _text(shown, alpha, beta), known)
 
 
 def _text(shown: str, alpha: float, beta: float) -> str:
-    return shown + (f" with alpha {alpha:g} and beta {beta:g}" if (alpha, beta) != (0, 0) else "")
+    return f"activations {shown}" + (
+        f" with alpha {alpha:g} and beta {beta:g}" if (alpha, beta) != (0, 0) else ""
+    )
 
 
-def _parameters(
-    node: onnx_ir.Node, names: tuple[str, ...], i: int, refusal: type[ValueError]
-) -> tuple[float, float]:
+def _parameters(node: onnx_ir.Node, names: tuple[str, ...], i: int) -> tuple[float, float]:
     """Returns alpha and beta of function i. The lists have a number for each function that uses one.
 
     Some exporters write a number for each function. A list of another length is refused.
     """
     defaults = WITH_ALPHA.get(names[i], (0.0, 0.0))
     result = []
-    for k, (attr, users) in enumerate(
-        (("activation_alpha", tuple(WITH_ALPHA)), ("activation_beta", WITH_BETA))
-    ):
+    given = ("activation_alpha", tuple(WITH_ALPHA)), ("activation_beta", WITH_BETA)
+    for k, (attr, users) in enumerate(given):
         if names[i] not in users:
             result.append(0.0)
             continue
@@ -105,8 +99,8 @@ def _parameters(
         elif not values and defaults is not None:
             result.append(float(np.float32(defaults[k])))
         else:
-            raise refusal(
-                f"{named(node)}: attribute {attr} must have {len(using)} numbers, one for each function with "
-                f"one, got {len(values)}"
+            raise ValueError(
+                f"node {named(node)}: attribute {attr} must have {len(using)} numbers, one for each function "
+                f"with one, got {len(values)}"
             )
     return result[0], result[1]

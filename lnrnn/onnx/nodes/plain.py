@@ -8,10 +8,11 @@ import numpy as np
 import onnx_ir
 
 from ...importers.weights import Weights, network
+from ..batch_axis import is_batch_first
 from ..graph.folding import attribute, named
-from ..graph.reading import graphs, node_path
+from ..graph.reading import graphs, node_path, opset_of
 from ..part import Part
-from .node import Layer, folded, is_recurrent, read_layer
+from .node import NodeLayer, folded, is_recurrent, read_layer
 from .quantized import is_quantized, kept_by_int8
 from .stacks import Stack, stacks
 
@@ -19,9 +20,9 @@ from .stacks import Stack, stacks
 def plain_parts(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part]:
     """Returns the parts of a model in the order of its graphs and nodes. reset_after: as in from_onnx."""
     result: list[Part] = []
+    opset = opset_of(model)
     for path, graph in graphs(model):
-        opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
-        layers: list[Layer] = []
+        layers: list[NodeLayer] = []
         refused: dict[int, Part] = {}
         nodes = [node for node in graph if is_recurrent(node)]
         for node in nodes:
@@ -30,23 +31,19 @@ def plain_parts(model: onnx_ir.Model, reset_after: bool | None = None) -> list[P
                 layers.append(read_layer(node, own, opset, reset_after))
             except ValueError as error:
                 refused[id(node)] = Part(own, node.op_type, (node,), reason=str(error), layers=(node,))
-        taken = {id(stack.layers[0].node): _part(stack, model, reset_after) for stack in stacks(layers)}
-        both = taken | refused
-        result += [both[id(node)] for node in nodes if id(node) in both]
+        accepted = {id(stack.layers[0].node): _part(stack, model, reset_after) for stack in stacks(layers)}
+        every = accepted | refused
+        result += [every[id(node)] for node in nodes if id(node) in every]
     return result
 
 
 def _part(stack: Stack, model: onnx_ir.Model, reset_after: bool | None) -> Part:
     first = stack.layers[0]
     order = "BT" if first.batch_first else "TB"
-    converted = network(_with_biases(stack.layers), first.batch_first, "ONNX")
-    if first.reverse:
-        converted.arguments["reverse"] = True
     part = Part(
         first.path,
         first.kind,
         (*(layer.node for layer in stack.layers), *stack.between),
-        converted=converted,
         x=first.x,
         lengths=first.lengths,
         h0=tuple(layer.h0 for layer in stack.layers),
@@ -63,6 +60,8 @@ def _part(stack: Stack, model: onnx_ir.Model, reset_after: bool | None) -> Part:
     if first.kind == "LSTM":
         part.c0 = tuple(layer.c0 for layer in stack.layers)
         part.c = tuple(layer.c for layer in stack.layers)
+    batch_first = is_batch_first(part)
+    part.converted = network(_with_biases(stack.layers), batch_first, "ONNX", first.reverse)
     part.warnings = _warnings(part, stack, model, reset_after)
     return part
 
@@ -73,7 +72,7 @@ def _as_int8(stack: Stack) -> str:
     return "keeps the weights" if kept else "rounds weights beyond -128 .. 127 (without the zero point)"
 
 
-def _with_biases(layers: list[Layer]) -> list[list[Weights]]:
+def _with_biases(layers: list[NodeLayer]) -> list[list[Weights]]:
     """Returns the weights by layer and direction. If one layer has biases, all have: zeros, if need be."""
     every = [list(layer.weights) for layer in layers]
     if len({weights.bias for layer in every for weights in layer}) == 1:
@@ -104,7 +103,7 @@ def _warnings(part: Part, stack: Stack, model: onnx_ir.Model, reset_after: bool 
             "computes other outputs"
         )
     no_state = all(v is None for v in (*part.h0, *part.c0))
-    if no_state and first.directions == 1 and not first.reverse:
+    if no_state:
         result.append(f"the state of node {named(first.node)} begins at 0 in each call of the file")
     if is_quantized(first.node):
         result.append(

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir
 
 from ..graph.constants import constant
-from ..graph.folding import named
+from ..graph.folding import named, refused
 
 Array = np.ndarray
 SCALES = {"W": (8, 9), "R": (10, 11)}  # inputs with the scale and the zero point
@@ -33,7 +33,7 @@ def dequantized(weights: list[Array], node: onnx_ir.Node) -> list[Array]:
         integers = _integers(node, name, q)
         scale = _per_column(node, name, "scale", q, np.dtype(np.float32))
         if not ((scale >= 0) & (scale <= LARGEST)).all():
-            raise ValueError(f"{named(node)}: {name}_scale must be numbers from 0 to 2^119, got others")
+            raise refused(node, f"{name}_scale", "numbers from 0 to 2^119", "others")
         result.append((integers.astype(np.float32) * scale).swapaxes(1, 2))
     return result
 
@@ -55,7 +55,7 @@ def _integers(node: onnx_ir.Node, name: str, q: Array) -> Array:
     """Returns q minus its zero point, int16."""
     if q.dtype not in (np.int8, np.uint8) or q.ndim != 3:
         got = f"{q.ndim} axes of {q.dtype}"
-        raise ValueError(f"{named(node)}: {name} must have 3 axes of int8 or uint8, got {got}")
+        raise ValueError(f"node {named(node)}: {name} must have 3 axes of int8 or uint8, got {got}")
     result: Array = q.astype(np.int16) - _per_column(node, name, "zero_point", q, q.dtype)
     return result
 
@@ -68,6 +68,6 @@ def _per_column(node: onnx_ir.Node, name: str, kind: str, q: Array, dtype: np.dt
     if value is None or value.shape not in ((D,), (D, columns)) or value.dtype != dtype:
         got = "no constant" if value is None else f"shape {value.shape} of {value.dtype}"
         wanted = f"a constant of shape {(D,)} or {(D, columns)} of {dtype}"
-        raise ValueError(f"{named(node)}: {name}_{kind} must be {wanted}, got {got}")
+        raise refused(node, f"{name}_{kind}", wanted, got)
     result: Array = value.reshape(D, 1, -1)
     return result

@@ -13,7 +13,8 @@ import onnx_ir
 
 from ..graph.constants import constant
 from ..graph.folding import DOMAINS, Unfolded, attribute, named
-from .node import Layer
+from ..graph.values import moved_axes
+from .node import NodeLayer
 
 Axes = tuple[str, ...]  # "T", "D", "B", "H", and "DH" for the units of all directions
 DEEPEST, MOST, LONGEST = 16, 256, 8  # nodes after each other, values, and numbers of a shape
@@ -58,7 +59,7 @@ class Stack:
     between: the nodes between and after the layers. baked and messages: as in Walk.
     """
 
-    layers: list[Layer]
+    layers: list[NodeLayer]
     y: onnx_ir.Value | None
     y_axes: Axes
     between: list[onnx_ir.Node]
@@ -66,13 +67,13 @@ class Stack:
     messages: list[str]
 
 
-def stacks(layers: Sequence[Layer]) -> list[Stack]:
+def stacks(layers: Sequence[NodeLayer]) -> list[Stack]:
     """Returns all layers as stacks, in the order of their first layers."""
-    by_input: dict[int, list[Layer]] = {}
+    by_input: dict[int, list[NodeLayer]] = {}
     for layer in layers:
         by_input.setdefault(id(layer.x), []).append(layer)
     below: set[int] = set()  # layers that have a layer below them
-    steps: dict[int, tuple[Walk, Layer | None]] = {}
+    steps: dict[int, tuple[Walk, NodeLayer | None]] = {}
     declared: dict[int, dict[str, int]] = {}
     for layer in layers:
         own = declared.get(id(layer), {}) | _declared(layer)
@@ -84,7 +85,7 @@ def stacks(layers: Sequence[Layer]) -> list[Stack]:
     return [_stack(layer, steps) for layer in layers if id(layer) not in below]
 
 
-def _stack(first: Layer, steps: dict[int, tuple[Walk, Layer | None]]) -> Stack:
+def _stack(first: NodeLayer, steps: dict[int, tuple[Walk, NodeLayer | None]]) -> Stack:
     layers, between = [first], list[onnx_ir.Node]()
     baked: dict[str, int] = {}
     messages: list[str] = []
@@ -99,7 +100,7 @@ def _stack(first: Layer, steps: dict[int, tuple[Walk, Layer | None]]) -> Stack:
         layers.append(above)
 
 
-def _declared(layer: Layer) -> dict[str, int]:
+def _declared(layer: NodeLayer) -> dict[str, int]:
     """Returns the numbers of steps and sequences that the file declares for the input of a layer."""
     shape = layer.x.shape
     if shape is None or len(shape) != 3:
@@ -109,8 +110,8 @@ def _declared(layer: Layer) -> dict[str, int]:
 
 
 def _next(
-    layer: Layer, by_input: dict[int, list[Layer]], declared: dict[str, int]
-) -> tuple[Walk, Layer | None]:
+    layer: NodeLayer, by_input: dict[int, list[NodeLayer]], declared: dict[str, int]
+) -> tuple[Walk, NodeLayer | None]:
     """Follows the outputs of a layer. Returns the walk and the layer above, or None.
 
     Without a layer above, the walk ends at the last value whose axes are those of a network's outputs.
@@ -149,7 +150,7 @@ def _only_user(walk: Walk) -> onnx_ir.Node | None:
     return users[0] if producer is not None and users[0].graph is producer.graph else None
 
 
-def _fits(layer: Layer, above: Layer, walk: Walk) -> bool:
+def _fits(layer: NodeLayer, above: NodeLayer, walk: Walk) -> bool:
     """Returns whether two layers can be layers of one network."""
     a, b = layer.weights[0], above.weights[0]
     order = ("B", "T") if above.batch_first else ("T", "B")
@@ -193,8 +194,7 @@ def _after(walk: Walk, node: onnx_ir.Node, used: list[onnx_ir.Node]) -> Axes | N
         order = [int(i) for i in attribute(node, "perm", range(rank)[::-1])]
         return tuple(axes[i] for i in order) if sorted(order) == list(range(rank)) else None
     if node.op_type == "Squeeze":
-        given = constant(node.inputs[1]) if len(node.inputs) > 1 else attribute(node, "axes")
-        squeezed = {int(i) % rank for i in given} if given is not None else set()
+        squeezed = {i % rank for i in moved_axes(node) or ()}
         if not squeezed or any(walk.size(axes[i]) != 1 for i in squeezed):
             return None
         return tuple(axis for i, axis in enumerate(axes) if i not in squeezed)

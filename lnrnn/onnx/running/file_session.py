@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import math
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,40 +12,43 @@ import numpy as np
 import onnx_ir
 
 from ...errors import bad_type, bad_value, integer, message, real
-from ..errors import OnnxFileError
-from ..graph.reading import graphs, read
+from ..errors import text_of
+from ..graph.constants import external_file
+from ..graph.reading import read, tensors
 from .flow import Flow
 from .states import Dims, State, Tensor, find_states, inputs, outputs, shown
 
 Array = np.ndarray
-MOST = 2**31 - 1  # numbers of a state in a lane
-_TEXT = 400  # characters of onnxruntime's message
+MOST = 2**28  # numbers of all states in a lane
+
+
+def open_session(model: str | bytes, threads: int = 1, *, optimised: bool = True) -> Any:
+    """Returns an onnxruntime.InferenceSession of a path, or of the bytes of a file, on the CPU.
+
+    optimised: whether onnxruntime may change the graph and its weights. Raises ImportError without
+    onnxruntime, and for a model that it refuses errors without a common class.
+    """
+    onnxruntime: Any = importlib.import_module("onnxruntime")  # it has no types
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 4  # errors are raised, so do not print them too
+    if not optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    # Without the fallback: it prints text, and tries the same provider again.
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)
 
 
 def _session(path: str, threads: int) -> Any:
     try:
-        onnxruntime = importlib.import_module("onnxruntime")
+        return open_session(path, threads)
     except ImportError as error:
         raise ImportError(f"lnrnn.onnx.Model needs onnxruntime: pip install onnxruntime ({error})") from error
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = 4  # errors are raised, so do not print them too
-    try:
-        # Without the fallback: it prints text, and tries the same provider again.
-        return onnxruntime.InferenceSession(
-            path, options, providers=["CPUExecutionProvider"], enable_fallback=0
-        )
     except MemoryError:  # pragma: no cover - no memory for the file
         raise
-    except Exception as error:  # onnxruntime's errors have no common class
-        expected = "an ONNX file that onnxruntime runs"
-        raise ValueError(
-            message(f"path {path!r}", expected, f"one that it refuses: {_short(error)}")
-        ) from None
-
-
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:_TEXT]
+    except Exception as error:
+        got = f"one that it refuses: {text_of(error)}"
+        raise ValueError(message(f"path {path!r}", "an ONNX file that onnxruntime runs", got)) from None
 
 
 class FileSession:
@@ -73,9 +75,10 @@ class FileSession:
         returned = {state.output for state in self.states.values()}
         self.outputs = tuple(each.name for each in outputs(graph) if each.name not in returned)
         flow = Flow(graph)
-        self.restarting = [str(node.name or node.op_type) for node in flow.restarting()]
+        self.restarting = [str(node.name or node.op_type) for node in flow.restarting(not self.states)]
         self._has_nodes = flow.has_recurrent_nodes()
-        self._files = [path, *_external_files(path, model)]
+        external = {external_file(t) for t in tensors(model) if isinstance(t, onnx_ir.ExternalTensor)}
+        self._files = [path, *sorted(external)]
         self.session = _session(path, threads)
         self._names = [*self.outputs, *(state.output for state in self.states.values())]
         self._hash = ""
@@ -168,9 +171,24 @@ class FileSession:
         """Returns the states of `lanes` lanes at the start."""
         axes = [state.lane_axis for state in self.states.values()]
         if lanes != 1 and axes and all(axis is None for axis in axes):
-            do = "if one of its sizes is the number of lanes, name its axis: shapes={...: (..., None, ...)}"
-            raise bad_value("lanes", "1 for a file whose states have fixed sizes", lanes, do)
-        return {name: np.zeros(self._shape(state, lanes), state.dtype) for name, state in self.states.items()}
+            raise bad_value("lanes", "1 for a file whose states have fixed sizes", lanes, self.remedy())
+        shapes = {name: self._shape(state, lanes) for name, state in self.states.items()}
+        if sum(map(math.prod, shapes.values())) > MOST * lanes:
+            expected = f"of at most {MOST} numbers in a lane"
+            raise ValueError(message("the file's states", expected, f"{len(shapes)} states with more"))
+        return {name: np.zeros(shapes[name], state.dtype) for name, state in self.states.items()}
+
+    def remedy(self) -> str:
+        """Returns advice for a file whose states have no known axis of lanes."""
+        for given in self.session.get_inputs():
+            dims = [size if isinstance(size, int) else None for size in given.shape]
+            if given.name in self.states and None in dims:
+                at = dims.index(None)
+                text = ", ".join("..." if d is None and k != at else str(d) for k, d in enumerate(dims))
+                return (
+                    f"if axis {at} of {given.name!r} has the lanes, give shapes={{{given.name!r}: ({text})}}"
+                )
+        return "export it with a free batch axis"
 
     def _shape(self, state: State, lanes: int) -> tuple[int, ...]:
         dims: list[int | str | None] = [None] if state.shape is None else list(state.shape)
@@ -222,8 +240,8 @@ class FileSession:
         except Exception as error:  # onnxruntime's errors have no common class
             shapes = ", ".join(f"{name} {array.shape}" for name, array in given.items())
             expected = "ones with which onnxruntime runs the file"
-            do = "if the number of lanes is wrong, give lanes"
-            raise ValueError(message("the inputs", expected, f"{shapes}: {_short(error)}", do)) from None
+            text = message("the inputs", expected, f"{shapes}: {text_of(error, 2000)}")
+            raise ValueError(self._hint(feed, states) + text) from None
         count = len(self.outputs)
         following = dict(zip(self.states, found[count:], strict=True))
         for name, array in following.items():
@@ -233,6 +251,19 @@ class FileSession:
                 do = "give lanes if the number of lanes is wrong, and states if this output is no state"
                 raise bad_value(f"output {self.states[name].output!r}", expected, array, do)
         return found[:count], following
+
+    def _hint(self, feed: Mapping[str, Array], states: Mapping[str, Array]) -> str:
+        """Returns advice if the states have another number of lanes than an input, perhaps."""
+        axes = {name: state.lane_axis for name, state in self.states.items()}
+        lanes = {states[name].shape[axis] for name, axis in axes.items() if axis is not None}
+        for name, array in feed.items():
+            for size, count in zip(self.inputs[name].shape or (), array.shape, strict=False):
+                if isinstance(size, int):
+                    continue
+                if lanes and count not in lanes:
+                    return f"the file does not name the lanes of {name!r}; give lanes={count}. "
+                break
+        return ""
 
     def fingerprint(self) -> str:
         """Returns a hash of the file, its external data and its states, equal on all machines."""
@@ -244,22 +275,6 @@ class FileSession:
                         result.update(block)
             self._hash = result.hexdigest()
         return self._hash
-
-
-def _external_files(path: str, model: onnx_ir.Model) -> list[str]:
-    """Returns the paths of the files that have arrays of the model at `path`: files in the folder of it."""
-    folder = os.path.dirname(os.path.realpath(path))
-    result = set()
-    for _, graph in graphs(model):
-        for value in graph.initializers.values():
-            if isinstance(value.const_value, onnx_ir.ExternalTensor):
-                name = os.fspath(value.const_value.location)
-                each = os.path.realpath(os.path.join(folder, name))
-                if os.path.commonpath([folder, each]) != folder or not os.path.isfile(each):
-                    expected = "files in the folder of the model's file"
-                    raise OnnxFileError(message("external data", expected, repr(name)))
-                result.add(each)
-    return sorted(result)
 
 
 def _checked_shapes(shapes: Any, known: list[Tensor]) -> dict[str, Dims] | None:

@@ -11,40 +11,26 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ...errors import message
+from ..graph.folding import DOMAINS, MOVES
+from ..graph.reading import subgraphs
+from ..graph.values import attribute
+from ..nodes.node import is_recurrent
 from ..part import Part
 
 # The inputs of a node whose numbers it moves to its outputs. None: all inputs.
 MOVED: dict[str, tuple[int, ...] | None] = {
-    **dict.fromkeys(
-        ("Cast", "CastLike", "Dropout", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice",
-         "Split", "Squeeze", "Transpose", "Unsqueeze"),
-        (0,),
-    ),
+    **dict.fromkeys((*MOVES, "CastLike", "Dropout", "Pad"), (0,)),
     "Concat": None,
     "ScatterElements": (0, 2),
     "ScatterND": (0, 2),
     "Where": (1, 2),
 }  # fmt: skip
 MIXED = ("Concat", "ScatterElements", "ScatterND", "Where")  # those that join numbers of several values
-RECURRENT = ("RNN", "LSTM", "GRU", "DynamicQuantizeLSTM")
-STANDARD = ("", "ai.onnx", "com.microsoft")  # domains of the operators above
 MOST_VISITS = 10**7  # values that all searches in a graph may visit, about ten seconds
 SIZES = ("Shape", "Size")  # their outputs do not depend on the numbers of their inputs
 
 # A state of a node: the node's number in the order of the file, and "h", "c" or the number of a loop's value.
 Slot = tuple[int, "str | int"]
-
-
-def subgraphs(node: Any) -> list[Any]:
-    """Returns the graphs in a node's attributes."""
-    attributes = [each for each in node.attributes.values() if each.type.name == "GRAPH"]
-    return [each.value for each in attributes if each.value is not None]
-
-
-def _integer(node: Any, name: str) -> int:
-    """Returns an attribute of a node, or 0 if it is missing or no integer."""
-    found = node.attributes.get(name)
-    return found.value if found is not None and isinstance(found.value, int) else 0
 
 
 def nodes(graph: Any) -> Iterator[tuple[Any, bool]]:
@@ -57,7 +43,7 @@ def nodes(graph: Any) -> Iterator[tuple[Any, bool]]:
             stack.pop()
             continue
         yield node, branch
-        stack.extend((iter(inner), branch or node.op_type == "If") for inner in subgraphs(node))
+        stack.extend((iter(inner), branch or node.op_type == "If") for _, inner in subgraphs(node))
 
 
 class Flow:
@@ -78,7 +64,7 @@ class Flow:
             self._add(number, node, branch)
 
     def _add(self, number: int, node: Any, branch: bool) -> None:
-        kind = node.op_type if node.domain in STANDARD else ""
+        kind = node.op_type if node.domain in (*DOMAINS, "com.microsoft") else ""
         if kind in ("If", "Loop", "Scan"):
             self._add_control(number, node, kind)
             return
@@ -92,7 +78,7 @@ class Flow:
                 if value is not None and (places is None or place in places):
                     for output in node.outputs:
                         self._move(value, output)
-        if kind in RECURRENT:
+        if is_recurrent(node):
             self._recurrent.append((node, branch))
             for place, name in ((5, "h"), (6, "c")):
                 if place < len(node.inputs) and node.inputs[place] is not None:
@@ -105,7 +91,7 @@ class Flow:
 
     def _add_control(self, number: int, node: Any, kind: str) -> None:
         """Adds an If, a Loop or a Scan. Its nodes inside are added on their own."""
-        for inner in subgraphs(node):
+        for _, inner in subgraphs(node):
             skipped_out = 1 if kind == "Loop" else 0  # the condition to go on
             for value, output in zip(list(inner.outputs)[skipped_out:], node.outputs, strict=False):
                 self._move(value, output)
@@ -114,8 +100,8 @@ class Flow:
                 continue
             first = 2 if kind == "Loop" else 0  # after the number of rounds and the condition
             pairs = list(zip(node.inputs, inner.inputs, strict=False))[first:]
-            scanned = _integer(node, "num_scan_inputs") if kind == "Scan" else 0
-            states = len(node.inputs) - first - scanned
+            scanned = attribute(node, "num_scan_inputs", 0) if kind == "Scan" else 0
+            states = len(node.inputs) - first - (scanned if isinstance(scanned, int) else 0)
             for place, (value, inside) in enumerate(pairs):
                 if value is None:
                     continue
@@ -191,19 +177,19 @@ class Flow:
     def has_recurrent_nodes(self) -> bool:
         return bool(self._recurrent)
 
-    def restarting(self) -> list[Any]:
-        """Returns the recurrent nodes of one direction whose first state does not depend on an input.
+    def restarting(self, backwards: bool = False) -> list[Any]:
+        """Returns the recurrent nodes whose first state does not depend on an input.
 
-        If another node has its state from an input, nodes in branches of an If are left out. Exporters write
-        such a branch for a call without a state.
+        backwards: whether to return nodes that read from the end too. In a file of one step, their sequence
+        is another axis, such as frequencies. If another node has its state from an input, nodes in branches
+        of an If are left out. Exporters write such a branch for a call without a state.
         """
         known = self._reached(self._inputs, self._depends)
         anew, continued = [], False
         for node, branch in self._recurrent:
-            attribute = node.attributes.get("direction")
             first = node.inputs[5] if len(node.inputs) > 5 else None
             if first is not None and first in known:
                 continued = True
-            elif attribute is None or attribute.value == "forward":
+            elif backwards or attribute(node, "direction", "forward") == "forward":
                 anew.append((node, branch))
         return [node for node, branch in anew if not (branch and continued)]

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...errors import bad_type, integer
+from ...packages import require
 from ...state import Closed
-from ..errors import need_packages
 from .model_stream import ModelStream
 from .states import Dims
 
@@ -91,7 +91,7 @@ class Model(Closed):
         if not isinstance(path, (str, os.PathLike)):
             raise bad_type("path", "the path of an ONNX file", path)
         threads = integer("threads", threads, 1, 1024)
-        need_packages()
+        require("onnx_ir", "lnrnn.onnx.Model", "onnx")
         from .file_session import FileSession
 
         self._file = FileSession(os.fspath(path), states, constants, shapes, threads)

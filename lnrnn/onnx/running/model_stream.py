@@ -117,9 +117,8 @@ class ModelStream(Closed):
         if self._lanes == len(found) == 1:
             return None
         shared = next(name for name, state in self._file.states.items() if state.lane_axis is None)
-        do = f"if one of its sizes is the number of lanes, give shapes={{{shared!r}: (..., None, ...)}}"
         expected = f"None, because the file does not say which axis of state {shared!r} has the lanes"
-        raise bad_value("rows", expected, rows, do)
+        raise bad_value("rows", expected, rows, self._file.remedy())
 
     @property
     def lanes(self) -> int:

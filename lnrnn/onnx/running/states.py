@@ -11,8 +11,7 @@ import numpy as np
 
 from ...errors import bad_type, message
 from ..errors import OnnxFileError
-from ..parts import found as parts_of
-from .flow import Flow
+from ..parts import parts_of
 
 Dims = tuple["int | str | None", ...]  # a size, the name of a free size, or None for a free size without one
 
@@ -197,6 +196,8 @@ class _Search:
     """Pairs inputs with outputs, from the strongest evidence to the weakest."""
 
     def __init__(self, model: Any, given: Mapping[str, Tensor], returned: Mapping[str, Tensor]) -> None:
+        from .flow import Flow
+
         self._model, self._flow = model, Flow(model.graph)
         self._values = {value.name: value for value in model.graph.inputs}
         self._results = {value.name: value for value in model.graph.outputs}
@@ -216,7 +217,7 @@ class _Search:
         self._match(self._cached, "flow")
         self._match(self._same_slot_at_all_steps, "flow")
         shapes = [each.shape for each in self._returned.values() if each.shape]
-        if any(each.shape in shapes for each in self._given.values()):
+        if any(each.given or each.shape in shapes for each in self._given.values()):
             self._flow.add_parts(parts_of(self._model))  # cells in plain operators; this takes longer
             self._follow()
             self._match(self._same_slot, "flow")

@@ -12,7 +12,7 @@ from . import scan_bodies
 from .builder import Graph, Shape, Value
 from .stored_arrays import layer_arrays, node_arrays
 
-ACTIVATIONS = {"tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "identity": "Affine"}
+ACTIVATIONS = {**scan_bodies.ACTIVATIONS, "identity": "Affine"}
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class Step:
         return self.graph.array(f"{name}{self.suffix}_{gates}", part)
 
     def product(self, side: str, v: Value, gates: str | None = None) -> Value:
-        """W v, with the bias that stands before a norm, or without a norm. gates: only rows of these."""
+        """Adds W v and the bias of a side: the one inside its norm, if it has a norm. gates: as in array."""
         site = self.made.sites.get(side, {})
         bias = f"inner_bias_{side}" if "gain" in site else site.get("bias", f"inner_bias_{side}")
         return self.graph.node(

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ...importers.weights import reordered
 from ...reference.cells import block_diagonal
+from ...reference.slstm import as_bfloat16
 from ...rnn.architecture import Architecture
 from ...rnn.snapshot import Snapshot
 from .scan_bodies import EQUATIONS
@@ -14,13 +16,6 @@ from .scan_bodies import EQUATIONS
 Array = np.ndarray
 FLOAT32 = np.float32
 ROUNDING = 257 * 2.0**-31  # of two float32 numbers, relative to one: 2^-23 and a little more
-
-
-def to_bfloat16(w: Array) -> Array:
-    """Rounds to the nearest bfloat16, ties to even."""
-    bits = w.view(np.uint32)
-    rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(FLOAT32)
-    return np.where(np.isnan(w), w, rounded)
 
 
 def to_int8(w: Array) -> Array:
@@ -58,7 +53,7 @@ def _multiples(w: Array, most: Array, top: int) -> Array:
 
 
 ROUNDED: dict[str, Callable[[Array], Array]] = {
-    "float32": lambda w: w, "bfloat16": to_bfloat16, "int8": to_int8,
+    "float32": lambda w: w, "bfloat16": as_bfloat16, "int8": to_int8,
 }  # fmt: skip
 
 
@@ -104,14 +99,10 @@ def tables(snapshot: Snapshot, suffix: str, arrays: dict[str, Array]) -> dict[st
 
 def node_arrays(made: Architecture, arrays: list[dict[str, Array]]) -> tuple[Array, Array, Array | None]:
     """Returns W, R and B of a node, from the arrays of its directions. B is None without biases."""
+    cell = EQUATIONS[made.cell.name]
 
-    def reordered(a: Array) -> Array:
-        cell = EQUATIONS[made.cell.name]
-        order = [cell.gates.index(gate) for gate in cell.node]
-        return a.reshape(made.cell.gates, made.hidden_size, -1)[order].reshape(a.shape)
+    def stored(name: str) -> Array:
+        return np.stack([reordered(each[name], cell.gates, cell.node) for each in arrays])
 
-    W, R = (np.stack([reordered(each[name]) for each in arrays]) for name in ("weight_ih", "weight_hh"))
-    if not made.bias:
-        return W, R, None
-    biases = [np.concatenate([reordered(a["bias_ih"]), reordered(a["bias_hh"])]) for a in arrays]
-    return W, R, np.stack(biases)
+    B = np.concatenate([stored("bias_ih"), stored("bias_hh")], 1) if made.bias else None
+    return stored("weight_ih"), stored("weight_hh"), B

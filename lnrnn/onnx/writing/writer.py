@@ -103,8 +103,10 @@ def to_onnx(
     _check(now, opset, **options)
     helper = require("onnx", "to_onnx", "onnx").helper
     from .networks import Form, network_graph
+    from .read_back import KEY, claim
 
-    graph = network_graph(now, Form(**options))
+    form = Form(**options)
+    graph = network_graph(now, form)
     size = sum(array.nbytes for array in graph.arrays.values())
     if size > MOST_BYTES:
         raise ValueError(message("rnn", f"at most {MOST_BYTES} bytes in an ONNX file", str(size)))
@@ -112,6 +114,7 @@ def to_onnx(
         graph.proto(), opset_imports=[helper.make_opsetid("", opset)], ir_version=IR_VERSION,
         producer_name="lnrnn", producer_version=_version(),
     )  # fmt: skip
+    helper.set_model_props(model, {KEY: claim(now, form)})
     with replacing(path) as write:
         write(model.SerializeToString(deterministic=True))
 

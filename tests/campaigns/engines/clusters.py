@@ -60,7 +60,7 @@ def scored(files, target, *more):
 
 
 class Killing:
-    """A context manager that kills a process of find() as soon as a row group is complete."""
+    """A context manager that kills the first process id of find() as soon as a row group is complete."""
 
     def __init__(self, target, find):
         self.folder, self.find = target.with_name(target.name + ".parts"), find
@@ -97,7 +97,7 @@ def killing_at_3(compute):
 
 
 def a_row_group_that_kills_is_named(files, target, capsys, monkeypatch, *more, tries=3):
-    """Asserts that the error names row group 3 and the attempts. Dask may name another one of its worker."""
+    """Asserts that the error names the attempts and row group 3. Dask may name another of the same worker."""
     monkeypatch.setattr(bulk, "compute", killing_at_3(bulk.compute))
     words = ["score", str(files[0]), str(files[1]), str(target), "--column", "x", "--workers", "2", *more]
     assert cli.main(words) == 2

@@ -25,7 +25,7 @@ extern void *PyObject_CallNoArgs(void *callable) __attribute__((weak));
 
 enum { MEMORY = 1, FILES = 2 };
 
-/* Thread-local variables are initial-exec, because in the other models the first access allocates memory. */
+/* Thread-local variables are initial-exec, because in other TLS models the first access allocates memory. */
 #define OWN static __thread __attribute__((tls_model("initial-exec")))
 OWN int counted; /* the kind of requests that count: MEMORY, FILES, or 0 */
 OWN long requests, failing_at;

@@ -74,7 +74,7 @@ class Writers:
         return "old" if data == b"old" else "new"
 
     def attempt(self, path: Path, write, number: int) -> bool:
-        """Returns whether `write` wrote the file. An error must have this number and name this path."""
+        """Returns whether `write` wrote the file. An error must name the path, with errno `number`."""
         before = sorted(os.listdir("/proc/self/fd"))
         try:
             write()

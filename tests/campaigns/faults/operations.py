@@ -1,4 +1,4 @@
-"""Lists operations that run while requests for memory or files fail. They are small: each runs many times."""
+"""Lists operations that run while requests for memory or files fail. They are small: each runs often."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def networks(rng) -> Iterator[tuple[str, Operation]]:
         two, one = model(variant, num_layers=2, bidirectional=True), model(variant, num_layers=2)
         h0, state, seen = drawn_state(rng, two, B), two.state_dict(), partial(bits, two)
         yield f"call {variant}", Operation(partial(two, x, h0, ends), seen)
-        # load_state_dict discards the packed weights.
+        # Before each call, load_state_dict discards the packed weights.
         yield f"first call {variant}", Operation(partial(two, x), seen, partial(two.load_state_dict, state))
         yield f"stream {variant}", stepping(one, x[0])
         yield f"new stream {variant}", Operation(partial(streamed, one, x[:2]))
@@ -208,8 +208,8 @@ def importers(rng) -> Iterator[tuple[str, Operation]]:
 
 
 def files(folder: Path) -> Iterator[tuple[str, Operation]]:
-    """Yields operations that write and read files. Their `seen` returns the whole folder, to notice other
-    files."""
+    """Yields operations that write and read files. Their `seen` returns the content of all files in the
+    folder, so that an additional file is noticed."""
     folder.mkdir(exist_ok=True)
     old, new = model("LSTM split out"), model("RNN batch")
     path, link, array = (folder / name for name in ("m.safetensors", "link", "a.npy"))

@@ -156,7 +156,7 @@ class Sweep:
 
     def leaks(self, requests: range) -> None:
         open_before = descriptors()
-        # NumPy leaks if np.zeros fails, and if an array is unpickled (operation "NumPy's copies").
+        # `lost` allows for leaks of NumPy, which leaks if np.zeros fails, and if an array is unpickled.
         lost, n = self.operation.lost, len(requests)
         kinds = "blocks of memory", "blocks of Python's memory", "bytes of mappings"
         allowed = LEAKS + lost * n, LEAKS + (20 if lost else 2) * n, 0
@@ -180,7 +180,7 @@ class Sweep:
 
 
 def note_unraised(unraisable: Any) -> None:
-    """Records an error that Python cannot raise."""
+    """Records an error that Python ignores, as in a destructor."""
     if "lnrnn" in repr(unraisable.object):
         unraised.append(f"{unraisable.exc_value!r} in {unraisable.object!r}")
 
@@ -201,7 +201,7 @@ def fail_all(options: argparse.Namespace, kind: int) -> dict[str, int]:
     errors = (0,) if kind == MEMORY else (ENOSPC, EIO, EINTR, SHORT)
     counts = CONSECUTIVE if kind == MEMORY and not every_object else CONSECUTIVE[:1]
     for name, operation in operations(options.folder / "files", kind == FILES):
-        # If there is no memory for an object of Python, safetensors ends the process.
+        # Skip `load` here, because safetensors ends the process if there is no memory for an object.
         if options.only not in name or (every_object and name == "load"):
             continue
         faulthandler.dump_traceback_later(PATIENCE, exit=True)

@@ -60,7 +60,7 @@ def arranged(rng, x: np.ndarray, most: int = 4):
 
 
 def spec_options(rng, cell: str, known: int) -> dict:
-    """Returns a network's arguments for its cell and norm."""
+    """Returns a network's random arguments for its cell and norm."""
     options = dict(VARIANTS[pick(rng, [name for name in VARIANTS if name.split()[0] == cell])])
     norm = options.get("norm", "layer")
     if norm == "layer":

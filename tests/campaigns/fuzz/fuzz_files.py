@@ -138,7 +138,7 @@ def twice(rng, raw: bytes, head: int) -> bytes:
 
 
 def values(rng, raw: bytes, head: int) -> bytes:
-    """Changes a number of a tensor to NaN, infinity, or a count of any size."""
+    """Changes a number of a tensor to NaN, infinity, or if it is an integer to an extreme one."""
     tree, data = unpacked(raw)
     name = pick(rng, [n for n in tree if n != "__metadata__"])
     first, last = tree[name]["data_offsets"]
@@ -240,7 +240,7 @@ def arrays(rng, judge) -> None:
 
 
 def read(judge, raw: bytes) -> None:
-    """Checks one execution: lnrnn must raise an error, or return numbers of at most the file's size."""
+    """Checks one execution: lnrnn must raise an error, or return an array no larger than the file."""
     ARRAY.write_bytes(raw)
     try:
         got = cli.read_array(ARRAY)
@@ -255,7 +255,7 @@ def read(judge, raw: bytes) -> None:
 
 
 def lengths(rng, judge) -> None:
-    """Reads damaged files of lengths, which are lines of a text."""
+    """Reads damaged files of lengths, which are texts with a number in each line."""
     lines = [str(int(n)) for n in rng.integers(0, 9, rng.integers(0, 5))]
     want = np.array(lines, np.int64)
     wrong = chance(rng, 0.6)

@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Judge:
-    """Counts executions by kind. Records the largest error over the allowed error by bound."""
+    """Counts executions by kind. Records for each bound the largest ratio of error to bound."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -55,7 +55,7 @@ def alike(got: np.ndarray, want: np.ndarray, label: str) -> None:
 
 
 def share_of(got, want, allowed, label: str) -> float:
-    """Returns the largest error over the allowed error. NaN and infinities must be equal."""
+    """Returns the largest ratio of error to allowed error. NaN and infinities must be equal."""
     assert got.shape == want.shape, f"{label}: shape {got.shape}, expected {want.shape}"
     if not got.size:
         return 0.0

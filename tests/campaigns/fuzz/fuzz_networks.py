@@ -32,12 +32,12 @@ def described(rnn) -> str:
 
 
 def swapped(rnn, a: np.ndarray) -> np.ndarray:
-    """Swaps the axes of a (T, B, ...) if the network has batch_first, and back."""
+    """Swaps the first two axes of `a` if the network has batch_first: to (T, B, ...) or back."""
     return a.swapaxes(0, 1) if rnn.batch_first else a
 
 
 def copy_of(rng, thing):
-    """Returns the name of a kind of copy, and such a copy."""
+    """Returns (kind of copy, copy)."""
     at = rng.integers(3)
     if at == 2:
         return "pickle", pickle.loads(pickle.dumps(thing))
@@ -70,7 +70,7 @@ def case(rng, judge) -> None:
     truth(judge, rnn, single, x, h0, ends, first, label)
     same_call(rng, judge, rnn, call, x, h0, ends, first, label)
     copies(rng, judge, rnn, swapped(rnn, x), h0, ends, (swapped(rnn, y), h), label)
-    # Past the known steps, overrun "batch" uses the statistics of the whole batch, so sequences depend on it.
+    # After KNOWN steps, overrun "batch" uses statistics of all sequences, so each depends on the others.
     independent = not (batch_norm and rnn.overrun == "batch" and steps > KNOWN)
     if independent:
         other_batches(rng, judge, rnn, call, x, h0, ends, first, label)
@@ -83,8 +83,8 @@ def truth(judge, rnn, single, x, h0, ends, got, label) -> None:
     rounded weights must give the same bits. If x and h are rounded too, single steps are compared."""
     results = [got[0], *parts(rnn, got[1])]
     if rnn.dtype == "int8" or (rnn.dtype == "bfloat16" and rounds_bfloat16_rows()):
-        # Rounding r h, or the input of a projection, in double precision may give another number than the
-        # kernel's.
+        # Exclude networks that round r h or the input of a projection, because the double-precision value
+        # may be rounded to another number than the kernel's.
         exact = getattr(rnn, "reset_after", True) and not getattr(rnn, "proj_size", 0)
         exact = exact and getattr(rnn, "num_heads", 1) == 1  # a head has its own scale
         steps = only_forward(rnn) and exact and not isinstance(rnn, lnrnn.SLSTM)
@@ -130,7 +130,7 @@ def same_call(rng, judge, rnn, call, x, h0, ends, first, label) -> None:
 
 
 def other_batches(rng, judge, rnn, call, x, h0, ends, first, label) -> None:
-    """Checks sequences alone, in another order, with any values as padding, and in two parts."""
+    """Checks that sequences have equal bits alone, in another order, in two parts, and with any padding."""
     y, h = first
     steps, batch = x.shape[:2]
     for b in rng.permutation(batch)[:3]:

@@ -105,7 +105,7 @@ def layer_back(rng, judge) -> None:
     sx, sg = (x, gy) if dtype in SCALE else (x.astype(np.float32), gy.astype(np.float32))
     own = got if dtype in SCALE else call(sg, sx)
     want = ref.layer_norm_backward(*wide(sg, sx), n, *wide(weight, bias), np.longdouble(eps))
-    # The terms that cancel in gx have the size u / sigma. In a row of two values they cancel exactly.
+    # The bound is relative to u / sigma, the size of gx's terms. In a row of two values they cancel exactly.
     u = np.abs(sg.astype(np.longdouble) * (1 if weight is None else weight)).max(1, keepdims=True)
     most = BACKWARD * SCALE[single] * u / np.sqrt(wide(sx)[0].var(1, keepdims=True) + eps)
     judge.near(kind, own[0], want[0], most, label)
@@ -126,7 +126,7 @@ def layer_back(rng, judge) -> None:
 
 
 def agree(judge, kind, got, want, label) -> None:
-    """Counts one execution with several results, and compares them."""
+    """Counts one execution, and asserts that all its results have equal bits."""
     judge.counts[kind] += 1
     for k, (g, w) in enumerate(zip(got, want, strict=True)):
         assert (g is None) == (w is None), label
@@ -185,7 +185,7 @@ def batch(rng, judge) -> None:
     if training:
         seen = np.maximum(np.abs(want_mean), largest)
         judge.within(running[0], want_mean, 3e-7 * SCALE[single] * seen, f"{label}, mean", "running mean")
-        # Results below the normal numbers of the type are rounded to subnormal numbers.
+        # Very small results are rounded to subnormal numbers, so one such number is added to the bound.
         spread = 1e-6 * SCALE[single] * np.abs(want_var) + float(np.finfo(single).smallest_subnormal)
         judge.within(running[1], want_var, spread, f"{label}, var", "running var")
     elif running[0].tobytes() != mean.tobytes() or running[1].tobytes() != var.tobytes():

@@ -1,5 +1,5 @@
 """Fuzzes streams, and calls with resets. A lane, and a part of a sequence between two resets, must have the
-bits of a call with nothing but that part. A stream must not change if its network is changed."""
+bits of a call with that part only. A stream must not change if its network is changed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def case(rng, judge) -> None:
 
 
 def alone(rnn, x, start):
-    """Calls the network with one sequence x (T, D). Returns y (T, W) and the state."""
+    """Calls the network with one sequence x (T, D). Returns y (T, P) and the state."""
     y, h = rnn(swapped(rnn, x[:, None]), start)
     return swapped(rnn, y)[:, 0], h
 

@@ -152,9 +152,9 @@ def added(rng, judge, rnn, tape, gy, gh, got, label) -> None:
 
 
 def cancelling(tapes, x, *upstream) -> float:
-    """Returns the error of gradients that cancel: a few roundings of the largest term.
+    """Returns the allowed error of a gradient whose terms cancel: a few roundings of the largest term.
 
-    A norm subtracts the mean from g / sigma. If it averages one or two values, the exact difference is 0."""
+    This happens in norms of one or two values, where the exact gradient is 0."""
     rstd = 1.0
     for tape in tapes.values():
         for step in tape.steps:

@@ -83,8 +83,8 @@ def short_step(rnn, x, state):
     """x (1, B, D), states (1, B, H). Returns y and the new state in double precision.
 
     rnn has one layer and direction, weights of int8 or bfloat16, and products that also round x and h. The
-    reference gets the rounded arrays. A GRU also uses the previous h outside of products without rounding, so
-    z times the difference is added."""
+    reference gets the rounded arrays. A GRU's z h has no rounding of h, so z times the rounding error of h is
+    added."""
     p, options = options_of(rnn, "_l0")
     p = dict(p) | {name: rounded_rows(rnn, p[name]) for name in ("weight_ih", "weight_hh")}
     rounded_x, rounded_h = (rounded_rows(rnn, a, rnn.activation_bits) for a in (x, state[0][0]))

@@ -27,7 +27,7 @@ OF_KERNELS = [
 
 
 def on_threads(command: list[str], isa: str, folder: Path) -> Results:
-    """Returns the results with two threads. Both must work, and give the results of one thread."""
+    """Returns the results with two threads, which must both work and give the results of one thread."""
     one, two = (results(command, isa, threads, folder) for threads in (1, 2))
     same(one, two, f"{isa} with 1 and 2 threads")
     if (one.teams, two.teams) != ((0, 0), (2, 2)):
@@ -37,7 +37,7 @@ def on_threads(command: list[str], isa: str, folder: Path) -> Results:
 
 def neon_quick(folder: Path) -> str:
     """Compiles by gcc for aarch64. NEON on two threads and plain C on one must have different bits, but
-    agree."""
+    agree up to roundings."""
     program = linked("aarch64", [GCC_AARCH64], "aarch64", MAIN, flags=("-O1",), link=("-static",))
     vectors, scalar = (results([QEMU, str(program)], *how, folder) for how in (("neon", 2), ("scalar", 1)))
     agree(vectors, scalar, "neon and scalar")
@@ -93,7 +93,7 @@ NARROW = (
 
 
 def refuses(compiler: list[str]) -> bool:
-    """Returns whether the compiler fails on the C API's header, with lnrnn's message alone."""
+    """Returns whether compiling the C API's header fails, with lnrnn's message as the only error."""
     command = [*compiler, *FREESTANDING]
     ran = subprocess.run(command, input='#include "lnrnn.h"\n', text=True, capture_output=True)
     errors = [line for line in ran.stderr.splitlines() if "error:" in line]

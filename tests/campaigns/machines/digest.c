@@ -214,7 +214,7 @@ static void layers(int cell, const char *cell_name)
     } sizes[] = {{1, 1, 1, 1}, {6, 9, 13, 50}, {6, 25, 33, 72}, {24, 2, 33, 160}};
     enum {
         LARGE = 3
-    }; /* with this size threads divide units; it has fewer variants, because an emulator is slow */
+    }; /* threads divide the units of LARGE, which has fewer variants, because an emulator is slow */
     static const char *const placements[] = {"joint", "split", "gate"}, *const types[] = {"float32",
                                                                                           "bfloat16", "int8"};
     const int papers = cell == LNRNN_RNN ? LNRNN_JOINT : LNRNN_SPLIT;

@@ -13,9 +13,9 @@ from outcome import Wrong, done
 
 MAIN = Path(__file__).with_name("digest.c")
 READ_AS = {"float32": "<f4", "float64": "<f8", "bfloat16": "<u2", "float16": "<f2"}
-# The largest permitted difference between two instruction sets, relative to an array's largest value. 16
-# bits: one ULP. float32: roundings of several steps (measured: 1.2e-5). int8: an activation may be rounded to
-# another integer (measured: 1.5e-4).
+# The largest permitted difference between two instruction sets, relative to an array's largest value. Results
+# of 16 bits may differ by one ULP. float32 adds the roundings of several steps, 1.2e-5 when measured. With
+# int8 an activation may be rounded to another integer: 1.5e-4 when measured.
 ONE_ULP = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 OF_FLOAT32, OF_FLOAT64, OF_INT8 = 5e-5, 1e-13, 1e-3
 
@@ -32,7 +32,7 @@ def native_program(folder: Path, compiler: str = "gcc") -> Path:
 
 
 def results(command: list[str], isa: str, threads: int, folder: Path) -> Results:
-    """Returns the results of digest.c on an instruction set. All must be finite."""
+    """Returns the results of digest.c on an instruction set. All values must be finite."""
     path = folder / "values"
     *lines, last = done([*command, isa, str(threads), str(path)]).splitlines()
     values, start, arrays = path.read_bytes(), 0, []
@@ -67,7 +67,7 @@ def allowed(line: str) -> float:
 
 
 def agree(a: Results, b: Results, between: str) -> float:
-    """Returns the largest difference over the permitted one. It must be at most 1."""
+    """Returns the largest ratio of a difference to the permitted one. It must be at most 1."""
     largest = 0.0
     for line, other, x, y in zip(a.lines, b.lines, a.arrays, b.arrays, strict=True):
         if line.split()[:3] != other.split()[:3]:

@@ -22,7 +22,7 @@ from outcome import Missing, Wrong, done, needs
 from pythons_here import python_of
 from source_copy import ROOT
 
-# The selection: tests of arguments, files, processes, the compiler, pages and imports.
+# The tests that the clone runs by default: arguments, files, processes, the compiler, pages and imports.
 TESTS = (
     "tests/files", "tests/cli", "tests/package", "tests/capi",
     "tests/runtime/test_runtime.py", "tests/runtime/test_changed_arrays.py",

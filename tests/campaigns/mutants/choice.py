@@ -51,8 +51,8 @@ def pytest(folder: Path, arguments: list[str], patience: float, **environment: s
 
 
 def plain(function: str) -> str:
-    """Returns a function's name without its instruction set, because a test is recorded on few of its
-    instruction sets."""
+    """Returns a function's name without its instruction set, because records of a test omit most of its
+    sets."""
     return re.sub(r"(include/lnrnn/simd/)\w+\.h", r"\1", function)
 
 
@@ -64,7 +64,7 @@ class Chosen(NamedTuple):
 
 
 class Measure:
-    """The functions that each test calls, stored in a folder by a hash of the test file's content."""
+    """Stores which functions each test calls, in files named by a hash of the test file."""
 
     def __init__(self, folder: Path, root: Path) -> None:
         self.folder, self.root, self.copy = folder / "measured", root, folder / "probed"

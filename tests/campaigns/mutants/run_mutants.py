@@ -118,7 +118,7 @@ def tree() -> str:
 
 
 class Campaign:
-    """The mutants of a copy, and their results."""
+    """Runs the mutants of a copy, and stores their results."""
 
     def __init__(self, folder: Path, copy: Path, measure: Measure, limit: float) -> None:
         self.folder, self.copy, self.measure, self.limit = folder, copy, measure, limit

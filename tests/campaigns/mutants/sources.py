@@ -3,7 +3,7 @@
 The operators of mutation are those of universalmutator, cosmic-ray and mutmut: relations, arithmetic, logic,
 constants, conditions, removed statements, indices, truth values. These programs replace a line or a file, so
 they would build C and Cython for each mutation. Here one build has all mutations, and a variable switches
-them. This needs the bounds of each expression, which tree-sitter gives for all three languages.
+them. tree-sitter gives the bounds of expressions.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def LNRNN_FAULT(number):
 def LNRNN_REACH(number):
     _marks[number] = 1
 """
-# The inserted lines stand after comments, which may be directives, and after imports from __future__.
+# Patterns of the text before the inserted lines: comments, which may be directives, and __future__.
 START = {
     ".c": r"", ".h": r"", ".pyx": r"(?:#.*\n|\s*\n)*", ".py": r"(?s:.*?^from __future__ import [^\n]*\n)?",
 }  # fmt: skip

@@ -39,7 +39,7 @@ FOLDERS = (
     "tests/norm", "tests/rnn", "tests/reference", "tests/importers", "tests/files", "tests/cli",
     "tests/demo", "tests/data", "tests/campaigns/fuzz", "tests/runtime", "tests/capi",
 )  # fmt: skip
-# Omitted tests, which limit or count memory or measure stacks: the sanitizer reserves terabytes.
+# Tests that limit or count memory or measure stacks are omitted, because the sanitizer reserves terabytes.
 NOT = (
     "tests/runtime/test_threads.py", "tests/runtime/test_result_memory.py",
     "tests/runtime/test_interrupts.py", "tests/capi/test_c_realtime.py",
@@ -71,7 +71,7 @@ OF_THREADS = (
     "tests/rnn/test_lanes.py", "tests/rnn/test_partitions.py", "tests/rnn/test_short_calls.py",
     "tests/rnn/test_side_by_side.py", "tests/capi/test_c_stream.py",
 )  # fmt: skip
-# Omits these tests, because the sanitizer has its own thread, and does not support threads of a forked child.
+# Omit tests that the sanitizer's own thread would disturb, or that use threads in a forked child.
 NOT_THREADS = "not fork and not workers_start and not allocates"
 # The program of the control: two threads divide the hidden units of a step, and wait at the barrier.
 CONTROL = """

@@ -5,7 +5,7 @@ pages: no page is wider than the window, nothing is cut off, no script fails, no
 pages are dark. Tables and code may scroll in a box. links: every link within the site has a page and a
 section. search: words have results. copy: the button of each block of code copies the code without prompts.
 control: pages with a planted fault of each kind must be reported. Screenshots of all pages are kept in the
-folder. Links to other sites are not opened.
+folder.
 """
 
 from __future__ import annotations
@@ -45,10 +45,12 @@ LAYOUT = """(() => {
     if (one.complete && !one.naturalWidth) faults.push(`no picture: ${one.getAttribute("src")}`);
   return faults;
 })()"""
+# JavaScript that returns the brightness of the page's background, 0 to 1.
 BRIGHTNESS = """(() => {
   const [r, g, b] = getComputedStyle(document.body).backgroundColor.match(/[\\d.]+/g).map(Number);
   return (r + g + b) / 765;
 })()"""
+# JavaScript that presses a button for copying, and returns the clipboard.
 COPIED = """(async () => {
   await navigator.clipboard.writeText("");
   document.querySelectorAll("button.copybtn")[%d].click();
@@ -59,6 +61,7 @@ COPIED = """(async () => {
   }
   return "";
 })()"""
+# JavaScript that waits for the results of a search, and returns how many there are.
 FOUND = """(async () => {
   const count = () => document.querySelectorAll("#search-results li a").length;
   for (let k = 0, before = -1; k < 100 && !(before > 0 && before === count()); ++k) {

@@ -66,8 +66,8 @@ def check(condition: bool, message: str) -> None:
 
 
 def resident() -> tuple[int, int, int] | None:
-    """Returns bytes of this process, or None except on Linux: resident outside of mappings with huge pages,
-    resident inside them, and their address space. These contain lnrnn's blocks."""
+    """Returns three numbers of bytes, or None except on Linux. Mappings with huge pages have lnrnn's blocks.
+    The numbers are resident memory outside of these mappings, resident memory in them, and their size."""
     if not os.path.exists("/proc/self/smaps"):
         return None
     gc.collect()

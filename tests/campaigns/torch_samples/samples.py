@@ -18,8 +18,7 @@ import pytest
 import lnrnn
 from networks import parts, run_apart
 
-# lnrnn's errors for arguments that torch accepts -> a value that replaces the argument, to run the sample
-# again.
+# {start of lnrnn's error for an argument that torch accepts: arguments with which the sample runs again}
 REFUSED = {
     "eps must be": dict(
         eps=0.5
@@ -35,8 +34,7 @@ UNSUPPORTED = {
     "BatchNorm without a bias": "argument 'bias'",  # the class has no such argument; the function has
 }
 # native_batch_norm, _native_batch_norm_legit, _batch_norm_with_update and the variant "without_cudnn" do not
-# run, because they have the samples of nn.functional.batch_norm. lnrnn has no group norm and no instance
-# norm.
+# run, because they have the samples of nn.functional.batch_norm.
 
 # Tolerances, relative to the largest value. They allow several rounding errors of the type, because variances
 # may be nearly 0.
@@ -44,7 +42,7 @@ TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e
 
 
 def tables():
-    """Returns torch's tables of operations and modules. They import expecttest, which is not needed here."""
+    """Returns torch's tables of operations and modules. If expecttest is missing, a class replaces it."""
     import sys
     import types
     import unittest

@@ -35,8 +35,8 @@ MANY = 1_000_000  # with fewer inputs, the share of nearest results is not judge
 REFERENCE_LIMIT = 2.0**-22  # largest error of the reference in ULP: NEAR_TIE of ulp_judge.c
 REFERENCE_EVERY = 4096  # for every 4096th input the reference is compared with long double
 
-# Instruction sets with a fused multiply-add. They all give the same bits. The other sets also agree with each
-# other.
+# Instruction sets with a fused multiply-add, which all give the same bits. All sets without one share other
+# bits.
 FUSED = ("avx512amx", "avx512bf16", "avx512vnni", "avx512", "avxvnni", "avx2", "neon")
 
 
@@ -99,7 +99,7 @@ def native(isa: str) -> Function:
 
 
 class Emulated:
-    """Calls functions in an emulator, on an instruction set of aarch64. `run` has the type `Function`."""
+    """Calls functions in an emulator, on an instruction set of aarch64. `run` writes function(x) to y."""
 
     def __init__(self, isa: str) -> None:
         flags = [*ISAS[isa][2], "-static", f"-DLNRNN_ISA_{isa.upper()}"]

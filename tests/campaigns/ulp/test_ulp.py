@@ -92,7 +92,7 @@ def test_the_reference_agrees_with_60_digits(function, rng):
 
 
 def spoiled(changes):
-    """Returns a Function with wrong results for some inputs. changes: {bits of x: result}."""
+    """Returns a function for `sweep` with wrong results for some inputs. changes: {bits of x: result}."""
 
     def run(function, x, y):
         ulp.native("scalar")(function, x, y)

@@ -23,11 +23,12 @@ enum { EXP, TANH, SIGMOID };
 typedef struct {
     double largest; /* the largest error in ULP, and its input and result */
     uint32_t input, result;
-    uint64_t inputs;             /* how many inputs are numbers */
-    uint64_t nearest, near_ties; /* how many results are the float nearest to the true value, or undecided */
-    uint64_t nans;               /* how many inputs are NaN; below: how many results are wrong in some way */
-    uint64_t nan_wrong;          /* NaN for a number, or a number for NaN */
-    uint64_t infinity_wrong;     /* infinity where the true value rounds to a finite float, or the reverse */
+    uint64_t inputs; /* how many inputs are numbers */
+    uint64_t nearest,
+        near_ties;           /* results that are the float nearest to the true value, or may be (NEAR_TIE) */
+    uint64_t nans;           /* how many inputs are NaN; the counts below are of wrong results */
+    uint64_t nan_wrong;      /* NaN for a number, or a number for NaN */
+    uint64_t infinity_wrong; /* infinity where the true value rounds to a finite float, or the reverse */
     uint64_t out_of_range; /* exp or sigmoid with a sign bit, sigmoid or |tanh| above 1, wrong sign of tanh */
     uint64_t special_wrong; /* not the nearest float, for 0, -0, subnormal and infinite inputs */
 } verdict;
@@ -97,8 +98,7 @@ static inline double wide(const int function, double x)
         }                                                                                                    \
         for (size_t i = 0; i < n; i++) {                                                                     \
             const double t = fabs(truth[i]) * per_ulp[i], magic = 0x1p52;                                    \
-            const double off =                                                                               \
-                fabs(t - ((t + magic) - magic)); /* from the nearest float: a tie is at 0.5 */               \
+            const double off = fabs(t - ((t + magic) - magic)); /* ULP to the nearest float; 0.5 is a tie */ \
             tie[i] = off > 0.5 - NEAR_TIE;                                                                   \
         }                                                                                                    \
     }
@@ -121,7 +121,7 @@ EXPORT double judge_reference_error(int function, size_t n, const float *x, cons
     double largest = 0;
     for (size_t i = 0; i < n; i++) {
         const long double v = x[i], e = expl(-fabsl(v));
-        if (isnan(x[i]) || (function == EXP && v > 89)) /* infinity as a float */
+        if (isnan(x[i]) || (function == EXP && v > 89)) /* exp(v) is infinite as a float */
             continue;
         const long double t = function == EXP    ? expl(v)
                               : function == TANH ? tanhl(v)
@@ -158,7 +158,7 @@ EXPORT void judge_compare(int function, size_t n, const uint32_t *x, const doubl
 {
     const uint32_t infinity = 0x7f800000, sign = 0x80000000u;
     const uint32_t odd = function == TANH ? sign : 0, most = function == EXP ? infinity : 0x3f800000;
-    const uint32_t *const best = (const uint32_t *)nearest; /* built with -fno-strict-aliasing */
+    const uint32_t *const best = (const uint32_t *)nearest; /* allowed by -fno-strict-aliasing */
     const float *const values = (const float *)got;
     /* Separate loops over doubles and over integers, so that the compiler vectorises both. */
     for (size_t i = 0; i < n; i++) {

@@ -62,7 +62,7 @@ def check(command: list[str], machine: str) -> list[str]:
 def warned(options: argparse.Namespace) -> dict[str, int]:
     figures, wrong = {}, []
     for machine, command in compilers():
-        # <stdlib.h> comes with the C library, unlike <stdint.h>, which comes with the compiler.
+        # Skip compilers without the machine's C library, to which <stdlib.h> belongs.
         if not accepts(command, "stdlib.h"):
             continue
         lossy = "unsigned f(int x); unsigned f(int x) { return x; }"

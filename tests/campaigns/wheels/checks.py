@@ -26,7 +26,7 @@ OF_MACHINE = (
 )  # fmt: skip
 # Tests of the Python module: arguments and their errors, streams, files.
 OF_MODULE = ("tests/rnn/test_bad_calls.py", "tests/rnn/test_lanes.py", "tests/files/test_io.py")
-# Tests in an emulator, which is about twenty times slower.
+# The few tests that run in an emulator, which is about twenty times slower.
 IN_EMULATOR = ("tests/norm/test_layer_norm.py", "tests/rnn/test_bad_calls.py", "tests/files/test_io.py")
 FOR_TESTS = ("pytest>=9", "hypothesis>=6.100", "safetensors>=0.4", "ml_dtypes>=0.4")
 
@@ -48,7 +48,7 @@ def program() -> str:
 
 def installed(wheel: Path, python: str, folder: Path, whole: bool) -> str:
     """Installs the wheel in a new environment. pip may only add NumPy, and the README's program and OF_MODULE
-    must pass. whole: OF_MACHINE too. Returns a summary."""
+    must pass. whole: OF_MACHINE runs too. Returns a summary."""
     shutil.rmtree(folder, ignore_errors=True)
     done([python, "-m", "venv", str(folder)])
     own, free = str(folder / "bin/python"), environment(folder)

@@ -1,0 +1,169 @@
+"""Reads a file of to_onnx back as the whole network, for networks that are no other part of a file.
+
+The metadata of a file have the arguments of its network, which may be wrong. So `read_back` compares all
+nodes, edges and numbers of the graph with those that to_onnx writes for this network.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir
+
+from ...importers.weights import Converted
+from ...rnn.architecture import Architecture
+from ...rnn.file_format import architecture_of
+from ...rnn.snapshot import Snapshot
+from ...rnn.specs import zoneout_rates
+from ...rnn.statistics import StepStatistics
+from ..errors import quiet
+from ..graph.constants import constant
+from ..part import Part
+from .networks import Form, is_plain, network_graph
+from .scan_bodies import EQUATIONS
+
+Array = np.ndarray
+KEY = "lnrnn.network"  # of the metadata
+KIND = "file of to_onnx"
+MOST_TEXT = 10_000  # characters of the metadata
+DAMAGED = (KeyError, TypeError, ValueError, OverflowError, RecursionError, AttributeError)
+
+
+def claim(snapshot: Snapshot, form: Form) -> str:
+    """Returns the metadata of a file."""
+    made = snapshot.architecture
+    overrun = snapshot.overrun and ("raise" if snapshot.overrun == "raise" else "last")
+    config = made.configuration("float32", overrun)
+    if made.batch_norm:
+        config["norm"]["max_steps"] = None
+    return json.dumps({"network": config, "zoneout": snapshot.zoneout, "form": vars(form)}, sort_keys=True)
+
+
+def read_back(model: onnx_ir.Model) -> Part | None:
+    """Returns a file of to_onnx as one part, or None for other files, and for those of plain nodes."""
+    text = model.metadata_props.get(KEY, "")
+    if not 0 < len(text) <= MOST_TEXT:
+        return None
+    try:
+        found = json.loads(text)
+        form = Form(**found["form"])
+        made = architecture_of(found["network"])
+        rates = _zoneout(found["zoneout"])
+        snapshot = _snapshot(made, _arrays(model), found["network"], zoneout_rates(rates, made.cell))
+        if is_plain(snapshot, form) or not _writes(snapshot, form, model.graph):
+            return None
+    except DAMAGED:
+        return None
+    converted = Converted(made.cell.name, dict(made.arguments), dict(snapshot.state()), "ONNX", rates)
+    baked = {"T": 1} if form.step else {}
+    return Part(
+        model.graph.name or made.cell.name, KIND, tuple(model.graph), converted=converted, baked=baked
+    )
+
+
+def _zoneout(rates: list[float]) -> Any:
+    """Returns the argument zoneout for the rates of a snapshot."""
+    return tuple(rates) if len(rates) > 1 else rates[0] if rates else 0.0
+
+
+def _writes(snapshot: Snapshot, form: Form, graph: onnx_ir.Graph) -> bool:
+    """Returns whether to_onnx writes this graph for a network."""
+    with quiet(), np.errstate(all="ignore"):
+        ours = onnx_ir.from_proto(network_graph(snapshot, form).proto())
+        mine, theirs = (onnx_ir.to_proto(g).SerializeToString(deterministic=True) for g in (ours, graph))
+    return bool(mine == theirs)
+
+
+def _arrays(model: onnx_ir.Model) -> dict[str, Array]:
+    found = {name: constant(value) for name, value in model.graph.initializers.items()}
+    return {name: a for name, a in found.items() if a is not None and a.dtype == np.float32}
+
+
+def _snapshot(
+    made: Architecture, arrays: Mapping[str, Array], config: Mapping[str, Any], zoneout: tuple[float, ...]
+) -> Snapshot:
+    """Returns the network of a file's arrays. Raises ValueError or KeyError if they do not fit."""
+    parameters: dict[str, Array] = {}
+    statistics: dict[str, StepStatistics] = {}
+    for suffix in made.suffixes:
+        own = {n.removesuffix(suffix): s for n, s in made.shapes.items() if n.endswith(suffix)}
+        vectors: dict[str, Array] = {}
+        if made.batch_norm:
+            vectors, statistics[suffix] = _unfolded(made, arrays, suffix)
+        for name, shape in own.items():
+            whole = vectors[name] if name in vectors else _whole(made, arrays, name, suffix, 0)
+            if name == "weight_hh":
+                whole = _blocks(whole, made.num_heads)
+            if whole.shape != shape:
+                raise ValueError(name)
+            with np.errstate(all="ignore"):
+                parameters[name + suffix] = np.array(whole, np.float32)
+    parameters = {name: parameters[name] for name in made.shapes}
+    overrun = config["norm"]["overrun"] if made.batch_norm else None
+    return Snapshot(made, parameters, statistics, overrun, "float32", zoneout)
+
+
+def _whole(made: Architecture, arrays: Mapping[str, Array], name: str, suffix: str, axis: int) -> Array:
+    """Returns an array of a file, which may have been written as parts of some gates."""
+    if name + suffix in arrays:
+        return arrays[name + suffix]
+    gates, start = EQUATIONS[made.cell.name].gates, f"{name}{suffix}_"
+    parts = {key.removeprefix(start): a for key, a in arrays.items() if key.startswith(start)}
+    order = [each for each in sorted(parts, key=gates.find) if each in gates]
+    if "".join(order) != gates:
+        raise KeyError(name + suffix)
+    return np.concatenate([parts[each] for each in order], axis)
+
+
+def _blocks(w: Array, num_heads: int) -> Array:
+    """Returns the blocks of a matrix that block_diagonal returned."""
+    if num_heads == 1:
+        return w
+    H = w.shape[1]
+    if w.ndim != 2 or w.shape[0] % H or H % num_heads:
+        raise ValueError("weight_hh")
+    D = H // num_heads
+    by_head = w.reshape(-1, num_heads, D, num_heads, D)
+    blocks = np.stack([by_head[:, k, :, k] for k in range(num_heads)], 1)
+    return blocks.reshape(w.shape[0], D)
+
+
+# --- batch norm ---------------------------------------------------------------------------------------------
+
+
+def _unfolded(
+    made: Architecture, arrays: Mapping[str, Array], suffix: str
+) -> tuple[dict[str, Array], StepStatistics]:
+    """Returns gains and biases, and statistics, that fold to the tables of a file."""
+    assert made.batch_norm is not None
+    vectors: dict[str, Array] = {}
+    found: dict[str, Array] = {}
+    steps = 0
+    for side, names in made.sites.items():
+        end = side and f"_{side}"
+        scale, shift = (_whole(made, arrays, f"{name}{end}", suffix, 1) for name in ("scale", "shift"))
+        steps = len(scale)
+        gain, mean, var = _unfolded_site(scale.astype(float), shift.astype(float), made.batch_norm.eps)
+        vectors[names["gain"]] = gain
+        if "bias" in names:
+            vectors[names["bias"]] = np.where(gain == 0, shift[0], 0)
+        found |= {names["mean"]: mean, names["variance"]: var}
+    return vectors, StepStatistics(found | {"count": np.ones(steps, np.int64)})
+
+
+def _unfolded_site(scale: Array, shift: Array, eps: float) -> tuple[Array, Array, Array]:
+    """Returns gain, mean and variance with scale = gain / sqrt(variance + eps) and shift = -mean scale.
+
+    The variance is at least 1. Where the scale is 0, the gain is 0 too.
+    """
+    room = 2.0 ** math.ceil(math.log2(1 + eps))
+    zero = scale == 0
+    divisor = np.where(zero, 1.0, scale)
+    with np.errstate(all="ignore"):  # a file may have any numbers
+        gain = np.copysign(np.abs(scale).max(0, initial=0) * room, scale[0])
+        var = np.where(zero, 1.0, (gain / divisor) ** 2 - eps)
+        return gain, np.where(zero, 0.0, -shift / divisor), var
