@@ -98,6 +98,7 @@ typedef struct {
     OrtNodeComputeInfo info; /* first: the runtime has a pointer to it */
     const ort_functions *ort;
     lnrnn_network *network;
+    network_list *list;
     memory_pool *pool;
     char *label; /* "node 'decoder' (LSTM)" */
     int layout, threads;
@@ -315,6 +316,7 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
 static OrtStatus *create_state(OrtNodeComputeInfo *info, void *context, void **state)
 {
     (void)context;
+    networks_close(((const kernel *)info)->list);
     *state = info;
     return NULL;
 }
@@ -367,7 +369,8 @@ static int keep_constant(const ort_functions *ort, const OrtValueInfo *info, sou
 }
 
 OrtNodeComputeInfo *kernel_create(const ort_functions *ort, const recurrent_node *read, const OrtNode *fused,
-                                  lnrnn_network *network, memory_pool *pool, int threads, OrtStatus **status)
+                                  lnrnn_network *network, network_list *list, memory_pool *pool, int threads,
+                                  OrtStatus **status)
 {
     const OrtValueInfo *in[RUN_INPUTS], *out[OUTPUTS];
     size_t inputs = 0, outputs = 0;
@@ -381,7 +384,8 @@ OrtNodeComputeInfo *kernel_create(const ort_functions *ort, const recurrent_node
     }
     snprintf(k->label, label_bytes, "node '%s' (%s)", read->name, read->kind);
     k->info = (OrtNodeComputeInfo){ORT_VERSION, create_state, compute, release_state, {NULL}};
-    k->ort = ort, k->network = network, k->pool = pool, k->threads = threads, k->layout = read->layout;
+    k->ort = ort, k->network = network, k->list = list, k->pool = pool, k->threads = threads,
+    k->layout = read->layout;
     k->inputs = read->description.input_size, k->units = read->description.hidden_size;
     k->directions = read->directions;
     int right = !failed(ort, ort->node_input_count(fused, &inputs)) && inputs <= RUN_INPUTS

@@ -1,0 +1,70 @@
+"""DynamicQuantizeLSTM in the plug-in: its int8 weights, scales and zero points stay as they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+
+from onnx import helper  # noqa: E402
+
+from onnx_files import FLOAT, model  # noqa: E402
+from plugin_runs import agree, alone, claimed, left  # noqa: E402
+from quantized_lstm import KINDS, STATE, D, H, X, feed, proto, quantized  # noqa: E402
+
+each_kind = pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
+
+
+def in_float32(own):
+    """Returns the model with a node LSTM of the same weights in float32."""
+    result = {"B": own["B"]}
+    for name in ("W", "R"):
+        zero, scale = (own[f"{name}_{end}"].reshape(D, 1, -1) for end in ("zero_point", "scale"))
+        result[name] = ((own[name].astype(np.float32) - zero) * scale).swapaxes(1, 2).copy()
+    inputs = ["X", "W", "R", "B", "", "h0", "c0"]
+    outputs = ["Y", "Y_h", "Y_c"]
+    node = helper.make_node("LSTM", inputs, outputs, "node", hidden_size=H, direction="bidirectional")
+    return model([node], {"X": (FLOAT, X), "h0": (FLOAT, STATE), "c0": (FLOAT, STATE)}, outputs, result)
+
+
+@each_kind
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_weights_are_exact_and_the_states_have_14_bits(rng, tmp_path, options, dtype):
+    own, given = quantized(rng, **options), feed(rng, 20)
+    ours, nodes = claimed(proto(own), given, tmp_path, dtype=dtype)
+    assert nodes == 1
+    for our, their in zip(ours, alone(in_float32(own)).run(None, given), strict=True):
+        assert np.sqrt(np.square(our - their).mean()) < 5e-5
+
+
+@each_kind
+def test_the_runtime_s_own_kernel_rounds_states_to_8_bits(rng, tmp_path, options):
+    made, given = proto(quantized(rng, **options)), feed(rng, 20)
+    agree(claimed(made, given, tmp_path)[0], alone(made).run(None, given), 6e-3)
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({"W_scale": np.float32([0.1, np.nan])}, "input W_scale has a number that is not 0, or within"),
+        ({"R_scale": np.float32([-0.1, 0.1])}, "input R_scale has a number that is not 0, or within"),
+        (
+            {"R_zero_point": np.full(D, 9, np.int8)},
+            "input R has integers that differ by more than -128 .. 127",
+        ),
+    ],
+)
+def test_weights_that_int8_does_not_hold_are_left_to_the_runtime(rng, tmp_path, capfd, change, reason):
+    made, given = proto(quantized(rng) | change), feed(rng, 3)
+    assert claimed(made, given, tmp_path)[1] == 0
+    (said,) = left(made, capfd)
+    assert f"node 'node' (DynamicQuantizeLSTM) to the runtime: {reason}" in said
+
+
+def test_scales_of_zero(rng, tmp_path):
+    own, given = quantized(rng, columns=True), feed(rng, 3)
+    own["W_scale"][:, ::5] = 0
+    ours, nodes = claimed(proto(own), given, tmp_path)
+    assert nodes == 1
+    agree(ours, alone(in_float32(own)).run(None, given), 1e-3)
