@@ -26,6 +26,7 @@ typedef struct {
     lnrnn_description description;
     int layout;                 /* 0: X (T, B, I); 1: X (B, T, I) */
     size_t directions;          /* D */
+    int contradictory;          /* the shapes of weights contradict each other or an attribute */
     double gate_factor;         /* multiplies the sums of the gates, because hard sigmoids differ in slope */
     const float *weight[B + 1]; /* at W (D, G * H, I), at R (D, G * H, H), at B (D, 2 * G * H) or NULL */
     quantized_weight
@@ -35,8 +36,8 @@ typedef struct {
 /* node.c */
 /* Returns 1 if a node is an RNN, LSTM or GRU of ONNX, or a DynamicQuantizeLSTM. */
 int node_is_recurrent(const ort_functions *ort, const OrtNode *node);
-/* Reads a recurrent node. weights: LNRNN_WEIGHT_F32 .., of the network. Returns 1, or 0 with the reason why no network
- * can replace the node. */
+/* Reads a recurrent node. weights: LNRNN_WEIGHT_F32 .., of the network. Returns 1; or 0 with the reason why no network
+ * can replace the node; or -1 with the reason why the node is contradictory. */
 int node_read(const ort_functions *ort, const OrtNode *node, int weights, recurrent_node *read,
               char reason[REASON]);
 /* Returns a status that is not NULL as 1, and releases it. */
