@@ -418,7 +418,8 @@ int node_read(const ort_functions *ort, const OrtNode *node, int weights, recurr
                              .description = lnrnn_describe(OPERATORS[row].cell, 1, 1)};
     read->name = failed(ort, ort->node_name(node, &name)) || !name ? "" : name;
     read->description.norm = LNRNN_NORM_NONE;
-    read->description.weights = row == QUANTIZED ? LNRNN_WEIGHT_I8 : weights;
+    /* DynamicQuantizeLSTM rounds x and h to 8 bits too. */
+    read->description.weights = row == QUANTIZED ? LNRNN_WEIGHT_I8A8 : weights;
     if (failed(ort, ort->node_version(node, &version)) || (version < 7 && row != QUANTIZED))
         return refuse(reason, "the operator must be of opset 7 or later");
     if (failed(ort, ort->node_input_count(node, &in)) || in > (row == QUANTIZED ? MOST_INPUTS : INPUTS)
