@@ -4,8 +4,8 @@ setup.py links the compiled module to the shared library. `make lib` and `make i
 
 python3 pyx/library.py [--prefix PREFIX]
     Compiles the shared and the static library and the plug-in for ONNX Runtime into build/lib. With PREFIX it
-    installs them, the header and lnrnn.pc there; DESTDIR is put before these paths. CC, CFLAGS, LDFLAGS and AR mean the same as for
-    make. LNRNN_OPENMP=0 builds without OpenMP.
+    installs them, the header and lnrnn.pc there; DESTDIR is put before these paths. CC, CFLAGS, LDFLAGS and
+    AR mean the same as for make. LNRNN_OPENMP=0 builds without OpenMP.
 """
 
 from __future__ import annotations
