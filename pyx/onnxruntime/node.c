@@ -294,28 +294,37 @@ static int no_peepholes(const ort_functions *ort, recurrent_node *read, const Or
     return 1;
 }
 
-/* Reads scales and zero points, of shape (D,) or (D, columns). */
-static int scales(const ort_functions *ort, recurrent_node *read, const OrtValueInfo *scale,
-                  const OrtValueInfo *zero, int which, size_t directions, size_t columns, quantized_weight *q,
-                  char reason[REASON])
+/* Reads a scale or zero point of shape (D,) or (D, columns). Sets *read_columns to 1 or to columns. */
+static int per_column(const ort_functions *ort, recurrent_node *read, const OrtValueInfo *info,
+                      const char *name, int type, size_t columns, const void **found, size_t *read_columns,
+                      char reason[REASON])
+{
+    size_t shape[2] = {read->directions, columns};
+    *read_columns = 1;
+    if (constant(ort, read, info, name, type, shape, 1, found, reason))
+        return 1;
+    shape[0] = read->directions;
+    *read_columns = columns;
+    return constant(ort, read, info, name, type, shape, 2, found, reason);
+}
+
+static int scales(const ort_functions *ort, recurrent_node *read, const OrtValueInfo *const *inputs,
+                  int which, size_t columns, quantized_weight *q, char reason[REASON])
 {
     static const char *const names[2][2] = {{"W_scale", "W_zero_point"}, {"R_scale", "R_zero_point"}};
-    size_t rank = 1, shape[2] = {directions, columns};
+    const OrtValueInfo *const *const own = &inputs[INPUTS + 2 * which];
     const void *found = NULL;
-    if (!constant(ort, read, scale, names[which][0], ORT_FLOAT, shape, rank, &found, reason)) {
-        rank = 2, shape[0] = directions;
-        if (!constant(ort, read, scale, names[which][0], ORT_FLOAT, shape, rank, &found, reason))
-            return 0;
-    }
+    if (!per_column(ort, read, own[0], names[which][0], ORT_FLOAT, columns, &found, &q->scale_columns, reason)
+        || !per_column(ort, read, own[1], names[which][1], q->type, columns, &q->zero, &q->zero_columns,
+                       reason))
+        return 0;
     q->scale = found;
-    q->columns = rank == 2 ? columns : 1;
     /* Larger scales could make infinite weights, and smaller ones weights that int8 takes for 0. */
-    for (size_t k = 0; k < directions * q->columns; k++)
+    for (size_t k = 0; k < read->directions * q->scale_columns; k++)
         if (q->scale[k] != 0 && !(q->scale[k] >= 0x1p-100f && q->scale[k] <= 0x1p119f))
             return refuse(reason, "input %s has a number that is not 0, or within 2^-100 .. 2^119",
                           names[which][0]);
-    shape[0] = directions, shape[1] = columns;
-    return constant(ort, read, zero, names[which][1], q->type, shape, rank, &q->zero, reason);
+    return 1;
 }
 
 /* Reads W (D, I, 4 H) or R (D, H, 4 H) of a DynamicQuantizeLSTM. Sets shape to (D, 4 H, I) or (D, 4 H, H). */
@@ -328,7 +337,7 @@ static int quantized(const ort_functions *ort, recurrent_node *read, const OrtVa
     size_t is[3] = {shape[0], shape[2], shape[1]};
     q->type = element_type(ort, inputs[W + which]) == ORT_UINT8 ? ORT_UINT8 : ORT_INT8;
     if (!constant(ort, read, inputs[W + which], names[which], q->type, is, 3, &q->data, reason)
-        || !scales(ort, read, inputs[8 + 2 * which], inputs[9 + 2 * which], which, is[0], is[2], q, reason))
+        || !scales(ort, read, inputs, which, is[2], q, reason))
         return 0;
     shape[1] = is[2], shape[2] = is[1];
     const int lowest = shape[2] <= LOW_INPUTS ? -128 : -127;

@@ -16,7 +16,7 @@ typedef struct {
     int type; /* ORT_INT8 or ORT_UINT8, of data and zero */
     const void *data, *zero;
     const float *scale;
-    size_t columns; /* 4 * H: each column has a scale and a zero point; 1: each direction has one */
+    size_t scale_columns, zero_columns; /* 4 * H: each column has its own; 1: a direction has one */
 } quantized_weight;
 
 /* A node RNN, LSTM or GRU that a network can replace, with D directions. Its pointers belong to the runtime. */

@@ -11,7 +11,7 @@ from onnx import helper  # noqa: E402
 
 from onnx_files import FLOAT, model  # noqa: E402
 from plugin_runs import agree, alone, claimed, left, plugged  # noqa: E402
-from quantized_lstm import KINDS, STATE, D, H, X, feed, proto, quantized  # noqa: E402
+from quantized_lstm import INPUTS, KINDS, STATE, D, H, X, feed, proto, quantized  # noqa: E402
 
 each_kind = pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
 
@@ -65,6 +65,36 @@ def test_weights_that_int8_does_not_hold_are_left_to_the_runtime(rng, tmp_path, 
     assert claimed(made, given, tmp_path)[1] == 0
     (said,) = left(made, capfd)
     assert f"node 'node' (DynamicQuantizeLSTM) to the runtime: {reason}" in said
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_scale_of_each_column_with_one_zero_point(rng, tmp_path, columns):
+    """The runtime's own kernel permits it, and the reverse."""
+    own = quantized(rng, np.uint8, zero=128, columns=columns)
+    for name in ("W", "R"):
+        own[f"{name}_zero_point"] = np.full((D,) if columns else (D, 4 * H), 128, np.uint8)
+    given = {name: np.maximum(a, np.float32(-127 / 64)) for name, a in feed(rng).items()}
+    ours, nodes = claimed(proto(own), given, tmp_path)
+    assert nodes == 1
+    agree(ours, alone(in_float32(own)).run(None, given), 2e-6)
+    alone(proto(own)).run(None, given)
+
+
+CONTRADICTIONS = [
+    ("W", (D, INPUTS, 4 * H - 1)), ("W", (D, INPUTS, 8 * H)), ("W", (1, INPUTS, 4 * H)), ("W", (D, 0, 4 * H)),
+    ("R", (D, H, 4 * H - 1)), ("R", (D, H + 5, 4 * H)), ("R", (D, 4 * H, H)), ("R", (H, 4 * H)),
+    ("W_scale", ()), ("W_scale", (1,)), ("W_scale", (D, 1)), ("R_scale", (D, 4 * H + 1)), ("R_scale", (0,)),
+    ("W_zero_point", (3,)), ("W_zero_point", (1, 4 * H)), ("R_zero_point", (4 * H,)),
+    ("B", (D, 4 * H)), ("B", (1, 8 * H)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, shape", CONTRADICTIONS)
+def test_shapes_that_contradict_each_other_are_errors(rng, name, shape):
+    own = quantized(rng)
+    own[name] = np.ones(shape, own[name].dtype)
+    with pytest.raises(Exception, match=f"node 'node': the shape of input {name} does not fit the node"):
+        plugged(proto(own))
 
 
 def test_scales_of_zero(rng, tmp_path):
